@@ -17,6 +17,7 @@ import alternate_rounds
 import compare_dlrm
 import compare_peers
 import compare_sasrec
+import key_quality
 import round_results
 import thread_sweep
 
@@ -77,6 +78,23 @@ elif "--compile" in arguments and "NO_COMPILER" in os.environ:
 else:
     report.update(torch="2.14.1", examples_per_second=100.0 if "--compile" in arguments else 120.0)
 print(json.dumps({{**report, **machine}}))
+"""
+
+
+# Writes results like those of key_quality_benchmark, with the AUC that --auc gives for keys.
+KEY_QUALITY_PROGRAM = """#!{python}
+import json, sys
+arguments = sys.argv[1:]
+keys = float(arguments[arguments.index("--auc") + 1])
+points = [
+    {{"side": "vocabulary", "fraction": 1.0, "auc": [0.8, 0.7]}},
+    {{"side": "keys", "fraction": 0.5, "auc": [keys, 0.7]}},
+    {{"side": "hash", "fraction": 0.5, "auc": [0.79, 0.71]}},
+    {{"side": "keys", "fraction": 0.1, "auc": [0.75, 0.65]}},
+    {{"side": "hash", "fraction": 0.1, "auc": [0.7, 0.7]}},
+]
+with open(arguments[arguments.index("--json") + 1], "w") as file:
+    json.dump({{"points": points}}, file)
 """
 
 
@@ -254,6 +272,38 @@ class BenchmarkScriptsTest(unittest.TestCase):
         self.assertIn("equal to every variant within noise: NO", out)
         self.assertIn("NDCG@10 of tessera better than item-kNN: yes", out)
         self.assertNotIn("torch compile", out)
+
+    def key_quality(self, *arguments):
+        """Returns the curves that key_quality draws, or None, and the text of an error."""
+        program = self.make_program(self.folder / "key_quality", KEY_QUALITY_PROGRAM)
+        with mock.patch.object(sys, "argv", ["x", "--program", program, *arguments]):
+            with mock.patch.object(key_quality, "draw") as draw:  # needs matplotlib
+                try:
+                    key_quality.main()
+                except SystemExit as error:
+                    return None, error.code
+        return draw.call_args and key_quality.curves(draw.call_args[0][0]), None
+
+    def test_key_quality_has_differences_to_the_vocabulary(self):
+        path = str(self.folder / "results.json")
+        drawn, _ = self.key_quality("--auc", "0.78", "--json", path, "--svg", "x.svg")
+        rounded = {side: [tuple(round(x, 6) for x in point) for point in points] for side, points in drawn.items()}
+        self.assertEqual(
+            rounded,
+            {
+                "keys": [(0.1, -0.05, -0.05, -0.05), (0.5, -0.01, -0.02, 0.0)],
+                "hash": [(0.1, -0.05, -0.1, 0.0), (0.5, 0.0, -0.01, 0.01)],
+            },
+        )
+        self.assertEqual(self.key_quality("--from", path, "--svg", "x.svg"), (drawn, None))
+        self.assertEqual(self.key_quality("--auc", "0.78"), (None, None))
+
+    def test_key_quality_refuses_options_of_the_training_with_results(self):
+        path = str(self.folder / "results.json")
+        _, error = self.key_quality("--from", path, "--rows", "5")
+        self.assertEqual(error, "--from draws results and trains nothing, so --rows 5 would have no effect")
+        _, error = self.key_quality("--auc", "none")
+        self.assertEqual(error, 1)
 
     def test_wrong_arguments_are_refused(self):
         for text in "0", "1,x", "1,,2", "", "1, 2", "-1":
