@@ -327,7 +327,7 @@ TEST(CorpusEvaluationTest, RefusesBadInput) {
   EXPECT_VALUE_ERROR(
       run({items},
           {{.vectors = at::eye(3), .labels = int64s({7, 8, 9})},
-           queries_of(-1)}),
+           queries_of(11)}),
       "expected labels that are ids of items, but none of 6 labels is");
 }
 
