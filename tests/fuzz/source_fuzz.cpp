@@ -85,6 +85,9 @@ void fuzz_csv(FuzzedDataProvider& data) {
   if (data.ConsumeBool()) {
     options.quote = '\0';
   }
+  if (data.ConsumeBool()) {
+    options.max_row_bytes = data.ConsumeIntegralInRange(1, 64);
+  }
   data::CsvOptions blocks = options;
   blocks.threads = data.ConsumeIntegralInRange(1, 3);
   blocks.block_bytes = data.ConsumeIntegralInRange(1, 64);
