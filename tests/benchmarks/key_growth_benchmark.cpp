@@ -50,9 +50,18 @@ double ms_since(std::chrono::steady_clock::time_point start) {
 // One timed call, and what it waited for.
 struct Call {
   double ms = 0.0;
+  double cpu_ms = 0.0;  // of all threads, without the time of other processes
   int64_t page_faults = 0;
   int64_t preemptions = 0;  // the system ran something else instead
 };
+
+double cpu_ms_of(const rusage& usage) {
+  const auto ms_of = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) * 1e3 +
+        static_cast<double>(time.tv_usec) / 1e3;
+  };
+  return ms_of(usage.ru_utime) + ms_of(usage.ru_stime);
+}
 
 Call time_call(const auto& call) {
   rusage before{};
@@ -64,6 +73,7 @@ Call time_call(const auto& call) {
   ::getrusage(RUSAGE_SELF, &after);
   return {
       .ms = ms,
+      .cpu_ms = cpu_ms_of(after) - cpu_ms_of(before),
       .page_faults = after.ru_minflt - before.ru_minflt,
       .preemptions = after.ru_nivcsw - before.ru_nivcsw};
 }
@@ -110,10 +120,10 @@ struct Times {
   double max = 0.0;
 };
 
-Times times_of(const std::vector<Call>& calls) {
+Times times_of(const std::vector<Call>& calls, double Call::*time = &Call::ms) {
   std::vector<double> ms;
   for (const Call& call : calls) {
-    ms.push_back(call.ms);
+    ms.push_back(call.*time);
   }
   std::sort(ms.begin(), ms.end());
   const auto quantile = [&](double share) {
@@ -122,8 +132,11 @@ Times times_of(const std::vector<Call>& calls) {
   return {quantile(0.5), quantile(0.99), quantile(0.999), ms.back()};
 }
 
-void print_times(const std::string& name, const std::vector<Call>& calls) {
-  const Times times = times_of(calls);
+void print_times(
+    const std::string& name,
+    const std::vector<Call>& calls,
+    double Call::*time = &Call::ms) {
+  const Times times = times_of(calls, time);
   fmt::print(
       "  {:<12} median {:7.3f} ms, p99 {:7.3f}, p99.9 {:7.3f}, max {:8.3f}; p99.9 is {:.2f} medians\n",
       name,
@@ -232,6 +245,7 @@ void run(const Options& options) {
       at::get_num_threads(),
       tessera::instruction_set());
   print_times("step", steps);
+  print_times("its cpu time", steps, &Call::cpu_ms);
   print_times("memory loop", rounds);
   print_slow_calls(steps);
   rusage usage{};
