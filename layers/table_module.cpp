@@ -97,7 +97,7 @@ std::string keys_line(const TableState& table) {
   const KeyCounts& counts = index.counts();
   const std::optional<int64_t> default_key = index.config().default_key;
   return fmt::format(
-      "table '{}': {} of {} rows have keys ({:.0f} %), {} keys admitted, {} evicted{}\n",
+      "table '{}': {} of {} rows have keys ({:.0f} %), {} keys admitted, {} evicted, {} gradients of evicted keys dropped{}\n",
       shorten(table.name),
       index.size(),
       table.config->max_rows(),
@@ -105,6 +105,7 @@ std::string keys_line(const TableState& table) {
           static_cast<double>(table.config->max_rows()),
       counts.admitted,
       counts.evicted,
+      counts.dropped,
       default_key ? fmt::format(", unknown keys look up {}", *default_key)
                   : "");
 }
@@ -129,8 +130,10 @@ std::string summary_of(
     for (const Slot& slot : table.slots) {
       bytes += static_cast<int64_t>(slot.values.nbytes());
     }
-    if (table.dynamic != nullptr) {  // of the rows in use
-      bytes = bytes / table.config->max_rows() * table.dynamic->index().size();
+    if (table.dynamic != nullptr) {  // of the rows in use, with their keys
+      const KeyIndex& index = table.dynamic->index();
+      bytes = (bytes + index.bytes_at_capacity()) /
+          std::max<int64_t>(1, index.rows()) * index.size();
     }
     total += bytes;
     lines.push_back(

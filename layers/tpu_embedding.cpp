@@ -14,6 +14,7 @@
 #include "src/engine/accumulated_gradients.h"
 #include "src/engine/embedding_state.h"
 #include "src/engine/forward_interception.h"
+#include "src/engine/key_updates.h"
 #include "src/engine/pending_gradients.h"
 #include "src/engine/serving_lookup.h"
 #include "src/engine/strategies/embedding_strategy.h"
@@ -325,30 +326,24 @@ void TPUEmbeddingImpl::update_embedding_table(
     const std::string& name,
     const at::Tensor& keys,
     const at::Tensor& values) {
+  constexpr const char* kWhere = "[update_embedding_table]";
   strategy_->wait_for_lookups();
-  TableState& table = find_table(*state_, name, "[update_embedding_table]");
+  TableState& table = find_table(*state_, name, kWhere);
+  if (table.dynamic != nullptr) {
+    check_nothing_waits(*state_, table, has_pending_passes(), kWhere);
+  }
   assign_keys(table, keys, values, updates_of(*state_, table));
 }
 
 int64_t TPUEmbeddingImpl::evict(const std::string& name, int64_t updates) {
   TableState& table = find_table(*state_, name, "[evict]");
-  TESSERA_CHECK_VALUE(
-      table.dynamic != nullptr,
-      "[evict] table '{}' has a vocabulary, and no keys. Only rows of keys can be evicted.",
-      shorten(table.name));
-  TESSERA_CHECK_VALUE(
-      updates >= 1,
-      "[evict] updates must be >= 1, but got {}. Pass the age of the keys to evict.",
-      updates);
-  const auto pending = strategy_->pending();
-  TESSERA_CHECK(
-      (pending == nullptr || pending->passes() == 0) &&
-          !is_accumulating(*state_, table),
-      "[evict] table '{}' has gradients that wait for an update. Call it after the update.",
-      shorten(table.name));
   strategy_->wait_for_lookups();
-  const int64_t done = updates_of(*state_, table);
-  return table.dynamic->index().evict_before(done - updates + 1);
+  return evict_keys(*state_, table, updates, has_pending_passes());
+}
+
+bool TPUEmbeddingImpl::has_pending_passes() const {
+  const auto waiting = pending();
+  return waiting != nullptr && waiting->passes() > 0;
 }
 
 at::Tensor TPUEmbeddingImpl::read_rows(

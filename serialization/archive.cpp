@@ -238,13 +238,12 @@ void load_state(
   for (LoadPlan::Dynamic& entry : plan.dynamic) {
     const auto& tensors = archived.tensors[entry.table];
     const TableState& table = state.tables[entry.to];
+    const int64_t updates =
+        archived.state.iterations / accumulation_steps_of(table);
     SavedKeys keys = entry.has_saved_keys
         ? read_keys(tensors, table, where)
-        : keys_of_vocabulary(
-              tensors.at("parameters").size(0),
-              table,
-              archived.state.iterations / accumulation_steps_of(table));
-    shift_updates(entry.later_updates, table, keys);
+        : keys_of_vocabulary(tensors.at("parameters").size(0), table, updates);
+    adapt_scores(updates, entry.later_updates, table, keys);
     entry.keys = LoadedKeys(std::move(keys), table, where);
   }
   for (LoadPlan::Dynamic& entry : plan.dynamic) {

@@ -19,8 +19,8 @@ namespace tessera {
 //   table_{i}/name, optimizer, parameters, and each slot by its name; in the
 //             middle of a gradient accumulation also accumulation_steps,
 //             accumulated_rows and accumulated_sums. A table with keys also has
-//             keys, key_updates, key_frequencies, key_sketch and key_counts, and
-//             accumulated_keys, accumulated_counts and accumulated_dropped
+//             keys, key_updates, key_frequencies, key_half_life, key_sketch and key_counts,
+//             and accumulated_keys, accumulated_counts and accumulated_dropped
 //   tessera_checksums   checksums of all entries: see src/common/checked_archive.h
 //
 // The keys of tables are numbers, not names: LibTorch can save a tensor under a name such

@@ -13,7 +13,7 @@
 
 namespace tessera {
 
-// This part reads the files of a checkpoint.
+// These functions read the files of a checkpoint.
 
 /// A file of a checkpoint that is open for reading. Errors begin with `where`, which must
 /// outlive the file.
@@ -56,8 +56,8 @@ void append_ranges(
 /// Errors:  c10::ValueError naming file and bytes.
 void verify(const std::vector<ChunkRange>& ranges, const std::string& where);
 
-/// The wanted rows that a part holds: those with the indices first, first + stride, ...
-/// below `end` in the list of wanted rows.
+/// The requested rows that a part has: those with the indices first, first + stride, ...
+/// below `end` in the list of requested rows.
 struct CommonRows {
   int64_t first = 0;
   int64_t end = 0;
@@ -69,7 +69,7 @@ CommonRows find_common(
     kernels::RowNumbers rows,
     int64_t count);
 
-/// Reads those of `count` entries that the files of `tensor` hold. `rows` numbers them as
+/// Reads those of `count` rows that are in the files of `tensor`. `rows` numbers them as
 /// the parts do.
 void read_parts(
     const std::filesystem::path& folder,

@@ -18,7 +18,7 @@ namespace tessera {
 
 namespace {
 
-// What the ranks tell each other about one table.
+// The numbers that the ranks exchange about one table.
 struct RankKeys {
   int64_t keys = 0;
   int64_t changed = 0;
@@ -78,6 +78,8 @@ KeysToSave find_keys_to_save(
   // If all keys have changed, a list of removed ones would only make it larger.
   const bool is_increment = total.knows_changes && total.changed < total.keys;
   ManifestKeys& keys = manifest.keys.emplace();
+  keys.partitions = index.partitions().count();
+  keys.half_life = half_life_of(index);
   keys.sketch = {.name = "sketch", .dtype = "uint8", .shape = {0}};
   if (is_increment) {
     keys.removed = {.name = "removed_keys", .dtype = "int64", .shape = {0}};

@@ -47,7 +47,10 @@ bool has_same_tables(const Manifest& below, const Manifest& above) {
           (has_keys || p.shape[0] == q.shape[0]);
     };
     return x.name == y.name && has_keys == y.keys.has_value() &&
-        (!has_keys || x.keys->sketch.shape == y.keys->sketch.shape) &&
+        (!has_keys ||
+         (x.keys->sketch.shape == y.keys->sketch.shape &&
+          x.keys->partitions == y.keys->partitions &&
+          x.keys->half_life == y.keys->half_life)) &&
         std::equal(
                x.tensors.begin(),
                x.tensors.end(),
@@ -341,18 +344,20 @@ void CheckpointReader::read_keys(
     const TableState& table,
     LoadPlan::Dynamic& entry) {
   const ManifestTable& newest = table_of(chain_.size() - 1, entry.table);
+  const int64_t updates = saved_.iterations / accumulation_steps_of(table);
   if (!newest.keys) {
-    SavedKeys keys = keys_of_vocabulary(
-        newest.tensors[0].shape[0],
-        table,
-        saved_.iterations / accumulation_steps_of(table));
-    shift_updates(entry.later_updates, table, keys);
+    SavedKeys keys =
+        keys_of_vocabulary(newest.tensors[0].shape[0], table, updates);
+    adapt_scores(updates, entry.later_updates, table, keys);
     entry.keys = LoadedKeys(std::move(keys), table, where_);
     return;
   }
   const ManifestKeys& keys = *newest.keys;
   StoredKeys stored{
-      .saved = {.counts = {keys.admitted, keys.evicted, keys.dropped}}};
+      .saved = {
+          .partitions = keys.partitions,
+          .half_life = keys.half_life,
+          .counts = {keys.admitted, keys.evicted, keys.dropped}}};
   for (const size_t link : links_of(entry.table)) {
     const ManifestTable& changes = table_of(link, entry.table);
     apply_changes(
@@ -370,7 +375,7 @@ void CheckpointReader::read_keys(
       keys.sketch.shape[0],
       where_,
       reinterpret_cast<char*>(stored.saved.sketch.data()));
-  shift_updates(entry.later_updates, table, stored.saved);
+  adapt_scores(updates, entry.later_updates, table, stored.saved);
   entry.keys = LoadedKeys(std::move(stored.saved), table, where_);
   std::vector<StoredRow>& rows = stored_rows_[entry.table];
   rows.clear();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The members of EmbeddingEngine that write and read its config and checkpoints.
+// The members of EmbeddingEngine that write and read its config and checkpoints, and that
+// replace keys.
 #include <tessera/engine/embedding_engine.h>
 #include <tessera/serialization/config_json.h>
 
@@ -7,7 +8,10 @@
 #include "serialization/archive.h"
 #include "serialization/checkpoint_reader.h"
 #include "serialization/checkpoint_writer.h"
+#include "serialization/saved_keys.h"
+#include "src/engine/accumulated_gradients.h"
 #include "src/engine/embedding_state.h"
+#include "src/engine/key_updates.h"
 #include "src/features/output_shapes.h"
 
 #include <nlohmann/json.hpp>
@@ -135,6 +139,18 @@ Json EmbeddingEngine::config() const {
   visit_state(
       [&](const EmbeddingState& state) { json = config_of(state, options()); });
   return json;
+}
+
+void EmbeddingEngine::update_embedding_table(
+    const std::string& name,
+    const at::Tensor& keys,
+    const at::Tensor& values) {
+  constexpr const char* kWhere = "[update_embedding_table]";
+  change_state([&](EmbeddingState& state) {
+    TableState& table = find_table(state, name, kWhere);
+    check_nothing_waits(state, table, /*has_pending=*/false, kWhere);
+    assign_keys(table, keys, values, updates_of(state, table));
+  });
 }
 
 void EmbeddingEngine::save(torch::serialize::OutputArchive& archive) const {

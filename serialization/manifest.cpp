@@ -207,7 +207,11 @@ class ManifestCheck {
     require(
         keys.admitted >= 0 && keys.evicted >= 0 && keys.dropped >= 0,
         "a count of keys is negative");
-    constexpr int64_t kMaxCounters = int64_t{1} << 40;
+    require(
+        keys.partitions >= 1 && std::isfinite(keys.half_life) &&
+            keys.half_life >= 0.0,
+        "the number of partitions or the half-life of keys is out of range");
+    constexpr int64_t kMaxCounters = int64_t{1} << 33;
     check_vector(keys.sketch, "uint8", kMaxCounters);
     if (keys.removed) {
       check_vector(*keys.removed, "int64", kMaxRows);

@@ -152,6 +152,10 @@ struct ManifestKeys {
   int64_t admitted = 0;
   int64_t evicted = 0;
   int64_t dropped = 0;
+  /// The number of partitions of the sketch.
+  int64_t partitions = 0;
+  /// Of eviction::LeastFrequentlyUsed, in updates. 0: the keys have no frequencies.
+  double half_life = 0.0;
   /// The counters of the admission [counters], of all partitions in order. An increment
   /// has all of them, too, because a few keys change most of its blocks.
   ManifestTensor sketch = {};
@@ -164,6 +168,8 @@ struct ManifestKeys {
     visit("admitted", self.admitted);
     visit("evicted", self.evicted);
     visit("dropped", self.dropped);
+    visit("partitions", self.partitions);
+    visit("half_life", self.half_life);
     visit("sketch", self.sketch);
     visit("removed", self.removed);
   }

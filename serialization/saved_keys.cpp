@@ -24,6 +24,7 @@ namespace tessera {
 namespace {
 
 constexpr const char* kSketch = "key_sketch";
+constexpr const char* kHalfLife = "key_half_life";
 constexpr const char* kCounts = "key_counts";
 
 template <class T>
@@ -54,13 +55,24 @@ std::vector<T> vector_of(const at::Tensor& tensor) {
   std::abort();  // unreachable
 }
 
-at::Tensor tensor_of(const KeyCounts& counts) {
+// The counts, and the number of partitions of the sketch.
+at::Tensor counts_of(const KeyIndex& index) {
+  const KeyCounts& counts = index.counts();
   const std::vector<int64_t> values{
-      counts.admitted, counts.evicted, counts.dropped};
+      counts.admitted,
+      counts.evicted,
+      counts.dropped,
+      index.partitions().count()};
   return tensor_of(values, at::kLong);
 }
 
 }  // namespace
+
+double half_life_of(const KeyIndex& index) {
+  const auto* policy =
+      std::get_if<eviction::LeastFrequentlyUsed>(&index.config().eviction);
+  return policy == nullptr ? 0.0 : policy->half_life;
+}
 
 std::vector<std::pair<std::string, at::Tensor>> saved_tensors(
     const TableState& table) {
@@ -83,7 +95,9 @@ std::vector<std::pair<std::string, at::Tensor>> saved_tensors(
       {kKeyUpdates, tensor_of(updates, at::kLong)},
       {kKeyFrequencies, tensor_of(frequencies, at::kFloat)},
       {kSketch, tensor_of(index.sketch(), at::kByte)},
-      {kCounts, tensor_of(index.counts())}};
+      {kHalfLife,
+       tensor_of(std::vector<double>{half_life_of(index)}, at::kDouble)},
+      {kCounts, counts_of(index)}};
   for (const Slot& slot : table.slots) {
     tensors.emplace_back(
         optim::slot_key(slot.name), slot.values.index_select(0, row_numbers));
@@ -126,12 +140,16 @@ void assign_keys(
       keys.sizes(),
       values.sizes());
   KeyIndex& index = table.dynamic->index();
-  SavedKeys saved{.sketch = index.table_sketch(), .counts = index.counts()};
+  SavedKeys saved{
+      .sketch = index.table_sketch(),
+      .partitions = index.partitions().count(),
+      .counts = index.counts()};
   for (const int64_t key : vector_of<int64_t>(keys)) {
     saved.counts.admitted += index.owns(key) ? 1 : 0;
     saved.entries.push_back(
         {.key = key, .last_update = static_cast<uint32_t>(update)});
   }
+  adapt_scores(update, /*later=*/0, table, saved);
   const KeyCounts counts = saved.counts;
   const SavedTensors tensors{
       {"parameters",
@@ -170,9 +188,15 @@ SavedKeys read_keys(
   const auto updates = vector_of<int64_t>(read(kKeyUpdates, at::kLong, rows));
   const auto frequencies =
       vector_of<float>(read(kKeyFrequencies, at::kFloat, rows));
-  const auto counts = vector_of<int64_t>(read(kCounts, at::kLong, 3));
+  const auto counts = vector_of<int64_t>(read(kCounts, at::kLong, 4));
+  const auto half_life = vector_of<double>(read(kHalfLife, at::kDouble, 1));
+  if (!std::isfinite(half_life[0]) || half_life[0] < 0.0) {
+    refuse_keys(table, where, fmt::format("the half-life is {}", half_life[0]));
+  }
   SavedKeys saved{
       .sketch = vector_of<uint8_t>(read(kSketch, at::kByte, -1)),
+      .partitions = counts[3],
+      .half_life = half_life[0],
       .counts = {counts[0], counts[1], counts[2]}};
   saved.entries.reserve(rows);
   for (int64_t i = 0; i < rows; ++i) {
@@ -194,7 +218,9 @@ SavedKeys keys_of_vocabulary(
     int64_t rows,
     const TableState& table,
     int64_t update) {
-  SavedKeys keys{.counts = {.admitted = rows}};
+  SavedKeys keys{
+      .partitions = table.dynamic->index().partitions().count(),
+      .counts = {.admitted = rows}};
   keys.sketch.assign(table.dynamic->index().sketch_size(), 0);
   keys.entries.reserve(rows);
   for (int64_t row = 0; row < rows; ++row) {
@@ -204,22 +230,32 @@ SavedKeys keys_of_vocabulary(
   return keys;
 }
 
-void shift_updates(int64_t updates, const TableState& table, SavedKeys& keys) {
-  if (updates == 0 || table.dynamic == nullptr) {
+void adapt_scores(
+    int64_t updates,
+    int64_t later,
+    const TableState& table,
+    SavedKeys& keys) {
+  if (table.dynamic == nullptr) {
     return;
   }
-  const auto* policy = std::get_if<eviction::LeastFrequentlyUsed>(
-      &table.dynamic->index().config().eviction);
+  const double half_life = half_life_of(table.dynamic->index());
   for (KeyEntry& entry : keys.entries) {
+    if (half_life == 0.0) {
+      entry.frequency = 0.0F;
+    } else if (half_life != keys.half_life || later != 0) {
+      // log2 of the occurrences that the frequency counts now
+      const double present = keys.half_life > 0.0
+          ? entry.frequency - static_cast<double>(updates) / keys.half_life
+          : (entry.last_update - static_cast<double>(updates)) / half_life;
+      entry.frequency = static_cast<float>(
+          present + static_cast<double>(updates + later) / half_life);
+    }
     entry.last_update = static_cast<uint32_t>(std::clamp<int64_t>(
-        entry.last_update + updates,
+        entry.last_update + later,
         0,
         std::numeric_limits<uint32_t>::max() - 1));
-    if (policy != nullptr) {
-      entry.frequency +=
-          static_cast<float>(static_cast<double>(updates) / policy->half_life);
-    }
   }
+  keys.half_life = half_life;
 }
 
 LoadedKeys::LoadedKeys(
@@ -242,6 +278,14 @@ LoadedKeys::LoadedKeys(
   if (table.dynamic != nullptr) {
     const KeyIndex& index = table.dynamic->index();
     index.check(keys_.entries, keys_.sketch, where_);
+    TESSERA_CHECK_VALUE(
+        keys_.sketch.empty() || keys_.partitions == index.partitions().count(),
+        "{} the sketch of table '{}' was saved with {} partitions, but a capacity of {} has {}. Nothing was changed. Use the capacity with which it was saved.",
+        where_,
+        shorten(table.name),
+        keys_.partitions,
+        index.partitions().capacity(),
+        index.partitions().count());
     keep_owned(index);
   } else {
     keep_local_rows(table);

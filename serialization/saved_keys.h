@@ -27,11 +27,17 @@ inline constexpr const char* kKeyFrequencies = "key_frequencies";
 struct SavedKeys {
   std::vector<KeyEntry> entries = {};  // without rows
   std::vector<uint8_t> sketch = {};  // of the whole table
+  int64_t partitions = 0;  // of the sketch
+  /// Of eviction::LeastFrequentlyUsed. 0: the keys have no frequencies.
+  double half_life = 0.0;
   KeyCounts counts = {};
 };
 
-/// Returns the tensors with which an archive describes a dynamic table: the ascending keys, their
-/// rows `parameters`, slots and scores, the sketch, and the counts.
+/// The half-life of the frequencies of a dynamic table, or 0 if it has none.
+double half_life_of(const KeyIndex& index);
+
+/// Returns the tensors with which an archive describes a dynamic table: the ascending keys,
+/// their rows `parameters`, slots and scores, the sketch, the half-life, and the counts.
 std::vector<std::pair<std::string, at::Tensor>> saved_tensors(
     const TableState& table);
 
@@ -49,10 +55,16 @@ SavedKeys keys_of_vocabulary(
     const TableState& table,
     int64_t update);
 
-/// Makes all keys younger by this number of updates, which may be negative, so that they
-/// keep their age in a layer with another number of updates. No key becomes older than
-/// the layer.
-void shift_updates(int64_t updates, const TableState& table, SavedKeys& keys);
+/// Converts the ages and frequencies of keys that were saved after `updates` updates to
+/// those of a table after `updates + later` updates, where `later` may be negative. Keys
+/// keep their age, but none becomes older than the layer. Frequencies keep their present
+/// value under another half-life. Without frequencies, each key counts as one occurrence
+/// at its last update.
+void adapt_scores(
+    int64_t updates,
+    int64_t later,
+    const TableState& table,
+    SavedKeys& keys);
 
 /// Replaces all keys of a table by `keys` [keys] with the rows `values` [keys, dim]. Their
 /// slots start anew, and their last update is `update`.
@@ -70,7 +82,8 @@ class LoadedKeys {
   LoadedKeys() = default;
 
   /// Errors:  c10::ValueError that begins with `where`, for damaged keys, too many of
-  ///          them, another sketch, and keys that are not rows of the vocabulary.
+  ///          them, another sketch, the padding key, and keys that are not rows of the
+  ///          vocabulary.
   LoadedKeys(SavedKeys keys, const TableState& table, std::string where);
 
   /// The positions in SavedKeys::entries of the keys that belong to this rank, ascending.

@@ -595,6 +595,18 @@ void EmbeddingEngine::update_embedding_table(
   impl_->update_embedding_table(name, values);
 }
 
+int64_t EmbeddingEngine::evict(const std::string& name, int64_t updates) {
+  int64_t evicted = 0;
+  impl_->change_state([&](EmbeddingState& state) {
+    evicted = evict_keys(
+        state,
+        find_table(state, name, "[evict]"),
+        updates,
+        /*has_pending=*/false);
+  });
+  return evicted;
+}
+
 at::Tensor EmbeddingEngine::read_rows(
     const std::string& name,
     int64_t begin,

@@ -33,8 +33,8 @@ ScratchRows find_keys(
     std::vector<IdBags>& bags,
     UnknownKeys unknown);
 
-/// Does this for the bags of one dynamic table, but without the default key: unknown keys
-/// get DynamicRows::zero_row(). `update`: the number of the next update. Adds its scratch
+/// Replaces the ids of the features of one dynamic table, but without the default key:
+/// unknown keys get DynamicRows::zero_row(). `update`: the number of the next update. Adds its scratch
 /// rows to `scratch`.
 void find_table_keys(
     const TableState& table,

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/engine/key_updates.h"
 
+#include <tessera/common/shorten.h>
+
 #include "optim/row_update.h"
+#include "src/common/check.h"
+#include "src/engine/accumulated_gradients.h"
+#include "src/engine/embedding_state.h"
 #include "src/tables/dynamic_rows.h"
 
 #include <algorithm>
@@ -240,6 +245,36 @@ void apply(const KeyUpdate& update) {
       std::fill_n(data + update.new_rows[i] * width, width, initial);
     });
   }
+}
+
+void check_nothing_waits(
+    const EmbeddingState& state,
+    const TableState& table,
+    bool has_pending,
+    const std::string& where) {
+  TESSERA_CHECK(
+      !has_pending && !is_accumulating(state, table),
+      "{} table '{}' has gradients that wait for an update. Call it after the update.",
+      where,
+      shorten(table.name));
+}
+
+int64_t evict_keys(
+    const EmbeddingState& state,
+    TableState& table,
+    int64_t updates,
+    bool has_pending) {
+  TESSERA_CHECK_VALUE(
+      table.dynamic != nullptr,
+      "[evict] table '{}' has a vocabulary, and no keys. Only rows of keys can be evicted.",
+      shorten(table.name));
+  TESSERA_CHECK_VALUE(
+      updates >= 1,
+      "[evict] updates must be >= 1, but got {}. Pass the age of the keys to evict.",
+      updates);
+  check_nothing_waits(state, table, has_pending, "[evict]");
+  const int64_t done = updates_of(state, table);
+  return table.dynamic->index().evict_before(done - updates + 1);
 }
 
 }  // namespace tessera

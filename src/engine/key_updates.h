@@ -13,9 +13,12 @@
 
 #include <cstdint>
 #include <list>
+#include <string>
 #include <vector>
 
 namespace tessera {
+
+struct EmbeddingState;
 
 /// The keys of gradients that were collected over several passes. The key of sum i is
 /// keys[numbers[i]].
@@ -75,5 +78,24 @@ void set_initial_rows(
 
 /// Carries out the plan, and fills the rows and slots of new keys.
 void apply(const KeyUpdate& update);
+
+/// Refuses to change the keys of a table while gradients wait for an update: those of
+/// accumulated passes, or `has_pending` others.
+/// Errors:  c10::Error beginning with `where`.
+void check_nothing_waits(
+    const EmbeddingState& state,
+    const TableState& table,
+    bool has_pending,
+    const std::string& where);
+
+/// Removes the keys of a dynamic table whose last update is at least `updates` updates
+/// ago, and returns how many they were.
+/// Errors:  c10::ValueError for a table without keys, and for updates < 1; c10::Error as
+///          check_nothing_waits().
+int64_t evict_keys(
+    const EmbeddingState& state,
+    TableState& table,
+    int64_t updates,
+    bool has_pending);
 
 }  // namespace tessera

@@ -12,7 +12,8 @@ namespace {
 
 constexpr int64_t kMaxCapacity = int64_t{1} << 31;
 constexpr int64_t kMaxOccurrences = 255;  // a counter has one byte
-constexpr int64_t kMaxCounters = int64_t{1} << 40;
+constexpr int64_t kMaxCounters = int64_t{1} << 33;  // four per row
+constexpr double kMinHalfLife = 1e-3;
 constexpr int64_t kMaxAge = std::numeric_limits<uint32_t>::max() - 1;
 
 }  // namespace
@@ -40,7 +41,7 @@ void validate(const DynamicKeys& keys, const std::string& where) {
           std::get_if<admission::AfterOccurrences>(&keys.admission)) {
     TESSERA_CHECK_VALUE(
         occurrences->count >= 1 && occurrences->count <= kMaxOccurrences,
-        "{} keys: the count of AfterOccurrences must be in [1, {}], but got {}. Lower it.",
+        "{} keys: the count of AfterOccurrences must be in [1, {}], but got {}. Choose a count in this range.",
         where,
         kMaxOccurrences,
         occurrences->count);
@@ -55,22 +56,24 @@ void validate(const DynamicKeys& keys, const std::string& where) {
           std::get_if<admission::WithProbability>(&keys.admission)) {
     TESSERA_CHECK_VALUE(
         random->probability > 0.0 && random->probability <= 1.0,
-        "{} keys: the probability of WithProbability must be in (0, 1], but got {}. Correct it.",
+        "{} keys: the probability of WithProbability must be in (0, 1], but got {}. Set it to 1.0 to admit every key.",
         where,
         random->probability);
   }
   if (const auto* frequency =
           std::get_if<eviction::LeastFrequentlyUsed>(&keys.eviction)) {
     TESSERA_CHECK_VALUE(
-        frequency->half_life > 0.0 && std::isfinite(frequency->half_life),
-        "{} keys: the half_life of LeastFrequentlyUsed must be a finite number of updates > 0, but got {}. Correct it.",
+        frequency->half_life >= kMinHalfLife &&
+            std::isfinite(frequency->half_life),
+        "{} keys: the half_life of LeastFrequentlyUsed must be a finite number of updates >= {}, but got {}. The default is 10000.",
         where,
+        kMinHalfLife,
         frequency->half_life);
   }
   if (const auto* age = std::get_if<eviction::OlderThan>(&keys.eviction)) {
     TESSERA_CHECK_VALUE(
         age->updates >= 1 && age->updates <= kMaxAge,
-        "{} keys: the updates of OlderThan must be in [1, {}], but got {}. Correct them.",
+        "{} keys: the updates of OlderThan must be in [1, {}], but got {}. Set them to the age at which a key may lose its row.",
         where,
         kMaxAge,
         age->updates);

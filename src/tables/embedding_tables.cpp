@@ -3,11 +3,38 @@
 
 #include <tessera/common/shorten.h>
 
+#include "src/common/check.h"
 #include "src/common/names.h"
+#include "src/common/tensor_text.h"
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <functional>
+#include <utility>
+
 namespace tessera {
+
+EmbeddingTables::EmbeddingTables(std::vector<Entry> entries)
+    : entries_(std::move(entries)) {
+  for (const Entry& entry : entries_) {
+    if (!entry.keys.defined()) {
+      continue;
+    }
+    TESSERA_CHECK_VALUE(
+        entry.keys.dim() == 1 && entry.keys.scalar_type() == at::kLong &&
+            entry.keys.is_cpu() && entry.keys.is_contiguous(),
+        "[EmbeddingTables] the keys of table '{}' must be a contiguous int64 vector on the CPU, but got {}. Convert them.",
+        shorten(entry.name),
+        describe(entry.keys));
+    const auto* begin = entry.keys.const_data_ptr<int64_t>();
+    const auto* end = begin + entry.keys.numel();
+    TESSERA_CHECK_VALUE(
+        std::adjacent_find(begin, end, std::greater_equal<>()) == end,
+        "[EmbeddingTables] the keys of table '{}' must be ascending, each of them once, but they are not. Sort the keys, and the rows with them.",
+        shorten(entry.name));
+  }
+}
 
 at::Tensor EmbeddingTables::operator[](const TablePtr& table) const {
   for (const Entry& entry : entries_) {

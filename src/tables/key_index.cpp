@@ -697,6 +697,12 @@ std::vector<std::pair<uint64_t, size_t>> KeyIndex::checked_order(
         where,
         shorten(name_),
         entries[order[i].second].key);
+    TESSERA_CHECK_VALUE(
+        config_.padding_key != entries[order[i].second].key,
+        "{} table '{}' can't have a row for key {}, because it is the padding_key. Remove the key, or choose another padding_key.",
+        where,
+        shorten(name_),
+        entries[order[i].second].key);
     ++sizes[partitions_.of_hash(order[i].first)];
   }
   std::vector<int64_t> rows;

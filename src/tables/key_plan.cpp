@@ -208,7 +208,7 @@ class KeyIndex::PartPlanner {
   }
 
   // Evicts the lowest ranks of all keys with a row and of all admitted keys, but not the
-  // default key. Returns false if kept rows would have to be compared with others.
+  // default key. Returns false if rows in use might have to be evicted.
   bool make_room(int64_t needed) {
     if (needed <= 0) {
       return true;

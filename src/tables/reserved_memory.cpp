@@ -13,6 +13,9 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
+#include <fstream>
+#include <optional>
+#include <sstream>
 
 namespace tessera {
 
@@ -39,6 +42,20 @@ bool touch_range(char* data, size_t bytes) {
 #endif
   write_to_pages(data, bytes);
   return true;
+}
+
+// The memory that the system can give without swapping, or nullopt if it does not tell.
+std::optional<size_t> available_memory() {
+  std::ifstream file("/proc/meminfo");
+  std::string name;
+  size_t kibibytes = 0;
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    if (words >> name >> kibibytes && name == "MemAvailable:") {
+      return kibibytes << 10;
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -68,6 +85,14 @@ ReservedMemory::ReservedMemory(size_t bytes, const std::string& what)
 }
 
 void touch_pages(void* data, size_t bytes, const std::string& what) {
+  // Linux promises more memory than there is, and ends the process that uses it.
+  const std::optional<size_t> available = available_memory();
+  TESSERA_CHECK(
+      !available || bytes <= *available,
+      "[DynamicKeys] {} need {} MiB of memory under preallocate, but only {} MiB are available. Lower the capacity, or set preallocate = false.",
+      what,
+      bytes >> 20,
+      *available >> 20);
 #ifdef MADV_HUGEPAGE
   // This is only a hint. With huge pages, access is faster. Memory that is taken when it is
   // used has none: each of 1000 keys in a large table would take a huge page.

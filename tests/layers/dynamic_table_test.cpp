@@ -13,6 +13,7 @@
 
 #include "layers/table_module.h"
 #include "src/tables/dynamic_rows.h"
+#include "src/tables/reserved_memory.h"
 #include "tests/anonymous_memory.h"
 #include "tests/features/feature_builders.h"
 #include "tests/layers/layer_test_util.h"
@@ -926,12 +927,13 @@ TEST(DynamicTableTest, SummaryShowsTheKeys) {
   train(layer, int64s({1, 2, 3}));
   EXPECT_NE(
       layer->summary().find(
-          "table 't': 3 of 4 rows have keys (75 %), 3 keys admitted, 0 evicted"),
+          "table 't': 3 of 4 rows have keys (75 %), 3 keys admitted, 0 evicted, 0 gradients of evicted keys dropped"),
       std::string::npos)
       << layer->summary();
   TPUEmbedding shared = small_layer(keys_with_default(4, 2));
   EXPECT_NE(
-      shared->summary().find("0 evicted, unknown keys look up -12\n"),
+      shared->summary().find(
+          "0 gradients of evicted keys dropped, unknown keys look up -12\n"),
       std::string::npos)
       << shared->summary();
 }
@@ -1038,6 +1040,67 @@ TEST(DynamicTableTest, MemoryIsTakenAtOnceUnderPreallocate) {
     train(layer, int64s({1, 2, 3}));
     EXPECT_EQ(index_of(layer).size(), 3);
   }
+}
+
+TEST(DynamicTableTest, RefusesToTakeMoreMemoryThanThereIs) {
+  char byte = 1;
+  EXPECT_TORCH_ERROR(
+      touch_pages(&byte, size_t{1} << 50, "the rows of table 't'"),
+      "[DynamicKeys] the rows of table 't' need 1073741824 MiB of memory under "
+      "preallocate, but only");
+}
+
+TEST(DynamicTableTest, ThePaddingKeyGetsNoRow) {
+  TPUEmbedding layer = small_layer({.capacity = 4, .padding_key = 0});
+  train(layer, int64s({5}));
+  EXPECT_VALUE_ERROR(
+      layer->update_embedding_table("t", int64s({0, 1}), at::ones({2, 2})),
+      "table 't' can't have a row for key 0, because it is the padding_key");
+  EXPECT_EQ(index_of(layer).size(), 1);
+}
+
+TEST(DynamicTableTest, KeysOfAnEngineCanBeReplacedAndEvicted) {
+  const TablePtr table =
+      make_table({.name = "t", .dim = 2, .keys = DynamicKeys{.capacity = 10}});
+  EmbeddingEngine engine(EmbeddingEngineOptions{
+      .features = {{"id", FeatureConfig{.table = table}}},
+      .optimizer = optim::SGD{.learning_rate = 0.5}});
+  engine.update_embedding_table(
+      "t", int64s({4, -1}), floats({2, 2}, {1, 2, 3, 4}));
+  for (int step = 0; step < 2; ++step) {
+    engine.enqueue({{"id", int64s({4})}});
+    engine.dequeue()["id"].sum().backward();
+    engine.apply_gradients();
+  }
+  const EmbeddingTables tables = engine.embedding_tables();
+  EXPECT_TRUE(at::equal(tables.begin()->keys, int64s({-1, 4})));
+  EXPECT_TRUE(at::equal(tables["t"], floats({2, 2}, {3, 4, 0, 1})));
+  EXPECT_EQ(engine.evict("t", 2), 1);
+  EXPECT_TRUE(
+      at::equal(engine.embedding_tables()["t"], floats({1, 2}, {0, 1})));
+  EXPECT_VALUE_ERROR(engine.evict("t", 0), "[evict] updates must be >= 1");
+  EXPECT_VALUE_ERROR(engine.evict("u", 1), "[evict]");
+  EXPECT_VALUE_ERROR(
+      engine.update_embedding_table("t", int64s({1}), at::ones({2, 2})),
+      "[update_embedding_table] table 't'");
+}
+
+TEST(DynamicTableTest, TablesInMemoryNeedAscendingKeys) {
+  const TablePtr table =
+      make_table({.name = "t", .dim = 2, .keys = DynamicKeys{.capacity = 10}});
+  const auto make_tables = [&](const at::Tensor& keys) {
+    return EmbeddingTables(
+        {{.config = table,
+          .name = "t",
+          .parameters = at::ones({3, 2}),
+          .keys = keys}});
+  };
+  make_tables(int64s({-5, 1, 9}));
+  EXPECT_VALUE_ERROR(
+      make_tables(int64s({5, 1, 9})),
+      "[EmbeddingTables] the keys of table 't' must be ascending");
+  EXPECT_VALUE_ERROR(make_tables(int64s({1, 1, 9})), "each of them once");
+  EXPECT_VALUE_ERROR(make_tables(at::ones({3})), "contiguous int64 vector");
 }
 
 // The keys lie far apart, so that most of them have pages of their own.

@@ -458,7 +458,8 @@ TEST(DynamicCheckpointOptionsTest, AnotherConfig) {
   EXPECT_EQ(keys_of(large), keys_of(layer));
   EXPECT_TRUE(
       at::equal(items_of(large).parameters, items_of(layer).parameters));
-  // Another eviction takes over the scores that it needs. Frequencies start anew.
+  // Another eviction takes over the scores that it needs. Each key has occurred once, at
+  // its last update.
   TPUEmbedding frequent = make_layer(
       {.keys = {.capacity = 40, .eviction = LeastFrequentlyUsed{}}}, 99);
   frequent->load_checkpoint(run);
@@ -467,7 +468,9 @@ TEST(DynamicCheckpointOptionsTest, AnotherConfig) {
   ASSERT_EQ(actual.size(), expected.size());
   for (size_t i = 0; i < actual.size(); ++i) {
     EXPECT_EQ(actual[i].last_update, expected[i].last_update);
-    EXPECT_EQ(actual[i].frequency, 0.0F);
+    EXPECT_FLOAT_EQ(
+        actual[i].frequency,
+        static_cast<float>(expected[i].last_update) / 10'000.0F);
   }
 }
 
@@ -629,6 +632,74 @@ TEST_P(DynamicConversionTest, KeysKeepTheirAgeBesideAnotherCounter) {
       }
     }
   }
+}
+
+TEST_P(DynamicConversionTest, FrequenciesKeepTheirValueUnderAnotherHalfLife) {
+  const auto make_with = [](const Eviction& eviction) {
+    return make_layer({.keys = {.capacity = 5, .eviction = eviction}});
+  };
+  constexpr double kUpdates = 12.0;
+  TPUEmbedding layer =
+      make_with(eviction::LeastFrequentlyUsed{.half_life = 10});
+  for (int64_t step = 0; step < 12; ++step) {
+    train_keys(layer, {step % 3, 7});
+  }
+  save(layer);
+  const auto before = index_of(layer).sorted_entries();
+  for (const double half_life : {1.0, 100.0}) {
+    TPUEmbedding other =
+        make_with(eviction::LeastFrequentlyUsed{.half_life = half_life});
+    load(other);
+    const auto entries = index_of(other).sorted_entries();
+    ASSERT_EQ(entries.size(), 4);
+    for (size_t i = 0; i < entries.size(); ++i) {
+      EXPECT_NEAR(
+          entries[i].frequency - kUpdates / half_life,
+          before[i].frequency - kUpdates / 10,
+          1e-5);
+    }
+    // And back, to the bit but for rounding.
+    save(other);
+    TPUEmbedding again =
+        make_with(eviction::LeastFrequentlyUsed{.half_life = 10});
+    load(again);
+    const auto restored = index_of(again).sorted_entries();
+    for (size_t i = 0; i < restored.size(); ++i) {
+      EXPECT_NEAR(restored[i].frequency, before[i].frequency, 1e-5);
+    }
+    save(layer);
+  }
+  // Keys without frequencies count as one occurrence at their last update.
+  TPUEmbedding recent = make_with(eviction::LeastRecentlyUsed{});
+  load(recent);
+  save(recent);
+  TPUEmbedding frequent =
+      make_with(eviction::LeastFrequentlyUsed{.half_life = 4});
+  load(frequent);
+  for (const KeyEntry& entry : index_of(frequent).sorted_entries()) {
+    EXPECT_FLOAT_EQ(
+        entry.frequency, static_cast<float>(entry.last_update) / 4.0F);
+  }
+}
+
+// The sketches have as many counters, but keys have other ones.
+TEST_P(DynamicConversionTest, RefusesASketchOfOtherPartitions) {
+  const auto make_with = [](int64_t capacity) {
+    return make_layer(
+        {.keys = {
+             .capacity = capacity,
+             .admission = admission::AfterOccurrences{
+                 .count = 2, .counters = 1 << 15}}});
+  };
+  TPUEmbedding layer = make_with(4096);
+  train_keys(layer, {1, 2});
+  save(layer);
+  TPUEmbedding other = make_with(8192);
+  train_keys(other, {5, 5});
+  EXPECT_VALUE_ERROR(
+      load(other),
+      "was saved with 1 partitions, but a capacity of 8192 has 2. Nothing was");
+  EXPECT_EQ(keys_of(other), (Keys{5}));
 }
 
 TEST_P(DynamicConversionTest, UpdatesAreCountedAfterAnAccumulation) {

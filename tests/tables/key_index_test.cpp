@@ -827,7 +827,11 @@ TEST(DynamicKeysTest, RefusesOptionsOutOfRange) {
         "the probability of WithProbability must be in (0, 1]");
   }
   for (const double half_life :
-       {0.0, -1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+       {0.0,
+        1e-38,
+        -1.0,
+        std::nan(""),
+        std::numeric_limits<double>::infinity()}) {
     expect(
         {.capacity = 1,
          .eviction = eviction::LeastFrequentlyUsed{.half_life = half_life}},

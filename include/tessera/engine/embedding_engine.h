@@ -200,7 +200,8 @@ class EmbeddingEngine {
       const Weights& weights,
       const Nest<FeatureConfig>& serving_config) const;
 
-  /// The tables as tensors that share the engine's memory. Waits for background lookups.
+  /// The tables as tensors that share the engine's memory. The rows of a table with
+  /// TableConfig::keys are a copy. Waits for background lookups.
   /// Write to the tensors only while no batch is in flight. update_embedding_table() may
   /// be called at any time.
   EmbeddingTables embedding_tables() const;
@@ -210,6 +211,21 @@ class EmbeddingEngine {
   void update_embedding_table(
       const std::string& name,
       const at::Tensor& values);
+  /// Replaces all keys of a table with TableConfig::keys by `keys` [n] int64 with the rows
+  /// `values` [n, dim]. Their slots start anew. Gradients of batches in flight whose keys
+  /// have lost their rows are dropped.
+  /// Errors:  c10::TypeError or ValueError naming the table; c10::Error in the middle of a
+  ///          gradient accumulation. Nothing is changed.
+  void update_embedding_table(
+      const std::string& name,
+      const at::Tensor& keys,
+      const at::Tensor& values);
+  /// Takes the rows of keys whose last update is at least `updates` updates ago, and
+  /// returns the number of these keys. A key that comes back starts anew. Gradients of
+  /// batches in flight whose keys have lost their rows are dropped.
+  /// Errors:  c10::ValueError for a table without keys, and for updates < 1; c10::Error in
+  ///          the middle of a gradient accumulation. Nothing is changed.
+  int64_t evict(const std::string& name, int64_t updates);
   /// A float32 copy of rows [begin, end).
   /// Errors:  c10::ValueError or IndexError naming the table.
   at::Tensor read_rows(const std::string& name, int64_t begin, int64_t end)

@@ -13,7 +13,8 @@
 
 namespace tessera {
 
-/// What to do with an id >= vocabulary_size, and with an id < 0 of a dense feature.
+/// What to do with an id >= vocabulary_size, and with an id < 0 of a dense feature. It does
+/// not matter for a table with TableConfig::keys, where any int64 is a key.
 enum class OutOfRange {
   /// Raise c10::IndexError before anything is changed.
   kError,
@@ -60,7 +61,7 @@ struct FeatureConfig {
   std::optional<PartialShape> output_shape = {};
   /// Whether to drop an id of a sparse or ragged feature if it is < 0 or, unless the
   /// combiner is kSum, if its weight is <= 0. If false, nothing is dropped, and an id < 0
-  /// is an error.
+  /// is an error. Keys of a table with TableConfig::keys may be negative.
   bool validate_weights_and_indices = true;
   OutOfRange out_of_range = OutOfRange::kError;
   /// The name of the feature in messages. Empty: its path in the nest.

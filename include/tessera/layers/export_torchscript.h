@@ -31,7 +31,7 @@ namespace tessera {
 /// that the layer has fixed so far. The file refuses the inputs that forward() refuses.
 /// Its tables are named `table_0`, `table_1`, ..., as in a checkpoint. A table with
 /// TableConfig::keys has its rows in the order of its keys, which are `table_0_keys`. Keys
-/// without a row look up zeros.
+/// without a row look up zeros, or the row of DynamicKeys::default_key.
 ///
 /// Before this function returns, it loads the file and compares it with the layer on
 /// made-up batches. The file appears at `path` only if they agree.

@@ -269,7 +269,7 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   at::Tensor& virtual_variable() &;
 
   /// The tables as tensors that share the layer's memory: writing to them changes the
-  /// layer. Don't write between begin_forward() and finish_forward(), or in a prefetch()
+  /// layer. The rows of a table with TableConfig::keys are a copy. Don't write between begin_forward() and finish_forward(), or in a prefetch()
   /// loop. There, call update_embedding_table(), which waits for the lookup.
   /// Errors:  c10::Error on a sharded strategy, where no process has all rows.
   EmbeddingTables embedding_tables() const;
@@ -282,8 +282,9 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
       const std::string& name,
       const at::Tensor& values);
   /// Replaces all keys of a table with TableConfig::keys by `keys` [n] int64 with the rows
-  /// `values` [n, dim]. Their slots start anew.
-  /// Errors:  c10::TypeError or ValueError naming the table; nothing is changed.
+  /// `values` [n, dim]. Their slots start anew. No other call may run at the same time.
+  /// Errors:  c10::TypeError or ValueError naming the table; c10::Error if gradients wait
+  ///          for an update. Nothing is changed.
   void update_embedding_table(
       const std::string& name,
       const at::Tensor& keys,
@@ -292,6 +293,7 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   /// Takes the rows of keys whose last update is at least `updates` updates ago, and
   /// returns the number of these keys. A key that comes back starts anew. On a sharded
   /// strategy, each rank evicts and counts the keys that it owns, so call it on all.
+  /// No other call may run at the same time.
   /// Errors:  c10::ValueError for a table without keys, and for updates < 1; c10::Error
   ///          if gradients wait for an update. Nothing is changed.
   int64_t evict(const std::string& name, int64_t updates);
@@ -390,6 +392,7 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(Weights{})})
 
  private:
+  bool has_pending_passes() const;
   friend class Combined;
   friend class NoTableUpdateGuard;
   friend class PartialTPUEmbeddingImpl;

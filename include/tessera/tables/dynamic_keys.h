@@ -12,7 +12,7 @@ namespace tessera {
 namespace admission {
 
 // snippet: tests/docs/reference_dynamic_test.cpp EveryKey
-/// Each key gets a row at the first update that contains it.
+/// Each key gets a row at the first update that contains it, if the eviction makes room.
 ///
 ///   const DynamicKeys keys{
 ///       .capacity = 1'000'000, .admission = admission::EveryKey{}};
@@ -28,7 +28,10 @@ struct EveryKey {
 /// batch counts.
 ///
 /// The occurrences are counted in a count-min sketch, whose memory is bounded. A key that
-/// shares its counters with other keys may be admitted earlier, and never later.
+/// shares its counters with other keys may be admitted earlier, and never later. The
+/// counters never decrease, also if a key loses its row. When ten times as many different
+/// keys have occurred as the table has rows, most new keys are admitted at once, unless
+/// there are more counters.
 ///
 ///   const DynamicKeys keys{
 ///       .capacity = 1'000'000,
@@ -38,7 +41,8 @@ struct EveryKey {
 struct AfterOccurrences {
   /// In [1, 255].
   int64_t count = 2;
-  /// The number of counters of one byte. 0 means four per row of the capacity.
+  /// The number of counters of one byte, in [0, 2^33]. 0 means four per row of the
+  /// capacity. A key has four counters, so choose about ten times the number of rare keys.
   int64_t counters = 0;
 
   bool operator==(const AfterOccurrences&) const = default;
@@ -100,7 +104,7 @@ struct LeastRecentlyUsed {
 ///       .capacity = 1'000'000,
 ///       .eviction = eviction::LeastFrequentlyUsed{.half_life = 10'000}};
 struct LeastFrequentlyUsed {
-  /// In updates, > 0.
+  /// In updates, >= 0.001.
   double half_life = 10'000;
 
   bool operator==(const LeastFrequentlyUsed&) const = default;
@@ -134,6 +138,9 @@ struct OlderThan {
 
 /// Decides which keys lose their rows if a table is full. Of keys with equal scores, the
 /// one with the older last update goes first, then the one with the smaller hash.
+///
+/// A new key takes part: if its own score is the lowest, or all rows belong to keys of the
+/// same update, it gets no row, and its gradient is dropped.
 using Eviction = std::variant<
     eviction::LeastRecentlyUsed,
     eviction::LeastFrequentlyUsed,

@@ -6,14 +6,14 @@
 
 #include <cstddef>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace tessera {
 
 // snippet: tests/docs/reference_engine_test.cpp EmbeddingTables
 /// The tables of a layer, in the order of first use. The tensors are the tables
-/// themselves: writing to a tensor changes the layer.
+/// themselves: writing to a tensor changes the layer. The rows of a table with keys are a
+/// copy.
 ///
 ///   const EmbeddingTables tables = embedding->embedding_tables();
 ///   tables["users"].fill_(0.1);  // or tables[users]; changes the layer
@@ -27,13 +27,13 @@ class EmbeddingTables {
     /// The config's name, or `table_{i}`.
     std::string name = {};
     at::Tensor parameters = {};  // [vocab, dim] of the table's dtype
-    /// The keys of a dynamic table, [keys] int64, ascending. `parameters` [keys, dim] is
-    /// then a copy of their rows. Undefined for a table with a vocabulary.
+    /// The keys of a table with TableConfig::keys, [keys] int64, ascending. `parameters`
+    /// [keys, dim] is then a copy of their rows. Undefined for a table with a vocabulary.
     at::Tensor keys = {};
   };
 
-  explicit EmbeddingTables(std::vector<Entry> entries)
-      : entries_(std::move(entries)) {}
+  /// Errors:  c10::ValueError for keys that are not ascending, or not one per row.
+  explicit EmbeddingTables(std::vector<Entry> entries);
 
   /// Errors:  c10::ValueError if the layer does not use `table`.
   at::Tensor operator[](const TablePtr& table) const;

@@ -10,7 +10,7 @@ inline bool is_newline(char c) {
   return c == '\n' || c == '\r';
 }
 
-/// How far a row of a CSV file was followed.
+/// The result of scan_row().
 struct RowScan {
   enum class State {
     /// `end` is the position of the newline after the row.
@@ -27,8 +27,7 @@ struct RowScan {
   size_t end = 0;
 };
 
-/// Follows the row at the beginning of the text to its end, as Arrow does: a field that
-/// begins with a quote may have newlines, and two quotes in it stand for one. A quote of
+/// Finds the end of the first row of the text, as Arrow does: a field that begins with a quote may have newlines, and two quotes in it stand for one. A quote of
 /// '\0' means that there are no quotes.
 inline RowScan scan_row(std::string_view text, char delimiter, char quote) {
   using enum RowScan::State;
