@@ -240,6 +240,9 @@ void adapt_scores(
   }
   const double half_life = half_life_of(table.dynamic->index());
   for (KeyEntry& entry : keys.entries) {
+    if (!std::isfinite(entry.frequency)) {
+      continue;  // LoadedKeys refuses it
+    }
     if (half_life == 0.0) {
       entry.frequency = 0.0F;
     } else if (half_life != keys.half_life || later != 0) {
