@@ -56,19 +56,21 @@ void check_callbacks(const Callbacks& callbacks) {
   }
 }
 
+// Returns one text for all ways to write a path, with or without a slash at its end.
+std::string canonical_path(const std::string& path) {
+  std::error_code error;
+  const auto canonical = std::filesystem::weakly_canonical(
+      std::filesystem::absolute(path, error) / "", error);
+  return error ? path : canonical.string();
+}
+
 // The checkpoint and each callback need a directory of their own, because they save
 // different models.
 void check_directories(const FitOptions& options) {
   std::set<std::string> seen;
   const auto add = [&](const std::string& directory) {
-    std::error_code error;
-    const auto path = std::filesystem::weakly_canonical(
-        std::filesystem::absolute(directory, error) / "", error);
     TESSERA_CHECK_VALUE(
-        directory.empty() ||
-            seen.insert(
-                    (error ? std::filesystem::path(directory) : path).string())
-                .second,
+        directory.empty() || seen.insert(canonical_path(directory)).second,
         "[fit] two callbacks, or a callback and the checkpoint, would both save into '{}'. Give each its own directory.",
         directory);
   };
@@ -88,11 +90,8 @@ void check_history_files(const Callbacks& callbacks) {
     if (file == nullptr) {
       continue;
     }
-    std::error_code error;
-    const auto path = std::filesystem::weakly_canonical(
-        std::filesystem::absolute(file->path(), error), error);
     TESSERA_CHECK_VALUE(
-        seen.insert(error ? file->path() : path.string()).second,
+        seen.insert(canonical_path(file->path())).second,
         "[fit] two callbacks would both write to the file '{}'. Give each its own file.",
         file->path());
   }

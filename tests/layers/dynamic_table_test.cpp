@@ -637,6 +637,20 @@ TEST(DynamicTableTest, MoreKeysThanRowsLeaveTheDefaultKeyItsRow) {
   }
 }
 
+// The tables of an engine after three updates with the keys -7 and 3.
+EmbeddingTables tables_of_engine(const TablePtr& table, Pipelining pipelining) {
+  EmbeddingEngine engine(EmbeddingEngineOptions{
+      .features = {{"id", FeatureConfig{.table = table}}},
+      .optimizer = optim::SGD{.learning_rate = 0.5},
+      .pipelining = pipelining});
+  for (int step = 0; step < 3; ++step) {
+    engine.enqueue({{"id", int64s({-7, 3})}});
+    engine.dequeue()["id"].sum().backward();
+    engine.apply_gradients();
+  }
+  return engine.embedding_tables();
+}
+
 TEST(DynamicTableTest, TheEngineTrainsTheDefaultRow) {
   const TablePtr table = make_table(
       {.name = "t",
@@ -644,16 +658,7 @@ TEST(DynamicTableTest, TheEngineTrainsTheDefaultRow) {
        .initializer = initializers::Constant{.value = 1.0},
        .keys = keys_with_default(10, 100)});
   for (const Pipelining pipelining : {Pipelining::kOff, Pipelining::kOn}) {
-    EmbeddingEngine engine(EmbeddingEngineOptions{
-        .features = {{"id", FeatureConfig{.table = table}}},
-        .optimizer = optim::SGD{.learning_rate = 0.5},
-        .pipelining = pipelining});
-    for (int step = 0; step < 3; ++step) {
-      engine.enqueue({{"id", int64s({-7, 3})}});
-      engine.dequeue()["id"].sum().backward();
-      engine.apply_gradients();
-    }
-    const EmbeddingTables tables = engine.embedding_tables();
+    const EmbeddingTables tables = tables_of_engine(table, pipelining);
     EXPECT_TRUE(at::equal(tables.begin()->keys, int64s({kDefault})));
     EXPECT_TRUE(at::equal(tables.begin()->parameters, at::full({1, 2}, -2.0)));
   }
@@ -1147,16 +1152,7 @@ TEST(DynamicTableTest, TheEngineTrainsKeys) {
        .initializer = initializers::Constant{.value = 1.0},
        .keys = DynamicKeys{.capacity = 10}});
   for (const Pipelining pipelining : {Pipelining::kOff, Pipelining::kOn}) {
-    EmbeddingEngine engine(EmbeddingEngineOptions{
-        .features = {{"id", FeatureConfig{.table = table}}},
-        .optimizer = optim::SGD{.learning_rate = 0.5},
-        .pipelining = pipelining});
-    for (int step = 0; step < 3; ++step) {
-      engine.enqueue({{"id", int64s({-7, 3})}});
-      engine.dequeue()["id"].sum().backward();
-      engine.apply_gradients();
-    }
-    const EmbeddingTables tables = engine.embedding_tables();
+    const EmbeddingTables tables = tables_of_engine(table, pipelining);
     EXPECT_TRUE(at::equal(tables.begin()->keys, int64s({-7, 3})));
     EXPECT_TRUE(at::equal(
         tables.begin()->parameters, floats({2, 2}, {-0.5, -0.5, -0.5, -0.5})));
