@@ -58,7 +58,7 @@ struct LoadPlan {
     size_t table = 0;  // an index of SavedState::tables
     size_t to = 0;  // an index of EmbeddingState::tables
     bool with_slots = false;
-    /// Whether the file has keys. Otherwise, its row numbers become the keys.
+    /// If true, the file has keys. Otherwise, its row numbers become the keys.
     bool has_saved_keys = false;
     /// How much larger the layer's number of updates is than the saved one, if the layer
     /// keeps its own.

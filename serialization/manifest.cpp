@@ -91,7 +91,7 @@ bool is_checksum(std::string_view text) {
       text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
-// Whether the tensor has a number for each key.
+// Returns true if the tensor has a number for each key.
 bool is_of_key(std::string_view name) {
   return name == kSavedKeys || name == kKeyUpdates || name == kKeyFrequencies;
 }

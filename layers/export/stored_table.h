@@ -64,9 +64,9 @@ at::Tensor find_stored(const StoredTable& table, const at::Tensor& keys);
 struct IdRules {
   /// Ids from this number on are out of range.
   int64_t rows = 0;
-  /// Whether ids out of range look up zeros. Otherwise they are refused.
+  /// If true, ids out of range look up zeros. Otherwise they are refused.
   bool zeros_out_of_range = false;
-  /// Whether negative ids of bags are dropped. Otherwise they are refused.
+  /// If true, negative ids of bags are dropped. Otherwise they are refused.
   bool drops_negative = false;
 };
 

@@ -33,9 +33,9 @@ ScratchRows find_keys(
     std::vector<IdBags>& bags,
     UnknownKeys unknown);
 
-/// Replaces the ids of the features of one dynamic table, but without the default key:
-/// unknown keys get DynamicRows::zero_row(). `update`: the number of the next update. Adds its scratch
-/// rows to `scratch`.
+/// Replaces the ids of the features of one dynamic table. It does not use the default key:
+/// unknown keys get DynamicRows::zero_row(). `update` is the number of the next update. The
+/// scratch rows are added to `scratch`.
 void find_table_keys(
     const TableState& table,
     c10::ArrayRef<IdBags*> bags,

@@ -13,8 +13,8 @@
 
 namespace tessera {
 
-/// What to do with an id >= vocabulary_size, and with an id < 0 of a dense feature. It does
-/// not matter for a table with TableConfig::keys, where any int64 is a key.
+/// Decides what happens to an id >= vocabulary_size, and to an id < 0 of a dense feature. It
+/// has no effect on a table with TableConfig::keys, where any int64 is a key.
 enum class OutOfRange {
   /// Raise c10::IndexError before anything is changed.
   kError,

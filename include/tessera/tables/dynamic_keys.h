@@ -180,7 +180,7 @@ struct DynamicKeys {
   /// evicted. Until then, unknown keys look up zeros in evaluation. A table with a default
   /// key needs a capacity of at least 2.
   std::optional<int64_t> default_key = {};
-  /// Whether the memory of all rows, slots and keys is taken when the layer is built, so
+  /// If true, the memory of all rows, slots and keys is taken when the layer is built, so
   /// that no later step waits until the system provides pages of the table. This memory has
   /// huge pages, if the system has them, and access to it is faster. Otherwise memory is
   /// taken when rows are used, in small pages.

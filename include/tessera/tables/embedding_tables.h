@@ -32,7 +32,8 @@ class EmbeddingTables {
     at::Tensor keys = {};
   };
 
-  /// Errors:  c10::ValueError for keys that are not ascending, or not one per row.
+  /// Errors:  c10::ValueError for keys that are not a contiguous int64 vector on the CPU,
+  ///          or not ascending.
   explicit EmbeddingTables(std::vector<Entry> entries);
 
   /// Errors:  c10::ValueError if the layer does not use `table`.
