@@ -8,7 +8,7 @@
 
 #include <c10/util/ArrayRef.h>
 
-#include <atomic>
+#include <algorithm>
 #include <compare>
 #include <cstdint>
 #include <deque>
@@ -311,12 +311,9 @@ class KeyIndex {
     std::vector<uint16_t> free = {};  // rows below `used` without a key
     Victims victims = {};
   };
-  // A set of rows. Several threads may insert rows that differ in row / kRowsPerWord, or
-  // clear, at the same time.
+  // A set of rows.
   class RowSet {
    public:
-    static constexpr int64_t kRowsPerWord = 64;
-
     RowSet() = default;
     RowSet(int64_t rows, const std::string& what)
         : words_((rows + kRowsPerWord - 1) / kRowsPerWord, what) {}
@@ -330,14 +327,15 @@ class KeyIndex {
     // Removes the row and some others. If all rows of the set are removed in this way, the
     // set is empty, and this takes no time for the rows that were never in it.
     void clear_around(uint32_t row) {
-      std::atomic_ref<uint64_t>(words_[row / kRowsPerWord])
-          .store(0, std::memory_order_relaxed);
+      words_[row / kRowsPerWord] = 0;
     }
     int64_t bytes() const {
       return words_.size() * static_cast<int64_t>(sizeof(uint64_t));
     }
 
    private:
+    static constexpr int64_t kRowsPerWord = 64;
+
     ReservedArray<uint64_t> words_;
   };
   // The rows that the keys of one version lost.
@@ -366,6 +364,10 @@ class KeyIndex {
   }
   uint32_t next_of(uint32_t bucket) const {
     return bucket + 1 == buckets_per_partition_ ? 0 : bucket + 1;
+  }
+  int64_t partition_of_row(uint32_t row) const {
+    return std::upper_bound(first_row_.begin(), first_row_.end(), row) -
+        first_row_.begin() - 1;
   }
   int64_t rows_of(int64_t partition) const {
     return first_row_[partition + 1] - first_row_[partition];

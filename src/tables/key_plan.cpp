@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -58,7 +60,8 @@ struct KeyIndex::Scratch {
 // Plans one partition.
 class KeyIndex::PartPlanner {
  public:
-  // `has_kept_rows`: KeyIndex::marked_rows_ has rows that occur, and are in no add().
+  // `has_kept_rows`: rows occur that are in no add(). KeyIndex::marked_rows_ has some of
+  // them.
   PartPlanner(
       KeyIndex& index,
       int64_t partition,
@@ -429,6 +432,37 @@ class KeyIndex::PartPlanner {
   bool has_evicted_touched_ = false;
 };
 
+// A set of rows, for many questions of which few have the answer yes.
+class RowFilter {
+ public:
+  explicit RowFilter(std::vector<uint32_t> rows) : rows_(std::move(rows)) {
+    std::sort(rows_.begin(), rows_.end());
+    constexpr size_t kMinBits = 4096;
+    constexpr size_t kBitsPerRow = 64;
+    bits_.resize(
+        std::bit_ceil(std::max(kMinBits, rows_.size() * kBitsPerRow)) / 64);
+    mask_ = static_cast<uint32_t>(bits_.size() * 64 - 1);
+    for (const uint32_t row : rows_) {
+      const uint32_t bit = row & mask_;
+      bits_[bit / 64] |= uint64_t{1} << (bit % 64);
+    }
+  }
+
+  // Returns false for most rows that are not in the set.
+  bool may_have(uint32_t row) const {
+    const uint32_t bit = row & mask_;
+    return ((bits_[bit / 64] >> (bit % 64)) & 1) != 0;
+  }
+  bool has(uint32_t row) const {
+    return std::binary_search(rows_.begin(), rows_.end(), row);
+  }
+
+ private:
+  std::vector<uint32_t> rows_;  // sorted
+  std::vector<uint64_t> bits_;
+  uint32_t mask_ = 0;
+};
+
 // Plans an update of all partitions. If it can, it takes the rows that the lookups found,
 // and searches only the other keys.
 class KeyIndex::Planner {
@@ -457,7 +491,7 @@ class KeyIndex::Planner {
   }
 
   ~Planner() {
-    unmark_used_rows();
+    clear_marks();
   }
   Planner(const Planner&) = delete;
   Planner& operator=(const Planner&) = delete;
@@ -472,26 +506,23 @@ class KeyIndex::Planner {
       return std::move(plan_);
     }
     group();
-    mark_used_rows();
-    // Several partitions share the memory of a task.
-    const int64_t partitions_per_task =
-        std::max<int64_t>(1, count / kPartitionTasks);
-    run_tasks(
-        (count + partitions_per_task - 1) / partitions_per_task,
-        unknown_ * kFindBytes * 2,
-        [&](int64_t task) {
-          // Each thread keeps its own, because zeros for all rows of a partition would
-          // take longer than a plan of a few keys.
-          thread_local Scratch scratch;
-          const int64_t end = std::min(count, (task + 1) * partitions_per_task);
-          for (int64_t p = task * partitions_per_task; p < end; ++p) {
-            if (begin_[p] < begin_[p + 1]) {
-              plan_part(p, scratch);
-            }
-          }
-        });
-    if (may_evict_used_) {
-      return std::nullopt;
+    std::vector<int64_t> partitions;
+    for (int64_t p = 0; p < count; ++p) {
+      if (begin_[p] < begin_[p + 1]) {
+        partitions.push_back(p);
+      }
+    }
+    // Few keys are evicted, and hardly one of them occurs. To look for the evicted rows
+    // among those that occur takes a tenth of the time of marking all that occur.
+    for (int round = 0; !partitions.empty(); ++round) {
+      if (round == kMaxRounds) {
+        return std::nullopt;
+      }
+      plan_parts(partitions);
+      if (may_evict_used_) {
+        return std::nullopt;
+      }
+      partitions = mark_evicted_in_use(partitions);
     }
     return std::move(plan_);
   }
@@ -499,6 +530,7 @@ class KeyIndex::Planner {
  private:
   static constexpr int64_t kChunk = 16384;
   static constexpr int64_t kPartitionTasks = 16;
+  static constexpr int kMaxRounds = 4;
 
   struct Chunk {
     const KeyOccurrences* term;
@@ -506,6 +538,7 @@ class KeyIndex::Planner {
     int64_t end;
     uint32_t limit;  // smaller rows of the lookup are trusted
     int64_t unknown = 0;  // occurrences that must be searched
+    std::vector<uint32_t> evicted_in_use = {};  // rows
   };
   struct Occurrence {
     uint64_t hash;
@@ -522,31 +555,27 @@ class KeyIndex::Planner {
           *term.version >= index_.evictions_.front().version));
   }
 
-  // Marks the rows that lost their keys after the oldest lookup, and returns them.
-  std::vector<const Evictions*> mark_stale_rows() {
+  // Marks the rows that lost their keys after the oldest lookup.
+  void mark_stale_rows() {
     uint64_t oldest = index_.version_;
     for (const Chunk& chunk : chunks_) {
       if (chunk.limit > 0) {
         oldest = std::min(oldest, *chunk.term->version);
       }
     }
-    std::vector<const Evictions*> stale;
     for (const Evictions& evictions : index_.evictions_) {
       if (evictions.version >= oldest) {
-        stale.push_back(&evictions);
+        for (const uint32_t row : evictions.rows) {
+          index_.marked_rows_.insert(row);
+          marked_.push_back(row);
+        }
       }
     }
-    for (const Evictions* evictions : stale) {
-      for (const uint32_t row : evictions->rows) {
-        index_.marked_rows_.insert(row);
-      }
-    }
-    return stale;
   }
 
   // Gives each occurrence the row that its lookup found, or kNoRow if it must be searched.
   void take_known_rows() {
-    const std::vector<const Evictions*> stale = mark_stale_rows();
+    mark_stale_rows();
     run_tasks(static_cast<int64_t>(chunks_.size()), total_ * 8, [&](int64_t c) {
       Chunk& chunk = chunks_[c];
       const uint32_t* looked_up = chunk.term->looked_up;
@@ -562,7 +591,7 @@ class KeyIndex::Planner {
         rows[i] = is_known ? looked_up[i] : kNoRow;
         known += is_known ? 1 : 0;
       }
-      for (int64_t i = chunk.begin; i < chunk.end && !stale.empty(); ++i) {
+      for (int64_t i = chunk.begin; i < chunk.end && !marked_.empty(); ++i) {
         if (rows[i] != kNoRow && index_.marked_rows_.has(rows[i])) {
           rows[i] = kNoRow;
           --known;
@@ -570,11 +599,7 @@ class KeyIndex::Planner {
       }
       chunk.unknown = chunk.end - chunk.begin - known;
     });
-    for (const Evictions* evictions : stale) {
-      for (const uint32_t row : evictions->rows) {
-        index_.marked_rows_.clear_around(row);
-      }
-    }
+    clear_marks();
     for (const Chunk& chunk : chunks_) {
       unknown_ += chunk.unknown;
     }
@@ -619,55 +644,75 @@ class KeyIndex::Planner {
     });
   }
 
-  // Returns true if the partition may have fewer rows left than it needs.
-  bool may_evict(int64_t partition) const {
-    return begin_[partition + 1] - begin_[partition] >
-        index_.free_rows(partition);
+  void plan_parts(const std::vector<int64_t>& partitions) {
+    const auto count = static_cast<int64_t>(partitions.size());
+    // Several partitions share the memory of a task.
+    const int64_t partitions_per_task =
+        std::max<int64_t>(1, count / kPartitionTasks);
+    run_tasks(
+        (count + partitions_per_task - 1) / partitions_per_task,
+        unknown_ * kFindBytes * 2,
+        [&](int64_t task) {
+          // Each thread keeps its own, because zeros for all rows of a partition would
+          // take longer than a plan of a few keys.
+          thread_local Scratch scratch;
+          const int64_t end = std::min(count, (task + 1) * partitions_per_task);
+          for (int64_t i = task * partitions_per_task; i < end; ++i) {
+            plan_part(partitions[i], scratch);
+          }
+        });
   }
 
-  // Marks the trusted rows, which must not be evicted, if anything may be.
-  void mark_used_rows() {
-    bool may_evict_any = false;
-    for (int64_t p = 0; p < index_.owned_.count(); ++p) {
-      may_evict_any = may_evict_any || may_evict(p);
+  // Marks the rows that the parts evict although lookups of this update have found them.
+  // Returns their partitions, which must be planned again.
+  std::vector<int64_t> mark_evicted_in_use(
+      const std::vector<int64_t>& partitions) {
+    std::vector<uint32_t> evicted;
+    for (const int64_t p : partitions) {
+      const std::vector<uint32_t>& rows = plan_.parts[p].evicted;
+      evicted.insert(evicted.end(), rows.begin(), rows.end());
     }
-    if (!may_evict_any || plan_.used_rows.empty()) {
-      return;
+    if (evicted.empty() || plan_.used_rows.empty()) {
+      return {};
     }
-    has_kept_rows_ = true;
-    // Each task reads all occurrences, and marks the rows of its own range. Atomic
-    // instructions took several times as long.
-    const int64_t words = index_.rows() / RowSet::kRowsPerWord + 1;
-    const int64_t tasks = std::min(words, thread_count());
-    run_tasks(tasks, total_ * 16, [&](int64_t task) {
-      const auto begin =
-          static_cast<uint32_t>(words * task / tasks * RowSet::kRowsPerWord);
-      const auto end = static_cast<uint32_t>(std::min(
-          index_.rows(), words * (task + 1) / tasks * RowSet::kRowsPerWord));
-      for (const c10::ArrayRef<uint32_t> rows : plan_.used_rows) {
-        for (const uint32_t row : rows) {
-          if (row >= begin && row < end) {  // kNoRow is in no range
-            index_.marked_rows_.insert(row);
-          }
+    const RowFilter filter(std::move(evicted));
+    run_tasks(static_cast<int64_t>(chunks_.size()), total_ * 8, [&](int64_t c) {
+      Chunk& chunk = chunks_[c];
+      const uint32_t* looked_up = chunk.term->looked_up;
+      const uint32_t* rows = chunk.term->rows;
+      for (int64_t i = chunk.begin; i < chunk.end && chunk.limit > 0; ++i) {
+        // A new key may have got the row of an evicted one.
+        if (filter.may_have(rows[i]) && rows[i] == looked_up[i] &&
+            filter.has(rows[i])) {
+          chunk.evicted_in_use.push_back(rows[i]);
         }
       }
     });
+    std::vector<int64_t> again;
+    for (Chunk& chunk : chunks_) {
+      for (const uint32_t row : chunk.evicted_in_use) {
+        index_.marked_rows_.insert(row);
+        marked_.push_back(row);
+        again.push_back(index_.partition_of_row(row));
+      }
+      chunk.evicted_in_use.clear();
+    }
+    std::sort(again.begin(), again.end());
+    again.erase(std::unique(again.begin(), again.end()), again.end());
+    for (const int64_t p : again) {
+      for (const uint32_t row : plan_.parts[p].evicted) {
+        index_.push_victim(p, row - index_.first_row_[p]);
+      }
+      plan_.parts[p] = {};
+    }
+    return again;
   }
 
-  // The marked rows are still among those of the occurrences.
-  void unmark_used_rows() {
-    if (!has_kept_rows_) {
-      return;
+  void clear_marks() {
+    for (const uint32_t row : marked_) {
+      index_.marked_rows_.clear_around(row);
     }
-    run_tasks(
-        static_cast<int64_t>(chunks_.size()), total_ * 16, [&](int64_t c) {
-          const Chunk& chunk = chunks_[c];
-          for (int64_t i = chunk.begin; i < chunk.end && chunk.limit > 0; ++i) {
-            if (chunk.term->rows[i] != kNoRow) {
-              index_.marked_rows_.clear_around(chunk.term->rows[i]);
-            }
-          }
-        });
+    marked_.clear();
   }
 
   const KeyOccurrences& term_of(const Occurrence& occurrence) const {
@@ -677,7 +722,12 @@ class KeyIndex::Planner {
   void plan_part(int64_t p, Scratch& scratch) {
     const auto rows = static_cast<uint32_t>(index_.rows());
     PartPlanner planner(
-        index_, p, plan_.update, has_kept_rows_, plan_.parts[p], scratch);
+        index_,
+        p,
+        plan_.update,
+        /*has_kept_rows=*/!plan_.used_rows.empty(),
+        plan_.parts[p],
+        scratch);
     for (int64_t i = begin_[p]; i < begin_[p + 1]; ++i) {
       if (i + kFindAhead < begin_[p + 1]) {
         __builtin_prefetch(
@@ -718,7 +768,7 @@ class KeyIndex::Planner {
   std::vector<Chunk> chunks_;
   int64_t total_ = 0;
   int64_t unknown_ = 0;  // occurrences that must be searched
-  bool has_kept_rows_ = false;
+  std::vector<uint32_t> marked_;  // those of index_.marked_rows_
   std::vector<int64_t> begin_;  // [partitions + 1], in occurrences_
   Buffer<Occurrence> occurrences_;
   std::atomic<bool> may_evict_used_ = false;
