@@ -129,7 +129,7 @@ void track_changes_from(
   for (size_t i = 0; i < state.tables.size(); ++i) {
     TableState& table = state.tables[i];
     if (table.dynamic != nullptr) {
-      table.dynamic->touched() = std::move(keys[i].snapshot);
+      table.dynamic->snapshot() = std::move(keys[i].snapshot);
       continue;
     }
     if (!compares_rows(table)) {

@@ -60,10 +60,10 @@ KeysToSave find_keys_to_save(
       .keys = size_of(entries),
       .counters = size_of(part.sketch),
       .counts = index.counts(),
-      .knows_changes = has_parent && is_tracking && dynamic.touched()};
-  TouchedKeys::Changes changes;
+      .knows_changes = has_parent && is_tracking && dynamic.snapshot()};
+  KeySnapshot::Changes changes;
   if (own.knows_changes) {
-    changes = dynamic.touched()->until(*part.snapshot);
+    changes = dynamic.snapshot()->until(*part.snapshot);
     own.changed = size_of(changes.changed);
     own.removed = size_of(changes.removed);
   }

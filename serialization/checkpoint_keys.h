@@ -4,7 +4,7 @@
 #include "serialization/manifest.h"
 #include "serialization/saved_keys.h"
 #include "src/engine/embedding_state.h"
-#include "src/tables/touched_keys.h"
+#include "src/tables/key_snapshot.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -34,7 +34,7 @@ struct KeysToSave {
   int64_t first_removed = 0;
   int64_t first_counter = 0;
   /// The state of the keys now, if the next checkpoint may be an increment.
-  std::optional<TouchedKeys> snapshot = {};
+  std::optional<KeySnapshot> snapshot = {};
 };
 
 /// Finds the keys that a checkpoint has to hold, and completes the entries of their

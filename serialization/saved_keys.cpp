@@ -125,7 +125,7 @@ void assign_keys(
       describe(keys));
   TESSERA_CHECK_TYPE(
       values.defined() && values.layout() == at::kStrided &&
-          at::isFloatingType(values.scalar_type()),
+          !values.is_meta() && at::isFloatingType(values.scalar_type()),
       "{} table '{}': values must be a dense tensor of a floating-point type, but got {}. Convert them.",
       where,
       shorten(table.name),

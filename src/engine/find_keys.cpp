@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/engine/find_keys.h"
 
+#include "src/common/visit_equal.h"
 #include "src/engine/accumulated_gradients.h"
 
 #include <algorithm>
@@ -153,19 +154,19 @@ void find_table_keys(
     feature->keys_version = rows.index().version();
     const int64_t missing = rows.index().find(
         feature->keys.data(), feature->nnz(), feature->ids.data());
-    for (size_t k = 0; k < feature->ids.size() && missing > 0; ++k) {
-      if (feature->ids[k] != kNoRow) {
-        continue;
-      }
+    const auto add_new_key = [&](int64_t i) {
       if (admits) {
         new_keys.push_back(
-            {.hash = hash_of_key(feature->keys[k]),
-             .key = feature->keys[k],
-             .count = feature->key_counts.empty() ? 1 : feature->key_counts[k],
-             .id = &feature->ids[k]});
+            {.hash = hash_of_key(feature->keys[i]),
+             .key = feature->keys[i],
+             .count = feature->key_counts.empty() ? 1 : feature->key_counts[i],
+             .id = &feature->ids[i]});
       } else {
-        feature->ids[k] = rows.zero_row();
+        feature->ids[i] = rows.zero_row();
       }
+    };
+    if (missing > 0) {
+      visit_equal(feature->ids.data(), 0, feature->nnz(), kNoRow, add_new_key);
     }
   }
   if (auto lease = place_new_keys(rows, new_keys, update)) {

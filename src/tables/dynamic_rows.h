@@ -2,9 +2,9 @@
 #pragma once
 
 #include "src/tables/key_index.h"
+#include "src/tables/key_snapshot.h"
 #include "src/tables/reserved_memory.h"
 #include "src/tables/table_state.h"
-#include "src/tables/touched_keys.h"
 
 #include <tessera/tables/table_config.h>
 
@@ -105,8 +105,8 @@ class DynamicRows {
 
   /// The keys as they were in the last checkpoint; nullopt unless checkpoints are
   /// incremental. A copy of the table has none.
-  std::optional<TouchedKeys>& touched() {
-    return touched_;
+  std::optional<KeySnapshot>& snapshot() {
+    return snapshot_;
   }
 
   /// Scratch rows that belong to one lookup.
@@ -143,7 +143,7 @@ class DynamicRows {
   KeyIndex index_;
   at::Tensor all_rows_;
   ReservedArray<int64_t> row_keys_;  // [index().rows()], or empty
-  std::optional<TouchedKeys> touched_;
+  std::optional<KeySnapshot> snapshot_;
   std::mutex mutex_;  // guards the members below
   std::condition_variable is_free_;
   int64_t leases_ = 0;

@@ -337,7 +337,7 @@ void KeyIndex::erase(int64_t partition, uint32_t local_row) {
   bucket.rows[position] = bucket.rows[bucket.size];
 }
 
-KeyIndex::Rank KeyIndex::rank_of(
+KeyIndex::EvictionScore KeyIndex::score_of(
     int64_t partition,
     uint32_t local_row,
     uint64_t hash) const {
@@ -415,7 +415,7 @@ void KeyIndex::Victims::pop() {
   if (is_added_lowest()) {
     std::pop_heap(
         added_.begin(), added_.end(), [](const Victim& a, const Victim& b) {
-          return a.rank > b.rank;
+          return a.score > b.score;
         });
     added_.pop_back();
   } else {
@@ -427,20 +427,20 @@ void KeyIndex::Victims::assign(c10::ArrayRef<Victim> victims) {
   sorted_ = victims.vec();
   std::sort(
       sorted_.begin(), sorted_.end(), [](const Victim& a, const Victim& b) {
-        return a.rank > b.rank;
+        return a.score > b.score;
       });
-  bound_ = sorted_.empty() ? Rank{} : sorted_.front().rank;
+  bound_ = sorted_.empty() ? EvictionScore{} : sorted_.front().score;
   added_.clear();
 }
 
 void KeyIndex::Victims::add(const Victim& victim, size_t max_added) {
-  if (empty() || victim.rank > bound_) {
+  if (empty() || victim.score > bound_) {
     return;
   }
   added_.push_back(victim);
   std::push_heap(
       added_.begin(), added_.end(), [](const Victim& a, const Victim& b) {
-        return a.rank > b.rank;
+        return a.score > b.score;
       });
   // Most entries are out of date now. The next search collects new ones.
   if (added_.size() > max_added) {
@@ -454,12 +454,12 @@ void KeyIndex::Victims::clear() {
 }
 
 void KeyIndex::push_victim(int64_t partition, uint32_t local_row) {
-  const Rank rank =
-      rank_of(partition, local_row, hash_of_key(key_of(partition, local_row)));
+  const EvictionScore score =
+      score_of(partition, local_row, hash_of_key(key_of(partition, local_row)));
   constexpr int64_t kMinAdded = 64;
   constexpr int64_t kAddedShare = 8;  // of the rows
   partition_[partition].victims.add(
-      {rank, static_cast<uint16_t>(local_row)},
+      {score, static_cast<uint16_t>(local_row)},
       std::max(kMinAdded, partitions_.max_rows() / kAddedShare));
 }
 

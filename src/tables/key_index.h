@@ -258,19 +258,19 @@ class KeyIndex {
   static_assert(sizeof(Bucket) == 64);
 
   // The place of a key in the order of eviction. The lowest is evicted first.
-  struct Rank {
+  struct EvictionScore {
     float frequency = 0.0F;
     uint32_t last_update = 0;
     uint64_t hash = 0;
 
-    auto operator<=>(const Rank&) const = default;
+    auto operator<=>(const EvictionScore&) const = default;
   };
   struct Victim {
-    Rank rank;
+    EvictionScore score;
     uint16_t row;
   };
-  // The keys of a partition with the lowest ranks. It has all keys up to a bound, and
-  // entries of keys whose rank has changed since.
+  // The keys of a partition with the lowest scores. It has all keys up to a bound, and
+  // entries of keys whose score has changed since.
   class Victims {
    public:
     bool empty() const {
@@ -291,7 +291,7 @@ class KeyIndex {
       }
     }
     void assign(c10::ArrayRef<Victim> victims);
-    // Adds a key whose rank has changed, if it is one of the lowest ones. After `max_added`
+    // Adds a key whose score has changed, if it is one of the lowest ones. After `max_added`
     // keys, the set becomes empty.
     void add(const Victim& victim, size_t max_added);
     void clear();
@@ -299,12 +299,12 @@ class KeyIndex {
    private:
     bool is_added_lowest() const {
       return sorted_.empty() ||
-          (!added_.empty() && added_.front().rank < sorted_.back().rank);
+          (!added_.empty() && added_.front().score < sorted_.back().score);
     }
 
     std::vector<Victim> sorted_;  // the lowest is the last
     std::vector<Victim> added_;  // a heap with the lowest on top
-    Rank bound_ = {};
+    EvictionScore bound_ = {};
   };
   struct Partition {
     uint32_t used = 0;  // see used_rows()
@@ -346,7 +346,7 @@ class KeyIndex {
   struct Missing;
   struct Admitted;
   struct Scratch;
-  class PartPlanner;
+  class PartitionPlanner;
   class Planner;
   class Finder;
 
@@ -394,7 +394,8 @@ class KeyIndex {
   void insert(int64_t partition, int64_t key, uint32_t local_row);
   void erase(int64_t partition, uint32_t local_row);
   int64_t key_of(int64_t partition, uint32_t local_row) const;
-  Rank rank_of(int64_t partition, uint32_t local_row, uint64_t hash) const;
+  EvictionScore score_of(int64_t partition, uint32_t local_row, uint64_t hash)
+      const;
   // log2 of the sum of 2^(update / half_life) of all occurrences.
   float frequency_after(
       float frequency,
@@ -412,7 +413,7 @@ class KeyIndex {
     const int64_t row = first_row_[partition] + victim.row;
     __builtin_prefetch(bucket_of_row_.data() + row);
     __builtin_prefetch(last_update_.data() + row);
-    __builtin_prefetch(buckets_of(partition) + home_of(victim.rank.hash));
+    __builtin_prefetch(buckets_of(partition) + home_of(victim.score.hash));
   }
   // The counters of a key, one per row of the sketch.
   template <class Visit>

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decides which keys an update admits and evicts.
-#include "src/tables/key_index.h"
-
 #include "src/common/buffer.h"
 #include "src/common/parallel.h"
+#include "src/common/visit_equal.h"
+#include "src/tables/key_index.h"
+#include "src/tables/partition_planner.h"
 
 #include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -18,419 +18,6 @@
 namespace tessera {
 
 namespace {
-
-// When the victims run out, this share of a partition is collected at once, because the
-// search reads the whole partition.
-constexpr int64_t kVictimShare = 16;
-
-// Marks a row that this update evicts where its occurrences are counted.
-constexpr uint32_t kEvicted = std::numeric_limits<uint32_t>::max();
-
-}  // namespace
-
-// An occurrence of a key without a row.
-struct KeyIndex::Missing {
-  uint64_t hash;
-  int64_t key;
-  uint32_t count;
-  uint32_t occurrence;  // over all terms
-  uint32_t row;
-};
-
-// A key that is admitted.
-struct KeyIndex::Admitted {
-  int64_t key;
-  Rank rank;
-  size_t begin;  // in Scratch::missing
-  size_t end;
-  bool is_rejected = false;
-};
-
-// Memory that one thread uses for one partition after the other.
-struct KeyIndex::Scratch {
-  // The occurrences of each row of the partition, or kEvicted. All are 0 between two
-  // partitions.
-  std::vector<uint32_t> uses;
-  std::vector<uint32_t> touched;  // rows that occur
-  std::vector<Missing> missing;
-  std::vector<Admitted> admitted;
-  std::vector<Victim> candidates;  // for eviction
-};
-
-// Plans one partition.
-class KeyIndex::PartPlanner {
- public:
-  // `has_kept_rows`: rows occur that are in no add(). KeyIndex::marked_rows_ has some of
-  // them.
-  PartPlanner(
-      KeyIndex& index,
-      int64_t partition,
-      uint32_t update,
-      bool has_kept_rows,
-      KeyPlan::Part& part,
-      Scratch& scratch)
-      : index_(index),
-        partition_(partition),
-        state_(index.partition_[partition]),
-        first_row_(index.first_row_[partition]),
-        rows_(index.first_row_[partition + 1] - first_row_),
-        update_(update),
-        has_kept_rows_(has_kept_rows),
-        part_(part),
-        uses_(scratch.uses),
-        touched_(scratch.touched),
-        missing_(scratch.missing),
-        admitted_(scratch.admitted),
-        candidates_(scratch.candidates) {
-    if (uses_.size() < rows_) {
-      uses_.resize(rows_, 0);
-    }
-    touched_.clear();
-    missing_.clear();
-    admitted_.clear();
-  }
-  ~PartPlanner() {
-    for (const uint32_t row : touched_) {
-      uses_[row] = 0;
-    }
-    for (const uint32_t row : part_.evicted) {
-      uses_[row - first_row_] = 0;
-    }
-  }
-  PartPlanner(const PartPlanner&) = delete;
-  PartPlanner& operator=(const PartPlanner&) = delete;
-
-  // One occurrence. Returns its row, or kNoRow for now.
-  uint32_t add(
-      int64_t key,
-      uint64_t hash,
-      uint32_t count,
-      bool had_row,
-      uint32_t occurrence) {
-    const uint32_t row = index_.find_in(partition_, key, hash);
-    if (row != kNoRow) {
-      if (uses_[row] == 0) {
-        touched_.push_back(row);
-      }
-      uses_[row] = saturated_sum(uses_[row], count);
-      return first_row_ + row;
-    }
-    if (had_row) {
-      part_.dropped += count;
-      return kNoRow;
-    }
-    missing_.push_back({hash, key, count, occurrence, kNoRow});
-    return kNoRow;
-  }
-
-  // Decides. Then visit_new() knows the rows of the new keys. Returns false if a row of
-  // has_kept_rows may have to be evicted, which only add() allows.
-  bool decide() {
-    find_admitted();
-    default_row_ = index_.default_row_in(partition_);
-    // The row of a new default key is not among the free ones.
-    const int64_t needed =
-        static_cast<int64_t>(admitted_.size()) - (admits_default_ ? 1 : 0);
-    if (!make_room(needed - index_.free_rows(partition_))) {
-      return false;
-    }
-    give_rows();
-    part_.used.reserve(touched_.size());
-    for (const uint32_t row : touched_) {
-      if (uses_[row] != kEvicted) {
-        part_.used.push_back({first_row_ + row, frequency_of_used(row)});
-      }
-    }
-    return true;
-  }
-
-  bool is_evicted(uint32_t row) const {
-    return uses_[row - first_row_] == kEvicted;
-  }
-  bool has_evicted_touched() const {
-    return has_evicted_touched_;
-  }
-
-  // Calls visit(occurrence, row) for each occurrence of a new key with a row.
-  template <class Visit>
-  void visit_new(const Visit& visit) const {
-    for (const Missing& missing : missing_) {
-      if (missing.row != kNoRow) {
-        visit(missing.occurrence, missing.row);
-      }
-    }
-  }
-
- private:
-  // A key that is admitted, or that has a row and occurs.
-  struct Contender {
-    Rank rank;
-    bool is_new;
-    uint32_t index;  // of admitted_, or a row
-  };
-
-  float frequency_of_used(uint32_t row) const {
-    return index_.frequency_.size() == 0
-        ? 0.0F
-        : index_.frequency_after(
-              index_.frequency_[first_row_ + row],
-              /*is_new=*/false,
-              uses_[row],
-              update_);
-  }
-
-  void find_admitted() {
-    // Different keys have different hashes, so this groups the keys.
-    std::sort(
-        missing_.begin(),
-        missing_.end(),
-        [](const Missing& a, const Missing& b) { return a.hash < b.hash; });
-    for (size_t begin = 0; begin < missing_.size();) {
-      const uint64_t hash = missing_[begin].hash;
-      const int64_t key = missing_[begin].key;
-      uint32_t count = 0;
-      size_t end = begin;
-      for (; end < missing_.size() && missing_[end].hash == hash; ++end) {
-        count = saturated_sum(count, missing_[end].count);
-      }
-      const bool is_default = index_.is_default(key);
-      admits_default_ = admits_default_ || is_default;
-      if (index_.counters_per_row_ > 0 && !is_default) {
-        part_.counted.emplace_back(key, count);
-      }
-      if (index_.would_admit(key, count, update_)) {
-        const Rank rank{
-            .frequency = index_.frequency_after(0.0F, true, count, update_),
-            .last_update = update_,
-            .hash = hash};
-        admitted_.push_back(
-            {.key = key, .rank = rank, .begin = begin, .end = end});
-      }
-      begin = end;
-    }
-  }
-
-  // Evicts the lowest ranks of all keys with a row and of all admitted keys, but not the
-  // default key. Returns false if rows in use might have to be evicted.
-  bool make_room(int64_t needed) {
-    if (needed <= 0) {
-      return true;
-    }
-    const auto* old_only =
-        std::get_if<eviction::OlderThan>(&index_.config_.eviction);
-    // Without frequencies, a key that does not occur ranks below all that do.
-    std::vector<Contender> contenders;
-    size_t next = 0;
-    const auto next_contender = [&]() -> const Contender& {
-      if (contenders.empty()) {
-        contenders = sort_contenders();
-      }
-      while (old_only != nullptr && !contenders[next].is_new) {
-        ++next;
-      }
-      return contenders[next];
-    };
-    part_.evicted.reserve(needed);
-    for (; needed > 0; --needed) {
-      if (const Victim* victim = lowest_victim(needed)) {
-        const bool is_evicted = old_only != nullptr
-            ? int64_t{update_} - victim->rank.last_update > old_only->updates
-            : index_.frequency_.size() == 0 ||
-                victim->rank < next_contender().rank;
-        if (is_evicted) {
-          evict(victim->row);
-          state_.victims.pop();
-          continue;
-        }
-      }
-      // OlderThan never evicts keys that occur.
-      if (has_kept_rows_ && old_only == nullptr) {
-        return false;
-      }
-      const Contender contender = next_contender();
-      ++next;
-      if (contender.is_new) {
-        admitted_[contender.index].is_rejected = true;
-      } else {
-        part_.dropped += uses_[contender.index];
-        evict(contender.index);
-        has_evicted_touched_ = true;
-      }
-    }
-    return true;
-  }
-
-  std::vector<Contender> sort_contenders() const {
-    std::vector<Contender> contenders;
-    contenders.reserve(admitted_.size() + touched_.size());
-    for (size_t i = 0; i < admitted_.size(); ++i) {
-      if (!index_.is_default(admitted_[i].key)) {
-        contenders.push_back(
-            {admitted_[i].rank, true, static_cast<uint32_t>(i)});
-      }
-    }
-    for (const uint32_t row : touched_) {
-      const int64_t key = index_.key_of(partition_, row);
-      if (!index_.is_default(key)) {
-        const Rank rank{
-            .frequency = frequency_of_used(row),
-            .last_update = update_,
-            .hash = hash_of_key(key)};
-        contenders.push_back({rank, false, row});
-      }
-    }
-    std::sort(
-        contenders.begin(),
-        contenders.end(),
-        [](const Contender& a, const Contender& b) { return a.rank < b.rank; });
-    return contenders;
-  }
-
-  void evict(uint32_t row) {
-    uses_[row] = kEvicted;
-    part_.evicted.push_back(first_row_ + row);
-  }
-
-  bool occurs(uint32_t row) const {
-    return uses_[row] != 0 || row == default_row_ ||
-        (has_kept_rows_ && index_.marked_rows_.has(first_row_ + row));
-  }
-
-  // The key with the lowest rank of those that do not occur in this update. `needed`: how
-  // many more will be requested at most. nullptr: there is none.
-  const Victim* lowest_victim(int64_t needed) {
-    if (is_exhausted_) {
-      return nullptr;
-    }
-    for (bool is_fresh = false;; is_fresh = true) {
-      while (!state_.victims.empty()) {
-        state_.victims.visit_later([&](const Victim& later) {
-          index_.prefetch_victim(partition_, later);
-        });
-        const Victim& victim = state_.victims.lowest();
-        if (is_current(victim)) {
-          return &victim;
-        }
-        state_.victims.pop();
-      }
-      if (is_fresh || !collect_victims(needed)) {
-        is_exhausted_ = true;
-        return nullptr;
-      }
-    }
-  }
-
-  // Returns true if the key still has the row and the rank, and does not occur in this
-  // update.
-  bool is_current(const Victim& victim) const {
-    if (occurs(victim.row)) {
-      return false;
-    }
-    const Bucket& bucket = index_.buckets_of(
-        partition_)[index_.bucket_of_row_[first_row_ + victim.row]];
-    for (uint32_t i = 0; i < bucket.size; ++i) {
-      if (bucket.rows[i] == victim.row) {
-        return index_.rank_of(
-                   partition_, victim.row, hash_of_key(bucket.keys[i])) ==
-            victim.rank;
-      }
-    }
-    return false;
-  }
-
-  // Reads the ranks of all keys that do not occur in this update, and keeps the lowest
-  // ones. Returns false if there are none. Most keys are left out before their hashes are
-  // computed.
-  bool collect_victims(int64_t needed) {
-    const Bucket* buckets = index_.buckets_of(partition_);
-    candidates_.clear();
-    for (int64_t b = 0; b < index_.buckets_per_partition_; ++b) {
-      for (uint32_t i = 0; i < buckets[b].size; ++i) {
-        const uint16_t row = buckets[b].rows[i];
-        if (!occurs(row)) {
-          candidates_.push_back(
-              {index_.rank_of(partition_, row, /*hash=*/0), row});
-        }
-      }
-    }
-    const auto share =
-        static_cast<size_t>(std::max<int64_t>(needed, rows_ / kVictimShare));
-    keep_lowest(share);
-    for (Victim& victim : candidates_) {
-      victim.rank.hash = hash_of_key(index_.key_of(partition_, victim.row));
-    }
-    keep_lowest(share);
-    state_.victims.assign(candidates_);
-    return !candidates_.empty();
-  }
-
-  // Keeps the `count` candidates with the lowest ranks, and those whose rank is equal to
-  // the last one of them.
-  void keep_lowest(size_t count) {
-    const auto is_lower = [](const Victim& a, const Victim& b) {
-      return a.rank < b.rank;
-    };
-    if (count >= candidates_.size()) {
-      return;
-    }
-    const auto last =
-        candidates_.begin() + static_cast<std::ptrdiff_t>(count) - 1;
-    std::nth_element(candidates_.begin(), last, candidates_.end(), is_lower);
-    const Rank bound = last->rank;
-    candidates_.erase(
-        std::partition(
-            last + 1,
-            candidates_.end(),
-            [&](const Victim& victim) { return victim.rank == bound; }),
-        candidates_.end());
-  }
-
-  // Gives rows to the admitted keys, in the order of their hashes.
-  void give_rows() {
-    size_t free = state_.free.size();
-    uint32_t used = state_.used;
-    size_t evicted = 0;
-    for (const Admitted& admitted : admitted_) {
-      if (admitted.is_rejected) {
-        continue;
-      }
-      uint32_t row = 0;
-      if (free > 0) {
-        row = first_row_ + state_.free[--free];
-      } else if (used < rows_) {
-        row = first_row_ + used++;
-      } else {
-        row = part_.evicted[evicted++];
-      }
-      part_.inserted.push_back(
-          {.key = admitted.key,
-           .row = row,
-           .last_update = update_,
-           .frequency = admitted.rank.frequency});
-      for (size_t i = admitted.begin; i < admitted.end; ++i) {
-        missing_[i].row = row;
-      }
-    }
-  }
-
-  KeyIndex& index_;
-  int64_t partition_;
-  Partition& state_;
-  uint32_t first_row_;
-  uint32_t rows_;
-  uint32_t update_;
-  bool has_kept_rows_;
-  KeyPlan::Part& part_;
-  std::vector<uint32_t>& uses_;  // these are of Scratch
-  std::vector<uint32_t>& touched_;
-  std::vector<Missing>& missing_;
-  std::vector<Admitted>& admitted_;
-  std::vector<Victim>& candidates_;
-  uint32_t default_row_ = kNoRow;  // is never evicted
-  bool admits_default_ = false;
-  bool is_exhausted_ = false;
-  bool has_evicted_touched_ = false;
-};
 
 // A set of rows, for many questions of which few have the answer yes.
 class RowFilter {
@@ -462,6 +49,8 @@ class RowFilter {
   std::vector<uint64_t> bits_;
   uint32_t mask_ = 0;
 };
+
+}  // namespace
 
 // Plans an update of all partitions. If it can, it takes the rows that the lookups found,
 // and searches only the other keys.
@@ -613,11 +202,10 @@ class KeyIndex::Planner {
     std::vector<int64_t> next(chunks * count, 0);
     const auto visit_unknown = [&](int64_t c, const auto& visit) {
       const Chunk& chunk = chunks_[c];
-      for (int64_t i = chunk.begin; i < chunk.end && chunk.unknown > 0; ++i) {
-        if (chunk.term->rows[i] == kNoRow) {
-          visit(i, hash_of_key(chunk.term->keys[i]));
-        }
-      }
+      const auto visit_at = [&](int64_t i) {
+        visit(i, hash_of_key(chunk.term->keys[i]));
+      };
+      visit_equal(chunk.term->rows, chunk.begin, chunk.end, kNoRow, visit_at);
     };
     run_tasks(chunks, total_ * 16, [&](int64_t c) {
       int64_t* sizes = next.data() + c * count;
@@ -721,7 +309,7 @@ class KeyIndex::Planner {
 
   void plan_part(int64_t p, Scratch& scratch) {
     const auto rows = static_cast<uint32_t>(index_.rows());
-    PartPlanner planner(
+    PartitionPlanner planner(
         index_,
         p,
         plan_.update,

@@ -90,7 +90,7 @@ void assign_table(TableState& table, const at::Tensor& values) {
       shorten(table.name));
   TESSERA_CHECK_TYPE(
       values.defined() && at::isFloatingType(values.scalar_type()) &&
-          values.layout() == at::kStrided,
+          values.layout() == at::kStrided && !values.is_meta(),
       "[update_embedding_table] table '{}': expected a dense tensor of a floating-point type, but got {}. Convert the values.",
       shorten(table.name),
       describe(values));

@@ -696,6 +696,9 @@ TEST_F(EngineFixtureTest, TablesAreReadAndReplacedByName) {
       engine.update_embedding_table("user", at::ones({16, 2}, at::kLong)),
       "expected a dense tensor of a floating-point type, but got Long");
   EXPECT_TYPE_ERROR(
+      engine.update_embedding_table("user", at::empty({16, 2}, at::kMeta)),
+      "but got Float of shape [16, 2] on meta");
+  EXPECT_TYPE_ERROR(
       engine.update_embedding_table("user", at::Tensor()), "no tensor");
   EXPECT_VALUE_ERROR(engine.read_rows("nobody", 0, 1), "Known: video, user");
   EXPECT_INDEX_ERROR(

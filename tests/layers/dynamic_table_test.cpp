@@ -857,6 +857,11 @@ TEST(DynamicTableTest, TablesCanBeReadAndReplaced) {
   EXPECT_TYPE_ERROR(
       layer->update_embedding_table("t", at::ones({1}), at::ones({1, 2})),
       "keys must be a dense int64 cpu tensor");
+  EXPECT_TYPE_ERROR(
+      layer->update_embedding_table(
+          "t", int64s({1}), at::empty({1, 2}, at::kMeta)),
+      "values must be a dense tensor of a floating-point type, but got Float of "
+      "shape [1, 2] on meta");
   EXPECT_VALUE_ERROR(layer->read_rows("t", 0, 1), "has keys");
   EXPECT_EQ(keys_of(layer), (Keys{-4, 9}));
 }

@@ -269,8 +269,9 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   at::Tensor& virtual_variable() &;
 
   /// The tables as tensors that share the layer's memory: writing to them changes the
-  /// layer. The rows of a table with TableConfig::keys are a copy. Don't write between begin_forward() and finish_forward(), or in a prefetch()
-  /// loop. There, call update_embedding_table(), which waits for the lookup.
+  /// layer. The rows of a table with TableConfig::keys are a copy. Don't write between
+  /// begin_forward() and finish_forward(), or in a prefetch() loop. There, call
+  /// update_embedding_table(), which waits for the lookup.
   /// Errors:  c10::Error on a sharded strategy, where no process has all rows.
   EmbeddingTables embedding_tables() const;
 

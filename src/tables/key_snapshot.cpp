@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/tables/touched_keys.h"
+#include "src/tables/key_snapshot.h"
 
 #include "src/common/parallel.h"
 #include "src/tables/row_checksums.h"
@@ -55,7 +55,7 @@ std::vector<KeyEntry> entries_by_hash(const KeyIndex& index) {
   return entries;
 }
 
-TouchedKeys::TouchedKeys(
+KeySnapshot::KeySnapshot(
     const TableState& table,
     const std::vector<KeyEntry>& entries)
     : entries_(entries.size()) {
@@ -73,7 +73,7 @@ TouchedKeys::TouchedKeys(
       });
 }
 
-TouchedKeys::Changes TouchedKeys::until(const TouchedKeys& later) const {
+KeySnapshot::Changes KeySnapshot::until(const KeySnapshot& later) const {
   Changes changes;
   auto before = entries_.begin();
   const auto remove_until = [&](uint64_t hash) {

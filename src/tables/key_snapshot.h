@@ -18,18 +18,18 @@ std::vector<KeyEntry> entries_by_hash(const KeyIndex& index);
 /// Finds the keys of a dynamic table that have changed between two checkpoints, no matter
 /// which code has changed them. It keeps each key and one XXH3 checksum, over its last
 /// update, frequency, weights and slots. It does not matter which row a key has.
-class TouchedKeys {
+class KeySnapshot {
  public:
   /// Reads all rows that have keys, on all threads. `entries`: those of the table, in the
   /// order of their hashes.
-  TouchedKeys(const TableState& table, const std::vector<KeyEntry>& entries);
+  KeySnapshot(const TableState& table, const std::vector<KeyEntry>& entries);
 
   struct Changes {
     std::vector<size_t> changed = {};  // indices of the later entries
     std::vector<int64_t> removed = {};  // in the order of their hashes
   };
   /// What has changed from this state of the table to a later one.
-  Changes until(const TouchedKeys& later) const;
+  Changes until(const KeySnapshot& later) const;
 
  private:
   struct Entry {

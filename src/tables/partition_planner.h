@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/tables/key_index.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+namespace tessera {
+
+// An occurrence of a key without a row.
+struct KeyIndex::Missing {
+  uint64_t hash;
+  int64_t key;
+  uint32_t count;
+  uint32_t occurrence;  // over all terms
+  uint32_t row;
+};
+
+// A key that is admitted.
+struct KeyIndex::Admitted {
+  int64_t key;
+  EvictionScore score;
+  size_t begin;  // in Scratch::missing
+  size_t end;
+  bool is_rejected = false;
+};
+
+// Memory that one thread uses for one partition after the other.
+struct KeyIndex::Scratch {
+  // Marks a row that this update evicts.
+  static constexpr uint32_t kEvicted = std::numeric_limits<uint32_t>::max();
+
+  // The occurrences of each row of the partition, or kEvicted. All are 0 between two
+  // partitions.
+  std::vector<uint32_t> uses;
+  std::vector<uint32_t> touched;  // rows that occur
+  std::vector<Missing> missing;
+  std::vector<Admitted> admitted;
+  std::vector<Victim> candidates;  // for eviction
+};
+
+// Decides which keys of one partition an update admits and evicts.
+class KeyIndex::PartitionPlanner {
+ public:
+  // `has_kept_rows`: rows occur that are in no add(). KeyIndex::marked_rows_ has some of
+  // them.
+  PartitionPlanner(
+      KeyIndex& index,
+      int64_t partition,
+      uint32_t update,
+      bool has_kept_rows,
+      KeyPlan::Part& part,
+      Scratch& scratch);
+  ~PartitionPlanner();
+  PartitionPlanner(const PartitionPlanner&) = delete;
+  PartitionPlanner& operator=(const PartitionPlanner&) = delete;
+
+  // One occurrence. Returns its row, or kNoRow for now.
+  uint32_t add(
+      int64_t key,
+      uint64_t hash,
+      uint32_t count,
+      bool had_row,
+      uint32_t occurrence) {
+    const uint32_t row = index_.find_in(partition_, key, hash);
+    if (row != kNoRow) {
+      if (uses_[row] == 0) {
+        touched_.push_back(row);
+      }
+      uses_[row] = saturated_sum(uses_[row], count);
+      return first_row_ + row;
+    }
+    if (had_row) {
+      part_.dropped += count;
+      return kNoRow;
+    }
+    missing_.push_back({hash, key, count, occurrence, kNoRow});
+    return kNoRow;
+  }
+
+  // Decides. Then visit_new() knows the rows of the new keys. Returns false if a row of
+  // has_kept_rows may have to be evicted, which only add() allows.
+  bool decide();
+
+  bool is_evicted(uint32_t row) const {
+    return uses_[row - first_row_] == Scratch::kEvicted;
+  }
+  bool has_evicted_touched() const {
+    return has_evicted_touched_;
+  }
+
+  // Calls visit(occurrence, row) for each occurrence of a new key with a row.
+  template <class Visit>
+  void visit_new(const Visit& visit) const {
+    for (const Missing& missing : missing_) {
+      if (missing.row != kNoRow) {
+        visit(missing.occurrence, missing.row);
+      }
+    }
+  }
+
+ private:
+  // A key that is admitted, or that has a row and occurs.
+  struct Contender {
+    EvictionScore score;
+    bool is_new;
+    uint32_t index;  // of admitted_, or a row
+  };
+
+  float frequency_of_used(uint32_t row) const;
+
+  void find_admitted();
+
+  // Evicts the lowest scores of all keys with a row and of all admitted keys, but not the
+  // default key. Returns false if rows in use might have to be evicted.
+  bool make_room(int64_t needed);
+
+  std::vector<Contender> sort_contenders() const;
+
+  void evict(uint32_t row) {
+    uses_[row] = Scratch::kEvicted;
+    part_.evicted.push_back(first_row_ + row);
+  }
+
+  bool occurs(uint32_t row) const {
+    return uses_[row] != 0 || row == default_row_ ||
+        (has_kept_rows_ && index_.marked_rows_.has(first_row_ + row));
+  }
+
+  // The key with the lowest score of those that do not occur in this update. `needed`: how
+  // many more will be requested at most. nullptr: there is none.
+  const Victim* lowest_victim(int64_t needed);
+
+  // Returns true if the key still has the row and the score, and does not occur in this
+  // update.
+  bool is_current(const Victim& victim) const;
+
+  // Reads the scores of all keys that do not occur in this update, and keeps the lowest
+  // ones. Returns false if there are none. Most keys are left out before their hashes are
+  // computed.
+  bool collect_victims(int64_t needed);
+
+  // Keeps the `count` candidates with the lowest scores, and those whose score is equal to
+  // the last one of them.
+  void keep_lowest(size_t count);
+
+  // Gives rows to the admitted keys, in the order of their hashes.
+  void give_rows();
+
+  KeyIndex& index_;
+  int64_t partition_;
+  Partition& state_;
+  uint32_t first_row_;
+  uint32_t rows_;
+  uint32_t update_;
+  bool has_kept_rows_;
+  KeyPlan::Part& part_;
+  std::vector<uint32_t>& uses_;  // these are of Scratch
+  std::vector<uint32_t>& touched_;
+  std::vector<Missing>& missing_;
+  std::vector<Admitted>& admitted_;
+  std::vector<Victim>& candidates_;
+  uint32_t default_row_ = kNoRow;  // is never evicted
+  bool admits_default_ = false;
+  bool is_exhausted_ = false;
+  bool has_evicted_touched_ = false;
+};
+
+}  // namespace tessera
