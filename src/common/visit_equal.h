@@ -6,8 +6,8 @@
 
 namespace tessera {
 
-/// Calls visit(i) for each i in [begin, end) with values[i] == value. It is fast if there
-/// are few of them. visit(i) may change values[i].
+/// Calls visit(i) for each i in [begin, end) with values[i] == value. It is fast if few
+/// values are equal. visit(i) may change values[i].
 template <class Visit>
 void visit_equal(
     const uint32_t* values,
@@ -18,7 +18,7 @@ void visit_equal(
   constexpr int64_t kBlock = 64;
   for (int64_t first = begin; first < end; first += kBlock) {
     const int64_t last = std::min(end, first + kBlock);
-    // Without an early exit, this takes a few vector instructions.
+    // This loop has no early exit, so that the compiler uses vector instructions.
     uint32_t num_equal = 0;
     for (int64_t i = first; i < last; ++i) {
       num_equal += values[i] == value ? 1 : 0;

@@ -307,7 +307,7 @@ class KeyIndex {
     EvictionScore bound_ = {};
   };
   struct Partition {
-    uint32_t used = 0;  // see used_rows()
+    uint32_t used = 0;  // see visit_used_rows()
     std::vector<uint16_t> free = {};  // rows below `used` without a key
     Victims victims = {};
   };
@@ -325,7 +325,7 @@ class KeyIndex {
       return ((words_[row / kRowsPerWord] >> (row % kRowsPerWord)) & 1) != 0;
     }
     // Removes the row and some others. If all rows of the set are removed in this way, the
-    // set is empty, and this takes no time for the rows that were never in it.
+    // set is empty. This takes time only for the rows that were inserted.
     void clear_around(uint32_t row) {
       words_[row / kRowsPerWord] = 0;
     }

@@ -19,7 +19,7 @@ namespace tessera {
 
 namespace {
 
-// A set of rows, for many questions of which few have the answer yes.
+// A set of rows that is fast to query if most of the queried rows are not in it.
 class RowFilter {
  public:
   explicit RowFilter(std::vector<uint32_t> rows) : rows_(std::move(rows)) {
@@ -101,8 +101,8 @@ class KeyIndex::Planner {
         partitions.push_back(p);
       }
     }
-    // Few keys are evicted, and hardly one of them occurs. To look for the evicted rows
-    // among those that occur takes a tenth of the time of marking all that occur.
+    // Few keys are evicted, and hardly any of them occurs. Searching the rows that lookups
+    // have found for evicted ones takes a tenth of the time of marking all of them.
     for (int round = 0; !partitions.empty(); ++round) {
       if (round == kMaxRounds) {
         return std::nullopt;
@@ -125,7 +125,7 @@ class KeyIndex::Planner {
     const KeyOccurrences* term;
     int64_t begin;
     int64_t end;
-    uint32_t limit;  // smaller rows of the lookup are trusted
+    uint32_t limit;  // rows of the lookup below this are trusted; 0: none
     int64_t unknown = 0;  // occurrences that must be searched
     std::vector<uint32_t> evicted_in_use = {};  // rows
   };
@@ -155,8 +155,8 @@ class KeyIndex::Planner {
     for (const Evictions& evictions : index_.evictions_) {
       if (evictions.version >= oldest) {
         for (const uint32_t row : evictions.rows) {
-          index_.marked_rows_.insert(row);
           marked_.push_back(row);
+          index_.marked_rows_.insert(row);
         }
       }
     }
@@ -279,8 +279,8 @@ class KeyIndex::Planner {
     std::vector<int64_t> again;
     for (Chunk& chunk : chunks_) {
       for (const uint32_t row : chunk.evicted_in_use) {
-        index_.marked_rows_.insert(row);
         marked_.push_back(row);
+        index_.marked_rows_.insert(row);
         again.push_back(index_.partition_of_row(row));
       }
       chunk.evicted_in_use.clear();

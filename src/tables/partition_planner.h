@@ -45,8 +45,8 @@ struct KeyIndex::Scratch {
 // Decides which keys of one partition an update admits and evicts.
 class KeyIndex::PartitionPlanner {
  public:
-  // `has_kept_rows`: rows occur that are in no add(). KeyIndex::marked_rows_ has some of
-  // them.
+  // `has_kept_rows`: the update also has rows that are not passed to add(), and must not be
+  // evicted. KeyIndex::marked_rows_ has those that are known so far.
   PartitionPlanner(
       KeyIndex& index,
       int64_t partition,
@@ -81,8 +81,8 @@ class KeyIndex::PartitionPlanner {
     return kNoRow;
   }
 
-  // Decides. Then visit_new() knows the rows of the new keys. Returns false if a row of
-  // has_kept_rows may have to be evicted, which only add() allows.
+  // Decides. Then visit_new() knows the rows of the new keys. Returns false if it might have
+  // to evict a row that occurs, but was not passed to add().
   bool decide();
 
   bool is_evicted(uint32_t row) const {
@@ -158,7 +158,7 @@ class KeyIndex::PartitionPlanner {
   uint32_t update_;
   bool has_kept_rows_;
   KeyPlan::Part& part_;
-  std::vector<uint32_t>& uses_;  // these are of Scratch
+  std::vector<uint32_t>& uses_;  // references into Scratch
   std::vector<uint32_t>& touched_;
   std::vector<Missing>& missing_;
   std::vector<Admitted>& admitted_;

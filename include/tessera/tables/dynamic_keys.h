@@ -139,8 +139,10 @@ struct OlderThan {
 /// Decides which keys lose their rows if a table is full. Of keys with equal scores, the
 /// one with the older last update goes first, then the one with the smaller hash.
 ///
-/// A new key takes part: if its own score is the lowest, or all rows belong to keys of the
-/// same update, it gets no row, and its gradient is dropped.
+/// A new key takes part: if its own score is the lowest, it gets no row, and its gradient
+/// is dropped. Under LeastRecentlyUsed, all keys of one update have equal scores. So if the
+/// rows of the other keys are not enough, the hashes decide which keys of the update keep or
+/// get a row. Under OlderThan, a key that occurs never loses its row.
 using Eviction = std::variant<
     eviction::LeastRecentlyUsed,
     eviction::LeastFrequentlyUsed,
