@@ -154,7 +154,7 @@ struct ManifestKeys {
   int64_t dropped = 0;
   /// The number of partitions of the sketch.
   int64_t partitions = 0;
-  /// Of eviction::LeastFrequentlyUsed, in updates. 0: the keys have no frequencies.
+  /// The half-life of the frequencies, in updates. 0: the keys have no frequencies.
   double half_life = 0.0;
   /// The counters of the admission [counters], of all partitions in order. An increment
   /// has all of them, too, because a few keys change most of its blocks.

@@ -28,7 +28,7 @@ struct SavedKeys {
   std::vector<KeyEntry> entries = {};  // without rows
   std::vector<uint8_t> sketch = {};  // of the whole table
   int64_t partitions = 0;  // of the sketch
-  /// Of eviction::LeastFrequentlyUsed. 0: the keys have no frequencies.
+  /// The half-life of the frequencies, in updates. 0: the keys have no frequencies.
   double half_life = 0.0;
   KeyCounts counts = {};
 };

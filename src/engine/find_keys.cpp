@@ -119,15 +119,15 @@ void use_default_key(
     rows.assign(row, values);
   }
   for (IdBags* feature : bags) {
-    for (size_t i = 0; i < feature->ids.size(); ++i) {
-      if (feature->ids[i] == rows.zero_row()) {
-        feature->unknown_keys.push_back(feature->keys[i]);
-        feature->unknown_counts.push_back(
-            feature->key_counts.empty() ? 1 : feature->key_counts[i]);
-        feature->keys[i] = *key;
-        feature->ids[i] = row;
-      }
-    }
+    const auto replace = [&](int64_t i) {
+      feature->unknown_keys.push_back(feature->keys[i]);
+      feature->unknown_counts.push_back(
+          feature->key_counts.empty() ? 1 : feature->key_counts[i]);
+      feature->keys[i] = *key;
+      feature->ids[i] = row;
+    };
+    visit_equal(
+        feature->ids.data(), 0, feature->nnz(), rows.zero_row(), replace);
   }
 }
 

@@ -8,7 +8,6 @@
 
 #include <c10/util/ArrayRef.h>
 
-#include <algorithm>
 #include <compare>
 #include <cstdint>
 #include <deque>
@@ -366,8 +365,8 @@ class KeyIndex {
     return bucket + 1 == buckets_per_partition_ ? 0 : bucket + 1;
   }
   int64_t partition_of_row(uint32_t row) const {
-    return std::upper_bound(first_row_.begin(), first_row_.end(), row) -
-        first_row_.begin() - 1;
+    return partitions_.of_row(partitions_.first_row(owned_.begin) + row) -
+        owned_.begin;
   }
   int64_t rows_of(int64_t partition) const {
     return first_row_[partition + 1] - first_row_[partition];

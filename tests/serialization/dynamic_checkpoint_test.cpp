@@ -658,7 +658,7 @@ TEST_P(DynamicConversionTest, FrequenciesKeepTheirValueUnderAnotherHalfLife) {
           before[i].frequency - kUpdates / 10,
           1e-5);
     }
-    // And back, to the bit but for rounding.
+    // The way back restores the frequencies, up to rounding.
     save(other);
     TPUEmbedding again =
         make_with(eviction::LeastFrequentlyUsed{.half_life = 10});

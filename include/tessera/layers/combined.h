@@ -62,9 +62,9 @@ struct CombinedOptions {
 ///
 /// N micro-batches give the same update as one batch that concatenates them, up to
 /// rounding. Only a new key of a table with keys may differ: each lookup decides about its
-/// admission by itself. Until step(), the tables' gradients are kept as one sum per touched row. The
-/// dense optimizer's param groups move into the Combined, so LibTorch's schedulers,
-/// add_param_group and option casts work on it.
+/// admission by itself. Until step(), the tables' gradients are kept as one sum per touched
+/// row. The dense optimizer's param groups move into the Combined, so LibTorch's
+/// schedulers, add_param_group and option casts work on it.
 ///
 /// zero_grad() discards the gradients that wait for step(). Called through a reference to
 /// torch::optim::Optimizer, zero_grad() also discards them, but zero_grad(false) does

@@ -27,8 +27,9 @@ struct RowScan {
   size_t end = 0;
 };
 
-/// Finds the end of the first row of the text, as Arrow does: a field that begins with a quote may have newlines, and two quotes in it stand for one. A quote of
-/// '\0' means that there are no quotes.
+/// Finds the end of the first row of the text, as Arrow does: a field that begins with a
+/// quote may have newlines, and two quotes in it stand for one. If `quote` is '\0', no
+/// character is a quote.
 inline RowScan scan_row(std::string_view text, char delimiter, char quote) {
   using enum RowScan::State;
   bool is_field_begin = true;
