@@ -12,12 +12,48 @@ function(tessera_configure target)
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
 endfunction()
 
-# tessera_layer(NAME SOURCES file... [PUBLIC target...] [PRIVATE target...])
+# tessera_precompile_headers(NAME FILE [target...])
+#
+# Adds the target NAME, which compiles the headers in FILE once. tessera_use_headers(TARGET NAME) lets TARGET use them.
+# LibTorch's headers take longer to compile than what most sources add to them. Only headers of other projects are
+# precompiled, so that a change of our own headers compiles only what includes them.
+function(tessera_precompile_headers name file)
+  set(source "${CMAKE_CURRENT_BINARY_DIR}/${name}.cpp")
+  file(CONFIGURE OUTPUT "${source}" CONTENT "")
+  add_library(${name} OBJECT "${source}")
+  tessera_configure(${name})
+  target_link_libraries(${name} PRIVATE LibTorch::LibTorch nlohmann_json::nlohmann_json ${ARGN})
+  target_precompile_headers(${name} PRIVATE "${file}")
+  set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
+  tessera_share_flags(${name})
+endfunction()
+
+function(tessera_use_headers target name)
+  target_precompile_headers(${target} REUSE_FROM ${name})
+  tessera_share_flags(${target})
+endfunction()
+
+# GCC reads precompiled headers only with the flags that they were compiled with. By default, programs are compiled
+# with -fPIE and libraries with -fPIC, and only some of them with OpenMP.
+function(tessera_share_flags target)
+  target_link_libraries(${target} PRIVATE OpenMP::OpenMP_CXX)
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL "EXECUTABLE")
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${target} PRIVATE -fPIC)
+  endif()
+  # GCC's defaults are for computers with little memory. With these, it collects garbage less often.
+  target_compile_options(
+    ${target} PRIVATE
+    "$<$<CXX_COMPILER_ID:GNU>:SHELL:--param ggc-min-expand=200 --param ggc-min-heapsize=1000000>")
+endfunction()
+
+# tessera_layer(NAME [WITHOUT_LIBTORCH] SOURCES file... [PUBLIC target...] [PRIVATE target...])
 #
 # Adds the static library tessera_NAME. PUBLIC has the targets that its public headers include, and PRIVATE
 # those that only its sources use. An installed Tessera does not need targets in $<BUILD_INTERFACE:...>.
 function(tessera_layer name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;PUBLIC;PRIVATE")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "WITHOUT_LIBTORCH" "" "SOURCES;PUBLIC;PRIVATE")
   set(target tessera_${name})
   add_library(${target} STATIC ${arg_SOURCES})
   tessera_configure(${target})
@@ -25,8 +61,18 @@ function(tessera_layer name)
     ${target} PUBLIC "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>"
                      "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
   target_link_libraries(${target} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})
+  if(NOT arg_WITHOUT_LIBTORCH)
+    tessera_use_headers(${target} tessera_libtorch_headers)
+  endif()
   if(TESSERA_UNITY_BUILD)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
   endif()
   set_property(DIRECTORY "${PROJECT_SOURCE_DIR}" APPEND PROPERTY TESSERA_LAYERS ${target}) # install.cmake installs them
+endfunction()
+
+# tessera_without_test(TARGET...) leaves programs that no test runs out of "all", because they take long to compile.
+# The target untested_programs builds them, and `./run` builds those that it needs.
+function(tessera_without_test)
+  set_target_properties(${ARGN} PROPERTIES EXCLUDE_FROM_ALL ON)
+  add_dependencies(untested_programs ${ARGN})
 endfunction()
