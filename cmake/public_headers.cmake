@@ -1,14 +1,13 @@
 # Compiles each public header on its own, without other includes before it.
 
-# Sets `result` to ON if the header, "tessera/...", includes torch/types.h, itself or through another header.
-function(tessera_includes_torch header result)
-  file(STRINGS "${PROJECT_SOURCE_DIR}/include/${header}" lines REGEX
-       "^#include <(tessera/|torch/(nn/(cloneable|module|modules/container|pimpl)|serialize|torch\\.h))")
+# Sets `result` to ON if the header, "tessera/...", includes a header that matches the regex, itself or through others.
+function(tessera_includes header regex result)
+  file(STRINGS "${PROJECT_SOURCE_DIR}/include/${header}" lines REGEX "^#include <(tessera/.*|${regex})>")
   foreach(line IN LISTS lines)
     string(REGEX REPLACE "^#include <(.*)>.*" "\\1" included "${line}")
     set(found ON)
     if(included MATCHES "^tessera/")
-      tessera_includes_torch("${included}" found)
+      tessera_includes("${included}" "${regex}" found)
     endif()
     if(found)
       set(${result} ON PARENT_SCOPE)
@@ -19,8 +18,8 @@ function(tessera_includes_torch header result)
 endfunction()
 
 # tessera_compile_headers(NAME): adds object libraries with one source per public header, which includes it twice.
-# torch/types.h takes 14 s each time, so the headers that include it share a precompiled header. That hides no
-# missing include, because it contains nothing else.
+# torch/types.h takes 14 s each time, and ATen/core/Tensor.h takes 3 s. So the headers that include one of them share a
+# precompiled header. That hides no missing include, because it contains nothing else.
 function(tessera_compile_headers name)
   file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}/include"
        "${PROJECT_SOURCE_DIR}/include/*.h")
@@ -28,17 +27,22 @@ function(tessera_compile_headers name)
     string(MAKE_C_IDENTIFIER "${header}" source)
     set(source "${CMAKE_CURRENT_BINARY_DIR}/${name}/${source}.cpp")
     file(CONFIGURE OUTPUT "${source}" CONTENT "#include <${header}>\n#include <${header}>\n")
-    tessera_includes_torch("${header}" with_torch)
+    tessera_includes("${header}" "torch/(nn/(cloneable|module|modules/container|pimpl)|serialize|torch\\.h).*" with_torch)
+    tessera_includes("${header}" "ATen/core/Tensor.h" with_tensor)
     if(with_torch)
       list(APPEND torch_sources "${source}")
+    elseif(with_tensor)
+      list(APPEND tensor_sources "${source}")
     else()
       list(APPEND plain_sources "${source}")
     endif()
   endforeach()
   add_library(${name} OBJECT ${plain_sources})
+  add_library(${name}_with_tensor OBJECT ${tensor_sources})
+  target_precompile_headers(${name}_with_tensor PRIVATE <ATen/core/Tensor.h>)
   add_library(${name}_with_torch OBJECT ${torch_sources})
   target_precompile_headers(${name}_with_torch PRIVATE <torch/types.h>)
-  foreach(target ${name} ${name}_with_torch)
+  foreach(target ${name} ${name}_with_tensor ${name}_with_torch)
     tessera_configure(${target})
     target_compile_options(${target} PRIVATE -O0)
     target_link_libraries(${target} PRIVATE tessera::tessera)
