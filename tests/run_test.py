@@ -37,7 +37,7 @@ class RunTest(unittest.TestCase):
     def write_program(self, name):
         self.write(f"build/release/examples/{name}", STUB + 'echo "help of $(basename "$0")"\n')
 
-    def run_it(self, *arguments):
+    def run_it(self, *arguments, **variables):
         calls = self.folder / "calls"
         calls.unlink(missing_ok=True)
         environment = os.environ | {
@@ -45,6 +45,7 @@ class RunTest(unittest.TestCase):
             "CALLS": str(calls),
             "CMAKE_PREFIX_PATH": "/nowhere",  # no download of LibTorch
             "TESSERA_PRESET": "release",
+            **variables,
         }
         result = subprocess.run(
             [self.folder / "run", *arguments], env=environment, capture_output=True, text=True, timeout=60
@@ -64,6 +65,16 @@ class RunTest(unittest.TestCase):
             self.expect_error(f"unknown option '{word}'. Did you mean --ranks?", "train", option, "4")
         self.expect_error("unknown option '--peer'. Did you mean --peers?", "bench", "--peer")
         self.expect_error("unknown option '--shard'. Did you mean --sharded?", "bench", "--shard")
+
+    def test_ccache_is_used_unless_another_launcher_is_set(self):
+        self.write_program("movielens")
+        self.write("bin/ccache", STUB)
+        self.write("bin/cmake", '#!/bin/sh\necho "$CMAKE_CXX_COMPILER_LAUNCHER,$CCACHE_BASEDIR,$CCACHE_NOHASHDIR" >> "$CALLS"\n')
+        _, calls = self.run_it("train")
+        self.assertEqual(calls[0], f"ccache,{self.folder.resolve()},1")
+        for launcher in ("", "sccache"):
+            _, calls = self.run_it("train", CMAKE_CXX_COMPILER_LAUNCHER=launcher)
+            self.assertEqual(calls[0], f"{launcher},,")
 
     def test_misspelt_commands_get_a_suggestion(self):
         self.expect_error("unknown command 'trian'. Did you mean train?", "trian")
