@@ -6,12 +6,17 @@
 #include "optim/optimizer_definition.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/copysign.h>
+#include <ATen/ops/minimum.h>
+#include <ATen/ops/where.h>
 
 namespace tessera::optim {
 
 namespace {
 
 using at::Tensor;
+
+constexpr const char* kMeanSquares = "mean_squares";
 
 OptimizerSpec translate_rmsprop(const KerasConfig& config) {
   const double momentum = config.number("momentum");
@@ -29,6 +34,32 @@ OptimizerSpec translate_rmsprop(const KerasConfig& config) {
       is_fused ? IdleRows::kUnchanged : IdleRows::kUpdated);
 }
 
+// The spacing of the numbers of a dtype, relative to a power of two.
+double spacing_of(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kDouble:
+      return 0x1p-52;
+    case at::kHalf:
+      return 0x1p-10;
+    case at::kBFloat16:
+      return 0x1p-7;
+    default:
+      return 0x1p-23;
+  }
+}
+
+// means += (1 - rho) * deviation, where the deviation is gradient - means. A smaller step
+// than the spacing of the dtype becomes one such spacing. Otherwise, the mean of equal
+// gradients would stop 0.5 / (1 - rho) of them away from the gradient.
+void move_means(Tensor& means, double rho, const Tensor& deviation) {
+  const Tensor step = deviation * (1.0 - rho);
+  const double spacing = rho < 1.0 ? spacing_of(means.scalar_type()) : 0.0;
+  const Tensor least = means.abs().mul_(0.506 * spacing);
+  const Tensor limited =
+      at::copysign(at::minimum(least, deviation.abs()), deviation);
+  means.add_(at::where(step.abs() < least, limited, step));
+}
+
 class RMSpropDefinition final : public OptimizerDefinition<RMSprop> {
  public:
   const char* name() const override {
@@ -36,7 +67,12 @@ class RMSpropDefinition final : public OptimizerDefinition<RMSprop> {
   }
 
   std::vector<SlotSpec> slots(const RMSprop& spec) const override {
-    std::vector<SlotSpec> slots{{.name = "mean_squares"}};
+    std::vector<SlotSpec> slots;
+    if (spec.centered) {
+      slots.push_back({.name = "variances", .earlier_name = kMeanSquares});
+    } else {
+      slots.push_back({.name = kMeanSquares});
+    }
     if (spec.momentum > 0.0) {
       slots.push_back({.name = "momenta", .position = 1});
     }
@@ -67,13 +103,14 @@ class RMSpropDefinition final : public OptimizerDefinition<RMSprop> {
   void update_rows(const RMSprop& spec, const TensorUpdate& update)
       const override {
     std::vector<Tensor>& slots = update.slots;
-    Tensor& mean_squares = slots[0];
-    blend(mean_squares, spec.rho, update.gradient.square());
-    Tensor square = mean_squares;
+    Tensor& square = slots[0];  // or variance
     if (spec.centered) {
       Tensor& means = slots.back();
-      blend(means, spec.rho, update.gradient);
-      square = mean_squares - means.square();
+      const Tensor deviation = update.gradient - means;
+      blend(square, spec.rho, deviation.square().mul_(spec.rho));
+      move_means(means, spec.rho, deviation);
+    } else {
+      blend(square, spec.rho, update.gradient.square());
     }
     Tensor step = update.learning_rate() * update.gradient /
         (spec.epsilon_inside_sqrt ? (square + spec.epsilon).sqrt()
@@ -82,6 +119,14 @@ class RMSpropDefinition final : public OptimizerDefinition<RMSprop> {
       step = slots[1].mul_(spec.momentum).add_(step);
     }
     update.weight.sub_(step);
+  }
+
+  void convert_earlier_slots(const RMSprop& spec, std::vector<Tensor>& slots)
+      const override {
+    if (spec.centered) {
+      const Tensor& means = slots.back();
+      slots[0].addcmul_(means, means, -1.0).clamp_min_(0.0);
+    }
   }
 
   std::vector<KerasClass> keras_classes() const override {

@@ -230,13 +230,14 @@ std::vector<Case> cases() {
            },
            {0.0, momentum > 0 ? 0.0 : kNone, centered ? 0.0 : kNone},
            by_element([=](double& w, double g, const Elements& s, int) {
-             *s[0] = 0.9 * *s[0] + 0.1 * g * g;
-             double square = *s[0];
              if (centered) {
+               const double mean_square = *s[0] + *s[2] * *s[2];
                *s[2] = 0.9 * *s[2] + 0.1 * g;
-               square -= *s[2] * *s[2];
+               *s[0] = 0.9 * mean_square + 0.1 * g * g - *s[2] * *s[2];
+             } else {
+               *s[0] = 0.9 * *s[0] + 0.1 * g * g;
              }
-             double step = kRate * g / (std::sqrt(square + 1e-2) + 1e-3);
+             double step = kRate * g / (std::sqrt(*s[0] + 1e-2) + 1e-3);
              if (s[1] != nullptr) {
                *s[1] = step = momentum * *s[1] + step;
              }
@@ -533,6 +534,73 @@ TEST(RowRulesTest, TouchedRowsFollowTheFormulas) {
 
 TEST(RowRulesTest, SweepGivesOtherRowsAZeroGradient) {
   expect_formulas(/*sweep=*/true);
+}
+
+// Gradients of some kinds, one per column, in step `step`.
+std::vector<float> gradients_of_kinds(int step, std::mt19937& random) {
+  std::normal_distribution<float> normal;
+  return {
+      1.4F,
+      step < 10 ? 1.4F : 0.7F,
+      step / 100 % 2 == 0 ? 1.4F : 0.7F,
+      normal(random),
+      1.0F + 1e-3F * normal(random),
+      -1000.0F,
+      1e-3F,
+      0.0F};
+}
+
+// A difference of squares in float32 gives NaN or wrong steps for gradients that hardly
+// change.
+TEST(RowRulesTest, CenteredRmspropIsExactOver10000Steps) {
+  constexpr double kEpsilon = 1e-7;
+  for (const KernelTable& kernels : available_kernels()) {
+    for (const double rho : {0.5, 0.9, 0.99, 0.999}) {
+      for (const double momentum : {0.0, 0.5}) {
+        SCOPED_TRACE(
+            kernels.isa + " rho " + std::to_string(rho) + " momentum " +
+            std::to_string(momentum));
+        const Case rule{
+            "Rmsprop",
+            [=](int) {
+              return RmspropRule{
+                  1e-3F,
+                  rho,
+                  static_cast<float>(momentum),
+                  static_cast<float>(kEpsilon),
+                  0.0F,
+                  true};
+            },
+            {0.0, momentum > 0 ? 0.0 : kNone, 0.0},
+            [](Row&, const Gradient&, int) {}};
+        std::mt19937 random(3);
+        const auto dim =
+            static_cast<int64_t>(gradients_of_kinds(0, random).size());
+        ComparedTables tables(rule, 1, dim, random);
+        std::vector<double> weights(
+            tables.weights().begin(), tables.weights().end());
+        std::vector<long double> squares(dim);
+        std::vector<long double> means(dim);
+        std::vector<double> momenta(dim);
+        for (int step = 0; step < 10'000; ++step) {
+          const std::vector<float> gradients = gradients_of_kinds(step, random);
+          tables.update(kernels, {0}, {gradients}, /*sweep=*/false, step + 1);
+          for (int64_t i = 0; i < dim; ++i) {
+            const long double g = gradients[i];
+            squares[i] = rho * squares[i] + (1 - rho) * g * g;
+            means[i] = rho * means[i] + (1 - rho) * g;
+            const long double variance = squares[i] - means[i] * means[i];
+            momenta[i] = momentum * momenta[i] +
+                static_cast<double>(1e-3L * g / std::sqrt(variance + kEpsilon));
+            weights[i] -= momenta[i];
+            ASSERT_NEAR(
+                tables.weights()[i], weights[i], 2e-4 * (1 + std::abs(weights[i])))
+                << "column " << i << ", step " << step;
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST(RowRulesTest, AdamaxKeepsANaNVisible) {
