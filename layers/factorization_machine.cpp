@@ -38,13 +38,13 @@ at::Tensor FactorizationMachineImpl::forward(const Nest<at::Tensor>& features) {
   build_on_first_call(features);
 
   const int64_t begin = options().use_first_order ? 1 : 0;
-  const at::Tensor vectors = rows.narrow(2, begin, rows.size(2) - begin);
+  const at::Tensor vectors = rows.slice(2, begin);
   // Each vector times the sum of the vectors before it. The known formula with a difference
   // of squares, (|sum|² - sum of |vector|²) / 2, loses the products of a large and a small
   // vector.
-  const int64_t pairs = vectors.size(1) - 1;
-  const at::Tensor sums = vectors.narrow(1, 0, pairs).cumsum(1);
-  at::Tensor score = (sums * vectors.narrow(1, 1, pairs)).sum({1, 2}).unsqueeze(1);
+  const at::Tensor sums = vectors.slice(1, 0, -1).cumsum(1);
+  at::Tensor score =
+      (sums * vectors.slice(1, 1)).sum({1, 2}).unsqueeze(1);
   if (options().use_first_order) {
     score = score + rows.select(2, 0).sum(1, /*keepdim=*/true);
   }

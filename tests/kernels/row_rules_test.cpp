@@ -637,6 +637,43 @@ TEST(RowRulesTest, FtrlChangesNothingAtALearningRateOfZero) {
   }
 }
 
+TEST(LargestMagnitudeTest, EveryElementCountsAndNaNIsTheLargest) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr auto kNan = std::numeric_limits<float>::quiet_NaN();
+  for (const KernelTable& kernels : available_kernels()) {
+    for (const int64_t dim : {1, 3, 4, 7, 8, 16, 33}) {
+      SCOPED_TRACE(kernels.isa + " dim " + std::to_string(dim));
+      const int64_t rows = 3;
+      const int64_t stride = dim + 2;
+      // The values between the rows don't count.
+      std::vector<float> values(rows * stride, kNan);
+      const auto fill = [&] {
+        for (int64_t i = 0; i < rows * dim; ++i) {
+          values[i / dim * stride + i % dim] = i % 2 == 0 ? 0.5F : -0.25F;
+        }
+      };
+      const auto largest = [&] {
+        return kernels.largest_magnitude({values.data(), stride}, rows, dim);
+      };
+      fill();
+      EXPECT_EQ(largest(), 0.5F);
+      for (int64_t i = 0; i < rows * dim; ++i) {
+        float& value = values[i / dim * stride + i % dim];
+        value = -3e38F;
+        EXPECT_EQ(largest(), 3e38F);
+        value = -kInfinity;
+        EXPECT_EQ(largest(), kInfinity);
+        for (const float nan : {kNan, -kNan}) {
+          value = nan;
+          EXPECT_TRUE(std::isnan(largest()));
+        }
+        fill();
+      }
+      EXPECT_EQ(kernels.largest_magnitude({nullptr, 0}, 0, dim), 0.0F);
+    }
+  }
+}
+
 TEST(RowRulesTest, SumRowsAddsDuplicatesInOrder) {
   const std::vector<float> gradients{1, 2, 3, 4, 5, 6};
   const std::vector<GradientSource> sources{
