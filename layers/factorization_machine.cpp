@@ -43,8 +43,7 @@ at::Tensor FactorizationMachineImpl::forward(const Nest<at::Tensor>& features) {
   // of squares, (|sum|² - sum of |vector|²) / 2, loses the products of a large and a small
   // vector.
   const at::Tensor sums = vectors.slice(1, 0, -1).cumsum(1);
-  at::Tensor score =
-      (sums * vectors.slice(1, 1)).sum({1, 2}).unsqueeze(1);
+  at::Tensor score = (sums * vectors.slice(1, 1)).sum({1, 2}).unsqueeze(1);
   if (options().use_first_order) {
     score = score + rows.select(2, 0).sum(1, /*keepdim=*/true);
   }

@@ -115,9 +115,7 @@ void copy_key_rows(
     TableState& table);
 
 /// Whether `keys`, one per slot of the table, has the key of a slot of older versions.
-bool are_earlier(
-    const std::vector<std::string>& keys,
-    const TableState& table);
+bool are_earlier(const std::vector<std::string>& keys, const TableState& table);
 
 /// Called after the slots of some rows were copied from the tensors `slots` of a file.
 /// Converts slots of older versions. If `slots` is empty, sets the slots of a dynamic table

@@ -76,9 +76,9 @@ void add_parts(
   for (int64_t begin = 0; begin < bags.bags; begin += rows) {
     parts.push_back(
         {.term = index,
-         .rows = {
-             .first = term.gradient + begin * term.stride,
-             .stride = term.stride},
+         .rows =
+             {.first = term.gradient + begin * term.stride,
+              .stride = term.stride},
          .count = std::min(rows, bags.bags - begin),
          .dim = bags.dim});
   }
@@ -98,8 +98,8 @@ std::vector<float> largest_gradients(
   const kernels::KernelTable& kernels = active_kernels();
   std::vector<float> of_parts(parts.size());
   run_tasks(static_cast<int64_t>(parts.size()), bytes, [&](int64_t i) {
-    of_parts[i] = kernels.largest_magnitude(
-        parts[i].rows, parts[i].count, parts[i].dim);
+    of_parts[i] =
+        kernels.largest_magnitude(parts[i].rows, parts[i].count, parts[i].dim);
   });
   std::vector<float> largest(terms.size(), 0.0F);
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -133,8 +133,7 @@ void for_each_id(const TableUpdate::Term& term, Visit visit) {
     for (int64_t i = bags.begin(bag); i < bags.end(bag); ++i) {
       const float factor =
           scale * (bags.weights.empty() ? 1.0F : bags.weights[i]);
-      if (!visit(
-              bag, bags.ids[i], factor, term.gradient + bag * term.stride)) {
+      if (!visit(bag, bags.ids[i], factor, term.gradient + bag * term.stride)) {
         return;
       }
     }

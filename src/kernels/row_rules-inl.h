@@ -265,8 +265,8 @@ struct RmspropRow : ColumnRow<RmspropRule> {
       const V mean = hn::LoadU(d, slots[2]);
       const V deviation = hn::Sub(gradient, mean);
       hn::StoreU(MoveMean(d, rule.rho, mean, deviation), d, slots[2]);
-      square = hn::Mul(
-          hn::Set(d, rule.rho.decay), hn::Mul(deviation, deviation));
+      square =
+          hn::Mul(hn::Set(d, rule.rho.decay), hn::Mul(deviation, deviation));
     }
     square = Blend(d, rule.rho, hn::LoadU(d, slots[0]), square);
     hn::StoreU(square, d, slots[0]);

@@ -594,7 +594,9 @@ TEST(RowRulesTest, CenteredRmspropIsExactOver10000Steps) {
                 static_cast<double>(1e-3L * g / std::sqrt(variance + kEpsilon));
             weights[i] -= momenta[i];
             ASSERT_NEAR(
-                tables.weights()[i], weights[i], 2e-4 * (1 + std::abs(weights[i])))
+                tables.weights()[i],
+                weights[i],
+                2e-4 * (1 + std::abs(weights[i])))
                 << "column " << i << ", step " << step;
           }
         }

@@ -96,8 +96,7 @@ TEST(FactorizationMachineTest, AcceptsSmallAndLargeValuesOfAnyOrder) {
       at::pow(10.0, at::randint(-5, 6, {50, 6, 1}, at::kFloat));
   const at::Tensor exact = rows.to(at::kDouble);
   // The error is relative to the sum of the sizes of all products.
-  const at::Tensor error =
-      (layer->forward(rows) - sum_of_pairs(exact)).abs() /
+  const at::Tensor error = (layer->forward(rows) - sum_of_pairs(exact)).abs() /
       sum_of_pairs(exact.abs());
   EXPECT_LT(error.max().item<double>(), 1e-6);
 }

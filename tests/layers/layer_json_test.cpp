@@ -220,8 +220,7 @@ TEST(LayerJsonTest, AMissingKeyMeansTheDefault) {
   EXPECT_EQ(layer->options().strategy, Strategy::engine());
   EXPECT_EQ(layer->options().apply, Apply::kInBackward);
   EXPECT_EQ(layer->options().missing_slots, MissingSlots::kError);
-  EXPECT_EQ(
-      layer->options().non_finite_gradients, NonFiniteGradients::kApply);
+  EXPECT_EQ(layer->options().non_finite_gradients, NonFiniteGradients::kApply);
   json["config"]["missing_slots"] = "lose";
   EXPECT_VALUE_ERROR(
       from_json<TPUEmbedding>(json), "expected error or keep, but got 'lose'");

@@ -162,8 +162,8 @@ TEST(NonFiniteGradientsTest, WithoutTheOptionANaNStaysInTheRow) {
   options.non_finite_gradients = NonFiniteGradients::kApply;
   TPUEmbedding layer(options);
   loss_with(layer->forward(batch()), "user", 1, kNan).backward();
-  EXPECT_FALSE(at::isfinite(layer->embedding_tables()["users"][2][1])
-                   .item<bool>());
+  EXPECT_FALSE(
+      at::isfinite(layer->embedding_tables()["users"][2][1]).item<bool>());
 }
 
 // A weight makes the gradient of the row infinite.
@@ -218,7 +218,10 @@ TEST(NonFiniteGradientsTest, EveryElementIsRead) {
         {"a", at::randint(50, {rows}, at::kLong)},
         {"b", at::randint(50, {rows}, at::kLong)}};
     for (const int64_t place :
-         {int64_t{0}, dim, 2 * dim * (rows / 2) + dim / 2, 2 * dim * rows - 1}) {
+         {int64_t{0},
+          dim,
+          2 * dim * (rows / 2) + dim / 2,
+          2 * dim * rows - 1}) {
       at::Tensor gradient = at::ones({rows, 2 * dim});
       gradient.view({-1})[place] = kNan;
       const auto pass = [&](bool is_concatenated) {
@@ -233,8 +236,10 @@ TEST(NonFiniteGradientsTest, EveryElementIsRead) {
       const std::string name = place / dim % 2 == 0 ? "'a'" : "'b'";
       EXPECT_VALUE_ERROR(
           pass(true),
-          "feature " + name + "] the gradients of rows must be finite, but "
-          "index " + std::to_string(place / (2 * dim)) + " of the batch");
+          "feature " + name +
+              "] the gradients of rows must be finite, but "
+              "index " +
+              std::to_string(place / (2 * dim)) + " of the batch");
       if (name == "'a'") {
         EXPECT_VALUE_ERROR(pass(false), "of the batch gives NaN");
       }
@@ -247,10 +252,10 @@ TEST(NonFiniteGradientsTest, EveryElementIsRead) {
 }
 
 TEST(NonFiniteGradientsTest, ARefusedPassIsNotAccumulated) {
-  TPUEmbedding layer(options_of(optim::SGD{
-      .learning_rate = 1.0, .gradient_accumulation_steps = 2}));
-  TPUEmbedding other(options_of(optim::SGD{
-      .learning_rate = 1.0, .gradient_accumulation_steps = 2}));
+  TPUEmbedding layer(options_of(
+      optim::SGD{.learning_rate = 1.0, .gradient_accumulation_steps = 2}));
+  TPUEmbedding other(options_of(
+      optim::SGD{.learning_rate = 1.0, .gradient_accumulation_steps = 2}));
   const auto pass = [&](TPUEmbedding& trained, float value) {
     loss_with(trained->forward(batch()), "user", 0, value).backward();
   };
@@ -263,8 +268,8 @@ TEST(NonFiniteGradientsTest, ARefusedPassIsNotAccumulated) {
 }
 
 TEST(NonFiniteGradientsTest, TablesWithKeysAreChecked) {
-  const auto table =
-      make_table({.name = "keys", .dim = 2, .keys = DynamicKeys{.capacity = 5}});
+  const auto table = make_table(
+      {.name = "keys", .dim = 2, .keys = DynamicKeys{.capacity = 5}});
   TPUEmbedding layer(TPUEmbeddingOptions{
       .features = {{"key", FeatureConfig{.table = table}}},
       .optimizer = optim::SGD{.learning_rate = 0.1},

@@ -525,7 +525,8 @@ TEST(AccumulationTest, PassesThatOldFilesLackCountAsZeros) {
   test::write_file(path, to_text(manifest));
   EXPECT_EQ(test::read_file(path).find("accumulated"), std::string::npos);
   EXPECT_EQ(test::read_file(path).find("seed"), std::string::npos);
-  const std::string bytes = test::changed_archive(run.bytes(), is_key_of_old_files);
+  const std::string bytes =
+      test::changed_archive(run.bytes(), is_key_of_old_files);
 
   for (const bool is_archive : {true, false}) {
     Warnings warnings;
@@ -682,7 +683,8 @@ TEST(SavedSeedTest, ALayerMayKeepItsOwnSeed) {
   Manifest manifest = manifest_from_text(test::read_file(path), "[test]");
   manifest.seed = {};
   test::write_file(path, to_text(manifest));
-  const std::string bytes = test::changed_archive(run.bytes(), is_key_of_old_files);
+  const std::string bytes =
+      test::changed_archive(run.bytes(), is_key_of_old_files);
   const std::vector<std::function<void(TPUEmbedding&)>> loads{
       [&](TPUEmbedding& layer) { layer->load_checkpoint(folder / "old"); },
       [&](TPUEmbedding& layer) { load_bytes(layer, bytes); },

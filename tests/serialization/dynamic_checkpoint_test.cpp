@@ -785,9 +785,11 @@ TEST(OldSlotsTest, MeanSquaresBecomeVariances) {
   for (size_t table = 0; table < 2; ++table) {
     SCOPED_TRACE(table);
     test::expect_close(
-        test::slot_of(loaded, table, "variances"), variances[table], 1e-5, 1e-5);
-    EXPECT_TRUE(
-        at::equal(test::slot_of(loaded, table, "means"), means[table]));
+        test::slot_of(loaded, table, "variances"),
+        variances[table],
+        1e-5,
+        1e-5);
+    EXPECT_TRUE(at::equal(test::slot_of(loaded, table, "means"), means[table]));
   }
 
   // The numbers of the variances stand for mean squares.

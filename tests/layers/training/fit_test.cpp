@@ -240,8 +240,7 @@ TEST(FitTest, RefusesGradientsOfRowsThatAreNotFinite) {
     EXPECT_TRUE(at::isfinite(parameter).all().item<bool>());
   }
   const auto tables_are_finite = [&] {
-    return at::isfinite(run.model->embeddings[0]
-                            ->embedding_tables()["users"])
+    return at::isfinite(run.model->embeddings[0]->embedding_tables()["users"])
         .all()
         .item<bool>();
   };
