@@ -47,7 +47,7 @@ struct GradientPart {
   int64_t dim = 0;
 };
 
-void add_parts(
+void add_gradient_parts(
     const TableUpdate::Term& term,
     size_t index,
     std::vector<GradientPart>& parts) {
@@ -89,7 +89,7 @@ std::vector<float> largest_gradients(
     const std::vector<const TableUpdate::Term*>& terms) {
   std::vector<GradientPart> parts;
   for (size_t i = 0; i < terms.size(); ++i) {
-    add_parts(*terms[i], i, parts);
+    add_gradient_parts(*terms[i], i, parts);
   }
   int64_t bytes = 0;
   for (const GradientPart& part : parts) {

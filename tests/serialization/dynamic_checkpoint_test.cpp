@@ -760,7 +760,7 @@ TEST(OldSlotsTest, MeanSquaresBecomeVariances) {
       .optimizer = optim::RMSprop{.momentum = 0.5, .centered = true}};
   TPUEmbedding layer = make_layer(setup);
   Batches batches(30, 10);
-  for (int step = 0; step < 8; ++step) {
+  for (int step = 0; step < 5; ++step) {
     train(layer, batches.next());
   }
   std::vector<at::Tensor> variances;

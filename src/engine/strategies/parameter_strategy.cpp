@@ -7,6 +7,7 @@
 #include "src/common/check.h"
 #include "src/engine/finite_gradients.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
