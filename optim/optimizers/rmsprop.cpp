@@ -6,9 +6,6 @@
 #include "optim/optimizer_definition.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/copysign.h>
-#include <ATen/ops/minimum.h>
-#include <ATen/ops/where.h>
 
 namespace tessera::optim {
 
@@ -32,32 +29,6 @@ OptimizerSpec translate_rmsprop(const KerasConfig& config) {
           .centered = config.flag("centered"),
           .epsilon_inside_sqrt = is_fused || !config.is_legacy()},
       is_fused ? IdleRows::kUnchanged : IdleRows::kUpdated);
-}
-
-// The spacing of the numbers of a dtype, relative to a power of two.
-double spacing_of(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kDouble:
-      return 0x1p-52;
-    case at::kHalf:
-      return 0x1p-10;
-    case at::kBFloat16:
-      return 0x1p-7;
-    default:
-      return 0x1p-23;
-  }
-}
-
-// means += (1 - rho) * deviation, where the deviation is gradient - means. A smaller step
-// than the spacing of the dtype becomes one such spacing. Otherwise, the mean of equal
-// gradients would stop 0.5 / (1 - rho) of them away from the gradient.
-void move_means(Tensor& means, double rho, const Tensor& deviation) {
-  const Tensor step = deviation * (1.0 - rho);
-  const double spacing = rho < 1.0 ? spacing_of(means.scalar_type()) : 0.0;
-  const Tensor least = means.abs().mul_(0.506 * spacing);
-  const Tensor limited =
-      at::copysign(at::minimum(least, deviation.abs()), deviation);
-  means.add_(at::where(step.abs() < least, limited, step));
 }
 
 class RMSpropDefinition final : public OptimizerDefinition<RMSprop> {
@@ -108,7 +79,7 @@ class RMSpropDefinition final : public OptimizerDefinition<RMSprop> {
       Tensor& means = slots.back();
       const Tensor deviation = update.gradient - means;
       blend(square, spec.rho, deviation.square().mul_(spec.rho));
-      move_means(means, spec.rho, deviation);
+      move_mean(means, spec.rho, deviation);
     } else {
       blend(square, spec.rho, update.gradient.square());
     }

@@ -88,6 +88,7 @@ void add_gradient_parts(
 std::vector<float> largest_gradients(
     const std::vector<const TableUpdate::Term*>& terms) {
   std::vector<GradientPart> parts;
+  parts.reserve(2 * terms.size());
   for (size_t i = 0; i < terms.size(); ++i) {
     add_gradient_parts(*terms[i], i, parts);
   }
@@ -243,6 +244,7 @@ std::string find_non_finite(
     const EmbeddingState& state,
     const std::vector<TableUpdate>& updates) {
   std::vector<const TableUpdate::Term*> terms;
+  terms.reserve(2 * state.features.size());
   for (const TableUpdate& update : updates) {
     for (const TableUpdate::Term& term : update.terms) {
       if (update.table != nullptr) {
