@@ -8,6 +8,7 @@
 #include "src/kernels/kernels.h"
 #include "src/tables/active_kernels.h"
 
+#include <c10/util/ArrayRef.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -163,7 +164,7 @@ std::string find_in_term(
 }
 
 // Whether all sums of finite gradients are finite.
-bool are_sums_finite(const std::vector<TableUpdate::Term>& terms) {
+bool are_sums_finite(c10::ArrayRef<TableUpdate::Term> terms) {
   std::unordered_map<uint32_t, std::vector<float>> sums;
   bool are_finite = true;
   for (const TableUpdate::Term& term : terms) {

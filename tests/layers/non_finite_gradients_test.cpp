@@ -407,7 +407,7 @@ TEST(NonFiniteGradientsTest, RefusesAnotherNumber) {
   TPUEmbeddingOptions options = options_of();
   options.non_finite_gradients = static_cast<NonFiniteGradients>(7);
   EXPECT_VALUE_ERROR(
-      TPUEmbedding(options),
+      TPUEmbedding layer(options),
       "[TPUEmbeddingOptions] non_finite_gradients must be "
       "NonFiniteGradients::kApply or NonFiniteGradients::kRefuse, but got the "
       "number 7");
