@@ -2,6 +2,8 @@
 #include <tessera/layers/dice.h>
 
 #include <tessera/layers/input_checks.h>
+
+#include "optim/moving_average.h"
 #include "src/common/check.h"
 
 #include <ATen/TensorOperators.h>
@@ -57,7 +59,9 @@ at::Tensor DiceImpl::forward(const at::Tensor& x) {
     // As in torch::nn::BatchNorm1d, the running variance is unbiased.
     const double unbiased =
         static_cast<double>(rows) / static_cast<double>(rows - 1);
-    running_mean_.mul_(1.0 - momentum).add_(mean.detach(), momentum);
+    // Of a column that hardly changes, x - mean must become as small as the deviation.
+    optim::move_mean(
+        running_mean_, 1.0 - momentum, mean.detach() - running_mean_);
     running_var_.mul_(1.0 - momentum)
         .add_(variance.detach(), momentum * unbiased);
   }

@@ -37,17 +37,15 @@ at::Tensor FactorizationMachineImpl::forward(const Nest<at::Tensor>& features) {
   require_vectors(rows.sizes().vec(), options().use_first_order, kClassName);
   build_on_first_call(features);
 
-  // [batch, dim]: in the first column, the sum of the weights.
-  const at::Tensor sum = rows.sum(1);
   const int64_t begin = options().use_first_order ? 1 : 0;
-  const int64_t dim = rows.size(2) - begin;
-  const at::Tensor square_of_sum =
-      sum.narrow(1, begin, dim).square().sum(1, /*keepdim=*/true);
-  const at::Tensor sum_of_squares =
-      rows.narrow(2, begin, dim).square().sum({1, 2}).unsqueeze(1);
-  at::Tensor score = (square_of_sum - sum_of_squares) * 0.5;
+  const at::Tensor vectors = rows.slice(2, begin);
+  // Each vector times the sum of the vectors before it. The known formula with a difference
+  // of squares, (|sum|² - sum of |vector|²) / 2, loses the products of a large and a small
+  // vector.
+  const at::Tensor sums = vectors.slice(1, 0, -1).cumsum(1);
+  at::Tensor score = (sums * vectors.slice(1, 1)).sum({1, 2}).unsqueeze(1);
   if (options().use_first_order) {
-    score = score + sum.narrow(1, 0, 1);
+    score = score + rows.select(2, 0).sum(1, /*keepdim=*/true);
   }
   return bias_.defined() ? score + bias_ : score;
 }

@@ -77,7 +77,8 @@ void PartialTPUEmbeddingImpl::reset() {
         .strategy = std::move(strategy),
         .apply = options().apply,
         .seed = options().seed,
-        .missing_slots = options().missing_slots});
+        .missing_slots = options().missing_slots,
+        .non_finite_gradients = options().non_finite_gradients});
   };
   if (!halves.tpu.empty()) {
     tpu_ =

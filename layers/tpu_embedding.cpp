@@ -72,6 +72,8 @@ TPUEmbeddingImpl::TPUEmbeddingImpl(TPUEmbeddingOptions options)
         "apply",
         "Apply::kInBackward or Apply::kOnStep");
     check_missing_slots(options_.missing_slots, "[TPUEmbeddingOptions]");
+    check_non_finite_gradients(
+        options_.non_finite_gradients, "[TPUEmbeddingOptions]");
     adopt(std::make_shared<EmbeddingState>(make_state(
         options_.features,
         options_.optimizer,
@@ -80,11 +82,15 @@ TPUEmbeddingImpl::TPUEmbeddingImpl(TPUEmbeddingOptions options)
         "[TPUEmbeddingOptions]",
         shards_under(options_.strategy))));
     state_->missing_slots = options_.missing_slots;
+    state_->non_finite_gradients = options_.non_finite_gradients;
     return fmt::format(
-        "{}, seed = {}, apply = {}",
+        "{}, seed = {}, apply = {}, non_finite_gradients = {}",
         config_text(*state_, options_.features),
         options_.seed,
-        options_.apply == Apply::kOnStep ? "kOnStep" : "kInBackward");
+        options_.apply == Apply::kOnStep ? "kOnStep" : "kInBackward",
+        options_.non_finite_gradients == NonFiniteGradients::kRefuse
+            ? "kRefuse"
+            : "kApply");
   });
   state_->layer = state_->ranks->add_layer();
 }

@@ -49,6 +49,11 @@ class OptimizerDefinition {
   virtual void update_rows(const Spec& spec, const TensorUpdate& update)
       const = 0;
 
+  /// Converts the values of slots that were read from SlotSpec::earlier_name, in place.
+  virtual void convert_earlier_slots(
+      const Spec& /*spec*/,
+      std::vector<at::Tensor>& /*slots*/) const {}
+
   /// The classes of Keras that are translated to this spec.
   virtual std::vector<KerasClass> keras_classes() const {
     return {};

@@ -23,6 +23,9 @@ struct SlotSpec {
   size_t position = 0;
   /// Whether the shape is [vocab] instead of [vocab, dim].
   bool is_per_row = false;
+  /// The name of the slot that files of older versions have in its place.
+  /// convert_earlier_slots() converts its values. Empty: there is none.
+  std::string earlier_name = {};
 };
 
 /// A slot's key in an archive. It has a prefix, because LibTorch saves a tensor with a

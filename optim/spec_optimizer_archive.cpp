@@ -145,14 +145,23 @@ bool SpecOptimizer::read_parameter(
   const std::string where = where_of(group, parameter);
   Loaded::Parameter& read = loaded.parameters.emplace_back();
   read.parameter = own;
+  bool has_earlier = false;
+  bool all_fit = true;
   for (const SlotSpec& slot : slots_of(spec)) {
     const std::vector<int64_t> shape = slot_shape(slot, own.sizes());
     at::Tensor value;
-    const bool has_slot =
+    bool has_slot =
         archive.try_read(slot_key(slot.name), value, /*is_buffer=*/true);
+    if (!has_slot && !slot.earlier_name.empty()) {
+      has_slot = archive.try_read(
+          slot_key(slot.earlier_name), value, /*is_buffer=*/true);
+      has_earlier = has_earlier || has_slot;
+    }
+    const bool fits = has_slot && value.scalar_type() == own.scalar_type() &&
+        value.sizes() == at::IntArrayRef(shape);
+    all_fit = all_fit && fits;
     loaded.expect(
-        has_slot && value.scalar_type() == own.scalar_type() &&
-            value.sizes() == at::IntArrayRef(shape),
+        fits,
         fmt::format(
             "{} slot '{}' must be {}, but the archive has {}",
             where,
@@ -160,6 +169,9 @@ bool SpecOptimizer::read_parameter(
             describe(own.scalar_type(), shape),
             describe(value)));
     read.slots.push_back(value);
+  }
+  if (has_earlier && all_fit) {
+    convert_earlier_slots(spec, read.slots);
   }
   c10::IValue saved_steps;
   if (!archive.try_read(kAccumulationSteps, saved_steps)) {

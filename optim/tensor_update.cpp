@@ -50,6 +50,17 @@ void update_rows(
   }
 }
 
+void convert_earlier_slots(
+    const OptimizerSpec& optimizer,
+    std::vector<Tensor> slots) {
+  const at::NoGradGuard no_grad;
+  std::visit(
+      [&](const auto& spec) {
+        definition_of(spec).convert_earlier_slots(spec, slots);
+      },
+      optimizer.variant());
+}
+
 TensorRows gather_rows(const TensorRows& rows, const at::Tensor& ids) {
   const at::NoGradGuard no_grad;
   TensorRows gathered{.weights = rows.weights.index_select(0, ids)};

@@ -46,6 +46,12 @@ void update_rows(
     TensorRows& rows,
     const std::string& where);
 
+/// Converts the slots of some rows that a file of an older version had, in place. Those with
+/// a SlotSpec::earlier_name have the values of the earlier slot.
+void convert_earlier_slots(
+    const OptimizerSpec& optimizer,
+    std::vector<at::Tensor> slots);
+
 /// Copies the rows `ids` [rows] of all tensors.
 TensorRows gather_rows(const TensorRows& rows, const at::Tensor& ids);
 

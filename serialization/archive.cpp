@@ -252,7 +252,7 @@ void load_state(
         archived.tensors[entry.table],
         entry.keys,
         entry.keys.place(table),
-        entry.with_slots,
+        entry.slots,
         table);
   }
   for (const LoadPlan::Copy& copy : plan.copies) {

@@ -5,7 +5,6 @@
 
 #include <tessera/common/shorten.h>
 
-#include "optim/row_update.h"
 #include "src/common/check.h"
 #include "src/common/names.h"
 #include "src/common/parallel.h"
@@ -101,15 +100,9 @@ at::Tensor integers_of(const std::string& bytes) {
 }
 
 // The names of the tensors that are loaded with each row of a table.
-std::vector<std::string> names_of_rows(
-    const TableState& table,
-    bool with_slots) {
+std::vector<std::string> names_of_rows(const LoadPlan::Dynamic& entry) {
   std::vector<std::string> names{"parameters"};
-  for (const Slot& slot : table.slots) {
-    if (with_slots) {
-      names.push_back(optim::slot_key(slot.name));
-    }
-  }
+  names.insert(names.end(), entry.slots.begin(), entry.slots.end());
   return names;
 }
 
@@ -300,7 +293,7 @@ void CheckpointReader::verify(const EmbeddingState& state, LoadPlan& plan) {
   ranges.clear();
   for (LoadPlan::Dynamic& entry : plan.dynamic) {
     read_keys(state.tables[entry.to], entry);
-    append_row_files(entry, state.tables[entry.to], ranges);
+    append_row_files(entry, ranges);
   }
   tessera::verify(ranges, where_);
   for (LoadPlan::Accumulated& entry : plan.accumulated) {
@@ -405,12 +398,11 @@ std::vector<std::vector<RowMove>> CheckpointReader::moves_of(
 // Adds the files of parameters and slots that have rows of this rank's keys.
 void CheckpointReader::append_row_files(
     const LoadPlan::Dynamic& entry,
-    const TableState& table,
     std::vector<ChunkRange>& ranges) const {
   const std::vector<std::vector<RowMove>> moves = moves_of(entry, {});
   for (const size_t link : links_of(entry.table)) {
     const ManifestTable& files = table_of(link, entry.table);
-    for (const std::string& name : names_of_rows(table, entry.with_slots)) {
+    for (const std::string& name : names_of_rows(entry)) {
       for (const ManifestPart& part : find_tensor(files, name).parts) {
         const auto first = std::lower_bound(
             moves[link].begin(),
@@ -452,14 +444,10 @@ void CheckpointReader::copy_key_rows(
     }
   };
   copy("parameters", table.parameters);
-  for (Slot& slot : table.slots) {
-    if (entry.with_slots) {
-      copy(optim::slot_key(slot.name), slot.values);
-    }
+  for (size_t i = 0; i < entry.slots.size(); ++i) {
+    copy(entry.slots[i], table.slots[i].values);
   }
-  if (!entry.with_slots) {
-    reset_slots(rows, table);
-  }
+  finish_slots(rows, entry.slots, table);
 }
 
 void CheckpointReader::read_touched(size_t link, size_t table) {

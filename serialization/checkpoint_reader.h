@@ -139,7 +139,6 @@ class CheckpointReader {
       std::vector<ChunkRange>& ranges) const;
   void append_row_files(
       const LoadPlan::Dynamic& entry,
-      const TableState& table,
       std::vector<ChunkRange>& ranges) const;
   void read_keys(const TableState& table, LoadPlan::Dynamic& entry);
   // [links], by ascending `from`. `rows` are the rows of the keys; without them, the moves

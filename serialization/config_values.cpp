@@ -88,6 +88,23 @@ Apply JsonValue<Apply>::read(const Json& json, const std::string& where) {
   return name == kOnStep ? Apply::kOnStep : Apply::kInBackward;
 }
 
+Json JsonValue<NonFiniteGradients>::write(NonFiniteGradients value) {
+  return value == NonFiniteGradients::kRefuse ? "refuse" : "apply";
+}
+
+NonFiniteGradients JsonValue<NonFiniteGradients>::read(
+    const Json& json,
+    const std::string& where) {
+  const std::string name = JsonValue<std::string>::read(json, where);
+  TESSERA_CHECK_VALUE(
+      name == "apply" || name == "refuse",
+      "[{}] expected apply or refuse, but got '{}'.",
+      where,
+      shorten(name));
+  return name == "refuse" ? NonFiniteGradients::kRefuse
+                          : NonFiniteGradients::kApply;
+}
+
 Json JsonValue<MissingSlots>::write(MissingSlots value) {
   return value == MissingSlots::kKeep ? "keep" : "error";
 }

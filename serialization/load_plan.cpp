@@ -6,6 +6,7 @@
 #include <tessera/common/shorten.h>
 
 #include "optim/row_update.h"
+#include "optim/tensor_update.h"
 #include "src/common/check.h"
 #include "src/common/names.h"
 
@@ -160,6 +161,26 @@ class LoadPlanner {
     return found == saved.tensors.end() ? nullptr : &*found;
   }
 
+  // The key of each slot in the file. Files of older versions may have another slot in the
+  // place of one.
+  static std::vector<std::string> saved_slot_keys(
+      const TableState& table,
+      const SavedTable& saved) {
+    std::vector<std::string> keys;
+    if (table.slots.empty()) {
+      return keys;
+    }
+    for (const optim::SlotSpec& slot : optim::slots_of(*table.optimizer)) {
+      const std::string key = optim::slot_key(slot.name);
+      const std::string earlier = optim::slot_key(slot.earlier_name);
+      const bool is_earlier = !slot.earlier_name.empty() &&
+          find_tensor(saved, key) == nullptr &&
+          find_tensor(saved, earlier) != nullptr;
+      keys.push_back(is_earlier ? earlier : key);
+    }
+    return keys;
+  }
+
   // Reports a tensor that was not saved, and returns nullptr for it.
   const SavedTensor* find_or_report(
       const TableState& table,
@@ -227,13 +248,15 @@ class LoadPlanner {
       }
     };
     compare("parameters", "parameters", table.parameters);
+    std::vector<std::string> slots;
     if (with_slots) {
       compare_optimizer(table, saved);
-      for (const Slot& slot : table.slots) {
+      slots = saved_slot_keys(table, saved);
+      for (size_t i = 0; i < slots.size(); ++i) {
         compare(
-            optim::slot_key(slot.name),
-            "slot " + shorten(slot.name),
-            slot.values);
+            slots[i],
+            "slot " + shorten(table.slots[i].name),
+            table.slots[i].values);
       }
     }
     if (with_slots && options_.tables.empty()) {
@@ -247,7 +270,7 @@ class LoadPlanner {
     plan_.dynamic.push_back(
         {.table = static_cast<size_t>(&saved - saved_.tables.data()),
          .to = static_cast<size_t>(&table - state_.tables.data()),
-         .with_slots = with_slots,
+         .slots = std::move(slots),
          .has_saved_keys = find_tensor(saved, kSavedKeys) != nullptr,
          .later_updates = loads_counter()
              ? 0
@@ -279,6 +302,7 @@ class LoadPlanner {
       const SavedTable& saved) {
     const size_t problems = problems_.size();
     const size_t copies = plan_.copies.size();
+    const size_t earlier = plan_.earlier_slots.size();
     if (!table.slots.empty()) {
       compare_slots(table, saved);
       if (problems_.size() == problems) {
@@ -290,19 +314,31 @@ class LoadPlanner {
     }
     problems_.resize(problems);
     plan_.copies.resize(copies);
+    plan_.earlier_slots.resize(earlier);
     plan_.has_skipped_slots = plan_.has_skipped_slots ||
         (saved.optimizer.has_value() && table.optimizer.has_value());
   }
 
   void compare_slots(const TableState& table, const SavedTable& saved) {
     compare_optimizer(table, saved);
-    for (const Slot& slot : table.slots) {
+    const std::vector<std::string> keys = saved_slot_keys(table, saved);
+    const size_t first = plan_.copies.size();
+    for (size_t i = 0; i < keys.size(); ++i) {
       compare_tensor(
           table,
           saved,
-          optim::slot_key(slot.name),
-          "slot " + shorten(slot.name),
-          slot.values);
+          keys[i],
+          "slot " + shorten(table.slots[i].name),
+          table.slots[i].values);
+    }
+    // If a slot does not fit, nothing is loaded.
+    if (are_earlier(keys, table) &&
+        plan_.copies.size() == first + keys.size()) {
+      LoadPlan::EarlierSlots& earlier = plan_.earlier_slots.emplace_back();
+      earlier.to = &table - state_.tables.data();
+      for (size_t i = first; i < plan_.copies.size(); ++i) {
+        earlier.slots.push_back(plan_.copies[i].to);
+      }
     }
     if (options_.tables.empty()) {
       compare_accumulation(table, saved);
@@ -409,6 +445,10 @@ class LoadPlanner {
 }  // namespace
 
 void LoadPlan::finish(EmbeddingState& state) const {
+  for (const EarlierSlots& earlier : earlier_slots) {
+    optim::convert_earlier_slots(
+        *state.tables[earlier.to].optimizer, earlier.slots);
+  }
   // A load of everything sets has_skipped_slots. A load of some tables never resets it.
   state.has_skipped_slots =
       has_skipped_slots || (!iterations && state.has_skipped_slots);

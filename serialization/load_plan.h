@@ -57,7 +57,8 @@ struct LoadPlan {
   struct Dynamic {
     size_t table = 0;  // an index of SavedState::tables
     size_t to = 0;  // an index of EmbeddingState::tables
-    bool with_slots = false;
+    /// The key in the file of each slot of the table. Empty: slots are not loaded.
+    std::vector<std::string> slots = {};
     /// If true, the file has keys. Otherwise, its row numbers become the keys.
     bool has_saved_keys = false;
     /// How much larger the layer's number of updates is than the saved one, if the layer
@@ -66,7 +67,14 @@ struct LoadPlan {
     LoadedKeys keys = {};
   };
 
+  /// Slots that are copied from another one of an older file, and then converted.
+  struct EarlierSlots {
+    size_t to = 0;  // an index of EmbeddingState::tables
+    std::vector<at::Tensor> slots = {};  // the rows that are copied
+  };
+
   std::vector<Copy> copies = {};
+  std::vector<EarlierSlots> earlier_slots = {};
   std::vector<Dynamic> dynamic = {};
   std::vector<Accumulated> accumulated = {};
   /// Indices of EmbeddingState::tables whose rows are replaced. The accumulated gradients
@@ -80,7 +88,7 @@ struct LoadPlan {
   /// The function that the user called, for warnings.
   std::string where = {};
 
-  /// Changes the rest of the state. Call this after the copies.
+  /// Converts earlier slots, and changes the rest of the state. Call this after the copies.
   void finish(EmbeddingState& state) const;
 };
 

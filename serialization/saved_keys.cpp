@@ -4,6 +4,7 @@
 #include <tessera/common/shorten.h>
 
 #include "optim/row_update.h"
+#include "optim/tensor_update.h"
 #include "src/common/check.h"
 #include "src/common/tensor_text.h"
 #include "src/tables/dynamic_rows.h"
@@ -156,7 +157,7 @@ void assign_keys(
        values.detach().to(at::kCPU, table.config->dtype).contiguous()}};
   LoadedKeys loaded(std::move(saved), table, where);
   const std::vector<uint32_t> rows = loaded.place(table);
-  copy_key_rows(tensors, loaded, rows, /*with_slots=*/false, table);
+  copy_key_rows(tensors, loaded, rows, /*slots=*/{}, table);
   index.set_counts(counts);
 }
 
@@ -357,7 +358,7 @@ void copy_key_rows(
     const SavedTensors& tensors,
     const LoadedKeys& keys,
     const std::vector<uint32_t>& rows,
-    bool with_slots,
+    const std::vector<std::string>& slots,
     TableState& table) {
   const at::NoGradGuard no_grad;
   const at::Tensor row_numbers =
@@ -374,22 +375,42 @@ void copy_key_rows(
             : values.index_select(0, tensor_of(keys.positions(), at::kLong)));
   };
   copy("parameters", table.parameters);
-  for (Slot& slot : table.slots) {
-    if (with_slots) {
-      copy(optim::slot_key(slot.name), slot.values);
-    }
+  for (size_t i = 0; i < slots.size(); ++i) {
+    copy(slots[i], table.slots[i].values);
   }
-  if (!with_slots) {
-    reset_slots(rows, table);
-  }
+  finish_slots(rows, slots, table);
 }
 
-void reset_slots(const std::vector<uint32_t>& rows, TableState& table) {
-  if (table.dynamic == nullptr || table.slots.empty()) {
-    return;
+bool are_earlier(
+    const std::vector<std::string>& keys,
+    const TableState& table) {
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (keys[i] != optim::slot_key(table.slots[i].name)) {
+      return true;
+    }
   }
+  return false;
+}
+
+void finish_slots(
+    const std::vector<uint32_t>& rows,
+    const std::vector<std::string>& slots,
+    TableState& table) {
   const at::Tensor row_numbers =
       tensor_of(std::vector<int64_t>(rows.begin(), rows.end()), at::kLong);
+  if (are_earlier(slots, table)) {
+    std::vector<at::Tensor> values;
+    for (const Slot& slot : table.slots) {
+      values.push_back(slot.values.index_select(0, row_numbers));
+    }
+    optim::convert_earlier_slots(*table.optimizer, values);
+    for (size_t i = 0; i < values.size(); ++i) {
+      table.slots[i].values.index_copy_(0, row_numbers, values[i]);
+    }
+  }
+  if (!slots.empty() || table.dynamic == nullptr || table.slots.empty()) {
+    return;
+  }
   const auto specs = optim::slots_of(*table.optimizer);
   for (size_t i = 0; i < table.slots.size(); ++i) {
     table.slots[i].values.index_fill_(0, row_numbers, specs[i].initial_value);

@@ -104,16 +104,25 @@ class LoadedKeys {
   std::vector<int64_t> positions_;
 };
 
-/// Copies the parameters of keys and, `with_slots`, their slots from the tensors of an
-/// archive to the rows `rows` of a table.
+/// Copies the parameters of keys and their slots from the tensors of an archive to the rows
+/// `rows` of a table. `slots` has the name of the tensor of each slot. If it is empty, the
+/// slots of a dynamic table start anew.
 void copy_key_rows(
     const SavedTensors& tensors,
     const LoadedKeys& keys,
     const std::vector<uint32_t>& rows,
-    bool with_slots,
+    const std::vector<std::string>& slots,
     TableState& table);
 
-/// Sets the slots of some rows of a dynamic table to their initial values.
-void reset_slots(const std::vector<uint32_t>& rows, TableState& table);
+/// Whether `keys`, one per slot of the table, has the key of a slot of older versions.
+bool are_earlier(const std::vector<std::string>& keys, const TableState& table);
+
+/// Called after the slots of some rows were copied from the tensors `slots` of a file.
+/// Converts slots of older versions. If `slots` is empty, sets the slots of a dynamic table
+/// to their initial values.
+void finish_slots(
+    const std::vector<uint32_t>& rows,
+    const std::vector<std::string>& slots,
+    TableState& table);
 
 }  // namespace tessera

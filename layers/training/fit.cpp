@@ -12,6 +12,7 @@
 #include "layers/training/stop_agreement.h"
 #include "layers/training/training_state.h"
 #include "src/common/check.h"
+#include "src/engine/finite_gradients.h"
 
 #include <exception>
 #include <optional>
@@ -94,6 +95,10 @@ class TrainingLoop {
       modes_.emplace(*options_.model);
     }
     for_each(&Callback::on_train_begin);
+    std::optional<RefuseNonFiniteScope> refuse_non_finite;
+    if (options_.non_finite_gradients == NonFiniteGradients::kRefuse) {
+      refuse_non_finite.emplace();
+    }
     std::shared_ptr<void> lock;  // released when run() returns or throws
     if (options_.checkpoint != nullptr) {
       options_.checkpoint->on_train_begin(training_);

@@ -7,6 +7,7 @@
 
 #include "layers/training/ranks.h"
 #include "src/common/check.h"
+#include "src/engine/embedding_state.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -152,6 +153,7 @@ void check_fit(const std::shared_ptr<Pass>& pass, const FitOptions& options) {
       options.log_every_steps >= 0,
       "[fit] log_every_steps must be >= 0, but got {}. Set it to 0 to log no steps.",
       options.log_every_steps);
+  check_non_finite_gradients(options.non_finite_gradients, "[fit]");
   check_metrics(options.metrics, "[fit]");
   check_validation(options);
   check_strategy(options);

@@ -13,6 +13,8 @@ namespace {
 
 using at::Tensor;
 
+constexpr const char* kMeanSquares = "mean_squares";
+
 OptimizerSpec translate_rmsprop(const KerasConfig& config) {
   const double momentum = config.number("momentum");
   // Legacy Keras has two implementations. With momentum, it uses TensorFlow's fused one:
@@ -36,7 +38,12 @@ class RMSpropDefinition final : public OptimizerDefinition<RMSprop> {
   }
 
   std::vector<SlotSpec> slots(const RMSprop& spec) const override {
-    std::vector<SlotSpec> slots{{.name = "mean_squares"}};
+    std::vector<SlotSpec> slots;
+    if (spec.centered) {
+      slots.push_back({.name = "variances", .earlier_name = kMeanSquares});
+    } else {
+      slots.push_back({.name = kMeanSquares});
+    }
     if (spec.momentum > 0.0) {
       slots.push_back({.name = "momenta", .position = 1});
     }
@@ -67,13 +74,14 @@ class RMSpropDefinition final : public OptimizerDefinition<RMSprop> {
   void update_rows(const RMSprop& spec, const TensorUpdate& update)
       const override {
     std::vector<Tensor>& slots = update.slots;
-    Tensor& mean_squares = slots[0];
-    blend(mean_squares, spec.rho, update.gradient.square());
-    Tensor square = mean_squares;
+    Tensor& square = slots[0];  // or variance
     if (spec.centered) {
       Tensor& means = slots.back();
-      blend(means, spec.rho, update.gradient);
-      square = mean_squares - means.square();
+      const Tensor deviation = update.gradient - means;
+      blend(square, spec.rho, deviation.square().mul_(spec.rho));
+      move_mean(means, spec.rho, deviation);
+    } else {
+      blend(square, spec.rho, update.gradient.square());
     }
     Tensor step = update.learning_rate() * update.gradient /
         (spec.epsilon_inside_sqrt ? (square + spec.epsilon).sqrt()
@@ -82,6 +90,14 @@ class RMSpropDefinition final : public OptimizerDefinition<RMSprop> {
       step = slots[1].mul_(spec.momentum).add_(step);
     }
     update.weight.sub_(step);
+  }
+
+  void convert_earlier_slots(const RMSprop& spec, std::vector<Tensor>& slots)
+      const override {
+    if (spec.centered) {
+      const Tensor& means = slots.back();
+      slots[0].addcmul_(means, means, -1.0).clamp_min_(0.0);
+    }
   }
 
   std::vector<KerasClass> keras_classes() const override {

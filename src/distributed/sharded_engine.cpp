@@ -119,6 +119,7 @@ void ShardedEngine::confirm(const std::exception_ptr& error, int64_t passes) {
 
 std::vector<ShardedEngine::TableSums> ShardedEngine::sum_lookups(
     const std::vector<LookupGradients>& lookups,
+    FiniteCheck finite_check,
     Update& update) {
   const size_t tables = state().tables.size();
   std::vector<bool> is_sent(tables);
@@ -135,11 +136,16 @@ std::vector<ShardedEngine::TableSums> ShardedEngine::sum_lookups(
         terms[table].terms.push_back(term_of(lookup, i, update));
       }
     }
+    for (size_t table = 0; table < tables; ++table) {
+      if (is_sent[table]) {
+        terms[table].table = &mutable_state().tables[table];
+      }
+    }
+    check_finite(terms, finite_check, update);
     std::vector<TableUpdate> to_sum;
     std::vector<size_t> index;
     for (size_t table = 0; table < tables; ++table) {
       if (is_sent[table]) {
-        terms[table].table = &mutable_state().tables[table];
         if (exchange_.is_sharded(table)) {
           terms[table].id_limit =
               lookup.route->groups[exchange_.group_of(table)].requested_count;
@@ -159,6 +165,7 @@ std::vector<ShardedEngine::TableSums> ShardedEngine::sum_lookups(
 
 std::vector<TableUpdate> ShardedEngine::read_gradients(
     const std::vector<LookupGradients>& unordered,
+    FiniteCheck finite_check,
     Update& update) {
   wait_for_lookups();
   // The order of autograd may differ between ranks.
@@ -173,7 +180,7 @@ std::vector<TableUpdate> ShardedEngine::read_gradients(
     for (const LookupGradients& lookup : lookups) {
       fingerprint = mix_bits(fingerprint + lookup.route->number);
     }
-    sums = sum_lookups(lookups, update);
+    sums = sum_lookups(lookups, finite_check, update);
   } catch (...) {
     error = std::current_exception();
   }

@@ -39,6 +39,7 @@ class ShardedEngine : public TableEngine {
  protected:
   std::vector<TableUpdate> read_gradients(
       const std::vector<LookupGradients>& lookups,
+      FiniteCheck finite_check,
       Update& update) override;
   Update finish_plan(c10::function_ref<Update()> plan) override;
   void wait_for_lookups() const override;
@@ -50,6 +51,7 @@ class ShardedEngine : public TableEngine {
   // group, or rows of a data-parallel table.
   std::vector<TableSums> sum_lookups(
       const std::vector<LookupGradients>& lookups,
+      FiniteCheck finite_check,
       Update& update);
   void exchange_gradients(
       size_t group,

@@ -62,6 +62,8 @@ void validate(const EmbeddingEngineOptions& options) {
       "pipelining",
       "Pipelining::kOff or Pipelining::kOn");
   check_missing_slots(options.missing_slots, "[EmbeddingEngineOptions]");
+  check_non_finite_gradients(
+      options.non_finite_gradients, "[EmbeddingEngineOptions]");
 }
 
 std::shared_ptr<EmbeddingState> make_engine_state(
@@ -75,6 +77,7 @@ std::shared_ptr<EmbeddingState> make_engine_state(
       "[EmbeddingEngineOptions]"));
   state->fixed_batch_size = options.fixed_batch_size;
   state->missing_slots = options.missing_slots;
+  state->non_finite_gradients = options.non_finite_gradients;
   for (FeatureState& feature : state->features) {
     feature.verifies_shape = options.verify_output_shapes;
   }

@@ -168,6 +168,17 @@ void check_missing_slots(MissingSlots missing_slots, const std::string& where) {
       "MissingSlots::kError or MissingSlots::kKeep");
 }
 
+void check_non_finite_gradients(
+    NonFiniteGradients non_finite_gradients,
+    const std::string& where) {
+  check_enumerator(
+      non_finite_gradients,
+      NonFiniteGradients::kRefuse,
+      where,
+      "non_finite_gradients",
+      "NonFiniteGradients::kApply or NonFiniteGradients::kRefuse");
+}
+
 void check_holds_all_rows(
     const EmbeddingState& state,
     const std::string& where,

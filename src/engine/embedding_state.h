@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tessera/engine/checkpoint_options.h>
+#include <tessera/engine/strategy.h>
 #include <tessera/optim/optimizer.h>
 #include <tessera/tables/embedding_tables.h>
 
@@ -47,6 +48,7 @@ struct EmbeddingState : FeatureSet {
   /// The path and checksum of the checkpoint since which TableState::touched counts.
   std::string last_checkpoint = {};
   MissingSlots missing_slots = MissingSlots::kError;
+  NonFiniteGradients non_finite_gradients = NonFiniteGradients::kApply;
   /// Whether a load has skipped saved slots because the tables keep no such slots.
   bool has_skipped_slots = false;
 };
@@ -62,6 +64,9 @@ struct Shards {
 /// Checks that the value is an enumerator.
 /// Errors:  c10::ValueError beginning with `where`.
 void check_missing_slots(MissingSlots missing_slots, const std::string& where);
+void check_non_finite_gradients(
+    NonFiniteGradients non_finite_gradients,
+    const std::string& where);
 
 /// Describes features and tables, in order of first use, without allocating the tables.
 /// Errors:  as make_state().

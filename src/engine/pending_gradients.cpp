@@ -5,6 +5,7 @@
 
 #include "src/common/check.h"
 #include "src/common/parallel.h"
+#include "src/engine/finite_gradients.h"
 
 #include <c10/util/ScopeExit.h>
 
@@ -79,7 +80,11 @@ void PendingGradients::add(const std::vector<LookupGradients>& lookups) {
   TESSERA_CHECK(
       !is_stepping_,
       "[TPUEmbedding] expected no backward() within the step() of a Combined, but a callable or a custom rule has called it there. Call it before or after step().");
-  accumulators_ = engine_->accumulate(accumulators_, lookups);
+  std::string non_finite;
+  accumulators_ = engine_->accumulate(accumulators_, lookups, non_finite);
+  if (non_finite_.empty()) {
+    non_finite_ = std::move(non_finite);
+  }
 }
 
 int64_t PendingGradients::passes() const {
@@ -125,13 +130,30 @@ void PendingGradients::scale(double factor) {
 
 void PendingGradients::discard() {
   update_ = {};
+  non_finite_.clear();
   for (GradientAccumulator& accumulator : accumulators_) {
     accumulator.clear();
   }
 }
 
+// All ranks raise an error if one of them has gradients that are not finite.
+void PendingGradients::refuse_non_finite() const {
+  if (!refuses_non_finite(engine_->state())) {
+    return;
+  }
+  const std::vector<double> flags =
+      engine_->gather(non_finite_.empty() ? 0.0 : 1.0, /*options=*/1);
+  TESSERA_CHECK_VALUE(non_finite_.empty(), "{}", non_finite_);
+  const auto rank = std::find(flags.begin(), flags.end(), 1.0);
+  TESSERA_CHECK_VALUE(
+      rank == flags.end(),
+      "[TPUEmbedding] the gradients of rows must be finite, but some of rank {} are not. No table was changed. Read the error of that rank.",
+      rank - flags.begin());
+}
+
 void PendingGradients::prepare(double factor) {
   const ProfileScope scope("tessera::update");
+  refuse_non_finite();
   is_stepping_ = true;
   const auto reset_stepping =
       c10::make_scope_exit([&] { is_stepping_ = false; });

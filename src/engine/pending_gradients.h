@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace tessera {
@@ -50,7 +51,8 @@ class PendingGradients {
   void discard();
 
   /// Computes what apply() needs, with every gradient multiplied by `factor`.
-  /// Errors:  c10::ValueError, or what a callable throws; nothing is changed.
+  /// Errors:  c10::ValueError, also for gradients that the layer refuses because they are
+  ///          not finite, or what a callable throws; nothing is changed.
   void prepare(double factor);
   /// Called between prepare() and apply(). If the tables are sharded, waits until all
   /// ranks have called it.
@@ -66,9 +68,13 @@ class PendingGradients {
   void apply();
 
  private:
+  void refuse_non_finite() const;
+
   std::shared_ptr<TableEngine> engine_;
   at::Tensor virtual_variable_;
   std::vector<GradientAccumulator> accumulators_;  // one per table
+  // The message about the first gradient that the layer refuses, or empty.
+  std::string non_finite_;
   TableEngine::Update update_;
   std::weak_ptr<Claim> claim_;
   bool is_stepping_ = false;

@@ -11,6 +11,7 @@
 #include "src/common/parallel.h"
 #include "src/common/tensor_text.h"
 #include "src/engine/accumulated_gradients.h"
+#include "src/engine/finite_gradients.h"
 #include "src/engine/lookup.h"
 #include "src/tables/active_kernels.h"
 #include "src/tables/table_memory.h"
@@ -277,6 +278,7 @@ bool TableEngine::is_updated(
 
 std::vector<TableUpdate> TableEngine::read_gradients(
     const std::vector<LookupGradients>& lookups,
+    FiniteCheck finite_check,
     Update& update) {
   std::vector<TableUpdate> updates(state_->tables.size());
   update.gradients.reserve(lookups.size() * state_->features.size());
@@ -292,7 +294,23 @@ std::vector<TableUpdate> TableEngine::read_gradients(
       updates[i].table = &state_->tables[i];
     }
   }
+  check_finite(updates, finite_check, update);
   return updates;
+}
+
+void TableEngine::check_finite(
+    const std::vector<TableUpdate>& updates,
+    FiniteCheck finite_check,
+    Update& update) const {
+  if (!refuses_non_finite(*state_)) {
+    return;
+  }
+  std::string message = find_non_finite(*state_, updates);
+  TESSERA_CHECK_VALUE(
+      message.empty() || finite_check == FiniteCheck::kNote, "{}", message);
+  if (!message.empty()) {
+    update.non_finite = std::move(message);
+  }
 }
 
 bool TableEngine::has_gradient(
@@ -417,7 +435,8 @@ void TableEngine::add_row_updates(
 TableEngine::Update TableEngine::plan_update(
     const std::vector<LookupGradients>& lookups) {
   Update update;
-  std::vector<TableUpdate> updates = read_gradients(lookups, update);
+  std::vector<TableUpdate> updates =
+      read_gradients(lookups, FiniteCheck::kRaise, update);
   warn_of_missing_gradients(lookups);
   return finish_plan(
       [&] { return plan_tables(std::move(updates), std::move(update)); });
@@ -546,10 +565,15 @@ void TableEngine::end_lookups() const noexcept {
 
 std::vector<GradientAccumulator> TableEngine::accumulate(
     const std::vector<GradientAccumulator>& accumulators,
-    const std::vector<LookupGradients>& lookups) {
+    const std::vector<LookupGradients>& lookups,
+    std::string& non_finite) {
   Update update;
-  std::vector<TableUpdate> updates = read_gradients(lookups, update);
-  return sum(pointers_to(accumulators), updates, update);
+  std::vector<TableUpdate> updates =
+      read_gradients(lookups, FiniteCheck::kNote, update);
+  std::vector<GradientAccumulator> sums =
+      sum(pointers_to(accumulators), updates, update);
+  non_finite = std::move(update.non_finite);
+  return sums;
 }
 
 }  // namespace tessera

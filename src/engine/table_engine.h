@@ -20,6 +20,7 @@
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
+#include <string>
 #include <vector>
 
 namespace tessera {
@@ -122,6 +123,8 @@ class TableEngine {
     std::list<Buffer<uint32_t>> key_numbers = {};  // the terms point to them
     std::vector<double> learning_rates =
         {};  // the learning rates of the updated tables
+    /// The message about a gradient that is not finite, under FiniteCheck::kNote.
+    std::string non_finite = {};
   };
 
   /// One update from the gradients of all lookups, summed per row.
@@ -151,11 +154,14 @@ class TableEngine {
   /// Changes the tables and advances the step counter. Can't fail.
   void apply_update(Update update);
 
-  /// Returns the sums of `accumulators`, one per table, and the gradients of one pass.
+  /// Returns the sums of `accumulators`, one per table, and the gradients of one pass. If
+  /// the layer refuses gradients that are not finite, `non_finite` is set to a message about
+  /// one, or cleared.
   /// Errors:  c10::ValueError; nothing is changed.
   std::vector<GradientAccumulator> accumulate(
       const std::vector<GradientAccumulator>& accumulators,
-      const std::vector<LookupGradients>& lookups);
+      const std::vector<LookupGradients>& lookups,
+      std::string& non_finite);
 
   /// The values of all ranks, in order of rank. All must pass the same `options`.
   virtual std::vector<double> gather(double value, uint64_t /*options*/) {
@@ -167,11 +173,24 @@ class TableEngine {
   }
 
  protected:
+  // What is done about gradients that are not finite, if the layer refuses them.
+  enum class FiniteCheck {
+    kRaise,  // raises an error
+    kNote  // sets Update::non_finite
+  };
+
   // The terms of each table. TableUpdate::table is nullptr if the table is not to be
   // updated. `update` keeps the tensors and bags that the terms point to.
   virtual std::vector<TableUpdate> read_gradients(
       const std::vector<LookupGradients>& lookups,
+      FiniteCheck finite_check,
       Update& update);
+
+  // Checks the terms of all features, as find_non_finite() expects them.
+  void check_finite(
+      const std::vector<TableUpdate>& updates,
+      FiniteCheck finite_check,
+      Update& update) const;
 
   // The gradient of one feature's activation. `update` keeps its values.
   TableUpdate::Term term_of(

@@ -296,6 +296,11 @@ struct KernelTable {
       std::variant_size_v<RowRule>>
       update_by_rule = {};
   void (*sum_rows)(const SumArgs&) = nullptr;
+  /// The largest |value| of `count` rows [dim]. NaN if any value is NaN.
+  float (*largest_magnitude)(
+      const FeatureRows<const float>& rows,
+      int64_t count,
+      int64_t dim) = nullptr;
   void (*fill_random)(const RandomArgs&) = nullptr;
   /// table[row] = values [dim], rounded to the storage of the table.
   void (*assign_row)(

@@ -33,6 +33,27 @@ HWY_INLINE V Blend(D d, const MovingAverage& average, V old, V value) {
       hn::Mul(hn::Set(d, average.one_minus_decay), value));
 }
 
+// mean + (1 - rho) * deviation, where the deviation is value - mean. A smaller step than
+// the spacing of float32 becomes one such spacing. Otherwise, the mean of equal values
+// would stop 0.5 / (1 - rho) of them away from the value.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V MoveMean(D d, const MovingAverage& rho, V mean, V deviation) {
+  const V step = hn::Mul(hn::Set(d, rho.one_minus_decay), deviation);
+  // More than half of the spacing, and less than 1.5 of it.
+  const V least = hn::Mul(
+      hn::Set(d, rho.one_minus_decay > 0.0F ? 0x1.03p-24F : 0.0F),
+      hn::Abs(mean));
+  const V distance = hn::Abs(deviation);
+  const V limited = hn::IfThenElse(hn::Lt(distance, least), distance, least);
+  // A comparison with NaN is false, so a NaN stays.
+  return hn::Add(
+      mean,
+      hn::IfThenElse(
+          hn::Lt(hn::Abs(step), least),
+          hn::CopySign(limited, deviation),
+          step));
+}
+
 // x^power for x >= 0, or x > 0 if the power is negative. 0^0 is 1. Only the common powers
 // use vector instructions.
 template <class D, class V = hn::Vec<D>>
@@ -237,14 +258,18 @@ struct RmspropRow : ColumnRow<RmspropRule> {
       V weight,
       V gradient,
       float* const* slots) {
-    V square =
-        Blend(d, rule.rho, hn::LoadU(d, slots[0]), hn::Mul(gradient, gradient));
-    hn::StoreU(square, d, slots[0]);
+    V square = hn::Mul(gradient, gradient);
     if (rule.is_centered) {
-      const V mean = Blend(d, rule.rho, hn::LoadU(d, slots[2]), gradient);
-      hn::StoreU(mean, d, slots[2]);
-      square = hn::NegMulAdd(mean, mean, square);
+      // The variance is the moving mean of rho * (gradient - mean)^2. The equal difference
+      // of the mean square and the squared mean would be rounding errors, or negative.
+      const V mean = hn::LoadU(d, slots[2]);
+      const V deviation = hn::Sub(gradient, mean);
+      hn::StoreU(MoveMean(d, rule.rho, mean, deviation), d, slots[2]);
+      square =
+          hn::Mul(hn::Set(d, rule.rho.decay), hn::Mul(deviation, deviation));
     }
+    square = Blend(d, rule.rho, hn::LoadU(d, slots[0]), square);
+    hn::StoreU(square, d, slots[0]);
     const V denominator = hn::Add(
         hn::Sqrt(hn::Add(square, hn::Set(d, rule.epsilon_inside))),
         hn::Set(d, rule.epsilon_outside));

@@ -246,6 +246,42 @@ void SumRows(const SumArgs& args) {
   SumSomeRows(args, args.count);
 }
 
+// The bits of the largest |value|. Without its sign, a float is ordered like an integer,
+// and NaN comes after infinity.
+struct LargestOfLast {
+  const float* values;
+  int32_t& largest;
+
+  template <class D>
+  HWY_INLINE void operator()(D d, int64_t column) const {
+    const hn::Rebind<int32_t, D> di;
+    const auto bits = hn::BitCast(di, hn::Abs(hn::LoadU(d, values + column)));
+    largest = HWY_MAX(largest, hn::GetLane(hn::MaxOfLanes(di, bits)));
+  }
+};
+
+float LargestMagnitude(
+    const FeatureRows<const float>& rows,
+    int64_t count,
+    int64_t dim) {
+  const hn::ScalableTag<float> d;
+  const hn::Rebind<int32_t, decltype(d)> di;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  auto largest = hn::Zero(di);
+  int32_t last = 0;
+  for (int64_t row = 0; row < count; ++row) {
+    const float* values = rows.first + row * rows.stride;
+    int64_t column = 0;
+    for (; column + lanes <= dim; column += lanes) {
+      const auto value = hn::Abs(hn::LoadU(d, values + column));
+      largest = hn::Max(largest, hn::BitCast(di, value));
+    }
+    ForLastColumns(dim, column, LargestOfLast{values, last});
+  }
+  last = HWY_MAX(last, hn::GetLane(hn::MaxOfLanes(di, largest)));
+  return hn::GetLane(hn::BitCast(d, hn::Set(di, last)));
+}
+
 struct Copy {
   const float* from;
   float* to;
@@ -754,6 +790,7 @@ void AssignRow(const StoredRows& table, int64_t row, const float* values) {
 void AddUpdateKernels(KernelTable& table) {
   table.sum_rows = SumRows;
   table.assign_row = AssignRow;
+  table.largest_magnitude = LargestMagnitude;
   FillUpdates<
       SgdRow,
       AdagradRow,

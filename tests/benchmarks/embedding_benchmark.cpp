@@ -49,6 +49,7 @@ struct Options {
   std::string ids = "";
   int64_t batches = 32;
   bool kernel = false;
+  bool refuse = false;
   bool limits = true;
   int threads = 0;
   int warmup = 3;
@@ -233,11 +234,14 @@ class LayerBench : public Bench {
   LayerBench(
       const Workload& workload,
       const std::string& operation,
-      const at::Tensor& ids)
+      const at::Tensor& ids,
+      NonFiniteGradients non_finite_gradients)
       : Bench(workload, operation, ids) {
     measure_start([&] {
       layer_ = TPUEmbedding(TPUEmbeddingOptions{
-          .features = configs_, .optimizer = optimizer_of(operation)});
+          .features = configs_,
+          .optimizer = optimizer_of(operation),
+          .non_finite_gradients = non_finite_gradients});
     });
   }
 
@@ -261,12 +265,14 @@ class KernelBench : public Bench {
   KernelBench(
       const Workload& workload,
       const std::string& operation,
-      const at::Tensor& ids)
+      const at::Tensor& ids,
+      NonFiniteGradients non_finite_gradients)
       : Bench(workload, operation, ids) {
     measure_start([&] {
       state_ = std::make_shared<EmbeddingState>(
           make_state(configs_, optimizer_of(operation), 0, WithSlots::kYes));
     });
+    state_->non_finite_gradients = non_finite_gradients;
     engine_ = std::make_unique<TableEngine>(state_);
     for (const Features& features : batches_) {
       bags_.push_back(
@@ -314,14 +320,18 @@ std::unique_ptr<Bench> make_bench(
     const Workload& workload,
     const std::string& operation,
     const at::Tensor& ids,
-    bool kernel) {
+    const Options& options) {
   if (operation == "initialize") {
     return std::make_unique<InitializeBench>(workload, ids);
   }
-  if (kernel) {
-    return std::make_unique<KernelBench>(workload, operation, ids);
+  const NonFiniteGradients non_finite_gradients =
+      options.refuse ? NonFiniteGradients::kRefuse : NonFiniteGradients::kApply;
+  if (options.kernel) {
+    return std::make_unique<KernelBench>(
+        workload, operation, ids, non_finite_gradients);
   }
-  return std::make_unique<LayerBench>(workload, operation, ids);
+  return std::make_unique<LayerBench>(
+      workload, operation, ids, non_finite_gradients);
 }
 
 template <class Run>
@@ -377,7 +387,7 @@ void run(const Options& options) {
     const Json limits =
         options.limits ? limits_of(workload, ids, options) : Json::object();
     for (const std::string& operation : options.operations) {
-      const auto bench = make_bench(workload, operation, ids, options.kernel);
+      const auto bench = make_bench(workload, operation, ids, options);
       const auto times = sorted_milliseconds([&] { bench->run(); }, options);
       const double ms = times[times.size() / 2];
       Json line = {
@@ -390,6 +400,7 @@ void run(const Options& options) {
           {"isa", active_kernels().isa},
           {"batches", ids.size(0)},
           {"through", options.kernel ? "kernel" : "layer"},
+          {"refuses_non_finite", options.refuse},
           {"bytes", bench->bytes()},
           {"gb_per_s", bench->bytes() / ms / 1e6},
           {"start_ms", bench->start_ms()},
@@ -412,6 +423,8 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember(options.operations));
   app.add_flag(
       "--kernel", options.kernel, "lookup and update without the layer");
+  app.add_flag(
+      "--refuse", options.refuse, "refuse gradients that are not finite");
   app.add_flag(
       "--limits,!--no-limits",
       options.limits,

@@ -27,6 +27,7 @@
 #include <filesystem>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -309,6 +310,49 @@ TEST(ShardedCombinedTest, ANonFiniteGradientOnOneRankSkipsTheStepOnAll) {
     activation_of(stepped.layer, own_ids()).sum().backward();
     stepped.combined->step();
     EXPECT_EQ(stepped.layer->iterations(), 1);
+  }
+}
+
+TEST(ShardedCombinedTest, ANonFiniteGradientOnOneRankIsRefusedOnAll) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const Apply apply : {Apply::kInBackward, Apply::kOnStep}) {
+    for (const TablePlacement& placement : kPlacements) {
+      TPUEmbeddingOptions options = small_options(placed(placement));
+      options.apply = apply;
+      options.non_finite_gradients = NonFiniteGradients::kRefuse;
+      TPUEmbedding layer(options);
+      std::optional<Combined> combined;
+      if (apply == Apply::kOnStep) {
+        combined.emplace(
+            torch::optim::SGD(layer->parameters(), 0.1),
+            std::vector<TPUEmbedding>{layer});
+      }
+      const at::Tensor before = all_rows(layer);
+      const auto train = [&](float factor) {
+        (activation_of(layer, own_ids()) * factor).sum().backward();
+        if (combined) {
+          combined->step();
+          combined->zero_grad();
+        }
+      };
+      const std::string text =
+          "[table 'users', feature 'user'] the gradients of rows must be "
+          "finite, but index 0 of the batch gives NaN";
+      const std::string text_on_step = is_last()
+          ? text
+          : "[TPUEmbedding] the gradients of rows must be finite, but some of "
+            "rank " +
+              std::to_string(ranks() - 1);
+      EXPECT_VALUE_ERROR(
+          train(is_last() ? nan : 1.0F),
+          combined ? text_on_step : reported(text));
+      EXPECT_TRUE(at::equal(all_rows(layer), before));
+      if (combined) {
+        combined->zero_grad();
+      }
+      train(1.0F);
+      EXPECT_EQ(layer->iterations(), 1);
+    }
   }
 }
 

@@ -14,6 +14,7 @@
 #include <limits>
 #include <list>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -59,8 +60,9 @@ class PendingGradientsTest : public testing::Test {
 TEST_F(PendingGradientsTest, AnAccumulatorHasOneSumPerTouchedRow) {
   std::vector<GradientAccumulator> accumulators(1);
   for (int pass = 1; pass <= 50; ++pass) {
+    std::string non_finite;
     accumulators = engine_->accumulate(
-        accumulators, {lookup(int64s({7, 900, 7, 3}), 1.0F)});
+        accumulators, {lookup(int64s({7, 900, 7, 3}), 1.0F)}, non_finite);
     EXPECT_EQ(accumulators[0].passes(), pass);
     EXPECT_EQ(accumulators[0].sums().size(), 3 * kDim);
   }

@@ -230,13 +230,14 @@ std::vector<Case> cases() {
            },
            {0.0, momentum > 0 ? 0.0 : kNone, centered ? 0.0 : kNone},
            by_element([=](double& w, double g, const Elements& s, int) {
-             *s[0] = 0.9 * *s[0] + 0.1 * g * g;
-             double square = *s[0];
              if (centered) {
+               const double mean_square = *s[0] + *s[2] * *s[2];
                *s[2] = 0.9 * *s[2] + 0.1 * g;
-               square -= *s[2] * *s[2];
+               *s[0] = 0.9 * mean_square + 0.1 * g * g - *s[2] * *s[2];
+             } else {
+               *s[0] = 0.9 * *s[0] + 0.1 * g * g;
              }
-             double step = kRate * g / (std::sqrt(square + 1e-2) + 1e-3);
+             double step = kRate * g / (std::sqrt(*s[0] + 1e-2) + 1e-3);
              if (s[1] != nullptr) {
                *s[1] = step = momentum * *s[1] + step;
              }
@@ -535,6 +536,75 @@ TEST(RowRulesTest, SweepGivesOtherRowsAZeroGradient) {
   expect_formulas(/*sweep=*/true);
 }
 
+// Gradients of some kinds, one per column, in step `step`.
+std::vector<float> gradients_of_kinds(int step, std::mt19937& random) {
+  std::normal_distribution<float> normal;
+  return {
+      1.4F,
+      step < 10 ? 1.4F : 0.7F,
+      step / 100 % 2 == 0 ? 1.4F : 0.7F,
+      normal(random),
+      1.0F + 1e-3F * normal(random),
+      -1000.0F,
+      1e-3F,
+      0.0F};
+}
+
+// A difference of squares in float32 gives NaN or wrong steps for gradients that hardly
+// change.
+TEST(RowRulesTest, CenteredRmspropIsExactOver10000Steps) {
+  constexpr double kEpsilon = 1e-7;
+  for (const KernelTable& kernels : available_kernels()) {
+    for (const double rho : {0.5, 0.9, 0.99, 0.999}) {
+      for (const double momentum : {0.0, 0.5}) {
+        SCOPED_TRACE(
+            kernels.isa + " rho " + std::to_string(rho) + " momentum " +
+            std::to_string(momentum));
+        const Case rule{
+            "Rmsprop",
+            [=](int) {
+              return RmspropRule{
+                  1e-3F,
+                  rho,
+                  static_cast<float>(momentum),
+                  static_cast<float>(kEpsilon),
+                  0.0F,
+                  true};
+            },
+            {0.0, momentum > 0 ? 0.0 : kNone, 0.0},
+            [](Row&, const Gradient&, int) {}};
+        std::mt19937 random(3);
+        const auto dim =
+            static_cast<int64_t>(gradients_of_kinds(0, random).size());
+        ComparedTables tables(rule, 1, dim, random);
+        std::vector<double> weights(
+            tables.weights().begin(), tables.weights().end());
+        std::vector<long double> squares(dim);
+        std::vector<long double> means(dim);
+        std::vector<double> momenta(dim);
+        for (int step = 0; step < 10'000; ++step) {
+          const std::vector<float> gradients = gradients_of_kinds(step, random);
+          tables.update(kernels, {0}, {gradients}, /*sweep=*/false, step + 1);
+          for (int64_t i = 0; i < dim; ++i) {
+            const long double g = gradients[i];
+            squares[i] = rho * squares[i] + (1 - rho) * g * g;
+            means[i] = rho * means[i] + (1 - rho) * g;
+            const long double variance = squares[i] - means[i] * means[i];
+            momenta[i] = momentum * momenta[i] +
+                static_cast<double>(1e-3L * g / std::sqrt(variance + kEpsilon));
+            weights[i] -= momenta[i];
+            ASSERT_NEAR(
+                tables.weights()[i],
+                weights[i],
+                2e-4 * (1 + std::abs(weights[i])))
+                << "column " << i << ", step " << step;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(RowRulesTest, AdamaxKeepsANaNVisible) {
   for (const KernelTable& kernels : available_kernels()) {
     const Case rule{
@@ -566,6 +636,43 @@ TEST(RowRulesTest, FtrlChangesNothingAtALearningRateOfZero) {
     const_cast<Reference&>(rule.reference) = ignore;
     tables.update(kernels, {1}, {std::vector<float>(5, 1.0F)}, false, 1);
     EXPECT_EQ(tables.weights(), before) << kernels.isa;
+  }
+}
+
+TEST(LargestMagnitudeTest, EveryElementCountsAndNaNIsTheLargest) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr auto kNan = std::numeric_limits<float>::quiet_NaN();
+  for (const KernelTable& kernels : available_kernels()) {
+    for (const int64_t dim : {1, 3, 4, 7, 8, 16, 33}) {
+      SCOPED_TRACE(kernels.isa + " dim " + std::to_string(dim));
+      const int64_t rows = 3;
+      const int64_t stride = dim + 2;
+      // The values between the rows don't count.
+      std::vector<float> values(rows * stride, kNan);
+      const auto fill = [&] {
+        for (int64_t i = 0; i < rows * dim; ++i) {
+          values[i / dim * stride + i % dim] = i % 2 == 0 ? 0.5F : -0.25F;
+        }
+      };
+      const auto largest = [&] {
+        return kernels.largest_magnitude({values.data(), stride}, rows, dim);
+      };
+      fill();
+      EXPECT_EQ(largest(), 0.5F);
+      for (int64_t i = 0; i < rows * dim; ++i) {
+        float& value = values[i / dim * stride + i % dim];
+        value = -3e38F;
+        EXPECT_EQ(largest(), 3e38F);
+        value = -kInfinity;
+        EXPECT_EQ(largest(), kInfinity);
+        for (const float nan : {kNan, -kNan}) {
+          value = nan;
+          EXPECT_TRUE(std::isnan(largest()));
+        }
+        fill();
+      }
+      EXPECT_EQ(kernels.largest_magnitude({nullptr, 0}, 0, dim), 0.0F);
+    }
   }
 }
 

@@ -65,6 +65,22 @@ TEST(DiceTest, EvalModeDoesNotChangeTheStatistics) {
   EXPECT_TRUE(at::equal(buffer_of(layer, "running_mean"), mean));
 }
 
+// The running mean must not stop some rounding errors before the mean, because the running
+// deviation becomes 0. x is then exactly at the rectified point.
+TEST(DiceTest, AConstantColumnIsAtTheRectifiedPoint) {
+  for (const double momentum : {0.01, 0.1, 1.0}) {
+    SCOPED_TRACE(momentum);
+    Dice layer(DiceOptions{.momentum = momentum});
+    const at::Tensor x = at::full({4, 2}, 12345.678);
+    for (int step = 0; step < 5'000; ++step) {
+      layer->forward(x);
+    }
+    test::expect_close(buffer_of(layer, "running_mean"), x[0], 0.0, 0.0);
+    layer->eval();
+    test::expect_close(layer->forward(x), 0.5 * x);
+  }
+}
+
 TEST(DiceTest, CopiesAreEqual) {
   Dice layer(DiceOptions{.momentum = 0.5});
   const at::Tensor x = at::randn({4, 3});

@@ -7,7 +7,11 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/pow.h>
+#include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -68,6 +72,33 @@ TEST(FactorizationMachineTest, GradientsMatchFiniteDifferences) {
   test::expect_gradients(
       [&] { return layer->forward(features); },
       {a, b, layer->named_parameters()["bias"]});
+}
+
+// A difference of squares would be 0 in float32.
+TEST(FactorizationMachineTest, LargeAndSmallValuesGiveTheirProducts) {
+  FactorizationMachine layer(
+      FactorizationMachineOptions{.use_first_order = false, .use_bias = false});
+  at::Tensor rows =
+      at::tensor({1e4F, 1e-4F, -3e-4F}).view({1, 3, 1}).requires_grad_();
+  const at::Tensor score = layer->forward(rows);
+  test::expect_close(score, at::tensor({-2.0F}).view({1, 1}), 1e-6, 1e-6);
+  score.sum().backward();
+  test::expect_close(
+      rows.grad().flatten(), at::tensor({-2e-4F, 1e4F, 1e4F}), 1e-6, 0.0);
+  // One feature has no pair.
+  test::expect_close(layer->forward(rows.narrow(1, 0, 1)), at::zeros({1, 1}));
+}
+
+TEST(FactorizationMachineTest, AcceptsSmallAndLargeValuesOfAnyOrder) {
+  FactorizationMachine layer(
+      FactorizationMachineOptions{.use_first_order = false, .use_bias = false});
+  const at::Tensor rows = at::randn({50, 6, 3}) *
+      at::pow(10.0, at::randint(-5, 6, {50, 6, 1}, at::kFloat));
+  const at::Tensor exact = rows.to(at::kDouble);
+  // The error is relative to the sum of the sizes of all products.
+  const at::Tensor error = (layer->forward(rows) - sum_of_pairs(exact)).abs() /
+      sum_of_pairs(exact.abs());
+  EXPECT_LT(error.max().item<double>(), 1e-6);
 }
 
 TEST(FactorizationMachineTest, CopiesAreEqual) {

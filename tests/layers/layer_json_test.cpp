@@ -151,7 +151,8 @@ TPUEmbeddingOptions embedding_options() {
       .strategy = Strategy::host({.sparse_gradients = true}),
       .apply = Apply::kOnStep,
       .seed = std::numeric_limits<uint64_t>::max(),
-      .missing_slots = MissingSlots::kKeep};
+      .missing_slots = MissingSlots::kKeep,
+      .non_finite_gradients = NonFiniteGradients::kRefuse};
 }
 
 Features features_of_batch() {
@@ -199,6 +200,8 @@ TEST(LayerJsonTest, AnEmbeddingHasEqualOptionsAndSharedTables) {
   EXPECT_EQ(rebuilt->options().apply, Apply::kOnStep);
   EXPECT_EQ(rebuilt->options().seed, std::numeric_limits<uint64_t>::max());
   EXPECT_EQ(rebuilt->options().missing_slots, MissingSlots::kKeep);
+  EXPECT_EQ(
+      rebuilt->options().non_finite_gradients, NonFiniteGradients::kRefuse);
   test::expect_same_tables(rebuilt, test::tables_of(layer));
   EXPECT_EQ(to_json(rebuilt), to_json(layer));
   const auto by_config = from_config<TPUEmbedding>(layer->get_config());
@@ -211,11 +214,13 @@ TEST(LayerJsonTest, AMissingKeyMeansTheDefault) {
   json["config"].erase("strategy");
   json["config"].erase("apply");
   json["config"].erase("missing_slots");
+  json["config"].erase("non_finite_gradients");
   const auto layer = from_json<TPUEmbedding>(json);
   EXPECT_EQ(layer->options().seed, 0U);
   EXPECT_EQ(layer->options().strategy, Strategy::engine());
   EXPECT_EQ(layer->options().apply, Apply::kInBackward);
   EXPECT_EQ(layer->options().missing_slots, MissingSlots::kError);
+  EXPECT_EQ(layer->options().non_finite_gradients, NonFiniteGradients::kApply);
   json["config"]["missing_slots"] = "lose";
   EXPECT_VALUE_ERROR(
       from_json<TPUEmbedding>(json), "expected error or keep, but got 'lose'");

@@ -16,6 +16,7 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <memory>
 #include <random>
 #include <sstream>
@@ -176,6 +177,47 @@ TEST_P(LayerOptimizerTest, CheckpointsCrossFromEngineToHostAndBack) {
       second_engine->iterations(),
       6 / optim::gradient_accumulation_steps_of(GetParam().spec));
   EXPECT_EQ(uninterrupted->iterations(), second_engine->iterations());
+}
+
+// The expected weights are those in doubles. The variance of equal gradients is a small
+// difference of two large squares.
+TEST(CenteredRmspropTest, GradientsThatHardlyChangeGiveTheRightRows) {
+  for (const Strategy& strategy :
+       {Strategy::engine(), kSparseHost, Strategy::host(), Strategy::dense()}) {
+    for (const double rho : {0.5, 0.9}) {
+      SCOPED_TRACE(strategy.name() + " rho " + std::to_string(rho));
+      const auto table = make_table(
+          {.name = "t",
+           .vocabulary_size = 2,
+           .dim = 1,
+           .initializer = initializers::Zeros{}});
+      TPUEmbedding layer(TPUEmbeddingOptions{
+          .features = FeatureConfig{.table = table},
+          .optimizer = optim::RMSprop{.rho = rho, .centered = true},
+          .strategy = strategy});
+      const auto optimizer =
+          strategy.is_engine() ? nullptr : make_optimizer(layer);
+      double square = 0.0;
+      double mean = 0.0;
+      double expected = 0.0;
+      for (int step = 0; step < 200; ++step) {
+        const double g = step < 10 ? 1.4F : 0.7F;
+        layer->forward(test::int64s({1})).leaf().mul(g).sum().backward();
+        if (optimizer != nullptr) {
+          optimizer->step();
+          optimizer->zero_grad();
+        }
+        square = rho * square + (1 - rho) * g * g;
+        mean = rho * mean + (1 - rho) * g;
+        expected -= 1e-3 * g / std::sqrt(square - mean * mean + 1e-7);
+      }
+      test::expect_close(
+          test::tables_of(layer)[0],
+          test::floats({2, 1}, {0.0F, static_cast<float>(expected)}),
+          1e-4,
+          1e-4);
+    }
+  }
 }
 
 TEST(LayerOptimizerApiTest, ATableIsAParamGroupWithItsLearningRate) {

@@ -7,6 +7,7 @@
 #include <torch/serialize.h>
 
 #include "tests/optim/all_specs.h"
+#include "tests/serialization/changed_archive.h"
 #include "tests/test_util.h"
 
 #include <ATen/core/grad_mode.h>
@@ -14,8 +15,10 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
+#include <ATen/ops/randn.h>
 #include <ATen/ops/sparse_coo_tensor.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -114,6 +117,69 @@ TEST_P(MakeOptimizerTest, ContinuesBitForBitAfterLoading) {
   torch::load(*other, stream);
   run(resumed, *other, 3, 6);
   EXPECT_TRUE(at::equal(resumed, uninterrupted));
+}
+
+// In stock operators. CenteredRmspropIsExactOver10000Steps has the kernels.
+TEST(SpecOptimizerTest, CenteredRmspropIsExactOver10000Steps) {
+  for (const double rho : {0.5, 0.9}) {
+    SCOPED_TRACE(rho);
+    const at::Tensor noise = at::randn({10'000});
+    at::Tensor weight = parameter(at::zeros({1, 5}));
+    const auto optimizer =
+        make_optimizer(RMSprop{.rho = rho, .centered = true}, {weight});
+    at::Tensor expected = at::zeros({1, 5}, at::kDouble);
+    at::Tensor squares = at::zeros_like(expected);
+    at::Tensor means = at::zeros_like(expected);
+    for (int64_t step = 0; step < 10'000; ++step) {
+      const float random = noise[step].item<float>();
+      const at::Tensor gradient = at::tensor(
+          {1.4F, step < 10 ? 1.4F : 0.7F, random, 1.0F + 1e-3F * random, 1e3F},
+          at::kFloat);
+      weight.mutable_grad() = gradient.unsqueeze(0);
+      optimizer->step();
+      const at::Tensor g = gradient.to(at::kDouble).unsqueeze(0);
+      squares.mul_(rho).add_(g * g, 1 - rho);
+      means.mul_(rho).add_(g, 1 - rho);
+      expected.sub_(1e-3 * g / (squares - means * means + 1e-7).sqrt());
+      if (step % 50 == 0 || step == 9'999) {
+        test::expect_close(
+            weight.detach().to(at::kDouble), expected, 2e-4, 2e-4);
+      }
+    }
+  }
+}
+
+TEST(SpecOptimizerTest, MeanSquaresOfOldArchivesBecomeVariances) {
+  const RMSprop spec{.momentum = 0.5, .centered = true};
+  at::Tensor weight = parameter(at::rand({4, 3}));
+  const auto optimizer = make_optimizer(spec, {weight});
+  for (const at::Tensor& gradient : random_gradients(5)) {
+    weight.mutable_grad() = gradient;
+    optimizer->step();
+  }
+  std::ostringstream stream;
+  torch::save(*optimizer, stream);
+  at::Tensor means;
+  test::changed_archive(stream.str(), [&](std::string& key, at::Tensor& value) {
+    means = key == "slot_means" ? value : means;
+    return true;
+  });
+  std::istringstream old(test::changed_archive(
+      stream.str(), [&](std::string& key, at::Tensor& value) {
+        if (key == "slot_variances") {
+          key = "slot_mean_squares";
+          value = value + means.square();
+        }
+        return true;
+      }));
+  at::Tensor loaded = parameter(weight.detach());
+  const auto other = make_optimizer(spec, {loaded});
+  torch::load(*other, old);
+  weight.mutable_grad() = at::ones({4, 3});
+  loaded.mutable_grad() = at::ones({4, 3});
+  optimizer->step();
+  other->step();
+  test::expect_close(loaded, weight, 1e-6, 1e-6);
 }
 
 TEST(SpecOptimizerTest, DenseWeightsOfAnyRankTrain) {

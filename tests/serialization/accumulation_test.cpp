@@ -11,9 +11,9 @@
 #include <torch/optim/sgd.h>
 
 #include "serialization/manifest.h"
-#include "src/common/checked_archive.h"
 #include "tests/layers/layer_test_util.h"
 #include "tests/optim/all_specs.h"
+#include "tests/serialization/changed_archive.h"
 #include "tests/serialization/recording_disk.h"
 
 #include <ATen/ops/equal.h>
@@ -37,8 +37,6 @@ namespace accumulation_test {
 
 using test::int64s;
 using test::MemoryFolder;
-using torch::serialize::InputArchive;
-using torch::serialize::OutputArchive;
 
 constexpr int64_t kMovies = 30;
 
@@ -311,48 +309,6 @@ TEST(AccumulationTest, RefusesAnotherNumberOfSteps) {
   }
 }
 
-// Copies an archive without its checksums. `change` may replace a tensor, and
-// leaves an entry out by returning false.
-void copy_archive(
-    InputArchive& from,
-    OutputArchive& to,
-    const std::function<bool(const std::string& key, at::Tensor& value)>&
-        change) {
-  for (const std::string& key : from.keys()) {
-    if (key == kChecksumsKey) {
-      continue;
-    }
-    InputArchive child;
-    at::Tensor tensor;
-    c10::IValue value;
-    if (from.try_read(key, tensor, /*is_buffer=*/true)) {
-      if (change(key, tensor)) {
-        to.write(key, tensor, /*is_buffer=*/true);
-      }
-    } else if (from.try_read(key, child)) {
-      OutputArchive entry(to.compilation_unit());
-      copy_archive(child, entry, change);
-      to.write(key, entry);
-    } else if (from.try_read(key, value) && change(key, tensor)) {
-      to.write(key, value);
-    }
-  }
-}
-
-std::string changed(
-    const std::string& bytes,
-    const std::function<bool(const std::string& key, at::Tensor& value)>&
-        change) {
-  std::istringstream stream(bytes);
-  InputArchive from;
-  from.load_from(stream);
-  OutputArchive to;
-  copy_archive(from, to, change);
-  std::ostringstream result;
-  to.save_to(result);
-  return result.str();
-}
-
 TEST(AccumulationTest, RefusesDamagedGradients) {
   Trainee run({.optimizer = with_steps(optim::SGD{}, 3)});
   run.train(0, 5);  // at least two rows of each table have gradients
@@ -362,7 +318,7 @@ TEST(AccumulationTest, RefusesDamagedGradients) {
       [&](const std::string& key,
           const std::function<void(at::Tensor&)>& damage,
           const char* text) {
-        const std::string bytes = changed(
+        const std::string bytes = test::changed_archive(
             run.bytes(), [&](const std::string& name, at::Tensor& value) {
               if (name == key) {
                 damage(value);
@@ -569,7 +525,8 @@ TEST(AccumulationTest, PassesThatOldFilesLackCountAsZeros) {
   test::write_file(path, to_text(manifest));
   EXPECT_EQ(test::read_file(path).find("accumulated"), std::string::npos);
   EXPECT_EQ(test::read_file(path).find("seed"), std::string::npos);
-  const std::string bytes = changed(run.bytes(), is_key_of_old_files);
+  const std::string bytes =
+      test::changed_archive(run.bytes(), is_key_of_old_files);
 
   for (const bool is_archive : {true, false}) {
     Warnings warnings;
@@ -726,7 +683,8 @@ TEST(SavedSeedTest, ALayerMayKeepItsOwnSeed) {
   Manifest manifest = manifest_from_text(test::read_file(path), "[test]");
   manifest.seed = {};
   test::write_file(path, to_text(manifest));
-  const std::string bytes = changed(run.bytes(), is_key_of_old_files);
+  const std::string bytes =
+      test::changed_archive(run.bytes(), is_key_of_old_files);
   const std::vector<std::function<void(TPUEmbedding&)>> loads{
       [&](TPUEmbedding& layer) { layer->load_checkpoint(folder / "old"); },
       [&](TPUEmbedding& layer) { load_bytes(layer, bytes); },

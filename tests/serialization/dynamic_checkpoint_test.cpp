@@ -5,14 +5,17 @@
 #include <tessera/layers/training/checkpoint.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/adam.h>
+#include <tessera/optim/optimizers/rmsprop.h>
 #include <tessera/optim/optimizers/sgd.h>
 #include <tessera/serialization/checkpoint.h>
 #include <tessera/serialization/saved_features.h>
 #include <torch/serialize.h>
 
 #include "layers/table_module.h"
+#include "serialization/manifest.h"
 #include "src/tables/dynamic_rows.h"
 #include "tests/layers/layer_test_util.h"
+#include "tests/serialization/changed_archive.h"
 #include "tests/serialization/recording_disk.h"
 #include "tests/test_util.h"
 
@@ -28,6 +31,7 @@
 #include <filesystem>
 #include <functional>
 #include <random>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -748,6 +752,68 @@ TEST_P(DynamicConversionTest, UpdatesAreCountedAfterAnAccumulation) {
       load(known),
       "table 'items': it was saved with keys in the middle of an accumulation "
       "over 2 passes, and only a table of the same kind can take");
+}
+
+// A table with keys and one with a vocabulary, from files of older versions.
+TEST(OldSlotsTest, MeanSquaresBecomeVariances) {
+  const LayerSetup setup{
+      .optimizer = optim::RMSprop{.momentum = 0.5, .centered = true}};
+  TPUEmbedding layer = make_layer(setup);
+  Batches batches(30, 10);
+  for (int step = 0; step < 5; ++step) {
+    train(layer, batches.next());
+  }
+  std::vector<at::Tensor> variances;
+  std::vector<at::Tensor> means;
+  for (size_t table = 0; table < 2; ++table) {
+    variances.push_back(test::slot_of(layer, table, "variances"));
+    means.push_back(test::slot_of(layer, table, "means"));
+    ASSERT_TRUE((variances[table] > 0).any().item<bool>());
+  }
+
+  std::istringstream archive(test::changed_archive(
+      saved(layer), [&](std::string& key, at::Tensor& value) {
+        if (key == "slot_variances") {
+          key = "slot_mean_squares";
+          const size_t table = at::equal(value, variances[0]) ? 0 : 1;
+          value = value + means[table].square();
+        }
+        return true;
+      }));
+  TPUEmbedding loaded = make_layer(setup, /*seed=*/9);
+  torch::load(loaded, archive);
+  for (size_t table = 0; table < 2; ++table) {
+    SCOPED_TRACE(table);
+    test::expect_close(
+        test::slot_of(loaded, table, "variances"),
+        variances[table],
+        1e-5,
+        1e-5);
+    EXPECT_TRUE(at::equal(test::slot_of(loaded, table, "means"), means[table]));
+  }
+
+  // The numbers of the variances stand for mean squares.
+  const MemoryFolder folder;
+  layer->save_checkpoint(folder / "run");
+  const std::string path = folder / "run/checkpoint_000001/manifest.json";
+  Manifest manifest = manifest_from_text(test::read_file(path), "[test]");
+  for (ManifestTable& table : manifest.tables) {
+    for (ManifestTensor& tensor : table.tensors) {
+      if (tensor.name == "slot_variances") {
+        tensor.name = "slot_mean_squares";
+      }
+    }
+  }
+  test::write_file(path, to_text(manifest));
+  TPUEmbedding other = make_layer(setup, /*seed=*/9);
+  other->load_checkpoint(folder / "run");
+  for (size_t table = 0; table < 2; ++table) {
+    SCOPED_TRACE(table);
+    const at::Tensor actual = test::slot_of(other, table, "variances");
+    test::expect_close(
+        actual, (variances[table] - means[table].square()).clamp_min(0));
+    EXPECT_TRUE((actual > 0).any().item<bool>());
+  }
 }
 
 }  // namespace dynamic_checkpoint_test

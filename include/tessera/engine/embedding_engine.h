@@ -3,6 +3,7 @@
 
 #include <tessera/common/json.h>
 #include <tessera/engine/checkpoint_options.h>
+#include <tessera/engine/strategy.h>
 #include <tessera/features/feature.h>
 #include <tessera/features/feature_config.h>
 #include <tessera/features/nest.h>
@@ -65,6 +66,8 @@ struct EmbeddingEngineOptions {
   uint64_t seed = 0;
   /// Decides whether a load takes tables that were saved without slots.
   MissingSlots missing_slots = MissingSlots::kError;
+  /// Whether apply_gradients() checks that gradients are finite.
+  NonFiniteGradients non_finite_gradients = NonFiniteGradients::kApply;
 
   bool operator==(const EmbeddingEngineOptions&) const = default;
 };

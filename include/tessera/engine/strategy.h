@@ -127,4 +127,15 @@ enum class Apply {
   kOnStep
 };
 
+/// What an update does if the gradient of a row is NaN or infinite.
+enum class NonFiniteGradients {
+  /// Applies it. Gradients are not checked. A NaN stays in the row for good.
+  kApply,
+  /// Raises an error that names the table and the feature, before any table is changed.
+  /// The error comes from backward(), or under Apply::kOnStep from the step() of the
+  /// Combined, unless its NonFinite::kSkip skips the step. On Strategy::host() and dense(),
+  /// backward() raises it too; call zero_grad() then.
+  kRefuse
+};
+
 }  // namespace tessera

@@ -36,9 +36,10 @@ static_assert(std::is_aggregate_v<FactorizationMachineOptions>);
 ///   score = bias + sum_i w_i + sum_{i < j} dot(v_i, v_j)
 ///
 /// A row of a table holds the weight w and, after it, the vector v, so that one lookup
-/// gives both. The sum over pairs takes one pass over the features:
+/// gives both. The sum over pairs takes one pass over the features, with the sum of the
+/// vectors before each feature:
 ///
-///   sum_{i < j} dot(v_i, v_j) = (|sum_i v_i|² - sum_i |v_i|²) / 2
+///   sum_{i < j} dot(v_i, v_j) = sum_j dot(v_0 + ... + v_{j-1}, v_j)
 ///
 ///   torch::nn::Sequential model(
 ///       embedding,  // its tables have the dim 1 + 16
@@ -57,6 +58,8 @@ static_assert(std::is_aggregate_v<FactorizationMachineOptions>);
 ///          sizes or dims, and for rows without a vector; c10::TypeError for different
 ///          dtypes or integers.
 /// Source:  Rendle 2010, with degree 2.
+/// Differs: the paper's (|sum_i v_i|² - sum_i |v_i|²) / 2 is a difference of squares, which
+///          in float32 is 0 for the values 1e4 and 1e-4.
 class FactorizationMachineImpl
     : public LayerImpl<FactorizationMachineImpl, FactorizationMachineOptions> {
  public:

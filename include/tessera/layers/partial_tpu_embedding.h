@@ -27,11 +27,13 @@ struct PartialTPUEmbeddingOptions {
   /// Tables with more rows than this are in the TPUEmbedding, the others are parameters.
   /// 0: all tables are in the TPUEmbedding. Unset: all tables are parameters.
   std::optional<int64_t> size_threshold = 10'000;
-  /// This option and the next three are passed to the TPUEmbedding.
+  /// This option and the next four are passed to the TPUEmbedding.
   Strategy strategy = Strategy::engine();
   Apply apply = Apply::kInBackward;
   uint64_t seed = 0;
   MissingSlots missing_slots = MissingSlots::kError;
+  /// It also holds for the tables that are parameters.
+  NonFiniteGradients non_finite_gradients = NonFiniteGradients::kApply;
 
   bool operator==(const PartialTPUEmbeddingOptions&) const = default;
 
@@ -44,6 +46,7 @@ struct PartialTPUEmbeddingOptions {
     visit("apply", self.apply);
     visit("seed", self.seed);
     visit("missing_slots", self.missing_slots);
+    visit("non_finite_gradients", self.non_finite_gradients);
   }
 };
 static_assert(std::is_aggregate_v<PartialTPUEmbeddingOptions>);

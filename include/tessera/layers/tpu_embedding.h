@@ -81,6 +81,9 @@ struct TPUEmbeddingOptions {
   /// torch::load of a whole model, too. With kKeep, the engine can continue from what
   /// Strategy::host() has saved. Slots that were saved are loaded in any case.
   MissingSlots missing_slots = MissingSlots::kError;
+  /// Whether updates check that gradients are finite. fit() checks them by default,
+  /// whatever this option is.
+  NonFiniteGradients non_finite_gradients = NonFiniteGradients::kApply;
 
   bool operator==(const TPUEmbeddingOptions&) const = default;
 
@@ -92,6 +95,7 @@ struct TPUEmbeddingOptions {
     visit("apply", self.apply);
     visit("seed", self.seed);
     visit("missing_slots", self.missing_slots);
+    visit("non_finite_gradients", self.non_finite_gradients);
   }
 };
 static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);

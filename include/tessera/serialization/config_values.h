@@ -47,6 +47,13 @@ struct JsonValue<Apply> {
   static Apply read(const Json& json, const std::string& where);
 };
 
+/// "apply" or "refuse".
+template <>
+struct JsonValue<NonFiniteGradients> {
+  static Json write(NonFiniteGradients value);
+  static NonFiniteGradients read(const Json& json, const std::string& where);
+};
+
 /// "error" or "keep".
 template <>
 struct JsonValue<MissingSlots> {

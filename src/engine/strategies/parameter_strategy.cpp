@@ -4,11 +4,17 @@
 #include <tessera/common/profile_scope.h>
 #include <tessera/common/shorten.h>
 
+#include "src/common/check.h"
+#include "src/engine/finite_gradients.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
-
-#include "src/common/check.h"
+#include <cmath>
 
 namespace tessera {
 
@@ -23,6 +29,51 @@ at::Tensor lookup_rows(const IdBags& bags) {
       rows.mutable_data_ptr<int64_t>(),
       [](uint32_t id) { return id != kZeroRow; });
   return rows;
+}
+
+// Whether each bag has an id that is not kZeroRow, [bags] bool.
+at::Tensor bags_with_rows(const IdBags& bags) {
+  at::Tensor has_rows = at::zeros({bags.bags}, at::kBool);
+  bool* out = has_rows.mutable_data_ptr<bool>();
+  for (int64_t bag = 0; bag < bags.bags; ++bag) {
+    for (int64_t i = bags.begin(bag); i < bags.end(bag) && !out[bag]; ++i) {
+      out[bag] = bags.ids[i] != kZeroRow;
+    }
+  }
+  return has_rows;
+}
+
+// Raises an error if the gradient of a bag with rows is not finite.
+void refuse_non_finite(
+    const EmbeddingState& state,
+    size_t feature,
+    const at::Tensor& has_rows,
+    const at::Tensor& gradient) {
+  const at::NoGradGuard no_grad;
+  // If a number is not finite, their sum isn't either. A sum may also overflow.
+  if (std::isfinite(gradient.sum().item<double>())) {
+    return;
+  }
+  const at::Tensor rows = gradient.reshape({has_rows.size(0), -1});
+  const at::Tensor refused = at::isfinite(rows)
+                                 .all(/*dim=*/1)
+                                 .logical_not()
+                                 .logical_and(has_rows)
+                                 .nonzero();
+  if (refused.size(0) == 0) {
+    return;
+  }
+  const auto bag = refused[0].item<int64_t>();
+  const at::Tensor values = rows[bag];
+  TESSERA_CHECK_VALUE(
+      false,
+      "{}",
+      non_finite_message(
+          state,
+          feature,
+          bag,
+          values.masked_select(at::isfinite(values).logical_not())[0]
+              .item<float>()));
 }
 
 }  // namespace
@@ -89,6 +140,18 @@ std::vector<at::Tensor> ParameterStrategy::forward(Batch batch) {
     const LookupTable rows{table.parameters, buckets_of(*table.config)};
     activations.push_back(
         lookup(rows, bags, batch.weights[i]).view(bags.activation_shape()));
+    if (refuses_non_finite(*state_) && table.parameters.requires_grad() &&
+        activations.back().requires_grad()) {
+      activations.back().register_hook(
+          [state = state_,
+           feature = i,
+           are_enabled = are_updates_enabled_,
+           has_rows = bags_with_rows(bags)](const at::Tensor& gradient) {
+            if (gradient.defined() && *are_enabled) {
+              refuse_non_finite(*state, feature, has_rows, gradient);
+            }
+          });
+    }
     const auto marked = gradient_rows_[state_->features[i].table];
     if (marked != nullptr && table.parameters.requires_grad() &&
         activations.back().requires_grad()) {

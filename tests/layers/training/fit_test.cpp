@@ -9,6 +9,8 @@
 #include "tests/layers/training/training_fixture.h"
 #include "tests/test_util.h"
 
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -211,6 +213,44 @@ TEST(FitTest, ALossThatIsNotFiniteChangesNothing) {
       ", so its update was skipped. Lower the learning rate");
 }
 
+// A step function of a user, which does not look at the loss.
+TEST(FitTest, RefusesGradientsOfRowsThatAreNotFinite) {
+  auto batches = click_batches(3, 1);
+  batches[1].click.fill_(std::numeric_limits<float>::quiet_NaN());
+  const auto run_with = [&](ClickRun& run, FitOptions options) {
+    fit(
+        batches,
+        [&](const ClickBatch& batch) {
+          run.optimizer.zero_grad();
+          StepResult result = run.loss_of()(batch);
+          result.loss.backward();
+          run.optimizer.step();
+          result.loss = at::zeros({});  // fit() refuses NaN
+          return result;
+        },
+        std::move(options));
+  };
+  ClickRun run;
+  EXPECT_VALUE_ERROR(
+      run_with(run, {}),
+      "[table 'users', feature 'user'] the gradients of rows must be finite, "
+      "but index 0 of the batch gives NaN. No table was changed.");
+  EXPECT_EQ(run.model->embeddings[0]->iterations(), 1);
+  for (const auto& parameter : run.model->parameters()) {
+    EXPECT_TRUE(at::isfinite(parameter).all().item<bool>());
+  }
+  const auto tables_are_finite = [&] {
+    return at::isfinite(run.model->embeddings[0]->embedding_tables()["users"])
+        .all()
+        .item<bool>();
+  };
+  EXPECT_TRUE(tables_are_finite());
+  // Outside of fit(), the option of the layer holds.
+  run_with(run, {.non_finite_gradients = NonFiniteGradients::kApply});
+  EXPECT_FALSE(tables_are_finite());
+  run.loss_of()(batches[0]).loss.backward();
+}
+
 TEST(FitTest, RefusesBadOptionsBeforeTraining) {
   Counter counter;
   const std::vector<double> two{1, 2};
@@ -223,6 +263,10 @@ TEST(FitTest, RefusesBadOptionsBeforeTraining) {
   EXPECT_VALUE_ERROR(
       run({.steps_per_epoch = 3}), "steps_per_epoch is 3, but epoch 0 has 2");
   EXPECT_VALUE_ERROR(run({.callbacks = {nullptr}}), "callback 0 is null");
+  EXPECT_VALUE_ERROR(
+      run({.non_finite_gradients = static_cast<NonFiniteGradients>(2)}),
+      "[fit] non_finite_gradients must be NonFiniteGradients::kApply or "
+      "NonFiniteGradients::kRefuse, but got the number 2");
   EXPECT_VALUE_ERROR(run({.metrics = {nullptr}}), "metric 0 is null");
   EXPECT_VALUE_ERROR(
       run({.metrics = {std::make_shared<AUC>(), std::make_shared<AUC>()}}),

@@ -73,6 +73,10 @@ struct FitOptions {
   std::shared_ptr<Checkpoint> checkpoint = {};
   Signals signals = Signals::kStop;
   MovementWarning movement_warning = MovementWarning::kOn;
+  /// With kRefuse, backward() or step() raises an error in a step that would make rows of
+  /// tables NaN or infinite, in all layers that the step trains on the thread of fit().
+  /// kApply leaves it to the option of each layer.
+  NonFiniteGradients non_finite_gradients = NonFiniteGradients::kRefuse;
   /// The strategy of the model's tables. If no table is sharded but gradients are summed
   /// over ranks, the strategy of these sums. With a sharded strategy, all ranks stop with
   /// the first one that stops.
@@ -123,7 +127,8 @@ static_assert(std::is_aggregate_v<FitOptions>);
 /// Errors:  c10::ValueError for options, before the training starts; for an epoch
 ///          without a batch or with fewer than steps_per_epoch; for a loss that is
 ///          undefined or not one number; and when a step skipped its update because
-///          its loss was not finite, and no callback stops the training.
+///          its loss was not finite, and no callback stops the training; for gradients
+///          of rows that are not finite, naming table and feature.
 History fit(std::shared_ptr<Pass> training, FitOptions options);
 
 template <class Source, class Step>

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/engine/finite_gradients.h"
+
+#include <tessera/common/shorten.h>
+
+#include "src/common/names.h"
+#include "src/common/parallel.h"
+#include "src/kernels/kernels.h"
+#include "src/tables/active_kernels.h"
+
+#include <c10/util/ArrayRef.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <unordered_map>
+
+namespace tessera {
+
+namespace {
+
+thread_local int64_t refusing_scopes = 0;
+
+constexpr const char* kAdvice =
+    "No table was changed. Check the loss and the data, lower the learning rate, or set "
+    "non_finite_gradients = NonFiniteGradients::kApply.";
+
+std::string name_of_value(float value) {
+  return std::isnan(value) ? "NaN" : value > 0 ? "infinity" : "-infinity";
+}
+
+std::vector<size_t> features_of(const EmbeddingState& state, size_t table) {
+  std::vector<size_t> features;
+  for (size_t i = 0; i < state.features.size(); ++i) {
+    if (state.features[i].table == table) {
+      features.push_back(i);
+    }
+  }
+  return features;
+}
+
+// Some rows of the gradients of a term.
+struct GradientPart {
+  size_t term = 0;
+  kernels::FeatureRows<const float> rows = {};
+  int64_t count = 0;
+  int64_t dim = 0;
+};
+
+void add_gradient_parts(
+    const TableUpdate::Term& term,
+    size_t index,
+    std::vector<GradientPart>& parts) {
+  constexpr int64_t kFloatsPerPart = 16384;
+  const IdBags& bags = *term.bags;
+  if (term.stride == 0) {  // all bags share one row
+    parts.push_back(
+        {.term = index,
+         .rows = {.first = term.gradient},
+         .count = bags.bags == 0 ? 0 : 1,
+         .dim = bags.dim});
+    return;
+  }
+  if (term.stride == bags.dim) {
+    const int64_t floats = bags.bags * bags.dim;
+    for (int64_t begin = 0; begin < floats; begin += kFloatsPerPart) {
+      parts.push_back(
+          {.term = index,
+           .rows = {.first = term.gradient + begin},
+           .count = 1,
+           .dim = std::min(kFloatsPerPart, floats - begin)});
+    }
+    return;
+  }
+  const int64_t rows = std::max<int64_t>(1, kFloatsPerPart / bags.dim);
+  for (int64_t begin = 0; begin < bags.bags; begin += rows) {
+    parts.push_back(
+        {.term = index,
+         .rows =
+             {.first = term.gradient + begin * term.stride,
+              .stride = term.stride},
+         .count = std::min(rows, bags.bags - begin),
+         .dim = bags.dim});
+  }
+}
+
+// The largest |gradient| of each term, or NaN.
+std::vector<float> largest_gradients(
+    const std::vector<const TableUpdate::Term*>& terms) {
+  std::vector<GradientPart> parts;
+  parts.reserve(2 * terms.size());
+  for (size_t i = 0; i < terms.size(); ++i) {
+    add_gradient_parts(*terms[i], i, parts);
+  }
+  int64_t bytes = 0;
+  for (const GradientPart& part : parts) {
+    bytes += part.count * part.dim * static_cast<int64_t>(sizeof(float));
+  }
+  const kernels::KernelTable& kernels = active_kernels();
+  std::vector<float> of_parts(parts.size());
+  run_tasks(static_cast<int64_t>(parts.size()), bytes, [&](int64_t i) {
+    of_parts[i] =
+        kernels.largest_magnitude(parts[i].rows, parts[i].count, parts[i].dim);
+  });
+  std::vector<float> largest(terms.size(), 0.0F);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    float& term = largest[parts[i].term];
+    term = std::isnan(of_parts[i]) || of_parts[i] > term ? of_parts[i] : term;
+  }
+  return largest;
+}
+
+double largest_of(const Buffer<float>& values) {
+  return values.empty()
+      ? 1.0
+      : active_kernels().largest_magnitude(
+            {.first = values.data()}, 1, static_cast<int64_t>(values.size()));
+}
+
+// An upper bound of the size of any row's sum of one term.
+double bound_of(const TableUpdate::Term& term, float largest_gradient) {
+  return static_cast<double>(largest_gradient) * std::abs(term.factor) *
+      largest_of(term.bags->scales) * largest_of(term.bags->weights) *
+      static_cast<double>(term.bags->nnz());
+}
+
+// Calls visit(bag, row, factor, gradient) for each id, until it returns false.
+template <class Visit>
+void for_each_id(const TableUpdate::Term& term, Visit visit) {
+  const IdBags& bags = *term.bags;
+  for (int64_t bag = 0; bag < bags.bags; ++bag) {
+    const float scale =
+        term.factor * (bags.scales.empty() ? 1.0F : bags.scales[bag]);
+    for (int64_t i = bags.begin(bag); i < bags.end(bag); ++i) {
+      const float factor =
+          scale * (bags.weights.empty() ? 1.0F : bags.weights[i]);
+      if (!visit(bag, bags.ids[i], factor, term.gradient + bag * term.stride)) {
+        return;
+      }
+    }
+  }
+}
+
+// The message about the first gradient of an id that is not finite, or an empty text.
+std::string find_in_term(
+    const EmbeddingState& state,
+    size_t feature,
+    const TableUpdate::Term& term) {
+  std::string message;
+  for_each_id(
+      term,
+      [&](int64_t bag, uint32_t /*row*/, float factor, const float* gradient) {
+        for (int64_t column = 0; column < term.bags->dim; ++column) {
+          const float value = factor * gradient[column];
+          if (!std::isfinite(value)) {
+            message = non_finite_message(state, feature, bag, value);
+            return false;
+          }
+        }
+        return true;
+      });
+  return message;
+}
+
+// Whether all sums of finite gradients are finite.
+bool are_sums_finite(c10::ArrayRef<TableUpdate::Term> terms) {
+  std::unordered_map<uint32_t, std::vector<float>> sums;
+  bool are_finite = true;
+  for (const TableUpdate::Term& term : terms) {
+    for_each_id(
+        term,
+        [&](int64_t /*bag*/,
+            uint32_t row,
+            float factor,
+            const float* gradient) {
+          std::vector<float>& sum = sums[row];
+          sum.resize(term.bags->dim);
+          for (size_t column = 0; column < sum.size(); ++column) {
+            sum[column] = std::fma(factor, gradient[column], sum[column]);
+            are_finite = are_finite && std::isfinite(sum[column]);
+          }
+          return are_finite;
+        });
+  }
+  return are_finite;
+}
+
+std::string find_in_table(
+    const EmbeddingState& state,
+    const std::vector<size_t>& features,
+    const TableUpdate& update) {
+  for (size_t i = 0; i < update.terms.size(); ++i) {
+    std::string message =
+        find_in_term(state, features[i % features.size()], update.terms[i]);
+    if (!message.empty()) {
+      return message;
+    }
+  }
+  if (are_sums_finite(update.terms)) {
+    return {};
+  }
+  return fmt::format(
+      "[table '{}', features {}] the gradients of rows must be finite, but the sum of a row's gradients overflows float32. {}",
+      shorten(update.table->name),
+      join_names(
+          features,
+          [&](size_t feature) {
+            return fmt::format("'{}'", shorten(state.features[feature].path));
+          }),
+      kAdvice);
+}
+
+}  // namespace
+
+RefuseNonFiniteScope::RefuseNonFiniteScope() {
+  ++refusing_scopes;
+}
+
+RefuseNonFiniteScope::~RefuseNonFiniteScope() {
+  --refusing_scopes;
+}
+
+bool refuses_non_finite(const EmbeddingState& state) {
+  return refusing_scopes > 0 ||
+      state.non_finite_gradients == NonFiniteGradients::kRefuse;
+}
+
+std::string non_finite_message(
+    const EmbeddingState& state,
+    size_t feature,
+    int64_t index,
+    float value) {
+  const FeatureState& from = state.features[feature];
+  return fmt::format(
+      "[table '{}', feature '{}'] the gradients of rows must be finite, but index {} of the batch gives {}. {}",
+      shorten(state.tables[from.table].name),
+      shorten(from.path),
+      index,
+      name_of_value(value),
+      kAdvice);
+}
+
+std::string find_non_finite(
+    const EmbeddingState& state,
+    const std::vector<TableUpdate>& updates) {
+  std::vector<const TableUpdate::Term*> terms;
+  terms.reserve(2 * state.features.size());
+  for (const TableUpdate& update : updates) {
+    for (const TableUpdate::Term& term : update.terms) {
+      if (update.table != nullptr) {
+        terms.push_back(&term);
+      }
+    }
+  }
+  const std::vector<float> largest = largest_gradients(terms);
+  // Rounding can't add so much to a sum that is below this bound.
+  constexpr double kSafe = std::numeric_limits<float>::max() / 16.0;
+  size_t next = 0;
+  for (size_t i = 0; i < updates.size(); ++i) {
+    double bound = 0.0;
+    if (updates[i].table != nullptr) {
+      for (const TableUpdate::Term& term : updates[i].terms) {
+        bound += bound_of(term, largest[next++]);
+      }
+    }
+    if (bound < kSafe) {
+      continue;
+    }
+    std::string message =
+        find_in_table(state, features_of(state, i), updates[i]);
+    if (!message.empty()) {
+      return message;
+    }
+  }
+  return {};
+}
+
+}  // namespace tessera

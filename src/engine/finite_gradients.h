@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/engine/embedding_state.h"
+#include "src/engine/table_update.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+/// While it exists, updates on this thread refuse gradients that are not finite, whatever
+/// the layers' options say.
+class RefuseNonFiniteScope {
+ public:
+  RefuseNonFiniteScope();
+  ~RefuseNonFiniteScope();
+  RefuseNonFiniteScope(const RefuseNonFiniteScope&) = delete;
+  RefuseNonFiniteScope& operator=(const RefuseNonFiniteScope&) = delete;
+};
+
+/// Whether updates of the layer refuse gradients that are not finite.
+bool refuses_non_finite(const EmbeddingState& state);
+
+/// Returns the message about a gradient `value` at `index` of a feature's batch.
+std::string non_finite_message(
+    const EmbeddingState& state,
+    size_t feature,
+    int64_t index,
+    float value);
+
+/// Checks that the sums of gradients of all rows are finite. `updates` has one entry per
+/// table of the layer, whose terms are those of all its features, in order, once or several
+/// times. Returns an empty text, or a message that names the table and the feature.
+///
+/// The first row is updated before the sums of the others are known, so this is a pass of
+/// its own over the gradients. It reads each of them once, in order, and computes their
+/// largest magnitude. Only if that leaves a doubt, it looks at rows.
+std::string find_non_finite(
+    const EmbeddingState& state,
+    const std::vector<TableUpdate>& updates);
+
+}  // namespace tessera
