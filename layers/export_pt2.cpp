@@ -122,11 +122,7 @@ std::vector<exporting::ValueSource> batch_sources(
 
 void add_type(Pt2Value& value, const pt2::TensorMeta& meta) {
   value.dtype = meta.dtype;
-  for (const pt2::Polynomial& size : meta.sizes) {
-    value.shape.push_back(
-        size.is_constant() ? std::make_optional(size.constant())
-                           : std::nullopt);
-  }
+  value.shape = pt2::shape_of(meta);
 }
 
 // Sizes at which the records differ from each other in an unambiguous way.

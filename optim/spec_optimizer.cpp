@@ -77,6 +77,10 @@ void check_gradient(
       where,
       gradient.layout() == at::kSparse ? gradient.sparse_dim() : 0,
       parameter.dim());
+  if (gradient.layout() == at::kStrided) {
+    // Raises an error under a NoTableUpdateGuard, whose gradients can't be read.
+    static_cast<void>(gradient.const_data_ptr());
+  }
 }
 
 }  // namespace

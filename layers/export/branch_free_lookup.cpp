@@ -95,8 +95,9 @@ class Lookup {
       return ragged_sequence(ids, splits, read.sequence_length)
           .view(with_dim(read.output_shape));
     }
-    check_ids(ids, at::Tensor());
-    const Chosen chosen = choose(ids, weights, at::Tensor());
+    const at::Tensor is_used = used_ids(weights, at::Tensor());
+    check_ids(ids, is_used);
+    const Chosen chosen = choose(ids, weights, is_used);
     const SortedIds sorted = partition(chosen.is_read, splits);
     at::Tensor sums = sum_bags(ids, sorted, chosen.weights, rows);
     if (is_divided(config_.combiner)) {
@@ -146,14 +147,15 @@ class Lookup {
       is_inside = position < shape.back();
       bag = bag * shape.back() + position;
     }
-    check_ids(ids, is_inside);
+    const at::Tensor is_used = used_ids(weights, is_inside);
+    check_ids(ids, is_used);
 
     const int64_t bags = c10::multiply_integers(shape);
     const at::Tensor is_safe = at::logical_and(bag >= 0, bag < bags);
     const Chosen chosen = choose(
         ids,
         weights,
-        is_inside.defined() ? at::logical_and(is_inside, is_safe) : is_safe);
+        is_used.defined() ? at::logical_and(is_used, is_safe) : is_safe);
     const SortedIds sorted = sort(chosen.is_read, bag, bags);
     at::Tensor sums = sum_bags(ids, sorted, chosen.weights, bags);
     const bool is_combined = !is_sequence || rank > 2;
@@ -184,20 +186,30 @@ class Lookup {
     at::Tensor weights = {};  // [nnz] float32, undefined without weights
   };
 
+  // False for ids that are ignored whatever they are: those outside of a sequence
+  // (`is_inside`) and those that are dropped because of their weight. Undefined: there are
+  // none.
+  at::Tensor used_ids(const at::Tensor& weights, const at::Tensor& is_inside)
+      const {
+    if (!weights.defined() || !state_.config.validate_weights_and_indices ||
+        !is_divided(config_.combiner)) {
+      return is_inside;
+    }
+    const at::Tensor has_weight = weights.to(at::kFloat) > 0;
+    return is_inside.defined() ? at::logical_and(is_inside, has_weight)
+                               : has_weight;
+  }
+
   Chosen choose(
       const at::Tensor& ids,
       const at::Tensor& weights,
-      const at::Tensor& is_inside) const {
+      const at::Tensor& is_used) const {
     Chosen chosen{.is_kept = ids >= 0};
-    if (is_inside.defined()) {
-      chosen.is_kept = at::logical_and(chosen.is_kept, is_inside);
+    if (is_used.defined()) {
+      chosen.is_kept = at::logical_and(chosen.is_kept, is_used);
     }
     if (weights.defined()) {
       chosen.weights = weights.to(at::kFloat);
-      if (state_.config.validate_weights_and_indices &&
-          is_divided(config_.combiner)) {
-        chosen.is_kept = at::logical_and(chosen.is_kept, chosen.weights > 0);
-      }
     }
     chosen.is_read = at::logical_and(chosen.is_kept, ids < rules_.rows);
     return chosen;
@@ -339,9 +351,9 @@ class Lookup {
     return rows;
   }
 
-  // Refuses ids as the layer does. `is_inside` is false for ids beyond the end of
-  // a sequence, which may have any value. Undefined: there are none.
-  void check_ids(const at::Tensor& ids, const at::Tensor& is_inside) const {
+  // Refuses ids as the layer does. Ids may have any value where `is_used` is false.
+  // Undefined: all ids are used.
+  void check_ids(const at::Tensor& ids, const at::Tensor& is_used) const {
     at::Tensor is_right;
     if (!rules_.drops_negative) {
       is_right = ids >= 0;
@@ -354,8 +366,8 @@ class Lookup {
     if (!is_right.defined()) {
       return;
     }
-    if (is_inside.defined()) {
-      is_right = at::logical_or(is_right, is_inside.logical_not());
+    if (is_used.defined()) {
+      is_right = at::logical_or(is_right, is_used.logical_not());
     }
     check_all(is_right);
   }

@@ -180,6 +180,11 @@ def lookup(self, name: str, parts: List[Tensor], weights: Optional[Tensor], max_
         bag, shape, is_combined = self.place_sparse(name, parts, max_length, output_shape)
     bags = self.product(shape)
 
+    weight = weights
+    if weight is not None:
+        weight = weight.to(float32)
+        if validate and self.is_divided(combiner):
+            bag = bag.masked_fill(~(weight > 0), -1)
     is_negative = (ids < 0) & (bag >= 0)
     is_beyond = (ids >= vocabulary_size) & (bag >= 0)
     if not drops_negative and bool(is_negative.any()):
@@ -187,11 +192,6 @@ def lookup(self, name: str, parts: List[Tensor], weights: Optional[Tensor], max_
     if not zero_out_of_range and bool(is_beyond.any()):
         raise IndexError("[feature '{}'] ids must be in [0, {}), but got {}. Correct the id.".format(name, vocabulary_size, int(ids[is_beyond][0])))
     bag = bag.masked_fill(is_negative, -1)
-    weight = weights
-    if weight is not None:
-        weight = weight.to(float32)
-        if validate and self.is_divided(combiner):
-            bag = bag.masked_fill(~(weight > 0), -1)
     kept = bag >= 0
     if not bool(kept.all()):
         positions = kept.nonzero().flatten()

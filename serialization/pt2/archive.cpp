@@ -17,6 +17,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <array>
+#include <cstdint>
 #include <cstring>
 #include <exception>
 #include <map>
@@ -37,21 +39,37 @@ constexpr const char* kSample = "data/sample_inputs/model.pt";
 // The library's own records.
 constexpr const char* kValues = "extra/tessera.json";
 constexpr const char* kValuesChecksum = "extra/tessera.checksum";
+constexpr int64_t kValuesVersion = 1;
+
+// Short records that every file has.
+struct FixedRecord {
+  const char* name;
+  const char* text;
+};
+constexpr std::array<FixedRecord, 3> kFixedRecords = {{
+    {"archive_format", "pt2"},
+    {"archive_version", "0"},
+    {"byteorder", "little"},
+}};
 
 // A file may not describe more values than this.
 constexpr size_t kMaxValues = 100'000;
 
-Json value_json(const Pt2Value& value) {
-  Json shape = Json::array();
-  for (const std::optional<int64_t>& size : value.shape) {
-    shape.push_back(size ? Json(*size) : Json(nullptr));
+Json shape_json(const std::vector<std::optional<int64_t>>& shape) {
+  Json list = Json::array();
+  for (const std::optional<int64_t>& size : shape) {
+    list.push_back(size ? Json(*size) : Json(nullptr));
   }
+  return list;
+}
+
+Json value_json(const Pt2Value& value) {
   return {
       {"name", value.name},
       {"path", value.path},
       {"part", value.part},
       {"dtype", c10::toString(value.dtype)},
-      {"shape", std::move(shape)}};
+      {"shape", shape_json(value.shape)}};
 }
 
 Json values_json(const std::vector<Pt2Value>& values) {
@@ -111,11 +129,11 @@ void write_records(
   writer.add(kConstants, Json{{"config", Json::object()}}.dump());
   writer.add(kModel, to_json(archive.graph, archive.weights).dump());
   writer.add(kSample, sample_inputs_file(sample));
-  writer.add("archive_format", "pt2");
-  writer.add("archive_version", "0");
-  writer.add("byteorder", "little");
+  for (const FixedRecord& record : kFixedRecords) {
+    writer.add(record.name, record.text);
+  }
   const Json values = {
-      {"version", 1},
+      {"version", kValuesVersion},
       {"inputs", values_json(archive.signature.inputs)},
       {"outputs", values_json(archive.signature.outputs)},
       {"checksums", writer.checksums()}};
@@ -227,6 +245,28 @@ class RecordReader {
     std::terminate();
   }
 
+  /// Checks what a file of another version would have otherwise.
+  void check_versions() {
+    const int64_t version = integer_from_json(values_.at("version"), where_);
+    TESSERA_CHECK_VALUE(
+        version == kValuesVersion,
+        "{} '{}' must have the version {}, but has {}. Read the file with the release of Tessera that wrote it.",
+        where_,
+        kValues,
+        kValuesVersion,
+        version);
+    for (const FixedRecord& record : kFixedRecords) {
+      const std::string_view text = bytes(record.name);
+      TESSERA_CHECK_VALUE(
+          text == record.text,
+          "{} the record '{}' must be '{}', but is '{}'. Export the model again with export_pt2(), on a machine with this byte order.",
+          where_,
+          record.name,
+          record.text,
+          shorten(text));
+    }
+  }
+
  private:
   bool has(const std::string& name) {
     try {
@@ -265,6 +305,7 @@ at::ScalarType dtype_of(const std::string& name, const RecordReader& reader) {
 std::vector<Pt2Value> read_values(
     const Json& list,
     const std::vector<std::string>& names,
+    const Graph& graph,
     const RecordReader& reader) {
   std::vector<Pt2Value> values;
   if (list.size() > kMaxValues || list.size() != names.size()) {
@@ -276,23 +317,36 @@ std::vector<Pt2Value> read_values(
         .path = json.at("path").get<std::string>(),
         .part = json.at("part").get<std::string>(),
         .dtype = dtype_of(json.at("dtype").get<std::string>(), reader)};
-    for (const Json& size : json.at("shape")) {
-      value.shape.push_back(
-          size.is_null() ? std::nullopt
-                         : std::make_optional(size.get<int64_t>()));
-    }
     if (value.name != names[values.size()]) {
       reader.refuse(fmt::format(
           "a value '{}', but got '{}'",
           shorten(names[values.size()]),
           shorten(value.name)));
     }
+    const auto meta = graph.tensors.find(value.name);
+    if (meta == graph.tensors.end() || meta->second.dtype != value.dtype ||
+        shape_json(shape_of(meta->second)) != json.at("shape")) {
+      reader.refuse(fmt::format(
+          "a description of '{}' with the type and the shape that the graph has",
+          shorten(value.name)));
+    }
+    value.shape = shape_of(meta->second);
     values.push_back(std::move(value));
   }
   return values;
 }
 
 }  // namespace
+
+std::vector<std::optional<int64_t>> shape_of(const TensorMeta& meta) {
+  std::vector<std::optional<int64_t>> shape;
+  for (const Polynomial& size : meta.sizes) {
+    shape.push_back(
+        size.is_constant() ? std::make_optional(size.constant())
+                           : std::nullopt);
+  }
+  return shape;
+}
 
 void write_archive(
     AtomicFile& file,
@@ -314,6 +368,7 @@ Archive read_archive(const std::string& path, const std::string& where) {
   const std::string place = fmt::format("{} {}:", where, path);
   RecordReader reader(path, place);
   try {
+    reader.check_versions();
     NamedGraph named =
         graph_from_json(parse_json(reader.checked_bytes(kModel), place), place);
     Archive archive{.graph = std::move(named.graph)};
@@ -334,10 +389,16 @@ Archive read_archive(const std::string& path, const std::string& where) {
                type),
            .is_parameter = entry.at("is_param").get<bool>()});
     }
-    archive.signature.inputs =
-        read_values(reader.values().at("inputs"), archive.graph.inputs, reader);
+    archive.signature.inputs = read_values(
+        reader.values().at("inputs"),
+        archive.graph.inputs,
+        archive.graph,
+        reader);
     archive.signature.outputs = read_values(
-        reader.values().at("outputs"), archive.graph.outputs, reader);
+        reader.values().at("outputs"),
+        archive.graph.outputs,
+        archive.graph,
+        reader);
     return archive;
   } catch (const Json::exception& error) {
     reader.refuse(fmt::format(

@@ -8,6 +8,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +22,9 @@ struct Archive {
   /// What the arguments and the outputs of a call are.
   Pt2Signature signature = {};
 };
+
+/// The sizes as a Pt2Value has them: nullopt for those that depend on the batch.
+std::vector<std::optional<int64_t>> shape_of(const TensorMeta& meta);
 
 /// Writes the archive. Each weight goes from its memory to the file, so contiguous
 /// weights are not copied. A weight that is made when it is written is freed before the

@@ -3,6 +3,7 @@
 
 #include <tessera/common/shorten.h>
 
+#include "serialization/tensor_bytes.h"
 #include "src/common/check.h"
 
 #include <c10/util/Exception.h>
@@ -78,7 +79,7 @@ T value_of(
     const Json& json,
     std::span<const SchemaNumber<T>> numbers,
     const std::string& where) {
-  const auto number = json.get<int64_t>();
+  const int64_t number = integer_from_json(json, where);
   const auto found = std::find_if(
       numbers.begin(), numbers.end(), [&](const SchemaNumber<T>& candidate) {
         return candidate.number == number;
@@ -418,7 +419,8 @@ class GraphReader {
   explicit GraphReader(const std::string& where) : where_(where) {}
 
   NamedGraph read(const Json& json) const {
-    const int64_t major = json.at("schema_version").at("major").get<int64_t>();
+    const int64_t major =
+        integer_from_json(json.at("schema_version").at("major"), where_);
     TESSERA_CHECK_VALUE(
         major == kSchemaMajor,
         "{} the schema version must be {}, but is {}. Read the file with the release of torch that wrote it.",
@@ -524,16 +526,25 @@ class GraphReader {
 
   Polynomial read_size(const Json& json) const {
     if (json.contains("as_int")) {
-      return json.at("as_int").get<int64_t>();
+      return integer_from_json(json.at("as_int"), where_);
     }
     return from_sympy(
         json.at("as_expr").at("expr_str").get<std::string>(), where_);
   }
 
   std::vector<Polynomial> read_sizes(const Json& json) const {
+    TESSERA_CHECK_VALUE(
+        json.is_array() && json.size() <= kMaxRank,
+        "{} expected tensors with at most {} dimensions, but got {}. The file is damaged, or another program wrote it.",
+        where_,
+        kMaxRank,
+        json.size());
     std::vector<Polynomial> sizes;
     for (const Json& size : json) {
       sizes.push_back(read_size(size));
+      if (sizes.back().is_constant() && sizes.back().constant() < 0) {
+        refuse("a size or a stride", size);
+      }
     }
     return sizes;
   }
@@ -580,11 +591,11 @@ class GraphReader {
     return tensors;
   }
 
-  static Int read_int(const Json& json) {
+  Int read_int(const Json& json) const {
     if (json.contains("as_name")) {
       return IntName{json.at("as_name").get<std::string>()};
     }
-    return json.at("as_int").get<int64_t>();
+    return integer_from_json(json.at("as_int"), where_);
   }
 
   double read_float(const Json& json) const {
@@ -627,7 +638,7 @@ class GraphReader {
       return tensors;
     }
     if (kind == "as_int") {
-      return Int{value.get<int64_t>()};
+      return Int{integer_from_json(value, where_)};
     }
     if (kind == "as_sym_int") {
       return read_int(value);
@@ -636,7 +647,8 @@ class GraphReader {
       std::vector<Int> ints;
       for (const Json& entry : value) {
         ints.push_back(
-            kind == "as_ints" ? Int{entry.get<int64_t>()} : read_int(entry));
+            kind == "as_ints" ? Int{integer_from_json(entry, where_)}
+                              : read_int(entry));
       }
       return ints;
     }
@@ -719,6 +731,19 @@ Json to_json(const Graph& graph, const std::vector<Weight>& weights) {
       {"verifiers", {"TRAINING"}},
       {"torch_version", TORCH_VERSION},
       {"guards_code", guards_json(graph)}};
+}
+
+int64_t integer_from_json(const Json& json, const std::string& where) {
+  const bool fits = json.is_number_integer() &&
+      (!json.is_number_unsigned() ||
+       json.get<uint64_t>() <=
+           static_cast<uint64_t>(std::numeric_limits<int64_t>::max()));
+  TESSERA_CHECK_VALUE(
+      fits,
+      "{} expected an integer of 64 bits, but got {}. The file is damaged, or another program wrote it.",
+      where,
+      shorten(json.dump(-1, ' ', false, Json::error_handler_t::replace)));
+  return json.get<int64_t>();
 }
 
 NamedGraph graph_from_json(const Json& json, const std::string& where) {

@@ -5,6 +5,7 @@
 
 #include <tessera/common/json.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,10 @@ Json to_json(const at::Tensor& tensor, bool is_parameter);
 /// The file `models/model.json`: torch.export's ExportedProgram.
 /// Source:  torch/_export/serde/schema.py
 Json to_json(const Graph& graph, const std::vector<Weight>& weights);
+
+/// Reads an integer. The JSON library would cut fractions and wrap large numbers.
+/// Errors:  c10::ValueError beginning with `where`, for any other value.
+int64_t integer_from_json(const Json& json, const std::string& where);
 
 /// A graph, and the names of its weights in the state_dict.
 struct NamedGraph {

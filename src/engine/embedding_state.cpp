@@ -63,6 +63,7 @@ std::vector<Slot> make_slots(const TableState& table) {
     if (creation.is_set() && rows > 0) {
       slot.values = creation.create(
           {.table = table.name,
+           .parameters = table.parameters,
            .name = spec.name,
            .shape = optim::slot_shape(spec, table.parameters.sizes()),
            .initial_value = spec.initial_value,

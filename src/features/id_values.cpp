@@ -74,6 +74,9 @@ void check_ids(
     if (!bag_indices.empty() && bag_indices[i] == kNoBag) {
       continue;  // The id is past the end of its sequence, so it is not used.
     }
+    if (!read.is_dropped.empty() && read.is_dropped[i] != 0) {
+      continue;  // The id is dropped because of its weight.
+    }
     const bool is_invalid = ids[i] < 0 && negative_id == NegativeId::kInvalid;
     if (is_invalid && config.validate_weights_and_indices) {
       read.is_dropped.resize(read.ids.size(), 0);
@@ -138,31 +141,29 @@ void read_keys(
   }
 }
 
-IdValues read_ids(
+void read_ids(
     const FeatureState& feature,
     const at::Tensor& values,
     NegativeId negative_id,
-    const BagIndices& bag_indices) {
+    const BagIndices& bag_indices,
+    IdValues& read) {
   TESSERA_CHECK_VALUE(
       values.numel() < std::numeric_limits<uint32_t>::max(),
       "{}a batch must have fewer than 2^32 - 1 ids, but got {}. Split the batch.",
       where_of(feature),
       values.numel());
-  IdValues read;
   const at::Tensor contiguous = as_contiguous(values);
   if (feature.config.table->keys) {
     read_keys(
         *feature.config.table->keys, as_int64(contiguous), negative_id, read);
-    return read;
-  }
-  if (!copy_ids(contiguous, feature.config.table->vocabulary_size, read.ids)) {
+  } else if (!copy_ids(
+                 contiguous, feature.config.table->vocabulary_size, read.ids)) {
     check_ids(feature, as_int64(contiguous), negative_id, bag_indices, read);
   }
-  return read;
 }
 
 // Copies the weights. If the combiner divides by them, ids whose weights are not positive
-// are dropped.
+// are dropped. Call it before read_ids(), which does not check these ids.
 void read_weights(
     const FeatureState& feature,
     const at::Tensor& weights,
@@ -176,7 +177,7 @@ void read_weights(
   }
   for (size_t i = 0; i < read.weights.size(); ++i) {
     if (!(read.weights[i] > 0.0F)) {
-      read.is_dropped.resize(read.ids.size(), 0);
+      read.is_dropped.resize(read.weights.size(), 0);
       read.is_dropped[i] = 1;
     }
   }
@@ -185,7 +186,9 @@ void read_weights(
 }  // namespace
 
 IdValues read_dense_ids(const FeatureState& feature, const at::Tensor& ids) {
-  return read_ids(feature, ids, NegativeId::kOutOfRange, {});
+  IdValues read;
+  read_ids(feature, ids, NegativeId::kOutOfRange, {}, read);
+  return read;
 }
 
 IdValues read_id_values(
@@ -193,10 +196,11 @@ IdValues read_id_values(
     const at::Tensor& values,
     const at::Tensor& weights,
     const BagIndices& bag_indices) {
-  IdValues read = read_ids(feature, values, NegativeId::kInvalid, bag_indices);
+  IdValues read;
   if (weights.defined()) {
     read_weights(feature, weights, read);
   }
+  read_ids(feature, values, NegativeId::kInvalid, bag_indices, read);
   return read;
 }
 

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <random>
 #include <utility>
@@ -386,6 +387,41 @@ TEST(IdBagsTest, NonPositiveWeightsDropTheirIdsUnlessSummed) {
   EXPECT_EQ(ids_of(summed), (Ids{{4, 5, 6}, {}, {7}}));
   EXPECT_EQ(summed.weights[2], -1.0F);
   EXPECT_TRUE(std::isnan(summed.weights[3]));
+}
+
+// As in safe_embedding_lookup_sparse(), which prunes before it looks up.
+TEST(IdBagsTest, IdsDroppedByTheirWeightMayHaveAnyValue) {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  const at::Tensor weights = floats({2.0F, 0.0F, -1.0F, 1.0F});
+  const RaggedFeature in_rows{
+      .values = int64s({4, 99, kMax, 7}), .row_splits = int64s({0, 3, 3, 4})};
+  const SparseFeature in_cells{
+      .indices = int64s({0, 0, 0, 1, 0, 2, 2, 0}).view({4, 2}),
+      .values = in_rows.values,
+      .dense_shape = int64s({3, 3})};
+  for (const Feature& feature : {Feature(in_rows), Feature(in_cells)}) {
+    for (const Combiner combiner : {Combiner::kMean, Combiner::kSqrtn}) {
+      for (const OutOfRange policy : {OutOfRange::kError, OutOfRange::kZero}) {
+        const IdBags bags =
+            bags_of(feature, {.out_of_range = policy}, combiner, weights);
+        EXPECT_EQ(ids_of(bags), (Ids{{4}, {}, {7}}));
+        EXPECT_EQ(bags.zero_rows, 0);
+      }
+      EXPECT_INDEX_ERROR(
+          bags_of(feature, {}, combiner, floats({2.0F, 0.5F, -1.0F, 1.0F})),
+          "but got 99 at position 1");
+      EXPECT_INDEX_ERROR(
+          bags_of(
+              feature,
+              {.validate_weights_and_indices = false},
+              combiner,
+              weights),
+          "but got 99 at position 1");
+    }
+    EXPECT_INDEX_ERROR(
+        bags_of(feature, {}, Combiner::kSum, weights),
+        "but got 99 at position 1");
+  }
 }
 
 TEST(IdBagsTest, WithoutValidationWeightsStayAsTheyAre) {

@@ -177,6 +177,21 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Combiner::kSum, Combiner::kMean, Combiner::kSqrtn),
     [](const auto& info) { return to_string(info.param); });
 
+TEST(ExportPt2Test, IdsDroppedByTheirWeightMayHaveAnyValue) {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  const test::Rows rows{{3, 99, kMax}, {}, {1}};
+  const at::Tensor weights = test::floats({2.0F, 0.0F, -1.0F, 1.0F});
+  const TPUEmbedding layer = layer_of({.combiner = Combiner::kSqrtn});
+  expect_agrees(
+      layer,
+      {{ragged({{1}, {2}}), test::floats({1.0F, 1.0F})},
+       {ragged(rows), weights}});
+  expect_agrees(
+      layer,
+      {{sparse({{1}, {2}}, 3), test::floats({1.0F, 1.0F})},
+       {sparse(rows, 3), weights}});
+}
+
 TEST(ExportPt2Test, SequencesKeepTheirFirstIds) {
   const TPUEmbedding layer = layer_of({.config = {.max_sequence_length = 2}});
   expect_agrees(
@@ -759,8 +774,7 @@ void write_records(Records records, const std::string& path) {
   find_record(records, "extra/tessera.checksum") = checksum_of(values);
   caffe2::serialize::PyTorchStreamWriter writer(path);
   for (const auto& [name, text] : records) {
-    if (!name.starts_with(".data/") && name != "version" &&
-        name != "byteorder") {
+    if (!name.starts_with(".data/") && name != "version") {
       writer.writeRecord(name, text.data(), text.size());
     }
   }
@@ -801,6 +815,84 @@ TEST(Pt2ProgramTest, HostileFilesWithRightChecksumsDoNoHarm) {
     }
   }
   EXPECT_GT(refused, 100);
+}
+
+// The checksums agree, as in a file of another release or machine.
+TEST(Pt2ProgramTest, RefusesOtherVersionsAndNumbersOutOfRange) {
+  const std::string path = test::new_file();
+  export_pt2(layer_of({}), path, example_of({ragged({{1}, {2, 3}})}));
+  const Records records = read_records(path);
+  const auto expect_refused = [&](const std::string& record,
+                                  const std::string& from,
+                                  const std::string& to,
+                                  const std::string& message) {
+    SCOPED_TRACE(record + ": " + to.substr(0, 40));
+    Records changed = records;
+    std::string& text = find_record(changed, record);
+    const size_t place = text.find(from);
+    ASSERT_NE(place, std::string::npos) << from;
+    text.replace(place, from.size(), to);
+    write_records(changed, path);
+    EXPECT_VALUE_ERROR(Pt2Program{path}, message);
+  };
+  expect_refused(
+      "byteorder",
+      "little",
+      "big",
+      "the record 'byteorder' must be 'little', but is 'big'");
+  expect_refused(
+      "archive_version", "0", "1", "the record 'archive_version' must be '0'");
+  expect_refused(
+      "archive_format", "pt2", "pt3", "the record 'archive_format' must be");
+  constexpr const char* kValues = "extra/tessera.json";
+  expect_refused(
+      kValues,
+      R"("version":1)",
+      R"("version":2)",
+      "'extra/tessera.json' must have the version 1, but has 2");
+  for (const char* shape : {"[null,-3]", "[null,4]", "[null]", "[2,3]", "{}"}) {
+    expect_refused(
+        kValues,
+        R"("shape":[null,3])",
+        std::string(R"("shape":)") + shape,
+        "with the type and the shape that the graph has");
+  }
+  constexpr const char* kModel = "models/model.json";
+  for (const char* number :
+       {"9223372036854775808", "18446744073709551615", "1e30", "3.5", "true"}) {
+    expect_refused(
+        kModel,
+        R"("as_int":3})",
+        std::string(R"("as_int":)") + number + "}",
+        "expected an integer of 64 bits, but got ");
+  }
+  expect_refused(
+      kModel,
+      R"("major":8)",
+      R"("major":18446744073709551624)",  // 8 modulo 2^64
+      "expected an integer of 64 bits");
+  expect_refused(
+      kModel,
+      R"("sizes":[)",
+      R"("sizes":[{"as_int":-1},)",
+      "expected a size or a stride");
+}
+
+TEST(Pt2ProgramTest, ATensorOfManyDimensionsTakesLittleMemory) {
+  const std::string path = test::new_file();
+  export_pt2(layer_of({}), path, example_of({ragged({{1}, {2, 3}})}));
+  Records records = read_records(path);
+  std::string sizes = R"("sizes":[)";
+  for (int i = 0; i < 100'000; ++i) {
+    sizes += R"({"as_int":1},)";
+  }
+  std::string& text = find_record(records, "models/model.json");
+  text.replace(text.find(R"("sizes":[)"), 9, sizes);
+  write_records(records, path);
+  test::PeakMemory peak;
+  EXPECT_VALUE_ERROR(
+      Pt2Program{path}, "expected tensors with at most 64 dimensions");
+  EXPECT_LT(peak.growth(), int64_t{64} << 20);
 }
 
 TEST(Pt2ProgramTest, RefusesFilesOfOthers) {

@@ -141,6 +141,16 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Combiner::kSum, Combiner::kMean, Combiner::kSqrtn),
     [](const auto& info) { return to_string(info.param); });
 
+TEST(ExportTest, IdsDroppedByTheirWeightMayHaveAnyValue) {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  TPUEmbedding layer = layer_of({.combiner = Combiner::kSqrtn});
+  torch::jit::Module loaded = export_and_load(layer);
+  const test::Rows rows{{3, 99, kMax}, {}, {1}};
+  const at::Tensor weights = test::floats({2.0F, 0.0F, -1.0F, 1.0F});
+  expect_agrees(layer, loaded, {ragged(rows), weights});
+  expect_agrees(layer, loaded, {sparse(rows, 3), weights});
+}
+
 TEST(ExportTest, AgreesOnSequences) {
   TPUEmbedding layer = layer_of({.config = {.max_sequence_length = 2}});
   torch::jit::Module loaded = export_and_load(layer);

@@ -4,6 +4,7 @@
 #include <tessera/layers/layer_optimizer.h>
 #include <tessera/optim/optimizers.h>
 #include <torch/optim/schedulers/step_lr.h>
+#include <torch/optim/sgd.h>
 
 #include "optim/row_update.h"
 #include "tests/layers/layer_test_util.h"
@@ -12,11 +13,13 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <memory>
 #include <random>
 #include <sstream>
@@ -53,7 +56,8 @@ TPUEmbedding make_layer(const optim::OptimizerSpec& spec, Strategy strategy) {
 }
 
 // Trains on random batches with duplicates within and across features. In every
-// other step the gradient of one feature is zero, but its rows are touched.
+// other step the gradient of one feature is zero, or the feature is not in the loss. Its
+// rows are touched all the same.
 class Trainer {
  public:
   void step(
@@ -75,9 +79,11 @@ class Trainer {
         at::tensor(upstream, at::kFloat).view({2, 3, kDim});
     const auto activations =
         layer->forward({{"ids", ids}, {"bags", test::ragged(bags)}});
-    ((activations["ids"] * gradients[0]).sum() +
-     (activations["bags"] * gradients[1] * (index % 2)).sum())
-        .backward();
+    at::Tensor loss = (activations["ids"] * gradients[0]).sum();
+    if (index % 4 != 2) {
+      loss = loss + (activations["bags"] * gradients[1] * (index % 2)).sum();
+    }
+    loss.backward();
     if (optimizer != nullptr) {
       optimizer->step();
       optimizer->zero_grad();
@@ -270,6 +276,87 @@ TEST(LayerOptimizerApiTest, ADenseGradientUpdatesOnlyRowsThatWereLookedUp) {
   }
 }
 
+// With one table per feature, autograd alone would give a table whose feature is not in
+// the loss no gradient.
+TEST(LayerOptimizerApiTest, ATableOutsideTheLossIsTouchedOnEveryStrategy) {
+  const auto table = [](const char* name) {
+    return make_table(
+        {.name = name,
+         .vocabulary_size = 3,
+         .dim = 1,
+         .initializer = initializers::Constant{1.0}});
+  };
+  const Nest<FeatureConfig> features{
+      {"a", FeatureConfig{.table = table("a")}},
+      {"b", FeatureConfig{.table = table("b")}}};
+  const Features batch{{"a", test::int64s({0})}, {"b", test::int64s({1})}};
+  std::vector<Strategy> strategies = kParameterStrategies;
+  strategies.push_back(Strategy::engine());
+  for (const Strategy& strategy : strategies) {
+    SCOPED_TRACE(strategy.name());
+    TPUEmbedding layer(TPUEmbeddingOptions{
+        .features = features,
+        .optimizer = optim::Momentum{.learning_rate = 0.5, .momentum = 0.5},
+        .strategy = strategy});
+    const auto optimizer =
+        strategy.is_engine() ? nullptr : make_optimizer(layer);
+    for (const bool is_in_loss : {true, false}) {
+      const auto activations = layer->forward(batch);
+      at::Tensor loss = activations["a"].sum();
+      if (is_in_loss) {
+        loss = loss + activations["b"].sum();
+      }
+      loss.backward();
+      if (optimizer != nullptr) {
+        optimizer->step();
+        optimizer->zero_grad();
+      }
+    }
+    // Row 1 of b moves by -0.5 * 1, then by -0.5 * 0.5. The other rows are not touched.
+    test::expect_close(
+        layer->embedding_tables()["b"].view({3}),
+        test::floats({3}, {1.0, 0.25, 1.0}));
+    EXPECT_EQ(layer->iterations(), 2);
+  }
+}
+
+// The same with an optimizer of LibTorch, and with two losses of one forward pass, each
+// of which adds to the gradients.
+TEST(LayerOptimizerApiTest, GradientsOfTwoLossesOfOneForwardAddUp) {
+  for (const Strategy& strategy : kParameterStrategies) {
+    SCOPED_TRACE(strategy.name());
+    TPUEmbedding host = make_layer(optim::SGD{}, strategy);
+    const at::Tensor before = test::tables_of(host)[0];
+    torch::optim::SGD optimizer(host->parameters(), 1.0);
+    const auto activations = host->forward(
+        {{"ids", test::int64s({0})}, {"bags", test::ragged({{1}})}});
+    activations["ids"].sum().backward({}, /*retain_graph=*/true);
+    (activations["bags"].sum() * 2).backward();
+    optimizer.step();
+    at::Tensor expected = before.clone();
+    expected[0] -= 1;
+    expected[1] -= 2;
+    test::expect_close(test::tables_of(host)[0], expected);
+  }
+}
+
+// Activations are results of one node, and may be changed in place as on the engine.
+TEST(LayerOptimizerApiTest, ActivationsMayBeChangedInPlace) {
+  for (const Strategy& strategy : kParameterStrategies) {
+    SCOPED_TRACE(strategy.name());
+    TPUEmbedding host = make_layer(optim::SGD{.learning_rate = 1.0}, strategy);
+    const at::Tensor before = test::tables_of(host)[0];
+    const auto optimizer = make_optimizer(host);
+    const auto activations = host->forward(
+        {{"ids", test::int64s({0})}, {"bags", test::ragged({{1}})}});
+    at::Tensor ids = activations["ids"];
+    ids.mul_(3);
+    ids.sum().backward();
+    optimizer->step();
+    test::expect_close(test::tables_of(host)[0][0], before[0] - 3);
+  }
+}
+
 TEST(LayerOptimizerApiTest, ADenseGradientSetByTheUserUpdatesItsRows) {
   TPUEmbedding host =
       make_layer(optim::SGD{.learning_rate = 1.0}, Strategy::host());
@@ -387,6 +474,49 @@ TEST(LayerOptimizerApiTest, SlotCreationIsCalledWhenTheLayerIsMade) {
         std::dynamic_pointer_cast<TPUEmbeddingImpl>(layer->clone()));
     EXPECT_EQ(test::saved(copy), test::saved(layer));
     EXPECT_EQ(maker.names, names);
+  }
+}
+
+// The user's own optimizer, which owns its slots as upstream's does.
+struct SlotOwner {
+  at::Tensor add_slot(
+      const at::Tensor& table,
+      const std::string& name,
+      double initial_value) {
+    return slots[table.unsafeGetTensorImpl()][name] =
+               at::full_like(table, initial_value).set_requires_grad(false);
+  }
+
+  std::map<const at::TensorImpl*, std::map<std::string, at::Tensor>> slots;
+};
+
+// Source:  slot_variable_creation_fn of tf.tpu.experimental.embedding.
+TEST(LayerOptimizerApiTest, SlotCreationGetsTheTable) {
+  std::vector<Strategy> strategies = kParameterStrategies;
+  strategies.push_back(Strategy::engine());
+  for (const Strategy& strategy : strategies) {
+    SCOPED_TRACE(strategy.name());
+    SlotOwner owner;
+    at::Tensor table;
+    TPUEmbedding layer = make_layer(
+        optim::Adam{
+            .slot_creation = optim::SlotCreation(
+                "add_slot",
+                [&](const optim::SlotRequest& request) {
+                  table = request.parameters;
+                  return owner.add_slot(
+                      request.parameters, request.name, request.initial_value);
+                })},
+        strategy);
+    EXPECT_TRUE(at::equal(table, test::tables_of(layer)[0]));
+    EXPECT_EQ(table.data_ptr(), layer->embedding_tables()["t"].data_ptr());
+    if (!strategy.is_engine()) {
+      EXPECT_TRUE(table.is_same(layer->parameters()[0]));
+    }
+    auto& slots = owner.slots.at(table.unsafeGetTensorImpl());
+    EXPECT_TRUE(
+        at::equal(test::slot_of(layer, 0, "momenta"), slots.at("momenta")));
+    EXPECT_EQ(slots.size(), 2U);
   }
 }
 

@@ -4,9 +4,12 @@
 #include <tessera/layers/layer_optimizer.h>
 #include <tessera/layers/no_table_update_guard.h>
 #include <tessera/layers/partial_tpu_embedding.h>
+#include <tessera/optim/make_optimizer.h>
 #include <tessera/optim/optimizers/momentum.h>
 #include <tessera/optim/optimizers/sgd.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
 
 #include "tests/layers/layer_test_util.h"
@@ -115,6 +118,61 @@ TEST_P(NoTableUpdateGuardTest, KeepsGradientsOfEarlierPasses) {
   // Row 3 has no momentum, so it was not touched.
   test::expect_close(
       test::slot_of(layer_, 0, "momenta").flatten(), floats({4}, {0, 1, 1, 0}));
+}
+
+// The tables are parameters of their optimizers, which must not apply what the guard
+// holds back.
+TEST_P(NoTableUpdateGuardTest, AStepUnderTheGuardIsAnErrorOnHostAndDense) {
+  if (GetParam().is_engine()) {
+    return;
+  }
+  const at::Tensor weight = at::ones({1}).requires_grad_();
+  torch::optim::SGD sgd(layer_->parameters(), 1.0);
+  torch::optim::Adam adam(layer_->parameters(), 1.0);
+  const auto mixed = optim::make_optimizer(
+      {optim::SpecGroup{.spec = optim::SGD{}, .parameters = {weight}},
+       optim::SpecGroup{
+           .spec = optim::SGD{}, .parameters = layer_->parameters()}});
+  activation_of(layer_).sum().backward();
+  const std::string before = test::saved(layer_);
+  {
+    const NoTableUpdateGuard guard(layer_);
+    (activation_of(layer_) * weight * 100).sum().backward();
+    for (torch::optim::Optimizer* optimizer :
+         {optimizer_.get(),
+          mixed.get(),
+          static_cast<torch::optim::Optimizer*>(&sgd),
+          static_cast<torch::optim::Optimizer*>(&adam)}) {
+      EXPECT_TORCH_ERROR(
+          optimizer->step(),
+          "[NoTableUpdateGuard] table 't' has no gradient to apply while the "
+          "guard exists");
+    }
+    EXPECT_TORCH_ERROR(
+        torch::nn::utils::clip_grad_norm_(layer_->parameters(), 1.0),
+        "[NoTableUpdateGuard]");
+  }
+  EXPECT_TRUE(test::saved(layer_) == before);
+  EXPECT_EQ(weight.item<float>(), 1.0F);
+  step();  // applies the gradient from before the guard
+  test::expect_close(test::tables_of(layer_)[0], floats({4, 1}, {0, 0, 1, 3}));
+  EXPECT_EQ(layer_->iterations(), 1);
+}
+
+TEST_P(NoTableUpdateGuardTest, ZeroGradUnderTheGuardZeroesEarlierGradients) {
+  if (GetParam().is_engine()) {
+    return;
+  }
+  const std::string before = test::saved(layer_);
+  activation_of(layer_).sum().backward();
+  {
+    const NoTableUpdateGuard guard(layer_);
+    optimizer_->zero_grad();
+    activation_of(layer_).sum().backward();
+    optimizer_->step();  // has nothing to apply
+  }
+  step();
+  EXPECT_TRUE(test::saved(layer_) == before);
 }
 
 TEST_P(NoTableUpdateGuardTest, EndsWhenAnExceptionIsThrown) {

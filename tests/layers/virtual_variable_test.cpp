@@ -19,6 +19,7 @@
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -138,6 +139,24 @@ TEST(VirtualVariableTest, RowsOfAnUnusedFeatureCountAsTouched) {
       layer->embedding_tables()["t"][2].item<float>(),
       2 - first - second,
       1e-6);
+}
+
+// Code that initializes all parameters, or a decay, must not leave a value in it.
+TEST(VirtualVariableTest, ForwardSetsItBackToZero) {
+  auto layer = make_layer(kUnitSgd);
+  torch::optim::AdamW optimizer(
+      layer->parameters(), torch::optim::AdamWOptions(0.1).weight_decay(0.5));
+  for (const float value : {3.0F, std::numeric_limits<float>::quiet_NaN()}) {
+    const at::NoGradGuard no_grad;
+    layer->virtual_variable().fill_(value);
+    const at::AutoGradMode with_grad(true);
+    const at::Tensor loss = layer->forward(kBatch)["a"].sum();
+    EXPECT_EQ(layer->virtual_variable().item<float>(), 0.0F);
+    loss.backward();
+    optimizer.step();
+    EXPECT_EQ(layer->virtual_variable().item<float>(), 0.0F);
+  }
+  expect_table(layer, {-2, -1, 2, 3});
 }
 
 TEST(VirtualVariableTest, TwoLayersInOneLossAreUpdatedOnceEach) {

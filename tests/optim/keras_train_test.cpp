@@ -7,11 +7,13 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/serialize.h>
 
+#include "tests/features/feature_builders.h"
 #include "tests/golden_util.h"
 #include "tests/test_util.h"
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <iostream>
 #include <map>
 #include <sstream>
@@ -216,6 +218,86 @@ INSTANTIATE_TEST_SUITE_P(
     GoldenTrainTest,
     testing::ValuesIn(test::golden_files("train")),
     test::golden_test_name);
+
+// TensorFlow looks up row 0 for an empty bag and hides it, so that the row counts as
+// touched. `in_keras` is row 0 after each batch, as make_train_fixtures.py prints it: one
+// with a gradient of 1 for row 0, and two with an empty bag.
+struct EmptyBags {
+  const char* class_name;
+  Json config;
+  std::vector<double> in_keras;
+};
+
+std::vector<EmptyBags> empty_bags() {
+  return {
+      {"SGD", {{"learning_rate", 0.1}, {"momentum", 0.9}}, {0.9, 0.81, 0.729}},
+      {"Adamax", {{"learning_rate", 0.1}}, {0.9, 0.8525842, 0.8226351}},
+      {"RMSprop",
+       {{"learning_rate", 0.1}, {"momentum", 0.9}},
+       {0.6837724, 0.3991676, 0.1430233}},
+      {"Adagrad", {{"learning_rate", 0.1}}, {0.9046537, 0.9046537, 0.9046537}},
+      {"Adam", {{"learning_rate", 0.1}}, {0.9, 0.8329949, 0.7811993}}};
+}
+
+// Trains a table with rows of 1. In the batches with an empty bag, passes `second`
+// instead of it.
+std::vector<double> row_0_after_each_batch(
+    const EmptyBags& expected,
+    const Strategy& strategy,
+    const RaggedFeature& second,
+    const at::Tensor& weights) {
+  const Json config{
+      {"module", "keras.optimizers.legacy"},
+      {"class_name", expected.class_name},
+      {"config", expected.config}};
+  const TablePtr table = make_table(
+      {.name = "t",
+       .vocabulary_size = 2,
+       .dim = 1,
+       .combiner = Combiner::kSum,
+       .initializer = initializers::Constant{1.0},
+       .optimizer =
+           optim::translate_keras_optimizer(config, optim::Fidelity::kExact)});
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features = FeatureConfig{.table = table}, .strategy = strategy});
+  const auto optimizer = strategy.is_engine() ? nullptr : make_optimizer(layer);
+  std::vector<double> row_0;
+  for (int step = 0; step < 3; ++step) {
+    const Nest<at::Tensor> activations = step == 0
+        ? layer->forward(test::ragged(test::Rows{{0}}))
+        : weights.defined() ? layer->forward(second, weights)
+                            : layer->forward(second);
+    activations.leaf().sum().backward();
+    if (optimizer != nullptr) {
+      optimizer->step();
+      optimizer->zero_grad();
+    }
+    row_0.push_back(table_of(layer)[0].item<double>());
+  }
+  return row_0;
+}
+
+TEST(LegacyKerasTest, AnEmptyBagTouchesRow0InKerasOnly) {
+  for (const EmptyBags& expected : empty_bags()) {
+    for (const Strategy& strategy :
+         {Strategy::engine(), Strategy::host({.sparse_gradients = true})}) {
+      SCOPED_TRACE(expected.class_name + (" on " + strategy.name()));
+      const bool sweeps = expected.class_name == std::string("Adam");
+      const auto here = row_0_after_each_batch(
+          expected, strategy, test::ragged({{1}, {}}), {});
+      // An id 0 with the weight 0 touches row 0 as Keras does.
+      const auto as_keras = row_0_after_each_batch(
+          expected,
+          strategy,
+          test::ragged({{1}, {0}}),
+          test::floats({1.0F, 0.0F}));
+      for (size_t step = 0; step < 3; ++step) {
+        EXPECT_NEAR(as_keras[step], expected.in_keras[step], 1e-5);
+        EXPECT_NEAR(here[step], expected.in_keras[sweeps ? step : 0], 1e-5);
+      }
+    }
+  }
+}
 
 TEST(GoldenFolderTest, HasTrainCases) {
   EXPECT_FALSE(test::golden_files("train").empty())

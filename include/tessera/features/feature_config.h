@@ -60,8 +60,9 @@ struct FeatureConfig {
   /// batch, is an error, so it never turns bags into sequences.
   std::optional<PartialShape> output_shape = {};
   /// Whether to drop an id of a sparse or ragged feature if it is < 0 or, unless the
-  /// combiner is kSum, if its weight is <= 0. If false, nothing is dropped, and an id < 0
-  /// is an error. Keys of a table with TableConfig::keys may be negative.
+  /// combiner is kSum, if its weight is <= 0. An id that is dropped may have any value. If
+  /// false, nothing is dropped, and an id < 0 is an error. Keys of a table with
+  /// TableConfig::keys may be negative.
   bool validate_weights_and_indices = true;
   OutOfRange out_of_range = OutOfRange::kError;
   /// The name of the feature in messages. Empty: its path in the nest.

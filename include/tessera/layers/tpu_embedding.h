@@ -111,13 +111,15 @@ static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);
 ///   loss_of(activations["user"]).backward();  // updates the tables
 ///
 /// On Strategy::engine() the layer has one parameter, `virtual_variable`, of shape [1]
-/// and always 0. Give it to any torch::optim. Its gradient is defined and always 0.
+/// and value 0. Give it to any torch::optim. Its gradient is defined and always 0. If
+/// other code writes another value, the next forward() in training sets it to 0 again.
 ///
 /// One backward() is one update, even if it covers several forwards. The gradients of all
 /// duplicates of a row are summed first. There is no update under NoGradGuard or while
 /// `virtual_variable` is frozen by requires_grad_(false). A second backward() over one
 /// forward is an error. A feature whose activation is not in the loss has a gradient of
-/// zeros. Its rows count as touched, so Adam and weight decay change them. eval() has no
+/// zeros, on every strategy, if another feature of the same forward is in it. Its rows
+/// count as touched, so Adam and weight decay change them. eval() has no
 /// effect. With Apply::kOnStep, gradients accumulate until the step() of a Combined
 /// optimizer, which is the update. A backward pass that fails changes no table of the
 /// layer that failed, but other layers in the same pass may have been updated.

@@ -38,7 +38,10 @@ enum class Fidelity {
 ///
 /// With kExact, the result is what Keras computes from dense gradients, in which rows
 /// outside the batch have zeros. For legacy Keras, it is what Keras computes from
-/// IndexedSlices. kExact refuses legacy Nadam, because it decays the slots of rows
+/// IndexedSlices of the rows that are looked up. TensorFlow's lookup of sparse ids adds
+/// row 0 to them, with a gradient of zero, if a bag is empty, and Tessera does not. So
+/// momentum moves row 0 in Keras only: with SGD(0.1, momentum = 0.9), a row 0 that has had
+/// one gradient of 1 goes from 0.9 to 0.81 and stays 0.9 here. kExact refuses legacy Nadam, because it decays the slots of rows
 /// without a gradient, but does not move these rows. The `decay` of legacy Nadam becomes
 /// schedule_decay. clipvalue limits the sum over a row's duplicates.
 /// Errors:  c10::ValueError that names the class, option or key, and what to do.

@@ -15,6 +15,10 @@ namespace tessera::optim {
 struct SlotRequest {
   /// The name of the table that the slot belongs to.
   std::string table = {};
+  /// The rows of this table, [vocab, dim], which share the layer's memory. With a sharded
+  /// strategy, those of this rank. With Strategy::host() and dense(), it is the layer's
+  /// parameter, by which an optimizer may keep its state: add_slot(request.parameters, ...).
+  at::Tensor parameters = {};
   /// Upstream's name: "accumulators", "momenta", ...
   std::string name = {};
   /// [vocab, dim], or [vocab] if the rule keeps one number per row. With

@@ -317,6 +317,7 @@ class EngineStrategy : public EmbeddingStrategy {
 
   std::vector<at::Tensor> forward(Batch batch) override {
     check_claimed();
+    reset_virtual_variable();
     return tie(
         lookup(std::move(batch), at::GradMode::is_enabled(), is_trained()));
   }
@@ -326,6 +327,7 @@ class EngineStrategy : public EmbeddingStrategy {
       return EmbeddingStrategy::begin_forward(std::move(batch));
     }
     check_claimed();
+    reset_virtual_variable();
     engine_->worker().check_may_submit();
     const JobResult<std::shared_ptr<BatchLookup>> result =
         engine_->worker().submit([this, batch = std::move(batch)]() mutable {
@@ -348,6 +350,16 @@ class EngineStrategy : public EmbeddingStrategy {
     TESSERA_CHECK(
         !is_trained() || pending_ == nullptr || pending_->is_claimed(),
         "[TPUEmbedding] Apply::kOnStep needs a Combined optimizer, because the step() of other optimizers can't update the tables, but the layer has none. Construct Combined(std::move(optimizer), {{layer}}), or run forward() under NoGradGuard.");
+  }
+
+  // Code that writes all parameters, such as an initializer, may have written this one.
+  // Only training, which is in one thread at a time, may change it.
+  void reset_virtual_variable() {
+    float* value =
+        is_trained() ? virtual_variable_.mutable_data_ptr<float>() : nullptr;
+    if (value != nullptr && *value != 0.0F) {
+      *value = 0.0F;
+    }
   }
 
   // Can run in any thread. `with_gradients`: whether gradients of weights are needed.
@@ -408,7 +420,7 @@ class EngineStrategy : public EmbeddingStrategy {
   }
 
   std::shared_ptr<EmbeddingState> state_;
-  at::Tensor virtual_variable_;  // [1], always 0
+  at::Tensor virtual_variable_;  // [1], 0 in training
   std::shared_ptr<PendingGradients> pending_;  // under Apply::kOnStep
   std::shared_ptr<PendingUpdates> updates_;
   std::shared_ptr<TableEngine> engine_;

@@ -4,21 +4,99 @@
 #include <tessera/common/profile_scope.h>
 #include <tessera/common/shorten.h>
 
-#include "src/common/check.h"
-#include "src/engine/finite_gradients.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/Storage.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
+
+#include "src/common/check.h"
+#include "src/engine/finite_gradients.h"
 
 namespace tessera {
 
 namespace {
+
+using torch::autograd::variable_list;
+
+// The node of the autograd graph between a table and its lookups. While updates are not
+// allowed, the table gets no gradient.
+class TableNode : public torch::autograd::Node {
+ public:
+  explicit TableNode(std::shared_ptr<const std::atomic<bool>> are_enabled)
+      : are_enabled_(std::move(are_enabled)) {}
+
+  std::string name() const override {
+    return "tessera::TableNode";
+  }
+
+  variable_list apply(variable_list&& gradients) override {
+    return *are_enabled_ ? std::move(gradients) : variable_list(1);
+  }
+
+ private:
+  std::shared_ptr<const std::atomic<bool>> are_enabled_;
+};
+
+// The node from which all activations of a forward pass come. A feature that is not in
+// the loss gets a gradient of zeros, so that its rows count as touched.
+class ActivationsNode : public torch::autograd::Node {
+ public:
+  std::string name() const override {
+    return "tessera::ActivationsNode";
+  }
+
+  variable_list apply(variable_list&& gradients) override {
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      if (!gradients[i].defined() && task_should_compute_output(i)) {
+        gradients[i] = input_metadata(i).zeros_like();
+      }
+    }
+    return std::move(gradients);
+  }
+};
+
+// Returns the tensors as results of `node`, which passes their gradients on.
+variable_list pass_through(
+    const c10::intrusive_ptr<torch::autograd::Node>& node,
+    const variable_list& tensors) {
+  variable_list results;
+  for (const at::Tensor& tensor : tensors) {
+    results.push_back(tensor.detach());
+  }
+  node->set_next_edges(torch::autograd::collect_next_edges(tensors));
+  torch::autograd::set_history(results, node);
+  torch::autograd::fire_node_creation_hooks(node);
+  return results;
+}
+
+// A gradient whose values can't be read or written, so that an optimizer that would apply
+// it raises an error. It takes no memory.
+at::Tensor guarded_gradient(const TableState& table) {
+  c10::Storage storage(
+      c10::Storage::use_byte_size_t(),
+      table.parameters.nbytes(),
+      at::DataPtr(nullptr, at::kCPU));
+  storage.unsafeGetStorageImpl()
+      ->release_data_and_set_meta_custom_data_ptr_error_msg_(fmt::format(
+          "[NoTableUpdateGuard] table '{}' has no gradient to apply while the guard exists, but an optimizer, or another function, has used it. Call step() after the guard has ended.",
+          shorten(table.name)));
+  at::Tensor gradient = at::detail::make_tensor<c10::TensorImpl>(
+      std::move(storage),
+      c10::DispatchKeySet(c10::DispatchKey::CPU),
+      table.parameters.dtype());
+  gradient.unsafeGetTensorImpl()->set_sizes_and_strides(
+      table.parameters.sizes(), table.parameters.strides());
+  return gradient;
+}
 
 // The ids without kZeroRow, [n] int64.
 at::Tensor lookup_rows(const IdBags& bags) {
@@ -103,21 +181,29 @@ std::shared_ptr<GradientRows> ParameterStrategy::gradient_rows(size_t table) {
   return gradient_rows_[table];
 }
 
-// While updates are not allowed, backward passes add to temporary gradients, which are
-// dropped afterwards.
+// While updates are not allowed, the gradients of the tables are set aside. Instead of
+// them, an optimizer finds gradients that raise an error.
 void ParameterStrategy::set_updates_enabled(bool are_enabled) {
-  *are_updates_enabled_ = are_enabled;
   if (!are_enabled) {
+    std::vector<at::Tensor> guards;
     for (const TableState& table : state_->tables) {
-      kept_gradients_.push_back(table.parameters.grad());
-      table.parameters.mutable_grad() = at::Tensor();
+      guards.push_back(guarded_gradient(table));
     }
-    return;
+    guards_ = guards;
+    kept_gradients_ = std::move(guards);
   }
   for (size_t i = 0; i < state_->tables.size(); ++i) {
-    state_->tables[i].parameters.mutable_grad() = std::move(kept_gradients_[i]);
+    at::Tensor& gradient = state_->tables[i].parameters.mutable_grad();
+    // Code that has zeroed or set the gradient meanwhile had its reason.
+    if (!are_enabled || gradient.is_same(guards_[i])) {
+      std::swap(gradient, kept_gradients_[i]);
+    }
   }
-  kept_gradients_.clear();
+  if (are_enabled) {
+    guards_.clear();
+    kept_gradients_.clear();
+  }
+  *are_updates_enabled_ = are_enabled;
 }
 
 std::vector<std::pair<std::string, at::Tensor>> ParameterStrategy::
@@ -130,18 +216,39 @@ std::vector<std::pair<std::string, at::Tensor>> ParameterStrategy::
   return parameters;
 }
 
+std::vector<at::Tensor> ParameterStrategy::tables_for_lookup() const {
+  std::vector<at::Tensor> tables;
+  for (const TableState& table : state_->tables) {
+    tables.push_back(
+        at::GradMode::is_enabled() && table.parameters.requires_grad()
+            ? pass_through(
+                  c10::make_intrusive<TableNode>(are_updates_enabled_),
+                  {table.parameters})[0]
+            : table.parameters);
+  }
+  return tables;
+}
+
 std::vector<at::Tensor> ParameterStrategy::forward(Batch batch) {
   const ProfileScope scope("tessera::lookup");
+  const std::vector<at::Tensor> tables = tables_for_lookup();
   std::vector<at::Tensor> activations;
+  std::vector<size_t> trained;  // the features that require a gradient
+  variable_list trained_activations;
   for (size_t i = 0; i < batch.bags.size(); ++i) {
     const IdBags& bags = batch.bags[i];
-    const TableState& table = state_->tables[state_->features[i].table];
+    const size_t index = state_->features[i].table;
+    const TableState& table = state_->tables[index];
     state_->out_of_range_count += bags.zero_rows;
-    const LookupTable rows{table.parameters, buckets_of(*table.config)};
+    const LookupTable rows{tables[index], buckets_of(*table.config)};
     activations.push_back(
         lookup(rows, bags, batch.weights[i]).view(bags.activation_shape()));
-    if (refuses_non_finite(*state_) && table.parameters.requires_grad() &&
-        activations.back().requires_grad()) {
+    if (!activations.back().requires_grad()) {
+      continue;
+    }
+    trained.push_back(i);
+    trained_activations.push_back(activations.back());
+    if (refuses_non_finite(*state_) && table.parameters.requires_grad()) {
       activations.back().register_hook(
           [state = state_,
            feature = i,
@@ -152,17 +259,22 @@ std::vector<at::Tensor> ParameterStrategy::forward(Batch batch) {
             }
           });
     }
-    const auto marked = gradient_rows_[state_->features[i].table];
-    if (marked != nullptr && table.parameters.requires_grad() &&
-        activations.back().requires_grad()) {
+    if (gradient_rows_[index] != nullptr && table.parameters.requires_grad()) {
       activations.back().register_hook(
-          [marked,
+          [marked = gradient_rows_[index],
            are_enabled = are_updates_enabled_,
            rows = lookup_rows(bags)](const at::Tensor& gradient) {
             if (gradient.defined() && *are_enabled) {
               marked->mark_touched(rows);
             }
           });
+    }
+  }
+  if (!trained.empty()) {
+    const variable_list results = pass_through(
+        c10::make_intrusive<ActivationsNode>(), trained_activations);
+    for (size_t i = 0; i < trained.size(); ++i) {
+      activations[trained[i]] = results[i];
     }
   }
   return activations;

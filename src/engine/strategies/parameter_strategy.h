@@ -4,6 +4,7 @@
 #include "src/engine/lookup.h"
 #include "src/engine/strategies/embedding_strategy.h"
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -13,7 +14,8 @@
 namespace tessera {
 
 /// Tables as ordinary parameters. Autograd computes their gradients, and a torch::optim
-/// updates them.
+/// updates them. As on the engine, a feature that is not in the loss gets a gradient of
+/// zeros if another feature of the same forward pass is.
 class ParameterStrategy : public EmbeddingStrategy {
  public:
   /// `sparse_gradients`: whether lookup() gives the tables sparse gradients.
@@ -28,6 +30,8 @@ class ParameterStrategy : public EmbeddingStrategy {
 
  private:
   void set_updates_enabled(bool are_enabled) override;
+  /// The tables, whose gradients pass through nodes that can stop them.
+  std::vector<at::Tensor> tables_for_lookup() const;
 
   /// Looks up one feature with stock operators and returns its activation [bags, dim].
   /// `weights` has one weight per value of the caller, or is undefined.
@@ -39,8 +43,11 @@ class ParameterStrategy : public EmbeddingStrategy {
   std::shared_ptr<EmbeddingState> state_;
   // [tables], nullptr if gradients are sparse. Passes without updates mark no rows.
   std::vector<std::shared_ptr<GradientRows>> gradient_rows_;
-  std::shared_ptr<bool> are_updates_enabled_ = std::make_shared<bool>(true);
-  // [tables], the original gradients while updates are not allowed.
+  std::shared_ptr<std::atomic<bool>> are_updates_enabled_ =
+      std::make_shared<std::atomic<bool>>(true);
+  // [tables] while updates are not allowed: what the tables have instead of gradients,
+  // and their gradients.
+  std::vector<at::Tensor> guards_;
   std::vector<at::Tensor> kept_gradients_;
 };
 
