@@ -36,7 +36,8 @@ struct CsvOptions {
   /// The types of columns. A value of any spelling is converted: 007 and +7 are the
   /// integer 7, true is 1, and float32 rounds. The types of the other columns are inferred
   /// from the first MiB of rows, and from more rows until each column has a value. They
-  /// are printed once. An inferred type never makes one value of two different texts:
+  /// are printed once. An inferred type never makes one value of two different texts, apart
+  /// from missing_values:
   ///
   ///   - kInt64 if all values are written like 7 or -12, or all as true and false
   ///   - kFloat32 if all are written in the same way, such as 2 and 0.5, 2.0 and 0.5, or
