@@ -110,6 +110,7 @@
 #include <tessera/optim/optimizer.h>
 #include <tessera/optim/optimizers.h>
 #include <tessera/serialization/checkpoint.h>
+#include <tessera/serialization/column_types_file.h>
 #include <tessera/serialization/config_json.h>
 #include <tessera/serialization/json_file.h>
 #include <tessera/serialization/npy.h>

@@ -4,9 +4,11 @@
 #include <tessera/common/shorten.h>
 
 #include "src/common/check.h"
+#include "src/data/text_begin.h"
 
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 namespace tessera::data {
@@ -65,6 +67,7 @@ void LineSource::open_file() {
   check_readable(options_.files[file_], options_.reader);
   bytes_ = std::make_unique<FileBytes>(options_.files[file_], options_.reader);
   line_of_file_ = 0;
+  is_at_begin_ = true;
 }
 
 void LineSource::close_file() {
@@ -125,6 +128,15 @@ void LineSource::fill(LineBlock& block) {
     }
   } catch (...) {
     error_ = std::current_exception();
+  }
+  if (std::exchange(is_at_begin_, false)) {
+    const std::string_view text(block.text.data(), block.end);
+    // FileBytes unpacks gzip, so that these files were compressed twice.
+    check_text_begin(
+        text.substr(0, kTextBeginBytes),
+        begins_gzip(text),
+        c10::str(
+            "[", options_.reader, "] '", shorten(options_.files[file_]), "'"));
   }
   drop_rest_of_line(block);
   cut_last_line(block, is_at_end);

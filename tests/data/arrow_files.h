@@ -52,9 +52,14 @@ inline void write_parquet(
     const std::string& path,
     const std::shared_ptr<arrow::Table>& table,
     int64_t row_group = 1 << 20,
-    arrow::Compression::type compression = arrow::Compression::ZSTD) {
-  const auto properties =
-      parquet::WriterProperties::Builder().compression(compression)->build();
+    arrow::Compression::type compression = arrow::Compression::ZSTD,
+    bool has_checksums = false) {
+  parquet::WriterProperties::Builder builder;
+  builder.compression(compression);
+  if (has_checksums) {
+    builder.enable_page_checksum();
+  }
+  const auto properties = builder.build();
   const auto arrow_properties =
       parquet::ArrowWriterProperties::Builder().store_schema()->build();
   const auto file = value_of(arrow::io::FileOutputStream::Open(path));

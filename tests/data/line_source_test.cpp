@@ -95,6 +95,26 @@ TEST(LineSourceTest, ReadsTheLinesOfAllFiles) {
   }
 }
 
+TEST(LineSourceTest, RefusesFilesThatAreNoText) {
+  const TemporaryFolder folder;
+  const struct {
+    std::string bytes;
+    std::string problem;
+  } cases[] = {
+      {make_gzip(make_gzip("one\n")),
+       "what it unpacks to is compressed with gzip. Unpack it first."},
+      {"\x28\xb5\x2f\xfd----", "it is compressed with zstd."},
+      {"PAR1----", "it is a Parquet file. Use make_parquet_source()."},
+      {"\xff\xff\xff\xff----", "it is an Arrow stream. Write it as"},
+      {"\xff\xfeo", "it is UTF-16 text. Convert it to UTF-8."}};
+  for (const auto& [bytes, problem] : cases) {
+    const std::string path = folder.write("a", bytes);
+    EXPECT_VALUE_ERROR(
+        read_lines({.files = {path}, .reader = "MyReader"}),
+        "[MyReader] '" + path + "' must be a text file, but " + problem);
+  }
+}
+
 TEST(LineSourceTest, RefusesOptionsOutOfRange) {
   const TemporaryFolder folder;
   const std::vector<std::string> files{folder.write("a", "one\n")};

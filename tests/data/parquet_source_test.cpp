@@ -6,8 +6,18 @@
 #include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 
+#include <arrow/io/memory.h>
+#include <parquet/column_page.h>
+#include <parquet/column_reader.h>
+#include <parquet/file_reader.h>
+#include <parquet/metadata.h>
+#include <zlib.h>
+
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -23,6 +33,73 @@ using test::TemporaryFolder;
 using test::write_parquet;
 
 using Texts = std::vector<std::string>;
+
+// A page of a Parquet file: its header in [begin, body) and its data in [body, end).
+struct PageRange {
+  size_t begin = 0;
+  size_t body = 0;
+  size_t end = 0;
+};
+
+// A number as Thrift's compact protocol writes it.
+std::string thrift_integer(int32_t value) {
+  const auto bits = static_cast<uint32_t>(value);
+  uint32_t zigzag = (bits << 1) ^ (value < 0 ? ~0U : 0U);
+  std::string text;
+  for (; zigzag > 0x7f; zigzag >>= 7) {
+    text += static_cast<char>(zigzag | 0x80);
+  }
+  return text + static_cast<char>(zigzag);
+}
+
+// The size of the header of a page, which has the checksum of what follows.
+size_t header_size(const std::string& page) {
+  for (size_t size = 1; size < page.size(); ++size) {
+    const auto sum = static_cast<int32_t>(::crc32(
+        0,
+        reinterpret_cast<const Bytef*>(page.data() + size),
+        static_cast<uInt>(page.size() - size)));
+    if (page.substr(0, size).find(thrift_integer(sum)) != std::string::npos) {
+      return size;
+    }
+  }
+  ADD_FAILURE() << "a page has no checksum";
+  return 0;
+}
+
+std::vector<PageRange> pages_of(
+    const std::string& path,
+    const std::string& bytes) {
+  std::vector<PageRange> pages;
+  const auto file = parquet::ParquetFileReader::OpenFile(path);
+  const auto footer = file->metadata();
+  for (int group = 0; group < footer->num_row_groups(); ++group) {
+    for (int column = 0; column < footer->num_columns(); ++column) {
+      const auto chunk = footer->RowGroup(group)->ColumnChunk(column);
+      const int64_t first = chunk->has_dictionary_page()
+          ? chunk->dictionary_page_offset()
+          : chunk->data_page_offset();
+      const auto stream =
+          std::make_shared<arrow::io::BufferReader>(arrow::Buffer::FromString(
+              bytes.substr(first, chunk->total_compressed_size())));
+      const auto reader = parquet::PageReader::Open(
+          stream,
+          chunk->num_values(),
+          chunk->compression(),
+          parquet::ReaderProperties(),
+          *footer->schema()->Column(column));
+      auto begin = static_cast<size_t>(first);
+      while (reader->NextPage() != nullptr) {
+        const auto end =
+            static_cast<size_t>(first + test::value_of(stream->Tell()));
+        const size_t header = header_size(bytes.substr(begin, end - begin));
+        pages.push_back({.begin = begin, .body = begin + header, .end = end});
+        begin = end;
+      }
+    }
+  }
+  return pages;
+}
 
 class ParquetSourceTest : public testing::Test {
  protected:
@@ -359,6 +436,67 @@ TEST_F(ParquetSourceTest, RefusesDamagedFiles) {
   }
   // Without checksums of pages, changed values can't be told from right ones.
   EXPECT_GT(refused, 10);
+}
+
+TEST_F(ParquetSourceTest, ChecksumsOfPagesAreVerified) {
+  const std::string path = folder_ / "a.parquet";
+  std::mt19937 random(1);
+  for (const auto compression :
+       {arrow::Compression::UNCOMPRESSED, arrow::Compression::ZSTD}) {
+    write_parquet(path, numbered_table(600), 250, compression, true);
+    const std::string bytes = test::read_text(path);
+    const std::vector<PageRange> pages = pages_of(path, bytes);
+    ASSERT_GE(pages.size(), 12U);
+    const Texts intact = show_all(*make_parquet_source({.files = {path}}));
+    int64_t in_bodies = 0;
+    for (int round = 0; round < 400; ++round) {
+      const size_t i = random() % bytes.size();
+      std::string damaged = bytes;
+      damaged[i] = static_cast<char>(damaged[i] ^ (1 << random() % 8));
+      folder_.write("b.parquet", damaged);
+      const bool is_in_body =
+          std::any_of(pages.begin(), pages.end(), [&](const PageRange& page) {
+            return page.body <= i && i < page.end;
+          });
+      in_bodies += is_in_body ? 1 : 0;
+      Texts shown;
+      try {
+        shown =
+            show_all(*make_parquet_source({.files = {folder_ / "b.parquet"}}));
+      } catch (const c10::ValueError& error) {
+        EXPECT_NE(
+            std::string(error.what()).find("b.parquet"), std::string::npos);
+        continue;
+      }
+      // Headers and footers have no checksums.
+      EXPECT_FALSE(is_in_body) << "byte " << i << " of " << bytes.size();
+    }
+    EXPECT_GT(in_bodies, 100);
+  }
+}
+
+// Arrow skips pages of unknown types, so that the rows after them would move up.
+TEST_F(ParquetSourceTest, RefusesAPageOfAnUnknownType) {
+  const std::string path = folder_ / "a.parquet";
+  arrow::Int64Builder builder;
+  for (int64_t i = 0; i < 70'000; ++i) {
+    test::check_arrow(builder.Append(i));
+  }
+  write_parquet(
+      path,
+      table_of({{"a", test::value_of(builder.Finish())}}),
+      1 << 20,
+      arrow::Compression::ZSTD,
+      true);
+  std::string bytes = test::read_text(path);
+  const std::vector<PageRange> pages = pages_of(path, bytes);
+  ASSERT_GE(pages.size(), 3U);
+  // The header begins with the field 1, the type.
+  ASSERT_EQ(bytes.substr(pages.back().begin, 2), (std::string{0x15, 0x00}));
+  bytes[pages.back().begin + 1] = 0x1e;
+  folder_.write("b.parquet", bytes);
+  const auto source = make_parquet_source({.files = {folder_ / "b.parquet"}});
+  EXPECT_VALUE_ERROR(count_rest(*source->open()), "b.parquet' must have 70000");
 }
 
 TEST_F(ParquetSourceTest, RefusesFilesThatChange) {

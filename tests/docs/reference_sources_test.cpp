@@ -11,6 +11,7 @@
 #include <tessera/data/line_source.h>
 #include <tessera/data/parquet_source.h>
 #include <tessera/data/vocabulary_builder.h>
+#include <tessera/serialization/column_types_file.h>
 
 #include "tests/data/arrow_files.h"
 #include "tests/data/source_examples.h"
@@ -20,6 +21,7 @@
 
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -91,7 +93,15 @@ TEST_F(SourcesReferenceTest, CsvSource) {
   }
   output << source->report().malformed_lines << " malformed line: "
          << source->report().first_malformed_lines.front() << "\n";
+  save_column_types(source->types(), "types.json");
   // end snippet
+  EXPECT_EQ(
+      load_column_types("types.json"),
+      (std::map<std::string, ColumnType>{
+          {"item", ColumnType::kText},
+          {"price", ColumnType::kFloat32},
+          {"recent", ColumnType::kText},
+          {"user", ColumnType::kText}}));
   EXPECT_EQ(
       output.str(),
       "1 malformed line: 'clicks.csv' line 5: expected 4 fields, but got 2\n");

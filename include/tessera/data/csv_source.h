@@ -33,12 +33,21 @@ struct CsvOptions {
   /// The columns to read, in this order. If empty, all columns of the first file are
   /// read. The other files must have them, too, in any order.
   std::vector<std::string> columns = {};
-  /// The types of columns. The other types are inferred from the first block of the first
-  /// file: kInt64 if all values are integers or booleans, otherwise kFloat32 if all are
-  /// numbers, otherwise kText. Integers that do not fit into int64, and numbers beyond the
-  /// range of float32 such as 1e39, are text. Float columns are float32, which rounds
-  /// times such as 881252142.0 to a multiple of 64, and split() refuses them: write times
-  /// as integers.
+  /// The types of columns. A value of any spelling is converted: 007 and +7 are the
+  /// integer 7, true is 1, and float32 rounds. The types of the other columns are inferred
+  /// from the first MiB of rows, and from more rows until each column has a value. They
+  /// are printed once. An inferred type never makes one value of two different texts, apart
+  /// from missing_values:
+  ///
+  ///   - kInt64 if all values are written like 7 or -12, or all as true and false
+  ///   - kFloat32 if all are written in the same way, such as 2 and 0.5, 2.0 and 0.5, or
+  ///     2.50 and 0.50, and float32 can tell them apart
+  ///   - kText otherwise, for example for 01234 and for 16777217.0
+  ///
+  /// If a number in later rows is written in another way, it is an error, even with
+  /// MalformedLines::kSkip. Set the type of a column of numbers with many digits, such as
+  /// 0.8444218515250481, to kFloat32. It rounds times such as 881252142.0 to a multiple of
+  /// 64, and split() refuses them: write times as integers.
   std::map<std::string, ColumnType> types = {};
   /// The columns that have lists, such as 1|2|3, with the delimiter of their values. An
   /// empty field is an empty list. The types are those of the values.
@@ -50,8 +59,8 @@ struct CsvOptions {
   /// The character around fields that contain delimiters or newlines. A quote in such a
   /// field is written twice. '\0' means that there are no quotes.
   char quote = '"';
-  /// Fields that stand for a missing number. In text columns only the empty field does,
-  /// because NA can be a word.
+  /// Fields that stand for a missing number, such as -999. In text columns only the empty
+  /// field does, because NA can be a word.
   std::vector<std::string> missing_values =
       {"", "NA", "N/A", "NaN", "nan", "null", "NULL"};
   /// The reader fails at a malformed row, or skips it. A row is malformed if it has too
@@ -83,11 +92,16 @@ struct CsvOptions {
 ///   }
 ///   output << source->report().malformed_lines << " malformed line: "
 ///          << source->report().first_malformed_lines.front() << "\n";
+///   save_column_types(source->types(), "types.json");
 class CsvSource : public ExampleSource {
  public:
   /// Counts what the reader that was opened last has read so far, with the rows that it
   /// skipped. Several threads may call it.
   virtual ReadReport report() const = 0;
+
+  /// The types of all columns that are read, as CsvOptions::types. save_column_types()
+  /// writes them to a file, so that a server reads its columns as the training did.
+  virtual std::map<std::string, ColumnType> types() const = 0;
 };
 
 /// Examples in CSV files. Blocks of rows are parsed in parallel, and threads do not change

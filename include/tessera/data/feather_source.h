@@ -39,6 +39,8 @@ struct FeatherOptions {
 /// compressed with LZ4 or zstd. Record batches are decoded in parallel, and threads do not
 /// change the result. The types of columns are those of make_parquet_source().
 ///
+/// The format has no checksums, so that damaged values may be read without an error.
+///
 /// Memory:  queue_examples plus one record batch per thread.
 /// Errors:  those of make_parquet_source().
 std::unique_ptr<ExampleSource> make_feather_source(

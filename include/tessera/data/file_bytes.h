@@ -28,7 +28,8 @@ class FileBytes {
   ~FileBytes();
 
   /// Reads up to `size` bytes and returns their number, which is 0 at the end. All bytes
-  /// before an error are returned before it is raised.
+  /// before an error are returned before it is raised. The checksum of a gzip member is
+  /// at its end, so that damaged bytes are returned before the error, too.
   /// Errors:  c10::ValueError for a file that can't be read, is damaged or cut off.
   size_t read(char* to, size_t size);
 

@@ -72,8 +72,8 @@ class LineSource {
   /// Reads the next block_bytes of a file, which may contain no whole line. Returns false
   /// after the last block. All whole lines before an error are returned before it is
   /// raised.
-  /// Errors:  c10::ValueError for a file that can't be read, is empty, damaged or
-  ///          cut off; StartAfterEnd if there are fewer lines than start_line.
+  /// Errors:  c10::ValueError for a file that can't be read, is not text, is empty,
+  ///          damaged or cut off; StartAfterEnd if there are fewer lines than start_line.
   bool next(LineBlock& block);
 
  private:
@@ -88,6 +88,7 @@ class LineSource {
   size_t file_ = 0;
   std::unique_ptr<FileBytes> bytes_;
   std::string carry_;  // the beginning of a line
+  bool is_at_begin_ = false;  // of the file
   bool is_dropping_ = false;  // whether the rest of a too long line follows
   int64_t line_ = 0;
   int64_t line_of_file_ = 0;

@@ -53,6 +53,10 @@ struct ParquetOptions {
 /// Nulls become kMissing, NaN or the empty text, and a null list is empty. The unit of a
 /// date is a day, and that of a timestamp is in the file.
 ///
+/// If a page has a checksum, it is verified: pyarrow writes checksums with
+/// write_page_checksum=True. Values in files without checksums may be damaged without an
+/// error, and so may page headers and footers, which have no checksums in any file.
+///
 /// Memory:  queue_examples plus 65,536 examples per thread, and the pages that they are
 ///          decoded from.
 /// Errors:  c10::ValueError for options out of range; for files that are missing, empty,

@@ -10,10 +10,38 @@
 
 namespace tessera::data {
 
+/// How the numbers of a column in a text file are written. In each style but kAny, a value
+/// has one text.
+struct NumberStyle {
+  enum class Kind {
+    /// Any spelling. The user has set the type.
+    kAny,
+    /// 7 and -12.
+    kInteger,
+    /// true and false, True and False, or TRUE and FALSE.
+    kBoolean,
+    /// 2, 0.5 and 1e-05.
+    kShortest,
+    /// 2.0, 0.5 and 1e-05, as Python writes them.
+    kShortestWithPoint,
+    /// A fixed number of digits after the point, such as 2.50.
+    kFixed,
+    /// A fixed number of digits after the point, such as 2.50e-01.
+    kScientific
+  };
+
+  Kind kind = Kind::kAny;
+  /// The digits after the point of kFixed and kScientific, or the spelling of kBoolean.
+  int detail = 0;
+
+  bool operator==(const NumberStyle&) const = default;
+};
+
 /// A column that is read from each file.
 struct ColumnRequest {
   std::string name = {};
   ColumnType type = ColumnType::kInt64;
+  NumberStyle style = {};  // only in a CSV whose types are inferred
   char list_delimiter = '\0';  // only in a CSV with lists
 };
 

@@ -111,9 +111,8 @@ BrokenRow CsvBlocks::describe(RowScan::State state, std::string_view row)
 // Blanks the line at `begin` up to its newline, as empty lines are not rows. Returns the
 // position after the blank part.
 size_t CsvBlocks::blank_line(std::string& text, size_t begin) {
-  const size_t newline = text.find_first_of("\r\n", begin);
-  is_blanking_ = newline == std::string::npos;
-  const size_t end = is_blanking_ ? text.size() : newline;
+  const size_t end = find_newline(text, begin);
+  is_blanking_ = end == text.size();
   std::fill(
       text.begin() + static_cast<std::ptrdiff_t>(begin),
       text.begin() + static_cast<std::ptrdiff_t>(end),
@@ -121,40 +120,102 @@ size_t CsvBlocks::blank_line(std::string& text, size_t begin) {
   return end;
 }
 
-// Blanks the first lines of broken rows. Returns the position after the last row that is
-// complete, or 0.
+// Removes the rest of a broken row's first line, which may be longer than memory.
+void CsvBlocks::leave_out_rest_of_line(CsvBlock& block) {
+  if (!is_blanking_) {
+    return;
+  }
+  const size_t end = find_newline(block.text, 0);
+  is_blanking_ = end == block.text.size();
+  block.text.erase(0, end);
+  block.left_out += static_cast<int64_t>(end);
+  open_ = {};
+}
+
+// Scans the row at `begin` up to one byte more than a row may have, which shows that it
+// is too long. What follows does not count, so that the result does not depend on how
+// much was read. `end` of the result is a position in the row.
+RowScan CsvBlocks::scan(std::string_view text, size_t begin) {
+  using enum RowScan::State;
+  const auto first = static_cast<int64_t>(begin);
+  const std::string_view row = text.substr(begin, max_row_bytes_ + 1);
+  const auto scan_from = [&](size_t at, RowPhase phase) {
+    return scan_row(row, options_.delimiter, options_.quote, at, phase);
+  };
+  const auto continued = [&]() -> RowScan {
+    const auto at = static_cast<size_t>(open_.end - first);
+    return open_.state == kTextAfterQuote
+        ? RowScan{.state = open_.state, .end = at, .phase = open_.phase}
+        : scan_from(at, open_.phase);
+  };
+  RowScan result;
+  if (open_.row == first) {
+    result = continued();
+  } else if (first < open_.end) {
+    // The row lies in a broken one. That one is in quotes at each newline, because it
+    // would end there otherwise. If this row is in quotes at a newline, both go on alike.
+    const size_t line_end = find_newline(row, 0);
+    result =
+        scan_row(row.substr(0, line_end), options_.delimiter, options_.quote);
+    if (result.state != kTextAfterQuote) {
+      const bool is_alike = result.state == kOpenQuote &&
+          first + static_cast<int64_t>(line_end) < open_.end;
+      result = is_alike ? continued() : scan_from(line_end, result.phase);
+    }
+  } else {
+    result = scan_from(0, RowPhase::kFieldBegin);
+  }
+  const int64_t end = first + static_cast<int64_t>(result.end);
+  if (result.state != kComplete && end >= open_.end) {
+    open_ = {
+        .row = first, .end = end, .state = result.state, .phase = result.phase};
+  }
+  return result;
+}
+
+// Finds the broken rows, and blanks their first lines. Returns the position after the
+// last row that is complete, or 0.
 size_t CsvBlocks::end_of_rows(CsvBlock& block, bool is_at_end) {
   using enum RowScan::State;
   std::string& text = block.text;
   const char quote = options_.quote;
-  size_t begin = is_blanking_ ? blank_line(text, 0) : 0;
-  const bool has_quotes =
-      quote != '\0' && text.find(quote, begin) != std::string::npos;
-  if (!has_quotes && text.size() - begin <= max_row_bytes_) {
-    const size_t newline = text.rfind('\n');
-    return is_at_end                                      ? text.size()
-        : newline == std::string::npos || newline < begin ? begin
-                                                          : newline + 1;
+  if (open_.row != 0 && text.size() <= max_row_bytes_ &&
+      (quote == '\0' || text.find(quote) == std::string::npos)) {
+    const size_t newline = text.find_last_of("\r\n");
+    if (is_at_end || text.empty()) {
+      return text.size();
+    }
+    if (newline != std::string::npos) {
+      return newline + 1;
+    }
+    const bool is_field_begin = text.back() == options_.delimiter;
+    open_ = {
+        .row = 0,
+        .end = static_cast<int64_t>(text.size()),
+        .phase = is_field_begin ? RowPhase::kFieldBegin : RowPhase::kInField};
+    return 0;
   }
+  size_t begin = 0;
   while (begin < text.size()) {
     if (is_newline(text[begin])) {
       ++begin;
       continue;
     }
-    // One byte more shows that the row is too long. What follows does not count, so that
-    // the result does not depend on how much was read.
-    const std::string_view row =
-        std::string_view(text).substr(begin, max_row_bytes_ + 1);
-    const RowScan scan = scan_row(row, options_.delimiter, quote);
-    if (scan.state == kComplete) {
-      begin += scan.end;
+    const RowScan found = scan(text, begin);
+    if (found.state == kComplete) {
+      begin += found.end;
       continue;
     }
-    const bool is_broken = scan.state == kTextAfterQuote ||
-        row.size() > max_row_bytes_ || (is_at_end && scan.state == kOpenQuote);
+    const std::string_view row =
+        std::string_view(text).substr(begin, max_row_bytes_ + 1);
+    const bool is_broken = found.state == kTextAfterQuote ||
+        row.size() > max_row_bytes_ || (is_at_end && found.state == kOpenQuote);
     if (is_broken) {
-      block.broken.push_back(describe(scan.state, row));
+      block.broken.push_back(describe(found.state, row));
       block.broken.back().begin = begin;
+      if (options_.malformed_lines == MalformedLines::kError) {
+        return begin;
+      }
       begin = blank_line(text, begin);
     } else if (is_at_end) {
       begin = text.size();
@@ -179,11 +240,21 @@ bool CsvBlocks::next(CsvBlock& block) {
   }
   block = {.text = std::exchange(carry_, {})};
   bool is_more = false;
+  bool is_refused = false;
   size_t end = 0;
   do {  // a row may be longer than a block
     is_more = read_some(block.text);
+    leave_out_rest_of_line(block);
     end = end_of_rows(block, !is_more);
-  } while (end == 0 && is_more && error_ == nullptr);
+    is_refused = !block.broken.empty() &&
+        options_.malformed_lines == MalformedLines::kError;
+  } while (end == 0 && is_more && error_ == nullptr && !is_refused);
+  if (is_refused) {  // the reader raises an error after the rows before
+    block.text.resize(end);
+    is_ended_ = true;
+    error_ = nullptr;
+    return true;
+  }
   if (error_ != nullptr) {
     block.text.resize(end);  // the rest of the last row is missing
     if (end == 0) {
@@ -193,12 +264,14 @@ bool CsvBlocks::next(CsvBlock& block) {
   }
   carry_.assign(block.text, end);
   block.text.resize(end);
+  open_.row -= static_cast<int64_t>(end);
+  open_.end -= static_cast<int64_t>(end);
   if (!is_more) {
     is_ended_ = true;
     check_unchanged(
         where_of_file(kCsvReader, path_), stamp_, stamp_of(kCsvReader, path_));
   }
-  return !block.text.empty();
+  return !block.text.empty() || block.left_out > 0;
 }
 
 std::vector<std::string> CsvBlocks::read_header() {
@@ -206,7 +279,7 @@ std::vector<std::string> CsvBlocks::read_header() {
   while (next(first_)) {
     const std::string_view text = first_.text;
     const size_t begin = std::min(text.find_first_not_of("\r\n"), text.size());
-    if (!first_.broken.empty() && first_.broken.front().begin < begin) {
+    if (!first_.broken.empty() && first_.broken.front().begin <= begin) {
       const BrokenRow& row = first_.broken.front();
       TESSERA_CHECK_VALUE(
           false,
@@ -220,6 +293,8 @@ std::vector<std::string> CsvBlocks::read_header() {
       header_lines_ += count_newlines(text);
       continue;
     }
+    const int64_t line =
+        header_lines_ + 1 + count_newlines(text.substr(0, begin));
     arrow::csv::BlockParser parser(
         arrow::default_memory_pool(), parse_options_of(options_), -1, -1, 1);
     uint32_t parsed = 0;
@@ -236,9 +311,9 @@ std::vector<std::string> CsvBlocks::read_header() {
     for (const std::string& name : names) {
       TESSERA_CHECK_VALUE(
           is_utf8(name),
-          "{} line {}: a column name in the header is not UTF-8. Convert the file to UTF-8.",
+          "{} line {}: a column name in the header is not UTF-8. Convert the file to UTF-8, or write it as text if it is of another format.",
           where,
-          header_lines_);
+          line);
     }
     first_.begin = parsed;
     has_first_ = true;

@@ -41,9 +41,11 @@ struct BrokenRow {
 struct CsvBlock {
   std::string text = {};
   size_t begin = 0;  // the rows are in [begin, text.size())
-  /// Broken rows, in the order of the file. Their first lines are blank in the text. The
-  /// rest of a broken row follows as other rows.
+  /// Broken rows, in the order of the file. Their first lines are blank in the text, or
+  /// left out if they are longer. The rest of a broken row follows as other rows. If
+  /// malformed rows are errors, the block ends at the first broken row.
   std::vector<BrokenRow> broken = {};
+  int64_t left_out = 0;  // bytes before the text
 };
 
 /// Arrow's options for rows.
@@ -59,7 +61,8 @@ class CsvBlocks {
       const FileStamp& stamp);
 
   /// Reads the next block. Returns false after the last one. The rows, whole and broken,
-  /// do not depend on the size of the blocks.
+  /// do not depend on the size of the blocks. The time is proportional to the size of the
+  /// file, whatever quotes it has.
   /// Errors:  c10::ValueError for a file that can't be read, is damaged or cut off, or
   ///          has changed. All whole rows before an error are returned before it is
   ///          raised.
@@ -76,7 +79,9 @@ class CsvBlocks {
 
  private:
   bool read_some(std::string& text);
+  void leave_out_rest_of_line(CsvBlock& block);
   size_t end_of_rows(CsvBlock& block, bool is_at_end);
+  RowScan scan(std::string_view text, size_t begin);
   BrokenRow describe(RowScan::State state, std::string_view row) const;
   size_t blank_line(std::string& text, size_t begin);
 
@@ -87,6 +92,14 @@ class CsvBlocks {
   FileStamp stamp_;
   TextBytes bytes_;
   std::string carry_;  // the beginning of a row
+  // The furthest scan of a row that did not end. Positions are in the current text.
+  struct OpenScan {
+    int64_t row = -1;
+    int64_t end = -1;
+    RowScan::State state = RowScan::State::kPartial;
+    RowPhase phase = RowPhase::kFieldBegin;
+  };
+  OpenScan open_;
   bool is_blanking_ =
       false;  // whether the rest of a broken row's first line follows
   CsvBlock first_;  // the block after the header

@@ -156,6 +156,7 @@ void visit_values_of(std::string_view field, char delimiter, Visit&& visit) {
 struct Problem {
   std::string text = {};
   const char* advice = "";
+  bool can_be_skipped = true;
 };
 
 // The problems of rows. Each row keeps that of its first column.
@@ -173,7 +174,8 @@ class ColumnParser {
       : options_(options),
         request_(request),
         problems_(problems),
-        is_list_(request.list_delimiter != '\0') {
+        is_list_(request.list_delimiter != '\0'),
+        has_missing_numbers_(has_number(options.missing_values)) {
     for (const auto& [row, problem] : problems) {
       skipped_.push_back(row);
     }
@@ -204,7 +206,7 @@ class ColumnParser {
       case ColumnType::kInt64:
         visit_values_of(field, request_.list_delimiter, [&](auto value) {
           int64_t number = kMissing;
-          if (!parse_csv_integer(value, number)) {
+          if (!parse(value, number)) {
             number = kMissing;
             check_missing(row, value, "an integer above -2^63 and below 2^63");
           }
@@ -214,7 +216,7 @@ class ColumnParser {
       case ColumnType::kFloat32:
         visit_values_of(field, request_.list_delimiter, [&](auto value) {
           float number = 0;
-          if (!parse_csv_float(value, number)) {
+          if (!parse(value, number)) {
             number = std::numeric_limits<float>::quiet_NaN();
             check_missing(row, value, "a number in the range of float32");
           }
@@ -263,20 +265,57 @@ class ColumnParser {
   }
 
  private:
+  // Whether a number stands for a missing one, such as -999.
+  static bool has_number(const std::vector<std::string>& missing_values) {
+    return std::any_of(
+        missing_values.begin(),
+        missing_values.end(),
+        [](const std::string& value) { return is_any_number(value); });
+  }
+
+  // Returns false for a missing value and for one of another type.
+  template <class Number>
+  bool parse(std::string_view value, Number& number) const {
+    if (has_missing_numbers_ &&
+        is_missing_number(value, options_.missing_values)) {
+      return false;
+    }
+    if (request_.style.kind != NumberStyle::Kind::kAny) {
+      return parse_in_style(value, request_.style, number);
+    }
+    if constexpr (std::is_same_v<Number, int64_t>) {
+      return parse_csv_integer(value, number);
+    } else {
+      return parse_csv_float(value, number);
+    }
+  }
+
   void check_missing(
       int64_t row,
       std::string_view value,
       const char* expected) {
-    if (!is_missing_number(value, options_.missing_values)) {
-      refuse(row, value, expected, "set another type in `types`");
+    if (is_missing_number(value, options_.missing_values)) {
+      return;
     }
+    if (request_.style.kind == NumberStyle::Kind::kAny) {
+      refuse(row, value, expected, "set another type in `types`");
+      return;
+    }
+    // A number in another style shows that the inferred type is wrong.
+    refuse(
+        row,
+        value,
+        describe(request_.style) + ", as inferred from other rows",
+        "set the column's type in `types`, where text keeps each value as it is written",
+        !is_any_number(value));
   }
 
   void refuse(
       int64_t row,
       std::string_view value,
-      const char* expected,
-      const char* advice) {
+      const std::string& expected,
+      const char* advice,
+      bool can_be_skipped = true) {
     problems_.emplace(
         row,
         Problem{
@@ -287,13 +326,15 @@ class ColumnParser {
                 expected,
                 ", but got ",
                 shown_field(value)),
-            .advice = advice});
+            .advice = advice,
+            .can_be_skipped = can_be_skipped});
   }
 
   const CsvOptions& options_;
   const ColumnRequest& request_;
   Problems& problems_;
   bool is_list_;
+  bool has_missing_numbers_;
   std::vector<int64_t> skipped_;
   size_t next_skipped_ = 0;
   std::vector<int64_t> integers_;
@@ -377,7 +418,8 @@ std::vector<MalformedRow> malformed_rows(
          .malformed = {
              .example = row + ragged_before,
              .problem = problem.text,
-             .advice = problem.advice}});
+             .advice = problem.advice,
+             .can_be_skipped = problem.can_be_skipped}});
   }
   size_t position = 0;
   int64_t line = 0;
@@ -429,54 +471,33 @@ ParsedBlock parse_csv_block(
       .columns = std::move(columns),
       .examples = rows.rows - static_cast<int64_t>(problems.size()),
       .malformed = malformed_rows(options, block, rows, problems),
-      .bytes = static_cast<int64_t>(block.text.size() - block.begin),
+      .bytes = block.left_out +
+          static_cast<int64_t>(block.text.size() - block.begin),
       .lines = static_cast<int64_t>(std::count(
           block.text.begin() + static_cast<int64_t>(block.begin),
           block.text.end(),
           '\n'))};
 }
 
-std::vector<ColumnType> infer_types(
+void infer_types(
     const CsvOptions& options,
     const CsvFile& file,
     const std::vector<ColumnRequest>& requests,
-    const CsvBlock& block) {
+    const std::vector<size_t>& columns,
+    const CsvBlock& block,
+    std::vector<TypeInference>& inferences) {
   const FieldRows rows = split_rows(options, file, block);
-  std::vector<ColumnType> types;
-  for (size_t i = 0; i < requests.size(); ++i) {
-    bool are_integers = true;
-    bool are_numbers = true;
-    bool is_any = false;
+  for (const size_t i : columns) {
+    const auto add = [&](std::string_view value) {
+      if (!is_missing_number(value, options.missing_values)) {
+        inferences[i].add(value);
+      }
+    };
     visit_fields_of(
         rows, file.positions[i], [&](int64_t, std::string_view field) {
-          if (!are_numbers) {
-            return;
-          }
-          visit_values_of(
-              field, requests[i].list_delimiter, [&](std::string_view value) {
-                int64_t integer = 0;
-                float number = 0;
-                if (is_missing_number(value, options.missing_values)) {
-                  return;
-                }
-                is_any = true;
-                if (are_integers && parse_csv_integer(value, integer)) {
-                  return;
-                }
-                are_integers = false;
-                // Digits that are not an int64 are an id, which float32 would change.
-                const bool is_id = has_only_digits(value) &&
-                    !parse_csv_integer(value, integer);
-                are_numbers =
-                    are_numbers && !is_id && parse_csv_float(value, number);
-              });
+          visit_values_of(field, requests[i].list_delimiter, add);
         });
-    types.push_back(
-        !is_any || !are_numbers ? ColumnType::kText
-            : are_integers      ? ColumnType::kInt64
-                                : ColumnType::kFloat32);
   }
-  return types;
 }
 
 }  // namespace tessera::data

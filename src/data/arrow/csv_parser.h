@@ -6,7 +6,9 @@
 
 #include "src/data/arrow/column_request.h"
 #include "src/data/arrow/csv_blocks.h"
+#include "src/data/arrow/csv_value.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -20,6 +22,7 @@ struct MalformedRow {
   std::string problem = {};
   const char* advice =
       "";  // what the user can do, apart from correcting the line
+  bool can_be_skipped = true;
 };
 
 /// The examples of a block.
@@ -41,12 +44,14 @@ ParsedBlock parse_csv_block(
     const std::vector<ColumnRequest>& requests,
     const CsvBlock& block);
 
-/// Infers the types of columns from the well-formed rows of a block. The requests have
-/// the names and list delimiters.
-std::vector<ColumnType> infer_types(
+/// Adds the values of these columns in the well-formed rows of a block. The requests have
+/// the names and list delimiters. Each column has its own inference.
+void infer_types(
     const CsvOptions& options,
     const CsvFile& file,
     const std::vector<ColumnRequest>& requests,
-    const CsvBlock& block);
+    const std::vector<size_t>& columns,
+    const CsvBlock& block,
+    std::vector<TypeInference>& inferences);
 
 }  // namespace tessera::data

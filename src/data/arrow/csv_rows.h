@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <string_view>
 
@@ -9,6 +10,22 @@ namespace tessera::data {
 inline bool is_newline(char c) {
   return c == '\n' || c == '\r';
 }
+
+/// The position of the first newline from `begin` on, or the size of the text.
+inline size_t find_newline(std::string_view text, size_t begin) {
+  const auto* found =
+      std::find_if(text.data() + begin, text.data() + text.size(), is_newline);
+  return static_cast<size_t>(found - text.data());
+}
+
+/// Where a scan of a row is.
+enum class RowPhase {
+  kFieldBegin,
+  kInField,
+  kInQuotes,
+  /// After a quote that closes a quoted part, unless another quote follows.
+  kAfterQuote
+};
 
 /// The result of scan_row().
 struct RowScan {
@@ -25,39 +42,48 @@ struct RowScan {
 
   State state = State::kPartial;
   size_t end = 0;
+  RowPhase phase = RowPhase::kFieldBegin;  // at `end`
 };
 
 /// Finds the end of the first row of the text, as Arrow does: a field that begins with a
 /// quote may have newlines, and two quotes in it stand for one. If `quote` is '\0', no
-/// character is a quote.
-inline RowScan scan_row(std::string_view text, char delimiter, char quote) {
+/// character is a quote. A scan of a row that was longer than the text before continues
+/// from its `end` in its `phase`.
+inline RowScan scan_row(
+    std::string_view text,
+    char delimiter,
+    char quote,
+    size_t begin = 0,
+    RowPhase phase = RowPhase::kFieldBegin) {
   using enum RowScan::State;
-  bool is_field_begin = true;
-  size_t i = 0;
-  while (i < text.size()) {
+  using enum RowPhase;
+  size_t i = begin;
+  while (true) {
+    if (phase == kInQuotes) {
+      i = text.find(quote, i);
+      if (i == std::string_view::npos) {
+        return {.state = kOpenQuote, .end = text.size(), .phase = phase};
+      }
+      phase = kAfterQuote;
+      ++i;
+    }
+    if (i == text.size()) {
+      return {.state = kPartial, .end = i, .phase = phase};
+    }
     const char c = text[i];
     if (is_newline(c)) {
-      return {.state = kComplete, .end = i};
+      return {.state = kComplete, .end = i, .phase = phase};
     }
-    if (!is_field_begin || quote == '\0' || c != quote) {
-      is_field_begin = c == delimiter;
-      ++i;
-      continue;
+    const bool is_quote = quote != '\0' && c == quote;
+    if (phase == kAfterQuote && !is_quote && c != delimiter) {
+      return {.state = kTextAfterQuote, .end = i, .phase = phase};
     }
-    is_field_begin = false;
     // After the second quote of a pair, the quoted part continues.
-    do {
-      i = text.find(quote, i + 1);
-      if (i == std::string_view::npos) {
-        return {.state = kOpenQuote, .end = text.size()};
-      }
-      ++i;
-    } while (i < text.size() && text[i] == quote);
-    if (i < text.size() && text[i] != delimiter && !is_newline(text[i])) {
-      return {.state = kTextAfterQuote, .end = i};
-    }
+    phase = c == delimiter              ? kFieldBegin
+        : is_quote && phase != kInField ? kInQuotes
+                                        : kInField;
+    ++i;
   }
-  return {.state = kPartial, .end = text.size()};
 }
 
 }  // namespace tessera::data

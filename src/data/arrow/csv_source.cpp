@@ -13,9 +13,15 @@
 #include "src/data/arrow/slice_columns.h"
 #include "src/data/last_report.h"
 
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+
 #include <algorithm>
 #include <exception>
+#include <iostream>
 #include <limits>
+#include <mutex>
+#include <set>
 #include <utility>
 
 namespace tessera::data {
@@ -76,12 +82,9 @@ std::vector<std::string> names_of_requests(
 // Opens a file again to read its rows.
 class FileRows {
  public:
-  FileRows(const CsvFiles& files, size_t file)
-      : blocks_(
-            files.options,
-            files.files[file].path,
-            files.files[file].stamp) {
-    if (files.options.names.empty()) {
+  FileRows(const CsvOptions& options, const CsvFile& file)
+      : blocks_(options, file.path, file.stamp) {
+    if (options.names.empty()) {
       blocks_.read_header();
     }
     header_lines_ = blocks_.header_lines();
@@ -110,7 +113,8 @@ class BlockTasks {
   ParseTasks::Task next() {
     while (file_ < files_->files.size()) {
       if (rows_ == nullptr) {
-        rows_ = std::make_shared<FileRows>(*files_, file_);
+        rows_ =
+            std::make_shared<FileRows>(files_->options, files_->files[file_]);
       }
       auto block = std::make_shared<CsvBlock>();
       if (rows_->next(*block)) {
@@ -229,6 +233,11 @@ class CsvExampleReader : public ExampleReader {
         row.problem);
     try {
       TESSERA_CHECK_VALUE(
+          row.can_be_skipped,
+          "[make_csv_source] {}. Correct the line, or {}.",
+          described,
+          row.advice);
+      TESSERA_CHECK_VALUE(
           options.malformed_lines == MalformedLines::kSkip,
           "[make_csv_source] {}. Correct the line, {}, or set malformed_lines to MalformedLines::kSkip to skip such lines.",
           described,
@@ -271,7 +280,7 @@ class CsvFileSource : public CsvSource {
     for (const std::string& path : options.files) {
       add_file(path);
     }
-    infer();
+    set_types();
   }
 
   std::unique_ptr<ExampleReader> open(int64_t first) const override {
@@ -285,6 +294,14 @@ class CsvFileSource : public CsvSource {
 
   ReadReport report() const override {
     return report_.get();
+  }
+
+  std::map<std::string, ColumnType> types() const override {
+    std::map<std::string, ColumnType> types;
+    for (const ColumnRequest& request : files_->requests) {
+      types[request.name] = request.type;
+    }
+    return types;
   }
 
  private:
@@ -328,28 +345,104 @@ class CsvFileSource : public CsvSource {
     }
   }
 
-  // Sets the types, by the first block with rows where they are not options.
-  void infer() {
-    const CsvOptions& options = files_->options;
-    std::vector<ColumnType> inferred(
-        files_->requests.size(), ColumnType::kText);
-    bool is_found = options.types.size() == files_->requests.size();
-    for (size_t i = 0; i < files_->files.size() && !is_found; ++i) {
-      FileRows rows(*files_, i);
-      CsvBlock block;
-      while (!is_found && rows.next(block)) {
-        is_found = block.text.find_first_not_of("\r\n", block.begin) !=
-            std::string::npos;
-        if (is_found) {
-          inferred =
-              infer_types(options, files_->files[i], files_->requests, block);
-        }
+  // Sets the types, and infers those that are not options.
+  void set_types() {
+    std::vector<size_t> inferred;
+    for (size_t i = 0; i < files_->requests.size(); ++i) {
+      ColumnRequest& request = files_->requests[i];
+      const auto asked = files_->options.types.find(request.name);
+      if (asked == files_->options.types.end()) {
+        inferred.push_back(i);
+      } else {
+        request.type = asked->second;
       }
     }
-    for (size_t i = 0; i < inferred.size(); ++i) {
-      ColumnRequest& request = files_->requests[i];
-      const auto asked = options.types.find(request.name);
-      request.type = asked == options.types.end() ? inferred[i] : asked->second;
+    if (inferred.empty()) {
+      return;
+    }
+    const std::vector<TypeInference> inferences = infer(inferred);
+    for (const size_t i : inferred) {
+      files_->requests[i].type = inferences[i].type();
+      files_->requests[i].style = inferences[i].style();
+    }
+    print_types(inferred, inferences);
+  }
+
+  // Reads about kSampleBytes of rows, and more until each column has a value. Blocks have
+  // a fixed size, so that CsvOptions::block_bytes does not change types.
+  std::vector<TypeInference> infer(std::vector<size_t> columns) const {
+    constexpr int64_t kSampleBytes = int64_t{1} << 20;
+    CsvOptions options = files_->options;
+    options.block_bytes = kSampleBytes;
+    std::vector<TypeInference> inferences(files_->requests.size());
+    int64_t sampled = 0;
+    try {
+      for (size_t i = 0; i < files_->files.size() && !columns.empty(); ++i) {
+        FileRows rows(options, files_->files[i]);
+        CsvBlock block;
+        while (!columns.empty() && rows.next(block)) {
+          infer_types(
+              options,
+              files_->files[i],
+              files_->requests,
+              columns,
+              block,
+              inferences);
+          sampled += static_cast<int64_t>(block.text.size() - block.begin);
+          if (sampled >= kSampleBytes / 2) {
+            std::erase_if(columns, [&](size_t column) {
+              return inferences[column].has_values();
+            });
+          }
+          if (!block.broken.empty() &&
+              options.malformed_lines == MalformedLines::kError) {
+            columns.clear();  // a reader fails here
+          }
+        }
+      }
+    } catch (const c10::Error&) {
+      // A reader raises the error after the examples before it.
+    }
+    return inferences;
+  }
+
+  // Says what was inferred, once for each set of types of a file.
+  void print_types(
+      const std::vector<size_t>& inferred,
+      const std::vector<TypeInference>& inferences) const {
+    static std::mutex mutex;
+    static std::set<std::string> printed;
+    std::vector<std::string> types;
+    std::vector<std::string> remarks;
+    for (const size_t i : inferred) {
+      const std::string name = shorten(files_->requests[i].name);
+      types.push_back(name + " " + name_of(inferences[i].type()));
+      if (!inferences[i].has_values()) {
+        remarks.push_back("'" + name + "' has no values");
+      } else if (!inferences[i].ambiguous_number().empty()) {
+        remarks.push_back(c10::str(
+            "'",
+            name,
+            "' is text because '",
+            shorten(inferences[i].ambiguous_number()),
+            "' as a number could equal another text"));
+      }
+    }
+    constexpr size_t kMaxRemarks = 10;
+    remarks.resize(std::min(remarks.size(), kMaxRemarks));
+    std::string text = c10::str(
+        where_of_file(kCsvReader, files_->files.front().path),
+        " Inferred types: ",
+        shorten_all(types),
+        ".");
+    for (const std::string& remark : remarks) {
+      text += " " + remark + ".";
+    }
+    text +=
+        " Set CsvOptions::types to choose others, or to CsvSource::types() to keep them.\n";
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (printed.insert(text).second) {
+      std::cerr << text;
     }
   }
 

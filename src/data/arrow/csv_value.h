@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/data/column_type.h>
 #include <tessera/data/csv_source.h>
+
+#include "src/data/arrow/column_request.h"
 
 #include <cstdint>
 #include <string>
@@ -23,7 +26,49 @@ bool parse_csv_integer(std::string_view field, int64_t& value);
 /// number, or a finite one that is too large for float32.
 bool parse_csv_float(std::string_view field, float& value);
 
-/// Whether the text has only digits, with an optional sign.
-bool has_only_digits(std::string_view field);
+/// Whether the text is a number or a boolean in any spelling. NaN is none.
+bool is_any_number(std::string_view field);
+
+/// Parses an integer or a boolean that is written in this style. Returns false for any
+/// other text.
+bool parse_in_style(
+    std::string_view field,
+    const NumberStyle& style,
+    int64_t& value);
+
+/// Parses a number that is written in this style. Returns false for any other text, and
+/// for numbers that float32 would round so far that another text has their value.
+bool parse_in_style(
+    std::string_view field,
+    const NumberStyle& style,
+    float& value);
+
+/// What a value in this style is, for messages.
+std::string describe(const NumberStyle& style);
+
+/// Infers the type of a column from its values. Numbers have one style, so that no two
+/// different texts become one value. If there is no such style, the type is kText.
+class TypeInference {
+ public:
+  /// Adds a value that is not missing.
+  void add(std::string_view value);
+
+  bool has_values() const {
+    return has_values_;
+  }
+  ColumnType type() const;
+  /// The style of numbers.
+  NumberStyle style() const;
+  /// If all values are numbers, but the column is text: a value that shows why.
+  const std::string& ambiguous_number() const {
+    return ambiguous_number_;
+  }
+
+ private:
+  std::vector<NumberStyle>
+      styles_;  // that fit all values, the preferred ones first
+  std::string ambiguous_number_;
+  bool has_values_ = false;
+};
 
 }  // namespace tessera::data

@@ -39,6 +39,7 @@ struct GroupRange {
   const ParquetFile* file = nullptr;
   std::vector<int> groups = {};
   int64_t first_row = 0;  // in the file, counted from 0
+  int64_t end_row = 0;
   int64_t skip = 0;  // examples before the first one that the caller wants
 };
 
@@ -65,6 +66,8 @@ std::unique_ptr<parquet::arrow::FileReader> open_parquet(
   // Reads pages instead of whole columns of a row group.
   properties.enable_buffered_stream();
   properties.set_buffer_size(int64_t{1} << 18);
+  // Arrow ignores checksums by default, so that a flipped bit would become other values.
+  properties.set_page_checksum_verification(true);
   parquet::ArrowReaderProperties arrow_properties(has_few_groups);
   arrow_properties.set_batch_size(kBatchExamples);
   arrow_properties.set_pre_buffer(false);
@@ -129,6 +132,14 @@ class GroupDecoder {
       if (batch == nullptr) {
         check_unchanged(
             where_, range_.file->stamp, stamp_of(kReader, range_.file->path));
+        // Arrow skips a page whose damaged header has an unknown type.
+        TESSERA_CHECK_VALUE(
+            range_.first_row == range_.end_row,
+            "{} must have {} rows up to the end of row group {}, as its footer says, but has {}. The file is damaged. Write or download it again.",
+            where_,
+            range_.end_row,
+            range_.groups.back() + 1,
+            range_.first_row);
         return std::nullopt;
       }
       const int64_t skipped = std::min(range_.skip, batch->num_rows());
@@ -248,6 +259,7 @@ class ParquetSource : public ExampleSource {
             skip = 0;
           }
           ranges.back().groups.push_back(group);
+          ranges.back().end_row = row + rows;
           rows_in_range += rows;
         }
         row += rows;

@@ -1,75 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/data/arrow/text_bytes.h"
 
-#include "src/common/check.h"
 #include "src/data/arrow/input_file.h"
+#include "src/data/text_begin.h"
 
 #include <arrow/io/compressed.h>
 #include <arrow/io/file.h>
 #include <arrow/util/compression.h>
+#include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <fstream>
-#include <string_view>
 #include <utility>
 
 namespace tessera::data {
 
-namespace {
-
-// The first bytes of formats that are often mistaken for text.
-struct Magic {
-  std::string_view bytes = {};
-  const char* format = "";
-  const char* advice = "";
-};
-
-constexpr Magic kNoText[] = {
-    {.bytes = "PAR1",
-     .format = "a Parquet file",
-     .advice = "Use make_parquet_source()."},
-    {.bytes = "ARROW1",
-     .format = "an Arrow file",
-     .advice = "Use make_feather_source()."},
-    {.bytes = "FEA1",
-     .format = "a Feather file",
-     .advice = "Write it as Feather version 2, and use make_feather_source()."},
-    {.bytes = "PK\x03\x04",
-     .format = "a zip file",
-     .advice = "Unpack it first."},
-    {.bytes = "BZh",
-     .format = "compressed with bzip2",
-     .advice = "Compress it with gzip or zstd."},
-    {.bytes = "\xfd"
-              "7zXZ",
-     .format = "compressed with xz",
-     .advice = "Compress it with gzip or zstd."},
-    {.bytes = "\xff\xfe",
-     .format = "UTF-16 text",
-     .advice = "Convert it to UTF-8."},
-    {.bytes = "\xfe\xff",
-     .format = "UTF-16 text",
-     .advice = "Convert it to UTF-8."}};
-
-constexpr std::string_view kZstdMagic = "\x28\xb5\x2f\xfd";
-
-}  // namespace
-
 TextBytes::TextBytes(std::string reader, std::string path)
     : where_(where_of_file(reader, path)) {
   plain_ = std::make_unique<FileBytes>(path, std::move(reader));
-  std::string begin(8, '\0');
+  std::string begin(kTextBeginBytes, '\0');
   std::ifstream file(path, std::ios::binary);
   file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
   begin.resize(static_cast<size_t>(file.gcount()));
-  for (const Magic& magic : kNoText) {
-    TESSERA_CHECK_VALUE(
-        !begin.starts_with(magic.bytes),
-        "{} must be a text file, but it is {}. {}",
-        where_,
-        magic.format,
-        magic.advice);
-  }
-  if (begin.starts_with(kZstdMagic)) {
+  const bool is_zstd = begins_zstd(begin);
+  if (is_zstd) {
     plain_ = nullptr;
     auto input = arrow::io::ReadableFile::Open(path);
     check_status(input.status(), where_);
@@ -80,15 +34,45 @@ TextBytes::TextBytes(std::string reader, std::string path)
     check_status(stream.status(), where_);
     zstd_ = *stream;
   }
+  read_begin();
+  check_text_begin(begin_, is_zstd || begins_gzip(begin), where_);
 }
 
-size_t TextBytes::read(char* to, size_t size) {
+void TextBytes::read_begin() {
+  begin_.resize(kTextBeginBytes);
+  size_t end = 0;
+  try {
+    size_t count = 0;
+    do {
+      count = read_file(begin_.data() + end, begin_.size() - end);
+      end += count;
+    } while (count > 0 && end < begin_.size());
+  } catch (const c10::Error&) {
+    error_ = std::current_exception();
+  }
+  begin_.resize(end);
+}
+
+size_t TextBytes::read_file(char* to, size_t size) {
   if (plain_ != nullptr) {
     return plain_->read(to, size);
   }
   const auto count = zstd_->Read(static_cast<int64_t>(size), to);
   check_status(count.status(), where_);
   return static_cast<size_t>(*count);
+}
+
+size_t TextBytes::read(char* to, size_t size) {
+  if (!begin_.empty()) {
+    const size_t count = std::min(size, begin_.size());
+    begin_.copy(to, count);
+    begin_.erase(0, count);
+    return count;
+  }
+  if (error_ != nullptr) {
+    std::rethrow_exception(error_);
+  }
+  return read_file(to, size);
 }
 
 }  // namespace tessera::data

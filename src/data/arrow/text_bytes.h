@@ -6,6 +6,7 @@
 #include <arrow/type_fwd.h>
 
 #include <cstddef>
+#include <exception>
 #include <memory>
 #include <string>
 
@@ -26,7 +27,12 @@ class TextBytes {
   size_t read(char* to, size_t size);
 
  private:
+  void read_begin();
+  size_t read_file(char* to, size_t size);
+
   std::string where_;
+  std::string begin_;  // the first bytes, until they are read
+  std::exception_ptr error_;  // after begin_
   std::unique_ptr<FileBytes> plain_;  // and gzip
   std::shared_ptr<arrow::io::InputStream> zstd_;
 };
