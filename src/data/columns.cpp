@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/data/column_type.h>
 #include <tessera/data/columns.h>
 
 #include <tessera/common/shorten.h>
 
 #include <algorithm>
+#include <array>
 
 #include "src/common/check.h"
 #include "src/common/names.h"
@@ -12,6 +14,12 @@
 namespace tessera::data {
 
 namespace {
+
+constexpr std::array<const char*, 4> kTypeNames{
+    "int64",
+    "float32",
+    "text",
+    "uint64_bits"};
 
 int64_t count_values(const Column& column) {
   if (const auto* text =
@@ -62,6 +70,19 @@ void check_row_splits(
 }
 
 }  // namespace
+
+std::string to_string(ColumnType type) {
+  return kTypeNames.at(static_cast<size_t>(type));
+}
+
+ColumnType column_type_from_string(std::string_view name) {
+  const auto found = std::find(kTypeNames.begin(), kTypeNames.end(), name);
+  TESSERA_CHECK_VALUE(
+      found != kTypeNames.end(),
+      "[ColumnType] the type of a column must be one of int64, float32, text, uint64_bits, but got '{}'.",
+      shorten(name));
+  return static_cast<ColumnType>(found - kTypeNames.begin());
+}
 
 void validate(const Column& column, std::string_view name) {
   if (const auto* tensor = std::get_if<at::Tensor>(&column.values)) {

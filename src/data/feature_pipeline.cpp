@@ -14,6 +14,8 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
+#include <mutex>
 #include <set>
 
 namespace tessera::data {
@@ -69,6 +71,42 @@ void check_output(const PipelineOutput& output, size_t index) {
       output.max_length);
 }
 
+bool is_hashed(const Transform& transform) {
+  return std::holds_alternative<transforms::Hash>(transform) ||
+      std::holds_alternative<transforms::Hash64>(transform) ||
+      std::holds_alternative<transforms::Cross>(transform) ||
+      std::holds_alternative<transforms::Cross64>(transform);
+}
+
+// The kinds of values that all outputs of a column read.
+struct ColumnUse {
+  std::string outputs;  // for messages
+  bool integers = true;
+  bool floats = true;
+  bool text = true;
+  bool is_hashed = false;
+};
+
+// The word of messages for a type, as in kind_of().
+const char* kind_of(ColumnType type) {
+  return type == ColumnType::kText  ? "text"
+      : type == ColumnType::kFloat32 ? "floats"
+                                     : "integers";
+}
+
+ColumnType type_of(const Column& column) {
+  const auto* tensor = std::get_if<at::Tensor>(&column.values);
+  return tensor == nullptr                 ? ColumnType::kText
+      : tensor->scalar_type() == at::kLong ? ColumnType::kInt64
+                                           : ColumnType::kFloat32;
+}
+
+bool has_values(const Column& column) {
+  bool has_any = false;
+  visit_values(column, [&](auto values) { has_any = !values.empty(); });
+  return has_any;
+}
+
 }  // namespace
 
 struct FeaturePipeline::State {
@@ -89,8 +127,13 @@ struct FeaturePipeline::State {
     int64_t first_dense;
   };
 
-  explicit State(std::vector<PipelineOutput> given)
-      : outputs(std::move(given)) {
+  State(
+      std::vector<PipelineOutput> given,
+      std::map<std::string, ColumnType> given_types,
+      bool from_file)
+      : outputs(std::move(given)),
+        is_from_file(from_file),
+        types(std::move(given_types)) {
     std::set<std::string_view> names;
     for (size_t i = 0; i < outputs.size(); ++i) {
       check_output(outputs[i], i);
@@ -105,6 +148,109 @@ struct FeaturePipeline::State {
         num_dense += static_cast<int64_t>(output.columns.size());
       }
     }
+    check_types();
+  }
+
+  // Checks that the outputs of a column read a common type, and sets the types that only
+  // one type is left for.
+  void check_types() {
+    std::map<std::string, ColumnUse> uses;
+    for (const Step& step : steps) {
+      for (const std::string& name : step.output->columns) {
+        ColumnUse& use = uses[name];
+        use.outputs += c10::str(
+            use.outputs.empty() ? "'" : ", '",
+            shorten(step.output->name),
+            "' takes ",
+            step.readable.describe());
+        use.integers = use.integers && step.readable.integers;
+        use.floats = use.floats && step.readable.floats;
+        use.text = use.text && step.readable.text;
+        use.is_hashed = use.is_hashed || is_hashed(step.output->transform);
+      }
+    }
+    for (const auto& [name, type] : types) {
+      const auto use = uses.find(name);
+      TESSERA_CHECK_VALUE(
+          use != uses.end(),
+          "[FeaturePipeline] `types` has the column '{}', which no output reads. Correct its name, or leave it out.",
+          shorten(name));
+      const bool is_read = type == ColumnType::kText ? use->second.text
+          : type == ColumnType::kFloat32             ? use->second.floats
+                                                     : use->second.integers;
+      TESSERA_CHECK_VALUE(
+          is_read,
+          "[FeaturePipeline] column '{}' can't have {}: {}. Correct its type in `types`.",
+          shorten(name),
+          kind_of(type),
+          use->second.outputs);
+    }
+    for (const auto& [name, use] : uses) {
+      TESSERA_CHECK_VALUE(
+          use.integers || use.floats || use.text,
+          "[FeaturePipeline] no column '{}' fits all its outputs: {}. Give the outputs different columns.",
+          shorten(name),
+          use.outputs);
+      if (use.floats) {
+        continue;
+      }
+      if (use.integers && use.text) {
+        hashed.insert(name);
+      } else {
+        types.emplace(
+            name, use.text ? ColumnType::kText : ColumnType::kInt64);
+      }
+    }
+  }
+
+  // Remembers the types of the hashed columns of the first batch, which was converted. The
+  // first batches of two threads may have different types.
+  void remember_types(const Columns& columns) const {
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (std::all_of(hashed.begin(), hashed.end(), [&](const auto& name) {
+          return types.contains(name);
+        })) {
+      return;
+    }
+    std::string assumed;
+    for (const std::string& name : hashed) {
+      const Column& column = columns.at(name);
+      if (!has_values(column) || !types.emplace(name, type_of(column)).second) {
+        continue;
+      }
+      assumed += c10::str(
+          assumed.empty() ? "'" : ", '",
+          shorten(name),
+          "' as ",
+          kind_of(types.at(name)));
+    }
+    if (is_from_file && !assumed.empty()) {
+      TORCH_WARN(
+          "[FeaturePipeline] the file does not say whether hashed columns had "
+          "integers or text in training. The pipeline assumes the types of this "
+          "batch: ",
+          assumed,
+          ". If training had others, all ids differ: read the columns as they were "
+          "then. To keep the types, save the pipeline again.");
+    }
+  }
+
+  // Returns the problem of a column whose type differs from the known one.
+  std::string type_problem(const std::string& name, const Column& column) const {
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto known = types.find(name);
+    if (known == types.end() || !has_values(column) ||
+        std::string_view(kind_of(known->second)) == kind_of(column)) {
+      return "";
+    }
+    return c10::str(
+        "has ",
+        kind_of(column),
+        ", but this pipeline takes ",
+        kind_of(known->second),
+        " for it, and the ids of the same values would differ. Read the column as ",
+        kind_of(known->second),
+        ", for example with `types = pipeline.types()` of the reader.");
   }
 
   // The columns of each step. The error names all columns that don't fit.
@@ -139,6 +285,9 @@ struct FeaturePipeline::State {
               " takes ",
               step.readable.describe(),
               ".");
+        } else if (const std::string problem = type_problem(name, *own.back());
+                   !problem.empty()) {
+          problems += location() + problem;
         }
       }
     }
@@ -153,10 +302,30 @@ struct FeaturePipeline::State {
   std::vector<PipelineOutput> outputs;
   std::deque<Step> steps;  // a deque, because steps can't be moved
   int64_t num_dense = 0;
+  // The columns whose hashes depend on whether they have integers or text.
+  std::set<std::string> hashed;
+  bool is_from_file = false;
+  mutable std::mutex mutex;  // for types
+  mutable std::map<std::string, ColumnType> types;
 };
 
-FeaturePipeline::FeaturePipeline(std::vector<PipelineOutput> outputs)
-    : state_(std::make_shared<const State>(std::move(outputs))) {}
+FeaturePipeline::FeaturePipeline(
+    std::vector<PipelineOutput> outputs,
+    std::map<std::string, ColumnType> types)
+    : FeaturePipeline(std::make_shared<const State>(
+          std::move(outputs),
+          std::move(types),
+          /*from_file=*/false)) {}
+
+FeaturePipeline::FeaturePipeline(std::shared_ptr<const State> state)
+    : state_(std::move(state)) {}
+
+FeaturePipeline FeaturePipeline::from_file(
+    std::vector<PipelineOutput> outputs,
+    std::map<std::string, ColumnType> types) {
+  return FeaturePipeline(std::make_shared<const State>(
+      std::move(outputs), std::move(types), /*from_file=*/true));
+}
 
 PipelineBatch FeaturePipeline::apply(const Columns& columns) const {
   const ProfileScope scope("tessera::FeaturePipeline");
@@ -179,6 +348,7 @@ PipelineBatch FeaturePipeline::apply(const Columns& columns) const {
       step.transform.to_numbers(*column, out++, stride);
     }
   }
+  state_->remember_types(columns);
   return {.features = Features::map(std::move(features)), .dense = dense};
 }
 
@@ -188,6 +358,22 @@ const std::vector<PipelineOutput>& FeaturePipeline::outputs() const& {
 
 std::vector<PipelineOutput> FeaturePipeline::outputs() && {
   return state_->outputs;  // copies of the pipeline share them
+}
+
+std::map<std::string, ColumnType> FeaturePipeline::types() const {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  return state_->types;
+}
+
+std::vector<std::string> FeaturePipeline::untyped_columns() const {
+  const std::map<std::string, ColumnType> known = types();
+  std::vector<std::string> names;
+  for (const std::string& name : state_->hashed) {
+    if (!known.contains(name)) {
+      names.push_back(name);
+    }
+  }
+  return names;
 }
 
 int64_t FeaturePipeline::num_dense() const {
@@ -216,7 +402,8 @@ int64_t FeaturePipeline::vocabulary_size(std::string_view feature) const {
 }
 
 bool FeaturePipeline::operator==(const FeaturePipeline& other) const {
-  return state_ == other.state_ || outputs() == other.outputs();
+  return state_ == other.state_ ||
+      (outputs() == other.outputs() && types() == other.types());
 }
 
 void validate(

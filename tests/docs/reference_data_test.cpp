@@ -12,6 +12,8 @@
 
 #include <gtest/gtest.h>
 
+#include <c10/util/StringUtil.h>
+
 #include <cmath>
 #include <fstream>
 #include <iostream>
@@ -244,6 +246,46 @@ TEST_F(DataReferenceTest, ValuesAndCombinationsHaveKeysOf64Bits) {
   const at::Tensor pairs = ids_of(site_and_hour, columns);
   EXPECT_TRUE(at::equal(pairs[0], pairs[3]));
   EXPECT_FALSE(at::equal(pairs[0], pairs[2]));
+}
+
+TEST_F(DataReferenceTest, IdsForOtherLanguages) {
+  const auto check = [](const Transform& transform,
+                        const std::vector<std::variant<int64_t, const char*>>&
+                            values,
+                        int64_t id) {
+    PipelineOutput output{.name = "id", .transform = transform};
+    Columns columns;
+    for (const auto& value : values) {
+      output.columns.push_back(c10::str("c", columns.entries().size()));
+      const auto* text = std::get_if<const char*>(&value);
+      columns.add(
+          output.columns.back(),
+          text == nullptr
+              ? Column{.values = torch::tensor({std::get<int64_t>(value)})}
+              : Column{.values = Texts{*text}});
+    }
+    EXPECT_EQ(ids_of(output, columns).item<int64_t>(), id);
+  };
+  using namespace transforms;  // NOLINT(google-build-using-namespace)
+  // snippet: id_vectors
+  check(Hash64{}, {1}, 3439722301264460079);
+  check(Hash64{}, {"1"}, 7335560060985733465);
+  check(Hash64{}, {-1}, 5841669975847748628);
+  check(Hash64{}, {"a.org"}, -6744716633279231938);
+  check(Hash64{.salt = 42}, {"Zürich"}, -5975701026489771895);
+  check(Hash64{.missing = Missing::kDrop}, {1}, 3439722301264460078);
+  check(Hash64{}, {""}, 0);
+  check(Hash{.num_bins = 1000}, {1}, 270);
+  check(Hash{.num_bins = 1000}, {"1"}, 148);
+  check(Hash{.num_bins = 1000, .salt = 42}, {"a.org"}, 498);
+  check(Cross64{}, {"a.org", 7}, -2892429734552348739);
+  check(Cross{.num_bins = 1000}, {"a.org", 7}, 877);
+  check(Cross{.num_bins = 1000}, {7, "a.org"}, 989);
+  // Id 0: missing, 1 to 3: unknown values, 4: "de", 5: "fr".
+  const Vocabulary countries{.values = Texts{"de", "fr"}, .num_oov_indices = 3};
+  check(countries, {"fr"}, 5);
+  check(countries, {"it"}, 3);
+  // end snippet
 }
 
 TEST_F(DataReferenceTest, IntegersAreIds) {

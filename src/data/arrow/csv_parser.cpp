@@ -184,6 +184,7 @@ class ColumnParser {
     const auto size = static_cast<size_t>(rows);
     switch (request.type) {
       case ColumnType::kInt64:
+      case ColumnType::kUInt64Bits:
         integers_.reserve(size);
         break;
       case ColumnType::kFloat32:
@@ -209,6 +210,17 @@ class ColumnParser {
             check_missing(row, value, "an integer above -2^63 and below 2^63");
           }
           integers_.push_back(number);
+        });
+        break;
+      case ColumnType::kUInt64Bits:
+        visit_values_of(field, request_.list_delimiter, [&](auto value) {
+          int64_t bits = kMissing;
+          if (!parse_csv_bits(value, bits)) {
+            bits = kMissing;
+            check_missing(
+                row, value, "an integer from 0 to 2^64 - 1, but not 2^63");
+          }
+          integers_.push_back(bits);
         });
         break;
       case ColumnType::kFloat32:
@@ -247,6 +259,7 @@ class ColumnParser {
     };
     switch (request_.type) {
       case ColumnType::kInt64:
+      case ColumnType::kUInt64Bits:
         column.values = copy(integers_, at::kLong);
         break;
       case ColumnType::kFloat32:
