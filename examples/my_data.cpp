@@ -34,8 +34,7 @@ int run(const Names& files) {
   const UserItems seen(train);
   // 3. A vector for each user and item. The loss compares the items of a batch.
   const auto table = [&](const std::string& name) {
-    const auto rows = pipeline.vocabulary_size(name);
-    return FeatureConfig{.table = make_table({name, rows, 32})};
+    return FeatureConfig{.table = pipeline.make_table(name, {.dim = 32})};
   };
   TPUEmbedding model(TPUEmbeddingOptions{
       .features = {{"user", table("user")}, {"item", table("item")}},

@@ -16,6 +16,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 
 namespace tessera::data {
@@ -380,14 +381,14 @@ int64_t FeaturePipeline::num_dense() const {
   return state_->num_dense;
 }
 
-int64_t FeaturePipeline::vocabulary_size(std::string_view feature) const {
+const Transform& FeaturePipeline::transform_of(std::string_view feature) const {
   std::vector<std::string> known;
   for (const PipelineOutput& output : outputs()) {
     if (gives_numbers(output.transform)) {
       continue;
     }
     if (output.name == feature) {
-      return data::vocabulary_size(output.transform);
+      return output.transform;
     }
     known.push_back(output.name);
   }
@@ -401,10 +402,42 @@ int64_t FeaturePipeline::vocabulary_size(std::string_view feature) const {
           "."));
 }
 
+int64_t FeaturePipeline::vocabulary_size(std::string_view feature) const {
+  return data::vocabulary_size(transform_of(feature));
+}
+
+int64_t FeaturePipeline::num_reserved_ids(std::string_view feature) const {
+  return data::num_reserved_ids(transform_of(feature));
+}
+
+TablePtr FeaturePipeline::make_table(
+    std::string_view feature,
+    TableConfig config) const {
+  if (config.name.empty()) {
+    config.name = feature;
+  }
+  if (!config.keys) {
+    config.vocabulary_size = vocabulary_size(feature);
+    config.zero_rows = num_reserved_ids(feature);
+  }
+  return tessera::make_table(std::move(config));
+}
+
 bool FeaturePipeline::operator==(const FeaturePipeline& other) const {
   return state_ == other.state_ ||
       (outputs() == other.outputs() && types() == other.types());
 }
+
+namespace {
+
+bool is_random(const std::optional<Initializer>& initializer) {
+  return !initializer ||
+      std::holds_alternative<initializers::Uniform>(*initializer) ||
+      std::holds_alternative<initializers::Normal>(*initializer) ||
+      std::holds_alternative<initializers::TruncatedNormal>(*initializer);
+}
+
+}  // namespace
 
 void validate(
     const FeaturePipeline& pipeline,
@@ -414,6 +447,7 @@ void validate(
       "[FeaturePipeline] the features of the layer must be a flat map like those of a pipeline, but are {}. Give the layer a map of features.",
       features.kind());
   std::string problems;
+  std::string untrained;
   std::set<std::string_view> given;
   for (const PipelineOutput& output : pipeline.outputs()) {
     if (gives_numbers(output.transform)) {
@@ -463,6 +497,10 @@ void validate(
           needed,
           ", or change the transform.");
     }
+    if (is_random(table.initializer) &&
+        table.zero_rows < num_reserved_ids(output.transform)) {
+      untrained += (untrained.empty() ? "'" : ", '") + shorten(output.name) + "'";
+    }
   }
   for (const auto& [name, entry] : features.entries()) {
     if (!given.contains(name)) {
@@ -477,6 +515,13 @@ void validate(
       problems.empty(),
       "[FeaturePipeline] the pipeline does not fit the layer:{}",
       problems);
+  if (!untrained.empty()) {
+    TORCH_WARN(
+        "[FeaturePipeline] the rows of missing and unknown values begin at random: ",
+        untrained,
+        ". If training has no such values, a new value gets a random vector in "
+        "serving. Make the tables with pipeline.make_table(), or set their zero_rows.");
+  }
 }
 
 }  // namespace tessera::data

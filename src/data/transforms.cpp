@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <concepts>
 
 namespace tessera::data {
 
@@ -214,6 +215,23 @@ int64_t vocabulary_size(const Transform& transform) {
           [](const transforms::Cross64&) { return int64_t{0}; },
           [](const transforms::Normalize&) { return int64_t{0}; },
           [](const auto& hashed) { return hashed.num_bins; }),
+      transform);
+}
+
+int64_t num_reserved_ids(const Transform& transform) {
+  if (vocabulary_size(transform) == 0) {
+    return 0;
+  }
+  return std::visit(
+      []<class Kind>(const Kind& options) -> int64_t {
+        if constexpr (std::same_as<Kind, transforms::Vocabulary>) {
+          return num_missing_ids(options.missing) + options.num_oov_indices;
+        } else if constexpr (ReturnsIds<Kind>) {
+          return num_missing_ids(options.missing);
+        } else {
+          return 0;
+        }
+      },
       transform);
 }
 

@@ -189,10 +189,72 @@ TEST(FeaturePipelineTest, KnowsTheSizesOfTables) {
   EXPECT_EQ(pipeline.vocabulary_size("words"), 4);
   EXPECT_EQ(pipeline.vocabulary_size("band"), 3);
   EXPECT_EQ(pipeline.num_dense(), 3);
+  EXPECT_EQ(pipeline.num_reserved_ids("words"), 2);
+  EXPECT_EQ(pipeline.num_reserved_ids("site"), 1);
+  EXPECT_EQ(pipeline.num_reserved_ids("site_x_words"), 0);
+  EXPECT_VALUE_ERROR(
+      pipeline.num_reserved_ids("counts"), "no feature 'counts'. Known: site");
   EXPECT_VALUE_ERROR(
       pipeline.vocabulary_size("counts"),
       "no feature 'counts'. Known: site, words, site_x_words, band.");
   validate(pipeline, sample_configs());
+}
+
+TEST(FeaturePipelineTest, ATableBeginsWithZerosForUnknownValues) {
+  const FeaturePipeline pipeline(
+      {{.name = "words",
+        .columns = {"W"},
+        .transform =
+            Vocabulary{
+                .values = std::vector<std::string>{"red", "blue"},
+                .num_oov_indices = 2}},
+       {.name = "key", .columns = {"W"}, .transform = Hash64{}}});
+  const TablePtr table = pipeline.make_table("words", {.dim = 4});
+  EXPECT_EQ(
+      *table,
+      (TableConfig{
+          .name = "words", .vocabulary_size = 5, .dim = 4, .zero_rows = 3}));
+  EXPECT_EQ(pipeline.make_table("words", {.name = "w", .dim = 4})->name, "w");
+  EXPECT_VALUE_ERROR(
+      pipeline.make_table("key", {.dim = 4}), "or set keys");
+  const TablePtr keys =
+      pipeline.make_table("key", {.dim = 4, .keys = DynamicKeys{.capacity = 9}});
+  EXPECT_EQ(keys->zero_rows, 0);
+}
+
+class WarningTexts : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    texts.push_back(warning.msg());
+  }
+  std::vector<std::string> texts;
+};
+
+TEST(FeaturePipelineTest, WarnsAboutRandomRowsOfUnknownValues) {
+  WarningTexts warnings;
+  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  validate(sample_pipeline(), sample_configs());
+  ASSERT_EQ(warnings.texts.size(), 1);
+  EXPECT_NE(
+      warnings.texts[0].find("begin at random: 'site', 'words', 'band'."),
+      std::string::npos)
+      << warnings.texts[0];
+  const FeaturePipeline pipeline = sample_pipeline();
+  const auto table = [&](const char* name) {
+    return FeatureConfig{.table = pipeline.make_table(name, {.dim = 2})};
+  };
+  validate(
+      pipeline,
+      {{"site", table("site")},
+       {"words", table("words")},
+       {"site_x_words", table("site_x_words")},
+       {"band",
+        FeatureConfig{
+            .table = make_table(
+                {.vocabulary_size = 3,
+                 .dim = 2,
+                 .initializer = initializers::Zeros{}})}}});
+  EXPECT_EQ(warnings.texts.size(), 1);
 }
 
 TEST(FeaturePipelineTest, NamesAllTablesThatDoNotFitAtOnce) {

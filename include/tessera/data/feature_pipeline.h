@@ -8,6 +8,7 @@
 #include <tessera/features/feature.h>
 #include <tessera/features/feature_config.h>
 #include <tessera/features/nest.h>
+#include <tessera/tables/table_config.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -112,6 +113,20 @@ class FeaturePipeline {
   /// The number of rows that the feature's table needs.
   /// Errors:  c10::ValueError listing the features if there is no such feature.
   int64_t vocabulary_size(std::string_view feature) const;
+  /// The number of the feature's first ids that stand for missing and unknown values.
+  /// Errors:  as vocabulary_size().
+  int64_t num_reserved_ids(std::string_view feature) const;
+
+  /// A table for the ids of a feature. Its vocabulary_size is that of the feature, and
+  /// zero_rows is num_reserved_ids(), so that missing and unknown values that training never
+  /// had get zeros and not a random vector. The name is that of the feature if it is empty.
+  ///
+  ///   pipeline.make_table("site", {.dim = 16})
+  ///
+  /// Features with the same transform may share the table.
+  /// Errors:  as vocabulary_size(), and those of tessera::make_table(). Hash64 and Cross64
+  ///          need TableConfig::keys.
+  TablePtr make_table(std::string_view feature, TableConfig config) const;
 
   /// Compares outputs() and types().
   bool operator==(const FeaturePipeline& other) const;
@@ -121,6 +136,7 @@ class FeaturePipeline {
   struct State;
   explicit FeaturePipeline(std::shared_ptr<const State> state);
   // Warns when the first batch decides about a type that a file does not have.
+  const Transform& transform_of(std::string_view feature) const;
   static FeaturePipeline from_file(
       std::vector<PipelineOutput> outputs,
       std::map<std::string, ColumnType> types);
@@ -129,7 +145,8 @@ class FeaturePipeline {
 
 /// Checks that the features of the pipeline fit a layer with these feature configs. The
 /// configs must be a flat map with the same features, and each table must have the
-/// vocabulary_size() of its feature.
+/// vocabulary_size() of its feature. Warns if rows of missing or unknown values begin at
+/// random, because training may never update them.
 /// Errors:  c10::ValueError with all differences, the sizes, and what to do.
 void validate(
     const FeaturePipeline& pipeline,

@@ -306,4 +306,9 @@ bool gives_numbers(const Transform& transform);
 ///          numbers.
 int64_t vocabulary_size(const Transform& transform);
 
+/// The number of ids that stand for missing and unknown values: the ids from 0 up to this
+/// number. 0 for Hash64 and Cross64.
+/// Errors:  those of vocabulary_size().
+int64_t num_reserved_ids(const Transform& transform);
+
 }  // namespace tessera::data
