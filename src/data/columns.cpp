@@ -1,25 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/data/column_type.h>
 #include <tessera/data/columns.h>
 
 #include <tessera/common/shorten.h>
 
+#include <ATen/ops/arange.h>
+
 #include <algorithm>
-#include <array>
 
 #include "src/common/check.h"
 #include "src/common/names.h"
+#include "src/common/tensor_text.h"
 #include "src/data/column_values.h"
 
 namespace tessera::data {
 
 namespace {
-
-constexpr std::array<const char*, 4> kTypeNames{
-    "int64",
-    "float32",
-    "text",
-    "uint64_bits"};
 
 int64_t count_values(const Column& column) {
   if (const auto* text =
@@ -70,19 +65,6 @@ void check_row_splits(
 }
 
 }  // namespace
-
-std::string to_string(ColumnType type) {
-  return kTypeNames.at(static_cast<size_t>(type));
-}
-
-ColumnType column_type_from_string(std::string_view name) {
-  const auto found = std::find(kTypeNames.begin(), kTypeNames.end(), name);
-  TESSERA_CHECK_VALUE(
-      found != kTypeNames.end(),
-      "[ColumnType] the type of a column must be one of int64, float32, text, uint64_bits, but got '{}'.",
-      shorten(name));
-  return static_cast<ColumnType>(found - kTypeNames.begin());
-}
 
 void validate(const Column& column, std::string_view name) {
   if (const auto* tensor = std::get_if<at::Tensor>(&column.values)) {
@@ -180,6 +162,21 @@ at::Tensor Columns::tensor(std::string_view name) const {
 
 int64_t Columns::batch_size() const {
   return entries_.empty() ? 0 : data::batch_size(entries_.front().second);
+}
+
+Column vector_column(const at::Tensor& rows) {
+  TESSERA_CHECK_VALUE(
+      rows.defined() && rows.layout() == at::kStrided &&
+          rows.device().is_cpu() && rows.dim() == 2,
+      "[vector_column] expected a dense tensor [n, dim] on the CPU, but got {}.",
+      describe(rows));
+  TESSERA_CHECK_TYPE(
+      at::isFloatingType(rows.scalar_type()),
+      "[vector_column] expected floats, but got {}. Convert the rows.",
+      describe(rows));
+  return {
+      .values = rows.detach().to(at::kFloat).reshape({-1}),
+      .row_splits = at::arange(rows.size(0) + 1, at::kLong).mul_(rows.size(1))};
 }
 
 }  // namespace tessera::data

@@ -5,6 +5,7 @@
 #include <tessera/common/shorten.h>
 
 #include "src/common/check.h"
+#include "src/common/tensor_text.h"
 #include "src/data/column_values.h"
 #include "src/data/prepared_transform.h"
 #include "src/data/utf8.h"
@@ -90,7 +91,7 @@ struct ColumnUse {
 
 // The word of messages for a type, as in kind_of().
 const char* kind_of(ColumnType type) {
-  return type == ColumnType::kText  ? "text"
+  return type == ColumnType::kText   ? "text"
       : type == ColumnType::kFloat32 ? "floats"
                                      : "integers";
 }
@@ -198,8 +199,7 @@ struct FeaturePipeline::State {
       if (use.integers && use.text) {
         hashed.insert(name);
       } else {
-        types.emplace(
-            name, use.text ? ColumnType::kText : ColumnType::kInt64);
+        types.emplace(name, use.text ? ColumnType::kText : ColumnType::kInt64);
       }
     }
   }
@@ -237,7 +237,8 @@ struct FeaturePipeline::State {
   }
 
   // Returns the problem of a column whose type differs from the known one.
-  std::string type_problem(const std::string& name, const Column& column) const {
+  std::string type_problem(const std::string& name, const Column& column)
+      const {
     const std::lock_guard<std::mutex> lock(mutex);
     const auto known = types.find(name);
     if (known == types.end() || !has_values(column) ||
@@ -410,6 +411,28 @@ int64_t FeaturePipeline::num_reserved_ids(std::string_view feature) const {
   return data::num_reserved_ids(transform_of(feature));
 }
 
+std::vector<std::string> FeaturePipeline::to_text(
+    std::string_view feature,
+    const at::Tensor& ids) const {
+  const Transform& transform = transform_of(feature);
+  const std::string where =
+      c10::str("[FeaturePipeline '", shorten(feature), "'] to_text():");
+  TESSERA_CHECK_TYPE(
+      ids.defined() && ids.scalar_type() == at::kLong &&
+          ids.layout() == at::kStrided && ids.device().is_cpu(),
+      "{} expected a dense int64 tensor on the CPU, but got {}. Convert the ids.",
+      where,
+      describe(ids));
+  const at::Tensor flat = ids.contiguous();
+  const auto* values = flat.const_data_ptr<int64_t>();
+  std::vector<std::string> texts;
+  texts.reserve(static_cast<size_t>(flat.numel()));
+  for (int64_t i = 0; i < flat.numel(); ++i) {
+    texts.push_back(text_of_id(transform, values[i], where));
+  }
+  return texts;
+}
+
 TablePtr FeaturePipeline::make_table(
     std::string_view feature,
     TableConfig config) const {
@@ -499,7 +522,8 @@ void validate(
     }
     if (is_random(table.initializer) &&
         table.zero_rows < num_reserved_ids(output.transform)) {
-      untrained += (untrained.empty() ? "'" : ", '") + shorten(output.name) + "'";
+      untrained +=
+          (untrained.empty() ? "'" : ", '") + shorten(output.name) + "'";
     }
   }
   for (const auto& [name, entry] : features.entries()) {

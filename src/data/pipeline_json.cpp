@@ -185,7 +185,10 @@ FeaturePipeline pipeline_from_json(const Json& json) {
   std::map<std::string, ColumnType> types;
   if (json.contains("types")) {
     require_kind(
-        json["types"].is_object(), json["types"], "an object", "pipeline.types");
+        json["types"].is_object(),
+        json["types"],
+        "an object",
+        "pipeline.types");
     for (const auto& [name, type] : json["types"].items()) {
       types[name] = JsonValue<ColumnType>::read(
           type, fmt::format("pipeline.types.{}", shorten(name)));

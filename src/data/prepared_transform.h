@@ -19,6 +19,13 @@ namespace tessera::data {
 /// Errors:  c10::ValueError beginning with `where`.
 void check_fields(const Transform& transform, const std::string& where);
 
+/// The value that an id of a transform stands for.
+/// Errors:  c10::ValueError or c10::IndexError beginning with `where`.
+std::string text_of_id(
+    const Transform& transform,
+    int64_t id,
+    const std::string& where);
+
 /// The number of ids for missing values, by which all other ids are shifted.
 constexpr int64_t num_missing_ids(Missing missing) {
   return missing == Missing::kOwnId ? 1 : 0;

@@ -8,6 +8,7 @@
 #include "src/data/prepared_transform.h"
 
 #include <c10/util/overloaded.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -230,6 +231,71 @@ int64_t num_reserved_ids(const Transform& transform) {
           return num_missing_ids(options.missing);
         } else {
           return 0;
+        }
+      },
+      transform);
+}
+
+namespace {
+
+// The interval of a bin, such as [18, 30).
+std::string interval_of(const std::vector<double>& boundaries, size_t bin) {
+  const std::string begin =
+      bin == 0 ? "(-inf" : fmt::format("[{}", boundaries[bin - 1]);
+  return bin == boundaries.size()
+      ? begin + ", inf)"
+      : fmt::format("{}, {})", begin, boundaries[bin]);
+}
+
+}  // namespace
+
+std::string text_of_id(
+    const Transform& transform,
+    int64_t id,
+    const std::string& where) {
+  const bool can_reverse =
+      std::holds_alternative<transforms::Vocabulary>(transform) ||
+      std::holds_alternative<transforms::Identity>(transform) ||
+      std::holds_alternative<transforms::Bucketize>(transform);
+  TESSERA_CHECK_VALUE(
+      can_reverse,
+      "{} {} can't be reversed, because several values may have one id. Keep the values beside their ids, or use a Vocabulary.",
+      where,
+      name_of(transform));
+  const int64_t size = vocabulary_size(transform);
+  TESSERA_CHECK_INDEX(
+      id >= 0 && id < size,
+      "{} ids must be in [0, {}), but got {}. Pass ids of this feature.",
+      where,
+      size,
+      id);
+  const int64_t reserved = num_reserved_ids(transform);
+  return std::visit(
+      [&]<class Kind>(const Kind& options) -> std::string {
+        if constexpr (ReturnsIds<Kind>) {
+          if (id < num_missing_ids(options.missing)) {
+            return "(missing)";
+          }
+        }
+        if (id < reserved) {
+          return "(unknown)";
+        }
+        const int64_t position = id - reserved;
+        if constexpr (std::same_as<Kind, transforms::Vocabulary>) {
+          return std::visit(
+              [&]<class T>(const std::vector<T>& values) {
+                const T& value = values[static_cast<size_t>(position)];
+                if constexpr (std::same_as<T, std::string>) {
+                  return value;
+                } else {
+                  return std::to_string(value);
+                }
+              },
+              options.values);
+        } else if constexpr (std::same_as<Kind, transforms::Bucketize>) {
+          return interval_of(options.boundaries, static_cast<size_t>(position));
+        } else {
+          return std::to_string(position);
         }
       },
       transform);

@@ -200,6 +200,44 @@ TEST(FeaturePipelineTest, KnowsTheSizesOfTables) {
   validate(pipeline, sample_configs());
 }
 
+TEST(FeaturePipelineTest, IdsBecomeTextAgain) {
+  using Texts = std::vector<std::string>;
+  const FeaturePipeline pipeline(
+      {{.name = "word",
+        .columns = {"W"},
+        .transform =
+            Vocabulary{.values = Texts{"red", "blue"}, .num_oov_indices = 2}},
+       {.name = "number",
+        .columns = {"N"},
+        .transform =
+            Vocabulary{
+                .values = std::vector<int64_t>{7, -8},
+                .num_oov_indices = 0,
+                .missing = Missing::kError}},
+       {.name = "band",
+        .columns = {"B"},
+        .transform = Bucketize{.boundaries = {18, 30.5}}},
+       {.name = "day", .columns = {"D"}, .transform = Identity{.num_ids = 7}},
+       {.name = "site", .columns = {"S"}, .transform = Hash{.num_bins = 9}}});
+  EXPECT_EQ(
+      pipeline.to_text("word", int64s({4, 0, 1, 2, 3})),
+      (Texts{"blue", "(missing)", "(unknown)", "(unknown)", "red"}));
+  EXPECT_EQ(pipeline.to_text("number", int64s({1, 0})), (Texts{"-8", "7"}));
+  EXPECT_EQ(
+      pipeline.to_text("band", int64s({0, 1, 2, 3})),
+      (Texts{"(missing)", "(-inf, 18)", "[18, 30.5)", "[30.5, inf)"}));
+  EXPECT_EQ(pipeline.to_text("day", int64s({6})), (Texts{"6"}));
+  EXPECT_INDEX_ERROR(
+      pipeline.to_text("word", int64s({5})),
+      "[FeaturePipeline 'word'] to_text(): ids must be in [0, 5), but got 5");
+  EXPECT_INDEX_ERROR(pipeline.to_text("word", int64s({-1})), "but got -1");
+  EXPECT_VALUE_ERROR(
+      pipeline.to_text("site", int64s({1})),
+      "to_text(): Hash can't be reversed, because several values may have one id");
+  EXPECT_TYPE_ERROR(
+      pipeline.to_text("word", floats({1})), "expected a dense int64 tensor");
+}
+
 TEST(FeaturePipelineTest, ATableBeginsWithZerosForUnknownValues) {
   const FeaturePipeline pipeline(
       {{.name = "words",
@@ -215,10 +253,9 @@ TEST(FeaturePipelineTest, ATableBeginsWithZerosForUnknownValues) {
       (TableConfig{
           .name = "words", .vocabulary_size = 5, .dim = 4, .zero_rows = 3}));
   EXPECT_EQ(pipeline.make_table("words", {.name = "w", .dim = 4})->name, "w");
-  EXPECT_VALUE_ERROR(
-      pipeline.make_table("key", {.dim = 4}), "or set keys");
-  const TablePtr keys =
-      pipeline.make_table("key", {.dim = 4, .keys = DynamicKeys{.capacity = 9}});
+  EXPECT_VALUE_ERROR(pipeline.make_table("key", {.dim = 4}), "or set keys");
+  const TablePtr keys = pipeline.make_table(
+      "key", {.dim = 4, .keys = DynamicKeys{.capacity = 9}});
   EXPECT_EQ(keys->zero_rows, 0);
 }
 
@@ -381,8 +418,7 @@ TEST(FeaturePipelineTest, TypesCanBeGivenBeforeTheFirstBatch) {
 
 TEST(FeaturePipelineTest, TypesThatTheOutputsNeedAreKnown) {
   using Types = std::map<std::string, ColumnType>;
-  EXPECT_EQ(
-      sample_pipeline().types(), (Types{{"W", ColumnType::kText}}));
+  EXPECT_EQ(sample_pipeline().types(), (Types{{"W", ColumnType::kText}}));
   // Columns of numbers may be integers or floats.
   const FeaturePipeline pipeline(
       {{.name = "a", .columns = {"x"}, .transform = Bucketize{{1.0}}},
@@ -412,8 +448,8 @@ TEST(FeaturePipelineTest, ThreadsAgreeOnTheTypeOfTheFirstBatch) {
     for (size_t t = 0; t < has_failed.size(); ++t) {
       threads.emplace_back([&, t] {
         try {
-          pipeline.apply(users(
-              t % 2 == 0 ? integers({1}) : text({"1"}), integers({1})));
+          pipeline.apply(
+              users(t % 2 == 0 ? integers({1}) : text({"1"}), integers({1})));
         } catch (const c10::ValueError&) {
           has_failed[t] = 1;
         }

@@ -213,7 +213,8 @@ TEST(PipelineJsonTest, RefusesTypesThatDoNotFit) {
       "[pipeline.types.x] [ColumnType] the type of a column must be one of int64, "
       "float32, text, uint64_bits, but got 'int32'");
   refuses(R"({"x":1})", "[pipeline.types.x] expected a string");
-  refuses(R"({"z":"text"})", "`types` has the column 'z', which no output reads");
+  refuses(
+      R"({"z":"text"})", "`types` has the column 'z', which no output reads");
   refuses(R"({"x":"float32"})", "column 'x' can't have floats");
 }
 
@@ -502,12 +503,13 @@ FeaturePipeline pipeline_for_python(
     if (is_text) {
       values = std::vector<std::string>{"b", "日本", std::string("\xff\0", 2)};
     }
-    add(Vocabulary{
-            .values = values, .num_oov_indices = 3, .missing = missing},
+    add(Vocabulary{.values = values, .num_oov_indices = 3, .missing = missing},
         {column});
     add(Identity{.num_ids = 9, .default_id = 4, .missing = missing}, {"other"});
     if (missing != Missing::kAsValue) {
-      add(Bucketize{.boundaries = {-0.1, 0.1, 7, 16777216.5}, .missing = missing},
+      add(
+          Bucketize{
+              .boundaries = {-0.1, 0.1, 7, 16777216.5}, .missing = missing},
           {"numbers"});
       add(Bucketize{.boundaries = {-3, 0.5, 9e15}, .missing = missing},
           {"other"});
@@ -528,13 +530,20 @@ TEST(PipelinesForPython, Write) {
   const std::vector<int64_t> some{
       0, 1, -1, 7, -3, kMax, kMissing + 1, kMissing, 5, int64_t{1} << 53};
   const std::vector<std::string> words{
-      "", "a", "b", "日本", std::string("\xff\0", 2), "7", std::string(300, 'x')};
+      "",
+      "a",
+      "b",
+      "日本",
+      std::string("\xff\0", 2),
+      "7",
+      std::string(300, 'x')};
   const auto integer = [&] {
     return random() % 4 == 0 ? static_cast<int64_t>(random())
                              : some[random() % some.size()];
   };
   int file = 0;
-  for (const char* column : {"integer", "text", "integer lists", "text lists"}) {
+  for (const char* column :
+       {"integer", "text", "integer lists", "text lists"}) {
     for (const size_t batch : {0, 1, 50, 50, 50, 50}) {
       std::vector<int64_t> ids;
       std::vector<int64_t> others;

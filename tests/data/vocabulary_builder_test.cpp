@@ -283,12 +283,10 @@ double auc_of_new_users(
             {.min_count = unknown == UnknownRow::kTrained ? 2 : 1})},
        {.name = "item",
         .columns = {"item"},
-        .transform =
-            transforms::Identity{.num_ids = MadeUpClicks::kItems}},
+        .transform = transforms::Identity{.num_ids = MadeUpClicks::kItems}},
        {.name = "popularity",
         .columns = {"item"},
-        .transform =
-            transforms::Identity{.num_ids = MadeUpClicks::kItems}}});
+        .transform = transforms::Identity{.num_ids = MadeUpClicks::kItems}}});
   TableConfig users = *pipeline.make_table("user", {.dim = 8});
   users.zero_rows = unknown == UnknownRow::kRandom ? 0 : users.zero_rows;
   EmbeddingEngine engine(
@@ -304,14 +302,17 @@ double auc_of_new_users(
   const auto logits = [&](const Columns& batch, bool training) {
     engine.enqueue(pipeline.apply(batch).features, {}, {.training = training});
     const auto rows = engine.dequeue();
-    return (rows["user"] * rows["item"]).sum(1) +
-        rows["popularity"].squeeze(1);
+    return (rows["user"] * rows["item"]).sum(1) + rows["popularity"].squeeze(1);
   };
   const Batches batches = dataset.batch({.size = 256});
   for (int64_t epoch = 0; epoch < 3; ++epoch) {
     for (const Columns& batch : batches(epoch)) {
       at::binary_cross_entropy_with_logits(
-          logits(batch, true), batch.tensor("click"), {}, {}, at::Reduction::Sum)
+          logits(batch, true),
+          batch.tensor("click"),
+          {},
+          {},
+          at::Reduction::Sum)
           .backward();
       engine.apply_gradients();
     }

@@ -4,7 +4,9 @@
 #include <tessera/data/criteo_reader.h>
 #include <tessera/data/feature_pipeline.h>
 #include <tessera/data/statistics.h>
+#include <tessera/data/text_vectors.h>
 #include <tessera/data/vocabulary_builder.h>
+#include <tessera/layers/tpu_embedding.h>
 #include <torch/types.h>
 
 #include "tests/docs/pages_fixture.h"
@@ -207,6 +209,48 @@ TEST_F(DataReferenceTest, KnownValuesHaveIds) {
       test::int64s({3, 0, 1, 2}));
 }
 
+TEST_F(DataReferenceTest, IdsBecomeTextAgain) {
+  const FeaturePipeline pipeline(
+      {{.name = "country",
+        .columns = {"country"},
+        .transform = transforms::Vocabulary{.values = Texts{"de", "fr"}}}});
+  const auto ids = torch::tensor({2, 1, 0});
+  // snippet: to_text
+  // "de", "(unknown)" and "(missing)"
+  const std::vector<std::string> names = pipeline.to_text("country", ids);
+  // end snippet
+  EXPECT_EQ(names, (Texts{"de", "(unknown)", "(missing)"}));
+}
+
+TEST_F(DataReferenceTest, VectorsOfAnotherProgramAreRowsOfATable) {
+  std::ofstream("glove.txt") << "red 1 2\ngreen 3 4\nblue 5 -6e-1\n";
+  const FeaturePipeline pipeline(
+      {{.name = "word",
+        .columns = {"word"},
+        .transform =
+            transforms::Vocabulary{.values = Texts{"blue", "black", "red"}}}});
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features = {
+          {"word",
+           FeatureConfig{
+               .table = pipeline.make_table(
+                   "word", {.name = "words", .dim = 2})}}}});
+  const at::Tensor before = layer->embedding_tables()["words"].clone();
+  // snippet: load_text_vectors
+  const TextVectors glove =
+      load_text_vectors("glove.txt", {.max_words = 100'000});
+  at::Tensor rows = layer->embedding_tables()["words"].clone();
+  const int64_t found = copy_vectors(glove, pipeline, "word", rows);
+  layer->update_embedding_table("words", rows);
+  // end snippet
+  EXPECT_EQ(found, 2);
+  const at::Tensor after = layer->embedding_tables()["words"];
+  expect_close(after.slice(0, 0, 2), at::zeros({2, 2}));
+  expect_close(after[2], test::floats({5, -0.6F}));
+  EXPECT_TRUE(at::equal(after[3], before[3]));
+  expect_close(after[4], test::floats({1, 2}));
+}
+
 TEST_F(DataReferenceTest, CombinationsHaveIds) {
   // snippet: Cross
   // Each pair of a site and an hour has an embedding.
@@ -249,23 +293,23 @@ TEST_F(DataReferenceTest, ValuesAndCombinationsHaveKeysOf64Bits) {
 }
 
 TEST_F(DataReferenceTest, IdsForOtherLanguages) {
-  const auto check = [](const Transform& transform,
-                        const std::vector<std::variant<int64_t, const char*>>&
-                            values,
-                        int64_t id) {
-    PipelineOutput output{.name = "id", .transform = transform};
-    Columns columns;
-    for (const auto& value : values) {
-      output.columns.push_back(c10::str("c", columns.entries().size()));
-      const auto* text = std::get_if<const char*>(&value);
-      columns.add(
-          output.columns.back(),
-          text == nullptr
-              ? Column{.values = torch::tensor({std::get<int64_t>(value)})}
-              : Column{.values = Texts{*text}});
-    }
-    EXPECT_EQ(ids_of(output, columns).item<int64_t>(), id);
-  };
+  const auto check =
+      [](const Transform& transform,
+         const std::vector<std::variant<int64_t, const char*>>& values,
+         int64_t id) {
+        PipelineOutput output{.name = "id", .transform = transform};
+        Columns columns;
+        for (const auto& value : values) {
+          output.columns.push_back(c10::str("c", columns.entries().size()));
+          const auto* text = std::get_if<const char*>(&value);
+          columns.add(
+              output.columns.back(),
+              text == nullptr
+                  ? Column{.values = torch::tensor({std::get<int64_t>(value)})}
+                  : Column{.values = Texts{*text}});
+        }
+        EXPECT_EQ(ids_of(output, columns).item<int64_t>(), id);
+      };
   using namespace transforms;  // NOLINT(google-build-using-namespace)
   // snippet: id_vectors
   check(Hash64{}, {1}, 3439722301264460079);

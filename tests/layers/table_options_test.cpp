@@ -48,12 +48,14 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_P(TableOptionsTest, TheFirstRowsMayBeginAsZeros) {
   const auto values_of = [](int64_t zero_rows, at::ScalarType dtype) {
     TPUEmbedding layer(TPUEmbeddingOptions{
-        .features = FeatureConfig{.table = make_table(
-                                      {.name = "t",
-                                       .vocabulary_size = 9,
-                                       .dim = 4,
-                                       .zero_rows = zero_rows,
-                                       .dtype = dtype})},
+        .features =
+            FeatureConfig{
+                .table = make_table(
+                    {.name = "t",
+                     .vocabulary_size = 9,
+                     .dim = 4,
+                     .zero_rows = zero_rows,
+                     .dtype = dtype})},
         .optimizer = optim::SGD{.learning_rate = 1.0},
         .strategy = GetParam(),
         .seed = 3});

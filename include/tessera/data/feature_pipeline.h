@@ -117,6 +117,20 @@ class FeaturePipeline {
   /// Errors:  as vocabulary_size().
   int64_t num_reserved_ids(std::string_view feature) const;
 
+  // snippet: tests/docs/reference_data_test.cpp to_text
+  /// The values that ids of a feature stand for, as text:
+  ///
+  ///   // "de", "(unknown)" and "(missing)"
+  ///   const std::vector<std::string> names = pipeline.to_text("country", ids);
+  ///
+  /// Integers are written as decimal numbers, and intervals of Bucketize as "[18, 30)".
+  /// Errors:  c10::ValueError for a transform that can't be reversed, such as Hash;
+  ///          c10::IndexError for an id that the feature does not have; c10::TypeError for
+  ///          ids that are not int64.
+  std::vector<std::string> to_text(
+      std::string_view feature,
+      const at::Tensor& ids) const;
+
   /// A table for the ids of a feature. Its vocabulary_size is that of the feature, and
   /// zero_rows is num_reserved_ids(), so that missing and unknown values that training never
   /// had get zeros and not a random vector. The name is that of the feature if it is empty.

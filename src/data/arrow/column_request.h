@@ -15,6 +15,8 @@ struct ColumnRequest {
   std::string name = {};
   ColumnType type = ColumnType::kInt64;
   char list_delimiter = '\0';  // only in a CSV with lists
+  std::string unit = {};  // of times, from unit_of()
+  bool has_unknown_unit = false;  // the first file has only nulls
 };
 
 /// The name of a type in messages.

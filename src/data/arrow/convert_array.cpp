@@ -472,6 +472,42 @@ ColumnType default_type(
                                      : ColumnType::kText;
 }
 
+std::string unit_of(const arrow::DataType& type) {
+  const arrow::DataType& values = value_type(type);
+  const auto name_of_unit = [](arrow::TimeUnit::type unit) -> std::string {
+    switch (unit) {
+      case arrow::TimeUnit::SECOND:
+        return "seconds";
+      case arrow::TimeUnit::MILLI:
+        return "milliseconds";
+      case arrow::TimeUnit::MICRO:
+        return "microseconds";
+      case arrow::TimeUnit::NANO:
+        return "nanoseconds";
+    }
+    return "";
+  };
+  switch (values.id()) {
+    case arrow::Type::DATE32:
+      return "days since 1970";
+    case arrow::Type::DATE64:
+      return "milliseconds since 1970";
+    case arrow::Type::TIMESTAMP:
+      return name_of_unit(
+                 static_cast<const arrow::TimestampType&>(values).unit()) +
+          " since 1970";
+    case arrow::Type::TIME32:
+    case arrow::Type::TIME64:
+      return name_of_unit(static_cast<const arrow::TimeType&>(values).unit()) +
+          " since midnight";
+    case arrow::Type::DURATION:
+      return name_of_unit(
+          static_cast<const arrow::DurationType&>(values).unit());
+    default:
+      return "";
+  }
+}
+
 void check_convertible(
     const std::string& where,
     const ColumnRequest& request,
@@ -487,6 +523,15 @@ void check_convertible(
       shorten(type.ToString()),
       name_of(request.type),
       name_of(own));
+  const std::string unit = unit_of(type);
+  TESSERA_CHECK_VALUE(
+      unit == request.unit || request.has_unknown_unit ||
+          kind == ValueKind::kNull,
+      "{} column '{}' has {}, but {} in the first file. Write all files with the same type, or make a source for each.",
+      where,
+      shorten(request.name),
+      unit.empty() ? "plain numbers" : unit,
+      request.unit.empty() ? "plain numbers" : request.unit);
 }
 
 Columns convert_batch(
