@@ -73,20 +73,12 @@ void check_output(const PipelineOutput& output, size_t index) {
       output.max_length);
 }
 
-bool is_hashed(const Transform& transform) {
-  return std::holds_alternative<transforms::Hash>(transform) ||
-      std::holds_alternative<transforms::Hash64>(transform) ||
-      std::holds_alternative<transforms::Cross>(transform) ||
-      std::holds_alternative<transforms::Cross64>(transform);
-}
-
 // The kinds of values that all outputs of a column read.
 struct ColumnUse {
   std::string outputs;  // for messages
   bool integers = true;
   bool floats = true;
   bool text = true;
-  bool is_hashed = false;
 };
 
 // The word of messages for a type, as in kind_of().
@@ -101,6 +93,21 @@ ColumnType type_of(const Column& column) {
   return tensor == nullptr                 ? ColumnType::kText
       : tensor->scalar_type() == at::kLong ? ColumnType::kInt64
                                            : ColumnType::kFloat32;
+}
+
+bool is_same_kind(ColumnType type, const Column& column) {
+  return std::string_view(kind_of(type)) == data::kind_of(column);
+}
+
+std::string kind_problem(ColumnType expected, const Column& column) {
+  return c10::str(
+      "has ",
+      data::kind_of(column),
+      ", but this pipeline takes ",
+      kind_of(expected),
+      " for it, and the ids of the same values would differ. Read the column as ",
+      kind_of(expected),
+      ", for example with `types = pipeline.types()` of the reader.");
 }
 
 bool has_values(const Column& column) {
@@ -168,7 +175,6 @@ struct FeaturePipeline::State {
         use.integers = use.integers && step.readable.integers;
         use.floats = use.floats && step.readable.floats;
         use.text = use.text && step.readable.text;
-        use.is_hashed = use.is_hashed || is_hashed(step.output->transform);
       }
     }
     for (const auto& [name, type] : types) {
@@ -207,23 +213,26 @@ struct FeaturePipeline::State {
   // Remembers the types of the hashed columns of the first batch, which was converted. The
   // first batches of two threads may have different types.
   void remember_types(const Columns& columns) const {
-    const std::lock_guard<std::mutex> lock(mutex);
-    if (std::all_of(hashed.begin(), hashed.end(), [&](const auto& name) {
-          return types.contains(name);
-        })) {
-      return;
-    }
     std::string assumed;
+    const std::lock_guard<std::mutex> lock(mutex);
     for (const std::string& name : hashed) {
       const Column& column = columns.at(name);
-      if (!has_values(column) || !types.emplace(name, type_of(column)).second) {
+      if (!has_values(column)) {
         continue;
       }
-      assumed += c10::str(
-          assumed.empty() ? "'" : ", '",
+      const auto [entry, is_new] = types.emplace(name, type_of(column));
+      TESSERA_CHECK_VALUE(
+          is_same_kind(entry->second, column),
+          "[FeaturePipeline] column '{}' {}",
           shorten(name),
-          "' as ",
-          kind_of(types.at(name)));
+          kind_problem(entry->second, column));
+      if (is_new) {
+        assumed += c10::str(
+            assumed.empty() ? "'" : ", '",
+            shorten(name),
+            "' as ",
+            kind_of(entry->second));
+      }
     }
     if (is_from_file && !assumed.empty()) {
       TORCH_WARN(
@@ -241,18 +250,10 @@ struct FeaturePipeline::State {
       const {
     const std::lock_guard<std::mutex> lock(mutex);
     const auto known = types.find(name);
-    if (known == types.end() || !has_values(column) ||
-        std::string_view(kind_of(known->second)) == kind_of(column)) {
-      return "";
-    }
-    return c10::str(
-        "has ",
-        kind_of(column),
-        ", but this pipeline takes ",
-        kind_of(known->second),
-        " for it, and the ids of the same values would differ. Read the column as ",
-        kind_of(known->second),
-        ", for example with `types = pipeline.types()` of the reader.");
+    return known == types.end() || !has_values(column) ||
+            is_same_kind(known->second, column)
+        ? ""
+        : kind_problem(known->second, column);
   }
 
   // The columns of each step. The error names all columns that don't fit.
@@ -314,20 +315,19 @@ struct FeaturePipeline::State {
 FeaturePipeline::FeaturePipeline(
     std::vector<PipelineOutput> outputs,
     std::map<std::string, ColumnType> types)
-    : FeaturePipeline(std::make_shared<const State>(
+    : FeaturePipeline(
           std::move(outputs),
           std::move(types),
-          /*from_file=*/false)) {}
+          /*is_from_file=*/false) {}
 
-FeaturePipeline::FeaturePipeline(std::shared_ptr<const State> state)
-    : state_(std::move(state)) {}
-
-FeaturePipeline FeaturePipeline::from_file(
+FeaturePipeline::FeaturePipeline(
     std::vector<PipelineOutput> outputs,
-    std::map<std::string, ColumnType> types) {
-  return FeaturePipeline(std::make_shared<const State>(
-      std::move(outputs), std::move(types), /*from_file=*/true));
-}
+    std::map<std::string, ColumnType> types,
+    bool is_from_file)
+    : state_(std::make_shared<const State>(
+          std::move(outputs),
+          std::move(types),
+          is_from_file)) {}
 
 PipelineBatch FeaturePipeline::apply(const Columns& columns) const {
   const ProfileScope scope("tessera::FeaturePipeline");
@@ -424,13 +424,10 @@ std::vector<std::string> FeaturePipeline::to_text(
       where,
       describe(ids));
   const at::Tensor flat = ids.contiguous();
-  const auto* values = flat.const_data_ptr<int64_t>();
-  std::vector<std::string> texts;
-  texts.reserve(static_cast<size_t>(flat.numel()));
-  for (int64_t i = 0; i < flat.numel(); ++i) {
-    texts.push_back(text_of_id(transform, values[i], where));
-  }
-  return texts;
+  return texts_of_ids(
+      transform,
+      {flat.const_data_ptr<int64_t>(), static_cast<size_t>(flat.numel())},
+      where);
 }
 
 TablePtr FeaturePipeline::make_table(

@@ -194,7 +194,7 @@ FeaturePipeline pipeline_from_json(const Json& json) {
           type, fmt::format("pipeline.types.{}", shorten(name)));
     }
   }
-  return FeaturePipeline::from_file(std::move(outputs), std::move(types));
+  return {std::move(outputs), std::move(types), /*is_from_file=*/true};
 }
 
 }  // namespace tessera::data

@@ -8,6 +8,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -19,11 +20,11 @@ namespace tessera::data {
 /// Errors:  c10::ValueError beginning with `where`.
 void check_fields(const Transform& transform, const std::string& where);
 
-/// The value that an id of a transform stands for.
+/// The values that ids of a transform stand for.
 /// Errors:  c10::ValueError or c10::IndexError beginning with `where`.
-std::string text_of_id(
+std::vector<std::string> texts_of_ids(
     const Transform& transform,
-    int64_t id,
+    std::span<const int64_t> ids,
     const std::string& where);
 
 /// The number of ids for missing values, by which all other ids are shifted.

@@ -238,8 +238,21 @@ int64_t num_reserved_ids(const Transform& transform) {
 
 namespace {
 
+std::string text_at(const transforms::Vocabulary& vocabulary, size_t position) {
+  return std::visit(
+      [&]<class T>(const std::vector<T>& values) {
+        if constexpr (std::same_as<T, std::string>) {
+          return values[position];
+        } else {
+          return std::to_string(values[position]);
+        }
+      },
+      vocabulary.values);
+}
+
 // The interval of a bin, such as [18, 30).
-std::string interval_of(const std::vector<double>& boundaries, size_t bin) {
+std::string text_at(const transforms::Bucketize& bucketize, size_t bin) {
+  const std::vector<double>& boundaries = bucketize.boundaries;
   const std::string begin =
       bin == 0 ? "(-inf" : fmt::format("[{}", boundaries[bin - 1]);
   return bin == boundaries.size()
@@ -247,11 +260,17 @@ std::string interval_of(const std::vector<double>& boundaries, size_t bin) {
       : fmt::format("{}, {})", begin, boundaries[bin]);
 }
 
+// Identity. The others can't be reversed.
+template <class Kind>
+std::string text_at(const Kind&, size_t position) {
+  return std::to_string(position);
+}
+
 }  // namespace
 
-std::string text_of_id(
+std::vector<std::string> texts_of_ids(
     const Transform& transform,
-    int64_t id,
+    std::span<const int64_t> ids,
     const std::string& where) {
   const bool can_reverse =
       std::holds_alternative<transforms::Vocabulary>(transform) ||
@@ -262,43 +281,31 @@ std::string text_of_id(
       "{} {} can't be reversed, because several values may have one id. Keep the values beside their ids, or use a Vocabulary.",
       where,
       name_of(transform));
+  // These check the whole vocabulary, so they are called once.
   const int64_t size = vocabulary_size(transform);
-  TESSERA_CHECK_INDEX(
-      id >= 0 && id < size,
-      "{} ids must be in [0, {}), but got {}. Pass ids of this feature.",
-      where,
-      size,
-      id);
   const int64_t reserved = num_reserved_ids(transform);
-  return std::visit(
-      [&]<class Kind>(const Kind& options) -> std::string {
-        if constexpr (ReturnsIds<Kind>) {
-          if (id < num_missing_ids(options.missing)) {
-            return "(missing)";
+  std::vector<std::string> texts;
+  texts.reserve(ids.size());
+  std::visit(
+      [&]<class Kind>(const Kind& options) {
+        for (const int64_t id : ids) {
+          TESSERA_CHECK_INDEX(
+              id >= 0 && id < size,
+              "{} ids must be in [0, {}), but got {}. Pass ids of this feature.",
+              where,
+              size,
+              id);
+          if constexpr (ReturnsIds<Kind>) {
+            texts.push_back(
+                id < num_missing_ids(options.missing) ? "(missing)"
+                    : id < reserved
+                    ? "(unknown)"
+                    : text_at(options, static_cast<size_t>(id - reserved)));
           }
-        }
-        if (id < reserved) {
-          return "(unknown)";
-        }
-        const int64_t position = id - reserved;
-        if constexpr (std::same_as<Kind, transforms::Vocabulary>) {
-          return std::visit(
-              [&]<class T>(const std::vector<T>& values) {
-                const T& value = values[static_cast<size_t>(position)];
-                if constexpr (std::same_as<T, std::string>) {
-                  return value;
-                } else {
-                  return std::to_string(value);
-                }
-              },
-              options.values);
-        } else if constexpr (std::same_as<Kind, transforms::Bucketize>) {
-          return interval_of(options.boundaries, static_cast<size_t>(position));
-        } else {
-          return std::to_string(position);
         }
       },
       transform);
+  return texts;
 }
 
 }  // namespace tessera::data

@@ -9,6 +9,9 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <sstream>
+
 namespace tessera::data {
 namespace columns_test {
 

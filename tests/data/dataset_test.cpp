@@ -142,8 +142,9 @@ TEST(DatasetTest, DatasetsAreConcatenated) {
     }
   }
   const Dataset ids(one_column("id", integers({1, 2})));
+  const Dataset texts(one_column("id", text({"3"})));
   EXPECT_VALUE_ERROR(
-      read_ids(ids.concatenate(Dataset(one_column("id", text({"3"}))))),
+      ids.concatenate(texts).head(),
       "[Dataset] concatenate(): expected the column 'id' (integers) as before, but "
       "got 'id' (text)");
 }

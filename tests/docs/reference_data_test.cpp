@@ -312,6 +312,7 @@ TEST_F(DataReferenceTest, IdsForOtherLanguages) {
       };
   using namespace transforms;  // NOLINT(google-build-using-namespace)
   // snippet: id_vectors
+  // A transform, the values of its columns, and their id.
   check(Hash64{}, {1}, 3439722301264460079);
   check(Hash64{}, {"1"}, 7335560060985733465);
   check(Hash64{}, {-1}, 5841669975847748628);

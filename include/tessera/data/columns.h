@@ -87,9 +87,9 @@ Column vector_column(const at::Tensor& rows);
 /// A table with the names, types and values of the first examples. Missing values are
 /// "(missing)", and lists are in brackets.
 ///
-///   user  item   price
-///   text  text   float32
-///   u1    [a,b]  9.5
+///   user  items   price
+///   text  [text]  float32
+///   u1    [a,b]   9.5
 ///   2 more examples
 std::string to_string(const Columns& columns, int64_t max_examples = 20);
 

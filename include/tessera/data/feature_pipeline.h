@@ -148,12 +148,14 @@ class FeaturePipeline {
  private:
   friend FeaturePipeline pipeline_from_json(const Json& json);
   struct State;
-  explicit FeaturePipeline(std::shared_ptr<const State> state);
-  // Warns when the first batch decides about a type that a file does not have.
-  const Transform& transform_of(std::string_view feature) const;
-  static FeaturePipeline from_file(
+  // A pipeline of a file warns when the first batch decides about a type that the file
+  // does not have.
+  FeaturePipeline(
       std::vector<PipelineOutput> outputs,
-      std::map<std::string, ColumnType> types);
+      std::map<std::string, ColumnType> types,
+      bool is_from_file);
+  const Transform& transform_of(std::string_view feature) const;
+
   std::shared_ptr<const State> state_;
 };
 

@@ -11,6 +11,7 @@
 #include <arrow/array/builder_nested.h>
 #include <arrow/array/builder_primitive.h>
 #include <arrow/io/file.h>
+#include <arrow/memory_pool.h>
 #include <arrow/table.h>
 #include <arrow/type.h>
 #include <arrow/util/compression.h>
@@ -20,6 +21,7 @@
 #include <concepts>
 #include <memory>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 namespace tessera::data {
