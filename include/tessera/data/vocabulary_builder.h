@@ -16,8 +16,8 @@ namespace tessera::data {
 struct VocabularyLimits {
   /// Values that occur less often are left out. With 1, none is, so that training has no
   /// unknown values, and their row stays as it began: FeaturePipeline::make_table() lets it
-  /// begin as zeros. With 2, the values that occur once train it, which is better if many
-  /// values are new in serving.
+  /// begin as zeros. With 2, the values that occur once train it, which pays off if new
+  /// values behave unlike the others.
   int64_t min_count = 1;
   /// The maximum number of values. The most frequent ones are kept. Keras's max_tokens
   /// also counts the ids of missing and unknown values; this does not.
