@@ -61,11 +61,8 @@ ClickModelOptions model_options(
       continue;
     }
     tessera::TableConfig table{
-        .name = output.name,
-        .vocabulary_size = pipeline.vocabulary_size(output.name),
-        .dim = options.dim,
-        .combiner = tessera::Combiner::kSum};
-    if (table.vocabulary_size == 0) {  // the transform gives keys
+        .dim = options.dim, .combiner = tessera::Combiner::kSum};
+    if (pipeline.vocabulary_size(output.name) == 0) {  // it gives keys
       table.keys = tessera::DynamicKeys{
           .capacity = options.capacity,
           .admission =
@@ -73,7 +70,8 @@ ClickModelOptions model_options(
     }
     features.emplace_back(
         output.name,
-        tessera::FeatureConfig{.table = tessera::make_table(table)});
+        tessera::FeatureConfig{
+            .table = pipeline.make_table(output.name, table)});
   }
   return {
       .features =

@@ -34,8 +34,7 @@ int run(const Names& files) {
   const UserItems seen(train);
   // 3. A vector for each user and item. The loss compares the items of a batch.
   const auto table = [&](const std::string& name) {
-    const auto rows = pipeline.vocabulary_size(name);
-    return FeatureConfig{.table = make_table({name, rows, 32})};
+    return FeatureConfig{.table = pipeline.make_table(name, {.dim = 32})};
   };
   TPUEmbedding model(TPUEmbeddingOptions{
       .features = {{"user", table("user")}, {"item", table("item")}},
@@ -80,11 +79,12 @@ int run(const Names& files) {
   const auto index = make_exact_index(vectors("item", all), all);
   const auto top = std::min<int64_t>(10, all.numel());
   const auto found = index->search(vectors("user", ids), top, seen.of(ids)).ids;
+  const Names names = pipeline.to_text("user", ids);
   for (int64_t user = 0; user < ids.size(0); ++user) {
-    std::cout << std::get<Names>(users.values)[user] << ":";
-    for (int64_t rank = 0; rank < found.size(1); ++rank) {
-      const auto id = found[user][rank].item<int64_t>();
-      std::cout << " " << (id < 0 ? "" : std::get<Names>(items.values)[id - 2]);
+    const Tensor ranked = found[user];
+    std::cout << names[user] << ":";
+    for (const auto& name : pipeline.to_text("item", ranked[ranked >= 0])) {
+      std::cout << " " << name;
     }
     std::cout << "\n";
   }

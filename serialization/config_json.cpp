@@ -172,11 +172,14 @@ optim::OptimizerSpec optimizer_from_json(const Json& json) {
   return JsonValue<optim::OptimizerSpec>::read(json, "optimizer");
 }
 
-// Older versions of Tessera read the config of a table without keys.
+// Older versions of Tessera read the config of a table without keys and zero_rows.
 Json to_json(const TableConfig& table) {
   Json json = write_fields(table);
   if (!table.keys) {
     json.erase("keys");
+  }
+  if (table.zero_rows == 0) {
+    json.erase("zero_rows");
   }
   return json;
 }

@@ -4,10 +4,13 @@
 #include "src/common/atomic_file.h"
 #include "src/common/check.h"
 
+#include <tessera/common/shorten.h>
 #include <tessera/serialization/json_file.h>
 
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
+
+#include <vector>
 
 namespace tessera {
 
@@ -21,6 +24,12 @@ constexpr JsonLimits kLimits{.bytes = size_t{8} << 30};
 void save_pipeline(
     const data::FeaturePipeline& pipeline,
     const std::string& path) {
+  const std::vector<std::string> untyped = pipeline.untyped_columns();
+  TESSERA_CHECK_VALUE(
+      untyped.empty(),
+      "[save_pipeline] {}: integers and text have different hashes, and it is not known which of them these columns have: {}. Save the pipeline after it has converted a batch, or give their types to its constructor.",
+      path,
+      shorten_all(untyped));
   const std::string text = to_json(pipeline).dump() + "\n";
   TESSERA_CHECK_VALUE(
       text.size() <= kLimits.bytes,

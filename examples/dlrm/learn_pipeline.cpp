@@ -10,6 +10,7 @@
 #include <c10/util/StringUtil.h>
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -71,6 +72,10 @@ FeaturePipeline learn_pipeline(const Options& options) {
                    tessera::data::transforms::Hash{.num_bins = 2})
              : builder.finish({.min_count = options.min_count})});
   }
-  return FeaturePipeline(std::move(outputs));
+  std::map<std::string, tessera::data::ColumnType> types;
+  for (const tessera::data::VocabularyBuilder& builder : builders) {
+    types[builder.column()] = tessera::data::ColumnType::kInt64;
+  }
+  return FeaturePipeline(std::move(outputs), std::move(types));
 }
 // end snippet

@@ -27,9 +27,11 @@
 #include <tessera/data/parquet_source.h>
 #include <tessera/data/reader_iterator.h>
 #include <tessera/data/statistics.h>
+#include <tessera/data/text_vectors.h>
 #include <tessera/data/transforms.h>
 #include <tessera/data/user_items.h>
 #include <tessera/data/vocabulary_builder.h>
+#include <tessera/data/write_parquet.h>
 #include <tessera/distributed/dense_gradients.h>
 #include <tessera/distributed/sharded_strategy.h>
 #include <tessera/distributed/sharding_plan.h>

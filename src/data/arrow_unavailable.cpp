@@ -2,6 +2,7 @@
 #include <tessera/data/csv_source.h>
 #include <tessera/data/feather_source.h>
 #include <tessera/data/parquet_source.h>
+#include <tessera/data/write_parquet.h>
 
 #include "src/common/check.h"
 
@@ -32,6 +33,10 @@ std::unique_ptr<ExampleSource> make_parquet_source(const ParquetOptions&) {
 
 std::unique_ptr<ExampleSource> make_feather_source(const FeatherOptions&) {
   refuse_without_arrow("[make_feather_source]");
+}
+
+void write_parquet(const Columns&, const std::string&) {
+  refuse_without_arrow("[write_parquet]");
 }
 
 }  // namespace tessera::data

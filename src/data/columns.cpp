@@ -3,10 +3,13 @@
 
 #include <tessera/common/shorten.h>
 
+#include <ATen/ops/arange.h>
+
 #include <algorithm>
 
 #include "src/common/check.h"
 #include "src/common/names.h"
+#include "src/common/tensor_text.h"
 #include "src/data/column_values.h"
 
 namespace tessera::data {
@@ -159,6 +162,21 @@ at::Tensor Columns::tensor(std::string_view name) const {
 
 int64_t Columns::batch_size() const {
   return entries_.empty() ? 0 : data::batch_size(entries_.front().second);
+}
+
+Column vector_column(const at::Tensor& rows) {
+  TESSERA_CHECK_VALUE(
+      rows.defined() && rows.layout() == at::kStrided &&
+          rows.device().is_cpu() && rows.dim() == 2,
+      "[vector_column] expected a dense tensor [n, dim] on the CPU, but got {}.",
+      describe(rows));
+  TESSERA_CHECK_TYPE(
+      at::isFloatingType(rows.scalar_type()),
+      "[vector_column] expected floats, but got {}. Convert the rows.",
+      describe(rows));
+  return {
+      .values = rows.detach().to(at::kFloat).reshape({-1}),
+      .row_splits = at::arange(rows.size(0) + 1, at::kLong).mul_(rows.size(1))};
 }
 
 }  // namespace tessera::data

@@ -7,6 +7,7 @@
 #include "src/data/row_stage.h"
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <mutex>
 #include <utility>
@@ -225,6 +226,88 @@ class SkipStage : public RowStep {
  private:
   int64_t count_;
 };
+
+class ConcatenateStage : public RowStage {
+ public:
+  ConcatenateStage(RowStagePtr first, RowStagePtr second)
+      : first_(std::move(first)), second_(std::move(second)) {}
+
+  std::unique_ptr<RowReader> open(int64_t epoch, int64_t first) const override;
+  std::optional<int64_t> size() const override {
+    const std::optional<int64_t> one = first_->size();
+    const std::optional<int64_t> two = second_->size();
+    return one && two ? std::optional(*one + *two) : std::nullopt;
+  }
+  bool has_fixed_order() const override {
+    return first_->has_fixed_order() && second_->has_fixed_order();
+  }
+
+ private:
+  class Reader;
+
+  // The number of examples in the first dataset. Reads them if there is no other way.
+  int64_t first_size(int64_t epoch) const {
+    if (const std::optional<int64_t> size = first_->size()) {
+      return *size;
+    }
+    int64_t count = count_.load();
+    if (count < 0) {
+      count = 0;
+      const std::unique_ptr<RowReader> rows = first_->open(epoch, 0);
+      while (const std::optional<RowRange> range = rows->next(kScanRows)) {
+        count += range->count;
+      }
+      count_.store(count);
+    }
+    return count;
+  }
+
+  RowStagePtr first_;
+  RowStagePtr second_;
+  // -1 until it is known. It is the same in every epoch, and all readers would find it.
+  mutable std::atomic<int64_t> count_{-1};
+};
+
+class ConcatenateStage::Reader : public RowReader {
+ public:
+  Reader(const ConcatenateStage& stage, int64_t epoch, int64_t first)
+      : stage_(stage), epoch_(epoch) {
+    if (first > 0 && first >= stage.first_size(epoch)) {
+      open_second(first - stage.first_size(epoch));
+    } else {
+      rows_ = stage.first_->open(epoch, first);
+    }
+  }
+
+  std::optional<RowRange> next(int64_t max_rows) override {
+    std::optional<RowRange> range = rows_->next(max_rows);
+    if (!range && !is_second_) {
+      open_second(0);
+      range = rows_->next(max_rows);
+    }
+    if (range) {
+      kinds_.check(*range->columns, "[Dataset] concatenate():");
+    }
+    return range;
+  }
+
+ private:
+  void open_second(int64_t first) {
+    is_second_ = true;
+    rows_ = stage_.second_->open(epoch_, first);
+  }
+
+  const ConcatenateStage& stage_;
+  int64_t epoch_;
+  bool is_second_ = false;
+  std::unique_ptr<RowReader> rows_;
+  ColumnKinds kinds_;
+};
+
+std::unique_ptr<RowReader> ConcatenateStage::open(int64_t epoch, int64_t first)
+    const {
+  return std::make_unique<Reader>(*this, epoch, first);
+}
 
 class FilterStage : public RowStep {
  public:
@@ -503,6 +586,25 @@ Dataset Dataset::take(int64_t count) const {
 Dataset Dataset::skip(int64_t count) const {
   check_count_argument("skip", count);
   return Dataset(std::make_shared<SkipStage>(stage_, count));
+}
+
+Dataset Dataset::concatenate(const Dataset& other) const {
+  return Dataset(std::make_shared<ConcatenateStage>(stage_, other.stage_));
+}
+
+Columns Dataset::head(int64_t count) const {
+  check_count_argument("head", count);
+  const std::unique_ptr<RowReader> rows = stage_->open(0, 0);
+  std::vector<RowRange> ranges;
+  while (count > 0) {
+    std::optional<RowRange> range = rows->next(count);
+    if (!range) {
+      break;
+    }
+    count -= range->count;
+    ranges.push_back(std::move(*range));
+  }
+  return ranges.empty() ? Columns() : copy_rows(ranges);
 }
 
 Dataset Dataset::filter(

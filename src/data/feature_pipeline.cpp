@@ -5,6 +5,7 @@
 #include <tessera/common/shorten.h>
 
 #include "src/common/check.h"
+#include "src/common/tensor_text.h"
 #include "src/data/column_values.h"
 #include "src/data/prepared_transform.h"
 #include "src/data/utf8.h"
@@ -14,6 +15,9 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
 #include <set>
 
 namespace tessera::data {
@@ -69,6 +73,49 @@ void check_output(const PipelineOutput& output, size_t index) {
       output.max_length);
 }
 
+// The kinds of values that all outputs of a column read.
+struct ColumnUse {
+  std::string outputs;  // for messages
+  bool integers = true;
+  bool floats = true;
+  bool text = true;
+};
+
+// The word of messages for a type, as in kind_of().
+const char* kind_of(ColumnType type) {
+  return type == ColumnType::kText   ? "text"
+      : type == ColumnType::kFloat32 ? "floats"
+                                     : "integers";
+}
+
+ColumnType type_of(const Column& column) {
+  const auto* tensor = std::get_if<at::Tensor>(&column.values);
+  return tensor == nullptr                 ? ColumnType::kText
+      : tensor->scalar_type() == at::kLong ? ColumnType::kInt64
+                                           : ColumnType::kFloat32;
+}
+
+bool is_same_kind(ColumnType type, const Column& column) {
+  return std::string_view(kind_of(type)) == data::kind_of(column);
+}
+
+std::string kind_problem(ColumnType expected, const Column& column) {
+  return c10::str(
+      "has ",
+      data::kind_of(column),
+      ", but this pipeline takes ",
+      kind_of(expected),
+      " for it, and the ids of the same values would differ. Read the column as ",
+      kind_of(expected),
+      ", for example with `types = pipeline.types()` of the reader.");
+}
+
+bool has_values(const Column& column) {
+  bool has_any = false;
+  visit_values(column, [&](auto values) { has_any = !values.empty(); });
+  return has_any;
+}
+
 }  // namespace
 
 struct FeaturePipeline::State {
@@ -89,8 +136,13 @@ struct FeaturePipeline::State {
     int64_t first_dense;
   };
 
-  explicit State(std::vector<PipelineOutput> given)
-      : outputs(std::move(given)) {
+  State(
+      std::vector<PipelineOutput> given,
+      std::map<std::string, ColumnType> given_types,
+      bool from_file)
+      : outputs(std::move(given)),
+        is_from_file(from_file),
+        types(std::move(given_types)) {
     std::set<std::string_view> names;
     for (size_t i = 0; i < outputs.size(); ++i) {
       check_output(outputs[i], i);
@@ -105,6 +157,103 @@ struct FeaturePipeline::State {
         num_dense += static_cast<int64_t>(output.columns.size());
       }
     }
+    check_types();
+  }
+
+  // Checks that the outputs of a column read a common type, and sets the types that only
+  // one type is left for.
+  void check_types() {
+    std::map<std::string, ColumnUse> uses;
+    for (const Step& step : steps) {
+      for (const std::string& name : step.output->columns) {
+        ColumnUse& use = uses[name];
+        use.outputs += c10::str(
+            use.outputs.empty() ? "'" : ", '",
+            shorten(step.output->name),
+            "' takes ",
+            step.readable.describe());
+        use.integers = use.integers && step.readable.integers;
+        use.floats = use.floats && step.readable.floats;
+        use.text = use.text && step.readable.text;
+      }
+    }
+    for (const auto& [name, type] : types) {
+      const auto use = uses.find(name);
+      TESSERA_CHECK_VALUE(
+          use != uses.end(),
+          "[FeaturePipeline] `types` has the column '{}', which no output reads. Correct its name, or leave it out.",
+          shorten(name));
+      const bool is_read = type == ColumnType::kText ? use->second.text
+          : type == ColumnType::kFloat32             ? use->second.floats
+                                                     : use->second.integers;
+      TESSERA_CHECK_VALUE(
+          is_read,
+          "[FeaturePipeline] column '{}' can't have {}: {}. Correct its type in `types`.",
+          shorten(name),
+          kind_of(type),
+          use->second.outputs);
+    }
+    for (const auto& [name, use] : uses) {
+      TESSERA_CHECK_VALUE(
+          use.integers || use.floats || use.text,
+          "[FeaturePipeline] no column '{}' fits all its outputs: {}. Give the outputs different columns.",
+          shorten(name),
+          use.outputs);
+      if (use.floats) {
+        continue;
+      }
+      if (use.integers && use.text) {
+        hashed.insert(name);
+      } else {
+        types.emplace(name, use.text ? ColumnType::kText : ColumnType::kInt64);
+      }
+    }
+  }
+
+  // Remembers the types of the hashed columns of the first batch, which was converted. The
+  // first batches of two threads may have different types.
+  void remember_types(const Columns& columns) const {
+    std::string assumed;
+    const std::lock_guard<std::mutex> lock(mutex);
+    for (const std::string& name : hashed) {
+      const Column& column = columns.at(name);
+      if (!has_values(column)) {
+        continue;
+      }
+      const auto [entry, is_new] = types.emplace(name, type_of(column));
+      TESSERA_CHECK_VALUE(
+          is_same_kind(entry->second, column),
+          "[FeaturePipeline] column '{}' {}",
+          shorten(name),
+          kind_problem(entry->second, column));
+      if (is_new) {
+        assumed += c10::str(
+            assumed.empty() ? "'" : ", '",
+            shorten(name),
+            "' as ",
+            kind_of(entry->second));
+      }
+    }
+    if (is_from_file && !assumed.empty()) {
+      TORCH_WARN(
+          "[FeaturePipeline] the file does not say whether hashed columns had "
+          "integers or text in training. The pipeline assumes the types of this "
+          "batch: ",
+          assumed,
+          ". If training had others, all ids differ: read the columns as they were "
+          "then. To keep the types, save the pipeline again.");
+    }
+  }
+
+  // Returns the problem of a column whose type differs from the known one.
+  std::string type_problem(const std::string& name, const Column& column)
+      const {
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto known = types.find(name);
+    return known == types.end() || !has_values(column) ||
+            is_same_kind(known->second, column)
+        ? ""
+        : kind_problem(known->second, column);
   }
 
   // The columns of each step. The error names all columns that don't fit.
@@ -139,6 +288,9 @@ struct FeaturePipeline::State {
               " takes ",
               step.readable.describe(),
               ".");
+        } else if (const std::string problem = type_problem(name, *own.back());
+                   !problem.empty()) {
+          problems += location() + problem;
         }
       }
     }
@@ -153,10 +305,29 @@ struct FeaturePipeline::State {
   std::vector<PipelineOutput> outputs;
   std::deque<Step> steps;  // a deque, because steps can't be moved
   int64_t num_dense = 0;
+  // The columns whose hashes depend on whether they have integers or text.
+  std::set<std::string> hashed;
+  bool is_from_file = false;
+  mutable std::mutex mutex;  // for types
+  mutable std::map<std::string, ColumnType> types;
 };
 
-FeaturePipeline::FeaturePipeline(std::vector<PipelineOutput> outputs)
-    : state_(std::make_shared<const State>(std::move(outputs))) {}
+FeaturePipeline::FeaturePipeline(
+    std::vector<PipelineOutput> outputs,
+    std::map<std::string, ColumnType> types)
+    : FeaturePipeline(
+          std::move(outputs),
+          std::move(types),
+          /*is_from_file=*/false) {}
+
+FeaturePipeline::FeaturePipeline(
+    std::vector<PipelineOutput> outputs,
+    std::map<std::string, ColumnType> types,
+    bool is_from_file)
+    : state_(std::make_shared<const State>(
+          std::move(outputs),
+          std::move(types),
+          is_from_file)) {}
 
 PipelineBatch FeaturePipeline::apply(const Columns& columns) const {
   const ProfileScope scope("tessera::FeaturePipeline");
@@ -179,6 +350,7 @@ PipelineBatch FeaturePipeline::apply(const Columns& columns) const {
       step.transform.to_numbers(*column, out++, stride);
     }
   }
+  state_->remember_types(columns);
   return {.features = Features::map(std::move(features)), .dense = dense};
 }
 
@@ -190,18 +362,34 @@ std::vector<PipelineOutput> FeaturePipeline::outputs() && {
   return state_->outputs;  // copies of the pipeline share them
 }
 
+std::map<std::string, ColumnType> FeaturePipeline::types() const {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
+  return state_->types;
+}
+
+std::vector<std::string> FeaturePipeline::untyped_columns() const {
+  const std::map<std::string, ColumnType> known = types();
+  std::vector<std::string> names;
+  for (const std::string& name : state_->hashed) {
+    if (!known.contains(name)) {
+      names.push_back(name);
+    }
+  }
+  return names;
+}
+
 int64_t FeaturePipeline::num_dense() const {
   return state_->num_dense;
 }
 
-int64_t FeaturePipeline::vocabulary_size(std::string_view feature) const {
+const Transform& FeaturePipeline::transform_of(std::string_view feature) const {
   std::vector<std::string> known;
   for (const PipelineOutput& output : outputs()) {
     if (gives_numbers(output.transform)) {
       continue;
     }
     if (output.name == feature) {
-      return data::vocabulary_size(output.transform);
+      return output.transform;
     }
     known.push_back(output.name);
   }
@@ -215,9 +403,61 @@ int64_t FeaturePipeline::vocabulary_size(std::string_view feature) const {
           "."));
 }
 
-bool FeaturePipeline::operator==(const FeaturePipeline& other) const {
-  return state_ == other.state_ || outputs() == other.outputs();
+int64_t FeaturePipeline::vocabulary_size(std::string_view feature) const {
+  return data::vocabulary_size(transform_of(feature));
 }
+
+int64_t FeaturePipeline::num_reserved_ids(std::string_view feature) const {
+  return data::num_reserved_ids(transform_of(feature));
+}
+
+std::vector<std::string> FeaturePipeline::to_text(
+    std::string_view feature,
+    const at::Tensor& ids) const {
+  const Transform& transform = transform_of(feature);
+  const std::string where =
+      c10::str("[FeaturePipeline '", shorten(feature), "'] to_text():");
+  TESSERA_CHECK_TYPE(
+      ids.defined() && ids.scalar_type() == at::kLong &&
+          ids.layout() == at::kStrided && ids.device().is_cpu(),
+      "{} expected a dense int64 tensor on the CPU, but got {}. Convert the ids.",
+      where,
+      describe(ids));
+  const at::Tensor flat = ids.contiguous();
+  return texts_of_ids(
+      transform,
+      {flat.const_data_ptr<int64_t>(), static_cast<size_t>(flat.numel())},
+      where);
+}
+
+TablePtr FeaturePipeline::make_table(
+    std::string_view feature,
+    TableConfig config) const {
+  if (config.name.empty()) {
+    config.name = feature;
+  }
+  if (!config.keys) {
+    config.vocabulary_size = vocabulary_size(feature);
+    config.zero_rows = num_reserved_ids(feature);
+  }
+  return tessera::make_table(std::move(config));
+}
+
+bool FeaturePipeline::operator==(const FeaturePipeline& other) const {
+  return state_ == other.state_ ||
+      (outputs() == other.outputs() && types() == other.types());
+}
+
+namespace {
+
+bool is_random(const std::optional<Initializer>& initializer) {
+  return !initializer ||
+      std::holds_alternative<initializers::Uniform>(*initializer) ||
+      std::holds_alternative<initializers::Normal>(*initializer) ||
+      std::holds_alternative<initializers::TruncatedNormal>(*initializer);
+}
+
+}  // namespace
 
 void validate(
     const FeaturePipeline& pipeline,
@@ -227,6 +467,7 @@ void validate(
       "[FeaturePipeline] the features of the layer must be a flat map like those of a pipeline, but are {}. Give the layer a map of features.",
       features.kind());
   std::string problems;
+  std::string untrained;
   std::set<std::string_view> given;
   for (const PipelineOutput& output : pipeline.outputs()) {
     if (gives_numbers(output.transform)) {
@@ -276,6 +517,11 @@ void validate(
           needed,
           ", or change the transform.");
     }
+    if (is_random(table.initializer) &&
+        table.zero_rows < num_reserved_ids(output.transform)) {
+      untrained +=
+          (untrained.empty() ? "'" : ", '") + shorten(output.name) + "'";
+    }
   }
   for (const auto& [name, entry] : features.entries()) {
     if (!given.contains(name)) {
@@ -290,6 +536,13 @@ void validate(
       problems.empty(),
       "[FeaturePipeline] the pipeline does not fit the layer:{}",
       problems);
+  if (!untrained.empty()) {
+    TORCH_WARN(
+        "[FeaturePipeline] the rows of missing and unknown values begin at random: ",
+        untrained,
+        ". If training has no such values, a new value gets a random vector in "
+        "serving. Make the tables with pipeline.make_table(), or set their zero_rows.");
+  }
 }
 
 }  // namespace tessera::data

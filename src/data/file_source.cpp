@@ -63,6 +63,7 @@ std::unique_ptr<ExampleSource> make_file_source(const FileOptions& options) {
       {.files = options.files,
        .columns = options.columns,
        .types = options.types,
+       .list_delimiters = options.list_delimiters,
        .malformed_lines = options.malformed_lines});
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/feature_pipeline.h>
 
+#include <tessera/common/shorten.h>
+
 #include "src/common/check.h"
 #include "src/common/json_name.h"
 #include "src/data/utf8.h"
@@ -22,13 +24,23 @@ struct JsonValue<data::Missing> {
   }
 };
 
+template <>
+struct JsonValue<data::ColumnType> {
+  static Json write(data::ColumnType value) {
+    return data::to_string(value);
+  }
+  static data::ColumnType read(const Json& json, const std::string& where) {
+    return read_name(json, data::column_type_from_string, where);
+  }
+};
+
 }  // namespace tessera
 
 namespace tessera::data {
 
 namespace {
 
-constexpr int64_t kFormatVersion = 1;
+constexpr int64_t kFormatVersion = 2;
 
 Json write_text(const std::string& text) {
   if (is_utf8(text)) {
@@ -138,21 +150,26 @@ struct JsonValue<data::Transform> {
 namespace tessera::data {
 
 Json to_json(const FeaturePipeline& pipeline) {
+  Json types = Json::object();
+  for (const auto& [name, type] : pipeline.types()) {
+    types[name] = JsonValue<ColumnType>::write(type);
+  }
   return {
       {"format_version", kFormatVersion},
+      {"types", types},
       {"outputs",
        JsonValue<std::vector<PipelineOutput>>::write(pipeline.outputs())}};
 }
 
 FeaturePipeline pipeline_from_json(const Json& json) {
   check_depth(json, "pipeline");
-  require_known_keys(json, {"format_version", "outputs"}, "pipeline");
+  require_known_keys(json, {"format_version", "types", "outputs"}, "pipeline");
   const int64_t version = JsonValue<int64_t>::read(
       require_key(json, "format_version", "pipeline"),
       "pipeline.format_version");
   TESSERA_CHECK_VALUE(
-      version == kFormatVersion,
-      "[pipeline.format_version] expected {}, but got {}. Read it with the version of Tessera that wrote it.",
+      version >= 1 && version <= kFormatVersion,
+      "[pipeline.format_version] expected 1 to {}, but got {}. Read it with the version of Tessera that wrote it.",
       kFormatVersion,
       version);
   const Json& list = require_key(json, "outputs", "pipeline");
@@ -165,7 +182,19 @@ FeaturePipeline pipeline_from_json(const Json& json) {
     }
     outputs.push_back(JsonValue<PipelineOutput>::read(list[i], where));
   }
-  return FeaturePipeline(std::move(outputs));
+  std::map<std::string, ColumnType> types;
+  if (json.contains("types")) {
+    require_kind(
+        json["types"].is_object(),
+        json["types"],
+        "an object",
+        "pipeline.types");
+    for (const auto& [name, type] : json["types"].items()) {
+      types[name] = JsonValue<ColumnType>::read(
+          type, fmt::format("pipeline.types.{}", shorten(name)));
+    }
+  }
+  return {std::move(outputs), std::move(types), /*is_from_file=*/true};
 }
 
 }  // namespace tessera::data

@@ -8,6 +8,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -18,6 +19,13 @@ namespace tessera::data {
 /// take longer to find.
 /// Errors:  c10::ValueError beginning with `where`.
 void check_fields(const Transform& transform, const std::string& where);
+
+/// The values that ids of a transform stand for.
+/// Errors:  c10::ValueError or c10::IndexError beginning with `where`.
+std::vector<std::string> texts_of_ids(
+    const Transform& transform,
+    std::span<const int64_t> ids,
+    const std::string& where);
 
 /// The number of ids for missing values, by which all other ids are shifted.
 constexpr int64_t num_missing_ids(Missing missing) {

@@ -8,10 +8,12 @@
 #include "src/data/prepared_transform.h"
 
 #include <c10/util/overloaded.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <concepts>
 
 namespace tessera::data {
 
@@ -215,6 +217,95 @@ int64_t vocabulary_size(const Transform& transform) {
           [](const transforms::Normalize&) { return int64_t{0}; },
           [](const auto& hashed) { return hashed.num_bins; }),
       transform);
+}
+
+int64_t num_reserved_ids(const Transform& transform) {
+  if (vocabulary_size(transform) == 0) {
+    return 0;
+  }
+  return std::visit(
+      []<class Kind>(const Kind& options) -> int64_t {
+        if constexpr (std::same_as<Kind, transforms::Vocabulary>) {
+          return num_missing_ids(options.missing) + options.num_oov_indices;
+        } else if constexpr (ReturnsIds<Kind>) {
+          return num_missing_ids(options.missing);
+        } else {
+          return 0;
+        }
+      },
+      transform);
+}
+
+namespace {
+
+std::string text_at(const transforms::Vocabulary& vocabulary, size_t position) {
+  return std::visit(
+      [&]<class T>(const std::vector<T>& values) {
+        if constexpr (std::same_as<T, std::string>) {
+          return values[position];
+        } else {
+          return std::to_string(values[position]);
+        }
+      },
+      vocabulary.values);
+}
+
+// The interval of a bin, such as [18, 30).
+std::string text_at(const transforms::Bucketize& bucketize, size_t bin) {
+  const std::vector<double>& boundaries = bucketize.boundaries;
+  const std::string begin =
+      bin == 0 ? "(-inf" : fmt::format("[{}", boundaries[bin - 1]);
+  return bin == boundaries.size()
+      ? begin + ", inf)"
+      : fmt::format("{}, {})", begin, boundaries[bin]);
+}
+
+// Identity. The others can't be reversed.
+template <class Kind>
+std::string text_at(const Kind&, size_t position) {
+  return std::to_string(position);
+}
+
+}  // namespace
+
+std::vector<std::string> texts_of_ids(
+    const Transform& transform,
+    std::span<const int64_t> ids,
+    const std::string& where) {
+  const bool can_reverse =
+      std::holds_alternative<transforms::Vocabulary>(transform) ||
+      std::holds_alternative<transforms::Identity>(transform) ||
+      std::holds_alternative<transforms::Bucketize>(transform);
+  TESSERA_CHECK_VALUE(
+      can_reverse,
+      "{} {} can't be reversed, because several values may have one id. Keep the values beside their ids, or use a Vocabulary.",
+      where,
+      name_of(transform));
+  // These check the whole vocabulary, so they are called once.
+  const int64_t size = vocabulary_size(transform);
+  const int64_t reserved = num_reserved_ids(transform);
+  std::vector<std::string> texts;
+  texts.reserve(ids.size());
+  std::visit(
+      [&]<class Kind>(const Kind& options) {
+        for (const int64_t id : ids) {
+          TESSERA_CHECK_INDEX(
+              id >= 0 && id < size,
+              "{} ids must be in [0, {}), but got {}. Pass ids of this feature.",
+              where,
+              size,
+              id);
+          if constexpr (ReturnsIds<Kind>) {
+            texts.push_back(
+                id < num_missing_ids(options.missing) ? "(missing)"
+                    : id < reserved
+                    ? "(unknown)"
+                    : text_at(options, static_cast<size_t>(id - reserved)));
+          }
+        }
+      },
+      transform);
+  return texts;
 }
 
 }  // namespace tessera::data

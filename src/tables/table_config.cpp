@@ -122,6 +122,13 @@ void validate(const TableConfig& config) {
       where,
       config.max_rows(),
       config.dim);
+  TESSERA_CHECK_VALUE(
+      config.zero_rows >= 0 && config.zero_rows <= config.vocabulary_size,
+      "{} zero_rows must be in [0, {}]{}, but got {}. Set it to the number of ids of missing and unknown values.",
+      where,
+      config.vocabulary_size,
+      config.keys ? " with keys" : "",
+      config.zero_rows);
   check_combiner(config.combiner, where);
   TESSERA_CHECK_VALUE(
       config.dtype == at::kFloat || config.dtype == at::kBFloat16 ||

@@ -42,7 +42,9 @@ void check_initial_values(
       to_string(config.dtype));
 }
 
-void fill_rows(TableState& table, uint64_t seed) {
+namespace {
+
+void fill_with_initializer(TableState& table, uint64_t seed) {
   const TableConfig& config = *table.config;
   const int64_t rows = table.rows.count;
   const kernels::RowNumbers numbers = table.rows.numbers;
@@ -68,6 +70,15 @@ void fill_rows(TableState& table, uint64_t seed) {
     check_initial_values(rounded, config, table.name);
     table.parameters.slice(0, begin, end).copy_(rounded);
   }
+}
+
+}  // namespace
+
+void fill_rows(TableState& table, uint64_t seed) {
+  fill_with_initializer(table, seed);
+  const at::NoGradGuard no_grad;
+  const int64_t zero_rows = table.config->zero_rows;
+  table.parameters.slice(0, 0, table.rows.count_before(zero_rows)).zero_();
 }
 
 kernels::Buckets buckets_of(const TableConfig& table) {

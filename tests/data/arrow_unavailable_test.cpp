@@ -3,6 +3,7 @@
 #include <tessera/data/csv_source.h>
 #include <tessera/data/feather_source.h>
 #include <tessera/data/parquet_source.h>
+#include <tessera/data/write_parquet.h>
 
 #include <gtest/gtest.h>
 
@@ -26,6 +27,10 @@ TEST(ArrowUnavailableTest, SaysWhatToInstall) {
       c10::NotImplementedError,
       make_feather_source({}),
       "[make_feather_source]");
+  EXPECT_RAISES(
+      c10::NotImplementedError,
+      write_parquet({}, "a.parquet"),
+      "[write_parquet]");
 }
 
 }  // namespace arrow_unavailable_test

@@ -9,6 +9,9 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <sstream>
+
 namespace tessera::data {
 namespace columns_test {
 
@@ -85,6 +88,45 @@ TEST(ColumnsTest, RefuseRowSplitsThatDoNotFitTheValues) {
       (columns.add("a", {.values = int64s({1}), .row_splits = int32s({0, 1})})),
       "row_splits must be int64, but got Int");
   EXPECT_TRUE(columns.entries().empty());
+}
+
+TEST(ColumnsTest, ArePrintedAsATable) {
+  Columns columns;
+  columns.add("user", text({"u1", "", "Zo\xc3\xab"}));
+  columns.add("recent", ragged(integers({5, 8, kMissing}), {0, 2, 2, 3}));
+  columns.add("price", numbers({9.5F, NAN, 2.0F}));
+  EXPECT_EQ(
+      to_string(columns),
+      "user       recent       price\n"
+      "text       [int64]      float32\n"
+      "u1         [5,8]        9.5\n"
+      "(missing)  []           (missing)\n"
+      "Zo\xc3\xab        [(missing)]  2\n");
+  std::ostringstream stream;
+  stream << columns;
+  EXPECT_EQ(stream.str(), to_string(columns));
+  EXPECT_EQ(
+      to_string(columns, 1),
+      "user  recent   price\n"
+      "text  [int64]  float32\n"
+      "u1    [5,8]    9.5\n"
+      "2 more examples\n");
+  EXPECT_EQ(to_string(Columns()), "no columns\n");
+}
+
+TEST(ColumnsTest, LongValuesAreCutWhenPrinted) {
+  Columns columns;
+  columns.add("a\nb", text({std::string(39, 'x') + "\xc3\xab" + "y"}));
+  columns.add(
+      "list",
+      ragged(integers({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}), {0, 12}));
+  const std::string printed = to_string(columns);
+  EXPECT_NE(printed.find(std::string(39, 'x') + "...  "), std::string::npos)
+      << printed;
+  EXPECT_NE(
+      printed.find("[0,1,2,3,4,5,6,7,8,9,... 12 values]"), std::string::npos)
+      << printed;
+  EXPECT_EQ(printed.substr(0, 3), "a b");
 }
 
 }  // namespace columns_test

@@ -86,6 +86,19 @@ class CsvSourceTest : public testing::Test {
   std::string path_;
 };
 
+TEST_F(CsvSourceTest, UnsignedIntegersAreReadByTheirBits) {
+  const CsvOptions bits{.types = {{"a", ColumnType::kUInt64Bits}}};
+  EXPECT_EQ(
+      show_all(*source_of("a\n1\n18446744073709551615\nNA\n", bits)),
+      Texts{"a int64: 1 -1 _"});
+  for (const char* value :
+       {"-1", "18446744073709551616", "9223372036854775808"}) {
+    EXPECT_VALUE_ERROR(
+        show_all(*source_of(std::string("a\n") + value + "\n", bits)),
+        "column 'a' must be an integer from 0 to 2^64 - 1, but not 2^63");
+  }
+}
+
 TEST_F(CsvSourceTest, InfersTypes) {
   const auto source = source_of(
       "i,f,t,empty,flag,id,mixed\n"

@@ -109,6 +109,57 @@ TEST(DatasetTest, ReadsTensorsThatAreNotContiguous) {
   EXPECT_FALSE(tensor_of(batch, "b").requires_grad());
 }
 
+TEST(DatasetTest, DatasetsAreConcatenated) {
+  for (const bool knows_size : {true, false}) {
+    const Dataset whole = row_dataset(20, 7, knows_size);
+    const Dataset odd = whole.filter(
+        [](const Columns& columns) { return ~has_even_id(columns); });
+    for (const Dataset& first : {whole, odd, whole.take(0)}) {
+      const Dataset both = first.concatenate(whole.skip(15));
+      Ids expected = read_ids(first);
+      for (const int64_t id : range(15, 20)) {
+        expected.push_back(id);
+      }
+      EXPECT_EQ(
+          both.size(),
+          first.size() && whole.size()
+              ? std::optional(static_cast<int64_t>(expected.size()))
+              : std::nullopt);
+      for (size_t begin = 0; begin <= expected.size() + 1; ++begin) {
+        const size_t from = std::min(begin, expected.size());
+        EXPECT_EQ(
+            read_ids(both, 2, static_cast<int64_t>(begin)),
+            Ids(expected.begin() + static_cast<int64_t>(from), expected.end()))
+            << begin;
+      }
+      // Steps that follow see one dataset.
+      Ids shuffled_ids = read_ids(both.shuffle({.buffer = 100, .seed = 3}));
+      EXPECT_NE(shuffled_ids, expected);
+      std::sort(shuffled_ids.begin(), shuffled_ids.end());
+      std::sort(expected.begin(), expected.end());
+      EXPECT_EQ(shuffled_ids, expected);
+      EXPECT_EQ(both.take(0).concatenate(both).cache().head(1).batch_size(), 1);
+    }
+  }
+  const Dataset ids(one_column("id", integers({1, 2})));
+  const Dataset texts(one_column("id", text({"3"})));
+  EXPECT_VALUE_ERROR(
+      ids.concatenate(texts).head(),
+      "[Dataset] concatenate(): expected the column 'id' (integers) as before, but "
+      "got 'id' (text)");
+}
+
+TEST(DatasetTest, HeadReadsTheFirstExamples) {
+  for (const int64_t chunk : {1, 7, 100}) {
+    const Dataset dataset = row_dataset(20, chunk, false);
+    EXPECT_EQ(to_rows(dataset.head()), make_rows(5));
+    EXPECT_EQ(to_rows(dataset.head(50)), make_rows(20));
+    EXPECT_EQ(dataset.head(0).batch_size(), 0);
+  }
+  EXPECT_VALUE_ERROR(
+      row_dataset(5, 5, true).head(-1), "head() expected a number of examples");
+}
+
 TEST(DatasetTest, TakesAndSkips) {
   for (const bool knows_size : {true, false}) {
     const Dataset dataset = row_dataset(20, 7, knows_size);

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <thread>
 
 namespace tessera::data {
@@ -188,10 +189,109 @@ TEST(FeaturePipelineTest, KnowsTheSizesOfTables) {
   EXPECT_EQ(pipeline.vocabulary_size("words"), 4);
   EXPECT_EQ(pipeline.vocabulary_size("band"), 3);
   EXPECT_EQ(pipeline.num_dense(), 3);
+  EXPECT_EQ(pipeline.num_reserved_ids("words"), 2);
+  EXPECT_EQ(pipeline.num_reserved_ids("site"), 1);
+  EXPECT_EQ(pipeline.num_reserved_ids("site_x_words"), 0);
+  EXPECT_VALUE_ERROR(
+      pipeline.num_reserved_ids("counts"), "no feature 'counts'. Known: site");
   EXPECT_VALUE_ERROR(
       pipeline.vocabulary_size("counts"),
       "no feature 'counts'. Known: site, words, site_x_words, band.");
   validate(pipeline, sample_configs());
+}
+
+TEST(FeaturePipelineTest, IdsBecomeTextAgain) {
+  using Texts = std::vector<std::string>;
+  const FeaturePipeline pipeline(
+      {{.name = "word",
+        .columns = {"W"},
+        .transform =
+            Vocabulary{.values = Texts{"red", "blue"}, .num_oov_indices = 2}},
+       {.name = "number",
+        .columns = {"N"},
+        .transform =
+            Vocabulary{
+                .values = std::vector<int64_t>{7, -8},
+                .num_oov_indices = 0,
+                .missing = Missing::kError}},
+       {.name = "band",
+        .columns = {"B"},
+        .transform = Bucketize{.boundaries = {18, 30.5}}},
+       {.name = "day", .columns = {"D"}, .transform = Identity{.num_ids = 7}},
+       {.name = "site", .columns = {"S"}, .transform = Hash{.num_bins = 9}}});
+  EXPECT_EQ(
+      pipeline.to_text("word", int64s({4, 0, 1, 2, 3})),
+      (Texts{"blue", "(missing)", "(unknown)", "(unknown)", "red"}));
+  EXPECT_EQ(pipeline.to_text("number", int64s({1, 0})), (Texts{"-8", "7"}));
+  EXPECT_EQ(
+      pipeline.to_text("band", int64s({0, 1, 2, 3})),
+      (Texts{"(missing)", "(-inf, 18)", "[18, 30.5)", "[30.5, inf)"}));
+  EXPECT_EQ(pipeline.to_text("day", int64s({6})), (Texts{"6"}));
+  EXPECT_INDEX_ERROR(
+      pipeline.to_text("word", int64s({5})),
+      "[FeaturePipeline 'word'] to_text(): ids must be in [0, 5), but got 5");
+  EXPECT_INDEX_ERROR(pipeline.to_text("word", int64s({-1})), "but got -1");
+  EXPECT_VALUE_ERROR(
+      pipeline.to_text("site", int64s({1})),
+      "to_text(): Hash can't be reversed, because several values may have one id");
+  EXPECT_TYPE_ERROR(
+      pipeline.to_text("word", floats({1})), "expected a dense int64 tensor");
+}
+
+TEST(FeaturePipelineTest, ATableBeginsWithZerosForUnknownValues) {
+  const FeaturePipeline pipeline(
+      {{.name = "words",
+        .columns = {"W"},
+        .transform =
+            Vocabulary{
+                .values = std::vector<std::string>{"red", "blue"},
+                .num_oov_indices = 2}},
+       {.name = "key", .columns = {"W"}, .transform = Hash64{}}});
+  const TablePtr table = pipeline.make_table("words", {.dim = 4});
+  EXPECT_EQ(
+      *table,
+      (TableConfig{
+          .name = "words", .vocabulary_size = 5, .dim = 4, .zero_rows = 3}));
+  EXPECT_EQ(pipeline.make_table("words", {.name = "w", .dim = 4})->name, "w");
+  EXPECT_VALUE_ERROR(pipeline.make_table("key", {.dim = 4}), "or set keys");
+  const TablePtr keys = pipeline.make_table(
+      "key", {.dim = 4, .keys = DynamicKeys{.capacity = 9}});
+  EXPECT_EQ(keys->zero_rows, 0);
+}
+
+class WarningTexts : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    texts.push_back(warning.msg());
+  }
+  std::vector<std::string> texts;
+};
+
+TEST(FeaturePipelineTest, WarnsAboutRandomRowsOfUnknownValues) {
+  WarningTexts warnings;
+  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  validate(sample_pipeline(), sample_configs());
+  ASSERT_EQ(warnings.texts.size(), 1);
+  EXPECT_NE(
+      warnings.texts[0].find("begin at random: 'site', 'words', 'band'."),
+      std::string::npos)
+      << warnings.texts[0];
+  const FeaturePipeline pipeline = sample_pipeline();
+  const auto table = [&](const char* name) {
+    return FeatureConfig{.table = pipeline.make_table(name, {.dim = 2})};
+  };
+  validate(
+      pipeline,
+      {{"site", table("site")},
+       {"words", table("words")},
+       {"site_x_words", table("site_x_words")},
+       {"band",
+        FeatureConfig{
+            .table = make_table(
+                {.vocabulary_size = 3,
+                 .dim = 2,
+                 .initializer = initializers::Zeros{}})}}});
+  EXPECT_EQ(warnings.texts.size(), 1);
 }
 
 TEST(FeaturePipelineTest, NamesAllTablesThatDoNotFitAtOnce) {
@@ -255,11 +355,123 @@ TEST(FeaturePipelineTest, ThreadsShareOnePipeline) {
   EXPECT_EQ(is_equal, std::vector<int>(4, 1));
 }
 
+FeaturePipeline hashing(std::map<std::string, ColumnType> types = {}) {
+  return FeaturePipeline(
+      {{.name = "user", .columns = {"user"}, .transform = Hash64{}},
+       {.name = "pair",
+        .columns = {"user", "hour"},
+        .transform = Cross{.num_bins = 1000}}},
+      std::move(types));
+}
+
+Columns users(Column user, Column hour) {
+  Columns columns;
+  columns.add("user", std::move(user));
+  columns.add("hour", std::move(hour));
+  return columns;
+}
+
+TEST(FeaturePipelineTest, AHashedColumnKeepsTheTypeOfTheFirstBatch) {
+  const FeaturePipeline pipeline = hashing();
+  const FeaturePipeline copy = pipeline;
+  EXPECT_TRUE(pipeline.types().empty());
+  EXPECT_EQ(
+      pipeline.untyped_columns(), (std::vector<std::string>{"hour", "user"}));
+  // An empty batch says nothing about the types.
+  pipeline.apply(users(text({}), integers({})));
+  EXPECT_TRUE(pipeline.types().empty());
+  pipeline.apply(users(integers({1, 2}), text({"a", "b"})));
+  const std::map<std::string, ColumnType> expected{
+      {"user", ColumnType::kInt64}, {"hour", ColumnType::kText}};
+  EXPECT_EQ(pipeline.types(), expected);
+  EXPECT_EQ(copy.types(), expected);
+  EXPECT_TRUE(pipeline.untyped_columns().empty());
+
+  const auto other = [&] {
+    pipeline.apply(users(text({"1", "guest"}), text({"a", "b"})));
+  };
+  EXPECT_VALUE_ERROR(
+      other(),
+      "'user': column 'user' has text, but this pipeline takes integers for it, "
+      "and the ids of the same values would differ. Read the column as integers");
+  EXPECT_VALUE_ERROR(other(), "'pair': column 'user' has text");
+  EXPECT_EQ(pipeline.types(), expected);
+  pipeline.apply(users(text({}), text({})));
+}
+
+TEST(FeaturePipelineTest, TypesCanBeGivenBeforeTheFirstBatch) {
+  const FeaturePipeline pipeline =
+      hashing({{"user", ColumnType::kText}, {"hour", ColumnType::kUInt64Bits}});
+  EXPECT_TRUE(pipeline.untyped_columns().empty());
+  EXPECT_VALUE_ERROR(
+      pipeline.apply(users(integers({1}), integers({1}))),
+      "column 'user' has integers, but this pipeline takes text");
+  // The bits of an unsigned integer are read as an integer.
+  pipeline.apply(users(text({"1"}), integers({-1})));
+  EXPECT_VALUE_ERROR(
+      hashing({{"users", ColumnType::kText}}),
+      "`types` has the column 'users', which no output reads");
+  EXPECT_VALUE_ERROR(
+      hashing({{"hour", ColumnType::kFloat32}}),
+      "column 'hour' can't have floats: 'pair' takes integers or text");
+}
+
+TEST(FeaturePipelineTest, TypesThatTheOutputsNeedAreKnown) {
+  using Types = std::map<std::string, ColumnType>;
+  EXPECT_EQ(sample_pipeline().types(), (Types{{"W", ColumnType::kText}}));
+  // Columns of numbers may be integers or floats.
+  const FeaturePipeline pipeline(
+      {{.name = "a", .columns = {"x"}, .transform = Bucketize{{1.0}}},
+       {.name = "b", .columns = {"y"}, .transform = Identity{.num_ids = 3}}});
+  EXPECT_EQ(pipeline.types(), (Types{{"y", ColumnType::kInt64}}));
+  for (const Column& x : {integers({1}), numbers({1.0F})}) {
+    Columns columns;
+    columns.add("x", x);
+    columns.add("y", integers({1}));
+    pipeline.apply(columns);
+  }
+  EXPECT_VALUE_ERROR(
+      FeaturePipeline(
+          {{.name = "a", .columns = {"x"}, .transform = Log1p{}},
+           {.name = "b",
+            .columns = {"x"},
+            .transform = Vocabulary{.values = std::vector<std::string>{"u"}}}}),
+      "no column 'x' fits all its outputs: 'a' takes integers or floats, one "
+      "per example, 'b' takes text.");
+}
+
+TEST(FeaturePipelineTest, ThreadsAgreeOnTheTypeOfTheFirstBatch) {
+  for (int round = 0; round < 20; ++round) {
+    const FeaturePipeline pipeline = hashing();
+    std::vector<int> has_failed(4);
+    std::vector<std::thread> threads;
+    for (size_t t = 0; t < has_failed.size(); ++t) {
+      threads.emplace_back([&, t] {
+        try {
+          pipeline.apply(
+              users(t % 2 == 0 ? integers({1}) : text({"1"}), integers({1})));
+        } catch (const c10::ValueError&) {
+          has_failed[t] = 1;
+        }
+      });
+    }
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+    const bool is_integer = pipeline.types().at("user") == ColumnType::kInt64;
+    const int other = is_integer ? 1 : 0;
+    EXPECT_EQ(
+        has_failed, (std::vector<int>{1 - other, other, 1 - other, other}));
+  }
+}
+
 TEST(FeaturePipelineTest, EqualOutputsMakeEqualPipelines) {
   EXPECT_EQ(sample_pipeline(), sample_pipeline());
   std::vector<PipelineOutput> outputs = sample_pipeline().outputs();
   std::get<Hash>(outputs[1].transform).salt = 2;
   EXPECT_NE(FeaturePipeline(outputs), sample_pipeline());
+  EXPECT_EQ(hashing(), hashing());
+  EXPECT_NE(hashing({{"user", ColumnType::kText}}), hashing());
 }
 
 TEST(FeaturePipelineTest, AMovedFromPipelineStaysUsable) {

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/parquet_source.h>
+#include <tessera/data/write_parquet.h>
 
 #include "tests/data/arrow_files.h"
 #include "tests/data/source_examples.h"
 #include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <arrow/io/memory.h>
 #include <parquet/column_page.h>
 #include <parquet/column_reader.h>
@@ -14,8 +17,10 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -358,12 +363,116 @@ TEST_F(ParquetSourceTest, NamesMissingColumnsAndOtherTypes) {
       "has several columns 'a'");
 }
 
+TEST_F(ParquetSourceTest, UnsignedIntegersAreReadByTheirBits) {
+  const ParquetOptions bits{.types = {{"a", ColumnType::kUInt64Bits}}};
+  EXPECT_EQ(
+      show_all(*source_of(
+          {{"a",
+            array_of(
+                arrow::uint64(),
+                "[1, 18446744073709551615, null, 9223372036854775809]")}},
+          bits)),
+      Texts{"a int64: 1 -1 _ -9223372036854775807"});
+  EXPECT_EQ(
+      show_all(*source_of({{"a", array_of(arrow::int64(), "[1, -1]")}}, bits)),
+      Texts{"a int64: 1 -1"});
+  EXPECT_VALUE_ERROR(
+      show_all(*source_of(
+          {{"a", array_of(arrow::uint64(), "[9223372036854775808]")}}, bits)),
+      "row 1: column 'a' is 9223372036854775808, whose bits stand for a missing "
+      "integer. Set the column's type in `types` to kText.");
+  EXPECT_VALUE_ERROR(
+      source_of({{"a", array_of(arrow::float64(), "[1]")}}, bits),
+      "can't be read as the bits of uint64");
+}
+
+TEST_F(ParquetSourceTest, TimesHaveUnits) {
+  using Unit = arrow::TimeUnit;
+  const auto source = source_of(
+      {{"id", array_of(arrow::int64(), "[1]")},
+       {"day", array_of(arrow::date32(), "[1]")},
+       {"time", array_of(arrow::timestamp(Unit::MICRO), "[1]")},
+       {"seen", array_of(arrow::list(arrow::timestamp(Unit::MILLI)), "[[1]]")},
+       {"clock", array_of(arrow::time32(Unit::MILLI), "[1]")},
+       {"length", array_of(arrow::duration(Unit::NANO), "[1]")}});
+  EXPECT_EQ(
+      source->units(),
+      (std::map<std::string, std::string>{
+          {"day", "days since 1970"},
+          {"time", "microseconds since 1970"},
+          {"seen", "milliseconds since 1970"},
+          {"clock", "milliseconds since midnight"},
+          {"length", "nanoseconds"}}));
+}
+
+TEST_F(ParquetSourceTest, AColumnHasTheSameUnitInAllFiles) {
+  const auto write = [&](const char* name,
+                         const std::shared_ptr<arrow::DataType>& type) {
+    const std::string path = folder_ / name;
+    write_parquet(path, table_of({{"time", array_of(type, "[1]")}}));
+    return path;
+  };
+  const auto micro =
+      write("b.parquet", arrow::timestamp(arrow::TimeUnit::MICRO));
+  const auto milli =
+      write("c.parquet", arrow::timestamp(arrow::TimeUnit::MILLI));
+  const auto plain = write("d.parquet", arrow::int64());
+  EXPECT_VALUE_ERROR(
+      make_parquet_source({.files = {micro, milli}}),
+      "c.parquet' column 'time' has milliseconds since 1970, but microseconds "
+      "since 1970 in the first file");
+  EXPECT_VALUE_ERROR(
+      make_parquet_source({.files = {micro, plain}}),
+      "d.parquet' column 'time' has plain numbers, but microseconds");
+  EXPECT_EQ(
+      count_rest(*make_parquet_source({.files = {milli, milli}})->open()), 2);
+}
+
+TEST_F(ParquetSourceTest, WrittenColumnsAreReadAgain) {
+  Columns columns;
+  columns.add("id", {.values = at::tensor({int64_t{3}, kMissing}, at::kLong)});
+  columns.add("price", {.values = at::tensor({0.5F, NAN}, at::kFloat)});
+  columns.add("name", {.values = Texts{"a", "b\xc3\xa9"}});
+  columns.add(
+      "tags",
+      {.values = Texts{"x", "y"},
+       .row_splits = at::tensor({0, 2, 2}, at::kLong)});
+  columns.add(
+      "vector",
+      vector_column(at::tensor({1, 2, 3, 4, 5, 6}, at::kDouble)
+                        .view({3, 2})
+                        .t()
+                        .slice(1, 1)));
+  const std::string path = folder_ / "written.parquet";
+  data::write_parquet(columns, path);
+  const auto source = make_parquet_source({.files = {path}});
+  EXPECT_EQ(
+      show_all(*source),
+      (Texts{
+          "id int64: 3 _",
+          "price float32: 0.5 _",
+          "name text: a b\xc3\xa9",
+          "tags text: [x y] []",
+          "vector float32: [3 5] [4 6]"}));
+  const auto dense = [&](const at::Tensor& rows) { vector_column(rows); };
+  EXPECT_VALUE_ERROR(dense(at::zeros({2})), "expected a dense tensor [n, dim]");
+  EXPECT_TYPE_ERROR(
+      dense(at::zeros({2, 2}, at::kLong)), "[vector_column] expected floats");
+  EXPECT_VALUE_ERROR(
+      data::write_parquet({}, path), "expected at least one column");
+  EXPECT_TORCH_ERROR(
+      data::write_parquet(columns, folder_ / "none/a.parquet"),
+      "[write_parquet]");
+  EXPECT_EQ(make_parquet_source({.files = {path}})->size(), 2);
+}
+
 TEST_F(ParquetSourceTest, NamesTheRowOfAValueThatDoesNotFit) {
   EXPECT_VALUE_ERROR(
       show_all(*source_of(
           {{"a", array_of(arrow::uint64(), "[1, 9223372036854775808]")}})),
       "a.parquet' row 2: column 'a' is 9223372036854775808, which does not "
-      "fit into int64. Read the column as text");
+      "fit into int64. Set the column's type in `types` to kUInt64Bits for keys of "
+      "64 bits, or to kText.");
   EXPECT_VALUE_ERROR(
       show_all(*source_of(
           {{"a", array_of(arrow::int64(), "[1, -9223372036854775808]")}})),

@@ -9,9 +9,14 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <random>
 
 namespace tessera::data {
 namespace pipeline_json_test {
@@ -126,12 +131,91 @@ TEST(PipelineJsonTest, TheTextIsStable) {
   });
   EXPECT_EQ(
       to_json(pipeline).dump(),
-      R"({"format_version":1,"outputs":[)"
+      R"({"format_version":2,"types":{"x":"text"},"outputs":[)"
       R"({"name":"a","columns":["x"],"transform":{"class_name":"Hash",)"
       R"("config":{"num_bins":9,"salt":0,"missing":"own_id"}},"max_length":0},)"
       R"({"name":"b","columns":["x"],"transform":{"class_name":"Vocabulary",)"
       R"("config":{"values":["u",{"hex":"ff"}],"num_oov_indices":1,)"
       R"("missing":"own_id"}},"max_length":5}]})");
+}
+
+// A pipeline that hashes the columns "x" and "y".
+Json hashing_json(int64_t version) {
+  return Json::parse(
+      R"({"format_version":)" + std::to_string(version) +
+      R"(,"outputs":[{"name":"a","columns":["x","y"],)"
+      R"("transform":{"class_name":"Cross64","config":{}}}]})");
+}
+
+Columns x_and_y(Column x, Column y) {
+  Columns columns;
+  columns.add("x", std::move(x));
+  columns.add("y", std::move(y));
+  return columns;
+}
+
+class WarningTexts : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    texts.push_back(warning.msg());
+  }
+  std::vector<std::string> texts;
+};
+
+TEST(PipelineJsonTest, TheTypesOfColumnsAreKept) {
+  const FeaturePipeline pipeline = pipeline_from_json(hashing_json(2));
+  {
+    WarningTexts ignored;
+    const c10::WarningUtils::WarningHandlerGuard guard(&ignored);
+    pipeline.apply(x_and_y(integers({1}), text({"1"})));
+  }
+  const Json json = to_json(pipeline);
+  EXPECT_EQ(json["types"].dump(), R"({"x":"int64","y":"text"})");
+  const FeaturePipeline served = pipeline_from_json(json);
+  WarningTexts warnings;
+  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  EXPECT_VALUE_ERROR(
+      served.apply(x_and_y(text({"1", "guest"}), text({"1", "2"}))),
+      "column 'x' has text, but this pipeline takes integers for it");
+  served.apply(x_and_y(integers({1, 2}), text({"1", "2"})));
+  EXPECT_TRUE(warnings.texts.empty());
+}
+
+TEST(PipelineJsonTest, AnOldFileLoadsAndSaysWhichTypesItAssumes) {
+  for (const int64_t version : {1, 2}) {
+    const FeaturePipeline pipeline = pipeline_from_json(hashing_json(version));
+    WarningTexts warnings;
+    const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+    pipeline.apply(x_and_y(integers({}), text({})));
+    EXPECT_TRUE(warnings.texts.empty());
+    pipeline.apply(x_and_y(integers({7}), text({"7"})));
+    pipeline.apply(x_and_y(integers({8}), text({"8"})));
+    ASSERT_EQ(warnings.texts.size(), 1);
+    EXPECT_NE(
+        warnings.texts[0].find("'x' as integers, 'y' as text"),
+        std::string::npos)
+        << warnings.texts[0];
+    EXPECT_VALUE_ERROR(
+        pipeline.apply(x_and_y(text({"7"}), text({"7"}))),
+        "column 'x' has text, but this pipeline takes integers");
+  }
+}
+
+TEST(PipelineJsonTest, RefusesTypesThatDoNotFit) {
+  const auto refuses = [](const char* types, const char* message) {
+    Json json = hashing_json(2);
+    json["types"] = Json::parse(types);
+    EXPECT_VALUE_ERROR(pipeline_from_json(json), message);
+  };
+  refuses("[]", "[pipeline.types] expected an object");
+  refuses(
+      R"({"x":"int32"})",
+      "[pipeline.types.x] [ColumnType] the type of a column must be one of int64, "
+      "float32, text, uint64_bits, but got 'int32'");
+  refuses(R"({"x":1})", "[pipeline.types.x] expected a string");
+  refuses(
+      R"({"z":"text"})", "`types` has the column 'z', which no output reads");
+  refuses(R"({"x":"float32"})", "column 'x' can't have floats");
 }
 
 TEST(PipelineJsonTest, AMissingOptionMeansTheDefault) {
@@ -164,8 +248,8 @@ TEST(PipelineJsonTest, NamesThePathOfAWrongKey) {
   refuses(Json(), "[pipeline] expected an object");
   refuses(Json::object(), "[pipeline] missing key 'format_version'");
   Json json = good;
-  json["format_version"] = 2;
-  refuses(json, "[pipeline.format_version] expected 1, but got 2");
+  json["format_version"] = 3;
+  refuses(json, "[pipeline.format_version] expected 1 to 2, but got 3");
   json = good;
   json["more"] = 1;
   refuses(json, "[pipeline] unknown key 'more'");
@@ -305,6 +389,23 @@ TEST_F(PipelineFileTest, RoundTripsAndLeavesNoOtherFile) {
   EXPECT_EQ(std::distance(begin(files), end(files)), 1);
 }
 
+TEST_F(PipelineFileTest, IsNotWrittenWithoutTheTypesOfHashedColumns) {
+  const std::string path = (folder_ / "pipeline.json").string();
+  const FeaturePipeline pipeline(
+      {{.name = "a", .columns = {"x"}, .transform = Hash{.num_bins = 9}}});
+  EXPECT_VALUE_ERROR(
+      save_pipeline(pipeline, path),
+      "it is not known which of them these columns have: x. Save the pipeline "
+      "after it has converted a batch, or give their types to its constructor");
+  EXPECT_FALSE(std::filesystem::exists(path));
+  Columns columns;
+  columns.add("x", text({"a"}));
+  pipeline.apply(columns);
+  save_pipeline(pipeline, path);
+  EXPECT_EQ(load_pipeline(path), pipeline);
+  EXPECT_EQ(load_pipeline(path).types().at("x"), ColumnType::kText);
+}
+
 TEST_F(PipelineFileTest, NamesAFileThatIsNotAPipeline) {
   const auto refuses = [&](const std::string& text, const char* message) {
     const std::string path = write(text);
@@ -327,6 +428,179 @@ TEST_F(PipelineFileTest, NamesAFileThatIsNotAPipeline) {
   EXPECT_VALUE_ERROR(
       save_pipeline(full_pipeline(), "/dev/null"),
       "[save_pipeline] /dev/null: expected the path of a file");
+}
+
+// Text is written as hexadecimal digits, because it may have any bytes.
+Json json_of(const Column& column) {
+  Json json;
+  if (const auto* texts =
+          std::get_if<std::vector<std::string>>(&column.values)) {
+    json["type"] = "text";
+    json["values"] = Json::array();
+    for (const std::string& value : *texts) {
+      std::string digits;
+      for (const char byte : value) {
+        digits += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+      }
+      json["values"].push_back(digits);
+    }
+  } else {
+    const auto& tensor = std::get<at::Tensor>(column.values);
+    const bool is_integer = tensor.scalar_type() == at::kLong;
+    json["type"] = is_integer ? "int64" : "float32";
+    json["values"] = Json::array();
+    for (int64_t i = 0; i < tensor.numel(); ++i) {
+      if (is_integer) {
+        json["values"].push_back(tensor[i].item<int64_t>());
+      } else {
+        const float value = tensor[i].item<float>();
+        json["values"].push_back(std::isnan(value) ? Json() : Json(value));
+      }
+    }
+  }
+  if (column.row_splits.defined()) {
+    json["row_splits"] = to_vector(column.row_splits);
+  }
+  return json;
+}
+
+Json json_of(const Feature& feature) {
+  if (const auto* ids = std::get_if<at::Tensor>(&feature)) {
+    return {{"values", to_vector(*ids)}};
+  }
+  const auto& bags = std::get<RaggedFeature>(feature);
+  return {
+      {"values", to_vector(bags.values)},
+      {"row_splits", to_vector(bags.row_splits)}};
+}
+
+// Every transform with every policy for missing values, on columns with a value or a list
+// per example. `is_text` decides about the columns that are hashed.
+FeaturePipeline pipeline_for_python(
+    std::mt19937_64& random,
+    const std::string& column) {
+  const bool is_text = column.starts_with("text");
+  std::vector<PipelineOutput> outputs;
+  const auto add = [&](const Transform& transform,
+                       std::vector<std::string> columns,
+                       int64_t max_length = 0) {
+    outputs.push_back(
+        {.name = c10::str("output ", outputs.size()),
+         .columns = std::move(columns),
+         .transform = transform,
+         .max_length = max_length});
+  };
+  for (const Missing missing :
+       {Missing::kOwnId, Missing::kDrop, Missing::kAsValue}) {
+    const auto salt = static_cast<int64_t>(random());
+    const int64_t bins = 2 + static_cast<int64_t>(random() % 100'000);
+    add(Hash{.num_bins = bins, .salt = salt, .missing = missing}, {column});
+    add(Hash64{.salt = salt, .missing = missing}, {column}, 2);
+    add(Cross{.num_bins = bins, .salt = salt, .missing = missing},
+        {column, "other", "short lists"});
+    add(Cross64{.salt = salt, .missing = missing}, {"other", column}, 3);
+    VocabularyValues values = std::vector<int64_t>{7, -3, 0, kMax};
+    if (is_text) {
+      values = std::vector<std::string>{"b", "日本", std::string("\xff\0", 2)};
+    }
+    add(Vocabulary{.values = values, .num_oov_indices = 3, .missing = missing},
+        {column});
+    add(Identity{.num_ids = 9, .default_id = 4, .missing = missing}, {"other"});
+    if (missing != Missing::kAsValue) {
+      add(
+          Bucketize{
+              .boundaries = {-0.1, 0.1, 7, 16777216.5}, .missing = missing},
+          {"numbers"});
+      add(Bucketize{.boundaries = {-3, 0.5, 9e15}, .missing = missing},
+          {"other"});
+    }
+  }
+  add(Log1p{.missing_value = -1}, {"numbers", "other"});
+  add(Normalize{.mean = 0.3, .variance = 2.5, .missing_value = 7}, {"numbers"});
+  return FeaturePipeline(outputs);
+}
+
+// tests/data/pipeline_test.py compares a reader in Python with these files.
+TEST(PipelinesForPython, Write) {
+  const char* folder = std::getenv("TESSERA_PIPELINES_OUT");
+  if (folder == nullptr) {
+    GTEST_SKIP() << "only when TESSERA_PIPELINES_OUT names a folder";
+  }
+  std::mt19937_64 random(5);
+  const std::vector<int64_t> some{
+      0, 1, -1, 7, -3, kMax, kMissing + 1, kMissing, 5, int64_t{1} << 53};
+  const std::vector<std::string> words{
+      "",
+      "a",
+      "b",
+      "日本",
+      std::string("\xff\0", 2),
+      "7",
+      std::string(300, 'x')};
+  const auto integer = [&] {
+    return random() % 4 == 0 ? static_cast<int64_t>(random())
+                             : some[random() % some.size()];
+  };
+  int file = 0;
+  for (const char* column :
+       {"integer", "text", "integer lists", "text lists"}) {
+    for (const size_t batch : {0, 1, 50, 50, 50, 50}) {
+      std::vector<int64_t> ids;
+      std::vector<int64_t> others;
+      std::vector<int64_t> lists;
+      std::vector<int64_t> splits{0};
+      std::vector<int64_t> short_splits{0};
+      std::vector<int64_t> shorts;
+      std::vector<std::string> texts;
+      std::vector<std::string> text_lists;
+      std::vector<float> floats;
+      for (size_t i = 0; i < batch; ++i) {
+        ids.push_back(integer());
+        others.push_back(
+            random() % 7 == 0 ? kMissing : static_cast<int64_t>(random() % 12));
+        texts.push_back(words[random() % words.size()]);
+        floats.push_back(
+            random() % 5 == 0 ? std::numeric_limits<float>::quiet_NaN()
+                              : static_cast<float>(random() % 40) / 10 - 1);
+        for (size_t k = random() % 4; k > 0; --k) {
+          lists.push_back(integer());
+          text_lists.push_back(words[random() % words.size()]);
+        }
+        splits.push_back(static_cast<int64_t>(lists.size()));
+        for (size_t k = random() % 3; k > 0; --k) {
+          shorts.push_back(integer());
+        }
+        short_splits.push_back(static_cast<int64_t>(shorts.size()));
+      }
+      if (batch > 0) {
+        floats[0] = 0.1F;  // differs from the boundary 0.1 in float64
+      }
+      Columns columns;
+      columns.add("integer", integers(ids));
+      columns.add("text", text(texts));
+      columns.add("integer lists", ragged(integers(lists), splits));
+      columns.add("text lists", ragged(text(text_lists), splits));
+      columns.add("other", integers(others));
+      columns.add("short lists", ragged(integers(shorts), short_splits));
+      columns.add("numbers", numbers(floats));
+      const FeaturePipeline pipeline = pipeline_for_python(random, column);
+      const PipelineBatch applied = pipeline.apply(columns);
+      Json json;
+      json["pipeline"] = to_json(pipeline);
+      for (const auto& [name, values] : columns.entries()) {
+        json["columns"][name] = json_of(values);
+      }
+      for (const std::string& name : applied.features.paths()) {
+        json["features"][name] = json_of(applied.features[name]);
+      }
+      json["dense"] = Json::array();
+      const at::Tensor dense = applied.dense.contiguous();
+      for (int64_t i = 0; i < dense.numel(); ++i) {
+        json["dense"].push_back(dense.const_data_ptr<float>()[i]);
+      }
+      std::ofstream(fmt::format("{}/{}.json", folder, file++)) << json.dump();
+    }
+  }
 }
 
 }  // namespace pipeline_json_test

@@ -1,15 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/data/feature_pipeline.h>
 #include <tessera/data/vocabulary_builder.h>
+#include <tessera/engine/embedding_engine.h>
+#include <tessera/optim/optimizers/adagrad.h>
 
+#include "tests/data/area_under_curve.h"
 #include "tests/data/column_builders.h"
 #include "tests/test_util.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/binary_cross_entropy_with_logits.h>
+#include <c10/util/StringUtil.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <iostream>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <random>
+#include <string>
+#include <vector>
 
 namespace tessera::data {
 namespace vocabulary_builder_test {
@@ -183,6 +195,161 @@ TEST(VocabularyBuilderTest, AMovedFromBuilderIsAnError) {
   EXPECT_EQ(to.size(), 2);
   from = VocabularyBuilder("C2");
   EXPECT_EQ(from.size(), 0);
+}
+
+// Made-up clicks. A user clicks on popular items and on those that are like the user.
+struct MadeUpClicks {
+  static constexpr int64_t kItems = 300;
+  static constexpr int64_t kFactors = 4;
+
+  explicit MadeUpClicks(uint64_t seed) : random(seed) {
+    for (int64_t i = 0; i < kItems; ++i) {
+      popularity.push_back(normal(random));
+      items.push_back(vector());
+    }
+  }
+
+  std::vector<double> vector() {
+    std::vector<double> values;
+    for (int64_t k = 0; k < kFactors; ++k) {
+      values.push_back(normal(random));
+    }
+    return values;
+  }
+
+  // Adds `count` examples of a new user.
+  void add_user(const std::string& name, int64_t count) {
+    const std::vector<double> user = vector();
+    for (; count > 0; --count) {
+      const auto item = static_cast<int64_t>(random() % kItems);
+      double logit = popularity[item];
+      for (int64_t k = 0; k < kFactors; ++k) {
+        logit += 0.7 * user[k] * items[item][k];
+      }
+      const double drawn = static_cast<double>(random() >> 11) * 0x1p-53;
+      users.push_back(name);
+      item_ids.push_back(item);
+      clicked.push_back(drawn < 1 / (1 + std::exp(-logit)) ? 1.0F : 0.0F);
+    }
+  }
+
+  Columns take() {
+    std::vector<size_t> order(users.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::shuffle(order.begin(), order.end(), random);
+    Columns columns;
+    std::vector<std::string> names;
+    std::vector<int64_t> ids;
+    std::vector<float> labels;
+    for (const size_t i : order) {
+      names.push_back(users[i]);
+      ids.push_back(item_ids[i]);
+      labels.push_back(clicked[i]);
+    }
+    columns.add("user", text(names));
+    columns.add("item", integers(ids));
+    columns.add("click", numbers(labels));
+    users.clear();
+    item_ids.clear();
+    clicked.clear();
+    return columns;
+  }
+
+  std::mt19937_64 random;
+  std::normal_distribution<double> normal;
+  std::vector<double> popularity;
+  std::vector<std::vector<double>> items;
+  std::vector<std::string> users;
+  std::vector<int64_t> item_ids;
+  std::vector<float> clicked;
+};
+
+enum class UnknownRow { kRandom, kZeros, kTrained };
+
+// Trains a factorization, and returns its AUC on the clicks of users that training did not
+// have.
+double auc_of_new_users(
+    const Columns& train,
+    const Columns& test,
+    UnknownRow unknown,
+    uint64_t seed) {
+  const Dataset dataset(train);
+  const FeaturePipeline pipeline(
+      {{.name = "user",
+        .columns = {"user"},
+        .transform = learn_vocabulary(
+            dataset,
+            "user",
+            {.min_count = unknown == UnknownRow::kTrained ? 2 : 1})},
+       {.name = "item",
+        .columns = {"item"},
+        .transform = transforms::Identity{.num_ids = MadeUpClicks::kItems}},
+       {.name = "popularity",
+        .columns = {"item"},
+        .transform = transforms::Identity{.num_ids = MadeUpClicks::kItems}}});
+  TableConfig users = *pipeline.make_table("user", {.dim = 8});
+  users.zero_rows = unknown == UnknownRow::kRandom ? 0 : users.zero_rows;
+  EmbeddingEngine engine(
+      {.features =
+           {{"user", FeatureConfig{.table = make_table(users)}},
+            {"item",
+             FeatureConfig{.table = pipeline.make_table("item", {.dim = 8})}},
+            {"popularity",
+             FeatureConfig{
+                 .table = pipeline.make_table("popularity", {.dim = 1})}}},
+       .optimizer = optim::Adagrad{.learning_rate = 0.2},
+       .seed = seed});
+  const auto logits = [&](const Columns& batch, bool training) {
+    engine.enqueue(pipeline.apply(batch).features, {}, {.training = training});
+    const auto rows = engine.dequeue();
+    return (rows["user"] * rows["item"]).sum(1) + rows["popularity"].squeeze(1);
+  };
+  const Batches batches = dataset.batch({.size = 256});
+  for (int64_t epoch = 0; epoch < 3; ++epoch) {
+    for (const Columns& batch : batches(epoch)) {
+      at::binary_cross_entropy_with_logits(
+          logits(batch, true),
+          batch.tensor("click"),
+          {},
+          {},
+          at::Reduction::Sum)
+          .backward();
+      engine.apply_gradients();
+    }
+  }
+  const at::NoGradGuard no_grad;
+  return area_under_curve(
+      logits(test, false).contiguous(), test.tensor("click"));
+}
+
+// docs/data.md has the numbers.
+TEST(VocabularyBuilderTest, ZerosForUnknownUsersAreBetterThanARandomVector) {
+  double random = 0;
+  double zeros = 0;
+  double trained = 0;
+  constexpr uint64_t kSeeds = 5;
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    MadeUpClicks clicks(seed);
+    for (int64_t user = 0; user < 2000; ++user) {
+      // A third of the users have one click, and others have up to 40.
+      const bool has_one = clicks.random() % 3 == 0;
+      const auto count = static_cast<int64_t>(1 + clicks.random() % 40);
+      clicks.add_user(c10::str("user ", user), has_one ? 1 : count);
+    }
+    const Columns train = clicks.take();
+    for (int64_t user = 0; user < 500; ++user) {
+      clicks.add_user(c10::str("new ", user), 20);
+    }
+    const Columns test = clicks.take();
+    random += auc_of_new_users(train, test, UnknownRow::kRandom, seed) / kSeeds;
+    zeros += auc_of_new_users(train, test, UnknownRow::kZeros, seed) / kSeeds;
+    trained +=
+        auc_of_new_users(train, test, UnknownRow::kTrained, seed) / kSeeds;
+  }
+  std::cout << "AUC of new users: random " << random << ", zeros " << zeros
+            << ", trained " << trained << "\n";
+  EXPECT_GT(zeros, random + 0.003);
+  EXPECT_GT(trained, random + 0.003);
 }
 
 }  // namespace vocabulary_builder_test

@@ -4,13 +4,17 @@
 #include <tessera/data/criteo_reader.h>
 #include <tessera/data/feature_pipeline.h>
 #include <tessera/data/statistics.h>
+#include <tessera/data/text_vectors.h>
 #include <tessera/data/vocabulary_builder.h>
+#include <tessera/layers/tpu_embedding.h>
 #include <torch/types.h>
 
 #include "tests/docs/pages_fixture.h"
 #include "tests/test_util.h"
 
 #include <gtest/gtest.h>
+
+#include <c10/util/StringUtil.h>
 
 #include <cmath>
 #include <fstream>
@@ -205,6 +209,48 @@ TEST_F(DataReferenceTest, KnownValuesHaveIds) {
       test::int64s({3, 0, 1, 2}));
 }
 
+TEST_F(DataReferenceTest, IdsBecomeTextAgain) {
+  const FeaturePipeline pipeline(
+      {{.name = "country",
+        .columns = {"country"},
+        .transform = transforms::Vocabulary{.values = Texts{"de", "fr"}}}});
+  const auto ids = torch::tensor({2, 1, 0});
+  // snippet: to_text
+  // "de", "(unknown)" and "(missing)"
+  const std::vector<std::string> names = pipeline.to_text("country", ids);
+  // end snippet
+  EXPECT_EQ(names, (Texts{"de", "(unknown)", "(missing)"}));
+}
+
+TEST_F(DataReferenceTest, VectorsOfAnotherProgramAreRowsOfATable) {
+  std::ofstream("glove.txt") << "red 1 2\ngreen 3 4\nblue 5 -6e-1\n";
+  const FeaturePipeline pipeline(
+      {{.name = "word",
+        .columns = {"word"},
+        .transform =
+            transforms::Vocabulary{.values = Texts{"blue", "black", "red"}}}});
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features = {
+          {"word",
+           FeatureConfig{
+               .table = pipeline.make_table(
+                   "word", {.name = "words", .dim = 2})}}}});
+  const at::Tensor before = layer->embedding_tables()["words"].clone();
+  // snippet: load_text_vectors
+  const TextVectors glove =
+      load_text_vectors("glove.txt", {.max_words = 100'000});
+  at::Tensor rows = layer->embedding_tables()["words"].clone();
+  const int64_t found = copy_vectors(glove, pipeline, "word", rows);
+  layer->update_embedding_table("words", rows);
+  // end snippet
+  EXPECT_EQ(found, 2);
+  const at::Tensor after = layer->embedding_tables()["words"];
+  expect_close(after.slice(0, 0, 2), at::zeros({2, 2}));
+  expect_close(after[2], test::floats({5, -0.6F}));
+  EXPECT_TRUE(at::equal(after[3], before[3]));
+  expect_close(after[4], test::floats({1, 2}));
+}
+
 TEST_F(DataReferenceTest, CombinationsHaveIds) {
   // snippet: Cross
   // Each pair of a site and an hour has an embedding.
@@ -244,6 +290,47 @@ TEST_F(DataReferenceTest, ValuesAndCombinationsHaveKeysOf64Bits) {
   const at::Tensor pairs = ids_of(site_and_hour, columns);
   EXPECT_TRUE(at::equal(pairs[0], pairs[3]));
   EXPECT_FALSE(at::equal(pairs[0], pairs[2]));
+}
+
+TEST_F(DataReferenceTest, IdsForOtherLanguages) {
+  const auto check =
+      [](const Transform& transform,
+         const std::vector<std::variant<int64_t, const char*>>& values,
+         int64_t id) {
+        PipelineOutput output{.name = "id", .transform = transform};
+        Columns columns;
+        for (const auto& value : values) {
+          output.columns.push_back(c10::str("c", columns.entries().size()));
+          const auto* text = std::get_if<const char*>(&value);
+          columns.add(
+              output.columns.back(),
+              text == nullptr
+                  ? Column{.values = torch::tensor({std::get<int64_t>(value)})}
+                  : Column{.values = Texts{*text}});
+        }
+        EXPECT_EQ(ids_of(output, columns).item<int64_t>(), id);
+      };
+  using namespace transforms;  // NOLINT(google-build-using-namespace)
+  // snippet: id_vectors
+  // A transform, the values of its columns, and their id.
+  check(Hash64{}, {1}, 3439722301264460079);
+  check(Hash64{}, {"1"}, 7335560060985733465);
+  check(Hash64{}, {-1}, 5841669975847748628);
+  check(Hash64{}, {"a.org"}, -6744716633279231938);
+  check(Hash64{.salt = 42}, {"Zürich"}, -5975701026489771895);
+  check(Hash64{.missing = Missing::kDrop}, {1}, 3439722301264460078);
+  check(Hash64{}, {""}, 0);
+  check(Hash{.num_bins = 1000}, {1}, 270);
+  check(Hash{.num_bins = 1000}, {"1"}, 148);
+  check(Hash{.num_bins = 1000, .salt = 42}, {"a.org"}, 498);
+  check(Cross64{}, {"a.org", 7}, -2892429734552348739);
+  check(Cross{.num_bins = 1000}, {"a.org", 7}, 877);
+  check(Cross{.num_bins = 1000}, {7, "a.org"}, 989);
+  // Id 0: missing, 1 to 3: unknown values, 4: "de", 5: "fr".
+  const Vocabulary countries{.values = Texts{"de", "fr"}, .num_oov_indices = 3};
+  check(countries, {"fr"}, 5);
+  check(countries, {"it"}, 3);
+  // end snippet
 }
 
 TEST_F(DataReferenceTest, IntegersAreIds) {

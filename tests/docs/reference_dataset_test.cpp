@@ -11,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include <iostream>
 #include <variant>
 #include <vector>
 
@@ -88,6 +89,21 @@ TEST(DatasetReferenceTest, Batches) {
   }
   // end snippet
   EXPECT_EQ(train.sizes, (std::vector<int64_t>{10, 10}));
+}
+
+TEST(DatasetReferenceTest, Head) {
+  const Dataset ratings(ten_ratings());
+  testing::internal::CaptureStdout();
+  // snippet: head
+  std::cout << ratings.head(3);
+  // end snippet
+  EXPECT_EQ(
+      testing::internal::GetCapturedStdout(),
+      "user   item   time\n"
+      "int64  int64  int64\n"
+      "1      0      0\n"
+      "1      1      1\n"
+      "1      2      2\n");
 }
 
 TEST(DatasetReferenceTest, BatchReader) {

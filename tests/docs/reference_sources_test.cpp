@@ -11,7 +11,9 @@
 #include <tessera/data/line_source.h>
 #include <tessera/data/parquet_source.h>
 #include <tessera/data/vocabulary_builder.h>
+#include <tessera/data/write_parquet.h>
 #include <tessera/serialization/column_types_file.h>
+#include <torch/types.h>
 
 #include "tests/data/arrow_files.h"
 #include "tests/data/source_examples.h"
@@ -196,6 +198,29 @@ TEST_F(SourcesReferenceTest, OwnFiles) {
       pipeline.vocabulary_size("item"), pipeline.vocabulary_size("recent"));
 }
 
+TEST_F(SourcesReferenceTest, WriteParquet) {
+  const FeaturePipeline pipeline(
+      {{.name = "item",
+        .columns = {"item"},
+        .transform = transforms::Vocabulary{.values = Texts{"i1", "i2"}}}});
+  const at::Tensor rows = torch::arange(8).to(torch::kFloat).view({4, 2});
+  // snippet: write_parquet
+  // An id, its text and its vector in each row.
+  const at::Tensor ids = torch::arange(pipeline.vocabulary_size("item"));
+  Columns columns;
+  columns.add("id", {.values = ids});
+  columns.add("item", {.values = pipeline.to_text("item", ids)});
+  columns.add("vector", vector_column(rows));
+  write_parquet(columns, "items.parquet");
+  // end snippet
+  EXPECT_EQ(
+      test::show_all(*make_parquet_source({.files = {"items.parquet"}})),
+      (Texts{
+          "id int64: 0 1 2 3",
+          "item text: (missing) (unknown) i1 i2",
+          "vector float32: [0 1] [2 3] [4 5] [6 7]"}));
+}
+
 TEST_F(SourcesReferenceTest, MakeFileSource) {
   for (const std::string file :
        {"clicks.csv", "day_0.parquet", "day_0.arrow"}) {
@@ -211,6 +236,11 @@ TEST_F(SourcesReferenceTest, MakeFileSource) {
         std::get<Texts>(batch.at("user").values)[0],
         file == "clicks.csv" ? "u1" : "7");
   }
+  const auto lists = make_file_source(
+      {.files = {"clicks.csv"},
+       .columns = {"recent"},
+       .list_delimiters = {{"recent", '|'}}});
+  EXPECT_EQ(test::show_all(*lists), Texts{"recent text: [i5 i8] [] [i3]"});
   EXPECT_VALUE_ERROR(
       make_file_source({}),
       "[make_file_source] files must have the path of one file or more");

@@ -14,6 +14,7 @@
 #include "tests/layers/layer_test_util.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
@@ -41,6 +42,37 @@ INSTANTIATE_TEST_SUITE_P(
     TableOptionsTest,
     testing::Values(Strategy::engine(), Strategy::host(), Strategy::dense()),
     [](const auto& info) { return info.param.name(); });
+
+// --- rows of unknown values ---------------------------------------------------
+
+TEST_P(TableOptionsTest, TheFirstRowsMayBeginAsZeros) {
+  const auto values_of = [](int64_t zero_rows, at::ScalarType dtype) {
+    TPUEmbedding layer(TPUEmbeddingOptions{
+        .features =
+            FeatureConfig{
+                .table = make_table(
+                    {.name = "t",
+                     .vocabulary_size = 9,
+                     .dim = 4,
+                     .zero_rows = zero_rows,
+                     .dtype = dtype})},
+        .optimizer = optim::SGD{.learning_rate = 1.0},
+        .strategy = GetParam(),
+        .seed = 3});
+    layer->build();
+    return layer->embedding_tables()["t"].detach().clone();
+  };
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    if (dtype != at::kFloat && GetParam() != Strategy::engine()) {
+      continue;  // the others have no tables of 16 bits
+    }
+    const at::Tensor plain = values_of(0, dtype);
+    const at::Tensor values = values_of(2, dtype);
+    EXPECT_TRUE(values.slice(0, 0, 2).eq(0).all().item<bool>());
+    EXPECT_TRUE(at::equal(values.slice(0, 2), plain.slice(0, 2)));
+    EXPECT_TRUE(plain.slice(0, 0, 2).ne(0).any(1).all().item<bool>());
+  }
+}
 
 // --- quantization ------------------------------------------------------------
 

@@ -106,6 +106,9 @@ TEST(ConfigJsonTest, TablesRoundTrip) {
   EXPECT_EQ(table_from_json(reparsed(to_json(users()))), users());
   const TableConfig bare{.vocabulary_size = 1, .dim = 1};
   EXPECT_EQ(table_from_json(reparsed(to_json(bare))), bare);
+  TableConfig with_zeros = users();
+  with_zeros.zero_rows = 2;
+  EXPECT_EQ(table_from_json(reparsed(to_json(with_zeros))), with_zeros);
 }
 
 TEST(ConfigJsonTest, TheTextIsStable) {

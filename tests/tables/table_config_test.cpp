@@ -87,6 +87,20 @@ TEST(TableConfigTest, RefusesAVocabularyOutsideOfItsRange) {
   validate(table);
 }
 
+TEST(TableConfigTest, RefusesZeroRowsBeyondTheTable) {
+  TableConfig table = users();
+  table.zero_rows = table.vocabulary_size;
+  validate(table);
+  ++table.zero_rows;
+  EXPECT_VALUE_ERROR(
+      validate(table), "[TableConfig 'users'] zero_rows must be in [0, ");
+  table.zero_rows = -1;
+  EXPECT_VALUE_ERROR(validate(table), "but got -1");
+  table = {.dim = 1, .zero_rows = 1, .keys = DynamicKeys{.capacity = 9}};
+  EXPECT_VALUE_ERROR(
+      validate(table), "zero_rows must be in [0, 0] with keys, but got 1");
+}
+
 TEST(TableConfigTest, RefusesADimBelowOne) {
   TableConfig table = users();
   table.dim = 0;

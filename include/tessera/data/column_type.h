@@ -1,9 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
+#include <string_view>
+
 namespace tessera::data {
 
 /// The types of values that a Column may have.
-enum class ColumnType { kInt64, kFloat32, kText };
+enum class ColumnType {
+  kInt64,
+  kFloat32,
+  kText,
+  /// Only for readers: integers from 0 to 2^64 - 1, such as the hashes of pandas, as the
+  /// int64 with the same bits. 2^64 - 1 becomes -1. Such a number is a key of a table with
+  /// TableConfig::keys, or a value to hash.
+  kUInt64Bits
+};
+
+/// "int64", "float32", "text", "uint64_bits".
+std::string to_string(ColumnType type);
+/// Errors:  c10::ValueError listing the names.
+ColumnType column_type_from_string(std::string_view name);
 
 }  // namespace tessera::data

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <iosfwd>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -77,5 +78,22 @@ class Columns {
  private:
   std::vector<Entry> entries_;
 };
+
+/// A column with a list of `dim` floats for each row, such as the rows of a table.
+/// Shapes:  rows [n, dim], of any floating-point type.
+/// Errors:  c10::ValueError or c10::TypeError for another tensor.
+Column vector_column(const at::Tensor& rows);
+
+/// A table with the names, types and values of the first examples. Missing values are
+/// "(missing)", and lists are in brackets.
+///
+///   user  items   price
+///   text  [text]  float32
+///   u1    [a,b]   9.5
+///   2 more examples
+std::string to_string(const Columns& columns, int64_t max_examples = 20);
+
+/// Writes to_string(columns).
+std::ostream& operator<<(std::ostream& stream, const Columns& columns);
 
 }  // namespace tessera::data

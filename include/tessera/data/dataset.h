@@ -97,6 +97,11 @@ class Dataset {
   /// Errors:  c10::ValueError if count < 0.
   Dataset skip(int64_t count) const;
 
+  /// The examples of this dataset, and then those of `other`. Both must have the same
+  /// columns in the same order.
+  /// Errors:  c10::ValueError for other columns, while reading.
+  Dataset concatenate(const Dataset& other) const;
+
   /// Keeps the examples for which `predicate` returns true. It gets some consecutive
   /// examples and returns bool [n] on the CPU. The result for an example must not depend
   /// on the others. Afterwards, the number of examples is unknown.
@@ -124,6 +129,14 @@ class Dataset {
 
   /// The number of examples. Unset if it is not known before they are read.
   std::optional<int64_t> size() const;
+
+  // snippet: tests/docs/reference_dataset_test.cpp head
+  /// The first examples of epoch 0, which are read at once. Print them to see the columns:
+  ///
+  ///   std::cout << ratings.head(3);
+  ///
+  /// Errors:  c10::ValueError if count < 0; those of the source.
+  Columns head(int64_t count = 5) const;
 
   /// A reader of the examples of an epoch, beginning at the example with the number
   /// `first`. Do not change the tensors that it returns.

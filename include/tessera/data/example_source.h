@@ -4,8 +4,10 @@
 #include <tessera/data/columns.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 
 namespace tessera::data {
 
@@ -33,6 +35,12 @@ class ExampleSource {
 
   /// The number of examples. Unset if it is not known before they are read.
   virtual std::optional<int64_t> size() const = 0;
+
+  /// What the integers of columns of times count, such as {"time", "microseconds since
+  /// 1970"}. Parquet and Feather files say it.
+  virtual std::map<std::string, std::string> units() const {
+    return {};
+  }
 };
 
 }  // namespace tessera::data

@@ -25,7 +25,8 @@ struct FeatherOptions {
   /// read. The other files must have them, too, in any order.
   std::vector<std::string> columns = {};
   /// The types of columns that should not have their default type. Integers can
-  /// become floats or text, and no other conversions are possible.
+  /// become floats or text, and those beyond int64 kUInt64Bits. No other conversions are
+  /// possible.
   std::map<std::string, ColumnType> types = {};
   /// The number of threads that decode. 0 means one per core, but at most four.
   int64_t threads = 0;

@@ -2,15 +2,18 @@
 #pragma once
 
 #include <tessera/common/json.h>
+#include <tessera/data/column_type.h>
 #include <tessera/data/columns.h>
 #include <tessera/data/transforms.h>
 #include <tessera/features/feature.h>
 #include <tessera/features/feature_config.h>
 #include <tessera/features/nest.h>
+#include <tessera/tables/table_config.h>
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -65,12 +68,22 @@ struct PipelineBatch {
 ///   const PipelineBatch inputs = pipeline.apply(to_columns(batch));
 ///   // inputs.features: the ids of "site"; inputs.dense: [batch, 2]
 ///
+/// The integer 7 and the text "7" have different hashes, so a column must always have the
+/// same type. The pipeline takes the type of a hashed column from the first batch, keeps it
+/// in its file, and refuses another one.
+///
 /// Copies share their contents, and moving makes a copy. Several threads may use one
 /// pipeline at the same time.
-/// Errors:  c10::ValueError from the constructor naming the output and the field.
+/// Errors:  c10::ValueError from the constructor naming the output and the field, or the
+///          column whose outputs or type do not fit together.
 class FeaturePipeline {
  public:
-  explicit FeaturePipeline(std::vector<PipelineOutput> outputs);
+  /// `types` are the types of columns, if they should be known before the first batch:
+  ///
+  ///   FeaturePipeline(outputs, {{"site", ColumnType::kText}})
+  explicit FeaturePipeline(
+      std::vector<PipelineOutput> outputs,
+      std::map<std::string, ColumnType> types = {});
   // The class has no moves, so that no pipeline is left empty.
   FeaturePipeline(const FeaturePipeline&) = default;
   FeaturePipeline& operator=(const FeaturePipeline&) = default;
@@ -78,11 +91,20 @@ class FeaturePipeline {
   /// Converts one batch. Columns that no output uses are ignored. It runs on the calling
   /// thread, so convert the next batch in another thread during a training step.
   ///
-  /// Errors:  c10::ValueError naming every column that is missing or of a kind
-  ///          that its transform can't read, for missing values under
-  ///          Missing::kError, and for numbers whose result is not finite;
-  ///          c10::IndexError for a value out of range.
+  /// Errors:  c10::ValueError naming every column that is missing, of a kind
+  ///          that its transform can't read, or of another type than in types(), for
+  ///          missing values under Missing::kError, and for numbers whose result is not
+  ///          finite; c10::IndexError for a value out of range.
   PipelineBatch apply(const Columns& columns) const;
+
+  /// The types of the columns that give ids: those of the constructor, those that the
+  /// transforms need, and those of the first batch. Pass them as `types` to the reader of
+  /// a server, so that a column of "1", "2" is not read as integers there. Columns that
+  /// only give numbers or intervals may be integers or floats in each batch, and are here
+  /// only if the constructor got them.
+  std::map<std::string, ColumnType> types() const;
+  /// The hashed columns whose type is not known yet.
+  std::vector<std::string> untyped_columns() const;
 
   const std::vector<PipelineOutput>& outputs() const&;
   std::vector<PipelineOutput> outputs() &&;
@@ -91,17 +113,56 @@ class FeaturePipeline {
   /// The number of rows that the feature's table needs.
   /// Errors:  c10::ValueError listing the features if there is no such feature.
   int64_t vocabulary_size(std::string_view feature) const;
+  /// The number of the feature's first ids that stand for missing and unknown values.
+  /// Errors:  as vocabulary_size().
+  int64_t num_reserved_ids(std::string_view feature) const;
 
+  // snippet: tests/docs/reference_data_test.cpp to_text
+  /// The values that ids of a feature stand for, as text:
+  ///
+  ///   // "de", "(unknown)" and "(missing)"
+  ///   const std::vector<std::string> names = pipeline.to_text("country", ids);
+  ///
+  /// Integers are written as decimal numbers, and intervals of Bucketize as "[18, 30)".
+  /// Errors:  c10::ValueError for a transform that can't be reversed, such as Hash;
+  ///          c10::IndexError for an id that the feature does not have; c10::TypeError for
+  ///          ids that are not int64.
+  std::vector<std::string> to_text(
+      std::string_view feature,
+      const at::Tensor& ids) const;
+
+  /// A table for the ids of a feature. Its vocabulary_size is that of the feature, and
+  /// zero_rows is num_reserved_ids(), so that missing and unknown values that training never
+  /// had get zeros and not a random vector. The name is that of the feature if it is empty.
+  ///
+  ///   pipeline.make_table("site", {.dim = 16})
+  ///
+  /// Features with the same transform may share the table.
+  /// Errors:  as vocabulary_size(), and those of tessera::make_table(). Hash64 and Cross64
+  ///          need TableConfig::keys.
+  TablePtr make_table(std::string_view feature, TableConfig config) const;
+
+  /// Compares outputs() and types().
   bool operator==(const FeaturePipeline& other) const;
 
  private:
+  friend FeaturePipeline pipeline_from_json(const Json& json);
   struct State;
+  // A pipeline of a file warns when the first batch decides about a type that the file
+  // does not have.
+  FeaturePipeline(
+      std::vector<PipelineOutput> outputs,
+      std::map<std::string, ColumnType> types,
+      bool is_from_file);
+  const Transform& transform_of(std::string_view feature) const;
+
   std::shared_ptr<const State> state_;
 };
 
 /// Checks that the features of the pipeline fit a layer with these feature configs. The
 /// configs must be a flat map with the same features, and each table must have the
-/// vocabulary_size() of its feature.
+/// vocabulary_size() of its feature. Warns if rows of missing or unknown values begin at
+/// random, because training may never update them.
 /// Errors:  c10::ValueError with all differences, the sizes, and what to do.
 void validate(
     const FeaturePipeline& pipeline,
@@ -109,7 +170,8 @@ void validate(
 
 /// A pipeline as JSON, with its vocabularies. save_pipeline() writes it to a file.
 ///
-///   {"format_version": 1,
+///   {"format_version": 2,
+///    "types": {"C3": "text"},
 ///    "outputs": [{"name": "site", "columns": ["C3"],
 ///                 "transform": {"class_name": "Hash", "config": {...}},
 ///                 "max_length": 0}]}
@@ -117,7 +179,9 @@ void validate(
 /// Vocabulary text that is not UTF-8 is written as {"hex": "ff00"}.
 Json to_json(const FeaturePipeline& pipeline);
 
-/// The pipeline that to_json() wrote. Missing options have their defaults.
+/// The pipeline that to_json() wrote. Missing options have their defaults. Version 1 of the
+/// format has no types. If the type of a hashed column is not in the JSON, the first batch
+/// decides about it, with a warning that says which type is assumed.
 /// Errors:  c10::ValueError naming the place of an unknown key or a wrong type; errors
 ///          of the constructor.
 FeaturePipeline pipeline_from_json(const Json& json);

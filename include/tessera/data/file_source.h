@@ -21,6 +21,9 @@ struct FileOptions {
   std::vector<std::string> columns = {};
   /// The types of columns that should not have the default one.
   std::map<std::string, ColumnType> types = {};
+  /// The columns of a CSV file that have lists, such as 1|2|3, with the delimiter of their
+  /// values. Parquet and Feather files have lists of their own and ignore it.
+  std::map<std::string, char> list_delimiters = {};
   /// The reader fails at a malformed row of a CSV file, or skips it. make_csv_source()
   /// also counts them.
   MalformedLines malformed_lines = MalformedLines::kError;

@@ -27,7 +27,8 @@ struct ParquetOptions {
   /// read. The other files must have them, too, in any order.
   std::vector<std::string> columns = {};
   /// The types of columns that should not have the default type below. Integers can
-  /// become floats or text, and no other conversions are possible.
+  /// become floats or text, and those beyond int64 kUInt64Bits. No other conversions are
+  /// possible.
   std::map<std::string, ColumnType> types = {};
   /// The number of threads that decode. 0 means one per core, but at most four.
   int64_t threads = 0;
@@ -50,8 +51,9 @@ struct ParquetOptions {
 /// | dictionary                             | that of its values | the value               |
 /// | list of the above                      | that of its values | row_splits              |
 ///
-/// Nulls become kMissing, NaN or the empty text, and a null list is empty. The unit of a
-/// date is a day, and that of a timestamp is in the file.
+/// Nulls become kMissing, NaN or the empty text, and a null list is empty. units() of the
+/// source says what the integers of times count, such as "milliseconds since 1970". Files
+/// in which a column has different units are an error.
 ///
 /// If a page has a checksum, it is verified: pyarrow writes checksums with
 /// write_page_checksum=True. Values in files without checksums may be damaged without an

@@ -33,11 +33,12 @@ Missing missing_from_string(std::string_view name);
 namespace transforms {
 
 // snippet: tests/docs/reference_data_test.cpp Hash
-/// Hashes integers or text into bins: hash(value) mod num_bins.
+/// Hashes integers or text into bins: hash(value) mod num_bins. With Missing::kOwnId, it is
+/// 1 + hash(value) mod (num_bins - 1).
 ///
 /// The hash is XXH3 (64 bits, seeded with the salt) of the text's bytes, or of an
 /// integer's eight bytes, least significant first. It is the same on every machine and
-/// in every version.
+/// in every version. The integer 7 and the text "7" have different hashes.
 ///
 ///   const PipelineOutput site{
 ///       .name = "site",
@@ -161,7 +162,8 @@ struct Cross {
 
 // snippet: tests/docs/reference_data_test.cpp Hash64
 /// Hashes integers or text to 64 bits, the keys of a table with TableConfig::keys. The hash
-/// is that of Hash, without bins, so different values hardly ever collide.
+/// is that of Hash, without bins, so different values hardly ever collide. With
+/// Missing::kOwnId, the key is the hash plus 1, where 0 is the key of missing values.
 ///
 ///   const PipelineOutput site{
 ///       .name = "site", .columns = {"site"}, .transform = transforms::Hash64{}};
@@ -303,5 +305,10 @@ bool gives_numbers(const Transform& transform);
 /// Errors:  c10::ValueError for fields out of range, and for a transform to
 ///          numbers.
 int64_t vocabulary_size(const Transform& transform);
+
+/// The number of ids that stand for missing and unknown values: the ids from 0 up to this
+/// number. 0 for Hash64 and Cross64.
+/// Errors:  those of vocabulary_size().
+int64_t num_reserved_ids(const Transform& transform);
 
 }  // namespace tessera::data

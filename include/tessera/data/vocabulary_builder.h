@@ -14,7 +14,10 @@ namespace tessera::data {
 
 /// Which of the counted values a vocabulary keeps.
 struct VocabularyLimits {
-  /// Values that occur less often are left out.
+  /// Values that occur less often are left out. With 1, none is, so that training has no
+  /// unknown values, and their row stays as it began: FeaturePipeline::make_table() lets it
+  /// begin as zeros. With 2, the values that occur once train it, which pays off if new
+  /// values behave unlike the others.
   int64_t min_count = 1;
   /// The maximum number of values. The most frequent ones are kept. Keras's max_tokens
   /// also counts the ids of missing and unknown values; this does not.
@@ -81,6 +84,8 @@ class VocabularyBuilder {
 ///
 ///   const transforms::Vocabulary items =
 ///       learn_vocabulary(train, "item", {.min_count = 2});
+///
+/// With min_count = 1, training has no unknown values. See VocabularyLimits.
 ///
 /// Errors:  those of the dataset and of a VocabularyBuilder; c10::ValueError if there is
 ///          no such column.

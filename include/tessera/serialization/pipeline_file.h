@@ -9,7 +9,9 @@ namespace tessera {
 
 /// Writes to_json(pipeline) to a file. The file appears whole or not at all: after a
 /// crash, `path` has its earlier content.
-/// Errors:  c10::Error naming the path and the system's reason.
+/// Errors:  c10::ValueError if the type of a hashed column is not known, because the
+///          pipeline has not seen a batch and got no type; c10::Error naming the path and
+///          the system's reason.
 void save_pipeline(
     const data::FeaturePipeline& pipeline,
     const std::string& path);

@@ -84,6 +84,10 @@ struct TableConfig {
   Combiner combiner = Combiner::kMean;
   /// Unset: truncated normal with mean 0 and stddev 1 / sqrt(dim).
   std::optional<Initializer> initializer = {};
+  /// The first rows, which begin as zeros instead of as `initializer` says: those of missing
+  /// and unknown values, in [0, vocabulary_size]. If training has no such values, a lookup
+  /// gives zeros and not a random vector. FeaturePipeline::make_table() sets it.
+  int64_t zero_rows = 0;
   /// Unset: the optimizer of the layer.
   std::optional<optim::OptimizerSpec> optimizer = {};
   /// The dtype of the stored rows: kFloat, kBFloat16 or kHalf. Sums, updates and slots
@@ -118,6 +122,7 @@ struct TableConfig {
     visit("dim", self.dim);
     visit("combiner", self.combiner);
     visit("initializer", self.initializer);
+    visit("zero_rows", self.zero_rows);
     visit("optimizer", self.optimizer);
     visit("dtype", self.dtype);
     visit("stochastic_rounding", self.stochastic_rounding);

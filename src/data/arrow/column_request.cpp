@@ -85,6 +85,8 @@ const char* name_of(ColumnType type) {
       return "float32";
     case ColumnType::kText:
       return "text";
+    case ColumnType::kUInt64Bits:
+      return "the bits of uint64";
   }
   return "unknown";
 }

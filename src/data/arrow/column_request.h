@@ -43,6 +43,8 @@ struct ColumnRequest {
   ColumnType type = ColumnType::kInt64;
   NumberStyle style = {};  // only in a CSV whose types are inferred
   char list_delimiter = '\0';  // only in a CSV with lists
+  std::string unit = {};  // of times, from unit_of()
+  bool has_unknown_unit = false;  // the first file has only nulls
 };
 
 /// The name of a type in messages.

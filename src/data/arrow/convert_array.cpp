@@ -32,10 +32,15 @@ namespace {
 struct BadValue {
   int64_t index = 0;
   std::string problem = {};
+  const char* advice = "";
 };
 
-[[noreturn]] void refuse_value(int64_t index, std::string problem) {
-  throw BadValue{.index = index, .problem = std::move(problem)};
+[[noreturn]] void refuse_value(
+    int64_t index,
+    std::string problem,
+    const char* advice = "Correct the file.") {
+  throw BadValue{
+      .index = index, .problem = std::move(problem), .advice = advice};
 }
 
 bool is_list_type(arrow::Type::type id) {
@@ -172,10 +177,9 @@ int64_t to_int64(Value value, int64_t index) {
     if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
       refuse_value(
           index,
-          c10::str(
-              "is ",
-              value,
-              ", which does not fit into int64. Read the column as text"));
+          c10::str("is ", value, ", which does not fit into int64"),
+          "Set the column's type in `types` to kUInt64Bits for keys of 64 bits, "
+          "or to kText.");
     }
   }
   if constexpr (std::is_same_v<Value, int64_t>) {
@@ -184,6 +188,19 @@ int64_t to_int64(Value value, int64_t index) {
     }
   }
   return static_cast<int64_t>(value);
+}
+
+// The int64 with the same bits. Signed integers stay as they are.
+template <class Value>
+int64_t to_bits(Value value, int64_t index) {
+  const auto bits = static_cast<int64_t>(value);
+  if (bits == kMissing) {
+    refuse_value(
+        index,
+        c10::str("is ", value, ", whose bits stand for a missing integer"),
+        "Set the column's type in `types` to kText.");
+  }
+  return bits;
 }
 
 template <class Value>
@@ -204,7 +221,8 @@ at::Tensor convert_numbers(
     const Position& position,
     int64_t size,
     ColumnType type) {
-  const bool is_integer = type == ColumnType::kInt64;
+  const bool is_bits = type == ColumnType::kUInt64Bits;
+  const bool is_integer = type == ColumnType::kInt64 || is_bits;
   at::Tensor result = at::empty({size}, is_integer ? at::kLong : at::kFloat);
   visit_numbers(values, [&]<class Value>(const Value* from) {
     if (is_integer) {
@@ -212,7 +230,9 @@ at::Tensor convert_numbers(
       for (int64_t i = 0; i < size; ++i) {
         const int64_t at = position(i);
         if constexpr (std::is_integral_v<Value>) {
-          to[i] = at < 0 ? kMissing : to_int64(from[at], i);
+          to[i] = at < 0 ? kMissing
+              : is_bits  ? to_bits(from[at], i)
+                         : to_int64(from[at], i);
         }
       }
     } else {
@@ -310,6 +330,7 @@ std::vector<std::string> convert_to_text(
 Column all_missing(int64_t size, ColumnType type) {
   switch (type) {
     case ColumnType::kInt64:
+    case ColumnType::kUInt64Bits:
       return {.values = at::empty({size}, at::kLong).fill_(kMissing)};
     case ColumnType::kFloat32:
       return {
@@ -451,6 +472,42 @@ ColumnType default_type(
                                      : ColumnType::kText;
 }
 
+std::string unit_of(const arrow::DataType& type) {
+  const arrow::DataType& values = value_type(type);
+  const auto name_of_unit = [](arrow::TimeUnit::type unit) -> std::string {
+    switch (unit) {
+      case arrow::TimeUnit::SECOND:
+        return "seconds";
+      case arrow::TimeUnit::MILLI:
+        return "milliseconds";
+      case arrow::TimeUnit::MICRO:
+        return "microseconds";
+      case arrow::TimeUnit::NANO:
+        return "nanoseconds";
+    }
+    return "";
+  };
+  switch (values.id()) {
+    case arrow::Type::DATE32:
+      return "days since 1970";
+    case arrow::Type::DATE64:
+      return "milliseconds since 1970";
+    case arrow::Type::TIMESTAMP:
+      return name_of_unit(
+                 static_cast<const arrow::TimestampType&>(values).unit()) +
+          " since 1970";
+    case arrow::Type::TIME32:
+    case arrow::Type::TIME64:
+      return name_of_unit(static_cast<const arrow::TimeType&>(values).unit()) +
+          " since midnight";
+    case arrow::Type::DURATION:
+      return name_of_unit(
+          static_cast<const arrow::DurationType&>(values).unit());
+    default:
+      return "";
+  }
+}
+
 void check_convertible(
     const std::string& where,
     const ColumnRequest& request,
@@ -466,6 +523,15 @@ void check_convertible(
       shorten(type.ToString()),
       name_of(request.type),
       name_of(own));
+  const std::string unit = unit_of(type);
+  TESSERA_CHECK_VALUE(
+      unit == request.unit || request.has_unknown_unit ||
+          kind == ValueKind::kNull,
+      "{} column '{}' has {}, but {} in the first file. Write all files with the same type, or make a source for each.",
+      where,
+      shorten(request.name),
+      unit.empty() ? "plain numbers" : unit,
+      request.unit.empty() ? "plain numbers" : request.unit);
 }
 
 Columns convert_batch(
@@ -485,11 +551,12 @@ Columns convert_batch(
     } catch (const BadValue& bad) {
       TESSERA_CHECK_VALUE(
           false,
-          "{} row {}: column '{}' {}. Correct the file.",
+          "{} row {}: column '{}' {}. {}",
           where,
           first_row + bad.index + 1,
           shorten(request.name),
-          bad.problem);
+          bad.problem,
+          bad.advice);
     }
   }
   return columns;

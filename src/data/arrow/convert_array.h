@@ -21,6 +21,10 @@ ColumnType default_type(
     const std::string& name,
     const arrow::DataType& type);
 
+/// What the integers of a column of times count, such as "days since 1970". Empty for other
+/// columns.
+std::string unit_of(const arrow::DataType& type);
+
 /// Errors:  c10::ValueError that begins with `where`, if values of this Arrow type can't
 ///          become those of the request.
 void check_convertible(

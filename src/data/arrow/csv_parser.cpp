@@ -186,6 +186,7 @@ class ColumnParser {
     const auto size = static_cast<size_t>(rows);
     switch (request.type) {
       case ColumnType::kInt64:
+      case ColumnType::kUInt64Bits:
         integers_.reserve(size);
         break;
       case ColumnType::kFloat32:
@@ -211,6 +212,17 @@ class ColumnParser {
             check_missing(row, value, "an integer above -2^63 and below 2^63");
           }
           integers_.push_back(number);
+        });
+        break;
+      case ColumnType::kUInt64Bits:
+        visit_values_of(field, request_.list_delimiter, [&](auto value) {
+          int64_t bits = kMissing;
+          if (!parse_csv_bits(value, bits)) {
+            bits = kMissing;
+            check_missing(
+                row, value, "an integer from 0 to 2^64 - 1, but not 2^63");
+          }
+          integers_.push_back(bits);
         });
         break;
       case ColumnType::kFloat32:
@@ -249,6 +261,7 @@ class ColumnParser {
     };
     switch (request_.type) {
       case ColumnType::kInt64:
+      case ColumnType::kUInt64Bits:
         column.values = copy(integers_, at::kLong);
         break;
       case ColumnType::kFloat32:

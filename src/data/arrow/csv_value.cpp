@@ -130,6 +130,15 @@ bool parse_csv_integer(std::string_view field, int64_t& value) {
   return parse_number(field, value) && value != kMissing;
 }
 
+bool parse_csv_bits(std::string_view field, int64_t& value) {
+  uint64_t number = 0;
+  if (!parse_number(field, number)) {
+    return false;
+  }
+  value = static_cast<int64_t>(number);
+  return value != kMissing;
+}
+
 bool parse_csv_float(std::string_view field, float& value) {
   if (parse_number(field, value)) {
     return true;

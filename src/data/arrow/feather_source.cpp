@@ -100,6 +100,9 @@ class FeatherSource : public ExampleSource {
         files_->options);
   }
 
+  std::map<std::string, std::string> units() const override {
+    return units_of(files_->requests);
+  }
   std::optional<int64_t> size() const override {
     int64_t size = 0;
     for (const FeatherFile& file : files_->files) {

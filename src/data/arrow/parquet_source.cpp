@@ -208,6 +208,9 @@ class ParquetSource : public ExampleSource {
   std::optional<int64_t> size() const override {
     return files_->size;
   }
+  std::map<std::string, std::string> units() const override {
+    return units_of(files_->requests);
+  }
 
  private:
   // Readers may live longer than the source.

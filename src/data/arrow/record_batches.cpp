@@ -71,9 +71,22 @@ std::vector<ColumnRequest> make_requests(
     const auto asked = options.types.find(names[i]);
     requests.push_back(
         {.name = names[i],
-         .type = asked == options.types.end() ? own : asked->second});
+         .type = asked == options.types.end() ? own : asked->second,
+         .unit = unit_of(type),
+         .has_unknown_unit = type.id() == arrow::Type::NA});
   }
   return requests;
+}
+
+std::map<std::string, std::string> units_of(
+    const std::vector<ColumnRequest>& requests) {
+  std::map<std::string, std::string> units;
+  for (const ColumnRequest& request : requests) {
+    if (!request.unit.empty()) {
+      units.emplace(request.name, request.unit);
+    }
+  }
+  return units;
 }
 
 std::vector<int> find_fields(

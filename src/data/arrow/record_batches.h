@@ -47,6 +47,10 @@ std::vector<ColumnRequest> make_requests(
     const RecordFileOptions& options,
     const arrow::Schema& first_schema);
 
+/// The units of the requested columns of times.
+std::map<std::string, std::string> units_of(
+    const std::vector<ColumnRequest>& requests);
+
 /// The positions of the requested columns in a file.
 /// Errors:  c10::ValueError for missing columns and those of other types.
 std::vector<int> find_fields(

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/data/feature_pipeline.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+namespace tessera::data {
+
+/// Words, or other names, and their vectors.
+struct TextVectors {
+  std::vector<std::string> words = {};
+  at::Tensor vectors = {};  // [words, dim] float32
+};
+
+/// The options of load_text_vectors().
+struct TextVectorOptions {
+  /// The number of values of a vector. 0: that of the first line.
+  int64_t dim = 0;
+  /// Reads only the first words. Files have the most frequent words first.
+  std::optional<int64_t> max_words = {};
+
+  bool operator==(const TextVectorOptions&) const = default;
+};
+static_assert(std::is_aggregate_v<TextVectorOptions>);
+
+// snippet: tests/docs/reference_data_test.cpp load_text_vectors
+/// Reads the text formats of word2vec and GloVe, plain or gzip: a line for each word, with
+/// the word and its numbers. The first line of word2vec's format has the numbers of words
+/// and of values.
+///
+///   const TextVectors glove =
+///       load_text_vectors("glove.txt", {.max_words = 100'000});
+///   at::Tensor rows = layer->embedding_tables()["words"].clone();
+///   const int64_t found = copy_vectors(glove, pipeline, "word", rows);
+///   layer->update_embedding_table("words", rows);
+///
+/// Set `dim` if the first word has spaces. Other words may have them. Binary files of
+/// word2vec are not read.
+/// Errors:  c10::ValueError naming the file, the line and the problem.
+TextVectors load_text_vectors(
+    const std::string& path,
+    const TextVectorOptions& options = {});
+
+/// Copies the vectors of the values of a feature with a Vocabulary into its rows
+/// [vocabulary_size, dim], and returns how many values have a vector. Integers are compared
+/// as decimal numbers. The other rows stay as they are. If a word is there twice, its first
+/// vector counts.
+/// Errors:  c10::ValueError for rows of another size, and those of
+///          FeaturePipeline::to_text().
+int64_t copy_vectors(
+    const TextVectors& from,
+    const FeaturePipeline& pipeline,
+    std::string_view feature,
+    const at::Tensor& rows);
+
+}  // namespace tessera::data
