@@ -93,6 +93,7 @@
 #include <tessera/layers/training/learning_rate_log.h>
 #include <tessera/layers/training/learning_rate_scheduler.h>
 #include <tessera/layers/training/metrics.h>
+#include <tessera/layers/training/pointers.h>
 #include <tessera/layers/training/predict.h>
 #include <tessera/layers/training/profile.h>
 #include <tessera/layers/training/progress_bar.h>

@@ -9,6 +9,7 @@
 #include "layers/training/evaluation.h"
 #include "layers/training/fit_checks.h"
 #include "layers/training/movement_check.h"
+#include "layers/training/optimizer_check.h"
 #include "layers/training/stop_agreement.h"
 #include "layers/training/training_state.h"
 #include "src/common/check.h"
@@ -111,7 +112,9 @@ class TrainingLoop {
           options_.movement_warning == MovementWarning::kOn) {
         movement_.begin(*options_.model);
       }
+      parameters_.emplace(options_.model, options_.unoptimized);
       run_epochs();
+      parameters_.reset();
       state_.history.stop_reason = state_.stop_reason;
     }
     for_each(&Callback::on_last_step);
@@ -200,6 +203,7 @@ class TrainingLoop {
   }
 
   void end_step() {
+    parameters_->end_step();
     movement_.end_step();
     for_each(&Callback::on_step_end);
     stop_.check_signal();
@@ -308,6 +312,7 @@ class TrainingLoop {
   StopAgreement stop_{state_};
   std::optional<ModeGuard> modes_;
   MovementCheck movement_;
+  std::optional<ParameterWatch> parameters_;
 };
 
 }  // namespace
