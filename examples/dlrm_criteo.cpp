@@ -179,7 +179,7 @@ training::History train(
   training::History history = training::fit(
       pass,
       {.epochs = options.epochs,
-       .model = model.ptr(),
+       .model = model,
        .metrics = {std::make_shared<training::LogLoss>(
            training::LogLossOptions{.scores = training::ScoreKind::kLogits})},
        .callbacks = make_callbacks(

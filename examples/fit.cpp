@@ -102,27 +102,24 @@ int train(const std::string& folder) {
       },
       tessera::training::make_train_step(optimizer, loss_of),
       {.epochs = 30,
-       .model = model.ptr(),
-       .metrics = {std::make_shared<tessera::training::AUC>()},
+       .model = model,
+       .metrics = {tessera::training::AUC()},
        .validation =
            tessera::training::Validation{
                .pass = tessera::training::make_pass(held_out, loss_of)},
        .callbacks =
-           {std::make_shared<tessera::training::ProgressBar>(),
-            std::make_shared<tessera::training::TerminateOnNonFinite>(),
-            std::make_shared<tessera::training::EarlyStopping>(
-                tessera::training::EarlyStoppingOptions{
-                    .monitor = "val_auc",
-                    .patience = 3,
-                    .min_delta = 0.001,
-                    .restore_best = model.ptr()}),
-            std::make_shared<tessera::training::CsvHistory>(
-                folder + "/history.csv"),
-            std::make_shared<tessera::training::LearningCurves>(
-                folder + "/curves.svg",
-                tessera::training::LearningCurvesOptions{.title = "clicks"})},
+           {tessera::training::ProgressBar(),
+            tessera::training::TerminateOnNonFinite(),
+            tessera::training::EarlyStopping(
+                {.monitor = "val_auc",
+                 .patience = 3,
+                 .min_delta = 0.001,
+                 .restore_best = model}),
+            tessera::training::CsvHistory(folder + "/history.csv"),
+            tessera::training::LearningCurves(
+                folder + "/curves.svg", {.title = "clicks"})},
        .checkpoint = std::make_shared<tessera::training::Checkpoint>(
-           folder + "/checkpoints", model.ptr(), optimizer)});
+           folder + "/checkpoints", model, optimizer)});
   // end snippet
 
   const auto pass = tessera::training::make_pass(held_out, loss_of);

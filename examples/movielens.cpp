@@ -97,7 +97,7 @@ training::History train(
           loss_of,
           {.strategy = process.strategy, .dense_parameters = dense_weights}),
       {.epochs = options.epochs,
-       .model = model.ptr(),
+       .model = model,
        .metrics = {std::make_shared<training::RMSE>()},
        .callbacks = std::move(callbacks),
        .checkpoint = checkpoint,

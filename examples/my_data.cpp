@@ -71,7 +71,7 @@ int run(const Names& files) {
   fit(train.shuffle({.buffer = 100'000}).batch({.size = 256}),
       make_train_step(optimizer, loss_of),
       {.epochs = 10,
-       .model = model.ptr(),
+       .model = model,
        .callbacks = {search, std::make_shared<ProgressBar>()}});
   // 5. Print the ten best new items of each user. Ids 0 and 1 stand for other values.
   const torch::NoGradGuard no_grad;

@@ -111,7 +111,7 @@ int train(
           .monitor = "val_ndcg",
           .patience = options.patience,
           .better = training::Better::kHigher,
-          .restore_best = model.ptr()});
+          .restore_best = model});
   const auto loss_of = [&](const std::vector<size_t>& users) {
     if (options.loss == "binary") {
       const auto batch = histories.batch(users, random);
@@ -131,7 +131,7 @@ int train(
       },
       training::make_train_step(optimizer, loss_of),
       {.epochs = options.epochs,
-       .model = model.ptr(),
+       .model = model,
        .callbacks = {validator, progress, stopping}});
   if (history.stop_signal() != 0) {
     return report_stop(history, "");

@@ -2,6 +2,7 @@
 #include <tessera/layers/causal_self_attention.h>
 
 #include <tessera/layers/input_checks.h>
+#include "layers/initial_parameter.h"
 #include "layers/jagged_attention.h"
 #include "src/common/check.h"
 
@@ -18,6 +19,7 @@ CausalSelfAttentionImpl::CausalSelfAttentionImpl(
       this->options().num_heads >= 1,
       "[CausalSelfAttention] num_heads must be >= 1, but got {}. Set it to a divisor of dim.",
       this->options().num_heads);
+  declare();
 }
 
 Nest<PartialShape> CausalSelfAttentionImpl::compute_output_shape(
@@ -35,6 +37,13 @@ Nest<PartialShape> CausalSelfAttentionImpl::compute_output_shape(
   return shape;
 }
 
+void CausalSelfAttentionImpl::declare_parameters() {
+  in_projection_ =
+      register_module("in_projection", unsized_linear(options().use_bias));
+  out_projection_ =
+      register_module("out_projection", unsized_linear(options().use_bias));
+}
+
 void CausalSelfAttentionImpl::make_parameters(
     const Nest<PartialShape>& input_shapes) {
   const int64_t dim = known_dim(input_shapes.leaf(), kClassName);
@@ -42,8 +51,8 @@ void CausalSelfAttentionImpl::make_parameters(
     return torch::nn::Linear(
         torch::nn::LinearOptions(dim, outputs).bias(options().use_bias));
   };
-  in_projection_ = register_module("in_projection", linear(3 * dim));
-  out_projection_ = register_module("out_projection", linear(dim));
+  detail::adopt_parameters(*in_projection_, *linear(3 * dim));
+  detail::adopt_parameters(*out_projection_, *linear(dim));
 }
 
 at::Tensor CausalSelfAttentionImpl::forward(

@@ -27,11 +27,22 @@ CrossImpl::CrossImpl(CrossOptions options) : LayerImpl(std::move(options)) {
       checked.diag_scale);
   validate(checked.kernel_initializer, "[Cross kernel]");
   validate(checked.bias_initializer, "[Cross bias]");
+  declare();
 }
 
 Nest<PartialShape> CrossImpl::compute_output_shape(
     const Nest<PartialShape>& input_shapes) const {
   return require_rows(input_shapes, kClassName);
+}
+
+void CrossImpl::declare_parameters() {
+  const bool is_full = !options().projection_dim.has_value();
+  const auto add = [&](const char* name) {
+    return register_parameter(name, detail::unsized_parameter());
+  };
+  kernel_ = add(is_full ? "kernel" : "kernel_u");
+  kernel_v_ = is_full ? at::Tensor() : add("kernel_v");
+  bias_ = options().use_bias ? add("bias") : at::Tensor();
 }
 
 void CrossImpl::make_parameters(const Nest<PartialShape>& input_shapes) {
@@ -42,22 +53,22 @@ void CrossImpl::make_parameters(const Nest<PartialShape>& input_shapes) {
                        at::IntArrayRef shape) {
     return initial_parameter(initializer, c10::str("Cross ", name), shape);
   };
-  // Make all of them before the first is registered, because a callable may throw.
+  // Make all of them before the first is changed, because a callable may throw.
   const Initializer& kernels = options().kernel_initializer;
   const int64_t width = options().projection_dim.value_or(dim);
-  at::Tensor kernel =
+  const at::Tensor kernel =
       make(kernels, is_full ? "kernel" : "kernel_u", {dim, width});
-  at::Tensor kernel_v =
+  const at::Tensor kernel_v =
       is_full ? at::Tensor() : make(kernels, "kernel_v", {width, dim});
-  at::Tensor bias = options().use_bias
+  const at::Tensor bias = options().use_bias
       ? make(options().bias_initializer, "bias", {dim})
       : at::Tensor();
-  kernel_ = register_parameter(is_full ? "kernel" : "kernel_u", kernel);
+  detail::adopt_values(kernel_, kernel);
   if (kernel_v.defined()) {
-    kernel_v_ = register_parameter("kernel_v", kernel_v);
+    detail::adopt_values(kernel_v_, kernel_v);
   }
   if (bias.defined()) {
-    bias_ = register_parameter("bias", bias);
+    detail::adopt_values(bias_, bias);
   }
 }
 

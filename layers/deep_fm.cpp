@@ -22,6 +22,7 @@ int64_t first_order_columns(const DeepFMOptions& options) {
 
 DeepFMImpl::DeepFMImpl(DeepFMOptions options) : LayerImpl(std::move(options)) {
   check_hidden_units(this->options().hidden_units, kClassName);
+  declare();
 }
 
 Nest<PartialShape> DeepFMImpl::compute_output_shape(
@@ -31,22 +32,25 @@ Nest<PartialShape> DeepFMImpl::compute_output_shape(
   return PartialShape{shape[0], 1};
 }
 
+void DeepFMImpl::declare_parameters() {
+  fm_ = register_module(
+      "fm",
+      FactorizationMachine(FactorizationMachineOptions{
+          .use_first_order = options().use_first_order, .use_bias = false}));
+  MLPOptions mlp_options{
+      .units = options().hidden_units, .activation = options().activation};
+  mlp_options.units.push_back(1);
+  mlp_ = register_module("mlp", MLP(std::move(mlp_options)));
+}
+
 void DeepFMImpl::make_parameters(const Nest<PartialShape>& input_shapes) {
   const PartialShape shape = shape_of_features(input_shapes, kClassName);
   TESSERA_CHECK_VALUE(
       shape[1] && shape[2],
       "[DeepFM] needs the number of features and their dim to make its parameters, but got {}. Build the layer with these sizes, or let the first forward() build it.",
       to_string(shape));
-  FactorizationMachine fm(FactorizationMachineOptions{
-      .use_first_order = options().use_first_order, .use_bias = false});
-  MLPOptions mlp_options{
-      .units = options().hidden_units, .activation = options().activation};
-  mlp_options.units.push_back(1);
-  MLP mlp(std::move(mlp_options));
   const int64_t dim = *shape[2] - first_order_columns(options());
-  mlp->build(PartialShape{std::nullopt, *shape[1] * dim});
-  fm_ = register_module("fm", std::move(fm));
-  mlp_ = register_module("mlp", std::move(mlp));
+  mlp_->build(PartialShape{std::nullopt, *shape[1] * dim});
 }
 
 at::Tensor DeepFMImpl::forward(const Nest<at::Tensor>& features) {

@@ -29,6 +29,7 @@ DiceImpl::DiceImpl(DiceOptions options) : LayerImpl(std::move(options)) {
       checked.epsilon > 0.0 && std::isfinite(checked.epsilon),
       "[Dice] epsilon must be > 0 and finite, but got {}. Set it to a small number such as 1e-8.",
       checked.epsilon);
+  declare();
 }
 
 Nest<PartialShape> DiceImpl::compute_output_shape(
@@ -36,11 +37,17 @@ Nest<PartialShape> DiceImpl::compute_output_shape(
   return require_rows(input_shapes, kClassName);
 }
 
+void DiceImpl::declare_parameters() {
+  alpha_ = register_parameter("alpha", detail::unsized_parameter());
+  running_mean_ = register_buffer("running_mean", detail::unsized_parameter());
+  running_var_ = register_buffer("running_var", detail::unsized_parameter());
+}
+
 void DiceImpl::make_parameters(const Nest<PartialShape>& input_shapes) {
   const int64_t dim = known_dim(input_shapes.leaf(), kClassName);
-  alpha_ = register_parameter("alpha", at::zeros({dim}, at::kFloat));
-  running_mean_ = register_buffer("running_mean", at::zeros({dim}, at::kFloat));
-  running_var_ = register_buffer("running_var", at::ones({dim}, at::kFloat));
+  detail::adopt_values(alpha_, at::zeros({dim}, at::kFloat));
+  detail::adopt_values(running_mean_, at::zeros({dim}, at::kFloat));
+  detail::adopt_values(running_var_, at::ones({dim}, at::kFloat));
 }
 
 at::Tensor DiceImpl::forward(const at::Tensor& x) {

@@ -5,6 +5,7 @@
 
 #include <tessera/layers/input_checks.h>
 #include "layers/hidden_units.h"
+#include "layers/initial_parameter.h"
 #include "src/common/check.h"
 #include "src/common/json_name.h"
 #include "src/common/names.h"
@@ -96,6 +97,7 @@ struct DINAttentionImpl::Positions {
 DINAttentionImpl::DINAttentionImpl(DINAttentionOptions options)
     : LayerImpl(std::move(options)) {
   check_hidden_units(this->options().hidden_units, kClassName);
+  declare();
 }
 
 Nest<PartialShape> DINAttentionImpl::compute_output_shape(
@@ -108,36 +110,39 @@ Nest<PartialShape> DINAttentionImpl::compute_output_shape(
   return shape;
 }
 
+void DINAttentionImpl::declare_parameters() {
+  // In a copy, these replace the original's layers.
+  layers_.clear();
+  dices_.clear();
+  prelus_.clear();
+  const size_t hidden = options().hidden_units.size();
+  for (size_t i = 0; i <= hidden; ++i) {
+    layers_.push_back(
+        register_module("linear_" + std::to_string(i), unsized_linear()));
+    const std::string activation = "activation_" + std::to_string(i);
+    if (i < hidden && options().activation == DINActivation::kDice) {
+      dices_.push_back(register_module(activation, Dice()));
+    } else if (i < hidden && options().activation == DINActivation::kPRelu) {
+      prelus_.push_back(register_module(
+          activation,
+          torch::nn::PReLU(torch::nn::PReLUOptions().num_parameters(
+              options().hidden_units[i]))));
+    }
+  }
+}
+
 void DINAttentionImpl::make_parameters(const Nest<PartialShape>& input_shapes) {
   const int64_t dim = known_dim(input_shapes.leaf(), kClassName);
-  std::vector<torch::nn::Linear> layers;
-  std::vector<Dice> dices;
-  std::vector<torch::nn::PReLU> prelus;
+  const std::vector<int64_t>& hidden = options().hidden_units;
   int64_t inputs = 4 * dim;
-  for (const int64_t units : options().hidden_units) {
-    layers.emplace_back(inputs, units);
-    if (options().activation == DINActivation::kDice) {
-      dices.emplace_back(DiceOptions{});
-      dices.back()->build(PartialShape{std::nullopt, units});
-    } else if (options().activation == DINActivation::kPRelu) {
-      prelus.emplace_back(torch::nn::PReLUOptions().num_parameters(units));
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const int64_t outputs = i < hidden.size() ? hidden[i] : 1;
+    detail::adopt_parameters(*layers_[i], *torch::nn::Linear(inputs, outputs));
+    if (i < dices_.size()) {
+      dices_[i]->build(PartialShape{std::nullopt, outputs});
     }
-    inputs = units;
+    inputs = outputs;
   }
-  layers.emplace_back(inputs, 1);
-  for (size_t i = 0; i < layers.size(); ++i) {
-    register_module("linear_" + std::to_string(i), layers[i]);
-    const std::string activation = "activation_" + std::to_string(i);
-    if (i < dices.size()) {
-      register_module(activation, dices[i]);
-    } else if (i < prelus.size()) {
-      register_module(activation, prelus[i]);
-    }
-  }
-  // These replace the original's layers in a copy.
-  layers_ = std::move(layers);
-  dices_ = std::move(dices);
-  prelus_ = std::move(prelus);
 }
 
 void DINAttentionImpl::check_inputs(

@@ -1,12 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/initial_parameter.h"
 
+#include <tessera/layers/layer.h>
+
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
 
 #include <cstdint>
+#include <mutex>
 
 namespace tessera {
+
+namespace {
+
+// Keeps the state of LibTorch's generator, because a Linear draws its initial values.
+class GeneratorGuard {
+ public:
+  GeneratorGuard() {
+    const std::lock_guard lock(generator_.mutex());
+    state_ = generator_.get_state();
+  }
+  ~GeneratorGuard() {
+    const std::lock_guard lock(generator_.mutex());
+    generator_.set_state(state_);
+  }
+  GeneratorGuard(const GeneratorGuard&) = delete;
+  GeneratorGuard& operator=(const GeneratorGuard&) = delete;
+
+ private:
+  at::Generator generator_ = at::detail::getDefaultCPUGenerator();
+  at::Tensor state_;
+};
+
+void remove_sizes(torch::nn::Module& module) {
+  const at::NoGradGuard no_grad;
+  for (at::Tensor& parameter : module.parameters()) {
+    parameter.set_data(detail::unsized_parameter());
+  }
+}
+
+}  // namespace
 
 at::Tensor initial_parameter(
     const Initializer& initializer,
@@ -22,6 +57,21 @@ at::Tensor initial_parameter(
       /*first_row=*/0,
       shape.size() == 1 ? parameter.unsqueeze(0) : parameter);
   return parameter;
+}
+
+torch::nn::Linear unsized_linear(bool use_bias) {
+  const c10::InferenceMode normal(false);
+  const GeneratorGuard generator;
+  torch::nn::Linear linear(torch::nn::LinearOptions(1, 1).bias(use_bias));
+  remove_sizes(*linear);
+  return linear;
+}
+
+torch::nn::LayerNorm unsized_layer_norm() {
+  const c10::InferenceMode normal(false);
+  torch::nn::LayerNorm norm(torch::nn::LayerNormOptions({1}));
+  remove_sizes(*norm);
+  return norm;
 }
 
 }  // namespace tessera

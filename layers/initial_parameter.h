@@ -4,6 +4,8 @@
 #include <tessera/tables/initializer.h>
 
 #include <ATen/core/Tensor.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
 
 #include <string_view>
 
@@ -16,5 +18,9 @@ at::Tensor initial_parameter(
     const Initializer& initializer,
     std::string_view name,
     at::IntArrayRef shape);
+
+/// A Linear whose parameters have no size yet. It draws no random numbers.
+torch::nn::Linear unsized_linear(bool use_bias = true);
+torch::nn::LayerNorm unsized_layer_norm();
 
 }  // namespace tessera

@@ -12,9 +12,15 @@
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/serialization/config_values.h>
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/util/Type.h>
 #include <fmt/format.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
 
+#include <algorithm>
 #include <ostream>
 #include <typeinfo>
 #include <vector>
@@ -118,6 +124,10 @@ std::string summary(const torch::nn::Module& model) {
       return;
     }
     const std::vector<at::Tensor> own = part.parameters(/*recurse=*/false);
+    if (std::any_of(own.begin(), own.end(), detail::is_unsized)) {
+      lines.push_back({name, class_of(part), "not built", "-"});
+      return;
+    }
     total += count_of(own);
     if (own.empty() && !part.children().empty()) {
       return;  // its parts have lines of their own
@@ -202,6 +212,42 @@ Nest<PartialShape> shapes_from_value(
       parse_json(value.toStringRef(), c10::str("[", where, "]")), where);
 }
 
+void adopt_values(at::Tensor to, const at::Tensor& from) {
+  const c10::InferenceMode normal(
+      false);  // else the tensor could not be trained
+  const at::NoGradGuard no_grad;
+  to.set_data(from.detach().to(
+      to.options(), /*non_blocking=*/false, /*copy=*/from.is_inference()));
+}
+
+void adopt_parameters(torch::nn::Module& to, const torch::nn::Module& from) {
+  const auto adopt = [](const auto& own, const auto& others) {
+    for (const auto& item : own) {
+      adopt_values(item.value(), others[item.key()]);
+    }
+  };
+  adopt(to.named_parameters(/*recurse=*/false), from.named_parameters(false));
+  adopt(to.named_buffers(/*recurse=*/false), from.named_buffers(false));
+  if (auto* linear = to.as<torch::nn::Linear>()) {
+    linear->options = from.as<torch::nn::Linear>()->options;
+  } else if (auto* norm = to.as<torch::nn::LayerNorm>()) {
+    norm->options = from.as<torch::nn::LayerNorm>()->options;
+  }
+  const auto parts = from.named_children();
+  for (const auto& part : to.named_children()) {
+    adopt_parameters(*part.value(), *parts[part.key()]);
+  }
+}
+
+at::Tensor unsized_parameter() {
+  const c10::InferenceMode normal(false);
+  return at::empty({0}, at::kFloat);
+}
+
+bool is_unsized(const at::Tensor& parameter) {
+  return parameter.defined() && parameter.dim() == 1 && parameter.numel() == 0;
+}
+
 void write_checksums(
     const torch::nn::Module& module,
     const std::optional<Nest<PartialShape>>& input_shapes,
@@ -212,6 +258,10 @@ void write_checksums(
     checksums.add("input_shape", to_value(*input_shapes));
   }
   checksums.write(archive);
+}
+
+void write_no_checksums(torch::serialize::OutputArchive& archive) {
+  ArchiveChecksums().write(archive);
 }
 
 void verify_layer(

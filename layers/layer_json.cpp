@@ -23,6 +23,7 @@
 #include <tessera/layers/retrieval.h>
 #include <tessera/layers/sampling_probability.h>
 #include <tessera/layers/sasrec.h>
+#include <tessera/layers/sequential.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/layers/transformer_block.h>
 
@@ -148,7 +149,8 @@ Json write_sequential(
 }
 
 Json write(const torch::nn::Module& layer, const std::string& where) {
-  if (typeid(layer) == typeid(torch::nn::SequentialImpl)) {
+  if (typeid(layer) == typeid(torch::nn::SequentialImpl) ||
+      typeid(layer) == typeid(SequentialImpl)) {
     return write_sequential(
         dynamic_cast<const torch::nn::SequentialImpl&>(layer), where);
   }
@@ -175,14 +177,14 @@ detail::LayerInstance read(
     const std::string& where,
     const FromJson& bindings);
 
-std::shared_ptr<torch::nn::SequentialImpl> read_sequential(
+std::shared_ptr<SequentialImpl> read_sequential(
     const Json& config,
     const std::string& where,
     const FromJson& bindings) {
   require_known_keys(config, {"layers"}, where);
   const Json& layers = require_key(config, "layers", where);
   require_kind(layers.is_array(), layers, "a list", where + ".layers");
-  auto model = std::make_shared<torch::nn::SequentialImpl>();
+  auto model = std::make_shared<SequentialImpl>();
   std::map<std::string, torch::nn::AnyModule> layers_by_name;
   for (const Json& entry : layers) {
     const std::string entry_where =

@@ -29,6 +29,8 @@ constexpr const char* kLoadWhere = "[load_state_dict]";
 struct Destination {
   std::vector<int64_t> sizes = {};
   at::ScalarType dtype = at::kFloat;
+  /// Whether the layer is not built yet.
+  bool is_unsized = false;
   /// Another name of a weight that has been found before. It may be missing.
   bool is_alias = false;
   std::function<void(const at::Tensor&)> assign = {};
@@ -74,6 +76,7 @@ class DestinationList {
     destinations_[name] = {
         .sizes = tensor.sizes().vec(),
         .dtype = tensor.scalar_type(),
+        .is_unsized = detail::is_unsized(tensor),
         .is_alias = !is_new,
         .assign = [tensor](const at::Tensor& values) { tensor.copy_(values); }};
   }
@@ -128,6 +131,11 @@ void check(
       values.defined() ? c10::str(values.device(), " ", values.layout())
                        : "undefined");
   TESSERA_CHECK_VALUE(
+      !destination.is_unsized,
+      "{} the layer of '{}' is not built, so its weight has no size yet. Call build() or forward() once before.",
+      kLoadWhere,
+      shorten(name));
+  TESSERA_CHECK_VALUE(
       values.sizes() == at::IntArrayRef(destination.sizes),
       "{} the tensor '{}' must have the sizes {}, but has {}. Make the Python model with the sizes of this model.",
       kLoadWhere,
@@ -166,7 +174,7 @@ void load_state_dict(torch::nn::Module& model, const NamedTensors& state_dict) {
   }
   TESSERA_CHECK_VALUE(
       unknown.empty(),
-      "{} expected names of the model's weights, but it has no [{}]. Remove them. Layers such as MLP have weights only after build() or the first forward().",
+      "{} expected names of the model's weights, but it has no [{}]. Remove them. Layers of your own may have weights only after build() or the first forward().",
       kLoadWhere,
       shorten_all(unknown));
   std::vector<std::string> missing;

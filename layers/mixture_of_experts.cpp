@@ -4,6 +4,7 @@
 #include <tessera/common/shorten.h>
 
 #include <tessera/layers/input_checks.h>
+#include "layers/initial_parameter.h"
 #include "src/common/check.h"
 
 #include <ATen/TensorOperators.h>
@@ -119,6 +120,7 @@ MMoEImpl::MMoEImpl(MMoEOptions options) : LayerImpl(std::move(options)) {
       "[MMoE] expert_units must have one size or more, but got none. Set them to the widths of an expert's layers.");
   check_units(checked.expert_units, "expert_units");
   check_units(checked.tower_units, "tower_units");
+  declare();
 }
 
 Nest<PartialShape> MMoEImpl::compute_output_shape(
@@ -134,34 +136,33 @@ Nest<PartialShape> MMoEImpl::compute_output_shape(
   return Nest<PartialShape>::map(std::move(outputs));
 }
 
+void MMoEImpl::declare_parameters() {
+  // In a copy, these replace the original's layers.
+  experts_.clear();
+  towers_.clear();
+  for (int64_t i = 0; i < options().num_experts; ++i) {
+    experts_.push_back(register_module(
+        "expert_" + std::to_string(i), MLP(expert_options(options()))));
+  }
+  gates_ = register_module("gates", unsized_linear(/*use_bias=*/false));
+  for (int64_t i = 0; !options().tower_units.empty() && i < num_tasks(); ++i) {
+    towers_.push_back(register_module(
+        "tower_" + std::to_string(i), MLP(tower_options(options()))));
+  }
+}
+
 void MMoEImpl::make_parameters(const Nest<PartialShape>& input_shapes) {
   const int64_t width = known_dim(joined_inputs(input_shapes), kClassName);
-  const int64_t num_experts = options().num_experts;
-  std::vector<MLP> experts;
-  for (int64_t i = 0; i < num_experts; ++i) {
-    experts.emplace_back(expert_options(options()));
-    experts.back()->build(PartialShape{std::nullopt, width});
+  for (MLP& expert : experts_) {
+    expert->build(PartialShape{std::nullopt, width});
   }
-  torch::nn::Linear gates(
-      torch::nn::LinearOptions(width, num_tasks() * num_experts).bias(false));
-  std::vector<MLP> towers;
-  if (!options().tower_units.empty()) {
-    for (int64_t i = 0; i < num_tasks(); ++i) {
-      towers.emplace_back(tower_options(options()));
-      towers.back()->build(
-          PartialShape{std::nullopt, options().expert_units.back()});
-    }
+  const torch::nn::Linear gates(
+      torch::nn::LinearOptions(width, num_tasks() * options().num_experts)
+          .bias(false));
+  detail::adopt_parameters(*gates_, *gates);
+  for (MLP& tower : towers_) {
+    tower->build(PartialShape{std::nullopt, options().expert_units.back()});
   }
-  for (size_t i = 0; i < experts.size(); ++i) {
-    register_module("expert_" + std::to_string(i), experts[i]);
-  }
-  gates_ = register_module("gates", gates);
-  for (size_t i = 0; i < towers.size(); ++i) {
-    register_module("tower_" + std::to_string(i), towers[i]);
-  }
-  // These replace the original's layers in a copy.
-  experts_ = std::move(experts);
-  towers_ = std::move(towers);
 }
 
 Nest<at::Tensor> MMoEImpl::forward(const Nest<at::Tensor>& inputs) {

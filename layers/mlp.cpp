@@ -3,6 +3,7 @@
 
 #include <tessera/common/shorten.h>
 #include <tessera/layers/input_checks.h>
+#include "layers/initial_parameter.h"
 #include "layers/mlp_blocks.h"
 #include "src/common/check.h"
 
@@ -84,6 +85,7 @@ MLPImpl::MLPImpl(MLPOptions options) : LayerImpl(std::move(options)) {
       "[MLP] units[{}] must be >= 1, but got {}. Set it to the width of that layer.",
       smallest - units.begin(),
       *smallest);
+  declare();
 }
 
 Nest<PartialShape> MLPImpl::compute_output_shape(
@@ -93,22 +95,27 @@ Nest<PartialShape> MLPImpl::compute_output_shape(
   return shape;
 }
 
+void MLPImpl::declare_parameters() {
+  layers_.clear();  // in a copy, those of the original
+  for (size_t i = 0; i < options().units.size(); ++i) {
+    layers_.push_back(register_module(
+        "linear_" + std::to_string(i), unsized_linear(options().use_bias)));
+  }
+}
+
 void MLPImpl::make_parameters(const Nest<PartialShape>& input_shapes) {
   int64_t inputs = 0;
   input_shapes.for_each(
       [&](const std::string& path, const PartialShape& shape) {
         inputs += known_dim(shape, name_of(path));
       });
-  std::vector<torch::nn::Linear> layers;
-  for (const int64_t outputs : options().units) {
-    layers.emplace_back(
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const int64_t outputs = options().units[i];
+    const torch::nn::Linear linear(
         torch::nn::LinearOptions(inputs, outputs).bias(options().use_bias));
+    detail::adopt_parameters(*layers_[i], *linear);
     inputs = outputs;
   }
-  for (size_t i = 0; i < layers.size(); ++i) {
-    register_module("linear_" + std::to_string(i), layers[i]);
-  }
-  layers_ = std::move(layers);  // replaces the original's layers in a copy
 }
 
 Activation MLPImpl::activation_of(size_t layer) const {

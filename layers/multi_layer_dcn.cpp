@@ -12,6 +12,18 @@ namespace tessera {
 
 namespace {
 
+std::vector<Cross> crosses_of(const MultiLayerDCNOptions& options) {
+  std::vector<Cross> layers;
+  for (int64_t i = 0; i < options.num_layers; ++i) {
+    layers.emplace_back(CrossOptions{
+        .projection_dim = options.projection_dim,
+        .use_bias = options.use_bias,
+        .kernel_initializer = options.kernel_initializer,
+        .bias_initializer = options.bias_initializer});
+  }
+  return layers;
+}
+
 LowRankCross parameters_of(const CrossImpl& layer) {
   const auto own = layer.named_parameters(/*recurse=*/false);
   const at::Tensor* bias = own.find("bias");
@@ -36,6 +48,7 @@ MultiLayerDCNImpl::MultiLayerDCNImpl(MultiLayerDCNOptions options)
       checked.num_layers);
   validate(checked.kernel_initializer, "[MultiLayerDCN kernel]");
   validate(checked.bias_initializer, "[MultiLayerDCN bias]");
+  declare();
 }
 
 Nest<PartialShape> MultiLayerDCNImpl::compute_output_shape(
@@ -43,23 +56,24 @@ Nest<PartialShape> MultiLayerDCNImpl::compute_output_shape(
   return require_rows(input_shapes, kClassName);
 }
 
+void MultiLayerDCNImpl::declare_parameters() {
+  layers_ = crosses_of(options());
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    register_module("cross_" + std::to_string(i), layers_[i]);
+  }
+}
+
 void MultiLayerDCNImpl::make_parameters(
     const Nest<PartialShape>& input_shapes) {
   known_dim(input_shapes.leaf(), kClassName);
-  const CrossOptions cross{
-      .projection_dim = options().projection_dim,
-      .use_bias = options().use_bias,
-      .kernel_initializer = options().kernel_initializer,
-      .bias_initializer = options().bias_initializer};
-  std::vector<Cross> layers;
-  for (int64_t i = 0; i < options().num_layers; ++i) {
-    layers.emplace_back(cross);
-    layers.back()->build(input_shapes);
+  // Build all of them before the first is changed, because a callable may throw.
+  std::vector<Cross> layers = crosses_of(options());
+  for (Cross& layer : layers) {
+    layer->build(input_shapes);
   }
   for (size_t i = 0; i < layers.size(); ++i) {
-    register_module("cross_" + std::to_string(i), layers[i]);
+    layers_[i]->adopt(*layers[i]);
   }
-  layers_ = std::move(layers);  // replaces the original's layers in a copy
 }
 
 at::Tensor MultiLayerDCNImpl::forward(const at::Tensor& x0) {

@@ -4,6 +4,7 @@
 #include <tessera/common/shorten.h>
 #include <tessera/layers/input_checks.h>
 #include "layers/dropout_sum.h"
+#include "layers/initial_parameter.h"
 #include "src/common/check.h"
 #include "src/common/json_name.h"
 
@@ -61,6 +62,7 @@ TransformerBlockImpl::TransformerBlockImpl(TransformerBlockOptions options)
       "[TransformerBlock]",
       "norm",
       "kPre or kPost");
+  declare();
 }
 
 Nest<PartialShape> TransformerBlockImpl::compute_output_shape(
@@ -78,25 +80,36 @@ Nest<PartialShape> TransformerBlockImpl::compute_output_shape(
   return shape;
 }
 
+MLP TransformerBlockImpl::feed_forward_of(int64_t dim) const {
+  const int64_t hidden = options().feed_forward_dim;
+  return MLP(MLPOptions{
+      .units = {hidden == 0 ? dim : hidden, dim},
+      .activation = options().activation});
+}
+
+void TransformerBlockImpl::declare_parameters() {
+  attention_norm_ = register_module("attention_norm", unsized_layer_norm());
+  attention_ = register_module(
+      "attention",
+      CausalSelfAttention(
+          CausalSelfAttentionOptions{.num_heads = options().num_heads}));
+  feed_forward_norm_ =
+      register_module("feed_forward_norm", unsized_layer_norm());
+  feed_forward_ = register_module("feed_forward", feed_forward_of(/*dim=*/1));
+}
+
 void TransformerBlockImpl::make_parameters(
     const Nest<PartialShape>& input_shapes) {
   const int64_t dim = known_dim(input_shapes.leaf(), kClassName);
   const PartialShape shape{std::nullopt, dim};
-  const auto norm = [&] {
-    return torch::nn::LayerNorm(torch::nn::LayerNormOptions({dim}));
-  };
-  CausalSelfAttention attention(
-      CausalSelfAttentionOptions{.num_heads = options().num_heads});
-  attention->build(shape);
-  const int64_t hidden = options().feed_forward_dim;
-  MLP feed_forward(MLPOptions{
-      .units = {hidden == 0 ? dim : hidden, dim},
-      .activation = options().activation});
+  for (const auto& norm : {attention_norm_, feed_forward_norm_}) {
+    const torch::nn::LayerNorm sized(torch::nn::LayerNormOptions({dim}));
+    detail::adopt_parameters(*norm.ptr(), *sized);
+  }
+  attention_->build(shape);
+  MLP feed_forward = feed_forward_of(dim);
   feed_forward->build(shape);
-  attention_norm_ = register_module("attention_norm", norm());
-  attention_ = register_module("attention", attention);
-  feed_forward_norm_ = register_module("feed_forward_norm", norm());
-  feed_forward_ = register_module("feed_forward", feed_forward);
+  feed_forward_->adopt(*feed_forward);
 }
 
 at::Tensor TransformerBlockImpl::forward(

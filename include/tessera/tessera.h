@@ -79,6 +79,7 @@
 #include <tessera/layers/sampled_losses.h>
 #include <tessera/layers/sampling_probability.h>
 #include <tessera/layers/sasrec.h>
+#include <tessera/layers/sequential.h>
 #include <tessera/layers/top_k_index.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/layers/training/batch_source.h>
@@ -95,6 +96,7 @@
 #include <tessera/layers/training/learning_rate_log.h>
 #include <tessera/layers/training/learning_rate_scheduler.h>
 #include <tessera/layers/training/metrics.h>
+#include <tessera/layers/training/pointers.h>
 #include <tessera/layers/training/predict.h>
 #include <tessera/layers/training/profile.h>
 #include <tessera/layers/training/progress_bar.h>

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/export/named_weights.h"
 
+#include <tessera/layers/layer.h>
+
 #include <memory>
 #include <set>
 #include <utility>
@@ -84,8 +86,8 @@ std::vector<pt2::Weight> named_weights(
       model,
       "",
       [&](const std::string& name, const at::Tensor& tensor, WeightKind kind) {
-        if (!tensor.defined()) {
-          return;
+        if (!tensor.defined() || tessera::detail::is_unsized(tensor)) {
+          return;  // a layer that forward() does not call is perhaps not built
         }
         check_dense(name, tensor, where);
         if (tensors.insert(tensor.unsafeGetTensorImpl()).second) {

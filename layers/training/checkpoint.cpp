@@ -56,7 +56,7 @@ void load_optimizer(
 
 Checkpoint::Checkpoint(
     std::string directory,
-    std::shared_ptr<torch::nn::Module> model,
+    ModelPointer model,
     torch::optim::Optimizer& optimizer,
     TrainingCheckpointOptions options)
     : directory_(std::move(directory)),

@@ -9,10 +9,14 @@
 #include "layers/training/evaluation.h"
 #include "layers/training/fit_checks.h"
 #include "layers/training/movement_check.h"
+#include "layers/training/optimizer_check.h"
 #include "layers/training/stop_agreement.h"
 #include "layers/training/training_state.h"
 #include "src/common/check.h"
 #include "src/engine/finite_gradients.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
 
 #include <exception>
 #include <optional>
@@ -108,6 +112,7 @@ class TrainingLoop {
         restore_generator(state_, state_.loaded_generator);
       }
     }
+    const int64_t first_step = state_.progress.step;
     // If a resumed training has no epochs left, the history keeps its stop reason.
     if (state_.progress.epoch < options_.epochs) {
       state_.history.stop_reason.clear();
@@ -116,8 +121,13 @@ class TrainingLoop {
           options_.movement_warning == MovementWarning::kOn) {
         movement_.begin(*options_.model);
       }
+      parameters_.emplace(options_.model, options_.unoptimized);
       run_epochs();
+      parameters_.reset();
       state_.history.stop_reason = state_.stop_reason;
+    }
+    if (state_.progress.step == first_step) {
+      report_no_step();
     }
     for_each(&Callback::on_last_step);
     for_each(&Callback::on_train_end);
@@ -126,6 +136,28 @@ class TrainingLoop {
   }
 
  private:
+  // Says why a training that was resumed, or stopped before its first step, trained
+  // nothing.
+  void report_no_step() const {
+    const Progress& progress = state_.progress;
+    if (progress.epoch > 0 && progress.epoch >= options_.epochs) {
+      TORCH_WARN(fmt::format(
+          "[fit] nothing was trained: the checkpoint in '{}' is of a training "
+          "that has ended after {} epochs, and FitOptions::epochs is {}. To go "
+          "on, set epochs to more than {}. For a new training, choose another "
+          "directory.",
+          options_.checkpoint->directory(),
+          progress.epoch,
+          options_.epochs,
+          progress.epoch));
+    } else if (!state_.stop_reason.empty()) {
+      TORCH_WARN(fmt::format(
+          "[fit] nothing was trained: the training stopped before its first "
+          "step, because of: {}.",
+          state_.stop_reason));
+    }
+  }
+
   void for_each(void (Callback::*event)(Training&)) {
     const ProfileScope scope("tessera::callbacks");
     for (const auto& callback : state_.callbacks) {
@@ -205,6 +237,7 @@ class TrainingLoop {
   }
 
   void end_step() {
+    parameters_->end_step();
     movement_.end_step();
     for_each(&Callback::on_step_end);
     stop_.check_signal();
@@ -313,6 +346,7 @@ class TrainingLoop {
   StopAgreement stop_{state_};
   std::optional<ModeGuard> modes_;
   MovementCheck movement_;
+  std::optional<ParameterWatch> parameters_;
 };
 
 }  // namespace

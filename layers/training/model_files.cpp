@@ -4,8 +4,11 @@
 #include <tessera/common/json_value.h>
 #include <tessera/common/shorten.h>
 #include <tessera/layers/embedding_engine_module.h>
+#include <tessera/layers/layer.h>
+#include <tessera/layers/partial_tpu_embedding.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/serialization/checkpoint.h>
+#include <tessera/serialization/config_values.h>
 
 #include "layers/table_module.h"
 #include "serialization/checkpoint_directory.h"
@@ -198,7 +201,7 @@ std::vector<at::Tensor> read_dense(
   const auto saved = read_names(archive, "dense_names", directory, where);
   TESSERA_CHECK_VALUE(
       saved == names,
-      "{} '{}' was saved from a model with the tensors [{}], but this model has [{}]. Load into a model with the same modules.",
+      "{} '{}' was saved from a model with the tensors [{}], but this model has [{}]. Load into a model with the same modules. If layers of yours make parameters in their first forward(), call it or build() before.",
       where,
       directory,
       shorten_all(saved),
@@ -208,6 +211,14 @@ std::vector<at::Tensor> read_dense(
   std::vector<at::Tensor> values(dense.size());
   for (size_t i = 0; i < dense.size(); ++i) {
     tensors.read(fmt::format("tensor_{}", i), values[i], /*is_buffer=*/true);
+    TESSERA_CHECK_VALUE(
+        !tessera::detail::is_unsized(dense[i].tensor) ||
+            tessera::detail::is_unsized(values[i]),
+        "{} '{}': the saved {} is {}, but its layer in this model is not built, and the checkpoint does not have the shapes to build it for. Call build() or forward() of the model once before.",
+        where,
+        directory,
+        dense[i].name,
+        describe(values[i]));
     TESSERA_CHECK_VALUE(
         values[i].sizes() == dense[i].tensor.sizes() &&
             values[i].scalar_type() == dense[i].tensor.scalar_type(),
@@ -219,6 +230,58 @@ std::vector<at::Tensor> read_dense(
         describe(dense[i].tensor));
   }
   return values;
+}
+
+constexpr const char* kLayerShapes = "layer_shapes";
+
+// Calls visit(path, layer) for the layers whose parameters get their sizes from build().
+// Tables have theirs before.
+template <class Visit>
+void for_each_built_layer(torch::nn::Module& model, Visit visit) {
+  const auto visit_part = [&](const std::string& path,
+                              torch::nn::Module& part) {
+    auto* layer = dynamic_cast<Layer*>(&part);
+    if (layer != nullptr && !TableModule::of(part) &&
+        dynamic_cast<PartialTPUEmbeddingImpl*>(&part) == nullptr) {
+      visit(path, *layer);
+    }
+  };
+  visit_part("", model);
+  for (const auto& part : model.named_modules("", /*include_self=*/false)) {
+    visit_part(part.key(), *part.value());
+  }
+}
+
+// The shapes that the layers were built for, by their paths.
+Json shapes_of_layers(torch::nn::Module& model) {
+  Json shapes = Json::object();
+  for_each_built_layer(model, [&](const std::string& path, Layer& layer) {
+    if (const auto built = layer.input_shapes()) {
+      shapes[path] = JsonValue<Nest<PartialShape>>::write(*built);
+    }
+  });
+  return shapes;
+}
+
+// Builds the layers that are not built, for the shapes that were saved. So a training can
+// be resumed whose layers were built by the first step. Older checkpoints have no shapes.
+void build_layers(
+    torch::nn::Module& model,
+    torch::serialize::InputArchive& archive,
+    const std::string& directory,
+    const std::string& where) {
+  c10::IValue text;
+  if (!archive.try_read(kLayerShapes, text) || !text.isString()) {
+    return;
+  }
+  const std::string place =
+      fmt::format("{} '{}' {}", where, directory, kLayerShapes);
+  const Json shapes = parse_json(text.toStringRef(), place + ":");
+  for_each_built_layer(model, [&](const std::string& path, Layer& layer) {
+    if (!layer.input_shapes() && shapes.contains(path)) {
+      layer.build(JsonValue<Nest<PartialShape>>::read(shapes.at(path), place));
+    }
+  });
 }
 
 std::string layer_directory(const std::string& directory, size_t i) {
@@ -465,6 +528,7 @@ void save_model(
   const auto write = [&](torch::serialize::OutputArchive& archive) {
     write_dense(dense, archive);
     archive.write("layers", c10::IValue(names.dump()));
+    archive.write(kLayerShapes, c10::IValue(shapes_of_layers(model).dump()));
     if (options.extra != nullptr) {
       options.extra(archive);
     }
@@ -529,7 +593,7 @@ bool load_model(
   }
   std::vector<std::string> names{
       broadcast(ranks, Rendezvous::kLoadCheckpoint, [&] { return *newest; })};
-  const auto dense = dense_of(model, layers);
+  std::vector<NamedTensor> dense;
   std::vector<at::Tensor> values;
   run_on_all_ranks(ranks, [&] {
     auto archive = read_rest(directory, names[0], where);
@@ -543,6 +607,8 @@ bool load_model(
         directory,
         names.size(),
         layers.size());
+    build_layers(model, archive, directory, where);
+    dense = dense_of(model, layers);
     values = read_dense(dense, archive, directory, where);
     for (size_t i = 0; i < layers.size(); ++i) {
       check_layer(layers[i], directory, i, names[i], where);

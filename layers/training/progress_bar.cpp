@@ -89,6 +89,17 @@ ProgressBar::ProgressBar(ProgressBarOptions options) : options_(options) {
   check_interval("plain_interval", options_.plain_interval);
 }
 
+ProgressBar::ProgressBar(ProgressBar&& other) noexcept
+    : Callback(other),
+      options_(other.options_),
+      begin_(other.begin_),
+      drawn_(other.drawn_),
+      first_(other.first_),
+      last_examples_(other.last_examples_),
+      steps_seen_(other.steps_seen_),
+      drawn_width_(std::exchange(other.drawn_width_, 0)),
+      widths_(std::move(other.widths_)) {}
+
 ProgressBar::~ProgressBar() {
   if (drawn_width_ > 0) {
     std::fputc('\n', options_.stream);

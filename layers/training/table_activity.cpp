@@ -74,6 +74,8 @@ TableActivity::TableActivity(
 
 TableActivity::~TableActivity() = default;
 
+TableActivity::TableActivity(TableActivity&& other) noexcept = default;
+
 std::vector<TableMovement> TableActivity::measure() const {
   std::vector<TableMovement> movements;
   if (samples_ != nullptr) {

@@ -5,6 +5,7 @@
 #include <tessera/distributed/dense_gradients.h>
 #include <torch/optim/optimizer.h>
 
+#include "layers/training/optimizer_check.h"
 #include "layers/training/ranks.h"
 #include "src/common/check.h"
 #include "src/common/tensor_text.h"
@@ -43,6 +44,8 @@ void apply_update(
       "[make_train_step] the loss has no gradient. Compute it from parameters that require one, outside of NoGradGuard.");
   result.is_skipped = on_any_rank(!is_finite, options.strategy);
   if (!result.is_skipped) {
+    check_optimizer(
+        optimizer, result.loss, options.unoptimized, "[make_train_step]");
     {
       const ProfileScope scope("tessera::backward");
       optimizer.zero_grad();

@@ -154,6 +154,11 @@ void broadcast_parameters(
       sum_over_ranks(ranks, Rendezvous::kBroadcastParameters, parameters, [&] {
         for (const at::Tensor& parameter : parameters) {
           check(parameter, kWhere, "parameters");
+          // Each rank would draw initial values of its own later.
+          TESSERA_CHECK_VALUE(
+              parameter.dim() != 1 || parameter.numel() > 0,
+              "{} each parameter must have a size, but one has none, because its layer is not built. Call build() or forward() of the layer on all ranks first.",
+              kWhere);
         }
         return pack(
             parameters, [&](const at::Tensor& parameter, at::Tensor to) {

@@ -3,6 +3,7 @@
 #include <tessera/distributed/dense_gradients.h>
 #include <tessera/distributed/sharded_strategy.h>
 #include <tessera/layers/combined.h>
+#include <tessera/layers/mlp.h>
 #include <tessera/layers/prefetch.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adagrad.h>
@@ -924,6 +925,11 @@ TEST(ShardedErrorTest, DenseParametersMustBeTheSame) {
       distributed::broadcast_parameters(
           {at::zeros({2}, at::kDouble)}, strategy),
       "[broadcast_parameters] parameters must be dense float32 tensors");
+  EXPECT_VALUE_ERROR(
+      distributed::broadcast_parameters(
+          MLP(MLPOptions{.units = {2}})->parameters(), strategy),
+      "[broadcast_parameters] each parameter must have a size, but one has none, "
+      "because its layer is not built.");
   if (ranks() > 1) {
     EXPECT_VALUE_ERROR(
         distributed::broadcast_parameters(

@@ -18,6 +18,7 @@
 #include <tessera/layers/prefetch.h>
 #include <tessera/layers/retrieval.h>
 #include <tessera/layers/sampling_probability.h>
+#include <tessera/layers/sequential.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/sgd.h>
 #include <tessera/serialization/safetensors.h>
@@ -31,6 +32,8 @@
 #include <torch/serialize.h>
 #include <torch/types.h>
 
+#include <ATen/ops/equal.h>
+
 #include "tests/docs/pages_fixture.h"
 #include "tests/test_util.h"
 
@@ -40,6 +43,7 @@
 #include <cmath>
 #include <iostream>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -296,6 +300,28 @@ TEST_F(LayersReferenceTest, MLP) {
   const at::Tensor joined = torch::cat({dense, dots}, 1);
   EXPECT_EQ(logits.sizes(), (at::IntArrayRef{4, 1}));
   expect_close(logits, tower->forward(joined));
+}
+
+TEST_F(LayersReferenceTest, Sequential) {
+  options.features = {
+      {"user", FeatureConfig{.table = users}},
+      {"movie", FeatureConfig{.table = movies}}};
+  const TPUEmbedding embedding(options);
+  // snippet: SequentialImpl
+  Sequential model(embedding, MLP({.units = {8, 1}}));
+  const auto logits = model->forward(
+      {{"user", torch::tensor({1, 2})}, {"movie", torch::tensor({3, 4})}});
+  // end snippet
+  EXPECT_EQ(logits.sizes(), (at::IntArrayRef{2, 1}));
+  const Features same{
+      {"user", torch::tensor({1, 2})}, {"movie", torch::tensor({3, 4})}};
+  EXPECT_TRUE(at::equal(model->forward(same), logits));
+  const auto copy = std::dynamic_pointer_cast<SequentialImpl>(model->clone());
+  EXPECT_TRUE(at::equal(copy->forward(same), logits));
+  EXPECT_EQ(copy->named_parameters().keys(), model->named_parameters().keys());
+  const Json json = to_json(model);
+  EXPECT_EQ(to_json(from_json<Sequential>(json)), json);
+  EXPECT_EQ(to_json(from_json<torch::nn::Sequential>(json)), json);
 }
 
 TEST_F(LayersReferenceTest, DotInteraction) {

@@ -243,7 +243,7 @@ struct Visit {
 TEST(CorpusReferenceTest, CorpusEvaluation) {
   torch::manual_seed(1);
   torch::nn::Embedding user_tower(8, 4), item_tower(20, 4);
-  torch::optim::Adam optimizer(user_tower->parameters(), 0.1);
+  torch::optim::Adam optimizer({user_tower->weight, item_tower->weight}, 0.1);
   const std::vector<at::Tensor> item_batches{
       torch::arange(12), torch::arange(12, 20)};
   const std::vector<Visit> batches{

@@ -44,7 +44,7 @@ TEST_F(TensorBoardReferenceTest, TensorBoard) {
       .directory = "run/logs",
       .every_steps = 2,
       .step_values = [&] { return learning_rates(optimizer, {embedding}); },
-      .histograms_of = model.ptr()});
+      .histograms_of = model});
   fit(batches, step, {.epochs = 3, .callbacks = {board}});
   // end snippet
   EXPECT_FALSE(std::filesystem::is_empty("run/logs/train"));

@@ -144,14 +144,23 @@ TEST_F(TrainingReferenceTest, Fit) {
       fit(train_batches,
           make_train_step(optimizer, loss_of),
           {.epochs = 10,
-           .model = model.ptr(),
-           .metrics = {std::make_shared<AUC>()},
+           .model = model,
+           .metrics = {AUC()},
            .validation = Validation{.pass = make_pass(test_batches, loss_of)},
-           .callbacks = {std::make_shared<ProgressBar>()}});
+           .callbacks = {ProgressBar()}});
   const double auc = history["val_auc"].back();  // of the last epoch
   // end snippet
   EXPECT_EQ(history.epochs.size(), 10);
   EXPECT_EQ(auc, 1.0);
+}
+
+TEST_F(TrainingReferenceTest, PointerOrValue) {
+  // snippet: PointerOrValue
+  const auto auc = std::make_shared<AUC>();  // is read after the training
+  fit(batches, step, {.model = model, .metrics = {auc, LogLoss()}});
+  std::cout << auc->result() << "\n";
+  // end snippet
+  EXPECT_GE(auc->result(), 0.0);
 }
 
 TEST_F(TrainingReferenceTest, Pass) {
@@ -198,7 +207,7 @@ TEST_F(TrainingReferenceTest, Checkpoint) {
     // snippet: Checkpoint
     const auto checkpoint = std::make_shared<Checkpoint>(
         "run/checkpoints",
-        model.ptr(),
+        model,
         optimizer,
         TrainingCheckpointOptions{.every_steps = 1000});
     fit(batches, step, {.epochs = 2, .checkpoint = checkpoint});
@@ -236,7 +245,7 @@ TEST_F(TrainingReferenceTest, Callback) {
 TEST_F(TrainingReferenceTest, EarlyStopping) {
   // snippet: EarlyStopping
   const auto stopping = std::make_shared<EarlyStopping>(EarlyStoppingOptions{
-      .monitor = "loss", .patience = 2, .restore_best = model.ptr()});
+      .monitor = "loss", .patience = 2, .restore_best = model});
   const History history =
       fit(batches, step, {.epochs = 5, .callbacks = {stopping}});
   // end snippet

@@ -20,6 +20,7 @@
 #include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/serialize.h>
 
@@ -78,7 +79,7 @@ bool has_blocks(const MLP& layer, const std::vector<at::Tensor>& inputs) {
 
 // The layer by blocks, which forward() only uses where they are fast.
 at::Tensor by_blocks(MLP& layer, const std::vector<at::Tensor>& inputs) {
-  if (layer->parameters().empty()) {
+  if (!layer->input_shapes()) {
     layer->forward(list_of(inputs));
   }
   std::vector<DenseLayer> layers;
@@ -413,8 +414,8 @@ TEST(MLPTest, ParametersMayBeTransposed) {
 }
 
 TEST(MLPTest, ParametersAreThoseOfLinear) {
-  MLP layer(MLPOptions{.units = {3, 2}});
   at::manual_seed(5);
+  MLP layer(MLPOptions{.units = {3, 2}});  // draws no numbers
   layer->build(Nest<PartialShape>{
       {"a", PartialShape{std::nullopt, 4}}, {"b", PartialShape{7, 1}}});
   EXPECT_EQ(
@@ -435,6 +436,16 @@ TEST(MLPTest, ParametersAreThoseOfLinear) {
   MLP without(MLPOptions{.units = {3, 2}, .use_bias = false});
   without->build(PartialShape{std::nullopt, 5});
   EXPECT_EQ(without->parameters().size(), 2U);
+}
+
+TEST(MLPTest, FollowsALinearInASequential) {
+  torch::nn::Linear first(4, 3);
+  MLP second(MLPOptions{.units = {2}});
+  torch::nn::Sequential model(first, second);
+  const at::Tensor x = at::randn({5, 4});
+  EXPECT_TRUE(at::equal(model->forward(x), second->forward(first->forward(x))));
+  EXPECT_TRUE(
+      at::equal(model->forward<Nest<at::Tensor>>(x).leaf(), model->forward(x)));
 }
 
 TEST(MLPTest, ComputesItsOutputShape) {

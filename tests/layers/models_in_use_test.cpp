@@ -1,16 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers of well-known models after a TPUEmbedding: training, copies, export.
+#include <tessera/layers/causal_self_attention.h>
 #include <tessera/layers/concatenate.h>
+#include <tessera/layers/cross.h>
 #include <tessera/layers/deep_fm.h>
+#include <tessera/layers/dice.h>
 #include <tessera/layers/din_attention.h>
 #include <tessera/layers/export_pt2.h>
 #include <tessera/layers/export_torchscript.h>
 #include <tessera/layers/factorization_machine.h>
 #include <tessera/layers/matrix_factorization.h>
 #include <tessera/layers/mixture_of_experts.h>
+#include <tessera/layers/mlp.h>
+#include <tessera/layers/multi_layer_dcn.h>
+#include <tessera/layers/transformer_block.h>
+#include <tessera/optim/make_optimizer.h>
+#include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/sgd.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/optim/sgd.h>
+#include <torch/serialize.h>
 
 #include "tests/layers/export_test_util.h"
 #include "tests/layers/layer_test_util.h"
@@ -18,9 +27,16 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/randn.h>
+#include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <map>
 #include <memory>
+#include <sstream>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera {
@@ -53,6 +69,132 @@ Features other_features() {
       {"user", int64s({9, 8, 7, 6, 5})},
       {"item", int64s({0, 1, 2, 3, 4})},
       {"history", ragged({{}, {1, 2}, {5}, {6}, {7, 7, 7, 7}})}};
+}
+
+// A layer that is not built, and a forward() of it that returns one tensor.
+struct UnbuiltLayer {
+  std::shared_ptr<torch::nn::Module> module;
+  std::function<at::Tensor()> forward;
+};
+
+// Every layer whose parameters get their sizes from the first input.
+std::map<std::string, UnbuiltLayer> unbuilt_layers() {
+  std::map<std::string, UnbuiltLayer> layers;
+  const at::Tensor x = at::randn({6, 4});
+  const auto add = [&](const std::string& name, auto layer, auto... inputs) {
+    layers[name] = {layer.ptr(), [=]() mutable {
+                      return at::Tensor(layer->forward(inputs...));
+                    }};
+  };
+  const at::Tensor splits = int64s({0, 2, 6});
+  add("MLP", MLP({.units = {3, 2}}), Nest<at::Tensor>(x));
+  add("Cross", Cross(), x, x);
+  add("low-rank Cross", Cross({.projection_dim = 2}), x, x);
+  add("MultiLayerDCN", MultiLayerDCN({.projection_dim = 2}), x);
+  add("Dice", Dice(), x);
+  add("DINAttention with Dice",
+      DINAttention({.hidden_units = {3}}),
+      x,
+      at::randn({6, 2, 4}),
+      at::Tensor());
+  add("DINAttention with PReLU",
+      DINAttention({.hidden_units = {3}, .activation = DINActivation::kPRelu}),
+      x,
+      at::randn({6, 2, 4}),
+      at::Tensor());
+  add("DeepFM",
+      DeepFM({.hidden_units = {3}}),
+      Nest<at::Tensor>{{"a", x}, {"b", at::randn({6, 4})}});
+  add("CausalSelfAttention", CausalSelfAttention(), x, splits);
+  add("TransformerBlock", TransformerBlock(), x, splits);
+  MMoE mixture(
+      {.tasks = {"a", "b"},
+       .num_experts = 2,
+       .expert_units = {3},
+       .tower_units = {2}});
+  layers["MMoE"] = {mixture.ptr(), [=]() mutable {
+                      const auto results = mixture->forward(x);
+                      return results["a"] + results["b"];
+                    }};
+  return layers;
+}
+
+std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> copies;
+  for (const at::Tensor& tensor : tensors) {
+    copies.push_back(tensor.detach().clone());
+  }
+  return copies;
+}
+
+TEST(UnbuiltLayersTest, TrainWithAnOptimizerMadeBeforeTheFirstForward) {
+  for (auto& [name, layer] : unbuilt_layers()) {
+    SCOPED_TRACE(name);
+    const std::vector<at::Tensor> before = layer.module->parameters();
+    ASSERT_FALSE(before.empty());
+    torch::optim::SGD optimizer(before, 1.0);
+    const auto own = optim::make_optimizer(optim::Adagrad{}, before);
+    const at::Tensor result = layer.forward();
+    (result * at::randn(result.sizes())).sum().backward();
+    const std::vector<at::Tensor> after = layer.module->parameters();
+    const std::vector<at::Tensor> initial = copies_of(after);
+    ASSERT_EQ(after.size(), before.size());
+    optimizer.step();
+    bool has_moved = true;
+    for (size_t i = 0; i < after.size(); ++i) {
+      EXPECT_TRUE(after[i].is_same(before[i])) << i;
+      EXPECT_GT(after[i].numel(), 0) << i;
+      ASSERT_TRUE(after[i].grad().defined()) << i;
+      EXPECT_TRUE(at::equal(after[i], initial[i] - after[i].grad())) << i;
+      has_moved = has_moved && !at::equal(after[i], initial[i]);
+    }
+    EXPECT_TRUE(has_moved);
+    const std::vector<at::Tensor> moved = copies_of(after);
+    own->step();
+    for (size_t i = 0; i < after.size(); ++i) {
+      EXPECT_FALSE(at::equal(after[i], moved[i])) << i;
+    }
+  }
+}
+
+TEST(UnbuiltLayersTest, StayFrozenAndKeepTheirDtype) {
+  for (auto& [name, layer] : unbuilt_layers()) {
+    SCOPED_TRACE(name);
+    for (at::Tensor& parameter : layer.module->parameters()) {
+      parameter.requires_grad_(false);
+    }
+    {
+      const c10::InferenceMode inference;
+      layer.forward();
+    }
+    for (const at::Tensor& parameter : layer.module->parameters()) {
+      EXPECT_FALSE(parameter.requires_grad());
+      EXPECT_FALSE(parameter.is_inference());
+    }
+  }
+  MLP layer(MLPOptions{.units = {2}});
+  layer->to(at::kDouble);
+  layer->build(PartialShape{std::nullopt, 3});
+  EXPECT_EQ(layer->parameters()[0].scalar_type(), at::kDouble);
+}
+
+TEST(UnbuiltLayersTest, AreCopiedAndSaved) {
+  const auto layers = unbuilt_layers();
+  for (const auto& [name, layer] : layers) {
+    SCOPED_TRACE(name);
+    const auto copy = layer.module->clone();
+    const auto parameters = layer.module->named_parameters();
+    EXPECT_EQ(copy->named_parameters().keys(), parameters.keys());
+    for (const auto& parameter : copy->named_parameters()) {
+      EXPECT_FALSE(parameter.value().is_same(parameters[parameter.key()]));
+    }
+    // The archive of a layer that is not built has no parameters.
+    std::stringstream archive;
+    torch::save(layer.module, archive);
+    auto other = copy;
+    torch::load(other, archive);
+    EXPECT_NE(summary(*layer.module).find("not built"), std::string::npos);
+  }
 }
 
 void expect_learns(torch::nn::Sequential model, const Features& features) {

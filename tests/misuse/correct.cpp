@@ -2,10 +2,13 @@
 // expects nothing: what looks like the misuse in this folder, but is correct.
 #include <tessera/layers/mlp.h>
 #include <tessera/layers/prefetch.h>
+#include <tessera/layers/training/early_stopping.h>
 #include <tessera/layers/training/fit.h>
 #include <tessera/layers/training/learning_rate_log.h>
+#include <tessera/layers/training/progress_bar.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -41,6 +44,15 @@ void train(
       [](Batch& batch) { return training::StepResult{.loss = batch.clicks}; },
       {});
   training::fit(training::make_pass(batches, step), {.epochs = 2});
+  const auto auc = std::make_shared<training::AUC>();
+  training::fit(
+      batches,
+      step,
+      {.model = mlp,
+       .metrics = {auc, training::LogLoss()},
+       .callbacks = {
+           training::ProgressBar(),
+           training::EarlyStopping({.monitor = "auc", .restore_best = mlp})}});
   for (auto& [batch, activations] :
        tessera::prefetch(batches, layer, [](const Batch& batch) {
          return std::pair(

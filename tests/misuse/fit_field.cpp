@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// expects: use of deleted function|call to deleted function
+// expects: FitOptions\{\.\.\.\} tells which field
 #include <tessera/layers/training/fit.h>
 
 #include <vector>

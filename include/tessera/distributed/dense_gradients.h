@@ -31,7 +31,8 @@ void sum_gradients(
     const Strategy& strategy);
 
 /// Replaces the values of each parameter by those of rank 0.
-/// Errors:  the same as sum_gradients().
+/// Errors:  the same as sum_gradients(), and c10::ValueError for a parameter of a layer
+///          that is not built.
 void broadcast_parameters(
     const std::vector<at::Tensor>& parameters,
     const Strategy& strategy);

@@ -68,6 +68,7 @@ class CausalSelfAttentionImpl
       const Nest<PartialShape>& input_shapes) const override;
 
  private:
+  void declare_parameters() override;
   void make_parameters(const Nest<PartialShape>& input_shapes) override;
 
   torch::nn::Linear in_projection_{nullptr};

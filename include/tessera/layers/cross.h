@@ -81,6 +81,7 @@ class CrossImpl : public LayerImpl<CrossImpl, CrossOptions> {
   FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(at::Tensor())})
 
  private:
+  void declare_parameters() override;
   void make_parameters(const Nest<PartialShape>& input_shapes) override;
 
   at::Tensor kernel_;  // [dim, dim] or [dim, projection_dim]

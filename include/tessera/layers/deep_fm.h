@@ -66,6 +66,7 @@ class DeepFMImpl : public LayerImpl<DeepFMImpl, DeepFMOptions> {
       const Nest<PartialShape>& input_shapes) const override;
 
  private:
+  void declare_parameters() override;
   void make_parameters(const Nest<PartialShape>& input_shapes) override;
 
   FactorizationMachine fm_{nullptr};

@@ -63,6 +63,7 @@ class DiceImpl : public LayerImpl<DiceImpl, DiceOptions> {
       const Nest<PartialShape>& input_shapes) const override;
 
  private:
+  void declare_parameters() override;
   void make_parameters(const Nest<PartialShape>& input_shapes) override;
 
   at::Tensor alpha_;  // [dim]

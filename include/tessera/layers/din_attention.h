@@ -128,6 +128,7 @@ class DINAttentionImpl
   /// Positions that enter the MLP.
   struct Positions;
 
+  void declare_parameters() override;
   void make_parameters(const Nest<PartialShape>& input_shapes) override;
   void check_inputs(
       const at::Tensor& query,

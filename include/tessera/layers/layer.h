@@ -8,16 +8,33 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 #include <c10/core/Device.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 #include <torch/nn/cloneable.h>
+#include <torch/nn/modules/container/any_value.h>
 #include <torch/serialize/archive.h>
 
 #include <iosfwd>
 #include <memory>
 #include <optional>
 #include <string>
+#include <typeinfo>
 #include <utility>
+
+/// Lets a layer that takes a nest follow one that returns a tensor in a
+/// torch::nn::Sequential, which passes results on by exact type.
+template <>
+inline tessera::Nest<at::Tensor>* torch::nn::AnyValue::try_get() {
+  using Nest = tessera::Nest<at::Tensor>;
+  if (type_info() == typeid(at::Tensor)) {
+    content_ = std::make_unique<Holder<Nest>>(
+        static_cast<Holder<at::Tensor>&>(*content_).value);
+  }
+  return type_info() == typeid(Nest)
+      ? &static_cast<Holder<Nest>&>(*content_).value
+      : nullptr;
+}
 
 namespace tessera {
 
@@ -45,7 +62,9 @@ class Layer {
   virtual Nest<PartialShape> compute_output_shape(
       const Nest<PartialShape>& input_shapes) const = 0;
 
-  /// Creates the parameters for inputs of these shapes. Make optimizers only after that.
+  /// Gives the parameters sizes and initial values, for inputs of these shapes. Before,
+  /// the parameters of Tessera's layers have the size 0. An optimizer or requires_grad_()
+  /// can take them before or after it.
   /// Errors:  c10::ValueError for inputs that the layer can't take, or that differ from
   ///          those it was built for; nothing is changed.
   virtual void build(const Nest<PartialShape>& input_shapes) = 0;
@@ -102,12 +121,24 @@ Nest<PartialShape> shapes_from_value(
     const c10::IValue& value,
     const std::string& class_name);
 
+/// Gives `to`, which stays the same object, the size and the values of `from`, but not
+/// its dtype and device.
+void adopt_values(at::Tensor to, const at::Tensor& from);
+/// The same for all parameters and buffers of a module of the same class.
+void adopt_parameters(torch::nn::Module& to, const torch::nn::Module& from);
+/// A parameter without a size, for adopt_values().
+at::Tensor unsized_parameter();
+/// Whether build() of a layer has yet to set the size of this parameter.
+bool is_unsized(const at::Tensor& parameter);
+
 /// Writes the checksums of the entries that LayerImpl::save() writes. Layers inside
 /// the layer write their own checksums.
 void write_checksums(
     const torch::nn::Module& module,
     const std::optional<Nest<PartialShape>>& input_shapes,
     torch::serialize::OutputArchive& archive);
+/// The same for a layer that is not built and has no entries.
+void write_no_checksums(torch::serialize::OutputArchive& archive);
 /// Compares the entries of a layer's archive with their checksums.
 /// Errors:  c10::ValueError listing damaged entries.
 void verify_layer(
@@ -155,6 +186,10 @@ void verify_layer(
 ///   };
 ///   TORCH_MODULE(Scale);
 ///   const bool is_registered = tessera::register_layer<Scale>();  // for JSON
+///
+/// This layer has no parameter before the first forward() or build(), so make optimizers
+/// after it. Tessera's own layers also override declare_parameters(), and have parameters
+/// without a size before.
 ///
 /// A model that creates all its parts in the constructor overrides reset(), as every
 /// torch::nn::Cloneable does, and calls it in the constructor. It need not override
@@ -209,8 +244,19 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
     return tessera::summary(*this);
   }
 
+  /// Takes over options, parameters and shapes of `built`, a layer with the same
+  /// parameters. Its own parameters stay the same tensors.
+  void adopt(const Derived& built) {
+    detail::adopt_parameters(*this, built);
+    options_ = built.options();
+    input_shapes_ = built.input_shapes();
+  }
+
   /// torch::nn::Cloneable calls it to create the parameters of a copy.
   void reset() override {
+    if (has_declared_) {
+      declare_parameters();
+    }
     if (input_shapes_) {
       make_parameters(*input_shapes_);
     }
@@ -219,6 +265,10 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
   /// Also saves the shapes that the layer was built for. So a layer that is not built yet
   /// can load the archive.
   void save(torch::serialize::OutputArchive& archive) const override {
+    if (is_unsized()) {
+      detail::write_no_checksums(archive);
+      return;
+    }
     torch::nn::Module::save(archive);
     if (const auto shapes = input_shapes()) {
       archive.write("input_shape", detail::to_value(*shapes));
@@ -238,7 +288,9 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
         build(saved);
       }
     }
-    torch::nn::Module::load(archive);
+    if (!is_unsized()) {  // else the archive is of a layer that is not built, too
+      torch::nn::Module::load(archive);
+    }
   }
 
   using torch::nn::Module::to;
@@ -272,9 +324,20 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
   }
 
  protected:
-  /// Registers the parameters with their initial values. compute_output_shape() has
-  /// accepted `input_shapes` before.
+  /// Registers the parameters with their initial values, or gives them to those that
+  /// declare_parameters() has registered. compute_output_shape() has accepted
+  /// `input_shapes` before.
   virtual void make_parameters(const Nest<PartialShape>& /*input_shapes*/) {}
+
+  /// Registers the parameters without a size, so that an optimizer can be made before the
+  /// layer is built.
+  virtual void declare_parameters() {}
+  /// A layer that overrides declare_parameters() calls this at the end of its
+  /// constructor.
+  void declare() {
+    has_declared_ = true;
+    declare_parameters();
+  }
 
   /// Builds the layer for the inputs of its first forward(), on their device and in their
   /// dtype.
@@ -282,6 +345,8 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
     if (input_shapes_) {
       return;
     }
+    const c10::InferenceMode normal(
+        false);  // the parameters may be trained later
     build(shapes_of(inputs, c10::str("[", class_name(), "] ")));
     const at::Tensor first = inputs.flatten().front();
     if (first.is_floating_point()) {
@@ -290,8 +355,13 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
   }
 
  private:
+  bool is_unsized() const {
+    return has_declared_ && !input_shapes_;
+  }
+
   Options options_;
   std::optional<Nest<PartialShape>> input_shapes_;
+  bool has_declared_ = false;
 };
 
 }  // namespace tessera

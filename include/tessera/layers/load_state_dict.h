@@ -14,7 +14,7 @@ namespace tessera {
 /// The names are those of a `.pt2` file: a parameter or buffer has the name that it has in
 /// named_parameters(), and the rows of a table are `<path of the layer>.table_0`, and so
 /// on. All weights must be there, also tables that forward() does not use. A tensor that
-/// several modules share needs only its first name. Layers such as MLP have weights after
+/// several modules share needs only its first name. Layers such as MLP must be built, by
 /// build() or the first forward(). In Python, `safetensors.torch.save_file(
 /// model.state_dict(), "trained.safetensors")` writes such a file.
 ///

@@ -83,6 +83,7 @@ class MMoEImpl : public LayerImpl<MMoEImpl, MMoEOptions> {
       const Nest<PartialShape>& input_shapes) const override;
 
  private:
+  void declare_parameters() override;
   void make_parameters(const Nest<PartialShape>& input_shapes) override;
   int64_t num_tasks() const {
     return static_cast<int64_t>(options().tasks.size());

@@ -46,8 +46,8 @@ static_assert(std::is_aggregate_v<MLPOptions>);
 ///   const auto logits = tower->forward({{"dense", dense}, {"dots", dots}});
 ///
 /// Several inputs are joined along the last axis, in the order of the nest. This needs no
-/// call of torch::cat. In a torch::nn::Sequential, the layer can only be the first one or
-/// come after a layer that returns a nest.
+/// call of torch::cat. In a torch::nn::Sequential, the layer may come after one that
+/// returns a nest or a tensor.
 ///
 /// In float32 on the CPU, with AVX-512 and the activations relu and linear, the layer is
 /// faster than a torch::nn::Sequential of the same parts, because one thread computes all
@@ -78,6 +78,7 @@ class MLPImpl : public LayerImpl<MLPImpl, MLPOptions> {
       const Nest<PartialShape>& input_shapes) const override;
 
  private:
+  void declare_parameters() override;
   void make_parameters(const Nest<PartialShape>& input_shapes) override;
   Activation activation_of(size_t layer) const;
   at::Tensor forward_by_operators(const std::vector<at::Tensor>& inputs);

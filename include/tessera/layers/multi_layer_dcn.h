@@ -65,6 +65,7 @@ class MultiLayerDCNImpl
       const Nest<PartialShape>& input_shapes) const override;
 
  private:
+  void declare_parameters() override;
   void make_parameters(const Nest<PartialShape>& input_shapes) override;
 
   std::vector<Cross> layers_;

@@ -99,7 +99,9 @@ class TransformerBlockImpl
       const Nest<PartialShape>& input_shapes) const override;
 
  private:
+  void declare_parameters() override;
   void make_parameters(const Nest<PartialShape>& input_shapes) override;
+  MLP feed_forward_of(int64_t dim) const;
 
   torch::nn::LayerNorm attention_norm_{nullptr};
   CausalSelfAttention attention_{nullptr};

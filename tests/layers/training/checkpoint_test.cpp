@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // A training that is interrupted and resumed gives the same bits as one that is
 // not interrupted.
+#include <tessera/layers/mlp.h>
+#include <tessera/layers/multi_layer_dcn.h>
 #include <tessera/layers/training/checkpoint.h>
 #include <tessera/layers/training/early_stopping.h>
 #include <tessera/layers/training/fit.h>
 #include <tessera/layers/training/history_files.h>
 #include <tessera/serialization/checkpoint.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/optim/sgd.h>
 
 #include "layers/training/model_files.h"
@@ -23,7 +26,9 @@
 
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <optional>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 
@@ -298,6 +303,105 @@ TEST(TrainingCheckpointTest, LoadsWeightsWithoutTheOptimizer) {
           load_weights(*other.model, folder / "run"), "layers with tables");
     }
   }
+}
+
+// A model that nothing builds before its first step, and its optimizer.
+struct LateRun {
+  explicit LateRun(bool has_tables) {
+    at::manual_seed(3);
+    if (has_tables) {
+      const auto table = make_table({.vocabulary_size = 20, .dim = 4});
+      embedding = whole->register_module(
+          "embedding",
+          TPUEmbedding(TPUEmbeddingOptions{
+              .features = {{"user", FeatureConfig{.table = table}}},
+              .optimizer = optim::Adam{},
+              .seed = 1}));
+    }
+    model->push_back("crosses", MultiLayerDCN({.projection_dim = 2}));
+    model->push_back("tower", MLP(MLPOptions{.units = {3, 1}}));
+    whole->register_module("model", model);
+    optimizer = std::make_unique<torch::optim::Adam>(whole->parameters(), 0.01);
+  }
+
+  at::Tensor loss_of(const ClickBatch& batch) {
+    const at::Tensor scores = embedding.is_empty()
+        ? model->forward(
+              at::stack({batch.user, batch.movie}, 1).to(at::kFloat) * 0.1)
+        : model->forward(embedding->forward({{"user", batch.user}})["user"]);
+    return at::binary_cross_entropy_with_logits(scores.squeeze(1), batch.click);
+  }
+  History train(const std::string& directory, int64_t epochs) {
+    return fit(
+        click_batches(4, 1),
+        make_train_step(
+            *optimizer,
+            [this](const ClickBatch& batch) { return loss_of(batch); }),
+        {.epochs = epochs,
+         .model = whole,
+         .checkpoint =
+             std::make_shared<Checkpoint>(directory, whole, *optimizer)});
+  }
+  std::string bytes() const {
+    std::ostringstream stream;
+    torch::save(whole, stream);
+    return stream.str();
+  }
+
+  std::shared_ptr<torch::nn::Module> whole =
+      std::make_shared<torch::nn::Module>("LateRun");
+  TPUEmbedding embedding{nullptr};
+  torch::nn::Sequential model;
+  std::unique_ptr<torch::optim::Adam> optimizer;
+};
+
+TEST(TrainingCheckpointTest, ResumesATrainingThatItsFirstStepBuilt) {
+  for (const bool has_tables : {false, true}) {
+    SCOPED_TRACE(has_tables);
+    const TemporaryFolder folder;
+    LateRun whole(has_tables), first(has_tables), second(has_tables);
+    at::manual_seed(5);
+    whole.train(folder / "whole", 3);
+    at::manual_seed(5);
+    first.train(folder / "parts", 1);
+    EXPECT_NE(summary(*second.whole).find("not built"), std::string::npos);
+    at::manual_seed(9);
+    const History history = second.train(folder / "parts", 3);
+    EXPECT_EQ(history.epochs.size(), 3U);
+    EXPECT_TRUE(second.bytes() == whole.bytes());
+    LateRun loaded(has_tables);
+    load_weights(*loaded.whole, folder / "parts");
+    EXPECT_TRUE(loaded.bytes() == whole.bytes());
+  }
+}
+
+// Checkpoints did not always have the shapes that layers were built for.
+TEST(TrainingCheckpointTest, AnOlderCheckpointNeedsABuiltModel) {
+  const TemporaryFolder folder;
+  LateRun saved(false), loaded(false);
+  saved.loss_of(click_batches(1, 1)[0]);
+  torch::serialize::OutputArchive archive;
+  torch::serialize::OutputArchive dense(archive.compilation_unit());
+  nlohmann::json names = nlohmann::json::array();
+  for (const auto& parameter : saved.whole->named_parameters()) {
+    dense.write(
+        "tensor_" + std::to_string(names.size()),
+        parameter.value().detach(),
+        /*is_buffer=*/true);
+    names.push_back(parameter.key());
+  }
+  archive.write("dense", dense);
+  archive.write("dense_names", c10::IValue(names.dump()));
+  archive.write("layers", c10::IValue("[]"));
+  archive.save_to(folder / "model.pt");
+  EXPECT_VALUE_ERROR(
+      load_weights(*loaded.whole, folder.path()),
+      "the saved model.crosses.cross_0.kernel_u is Float of shape [2, 2], but its layer "
+      "in this model is not built, and the checkpoint does not have the shapes to "
+      "build it for. Call build() or forward() of the model once before.");
+  loaded.loss_of(click_batches(1, 1)[0]);
+  load_weights(*loaded.whole, folder.path());
+  EXPECT_TRUE(loaded.bytes() == saved.bytes());
 }
 
 // The checkpoint of a model without tables is a single file.

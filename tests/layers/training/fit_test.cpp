@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/layer_json.h>
+#include <tessera/layers/mlp.h>
 #include <tessera/layers/training/early_stopping.h>
 #include <tessera/layers/training/fit.h>
 #include <tessera/layers/training/learning_rate_log.h>
 #include <tessera/layers/training/terminate_on_non_finite.h>
 #include <tessera/optim/optimizers/sgd.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/optim/adagrad.h>
 #include <torch/optim/sgd.h>
 
 #include "tests/layers/training/training_fixture.h"
@@ -13,6 +17,7 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <list>
@@ -20,6 +25,8 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace tessera::training {
 namespace fit_test {
@@ -28,6 +35,12 @@ using test::click_batches;
 using test::ClickBatch;
 using test::ClickRun;
 using test::Hooks;
+
+struct OptionsOfLate {
+  bool operator==(const OptionsOfLate&) const = default;
+  template <class Self, class Visit>
+  static void visit_fields(Self&, Visit&&) {}
+};
 
 TEST(FitTest, TrainsLikeAPlainLoop) {
   const auto batches = click_batches(5, 1);
@@ -46,6 +59,192 @@ TEST(FitTest, TrainsLikeAPlainLoop) {
   EXPECT_EQ(history.epochs.size(), 3U);
   EXPECT_LT(history["loss"][2], history["loss"][0]);
   EXPECT_TRUE(history.stop_reason.empty());
+}
+
+// A layer of a user. It has no parameters before its first forward().
+struct LateImpl : LayerImpl<LateImpl, OptionsOfLate> {
+  static constexpr const char* kClassName = "Late";
+  using LayerImpl::LayerImpl;
+
+  at::Tensor forward(const at::Tensor& x) {
+    build_on_first_call(x);
+    return x * scale;
+  }
+  Nest<PartialShape> compute_output_shape(
+      const Nest<PartialShape>& shapes) const override {
+    return shapes;
+  }
+  void make_parameters(const Nest<PartialShape>& shapes) override {
+    scale = register_parameter("scale", at::ones({*shapes.leaf().back()}));
+  }
+
+  at::Tensor scale;
+};
+TORCH_MODULE(Late);
+
+// Its optimizer is made before the layers have parameters with a size.
+struct LateRun {
+  explicit LateRun(torch::nn::AnyModule last) {
+    model->push_back(torch::nn::Linear(2, 3));
+    model->push_back(std::move(last));
+    optimizer = std::make_unique<torch::optim::SGD>(model->parameters(), 0.1);
+  }
+  at::Tensor loss_of(const at::Tensor& x) {
+    return model->forward(x).square().mean();
+  }
+  std::vector<at::Tensor> values() const {
+    std::vector<at::Tensor> values;
+    for (const at::Tensor& parameter : model->parameters()) {
+      values.push_back(parameter.detach().clone());
+    }
+    return values;
+  }
+
+  torch::nn::Sequential model;
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+};
+
+const std::vector<at::Tensor>& late_batches() {
+  static const std::vector<at::Tensor> batches{
+      at::ones({4, 2}), at::full({4, 2}, -1.5), at::ones({4, 2})};
+  return batches;
+}
+
+TEST(FitTest, AParameterWithoutAnOptimizerIsAnError) {
+  LateRun run{torch::nn::AnyModule(Late())};
+  run.loss_of(late_batches()[0]);  // now it has its parameter
+  const auto before = run.values();
+  const auto train = [&](TrainStepOptions step, FitOptions options) {
+    fit(late_batches(),
+        make_train_step(
+            *run.optimizer,
+            [&](const at::Tensor& x) { return run.loss_of(x); },
+            std::move(step)),
+        std::move(options));
+  };
+  EXPECT_VALUE_ERROR(
+      train({}, {.model = run.model}),
+      "[make_train_step] each parameter that gets a gradient must be in the "
+      "optimizer, but it lacks '1.scale' (Float of shape [3]), which would never "
+      "be trained. Make the optimizer after the layers have their parameters: "
+      "call build() or forward() before.");
+  EXPECT_VALUE_ERROR(
+      train({}, {}), "it lacks a parameter (Float of shape [3]), which");
+  const auto is_unchanged = [&] {
+    const auto now = run.values();
+    return std::equal(
+        now.begin(),
+        now.end(),
+        before.begin(),
+        [](const at::Tensor& a, const at::Tensor& b) { return a.equal(b); });
+  };
+  EXPECT_TRUE(is_unchanged());
+  train({.unoptimized = Unoptimized::kAllow}, {});
+  train({}, {.unoptimized = Unoptimized::kAllow});
+  EXPECT_FALSE(is_unchanged());
+  EXPECT_TRUE(run.values()[2].equal(before[2]));  // that of Late
+  run.model->parameters()[2].requires_grad_(false);
+  train({}, {.model = run.model});
+  // The tables of an engine need no optimizer.
+  ClickRun tables;
+  torch::optim::SGD dense(tables.model->tower->parameters(), 0.1);
+  fit(click_batches(2, 1), make_train_step(dense, tables.loss_of()), {});
+  torch::optim::SGD weight(
+      std::vector<at::Tensor>{tables.model->tower->weight}, 0.1);
+  EXPECT_VALUE_ERROR(
+      fit(click_batches(2, 1),
+          make_train_step(weight, tables.loss_of()),
+          {.model = tables.model}),
+      "lacks 'tower.bias' (Float of shape [1])");
+}
+
+TEST(FitTest, AParameterThatAppearsInAStepOfYourOwnIsAnError) {
+  const auto train = [](FitOptions options) {
+    LateRun run{torch::nn::AnyModule(Late())};
+    options.model = run.model;
+    fit(
+        late_batches(),
+        [&](const at::Tensor& x) {
+          run.optimizer->zero_grad();
+          const at::Tensor loss = run.loss_of(x);
+          loss.backward();
+          run.optimizer->step();
+          return loss.detach();
+        },
+        std::move(options));
+  };
+  EXPECT_VALUE_ERROR(
+      train({}),
+      "[fit] the model made '1.scale' (Float of shape [3]) during the training, "
+      "so an optimizer that was made before it does not train it.");
+  train({.unoptimized = Unoptimized::kAllow});
+}
+
+TEST(FitTest, AnOptimizerMadeBeforeTheFirstStepTrainsAllLayers) {
+  LateRun run{torch::nn::AnyModule(MLP(MLPOptions{.units = {4, 1}}))};
+  LateRun built{torch::nn::AnyModule(MLP(MLPOptions{.units = {4, 1}}))};
+  at::manual_seed(3);
+  built.loss_of(late_batches()[0]);
+  for (size_t i = 0; i < 2; ++i) {  // the Linear
+    run.model->parameters()[i].data().copy_(built.model->parameters()[i]);
+  }
+  const auto before = built.values();
+  at::manual_seed(3);
+  for (LateRun* one : {&run, &built}) {
+    fit(late_batches(),
+        make_train_step(
+            *one->optimizer,
+            [&](const at::Tensor& x) { return one->loss_of(x); }),
+        {.model = one->model});
+  }
+  const auto values = run.values();
+  const auto expected = built.values();
+  ASSERT_EQ(values.size(), 6U);
+  for (size_t i = 0; i < values.size(); ++i) {
+    EXPECT_TRUE(values[i].equal(expected[i])) << i;
+    EXPECT_FALSE(values[i].equal(before[i])) << i;
+  }
+}
+
+TEST(FitTest, AdagradOfLibTorchNeedsBuiltLayers) {
+  MLP layer(MLPOptions{.units = {1}});
+  torch::optim::Adagrad early(layer->parameters(), 0.1);
+  const auto loss_of = [&](const at::Tensor& x) {
+    return layer->forward(x).square().mean();
+  };
+  EXPECT_VALUE_ERROR(
+      fit(late_batches(), make_train_step(early, loss_of), {.model = layer}),
+      "[make_train_step] torch::optim::Adagrad makes its accumulators at once, "
+      "but it was made before the layer of 'linear_0.weight' (Float of shape [1, "
+      "2]) was built.");
+  torch::optim::Adagrad late(layer->parameters(), 0.1);
+  fit(late_batches(), make_train_step(late, loss_of), {.model = layer});
+}
+
+TEST(FitTest, TakesMetricsAndCallbacksAsValues) {
+  const auto batches = click_batches(3, 1);
+  ClickRun with_values, with_pointers;
+  at::manual_seed(7);
+  const History values =
+      fit(batches,
+          with_values.train_step(),
+          {.epochs = 2,
+           .model = with_values.model,
+           .metrics = {AUC(), LogLoss()},
+           .callbacks = {EarlyStopping({.monitor = "loss", .patience = 3})}});
+  const auto auc = std::make_shared<AUC>();
+  at::manual_seed(7);
+  const History pointers =
+      fit(batches,
+          with_pointers.train_step(),
+          {.epochs = 2,
+           .model = with_pointers.model.ptr(),
+           .metrics = {auc, std::make_shared<LogLoss>()},
+           .callbacks = {std::make_shared<EarlyStopping>(
+               EarlyStoppingOptions{.monitor = "loss", .patience = 3})}});
+  EXPECT_EQ(values["auc"], pointers["auc"]);
+  EXPECT_EQ(auc->result(), pointers["auc"].back());
+  EXPECT_EQ(values.names(), pointers.names());
 }
 
 TEST(FitTest, LogsLossAndMetricsOfTrainingAndValidation) {

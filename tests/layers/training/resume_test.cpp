@@ -144,6 +144,37 @@ TEST(TrainingResumeTest, ThePreviousStopReasonIsCleared) {
   EXPECT_EQ(history.epochs.size(), 2U);
 }
 
+TEST(TrainingResumeTest, SaysThatAFinishedTrainingTrainedNothing) {
+  const TemporaryFolder folder;
+  test::WarningList warnings;
+  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  const auto resume = [&](FitOptions options) {
+    ClickRun run;
+    train(run, folder / "run", std::move(options));
+  };
+  resume({.epochs = 2});
+  EXPECT_TRUE(warnings.texts.empty());
+  resume({.epochs = 2});
+  ASSERT_EQ(warnings.texts.size(), 1U);
+  EXPECT_EQ(
+      warnings.texts[0],
+      "[fit] nothing was trained: the checkpoint in '" + folder / "run" +
+          "' is of a training that has ended after 2 epochs, and "
+          "FitOptions::epochs is 2. To go on, set epochs to more than 2. For a "
+          "new training, choose another directory.");
+  const auto hooks = std::make_shared<Hooks>();
+  hooks->epoch_begin = [](Training& training) { training.stop("a reason"); };
+  resume({.epochs = 3, .callbacks = {hooks}});
+  ASSERT_EQ(warnings.texts.size(), 2U);
+  EXPECT_EQ(
+      warnings.texts[1],
+      "[fit] nothing was trained: the training stopped before its first step, "
+      "because of: a reason.");
+  resume({.epochs = 3});
+  resume({.epochs = 0});  // fewer than were trained
+  EXPECT_EQ(warnings.texts.size(), 3U);
+}
+
 TEST(TrainingResumeTest, AnEpochIsSavedWhenItsHistoryFileFails) {
   const TemporaryFolder folder;
   const std::string where = folder / "history";

@@ -38,15 +38,6 @@ TPUEmbedding make_layer(
       .optimizer = optimizer});
 }
 
-class WarningList : public c10::WarningHandler {
- public:
-  void process(const c10::Warning& warning) override {
-    texts.push_back(warning.msg());
-  }
-
-  std::vector<std::string> texts;
-};
-
 struct RunOptions {
   int64_t steps = 120;
   int64_t ids = kRows;  // ids are drawn from [0, ids)
@@ -60,7 +51,7 @@ struct RunOptions {
 std::vector<std::string> train(TPUEmbedding layer, RunOptions options = {}) {
   at::manual_seed(1);
   torch::optim::SGD optimizer(layer->parameters(), 0.1);
-  WarningList warnings;
+  test::WarningList warnings;
   const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
   fit(
       [&](int64_t) {

@@ -22,6 +22,7 @@
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randperm.h>
 #include <ATen/ops/stack.h>
+#include <c10/util/Exception.h>
 
 #include <cstdint>
 #include <functional>
@@ -137,6 +138,16 @@ struct ClickRun {
 
   ClickModel model;
   torch::optim::Adam optimizer{model->parameters(), 0.01};
+};
+
+/// Collects warnings. Install it with c10::WarningUtils::WarningHandlerGuard.
+class WarningList : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    texts.push_back(warning.msg());
+  }
+
+  std::vector<std::string> texts;
 };
 
 /// A callback that calls the functions that are set.

@@ -3,6 +3,7 @@
 
 #include <tessera/engine/checkpoint_options.h>
 #include <tessera/layers/training/callback.h>
+#include <tessera/layers/training/pointers.h>
 
 #include <cstdint>
 #include <functional>
@@ -50,7 +51,7 @@ static_assert(std::is_aggregate_v<TrainingCheckpointOptions>);
 ///
 ///   const auto checkpoint = std::make_shared<Checkpoint>(
 ///       "run/checkpoints",
-///       model.ptr(),
+///       model,
 ///       optimizer,
 ///       TrainingCheckpointOptions{.every_steps = 1000});
 ///   fit(batches, step, {.epochs = 2, .checkpoint = checkpoint});
@@ -61,11 +62,15 @@ static_assert(std::is_aggregate_v<TrainingCheckpointOptions>);
 /// before the saved step are skipped. A checkpoint is also saved when fit() stops early,
 /// unless the last loss is not finite.
 ///
-/// If a checkpoint cannot be loaded, the model stays unchanged. Until fit() ends, another
-/// process cannot train with the same directory: a lock on the file `.training_lock`
-/// prevents it. The file stays in the directory. Within one process, nothing stops a
-/// second fit() with the same directory, but a save of tables is refused while another
-/// save writes into the directory. Give each fit() its own directory.
+/// Layers that are not built yet are built for the shapes of the saved model, so a
+/// training that was built by its first step resumes like any other. If a checkpoint
+/// cannot be loaded, no weight changes. If it is of a training that has ended, fit() says
+/// that it trained nothing.
+///
+/// Until fit() ends, another process cannot train with the same directory: a lock on the
+/// file `.training_lock` prevents it. The file stays in the directory. Within one process,
+/// nothing stops a second fit() with the same directory, but a save of tables is refused
+/// while another save writes into the directory. Give each fit() its own directory.
 ///
 /// A model with TPUEmbedding layers is saved by their save_checkpoint(), any other model
 /// in one file.
@@ -85,7 +90,7 @@ class Checkpoint {
   /// `optimizer` must outlive the Checkpoint.
   Checkpoint(
       std::string directory,
-      std::shared_ptr<torch::nn::Module> model,
+      ModelPointer model,
       torch::optim::Optimizer& optimizer,
       TrainingCheckpointOptions options = {});
 
@@ -116,8 +121,8 @@ class Checkpoint {
 /// slots, dense weights, buffers. The `options` are those of
 /// TPUEmbedding::save_checkpoint() and apply to models with tables. `options.extra`
 /// applies to every model: it may write the optimizer and the loop's own state, under any
-/// names except "dense", "dense_names" and "layers". If tables are sharded, all ranks
-/// call it, otherwise one.
+/// names except "dense", "dense_names", "layers" and "layer_shapes". If tables are
+/// sharded, all ranks call it, otherwise one.
 /// Errors:  c10::ValueError for an empty path; c10::Error naming the path for files.
 void save_weights(
     torch::nn::Module& model,
@@ -129,9 +134,10 @@ void save_weights(
 bool has_weights(torch::nn::Module& model, const std::string& directory);
 
 /// Loads the weights of the newest checkpoint that save_weights(), a Checkpoint, or an
-/// EarlyStopping with a directory has saved. `extra` reads the other entries of the
-/// checkpoint before anything is changed, so the model stays unchanged if `extra` throws.
-/// If tables are sharded, all ranks call it, and all run `extra`.
+/// EarlyStopping with a directory has saved. Before, it builds layers that are not built
+/// yet for the shapes of the saved model. `extra` reads the other entries of the
+/// checkpoint before any weight is changed, so the weights stay the same if `extra`
+/// throws. If tables are sharded, all ranks call it, and all run `extra`.
 /// Errors:  c10::ValueError if there is no checkpoint, or it is of another model.
 void load_weights(
     torch::nn::Module& model,

@@ -62,7 +62,7 @@ struct CorpusEvaluationOptions {
   /// The logs have the metrics' names with this prefix.
   std::string prefix = "val_";
   /// The model, which is in eval() during the evaluation. Unset: its mode is not changed.
-  std::shared_ptr<torch::nn::Module> model = {};
+  ModelPointer model = {};
   /// Evaluates after every so many epochs, >= 1, and after the last. The other epochs log
   /// NaN.
   int64_t every_epochs = 1;

@@ -2,15 +2,12 @@
 #pragma once
 
 #include <tessera/layers/training/callback.h>
+#include <tessera/layers/training/pointers.h>
 
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <type_traits>
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace tessera::training {
 
@@ -26,7 +23,7 @@ struct EarlyStoppingOptions {
   Better better = Better::kUnknown;
   /// The model, which ends with the weights of the best epoch, including tables and
   /// slots. Unset: the model keeps the weights of the last epoch.
-  std::shared_ptr<torch::nn::Module> restore_best = {};
+  ModelPointer restore_best = {};
   /// Where the best weights are kept. If empty, in memory, which takes as much as the model
   /// with all its tables and slots, and twice that while they are saved; a Checkpoint
   /// writes them, too. Otherwise a directory: each improvement writes the model to it,
@@ -46,7 +43,7 @@ static_assert(std::is_aggregate_v<EarlyStoppingOptions>);
 /// all ranks stop with the first one.
 ///
 ///   const auto stopping = std::make_shared<EarlyStopping>(EarlyStoppingOptions{
-///       .monitor = "loss", .patience = 2, .restore_best = model.ptr()});
+///       .monitor = "loss", .patience = 2, .restore_best = model});
 ///   const History history =
 ///       fit(batches, step, {.epochs = 5, .callbacks = {stopping}});
 ///

@@ -7,6 +7,7 @@
 #include <tessera/layers/training/checkpoint.h>
 #include <tessera/layers/training/history.h>
 #include <tessera/layers/training/metrics.h>
+#include <tessera/layers/training/pointers.h>
 #include <tessera/layers/training/train_step.h>
 
 #include <cstdint>
@@ -16,14 +17,12 @@
 #include <utility>
 #include <vector>
 
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
-
 namespace tessera::training {
 
-using Metrics = std::vector<std::shared_ptr<Metric>>;
-using Callbacks = std::vector<std::shared_ptr<Callback>>;
+/// Metrics and callbacks are given as pointers or as temporaries, such as {AUC(), loss}.
+/// Keep a std::shared_ptr to what you want to read after the training.
+using Metrics = std::vector<PointerOrValue<Metric>>;
+using Callbacks = std::vector<PointerOrValue<Callback>>;
 
 /// The data and metrics that fit() evaluates after each epoch.
 struct Validation {
@@ -63,7 +62,7 @@ struct FitOptions {
   /// The model. fit() sets it to train() during epochs and to eval() during validation,
   /// and restores its mode at the end. If the model is in train(), its parts in eval(),
   /// such as frozen ones, stay in eval(). Unset: fit() does not change modes.
-  std::shared_ptr<torch::nn::Module> model = {};
+  ModelPointer model = {};
   /// Metrics of the training batches, from the predictions of the training steps. The
   /// validation needs metric objects of its own.
   Metrics metrics = {};
@@ -77,6 +76,10 @@ struct FitOptions {
   /// tables NaN or infinite, in all layers that the step trains on the thread of fit().
   /// kApply leaves it to the option of each layer.
   NonFiniteGradients non_finite_gradients = NonFiniteGradients::kRefuse;
+  /// The steps of make_train_step() check that their optimizer has all parameters. Of
+  /// other steps, fit() sees only whether `model` gets new parameters. kAllow switches
+  /// both checks off.
+  Unoptimized unoptimized = Unoptimized::kError;
   /// The strategy of the model's tables. If no table is sharded but gradients are summed
   /// over ranks, the strategy of these sums. With a sharded strategy, all ranks stop with
   /// the first one that stops.
@@ -101,10 +104,10 @@ static_assert(std::is_aggregate_v<FitOptions>);
 ///       fit(train_batches,
 ///           make_train_step(optimizer, loss_of),
 ///           {.epochs = 10,
-///            .model = model.ptr(),
-///            .metrics = {std::make_shared<AUC>()},
+///            .model = model,
+///            .metrics = {AUC()},
 ///            .validation = Validation{.pass = make_pass(test_batches, loss_of)},
-///            .callbacks = {std::make_shared<ProgressBar>()}});
+///            .callbacks = {ProgressBar()}});
 ///   const double auc = history["val_auc"].back();  // of the last epoch
 ///
 /// `source` and `step` are those of make_pass(). The logs of an epoch have "loss", the
@@ -126,9 +129,10 @@ static_assert(std::is_aggregate_v<FitOptions>);
 ///
 /// Errors:  c10::ValueError for options, before the training starts; for an epoch
 ///          without a batch or with fewer than steps_per_epoch; for a loss that is
-///          undefined or not one number; and when a step skipped its update because
-///          its loss was not finite, and no callback stops the training; for gradients
-///          of rows that are not finite, naming table and feature.
+///          undefined or not one number; for a parameter that no optimizer has; for
+///          gradients of rows that are not finite, naming table and feature; and when a
+///          step skipped its update because its loss was not finite, and no callback
+///          stops the training.
 History fit(std::shared_ptr<Pass> training, FitOptions options);
 
 template <class Source, class Step>
@@ -139,8 +143,9 @@ History fit(Source&& source, Step step, FitOptions options) {
 }
 
 // This one catches braces that do not form a FitOptions, so that the error has few lines.
+// The compiler names the wrong field only where the braces have a type.
 template <class Source, class Step>
-History fit(Source&&, Step, ...) = delete;  // is a field misspelt?
+History fit(Source&&, Step, ...) = delete;  // FitOptions{...} tells which field
 
 /// Returns "loss" and the metrics over all batches of `pass`, under NoGradGuard.
 /// Errors:  c10::ValueError if it has no batch.

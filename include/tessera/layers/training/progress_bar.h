@@ -63,8 +63,7 @@ class ProgressBar : public Callback {
   explicit ProgressBar(ProgressBarOptions options = {});
   /// Ends the current line.
   ~ProgressBar() override;
-  ProgressBar(const ProgressBar&) = delete;
-  ProgressBar& operator=(const ProgressBar&) = delete;
+  ProgressBar(ProgressBar&& other) noexcept;
 
   void show(const Progress& progress, const Logs& logs);
   void end_epoch(const Progress& progress, const Logs& logs);

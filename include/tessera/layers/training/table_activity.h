@@ -67,6 +67,7 @@ class TableActivity : public Callback {
       std::vector<TPUEmbedding> layers,
       TableActivityOptions options = {});
   ~TableActivity() override;
+  TableActivity(TableActivity&& other) noexcept;
 
   /// The movement of each table since the first epoch began. Before that, empty.
   std::vector<TableMovement> measure() const;

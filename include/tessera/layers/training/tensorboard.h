@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tessera/layers/training/callback.h>
+#include <tessera/layers/training/pointers.h>
 
 #include <chrono>
 #include <cstdint>
@@ -9,10 +10,6 @@
 #include <memory>
 #include <string>
 #include <type_traits>
-
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
 
 namespace tessera::training {
 
@@ -26,7 +23,7 @@ struct TensorBoardOptions {
   /// called once before the training starts, to check the names.
   std::function<Logs()> step_values = {};
   /// The model whose histograms are written. Unset: no histograms.
-  std::shared_ptr<torch::nn::Module> histograms_of = {};
+  ModelPointer histograms_of = {};
   /// Histograms are written at the end of every n-th epoch, >= 1. Each reads all rows of
   /// the tables.
   int64_t histogram_epochs = 1;
@@ -43,7 +40,7 @@ static_assert(std::is_aggregate_v<TensorBoardOptions>);
 ///       .directory = "run/logs",
 ///       .every_steps = 2,
 ///       .step_values = [&] { return learning_rates(optimizer, {embedding}); },
-///       .histograms_of = model.ptr()});
+///       .histograms_of = model});
 ///   fit(batches, step, {.epochs = 3, .callbacks = {board}});
 ///
 /// The runs `train` and `validation` have the same tags, so that TensorBoard draws both

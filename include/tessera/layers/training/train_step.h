@@ -40,8 +40,17 @@ struct StepResult {
 };
 static_assert(std::is_aggregate_v<StepResult>);
 
+/// What happens if a parameter would get a gradient but is not in the optimizer, for
+/// example because the optimizer was made before the parameter existed.
+enum class Unoptimized {
+  /// An error names the parameter, and nothing is changed.
+  kError,
+  /// The parameter keeps its value.
+  kAllow
+};
+
 // snippet: tests/docs/reference_training_test.cpp TrainStepOptions
-/// What a training step needs for training on several ranks.
+/// The options of a training step, which are mostly for training on several ranks.
 ///
 ///   auto step = make_train_step(
 ///       optimizer,
@@ -56,6 +65,8 @@ struct TrainStepOptions {
   /// The result of dense_parameters(*model). Required with a sharded strategy, and used
   /// only then.
   std::optional<std::vector<at::Tensor>> dense_parameters = {};
+  /// Set kAllow if another optimizer trains the other parameters.
+  Unoptimized unoptimized = Unoptimized::kError;
 };
 static_assert(std::is_aggregate_v<TrainStepOptions>);
 
@@ -103,7 +114,8 @@ bool check_loss(
 
 /// Calls zero_grad(), backward() and step(). If the loss is not finite, it instead sets
 /// `is_skipped` and changes neither tables nor other weights.
-/// Errors:  as check_loss() and validate(); nothing is changed.
+/// Errors:  as check_loss() and validate(), and c10::ValueError for a parameter that would
+///          get a gradient but is not in the optimizer; nothing is changed.
 void apply_update(
     torch::optim::Optimizer& optimizer,
     StepResult& result,
@@ -162,8 +174,9 @@ class TrainStep {
 ///   }
 ///
 /// `loss_of` returns a StepResult or only the loss. `optimizer`, which is one of
-/// torch::optim or a Combined, must outlive the step.
-/// Errors:  as validate().
+/// torch::optim or a Combined, must outlive the step. Each step checks that the optimizer
+/// has all parameters that get a gradient.
+/// Errors:  as validate(). The step has those of apply_update().
 template <class LossOf>
 auto make_train_step(
     torch::optim::Optimizer& optimizer,

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
+namespace tessera::training {
+
+namespace detail {
+
+template <class Value, class Base>
+concept IsDerivedValue = std::derived_from<std::remove_cvref_t<Value>, Base> &&
+    !std::is_lvalue_reference_v<Value>;
+
+}  // namespace detail
+
+// snippet: tests/docs/reference_training_test.cpp PointerOrValue
+/// A shared pointer to a metric or callback, which is also made from a temporary object.
+///
+///   const auto auc = std::make_shared<AUC>();  // is read after the training
+///   fit(batches, step, {.model = model, .metrics = {auc, LogLoss()}});
+///   std::cout << auc->result() << "\n";
+///
+/// Pass a pointer to an object that you want to read. A named object is refused, because
+/// fit() would fill a copy of it.
+template <class Base>
+class PointerOrValue : public std::shared_ptr<Base> {
+ public:
+  using std::shared_ptr<Base>::shared_ptr;
+  PointerOrValue() = default;
+  PointerOrValue(std::shared_ptr<Base> pointer)  // NOLINT: implicit
+      : std::shared_ptr<Base>(std::move(pointer)) {}
+  template <detail::IsDerivedValue<Base> Value>
+  requires std::move_constructible<Value> PointerOrValue(
+      Value&& value)  // NOLINT: implicit
+      : std::shared_ptr<Base>(std::make_shared<std::remove_cvref_t<Value>>(
+            std::forward<Value>(value))) {}
+
+  template <std::derived_from<Base> Value>
+  PointerOrValue(Value&) = delete;  // pass a std::shared_ptr
+  template <detail::IsDerivedValue<Base> Value>
+  requires(!std::move_constructible<Value>) PointerOrValue(Value&&)
+  = delete;  // pass a std::shared_ptr
+};
+
+/// A shared pointer to a model, which is also made from the model's holder: `model` means
+/// `model.ptr()`.
+class ModelPointer : public std::shared_ptr<torch::nn::Module> {
+ public:
+  using shared_ptr::shared_ptr;
+  ModelPointer() = default;
+  ModelPointer(std::shared_ptr<torch::nn::Module> model)  // NOLINT: implicit
+      : shared_ptr(std::move(model)) {}
+  template <class Holder>
+  requires requires(const Holder& holder) {
+    typename Holder::ContainedType;
+    { holder.ptr() } -> std::convertible_to<std::shared_ptr<torch::nn::Module>>;
+  }
+  ModelPointer(const Holder& holder)  // NOLINT: implicit
+      : shared_ptr(holder.ptr()) {}
+};
+
+}  // namespace tessera::training

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// expects: no non-static data member named .epochz|field designator 'epochz' does not refer
+#include <tessera/layers/training/fit.h>
+
+#include <vector>
+
+struct Batch {
+  at::Tensor clicks;
+};
+
+void train(const std::vector<Batch>& batches) {
+  namespace training = tessera::training;
+  training::fit(
+      batches,
+      [](const Batch& batch) { return batch.clicks; },
+      training::FitOptions{.epochz = 3});
+}

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// expects: FitOptions\{\.\.\.\} tells which field
+#include <tessera/layers/training/fit.h>
+
+#include <vector>
+
+struct Batch {
+  at::Tensor clicks;
+};
+
+void train(const std::vector<Batch>& batches) {
+  tessera::training::fit(
+      batches, [](const Batch& batch) { return batch.clicks; }, {.model = 3});
+}
