@@ -59,7 +59,7 @@ struct DeferredError {
     if (!capture(run)) {
       failure.has_failed = true;
       failure.has_lost_state =
-          failure.has_lost_state || !callback.state_name().empty();
+          failure.has_lost_state || callback.has_epoch_state();
     }
   }
 

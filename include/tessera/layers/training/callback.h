@@ -108,7 +108,7 @@ class Training {
 ///
 /// An exception from a callback ends fit(). In on_epoch_end() fit() first calls the other
 /// callbacks and lets the checkpoint save the epoch. It does not save the epoch if the
-/// callback that threw has a state, because that state may lack the epoch.
+/// callback that threw has_epoch_state(), because that state may lack the epoch.
 ///
 ///   class ExampleLimit : public Callback {
 ///    public:
@@ -156,6 +156,10 @@ class Callback {
   /// by this name. If empty, the callback has no state.
   virtual std::string state_name() const {
     return {};
+  }
+  /// Whether on_epoch_end() changes the state.
+  virtual bool has_epoch_state() const {
+    return !state_name().empty();
   }
   virtual void save_state(torch::serialize::OutputArchive& /*archive*/) const {}
   /// Called after on_train_begin() when a training is resumed.
