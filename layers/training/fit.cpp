@@ -174,6 +174,7 @@ class TrainingLoop {
     Progress& progress = state_.progress;
     state_.loss = result.loss.item<double>();
     state_.is_skipped = result.is_skipped;
+    state_.is_skip_allowed = result.is_skip_allowed;
     if (!result.is_skipped) {
       update_metrics(state_.metrics, result, kFit);
       state_.loss_mean.add(result, kFit);
@@ -188,8 +189,10 @@ class TrainingLoop {
 
   void log_step() {
     const Progress& progress = state_.progress;
-    state_.logged_loss.total += state_.loss;
-    state_.logged_loss.weight += 1.0;
+    if (!state_.is_skip_allowed) {
+      state_.logged_loss.total += state_.loss;
+      state_.logged_loss.weight += 1.0;
+    }
     if (progress.step % options_.log_every_steps == 0) {
       Logs logs = training_.logs();
       logs.set("loss", state_.logged_loss.result());
@@ -205,8 +208,8 @@ class TrainingLoop {
     stop_.check_signal();
     stop_.agree_on_step();
     TESSERA_CHECK_VALUE(
-        !state_.is_skipped || state_.is_stopping,
-        "[fit] the loss of step {} is {}, so its update was skipped. Lower the learning rate, or check the data. With the callback TerminateOnNonFinite, such a training stops without an error.",
+        !state_.is_skipped || state_.is_skip_allowed || state_.is_stopping,
+        "[fit] the loss of step {} is {}, so its update was skipped. Lower the learning rate, or check the data. TrainStepOptions::max_skipped_steps allows some. With the callback TerminateOnNonFinite, such a training stops without an error.",
         state_.progress.step,
         state_.loss);
     save_step();

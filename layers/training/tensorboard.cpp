@@ -212,8 +212,10 @@ void TensorBoard::on_step_end(Training& training) {
   if (files == nullptr || options_.every_steps == 0) {
     return;
   }
-  loss_sum_ += training.loss();
-  ++loss_steps_;
+  if (!training.is_skip_allowed()) {
+    loss_sum_ += training.loss();
+    ++loss_steps_;
+  }
   if (training.progress().step % options_.every_steps == 0) {
     write_step(training, *files);
   }

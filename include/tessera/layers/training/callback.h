@@ -60,11 +60,13 @@ class Training {
   Logs logs() const;
   /// The loss of the last step; NaN before the first.
   double loss() const;
-  /// Whether the last step's loss was finite, on all ranks if tables are sharded. False
-  /// before the first step.
+  /// Whether the last step's loss was finite, on all ranks if tables are sharded, or its
+  /// update was skipped and is_skip_allowed(). False before the first step.
   bool is_loss_finite() const;
   /// Whether the last step skipped its update because its loss was not finite.
   bool is_skipped() const;
+  /// Whether TrainStepOptions::max_skipped_steps allows this. Such a step has no loss.
+  bool is_skip_allowed() const;
 
   /// FitOptions::strategy.
   const Strategy& strategy() const;
