@@ -34,7 +34,7 @@ class RunTest(unittest.TestCase):
     def write_program(self, name):
         self.write(f"build/release/examples/{name}", STUB + 'echo "help of $(basename "$0")"\n')
 
-    def run_it(self, *arguments):
+    def run_it(self, *arguments, variables={}):
         calls = self.folder / "calls"
         calls.unlink(missing_ok=True)
         environment = os.environ | {
@@ -43,6 +43,9 @@ class RunTest(unittest.TestCase):
             "CMAKE_PREFIX_PATH": "/nowhere",  # no download of LibTorch
             "TESSERA_PRESET": "release",
         }
+        for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+            environment.pop(name, None)
+        environment |= variables
         result = subprocess.run(
             [self.folder / "run", *arguments], env=environment, capture_output=True, text=True, timeout=60
         )
@@ -61,6 +64,20 @@ class RunTest(unittest.TestCase):
             self.expect_error(f"unknown option '{word}'. Did you mean --ranks?", "train", option, "4")
         self.expect_error("unknown option '--peer'. Did you mean --peers?", "bench", "--peer")
         self.expect_error("unknown option '--shard'. Did you mean --sharded?", "bench", "--shard")
+
+    def test_idle_threads_of_programs_sleep_soon(self):
+        self.write(
+            "build/release/examples/movielens",
+            '#!/bin/sh\necho "${OMP_WAIT_POLICY-unset} ${GOMP_SPINCOUNT-unset}" >> "$CALLS"\n',
+        )
+        for variables, expected in (
+            ({}, "unset 1000"),
+            ({"GOMP_SPINCOUNT": "7"}, "unset 7"),
+            ({"OMP_WAIT_POLICY": "active"}, "active unset"),
+        ):
+            result, calls = self.run_it("train", variables=variables)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(calls[-1], expected)
 
     def test_misspelt_commands_get_a_suggestion(self):
         self.expect_error("unknown command 'trian'. Did you mean train?", "trian")

@@ -9,6 +9,7 @@
 #include "layers/training/evaluation.h"
 #include "layers/training/fit_checks.h"
 #include "layers/training/movement_check.h"
+#include "layers/training/spin_check.h"
 #include "layers/training/stop_agreement.h"
 #include "layers/training/training_state.h"
 #include "src/common/check.h"
@@ -111,6 +112,7 @@ class TrainingLoop {
           options_.movement_warning == MovementWarning::kOn) {
         movement_.begin(*options_.model);
       }
+      spins_.begin();
       run_epochs();
       state_.history.stop_reason = state_.stop_reason;
     }
@@ -204,6 +206,7 @@ class TrainingLoop {
 
   void end_step() {
     movement_.end_step();
+    spins_.end_step();
     for_each(&Callback::on_step_end);
     stop_.check_signal();
     stop_.agree_on_step();
@@ -311,6 +314,7 @@ class TrainingLoop {
   StopAgreement stop_{state_};
   std::optional<ModeGuard> modes_;
   MovementCheck movement_;
+  SpinCheck spins_;
 };
 
 }  // namespace

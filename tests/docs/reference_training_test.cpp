@@ -143,7 +143,7 @@ TEST_F(TrainingReferenceTest, TaskMetric) {
   torch::nn::Sequential model(
       embedding, Concatenate(), torch::nn::Linear(4, 2));
   torch::optim::Adam optimizer(model->parameters(), 0.05);
-  // snippet: TaskMetric
+  // snippet: TaskResult
   const auto loss_of = [&](const Batch& batch) {
     const auto scores = model->forward(batch.features);  // [batch, 2]
     TaskResult click{
@@ -161,6 +161,8 @@ TEST_F(TrainingReferenceTest, TaskMetric) {
         purchase.predictions, purchase.labels);
     return StepResult{.tasks = {click, purchase}};
   };
+  // end snippet
+  // snippet: TaskMetric
   const History history =
       fit(batches,
           make_train_step(optimizer, loss_of),

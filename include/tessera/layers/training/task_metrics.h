@@ -14,25 +14,8 @@ namespace tessera::training {
 
 // snippet: tests/docs/reference_training_test.cpp TaskMetric
 /// A metric of one task of a step that learns several. Its name is "click_auc" for an AUC
-/// of the task "click".
+/// of the task "click". With the `loss_of` of TaskResult's example:
 ///
-///   const auto loss_of = [&](const Batch& batch) {
-///     const auto scores = model->forward(batch.features);  // [batch, 2]
-///     TaskResult click{
-///         .name = "click",
-///         .predictions = scores.select(1, 0),
-///         .labels = batch.click};
-///     click.loss = torch::binary_cross_entropy_with_logits(
-///         click.predictions, click.labels);
-///     TaskResult purchase{
-///         .name = "purchase",
-///         .loss_weight = 0.5,
-///         .predictions = scores.select(1, 1),
-///         .labels = batch.purchase};
-///     purchase.loss = torch::binary_cross_entropy_with_logits(
-///         purchase.predictions, purchase.labels);
-///     return StepResult{.tasks = {click, purchase}};
-///   };
 ///   const History history =
 ///       fit(batches,
 ///           make_train_step(optimizer, loss_of),

@@ -20,7 +20,28 @@ class Optimizer;
 
 namespace tessera::training {
 
-/// One task of a step that learns several, such as clicks and purchases.
+// snippet: tests/docs/reference_training_test.cpp TaskResult
+/// One task of a step that learns several.
+///
+///   const auto loss_of = [&](const Batch& batch) {
+///     const auto scores = model->forward(batch.features);  // [batch, 2]
+///     TaskResult click{
+///         .name = "click",
+///         .predictions = scores.select(1, 0),
+///         .labels = batch.click};
+///     click.loss = torch::binary_cross_entropy_with_logits(
+///         click.predictions, click.labels);
+///     TaskResult purchase{
+///         .name = "purchase",
+///         .loss_weight = 0.5,
+///         .predictions = scores.select(1, 1),
+///         .labels = batch.purchase};
+///     purchase.loss = torch::binary_cross_entropy_with_logits(
+///         purchase.predictions, purchase.labels);
+///     return StepResult{.tasks = {click, purchase}};
+///   };
+///
+/// A TaskMetric measures one of them.
 struct TaskResult {
   /// TaskMetric, TaskLoss and Predictions find the task by its name.
   std::string name = {};
@@ -67,9 +88,7 @@ static_assert(std::is_aggregate_v<StepResult>);
 /// What a training step does beside backward() and step().
 ///
 ///   auto clipped = make_train_step(
-///       optimizer,
-///       loss_of,
-///       {.max_gradient_norm = 1.0, .max_skipped_steps = 3});
+///       optimizer, loss_of, {.max_gradient_norm = 1.0, .max_skipped_steps = 3});
 ///
 /// For training on several ranks:
 ///
