@@ -574,7 +574,11 @@ class Variable {
 
  private:
   void set(const char* value) {
-    value == nullptr ? ::unsetenv(name_) : ::setenv(name_, value, 1);
+    if (value == nullptr) {
+      ::unsetenv(name_);
+    } else {
+      ::setenv(name_, value, 1);
+    }
   }
 
   const char* name_;

@@ -263,7 +263,6 @@ class WarningCounter : public c10::WarningHandler {
 };
 
 TEST(TrainStepTest, AllowedSkipsContinueTheTraining) {
-  const test::TemporaryFolder folder;
   const double nan = std::nan("");
   const auto run = [&](const std::vector<double>& losses, int64_t allowed) {
     const at::Tensor weight = at::full({}, 1.0).requires_grad_(true);
