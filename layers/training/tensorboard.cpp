@@ -19,6 +19,8 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/tensor.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
