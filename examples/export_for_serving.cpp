@@ -9,6 +9,7 @@
 // A Python program can train the weights of run/ranker.pt2 further. This loads its result:
 //
 //   export_for_serving --folder back --weights trained.safetensors
+#include <tessera/common/thread_spins.h>
 #include <tessera/tessera.h>
 
 #include <CLI/CLI.hpp>
@@ -164,6 +165,7 @@ void run(const std::string& folder, int64_t steps, const std::string& weights) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  tessera::limit_thread_spins(argv);
   std::string folder = "ranker";
   std::string weights;
   int64_t steps = 300;

@@ -88,27 +88,80 @@ double value(const CosineDecay& decay, double step) {
   return from * ((1.0 - decay.alpha) * half_cosine(progress) + decay.alpha);
 }
 
-// Uses float32, as Keras does. The rounding of the logarithms decides to which period the
-// step of a restart belongs. With t_mul near 1, the rounding of 1 - t_mul matters, too.
-double value(const CosineDecayRestarts& decay, double step) {
+// A period of CosineDecayRestarts, and how much of it has passed, from 0 to 1.
+template <class Float>
+struct RestartPeriod {
+  Float number;
+  Float progress;
+};
+
+// As Keras computes it. The rounding of the logarithms decides to which period the step
+// of a restart belongs. With t_mul near 1, the rounding of 1 - t_mul matters, too.
+RestartPeriod<float> period_in_float(
+    const CosineDecayRestarts& decay,
+    double step) {
   const auto t_mul = static_cast<float>(decay.t_mul);
-  const auto alpha = static_cast<float>(decay.alpha);
-  float progress =
+  const float periods =
       static_cast<float>(step) / static_cast<float>(decay.first_decay_steps);
-  float restarts = std::floor(progress);
   if (t_mul == 1.0F) {
-    progress -= restarts;
-  } else {
-    restarts = std::floor(
-        std::log(1.0F - progress * (1.0F - t_mul)) / std::log(t_mul));
-    const float period = std::pow(t_mul, restarts);
-    progress = (progress - (1.0F - period) / (1.0F - t_mul)) / period;
+    const float number = std::floor(periods);
+    return {number, periods - number};
   }
-  const float amplitude = std::pow(static_cast<float>(decay.m_mul), restarts);
-  const float wave = 0.5F * amplitude *
-      (1.0F + std::cos(std::numbers::pi_v<float> * progress));
-  return static_cast<float>(decay.initial_learning_rate) *
-      ((1.0F - alpha) * wave + alpha);
+  const float number =
+      std::floor(std::log(1.0F - periods * (1.0F - t_mul)) / std::log(t_mul));
+  const float length = std::pow(t_mul, number);
+  return {number, (periods - (1.0F - length) / (1.0F - t_mul)) / length};
+}
+
+RestartPeriod<double> period_in_double(
+    const CosineDecayRestarts& decay,
+    double step) {
+  const double t_mul = decay.t_mul;
+  if (t_mul == 1.0) {
+    const double in_period = std::fmod(step, decay.first_decay_steps);  // exact
+    return {
+        std::round((step - in_period) / decay.first_decay_steps),
+        in_period / decay.first_decay_steps};
+  }
+  const double periods = step / decay.first_decay_steps;
+  const auto start_of = [&](double number) {
+    return (std::pow(t_mul, number) - 1.0) / (t_mul - 1.0);
+  };
+  double number =
+      std::floor(std::log1p(periods * (t_mul - 1.0)) / std::log(t_mul));
+  // The quotient of the logarithms of a restart may be a little less than a whole number.
+  constexpr double kRounding = 1e-14;
+  if (periods >= start_of(number + 1.0) * (1.0 - kRounding)) {
+    number += 1.0;
+  } else if (periods < start_of(number) * (1.0 - kRounding)) {
+    number -= 1.0;
+  }
+  const double progress =
+      (periods - start_of(number)) / std::pow(t_mul, number);
+  return {number, std::isnan(progress) ? progress : std::max(0.0, progress)};
+}
+
+template <class Float>
+double value_in(
+    const CosineDecayRestarts& decay,
+    const RestartPeriod<Float>& period) {
+  const auto alpha = static_cast<Float>(decay.alpha);
+  const Float amplitude =
+      std::pow(static_cast<Float>(decay.m_mul), period.number);
+  const Float wave = Float{0.5} * amplitude *
+      (Float{1} + std::cos(std::numbers::pi_v<Float> * period.progress));
+  return static_cast<Float>(decay.initial_learning_rate) *
+      ((Float{1} - alpha) * wave + alpha);
+}
+
+double value(const CosineDecayRestarts& decay, double step) {
+  // float32 has all whole numbers up to this one.
+  constexpr double kMaxSteps = 1 << 24;
+  // Up to here, float32 keeps 1 / 32768 of the first period.
+  constexpr double kMaxPeriods = 1 << 10;
+  return step <= kMaxSteps && step <= kMaxPeriods * decay.first_decay_steps
+      ? value_in(decay, period_in_float(decay, step))
+      : value_in(decay, period_in_double(decay, step));
 }
 
 double value(const Warmup& warmup, double step) {

@@ -22,6 +22,8 @@
 # Every class and struct of a public header has such an example, or its name or one of its fields
 # (".field =") is in another example of the header. tests/docs/classes_without_example.txt lists the
 # exceptions.
+#
+# Each main() of pages and examples calls limit_thread_spins() first.
 
 cmake_minimum_required(VERSION 3.25)
 
@@ -387,6 +389,27 @@ function(check_header)
   endif()
 endfunction()
 
+# check_mains(): every main() of the page or program, if it uses the library, limits the spins of idle threads first.
+function(check_mains)
+  file(READ "${ROOT}/${page}" text)
+  if(NOT text MATCHES "#include <tessera/")
+    return()
+  endif()
+  split("${ROOT}/${page}" lines)
+  set(number 0)
+  set(in_main OFF)
+  foreach(line IN LISTS lines)
+    math(EXPR number "${number} + 1")
+    if(in_main AND NOT line MATCHES "^  (tessera::)?limit_thread_spins\\(argv\\)")
+      problem(${number} "expected 'tessera::limit_thread_spins(argv)' as the first line of main(). Without it, the program is slow beside others.")
+    endif()
+    set(in_main OFF)
+    if(line MATCHES "^int main\\(")
+      set(in_main ON)
+    endif()
+  endforeach()
+endfunction()
+
 # read_exceptions(): the list `exceptions` of "HEADER CLASS", and the line of each.
 set(exceptions_file "tests/docs/classes_without_example.txt")
 function(read_exceptions)
@@ -417,6 +440,10 @@ if(NOT "README.md" IN_LIST pages)
 endif()
 foreach(page IN LISTS pages)
   check_page()
+endforeach()
+file(GLOB programs RELATIVE "${ROOT}" "${ROOT}/examples/*.cpp")
+foreach(page IN LISTS pages programs)
+  check_mains()
 endforeach()
 read_exceptions()
 file(GLOB_RECURSE headers RELATIVE "${ROOT}" "${ROOT}/include/*.h")

@@ -157,6 +157,25 @@ file(WRITE "${SCRATCH}/docs/other.md" "One\n\n[up](README.md)\n")
 expect("docs/other.md:3: links to README.md, but there is no such file" "# Top\n")
 file(REMOVE "${SCRATCH}/docs/other.md")
 
+# Programs.
+foreach(folder examples docs)
+  set(file "${SCRATCH}/${folder}/main.cpp")
+  file(WRITE "${file}" "#include <tessera/tessera.h>\n\nint main(int argc, char** argv) {\n  tessera::limit_thread_spins(argv);\n}\n")
+  expect(passes "One\n")
+  file(WRITE "${file}" "#include <torch/torch.h>\n\nint main() {\n  return 0;\n}\n")
+  expect(passes "One\n")
+  file(WRITE "${file}" "#include <tessera/tessera.h>\n\nint main(int, char** argv) try {\n  int a[] = {1};\n  tessera::limit_thread_spins(argv);\n}\n")
+  if(folder STREQUAL "examples")
+    expect("examples/main.cpp:4: expected 'tessera::limit_thread_spins(argv)' as the first line" "One\n")
+  else()
+    expect(passes "One\n") # no program of the project
+  endif()
+  file(REMOVE "${file}")
+endforeach()
+file(WRITE "${SCRATCH}/c.cpp" "// snippet: main\n#include <tessera/tessera.h>\nint main() {\n}\n// end snippet\n")
+expect("README.md:5: expected 'tessera::limit" "<!-- snippet: c.cpp main -->\n```cpp\n#include <tessera/tessera.h>\nint main() {\n}\n```\n")
+file(REMOVE "${SCRATCH}/c.cpp")
+
 # UPDATE copies the code into the page and changes nothing else.
 set(before "a; [b\n\n<!-- snippet: a.cpp sum -->\n```cpp\nold\n```\n\\ end\n")
 expect(passes "${before}" -D UPDATE=ON)

@@ -46,8 +46,10 @@ class RunTest(unittest.TestCase):
             "CALLS": str(calls),
             "CMAKE_PREFIX_PATH": "/nowhere",  # no download of LibTorch
             "TESSERA_PRESET": "release",
-            **variables,
         }
+        for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+            environment.pop(name, None)
+        environment |= variables
         result = subprocess.run(
             [self.folder / "run", *arguments], env=environment, capture_output=True, text=True, timeout=60
         )
@@ -76,6 +78,20 @@ class RunTest(unittest.TestCase):
         for launcher in ("", "sccache"):
             _, calls = self.run_it("train", CMAKE_CXX_COMPILER_LAUNCHER=launcher)
             self.assertEqual(calls[0], f"{launcher},,")
+
+    def test_idle_threads_of_programs_sleep_soon(self):
+        self.write(
+            "build/release/examples/movielens",
+            '#!/bin/sh\necho "${OMP_WAIT_POLICY-unset} ${GOMP_SPINCOUNT-unset}" >> "$CALLS"\n',
+        )
+        for variables, expected in (
+            ({}, "unset 1000"),
+            ({"GOMP_SPINCOUNT": "7"}, "unset 7"),
+            ({"OMP_WAIT_POLICY": "active"}, "active unset"),
+        ):
+            result, calls = self.run_it("train", **variables)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(calls[-1], expected)
 
     def test_misspelt_commands_get_a_suggestion(self):
         self.expect_error("unknown command 'trian'. Did you mean train?", "trian")

@@ -104,6 +104,7 @@
 #include <tessera/layers/training/retrieval_metrics.h>
 #include <tessera/layers/training/stop_signal.h>
 #include <tessera/layers/training/table_activity.h>
+#include <tessera/layers/training/task_metrics.h>
 #include <tessera/layers/training/tensorboard.h>
 #include <tessera/layers/training/terminate_on_non_finite.h>
 #include <tessera/layers/training/train_step.h>

@@ -95,6 +95,10 @@ bool Training::is_skipped() const {
   return state_.is_skipped;
 }
 
+bool Training::is_skip_allowed() const {
+  return state_.is_skip_allowed;
+}
+
 std::vector<std::string> Training::log_names() const {
   return state_.log_names;
 }

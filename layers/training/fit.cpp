@@ -10,6 +10,7 @@
 #include "layers/training/fit_checks.h"
 #include "layers/training/movement_check.h"
 #include "layers/training/optimizer_check.h"
+#include "layers/training/spin_check.h"
 #include "layers/training/stop_agreement.h"
 #include "layers/training/training_state.h"
 #include "src/common/check.h"
@@ -64,7 +65,7 @@ struct DeferredError {
     if (!capture(run)) {
       failure.has_failed = true;
       failure.has_lost_state =
-          failure.has_lost_state || !callback.state_name().empty();
+          failure.has_lost_state || callback.has_epoch_state();
     }
   }
 
@@ -122,6 +123,7 @@ class TrainingLoop {
         movement_.begin(*options_.model);
       }
       parameters_.emplace(options_.model, options_.unoptimized);
+      spins_.begin();
       run_epochs();
       parameters_.reset();
       state_.history.stop_reason = state_.stop_reason;
@@ -211,6 +213,7 @@ class TrainingLoop {
     Progress& progress = state_.progress;
     state_.loss = result.loss.item<double>();
     state_.is_skipped = result.is_skipped;
+    state_.is_skip_allowed = result.is_skip_allowed;
     if (!result.is_skipped) {
       update_metrics(state_.metrics, result, kFit);
       state_.loss_mean.add(result, kFit);
@@ -225,8 +228,10 @@ class TrainingLoop {
 
   void log_step() {
     const Progress& progress = state_.progress;
-    state_.logged_loss.total += state_.loss;
-    state_.logged_loss.weight += 1.0;
+    if (!state_.is_skip_allowed) {
+      state_.logged_loss.total += state_.loss;
+      state_.logged_loss.weight += 1.0;
+    }
     if (progress.step % options_.log_every_steps == 0) {
       Logs logs = training_.logs();
       logs.set("loss", state_.logged_loss.result());
@@ -239,12 +244,13 @@ class TrainingLoop {
   void end_step() {
     parameters_->end_step();
     movement_.end_step();
+    spins_.end_step();
     for_each(&Callback::on_step_end);
     stop_.check_signal();
     stop_.agree_on_step();
     TESSERA_CHECK_VALUE(
-        !state_.is_skipped || state_.is_stopping,
-        "[fit] the loss of step {} is {}, so its update was skipped. Lower the learning rate, or check the data. With the callback TerminateOnNonFinite, such a training stops without an error.",
+        !state_.is_skipped || state_.is_skip_allowed || state_.is_stopping,
+        "[fit] the loss of step {} is {}, so its update was skipped. Lower the learning rate, or check the data. TrainStepOptions::max_skipped_steps allows some. With the callback TerminateOnNonFinite, such a training stops without an error.",
         state_.progress.step,
         state_.loss);
     save_step();
@@ -347,6 +353,7 @@ class TrainingLoop {
   std::optional<ModeGuard> modes_;
   MovementCheck movement_;
   std::optional<ParameterWatch> parameters_;
+  SpinCheck spins_;
 };
 
 }  // namespace

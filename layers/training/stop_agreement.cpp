@@ -30,10 +30,11 @@ void StopAgreement::agree() {
 }
 
 // Ranks agree on the finite loss, too, because all of them must decide alike whether the
-// Checkpoint saves.
+// Checkpoint saves. A skipped update has changed nothing.
 void StopAgreement::agree_on_step() {
-  const std::vector<bool> agreed = on_any_rank(
-      {state_.is_stopping, !std::isfinite(state_.loss)}, state_.strategy);
+  const bool is_bad = !std::isfinite(state_.loss) && !state_.is_skip_allowed;
+  const std::vector<bool> agreed =
+      on_any_rank({state_.is_stopping, is_bad}, state_.strategy);
   stop_if_any(agreed[0]);
   state_.is_loss_finite = !agreed[1];
 }

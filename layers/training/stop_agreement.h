@@ -15,7 +15,7 @@ class StopAgreement {
   /// The failures of callbacks at the end of an epoch, on this rank or on any.
   struct EpochFailure {
     bool has_failed = false;
-    /// A callback that has a state failed, so the state may lack the epoch.
+    /// A callback with Callback::has_epoch_state() failed, so the state may lack the epoch.
     bool has_lost_state = false;
   };
 

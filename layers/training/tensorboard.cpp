@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/training/tensorboard.h>
 
+#include <tessera/common/json_text.h>
 #include <tessera/common/shorten.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <torch/nn/module.h>
+#include <torch/serialize/archive.h>
 
 #include "layers/training/event_file.h"
 #include "layers/training/ranks.h"
@@ -17,6 +19,8 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/tensor.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -103,6 +107,12 @@ ValueHistogram row_norms(
   return histogram;
 }
 
+void add_step(EventFile& file, const StepRecord& record) {
+  for (const auto& [name, value] : record.logs.entries()) {
+    file.add_scalar("step/" + name, record.step, value);
+  }
+}
+
 }  // namespace
 
 struct TensorBoard::Files {
@@ -140,6 +150,10 @@ void TensorBoard::on_train_begin(Training& training) {
   files_.reset();
   loss_sum_ = 0.0;
   loss_steps_ = 0;
+  last_step_ = {};
+  step_ = 0;
+  loaded_step_ = -1;
+  loaded_gradients_.clear();
   if (!is_writer(training.strategy())) {
     return;
   }
@@ -173,12 +187,21 @@ void TensorBoard::on_epoch_begin(Training& training) {
   }
   const std::filesystem::path folder(options_.directory);
   const std::vector<std::string> names = training.log_names();
-  const int64_t first_step = training.progress().step + 1;
+  // A checkpoint in an epoch may be older than values of its own step: if it was saved
+  // after the last step of the epoch, the end of the epoch may have been logged since. So
+  // the values of this step are written once more.
+  const Progress& progress = training.progress();
+  const bool repeats_step =
+      progress.step_in_epoch > 0 && loaded_step_ == progress.step;
+  const int64_t first_step = progress.step + (repeats_step ? 0 : 1);
   const std::shared_ptr<Files> files(new Files{
       .train = EventFile(folder / "train", first_step, kTensorBoard),
       .validation = {}});
   if (std::any_of(names.begin(), names.end(), is_of_validation)) {
     files->validation.emplace(folder / "validation", first_step, kTensorBoard);
+  }
+  if (repeats_step && last_step_.step == progress.step) {
+    add_step(files->train, last_step_);
   }
   training.keep(files);
   files_ = files;
@@ -186,12 +209,15 @@ void TensorBoard::on_epoch_begin(Training& training) {
 }
 
 void TensorBoard::on_step_end(Training& training) {
+  step_ = training.progress().step;
   const std::shared_ptr<Files> files = files_.lock();
   if (files == nullptr || options_.every_steps == 0) {
     return;
   }
-  loss_sum_ += training.loss();
-  ++loss_steps_;
+  if (!training.is_skip_allowed()) {
+    loss_sum_ += training.loss();
+    ++loss_steps_;
+  }
   if (training.progress().step % options_.every_steps == 0) {
     write_step(training, *files);
   }
@@ -216,12 +242,27 @@ void TensorBoard::write_step(Training& training, Files& files) {
       logs.set(name, value);
     }
   }
-  for (const auto& [name, value] : logs.entries()) {
-    files.train.add_scalar("step/" + name, training.progress().step, value);
-  }
+  const Progress& progress = training.progress();
+  last_step_ = {progress.step, progress.epoch, std::move(logs)};
+  add_step(files.train, last_step_);
 }
 
-TensorBoard::Histograms TensorBoard::make_histograms() const {
+// The last gradient of each parameter outside of the tables of engines.
+TensorBoard::Gradients TensorBoard::gradients() const {
+  Gradients gradients;
+  for (const auto& item : options_.histograms_of->named_parameters()) {
+    const at::Tensor& gradient = item.value().grad();
+    // The gradient of a virtual variable is always 0.
+    if (gradient.defined() && !item.key().ends_with("virtual_variable")) {
+      gradients.emplace_back(
+          item.key(),
+          gradient.is_sparse() ? gradient.coalesce().values() : gradient);
+    }
+  }
+  return gradients;
+}
+
+TensorBoard::Histograms TensorBoard::make_histograms(int64_t step) const {
   const at::NoGradGuard no_grad;
   Histograms histograms;
   for (const auto& part : options_.histograms_of->named_modules()) {
@@ -238,18 +279,12 @@ TensorBoard::Histograms TensorBoard::make_histograms() const {
           "row_norms/" + path + table.name, row_norms(*layer, table));
     }
   }
-  for (const auto& item : options_.histograms_of->named_parameters()) {
-    const at::Tensor& gradient = item.value().grad();
-    // The gradient of a virtual variable is always 0.
-    const bool is_virtual = item.key().ends_with("virtual_variable");
-    if (gradient.defined() && !is_virtual) {
-      ValueHistogram histogram;
-      add_values(
-          histogram,
-          gradient.is_sparse() ? gradient.coalesce().values() : gradient);
-      histograms.by_tag.emplace_back(
-          "gradients/" + item.key(), std::move(histogram));
-    }
+  // A training that was resumed after the last step of an epoch has no gradients.
+  for (const auto& [name, gradient] :
+       step == loaded_step_ ? loaded_gradients_ : gradients()) {
+    ValueHistogram histogram;
+    add_values(histogram, gradient);
+    histograms.by_tag.emplace_back("gradients/" + name, std::move(histogram));
   }
   return histograms;
 }
@@ -259,7 +294,8 @@ void TensorBoard::on_epoch_end(Training& training) {
   Histograms histograms;
   if (options_.histograms_of != nullptr &&
       (progress.epoch + 1) % options_.histogram_epochs == 0) {
-    histograms = make_histograms();  // collective if tables are sharded
+    histograms =
+        make_histograms(progress.step);  // collective if tables are sharded
   }
   const std::shared_ptr<Files> files = files_.lock();
   if (files == nullptr) {
@@ -293,6 +329,63 @@ void TensorBoard::on_epoch_end(Training& training) {
 void TensorBoard::on_train_end(Training& /*training*/) {
   if (const std::shared_ptr<Files> files = files_.lock()) {
     files->train.flush();
+  }
+}
+
+void TensorBoard::save_state(torch::serialize::OutputArchive& archive) const {
+  if (const std::shared_ptr<Files> files = files_.lock()) {
+    try {
+      files->train.flush();
+    } catch (const c10::Error&) {
+      // An error here would lose the checkpoint. The end of the epoch reports it.
+    }
+  }
+  History logged;
+  if (last_step_.step > 0) {
+    logged.steps = {last_step_};
+  }
+  archive.write(
+      "loss",
+      at::tensor({loss_sum_, static_cast<double>(loss_steps_)}, at::kDouble),
+      true);
+  archive.write("step", c10::IValue(step_));
+  archive.write("logged", c10::IValue(to_json(logged).dump()));
+  if (options_.histograms_of != nullptr) {
+    const Gradients current =
+        step_ == loaded_step_ ? loaded_gradients_ : gradients();
+    archive.write(
+        "gradients", c10::IValue(static_cast<int64_t>(current.size())));
+    for (size_t i = 0; i < current.size(); ++i) {
+      const std::string key = "gradient_" + std::to_string(i);
+      archive.write(key + "_name", c10::IValue(current[i].first));
+      archive.write(key, current[i].second.detach(), true);
+    }
+  }
+}
+
+void TensorBoard::load_state(torch::serialize::InputArchive& archive) {
+  at::Tensor loss;
+  c10::IValue step, logged, gradients;
+  archive.read("loss", loss, true);
+  archive.read("step", step);
+  archive.read("logged", logged);
+  loss_sum_ = loss[0].item<double>();
+  loss_steps_ = loss[1].item<int64_t>();
+  loaded_step_ = step.toInt();
+  step_ = loaded_step_;
+  const History history = history_from_json(
+      parse_json(logged.toStringRef(), "[TensorBoard] 'logged':"));
+  last_step_ = history.steps.empty() ? StepRecord{} : history.steps.back();
+  loaded_gradients_.clear();
+  if (archive.try_read("gradients", gradients)) {
+    for (int64_t i = 0; i < gradients.toInt(); ++i) {
+      const std::string key = "gradient_" + std::to_string(i);
+      c10::IValue name;
+      at::Tensor gradient;
+      archive.read(key + "_name", name);
+      archive.read(key, gradient, true);
+      loaded_gradients_.emplace_back(name.toStringRef(), std::move(gradient));
+    }
   }
 }
 

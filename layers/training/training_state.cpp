@@ -4,6 +4,7 @@
 #include <tessera/common/profile_scope.h>
 
 #include "src/common/check.h"
+#include "src/common/names.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 
@@ -45,10 +46,11 @@ void restore_generator(
   }
 }
 
-int64_t examples_of(const StepResult& result) {
-  if (result.examples > 0) {
-    return result.examples;
-  }
+namespace {
+
+// The number of examples of a StepResult or a TaskResult.
+template <class Result>
+int64_t count_examples(const Result& result) {
   if (result.label_splits.defined() && result.label_splits.dim() == 1) {
     return std::max<int64_t>(0, result.label_splits.size(0) - 1);
   }
@@ -60,22 +62,66 @@ int64_t examples_of(const StepResult& result) {
   return 0;
 }
 
+template <class Result>
+MetricBatch batch_of(const Result& result, int64_t examples) {
+  return {
+      .predictions = result.predictions,
+      .labels = result.labels,
+      .weights = result.weights,
+      .label_splits = result.label_splits,
+      .groups = result.groups,
+      .loss = result.loss,
+      .examples = examples};
+}
+
+const TaskResult& task_of(
+    const StepResult& result,
+    const Metric& metric,
+    const std::string& where) {
+  const auto found = std::find_if(
+      result.tasks.begin(), result.tasks.end(), [&](const TaskResult& task) {
+        return task.name == metric.task();
+      });
+  TESSERA_CHECK_VALUE(
+      found != result.tasks.end(),
+      "{} the metric '{}' needs the task '{}', but the step gave [{}]. Return a StepResult whose tasks have it.",
+      where,
+      metric.name(),
+      metric.task(),
+      join_names(result.tasks, shortened_name));
+  return *found;
+}
+
+}  // namespace
+
+int64_t examples_of(const StepResult& result) {
+  int64_t examples =
+      result.examples > 0 ? result.examples : count_examples(result);
+  for (size_t i = 0; examples == 0 && i < result.tasks.size(); ++i) {
+    examples = count_examples(result.tasks[i]);
+  }
+  return examples;
+}
+
 void update_metrics(
     const Metrics& metrics,
     const StepResult& result,
     const std::string& where) {
-  TESSERA_CHECK_VALUE(
-      metrics.empty() || result.predictions.defined(),
-      "{} metrics need predictions, but the step gave none. Return a StepResult with predictions and labels.",
-      where);
   const ProfileScope scope("tessera::metrics");
   for (const auto& metric : metrics) {
-    metric->update_batch(
-        {.predictions = result.predictions,
-         .labels = result.labels,
-         .weights = result.weights,
-         .label_splits = result.label_splits,
-         .groups = result.groups});
+    if (!metric->task().empty()) {
+      const TaskResult& task = task_of(result, *metric, where);
+      const int64_t examples = count_examples(task);
+      metric->update_batch(
+          batch_of(task, examples > 0 ? examples : examples_of(result)));
+      continue;
+    }
+    TESSERA_CHECK_VALUE(
+        result.predictions.defined(),
+        "{} metrics need predictions, but the step gave none. Return a StepResult with predictions and labels{}.",
+        where,
+        result.tasks.empty() ? "" : ", or use a TaskMetric");
+    metric->update_batch(batch_of(result, examples_of(result)));
   }
 }
 

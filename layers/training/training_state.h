@@ -49,6 +49,7 @@ struct TrainingState {
   /// Whether the loss of the last step is finite on all ranks.
   bool is_loss_finite = false;
   bool is_skipped = false;
+  bool is_skip_allowed = false;
 
   /// The state of LibTorch's generator at the start of the epoch.
   at::Tensor epoch_generator = {};

@@ -14,6 +14,7 @@
 #include <tessera/layers/training/profile.h>
 #include <tessera/layers/training/progress_bar.h>
 #include <tessera/layers/training/stop_signal.h>
+#include <tessera/layers/training/task_metrics.h>
 #include <tessera/layers/training/terminate_on_non_finite.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/serialization/json_file.h>
@@ -44,6 +45,7 @@ namespace reference_training_test {
 struct Batch {
   Features features;
   at::Tensor click;
+  at::Tensor purchase = {};
 };
 
 /// Users with even ids click.
@@ -52,7 +54,9 @@ std::vector<Batch> make_batches(int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     const at::Tensor ids = torch::arange(8) + i;
     batches.push_back(
-        {.features = {{"user", ids}}, .click = (ids % 2 == 0).to(at::kFloat)});
+        {.features = {{"user", ids}},
+         .click = (ids % 2 == 0).to(at::kFloat),
+         .purchase = (ids % 4 == 0).to(at::kFloat)});
   }
   return batches;
 }
@@ -128,6 +132,50 @@ TEST_F(TrainingReferenceTest, TrainStepOptions) {
   // end snippet
   EXPECT_FALSE(step(batches[0]).is_skipped);
   EXPECT_EQ(embedding->iterations(), 1);
+  // snippet: TrainStepOptions_clipped
+  auto clipped = make_train_step(
+      optimizer, loss_of, {.max_gradient_norm = 1.0, .max_skipped_steps = 3});
+  // end snippet
+  EXPECT_FALSE(clipped(batches[0]).is_skipped);
+}
+
+TEST_F(TrainingReferenceTest, TaskMetric) {
+  torch::nn::Sequential model(
+      embedding, Concatenate(), torch::nn::Linear(4, 2));
+  torch::optim::Adam optimizer(model->parameters(), 0.05);
+  // snippet: TaskResult
+  const auto loss_of = [&](const Batch& batch) {
+    const auto scores = model->forward(batch.features);  // [batch, 2]
+    TaskResult click{
+        .name = "click",
+        .predictions = scores.select(1, 0),
+        .labels = batch.click};
+    click.loss = torch::binary_cross_entropy_with_logits(
+        click.predictions, click.labels);
+    TaskResult purchase{
+        .name = "purchase",
+        .loss_weight = 0.5,
+        .predictions = scores.select(1, 1),
+        .labels = batch.purchase};
+    purchase.loss = torch::binary_cross_entropy_with_logits(
+        purchase.predictions, purchase.labels);
+    return StepResult{.tasks = {click, purchase}};
+  };
+  // end snippet
+  // snippet: TaskMetric
+  const History history =
+      fit(batches,
+          make_train_step(optimizer, loss_of),
+          {.epochs = 2,
+           .metrics = {
+               std::make_shared<TaskMetric>("click", AUC()),
+               std::make_shared<TaskMetric>("purchase", AUC()),
+               std::make_shared<TaskLoss>("purchase")}});
+  const double auc = history["purchase_auc"].back();
+  // end snippet
+  EXPECT_GT(auc, 0.5);
+  EXPECT_GT(history["click_auc"].back(), 0.5);
+  EXPECT_LT(history["purchase_loss"][1], history["purchase_loss"][0]);
 }
 
 TEST_F(TrainingReferenceTest, Fit) {

@@ -9,9 +9,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <iostream>
 #include <limits>
+#include <numbers>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -136,6 +139,123 @@ TEST(ScheduleTest, RestartsAtTheSameStepAsKeras) {
   const CosineDecayRestarts decay{1.0, 1.0, 3.0, 1.0, 0.0};
   EXPECT_NEAR(value_at(decay, 120), 0.0, 1e-3);
   EXPECT_NEAR(value_at(decay, 121), 1.0, 1e-6);
+}
+
+// In float32, the steps 2^24 and 2^24 + 1 are equal.
+TEST(ScheduleTest, RestartsCountLateSteps) {
+  constexpr int64_t kLast = int64_t{1} << 24;
+  const CosineDecayRestarts of_two{1.0, 2.0, 1.0, 1.0, 0.0};
+  EXPECT_NEAR(value_at(of_two, kLast), 1.0, 1e-6);
+  EXPECT_NEAR(value_at(of_two, kLast + 1), 0.5, 1e-6);
+  // Periods of 1, 3, 9, ... steps. Period i starts at step (3^i - 1) / 2.
+  const CosineDecayRestarts longer{1.0, 1.0, 3.0, 0.5, 0.0};
+  int64_t start = 0;
+  int64_t length = 1;
+  for (int64_t i = 0; start < int64_t{1} << 40; ++i) {
+    if (start > 1024) {  // those before are computed as Keras does
+      const double height = std::pow(0.5, i);
+      EXPECT_LT(value_at(longer, start - 1), 0.01 * height) << i;
+      EXPECT_NEAR(value_at(longer, start), height, 1e-5 * height) << i;
+    }
+    start += length;
+    length *= 3;
+  }
+}
+
+// The formulas of the header, in long double, which has all steps up to 2^64.
+long double reference(const Schedule& schedule, int64_t step) {
+  const long double s = step;
+  const long double pi = std::numbers::pi_v<long double>;
+  if (const auto* d = std::get_if<ExponentialDecay>(&schedule)) {
+    const long double n = s / d->decay_steps;
+    return d->initial_learning_rate *
+        std::pow(
+               static_cast<long double>(d->decay_rate),
+               d->staircase ? std::floor(n) : n);
+  }
+  if (const auto* d = std::get_if<InverseTimeDecay>(&schedule)) {
+    const long double n = s / d->decay_steps;
+    return d->initial_learning_rate /
+        (1 + d->decay_rate * (d->staircase ? std::floor(n) : n));
+  }
+  if (const auto* d = std::get_if<PolynomialDecay>(&schedule)) {
+    const long double length = d->decay_steps *
+        (d->cycle ? std::max(1.0L, std::ceil(s / d->decay_steps)) : 1.0L);
+    return (d->initial_learning_rate - d->end_learning_rate) *
+        std::pow(
+               1 - std::min(s, length) / length,
+               static_cast<long double>(d->power)) +
+        d->end_learning_rate;
+  }
+  if (const auto* d = std::get_if<CosineDecay>(&schedule)) {
+    const long double length = d->decay_steps;
+    const long double wave =
+        (1 + std::cos(pi * std::min(s, length) / length)) / 2;
+    return d->initial_learning_rate * ((1 - d->alpha) * wave + d->alpha);
+  }
+  const auto& d = std::get<CosineDecayRestarts>(schedule);
+  long double f = s / d.first_decay_steps;
+  long double i = std::floor(f);
+  if (d.t_mul == 1.0) {  // with whole first_decay_steps
+    f = (step % static_cast<int64_t>(d.first_decay_steps)) /
+        static_cast<long double>(d.first_decay_steps);
+  } else {
+    const long double t = d.t_mul;
+    i = std::floor(std::log(1 - f * (1 - t)) / std::log(t));
+    const long double length = std::pow(t, i);
+    f = (f - (1 - length) / (1 - t)) / length;
+  }
+  const long double wave = (1 + std::cos(pi * f)) / 2;
+  return d.initial_learning_rate *
+      ((1 - d.alpha) * std::pow(static_cast<long double>(d.m_mul), i) * wave +
+       d.alpha);
+}
+
+TEST(ScheduleTest, EqualsItsFormulaUpToStep2To40) {
+  std::mt19937_64 generator(1);
+  const auto draw = [&](double low, double high) {
+    return std::uniform_real_distribution<double>(low, high)(generator);
+  };
+  const auto flip = [&] { return draw(0.0, 1.0) < 0.5; };
+  int64_t values = 0;
+  for (int64_t i = 0; i < 20'000; ++i) {
+    const auto step = static_cast<int64_t>(std::exp2(draw(24.001, 40.0)));
+    const double rate = draw(0.001, 1.0);
+    const double length = std::floor(std::exp2(draw(0.0, 40.0)));
+    const std::vector<Schedule> schedules{
+        ExponentialDecay{rate, length, draw(0.5, 1.0), flip()},
+        InverseTimeDecay{rate, length, draw(0.0, 2.0), flip()},
+        PolynomialDecay{rate, length, 0.1 * rate, draw(0.5, 3.0), flip()},
+        CosineDecay{rate, length, draw(0.0, 0.5)},
+        CosineDecayRestarts{rate, length, 1.0, 1.0, draw(0.0, 0.5)},
+        CosineDecayRestarts{
+            rate, length, draw(1.1, 3.0), draw(0.9, 1.0), draw(0.0, 0.5)}};
+    for (const Schedule& schedule : schedules) {
+      const auto expected = static_cast<double>(reference(schedule, step));
+      EXPECT_NEAR(value_at(schedule, step), expected, 1e-9 * rate)
+          << JsonValue<Schedule>::write(schedule).dump() << " step " << step;
+      ++values;
+    }
+  }
+  std::cout << values << " values\n";
+}
+
+// Below step 2^24, too, float32 would lose the step after many periods.
+TEST(ScheduleTest, RestartsLoseNoStepBefore2To24) {
+  std::mt19937_64 generator(2);
+  const auto draw = [&](double low, double high) {
+    return std::uniform_real_distribution<double>(low, high)(generator);
+  };
+  for (int64_t i = 0; i < 20'000; ++i) {
+    const auto step = static_cast<int64_t>(std::exp2(draw(0.0, 24.0)));
+    const CosineDecayRestarts decay{
+        1.0, std::floor(std::exp2(draw(0.0, 12.0))), 1.0, 1.0, 0.0};
+    EXPECT_NEAR(
+        value_at(decay, step),
+        static_cast<double>(reference(decay, step)),
+        2e-4)
+        << decay.first_decay_steps << " step " << step;
+  }
 }
 
 TEST(ScheduleTest, WarmupRisesAndThenFollowsTheNextSchedule) {

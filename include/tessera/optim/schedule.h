@@ -11,6 +11,10 @@ namespace tessera::optim {
 
 // A schedule is a function of the layer's step counter s = 0, 1, .... In the formulas, N
 // is decay_steps. Source of all schedules but Warmup: keras.optimizers.schedules.
+//
+// Steps are counted in 64 bits, and the formulas are computed in float64. Keras converts
+// the step to float32, which has no odd numbers above 2^24, so its learning rates of such
+// steps are those of a step nearby. CosineDecayRestarts says where it uses float32.
 
 // snippet: tests/docs/reference_optim_test.cpp ExponentialDecay
 /// initial_learning_rate * decay_rate^(s / N). With staircase, s / N is rounded down.
@@ -168,8 +172,10 @@ struct CosineDecay {
 ///               f = (f - (1 - t_mul^i) / (1 - t_mul)) / t_mul^i
 ///   initial * ((1 - alpha) * m_mul^i * (1 + cos(pi f)) / 2 + alpha)
 ///
-/// It is computed in float32, as in Keras, because rounding decides at which step a
-/// restart is.
+/// Rounding decides at which step a restart is. So it is computed in float32, as in Keras,
+/// up to step 2^24 and up to 1024 first_decay_steps. Later steps are computed in float64,
+/// because float32 would lose them: with first_decay_steps = 1000 and t_mul = 1, Keras's
+/// step 2^30 + 1 is off by up to 64 steps.
 ///
 ///   // Falls from 0.1 to 0 in 1000 steps, then from 0.05 to 0 in 2000 steps.
 ///   const SGD sgd{

@@ -10,15 +10,23 @@
 #include <torch/optim/adagrad.h>
 #include <torch/optim/sgd.h>
 
+#include "layers/training/spin_check.h"
+#include "src/common/parallel.h"
 #include "tests/layers/training/training_fixture.h"
 #include "tests/test_util.h"
 
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <csignal>
+#include <cstdlib>
 #include <limits>
 #include <list>
 #include <memory>
@@ -753,6 +761,116 @@ TEST(FitTest, ACallbackLogsItsOwnNamesOnly) {
       run({logger({"own"}, "own"), logger({}, "own")}), "'own' can be logged");
   EXPECT_VALUE_ERROR(
       run({logger({"epoch"}, "epoch")}), "a value can't be logged as 'epoch'");
+}
+
+// Keeps the core of this thread busy with other processes, and unsets a variable. The
+// destructor undoes it.
+class BusyCore {
+ public:
+  BusyCore() {
+    CPU_ZERO(&all_);
+    ::sched_getaffinity(0, sizeof(all_), &all_);
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(::sched_getcpu(), &one);
+    ::sched_setaffinity(0, sizeof(one), &one);
+    for (pid_t& child : children_) {
+      child = ::fork();
+      if (child == 0) {
+        ::alarm(60);  // ends it if this process dies
+        while (true) {
+          ::sched_getcpu();  // a loop without an effect may be removed
+        }
+      }
+    }
+  }
+  BusyCore(const BusyCore&) = delete;
+  BusyCore& operator=(const BusyCore&) = delete;
+  ~BusyCore() {
+    for (const pid_t child : children_) {
+      ::kill(child, SIGKILL);
+      ::waitpid(child, nullptr, 0);
+    }
+    ::sched_setaffinity(0, sizeof(all_), &all_);
+  }
+
+ private:
+  cpu_set_t all_;
+  pid_t children_[2] = {};
+};
+
+// Sets or unsets a variable of the environment for a while.
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) {
+    if (const char* before = std::getenv(name)) {
+      before_ = before;
+    }
+    set(value);
+  }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+  ~Variable() {
+    set(before_ ? before_->c_str() : nullptr);
+  }
+
+ private:
+  void set(const char* value) {
+    if (value == nullptr) {
+      ::unsetenv(name_);
+    } else {
+      ::setenv(name_, value, 1);
+    }
+  }
+
+  const char* name_;
+  std::optional<std::string> before_;
+};
+
+class WarningTexts : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    texts.push_back(warning.msg());
+  }
+  std::vector<std::string> texts;
+};
+
+TEST(SpinCheckTest, ABusyMachineIsNoticedOnce) {
+  if (!time_without_core()) {
+    GTEST_SKIP() << "the system has no /proc/self/task/*/schedstat";
+  }
+  const int64_t threads = thread_count();
+  set_thread_count(2);
+  const BusyCore busy;
+  const Variable policy("OMP_WAIT_POLICY", nullptr);
+  // Steps that compute for 2.3 s.
+  const auto warnings_of = [](const char* spins) {
+    using Clock = std::chrono::steady_clock;
+    const Variable variable("GOMP_SPINCOUNT", spins);
+    WarningTexts warnings;
+    const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+    const auto end = Clock::now() + std::chrono::milliseconds(2300);
+    const auto step = [&](double loss) {
+      const auto step_end =
+          std::min(end, Clock::now() + std::chrono::milliseconds(10));
+      while (Clock::now() < step_end) {
+      }
+      return at::full({}, loss);
+    };
+    fit(std::vector<double>(240, 1.0), step, {.epochs = 1});
+    return warnings.texts;
+  };
+  EXPECT_TRUE(warnings_of("1000").empty());
+  const std::vector<std::string> texts = warnings_of(nullptr);
+  ASSERT_EQ(texts.size(), 1);
+  for (const char* part :
+       {"[fit] the threads of this program waited ",
+        "Call tessera::limit_thread_spins(argv) first in main()",
+        "GOMP_SPINCOUNT=1000"}) {
+    EXPECT_NE(texts[0].find(part), std::string::npos) << part << texts[0];
+  }
+  EXPECT_TRUE(warnings_of(nullptr).empty());
+  set_thread_count(threads);
 }
 
 TEST(EarlyStoppingTest, StopsAfterItsPatienceAndKeepsTheBest) {

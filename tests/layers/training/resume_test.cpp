@@ -4,21 +4,36 @@
 #include <tessera/layers/training/early_stopping.h>
 #include <tessera/layers/training/fit.h>
 #include <tessera/layers/training/history_files.h>
+#include <tessera/layers/training/learning_rate_log.h>
+#include <tessera/layers/training/learning_rate_scheduler.h>
+#include <tessera/layers/training/table_activity.h>
+#include <tessera/layers/training/tensorboard.h>
+#include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/serialization/checkpoint.h>
 
+#include "tests/layers/training/event_reader.h"
 #include "tests/layers/training/training_fixture.h"
 #include "tests/test_util.h"
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iostream>
 #include <memory>
 #include <optional>
+#include <random>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace tessera::training {
@@ -382,6 +397,234 @@ TEST_F(BestOnDiskTest, RefusesTheDirectoryOfTheCheckpoints) {
   EXPECT_VALUE_ERROR(run(-1, folder_ / "run"), "would both save into");
   EXPECT_VALUE_ERROR(run(-1, folder_ / "x/../run/"), "would both save into");
   EXPECT_TRUE(list_checkpoints(folder_ / "run").empty());
+}
+
+/// A model with a table whose keys are not known before.
+struct KeyedModelImpl : torch::nn::Module {
+  KeyedModelImpl() {
+    at::manual_seed(3);
+    embedding = register_module(
+        "embedding",
+        TPUEmbedding(TPUEmbeddingOptions{
+            .features =
+                {{"user",
+                  FeatureConfig{
+                      .table = make_table(
+                          {.name = "users", .vocabulary_size = 20, .dim = 4})}},
+                 {"movie",
+                  FeatureConfig{
+                      .table = make_table(
+                          {.name = "movies",
+                           .dim = 4,
+                           .keys = DynamicKeys{.capacity = 64}})}}},
+            .optimizer = optim::Adagrad{.learning_rate = 0.05},
+            .seed = 1}));
+    dropout = register_module("dropout", torch::nn::Dropout(0.2));
+    tower = register_module("tower", torch::nn::Linear(8, 1));
+  }
+
+  at::Tensor forward(const ClickBatch& batch) {
+    return tower
+        ->forward(dropout->forward(join->forward(embedding->forward(
+            {{"user", batch.user}, {"movie", batch.movie}}))))
+        .squeeze(1);
+  }
+
+  TPUEmbedding embedding{nullptr};
+  Concatenate join;
+  torch::nn::Dropout dropout{nullptr};
+  torch::nn::Linear tower{nullptr};
+};
+TORCH_MODULE(KeyedModel);
+
+// Where a training dies after the checkpoint of a step.
+struct Death {
+  int64_t step = -1;
+  bool is_at_epoch_end = false;  // after the end of the epoch has been logged
+};
+
+// fit() does not save the epoch if its on_epoch_end() throws.
+struct HooksWithState : Hooks {
+  std::string state_name() const override {
+    return "hooks";
+  }
+};
+
+// Trains with all callbacks that log. Every file is in `folder`.
+void train_and_log(const std::string& folder, const Death& death = {}) {
+  KeyedModel model;
+  torch::optim::Adam optimizer(model->parameters(), 0.01);
+  int64_t step = 0;
+  const auto die_if = [&](bool is_at_epoch_end) {
+    if (step == death.step && is_at_epoch_end == death.is_at_epoch_end) {
+      throw std::runtime_error("killed");
+    }
+  };
+  const auto hooks = std::make_shared<HooksWithState>();
+  hooks->step_end = [&](Training& training) {
+    step = training.progress().step;
+  };
+  hooks->epoch_end = [&](Training&) { die_if(true); };
+  const auto loss_of = [&](const ClickBatch& batch) {
+    die_if(false);
+    const at::Tensor scores = model->forward(batch);
+    return StepResult{
+        .loss = at::binary_cross_entropy_with_logits(scores, batch.click),
+        .predictions = scores,
+        .labels = batch.click};
+  };
+  const std::vector<TPUEmbedding> layers{model->embedding};
+  std::filesystem::create_directories(folder);
+  at::manual_seed(11);
+  fit([](int64_t epoch) { return click_batches(7, 100 + epoch); },
+      make_train_step(optimizer, loss_of),
+      {.epochs = 6,
+       .model = model.ptr(),
+       .metrics = {std::make_shared<AUC>(), std::make_shared<Mean>()},
+       .validation =
+           Validation{.pass = make_pass(click_batches(3, 2), loss_of)},
+       .callbacks =
+           {std::make_shared<TableActivity>(
+                layers, TableActivityOptions{.max_rows = 7}),
+            std::make_shared<LearningRateScheduler>(
+                optimizer,
+                optim::CosineDecay{
+                    .initial_learning_rate = 0.02, .decay_steps = 42}),
+            std::make_shared<LearningRateLog>(optimizer, layers),
+            std::make_shared<EarlyStopping>(EarlyStoppingOptions{
+                .patience = 99, .restore_best = model.ptr()}),
+            std::make_shared<TensorBoard>(TensorBoardOptions{
+                .directory = folder + "/logs",
+                .every_steps = 3,
+                .step_values = [&] { return learning_rates(optimizer); },
+                .histograms_of = model.ptr()}),
+            std::make_shared<CsvHistory>(folder + "/epochs.csv"),
+            std::make_shared<CsvHistory>(
+                folder + "/steps.csv", HistoryRows::kSteps),
+            std::make_shared<JsonHistory>(folder + "/history.json"),
+            hooks},
+       .checkpoint = std::make_shared<Checkpoint>(
+           folder + "/checkpoints",
+           model.ptr(),
+           optimizer,
+           TrainingCheckpointOptions{.every_steps = 1}),
+       .log_every_steps = 3});
+  torch::save(model, folder + "/model.pt");
+}
+
+// What train_and_log() has left in `folder`.
+void expect_same_logs(const std::string& folder, const std::string& whole) {
+  for (const char* name :
+       {"/epochs.csv", "/steps.csv", "/history.json", "/model.pt"}) {
+    EXPECT_EQ(test::read_text(folder + name), test::read_text(whole + name))
+        << name;
+  }
+  for (const char* run : {"/logs/train", "/logs/validation"}) {
+    const auto values = test::read_bytes(whole + run);
+    EXPECT_FALSE(values.empty());
+    EXPECT_EQ(test::read_bytes(folder + run), values) << run;
+  }
+}
+
+// train_and_log() in a process of its own, which kills itself after `delay`. Returns
+// whether it came to its end.
+bool train_in_child(
+    const std::string& folder,
+    std::optional<std::chrono::microseconds> delay) {
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe");
+  ::setenv("TESSERA_KILLED_TRAINING", folder.c_str(), 1);
+  ::setenv(
+      "TESSERA_KILL_AFTER",
+      delay ? std::to_string(delay->count()).c_str() : "",
+      1);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::execl(
+        program.c_str(),
+        program.c_str(),
+        "--gtest_filter=KilledTrainingTest.DISABLED_Train",
+        "--gtest_also_run_disabled_tests",
+        "--gtest_brief=1",
+        nullptr);
+    ::_exit(1);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  const bool is_killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+  EXPECT_TRUE(is_killed || (WIFEXITED(status) && WEXITSTATUS(status) == 0))
+      << status;
+  return !is_killed;
+}
+
+TEST(KilledTrainingTest, DISABLED_Train) {
+  const char* folder = std::getenv("TESSERA_KILLED_TRAINING");
+  if (folder == nullptr) {
+    GTEST_SKIP() << "the next test sets TESSERA_KILLED_TRAINING";
+  }
+  const std::string delay = std::getenv("TESSERA_KILL_AFTER");
+  if (!delay.empty()) {
+    std::thread([wait = std::chrono::microseconds(std::stoll(delay))] {
+      std::this_thread::sleep_for(wait);
+      ::kill(::getpid(), SIGKILL);
+    }).detach();
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  train_and_log(folder);
+  std::ofstream(std::string(folder) + "/microseconds")
+      << std::chrono::duration_cast<std::chrono::microseconds>(
+             std::chrono::steady_clock::now() - begin)
+             .count();
+}
+
+// TESSERA_KILLS=100 makes a longer test of it.
+TEST(KilledTrainingTest, LogsWhatAnUninterruptedTrainingLogs) {
+  constexpr int64_t kKillsOfATraining = 5;
+  const char* count = std::getenv("TESSERA_KILLS");
+  const int64_t kills = count == nullptr ? 3 : std::stoll(count);
+  const TemporaryFolder folder;
+  const std::string whole = folder / "whole";
+  ASSERT_TRUE(train_in_child(whole, {}));
+  const int64_t time = std::stoll(test::read_text(whole + "/microseconds"));
+  std::mt19937 generator(1);
+  std::uniform_int_distribution<int64_t> delay(0, time / 2);
+  int64_t killed = 0;
+  int64_t trainings = 0;
+  while (killed < kills && !HasFailure()) {
+    const std::string parts = folder / ("parts_" + std::to_string(trainings));
+    ++trainings;
+    bool has_ended = false;
+    for (int64_t i = 0; i < kKillsOfATraining && killed < kills && !has_ended;
+         ++i) {
+      has_ended =
+          train_in_child(parts, std::chrono::microseconds(delay(generator)));
+      killed += has_ended ? 0 : 1;
+    }
+    ASSERT_TRUE(has_ended || train_in_child(parts, {}));
+    expect_same_logs(parts, whole);
+  }
+  std::cout << killed << " kills of " << trainings << " trainings\n";
+}
+
+// The cases that a kill at a random time finds seldom.
+TEST(KilledTrainingTest, LogsTheSameAfterADeathAtAnyStep) {
+  const TemporaryFolder folder;
+  const std::string whole = folder / "whole";
+  train_and_log(whole);
+  const auto expect_same = [&](const Death& death) {
+    SCOPED_TRACE(death.step);
+    SCOPED_TRACE(death.is_at_epoch_end);
+    const std::string parts = folder /
+        ("parts_" + std::to_string(death.step) +
+         (death.is_at_epoch_end ? "_end" : ""));
+    EXPECT_THROW(train_and_log(parts, death), std::runtime_error);
+    train_and_log(parts);
+    expect_same_logs(parts, whole);
+  };
+  for (int64_t step = 1; step <= 14; ++step) {
+    expect_same({.step = step});
+  }
+  expect_same({.step = 7, .is_at_epoch_end = true});
+  expect_same({.step = 14, .is_at_epoch_end = true});
 }
 
 }  // namespace resume_test

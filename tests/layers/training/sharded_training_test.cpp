@@ -6,6 +6,7 @@
 #include <tessera/layers/training/checkpoint.h>
 #include <tessera/layers/training/early_stopping.h>
 #include <tessera/layers/training/fit.h>
+#include <tessera/layers/training/table_activity.h>
 #include <tessera/layers/training/tensorboard.h>
 #include <tessera/layers/training/terminate_on_non_finite.h>
 #include <tessera/optim/optimizers/adam.h>
@@ -25,6 +26,7 @@
 #include <signal.h>
 #include <torch/nn/modules/embedding.h>
 
+#include <cmath>
 #include <filesystem>
 #include <limits>
 #include <memory>
@@ -229,6 +231,33 @@ TEST(ShardedTrainingTest, AStopOnOneRankIsResumedBitForBit) {
 
 TEST(ShardedTrainingTest, ASignalOnOneRankIsResumedBitForBit) {
   expect_resumes([](Training&) { ::raise(SIGINT); }, "SIGINT");
+}
+
+TEST(ShardedTrainingTest, EachRankResumesTheMovementOfItsRows) {
+  const SharedFolder folder;
+  const auto train =
+      [&](ShardedRun& run, const char* name, Callbacks callbacks) {
+        callbacks.push_back(std::make_shared<TableActivity>(
+            std::vector<TPUEmbedding>{run.model->partial->tpu_embedding()},
+            TableActivityOptions{.max_rows = 2}));
+        return fit(
+            own_batches(),
+            run.train_step(),
+            run.options(3, callbacks, run.checkpoint(folder / name)));
+      };
+  ShardedRun uninterrupted, stopped, resumed;
+  const History whole = train(uninterrupted, "whole", {});
+  train(stopped, "parts", {on_last_after(6, [](Training& training) {
+          training.stop("mine");
+        })});
+  const History history = train(resumed, "parts", {});
+  // The epochs before the resume are those of rank 0.
+  for (const size_t epoch : {size_t{1}, size_t{2}}) {
+    const double expected = whole["moved_users"][epoch];
+    const double found = history["moved_users"][epoch];
+    EXPECT_TRUE(found == expected || std::isnan(expected))
+        << epoch << ": " << found << " and not " << expected;
+  }
 }
 
 TEST(ShardedTrainingTest, AnEpochIsSavedWhenACallbackOfOneRankFails) {

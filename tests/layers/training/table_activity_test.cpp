@@ -235,6 +235,53 @@ TEST(TableActivityTest, SamplesLargeTablesAndMeasuresOtherOptimizers) {
   EXPECT_TRUE(std::isnan(found.accumulator_growth));
 }
 
+// Rows of keys that come later begin with their initial values, not with zeros.
+TEST(TableActivityTest, NewKeysAreComparedWithTheirInitialValues) {
+  const auto table = make_table(
+      {.name = "t",
+       .dim = 1,
+       .initializer = initializers::Constant{.value = 2.0},
+       .keys = DynamicKeys{.capacity = 100}});
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features = {{"a", FeatureConfig{.table = table}}},
+      .optimizer = optim::Adagrad{
+          .learning_rate = 0.5, .initial_accumulator_value = 0.25}});
+  torch::optim::SGD optimizer(layer->parameters(), 0.1);
+  const auto step = make_train_step(optimizer, [&](const at::Tensor& ids) {
+    return layer->forward({{"a", ids}})["a"].sum();
+  });
+  // One step with the keys 100, 101, ... in each epoch.
+  const auto keys = [](int64_t epoch) {
+    return std::vector<at::Tensor>{test::int64s({100 + epoch})};
+  };
+  const auto activity =
+      std::make_shared<TableActivity>(std::vector<TPUEmbedding>{layer});
+  const History history =
+      fit(keys, step, {.epochs = 3, .callbacks = {activity}});
+  const double moved = 0.5 / std::sqrt(1.25) / 2.0;
+  for (const double value : history["moved_t"]) {
+    EXPECT_NEAR(value, moved, 1e-6);
+  }
+  const TableMovement found = activity->measure().at(0);
+  EXPECT_EQ(found.sampled_rows, 3);
+  EXPECT_EQ(found.touched_rows, 3);
+  EXPECT_NEAR(found.accumulator_growth, 4.0, 1e-5);
+  // Keys of an earlier training begin with the rows that they had. Of a table with more
+  // keys than rows in the sample, only keys that are known to be new or old count.
+  const auto later = std::make_shared<TableActivity>(
+      std::vector<TPUEmbedding>{layer}, TableActivityOptions{.max_rows = 2});
+  fit(
+      [&](int64_t) {
+        return std::vector<at::Tensor>{test::int64s({100, 101, 102})};
+      },
+      step,
+      {.callbacks = {later}});
+  const double start = 2.0 - 0.5 / std::sqrt(1.25);
+  const TableMovement after = later->measure().at(0);
+  EXPECT_EQ(after.sampled_rows, 2);
+  EXPECT_NEAR(after.movement, 0.5 / std::sqrt(2.25) / start, 1e-6);
+}
+
 TEST(TableActivityTest, RefusesUnusableArguments) {
   auto layer = make_layer(optim::SGD{});
   EXPECT_VALUE_ERROR(

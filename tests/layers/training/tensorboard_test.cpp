@@ -8,6 +8,7 @@
 #include <tessera/layers/training/tensorboard.h>
 
 #include "layers/training/event_file.h"
+#include "tests/layers/training/event_reader.h"
 #include "tests/layers/training/training_fixture.h"
 #include "tests/test_util.h"
 
@@ -38,173 +39,21 @@ namespace tensorboard_test {
 
 using test::click_batches;
 using test::ClickRun;
+using test::crc32c;
+using test::Event;
+using test::files_of;
 using test::Hooks;
+using test::little_endian;
+using test::masked;
+using test::Message;
+using test::read_events;
+using test::read_scalars;
 using test::read_text;
+using test::Steps;
 using test::TemporaryFolder;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// The CRC32C of RFC 3720, bit by bit.
-uint32_t crc32c(std::string_view bytes) {
-  uint32_t crc = ~0U;
-  for (const char byte : bytes) {
-    crc ^= static_cast<uint8_t>(byte);
-    for (int bit = 0; bit < 8; ++bit) {
-      crc = (crc >> 1U) ^ ((crc & 1U) != 0 ? 0x82f63b78U : 0U);
-    }
-  }
-  return ~crc;
-}
-
-uint32_t masked(uint32_t crc) {
-  return ((crc >> 15U) | (crc << 17U)) + 0xa282ead8U;
-}
-
-template <class Number>
-Number little_endian(std::string_view bytes) {
-  Number number{};
-  std::memcpy(&number, bytes.data(), sizeof(number));
-  return number;
-}
-
-// The fields of a protobuf message. Numbers are kept as their bits.
-struct Message {
-  std::multimap<uint64_t, uint64_t> numbers;
-  std::multimap<uint64_t, std::string> bytes;
-
-  explicit Message(std::string_view text) {
-    while (!text.empty()) {
-      const uint64_t key = varint(text);
-      const uint64_t field = key >> 3U;
-      switch (key & 7U) {
-        case 0:
-          numbers.emplace(field, varint(text));
-          break;
-        case 1:
-          numbers.emplace(field, little_endian<uint64_t>(take(text, 8)));
-          break;
-        case 2: {
-          const uint64_t size = varint(text);
-          bytes.emplace(field, take(text, size));
-          break;
-        }
-        case 5:
-          numbers.emplace(field, little_endian<uint32_t>(take(text, 4)));
-          break;
-        default:
-          throw std::runtime_error("unknown wire type");
-      }
-    }
-  }
-
-  std::string text(uint64_t field) const {
-    const auto found = bytes.find(field);
-    return found == bytes.end() ? "" : found->second;
-  }
-  double real(uint64_t field) const {
-    return std::bit_cast<double>(numbers.find(field)->second);
-  }
-
- private:
-  static std::string_view take(std::string_view& text, uint64_t size) {
-    if (size > text.size()) {
-      throw std::runtime_error("a field does not end");
-    }
-    const std::string_view taken = text.substr(0, size);
-    text.remove_prefix(size);
-    return taken;
-  }
-  static uint64_t varint(std::string_view& text) {
-    uint64_t value = 0;
-    for (unsigned shift = 0;; shift += 7) {
-      const auto byte = static_cast<uint8_t>(take(text, 1)[0]);
-      value |= static_cast<uint64_t>(byte & 0x7fU) << shift;
-      if (byte < 0x80) {
-        return value;
-      }
-    }
-  }
-};
-
-struct Event {
-  int64_t step = 0;
-  double wall_time = 0.0;
-  std::string version;
-  bool is_start = false;
-  std::string tag;
-  float scalar = 0.0F;
-  std::optional<Message> histogram;
-};
-
-// Reads a file of records, and checks lengths and checksums. An incomplete record
-// at the end is skipped, as TensorBoard does.
-std::vector<Event> read_events(const std::string& path) {
-  const std::string file = read_text(path);
-  std::string_view rest = file;
-  std::vector<Event> events;
-  while (rest.size() >= 16) {
-    const auto size = little_endian<uint64_t>(rest);
-    EXPECT_EQ(
-        little_endian<uint32_t>(rest.substr(8)),
-        masked(crc32c(rest.substr(0, 8))));
-    if (rest.size() < 16 + size) {
-      break;
-    }
-    const std::string_view bytes = rest.substr(12, size);
-    EXPECT_EQ(
-        little_endian<uint32_t>(rest.substr(12 + size)), masked(crc32c(bytes)));
-    rest.remove_prefix(16 + size);
-    const Message message(bytes);
-    Event event;
-    event.wall_time = message.real(1);
-    event.step = static_cast<int64_t>(message.numbers.find(2)->second);
-    event.version = message.text(3);
-    event.is_start = message.text(7) == std::string("\x08\x01");
-    if (const std::string summary = message.text(5); !summary.empty()) {
-      const Message value(Message(summary).text(1));
-      event.tag = value.text(1);
-      if (value.numbers.contains(2)) {
-        event.scalar = std::bit_cast<float>(
-            static_cast<uint32_t>(value.numbers.find(2)->second));
-      } else {
-        event.histogram.emplace(value.text(5));
-      }
-    }
-    events.push_back(std::move(event));
-  }
-  return events;
-}
-
-std::vector<std::string> files_of(const std::string& folder) {
-  std::vector<std::string> files;
-  for (const auto& file : std::filesystem::directory_iterator(folder)) {
-    files.push_back(file.path().string());
-  }
-  std::sort(files.begin(), files.end());
-  return files;
-}
-
-using Steps = std::map<int64_t, float>;
-
-// The scalars of a run. A file that starts at a step replaces what earlier files
-// have from there on.
-std::map<std::string, Steps> read_scalars(const std::string& folder) {
-  std::map<std::string, Steps> scalars;
-  for (const std::string& file : files_of(folder)) {
-    for (const Event& event : read_events(file)) {
-      if (event.is_start) {
-        for (auto& [tag, steps] : scalars) {
-          steps.erase(steps.lower_bound(event.step), steps.end());
-        }
-      } else if (!event.tag.empty() && !event.histogram) {
-        EXPECT_TRUE(scalars[event.tag].emplace(event.step, event.scalar).second)
-            << event.tag << " has step " << event.step << " twice";
-      }
-    }
-  }
-  return scalars;
-}
 
 History train(Callbacks callbacks, std::vector<double> losses = {1, 2, 3, 4}) {
   return fit(
@@ -528,6 +377,35 @@ TEST(TensorBoardTest, ResumesInANewFile) {
   // Nothing is left to train, so there is no new file.
   run_in("parts", -1);
   EXPECT_EQ(files_of(folder / "parts/logs/train").size(), 2);
+}
+
+TEST(TensorBoardTest, ALossSinceTheLastLoggedStepSurvivesAResume) {
+  const TemporaryFolder folder;
+  const auto run_in = [&](const std::string& name, int64_t fail_after) {
+    ClickRun run;
+    const auto hooks = std::make_shared<Hooks>();
+    hooks->step_end = [&](Training& training) {
+      if (training.progress().step == fail_after) {
+        throw std::runtime_error("killed");
+      }
+    };
+    fit(click_batches(8, 1),
+        run.train_step(),
+        {.callbacks =
+             {std::make_shared<TensorBoard>(TensorBoardOptions{
+                  .directory = folder / (name + "/logs"), .every_steps = 4}),
+              hooks},
+         .checkpoint = std::make_shared<Checkpoint>(
+             folder / (name + "/checkpoints"),
+             run.model.ptr(),
+             run.optimizer,
+             TrainingCheckpointOptions{.every_steps = 1})});
+    return read_scalars(folder / (name + "/logs/train"));
+  };
+  const auto whole = run_in("whole", -1);
+  // The checkpoint is that of step 6. The value of step 4 must be in a file by then.
+  EXPECT_THROW(run_in("parts", 7), std::runtime_error);
+  EXPECT_EQ(run_in("parts", -1), whole);
 }
 
 TEST(TensorBoardTest, ANewTrainingReplacesTheOneBefore) {

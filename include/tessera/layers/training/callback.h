@@ -60,11 +60,13 @@ class Training {
   Logs logs() const;
   /// The loss of the last step; NaN before the first.
   double loss() const;
-  /// Whether the last step's loss was finite, on all ranks if tables are sharded. False
-  /// before the first step.
+  /// Whether the last step's loss was finite, on all ranks if tables are sharded, or its
+  /// update was skipped and is_skip_allowed(). False before the first step.
   bool is_loss_finite() const;
   /// Whether the last step skipped its update because its loss was not finite.
   bool is_skipped() const;
+  /// Whether TrainStepOptions::max_skipped_steps allows this. Such a step has no loss.
+  bool is_skip_allowed() const;
 
   /// FitOptions::strategy.
   const Strategy& strategy() const;
@@ -108,7 +110,7 @@ class Training {
 ///
 /// An exception from a callback ends fit(). In on_epoch_end() fit() first calls the other
 /// callbacks and lets the checkpoint save the epoch. It does not save the epoch if the
-/// callback that threw has a state, because that state may lack the epoch.
+/// callback that threw has_epoch_state(), because that state may lack the epoch.
 ///
 ///   class ExampleLimit : public Callback {
 ///    public:
@@ -156,6 +158,10 @@ class Callback {
   /// by this name. If empty, the callback has no state.
   virtual std::string state_name() const {
     return {};
+  }
+  /// Whether on_epoch_end() changes the state.
+  virtual bool has_epoch_state() const {
+    return !state_name().empty();
   }
   virtual void save_state(torch::serialize::OutputArchive& /*archive*/) const {}
   /// Called after on_train_begin() when a training is resumed.

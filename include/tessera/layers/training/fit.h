@@ -116,6 +116,9 @@ static_assert(std::is_aggregate_v<FitOptions>);
 /// ones and those on other threads. If it comes too late to stop any, the previous signal
 /// handler gets it when fit() is done.
 ///
+/// On a busy machine, idle threads of LibTorch make steps many times as slow. fit() warns
+/// once if it notices this, and says what to do. See limit_thread_spins().
+///
 /// After an exception, the model has its mode and the process its signal handlers back,
 /// the Checkpoint's directory is unlocked, and the resources of Training::keep() are
 /// released. on_train_end() is not called. The checkpoints and files of earlier epochs are

@@ -26,6 +26,10 @@ struct MetricBatch {
   at::Tensor label_splits = {};  // [n + 1] int32 or int64
   /// The group of each example, such as its user, for GAUC.
   at::Tensor groups = {};  // [n] int32 or int64
+  /// The loss of the step, or that of TaskResult for a metric with a task().
+  at::Tensor loss = {};  // one number
+  /// The number of examples behind the loss.
+  int64_t examples = 0;
 };
 static_assert(std::is_aggregate_v<MetricBatch>);
 
@@ -70,6 +74,12 @@ class Metric {
   /// Whether result() is cheap enough to call it after each step.
   virtual bool is_cheap() const {
     return true;
+  }
+
+  /// The name of the task whose TaskResult the metric takes. Empty: the predictions of the
+  /// StepResult itself.
+  virtual std::string task() const {
+    return {};
   }
 
   /// The number of retrieved ids of an example that the metric uses. Unset: it takes no

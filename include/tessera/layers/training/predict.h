@@ -5,15 +5,29 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string>
 #include <type_traits>
+#include <vector>
 
 namespace tessera::training {
 
-/// The predictions for all examples of a source, in their order.
-struct Predictions {
+/// The predictions of one task for all examples of a source, in their order.
+struct TaskPredictions {
+  std::string name = {};
   at::Tensor predictions = {};  // [n, ...]
   /// Undefined if the steps return none.
   at::Tensor labels = {};  // [n, ...]
+};
+static_assert(std::is_aggregate_v<TaskPredictions>);
+
+/// The predictions for all examples of a source, in their order.
+struct Predictions {
+  /// Undefined if the steps return only those of tasks.
+  at::Tensor predictions = {};  // [n, ...]
+  /// Undefined if the steps return none.
+  at::Tensor labels = {};  // [n, ...]
+  /// One entry for each of StepResult::tasks.
+  std::vector<TaskPredictions> tasks = {};
 };
 static_assert(std::is_aggregate_v<Predictions>);
 
@@ -30,8 +44,8 @@ static_assert(std::is_aggregate_v<Predictions>);
 /// not refill one buffer.
 /// Errors:  c10::ValueError naming the batch: if there is none, if a batch has no
 ///          predictions, if only some batches have labels, if a batch has another number
-///          of labels than of predictions, and if the tensors of batches do not fit
-///          together.
+///          of labels than of predictions, if batches have other tasks than the first one,
+///          and if the tensors of batches do not fit together.
 Predictions predict(Pass& pass);
 
 }  // namespace tessera::training

@@ -17,7 +17,7 @@ namespace tessera::training {
 struct TableMovement {
   std::string table = {};
   int64_t sampled_rows = 0;
-  /// The sampled rows whose weights or slots have changed.
+  /// The sampled rows whose weights or accumulators have changed.
   int64_t touched_rows = 0;
   /// The median over the touched rows of |row - start| / |start|. Infinite if most rows
   /// started at zero, and NaN if no row was touched.
@@ -54,8 +54,12 @@ static_assert(std::is_aggregate_v<TableActivityOptions>);
 ///   std::cout << to_string(activity->measure());  // the same as a table
 ///
 /// It copies max_rows rows of each table at the start, and compares them at the end of
-/// each epoch. Steps cost nothing. On a sharded strategy, each rank measures the rows that
-/// it holds.
+/// each epoch. Steps cost nothing. Checkpoints have the copies, so that a resumed training
+/// logs the same values. In a table with keys, the start of a key that came later is its
+/// initial value.
+///
+/// On a sharded strategy, each rank measures the rows that it holds. Pass the callback on
+/// all ranks: rank 0 saves the copies of all of them.
 ///
 /// fit() makes one such comparison without the callback, and warns about tables whose
 /// rows hardly move. See MovementWarning.
@@ -75,13 +79,26 @@ class TableActivity : public Callback {
   void on_epoch_begin(Training& training) override;
   void on_epoch_end(Training& training) override;
   std::vector<std::string> log_names() const override;
+  std::string state_name() const override {
+    return "TableActivity";
+  }
+  bool has_epoch_state() const override {
+    return false;
+  }
+  void save_state(torch::serialize::OutputArchive& archive) const override;
+  void load_state(torch::serialize::InputArchive& archive) override;
 
  private:
   struct Samples;
 
+  void sample(const Training& training);
+
   std::vector<TPUEmbedding> layers_;
   TableActivityOptions options_;
   std::unique_ptr<Samples> samples_;
+  /// The samples of each rank, as archives. Other ranks than 0 have only those that they
+  /// have loaded.
+  std::vector<std::string> saved_;
 };
 
 }  // namespace tessera::training

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <tessera/layers/training/callback.h>
+#include <ATen/core/Tensor.h>
+#include <tessera/layers/training/history.h>
 #include <tessera/layers/training/pointers.h>
 
 #include <chrono>
@@ -10,6 +12,8 @@
 #include <memory>
 #include <string>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 namespace tessera::training {
 
@@ -58,7 +62,8 @@ static_assert(std::is_aggregate_v<TensorBoardOptions>);
 /// backward(), so only those on host() and dense() have histograms of gradients.
 ///
 /// A resumed training continues in a new file. TensorBoard then discards what earlier
-/// files have after the checkpoint. A process that dies loses only the values of the last
+/// files have after the checkpoint, and shows what an uninterrupted training has logged.
+/// A process that dies loses only the values since the last checkpoint, and of the last
 /// flush_seconds. If the disk is full, values of steps are kept in memory, and fit()
 /// raises the error after it has saved the epoch.
 ///
@@ -79,13 +84,25 @@ class TensorBoard : public Callback {
   void on_step_end(Training& training) override;
   void on_epoch_end(Training& training) override;
   void on_train_end(Training& training) override;
+  std::string state_name() const override {
+    return "TensorBoard";
+  }
+  bool has_epoch_state() const override {
+    return false;
+  }
+  /// Also writes the values so far to the files, so that they have all that the checkpoint
+  /// counts as logged.
+  void save_state(torch::serialize::OutputArchive& archive) const override;
+  void load_state(torch::serialize::InputArchive& archive) override;
 
  private:
   struct Files;
   struct Histograms;
+  using Gradients = std::vector<std::pair<std::string, at::Tensor>>;
 
   void write_step(Training& training, Files& files);
-  Histograms make_histograms() const;
+  Gradients gradients() const;
+  Histograms make_histograms(int64_t step) const;
 
   TensorBoardOptions options_;
   /// fit() owns the files, so that they are closed when it ends.
@@ -93,6 +110,10 @@ class TensorBoard : public Callback {
   std::chrono::steady_clock::time_point flushed_ = {};
   double loss_sum_ = 0.0;  // since the last step that was logged
   int64_t loss_steps_ = 0;
+  StepRecord last_step_ = {};  // that was logged
+  int64_t step_ = 0;  // the steps done
+  int64_t loaded_step_ = -1;  // step_ of the loaded state; -1: there is none
+  Gradients loaded_gradients_ = {};  // of that step
 };
 
 }  // namespace tessera::training

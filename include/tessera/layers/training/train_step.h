@@ -20,9 +20,47 @@ class Optimizer;
 
 namespace tessera::training {
 
+// snippet: tests/docs/reference_training_test.cpp TaskResult
+/// One task of a step that learns several.
+///
+///   const auto loss_of = [&](const Batch& batch) {
+///     const auto scores = model->forward(batch.features);  // [batch, 2]
+///     TaskResult click{
+///         .name = "click",
+///         .predictions = scores.select(1, 0),
+///         .labels = batch.click};
+///     click.loss = torch::binary_cross_entropy_with_logits(
+///         click.predictions, click.labels);
+///     TaskResult purchase{
+///         .name = "purchase",
+///         .loss_weight = 0.5,
+///         .predictions = scores.select(1, 1),
+///         .labels = batch.purchase};
+///     purchase.loss = torch::binary_cross_entropy_with_logits(
+///         purchase.predictions, purchase.labels);
+///     return StepResult{.tasks = {click, purchase}};
+///   };
+///
+/// A TaskMetric measures one of them.
+struct TaskResult {
+  /// TaskMetric, TaskLoss and Predictions find the task by its name.
+  std::string name = {};
+  /// A tensor with one number. Undefined: StepResult::loss contains it already.
+  at::Tensor loss = {};
+  /// The factor of this loss in StepResult::loss.
+  double loss_weight = 1.0;
+  /// As in StepResult.
+  at::Tensor predictions = {};
+  at::Tensor labels = {};
+  at::Tensor weights = {};
+  at::Tensor label_splits = {};
+  at::Tensor groups = {};
+};
+static_assert(std::is_aggregate_v<TaskResult>);
+
 /// The result of a step on one batch.
 struct StepResult {
-  /// A tensor with one number.
+  /// A tensor with one number. Undefined: the sum of loss_weight * loss over the tasks.
   at::Tensor loss = {};
   /// The inputs of the metrics. Undefined: the step has none.
   at::Tensor predictions = {};
@@ -32,11 +70,16 @@ struct StepResult {
   at::Tensor label_splits = {};
   /// As in MetricBatch: the group of each example, such as its user.
   at::Tensor groups = {};
+  /// The results of single tasks. A TaskMetric takes its predictions from here.
+  std::vector<TaskResult> tasks = {};
   /// The number of examples in this batch. 0: as many as labels or predictions. The loss
   /// of an epoch is the mean over examples.
   int64_t examples = 0;
   /// Whether the update was skipped because the loss was not finite.
   bool is_skipped = false;
+  /// Whether fit() continues after this skipped update. See
+  /// TrainStepOptions::max_skipped_steps.
+  bool is_skip_allowed = false;
 };
 static_assert(std::is_aggregate_v<StepResult>);
 
@@ -50,7 +93,13 @@ enum class Unoptimized {
 };
 
 // snippet: tests/docs/reference_training_test.cpp TrainStepOptions
-/// The options of a training step, which are mostly for training on several ranks.
+// snippet: tests/docs/reference_training_test.cpp TrainStepOptions_clipped
+/// What a training step does beside backward() and step().
+///
+///   auto clipped = make_train_step(
+///       optimizer, loss_of, {.max_gradient_norm = 1.0, .max_skipped_steps = 3});
+///
+/// For training on several ranks:
 ///
 ///   auto step = make_train_step(
 ///       optimizer,
@@ -67,16 +116,27 @@ struct TrainStepOptions {
   std::optional<std::vector<at::Tensor>> dense_parameters = {};
   /// Set kAllow if another optimizer trains the other parameters.
   Unoptimized unoptimized = Unoptimized::kError;
+  /// Scales the gradients so that their common Euclidean norm is at most this, > 0. It
+  /// covers the parameters of the optimizer, and with a Combined also its tables. Other
+  /// tables of engines are updated during backward(): limit their gradients with
+  /// clip_gradient_max of their optimizer. Unset: no limit.
+  std::optional<double> max_gradient_norm = {};
+  /// How many steps in a row may skip their update because the loss is not finite. Such
+  /// steps count in no metric or mean loss, and give a warning. 0: fit() raises an error
+  /// at the first one.
+  int64_t max_skipped_steps = 0;
 };
 static_assert(std::is_aggregate_v<TrainStepOptions>);
 
-/// Errors:  c10::ValueError for a sharded strategy without dense_parameters.
+/// Errors:  c10::ValueError for a sharded strategy without dense_parameters, and for
+///          options out of range.
 void validate(const TrainStepOptions& options);
 
-/// Converts what a step function returns, a StepResult or only the loss, to a StepResult.
-inline StepResult to_step_result(StepResult result) {
-  return result;
-}
+/// Converts what a step function returns, a StepResult or only the loss, to a StepResult
+/// with a loss.
+/// Errors:  c10::ValueError for tasks with equal or empty names, a weight that is not
+///          finite, and a task whose loss is not one number.
+StepResult to_step_result(StepResult result);
 inline StepResult to_step_result(at::Tensor loss) {
   return {.loss = std::move(loss)};
 }
@@ -112,8 +172,8 @@ bool check_loss(
     const StepResult& result,
     const std::string& where = "[check_loss]");
 
-/// Calls zero_grad(), backward() and step(). If the loss is not finite, it instead sets
-/// `is_skipped` and changes neither tables nor other weights.
+/// Calls zero_grad(), backward() and step(), and clips gradients in between. If the loss is
+/// not finite, it instead sets `is_skipped` and changes neither tables nor other weights.
 /// Errors:  as check_loss() and validate(), and c10::ValueError for a parameter that would
 ///          get a gradient but is not in the optimizer; nothing is changed.
 void apply_update(
@@ -122,6 +182,15 @@ void apply_update(
     const TrainStepOptions& options = {});
 
 namespace detail {
+
+/// Counts the skipped updates of a step.
+struct SkippedSteps {
+  int64_t in_row = 0;
+  int64_t total = 0;
+
+  /// Sets `is_skip_allowed`, and warns.
+  void count(StepResult& result, int64_t max_in_row);
+};
 
 /// The result of make_train_step().
 template <class LossOf>
@@ -146,6 +215,7 @@ class TrainStep {
         result = to_step_result(loss_of_(std::forward<decltype(batch)>(batch)));
       }
       apply_update(optimizer_, result, options_);
+      skipped_.count(result, options_.max_skipped_steps);
     }
     return result;
   }
@@ -154,6 +224,7 @@ class TrainStep {
   torch::optim::Optimizer& optimizer_;
   LossOf loss_of_;
   TrainStepOptions options_;
+  SkippedSteps skipped_;
 };
 
 }  // namespace detail
