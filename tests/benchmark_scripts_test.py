@@ -194,7 +194,8 @@ class BenchmarkScriptsTest(unittest.TestCase):
             self.assertNotEqual(workload.get("title", name), name)
             self.assertLessEqual(max(map(len, compare_peers.workload_title(name).splitlines())), 18)
         self.assertEqual(set(compare_peers.TITLES), set(alternate_rounds.OPERATIONS))
-        self.assertEqual(set(compare_peers.PEER_TITLES), {peer.removesuffix("_tuned") for peer in alternate_rounds.PEERS})
+        peers = {peer.removesuffix("_tuned") for peer in alternate_rounds.PEERS}
+        self.assertEqual(set(compare_peers.PEER_TITLES), peers)
         path = str(self.folder / "results.json")
         self.compare("--threads", "2", "--json", path)
         results = round_results.read(path, "peers")

@@ -150,8 +150,8 @@ def chart_description(results):
     titles = [PEER_TITLES.get(peer.removesuffix("_tuned"), peer) for peer in results.peers]
     sets = sorted({isa.upper().replace("AVX512", "AVX-512") for isa in results.settings["isa"].values()})
     return (
-        "A step is a lookup in embedding tables, its backward pass and the update of the rows, on the CPU. Other libraries: "
-        f"{', '.join(dict.fromkeys(titles))}. {results.settings['cpu']} ({', '.join(sets)}), "
+        "A step is a lookup in embedding tables, its backward pass and the update of the rows, on the CPU. "
+        f"Other libraries: {', '.join(dict.fromkeys(titles))}. {results.settings['cpu']} ({', '.join(sets)}), "
         f"medians of {counted(results.settings['rounds'], 'round')}."
     )
 
