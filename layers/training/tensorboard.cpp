@@ -52,8 +52,8 @@ void make_folder(const std::filesystem::path& folder) {
   std::filesystem::create_directories(folder, error);
   std::error_code ignored;
   const auto status = std::filesystem::status(folder, ignored);
-  const bool is_other = std::filesystem::exists(status) &&
-      !std::filesystem::is_directory(status);
+  const bool is_other =
+      std::filesystem::exists(status) && !std::filesystem::is_directory(status);
   TESSERA_CHECK_VALUE(
       !is_other && error != std::errc::not_a_directory,
       "[TensorBoard] {}: expected a folder, but this is a file, or is below one. Choose another path.",

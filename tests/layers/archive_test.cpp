@@ -625,7 +625,9 @@ TEST(LoadFromFileTest, ReadsWhatBothFunctionsSave) {
 
 // Loads copies of `whole` with a flipped bit, a missing end or other bytes in the middle.
 // Returns how many were loaded without an error.
-int64_t count_loaded_damages(const std::string& whole, const std::string& path) {
+int64_t count_loaded_damages(
+    const std::string& whole,
+    const std::string& path) {
   const at::Tensor batch = at::ones({1, 2});
   std::mt19937 random(1);
   int64_t loaded = 0;

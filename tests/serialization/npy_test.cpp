@@ -90,8 +90,7 @@ TEST_F(NpyTest, ReadsFilesOfNumpy) {
 TEST_F(NpyTest, ReadsTheLongIntegersOfPython2) {
   const std::string data(24, '\0');
   const auto load = [&](const std::string& shape) {
-    write_bytes(
-        path("old.npy"), npy_bytes(header_of("'<f4'", shape), data));
+    write_bytes(path("old.npy"), npy_bytes(header_of("'<f4'", shape), data));
     return load_npy(path("old.npy")).sizes().vec();
   };
   EXPECT_EQ(load("(6L,)"), std::vector<int64_t>{6});
