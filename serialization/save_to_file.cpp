@@ -52,7 +52,7 @@ void detail::load_from_file(
   const MappedFile file(path, kLoad);
   torch::serialize::InputArchive archive;
   try {
-    read_archive(file.text(), archive);
+    read_archive_file(file.text(), archive);
   } catch (const c10::ValueError& error) {
     refuse(path, error.what_without_backtrace());
   }

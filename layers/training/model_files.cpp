@@ -242,7 +242,7 @@ constexpr const char* kHasChecksum = "ends_with_checksum";
 void read_model_file(
     std::string_view bytes,
     torch::serialize::InputArchive& archive) {
-  const bool has_checksum = read_archive(bytes, archive);
+  const bool has_checksum = read_archive_file(bytes, archive);
   c10::IValue unused;
   TESSERA_CHECK_VALUE(
       has_checksum || !archive.try_read(kHasChecksum, unused),

@@ -250,7 +250,7 @@ void CheckedArchive::write(
   archive_.write(key, nested);
 }
 
-bool read_archive(
+bool read_archive_file(
     std::string_view file,
     torch::serialize::InputArchive& archive) {
   TESSERA_CHECK_VALUE(!file.empty(), "it is empty");

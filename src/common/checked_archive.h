@@ -82,7 +82,7 @@ class CheckedArchive {
 /// (checksum_ending()), verifies it. Returns whether there is one.
 /// Errors:  c10::ValueError that only states the problem. It does not show the internal
 ///          errors of LibTorch's reader.
-bool read_archive(
+bool read_archive_file(
     std::string_view file,
     torch::serialize::InputArchive& archive);
 

@@ -628,7 +628,7 @@ TEST(LoadFromFileTest, ReadsWhatBothFunctionsSave) {
 int64_t count_loaded_damages(
     const std::string& whole,
     const std::string& path) {
-  const at::Tensor batch = at::ones({1, 2});
+  const at::Tensor inputs = at::ones({1, 2});
   std::mt19937 random(1);
   int64_t loaded = 0;
   for (int i = 0; i < 200; ++i) {
@@ -643,7 +643,7 @@ int64_t count_loaded_damages(
     }
     std::ofstream(path, std::ios::binary) << damaged;
     torch::nn::Linear linear(2, 3);
-    const at::Tensor before = linear->forward(batch).detach();
+    const at::Tensor before = linear->forward(inputs).detach();
     try {
       load_from_file(linear, path);
       ++loaded;
@@ -651,7 +651,7 @@ int64_t count_loaded_damages(
       const std::string message = error.what_without_backtrace();
       EXPECT_EQ(message.rfind("[load_from_file] " + path, 0), 0U) << message;
       EXPECT_EQ(message.find("ASSERT"), std::string::npos) << message;
-      EXPECT_TRUE(at::equal(linear->forward(batch), before)) << message;
+      EXPECT_TRUE(at::equal(linear->forward(inputs), before)) << message;
     }
   }
   return loaded;
@@ -684,6 +684,7 @@ TEST(LoadFromFileTest, ADamagedFileIsAReadableErrorAndChangesNothing) {
   EXPECT_VALUE_ERROR(
       load_from_file(unmade, path),
       "but got an empty one. Make it before you load it.");
+  save_to_file(linear, path);
   auto other = make_layer();
   EXPECT_VALUE_ERROR(load_from_file(other, path), "no format_version");
 }
