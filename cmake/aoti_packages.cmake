@@ -8,7 +8,7 @@ set(_tessera_torch "${LibTorch_ROOT_DIR}/lib/libtorch.so")
 if(NOT EXISTS "${_tessera_torch}")
   file(WRITE "${CMAKE_CURRENT_BINARY_DIR}/no_torch.cpp" "")
   add_library(tessera_empty_torch SHARED "${CMAKE_CURRENT_BINARY_DIR}/no_torch.cpp")
-  set_target_properties(tessera_empty_torch PROPERTIES OUTPUT_NAME torch UNITY_BUILD OFF)
+  set_target_properties(tessera_empty_torch PROPERTIES OUTPUT_NAME torch)
   set(_tessera_torch tessera_empty_torch)
 endif()
 target_link_libraries(

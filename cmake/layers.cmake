@@ -6,27 +6,105 @@ function(tessera_configure target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Werror=switch $<$<BOOL:${TESSERA_WERROR}>:-Werror>)
-  # GCC takes the sources in a unity build's file for headers, and warns about unnamed namespaces in headers.
-  target_compile_options(
-    ${target} PRIVATE $<$<AND:$<CXX_COMPILER_ID:GNU>,$<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>>:-Wno-subobject-linkage>)
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
 endfunction()
 
-# tessera_layer(NAME SOURCES file... [PUBLIC target...] [PRIVATE target...])
+# tessera_precompile_headers(NAME FILE [target...])
 #
-# Adds the static library tessera_NAME. PUBLIC has the targets that its public headers include, and PRIVATE
-# those that only its sources use. An installed Tessera does not need targets in $<BUILD_INTERFACE:...>.
+# Adds the target NAME, which compiles the headers in FILE once. tessera_use_headers(TARGET NAME) lets TARGET use them.
+# LibTorch's headers take longer to compile than what most sources add to them. Only headers of other projects are
+# precompiled, so that a change of our own headers compiles only what includes them.
+function(tessera_precompile_headers name file)
+  set(source "${CMAKE_CURRENT_BINARY_DIR}/${name}.cpp")
+  file(CONFIGURE OUTPUT "${source}" CONTENT "")
+  add_library(${name} OBJECT "${source}")
+  tessera_configure(${name})
+  target_link_libraries(${name} PRIVATE LibTorch::LibTorch nlohmann_json::nlohmann_json ${ARGN})
+  # With brackets, CMake writes no absolute path, so that ccache finds the result for a clone in another folder.
+  target_precompile_headers(${name} PRIVATE "<${file}>")
+  tessera_share_flags(${name})
+endfunction()
+
+function(tessera_use_headers target name)
+  target_precompile_headers(${target} REUSE_FROM ${name})
+  tessera_share_flags(${target})
+endfunction()
+
+# GCC reads precompiled headers only with the flags that they were compiled with. By default, programs are compiled
+# with -fPIE and libraries with -fPIC, and only some of them with OpenMP.
+function(tessera_share_flags target)
+  target_link_libraries(${target} PRIVATE OpenMP::OpenMP_CXX)
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL "EXECUTABLE")
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${target} PRIVATE -fPIC)
+  endif()
+  # GCC takes the sources in a unity source for headers, and warns about unnamed namespaces in headers.
+  target_compile_options(
+    ${target} PRIVATE $<$<AND:$<CXX_COMPILER_ID:GNU>,$<BOOL:${TESSERA_UNITY_BUILD}>>:-Wno-subobject-linkage>)
+  # GCC's defaults are for computers with little memory. With these, it collects garbage less often.
+  target_compile_options(
+    ${target} PRIVATE
+    "$<$<CXX_COMPILER_ID:GNU>:SHELL:--param ggc-min-expand=200 --param ggc-min-heapsize=1000000>")
+endfunction()
+
+# tessera_unity_sources(RESULT NAME FILE...)
+#
+# With TESSERA_UNITY_BUILD, sets RESULT to files that include up to 16 of the sources each, otherwise to the sources.
+# CMake's own UNITY_BUILD writes absolute paths, with which ccache finds nothing for a clone in another folder.
+function(tessera_unity_sources result name)
+  if(NOT TESSERA_UNITY_BUILD OR NOT ARGN)
+    set(${result} ${ARGN} PARENT_SCOPE)
+    return()
+  endif()
+  set(unity_sources "")
+  foreach(source IN LISTS ARGN)
+    list(LENGTH includes count)
+    if(count EQUAL 16)
+      tessera_write_unity_source()
+    endif()
+    cmake_path(ABSOLUTE_PATH source)
+    cmake_path(RELATIVE_PATH source BASE_DIRECTORY "${PROJECT_SOURCE_DIR}")
+    list(APPEND includes "#include \"${source}\"")
+  endforeach()
+  tessera_write_unity_source()
+  set(${result} ${unity_sources} PARENT_SCOPE)
+endfunction()
+
+# Writes `includes` into a file, which it appends to `unity_sources`.
+macro(tessera_write_unity_source)
+  list(LENGTH unity_sources index)
+  list(JOIN includes "\n" text)
+  set(unity_source "${CMAKE_CURRENT_BINARY_DIR}/unity/${name}_${index}.cpp")
+  file(CONFIGURE OUTPUT "${unity_source}" CONTENT "${text}\n" @ONLY)
+  list(APPEND unity_sources "${unity_source}")
+  set(includes "")
+endmacro()
+
+# tessera_layer(NAME [WITHOUT_LIBTORCH] SOURCES file... [SEPARATE file...] [PUBLIC target...] [PRIVATE target...])
+#
+# Adds the static library tessera_NAME. SEPARATE has sources that must be compiled one by one. PUBLIC has the targets
+# that its public headers include, and PRIVATE those that only its sources use. An installed Tessera does not need
+# targets in $<BUILD_INTERFACE:...>.
 function(tessera_layer name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;PUBLIC;PRIVATE")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "WITHOUT_LIBTORCH" "" "SOURCES;SEPARATE;PUBLIC;PRIVATE")
   set(target tessera_${name})
-  add_library(${target} STATIC ${arg_SOURCES})
+  tessera_unity_sources(sources ${target} ${arg_SOURCES})
+  add_library(${target} STATIC ${sources} ${arg_SEPARATE})
   tessera_configure(${target})
   target_include_directories(
     ${target} PUBLIC "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>"
                      "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
   target_link_libraries(${target} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})
-  if(TESSERA_UNITY_BUILD)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  if(NOT arg_WITHOUT_LIBTORCH)
+    tessera_use_headers(${target} tessera_libtorch_headers)
   endif()
   set_property(DIRECTORY "${PROJECT_SOURCE_DIR}" APPEND PROPERTY TESSERA_LAYERS ${target}) # install.cmake installs them
+endfunction()
+
+# tessera_without_test(TARGET...) leaves programs that no test runs out of "all", because they take long to compile.
+# The target untested_programs builds them, and `./run` builds those that it needs.
+function(tessera_without_test)
+  set_target_properties(${ARGN} PROPERTIES EXCLUDE_FROM_ALL ON)
+  add_dependencies(untested_programs ${ARGN})
 endfunction()

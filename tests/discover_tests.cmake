@@ -3,8 +3,8 @@
 
 cmake_policy(VERSION 3.25) # ctest includes this file without a policy version
 
-# discover_tests(PROGRAM ROOT TIMEOUT LABELS)
-function(discover_tests program root timeout labels)
+# discover_tests(PROGRAM ROOT BUILD TIMEOUT LABELS)
+function(discover_tests program root build timeout labels)
   if(NOT EXISTS "${program}")
     add_test("${program}" "${program}") # fails with the name of the missing program
     return()
@@ -36,6 +36,8 @@ function(discover_tests program root timeout labels)
       endif()
       set(name "${CMAKE_MATCH_2}")
     else()
+      # With ccache, the paths of sources are relative to the folder of the build.
+      cmake_path(ABSOLUTE_PATH CMAKE_MATCH_2 BASE_DIRECTORY "${build}" NORMALIZE)
       cmake_path(RELATIVE_PATH CMAKE_MATCH_2 BASE_DIRECTORY "${root}" OUTPUT_VARIABLE file)
       string(REGEX REPLACE "(_test)?\\.cpp$" "" file "${file}")
       list(APPEND files "${file}")

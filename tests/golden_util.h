@@ -4,6 +4,8 @@
 // Reads cases that TensorFlow and Keras computed, from the folder
 // TESSERA_GOLDEN_DIR or from tests/golden.
 
+#include "tests/test_files.h"
+
 #include <tessera/common/json.h>
 #include <tessera/features/feature.h>
 
@@ -27,7 +29,7 @@ namespace tessera::test {
 inline std::filesystem::path golden_folder() {
   const char* folder = std::getenv("TESSERA_GOLDEN_DIR");
   const bool is_set = folder != nullptr && *folder != '\0';
-  return is_set ? folder : TESSERA_GOLDEN_DEFAULT_DIR;
+  return is_set ? folder : test_file("golden");
 }
 
 /// The sorted names of the files PREFIX*.json, or none if the folder is missing.

@@ -5,6 +5,7 @@
 #include <tessera/data/transforms.h>
 #include <tessera/data/vocabulary_builder.h>
 
+#include "tests/test_files.h"
 #include "tests/data/column_builders.h"
 #include "tests/test_util.h"
 
@@ -22,7 +23,7 @@ using nlohmann::json;
 
 const json& fixtures(const char* name) {
   static const json all = [] {
-    std::ifstream file(TESSERA_TRANSFORM_FIXTURES);
+    std::ifstream file(test_file("data/transforms.json"));
     return json::parse(file);
   }();
   return all.at(name);

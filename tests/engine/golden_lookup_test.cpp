@@ -3,6 +3,7 @@
 // folder that TESSERA_GOLDEN_DIR names, or in tests/golden.
 #include <tessera/layers/tpu_embedding.h>
 
+#include "tests/test_files.h"
 #include "tests/golden_layer.h"
 #include "tests/test_util.h"
 
@@ -37,7 +38,7 @@ enum class Order { kAsGiven, kShuffled };
 fs::path golden_folder() {
   const char* folder = std::getenv("TESSERA_GOLDEN_DIR");
   const bool is_set = folder != nullptr && *folder != '\0';
-  return is_set ? folder : TESSERA_GOLDEN_DEFAULT_DIR;
+  return is_set ? folder : test::test_file("golden");
 }
 
 // The sorted names of the files. Empty if the folder does not exist.

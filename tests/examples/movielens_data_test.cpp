@@ -6,6 +6,7 @@
 #include <string>
 
 #include "examples/common/movielens_data.h"
+#include "tests/test_files.h"
 #include "tests/test_util.h"
 
 namespace movielens_data_test {
@@ -19,7 +20,8 @@ class MovieLensDataTest : public testing::Test {
     const auto* test = testing::UnitTest::GetInstance()->current_test_info();
     folder_ = fs::path(testing::TempDir()) / test->name();
     fs::remove_all(folder_);
-    fs::copy(TESSERA_MOVIELENS_TINY, folder_, fs::copy_options::recursive);
+    fs::copy(
+        test::test_file("movielens_tiny"), folder_, fs::copy_options::recursive);
   }
   void TearDown() override {
     fs::remove_all(folder_);

@@ -4,6 +4,7 @@
 #include <tessera/optim/optimizers.h>
 #include <tessera/serialization/config_json.h>
 
+#include "tests/test_files.h"
 #include "tests/golden_util.h"
 #include "tests/test_util.h"
 
@@ -176,8 +177,7 @@ TEST(GoldenSpecsTest, RefusesExactlyTheCasesWithoutCounterpart) {
 
 // This test reads tests/golden/specs.json, whatever TESSERA_GOLDEN_DIR is.
 TEST(GoldenSpecsTest, EveryCaseBehavesAsListed) {
-  std::ifstream file(
-      std::filesystem::path(TESSERA_GOLDEN_DEFAULT_DIR) / "specs.json");
+  std::ifstream file(test::test_file("golden/specs.json"));
   std::set<std::string> seen;
   for (const Json& test_case : Json::parse(file)) {
     const std::string name = label(test_case);

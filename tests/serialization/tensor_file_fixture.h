@@ -4,6 +4,7 @@
 #include <tessera/serialization/npy.h>
 #include <tessera/serialization/safetensors.h>
 
+#include "tests/test_files.h"
 #include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 
@@ -62,7 +63,7 @@ inline bool is_aligned(const at::Tensor& tensor) {
 
 /// A file that NumPy or safetensors wrote.
 inline std::string python_file(const std::string& name) {
-  return std::string(TESSERA_TENSOR_FILES) + "/" + name;
+  return test_file("serialization/tensor_files/" + name);
 }
 
 inline std::string read_bytes(const std::string& path) {
