@@ -168,7 +168,7 @@ bool reload_gives_same(
     torch::load(loaded, memory);
   } else {
     tessera::save_to_file(model, options.save);
-    torch::load(loaded, options.save);
+    tessera::load_from_file(loaded, options.save);
   }
   return torch::equal(predict(loaded, data, data.test()), expected);
 }

@@ -46,7 +46,9 @@ void CheckpointDirectory::open() {
 void CheckpointDirectory::make() {
   std::error_code error;
   fs::path path;
-  for (const fs::path& part : fs::absolute(path_)) {
+  // A relative path has no absolute one if the current folder was deleted.
+  const fs::path whole = fs::absolute(path_, error);
+  for (const fs::path& part : whole) {
     const fs::path above = path;
     path /= part;
     if (!fs::exists(path, error) && !error) {

@@ -53,7 +53,10 @@ ChainPosition choose_parent(
 std::string checkpoint_id(
     const std::filesystem::path& checkpoint,
     const std::string& xxh3) {
-  return std::filesystem::absolute(checkpoint).lexically_normal().string() +
+  std::error_code ignored;
+  return std::filesystem::absolute(checkpoint, ignored)
+             .lexically_normal()
+             .string() +
       " " + xxh3;
 }
 

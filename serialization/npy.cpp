@@ -155,6 +155,8 @@ class HeaderParser {
         first != '-' && error == std::errc(),
         "a dimension that is not negative and fits into an int64");
     position_ += static_cast<size_t>(end - begin);
+    // NumPy on Python 2 wrote some numbers as 2L.
+    position_ += position_ < text_.size() && text_[position_] == 'L' ? 1 : 0;
     return value;
   }
 

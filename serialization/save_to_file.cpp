@@ -3,24 +3,91 @@
 
 #include <tessera/common/shorten.h>
 
+#include "serialization/mapped_file.h"
 #include "src/common/atomic_file.h"
 #include "src/common/check.h"
+#include "src/common/checked_archive.h"
+#include "src/common/checksum.h"
+
+#include <exception>
+#include <utility>
 
 namespace tessera {
+
+namespace {
+
+constexpr const char* kLoad = "[load_from_file]";
+
+[[noreturn]] void refuse(const std::string& path, const char* problem) {
+  TESSERA_CHECK_VALUE(
+      false,
+      "{} {}: the file can't be read: {}. It may be truncated or damaged, or be no file of save_to_file() or torch::save(). Use another copy.",
+      kLoad,
+      shorten(path),
+      problem);
+  std::terminate();
+}
+
+}  // namespace
 
 void detail::save_to_file(
     const std::string& path,
     c10::function_ref<void(const ArchiveWriter&)> save) {
   AtomicFile file(path, "[save_to_file]");
-  file.write_by(save);
+  Checksum checksum;
+  file.write_by([&](const ArchiveWriter& write) {
+    save([&](const void* data, size_t size) {
+      checksum.add(data, size);
+      return write(data, size);
+    });
+  });
+  const std::string ending = checksum_ending(checksum.digits());
+  file.write(ending.data(), ending.size());
   file.commit();
 }
 
-void detail::check_not_empty(bool is_empty, const std::string& path) {
+void detail::load_from_file(
+    const std::string& path,
+    c10::function_ref<void(torch::serialize::InputArchive&)> load) {
+  const MappedFile file(path, kLoad);
+  torch::serialize::InputArchive archive;
+  try {
+    read_archive_file(file.text(), archive);
+  } catch (const c10::ValueError& error) {
+    refuse(path, error.what_without_backtrace());
+  }
+  try {
+    load(archive);
+  } catch (const std::exception& error) {
+    if (is_internal_error(error)) {
+      refuse(path, "LibTorch can't decode one of its entries");
+    }
+    throw;
+  }
+}
+
+std::vector<at::Tensor> detail::read_tensors(
+    torch::serialize::InputArchive& archive) {
+  std::vector<at::Tensor> tensors;
+  at::Tensor tensor;
+  while (archive.try_read(std::to_string(tensors.size()), tensor)) {
+    tensors.push_back(std::move(tensor));
+    tensor = at::Tensor();
+  }
+  return tensors;
+}
+
+void detail::check_not_empty(
+    bool is_empty,
+    const char* where,
+    const std::string& path,
+    const char* action) {
   TESSERA_CHECK_VALUE(
       !is_empty,
-      "[save_to_file] '{}': expected a module, an optimizer or defined tensors, but got an empty one. Make it before you save it.",
-      shorten(path));
+      "{} '{}': expected a module, an optimizer or defined tensors, but got an empty one. Make it before you {} it.",
+      where,
+      shorten(path),
+      action);
 }
 
 }  // namespace tessera

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import stat
 import sys
 import tempfile
@@ -187,6 +188,37 @@ class BenchmarkScriptsTest(unittest.TestCase):
         self.assertIn("| | forward | sgd | adagrad |\n|---|---:|---:|---:|\n", out)  # no peer has initialize
         self.assertIn("| pooled_zipf | 2.000 (1.00x) | 4.000 (6.00x) | 10.000 (6.00x) |", out)
         self.assertIn("| **geometric mean** | **1.00x** | **6.00x** | **6.00x** |", out)
+
+    def test_the_chart_has_plain_names(self):
+        for name, workload in alternate_rounds.WORKLOADS.items():
+            self.assertNotEqual(workload.get("title", name), name)
+            self.assertLessEqual(max(map(len, compare_peers.workload_title(name).splitlines())), 18)
+        self.assertEqual(set(compare_peers.TITLES), set(alternate_rounds.OPERATIONS))
+        peers = {peer.removesuffix("_tuned") for peer in alternate_rounds.PEERS}
+        self.assertEqual(set(compare_peers.PEER_TITLES), peers)
+        path = str(self.folder / "results.json")
+        self.compare("--threads", "2", "--json", path)
+        results = round_results.read(path, "peers")
+        ratios = {"pooled_zipf": 6.0, "onehot_criteo": 6.0}
+        self.assertIn(("step with SGD", ratios), compare_peers.bars(results, 2))
+        self.assertNotIn("initial values", dict(compare_peers.bars(results, 2)))  # no peer has initialize
+        self.assertIn("LibTorch's EmbeddingBag, FBGEMM. ", compare_peers.chart_description(results))
+        self.assertEqual([*map(compare_peers.plain_ratio, (0.97, 9.94, 9.96, 36.84))], ["1.0", "9.9", "10", "37"])
+
+    def test_the_picture_of_the_pages_shows_the_run_of_their_table(self):
+        docs = pathlib.Path(__file__).resolve().parent.parent / "docs"
+        table = (docs / "performance.md").read_text().split("\nWith 2 threads and AVX-512:\n")[1].split("\nWith ")[0]
+        rows = [re.findall(r"\(([0-9.]+)x\)", line) for line in table.splitlines()]
+        by_operation = [float(ratio) for column in zip(*filter(None, rows)) for ratio in column]
+        texts = re.findall("<!-- (.*?) -->", (docs / "peers.svg").read_text())
+        labels = [float(text) for text in texts if re.fullmatch(r"[0-9.]+", text)]
+        self.assertEqual(len(labels), 30)
+        self.assertEqual(len(by_operation), 30)
+        for label, ratio in zip(labels, by_operation):
+            self.assertAlmostEqual(label, ratio, delta=0.051 if ratio < 9.95 else 0.51)
+        for text in compare_peers.CHART_TITLE, "times as fast", "step with SGD":
+            self.assertIn(text, texts)
+        self.assertNotIn("onehot_criteo", texts)
 
     def test_a_file_gives_the_same_tables(self):
         path = str(self.folder / "results.json")

@@ -60,6 +60,10 @@ expect("README.md:2: begin code with" "- one\n  ```cpp\n  int a;\n  ```\n")
 expect("README.md:1: begin code with" "~~~cpp\nint a;\n~~~\n")
 expect("README.md:2: the code has no end" "One\n```sh\nx\n")
 
+expect(passes "<!-- not ours: LibTorch -->\n```cpp\ntorch::save(model, \"a.pt\");\n```\n")
+file(APPEND "${SCRATCH}/a.cpp" "// snippet: save\ntorch::save(model, \"a.pt\");\n// end snippet\n")
+expect("README.md:3: shows torch::save to a file" "<!-- snippet: a.cpp save -->\n```cpp\ntorch::save(model, \"a.pt\");\n```\n")
+
 # Docstrings.
 set(docstring "\n// snippet: a.cpp sum\n/// Adds:\n///\n///   int a[] = {1, 2};\n///\n///     a[0] += 1;  // \"\\n\"; x\n///\n/// Well.\n")
 file(WRITE "${SCRATCH}/include/b/a.h" "#pragma once\n${docstring}int f();\n")
@@ -175,6 +179,30 @@ endforeach()
 file(WRITE "${SCRATCH}/c.cpp" "// snippet: main\n#include <tessera/tessera.h>\nint main() {\n}\n// end snippet\n")
 expect("README.md:5: expected 'tessera::limit" "<!-- snippet: c.cpp main -->\n```cpp\n#include <tessera/tessera.h>\nint main() {\n}\n```\n")
 file(REMOVE "${SCRATCH}/c.cpp")
+
+# Pages that compare must not deny what a header declares.
+file(WRITE "${SCRATCH}/a.cpp" "// snippet: two\nA a;\n// end snippet\n")
+file(WRITE "${SCRATCH}/include/b/a.h" "namespace tessera {\nnamespace eviction {\n}  // namespace eviction\n"
+  "// snippet: a.cpp two\n/// Two.\n///\n///   A a;\n///\nclass AImpl {\n};\n"
+  "class LogLoss { A a; };\nclass NDCG { A a; };\nat::Tensor bpr_loss(\n    int a);\n}  // namespace tessera\n")
+file(WRITE "${SCRATCH}/tests/docs/classes_without_example.txt" "include/b/a.h LogLoss: x\ninclude/b/a.h NDCG: x\n")
+# denies(RESULT ROW): docs/keras.md has the row.
+function(denies result row)
+  file(WRITE "${SCRATCH}/docs/keras.md" "| Keras | Tessera |\n|---|---|\n| `k.Other` | `LogLoss`; [a] |\n${row}\n")
+  expect("${result}" "One\n")
+endfunction()
+denies(passes "| `k.None`, `LogLoss(a=1)`, log of losses | none: it is not needed |")
+denies(passes "| `k.LogLoss` | there is no `mask`, no loss (`LogLoss` takes none) |\n```sh\nno `LogLoss`\n```")
+denies("docs/keras.md:4: says that there is no LogLoss" "| `k.LogLoss` | none |")
+denies("docs/keras.md:4: says that there is no NDCG" "| metrics (NDCG, ...) | none |")
+denies("docs/keras.md:4: says that there is no eviction" "| eviction, or `Other` | none; use hashes |")
+denies("docs/keras.md:4: says that there is no bpr_loss" "| `a::bpr_loss()` | none |")
+denies("docs/keras.md:4: says that there is no logloss" "| metrics | `Other`. There is no log loss, and no AUC |")
+denies("docs/keras.md:4: says that there is no loglosses" "There are no log losses.")
+denies("docs/keras.md:4: this row says 'none' for `k.Other`" "| `k.Other` | none |")
+denies(passes "| mode of `k.Other` | none |")
+file(REMOVE_RECURSE "${SCRATCH}/docs/keras.md" "${SCRATCH}/include" "${SCRATCH}/tests")
+file(WRITE "${SCRATCH}/a.cpp" "// snippet: sum\n${sum}// end snippet\n")
 
 # UPDATE copies the code into the page and changes nothing else.
 set(before "a; [b\n\n<!-- snippet: a.cpp sum -->\n```cpp\nold\n```\n\\ end\n")

@@ -4,8 +4,8 @@
 # Layer NAME is the folder src/NAME or, for optim, serialization and layers, the folder NAME. Its public headers
 # are in include/tessera/NAME. The umbrella header tessera/tessera.h belongs to examples and tests.
 #
-# It also fails if no source file has the name of a public header that declares functions, and if JSON is parsed
-# outside of src/common/json_text.cpp, which limits its depth and size.
+# It also fails if no source file has the name of a public header that declares functions, if JSON is parsed
+# outside of src/common/json_text.cpp, which limits its depth and size, and if a library calls torch::save().
 
 cmake_minimum_required(VERSION 3.25)
 if(NOT IS_DIRECTORY "${ROOT}")
@@ -67,6 +67,9 @@ function(check_include file number included)
     complain("includes ${included}, which takes a minute to compile. Include the headers that are\
  used, e.g. ATen/core/Tensor.h, ATen/ops/<operator>.h, torch/nn/module.h.")
   endif()
+  if(file MATCHES "^examples/my_" AND NOT included MATCHES "^(tessera/.*|[a-z_]+)$")
+    complain("includes ${included} in a program that readers copy. Include only Tessera and the standard library.")
+  endif()
   if(file MATCHES "^include/" AND included MATCHES "^fmt/")
     complain("includes ${included} in a public header, where a user's fmt may be another version.\
  Format in a source file.")
@@ -79,6 +82,14 @@ function(check_json file number line)
      line MATCHES "[Jj]son::(parse|accept|sax_parse|from_[a-z]+)[ \t]*\\(|>>[ \t]*[A-Za-z_.]*[Jj]son")
     complain("parses JSON. Call parse_json(), load_json() or for_each_json_entry() instead, which limit its\
  depth and size and refuse a key that is there twice.")
+    set(violations "${violations}" PARENT_SCOPE)
+  endif()
+endfunction()
+
+# torch::save() ends the program if it can't write.
+function(check_save file number line)
+  if(line MATCHES "torch::save\\(" AND NOT line MATCHES "^ *//" AND NOT file MATCHES "^examples/|/save_to_file\\.(h|cpp)$")
+    complain("calls torch::save(), which ends the program on a full disk. Write with AtomicFile::write_by().")
     set(violations "${violations}" PARENT_SCOPE)
   endif()
 endfunction()
@@ -122,6 +133,7 @@ foreach(file IN LISTS files)
       check_include("${file}" ${number} "${CMAKE_MATCH_1}")
     endif()
     check_json("${file}" ${number} "${line}")
+    check_save("${file}" ${number} "${line}")
   endforeach()
 endforeach()
 

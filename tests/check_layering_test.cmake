@@ -99,3 +99,15 @@ expect("parses JSON" "include/tessera/layers/a.h" "Json::parse(text)")
 expect(passes "src/common/json_text.cpp" "Json::sax_parse(begin, end, this);")
 expect(passes "layers/a.cpp" "const Json json = parse_json(text);")
 expect(passes "layers/a.cpp" "  parser->parse(text);")
+
+# Files are not written by torch::save().
+expect("calls torch::save()" "layers/a.cpp" "  torch::save(model, path);")
+expect(passes "layers/a.h" "/// torch::save(model, path) saves it, too.")
+expect(passes "include/tessera/serialization/save_to_file.h" "  torch::save(value, writer);")
+expect(passes "examples/a.cpp" "  torch::save(model, memory);")
+
+# Readers copy the programs examples/my_*.cpp.
+expect("in a program that readers copy" "examples/my_a.cpp" "#include \"examples/common/a.h\"")
+expect("in a program that readers copy" "examples/my_a.cpp" "#include <CLI/CLI.hpp>")
+expect(passes "examples/my_a.cpp" "#include <tessera/tessera.h>")
+expect(passes "examples/my_a.cpp" "#include <iostream>")

@@ -55,7 +55,7 @@ void print_text(const Report& report, const Options& options) {
   for (const auto& [title, stars] : report.movies) {
     std::cout << "  " << stars << "  " << title << "\n";
   }
-  std::cout << "\npredictions after torch::save and torch::load: "
+  std::cout << "\npredictions after saving and loading: "
             << text_of(report.equal_after_reload)
             << "\npredictions of the exported TorchScript file: "
             << text_of(report.equal_from_export) << "\n";

@@ -18,6 +18,7 @@
 #include "src/common/atomic_file.h"
 #include "src/common/check.h"
 #include "src/common/check_path.h"
+#include "src/common/checked_archive.h"
 #include "src/common/checksum.h"
 #include "src/common/file_advice.h"
 #include "src/common/rank_group.h"
@@ -296,32 +297,15 @@ std::string folder_of(const std::string& directory, size_t layer) {
   return layer == 0 ? directory : layer_directory(directory, layer);
 }
 
-// model.pt ends with a checksum of all bytes before it. An entry of its archive says that
-// it has one. LibTorch's own reader ignores the checksum.
-constexpr std::string_view kBeforeDigits = "\nxxh3 ";
-constexpr size_t kEndBytes = kBeforeDigits.size() + kChecksumDigits + 1;
+// model.pt ends with a checksum. An entry of its archive says that it has one.
 constexpr const char* kHasChecksum = "ends_with_checksum";
-
-std::string end_of_file(const std::string& checksum) {
-  return fmt::format("{}{}\n", kBeforeDigits, checksum);
-}
 
 // Reads the archive in model.pt. Files written before checksums existed are read, too.
 // Errors:  c10::Error for a damaged file.
 void read_model_file(
     std::string_view bytes,
     torch::serialize::InputArchive& archive) {
-  const std::string_view end =
-      bytes.substr(bytes.size() - std::min(bytes.size(), kEndBytes));
-  const bool has_checksum = end.starts_with(kBeforeDigits);
-  if (has_checksum) {
-    bytes.remove_suffix(kEndBytes);
-    TESSERA_CHECK_VALUE(
-        end == end_of_file(checksum_of(bytes)),
-        "its {} bytes do not match the checksum at their end",
-        bytes.size());
-  }
-  archive.load_from(bytes.data(), bytes.size());
+  const bool has_checksum = read_archive_file(bytes, archive);
   c10::IValue unused;
   TESSERA_CHECK_VALUE(
       has_checksum || !archive.try_read(kHasChecksum, unused),
@@ -453,7 +437,7 @@ void save_file(
       return to(data, size);
     });
   });
-  const std::string end = end_of_file(checksum.digits());
+  const std::string end = checksum_ending(checksum.digits());
   file.write(end.data(), end.size());
   file.commit();
 }

@@ -54,16 +54,18 @@ bool is_of_validation(const std::string& name) {
 void make_folder(const std::filesystem::path& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
+  std::error_code ignored;
+  const auto status = std::filesystem::status(folder, ignored);
   const bool is_other =
-      std::filesystem::exists(folder) && !std::filesystem::is_directory(folder);
+      std::filesystem::exists(status) && !std::filesystem::is_directory(status);
   TESSERA_CHECK_VALUE(
       !is_other && error != std::errc::not_a_directory,
       "[TensorBoard] {}: expected a folder, but this is a file, or is below one. Choose another path.",
-      folder.string());
+      shorten(folder.string()));
   TESSERA_CHECK(
       !error,
       "[TensorBoard] {}: the folder can't be created: {}. {}",
-      folder.string(),
+      shorten(folder.string()),
       error.message(),
       advice_to_write(error.value()));
   // Creates a file and deletes it again.

@@ -3,6 +3,7 @@
 
 #include "src/common/check.h"
 #include "src/common/checksum.h"
+#include "src/common/error_reason.h"
 
 #include <ATen/core/Dict.h>
 #include <ATen/core/grad_mode.h>
@@ -247,6 +248,28 @@ void CheckedArchive::write(
         checksums_.add(path, value);
       });
   archive_.write(key, nested);
+}
+
+bool read_archive_file(
+    std::string_view file,
+    torch::serialize::InputArchive& archive) {
+  TESSERA_CHECK_VALUE(!file.empty(), "it is empty");
+  const bool has_checksum = take_checksum_ending(file);
+  try {
+    archive.load_from(file.data(), file.size());
+  } catch (const std::exception& error) {
+    const std::string reason = reason_of(error);
+    TESSERA_CHECK_VALUE(
+        false,
+        "LibTorch can't decode it{}",
+        is_internal_error(error) || reason.empty() ? "" : " (" + reason + ")");
+  }
+  return has_checksum;
+}
+
+bool is_internal_error(const std::exception& error) {
+  return std::string_view(error.what()).find("INTERNAL ASSERT FAILED") !=
+      std::string_view::npos;
 }
 
 void verify_checksums(

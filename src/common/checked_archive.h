@@ -5,6 +5,7 @@
 #include <ATen/core/ivalue.h>
 #include <torch/serialize/archive.h>
 
+#include <exception>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -76,6 +77,18 @@ class CheckedArchive {
   torch::serialize::OutputArchive& archive_;
   ArchiveChecksums checksums_;
 };
+
+/// Reads the bytes of a file into `archive`. If they end with a checksum
+/// (checksum_ending()), verifies it. Returns whether there is one.
+/// Errors:  c10::ValueError that only states the problem. It does not show the internal
+///          errors of LibTorch's reader.
+bool read_archive_file(
+    std::string_view file,
+    torch::serialize::InputArchive& archive);
+
+/// Whether an error is a failed internal check of LibTorch. On reading, it means that the
+/// file is damaged.
+bool is_internal_error(const std::exception& error);
 
 /// Compares the entries of `archive`, and of the archives nested in it, with the
 /// checksums that were written with them. Entries without a checksum pass. If `only`

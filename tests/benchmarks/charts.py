@@ -14,9 +14,13 @@ def pyplot():
     return matplotlib.pyplot
 
 
-def describe(figure, description):
-    """Writes small text above all panels."""
-    figure.suptitle(textwrap.fill(description, 140), fontsize="x-small")
+def describe(figure, description, title=""):
+    """Writes a title and small text above all panels."""
+    if title:
+        figure.suptitle(title, fontweight="bold")
+        figure.supxlabel(textwrap.fill(description, 150), fontsize="x-small", color="dimgray")
+    else:
+        figure.suptitle(textwrap.fill(description, 140), fontsize="x-small")
 
 
 def save(figure, path, what):

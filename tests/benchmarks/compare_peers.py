@@ -15,18 +15,30 @@ With --limits, the share of the limit is the time of plain loops divided by Tess
 --json writes the results of all rounds, and --from makes the tables and the chart from them. --markdown
 prints the tables of docs/performance.md.
 """
+import sys
+import textwrap
+
 import alternate_rounds
 import charts
-from round_results import count_threads, markdown_table, percent, times_as_fast
+from round_results import count_threads, counted, markdown_table, percent, times_as_fast
 
-TITLES = {  # of the operations, for the table of geometric means
+TITLES = {  # of the operations, for the table of geometric means and the chart
     "forward": "lookup",
     "sgd": "step with SGD",
     "adagrad": "step with Adagrad",
     "rowwise_adagrad": "step with row-wise Adagrad",
     "adam": "step with Adam on the rows of the batch",
     "adam_exact": "step with Adam on all rows",
+    "ftrl": "step with FTRL",
+    "initialize": "initial values",
 }
+PEER_TITLES = {
+    "torch": "LibTorch's EmbeddingBag",
+    "torch_concat": "LibTorch's EmbeddingBag",
+    "fbgemm": "FBGEMM",
+    "tf": "TensorFlow",
+}
+CHART_TITLE = "How many times as fast is Tessera as the fastest other library?"
 LIMIT_COLUMNS = ["forward", "adagrad", "update alone"]
 
 
@@ -113,32 +125,67 @@ def print_markdown(results):
             print(markdown_table(["", *LIMIT_COLUMNS], limit_rows(threads, results)))
 
 
+def plain_ratio(ratio):
+    """Returns a ratio as a reader says it: 1.2, 36."""
+    return f"{ratio:.1f}" if ratio < 9.95 else f"{ratio:.0f}"
+
+
+def bars(results, threads):
+    """Returns [(title of an operation, {workload: ratio})] for a panel of the chart."""
+    panel = []
+    for operation in operations_with(threads, results):
+        ratios = {w: results.ratio((threads, w, operation)) for w in results.workloads}
+        ratios = {workload: ratio for workload, ratio in ratios.items() if ratio}
+        if ratios:
+            panel.append((TITLES.get(operation, operation), ratios))
+    return panel
+
+
+def workload_title(name):
+    """Returns what a workload stands for, in lines that fit below a group of bars."""
+    return textwrap.fill(alternate_rounds.WORKLOADS[name].get("title", name), 18)
+
+
+def chart_description(results):
+    titles = [PEER_TITLES.get(peer.removesuffix("_tuned"), peer) for peer in results.peers]
+    sets = sorted({isa.upper().replace("AVX512", "AVX-512") for isa in results.settings["isa"].values()})
+    return (
+        "A step is a lookup in embedding tables, its backward pass and the update of the rows, on the CPU. "
+        f"Other libraries: {', '.join(dict.fromkeys(titles))}. {results.settings['cpu']} ({', '.join(sets)}), "
+        f"medians of {counted(results.settings['rounds'], 'round')}."
+    )
+
+
 def draw(results, path):
     if not any(results.ratio(key) for key in results.times):
         print("no chart, because there is no peer to compare with", file=sys.stderr)
         return
-    figure, axes = charts.pyplot().subplots(
-        len(results.threads), 1, figsize=(11, 3.6 * len(results.threads)), squeeze=False
-    )
+    panels = len(results.threads)
+    figure, axes = charts.pyplot().subplots(panels, 1, figsize=(11, 1 + 3.6 * panels), squeeze=False)
     for axis, threads in zip(axes[:, 0], results.threads):
-        ratios = {}
-        for count, workload, operation in results.times:
-            ratio = results.ratio((count, workload, operation))
-            if count == threads and ratio:
-                ratios.setdefault(operation, {})[workload] = ratio
-        workloads = results.workloads
-        bar = 0.8 / max(1, len(ratios))
-        for i, (operation, by_workload) in enumerate(ratios.items()):
-            positions = [j + i * bar for j, workload in enumerate(workloads) if workload in by_workload]
-            axis.bar(positions, [by_workload[w] for w in workloads if w in by_workload], bar, label=operation)
+        panel = bars(results, threads)
+        bar = 0.85 / max(1, len(panel))
+        for i, (title, ratios) in enumerate(panel):
+            positions = [j + i * bar for j, workload in enumerate(results.workloads) if workload in ratios]
+            drawn = axis.bar(positions, list(ratios.values()), bar, label=title)
+            axis.bar_label(drawn, [plain_ratio(ratio) for ratio in ratios.values()], fontsize=7, padding=1)
         axis.axhline(1.0, color="black", linewidth=0.8)
         axis.set_yscale("log")
-        axis.set_xticks([j + 0.4 - bar / 2 for j in range(len(workloads))], workloads)
-        axis.set_ylabel("fastest peer / tessera")
-        axis.set_title(f"{count_threads(threads)}: above 1 Tessera is faster")
-        if ratios:
-            axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize="small")  # covers no bar
-    charts.describe(figure, results.description())
+        all_ratios = [ratio for _, ratios in panel for ratio in ratios.values()]
+        low, high = min(0.9, *all_ratios) / 1.1, max(2, *all_ratios) * 1.5
+        ticks = [tick for tick in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500) if low <= tick <= high]
+        axis.set_ylim(low, high)
+        axis.set_yticks(ticks, [f"{tick}x" for tick in ticks])
+        axis.minorticks_off()
+        middles = [j + 0.425 - bar / 2 for j in range(len(results.workloads))]
+        axis.set_xticks(middles, [workload_title(workload) for workload in results.workloads])
+        axis.tick_params(axis="x", length=0, labelsize="small")
+        axis.set_ylabel("times as fast")
+        axis.set_title(f"{count_threads(threads)}; at 1x both are equally fast", fontsize="medium", loc="left")
+        for side in "top", "right":
+            axis.spines[side].set_visible(False)
+        axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize="small", frameon=False)  # covers no bar
+    charts.describe(figure, chart_description(results), CHART_TITLE)
     charts.save(figure, path, "chart")
 
 

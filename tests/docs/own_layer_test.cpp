@@ -6,9 +6,9 @@
 #include <tessera/layers/layer_json.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adagrad.h>
+#include <tessera/serialization/save_to_file.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/serialize.h>
 #include <torch/types.h>
 
 #include "tests/docs/pages_fixture.h"
@@ -87,11 +87,11 @@ TEST_F(OwnLayerTest, RebuildsAModelFromJsonAndWeights) {
   const tessera::Features features{{"user", torch::tensor({7, 3})}};
   const auto scores = model->forward(features);
   const std::string text = tessera::to_json(model).dump();  // no weights
-  torch::save(model, "weights.pt");
+  tessera::save_to_file(model, "weights.pt");
 
   auto again =
       tessera::from_json<torch::nn::Sequential>(tessera::parse_json(text));
-  torch::load(again, "weights.pt");
+  tessera::load_from_file(again, "weights.pt");
   // end snippet
   EXPECT_TRUE(is_registered);
   EXPECT_EQ(again->ptr(2)->name(), "tessera::Scale");

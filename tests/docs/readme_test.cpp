@@ -81,7 +81,7 @@ TEST_F(ReadmeTest, AModelLearnsAndIsSaved) {
   EXPECT_GT(logits[0].item<float>(), 0.0F);
   EXPECT_LT(logits[1].item<float>(), 0.0F);
   model->forward(two_examples()).sum().backward();
-  torch::load(model, "ranker.pt");
+  tessera::load_from_file(model, "ranker.pt");
   EXPECT_TRUE(at::equal(model->forward(two_examples()).squeeze(1), logits));
 }
 

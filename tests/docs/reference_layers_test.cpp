@@ -22,6 +22,7 @@
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/sgd.h>
 #include <tessera/serialization/safetensors.h>
+#include <tessera/serialization/save_to_file.h>
 #include <tessera/serialization/saved_features.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/serialization/import.h>
@@ -199,15 +200,15 @@ TEST_F(LayersReferenceTest, EmbeddingEngineModule) {
   EmbeddingEngineModule engine(EmbeddingEngineOptions{
       .features = {{"user", FeatureConfig{.table = users}}},
       .optimizer = optim::Adagrad{.learning_rate = 0.05}});
-  model->register_module("engine", engine);  // torch::save saves it, too
+  model->register_module("engine", engine);  // is saved with the model
   engine->enqueue({{"user", user_ids}});
   const auto activations = engine->dequeue();
   // end snippet
   EXPECT_EQ(activations["user"].sizes(), (at::IntArrayRef{2, 2}));
   EXPECT_EQ(model->parameters().size(), 2);
-  torch::save(model, "model.pt");
+  save_to_file(model, "model.pt");
   engine->update_embedding_table("users", torch::zeros({10, 2}));
-  torch::load(model, "model.pt");
+  load_from_file(model, "model.pt");
   expect_close(
       engine->embedding_lookup({{"user", user_ids}})["user"],
       activations["user"]);

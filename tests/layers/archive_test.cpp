@@ -29,6 +29,7 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -585,6 +586,107 @@ TEST(SaveToFileTest, AFullDiskIsAnErrorAndLeavesTheOldFile) {
           std::filesystem::directory_iterator(folder.path()),
           std::filesystem::directory_iterator()),
       1);
+}
+
+TEST(LoadFromFileTest, ReadsWhatBothFunctionsSave) {
+  const test::TemporaryFolder folder;
+  const std::string path = folder / "file.pt";
+  auto layer = make_layer();
+  train(layer, 0, 3);
+  torch::nn::Sequential model(layer, Concatenate(), torch::nn::Linear(8, 2));
+  const std::vector<at::Tensor> tensors{at::ones({2, 3}), at::zeros({4})};
+  torch::optim::SGD optimizer(model->parameters(), 0.5);
+  const auto expect_loaded = [&](const auto& save) {
+    save(model);
+    const auto loaded_layer = make_layer({.seed = 99});
+    torch::nn::Sequential loaded(
+        loaded_layer, Concatenate(), torch::nn::Linear(8, 2));
+    load_from_file(loaded, path);
+    EXPECT_EQ(test::saved(loaded_layer), test::saved(layer));
+    EXPECT_TRUE(at::equal(loaded->forward(batch(1)), model->forward(batch(1))));
+
+    save(tensors);
+    std::vector<at::Tensor> loaded_tensors{at::ones({7})};
+    load_from_file(loaded_tensors, path);
+    ASSERT_EQ(loaded_tensors.size(), 2U);
+    EXPECT_TRUE(at::equal(loaded_tensors[1], tensors[1]));
+
+    save(tensors[0]);
+    at::Tensor loaded_tensor;
+    load_from_file(loaded_tensor, path);
+    EXPECT_TRUE(at::equal(loaded_tensor, tensors[0]));
+
+    save(optimizer);
+    load_from_file(optimizer, path);
+  };
+  expect_loaded([&](const auto& value) { save_to_file(value, path); });
+  expect_loaded([&](const auto& value) { torch::save(value, path); });
+}
+
+// Loads copies of `whole` with a flipped bit, a missing end or other bytes in the middle.
+// Returns how many were loaded without an error.
+int64_t count_loaded_damages(
+    const std::string& whole,
+    const std::string& path) {
+  const at::Tensor inputs = at::ones({1, 2});
+  std::mt19937 random(1);
+  int64_t loaded = 0;
+  for (int i = 0; i < 200; ++i) {
+    std::string damaged = whole;
+    const size_t at = random() % whole.size();
+    if (i % 3 == 0) {
+      damaged[at] = static_cast<char>(damaged[at] ^ (1 << (i % 8)));
+    } else if (i % 3 == 1) {
+      damaged.resize(at);
+    } else {
+      damaged.replace(at, 64, std::string(64, static_cast<char>(random())));
+    }
+    std::ofstream(path, std::ios::binary) << damaged;
+    torch::nn::Linear linear(2, 3);
+    const at::Tensor before = linear->forward(inputs).detach();
+    try {
+      load_from_file(linear, path);
+      ++loaded;
+    } catch (const c10::Error& error) {
+      const std::string message = error.what_without_backtrace();
+      EXPECT_EQ(message.rfind("[load_from_file] " + path, 0), 0U) << message;
+      EXPECT_EQ(message.find("ASSERT"), std::string::npos) << message;
+      EXPECT_TRUE(at::equal(linear->forward(inputs), before)) << message;
+    }
+  }
+  return loaded;
+}
+
+TEST(LoadFromFileTest, ADamagedFileIsAReadableErrorAndChangesNothing) {
+  const test::TemporaryFolder folder;
+  const std::string path = folder / "linear.pt";
+  const torch::nn::Linear linear(2, 3);
+  save_to_file(linear, path);
+  // Only the last bytes, which are the checksum, are of no importance.
+  EXPECT_LT(count_loaded_damages(test::read_text(path), path), 5);
+  // A file of torch::save() has no checksum, so more damages are not noticed.
+  torch::save(linear, path);
+  EXPECT_LT(count_loaded_damages(test::read_text(path), path), 150);
+
+  torch::nn::Linear loaded(2, 3);
+  EXPECT_VALUE_ERROR(
+      load_from_file(loaded, folder.write("empty.pt", "")),
+      "empty.pt: the file can't be read: it is empty. It may be truncated");
+  EXPECT_VALUE_ERROR(
+      load_from_file(loaded, folder.write("text.pt", "user,item\n")),
+      "LibTorch can't decode it");
+  EXPECT_TORCH_ERROR(
+      load_from_file(loaded, folder / "none.pt"),
+      "[load_from_file] " + folder / "none.pt" +
+          ": the file can't be read: No such file or directory. Correct the "
+          "path.");
+  torch::nn::Linear unmade(nullptr);
+  EXPECT_VALUE_ERROR(
+      load_from_file(unmade, path),
+      "but got an empty one. Make it before you load it.");
+  save_to_file(linear, path);
+  auto other = make_layer();
+  EXPECT_VALUE_ERROR(load_from_file(other, path), "no format_version");
 }
 
 }  // namespace archive_test

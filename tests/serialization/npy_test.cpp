@@ -86,6 +86,21 @@ TEST_F(NpyTest, ReadsFilesOfNumpy) {
   EXPECT_EQ(load_npy(python_file("fortran.npy")).strides()[0], 1);
 }
 
+// NumPy 1.16 on Python 2 wrote these headers.
+TEST_F(NpyTest, ReadsTheLongIntegersOfPython2) {
+  const std::string data(24, '\0');
+  const auto load = [&](const std::string& shape) {
+    write_bytes(path("old.npy"), npy_bytes(header_of("'<f4'", shape), data));
+    return load_npy(path("old.npy")).sizes().vec();
+  };
+  EXPECT_EQ(load("(6L,)"), std::vector<int64_t>{6});
+  EXPECT_EQ(load("(2L, 3L)"), (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(load("(2, 3L, 1L)"), (std::vector<int64_t>{2, 3, 1}));
+  for (const char* shape : {"(6L)", "(6LL,)", "(L,)", "(6l,)", "(6L"}) {
+    EXPECT_VALUE_ERROR(load(shape), "at byte ");
+  }
+}
+
 TEST_F(NpyTest, WritesTheBytesThatNumpyWrites) {
   // NumPy leaves room in the header for a larger first dimension. With so few rows,
   // the header still has the same length.

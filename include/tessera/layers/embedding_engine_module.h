@@ -21,7 +21,7 @@ namespace tessera {
 ///   EmbeddingEngineModule engine(EmbeddingEngineOptions{
 ///       .features = {{"user", FeatureConfig{.table = users}}},
 ///       .optimizer = optim::Adagrad{.learning_rate = 0.05}});
-///   model->register_module("engine", engine);  // torch::save saves it, too
+///   model->register_module("engine", engine);  // is saved with the model
 ///   engine->enqueue({{"user", user_ids}});
 ///   const auto activations = engine->dequeue();
 ///

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/util/FunctionRef.h>
 #include <torch/serialize.h>
 
@@ -8,6 +9,8 @@
 #include <cstddef>
 #include <functional>
 #include <string>
+#include <type_traits>
+#include <vector>
 
 namespace tessera {
 
@@ -20,8 +23,20 @@ void save_to_file(
     const std::string& path,
     c10::function_ref<void(const ArchiveWriter&)> save);
 
-/// Errors:  c10::ValueError if `is_empty`.
-void check_not_empty(bool is_empty, const std::string& path);
+/// Opens a file and calls `load` once, with the archive in it.
+void load_from_file(
+    const std::string& path,
+    c10::function_ref<void(torch::serialize::InputArchive&)> load);
+
+/// The tensors of an archive that torch::save() has made from a vector.
+std::vector<at::Tensor> read_tensors(torch::serialize::InputArchive& archive);
+
+/// Errors:  c10::ValueError if `is_empty`. `action` is "save" or "load".
+void check_not_empty(
+    bool is_empty,
+    const char* where,
+    const std::string& path,
+    const char* action);
 
 template <class Value>
 bool is_empty(const Value& value) {
@@ -45,21 +60,51 @@ bool is_empty(const Value& value) {
 /// Like torch::save(value, path), but writes the complete file or nothing:
 ///
 ///   tessera::save_to_file(model, "ranker.pt");
-///   torch::load(model, "ranker.pt");
+///   tessera::load_from_file(model, "ranker.pt");
 ///
 /// `value` is a module, an optimizer, a tensor or a vector of tensors. An existing file
 /// stays until the new file is on the disk. In contrast, torch::save ends the program
-/// on a full disk, and leaves half a file if the program ends while it writes.
+/// on a full disk, and leaves half a file if the program ends while it writes. The file
+/// ends with a checksum of all its bytes. torch::load reads the file, too, but does not
+/// verify this checksum.
 /// Errors:  c10::ValueError if `value` is an empty holder, a null pointer or an
 ///          undefined tensor, or `path` is not a regular file; c10::Error if the system
 ///          refuses to write, for example on a full disk. Both messages begin with
 ///          "[save_to_file]", and an existing file is unchanged.
 template <class Value>
 void save_to_file(const Value& value, const std::string& path) {
-  detail::check_not_empty(detail::is_empty(value), path);
+  detail::check_not_empty(
+      detail::is_empty(value), "[save_to_file]", path, "save");
   detail::save_to_file(path, [&](const detail::ArchiveWriter& writer) {
     torch::save(value, writer);
   });
+}
+
+/// Like torch::load(value, path), for files of save_to_file() and torch::save(): the
+/// program makes the same model first. The tensors of a vector are replaced.
+///
+/// It verifies the checksum that save_to_file() has written before it changes `value`. A
+/// file of torch::save() has no such checksum, but Tessera's layers verify their parts.
+/// Errors:  c10::ValueError if `value` is an empty holder or a null pointer, or the file
+///          is truncated, damaged or not an archive; c10::Error if the file can't be
+///          read. These messages begin with "[load_from_file]" and name the path. If the
+///          entries of the file do not fit, the error of the module or the optimizer.
+template <class Value>
+void load_from_file(Value& value, const std::string& path) {
+  if constexpr (std::is_same_v<Value, std::vector<at::Tensor>>) {
+    detail::load_from_file(path, [&](torch::serialize::InputArchive& archive) {
+      value = detail::read_tensors(archive);
+    });
+  } else {
+    if constexpr (!std::is_same_v<Value, at::Tensor>) {
+      detail::check_not_empty(
+          detail::is_empty(value), "[load_from_file]", path, "load");
+    }
+    detail::load_from_file(path, [&](torch::serialize::InputArchive& archive) {
+      using torch::operator>>;  // of tensors
+      archive >> value;
+    });
+  }
 }
 
 }  // namespace tessera

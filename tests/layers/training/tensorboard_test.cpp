@@ -483,6 +483,9 @@ TEST(TensorBoardTest, FailsBeforeTrainingIfItCannotWork) {
   EXPECT_TORCH_ERROR(
       run({.directory = "/proc/tessera"}),
       "[TensorBoard] /proc/tessera/train: the folder can't be created: ");
+  EXPECT_TORCH_ERROR(
+      run({.directory = folder / std::string(300, 'x')}),
+      "the folder can't be created: File name too long.");
   if (::geteuid() != 0) {  // root may write everywhere
     const std::string locked = folder / "locked";
     std::filesystem::create_directories(locked + "/train");
