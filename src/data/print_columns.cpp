@@ -14,7 +14,7 @@ namespace tessera::data {
 namespace {
 
 // Longer text and lists are cut.
-constexpr size_t kMaxShown = 40;
+constexpr size_t kMaxCellBytes = 40;
 constexpr int64_t kMaxListValues = 10;
 
 // The number of characters in UTF-8 text.
@@ -34,8 +34,8 @@ std::string cell_of(std::string text) {
         return static_cast<unsigned char>(byte) < 0x20 || byte == 0x7f;
       },
       ' ');
-  if (text.size() > kMaxShown) {
-    size_t end = kMaxShown;
+  if (text.size() > kMaxCellBytes) {
+    size_t end = kMaxCellBytes;
     while ((static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) {
       --end;  // not in the middle of a character
     }

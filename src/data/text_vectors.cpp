@@ -51,7 +51,7 @@ std::string_view take_last_field(std::string_view& line) {
 }
 
 template <class Number>
-bool parse(std::string_view field, Number& number) {
+bool parse_field(std::string_view field, Number& number) {
   const char* end = field.data() + field.size();
   const auto result = std::from_chars(field.data(), end, number);
   return result.ec == std::errc() && result.ptr == end;
@@ -95,7 +95,7 @@ class Parser {
       const std::string_view field = take_last_field(line);
       float& value = values_[begin + static_cast<size_t>(i)];
       TESSERA_CHECK_VALUE(
-          parse(field, value) && std::isfinite(value),
+          parse_field(field, value) && std::isfinite(value),
           "{} must have a word and {} numbers, but number {} is '{}'. Correct the file.",
           where(),
           dim_,
@@ -146,8 +146,8 @@ class Parser {
     int64_t words = 0;
     int64_t dim = 0;
     if (line_ != 1 || count_fields(line) != 2 ||
-        !parse(take_last_field(line), dim) ||
-        !parse(take_last_field(line), words) || dim < 1 || words < 0) {
+        !parse_field(take_last_field(line), dim) ||
+        !parse_field(take_last_field(line), words) || dim < 1 || words < 0) {
       return false;
     }
     TESSERA_CHECK_VALUE(
