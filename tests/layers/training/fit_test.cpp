@@ -827,14 +827,6 @@ class Variable {
   std::optional<std::string> before_;
 };
 
-class WarningTexts : public c10::WarningHandler {
- public:
-  void process(const c10::Warning& warning) override {
-    texts.push_back(warning.msg());
-  }
-  std::vector<std::string> texts;
-};
-
 TEST(SpinCheckTest, ABusyMachineIsNoticedOnce) {
   if (!time_without_core()) {
     GTEST_SKIP() << "the system has no /proc/self/task/*/schedstat";
@@ -847,7 +839,7 @@ TEST(SpinCheckTest, ABusyMachineIsNoticedOnce) {
   const auto warnings_of = [](const char* spins) {
     using Clock = std::chrono::steady_clock;
     const Variable variable("GOMP_SPINCOUNT", spins);
-    WarningTexts warnings;
+    test::WarningList warnings;
     const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
     const auto end = Clock::now() + std::chrono::milliseconds(2300);
     const auto step = [&](double loss) {

@@ -253,15 +253,6 @@ TEST(TrainStepTest, ClipsTheTablesOfACombined) {
   EXPECT_NEAR(dense.item<double>(), -0.8, 1e-5);
 }
 
-// Counts warnings.
-class WarningCounter : public c10::WarningHandler {
- public:
-  void process(const c10::Warning& warning) override {
-    texts.push_back(warning.msg());
-  }
-  std::vector<std::string> texts;
-};
-
 TEST(TrainStepTest, AllowedSkipsContinueTheTraining) {
   const double nan = std::nan("");
   const auto run = [&](const std::vector<double>& losses, int64_t allowed) {
@@ -275,7 +266,7 @@ TEST(TrainStepTest, AllowedSkipsContinueTheTraining) {
             {.max_skipped_steps = allowed}),
         {.log_every_steps = 2});
   };
-  WarningCounter warnings;
+  test::WarningList warnings;
   const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
   const History history = run({1, nan, nan, 3, nan, 5}, 2);
   EXPECT_EQ(history["loss"], std::vector<double>{3.0});
@@ -305,7 +296,7 @@ TEST(TrainStepTest, AnEpochThatEndsWithASkipIsSaved) {
     result.loss = result.loss * (++steps == 3 ? std::nan("") : 1.0);
     return result;
   };
-  WarningCounter warnings;
+  test::WarningList warnings;
   const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
   fit(test::click_batches(3, 1),
       make_train_step(run.optimizer, loss_of, {.max_skipped_steps = 1}),

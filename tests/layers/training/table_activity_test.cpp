@@ -8,6 +8,7 @@
 #include <torch/optim/sgd.h>
 
 #include "tests/layers/layer_test_util.h"
+#include "tests/layers/training/training_fixture.h"
 #include "tests/test_util.h"
 
 #include <ATen/ops/full.h>
