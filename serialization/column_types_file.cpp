@@ -10,32 +10,14 @@
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
-#include <array>
-#include <string_view>
-#include <utility>
-
 namespace tessera {
-
-namespace {
-
-constexpr std::array<std::pair<data::ColumnType, std::string_view>, 3>
-    kColumnTypes{
-        {{data::ColumnType::kInt64, "int64"},
-         {data::ColumnType::kFloat32, "float32"},
-         {data::ColumnType::kText, "text"}}};
-
-}  // namespace
 
 void save_column_types(
     const std::map<std::string, data::ColumnType>& types,
     const std::string& path) {
   Json json = Json::object();
   for (const auto& [column, type] : types) {
-    for (const auto& [known, name] : kColumnTypes) {
-      if (known == type) {
-        json[column] = std::string(name);
-      }
-    }
+    json[column] = data::to_string(type);
   }
   std::string text;
   try {
@@ -60,19 +42,23 @@ std::map<std::string, data::ColumnType> load_column_types(
       path);
   std::map<std::string, data::ColumnType> types;
   for (const auto& [column, value] : json.items()) {
-    bool is_found = false;
-    for (const auto& [type, name] : kColumnTypes) {
-      if (value.is_string() && value.get_ref<const std::string&>() == name) {
-        types[column] = type;
-        is_found = true;
-      }
-    }
     TESSERA_CHECK_VALUE(
-        is_found,
-        "[load_column_types] {}: the type of the column '{}' must be \"int64\", \"float32\" or \"text\", but got {}. Correct the file.",
+        value.is_string(),
+        "[load_column_types] {}: the type of the column '{}' must be text, but got {}. Correct the file.",
         path,
         shorten(column),
         shorten(value.dump()));
+    try {
+      types[column] =
+          data::column_type_from_string(value.get_ref<const std::string&>());
+    } catch (const c10::ValueError& error) {
+      TESSERA_CHECK_VALUE(
+          false,
+          "[load_column_types] {}: column '{}': {}",
+          path,
+          shorten(column),
+          error.what_without_backtrace());
+    }
   }
   return types;
 }

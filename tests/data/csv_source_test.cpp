@@ -270,15 +270,19 @@ TEST_F(CsvSourceTest, TypesAreKeptInAFile) {
   const std::map<std::string, ColumnType> types{
       {"a", ColumnType::kInt64},
       {"b \"c\"", ColumnType::kFloat32},
-      {"d", ColumnType::kText}};
+      {"d", ColumnType::kText},
+      {"e", ColumnType::kUInt64Bits}};
   const std::string path = folder_ / "types.json";
   save_column_types(types, path);
   EXPECT_EQ(load_column_types(path), types);
   folder_.write("types.json", R"({"a": "int32"})");
   EXPECT_VALUE_ERROR(
       load_column_types(path),
-      "types.json: the type of the column 'a' must be \"int64\", \"float32\" or "
-      "\"text\", but got \"int32\"");
+      "types.json: column 'a': [ColumnType] the type of a column must be one "
+      "of int64, float32, text, uint64_bits, but got 'int32'");
+  folder_.write("types.json", R"({"a": 1})");
+  EXPECT_VALUE_ERROR(
+      load_column_types(path), "the type of the column 'a' must be text");
   folder_.write("types.json", "[]");
   EXPECT_VALUE_ERROR(load_column_types(path), "expected an object");
   EXPECT_VALUE_ERROR(
@@ -293,6 +297,12 @@ TEST_F(CsvSourceTest, NumbersMayStandForMissingOnes) {
   CsvOptions typed = options;
   typed.types = {{"x", ColumnType::kInt64}, {"y", ColumnType::kFloat32}};
   EXPECT_EQ(show_all(*source_of(text, typed)), expected);
+  EXPECT_EQ(
+      show_all(*source_of(
+          "x\n1\n0\n",
+          {.types = {{"x", ColumnType::kUInt64Bits}},
+           .missing_values = {"0"}})),
+      Texts{"x int64: 1 _"});
 }
 
 // Compares columns with the texts that they were made from. Two different texts must not

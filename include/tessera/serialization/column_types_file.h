@@ -16,7 +16,7 @@ void save_column_types(
     const std::string& path);
 
 /// Reads a file that save_column_types() has written, or that was written by hand, for
-/// the option `types` of a source. A type is int64, float32 or text.
+/// the option `types` of a source. to_string(ColumnType) lists the names of types.
 /// Errors:  c10::Error for a file that can't be read; c10::ValueError for a file that is
 ///          not JSON in UTF-8, or has other types. All messages name the path.
 std::map<std::string, data::ColumnType> load_column_types(

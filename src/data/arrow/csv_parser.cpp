@@ -217,7 +217,7 @@ class ColumnParser {
       case ColumnType::kUInt64Bits:
         visit_values_of(field, request_.list_delimiter, [&](auto value) {
           int64_t bits = kMissing;
-          if (!parse_csv_bits(value, bits)) {
+          if (!parse(value, bits)) {
             bits = kMissing;
             check_missing(
                 row, value, "an integer from 0 to 2^64 - 1, but not 2^63");
@@ -297,6 +297,9 @@ class ColumnParser {
       return parse_in_style(value, request_.style, number);
     }
     if constexpr (std::is_same_v<Number, int64_t>) {
+      if (request_.type == ColumnType::kUInt64Bits) {
+        return parse_csv_bits(value, number);
+      }
       return parse_csv_integer(value, number);
     } else {
       return parse_csv_float(value, number);
