@@ -30,8 +30,7 @@ int main(int argc, char** argv) try {
        {.name = "hour", .columns = {"hour"}, .transform = hours}});
   // 3. The model has 16 numbers for each id, and a small tower over them.
   const auto table = [&](const std::string& name) {
-    const auto rows = pipeline.vocabulary_size(name);
-    return FeatureConfig{.table = make_table({name, rows, 16})};
+    return FeatureConfig{.table = pipeline.make_table(name, {.dim = 16})};
   };
   TPUEmbedding embedding(TPUEmbeddingOptions{
       .features =
@@ -57,10 +56,10 @@ int main(int argc, char** argv) try {
   fit(parts.train.shuffle({.buffer = 100'000}).batch({.size = 256}),
       make_train_step(optimizer, loss_of),
       {.epochs = 5,
-       .model = model.ptr(),
-       .metrics = {std::make_shared<AUC>()},
+       .model = model,
+       .metrics = {AUC()},
        .validation = Validation{.pass = held_out},
-       .callbacks = {std::make_shared<ProgressBar>()}});
+       .callbacks = {ProgressBar()}});
   // 5. Print the probability of a click for each new example.
   model->eval();
   const torch::NoGradGuard no_grad;
