@@ -70,11 +70,12 @@ void fuzz_csv(FuzzedDataProvider& data) {
   constexpr data::ColumnType kTypes[] = {
       data::ColumnType::kInt64,
       data::ColumnType::kFloat32,
-      data::ColumnType::kText};
+      data::ColumnType::kText,
+      data::ColumnType::kUInt64Bits};
   data::CsvOptions options{.threads = 1};
   for (const char* name : {"a", "b"}) {
     options.names.push_back(name);
-    options.types[name] = kTypes[data.ConsumeIntegralInRange(0, 2)];
+    options.types[name] = kTypes[data.ConsumeIntegralInRange(0, 3)];
     if (data.ConsumeBool()) {
       options.list_delimiters[name] = '|';
     }
