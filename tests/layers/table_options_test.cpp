@@ -59,7 +59,6 @@ TEST_P(TableOptionsTest, TheFirstRowsMayBeginAsZeros) {
         .optimizer = optim::SGD{.learning_rate = 1.0},
         .strategy = GetParam(),
         .seed = 3});
-    layer->build();
     return layer->embedding_tables()["t"].detach().clone();
   };
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
