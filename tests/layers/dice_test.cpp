@@ -68,11 +68,11 @@ TEST(DiceTest, EvalModeDoesNotChangeTheStatistics) {
 // The running mean must not stop some rounding errors before the mean, because the running
 // deviation becomes 0. x is then exactly at the rectified point.
 TEST(DiceTest, AConstantColumnIsAtTheRectifiedPoint) {
-  for (const double momentum : {0.01, 0.1, 1.0}) {
+  for (const double momentum : {0.02, 0.1, 1.0}) {
     SCOPED_TRACE(momentum);
     Dice layer(DiceOptions{.momentum = momentum});
     const at::Tensor x = at::full({4, 2}, 12345.678);
-    for (int step = 0; step < 5'000; ++step) {
+    for (int step = 0; step < 40 / momentum; ++step) {
       layer->forward(x);
     }
     test::expect_close(buffer_of(layer, "running_mean"), x[0], 0.0, 0.0);
