@@ -111,24 +111,27 @@ Nest<PartialShape> DINAttentionImpl::compute_output_shape(
 }
 
 void DINAttentionImpl::declare_parameters() {
-  // In a copy, these replace the original's layers.
-  layers_.clear();
-  dices_.clear();
-  prelus_.clear();
+  std::vector<torch::nn::Linear> layers;
+  std::vector<Dice> dices;
+  std::vector<torch::nn::PReLU> prelus;
   const size_t hidden = options().hidden_units.size();
   for (size_t i = 0; i <= hidden; ++i) {
-    layers_.push_back(
+    layers.push_back(
         register_module("linear_" + std::to_string(i), unsized_linear()));
     const std::string activation = "activation_" + std::to_string(i);
     if (i < hidden && options().activation == DINActivation::kDice) {
-      dices_.push_back(register_module(activation, Dice()));
+      dices.push_back(register_module(activation, Dice()));
     } else if (i < hidden && options().activation == DINActivation::kPRelu) {
-      prelus_.push_back(register_module(
+      prelus.push_back(register_module(
           activation,
           torch::nn::PReLU(torch::nn::PReLUOptions().num_parameters(
               options().hidden_units[i]))));
     }
   }
+  // These replace the original's layers in a copy.
+  layers_ = std::move(layers);
+  dices_ = std::move(dices);
+  prelus_ = std::move(prelus);
 }
 
 void DINAttentionImpl::make_parameters(const Nest<PartialShape>& input_shapes) {

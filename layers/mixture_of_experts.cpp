@@ -137,18 +137,20 @@ Nest<PartialShape> MMoEImpl::compute_output_shape(
 }
 
 void MMoEImpl::declare_parameters() {
-  // In a copy, these replace the original's layers.
-  experts_.clear();
-  towers_.clear();
+  std::vector<MLP> experts;
+  std::vector<MLP> towers;
   for (int64_t i = 0; i < options().num_experts; ++i) {
-    experts_.push_back(register_module(
+    experts.push_back(register_module(
         "expert_" + std::to_string(i), MLP(expert_options(options()))));
   }
   gates_ = register_module("gates", unsized_linear(/*use_bias=*/false));
   for (int64_t i = 0; !options().tower_units.empty() && i < num_tasks(); ++i) {
-    towers_.push_back(register_module(
+    towers.push_back(register_module(
         "tower_" + std::to_string(i), MLP(tower_options(options()))));
   }
+  // These replace the original's layers in a copy.
+  experts_ = std::move(experts);
+  towers_ = std::move(towers);
 }
 
 void MMoEImpl::make_parameters(const Nest<PartialShape>& input_shapes) {

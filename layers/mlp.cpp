@@ -96,11 +96,12 @@ Nest<PartialShape> MLPImpl::compute_output_shape(
 }
 
 void MLPImpl::declare_parameters() {
-  layers_.clear();  // in a copy, those of the original
+  std::vector<torch::nn::Linear> layers;
   for (size_t i = 0; i < options().units.size(); ++i) {
-    layers_.push_back(register_module(
+    layers.push_back(register_module(
         "linear_" + std::to_string(i), unsized_linear(options().use_bias)));
   }
+  layers_ = std::move(layers);  // replaces the original's layers in a copy
 }
 
 void MLPImpl::make_parameters(const Nest<PartialShape>& input_shapes) {

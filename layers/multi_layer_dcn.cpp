@@ -57,10 +57,11 @@ Nest<PartialShape> MultiLayerDCNImpl::compute_output_shape(
 }
 
 void MultiLayerDCNImpl::declare_parameters() {
-  layers_ = crosses_of(options());
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    register_module("cross_" + std::to_string(i), layers_[i]);
+  std::vector<Cross> layers = crosses_of(options());
+  for (size_t i = 0; i < layers.size(); ++i) {
+    register_module("cross_" + std::to_string(i), layers[i]);
   }
+  layers_ = std::move(layers);  // replaces the original's layers in a copy
 }
 
 void MultiLayerDCNImpl::make_parameters(

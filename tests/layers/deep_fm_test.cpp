@@ -78,7 +78,7 @@ TEST(DeepFMTest, RefusesBadInput) {
   EXPECT_VALUE_ERROR(
       layer->build(PartialShape{std::nullopt, std::nullopt, 3}),
       "[DeepFM] needs the number of features and their dim");
-  EXPECT_TRUE(layer->children().empty());
+  EXPECT_FALSE(layer->input_shapes().has_value());
 
   layer->forward({{"a", rows}, {"b", rows}});
   EXPECT_VALUE_ERROR(

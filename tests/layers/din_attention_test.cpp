@@ -259,7 +259,7 @@ TEST(DINAttentionTest, RefusesBadInput) {
   EXPECT_VALUE_ERROR(
       layer->forward(query, keys, int64s({1, -2})),
       "[DINAttention] lengths must be >= 0, but the smallest one is -2");
-  EXPECT_TRUE(layer->children().empty());
+  EXPECT_FALSE(layer->input_shapes().has_value());
   EXPECT_VALUE_ERROR(
       layer->build(PartialShape{std::nullopt, 4, 3}),
       "[DINAttention] query must have the shape [batch, dim], but got [?, 4, 3]");

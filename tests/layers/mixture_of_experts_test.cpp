@@ -136,7 +136,7 @@ TEST(MMoETest, RefusesBadInput) {
   EXPECT_VALUE_ERROR(
       layer->build(PartialShape{std::nullopt, std::nullopt}),
       "[MMoE] needs the size of the last dimension");
-  EXPECT_TRUE(layer->children().empty());
+  EXPECT_FALSE(layer->input_shapes().has_value());
 
   layer->forward(at::ones({2, 3}));
   EXPECT_VALUE_ERROR(

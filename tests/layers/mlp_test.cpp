@@ -546,7 +546,7 @@ TEST(MLPTest, RefusesOptionsAndInputs) {
           {"a", PartialShape{std::nullopt, 3}},
           {"b", PartialShape{std::nullopt, std::nullopt}}})),
       "[MLP 'b'] needs the size of the last dimension");
-  EXPECT_TRUE(layer->children().empty());
+  EXPECT_FALSE(layer->input_shapes().has_value());
 
   layer->forward(at::randn({2, 4}));
   EXPECT_VALUE_ERROR(

@@ -338,7 +338,7 @@ TEST(MultiLayerDCNTest, RefusesOptionsAndInputs) {
       layer->build(PartialShape{2, std::nullopt}),
       "needs the size of the last dimension to make its parameters, but got [2, "
       "?]");
-  EXPECT_TRUE(layer->children().empty());
+  EXPECT_FALSE(layer->input_shapes().has_value());
   layer->forward(at::randn({2, 4}));
   EXPECT_VALUE_ERROR(
       layer->forward(at::randn({2, 5})),
