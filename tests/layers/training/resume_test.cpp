@@ -451,7 +451,10 @@ struct HooksWithState : Hooks {
 };
 
 // Trains with all callbacks that log. Every file is in `folder`.
-void train_and_log(const std::string& folder, const Death& death = {}) {
+void train_and_log(
+    const std::string& folder,
+    int64_t epochs = 6,
+    const Death& death = {}) {
   KeyedModel model;
   torch::optim::Adam optimizer(model->parameters(), 0.01);
   int64_t step = 0;
@@ -478,7 +481,7 @@ void train_and_log(const std::string& folder, const Death& death = {}) {
   at::manual_seed(11);
   fit([](int64_t epoch) { return click_batches(7, 100 + epoch); },
       make_train_step(optimizer, loss_of),
-      {.epochs = 6,
+      {.epochs = epochs,
        .model = model.ptr(),
        .metrics = {std::make_shared<AUC>(), std::make_shared<Mean>()},
        .validation =
@@ -605,26 +608,25 @@ TEST(KilledTrainingTest, LogsWhatAnUninterruptedTrainingLogs) {
   std::cout << killed << " kills of " << trainings << " trainings\n";
 }
 
-// The cases that a kill at a random time finds seldom.
-TEST(KilledTrainingTest, LogsTheSameAfterADeathAtAnyStep) {
+// The cases that a kill at a random time finds seldom. An epoch has 7 steps.
+TEST(KilledTrainingTest, LogsTheSameAfterADeathAtASelectedStep) {
+  constexpr int64_t kEpochs = 2;
   const TemporaryFolder folder;
   const std::string whole = folder / "whole";
-  train_and_log(whole);
+  train_and_log(whole, kEpochs);
   const auto expect_same = [&](const Death& death) {
     SCOPED_TRACE(death.step);
     SCOPED_TRACE(death.is_at_epoch_end);
     const std::string parts = folder /
-        ("parts_" + std::to_string(death.step) +
-         (death.is_at_epoch_end ? "_end" : ""));
-    EXPECT_THROW(train_and_log(parts, death), std::runtime_error);
-    train_and_log(parts);
+        (std::to_string(death.step) + (death.is_at_epoch_end ? "_end" : ""));
+    EXPECT_THROW(train_and_log(parts, kEpochs, death), std::runtime_error);
+    train_and_log(parts, kEpochs);
     expect_same_logs(parts, whole);
   };
-  for (int64_t step = 1; step <= 14; ++step) {
+  for (const int64_t step : {1, 3, 7, 8}) {
     expect_same({.step = step});
   }
   expect_same({.step = 7, .is_at_epoch_end = true});
-  expect_same({.step = 14, .is_at_epoch_end = true});
 }
 
 }  // namespace resume_test
