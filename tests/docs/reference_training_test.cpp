@@ -203,6 +203,11 @@ TEST_F(TrainingReferenceTest, Fit) {
 }
 
 TEST_F(TrainingReferenceTest, PointerOrValue) {
+  const auto step = make_train_step(optimizer, [&](const Batch& batch) {
+    StepResult result = loss_of(batch);
+    result.predictions = result.predictions.sigmoid();
+    return result;
+  });
   // snippet: PointerOrValue
   const auto auc = std::make_shared<AUC>();  // is read after the training
   fit(batches, step, {.model = model, .metrics = {auc, LogLoss()}});

@@ -238,7 +238,7 @@ TEST(FitTest, TakesMetricsAndCallbacksAsValues) {
           with_values.train_step(),
           {.epochs = 2,
            .model = with_values.model,
-           .metrics = {AUC(), LogLoss()},
+           .metrics = {AUC(), LogLoss({.scores = ScoreKind::kLogits})},
            .callbacks = {EarlyStopping({.monitor = "loss", .patience = 3})}});
   const auto auc = std::make_shared<AUC>();
   at::manual_seed(7);
@@ -247,7 +247,10 @@ TEST(FitTest, TakesMetricsAndCallbacksAsValues) {
           with_pointers.train_step(),
           {.epochs = 2,
            .model = with_pointers.model.ptr(),
-           .metrics = {auc, std::make_shared<LogLoss>()},
+           .metrics =
+               {auc,
+                std::make_shared<LogLoss>(
+                    LogLossOptions{.scores = ScoreKind::kLogits})},
            .callbacks = {std::make_shared<EarlyStopping>(
                EarlyStoppingOptions{.monitor = "loss", .patience = 3})}});
   EXPECT_EQ(values["auc"], pointers["auc"]);
