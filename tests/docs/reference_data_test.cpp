@@ -308,7 +308,13 @@ TEST_F(DataReferenceTest, IdsForOtherLanguages) {
                   ? Column{.values = torch::tensor({std::get<int64_t>(value)})}
                   : Column{.values = Texts{*text}});
         }
-        EXPECT_EQ(ids_of(output, columns).item<int64_t>(), id);
+        const Feature feature =
+            FeaturePipeline({output}).apply(columns).features["id"];
+        const auto* ids = std::get_if<at::Tensor>(&feature);
+        EXPECT_EQ(
+            (ids == nullptr ? std::get<RaggedFeature>(feature).values : *ids)
+                .item<int64_t>(),
+            id);
       };
   using namespace transforms;  // NOLINT(google-build-using-namespace)
   // snippet: id_vectors
