@@ -38,6 +38,7 @@ int main(int argc, char** argv) try {
            {"item", table("item")},
            {"hour", table("hour")}},
       .optimizer = optim::Adam{.learning_rate = 0.01}});
+  torch::manual_seed(1);  // the same initial weights in each run
   torch::nn::Linear hidden(48, 32), output(32, 1);
   torch::nn::Sequential model(
       embedding, Concatenate(), hidden, torch::nn::ReLU(), output);

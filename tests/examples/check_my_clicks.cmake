@@ -38,7 +38,7 @@ execute_process(
 if(NOT status EQUAL 0)
   message(FATAL_ERROR "expected status 0, but got ${status}:\n${output}${errors}")
 endif()
-if(NOT errors MATCHES "epoch 5/5 .* val_auc (1|0\\.9[5-9])")
+if(NOT errors MATCHES "epoch 5/5 .* val_auc +(1|0\\.9[5-9])")
   message(FATAL_ERROR "expected a good AUC of held-out examples, but got:\n${errors}")
 endif()
 string(REGEX MATCHALL "[^\n]+" probabilities "${output}")
