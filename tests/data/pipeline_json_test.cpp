@@ -509,7 +509,7 @@ FeaturePipeline pipeline_for_python(
     if (missing != Missing::kAsValue) {
       add(
           Bucketize{
-              .boundaries = {-0.1, 0.1, 7, 16777216.5}, .missing = missing},
+              .boundaries = {-0.1, 0.7, 7, 16777216.5}, .missing = missing},
           {"numbers"});
       add(Bucketize{.boundaries = {-3, 0.5, 9e15}, .missing = missing},
           {"other"});
@@ -573,7 +573,7 @@ TEST(PipelinesForPython, Write) {
         short_splits.push_back(static_cast<int64_t>(shorts.size()));
       }
       if (batch > 0) {
-        floats[0] = 0.1F;  // differs from the boundary 0.1 in float64
+        floats[0] = 0.7F;  // less than the boundary 0.7 in float64
       }
       Columns columns;
       columns.add("integer", integers(ids));

@@ -18,7 +18,7 @@ import numpy as np
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "examples"))
-from pipeline import Pipeline  # noqa: E402
+from pipeline import Pipeline, key_of  # noqa: E402
 
 
 def column_of(saved):
@@ -65,6 +65,12 @@ class PipelineTest(unittest.TestCase):
                 expected = np.array(case["dense"], np.float32).reshape(dense.shape)
                 np.testing.assert_allclose(dense, expected, rtol=1e-6)
         self.assertGreater(num_ids, 1000)
+
+    def test_marks_are_no_keys(self):
+        self.assertEqual(key_of(7), 7)
+        self.assertEqual(key_of(2**63), -(2**63))
+        for mark in (-1, -2, 2**63 - 1):
+            self.assertEqual(key_of(mark % 2**64), mark ^ 2**40)
 
     def hashed(self, types):
         output = {"name": "a", "columns": ["x"], "transform": {"class_name": "Hash64", "config": {}}}
