@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/layers/training/callback.h>
 #include <ATen/core/Tensor.h>
+#include <tessera/layers/training/callback.h>
 #include <tessera/layers/training/history.h>
 #include <tessera/layers/training/pointers.h>
 
