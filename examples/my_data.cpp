@@ -81,9 +81,9 @@ void run(const Names& files) {
   const auto found = index->search(vectors("user", ids), top, seen.of(ids)).ids;
   const Names names = pipeline.to_text("user", ids);
   for (int64_t user = 0; user < ids.size(0); ++user) {
-    const Tensor ranked = found[user];
+    const Tensor ranked = found[user].masked_select(found[user] >= 0);
     std::cout << names[user] << ":";
-    for (const auto& name : pipeline.to_text("item", ranked[ranked >= 0])) {
+    for (const auto& name : pipeline.to_text("item", ranked)) {
       std::cout << " " << name;
     }
     std::cout << "\n";
