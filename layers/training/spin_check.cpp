@@ -17,8 +17,7 @@ namespace tessera::training {
 
 namespace {
 
-// Of the time of the clock, summed over all threads. On an idle machine it is below 1 %.
-// Beside one other busy program on 2 cores, it is about 50 %.
+// Of the time of the clock, summed over all threads.
 constexpr double kMaxShare = 0.2;
 constexpr std::chrono::seconds kMaxWindow{16};
 
