@@ -2,8 +2,8 @@
 // Writes the models of examples/, and one with the other layers, as .pt2 files.
 #include "examples/dlrm/click_model.h"
 #include "examples/movielens/rater.h"
-#include "tests/test_files.h"
 #include "tests/export_samples.h"
+#include "tests/test_files.h"
 
 #include <tessera/tessera.h>
 
@@ -70,7 +70,8 @@ void write_click_model(Samples& samples, const std::string& interaction) {
 }
 
 void write_rater(Samples& samples) {
-  const RatingData data(load_movielens(tessera::test::test_file("movielens_tiny")), 1);
+  const RatingData data(
+      load_movielens(tessera::test::test_file("movielens_tiny")), 1);
   Rater model(data, Options{});
   write_model(samples, "movielens", model, [&](int64_t size) {
     const auto count =

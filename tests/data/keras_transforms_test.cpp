@@ -5,8 +5,8 @@
 #include <tessera/data/transforms.h>
 #include <tessera/data/vocabulary_builder.h>
 
-#include "tests/test_files.h"
 #include "tests/data/column_builders.h"
+#include "tests/test_files.h"
 #include "tests/test_util.h"
 
 #include <gtest/gtest.h>

@@ -3,8 +3,8 @@
 // folder that TESSERA_GOLDEN_DIR names, or in tests/golden.
 #include <tessera/layers/tpu_embedding.h>
 
-#include "tests/test_files.h"
 #include "tests/golden_layer.h"
+#include "tests/test_files.h"
 #include "tests/test_util.h"
 
 #include <ATen/core/grad_mode.h>

@@ -4,8 +4,8 @@
 #include <tessera/optim/optimizers.h>
 #include <tessera/serialization/config_json.h>
 
-#include "tests/test_files.h"
 #include "tests/golden_util.h"
+#include "tests/test_files.h"
 #include "tests/test_util.h"
 
 #include <gtest/gtest.h>

@@ -4,8 +4,8 @@
 #include <tessera/serialization/npy.h>
 #include <tessera/serialization/safetensors.h>
 
-#include "tests/test_files.h"
 #include "tests/temporary_folder.h"
+#include "tests/test_files.h"
 #include "tests/test_util.h"
 
 #include <ATen/TensorOperators.h>
