@@ -10,6 +10,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_sparse_coo_tensor_unsafe.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <set>
@@ -19,6 +20,17 @@ namespace tessera::optim {
 
 namespace {
 
+// LibTorch's to_dense() loses the value of a row of one column with the stride 0, which
+// the backward pass of sum() gives.
+at::Tensor dense(const at::Tensor& gradient) {
+  if (gradient.layout() != at::kSparse) {
+    return gradient;
+  }
+  const at::Tensor values = gradient._values();
+  return at::zeros(gradient.sizes(), values.options())
+      .index_add_(0, gradient._indices().select(0, 0), values);
+}
+
 // Converts a gradient to the layout that the spec needs. A spec that sweeps gets a
 // dense gradient, with zeros in the other rows. A spec that does not sweep gets only
 // the touched rows of a dense gradient, if they are known.
@@ -27,7 +39,7 @@ at::Tensor in_required_layout(
     bool sweeps,
     const std::function<at::Tensor()>& touched_rows) {
   if (gradient.layout() == at::kSparse) {
-    return sweeps ? gradient.to_dense() : gradient.coalesce();
+    return sweeps ? dense(gradient) : gradient.coalesce();
   }
   if (sweeps || !touched_rows) {
     return gradient;
@@ -46,9 +58,6 @@ at::Tensor sum_of(const at::Tensor& left, const at::Tensor& right) {
     return right.clone();
   }
   if (left.layout() != right.layout()) {
-    const auto dense = [](const at::Tensor& tensor) {
-      return tensor.layout() == at::kSparse ? tensor.to_dense() : tensor;
-    };
     return dense(left) + dense(right);
   }
   const at::Tensor sum = left + right;
