@@ -21,7 +21,7 @@ class MovieLensDataTest : public testing::Test {
     folder_ = fs::path(testing::TempDir()) / test->name();
     fs::remove_all(folder_);
     fs::copy(
-        test::test_file("movielens_tiny"),
+        tessera::test::test_file("movielens_tiny"),
         folder_,
         fs::copy_options::recursive);
   }
