@@ -48,7 +48,7 @@ expect_error_when_output_is_full("${MOVIELENS}" --data "${DATA}" --epochs 1)
 file(WRITE "${SCRATCH}/kept.pt" "mine")
 expect_report_when_disk_is_full("equal_after_reload\": null" "[save_to_file] ${SCRATCH}/kept.pt: the file can't be written" "${MOVIELENS}"
                   --data "${DATA}" --epochs 1 --json --save "${SCRATCH}/kept.pt")
-expect_report_when_disk_is_full("torch::load: equal" "[export_torchscript]" "${MOVIELENS}" --data "${DATA}" --epochs 1)
+expect_report_when_disk_is_full("saving and loading: equal" "[export_torchscript]" "${MOVIELENS}" --data "${DATA}" --epochs 1)
 file(READ "${SCRATCH}/kept.pt" text)
 file(GLOB parts "${SCRATCH}/kept.pt.*")
 if(NOT text STREQUAL "mine" OR parts)
