@@ -104,7 +104,9 @@ void write_parquet(const Columns& columns, const std::string& path) {
       shorten(path));
   std::vector<std::shared_ptr<arrow::Field>> fields;
   std::vector<std::shared_ptr<arrow::Array>> arrays;
-  for (const auto& [name, column] : columns.entries()) {
+  for (const auto& entry : columns.entries()) {
+    const auto& name = entry.first;  // Clang 14 captures no structured bindings
+    const auto& column = entry.second;
     std::shared_ptr<arrow::Array> array;
     visit_values(column, [&]<class T>(std::span<const T> values) {
       check_written(build<T>(column, values, array), path);
