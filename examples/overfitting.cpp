@@ -73,7 +73,7 @@ Clicks make_clicks(int64_t examples, int64_t seed) {
   return clicks;
 }
 
-// What is done against overfitting.
+// Settings that reduce overfitting.
 struct Remedies {
   // The width of rows.
   int64_t dim = 32;

@@ -66,7 +66,7 @@ at::Tensor DiceImpl::forward(const at::Tensor& x) {
     // As in torch::nn::BatchNorm1d, the running variance is unbiased.
     const double unbiased =
         static_cast<double>(rows) / static_cast<double>(rows - 1);
-    // Of a column that hardly changes, x - mean must become as small as the deviation.
+    // If a column hardly changes, x - mean must become as small as the deviation.
     optim::move_mean(
         running_mean_, 1.0 - momentum, mean.detach() - running_mean_);
     running_var_.mul_(1.0 - momentum)

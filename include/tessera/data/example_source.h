@@ -36,8 +36,8 @@ class ExampleSource {
   /// The number of examples. Unset if it is not known before they are read.
   virtual std::optional<int64_t> size() const = 0;
 
-  /// What the integers of columns of times count, such as {"time", "microseconds since
-  /// 1970"}. Parquet and Feather files say it.
+  /// Returns the unit of each column of times, such as {"time", "microseconds since
+  /// 1970"}. Their values are integers. Parquet and Feather files name the units.
   virtual std::map<std::string, std::string> units() const {
     return {};
   }

@@ -66,7 +66,7 @@ struct EmbeddingEngineOptions {
   uint64_t seed = 0;
   /// Decides whether a load takes tables that were saved without slots.
   MissingSlots missing_slots = MissingSlots::kError;
-  /// Whether apply_gradients() checks that gradients are finite.
+  /// With kRefuse, apply_gradients() raises an error for gradients that are not finite.
   NonFiniteGradients non_finite_gradients = NonFiniteGradients::kApply;
 
   bool operator==(const EmbeddingEngineOptions&) const = default;

@@ -127,7 +127,7 @@ enum class Apply {
   kOnStep
 };
 
-/// What an update does if the gradient of a row is NaN or infinite.
+/// Selects what an update does if the gradient of a row is NaN or infinite.
 enum class NonFiniteGradients {
   /// Applies it. Gradients are not checked. A NaN stays in the row for good.
   kApply,

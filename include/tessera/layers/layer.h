@@ -128,7 +128,7 @@ void adopt_values(at::Tensor to, const at::Tensor& from);
 void adopt_parameters(torch::nn::Module& to, const torch::nn::Module& from);
 /// A parameter without a size, for adopt_values().
 at::Tensor unsized_parameter();
-/// Whether build() of a layer has yet to set the size of this parameter.
+/// Returns true if the layer of the parameter is not built, so that it has no size yet.
 bool is_unsized(const at::Tensor& parameter);
 
 /// Writes the checksums of the entries that LayerImpl::save() writes. Layers inside

@@ -81,8 +81,8 @@ struct TPUEmbeddingOptions {
   /// torch::load of a whole model, too. With kKeep, the engine can continue from what
   /// Strategy::host() has saved. Slots that were saved are loaded in any case.
   MissingSlots missing_slots = MissingSlots::kError;
-  /// Whether updates check that gradients are finite. fit() checks them by default,
-  /// whatever this option is.
+  /// With kRefuse, an update raises an error for gradients that are not finite. fit()
+  /// refuses them by default, whatever this option is.
   NonFiniteGradients non_finite_gradients = NonFiniteGradients::kApply;
 
   bool operator==(const TPUEmbeddingOptions&) const = default;
