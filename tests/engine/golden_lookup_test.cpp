@@ -4,7 +4,7 @@
 #include <tessera/layers/tpu_embedding.h>
 
 #include "tests/golden_layer.h"
-#include "tests/test_files.h"
+#include "tests/golden_util.h"
 #include "tests/test_util.h"
 
 #include <ATen/core/grad_mode.h>
@@ -13,53 +13,20 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cctype>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <numeric>
 #include <optional>
 #include <random>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 namespace tessera {
 namespace golden_lookup_test {
 
-namespace fs = std::filesystem;
-
 constexpr double kTolerance = 1e-5;
 
 enum class Order { kAsGiven, kShuffled };
-
-fs::path golden_folder() {
-  const char* folder = std::getenv("TESSERA_GOLDEN_DIR");
-  const bool is_set = folder != nullptr && *folder != '\0';
-  return is_set ? folder : test::test_file("golden");
-}
-
-// The sorted names of the files. Empty if the folder does not exist.
-std::vector<std::string> golden_files() {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(golden_folder(), error)) {
-    const fs::path& path = entry.path();
-    if (path.extension() == ".json" &&
-        path.filename().string().starts_with("lookup")) {
-      names.push_back(path.filename().string());
-    }
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-Json read_cases(const std::string& name) {
-  std::ifstream file(golden_folder() / name);
-  return Json::parse(file);
-}
 
 at::Tensor ids_tensor(const Json& value) {
   const std::string dtype = value.at("dtype");
@@ -174,7 +141,7 @@ void check_case(const Json& test_case, TPUEmbedding& layer, Order order) {
 class GoldenLookupTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(GoldenLookupTest, GivesTensorFlowsActivations) {
-  const Json cases = read_cases(GetParam());
+  const Json cases = test::read_golden(GetParam());
   ASSERT_FALSE(cases.empty()) << GetParam() << " has no cases";
   for (const Json& test_case : cases) {
     SCOPED_TRACE(test_case.at("name").get<std::string>());
@@ -196,20 +163,12 @@ TEST_P(GoldenLookupTest, GivesTensorFlowsActivations) {
 INSTANTIATE_TEST_SUITE_P(
     Files,
     GoldenLookupTest,
-    testing::ValuesIn(golden_files()),
-    [](const testing::TestParamInfo<std::string>& info) {
-      std::string name = fs::path(info.param).stem().string();
-      std::replace_if(
-          name.begin(),
-          name.end(),
-          [](unsigned char c) { return std::isalnum(c) == 0; },
-          '_');
-      return name;
-    });
+    testing::ValuesIn(test::golden_files("lookup")),
+    test::golden_test_name);
 
 TEST(GoldenFolderTest, HasLookupCases) {
-  EXPECT_FALSE(golden_files().empty())
-      << "expected a file lookup*.json in " << golden_folder()
+  EXPECT_FALSE(test::golden_files("lookup").empty())
+      << "expected a file lookup*.json in " << test::golden_folder()
       << ". Set TESSERA_GOLDEN_DIR to a folder that has one.";
 }
 
