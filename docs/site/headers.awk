@@ -9,6 +9,7 @@
 #   TORCH_MODULE(Layer);      the class that it stands for
 #   namespace tessera {       begins what the header adds to the module of its folder
 #   private:                  begins what the reference does not have, also friends and nested classes
+#   template <>               begins a function of LibTorch's that we specialize, which it does not have either
 
 FNR == 1 {
   module = FILENAME
@@ -99,6 +100,16 @@ private_indentation && indentation($0) <= private_indentation && /^ *(public:|pr
 /^ +private:$/ && !private_indentation {
   private_indentation = indentation($0)
   $0 = $0 " /** @cond */"
+}
+
+specialized && /^}/ {
+  $0 = $0 " /** @endcond */"
+  specialized = 0
+}
+
+/^template <>$/ {
+  $0 = "/** @cond */ " $0
+  specialized = 1
 }
 
 /^\/\/( |$)/ && (held || previous ~ /^$/) && NR > 1 {

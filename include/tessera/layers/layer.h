@@ -22,8 +22,8 @@
 #include <typeinfo>
 #include <utility>
 
-/// Lets a layer that takes a nest follow one that returns a tensor in a
-/// torch::nn::Sequential, which passes results on by exact type.
+// Lets a layer that takes a nest follow one that returns a tensor in a
+// torch::nn::Sequential, which passes results on by exact type.
 template <>
 inline tessera::Nest<at::Tensor>* torch::nn::AnyValue::try_get() {
   using Nest = tessera::Nest<at::Tensor>;
