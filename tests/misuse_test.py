@@ -91,7 +91,7 @@ def main():
             problems.append(f"{name}: expected an error with '{expected}', but got:\n{text}")
         elif count > MAX_LINES:
             problems.append(f"{name}: expected at most {MAX_LINES} lines of errors, but got {count}:\n{text}")
-    sys.exit("\n\n".join(problems))
+    sys.exit("\n\n".join(problems) or 0)
 
 
 if __name__ == "__main__":
