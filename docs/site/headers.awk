@@ -9,7 +9,7 @@
 #   TORCH_MODULE(Layer);      the class that it stands for
 #   namespace tessera {       begins what the header adds to the module of its folder
 #   private:                  begins what the reference does not have, also friends and nested classes
-#   template <>               begins a function of LibTorch's that we specialize, which it does not have either
+#   template <>               begins a specialization, which the reference does not have either
 
 FNR == 1 {
   module = FILENAME

@@ -15,8 +15,9 @@ endfunction()
 set(options LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_LIST_DIR}/../lsan.supp
             ASAN_OPTIONS=allocator_may_return_null=1:max_allocation_size_mb=2048:alloc_dealloc_mismatch=0)
 run("${CMAKE_COMMAND}" -S "${CMAKE_CURRENT_LIST_DIR}" -B "${SCRATCH}" -G "${GENERATOR}" -D
-    "CMAKE_CXX_COMPILER=${COMPILER}" -D CMAKE_BUILD_TYPE=None -D CMAKE_UNITY_BUILD=ON -D CMAKE_UNITY_BUILD_BATCH_SIZE=0 -D "TESSERA_BUILD=${BUILD}" -D
-    "LibTorch_ROOT=${LIBTORCH}" -D "TesseraArrow_ROOT=${ARROW}")
+    "CMAKE_CXX_COMPILER=${COMPILER}" -D CMAKE_BUILD_TYPE=None -D CMAKE_UNITY_BUILD=ON -D
+    CMAKE_UNITY_BUILD_BATCH_SIZE=0 -D "TESSERA_BUILD=${BUILD}" -D "LibTorch_ROOT=${LIBTORCH}" -D
+    "TesseraArrow_ROOT=${ARROW}")
 run("${CMAKE_COMMAND}" --build "${SCRATCH}")
 set(fuzzers reader_fuzz)
 if(ARROW)
