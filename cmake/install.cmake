@@ -11,6 +11,7 @@ install(
 install(EXPORT tesseraTargets NAMESPACE tessera:: DESTINATION "${package_folder}")
 install(DIRECTORY include/tessera DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 
+install(PROGRAMS src/distributed/launch.py DESTINATION "${CMAKE_INSTALL_BINDIR}" RENAME tessera_launch)
 install(FILES LICENSE DESTINATION "${CMAKE_INSTALL_DATAROOTDIR}/doc/libtessera-dev" RENAME copyright)
 
 # The package accepts a LibTorch in [2.14.0, 2.15) if this one is 2.14.1.

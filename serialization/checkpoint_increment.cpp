@@ -80,9 +80,9 @@ std::vector<TableIncrement> find_touched(
     if (is_known && writes_rows(table)) {
       increment.rows = table.touched->rows(table);
     }
-    const std::vector<double> counts = state.ranks->all_gather(
-        is_known ? static_cast<double>(increment.rows.size()) : -1.0);
-    if (*std::min_element(counts.begin(), counts.end()) < 0.0) {
+    const std::vector<int64_t> counts = state.ranks->all_gather(
+        is_known ? static_cast<int64_t>(increment.rows.size()) : int64_t{-1});
+    if (*std::min_element(counts.begin(), counts.end()) < 0) {
       continue;
     }
     int64_t total = 0;
@@ -90,7 +90,7 @@ std::vector<TableIncrement> find_touched(
       if (static_cast<int64_t>(rank) == own) {
         increment.first = total;
       }
-      total += static_cast<int64_t>(counts[rank]);
+      total += counts[rank];
     }
     // If all rows were touched, a list of them would only make the checkpoint larger.
     if (total < table.config->vocabulary_size) {

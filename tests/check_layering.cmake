@@ -102,7 +102,6 @@ function(check_source file text)
   set(name "${CMAKE_MATCH_1}")
   cmake_path(GET name FILENAME stem)
   cmake_path(GET name PARENT_PATH folder)
-  # mpi_backend.cpp is in a subfolder with the rest of MPI.
   file(GLOB sources "${ROOT}/src/${name}.cpp" "${ROOT}/${name}.cpp" "${ROOT}/src/${folder}/*/${stem}.cpp")
   string(REGEX REPLACE "\nstatic_assert[^;]*;" "" text "${text}")
   # This matches a declaration without a body at the beginning of a line.

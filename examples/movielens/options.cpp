@@ -37,7 +37,7 @@ std::optional<int> parse_arguments(int argc, char** argv, Options& options) {
   app.add_flag(
       "--sharded",
       options.sharded,
-      "spread the tables over the processes that mpirun started; ./run train --ranks N starts N processes and sets this");
+      "spread the tables over the processes that ./run train --ranks N or torchrun started; --ranks sets this");
   CLI11_PARSE(app, argc, argv);
   return std::nullopt;
 }

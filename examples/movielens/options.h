@@ -17,7 +17,7 @@ struct Options {
   int64_t user = 1;
   std::string dtype = "float32";  // dtype of the tables
   bool json = false;
-  bool sharded = false;  // spread tables over the ranks of mpirun
+  bool sharded = false;  // spread tables over several ranks
 };
 
 /// Reads the command line into `options`. Returns the exit status if the program must end

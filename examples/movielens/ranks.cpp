@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/movielens/ranks.h"
 
-#include <tessera/distributed/mpi_backend.h>
+#include <tessera/distributed/gloo_backend.h>
 #include <tessera/distributed/sharded_strategy.h>
 #include <tessera/layers/dense_parameters.h>
 
@@ -13,7 +13,7 @@ Process join_processes(bool is_sharded) {
   if (!is_sharded) {
     return {};
   }
-  const auto backend = tessera::distributed::make_mpi_backend();
+  const auto backend = tessera::distributed::make_gloo_backend();
   return {
       tessera::distributed::sharded_strategy(
           backend,

@@ -15,8 +15,9 @@ struct Process {
   int64_t ranks = 1;
 };
 
-/// Without --sharded this process is the only one. With --sharded mpirun assigns the
-/// rank; each rank has all small tables, and the other tables are spread over the ranks.
+/// Without --sharded this process is the only one. With --sharded the environment says
+/// which rank this is. Each rank has all small tables, and the other tables are spread
+/// over the ranks.
 Process join_processes(bool is_sharded);
 
 /// The examples of a batch that this rank trains on.

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/common/rank_group.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
 
-#include <bit>
+#include <algorithm>
 #include <cstddef>
+#include <utility>
 
 #include "src/common/check.h"
 
@@ -22,14 +25,16 @@ class SoloGroup final : public RankGroup {
     return 1;
   }
 
-  std::vector<int64_t> barrier(
+  std::function<Arrivals()> arrive(
       RendezvousPoint /*point*/,
       const std::exception_ptr& error,
-      const std::vector<int64_t>& counts) override {
+      Message message) override {
     if (error != nullptr) {
       std::rethrow_exception(error);
     }
-    return counts;
+    return [message = std::move(message)] {
+      return Arrivals{{message.value}, message.bodies};
+    };
   }
 
   int64_t add_layer() override {
@@ -51,17 +56,9 @@ class SoloGroup final : public RankGroup {
     return [values = std::move(values)] { return values; };
   }
 
-  std::vector<std::string> all_gather(const std::string& text) override {
-    return {text};
+  int64_t exchanges() const override {
+    return 0;
   }
-  std::vector<std::string> gather(const std::string& text) override {
-    return {text};
-  }
-
-  at::Tensor sum(const at::Tensor& values) override {
-    return values;
-  }
-
   int64_t bytes_sent() const override {
     return 0;
   }
@@ -72,31 +69,95 @@ class SoloGroup final : public RankGroup {
 
 }  // namespace
 
-void RankGroup::barrier_and_compare(
-    RendezvousPoint point,
-    const std::exception_ptr& error,
-    uint64_t value,
-    const char* problem) {
-  const auto own = std::bit_cast<int64_t>(value);
-  const std::vector<int64_t> reported =
-      barrier(point, error, std::vector<int64_t>(size(), own));
-  for (size_t other = 0; other < reported.size(); ++other) {
-    TESSERA_CHECK_VALUE(
-        reported[other] == own,
-        "[sharded_strategy] rank {} differs from rank {}: it {}",
-        other,
-        rank(),
-        problem);
+void RankGroup::drain(
+    const std::vector<std::function<at::Tensor()>>& exchanges) {
+  for (const auto& wait : exchanges) {
+    try {
+      wait();
+    } catch (const std::exception&) {
+      // The caller has an error already.
+    }
   }
 }
 
-std::vector<double> RankGroup::all_gather(double value) {
-  const std::vector<int64_t> ones(size(), 1);
-  const at::Tensor sent = at::empty({size()}, at::kDouble);
-  sent.fill_(value);
-  const at::Tensor all = exchange(sent, ones, ones)();
-  const auto* values = all.const_data_ptr<double>();
-  return {values, values + size()};
+std::vector<std::string> RankGroup::all_gather(const std::string& text) {
+  const Arrivals arrivals =
+      arrive(Rendezvous::kGather, nullptr, {.bodies = {bytes_of(text)}})();
+  std::vector<std::string> texts;
+  for (const at::Tensor& body : arrivals.bodies) {
+    texts.push_back(text_of(body));
+  }
+  return texts;
+}
+
+std::vector<std::string> RankGroup::gather(const std::string& text) {
+  std::vector<at::Tensor> bodies(size(), bytes_of(""));
+  bodies[0] = bytes_of(text);
+  const Arrivals arrivals =
+      arrive(Rendezvous::kGather, nullptr, {.bodies = std::move(bodies)})();
+  std::vector<std::string> texts;
+  for (const at::Tensor& body : arrivals.bodies) {
+    texts.push_back(rank() == 0 ? text_of(body) : "");
+  }
+  return texts;
+}
+
+bool RankGroup::is_sum_direct(int64_t count) const {
+  // What one exchange sends more than two may take as long as the second one.
+  constexpr int64_t kMaxMoreBytes = int64_t{1} << 20;
+  const int64_t bytes = count * static_cast<int64_t>(sizeof(float));
+  return (size() - 1) * (size() - 2) * bytes / size() <= kMaxMoreBytes;
+}
+
+at::Tensor RankGroup::add_bodies(
+    const at::Tensor& values,
+    const Arrivals& arrivals) const {
+  const at::NoGradGuard no_grad;
+  if (size() == 1) {
+    return values;
+  }
+  at::Tensor total;
+  for (int64_t i = 0; i < size(); ++i) {
+    const at::Tensor part = i == rank()
+        ? values
+        : at::from_blob(
+              arrivals.bodies[i].mutable_data_ptr(),
+              values.sizes(),
+              at::kFloat);
+    total = i == 0 ? part.clone() : total.add_(part);
+  }
+  return total;
+}
+
+// Each rank sums one part of the values and sends the result to all ranks.
+at::Tensor RankGroup::sum_parts(const at::Tensor& values) {
+  const at::NoGradGuard no_grad;
+  const int64_t count = values.numel();
+  std::vector<int64_t> shares;
+  for (int64_t i = 0; i < size(); ++i) {
+    shares.push_back(count * (i + 1) / size() - count * i / size());
+  }
+  const int64_t share = shares[rank()];
+  const std::vector<int64_t> own_shares(size(), share);
+  const at::Tensor parts = exchange(values, shares, own_shares)();
+  at::Tensor total = parts.slice(0, 0, share);
+  for (int64_t i = 1; i < size(); ++i) {
+    total.add_(parts.slice(0, i * share, (i + 1) * share));
+  }
+  return exchange(total.repeat({size()}), own_shares, shares)();
+}
+
+at::Tensor RankGroup::sum(
+    RendezvousPoint point,
+    const std::exception_ptr& error,
+    Message message,
+    const at::Tensor& values) {
+  const bool is_direct = error == nullptr && is_sum_direct(values.numel());
+  if (is_direct) {
+    message.bodies = {as_bytes(values)};
+  }
+  const Arrivals arrivals = arrive(point, error, std::move(message))();
+  return is_direct ? add_bodies(values, arrivals) : sum_parts(values);
 }
 
 std::vector<bool> RankGroup::any_of(
@@ -108,7 +169,7 @@ std::vector<bool> RankGroup::any_of(
     bits |= int64_t{flags[i]} << i;
   }
   for (const int64_t reported :
-       barrier(point, nullptr, std::vector<int64_t>(size(), bits))) {
+       arrive(point, nullptr, {.value = bits})().values) {
     bits |= reported;
   }
   std::vector<bool> result;
@@ -121,9 +182,37 @@ std::vector<bool> RankGroup::any_of(
 std::string RankGroup::broadcast_bytes(
     RendezvousPoint point,
     c10::function_ref<std::string()> work) {
-  const std::string bytes = run_on_all_ranks(
-      point, [&] { return rank() == 0 ? work() : std::string(); });
-  return all_gather(bytes)[0];
+  std::string bytes;
+  std::exception_ptr error;
+  try {
+    bytes = rank() == 0 ? work() : "";
+  } catch (...) {
+    error = std::current_exception();
+  }
+  const Arrivals arrivals =
+      arrive(point, error, {.bodies = {bytes_of(bytes)}})();
+  return text_of(arrivals.bodies[0]);
+}
+
+at::Tensor bytes_of(const std::string& text) {
+  const at::Tensor bytes =
+      at::empty({static_cast<int64_t>(text.size())}, at::kByte);
+  std::copy(text.begin(), text.end(), bytes.mutable_data_ptr<uint8_t>());
+  return bytes;
+}
+
+std::string text_of(const at::Tensor& bytes) {
+  const auto* text =
+      reinterpret_cast<const char*>(bytes.const_data_ptr<uint8_t>());
+  return {text, text + bytes.numel()};
+}
+
+at::Tensor as_bytes(const at::Tensor& values) {
+  return at::from_blob(
+      values.mutable_data_ptr(),
+      {static_cast<int64_t>(values.nbytes())},
+      [values](void* /*data*/) {},
+      at::kByte);
 }
 
 std::shared_ptr<RankGroup> make_solo_group() {

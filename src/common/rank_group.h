@@ -30,6 +30,7 @@ enum class Rendezvous : int64_t {
   kSumGradients,
   kBroadcastParameters,
   kTrain,
+  kGather,
   kCount
 };
 
@@ -44,8 +45,8 @@ struct RendezvousPoint {
 };
 
 /// The processes that share the tables of one or several layers. Every function is
-/// collective, except rank(), size(), add_layer(), worker(), wait_for_worker() and
-/// bytes_sent().
+/// collective, except rank(), size(), add_layer(), worker(), wait_for_worker(),
+/// exchanges() and bytes_sent().
 /// Errors:  c10::Error naming the rank that failed, made another call, or did not
 ///          arrive.
 class RankGroup {
@@ -58,28 +59,52 @@ class RankGroup {
   virtual int64_t rank() const = 0;
   virtual int64_t size() const = 0;
 
-  /// Returns when all ranks have arrived at the same place. If a rank passes an error,
-  /// every rank raises: that rank raises its own error, and the others raise an error of
-  /// the same type that names the rank. `counts` has a number for each rank. The result
-  /// has the number that each rank passed for this one.
-  virtual std::vector<int64_t> barrier(
+  /// What a rank tells the others when it arrives.
+  struct Message {
+    int64_t value = 0;
+    /// If set, all ranks must pass the same value. An error says that a rank `problem`.
+    const char* problem = nullptr;
+    /// Bytes for each rank, or one tensor for all of them, or nothing.
+    std::vector<at::Tensor> bodies = {};
+  };
+  /// What the ranks have passed, by rank.
+  struct Arrivals {
+    std::vector<int64_t> values = {};
+    std::vector<at::Tensor> bodies =
+        {};  // for this rank, contiguous, aligned to 4
+  };
+
+  /// Says that this rank has arrived. The returned function waits until all ranks have
+  /// arrived at the same place. If a rank passes an error, every rank raises: that rank
+  /// raises its own error, and the others raise an error of the same type that names the
+  /// rank.
+  ///
+  /// An exchange() that starts before the wait travels at the same time. All ranks must
+  /// start it, also those that pass an error. If the wait raises, call drain() with it.
+  /// Errors:  c10::ValueError on all ranks if values differ.
+  virtual std::function<Arrivals()> arrive(
       RendezvousPoint point,
       const std::exception_ptr& error,
-      const std::vector<int64_t>& counts) = 0;
+      Message message) = 0;
+
+  /// Returns when all ranks have arrived.
   void barrier(
       RendezvousPoint point,
       const std::exception_ptr& error = nullptr) {
-    barrier(point, error, std::vector<int64_t>(size(), 0));
+    arrive(point, error, {})();
   }
 
   /// Like barrier(), but all ranks must pass the same `value`.
-  /// Errors:  c10::ValueError on all ranks, which names a rank with another value and
-  ///          ends with `problem`.
   void barrier_and_compare(
       RendezvousPoint point,
       const std::exception_ptr& error,
       uint64_t value,
-      const char* problem);
+      const char* problem) {
+    arrive(
+        point,
+        error,
+        {.value = static_cast<int64_t>(value), .problem = problem})();
+  }
 
   /// Returns the number of a new layer: 1, 2, ... All ranks must construct their
   /// layers in the same order.
@@ -124,12 +149,18 @@ class RankGroup {
       std::vector<int64_t> sent,
       std::vector<int64_t> received) = 0;
 
-  /// Returns the text of each rank.
-  virtual std::vector<std::string> all_gather(const std::string& text) = 0;
-  /// Returns the value of each rank.
-  std::vector<double> all_gather(double value);
+  /// Waits for exchanges of an arrive() that has raised, so that the next ones are not
+  /// mixed up with them.
+  static void drain(const std::vector<std::function<at::Tensor()>>& exchanges);
+
+  /// Returns the value that each rank passed.
+  std::vector<int64_t> all_gather(int64_t value) {
+    return arrive(Rendezvous::kGather, nullptr, {.value = value})().values;
+  }
+  /// Returns the text that each rank passed.
+  std::vector<std::string> all_gather(const std::string& text);
   /// Returns the text of each rank on rank 0, and empty texts on the others.
-  virtual std::vector<std::string> gather(const std::string& text) = 0;
+  std::vector<std::string> gather(const std::string& text);
 
   /// Runs `work` on rank 0 alone and returns its result on every rank. The result
   /// is void, std::string or trivially copyable.
@@ -165,10 +196,25 @@ class RankGroup {
       RendezvousPoint point,
       const std::vector<bool>& flags);
 
-  /// Sums over the ranks in their order, so that all ranks get the same bits.
-  /// Shapes:  [n] float32.
-  virtual at::Tensor sum(const at::Tensor& values) = 0;
+  /// Sums over the ranks in their order, so that all ranks get the same bits. Arrives with
+  /// `message`, whose bodies it sets.
+  /// Shapes:  [n] float32; nothing is read from `values` if there is an error.
+  at::Tensor sum(
+      RendezvousPoint point,
+      const std::exception_ptr& error,
+      Message message,
+      const at::Tensor& values);
+  /// Whether `count` floats are summed by sending all of them to every rank, which takes
+  /// one exchange. Two exchanges of parts send fewer bytes.
+  bool is_sum_direct(int64_t count) const;
+  /// Adds what the ranks have passed as `bodies` of `values`.
+  at::Tensor add_bodies(const at::Tensor& values, const Arrivals& arrivals)
+      const;
+  /// Sums in two exchanges. All ranks have arrived before.
+  at::Tensor sum_parts(const at::Tensor& values);
 
+  /// How often this rank has waited for messages of others so far.
+  virtual int64_t exchanges() const = 0;
   /// The number of bytes that this rank has sent to others so far.
   virtual int64_t bytes_sent() const = 0;
 
@@ -177,6 +223,13 @@ class RankGroup {
       RendezvousPoint point,
       c10::function_ref<std::string()> work);
 };
+
+/// Returns a text as bytes [n], and bytes as a text.
+at::Tensor bytes_of(const std::string& text);
+std::string text_of(const at::Tensor& bytes);
+
+/// Returns the memory of a contiguous tensor as bytes [n].
+at::Tensor as_bytes(const at::Tensor& values);
 
 /// Makes a group of this process alone.
 std::shared_ptr<RankGroup> make_solo_group();

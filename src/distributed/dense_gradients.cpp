@@ -90,12 +90,13 @@ at::Tensor sum_over_ranks(
   } catch (...) {
     error = std::current_exception();
   }
-  ranks.barrier_and_compare(
+  return ranks.sum(
       rendezvous,
       error,
-      random_key(0, shapes),
-      "has parameters of other shapes. Pass the same parameters in the same order.");
-  return ranks.sum(values);
+      {.value = static_cast<int64_t>(random_key(0, shapes)),
+       .problem =
+           "has parameters of other shapes. Pass the same parameters in the same order."},
+      values);
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ namespace tessera::distributed {
 
 namespace {
 
+constexpr int64_t kWordBytes = sizeof(uint32_t);
 constexpr int64_t kIdBytes = 32;  // memory traffic of sorting one id
 // How much one task copies: up to some 50 us of work, or 12 us if many threads share it.
 constexpr int64_t kMaxCopyTaskBytes = int64_t{256} * 1024;
@@ -157,11 +158,10 @@ FetchedRows RowExchange::fetch(std::vector<IdBags>& bags, UnknownKeys unknown) {
   } catch (...) {
     error = std::current_exception();
   }
-  const std::vector<int64_t> incoming_words = exchange_counts(words, error);
+  const std::vector<at::Tensor> incoming =
+      exchange_requests(requests, words, error);
   route->number = ++lookups_;
-  const at::Tensor packed =
-      ranks_->exchange(pack_requests(requests, words), words, incoming_words)();
-  read_requests(packed, incoming_words, *route);
+  read_requests(incoming, *route);
   const ScratchRows scratch = find_served_keys(*route, unknown);
   exchange_unknown_keys(requests, *route);
   assign_positions(requests, *route);
@@ -373,31 +373,31 @@ std::vector<int64_t> RowExchange::count_words(
   return words;
 }
 
-std::vector<int64_t> RowExchange::exchange_counts(
+std::vector<at::Tensor> RowExchange::exchange_requests(
+    const std::vector<Request>& requests,
     const std::vector<int64_t>& words,
     const std::exception_ptr& error) const {
-  // The low half of a count has the words for one rank, the high half has those for all
-  // ranks. Without an error, both have 32 bits.
-  const uint64_t total =
-      std::accumulate(words.begin(), words.end(), uint64_t{0});
-  std::vector<int64_t> counts;
-  for (const int64_t of_rank : words) {
-    counts.push_back(
-        std::bit_cast<int64_t>((total << 32) | static_cast<uint64_t>(of_rank)));
-  }
   const RendezvousPoint point(Rendezvous::kLookup, state_.layer);
-  std::vector<int64_t> incoming = ranks_->barrier(point, error, counts);
-  int64_t to_all_ranks = 0;
-  int64_t to_this_rank = 0;
-  for (int64_t& count : incoming) {
-    const auto both = std::bit_cast<uint64_t>(count);
-    count = static_cast<int64_t>(both & std::numeric_limits<uint32_t>::max());
-    to_all_ranks += static_cast<int64_t>(both >> 32);
-    to_this_rank += count;
+  RankGroup::Message message{
+      .value = std::accumulate(words.begin(), words.end(), int64_t{0})};
+  if (error == nullptr) {
+    std::vector<int64_t> sizes = words;
+    for (int64_t& size : sizes) {
+      size *= kWordBytes;
+    }
+    message.bodies =
+        as_bytes(pack_requests(requests, words)).split_with_sizes(sizes);
   }
+  RankGroup::Arrivals arrivals = ranks_->arrive(point, error, message)();
+  const int64_t to_all_ranks = std::accumulate(
+      arrivals.values.begin(), arrivals.values.end(), int64_t{0});
   // Only the owner of the rows sees that they are too many. It must report this to the others. All
   // ranks have the same `to_all_ranks`, so they agree on whether this may be necessary.
   if (to_all_ranks >= max_rows_) {
+    int64_t to_this_rank = 0;
+    for (const at::Tensor& body : arrivals.bodies) {
+      to_this_rank += body.numel() / kWordBytes;
+    }
     ranks_->run_on_all_ranks(point, [&] {
       TESSERA_CHECK_VALUE(
           to_this_rank < max_rows_,
@@ -406,7 +406,7 @@ std::vector<int64_t> RowExchange::exchange_counts(
           to_this_rank);
     });
   }
-  return incoming;
+  return std::move(arrivals.bodies);
 }
 
 at::Tensor RowExchange::pack_requests(
@@ -449,24 +449,20 @@ at::Tensor RowExchange::pack_requests(
 }
 
 void RowExchange::read_requests(
-    const at::Tensor& packed,
-    const std::vector<int64_t>& words,
+    const std::vector<at::Tensor>& incoming,
     Route& route) const {
   const size_t tables = state_.tables.size();
   route.groups.resize(groups_.size());
   route.served.resize(tables);
-  const auto* next =
-      reinterpret_cast<const uint32_t*>(packed.const_data_ptr<int32_t>());
   // Each rank's counts stand before its ids.
   std::vector<const uint32_t*> counts;
   std::vector<int64_t> totals(tables, 0);
-  for (const int64_t of_rank : words) {
-    counts.push_back(next);
-    const uint32_t* count = next;
+  for (const at::Tensor& of_rank : incoming) {
+    counts.push_back(static_cast<const uint32_t*>(of_rank.const_data_ptr()));
+    const uint32_t* count = counts.back();
     for (size_t table = 0; table < tables; ++table) {
       totals[table] += is_sharded(table) ? *count++ : 0;
     }
-    next += of_rank;
   }
   for (size_t table = 0; table < tables; ++table) {
     if (is_sharded(table)) {
@@ -799,6 +795,9 @@ at::Tensor RowExchange::pack_gradients(
   at::Tensor packed =
       empty_in_step_memory({rows, dim}, options_.gradient_transport);
   const int64_t max_rows = rows_of_a_task(rows, dim);
+  if (sums.empty()) {
+    return packed.zero_();
+  }
   std::vector<Run> runs;
   for (const size_t table : groups_[group].tables) {
     const auto count = static_cast<int64_t>(sums[table].rows.size());

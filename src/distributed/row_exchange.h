@@ -58,9 +58,9 @@ class RowExchange {
   FetchedRows fetch(std::vector<IdBags>& bags, UnknownKeys unknown);
 
   /// Starts to send the gradients of one group to the owners of its rows. `sums` has
-  /// one sum per distinct row of `route`'s batch, at its position. The returned
-  /// function waits and returns the gradients of the rows that this rank served, at
-  /// their positions. Collective.
+  /// one sum per distinct row of `route`'s batch, at its position; without any, zeros are
+  /// sent. The returned function waits and returns the gradients of the rows that this
+  /// rank served, at their positions. Collective.
   std::function<at::Tensor()> return_gradients(
       size_t group,
       const Route& route,
@@ -83,8 +83,7 @@ class RowExchange {
     Buffer<uint32_t> rows = {};  // distinct, ascending keys of a Partition, or
     Buffer<int64_t> keys = {};  // distinct keys of a dynamic table, by hash,
     Buffer<uint32_t> key_counts = {};  // and their occurrences
-    std::vector<int64_t> begin =
-        {};  // [ranks + 1]; each owner has a range of them
+    std::vector<int64_t> begin = {};  // [ranks + 1], the range of each owner
     std::vector<int64_t> position = {};  // [ranks], of each owner's first row
     // The default key, which is among `keys` even if it does not occur.
     std::optional<int64_t> default_index = {};
@@ -137,21 +136,19 @@ class RowExchange {
   void remove_unused_default_keys(Route& route) const;
   // The number of words that pack_requests() writes for each rank.
   std::vector<int64_t> count_words(const std::vector<Request>& requests) const;
-  // Arrives at the barrier of a lookup, and sends each rank the number of its words.
-  // Returns the numbers that this rank gets.
+  // Arrives at a lookup with the requests of this rank. Returns those of all ranks.
   // Errors:  on all ranks: the error of one of them, or c10::ValueError if too many rows
   //          are requested from it.
-  std::vector<int64_t> exchange_counts(
+  std::vector<at::Tensor> exchange_requests(
+      const std::vector<Request>& requests,
       const std::vector<int64_t>& words,
       const std::exception_ptr& error) const;
   at::Tensor pack_requests(
       const std::vector<Request>& requests,
       const std::vector<int64_t>& words) const;
   // Reads the requests of all ranks into `route`.
-  void read_requests(
-      const at::Tensor& packed,
-      const std::vector<int64_t>& words,
-      Route& route) const;
+  void read_requests(const std::vector<at::Tensor>& incoming, Route& route)
+      const;
   int64_t words_per_id(size_t table) const {
     return is_dynamic(table) ? 3 : 1;
   }

@@ -9,10 +9,12 @@
 #include "src/common/check.h"
 #include "src/common/random_key.h"
 
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <utility>
 
 namespace tessera::distributed {
@@ -184,35 +186,69 @@ std::vector<TableUpdate> ShardedEngine::read_gradients(
   } catch (...) {
     error = std::current_exception();
   }
-  ranks_->barrier_and_compare(
-      {Rendezvous::kUpdate, state().layer},
-      error,
-      fingerprint,
-      "runs backward() over other forward() calls, or has made another number "
-      "of updates. Make the same calls in the same order on all ranks.");
-  std::vector<TableUpdate> updates(state().tables.size());
-  for (size_t group = 0; group < exchange_.groups().size(); ++group) {
-    if (exchange_.groups()[group].is_updated) {
-      exchange_gradients(group, lookups, sums, updates, update);
+  const DenseRows dense = find_dense_rows();
+  at::Tensor values;
+  RankGroup::Message message{
+      .value = static_cast<int64_t>(fingerprint),
+      .problem =
+          "runs backward() over other forward() calls, or has made another number "
+          "of updates. Make the same calls in the same order on all ranks."};
+  const bool is_direct = ranks_->is_sum_direct(dense.floats);
+  if (error == nullptr && dense.floats > 0) {
+    values = pack_dense_rows(dense, sums);
+    if (is_direct) {
+      message.bodies = {as_bytes(values)};
     }
   }
-  sum_data_parallel(sums, updates, update);
+  const auto wait_for_ranks = ranks_->arrive(
+      {Rendezvous::kUpdate, state().layer}, error, std::move(message));
+  const PendingGradients pending = send_gradients(lookups, sums);
+  RankGroup::Arrivals arrivals;
+  try {
+    arrivals = wait_for_ranks();
+  } catch (...) {
+    for (const auto& of_group : pending) {
+      RankGroup::drain(of_group);
+    }
+    throw;
+  }
+  std::vector<TableUpdate> updates(state().tables.size());
+  for (size_t group = 0; group < pending.size(); ++group) {
+    receive_gradients(group, pending[group], lookups, updates, update);
+  }
+  if (dense.floats > 0) {
+    update.gradients.push_back(
+        is_direct ? ranks_->add_bodies(values, arrivals)
+                  : ranks_->sum_parts(values));
+    add_dense_updates(dense, updates, update);
+  }
   return updates;
 }
 
-void ShardedEngine::exchange_gradients(
-    size_t index,
+ShardedEngine::PendingGradients ShardedEngine::send_gradients(
     const std::vector<LookupGradients>& lookups,
-    const std::vector<TableSums>& sums,
+    const std::vector<TableSums>& sums) const {
+  static const TableSums kNothing;
+  PendingGradients pending(exchange_.groups().size());
+  for (size_t group = 0; group < pending.size(); ++group) {
+    for (size_t i = 0;
+         exchange_.groups()[group].is_updated && i < lookups.size();
+         ++i) {
+      pending[group].push_back(exchange_.return_gradients(
+          group, *lookups[i].route, i < sums.size() ? sums[i] : kNothing));
+    }
+  }
+  return pending;
+}
+
+void ShardedEngine::receive_gradients(
+    size_t index,
+    const std::vector<std::function<at::Tensor()>>& pending,
+    const std::vector<LookupGradients>& lookups,
     std::vector<TableUpdate>& updates,
     Update& update) {
   const TableGroup& group = exchange_.groups()[index];
-  std::vector<std::function<at::Tensor()>> pending;
-  for (size_t i = 0; i < lookups.size(); ++i) {
-    pending.push_back(
-        exchange_.return_gradients(index, *lookups[i].route, sums[i]));
-  }
-  for (size_t i = 0; i < lookups.size(); ++i) {
+  for (size_t i = 0; i < pending.size(); ++i) {
     update.gradients.push_back(pending[i]().to(at::kFloat));
     for (const size_t table : group.tables) {
       const Route::ServedRows& served = lookups[i].route->served[table];
@@ -226,31 +262,24 @@ void ShardedEngine::exchange_gradients(
   }
 }
 
-// Sums all rows of the tables as one vector of floats. A count behind each row says
-// whether any rank has touched it.
-void ShardedEngine::sum_data_parallel(
-    const std::vector<TableSums>& lookups,
-    std::vector<TableUpdate>& updates,
-    Update& update) {
-  struct Part {
-    size_t table;
-    int64_t begin;
-  };
-  std::vector<Part> parts;
-  int64_t floats = 0;
+ShardedEngine::DenseRows ShardedEngine::find_dense_rows() const {
+  DenseRows rows;
   for (size_t i = 0; i < state().tables.size(); ++i) {
     const TableState& table = state().tables[i];
     if (!exchange_.is_sharded(i) && table.config->trainable &&
         table.optimizer) {
-      parts.push_back({i, floats});
-      floats += table.rows.count * (table.config->dim + 1);
+      rows.tables.push_back({i, rows.floats});
+      rows.floats += table.rows.count * (table.config->dim + 1);
     }
   }
-  if (parts.empty()) {
-    return;
-  }
-  at::Tensor values = at::zeros({floats}, at::kFloat);
-  for (const auto& [table, begin] : parts) {
+  return rows;
+}
+
+at::Tensor ShardedEngine::pack_dense_rows(
+    const DenseRows& rows,
+    const std::vector<TableSums>& lookups) const {
+  at::Tensor values = at::zeros({rows.floats}, at::kFloat);
+  for (const auto& [table, begin] : rows.tables) {
     const int64_t dim = state().tables[table].config->dim;
     float* first = values.mutable_data_ptr<float>() + begin;
     for (const TableSums& sums : lookups) {
@@ -266,8 +295,14 @@ void ShardedEngine::sum_data_parallel(
       }
     }
   }
-  update.gradients.push_back(ranks_->sum(values));
-  for (const auto& [table, begin] : parts) {
+  return values;
+}
+
+void ShardedEngine::add_dense_updates(
+    const DenseRows& rows,
+    std::vector<TableUpdate>& updates,
+    Update& update) {
+  for (const auto& [table, begin] : rows.tables) {
     TableState& state = mutable_state().tables[table];
     const int64_t dim = state.config->dim;
     const float* first =
@@ -290,13 +325,19 @@ void ShardedEngine::sum_data_parallel(
 }
 
 std::vector<double> ShardedEngine::gather(double value, uint64_t options) {
-  ranks_->barrier_and_compare(
+  const RankGroup::Arrivals arrivals = ranks_->arrive(
       {Rendezvous::kNorm, state().layer},
       nullptr,
-      options,
-      "clips or steps with other arguments or options. Use the same on all "
-      "ranks.");
-  return ranks_->all_gather(value);
+      {.value = static_cast<int64_t>(options),
+       .problem =
+           "clips or steps with other arguments or options. Use the same on all "
+           "ranks.",
+       .bodies = {as_bytes(at::full({1}, value, at::kDouble))}})();
+  std::vector<double> values;
+  for (const at::Tensor& body : arrivals.bodies) {
+    std::memcpy(&values.emplace_back(), body.const_data_ptr(), sizeof(double));
+  }
+  return values;
 }
 
 }  // namespace tessera::distributed

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -53,14 +54,35 @@ class ShardedEngine : public TableEngine {
       const std::vector<LookupGradients>& lookups,
       FiniteCheck finite_check,
       Update& update);
-  void exchange_gradients(
-      size_t group,
+  // One function for each group of tables and lookup.
+  using PendingGradients =
+      std::vector<std::vector<std::function<at::Tensor()>>>;
+  PendingGradients send_gradients(
       const std::vector<LookupGradients>& lookups,
-      const std::vector<TableSums>& sums,
+      const std::vector<TableSums>& sums) const;
+  void receive_gradients(
+      size_t group,
+      const std::vector<std::function<at::Tensor()>>& pending,
+      const std::vector<LookupGradients>& lookups,
       std::vector<TableUpdate>& updates,
       Update& update);
-  void sum_data_parallel(
-      const std::vector<TableSums>& lookups,
+
+  // The data-parallel tables that are updated. All their rows are one vector of floats. A
+  // count behind each row says whether any rank has touched it.
+  struct DenseRows {
+    struct Part {
+      size_t table;
+      int64_t begin;
+    };
+    std::vector<Part> tables = {};
+    int64_t floats = 0;
+  };
+  DenseRows find_dense_rows() const;
+  at::Tensor pack_dense_rows(
+      const DenseRows& rows,
+      const std::vector<TableSums>& lookups) const;
+  void add_dense_updates(
+      const DenseRows& rows,
       std::vector<TableUpdate>& updates,
       Update& update);
 

@@ -366,13 +366,14 @@ at::Tensor read_rows(
   } catch (...) {
     error = std::current_exception();
   }
-  ranks.barrier_and_compare(
+  const at::Tensor sum = ranks.sum(
       {Rendezvous::kReadRows, state.layer},
       error,
-      random_key(
-          static_cast<uint64_t>(begin), table + " " + std::to_string(end)),
-      "reads other rows. Read the same rows on all ranks.");
-  return ranks.sum(rows.flatten()).view(rows.sizes());
+      {.value = static_cast<int64_t>(random_key(
+           static_cast<uint64_t>(begin), table + " " + std::to_string(end))),
+       .problem = "reads other rows. Read the same rows on all ranks."},
+      error == nullptr ? rows.flatten() : rows);
+  return sum.view(rows.sizes());
 }
 
 EmbeddingTables embedding_tables_of(const EmbeddingState& state) {

@@ -75,13 +75,12 @@ Cost cost_of(
   // Half of what is sent are rows, half gradients.
   const double half_ms =
       hosts == 1 ? 0.0 : 8e-6 * cost.plan.bytes_sent / options.gbit / 2.0;
-  const double exchange_ms = hosts == 1
-      ? 0.0
-      : (options.latency_us +
-         options.message_us * static_cast<double>(hosts - 1)) /
-          1e3;
-  cost.exchange_ms = 3.0 * exchange_ms + half_ms;
-  cost.gradients_ms = 2.0 * exchange_ms + half_ms;
+  // Two messages to every host in a lookup, ids and rows, and two in an update.
+  const double message_ms =
+      2e-3 * options.message_us * static_cast<double>(hosts - 1);
+  const double latency_ms = hosts == 1 ? 0.0 : options.latency_us / 1e3;
+  cost.exchange_ms = 2.0 * latency_ms + message_ms + half_ms;
+  cost.gradients_ms = latency_ms + message_ms + half_ms;
   cost.work_ms =
       1e-6 * ids * (options.lookup_ns + options.update_ns) / options.cores;
   return cost;

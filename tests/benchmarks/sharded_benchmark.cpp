@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures steps of a sharded layer under mpirun: how much of a lookup's exchange
+// Measures steps of a sharded layer on several ranks: how much of a lookup's exchange
 // prefetch() hides behind dense work that takes as long, how many bytes each rank sends,
 // and what the cost model of docs/distributed.md predicts. Rank 0 prints one JSON line.
 //
 // Ranks on one machine communicate through its memory. With --latency-us and --gbit, each
 // exchange takes as long as it would between hosts: it sleeps for the rest of that time.
 #include <tessera/distributed/dense_gradients.h>
+#include <tessera/distributed/gloo_backend.h>
 #include <tessera/distributed/mpi_backend.h>
 #include <tessera/distributed/sharded_strategy.h>
 #include <tessera/distributed/sharding_plan.h>
@@ -18,8 +19,10 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
@@ -47,37 +50,37 @@ struct Options {
   int64_t steps = 20;
   double latency_us = 0.0;
   double gbit = 0.0;  // per rank and direction; 0: the machine's own speed
+  int64_t dense = 0;  // floats of the dense part, whose gradients are summed
+  std::string backend = "gloo";
 };
 
-// An exchange that ends no earlier than it would on a network. It adds the time that a
+// A message that ends no earlier than it would on a network. It adds the time that a
 // caller waited for it to `waited_ms`.
 class TimedWork : public c10d::Work {
  public:
   TimedWork(
       c10::intrusive_ptr<c10d::Work> work,
-      Clock::time_point end,
+      std::function<Clock::time_point()> end,
       std::atomic<double>& waited_ms)
-      : work_(std::move(work)), end_(end), waited_ms_(waited_ms) {}
+      : work_(std::move(work)), end_(std::move(end)), waited_ms_(waited_ms) {}
 
-  bool isCompleted() override {
-    return Clock::now() >= end_ && work_->isCompleted();
-  }
   bool wait(std::chrono::milliseconds timeout) override {
     const auto begin = Clock::now();
     const bool is_done = work_->wait(timeout);
-    std::this_thread::sleep_until(end_);
+    std::this_thread::sleep_until(end_());
     waited_ms_ += Milliseconds(Clock::now() - begin).count();
     return is_done;
   }
 
  private:
   c10::intrusive_ptr<c10d::Work> work_;
-  Clock::time_point end_;
+  std::function<Clock::time_point()> end_;
   std::atomic<double>& waited_ms_;
 };
 
 // A backend that is as slow as a network. With latency 0 and gbit 0, it is not slowed
-// down.
+// down. The link is full duplex and all ranks send as much as they receive, so what this
+// rank has sent says when what it receives is there.
 class TimedBackend : public c10d::Backend {
  public:
   TimedBackend(
@@ -90,7 +93,10 @@ class TimedBackend : public c10d::Backend {
         gbit_(gbit) {}
 
   const std::string getBackendName() const override {
-    return "timed " + backend_->getBackendName();
+    return backend_->getBackendName();
+  }
+  c10::intrusive_ptr<Options> getBackendOptions() override {
+    return backend_->getBackendOptions();
   }
 
   // The waiting time in all exchanges so far.
@@ -98,38 +104,31 @@ class TimedBackend : public c10d::Backend {
     return waited_ms_;
   }
 
-  c10::intrusive_ptr<c10d::Work> alltoall_base(
-      at::Tensor& output,
-      at::Tensor& input,
-      std::vector<int64_t>& output_sizes,
-      std::vector<int64_t>& input_sizes,
-      const c10d::AllToAllOptions& options = {}) override {
-    // The link is full duplex and transfers one exchange at a time.
-    const double bytes =
-        std::max(bytes_of(output, output_sizes), bytes_of(input, input_sizes));
-    const double seconds = gbit_ > 0.0 ? 8e-9 * bytes / gbit_ : 0.0;
-    const auto duration = [](double value) {
-      return std::chrono::duration_cast<Clock::duration>(
-          std::chrono::duration<double>(value));
-    };
+  c10::intrusive_ptr<c10d::Work> send(
+      std::vector<at::Tensor>& tensors,
+      int rank,
+      int tag) override {
+    const double seconds = gbit_ > 0.0
+        ? 8e-9 * static_cast<double>(tensors[0].nbytes()) / gbit_
+        : 0.0;
     link_is_free_ = std::max(link_is_free_, Clock::now()) + duration(seconds);
+    return backend_->send(tensors, rank, tag);
+  }
+
+  c10::intrusive_ptr<c10d::Work> recv(
+      std::vector<at::Tensor>& tensors,
+      int rank,
+      int tag) override {
     return c10::make_intrusive<TimedWork>(
-        backend_->alltoall_base(
-            output, input, output_sizes, input_sizes, options),
-        link_is_free_ + duration(1e-6 * latency_us_),
+        backend_->recv(tensors, rank, tag),
+        [this] { return link_is_free_ + duration(1e-6 * latency_us_); },
         waited_ms_);
   }
 
  private:
-  // Counts only bytes for other ranks.
-  double bytes_of(const at::Tensor& values, const std::vector<int64_t>& sizes)
-      const {
-    if (values.numel() == 0) {
-      return 0.0;
-    }
-    const auto rows = static_cast<double>(values.size(0));
-    const auto own = static_cast<double>(sizes[getRank()]);
-    return static_cast<double>(values.nbytes()) * (rows - own) / rows;
+  static Clock::duration duration(double seconds) {
+    return std::chrono::duration_cast<Clock::duration>(
+        std::chrono::duration<double>(seconds));
   }
 
   c10::intrusive_ptr<c10d::Backend> backend_;
@@ -178,7 +177,10 @@ class DenseWork {
 class Benchmark {
  public:
   explicit Benchmark(const Options& options)
-      : options_(options), backend_(distributed::make_mpi_backend()) {
+      : options_(options),
+        backend_(
+            options.backend == "mpi" ? distributed::make_mpi_backend()
+                                     : distributed::make_gloo_backend()) {
     for (int64_t i = 0; i < options.tables; ++i) {
       tables_.push_back(make_table(
           {.vocabulary_size = options.rows,
@@ -190,6 +192,10 @@ class Benchmark {
     for (int64_t i = 0; i < kBatches; ++i) {
       batches_.push_back(batch_of(backend_->getRank(), i));
     }
+  }
+
+  int64_t rank() const {
+    return backend_->getRank();
   }
 
   Json run() {
@@ -212,14 +218,13 @@ class Benchmark {
         {.ranks = ranks(),
          .batch_size = options_.batch,
          .bag_lengths = bag_lengths()});
-    // Forward and backward have 5 exchanges one after the other.
-    constexpr double kExchanges = 5.0;
-    const double network_ms = kExchanges * options_.latency_us / 1e3 +
+    const double network_ms = times.exchanges * options_.latency_us / 1e3 +
         (options_.gbit > 0.0 ? 8e-6 * plan.bytes_sent / options_.gbit : 0.0);
     const double model_ms = is_slow && ranks() > 1 ? local.in_a_row_ms -
             local.waited_ms - local.dense_ms + times.dense_ms + network_ms
                                                    : local.in_a_row_ms;
     return {
+        {"backend", backend_->getBackendName()},
         {"ranks", ranks()},
         {"latency_us", options_.latency_us},
         {"gbit", options_.gbit},
@@ -228,11 +233,13 @@ class Benchmark {
         {"dense_ms", times.dense_ms},
         {"update_ms", times.without_dense_ms - times.lookup_ms},
         {"in_a_row_ms", times.in_a_row_ms},
+        {"waited_ms", times.waited_ms},
         {"prefetched_ms", times.prefetched_ms},
         {"exposed_lookup_share", exposed / times.prefetched_ms},
         {"exposed_exchange_share", exposed_exchange / times.prefetched_ms},
         {"model_ms", model_ms},
         {"measured_by_model", times.in_a_row_ms / model_ms},
+        {"exchanges", times.exchanges},
         {"bytes_sent", times.bytes_sent},
         {"sent_by_bound", bound > 0.0 ? times.bytes_sent / bound : 1.0},
         {"sent_by_plan",
@@ -251,6 +258,7 @@ class Benchmark {
     double waited_ms = 0.0;  // part of it that waits for other ranks
     double prefetched_ms = 0.0;
     double bytes_sent = 0.0;  // by this rank, per step
+    double exchanges = 0.0;  // per step
   };
 
   int64_t ranks() const {
@@ -297,12 +305,17 @@ class Benchmark {
         .features = Nest<FeatureConfig>::list(configs_),
         .optimizer = optim::Adagrad{},
         .strategy = strategy});
+    at::Tensor dense_part = at::zeros({options_.dense});
+    dense_part.mutable_grad() = at::ones({options_.dense});
     const auto update = [&](const Nest<at::Tensor>& activations) {
       at::Tensor loss = activations[0].sum();
       for (int64_t i = 1; i < options_.tables; ++i) {
         loss = loss + activations[i].sum();
       }
       loss.backward();
+      if (options_.dense > 0) {
+        distributed::sum_gradients({dense_part}, strategy);
+      }
     };
     Times times;
     times.exchange_ms = waited_in([&] {
@@ -315,9 +328,13 @@ class Benchmark {
     times.dense_ms = median_ms(options_.steps, dense);
     RankGroup& group = *std::get<Strategy::Sharded>(strategy.options()).ranks;
     const int64_t before = group.bytes_sent();
+    const int64_t exchanges_before = group.exchanges();
     times.without_dense_ms =
         median_ms(options_.steps, [&] { update(layer->forward(next())); });
     times.bytes_sent = static_cast<double>(group.bytes_sent() - before) /
+        static_cast<double>(options_.steps + 2);
+    times.exchanges =
+        static_cast<double>(group.exchanges() - exchanges_before) /
         static_cast<double>(options_.steps + 2);
     times.waited_ms = waited_in([&] {
       times.in_a_row_ms = median_ms(options_.steps, [&] {
@@ -380,7 +397,8 @@ class Benchmark {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app("Times steps of a sharded layer under mpirun.");
+  CLI::App app(
+      "Times steps of a sharded layer on the ranks of launch.py or mpirun.");
   app.add_option("--tables", options.tables)->check(CLI::PositiveNumber);
   app.add_option("--rows", options.rows, "rows of each table")
       ->check(CLI::PositiveNumber);
@@ -395,12 +413,16 @@ int main(int argc, char** argv) {
   app.add_option(
          "--gbit", options.gbit, "bandwidth of each rank's link; 0: no limit")
       ->check(CLI::NonNegativeNumber);
+  app.add_option("--dense", options.dense, "floats of the dense part; 0: none")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--backend", options.backend)
+      ->check(CLI::IsMember({"gloo", "mpi"}));
   CLI11_PARSE(app, argc, argv);
   try {
     at::set_num_threads(1);
     Benchmark benchmark(options);
     const std::string line = benchmark.run().dump();
-    if (distributed::make_mpi_backend()->getRank() == 0) {
+    if (benchmark.rank() == 0) {
       std::cout << line << std::endl;
     }
   } catch (const std::exception& error) {

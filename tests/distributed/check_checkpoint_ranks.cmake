@@ -1,5 +1,5 @@
 # One training run that continues with different numbers of ranks:
-#   cmake -D PROGRAM=<checkpoint_ranks> -D DIRECTORY=<scratch> -D "MPIRUN=<mpirun;...;-np>" -P ...
+#   cmake -D PROGRAM=<checkpoint_ranks> -D DIRECTORY=<scratch> -D "LAUNCH=<launch.py;--ranks>" -P ...
 
 cmake_minimum_required(VERSION 3.25)
 file(REMOVE_RECURSE "${DIRECTORY}")
@@ -7,7 +7,7 @@ set(steps 0)
 foreach(ranks IN ITEMS 4 3 1 7 2 1 2 4)
   math(EXPR steps "${steps} + 4")
   execute_process(
-    COMMAND ${MPIRUN} ${ranks} "${PROGRAM}" "${DIRECTORY}" ${steps}
+    COMMAND ${LAUNCH} ${ranks} -- "${PROGRAM}" "${DIRECTORY}" ${steps}
     RESULT_VARIABLE result
     OUTPUT_VARIABLE output
     ERROR_VARIABLE output)

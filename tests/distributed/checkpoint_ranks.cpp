@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saves and loads checkpoints of one training run with as many ranks as mpirun
-// starts:
+// Saves and loads checkpoints of one training run with as many ranks as are started:
 //
 //   checkpoint_ranks DIRECTORY STEPS [FAULT]
+//   checkpoint_ranks DIRECTORY STEPS TIMEOUT_MS PAUSE_MS
 //
 // It trains up to STEPS from the newest checkpoint of the directory, or from the
 // start. It compares tables and slots with those of one process that has trained from
-// the start. Every second checkpoint is an increment.
+// the start. It saves two checkpoints; every second one is an increment.
 //
 // With a FAULT, rank 2 does not arrive at the step after the first save: it "stops",
 // "is_killed", or "saves" once more. The others print their errors.
-#include <tessera/distributed/mpi_backend.h>
+//
+// With a pause after each step, it saves every five steps, and others have the time to
+// disturb it. Rank 0 prints "trains" when the first step is done.
 #include <tessera/distributed/sharded_strategy.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adam.h>
@@ -18,6 +20,7 @@
 
 #include "layers/table_module.h"
 #include "src/tables/dynamic_rows.h"
+#include "tests/distributed/rank_test_main.h"
 #include "tests/test_util.h"
 
 #include <ATen/ops/allclose.h>
@@ -249,12 +252,31 @@ void misbehave(TPUEmbedding& layer, const std::string& fault) {
   }
 }
 
-void run(
-    const std::string& directory,
-    int64_t steps,
-    const std::string& fault) {
-  const auto backend = distributed::make_mpi_backend(
-      {.timeout = std::chrono::seconds(fault.empty() ? 60 : 2)});
+struct Arguments {
+  std::string directory;
+  int64_t steps = 0;
+  std::string fault = {};
+  std::chrono::milliseconds timeout = std::chrono::seconds(60);
+  std::chrono::milliseconds pause = {};
+};
+
+// The steps at which a run from `begin` saves.
+std::vector<int64_t> saves_of(const Arguments& arguments, int64_t begin) {
+  if (arguments.pause.count() == 0) {
+    return {(begin + arguments.steps) / 2, arguments.steps};
+  }
+  constexpr int64_t kEvery = 5;
+  std::vector<int64_t> steps;
+  for (int64_t step = begin + kEvery; step < arguments.steps; step += kEvery) {
+    steps.push_back(step);
+  }
+  steps.push_back(arguments.steps);
+  return steps;
+}
+
+void run(const Arguments& arguments) {
+  const auto& [directory, steps, fault, timeout, pause] = arguments;
+  const auto backend = test::make_test_backend(timeout);
   const int64_t rank = backend->getRank();
   const int64_t ranks = backend->getSize();
   // One rank may use any strategy, so this one uses the engine.
@@ -276,7 +298,16 @@ void run(
   train(whole, begin, 0, 1);
   compare(layer, whole);
   // The first save is a full checkpoint, the second an increment on it.
-  for (const int64_t to : {(begin + steps) / 2, steps}) {
+  for (const int64_t to : saves_of(arguments, begin)) {
+    if (pause.count() > 0) {
+      for (int64_t step = layer->iterations(); step < to; ++step) {
+        train(layer, step + 1, rank, ranks);
+        if (rank == 0 && step == begin) {
+          std::cout << "trains" << std::endl;
+        }
+        std::this_thread::sleep_for(pause);
+      }
+    }
     train(layer, to, rank, ranks);
     layer->save_checkpoint(
         directory,
@@ -320,15 +351,23 @@ void run(
 int main(int argc, char** argv) {
   try {
     TORCH_CHECK_VALUE(
-        argc == 3 || argc == 4, "expected DIRECTORY STEPS [FAULT]");
-    tessera::run(argv[1], std::stoll(argv[2]), argc == 4 ? argv[3] : "");
+        argc >= 3 && argc <= 5,
+        "expected DIRECTORY STEPS [FAULT | TIMEOUT_MS PAUSE_MS]");
+    tessera::Arguments arguments{
+        .directory = argv[1], .steps = std::stoll(argv[2])};
+    if (argc == 4) {
+      arguments.fault = argv[3];
+      arguments.timeout = std::chrono::seconds(2);
+    } else if (argc == 5) {
+      arguments.timeout = std::chrono::milliseconds(std::stoll(argv[3]));
+      arguments.pause = std::chrono::milliseconds(std::stoll(argv[4]));
+    }
+    tessera::run(arguments);
     return 0;
   } catch (const c10::Error& error) {
     // One write, so that lines of ranks do not mix.
     const std::string text = std::string(error.what_without_backtrace()) + "\n";
     std::cerr << text << std::flush;
-    // mpirun ends all ranks when one ends.
-    std::this_thread::sleep_for(std::chrono::seconds(argc == 4 ? 2 : 0));
     return 1;
   }
 }

@@ -7,7 +7,7 @@
 
 #include "layers/table_module.h"
 #include "src/tables/dynamic_rows.h"
-#include "tests/distributed/mpi_test_main.h"
+#include "tests/distributed/rank_test_main.h"
 #include "tests/test_util.h"
 
 #include <algorithm>

@@ -598,14 +598,17 @@ class DamagingBackend : public c10d::Backend {
       std::vector<int64_t>& output_splits,
       std::vector<int64_t>& input_splits,
       const c10d::AllToAllOptions& options) override {
+    const int64_t from_last = output_splits.back();  // Gloo takes the vectors
     auto work = backend().alltoall_base(
         output, input, output_splits, input_splits, options);
     work->wait();
+    constexpr int64_t kHeader = 64;  // of each rank's part
     if (rank() == 0 && output.scalar_type() == at::kByte &&
-        output.numel() > 1) {
-      auto* text = output.mutable_data_ptr<uint8_t>();
+        from_last > kHeader) {
+      auto* text = output.mutable_data_ptr<uint8_t>() + output.numel() -
+          from_last + kHeader;
       if (text[0] == '[' && text[1] == '{') {
-        text[output.numel() - output_splits.back()] = 'x';
+        text[0] = 'x';
       }
     }
     return work;
@@ -615,6 +618,9 @@ class DamagingBackend : public c10d::Backend {
 TEST(ShardedSaveTest, ADamagedMessageToRank0FailsTheSaveOnAll) {
   if (ranks() == 1) {
     GTEST_SKIP() << "one rank receives nothing";
+  }
+  if (backend().getBackendName() == "mpi") {
+    GTEST_SKIP() << "MpiBackend has no alltoall_base()";
   }
   const SharedFolder folder;
   TPUEmbedding layer(small_options(

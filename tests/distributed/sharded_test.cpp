@@ -15,7 +15,7 @@
 #include "src/common/random_key.h"
 #include "src/common/rank_group.h"
 #include "src/distributed/row_exchange.h"
-#include "tests/distributed/mpi_test_main.h"
+#include "tests/distributed/rank_test_main.h"
 #include "tests/distributed/sharded_case.h"
 #include "tests/distributed/sharded_layers.h"
 #include "tests/layers/layer_test_util.h"
@@ -898,6 +898,12 @@ TEST(ShardedErrorTest, NamesUnusableOptions) {
   EXPECT_VALUE_ERROR(
       distributed::sharded_strategy({}),
       "[sharded_strategy] backend must not be empty");
+  if (distributed::has_mpi()) {
+    EXPECT_VALUE_ERROR(
+        (distributed::make_mpi_backend(
+            {.timeout = std::chrono::milliseconds(0)})),
+        "[MpiBackendOptions] timeout must be from 1 ms to a year, but got 0 ms");
+  }
 }
 
 TEST(ShardedErrorTest, CallsThatNeedWholeTablesSayThatTheyAreSpread) {
@@ -935,6 +941,25 @@ TEST(ShardedErrorTest, DenseParametersMustBeTheSame) {
         distributed::broadcast_parameters(
             {at::zeros({is_last() ? 3 : 2})}, strategy),
         "has parameters of other shapes");
+  }
+}
+
+TEST(ShardedTest, AStepHasFourExchanges) {
+  if (ranks() == 1) {
+    GTEST_SKIP() << "one rank exchanges nothing";
+  }
+  const Strategy strategy = sharded();
+  TPUEmbedding layer(small_options(strategy));
+  at::Tensor dense = at::zeros({100});
+  dense.mutable_grad() = at::ones({100});
+  RankGroup& group = *std::get<Strategy::Sharded>(strategy.options()).ranks;
+  for (int step = 0; step < 3; ++step) {
+    const int64_t before = group.exchanges();
+    layer->forward({{"user", int64s({1, 2 + rank()})}})["user"]
+        .sum()
+        .backward();
+    distributed::sum_gradients({dense}, strategy);
+    EXPECT_EQ(group.exchanges() - before, 4);
   }
 }
 

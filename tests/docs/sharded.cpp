@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program of docs/distributed.md and the examples in the docstrings of
-// MpiBackendOptions and ShardingOptions. It runs under mpirun, and must train the same
-// model as one engine that gets the batches of all ranks.
+// GlooBackendOptions, MpiBackendOptions and ShardingOptions. It runs as several ranks, and
+// must train the same model as one engine that gets the batches of all ranks.
 // snippet: sharded
 #include <tessera/distributed/dense_gradients.h>
-#include <tessera/distributed/mpi_backend.h>
+#include <tessera/distributed/gloo_backend.h>
 #include <tessera/distributed/sharded_strategy.h>
 
 // end snippet
+#include <tessera/distributed/mpi_backend.h>
 #include <tessera/layers/dense_parameters.h>
 #include <torch/optim/sgd.h>
 
@@ -19,6 +20,7 @@
 #include <ATen/ops/full.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <iostream>
 #include <vector>
 
@@ -57,10 +59,17 @@ void fill_dense_parameters(Ranker& model) {
 
 namespace tessera::distributed {
 
-// Returns true if other placements give the rows that one engine has.
-bool other_placements_have_the_same_rows() {
+c10::intrusive_ptr<c10d::Backend> backend_of_mpi() {
   // snippet: MpiBackendOptions
   const auto backend = make_mpi_backend({.timeout = std::chrono::minutes(5)});
+  // end snippet
+  return backend;
+}
+
+// Returns true if other placements give the rows that one engine has.
+bool other_placements_have_the_same_rows() {
+  // snippet: GlooBackendOptions
+  const auto backend = make_gloo_backend({.timeout = std::chrono::minutes(5)});
   // end snippet
   // snippet: ShardingOptions
   const ShardingOptions options{
@@ -84,8 +93,11 @@ bool other_placements_have_the_same_rows() {
 }  // namespace tessera::distributed
 
 int main() {
+  if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) {
+    return tessera::distributed::backend_of_mpi()->getSize() > 0 ? 0 : 1;
+  }
   // snippet: sharded
-  const auto backend = tessera::distributed::make_mpi_backend();
+  const auto backend = tessera::distributed::make_gloo_backend();
   const auto strategy = tessera::distributed::sharded_strategy(backend);
   Ranker model(strategy);  // in its TPUEmbeddingOptions: .strategy = strategy
   // end snippet

@@ -12,13 +12,13 @@ class Backend;
 namespace tessera::distributed {
 
 /// Spreads the rows of the tables over the ranks of `backend`, for example
-/// make_mpi_backend(). Lookups and updates reach the rows of all ranks. Each rank
+/// make_gloo_backend(). Lookups and updates reach the rows of all ranks. Each rank
 /// passes its own batch and gets its own activations; a batch may be smaller than
 /// those of other ranks, or empty. An update is the same as that of a single engine
 /// for all batches together, so divide losses by the global batch size.
 ///
 ///   TPUEmbeddingOptions{.features = features, .optimizer = optim::Adagrad{},
-///                       .strategy = sharded_strategy(make_mpi_backend())}
+///                       .strategy = sharded_strategy(make_gloo_backend())}
 ///
 /// Some calls are collective: all ranks must make them in the same order and with the
 /// same configs. These are the layer's constructor, forward(), begin_forward(),

@@ -58,15 +58,10 @@ void configure_ranks(
   } catch (...) {
     error = std::current_exception();
   }
-  const auto hash = std::bit_cast<int64_t>(random_key(0, text));
-  const std::vector<int64_t> hashes = ranks.barrier(
-      Rendezvous::kConfigure, error, std::vector<int64_t>(ranks.size(), hash));
-  if (std::count(hashes.begin(), hashes.end(), hashes[0]) == ranks.size()) {
-    return;
-  }
-  const std::vector<std::string> texts = ranks.all_gather(text);
+  const RankGroup::Arrivals arrivals = ranks.arrive(
+      Rendezvous::kConfigure, error, {.bodies = {bytes_of(text)}})();
   for (int64_t rank = 0; rank < ranks.size(); ++rank) {
-    const std::string& other = texts[rank];
+    const std::string other = text_of(arrivals.bodies[rank]);
     const size_t difference =
         std::mismatch(text.begin(), text.end(), other.begin(), other.end())
             .first -

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The main() of tests that all ranks of an mpirun run together. Rank 0 prints as
+// The main() of tests that all ranks run together. Rank 0 prints as
 // GoogleTest does; the others print only failures.
-#include "tests/distributed/mpi_test_main.h"
+#include "tests/distributed/rank_test_main.h"
 
 #include <gtest/gtest.h>
-#include <tessera/distributed/mpi_backend.h>
 
 #include <chrono>
 #include <iostream>
@@ -45,12 +44,14 @@ c10d::Backend& backend() {
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  tessera::test::shared_backend = tessera::distributed::make_mpi_backend(
-      {.timeout = std::chrono::seconds(60)});
+  tessera::test::shared_backend =
+      tessera::test::make_test_backend(std::chrono::seconds(60));
   auto& listeners = testing::UnitTest::GetInstance()->listeners();
   if (tessera::test::backend().getRank() != 0) {
     delete listeners.Release(listeners.default_result_printer());
     listeners.Append(new tessera::test::PrintFailures);
   }
-  return RUN_ALL_TESTS();
+  const int status = RUN_ALL_TESTS();
+  tessera::test::shared_backend.reset();
+  return status;
 }

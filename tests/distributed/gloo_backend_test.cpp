@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/distributed/gloo_backend.h>
+
+#include "tests/test_util.h"
+
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include <chrono>
+#include <future>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace tessera {
+namespace gloo_backend_test {
+
+using distributed::GlooBackendOptions;
+using distributed::make_gloo_backend;
+using std::chrono::milliseconds;
+
+// The options of one of two ranks in this process.
+GlooBackendOptions options_of(
+    int64_t rank,
+    const c10::intrusive_ptr<c10d::Store>& store) {
+  return {
+      .timeout = milliseconds(500),
+      .hostname = "127.0.0.1",
+      .store = store,
+      .rank = rank,
+      .size = 2};
+}
+
+c10::intrusive_ptr<c10d::Store> make_store() {
+  return c10::make_intrusive<c10d::HashStore>();
+}
+
+// The message of the error that `action` raises, or an empty text.
+template <class Action>
+std::string error_of(Action action) {
+  try {
+    action();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "";
+}
+
+void write(
+    c10d::Store& store,
+    const std::string& key,
+    const std::string& text) {
+  store.set(key, std::vector<uint8_t>(text.begin(), text.end()));
+}
+
+TEST(GlooBackendTest, OneRankNeedsNoEnvironment) {
+  EXPECT_TRUE(distributed::has_gloo());
+  const auto backend = make_gloo_backend();
+  EXPECT_EQ(backend->getRank(), 0);
+  EXPECT_EQ(backend->getSize(), 1);
+  EXPECT_EQ(backend->getBackendName(), "gloo");
+}
+
+TEST(GlooBackendTest, BadOptionsAreNamed) {
+  EXPECT_VALUE_ERROR(
+      (make_gloo_backend({.timeout = milliseconds(0)})),
+      "[GlooBackendOptions] timeout must be from 1 ms to a year, but got 0 ms");
+  EXPECT_VALUE_ERROR(
+      (make_gloo_backend({.interface = "lo", .hostname = "localhost"})),
+      "two ways to say where this rank listens");
+  EXPECT_VALUE_ERROR(
+      (make_gloo_backend({.rank = 0})),
+      "but not set: WORLD_SIZE. Start the program with torchrun");
+  EXPECT_VALUE_ERROR(
+      (make_gloo_backend({.store = make_store(), .rank = 2, .size = 2})),
+      "RANK must be from 0 to WORLD_SIZE - 1 = 1, but got 2");
+  EXPECT_VALUE_ERROR(
+      (make_gloo_backend({.store = make_store(), .rank = 0, .size = 0})),
+      "WORLD_SIZE must be >= 1, but got 0");
+  EXPECT_VALUE_ERROR(
+      (make_gloo_backend({.timeout = milliseconds::max()})),
+      "timeout must be from 1 ms to a year");
+  EXPECT_VALUE_ERROR(
+      (make_gloo_backend({.store = make_store(), .rank = 0, .size = 2})),
+      "rank 0 finds no address of its own from which it reaches MASTER_ADDR = ''");
+  EXPECT_VALUE_ERROR(
+      (make_gloo_backend({.interface = "nowhere0"})),
+      "can't listen on the interface 'nowhere0'");
+}
+
+TEST(GlooBackendTest, ARankThatDoesNotArriveIsNamed) {
+  EXPECT_NE(
+      error_of([] {
+        make_gloo_backend(options_of(0, make_store()));
+      }).find("rank 1 of 2 did not arrive at rank 0 within 500 ms"),
+      std::string::npos);
+}
+
+TEST(GlooBackendTest, TwoProcessesWithOneRankAreAnErrorOnBoth) {
+  const auto store = make_store();
+  auto first = std::async(std::launch::async, [&] {
+    return error_of([&] { make_gloo_backend(options_of(0, store)); });
+  });
+  while (!store->check({"rank/0"})) {
+    std::this_thread::yield();
+  }
+  EXPECT_NE(
+      error_of([&] {
+        make_gloo_backend(options_of(0, store));
+      }).find("another process has RANK = 0, too"),
+      std::string::npos);
+  EXPECT_NE(first.get().find("two processes have RANK = 0"), std::string::npos);
+}
+
+TEST(GlooBackendTest, RanksMustAgree) {
+  const auto with = [](const std::string& registration) {
+    const auto store = make_store();
+    write(*store, "rank/1", registration);
+    write(*store, "left/1", "so rank 0 need not wait for it");
+    return error_of([&] { make_gloo_backend(options_of(0, store)); });
+  };
+  EXPECT_NE(
+      with("3\nother\nhost\n127.0.0.1")
+          .find(
+              "WORLD_SIZE must be the same on all ranks, but is 2 on rank 0 and 3 on rank 1"),
+      std::string::npos);
+  const std::string versions = with("2\nTessera 0.0.1\nhost\n127.0.0.1");
+  EXPECT_NE(
+      versions.find(
+          "all ranks must run the same versions, but rank 0 has Tessera"),
+      std::string::npos)
+      << versions;
+  EXPECT_NE(versions.find("rank 1 has Tessera 0.0.1"), std::string::npos);
+}
+
+}  // namespace gloo_backend_test
+}  // namespace tessera
