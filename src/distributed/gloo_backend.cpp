@@ -258,14 +258,15 @@ Listener listen(const GlooBackendOptions& options, const World& world) {
     }
     return {address, ProcessGroupGloo::createDeviceForHostname(address, false)};
   } catch (const std::exception& error) {
-    TESSERA_CHECK_VALUE(
-        false,
-        "{} rank {} can't listen on the {} '{}' ({}). Set GlooBackendOptions::interface or hostname, or GLOO_SOCKET_IFNAME, to one of this machine that the other ranks reach.",
-        kWhere,
-        world.rank,
-        interface.empty() ? "address" : "interface",
-        interface.empty() ? address : interface,
-        reason_of(error));
+    C10_THROW_ERROR(
+        ValueError,
+        fmt::format(
+            "{} rank {} can't listen on the {} '{}' ({}). Set GlooBackendOptions::interface or hostname, or GLOO_SOCKET_IFNAME, to one of this machine that the other ranks reach.",
+            kWhere,
+            world.rank,
+            interface.empty() ? "address" : "interface",
+            interface.empty() ? address : interface,
+            reason_of(error)));
   }
 }
 
