@@ -22,7 +22,6 @@ namespace tessera::distributed {
 
 namespace {
 
-using std::chrono::duration_cast;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
@@ -200,7 +199,8 @@ class PeerChannel final : public Channel {
     void wait(int64_t peer, WorkPtr& work) {
       const auto timeout = channel.backend_->getBackendOptions()->timeout;
       deadline = deadline.value_or(Clock::now() + timeout);
-      const auto left = duration_cast<milliseconds>(*deadline - Clock::now());
+      const auto left =
+          std::chrono::ceil<milliseconds>(*deadline - Clock::now());
       try {
         work->wait(std::max(left, milliseconds(1)));
       } catch (const std::exception& error) {

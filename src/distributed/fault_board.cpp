@@ -24,6 +24,11 @@ std::string key_of(int64_t number) {
   return c10::str("report/", number);
 }
 
+// Set by a rank that has left without a fault.
+std::string key_of_left(int64_t rank) {
+  return c10::str("left/", rank);
+}
+
 std::vector<uint8_t> encode(int64_t rank, const FaultReport& report) {
   const std::string text = c10::str(
       rank,
@@ -63,6 +68,11 @@ void ask_store(
     const FaultReport& own,
     Clock::time_point end,
     Shared& shared) {
+  if (own.reason == FaultReport::kLeft) {
+    // Nothing that waits for an answer, because rank 0 and its store may have left before.
+    store.set(key_of_left(rank), std::vector<uint8_t>{1});
+    return;
+  }
   store.set(key_of(store.add(kCount, 1)), encode(rank, own));
   for (int64_t number = 1; Clock::now() < end;) {
     const int64_t count = store.add(kCount, 0);
@@ -77,6 +87,10 @@ void ask_store(
       if (count >= static_cast<int64_t>(shared.reports.of.size())) {
         return;
       }
+    }
+    if (own.peer >= 0 && store.check({key_of_left(own.peer)})) {
+      const std::lock_guard lock(shared.mutex);
+      shared.reports.of[own.peer] = FaultReport{.reason = FaultReport::kLeft};
     }
     std::this_thread::sleep_for(milliseconds(20));
   }

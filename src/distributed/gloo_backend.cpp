@@ -24,7 +24,10 @@
 #include <atomic>
 #include <charconv>
 #include <cstdlib>
+#include <future>
 #include <memory>
+#include <mutex>
+#include <numeric>
 #include <sstream>
 #include <string_view>
 #include <thread>
@@ -41,6 +44,7 @@ using Clock = std::chrono::steady_clock;
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
 constexpr const char* kWhere = "[make_gloo_backend]";
+constexpr int64_t kMaxRanks = 65536;
 
 template <class... Arguments>
 [[noreturn]] void fail(
@@ -120,9 +124,10 @@ World read_world(const GlooBackendOptions& options) {
       kWhere,
       c10::Join(", ", missing));
   TESSERA_CHECK_VALUE(
-      world.size >= 1,
-      "{} WORLD_SIZE must be >= 1, but got {}. Set it to the number of processes.",
+      world.size >= 1 && world.size <= kMaxRanks,
+      "{} WORLD_SIZE must be from 1 to {}, but got {}. Set it to the number of processes.",
       kWhere,
+      kMaxRanks,
       world.size);
   TESSERA_CHECK_VALUE(
       world.rank >= 0 && world.rank < world.size,
@@ -139,7 +144,33 @@ World read_world(const GlooBackendOptions& options) {
   return world;
 }
 
-StorePtr open_store(const World& world, milliseconds timeout) {
+// What a start waits for, as the end of "rank 1 ...", and what to do if it fails.
+struct Stage {
+  std::string text;
+  std::string advice;
+};
+
+// The stage of a start, whose caller may give up while it hangs.
+class Progress {
+ public:
+  void enter(Stage stage) {
+    const std::lock_guard lock(mutex_);
+    stage_ = std::move(stage);
+  }
+  Stage stage() const {
+    const std::lock_guard lock(mutex_);
+    return stage_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  Stage stage_;
+};
+
+StorePtr open_store(
+    const World& world,
+    milliseconds timeout,
+    Progress& progress) {
   if (world.store) {
     return world.store;
   }
@@ -155,27 +186,18 @@ StorePtr open_store(const World& world, milliseconds timeout) {
   options.timeout = timeout;
   options.multiTenant = true;  // a second backend of this process
   const std::string address = c10::str(world.master, ":", world.port);
+  progress.enter(
+      options.isServer
+          ? Stage{"can't listen on " + address, "Set MASTER_ADDR to a name or address of this machine, and MASTER_PORT to a port that no other program uses. Only one process may have RANK = 0."}
+          : Stage{
+                "can't reach rank 0 at " + address,
+                "Check that rank 0 runs, that MASTER_ADDR and MASTER_PORT are the same on all ranks, that no other program has that port, and that no firewall is between them."});
   // torchrun keeps the store when it starts all ranks again.
   static std::atomic<int64_t> backends = 0;
   const std::string prefix = c10::str(
       "tessera/", variable("TORCHELASTIC_RESTART_COUNT"), "/", backends++);
-  try {
-    return c10::make_intrusive<c10d::PrefixStore>(
-        prefix, c10::make_intrusive<c10d::TCPStore>(world.master, options));
-  } catch (const std::exception& error) {
-    if (options.isServer) {
-      fail(
-          "rank 0 can't listen on {}: {}. Another program may use the port. Set MASTER_PORT to a free port on all ranks, and MASTER_ADDR to a name of this machine.",
-          address,
-          reason_of(error));
-    }
-    fail(
-        "rank {} can't reach rank 0 at {} within {} ms: {}. Check that rank 0 runs, that MASTER_ADDR and MASTER_PORT are the same on all ranks, and that no firewall is between them.",
-        world.rank,
-        address,
-        timeout.count(),
-        reason_of(error));
-  }
+  return c10::make_intrusive<c10d::PrefixStore>(
+      prefix, c10::make_intrusive<c10d::TCPStore>(world.master, options));
 }
 
 // The address from which this machine reaches `host`, or an empty text.
@@ -336,23 +358,47 @@ void compare(
       own.address,
       other_rank,
       other.address);
+  const auto has_ipv6 = [](const Registration& registration) {
+    return registration.address.find(':') != std::string::npos;
+  };
+  const auto has_ipv4 = [](const Registration& registration) {
+    return registration.address.find_first_not_of("0123456789.") ==
+        std::string::npos;
+  };
+  TESSERA_CHECK_VALUE(
+      !(has_ipv6(own) && has_ipv4(other)) &&
+          !(has_ipv4(own) && has_ipv6(other)),
+      "{} rank {} listens on {} and rank {} on {}, but IPv4 and IPv6 can't be mixed. Set MASTER_ADDR to one address on all ranks, or GLOO_SOCKET_IFNAME.",
+      kWhere,
+      own_rank,
+      own.address,
+      other_rank,
+      other.address);
 }
 
 std::string key_of_rank(int64_t rank) {
   return c10::str("rank/", rank);
 }
 
-// Tells the others that this rank has failed. Rank 0 has the store, so it first lets them
-// find out why.
-void leave(c10d::Store& store, const World& world) {
-  constexpr milliseconds kMaxTime{1500};
+constexpr const char* kProblem = "problem";
+
+// Tells the others that this rank has failed, and why. Rank 0 has the store, so it first
+// lets them find out.
+void leave(
+    c10d::Store& store,
+    const World& world,
+    const std::exception& error) {
+  constexpr milliseconds kMaxTime{1000};
   const auto end = Clock::now() + kMaxTime;
   const auto key_of = [](int64_t rank) { return c10::str("left/", rank); };
   try {
+    const std::string text =
+        fmt::format("rank {}: {}", world.rank, reason_of(error));
+    store.set(kProblem, std::vector<uint8_t>(text.begin(), text.end()));
     store.set(key_of(world.rank), std::vector<uint8_t>{1});
     for (int64_t rank = 1; world.rank == 0 && rank < world.size; ++rank) {
-      while (store.check({key_of_rank(rank)}) && !store.check({key_of(rank)}) &&
-             Clock::now() < end) {
+      while (Clock::now() < end && store.check({key_of_rank(rank)}) &&
+             !store.check({key_of(rank)})) {
         std::this_thread::sleep_for(milliseconds(10));
       }
     }
@@ -361,12 +407,25 @@ void leave(c10d::Store& store, const World& world) {
   }
 }
 
+// "1, 2, 3", or the first ten and the number of the others.
+std::string list_of(const std::vector<int64_t>& ranks) {
+  constexpr size_t kMaxNamed = 10;
+  const std::vector<int64_t> named(
+      ranks.begin(), ranks.begin() + std::min(ranks.size(), kMaxNamed));
+  return c10::str(
+      c10::Join(", ", named),
+      ranks.size() > kMaxNamed
+          ? c10::str(" and ", ranks.size() - kMaxNamed, " more")
+          : "");
+}
+
 // Waits until all ranks have registered. Returns a text about each.
-std::vector<std::string> try_to_register(
+std::vector<std::string> register_rank(
     c10d::Store& store,
     const World& world,
     const std::string& address,
-    milliseconds timeout) {
+    milliseconds timeout,
+    Clock::time_point end) {
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
   const Registration own{
@@ -375,88 +434,47 @@ std::vector<std::string> try_to_register(
           c10::str("Tessera " TESSERA_VERSION ", LibTorch " TORCH_VERSION),
       .host = host.data(),
       .address = address};
-  const std::string duplicate = "duplicate";
   if (store.add(c10::str("count/", world.rank), 1) > 1) {
-    const std::string text = std::to_string(world.rank);
-    store.set(duplicate, std::vector<uint8_t>(text.begin(), text.end()));
     fail(
         "another process has RANK = {}, too. Give each process a different number, and stop processes of earlier runs.",
         world.rank);
   }
   store.set(key_of_rank(world.rank), encode(own));
   std::vector<std::string> hosts(world.size);
-  std::vector<bool> has_arrived(world.size, false);
-  std::vector<int64_t> missing;
-  const auto find_missing = [&] {
-    std::vector<int64_t> not_here;
-    for (int64_t rank = 0; rank < world.size; ++rank) {
-      const std::string key = key_of_rank(rank);
-      if (has_arrived[rank]) {
-        continue;
+  std::vector<int64_t> missing(world.size);
+  std::iota(missing.begin(), missing.end(), 0);
+  for (;;) {
+    std::erase_if(missing, [&](int64_t rank) {
+      if (Clock::now() >= end || !store.check({key_of_rank(rank)})) {
+        return false;
       }
-      if (!store.check({key})) {
-        not_here.push_back(rank);
-        continue;
-      }
-      const Registration other = decode(store.get(key));
+      const Registration other = decode(store.get(key_of_rank(rank)));
       compare(own, world.rank, other, rank);
-      has_arrived[rank] = true;
       hosts[rank] = other.address.empty() || is_loopback(other.address)
           ? other.host
           : c10::str(other.host, ", ", other.address);
-    }
-    missing = std::move(not_here);
-    if (!missing.empty() && store.check({duplicate})) {
-      const std::vector<uint8_t> rank = store.get(duplicate);
-      fail(
-          "two processes have RANK = {}. Give each process a different number, and stop processes of earlier runs.",
-          std::string(rank.begin(), rank.end()));
-    }
-  };
-  const auto end = Clock::now() + timeout;
-  for (;;) {
-    std::string problem;
-    try {
-      find_missing();
-    } catch (const c10::ValueError&) {
-      throw;
-    } catch (const c10::DistStoreError& error) {
-      problem = reason_of(error);
-    } catch (const c10::DistNetworkError& error) {
-      problem = reason_of(error);  // rank 0 has given up and closed its store
-    }
-    if (!problem.empty()) {
-      fail(
-          "rank {} has lost the store of rank 0 ({}). Look at what rank 0 printed last.",
-          world.rank,
-          problem);
-    }
+      return true;
+    });
     if (missing.empty()) {
       return hosts;
+    }
+    if (store.check({kProblem})) {
+      const std::vector<uint8_t> problem = store.get(kProblem);
+      fail(
+          "rank {} stops, because another rank failed. {}",
+          world.rank,
+          std::string(problem.begin(), problem.end()));
     }
     if (Clock::now() >= end) {
       fail(
           "{} {} of {} did not arrive at rank {} within {} ms. Check that WORLD_SIZE is the number of processes, that each has a different RANK, and what the missing ones printed last.",
           missing.size() == 1 ? "rank" : "ranks",
-          c10::Join(", ", missing),
+          list_of(missing),
           world.size,
           world.rank,
           timeout.count());
     }
     std::this_thread::sleep_for(milliseconds(20));
-  }
-}
-
-std::vector<std::string> register_rank(
-    c10d::Store& store,
-    const World& world,
-    const std::string& address,
-    milliseconds timeout) {
-  try {
-    return try_to_register(store, world, address, timeout);
-  } catch (const std::exception&) {
-    leave(store, world);
-    throw;
   }
 }
 
@@ -488,6 +506,99 @@ class GlooBackend final : public ProcessGroupGloo, public HasFaultBoard {
   std::shared_ptr<FaultBoard> board_;
 };
 
+// The other ranks, with their hosts, for an error.
+std::string list_of_others(
+    const World& world,
+    const std::vector<std::string>& hosts) {
+  constexpr size_t kMaxNamed = 10;
+  std::vector<std::string> others;
+  for (int64_t rank = 0; rank < world.size && others.size() < kMaxNamed;
+       ++rank) {
+    if (rank != world.rank) {
+      others.push_back(fmt::format("rank {} ({})", rank, hosts[rank]));
+    }
+  }
+  return c10::Join(", ", others);
+}
+
+c10::intrusive_ptr<c10d::Backend> connect(
+    const GlooBackendOptions& options,
+    const World& world,
+    Progress& progress) {
+  const auto end = Clock::now() + options.timeout;
+  // First the store, because the name of rank 0 may be known only when that rank runs.
+  const StorePtr store = open_store(world, options.timeout, progress);
+  try {
+    progress.enter(
+        {"gets no answer from the store of rank 0",
+         "Look at what rank 0 printed last. It may have ended, be stopped or be cut off."});
+    const Listener listener = listen(options, world);
+    std::vector<std::string> hosts =
+        register_rank(*store, world, listener.text, options.timeout, end);
+    progress.enter(
+        {fmt::format(
+             "listens on {}, but can't connect to all of {}",
+             listener.text,
+             list_of_others(world, hosts)),
+         "One of them may have ended or be stopped; look at what they printed last. Each rank listens on a port that the system chooses, which firewalls must let through."});
+    auto gloo = ProcessGroupGloo::Options::create(options.timeout);
+    gloo->devices.push_back(listener.device);
+    return c10::make_intrusive<GlooBackend>(
+        store, world, std::move(gloo), std::move(hosts));
+  } catch (const std::exception& error) {
+    leave(*store, world, error);
+    throw;
+  }
+}
+
+// Calls connect(). LibTorch's calls may hang, so they have a thread of their own.
+c10::intrusive_ptr<c10d::Backend> connect_in_time(
+    const GlooBackendOptions& options,
+    const World& world) {
+  constexpr milliseconds kSlack{1500};
+  auto progress = std::make_shared<Progress>();
+  std::promise<c10::intrusive_ptr<c10d::Backend>> promise;
+  auto backend = promise.get_future();
+  std::thread([options,
+               world,
+               progress,
+               promise = std::move(promise)]() mutable {
+    try {
+      promise.set_value(connect(options, world, *progress));
+    } catch (...) {
+      promise.set_exception(std::current_exception());
+    }
+  }).detach();
+  std::string reason;
+  if (backend.wait_for(options.timeout + kSlack) == std::future_status::ready) {
+    try {
+      return backend.get();
+    } catch (const c10::ValueError&) {
+      throw;
+    } catch (const c10::DistStoreError& error) {
+      reason = reason_of(error);
+    } catch (const c10::DistNetworkError& error) {
+      reason = reason_of(error);
+    } catch (const c10::DistBackendError& error) {
+      if (reason_of(error).rfind(kWhere, 0) == 0) {
+        throw;
+      }
+      reason = reason_of(error);
+    } catch (const std::exception& error) {
+      reason = reason_of(error);
+    }
+  }
+  const Stage stage = progress->stage();
+  fail(
+      "rank {} {}{}. {}",
+      world.rank,
+      stage.text,
+      reason.empty()
+          ? fmt::format(" within {} ms", options.timeout.count())
+          : " (" + reason.substr(0, reason.find_last_not_of(". ") + 1) + ")",
+      stage.advice);
+}
+
 }  // namespace
 
 bool has_gloo() {
@@ -507,27 +618,7 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(
       options.interface,
       options.hostname);
   const World world = read_world(options);
-  // First the store, because the name of rank 0 may be known only when that rank runs.
-  const StorePtr store = open_store(world, options.timeout);
-  const Listener listener = listen(options, world);
-  std::vector<std::string> hosts;
-  try {
-    hosts = register_rank(*store, world, listener.text, options.timeout);
-    auto gloo = ProcessGroupGloo::Options::create(options.timeout);
-    gloo->devices.push_back(listener.device);
-    return c10::make_intrusive<GlooBackend>(
-        store, world, std::move(gloo), std::move(hosts));
-  } catch (const c10::ValueError&) {
-    throw;
-  } catch (const c10::DistBackendError&) {
-    throw;
-  } catch (const std::exception& error) {
-    fail(
-        "rank {}, which listens on {}, can't connect to the other ranks: {}. Look at what they printed last. Each rank listens on a port that the system chooses, which firewalls must let through.",
-        world.rank,
-        listener.text,
-        reason_of(error));
-  }
+  return connect_in_time(options, world);
 }
 
 }  // namespace tessera::distributed

@@ -5,13 +5,13 @@
   launch.py --ranks 4 -- build/train --epochs 3
   launch.py --ranks 8 --machines 2 --machine 0 --master 10.0.0.1 --port 29500 -- build/train
 
-The second line runs four of the eight ranks on the machine 10.0.0.1; the same line with --machine 1 runs the others on
-another one. Ranks get the environment variables of torchrun: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
-MASTER_ADDR and MASTER_PORT.
+The second line, on the machine 10.0.0.1, starts four of the eight ranks there; the same line with --machine 1, on a
+second machine, starts the others. Ranks get the environment variables of torchrun: RANK, WORLD_SIZE, LOCAL_RANK,
+LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and TORCHELASTIC_RESTART_COUNT, and OMP_NUM_THREADS if it is not set.
 
 If a rank fails, the others get --grace seconds to say what they know, and are then ended. With --restarts, all ranks
-start again, so a program that begins with its last checkpoint goes on. SIGINT and SIGTERM are passed on once; the ranks
-then have --stop-grace seconds, for example to save a checkpoint. A second one ends them. The exit status is that of the
+start again, so a program that begins with its last checkpoint goes on. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on
+once; the ranks then have --stop-grace seconds, for example to save a checkpoint. A second one ends them. The exit status is that of the
 first rank that failed, or 128 and the number of its signal.
 """
 
@@ -25,19 +25,30 @@ import time
 
 
 def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("--ranks", type=int, required=True, help="the number of processes on all machines")
     parser.add_argument("--machines", type=int, default=1, help="the number of machines, each with as many ranks")
-    parser.add_argument("--machine", type=int, default=0, help="the number of this machine, from 0")
+    parser.add_argument("--machine", type=int, help="the number of this machine, from 0")
     parser.add_argument("--master", default="127.0.0.1", help="the address of machine 0")
     parser.add_argument("--port", type=int, help="a free port of machine 0 (default with one machine: any)")
     parser.add_argument("--restarts", type=int, default=0, help="how often all ranks may start again after a failure")
-    parser.add_argument("--grace", type=float, default=5.0, help="seconds from the first failure to the end of all ranks")
+    parser.add_argument("--grace", type=float, default=5.0, help="seconds from the first failure to SIGTERM, which SIGKILL follows")
     parser.add_argument("--stop-grace", type=float, default=60.0, help="seconds from a signal to the end of all ranks")
     parser.add_argument("command", nargs="+", help="the program and its arguments, after --")
-    options = parser.parse_args()
-    if options.ranks < 1 or options.machines < 1 or options.ranks % options.machines:
+    options, unknown = parser.parse_known_args()
+    if unknown:
+        parser.error(f"unknown options {' '.join(unknown)}; options of the program come after --")
+    if options.ranks < 1 or options.machines < 1:
+        parser.error(f"--ranks {options.ranks} and --machines {options.machines} must be at least 1")
+    if options.ranks % options.machines:
         parser.error(f"--ranks {options.ranks} must be a multiple of --machines {options.machines}")
+    if options.machine is None and options.machines > 1:
+        parser.error("with several --machines, pass --machine, the number of this one from 0")
+    options.machine = options.machine or 0
+    if options.port is not None and not 1 <= options.port <= 65535:
+        parser.error(f"--port must be from 1 to 65535, but is {options.port}")
     if not 0 <= options.machine < options.machines:
         parser.error(f"--machine must be from 0 to {options.machines - 1}, but is {options.machine}")
     if options.machines > 1 and (options.port is None or options.master == "127.0.0.1"):
@@ -72,10 +83,11 @@ def start(options, attempt):
         environment = {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // local))} | dict(os.environ)
         environment |= {name: str(value) for name, value in variables.items()}
         try:
-            # A session of its own, so that a terminal sends its signals to this program alone.
+            # A session of its own, so that a terminal sends its signals to this program alone, and so that signals
+            # also reach what a rank has started.
             processes.append(subprocess.Popen(options.command, env=environment, start_new_session=True))
         except OSError as error:
-            end(processes, 0.0)
+            end(processes, 0.0, [])
             sys.exit(f"launch.py: can't start {options.command[0]}: {error.strerror}")
     return processes
 
@@ -89,12 +101,12 @@ def wait(processes, seconds, until=lambda: False):
 def send(processes, number):
     for process in processes:
         if process.poll() is None:
-            process.send_signal(number)
+            os.killpg(process.pid, number)
 
 
-def end(processes, grace):
-    """Waits for the processes. After `grace` seconds, asks the rest to end, and ends them two seconds later."""
-    wait(processes, grace)
+def end(processes, grace, signals):
+    """Waits for the processes. After `grace` seconds or a signal, asks the rest to end, and ends them two seconds later."""
+    wait(processes, grace, until=lambda: signals)
     send(processes, signal.SIGTERM)
     wait(processes, 2.0)
     send(processes, signal.SIGKILL)
@@ -125,7 +137,7 @@ def run(options, attempt, signals):
                 f"launch.py: rank {rank} ended with {'signal' if status < 0 else 'status'} {abs(status)}",
                 file=sys.stderr,
             )
-            end(processes, options.grace)
+            end(processes, options.grace, signals)
             return status if status > 0 else 128 - status
         if all(state == 0 for state in states):
             return 0
@@ -136,7 +148,7 @@ def run(options, attempt, signals):
 def main():
     options = parse_arguments()
     signals = []
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, lambda received, frame: signals.append(received))
     for attempt in range(options.restarts + 1):
         status = run(options, attempt, signals)

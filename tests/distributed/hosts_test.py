@@ -89,6 +89,8 @@ class HostsTest(unittest.TestCase):
             self.assertIn(f"rank {rank} of 4 waits in", errors)
             named = [int(number) for number in re.findall(r"rank (\d) \(", errors)]
             self.assertTrue(named and rank not in named, errors)
+            if "the machine of rank 0, does not answer" in errors:
+                named.append(0)
             if gone and rank not in gone:
                 self.assertTrue(set(gone) <= set(named), errors)
         return time.monotonic() - begin

@@ -44,9 +44,9 @@ class LaunchTest(unittest.TestCase):
         self.assertIn("rank 0 ended with signal 9", result.stderr)
 
     def test_a_stop_is_passed_on_once(self):
-        again = "trap 'echo again' TERM INT"
-        script = f'trap "{again}; echo stops; sleep 1; echo saved; exit 0" TERM INT; echo ready; {LOOP}'
-        for number in (signal.SIGTERM, signal.SIGINT):
+        again = "trap 'echo again' TERM INT HUP"
+        script = f'trap "{again}; echo stops; sleep 1; echo saved; exit 0" TERM INT HUP; echo ready; {LOOP}'
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             command = [sys.executable, "-B", LAUNCH, "--ranks", "2", "--grace", "0", "--restarts", "3"]
             launcher = subprocess.Popen(
                 [*command, "--", "/bin/bash", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -83,10 +83,13 @@ class LaunchTest(unittest.TestCase):
 
     def test_bad_arguments_are_named(self):
         for arguments, problem in (
-            (["--ranks", "0"], "--ranks 0 must be a multiple of --machines 1"),
+            (["--ranks", "0"], "--ranks 0 and --machines 1 must be at least 1"),
+            (["--ranks", "2", "--machines", "2"], "pass --machine, the number of this one"),
+            (["--ranks", "2", "--port", "70000"], "--port must be from 1 to 65535"),
+            (["--ranks", "2", "--epochs", "3"], "unknown options --epochs; options of the program come after --"),
             (["--ranks", "3", "--machines", "2"], "--ranks 3 must be a multiple of --machines 2"),
             (["--ranks", "2", "--machines", "2", "--machine", "2"], "--machine must be from 0 to 1, but is 2"),
-            (["--ranks", "2", "--machines", "2"], "pass --master and --port"),
+            (["--ranks", "2", "--machines", "2", "--machine", "1"], "pass --master and --port"),
             (["--ranks", "x"], "invalid int value: 'x'"),
             (["--ranks", "1", "--restarts", "-1"], "must not be negative"),
         ):

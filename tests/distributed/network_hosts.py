@@ -10,6 +10,7 @@ Needs root and iproute2. With --mpi, mpirun starts the ranks over TCP.
 import argparse
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -107,10 +108,13 @@ def main():
     options = parser.parse_args()
     if not 1 <= options.hosts <= 200:
         parser.error(f"--hosts must be from 1 to 200, but is {options.hosts}")
-    if not 0 <= options.link_gbit <= 1000:
-        parser.error(f"--link-gbit must be from 0 to 1000, but is {options.link_gbit}")
+    if options.link_gbit != 0 and not 0.001 <= options.link_gbit <= 1000:
+        parser.error(f"--link-gbit must be from 0.001 to 1000, but is {options.link_gbit}")
     if os.geteuid() != 0:
         sys.exit("network_hosts.py: network namespaces need root; run the command with sudo")
+    # Namespaces stay until they are deleted, so every end of this program passes through `finally`.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, frame: sys.exit(128 + received))
     hosts = Hosts(options.hosts, options.link_gbit)
     try:
         if options.mpi:
