@@ -380,6 +380,14 @@ std::string key_of_rank(int64_t rank) {
   return c10::str("rank/", rank);
 }
 
+// How many processes have arrived, and left after a failure, as one rank.
+std::string key_of_arrivals(int64_t rank) {
+  return c10::str("arrivals/", rank);
+}
+std::string key_of_leavers(int64_t rank) {
+  return c10::str("leavers/", rank);
+}
+
 constexpr const char* kProblem = "problem";
 
 // Tells the others that this rank has failed, and why. Rank 0 has the store, so it first
@@ -390,15 +398,15 @@ void leave(
     const std::exception& error) {
   constexpr milliseconds kMaxTime{1000};
   const auto end = Clock::now() + kMaxTime;
-  const auto key_of = [](int64_t rank) { return c10::str("left/", rank); };
   try {
     const std::string text =
         fmt::format("rank {}: {}", world.rank, reason_of(error));
     store.set(kProblem, std::vector<uint8_t>(text.begin(), text.end()));
-    store.set(key_of(world.rank), std::vector<uint8_t>{1});
+    store.add(key_of_leavers(world.rank), 1);
     for (int64_t rank = 1; world.rank == 0 && rank < world.size; ++rank) {
-      while (Clock::now() < end && store.check({key_of_rank(rank)}) &&
-             !store.check({key_of(rank)})) {
+      while (Clock::now() < end &&
+             store.add(key_of_leavers(rank), 0) <
+                 store.add(key_of_arrivals(rank), 0)) {
         std::this_thread::sleep_for(milliseconds(10));
       }
     }
@@ -434,7 +442,7 @@ std::vector<std::string> register_rank(
           c10::str("Tessera " TESSERA_VERSION ", LibTorch " TORCH_VERSION),
       .host = host.data(),
       .address = address};
-  if (store.add(c10::str("count/", world.rank), 1) > 1) {
+  if (store.add(key_of_arrivals(world.rank), 1) > 1) {
     fail(
         "another process has RANK = {}, too. Give each process a different number, and stop processes of earlier runs.",
         world.rank);
