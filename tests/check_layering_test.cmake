@@ -73,7 +73,7 @@ expect("functions, but there is no source file a.cpp" "include/tessera/optim/a.h
 expect("functions, but there is no source file a.cpp" "include/tessera/engine/a.h" "std::string f(int a = 1) const;")
 expect(passes "include/tessera/optim/a.h" "int f();" "optim/a.cpp")
 expect(passes "include/tessera/engine/a.h" "int f();" "src/engine/a.cpp")
-expect(passes "include/tessera/distributed/a.h" "int f();" "src/distributed/a.cpp")
+expect(passes "include/tessera/data/a.h" "int f();" "src/data/arrow/a.cpp")
 expect(passes "include/tessera/engine/a.h" "inline int f() { return g(1); }")
 expect(passes "include/tessera/engine/a.h" "static_assert(std::is_aggregate_v<int>);")
 expect(passes "include/tessera/tessera.h" "int f();")

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #define USE_C10D_GLOO  // The class is in the library, whatever its headers assume.
+#include <tessera/common/shorten.h>
 #include <tessera/distributed/gloo_backend.h>
 
 #include "src/common/check.h"
@@ -415,18 +416,6 @@ void leave(
   }
 }
 
-// "1, 2, 3", or the first ten and the number of the others.
-std::string list_of(const std::vector<int64_t>& ranks) {
-  constexpr size_t kMaxNamed = 10;
-  const std::vector<int64_t> named(
-      ranks.begin(), ranks.begin() + std::min(ranks.size(), kMaxNamed));
-  return c10::str(
-      c10::Join(", ", named),
-      ranks.size() > kMaxNamed
-          ? c10::str(" and ", ranks.size() - kMaxNamed, " more")
-          : "");
-}
-
 // Waits until all ranks have registered. Returns a text about each.
 std::vector<std::string> register_rank(
     c10d::Store& store,
@@ -474,10 +463,14 @@ std::vector<std::string> register_rank(
           std::string(problem.begin(), problem.end()));
     }
     if (Clock::now() >= end) {
+      std::vector<std::string> names;
+      for (const int64_t rank : missing) {
+        names.push_back(std::to_string(rank));
+      }
       fail(
           "{} {} of {} did not arrive at rank {} within {} ms. Check that WORLD_SIZE is the number of processes, that each has a different RANK, and what the missing ones printed last.",
           missing.size() == 1 ? "rank" : "ranks",
-          list_of(missing),
+          shorten_all(names),
           world.size,
           world.rank,
           timeout.count());
@@ -518,15 +511,13 @@ class GlooBackend final : public ProcessGroupGloo, public HasFaultBoard {
 std::string list_of_others(
     const World& world,
     const std::vector<std::string>& hosts) {
-  constexpr size_t kMaxNamed = 10;
   std::vector<std::string> others;
-  for (int64_t rank = 0; rank < world.size && others.size() < kMaxNamed;
-       ++rank) {
+  for (int64_t rank = 0; rank < world.size; ++rank) {
     if (rank != world.rank) {
       others.push_back(fmt::format("rank {} ({})", rank, hosts[rank]));
     }
   }
-  return c10::Join(", ", others);
+  return shorten_all(others);
 }
 
 c10::intrusive_ptr<c10d::Backend> connect(
@@ -583,17 +574,11 @@ c10::intrusive_ptr<c10d::Backend> connect_in_time(
       return backend.get();
     } catch (const c10::ValueError&) {
       throw;
-    } catch (const c10::DistStoreError& error) {
-      reason = reason_of(error);
-    } catch (const c10::DistNetworkError& error) {
-      reason = reason_of(error);
-    } catch (const c10::DistBackendError& error) {
-      if (reason_of(error).rfind(kWhere, 0) == 0) {
-        throw;
-      }
-      reason = reason_of(error);
     } catch (const std::exception& error) {
       reason = reason_of(error);
+      if (reason.rfind(kWhere, 0) == 0) {
+        throw;  // by fail()
+      }
     }
   }
   const Stage stage = progress->stage();

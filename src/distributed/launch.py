@@ -10,9 +10,9 @@ second machine, starts the others. Ranks get the environment variables of torchr
 LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and TORCHELASTIC_RESTART_COUNT, and OMP_NUM_THREADS if it is not set.
 
 If a rank fails, the others get --grace seconds to say what they know, and are then ended. With --restarts, all ranks
-start again, so a program that begins with its last checkpoint goes on. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on
-once; the ranks then have --stop-grace seconds, for example to save a checkpoint. A second one ends them. The exit status is that of the
-first rank that failed, or 128 and the number of its signal.
+start again, so a program that begins with its last checkpoint goes on. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed
+on once; the ranks then have --stop-grace seconds, for example to save a checkpoint. A second signal ends them. The exit
+status is that of the first rank that failed, or 128 and the number of its signal.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def parse_arguments():
     parser.add_argument("--master", default="127.0.0.1", help="the address of machine 0")
     parser.add_argument("--port", type=int, help="a free port of machine 0 (default with one machine: any)")
     parser.add_argument("--restarts", type=int, default=0, help="how often all ranks may start again after a failure")
-    parser.add_argument("--grace", type=float, default=5.0, help="seconds from the first failure to SIGTERM, which SIGKILL follows")
+    parser.add_argument("--grace", type=float, default=5.0, help="seconds from the first failure to SIGTERM, then SIGKILL")
     parser.add_argument("--stop-grace", type=float, default=60.0, help="seconds from a signal to the end of all ranks")
     parser.add_argument("command", nargs="+", help="the program and its arguments, after --")
     options, unknown = parser.parse_known_args()
@@ -105,7 +105,7 @@ def send(processes, number):
 
 
 def end(processes, grace, signals):
-    """Waits for the processes. After `grace` seconds or a signal, asks the rest to end, and ends them two seconds later."""
+    """Waits for the processes. After `grace` seconds or a signal, asks the rest to end. Ends them two seconds later."""
     wait(processes, grace, until=lambda: signals)
     send(processes, signal.SIGTERM)
     wait(processes, 2.0)
