@@ -59,7 +59,7 @@ class RankGroup {
   virtual int64_t rank() const = 0;
   virtual int64_t size() const = 0;
 
-  /// What a rank tells the others when it arrives.
+  /// The message of one rank to the others when it arrives.
   struct Message {
     int64_t value = 0;
     /// If set, all ranks must pass the same value. An error says that a rank `problem`.
@@ -67,11 +67,11 @@ class RankGroup {
     /// Bytes for each rank, or one tensor for all of them, or nothing.
     std::vector<at::Tensor> bodies = {};
   };
-  /// What the ranks have passed, by rank.
+  /// The messages of all ranks, in their order.
   struct Arrivals {
     std::vector<int64_t> values = {};
-    std::vector<at::Tensor> bodies =
-        {};  // for this rank, contiguous, aligned to 4
+    /// Bytes for this rank, contiguous and aligned to 4.
+    std::vector<at::Tensor> bodies = {};
   };
 
   /// Says that this rank has arrived. The returned function waits until all ranks have
@@ -204,8 +204,8 @@ class RankGroup {
       const std::exception_ptr& error,
       Message message,
       const at::Tensor& values);
-  /// Whether `count` floats are summed by sending all of them to every rank, which takes
-  /// one exchange. Two exchanges of parts send fewer bytes.
+  /// Returns whether sum() sends all `count` floats to every rank, in one exchange. Two
+  /// exchanges of parts send fewer bytes.
   bool is_sum_direct(int64_t count) const;
   /// Adds what the ranks have passed as `bodies` of `values`.
   at::Tensor add_bodies(const at::Tensor& values, const Arrivals& arrivals)

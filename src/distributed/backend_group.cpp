@@ -50,7 +50,7 @@ const char* name_of(int64_t rendezvous) {
   return index < kNames.size() ? kNames[index] : "something else";
 }
 
-// What each rank sends to all others when it arrives. A body follows.
+// The beginning of the message that each rank sends to all others when it arrives.
 struct Handshake {
   int64_t bytes = 0;  // of the handshake and the body, see Channel
   int64_t group = 0;
@@ -526,8 +526,8 @@ class BackendGroup final : public RankGroup {
   int64_t exchanges_of_arrival_ = 0;
   int64_t common_value_ = 0;  // that all ranks must pass at the last arrival
   bool is_exchanging_ = false;
-  int64_t mixed_up_ =
-      -1;  // the number of an arrival at different points or values
+  // The number of an arrival at which ranks had different points or values.
+  int64_t mixed_up_ = -1;
   std::string failure_;
   int64_t layers_ = 0;
   std::atomic<int64_t> exchanges_ = 0;

@@ -16,7 +16,7 @@ class Store;
 
 namespace tessera::distributed {
 
-/// What a rank tells the others when it stops.
+/// The report of a rank to the others when it stops.
 struct FaultReport {
   enum Reason : int64_t {
     kTimeout,  // `peer` did not answer in time
@@ -28,7 +28,7 @@ struct FaultReport {
   std::string place = {};  // where in the program it waited
 };
 
-/// What is known of the ranks after a fault.
+/// The reports of the ranks after a fault.
 struct FaultReports {
   std::vector<std::optional<FaultReport>> of = {};  // by rank
   bool has_all =

@@ -40,7 +40,7 @@ struct GlooBackendOptions {
   std::optional<int64_t> size = {};
 };
 
-/// Whether this build has Gloo: the headers of Gloo, and a LibTorch that contains it.
+/// Returns whether this build has Gloo: its headers, and a LibTorch that contains it.
 bool has_gloo();
 
 /// Makes the Gloo backend of LibTorch, a c10d::ProcessGroupGloo, for the processes that
