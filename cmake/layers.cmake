@@ -48,9 +48,12 @@ function(tessera_share_flags target)
     "$<$<CXX_COMPILER_ID:GNU>:SHELL:--param ggc-min-expand=200 --param ggc-min-heapsize=1000000>")
 endfunction()
 
+set(TESSERA_UNITY_SIZE 16) # with 32, the compiler needs 3 GB for the sources of layers/
+
 # tessera_unity_sources(RESULT NAME FILE...)
 #
-# With TESSERA_UNITY_BUILD, sets RESULT to files that include up to 16 of the sources each, otherwise to the sources.
+# With TESSERA_UNITY_BUILD, sets RESULT to files that include up to TESSERA_UNITY_SIZE of the sources each, otherwise to
+# the sources.
 # CMake's own UNITY_BUILD writes absolute paths, with which ccache finds nothing for a clone in another folder.
 function(tessera_unity_sources result name)
   if(NOT TESSERA_UNITY_BUILD OR NOT ARGN)
@@ -60,7 +63,7 @@ function(tessera_unity_sources result name)
   set(unity_sources "")
   foreach(source IN LISTS ARGN)
     list(LENGTH includes count)
-    if(count EQUAL 16)
+    if(count EQUAL TESSERA_UNITY_SIZE)
       tessera_write_unity_source()
     endif()
     cmake_path(ABSOLUTE_PATH source)
