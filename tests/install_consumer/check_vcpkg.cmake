@@ -3,7 +3,7 @@ set(required GENERATOR LIBTORCH SCRATCH SOURCE VERSION)
 include("${CMAKE_CURRENT_LIST_DIR}/consume.cmake")
 
 file(REMOVE_RECURSE "${SCRATCH}")
-set(port "${SOURCE}/packaging/vcpkg/tessera")
+set(port "${SOURCE}/cmake/vcpkg/tessera")
 file(READ "${port}/vcpkg.json" manifest)
 string(JSON version GET "${manifest}" version)
 if(NOT version STREQUAL VERSION)

@@ -1,4 +1,4 @@
-# An overlay port, which builds the sources that it is in: vcpkg install tessera --overlay-ports=<tessera>/packaging/vcpkg
+# An overlay port, which builds the sources that it is in: vcpkg install tessera --overlay-ports=<tessera>/cmake/vcpkg
 # vcpkg has no LibTorch of its own for this. LibTorch_ROOT names the user's (docs/install.md).
 
 vcpkg_check_linkage(ONLY_STATIC_LIBRARY)
