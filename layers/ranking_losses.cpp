@@ -59,7 +59,7 @@ CheckedLists check_lists(
         lists.mask, "mask", lists.scores, lists.scores.sizes(), where);
     TESSERA_CHECK_TYPE(
         lists.mask.scalar_type() == at::kBool,
-        "{} mask must be bool, but got {}. Compare it with 0.",
+        "{} mask must be bool, but got {}. Pass mask != 0.",
         where,
         describe(lists.mask));
     is_item = is_item.logical_and(lists.mask);

@@ -120,14 +120,14 @@ void assign_keys(
   TESSERA_CHECK_TYPE(
       keys.defined() && keys.layout() == at::kStrided && keys.is_cpu() &&
           keys.scalar_type() == at::kLong,
-      "{} table '{}': keys must be a dense int64 cpu tensor, but got {}. Convert them.",
+      "{} table '{}': keys must be a dense int64 cpu tensor, but got {}. Call to(at::kCPU, at::kLong) on them.",
       where,
       shorten(table.name),
       describe(keys));
   TESSERA_CHECK_TYPE(
       values.defined() && values.layout() == at::kStrided &&
           !values.is_meta() && at::isFloatingType(values.scalar_type()),
-      "{} table '{}': values must be a dense tensor of a floating-point type, but got {}. Convert them.",
+      "{} table '{}': values must be a dense tensor of a floating-point type, but got {}. Call to(at::kFloat) on them.",
       where,
       shorten(table.name),
       describe(values));

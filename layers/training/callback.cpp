@@ -51,7 +51,7 @@ Json read_json(
   c10::IValue text;
   TESSERA_CHECK_VALUE(
       archive.try_read(key, text) && text.isString(),
-      "[Checkpoint] expected a training that fit() saved, but it has no '{}'. Choose another directory.",
+      "[Checkpoint] expected a training that fit() saved, but the checkpoint has no '{}'. It is damaged, or another program wrote it. Load an earlier checkpoint, or a copy.",
       shorten(key));
   return parse_json(text.toStringRef(), fmt::format("[Checkpoint] '{}':", key));
 }

@@ -50,7 +50,7 @@ void check_row_splits(
   check_vector(row_splits, name, "row_splits");
   TESSERA_CHECK_TYPE(
       row_splits.scalar_type() == at::kLong,
-      "{} row_splits must be int64, but got {}. Convert them.",
+      "{} row_splits must be int64, but got {}. Call to(at::kLong) on them.",
       where_of(name),
       row_splits.scalar_type());
   const at::Tensor contiguous = row_splits.contiguous();
@@ -72,7 +72,7 @@ void validate(const Column& column, std::string_view name) {
     TESSERA_CHECK_TYPE(
         tensor->scalar_type() == at::kLong ||
             tensor->scalar_type() == at::kFloat,
-        "{} values must be int64 or float32, but got {}. Convert them.",
+        "{} values must be int64 or float32, but got {}. Call to(at::kLong) on ids, and to(at::kFloat) on numbers.",
         where_of(name),
         tensor->scalar_type());
   }

@@ -50,7 +50,7 @@ void check_same_positions(
     const Feature& weights) {
   TESSERA_CHECK_TYPE(
       weights.index() == feature.index(),
-      "{}weights must be {} like the feature, or a tensor of one value per id, but are {}. Convert them.",
+      "{}weights must be {} like the feature, or a tensor of one value per id, but are {}. Give each id its weight, in the order of the ids.",
       where_of(state),
       kind_of(feature),
       kind_of(weights));

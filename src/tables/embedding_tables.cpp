@@ -24,7 +24,7 @@ EmbeddingTables::EmbeddingTables(std::vector<Entry> entries)
     TESSERA_CHECK_VALUE(
         entry.keys.dim() == 1 && entry.keys.scalar_type() == at::kLong &&
             entry.keys.is_cpu() && entry.keys.is_contiguous(),
-        "[EmbeddingTables] the keys of table '{}' must be a contiguous int64 vector on the CPU, but got {}. Convert them.",
+        "[EmbeddingTables] the keys of table '{}' must be a contiguous int64 vector on the CPU, but got {}. Pass keys.to(at::kCPU, at::kLong).contiguous().",
         shorten(entry.name),
         describe(entry.keys));
     const auto* begin = entry.keys.const_data_ptr<int64_t>();
