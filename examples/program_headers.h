@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The headers that most examples and benchmarks read. They are precompiled once.
+// The headers that most examples read. They are precompiled once.
 #include "cmake/libtorch_headers.h"
 
 #include <CLI/CLI.hpp>
