@@ -2,7 +2,7 @@
 #include <tessera/layers/dense_parameters.h>
 
 #include <tessera/layers/partial_tpu_embedding.h>
-#include <tessera/layers/tpu_embedding.h>
+#include <tessera/layers/table_module.h>
 
 #include <set>
 
@@ -18,8 +18,7 @@ std::vector<at::Tensor> dense_parameters(const torch::nn::Module& model) {
   });
   std::set<const at::TensorImpl*> seen;
   model.apply([&](const torch::nn::Module& part) {
-    if (dynamic_cast<const TPUEmbeddingImpl*>(&part) != nullptr &&
-        !small_tables.contains(&part)) {
+    if (TableModule::of(part) != nullptr && !small_tables.contains(&part)) {
       for (const at::Tensor& parameter : part.parameters()) {
         seen.insert(parameter.unsafeGetTensorImpl());
       }

@@ -15,7 +15,6 @@
 #include "layers/export/traced_model.h"
 #include "layers/export/verification.h"
 #include "layers/mode_guard.h"
-#include "layers/table_module.h"
 #include "serialization/pt2/archive.h"
 #include "src/common/atomic_file.h"
 #include "src/common/check.h"
@@ -518,10 +517,10 @@ Pt2Signature export_pt2(
       "{} the activations of an exported layer must be float32, but they are {}. Call to(torch::kFloat) before the export, or export the whole model.",
       kPt2Where,
       c10::toString(embedding->activation_dtype()));
-  TableModule::wait_for_lookups(*embedding);
-  const auto tables = TableModule::of(*embedding);
+  const TableModule& tables = *embedding;
+  tables.wait_for_lookups();
   return write_embedding(
-      *tables->state, *tables->features, path, example, options);
+      tables.state(), tables.feature_configs(), path, example, options);
 }
 
 Pt2Signature export_pt2(
@@ -552,7 +551,9 @@ Pt2Signature detail::export_pt2(
   const ModeGuard modes(model.module);
   modes.eval();
   model.module.apply([](const torch::nn::Module& part) {
-    TableModule::wait_for_lookups(part);
+    if (const TableModule* tables = TableModule::of(part)) {
+      tables->wait_for_lookups();
+    }
   });
   exporting::TracedModel traced(
       model, options, exporting::Conversion::kWhenWritten, kPt2Where);

@@ -12,7 +12,6 @@
 #include "layers/export/traced_model.h"
 #include "layers/export/verification.h"
 #include "layers/mode_guard.h"
-#include "layers/table_module.h"
 #include "src/common/atomic_file.h"
 #include "src/common/check.h"
 #include "src/engine/engine_access.h"
@@ -77,9 +76,9 @@ void export_torchscript(
       embedding->activation_dtype() == at::kFloat,
       "[export_torchscript] the activations of an exported layer must be float32, but they are {}. Call to(torch::kFloat) before the export, or export the whole model.",
       c10::toString(embedding->activation_dtype()));
-  TableModule::wait_for_lookups(*embedding);
-  const auto tables = TableModule::of(*embedding);
-  write_embedding(*tables->state, *tables->features, path, options);
+  const TableModule& tables = *embedding;
+  tables.wait_for_lookups();
+  write_embedding(tables.state(), tables.feature_configs(), path, options);
 }
 
 void export_torchscript(
@@ -106,7 +105,9 @@ void detail::export_torchscript(
   const ModeGuard modes(model.module);
   modes.eval();
   model.module.apply([](const torch::nn::Module& part) {
-    TableModule::wait_for_lookups(part);
+    if (const TableModule* tables = TableModule::of(part)) {
+      tables->wait_for_lookups();
+    }
   });
   exporting::TracedModel traced(
       model, options, exporting::Conversion::kNow, kWhere);

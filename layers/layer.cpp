@@ -8,8 +8,7 @@
 
 #include <tessera/common/json_value.h>
 #include <tessera/common/shorten.h>
-#include <tessera/layers/embedding_engine_module.h>
-#include <tessera/layers/tpu_embedding.h>
+#include <tessera/layers/table_module.h>
 #include <tessera/serialization/config_values.h>
 
 #include <ATen/core/grad_mode.h>
@@ -110,17 +109,9 @@ std::string summary(const torch::nn::Module& model) {
   const auto visit = [&](const std::string& path,
                          const torch::nn::Module& part) {
     const std::string name = path.empty() ? "(model)" : path;
-    const auto list_tables = [&](const std::string& text) {
+    if (const auto* holder = TableModule::of(part)) {
       lines.push_back({name, class_of(part), "-", "tables below"});
-      tables += fmt::format("\n{}\n{}", name, text);
-    };
-    if (const auto* embedding = dynamic_cast<const TPUEmbeddingImpl*>(&part)) {
-      list_tables(embedding->summary());
-      return;
-    }
-    if (const auto* engine =
-            dynamic_cast<const EmbeddingEngineModuleImpl*>(&part)) {
-      list_tables(engine->summary());
+      tables += fmt::format("\n{}\n{}", name, holder->summary());
       return;
     }
     const std::vector<at::Tensor> own = part.parameters(/*recurse=*/false);

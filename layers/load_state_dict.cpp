@@ -3,12 +3,13 @@
 
 #include <tessera/common/shorten.h>
 #include <tessera/layers/embedding_engine_module.h>
+#include <tessera/layers/table_module.h>
 #include <tessera/layers/tpu_embedding.h>
 
 #include "layers/export/exported_layer.h"
-#include "layers/table_module.h"
 #include "layers/visit_weights.h"
 #include "src/common/check.h"
+#include "src/engine/embedding_state.h"
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
@@ -45,11 +46,8 @@ class DestinationList {
         [this](const std::string& name, const at::Tensor& tensor, WeightKind) {
           add(name, tensor);
         },
-        [this](
-            torch::nn::Module& module,
-            const TableModule& tables,
-            const std::string& prefix) {
-          add_tables(module, *tables.state, prefix);
+        [this](TableModule& tables, const std::string& prefix) {
+          add_tables(tables, prefix);
         });
   }
 
@@ -81,10 +79,8 @@ class DestinationList {
         .assign = [tensor](const at::Tensor& values) { tensor.copy_(values); }};
   }
 
-  void add_tables(
-      torch::nn::Module& module,
-      const EmbeddingState& state,
-      const std::string& prefix) {
+  void add_tables(TableModule& tables, const std::string& prefix) {
+    const EmbeddingState& state = tables.state();
     check_has_no_keys(
         state,
         "[load_state_dict]",
@@ -97,9 +93,9 @@ class DestinationList {
           .sizes = {config.vocabulary_size, config.dim},
           .dtype = config.dtype,
           .is_alias = !is_new,
-          .assign = [&module,
+          .assign = [&tables,
                      name = state.tables[i].name](const at::Tensor& values) {
-            TableModule::update_embedding_table(module, name, values);
+            tables.update_embedding_table(name, values);
           }};
     }
   }

@@ -6,8 +6,10 @@
 #include <tessera/optim/optimizer_json.h>
 #include <tessera/serialization/config_values.h>
 
-#include "layers/table_module.h"
+#include "layers/table_summary.h"
 #include "serialization/archive.h"
+#include "serialization/checkpoint_reader.h"
+#include "serialization/checkpoint_writer.h"
 #include "serialization/saved_keys.h"
 #include "src/common/check.h"
 #include "src/common/device_problem.h"
@@ -454,13 +456,44 @@ void TPUEmbeddingImpl::load(
 void TPUEmbeddingImpl::save_checkpoint(
     const std::string& directory,
     const CheckpointOptions& options) {
-  TableModule::save_checkpoint(*this, directory, options, "[save_checkpoint]");
+  save_tables(directory, options, "[save_checkpoint]");
 }
 
 void TPUEmbeddingImpl::load_checkpoint(
     const std::string& directory,
     const LoadOptions& options) {
-  TableModule::load_checkpoint(*this, directory, options, "[load_checkpoint]");
+  load_tables(directory, options, "[load_checkpoint]");
+}
+
+const EmbeddingState& TPUEmbeddingImpl::state() const {
+  return *state_;
+}
+
+void TPUEmbeddingImpl::read_state(
+    c10::function_ref<void(const EmbeddingState&)> read) const {
+  read(*state_);
+}
+
+void TPUEmbeddingImpl::wait_for_lookups() const {
+  strategy_->wait_for_lookups();
+}
+
+void TPUEmbeddingImpl::save_tables(
+    const std::string& directory,
+    const CheckpointOptions& options,
+    const std::string& where) {
+  Disk disk(where);
+  tessera::save_checkpoint(
+      *state_, options_.features, directory, options, disk);
+}
+
+void TPUEmbeddingImpl::load_tables(
+    const std::string& directory,
+    const LoadOptions& options,
+    const std::string& where) {
+  strategy_->wait_for_lookups();
+  tessera::load_checkpoint(*state_, directory, options, where);
+  strategy_->discard_pending();
 }
 
 }  // namespace tessera

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "layers/table_module.h"
+#include <tessera/layers/table_module.h>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -14,7 +14,7 @@ enum class WeightKind { kParameter, kBuffer };
 
 /// Visits the weights of a model by the names that Python's state_dict() gives them:
 /// use_tensor(name, tensor, kind) gets each parameter and buffer, which may be undefined.
-/// A layer with tables has use_tables(module, tables, prefix) called in place of that. A
+/// A layer with tables has use_tables(tables, prefix) called in place of that. A
 /// weight that several modules share is visited once for each.
 template <class Module, class UseTensor, class UseTables>
 void visit_weights(
@@ -22,8 +22,8 @@ void visit_weights(
     const std::string& prefix,
     UseTensor&& use_tensor,
     UseTables&& use_tables) {
-  if (const auto tables = TableModule::of(module)) {
-    use_tables(module, *tables, prefix);
+  if (auto* tables = TableModule::of(module)) {
+    use_tables(*tables, prefix);
     return;
   }
   for (const auto& entry : module.named_parameters(/*recurse=*/false)) {

@@ -80,6 +80,7 @@
 #include <tessera/layers/sampling_probability.h>
 #include <tessera/layers/sasrec.h>
 #include <tessera/layers/sequential.h>
+#include <tessera/layers/table_module.h>
 #include <tessera/layers/top_k_index.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/layers/training/batch_source.h>

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/table_module.h>
+
 #include "layers/export/model_script.h"
 
 #include <torch/csrc/jit/frontend/schema_matching.h>
@@ -11,8 +13,8 @@
 
 #include "layers/export/torchscript_module.h"
 #include "layers/export/torchscript_source.h"
-#include "layers/table_module.h"
 #include "src/common/check.h"
+#include "src/engine/embedding_state.h"
 
 namespace tessera::exporting {
 
@@ -49,8 +51,8 @@ class ModuleTree {
   // becomes its script.
   jit::Module copy_module(const torch::nn::Module& module) {
     if (const auto tables = TableModule::of(module)) {
-      return copies_.emplace(tables->state, scripts_.at(tables->state))
-          .first->second;
+      const EmbeddingState* state = &tables->state();
+      return copies_.emplace(state, scripts_.at(state)).first->second;
     }
     if (const auto found = copies_.find(&module); found != copies_.end()) {
       return found->second;
@@ -71,7 +73,7 @@ class ModuleTree {
     }
     for (const auto& entry : module.named_children()) {
       const auto tables = TableModule::of(*entry.value());
-      if (!tables || scripts_.count(tables->state) > 0) {
+      if (!tables || scripts_.count(&tables->state()) > 0) {
         copy.register_module(name_of(entry.key()), copy_module(*entry.value()));
       }
     }

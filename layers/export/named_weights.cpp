@@ -9,6 +9,7 @@
 
 #include "layers/visit_weights.h"
 #include "src/common/check.h"
+#include "src/engine/embedding_state.h"
 
 namespace tessera::exporting {
 
@@ -98,11 +99,10 @@ std::vector<pt2::Weight> named_weights(
                    at::isFloatingType(tensor.scalar_type())});
         }
       },
-      [&](const torch::nn::Module&,
-          const TableModule& tables,
-          const std::string& prefix) {
-        const auto layer = layers.find(tables.state);
-        if (layer != layers.end() && found.insert(tables.state).second) {
+      [&](const TableModule& tables, const std::string& prefix) {
+        const EmbeddingState* state = &tables.state();
+        const auto layer = layers.find(state);
+        if (layer != layers.end() && found.insert(state).second) {
           for (size_t i = 0; i < layer->second.tables.size(); ++i) {
             add_table_weights(layer->second, i, prefix, weights);
           }

@@ -2,6 +2,7 @@
 #include "layers/export/verification.h"
 
 #include <tessera/common/shorten.h>
+#include <tessera/layers/table_module.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -18,9 +19,9 @@
 #include <set>
 
 #include "layers/export/example_batch.h"
-#include "layers/table_module.h"
 #include "src/common/check.h"
 #include "src/common/error_reason.h"
+#include "src/engine/embedding_state.h"
 #include "src/features/flat_weights.h"
 #include "src/features/id_bags.h"
 
@@ -191,7 +192,7 @@ bool has_output_shape(const torch::nn::Module& model) {
   bool found = false;
   model.apply([&](const torch::nn::Module& part) {
     if (const auto tables = TableModule::of(part)) {
-      tables->features->for_each(
+      tables->feature_configs().for_each(
           [&](const std::string&, const FeatureConfig& config) {
             found = found || config.output_shape.has_value();
           });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/training/fit_checks.h"
 
-#include <tessera/layers/tpu_embedding.h>
+#include <tessera/layers/table_module.h>
 #include <tessera/layers/training/history_files.h>
 #include <torch/nn/module.h>
 
@@ -105,9 +105,9 @@ void check_strategy(const FitOptions& options) {
   }
   const Ranks own = ranks_of(options.strategy);
   for (const auto& part : options.model->modules()) {
-    const auto* layer = dynamic_cast<TPUEmbeddingImpl*>(part.get());
+    const auto* tables = TableModule::of(*part);
     const Ranks ranks =
-        layer == nullptr ? nullptr : ranks_of(layer->options().strategy);
+        tables == nullptr ? nullptr : ranks_of(tables->strategy());
     TESSERA_CHECK_VALUE(
         ranks == nullptr || ranks == own,
         "[fit] the model has sharded tables, but FitOptions::strategy is {}. Set it to the strategy of the tables.",

@@ -3,14 +3,12 @@
 
 #include <tessera/common/json_value.h>
 #include <tessera/common/shorten.h>
-#include <tessera/layers/embedding_engine_module.h>
 #include <tessera/layers/layer.h>
 #include <tessera/layers/partial_tpu_embedding.h>
-#include <tessera/layers/tpu_embedding.h>
+#include <tessera/layers/table_module.h>
 #include <tessera/serialization/checkpoint.h>
 #include <tessera/serialization/config_values.h>
 
-#include "layers/table_module.h"
 #include "serialization/checkpoint_directory.h"
 #include "serialization/checkpoint_reader.h"
 #include "serialization/file_lock.h"
@@ -23,6 +21,7 @@
 #include "src/common/file_advice.h"
 #include "src/common/rank_group.h"
 #include "src/common/tensor_text.h"
+#include "src/engine/embedding_state.h"
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
@@ -36,39 +35,17 @@
 #include <set>
 #include <sstream>
 #include <utility>
-#include <variant>
 #include <vector>
 
 namespace tessera::training {
 
 namespace {
 
-// A module with tables. It writes its own checkpoints.
-using TableLayer = std::variant<
-    std::shared_ptr<TPUEmbeddingImpl>,
-    std::shared_ptr<EmbeddingEngineModuleImpl>>;
-using Layers = std::vector<TableLayer>;
+// Modules with tables. Each of them writes its own checkpoints.
+using Layers = std::vector<std::shared_ptr<torch::nn::Module>>;
 
-torch::nn::Module& module_of(const TableLayer& layer) {
-  return std::visit(
-      [](const auto& part) -> torch::nn::Module& { return *part; }, layer);
-}
-
-Strategy strategy_of(const TableLayer& layer) {
-  const auto* part = std::get_if<std::shared_ptr<TPUEmbeddingImpl>>(&layer);
-  return part == nullptr ? Strategy::engine() : (*part)->options().strategy;
-}
-
-std::optional<TableLayer> table_layer(
-    const std::shared_ptr<torch::nn::Module>& module) {
-  if (auto layer = std::dynamic_pointer_cast<TPUEmbeddingImpl>(module)) {
-    return layer;
-  }
-  if (auto engine =
-          std::dynamic_pointer_cast<EmbeddingEngineModuleImpl>(module)) {
-    return engine;
-  }
-  return std::nullopt;
+TableModule& tables_of(const std::shared_ptr<torch::nn::Module>& layer) {
+  return *TableModule::of(*layer);
 }
 
 // The layers with tables, in the order in which they are saved. Sharded layers come
@@ -79,17 +56,16 @@ Layers layers_of(torch::nn::Module& model) {
   // A model on the stack has no shared_ptr of itself, so include_self would raise an
   // error.
   for (const auto& part : model.modules(/*include_self=*/false)) {
-    if (auto layer = table_layer(part)) {
-      if (std::find(layers.begin(), layers.end(), *layer) == layers.end()) {
-        layers.push_back(*std::move(layer));
-      }
+    if (TableModule::of(*part) != nullptr &&
+        std::find(layers.begin(), layers.end(), part) == layers.end()) {
+      layers.push_back(part);
     }
   }
   if (TableModule::of(model)) {
-    layers.insert(layers.begin(), *table_layer(model.shared_from_this()));
+    layers.insert(layers.begin(), model.shared_from_this());
   }
-  const auto order_of = [](const TableLayer& layer) {
-    const Strategy strategy = strategy_of(layer);
+  const auto order_of = [](const std::shared_ptr<torch::nn::Module>& layer) {
+    const Strategy strategy = tables_of(layer).strategy();
     return strategy.is_sharded() ? 0 : strategy.is_engine() ? 1 : 2;
   };
   std::stable_sort(
@@ -126,10 +102,10 @@ std::vector<NamedTensor> dense_of(
     const Layers& layers) {
   std::set<const at::TensorImpl*> layer_tensors;
   for (const auto& layer : layers) {
-    for (const auto& tensor : module_of(layer).parameters()) {
+    for (const auto& tensor : layer->parameters()) {
       layer_tensors.insert(tensor.unsafeGetTensorImpl());
     }
-    for (const auto& tensor : module_of(layer).buffers()) {
+    for (const auto& tensor : layer->buffers()) {
       layer_tensors.insert(tensor.unsafeGetTensorImpl());
     }
   }
@@ -165,7 +141,7 @@ std::vector<std::string> read_names(
                          });
   TESSERA_CHECK_VALUE(
       has_names,
-      "{} '{}': {} must be a list of names, but is {}. Choose another directory.",
+      "{} '{}': {} must be a list of names, but is {}. The checkpoint is damaged. Load an earlier checkpoint, or a copy.",
       where,
       directory,
       key,
@@ -444,7 +420,7 @@ void save_file(
 
 // Raises the errors that loading layer `i` would raise. It changes nothing.
 void check_layer(
-    const TableLayer& layer,
+    const TableModule& tables,
     const std::string& directory,
     size_t i,
     const std::string& checkpoint,
@@ -452,7 +428,7 @@ void check_layer(
   const std::string folder = folder_of(directory, i);
   CheckpointReader reader(
       folder, choose_checkpoint(folder, checkpoint, where), where);
-  const EmbeddingState& state = *TableModule::of(module_of(layer))->state;
+  const EmbeddingState& state = tables.state();
   LoadPlan plan = plan_load(state, reader.saved(), {}, where);
   // Loading the first layer verifies its files before anything is changed.
   if (i > 0) {
@@ -464,7 +440,8 @@ void check_layer(
 
 Ranks ranks_of(torch::nn::Module& model, const Strategy& strategy) {
   const Layers layers = layers_of(model);
-  const Ranks own = layers.empty() ? nullptr : ranks_of(strategy_of(layers[0]));
+  const Ranks own =
+      layers.empty() ? nullptr : ranks_of(tables_of(layers[0]).strategy());
   return own == nullptr ? ranks_of(strategy) : own;
 }
 
@@ -496,14 +473,14 @@ void save_model(
     own.extra = nullptr;
     ++own.keep_last;
     const std::string folder = layer_directory(directory, i);
-    const bool is_sharded = strategy_of(layers[i]).is_sharded();
+    const bool is_sharded = tables_of(layers[i]).strategy().is_sharded();
     if (is_sharded) {
-      TableModule::save_checkpoint(module_of(layers[i]), folder, own, where);
+      tables_of(layers[i]).save_tables(folder, own, where);
     }
     // A layer that is not sharded is equal on all ranks, so rank 0 saves it.
     names.push_back(broadcast(ranks, rendezvous, [&] {
       if (!is_sharded) {
-        TableModule::save_checkpoint(module_of(layers[i]), folder, own, where);
+        tables_of(layers[i]).save_tables(folder, own, where);
       }
       return list_checkpoints(folder, where).back();
     }));
@@ -521,12 +498,12 @@ void save_model(
     if (!layers.empty()) {
       CheckpointOptions own = options;
       own.extra = write;
-      TableModule::save_checkpoint(module_of(layers[0]), directory, own, where);
+      tables_of(layers[0]).save_tables(directory, own, where);
     } else {
       save_file(directory, where, write);
     }
   };
-  if (!layers.empty() && strategy_of(layers[0]).is_sharded()) {
+  if (!layers.empty() && tables_of(layers[0]).strategy().is_sharded()) {
     save();
   } else {
     broadcast(ranks, rendezvous, save);
@@ -595,7 +572,7 @@ bool load_model(
     dense = dense_of(model, layers);
     values = read_dense(dense, archive, directory, where);
     for (size_t i = 0; i < layers.size(); ++i) {
-      check_layer(layers[i], directory, i, names[i], where);
+      check_layer(tables_of(layers[i]), directory, i, names[i], where);
     }
     if (extra != nullptr) {
       extra(archive);
@@ -603,13 +580,10 @@ bool load_model(
   });
   for (size_t i = 0; i < layers.size(); ++i) {
     const auto load = [&] {
-      TableModule::load_checkpoint(
-          module_of(layers[i]),
-          folder_of(directory, i),
-          {.checkpoint = names[i]},
-          where);
+      tables_of(layers[i]).load_tables(
+          folder_of(directory, i), {.checkpoint = names[i]}, where);
     };
-    if (strategy_of(layers[i]).is_sharded()) {
+    if (tables_of(layers[i]).strategy().is_sharded()) {
       load();
     } else {
       run_on_all_ranks(ranks, load);

@@ -2,10 +2,10 @@
 #include "layers/training/movement_check.h"
 
 #include <tessera/common/shorten.h>
-#include <tessera/layers/tpu_embedding.h>
+#include <tessera/layers/table_module.h>
 
-#include "layers/table_module.h"
 #include "optim/row_update.h"
+#include "src/engine/embedding_state.h"
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -81,51 +81,65 @@ void warn(const TableMovement& found, int64_t updates) {
 
 void MovementCheck::begin(const torch::nn::Module& model) {
   for (const auto& part : model.modules()) {
-    const auto* layer = dynamic_cast<const TPUEmbeddingImpl*>(part.get());
-    if (layer == nullptr || !layer->options().strategy.is_engine()) {
+    const auto* tables = TableModule::of(*part);
+    if (tables == nullptr || !tables->strategy().is_engine()) {
       continue;
     }
-    const EmbeddingState& state = *TableModule::of(*part)->state;
-    for (size_t i = 0; i < state.tables.size(); ++i) {
-      const TableState& table = state.tables[i];
-      if (state.iterations == 0 && table.config->trainable && table.optimizer &&
-          table.dynamic == nullptr && table.parameters.size(0) > 0) {
-        tables_.push_back(
-            {.layer = part,
-             .table = i,
-             .next_check = kUpdates,
-             .rows = SampledRows(table, kMaxRows)});
+    tables->read_state([&](const EmbeddingState& state) {
+      for (size_t i = 0; i < state.tables.size(); ++i) {
+        const TableState& table = state.tables[i];
+        if (state.iterations == 0 && table.config->trainable &&
+            table.optimizer && table.dynamic == nullptr &&
+            table.parameters.size(0) > 0) {
+          tables_.push_back(
+              {.layer = part,
+               .table = i,
+               .next_check = kUpdates,
+               .rows = SampledRows(table, kMaxRows)});
+        }
       }
-    }
+    });
   }
 }
 
 void MovementCheck::check_tables() {
   std::erase_if(tables_, [](Watched& watched) {
-    const EmbeddingState& state = *TableModule::of(*watched.layer)->state;
-    const TableState& table = state.tables[watched.table];
-    // Accumulated passes are not updates.
-    const int64_t updates = state.iterations /
-        optim::gradient_accumulation_steps_of(*table.optimizer);
-    if (updates < watched.next_check) {
-      return false;
+    const TableModule& tables = *TableModule::of(*watched.layer);
+    if (tables.iterations() < watched.next_check) {
+      return false;  // read_state() would wait for lookups
     }
-    switch (
-        state_of(optim::learning_rate_of(*table.optimizer), state.iterations)) {
-      case RateState::kUnknown:
-        return true;
-      case RateState::kRising:
-        watched.next_check = 2 * updates;
-        return false;
-      case RateState::kSteady:
-        break;
-    }
-    const TableMovement found = watched.rows.compare(table);
-    if (hardly_moves(found)) {
-      warn(found, updates);
-    }
-    return true;
+    bool is_checked = false;
+    tables.read_state([&](const EmbeddingState& state) {
+      is_checked = check_table(state, watched);
+    });
+    return is_checked;
   });
+}
+
+// Whether the table needs no further checks.
+bool MovementCheck::check_table(const EmbeddingState& state, Watched& watched) {
+  const TableState& table = state.tables[watched.table];
+  // Accumulated passes are not updates.
+  const int64_t updates = state.iterations /
+      optim::gradient_accumulation_steps_of(*table.optimizer);
+  if (updates < watched.next_check) {
+    return false;
+  }
+  switch (
+      state_of(optim::learning_rate_of(*table.optimizer), state.iterations)) {
+    case RateState::kUnknown:
+      return true;
+    case RateState::kRising:
+      watched.next_check = 2 * updates;
+      return false;
+    case RateState::kSteady:
+      break;
+  }
+  const TableMovement found = watched.rows.compare(table);
+  if (hardly_moves(found)) {
+    warn(found, updates);
+  }
+  return true;
 }
 
 }  // namespace tessera::training

@@ -10,6 +10,10 @@
 #include <memory>
 #include <vector>
 
+namespace tessera {
+struct EmbeddingState;
+}  // namespace tessera
+
 namespace tessera::training {
 
 /// Warns if rows hardly move in the first updates of new tables. fit() has one.
@@ -23,7 +27,7 @@ namespace tessera::training {
 /// at zero. While a schedule raises the learning rate, the comparison waits.
 class MovementCheck {
  public:
-  /// Copies rows of the layers in `model` that are on an engine and have no updates yet.
+  /// Copies rows of the tables in `model` that are on an engine and have no updates yet.
   void begin(const torch::nn::Module& model);
   void end_step() {
     if (!tables_.empty()) {
@@ -40,6 +44,7 @@ class MovementCheck {
   };
 
   void check_tables();
+  static bool check_table(const EmbeddingState& state, Watched& watched);
 
   std::vector<Watched> tables_;
 };

@@ -2,13 +2,14 @@
 #include <tessera/layers/training/table_activity.h>
 
 #include <tessera/common/shorten.h>
+#include <tessera/layers/table_module.h>
 
-#include "layers/table_module.h"
 #include "layers/text_table.h"
 #include "layers/training/ranks.h"
 #include "layers/training/sampled_rows.h"
 #include "src/common/check.h"
 #include "src/common/rank_group.h"
+#include "src/engine/embedding_state.h"
 
 #include <torch/serialize/archive.h>
 
@@ -33,7 +34,7 @@ std::string percent_of(double share) {
 template <class Visit>
 void visit_tables(const std::vector<TPUEmbedding>& layers, Visit visit) {
   for (const TPUEmbedding& layer : layers) {
-    for (const TableState& table : TableModule::of(*layer)->state->tables) {
+    for (const TableState& table : TableModule::of(*layer)->state().tables) {
       visit(table);
     }
   }

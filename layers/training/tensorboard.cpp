@@ -3,7 +3,7 @@
 
 #include <tessera/common/json_text.h>
 #include <tessera/common/shorten.h>
-#include <tessera/layers/tpu_embedding.h>
+#include <tessera/layers/table_module.h>
 #include <torch/nn/module.h>
 #include <torch/serialize/archive.h>
 
@@ -86,25 +86,29 @@ void add_values(ValueHistogram& histogram, const at::Tensor& values) {
   }
 }
 
-ValueHistogram row_norms(
-    const TPUEmbeddingImpl& layer,
-    const TableState& table) {
+void add_norms(ValueHistogram& histogram, const at::Tensor& rows) {
+  add_values(
+      histogram,
+      at::linalg_vector_norm(rows.to(at::kFloat), 2, at::IntArrayRef{1}));
+}
+
+// Of all rows, which sharded tables collect from all ranks. Each rank has other rows of a
+// sharded table with keys, so its histogram is empty.
+ValueHistogram row_norms(const TableModule& tables, const TableConfig& table) {
   constexpr int64_t kFloatsAtATime = int64_t{1} << 20;
-  const int64_t rows = table.config->vocabulary_size;
-  const int64_t part = std::max<int64_t>(1, kFloatsAtATime / table.config->dim);
   ValueHistogram histogram;
-  if (table.dynamic != nullptr) {
-    const at::Tensor values = layer.embedding_tables()[table.name];
-    add_values(
-        histogram,
-        at::linalg_vector_norm(values.to(at::kFloat), 2, at::IntArrayRef{1}));
+  if (table.keys) {
+    if (!tables.strategy().is_sharded()) {
+      add_norms(histogram, tables.embedding_tables()[table.name]);
+    }
     return histogram;
   }
+  const int64_t rows = table.vocabulary_size;
+  const int64_t part = std::max<int64_t>(1, kFloatsAtATime / table.dim);
   for (int64_t begin = 0; begin < rows; begin += part) {
-    const at::Tensor values =
-        layer.read_rows(table.name, begin, std::min(rows, begin + part));
-    add_values(
-        histogram, at::linalg_vector_norm(values, 2, at::IntArrayRef{1}));
+    add_norms(
+        histogram,
+        tables.read_rows(table.name, begin, std::min(rows, begin + part)));
   }
   return histogram;
 }
@@ -268,17 +272,14 @@ TensorBoard::Histograms TensorBoard::make_histograms(int64_t step) const {
   const at::NoGradGuard no_grad;
   Histograms histograms;
   for (const auto& part : options_.histograms_of->named_modules()) {
-    const auto* layer = dynamic_cast<TPUEmbeddingImpl*>(part.value().get());
-    if (layer == nullptr) {
+    const auto* tables = TableModule::of(*part.value());
+    if (tables == nullptr) {
       continue;
     }
     const std::string path = part.key().empty() ? "" : part.key() + "/";
-    const TPUEmbeddingOptions& options = layer->options();
-    const EmbeddingState state =
-        describe_state(options.features, options.optimizer, kTensorBoard);
-    for (const TableState& table : state.tables) {
+    for (const TableState& table : tables->state().tables) {
       histograms.by_tag.emplace_back(
-          "row_norms/" + path + table.name, row_norms(*layer, table));
+          "row_norms/" + path + table.name, row_norms(*tables, *table.config));
     }
   }
   // A training that was resumed after the last step of an epoch has no gradients.

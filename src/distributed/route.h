@@ -2,6 +2,7 @@
 #pragma once
 
 #include "src/common/buffer.h"
+#include "src/engine/table_engine.h"
 #include "src/features/id_bags.h"
 
 #include <cstdint>
@@ -14,7 +15,7 @@ namespace tessera::distributed {
 ///
 /// Tables whose rows travel as one tensor [rows, dim] form a group. Its rows are
 /// ordered by rank, then by table. Their indices in the tensor are called positions.
-struct Route {
+struct Route : LookupRoute {
   struct Group {
     std::vector<int64_t> requested = {};  // rows received from each rank
     std::vector<int64_t> served = {};  // rows sent to each rank

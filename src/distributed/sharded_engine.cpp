@@ -34,6 +34,11 @@ void check_shardable(const TableState& table) {
       shorten(table.name));
 }
 
+// ShardedEngine::lookup() made the lookups whose gradients this engine gets.
+const Route& route_of(const LookupGradients& lookup) {
+  return static_cast<const Route&>(*lookup.route);
+}
+
 }  // namespace
 
 ShardedEngine::ShardedEngine(
@@ -149,8 +154,9 @@ std::vector<ShardedEngine::TableSums> ShardedEngine::sum_lookups(
     for (size_t table = 0; table < tables; ++table) {
       if (is_sent[table]) {
         if (exchange_.is_sharded(table)) {
-          terms[table].id_limit =
-              lookup.route->groups[exchange_.group_of(table)].requested_count;
+          terms[table].id_limit = route_of(lookup)
+                                      .groups[exchange_.group_of(table)]
+                                      .requested_count;
         }
         to_sum.push_back(std::move(terms[table]));
         index.push_back(table);
@@ -173,14 +179,14 @@ std::vector<TableUpdate> ShardedEngine::read_gradients(
   // The order of autograd may differ between ranks.
   std::vector<LookupGradients> lookups = unordered;
   std::sort(lookups.begin(), lookups.end(), [](const auto& a, const auto& b) {
-    return a.route->number < b.route->number;
+    return route_of(a).number < route_of(b).number;
   });
   std::vector<TableSums> sums;
   std::exception_ptr error;
   auto fingerprint = static_cast<uint64_t>(state().iterations);
   try {
     for (const LookupGradients& lookup : lookups) {
-      fingerprint = mix_bits(fingerprint + lookup.route->number);
+      fingerprint = mix_bits(fingerprint + route_of(lookup).number);
     }
     sums = sum_lookups(lookups, finite_check, update);
   } catch (...) {
@@ -235,7 +241,7 @@ ShardedEngine::PendingGradients ShardedEngine::send_gradients(
          exchange_.groups()[group].is_updated && i < lookups.size();
          ++i) {
       pending[group].push_back(exchange_.return_gradients(
-          group, *lookups[i].route, i < sums.size() ? sums[i] : kNothing));
+          group, route_of(lookups[i]), i < sums.size() ? sums[i] : kNothing));
     }
   }
   return pending;
@@ -251,7 +257,7 @@ void ShardedEngine::receive_gradients(
   for (size_t i = 0; i < pending.size(); ++i) {
     update.gradients.push_back(pending[i]().to(at::kFloat));
     for (const size_t table : group.tables) {
-      const Route::ServedRows& served = lookups[i].route->served[table];
+      const Route::ServedRows& served = route_of(lookups[i]).served[table];
       updates[table].table = &mutable_state().tables[table];
       updates[table].terms.push_back(
           {.bags = &served.rows,

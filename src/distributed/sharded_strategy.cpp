@@ -6,7 +6,6 @@
 #include "src/distributed/backend_group.h"
 #include "src/distributed/partition.h"
 #include "src/distributed/sharded_engine.h"
-#include "src/engine/strategies/embedding_strategy.h"
 
 #include <memory>
 #include <string>
@@ -16,40 +15,36 @@ namespace tessera::distributed {
 
 namespace {
 
-class Factory final : public ShardedEngineFactory {
- public:
-  LocalRows rows_of(
-      const Strategy::Sharded& strategy,
-      const std::string& name,
-      const TableConfig& table) const override {
-    const int64_t ranks = strategy.ranks->size();
-    const TablePlacement placement =
-        placement_of(name, strategy.options, ranks);
-    if (table.keys) {
-      check_placement_of_keys(name, placement, "[ShardingOptions]");
-    }
-    return Partition(placement, table, ranks).rows_of(strategy.ranks->rank());
+LocalRows rows_of(
+    const Strategy::Sharded& strategy,
+    const std::string& name,
+    const TableConfig& table) {
+  const int64_t ranks = strategy.ranks->size();
+  const TablePlacement placement = placement_of(name, strategy.options, ranks);
+  if (table.keys) {
+    check_placement_of_keys(name, placement, "[ShardingOptions]");
   }
+  return Partition(placement, table, ranks).rows_of(strategy.ranks->rank());
+}
 
-  std::shared_ptr<TableEngine> make_engine(
-      const Strategy::Sharded& strategy,
-      std::shared_ptr<EmbeddingState> state) const override {
-    return std::make_shared<ShardedEngine>(
-        std::move(state), strategy.ranks, strategy.options);
-  }
-};
+std::shared_ptr<TableEngine> make_engine(
+    const Strategy::Sharded& strategy,
+    std::shared_ptr<EmbeddingState> state) {
+  return std::make_shared<ShardedEngine>(
+      std::move(state), strategy.ranks, strategy.options);
+}
 
 }  // namespace
 
 Strategy sharded_strategy(
     c10::intrusive_ptr<c10d::Backend> backend,
     ShardingOptions options) {
-  static const Factory factory;
   auto ranks = group_of(std::move(backend), options.device);
   return Strategy::sharded(
       {.ranks = std::move(ranks),
        .options = std::move(options),
-       .factory = &factory});
+       .rows_of = rows_of,
+       .make_engine = make_engine});
 }
 
 }  // namespace tessera::distributed

@@ -25,9 +25,11 @@
 
 namespace tessera {
 
-namespace distributed {
-struct Route;
-}  // namespace distributed
+/// Where the gradients of the rows of one lookup go. ShardedEngine derives
+/// distributed::Route from it. TableEngine leaves it unset.
+struct LookupRoute {
+  virtual ~LookupRoute() = default;
+};
 
 /// The result of lookup().
 struct Lookup {
@@ -36,7 +38,7 @@ struct Lookup {
   std::shared_ptr<const std::vector<LookupTable>> tables = {};
   /// Where to send the gradients of rows from other ranks. Unset if this process has all
   /// rows.
-  std::shared_ptr<const distributed::Route> route = {};
+  std::shared_ptr<const LookupRoute> route = {};
   /// Rows of `tables` that may be read until this is cleared.
   ScratchRows scratch = {};
 };
@@ -47,7 +49,7 @@ struct LookupGradients {
   const std::vector<IdBags>* bags = nullptr;
   /// One per feature, with the shape of its activation. Undefined stands for zeros.
   std::vector<at::Tensor> gradients = {};
-  std::shared_ptr<const distributed::Route> route = {};
+  std::shared_ptr<const LookupRoute> route = {};
 };
 
 /// The new values that a custom rule has computed for a table's touched rows.

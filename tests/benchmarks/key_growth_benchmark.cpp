@@ -5,13 +5,14 @@
 //
 // Each step is followed by a loop that only reads memory and takes about as long. Its
 // slowest rounds show how much of a slow step other processes explain.
+#include <tessera/layers/table_module.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/tables/instruction_set.h>
 
-#include "layers/table_module.h"
 #include "src/common/parallel.h"
 #include "src/common/random_key.h"
+#include "src/engine/embedding_state.h"
 #include "src/tables/dynamic_rows.h"
 
 #include <ATen/Parallel.h>
@@ -234,7 +235,7 @@ void run(const Options& options) {
   }
 
   const tessera::KeyIndex& index =
-      tessera::TableModule::of(*layer)->state->tables[0].dynamic->index();
+      tessera::TableModule::of(*layer)->state().tables[0].dynamic->index();
   fmt::print(
       "growth to {} keys of {}, {} floats per row, Adagrad, {} new keys per step, memory taken {}, {} threads, {}\n",
       index.size(),

@@ -14,11 +14,12 @@
 // With a pause after each step, it saves every five steps, and others have the time to
 // disturb it. Rank 0 prints "trains" when the first step is done.
 #include <tessera/distributed/sharded_strategy.h>
+#include <tessera/layers/table_module.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adam.h>
 #include <tessera/serialization/checkpoint.h>
 
-#include "layers/table_module.h"
+#include "src/engine/embedding_state.h"
 #include "src/tables/dynamic_rows.h"
 #include "tests/distributed/rank_test_main.h"
 #include "tests/test_util.h"
@@ -194,8 +195,8 @@ void compare_keys(const TableState& part, const TableState& all) {
 
 // Compares this process's rows of all tables and slots.
 void compare(const TPUEmbedding& layer, const TPUEmbedding& whole) {
-  const EmbeddingState& part = *TableModule::of(*layer)->state;
-  const EmbeddingState& all = *TableModule::of(*whole)->state;
+  const EmbeddingState& part = TableModule::of(*layer)->state();
+  const EmbeddingState& all = TableModule::of(*whole)->state();
   for (size_t i = 0; i < part.tables.size(); ++i) {
     const TableState& table = part.tables[i];
     if (table.dynamic != nullptr) {
@@ -233,7 +234,7 @@ void compare(const TPUEmbedding& layer, const TPUEmbedding& whole) {
 }
 
 size_t keys_table(const TPUEmbedding& layer, const std::string& name) {
-  const auto& tables = TableModule::of(*layer)->state->tables;
+  const auto& tables = TableModule::of(*layer)->state().tables;
   return std::find_if(
              tables.begin(),
              tables.end(),
@@ -330,7 +331,7 @@ void run(const Arguments& arguments) {
   for (size_t i :
        {keys_table(whole, "keys"), keys_table(whole, "whole_keys")}) {
     const auto index = [i](const TPUEmbedding& of) -> const KeyIndex& {
-      return TableModule::of(*of)->state->tables[i].dynamic->index();
+      return TableModule::of(*of)->state().tables[i].dynamic->index();
     };
     TORCH_CHECK(
         index(again).counts() == index(whole).counts() &&

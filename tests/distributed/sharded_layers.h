@@ -2,10 +2,11 @@
 #pragma once
 
 #include <tessera/distributed/sharded_strategy.h>
+#include <tessera/layers/table_module.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/sgd.h>
 
-#include "layers/table_module.h"
+#include "src/engine/embedding_state.h"
 #include "src/tables/dynamic_rows.h"
 #include "tests/distributed/rank_test_main.h"
 #include "tests/test_util.h"
@@ -37,7 +38,7 @@ inline Strategy sharded(ShardingOptions options = {}) {
 }
 
 inline const EmbeddingState& state_of(const TPUEmbedding& layer) {
-  return *TableModule::of(*layer)->state;
+  return TableModule::of(*layer)->state();
 }
 
 /// Compares the keys of this rank, and their rows, with those of a table that has all.

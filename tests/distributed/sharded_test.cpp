@@ -5,16 +5,17 @@
 #include <tessera/layers/combined.h>
 #include <tessera/layers/mlp.h>
 #include <tessera/layers/prefetch.h>
+#include <tessera/layers/table_module.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/adam.h>
 #include <tessera/optim/optimizers/sgd.h>
 #include <torch/optim/sgd.h>
 
-#include "layers/table_module.h"
 #include "src/common/random_key.h"
 #include "src/common/rank_group.h"
 #include "src/distributed/row_exchange.h"
+#include "src/engine/embedding_state.h"
 #include "tests/distributed/rank_test_main.h"
 #include "tests/distributed/sharded_case.h"
 #include "tests/distributed/sharded_layers.h"

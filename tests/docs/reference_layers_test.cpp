@@ -19,6 +19,7 @@
 #include <tessera/layers/retrieval.h>
 #include <tessera/layers/sampling_probability.h>
 #include <tessera/layers/sequential.h>
+#include <tessera/layers/table_module.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/sgd.h>
 #include <tessera/serialization/safetensors.h>
@@ -212,6 +213,43 @@ TEST_F(LayersReferenceTest, EmbeddingEngineModule) {
   expect_close(
       engine->embedding_lookup({{"user", user_ids}})["user"],
       activations["user"]);
+}
+
+TEST_F(LayersReferenceTest, TableModule) {
+  TPUEmbedding layer(
+      {{"user", FeatureConfig{.table = users}}}, optim::Adagrad{});
+  EmbeddingEngineModule engine(EmbeddingEngineOptions{
+      .features = {{"user", FeatureConfig{.table = users}}},
+      .optimizer = optim::Adagrad{}});
+  const auto model = std::make_shared<torch::nn::Module>("model");
+  model->register_module("dense", torch::nn::Linear(2, 1));
+  model->register_module("layer", layer);
+  model->register_module("engine", engine);
+  testing::internal::CaptureStdout();
+  // snippet: TableModule
+  model->apply([](torch::nn::Module& part) {
+    if (const TableModule* tables = TableModule::of(part)) {
+      std::cout << tables->summary();
+    }
+  });
+  // end snippet
+  EXPECT_EQ(
+      testing::internal::GetCapturedStdout(),
+      layer->summary() + engine->summary());
+  EXPECT_EQ(TableModule::of(*model), nullptr);
+  const TPUEmbedding host(TPUEmbeddingOptions{
+      .features = {{"user", FeatureConfig{.table = users}}},
+      .strategy = Strategy::host()});
+  EXPECT_EQ(host->strategy(), Strategy::host());
+  for (TableModule* tables :
+       {TableModule::of(*layer), TableModule::of(*engine)}) {
+    EXPECT_EQ(tables->feature_configs()["user"].table, users);
+    EXPECT_EQ(tables->strategy(), Strategy::engine());
+    tables->update_embedding_table("users", torch::full({10, 2}, 0.5));
+    expect_close(tables->read_rows("users", 2, 4), torch::full({2, 2}, 0.5));
+    expect_close(
+        tables->embedding_tables()["users"], torch::full({10, 2}, 0.5));
+  }
 }
 
 TEST_F(LayersReferenceTest, EmbedReduce) {

@@ -5,13 +5,14 @@
 #include <tessera/engine/serving_lookup.h>
 #include <tessera/layers/combined.h>
 #include <tessera/layers/prefetch.h>
+#include <tessera/layers/table_module.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers.h>
 #include <tessera/serialization/config_json.h>
 #include <torch/optim/sgd.h>
 #include <torch/serialize.h>
 
-#include "layers/table_module.h"
+#include "src/engine/embedding_state.h"
 #include "src/tables/dynamic_rows.h"
 #include "src/tables/reserved_memory.h"
 #include "tests/anonymous_memory.h"
@@ -168,7 +169,7 @@ void train(TPUEmbedding& layer, const at::Tensor& keys) {
 }
 
 const KeyIndex& index_of(const TPUEmbedding& layer) {
-  return TableModule::of(*layer)->state->tables[0].dynamic->index();
+  return TableModule::of(*layer)->state().tables[0].dynamic->index();
 }
 
 std::vector<int64_t> keys_of(const TPUEmbedding& layer) {
@@ -280,9 +281,9 @@ TEST_P(DynamicTableSpecTest, EqualsATableWithAVocabulary) {
       loss_of(expected).backward();
       loss_of(actual).backward();
     }
-    const auto state = TableModule::of(*dynamic)->state;
-    EXPECT_EQ(state->iterations, 12);
-    EXPECT_GT(state->tables[0].dynamic->index().size(), 30);
+    const EmbeddingState& state = TableModule::of(*dynamic)->state();
+    EXPECT_EQ(state.iterations, 12);
+    EXPECT_GT(state.tables[0].dynamic->index().size(), 30);
   }
 }
 

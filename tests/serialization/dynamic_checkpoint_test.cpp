@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests tables with TableConfig::keys in archives, checkpoint directories and increments.
 #include <tessera/engine/embedding_engine.h>
+#include <tessera/layers/table_module.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/layers/training/checkpoint.h>
 #include <tessera/optim/optimizers/adagrad.h>
@@ -11,8 +12,8 @@
 #include <tessera/serialization/saved_features.h>
 #include <torch/serialize.h>
 
-#include "layers/table_module.h"
 #include "serialization/manifest.h"
+#include "src/engine/embedding_state.h"
 #include "src/tables/dynamic_rows.h"
 #include "tests/layers/layer_test_util.h"
 #include "tests/serialization/changed_archive.h"
@@ -73,7 +74,7 @@ TPUEmbedding make_layer(const LayerSetup& setup, uint64_t seed = 0) {
 }
 
 const KeyIndex& index_of(const TPUEmbedding& layer) {
-  return TableModule::of(*layer)->state->tables[0].dynamic->index();
+  return TableModule::of(*layer)->state().tables[0].dynamic->index();
 }
 
 Keys keys_of(const TPUEmbedding& layer) {
@@ -356,7 +357,7 @@ TEST(DynamicIncrementTest, HasWritesFromOutside) {
   train_keys(layer, {1, 2, 3});
   layer->save_checkpoint(folder / "run", {.full_every = 100});
   const at::Tensor slot =
-      TableModule::of(*layer)->state->tables[0].slots[0].values;
+      TableModule::of(*layer)->state().tables[0].slots[0].values;
   slot[index_of(layer).sorted_entries()[1].row].fill_(7.0F);
   layer->save_checkpoint(folder / "run", {.full_every = 100});
   EXPECT_EQ(changes_in(folder / "run", 1).first, 1);
@@ -405,7 +406,7 @@ TEST(DynamicCheckpointOptionsTest, AnEngineAndServingLoadIt) {
   rows->load_checkpoint(folder / "run", {.slots = false});
   EXPECT_EQ(keys_of(rows), keys_of(layer));
   EXPECT_TRUE(at::equal(items_of(rows).parameters, items_of(layer).parameters));
-  const TableState& table = TableModule::of(*rows)->state->tables[0];
+  const TableState& table = TableModule::of(*rows)->state().tables[0];
   for (const KeyEntry& entry : index_of(rows).entries()) {
     EXPECT_TRUE(table.slots[0].values[entry.row].eq(0.1F).all().item<bool>());
   }
@@ -520,7 +521,7 @@ class DynamicConversionTest : public testing::TestWithParam<std::string> {
         .backward();
   }
   static at::Tensor slots_of(const TPUEmbedding& layer) {
-    const TableState& table = TableModule::of(*layer)->state->tables[0];
+    const TableState& table = TableModule::of(*layer)->state().tables[0];
     if (table.dynamic == nullptr) {
       return table.slots[0].values;
     }

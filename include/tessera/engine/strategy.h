@@ -14,7 +14,10 @@
 namespace tessera {
 
 class RankGroup;
-class ShardedEngineFactory;
+class TableEngine;
+struct EmbeddingState;
+struct LocalRows;
+struct TableConfig;
 
 // snippet: tests/docs/reference_engine_test.cpp Strategy
 /// Where the tables live and what updates them.
@@ -56,8 +59,15 @@ class Strategy {
   struct Sharded {
     std::shared_ptr<RankGroup> ranks = {};
     ShardingOptions options = {};
-    /// Makes the engine of each process. distributed::sharded_strategy() sets it.
-    const ShardedEngineFactory* factory = nullptr;
+    /// Returns the rows of a table that this process holds.
+    LocalRows (*rows_of)(
+        const Sharded& strategy,
+        const std::string& name,
+        const TableConfig& table) = nullptr;
+    /// Makes the engine that looks the rows up.
+    std::shared_ptr<TableEngine> (*make_engine)(
+        const Sharded& strategy,
+        std::shared_ptr<EmbeddingState> state) = nullptr;
     bool operator==(const Sharded&) const = default;
   };
 
@@ -79,12 +89,13 @@ class Strategy {
   }
 
   /// distributed::sharded_strategy() calls this with the ranks of a backend.
-  /// Errors:  c10::ValueError if `ranks` or `factory` is empty.
+  /// Errors:  c10::ValueError if `ranks` or a function is empty.
   static Strategy sharded(Sharded options) {
     TORCH_CHECK_VALUE(
-        options.ranks != nullptr && options.factory != nullptr,
-        "[Strategy::sharded] expected ranks and a factory, but one of them is "
-        "empty. Call distributed::sharded_strategy(backend) instead.");
+        options.ranks != nullptr && options.rows_of != nullptr &&
+            options.make_engine != nullptr,
+        "[Strategy::sharded] ranks, rows_of and make_engine must be set, "
+        "but one of them is empty. Call distributed::sharded_strategy(backend) instead.");
     return Strategy(std::move(options));
   }
 

@@ -9,6 +9,7 @@
 #include <tessera/features/partial_shape.h>
 #include <tessera/layers/layer.h>
 #include <tessera/layers/layer_holder.h>
+#include <tessera/layers/table_module.h>
 #include <tessera/tables/embedding_tables.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/common.h>
@@ -158,7 +159,9 @@ static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);
 /// trains. On distributed::sharded_strategy(), forward() and backward() are collective,
 /// so only one thread at a time may call them.
 /// Source:  tfrs.layers.embedding.TPUEmbedding.
-class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
+class TPUEmbeddingImpl : public torch::nn::Module,
+                         public Layer,
+                         public TableModule {
  public:
   static constexpr const char* kClassName = "TPUEmbedding";
   using Options = TPUEmbeddingOptions;
@@ -264,6 +267,12 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
     return options_;
   }
   const TPUEmbeddingOptions& options() const&& = delete;
+  const Nest<FeatureConfig>& feature_configs() const override {
+    return options_.features;
+  }
+  Strategy strategy() const override {
+    return options_.strategy;
+  }
   std::string class_name() const override {
     return kClassName;
   }
@@ -279,15 +288,14 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   /// begin_forward() and finish_forward(), or in a prefetch() loop. There, call
   /// update_embedding_table(), which waits for the lookup.
   /// Errors:  c10::Error on a sharded strategy, where no process has all rows.
-  EmbeddingTables embedding_tables() const;
+  EmbeddingTables embedding_tables() const override;
 
   /// Replaces all rows of a table with `values` [vocabulary_size, dim], such as
   /// pretrained rows. The slots do not change. On a sharded strategy, each rank copies
   /// only its own rows, without communication: pass the same values on all ranks.
   /// Errors:  c10::TypeError or ValueError naming the table.
-  void update_embedding_table(
-      const std::string& name,
-      const at::Tensor& values);
+  void update_embedding_table(const std::string& name, const at::Tensor& values)
+      override;
   /// Replaces all keys of a table with TableConfig::keys by `keys` [n] int64 with the rows
   /// `values` [n, dim]. Their slots start anew. No other call may run at the same time.
   /// Errors:  c10::TypeError or ValueError naming the table; c10::Error if gradients wait
@@ -309,12 +317,12 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   /// from all ranks: call it with the same arguments on each.
   /// Errors:  c10::ValueError or IndexError naming the table.
   at::Tensor read_rows(const std::string& name, int64_t begin, int64_t end)
-      const;
+      const override;
 
   /// The number of updates applied so far. On Strategy::host() and dense(), these are
   /// the updates of make_optimizer(layer). With gradient_accumulation_steps = n, n
   /// passes make one update. If tables differ in n, the smallest n counts.
-  int64_t iterations() const;
+  int64_t iterations() const override;
   /// The step at which the next update reads its schedules: the number of passes so
   /// far. With gradient_accumulation_steps = n, n passes make one update.
   int64_t schedule_step() const;
@@ -403,7 +411,6 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
   friend class Combined;
   friend class NoTableUpdateGuard;
   friend class PartialTPUEmbeddingImpl;
-  friend struct TableModule;
   friend std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       const TPUEmbedding& layer);
   struct Copy {};
@@ -412,6 +419,18 @@ class TPUEmbeddingImpl : public torch::nn::Module, public Layer {
 
   TPUEmbeddingImpl(const TPUEmbeddingImpl& source, Copy);
 
+  const EmbeddingState& state() const override;
+  void read_state(
+      c10::function_ref<void(const EmbeddingState&)> read) const override;
+  void wait_for_lookups() const override;
+  void save_tables(
+      const std::string& directory,
+      const CheckpointOptions& options,
+      const std::string& where) override;
+  void load_tables(
+      const std::string& directory,
+      const LoadOptions& options,
+      const std::string& where) override;
   /// nullptr unless the strategy is an engine with Apply::kOnStep.
   std::shared_ptr<PendingGradients> pending() const;
   void adopt(std::shared_ptr<EmbeddingState> state);

@@ -92,23 +92,6 @@ class EmbeddingStrategy {
   int64_t disable_count_ = 0;
 };
 
-/// Makes the engines of sharded layers. Its only implementation is in src/distributed,
-/// which this folder must not include.
-class ShardedEngineFactory {
- public:
-  virtual ~ShardedEngineFactory() = default;
-
-  /// The rows of a table that this process holds.
-  virtual LocalRows rows_of(
-      const Strategy::Sharded& strategy,
-      const std::string& name,
-      const TableConfig& table) const = 0;
-
-  virtual std::shared_ptr<TableEngine> make_engine(
-      const Strategy::Sharded& strategy,
-      std::shared_ptr<EmbeddingState> state) const = 0;
-};
-
 /// Tables in an engine. The only parameter is the virtual variable.
 /// Errors:  c10::ValueError for optimizers that Apply::kOnStep excludes.
 std::unique_ptr<EmbeddingStrategy> make_engine_strategy(

@@ -55,7 +55,7 @@ struct LookupRecord {
   std::vector<IdBags> bags;
   std::shared_ptr<SpareBags> spare;  // see Batch::spare
   std::vector<WeightedFeature> weighted;
-  std::shared_ptr<const distributed::Route> route;
+  std::shared_ptr<const LookupRoute> route;
   std::shared_ptr<PendingUpdates> updates;
   at::Tensor virtual_variable;
   // A pass of another thread may end, and write it, at any time.

@@ -35,7 +35,7 @@ std::unique_ptr<EmbeddingStrategy> make(
     Apply apply,
     std::shared_ptr<EmbeddingState> state) {
   check_lookup_threads(options.options.lookup_threads, "[ShardingOptions]");
-  auto engine = options.factory->make_engine(options, state);
+  auto engine = options.make_engine(options, state);
   return make_engine_strategy(std::move(state), std::move(engine), apply);
 }
 
@@ -65,7 +65,7 @@ Shards shards_under(const Strategy& strategy) {
       .ranks = sharded->ranks,
       .rows_of = [sharded = *sharded](
                      const std::string& name, const TableConfig& table) {
-        return sharded.factory->rows_of(sharded, name, table);
+        return sharded.rows_of(sharded, name, table);
       }};
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The movement of rows: TableActivity, and the warning of fit().
+#include <tessera/layers/embedding_engine_module.h>
 #include <tessera/layers/training/fit.h>
 #include <tessera/layers/training/table_activity.h>
 #include <tessera/optim/optimizers/adagrad.h>
@@ -11,6 +12,7 @@
 #include "tests/layers/training/training_fixture.h"
 #include "tests/test_util.h"
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/randint.h>
 #include <gtest/gtest.h>
@@ -87,6 +89,30 @@ TEST(MovementWarningTest, AdagradsDefaultStartUnderAMeanLossWarnsOnce) {
         "FitOptions::movement_warning"}) {
     EXPECT_NE(texts[0].find(part), std::string::npos) << part << texts[0];
   }
+}
+
+TEST(MovementWarningTest, TheTablesOfAnEngineModuleAreWatchedToo) {
+  EmbeddingEngineModule engine(EmbeddingEngineOptions{
+      .features = make_layer(kDefaultStart)->options().features,
+      .optimizer = kDefaultStart});
+  const std::vector<at::Tensor> batches(
+      120, at::arange(kBatch, at::kLong).remainder(kRows));
+  test::WarningList warnings;
+  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  fit(batches,
+      [&](const at::Tensor& ids) {
+        engine->enqueue({{"user", ids}});
+        const at::Tensor loss =
+            (engine->dequeue()["user"] - 1.0).square().mean() * 0.01;
+        loss.backward();
+        engine->apply_gradients();
+        return StepResult{.loss = loss.detach(), .examples = kBatch};
+      },
+      {.model = engine.ptr()});
+  ASSERT_EQ(warnings.texts.size(), 1);
+  EXPECT_NE(
+      warnings.texts[0].find("the rows of table 'users' hardly move"),
+      std::string::npos);
 }
 
 TEST(MovementWarningTest, WhatTheWarningAdvisesEndsIt) {

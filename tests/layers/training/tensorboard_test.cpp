@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Event files, read back by a reader of their own. tests/test_tensorboard.py reads
 // them with the tensorboard package.
+#include <tessera/layers/embedding_engine_module.h>
 #include <tessera/layers/training/checkpoint.h>
 #include <tessera/layers/training/fit.h>
 #include <tessera/layers/training/history_files.h>
 #include <tessera/layers/training/learning_rate_log.h>
 #include <tessera/layers/training/tensorboard.h>
+#include <tessera/optim/optimizers/sgd.h>
 
 #include "layers/training/event_file.h"
 #include "tests/layers/training/event_reader.h"
@@ -264,6 +266,37 @@ TEST(TensorBoardTest, CountsNormsThatAreNotFinite) {
     }
   }
   EXPECT_EQ(tags, std::vector<std::string>{prefix + "users"});
+}
+
+TEST(TensorBoardTest, AnEngineModuleHasHistogramsOfItsTables) {
+  const TemporaryFolder folder;
+  const TablePtr users =
+      make_table({.name = "users", .vocabulary_size = 6, .dim = 4});
+  const TablePtr items = make_table(
+      {.name = "items", .dim = 4, .keys = DynamicKeys{.capacity = 8}});
+  EmbeddingEngineModule engine(EmbeddingEngineOptions{
+      .features =
+          {{"item", FeatureConfig{.table = items}},
+           {"user", FeatureConfig{.table = users}}},
+      .optimizer = optim::SGD{}});
+  engine->update_embedding_table("users", at::full({6, 4}, 0.5));
+  engine->update_embedding_table(
+      "items", at::tensor({70, -1, 5}, at::kLong), at::full({3, 4}, 2.0));
+  train({std::make_shared<TensorBoard>(TensorBoardOptions{
+      .directory = folder / "", .histograms_of = engine.ptr()})});
+  std::map<std::string, std::vector<double>>
+      norms;  // smallest, count, by epoch
+  for (const Event& event : read_events(files_of(folder / "train").front())) {
+    if (event.histogram) {
+      norms[event.tag].push_back(event.histogram->real(1));
+      norms[event.tag].push_back(event.histogram->real(3));
+    }
+  }
+  EXPECT_EQ(
+      norms,
+      (std::map<std::string, std::vector<double>>{
+          {"row_norms/items", {4, 3, 4, 3}},
+          {"row_norms/users", {1, 6, 1, 6}}}));
 }
 
 TEST(TensorBoardTest, HistogramsHaveTheNumbersOfTheModel) {

@@ -53,7 +53,7 @@ static_assert(std::is_aggregate_v<TensorBoardOptions>);
 ///   epoch/<name>               the logs of an epoch, without the prefix "val_"
 ///   step/loss                  the mean since the step that was logged before
 ///   step/<name>                cheap metrics of the epoch so far, and step_values
-///   row_norms/<layer>/<table>  Euclidean norms of the rows of a TPUEmbedding's table
+///   row_norms/<layer>/<table>  Euclidean norms of the rows of a table
 ///   gradients/<parameter>      its gradient in the last step of the epoch
 ///   non_finite/<tag>           how many of these are left out, because they are NaN or
 ///                              infinite

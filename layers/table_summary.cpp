@@ -1,18 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "layers/table_module.h"
+#include "layers/table_summary.h"
 
 #include <tessera/common/shorten.h>
-#include <tessera/layers/embedding_engine_module.h>
-#include <tessera/layers/tpu_embedding.h>
 
 #include "layers/resting_tables.h"
 #include "layers/text_table.h"
 #include "optim/row_update.h"
-#include "serialization/checkpoint_reader.h"
-#include "serialization/checkpoint_writer.h"
 #include "src/common/names.h"
-#include "src/engine/engine_access.h"
-#include "src/engine/strategies/embedding_strategy.h"
 #include "src/tables/dynamic_rows.h"
 
 #include <fmt/format.h>
@@ -21,74 +15,6 @@
 #include <vector>
 
 namespace tessera {
-
-std::optional<TableModule> TableModule::of(const torch::nn::Module& module) {
-  if (const auto* layer = dynamic_cast<const TPUEmbeddingImpl*>(&module)) {
-    return TableModule{
-        .state = layer->state_.get(), .features = &layer->options().features};
-  }
-  if (const auto* engine =
-          dynamic_cast<const EmbeddingEngineModuleImpl*>(&module)) {
-    return TableModule{
-        .state = &EngineAccess::state(*engine),
-        .features = &engine->options().features};
-  }
-  return std::nullopt;
-}
-
-void TableModule::save_checkpoint(
-    torch::nn::Module& module,
-    const std::string& directory,
-    const CheckpointOptions& options,
-    const std::string& where) {
-  Disk disk(where);
-  if (auto* layer = dynamic_cast<TPUEmbeddingImpl*>(&module)) {
-    tessera::save_checkpoint(
-        *layer->state_, layer->options().features, directory, options, disk);
-  } else if (auto* engine = dynamic_cast<EmbeddingEngineModuleImpl*>(&module)) {
-    EngineAccess::change(*engine, [&](EmbeddingState& state) {
-      tessera::save_checkpoint(
-          state, engine->options().features, directory, options, disk);
-    });
-  }
-}
-
-void TableModule::load_checkpoint(
-    torch::nn::Module& module,
-    const std::string& directory,
-    const LoadOptions& options,
-    const std::string& where) {
-  if (auto* layer = dynamic_cast<TPUEmbeddingImpl*>(&module)) {
-    layer->strategy_->wait_for_lookups();
-    tessera::load_checkpoint(*layer->state_, directory, options, where);
-    layer->strategy_->discard_pending();
-  } else if (auto* engine = dynamic_cast<EmbeddingEngineModuleImpl*>(&module)) {
-    EngineAccess::change(*engine, [&](EmbeddingState& state) {
-      tessera::load_checkpoint(state, directory, options, where);
-    });
-  }
-}
-
-void TableModule::update_embedding_table(
-    torch::nn::Module& module,
-    const std::string& name,
-    const at::Tensor& values) {
-  if (auto* layer = dynamic_cast<TPUEmbeddingImpl*>(&module)) {
-    layer->update_embedding_table(name, values);
-  } else if (auto* engine = dynamic_cast<EmbeddingEngineModuleImpl*>(&module)) {
-    engine->update_embedding_table(name, values);
-  }
-}
-
-void TableModule::wait_for_lookups(const torch::nn::Module& module) {
-  if (const auto* layer = dynamic_cast<const TPUEmbeddingImpl*>(&module)) {
-    layer->strategy_->wait_for_lookups();
-  } else if (
-      const auto* engine =
-          dynamic_cast<const EmbeddingEngineModuleImpl*>(&module)) {
-    engine->embedding_tables();
-  }
-}
 
 namespace {
 
