@@ -15,8 +15,8 @@
 namespace tessera::optim {
 
 /// Whether Keras changes a row and its slots in an update that has no gradient for the
-/// row. With kOnlySlots, the slots change as if the gradient were zero, but the row does
-/// not. Weight decay changes the row in any case.
+/// row. With kOnlySlotsUpdated, the slots change as if the gradient were zero, but the row
+/// does not. Weight decay changes the row in any case.
 enum class IdleRows { kUnchanged, kUpdated, kOnlySlotsUpdated };
 
 /// What the option `decay` of legacy Keras applies to.

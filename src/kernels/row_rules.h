@@ -9,8 +9,8 @@
 
 namespace tessera::kernels {
 
-/// old = old_share * old + new_share * value. Both shares are computed from a double,
-/// because 1 - (float nearest to 0.999) has a relative error of 1e-5.
+/// average = decay * average + one_minus_decay * value. Both factors are computed from a
+/// double, because 1 - (float nearest to 0.999) has a relative error of 1e-5.
 struct MovingAverage {
   float decay = 0.0F;
   float one_minus_decay = 1.0F;
@@ -34,7 +34,7 @@ struct AdagradRule {
 struct AdagradMomentumRule {
   float learning_rate = 0.0F;
   float momentum = 0.0F;
-  /// For the accumulator. If old_share is 1, the accumulator is a sum instead.
+  /// For the accumulator. If its decay is 1, the accumulator is a sum instead.
   MovingAverage beta_2 = 1.0;
   float epsilon = 0.0F;
   float exponent = 2.0F;
