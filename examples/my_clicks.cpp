@@ -17,6 +17,7 @@ int main(int argc, char** argv) try {
   // 1. Read the examples. A tenth of them is for measuring.
   FileOptions file{.files = {argv[1]}};
   file.types = {{"user", ColumnType::kText}, {"item", ColumnType::kText}};
+  file.types["clicked"] = ColumnType::kFloat32;  // refuses missing labels
   const Dataset examples(make_file_source(file));
   const auto parts = split(examples.cache(), SplitByShare{.test = 0.1});
   // 2. Give users and items ids. Those that occur once share the id of unknown ones.
@@ -47,7 +48,7 @@ int main(int argc, char** argv) try {
   };
   const auto loss_of = [&](const Columns& batch) {
     const auto scores = scores_of(batch);
-    const auto clicked = batch.tensor("clicked").to(torch::kFloat);
+    const auto clicked = batch.tensor("clicked");
     const auto loss = torch::binary_cross_entropy_with_logits(scores, clicked);
     return StepResult{.loss = loss, .predictions = scores, .labels = clicked};
   };
@@ -65,6 +66,7 @@ int main(int argc, char** argv) try {
   model->eval();
   const torch::NoGradGuard no_grad;
   file.files = {argv[2]};
+  file.types.erase("clicked");  // this file has no labels
   for (Columns& batch :
        Dataset(make_file_source(file)).batch({.size = 1024})(0)) {
     const auto probabilities = scores_of(batch).sigmoid();

@@ -13,7 +13,8 @@ class EmbeddingStrategy;
 
 // snippet: tests/docs/reference_layers_test.cpp NoTableUpdateGuard
 /// While a guard exists, backward() does not update the tables of any TPUEmbedding in the
-/// model.
+/// model. An EmbeddingEngineModule is not guarded: don't call its apply_gradients() for a
+/// loss that must not train it.
 ///
 ///   const auto scores = model->forward(features);
 ///   {

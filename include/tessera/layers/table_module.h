@@ -46,7 +46,8 @@ class TableModule {
   /// A text table with the name, rows, dim, optimizer, slots and memory of each table.
   virtual std::string summary() const = 0;
 
-  /// The number of updates applied so far.
+  /// The number of updates applied so far. On Strategy::host() and dense(), only those of
+  /// make_optimizer(layer) count.
   virtual int64_t iterations() const = 0;
   /// The tables as tensors that share the module's memory. The rows of a table with
   /// TableConfig::keys are a copy.
@@ -54,7 +55,8 @@ class TableModule {
   virtual EmbeddingTables embedding_tables() const = 0;
   /// A float32 copy of rows [begin, end). On a sharded strategy, the rows are collected
   /// from all ranks: call it with the same arguments on each.
-  /// Errors:  c10::ValueError or IndexError naming the table.
+  /// Errors:  c10::ValueError or IndexError naming the table; tables with
+  ///          TableConfig::keys are refused.
   virtual at::Tensor read_rows(
       const std::string& name,
       int64_t begin,
