@@ -550,11 +550,6 @@ Pt2Signature detail::export_pt2(
   exporting::batch_size_of(parts.features, kPt2Where);
   const ModeGuard modes(model.module);
   modes.eval();
-  model.module.apply([](const torch::nn::Module& part) {
-    if (const TableModule* tables = TableModule::of(part)) {
-      tables->wait_for_lookups();
-    }
-  });
   exporting::TracedModel traced(
       model, options, exporting::Conversion::kWhenWritten, kPt2Where);
   traced.outputs(parts);  // finds the layers

@@ -104,11 +104,6 @@ void detail::export_torchscript(
   exporting::batch_size_of(parts.features, kWhere);
   const ModeGuard modes(model.module);
   modes.eval();
-  model.module.apply([](const torch::nn::Module& part) {
-    if (const TableModule* tables = TableModule::of(part)) {
-      tables->wait_for_lookups();
-    }
-  });
   exporting::TracedModel traced(
       model, options, exporting::Conversion::kNow, kWhere);
   jit::Module loaded = exporting::save_and_load(

@@ -2,6 +2,7 @@
 #include "layers/export/traced_model.h"
 
 #include <tessera/common/shorten.h>
+#include <tessera/layers/table_module.h>
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/jit/frontend/tracer.h>
@@ -51,7 +52,14 @@ TracedModel::TracedModel(
     : model_(model),
       options_(options),
       conversion_(conversion),
-      where_(std::move(where)) {}
+      where_(std::move(where)) {
+  // An export reads the tables themselves.
+  model_.module.apply([](const torch::nn::Module& part) {
+    if (const TableModule* tables = TableModule::of(part)) {
+      tables->wait_for_lookups();
+    }
+  });
+}
 
 std::vector<at::Tensor> TracedModel::outputs(const ExportExample& batch) {
   const ForwardInterception interception([this](

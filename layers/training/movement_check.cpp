@@ -116,7 +116,7 @@ void MovementCheck::check_tables() {
   });
 }
 
-// Whether the table needs no further checks.
+// Returns whether the table needs no further checks.
 bool MovementCheck::check_table(const EmbeddingState& state, Watched& watched) {
   const TableState& table = state.tables[watched.table];
   // Accumulated passes are not updates.

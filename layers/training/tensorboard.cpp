@@ -92,14 +92,21 @@ void add_norms(ValueHistogram& histogram, const at::Tensor& rows) {
       at::linalg_vector_norm(rows.to(at::kFloat), 2, at::IntArrayRef{1}));
 }
 
-// Of all rows, which sharded tables collect from all ranks. Each rank has other rows of a
-// sharded table with keys, so its histogram is empty.
-ValueHistogram row_norms(const TableModule& tables, const TableConfig& table) {
+// The histogram covers all rows: those of a sharded table are collected from all ranks. Only
+// a sharded table with keys has an empty histogram, because no call collects its rows.
+// `copies` keeps the result of embedding_tables(), which copies all tables with keys.
+ValueHistogram row_norms(
+    const TableModule& tables,
+    const TableConfig& table,
+    std::optional<EmbeddingTables>& copies) {
   constexpr int64_t kFloatsAtATime = int64_t{1} << 20;
   ValueHistogram histogram;
   if (table.keys) {
     if (!tables.strategy().is_sharded()) {
-      add_norms(histogram, tables.embedding_tables()[table.name]);
+      if (!copies) {
+        copies = tables.embedding_tables();
+      }
+      add_norms(histogram, (*copies)[table.name]);
     }
     return histogram;
   }
@@ -277,9 +284,11 @@ TensorBoard::Histograms TensorBoard::make_histograms(int64_t step) const {
       continue;
     }
     const std::string path = part.key().empty() ? "" : part.key() + "/";
+    std::optional<EmbeddingTables> copies;
     for (const TableState& table : tables->state().tables) {
       histograms.by_tag.emplace_back(
-          "row_norms/" + path + table.name, row_norms(*tables, *table.config));
+          "row_norms/" + path + table.name,
+          row_norms(*tables, *table.config, copies));
     }
   }
   // A training that was resumed after the last step of an epoch has no gradients.
