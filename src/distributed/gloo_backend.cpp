@@ -145,7 +145,8 @@ World read_world(const GlooBackendOptions& options) {
   return world;
 }
 
-// What a start waits for, as the end of "rank 1 ...", and what to do if it fails.
+// A part of the start. If it fails, the error says "rank 1", then `text`, the reason, and
+// `advice`, which is what to do.
 struct Stage {
   std::string text;
   std::string advice;
