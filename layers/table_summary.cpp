@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include <cstddef>
 #include <optional>
 #include <vector>
 
@@ -34,6 +35,11 @@ std::string keys_line(const TableState& table) {
       counts.dropped,
       default_key ? fmt::format(", unknown keys look up {}", *default_key)
                   : "");
+}
+
+// Such as "1 table" or "2 tables".
+std::string counted(size_t count, const char* noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
 }  // namespace
@@ -76,9 +82,9 @@ std::string summary_of(
   }
   std::string text = align(lines);
   text += fmt::format(
-      "{} tables, {} features, {}, {}{}\n",
-      state.tables.size(),
-      state.features.size(),
+      "{}, {}, {}, {}{}\n",
+      counted(state.tables.size(), "table"),
+      counted(state.features.size(), "feature"),
       megabytes(total),
       strategy,
       state.ranks->size() == 1

@@ -517,6 +517,11 @@ TEST(TPUEmbeddingTest, SummaryIsATable) {
   std::ostringstream stream;
   stream << embedding;
   EXPECT_EQ(stream.str(), "tessera::TPUEmbedding(\n" + expected + ")");
+  const TPUEmbedding single(TPUEmbeddingOptions{
+      .features = {{"user", FeatureConfig{.table = users}}}});
+  const std::string text = single->summary();
+  EXPECT_NE(text.find("\n1 table, 1 feature, 12.0 MiB"), std::string::npos)
+      << text;
 }
 
 TEST(StrategyTest, ShardsNeedRanks) {
