@@ -13,7 +13,6 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/optim/adagrad.h>
 
-#include <cstddef>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -39,17 +38,6 @@ std::string parameter_text(const at::Tensor& parameter) {
     }
   }
   return fmt::format("a parameter ({})", describe(parameter));
-}
-
-std::string parameter_text(const std::vector<at::Tensor>& parameters) {
-  constexpr size_t kMaxNames = 3;
-  std::string text;
-  for (size_t i = 0; i < parameters.size() && i < kMaxNames; ++i) {
-    text += (i == 0 ? "" : ", ") + parameter_text(parameters[i]);
-  }
-  return parameters.size() > kMaxNames
-      ? fmt::format("{} and {} more", text, parameters.size() - kMaxNames)
-      : text;
 }
 
 // Whether this input of a node is the virtual variable of a layer with tables, which has
@@ -126,6 +114,15 @@ constexpr const char* kAdvice =
 
 }  // namespace
 
+std::string parameter_list(const std::vector<at::Tensor>& parameters) {
+  std::vector<std::string> texts;
+  texts.reserve(parameters.size());
+  for (const at::Tensor& parameter : parameters) {
+    texts.push_back(parameter_text(parameter));
+  }
+  return shorten_all(texts);
+}
+
 void check_optimizer(
     const torch::optim::Optimizer& optimizer,
     const at::Tensor& loss,
@@ -144,7 +141,7 @@ void check_optimizer(
       missing.empty(),
       "{} each parameter that gets a gradient must be in the optimizer, but it lacks {}, which would never be trained. {}",
       where,
-      parameter_text(missing),
+      parameter_list(missing),
       kAdvice);
 }
 

@@ -10,6 +10,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 namespace tessera::training {
 
@@ -23,8 +24,12 @@ void check_optimizer(
     Unoptimized unoptimized,
     const std::string& where);
 
-/// The part of fit() in these checks. While it lives, check_optimizer() on this thread
-/// names the parameters of the model. For steps that do not call check_optimizer(), it
+/// Lists parameters in a message, such as "'tower.weight' (Float of shape [1, 8])". The
+/// names are those of the model of the fit() that runs on this thread.
+std::string parameter_list(const std::vector<at::Tensor>& parameters);
+
+/// The part of fit() in these checks. While it lives, messages on this thread name the
+/// parameters of the model. For steps that do not call check_optimizer(), it
 /// finds parameters that the model did not have at the beginning: an optimizer that was
 /// made before the training does not have them.
 class ParameterWatch {

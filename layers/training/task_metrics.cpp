@@ -11,12 +11,17 @@ namespace tessera::training {
 
 namespace {
 
+void check_task_name(const std::string& task, const char* where) {
+  TESSERA_CHECK_VALUE(
+      !task.empty(),
+      "[{}] expected the name of a task, but got ''. Pass the name of a TaskResult.",
+      where);
+}
+
 std::string task_metric_name(
     const std::string& task,
     const std::shared_ptr<Metric>& metric) {
-  TESSERA_CHECK_VALUE(
-      !task.empty(),
-      "[TaskMetric] expected the name of a task, but got ''. Pass the name of a TaskResult.");
+  check_task_name(task, "TaskMetric");
   TESSERA_CHECK_VALUE(
       metric != nullptr,
       "[TaskMetric] expected a metric of task '{}', but got nullptr. Make it.",
@@ -77,9 +82,7 @@ void TaskMetric::load_state(const at::Tensor& state) {
 
 TaskLoss::TaskLoss(std::string task)
     : SumMetric(task + "_loss", 2), task_(std::move(task)) {
-  TESSERA_CHECK_VALUE(
-      !task_.empty(),
-      "[TaskLoss] expected the name of a task, but got ''. Pass the name of a TaskResult.");
+  check_task_name(task_, "TaskLoss");
 }
 
 void TaskLoss::update(
