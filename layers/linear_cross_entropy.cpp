@@ -5,6 +5,7 @@
 #include "layers/matrix.h"
 #include "layers/row_blocks.h"
 #include "src/common/check.h"
+#include "src/common/number_in_message.h"
 #include "src/common/step_memory.h"
 #include "src/tables/active_kernels.h"
 
@@ -272,7 +273,7 @@ at::Tensor linear_cross_entropy(
   TESSERA_CHECK_VALUE(
       std::isfinite(loss.item<double>()),
       "[linear_cross_entropy] the loss must be finite, but it is {}: states or rows have NaN or are too large. Lower the learning rate, or look for a division by 0 in the model.",
-      loss.item<double>());
+      number_in_message(loss.item<double>()));
   return loss;
 }
 

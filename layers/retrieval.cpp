@@ -6,6 +6,7 @@
 #include "src/common/check.h"
 #include "src/common/json_name.h"
 
+#include "src/common/number_in_message.h"
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/eye.h>
@@ -261,7 +262,7 @@ at::Tensor RetrievalImpl::forward(
       is_finite(loss),
       "[Retrieval] the loss must be finite, but the scores, the losses or their weights exceed the range of {}: the loss is {}. Scale the vectors or the weights down, or raise the temperature.",
       loss.scalar_type(),
-      loss.item<double>());
+      number_in_message(loss.item<double>()));
   return loss;
 }
 

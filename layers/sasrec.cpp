@@ -7,6 +7,7 @@
 #include "layers/jagged_attention.h"
 #include "layers/mode_guard.h"
 #include "src/common/check.h"
+#include "src/common/number_in_message.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -198,7 +199,7 @@ at::Tensor SASRecImpl::binary_loss(
   TESSERA_CHECK_VALUE(
       std::isfinite(loss.item<double>()),
       "[SASRec] the loss must be finite, but it is {}: the weights have NaN or are too large. Lower the learning rate.",
-      loss.item<double>());
+      number_in_message(loss.item<double>()));
   return loss;
 }
 

@@ -16,6 +16,7 @@
 #include "src/common/check.h"
 #include "src/engine/finite_gradients.h"
 
+#include "src/common/number_in_message.h"
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
@@ -252,7 +253,7 @@ class TrainingLoop {
         !state_.is_skipped || state_.is_skip_allowed || state_.is_stopping,
         "[fit] the loss of step {} is {}, so its update was skipped. Lower the learning rate, or check the data. TrainStepOptions::max_skipped_steps allows some. With the callback TerminateOnNonFinite, such a training stops without an error.",
         state_.progress.step,
-        state_.loss);
+        number_in_message(state_.loss));
     save_step();
   }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/training/terminate_on_non_finite.h>
 
+#include "src/common/number_in_message.h"
+
 #include <fmt/format.h>
 
 #include <cmath>
@@ -13,8 +15,7 @@ void TerminateOnNonFinite::on_step_end(Training& training) {
     training.stop(fmt::format(
         "the loss of step {} is {}{}",
         training.progress().step,
-        std::isnan(training.loss()) ? std::abs(training.loss())  // not -nan
-                                    : training.loss(),
+        number_in_message(training.loss()),
         training.is_skipped() ? ", so its update was skipped" : ""));
   }
 }

@@ -11,6 +11,7 @@
 #include "layers/training/ranks.h"
 #include "src/common/check.h"
 #include "src/common/tensor_text.h"
+#include "src/common/number_in_message.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/linalg_vector_norm.h>
@@ -175,7 +176,7 @@ void detail::SkippedSteps::count(StepResult& result, int64_t max_in_row) {
         "[make_train_step] the loss of a step is {}, so its update was "
         "skipped. {} were skipped so far. Look for the cause in the data or "
         "lower the learning rate. max_skipped_steps allows {} in a row.",
-        result.loss.item<double>(),
+        number_in_message(result.loss.item<double>()),
         total == 1 ? std::string("No others")
                    : fmt::format("{} updates", total),
         max_in_row));

@@ -416,7 +416,7 @@ TEST(FitTest, ALossThatIsNotFiniteChangesNothing) {
   EXPECT_EQ(run.bytes(), before);
   EXPECT_TRUE(
       history.stop_reason.find("the loss of step 3 is -inf") == 0 ||
-      history.stop_reason.find("the loss of step 3 is nan") == 0)
+      history.stop_reason.find("the loss of step 3 is NaN") == 0)
       << history.stop_reason;
   EXPECT_VALUE_ERROR(
       fit(batches, run.train_step(), {}),

@@ -254,7 +254,8 @@ TEST(TrainStepTest, ClipsTheTablesOfACombined) {
 }
 
 TEST(TrainStepTest, AllowedSkipsContinueTheTraining) {
-  const double nan = std::nan("");
+  // Many operations of x86 give a NaN with this sign.
+  const double nan = std::copysign(std::nan(""), -1.0);
   const auto run = [&](const std::vector<double>& losses, int64_t allowed) {
     const at::Tensor weight = at::full({}, 1.0).requires_grad_(true);
     torch::optim::SGD optimizer({weight}, 1.0);
@@ -276,12 +277,15 @@ TEST(TrainStepTest, AllowedSkipsContinueTheTraining) {
   EXPECT_EQ(history.steps[2].logs["loss"], 5.0);
   EXPECT_EQ(warnings.texts.size(), 2);  // after the first and the second one
   EXPECT_NE(
+      warnings.texts[0].find("the loss of a step is NaN"), std::string::npos)
+      << warnings.texts[0];
+  EXPECT_NE(
       warnings.texts[1].find("2 updates were skipped so far"),
       std::string::npos)
       << warnings.texts[1];
   EXPECT_VALUE_ERROR(
       run({1, nan, nan, nan, 5}, 2),
-      "the loss of step 4 is nan, so its update was skipped");
+      "the loss of step 4 is NaN, so its update was skipped");
   EXPECT_VALUE_ERROR(run({1, nan}, 0), "max_skipped_steps allows some");
   EXPECT_VALUE_ERROR(run({1}, -1), "max_skipped_steps must be >= 0");
 }
