@@ -3,6 +3,7 @@
 
 #include "src/common/check.h"
 #include "src/common/checked_archive.h"
+#include "src/engine/finite_gradients.h"
 #include "src/engine/pending_gradients.h"
 
 #include <ATen/core/grad_mode.h>
@@ -243,6 +244,9 @@ at::Tensor Combined::step(LossClosure closure) {
   try {
     std::exception_ptr error;
     try {
+      if (options_.non_finite == NonFinite::kPass) {
+        refuse_dense_gradients();
+      }
       const Lease lease(*this);
       dense_->step();
     } catch (...) {

@@ -3,14 +3,14 @@
 
 #include <tessera/common/shorten.h>
 
+#include "layers/all_finite.h"
 #include "src/common/check.h"
 #include "src/common/json_name.h"
-
 #include "src/common/number_in_message.h"
+
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/eye.h>
-#include <ATen/ops/isfinite.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/matmul.h>
 #include <c10/util/Exception.h>
@@ -27,12 +27,6 @@ namespace {
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
-bool is_finite(const at::Tensor& tensor) {
-  // A sum is cheaper. If it is finite, all values are. If not, it may have overflowed.
-  return std::isfinite(tensor.detach().sum().item<double>()) ||
-      at::isfinite(tensor).all().item<bool>();
-}
-
 void check_vectors(const at::Tensor& tensor, const char* name) {
   TESSERA_CHECK_VALUE(
       tensor.defined() && tensor.dim() == 2 && tensor.numel() > 0,
@@ -46,7 +40,7 @@ void check_vectors(const at::Tensor& tensor, const char* name) {
       name,
       tensor.scalar_type());
   TESSERA_CHECK_VALUE(
-      is_finite(tensor),
+      all_finite(tensor),
       "[Retrieval] {} must be finite, but has NaN or infinity. Lower the learning rate, or look for a division by 0 in the tower.",
       name);
 }
@@ -146,7 +140,7 @@ void check_weights(const at::Tensor& weights, const at::Tensor& query) {
   check_floats(weights, "sample_weights");
   check_values(weights, "sample_weights", query.size(0), query);
   TESSERA_CHECK_VALUE(
-      is_finite(weights) && (weights >= 0.0).all().item<bool>(),
+      all_finite(weights) && (weights >= 0.0).all().item<bool>(),
       "[Retrieval] sample_weights must be finite and >= 0, but some are not. Use 0 to leave an example out.");
 }
 
@@ -259,7 +253,7 @@ at::Tensor RetrievalImpl::forward(
   const at::Tensor loss =
       options().reduction == LossReduction::kSum ? losses.sum() : losses.mean();
   TESSERA_CHECK_VALUE(
-      is_finite(loss),
+      all_finite(loss),
       "[Retrieval] the loss must be finite, but the scores, the losses or their weights exceed the range of {}: the loss is {}. Scale the vectors or the weights down, or raise the temperature.",
       loss.scalar_type(),
       number_in_message(loss.item<double>()));

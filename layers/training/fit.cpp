@@ -5,6 +5,7 @@
 #include <torch/nn/module.h>
 
 #include "layers/mode_guard.h"
+#include "layers/training/dense_gradient_check.h"
 #include "layers/training/epoch_batches.h"
 #include "layers/training/evaluation.h"
 #include "layers/training/fit_checks.h"
@@ -103,7 +104,11 @@ class TrainingLoop {
     for_each(&Callback::on_train_begin);
     std::optional<RefuseNonFiniteScope> refuse_non_finite;
     if (options_.non_finite_gradients == NonFiniteGradients::kRefuse) {
-      refuse_non_finite.emplace();
+      refuse_non_finite.emplace([this] {
+        if (options_.model != nullptr) {
+          check_gradients(options_.model->parameters(), "Nothing was changed.");
+        }
+      });
     }
     std::shared_ptr<void> lock;  // released when run() returns or throws
     if (options_.checkpoint != nullptr) {

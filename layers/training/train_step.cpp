@@ -7,11 +7,13 @@
 #include <tessera/layers/combined.h>
 #include <torch/optim/optimizer.h>
 
+#include "layers/training/dense_gradient_check.h"
 #include "layers/training/optimizer_check.h"
 #include "layers/training/ranks.h"
 #include "src/common/check.h"
-#include "src/common/tensor_text.h"
 #include "src/common/number_in_message.h"
+#include "src/common/tensor_text.h"
+#include "src/engine/finite_gradients.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/linalg_vector_norm.h>
@@ -19,7 +21,10 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <optional>
 #include <set>
+#include <utility>
+#include <vector>
 
 namespace tessera::training {
 
@@ -79,6 +84,49 @@ void clip_gradients(torch::optim::Optimizer& optimizer, double max_norm) {
     }
   }
 }
+
+std::vector<at::Tensor> parameters_of(
+    const torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> parameters;
+  for (const auto& group : optimizer.param_groups()) {
+    parameters.insert(
+        parameters.end(), group.params().begin(), group.params().end());
+  }
+  return parameters;
+}
+
+// Refuses dense gradients that are not finite, if rows with such gradients are refused.
+// While it lives, the first engine whose tables backward() would change asks it before.
+class DenseGradientGuard {
+ public:
+  explicit DenseGradientGuard(const torch::optim::Optimizer& optimizer)
+      : optimizer_(optimizer) {
+    if (RefuseNonFiniteScope::is_active()) {
+      scope_.emplace([this] {
+        if (!std::exchange(has_checked_, true)) {
+          check_gradients(parameters_of(optimizer_), "Nothing was changed.");
+        }
+      });
+    }
+  }
+
+  // For gradients of which no engine has asked. Sums over ranks are checked too, because
+  // they may overflow. A Combined asks in its step(), unless it skips such steps.
+  void check_before_step(const Strategy& strategy) {
+    const bool is_combined =
+        dynamic_cast<const Combined*>(&optimizer_) != nullptr;
+    if (scope_ && !is_combined && (!has_checked_ || strategy.is_sharded())) {
+      check_gradients(
+          parameters_of(optimizer_),
+          has_checked_ ? "No parameter was changed." : "Nothing was changed.");
+    }
+  }
+
+ private:
+  const torch::optim::Optimizer& optimizer_;
+  std::optional<RefuseNonFiniteScope> scope_;
+  bool has_checked_ = false;
+};
 
 }  // namespace
 
@@ -142,6 +190,7 @@ void apply_update(
   if (!result.is_skipped) {
     check_optimizer(
         optimizer, result.loss, options.unoptimized, "[make_train_step]");
+    DenseGradientGuard dense(optimizer);
     {
       const ProfileScope scope("tessera::backward");
       optimizer.zero_grad();
@@ -151,6 +200,7 @@ void apply_update(
       distributed::sum_gradients(*options.dense_parameters, options.strategy);
     }
     const ProfileScope scope("tessera::optimizer_step");
+    dense.check_before_step(options.strategy);
     if (options.max_gradient_norm) {
       clip_gradients(optimizer, *options.max_gradient_norm);
     }

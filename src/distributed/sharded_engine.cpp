@@ -8,6 +8,7 @@
 #include "optim/row_update.h"
 #include "src/common/check.h"
 #include "src/common/random_key.h"
+#include "src/engine/finite_gradients.h"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
@@ -189,6 +190,9 @@ std::vector<TableUpdate> ShardedEngine::read_gradients(
       fingerprint = mix_bits(fingerprint + route_of(lookup).number);
     }
     sums = sum_lookups(lookups, finite_check, update);
+    if (finite_check == FiniteCheck::kRaise) {
+      refuse_dense_gradients();  // the other ranks hear of it
+    }
   } catch (...) {
     error = std::current_exception();
   }

@@ -15,12 +15,13 @@
 #include <cmath>
 #include <limits>
 #include <unordered_map>
+#include <utility>
 
 namespace tessera {
 
 namespace {
 
-thread_local int64_t refusing_scopes = 0;
+thread_local RefuseNonFiniteScope* innermost = nullptr;
 
 constexpr const char* kAdvice =
     "No table was changed. Check the loss and the data, lower the learning rate, or set "
@@ -213,16 +214,26 @@ std::string find_in_table(
 
 }  // namespace
 
-RefuseNonFiniteScope::RefuseNonFiniteScope() {
-  ++refusing_scopes;
-}
+RefuseNonFiniteScope::RefuseNonFiniteScope(std::function<void()> check_dense)
+    : check_dense_(std::move(check_dense)),
+      outer_(std::exchange(innermost, this)) {}
 
 RefuseNonFiniteScope::~RefuseNonFiniteScope() {
-  --refusing_scopes;
+  innermost = outer_;
+}
+
+bool RefuseNonFiniteScope::is_active() {
+  return innermost != nullptr;
+}
+
+void refuse_dense_gradients() {
+  if (innermost != nullptr && innermost->check_dense_ != nullptr) {
+    innermost->check_dense_();
+  }
 }
 
 bool refuses_non_finite(const EmbeddingState& state) {
-  return refusing_scopes > 0 ||
+  return RefuseNonFiniteScope::is_active() ||
       state.non_finite_gradients == NonFiniteGradients::kRefuse;
 }
 

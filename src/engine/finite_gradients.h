@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,11 +16,26 @@ namespace tessera {
 /// the layers' options say.
 class RefuseNonFiniteScope {
  public:
-  RefuseNonFiniteScope();
+  /// `check_dense` raises an error if the gradient of a dense parameter is not finite. It
+  /// is called before an update changes tables. It must not call a layer. Of nested
+  /// scopes, only the innermost is asked.
+  explicit RefuseNonFiniteScope(std::function<void()> check_dense = nullptr);
   ~RefuseNonFiniteScope();
   RefuseNonFiniteScope(const RefuseNonFiniteScope&) = delete;
   RefuseNonFiniteScope& operator=(const RefuseNonFiniteScope&) = delete;
+
+  /// Whether there is a scope on this thread.
+  static bool is_active();
+
+ private:
+  friend void refuse_dense_gradients();
+
+  std::function<void()> check_dense_;
+  RefuseNonFiniteScope* outer_;
 };
+
+/// Calls the check of the innermost scope on this thread, if there is one.
+void refuse_dense_gradients();
 
 /// Whether updates of the layer refuse gradients that are not finite.
 bool refuses_non_finite(const EmbeddingState& state);

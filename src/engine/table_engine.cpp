@@ -296,6 +296,9 @@ std::vector<TableUpdate> TableEngine::read_gradients(
   }
   check_finite(updates, finite_check, update);
   return updates;
+  if (finite_check == FiniteCheck::kRaise) {
+    refuse_dense_gradients();
+  }
 }
 
 void TableEngine::check_finite(

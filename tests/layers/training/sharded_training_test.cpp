@@ -20,6 +20,7 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/sqrt.h>
 #include <ATen/ops/tensor.h>
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
@@ -336,6 +337,31 @@ TEST(ShardedTrainingTest, ANonFiniteLossOnOneRankStopsAllRanks) {
   load_weights(*loaded.model, folder / "run");
   EXPECT_EQ(loaded.model->partial->tpu_embedding()->iterations(), 2);
   EXPECT_TRUE(at::equal(loaded.weights(), run.weights()));
+}
+
+TEST(ShardedTrainingTest, ANonFiniteDenseGradientOnOneRankIsRefusedOnAll) {
+  ShardedRun run;
+  const at::Tensor before = run.weights();
+  const at::Tensor& bias = run.model->tower->bias;
+  const std::string text =
+      "[fit] the gradients of parameters must be finite, but NaN or infinity "
+      "is in that of 'tower.bias' (Float of shape [1]). Nothing was changed.";
+  EXPECT_VALUE_ERROR(
+      fit(own_batches(),
+          make_train_step(
+              run.optimizer,
+              [&](const ClickBatch& batch) {
+                at::Tensor loss = run.model->forward(batch).sum();
+                if (is_last()) {
+                  loss = loss + 0.0 * at::sqrt(bias - bias.detach()).sum();
+                }
+                return loss;
+              },
+              {.strategy = run.strategy,
+               .dense_parameters = run.model->dense()}),
+          {.model = run.model, .strategy = run.strategy}),
+      test::reported(text));
+  EXPECT_TRUE(at::equal(run.weights(), before));
 }
 
 // The loss of one rank is NaN at step 2. Training goes on, but no rank saves

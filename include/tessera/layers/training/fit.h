@@ -74,7 +74,10 @@ struct FitOptions {
   MovementWarning movement_warning = MovementWarning::kOn;
   /// With kRefuse, backward() or step() raises an error in a step that would make rows of
   /// tables NaN or infinite, in all layers that the step trains on the thread of fit().
-  /// kApply leaves it to the option of each layer.
+  /// The same holds for the dense parameters of a step of make_train_step(). In other
+  /// steps, it holds for those of `model`, where an update of tables on an engine comes
+  /// before that of the parameters.
+  /// kApply leaves it to the option of each layer, and applies dense gradients.
   NonFiniteGradients non_finite_gradients = NonFiniteGradients::kRefuse;
   /// The steps of make_train_step() check that their optimizer has all parameters. Of
   /// other steps, fit() sees only whether `model` gets new parameters. kAllow switches
@@ -133,9 +136,9 @@ static_assert(std::is_aggregate_v<FitOptions>);
 /// Errors:  c10::ValueError for options, before the training starts; for an epoch
 ///          without a batch or with fewer than steps_per_epoch; for a loss that is
 ///          undefined or not one number; for a parameter that no optimizer has; for
-///          gradients of rows that are not finite, naming table and feature; and when a
-///          step skipped its update because its loss was not finite, and no callback
-///          stops the training.
+///          gradients that are not finite, naming table and feature, or the parameters;
+///          and when a step skipped its update because its loss was not finite, and no
+///          callback stops the training.
 History fit(std::shared_ptr<Pass> training, FitOptions options);
 
 template <class Source, class Step>
