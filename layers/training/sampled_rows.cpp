@@ -164,6 +164,20 @@ SampledRows::SampledRows(const TableState& table, int64_t max_rows) {
   copies_.accumulators = copy_accumulators(table, rows);
 }
 
+SampledRows::SampledRows(
+    const TableState& table,
+    const std::vector<int64_t>& rows) {
+  copies_.max_rows = static_cast<int64_t>(rows.size());
+  std::vector<int64_t> ids;
+  for (const int64_t row : rows) {
+    ids.push_back(table.rows.numbers[row]);
+  }
+  copies_.ids = at::tensor(ids, at::kLong);
+  const at::Tensor chosen = at::tensor(rows, at::kLong);
+  copies_.weights = copy_rows(table.parameters, chosen);
+  copies_.accumulators = copy_accumulators(table, chosen);
+}
+
 SampledRows::SampledRows(RowCopies copies) : copies_(std::move(copies)) {}
 
 bool SampledRows::fits(const TableState& table) const {

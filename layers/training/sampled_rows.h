@@ -33,6 +33,8 @@ class SampledRows {
  public:
   /// Copies at most `max_rows` local rows, evenly spread over the table.
   SampledRows(const TableState& table, int64_t max_rows);
+  /// Copies these local rows of a table without keys.
+  SampledRows(const TableState& table, const std::vector<int64_t>& rows);
   /// Takes copies that were made earlier, perhaps on another rank. Rows that are not local
   /// are left out of comparisons.
   explicit SampledRows(RowCopies copies);

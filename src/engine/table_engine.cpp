@@ -13,6 +13,7 @@
 #include "src/engine/accumulated_gradients.h"
 #include "src/engine/finite_gradients.h"
 #include "src/engine/lookup.h"
+#include "src/engine/update_observer.h"
 #include "src/tables/active_kernels.h"
 #include "src/tables/table_memory.h"
 
@@ -295,10 +296,10 @@ std::vector<TableUpdate> TableEngine::read_gradients(
     }
   }
   check_finite(updates, finite_check, update);
-  return updates;
   if (finite_check == FiniteCheck::kRaise) {
     refuse_dense_gradients();
   }
+  return updates;
 }
 
 void TableEngine::check_finite(
@@ -513,6 +514,7 @@ TableEngine::Update TableEngine::plan_accumulated_update(
 
 void TableEngine::apply_update(Update update) {
   const auto writing = lock_for_writing();
+  UpdateObserver::notify(update.tables);
   for (const KeyUpdate& keys : update.keys) {
     apply(keys);
   }

@@ -13,6 +13,7 @@
 #include "tests/test_util.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/randint.h>
 #include <gtest/gtest.h>
@@ -30,10 +31,11 @@ constexpr int64_t kBatch = 1024;
 
 TPUEmbedding make_layer(
     const optim::OptimizerSpec& optimizer,
-    Initializer initializer = initializers::TruncatedNormal{.stddev = 0.5}) {
+    Initializer initializer = initializers::TruncatedNormal{.stddev = 0.5},
+    int64_t rows = kRows) {
   const auto table = make_table(
       {.name = "users",
-       .vocabulary_size = kRows,
+       .vocabulary_size = rows,
        .dim = 4,
        .initializer = std::move(initializer)});
   return TPUEmbedding(TPUEmbeddingOptions{
@@ -161,6 +163,60 @@ TEST(MovementWarningTest, RowsThatRestForAReasonGiveNoWarning) {
   test::expect_same_tables(frozen, before);
   // Rows that start at zero have no length to compare with.
   EXPECT_TRUE(train(make_layer(kDefaultStart, initializers::Zeros{})).empty());
+}
+
+// The steps are too small for float32.
+TEST(MovementWarningTest, RowsThatDoNotMoveAtAllWarnOnce) {
+  const initializers::TruncatedNormal usual{.stddev = 0.5};
+  for (const optim::OptimizerSpec& optimizer :
+       {optim::OptimizerSpec(optim::SGD{.learning_rate = 1e-9}),
+        optim::OptimizerSpec(optim::Adam{.learning_rate = 1e-12})}) {
+    const auto texts = train(make_layer(optimizer), {.steps = 300});
+    ASSERT_EQ(texts.size(), 1);
+    for (const char* part :
+         {"[fit] the rows of table 'users' do not move: after 101 updates",
+          "none of",
+          "rows with a gradient has changed",
+          "larger learning rate",
+          "docs/optimizers.md",
+          "FitOptions::movement_warning"}) {
+      EXPECT_NE(texts[0].find(part), std::string::npos) << part << texts[0];
+    }
+  }
+  // The sample has none of these rows.
+  const optim::SGD tiny{.learning_rate = 1e-9};
+  EXPECT_EQ(train(make_layer(tiny, usual, 1'000'000), {.ids = 100}).size(), 1);
+}
+
+TEST(MovementWarningTest, OnlyRowsWithAGradientHaveToMove) {
+  const initializers::TruncatedNormal usual{.stddev = 0.5};
+  const optim::SGD tiny{.learning_rate = 1e-9};
+  EXPECT_TRUE(train(make_layer(tiny), {.factor = 0.0}).empty());
+  EXPECT_TRUE(train(make_layer(tiny), {.ids = 15}).empty());
+  EXPECT_TRUE(train(make_layer(optim::SGD{.learning_rate = 0.0})).empty());
+  EXPECT_TRUE(
+      train(make_layer(tiny), {.warning = MovementWarning::kOff}).empty());
+  EXPECT_TRUE(train(make_layer(tiny), {.steps = 100}).empty());
+  // The sample has none of the rows, which move.
+  EXPECT_TRUE(
+      train(
+          make_layer(optim::SGD{.learning_rate = 0.1}, usual, 1'000'000),
+          {.ids = 100})
+          .empty());
+  // A feature without ids.
+  auto layer = make_layer(tiny);
+  torch::optim::SGD optimizer(layer->parameters(), 0.1);
+  test::WarningList warnings;
+  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  fit(std::vector<at::Tensor>(210, at::empty({0}, at::kLong)),
+      make_train_step(
+          optimizer,
+          [&](const at::Tensor& ids) {
+            const auto empty = test::ragged({{}, {}});
+            return layer->forward({{"user", empty}})["user"].sum() + ids.sum();
+          }),
+      {.model = layer.ptr()});
+  EXPECT_TRUE(warnings.texts.empty()) << warnings.texts[0];
 }
 
 TEST(MovementWarningTest, TablesThatWereTrainedBeforeGiveNoWarning) {

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/engine/table_update.h"
+
+#include <functional>
+#include <vector>
+
+namespace tessera {
+
+/// While it exists, `before_update` sees the updates of tables on this thread, before they
+/// change rows. Updates of a CustomOptimizer are not among them. It must not raise errors
+/// and must not call a layer. Of nested observers, only the innermost is called.
+class UpdateObserver {
+ public:
+  using BeforeUpdate = std::function<void(const std::vector<TableUpdate>&)>;
+
+  explicit UpdateObserver(BeforeUpdate before_update);
+  ~UpdateObserver();
+  UpdateObserver(const UpdateObserver&) = delete;
+  UpdateObserver& operator=(const UpdateObserver&) = delete;
+
+  /// Called by the engine.
+  static void notify(const std::vector<TableUpdate>& updates);
+
+ private:
+  BeforeUpdate before_update_;
+  UpdateObserver* outer_;
+};
+
+}  // namespace tessera
