@@ -14,10 +14,11 @@
 #include "layers/training/spin_check.h"
 #include "layers/training/stop_agreement.h"
 #include "layers/training/training_state.h"
+#include "layers/training/update_check.h"
 #include "src/common/check.h"
+#include "src/common/number_in_message.h"
 #include "src/engine/finite_gradients.h"
 
-#include "src/common/number_in_message.h"
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
@@ -127,6 +128,7 @@ class TrainingLoop {
       if (options_.model != nullptr &&
           options_.movement_warning == MovementWarning::kOn) {
         movement_.begin(*options_.model);
+        updates_.begin(*options_.model);
       }
       parameters_.emplace(options_.model, options_.unoptimized);
       spins_.begin();
@@ -250,6 +252,7 @@ class TrainingLoop {
   void end_step() {
     parameters_->end_step();
     movement_.end_step();
+    updates_.end_step();
     spins_.end_step();
     for_each(&Callback::on_step_end);
     stop_.check_signal();
@@ -358,6 +361,7 @@ class TrainingLoop {
   StopAgreement stop_{state_};
   std::optional<ModeGuard> modes_;
   MovementCheck movement_;
+  UpdateCheck updates_;
   std::optional<ParameterWatch> parameters_;
   SpinCheck spins_;
 };

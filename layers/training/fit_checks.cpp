@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/training/fit_checks.h"
 
+#include <tessera/common/shorten.h>
+#include <tessera/engine/embedding_engine.h>
 #include <tessera/layers/table_module.h>
 #include <tessera/layers/training/history_files.h>
 #include <torch/nn/module.h>
@@ -8,6 +10,9 @@
 #include "layers/training/ranks.h"
 #include "src/common/check.h"
 #include "src/engine/embedding_state.h"
+#include "src/engine/engine_access.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -98,6 +103,22 @@ void check_history_files(const Callbacks& callbacks) {
   }
 }
 
+void check_engines(const FitOptions& options) {
+  if (options.model == nullptr) {
+    return;
+  }
+  for (const auto& part : options.model->named_modules()) {
+    const auto* engine =
+        dynamic_cast<const EmbeddingEngine*>(part.value().get());
+    TESSERA_CHECK_VALUE(
+        engine == nullptr || !EngineAccess::is_shut_down(*engine),
+        "[fit] {} must be a running engine, but its shutdown() was called. Make the model again, and call shutdown() only after fit().",
+        part.key().empty()
+            ? std::string("the model")
+            : fmt::format("'{}' of the model", shorten(part.key())));
+  }
+}
+
 // fit() and the tables must communicate over the same group of ranks.
 void check_strategy(const FitOptions& options) {
   if (options.model == nullptr) {
@@ -157,6 +178,7 @@ void check_fit(const std::shared_ptr<Pass>& pass, const FitOptions& options) {
   check_metrics(options.metrics, "[fit]");
   check_validation(options);
   check_strategy(options);
+  check_engines(options);
   check_callbacks(options.callbacks);
   check_directories(options);
   check_history_files(options.callbacks);

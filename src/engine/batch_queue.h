@@ -10,6 +10,7 @@
 #include <list>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace tessera {
@@ -18,6 +19,8 @@ namespace tessera {
 struct BatchSlice {
   bool is_enqueued = false;
   bool is_dequeued = false;
+  /// The thread that called dequeue(), in training batches.
+  std::thread::id dequeued_by = {};
   /// The lookup changes them, see TableEngine::lookup().
   std::shared_ptr<std::vector<IdBags>> bags = nullptr;
   /// The result of a background lookup.

@@ -64,6 +64,11 @@ void CallGate::shutdown_and_wait() {
   changed_.wait(lock, [&] { return calls_ == 0; });
 }
 
+bool CallGate::is_shut_down() {
+  const Lock lock(mutex_);
+  return is_shut_down_;
+}
+
 bool CallGate::is_idle() {
   const Lock lock(mutex_, std::try_to_lock);
   return lock.owns_lock() && calls_ == 0;

@@ -77,6 +77,8 @@ class CallGate {
   /// Calls shutdown() and waits until no call runs.
   void shutdown_and_wait();
 
+  bool is_shut_down();
+
   /// Whether no call runs, without waiting for the lock. In a forked child, a call that
   /// another thread of the parent was running never ends.
   bool is_idle();

@@ -18,9 +18,11 @@
 #include <c10/util/FunctionRef.h>
 #include <c10/util/ScopeExit.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <shared_mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -265,6 +267,7 @@ class EmbeddingEngine::Impl {
     std::shared_ptr<Activations> leaves;
     if (batch->is_training) {
       leaves = slice.activations = std::make_shared<Activations>();
+      slice.dequeued_by = std::this_thread::get_id();
     } else if (batch->is_dequeued_by_all()) {
       queue_.erase(*batch);
     }
@@ -349,6 +352,21 @@ class EmbeddingEngine::Impl {
     const CallGate::Call call(gate_);
     const auto reading = engine_.lock_for_reading();
     return tessera::read_rows(*state_, name, begin, end);
+  }
+
+  bool has_batch_without_gradients() {
+    const CallGate::Lock lock = gate_.lock();
+    const auto waits = [](const BatchSlice& slice) {
+      return slice.is_dequeued && slice.gradients.empty() &&
+          slice.dequeued_by == std::this_thread::get_id();
+    };
+    return std::any_of(
+        queue_.batches().begin(),
+        queue_.batches().end(),
+        [&](const QueuedBatch& batch) {
+          return batch.is_training &&
+              std::any_of(batch.slices.begin(), batch.slices.end(), waits);
+        });
   }
 
   int64_t iterations() const {
@@ -653,6 +671,14 @@ void EngineAccess::change(
     EmbeddingEngine& engine,
     c10::function_ref<void(EmbeddingState&)> change) {
   engine.change_state(change);
+}
+
+bool EngineAccess::has_batch_without_gradients(const EmbeddingEngine& engine) {
+  return engine.impl_->has_batch_without_gradients();
+}
+
+bool EngineAccess::is_shut_down(const EmbeddingEngine& engine) {
+  return engine.impl_->gate().is_shut_down();
 }
 
 void EmbeddingEngine::change_state(

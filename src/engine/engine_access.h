@@ -21,6 +21,10 @@ struct EngineAccess {
   static void change(
       EmbeddingEngine& engine,
       c10::function_ref<void(EmbeddingState&)> change);
+  /// Whether this thread has dequeued a training batch, but has neither passed its
+  /// gradients to apply_gradients() nor dropped it.
+  static bool has_batch_without_gradients(const EmbeddingEngine& engine);
+  static bool is_shut_down(const EmbeddingEngine& engine);
 };
 
 }  // namespace tessera

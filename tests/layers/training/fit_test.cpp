@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/embedding_engine_module.h>
 #include <tessera/layers/layer_json.h>
 #include <tessera/layers/mlp.h>
 #include <tessera/layers/training/early_stopping.h>
@@ -513,6 +514,33 @@ TEST(FitTest, RefusesBadOptionsBeforeTraining) {
   EXPECT_VALUE_ERROR(fit(nullptr, {}), "batches for the training");
   EXPECT_TRUE(counter.batches.empty());
   run({.epochs = 0});
+  EXPECT_TRUE(counter.batches.empty());
+}
+
+TEST(FitTest, RefusesAnEngineThatWasShutDown) {
+  struct Model : torch::nn::Module {
+    EmbeddingEngineModule engine = register_module(
+        "engine",
+        EmbeddingEngineModule(EmbeddingEngineOptions{
+            .features = {
+                {"user",
+                 FeatureConfig{
+                     .table = make_table(
+                         {.name = "t", .vocabulary_size = 4, .dim = 1})}}}}));
+  };
+  const auto model = std::make_shared<Model>();
+  model->engine->shutdown();
+  Counter counter;
+  for (const MovementWarning warning :
+       {MovementWarning::kOn, MovementWarning::kOff}) {
+    EXPECT_VALUE_ERROR(
+        fit(std::vector<double>{1},
+            counter.step(),
+            {.model = model, .movement_warning = warning}),
+        "[fit] 'engine' of the model must be a running engine, but its "
+        "shutdown() was called. Make the model again, and call shutdown() only "
+        "after fit().");
+  }
   EXPECT_TRUE(counter.batches.empty());
 }
 

@@ -45,7 +45,9 @@ enum class Signals {
 
 /// Whether fit() warns about tables that do not learn: after 100 updates, half of the
 /// touched rows have moved by less than 0.1 % of their length, and the accumulators of
-/// their optimizer have hardly grown; or they have moved by less than 0.01 %.
+/// their optimizer have hardly grown; or they have moved by less than 0.01 %, or not at
+/// all although they get gradients. It also warns if a step dequeues a training batch of
+/// an EmbeddingEngineModule, but forgets to call apply_gradients().
 ///
 /// fit() compares at most 4096 rows of each table, once. It leaves out tables that were
 /// trained or loaded before, frozen tables, tables with few touched rows, and those whose
