@@ -8,6 +8,7 @@
 #include <tessera/common/shorten.h>
 
 #include "src/common/check.h"
+#include "src/data/text_begin.h"
 
 #include <string_view>
 
@@ -19,13 +20,31 @@ constexpr const char* kFileSource = "make_file_source";
 
 std::string_view format_of(const std::string& file) {
   check_readable(file, kFileSource);
-  char begin[6] = {};
-  const size_t size = FileBytes(file, kFileSource).read(begin, sizeof(begin));
+  char begin[kTextBeginBytes] = {};
+  FileBytes bytes(file, kFileSource);
+  size_t size = 0;
+  size_t count = 0;
+  do {
+    count = bytes.read(begin + size, sizeof(begin) - size);
+    size += count;
+  } while (count > 0 && size < sizeof(begin));
   const std::string_view text(begin, size);
-  if (text.starts_with("PAR1")) {
+  const BinaryFormat* format = find_binary_format(text);
+  // make_csv_source() reads zstd, and says what was compressed twice.
+  if (format == nullptr || begins_zstd(text) || begins_gzip(text)) {
+    return "CSV";
+  }
+  if (format->bytes == "PAR1") {
     return "Parquet";
   }
-  return text == "ARROW1" ? "Feather" : "CSV";
+  TESSERA_CHECK_VALUE(
+      format->bytes == "ARROW1",
+      "[{}] '{}' must be a CSV, Parquet or Arrow IPC file, but it is {}. {}",
+      kFileSource,
+      shorten(file),
+      format->name,
+      format->advice);
+  return "Feather";
 }
 
 }  // namespace

@@ -10,73 +10,82 @@ namespace {
 constexpr std::string_view kGzip = "\x1f\x8b";
 constexpr std::string_view kZstd = "\x28\xb5\x2f\xfd";
 
-// The first bytes of a format.
-struct Magic {
-  std::string_view bytes = {};
-  const char* format = "";
-  const char* advice = "";
-};
+constexpr const char* kUnpackOrGzip =
+    "Unpack it, or compress it with gzip if it is text.";
 
-constexpr Magic kNoText[] = {
+constexpr BinaryFormat kFormats[] = {
     {.bytes = kGzip,
-     .format = "compressed with gzip",
+     .name = "compressed with gzip",
      .advice = "Unpack it first."},
     {.bytes = kZstd,
-     .format = "compressed with zstd",
+     .name = "compressed with zstd",
      .advice = "Unpack it first."},
-    {.bytes = "BZh",
-     .format = "compressed with bzip2",
-     .advice = "Compress it with gzip."},
+    {.bytes = "BZh", .name = "compressed with bzip2", .advice = kUnpackOrGzip},
     {.bytes = "\xfd"
               "7zXZ",
-     .format = "compressed with xz",
-     .advice = "Compress it with gzip."},
+     .name = "compressed with xz",
+     .advice = kUnpackOrGzip},
     {.bytes = "\x04\x22\x4d\x18",
-     .format = "compressed with LZ4",
-     .advice = "Compress it with gzip."},
-    {.bytes = "PK\x03\x04",
-     .format = "a zip file",
+     .name = "compressed with LZ4",
+     .advice = kUnpackOrGzip},
+    {.bytes = "PK\x03\x04", .name = "a zip file", .advice = "Unpack it first."},
+    {.bytes = {"ustar\0", 6},
+     .offset = 257,
+     .name = "a tar file",
+     .advice = "Unpack it first."},
+    {.bytes = {"ustar  \0", 8},
+     .offset = 257,
+     .name = "a tar file",
      .advice = "Unpack it first."},
     {.bytes = "PAR1",
-     .format = "a Parquet file",
+     .name = "a Parquet file",
      .advice = "Use make_parquet_source()."},
     {.bytes = "ARROW1",
-     .format = "an Arrow file",
-     .advice = "Use make_feather_source()."},
+     .name = "an Arrow file",
+     .advice = "Use make_file_source()."},
     {.bytes = "\xff\xff\xff\xff",
-     .format = "an Arrow stream",
-     .advice =
-         "Write it as an Arrow file, which is also called Feather version 2, and use make_feather_source()."},
+     .name = "an Arrow stream",
+     .advice = "Write it as an Arrow IPC file, and use make_file_source()."},
     {.bytes = "FEA1",
-     .format = "a Feather file",
-     .advice = "Write it as Feather version 2, and use make_feather_source()."},
+     .name = "a Feather file of version 1",
+     .advice = "Write it as version 2, and use make_file_source()."},
     {.bytes = "\x93NUMPY",
-     .format = "a .npy file",
+     .name = "a .npy file",
      .advice = "Write its values as text, or use load_npy()."},
     {.bytes = "\x89HDF",
-     .format = "an HDF5 file",
+     .name = "an HDF5 file",
      .advice = "Write its values as CSV or Parquet."},
     {.bytes = "\xff\xfe",
-     .format = "UTF-16 text",
+     .name = "UTF-16 text",
      .advice = "Convert it to UTF-8."},
     {.bytes = "\xfe\xff",
-     .format = "UTF-16 text",
+     .name = "UTF-16 text",
      .advice = "Convert it to UTF-8."}};
 
 }  // namespace
+
+const BinaryFormat* find_binary_format(std::string_view begin) {
+  for (const BinaryFormat& format : kFormats) {
+    if (begin.size() >= format.offset &&
+        begin.substr(format.offset).starts_with(format.bytes)) {
+      return &format;
+    }
+  }
+  return nullptr;
+}
 
 void check_text_begin(
     std::string_view begin,
     bool is_unpacked,
     const std::string& where) {
-  for (const Magic& magic : kNoText) {
+  if (const BinaryFormat* format = find_binary_format(begin)) {
     TESSERA_CHECK_VALUE(
-        !begin.starts_with(magic.bytes),
+        false,
         "{} must be a text file, but {} {}. {}",
         where,
         is_unpacked ? "what it unpacks to is" : "it is",
-        magic.format,
-        magic.advice);
+        format->name,
+        format->advice);
   }
 }
 

@@ -7,11 +7,21 @@
 
 namespace tessera::data {
 
-/// The number of bytes that check_text_begin() needs at most.
-inline constexpr size_t kTextBeginBytes = 8;
+/// The number of bytes that find_binary_format() needs at most.
+inline constexpr size_t kTextBeginBytes = 265;
 
-/// Checks that a file, or what it unpacks to, does not begin like another format that is
-/// often mistaken for text.
+/// A format that is often mistaken for another one.
+struct BinaryFormat {
+  std::string_view bytes = {};  // which the files have at this offset
+  size_t offset = 0;
+  const char* name = "";  // such as "a zip file"
+  const char* advice = "";
+};
+
+/// The format of a file that begins with these bytes, or nullptr if it may be text.
+const BinaryFormat* find_binary_format(std::string_view begin);
+
+/// Checks that a file, or what it unpacks to, does not begin like a binary format.
 /// Errors:  c10::ValueError that begins with `where`, and says what the file is.
 void check_text_begin(
     std::string_view begin,

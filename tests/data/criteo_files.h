@@ -16,6 +16,7 @@
 #include <random>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tessera::test {
@@ -150,5 +151,18 @@ inline std::string make_gzip(const std::string& text) {
   deflateEnd(&stream);
   return bytes;
 }
+
+/// The header of a file "a.csv" in a tar file. `magic` is that of POSIX or of GNU.
+inline std::string make_tar(std::string_view magic) {
+  std::string header(512, '\0');
+  header.replace(0, 5, "a.csv");
+  header.replace(257, magic.size(), magic);
+  return header;
+}
+
+/// The magics of tar files.
+inline constexpr std::string_view kTarMagics[] = {
+    std::string_view("ustar\0", 6),
+    std::string_view("ustar  \0", 8)};
 
 }  // namespace tessera::test

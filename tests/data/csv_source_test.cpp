@@ -1038,8 +1038,30 @@ TEST_F(CsvSourceTest, RefusesFilesThatAreNoText) {
   EXPECT_VALUE_ERROR(
       source_of(std::string("\xff\xff\xff\xff\x78\0\0\0", 8)),
       "a.csv' must be a text file, but it is an Arrow stream. Write it as an "
-      "Arrow file");
+      "Arrow IPC file, and use make_file_source().");
   EXPECT_VALUE_ERROR(source_of(make_gzip("")), "has no row");
+  for (const std::string_view magic : test::kTarMagics) {
+    const std::string tar = test::make_tar(magic);
+    EXPECT_VALUE_ERROR(
+        source_of(tar),
+        "a.csv' must be a text file, but it is a tar file. Unpack it first.");
+    for (const std::string& bytes : {make_gzip(tar), make_zstd(tar)}) {
+      EXPECT_VALUE_ERROR(
+          source_of(bytes),
+          "a.csv' must be a text file, but what it unpacks to is a tar file. "
+          "Unpack it first.");
+    }
+  }
+}
+
+// A tar file has a zero byte behind this word.
+TEST_F(CsvSourceTest, ReadsTextWithTheMagicOfTar) {
+  for (const char* rest : {"ustard", "ustar d", "ustar  d", "ustar\n"}) {
+    const std::string text = "x\n" + std::string(255, 'm') + rest;
+    EXPECT_EQ(
+        show_all(*source_of(text)),
+        Texts{"x text: " + text.substr(2, text.find('\n', 2) - 2)});
+  }
 }
 
 TEST_F(CsvSourceTest, FilesWithoutRowsHaveNoExamples) {

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/feather_source.h>
 
+#include <tessera/data/file_source.h>
+#include <tessera/data/parquet_source.h>
+
 #include "tests/data/arrow_files.h"
+#include "tests/data/criteo_files.h"
 #include "tests/data/source_examples.h"
 #include "tests/temporary_folder.h"
 #include "tests/test_util.h"
@@ -109,6 +113,42 @@ TEST(FeatherSourceTest, LargeBatchesAreConvertedInParts) {
   EXPECT_LE(source->open()->next()->batch_size(), 65'536);
   EXPECT_EQ(count_rest(*source->open()), 150'000);
   EXPECT_EQ(count_rest(*source->open(100'000)), 50'000);
+}
+
+// The advice must not lead from one function to another that refuses the file, too.
+TEST(FeatherSourceTest, NamesOtherFormats) {
+  const TemporaryFolder folder;
+  const struct {
+    std::string bytes;
+    std::string problem;
+  } cases[] = {
+      {std::string("\xff\xff\xff\xff\x78\0\0\0", 8),
+       "it is an Arrow stream. Write it as an Arrow IPC file, and use "
+       "make_file_source()."},
+      {"FEA1----FEA1",
+       "it is a Feather file of version 1. Write it as version 2, and use "
+       "make_file_source()."},
+      {"PK\x03\x04----", "it is a zip file. Unpack it first."},
+      {"BZh9----", "it is compressed with bzip2. Unpack it, "}};
+  for (const auto& [bytes, problem] : cases) {
+    const std::string path = folder.write("a.feather", bytes);
+    const std::string here = "'" + path + "' must be ";
+    EXPECT_VALUE_ERROR(
+        make_feather_source({.files = {path}}),
+        "[make_feather_source] " + here + "a Feather version 2 file, but " +
+            problem);
+    EXPECT_VALUE_ERROR(
+        make_parquet_source({.files = {path}}),
+        "[make_parquet_source] " + here + "a Parquet file, but " + problem);
+    EXPECT_VALUE_ERROR(
+        make_file_source({.files = {path}}),
+        "[make_file_source] " + here +
+            "a CSV, Parquet or Arrow IPC file, but " + problem);
+  }
+  const std::string path = folder.write("a.feather", test::make_gzip("ARROW1"));
+  EXPECT_VALUE_ERROR(
+      make_file_source({.files = {path}}),
+      "it is compressed with gzip. Unpack it first.");
 }
 
 TEST(FeatherSourceTest, RefusesDamagedFiles) {

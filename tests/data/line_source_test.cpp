@@ -106,7 +106,9 @@ TEST(LineSourceTest, RefusesFilesThatAreNoText) {
       {"\x28\xb5\x2f\xfd----", "it is compressed with zstd."},
       {"PAR1----", "it is a Parquet file. Use make_parquet_source()."},
       {"\xff\xff\xff\xff----", "it is an Arrow stream. Write it as"},
-      {"\xff\xfeo", "it is UTF-16 text. Convert it to UTF-8."}};
+      {"\xff\xfeo", "it is UTF-16 text. Convert it to UTF-8."},
+      {test::make_tar(test::kTarMagics[0]), "it is a tar file. Unpack it"},
+      {make_gzip(test::make_tar(test::kTarMagics[1])), "it is a tar file."}};
   for (const auto& [bytes, problem] : cases) {
     const std::string path = folder.write("a", bytes);
     EXPECT_VALUE_ERROR(

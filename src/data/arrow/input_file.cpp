@@ -7,6 +7,7 @@
 #include "src/common/check.h"
 #include "src/common/check_path.h"
 #include "src/common/file_advice.h"
+#include "src/data/text_begin.h"
 
 #include <sys/stat.h>
 
@@ -42,12 +43,24 @@ void check_format(
     const std::string& path,
     const char* format,
     std::string_view magic) {
-  std::string begin(magic.size(), '\0');
+  std::string begin(kTextBeginBytes, '\0');
   std::ifstream file(path, std::ios::binary);
   file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
   begin.resize(static_cast<size_t>(file.gcount()));
+  if (magic.starts_with(begin.substr(0, magic.size()))) {
+    return;
+  }
+  if (const BinaryFormat* other = find_binary_format(begin)) {
+    TESSERA_CHECK_VALUE(
+        false,
+        "{} must be a {} file, but it is {}. {}",
+        where_of_file(reader, path),
+        format,
+        other->name,
+        other->advice);
+  }
   TESSERA_CHECK_VALUE(
-      magic.starts_with(begin),
+      false,
       "{} must be a {} file, but it does not begin with '{}'. Use make_csv_source() for text, or make_file_source(), which recognises the format.",
       where_of_file(reader, path),
       format,

@@ -31,7 +31,8 @@ std::string where_of_file(const std::string& reader, const std::string& path);
 FileStamp stamp_of(const std::string& reader, const std::string& path);
 
 /// Checks that a file begins with the bytes of its format. A shorter file passes.
-/// Errors:  c10::ValueError that names the functions for other formats.
+/// Errors:  c10::ValueError that names the format of the file, if it is known, and
+///          functions that read it.
 void check_format(
     const std::string& reader,
     const std::string& path,
