@@ -145,12 +145,9 @@ TEST_P(NoTableUpdateGuardTest, AStepUnderTheGuardIsAnErrorOnHostAndDense) {
           static_cast<torch::optim::Optimizer*>(&adam)}) {
       EXPECT_TORCH_ERROR(
           optimizer->step(),
-          "[NoTableUpdateGuard] table 't' has no gradient to apply while the "
-          "guard exists");
+          "[NoTableUpdateGuard] table 't' has no gradient while the guard "
+          "exists");
     }
-    EXPECT_TORCH_ERROR(
-        torch::nn::utils::clip_grad_norm_(layer_->parameters(), 1.0),
-        "[NoTableUpdateGuard]");
   }
   EXPECT_TRUE(test::saved(layer_) == before);
   EXPECT_EQ(weight.item<float>(), 1.0F);
@@ -173,6 +170,26 @@ TEST_P(NoTableUpdateGuardTest, ZeroGradUnderTheGuardZeroesEarlierGradients) {
   }
   step();
   EXPECT_TRUE(test::saved(layer_) == before);
+}
+
+// These don't change tables, so the error must not be only about step().
+TEST_P(NoTableUpdateGuardTest, ErrorsNameWhatElseNeedsGradients) {
+  if (GetParam().is_engine()) {
+    return;
+  }
+  activation_of(layer_).sum().backward();
+  {
+    const NoTableUpdateGuard guard(layer_);
+    const char* text =
+        "but a function has used it, such as step(), "
+        "zero_grad(/*set_to_none=*/false) or clip_grad_norm_(). Call the "
+        "function after the guard has ended.";
+    EXPECT_TORCH_ERROR(
+        torch::nn::utils::clip_grad_norm_(layer_->parameters(), 1.0), text);
+    EXPECT_TORCH_ERROR(optimizer_->zero_grad(/*set_to_none=*/false), text);
+  }
+  step();  // applies the gradient from before the guard
+  test::expect_close(test::tables_of(layer_)[0], floats({4, 1}, {0, 0, 1, 3}));
 }
 
 TEST_P(NoTableUpdateGuardTest, EndsWhenAnExceptionIsThrown) {

@@ -79,7 +79,7 @@ variable_list pass_through(
 }
 
 // A gradient whose values can't be read or written, so that an optimizer that would apply
-// it raises an error. It takes no memory.
+// it raises an error. It takes no memory. The error is the same for every function.
 at::Tensor guarded_gradient(const TableState& table) {
   c10::Storage storage(
       c10::Storage::use_byte_size_t(),
@@ -87,7 +87,7 @@ at::Tensor guarded_gradient(const TableState& table) {
       at::DataPtr(nullptr, at::kCPU));
   storage.unsafeGetStorageImpl()
       ->release_data_and_set_meta_custom_data_ptr_error_msg_(fmt::format(
-          "[NoTableUpdateGuard] table '{}' has no gradient to apply while the guard exists, but an optimizer, or another function, has used it. Call step() after the guard has ended.",
+          "[NoTableUpdateGuard] table '{}' has no gradient while the guard exists, but a function has used it, such as step(), zero_grad(/*set_to_none=*/false) or clip_grad_norm_(). Call the function after the guard has ended.",
           shorten(table.name)));
   at::Tensor gradient = at::detail::make_tensor<c10::TensorImpl>(
       std::move(storage),
