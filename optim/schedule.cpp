@@ -141,10 +141,18 @@ RestartPeriod<double> period_in_double(
   return {number, std::isnan(progress) ? progress : std::max(0.0, progress)};
 }
 
+// Raises an error for a step after all periods. Keras gives NaN there.
 template <class Float>
 double value_in(
     const CosineDecayRestarts& decay,
-    const RestartPeriod<Float>& period) {
+    const RestartPeriod<Float>& period,
+    double step) {
+  TESSERA_CHECK_VALUE(
+      decay.t_mul >= 1.0 || std::isfinite(period.progress),
+      "[CosineDecayRestarts] step {} must be before the end of the last period, but with t_mul = {} all periods end at step {}. Increase first_decay_steps, or use t_mul >= 1.",
+      static_cast<int64_t>(step),
+      decay.t_mul,
+      std::llround(decay.first_decay_steps / (1.0 - decay.t_mul)));
   const auto alpha = static_cast<Float>(decay.alpha);
   const Float amplitude =
       std::pow(static_cast<Float>(decay.m_mul), period.number);
@@ -160,8 +168,8 @@ double value(const CosineDecayRestarts& decay, double step) {
   // Up to here, float32 keeps 1 / 32768 of the first period.
   constexpr double kMaxPeriods = 1 << 10;
   return step <= kMaxSteps && step <= kMaxPeriods * decay.first_decay_steps
-      ? value_in(decay, period_in_float(decay, step))
-      : value_in(decay, period_in_double(decay, step));
+      ? value_in(decay, period_in_float(decay, step), step)
+      : value_in(decay, period_in_double(decay, step), step);
 }
 
 double value(const Warmup& warmup, double step) {

@@ -133,6 +133,26 @@ TEST(ScheduleTest, RestartsMayHaveEqualLengths) {
   EXPECT_NEAR(value_at(decay, 8), 0.25, 1e-7);
 }
 
+// Periods that become shorter end at step 20. Keras gives NaN from there on.
+TEST(ScheduleTest, ShorterRestartsEnd) {
+  CosineDecayRestarts decay{
+      .initial_learning_rate = 1.0, .first_decay_steps = 10.0, .t_mul = 0.5};
+  EXPECT_NEAR(value_at(decay, 10), 1.0, 1e-6);
+  EXPECT_NEAR(value_at(decay, 15), 1.0, 1e-6);
+  EXPECT_TRUE(std::isfinite(value_at(decay, 19)));
+  for (const int64_t step : {20, 21, 1 << 30}) {
+    EXPECT_VALUE_ERROR(
+        value_at(decay, step),
+        "[CosineDecayRestarts] step " + std::to_string(step) +
+            " must be before the end of the last period, but with t_mul = 0.5 "
+            "all periods end at step 20. Increase first_decay_steps, or use "
+            "t_mul >= 1.");
+  }
+  const Schedule warmup = Warmup{.steps = 5.0, .then = decay};
+  EXPECT_VALUE_ERROR(
+      value_at(warmup, 25), "[CosineDecayRestarts] step 20 must");
+}
+
 // The quotient of the logarithms is 5 in float32, but a little less in double
 // precision.
 TEST(ScheduleTest, RestartsAtTheSameStepAsKeras) {

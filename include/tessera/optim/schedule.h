@@ -186,6 +186,8 @@ struct CosineDecay {
 ///           .m_mul = 0.5}};
 ///
 /// Range:   first_decay_steps > 0, t_mul > 0.
+/// Errors:  value_at() raises c10::ValueError after the last period. With t_mul < 1, all
+///          periods end at step first_decay_steps / (1 - t_mul). Keras gives NaN there.
 struct CosineDecayRestarts {
   double initial_learning_rate = 0.001;
   double first_decay_steps = 1.0;
