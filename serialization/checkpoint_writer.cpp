@@ -191,11 +191,12 @@ class CheckpointWriter {
   std::vector<KeysToSave> keys_;  // [tables]
 };
 
-void validate(const CheckpointOptions& options) {
-  const auto require = [](const char* what, int64_t got) {
+void validate(const CheckpointOptions& options, const std::string& where) {
+  const auto require = [&](const char* what, int64_t got) {
     TESSERA_CHECK_VALUE(
         got >= 1,
-        "[CheckpointOptions] {} must be >= 1, but got {}. Correct the option.",
+        "{} {} must be >= 1, but got {}. Correct the option.",
+        where,
         what,
         got);
   };
@@ -214,7 +215,7 @@ void save_checkpoint(
     Disk& disk) {
   std::exception_ptr error;
   try {
-    validate(options);
+    validate(options, disk.where());
     TESSERA_CHECK_VALUE(
         !directory.empty(),
         "{} directory must be a path, but got ''. Pass the path of a directory.",

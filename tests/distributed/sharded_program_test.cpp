@@ -640,7 +640,7 @@ TEST(ShardedSaveTest, OptionsMustBeUsableAndTheSame) {
   EXPECT_VALUE_ERROR(
       (layer->save_checkpoint(
           folder / "run", {.keep_last = is_last() ? 0 : 1})),
-      reported("[CheckpointOptions] keep_last must be >= 1, but got 0"));
+      reported("[save_checkpoint] keep_last must be >= 1, but got 0"));
   if (ranks() > 1) {
     EXPECT_VALUE_ERROR(
         (layer->save_checkpoint(folder / (is_last() ? "other" : "run"))),

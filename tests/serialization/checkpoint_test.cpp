@@ -726,7 +726,7 @@ TEST(CheckpointTest, RefusesUnusableOptionsAndPaths) {
   auto layer = make_layer();
   EXPECT_VALUE_ERROR(
       layer->save_checkpoint(folder / "run", {.keep_last = 0}),
-      "[CheckpointOptions] keep_last must be >= 1, but got 0");
+      "[save_checkpoint] keep_last must be >= 1, but got 0");
   EXPECT_VALUE_ERROR(
       layer->save_checkpoint(folder / "run", {.full_every = -1}),
       "full_every must be >= 1, but got -1");

@@ -288,6 +288,11 @@ TEST(TrainingCheckpointTest, LoadsWeightsWithoutTheOptimizer) {
         load_weights(*loaded.model, folder / "run"), "has no checkpoint");
     EXPECT_VALUE_ERROR(
         save_weights(*run.model, ""), "[save_weights] expected a directory");
+    if (layers == 1) {
+      EXPECT_VALUE_ERROR(
+          save_weights(*run.model, folder / "run", {.keep_last = 0}),
+          "[save_weights] keep_last must be >= 1, but got 0");
+    }
     fit(click_batches(2, 1),
         run.train_step(),
         {.checkpoint = std::make_shared<Checkpoint>(
