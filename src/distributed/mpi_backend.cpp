@@ -314,12 +314,7 @@ class MpiBackend final : public c10d::Backend, public HasFaultBoard {
       std::vector<at::Tensor>& tensors,
       int peer,
       int tag) override {
-    auto work = make_work(OpType::SEND, tensors, peer, tag);
-    work->start("MPI_Isend", [&](char* data, int bytes, MPI_Request* request) {
-      return MPI_Isend(
-          data, bytes, MPI_BYTE, peer, tag, world_.communicator, request);
-    });
-    return work;
+    return start(OpType::SEND, "MPI_Isend", MPI_Isend, tensors, peer, tag);
   }
 
   // The message may be shorter than the tensor.
@@ -327,17 +322,16 @@ class MpiBackend final : public c10d::Backend, public HasFaultBoard {
       std::vector<at::Tensor>& tensors,
       int peer,
       int tag) override {
-    auto work = make_work(OpType::RECV, tensors, peer, tag);
-    work->start("MPI_Irecv", [&](char* data, int bytes, MPI_Request* request) {
-      return MPI_Irecv(
-          data, bytes, MPI_BYTE, peer, tag, world_.communicator, request);
-    });
-    return work;
+    return start(OpType::RECV, "MPI_Irecv", MPI_Irecv, tensors, peer, tag);
   }
 
  private:
-  c10::intrusive_ptr<MpiWork> make_work(
+  // `call` is the function of MPI with this name.
+  template <class Call>
+  c10::intrusive_ptr<Work> start(
       OpType type,
+      const char* name,
+      Call* call,
       const std::vector<at::Tensor>& tensors,
       int peer,
       int tag) const {
@@ -353,7 +347,12 @@ class MpiBackend final : public c10d::Backend, public HasFaultBoard {
         peer);
     TESSERA_CHECK_VALUE(
         tag >= 0, "[MpiBackend] tag must be >= 0, but got {}.", tag);
-    return c10::make_intrusive<MpiWork>(type, tensors[0], timeout_);
+    auto work = c10::make_intrusive<MpiWork>(type, tensors[0], timeout_);
+    work->start(name, [&](char* data, int bytes, MPI_Request* request) {
+      return call(
+          data, bytes, MPI_BYTE, peer, tag, world_.communicator, request);
+    });
+    return work;
   }
 
   const World& world_;
