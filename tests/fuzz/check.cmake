@@ -1,10 +1,17 @@
 # Builds the fuzzers over the libraries in BUILD and runs each of them for SECONDS with the random SEED, where 0 means
-# another one each time. Without ARROW, the fuzzer of files with examples is left out.
+# another one each time. The environment variable TESSERA_FUZZ_SECONDS replaces both. Without ARROW, the fuzzer of files
+# with examples is left out.
 foreach(variable IN ITEMS ARROW BUILD COMPILER GENERATOR LIBTORCH SCRATCH SECONDS SEED)
   if(NOT DEFINED ${variable})
     message(FATAL_ERROR "check.cmake needs -D ${variable}=...")
   endif()
 endforeach()
+
+# A long campaign, whose random numbers are others each time.
+if(DEFINED ENV{TESSERA_FUZZ_SECONDS})
+  set(SECONDS $ENV{TESSERA_FUZZ_SECONDS})
+  set(SEED 0)
+endif()
 
 function(run)
   execute_process(COMMAND ${ARGV} COMMAND_ERROR_IS_FATAL ANY)
