@@ -105,45 +105,81 @@ class ExportDynamicTest : public testing::TestWithParam<Format> {
       const TPUEmbedding& layer,
       const std::vector<Input>& inputs,
       const ExportOptions& options = {}) const {
-    const std::string path = test::new_file();
-    std::vector<at::Tensor> results;
+    return run_files(layer, {inputs}, options)[0];
+  }
+
+  // The same for several kinds. A TorchScript file takes all kinds, so it is written once.
+  std::vector<std::vector<at::Tensor>> run_files(
+      const TPUEmbedding& layer,
+      const std::vector<std::vector<Input>>& kinds,
+      const ExportOptions& options) const {
+    std::vector<std::vector<at::Tensor>> results;
     if (GetParam() == Format::kPt2) {
-      export_pt2(layer, path, example_of(inputs[0]), options);
-      const Pt2Program program(path);
-      for (const Input& input : inputs) {
-        std::vector<at::Tensor> arguments = test::parts_of(input.feature);
-        if (input.weights.defined()) {
-          arguments.push_back(input.weights);
-        }
-        results.push_back(program.run(arguments)[0]);
+      for (const std::vector<Input>& inputs : kinds) {
+        results.push_back(run_pt2(layer, inputs, options));
       }
       return results;
     }
+    const std::string path = test::new_file();
     export_torchscript(layer, path, options);
     torch::jit::Module loaded = torch::jit::load(path);
-    for (const Input& input : inputs) {
-      test::Tensors weights;
-      if (input.weights.defined()) {
-        weights["f"] = input.weights;
+    for (const std::vector<Input>& inputs : kinds) {
+      results.emplace_back();
+      for (const Input& input : inputs) {
+        test::Tensors weights;
+        if (input.weights.defined()) {
+          weights["f"] = input.weights;
+        }
+        results.back().push_back(test::run_embedding(
+            loaded, {{"f", test::parts_of(input.feature)}}, weights)["f"]);
       }
-      results.push_back(test::run_embedding(
-          loaded, {{"f", test::parts_of(input.feature)}}, weights)["f"]);
     }
     return results;
   }
 
-  void expect_agrees(
-      TPUEmbedding layer,
+  static std::vector<at::Tensor> run_pt2(
+      const TPUEmbedding& layer,
       const std::vector<Input>& inputs,
+      const ExportOptions& options) {
+    const std::string path = test::new_file();
+    export_pt2(layer, path, example_of(inputs[0]), options);
+    const Pt2Program program(path);
+    std::vector<at::Tensor> results;
+    for (const Input& input : inputs) {
+      std::vector<at::Tensor> arguments = test::parts_of(input.feature);
+      if (input.weights.defined()) {
+        arguments.push_back(input.weights);
+      }
+      results.push_back(program.run(arguments)[0]);
+    }
+    return results;
+  }
+
+  void expect_agrees(TPUEmbedding layer, const std::vector<Input>& inputs)
+      const {
+    expect_all_agree(layer, {inputs});
+  }
+
+  // Returns the file's activations.
+  std::vector<std::vector<at::Tensor>> expect_all_agree(
+      TPUEmbedding layer,
+      const std::vector<std::vector<Input>>& kinds,
       const ExportOptions& options = {},
       double tolerance = 1e-6) const {
-    const std::vector<at::Tensor> actual = run_file(layer, inputs, options);
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      SCOPED_TRACE(i);
-      EXPECT_EQ(actual[i].scalar_type(), at::kFloat);
-      test::expect_close(
-          actual[i], evaluate(layer, inputs[i]), tolerance, tolerance);
+    auto actual = run_files(layer, kinds, options);
+    for (size_t kind = 0; kind < kinds.size(); ++kind) {
+      SCOPED_TRACE(kind);
+      for (size_t i = 0; i < kinds[kind].size(); ++i) {
+        SCOPED_TRACE(i);
+        EXPECT_EQ(actual[kind][i].scalar_type(), at::kFloat);
+        test::expect_close(
+            actual[kind][i],
+            evaluate(layer, kinds[kind][i]),
+            tolerance,
+            tolerance);
+      }
     }
+    return actual;
   }
 
   // Checks all kinds of features, with known, unknown and padding keys.
@@ -152,30 +188,31 @@ class ExportDynamicTest : public testing::TestWithParam<Format> {
       int64_t padding,
       const ExportOptions& options = {},
       double tolerance = 1e-6) const {
-    const auto check = [&](const std::vector<Input>& inputs) {
-      expect_agrees(layer, inputs, options, tolerance);
-    };
     const test::Rows rows{
         {3, kUnknown, 7}, {}, {kMin, padding, kMax, -1}, {padding}};
     const at::Tensor weights =
         floats({0.5F, 2.0F, 0.0F, 1.5F, -1.0F, 0.25F, 3.0F, 1.0F});
     const at::Tensor keys = int64s({3, kUnknown, padding, kMin, kMax, 0});
-    check({{keys}, {int64s({})}, {int64s({kUnknown})}});
-    check({{keys.view({6, 1})}});
-    check({{keys.view({2, 3})}, {at::empty({0, 3}, at::kLong)}});
-    check({{int64s({3, -1, 5, 0}).to(at::kInt)}});
-    check(
-        {{ragged(rows)},
-         {ragged({})},
-         {ragged({{}, {}})},
-         {ragged({{padding, padding}, {kUnknown, kUnknown}})}});
-    check({{ragged(rows), weights}, {ragged({}), floats({})}});
-    check({{sparse(rows, 5)}, {sparse({}, 5)}, {sparse({{}}, 1)}});
-    check({{sparse(rows, 5), weights}});
-    check({{SparseFeature{
-        .indices = int64s({1, 2, 0, 0, 0, 3, 1, 2, 2, 1, 2, 3}).view({4, 3}),
-        .values = int64s({7, kUnknown, padding, kMax}),
-        .dense_shape = int64s({2, 3, 4})}}});
+    expect_all_agree(
+        layer,
+        {{{keys}, {int64s({})}, {int64s({kUnknown})}},
+         {{keys.view({6, 1})}},
+         {{keys.view({2, 3})}, {at::empty({0, 3}, at::kLong)}},
+         {{int64s({3, -1, 5, 0}).to(at::kInt)}},
+         {{ragged(rows)},
+          {ragged({})},
+          {ragged({{}, {}})},
+          {ragged({{padding, padding}, {kUnknown, kUnknown}})}},
+         {{ragged(rows), weights}, {ragged({}), floats({})}},
+         {{sparse(rows, 5)}, {sparse({}, 5)}, {sparse({{}}, 1)}},
+         {{sparse(rows, 5), weights}},
+         {{SparseFeature{
+             .indices =
+                 int64s({1, 2, 0, 0, 0, 3, 1, 2, 2, 1, 2, 3}).view({4, 3}),
+             .values = int64s({7, kUnknown, padding, kMax}),
+             .dense_shape = int64s({2, 3, 4})}}}},
+        options,
+        tolerance);
   }
 };
 
@@ -199,14 +236,12 @@ TEST_P(ExportDynamicTest, AgreesOnEveryKindOfFeature) {
 TEST_P(ExportDynamicTest, SequencesKeepTheirFirstKeys) {
   TPUEmbedding layer = layer_of(
       {.config = {.max_sequence_length = 2}, .padding_key = -2}, spread_keys());
-  expect_agrees(
+  expect_all_agree(
       layer,
-      {{ragged({{3, -2, 7}, {}, {kUnknown, kMin}, {-2, kMax}})},
-       {ragged({})},
-       {ragged({{7, 7, 7, 7}})}});
-  expect_agrees(
-      layer,
-      {{sparse({{3, -2, 7}, {}, {kUnknown, kMin}}, 3)}, {sparse({}, 3)}});
+      {{{ragged({{3, -2, 7}, {}, {kUnknown, kMin}, {-2, kMax}})},
+        {ragged({})},
+        {ragged({{7, 7, 7, 7}})}},
+       {{sparse({{3, -2, 7}, {}, {kUnknown, kMin}}, 3)}, {sparse({}, 3)}}});
   TPUEmbedding shaped =
       layer_of({.config = {.output_shape = {{2, 3}}}}, spread_keys());
   expect_agrees(shaped, {{ragged({{3, kUnknown, 7, 0}, {kMax}})}});
@@ -240,12 +275,13 @@ TEST_P(ExportDynamicTest, EveryInt64IsAPaddingKey) {
   for (const int64_t padding : {kMin, int64_t{-1}, int64_t{0}, kMax}) {
     SCOPED_TRACE(padding);
     TPUEmbedding layer = layer_of({.padding_key = padding}, int64s({1, 2, 3}));
-    expect_agrees(layer, {{int64s({padding, 1, kMin, kMax, 0, -1})}});
-    expect_agrees(
-        layer, {{ragged({{padding, 1, kUnknown}, {padding}, {2, 3}})}});
+    const auto actual = expect_all_agree(
+        layer,
+        {{{int64s({padding, 1, kMin, kMax, 0, -1})}},
+         {{ragged({{padding, 1, kUnknown}, {padding}, {2, 3}})},
+          {ragged({{padding, 1, padding}})}}});
     // A mean of one key and of padding is the row of the key.
-    const at::Tensor mean =
-        run_file(layer, {{ragged({{padding, 1, padding}})}})[0];
+    const at::Tensor& mean = actual[1][1];
     EXPECT_TRUE(at::equal(mean, evaluate(layer, {int64s({1})})));
   }
 }
@@ -279,11 +315,11 @@ TEST_P(ExportDynamicTest, NegativePaddingIsDroppedWithoutValidation) {
   TPUEmbedding layer = layer_of(
       {.config = {.validate_weights_and_indices = false}, .padding_key = -1},
       int64s({kMin, 3, 7, kMax}));
-  expect_agrees(layer, {{ragged({{-1, 3}, {kMin, kUnknown}, {-1}})}});
-  expect_agrees(
+  expect_all_agree(
       layer,
-      {{ragged({{-1, 3}, {kMin, 7}}), floats({1.0F, -2.0F, 0.5F, 3.0F})}});
-  expect_agrees(layer, {{sparse({{-1, 3}, {kMin, kUnknown}, {-1}}, 2)}});
+      {{{ragged({{-1, 3}, {kMin, kUnknown}, {-1}})}},
+       {{ragged({{-1, 3}, {kMin, 7}}), floats({1.0F, -2.0F, 0.5F, 3.0F})}},
+       {{sparse({{-1, 3}, {kMin, kUnknown}, {-1}}, 2)}}});
 }
 
 TEST_P(ExportDynamicTest, RowsOfOtherDtypes) {
