@@ -1,9 +1,10 @@
 # Finds what the Gloo in LibTorch needs. Without it, Tessera is built without make_gloo_backend().
 #
 #   TESSERA_HAS_GLOO  whether the headers were found and LibTorch contains Gloo
-#   tessera_gloo      the headers. Gloo's own library is not linked, because LibTorch contains another version.
+#   tessera_gloo      the headers, which LibTorch's wheel lacks. Gloo's own library is not linked, because LibTorch
+#                     contains another version. The headers of Debian's libgloo-dev (2022) serve nevertheless.
 set(TESSERA_HAS_GLOO OFF)
-if(TESSERA_WITH_GLOO AND TESSERA_HAS_C10D)
+if(TESSERA_WITH_GLOO AND TESSERA_HAS_C10D AND distributed IN_LIST TESSERA_BUILT_PACKAGES)
   find_path(TESSERA_GLOO_INCLUDE_DIR gloo/rendezvous/store.h)
   include(CheckCXXSourceCompiles)
   set(CMAKE_REQUIRED_LIBRARIES LibTorch::LibTorch)

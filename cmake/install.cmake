@@ -3,15 +3,24 @@
 include(CMakePackageConfigHelpers)
 set(package_folder "${CMAKE_INSTALL_LIBDIR}/cmake/tessera")
 
-get_property(layers DIRECTORY PROPERTY TESSERA_LAYERS)
-install(
-  TARGETS tessera ${layers}
-  EXPORT tesseraTargets
-  ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
-install(EXPORT tesseraTargets NAMESPACE tessera:: DESTINATION "${package_folder}")
-install(DIRECTORY include/tessera DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+# The core and each package are components of find_package(tessera).
+foreach(component IN ITEMS core ${TESSERA_BUILT_PACKAGES})
+  get_property(targets DIRECTORY PROPERTY TESSERA_TARGETS_OF_${component})
+  install(
+    TARGETS tessera_package_${component} ${targets}
+    EXPORT tessera_${component}
+    ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+  install(EXPORT tessera_${component} NAMESPACE tessera:: DESTINATION "${package_folder}")
+endforeach()
+tessera_public_headers(headers)
+foreach(folder IN LISTS headers_FOLDERS)
+  install(DIRECTORY "${folder}/tessera" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+endforeach()
+install(FILES "${PROJECT_BINARY_DIR}/include/tessera/tessera.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/tessera")
 
-install(PROGRAMS src/distributed/launch.py DESTINATION "${CMAKE_INSTALL_BINDIR}" RENAME tessera_launch)
+if(distributed IN_LIST TESSERA_BUILT_PACKAGES)
+  install(PROGRAMS packages/distributed/src/launch.py DESTINATION "${CMAKE_INSTALL_BINDIR}" RENAME tessera_launch)
+endif()
 install(FILES LICENSE DESTINATION "${CMAKE_INSTALL_DATAROOTDIR}/doc/libtessera-dev" RENAME copyright)
 
 # The package accepts a LibTorch in [2.14.0, 2.15) if this one is 2.14.1.
@@ -28,6 +37,6 @@ write_basic_package_version_file(
   COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/tesseraConfig.cmake"
               "${PROJECT_BINARY_DIR}/tesseraConfigVersion.cmake" cmake/FindLibTorch.cmake
-              cmake/FindISAL.cmake cmake/Findutf8proc.cmake
+              cmake/FindISAL.cmake
               cmake/FindTesseraArrow.cmake
         DESTINATION "${package_folder}")

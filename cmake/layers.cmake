@@ -84,25 +84,104 @@ macro(tessera_write_unity_source)
   set(includes "")
 endmacro()
 
-# tessera_layer(NAME [WITHOUT_LIBTORCH] SOURCES file... [SEPARATE file...] [PUBLIC target...] [PRIVATE target...])
+# tessera_layer(NAME [WITHOUT_LIBTORCH] [FOLDERS folder...] [EXCEPT file...] [SEPARATE file...] [PUBLIC target...]
+#               [PRIVATE target...])
 #
-# Adds the static library tessera_NAME. SEPARATE has sources that must be compiled one by one. PUBLIC has the targets
-# that its public headers include, and PRIVATE those that only its sources use. An installed Tessera does not need
-# targets in $<BUILD_INTERFACE:...>.
+# Adds the static library tessera_NAME from the sources in the folders, but not those of EXCEPT. SEPARATE has sources
+# that must be compiled one by one; they may be in other folders. PUBLIC has the targets that its public headers
+# include, and PRIVATE those that only its sources use. An installed Tessera does not need targets in
+# $<BUILD_INTERFACE:...>. The public headers are in include/ beside the CMakeLists.txt.
 function(tessera_layer name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "WITHOUT_LIBTORCH" "" "SOURCES;SEPARATE;PUBLIC;PRIVATE")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "WITHOUT_LIBTORCH" "" "FOLDERS;EXCEPT;SEPARATE;PUBLIC;PRIVATE")
   set(target tessera_${name})
-  tessera_unity_sources(sources ${target} ${arg_SOURCES})
+  set(sources "")
+  foreach(folder IN LISTS arg_FOLDERS)
+    file(GLOB found CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}" "${folder}/*.cpp")
+    list(APPEND sources ${found})
+  endforeach()
+  foreach(source IN LISTS arg_EXCEPT arg_SEPARATE)
+    if(NOT EXISTS "${CMAKE_CURRENT_SOURCE_DIR}/${source}")
+      message(FATAL_ERROR "[tessera] expected the file ${source} in ${CMAKE_CURRENT_SOURCE_DIR}")
+    endif()
+    list(REMOVE_ITEM sources "${source}")
+  endforeach()
+  tessera_unity_sources(sources ${target} ${sources})
   add_library(${target} STATIC ${sources} ${arg_SEPARATE})
   tessera_configure(${target})
   target_include_directories(
-    ${target} PUBLIC "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>"
+    ${target} PUBLIC "$<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>"
                      "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
   target_link_libraries(${target} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})
   if(NOT arg_WITHOUT_LIBTORCH)
     tessera_use_headers(${target} tessera_libtorch_headers)
   endif()
-  set_property(DIRECTORY "${PROJECT_SOURCE_DIR}" APPEND PROPERTY TESSERA_LAYERS ${target}) # install.cmake installs them
+  set_property(DIRECTORY "${PROJECT_SOURCE_DIR}" APPEND PROPERTY TESSERA_TARGETS_OF_${TESSERA_COMPONENT} ${target})
+endfunction()
+
+# tessera_choose_packages()
+#
+# Sets TESSERA_BUILT_PACKAGES to those of TESSERA_PACKAGES whose option is on.
+function(tessera_choose_packages)
+  set(chosen "")
+  foreach(package IN LISTS TESSERA_PACKAGES)
+    string(TOUPPER "TESSERA_BUILD_${package}" option)
+    if(${option})
+      list(APPEND chosen ${package})
+    endif()
+  endforeach()
+  if(search IN_LIST chosen AND NOT training IN_LIST chosen)
+    message(FATAL_ERROR "[tessera] the package search needs the package training, but TESSERA_BUILD_TRAINING is OFF."
+                        " Set it to ON, or TESSERA_BUILD_SEARCH to OFF.")
+  endif()
+  set(TESSERA_BUILT_PACKAGES ${chosen} PARENT_SCOPE)
+endfunction()
+
+# tessera_component(NAME)
+#
+# Adds the target tessera::NAME, which links all libraries of the core or of a package.
+function(tessera_component name)
+  get_property(targets DIRECTORY "${PROJECT_SOURCE_DIR}" PROPERTY TESSERA_TARGETS_OF_${name})
+  add_library(tessera_package_${name} INTERFACE)
+  add_library(tessera::${name} ALIAS tessera_package_${name})
+  target_link_libraries(tessera_package_${name} INTERFACE ${targets})
+  set_target_properties(tessera_package_${name} PROPERTIES EXPORT_NAME ${name}) # install.cmake exports it
+endfunction()
+
+# tessera_public_headers(RESULT) sets RESULT to the public headers of the core and of all packages that are built, as
+# "tessera/...", and RESULT_FOLDERS to the folders that they are in.
+function(tessera_public_headers result)
+  set(folders include)
+  foreach(package IN LISTS TESSERA_BUILT_PACKAGES)
+    list(APPEND folders packages/${package}/include)
+  endforeach()
+  set(headers "")
+  foreach(folder IN LISTS folders)
+    file(GLOB_RECURSE found CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}/${folder}"
+         "${PROJECT_SOURCE_DIR}/${folder}/*.h")
+    list(APPEND headers ${found})
+  endforeach()
+  set(${result} ${headers} PARENT_SCOPE)
+  set(${result}_FOLDERS ${folders} PARENT_SCOPE)
+endfunction()
+
+# tessera_write_umbrella_header(FILE)
+#
+# Writes the header that includes all public headers. Those of Gloo and MPI are left out, because they include
+# LibTorch's headers of processes, which take long to compile, and a LibTorch may lack them.
+function(tessera_write_umbrella_header file)
+  tessera_public_headers(headers)
+  list(FILTER headers EXCLUDE REGEX "/(gloo|mpi)_backend\\.h$")
+  list(TRANSFORM headers REPLACE ".+" "#include <\\0>")
+  list(JOIN headers "\n" includes)
+  file(CONFIGURE OUTPUT "${file}" CONTENT "// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Includes all of Tessera that is built and LibTorch's umbrella header. That takes half a
+// minute to compile.
+
+@includes@
+#include <torch/torch.h>
+" @ONLY)
 endfunction()
 
 # tessera_without_test(TARGET...) leaves programs that no test runs out of "all", because they take long to compile.

@@ -14,7 +14,7 @@ if(EXISTS "${LibTorch_ROOT_DIR}/include/torch/csrc/distributed/c10d/Backend.hpp"
 endif()
 
 set(TESSERA_HAS_MPI OFF)
-if(TESSERA_WITH_MPI AND TESSERA_HAS_C10D)
+if(TESSERA_WITH_MPI AND TESSERA_HAS_C10D AND distributed IN_LIST TESSERA_BUILT_PACKAGES)
   include(CheckLanguage)
   check_language(C) # FindMPI calls mpicc only if C is enabled.
   if(CMAKE_C_COMPILER)

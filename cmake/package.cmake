@@ -28,7 +28,14 @@ This package has its headers, its static libraries and its CMake package.
 
 LibTorch ${LibTorch_MINOR_VERSION} is needed, too, but is not a Debian package. Give its
 folder in CMAKE_PREFIX_PATH, or unpack it into /opt/libtorch.${arrow_text}")
-set(depends "g++ (>= 4:12)" libhwy-dev libisal-dev libutf8proc-dev nlohmann-json3-dev zlib1g-dev)
+set(depends "g++ (>= 4:12)" libhwy-dev)
+if(training IN_LIST TESSERA_BUILT_PACKAGES)
+  list(APPEND depends libisal-dev)
+endif()
+list(APPEND depends nlohmann-json3-dev)
+if(data IN_LIST TESSERA_BUILT_PACKAGES)
+  list(APPEND depends zlib1g-dev)
+endif()
 if(TESSERA_HAS_FAISS)
   list(APPEND depends libfaiss-dev)
 endif()

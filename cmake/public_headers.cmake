@@ -1,8 +1,14 @@
 # Compiles each public header on its own, without other includes before it.
 
 # Sets `result` to ON if the header, "tessera/...", includes a header that matches the regex, itself or through others.
+# `folders` are those of tessera_public_headers().
 function(tessera_includes header regex result)
-  file(STRINGS "${PROJECT_SOURCE_DIR}/include/${header}" lines REGEX "^#include <(tessera/.*|${regex})>")
+  set(lines "")
+  foreach(folder IN LISTS folders)
+    if(EXISTS "${PROJECT_SOURCE_DIR}/${folder}/${header}")
+      file(STRINGS "${PROJECT_SOURCE_DIR}/${folder}/${header}" lines REGEX "^#include <(tessera/.*|${regex})>")
+    endif()
+  endforeach()
   foreach(line IN LISTS lines)
     string(REGEX REPLACE "^#include <(.*)>.*" "\\1" included "${line}")
     set(found ON)
@@ -18,18 +24,21 @@ function(tessera_includes header regex result)
 endfunction()
 
 # tessera_compile_headers(NAME): adds object libraries with one source per public header, which includes it twice.
-# torch/types.h takes 14 s each time, and ATen/core/Tensor.h takes 3 s. So the headers that include one of them share a
-# precompiled header. That hides no missing include, because it contains nothing else.
+# torch/types.h takes 14 s each time, torch/nn/cloneable.h 3 s more, and ATen/core/Tensor.h takes 3 s. So the headers that
+# include one of them share a precompiled header. That hides no missing include, because it contains nothing else.
 function(tessera_compile_headers name)
-  file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}/include"
-       "${PROJECT_SOURCE_DIR}/include/*.h")
+  tessera_public_headers(headers)
+  set(folders ${headers_FOLDERS})
   foreach(header IN LISTS headers)
     string(MAKE_C_IDENTIFIER "${header}" source)
     set(source "${CMAKE_CURRENT_BINARY_DIR}/${name}/${source}.cpp")
     file(CONFIGURE OUTPUT "${source}" CONTENT "#include <${header}>\n#include <${header}>\n")
     tessera_includes("${header}" "torch/(nn/(cloneable|module|modules/container|pimpl)|serialize|torch\\.h).*" with_torch)
     tessera_includes("${header}" "ATen/core/Tensor.h" with_tensor)
-    if(with_torch)
+    tessera_includes("${header}" "torch/nn/cloneable\\.h" with_layer)
+    if(with_layer)
+      list(APPEND layer_sources "${source}")
+    elseif(with_torch)
       list(APPEND torch_sources "${source}")
     elseif(with_tensor)
       list(APPEND tensor_sources "${source}")
@@ -42,7 +51,9 @@ function(tessera_compile_headers name)
   target_precompile_headers(${name}_with_tensor PRIVATE <ATen/core/Tensor.h>)
   add_library(${name}_with_torch OBJECT ${torch_sources})
   target_precompile_headers(${name}_with_torch PRIVATE <torch/types.h>)
-  foreach(target ${name} ${name}_with_tensor ${name}_with_torch)
+  add_library(${name}_with_layer OBJECT ${layer_sources})
+  target_precompile_headers(${name}_with_layer PRIVATE <torch/nn/cloneable.h>)
+  foreach(target ${name} ${name}_with_tensor ${name}_with_torch ${name}_with_layer)
     tessera_configure(${target})
     # This takes less time than -O0, with which GCC also compiles functions that nothing calls.
     target_compile_options(${target} PRIVATE -O1)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Rewrites sources that were written for Tessera 0.1 for Tessera 0.2: includes and names.
+"""Rewrites the includes and names of sources that were written for Tessera 0.1 or 0.2.
 
     python3 docs/upgrade.py src/*.cpp src/*.h
 
@@ -30,12 +30,47 @@ HEADERS = {
     "tessera/partial_shape.h": ["tessera/features/partial_shape.h"],
     "tessera/serialization/tensor_files.h": ["tessera/serialization/npy.h", "tessera/serialization/safetensors.h"],
     "tessera/serving_lookup.h": ["tessera/engine/serving_lookup.h"],
-    "tessera/sharding.h": ["tessera/engine/sharding_options.h", "tessera/distributed/dense_gradients.h"],
+    "tessera/sharding.h": ["tessera/engine/sharding_options.h", "tessera/engine/dense_gradients.h"],
     "tessera/sharding_plan.h": ["tessera/distributed/sharding_plan.h"],
     "tessera/step_memory.h": ["tessera/common/step_memory.h"],
     "tessera/strategy.h": ["tessera/engine/strategy.h", "tessera/distributed/sharded_strategy.h"],
     "tessera/table_config.h": ["tessera/tables/table_config.h"],
 }
+
+# Headers that moved when the packages were made. Old folder, new folder: names.
+MOVED_HEADERS = {
+    ("tessera/distributed", "tessera/engine"): """
+        dense_gradients
+    """,
+    ("tessera/layers", "tessera/export"): """
+        export_pt2 export_torchscript exported_model load_state_dict
+    """,
+    ("tessera/layers", "tessera/models"): """
+        causal_self_attention deep_fm dice din_attention factorization_machine linear_cross_entropy
+        matrix_factorization mixture_of_experts ranking_losses retrieval sampled_losses sampling_probability
+        sasrec transformer_block
+    """,
+    ("tessera/layers", "tessera/search"): """
+        faiss_index top_k_index
+    """,
+    ("tessera/layers/training", "tessera/search"): """
+        corpus_evaluation
+    """,
+    ("tessera/layers/training", "tessera/training"): """
+        batch_source calibration_metrics callback checkpoint classification_metrics early_stopping fit
+        history history_files learning_curves learning_rate_log learning_rate_scheduler metrics pointers
+        predict profile progress_bar ranking_metrics retrieval_metrics stop_signal table_activity
+        task_metrics tensorboard terminate_on_non_finite train_step
+    """,
+    ("tessera/serialization", "tessera/data"): """
+        column_types_file pipeline_file
+    """,
+    ("tessera/serialization", "tessera/export"): """
+        pt2_program
+    """,
+}
+for (old, new), names in MOVED_HEADERS.items():
+    HEADERS |= {f"{old}/{name}.h": [f"{new}/{name}.h"] for name in names.split()}
 
 # Headers that are still there, but without most of what they had.
 SPLIT_HEADERS = {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Learns to predict clicks from a CSV, Parquet or Feather file with a label. Copy it, and
+// Learns to predict clicks from a CSV or Parquet file with a label. Copy it, and
 // name your columns in place of user, item, hour and clicked.
 #include <tessera/tessera.h>
 #include <iostream>

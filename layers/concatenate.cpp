@@ -2,6 +2,7 @@
 #include <tessera/layers/concatenate.h>
 
 #include <tessera/common/shorten.h>
+#include <tessera/layers/layer_json.h>  // defines get_config()
 
 #include <ATen/ops/cat.h>
 

@@ -2,6 +2,7 @@
 #include <tessera/layers/cross.h>
 
 #include <tessera/layers/input_checks.h>
+#include <tessera/layers/layer_json.h>  // defines get_config()
 #include "layers/initial_parameter.h"
 #include "src/common/check.h"
 

@@ -8,6 +8,7 @@
 #include "src/tables/combiner_rule.h"
 
 #include <tessera/engine/serving_lookup.h>
+#include <tessera/layers/layer_json.h>  // defines get_config()
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/embedding.h>

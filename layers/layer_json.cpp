@@ -6,26 +6,15 @@
 #include "src/common/names.h"
 
 #include <tessera/common/shorten.h>
-#include <tessera/layers/causal_self_attention.h>
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/cross.h>
-#include <tessera/layers/deep_fm.h>
-#include <tessera/layers/dice.h>
-#include <tessera/layers/din_attention.h>
 #include <tessera/layers/dot_interaction.h>
 #include <tessera/layers/embed_reduce.h>
-#include <tessera/layers/factorization_machine.h>
-#include <tessera/layers/matrix_factorization.h>
-#include <tessera/layers/mixture_of_experts.h>
 #include <tessera/layers/mlp.h>
 #include <tessera/layers/multi_layer_dcn.h>
 #include <tessera/layers/partial_tpu_embedding.h>
-#include <tessera/layers/retrieval.h>
-#include <tessera/layers/sampling_probability.h>
-#include <tessera/layers/sasrec.h>
 #include <tessera/layers/sequential.h>
 #include <tessera/layers/tpu_embedding.h>
-#include <tessera/layers/transformer_block.h>
 
 #include <torch/nn/modules/container/sequential.h>
 
@@ -39,7 +28,9 @@ namespace {
 
 constexpr const char* kSequential = "Sequential";
 
-// The known classes by name. Static initializers of several sources add to them.
+// The known classes by name. Static initializers of a user's sources add to them. Those of
+// this library are added at the first use, because a linker leaves out the objects of a
+// static library that nobody names.
 class Registry {
  public:
   static Registry& get() {
@@ -63,7 +54,7 @@ class Registry {
     const auto found = classes_.find(name);
     TESSERA_CHECK_VALUE(
         found != classes_.end(),
-        "[{}] unknown class_name '{}'. Known: {}. Register your own class with register_layer().",
+        "[{}] unknown class_name '{}'. Known: {}. Call register_models() for layers of the package models, and register_layer() for your own.",
         where,
         shorten(name),
         known());
@@ -80,7 +71,7 @@ class Registry {
         });
     TESSERA_CHECK_VALUE(
         found != classes_.end(),
-        "[{}] a layer of class {} can't be written as JSON. Known: {}. Register your own class with register_layer().",
+        "[{}] a layer of class {} can't be written as JSON. Known: {}. Call register_models() for layers of the package models, and register_layer() for your own.",
         where,
         layer.name(),
         known());
@@ -90,25 +81,14 @@ class Registry {
  private:
   Registry() {
     std::vector<detail::LayerClass> known = stock_layer_classes();
-    known.push_back(detail::layer_class<CausalSelfAttention>());
     known.push_back(detail::layer_class<Concatenate>());
     known.push_back(detail::layer_class<Cross>());
-    known.push_back(detail::layer_class<DINAttention>());
-    known.push_back(detail::layer_class<DeepFM>());
-    known.push_back(detail::layer_class<Dice>());
     known.push_back(detail::layer_class<DotInteraction>());
     known.push_back(detail::layer_class<EmbedReduce>());
-    known.push_back(detail::layer_class<FactorizationMachine>());
     known.push_back(detail::layer_class<MLP>());
-    known.push_back(detail::layer_class<MMoE>());
-    known.push_back(detail::layer_class<MatrixFactorization>());
     known.push_back(detail::layer_class<MultiLayerDCN>());
     known.push_back(detail::layer_class<PartialTPUEmbedding>());
-    known.push_back(detail::layer_class<Retrieval>());
-    known.push_back(detail::layer_class<SamplingProbability>());
-    known.push_back(detail::layer_class<SASRec>());
     known.push_back(detail::layer_class<TPUEmbedding>());
-    known.push_back(detail::layer_class<TransformerBlock>());
     for (detail::LayerClass& layer_class : known) {
       classes_.emplace(layer_class.name, layer_class);
     }
@@ -282,36 +262,5 @@ std::shared_ptr<torch::nn::Module> layer_from_json(
   check_depth(json, "layer");
   return read(json, "layer", bindings).module;
 }
-
-// Instantiated here, so that programs need not include layer_json.h for these layers.
-template Json LayerImpl<CausalSelfAttentionImpl, CausalSelfAttentionOptions>::
-    get_config() const;
-template Json LayerImpl<ConcatenateImpl, ConcatenateOptions>::get_config()
-    const;
-template Json LayerImpl<CrossImpl, CrossOptions>::get_config() const;
-template Json LayerImpl<DINAttentionImpl, DINAttentionOptions>::get_config()
-    const;
-template Json LayerImpl<DeepFMImpl, DeepFMOptions>::get_config() const;
-template Json LayerImpl<DiceImpl, DiceOptions>::get_config() const;
-template Json LayerImpl<DotInteractionImpl, DotInteractionOptions>::get_config()
-    const;
-template Json LayerImpl<EmbedReduceImpl, EmbedReduceOptions>::get_config()
-    const;
-template Json LayerImpl<FactorizationMachineImpl, FactorizationMachineOptions>::
-    get_config() const;
-template Json LayerImpl<MLPImpl, MLPOptions>::get_config() const;
-template Json LayerImpl<MMoEImpl, MMoEOptions>::get_config() const;
-template Json LayerImpl<MatrixFactorizationImpl, MatrixFactorizationOptions>::
-    get_config() const;
-template Json LayerImpl<MultiLayerDCNImpl, MultiLayerDCNOptions>::get_config()
-    const;
-template Json LayerImpl<PartialTPUEmbeddingImpl, PartialTPUEmbeddingOptions>::
-    get_config() const;
-template Json LayerImpl<RetrievalImpl, RetrievalOptions>::get_config() const;
-template Json LayerImpl<SamplingProbabilityImpl, SamplingProbabilityOptions>::
-    get_config() const;
-template Json LayerImpl<SASRecImpl, SASRecOptions>::get_config() const;
-template Json LayerImpl<TransformerBlockImpl, TransformerBlockOptions>::
-    get_config() const;
 
 }  // namespace tessera

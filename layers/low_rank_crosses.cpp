@@ -131,21 +131,22 @@ const float* data_or_null(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
 }
 
-// What the backward pass of a layer needs.
+// What the backward pass of a layer needs. It computes the inputs of the layers again from
+// the factors, which takes less time than to write and read them.
 struct Saved {
   at::Tensor projected;  // x u [rows, rank]
   at::Tensor factor;  // x u v + bias [rows, dim]
 };
 
 // The layers as matrices.
-struct Weights {
+struct CrossWeights {
   ConstMatrix u;
   ConstMatrix v;
   const float* bias = nullptr;
 };
 
-std::vector<Weights> weights_of(const std::vector<LowRankCross>& layers) {
-  std::vector<Weights> weights;
+std::vector<CrossWeights> weights_of(const std::vector<LowRankCross>& layers) {
+  std::vector<CrossWeights> weights;
   for (const LowRankCross& layer : layers) {
     weights.push_back(
         {matrix_of(layer.u), matrix_of(layer.v), data_or_null(layer.bias)});
@@ -160,7 +161,7 @@ at::Tensor compute(
     std::vector<Saved>& saved) {
   const int64_t rows = x0.size(0);
   const int64_t dim = x0.size(1);
-  const std::vector<Weights> weights = weights_of(layers);
+  const std::vector<CrossWeights> weights = weights_of(layers);
   int64_t rank = 1;
   std::vector<MutableMatrix> projected(layers.size());
   std::vector<MutableMatrix> factors(layers.size());

@@ -3,6 +3,7 @@
 
 #include <tessera/common/shorten.h>
 #include <tessera/layers/input_checks.h>
+#include <tessera/layers/layer_json.h>  // defines get_config()
 #include "layers/initial_parameter.h"
 #include "layers/mlp_blocks.h"
 #include "src/common/check.h"

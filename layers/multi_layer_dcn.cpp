@@ -2,6 +2,7 @@
 #include <tessera/layers/multi_layer_dcn.h>
 
 #include <tessera/layers/input_checks.h>
+#include <tessera/layers/layer_json.h>  // defines get_config()
 #include "layers/low_rank_crosses.h"
 #include "src/common/check.h"
 

@@ -30,7 +30,8 @@ class PartialGradients {
   MutableMatrix part(size_t tensor, int64_t block) const;
 
   /// Sets the sums of all blocks in `gradients`, which has a place for each tensor. They
-  /// are views of one storage.
+  /// are views of one storage, so that one operator adds all. torch::save() of one tensor
+  /// writes the whole storage.
   void set_sums(std::vector<at::Tensor>& gradients) const;
 
  private:

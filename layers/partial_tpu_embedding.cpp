@@ -2,6 +2,7 @@
 #include <tessera/layers/partial_tpu_embedding.h>
 
 #include <tessera/common/shorten.h>
+#include <tessera/layers/layer_json.h>  // defines get_config()
 
 #include "src/common/check.h"
 #include "src/engine/embedding_state.h"

@@ -80,8 +80,8 @@ std::optional<double> median_growth(const at::Tensor& slot, double start) {
 std::string resting_tables(const EmbeddingState& state) {
   std::string text;
   for (const TableState& table : state.tables) {
-    // The rows of a dynamic table without a key have no slots yet.
-    if (!table.optimizer || table.dynamic != nullptr) {
+    // The rows of a key table without a key have no slots yet.
+    if (!table.optimizer || table.key_rows != nullptr) {
       continue;
     }
     const int64_t updates = state.iterations /

@@ -7,7 +7,7 @@
 #include "layers/text_table.h"
 #include "optim/row_update.h"
 #include "src/common/names.h"
-#include "src/tables/dynamic_rows.h"
+#include "src/tables/key_table_rows.h"
 
 #include <fmt/format.h>
 
@@ -20,7 +20,7 @@ namespace tessera {
 namespace {
 
 std::string keys_line(const TableState& table) {
-  const KeyIndex& index = table.dynamic->index();
+  const KeyIndex& index = table.key_rows->index();
   const KeyCounts& counts = index.counts();
   const std::optional<int64_t> default_key = index.config().default_key;
   return fmt::format(
@@ -62,8 +62,8 @@ std::string summary_of(
     for (const Slot& slot : table.slots) {
       bytes += static_cast<int64_t>(slot.values.nbytes());
     }
-    if (table.dynamic != nullptr) {  // of the rows in use, with their keys
-      const KeyIndex& index = table.dynamic->index();
+    if (table.key_rows != nullptr) {  // of the rows in use, with their keys
+      const KeyIndex& index = table.key_rows->index();
       bytes = (bytes + index.bytes_at_capacity()) /
           std::max<int64_t>(1, index.rows()) * index.size();
     }
@@ -71,8 +71,8 @@ std::string summary_of(
     lines.push_back(
         {table.name,
          std::to_string(
-             table.dynamic != nullptr ? table.dynamic->index().size()
-                                      : table.config->vocabulary_size),
+             table.key_rows != nullptr ? table.key_rows->index().size()
+                                       : table.config->vocabulary_size),
          std::to_string(table.config->dim),
          to_string(table.config->dtype),
          to_string(table.config->combiner),
@@ -92,7 +92,7 @@ std::string summary_of(
           : fmt::format(
                 ", rank {} of {}", state.ranks->rank(), state.ranks->size()));
   for (const TableState& table : state.tables) {
-    if (table.dynamic != nullptr) {
+    if (table.key_rows != nullptr) {
       text += keys_line(table);
     }
   }

@@ -23,7 +23,7 @@
 #include "src/features/batch.h"
 #include "src/features/batch_plan.h"
 #include "src/features/output_shapes.h"
-#include "src/tables/dynamic_rows.h"
+#include "src/tables/key_table_rows.h"
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -67,15 +67,6 @@ struct TPUEmbeddingImpl::Request {
 TPUEmbeddingImpl::TPUEmbeddingImpl(TPUEmbeddingOptions options)
     : torch::nn::Module("tessera::TPUEmbedding"), options_(std::move(options)) {
   configure_ranks(options_.strategy, [&] {
-    check_enumerator(
-        options_.apply,
-        Apply::kOnStep,
-        "[TPUEmbeddingOptions]",
-        "apply",
-        "Apply::kInBackward or Apply::kOnStep");
-    check_missing_slots(options_.missing_slots, "[TPUEmbeddingOptions]");
-    check_non_finite_gradients(
-        options_.non_finite_gradients, "[TPUEmbeddingOptions]");
     adopt(std::make_shared<EmbeddingState>(make_state(
         options_.features,
         options_.optimizer,
@@ -110,6 +101,7 @@ void TPUEmbeddingImpl::adopt(std::shared_ptr<EmbeddingState> state) {
   strategy_ = make_strategy(options_.strategy, options_.apply, state_);
   parameters_.clear();
   for (auto& [name, parameter] : strategy_->parameters()) {
+    // Without the third argument, it would set requires_grad.
     register_parameter(name, parameter, parameter.requires_grad());
   }
 }
@@ -249,6 +241,7 @@ void TPUEmbeddingImpl::abort(std::exception_ptr error) {
   strategy_->abort(std::move(error));
 }
 
+// Not an overload of forward(): AnyModule and Sequential take the address of that.
 PendingForward TPUEmbeddingImpl::begin_forward(
     const Features& features,
     const Weights& weights) {
@@ -337,7 +330,7 @@ void TPUEmbeddingImpl::update_embedding_table(
   constexpr const char* kWhere = "[update_embedding_table]";
   strategy_->wait_for_lookups();
   TableState& table = find_table(*state_, name, kWhere);
-  if (table.dynamic != nullptr) {
+  if (table.key_rows != nullptr) {
     check_nothing_waits(*state_, table, has_pending_passes(), kWhere);
   }
   assign_keys(table, keys, values, updates_of(*state_, table));
@@ -418,6 +411,8 @@ void TPUEmbeddingImpl::convert_to(
   activation_dtype_ = dtype.value_or(activation_dtype_);
 }
 
+// A module converts its children one after the other, and one that throws leaves half of
+// the model converted. So each dtype that a tower can have is accepted.
 void TPUEmbeddingImpl::to(
     torch::Device device,
     torch::Dtype dtype,

@@ -105,13 +105,12 @@ std::string lower_case(std::string text) {
 // The specs of all optimizers that Keras also has, with their defaults.
 std::vector<NamedSpec> named_specs() {
   std::vector<NamedSpec> specs;
-  for_each_spec(
-      std::in_place_type<OptimizerVariant>, [&](const auto& defaults) {
-        const auto& definition = definition_of(defaults);
-        if (!definition.keras_classes().empty()) {
-          specs.push_back({lower_case(definition.name()), defaults});
-        }
-      });
+  for_each_spec(std::in_place_type<AllSpecs>, [&](const auto& defaults) {
+    const auto& definition = definition_of(defaults);
+    if (!definition.keras_classes().empty()) {
+      specs.push_back({lower_case(definition.name()), defaults});
+    }
+  });
   return specs;
 }
 
@@ -135,12 +134,11 @@ OptimizerSpec translate_name(const std::string& name) {
 const std::vector<KerasClass>& keras_classes() {
   static const std::vector<KerasClass> classes = [] {
     std::vector<KerasClass> all;
-    for_each_spec(
-        std::in_place_type<OptimizerVariant>, [&](const auto& defaults) {
-          for (KerasClass& own : definition_of(defaults).keras_classes()) {
-            all.push_back(std::move(own));
-          }
-        });
+    for_each_spec(std::in_place_type<AllSpecs>, [&](const auto& defaults) {
+      for (KerasClass& own : definition_of(defaults).keras_classes()) {
+        all.push_back(std::move(own));
+      }
+    });
     std::stable_partition(all.begin(), all.end(), [](const KerasClass& own) {
       return own.is_on_tpu;
     });

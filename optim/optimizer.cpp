@@ -7,7 +7,34 @@
 #include "optim/row_update.h"
 #include "src/common/check.h"
 
+#include <c10/util/Type.h>
+
 namespace tessera::optim {
+
+namespace {
+
+// `spec` points to one of these types, and is moved from.
+template <class... Specs>
+std::shared_ptr<const OptimizerVariant> held(
+    std::in_place_type_t<std::variant<Specs...>> /*all*/,
+    const std::type_info& type,
+    void* spec) {
+  std::shared_ptr<const OptimizerVariant> result;
+  const auto hold = [&]<class Spec>(std::in_place_type_t<Spec> /*of*/) {
+    if (type == typeid(Spec)) {
+      result = std::make_shared<const OptimizerVariant>(
+          std::move(*static_cast<Spec*>(spec)));
+    }
+  };
+  (hold(std::in_place_type<Specs>), ...);
+  TESSERA_CHECK_TYPE(
+      result != nullptr,
+      "[OptimizerSpec] expected a spec such as optim::Adam, but got a {}, which may be derived from one. Pass the spec itself.",
+      c10::demangle(type.name()));
+  return result;
+}
+
+}  // namespace
 
 OptimizerSpec::OptimizerSpec() {
   static const auto sgd = std::make_shared<const OptimizerVariant>(SGD{});
@@ -15,30 +42,17 @@ OptimizerSpec::OptimizerSpec() {
 }
 
 // std::variant loses its value if an exception interrupts a change of its type.
-template <detail::SpecOrVariant Spec>
-OptimizerSpec::OptimizerSpec(Spec spec)
-    : spec_(std::make_shared<const OptimizerVariant>(std::move(spec))) {
+OptimizerSpec::OptimizerSpec(const std::type_info& type, void* spec) {
+  if (type == typeid(OptimizerVariant)) {
+    spec_ = std::make_shared<const OptimizerVariant>(
+        std::move(*static_cast<OptimizerVariant*>(spec)));
+  } else {
+    spec_ = held(std::in_place_type<AllSpecs>, type, spec);
+  }
   TESSERA_CHECK_VALUE(
       !spec_->valueless_by_exception(),
       "[OptimizerSpec] expected a variant that holds a spec, but got one without a value, because an exception interrupted its assignment. Assign a spec to it.");
 }
-
-template OptimizerSpec::OptimizerSpec(SGD);
-template OptimizerSpec::OptimizerSpec(Momentum);
-template OptimizerSpec::OptimizerSpec(Adagrad);
-template OptimizerSpec::OptimizerSpec(AdagradMomentum);
-template OptimizerSpec::OptimizerSpec(ProximalAdagrad);
-template OptimizerSpec::OptimizerSpec(RowWiseAdagrad);
-template OptimizerSpec::OptimizerSpec(Adam);
-template OptimizerSpec::OptimizerSpec(FTRL);
-template OptimizerSpec::OptimizerSpec(RMSprop);
-template OptimizerSpec::OptimizerSpec(Adadelta);
-template OptimizerSpec::OptimizerSpec(Lion);
-template OptimizerSpec::OptimizerSpec(LAMB);
-template OptimizerSpec::OptimizerSpec(Adamax);
-template OptimizerSpec::OptimizerSpec(Nadam);
-template OptimizerSpec::OptimizerSpec(CustomOptimizer);
-template OptimizerSpec::OptimizerSpec(OptimizerVariant);
 
 const void* OptimizerSpec::find(const std::type_info& type) const {
   return std::visit(

@@ -3,7 +3,10 @@
 
 #include <tessera/optim/optimizers.h>
 
+#include "optim/optimizer_definition.h"
+
 #include <string>
+#include <utility>
 #include <variant>
 
 namespace tessera {
@@ -116,20 +119,28 @@ optim::PlainSchedule JsonValue<optim::PlainSchedule>::read(
 
 namespace {
 
-std::string name_of_optimizer(const optim::OptimizerSpec& optimizer) {
-  return optim::name_of(optimizer);
+std::string name_of_spec(const optim::AllSpecs& spec) {
+  return std::visit(
+      [](const auto& held) -> std::string {
+        return definition_of(held).name();
+      },
+      spec);
 }
 
 }  // namespace
 
 Json JsonValue<optim::OptimizerSpec>::write(const optim::OptimizerSpec& value) {
-  return write_class(value.variant(), name_of_optimizer);
+  return write_class(value.variant(), name_of_spec);
 }
 
 optim::OptimizerSpec JsonValue<optim::OptimizerSpec>::read(
     const Json& json,
     const std::string& where) {
-  return read_class<optim::OptimizerVariant>(json, name_of_optimizer, where);
+  return std::visit(
+      [](auto&& spec) -> optim::OptimizerSpec {
+        return std::forward<decltype(spec)>(spec);
+      },
+      read_class<optim::AllSpecs>(json, name_of_spec, where));
 }
 
 }  // namespace tessera

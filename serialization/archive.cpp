@@ -199,7 +199,7 @@ void save_state(
     if (table.optimizer && state.with_slots == WithSlots::kYes) {
       entry.write("optimizer", c10::IValue(optim::name_of(*table.optimizer)));
     }
-    if (table.dynamic != nullptr) {
+    if (table.key_rows != nullptr) {
       for (const auto& [name, tensor] : saved_tensors(table)) {
         entry.write(name, tensor, /*is_buffer=*/true);
       }
@@ -235,7 +235,7 @@ void load_state(
     entry.gradients = load_accumulated(
         archived.tensors[entry.table], state.tables[entry.to], where);
   }
-  for (LoadPlan::Dynamic& entry : plan.dynamic) {
+  for (LoadPlan::KeyTable& entry : plan.key_tables) {
     const auto& tensors = archived.tensors[entry.table];
     const TableState& table = state.tables[entry.to];
     const int64_t updates =
@@ -246,7 +246,7 @@ void load_state(
     adapt_scores(updates, entry.later_updates, table, keys);
     entry.keys = LoadedKeys(std::move(keys), table, where);
   }
-  for (LoadPlan::Dynamic& entry : plan.dynamic) {
+  for (LoadPlan::KeyTable& entry : plan.key_tables) {
     TableState& table = state.tables[entry.to];
     copy_key_rows(
         archived.tensors[entry.table],

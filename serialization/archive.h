@@ -18,7 +18,7 @@ namespace tessera {
 //   seed             the seed of random rounding, as int64
 //   table_{i}/name, optimizer, parameters, and each slot by its name; in the
 //             middle of a gradient accumulation also accumulation_steps,
-//             accumulated_rows and accumulated_sums. A table with keys also has
+//             accumulated_rows and accumulated_sums. A key table also has
 //             keys, key_updates, key_frequencies, key_half_life, key_sketch and key_counts,
 //             and accumulated_keys, accumulated_counts and accumulated_dropped
 //   tessera_checksums   checksums of all entries: see src/common/checked_archive.h

@@ -3,7 +3,7 @@
 
 #include "serialization/checkpoint_reader.h"
 #include "src/common/rank_group.h"
-#include "src/tables/dynamic_rows.h"
+#include "src/tables/key_table_rows.h"
 
 #include <c10/util/Exception.h>
 
@@ -71,7 +71,7 @@ std::vector<TableIncrement> find_touched(
   const int64_t own = state.ranks->rank();
   for (size_t i = 0; i < tables.size(); ++i) {
     const TableState& table = state.tables[i];
-    if (table.dynamic != nullptr) {
+    if (table.key_rows != nullptr) {
       continue;  // see find_keys_to_save()
     }
     TableIncrement& increment = increments[i];
@@ -131,8 +131,8 @@ void track_changes_from(
     EmbeddingState& state) {
   for (size_t i = 0; i < state.tables.size(); ++i) {
     TableState& table = state.tables[i];
-    if (table.dynamic != nullptr) {
-      table.dynamic->snapshot() = std::move(keys[i].snapshot);
+    if (table.key_rows != nullptr) {
+      table.key_rows->snapshot() = std::move(keys[i].snapshot);
       continue;
     }
     if (!compares_rows(table)) {

@@ -51,8 +51,8 @@ struct TableIncrement {
 
 /// Finds the touched rows of each table and sets `touched` of its entry to their number
 /// on all ranks. `touched` stays unset if all rows must be saved, because all were
-/// touched, or a rank does not know which, or the rows of the ranks interleave. Tables
-/// with keys are left to find_keys_to_save().
+/// touched, or a rank does not know which, or the rows of the ranks interleave. Key
+/// tables are left to find_keys_to_save().
 std::vector<TableIncrement> find_touched(
     const EmbeddingState& state,
     std::vector<ManifestTable>& tables);

@@ -84,11 +84,13 @@ void InputFile::check(
 
 namespace {
 
-// Long enough for the system to read ahead.
+// Long enough for the system to read ahead, which it would not do if threads took turns
+// chunk by chunk.
 constexpr int64_t kChunksPerRange = 32;
 
 void verify(const ChunkRange& range, const std::string& where) {
   const InputFile input(range.path, where);
+  // One for the range, because the system maps and unmaps such large blocks.
   std::string bytes;
   for (int64_t i = range.first_chunk; i < range.end_chunk; ++i) {
     const int64_t begin = i * kChunkBytes;

@@ -6,7 +6,7 @@
 #include "serialization/checkpoint_input.h"
 #include "src/common/check.h"
 #include "src/common/rank_group.h"
-#include "src/tables/dynamic_rows.h"
+#include "src/tables/key_table_rows.h"
 
 #include <algorithm>
 #include <cstring>
@@ -49,8 +49,8 @@ KeysToSave find_keys_to_save(
     bool is_tracking,
     RankGroup& ranks,
     ManifestTable& manifest) {
-  DynamicRows& dynamic = *table.dynamic;
-  const KeyIndex& index = dynamic.index();
+  KeyTableRows& key_rows = *table.key_rows;
+  const KeyIndex& index = key_rows.index();
   const std::vector<KeyEntry> entries = entries_by_hash(index);
   KeysToSave part{.sketch = index.sketch()};
   if (is_tracking) {
@@ -60,10 +60,10 @@ KeysToSave find_keys_to_save(
       .keys = size_of(entries),
       .counters = size_of(part.sketch),
       .counts = index.counts(),
-      .knows_changes = has_parent && is_tracking && dynamic.snapshot()};
+      .knows_changes = has_parent && is_tracking && key_rows.snapshot()};
   KeySnapshot::Changes changes;
   if (own.knows_changes) {
-    changes = dynamic.snapshot()->until(*part.snapshot);
+    changes = key_rows.snapshot()->until(*part.snapshot);
     own.changed = size_of(changes.changed);
     own.removed = size_of(changes.removed);
   }
@@ -169,7 +169,7 @@ std::vector<KeysToSave> find_keys_to_save(
   std::vector<KeysToSave> keys(tables.size());
   for (size_t i = 0; i < tables.size(); ++i) {
     const TableState& table = state.tables[i];
-    if (table.dynamic != nullptr) {
+    if (table.key_rows != nullptr) {
       keys[i] = find_keys_to_save(
           table, has_parent, is_tracking, *state.ranks, tables[i]);
     }

@@ -20,7 +20,7 @@ namespace tessera {
 // of the ranks follow each other, and each rank finds its keys in one range, however many
 // ranks have written them.
 
-/// The part of this rank of a table with keys in a new checkpoint. All lists are in the
+/// The part of this rank of a key table in a new checkpoint. All lists are in the
 /// order of the keys' hashes.
 struct KeysToSave {
   std::vector<uint32_t> rows = {};  // local rows

@@ -100,7 +100,7 @@ at::Tensor integers_of(const std::string& bytes) {
 }
 
 // The names of the tensors that are loaded with each row of a table.
-std::vector<std::string> names_of_rows(const LoadPlan::Dynamic& entry) {
+std::vector<std::string> names_of_rows(const LoadPlan::KeyTable& entry) {
   std::vector<std::string> names{"parameters"};
   names.insert(names.end(), entry.slots.begin(), entry.slots.end());
   return names;
@@ -280,7 +280,7 @@ void CheckpointReader::verify(const EmbeddingState& state, LoadPlan& plan) {
       }
     }
   }
-  for (const LoadPlan::Dynamic& entry : plan.dynamic) {
+  for (const LoadPlan::KeyTable& entry : plan.key_tables) {
     for (const size_t link : links_of(entry.table)) {
       append_touched(link, entry.table);
       append_key_files(link, entry.table, ranges);
@@ -291,7 +291,7 @@ void CheckpointReader::verify(const EmbeddingState& state, LoadPlan& plan) {
     read_touched(link, table);
   }
   ranges.clear();
-  for (LoadPlan::Dynamic& entry : plan.dynamic) {
+  for (LoadPlan::KeyTable& entry : plan.key_tables) {
     read_keys(state.tables[entry.to], entry);
     append_row_files(entry, ranges);
   }
@@ -335,7 +335,7 @@ void CheckpointReader::append_key_files(
 
 void CheckpointReader::read_keys(
     const TableState& table,
-    LoadPlan::Dynamic& entry) {
+    LoadPlan::KeyTable& entry) {
   const ManifestTable& newest = table_of(chain_.size() - 1, entry.table);
   const int64_t updates = saved_.iterations / accumulation_steps_of(table);
   if (!newest.keys) {
@@ -378,7 +378,7 @@ void CheckpointReader::read_keys(
 }
 
 std::vector<std::vector<RowMove>> CheckpointReader::moves_of(
-    const LoadPlan::Dynamic& entry,
+    const LoadPlan::KeyTable& entry,
     const std::vector<uint32_t>& rows) const {
   std::vector<std::vector<RowMove>> moves(chain_.size());
   const std::vector<int64_t>& positions = entry.keys.positions();
@@ -397,7 +397,7 @@ std::vector<std::vector<RowMove>> CheckpointReader::moves_of(
 
 // Adds the files of parameters and slots that have rows of this rank's keys.
 void CheckpointReader::append_row_files(
-    const LoadPlan::Dynamic& entry,
+    const LoadPlan::KeyTable& entry,
     std::vector<ChunkRange>& ranges) const {
   const std::vector<std::vector<RowMove>> moves = moves_of(entry, {});
   for (const size_t link : links_of(entry.table)) {
@@ -422,7 +422,7 @@ void CheckpointReader::append_row_files(
 }
 
 void CheckpointReader::copy_key_rows(
-    const LoadPlan::Dynamic& entry,
+    const LoadPlan::KeyTable& entry,
     TableState& table,
     const std::vector<uint32_t>& rows) const {
   const std::vector<std::vector<RowMove>> moves = moves_of(entry, rows);
@@ -612,7 +612,7 @@ void load_checkpoint(
       "loads another checkpoint. All ranks must see the same directory.");
   ranks.run_on_all_ranks(point, [&] {
     try {
-      for (LoadPlan::Dynamic& entry : plan.dynamic) {
+      for (LoadPlan::KeyTable& entry : plan.key_tables) {
         TableState& table = state.tables[entry.to];
         reader->copy_key_rows(entry, table, entry.keys.place(table));
       }

@@ -101,11 +101,11 @@ class CheckpointReader {
       int64_t count,
       char* to) const;
 
-  /// Copies the parameters and slots of a table with keys to the rows that
+  /// Copies the parameters and slots of a key table to the rows that
   /// LoadedKeys::place() has returned. Call verify() before.
   /// Errors:  c10::ValueError naming the file if it can't be read.
   void copy_key_rows(
-      const LoadPlan::Dynamic& entry,
+      const LoadPlan::KeyTable& entry,
       TableState& table,
       const std::vector<uint32_t>& rows) const;
 
@@ -138,13 +138,13 @@ class CheckpointReader {
       size_t table,
       std::vector<ChunkRange>& ranges) const;
   void append_row_files(
-      const LoadPlan::Dynamic& entry,
+      const LoadPlan::KeyTable& entry,
       std::vector<ChunkRange>& ranges) const;
-  void read_keys(const TableState& table, LoadPlan::Dynamic& entry);
+  void read_keys(const TableState& table, LoadPlan::KeyTable& entry);
   // [links], by ascending `from`. `rows` are the rows of the keys; without them, the moves
   // only tell which entries are needed.
   std::vector<std::vector<RowMove>> moves_of(
-      const LoadPlan::Dynamic& entry,
+      const LoadPlan::KeyTable& entry,
       const std::vector<uint32_t>& rows) const;
   // Reads a file of the newest checkpoint and compares it with its checksums.
   std::string read_whole(const ManifestFile& file) const;

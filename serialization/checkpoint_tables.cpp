@@ -187,6 +187,8 @@ std::vector<ManifestTable> describe_tables(const EmbeddingState& state) {
   std::vector<ManifestTable> tables;
   for (const TableState& table : state.tables) {
     ManifestTable entry{.name = table.name};
+    // Says which optimizer has trained the slots. On the host, those that a slot_creation
+    // has made are not trained before make_optimizer().
     if (table.optimizer && state.with_slots == WithSlots::kYes) {
       entry.optimizer = optim::name_of(*table.optimizer);
     }
@@ -196,7 +198,7 @@ std::vector<ManifestTable> describe_tables(const EmbeddingState& state) {
       entry.tensors.push_back(
           describe_tensor(table, optim::slot_key(slot.name), slot.values));
     }
-    if (table.dynamic != nullptr) {
+    if (table.key_rows != nullptr) {
       entry.tensors.push_back(
           {.name = kSavedKeys, .dtype = "int64", .shape = {0}});
       entry.tensors.push_back(
@@ -227,7 +229,8 @@ void write_tables(
       continue;
     }
     const std::string prefix = prefix_of(state, i);
-    const std::vector<uint32_t>* rows = table.dynamic != nullptr ? &keys[i].rows
+    const std::vector<uint32_t>* rows = table.key_rows != nullptr
+        ? &keys[i].rows
         : tables[i].touched ? &increments[i].rows
                             : nullptr;
     add_table(
@@ -238,7 +241,7 @@ void write_tables(
         file_bytes,
         tables[i],
         contents);
-    if (table.dynamic != nullptr) {
+    if (table.key_rows != nullptr) {
       add_keys(keys[i], prefix, file_bytes, tables[i], contents);
     }
   }
@@ -269,7 +272,7 @@ void write_accumulated(
         .rows = {.name = prefix + "accumulated_rows"},
         .sums = {.name = prefix + "accumulated_sums"}};
     files.write_bytes(part.rows, bytes_of(rows));
-    if (state.tables[i].dynamic != nullptr) {
+    if (state.tables[i].key_rows != nullptr) {
       part.collected = {
           .count = gradients.keys.numel(),
           .dropped = gradients.dropped,

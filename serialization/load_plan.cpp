@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serialization/load_plan.h"
 
-#include "src/tables/dynamic_rows.h"
+#include "src/tables/key_table_rows.h"
 
 #include <tessera/common/shorten.h>
 
@@ -131,7 +131,7 @@ class LoadPlanner {
       return;
     }
     plan_.tables.push_back(&table - state_.tables.data());
-    if (table.dynamic != nullptr ||
+    if (table.key_rows != nullptr ||
         find_tensor(*saved, kSavedKeys) != nullptr) {
       compare_keys(table, *saved);
       return;
@@ -267,7 +267,7 @@ class LoadPlanner {
           (saved.optimizer.has_value() && table.optimizer.has_value());
     }
     const int64_t steps = accumulation_steps_of(table);
-    plan_.dynamic.push_back(
+    plan_.key_tables.push_back(
         {.table = static_cast<size_t>(&saved - saved_.tables.data()),
          .to = static_cast<size_t>(&table - state_.tables.data()),
          .slots = std::move(slots),
@@ -282,7 +282,7 @@ class LoadPlanner {
       const SavedTable& saved) {
     const bool has_saved_keys = find_tensor(saved, kSavedKeys) != nullptr;
     if (saved.accumulation_steps == 0 ||
-        has_saved_keys == (table.dynamic != nullptr)) {
+        has_saved_keys == (table.key_rows != nullptr)) {
       compare_accumulation(table, saved);
       return;
     }
@@ -455,8 +455,8 @@ void LoadPlan::finish(EmbeddingState& state) const {
   state.iterations = iterations.value_or(state.iterations);
   state.seed = seed.value_or(state.seed);
   for (TableState& table : state.tables) {
-    if (table.dynamic != nullptr) {
-      table.dynamic->set_seed(state.seed);
+    if (table.key_rows != nullptr) {
+      table.key_rows->set_seed(state.seed);
     }
   }
   for (const size_t table : tables) {

@@ -54,7 +54,7 @@ struct LoadPlan {
 
   /// A table that has keys in the layer or in the file. The function that carries out the
   /// plan reads its keys, before it changes anything.
-  struct Dynamic {
+  struct KeyTable {
     size_t table = 0;  // an index of SavedState::tables
     size_t to = 0;  // an index of EmbeddingState::tables
     /// The key in the file of each slot of the table. Empty: slots are not loaded.
@@ -75,7 +75,7 @@ struct LoadPlan {
 
   std::vector<Copy> copies = {};
   std::vector<EarlierSlots> earlier_slots = {};
-  std::vector<Dynamic> dynamic = {};
+  std::vector<KeyTable> key_tables = {};
   std::vector<Accumulated> accumulated = {};
   /// Indices of EmbeddingState::tables whose rows are replaced. The accumulated gradients
   /// of these tables are dropped.

@@ -187,7 +187,7 @@ class ManifestCheck {
       check_parts(tensor, rows);
     }
     if (table.keys) {
-      require(!table.touched, "a table with keys has no touched rows");
+      require(!table.touched, "a key table has no touched rows");
       for (const ManifestTensor& tensor : table.tensors) {
         require(
             !is_of_key(tensor.name) || tensor.shape.size() == 1,

@@ -67,7 +67,7 @@ struct ManifestTensor {
   /// `parameters`, `slot_` and the slot's name, or a name of saved_keys.h.
   std::string name = {};
   std::string dtype = "float32";
-  /// [vocab, dim] or [vocab]; for a table with keys, the number of its keys that this
+  /// [vocab, dim] or [vocab]; for a key table, the number of its keys that this
   /// checkpoint has instead of vocab.
   std::vector<int64_t> shape = {};
   /// They have no gaps, have the same step, and are sorted by (begin % step, begin).
@@ -120,7 +120,7 @@ struct ManifestGradients {
   int64_t count = 0;
   ManifestFile rows = {};
   ManifestFile sums = {};
-  /// Set for a table with keys. `rows` are then positions in its list.
+  /// Set for a key table. `rows` are then positions in its list.
   std::optional<ManifestCollected> collected = {};
 
   template <class Self, class Visit>
@@ -144,7 +144,7 @@ struct ManifestAccumulated {
   }
 };
 
-/// What a table with keys has beside its tensors. Entry i of each of these belongs to key
+/// What a key table has beside its tensors. Entry i of each of these belongs to key
 /// i, and the keys are in the order of their hashes, so that the keys of a partition are
 /// together and a rank that owns some partitions reads one range.
 struct ManifestKeys {
@@ -178,12 +178,12 @@ struct ManifestKeys {
 struct ManifestTable {
   std::string name = {};
   std::optional<std::string> optimizer = {};
-  /// Unset if the files hold all rows, and for a table with keys.
+  /// Unset if the files hold all rows, and for a key table.
   std::optional<ManifestTouched> touched = {};
   std::vector<ManifestTensor> tensors = {};
   /// Set in the middle of a gradient accumulation. An increment holds all of it, too.
   std::optional<ManifestAccumulated> accumulated = {};
-  /// Set for a table with keys.
+  /// Set for a key table.
   std::optional<ManifestKeys> keys = {};
 
   /// Whether the rows that did not change are in the parent.

@@ -7,7 +7,7 @@
 #include "optim/tensor_update.h"
 #include "src/common/check.h"
 #include "src/common/tensor_text.h"
-#include "src/tables/dynamic_rows.h"
+#include "src/tables/key_table_rows.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -78,7 +78,7 @@ double half_life_of(const KeyIndex& index) {
 std::vector<std::pair<std::string, at::Tensor>> saved_tensors(
     const TableState& table) {
   const at::NoGradGuard no_grad;
-  const KeyIndex& index = table.dynamic->index();
+  const KeyIndex& index = table.key_rows->index();
   std::vector<int64_t> keys;
   std::vector<int64_t> rows;
   std::vector<int64_t> updates;
@@ -113,7 +113,7 @@ void assign_keys(
     int64_t update) {
   const std::string where = "[update_embedding_table]";
   TESSERA_CHECK_VALUE(
-      table.dynamic != nullptr,
+      table.key_rows != nullptr,
       "{} table '{}' has a vocabulary, and no keys. Pass only values.",
       where,
       shorten(table.name));
@@ -140,7 +140,7 @@ void assign_keys(
       table.config->dim,
       keys.sizes(),
       values.sizes());
-  KeyIndex& index = table.dynamic->index();
+  KeyIndex& index = table.key_rows->index();
   SavedKeys saved{
       .sketch = index.table_sketch(),
       .partitions = index.partitions().count(),
@@ -220,9 +220,9 @@ SavedKeys keys_of_vocabulary(
     const TableState& table,
     int64_t update) {
   SavedKeys keys{
-      .partitions = table.dynamic->index().partitions().count(),
+      .partitions = table.key_rows->index().partitions().count(),
       .counts = {.admitted = rows}};
-  keys.sketch.assign(table.dynamic->index().sketch_size(), 0);
+  keys.sketch.assign(table.key_rows->index().sketch_size(), 0);
   keys.entries.reserve(rows);
   for (int64_t row = 0; row < rows; ++row) {
     keys.entries.push_back(
@@ -236,10 +236,10 @@ void adapt_scores(
     int64_t later,
     const TableState& table,
     SavedKeys& keys) {
-  if (table.dynamic == nullptr) {
+  if (table.key_rows == nullptr) {
     return;
   }
-  const double half_life = half_life_of(table.dynamic->index());
+  const double half_life = half_life_of(table.key_rows->index());
   for (KeyEntry& entry : keys.entries) {
     if (!std::isfinite(entry.frequency)) {
       continue;  // LoadedKeys refuses it
@@ -279,8 +279,8 @@ LoadedKeys::LoadedKeys(
           fmt::format("the frequency of key {} is not finite", entry.key));
     }
   }
-  if (table.dynamic != nullptr) {
-    const KeyIndex& index = table.dynamic->index();
+  if (table.key_rows != nullptr) {
+    const KeyIndex& index = table.key_rows->index();
     index.check(keys_.entries, keys_.sketch, where_);
     TESSERA_CHECK_VALUE(
         keys_.sketch.empty() || keys_.partitions == index.partitions().count(),
@@ -336,8 +336,8 @@ void LoadedKeys::keep_local_rows(const TableState& table) {
 }
 
 std::vector<uint32_t> LoadedKeys::place(TableState& table) {
-  if (table.dynamic != nullptr) {
-    table.dynamic->index().assign(
+  if (table.key_rows != nullptr) {
+    table.key_rows->index().assign(
         keys_.entries, keys_.sketch, keys_.counts, where_);
   }
   std::vector<uint32_t> rows;
@@ -348,8 +348,8 @@ std::vector<uint32_t> LoadedKeys::place(TableState& table) {
     rows.push_back(entry.row);
     keys.push_back(entry.key);
   }
-  if (table.dynamic != nullptr) {
-    table.dynamic->set_row_keys(rows, keys);
+  if (table.key_rows != nullptr) {
+    table.key_rows->set_row_keys(rows, keys);
   }
   return rows;
 }
@@ -408,7 +408,7 @@ void finish_slots(
       table.slots[i].values.index_copy_(0, row_numbers, values[i]);
     }
   }
-  if (!slots.empty() || table.dynamic == nullptr || table.slots.empty()) {
+  if (!slots.empty() || table.key_rows == nullptr || table.slots.empty()) {
     return;
   }
   const auto specs = optim::slots_of(*table.optimizer);

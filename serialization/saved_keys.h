@@ -17,7 +17,7 @@ namespace tessera {
 /// The tensors of a table in a file, by name.
 using SavedTensors = std::map<std::string, at::Tensor>;
 
-/// The name of the tensor of keys. A table in a file is dynamic if it has this tensor.
+/// The name of the tensor of keys. A table in a file that has this tensor is a key table.
 inline constexpr const char* kSavedKeys = "keys";
 /// The numbers that decide about the eviction of each key.
 inline constexpr const char* kKeyUpdates = "key_updates";
@@ -33,10 +33,10 @@ struct SavedKeys {
   KeyCounts counts = {};
 };
 
-/// The half-life of the frequencies of a dynamic table, or 0 if it has none.
+/// The half-life of the frequencies of a key table, or 0 if it has none.
 double half_life_of(const KeyIndex& index);
 
-/// Returns the tensors with which an archive describes a dynamic table: the ascending keys,
+/// Returns the tensors with which an archive describes a key table: the ascending keys,
 /// their rows `parameters`, slots and scores, the sketch, the half-life, and the counts.
 std::vector<std::pair<std::string, at::Tensor>> saved_tensors(
     const TableState& table);
@@ -48,8 +48,8 @@ SavedKeys read_keys(
     const TableState& table,
     const std::string& where);
 
-/// The row numbers of a table with a vocabulary of `rows` rows, as keys of the dynamic
-/// `table`. Their last update is `update`.
+/// The row numbers of a table with a vocabulary of `rows` rows, as keys of the key
+/// table `table`. Their last update is `update`.
 SavedKeys keys_of_vocabulary(
     int64_t rows,
     const TableState& table,
@@ -91,7 +91,7 @@ class LoadedKeys {
     return positions_;
   }
 
-  /// Returns the local row of each of these keys. A dynamic table gets these keys instead
+  /// Returns the local row of each of these keys. A key table gets these keys instead
   /// of its own.
   std::vector<uint32_t> place(TableState& table);
 
@@ -106,7 +106,7 @@ class LoadedKeys {
 
 /// Copies the parameters of keys and their slots from the tensors of an archive to the rows
 /// `rows` of a table. `slots` has the name of the tensor of each slot. If it is empty, the
-/// slots of a dynamic table start anew.
+/// slots of a key table start anew.
 void copy_key_rows(
     const SavedTensors& tensors,
     const LoadedKeys& keys,
@@ -118,7 +118,7 @@ void copy_key_rows(
 bool are_earlier(const std::vector<std::string>& keys, const TableState& table);
 
 /// Called after the slots of some rows were copied from the tensors `slots` of a file.
-/// Converts slots of older versions. If `slots` is empty, sets the slots of a dynamic table
+/// Converts slots of older versions. If `slots` is empty, sets the slots of a key table
 /// to their initial values.
 void finish_slots(
     const std::vector<uint32_t>& rows,

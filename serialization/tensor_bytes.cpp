@@ -100,6 +100,7 @@ at::Tensor tensor_in(
         static_cast<int>(static_cast<unsigned char>(*wrong)));
   }
   const std::vector<int64_t> strides = strides_of(location);
+  // from_blob() needs aligned memory, which no format guarantees.
   if (location.offset % c10::elementSize(location.dtype) != 0) {
     at::Tensor copy =
         at::empty_strided(location.shape, strides, location.dtype);

@@ -123,7 +123,7 @@ class BenchmarkScriptsTest(unittest.TestCase):
 
     def run_script(self, script, *arguments):
         """Returns what the script prints, and the text of an error."""
-        given = ["--benchmark", self.benchmark, "--peers", str(self.folder / "peers"), "--rounds", "1"]
+        given = ["--program", self.benchmark, "--peers", str(self.folder / "peers"), "--rounds", "1"]
         if "--from" in arguments:
             given = []
         out, error = io.StringIO(), io.StringIO()
@@ -246,7 +246,7 @@ class BenchmarkScriptsTest(unittest.TestCase):
 
     def test_a_failure_of_tessera_ends_the_comparison(self):
         pathlib.Path(self.benchmark).write_text("#!/bin/sh\necho no such kernels >&2\nexit 1\n")
-        arguments = ["x", "--benchmark", self.benchmark, "--peer", "none", "--workload", "pooled_zipf"]
+        arguments = ["x", "--program", self.benchmark, "--peer", "none", "--workload", "pooled_zipf"]
         with self.assertRaisesRegex(SystemExit, "tessera failed on pooled_zipf with 1 thread:\nno such kernels"):
             with mock.patch.object(sys, "argv", arguments):
                 compare_peers.main()
@@ -353,7 +353,7 @@ class BenchmarkScriptsTest(unittest.TestCase):
             self.expect_error(script, ["--peer", "tf"], "a folder with tf/bin/python for the peer tf")
             self.expect_error(script, ["--workload", "x"], "--workload: invalid choice: 'x'")
             self.expect_error(script, ["--json", "/nowhere/a"], "--json must name a file in an existing folder")
-            self.expect_error(script, ["--benchmark", "nowhere"], "must name the program embedding_benchmark")
+            self.expect_error(script, ["--program", "nowhere"], "must name the program embedding_benchmark")
 
     def test_wrong_files_are_refused(self):
         path = self.folder / "results.json"

@@ -1,8 +1,11 @@
 # Fails if a folder includes headers of a higher layer: cmake -D ROOT=<repository> -P check_layering.cmake
 #
-# Folders are layers. A layer may include its own headers and those of the layers before it in `layers` below.
-# Layer NAME is the folder src/NAME or, for optim, serialization and layers, the folder NAME. Its public headers
-# are in include/tessera/NAME. The umbrella header tessera/tessera.h belongs to examples and tests.
+# The folders of the core are layers. A layer may include its own headers and those of the layers before it in `core`
+# below. Layer NAME is the folder src/NAME or, for optim, serialization and layers, the folder NAME. Its public headers
+# are in include/tessera/NAME.
+#
+# A package may include the core, itself, and the packages that `used_by_<package>` names. Nothing else includes a
+# package, but for examples, tests and the header tessera/tessera.h, which is generated.
 #
 # It also fails if no source file has the name of a public header that declares functions, if JSON is parsed
 # outside of src/common/json_text.cpp, which limits its depth and size, and if a library calls torch::save().
@@ -14,28 +17,44 @@ endif()
 
 file(REAL_PATH "${ROOT}" ROOT)
 
-set(layers kernels common optim tables features engine distributed data serialization layers layers/training
-    "examples, tests")
+set(core kernels common optim tables features engine serialization layers)
+set(packages data distributed models export training search)
+set(used_by_search training)
 
-# Sets `result` to the position in `layers` of a path in the repository, or to nothing for the path of another
-# project.
-function(layer_of path result)
+# Sets `result` to the layer or package of a path in the repository, "programs" for examples and tests, "none" for a
+# folder that is neither, or to nothing for the path of another project.
+function(place_of path result)
   string(REGEX REPLACE "^include/" "" path "${path}")
-  set(layer "")
-  if(path MATCHES "^(examples|tests)/|^tessera/tessera\\.h$")
-    list(LENGTH layers layer)
-    math(EXPR layer "${layer} - 1")
-  elseif(path MATCHES "^(tessera/)?layers/training/")
-    list(FIND layers "layers/training" layer)
-  elseif(path MATCHES "^(src|tessera)/([a-z]+)/|^(optim|serialization|layers)/")
-    set(name "${CMAKE_MATCH_2}${CMAKE_MATCH_3}")
-    list(FIND layers "${name}" layer)
+  set(place "")
+  if(path MATCHES "^(examples|tests)/|^packages/[a-z]+/tests/|^tessera/tessera\\.h$")
+    set(place programs)
+  elseif(path MATCHES "^(src|tessera|packages)/([a-z]+)/|^(optim|serialization|layers)/")
+    set(place "${CMAKE_MATCH_2}${CMAKE_MATCH_3}")
+    if(NOT place IN_LIST core AND NOT place IN_LIST packages)
+      set(place none)
+    endif()
   endif()
-  set(${result} "${layer}" PARENT_SCOPE)
+  set(${result} "${place}" PARENT_SCOPE)
 endfunction()
 
-list(LENGTH layers last)
-math(EXPR last "${last} - 1")
+# Sets `result` to ON if code in `from` may include headers of `to`.
+function(may_include from to result)
+  set(${result} ON PARENT_SCOPE)
+  if(from STREQUAL programs OR from STREQUAL to OR to STREQUAL "")
+    return()
+  elseif(to IN_LIST core AND from IN_LIST packages)
+    return()
+  elseif(to IN_LIST core)
+    list(FIND core ${from} below)
+    list(FIND core ${to} above)
+    if(above LESS below)
+      return()
+    endif()
+  elseif(to IN_LIST used_by_${from})
+    return()
+  endif()
+  set(${result} OFF PARENT_SCOPE)
+endfunction()
 
 set(violations "")
 macro(complain problem)
@@ -43,34 +62,34 @@ macro(complain problem)
 endmacro()
 
 function(check_include file number included)
-  layer_of("${file}" from)
-  if(from EQUAL -1)
-    complain("stands in a folder that is no layer. Add the folder to `layers` in check_layering.cmake.")
+  place_of("${file}" from)
+  if(from STREQUAL none)
+    complain("stands in a folder that is no layer and no package. Add the folder to check_layering.cmake.")
+    set(violations "${violations}" PARENT_SCOPE)
+    return()
   endif()
   # The compiler first looks for a path relative to the including file.
   cmake_path(GET file PARENT_PATH folder)
   if(EXISTS "${ROOT}/${folder}/${included}")
     cmake_path(SET included NORMALIZE "${folder}/${included}")
   endif()
-  layer_of("${included}" to)
-
-  if(to AND to GREATER from)
-    list(GET layers ${from} from_name)
-    list(GET layers ${to} to_name)
-    complain("includes ${included}, which belongs to ${to_name}, above ${from_name}. Move what is\
- needed from it to ${from_name} or further down, or this code to ${to_name}.")
+  place_of("${included}" to)
+  may_include("${from}" "${to}" is_allowed)
+  if(NOT is_allowed)
+    complain("includes ${included}, which belongs to ${to}, and ${from} may not use it. Move what is needed from it to\
+ ${from} or further down, or this code to ${to}.")
   endif()
-  if(from EQUAL 0 AND included MATCHES "^(ATen|c10|caffe2|torch)/")
+  if(from STREQUAL kernels AND included MATCHES "^(ATen|c10|caffe2|torch)/")
     complain("includes ${included} of LibTorch in a kernel. Pass raw pointers and sizes in instead.")
   endif()
-  if(from LESS last AND included MATCHES "^torch/(torch|all)\\.h$")
+  if(NOT from STREQUAL programs AND included MATCHES "^torch/(torch|all)\\.h$")
     complain("includes ${included}, which takes a minute to compile. Include the headers that are\
  used, e.g. ATen/core/Tensor.h, ATen/ops/<operator>.h, torch/nn/module.h.")
   endif()
   if(file MATCHES "^examples/my_" AND NOT included MATCHES "^(tessera/.*|[a-z_]+)$")
     complain("includes ${included} in a program that readers copy. Include only Tessera and the standard library.")
   endif()
-  if(file MATCHES "^include/" AND included MATCHES "^fmt/")
+  if(file MATCHES "(^|/)include/" AND included MATCHES "^fmt/")
     complain("includes ${included} in a public header, where a user's fmt may be another version.\
  Format in a source file.")
   endif()
@@ -78,7 +97,7 @@ function(check_include file number included)
 endfunction()
 
 function(check_json file number line)
-  if(NOT file STREQUAL "src/common/json_text.cpp" AND
+  if(NOT file MATCHES "^src/common/json_text.cpp$|^packages/[a-z]+/tests/" AND
      line MATCHES "[Jj]son::(parse|accept|sax_parse|from_[a-z]+)[ \t]*\\(|>>[ \t]*[A-Za-z_.]*[Jj]son")
     complain("parses JSON. Call parse_json(), load_json() or for_each_json_entry() instead, which limit its\
  depth and size and refuse a key that is there twice.")
@@ -88,7 +107,7 @@ endfunction()
 
 # torch::save() ends the program if it can't write.
 function(check_save file number line)
-  if(line MATCHES "torch::save\\(" AND NOT line MATCHES "^ *//" AND NOT file MATCHES "^examples/|/save_to_file\\.(h|cpp)$")
+  if(line MATCHES "torch::save\\(" AND NOT line MATCHES "^ *//" AND NOT file MATCHES "^examples/|^packages/[a-z]+/tests/|/save_to_file\\.(h|cpp)$")
     complain("calls torch::save(), which ends the program on a full disk. Write with AtomicFile::write_by().")
     set(violations "${violations}" PARENT_SCOPE)
   endif()
@@ -96,13 +115,18 @@ endfunction()
 
 # `text` is the whole header.
 function(check_source file text)
-  if(NOT file MATCHES "^include/tessera/(.*)\\.h$" OR file STREQUAL "include/tessera/tessera.h")
+  if(NOT file MATCHES "^(packages/[a-z]+/)?include/tessera/(.*)\\.h$")
     return()
   endif()
-  set(name "${CMAKE_MATCH_1}")
+  set(package "${CMAKE_MATCH_1}")
+  set(name "${CMAKE_MATCH_2}")
   cmake_path(GET name FILENAME stem)
   cmake_path(GET name PARENT_PATH folder)
-  file(GLOB sources "${ROOT}/src/${name}.cpp" "${ROOT}/${name}.cpp" "${ROOT}/src/${folder}/*/${stem}.cpp")
+  if(package)
+    file(GLOB sources "${ROOT}/${package}src/${stem}.cpp" "${ROOT}/${package}src/*/${stem}.cpp")
+  else()
+    file(GLOB sources "${ROOT}/src/${name}.cpp" "${ROOT}/${name}.cpp" "${ROOT}/src/${folder}/*/${stem}.cpp")
+  endif()
   string(REGEX REPLACE "\nstatic_assert[^;]*;" "" text "${text}")
   # This matches a declaration without a body at the beginning of a line.
   if(NOT sources AND text MATCHES "\n[A-Za-z][^\n;{}=/]*\\([^;{}]*\\)( const)?;\n")
@@ -117,7 +141,8 @@ file(
   RELATIVE "${ROOT}"
   "${ROOT}/include/*.h" "${ROOT}/src/*.h" "${ROOT}/src/*.cpp" "${ROOT}/optim/*.h"
   "${ROOT}/optim/*.cpp" "${ROOT}/serialization/*.h" "${ROOT}/serialization/*.cpp"
-  "${ROOT}/layers/*.h" "${ROOT}/layers/*.cpp" "${ROOT}/examples/*.h" "${ROOT}/examples/*.cpp")
+  "${ROOT}/layers/*.h" "${ROOT}/layers/*.cpp" "${ROOT}/packages/*.h" "${ROOT}/packages/*.cpp"
+  "${ROOT}/examples/*.h" "${ROOT}/examples/*.cpp")
 
 foreach(file IN LISTS files)
   file(READ "${ROOT}/${file}" text)
@@ -143,4 +168,4 @@ endif()
 if(violations)
   message(FATAL_ERROR "${violations}")
 endif()
-message(STATUS "${num_files} files include only what stands below them")
+message(STATUS "${num_files} files include only what they may use")

@@ -1,5 +1,6 @@
-# Lists the tests of a GoogleTest binary when ctest starts. ctest has one entry per source file, named after its
-# path in tests/ without _test.cpp. With one entry per test, loading LibTorch so often would take minutes.
+# Lists the tests of a GoogleTest binary when ctest starts. ctest has one entry per source file, named after its path in
+# tests/ or packages/ without _test.cpp, like training/fit. With one entry per test, loading LibTorch so often would take
+# minutes.
 
 cmake_policy(VERSION 3.25) # ctest includes this file without a policy version
 
@@ -39,7 +40,8 @@ function(discover_tests program root build timeout labels)
       # With ccache, the paths of sources are relative to the folder of the build.
       cmake_path(ABSOLUTE_PATH CMAKE_MATCH_2 BASE_DIRECTORY "${build}" NORMALIZE)
       cmake_path(RELATIVE_PATH CMAKE_MATCH_2 BASE_DIRECTORY "${root}" OUTPUT_VARIABLE file)
-      string(REGEX REPLACE "(_test)?\\.cpp$" "" file "${file}")
+      string(REGEX REPLACE "^tests/|(_test)?\\.cpp$" "" file "${file}")
+      string(REGEX REPLACE "^packages/([a-z]+)/tests/" "\\1/" file "${file}")
       list(APPEND files "${file}")
       list(APPEND "tests_of_${file}" "${suite}.${name}")
     endif()

@@ -3,9 +3,9 @@
 //   export_samples FOLDER  ->  NAME.pt, NAME.cases, NAME.pt2, NAME.pt2cases
 // The cases are written by torch::pickle_save. run_torchscript.cpp, test_torchscript.py and
 // test_pt2.py read these files without Tessera.
+#include <tessera/export/export_pt2.h>
+#include <tessera/export/export_torchscript.h>
 #include <tessera/layers/concatenate.h>
-#include <tessera/layers/export_pt2.h>
-#include <tessera/layers/export_torchscript.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -163,7 +163,7 @@ struct SparseFeatures {
   tessera::TPUEmbedding layer{nullptr};
 };
 
-// Features of a table with keys. Half of the keys in a batch have no row, and some are the
+// Features of a key table. Half of the keys in a batch have no row, and some are the
 // padding key.
 struct KeyFeatures {
   static constexpr int64_t kPadding = std::numeric_limits<int64_t>::min();

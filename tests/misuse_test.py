@@ -76,7 +76,8 @@ def main():
     programs = {file.stem: file.read_text() for file in sorted((ROOT / "tests/misuse").glob("*.cpp"))}
     if "correct" not in programs:
         sys.exit(f"expected programs in {ROOT}/tests/misuse, and correct.cpp among them")
-    command = [options.compiler, "-std=c++20", "-fsyntax-only", "-w", f"-I{ROOT}/include", f"-I{ROOT}", *options.flags]
+    includes = [f"-I{folder}" for folder in (ROOT / "include", *ROOT.glob("packages/*/include"), ROOT)]
+    command = [options.compiler, "-std=c++20", "-fsyntax-only", "-w", *includes, *options.flags]
     if "clang" in options.compiler:
         command.append("-ferror-limit=0")
     with tempfile.TemporaryDirectory() as folder:

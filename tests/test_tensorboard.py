@@ -3,7 +3,7 @@
 """Reads the event files that Tessera writes with the tensorboard package.
 
     pip install tensorboard "setuptools<81"
-    python tests/test_tensorboard.py --program build/release/tests/training_test
+    python tests/test_tensorboard.py --program build/release/packages/training/tests/training_test
 """
 import argparse
 import json

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/layers/training/history.h>
+#include <tessera/training/history.h>
 
 #include <functional>
 #include <optional>

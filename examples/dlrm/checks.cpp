@@ -43,7 +43,7 @@ void check_arguments(const Options& options) {
   TORCH_CHECK_VALUE(
       !options.dynamic ||
           (options.checkpoint.empty() && options.exported.empty()),
-      "[dlrm_criteo] --dynamic trains tables with keys, which --checkpoint and "
+      "[dlrm_criteo] --dynamic trains key tables, which --checkpoint and "
       "--export can't write yet. Leave them out.");
   make_output_folder("[dlrm_criteo] --checkpoint", options.checkpoint);
   make_output_folder("[dlrm_criteo] --history", options.history);

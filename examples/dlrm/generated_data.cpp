@@ -5,8 +5,8 @@
 #include "examples/common/outputs.h"
 #include "examples/dlrm/clicks.h"
 
-#include <tessera/layers/training/metrics.h>
 #include <tessera/serialization/npy.h>
+#include <tessera/training/metrics.h>
 
 #include <ATen/ops/cat.h>
 

@@ -64,7 +64,7 @@ void add_data(CLI::App& app, Options& options) {
   auto* dynamic = app.add_flag(
       "--dynamic",
       options.dynamic,
-      "tables with keys: categories are hashed to 64 bits and get rows in the training, which needs one pass over the data");
+      "key tables: categories are hashed to 64 bits and get rows in the training, which needs one pass over the data");
   app.add_option(
          "--capacity",
          options.capacity,

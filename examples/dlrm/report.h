@@ -3,7 +3,7 @@
 
 #include "examples/dlrm/options.h"
 
-#include <tessera/layers/training/profile.h>
+#include <tessera/training/profile.h>
 
 #include <cstdint>
 #include <memory>

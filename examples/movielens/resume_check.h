@@ -3,7 +3,7 @@
 
 #include "examples/movielens/options.h"
 
-#include <tessera/layers/training/callback.h>
+#include <tessera/training/callback.h>
 
 #include <string>
 

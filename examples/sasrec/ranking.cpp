@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/sasrec/ranking.h"
 
-#include <tessera/layers/top_k_index.h>
+#include <tessera/search/top_k_index.h>
 
 #include <torch/types.h>
 

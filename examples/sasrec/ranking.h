@@ -3,7 +3,7 @@
 
 #include "examples/sasrec/histories.h"
 
-#include <tessera/layers/sasrec.h>
+#include <tessera/models/sasrec.h>
 
 #include <cstdint>
 

@@ -45,7 +45,8 @@ bool is_at(const std::string& path, const FileDescriptor& file) {
       opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
 }
 
-// Deletes the temporary file of a process that died.
+// Deletes the temporary file of a process that died. It is not used again, because it may
+// have another owner, other permissions or another hard link.
 void remove_abandoned(const std::string& path) {
   // Without O_NONBLOCK, opening a pipe would wait for its reader.
   constexpr int kFlags = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;

@@ -42,7 +42,8 @@ class AtomicFile {
 
   void write(const void* data, size_t size);
   /// Calls `save(writer)` and writes what it passes to `writer`. Use this for LibTorch's
-  /// writers: an exception that leaves their writer function would end the program.
+  /// writers: they call the function in a destructor, too, from which an exception would
+  /// end the program.
   template <class Save>
   void write_by(Save save);
 

@@ -75,27 +75,3 @@ template <class Error, class... Args>
           {__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, __VA_ARGS__); \
     }                                                                          \
   } while (false)
-
-namespace tessera {
-
-/// Checks that an option is an enumerator of its enum. The enumerators are 0, 1, ... up
-/// to `last`, and `choices` names them.
-/// Errors:  c10::ValueError beginning with `where`.
-template <class Enum>
-void check_enumerator(
-    Enum value,
-    Enum last,
-    const std::string& where,
-    const char* option,
-    const char* choices) {
-  const auto number = static_cast<int64_t>(value);
-  TESSERA_CHECK_VALUE(
-      number >= 0 && number <= static_cast<int64_t>(last),
-      "{} {} must be {}, but got the number {}. Use one of these enumerators.",
-      where,
-      option,
-      choices,
-      number);
-}
-
-}  // namespace tessera

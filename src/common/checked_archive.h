@@ -13,7 +13,9 @@
 
 namespace tessera {
 
-// LibTorch does not verify what it reads from an archive. So an archive of this
+// LibTorch does not verify what it reads from an archive: it is built without miniz's check
+// of CRCs. Checksums are computed while entries are written, because an OutputArchive can't
+// be read. A user's class has none, as it may save itself in another way. An archive of this
 // library has an entry `tessera_checksums`, a text with one line for each other entry:
 //
 //   <checksum of the lines that follow>

@@ -76,6 +76,7 @@ int64_t thread_count() {
 
 void set_thread_count(int64_t threads) {
   at::get_num_threads();  // Its first call in a thread sets LibTorch's own number.
+  // at::set_num_threads() would act on the whole process.
   omp_set_num_threads(static_cast<int>(threads));
 }
 
@@ -116,7 +117,7 @@ void run_tasks(
            i = next.number.fetch_add(1, std::memory_order_relaxed)) {
         task(i);
       }
-    } catch (...) {
+    } catch (...) {  // must not pass through at::parallel_for
       // Start no more tasks.
       next.number.store(count, std::memory_order_relaxed);
       if (!failed.exchange(true)) {
@@ -127,6 +128,8 @@ void run_tasks(
   };
   process_with_threads = ::getpid();
   mark_fork();
+  // It wakes all threads, also for two tasks. If the number of threads changed from call to
+  // call, libgomp would end threads and start them again (PyTorch's issue 32008).
   at::parallel_for(0, threads, 1, work);
   mark_join();
   if (error) {

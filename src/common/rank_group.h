@@ -196,7 +196,8 @@ class RankGroup {
       RendezvousPoint point,
       const std::vector<bool>& flags);
 
-  /// Sums over the ranks in their order, so that all ranks get the same bits. Arrives with
+  /// Sums over the ranks in their order, so that all ranks get the same bits. (An allreduce
+  /// of MPI guarantees no order.) Arrives with
   /// `message`, whose bodies it sets.
   /// Shapes:  [n] float32; nothing is read from `values` if there is an error.
   at::Tensor sum(

@@ -23,7 +23,8 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 // Capacities up to this one are multiples of kAlignment. Larger ones are
-// 2^k * {4, 5, 6, 7} / 4, which is at most a quarter more than what is needed.
+// 2^k * {4, 5, 6, 7} / 4, which is at most a quarter more than what is needed. Small ones
+// are kept, too: malloc() keeps 7 free blocks of a size per thread and then merges them.
 constexpr size_t kMaxSmallCapacity = 1024;
 constexpr size_t kSmallClasses = kMaxSmallCapacity / kAlignment + 1;
 constexpr size_t kSizeClasses =

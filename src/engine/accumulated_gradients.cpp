@@ -3,7 +3,7 @@
 
 #include "optim/row_update.h"
 #include "src/common/check.h"
-#include "src/tables/dynamic_rows.h"
+#include "src/tables/key_table_rows.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
@@ -152,7 +152,7 @@ AccumulatedGradients accumulated_gradients(
   } else {
     gradients = gradients_of(GradientAccumulator(), dim);
   }
-  if (table.dynamic != nullptr) {
+  if (table.key_rows != nullptr) {
     gradients =
         with_keys(std::move(gradients), state.accumulated[index].keys());
   }
@@ -160,7 +160,7 @@ AccumulatedGradients accumulated_gradients(
   const auto [rows, order] = gradients.rows.sort();
   const kernels::RowNumbers numbers = table.rows.numbers;
   gradients.rows =
-      table.dynamic != nullptr ? rows : rows * numbers.step + numbers.first;
+      table.key_rows != nullptr ? rows : rows * numbers.step + numbers.first;
   gradients.sums = gradients.sums.index_select(0, order);
   return gradients;
 }
@@ -168,8 +168,8 @@ AccumulatedGradients accumulated_gradients(
 AccumulatedGradients local_part(
     const AccumulatedGradients& gradients,
     const TableState& table) {
-  if (table.dynamic != nullptr) {
-    const KeyIndex& index = table.dynamic->index();
+  if (table.key_rows != nullptr) {
+    const KeyIndex& index = table.key_rows->index();
     std::vector<int64_t> positions;
     const c10::ArrayRef<int64_t> keys = integers_in(gradients.keys);
     for (size_t i = 0; i < keys.size(); ++i) {
@@ -219,7 +219,7 @@ void check_accumulated(
       "their sums must be float32 [n, dim]");
   const int64_t count = rows.size(0);
   int64_t end = table.config->vocabulary_size;
-  if (table.dynamic != nullptr) {
+  if (table.key_rows != nullptr) {
     const at::Tensor& keys = gradients.keys;
     const at::Tensor& counts = gradients.counts;
     require(
@@ -259,7 +259,7 @@ void set_accumulated(
   TableState& table = state.tables[index];
   const AccumulatedGradients local = local_part(gradients, table);
   const at::Tensor sums = local.sums.contiguous();
-  if (table.dynamic != nullptr) {
+  if (table.key_rows != nullptr) {
     RowGradients by_key;
     const c10::ArrayRef<int64_t> rows = integers_in(local.rows);
     const c10::ArrayRef<int64_t> keys = integers_in(local.keys);

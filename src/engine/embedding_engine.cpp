@@ -57,15 +57,6 @@ void validate(const EmbeddingEngineOptions& options) {
       options.timeout.count() > 0,
       "timeout must be > 0 ms",
       options.timeout.count());
-  check_enumerator(
-      options.pipelining,
-      Pipelining::kOn,
-      "[EmbeddingEngineOptions]",
-      "pipelining",
-      "Pipelining::kOff or Pipelining::kOn");
-  check_missing_slots(options.missing_slots, "[EmbeddingEngineOptions]");
-  check_non_finite_gradients(
-      options.non_finite_gradients, "[EmbeddingEngineOptions]");
 }
 
 std::shared_ptr<EmbeddingState> make_engine_state(

@@ -9,7 +9,7 @@
 #include "src/common/memory_ranges.h"
 #include "src/common/names.h"
 #include "src/common/random_key.h"
-#include "src/tables/dynamic_rows.h"
+#include "src/tables/key_table_rows.h"
 #include "src/tables/table_memory.h"
 
 #include <ATen/core/grad_mode.h>
@@ -70,7 +70,7 @@ std::vector<Slot> make_slots(const TableState& table) {
            .first_row = table.rows.numbers.first,
            .row_step = table.rows.numbers.step});
     } else {
-      slot.values = table.dynamic != nullptr
+      slot.values = table.key_rows != nullptr
           ? reserve_rows(
                 rows,
                 spec.is_per_row ? 1 : config.dim,
@@ -79,7 +79,7 @@ std::vector<Slot> make_slots(const TableState& table) {
                 config.keys->preallocate ? rows : 0)
           : allocate_rows(rows, spec.is_per_row ? 1 : config.dim);
       slot.values = spec.is_per_row ? slot.values.view({rows}) : slot.values;
-      if (table.dynamic == nullptr) {  // else each new key sets its own
+      if (table.key_rows == nullptr) {  // else each new key sets its own
         slot.values.fill_(spec.initial_value);
       }
     }
@@ -128,7 +128,7 @@ void clear_last_checkpoint(EmbeddingState& state) {
 }
 
 // Copies the rows of a slot that keys have or have had.
-at::Tensor copy_used_rows(const DynamicRows& table, const at::Tensor& rows) {
+at::Tensor copy_used_rows(const KeyTableRows& table, const at::Tensor& rows) {
   const int64_t width = rows.dim() == 1 ? 1 : rows.size(1);
   at::Tensor copy = reserve_rows(
       rows.size(0),
@@ -143,11 +143,11 @@ at::Tensor copy_used_rows(const DynamicRows& table, const at::Tensor& rows) {
   return copy;
 }
 
-// Refuses options that a dynamic table can't have.
+// Refuses options that a key table can't have.
 void check_supports_keys(const TableState& table) {
   TESSERA_CHECK_VALUE(
       !has_slot_creation(table),
-      "[table '{}'] a table with keys can't have slot_creation, because slots are created when keys get their rows. Remove it.",
+      "[table '{}'] a key table can't have slot_creation, because slots are created when keys get their rows. Remove it.",
       shorten(table.name));
 }
 
@@ -159,26 +159,6 @@ at::Tensor copy_rows(const at::Tensor& rows) {
 }
 
 }  // namespace
-
-void check_missing_slots(MissingSlots missing_slots, const std::string& where) {
-  check_enumerator(
-      missing_slots,
-      MissingSlots::kKeep,
-      where,
-      "missing_slots",
-      "MissingSlots::kError or MissingSlots::kKeep");
-}
-
-void check_non_finite_gradients(
-    NonFiniteGradients non_finite_gradients,
-    const std::string& where) {
-  check_enumerator(
-      non_finite_gradients,
-      NonFiniteGradients::kRefuse,
-      where,
-      "non_finite_gradients",
-      "NonFiniteGradients::kApply or NonFiniteGradients::kRefuse");
-}
 
 void check_holds_all_rows(
     const EmbeddingState& state,
@@ -198,7 +178,7 @@ void check_has_no_keys(
     const std::string& advice) {
   for (const TableState& table : state.tables) {
     TESSERA_CHECK_NOT_IMPLEMENTED(
-        table.dynamic == nullptr,
+        table.key_rows == nullptr,
         "{} expected tables with a vocabulary, but table '{}' has keys. {}",
         where,
         shorten(table.name),
@@ -265,13 +245,13 @@ EmbeddingState make_state(
                                 : LocalRows::all(table.config->max_rows());
     if (table.config->keys) {
       check_supports_keys(table);
-      table.dynamic = std::make_shared<DynamicRows>(
+      table.key_rows = std::make_shared<KeyTableRows>(
           *table.config,
           table.name,
           seed,
           KeyPartitions(table.config->keys->capacity)
               .in_rows(table.rows.numbers.first, table.rows.count));
-      table.parameters = table.dynamic->rows();
+      table.parameters = table.key_rows->rows();
       continue;
     }
     table.parameters =
@@ -304,18 +284,18 @@ kernels::Rounding rounding_of(
           static_cast<uint64_t>(state.iterations)),
       .rows = table.rows.numbers,
       .row_keys =
-          table.dynamic != nullptr ? table.dynamic->row_keys() : nullptr};
+          table.key_rows != nullptr ? table.key_rows->row_keys() : nullptr};
 }
 
 EmbeddingState deep_copy(const EmbeddingState& state) {
   EmbeddingState copy = state;
   clear_last_checkpoint(copy);
   for (TableState& table : copy.tables) {
-    if (table.dynamic != nullptr) {
-      table.dynamic = table.dynamic->clone();
-      table.parameters = table.dynamic->rows();
+    if (table.key_rows != nullptr) {
+      table.key_rows = table.key_rows->clone();
+      table.parameters = table.key_rows->rows();
       for (Slot& slot : table.slots) {
-        slot.values = copy_used_rows(*table.dynamic, slot.values);
+        slot.values = copy_used_rows(*table.key_rows, slot.values);
       }
       continue;
     }
@@ -379,8 +359,8 @@ at::Tensor read_rows(
 EmbeddingTables embedding_tables_of(const EmbeddingState& state) {
   std::vector<EmbeddingTables::Entry> entries;
   for (const TableState& table : state.tables) {
-    if (table.dynamic != nullptr) {
-      KeyRows rows = table.dynamic->sorted_rows();
+    if (table.key_rows != nullptr) {
+      SortedKeyRows rows = table.key_rows->sorted_rows();
       entries.push_back(
           {table.config,
            table.name,

@@ -61,13 +61,6 @@ struct Shards {
       rows_of = {};
 };
 
-/// Checks that the value is an enumerator.
-/// Errors:  c10::ValueError beginning with `where`.
-void check_missing_slots(MissingSlots missing_slots, const std::string& where);
-void check_non_finite_gradients(
-    NonFiniteGradients non_finite_gradients,
-    const std::string& where);
-
 /// Describes features and tables, in order of first use, without allocating the tables.
 /// Errors:  as make_state().
 EmbeddingState describe_state(

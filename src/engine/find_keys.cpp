@@ -47,8 +47,8 @@ void align_keys(IdBags& bags) {
 
 // Gives scratch rows with initial values to the keys that the next update admits, and the
 // row of zeros to the others.
-std::unique_ptr<DynamicRows::Lease> place_new_keys(
-    DynamicRows& rows,
+std::unique_ptr<KeyTableRows::Lease> place_new_keys(
+    KeyTableRows& rows,
     std::vector<NewKey>& new_keys,
     int64_t update) {
   std::sort(
@@ -99,7 +99,7 @@ void use_default_key(
     c10::ArrayRef<IdBags*> bags,
     bool is_trained,
     ScratchRows& scratch) {
-  DynamicRows& rows = *table.dynamic;
+  KeyTableRows& rows = *table.key_rows;
   const std::optional<int64_t> key = rows.index().config().default_key;
   const auto has_unknown = [&](const IdBags* feature) {
     const Buffer<uint32_t>& ids = feature->ids;
@@ -133,10 +133,10 @@ void use_default_key(
 
 }  // namespace
 
-bool has_dynamic_tables(const EmbeddingState& state) {
+bool has_key_tables(const EmbeddingState& state) {
   return std::any_of(
       state.tables.begin(), state.tables.end(), [](const TableState& table) {
-        return table.dynamic != nullptr;
+        return table.key_rows != nullptr;
       });
 }
 
@@ -146,7 +146,7 @@ void find_table_keys(
     UnknownKeys unknown,
     int64_t update,
     ScratchRows& scratch) {
-  DynamicRows& rows = *table.dynamic;
+  KeyTableRows& rows = *table.key_rows;
   const bool admits = is_trained(table, unknown);
   std::vector<NewKey> new_keys;
   for (IdBags* feature : bags) {
@@ -181,7 +181,7 @@ ScratchRows find_keys(
   ScratchRows scratch;
   for (size_t t = 0; t < state.tables.size(); ++t) {
     const TableState& table = state.tables[t];
-    if (table.dynamic == nullptr) {
+    if (table.key_rows == nullptr) {
       continue;
     }
     std::vector<IdBags*> of_table;

@@ -3,7 +3,7 @@
 
 #include "src/engine/embedding_state.h"
 #include "src/features/id_bags.h"
-#include "src/tables/dynamic_rows.h"
+#include "src/tables/key_table_rows.h"
 
 #include <c10/util/ArrayRef.h>
 
@@ -18,13 +18,13 @@ namespace tessera {
 enum class UnknownKeys { kZeros, kAdmitted };
 
 /// The scratch rows with the initial values of new keys. They must outlive the lookup.
-using ScratchRows = std::vector<std::unique_ptr<DynamicRows::Lease>>;
+using ScratchRows = std::vector<std::unique_ptr<KeyTableRows::Lease>>;
 
-/// Returns true if the state has a dynamic table.
-bool has_dynamic_tables(const EmbeddingState& state);
+/// Returns true if the state has a key table.
+bool has_key_tables(const EmbeddingState& state);
 
-/// Replaces the ids of features with dynamic tables, which are positions in IdBags::keys,
-/// by rows of DynamicRows::all_rows(). Afterwards, keys[i] is the key of ids[i], which is
+/// Replaces the ids of features with key tables, which are positions in IdBags::keys,
+/// by rows of KeyTableRows::all_rows(). Afterwards, keys[i] is the key of ids[i], which is
 /// the default key if an unknown one looks up that. The bags must not hold kZeroRow.
 /// Errors:  c10::ValueError for an unusable initializer; c10::Error if one batch has too
 ///          many new keys.
@@ -33,8 +33,8 @@ ScratchRows find_keys(
     std::vector<IdBags>& bags,
     UnknownKeys unknown);
 
-/// Replaces the ids of the features of one dynamic table. It does not use the default key:
-/// unknown keys get DynamicRows::zero_row(). `update` is the number of the next update. The
+/// Replaces the ids of the features of one key table. It does not use the default key:
+/// unknown keys get KeyTableRows::zero_row(). `update` is the number of the next update. The
 /// scratch rows are added to `scratch`.
 void find_table_keys(
     const TableState& table,

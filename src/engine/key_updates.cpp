@@ -7,7 +7,7 @@
 #include "src/common/check.h"
 #include "src/engine/accumulated_gradients.h"
 #include "src/engine/embedding_state.h"
-#include "src/tables/dynamic_rows.h"
+#include "src/tables/key_table_rows.h"
 
 #include <algorithm>
 #include <unordered_map>
@@ -54,7 +54,7 @@ KeyUpdate plan_keys(
     const CollectedKeys* collected,
     int64_t update) {
   KeyUpdate result{.table = table_update.table};
-  DynamicRows& rows = *table_update.table->dynamic;
+  KeyTableRows& rows = *table_update.table->key_rows;
   std::vector<KeyOccurrences> occurrences;
   if (collected != nullptr) {
     const auto size = static_cast<int64_t>(collected->keys.size());
@@ -113,7 +113,7 @@ CollectedKeys collect_keys(
     c10::ArrayRef<TableUpdate::Term*> terms,
     const TableState& table,
     std::list<Buffer<uint32_t>>& rows) {
-  const DynamicRows& dynamic = *table.dynamic;
+  const KeyTableRows& key_rows = *table.key_rows;
   CollectedKeys result = collected;
   std::unordered_map<int64_t, uint32_t, KeyHash> numbers;
   numbers.reserve(2 * result.keys.size());
@@ -135,16 +135,16 @@ CollectedKeys collect_keys(
     const IdBags& bags = *term->bags;
     Buffer<uint32_t>& number_of_id = add_rows(rows, bags.nnz());
     found.resize(bags.nnz());
-    dynamic.index().find(bags.keys.data(), bags.nnz(), found.data());
+    key_rows.index().find(bags.keys.data(), bags.nnz(), found.data());
     for (int64_t i = 0; i < bags.nnz(); ++i) {
       const uint32_t count = bags.key_counts.empty() ? 1 : bags.key_counts[i];
       number_of_id[i] = kNoRow;
-      if (bags.ids[i] < dynamic.zero_row() && found[i] == kNoRow) {
+      if (bags.ids[i] < key_rows.zero_row() && found[i] == kNoRow) {
         result.dropped += count;  // evicted after its lookup
         continue;
       }
       const uint32_t number = count_key(bags.keys[i], count);
-      if (bags.ids[i] != dynamic.zero_row()) {
+      if (bags.ids[i] != key_rows.zero_row()) {
         number_of_id[i] = number;
       }
     }
@@ -158,7 +158,7 @@ CollectedKeys collect_keys(
 
 void record_with_rows(KeyUpdate& update, TableUpdate& table_update) {
   table_update.record = {
-      .last_update = update.table->dynamic->index().last_update(),
+      .last_update = update.table->key_rows->index().last_update(),
       .update = update.plan.update};
   update.plan.used_rows.clear();
 }
@@ -167,7 +167,7 @@ void sweep_all_keys(
     KeyUpdate& update,
     TableUpdate& table_update,
     const float* zeros) {
-  const KeyIndex& index = update.table->dynamic->index();
+  const KeyIndex& index = update.table->key_rows->index();
   std::vector<char> is_done(index.rows(), 0);
   for (const TableUpdate::Term& term : table_update.terms) {
     for (int64_t i = 0; i < term.bags->nnz(); ++i) {
@@ -227,7 +227,7 @@ void set_initial_rows(
 
 void apply(const KeyUpdate& update) {
   TableState& table = *update.table;
-  DynamicRows& rows = *table.dynamic;
+  KeyTableRows& rows = *table.key_rows;
   rows.index().apply(update.plan);
   rows.index().count_dropped(update.dropped);
   if (update.new_rows.empty()) {
@@ -265,7 +265,7 @@ int64_t evict_keys(
     int64_t updates,
     bool has_pending) {
   TESSERA_CHECK_VALUE(
-      table.dynamic != nullptr,
+      table.key_rows != nullptr,
       "[evict] table '{}' has a vocabulary, and no keys. Only rows of keys can be evicted.",
       shorten(table.name));
   TESSERA_CHECK_VALUE(
@@ -274,7 +274,7 @@ int64_t evict_keys(
       updates);
   check_nothing_waits(state, table, has_pending, "[evict]");
   const int64_t done = updates_of(state, table);
-  return table.dynamic->index().evict_before(done - updates + 1);
+  return table.key_rows->index().evict_before(done - updates + 1);
 }
 
 }  // namespace tessera

@@ -29,7 +29,7 @@ struct CollectedKeys {
       0;  // occurrences of keys that were evicted after their lookup
 };
 
-/// The changes that an update makes to the keys of one dynamic table.
+/// The changes that an update makes to the keys of one key table.
 struct KeyUpdate {
   TableState* table = nullptr;
   KeyPlan plan = {};
@@ -88,7 +88,7 @@ void check_nothing_waits(
     bool has_pending,
     const std::string& where);
 
-/// Removes the keys of a dynamic table whose last update is at least `updates` updates
+/// Removes the keys of a key table whose last update is at least `updates` updates
 /// ago, and returns how many they were.
 /// Errors:  c10::ValueError for a table without keys, and for updates < 1; c10::Error as
 ///          check_nothing_waits().

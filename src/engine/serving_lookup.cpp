@@ -11,7 +11,7 @@
 #include "src/engine/lookup.h"
 #include "src/engine/operator_lookup.h"
 #include "src/features/batch.h"
-#include "src/tables/dynamic_rows.h"
+#include "src/tables/key_table_rows.h"
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/FunctionRef.h>
@@ -41,7 +41,7 @@ size_t index_of(const FeatureState& feature, const EmbeddingTables& tables) {
 
 void check_rows(const FeatureState& feature, const at::Tensor& rows) {
   const TableConfig& config = *feature.config.table;
-  // The keys of a dynamic table say how many rows it has.
+  // The keys of a key table say how many rows it has.
   const std::vector<int64_t> shape{
       config.keys && rows.defined() && rows.dim() > 0 ? rows.size(0)
                                                       : config.vocabulary_size,
@@ -72,7 +72,7 @@ bool needs_gradient(
        }));
 }
 
-// Replaces positions in the keys of a dynamic table by rows. `row_of` returns the row of a
+// Replaces positions in the keys of a key table by rows. `row_of` returns the row of a
 // position, or kZeroRow. `default_row`: for keys without a row, or kZeroRow.
 void set_rows(
     IdBags& bags,
@@ -120,7 +120,7 @@ void check_keys(
 }
 
 // `prepare` may change the state of each feature before its batch is read. `find` replaces
-// the positions in the keys of a dynamic table, as find_sorted_keys() does.
+// the positions in the keys of a key table, as find_sorted_keys() does.
 Nest<at::Tensor> lookup_by(
     const Nest<FeatureConfig>& feature_config,
     const EmbeddingTables& tables,
@@ -196,7 +196,7 @@ Nest<at::Tensor> lookup_for_serving(
     const Weights& weights,
     const Nest<FeatureConfig>& feature_config) {
   const at::NoGradGuard no_grad;
-  // The tables of the state, without a copy of dynamic ones.
+  // The tables of the state, without a copy of key tables.
   std::vector<EmbeddingTables::Entry> entries;
   for (const TableState& table : state.tables) {
     entries.push_back({table.config, table.name, table.parameters.detach()});
@@ -214,7 +214,7 @@ Nest<at::Tensor> lookup_for_serving(
         }
       },
       [&](size_t table, IdBags& bags) {
-        const KeyIndex& index = state.tables[table].dynamic->index();
+        const KeyIndex& index = state.tables[table].key_rows->index();
         Buffer<uint32_t> rows(bags.keys.size());
         index.find(
             bags.keys.data(),

@@ -144,7 +144,7 @@ TableEngine::TableEngine(
     std::shared_ptr<EmbeddingState> state,
     int64_t lookup_threads)
     : state_(std::move(state)),
-      has_dynamic_tables_(tessera::has_dynamic_tables(*state_)),
+      has_key_tables_(tessera::has_key_tables(*state_)),
       lookup_threads_(lookup_threads) {
   int64_t max_dim = 0;
   std::vector<optim::LearningRate> learning_rates;
@@ -175,7 +175,7 @@ std::vector<at::Tensor> TableEngine::lookup_local(
   const ProfileScope scope("tessera::lookup");
   const auto reading = lock_for_reading();
   ScratchRows scratch;
-  if (has_dynamic_tables_) {
+  if (has_key_tables_) {
     scratch = find_keys(*state_, bags, unknown);
   }
   return tessera::lookup(bags, *lookup_tables_);
@@ -185,7 +185,7 @@ Lookup TableEngine::lookup(std::vector<IdBags>& bags, UnknownKeys unknown) {
   const ProfileScope scope("tessera::lookup");
   const auto reading = lock_for_reading();
   Lookup result{.tables = lookup_tables_};
-  if (has_dynamic_tables_) {
+  if (has_key_tables_) {
     result.scratch = find_keys(*state_, bags, unknown);
   }
   result.activations = tessera::lookup(bags, *lookup_tables_);
@@ -250,7 +250,8 @@ TableUpdate::Term TableEngine::term_of(
     // Even operators that do nothing take 100 ns.
     at::Tensor values = gradient.is_neg() ? gradient.resolve_neg() : gradient;
     std::optional<int64_t> stride = row_stride_of(values);
-    // The update writes to the memory of the tables.
+    // The update writes to the memory of the tables while it reads gradients, which are
+    // views of a table after activation.backward(table).
     if (!stride || table_memory_.overlap(values)) {
       values = values.clone(at::MemoryFormat::Contiguous);
       stride = term.bags->dim;
@@ -330,6 +331,8 @@ bool TableEngine::has_gradient(
   return false;
 }
 
+// As in Keras, the counter decides, and not how many gradients were collected. If a load has
+// dropped some, the missing passes count as zeros, and Adam's t and schedules still agree.
 bool TableEngine::is_due(const TableState& table) const {
   return (state_->iterations + 1) % accumulation_steps_of(table) == 0;
 }
@@ -346,7 +349,7 @@ std::vector<GradientAccumulator> TableEngine::sum(
       continue;
     }
     TableUpdate update{.table = updates[i].table};
-    if (update.table->dynamic != nullptr) {
+    if (update.table->key_rows != nullptr) {
       std::vector<TableUpdate::Term*> terms;
       for (TableUpdate::Term& term : updates[i].terms) {
         terms.push_back(&term);
@@ -380,8 +383,8 @@ void TableEngine::plan_key_updates(
     std::vector<TableUpdate>& updates,
     const std::vector<const GradientAccumulator*>& accumulators,
     Update& update) {
-  for (size_t i = 0; i < updates.size() && has_dynamic_tables_; ++i) {
-    if (updates[i].table != nullptr && updates[i].table->dynamic != nullptr) {
+  for (size_t i = 0; i < updates.size() && has_key_tables_; ++i) {
+    if (updates[i].table != nullptr && updates[i].table->key_rows != nullptr) {
       update.keys.push_back(plan_keys(
           updates[i],
           accumulators[i] == nullptr ? nullptr : &accumulators[i]->keys(),
@@ -425,9 +428,9 @@ void TableEngine::add_row_updates(
       update.custom.back().rounding = rounding_of(*state_, table);
     } else {
       table_update.rows = optim::row_update(optimizer, context);
-      if (table_update.rows.sweep && table.dynamic != nullptr) {
+      if (table_update.rows.sweep && table.key_rows != nullptr) {
         sweep_all_keys(*keys, table_update, zero_row_.data());
-      } else if (table.dynamic != nullptr) {
+      } else if (table.key_rows != nullptr) {
         record_with_rows(*keys, table_update);
       }
       table_update.rounding = rounding_of(*state_, table);

@@ -121,7 +121,7 @@ class TableEngine {
     std::vector<GradientAccumulator> accumulators = {};
     std::vector<at::Tensor> gradients = {};  // the terms point to them
     std::list<IdBags> bags = {};  // the terms point to them
-    std::list<KeyUpdate> keys = {};  // of dynamic tables
+    std::list<KeyUpdate> keys = {};  // of key tables
     std::list<Buffer<uint32_t>> key_numbers = {};  // the terms point to them
     std::vector<double> learning_rates =
         {};  // the learning rates of the updated tables
@@ -247,7 +247,7 @@ class TableEngine {
       std::vector<TableUpdate>& updates,
       Update& update);
 
-  // Decides about the keys of dynamic tables. `accumulators` has the accumulator whose
+  // Decides about the keys of key tables. `accumulators` has the accumulator whose
   // term each update has, or nullptr.
   void plan_key_updates(
       std::vector<TableUpdate>& updates,
@@ -258,7 +258,7 @@ class TableEngine {
   void add_row_updates(std::vector<TableUpdate> updates, Update& update);
 
   std::shared_ptr<EmbeddingState> state_;
-  bool has_dynamic_tables_ = false;
+  bool has_key_tables_ = false;
   std::shared_ptr<const std::vector<LookupTable>> lookup_tables_;  // [features]
   int64_t lookup_threads_ = 0;
   const ThreadOwner owner_;

@@ -32,13 +32,16 @@ constexpr int64_t kIdsPerFixedBucket = 2048;
 constexpr int kMaxBucketBits = 8;
 using BucketCounters = std::array<uint32_t, size_t{1} << kMaxBucketBits>;
 // With fewer ids and less memory traffic, one thread updates all tables before others
-// would have been woken for each phase.
+// would have been woken for each phase. A step of 26 tables took 1.1 to 2 times as long
+// on two threads.
 constexpr int64_t kFewIds = 2048;
 constexpr int64_t kFewBytes = int64_t{512} * 1024;
 // Tables with up to this many ids per thread are updated together, so that their
 // contributions, which take 8 bytes per id, stay in the second-level cache.
 constexpr int64_t kIdsPerThread = int64_t{64} * 1024;
 // The gradients of narrow rows, up to this width, are summed before the rows are updated.
+// The bits of the result are the same, except for the sign of a gradient of zero. For wider
+// rows, the copies cost more: SGD took twice as long on rows of 64 floats.
 constexpr int64_t kMaxNarrowDim = 32;
 constexpr int64_t kMaxSummedRows = 512;
 // The memory traffic of one task in a sweep over all rows, about 100 us of work.
@@ -386,7 +389,8 @@ void TableUpdater::count_buckets(
 }
 
 // Turns the chunks' counts into positions. Inside each bucket, the chunks stay in order,
-// which keeps the sort stable.
+// which keeps the sort stable. Only here, one thread works for all. With one counter per
+// chunk and bucket, that is an estimated 1 to 2 % of an update on 64 threads.
 void TableUpdater::place_buckets(size_t tables) {
   for (size_t i = 0; i < tables; ++i) {
     workspaces_[i].bucket_begin.assign(workspaces_[i].buckets() + 1, 0);

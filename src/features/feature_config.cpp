@@ -9,21 +9,7 @@
 
 namespace tessera {
 
-namespace {
-
-void check_policy(OutOfRange policy, const std::string& where) {
-  check_enumerator(
-      policy,
-      OutOfRange::kZero,
-      where,
-      "out_of_range",
-      "OutOfRange::kError or OutOfRange::kZero");
-}
-
-}  // namespace
-
 std::string to_string(OutOfRange policy) {
-  check_policy(policy, "[OutOfRange]");
   return policy == OutOfRange::kError ? "error" : "zero";
 }
 
@@ -47,7 +33,6 @@ void validate(const FeatureConfig& config, const std::string& path) {
       "{} max_sequence_length must be >= 0, but got {}. Set it to 0 unless this is a sequence feature.",
       where,
       config.max_sequence_length);
-  check_policy(config.out_of_range, where);
   if (config.output_shape) {
     const PartialShape& shape = *config.output_shape;
     TESSERA_CHECK_VALUE(

@@ -28,7 +28,8 @@ struct FeatureState {
   bool verifies_shape = true;
   /// The number of rows of every ragged batch, if the output_shape is fully known. The
   /// first batch fixes it, so that the size of a batch never decides whether a row is a
-  /// bag or a sequence. -1 before the first batch.
+  /// bag or a sequence. -1 before the first batch. Copies of the layer and exported files
+  /// keep it, but checkpoints do not.
   AtomicCount ragged_rows = -1;
 };
 

@@ -18,7 +18,7 @@ namespace tessera {
 struct FeatureState;
 
 /// Stands for an id that is out of range under OutOfRange::kZero, and for the padding key
-/// of a dynamic table. It looks up zeros.
+/// of a key table. It looks up zeros.
 inline constexpr uint32_t kZeroRow = std::numeric_limits<uint32_t>::max();
 
 /// The checked ids of one feature, as bags. Bag b holds the ids at
@@ -26,7 +26,7 @@ inline constexpr uint32_t kZeroRow = std::numeric_limits<uint32_t>::max();
 /// too, so that one lookup and one update serve every kind of feature.
 struct IdBags {
   Buffer<uint32_t> ids;  // [nnz], each < vocab or kZeroRow
-  /// The keys of a feature with a dynamic table, else empty. Before the lookup, `ids` are
+  /// The keys of a feature with a key table, else empty. Before the lookup, `ids` are
   /// positions in the keys. Afterwards, ids[i] is the row of keys[i].
   Buffer<int64_t> keys;
   /// How often each key occurred, [nnz]; empty: once.

@@ -102,7 +102,7 @@ void check_ids(
   }
 }
 
-// Copies the keys of a dynamic table. Any int64 is a key.
+// Copies the keys of a key table. Any int64 is a key.
 void read_keys(
     const DynamicKeys& config,
     const at::Tensor& values,

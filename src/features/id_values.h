@@ -22,9 +22,9 @@ inline constexpr int64_t kNoBag = -1;
 
 /// The ids of a feature and their weights, in the order of the caller's values.
 struct IdValues {
-  /// Each < vocab or kZeroRow. With a dynamic table, ids[i] is i or kZeroRow.
+  /// Each < vocab or kZeroRow. With a key table, ids[i] is i or kZeroRow.
   Buffer<uint32_t> ids = {};  // [nnz]
-  Buffer<int64_t> keys = {};  // [nnz] with a dynamic table, else empty
+  Buffer<int64_t> keys = {};  // [nnz] with a key table, else empty
   Buffer<float> weights = {};  // [nnz]; empty: ones
   /// Whether an id is dropped because of its value or its weight.
   std::vector<char> is_dropped = {};  // [nnz]; empty: no id is dropped

@@ -23,6 +23,8 @@ std::string isa_name(const char* target) {
   return name;
 }
 
+// GCC's target_clones is no alternative: its resolver runs before the thread sanitizer is
+// ready, and ends the program.
 std::vector<KernelTable> collect() {
   std::vector<KernelTable> tables;
   for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {

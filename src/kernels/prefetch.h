@@ -18,8 +18,9 @@ inline void prefetch_row(const void* rows, int64_t row_bytes, uint32_t row) {
 }
 
 /// How many items ahead of its use an item of `bytes` bytes is prefetched. The items in
-/// flight fill a third of a small first-level cache. The limits keep narrow items from
-/// being fetched too early.
+/// flight fill a third of a small first-level cache. With 4 KiB, a pooled lookup of rows in
+/// the second-level cache took twice as long. The limits keep narrow items from being
+/// fetched too early.
 constexpr int64_t prefetch_distance(int64_t bytes) {
   constexpr int64_t kBytesInFlight = 12 * 1024;
   return std::clamp<int64_t>(

@@ -14,6 +14,11 @@ namespace tessera::kernels {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+// at::mm calls MKL, which uses its AVX2 kernels on AMD. On a core of Zen 5, that gives 105
+// to 114 GFLOP/s for the blocks of a DLRM and a DCN-v2. This file gives 200 to 285 with
+// AVX-512 and 120 to 140 with AVX2. oneDNN's brgemm gives 245 to 280, but LibTorch has it
+// for AVX-512 only, and bias, relu and cross would need operators of their own.
+
 // The rows of a full tile. Its sums are two vectors per row, and have to stay in
 // registers: there are 32 with AVX-512 and on aarch64, and 16 with AVX2 and SSE.
 #if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64

@@ -64,7 +64,8 @@ HWY_INLINE V TailQuantile(D d, V q, V variance) {
 //
 // In the middle, z / q is a rational function of the variance (1/2 - q) (1/2 + q), whose
 // coefficients were fitted to z for probabilities from 0.001 to 0.999. No term is
-// negative, so nothing cancels. A branch skips the tails, because they are rare.
+// negative, so nothing cancels, unlike in Acklam's formula. A branch skips the tails,
+// because they are rare. With Giles's polynomials alone, it took twice as long.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V NormalQuantile(D d, V q) {
   constexpr float kNumerator[] = {

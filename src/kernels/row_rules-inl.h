@@ -533,6 +533,26 @@ struct LambRow {
   }
 };
 
+template <class... Rows>
+struct RowList {};
+
+// In the order of RowRule.
+using AllRows = RowList<
+    SgdRow,
+    AdagradRow,
+    AdagradMomentumRow,
+    FtrlRow,
+    AdamRow,
+    MomentumRow,
+    RmspropRow,
+    AdadeltaRow,
+    ProximalAdagradRow,
+    LionRow,
+    RowWiseAdagradRow,
+    LambRow,
+    AdamaxRow,
+    NadamRow>;
+
 // The row that Step() gets as the gradient.
 template <class Row>
 HWY_INLINE const float* GradientOf(

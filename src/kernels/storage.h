@@ -32,7 +32,7 @@ struct Rounding {
   bool is_stochastic = false;
   uint64_t key = 0;  // each update has a new one
   RowNumbers rows = {};
-  /// The numbers of the rows of a dynamic table, [vocab]. nullptr: `rows` are the numbers.
+  /// The numbers of the rows of a key table, [vocab]. nullptr: `rows` are the numbers.
   const int64_t* row_keys = nullptr;
 
   int64_t number_of(int64_t row) const {

@@ -14,7 +14,7 @@ namespace tessera {
 /// The initializer of the table, or the default one.
 Initializer initializer_of(const TableConfig& config);
 
-/// Fills `rows` [keys, dim] float32 like initialize_rows(), with the keys of a dynamic
+/// Fills `rows` [keys, dim] float32 like initialize_rows(), with the keys of a key
 /// table instead of row numbers.
 /// Errors:  c10::ValueError for an unusable result of a Callable.
 void initialize_keys(

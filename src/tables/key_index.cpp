@@ -173,7 +173,8 @@ int64_t KeyIndex::free_rows(int64_t partition) const {
 // Finds keys in blocks. While the buckets of one block are searched, those of the next one
 // are on their way. A key that is not in its own bucket, but may be in a later one, waits
 // until the next block is done. A branch that can't be predicted would stop the search
-// until the bucket has arrived.
+// until the bucket has arrived. Vector instructions saved only 3 %, because the search
+// waits for memory.
 class KeyIndex::Finder {
  public:
   Finder(const KeyIndex& index, const int64_t* keys, uint32_t* rows)

@@ -82,7 +82,7 @@ struct KeyPlan {
   uint32_t update = 0;
 };
 
-/// The keys of a dynamic table and the row of each. It decides about admission and
+/// The keys of a key table and the row of each. It decides about admission and
 /// eviction.
 ///
 /// Each partition is a hash table with open addressing in lines of the cache, which never

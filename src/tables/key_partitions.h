@@ -26,7 +26,7 @@ struct PartitionRange {
   }
 };
 
-/// The partitions into which the keys of a dynamic table hash. Each partition has a range
+/// The partitions into which the keys of a key table hash. Each partition has a range
 /// of the table's rows, and its own keys, sketch and evictions, so that threads and ranks
 /// which own whole partitions give the same results.
 class KeyPartitions {

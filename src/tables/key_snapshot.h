@@ -15,7 +15,7 @@ struct TableState;
 /// first.
 std::vector<KeyEntry> entries_by_hash(const KeyIndex& index);
 
-/// Finds the keys of a dynamic table that have changed between two checkpoints, no matter
+/// Finds the keys of a key table that have changed between two checkpoints, no matter
 /// which code has changed them. It keeps each key and one XXH3 checksum, over its last
 /// update, frequency, weights and slots. It does not matter which row a key has.
 class KeySnapshot {

@@ -96,7 +96,7 @@ kernels::Buckets buckets_of(const TableConfig& table) {
 
 void assign_table(TableState& table, const at::Tensor& values) {
   TESSERA_CHECK_VALUE(
-      table.dynamic == nullptr,
+      table.key_rows == nullptr,
       "[update_embedding_table] table '{}' has keys, so it needs the key of each row. Pass keys and values.",
       shorten(table.name));
   TESSERA_CHECK_TYPE(
@@ -126,7 +126,7 @@ at::Tensor read_local_rows(
     int64_t begin,
     int64_t end) {
   TESSERA_CHECK_VALUE(
-      table.dynamic == nullptr,
+      table.key_rows == nullptr,
       "[read_rows] table '{}' has keys, and its rows have no fixed numbers. Use embedding_tables(), which gives keys and rows, on Strategy::engine().",
       shorten(table.name));
   TESSERA_CHECK_INDEX(

@@ -19,7 +19,7 @@
 
 namespace tessera {
 
-class DynamicRows;
+class KeyTableRows;
 
 /// A tensor that an optimizer keeps beside a table.
 struct Slot {
@@ -39,9 +39,9 @@ struct TableState {
   /// The rows of the table that this process holds: all rows, unless it is sharded.
   LocalRows rows = {};
   at::Tensor parameters = {};  // [rows.count, dim]
-  /// The keys and the memory of a dynamic table, whose `parameters` are its rows. nullptr
+  /// The keys and the memory of a key table, whose `parameters` are its rows. nullptr
   /// for a table with a vocabulary.
-  std::shared_ptr<DynamicRows> dynamic = {};
+  std::shared_ptr<KeyTableRows> key_rows = {};
   std::vector<Slot> slots = {};
   /// The local rows that have changed since the last checkpoint; nullopt unless
   /// checkpoints are incremental.

@@ -17,7 +17,8 @@ import tempfile
 
 from round_results import Results, count_threads, read
 
-HERE = pathlib.Path(__file__).parent
+HERE = pathlib.Path(__file__).resolve().parent
+DEPS = HERE.parent.parent / ".deps"  # where ./run installs
 PEERS = {  # peer: its virtual environment
     "torch": "torch",
     "torch_concat": "torch",
@@ -70,8 +71,8 @@ def seed(text):
 
 def add_options(parser, svg):
     """Adds the options that all comparisons have. A comparison may set other defaults."""
-    parser.add_argument("--benchmark", help="the embedding_benchmark program; ./run names it")
-    parser.add_argument("--peers", help="folder of the virtual environments torch and tf; ./run names it")
+    parser.add_argument("--program", help="the embedding_benchmark program; ./run names it")
+    parser.add_argument("--peers", default=DEPS / "peers", help="folder of the virtual environments torch and tf")
     names = {"action": "append", "metavar": "NAME"}
     parser.add_argument(
         "--peer", choices=[*PEERS, "none"], help=f"only these peers of {', '.join(PEERS)}; none: Tessera alone", **names
@@ -97,11 +98,11 @@ def check_options(parser, options):
     """Refuses contradictions, and paths that do not exist. Sets options.peer, workload and op to lists."""
     if options.source:
         for action in parser._actions:
-            kept = ("benchmark", "peers", "source", "svg", "markdown", "help")
+            kept = ("program", "peers", "source", "svg", "markdown", "help")
             if action.dest not in kept and getattr(options, action.dest) != action.default:
                 parser.error(f"--from measures nothing, so {action.option_strings[0]} would have no effect")
-    elif not options.benchmark or not os.access(options.benchmark, os.X_OK):
-        parser.error(f"--benchmark must name the program embedding_benchmark, but got '{options.benchmark}'")
+    elif not options.program or not os.access(options.program, os.X_OK):
+        parser.error(f"--program must name the program embedding_benchmark, but got '{options.program}'")
     for option in "svg", "json":
         text = getattr(options, option)
         path = pathlib.Path(text or "").absolute()
@@ -116,7 +117,7 @@ def check_options(parser, options):
 def check_peers(parser, options):
     """Refuses peers that are not installed."""
     for peer in options.peer:
-        if not options.peers or not python_of(peer, options).exists():
+        if not python_of(peer, options).exists():
             parser.error(
                 f"--peers must name a folder with {PEERS[peer]}/bin/python for the peer {peer}, "
                 f"but got '{options.peers}'. `./run bench --peers` installs the peers"
@@ -180,7 +181,7 @@ def command_of(side, workload, threads, options):
     for operation in options.op:
         common += ["--op", operation]
     if side == "tessera":
-        return [options.benchmark, *common, *([] if options.limits else ["--no-limits"])]
+        return [options.program, *common, *([] if options.limits else ["--no-limits"])]
     return [str(python_of(side, options)), str(HERE / "peer_bench.py"), side.removesuffix("_tuned"), *common]
 
 

@@ -32,7 +32,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from alternate_rounds import TUNED_MALLOC, positive
+from alternate_rounds import DEPS, TUNED_MALLOC, positive
 from round_results import count_threads
 
 VARIANTS = {  # arguments of dlrm_torch.py
@@ -153,8 +153,8 @@ def print_results(model, streamed, reports, options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", type=Path, required=True, help="dlrm_criteo")
-    parser.add_argument("--python", type=Path, required=True, help="a Python with torch and numpy")
-    parser.add_argument("--folder", type=Path, required=True, help="of the generated files")
+    parser.add_argument("--python", type=Path, default=sys.executable, help="a Python with torch and numpy")
+    parser.add_argument("--folder", type=Path, default=DEPS / "data/criteo-generated", help="of the generated files")
     parser.add_argument("--generate", type=int, default=1_000_000, help="training examples")
     parser.add_argument("--models", nargs="+", choices=["dlrm", "dcn"], default=["dlrm", "dcn"])
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS), help="of the Python model")

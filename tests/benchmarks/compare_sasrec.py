@@ -21,7 +21,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from alternate_rounds import positive
+from alternate_rounds import DEPS, positive
 from compare_dlrm import environment_of, median, run
 from round_results import count_threads
 
@@ -123,8 +123,8 @@ def print_results(reports, first_report, options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", type=Path, required=True, help="the example sasrec")
-    parser.add_argument("--python", type=Path, required=True, help="a Python with torch and numpy")
-    parser.add_argument("--data", type=Path, required=True, help="folder of MovieLens 100K")
+    parser.add_argument("--python", type=Path, default=sys.executable, help="a Python with torch and numpy")
+    parser.add_argument("--data", type=Path, default=DEPS / "data/ml-100k", help="folder of MovieLens 100K")
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS), help="of the Python model")
     parser.add_argument("--loss", choices=["softmax", "binary"], default="softmax")
     parser.add_argument("--epochs", type=positive, default=100, help="most epochs; fewer only show that it runs")

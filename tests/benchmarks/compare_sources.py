@@ -1,4 +1,4 @@
-"""Compares how fast Tessera and pyarrow read the same CSV, Feather and Parquet files, in turns.
+"""Compares how fast Tessera and pyarrow read the same CSV and Parquet files, in turns.
 
 The files have ten columns: four of integers, three of floats with some nulls, two of text and one of lists. Tessera's
 time has everything up to tensors and strings. That of pyarrow ends at Arrow's own arrays.
@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 
-FORMATS = ["parquet", "feather", "csv"]
+FORMATS = ["parquet", "csv"]
 SIDES = ["tessera", "pyarrow"]
 BATCH = 65_536
 
@@ -42,13 +42,10 @@ def make_table(rows, seed):
 def write(table, format, path, row_group):
     import pyarrow
     import pyarrow.csv
-    import pyarrow.feather
     import pyarrow.parquet
 
     if format == "parquet":
         pyarrow.parquet.write_table(table, path, row_group_size=row_group, compression="zstd")
-    elif format == "feather":
-        pyarrow.feather.write_feather(table, path, compression="lz4")
     else:
         lists = ["|".join(map(str, values)) for values in table["recent"].to_pylist()]
         position = table.schema.get_field_index("recent")
@@ -60,16 +57,12 @@ def read_with_pyarrow(pyarrow, format, path, threads):
     if format == "parquet":
         batches = pyarrow.parquet.ParquetFile(path).iter_batches(batch_size=BATCH, use_threads=threads > 1)
         return sum(batch.num_rows for batch in batches)
-    if format == "feather":
-        reader = pyarrow.ipc.open_file(pyarrow.OSFile(path))
-        return sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
     return sum(batch.num_rows for batch in pyarrow.csv.open_csv(path))
 
 
 def time_pyarrow(format, path, threads):
     import pyarrow
     import pyarrow.csv
-    import pyarrow.ipc
     import pyarrow.parquet
 
     pyarrow.set_cpu_count(threads)

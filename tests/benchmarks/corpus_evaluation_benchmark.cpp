@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures an evaluation with all items: how long the item vectors, the index and the
 // search take together, and how much memory they need beside the vectors.
-#include <tessera/layers/faiss_index.h>
-#include <tessera/layers/training/corpus_evaluation.h>
-#include <tessera/layers/training/ranking_metrics.h>
+#include <tessera/search/corpus_evaluation.h>
+#include <tessera/search/faiss_index.h>
+#include <tessera/training/ranking_metrics.h>
 
 #include <CLI/CLI.hpp>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares training steps of a table with keys and of a table with a vocabulary of the same
+// Compares training steps of a key table and of a table with a vocabulary of the same
 // size: lookup, backward pass and Adagrad. Both get the same ids, which have a Zipf
 // distribution, with a new batch in each step, and take turns.
 #include <tessera/layers/tpu_embedding.h>
@@ -143,7 +143,7 @@ void run(const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   CLI::App app(
-      "Compares training steps of a table with keys and of one with a vocabulary.");
+      "Compares training steps of a key table and of one with a vocabulary.");
   app.add_option("--keys", options.keys, "rows of the tables")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 31))
       ->capture_default_str();

@@ -37,7 +37,7 @@ def measure(sweep, threads, options):
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(workloads, file)
         file.flush()
-        command = [options.benchmark, "--workloads", file.name, "--no-limits", "--threads", str(threads)]
+        command = [options.program, "--workloads", file.name, "--no-limits", "--threads", str(threads)]
         command += ["--reps", str(options.reps)]
         for operation in OPERATIONS:
             command += ["--op", operation]
@@ -80,7 +80,7 @@ def draw(results, path):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--benchmark", required=True, help="the embedding_benchmark program")
+    parser.add_argument("--program", required=True, help="the embedding_benchmark program")
     parser.add_argument("--sweep", action="append", choices=SWEEPS, help="only these")
     parser.add_argument("--threads", action="append", type=int, help="default: 1 and all")
     parser.add_argument("--reps", type=int, default=15)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times lookups in the keys of a full dynamic table: our index, abseil's flat_hash_map with
+// Times lookups in the keys of a full key table: our index, abseil's flat_hash_map with
 // the same partitions, and the limit, a gather of random lines of the cache that knows its
 // addresses. They take turns, with new keys in each batch, on one thread.
 #include "src/common/parallel.h"
@@ -230,7 +230,7 @@ void run(const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   CLI::App app(
-      "Times lookups in the keys of a full dynamic table, beside abseil's flat_hash_map and a plain gather.");
+      "Times lookups in the keys of a full key table, beside abseil's flat_hash_map and a plain gather.");
   app.add_option("--keys", options.keys, "keys in the table")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 31))
       ->capture_default_str();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lets a table with keys grow from empty, and times each training step: lookup, backward
+// Lets a key table grow from empty, and times each training step: lookup, backward
 // pass and Adagrad of a batch of new keys. Prints the median and the slowest steps, what
 // these waited for, and the memory.
 //
@@ -13,7 +13,7 @@
 #include "src/common/parallel.h"
 #include "src/common/random_key.h"
 #include "src/engine/embedding_state.h"
-#include "src/tables/dynamic_rows.h"
+#include "src/tables/key_table_rows.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
@@ -235,7 +235,7 @@ void run(const Options& options) {
   }
 
   const tessera::KeyIndex& index =
-      tessera::TableModule::of(*layer)->state().tables[0].dynamic->index();
+      tessera::TableModule::of(*layer)->state().tables[0].key_rows->index();
   fmt::print(
       "growth to {} keys of {}, {} floats per row, Adagrad, {} new keys per step, memory taken {}, {} threads, {}\n",
       index.size(),
@@ -266,7 +266,7 @@ void run(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app("Times the steps of a table with keys that grows from empty.");
+  CLI::App app("Times the steps of a key table that grows from empty.");
   app.add_option("--keys", options.keys, "keys at the end")
       ->check(CLI::Range(int64_t{1000}, int64_t{1} << 31))
       ->capture_default_str();

@@ -15,7 +15,7 @@ struct SideOptions {
   int64_t dim = 16;
   // The rows' initial values are in [-initial, initial).
   double initial = 0.01;
-  // Those below are of tables with keys only.
+  // Those below are of key tables only.
   int64_t occurrences = 2;  // after which a key gets a row; 1: every key
   double counters_per_row = 4.0;  // of the sketch
   std::string eviction = "lfu";  // or "lru"

@@ -2,7 +2,7 @@
 // Measures the speed of the reader of click logs: the parser alone, plain files and gzip
 // files, in wall time and in the CPU time of all threads.
 #include "examples/click_logs/criteo_generator.h"
-#include "src/data/criteo_line.h"
+#include "packages/data/src/criteo_line.h"
 #include "tests/temporary_folder.h"
 
 #include <tessera/data/criteo_reader.h>

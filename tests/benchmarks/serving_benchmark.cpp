@@ -4,10 +4,10 @@
 //   serving_benchmark --write FOLDER     writes the model for compare_serving.py
 //   serving_benchmark FOLDER --threads N
 // Prints one JSON line per runtime and batch size.
+#include <tessera/export/export_pt2.h>
+#include <tessera/export/export_torchscript.h>
 #include <tessera/features/feature_config.h>
 #include <tessera/layers/concatenate.h>
-#include <tessera/layers/export_pt2.h>
-#include <tessera/layers/export_torchscript.h>
 #include <tessera/layers/tpu_embedding.h>
 
 #include <ATen/Context.h>

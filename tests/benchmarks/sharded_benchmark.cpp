@@ -5,11 +5,11 @@
 //
 // Ranks on one machine communicate through its memory. With --latency-us and --gbit, each
 // exchange takes as long as it would between hosts: it sleeps for the rest of that time.
-#include <tessera/distributed/dense_gradients.h>
 #include <tessera/distributed/gloo_backend.h>
 #include <tessera/distributed/mpi_backend.h>
 #include <tessera/distributed/sharded_strategy.h>
 #include <tessera/distributed/sharding_plan.h>
+#include <tessera/engine/dense_gradients.h>
 #include <tessera/layers/prefetch.h>
 #include <tessera/optim/optimizers/adagrad.h>
 

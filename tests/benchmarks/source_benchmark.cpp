@@ -2,7 +2,6 @@
 // Reads a file of examples once and prints the time as JSON. compare_sources.py runs it
 // in turns with pyarrow.
 #include <tessera/data/csv_source.h>
-#include <tessera/data/feather_source.h>
 #include <tessera/data/parquet_source.h>
 
 #include <c10/util/Exception.h>
@@ -26,10 +25,6 @@ std::unique_ptr<ExampleSource> make_source(
     int64_t threads) {
   if (format == "parquet") {
     return tessera::data::make_parquet_source(
-        {.files = {file}, .threads = threads});
-  }
-  if (format == "feather") {
-    return tessera::data::make_feather_source(
         {.files = {file}, .threads = threads});
   }
   return tessera::data::make_csv_source({.files = {file}, .threads = threads});
@@ -61,8 +56,8 @@ int main(int argc, char** argv) {
   std::string file;
   int64_t threads = 2;
   CLI::App app("Reads a file of examples once and prints the time as JSON.");
-  app.add_option("--format", format, "csv, feather or parquet")
-      ->check(CLI::IsMember({"csv", "feather", "parquet"}))
+  app.add_option("--format", format, "csv or parquet")
+      ->check(CLI::IsMember({"csv", "parquet"}))
       ->capture_default_str();
   app.add_option("--file", file, "the file to read")
       ->required()

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The code of README.md and of the pages docs/checkpoints.md, export.md, layers.md and
 // training.md, which check_docs.cmake compares with them.
-#include <tessera/layers/export_torchscript.h>
+#include <tessera/export/export_torchscript.h>
 #include <tessera/layers/prefetch.h>
-#include <tessera/layers/top_k_index.h>
+#include <tessera/search/top_k_index.h>
 #include <tessera/serialization/checkpoint.h>
 #include <tessera/serialization/npy.h>
 #include <tessera/serialization/safetensors.h>

@@ -6,7 +6,7 @@
 #include <tessera/data/negative_sampling.h>
 #include <tessera/data/user_items.h>
 #include <tessera/data/vocabulary_builder.h>
-#include <tessera/layers/top_k_index.h>
+#include <tessera/search/top_k_index.h>
 #include <torch/types.h>
 
 #include <gtest/gtest.h>

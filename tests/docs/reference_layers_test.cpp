@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 // The examples in the docstrings of include/tessera/layers/ and serialization/, which
 // check_docs.cmake compares with them.
+#include <tessera/export/export_pt2.h>
+#include <tessera/export/export_torchscript.h>
+#include <tessera/export/load_state_dict.h>
 #include <tessera/layers/combined.h>
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/dot_interaction.h>
 #include <tessera/layers/embed_reduce.h>
 #include <tessera/layers/embedding_engine_module.h>
-#include <tessera/layers/export_pt2.h>
-#include <tessera/layers/export_torchscript.h>
-#include <tessera/layers/faiss_index.h>
 #include <tessera/layers/layer_json.h>
-#include <tessera/layers/load_state_dict.h>
 #include <tessera/layers/mlp.h>
 #include <tessera/layers/multi_layer_dcn.h>
 #include <tessera/layers/no_table_update_guard.h>
 #include <tessera/layers/partial_tpu_embedding.h>
 #include <tessera/layers/prefetch.h>
-#include <tessera/layers/retrieval.h>
-#include <tessera/layers/sampling_probability.h>
 #include <tessera/layers/sequential.h>
 #include <tessera/layers/table_module.h>
+#include <tessera/models/register_models.h>
+#include <tessera/models/retrieval.h>
+#include <tessera/models/sampling_probability.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/sgd.h>
+#include <tessera/search/faiss_index.h>
 #include <tessera/serialization/safetensors.h>
 #include <tessera/serialization/save_to_file.h>
 #include <tessera/serialization/saved_features.h>
@@ -292,6 +293,15 @@ TEST_F(LayersReferenceTest, FromJson) {
   // end snippet
   EXPECT_FALSE(embedding->options().strategy.is_engine());
   EXPECT_EQ(embedding->options().optimizer, options.optimizer);
+}
+
+TEST_F(LayersReferenceTest, RegisterModels) {
+  const std::string text = R"({"class_name": "Retrieval", "config": {}})";
+  // snippet: register_models
+  register_models();
+  const auto model = layer_from_json(parse_json(text));
+  // end snippet
+  EXPECT_EQ(to_json(*model)["class_name"], "Retrieval");
 }
 
 TEST_F(LayersReferenceTest, Concatenate) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The examples in the docstrings of the layers of well-known models, which
 // check_docs.cmake compares with them.
-#include <tessera/layers/deep_fm.h>
-#include <tessera/layers/dice.h>
-#include <tessera/layers/din_attention.h>
-#include <tessera/layers/factorization_machine.h>
-#include <tessera/layers/matrix_factorization.h>
-#include <tessera/layers/mixture_of_experts.h>
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/models/deep_fm.h>
+#include <tessera/models/dice.h>
+#include <tessera/models/din_attention.h>
+#include <tessera/models/factorization_machine.h>
+#include <tessera/models/matrix_factorization.h>
+#include <tessera/models/mixture_of_experts.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>

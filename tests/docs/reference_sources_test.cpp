@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The examples in the docstrings of the sources in include/tessera/data/, which
 // check_docs.cmake compares with them.
+#include <tessera/data/column_types_file.h>
 #include <tessera/data/criteo_source.h>
 #include <tessera/data/csv_source.h>
 #include <tessera/data/dataset.h>
-#include <tessera/data/feather_source.h>
 #include <tessera/data/feature_pipeline.h>
 #include <tessera/data/file_bytes.h>
 #include <tessera/data/file_source.h>
@@ -12,11 +12,10 @@
 #include <tessera/data/parquet_source.h>
 #include <tessera/data/vocabulary_builder.h>
 #include <tessera/data/write_parquet.h>
-#include <tessera/serialization/column_types_file.h>
 #include <torch/types.h>
 
-#include "tests/data/arrow_files.h"
-#include "tests/data/source_examples.h"
+#include "packages/data/tests/arrow_files.h"
+#include "packages/data/tests/source_examples.h"
 #include "tests/docs/pages_fixture.h"
 
 #include <gtest/gtest.h>
@@ -48,7 +47,6 @@ class SourcesReferenceTest : public test::PagesTest {
          {"price", test::array_of(arrow::float64(), "[0.5, null, 2]")}});
     test::write_parquet("day_0.parquet", table, 2);
     test::write_parquet("day_1.parquet", table, 2);
-    test::write_feather("day_0.arrow", table);
     std::ostringstream examples;
     for (int i = 0; i < 4; ++i) {
       examples << i % 2;
@@ -120,16 +118,6 @@ TEST_F(SourcesReferenceTest, ParquetOptions) {
   EXPECT_EQ(
       test::show_rest(*last_two),
       (Texts{"user text: 9 7", "price float32: _ 2"}));
-}
-
-TEST_F(SourcesReferenceTest, FeatherOptions) {
-  // snippet: FeatherOptions
-  const auto source = make_feather_source({.files = {"day_0.arrow"}});
-  const auto examples = source->open()->next();
-  const Column& items = examples->at("item");
-  // end snippet
-  EXPECT_EQ(
-      std::get<std::vector<std::string>>(items.values), (Texts{"a", "b", "a"}));
 }
 
 TEST_F(SourcesReferenceTest, CriteoSource) {
@@ -222,8 +210,7 @@ TEST_F(SourcesReferenceTest, WriteParquet) {
 }
 
 TEST_F(SourcesReferenceTest, MakeFileSource) {
-  for (const std::string file :
-       {"clicks.csv", "day_0.parquet", "day_0.arrow"}) {
+  for (const std::string file : {"clicks.csv", "day_0.parquet"}) {
     // snippet: make_file_source
     const Dataset clicks(make_file_source(
         {.files = {file},

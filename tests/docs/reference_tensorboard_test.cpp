@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The example in the docstring of include/tessera/layers/training/tensorboard.h, which
+// The example in the docstring of packages/training/include/tessera/training/tensorboard.h, which
 // check_docs.cmake compares with it.
 #include <tessera/layers/concatenate.h>
-#include <tessera/layers/training/fit.h>
-#include <tessera/layers/training/learning_rate_log.h>
-#include <tessera/layers/training/tensorboard.h>
 #include <tessera/optim/optimizers/adagrad.h>
+#include <tessera/training/fit.h>
+#include <tessera/training/learning_rate_log.h>
+#include <tessera/training/tensorboard.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// The examples in the docstrings of include/tessera/layers/training/ and of
+// The examples in the docstrings of packages/training/include/tessera/training/ and of
 // include/tessera/common/profile_scope.h, which check_docs.cmake compares with them.
 #include <tessera/common/profile_scope.h>
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/dense_parameters.h>
-#include <tessera/layers/training/early_stopping.h>
-#include <tessera/layers/training/fit.h>
-#include <tessera/layers/training/history_files.h>
-#include <tessera/layers/training/learning_curves.h>
-#include <tessera/layers/training/learning_rate_log.h>
-#include <tessera/layers/training/learning_rate_scheduler.h>
-#include <tessera/layers/training/predict.h>
-#include <tessera/layers/training/profile.h>
-#include <tessera/layers/training/progress_bar.h>
-#include <tessera/layers/training/stop_signal.h>
-#include <tessera/layers/training/task_metrics.h>
-#include <tessera/layers/training/terminate_on_non_finite.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/serialization/json_file.h>
+#include <tessera/training/early_stopping.h>
+#include <tessera/training/fit.h>
+#include <tessera/training/history_files.h>
+#include <tessera/training/learning_curves.h>
+#include <tessera/training/learning_rate_log.h>
+#include <tessera/training/learning_rate_scheduler.h>
+#include <tessera/training/predict.h>
+#include <tessera/training/profile.h>
+#include <tessera/training/progress_bar.h>
+#include <tessera/training/stop_signal.h>
+#include <tessera/training/task_metrics.h>
+#include <tessera/training/terminate_on_non_finite.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
@@ -373,7 +373,7 @@ TEST_F(TrainingReferenceTest, TerminateOnNonFinite) {
       fit(batches, step, {.epochs = 10, .callbacks = {terminate}});
   std::cout << history.stop_reason << "\n";
   // end snippet
-  EXPECT_NE(history.stop_reason.find("nan"), std::string::npos)
+  EXPECT_NE(history.stop_reason.find("NaN"), std::string::npos)
       << history.stop_reason;
   EXPECT_EQ(embedding->iterations(), 2);
 }

@@ -2,9 +2,9 @@
 // The code in docstrings of layer_holder.h and table_activity.h.
 #include <tessera/layers/layer_holder.h>
 #include <tessera/layers/mlp.h>
-#include <tessera/layers/training/fit.h>
-#include <tessera/layers/training/table_activity.h>
 #include <tessera/optim/optimizers/adagrad.h>
+#include <tessera/training/fit.h>
+#include <tessera/training/table_activity.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/optim/sgd.h>
 #include <torch/types.h>

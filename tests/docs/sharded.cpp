@@ -3,9 +3,9 @@
 // GlooBackendOptions, MpiBackendOptions and ShardingOptions. It runs as several ranks, and
 // must train the same model as one engine that gets the batches of all ranks.
 // snippet: sharded
-#include <tessera/distributed/dense_gradients.h>
 #include <tessera/distributed/gloo_backend.h>
 #include <tessera/distributed/sharded_strategy.h>
+#include <tessera/engine/dense_gradients.h>
 
 // end snippet
 #include <tessera/distributed/mpi_backend.h>

@@ -655,18 +655,6 @@ TEST_F(EngineFixtureTest, RefusesUnusableOptions) {
       with([](auto& options) { options.timeout = milliseconds(0); }),
       "timeout must be > 0 ms");
   EXPECT_VALUE_ERROR(
-      with([](auto& options) {
-        options.pipelining = static_cast<Pipelining>(99);
-      }),
-      "[EmbeddingEngineOptions] pipelining must be Pipelining::kOff or "
-      "Pipelining::kOn, but got the number 99");
-  EXPECT_VALUE_ERROR(
-      with([](auto& options) {
-        options.missing_slots = static_cast<MissingSlots>(-1);
-      }),
-      "[EmbeddingEngineOptions] missing_slots must be MissingSlots::kError or "
-      "MissingSlots::kKeep, but got the number -1");
-  EXPECT_VALUE_ERROR(
       with([](auto& options) { options.features = {}; }),
       "features must have at least one feature");
   EXPECT_VALUE_ERROR(

@@ -55,7 +55,7 @@ foreach(model IN ITEMS dlrm dcn)
   endif()
 endforeach()
 
-# Tables with keys learn nearly as well as those with vocabularies, although they see each example once.
+# Key tables learn nearly as well as those with vocabularies, although they see each example once.
 execute_process(
   COMMAND "${DLRM}" ${small} --json --dynamic --epochs 2 --min-count 1 --capacity 3000
   OUTPUT_VARIABLE output
@@ -70,7 +70,7 @@ endif()
 function(expect_failure text)
   expect_message(1 "${text}" "${DLRM}" ${ARGN})
 endfunction()
-expect_failure("--dynamic trains tables with keys" --dynamic --export "${SCRATCH}/dynamic.pt")
+expect_failure("--dynamic trains key tables" --dynamic --export "${SCRATCH}/dynamic.pt")
 expect_failure("count of AfterOccurrences must be in" ${small} --dynamic --min-count 256)
 
 # The last batch has one example.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/click_logs/criteo_generator.h"
-#include "tests/data/area_under_curve.h"
+#include "packages/data/tests/area_under_curve.h"
 #include "tests/small_files.h"
 #include "tests/temporary_folder.h"
 #include "tests/test_util.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writes the rows of a CSV file to a Parquet file, for a test of an example.
-#include "tests/data/arrow_files.h"
+#include "packages/data/tests/arrow_files.h"
 
 #include <arrow/csv/api.h>
 #include <arrow/io/file.h>

@@ -113,17 +113,6 @@ TEST(FeatureConfigTest, RefusesANonPositiveOutputShape) {
   EXPECT_VALUE_ERROR(validate(feature, "a"), "but got [?, 0].");
 }
 
-TEST(FeatureConfigTest, RefusesAnOutOfRangeThatIsNoEnumerator) {
-  const auto none = static_cast<OutOfRange>(99);
-  const std::string problem =
-      "out_of_range must be OutOfRange::kError or OutOfRange::kZero, but got the "
-      "number 99. Use one of these enumerators.";
-  EXPECT_VALUE_ERROR(
-      validate((FeatureConfig{.table = users(), .out_of_range = none}), "a"),
-      "[FeatureConfig 'a'] " + problem);
-  EXPECT_VALUE_ERROR(to_string(none), "[OutOfRange] " + problem);
-}
-
 TEST(OutOfRangeTest, NamesReadBackAsTheSamePolicy) {
   for (const OutOfRange policy : {OutOfRange::kError, OutOfRange::kZero}) {
     EXPECT_EQ(out_of_range_from_string(to_string(policy)), policy);

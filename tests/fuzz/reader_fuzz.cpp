@@ -3,15 +3,15 @@
 // of keys, a layer's archive, .npy and safetensors files, lines of click logs, a pipeline of
 // features, and any JSON. Whatever the bytes are, a reader must return a value or
 // throw a c10::Error.
+#include "packages/data/src/criteo_line.h"
 #include "serialization/archive.h"
 #include "serialization/checkpoint_reader.h"
 #include "serialization/checkpoint_writer.h"
 #include "serialization/manifest.h"
 #include "src/common/checked_archive.h"
 #include "src/common/json_entries.h"
-#include "src/data/criteo_line.h"
 #include "src/engine/embedding_state.h"
-#include "src/tables/dynamic_rows.h"
+#include "src/tables/key_table_rows.h"
 #include "tests/fuzz/fuzz_util.h"
 
 #include <tessera/common/json_text.h>
@@ -80,7 +80,7 @@ const Nest<FeatureConfig>& configs() {
 void add_keys(TableState& table) {
   const std::vector<int64_t> keys{-5, 7, 1 << 20, 7, -5, 1 << 20};
   std::vector<uint32_t> rows(keys.size());
-  KeyIndex& index = table.dynamic->index();
+  KeyIndex& index = table.key_rows->index();
   const KeyOccurrences occurrences{
       .keys = keys.data(),
       .size = static_cast<int64_t>(keys.size()),
@@ -94,11 +94,11 @@ void add_keys(TableState& table) {
 
 // Whether two tables have the same keys, rows and slots. Rows may have other numbers.
 bool has_same_keys(const TableState& a, const TableState& b) {
-  const auto x = a.dynamic->index().sorted_entries();
-  const auto y = b.dynamic->index().sorted_entries();
+  const auto x = a.key_rows->index().sorted_entries();
+  const auto y = b.key_rows->index().sorted_entries();
   bool equal = x.size() == y.size() &&
-      a.dynamic->index().sketch() == b.dynamic->index().sketch() &&
-      a.dynamic->index().counts() == b.dynamic->index().counts();
+      a.key_rows->index().sketch() == b.key_rows->index().sketch() &&
+      a.key_rows->index().counts() == b.key_rows->index().counts();
   for (size_t i = 0; equal && i < x.size(); ++i) {
     equal = x[i].key == y[i].key && x[i].last_update == y[i].last_update &&
         at::equal(a.parameters[x[i].row], b.parameters[y[i].row]) &&
@@ -260,7 +260,7 @@ void fuzz_checkpoint(FuzzedDataProvider& data) {
     save_checkpoint(state, configs(), folder.path(), options, disk);
     const std::vector<int64_t> keys{9, 9};
     std::vector<uint32_t> rows(keys.size());
-    KeyIndex& index = state.tables[1].dynamic->index();
+    KeyIndex& index = state.tables[1].key_rows->index();
     index.apply(index.plan(
         KeyOccurrences{.keys = keys.data(), .size = 2, .rows = rows.data()},
         /*update=*/2));

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fuzzes the readers of CSV, Parquet and Feather files. Whatever the bytes are, a reader
+// Fuzzes the readers of CSV and Parquet files. Whatever the bytes are, a reader
 // must return examples or throw a c10::Error, and the blocks in which CSV is parsed must
 // not change the result.
-#include "tests/data/arrow_files.h"
-#include "tests/data/source_examples.h"
+#include "packages/data/tests/arrow_files.h"
+#include "packages/data/tests/source_examples.h"
 #include "tests/fuzz/fuzz_util.h"
 
 #include <tessera/data/csv_source.h>
-#include <tessera/data/feather_source.h>
 #include <tessera/data/parquet_source.h>
 
 #include <c10/util/StringUtil.h>
@@ -75,7 +74,7 @@ void fuzz_csv(FuzzedDataProvider& data) {
   data::CsvOptions options{.threads = 1};
   for (const char* name : {"a", "b"}) {
     options.names.push_back(name);
-    options.types[name] = kTypes[data.ConsumeIntegralInRange(0, 3)];
+    options.types[name] = kTypes[data.ConsumeIntegralInRange(0, 2)];
     if (data.ConsumeBool()) {
       options.list_delimiters[name] = '|';
     }
@@ -142,29 +141,14 @@ void fuzz_parquet(FuzzedDataProvider& data) {
   });
 }
 
-void fuzz_feather(FuzzedDataProvider& data) {
-  static const std::string intact = [] {
-    const ScratchFile file("");
-    test::write_feather(file.path(), test::numbered_table(100), 30);
-    return bytes_of(file.path());
-  }();
-  const ScratchFile file(damaged(data, intact));
-  succeeds([&] {
-    test::show_all(*data::make_feather_source({.files = {file.path()}}));
-  });
-}
-
 }  // namespace
 }  // namespace tessera
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   FuzzedDataProvider data(bytes, size);
-  switch (data.ConsumeIntegralInRange(0, 3)) {
+  switch (data.ConsumeIntegralInRange(0, 2)) {
     case 0:
       tessera::fuzz_parquet(data);
-      break;
-    case 1:
-      tessera::fuzz_feather(data);
       break;
     default:
       tessera::fuzz_csv(data);

@@ -7,6 +7,30 @@ file(REMOVE_RECURSE "${SCRATCH}") # files of an earlier install must not help
 run("${CMAKE_COMMAND}" --install "${BUILD}" --prefix "${SCRATCH}/prefix")
 consume(build -D "CMAKE_PREFIX_PATH=${SCRATCH}/prefix")
 
+# A program of some packages, whose static libraries are linked one by one.
+configure("${CMAKE_CURRENT_LIST_DIR}/components" components -D "CMAKE_PREFIX_PATH=${SCRATCH}/prefix")
+run("${CMAKE_COMMAND}" --build "${SCRATCH}/components")
+execute_process(COMMAND "${SCRATCH}/components/consumer" OUTPUT_VARIABLE output COMMAND_ERROR_IS_FATAL ANY)
+if(NOT output STREQUAL "\"DeepFM\" auc\n")
+  message(FATAL_ERROR "expected the class and the metric, but got '${output}'")
+endif()
+
+# A package that there is not.
+file(WRITE "${SCRATCH}/unknown/CMakeLists.txt" "cmake_minimum_required(VERSION 3.25)
+project(consumer LANGUAGES CXX)
+find_package(tessera REQUIRED COMPONENTS training graphs)
+")
+execute_process(
+  COMMAND "${CMAKE_COMMAND}" -S "${SCRATCH}/unknown" -B "${SCRATCH}/unknown/build" -G "${GENERATOR}" -D
+          "CMAKE_PREFIX_PATH=${SCRATCH}/prefix"
+  RESULT_VARIABLE status
+  OUTPUT_QUIET
+  ERROR_VARIABLE errors)
+string(REGEX REPLACE "[ \n]+" " " errors "${errors}") # CMake wraps messages
+if(status EQUAL 0 OR NOT errors MATCHES "expected COMPONENTS of core [a-z ]*training[a-z ]*, but got graphs")
+  message(FATAL_ERROR "expected an error that names the package graphs, but got:\n${errors}")
+endif()
+
 # make_libtorch(VERSION): makes a folder that find_package takes for this version of LibTorch.
 function(make_libtorch version)
   string(REPLACE "." ";" numbers "${version}")

@@ -13,7 +13,7 @@
 #include <torch/serialize.h>
 
 #include "src/engine/embedding_state.h"
-#include "src/tables/dynamic_rows.h"
+#include "src/tables/key_table_rows.h"
 #include "src/tables/reserved_memory.h"
 #include "tests/anonymous_memory.h"
 #include "tests/features/feature_builders.h"
@@ -169,7 +169,7 @@ void train(TPUEmbedding& layer, const at::Tensor& keys) {
 }
 
 const KeyIndex& index_of(const TPUEmbedding& layer) {
-  return TableModule::of(*layer)->state().tables[0].dynamic->index();
+  return TableModule::of(*layer)->state().tables[0].key_rows->index();
 }
 
 std::vector<int64_t> keys_of(const TPUEmbedding& layer) {
@@ -283,7 +283,7 @@ TEST_P(DynamicTableSpecTest, EqualsATableWithAVocabulary) {
     }
     const EmbeddingState& state = TableModule::of(*dynamic)->state();
     EXPECT_EQ(state.iterations, 12);
-    EXPECT_GT(state.tables[0].dynamic->index().size(), 30);
+    EXPECT_GT(state.tables[0].key_rows->index().size(), 30);
   }
 }
 

@@ -8,8 +8,6 @@
 #include <tessera/layers/mlp.h>
 #include <tessera/layers/multi_layer_dcn.h>
 #include <tessera/layers/partial_tpu_embedding.h>
-#include <tessera/layers/retrieval.h>
-#include <tessera/layers/sampling_probability.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers.h>
 
@@ -19,7 +17,6 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
@@ -411,15 +408,12 @@ TEST(LayerJsonTest, EveryKnownClassIsBuiltFromItsJson) {
       JsonValue<Nest<FeatureConfig>>::write(shared_features());
   const std::map<std::string, Json> configs{
       {"BatchNorm1d", {{"num_features", 2}}},
-      {"DeepFM", {{"hidden_units", {2}}}},
       {"EmbedReduce", {{"input_dim", 5}, {"output_dim", 2}}},
       {"LayerNorm", {{"normalized_shape", {2}}}},
       {"Linear", {{"in_features", 2}, {"out_features", 1}}},
       {"MLP", {{"units", {2}}}},
-      {"MMoE", {{"tasks", {"click"}}, {"expert_units", {2}}}},
       {"PartialTPUEmbedding", {{"features", features}}},
       {"Ranker", {{"features", features}}},
-      {"SASRec", {{"num_items", 5}}},
       {"Sequential", {{"layers", Json::array()}}},
       {"Softmax", {{"dim", 1}}},
       {"TPUEmbedding", {{"features", features}}}};
@@ -467,23 +461,6 @@ TEST(LayerJsonTest, EveryLayerIsRebuiltFromItsJson) {
   torch::load(same_tags, tags_archive);
   const Feature ids = test::int64s({0, 4});
   EXPECT_TRUE(at::equal(same_tags->forward(ids), tags->forward(ids)));
-
-  Retrieval retrieval(
-      RetrievalOptions{.temperature = 0.5, .reduction = LossReduction::kMean});
-  const at::Tensor query = at::randn({3, 4});
-  const at::Tensor candidate = at::randn({5, 4});
-  const at::Tensor loss = retrieval->forward(query, candidate);
-  auto same_retrieval = from_json<Retrieval>(reread(to_json(retrieval)));
-  EXPECT_EQ(same_retrieval->options(), retrieval->options());
-  EXPECT_TRUE(same_retrieval->input_shapes().has_value());
-  EXPECT_TRUE(at::equal(same_retrieval->forward(query, candidate), loss));
-
-  SamplingProbability share(SamplingProbabilityOptions{.num_buckets = 8});
-  share->forward(test::int64s({1, 2, 1}));
-  auto same_share = from_json<SamplingProbability>(reread(to_json(share)));
-  EXPECT_EQ(same_share->options(), share->options());
-  EXPECT_EQ(
-      share->compute_output_shape(PartialShape{std::nullopt}).leaf().size(), 1);
 }
 
 TEST(LayerJsonTest, AConvertedLayerIsConvertedAgain) {

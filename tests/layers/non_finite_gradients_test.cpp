@@ -403,15 +403,5 @@ TEST(NonFiniteGradientsTest, AScopeHoldsForAllLayersOfItsThread) {
   EXPECT_FALSE(test::saved(layer) == before);
 }
 
-TEST(NonFiniteGradientsTest, RefusesAnotherNumber) {
-  TPUEmbeddingOptions options = options_of();
-  options.non_finite_gradients = static_cast<NonFiniteGradients>(7);
-  EXPECT_VALUE_ERROR(
-      TPUEmbedding layer(options),
-      "[TPUEmbeddingOptions] non_finite_gradients must be "
-      "NonFiniteGradients::kApply or NonFiniteGradients::kRefuse, but got the "
-      "number 7");
-}
-
 }  // namespace non_finite_gradients_test
 }  // namespace tessera

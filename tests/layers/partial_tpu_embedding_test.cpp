@@ -7,7 +7,6 @@
 #include <tessera/layers/prefetch.h>
 #include <tessera/optim/optimizers/sgd.h>
 
-#include "tests/layers/export_test_util.h"
 #include "tests/layers/layer_test_util.h"
 #include "tests/test_util.h"
 
@@ -310,30 +309,6 @@ TEST(PartialTPUEmbeddingTest, ASecondBuildMayFixMoreDimensions) {
   EXPECT_VALUE_ERROR(forward(loaded, 4), problem);
   EXPECT_EQ(forward(rebuilt, 2)["large"].sizes(), (std::vector<int64_t>{2, 2}));
   EXPECT_VALUE_ERROR(build(3), problem);
-}
-
-struct ModelImpl : torch::nn::Module {
-  ModelImpl() {
-    embedding = register_module("embedding", PartialTPUEmbedding(options(10)));
-    tower = register_module("tower", torch::nn::Linear(21, 1));
-  }
-  at::Tensor forward(const Features& features) {
-    return tower->forward(Concatenate()->forward(embedding->forward(features)));
-  }
-  PartialTPUEmbedding embedding{nullptr};
-  torch::nn::Linear tower{nullptr};
-};
-TORCH_MODULE(Model);
-
-TEST(PartialTPUEmbeddingTest, IsExportedWithAModel) {
-  Model model;
-  const std::string file = test::new_file();
-  export_torchscript(model, file, {.features = batch()});
-  torch::jit::Module exported = torch::jit::load(file);
-  const at::NoGradGuard no_grad;
-  test::expect_close(
-      exported.forward({test::to_dict(test::all_parts_of(batch()))}).toTensor(),
-      model->forward(batch()));
 }
 
 TEST(PartialTPUEmbeddingTest, LooksUpSomeOfTheFeaturesWithoutGradients) {

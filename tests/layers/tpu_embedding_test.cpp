@@ -481,18 +481,6 @@ TEST(TPUEmbeddingTest, UnusableOptionsAreErrors) {
           .features = FeatureConfig{.table = first},
           .optimizer = optim::Adagrad{.initial_accumulator_value = 0.0}}),
       "[TPUEmbeddingOptions] Adagrad: initial_accumulator_value must be > 0");
-  EXPECT_VALUE_ERROR(
-      TPUEmbedding(TPUEmbeddingOptions{
-          .features = FeatureConfig{.table = first},
-          .apply = static_cast<Apply>(99)}),
-      "[TPUEmbeddingOptions] apply must be Apply::kInBackward or "
-      "Apply::kOnStep, but got the number 99");
-  EXPECT_VALUE_ERROR(
-      TPUEmbedding(TPUEmbeddingOptions{
-          .features = FeatureConfig{.table = first},
-          .missing_slots = static_cast<MissingSlots>(99)}),
-      "[TPUEmbeddingOptions] missing_slots must be MissingSlots::kError or "
-      "MissingSlots::kKeep, but got the number 99");
 }
 
 TEST(TPUEmbeddingTest, SummaryIsATable) {

@@ -2,10 +2,10 @@
 // expects nothing: what looks like the misuse in this folder, but is correct.
 #include <tessera/layers/mlp.h>
 #include <tessera/layers/prefetch.h>
-#include <tessera/layers/training/early_stopping.h>
-#include <tessera/layers/training/fit.h>
-#include <tessera/layers/training/learning_rate_log.h>
-#include <tessera/layers/training/progress_bar.h>
+#include <tessera/training/early_stopping.h>
+#include <tessera/training/fit.h>
+#include <tessera/training/learning_rate_log.h>
+#include <tessera/training/progress_bar.h>
 
 #include <cstdint>
 #include <memory>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // expects: FitOptions\{\.\.\.\} tells which field
-#include <tessera/layers/training/fit.h>
+#include <tessera/training/fit.h>
 
 #include <vector>
 

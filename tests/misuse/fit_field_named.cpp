@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // expects: no non-static data member named .epochz|field designator 'epochz' does not refer
-#include <tessera/layers/training/fit.h>
+#include <tessera/training/fit.h>
 
 #include <vector>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // expects: pass a std::shared_ptr
-#include <tessera/layers/training/fit.h>
+#include <tessera/training/fit.h>
 
 #include <vector>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // expects: \[make_pass\] the source does not provide batches\. Pass a range of batches
-#include <tessera/layers/training/fit.h>
+#include <tessera/training/fit.h>
 
 #include <vector>
 

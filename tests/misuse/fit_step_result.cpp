@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // expects: \[make_pass\] the step must return a StepResult or the loss
-#include <tessera/layers/training/fit.h>
+#include <tessera/training/fit.h>
 
 #include <vector>
 

@@ -42,7 +42,7 @@ const std::vector<OptimizerSpec>& all_specs() {
       Adamax{},
       Nadam{},
       CustomOptimizer{.rule = CustomRule("none", [](CustomRows&) {})}};
-  static_assert(std::variant_size_v<OptimizerVariant> == 15, "add it above");
+  static_assert(std::variant_size_v<AllSpecs> == 15, "add it above");
   return specs;
 }
 

@@ -5,7 +5,6 @@
 #include <tessera/layers/combined.h>
 #include <tessera/layers/layer_optimizer.h>
 #include <tessera/layers/tpu_embedding.h>
-#include <tessera/layers/training/checkpoint.h>
 #include <tessera/optim/optimizers.h>
 #include <tessera/serialization/checkpoint.h>
 #include <torch/optim/sgd.h>
@@ -412,56 +411,6 @@ TEST(AccumulationTest, AHostNeedsItsOptimizerBeforeItLoadsGradients) {
        .strategy = Strategy::host({.sparse_gradients = true})});
   load_bytes(with_optimizer.layer, bytes);
   EXPECT_TRUE(with_optimizer.bytes() == bytes);
-}
-
-// A model is loaded completely or not at all, even if only the second layer is
-// damaged.
-TEST(AccumulationTest, DamageInTheSecondLayerKeepsTheFirstUnchanged) {
-  struct ModelImpl : torch::nn::Module {
-    explicit ModelImpl(uint64_t seed) {
-      const TPUEmbeddingOptions options{
-          .features = configs(),
-          .optimizer = with_steps(optim::SGD{}, 3),
-          .seed = seed};
-      first = register_module("first", TPUEmbedding(options));
-      second = register_module("second", TPUEmbedding(options));
-    }
-    void train() {
-      for (TPUEmbedding& layer : {std::ref(first), std::ref(second)}) {
-        layer->forward(batch(1))["user"].sum().backward();
-      }
-    }
-    TPUEmbedding first{nullptr};
-    TPUEmbedding second{nullptr};
-  };
-  const MemoryFolder folder;
-  ModelImpl model(0);
-  model.train();
-  training::save_weights(model, folder / "run");
-  ModelImpl other(1);
-  const std::string before =
-      test::saved(other.first) + test::saved(other.second);
-  int64_t files = 0;
-  for (const auto& entry :
-       std::filesystem::recursive_directory_iterator(folder.path() / "run")) {
-    const std::string path = entry.path();
-    if (path.find("layer_1") == std::string::npos ||
-        path.find("accumulated_sums") == std::string::npos) {
-      continue;
-    }
-    ++files;
-    const std::string good = test::read_file(path);
-    std::string bad = good;
-    bad[0] = static_cast<char>(bad[0] ^ 1);
-    test::write_file(path, bad);
-    EXPECT_VALUE_ERROR(
-        training::load_weights(other, folder / "run"), "accumulated_sums");
-    EXPECT_TRUE(test::saved(other.first) + test::saved(other.second) == before);
-    test::write_file(path, good);
-  }
-  EXPECT_EQ(files, 2);
-  training::load_weights(other, folder / "run");
-  EXPECT_EQ(test::saved(other.second), test::saved(model.second));
 }
 
 TEST(AccumulationTest, RefusesAWrongManifest) {

@@ -7,7 +7,7 @@
 #include "serialization/checkpoint_writer.h"
 #include "serialization/manifest.h"
 #include "src/engine/table_engine.h"
-#include "src/tables/dynamic_rows.h"
+#include "src/tables/key_table_rows.h"
 #include "tests/serialization/recording_disk.h"
 #include "tests/test_util.h"
 
@@ -61,7 +61,7 @@ Nest<FeatureConfig> configs() {
                     .admission = admission::AfterOccurrences{.count = 2}}})}}};
 }
 
-// The index of the table with keys.
+// The index of the key table.
 constexpr size_t kWords = 2;
 
 EmbeddingState make_test_state(uint64_t seed = 0) {
@@ -80,7 +80,7 @@ void change_row(TableState& table, uint32_t row, std::mt19937& random) {
 
 // Admits and evicts keys, and changes the rows of those that occur.
 void change_keys(TableState& table, int64_t update, std::mt19937& random) {
-  KeyIndex& index = table.dynamic->index();
+  KeyIndex& index = table.key_rows->index();
   std::vector<int64_t> keys(7);
   for (int64_t& key : keys) {
     key = static_cast<int64_t>(random() % 11) * 0x1234'5678'9abc'def1 - 5;
@@ -102,7 +102,7 @@ void change_keys(TableState& table, int64_t update, std::mt19937& random) {
 void change(EmbeddingState& state, std::mt19937& random) {
   ++state.iterations;
   for (TableState& table : state.tables) {
-    if (table.dynamic != nullptr) {
+    if (table.key_rows != nullptr) {
       change_keys(table, state.iterations, random);
     } else {
       change_row(
@@ -115,8 +115,8 @@ void change(EmbeddingState& state, std::mt19937& random) {
 
 // The rows may be numbered in another way.
 bool has_equal_keys(const TableState& a, const TableState& b) {
-  const KeyIndex& x = a.dynamic->index();
-  const KeyIndex& y = b.dynamic->index();
+  const KeyIndex& x = a.key_rows->index();
+  const KeyIndex& y = b.key_rows->index();
   const auto with_rows = x.sorted_entries();
   const auto other = y.sorted_entries();
   bool equal = x.counts() == y.counts() && x.sketch() == y.sketch() &&
@@ -135,7 +135,7 @@ bool has_equal_keys(const TableState& a, const TableState& b) {
 bool is_equal(const EmbeddingState& a, const EmbeddingState& b) {
   bool equal = a.iterations == b.iterations;
   for (size_t i = 0; i < a.tables.size(); ++i) {
-    if (a.tables[i].dynamic != nullptr) {
+    if (a.tables[i].key_rows != nullptr) {
       equal = equal && has_equal_keys(a.tables[i], b.tables[i]);
       continue;
     }
@@ -160,8 +160,8 @@ void save(
   save_checkpoint(state, configs(), directory.string(), options, disk);
 }
 
-// Writes a full checkpoint and two increments. Returns the last state. The table with
-// keys is full before.
+// Writes a full checkpoint and two increments. Returns the last state. The key
+// table is full before.
 EmbeddingState write_three(const fs::path& directory, int seed = 1) {
   std::mt19937 random(seed);
   Disk disk;
@@ -307,7 +307,7 @@ class HostileManifestTest : public testing::Test {
     change(json);
     return error_of_text(json.dump());
   }
-  // The error of other bytes in a file of the table with keys, with correct checksums.
+  // The error of other bytes in a file of the key table, with correct checksums.
   std::string error_of_bytes(
       const std::string& tensor,
       const std::function<void(std::string&)>& change) {
@@ -468,7 +468,7 @@ TEST_F(HostileManifestTest, IsRefusedForWrongKeys) {
       table["keys"][count] = -1;
     });
   }
-  expect("a table with keys has no touched rows", [](Json& table) {
+  expect("a key table has no touched rows", [](Json& table) {
     table["touched"] = {
         {"count", table["tensors"][0]["shape"][0]},
         {"file",

@@ -3,7 +3,6 @@
 #include <tessera/engine/embedding_engine.h>
 #include <tessera/layers/table_module.h>
 #include <tessera/layers/tpu_embedding.h>
-#include <tessera/layers/training/checkpoint.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/adam.h>
 #include <tessera/optim/optimizers/rmsprop.h>
@@ -14,7 +13,7 @@
 
 #include "serialization/manifest.h"
 #include "src/engine/embedding_state.h"
-#include "src/tables/dynamic_rows.h"
+#include "src/tables/key_table_rows.h"
 #include "tests/layers/layer_test_util.h"
 #include "tests/serialization/changed_archive.h"
 #include "tests/serialization/recording_disk.h"
@@ -54,7 +53,7 @@ struct LayerSetup {
   int64_t dim = 3;
 };
 
-// A layer with a table with keys, and a table with a vocabulary.
+// A layer with a key table, and a table with a vocabulary.
 TPUEmbedding make_layer(const LayerSetup& setup, uint64_t seed = 0) {
   const TablePtr items = make_table(
       {.name = "items",
@@ -74,7 +73,7 @@ TPUEmbedding make_layer(const LayerSetup& setup, uint64_t seed = 0) {
 }
 
 const KeyIndex& index_of(const TPUEmbedding& layer) {
-  return TableModule::of(*layer)->state().tables[0].dynamic->index();
+  return TableModule::of(*layer)->state().tables[0].key_rows->index();
 }
 
 Keys keys_of(const TPUEmbedding& layer) {
@@ -415,18 +414,6 @@ TEST(DynamicCheckpointOptionsTest, AnEngineAndServingLoadIt) {
   EXPECT_EQ(keys_of(some), Keys{});
 }
 
-// A whole model is saved with all its layers.
-TEST(DynamicCheckpointOptionsTest, TheWeightsOfAModelHaveKeys) {
-  const MemoryFolder folder;
-  TPUEmbedding layer = make_layer({});
-  Batches batches(100, 20);
-  train(layer, batches.next());
-  training::save_weights(*layer, folder / "model");
-  TPUEmbedding loaded = make_layer({}, 99);
-  training::load_weights(*loaded, folder / "model");
-  EXPECT_TRUE(saved(loaded) == saved(layer));
-}
-
 TEST(DynamicCheckpointOptionsTest, AnotherConfig) {
   using namespace admission;
   using namespace eviction;
@@ -522,11 +509,11 @@ class DynamicConversionTest : public testing::TestWithParam<std::string> {
   }
   static at::Tensor slots_of(const TPUEmbedding& layer) {
     const TableState& table = TableModule::of(*layer)->state().tables[0];
-    if (table.dynamic == nullptr) {
+    if (table.key_rows == nullptr) {
       return table.slots[0].values;
     }
     return table.slots[0].values.index_select(
-        0, table.dynamic->sorted_keys().rows);
+        0, table.key_rows->sorted_keys().rows);
   }
 
   const MemoryFolder folder_;
@@ -755,7 +742,7 @@ TEST_P(DynamicConversionTest, UpdatesAreCountedAfterAnAccumulation) {
       "over 2 passes, and only a table of the same kind can take");
 }
 
-// A table with keys and one with a vocabulary, from files of older versions.
+// A key table and one with a vocabulary, from files of older versions.
 TEST(OldSlotsTest, MeanSquaresBecomeVariances) {
   const LayerSetup setup{
       .optimizer = optim::RMSprop{.momentum = 0.5, .centered = true}};

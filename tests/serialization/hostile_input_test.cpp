@@ -13,20 +13,20 @@
 #include <tessera/data/columns.h>
 #include <tessera/data/criteo_reader.h>
 #include <tessera/data/feature_pipeline.h>
+#include <tessera/data/pipeline_file.h>
 #include <tessera/layers/cross.h>
 #include <tessera/layers/layer_json.h>
 #include <tessera/layers/tpu_embedding.h>
-#include <tessera/layers/training/checkpoint.h>
-#include <tessera/layers/training/history.h>
 #include <tessera/optim/keras.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/serialization/checkpoint.h>
 #include <tessera/serialization/config_json.h>
 #include <tessera/serialization/json_file.h>
 #include <tessera/serialization/npy.h>
-#include <tessera/serialization/pipeline_file.h>
 #include <tessera/serialization/safetensors.h>
 #include <tessera/serialization/saved_features.h>
+#include <tessera/training/checkpoint.h>
+#include <tessera/training/history.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/serialize.h>
 

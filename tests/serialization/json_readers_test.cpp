@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // All functions that read JSON accept and refuse the same texts.
+#include "packages/training/tests/training_fixture.h"
 #include "serialization/manifest.h"
 #include "src/common/json_entries.h"
-#include "tests/layers/training/training_fixture.h"
 #include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 
 #include <tessera/common/json_text.h>
 #include <tessera/data/feature_pipeline.h>
+#include <tessera/data/pipeline_file.h>
 #include <tessera/layers/cross.h>
 #include <tessera/layers/layer_json.h>
-#include <tessera/layers/training/checkpoint.h>
-#include <tessera/layers/training/fit.h>
-#include <tessera/layers/training/history.h>
 #include <tessera/optim/keras.h>
 #include <tessera/serialization/config_json.h>
 #include <tessera/serialization/json_file.h>
-#include <tessera/serialization/pipeline_file.h>
 #include <tessera/serialization/safetensors.h>
 #include <tessera/serialization/saved_features.h>
+#include <tessera/training/checkpoint.h>
+#include <tessera/training/fit.h>
+#include <tessera/training/history.h>
 #include <torch/serialize/archive.h>
 
 #include <gtest/gtest.h>

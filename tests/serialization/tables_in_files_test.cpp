@@ -96,7 +96,7 @@ TEST_P(TablesInFilesTest, SavesATableAsNpyInADtypeOfNumpy) {
   expect_same(load_npy(path("users.npy")), values);
 }
 
-// A table with keys is two tensors: the keys in ascending order, and their rows.
+// A key table is two tensors: the keys in ascending order, and their rows.
 TEST_P(TablesInFilesTest, SavesAndLoadsKeysAndRows) {
   const auto make = [](int64_t capacity) {
     return TPUEmbedding(TPUEmbeddingOptions{

@@ -11,8 +11,11 @@ namespace tessera {
 /// `nlohmann/json.hpp`.
 using Json = nlohmann::ordered_json;
 
+// This is a class, because functions for variants would have to be found by their arguments,
+// and this searches only the namespaces of the variant's alternatives.
+
 /// Converts a T to and from JSON. json_value.h has it for every aggregate with
-/// visit_fields(). Specialise it for any other new type:
+/// visit_fields(). Specialise it in this namespace for any other new type:
 ///
 ///   static Json write(const T& value);
 ///   static T read(const Json& json, const std::string& where);

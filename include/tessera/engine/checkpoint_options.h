@@ -32,7 +32,7 @@ struct CheckpointOptions {
   /// have changed since the previous one. With 1, all checkpoints are full. Tables
   /// split by RowSplit::kMod are always saved in full. A checksum of each row finds
   /// the changed rows, whatever has written them. The checksums take 8 bytes of
-  /// memory per row, or 16 per key of a table with keys, and each checkpoint reads all
+  /// memory per row, or 16 per key of a key table, and each checkpoint reads all
   /// tables from memory.
   int64_t full_every = 1;
   /// The maximum size of a file of rows in bytes, >= 1. The rows of a larger table go

@@ -17,7 +17,7 @@ namespace tessera {
 ///   kMod   row i belongs to rank i % R
 ///
 /// kMod spreads a vocabulary evenly if it is sorted by frequency. kDiv keeps
-/// neighbouring rows together, and its checkpoints can be incremental. A table with keys
+/// neighbouring rows together, and its checkpoints can be incremental. A key table
 /// is split into ranges of its partitions of keys in either case.
 enum class RowSplit { kDiv, kMod };
 

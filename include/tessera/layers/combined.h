@@ -61,7 +61,7 @@ struct CombinedOptions {
 ///   optimizer.step();  // dense weights and tables
 ///
 /// N micro-batches give the same update as one batch that concatenates them, up to
-/// rounding. Only a new key of a table with keys may differ: each lookup decides about its
+/// rounding. Only a new key of a key table may differ: each lookup decides about its
 /// admission by itself. Until step(), the tables' gradients are kept as one sum per touched
 /// row. The dense optimizer's param groups move into the Combined, so LibTorch's
 /// schedulers, add_param_group and option casts work on it.

@@ -23,7 +23,8 @@ namespace tessera {
 ///       {{"user", torch::tensor({1, 2})}, {"movie", torch::tensor({3, 4})}});
 ///
 /// torch::nn::Sequential has the same results, but needs `Features{{"user", ...}}`,
-/// because its forward() is a template. JSON knows both by the name "Sequential".
+/// because its forward() is a template. JSON knows both by the name "Sequential". A
+/// Sequential can't contain another one, because AnyModule takes no overloaded forward().
 /// Errors:  c10::Error if the first layer does not take features.
 class SequentialImpl : public torch::nn::SequentialImpl {
  public:

@@ -1,45 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/optim/is_alternative.h>
-
 #include <nlohmann/json_fwd.hpp>
 
 #include <concepts>
 #include <memory>
 #include <string>
 #include <typeinfo>
-#include <utility>
-#include <variant>
 
 namespace tessera::optim {
 
-/// All specs. They are only declared here. Each one has a header in optim/optimizers/,
-/// and optim/optimizers.h includes all of these. A std::visit() that lacks a case does
-/// not compile.
-using OptimizerVariant = std::variant<
-    struct SGD,
-    struct Momentum,
-    struct Adagrad,
-    struct AdagradMomentum,
-    struct ProximalAdagrad,
-    struct RowWiseAdagrad,
-    struct Adam,
-    struct FTRL,
-    struct RMSprop,
-    struct Adadelta,
-    struct Lion,
-    struct LAMB,
-    struct Adamax,
-    struct Nadam,
-    struct CustomOptimizer>;
+struct OptimizerVariant;  // any of the specs; optim/optimizers.h completes it
 
 namespace detail {
 
+/// A type with an OptimizerDefinition: SGD, Adam and the others in optim/optimizers/.
+template <class T>
+concept Spec = requires(const T& spec) {
+  definition_of(spec);
+};
+
 /// A spec, or the variant of all specs.
 template <class T>
-concept SpecOrVariant =
-    kIsAlternative<T, OptimizerVariant> || std::same_as<T, OptimizerVariant>;
+concept SpecOrVariant = std::same_as<T, OptimizerVariant> || Spec<T>;
 
 }  // namespace detail
 
@@ -65,7 +48,7 @@ class OptimizerSpec {
   /// The variant needs optim/optimizers.h, which completes it.
   /// Errors:  c10::ValueError for a variant without a value.
   template <detail::SpecOrVariant Spec>
-  OptimizerSpec(Spec spec);  // instantiated in optim/optimizer.cpp
+  OptimizerSpec(Spec spec) : OptimizerSpec(typeid(Spec), &spec) {}
 
   OptimizerSpec(const char* keras);
   OptimizerSpec(const std::string& keras);
@@ -79,13 +62,11 @@ class OptimizerSpec {
   ~OptimizerSpec() = default;
 
   /// The spec inside, or nullptr if it is of another type.
-  template <class Spec>
-  requires detail::kIsAlternative<Spec, OptimizerVariant>
+  template <detail::Spec Spec>
   const Spec* get_if() const& {
     return static_cast<const Spec*>(find(typeid(Spec)));
   }
-  template <class Spec>
-  requires detail::kIsAlternative<Spec, OptimizerVariant>
+  template <detail::Spec Spec>
   const Spec* get_if() const&& = delete;  // points into this OptimizerSpec
 
   /// The spec inside, for std::visit(). This needs optim/optimizers.h, which also has
@@ -96,6 +77,9 @@ class OptimizerSpec {
   bool operator==(const OptimizerSpec& other) const;
 
  private:
+  // Moves the spec or the variant.
+  OptimizerSpec(const std::type_info& type, void* spec);
+
   const void* find(const std::type_info& type) const;
 
   std::shared_ptr<const OptimizerVariant> spec_;  // never null

@@ -25,6 +25,28 @@
 
 namespace tessera::optim {
 
+using AllSpecs = std::variant<
+    SGD,
+    Momentum,
+    Adagrad,
+    AdagradMomentum,
+    ProximalAdagrad,
+    RowWiseAdagrad,
+    Adam,
+    FTRL,
+    RMSprop,
+    Adadelta,
+    Lion,
+    LAMB,
+    Adamax,
+    Nadam,
+    CustomOptimizer>;
+
+/// Any of the specs. A std::visit() that lacks a case does not compile.
+struct OptimizerVariant : AllSpecs {
+  using AllSpecs::AllSpecs;
+};
+
 // snippet: tests/docs/reference_optim_test.cpp modify
 /// Calls `change` with a copy of the spec inside, and replaces the spec by that copy.
 ///

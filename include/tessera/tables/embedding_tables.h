@@ -12,7 +12,7 @@ namespace tessera {
 
 // snippet: tests/docs/reference_engine_test.cpp EmbeddingTables
 /// The tables of a layer, in the order of first use. The tensors are the tables
-/// themselves: writing to a tensor changes the layer. The rows of a table with keys are a
+/// themselves: writing to a tensor changes the layer. The rows of a key table are a
 /// copy.
 ///
 ///   const EmbeddingTables tables = embedding->embedding_tables();

@@ -162,7 +162,7 @@ ParameterStrategy::ParameterStrategy(
     : state_(std::move(state)) {
   for (const TableState& table : state_->tables) {
     TESSERA_CHECK_NOT_IMPLEMENTED(
-        table.dynamic == nullptr,
+        table.key_rows == nullptr,
         "[table '{}'] keys need Strategy::engine(), because a parameter of Strategy::host() or dense(), which a torch::optim updates, can't grow. Use the engine.",
         shorten(table.name));
     TESSERA_CHECK_VALUE(

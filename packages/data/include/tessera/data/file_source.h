@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/data/column_type.h>
+#include <tessera/data/example_source.h>
+#include <tessera/data/malformed_lines.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace tessera::data {
+
+/// The options of make_file_source(). CsvOptions and ParquetOptions have more.
+struct FileOptions {
+  /// CSV or Parquet files, all of the same format.
+  std::vector<std::string> files = {};
+  /// The columns to read, in this order. If empty, all of them.
+  std::vector<std::string> columns = {};
+  /// The types of columns that should not have the default one.
+  std::map<std::string, ColumnType> types = {};
+  /// The columns of a CSV file that have lists, such as 1|2|3, with the delimiter of their
+  /// values. Parquet files have lists of their own and ignore it.
+  std::map<std::string, char> list_delimiters = {};
+  /// The reader fails at a malformed row of a CSV file, or skips it. make_csv_source()
+  /// also counts them.
+  MalformedLines malformed_lines = MalformedLines::kError;
+
+  bool operator==(const FileOptions&) const = default;
+};
+static_assert(std::is_aggregate_v<FileOptions>);
+
+// snippet: tests/docs/reference_sources_test.cpp make_file_source
+/// Examples in files, whose format is recognised by their first bytes: those of Parquet
+/// are known, and other text is CSV, plain or compressed.
+///
+///   const Dataset clicks(make_file_source(
+///       {.files = {file},
+///        .columns = {"user", "item"},
+///        .types = {{"user", ColumnType::kText}}}));
+///
+/// Errors:  c10::ValueError if there are no files, if one can't be read, and if their
+///          formats differ; those of make_csv_source() and make_parquet_source().
+std::unique_ptr<ExampleSource> make_file_source(const FileOptions& options);
+
+}  // namespace tessera::data

@@ -1,0 +1,519 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "packages/data/src/arrow/csv_parser.h"
+
+#include <tessera/common/shorten.h>
+
+#include "packages/data/src/arrow/csv_rows.h"
+#include "packages/data/src/arrow/csv_value.h"
+#include "src/common/check.h"
+#include "src/common/utf8.h"
+
+#include <ATen/ops/empty.h>
+#include <arrow/csv/parser.h>
+#include <arrow/memory_pool.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+namespace tessera::data {
+
+namespace {
+
+// A field for a message. Bytes that are not printable ASCII are escaped.
+std::string shown_field(std::string_view field) {
+  constexpr size_t kMaxBytes = 60;
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text = "'";
+  for (const char c : field.substr(0, kMaxBytes)) {
+    const auto byte = static_cast<uint8_t>(c);
+    if (byte >= 0x20 && byte < 0x7f) {
+      text += c;
+    } else {
+      text += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
+    }
+  }
+  return text + (field.size() > kMaxBytes ? "...'" : "'");
+}
+
+// Where a row begins.
+struct RowBegin {
+  size_t position = 0;
+  int64_t line = 0;  // counted from 0
+};
+
+// Splits rows as Arrow does: empty lines are not rows, and a field that begins with a
+// quote may have newlines.
+std::vector<RowBegin> find_rows(
+    std::string_view text,
+    char delimiter,
+    char quote) {
+  std::vector<RowBegin> rows;
+  int64_t line = 0;
+  size_t i = 0;
+  while (i < text.size()) {
+    if (is_newline(text[i])) {
+      line += text[i++] == '\n' ? 1 : 0;
+      continue;
+    }
+    rows.push_back({.position = i, .line = line});
+    const size_t end = i + scan_row(text.substr(i), delimiter, quote).end;
+    line += std::count(text.begin() + i, text.begin() + end, '\n');
+    i = end;
+  }
+  return rows;
+}
+
+// A row that has the wrong number of fields.
+struct RaggedRow {
+  int64_t row = 0;  // in the block, counted from 0 with the other ragged rows
+  int32_t expected = 0;
+  int32_t actual = 0;
+};
+
+// The rows of a block, split into fields by Arrow.
+struct FieldRows {
+  std::vector<std::unique_ptr<arrow::csv::BlockParser>> parts = {};
+  std::vector<RaggedRow> ragged = {};
+  int64_t rows = 0;  // without the ragged ones
+};
+
+FieldRows split_rows(
+    const CsvOptions& options,
+    const CsvFile& file,
+    const CsvBlock& block) {
+  FieldRows result;
+  arrow::csv::ParseOptions parse = parse_options_of(options);
+  int64_t rows_before = 0;  // of the current part
+  parse.invalid_row_handler = [&](const arrow::csv::InvalidRow& row) {
+    result.ragged.push_back(
+        {.row = rows_before + row.number,
+         .expected = row.expected_columns,
+         .actual = row.actual_columns});
+    return arrow::csv::InvalidRowResult::Skip;
+  };
+  std::string_view text = std::string_view(block.text).substr(block.begin);
+  while (text.find_first_not_of("\r\n") != text.npos) {
+    auto parser = std::make_unique<arrow::csv::BlockParser>(
+        arrow::default_memory_pool(),
+        parse,
+        static_cast<int32_t>(file.names.size()),
+        /*first_row=*/0);
+    uint32_t parsed = 0;
+    check_status(
+        parser->ParseFinal(text, &parsed),
+        where_of_file(kCsvReader, file.path));
+    TORCH_INTERNAL_ASSERT(parsed > 0);
+    rows_before += parser->total_num_rows();
+    result.rows += parser->num_rows();
+    text.remove_prefix(parsed);
+    result.parts.push_back(std::move(parser));
+  }
+  return result;
+}
+
+// Calls visit(row, field) for a column. Ragged rows do not count.
+template <class Visit>
+void visit_fields_of(const FieldRows& rows, int column, Visit&& visit) {
+  int64_t row = 0;
+  for (const auto& part : rows.parts) {
+    const arrow::Status ignored = part->VisitColumn(
+        column, [&](const uint8_t* data, uint32_t size, bool, bool) {
+          visit(
+              row++,
+              std::string_view(reinterpret_cast<const char*>(data), size));
+          return arrow::Status::OK();
+        });
+    static_cast<void>(ignored);  // the visitor does not fail
+  }
+}
+
+// Calls visit(value) for each value of a field.
+template <class Visit>
+void visit_values_of(std::string_view field, char delimiter, Visit&& visit) {
+  if (delimiter == '\0') {
+    visit(field);
+    return;
+  }
+  if (field.empty()) {
+    return;
+  }
+  while (true) {
+    const size_t end = field.find(delimiter);
+    visit(field.substr(0, end));
+    if (end == std::string_view::npos) {
+      return;
+    }
+    field.remove_prefix(end + 1);
+  }
+}
+
+// What is wrong with a row, and what the user can do apart from correcting the line.
+struct Problem {
+  std::string text = {};
+  const char* advice = "";
+  bool can_be_skipped = true;
+};
+
+// The problems of rows. Each row keeps that of its first column.
+using Problems = std::map<int64_t, Problem>;
+
+// Converts the fields of a column, without rows that have a problem. It adds the rows
+// whose values are of another type.
+class ColumnParser {
+ public:
+  ColumnParser(
+      const CsvOptions& options,
+      const ColumnRequest& request,
+      Problems& problems,
+      int64_t rows)
+      : options_(options),
+        request_(request),
+        problems_(problems),
+        is_list_(request.list_delimiter != '\0'),
+        has_missing_numbers_(has_number(options.missing_values)) {
+    for (const auto& [row, problem] : problems) {
+      skipped_.push_back(row);
+    }
+    if (is_list_) {
+      splits_.reserve(static_cast<size_t>(rows + 1));
+      splits_.push_back(0);
+    }
+    const auto size = static_cast<size_t>(rows);
+    switch (request.type) {
+      case ColumnType::kInt64:
+      case ColumnType::kUInt64Bits:
+        integers_.reserve(size);
+        break;
+      case ColumnType::kFloat32:
+        floats_.reserve(size);
+        break;
+      case ColumnType::kText:
+        texts_.reserve(size);
+        break;
+    }
+  }
+
+  void add(int64_t row, std::string_view field) {
+    if (next_skipped_ < skipped_.size() && skipped_[next_skipped_] == row) {
+      ++next_skipped_;
+      return;
+    }
+    switch (request_.type) {
+      case ColumnType::kInt64:
+        visit_values_of(field, request_.list_delimiter, [&](auto value) {
+          int64_t number = kMissing;
+          if (!parse(value, number)) {
+            number = kMissing;
+            check_missing(row, value, "an integer above -2^63 and below 2^63");
+          }
+          integers_.push_back(number);
+        });
+        break;
+      case ColumnType::kUInt64Bits:
+        visit_values_of(field, request_.list_delimiter, [&](auto value) {
+          int64_t bits = kMissing;
+          if (!parse(value, bits)) {
+            bits = kMissing;
+            check_missing(
+                row, value, "an integer from 0 to 2^64 - 1, but not 2^63");
+          }
+          integers_.push_back(bits);
+        });
+        break;
+      case ColumnType::kFloat32:
+        visit_values_of(field, request_.list_delimiter, [&](auto value) {
+          float number = 0;
+          if (!parse(value, number)) {
+            number = std::numeric_limits<float>::quiet_NaN();
+            check_missing(row, value, "a number in the range of float32");
+          }
+          floats_.push_back(number);
+        });
+        break;
+      case ColumnType::kText:
+        visit_values_of(field, request_.list_delimiter, [&](auto value) {
+          if (!is_utf8(value)) {
+            refuse(row, value, "UTF-8", "convert the file to UTF-8");
+          }
+          texts_.emplace_back(value);
+        });
+        break;
+    }
+    if (is_list_) {
+      splits_.push_back(static_cast<int64_t>(
+          integers_.size() + floats_.size() + texts_.size()));
+    }
+  }
+
+  Column finish() {
+    Column column;
+    const auto copy = [](const auto& values, at::ScalarType type) {
+      using Value = typename std::decay_t<decltype(values)>::value_type;
+      at::Tensor tensor =
+          at::empty({static_cast<int64_t>(values.size())}, type);
+      std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<Value>());
+      return tensor;
+    };
+    switch (request_.type) {
+      case ColumnType::kInt64:
+      case ColumnType::kUInt64Bits:
+        column.values = copy(integers_, at::kLong);
+        break;
+      case ColumnType::kFloat32:
+        column.values = copy(floats_, at::kFloat);
+        break;
+      case ColumnType::kText:
+        column.values = std::move(texts_);
+        break;
+    }
+    if (is_list_) {
+      column.row_splits = copy(splits_, at::kLong);
+    }
+    return column;
+  }
+
+ private:
+  // Whether a number stands for a missing one, such as -999.
+  static bool has_number(const std::vector<std::string>& missing_values) {
+    return std::any_of(
+        missing_values.begin(),
+        missing_values.end(),
+        [](const std::string& value) { return is_any_number(value); });
+  }
+
+  // Returns false for a missing value and for one of another type.
+  template <class Number>
+  bool parse(std::string_view value, Number& number) const {
+    if (has_missing_numbers_ &&
+        is_missing_number(value, options_.missing_values)) {
+      return false;
+    }
+    if (request_.style.kind != NumberStyle::Kind::kAny) {
+      return parse_in_style(value, request_.style, number);
+    }
+    if constexpr (std::is_same_v<Number, int64_t>) {
+      if (request_.type == ColumnType::kUInt64Bits) {
+        return parse_csv_bits(value, number);
+      }
+      return parse_csv_integer(value, number);
+    } else {
+      return parse_csv_float(value, number);
+    }
+  }
+
+  void check_missing(
+      int64_t row,
+      std::string_view value,
+      const char* expected) {
+    if (is_missing_number(value, options_.missing_values)) {
+      return;
+    }
+    if (request_.style.kind == NumberStyle::Kind::kAny) {
+      refuse(row, value, expected, "set another type in `types`");
+      return;
+    }
+    // A number in another style shows that the inferred type is wrong.
+    refuse(
+        row,
+        value,
+        describe(request_.style) + ", as inferred from other rows",
+        "set the column's type in `types`, where text keeps each value as it is written",
+        !is_any_number(value));
+  }
+
+  void refuse(
+      int64_t row,
+      std::string_view value,
+      const std::string& expected,
+      const char* advice,
+      bool can_be_skipped = true) {
+    problems_.emplace(
+        row,
+        Problem{
+            .text = c10::str(
+                "column '",
+                shorten(request_.name),
+                "' must be ",
+                expected,
+                ", but got ",
+                shown_field(value)),
+            .advice = advice,
+            .can_be_skipped = can_be_skipped});
+  }
+
+  const CsvOptions& options_;
+  const ColumnRequest& request_;
+  Problems& problems_;
+  bool is_list_;
+  bool has_missing_numbers_;
+  std::vector<int64_t> skipped_;
+  size_t next_skipped_ = 0;
+  std::vector<int64_t> integers_;
+  std::vector<float> floats_;
+  std::vector<std::string> texts_;
+  std::vector<int64_t> splits_;
+};
+
+Columns parse_columns(
+    const CsvOptions& options,
+    const CsvFile& file,
+    const std::vector<ColumnRequest>& requests,
+    const FieldRows& rows,
+    Problems& problems) {
+  const bool is_second_pass = !problems.empty();
+  Columns columns;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    Problems none;
+    ColumnParser parser(
+        options, requests[i], is_second_pass ? problems : none, rows.rows);
+    visit_fields_of(
+        rows, file.positions[i], [&](int64_t row, std::string_view field) {
+          parser.add(row, field);
+        });
+    problems.merge(none);  // keeps the problem of an earlier column
+    Column column = parser.finish();
+    if (is_second_pass || problems.empty()) {
+      columns.add(requests[i].name, std::move(column));
+    }
+  }
+  return columns;
+}
+
+std::string field_count_problem(const RaggedRow& row) {
+  return c10::str(
+      "expected ",
+      row.expected,
+      row.expected == 1 ? " field" : " fields",
+      ", but got ",
+      row.actual);
+}
+
+// Joins ragged rows, rows with other problems and broken rows, in the order of the file.
+std::vector<MalformedRow> malformed_rows(
+    const CsvOptions& options,
+    const CsvBlock& block,
+    const FieldRows& rows,
+    const Problems& problems) {
+  if (rows.ragged.empty() && problems.empty() && block.broken.empty()) {
+    return {};
+  }
+  const std::string_view text =
+      std::string_view(block.text).substr(block.begin);
+  const std::vector<RowBegin> begins =
+      find_rows(text, options.delimiter, options.quote);
+  struct Found {
+    RowBegin begin = {};
+    bool is_broken = false;  // not one of Arrow's rows
+    MalformedRow malformed = {};
+  };
+  std::vector<Found> found;
+  for (const RaggedRow& row : rows.ragged) {
+    found.push_back(
+        {.begin = begins.at(static_cast<size_t>(row.row)),
+         .malformed = {
+             .example = row.row,
+             .problem = field_count_problem(row),
+             .advice =
+                 "set CsvOptions::delimiter or names if they do not fit the file"}});
+  }
+  int64_t ragged_before = 0;
+  for (const auto& [row, problem] : problems) {
+    // Row numbers of problems do not count ragged rows.
+    while (ragged_before < static_cast<int64_t>(rows.ragged.size()) &&
+           rows.ragged[static_cast<size_t>(ragged_before)].row <=
+               row + ragged_before) {
+      ++ragged_before;
+    }
+    found.push_back(
+        {.begin = begins.at(static_cast<size_t>(row + ragged_before)),
+         .malformed = {
+             .example = row + ragged_before,
+             .problem = problem.text,
+             .advice = problem.advice,
+             .can_be_skipped = problem.can_be_skipped}});
+  }
+  size_t position = 0;
+  int64_t line = 0;
+  for (const BrokenRow& row : block.broken) {
+    const size_t begin = row.begin - block.begin;
+    line += std::count(text.begin() + position, text.begin() + begin, '\n');
+    position = begin;
+    const auto next = std::partition_point(
+        begins.begin(), begins.end(), [&](const RowBegin& other) {
+          return other.position < begin;
+        });
+    found.push_back(
+        {.begin = {.position = begin, .line = line},
+         .is_broken = true,
+         .malformed = {
+             .example = next - begins.begin(),
+             .problem = row.problem,
+             .advice = row.advice}});
+  }
+  std::sort(
+      found.begin(), found.end(), [](const Found& left, const Found& right) {
+        return left.begin.position < right.begin.position;
+      });
+  std::vector<MalformedRow> malformed;
+  int64_t rows_before = 0;  // malformed ones among Arrow's
+  for (Found& row : found) {
+    malformed.push_back(std::move(row.malformed));
+    malformed.back().line = row.begin.line;
+    malformed.back().example -= rows_before;
+    rows_before += row.is_broken ? 0 : 1;
+  }
+  return malformed;
+}
+
+}  // namespace
+
+ParsedBlock parse_csv_block(
+    const CsvOptions& options,
+    const CsvFile& file,
+    const std::vector<ColumnRequest>& requests,
+    const CsvBlock& block) {
+  const FieldRows rows = split_rows(options, file, block);
+  Problems problems;
+  Columns columns = parse_columns(options, file, requests, rows, problems);
+  if (!problems.empty()) {  // once more, without the malformed rows
+    columns = parse_columns(options, file, requests, rows, problems);
+  }
+  return {
+      .columns = std::move(columns),
+      .examples = rows.rows - static_cast<int64_t>(problems.size()),
+      .malformed = malformed_rows(options, block, rows, problems),
+      .bytes = block.left_out +
+          static_cast<int64_t>(block.text.size() - block.begin),
+      .lines = static_cast<int64_t>(std::count(
+          block.text.begin() + static_cast<int64_t>(block.begin),
+          block.text.end(),
+          '\n'))};
+}
+
+void infer_types(
+    const CsvOptions& options,
+    const CsvFile& file,
+    const std::vector<ColumnRequest>& requests,
+    const std::vector<size_t>& columns,
+    const CsvBlock& block,
+    std::vector<TypeInference>& inferences) {
+  const FieldRows rows = split_rows(options, file, block);
+  for (const size_t i : columns) {
+    const auto add = [&](std::string_view value) {
+      if (!is_missing_number(value, options.missing_values)) {
+        inferences[i].add(value);
+      }
+    };
+    visit_fields_of(
+        rows, file.positions[i], [&](int64_t, std::string_view field) {
+          visit_values_of(field, requests[i].list_delimiter, add);
+        });
+  }
+}
+
+}  // namespace tessera::data

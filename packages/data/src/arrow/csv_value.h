@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/data/column_type.h>
+#include <tessera/data/csv_source.h>
+
+#include "packages/data/src/arrow/column_request.h"
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::data {
+
+/// Whether a field of a number column stands for a missing number.
+bool is_missing_number(
+    std::string_view field,
+    const std::vector<std::string>& missing_values);
+
+/// Parses an integer, "true" or "false", with spaces around it. Returns false if the text
+/// is not an integer above -2^63 and below 2^63.
+bool parse_csv_integer(std::string_view field, int64_t& value);
+
+/// Parses an unsigned integer of 64 bits as the int64 with the same bits. Returns false for
+/// another text, and for 2^63, whose bits stand for a missing integer.
+bool parse_csv_bits(std::string_view field, int64_t& value);
+
+/// Parses a number or a boolean, with spaces around it. Returns false if the text is no
+/// number, or a finite one that is too large for float32.
+bool parse_csv_float(std::string_view field, float& value);
+
+/// Whether the text is a number or a boolean in any spelling. NaN is none.
+bool is_any_number(std::string_view field);
+
+/// Parses an integer or a boolean that is written in this style. Returns false for any
+/// other text.
+bool parse_in_style(
+    std::string_view field,
+    const NumberStyle& style,
+    int64_t& value);
+
+/// Parses a number that is written in this style. Returns false for any other text, and
+/// for numbers that float32 would round so far that another text has their value.
+bool parse_in_style(
+    std::string_view field,
+    const NumberStyle& style,
+    float& value);
+
+/// What a value in this style is, for messages.
+std::string describe(const NumberStyle& style);
+
+/// Infers the type of a column from its values. Numbers have one style, so that no two
+/// different texts become one value. If there is no such style, the type is kText.
+class TypeInference {
+ public:
+  /// Adds a value that is not missing.
+  void add(std::string_view value);
+
+  bool has_values() const {
+    return has_values_;
+  }
+  ColumnType type() const;
+  /// The style of numbers.
+  NumberStyle style() const;
+  /// If all values are numbers, but the column is text: a value that shows why.
+  const std::string& ambiguous_number() const {
+    return ambiguous_number_;
+  }
+
+ private:
+  std::vector<NumberStyle>
+      styles_;  // that fit all values, the preferred ones first
+  std::string ambiguous_number_;
+  bool has_values_ = false;
+};
+
+}  // namespace tessera::data

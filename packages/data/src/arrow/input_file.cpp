@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "packages/data/src/arrow/input_file.h"
+
+#include <tessera/common/shorten.h>
+#include <tessera/data/file_bytes.h>
+
+#include "packages/data/src/text_begin.h"
+#include "src/common/check.h"
+#include "src/common/check_path.h"
+#include "src/common/file_advice.h"
+
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+namespace tessera::data {
+
+std::string where_of_file(const std::string& reader, const std::string& path) {
+  return "[" + reader + "] '" + shorten(path) + "'";
+}
+
+FileStamp stamp_of(const std::string& reader, const std::string& path) {
+  check_path(path, "[" + reader + "]");
+  check_readable(path, reader);
+  struct stat status = {};
+  const bool is_found = ::stat(path.c_str(), &status) == 0;
+  TESSERA_CHECK_VALUE(
+      is_found && S_ISREG(status.st_mode),
+      "{} is not a regular file, but a source reads its files several times. Write the examples to a file first.",
+      where_of_file(reader, path));
+  return {
+      .device = status.st_dev,
+      .inode = status.st_ino,
+      .bytes = status.st_size,
+      .changed =
+          status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec};
+}
+
+void check_format(
+    const std::string& reader,
+    const std::string& path,
+    const char* format,
+    std::string_view magic) {
+  std::string begin(kTextBeginBytes, '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  begin.resize(static_cast<size_t>(file.gcount()));
+  if (magic.starts_with(begin.substr(0, magic.size()))) {
+    return;
+  }
+  if (const BinaryFormat* other = find_binary_format(begin)) {
+    TESSERA_CHECK_VALUE(
+        false,
+        "{} must be a {} file, but it is {}. {}",
+        where_of_file(reader, path),
+        format,
+        other->name,
+        other->advice);
+  }
+  TESSERA_CHECK_VALUE(
+      false,
+      "{} must be a {} file, but it does not begin with '{}'. Use make_csv_source() for text, or make_file_source(), which recognises the format.",
+      where_of_file(reader, path),
+      format,
+      magic);
+}
+
+void check_unchanged(
+    const std::string& where,
+    const FileStamp& expected,
+    const FileStamp& actual) {
+  TESSERA_CHECK_VALUE(
+      actual == expected,
+      "{} has changed since the source was made: it had {} bytes, and now it has {}. Make a new source when the file is complete.",
+      where,
+      expected.bytes,
+      actual.bytes);
+}
+
+std::shared_ptr<arrow::io::ReadableFile> open_input(
+    const std::string& reader,
+    const std::string& path,
+    const FileStamp& expected) {
+  const std::string where = where_of_file(reader, path);
+  check_unchanged(where, expected, stamp_of(reader, path));
+  auto file = arrow::io::ReadableFile::Open(path);
+  const int number = errno;
+  TESSERA_CHECK_VALUE(
+      file.ok(),
+      "{} can't be opened: {}. {}",
+      where,
+      std::strerror(number),
+      advice_to_read(number));
+  return file.MoveValueUnsafe();
+}
+
+void check_status(const arrow::Status& status, const std::string& where) {
+  if (status.ok()) {
+    return;
+  }
+  std::string problem = status.message();
+  while (!problem.empty() &&
+         (problem.back() == '.' || problem.back() == '\n')) {
+    problem.pop_back();
+  }
+  TESSERA_CHECK_VALUE(
+      false,
+      "{} can't be read: {}. The file may be damaged, incomplete or of another format.",
+      where,
+      problem);
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/data/parquet_source.h>
+
+#include "packages/data/src/arrow/convert_array.h"
+#include "packages/data/src/arrow/input_file.h"
+#include "packages/data/src/arrow/record_batches.h"
+#include "src/common/check.h"
+
+#include <arrow/memory_pool.h>
+#include <arrow/record_batch.h>
+#include <arrow/type.h>
+#include <parquet/arrow/reader.h>
+#include <parquet/arrow/schema.h>
+#include <parquet/file_reader.h>
+#include <parquet/metadata.h>
+#include <parquet/properties.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+namespace tessera::data {
+
+namespace {
+
+constexpr const char* kReader = "make_parquet_source";
+
+// What a source knows about a file from its footer.
+struct ParquetFile {
+  std::string path = {};
+  FileStamp stamp = {};
+  std::shared_ptr<parquet::FileMetaData> footer = {};
+  std::vector<int> fields = {};  // of the requested columns, in the schema
+  std::vector<int> leaves = {};  // columns of Parquet that make up these fields
+};
+
+// Row groups of a file that are decoded one after the other.
+struct GroupRange {
+  const ParquetFile* file = nullptr;
+  std::vector<int> groups = {};
+  int64_t first_row = 0;  // in the file, counted from 0
+  int64_t end_row = 0;
+  int64_t skip = 0;  // examples before the first one that the caller wants
+};
+
+// Parquet reports some problems by exceptions.
+template <class Function>
+auto without_exceptions(const std::string& where, Function&& function) {
+  try {
+    return function();
+  } catch (const c10::Error&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    check_status(arrow::Status::IOError(error.what()), where);
+    throw;
+  }
+}
+
+std::unique_ptr<parquet::arrow::FileReader> open_parquet(
+    const ParquetFile& file,
+    bool has_few_groups) {
+  const std::string where = where_of_file(kReader, file.path);
+  parquet::ReaderProperties properties(arrow::default_memory_pool());
+  // Reads pages instead of whole columns of a row group.
+  properties.enable_buffered_stream();
+  properties.set_buffer_size(int64_t{1} << 18);
+  // Arrow ignores checksums by default, so that a flipped bit would become other values.
+  properties.set_page_checksum_verification(true);
+  parquet::ArrowReaderProperties arrow_properties(has_few_groups);
+  arrow_properties.set_batch_size(kBatchExamples);
+  arrow_properties.set_pre_buffer(false);
+  parquet::arrow::FileReaderBuilder builder;
+  check_status(
+      builder.Open(
+          open_input(kReader, file.path, file.stamp), properties, file.footer),
+      where);
+  builder.properties(arrow_properties);
+  auto reader = builder.Build();
+  check_status(reader.status(), where);
+  return reader.MoveValueUnsafe();
+}
+
+// Collects the columns of Parquet that a field consists of.
+void collect_leaves(
+    const parquet::arrow::SchemaField& field,
+    std::vector<int>& leaves) {
+  if (field.is_leaf()) {
+    leaves.push_back(field.column_index);
+  }
+  for (const parquet::arrow::SchemaField& child : field.children) {
+    collect_leaves(child, leaves);
+  }
+}
+
+class GroupDecoder {
+ public:
+  GroupDecoder(
+      GroupRange range,
+      const std::vector<ColumnRequest>& requests,
+      bool has_few_groups)
+      : range_(std::move(range)),
+        requests_(requests),
+        where_(where_of_file(kReader, range_.file->path)) {
+    const ParquetFile& file = *range_.file;
+    without_exceptions(where_, [&] {
+      reader_ = open_parquet(file, has_few_groups);
+      auto batches = reader_->GetRecordBatchReader(range_.groups, file.leaves);
+      check_status(batches.status(), where_);
+      batches_ = batches.MoveValueUnsafe();
+    });
+    // The batches have the fields in the order of the schema, without the others.
+    std::vector<int> sorted = file.fields;
+    std::sort(sorted.begin(), sorted.end());
+    for (const int field : file.fields) {
+      positions_.push_back(static_cast<int>(
+          std::lower_bound(sorted.begin(), sorted.end(), field) -
+          sorted.begin()));
+    }
+  }
+
+  std::optional<DecodedExamples> next() {
+    return without_exceptions(where_, [&] { return decode(); });
+  }
+
+ private:
+  std::optional<DecodedExamples> decode() {
+    while (true) {
+      std::shared_ptr<arrow::RecordBatch> batch;
+      check_status(batches_->ReadNext(&batch), where_);
+      if (batch == nullptr) {
+        check_unchanged(
+            where_, range_.file->stamp, stamp_of(kReader, range_.file->path));
+        // Arrow skips a page whose damaged header has an unknown type.
+        TESSERA_CHECK_VALUE(
+            range_.first_row == range_.end_row,
+            "{} must have {} rows up to the end of row group {}, as its footer says, but has {}. The file is damaged. Write or download it again.",
+            where_,
+            range_.end_row,
+            range_.groups.back() + 1,
+            range_.first_row);
+        return std::nullopt;
+      }
+      const int64_t skipped = std::min(range_.skip, batch->num_rows());
+      const int64_t first_row = range_.first_row + skipped;
+      range_.first_row += batch->num_rows();
+      range_.skip -= skipped;
+      if (skipped < batch->num_rows()) {
+        batch = batch->Slice(skipped);
+        return DecodedExamples{
+            .columns =
+                convert_batch(where_, *batch, requests_, positions_, first_row),
+            .size = batch->num_rows()};
+      }
+    }
+  }
+
+  GroupRange range_;
+  const std::vector<ColumnRequest>& requests_;
+  std::string where_;
+  std::unique_ptr<parquet::arrow::FileReader> reader_;
+  std::unique_ptr<arrow::RecordBatchReader> batches_;
+  std::vector<int> positions_;
+};
+
+class ParquetSource : public ExampleSource {
+ public:
+  explicit ParquetSource(RecordFileOptions options)
+      : files_(std::make_shared<Files>()) {
+    files_->options = validated(std::move(options));
+    for (const std::string& path : files_->options.files) {
+      add_file(path);
+    }
+  }
+
+  std::unique_ptr<ExampleReader> open(int64_t first) const override {
+    check_first(kReader, first);
+    auto ranges = std::make_shared<std::vector<GroupRange>>(plan(first));
+    int64_t groups = 0;
+    for (const GroupRange& range : *ranges) {
+      groups += static_cast<int64_t>(range.groups.size());
+    }
+    // With fewer row groups than threads, Arrow's threads decode columns in parallel.
+    const bool has_few_groups =
+        files_->options.threads > 1 && groups < files_->options.threads;
+    return make_task_reader(
+        [files = files_, ranges, has_few_groups, i = size_t{0}]() mutable
+        -> DecodeTasks::Task {
+          if (i == ranges->size()) {
+            return nullptr;
+          }
+          // Opened by the thread that runs the task.
+          return [files,
+                  has_few_groups,
+                  range = std::move((*ranges)[i++]),
+                  decoder = std::shared_ptr<GroupDecoder>()]() mutable {
+            if (decoder == nullptr) {
+              decoder = std::make_shared<GroupDecoder>(
+                  std::move(range), files->requests, has_few_groups);
+            }
+            return decoder->next();
+          };
+        },
+        files_->options);
+  }
+
+  std::optional<int64_t> size() const override {
+    return files_->size;
+  }
+  std::map<std::string, std::string> units() const override {
+    return units_of(files_->requests);
+  }
+
+ private:
+  // Readers may live longer than the source.
+  struct Files {
+    RecordFileOptions options = {};
+    std::vector<ColumnRequest> requests = {};
+    std::vector<ParquetFile> files = {};
+    int64_t size = 0;
+  };
+
+  void add_file(const std::string& path) {
+    ParquetFile file{.path = path, .stamp = stamp_of(kReader, path)};
+    const std::string where = where_of_file(kReader, path);
+    check_format(
+        kReader, path, "Parquet", "PAR");  // PAR1, or PARE if encrypted
+    without_exceptions(where, [&] {
+      const auto reader = open_parquet(file, false);
+      file.footer = reader->parquet_reader()->metadata();
+      std::shared_ptr<arrow::Schema> schema;
+      check_status(reader->GetSchema(&schema), where);
+      if (files_->files.empty()) {
+        files_->requests = make_requests(files_->options, *schema);
+      }
+      file.fields = find_fields(where, files_->requests, *schema);
+      for (const int field : file.fields) {
+        collect_leaves(reader->manifest().schema_fields.at(field), file.leaves);
+      }
+      std::sort(file.leaves.begin(), file.leaves.end());
+    });
+    files_->size += file.footer->num_rows();
+    files_->files.push_back(std::move(file));
+  }
+
+  // The row groups from the example `first` on. Small ones are decoded together.
+  std::vector<GroupRange> plan(int64_t first) const {
+    std::vector<GroupRange> ranges;
+    int64_t skip = first;
+    for (const ParquetFile& file : files_->files) {
+      int64_t row = 0;
+      int64_t rows_in_range = kBatchExamples;
+      for (int group = 0; group < file.footer->num_row_groups(); ++group) {
+        const int64_t rows = file.footer->RowGroup(group)->num_rows();
+        if (rows <= skip) {
+          skip -= rows;
+        } else {
+          if (rows_in_range + rows > kBatchExamples) {
+            ranges.push_back({.file = &file, .first_row = row, .skip = skip});
+            rows_in_range = 0;
+            skip = 0;
+          }
+          ranges.back().groups.push_back(group);
+          ranges.back().end_row = row + rows;
+          rows_in_range += rows;
+        }
+        row += rows;
+      }
+    }
+    return ranges;
+  }
+
+  std::shared_ptr<Files> files_;
+};
+
+}  // namespace
+
+std::unique_ptr<ExampleSource> make_parquet_source(
+    const ParquetOptions& options) {
+  return std::make_unique<ParquetSource>(RecordFileOptions{
+      .reader = kReader,
+      .files = options.files,
+      .columns = options.columns,
+      .types = options.types,
+      .threads = options.threads,
+      .queue_examples = options.queue_examples});
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "packages/data/src/arrow/text_bytes.h"
+
+#include "packages/data/src/arrow/input_file.h"
+#include "packages/data/src/text_begin.h"
+
+#include <arrow/io/compressed.h>
+#include <arrow/io/file.h>
+#include <arrow/util/compression.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <fstream>
+#include <utility>
+
+namespace tessera::data {
+
+TextBytes::TextBytes(std::string reader, std::string path)
+    : where_(where_of_file(reader, path)) {
+  plain_ = std::make_unique<FileBytes>(path, std::move(reader));
+  std::string begin(kTextBeginBytes, '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  begin.resize(static_cast<size_t>(file.gcount()));
+  const bool is_zstd = begins_zstd(begin);
+  if (is_zstd) {
+    plain_ = nullptr;
+    auto input = arrow::io::ReadableFile::Open(path);
+    check_status(input.status(), where_);
+    auto codec = arrow::util::Codec::Create(arrow::Compression::ZSTD);
+    check_status(codec.status(), where_);
+    // The stream keeps no reference to the codec after it was made.
+    auto stream = arrow::io::CompressedInputStream::Make(codec->get(), *input);
+    check_status(stream.status(), where_);
+    zstd_ = *stream;
+  }
+  read_begin();
+  check_text_begin(begin_, is_zstd || begins_gzip(begin), where_);
+}
+
+void TextBytes::read_begin() {
+  begin_.resize(kTextBeginBytes);
+  size_t end = 0;
+  try {
+    size_t count = 0;
+    do {
+      count = read_file(begin_.data() + end, begin_.size() - end);
+      end += count;
+    } while (count > 0 && end < begin_.size());
+  } catch (const c10::Error&) {
+    error_ = std::current_exception();
+  }
+  begin_.resize(end);
+}
+
+size_t TextBytes::read_file(char* to, size_t size) {
+  if (plain_ != nullptr) {
+    return plain_->read(to, size);
+  }
+  const auto count = zstd_->Read(static_cast<int64_t>(size), to);
+  check_status(count.status(), where_);
+  return static_cast<size_t>(*count);
+}
+
+size_t TextBytes::read(char* to, size_t size) {
+  if (!begin_.empty()) {
+    const size_t count = std::min(size, begin_.size());
+    begin_.copy(to, count);
+    begin_.erase(0, count);
+    return count;
+  }
+  if (error_ != nullptr) {
+    std::rethrow_exception(error_);
+  }
+  return read_file(to, size);
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/data/batches.h>
+
+#include "packages/data/src/batch_stage.h"
+#include "src/common/check.h"
+
+#include <algorithm>
+#include <exception>
+#include <limits>
+#include <vector>
+
+namespace tessera::data {
+
+namespace {
+
+class RowBatchStage : public BatchStage {
+ public:
+  RowBatchStage(RowStagePtr rows, const BatchOptions& options)
+      : rows_(std::move(rows)), options_(options) {}
+
+  std::unique_ptr<BatchStageReader> open(int64_t epoch, int64_t first)
+      const override;
+  std::optional<int64_t> size() const override {
+    const std::optional<int64_t> rows = rows_->size();
+    if (!rows) {
+      return rows;
+    }
+    const bool has_part = !options_.drop_last && *rows % options_.size != 0;
+    return *rows / options_.size + (has_part ? 1 : 0);
+  }
+  int64_t batch_size() const override {
+    return options_.size;
+  }
+
+ private:
+  class Reader;
+
+  RowStagePtr rows_;
+  BatchOptions options_;
+};
+
+class RowBatchStage::Reader : public BatchStageReader {
+ public:
+  Reader(const RowBatchStage& stage, int64_t epoch, int64_t first_row)
+      : options_(stage.options_), rows_(stage.rows_->open(epoch, first_row)) {}
+
+  std::optional<Columns> next() override {
+    ranges_.clear();
+    int64_t filled = 0;
+    while (filled < options_.size) {
+      std::optional<RowRange> range = rows_->next(options_.size - filled);
+      if (!range) {
+        break;
+      }
+      filled += range->count;
+      ranges_.push_back(std::move(*range));
+    }
+    if (filled == 0 || (options_.drop_last && filled < options_.size)) {
+      return std::nullopt;
+    }
+    return ranges_.size() == 1 ? take_rows(std::move(ranges_.front()))
+                               : copy_rows(ranges_);
+  }
+
+ private:
+  BatchOptions options_;
+  std::unique_ptr<RowReader> rows_;
+  std::vector<RowRange> ranges_;
+};
+
+std::unique_ptr<BatchStageReader> RowBatchStage::open(
+    int64_t epoch,
+    int64_t first) const {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  return std::make_unique<Reader>(
+      *this,
+      epoch,
+      first > kMax / options_.size ? kMax : first * options_.size);
+}
+
+class BatchMapStage : public BatchStage {
+ public:
+  BatchMapStage(BatchStagePtr input, detail::MapFunction map)
+      : input_(std::move(input)), map_(std::move(map)) {}
+
+  std::unique_ptr<BatchStageReader> open(int64_t epoch, int64_t first)
+      const override;
+  std::optional<int64_t> size() const override {
+    return input_->size();
+  }
+  int64_t batch_size() const override {
+    return input_->batch_size();
+  }
+
+ private:
+  class Reader;
+
+  BatchStagePtr input_;
+  detail::MapFunction map_;
+};
+
+class BatchMapStage::Reader : public BatchStageReader {
+ public:
+  Reader(const BatchMapStage& stage, int64_t epoch, int64_t first)
+      : stage_(stage),
+        epoch_(epoch),
+        batch_(first),
+        batches_(stage.input_->open(epoch, first)) {}
+
+  std::optional<Columns> next() override {
+    std::optional<Columns> batch = batches_->next();
+    if (!batch) {
+      return std::nullopt;
+    }
+    const MapContext context{
+        .epoch = epoch_,
+        .first_row = batch_++ * stage_.batch_size(),
+        .is_batch = true};
+    return stage_.map_(std::move(*batch), context);
+  }
+
+ private:
+  const BatchMapStage& stage_;
+  int64_t epoch_;
+  int64_t batch_;  // the number of the next batch
+  std::unique_ptr<BatchStageReader> batches_;
+};
+
+std::unique_ptr<BatchStageReader> BatchMapStage::open(
+    int64_t epoch,
+    int64_t first) const {
+  return std::make_unique<Reader>(*this, epoch, first);
+}
+
+}  // namespace
+
+BatchStagePtr batch_stage(RowStagePtr rows, const BatchOptions& options) {
+  return std::make_shared<RowBatchStage>(std::move(rows), options);
+}
+
+struct BatchReader::State {
+  std::optional<Columns> read() {
+    if (error != nullptr) {
+      std::rethrow_exception(error);
+    }
+    if (has_ended) {
+      return std::nullopt;
+    }
+    try {
+      if (reader == nullptr) {
+        reader = stage->open(position.epoch, position.batch);
+      }
+      std::optional<Columns> batch = reader->next();
+      has_ended = !batch;
+      position.batch += batch ? 1 : 0;
+      return batch;
+    } catch (...) {
+      error = std::current_exception();
+      throw;
+    }
+  }
+
+  // Continues at another batch, which the next read() opens.
+  void move_to(int64_t batch) {
+    reader = nullptr;
+    has_ended = false;
+    position.batch = batch;
+  }
+
+  // Skips batches of an unknown number. Nothing is read if the last one exists.
+  int64_t skip_unknown(int64_t count) {
+    const int64_t begin = position.batch;
+    if (count > std::numeric_limits<int64_t>::max() - begin) {
+      count = std::numeric_limits<int64_t>::max() - begin;
+    }
+    move_to(begin + count - 1);
+    if (read()) {
+      return count;
+    }
+    move_to(begin);
+    while (position.batch < begin + count && read()) {
+    }
+    return position.batch - begin;
+  }
+
+  BatchStagePtr stage;
+  BatchPosition position;
+  std::unique_ptr<BatchStageReader> reader;  // unset until the next read()
+  std::exception_ptr error;
+  bool has_ended = false;
+};
+
+BatchReader::BatchReader(std::shared_ptr<const BatchStage> stage, int64_t epoch)
+    : state_(std::make_unique<State>()) {
+  state_->stage = std::move(stage);
+  state_->position.epoch = epoch;
+}
+
+BatchReader::BatchReader(BatchReader&&) noexcept = default;
+BatchReader& BatchReader::operator=(BatchReader&&) noexcept = default;
+BatchReader::~BatchReader() = default;
+
+BatchReader::State& BatchReader::state() const {
+  TESSERA_CHECK(
+      state_ != nullptr,
+      "[BatchReader] expected a reader, but got one that was moved from. Use the reader that it was moved to.");
+  return *state_;
+}
+
+std::optional<Columns> BatchReader::next() {
+  return state().read();
+}
+
+int64_t BatchReader::skip(int64_t count) {
+  State& state = this->state();
+  TESSERA_CHECK_VALUE(
+      count >= 0,
+      "[BatchReader] skip() expected a number of batches >= 0, but got {}. A reader can't go back; open another one.",
+      count);
+  if (state.error != nullptr) {
+    std::rethrow_exception(state.error);
+  }
+  if (count == 0 || state.has_ended) {
+    return 0;
+  }
+  const std::optional<int64_t> size = state.stage->size();
+  if (!size) {
+    return state.skip_unknown(count);
+  }
+  const int64_t left = std::max<int64_t>(*size - state.position.batch, 0);
+  const int64_t skipped = std::min(count, left);
+  state.move_to(state.position.batch + skipped);
+  return skipped;
+}
+
+std::optional<int64_t> BatchReader::size() const {
+  return state().stage->size();
+}
+
+BatchPosition BatchReader::position() const {
+  return state().position;
+}
+
+Batches::Batches(std::shared_ptr<const BatchStage> stage)
+    : stage_(std::move(stage)) {}
+
+Batches Batches::map_with(detail::MapFunction map) const {
+  TESSERA_CHECK_VALUE(
+      map != nullptr,
+      "[Batches] map() expected a function, but got an empty one.");
+  return Batches(std::make_shared<BatchMapStage>(stage_, std::move(map)));
+}
+
+Batches Batches::prefetch(int64_t count) const {
+  constexpr int64_t kMaxCount = 65536;
+  TESSERA_CHECK_VALUE(
+      count >= 1 && count <= kMaxCount,
+      "[Batches] prefetch() expected a number of batches in [1, {}], but got {}. Two are usually enough.",
+      kMaxCount,
+      count);
+  return Batches(prefetch_stage(stage_, count));
+}
+
+std::optional<int64_t> Batches::size() const {
+  return stage_->size();
+}
+
+BatchReader Batches::operator()(int64_t epoch) const {
+  TESSERA_CHECK_VALUE(
+      epoch >= 0, "[Batches] expected an epoch >= 0, but got {}.", epoch);
+  return BatchReader(stage_, epoch);
+}
+
+BatchReader Batches::resume(const BatchPosition& position) const {
+  TESSERA_CHECK_VALUE(
+      position.batch >= 0,
+      "[Batches] resume() expected a batch >= 0, but got {}. Pass what BatchReader::position() returned.",
+      position.batch);
+  BatchReader reader = (*this)(position.epoch);
+  const int64_t found = reader.skip(position.batch);
+  TESSERA_CHECK_VALUE(
+      found == position.batch,
+      "[Batches] resume() expected to skip {} batches, but epoch {} has only {}. Resume with the same data.",
+      position.batch,
+      position.epoch,
+      found);
+  return reader;
+}
+
+}  // namespace tessera::data

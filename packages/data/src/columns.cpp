@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/data/columns.h>
+
+#include <tessera/common/shorten.h>
+
+#include <ATen/ops/arange.h>
+
+#include <algorithm>
+
+#include "packages/data/src/column_values.h"
+#include "src/common/check.h"
+#include "src/common/names.h"
+#include "src/common/tensor_text.h"
+
+namespace tessera::data {
+
+namespace {
+
+int64_t count_values(const Column& column) {
+  if (const auto* text =
+          std::get_if<std::vector<std::string>>(&column.values)) {
+    return static_cast<int64_t>(text->size());
+  }
+  return std::get<at::Tensor>(column.values).numel();
+}
+
+std::string where_of(std::string_view name) {
+  return c10::str("[Columns '", shorten(name), "']");
+}
+
+// Checks that the tensor is dense, on the CPU and of shape [n].
+void check_vector(
+    const at::Tensor& tensor,
+    std::string_view name,
+    const char* what) {
+  TESSERA_CHECK_VALUE(
+      tensor.defined() && tensor.layout() == at::kStrided &&
+          tensor.device().is_cpu() && tensor.dim() == 1,
+      "{} {} must be a dense tensor [n] on the CPU, but got {}.",
+      where_of(name),
+      what,
+      tensor.defined() ? c10::str(tensor.toString(), " ", tensor.sizes())
+                       : std::string("an undefined one"));
+}
+
+void check_row_splits(
+    const at::Tensor& row_splits,
+    int64_t num_values,
+    std::string_view name) {
+  check_vector(row_splits, name, "row_splits");
+  TESSERA_CHECK_TYPE(
+      row_splits.scalar_type() == at::kLong,
+      "{} row_splits must be int64, but got {}. Call to(at::kLong) on them.",
+      where_of(name),
+      row_splits.scalar_type());
+  const at::Tensor contiguous = row_splits.contiguous();
+  const int64_t* begin = contiguous.const_data_ptr<int64_t>();
+  const int64_t* end = begin + contiguous.numel();
+  TESSERA_CHECK_VALUE(
+      begin != end && *begin == 0 && *(end - 1) == num_values &&
+          std::is_sorted(begin, end),
+      "{} row_splits must ascend from 0 to {}, the number of values. Pass one split more than there are examples.",
+      where_of(name),
+      num_values);
+}
+
+}  // namespace
+
+void validate(const Column& column, std::string_view name) {
+  if (const auto* tensor = std::get_if<at::Tensor>(&column.values)) {
+    check_vector(*tensor, name, "values");
+    TESSERA_CHECK_TYPE(
+        tensor->scalar_type() == at::kLong ||
+            tensor->scalar_type() == at::kFloat,
+        "{} values must be int64 or float32, but got {}. Call to(at::kLong) on ids, and to(at::kFloat) on numbers.",
+        where_of(name),
+        tensor->scalar_type());
+  }
+  if (column.row_splits.defined()) {
+    check_row_splits(column.row_splits, count_values(column), name);
+  }
+}
+
+int64_t batch_size(const Column& column) {
+  return column.row_splits.defined() ? column.row_splits.numel() - 1
+                                     : count_values(column);
+}
+
+void Columns::add(std::string name, Column column) {
+  validate(column, name);
+  TESSERA_CHECK_VALUE(
+      !contains(name),
+      "[Columns '{}'] there is already a column of this name. Choose another name.",
+      shorten(name));
+  const int64_t size = data::batch_size(column);
+  TESSERA_CHECK_VALUE(
+      entries_.empty() || size == batch_size(),
+      "[Columns '{}'] expected {} examples as in the other columns, but got {}. Pass the same examples in all columns.",
+      shorten(name),
+      batch_size(),
+      size);
+  entries_.emplace_back(std::move(name), std::move(column));
+}
+
+bool Columns::contains(std::string_view name) const {
+  return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+    return entry.first == name;
+  });
+}
+
+const Column& find_column(
+    const Columns& columns,
+    std::string_view name,
+    const std::string& where) {
+  for (const auto& [other, column] : columns.entries()) {
+    if (other == name) {
+      return column;
+    }
+  }
+  const std::string known = join_names(
+      columns.entries(),
+      [](const auto& entry) { return shorten(entry.first); });
+  TESSERA_CHECK_VALUE(
+      false,
+      "{} there is no column '{}'. Known: {}.",
+      where,
+      shorten(name),
+      known.empty() ? "(none)" : known);
+}
+
+const Column& find_value_column(
+    const Columns& columns,
+    std::string_view name,
+    const std::string& where) {
+  const Column& column = find_column(columns, name, where);
+  TESSERA_CHECK_VALUE(
+      !column.row_splits.defined(),
+      "{} column '{}' must have one value per example, but it has lists.",
+      where,
+      shorten(name));
+  return column;
+}
+
+const Column& Columns::at(std::string_view name) const& {
+  return find_column(*this, name, "[Columns]");
+}
+
+Column Columns::at(std::string_view name) && {
+  return std::as_const(*this).at(name);
+}
+
+at::Tensor Columns::tensor(std::string_view name) const {
+  const Column& column = at(name);
+  const auto* values = std::get_if<at::Tensor>(&column.values);
+  TESSERA_CHECK_TYPE(
+      values != nullptr && !column.row_splits.defined(),
+      "[Columns] column '{}' must have one number per example, but it has {}. Call at(), which returns all kinds of columns.",
+      shorten(name),
+      values == nullptr ? "text" : "lists");
+  return *values;
+}
+
+int64_t Columns::batch_size() const {
+  return entries_.empty() ? 0 : data::batch_size(entries_.front().second);
+}
+
+Column vector_column(const at::Tensor& rows) {
+  TESSERA_CHECK_VALUE(
+      rows.defined() && rows.layout() == at::kStrided &&
+          rows.device().is_cpu() && rows.dim() == 2,
+      "[vector_column] expected a dense tensor [n, dim] on the CPU, but got {}.",
+      describe(rows));
+  TESSERA_CHECK_TYPE(
+      at::isFloatingType(rows.scalar_type()),
+      "[vector_column] expected floats, but got {}. Convert the rows.",
+      describe(rows));
+  return {
+      .values = rows.detach().to(at::kFloat).reshape({-1}),
+      .row_splits = at::arange(rows.size(0) + 1, at::kLong).mul_(rows.size(1))};
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/data/criteo_reader.h>
+
+#include <tessera/common/profile_scope.h>
+
+#include "packages/data/src/criteo_blocks.h"
+#include "src/common/check.h"
+#include "src/common/tensor_text.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <exception>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+namespace tessera::data {
+
+namespace {
+
+void check_range(
+    std::string_view name,
+    int64_t value,
+    int64_t low,
+    int64_t high) {
+  TESSERA_CHECK_VALUE(
+      value >= low && value <= high,
+      "[CriteoReader] {} must be in [{}, {}], but got {}. Correct the option.",
+      name,
+      low,
+      high,
+      value);
+}
+
+// Checks the options and replaces zeros by the values that they stand for.
+CriteoReaderOptions validated(CriteoReaderOptions options) {
+  constexpr int64_t kMaxValue = int64_t{1} << 30;
+  constexpr int64_t kMaxThreads = 1024;
+  constexpr int64_t kMaxLine = int64_t{1} << 62;
+  TESSERA_CHECK_VALUE(
+      !options.files.empty(),
+      "[CriteoReader] expected at least one file, but files is empty. Set CriteoReaderOptions::files.");
+  check_range("batch_size", options.batch_size, 1, kMaxValue);
+  check_range("start_line", options.start_line, 0, kMaxLine);
+  check_range("shard.count", options.shard.count, 1, kMaxValue);
+  check_range("shard.index", options.shard.index, 0, options.shard.count - 1);
+  check_range("threads", options.threads, 0, kMaxThreads);
+  check_range("queue_blocks", options.queue_blocks, 0, 4 * kMaxThreads);
+  check_range("block_bytes", options.block_bytes, 1, kMaxValue);
+  check_range("max_line_bytes", options.max_line_bytes, 1, kMaxValue);
+  if (options.max_malformed_lines) {
+    check_range(
+        "max_malformed_lines", *options.max_malformed_lines, 0, kMaxLine);
+    TESSERA_CHECK_VALUE(
+        options.malformed_lines == MalformedLines::kSkip,
+        "[CriteoReader] max_malformed_lines limits the number of skipped lines, but malformed_lines is kError, which skips none. Set malformed_lines to MalformedLines::kSkip.");
+  }
+  for (const std::string& file : options.files) {
+    check_readable(file, "CriteoReader");
+  }
+  if (options.threads == 0) {
+    const auto cores =
+        static_cast<int64_t>(std::thread::hardware_concurrency());
+    options.threads = std::clamp<int64_t>(cores, 1, 4);
+  }
+  if (options.queue_blocks == 0) {
+    options.queue_blocks = 2 * options.threads + 2;
+  }
+  return options;
+}
+
+void check_shape(
+    const char* name,
+    const at::Tensor& tensor,
+    at::ScalarType type,
+    at::IntArrayRef shape) {
+  TESSERA_CHECK_VALUE(
+      tensor.defined() && tensor.scalar_type() == type &&
+          tensor.sizes() == shape,
+      "[CriteoBatch] {} must be {} {}, but got {}.",
+      name,
+      type,
+      shape,
+      describe(tensor));
+}
+
+}  // namespace
+
+void validate(const CriteoReaderOptions& options) {
+  validated(options);
+}
+
+Columns to_columns(const CriteoBatch& batch) {
+  TESSERA_CHECK_VALUE(
+      batch.labels.defined() && batch.labels.dim() == 1,
+      "[CriteoBatch] labels must be float32 [batch], but got {}.",
+      describe(batch.labels));
+  const int64_t size = batch.labels.numel();
+  check_shape("labels", batch.labels, at::kFloat, {size});
+  check_shape("integers", batch.integers, at::kLong, {size, kCriteoIntegers});
+  check_shape(
+      "categories", batch.categories, at::kLong, {size, kCriteoCategories});
+  Columns columns;
+  columns.add("label", {.values = batch.labels});
+  const auto add = [&](const char* prefix, const at::Tensor& values) {
+    for (int64_t i = 0; i < values.size(1); ++i) {
+      columns.add(
+          prefix + std::to_string(i + 1),
+          {.values = values.select(1, i).contiguous()});
+    }
+  };
+  add("I", batch.integers);
+  add("C", batch.categories);
+  return columns;
+}
+
+class CriteoReader::Batches {
+ public:
+  explicit Batches(CriteoReaderOptions options)
+      : options_(std::move(options)),
+        next_line_(options_.start_line),
+        block_end_(options_.start_line),
+        blocks_(options_) {}
+
+  std::optional<CriteoBatch> next();
+
+  int64_t next_line() const {
+    return next_line_;
+  }
+  const CriteoReport& report() const {
+    return report_;
+  }
+
+ private:
+  // Tensors of a batch, column by column.
+  struct Storage {
+    at::Tensor labels = {};  // [batch]
+    at::Tensor integers = {};  // [13, batch]
+    at::Tensor categories = {};  // [26, batch]
+    int64_t filled = 0;
+  };
+
+  std::optional<CriteoBatch> read();
+  bool take_block(int64_t examples);
+  int64_t rows_before_malformed() const;
+  void count_malformed(const MalformedLine& line);
+  void copy_rows(Storage& storage, int64_t count);
+  int64_t line_after_used() const;
+  std::optional<CriteoBatch> finish(Storage storage);
+
+  CriteoReaderOptions options_;
+  CriteoReport report_;
+  int64_t next_line_;
+  int64_t block_end_;  // the line after the last finished block
+  std::exception_ptr error_;
+  const CriteoBlock* block_ = nullptr;
+  int64_t row_ = 0;  // the number of copied examples of the block
+  size_t malformed_ = 0;  // the number of counted malformed lines of the block
+  CriteoBlocks blocks_;
+};
+
+std::optional<CriteoBatch> CriteoReader::Batches::next() {
+  if (error_ != nullptr) {
+    std::rethrow_exception(error_);
+  }
+  try {
+    return read();
+  } catch (...) {
+    error_ = std::current_exception();
+    throw;
+  }
+}
+
+std::optional<CriteoBatch> CriteoReader::Batches::read() {
+  const bool returns_last_batch =
+      options_.malformed_lines == MalformedLines::kSkip && !options_.drop_last;
+  Storage storage;
+  while (storage.filled < options_.batch_size) {
+    if (block_ == nullptr) {
+      try {
+        if (!take_block(
+                report_.examples + (returns_last_batch ? storage.filled : 0))) {
+          break;
+        }
+      } catch (...) {
+        if (!returns_last_batch || storage.filled == 0) {
+          throw;
+        }
+        error_ = std::current_exception();  // for the next call
+        break;
+      }
+    }
+    const int64_t rows =
+        std::min(rows_before_malformed(), options_.batch_size - storage.filled);
+    if (rows > 0) {
+      copy_rows(storage, rows);
+    } else if (malformed_ < block_->malformed.size()) {
+      count_malformed(block_->malformed[malformed_++]);
+    } else {
+      block_end_ = block_->lines.first_line + block_->lines.lines;
+      block_ = nullptr;
+    }
+  }
+  return finish(std::move(storage));
+}
+
+// `examples` is the number of examples that the caller gets before the error.
+bool CriteoReader::Batches::take_block(int64_t examples) {
+  try {
+    block_ = blocks_.next();
+  } catch (const StartAfterEnd&) {
+    throw;
+  } catch (const c10::ValueError& error) {
+    TESSERA_CHECK_VALUE(
+        false,
+        "{} The reader gave {} examples before this error.",
+        error.what_without_backtrace(),
+        examples);
+  }
+  if (block_ == nullptr) {
+    return false;
+  }
+  row_ = 0;
+  malformed_ = 0;
+  report_.bytes +=
+      static_cast<int64_t>(block_->lines.end - block_->lines.begin);
+  return true;
+}
+
+// The number of examples before the next malformed line or the end of the block.
+int64_t CriteoReader::Batches::rows_before_malformed() const {
+  const auto& malformed = block_->malformed;
+  return (malformed_ < malformed.size() ? malformed[malformed_].row
+                                        : block_->rows) -
+      row_;
+}
+
+void CriteoReader::Batches::count_malformed(const MalformedLine& line) {
+  constexpr size_t kMaxShown = 10;
+  const auto describe = [&] {
+    return c10::str(
+        "'",
+        options_.files[block_->lines.file],
+        "' line ",
+        block_->lines.first_line_of_file + line.line + 1,
+        ": ",
+        criteo_line_problem(
+            line.text, static_cast<size_t>(options_.max_line_bytes)));
+  };
+  TESSERA_CHECK_VALUE(
+      options_.malformed_lines == MalformedLines::kSkip,
+      "[CriteoReader] {}. Correct the line, or set malformed_lines to MalformedLines::kSkip to skip such lines.",
+      describe());
+  ++report_.malformed_lines;
+  if (report_.first_malformed_lines.size() < kMaxShown) {
+    report_.first_malformed_lines.push_back(describe());
+  }
+  TESSERA_CHECK_VALUE(
+      !options_.max_malformed_lines ||
+          report_.malformed_lines <= *options_.max_malformed_lines,
+      "[CriteoReader] expected at most {} malformed lines, but got one more: {}. The first one: {}. Check the files, or increase max_malformed_lines.",
+      *options_.max_malformed_lines,
+      describe(),
+      report_.first_malformed_lines.front());
+}
+
+void CriteoReader::Batches::copy_rows(Storage& storage, int64_t count) {
+  const int64_t size = options_.batch_size;
+  if (!storage.labels.defined()) {
+    storage.labels = at::empty({size}, at::kFloat);
+    storage.integers = at::empty({kCriteoIntegers, size}, at::kLong);
+    storage.categories = at::empty({kCriteoCategories, size}, at::kLong);
+  }
+  const CriteoRows& from = block_->columns;
+  std::copy_n(
+      from.labels + row_,
+      count,
+      storage.labels.mutable_data_ptr<float>() + storage.filled);
+  const auto copy = [&](const int64_t* values, const at::Tensor& to) {
+    int64_t* target = to.mutable_data_ptr<int64_t>() + storage.filled;
+    for (int64_t i = 0; i < to.size(0); ++i) {
+      std::copy_n(values + i * from.stride + row_, count, target + i * size);
+    }
+  };
+  copy(from.integers, storage.integers);
+  copy(from.categories, storage.categories);
+  storage.filled += count;
+  row_ += count;
+}
+
+int64_t CriteoReader::Batches::line_after_used() const {
+  if (block_ == nullptr) {
+    return block_end_;
+  }
+  const LineBlock& lines = block_->lines;
+  const auto used = row_ + static_cast<int64_t>(malformed_);  // > 0
+  return lines.first_line + first_line_in(lines, options_.shard) +
+      (used - 1) * options_.shard.count + 1;
+}
+
+std::optional<CriteoBatch> CriteoReader::Batches::finish(Storage storage) {
+  const bool is_full = storage.filled == options_.batch_size;
+  if (storage.filled == 0 || (!is_full && options_.drop_last)) {
+    return std::nullopt;
+  }
+  if (!is_full) {
+    const auto shorten = [&](const at::Tensor& tensor) {
+      return tensor.narrow(-1, 0, storage.filled).clone();
+    };
+    storage.labels = shorten(storage.labels);
+    storage.integers = shorten(storage.integers);
+    storage.categories = shorten(storage.categories);
+  }
+  report_.examples += storage.filled;
+  next_line_ = line_after_used();
+  return CriteoBatch{
+      .labels = storage.labels,
+      .integers = storage.integers.t(),
+      .categories = storage.categories.t()};
+}
+
+CriteoReader::CriteoReader(CriteoReaderOptions options)
+    : batches_(std::make_unique<Batches>(validated(std::move(options)))) {}
+
+CriteoReader::CriteoReader(CriteoReader&&) noexcept = default;
+CriteoReader& CriteoReader::operator=(CriteoReader&&) noexcept = default;
+CriteoReader::~CriteoReader() = default;
+
+CriteoReader::Batches& CriteoReader::batches() const {
+  TESSERA_CHECK(
+      batches_ != nullptr,
+      "[CriteoReader] expected a reader, but got one that was moved from. Use the reader that it was moved to.");
+  return *batches_;
+}
+
+std::optional<CriteoBatch> CriteoReader::next() {
+  const ProfileScope scope("tessera::CriteoReader");
+  return batches().next();
+}
+
+int64_t CriteoReader::next_line() const {
+  return batches().next_line();
+}
+
+const CriteoReport& CriteoReader::report() const& {
+  return batches().report();
+}
+
+}  // namespace tessera::data

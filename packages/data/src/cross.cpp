@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "packages/data/src/cross.h"
+
+#include "packages/data/src/column_values.h"
+#include "packages/data/src/value_hash.h"
+#include "src/common/check.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <concepts>
+
+namespace tessera::data {
+
+namespace {
+
+// So many ids take 512 MiB. Lists that give more are probably a mistake.
+constexpr double kMaxCombinations = int64_t{1} << 26;
+
+// The hashes of a column's values, and the first one of each example.
+struct HashedColumn {
+  std::vector<ValueHash> hashes;
+  at::Tensor row_splits;
+
+  int64_t begin(int64_t example) const {
+    return row_splits.defined() ? row_splits.const_data_ptr<int64_t>()[example]
+                                : example;
+  }
+};
+
+HashedColumn hash_column(const Column& column, uint64_t seed) {
+  HashedColumn hashed;
+  if (column.row_splits.defined()) {
+    hashed.row_splits = column.row_splits.contiguous();
+  }
+  visit_values(column, [&]<class T>(std::span<const T> values) {
+    if constexpr (std::same_as<T, float>) {
+      TORCH_INTERNAL_ASSERT(false, "[Cross] got floats");
+    } else {
+      hashed.hashes.reserve(values.size());
+      for (const T& value : values) {
+        hashed.hashes.push_back({hash_of(value, seed), is_missing(value)});
+      }
+    }
+  });
+  return hashed;
+}
+
+double count_combinations(
+    const std::vector<HashedColumn>& columns,
+    int64_t example) {
+  double combinations = 1.0;
+  for (const HashedColumn& column : columns) {
+    combinations *=
+        static_cast<double>(column.begin(example + 1) - column.begin(example));
+  }
+  return combinations;
+}
+
+// Appends to `out` all combinations of `prefix` with values of columns[column] and of the
+// columns after it.
+void append(
+    const std::vector<HashedColumn>& columns,
+    size_t column,
+    int64_t example,
+    ValueHash prefix,
+    std::vector<ValueHash>& out) {
+  if (column == columns.size()) {
+    out.push_back(prefix);
+    return;
+  }
+  const HashedColumn& own = columns[column];
+  for (int64_t i = own.begin(example); i < own.begin(example + 1); ++i) {
+    const ValueHash& value = own.hashes[i];
+    append(
+        columns,
+        column + 1,
+        example,
+        {combine_hashes(prefix.hash, value.hash),
+         prefix.has_missing || value.has_missing},
+        out);
+  }
+}
+
+}  // namespace
+
+CrossedHashes cross_columns(
+    const std::vector<const Column*>& columns,
+    uint64_t seed,
+    const std::string& where) {
+  const int64_t batch = batch_size(*columns.front());
+  bool is_ragged = false;
+  std::vector<HashedColumn> hashed;
+  for (const Column* column : columns) {
+    hashed.push_back(hash_column(*column, seed));
+    is_ragged = is_ragged || column->row_splits.defined();
+  }
+  double total = 0.0;
+  for (int64_t example = 0; example < batch; ++example) {
+    total += count_combinations(hashed, example);
+  }
+  TESSERA_CHECK_VALUE(
+      total <= kMaxCombinations,
+      "{} expected at most 2^26 combinations of the columns' values in a batch, but got {}. Shorten the lists, or take smaller batches.",
+      where,
+      total);
+
+  CrossedHashes crossed;
+  crossed.hashes.reserve(static_cast<size_t>(total));
+  at::Tensor splits = at::empty({batch + 1}, at::kLong);
+  int64_t* row_splits = splits.data_ptr<int64_t>();
+  row_splits[0] = 0;
+  for (int64_t example = 0; example < batch; ++example) {
+    // If one column has no values, the loops over the others would give nothing.
+    if (count_combinations(hashed, example) > 0) {
+      append(hashed, 0, example, {.hash = seed}, crossed.hashes);
+    }
+    row_splits[example + 1] = static_cast<int64_t>(crossed.hashes.size());
+  }
+  if (is_ragged) {
+    crossed.row_splits = splits;
+  }
+  return crossed;
+}
+
+}  // namespace tessera::data

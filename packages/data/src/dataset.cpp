@@ -1,0 +1,660 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/data/dataset.h>
+
+#include "packages/data/src/batch_stage.h"
+#include "packages/data/src/row_stage.h"
+#include "src/common/check.h"
+#include "src/common/tensor_text.h"
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace tessera::data {
+
+namespace {
+
+constexpr const char* kWhere = "[Dataset]";
+
+class ColumnsReader : public RowReader {
+ public:
+  ColumnsReader(std::shared_ptr<Columns> columns, int64_t first)
+      : columns_(std::move(columns)),
+        first_(std::min(first, columns_->batch_size())),
+        end_(columns_->batch_size()) {}
+
+  std::optional<RowRange> next(int64_t max_rows) override {
+    if (first_ == end_) {
+      return std::nullopt;
+    }
+    const int64_t count = std::min(max_rows, end_ - first_);
+    RowRange range{.columns = columns_, .first = first_, .count = count};
+    first_ += count;
+    return range;
+  }
+
+ private:
+  std::shared_ptr<Columns> columns_;
+  int64_t first_;
+  int64_t end_;
+};
+
+class ColumnsStage : public RowStage {
+ public:
+  explicit ColumnsStage(Columns columns)
+      : columns_(std::make_shared<Columns>(contiguous(std::move(columns)))) {}
+
+  std::unique_ptr<RowReader> open(int64_t, int64_t first) const override {
+    return read_columns(columns_, first);
+  }
+  std::optional<int64_t> size() const override {
+    return columns_->batch_size();
+  }
+  bool has_fixed_order() const override {
+    return true;
+  }
+
+ private:
+  std::shared_ptr<Columns> columns_;
+};
+
+// Checks that a source gives the same columns and the same number of examples each time.
+class SourceStage : public RowStage {
+ public:
+  explicit SourceStage(std::shared_ptr<const ExampleSource> source)
+      : source_(std::move(source)) {}
+
+  std::unique_ptr<RowReader> open(int64_t, int64_t first) const override;
+  std::optional<int64_t> size() const override {
+    return source_->size();
+  }
+  bool has_fixed_order() const override {
+    return true;
+  }
+
+ private:
+  class Reader;
+
+  void check_columns(const Columns& columns) const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    kinds_.check(columns, "[Dataset] the source:");
+  }
+
+  // Checks the number of examples after a reader has read the last one.
+  void check_count(int64_t count) const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const int64_t expected = source_->size().value_or(count_.value_or(count));
+    count_ = expected;
+    TESSERA_CHECK_VALUE(
+        count == expected,
+        "{} expected {} examples from the source, but got {}. Do not change the files while they are read.",
+        kWhere,
+        expected,
+        count);
+  }
+
+  std::shared_ptr<const ExampleSource> source_;
+  mutable std::mutex mutex_;
+  mutable ColumnKinds kinds_;
+  mutable std::optional<int64_t> count_;  // after the first complete pass
+};
+
+class SourceStage::Reader : public RowReader {
+ public:
+  Reader(const SourceStage& stage, int64_t first)
+      : stage_(stage), rows_(first), reader_(stage.source_->open(first)) {
+    TESSERA_CHECK_VALUE(
+        reader_ != nullptr,
+        "{} open() of the source returned no reader. Return one, or raise an error.",
+        kWhere);
+  }
+
+  std::optional<RowRange> next(int64_t max_rows) override {
+    if (left_.count == 0 && !read()) {
+      return std::nullopt;
+    }
+    const int64_t count = std::min(max_rows, left_.count);
+    RowRange range = part_of(left_, 0, count);
+    left_ = part_of(left_, count, left_.count - count);
+    return range;
+  }
+
+ private:
+  bool read() {
+    if (has_ended_) {
+      return false;
+    }
+    left_ = {};
+    std::optional<Columns> columns = reader_->next();
+    if (!columns) {
+      has_ended_ = true;
+      if (has_read_) {  // otherwise, the reader may have begun after the end
+        stage_.check_count(rows_);
+      } else if (rows_ == 0) {
+        stage_.check_count(0);
+      }
+      return false;
+    }
+    has_read_ = true;
+    stage_.check_columns(*columns);
+    left_.columns = std::make_shared<Columns>(contiguous(std::move(*columns)));
+    left_.count = left_.columns->batch_size();
+    TESSERA_CHECK_VALUE(
+        left_.count > 0,
+        "{} the source returned columns without examples. Return at least one example, or nullopt at the end.",
+        kWhere);
+    rows_ += left_.count;
+    return true;
+  }
+
+  const SourceStage& stage_;
+  int64_t rows_;  // before the end of the last chunk
+  std::unique_ptr<ExampleReader> reader_;
+  RowRange left_;
+  bool has_read_ = false;
+  bool has_ended_ = false;
+};
+
+std::unique_ptr<RowReader> SourceStage::open(int64_t, int64_t first) const {
+  return std::make_unique<Reader>(*this, first);
+}
+
+class EmptyReader : public RowReader {
+ public:
+  std::optional<RowRange> next(int64_t) override {
+    return std::nullopt;
+  }
+};
+
+class TakeReader : public RowReader {
+ public:
+  TakeReader(std::unique_ptr<RowReader> rows, int64_t count)
+      : rows_(std::move(rows)), left_(count) {}
+
+  std::optional<RowRange> next(int64_t max_rows) override {
+    if (left_ == 0) {
+      return std::nullopt;
+    }
+    std::optional<RowRange> range = rows_->next(std::min(max_rows, left_));
+    left_ -= range ? range->count : 0;
+    return range;
+  }
+
+ private:
+  std::unique_ptr<RowReader> rows_;
+  int64_t left_;
+};
+
+class TakeStage : public RowStep {
+ public:
+  TakeStage(RowStagePtr input, int64_t count)
+      : RowStep(std::move(input)), count_(count) {}
+
+  std::unique_ptr<RowReader> open(int64_t epoch, int64_t first) const override {
+    if (first >= count_) {
+      return std::make_unique<EmptyReader>();
+    }
+    return std::make_unique<TakeReader>(
+        input().open(epoch, first), count_ - first);
+  }
+  std::optional<int64_t> size() const override {
+    const std::optional<int64_t> size = input().size();
+    return size ? std::min(*size, count_) : size;
+  }
+
+ private:
+  int64_t count_;
+};
+
+class SkipStage : public RowStep {
+ public:
+  SkipStage(RowStagePtr input, int64_t count)
+      : RowStep(std::move(input)), count_(count) {}
+
+  std::unique_ptr<RowReader> open(int64_t epoch, int64_t first) const override {
+    constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+    return input().open(epoch, first > kMax - count_ ? kMax : first + count_);
+  }
+  std::optional<int64_t> size() const override {
+    const std::optional<int64_t> size = input().size();
+    return size ? std::max<int64_t>(*size - count_, 0) : size;
+  }
+
+ private:
+  int64_t count_;
+};
+
+class ConcatenateStage : public RowStage {
+ public:
+  ConcatenateStage(RowStagePtr first, RowStagePtr second)
+      : first_(std::move(first)), second_(std::move(second)) {}
+
+  std::unique_ptr<RowReader> open(int64_t epoch, int64_t first) const override;
+  std::optional<int64_t> size() const override {
+    const std::optional<int64_t> one = first_->size();
+    const std::optional<int64_t> two = second_->size();
+    return one && two ? std::optional(*one + *two) : std::nullopt;
+  }
+  bool has_fixed_order() const override {
+    return first_->has_fixed_order() && second_->has_fixed_order();
+  }
+
+ private:
+  class Reader;
+
+  // The number of examples in the first dataset. Reads them if there is no other way.
+  int64_t first_size(int64_t epoch) const {
+    if (const std::optional<int64_t> size = first_->size()) {
+      return *size;
+    }
+    int64_t count = count_.load();
+    if (count < 0) {
+      count = 0;
+      const std::unique_ptr<RowReader> rows = first_->open(epoch, 0);
+      while (const std::optional<RowRange> range = rows->next(kScanRows)) {
+        count += range->count;
+      }
+      count_.store(count);
+    }
+    return count;
+  }
+
+  RowStagePtr first_;
+  RowStagePtr second_;
+  // -1 until it is known. It is the same in every epoch, and all readers would find it.
+  mutable std::atomic<int64_t> count_{-1};
+};
+
+class ConcatenateStage::Reader : public RowReader {
+ public:
+  Reader(const ConcatenateStage& stage, int64_t epoch, int64_t first)
+      : stage_(stage), epoch_(epoch) {
+    if (first > 0 && first >= stage.first_size(epoch)) {
+      open_second(first - stage.first_size(epoch));
+    } else {
+      rows_ = stage.first_->open(epoch, first);
+    }
+  }
+
+  std::optional<RowRange> next(int64_t max_rows) override {
+    std::optional<RowRange> range = rows_->next(max_rows);
+    if (!range && !is_second_) {
+      open_second(0);
+      range = rows_->next(max_rows);
+    }
+    if (range) {
+      kinds_.check(*range->columns, "[Dataset] concatenate():");
+    }
+    return range;
+  }
+
+ private:
+  void open_second(int64_t first) {
+    is_second_ = true;
+    rows_ = stage_.second_->open(epoch_, first);
+  }
+
+  const ConcatenateStage& stage_;
+  int64_t epoch_;
+  bool is_second_ = false;
+  std::unique_ptr<RowReader> rows_;
+  ColumnKinds kinds_;
+};
+
+std::unique_ptr<RowReader> ConcatenateStage::open(int64_t epoch, int64_t first)
+    const {
+  return std::make_unique<Reader>(*this, epoch, first);
+}
+
+class FilterStage : public RowStep {
+ public:
+  using Predicate = std::function<at::Tensor(const Columns&)>;
+
+  FilterStage(RowStagePtr input, Predicate predicate)
+      : RowStep(std::move(input)), predicate_(std::move(predicate)) {}
+
+  std::unique_ptr<RowReader> open(int64_t epoch, int64_t first) const override;
+  std::optional<int64_t> size() const override {
+    return std::nullopt;
+  }
+
+ private:
+  class Reader;
+
+  // The numbers of the kept rows.
+  std::vector<int64_t> kept(const Columns& columns) const {
+    const at::Tensor result = predicate_(columns);
+    TESSERA_CHECK_TYPE(
+        result.defined() && result.scalar_type() == at::kBool,
+        "{} the predicate of filter() must return bool [{}], but got {}. Compare columns, such as values > 0.",
+        kWhere,
+        columns.batch_size(),
+        describe(result));
+    TESSERA_CHECK_VALUE(
+        result.layout() == at::kStrided && result.device().is_cpu() &&
+            result.dim() == 1 && result.numel() == columns.batch_size(),
+        "{} the predicate of filter() must return bool [{}] on the CPU, one for each example, but got {}.",
+        kWhere,
+        columns.batch_size(),
+        describe(result));
+    const at::Tensor flags = result.contiguous();
+    const bool* data = flags.const_data_ptr<bool>();
+    std::vector<int64_t> rows;
+    for (int64_t i = 0; i < flags.numel(); ++i) {
+      if (data[i]) {
+        rows.push_back(i);
+      }
+    }
+    return rows;
+  }
+
+  Predicate predicate_;
+};
+
+class FilterStage::Reader : public RowReader {
+ public:
+  Reader(const FilterStage& stage, int64_t epoch, int64_t first)
+      : stage_(stage), skipped_(first), rows_(stage.input().open(epoch, 0)) {}
+
+  std::optional<RowRange> next(int64_t max_rows) override {
+    while (used_ == kept_.size()) {
+      // More than the caller wants, because few of them may be kept.
+      constexpr int64_t kMinRows = 4096;
+      std::optional<RowRange> range = rows_->next(std::max(max_rows, kMinRows));
+      if (!range) {
+        return std::nullopt;
+      }
+      kept_.clear();
+      used_ = 0;
+      range_ = owned_range(take_rows(std::move(*range)));
+      kept_ = stage_.kept(*range_.columns);
+      used_ = static_cast<size_t>(
+          std::min(skipped_, static_cast<int64_t>(kept_.size())));
+      skipped_ -= static_cast<int64_t>(used_);
+    }
+    const size_t count =
+        std::min(static_cast<size_t>(max_rows), kept_.size() - used_);
+    RowRange result = owned_range(
+        gather_rows(range_, std::span(kept_).subspan(used_, count)));
+    used_ += count;
+    return result;
+  }
+
+ private:
+  const FilterStage& stage_;
+  int64_t skipped_;  // kept rows that are still to be skipped
+  std::unique_ptr<RowReader> rows_;
+  RowRange range_;
+  std::vector<int64_t> kept_;  // rows of range_
+  size_t used_ = 0;
+};
+
+std::unique_ptr<RowReader> FilterStage::open(int64_t epoch, int64_t first)
+    const {
+  return std::make_unique<Reader>(*this, epoch, first);
+}
+
+class MapStage : public RowStep {
+ public:
+  MapStage(RowStagePtr input, detail::MapFunction map)
+      : RowStep(std::move(input)), map_(std::move(map)) {}
+
+  std::unique_ptr<RowReader> open(int64_t epoch, int64_t first) const override;
+
+ private:
+  class Reader;
+
+  detail::MapFunction map_;
+};
+
+class MapStage::Reader : public RowReader {
+ public:
+  Reader(const MapStage& stage, int64_t epoch, int64_t first)
+      : stage_(stage),
+        context_{.epoch = epoch, .first_row = first},
+        rows_(stage.input().open(epoch, first)) {}
+
+  std::optional<RowRange> next(int64_t max_rows) override {
+    std::optional<RowRange> range = rows_->next(max_rows);
+    if (!range) {
+      return std::nullopt;
+    }
+    const int64_t count = range->count;
+    RowRange result = owned_range(contiguous(
+        stage_.map_(take_rows(std::move(*range)), MapContext(context_))));
+    TESSERA_CHECK_VALUE(
+        result.count == count,
+        "{} the function of map() got {} examples, but returned {}. Return as many; use filter() to drop examples, or map() after batch().",
+        kWhere,
+        count,
+        result.count);
+    kinds_.check(*result.columns, "[Dataset] the function of map():");
+    context_.first_row += count;
+    return result;
+  }
+
+ private:
+  const MapStage& stage_;
+  MapContext context_;
+  ColumnKinds kinds_;
+  std::unique_ptr<RowReader> rows_;
+};
+
+std::unique_ptr<RowReader> MapStage::open(int64_t epoch, int64_t first) const {
+  return std::make_unique<Reader>(*this, epoch, first);
+}
+
+class CacheStage : public RowStep {
+ public:
+  CacheStage(RowStagePtr input, const CacheOptions& options)
+      : RowStep(std::move(input)), options_(options) {}
+
+  std::unique_ptr<RowReader> open(int64_t, int64_t first) const override {
+    const std::shared_ptr<Columns> columns = load();
+    return read_columns(columns, first);
+  }
+  std::optional<int64_t> size() const override {
+    return input().size();
+  }
+  bool has_fixed_order() const override {
+    return true;
+  }
+
+ private:
+  // Other readers wait until the first one has loaded the examples.
+  std::shared_ptr<Columns> load() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (columns_ != nullptr) {
+      return columns_;
+    }
+    std::vector<RowRange> ranges;
+    int64_t bytes = 0;
+    int64_t rows = 0;
+    scan_rows(input(), [&](const RowRange& range, int64_t) {
+      bytes += bytes_of(range);
+      rows += range.count;
+      TESSERA_CHECK_VALUE(
+          bytes <= options_.max_bytes,
+          "{} cache() got more than max_bytes = {} bytes in the first {} examples. Increase max_bytes, cache fewer columns, or leave cache() out.",
+          kWhere,
+          options_.max_bytes,
+          rows);
+      ranges.push_back(range);
+    });
+    columns_ = std::make_shared<Columns>(
+        ranges.empty() ? Columns() : copy_rows(ranges));
+    return columns_;
+  }
+
+  CacheOptions options_;
+  mutable std::mutex mutex_;
+  mutable std::shared_ptr<Columns> columns_;
+};
+
+void check_count_argument(const char* function, int64_t count) {
+  TESSERA_CHECK_VALUE(
+      count >= 0,
+      "{} {}() expected a number of examples >= 0, but got {}.",
+      kWhere,
+      function,
+      count);
+}
+
+// The examples of a stage in chunks.
+class StageReader : public ExampleReader {
+ public:
+  StageReader(RowStagePtr stage, int64_t epoch, int64_t first)
+      : stage_(std::move(stage)), rows_(stage_->open(epoch, first)) {}
+
+  std::optional<Columns> next() override {
+    if (error_ != nullptr) {
+      std::rethrow_exception(error_);
+    }
+    try {
+      std::optional<RowRange> range = rows_->next(kScanRows);
+      if (!range) {
+        return std::nullopt;
+      }
+      return take_rows(std::move(*range));
+    } catch (...) {
+      error_ = std::current_exception();
+      throw;
+    }
+  }
+
+ private:
+  RowStagePtr stage_;
+  std::unique_ptr<RowReader> rows_;
+  std::exception_ptr error_;
+};
+
+}  // namespace
+
+std::unique_ptr<RowReader> read_columns(
+    std::shared_ptr<Columns> columns,
+    int64_t first) {
+  return std::make_unique<ColumnsReader>(std::move(columns), first);
+}
+
+void scan_rows(
+    const RowStage& stage,
+    c10::function_ref<void(const RowRange&, int64_t)> use) {
+  const std::unique_ptr<RowReader> rows = stage.open(0, 0);
+  int64_t first = 0;
+  while (const std::optional<RowRange> range = rows->next(kScanRows)) {
+    use(*range, first);
+    first += range->count;
+  }
+}
+
+Dataset::Dataset(std::shared_ptr<const RowStage> stage)
+    : stage_(std::move(stage)) {}
+
+Dataset::Dataset(std::shared_ptr<const ExampleSource> source) {
+  TESSERA_CHECK_VALUE(
+      source != nullptr,
+      "{} expected a source, but got a null pointer. Pass an ExampleSource.",
+      kWhere);
+  stage_ = std::make_shared<SourceStage>(std::move(source));
+}
+
+Dataset::Dataset(Columns columns) {
+  TESSERA_CHECK_VALUE(
+      !columns.entries().empty(),
+      "{} expected at least one column, but got none. Add columns with Columns::add().",
+      kWhere);
+  stage_ = std::make_shared<ColumnsStage>(std::move(columns));
+}
+
+Dataset Dataset::shuffle(const ShuffleOptions& options) const {
+  TESSERA_CHECK_VALUE(
+      options.buffer >= 1,
+      "{} buffer of shuffle() must be >= 1, but got {}. Set it to the number of examples that fit into memory.",
+      kWhere,
+      options.buffer);
+  return Dataset(shuffle_stage(stage_, options));
+}
+
+Dataset Dataset::take(int64_t count) const {
+  check_count_argument("take", count);
+  return Dataset(std::make_shared<TakeStage>(stage_, count));
+}
+
+Dataset Dataset::skip(int64_t count) const {
+  check_count_argument("skip", count);
+  return Dataset(std::make_shared<SkipStage>(stage_, count));
+}
+
+Dataset Dataset::concatenate(const Dataset& other) const {
+  return Dataset(std::make_shared<ConcatenateStage>(stage_, other.stage_));
+}
+
+Columns Dataset::head(int64_t count) const {
+  check_count_argument("head", count);
+  const std::unique_ptr<RowReader> rows = stage_->open(0, 0);
+  std::vector<RowRange> ranges;
+  while (count > 0) {
+    std::optional<RowRange> range = rows->next(count);
+    if (!range) {
+      break;
+    }
+    count -= range->count;
+    ranges.push_back(std::move(*range));
+  }
+  return ranges.empty() ? Columns() : copy_rows(ranges);
+}
+
+Dataset Dataset::filter(
+    std::function<at::Tensor(const Columns&)> predicate) const {
+  TESSERA_CHECK_VALUE(
+      predicate != nullptr,
+      "{} filter() expected a predicate, but got an empty function.",
+      kWhere);
+  return Dataset(std::make_shared<FilterStage>(stage_, std::move(predicate)));
+}
+
+Dataset Dataset::map_with(detail::MapFunction map) const {
+  TESSERA_CHECK_VALUE(
+      map != nullptr,
+      "{} map() expected a function, but got an empty one.",
+      kWhere);
+  return Dataset(std::make_shared<MapStage>(stage_, std::move(map)));
+}
+
+Dataset Dataset::cache(const CacheOptions& options) const {
+  TESSERA_CHECK_VALUE(
+      options.max_bytes >= 1,
+      "{} max_bytes of cache() must be >= 1, but got {}.",
+      kWhere,
+      options.max_bytes);
+  return Dataset(std::make_shared<CacheStage>(stage_, options));
+}
+
+Batches Dataset::batch(const BatchOptions& options) const {
+  TESSERA_CHECK_VALUE(
+      options.size >= 1,
+      "{} size of batch() must be >= 1, but got {}. Set it to the number of examples in a batch.",
+      kWhere,
+      options.size);
+  return Batches(batch_stage(stage_, options));
+}
+
+std::optional<int64_t> Dataset::size() const {
+  return stage_->size();
+}
+
+std::unique_ptr<ExampleReader> Dataset::open(int64_t epoch, int64_t first)
+    const {
+  TESSERA_CHECK_VALUE(
+      epoch >= 0 && first >= 0,
+      "{} open() expected an epoch and a first example >= 0, but got {} and {}.",
+      kWhere,
+      epoch,
+      first);
+  return std::make_unique<StageReader>(stage_, epoch, first);
+}
+
+}  // namespace tessera::data

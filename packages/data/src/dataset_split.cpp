@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/data/dataset_split.h>
+
+#include <tessera/common/shorten.h>
+
+#include "packages/data/src/column_values.h"
+#include "packages/data/src/random_stream.h"
+#include "packages/data/src/select_stage.h"
+#include "packages/data/src/value_hash.h"
+#include "src/common/check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <concepts>
+#include <limits>
+#include <numeric>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace tessera::data {
+
+namespace {
+
+constexpr uint8_t kTrainPart = 0;
+constexpr uint8_t kValidationPart = 1;
+constexpr uint8_t kTestPart = 2;
+
+void check_shares(const char* where, double test, double validation) {
+  // NaN fails, too.
+  TESSERA_CHECK_VALUE(
+      test > 0.0 && test < 1.0,
+      "[{}] test must be in (0, 1), but got {}. Set it to the share of the test examples, such as 0.1.",
+      where,
+      test);
+  TESSERA_CHECK_VALUE(
+      validation >= 0.0 && validation < 1.0,
+      "[{}] validation must be in [0, 1), but got {}. Set it to the share of the validation examples, or leave it out.",
+      where,
+      validation);
+  TESSERA_CHECK_VALUE(
+      test + validation < 1.0,
+      "[{}] test and validation must have a sum < 1, but got {} and {}, which leaves nothing for the training.",
+      where,
+      test,
+      validation);
+}
+
+void check_order(const char* where, const Dataset& dataset) {
+  TESSERA_CHECK_VALUE(
+      DatasetAccess::stage(dataset)->has_fixed_order(),
+      "[{}] the order of the examples changes with the epoch, so an example would change its part. Split before shuffle().",
+      where);
+}
+
+void check_column_name(
+    const char* where,
+    const char* option,
+    const std::string& name) {
+  TESSERA_CHECK_VALUE(
+      !name.empty(),
+      "[{}] {} must be the name of a column, but it is empty.",
+      where,
+      option);
+}
+
+/// A column with one value per example, for messages.
+struct SplitColumn {
+  const char* where;
+  const std::string& name;
+
+  const Column& of(const Columns& columns) const {
+    return find_value_column(columns, name, c10::str("[", where, "]"));
+  }
+
+  void check_kind(bool condition, const char* kinds, const Column& column)
+      const {
+    TESSERA_CHECK_TYPE(
+        condition,
+        "[{}] column '{}' must have {}, but it has {}. Convert the column, or set its type in the options of the source, which then names the first value of another type.",
+        where,
+        shorten(name),
+        kinds,
+        kind_of(column));
+  }
+
+  void check_present(bool condition, int64_t row) const {
+    TESSERA_CHECK_VALUE(
+        condition,
+        "[{}] column '{}' has no value in example {} (counted from 0). Drop such examples before, with filter().",
+        where,
+        shorten(name),
+        row);
+  }
+
+  // A float32 beyond 2^24 may stand for several integers.
+  void check_exact(float time, int64_t row) const {
+    const float size = std::abs(time);
+    TESSERA_CHECK_VALUE(
+        size < 0x1p24F || std::isinf(time),
+        "[{}] column '{}' has the time {} in example {} (counted from 0), but float32 rounds such times to multiples of {}. Store the times as integers, such as milliseconds.",
+        where,
+        shorten(name),
+        fmt::format("{:.0f}", time),
+        row,
+        static_cast<double>(std::nextafter(size, INFINITY) - size));
+  }
+};
+
+// Maps floats to integers with the same order. 0 and -0 become equal.
+int64_t ordered(float value) {
+  const auto bits = std::bit_cast<int32_t>(value);
+  return bits >= 0 ? bits : std::numeric_limits<int32_t>::min() - int64_t{bits};
+}
+int64_t ordered(int64_t value) {
+  return value;
+}
+
+// The smallest ordered() of the times >= `time`. Unset if there is none.
+std::optional<int64_t> first_at(double time, bool is_float) {
+  if (is_float) {
+    auto value = static_cast<float>(time);
+    if (static_cast<double>(value) < time) {
+      value = std::nextafter(value, std::numeric_limits<float>::infinity());
+    }
+    return ordered(value);
+  }
+  if (time >= 0x1p63) {
+    return std::nullopt;
+  }
+  return time <= -0x1p63 ? std::numeric_limits<int64_t>::min()
+                         : static_cast<int64_t>(std::ceil(time));
+}
+
+// The times of all examples, as ordered().
+struct Times {
+  std::vector<int64_t> values;
+  bool is_float = false;
+
+  void add(const SplitColumn& where, const Columns& columns, RowRange range) {
+    const Column& column = where.of(columns);
+    visit_values(column, [&]<class T>(std::span<const T> all) {
+      if constexpr (std::same_as<T, std::string>) {
+        where.check_kind(false, "integers or floats", column);
+      } else {
+        is_float = std::same_as<T, float>;
+        for (int64_t i = 0; i < range.count; ++i) {
+          const T value = all[static_cast<size_t>(range.first + i)];
+          const auto row = static_cast<int64_t>(values.size());
+          where.check_present(!is_missing(value), row);
+          if constexpr (std::same_as<T, float>) {
+            where.check_exact(value, row);
+          }
+          values.push_back(ordered(value));
+        }
+      }
+    });
+  }
+};
+
+// Calls `use` for the user of each example, an int64_t or a std::string.
+template <class Use>
+void visit_users(const SplitColumn& where, const RowRange& range, Use&& use) {
+  const Column& column = where.of(*range.columns);
+  visit_values(column, [&]<class T>(std::span<const T> all) {
+    if constexpr (std::same_as<T, float>) {
+      where.check_kind(false, "integers or text", column);
+    } else {
+      for (int64_t i = 0; i < range.count; ++i) {
+        use(i, all[static_cast<size_t>(range.first + i)]);
+      }
+    }
+  });
+}
+
+DatasetSplit make_split(const Dataset& dataset, RowParts parts) {
+  const auto shared = std::make_shared<const RowParts>(std::move(parts));
+  const auto make = [&](uint8_t part) {
+    return DatasetAccess::make(
+        select_stage(DatasetAccess::stage(dataset), shared, part));
+  };
+  return {
+      .train = make(kTrainPart),
+      .validation = make(kValidationPart),
+      .test = make(kTestPart)};
+}
+
+// The part of a random number in [0, 1).
+template <class By>
+uint8_t part_of_random(double random, const By& by) {
+  return random < by.test                ? kTestPart
+      : random < by.test + by.validation ? kValidationPart
+                                         : kTrainPart;
+}
+
+void check_times(const SplitByTime& by) {
+  constexpr const char* kName = "SplitByTime";
+  check_column_name(kName, "column", by.column);
+  if (!by.test_from && !by.validation_from) {
+    check_shares(kName, by.test, by.validation);
+    return;
+  }
+  TESSERA_CHECK_VALUE(
+      by.test == 0.0 && by.validation == 0.0,
+      "[{}] expected either shares or times, but got both. Leave out test and validation, or test_from and validation_from.",
+      kName);
+  TESSERA_CHECK_VALUE(
+      by.test_from.has_value(),
+      "[{}] test_from must be set if validation_from is. Set it to the first time of the test examples.",
+      kName);
+  TESSERA_CHECK_VALUE(
+      !std::isnan(*by.test_from) &&
+          by.validation_from.value_or(0.0) == by.validation_from.value_or(0.0),
+      "[{}] test_from and validation_from must be numbers, but got NaN.",
+      kName);
+  TESSERA_CHECK_VALUE(
+      !by.validation_from || *by.validation_from <= *by.test_from,
+      "[{}] validation_from must be <= test_from, but got {} and {}.",
+      kName,
+      by.validation_from.value_or(0.0),
+      *by.test_from);
+}
+
+// Assigns the newest examples by their shares.
+void assign_newest(const Times& times, const SplitByTime& by, RowParts& parts) {
+  const auto size = static_cast<int64_t>(parts.size());
+  const auto count_of = [&](double share) -> int64_t {
+    return std::llround(share * static_cast<double>(size));
+  };
+  const int64_t test = count_of(by.test);
+  const int64_t validation = std::min(count_of(by.validation), size - test);
+  std::vector<int64_t> rows(parts.size());
+  std::iota(rows.begin(), rows.end(), int64_t{0});
+  const auto is_newer = [&](int64_t left, int64_t right) {
+    const auto key = [&](int64_t row) {
+      return std::pair(times.values[static_cast<size_t>(row)], row);
+    };
+    return key(left) > key(right);
+  };
+  const auto assign = [&](int64_t begin, int64_t count, uint8_t part) {
+    const auto first = rows.begin() + begin;
+    std::nth_element(first, first + count, rows.end(), is_newer);
+    for (auto row = first; row != first + count; ++row) {
+      parts[static_cast<size_t>(*row)] = part;
+    }
+  };
+  assign(0, test, kTestPart);
+  assign(test, validation, kValidationPart);
+}
+
+// The two newest examples of a user.
+struct UserEnd {
+  int64_t examples = 0;
+  std::pair<int64_t, int64_t> last = {};  // time and row
+  std::pair<int64_t, int64_t> before = {};
+
+  void add(int64_t time, int64_t row) {
+    const std::pair<int64_t, int64_t> example(time, row);
+    if (examples == 0 || example > last) {
+      before = std::exchange(last, example);
+    } else if (examples == 1 || example > before) {
+      before = example;
+    }
+    ++examples;
+  }
+};
+
+struct UserHasher {
+  size_t operator()(int64_t value) const {
+    return hash_of(value, 0);
+  }
+  size_t operator()(const std::string& value) const {
+    return hash_of(value, 0);
+  }
+};
+
+template <class User>
+using UserEnds = std::unordered_map<User, UserEnd, UserHasher>;
+
+}  // namespace
+
+DatasetSplit split(const Dataset& dataset, const SplitByShare& by) {
+  constexpr const char* kName = "SplitByShare";
+  check_shares(kName, by.test, by.validation);
+  check_order(kName, dataset);
+  const RowStagePtr stage = DatasetAccess::stage(dataset);
+  RowParts parts;
+  const auto add = [&](int64_t end) {
+    for (auto row = static_cast<int64_t>(parts.size()); row < end; ++row) {
+      RandomStream random(
+          static_cast<uint64_t>(by.seed), static_cast<uint64_t>(row), 0);
+      parts.push_back(part_of_random(random.uniform(), by));
+    }
+  };
+  if (const std::optional<int64_t> size = stage->size()) {
+    parts.reserve(static_cast<size_t>(*size));
+    add(*size);
+  } else {
+    scan_rows(*stage, [&](const RowRange& range, int64_t first) {
+      add(first + range.count);
+    });
+  }
+  return make_split(dataset, std::move(parts));
+}
+
+DatasetSplit split(const Dataset& dataset, const SplitByTime& by) {
+  constexpr const char* kName = "SplitByTime";
+  check_times(by);
+  check_order(kName, dataset);
+  const SplitColumn column{kName, by.column};
+  Times times;
+  scan_rows(
+      *DatasetAccess::stage(dataset), [&](const RowRange& range, int64_t) {
+        times.add(column, *range.columns, range);
+      });
+  RowParts parts(times.values.size(), kTrainPart);
+  if (!by.test_from) {
+    assign_newest(times, by, parts);
+    return make_split(dataset, std::move(parts));
+  }
+  const auto assign = [&](double from, uint8_t part) {
+    const std::optional<int64_t> first = first_at(from, times.is_float);
+    for (size_t i = 0; first && i < parts.size(); ++i) {
+      if (times.values[i] >= *first) {
+        parts[i] = part;
+      }
+    }
+  };
+  if (by.validation_from) {
+    assign(*by.validation_from, kValidationPart);
+  }
+  assign(*by.test_from, kTestPart);
+  return make_split(dataset, std::move(parts));
+}
+
+DatasetSplit split(const Dataset& dataset, const SplitByUser& by) {
+  constexpr const char* kName = "SplitByUser";
+  check_column_name(kName, "column", by.column);
+  check_shares(kName, by.test, by.validation);
+  check_order(kName, dataset);
+  const SplitColumn column{kName, by.column};
+  RowParts parts;
+  scan_rows(
+      *DatasetAccess::stage(dataset),
+      [&](const RowRange& range, int64_t first) {
+        visit_users(column, range, [&](int64_t i, const auto& user) {
+          column.check_present(!is_missing(user), first + i);
+          RandomStream random(
+              static_cast<uint64_t>(by.seed), hash_of(user, 0), 0);
+          parts.push_back(part_of_random(random.uniform(), by));
+        });
+      });
+  return make_split(dataset, std::move(parts));
+}
+
+DatasetSplit split(const Dataset& dataset, const LeaveOneOut& by) {
+  constexpr const char* kName = "LeaveOneOut";
+  check_column_name(kName, "user", by.user);
+  check_column_name(kName, "time", by.time);
+  TESSERA_CHECK_VALUE(
+      by.min_examples >= 3,
+      "[{}] min_examples must be >= 3, so that users in test have an example in validation and one in train, but got {}.",
+      kName,
+      by.min_examples);
+  check_order(kName, dataset);
+  const SplitColumn user_column{kName, by.user};
+  const SplitColumn time_column{kName, by.time};
+  Times times;
+  std::variant<UserEnds<int64_t>, UserEnds<std::string>> users;
+  scan_rows(
+      *DatasetAccess::stage(dataset),
+      [&](const RowRange& range, int64_t first) {
+        times.add(time_column, *range.columns, range);
+        visit_users(user_column, range, [&]<class T>(int64_t i, const T& user) {
+          user_column.check_present(!is_missing(user), first + i);
+          if (!std::holds_alternative<UserEnds<T>>(users)) {
+            users.template emplace<UserEnds<T>>();
+          }
+          std::get<UserEnds<T>>(users)[user].add(
+              times.values[static_cast<size_t>(first + i)], first + i);
+        });
+      });
+  RowParts parts(times.values.size(), kTrainPart);
+  bool is_any_left_out = parts.empty();
+  std::visit(
+      [&](const auto& ends) {
+        for (const auto& [user, end] : ends) {
+          if (end.examples >= by.min_examples) {
+            parts[static_cast<size_t>(end.last.second)] = kTestPart;
+            parts[static_cast<size_t>(end.before.second)] = kValidationPart;
+            is_any_left_out = true;
+          }
+        }
+      },
+      users);
+  TESSERA_CHECK_VALUE(
+      is_any_left_out,
+      "[{}] no user in column '{}' has min_examples = {} examples or more, so validation and test would be empty. Pass more examples, or another column.",
+      kName,
+      shorten(by.user),
+      by.min_examples);
+  return make_split(dataset, std::move(parts));
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/data/csv_source.h>
+#include <tessera/data/file_bytes.h>
+#include <tessera/data/file_source.h>
+#include <tessera/data/parquet_source.h>
+
+#include <tessera/common/shorten.h>
+
+#include "packages/data/src/text_begin.h"
+#include "src/common/check.h"
+
+#include <fstream>
+#include <string_view>
+
+namespace tessera::data {
+
+namespace {
+
+constexpr const char* kFileSource = "make_file_source";
+
+bool is_gzip(const std::string& file) {
+  char begin[2] = {};
+  std::ifstream(file, std::ios::binary).read(begin, sizeof(begin));
+  return begins_gzip({begin, sizeof(begin)});
+}
+
+std::string_view format_of(const std::string& file) {
+  check_readable(file, kFileSource);
+  char begin[kTextBeginBytes] = {};
+  FileBytes bytes(file, kFileSource);
+  size_t size = 0;
+  size_t count = 0;
+  do {
+    count = bytes.read(begin + size, sizeof(begin) - size);
+    size += count;
+  } while (count > 0 && size < sizeof(begin));
+  const std::string_view text(begin, size);
+  const BinaryFormat* format = find_binary_format(text);
+  // make_csv_source() reads zstd, and says what was compressed twice.
+  if (format == nullptr || begins_zstd(text) || begins_gzip(text)) {
+    return "CSV";
+  }
+  if (format->bytes == "PAR1" && !is_gzip(file)) {
+    return "Parquet";
+  }
+  TESSERA_CHECK_VALUE(
+      false,
+      "[{}] '{}' must be a CSV or Parquet file, but {} {}. {}",
+      kFileSource,
+      shorten(file),
+      is_gzip(file) ? "what it unpacks to is" : "it is",
+      format->name,
+      format->advice);
+}
+
+}  // namespace
+
+std::unique_ptr<ExampleSource> make_file_source(const FileOptions& options) {
+  TESSERA_CHECK_VALUE(
+      !options.files.empty(),
+      "[{}] files must have the path of one file or more, but is empty.",
+      kFileSource);
+  const std::string_view format = format_of(options.files.front());
+  for (const std::string& file : options.files) {
+    const std::string_view other = format_of(file);
+    TESSERA_CHECK_VALUE(
+        other == format,
+        "[{}] all files must have the same format, but '{}' is {} and '{}' is {}. Make a source for each format.",
+        kFileSource,
+        shorten(options.files.front()),
+        format,
+        shorten(file),
+        other);
+  }
+  if (format == "Parquet") {
+    return make_parquet_source(
+        {.files = options.files,
+         .columns = options.columns,
+         .types = options.types});
+  }
+  return make_csv_source(
+      {.files = options.files,
+       .columns = options.columns,
+       .types = options.types,
+       .list_delimiters = options.list_delimiters,
+       .malformed_lines = options.malformed_lines});
+}
+
+}  // namespace tessera::data

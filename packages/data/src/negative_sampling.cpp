@@ -1,0 +1,469 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/data/negative_sampling.h>
+
+#include <tessera/common/shorten.h>
+
+#include "packages/data/src/alias_table.h"
+#include "packages/data/src/column_values.h"
+#include "packages/data/src/row_stage.h"
+#include "packages/data/src/value_hash.h"
+#include "src/common/check.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cmath>
+#include <concepts>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace tessera::data {
+
+namespace {
+
+constexpr const char* kSampler = "[NegativeSampler]";
+constexpr int64_t kUnknown = -1;
+
+void check_options(const NegativeSamplingOptions& options) {
+  constexpr int64_t kMaxNegatives = 65536;
+  TESSERA_CHECK_VALUE(
+      !options.item.empty() && !options.output.empty(),
+      "{} item and output must be names of columns, but one of them is empty.",
+      kSampler);
+  TESSERA_CHECK_VALUE(
+      options.excluded != ExcludedItems::kKnown || !options.user.empty(),
+      "{} excluded = kKnown needs the users, but user is empty. Set it to the column with the user.",
+      kSampler);
+  TESSERA_CHECK_VALUE(
+      options.num_negatives >= 1 && options.num_negatives <= kMaxNegatives,
+      "{} num_negatives must be in [1, {}], but got {}.",
+      kSampler,
+      kMaxNegatives,
+      options.num_negatives);
+  // NaN fails, too. With more, the weights of rare items would underflow to 0.
+  constexpr double kMaxPower = 16.0;
+  TESSERA_CHECK_VALUE(
+      options.power >= 0.0 && options.power <= kMaxPower,
+      "{} power must be in [0, {}], but got {}. 0 is uniform, 1 is as in the data.",
+      kSampler,
+      kMaxPower,
+      options.power);
+}
+
+struct ItemHasher {
+  size_t operator()(int64_t value) const {
+    return hash_of(value, 0);
+  }
+  size_t operator()(const std::string& value) const {
+    return hash_of(value, 0);
+  }
+};
+
+// Numbers the distinct values of a column by their first appearance.
+class ValueNumbers {
+ public:
+  ValueNumbers(std::string name, const char* missing)
+      : name_(std::move(name)), missing_(missing) {}
+
+  // Calls `use` with the place in the range and the number of each value, after adding
+  // new values.
+  template <class Use>
+  void add(const RowRange& range, Use&& use) {
+    visit(*range.columns, [&]<class T>(std::span<const T> values) {
+      if (values_.index() == 0) {
+        values_.emplace<Map<T>>();
+      }
+      auto& map = std::get<Map<T>>(values_);
+      for (int64_t i = 0; i < range.count; ++i) {
+        const T& value = values[static_cast<size_t>(range.first + i)];
+        TESSERA_CHECK_VALUE(
+            missing_ == nullptr || !is_missing(value),
+            "{} column '{}' has {}. Drop such examples before, with filter().",
+            kSampler,
+            shorten(name_),
+            missing_);
+        const auto next = static_cast<int64_t>(map.size());
+        use(i, map.try_emplace(value, next).first->second);
+      }
+    });
+  }
+
+  // The numbers of the values. Other values get numbers below kUnknown, equal ones for
+  // equal values.
+  std::vector<int64_t> find(const Columns& columns) const {
+    std::vector<int64_t> numbers;
+    visit(columns, [&]<class T>(std::span<const T> values) {
+      const auto* map = std::get_if<Map<T>>(&values_);
+      TESSERA_CHECK_TYPE(
+          map != nullptr,
+          "{} column '{}' must have the same kind as in the dataset of the sampler, but it has {}.",
+          kSampler,
+          shorten(name_),
+          kind_of(columns.at(name_)));
+      Map<T> others;
+      numbers.reserve(values.size());
+      for (const T& value : values) {
+        const auto found = map->find(value);
+        if (found != map->end()) {
+          numbers.push_back(found->second);
+          continue;
+        }
+        const auto next = kUnknown - 1 - static_cast<int64_t>(others.size());
+        numbers.push_back(others.try_emplace(value, next).first->second);
+      }
+    });
+    return numbers;
+  }
+
+  int64_t size() const {
+    return std::visit(
+        []<class T>(const T& map) -> int64_t {
+          if constexpr (std::same_as<T, std::monostate>) {
+            return 0;
+          } else {
+            return static_cast<int64_t>(map.size());
+          }
+        },
+        values_);
+  }
+
+  // The values in the order of their numbers.
+  Column values() const {
+    Column result;
+    if (const auto* map = std::get_if<Map<int64_t>>(&values_)) {
+      at::Tensor tensor = at::empty({size()}, at::kLong);
+      auto* data = tensor.mutable_data_ptr<int64_t>();
+      for (const auto& [value, number] : *map) {
+        data[number] = value;
+      }
+      result.values = std::move(tensor);
+    } else if (const auto* texts = std::get_if<Map<std::string>>(&values_)) {
+      std::vector<std::string> all(texts->size());
+      for (const auto& [value, number] : *texts) {
+        all[static_cast<size_t>(number)] = value;
+      }
+      result.values = std::move(all);
+    }
+    return result;
+  }
+
+ private:
+  template <class T>
+  using Map = std::unordered_map<T, int64_t, ItemHasher>;
+
+  template <class Use>
+  void visit(const Columns& columns, Use&& use) const {
+    const Column& column = find_value_column(columns, name_, kSampler);
+    visit_values(column, [&]<class T>(std::span<const T> values) {
+      if constexpr (std::same_as<T, float>) {
+        TESSERA_CHECK_TYPE(
+            false,
+            "{} column '{}' must have integers or text, but it has floats.",
+            kSampler,
+            shorten(name_));
+      } else {
+        use(values);
+      }
+    });
+  }
+
+  std::string name_;
+  const char*
+      missing_;  // what the message calls a missing value; nullptr: allowed
+  std::variant<std::monostate, Map<int64_t>, Map<std::string>> values_;
+};
+
+// The items that are excluded for one example. Both may be nothing.
+struct Exclusion {
+  int64_t own = kUnknown;
+  std::span<const int64_t> known = {};  // ascending
+
+  bool has(int64_t item) const {
+    return item == own || std::binary_search(known.begin(), known.end(), item);
+  }
+};
+
+}  // namespace
+
+struct NegativeSampler::Items {
+  explicit Items(NegativeSamplingOptions with_options)
+      : options(std::move(with_options)),
+        items(options.item, "examples without an item"),
+        users(options.user, nullptr) {}
+
+  void read(const Dataset& positives);
+  void collect_known(std::vector<std::pair<int64_t, int64_t>> pairs);
+
+  double weight(int64_t item) const {
+    return options.distribution == NegativeDistribution::kUniform
+        ? 1.0
+        : weights[static_cast<size_t>(item)];
+  }
+  int64_t draw(RandomStream& random) const {
+    return options.distribution == NegativeDistribution::kUniform
+        ? random.below(items.size())
+        : table.draw(random);
+  }
+  Exclusion excluded_for(int64_t item, int64_t user) const;
+  int64_t draw_allowed(const Exclusion& excluded, RandomStream& random) const;
+
+  NegativeSamplingOptions options;
+  ValueNumbers items;
+  ValueNumbers users;
+  Column values;  // of the items
+  std::vector<double> weights;  // of kPopularity
+  AliasTable table;
+  // The items of user i are known[known_splits[i]] to known[known_splits[i + 1]],
+  // ascending.
+  std::vector<int64_t> known;
+  std::vector<int64_t> known_splits;
+};
+
+void NegativeSampler::Items::read(const Dataset& positives) {
+  const bool has_users = options.excluded == ExcludedItems::kKnown;
+  std::vector<double> counts;
+  std::vector<std::pair<int64_t, int64_t>> pairs;  // user and item
+  scan_rows(
+      *DatasetAccess::stage(positives), [&](const RowRange& range, int64_t) {
+        const size_t first = pairs.size();
+        items.add(range, [&](int64_t, int64_t item) {
+          if (static_cast<size_t>(item) == counts.size()) {
+            counts.push_back(0.0);
+          }
+          counts[static_cast<size_t>(item)] += 1.0;
+          if (has_users) {
+            pairs.emplace_back(0, item);
+          }
+        });
+        if (has_users) {
+          users.add(range, [&](int64_t i, int64_t user) {
+            pairs[first + static_cast<size_t>(i)].first = user;
+          });
+        }
+      });
+  TESSERA_CHECK_VALUE(
+      items.size() > 0,
+      "{} expected examples with items, but the dataset has none.",
+      kSampler);
+  values = items.values();
+  if (options.distribution == NegativeDistribution::kPopularity) {
+    // The weights of counts in [1, 2^63] are above 1e-304.
+    const double largest = *std::max_element(counts.begin(), counts.end());
+    for (const double count : counts) {
+      weights.push_back(std::pow(count / largest, options.power));
+    }
+    table = AliasTable(weights);
+  }
+  collect_known(std::move(pairs));
+}
+
+void NegativeSampler::Items::collect_known(
+    std::vector<std::pair<int64_t, int64_t>> pairs) {
+  std::sort(pairs.begin(), pairs.end());
+  pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
+  known_splits.push_back(0);
+  for (const auto& [user, item] : pairs) {
+    while (static_cast<int64_t>(known_splits.size()) <= user) {
+      known_splits.push_back(static_cast<int64_t>(known.size()));
+    }
+    known.push_back(item);
+  }
+  known_splits.push_back(static_cast<int64_t>(known.size()));
+}
+
+Exclusion NegativeSampler::Items::excluded_for(int64_t item, int64_t user)
+    const {
+  Exclusion excluded;
+  if (options.excluded != ExcludedItems::kNone) {
+    excluded.own = item;
+  }
+  if (options.excluded == ExcludedItems::kKnown && user >= 0) {
+    const auto begin = static_cast<size_t>(user);
+    excluded.known = std::span(known).subspan(
+        static_cast<size_t>(known_splits[begin]),
+        static_cast<size_t>(known_splits[begin + 1] - known_splits[begin]));
+  }
+  return excluded;
+}
+
+// Returns kUnknown if no item is allowed.
+int64_t NegativeSampler::Items::draw_allowed(
+    const Exclusion& excluded,
+    RandomStream& random) const {
+  constexpr int kTries = 32;
+  for (int i = 0; i < kTries; ++i) {
+    const int64_t item = draw(random);
+    if (!excluded.has(item)) {
+      return item;
+    }
+  }
+  // Nearly all of the weight is excluded. This has the same distribution.
+  double sum = 0.0;
+  for (int64_t item = 0; item < items.size(); ++item) {
+    sum += excluded.has(item) ? 0.0 : weight(item);
+  }
+  double left = random.uniform() * sum;
+  int64_t last = kUnknown;
+  for (int64_t item = 0; item < items.size(); ++item) {
+    if (excluded.has(item) || weight(item) == 0.0) {
+      continue;
+    }
+    last = item;
+    left -= weight(item);
+    if (left < 0.0) {
+      break;
+    }
+  }
+  return last;
+}
+
+namespace {
+
+// The negatives of examples as numbers: of items, or with kInBatch of examples.
+struct Negatives {
+  std::vector<int64_t> numbers;
+  std::vector<int64_t> splits{0};
+
+  void end_row() {
+    splits.push_back(static_cast<int64_t>(numbers.size()));
+  }
+};
+
+// The examples of a batch whose items are allowed for the example `row`.
+std::vector<int64_t> allowed_rows(
+    const std::vector<int64_t>& batch_items,
+    int64_t row,
+    const Exclusion& excluded) {
+  std::vector<int64_t> rows;
+  for (size_t i = 0; i < batch_items.size(); ++i) {
+    if (static_cast<int64_t>(i) != row && !excluded.has(batch_items[i])) {
+      rows.push_back(static_cast<int64_t>(i));
+    }
+  }
+  return rows;
+}
+
+// Draws from the other examples of the batch.
+void draw_in_batch(
+    const std::vector<int64_t>& batch_items,
+    int64_t row,
+    const Exclusion& excluded,
+    int64_t count,
+    RandomStream& random,
+    Negatives& negatives) {
+  constexpr int kTries = 32;
+  const auto size = static_cast<int64_t>(batch_items.size());
+  std::vector<int64_t> allowed;  // filled only after many tries
+  for (int64_t k = 0; k < count; ++k) {
+    int64_t drawn = kUnknown;
+    for (int i = 0; i < kTries && allowed.empty() && drawn == kUnknown; ++i) {
+      const int64_t other = random.below(size);
+      if (other != row &&
+          !excluded.has(batch_items[static_cast<size_t>(other)])) {
+        drawn = other;
+      }
+    }
+    if (drawn == kUnknown) {
+      if (allowed.empty()) {
+        allowed = allowed_rows(batch_items, row, excluded);
+      }
+      if (allowed.empty()) {
+        return;
+      }
+      drawn = allowed[static_cast<size_t>(
+          random.below(static_cast<int64_t>(allowed.size())))];
+    }
+    negatives.numbers.push_back(drawn);
+  }
+}
+
+}  // namespace
+
+NegativeSampler::NegativeSampler(
+    const Dataset& positives,
+    NegativeSamplingOptions options) {
+  check_options(options);
+  const auto items = std::make_shared<Items>(std::move(options));
+  items->read(positives);
+  items_ = items;
+}
+
+Column NegativeSampler::sample(
+    const Columns& examples,
+    const MapContext& context) const {
+  const NegativeSamplingOptions& options = items_->options;
+  const bool is_in_batch =
+      options.distribution == NegativeDistribution::kInBatch;
+  TESSERA_CHECK_VALUE(
+      !is_in_batch || context.is_batch,
+      "{} kInBatch needs whole batches. Call map() after batch().",
+      kSampler);
+  std::vector<int64_t> items = items_->items.find(examples);
+  std::vector<int64_t> users(items.size(), kUnknown);
+  if (options.excluded == ExcludedItems::kKnown) {
+    users = items_->users.find(examples);
+  }
+  Negatives negatives;
+  for (size_t row = 0; row < items.size(); ++row) {
+    const Exclusion excluded = items_->excluded_for(items[row], users[row]);
+    RandomStream random(
+        static_cast<uint64_t>(options.seed),
+        static_cast<uint64_t>(context.epoch),
+        static_cast<uint64_t>(context.first_row) + row);
+    if (is_in_batch) {
+      draw_in_batch(
+          items,
+          static_cast<int64_t>(row),
+          excluded,
+          options.num_negatives,
+          random,
+          negatives);
+    } else {
+      for (int64_t k = 0; k < options.num_negatives; ++k) {
+        const int64_t item = items_->draw_allowed(excluded, random);
+        TESSERA_CHECK_VALUE(
+            item != kUnknown,
+            "{} all items are excluded for example {} (counted from 0). Drop such examples, or exclude fewer items.",
+            kSampler,
+            context.first_row + static_cast<int64_t>(row));
+        negatives.numbers.push_back(item);
+      }
+    }
+    negatives.end_row();
+  }
+  Columns from;
+  from.add("values", is_in_batch ? examples.at(options.item) : items_->values);
+  Columns gathered =
+      gather_rows(owned_range(contiguous(from)), negatives.numbers);
+  Column result = gathered.at("values");
+  const auto size = static_cast<int64_t>(negatives.splits.size());
+  result.row_splits = at::empty({size}, at::kLong);
+  std::copy(
+      negatives.splits.begin(),
+      negatives.splits.end(),
+      result.row_splits.mutable_data_ptr<int64_t>());
+  return result;
+}
+
+Columns NegativeSampler::operator()(Columns examples, const MapContext& context)
+    const {
+  Column negatives = sample(examples, context);
+  examples.add(items_->options.output, std::move(negatives));
+  return examples;
+}
+
+int64_t NegativeSampler::num_items() const {
+  return items_->items.size();
+}
+
+const NegativeSamplingOptions& NegativeSampler::options() const& {
+  return items_->options;
+}
+NegativeSamplingOptions NegativeSampler::options() const&& {
+  return items_->options;
+}
+
+}  // namespace tessera::data

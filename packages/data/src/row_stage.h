@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "packages/data/src/row_range.h"
+
+#include <tessera/data/dataset.h>
+
+#include <c10/util/FunctionRef.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace tessera::data {
+
+/// Reads the examples of one epoch.
+class RowReader {
+ public:
+  virtual ~RowReader() = default;
+
+  /// The next examples, between 1 and `max_rows`, or nullopt at the end, also if it is
+  /// called again. All ranges of a reader have the same columns.
+  virtual std::optional<RowRange> next(int64_t max_rows) = 0;
+};
+
+/// One step of a Dataset. Several threads may use it at the same time.
+class RowStage {
+ public:
+  virtual ~RowStage() = default;
+
+  /// A reader from the row `first` >= 0 of the epoch. The stage must outlive it.
+  virtual std::unique_ptr<RowReader> open(int64_t epoch, int64_t first)
+      const = 0;
+  virtual std::optional<int64_t> size() const = 0;
+  /// Whether each epoch has the same examples in the same order.
+  virtual bool has_fixed_order() const = 0;
+};
+
+using RowStagePtr = std::shared_ptr<const RowStage>;
+
+/// A stage that reads another one.
+class RowStep : public RowStage {
+ public:
+  explicit RowStep(RowStagePtr input) : input_(std::move(input)) {}
+
+  std::optional<int64_t> size() const override {
+    return input_->size();
+  }
+  bool has_fixed_order() const override {
+    return input_->has_fixed_order();
+  }
+
+ protected:
+  const RowStage& input() const {
+    return *input_;
+  }
+
+ private:
+  RowStagePtr input_;
+};
+
+/// How many rows a pass over all examples asks for at once.
+inline constexpr int64_t kScanRows = 65536;
+
+/// The examples of tensors in memory.
+std::unique_ptr<RowReader> read_columns(
+    std::shared_ptr<Columns> columns,
+    int64_t first);
+
+RowStagePtr shuffle_stage(RowStagePtr input, const ShuffleOptions& options);
+
+/// Calls `use` for all rows of epoch 0, with the number of the first one.
+/// Errors:  those of the stage.
+void scan_rows(
+    const RowStage& stage,
+    c10::function_ref<void(const RowRange&, int64_t)> use);
+
+/// The stage of a Dataset, for other files of this folder.
+struct DatasetAccess {
+  static Dataset make(RowStagePtr stage) {
+    return Dataset(std::move(stage));
+  }
+  static const RowStagePtr& stage(const Dataset& dataset) {
+    return dataset.stage_;
+  }
+};
+
+}  // namespace tessera::data

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/data/text_vectors.h>
+
+#include <tessera/common/shorten.h>
+#include <tessera/data/line_source.h>
+
+#include "src/common/check.h"
+#include "src/common/tensor_text.h"
+#include "src/common/utf8.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+namespace tessera::data {
+
+namespace {
+
+constexpr const char* kReader = "load_text_vectors";
+constexpr size_t kMaxLineBytes = size_t{1} << 22;
+
+bool is_space(char c) {
+  return c == ' ' || c == '\t' || c == '\r';
+}
+
+std::string_view without_spaces_at_end(std::string_view text) {
+  while (!text.empty() && is_space(text.back())) {
+    text.remove_suffix(1);
+  }
+  return text;
+}
+
+// Removes the last field and returns it.
+std::string_view take_last_field(std::string_view& line) {
+  line = without_spaces_at_end(line);
+  size_t begin = line.size();
+  while (begin > 0 && !is_space(line[begin - 1])) {
+    --begin;
+  }
+  const std::string_view field = line.substr(begin);
+  line.remove_suffix(line.size() - begin);
+  return field;
+}
+
+template <class Number>
+bool parse_field(std::string_view field, Number& number) {
+  const char* end = field.data() + field.size();
+  const auto result = std::from_chars(field.data(), end, number);
+  return result.ec == std::errc() && result.ptr == end;
+}
+
+int64_t count_fields(std::string_view line) {
+  int64_t count = 0;
+  while (!take_last_field(line).empty()) {
+    ++count;
+  }
+  return count;
+}
+
+// Collects the lines of one file.
+class Parser {
+ public:
+  Parser(std::string path, const TextVectorOptions& options)
+      : path_(std::move(path)), options_(options), dim_(options.dim) {}
+
+  bool is_full() const {
+    return options_.max_words && count() >= *options_.max_words;
+  }
+
+  void add_line(std::string_view line) {
+    ++line_;
+    TESSERA_CHECK_VALUE(
+        line.size() <= kMaxLineBytes,
+        "{} is longer than {} bytes. Pass a file of the text format of word2vec or GloVe.",
+        where(),
+        kMaxLineBytes);
+    line = without_spaces_at_end(line);
+    if (line.empty() || is_header(line) || is_full()) {
+      return;
+    }
+    if (dim_ == 0) {
+      dim_ = count_fields(line) - 1;
+    }
+    const size_t begin = values_.size();
+    values_.resize(begin + static_cast<size_t>(dim_));
+    for (int64_t i = dim_ - 1; i >= 0; --i) {
+      const std::string_view field = take_last_field(line);
+      float& value = values_[begin + static_cast<size_t>(i)];
+      TESSERA_CHECK_VALUE(
+          parse_field(field, value) && std::isfinite(value),
+          "{} must have a word and {} numbers, but number {} is '{}'. Correct the file.",
+          where(),
+          dim_,
+          i + 1,
+          shorten(field));
+    }
+    const std::string_view word = without_spaces_at_end(line);
+    TESSERA_CHECK_VALUE(
+        dim_ > 0 && !word.empty() && is_utf8(std::string(word)),
+        "{} must have a word in UTF-8 and then {} numbers, but has {}. Correct the file.",
+        where(),
+        std::max<int64_t>(dim_, 1),
+        dim_ == 0          ? "one field"
+            : word.empty() ? "no word"
+                           : "other bytes than UTF-8");
+    words_.emplace_back(word);
+  }
+
+  TextVectors finish() {
+    TESSERA_CHECK_VALUE(
+        !words_.empty(),
+        "[{}] '{}' has no vectors. Pass a file of the text format of word2vec or GloVe.",
+        kReader,
+        shorten(path_));
+    TESSERA_CHECK_VALUE(
+        !expected_ || is_full() || *expected_ == count(),
+        "[{}] '{}' must have {} words, as its first line says, but has {}. Get the whole file.",
+        kReader,
+        shorten(path_),
+        expected_.value_or(0),
+        count());
+    at::Tensor vectors = at::empty({count(), dim_}, at::kFloat);
+    std::copy(
+        values_.begin(), values_.end(), vectors.mutable_data_ptr<float>());
+    return {.words = std::move(words_), .vectors = std::move(vectors)};
+  }
+
+ private:
+  int64_t count() const {
+    return static_cast<int64_t>(words_.size());
+  }
+  std::string where() const {
+    return c10::str("[", kReader, "] '", shorten(path_), "' line ", line_);
+  }
+
+  // The first line of word2vec's format has the numbers of words and of values.
+  bool is_header(std::string_view line) {
+    int64_t words = 0;
+    int64_t dim = 0;
+    if (line_ != 1 || count_fields(line) != 2 ||
+        !parse_field(take_last_field(line), dim) ||
+        !parse_field(take_last_field(line), words) || dim < 1 || words < 0) {
+      return false;
+    }
+    TESSERA_CHECK_VALUE(
+        dim_ == 0 || dim_ == dim,
+        "{} says that vectors have {} values, but `dim` is {}. Leave `dim` out.",
+        where(),
+        dim,
+        dim_);
+    dim_ = dim;
+    expected_ = words;
+    return true;
+  }
+
+  std::string path_;
+  const TextVectorOptions& options_;
+  int64_t dim_;
+  std::optional<int64_t> expected_;
+  int64_t line_ = 0;
+  std::vector<std::string> words_;
+  std::vector<float> values_;
+};
+
+}  // namespace
+
+TextVectors load_text_vectors(
+    const std::string& path,
+    const TextVectorOptions& options) {
+  constexpr int64_t kMaxDim = 100'000;
+  TESSERA_CHECK_VALUE(
+      options.dim >= 0 && options.dim <= kMaxDim,
+      "[{}] dim must be in [0, {}], but got {}. Leave it at 0 to take it from the file.",
+      kReader,
+      kMaxDim,
+      options.dim);
+  TESSERA_CHECK_VALUE(
+      !options.max_words || *options.max_words >= 1,
+      "[{}] max_words must be >= 1, but got {}. Leave it unset to read all words.",
+      kReader,
+      options.max_words.value_or(1));
+  Parser parser(path, options);
+  LineSource source(
+      {.files = {path}, .max_line_bytes = kMaxLineBytes, .reader = kReader});
+  for (LineBlock block; !parser.is_full() && source.next(block);) {
+    std::string_view text(
+        block.text.data() + block.begin, block.end - block.begin);
+    while (!text.empty()) {
+      const size_t end = text.find('\n');
+      parser.add_line(text.substr(0, end));
+      text.remove_prefix(std::min(end, text.size() - 1) + 1);
+    }
+  }
+  return parser.finish();
+}
+
+int64_t copy_vectors(
+    const TextVectors& from,
+    const FeaturePipeline& pipeline,
+    std::string_view feature,
+    const at::Tensor& rows) {
+  constexpr const char* kWhere = "[copy_vectors]";
+  const int64_t size = pipeline.vocabulary_size(feature);
+  TESSERA_CHECK_VALUE(
+      from.vectors.defined() && from.vectors.dim() == 2 &&
+          from.vectors.size(0) == static_cast<int64_t>(from.words.size()),
+      "{} expected a vector for each of {} words, but got {}.",
+      kWhere,
+      from.words.size(),
+      describe(from.vectors));
+  TESSERA_CHECK_VALUE(
+      rows.defined() && rows.dim() == 2 && rows.size(0) == size &&
+          rows.size(1) == from.vectors.size(1),
+      "{} feature '{}' expected rows [{}, {}], but got {}. Pass the rows of its table, whose dim is that of the vectors.",
+      kWhere,
+      shorten(feature),
+      size,
+      from.vectors.size(1),
+      describe(rows));
+  std::unordered_map<std::string_view, int64_t> positions;
+  for (size_t i = 0; i < from.words.size(); ++i) {
+    positions.emplace(from.words[i], static_cast<int64_t>(i));  // the first
+  }
+  std::vector<int64_t> values;
+  for (int64_t id = pipeline.num_reserved_ids(feature); id < size; ++id) {
+    values.push_back(id);
+  }
+  const std::vector<std::string> texts =
+      pipeline.to_text(feature, at::tensor(values, at::kLong));
+  std::vector<int64_t> ids;
+  std::vector<int64_t> sources;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const auto found = positions.find(texts[i]);
+    if (found != positions.end()) {
+      ids.push_back(values[i]);
+      sources.push_back(found->second);
+    }
+  }
+  const at::NoGradGuard no_grad;
+  at::Tensor(rows).index_copy_(
+      0,
+      at::tensor(ids, at::kLong),
+      from.vectors.index_select(0, at::tensor(sources, at::kLong))
+          .to(rows.scalar_type()));
+  return static_cast<int64_t>(ids.size());
+}
+
+}  // namespace tessera::data

@@ -1,0 +1,489 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/data/feature_pipeline.h>
+
+#include "packages/data/tests/column_builders.h"
+#include "tests/test_util.h"
+
+#include <ATen/ops/equal.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <thread>
+
+namespace tessera::data {
+namespace feature_pipeline_test {
+
+using namespace test;  // NOLINT(google-build-using-namespace)
+using namespace transforms;  // NOLINT(google-build-using-namespace)
+
+FeaturePipeline sample_pipeline() {
+  return FeaturePipeline({
+      {.name = "counts", .columns = {"I1", "I2"}, .transform = Log1p{}},
+      {.name = "site",
+       .columns = {"C1"},
+       .transform = Hash{.num_bins = 100, .salt = 1}},
+      {.name = "words",
+       .columns = {"W"},
+       .transform =
+           Vocabulary{.values = std::vector<std::string>{"red", "blue"}},
+       .max_length = 2},
+      {.name = "price",
+       .columns = {"P"},
+       .transform = Normalize{.mean = 1.0, .variance = 4.0}},
+      {.name = "site_x_words",
+       .columns = {"C1", "W"},
+       .transform = Cross{.num_bins = 50}},
+      {.name = "band",
+       .columns = {"P"},
+       .transform = Bucketize{.boundaries = {2.0}}},
+  });
+}
+
+Columns sample_columns() {
+  Columns columns;
+  columns.add("label", integers({0, 1}));
+  columns.add("I1", integers({0, 9}));
+  columns.add("I2", integers({kMissing, 3}));
+  columns.add("C1", integers({68065421, kMissing}));
+  columns.add("W", ragged(text({"blue", "green", "red", "red"}), {0, 3, 4}));
+  columns.add("P", numbers({3.0F, 0.0F}));
+  return columns;
+}
+
+TEST(FeaturePipelineTest, GivesFeaturesAndOneMatrixOfNumbersInOrder) {
+  const PipelineBatch batch = sample_pipeline().apply(sample_columns());
+  EXPECT_EQ(
+      batch.features.paths(),
+      (std::vector<std::string>{"site", "words", "site_x_words", "band"}));
+  expect_close(
+      batch.dense,
+      floats({0.0F, 0.0F, 1.0F, std::log(10.0F), std::log(4.0F), -0.5F})
+          .view({2, 3}));
+  const auto site = std::get<at::Tensor>(batch.features["site"]);
+  EXPECT_EQ(site.scalar_type(), at::kLong);
+  EXPECT_EQ(to_vector(site)[1], 0);
+  const auto words = std::get<RaggedFeature>(batch.features["words"]);
+  EXPECT_EQ(to_vector(words.values), (Ids{3, 1, 2}));
+  EXPECT_EQ(to_vector(words.row_splits), (Ids{0, 2, 3}));
+  const auto crossed = std::get<RaggedFeature>(batch.features["site_x_words"]);
+  EXPECT_EQ(to_vector(crossed.row_splits), (Ids{0, 3, 4}));
+  EXPECT_EQ(
+      to_vector(std::get<at::Tensor>(batch.features["band"])), (Ids{2, 1}));
+}
+
+TEST(FeaturePipelineTest, AnEmptyBatchGivesEmptyFeatures) {
+  Columns columns;
+  for (const char* name : {"I1", "I2", "C1"}) {
+    columns.add(name, integers({}));
+  }
+  columns.add("W", ragged(text({}), {0}));
+  columns.add("P", numbers({}));
+  const PipelineBatch batch = sample_pipeline().apply(columns);
+  EXPECT_EQ(batch.dense.sizes(), (std::vector<int64_t>{0, 3}));
+  EXPECT_EQ(std::get<at::Tensor>(batch.features["site"]).numel(), 0);
+  const auto words = std::get<RaggedFeature>(batch.features["words"]);
+  EXPECT_EQ(words.values.numel(), 0);
+  EXPECT_EQ(to_vector(words.row_splits), (Ids{0}));
+}
+
+TEST(FeaturePipelineTest, WithoutNumbersTheMatrixIsEmpty) {
+  const FeaturePipeline pipeline(
+      {{.name = "a", .columns = {"I1"}, .transform = Identity{.num_ids = 10}}});
+  EXPECT_EQ(
+      pipeline.apply(sample_columns()).dense.sizes(),
+      (std::vector<int64_t>{2, 0}));
+  EXPECT_EQ(FeaturePipeline({}).apply({}).dense.numel(), 0);
+}
+
+TEST(FeaturePipelineTest, ReadsViewsOfTensors) {
+  Columns columns;
+  columns.add(
+      "a", {.values = int64s({1, 9, 2, 9, 3, 9}).view({3, 2}).select(1, 0)});
+  const FeaturePipeline pipeline(
+      {{.name = "a", .columns = {"a"}, .transform = Identity{.num_ids = 10}}});
+  EXPECT_EQ(
+      to_vector(std::get<at::Tensor>(pipeline.apply(columns).features["a"])),
+      (Ids{1, 2, 3}));
+}
+
+TEST(FeaturePipelineTest, NamesAllColumnsThatDoNotFitAtOnce) {
+  Columns columns;
+  columns.add("C1", numbers({1.0F}));
+  columns.add("W", integers({3}));
+  columns.add("I1", ragged(integers({1}), {0, 1}));
+  const auto apply = [&] { sample_pipeline().apply(columns); };
+  EXPECT_VALUE_ERROR(apply(), "'counts': column 'I2' is missing.");
+  EXPECT_VALUE_ERROR(
+      apply(),
+      "'counts': column 'I1' has lists of integers, but Log1p takes integers or "
+      "floats, one per example.");
+  EXPECT_VALUE_ERROR(
+      apply(),
+      "'site': column 'C1' has floats, but Hash takes integers or text.");
+  EXPECT_VALUE_ERROR(
+      apply(), "'words': column 'W' has integers, but Vocabulary takes text.");
+  EXPECT_VALUE_ERROR(apply(), "'band': column 'P' is missing.");
+  EXPECT_VALUE_ERROR(apply(), "Columns of the batch: C1, W, I1.");
+}
+
+TEST(FeaturePipelineTest, RefusesUnusableOutputs) {
+  const auto refuses = [](std::vector<PipelineOutput> outputs,
+                          const char* message) {
+    EXPECT_VALUE_ERROR(FeaturePipeline(std::move(outputs)), message);
+  };
+  const Hash hash{.num_bins = 9};
+  const PipelineOutput good{.name = "a", .columns = {"x"}, .transform = hash};
+  refuses({good, good}, "[FeaturePipeline 'a'] two outputs have this name");
+  refuses(
+      {good, {.columns = {"x"}, .transform = hash}},
+      "the name of outputs[1] must be UTF-8 text, but is empty");
+  refuses(
+      {{.name = "\xff", .columns = {"x"}, .transform = hash}},
+      "the name of outputs[0] must be UTF-8 text, but is not UTF-8");
+  refuses(
+      {{.name = "a", .columns = {"\xff"}, .transform = hash}},
+      "the names of columns must be UTF-8");
+  refuses(
+      {{.name = "a", .transform = hash}}, "Hash takes one column, but got 0");
+  refuses(
+      {{.name = "a", .columns = {"x", "y"}, .transform = hash}},
+      "Hash takes one column, but got 2");
+  refuses(
+      {{.name = "a", .columns = {"x"}, .transform = Cross{.num_bins = 9}}},
+      "Cross takes two columns or more, but got 1");
+  refuses(
+      {{.name = "a", .transform = Log1p{}}},
+      "Log1p takes one column or more, but got 0");
+  refuses(
+      {{.name = "a", .columns = {"x"}, .transform = hash, .max_length = -1}},
+      "max_length must be >= 0");
+  refuses(
+      {{.name = "a", .columns = {"x"}, .transform = Log1p{}, .max_length = 1}},
+      "and 0 for transforms that give numbers, but got 1");
+  refuses(
+      {{.name = "a", .columns = {"x"}, .transform = Hash{}}},
+      "[FeaturePipeline 'a'] Hash num_bins must be in");
+  refuses(
+      {{.name = "a",
+        .columns = {"x"},
+        .transform = Vocabulary{.values = std::vector<int64_t>{4, 5, 6, 5}}}},
+      "[FeaturePipeline 'a'] Vocabulary values must all be different, but 5 at "
+      "index 3 repeats an earlier value");
+}
+
+Nest<FeatureConfig> sample_configs() {
+  const auto config = [](const char* name, int64_t size) {
+    return FeatureConfig{
+        .table = make_table({.name = name, .vocabulary_size = size, .dim = 2})};
+  };
+  return {
+      {"site", config("sites", 100)},
+      {"words", config("words", 4)},
+      {"site_x_words", config("crossed", 50)},
+      {"band", config("bands", 3)}};
+}
+
+TEST(FeaturePipelineTest, KnowsTheSizesOfTables) {
+  const FeaturePipeline pipeline = sample_pipeline();
+  EXPECT_EQ(pipeline.vocabulary_size("words"), 4);
+  EXPECT_EQ(pipeline.vocabulary_size("band"), 3);
+  EXPECT_EQ(pipeline.num_dense(), 3);
+  EXPECT_EQ(pipeline.num_reserved_ids("words"), 2);
+  EXPECT_EQ(pipeline.num_reserved_ids("site"), 1);
+  EXPECT_EQ(pipeline.num_reserved_ids("site_x_words"), 0);
+  EXPECT_VALUE_ERROR(
+      pipeline.num_reserved_ids("counts"), "no feature 'counts'. Known: site");
+  EXPECT_VALUE_ERROR(
+      pipeline.vocabulary_size("counts"),
+      "no feature 'counts'. Known: site, words, site_x_words, band.");
+  validate(pipeline, sample_configs());
+}
+
+TEST(FeaturePipelineTest, IdsBecomeTextAgain) {
+  using Texts = std::vector<std::string>;
+  const FeaturePipeline pipeline(
+      {{.name = "word",
+        .columns = {"W"},
+        .transform =
+            Vocabulary{.values = Texts{"red", "blue"}, .num_oov_indices = 2}},
+       {.name = "number",
+        .columns = {"N"},
+        .transform =
+            Vocabulary{
+                .values = std::vector<int64_t>{7, -8},
+                .num_oov_indices = 0,
+                .missing = Missing::kError}},
+       {.name = "band",
+        .columns = {"B"},
+        .transform = Bucketize{.boundaries = {18, 30.5}}},
+       {.name = "day", .columns = {"D"}, .transform = Identity{.num_ids = 7}},
+       {.name = "site", .columns = {"S"}, .transform = Hash{.num_bins = 9}}});
+  EXPECT_EQ(
+      pipeline.to_text("word", int64s({4, 0, 1, 2, 3})),
+      (Texts{"blue", "(missing)", "(unknown)", "(unknown)", "red"}));
+  EXPECT_EQ(pipeline.to_text("number", int64s({1, 0})), (Texts{"-8", "7"}));
+  EXPECT_EQ(
+      pipeline.to_text("band", int64s({0, 1, 2, 3})),
+      (Texts{"(missing)", "(-inf, 18)", "[18, 30.5)", "[30.5, inf)"}));
+  EXPECT_EQ(pipeline.to_text("day", int64s({6})), (Texts{"6"}));
+  EXPECT_INDEX_ERROR(
+      pipeline.to_text("word", int64s({5})),
+      "[FeaturePipeline 'word'] to_text(): ids must be in [0, 5), but got 5");
+  EXPECT_INDEX_ERROR(pipeline.to_text("word", int64s({-1})), "but got -1");
+  EXPECT_VALUE_ERROR(
+      pipeline.to_text("site", int64s({1})),
+      "to_text(): Hash can't be reversed, because several values may have one id");
+  EXPECT_TYPE_ERROR(
+      pipeline.to_text("word", floats({1})), "expected a dense int64 tensor");
+}
+
+TEST(FeaturePipelineTest, ATableBeginsWithZerosForUnknownValues) {
+  const FeaturePipeline pipeline(
+      {{.name = "words",
+        .columns = {"W"},
+        .transform =
+            Vocabulary{
+                .values = std::vector<std::string>{"red", "blue"},
+                .num_oov_indices = 2}},
+       {.name = "key", .columns = {"W"}, .transform = Hash64{}}});
+  const TablePtr table = pipeline.make_table("words", {.dim = 4});
+  EXPECT_EQ(
+      *table,
+      (TableConfig{
+          .name = "words", .vocabulary_size = 5, .dim = 4, .zero_rows = 3}));
+  EXPECT_EQ(pipeline.make_table("words", {.name = "w", .dim = 4})->name, "w");
+  EXPECT_VALUE_ERROR(pipeline.make_table("key", {.dim = 4}), "or set keys");
+  const TablePtr keys = pipeline.make_table(
+      "key", {.dim = 4, .keys = DynamicKeys{.capacity = 9}});
+  EXPECT_EQ(keys->zero_rows, 0);
+}
+
+class WarningTexts : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    texts.push_back(warning.msg());
+  }
+  std::vector<std::string> texts;
+};
+
+TEST(FeaturePipelineTest, WarnsAboutRandomRowsOfUnknownValues) {
+  WarningTexts warnings;
+  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  validate(sample_pipeline(), sample_configs());
+  ASSERT_EQ(warnings.texts.size(), 1);
+  EXPECT_NE(
+      warnings.texts[0].find("begin at random: 'site', 'words', 'band'."),
+      std::string::npos)
+      << warnings.texts[0];
+  const FeaturePipeline pipeline = sample_pipeline();
+  const auto table = [&](const char* name) {
+    return FeatureConfig{.table = pipeline.make_table(name, {.dim = 2})};
+  };
+  validate(
+      pipeline,
+      {{"site", table("site")},
+       {"words", table("words")},
+       {"site_x_words", table("site_x_words")},
+       {"band",
+        FeatureConfig{
+            .table = make_table(
+                {.vocabulary_size = 3,
+                 .dim = 2,
+                 .initializer = initializers::Zeros{}})}}});
+  EXPECT_EQ(warnings.texts.size(), 1);
+}
+
+TEST(FeaturePipelineTest, NamesAllTablesThatDoNotFitAtOnce) {
+  auto entries = sample_configs().entries();
+  entries[0].second = FeatureConfig{
+      .table = make_table({.name = "few", .vocabulary_size = 99, .dim = 2})};
+  entries[1].second = FeatureConfig{};
+  entries[2].first = "other";
+  entries[3].second = Nest<FeatureConfig>::list({});
+  const auto check = [&] {
+    validate(sample_pipeline(), Nest<FeatureConfig>::map(entries));
+  };
+  EXPECT_VALUE_ERROR(
+      check(),
+      "'site': Hash gives ids in [0, 100), but its table 'few' has "
+      "vocabulary_size 99. Set vocabulary_size to 100, or change the transform.");
+  EXPECT_VALUE_ERROR(
+      check(), "'words': the layer must have a table for it, but has none");
+  EXPECT_VALUE_ERROR(check(), "'site_x_words': the pipeline gives it, but");
+  EXPECT_VALUE_ERROR(
+      check(), "'band': the layer must have a table for it, but has a list");
+  EXPECT_VALUE_ERROR(check(), "'other': the layer has it, but the pipeline");
+  EXPECT_VALUE_ERROR(
+      validate(sample_pipeline(), Nest<FeatureConfig>(FeatureConfig{})),
+      "[FeaturePipeline] the features of the layer must be a flat map like those "
+      "of a pipeline, but are a value");
+}
+
+TEST(FeaturePipelineTest, ThreadsShareOnePipeline) {
+  std::vector<int64_t> values(20'000);
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<int64_t>(i * 7 % 1000);
+  }
+  Columns columns;
+  columns.add("a", integers(values));
+  columns.add("b", integers(values));
+  const FeaturePipeline pipeline({
+      {.name = "a",
+       .columns = {"a"},
+       .transform = Vocabulary{.values = std::vector<int64_t>{1, 2, 3}}},
+      {.name = "b", .columns = {"b"}, .transform = Hash{.num_bins = 77}},
+      {.name = "n", .columns = {"a", "b"}, .transform = Log1p{}},
+  });
+  const PipelineBatch expected = pipeline.apply(columns);
+  std::vector<int> is_equal(4);
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < is_equal.size(); ++t) {
+    threads.emplace_back([&, copy = pipeline, t] {
+      const PipelineBatch batch = copy.apply(columns);
+      is_equal[t] = at::equal(batch.dense, expected.dense);
+      for (const char* name : {"a", "b"}) {
+        is_equal[t] &= static_cast<int>(at::equal(
+            std::get<at::Tensor>(batch.features[name]),
+            std::get<at::Tensor>(expected.features[name])));
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_EQ(is_equal, std::vector<int>(4, 1));
+}
+
+FeaturePipeline hashing(std::map<std::string, ColumnType> types = {}) {
+  return FeaturePipeline(
+      {{.name = "user", .columns = {"user"}, .transform = Hash64{}},
+       {.name = "pair",
+        .columns = {"user", "hour"},
+        .transform = Cross{.num_bins = 1000}}},
+      std::move(types));
+}
+
+Columns users(Column user, Column hour) {
+  Columns columns;
+  columns.add("user", std::move(user));
+  columns.add("hour", std::move(hour));
+  return columns;
+}
+
+TEST(FeaturePipelineTest, AHashedColumnKeepsTheTypeOfTheFirstBatch) {
+  const FeaturePipeline pipeline = hashing();
+  const FeaturePipeline copy = pipeline;
+  EXPECT_TRUE(pipeline.types().empty());
+  EXPECT_EQ(
+      pipeline.untyped_columns(), (std::vector<std::string>{"hour", "user"}));
+  // An empty batch says nothing about the types.
+  pipeline.apply(users(text({}), integers({})));
+  EXPECT_TRUE(pipeline.types().empty());
+  pipeline.apply(users(integers({1, 2}), text({"a", "b"})));
+  const std::map<std::string, ColumnType> expected{
+      {"user", ColumnType::kInt64}, {"hour", ColumnType::kText}};
+  EXPECT_EQ(pipeline.types(), expected);
+  EXPECT_EQ(copy.types(), expected);
+  EXPECT_TRUE(pipeline.untyped_columns().empty());
+
+  const auto other = [&] {
+    pipeline.apply(users(text({"1", "guest"}), text({"a", "b"})));
+  };
+  EXPECT_VALUE_ERROR(
+      other(),
+      "'user': column 'user' has text, but this pipeline takes integers for it, "
+      "and the ids of the same values would differ. Read the column as integers");
+  EXPECT_VALUE_ERROR(other(), "'pair': column 'user' has text");
+  EXPECT_EQ(pipeline.types(), expected);
+  pipeline.apply(users(text({}), text({})));
+}
+
+TEST(FeaturePipelineTest, TypesCanBeGivenBeforeTheFirstBatch) {
+  const FeaturePipeline pipeline =
+      hashing({{"user", ColumnType::kText}, {"hour", ColumnType::kUInt64Bits}});
+  EXPECT_TRUE(pipeline.untyped_columns().empty());
+  EXPECT_VALUE_ERROR(
+      pipeline.apply(users(integers({1}), integers({1}))),
+      "column 'user' has integers, but this pipeline takes text");
+  // The bits of an unsigned integer are read as an integer.
+  pipeline.apply(users(text({"1"}), integers({-1})));
+  EXPECT_VALUE_ERROR(
+      hashing({{"users", ColumnType::kText}}),
+      "`types` has the column 'users', which no output reads");
+  EXPECT_VALUE_ERROR(
+      hashing({{"hour", ColumnType::kFloat32}}),
+      "column 'hour' can't have floats: 'pair' takes integers or text");
+}
+
+TEST(FeaturePipelineTest, TypesThatTheOutputsNeedAreKnown) {
+  using Types = std::map<std::string, ColumnType>;
+  EXPECT_EQ(sample_pipeline().types(), (Types{{"W", ColumnType::kText}}));
+  // Columns of numbers may be integers or floats.
+  const FeaturePipeline pipeline(
+      {{.name = "a", .columns = {"x"}, .transform = Bucketize{{1.0}}},
+       {.name = "b", .columns = {"y"}, .transform = Identity{.num_ids = 3}}});
+  EXPECT_EQ(pipeline.types(), (Types{{"y", ColumnType::kInt64}}));
+  for (const Column& x : {integers({1}), numbers({1.0F})}) {
+    Columns columns;
+    columns.add("x", x);
+    columns.add("y", integers({1}));
+    pipeline.apply(columns);
+  }
+  EXPECT_VALUE_ERROR(
+      FeaturePipeline(
+          {{.name = "a", .columns = {"x"}, .transform = Log1p{}},
+           {.name = "b",
+            .columns = {"x"},
+            .transform = Vocabulary{.values = std::vector<std::string>{"u"}}}}),
+      "no column 'x' fits all its outputs: 'a' takes integers or floats, one "
+      "per example, 'b' takes text.");
+}
+
+TEST(FeaturePipelineTest, ThreadsAgreeOnTheTypeOfTheFirstBatch) {
+  for (int round = 0; round < 20; ++round) {
+    const FeaturePipeline pipeline = hashing();
+    std::vector<int> has_failed(4);
+    std::vector<std::thread> threads;
+    for (size_t t = 0; t < has_failed.size(); ++t) {
+      threads.emplace_back([&, t] {
+        try {
+          pipeline.apply(
+              users(t % 2 == 0 ? integers({1}) : text({"1"}), integers({1})));
+        } catch (const c10::ValueError&) {
+          has_failed[t] = 1;
+        }
+      });
+    }
+    for (std::thread& thread : threads) {
+      thread.join();
+    }
+    const bool is_integer = pipeline.types().at("user") == ColumnType::kInt64;
+    const int other = is_integer ? 1 : 0;
+    EXPECT_EQ(
+        has_failed, (std::vector<int>{1 - other, other, 1 - other, other}));
+  }
+}
+
+TEST(FeaturePipelineTest, EqualOutputsMakeEqualPipelines) {
+  EXPECT_EQ(sample_pipeline(), sample_pipeline());
+  std::vector<PipelineOutput> outputs = sample_pipeline().outputs();
+  std::get<Hash>(outputs[1].transform).salt = 2;
+  EXPECT_NE(FeaturePipeline(outputs), sample_pipeline());
+  EXPECT_EQ(hashing(), hashing());
+  EXPECT_NE(hashing({{"user", ColumnType::kText}}), hashing());
+}
+
+TEST(FeaturePipelineTest, AMovedFromPipelineStaysUsable) {
+  FeaturePipeline from = sample_pipeline();
+  const FeaturePipeline to = std::move(from);
+  // NOLINTBEGIN(bugprone-use-after-move)
+  EXPECT_EQ(from, to);
+  EXPECT_EQ(from.num_dense(), 3);
+  EXPECT_TRUE(at::equal(
+      from.apply(sample_columns()).dense, to.apply(sample_columns()).dense));
+  // NOLINTEND(bugprone-use-after-move)
+}
+
+}  // namespace feature_pipeline_test
+}  // namespace tessera::data

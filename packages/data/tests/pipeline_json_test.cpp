@@ -1,0 +1,607 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/data/feature_pipeline.h>
+#include <tessera/data/pipeline_file.h>
+
+#include "packages/data/tests/column_builders.h"
+#include "tests/test_util.h"
+
+#include <ATen/ops/equal.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <random>
+
+namespace tessera::data {
+namespace pipeline_json_test {
+
+using namespace test;  // NOLINT(google-build-using-namespace)
+using namespace transforms;  // NOLINT(google-build-using-namespace)
+
+constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+
+// Writes the pipeline as JSON text, as in a file, and reads it again.
+FeaturePipeline reread(const FeaturePipeline& pipeline) {
+  return pipeline_from_json(Json::parse(to_json(pipeline).dump()));
+}
+
+FeaturePipeline full_pipeline() {
+  return FeaturePipeline({
+      {.name = "hash \"ü\"",
+       .columns = {"i"},
+       .transform =
+           Hash{.num_bins = 9, .salt = -kMax, .missing = Missing::kDrop}},
+      {.name = "bucket",
+       .columns = {"f"},
+       .transform =
+           Bucketize{
+               .boundaries = {-1e300, -0.1, 1.0 / 3.0, 5e-324 + 1.0},
+               .missing = Missing::kError}},
+      {.name = "integers",
+       .columns = {"i"},
+       .transform =
+           Vocabulary{
+               .values = std::vector<int64_t>{kMax, kMissing + 1, 0},
+               .num_oov_indices = 7,
+               .missing = Missing::kAsValue}},
+      {.name = "text",
+       .columns = {"t"},
+       .transform =
+           Vocabulary{
+               .values =
+                   std::vector<std::string>{
+                       "plain",
+                       "日本 \"\\\n",
+                       std::string("\0", 1),
+                       std::string("\xff\0\xc0z", 4)}},
+       .max_length = 3},
+      {.name = "cross",
+       .columns = {"i", "t"},
+       .transform = Cross{.num_bins = 31, .salt = 4}},
+      {.name = "identity",
+       .columns = {"i"},
+       .transform =
+           Identity{.num_ids = 4, .default_id = 3, .missing = Missing::kOwnId}},
+      {.name = "log",
+       .columns = {"i", "f"},
+       .transform = Log1p{.missing_value = -0.5}},
+      {.name = "normalize",
+       .columns = {"f"},
+       .transform =
+           Normalize{.mean = 0.1, .variance = 1e-9, .missing_value = 2}},
+      {.name = "keys",
+       .columns = {"t"},
+       .transform = Hash64{.salt = 5, .missing = Missing::kDrop}},
+      {.name = "crossed_keys",
+       .columns = {"i", "t"},
+       .transform = Cross64{.salt = 6, .missing = Missing::kOwnId}},
+  });
+}
+
+Columns full_columns() {
+  Columns columns;
+  columns.add("i", integers({0, kMax, 3, kMissing}));
+  columns.add("f", numbers({0.0F, -2.0F, 0.3333F, 1.0F}));
+  columns.add(
+      "t",
+      ragged(
+          text({"plain", "?", "", std::string("\xff\0\xc0z", 4), "plain"}),
+          {0, 4, 4, 4, 5}));
+  return columns;
+}
+
+void expect_equal(const Feature& left, const Feature& right) {
+  ASSERT_EQ(left.index(), right.index());
+  if (const auto* tensor = std::get_if<at::Tensor>(&left)) {
+    EXPECT_TRUE(at::equal(*tensor, std::get<at::Tensor>(right)));
+    return;
+  }
+  const auto& bags = std::get<RaggedFeature>(left);
+  const auto& others = std::get<RaggedFeature>(right);
+  EXPECT_TRUE(at::equal(bags.values, others.values));
+  EXPECT_TRUE(at::equal(bags.row_splits, others.row_splits));
+}
+
+TEST(PipelineJsonTest, APipelineReadBackGivesTheSameFeatures) {
+  const FeaturePipeline pipeline = full_pipeline();
+  const FeaturePipeline again = reread(pipeline);
+  EXPECT_EQ(again, pipeline);
+  const PipelineBatch expected = pipeline.apply(full_columns());
+  const PipelineBatch got = again.apply(full_columns());
+  EXPECT_TRUE(at::equal(got.dense, expected.dense));
+  ASSERT_EQ(got.features.paths(), expected.features.paths());
+  for (const std::string& name : expected.features.paths()) {
+    expect_equal(got.features[name], expected.features[name]);
+  }
+}
+
+TEST(PipelineJsonTest, TheTextIsStable) {
+  const FeaturePipeline pipeline({
+      {.name = "a", .columns = {"x"}, .transform = Hash{.num_bins = 9}},
+      {.name = "b",
+       .columns = {"x"},
+       .transform = Vocabulary{.values = std::vector<std::string>{"u", "\xff"}},
+       .max_length = 5},
+  });
+  EXPECT_EQ(
+      to_json(pipeline).dump(),
+      R"({"format_version":2,"types":{"x":"text"},"outputs":[)"
+      R"({"name":"a","columns":["x"],"transform":{"class_name":"Hash",)"
+      R"("config":{"num_bins":9,"salt":0,"missing":"own_id"}},"max_length":0},)"
+      R"({"name":"b","columns":["x"],"transform":{"class_name":"Vocabulary",)"
+      R"("config":{"values":["u",{"hex":"ff"}],"num_oov_indices":1,)"
+      R"("missing":"own_id"}},"max_length":5}]})");
+}
+
+// A pipeline that hashes the columns "x" and "y".
+Json hashing_json(int64_t version) {
+  return Json::parse(
+      R"({"format_version":)" + std::to_string(version) +
+      R"(,"outputs":[{"name":"a","columns":["x","y"],)"
+      R"("transform":{"class_name":"Cross64","config":{}}}]})");
+}
+
+Columns x_and_y(Column x, Column y) {
+  Columns columns;
+  columns.add("x", std::move(x));
+  columns.add("y", std::move(y));
+  return columns;
+}
+
+class WarningTexts : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    texts.push_back(warning.msg());
+  }
+  std::vector<std::string> texts;
+};
+
+TEST(PipelineJsonTest, TheTypesOfColumnsAreKept) {
+  const FeaturePipeline pipeline = pipeline_from_json(hashing_json(2));
+  {
+    WarningTexts ignored;
+    const c10::WarningUtils::WarningHandlerGuard guard(&ignored);
+    pipeline.apply(x_and_y(integers({1}), text({"1"})));
+  }
+  const Json json = to_json(pipeline);
+  EXPECT_EQ(json["types"].dump(), R"({"x":"int64","y":"text"})");
+  const FeaturePipeline served = pipeline_from_json(json);
+  WarningTexts warnings;
+  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  EXPECT_VALUE_ERROR(
+      served.apply(x_and_y(text({"1", "guest"}), text({"1", "2"}))),
+      "column 'x' has text, but this pipeline takes integers for it");
+  served.apply(x_and_y(integers({1, 2}), text({"1", "2"})));
+  EXPECT_TRUE(warnings.texts.empty());
+}
+
+TEST(PipelineJsonTest, AnOldFileLoadsAndSaysWhichTypesItAssumes) {
+  for (const int64_t version : {1, 2}) {
+    const FeaturePipeline pipeline = pipeline_from_json(hashing_json(version));
+    WarningTexts warnings;
+    const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+    pipeline.apply(x_and_y(integers({}), text({})));
+    EXPECT_TRUE(warnings.texts.empty());
+    pipeline.apply(x_and_y(integers({7}), text({"7"})));
+    pipeline.apply(x_and_y(integers({8}), text({"8"})));
+    ASSERT_EQ(warnings.texts.size(), 1);
+    EXPECT_NE(
+        warnings.texts[0].find("'x' as integers, 'y' as text"),
+        std::string::npos)
+        << warnings.texts[0];
+    EXPECT_VALUE_ERROR(
+        pipeline.apply(x_and_y(text({"7"}), text({"7"}))),
+        "column 'x' has text, but this pipeline takes integers");
+  }
+}
+
+TEST(PipelineJsonTest, RefusesTypesThatDoNotFit) {
+  const auto refuses = [](const char* types, const char* message) {
+    Json json = hashing_json(2);
+    json["types"] = Json::parse(types);
+    EXPECT_VALUE_ERROR(pipeline_from_json(json), message);
+  };
+  refuses("[]", "[pipeline.types] expected an object");
+  refuses(
+      R"({"x":"int32"})",
+      "[pipeline.types.x] [ColumnType] the type of a column must be one of int64, "
+      "float32, text, uint64_bits, but got 'int32'");
+  refuses(R"({"x":1})", "[pipeline.types.x] expected a string");
+  refuses(
+      R"({"z":"text"})", "`types` has the column 'z', which no output reads");
+  refuses(R"({"x":"float32"})", "column 'x' can't have floats");
+}
+
+TEST(PipelineJsonTest, AMissingOptionMeansTheDefault) {
+  const Json json = Json::parse(
+      R"({"format_version":1,"outputs":[{"name":"a","columns":["x"],)"
+      R"("transform":{"class_name":"Hash","config":{"num_bins":9}}}]})");
+  EXPECT_EQ(
+      pipeline_from_json(json),
+      FeaturePipeline(
+          {{.name = "a", .columns = {"x"}, .transform = Hash{.num_bins = 9}}}));
+}
+
+// A pipeline with one output that has the given transform.
+Json with_transform(const std::string& class_name, const std::string& config) {
+  return {
+      {"format_version", 1},
+      {"outputs",
+       {{{"name", "a"},
+         {"columns", {"x"}},
+         {"transform",
+          {{"class_name", class_name}, {"config", Json::parse(config)}}}}}}};
+}
+
+TEST(PipelineJsonTest, NamesThePathOfAWrongKey) {
+  const auto refuses = [](const Json& json, const char* message) {
+    EXPECT_VALUE_ERROR(pipeline_from_json(json), message);
+  };
+  const Json good = with_transform("Hash", R"({"num_bins":9})");
+  EXPECT_EQ(pipeline_from_json(good).outputs().size(), 1);
+  refuses(Json(), "[pipeline] expected an object");
+  refuses(Json::object(), "[pipeline] missing key 'format_version'");
+  Json json = good;
+  json["format_version"] = 3;
+  refuses(json, "[pipeline.format_version] expected 1 to 2, but got 3");
+  json = good;
+  json["more"] = 1;
+  refuses(json, "[pipeline] unknown key 'more'");
+  json = good;
+  json["outputs"] = 3;
+  refuses(json, "[pipeline.outputs] expected a list");
+  json = good;
+  json["outputs"][0]["length"] = 3;
+  refuses(json, "[pipeline.outputs[0]] unknown key 'length'");
+  for (const char* key : {"name", "columns", "transform"}) {
+    json = good;
+    json["outputs"][0].erase(key);
+    refuses(json, "[pipeline.outputs[0]] missing key '");
+  }
+  json = good;
+  json["outputs"][0]["name"] = 7;
+  refuses(json, "[pipeline.outputs[0].name] expected a string");
+  json["outputs"][0]["name"] = "\xff";
+  refuses(json, "the name of outputs[0] must be UTF-8 text");
+  json = good;
+  json["outputs"][0]["max_length"] = 1.5;
+  refuses(json, "[pipeline.outputs[0].max_length] expected a whole number");
+  json["outputs"][0]["max_length"] = uint64_t{1} << 63;
+  refuses(json, "[pipeline.outputs[0].max_length] expected a whole number");
+  json = good;
+  json["outputs"].push_back(json["outputs"][0]);
+  refuses(json, "[FeaturePipeline 'a'] two outputs have this name");
+  Json deep = 0;
+  for (int i = 0; i < 100; ++i) {
+    deep = Json::array({deep});
+  }
+  json = good;
+  json["outputs"][0]["columns"] = deep;
+  refuses(json, "[pipeline] the JSON must be at most 64 levels deep");
+}
+
+TEST(PipelineJsonTest, NamesThePathOfAWrongTransform) {
+  const auto refuses =
+      [](const char* class_name, const char* config, const char* message) {
+        EXPECT_VALUE_ERROR(
+            pipeline_from_json(with_transform(class_name, config)), message);
+      };
+  refuses(
+      "Hashing",
+      "{}",
+      "class_name must be one of Hash, Bucketize, Vocabulary, Cross, Identity, "
+      "Log1p, Normalize, Hash64, Cross64, but got 'Hashing'");
+  refuses(
+      "Hash",
+      R"({"bins":9})",
+      "[pipeline.outputs[0].transform.Hash] unknown key 'bins'");
+  refuses(
+      "Hash", R"({"num_bins":"9"})", "Hash.num_bins] expected a whole number");
+  refuses("Hash", R"({"num_bins":1e30})", "Hash.num_bins] expected a whole");
+  refuses("Hash", R"({"num_bins":0})", "[FeaturePipeline 'a'] Hash num_bins");
+  refuses(
+      "Hash",
+      R"({"num_bins":9,"missing":"none"})",
+      "[pipeline.outputs[0].transform.Hash.missing] [Missing] missing must be");
+  refuses(
+      "Bucketize",
+      R"({"boundaries":[1,0.5]})",
+      "[FeaturePipeline 'a'] Bucketize boundaries must ascend");
+  refuses(
+      "Bucketize", R"({"boundaries":["inf"]})", "must be finite, but got inf");
+  refuses(
+      "Bucketize",
+      R"({"boundaries":[[1]]})",
+      "Bucketize.boundaries] expected a number");
+  refuses(
+      "Vocabulary",
+      R"({"values":["a","b","a"]})",
+      "[FeaturePipeline 'a'] Vocabulary values must all be different, but 'a' at "
+      "index 2 repeats an earlier value");
+  refuses(
+      "Vocabulary",
+      R"({"values":[1,2,"a"]})",
+      "Vocabulary.values] expected a whole number in the JSON, but got \"a\". "
+      "Correct the value. It is value 2. The values must be all integers, or all text.");
+  refuses(
+      "Vocabulary",
+      R"({"values":["a",1]})",
+      "but got 1. Correct the value. It is value 1");
+  refuses("Vocabulary", R"({"values":[1.0]})", "expected a whole number");
+  refuses(
+      "Vocabulary", R"({"values":[]})", "values must have 1 to 2^30 entries");
+  refuses(
+      "Vocabulary", R"({"values":{}})", "Vocabulary.values] expected a list");
+  for (const char* hex : {"f", "fg", "+1", " 1", "0x1"}) {
+    Json json = with_transform("Vocabulary", R"({"values":[{"hex":""}]})");
+    json["outputs"][0]["transform"]["config"]["values"][0]["hex"] = hex;
+    EXPECT_VALUE_ERROR(
+        pipeline_from_json(json), "expected an even number of digits");
+  }
+  refuses("Vocabulary", R"({"values":[{"hex":""}]})", "stand for missing");
+  refuses("Vocabulary", R"({"values":[{"b64":""}]})", "unknown key 'b64'");
+  refuses(
+      "Vocabulary",
+      R"({"values":["a",{"hex":"61"}]})",
+      "but 'a' at index 1 repeats an earlier value");
+  Json bad = with_transform("Vocabulary", R"({"values":["a"]})");
+  bad["outputs"][0]["transform"]["config"]["values"][0] = "a\xff";
+  EXPECT_VALUE_ERROR(pipeline_from_json(bad), "expected valid UTF-8, or {");
+  refuses(
+      "Normalize", R"({"variance":-1})", "variance must be >= 0, but got -1");
+  refuses("Normalize", R"({"mean":"inf"})", "mean must be finite");
+  refuses(
+      "Log1p", R"({"missing_value":null})", "missing_value] expected a number");
+}
+
+class PipelineFileTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "pipeline_XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  void TearDown() override {
+    std::filesystem::remove_all(folder_);
+  }
+
+  std::string write(const std::string& text) const {
+    const std::string path = (folder_ / "pipeline.json").string();
+    std::ofstream(path, std::ios::binary) << text;
+    return path;
+  }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(PipelineFileTest, RoundTripsAndLeavesNoOtherFile) {
+  const std::string path = write("an older file");
+  save_pipeline(full_pipeline(), path);
+  EXPECT_EQ(load_pipeline(path), full_pipeline());
+  const std::filesystem::directory_iterator files(folder_);
+  EXPECT_EQ(std::distance(begin(files), end(files)), 1);
+}
+
+TEST_F(PipelineFileTest, IsNotWrittenWithoutTheTypesOfHashedColumns) {
+  const std::string path = (folder_ / "pipeline.json").string();
+  const FeaturePipeline pipeline(
+      {{.name = "a", .columns = {"x"}, .transform = Hash{.num_bins = 9}}});
+  EXPECT_VALUE_ERROR(
+      save_pipeline(pipeline, path),
+      "it is not known which of them these columns have: x. Save the pipeline "
+      "after it has converted a batch, or give their types to its constructor");
+  EXPECT_FALSE(std::filesystem::exists(path));
+  Columns columns;
+  columns.add("x", text({"a"}));
+  pipeline.apply(columns);
+  save_pipeline(pipeline, path);
+  EXPECT_EQ(load_pipeline(path), pipeline);
+  EXPECT_EQ(load_pipeline(path).types().at("x"), ColumnType::kText);
+}
+
+TEST_F(PipelineFileTest, NamesAFileThatIsNotAPipeline) {
+  const auto refuses = [&](const std::string& text, const char* message) {
+    const std::string path = write(text);
+    EXPECT_VALUE_ERROR(load_pipeline(path), path);
+    EXPECT_VALUE_ERROR(load_pipeline(path), message);
+  };
+  refuses("", "expected JSON, but the text is empty");
+  refuses("{\"outputs\": [}", "expected JSON, but got");
+  refuses("{\"outputs\": [\"\xff\"]}", "ill-formed UTF-8 byte");
+  refuses("{\"a\": 1e999}", "expected JSON, but got");
+  refuses("{}", "[pipeline] missing key 'format_version'");
+  std::string deep(100'000, '[');
+  deep.append(100'000, ']');
+  refuses(deep, "at most 64 levels deep");
+  EXPECT_TORCH_ERROR(
+      load_pipeline((folder_ / "nothing").string()), "[load_pipeline]");
+  EXPECT_TORCH_ERROR(
+      save_pipeline(full_pipeline(), (folder_ / "no" / "x").string()),
+      "[save_pipeline]");
+  EXPECT_VALUE_ERROR(
+      save_pipeline(full_pipeline(), "/dev/null"),
+      "[save_pipeline] /dev/null: expected the path of a file");
+}
+
+// Text is written as hexadecimal digits, because it may have any bytes.
+Json json_of(const Column& column) {
+  Json json;
+  if (const auto* texts =
+          std::get_if<std::vector<std::string>>(&column.values)) {
+    json["type"] = "text";
+    json["values"] = Json::array();
+    for (const std::string& value : *texts) {
+      std::string digits;
+      for (const char byte : value) {
+        digits += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+      }
+      json["values"].push_back(digits);
+    }
+  } else {
+    const auto& tensor = std::get<at::Tensor>(column.values);
+    const bool is_integer = tensor.scalar_type() == at::kLong;
+    json["type"] = is_integer ? "int64" : "float32";
+    json["values"] = Json::array();
+    for (int64_t i = 0; i < tensor.numel(); ++i) {
+      if (is_integer) {
+        json["values"].push_back(tensor[i].item<int64_t>());
+      } else {
+        const float value = tensor[i].item<float>();
+        json["values"].push_back(std::isnan(value) ? Json() : Json(value));
+      }
+    }
+  }
+  if (column.row_splits.defined()) {
+    json["row_splits"] = to_vector(column.row_splits);
+  }
+  return json;
+}
+
+Json json_of(const Feature& feature) {
+  if (const auto* ids = std::get_if<at::Tensor>(&feature)) {
+    return {{"values", to_vector(*ids)}};
+  }
+  const auto& bags = std::get<RaggedFeature>(feature);
+  return {
+      {"values", to_vector(bags.values)},
+      {"row_splits", to_vector(bags.row_splits)}};
+}
+
+// Every transform with every policy for missing values, on columns with a value or a list
+// per example. `is_text` decides about the columns that are hashed.
+FeaturePipeline pipeline_for_python(
+    std::mt19937_64& random,
+    const std::string& column) {
+  const bool is_text = column.starts_with("text");
+  std::vector<PipelineOutput> outputs;
+  const auto add = [&](const Transform& transform,
+                       std::vector<std::string> columns,
+                       int64_t max_length = 0) {
+    outputs.push_back(
+        {.name = c10::str("output ", outputs.size()),
+         .columns = std::move(columns),
+         .transform = transform,
+         .max_length = max_length});
+  };
+  for (const Missing missing :
+       {Missing::kOwnId, Missing::kDrop, Missing::kAsValue}) {
+    const auto salt = static_cast<int64_t>(random());
+    const int64_t bins = 2 + static_cast<int64_t>(random() % 100'000);
+    add(Hash{.num_bins = bins, .salt = salt, .missing = missing}, {column});
+    add(Hash64{.salt = salt, .missing = missing}, {column}, 2);
+    add(Cross{.num_bins = bins, .salt = salt, .missing = missing},
+        {column, "other", "short lists"});
+    add(Cross64{.salt = salt, .missing = missing}, {"other", column}, 3);
+    VocabularyValues values = std::vector<int64_t>{7, -3, 0, kMax};
+    if (is_text) {
+      values = std::vector<std::string>{"b", "日本", std::string("\xff\0", 2)};
+    }
+    add(Vocabulary{.values = values, .num_oov_indices = 3, .missing = missing},
+        {column});
+    add(Identity{.num_ids = 9, .default_id = 4, .missing = missing}, {"other"});
+    if (missing != Missing::kAsValue) {
+      add(
+          Bucketize{
+              .boundaries = {-0.1, 0.7, 7, 16777216.5}, .missing = missing},
+          {"numbers"});
+      add(Bucketize{.boundaries = {-3, 0.5, 9e15}, .missing = missing},
+          {"other"});
+    }
+  }
+  add(Log1p{.missing_value = -1}, {"numbers", "other"});
+  add(Normalize{.mean = 0.3, .variance = 2.5, .missing_value = 7}, {"numbers"});
+  return FeaturePipeline(outputs);
+}
+
+// packages/data/tests/pipeline_test.py compares a reader in Python with these files.
+TEST(PipelinesForPython, Write) {
+  const char* folder = std::getenv("TESSERA_PIPELINES_OUT");
+  if (folder == nullptr) {
+    GTEST_SKIP() << "only when TESSERA_PIPELINES_OUT names a folder";
+  }
+  std::mt19937_64 random(5);
+  const std::vector<int64_t> some{
+      0, 1, -1, 7, -3, kMax, kMissing + 1, kMissing, 5, int64_t{1} << 53};
+  const std::vector<std::string> words{
+      "",
+      "a",
+      "b",
+      "日本",
+      std::string("\xff\0", 2),
+      "7",
+      std::string(300, 'x')};
+  const auto integer = [&] {
+    return random() % 4 == 0 ? static_cast<int64_t>(random())
+                             : some[random() % some.size()];
+  };
+  int file = 0;
+  for (const char* column :
+       {"integer", "text", "integer lists", "text lists"}) {
+    for (const size_t batch : {0, 1, 50, 50, 50, 50}) {
+      std::vector<int64_t> ids;
+      std::vector<int64_t> others;
+      std::vector<int64_t> lists;
+      std::vector<int64_t> splits{0};
+      std::vector<int64_t> short_splits{0};
+      std::vector<int64_t> shorts;
+      std::vector<std::string> texts;
+      std::vector<std::string> text_lists;
+      std::vector<float> floats;
+      for (size_t i = 0; i < batch; ++i) {
+        ids.push_back(integer());
+        others.push_back(
+            random() % 7 == 0 ? kMissing : static_cast<int64_t>(random() % 12));
+        texts.push_back(words[random() % words.size()]);
+        floats.push_back(
+            random() % 5 == 0 ? std::numeric_limits<float>::quiet_NaN()
+                              : static_cast<float>(random() % 40) / 10 - 1);
+        for (size_t k = random() % 4; k > 0; --k) {
+          lists.push_back(integer());
+          text_lists.push_back(words[random() % words.size()]);
+        }
+        splits.push_back(static_cast<int64_t>(lists.size()));
+        for (size_t k = random() % 3; k > 0; --k) {
+          shorts.push_back(integer());
+        }
+        short_splits.push_back(static_cast<int64_t>(shorts.size()));
+      }
+      if (batch > 0) {
+        floats[0] = 0.7F;  // less than the boundary 0.7 in float64
+      }
+      Columns columns;
+      columns.add("integer", integers(ids));
+      columns.add("text", text(texts));
+      columns.add("integer lists", ragged(integers(lists), splits));
+      columns.add("text lists", ragged(text(text_lists), splits));
+      columns.add("other", integers(others));
+      columns.add("short lists", ragged(integers(shorts), short_splits));
+      columns.add("numbers", numbers(floats));
+      const FeaturePipeline pipeline = pipeline_for_python(random, column);
+      const PipelineBatch applied = pipeline.apply(columns);
+      Json json;
+      json["pipeline"] = to_json(pipeline);
+      for (const auto& [name, values] : columns.entries()) {
+        json["columns"][name] = json_of(values);
+      }
+      for (const std::string& name : applied.features.paths()) {
+        json["features"][name] = json_of(applied.features[name]);
+      }
+      json["dense"] = Json::array();
+      const at::Tensor dense = applied.dense.contiguous();
+      for (int64_t i = 0; i < dense.numel(); ++i) {
+        json["dense"].push_back(dense.const_data_ptr<float>()[i]);
+      }
+      std::ofstream(fmt::format("{}/{}.json", folder, file++)) << json.dump();
+    }
+  }
+}
+
+}  // namespace pipeline_json_test
+}  // namespace tessera::data

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/data/text_vectors.h>
+
+#include "packages/data/tests/criteo_files.h"
+#include "tests/temporary_folder.h"
+#include "tests/test_util.h"
+
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace tessera::data {
+namespace text_vectors_test {
+
+using test::floats;
+
+using Texts = std::vector<std::string>;
+
+class TextVectorsTest : public testing::Test {
+ protected:
+  TextVectors load(
+      const std::string& text,
+      const TextVectorOptions& options = {}) {
+    return load_text_vectors(folder_.write("vectors.txt", text), options);
+  }
+
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(TextVectorsTest, ReadsTheFormatsOfWord2vecAndGlove) {
+  const at::Tensor expected = floats({1, -0.5F, 0.25F, 3}).view({2, 2});
+  for (const char* text :
+       {"red 1 -0.5\nblue 0.25 3\n",  // GloVe
+        "2 2\nred 1 -0.5 \nblue 0.25 3 \n",  // word2vec
+        "2 2\r\nred\t1\t-5e-1\r\n\nblue\t.25\t3"}) {
+    const TextVectors vectors = load(text);
+    EXPECT_EQ(vectors.words, (Texts{"red", "blue"})) << text;
+    test::expect_close(vectors.vectors, expected);
+  }
+  const TextVectors zipped = load(test::make_gzip("red 1 -0.5\nblue 0.25 3\n"));
+  test::expect_close(zipped.vectors, expected);
+}
+
+TEST_F(TextVectorsTest, WordsMayHaveSpacesAndBeNumbers) {
+  const TextVectors vectors = load("the 1 2\n. . . 3 4\n17 5 6\n");
+  EXPECT_EQ(vectors.words, (Texts{"the", ". . .", "17"}));
+  EXPECT_EQ(
+      load("New York 1 2\nred 3 4\n", {.dim = 2}).words,
+      (Texts{"New York", "red"}));
+  EXPECT_EQ(
+      load("3 2\na 1 2\nb 1 2\nc 1 2\n", {.max_words = 2}).words,
+      (Texts{"a", "b"}));
+}
+
+TEST_F(TextVectorsTest, NamesTheLineOfAnError) {
+  const auto refuses = [&](const std::string& text, const char* message) {
+    EXPECT_VALUE_ERROR(load(text), message);
+  };
+  refuses(
+      "a 1 2\nb 1\n",
+      "vectors.txt' line 2 must have a word and 2 numbers, but number 1 is 'b'");
+  refuses(
+      "a 1 2\nb 1 x\n",
+      "line 2 must have a word and 2 numbers, but number 2 is 'x'");
+  refuses("a 1 2\nb 1 nan\n", "number 2 is 'nan'");
+  refuses(
+      "a 1 2\n 1 2\n",
+      "line 2 must have a word in UTF-8 and then 2 numbers, but has no word");
+  refuses(
+      "a\n",
+      "line 1 must have a word in UTF-8 and then 1 numbers, but has one field");
+  refuses("a 1\n\xff 2\n", "line 2 must have a word in UTF-8");
+  refuses(
+      "3 1\na 1\nb 2\n",
+      "must have 3 words, as its first line says, but has 2");
+  refuses("0 4\n", "has no vectors");
+  EXPECT_VALUE_ERROR(
+      load("2 3\n", {.dim = 2}), "says that vectors have 3 values");
+  EXPECT_VALUE_ERROR(load("a 1\n", {.dim = -1}), "dim must be in [0, 100000]");
+  EXPECT_VALUE_ERROR(load("a 1\n", {.max_words = 0}), "max_words must be >= 1");
+  EXPECT_VALUE_ERROR(load_text_vectors("nowhere.txt"), "[load_text_vectors]");
+}
+
+TEST_F(TextVectorsTest, VectorsAreCopiedByName) {
+  const FeaturePipeline pipeline(
+      {{.name = "id",
+        .columns = {"id"},
+        .transform =
+            transforms::Vocabulary{.values = std::vector<int64_t>{7, 8, 9}}},
+       {.name = "hash",
+        .columns = {"h"},
+        .transform = transforms::Hash{.num_bins = 5}}});
+  const TextVectors vectors = load("9 1 2\n7 3 4\n9 5 6\n(unknown) 7 8\n");
+  const at::Tensor rows = at::zeros({5, 2});
+  EXPECT_EQ(copy_vectors(vectors, pipeline, "id", rows), 2);
+  test::expect_close(rows, floats({0, 0, 0, 0, 3, 4, 0, 0, 1, 2}).view({5, 2}));
+  EXPECT_VALUE_ERROR(
+      copy_vectors(vectors, pipeline, "id", at::zeros({5, 3})),
+      "[copy_vectors] feature 'id' expected rows [5, 2], but got");
+  EXPECT_VALUE_ERROR(
+      copy_vectors(vectors, pipeline, "hash", rows), "Hash can't be reversed");
+  EXPECT_VALUE_ERROR(
+      copy_vectors({.words = {"a"}}, pipeline, "id", rows),
+      "expected a vector for each of 1 words");
+}
+
+}  // namespace text_vectors_test
+}  // namespace tessera::data

@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/data/transforms.h>
+
+#include "packages/data/tests/column_builders.h"
+#include "tests/test_util.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <set>
+
+namespace tessera::data {
+namespace transforms_test {
+
+using namespace test;  // NOLINT(google-build-using-namespace)
+using namespace transforms;  // NOLINT(google-build-using-namespace)
+
+constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
+constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+std::vector<std::string> unusual_texts() {
+  return {"", "a", std::string("\xff\0\xfe", 3), std::string(300, 'x'), "日本"};
+}
+
+// The expected numbers are xxh3_64 of the bytes, mod 1000, by Python's xxhash 4.1.0.
+TEST(HashTest, IsTheSameEverywhereAndForever) {
+  const Column extremes = integers({0, 1, -1, kMax, kMin, 68065421});
+  const auto hash = [](int64_t salt) {
+    return Hash{.num_bins = 1000, .salt = salt, .missing = Missing::kAsValue};
+  };
+  EXPECT_EQ(ids_of(hash(0), {extremes}), (Ids{897, 78, 627, 142, 495, 6}));
+  EXPECT_EQ(ids_of(hash(42), {extremes}), (Ids{462, 795, 766, 570, 591, 408}));
+  EXPECT_EQ(ids_of(hash(-1), {extremes}), (Ids{884, 988, 674, 678, 782, 169}));
+  EXPECT_EQ(
+      ids_of(hash(0), {text(unusual_texts())}), (Ids{138, 719, 268, 492, 296}));
+  EXPECT_EQ(
+      ids_of(hash(42), {text(unusual_texts())}), (Ids{650, 900, 71, 674, 287}));
+  EXPECT_EQ(
+      ids_of(
+          Hash{.num_bins = int64_t{1} << 53, .missing = Missing::kAsValue},
+          {integers({0})}),
+      (Ids{7664401075645657}));
+}
+
+TEST(HashTest, AMissingValueHasItsOwnIdOrNone) {
+  const Column column = integers({kMissing, 0, 1, kMissing});
+  const Hash hash{.num_bins = 1001};
+  EXPECT_EQ(ids_of(hash, {column}), (Ids{0, 898, 79, 0}));
+  EXPECT_EQ(
+      bags_of(Hash{.num_bins = 1000, .missing = Missing::kDrop}, {column}),
+      (std::vector<Ids>{{}, {897}, {78}, {}}));
+  EXPECT_EQ(
+      bags_of(
+          Hash{.num_bins = 1000, .missing = Missing::kDrop}, {text({"", "a"})}),
+      (std::vector<Ids>{{}, {719}}));
+  EXPECT_VALUE_ERROR(
+      ids_of(Hash{.num_bins = 9, .missing = Missing::kError}, {column}),
+      "[FeaturePipeline 'f'] Hash a value is missing");
+}
+
+TEST(HashTest, FillsTheBinsEvenly) {
+  std::vector<int64_t> values(100'000);
+  std::iota(values.begin(), values.end(), 0);
+  for (int64_t& value : values) {
+    value *= 64;  // without a hash, most bins would be empty
+  }
+  std::vector<int64_t> counts(65);
+  for (const int64_t id : ids_of(Hash{.num_bins = 65}, {integers(values)})) {
+    ++counts.at(id);
+  }
+  EXPECT_EQ(counts[0], 0);
+  for (size_t bin = 1; bin < counts.size(); ++bin) {
+    EXPECT_NEAR(counts[bin], 100'000 / 64, 250);  // six standard deviations
+  }
+}
+
+TEST(BucketizeTest, ABoundaryBelongsToTheBinAboveIt) {
+  const Bucketize bucketize{
+      .boundaries = {-1.5, 0.0, 2.0}, .missing = Missing::kError};
+  EXPECT_EQ(
+      ids_of(
+          bucketize,
+          {numbers({-kInfinity, -1.5F, -0.0F, 0.0F, 1.9F, 2.0F, kInfinity})}),
+      (Ids{0, 1, 2, 2, 2, 3, 3}));
+  EXPECT_EQ(
+      ids_of(bucketize, {integers({kMin + 1, -2, -1, 0, 1, 2, kMax})}),
+      (Ids{0, 0, 1, 2, 2, 3, 3}));
+  EXPECT_EQ(vocabulary_size(bucketize), 4);
+}
+
+TEST(BucketizeTest, AMissingNumberHasItsOwnIdOrNone) {
+  const Bucketize own{.boundaries = {0.0}};
+  EXPECT_EQ(ids_of(own, {numbers({-1.0F, kNaN, 1.0F})}), (Ids{1, 0, 2}));
+  EXPECT_EQ(ids_of(own, {integers({-1, kMissing, 1})}), (Ids{1, 0, 2}));
+  EXPECT_EQ(vocabulary_size(own), 3);
+  EXPECT_EQ(
+      bags_of(
+          Bucketize{.boundaries = {0.0}, .missing = Missing::kDrop},
+          {numbers({-1.0F, kNaN, 1.0F})}),
+      (std::vector<Ids>{{0}, {}, {1}}));
+}
+
+TEST(VocabularyTest, UnknownValuesComeFirst) {
+  const Vocabulary vocabulary{
+      .values = std::vector<int64_t>{30, kMax, -7},
+      .num_oov_indices = 2,
+      .missing = Missing::kOwnId};
+  EXPECT_EQ(vocabulary_size(vocabulary), 6);
+  EXPECT_EQ(
+      ids_of(vocabulary, {integers({-7, kMax, 30, kMissing})}),
+      (Ids{5, 4, 3, 0}));
+  std::set<int64_t> unknown;
+  for (const int64_t id : ids_of(vocabulary, {integers({1, 2, 3, 4, 5, 6})})) {
+    unknown.insert(id);
+  }
+  EXPECT_EQ(unknown, (std::set<int64_t>{1, 2}));
+}
+
+TEST(VocabularyTest, AMissingValueMayCountAsUnknownOrBeDropped) {
+  Vocabulary vocabulary{
+      .values = std::vector<std::string>{"a", "b"},
+      .missing = Missing::kAsValue};
+  EXPECT_EQ(ids_of(vocabulary, {text({"", "b", "?"})}), (Ids{0, 2, 0}));
+  EXPECT_EQ(vocabulary_size(vocabulary), 3);
+  vocabulary.missing = Missing::kDrop;
+  EXPECT_EQ(
+      bags_of(vocabulary, {text({"", "b", "?"})}),
+      (std::vector<Ids>{{}, {2}, {0}}));
+  vocabulary.missing = Missing::kError;
+  EXPECT_VALUE_ERROR(ids_of(vocabulary, {text({""})}), "a value is missing");
+}
+
+TEST(VocabularyTest, WithoutUnknownIdsAnUnknownValueIsAnError) {
+  EXPECT_INDEX_ERROR(
+      ids_of(
+          Vocabulary{
+              .values = std::vector<std::string>{"a"}, .num_oov_indices = 0},
+          {text({"a", "b"})}),
+      "[FeaturePipeline 'f'] Vocabulary 'b' is not in the vocabulary");
+}
+
+TEST(VocabularyTest, FindsEachOfManyValues) {
+  std::vector<int64_t> values;
+  std::map<int64_t, int64_t> positions;
+  for (int64_t i = 0; i < 50'000; ++i) {
+    values.push_back((i - 25'000) * 4096);  // all have the same low bits
+    positions[values.back()] = i;
+  }
+  std::vector<int64_t> requested = values;
+  requested.insert(requested.end(), {1, -1, kMax, 4095});
+  const Ids ids = ids_of(
+      Vocabulary{.values = values, .missing = Missing::kError},
+      {integers(requested)});
+  for (size_t i = 0; i < requested.size(); ++i) {
+    const auto found = positions.find(requested[i]);
+    ASSERT_EQ(ids[i], found == positions.end() ? 0 : 1 + found->second);
+  }
+}
+
+TEST(VocabularyTest, TextMayHaveAnyBytes) {
+  std::vector<std::string> values = unusual_texts();
+  values.erase(values.begin());
+  values.insert(values.end(), {std::string(1, '\0'), std::string(2, '\0')});
+  EXPECT_EQ(
+      ids_of(
+          Vocabulary{.values = values, .missing = Missing::kAsValue},
+          {text(values)}),
+      (Ids{1, 2, 3, 4, 5, 6}));
+}
+
+// The expected numbers are the chained hashes of the values, mod 10007, by Python's
+// xxhash.
+TEST(CrossTest, IsTheSameEverywhereAndForever) {
+  const auto cross = [](int64_t salt) {
+    return Cross{.num_bins = 10007, .salt = salt};
+  };
+  EXPECT_EQ(
+      ids_of(cross(0), {integers({1, 2, kMin}), integers({2, 1, 7})}),
+      (Ids{9774, 2615, 1475}));
+  EXPECT_EQ(
+      ids_of(cross(5), {integers({1, 2, kMin}), integers({2, 1, 7})}),
+      (Ids{7315, 9394, 8967}));
+  EXPECT_EQ(
+      ids_of(cross(0), {text({"ab", "a"}), text({"c", "bc"})}),
+      (Ids{1655, 9209}));
+  EXPECT_EQ(ids_of(cross(0), {integers({1}), text({"a"})}), (Ids{9255}));
+  EXPECT_EQ(
+      ids_of(cross(5), {integers({1}), integers({2}), integers({3})}),
+      (Ids{204}));
+}
+
+TEST(CrossTest, GivesAllCombinationsOfLists) {
+  const Cross cross{.num_bins = 10007};
+  const auto cross_one = [&](int64_t left, int64_t right) {
+    return ids_of(cross, {integers({left}), integers({right})})[0];
+  };
+  const Column lists = ragged(integers({1, 2, 3}), {0, 2, 2, 3});
+  EXPECT_EQ(
+      bags_of(cross, {lists, ragged(integers({7, 8, 9}), {0, 2, 3, 3})}),
+      (std::vector<Ids>{
+          {cross_one(1, 7), cross_one(1, 8), cross_one(2, 7), cross_one(2, 8)},
+          {},
+          {}}));
+  EXPECT_EQ(
+      bags_of(cross, {lists, integers({5, 6, 7})}),
+      (std::vector<Ids>{
+          {cross_one(1, 5), cross_one(2, 5)}, {}, {cross_one(3, 7)}}));
+  EXPECT_EQ(
+      bags_of(cross, {lists, integers({5, 6, 7})}, 1),
+      (std::vector<Ids>{{cross_one(1, 5)}, {}, {cross_one(3, 7)}}));
+}
+
+TEST(CrossTest, IsMissingWhereOneOfItsValuesIs) {
+  Cross cross{.num_bins = 100, .missing = Missing::kOwnId};
+  const Column left = integers({1, kMissing, 1});
+  const Column right = text({"a", "a", ""});
+  const Ids ids = ids_of(cross, {left, right});
+  EXPECT_GT(ids[0], 0);
+  EXPECT_EQ(ids[1], 0);
+  EXPECT_EQ(ids[2], 0);
+  cross.missing = Missing::kDrop;
+  const std::vector<Ids> bags = bags_of(cross, {left, right});
+  EXPECT_EQ(bags[0].size(), 1);
+  EXPECT_TRUE(bags[1].empty() && bags[2].empty());
+  cross.missing = Missing::kError;
+  EXPECT_VALUE_ERROR(ids_of(cross, {left, right}), "a value is missing");
+}
+
+TEST(CrossTest, RefusesMoreCombinationsThanFitIntoMemory) {
+  const std::vector<int64_t> many(10'000, 1);
+  const Column lists = ragged(integers(many), {0, 10'000});
+  const Cross cross{.num_bins = 10};
+  EXPECT_VALUE_ERROR(
+      bags_of(cross, {lists, lists}), "at most 2^26 combinations");
+  // Without a value in the last column, there are no combinations, and no time is spent
+  // on the other columns.
+  EXPECT_EQ(
+      bags_of(cross, {lists, lists, lists, ragged(integers({}), {0, 0})}),
+      (std::vector<Ids>{{}}));
+}
+
+TEST(IdentityTest, LeavesIdsAsTheyAre) {
+  const Identity identity{.num_ids = 3};
+  EXPECT_EQ(ids_of(identity, {integers({2, 0, 1})}), (Ids{2, 0, 1}));
+  EXPECT_EQ(vocabulary_size(identity), 3);
+  for (const int64_t id : {int64_t{3}, int64_t{-1}, kMax, kMin + 1}) {
+    EXPECT_INDEX_ERROR(
+        ids_of(identity, {integers({id})}),
+        "Identity ids must be in [0, 3), but got " + std::to_string(id));
+  }
+  EXPECT_VALUE_ERROR(
+      ids_of(identity, {integers({kMissing})}), "a value is missing");
+}
+
+TEST(IdentityTest, GivesIdsOutOfRangeTheDefaultId) {
+  Identity identity{.num_ids = 3, .default_id = 2};
+  EXPECT_EQ(ids_of(identity, {integers({1, 3, -1})}), (Ids{1, 2, 2}));
+  identity.missing = Missing::kAsValue;
+  EXPECT_EQ(ids_of(identity, {integers({kMissing, 0})}), (Ids{2, 0}));
+  identity.missing = Missing::kOwnId;
+  EXPECT_EQ(ids_of(identity, {integers({kMissing, 0, 9})}), (Ids{0, 1, 3}));
+  EXPECT_EQ(vocabulary_size(identity), 4);
+  identity.missing = Missing::kDrop;
+  EXPECT_EQ(
+      bags_of(identity, {integers({kMissing, 0})}),
+      (std::vector<Ids>{{}, {0}}));
+}
+
+TEST(Log1pTest, ClampsNegativeNumbers) {
+  const at::Tensor got = dense_of(
+      Log1p{.missing_value = -1.0}, integers({-3, 0, 1, 100, kMissing, kMax}));
+  expect_close(
+      got.view({-1}),
+      floats(
+          {0.0F,
+           0.0F,
+           std::log(2.0F),
+           std::log(101.0F),
+           -1.0F,
+           std::log(2.0F) * 63}));
+  expect_close(
+      dense_of(Log1p{}, numbers({-0.5F, kNaN, 1e-8F})).view({-1}),
+      floats({0.0F, 0.0F, 1e-8F}),
+      1e-6,
+      0.0);
+}
+
+TEST(NormalizeTest, SubtractsTheMeanAndDividesByTheDeviation) {
+  expect_close(
+      dense_of(
+          Normalize{.mean = 3.0, .variance = 4.0, .missing_value = 9.0},
+          numbers({1.0F, 3.0F, 8.0F, kNaN}))
+          .view({-1}),
+      floats({-1.0F, 0.0F, 2.5F, 9.0F}));
+  expect_close(
+      dense_of(Normalize{}, integers({-2, kMissing})).view({-1}),
+      floats({-2.0F, 0.0F}));
+}
+
+TEST(NumbersTest, RefuseResultsThatAreNotFinite) {
+  EXPECT_VALUE_ERROR(
+      dense_of(Log1p{}, numbers({kInfinity})),
+      "finite in float32, but got inf");
+  EXPECT_VALUE_ERROR(
+      dense_of(Normalize{.variance = 0.0}, numbers({3e38F})),
+      "[FeaturePipeline 'f'] Normalize expected a number whose result is finite");
+}
+
+TEST(RaggedTest, KeepsTheFirstIdsOfEachExample) {
+  const Column lists =
+      ragged(integers({kMissing, 1, 2, 0, kMissing, 2}), {0, 3, 3, 6});
+  const auto identity = [](Missing missing) {
+    return Identity{.num_ids = 3, .missing = missing};
+  };
+  EXPECT_EQ(
+      bags_of(identity(Missing::kOwnId), {lists}),
+      (std::vector<Ids>{{0, 2, 3}, {}, {1, 0, 3}}));
+  EXPECT_EQ(
+      bags_of(identity(Missing::kDrop), {lists}),
+      (std::vector<Ids>{{1, 2}, {}, {0, 2}}));
+  EXPECT_EQ(
+      bags_of(identity(Missing::kOwnId), {lists}, 2),
+      (std::vector<Ids>{{0, 2}, {}, {1, 0}}));
+  EXPECT_EQ(
+      bags_of(identity(Missing::kDrop), {lists}, 1),
+      (std::vector<Ids>{{1}, {}, {0}}));
+  EXPECT_EQ(
+      bags_of(identity(Missing::kDrop), {lists}, kMax),
+      (std::vector<Ids>{{1, 2}, {}, {0, 2}}));
+}
+
+TEST(TransformTest, FieldsOutOfRangeAreNamed) {
+  const auto refuses = [](const Transform& transform, const char* message) {
+    EXPECT_VALUE_ERROR(vocabulary_size(transform), message);
+  };
+  refuses(Hash{}, "[Hash] num_bins must be in [1, 2^53], but got 0");
+  refuses(Hash{.num_bins = kMax}, "num_bins must be in [1, 2^53]");
+  refuses(Hash{.num_bins = 1}, "num_bins must be >= 2 with Missing::kOwnId");
+  refuses(Cross{.num_bins = -1}, "[Cross] num_bins must be in");
+  refuses(Bucketize{}, "[Bucketize] boundaries must have one or more");
+  refuses(
+      Bucketize{.boundaries = {0.0, 2.0, 2.0}},
+      "boundaries must ascend, but 2 is followed by 2");
+  refuses(Bucketize{.boundaries = {kNaN}}, "boundaries must be finite");
+  refuses(Bucketize{.boundaries = {0.0, kInfinity}}, "must be finite");
+  refuses(
+      Bucketize{.boundaries = {0.0}, .missing = Missing::kAsValue},
+      "missing must be own_id, drop or error, but got as_value");
+  refuses(Vocabulary{}, "values must have 1 to 2^30 entries, but got 0");
+  refuses(
+      Vocabulary{.values = std::vector<int64_t>{1}, .num_oov_indices = -1},
+      "num_oov_indices must be in [0, 2^53]");
+  refuses(
+      Vocabulary{.values = std::vector<std::string>{"a", ""}},
+      "stand for missing");
+  refuses(
+      Vocabulary{.values = std::vector<int64_t>{kMissing}},
+      "stand for missing");
+  refuses(Identity{}, "[Identity] num_ids must be in");
+  refuses(
+      Identity{.num_ids = 3, .default_id = 3},
+      "default_id must be in [0, 3), but got 3");
+  refuses(Log1p{}, "[Log1p] gives numbers instead of ids, so it has no table");
+}
+
+TEST(TransformTest, MissingHasNamesForEachPolicy) {
+  for (const Missing policy :
+       {Missing::kOwnId, Missing::kDrop, Missing::kAsValue, Missing::kError}) {
+    EXPECT_EQ(missing_from_string(to_string(policy)), policy);
+  }
+  EXPECT_EQ(to_string(Missing::kOwnId), "own_id");
+  EXPECT_VALUE_ERROR(
+      missing_from_string("skip"),
+      "must be one of own_id, drop, as_value, error, but got 'skip'");
+}
+
+}  // namespace transforms_test
+}  // namespace tessera::data

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/engine/embedding_state.h"
+#include "src/tables/local_rows.h"
+
+#include <tessera/engine/sharding_options.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace tessera::distributed {
+
+/// Errors:  c10::ValueError beginning with `where` if the rank does not exist.
+void check_placement(
+    const std::string& table,
+    const TablePlacement& placement,
+    int64_t ranks,
+    const std::string& where);
+
+/// Errors:  c10::ValueError beginning with `where` if no table of `state` has one of
+///          the names.
+void check_placement_names(
+    const EmbeddingState& state,
+    const std::map<std::string, TablePlacement>& placement,
+    const std::string& where);
+
+/// Returns the placement of a table and checks it and `options.split`.
+/// Errors:  the same as check_placement().
+TablePlacement placement_of(
+    const std::string& table,
+    const ShardingOptions& options,
+    int64_t ranks);
+
+/// Refuses a placement that a key table can't have.
+/// Errors:  c10::ValueError beginning with `where` for a data-parallel table.
+void check_placement_of_keys(
+    const std::string& table,
+    const TablePlacement& placement,
+    const std::string& where);
+
+/// Says which rank owns which row of a table.
+///
+/// Keys number the rows in the order of their owners: rank r owns the keys
+/// [begin(r), begin(r + 1)), and key - begin(r) is the local index of the row.
+///
+/// Of a table with TableConfig::keys, a rank owns whole partitions of keys, whatever the
+/// split, and their rows.
+class Partition {
+ public:
+  /// `rows`: the vocabulary.
+  Partition(const TablePlacement& placement, int64_t rows, int64_t ranks);
+  Partition(
+      const TablePlacement& placement,
+      const TableConfig& table,
+      int64_t ranks);
+
+  /// The first partition of keys that the rank owns. It owns those before the first one of
+  /// the next rank. Only for tables with TableConfig::keys.
+  int64_t first_partition(int64_t rank) const {
+    return first_partition_[rank];
+  }
+
+  int64_t begin(int64_t rank) const {
+    return begin_[rank];
+  }
+  int64_t count(int64_t rank) const {
+    return begin_[rank + 1] - begin_[rank];
+  }
+  uint32_t key_of(uint32_t row) const {
+    if (!is_mod_) {
+      return row;
+    }
+    const auto ranks = static_cast<uint32_t>(begin_.size() - 1);
+    return static_cast<uint32_t>(begin_[row % ranks]) + row / ranks;
+  }
+  /// The rows that `rank` owns. It has all rows of a data-parallel table.
+  LocalRows rows_of(int64_t rank) const;
+
+ private:
+  std::vector<int64_t> begin_;  // [ranks + 1]
+  std::vector<int64_t> first_partition_ = {};  // [ranks + 1], or empty
+  bool is_mod_ = false;
+  bool is_data_parallel_ = false;
+};
+
+}  // namespace tessera::distributed

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kills and stops ranks at random moments. Training resumes each time, and ends as if nothing had happened.
+
+  kill_ranks_test.py PROGRAM [TIMES]   PROGRAM is checkpoint_ranks; TIMES is 3, or the length of a campaign
+"""
+
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+LAUNCH = pathlib.Path(__file__).resolve().parents[1] / "src/launch.py"
+PROGRAM = pathlib.Path(sys.argv[1]).resolve()
+TIMES = int(sys.argv[2]) if len(sys.argv) > 2 else 3
+TIMEOUT_MS = 3000
+PAUSE_MS = 5
+ENDLESS = 1_000_000  # steps
+
+
+def ranks_of(launcher):
+    """Returns the process of each rank."""
+    processes = {}
+    for child in pathlib.Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
+        for variable in pathlib.Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
+            if variable.startswith(b"RANK="):
+                processes[int(variable[5:])] = int(child)
+    return processes
+
+
+class KillRanksTest(unittest.TestCase):
+    def start(self, folder, ranks, steps, *options):
+        command = [sys.executable, "-B", LAUNCH, "--ranks", str(ranks), *options, "--"]
+        command += [PROGRAM, folder, str(steps), str(TIMEOUT_MS), str(PAUSE_MS)]
+        environment = dict(os.environ) | {"OMP_NUM_THREADS": "1"}
+        launcher = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.addCleanup(launcher.wait)
+        self.addCleanup(launcher.terminate)
+        return launcher
+
+    def disturb(self, launcher, choice):
+        """Ends or stops one rank a while after the first step. Returns its number."""
+        self.assertEqual(launcher.stdout.readline(), "trains\n")
+        time.sleep(choice.uniform(0.0, 1.5))
+        processes = ranks_of(launcher.pid)
+        rank = choice.choice(sorted(processes))
+        os.kill(processes[rank], choice.choice([signal.SIGKILL, signal.SIGSTOP]))
+        return rank
+
+    def test_training_resumes(self):
+        choice = random.Random(TIMES)
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = pathlib.Path(scratch) / "checkpoints"
+            for number in range(TIMES):
+                ranks = choice.randint(2, 4)
+                launcher = self.start(folder, ranks, ENDLESS)
+                rank = self.disturb(launcher, choice)
+                _, errors = launcher.communicate(timeout=60)
+                with self.subTest(number=number, ranks=ranks, rank=rank):
+                    self.assertNotEqual(launcher.returncode, 0)
+                    others = [text for text in errors.splitlines() if "waits in" in text]
+                    self.assertEqual(len(others), ranks - 1, errors)
+                    # The store with what each rank knows ends with rank 0.
+                    name = "the machine of rank 0, does not answer" if rank == 0 else rf"rank {rank} \("
+                    for text in others:
+                        self.assertTrue(re.search(f"ranks: .*{name}", text), errors)
+            newest = max(int(name) for path in folder.iterdir() for name in re.findall(r"\d+", path.name))
+            # The launcher itself starts all ranks again.
+            launcher = self.start(folder, 3, newest + 300, "--restarts", "1")
+            self.disturb(launcher, choice)
+            output, errors = launcher.communicate(timeout=120)
+            self.assertEqual(launcher.returncode, 0, errors)
+            self.assertIn("starts all ranks again, attempt 1 of 1", errors)
+            begin = re.search(rf"3 ranks: steps (\d+) to {newest + 300}, equal", output)
+            self.assertTrue(begin and int(begin[1]) > 0, output)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/engine/embedding_engine.h>
+#include <tessera/export/exported_model.h>
+#include <tessera/export/pt2_program.h>
+#include <tessera/layers/tpu_embedding.h>
+
+#include <string>
+#include <type_traits>
+
+namespace tessera {
+
+/// Writes an embedding in the format of Python's torch.export: the tables without their
+/// slots, and the lookups, as a graph of stock operators. torch.export.load and Pt2Program
+/// read the file without Tessera, and AOTInductor compiles it.
+///
+///   export_pt2(model->embedding, "embedding.pt2", {.features = batch});
+///
+/// In Python:
+///
+///   program = torch.export.load("embedding.pt2")
+///   activations = program.module()(users, values, row_splits)
+///
+/// The arguments are tensors. For each feature, in the order of the layer's paths:
+///
+///   dense    ids
+///   ragged   values, row_splits
+///   sparse   indices, values, dense_shape
+///
+/// Then the weights of the features that have some in the example, in the same order. The
+/// result is a list with one activation per feature. The returned signature has the names
+/// of all arguments, and the file has it as `extra/tessera.json`.
+///
+/// The example says which kind each feature is, its dtypes, and which features have
+/// weights. These are fixed in the file, but batches may have any number of examples and
+/// ids. If an output_shape fixes the batch size, the file takes only that of the example.
+/// The sizes of a `dense_shape` that are sizes of the activation are fixed, too, except
+/// the batch size. With `options.features`, the example needs these features only. Tables
+/// with TableConfig::keys are as in export_torchscript().
+///
+/// Before this function returns, it reads the file and compares it with the layer on
+/// made-up batches. The file appears at `path` only if they agree.
+/// Errors:  c10::ValueError for an unknown feature, another dtype, a path that is not a
+///          file's, rows that the dtype can't hold, and if the results differ; c10::Error
+///          if the file can't be written. No file is left.
+Pt2Signature export_pt2(
+    const TPUEmbedding& embedding,
+    const std::string& path,
+    const ExportExample& example,
+    const ExportOptions& options = {});
+
+/// Exports an engine, such as an EmbeddingEngineModule. Other calls of the engine wait
+/// until the export is done.
+Pt2Signature export_pt2(
+    const EmbeddingEngine& engine,
+    const std::string& path,
+    const ExportExample& example,
+    const ExportOptions& options = {});
+
+namespace detail {
+
+Pt2Signature export_pt2(
+    const ExportedModel& model,
+    const std::string& path,
+    const ExportExample& example,
+    const ExportOptions& options);
+
+}  // namespace detail
+
+/// Writes a whole model in the format of Python's torch.export, with tables and dense
+/// weights.
+///
+///   export_pt2(ranker, "ranker.pt2", {.features = batch, .inputs = {prices}});
+///
+/// In Python, call `torch.export.load("ranker.pt2").module()(users, values, row_splits,
+/// prices)`. The arguments are those of an embedding, then the tensors of
+/// `example.inputs`. A parameter or buffer has the name in state_dict() that it has in
+/// named_parameters(). The rows of a table are `<path of the layer>.table_0`, and so on.
+///
+/// The model is like one for export_torchscript(). Its forward() runs on batches of
+/// several sizes, made of the example, in eval mode. Sizes that C++ reads may be sums of
+/// products of the batch size and the numbers of ids, so view({x.size(0), 8}) is fine.
+/// Everything else that C++ computes must be the same for all batches. A model that reads
+/// values of tensors is refused.
+///
+/// An entry of `inputs` is resized with the batch if its first size is the batch size or
+/// the number of a feature's ids.
+/// Errors:  those of an embedding alone; c10::ValueError for an example that is empty or
+///          does not fit the model, for a model that calls no TPUEmbedding or is not made
+///          of operators, and if the results differ.
+template <class Holder>
+requires(
+    !std::is_same_v<Holder, TPUEmbedding> &&
+    !std::is_convertible_v<Holder*, EmbeddingEngine*>) Pt2Signature
+    export_pt2(
+        Holder model,
+        const std::string& path,
+        const ExportExample& example,
+        const ExportOptions& options = {}) {
+  TORCH_CHECK_VALUE(
+      static_cast<bool>(model),
+      "[export_pt2] expected a model, but got an empty holder. Make the model "
+      "before the export.");
+  return detail::export_pt2(
+      detail::exported_model(*model), path, example, options);
+}
+
+}  // namespace tessera

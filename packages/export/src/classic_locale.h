@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <clocale>
+#include <locale>
+#include <string>
+
+namespace tessera {
+
+/// While it exists, new streams write numbers as in C++ source. The program's own global
+/// locale may group digits, as in 1,000. The locale belongs to the process, so it also
+/// applies to streams that other threads create during this time. c10::str() also groups
+/// digits, so don't make names of parameters with it.
+class ClassicLocale {
+ public:
+  // std::locale::global() also sets C's locale when the new locale has a name, as
+  // the classic one does.
+  ClassicLocale()
+      : c_locale_(std::setlocale(LC_ALL, nullptr)),
+        cpp_locale_(std::locale::global(std::locale::classic())) {}
+  ~ClassicLocale() {
+    std::locale::global(cpp_locale_);
+    std::setlocale(LC_ALL, c_locale_.c_str());
+  }
+
+  ClassicLocale(const ClassicLocale&) = delete;
+  ClassicLocale& operator=(const ClassicLocale&) = delete;
+
+ private:
+  std::string c_locale_;
+  std::locale cpp_locale_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "packages/export/src/stored_table.h"
+#include "src/engine/embedding_state.h"
+#include "src/features/feature_state.h"
+#include "src/features/id_bags.h"
+
+#include <tessera/export/export_torchscript.h>
+#include <tessera/features/feature.h>
+#include <tessera/features/feature_config.h>
+#include <tessera/features/nest.h>
+#include <tessera/features/partial_shape.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera::exporting {
+
+/// A layer, and its tables in the form in which they are written.
+struct ExportedLayer {
+  /// The beginning of error messages.
+  std::string where = {};
+  const EmbeddingState* state = nullptr;
+  Nest<FeatureConfig> structure = {};
+  std::vector<std::string> paths = {};
+  /// The features of `state`, but for batches of any size.
+  std::vector<FeatureState> features = {};
+  std::vector<size_t> exported = {};  // indices of features
+  std::vector<StoredTable> tables = {};  // undefined rows: no feature needs it
+  /// The dtype of all tables in the file. If unset, each keeps its own.
+  std::optional<at::ScalarType> dtype = {};
+
+  /// The dtype in which a table is written.
+  at::ScalarType dtype_of(size_t table) const;
+};
+
+/// When tables of another dtype than that of the file are converted.
+enum class Conversion {
+  kNow,
+  kWhenWritten  // until then, tables are placeholders
+};
+
+/// Collects the parts of a layer that a file contains.
+/// Errors:  c10::ValueError beginning with `where`, for tables on a sharded strategy,
+///          unknown features, and values that the dtype can't hold.
+ExportedLayer export_layer(
+    const EmbeddingState& state,
+    const Nest<FeatureConfig>& structure,
+    const ExportOptions& options,
+    Conversion conversion,
+    const std::string& where);
+
+/// The name of a table's rows among the tensors of a file. Other tensors of the table have
+/// the same name with "_scales", "_offsets", "_keys" or "_padding_key".
+std::string stored_name(size_t table);
+
+/// The activations that the layer computes for one feature, from the rows in the file.
+at::Tensor lookup_stored(const ExportedLayer& layer, size_t index, IdBags bags);
+
+/// The activations of all features of a batch, from the rows in the file.
+Nest<at::Tensor> lookup_all(
+    const ExportedLayer& layer,
+    const Features& features,
+    const Weights& weights);
+
+/// The sizes of `shape`, with `otherwise` in place of unknown ones.
+std::vector<int64_t> sizes_or(const PartialShape& shape, int64_t otherwise);
+
+/// Errors:  c10::ValueError beginning with `where`, if two paths are the same.
+void check_unique(
+    const std::vector<std::string>& paths,
+    const std::string& where);
+
+}  // namespace tessera::exporting

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "packages/export/src/pt2/graph.h"
+#include "packages/export/src/traced_model.h"
+
+#include <torch/nn/module.h>
+
+#include <string>
+#include <vector>
+
+namespace tessera::exporting {
+
+/// The parameters and buffers of a model by their names in its tree of modules. In place
+/// of the parameters of a layer with tables, it has the tables as the file holds them. A
+/// tensor that several modules share has its first name.
+/// Errors:  c10::ValueError beginning with `where`, if a layer that the model calls is
+///          none of its modules.
+std::vector<pt2::Weight> named_weights(
+    const torch::nn::Module& model,
+    const TracedModel::Layers& layers,
+    const std::string& where);
+
+/// Adds the tensors of a layer's table. Their names begin with `prefix`. A table without
+/// rows adds nothing. Each placeholder gets a function that makes it. The functions are
+/// called in order and once, so only one converted table is in memory.
+void add_table_weights(
+    const ExportedLayer& layer,
+    size_t table,
+    const std::string& prefix,
+    std::vector<pt2::Weight>& weights);
+
+}  // namespace tessera::exporting

@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "packages/export/src/pt2/archive.h"
+
+#include <tessera/common/json_text.h>
+#include <tessera/common/shorten.h>
+
+#include "packages/export/src/pt2/graph_json.h"
+#include "packages/export/src/pt2/sample_inputs.h"
+#include "serialization/mapped_file.h"
+#include "serialization/tensor_bytes.h"
+#include "src/common/check.h"
+#include "src/common/checksum.h"
+#include "src/common/error_reason.h"
+
+#include <caffe2/serialize/inline_container.h>
+#include <caffe2/serialize/read_adapter_interface.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+namespace tessera::pt2 {
+
+namespace {
+
+// The records of torch.export's archive.
+// Source:  torch/csrc/export/pt2_archive_constants.h
+constexpr const char* kModel = "models/model.json";
+constexpr const char* kWeights = "data/weights/model_weights_config.json";
+constexpr const char* kConstants = "data/constants/model_constants_config.json";
+constexpr const char* kSample = "data/sample_inputs/model.pt";
+// The library's own records.
+constexpr const char* kValues = "extra/tessera.json";
+constexpr const char* kValuesChecksum = "extra/tessera.checksum";
+constexpr int64_t kValuesVersion = 1;
+
+// Short records that every file has.
+struct FixedRecord {
+  const char* name;
+  const char* text;
+};
+constexpr std::array<FixedRecord, 3> kFixedRecords = {{
+    {"archive_format", "pt2"},
+    {"archive_version", "0"},
+    {"byteorder", "little"},
+}};
+
+// A file may not describe more values than this.
+constexpr size_t kMaxValues = 100'000;
+
+Json shape_json(const std::vector<std::optional<int64_t>>& shape) {
+  Json list = Json::array();
+  for (const std::optional<int64_t>& size : shape) {
+    list.push_back(size ? Json(*size) : Json(nullptr));
+  }
+  return list;
+}
+
+Json value_json(const Pt2Value& value) {
+  return {
+      {"name", value.name},
+      {"path", value.path},
+      {"part", value.part},
+      {"dtype", c10::toString(value.dtype)},
+      {"shape", shape_json(value.shape)}};
+}
+
+Json values_json(const std::vector<Pt2Value>& values) {
+  Json list = Json::array();
+  for (const Pt2Value& value : values) {
+    list.push_back(value_json(value));
+  }
+  return list;
+}
+
+// Writes records and collects their checksums.
+class RecordWriter {
+ public:
+  template <class Write>
+  explicit RecordWriter(const Write& write) : writer_(write) {}
+
+  void add(const std::string& name, const void* data, size_t size) {
+    writer_.writeRecord(name, data, size);
+    checksums_[name] = checksum_of({static_cast<const char*>(data), size});
+  }
+  void add(const std::string& name, std::string_view text) {
+    add(name, text.data(), text.size());
+  }
+
+  const Json& checksums() const {
+    return checksums_;
+  }
+  void finish() {
+    writer_.writeEndOfFile();
+  }
+
+ private:
+  caffe2::serialize::PyTorchStreamWriter writer_;
+  Json checksums_ = Json::object();
+};
+
+void write_records(
+    RecordWriter& writer,
+    const Archive& archive,
+    const std::vector<at::Tensor>& sample) {
+  Json weights = Json::object();
+  for (size_t i = 0; i < archive.weights.size(); ++i) {
+    const Weight& weight = archive.weights[i];
+    TORCH_INTERNAL_ASSERT(!weights.contains(weight.name));
+    const std::string file = fmt::format("weight_{}", i);
+    weights[weight.name] = {
+        {"path_name", file},
+        {"is_param", weight.is_parameter},
+        {"use_pickle", false},
+        {"tensor_meta", to_json(weight.tensor, weight.is_parameter)}};
+    const at::Tensor source = weight.make ? weight.make() : weight.tensor;
+    const at::Tensor tensor = source.detach().resolve_neg().contiguous();
+    writer.add(
+        "data/weights/" + file, tensor.const_data_ptr(), tensor.nbytes());
+  }
+  writer.add(kWeights, Json{{"config", std::move(weights)}}.dump());
+  writer.add(kConstants, Json{{"config", Json::object()}}.dump());
+  writer.add(kModel, to_json(archive.graph, archive.weights).dump());
+  writer.add(kSample, sample_inputs_file(sample));
+  for (const FixedRecord& record : kFixedRecords) {
+    writer.add(record.name, record.text);
+  }
+  const Json values = {
+      {"version", kValuesVersion},
+      {"inputs", values_json(archive.signature.inputs)},
+      {"outputs", values_json(archive.signature.outputs)},
+      {"checksums", writer.checksums()}};
+  const std::string text = values.dump();
+  writer.add(kValues, text);
+  writer.add(kValuesChecksum, checksum_of(text));
+  writer.finish();
+}
+
+// Lets LibTorch's reader of zip files read mapped memory.
+class MemoryAdapter : public caffe2::serialize::ReadAdapterInterface {
+ public:
+  explicit MemoryAdapter(std::shared_ptr<MappedFile> file)
+      : file_(std::move(file)) {}
+
+  size_t size() const override {
+    return file_->size();
+  }
+  size_t read(uint64_t position, void* buffer, size_t n, const char* /*what*/)
+      const override {
+    if (position >= file_->size()) {
+      return 0;
+    }
+    n = std::min<size_t>(n, file_->size() - position);
+    std::memcpy(buffer, file_->data() + position, n);
+    return n;
+  }
+
+ private:
+  std::shared_ptr<MappedFile> file_;
+};
+
+// Finds and checks the records of a file.
+class RecordReader {
+ public:
+  RecordReader(const std::string& path, std::string where)
+      : where_(std::move(where)),
+        file_(std::make_shared<MappedFile>(path, "[Pt2Program]")) {
+    try {
+      zip_ = std::make_unique<caffe2::serialize::PyTorchStreamReader>(
+          std::make_shared<MemoryAdapter>(file_));
+    } catch (const std::exception& error) {
+      refuse(fmt::format("a zip file ({})", reason_of(error)));
+    }
+    if (!has(kValues) || !has(kValuesChecksum)) {
+      refuse(fmt::format(
+          "the record '{}', which export_pt2() writes. Read other files with torch.export.load",
+          kValues));
+    }
+    const std::string_view values = bytes(kValues);
+    check_checksum(kValues, values, bytes(kValuesChecksum));
+    values_ = parse_json(values, where_);
+  }
+
+  const Json& values() const {
+    return values_;
+  }
+
+  // The bytes of a record, as they are in the file.
+  std::string_view bytes(const std::string& name) {
+    if (!has(name)) {
+      refuse(fmt::format("a record '{}'", shorten(name)));
+    }
+    size_t offset = 0;
+    size_t size = 0;
+    try {
+      offset = zip_->getRecordOffset(name);
+      size = zip_->getRecordSize(name);
+    } catch (const std::exception& error) {
+      refuse(fmt::format(
+          "a readable record '{}' ({})", shorten(name), reason_of(error)));
+    }
+    if (offset > file_->size() || size > file_->size() - offset) {
+      refuse(fmt::format(
+          "a record '{}' of {} bytes inside the file", shorten(name), size));
+    }
+    return file_->text().substr(offset, size);
+  }
+
+  // The bytes of a record that agrees with its checksum.
+  std::string_view checked_bytes(const std::string& name) {
+    const std::string_view data = bytes(name);
+    check_checksum(
+        name, data, values_.at("checksums").at(name).get<std::string>());
+    return data;
+  }
+
+  at::Tensor tensor(const std::string& name, const StoredType& type) {
+    const std::string_view data = checked_bytes(name);
+    const auto size = num_bytes(type.sizes, type.dtype);
+    if (type.sizes.size() > kMaxRank || !size || *size != data.size()) {
+      refuse(fmt::format(
+          "a record '{}' that has the size of its tensor", shorten(name)));
+    }
+    return tensor_in(
+        file_,
+        {.dtype = type.dtype,
+         .shape = type.sizes,
+         .offset = static_cast<size_t>(data.data() - file_->data())},
+        where_);
+  }
+
+  [[noreturn]] void refuse(const std::string& expected) const {
+    TESSERA_CHECK_VALUE(
+        false,
+        "{} expected {}. The file is damaged, or another program wrote it.",
+        where_,
+        expected);
+    std::terminate();
+  }
+
+  /// Checks what a file of another version would have otherwise.
+  void check_versions() {
+    const int64_t version = integer_from_json(values_.at("version"), where_);
+    TESSERA_CHECK_VALUE(
+        version == kValuesVersion,
+        "{} '{}' must have the version {}, but has {}. Read the file with the release of Tessera that wrote it.",
+        where_,
+        kValues,
+        kValuesVersion,
+        version);
+    for (const FixedRecord& record : kFixedRecords) {
+      const std::string_view text = bytes(record.name);
+      TESSERA_CHECK_VALUE(
+          text == record.text,
+          "{} the record '{}' must be '{}', but is '{}'. Export the model again with export_pt2(), on a machine with this byte order.",
+          where_,
+          record.name,
+          record.text,
+          shorten(text));
+    }
+  }
+
+ private:
+  bool has(const std::string& name) {
+    try {
+      return zip_->hasRecord(name);
+    } catch (const std::exception&) {
+      return false;
+    }
+  }
+
+  void check_checksum(
+      const std::string& name,
+      std::string_view data,
+      std::string_view expected) const {
+    TESSERA_CHECK_VALUE(
+        checksum_of(data) == expected,
+        "{} the record '{}' does not agree with its checksum. The file is damaged. Use another copy.",
+        where_,
+        shorten(name));
+  }
+
+  std::string where_;
+  std::shared_ptr<MappedFile> file_;
+  std::unique_ptr<caffe2::serialize::PyTorchStreamReader> zip_;
+  Json values_;
+};
+
+at::ScalarType dtype_of(const std::string& name, const RecordReader& reader) {
+  for (const FileDtype& candidate : file_dtypes()) {
+    if (name == c10::toString(candidate.dtype)) {
+      return candidate.dtype;
+    }
+  }
+  reader.refuse(fmt::format("a dtype, but got '{}'", shorten(name)));
+}
+
+std::vector<Pt2Value> read_values(
+    const Json& list,
+    const std::vector<std::string>& names,
+    const Graph& graph,
+    const RecordReader& reader) {
+  std::vector<Pt2Value> values;
+  if (list.size() > kMaxValues || list.size() != names.size()) {
+    reader.refuse(fmt::format("a description of {} values", names.size()));
+  }
+  for (const Json& json : list) {
+    Pt2Value value{
+        .name = json.at("name").get<std::string>(),
+        .path = json.at("path").get<std::string>(),
+        .part = json.at("part").get<std::string>(),
+        .dtype = dtype_of(json.at("dtype").get<std::string>(), reader)};
+    if (value.name != names[values.size()]) {
+      reader.refuse(fmt::format(
+          "a value '{}', but got '{}'",
+          shorten(names[values.size()]),
+          shorten(value.name)));
+    }
+    const auto meta = graph.tensors.find(value.name);
+    if (meta == graph.tensors.end() || meta->second.dtype != value.dtype ||
+        shape_json(shape_of(meta->second)) != json.at("shape")) {
+      reader.refuse(fmt::format(
+          "a description of '{}' with the type and the shape that the graph has",
+          shorten(value.name)));
+    }
+    value.shape = shape_of(meta->second);
+    values.push_back(std::move(value));
+  }
+  return values;
+}
+
+}  // namespace
+
+std::vector<std::optional<int64_t>> shape_of(const TensorMeta& meta) {
+  std::vector<std::optional<int64_t>> shape;
+  for (const Polynomial& size : meta.sizes) {
+    shape.push_back(
+        size.is_constant() ? std::make_optional(size.constant())
+                           : std::nullopt);
+  }
+  return shape;
+}
+
+void write_archive(
+    AtomicFile& file,
+    const Archive& archive,
+    const std::vector<at::Tensor>& sample) {
+  try {
+    file.write_by([&](auto write) {
+      RecordWriter writer(write);
+      write_records(writer, archive, sample);
+    });
+  } catch (const Json::type_error&) {
+    TESSERA_CHECK_VALUE(
+        false,
+        "[export_pt2] names and paths of features must be UTF-8. Encode them as UTF-8.");
+  }
+}
+
+Archive read_archive(const std::string& path, const std::string& where) {
+  const std::string place = fmt::format("{} {}:", where, path);
+  RecordReader reader(path, place);
+  try {
+    reader.check_versions();
+    NamedGraph named =
+        graph_from_json(parse_json(reader.checked_bytes(kModel), place), place);
+    Archive archive{.graph = std::move(named.graph)};
+    const Json config =
+        parse_json(reader.checked_bytes(kWeights), place).at("config");
+    for (const auto& [record, checksum] :
+         reader.values().at("checksums").items()) {
+      reader.checked_bytes(record);
+    }
+    for (const std::string& name : named.weights) {
+      const Json& entry = config.at(name);
+      const StoredType type =
+          stored_type_from_json(entry.at("tensor_meta"), place);
+      archive.weights.push_back(
+          {.name = name,
+           .tensor = reader.tensor(
+               "data/weights/" + entry.at("path_name").get<std::string>(),
+               type),
+           .is_parameter = entry.at("is_param").get<bool>()});
+    }
+    archive.signature.inputs = read_values(
+        reader.values().at("inputs"),
+        archive.graph.inputs,
+        archive.graph,
+        reader);
+    archive.signature.outputs = read_values(
+        reader.values().at("outputs"),
+        archive.graph.outputs,
+        archive.graph,
+        reader);
+    return archive;
+  } catch (const Json::exception& error) {
+    reader.refuse(fmt::format(
+        "JSON with the fields that export_pt2() writes, but got an error: {}",
+        error.what()));
+  }
+}
+
+}  // namespace tessera::pt2

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "packages/export/src/pt2/graph.h"
+#include "src/common/atomic_file.h"
+
+#include <tessera/export/pt2_program.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera::pt2 {
+
+/// What a file holds.
+struct Archive {
+  Graph graph = {};
+  std::vector<Weight> weights = {};
+  /// What the arguments and the outputs of a call are.
+  Pt2Signature signature = {};
+};
+
+/// The sizes as a Pt2Value has them: nullopt for those that depend on the batch.
+std::vector<std::optional<int64_t>> shape_of(const TensorMeta& meta);
+
+/// Writes the archive. Each weight goes from its memory to the file, so contiguous
+/// weights are not copied. A weight that is made when it is written is freed before the
+/// next one is made. `sample` are arguments for a call.
+/// Errors:  those of AtomicFile, and c10::ValueError for dtypes that files can't hold.
+void write_archive(
+    AtomicFile& file,
+    const Archive& archive,
+    const std::vector<at::Tensor>& sample);
+
+/// Reads a file that write_archive() wrote. Its weights stay in the mapped file. All
+/// records are compared with their checksums.
+/// Errors:  c10::Error beginning with `where` for a file that can't be read;
+///          c10::ValueError for one that is damaged or that another program wrote.
+Archive read_archive(const std::string& path, const std::string& where);
+
+}  // namespace tessera::pt2

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/tables/table_state.h"
+
+#include <tessera/features/feature_config.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+
+namespace tessera::exporting {
+
+/// A table in the form in which a file holds it. For int8, row = scale * stored + offset.
+///
+/// The rows of a key table are in the order of its keys. One more row is behind them,
+/// which unknown keys look up: a copy of the default key's row, or zeros without one.
+struct StoredTable {
+  at::Tensor rows = {};  // [vocab, dim] or [keys + 1, dim]
+  at::Tensor scales = {};  // [vocab] or [keys + 1], undefined unless int8
+  at::Tensor offsets = {};  // [vocab] or [keys + 1], undefined unless int8
+  /// The ascending keys of a key table, and behind them the largest int64, so that a
+  /// search always ends inside the tensor. If this is also a key, a search finds the key,
+  /// which comes first. Undefined for a table with a vocabulary.
+  at::Tensor keys = {};  // [keys + 1] int64
+  /// The padding key of a key table. Undefined without one. It is a tensor because
+  /// TorchScript and compilers can't read the smallest int64 as a number.
+  at::Tensor padding_key = {};  // [] int64
+  /// True if rows, scales and offsets are placeholders, whose values are zeros.
+  bool is_placeholder = false;
+};
+
+/// Converts the rows of the table to `dtype`: kFloat, kBFloat16, kHalf or kChar. Rows
+/// that are already in this dtype and in the order of the file are not copied.
+/// Errors:  c10::ValueError beginning with `where`, for values that do not fit.
+StoredTable store(
+    const TableState& table,
+    at::ScalarType dtype,
+    const std::string& where);
+
+/// Converts the rows with these numbers [rows] int64, which are those of
+/// KeyTableRows::all_rows() in a key table. If undefined, all rows are meant.
+/// Errors:  those of the other store().
+StoredTable store(
+    const TableState& table,
+    const at::Tensor& numbers,
+    at::ScalarType dtype,
+    const std::string& where);
+
+/// Like store(), but a table that store() would copy gets placeholders, which take no
+/// memory. They have the sizes and dtypes of the copy, and all their values are zeros.
+StoredTable placeholder_of(const TableState& table, at::ScalarType dtype);
+
+/// Sets the keys and the padding key of a key table. Does nothing for others.
+void add_keys(const TableState& table, StoredTable& stored);
+
+/// The number of the stored row of each key [keys] int64. It is that of the last row for an
+/// unknown key, and -1 for the padding key.
+at::Tensor find_stored(const StoredTable& table, const at::Tensor& keys);
+
+/// The treatment of the ids of a feature, which for a key table are the numbers that
+/// find_stored() gives.
+struct IdRules {
+  /// Ids from this number on are out of range.
+  int64_t rows = 0;
+  /// If true, ids out of range look up zeros. Otherwise they are refused.
+  bool zeros_out_of_range = false;
+  /// If true, negative ids of bags are dropped. Otherwise they are refused.
+  bool drops_negative = false;
+};
+
+IdRules id_rules_of(const FeatureConfig& feature, const StoredTable& table);
+
+/// The rows of `ids` [ids] as float32 [ids, dim].
+at::Tensor read_stored(const StoredTable& table, const at::Tensor& ids);
+
+}  // namespace tessera::exporting

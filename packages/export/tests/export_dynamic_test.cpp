@@ -1,0 +1,602 @@
+// SPDX-License-Identifier: Apache-2.0
+// Export of tables with TableConfig::keys, in both formats. The files must give what the
+// layer gives in evaluation.
+#include <tessera/engine/embedding_engine.h>
+#include <tessera/export/export_pt2.h>
+#include <tessera/export/export_torchscript.h>
+#include <tessera/export/load_state_dict.h>
+#include <tessera/optim/optimizers/adagrad.h>
+#include <tessera/optim/optimizers/sgd.h>
+#include <torch/nn/modules/linear.h>
+
+#include "packages/export/tests/export_test_util.h"
+#include "tests/anonymous_memory.h"
+#include "tests/layers/layer_test_util.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+namespace export_dynamic_test {
+
+using test::floats;
+using test::int64s;
+using test::ragged;
+using test::sparse;
+
+constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
+constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+// Not a key of any table here.
+constexpr int64_t kUnknown = 1'234'567'890'123;
+
+enum class Format { kTorchScript, kPt2 };
+
+struct Kind {
+  FeatureConfig config = {};
+  Combiner combiner = Combiner::kMean;
+  at::ScalarType dtype = at::kFloat;
+  std::optional<QuantizationConfig> quantization = {};
+  std::optional<int64_t> padding_key = {};
+  std::optional<int64_t> default_key = {};
+};
+
+// A layer with one feature `f` over a table with these keys.
+TPUEmbedding layer_of(const Kind& kind, const at::Tensor& keys) {
+  FeatureConfig config = kind.config;
+  config.table = make_table(
+      {.name = "t",
+       .dim = 3,
+       .combiner = kind.combiner,
+       .dtype = kind.dtype,
+       .quantization = kind.quantization,
+       .keys = DynamicKeys{
+           .capacity = 64,
+           .padding_key = kind.padding_key,
+           .default_key = kind.default_key}});
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features = {{"f", config}}, .optimizer = optim::Adagrad{}});
+  layer->update_embedding_table("t", keys, at::rand({keys.numel(), 3}) - 0.5);
+  return layer;
+}
+
+at::Tensor spread_keys() {
+  return int64s({7, kMin, -1, 1LL << 40, 3, kMax, -(1LL << 50), 0, 4});
+}
+
+struct Input {
+  Feature feature;
+  at::Tensor weights = {};
+};
+
+ExportExample example_of(const Input& input) {
+  ExportExample example{.features = {{"f", input.feature}}};
+  if (input.weights.defined()) {
+    example.weights = {{"f", std::optional<Feature>(input.weights)}};
+  }
+  return example;
+}
+
+at::Tensor evaluate(TPUEmbedding& layer, const Input& input) {
+  const at::NoGradGuard no_grad;
+  const ExportExample example = example_of(input);
+  return layer->forward(example.features, example.weights)["f"];
+}
+
+class ExportDynamicTest : public testing::TestWithParam<Format> {
+ protected:
+  // The file's activations of each input. All must be of the same kind.
+  std::vector<at::Tensor> run_file(
+      const TPUEmbedding& layer,
+      const std::vector<Input>& inputs,
+      const ExportOptions& options = {}) const {
+    return run_files(layer, {inputs}, options)[0];
+  }
+
+  // The same for several kinds. A TorchScript file takes all kinds, so it is written once.
+  std::vector<std::vector<at::Tensor>> run_files(
+      const TPUEmbedding& layer,
+      const std::vector<std::vector<Input>>& kinds,
+      const ExportOptions& options) const {
+    std::vector<std::vector<at::Tensor>> results;
+    if (GetParam() == Format::kPt2) {
+      for (const std::vector<Input>& inputs : kinds) {
+        results.push_back(run_pt2(layer, inputs, options));
+      }
+      return results;
+    }
+    const std::string path = test::new_file();
+    export_torchscript(layer, path, options);
+    torch::jit::Module loaded = torch::jit::load(path);
+    for (const std::vector<Input>& inputs : kinds) {
+      results.emplace_back();
+      for (const Input& input : inputs) {
+        test::Tensors weights;
+        if (input.weights.defined()) {
+          weights["f"] = input.weights;
+        }
+        results.back().push_back(test::run_embedding(
+            loaded, {{"f", test::parts_of(input.feature)}}, weights)["f"]);
+      }
+    }
+    return results;
+  }
+
+  static std::vector<at::Tensor> run_pt2(
+      const TPUEmbedding& layer,
+      const std::vector<Input>& inputs,
+      const ExportOptions& options) {
+    const std::string path = test::new_file();
+    export_pt2(layer, path, example_of(inputs[0]), options);
+    const Pt2Program program(path);
+    std::vector<at::Tensor> results;
+    for (const Input& input : inputs) {
+      std::vector<at::Tensor> arguments = test::parts_of(input.feature);
+      if (input.weights.defined()) {
+        arguments.push_back(input.weights);
+      }
+      results.push_back(program.run(arguments)[0]);
+    }
+    return results;
+  }
+
+  void expect_agrees(TPUEmbedding layer, const std::vector<Input>& inputs)
+      const {
+    expect_all_agree(layer, {inputs});
+  }
+
+  // Returns the file's activations.
+  std::vector<std::vector<at::Tensor>> expect_all_agree(
+      TPUEmbedding layer,
+      const std::vector<std::vector<Input>>& kinds,
+      const ExportOptions& options = {},
+      double tolerance = 1e-6) const {
+    auto actual = run_files(layer, kinds, options);
+    for (size_t kind = 0; kind < kinds.size(); ++kind) {
+      SCOPED_TRACE(kind);
+      for (size_t i = 0; i < kinds[kind].size(); ++i) {
+        SCOPED_TRACE(i);
+        EXPECT_EQ(actual[kind][i].scalar_type(), at::kFloat);
+        test::expect_close(
+            actual[kind][i],
+            evaluate(layer, kinds[kind][i]),
+            tolerance,
+            tolerance);
+      }
+    }
+    return actual;
+  }
+
+  // Checks all kinds of features, with known, unknown and padding keys.
+  void expect_agrees_on_all_kinds(
+      TPUEmbedding layer,
+      int64_t padding,
+      const ExportOptions& options = {},
+      double tolerance = 1e-6) const {
+    const test::Rows rows{
+        {3, kUnknown, 7}, {}, {kMin, padding, kMax, -1}, {padding}};
+    const at::Tensor weights =
+        floats({0.5F, 2.0F, 0.0F, 1.5F, -1.0F, 0.25F, 3.0F, 1.0F});
+    const at::Tensor keys = int64s({3, kUnknown, padding, kMin, kMax, 0});
+    expect_all_agree(
+        layer,
+        {{{keys}, {int64s({})}, {int64s({kUnknown})}},
+         {{keys.view({6, 1})}},
+         {{keys.view({2, 3})}, {at::empty({0, 3}, at::kLong)}},
+         {{int64s({3, -1, 5, 0}).to(at::kInt)}},
+         {{ragged(rows)},
+          {ragged({})},
+          {ragged({{}, {}})},
+          {ragged({{padding, padding}, {kUnknown, kUnknown}})}},
+         {{ragged(rows), weights}, {ragged({}), floats({})}},
+         {{sparse(rows, 5)}, {sparse({}, 5)}, {sparse({{}}, 1)}},
+         {{sparse(rows, 5), weights}},
+         {{SparseFeature{
+             .indices =
+                 int64s({1, 2, 0, 0, 0, 3, 1, 2, 2, 1, 2, 3}).view({4, 3}),
+             .values = int64s({7, kUnknown, padding, kMax}),
+             .dense_shape = int64s({2, 3, 4})}}}},
+        options,
+        tolerance);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Formats,
+    ExportDynamicTest,
+    testing::Values(Format::kTorchScript, Format::kPt2),
+    [](const auto& info) {
+      return info.param == Format::kPt2 ? "pt2" : "torchscript";
+    });
+
+TEST_P(ExportDynamicTest, AgreesOnEveryKindOfFeature) {
+  for (const Combiner combiner :
+       {Combiner::kSum, Combiner::kMean, Combiner::kSqrtn}) {
+    SCOPED_TRACE(to_string(combiner));
+    const Kind kind{.combiner = combiner, .padding_key = 5};
+    expect_agrees_on_all_kinds(layer_of(kind, spread_keys()), 5);
+  }
+}
+
+TEST_P(ExportDynamicTest, SequencesKeepTheirFirstKeys) {
+  TPUEmbedding layer = layer_of(
+      {.config = {.max_sequence_length = 2}, .padding_key = -2}, spread_keys());
+  expect_all_agree(
+      layer,
+      {{{ragged({{3, -2, 7}, {}, {kUnknown, kMin}, {-2, kMax}})},
+        {ragged({})},
+        {ragged({{7, 7, 7, 7}})}},
+       {{sparse({{3, -2, 7}, {}, {kUnknown, kMin}}, 3)}, {sparse({}, 3)}}});
+  TPUEmbedding shaped =
+      layer_of({.config = {.output_shape = {{2, 3}}}}, spread_keys());
+  expect_agrees(shaped, {{ragged({{3, kUnknown, 7, 0}, {kMax}})}});
+}
+
+// The first key, the last one, those between two keys, and both ends of int64.
+TEST_P(ExportDynamicTest, EveryInt64IsAKey) {
+  for (const at::Tensor& keys :
+       {int64s({kMin, kMax}),
+        int64s({kMin + 1, kMax - 1}),
+        int64s({kMin}),
+        int64s({kMax}),
+        int64s({-2, 0, 2}),
+        int64s({})}) {
+    const at::Tensor ids =
+        int64s({kMin, kMin + 1, -3, -2, -1, 0, 1, 2, 3, kMax - 1, kMax});
+    TPUEmbedding layer = layer_of({}, keys);
+    const at::Tensor rows = run_file(layer, {{ids}})[0];
+    const EmbeddingTables tables = layer->embedding_tables();
+    at::Tensor expected = at::zeros({ids.numel(), 3});
+    for (int64_t i = 0; i < keys.numel(); ++i) {
+      const at::Tensor key = tables.begin()->keys[i];
+      expected[ids.eq(key).nonzero().item<int64_t>()] =
+          tables.begin()->parameters[i];
+    }
+    EXPECT_TRUE(at::equal(rows, expected)) << keys << rows << expected;
+  }
+}
+
+TEST_P(ExportDynamicTest, EveryInt64IsAPaddingKey) {
+  for (const int64_t padding : {kMin, int64_t{-1}, int64_t{0}, kMax}) {
+    SCOPED_TRACE(padding);
+    TPUEmbedding layer = layer_of({.padding_key = padding}, int64s({1, 2, 3}));
+    const auto actual = expect_all_agree(
+        layer,
+        {{{int64s({padding, 1, kMin, kMax, 0, -1})}},
+         {{ragged({{padding, 1, kUnknown}, {padding}, {2, 3}})},
+          {ragged({{padding, 1, padding}})}}});
+    // A mean of one key and of padding is the row of the key.
+    const at::Tensor& mean = actual[1][1];
+    EXPECT_TRUE(at::equal(mean, evaluate(layer, {int64s({1})})));
+  }
+}
+
+TEST_P(ExportDynamicTest, ATableWithoutKeysGivesZeros) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kHalf, at::kChar}) {
+    SCOPED_TRACE(c10::toString(dtype));
+    TPUEmbedding layer = layer_of({.padding_key = 5}, int64s({}));
+    expect_agrees_on_all_kinds(layer, 5, {.dtype = dtype});
+  }
+}
+
+TEST_P(ExportDynamicTest, UnknownKeysGiveTheRowOfTheDefaultKey) {
+  for (const int64_t key : {int64_t{3}, kMin, kMax, kUnknown + 1}) {
+    SCOPED_TRACE(key);
+    const Kind kind{.padding_key = 5, .default_key = key};
+    TPUEmbedding layer = layer_of(kind, spread_keys());
+    const at::Tensor rows = evaluate(layer, {int64s({kUnknown, key})});
+    EXPECT_TRUE(at::equal(rows[0], rows[1]));
+    // The last of these keys has no row.
+    EXPECT_EQ(rows.eq(0).all().item<bool>(), key == kUnknown + 1);
+    expect_agrees_on_all_kinds(layer, 5);
+    if (key == 3) {
+      expect_agrees_on_all_kinds(layer, 5, {.dtype = at::kHalf}, 1e-2);
+      expect_agrees_on_all_kinds(layer, 5, {.dtype = at::kChar}, 2e-2);
+    }
+  }
+}
+
+TEST_P(ExportDynamicTest, NegativePaddingIsDroppedWithoutValidation) {
+  TPUEmbedding layer = layer_of(
+      {.config = {.validate_weights_and_indices = false}, .padding_key = -1},
+      int64s({kMin, 3, 7, kMax}));
+  expect_all_agree(
+      layer,
+      {{{ragged({{-1, 3}, {kMin, kUnknown}, {-1}})}},
+       {{ragged({{-1, 3}, {kMin, 7}}), floats({1.0F, -2.0F, 0.5F, 3.0F})}},
+       {{sparse({{-1, 3}, {kMin, kUnknown}, {-1}}, 2)}}});
+}
+
+TEST_P(ExportDynamicTest, RowsOfOtherDtypes) {
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    TPUEmbedding layer =
+        layer_of({.dtype = dtype, .padding_key = 5}, spread_keys());
+    expect_agrees_on_all_kinds(layer, 5);
+    expect_agrees_on_all_kinds(layer, 5, {.dtype = at::kFloat});
+  }
+  TPUEmbedding layer = layer_of({.padding_key = 5}, spread_keys());
+  expect_agrees_on_all_kinds(layer, 5, {.dtype = at::kHalf}, 1e-2);
+  expect_agrees_on_all_kinds(layer, 5, {.dtype = at::kChar}, 2e-2);
+  const Kind rounded{
+      .quantization =
+          QuantizationConfig{.num_buckets = 9, .lower = -1, .upper = 1}};
+  expect_agrees_on_all_kinds(layer_of(rounded, spread_keys()), 5);
+}
+
+// The rows of the file are those of the layer, rounded.
+TEST_P(ExportDynamicTest, SixteenBitRowsAreRoundedToTheNearest) {
+  TPUEmbedding layer = layer_of({}, spread_keys());
+  const EmbeddingTables tables = layer->embedding_tables();
+  for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
+    EXPECT_TRUE(at::equal(
+        run_file(layer, {{tables.begin()->keys}}, {.dtype = dtype})[0],
+        tables.begin()->parameters.to(dtype).to(at::kFloat)));
+  }
+}
+
+TEST_P(ExportDynamicTest, KeysThatLostTheirRowsGiveZeros) {
+  const TablePtr table =
+      make_table({.name = "t", .dim = 3, .keys = DynamicKeys{.capacity = 8}});
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features = {{"f", FeatureConfig{.table = table}}},
+      .optimizer = optim::SGD{.learning_rate = 0.1}});
+  for (int64_t step = 0; step < 10; ++step) {
+    const at::Tensor keys = at::arange(4, at::kLong) * 1'000'003 + step;
+    layer->forward({{"f", keys}})["f"].square().sum().backward();
+  }
+  const EmbeddingTables tables = layer->embedding_tables();
+  ASSERT_EQ(tables.begin()->keys.numel(), 8);
+  const at::Tensor all = (at::arange(4, at::kLong).unsqueeze(1) * 1'000'003 +
+                          at::arange(10, at::kLong))
+                             .flatten();
+  const at::Tensor rows = run_file(layer, {{all}})[0];
+  EXPECT_TRUE(at::equal(rows, evaluate(layer, {all})));
+  EXPECT_EQ(rows.abs().sum(1).gt(0).sum().item<int64_t>(), 8);
+}
+
+TEST_P(ExportDynamicTest, AnotherExportHasTheNewKeys) {
+  TPUEmbedding layer = layer_of({}, int64s({1, 2}));
+  expect_agrees(layer, {{int64s({1, 2, 3})}});
+  layer->update_embedding_table("t", int64s({3}), floats({1, 3}, {1, 2, 3}));
+  expect_agrees(layer, {{int64s({1, 2, 3})}});
+}
+
+// Features of two key tables and one with a vocabulary, below a dense layer.
+struct TowerImpl : torch::nn::Module {
+  TowerImpl() {
+    const TablePtr users = make_table(
+        {.name = "users",
+         .dim = 2,
+         .keys = DynamicKeys{.capacity = 32, .padding_key = 0}});
+    const TablePtr items = make_table(
+        {.name = "items", .dim = 3, .keys = DynamicKeys{.capacity = 32}});
+    const TablePtr days =
+        make_table({.name = "days", .vocabulary_size = 7, .dim = 1});
+    embedding = register_module(
+        "embedding",
+        TPUEmbedding(TPUEmbeddingOptions{
+            .features =
+                {{"day", FeatureConfig{.table = days}},
+                 {"friends", FeatureConfig{.table = users}},
+                 {"item", FeatureConfig{.table = items}},
+                 {"user", FeatureConfig{.table = users}}},
+            .optimizer = optim::SGD{}}));
+    for (const char* table : {"users", "items"}) {
+      embedding->update_embedding_table(
+          table,
+          spread_keys().slice(0, 0, 7),
+          at::rand({7, std::string(table) == "users" ? 2 : 3}));
+    }
+    dense = register_module("dense", torch::nn::Linear(8, 1));
+  }
+  at::Tensor forward(const Features& features) {
+    const auto found = embedding->forward(features);
+    return dense->forward(at::cat(
+        {found["day"], found["friends"], found["item"], found["user"]}, 1));
+  }
+
+  static Features batch(int64_t user) {
+    return {
+        {"day", int64s({0, 6, 2})},
+        {"friends", ragged({{kMin, 0, user}, {}, {7, kMax, -1}})},
+        {"item", int64s({3, user, 1LL << 40})},
+        {"user", int64s({user, 0, kMax})}};
+  }
+
+  TPUEmbedding embedding{nullptr};
+  torch::nn::Linear dense{nullptr};
+};
+TORCH_MODULE(Tower);
+
+TEST_P(ExportDynamicTest, AModelWithSharedAndStaticTables) {
+  Tower tower;
+  const std::string path = test::new_file();
+  const Features other = TowerImpl::batch(kUnknown);
+  const at::NoGradGuard no_grad;
+  at::Tensor actual;
+  if (GetParam() == Format::kPt2) {
+    export_pt2(tower, path, {.features = TowerImpl::batch(7)});
+    const Pt2Program program(path);
+    std::vector<at::Tensor> arguments;
+    for (const Feature& feature : other.flatten()) {
+      for (const at::Tensor& part : test::parts_of(feature)) {
+        arguments.push_back(part);
+      }
+    }
+    actual = program.run(arguments)[0];
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : program.state_dict()) {
+      names.push_back(name);
+    }
+    EXPECT_EQ(
+        names,
+        (std::vector<std::string>{
+            "embedding.table_0",
+            "embedding.table_1",
+            "embedding.table_1_keys",
+            "embedding.table_1_padding_key",
+            "embedding.table_2",
+            "embedding.table_2_keys",
+            "dense.weight",
+            "dense.bias"}));
+  } else {
+    export_torchscript(tower, path, {.features = TowerImpl::batch(7)});
+    torch::jit::Module loaded = torch::jit::load(path);
+    actual =
+        loaded.forward({test::to_dict(test::all_parts_of(other))}).toTensor();
+  }
+  tower->eval();
+  test::expect_close(actual, tower->forward(other));
+}
+
+TEST_P(ExportDynamicTest, AnEngineIsExported) {
+  const TablePtr table =
+      make_table({.name = "t", .dim = 3, .keys = DynamicKeys{.capacity = 16}});
+  EmbeddingEngine engine(
+      {.features = {{"f", FeatureConfig{.table = table}}},
+       .optimizer = optim::SGD{}});
+  engine.enqueue({{"f", int64s({kMax, -9})}});
+  engine.dequeue()["f"].square().sum().backward();
+  engine.apply_gradients();
+  const EmbeddingTables tables = engine.embedding_tables();
+  const at::Tensor& rows = tables.begin()->parameters;
+  const std::string path = test::new_file();
+  const at::Tensor ids = int64s({-9, kUnknown, kMax});
+  at::Tensor actual;
+  if (GetParam() == Format::kPt2) {
+    export_pt2(engine, path, {.features = {{"f", ids}}});
+    actual = Pt2Program(path).run({ids})[0];
+  } else {
+    export_torchscript(engine, path);
+    torch::jit::Module loaded = torch::jit::load(path);
+    actual = test::run_embedding(loaded, {{"f", {ids}}})["f"];
+  }
+  EXPECT_TRUE(at::equal(actual, at::stack({rows[0], at::zeros({3}), rows[1]})));
+}
+
+TEST(ExportDynamicFileTest, HoldsSortedKeysAndTheirRows) {
+  TPUEmbedding layer = layer_of({.padding_key = kMin}, int64s({4, -3, 9}));
+  const std::string path = test::new_file();
+  export_torchscript(layer, path);
+  const torch::jit::Module loaded = torch::jit::load(path);
+  const EmbeddingTables tables = layer->embedding_tables();
+  EXPECT_TRUE(at::equal(
+      loaded.attr("table_0_keys").toTensor(), int64s({-3, 4, 9, kMax})));
+  EXPECT_EQ(
+      loaded.attr("table_0_padding_key").toTensor().item<int64_t>(), kMin);
+  EXPECT_TRUE(at::equal(
+      loaded.attr("table_0").toTensor(),
+      at::cat({tables.begin()->parameters, at::zeros({1, 3})})));
+}
+
+TEST(ExportDynamicFileTest, BadInputIsRefused) {
+  TPUEmbedding layer = layer_of({.padding_key = 5}, spread_keys());
+  const std::string path = test::new_file();
+  export_torchscript(layer, path);
+  torch::jit::Module loaded = torch::jit::load(path);
+  const at::Tensor ids = int64s({1, 2});
+  const struct {
+    std::vector<at::Tensor> parts;
+    std::string text;
+  } cases[] = {
+      {{}, "but got 0 tensors"},
+      {{at::zeros({2})}, "TypeError: [feature 'f'] ids must be int32 or int64"},
+      {{at::zeros({}, at::kLong)}, "rank 1 or above"},
+      {{at::zeros({2}), ids}, "TypeError: [feature 'f'] values must be int32"},
+      {{ids.view({2, 1}), int64s({0, 2})}, "values must have rank 1"},
+      {{ids, int64s({0, 1})}, "end with the number of values, 2"},
+      {{ids, ids, ids, ids}, "but got 4 tensors"}};
+  for (const auto& test_case : cases) {
+    SCOPED_TRACE(test_case.text);
+    try {
+      test::run_embedding(loaded, {{"f", test_case.parts}});
+      ADD_FAILURE() << "expected an error";
+    } catch (const std::exception& error) {
+      EXPECT_NE(
+          std::string(error.what()).find(test_case.text), std::string::npos)
+          << error.what();
+    }
+  }
+}
+
+TEST(ExportDynamicFileTest, KeysAndRowsGoBackIntoALayer) {
+  TPUEmbedding layer = layer_of({}, spread_keys());
+  const std::string path = test::new_file();
+  export_pt2(layer, path, example_of({int64s({1})}));
+  const NamedTensors state{.tensors = Pt2Program(path).state_dict()};
+  TPUEmbedding other = layer_of({}, int64s({5}));
+  EXPECT_RAISES(
+      c10::NotImplementedError,
+      load_state_dict(*other, state),
+      "[load_state_dict] expected tables with a vocabulary, but table 't' has "
+      "keys. Call update_embedding_table() with keys and values.");
+  other->update_embedding_table(
+      "t",
+      state["table_0_keys"].slice(0, 0, -1),
+      state["table_0"].slice(0, 0, -1));
+  const Input keys{spread_keys()};
+  EXPECT_TRUE(at::equal(evaluate(other, keys), evaluate(layer, keys)));
+}
+
+TEST(ExportDynamicFileTest, RowsThatDoNotFitAreRefused) {
+  TPUEmbedding layer = layer_of({}, int64s({1}));
+  layer->update_embedding_table("t", int64s({1}), floats({1, 3}, {1e9, 0, 0}));
+  const std::string path = test::new_file();
+  const std::string text =
+      " table 't' can't be stored as float16: some values are beyond the range";
+  EXPECT_VALUE_ERROR(
+      export_torchscript(layer, path, {.dtype = at::kHalf}),
+      "[export_torchscript]" + text);
+  EXPECT_VALUE_ERROR(
+      export_pt2(layer, path, example_of({int64s({1})}), {.dtype = at::kHalf}),
+      "[export_pt2]" + text);
+  test::expect_nothing_at(path);
+}
+
+// Two tables of 16 MiB, whose rows the file has in another order than the memory.
+TEST(ExportDynamicFileTest, SortedRowsTakeTheMemoryOfOneTable) {
+  constexpr int64_t kRows = 262'144;
+  Nest<FeatureConfig>::Map features;
+  for (const char* name : {"a", "b"}) {
+    features.emplace_back(
+        name,
+        FeatureConfig{
+            .table = make_table(
+                {.name = name,
+                 .dim = 16,
+                 .keys = DynamicKeys{.capacity = 2 * kRows}})});
+  }
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features = Nest<FeatureConfig>::map(std::move(features)),
+      .optimizer = optim::SGD{}});
+  for (const char* name : {"a", "b"}) {
+    layer->update_embedding_table(
+        name, at::arange(kRows, at::kLong) * 7919, at::rand({kRows, 16}));
+  }
+  const at::Tensor ids = int64s({0, 1, 7919});
+  const ExportExample example{.features = {{"a", ids}, {"b", ids}}};
+  const std::string path = test::new_file();
+  export_pt2(layer, path, example);  // fills caches that later calls reuse
+  test::PeakMemory peak;
+  export_pt2(layer, path, example);
+  // One table of rows, the keys of both, and 24 bytes per key while they are sorted.
+  EXPECT_LT(peak.growth(), kRows * (64 + 2 * 8 + 24 + 8) + (int64_t{12} << 20));
+}
+
+}  // namespace export_dynamic_test
+}  // namespace tessera

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model with a PartialTPUEmbedding is exported like one with a TPUEmbedding.
+#include <tessera/export/export_torchscript.h>
+#include <tessera/layers/concatenate.h>
+#include <tessera/layers/partial_tpu_embedding.h>
+#include <tessera/optim/optimizers/sgd.h>
+
+#include "packages/export/tests/export_test_util.h"
+#include "tests/layers/layer_test_util.h"
+
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+
+#include <string>
+
+namespace tessera {
+namespace export_partial_embedding_test {
+
+// One small and one large table.
+PartialTPUEmbeddingOptions options() {
+  const auto table = [](const char* name, int64_t rows) {
+    return FeatureConfig{
+        .table = make_table({.name = name, .vocabulary_size = rows, .dim = 3})};
+  };
+  return {
+      .features = {{"small", table("small", 5)}, {"large", table("large", 20)}},
+      .optimizer = optim::SGD{},
+      .size_threshold = 10};
+}
+
+Features batch() {
+  return {
+      {"small", test::int64s({4, 0})},
+      {"large", test::ragged({{19, 3, 3}, {}})}};
+}
+
+struct ModelImpl : torch::nn::Module {
+  ModelImpl() {
+    embedding = register_module("embedding", PartialTPUEmbedding(options()));
+    tower = register_module("tower", torch::nn::Linear(6, 1));
+  }
+  at::Tensor forward(const Features& features) {
+    return tower->forward(Concatenate()->forward(embedding->forward(features)));
+  }
+  PartialTPUEmbedding embedding{nullptr};
+  torch::nn::Linear tower{nullptr};
+};
+TORCH_MODULE(Model);
+
+TEST(ExportPartialEmbeddingTest, GivesTheSameResults) {
+  Model model;
+  const std::string file = test::new_file();
+  export_torchscript(model, file, {.features = batch()});
+  torch::jit::Module exported = torch::jit::load(file);
+  const at::NoGradGuard no_grad;
+  test::expect_close(
+      exported.forward({test::to_dict(test::all_parts_of(batch()))}).toTensor(),
+      model->forward(batch()));
+}
+
+}  // namespace export_partial_embedding_test
+}  // namespace tessera

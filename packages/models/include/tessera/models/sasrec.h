@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/engine/strategy.h>
+#include <tessera/features/feature.h>
+#include <tessera/layers/layer.h>
+#include <tessera/layers/layer_holder.h>
+#include <tessera/layers/tpu_embedding.h>
+#include <tessera/models/transformer_block.h>
+#include <tessera/optim/optimizer.h>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/modules/normalization.h>
+
+#include <cstdint>
+#include <optional>
+#include <type_traits>
+#include <vector>
+
+namespace tessera {
+
+/// The config of a SASRec model.
+struct SASRecOptions {
+  /// Items have the ids 0 to num_items - 1.
+  int64_t num_items = 0;
+  int64_t dim = 64;
+  /// The number of items of the longest sequence.
+  int64_t max_length = 200;
+  int64_t num_blocks = 2;
+  /// The number of heads, the width of the feed-forward network, dropout and norm of
+  /// each block. The embeddings have the same dropout.
+  TransformerBlockOptions block = {};
+  /// The fused optimizer of the items. If unset, they can't be trained on the engine.
+  std::optional<optim::OptimizerSpec> optimizer = {};
+  Strategy strategy = Strategy::engine();
+  /// The seed of the items' initial values. torch::manual_seed() is that of the rest.
+  uint64_t seed = 0;
+
+  bool operator==(const SASRecOptions&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("num_items", self.num_items);
+    visit("dim", self.dim);
+    visit("max_length", self.max_length);
+    visit("num_blocks", self.num_blocks);
+    visit("block", self.block);
+    visit("optimizer", self.optimizer);
+    visit("strategy", self.strategy);
+    visit("seed", self.seed);
+  }
+};
+static_assert(std::is_aggregate_v<SASRecOptions>);
+
+// snippet: tests/docs/reference_sasrec_test.cpp SASRecImpl
+/// SASRec: predicts the next item of each sequence with a causal transformer.
+///
+///   SASRec model(SASRecOptions{
+///       .num_items = 1000,
+///       .dim = 16,
+///       .max_length = 50,
+///       .block = {.num_heads = 2, .dropout = 0.2},
+///       .optimizer = optim::Adam{.learning_rate = 0.003}});
+///   torch::optim::Adam optimizer(model->parameters(), 0.003);
+///   // Two users: 7, 8, 9, then 10, and 3, then 5.
+///   const RaggedFeature sequences{
+///       .values = torch::tensor({7, 8, 9, 3}),
+///       .row_splits = torch::tensor({0, 3, 4})};
+///   const auto targets = torch::tensor({8, 9, 10, 5});
+///
+///   model->softmax_loss(sequences, targets).backward();  // updates the items
+///   optimizer.step();
+///
+///   const auto index = make_exact_index(model->item_vectors());
+///   const TopK next = index->search(model->queries(sequences), 10, sequences);
+///
+/// The state of a position is computed from the items up to it:
+///
+///   x      = dropout(items[id] + positions[i])    with i = 0, 1, ... in each sequence
+///   x      = block(x)                             num_blocks times
+///   state  = norm(x)                              or x with NormOrder::kPost
+///   score  = state . items[candidate]
+///
+/// The table of items is shared by sequences and candidates. backward() updates it. All
+/// other weights are parameters() for any torch::optim. Sequences are ragged and
+/// need no padding.
+///
+/// Parts:   `items` (TPUEmbedding, normal with stddev 1/sqrt(dim)), `positions`
+///          [max_length, dim] (the same), `block_0`, `block_1`, ..., `norm`.
+/// Shapes:  sequences of nnz ids in total; states [nnz, dim].
+/// Errors:  c10::ValueError for options out of range, sequences longer than max_length,
+///          no positions in a loss, and a loss that is not finite; c10::IndexError for
+///          ids out of range; c10::TypeError for wrong dtypes. Nothing is changed.
+/// Source:  Kang and McAuley 2018, doi:10.1109/ICDM.2018.00035.
+/// Differs: positions are counted from the first item, because there is no padding.
+///          softmax_loss() is not in the paper.
+class SASRecImpl : public LayerImpl<SASRecImpl, SASRecOptions> {
+ public:
+  static constexpr const char* kClassName = "SASRec";
+
+  explicit SASRecImpl(SASRecOptions options);
+
+  /// The state of each position, [nnz, dim].
+  at::Tensor forward(const RaggedFeature& sequences);
+
+  /// The mean cross entropy of a softmax over all items, for `targets` [nnz], the items
+  /// that follow each position.
+  at::Tensor softmax_loss(
+      const RaggedFeature& sequences,
+      const at::Tensor& targets);
+
+  /// The mean binary cross entropy of `targets` [nnz] and `negatives` [nnz], as in the
+  /// paper: softplus(-target score) + softplus(negative score).
+  at::Tensor binary_loss(
+      const RaggedFeature& sequences,
+      const at::Tensor& targets,
+      const at::Tensor& negatives);
+
+  /// The state of the last position of each sequence, [batch, dim], without gradients and
+  /// dropout. It is the query for a TopKIndex of item_vectors().
+  /// Errors:  c10::ValueError for an empty sequence.
+  at::Tensor queries(const RaggedFeature& sequences);
+
+  /// A copy of the table of items, [num_items, dim].
+  at::Tensor item_vectors() const;
+
+  void reset() override;
+
+  TPUEmbedding items{nullptr};
+
+ private:
+  at::Tensor states_of(const at::Tensor& embedded, const at::Tensor& splits);
+  at::Tensor checked_splits(const RaggedFeature& sequences) const;
+
+  at::Tensor positions_;  // [max_length, dim]
+  std::vector<TransformerBlock> blocks_;
+  torch::nn::LayerNorm norm_{nullptr};
+};
+
+class SASRec : public LayerHolder<SASRecImpl> {
+ public:
+  using LayerHolder::LayerHolder;
+};
+
+}  // namespace tessera

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/common/json.h>
+#include <tessera/features/nest.h>
+#include <tessera/layers/activation.h>
+#include <tessera/layers/layer.h>
+#include <tessera/layers/layer_holder.h>
+#include <tessera/layers/mlp.h>
+#include <tessera/models/causal_self_attention.h>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/modules/normalization.h>
+
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+namespace tessera {
+
+/// Where a TransformerBlock normalizes: the input of each part, or the sum after it.
+enum class NormOrder { kPre, kPost };
+
+/// "pre" or "post".
+std::string to_string(NormOrder order);
+/// Errors:  c10::ValueError listing the choices.
+NormOrder norm_order_from_string(const std::string& name);
+
+/// In JSON, a NormOrder is its name.
+template <>
+struct JsonValue<NormOrder> {
+  static Json write(NormOrder value);
+  static NormOrder read(const Json& json, const std::string& where);
+};
+
+/// The config of a TransformerBlock.
+struct TransformerBlockOptions {
+  int64_t num_heads = 1;
+  /// The width of the hidden layer of the feed-forward network. 0: dim.
+  int64_t feed_forward_dim = 0;
+  Activation activation = Activation::kRelu;
+  /// The share of the outputs of attention and feed-forward network that train() sets
+  /// to 0, in [0, 1).
+  double dropout = 0.0;
+  NormOrder norm = NormOrder::kPre;
+
+  bool operator==(const TransformerBlockOptions&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("num_heads", self.num_heads);
+    visit("feed_forward_dim", self.feed_forward_dim);
+    visit("activation", self.activation);
+    visit("dropout", self.dropout);
+    visit("norm", self.norm);
+  }
+};
+static_assert(std::is_aggregate_v<TransformerBlockOptions>);
+
+// snippet: tests/docs/reference_sasrec_test.cpp TransformerBlockImpl
+/// A block of a transformer on a jagged batch: causal self-attention, then a feed-forward
+/// network for each position.
+///
+///   TransformerBlock block(
+///       TransformerBlockOptions{.num_heads = 2, .dropout = 0.2});
+///   const auto x = torch::randn({5, 8});  // two sequences, of 3 and 2 positions
+///   const auto y = block->forward(x, torch::tensor({0, 3, 5}));
+///
+/// With NormOrder::kPre, as in SASRec:
+///
+///   x = x + dropout(attention(attention_norm(x)))
+///   x = x + dropout(feed_forward(feed_forward_norm(x)))
+///
+/// With NormOrder::kPost:
+///
+///   x = attention_norm(x + dropout(attention(x)))
+///   x = feed_forward_norm(x + dropout(feed_forward(x)))
+///
+/// Attention shares are not dropped out. torch::manual_seed() determines what is dropped
+/// out and the initial values, for any number of threads.
+///
+/// Parts:   `attention_norm`, `attention`, `feed_forward_norm`, `feed_forward`: LayerNorm,
+///          CausalSelfAttention, LayerNorm and MLP.
+/// Shapes:  x [nnz, dim], row_splits [batch + 1]; the result [nnz, dim].
+/// Errors:  c10::ValueError for options out of range; otherwise as for
+///          CausalSelfAttention.
+/// Source:  Kang and McAuley 2018; Vaswani et al. 2017.
+class TransformerBlockImpl
+    : public LayerImpl<TransformerBlockImpl, TransformerBlockOptions> {
+ public:
+  static constexpr const char* kClassName = "TransformerBlock";
+
+  explicit TransformerBlockImpl(TransformerBlockOptions options = {});
+
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& row_splits);
+
+  /// `input_shapes` is the shape of x.
+  Nest<PartialShape> compute_output_shape(
+      const Nest<PartialShape>& input_shapes) const override;
+
+ private:
+  void declare_parameters() override;
+  void make_parameters(const Nest<PartialShape>& input_shapes) override;
+  MLP feed_forward_of(int64_t dim) const;
+
+  torch::nn::LayerNorm attention_norm_{nullptr};
+  CausalSelfAttention attention_{nullptr};
+  torch::nn::LayerNorm feed_forward_norm_{nullptr};
+  MLP feed_forward_{nullptr};
+};
+
+class TransformerBlock : public LayerHolder<TransformerBlockImpl> {
+ public:
+  using LayerHolder::LayerHolder;
+};
+
+}  // namespace tessera

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/models/din_attention.h>
+
+#include <tessera/common/shorten.h>
+#include <tessera/layers/layer_json.h>  // defines get_config()
+
+#include <tessera/layers/input_checks.h>
+#include "layers/hidden_units.h"
+#include "layers/initial_parameter.h"
+#include "src/common/check.h"
+#include "src/common/json_name.h"
+#include "src/common/names.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/softmax.h>
+#include <torch/csrc/jit/frontend/tracer.h>
+
+#include <cstddef>
+#include <iterator>
+#include <limits>
+#include <utility>
+#include <variant>
+
+namespace tessera {
+
+namespace {
+
+// In the order of the enum.
+constexpr const char* kDINActivations[] = {"dice", "prelu", "relu", "sigmoid"};
+static_assert(
+    std::size(kDINActivations) ==
+    static_cast<size_t>(DINActivation::kSigmoid) + 1);
+
+// A score that gets the weight 0 in a softmax. Minus infinity would give NaN for a
+// history of length 0.
+double lowest_score(at::ScalarType dtype) {
+  constexpr double kLowestHalf = -65504.0;
+  return dtype == at::kHalf ? kLowestHalf
+                            : double{std::numeric_limits<float>::lowest()};
+}
+
+}  // namespace
+
+std::string to_string(DINActivation activation) {
+  return kDINActivations[static_cast<size_t>(activation)];
+}
+
+DINActivation din_activation_from_string(std::string_view name) {
+  for (size_t i = 0; i < std::size(kDINActivations); ++i) {
+    if (name == kDINActivations[i]) {
+      return static_cast<DINActivation>(i);
+    }
+  }
+  TESSERA_CHECK_VALUE(
+      false,
+      "an activation of DINAttention must be one of {}, but got '{}'.",
+      join_names(kDINActivations),
+      shorten(name));
+}
+
+Json JsonValue<DINActivation>::write(DINActivation value) {
+  return to_string(value);
+}
+
+DINActivation JsonValue<DINActivation>::read(
+    const Json& json,
+    const std::string& where) {
+  return read_name(json, din_activation_from_string, where);
+}
+
+at::Tensor history_lengths(const Feature& feature) {
+  const auto* ragged = std::get_if<RaggedFeature>(&feature);
+  TESSERA_CHECK_TYPE(
+      ragged != nullptr && ragged->row_splits.defined(),
+      "[history_lengths] expected a ragged feature with row_splits, but got {}. Make one with RaggedFeature::from_lengths().",
+      ragged != nullptr ? "one without row_splits"
+                        : (std::holds_alternative<SparseFeature>(feature)
+                               ? "a sparse feature"
+                               : "a dense tensor"));
+  return ragged->row_splits.diff();
+}
+
+struct DINAttentionImpl::Positions {
+  at::Tensor keys;  // [rows, dim]
+  at::Tensor queries;  // [rows, dim], the query of each position
+  at::Tensor
+      projected;  // [rows, units], what the first layer makes of the query
+};
+
+DINAttentionImpl::DINAttentionImpl(DINAttentionOptions options)
+    : LayerImpl(std::move(options)) {
+  check_hidden_units(this->options().hidden_units, kClassName);
+  declare();
+}
+
+Nest<PartialShape> DINAttentionImpl::compute_output_shape(
+    const Nest<PartialShape>& input_shapes) const {
+  const PartialShape& shape = require_rows(input_shapes, kClassName);
+  TESSERA_CHECK_VALUE(
+      shape.size() == 2,
+      "[DINAttention] query must have the shape [batch, dim], but got {}. Pass one query per example.",
+      to_string(shape));
+  return shape;
+}
+
+void DINAttentionImpl::declare_parameters() {
+  std::vector<torch::nn::Linear> layers;
+  std::vector<Dice> dices;
+  std::vector<torch::nn::PReLU> prelus;
+  const size_t hidden = options().hidden_units.size();
+  for (size_t i = 0; i <= hidden; ++i) {
+    layers.push_back(
+        register_module("linear_" + std::to_string(i), unsized_linear()));
+    const std::string activation = "activation_" + std::to_string(i);
+    if (i < hidden && options().activation == DINActivation::kDice) {
+      dices.push_back(register_module(activation, Dice()));
+    } else if (i < hidden && options().activation == DINActivation::kPRelu) {
+      prelus.push_back(register_module(
+          activation,
+          torch::nn::PReLU(torch::nn::PReLUOptions().num_parameters(
+              options().hidden_units[i]))));
+    }
+  }
+  // These replace the original's layers in a copy.
+  layers_ = std::move(layers);
+  dices_ = std::move(dices);
+  prelus_ = std::move(prelus);
+}
+
+void DINAttentionImpl::make_parameters(const Nest<PartialShape>& input_shapes) {
+  const int64_t dim = known_dim(input_shapes.leaf(), kClassName);
+  const std::vector<int64_t>& hidden = options().hidden_units;
+  int64_t inputs = 4 * dim;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const int64_t outputs = i < hidden.size() ? hidden[i] : 1;
+    detail::adopt_parameters(*layers_[i], *torch::nn::Linear(inputs, outputs));
+    if (i < dices_.size()) {
+      dices_[i]->build(PartialShape{std::nullopt, outputs});
+    }
+    inputs = outputs;
+  }
+}
+
+void DINAttentionImpl::check_inputs(
+    const at::Tensor& query,
+    const at::Tensor& keys,
+    const at::Tensor& lengths) const {
+  require_floating(query, "query", kClassName);
+  require_floating(keys, "keys", kClassName);
+  TESSERA_CHECK_VALUE(
+      query.dim() == 2 && query.size(1) >= 1 && keys.dim() == 3 &&
+          keys.size(0) == query.size(0) && keys.size(2) == query.size(1),
+      "[DINAttention] expected a query [batch, dim] and keys [batch, seq, dim], but got {} and {}. Give the candidate and the history the same table, and the history a max_sequence_length.",
+      query.sizes(),
+      keys.sizes());
+  TESSERA_CHECK_TYPE(
+      query.scalar_type() == keys.scalar_type(),
+      "[DINAttention] query and keys must have the same dtype, but got {} and {}. Convert one of them with .to().",
+      query.scalar_type(),
+      keys.scalar_type());
+  if (!lengths.defined()) {
+    return;
+  }
+  TESSERA_CHECK_TYPE(
+      lengths.scalar_type() == at::kLong || lengths.scalar_type() == at::kInt,
+      "[DINAttention] lengths must be int32 or int64, but got {}. Convert with .to(torch::kInt64).",
+      lengths.scalar_type());
+  TESSERA_CHECK_VALUE(
+      lengths.dim() == 1 && lengths.size(0) == query.size(0),
+      "[DINAttention] lengths must have the shape [batch], which is [{}] for this query, but got {}. Pass one length per example.",
+      query.size(0),
+      lengths.sizes());
+  // A trace must not read values, and on another device it would wait for them.
+  if (lengths.is_cpu() && lengths.numel() > 0 &&
+      !torch::jit::tracer::isTracing()) {
+    const auto smallest = lengths.min().item<int64_t>();
+    TESSERA_CHECK_VALUE(
+        smallest >= 0,
+        "[DINAttention] lengths must be >= 0, but the smallest one is {}. Correct the batch.",
+        smallest);
+  }
+}
+
+at::Tensor DINAttentionImpl::activated(size_t layer, const at::Tensor& x) {
+  switch (options().activation) {
+    case DINActivation::kDice:
+      return dices_[layer]->forward(x);
+    case DINActivation::kPRelu:
+      return prelus_[layer]->forward(x);
+    case DINActivation::kRelu:
+      return at::relu(x);
+    case DINActivation::kSigmoid:
+      return at::sigmoid(x);
+  }
+  return x;
+}
+
+at::Tensor DINAttentionImpl::scores(
+    const at::Tensor& query,
+    const Positions& positions) {
+  const int64_t dim = query.size(1);
+  const at::Tensor& weight = layers_[0]->weight;  // of q, k, q - k, q * k
+  const at::Tensor difference = weight.narrow(1, 2 * dim, dim);
+  at::Tensor x = at::addmm(
+      positions.projected,
+      positions.keys,
+      (weight.narrow(1, dim, dim) - difference).t());
+  x = at::addmm(
+      x,
+      positions.queries * positions.keys,
+      weight.narrow(1, 3 * dim, dim).t());
+  for (size_t i = 1; i < layers_.size(); ++i) {
+    x = layers_[i]->forward(activated(i - 1, x));
+  }
+  return x.squeeze(1);
+}
+
+at::Tensor DINAttentionImpl::forward(
+    const at::Tensor& query,
+    const at::Tensor& keys,
+    const at::Tensor& lengths) {
+  check_inputs(query, keys, lengths);
+  build_on_first_call(query);
+  const int64_t dim = query.size(1);
+  const int64_t seq = keys.size(1);
+  const at::Tensor& weight = layers_[0]->weight;
+  TESSERA_CHECK_VALUE(
+      4 * dim == weight.size(1),
+      "[DINAttention] was built for queries [batch, {}], but got {}. Make another layer for inputs of this size.",
+      weight.size(1) / 4,
+      query.sizes());
+  TESSERA_CHECK_TYPE(
+      query.scalar_type() == weight.scalar_type(),
+      "[DINAttention] has parameters of {}, but got inputs of {}. Convert one of them with .to().",
+      weight.scalar_type(),
+      query.scalar_type());
+
+  // With W_q q + W_d (q - k) = (W_q + W_d) q - W_d k, the part of q is the same for all
+  // positions of an example.
+  const at::Tensor projected = at::linear(
+      query,
+      weight.narrow(1, 0, dim) + weight.narrow(1, 2 * dim, dim),
+      layers_[0]->bias);
+  const at::Tensor is_key = lengths.defined()
+      ? at::arange(seq, lengths.options()) < lengths.unsqueeze(1)
+      : at::Tensor();  // [batch, seq]
+  const double padding =
+      options().use_softmax ? lowest_score(keys.scalar_type()) : 0.0;
+  at::Tensor weights;  // [batch, seq]
+  if (is_key.defined() && !torch::jit::tracer::isTracing()) {
+    const at::Tensor position = is_key.flatten().nonzero().squeeze(1);
+    const at::Tensor example =
+        position.div(seq > 0 ? seq : 1, /*rounding_mode=*/"floor");
+    const at::Tensor own = scores(
+        query,
+        {.keys = keys.flatten(0, 1).index_select(0, position),
+         .queries = query.index_select(0, example),
+         .projected = projected.index_select(0, example)});
+    weights = at::full({is_key.numel()}, padding, own.options())
+                  .index_copy(0, position, own)
+                  .view_as(is_key);
+  } else {
+    weights =
+        scores(
+            query,
+            {.keys = keys.flatten(0, 1),
+             .queries = query.unsqueeze(1).expand_as(keys).flatten(0, 1),
+             .projected =
+                 projected.unsqueeze(1).expand({-1, seq, -1}).flatten(0, 1)})
+            .view_as(keys.select(2, 0));
+    if (is_key.defined()) {
+      weights = weights.masked_fill(is_key.logical_not(), padding);
+    }
+  }
+  if (options().use_softmax) {
+    weights = at::softmax(weights, 1);
+    if (is_key.defined()) {
+      // Only in a history of length 0, padding has a weight.
+      weights = weights.masked_fill(is_key.logical_not(), 0.0);
+    }
+  }
+  return at::bmm(weights.unsqueeze(1), keys).squeeze(1);
+}
+
+}  // namespace tessera

@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "packages/models/src/jagged_attention.h"
+
+#include "layers/matrix.h"
+#include "layers/row_blocks.h"
+#include "src/common/check.h"
+#include "src/common/parallel.h"
+#include "src/common/step_memory.h"
+#include "src/tables/active_kernels.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/jit/frontend/tracer.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// The rows of queries that are computed together. Their scores stay in the second-level
+// cache for any length up to several thousand.
+constexpr int64_t kBlockQueries = 32;
+
+int64_t padded(int64_t columns) {
+  constexpr int64_t kFloats = 16;
+  return (columns + kFloats - 1) / kFloats * kFloats;
+}
+
+// [columns, rows] with contiguous rows, each with a stride of padded(rows).
+MutableMatrix transpose_to(float* memory, const ConstMatrix& matrix) {
+  const MutableMatrix out{
+      memory, matrix.columns, matrix.rows, padded(matrix.rows)};
+  constexpr int64_t kTile = 16;  // the floats of a cache line
+  for (int64_t first = 0; first < matrix.rows; first += kTile) {
+    const int64_t end = std::min(first + kTile, matrix.rows);
+    for (int64_t c = 0; c < matrix.columns; ++c) {
+      float* row = out.data + c * out.row_stride;
+      for (int64_t r = first; r < end; ++r) {
+        row[r] = matrix.data[r * matrix.row_stride + c];
+      }
+    }
+  }
+  return out;
+}
+
+// Queries, keys and values of one head in one sequence, [length, head_dim] each.
+template <class Float>
+struct Projected {
+  Matrix<Float> query;
+  Matrix<Float> key;
+  Matrix<Float> value;
+};
+
+// The sizes of a jagged batch with its heads.
+struct Sequences {
+  const int64_t* splits;
+  int64_t count;
+  int64_t num_heads;
+  int64_t dim;
+
+  int64_t head_dim() const {
+    return dim / num_heads;
+  }
+  float scale() const {
+    return 1.0F / std::sqrt(static_cast<float>(head_dim()));
+  }
+  int64_t length(int64_t sequence) const {
+    return splits[sequence + 1] - splits[sequence];
+  }
+
+  template <class Float>
+  Projected<Float> part(
+      const Matrix<Float>& projected,
+      int64_t sequence,
+      int64_t head) const {
+    const auto rows = projected.row_range(splits[sequence], length(sequence));
+    const auto columns = [&](int64_t which) {
+      return rows.column_range(which * dim + head * head_dim(), head_dim());
+    };
+    return {columns(0), columns(1), columns(2)};
+  }
+  template <class Float>
+  Matrix<Float> head_of(
+      const Matrix<Float>& matrix,
+      int64_t sequence,
+      int64_t head) const {
+    return matrix.row_range(splits[sequence], length(sequence))
+        .column_range(head * head_dim(), head_dim());
+  }
+
+  // Runs task(sequence) for all sequences that are not empty.
+  void for_each(c10::function_ref<void(int64_t)> task) const {
+    const int64_t bytes = splits[count] * 4 * dim * int64_t{sizeof(float)};
+    run_tasks(count, bytes, [&](int64_t sequence) {
+      if (length(sequence) > 0) {
+        task(sequence);
+      }
+    });
+  }
+};
+
+Sequences sequences_of(
+    const at::Tensor& projected,
+    const at::Tensor& row_splits,
+    int64_t num_heads) {
+  return {
+      .splits = row_splits.const_data_ptr<int64_t>(),
+      .count = row_splits.size(0) - 1,
+      .num_heads = num_heads,
+      .dim = projected.size(1) / 3};
+}
+
+// The shares [queries, last + 1] of the keys 0 .. last in queries first .. last.
+kernels::SoftmaxArgs compute_shares(
+    const ConstMatrix& query,
+    const ConstMatrix& transposed_key,
+    int64_t first,
+    float scale,
+    float* memory) {
+  const int64_t columns = first + query.rows;
+  const MutableMatrix scores{memory, query.rows, columns, padded(columns)};
+  multiply(query, transposed_key.column_range(0, columns), scores);
+  const kernels::SoftmaxArgs args{
+      .rows = query.rows,
+      .columns = columns,
+      .stride = scores.row_stride,
+      .length = first + 1,
+      .length_step = 1,
+      .scale = scale,
+      .values = memory};
+  active_kernels().softmax(args);
+  return args;
+}
+
+at::Tensor attention_by_kernels(
+    const at::Tensor& projected,
+    const at::Tensor& row_splits,
+    int64_t num_heads) {
+  const Sequences sequences = sequences_of(projected, row_splits, num_heads);
+  const at::Tensor result =
+      empty_in_step_memory({projected.size(0), sequences.dim});
+  const ConstMatrix in = matrix_of(projected);
+  const MutableMatrix out = mutable_matrix_of(result);
+  sequences.for_each([&](int64_t sequence) {
+    const int64_t length = sequences.length(sequence);
+    const at::Tensor memory = empty_in_step_memory(
+        {(sequences.head_dim() + kBlockQueries) * padded(length)});
+    float* key_memory = memory.mutable_data_ptr<float>();
+    float* scores = key_memory + sequences.head_dim() * padded(length);
+    for (int64_t head = 0; head < num_heads; ++head) {
+      const auto part = sequences.part(in, sequence, head);
+      const MutableMatrix own = sequences.head_of(out, sequence, head);
+      const ConstMatrix key = transpose_to(key_memory, part.key);
+      for (int64_t first = 0; first < length; first += kBlockQueries) {
+        const int64_t rows = std::min(kBlockQueries, length - first);
+        const auto shares = compute_shares(
+            part.query.row_range(first, rows),
+            key,
+            first,
+            sequences.scale(),
+            scores);
+        multiply(
+            {shares.values, rows, shares.columns, shares.stride},
+            part.value.row_range(0, shares.columns),
+            own.row_range(first, rows));
+      }
+    }
+  });
+  return result;
+}
+
+// Computes the gradients of one head in one sequence. The shares are computed again,
+// because they would take more memory than everything else in a step.
+void head_gradient(
+    const Projected<const float>& in,
+    const ConstMatrix& gradient,  // [length, head_dim]
+    const Projected<float>& out,
+    float scale,
+    float* memory) {
+  const int64_t length = in.query.rows;
+  const int64_t size = in.query.columns * padded(length);
+  const ConstMatrix key = transpose_to(memory, in.key);
+  const ConstMatrix value = transpose_to(memory + size, in.value);
+  float* score_memory = memory + 2 * size;
+  float* gradient_memory = score_memory + kBlockQueries * padded(length);
+  for (int64_t first = 0; first < length; first += kBlockQueries) {
+    const int64_t rows = std::min(kBlockQueries, length - first);
+    const ConstMatrix query = in.query.row_range(first, rows);
+    const ConstMatrix own = gradient.row_range(first, rows);
+    kernels::SoftmaxArgs args =
+        compute_shares(query, key, first, scale, score_memory);
+    const int64_t columns = args.columns;
+    // The gradients of the first rows of keys and values are sums of all blocks.
+    const auto add_to_rows = [&](const ConstMatrix& a,
+                                 const ConstMatrix& b,
+                                 const MutableMatrix& sums) {
+      if (first > 0) {
+        multiply(
+            a.column_range(0, first).transposed(),
+            b,
+            sums.row_range(0, first),
+            {.adds = true});
+      }
+      multiply(
+          a.column_range(first, rows).transposed(),
+          b,
+          sums.row_range(first, rows));
+    };
+    add_to_rows({args.values, rows, columns, args.stride}, own, out.value);
+    const MutableMatrix score_gradient{
+        gradient_memory, rows, columns, args.stride};
+    multiply(own, value.column_range(0, columns), score_gradient);
+    args.gradients = gradient_memory;
+    active_kernels().softmax_gradient(args);
+    multiply(
+        score_gradient,
+        in.key.row_range(0, columns),
+        out.query.row_range(first, rows));
+    add_to_rows(score_gradient, query, out.key);
+  }
+}
+
+at::Tensor gradient_by_kernels(
+    const at::Tensor& projected,
+    const at::Tensor& row_splits,
+    int64_t num_heads,
+    const at::Tensor& gradient) {
+  const Sequences sequences = sequences_of(projected, row_splits, num_heads);
+  const at::Tensor result = empty_in_step_memory(projected.sizes());
+  const ConstMatrix in = matrix_of(projected);
+  const ConstMatrix out_gradient = matrix_of(gradient);
+  const MutableMatrix out = mutable_matrix_of(result);
+  sequences.for_each([&](int64_t sequence) {
+    const at::Tensor memory = empty_in_step_memory(
+        {2 * (sequences.head_dim() + kBlockQueries) *
+         padded(sequences.length(sequence))});
+    for (int64_t head = 0; head < num_heads; ++head) {
+      head_gradient(
+          sequences.part(in, sequence, head),
+          sequences.head_of(out_gradient, sequence, head),
+          sequences.part(out, sequence, head),
+          sequences.scale(),
+          memory.mutable_data_ptr<float>());
+    }
+  });
+  return result;
+}
+
+at::Tensor attention_by_operators(
+    const at::Tensor& projected,
+    const at::Tensor& row_splits,
+    int64_t num_heads) {
+  const Sequences sequences = sequences_of(projected, row_splits, num_heads);
+  std::vector<at::Tensor> parts;
+  for (int64_t i = 0; i < sequences.count; ++i) {
+    const int64_t length = sequences.length(i);
+    const at::Tensor heads =
+        projected.narrow(0, sequences.splits[i], length)
+            .reshape({length, 3, num_heads, sequences.head_dim()})
+            .permute({1, 2, 0, 3});  // [3, heads, length, head_dim]
+    const at::Tensor is_later =
+        at::ones({length, length}, projected.options().dtype(at::kBool))
+            .triu(1);
+    const at::Tensor scores = at::matmul(heads[0], heads[1].transpose(1, 2)) /
+        std::sqrt(static_cast<double>(sequences.head_dim()));
+    const at::Tensor shares = at::softmax(
+        scores.masked_fill(is_later, -std::numeric_limits<double>::infinity()),
+        -1);
+    parts.push_back(at::matmul(shares, heads[2])
+                        .transpose(0, 1)
+                        .reshape({length, sequences.dim}));
+  }
+  return parts.empty() ? projected.narrow(1, 0, sequences.dim)
+                       : at::cat(parts, 0);
+}
+
+struct JaggedAttention : torch::autograd::Function<JaggedAttention> {
+  static at::Tensor forward(
+      AutogradContext* context,
+      const at::Tensor& projected,
+      const at::Tensor& row_splits,
+      int64_t num_heads) {
+    context->save_for_backward({projected, row_splits});
+    context->saved_data["num_heads"] = num_heads;
+    return attention_by_kernels(projected, row_splits, num_heads);
+  }
+
+  static variable_list backward(
+      AutogradContext* context,
+      const variable_list& gradients) {
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(
+        c10::autocast_dispatch_keyset);
+    const variable_list saved = context->get_saved_variables();
+    const int64_t num_heads = context->saved_data["num_heads"].toInt();
+    const at::Tensor gradient = gradients[0].resolve_neg();
+    at::Tensor result;
+    if (at::GradMode::is_enabled() || !is_plain_float32(gradient) ||
+        gradient._is_zerotensor()) {
+      // Only the operators support a second derivative.
+      const bool has_graph = at::GradMode::is_enabled();
+      const at::AutoGradMode grad_mode(true);
+      const at::Tensor source =
+          has_graph ? saved[0] : saved[0].detach().requires_grad_();
+      result = torch::autograd::grad(
+          {attention_by_operators(source, saved[1], num_heads)},
+          {source},
+          {gradient},
+          /*retain_graph=*/has_graph,
+          /*create_graph=*/has_graph)[0];
+    } else {
+      result = gradient_by_kernels(
+          saved[0], saved[1], num_heads, gradient.contiguous());
+    }
+    return {result, at::Tensor(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor checked_row_splits(
+    const at::Tensor& row_splits,
+    int64_t rows,
+    const std::string& class_name) {
+  TESSERA_CHECK_VALUE(
+      row_splits.defined() && row_splits.dim() == 1 && row_splits.size(0) >= 1,
+      "[{}] row_splits must have shape [batch + 1], but got {}. Pass the row_splits of a RaggedFeature.",
+      class_name,
+      row_splits.defined() ? c10::str("shape ", row_splits.sizes())
+                           : "an undefined tensor");
+  TESSERA_CHECK_TYPE(
+      row_splits.scalar_type() == at::kLong ||
+          row_splits.scalar_type() == at::kInt,
+      "[{}] row_splits must be int32 or int64, but got {}. Convert it with to(torch::kLong).",
+      class_name,
+      row_splits.scalar_type());
+  const at::Tensor splits =
+      row_splits.detach().to(at::kCPU, at::kLong).contiguous();
+  const int64_t* data = splits.const_data_ptr<int64_t>();
+  const int64_t batch = splits.size(0) - 1;
+  TESSERA_CHECK_VALUE(
+      data[0] == 0 && data[batch] == rows,
+      "[{}] row_splits must begin with 0 and end with the number of positions, {}, but got {} and {}. Pass the row_splits of these sequences.",
+      class_name,
+      rows,
+      data[0],
+      data[batch]);
+  for (int64_t i = 0; i < batch; ++i) {
+    TESSERA_CHECK_VALUE(
+        data[i] <= data[i + 1],
+        "[{}] row_splits must not fall, but row_splits[{}] is {} and row_splits[{}] is {}. Pass the cumulative sums of the lengths.",
+        class_name,
+        i,
+        data[i],
+        i + 1,
+        data[i + 1]);
+  }
+  return splits;
+}
+
+at::Tensor jagged_causal_attention(
+    const at::Tensor& projected,
+    const at::Tensor& row_splits,
+    int64_t num_heads) {
+  if (!is_plain_float32(projected) || projected.numel() == 0 ||
+      torch::jit::tracer::isTracing()) {
+    return attention_by_operators(projected, row_splits, num_heads);
+  }
+  const at::Tensor rows = projected.contiguous();
+  return rows.requires_grad() && at::GradMode::is_enabled()
+      ? JaggedAttention::apply(rows, row_splits, num_heads)
+      : attention_by_kernels(rows, row_splits, num_heads);
+}
+
+}  // namespace tessera

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/models/retrieval.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+
+namespace tessera {
+
+/// Errors:  c10::ValueError beginning with `where` unless it is positive and finite.
+void check_temperature(double temperature, const std::string& where);
+
+/// Errors:  c10::ValueError or TypeError beginning with `where` unless `scores` is a dense
+///          tensor of floats with `dim` dimensions, which `shape` describes.
+void check_loss_scores(
+    const at::Tensor& scores,
+    const char* name,
+    int64_t dim,
+    const char* shape,
+    const std::string& where);
+
+/// Errors:  c10::ValueError beginning with `where` unless `values` is dense, of this shape
+///          and on the device of `scores`.
+void check_loss_values(
+    const at::Tensor& values,
+    const char* name,
+    const at::Tensor& scores,
+    at::IntArrayRef shape,
+    const std::string& where);
+
+/// As check_loss_values(), also for weights that are not floats, not finite, or < 0.
+void check_loss_weights(
+    const at::Tensor& weights,
+    const at::Tensor& scores,
+    at::IntArrayRef shape,
+    const std::string& where);
+
+/// log(1 + exp(x)). at::softplus() returns x above a threshold, which is not exact.
+at::Tensor stable_softplus(const at::Tensor& x);
+
+/// Multiplies losses by their weights, if any, and reduces them to a scalar. Without
+/// losses it is 0.
+at::Tensor reduce_losses(
+    const at::Tensor& losses,
+    const at::Tensor& weights,
+    LossReduction reduction);
+
+}  // namespace tessera

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/models/retrieval.h>
+
+#include <tessera/common/shorten.h>
+#include <tessera/layers/layer_json.h>  // defines get_config()
+
+#include "layers/all_finite.h"
+#include "src/common/check.h"
+#include "src/common/json_name.h"
+#include "src/common/number_in_message.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/eye.h>
+#include <ATen/ops/logsumexp.h>
+#include <ATen/ops/matmul.h>
+#include <c10/util/Exception.h>
+
+#include <cmath>
+#include <limits>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+
+namespace {
+
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+
+void check_vectors(const at::Tensor& tensor, const char* name) {
+  TESSERA_CHECK_VALUE(
+      tensor.defined() && tensor.dim() == 2 && tensor.numel() > 0,
+      "[Retrieval] {} must be a matrix of one vector or more, but got {}. Give it the shape [batch, dim].",
+      name,
+      tensor.defined() ? c10::str("shape ", tensor.sizes())
+                       : "an undefined tensor");
+  TESSERA_CHECK_TYPE(
+      tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kDouble,
+      "[Retrieval] {} must be float32 or float64, but got {}. Convert it with to(torch::kFloat).",
+      name,
+      tensor.scalar_type());
+  TESSERA_CHECK_VALUE(
+      all_finite(tensor),
+      "[Retrieval] {} must be finite, but has NaN or infinity. Lower the learning rate, or look for a division by 0 in the tower.",
+      name);
+}
+
+void check_pair(const at::Tensor& query, const at::Tensor& candidate) {
+  check_vectors(query, "query");
+  check_vectors(candidate, "candidate");
+  TESSERA_CHECK_VALUE(
+      query.size(1) == candidate.size(1),
+      "[Retrieval] query and candidate must have the same dim, but got {} and {}. Let both towers end with the same number of columns.",
+      query.size(1),
+      candidate.size(1));
+  TESSERA_CHECK_VALUE(
+      candidate.size(0) >= query.size(0),
+      "[Retrieval] expected at least one candidate for each of the {} queries, but got {}. Pass the candidate of query i in row i, and further negatives after these rows.",
+      query.size(0),
+      candidate.size(0));
+  TESSERA_CHECK_TYPE(
+      query.scalar_type() == candidate.scalar_type(),
+      "[Retrieval] query and candidate must have the same dtype, but got {} and {}. Convert one of them with to().",
+      query.scalar_type(),
+      candidate.scalar_type());
+  TESSERA_CHECK_VALUE(
+      query.device() == candidate.device(),
+      "[Retrieval] query and candidate must be on the same device, but got {} and {}. Move one of them with to().",
+      query.device(),
+      candidate.device());
+}
+
+// Checks for one number per vector.
+void check_values(
+    const at::Tensor& values,
+    const char* name,
+    int64_t count,
+    const at::Tensor& vectors) {
+  TESSERA_CHECK_VALUE(
+      values.dim() == 1 && values.size(0) == count,
+      "[Retrieval] {} must have shape [{}], but got {}. Pass one value per row.",
+      name,
+      count,
+      values.sizes());
+  TESSERA_CHECK_VALUE(
+      values.device() == vectors.device(),
+      "[Retrieval] {} must be on the device of the vectors, {}, but is on {}. Move it with to().",
+      name,
+      vectors.device(),
+      values.device());
+}
+
+void check_floats(const at::Tensor& values, const char* name) {
+  TESSERA_CHECK_TYPE(
+      at::isFloatingType(values.scalar_type()),
+      "[Retrieval] {} must be floats, but got {}. Convert it with to(torch::kFloat).",
+      name,
+      values.scalar_type());
+}
+
+void check_ids(
+    const RetrievalOptions& options,
+    const at::Tensor& ids,
+    const at::Tensor& candidate) {
+  if (!ids.defined()) {
+    TESSERA_CHECK_VALUE(
+        !options.remove_accidental_hits,
+        "[Retrieval] remove_accidental_hits needs candidate_ids, but got none. Pass the id of each candidate.");
+    return;
+  }
+  TESSERA_CHECK_TYPE(
+      ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt,
+      "[Retrieval] candidate_ids must be int32 or int64, but got {}. Convert them with to(torch::kLong).",
+      ids.scalar_type());
+  check_values(ids, "candidate_ids", candidate.size(0), candidate);
+}
+
+void check_probability(
+    const at::Tensor& probability,
+    const at::Tensor& candidate) {
+  check_floats(probability, "candidate_sampling_probability");
+  check_values(
+      probability,
+      "candidate_sampling_probability",
+      candidate.size(0),
+      candidate);
+  TESSERA_CHECK_VALUE(
+      !probability.requires_grad(),
+      "[Retrieval] candidate_sampling_probability must not require a gradient. Detach it.");
+  // Also false for NaN.
+  const at::Tensor is_in_range =
+      (probability > 0.0).logical_and(probability <= 1);
+  TESSERA_CHECK_VALUE(
+      is_in_range.all().item<bool>(),
+      "[Retrieval] candidate_sampling_probability must be in (0, 1], but got {}. Use a small probability for candidates that were never seen.",
+      probability.masked_select(is_in_range.logical_not())[0].item<double>());
+}
+
+void check_weights(const at::Tensor& weights, const at::Tensor& query) {
+  check_floats(weights, "sample_weights");
+  check_values(weights, "sample_weights", query.size(0), query);
+  TESSERA_CHECK_VALUE(
+      all_finite(weights) && (weights >= 0.0).all().item<bool>(),
+      "[Retrieval] sample_weights must be finite and >= 0, but some are not. Use 0 to leave an example out.");
+}
+
+}  // namespace
+
+const char* to_string(LossReduction reduction) {
+  return reduction == LossReduction::kSum ? "sum" : "mean";
+}
+
+LossReduction loss_reduction_from_string(const std::string& name) {
+  for (const auto reduction : {LossReduction::kSum, LossReduction::kMean}) {
+    if (name == to_string(reduction)) {
+      return reduction;
+    }
+  }
+  TESSERA_CHECK_VALUE(
+      false,
+      "reduction must be one of sum, mean, but got '{}'.",
+      shorten(name));
+}
+
+Json JsonValue<LossReduction>::write(LossReduction value) {
+  return to_string(value);
+}
+
+LossReduction JsonValue<LossReduction>::read(
+    const Json& json,
+    const std::string& where) {
+  return read_name(json, loss_reduction_from_string, where);
+}
+
+RetrievalImpl::RetrievalImpl(RetrievalOptions options)
+    : LayerImpl(std::move(options)) {
+  const RetrievalOptions& checked = this->options();
+  TESSERA_CHECK_VALUE(
+      std::isfinite(checked.temperature) && checked.temperature > 0.0,
+      "[Retrieval] temperature must be > 0 and finite, but got {}. Set it to 1 to leave the scores as they are.",
+      checked.temperature);
+  TESSERA_CHECK_VALUE(
+      !checked.num_hard_negatives || *checked.num_hard_negatives >= 1,
+      "[Retrieval] num_hard_negatives must be >= 1, but got {}. Leave it unset for all negatives.",
+      checked.num_hard_negatives.value_or(0));
+}
+
+Nest<PartialShape> RetrievalImpl::compute_output_shape(
+    const Nest<PartialShape>& input_shapes) const {
+  const std::vector<PartialShape> shapes = input_shapes.flatten();
+  TESSERA_CHECK_VALUE(
+      shapes.size() == 2,
+      "[Retrieval] expected two shapes, those of query and candidate, but got {}. Pass both.",
+      shapes.size());
+  const auto& [query, candidate] = std::tie(shapes[0], shapes[1]);
+  TESSERA_CHECK_VALUE(
+      query.size() == 2 && candidate.size() == 2 &&
+          (!query[1] || !candidate[1] || *query[1] == *candidate[1]),
+      "[Retrieval] expected a query [batch, dim] and a candidate [candidates, dim], but got {} and {}. Both must have the same dim.",
+      to_string(query),
+      to_string(candidate));
+  return PartialShape{};
+}
+
+at::Tensor RetrievalImpl::forward(
+    const at::Tensor& query,
+    const at::Tensor& candidate,
+    const RetrievalBatch& batch) {
+  check_pair(query, candidate);
+  check_ids(options(), batch.candidate_ids, candidate);
+  const at::Tensor& probability = batch.candidate_sampling_probability;
+  if (probability.defined()) {
+    check_probability(probability, candidate);
+  }
+  if (batch.sample_weights.defined()) {
+    check_weights(batch.sample_weights, query);
+  }
+  build_on_first_call(Nest<at::Tensor>::list({query, candidate}));
+  const int64_t queries = query.size(0);
+  const int64_t candidates = candidate.size(0);
+
+  at::Tensor scores = at::matmul(query, candidate.t()) / options().temperature;
+  if (probability.defined()) {
+    // In float64, because a small share may be denormal in float32.
+    scores = scores - probability.to(at::kDouble).log().to(scores.dtype());
+  }
+
+  const at::Tensor positive = scores.diagonal();  // [batch]
+  if (options().remove_accidental_hits) {
+    const at::Tensor& ids = batch.candidate_ids;
+    const at::Tensor is_positive =
+        at::eye(queries, candidates, scores.options().dtype(at::kBool));
+    const at::Tensor is_same_id =
+        ids.narrow(0, 0, queries).unsqueeze(1).eq(ids.unsqueeze(0));
+    // exp(-inf) and its gradient are 0. Each row still has its positive, so no sum is 0.
+    scores = scores.masked_fill(
+        is_same_id.logical_and(is_positive.logical_not()), kMinusInfinity);
+  }
+  const int64_t num_hard = options().num_hard_negatives.value_or(
+      std::numeric_limits<int64_t>::max());
+  if (num_hard < candidates - 1) {
+    const at::Tensor is_positive =
+        at::eye(queries, candidates, scores.options().dtype(at::kBool));
+    const at::Tensor negatives = std::get<0>(
+        scores.masked_fill(is_positive, kMinusInfinity).topk(num_hard, 1));
+    scores = at::cat({positive.unsqueeze(1), negatives}, 1);
+  }
+
+  at::Tensor losses = at::logsumexp(scores, 1) - positive;  // [batch]
+  if (batch.sample_weights.defined()) {
+    losses = losses * batch.sample_weights.to(losses.dtype());
+  }
+  const at::Tensor loss =
+      options().reduction == LossReduction::kSum ? losses.sum() : losses.mean();
+  TESSERA_CHECK_VALUE(
+      all_finite(loss),
+      "[Retrieval] the loss must be finite, but the scores, the losses or their weights exceed the range of {}: the loss is {}. Scale the vectors or the weights down, or raise the temperature.",
+      loss.scalar_type(),
+      number_in_message(loss.item<double>()));
+  return loss;
+}
+
+}  // namespace tessera

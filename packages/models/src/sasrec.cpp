@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/models/sasrec.h>
+
+#include <tessera/layers/layer_json.h>  // defines get_config()
+#include <tessera/models/linear_cross_entropy.h>
+#include "layers/initial_parameter.h"
+#include "layers/mode_guard.h"
+#include "packages/models/src/dropout_sum.h"
+#include "packages/models/src/jagged_attention.h"
+#include "src/common/check.h"
+#include "src/common/number_in_message.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/softplus.h>
+
+#include <cmath>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+void check_options(const SASRecOptions& options) {
+  const auto check_positive = [](const char* name, int64_t value) {
+    TESSERA_CHECK_VALUE(
+        value >= 1,
+        "[SASRec] {} must be >= 1, but got {}. Set it to a positive number.",
+        name,
+        value);
+  };
+  check_positive("num_items", options.num_items);
+  check_positive("dim", options.dim);
+  check_positive("max_length", options.max_length);
+  constexpr int64_t kMaxBlocks = 1024;
+  TESSERA_CHECK_VALUE(
+      options.num_blocks >= 0 && options.num_blocks <= kMaxBlocks,
+      "[SASRec] num_blocks must be in [0, {}], but got {}. The paper has 2.",
+      kMaxBlocks,
+      options.num_blocks);
+}
+
+Initializer initializer_of(const SASRecOptions& options) {
+  return initializers::Normal{
+      .stddev = 1.0 / std::sqrt(static_cast<double>(options.dim))};
+}
+
+// 0, 1, ... for the positions of each sequence.
+at::Tensor positions_of(const at::Tensor& splits) {
+  const int64_t* data = splits.const_data_ptr<int64_t>();
+  const int64_t batch = splits.size(0) - 1;
+  at::Tensor positions = at::empty({data[batch]}, at::kLong);
+  auto* out = positions.mutable_data_ptr<int64_t>();
+  for (int64_t i = 0; i < batch; ++i) {
+    for (int64_t at = data[i]; at < data[i + 1]; ++at) {
+      out[at] = at - data[i];
+    }
+  }
+  return positions;
+}
+
+void check_items(const at::Tensor& ids, const char* name, int64_t count) {
+  TESSERA_CHECK_VALUE(
+      ids.defined() && ids.dim() == 1 && ids.size(0) == count,
+      "[SASRec] {} must have shape [{}], one item for each position, but got {}. Pass a tensor with one item for each position of the sequences.",
+      name,
+      count,
+      ids.defined() ? c10::str("shape ", ids.sizes()) : "an undefined tensor");
+  TESSERA_CHECK_TYPE(
+      ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt,
+      "[SASRec] {} must be int32 or int64, but got {}. Convert them with to(torch::kLong).",
+      name,
+      ids.scalar_type());
+  TESSERA_CHECK_VALUE(
+      count >= 1,
+      "[SASRec] a loss needs one position or more, but all sequences are empty. Skip this batch.");
+}
+
+}  // namespace
+
+SASRecImpl::SASRecImpl(SASRecOptions options) : LayerImpl(std::move(options)) {
+  check_options(this->options());
+  reset();
+}
+
+void SASRecImpl::reset() {
+  const SASRecOptions& options = this->options();
+  const PartialShape shape{std::nullopt, options.dim};
+  // Make all of them before the first is registered, because options may be wrong.
+  std::vector<TransformerBlock> blocks;
+  for (int64_t i = 0; i < options.num_blocks; ++i) {
+    blocks.emplace_back(options.block);
+    blocks.back()->build(shape);
+  }
+  const FeatureConfig feature{
+      .table = make_table(
+          {.name = "items",
+           .vocabulary_size = options.num_items,
+           .dim = options.dim,
+           .initializer = initializer_of(options),
+           .optimizer = options.optimizer})};
+  TPUEmbedding embedding(TPUEmbeddingOptions{
+      .features = {{"sequence", feature}, {"candidates", feature}},
+      .strategy = options.strategy,
+      .seed = options.seed});
+  items = register_module("items", embedding);
+  positions_ = register_parameter(
+      "positions",
+      initial_parameter(
+          initializer_of(options),
+          "SASRec positions",
+          {options.max_length, options.dim}));
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    register_module("block_" + std::to_string(i), blocks[i]);
+  }
+  blocks_ = std::move(blocks);  // replaces the original's blocks in a copy
+  norm_ = options.block.norm == NormOrder::kPre
+      ? register_module(
+            "norm",
+            torch::nn::LayerNorm(torch::nn::LayerNormOptions({options.dim})))
+      : torch::nn::LayerNorm(nullptr);
+}
+
+at::Tensor SASRecImpl::checked_splits(const RaggedFeature& sequences) const {
+  TESSERA_CHECK_VALUE(
+      sequences.values.defined() && sequences.values.dim() == 1,
+      "[SASRec] the ids of sequences must have shape [nnz], but got {}. Pass a RaggedFeature.",
+      sequences.values.defined() ? c10::str("shape ", sequences.values.sizes())
+                                 : "an undefined tensor");
+  const at::Tensor splits = checked_row_splits(
+      sequences.row_splits, sequences.values.size(0), kClassName);
+  const int64_t* data = splits.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i + 1 < splits.size(0); ++i) {
+    TESSERA_CHECK_VALUE(
+        data[i + 1] - data[i] <= options().max_length,
+        "[SASRec] sequences must have at most max_length = {} items, but sequence {} has {}. Pass its last {} items.",
+        options().max_length,
+        i,
+        data[i + 1] - data[i],
+        options().max_length);
+  }
+  return splits;
+}
+
+at::Tensor SASRecImpl::states_of(
+    const at::Tensor& embedded,
+    const at::Tensor& splits) {
+  at::Tensor x = dropout_sum(
+      embedded + at::embedding(positions_, positions_of(splits)),
+      at::Tensor(),
+      is_training() ? options().block.dropout : 0.0);
+  for (TransformerBlock& block : blocks_) {
+    x = block->forward(x, splits);
+  }
+  return norm_ ? norm_->forward(x) : x;
+}
+
+at::Tensor SASRecImpl::forward(const RaggedFeature& sequences) {
+  const at::Tensor splits = checked_splits(sequences);
+  const Features features{
+      {"sequence", sequences.values},
+      {"candidates", at::empty({0}, at::kLong)}};
+  return states_of(items->forward(features)["sequence"], splits);
+}
+
+at::Tensor SASRecImpl::softmax_loss(
+    const RaggedFeature& sequences,
+    const at::Tensor& targets) {
+  const at::Tensor splits = checked_splits(sequences);
+  check_items(targets, "targets", sequences.values.size(0));
+  const auto found = items->forward(
+      {{"sequence", sequences.values},
+       {"candidates", at::arange(options().num_items, at::kLong)}});
+  return linear_cross_entropy(
+      states_of(found["sequence"], splits), found["candidates"], targets);
+}
+
+at::Tensor SASRecImpl::binary_loss(
+    const RaggedFeature& sequences,
+    const at::Tensor& targets,
+    const at::Tensor& negatives) {
+  const at::Tensor splits = checked_splits(sequences);
+  const int64_t count = sequences.values.size(0);
+  check_items(targets, "targets", count);
+  check_items(negatives, "negatives", count);
+  const auto found = items->forward(
+      {{"sequence", sequences.values},
+       {"candidates",
+        at::cat({targets.to(at::kLong), negatives.to(at::kLong)})}});
+  const at::Tensor states = states_of(found["sequence"], splits);
+  const auto scores = [&](int64_t first) {
+    return (states * found["candidates"].narrow(0, first, count)).sum(1);
+  };
+  const at::Tensor loss =
+      (at::softplus(-scores(0)) + at::softplus(scores(count))).mean();
+  TESSERA_CHECK_VALUE(
+      std::isfinite(loss.item<double>()),
+      "[SASRec] the loss must be finite, but it is {}: the weights have NaN or are too large. Lower the learning rate.",
+      number_in_message(loss.item<double>()));
+  return loss;
+}
+
+at::Tensor SASRecImpl::queries(const RaggedFeature& sequences) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor splits = checked_splits(sequences);
+  const int64_t* data = splits.const_data_ptr<int64_t>();
+  const int64_t batch = splits.size(0) - 1;
+  for (int64_t i = 0; i < batch; ++i) {
+    TESSERA_CHECK_VALUE(
+        data[i] < data[i + 1],
+        "[SASRec] queries need one item or more, but sequence {} is empty. Recommend popular items to new users.",
+        i);
+  }
+  const ModeGuard mode(*this);
+  mode.eval();
+  return forward(sequences).index_select(0, splits.narrow(0, 1, batch) - 1);
+}
+
+at::Tensor SASRecImpl::item_vectors() const {
+  return items->read_rows("items", 0, options().num_items);
+}
+
+}  // namespace tessera

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/models/transformer_block.h>
+
+#include <tessera/common/shorten.h>
+#include <tessera/layers/input_checks.h>
+#include <tessera/layers/layer_json.h>  // defines get_config()
+#include "layers/initial_parameter.h"
+#include "packages/models/src/dropout_sum.h"
+#include "src/common/check.h"
+#include "src/common/json_name.h"
+
+#include <c10/util/StringUtil.h>
+
+#include <utility>
+
+namespace tessera {
+
+std::string to_string(NormOrder order) {
+  return order == NormOrder::kPre ? "pre" : "post";
+}
+
+NormOrder norm_order_from_string(const std::string& name) {
+  for (const auto order : {NormOrder::kPre, NormOrder::kPost}) {
+    if (name == to_string(order)) {
+      return order;
+    }
+  }
+  TESSERA_CHECK_VALUE(
+      false, "norm must be one of pre, post, but got '{}'.", shorten(name));
+}
+
+Json JsonValue<NormOrder>::write(NormOrder value) {
+  return to_string(value);
+}
+
+NormOrder JsonValue<NormOrder>::read(
+    const Json& json,
+    const std::string& where) {
+  return read_name(json, norm_order_from_string, where);
+}
+
+TransformerBlockImpl::TransformerBlockImpl(TransformerBlockOptions options)
+    : LayerImpl(std::move(options)) {
+  const TransformerBlockOptions& checked = this->options();
+  TESSERA_CHECK_VALUE(
+      checked.num_heads >= 1,
+      "[TransformerBlock] num_heads must be >= 1, but got {}. Set it to a divisor of dim.",
+      checked.num_heads);
+  TESSERA_CHECK_VALUE(
+      checked.feed_forward_dim >= 0,
+      "[TransformerBlock] feed_forward_dim must be >= 0, but got {}. Set it to 0 for the width of the input.",
+      checked.feed_forward_dim);
+  // Also false for NaN.
+  TESSERA_CHECK_VALUE(
+      checked.dropout >= 0.0 && checked.dropout < 1.0,
+      "[TransformerBlock] dropout must be in [0, 1), but got {}. Set it to 0 to drop nothing.",
+      checked.dropout);
+  declare();
+}
+
+Nest<PartialShape> TransformerBlockImpl::compute_output_shape(
+    const Nest<PartialShape>& input_shapes) const {
+  const PartialShape& shape = require_rows(input_shapes, kClassName);
+  TESSERA_CHECK_VALUE(
+      shape.size() == 2,
+      "[TransformerBlock] x must have shape [nnz, dim], but got {}. Pass the positions of all sequences one after the other, and their row_splits.",
+      to_string(shape));
+  TESSERA_CHECK_VALUE(
+      shape[1].value_or(0) % options().num_heads == 0,
+      "[TransformerBlock] num_heads must divide dim, but got {} heads and dim {}. Choose another number of heads.",
+      options().num_heads,
+      shape[1].value_or(0));
+  return shape;
+}
+
+MLP TransformerBlockImpl::feed_forward_of(int64_t dim) const {
+  const int64_t hidden = options().feed_forward_dim;
+  return MLP(MLPOptions{
+      .units = {hidden == 0 ? dim : hidden, dim},
+      .activation = options().activation});
+}
+
+void TransformerBlockImpl::declare_parameters() {
+  attention_norm_ = register_module("attention_norm", unsized_layer_norm());
+  attention_ = register_module(
+      "attention",
+      CausalSelfAttention(
+          CausalSelfAttentionOptions{.num_heads = options().num_heads}));
+  feed_forward_norm_ =
+      register_module("feed_forward_norm", unsized_layer_norm());
+  feed_forward_ = register_module("feed_forward", feed_forward_of(/*dim=*/1));
+}
+
+void TransformerBlockImpl::make_parameters(
+    const Nest<PartialShape>& input_shapes) {
+  const int64_t dim = known_dim(input_shapes.leaf(), kClassName);
+  const PartialShape shape{std::nullopt, dim};
+  for (const auto& norm : {attention_norm_, feed_forward_norm_}) {
+    const torch::nn::LayerNorm sized(torch::nn::LayerNormOptions({dim}));
+    detail::adopt_parameters(*norm.ptr(), *sized);
+  }
+  attention_->build(shape);
+  MLP feed_forward = feed_forward_of(dim);
+  feed_forward->build(shape);
+  feed_forward_->adopt(*feed_forward);
+}
+
+at::Tensor TransformerBlockImpl::forward(
+    const at::Tensor& x,
+    const at::Tensor& row_splits) {
+  require_floating(x, "x", kClassName);
+  compute_output_shape(shapes_of(x, "[TransformerBlock] "));
+  build_on_first_call(x);
+  TESSERA_CHECK_VALUE(
+      x.size(1) == attention_norm_->weight.size(0),
+      "[TransformerBlock] was built for dim {}, but got {}. Make another layer for this dim.",
+      attention_norm_->weight.size(0),
+      x.size(1));
+  const double dropout = is_training() ? options().dropout : 0.0;
+  const bool is_pre = options().norm == NormOrder::kPre;
+  const auto add_part = [&](const at::Tensor& input,
+                            torch::nn::LayerNorm& norm,
+                            const auto& part) {
+    const at::Tensor sum = dropout_sum(
+        part(is_pre ? norm->forward(input) : input), input, dropout);
+    return is_pre ? sum : norm->forward(sum);
+  };
+  const at::Tensor attended =
+      add_part(x, attention_norm_, [&](const at::Tensor& input) {
+        return attention_->forward(input, row_splits);
+      });
+  return add_part(attended, feed_forward_norm_, [&](const at::Tensor& input) {
+    return feed_forward_->forward(input);
+  });
+}
+
+}  // namespace tessera

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/layer_json.h>
+#include <tessera/models/causal_self_attention.h>
+#include <tessera/models/register_models.h>
+
+#include "packages/models/src/jagged_attention.h"
+#include "packages/models/tests/padded_attention.h"
+#include "tests/layers/gradient_check.h"
+#include "tests/test_util.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/isnan.h>
+#include <ATen/ops/randn.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/serialize.h>
+
+#include <cmath>
+#include <limits>
+#include <sstream>
+#include <vector>
+
+namespace tessera {
+namespace causal_self_attention_test {
+
+using test::expect_close;
+using test::kLengths;
+
+constexpr int64_t kDim = 12;
+
+// The formula of the docstring in plain loops over doubles.
+at::Tensor plain_attention(
+    const at::Tensor& projected,
+    const std::vector<int64_t>& lengths,
+    int64_t num_heads) {
+  const at::Tensor values = projected.to(at::kDouble).contiguous();
+  const auto in = values.accessor<double, 2>();
+  const int64_t dim = values.size(1) / 3;
+  const int64_t head_dim = dim / num_heads;
+  at::Tensor result = at::zeros({values.size(0), dim}, at::kDouble);
+  auto out = result.accessor<double, 2>();
+  int64_t begin = 0;
+  for (const int64_t length : lengths) {
+    for (int64_t head = 0; head < num_heads; ++head) {
+      const int64_t column = head * head_dim;
+      for (int64_t i = begin; i < begin + length; ++i) {
+        std::vector<double> shares;
+        double sum = 0.0;
+        for (int64_t j = begin; j <= i; ++j) {
+          double score = 0.0;
+          for (int64_t c = column; c < column + head_dim; ++c) {
+            score += in[i][c] * in[j][dim + c];
+          }
+          shares.push_back(
+              std::exp(score / std::sqrt(static_cast<double>(head_dim))));
+          sum += shares.back();
+        }
+        for (int64_t j = begin; j <= i; ++j) {
+          for (int64_t c = column; c < column + head_dim; ++c) {
+            out[i][c] += shares[j - begin] / sum * in[j][2 * dim + c];
+          }
+        }
+      }
+    }
+    begin += length;
+  }
+  return result;
+}
+
+at::Tensor random_rows(int64_t columns) {
+  return at::randn({test::sum_of(kLengths), columns});
+}
+
+TEST(CausalSelfAttentionTest, MatchesPlainLoops) {
+  for (const int64_t num_heads : {1, 2, 3, 12}) {
+    const at::Tensor projected = random_rows(3 * kDim);
+    const at::Tensor splits = test::splits_of(kLengths);
+    const at::Tensor expected = plain_attention(projected, kLengths, num_heads);
+    expect_close(
+        jagged_causal_attention(projected, splits, num_heads),
+        expected,
+        1e-5,
+        1e-5);
+    expect_close(
+        jagged_causal_attention(projected.to(at::kDouble), splits, num_heads),
+        expected,
+        1e-12,
+        1e-12);
+  }
+}
+
+TEST(CausalSelfAttentionTest, MatchesPaddedAttentionOfTorch) {
+  for (const int64_t num_heads : {1, 4}) {
+    CausalSelfAttention layer(
+        CausalSelfAttentionOptions{.num_heads = num_heads});
+    const at::Tensor x = random_rows(kDim).requires_grad_();
+    const at::Tensor slopes = random_rows(kDim);
+    const auto gradients_of = [&](const at::Tensor& result) {
+      std::vector<at::Tensor> sources = layer->parameters();
+      sources.push_back(x);
+      return torch::autograd::grad({(result * slopes).sum()}, sources);
+    };
+    const at::Tensor result = layer->forward(x, test::splits_of(kLengths));
+    const at::Tensor expected = test::packed(
+        test::attention_on_padded(
+            *layer, "", num_heads, test::padded(x, kLengths)),
+        kLengths);
+    expect_close(result, expected, 1e-4, 1e-5);
+    const auto gradients = gradients_of(result);
+    const auto expected_gradients = gradients_of(expected);
+    ASSERT_EQ(gradients.size(), 5U);
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      expect_close(gradients[i], expected_gradients[i], 1e-4, 1e-4);
+    }
+  }
+}
+
+TEST(CausalSelfAttentionTest, GradientsMatchFiniteDifferences) {
+  const std::vector<int64_t> lengths{3, 0, 4, 1};
+  const at::Tensor projected = at::randn({8, 12}, at::kDouble).requires_grad_();
+  test::expect_gradients(
+      [&] {
+        return jagged_causal_attention(
+            projected, test::splits_of(lengths), /*num_heads=*/2);
+      },
+      {projected});
+}
+
+// The gradients of the kernels against those of the operators, in double.
+TEST(CausalSelfAttentionTest, KernelGradientsMatchOperators) {
+  for (const int64_t num_heads : {1, 2, 6}) {
+    const at::Tensor splits = test::splits_of(kLengths);
+    const at::Tensor slopes = random_rows(kDim);
+    const at::Tensor values = random_rows(3 * kDim);
+    const auto gradient_in = [&](at::ScalarType dtype) {
+      const at::Tensor source = values.to(dtype, false, true).requires_grad_();
+      return torch::autograd::grad(
+          {(jagged_causal_attention(source, splits, num_heads) *
+            slopes.to(dtype))
+               .sum()},
+          {source})[0];
+    };
+    expect_close(gradient_in(at::kFloat), gradient_in(at::kDouble), 1e-4, 1e-5);
+  }
+}
+
+TEST(CausalSelfAttentionTest, HasSecondDerivatives) {
+  const at::Tensor splits = test::splits_of({2, 3});
+  const at::Tensor values = at::randn({5, 6});
+  const auto second_in = [&](at::ScalarType dtype) {
+    const at::Tensor source = values.to(dtype, false, true).requires_grad_();
+    const at::Tensor result = jagged_causal_attention(source, splits, 1);
+    const at::Tensor gradient = torch::autograd::grad(
+        {result.square().sum()}, {source}, {}, true, /*create_graph=*/true)[0];
+    return torch::autograd::grad({gradient.square().sum()}, {source})[0];
+  };
+  expect_close(second_in(at::kFloat), second_in(at::kDouble), 1e-3, 1e-4);
+}
+
+TEST(CausalSelfAttentionTest, SequencesAndLaterPositionsHaveNoEffect) {
+  const at::Tensor splits = test::splits_of({40, 40});
+  CausalSelfAttention layer;
+  const at::Tensor x = at::randn({80, kDim});
+  const at::Tensor before = layer->forward(x, splits);
+  at::Tensor changed = x.clone();
+  changed.narrow(0, 35, 5).add_(1.0);  // the end of the first sequence
+  const at::Tensor after = layer->forward(changed, splits);
+  EXPECT_TRUE(at::equal(after.narrow(0, 0, 35), before.narrow(0, 0, 35)));
+  EXPECT_FALSE(at::equal(after.narrow(0, 35, 5), before.narrow(0, 35, 5)));
+  EXPECT_TRUE(at::equal(after.narrow(0, 40, 40), before.narrow(0, 40, 40)));
+}
+
+TEST(CausalSelfAttentionTest, NumberOfThreadsDoesNotChangeTheBits) {
+  const at::Tensor splits = test::splits_of(kLengths);
+  const at::Tensor values = random_rows(3 * 64);
+  const at::Tensor slopes = random_rows(64);
+  const int threads = at::get_num_threads();
+  std::vector<at::Tensor> results;
+  for (const int count : {1, 3}) {
+    at::set_num_threads(count);
+    const at::Tensor source = values.detach().clone().requires_grad_();
+    const at::Tensor result = jagged_causal_attention(source, splits, 2);
+    (result * slopes).sum().backward();
+    results.push_back(result.detach());
+    results.push_back(source.grad());
+  }
+  at::set_num_threads(threads);
+  EXPECT_TRUE(at::equal(results[0], results[2]));
+  EXPECT_TRUE(at::equal(results[1], results[3]));
+}
+
+TEST(CausalSelfAttentionTest, TakesEmptyBatchesAndInt32Splits) {
+  CausalSelfAttention layer;
+  layer->build(PartialShape{std::nullopt, kDim});
+  for (const at::Tensor& splits :
+       {test::int64s({0}), test::int64s({0, 0, 0})}) {
+    const at::Tensor x = at::randn({0, kDim}).requires_grad_();
+    const at::Tensor result = layer->forward(x, splits);
+    EXPECT_EQ(result.sizes(), at::IntArrayRef({0, kDim}));
+    result.sum().backward();
+    EXPECT_EQ(x.grad().sizes(), x.sizes());
+  }
+  const at::Tensor x = at::randn({3, kDim});
+  EXPECT_TRUE(at::equal(
+      layer->forward(x, test::int32s({0, 1, 3})),
+      layer->forward(x, test::int64s({0, 1, 3}))));
+}
+
+TEST(CausalSelfAttentionTest, KeepsNaNInItsSequence) {
+  CausalSelfAttention layer;
+  at::Tensor x = at::randn({8, kDim});
+  x[5].fill_(std::numeric_limits<double>::quiet_NaN());
+  const at::Tensor result = layer->forward(x, test::int64s({0, 4, 8}));
+  EXPECT_TRUE(at::isfinite(result.narrow(0, 0, 4)).all().item<bool>());
+  EXPECT_TRUE(at::isnan(result.narrow(0, 5, 3)).all().item<bool>());
+}
+
+TEST(CausalSelfAttentionTest, RefusesWrongInputs) {
+  EXPECT_VALUE_ERROR(
+      CausalSelfAttention(CausalSelfAttentionOptions{.num_heads = 0}),
+      "[CausalSelfAttention] num_heads must be >= 1, but got 0");
+  CausalSelfAttention layer(CausalSelfAttentionOptions{.num_heads = 5});
+  EXPECT_VALUE_ERROR(
+      layer->forward(at::randn({4, kDim}), test::int64s({0, 4})),
+      "num_heads must divide dim, but got 5 heads and dim 12");
+  CausalSelfAttention attention;
+  const at::Tensor x = at::randn({4, kDim});
+  EXPECT_VALUE_ERROR(
+      attention->forward(at::randn({2, 2, kDim}), test::int64s({0, 4})),
+      "x must have shape [nnz, dim]");
+  EXPECT_TYPE_ERROR(
+      attention->forward(x.to(at::kLong), test::int64s({0, 4})), "x");
+  EXPECT_VALUE_ERROR(attention->forward(at::Tensor(), test::int64s({0})), "x");
+  EXPECT_VALUE_ERROR(
+      attention->forward(x, at::Tensor()), "got an undefined tensor");
+  EXPECT_VALUE_ERROR(
+      attention->forward(x, at::empty({0}, at::kLong)),
+      "row_splits must have shape [batch + 1]");
+  EXPECT_TYPE_ERROR(
+      attention->forward(x, test::floats({0, 4})),
+      "row_splits must be int32 or int64");
+  EXPECT_VALUE_ERROR(
+      attention->forward(x, test::int64s({0, 3})),
+      "end with the number of positions, 4, but got 0 and 3");
+  EXPECT_VALUE_ERROR(
+      attention->forward(x, test::int64s({0, 5, 3, 4})),
+      "row_splits[1] is 5 and row_splits[2] is 3");
+  EXPECT_FALSE(attention->input_shapes().has_value());  // nothing was built
+  attention->forward(x, test::int64s({0, 4}));
+  EXPECT_VALUE_ERROR(
+      attention->forward(at::randn({4, 6}), test::int64s({0, 4})), "6");
+}
+
+TEST(CausalSelfAttentionTest, IsSavedAndBuiltFromJson) {
+  CausalSelfAttention layer(
+      CausalSelfAttentionOptions{.num_heads = 3, .use_bias = false});
+  const at::Tensor x = at::randn({4, kDim});
+  const at::Tensor splits = test::int64s({0, 1, 4});
+  const at::Tensor expected = layer->forward(x, splits);
+  register_models();
+  auto same = from_json<CausalSelfAttention>(to_json(layer));
+  EXPECT_EQ(same->options(), layer->options());
+  std::stringstream archive;
+  torch::save(layer, archive);
+  torch::load(same, archive);
+  EXPECT_TRUE(at::equal(same->forward(x, splits), expected));
+  const auto copy =
+      std::dynamic_pointer_cast<CausalSelfAttentionImpl>(layer->clone());
+  EXPECT_TRUE(at::equal(copy->forward(x, splits), expected));
+}
+
+}  // namespace causal_self_attention_test
+}  // namespace tessera

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/models/linear_cross_entropy.h>
+
+#include "tests/layers/gradient_check.h"
+#include "tests/test_util.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace tessera {
+namespace linear_cross_entropy_test {
+
+using test::expect_close;
+
+// The formula of the docstring in plain loops over doubles.
+double plain_loss(
+    const at::Tensor& states,
+    const at::Tensor& rows,
+    const at::Tensor& targets) {
+  const at::Tensor scores =
+      at::matmul(states.to(at::kDouble), rows.to(at::kDouble).t());
+  const auto score = scores.accessor<double, 2>();
+  const auto target = targets.accessor<int64_t, 1>();
+  double total = 0.0;
+  for (int64_t i = 0; i < scores.size(0); ++i) {
+    double sum = 0.0;
+    for (int64_t c = 0; c < scores.size(1); ++c) {
+      sum += std::exp(score[i][c]);
+    }
+    total += std::log(sum) - score[i][target[i]];
+  }
+  return total / static_cast<double>(scores.size(0));
+}
+
+TEST(LinearCrossEntropyTest, MatchesItsFormulaAndTorchsGradients) {
+  struct Sizes {
+    int64_t states, classes, dim;
+  };
+  for (const auto& [count, classes, dim] :
+       {Sizes{1, 1, 1},
+        Sizes{3, 5, 7},
+        Sizes{65, 37, 16},
+        Sizes{1100, 130, 24}}) {
+    const at::Tensor states = at::randn({count, dim}).requires_grad_();
+    const at::Tensor rows = at::randn({classes, dim}).requires_grad_();
+    const at::Tensor targets = at::randint(classes, {count}, at::kLong);
+    const at::Tensor loss = linear_cross_entropy(states, rows, targets);
+    EXPECT_NEAR(
+        loss.item<double>(),
+        plain_loss(states, rows, targets),
+        1e-5 * (1.0 + loss.item<double>()));
+    // A factor in front of the loss reaches the gradients.
+    const auto gradients = torch::autograd::grad({3.0 * loss}, {states, rows});
+    const at::Tensor states64 =
+        states.detach().to(at::kDouble).requires_grad_();
+    const at::Tensor rows64 = rows.detach().to(at::kDouble).requires_grad_();
+    const auto expected = torch::autograd::grad(
+        {3.0 *
+         at::cross_entropy_loss(at::matmul(states64, rows64.t()), targets)},
+        {states64, rows64});
+    expect_close(gradients[0], expected[0], 1e-4, 1e-6);
+    expect_close(gradients[1], expected[1], 1e-4, 1e-6);
+    const at::Tensor frozen =
+        linear_cross_entropy(states.detach(), rows.detach(), targets);
+    EXPECT_FALSE(frozen.requires_grad());
+    EXPECT_EQ(frozen.item<double>(), loss.item<double>());
+    EXPECT_EQ(
+        linear_cross_entropy(states, rows, targets.to(at::kInt)).item<double>(),
+        loss.item<double>());
+  }
+}
+
+TEST(LinearCrossEntropyTest, GradientsMatchFiniteDifferences) {
+  const at::Tensor states = at::randn({4, 3}, at::kDouble).requires_grad_();
+  const at::Tensor rows = at::randn({5, 3}, at::kDouble).requires_grad_();
+  const at::Tensor targets = test::int64s({0, 4, 2, 2});
+  test::expect_gradients(
+      [&] { return linear_cross_entropy(states, rows, targets); },
+      {states, rows});
+}
+
+TEST(LinearCrossEntropyTest, HasSecondDerivatives) {
+  const at::Tensor values = at::randn({4, 3});
+  const at::Tensor row_values = at::randn({5, 3});
+  const auto second_in = [&](at::ScalarType dtype) {
+    const at::Tensor states = values.to(dtype, false, true).requires_grad_();
+    const at::Tensor rows = row_values.to(dtype, false, true).requires_grad_();
+    const auto gradients = torch::autograd::grad(
+        {linear_cross_entropy(states, rows, test::int64s({0, 4, 2, 2}))},
+        {states, rows},
+        {},
+        true,
+        /*create_graph=*/true);
+    return torch::autograd::grad(
+        {gradients[0].square().sum() + gradients[1].square().sum()},
+        {states})[0];
+  };
+  expect_close(second_in(at::kFloat), second_in(at::kDouble), 1e-4, 1e-5);
+}
+
+TEST(LinearCrossEntropyTest, NumberOfThreadsDoesNotChangeTheBits) {
+  const at::Tensor states = at::randn({700, 32}).requires_grad_();
+  const at::Tensor rows = at::randn({150, 32}).requires_grad_();
+  const at::Tensor targets = at::randint(150, {700}, at::kLong);
+  const int threads = at::get_num_threads();
+  std::vector<std::vector<at::Tensor>> results;
+  for (const int count : {1, 3}) {
+    at::set_num_threads(count);
+    const at::Tensor loss = linear_cross_entropy(states, rows, targets);
+    results.push_back(torch::autograd::grad({loss}, {states, rows}));
+    results.back().push_back(loss.detach());
+  }
+  at::set_num_threads(threads);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_TRUE(at::equal(results[0][i], results[1][i])) << i;
+  }
+}
+
+TEST(LinearCrossEntropyTest, RefusesWrongInputs) {
+  const at::Tensor states = at::randn({2, 3});
+  const at::Tensor rows = at::randn({4, 3});
+  const at::Tensor targets = test::int64s({0, 3});
+  EXPECT_VALUE_ERROR(
+      linear_cross_entropy(at::randn({0, 3}), rows, test::int64s({})),
+      "states must be a matrix of one row or more, but got shape [0, 3]");
+  EXPECT_VALUE_ERROR(
+      linear_cross_entropy(states, at::randn({4}), targets),
+      "rows must be a matrix");
+  EXPECT_VALUE_ERROR(
+      linear_cross_entropy(states, at::randn({4, 2}), targets),
+      "must have the same dim, but got 3 and 2");
+  EXPECT_TYPE_ERROR(
+      linear_cross_entropy(states, rows.to(at::kDouble), targets),
+      "must have the same dtype");
+  EXPECT_TYPE_ERROR(
+      linear_cross_entropy(states.to(at::kLong), rows, targets), "states");
+  EXPECT_VALUE_ERROR(
+      linear_cross_entropy(states, rows, test::int64s({0})),
+      "targets must have shape [2], one per state, but got shape [1]");
+  EXPECT_TYPE_ERROR(
+      linear_cross_entropy(states, rows, test::floats({0, 1})),
+      "targets must be int32 or int64");
+  EXPECT_INDEX_ERROR(
+      linear_cross_entropy(states, rows, test::int64s({0, 4})),
+      "targets must be in [0, 4), but got 4");
+  EXPECT_INDEX_ERROR(
+      linear_cross_entropy(states, rows, test::int64s({-1, 0})),
+      "targets must be in [0, 4), but got -1");
+  EXPECT_VALUE_ERROR(
+      linear_cross_entropy(
+          at::full({2, 3}, std::numeric_limits<double>::quiet_NaN()),
+          rows,
+          targets),
+      "the loss must be finite");
+  EXPECT_VALUE_ERROR(
+      linear_cross_entropy(1e30 * states, 1e30 * rows, targets),
+      "the loss must be finite");
+}
+
+}  // namespace linear_cross_entropy_test
+}  // namespace tessera

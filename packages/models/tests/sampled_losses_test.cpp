@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/models/sampled_losses.h>
+
+#include "tests/golden_util.h"
+#include "tests/layers/gradient_check.h"
+#include "tests/test_util.h"
+
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace tessera {
+namespace sampled_losses_test {
+
+using test::expect_close;
+using test::floats;
+using test::int64s;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+using Loss = std::function<at::Tensor(const SampledScores&, LossReduction)>;
+
+const std::map<std::string, Loss> kLosses{
+    {"bpr_loss",
+     [](const SampledScores& scores, LossReduction reduction) {
+       return bpr_loss(scores, {.reduction = reduction});
+     }},
+    {"warp_loss",
+     [](const SampledScores& scores, LossReduction reduction) {
+       return warp_loss(scores, {.num_items = 100, .reduction = reduction});
+     }},
+    {"sampled_softmax_loss",
+     [](const SampledScores& scores, LossReduction reduction) {
+       return sampled_softmax_loss(scores, {.reduction = reduction});
+     }}};
+
+std::vector<double> row_of(const at::Tensor& values) {
+  const at::Tensor flat = values.detach().to(at::kDouble).contiguous();
+  return {
+      flat.const_data_ptr<double>(),
+      flat.const_data_ptr<double>() + flat.numel()};
+}
+
+TEST(SampledLossesTest, SampledSoftmaxMatchesTensorFlow) {
+  const Json golden = test::read_golden("ranking.json")["sampled_softmax"];
+  ASSERT_EQ(golden.size(), 2U);
+  for (const Json& json : golden) {
+    const auto doubles = [&](const char* key) {
+      return at::tensor(json[key].get<std::vector<double>>(), at::kDouble);
+    };
+    const auto ids = [&](const char* key) {
+      return at::tensor(json[key].get<std::vector<int64_t>>(), at::kLong);
+    };
+    const int64_t dim = json["dim"];
+    const at::Tensor vectors = doubles("vectors").view({-1, dim});
+    const at::Tensor queries =
+        doubles("queries").view({-1, dim}).requires_grad_();
+    const at::Tensor labels = ids("labels");
+    const at::Tensor negatives = ids("negatives");
+    SampledScores scores{
+        .positive = (queries * vectors.index_select(0, labels)).sum(1),
+        .negative = at::matmul(queries, vectors.index_select(0, negatives).t()),
+        .positive_probability = doubles("label_probability"),
+        .negative_probability = doubles("negative_probability")};
+    if (json["remove_accidental_hits"]) {
+      scores.positive_ids = labels;
+      scores.negative_ids = negatives;
+    }
+    const at::Tensor loss =
+        sampled_softmax_loss(scores, {.reduction = LossReduction::kSum});
+    EXPECT_NEAR(loss.item<double>(), json["loss"].get<double>(), 1e-11);
+    loss.backward();
+    expect_close(
+        queries.grad(), doubles("gradient").view({-1, dim}), 1e-10, 1e-12);
+  }
+}
+
+// If all other items are sampled, it is the softmax over all items.
+TEST(SampledLossesTest, SampledSoftmaxOfAllItemsIsTheSoftmax) {
+  const at::Tensor scores = at::randn({3, 6}, at::kDouble);
+  const at::Tensor clicks = int64s({2, 0, 5});
+  const at::Tensor all = int64s({0, 1, 2, 3, 4, 5});
+  const double loss =
+      sampled_softmax_loss(
+          {.positive = scores.gather(1, clicks.unsqueeze(1)).squeeze(1) * 0.3,
+           .negative = scores * 0.3,
+           .positive_ids = clicks,
+           .negative_ids = all.expand({3, 6})},
+          {.temperature = 0.3})
+          .item<double>();
+  EXPECT_NEAR(
+      loss, at::cross_entropy_loss(scores, clicks).item<double>(), 1e-12);
+}
+
+TEST(SampledLossesTest, BprMatchesItsFormula) {
+  const at::Tensor positive = at::randn({4}, at::kDouble);
+  const at::Tensor negative = at::randn({4, 3}, at::kDouble);
+  const at::Tensor weights = at::rand({4});
+  const at::Tensor positive_ids = int64s({1, 2, 3, 4});
+  const at::Tensor negative_ids = int64s({2, 9, 2});
+  double plain = 0.0, without_hits = 0.0;
+  for (int64_t i = 0; i < 4; ++i) {
+    double sum = 0.0, left = 0.0;
+    int count = 0;
+    for (int64_t j = 0; j < 3; ++j) {
+      const double margin = (positive[i] - negative[i][j]).item<double>() / 0.5;
+      const double loss = std::log(1.0 + std::exp(-margin));
+      sum += loss;
+      if (i != 1 || j == 1) {  // item 2 is drawn twice
+        left += loss;
+        ++count;
+      }
+    }
+    const auto weight = weights[i].item<double>();
+    plain += weight * sum / 3.0 / 4.0;
+    without_hits += weight * left / count / 4.0;
+  }
+  SampledScores scores{
+      .positive = positive, .negative = negative, .weights = weights};
+  const SampledLossOptions options{.temperature = 0.5};
+  EXPECT_NEAR(bpr_loss(scores, options).item<double>(), plain, 1e-12);
+  scores.positive_ids = positive_ids;
+  scores.negative_ids = negative_ids;
+  EXPECT_NEAR(bpr_loss(scores, options).item<double>(), without_hits, 1e-12);
+}
+
+// Algorithm 1 of the paper, with the negatives as the samples.
+double warp_reference(
+    double positive,
+    const std::vector<double>& negative,
+    const std::vector<bool>& is_hit,
+    int64_t num_items,
+    double margin) {
+  int64_t tries = 0;
+  for (size_t i = 0; i < negative.size(); ++i) {
+    if (is_hit[i]) {
+      continue;
+    }
+    ++tries;
+    const double distance = margin + negative[i] - positive;
+    if (distance > 0.0) {
+      const int64_t rank = std::max<int64_t>(1, (num_items - 1) / tries);
+      double sum = 0.0;
+      for (int64_t j = 1; j <= rank; ++j) {
+        sum += 1.0 / static_cast<double>(j);
+      }
+      return sum * distance;
+    }
+  }
+  return 0.0;
+}
+
+TEST(SampledLossesTest, WarpMatchesItsAlgorithm) {
+  for (const int64_t num_items : {2, 7, 1682}) {
+    for (const double margin : {0.0, 0.2, 1.0}) {
+      const at::Tensor positive = at::randn({50}, at::kDouble) + 1.0;
+      const at::Tensor negative = at::randn({50, 6}, at::kDouble);
+      const at::Tensor positive_ids = at::randint(0, 5, {50}, at::kLong);
+      const at::Tensor negative_ids = at::randint(0, 5, {50, 6}, at::kLong);
+      double plain = 0.0, without_hits = 0.0;
+      for (int64_t i = 0; i < 50; ++i) {
+        std::vector<bool> is_hit;
+        for (int64_t j = 0; j < 6; ++j) {
+          is_hit.push_back(
+              positive_ids[i].item<int64_t>() ==
+              negative_ids[i][j].item<int64_t>());
+        }
+        const auto score = positive[i].item<double>();
+        const auto row = row_of(negative[i]);
+        plain += warp_reference(
+            score, row, std::vector<bool>(6, false), num_items, margin);
+        without_hits += warp_reference(score, row, is_hit, num_items, margin);
+      }
+      const WarpLossOptions options{
+          .num_items = num_items,
+          .margin = margin,
+          .reduction = LossReduction::kSum};
+      SampledScores scores{.positive = positive, .negative = negative};
+      EXPECT_NEAR(
+          warp_loss(scores, options).item<double>(), plain, 1e-12 * plain);
+      scores.positive_ids = positive_ids;
+      scores.negative_ids = negative_ids;
+      EXPECT_NEAR(
+          warp_loss(scores, options).item<double>(),
+          without_hits,
+          1e-12 * without_hits);
+      EXPECT_GT(plain, without_hits * 0.1);
+    }
+  }
+}
+
+TEST(SampledLossesTest, GradientsMatchFiniteDifferences) {
+  for (const auto& [name, loss] : kLosses) {
+    SCOPED_TRACE(name);
+    const at::Tensor positive = at::randn({5}, at::kDouble).requires_grad_();
+    const at::Tensor negative = at::randn({5, 4}, at::kDouble).requires_grad_();
+    SampledScores scores{
+        .positive = positive,
+        .negative = negative,
+        .positive_ids = int64s({0, 1, 2, 3, 4}),
+        .negative_ids = int64s({1, 7, 1, 4}),
+        .weights = at::rand({5}, at::kDouble)};
+    if (name == "sampled_softmax_loss") {
+      scores.positive_probability = at::rand({5}) + 0.1;
+      scores.negative_probability = at::rand({5, 4}) + 0.1;
+    }
+    test::expect_gradients(
+        [&, &loss = loss] { return loss(scores, LossReduction::kMean); },
+        {positive, negative});
+  }
+}
+
+TEST(SampledLossesTest, ExamplesWithoutNegativesHaveLossZero) {
+  for (const auto& [name, loss] : kLosses) {
+    SCOPED_TRACE(name);
+    const auto expect_zero = [&loss = loss](SampledScores scores) {
+      for (const auto reduction : {LossReduction::kSum, LossReduction::kMean}) {
+        scores.positive = scores.positive.detach().clone().requires_grad_();
+        scores.negative = scores.negative.detach().clone().requires_grad_();
+        const at::Tensor value = loss(scores, reduction);
+        EXPECT_EQ(value.dim(), 0);
+        EXPECT_EQ(value.item<double>(), 0.0);
+        value.backward();
+        for (const at::Tensor& source : {scores.positive, scores.negative}) {
+          expect_close(source.grad(), at::zeros_like(source), 0.0, 0.0);
+        }
+      }
+    };
+    expect_zero({.positive = at::zeros({0}), .negative = at::zeros({0, 3})});
+    expect_zero({.positive = at::ones({2}), .negative = at::zeros({2, 0})});
+    // All negatives are accidental hits. Their scores may be anything.
+    expect_zero(
+        {.positive = at::ones({2}),
+         .negative = at::full({2, 3}, kNan),
+         .positive_ids = int64s({4, 4}),
+         .negative_ids = int64s({4, 4, 4})});
+    expect_zero(
+        {.positive = at::randn({2}),
+         .negative = at::randn({2, 3}),
+         .weights = at::zeros({2})});
+  }
+}
+
+TEST(SampledLossesTest, NanAndLargeScores) {
+  for (const auto& [name, loss] : kLosses) {
+    SCOPED_TRACE(name);
+    const auto value = [&loss = loss](float positive, float negative) {
+      return loss(
+                 {.positive = floats({positive}),
+                  .negative = floats({negative}).view({1, 1})},
+                 LossReduction::kSum)
+          .item<double>();
+    };
+    // fit() sees a NaN of the model as a loss that is not finite.
+    EXPECT_TRUE(std::isnan(value(kNan, 0)));
+    EXPECT_TRUE(std::isnan(value(0, kNan)));
+    EXPECT_EQ(value(1000, -1000), 0.0);
+    EXPECT_GE(value(-1000, 1000), 2000.0);
+    EXPECT_TRUE(std::isfinite(value(-1000, 1000)));
+  }
+}
+
+TEST(SampledLossesTest, RefuseBadInput) {
+  const at::Tensor positive = at::ones({2});
+  const at::Tensor negative = at::ones({2, 3});
+  for (const auto& [name, loss] : kLosses) {
+    SCOPED_TRACE(name);
+    const auto run = [&loss = loss](const SampledScores& scores) {
+      loss(scores, LossReduction::kMean);
+    };
+    const SampledScores good{.positive = positive, .negative = negative};
+    const auto with = [&](at::Tensor SampledScores::*field, at::Tensor value) {
+      SampledScores scores = good;
+      scores.*field = std::move(value);
+      return scores;
+    };
+    run(good);
+    EXPECT_VALUE_ERROR(
+        run({}), "[" + name + "] positive must be a dense tensor");
+    EXPECT_VALUE_ERROR(
+        run(with(&SampledScores::negative, positive)), "[batch, negatives]");
+    EXPECT_VALUE_ERROR(
+        run(with(&SampledScores::negative, at::ones({3, 2}))),
+        "the same batch size, dtype and device");
+    EXPECT_VALUE_ERROR(
+        run(with(&SampledScores::negative, negative.to(at::kDouble))),
+        "the same batch size, dtype and device");
+    EXPECT_TYPE_ERROR(
+        run(with(&SampledScores::positive, int64s({1, 2}))), "must be floats");
+    EXPECT_VALUE_ERROR(
+        run(with(&SampledScores::weights, floats({1, -1}))),
+        "weights must be finite and >= 0");
+    EXPECT_VALUE_ERROR(
+        run(with(&SampledScores::weights, floats({1}))),
+        "weights must be a dense tensor of shape [2]");
+    EXPECT_VALUE_ERROR(
+        run(with(&SampledScores::positive_ids, int64s({1, 2}))),
+        "but got only those of positive items");
+    SampledScores ids = with(&SampledScores::positive_ids, int64s({1, 2}));
+    ids.negative_ids = floats({1, 2, 3});
+    EXPECT_TYPE_ERROR(run(ids), "ids must be int32 or int64");
+    ids.negative_ids = int64s({1, 2});
+    EXPECT_VALUE_ERROR(run(ids), "negative_ids must be a dense tensor");
+    ids.negative_ids = int64s({1, 2, 3});
+    ids.positive_ids = int64s({1});
+    EXPECT_VALUE_ERROR(run(ids), "positive_ids must be a dense tensor");
+    SampledScores shares =
+        with(&SampledScores::positive_probability, floats({.5F, .5F}));
+    if (name != "sampled_softmax_loss") {
+      EXPECT_VALUE_ERROR(run(shares), "takes no probabilities");
+      continue;
+    }
+    EXPECT_VALUE_ERROR(run(shares), "but got only one");
+    shares.negative_probability = floats({.5F, .5F, 0});
+    EXPECT_VALUE_ERROR(run(shares), "must be > 0 and finite");
+    shares.negative_probability = floats({.5F, .5F, kNan});
+    EXPECT_VALUE_ERROR(run(shares), "must be > 0 and finite");
+    shares.negative_probability = int64s({1, 1, 1});
+    EXPECT_TYPE_ERROR(run(shares), "negative_probability must be floats");
+    shares.negative_probability = floats({1, 1, 1}).requires_grad_();
+    EXPECT_VALUE_ERROR(run(shares), "must not require a gradient");
+    shares.negative_probability = floats({1, 1});
+    EXPECT_VALUE_ERROR(run(shares), "negative_probability must be a dense");
+  }
+  const SampledScores good{.positive = positive, .negative = negative};
+  EXPECT_VALUE_ERROR(
+      bpr_loss(good, {.temperature = 0.0}), "temperature must be > 0");
+  EXPECT_VALUE_ERROR(
+      sampled_softmax_loss(good, {.temperature = kNan}), "temperature must be");
+  EXPECT_VALUE_ERROR(warp_loss(good, {}), "num_items must be >= 2, but got 0");
+  EXPECT_VALUE_ERROR(
+      warp_loss(good, {.num_items = 9, .margin = -1.0}), "margin must be");
+}
+
+}  // namespace sampled_losses_test
+}  // namespace tessera

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/layer_json.h>
+#include <tessera/models/register_models.h>
+#include <tessera/models/sasrec.h>
+#include <tessera/optim/optimizers/adam.h>
+#include <tessera/optim/optimizers/sgd.h>
+#include <tessera/search/top_k_index.h>
+
+#include "packages/models/tests/padded_attention.h"
+#include "tests/test_util.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/softplus.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/optim/adam.h>
+#include <torch/serialize.h>
+#include <torch/utils.h>
+
+#include <limits>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+namespace sasrec_test {
+
+using test::expect_close;
+
+const std::vector<int64_t> kSequenceLengths{4, 0, 7, 1};
+constexpr int64_t kItems = 11;
+
+SASRecOptions small_options() {
+  return {
+      .num_items = kItems,
+      .dim = 8,
+      .max_length = 7,
+      .num_blocks = 2,
+      .block = {.num_heads = 2, .feed_forward_dim = 12},
+      .optimizer = optim::SGD{.learning_rate = 1.0}};
+}
+
+at::Tensor random_items(int64_t count) {
+  return at::randint(kItems, {count}, at::kLong);
+}
+
+RaggedFeature random_sequences(const std::vector<int64_t>& lengths) {
+  return {random_items(test::sum_of(lengths)), test::splits_of(lengths)};
+}
+
+// The states of the docstring, by LibTorch's operators on a padded batch. `table` takes
+// the place of the items.
+at::Tensor states_on_padded(
+    const SASRec& model,
+    const at::Tensor& table,
+    const at::Tensor& ids,
+    const std::vector<int64_t>& lengths) {
+  const auto parameters = model->named_parameters();
+  const auto norm = [&](const at::Tensor& x, const std::string& name) {
+    return at::layer_norm(
+        x,
+        {x.size(-1)},
+        parameters[name + ".weight"],
+        parameters[name + ".bias"]);
+  };
+  const bool is_pre = model->options().block.norm == NormOrder::kPre;
+  const at::Tensor padded_ids = test::padded(ids, lengths);
+  at::Tensor x = at::embedding(table, padded_ids) +
+      parameters["positions"].narrow(0, 0, padded_ids.size(1));
+  for (int64_t i = 0; i < model->options().num_blocks; ++i) {
+    const std::string block = "block_" + std::to_string(i) + ".";
+    const auto attention = [&](const at::Tensor& input) {
+      return test::attention_on_padded(
+          *model,
+          block + "attention.",
+          model->options().block.num_heads,
+          input);
+    };
+    const auto feed_forward = [&](const at::Tensor& input) {
+      const auto linear = [&](const at::Tensor& at, const std::string& name) {
+        return at::linear(
+            at,
+            parameters[block + "feed_forward." + name + ".weight"],
+            parameters[block + "feed_forward." + name + ".bias"]);
+      };
+      return linear(at::relu(linear(input, "linear_0")), "linear_1");
+    };
+    if (is_pre) {
+      x = x + attention(norm(x, block + "attention_norm"));
+      x = x + feed_forward(norm(x, block + "feed_forward_norm"));
+    } else {
+      x = norm(x + attention(x), block + "attention_norm");
+      x = norm(x + feed_forward(x), block + "feed_forward_norm");
+    }
+  }
+  return test::packed(is_pre ? norm(x, "norm") : x, lengths);
+}
+
+// The losses, the gradients of the dense weights and the update of the table, which is the
+// gradient with SGD and a learning rate of 1.
+TEST(SASRecTest, LossesAndGradientsMatchPaddedOperatorsOfTorch) {
+  for (const auto norm : {NormOrder::kPre, NormOrder::kPost}) {
+    for (const bool is_softmax : {true, false}) {
+      SASRecOptions options = small_options();
+      options.block.norm = norm;
+      SASRec model(options);
+      const RaggedFeature sequences = random_sequences(kSequenceLengths);
+      const int64_t count = sequences.values.size(0);
+      const at::Tensor targets = random_items(count);
+      const at::Tensor negatives = random_items(count);
+      const at::Tensor table = model->item_vectors().requires_grad_();
+
+      const at::Tensor states =
+          states_on_padded(model, table, sequences.values, kSequenceLengths);
+      expect_close(model->forward(sequences), states, 1e-4, 1e-5);
+      const auto scores = [&](const at::Tensor& ids) {
+        return (states * at::embedding(table, ids)).sum(1);
+      };
+      const at::Tensor expected = is_softmax
+          ? at::cross_entropy_loss(at::matmul(states, table.t()), targets)
+          : (at::softplus(-scores(targets)) + at::softplus(scores(negatives)))
+                .mean();
+      const at::Tensor loss = is_softmax
+          ? model->softmax_loss(sequences, targets)
+          : model->binary_loss(sequences, targets, negatives);
+      expect_close(loss, expected);
+
+      std::vector<at::Tensor> sources{table};
+      const auto parameters = model->named_parameters();
+      for (const auto& parameter : parameters) {
+        if (parameter.key() != "items.virtual_variable") {
+          sources.push_back(parameter.value());
+        }
+      }
+      const auto gradients = torch::autograd::grad({expected}, sources);
+      loss.backward();
+      expect_close(
+          table.detach() - model->item_vectors(), gradients[0], 1e-3, 1e-5);
+      for (size_t i = 1; i < sources.size(); ++i) {
+        expect_close(sources[i].grad(), gradients[i], 1e-3, 1e-5);
+      }
+    }
+  }
+}
+
+TEST(SASRecTest, QueriesAreTheLastStatesWithoutDropout) {
+  SASRecOptions options = small_options();
+  options.block.dropout = 0.5;
+  SASRec model(options);
+  const RaggedFeature sequences = random_sequences({2, 3});
+  const at::Tensor queries = model->queries(sequences);
+  EXPECT_TRUE(model->is_training());
+  EXPECT_FALSE(queries.requires_grad());
+  EXPECT_FALSE(at::equal(model->forward(sequences)[4], queries[1]));
+  model->eval();
+  const at::Tensor states = model->forward(sequences);
+  EXPECT_TRUE(at::equal(states[1], queries[0]));
+  EXPECT_TRUE(at::equal(states[4], queries[1]));
+}
+
+// Each item determines the next one.
+TEST(SASRecTest, LearnsWhichItemFollows) {
+  constexpr int64_t kCount = 30;
+  torch::manual_seed(1);
+  SASRec model(SASRecOptions{
+      .num_items = kCount,
+      .dim = 16,
+      .max_length = 10,
+      .num_blocks = 1,
+      .block = {.dropout = 0.1},
+      .optimizer =
+          optim::Adam{.learning_rate = 0.01, .bias_correction = true}});
+  torch::optim::Adam optimizer(model->parameters(), 0.01);
+  const auto walks = [&](int64_t walks) {  // [walks, 11]
+    const at::Tensor begin = at::randint(kCount, {walks, 1}, at::kLong);
+    return (begin + 7 * at::arange(11)).remainder(kCount);
+  };
+  const auto sequences_of = [](const at::Tensor& ids) {
+    return RaggedFeature::from_lengths(
+        ids.flatten(), at::full({ids.size(0)}, ids.size(1), at::kLong));
+  };
+  double loss_value = 0.0;
+  for (int64_t step = 0; step < 150; ++step) {
+    const at::Tensor ids = walks(16);
+    optimizer.zero_grad();
+    const at::Tensor loss = model->softmax_loss(
+        sequences_of(ids.narrow(1, 0, 10)), ids.narrow(1, 1, 10).flatten());
+    loss.backward();
+    optimizer.step();
+    loss_value = loss.item<double>();
+  }
+  EXPECT_LT(loss_value, 0.5);
+  const at::Tensor ids = walks(20);
+  const TopK found =
+      make_exact_index(model->item_vectors())
+          ->search(model->queries(sequences_of(ids.narrow(1, 0, 10))), 1);
+  EXPECT_TRUE(at::equal(found.ids, ids.narrow(1, 10, 1)));
+}
+
+TEST(SASRecTest, SeedsDetermineTheTraining) {
+  const RaggedFeature sequences = random_sequences(kSequenceLengths);
+  const at::Tensor targets = random_items(sequences.values.size(0));
+  const auto train = [&](uint64_t table_seed, uint64_t seed, int threads) {
+    const int before = at::get_num_threads();
+    at::set_num_threads(threads);
+    torch::manual_seed(seed);
+    SASRecOptions options = small_options();
+    options.block.dropout = 0.3;
+    options.seed = table_seed;
+    SASRec model(options);
+    torch::optim::Adam optimizer(model->parameters(), 0.01);
+    for (int64_t step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      model->softmax_loss(sequences, targets).backward();
+      optimizer.step();
+    }
+    at::set_num_threads(before);
+    return model->item_vectors();
+  };
+  const at::Tensor expected = train(1, 2, 1);
+  EXPECT_TRUE(at::equal(train(1, 2, 1), expected));
+  // LibTorch's products differ in the last bits.
+  expect_close(train(1, 2, 3), expected, 1e-3, 1e-3);
+  EXPECT_FALSE(at::equal(train(3, 2, 1), expected));
+  EXPECT_FALSE(at::equal(train(1, 3, 1), expected));
+}
+
+TEST(SASRecTest, TakesEmptyBatches) {
+  SASRec model(small_options());
+  for (const std::vector<int64_t>& lengths :
+       {std::vector<int64_t>{}, std::vector<int64_t>{0, 0}}) {
+    const RaggedFeature empty = random_sequences(lengths);
+    EXPECT_EQ(model->forward(empty).sizes(), at::IntArrayRef({0, 8}));
+    EXPECT_VALUE_ERROR(
+        model->softmax_loss(empty, random_items(0)),
+        "a loss needs one position or more");
+    EXPECT_VALUE_ERROR(
+        model->binary_loss(empty, random_items(0), random_items(0)),
+        "a loss needs one position or more");
+  }
+  EXPECT_EQ(
+      model->queries(random_sequences({})).sizes(), at::IntArrayRef({0, 8}));
+  EXPECT_VALUE_ERROR(
+      model->queries(random_sequences({1, 0})), "sequence 1 is empty");
+}
+
+TEST(SASRecTest, RefusesWrongInputsAndChangesNothing) {
+  SASRec model(small_options());
+  const at::Tensor before = model->item_vectors();
+  const RaggedFeature sequences = random_sequences({3, 2});
+  const at::Tensor targets = random_items(5);
+  EXPECT_VALUE_ERROR(
+      model->forward(random_sequences({2, 8})),
+      "at most max_length = 7 items, but sequence 1 has 8");
+  EXPECT_INDEX_ERROR(
+      model->forward({test::int64s({0, kItems}), test::int64s({0, 2})}), "11");
+  EXPECT_INDEX_ERROR(
+      model->forward({test::int64s({0, -1}), test::int64s({0, 2})}), "-1");
+  EXPECT_VALUE_ERROR(
+      model->forward({random_items(2), test::int64s({0, 3})}), "row_splits");
+  EXPECT_VALUE_ERROR(
+      model->forward({random_items(4).view({2, 2}), test::int64s({0, 4})}),
+      "must have shape [nnz], but got shape [2, 2]");
+  EXPECT_VALUE_ERROR(model->forward({}), "an undefined tensor");
+  EXPECT_TYPE_ERROR(
+      model->forward({at::randn({2}), test::int64s({0, 2})}), "int");
+  EXPECT_VALUE_ERROR(
+      model->softmax_loss(sequences, random_items(4)),
+      "targets must have shape [5], one item for each position");
+  EXPECT_TYPE_ERROR(
+      model->softmax_loss(sequences, at::randn({5})),
+      "targets must be int32 or int64");
+  EXPECT_INDEX_ERROR(
+      model->softmax_loss(sequences, at::full({5}, kItems, at::kLong)),
+      "targets must be in [0, 11), but got 11");
+  EXPECT_VALUE_ERROR(
+      model->binary_loss(sequences, targets, random_items(6)),
+      "negatives must have shape [5]");
+  EXPECT_INDEX_ERROR(
+      model->binary_loss(sequences, targets, at::full({5}, -1, at::kLong)),
+      "-1");
+  EXPECT_TRUE(at::equal(model->item_vectors(), before));
+
+  at::Tensor rows = before.clone();
+  rows[3].fill_(std::numeric_limits<double>::quiet_NaN());
+  model->items->update_embedding_table("items", rows);
+  EXPECT_VALUE_ERROR(
+      model->softmax_loss(sequences, targets), "the loss must be finite");
+  EXPECT_VALUE_ERROR(
+      model->binary_loss(
+          sequences, at::full({5}, 3, at::kLong), random_items(5)),
+      "the loss must be finite");
+}
+
+TEST(SASRecTest, RefusesWrongOptions) {
+  const auto refuse = [](auto&& change, const std::string& text) {
+    SASRecOptions options = small_options();
+    change(options);
+    EXPECT_VALUE_ERROR((SASRec(options)), text);
+  };
+  refuse(
+      [](auto& options) { options.num_items = 0; },
+      "[SASRec] num_items must be >= 1, but got 0");
+  refuse([](auto& options) { options.dim = -1; }, "dim must be >= 1");
+  refuse(
+      [](auto& options) { options.max_length = 0; }, "max_length must be >= 1");
+  refuse(
+      [](auto& options) { options.num_blocks = -1; },
+      "num_blocks must be in [0, 1024], but got -1");
+  refuse(
+      [](auto& options) { options.block.num_heads = 3; },
+      "num_heads must divide dim, but got 3 heads and dim 8");
+  refuse(
+      [](auto& options) { options.block.dropout = 1.0; },
+      "dropout must be in [0, 1)");
+}
+
+TEST(SASRecTest, IsSavedClonedAndBuiltFromJson) {
+  SASRecOptions options = small_options();
+  options.block.norm = NormOrder::kPost;
+  SASRec model(options);
+  const RaggedFeature sequences = random_sequences(kSequenceLengths);
+  const at::Tensor targets = random_items(sequences.values.size(0));
+  model->softmax_loss(sequences, targets).backward();  // changes the items
+  const at::Tensor expected = model->forward(sequences);
+
+  register_models();
+  auto same = from_json<SASRec>(to_json(model));
+  EXPECT_EQ(same->options(), model->options());
+  std::stringstream archive;
+  torch::save(model, archive);
+  torch::load(same, archive);
+  EXPECT_TRUE(at::equal(same->forward(sequences), expected));
+
+  const auto copy = std::dynamic_pointer_cast<SASRecImpl>(model->clone());
+  EXPECT_TRUE(at::equal(copy->forward(sequences), expected));
+  copy->softmax_loss(sequences, targets).backward();
+  EXPECT_FALSE(at::equal(copy->forward(sequences), expected));
+  EXPECT_TRUE(at::equal(model->forward(sequences), expected));
+}
+
+}  // namespace sasrec_test
+}  // namespace tessera

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/layer_json.h>
+#include <tessera/models/register_models.h>
+#include <tessera/models/transformer_block.h>
+
+#include "packages/models/src/dropout_sum.h"
+#include "packages/models/tests/padded_attention.h"
+#include "tests/layers/gradient_check.h"
+#include "tests/test_util.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/relu.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/serialize.h>
+#include <torch/utils.h>
+
+#include <cmath>
+#include <limits>
+#include <sstream>
+#include <vector>
+
+namespace tessera {
+namespace transformer_block_test {
+
+using test::expect_close;
+using test::kLengths;
+
+constexpr int64_t kDim = 8;
+
+// The formula of the docstring, by LibTorch's operators on a padded batch.
+at::Tensor block_on_padded(const TransformerBlock& block, const at::Tensor& x) {
+  const auto parameters = block->named_parameters();
+  const auto norm = [&](const at::Tensor& input, const std::string& name) {
+    return at::layer_norm(
+        input,
+        {input.size(-1)},
+        parameters[name + ".weight"],
+        parameters[name + ".bias"]);
+  };
+  const auto attention = [&](const at::Tensor& input) {
+    return test::attention_on_padded(
+        *block, "attention.", block->options().num_heads, input);
+  };
+  const auto feed_forward = [&](const at::Tensor& input) {
+    const at::Tensor hidden = at::linear(
+        input,
+        parameters["feed_forward.linear_0.weight"],
+        parameters["feed_forward.linear_0.bias"]);
+    return at::linear(
+        block->options().activation == Activation::kRelu ? at::relu(hidden)
+                                                         : at::gelu(hidden),
+        parameters["feed_forward.linear_1.weight"],
+        parameters["feed_forward.linear_1.bias"]);
+  };
+  if (block->options().norm == NormOrder::kPre) {
+    const at::Tensor sum = x + attention(norm(x, "attention_norm"));
+    return sum + feed_forward(norm(sum, "feed_forward_norm"));
+  }
+  const at::Tensor sum = norm(x + attention(x), "attention_norm");
+  return norm(sum + feed_forward(sum), "feed_forward_norm");
+}
+
+TEST(TransformerBlockTest, MatchesPaddedOperatorsOfTorch) {
+  for (const TransformerBlockOptions& options :
+       {TransformerBlockOptions{},
+        TransformerBlockOptions{
+            .num_heads = 2, .feed_forward_dim = 20, .norm = NormOrder::kPost},
+        TransformerBlockOptions{
+            .num_heads = 4, .activation = Activation::kGelu}}) {
+    TransformerBlock block(options);
+    const at::Tensor x =
+        at::randn({test::sum_of(kLengths), kDim}).requires_grad_();
+    const at::Tensor result = block->forward(x, test::splits_of(kLengths));
+    const at::Tensor expected = test::packed(
+        block_on_padded(block, test::padded(x, kLengths)), kLengths);
+    expect_close(result, expected, 1e-4, 1e-5);
+    std::vector<at::Tensor> sources = block->parameters();
+    ASSERT_EQ(sources.size(), 12U);
+    sources.push_back(x);
+    const at::Tensor slopes = at::randn(x.sizes());
+    const auto gradients =
+        torch::autograd::grad({(result * slopes).sum()}, sources);
+    const auto others =
+        torch::autograd::grad({(expected * slopes).sum()}, sources);
+    for (size_t i = 0; i < sources.size(); ++i) {
+      expect_close(gradients[i], others[i], 1e-3, 1e-4);
+    }
+  }
+}
+
+TEST(TransformerBlockTest, GradientsMatchFiniteDifferences) {
+  TransformerBlock block(TransformerBlockOptions{.num_heads = 2});
+  const at::Tensor x = at::randn({5, 4}, at::kDouble).requires_grad_();
+  const at::Tensor splits = test::int64s({0, 2, 5});
+  test::expect_gradients([&] { return block->forward(x, splits); }, {x});
+}
+
+TEST(TransformerBlockTest, SeedDeterminesDropout) {
+  TransformerBlock block(TransformerBlockOptions{.dropout = 0.4});
+  const at::Tensor x = at::randn({test::sum_of(kLengths), kDim});
+  const at::Tensor splits = test::splits_of(kLengths);
+  block->build(PartialShape{std::nullopt, kDim});
+  const int threads = at::get_num_threads();
+  const auto run = [&](uint64_t seed, int count) {
+    at::set_num_threads(count);
+    torch::manual_seed(seed);
+    return block->forward(x, splits);
+  };
+  const at::Tensor expected = run(3, 1);
+  EXPECT_TRUE(at::equal(run(3, 1), expected));
+  // LibTorch's products differ in the last bits.
+  expect_close(run(3, 4), expected, 1e-4, 1e-5);
+  EXPECT_FALSE(at::equal(run(4, 1), expected));
+  at::set_num_threads(threads);
+  block->eval();
+  const at::Tensor without = block->forward(x, splits);
+  EXPECT_TRUE(at::equal(block->forward(x, splits), without));
+  expect_close(
+      without,
+      test::packed(block_on_padded(block, test::padded(x, kLengths)), kLengths),
+      1e-4,
+      1e-5);
+}
+
+TEST(DropoutSumTest, ScalesWhatIsKeptAndAddsTheRest) {
+  const at::Tensor addend = at::randn({300, 20}).requires_grad_();
+  const at::Tensor x = at::ones({300, 20}).requires_grad_();
+  const at::Tensor sum = dropout_sum(x, addend, 0.25);
+  const at::Tensor kept = (sum - addend).detach();
+  const at::Tensor is_kept = kept.gt(0.5);
+  expect_close(kept, is_kept.to(at::kFloat) / 0.75, 1e-5, 1e-5);
+  EXPECT_NEAR(is_kept.to(at::kDouble).mean().item<double>(), 0.75, 5 * 0.0056);
+  const at::Tensor slopes = at::randn({300, 20});
+  const auto gradients =
+      torch::autograd::grad({(sum * slopes).sum()}, {x, addend});
+  expect_close(gradients[0], slopes * is_kept / 0.75);
+  EXPECT_TRUE(at::equal(gradients[1], slopes));
+  EXPECT_TRUE(at::equal(dropout_sum(x, addend, 0.0), x + addend));
+  EXPECT_FALSE(dropout_sum(x, at::Tensor(), 0.25).isnan().any().item<bool>());
+}
+
+TEST(DropoutSumTest, BackwardWithAGraphHasTheSameMask) {
+  const at::Tensor x = at::randn({40, 6}).requires_grad_();
+  const auto gradient_of = [&](bool create_graph) {
+    torch::manual_seed(5);
+    return torch::autograd::grad(
+        {dropout_sum(x, at::Tensor(), 0.5).square().sum()},
+        {x},
+        {},
+        true,
+        create_graph)[0];
+  };
+  expect_close(gradient_of(true), gradient_of(false));
+}
+
+TEST(TransformerBlockTest, RefusesWrongOptionsAndInputs) {
+  EXPECT_VALUE_ERROR(
+      TransformerBlock(TransformerBlockOptions{.num_heads = -1}),
+      "num_heads must be >= 1, but got -1");
+  EXPECT_VALUE_ERROR(
+      TransformerBlock(TransformerBlockOptions{.feed_forward_dim = -1}),
+      "feed_forward_dim must be >= 0, but got -1");
+  for (const double dropout :
+       {-0.1, 1.0, std::numeric_limits<double>::quiet_NaN()}) {
+    EXPECT_VALUE_ERROR(
+        TransformerBlock(TransformerBlockOptions{.dropout = dropout}),
+        "dropout must be in [0, 1)");
+  }
+  TransformerBlock block(TransformerBlockOptions{.num_heads = 3});
+  const at::Tensor splits = test::int64s({0, 2});
+  EXPECT_VALUE_ERROR(
+      block->forward(at::randn({2, kDim}), splits),
+      "num_heads must divide dim, but got 3 heads and dim 8");
+  EXPECT_VALUE_ERROR(block->forward(at::randn({kDim}), splits), "but got");
+  block->forward(at::randn({2, 6}), splits);
+  EXPECT_VALUE_ERROR(
+      block->forward(at::randn({2, 9}), splits),
+      "was built for dim 6, but got 9");
+  EXPECT_VALUE_ERROR(
+      block->forward(at::randn({3, 6}), splits), "row_splits must begin");
+  EXPECT_EQ(
+      block->forward(at::randn({0, 6}), test::int64s({0, 0})).sizes(),
+      at::IntArrayRef({0, 6}));
+}
+
+TEST(TransformerBlockTest, IsSavedAndBuiltFromJson) {
+  EXPECT_EQ(norm_order_from_string("post"), NormOrder::kPost);
+  EXPECT_VALUE_ERROR(
+      norm_order_from_string("in"), "norm must be one of pre, post");
+  TransformerBlock block(TransformerBlockOptions{
+      .num_heads = 2, .feed_forward_dim = 5, .norm = NormOrder::kPost});
+  const at::Tensor x = at::randn({4, kDim});
+  const at::Tensor splits = test::int64s({0, 1, 4});
+  const at::Tensor expected = block->forward(x, splits);
+  register_models();
+  const Json json = to_json(block);
+  EXPECT_EQ(json.at("config").at("norm"), "post");
+  auto same = from_json<TransformerBlock>(json);
+  EXPECT_EQ(same->options(), block->options());
+  std::stringstream archive;
+  torch::save(block, archive);
+  torch::load(same, archive);
+  EXPECT_TRUE(at::equal(same->forward(x, splits), expected));
+  const auto copy =
+      std::dynamic_pointer_cast<TransformerBlockImpl>(block->clone());
+  EXPECT_TRUE(at::equal(copy->forward(x, splits), expected));
+}
+
+}  // namespace transformer_block_test
+}  // namespace tessera

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/search/corpus_evaluation.h>
+
+#include <tessera/common/profile_scope.h>
+
+#include "layers/mode_guard.h"
+#include "packages/training/src/fit_checks.h"
+#include "src/common/check.h"
+#include "src/common/tensor_text.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/any.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/isin.h>
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <utility>
+
+namespace tessera::training {
+
+namespace {
+
+constexpr const char* kCorpus = "[CorpusEvaluation]";
+
+bool is_id_vector(const at::Tensor& ids) {
+  return ids.defined() && ids.dim() == 1 &&
+      (ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt);
+}
+
+// Collects the vectors of all items.
+class CandidateCollector {
+ public:
+  void add(const CandidateVectors& batch) {
+    TESSERA_CHECK_VALUE(
+        batch.vectors.defined() && batch.vectors.dim() == 2 &&
+            at::isFloatingType(batch.vectors.scalar_type()) &&
+            is_id_vector(batch.ids) &&
+            batch.ids.size(0) == batch.vectors.size(0),
+        "{} batch {} of the items must have vectors [n, dim] of floats and ids [n] int32 or int64, but got {} and {}. Return both in CandidateVectors.",
+        kCorpus,
+        vectors_.size(),
+        describe(batch.vectors),
+        describe(batch.ids));
+    TESSERA_CHECK_VALUE(
+        vectors_.empty() || batch.vectors.size(1) == vectors_[0].size(1),
+        "{} all item vectors must have the same dim, but batch {} has {} and batch 0 has {}. Compute them with one model.",
+        kCorpus,
+        vectors_.size(),
+        batch.vectors.size(1),
+        vectors_.empty() ? 0 : vectors_[0].size(1));
+    // Copied, because the batch may be a view of a buffer that the next batch changes.
+    vectors_.push_back(batch.vectors.detach().to(
+        at::TensorOptions().device(at::kCPU).dtype(at::kFloat),
+        /*non_blocking=*/false,
+        /*copy=*/true));
+    ids_.push_back(batch.ids.to(
+        at::TensorOptions().device(at::kCPU).dtype(at::kLong),
+        /*non_blocking=*/false,
+        /*copy=*/true));
+    size_ += batch.ids.size(0);
+  }
+
+  CandidateVectors finish() {
+    TESSERA_CHECK_VALUE(
+        size_ > 0,
+        "{} expected items, but their source gave none. Pass a source that can be read again, or a function that opens it.",
+        kCorpus);
+    const int64_t dim = vectors_[0].size(1);
+    CandidateVectors all{
+        .vectors = at::empty({size_, dim}, at::kFloat),
+        .ids = at::empty({size_}, at::kLong)};
+    int64_t begin = 0;
+    for (size_t i = 0; i < vectors_.size(); ++i) {
+      const int64_t count = ids_[i].size(0);
+      all.vectors.narrow(0, begin, count).copy_(vectors_[i]);
+      all.ids.narrow(0, begin, count).copy_(ids_[i]);
+      begin += count;
+      // Freed at once. at::cat() would need all vectors twice.
+      vectors_[i].reset();
+      ids_[i].reset();
+    }
+    return all;
+  }
+
+ private:
+  std::vector<at::Tensor> vectors_;
+  std::vector<at::Tensor> ids_;
+  int64_t size_ = 0;
+};
+
+}  // namespace
+
+CorpusEvaluation::CorpusEvaluation(
+    BatchLoop<CandidateVectors> candidates,
+    BatchLoop<CorpusQueries> queries,
+    CorpusEvaluationOptions options)
+    : candidates_(std::move(candidates)),
+      queries_(std::move(queries)),
+      options_(std::move(options)) {
+  TESSERA_CHECK_VALUE(
+      candidates_ && queries_,
+      "{} expected batches of items and of queries, but got an empty function. Make them with make_batch_loop().",
+      kCorpus);
+  TESSERA_CHECK_VALUE(
+      options_.every_epochs >= 1,
+      "{} every_epochs must be >= 1, but got {}. Set it to 1 to evaluate after each epoch.",
+      kCorpus,
+      options_.every_epochs);
+  TESSERA_CHECK_VALUE(
+      !options_.metrics.empty(),
+      "{} expected metrics, but got none. Pass metrics of retrieved ids, such as RecallAtK.",
+      kCorpus);
+  check_metrics(options_.metrics, kCorpus);
+  for (const auto& metric : options_.metrics) {
+    const std::optional<int64_t> depth = metric->depth();
+    TESSERA_CHECK_VALUE(
+        depth.has_value(),
+        "{} the metric '{}' does not say how many retrieved ids it uses. Pass a metric of retrieved ids, and set its k.",
+        kCorpus,
+        metric->name());
+    depth_ = std::max(depth_, *depth);
+  }
+}
+
+CorpusEvaluation::Corpus CorpusEvaluation::read_items() const {
+  CandidateCollector collector;
+  candidates_([&](const CandidateVectors& batch) { collector.add(batch); });
+  CandidateVectors all = collector.finish();
+  auto index = options_.make_index ? options_.make_index(all.vectors, all.ids)
+                                   : make_exact_index(all.vectors, all.ids);
+  TESSERA_CHECK_VALUE(
+      index != nullptr,
+      "{} make_index must return an index, but returned nullptr. Return the result of make_exact_index() or make_faiss_index().",
+      kCorpus);
+  return {.ids = std::move(all.ids), .index = std::move(index)};
+}
+
+Logs CorpusEvaluation::evaluate() const {
+  const at::NoGradGuard no_grad;
+  std::optional<ModeGuard> modes;
+  if (options_.model != nullptr) {
+    modes.emplace(*options_.model);
+    modes->eval();
+  }
+  const Corpus corpus = read_items();
+  const int64_t k = std::min(depth_, corpus.index->size());
+  for (const auto& metric : options_.metrics) {
+    metric->reset();
+  }
+  int64_t batches = 0;
+  int64_t labels = 0;
+  bool has_known_label = false;
+  queries_([&](const CorpusQueries& batch) {
+    const TopK found = corpus.index->search(
+        batch.vectors.defined() ? batch.vectors.to(at::kCPU) : batch.vectors,
+        k,
+        batch.seen);
+    for (const auto& metric : options_.metrics) {
+      metric->update_batch(
+          {.predictions = found.ids,
+           .labels = batch.labels,
+           .weights = batch.weights,
+           .label_splits = batch.label_splits});
+    }
+    ++batches;
+    labels += batch.labels.numel();
+    has_known_label = has_known_label ||
+        at::isin(batch.labels.to(at::kCPU, at::kLong), corpus.ids)
+            .any()
+            .item<bool>();
+  });
+  TESSERA_CHECK_VALUE(
+      batches > 0,
+      "{} expected queries, but their source gave none. Pass a source that has queries and can be read again, or a function that opens it.",
+      kCorpus);
+  TESSERA_CHECK_VALUE(
+      has_known_label || labels == 0,
+      "{} expected labels that are ids of items, but none of {} labels is. Map the labels with the vocabulary that gave the items their ids.",
+      kCorpus,
+      labels);
+  Logs logs;
+  for (const auto& metric : options_.metrics) {
+    logs.set(options_.prefix + metric->name(), metric->result());
+    metric->reset();  // frees what it stored
+  }
+  return logs;
+}
+
+void CorpusEvaluation::on_epoch_end(Training& training) {
+  const ProfileScope scope("tessera::corpus_evaluation");
+  const Progress& progress = training.progress();
+  const int64_t epochs = progress.epoch + 1;
+  if (epochs % options_.every_epochs != 0 && epochs < progress.epochs) {
+    for (const std::string& name : log_names()) {
+      training.log(name, std::numeric_limits<double>::quiet_NaN());
+    }
+    return;
+  }
+  const Logs logs = evaluate();
+  for (const auto& [name, value] : logs.entries()) {
+    training.log(name, value);
+  }
+}
+
+std::vector<std::string> CorpusEvaluation::log_names() const {
+  std::vector<std::string> names;
+  for (const auto& metric : options_.metrics) {
+    names.push_back(options_.prefix + metric->name());
+  }
+  return names;
+}
+
+Better CorpusEvaluation::better(const std::string& log_name) const {
+  for (const auto& metric : options_.metrics) {
+    if (options_.prefix + metric->name() == log_name) {
+      return metric->better();
+    }
+  }
+  return Better::kUnknown;
+}
+
+}  // namespace tessera::training

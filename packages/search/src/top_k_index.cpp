@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/search/top_k_index.h>
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/linalg_vector_norm.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "src/common/check.h"
+#include "src/common/tensor_text.h"
+
+namespace tessera {
+
+namespace {
+
+// The maximum number of queries per block: enough for fast matrix products.
+constexpr int64_t kQueries = 256;
+// The maximum number of results per block, of about 30 bytes each.
+constexpr int64_t kMaxFound = 1 << 18;
+// The number of elements that are converted to float64 at a time: 8 MB.
+constexpr int64_t kElements = 1 << 20;
+
+bool is_integer(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kLong || tensor.scalar_type() == at::kInt;
+}
+
+// Returns vectors or queries as a float32 matrix.
+at::Tensor matrix_of(
+    const at::Tensor& matrix,
+    const std::string& where,
+    const char* name) {
+  TESSERA_CHECK_VALUE(
+      matrix.defined() && matrix.dim() == 2 && matrix.size(1) > 0,
+      "{} {} must be a matrix of one row per vector, but got {}. For a single vector v, pass v.unsqueeze(0).",
+      where,
+      name,
+      matrix.defined() ? c10::str("shape ", matrix.sizes())
+                       : "an undefined tensor");
+  TESSERA_CHECK_TYPE(
+      at::isFloatingType(matrix.scalar_type()),
+      "{} {} must be floats, but got {}. Convert them with to(torch::kFloat).",
+      where,
+      name,
+      matrix.scalar_type());
+  TESSERA_CHECK_VALUE(
+      matrix.device().is_cpu() && matrix.layout() == at::kStrided,
+      "{} {} must be dense and on the CPU, but got {} on {}. Convert them with to_dense() and to(torch::kCPU).",
+      where,
+      name,
+      matrix.layout(),
+      matrix.device());
+  return matrix.detach().to(at::kFloat).contiguous();
+}
+
+// The length of the longest row. It is 0 without rows, and not finite if a row is not.
+double max_row_norm(const at::Tensor& matrix) {
+  double max_norm = 0.0;
+  const int64_t step = std::max<int64_t>(1, kElements / matrix.size(1));
+  for (int64_t begin = 0; begin < matrix.size(0); begin += step) {
+    const at::Tensor rows =
+        matrix.narrow(0, begin, std::min(step, matrix.size(0) - begin));
+    const auto length =
+        at::linalg_vector_norm(rows.to(at::kDouble), 2, at::IntArrayRef{1})
+            .max()
+            .item<double>();
+    if (!std::isfinite(length)) {
+      return length;
+    }
+    max_norm = std::max(max_norm, length);
+  }
+  return max_norm;
+}
+
+at::Tensor checked_ids(const at::Tensor& ids, std::optional<int64_t> size) {
+  if (!ids.defined() && size) {
+    return at::arange(*size, at::kLong);
+  }
+  TESSERA_CHECK_VALUE(
+      ids.defined() && ids.dim() == 1 && ids.size(0) > 0 &&
+          ids.size(0) == size.value_or(ids.size(0)) && ids.device().is_cpu(),
+      "[TopKIndex] ids must be a one-dimensional tensor on the CPU with one id per vector{}, but got {}. Leave the ids out to number the vectors from 0.",
+      size ? c10::str(", [", *size, "]") : "",
+      ids.defined() ? c10::str(ids.sizes(), " on ", ids.device())
+                    : "an undefined tensor");
+  TESSERA_CHECK_TYPE(
+      is_integer(ids),
+      "[TopKIndex] ids must be int32 or int64, but got {}. Convert them with to(torch::kLong).",
+      ids.scalar_type());
+  // Copied, so that nobody else can write to the ids.
+  const at::Tensor own =
+      ids.to(at::kLong, /*non_blocking=*/false, /*copy=*/true).contiguous();
+  const at::Tensor sorted = std::get<0>(own.sort());
+  const int64_t* id = sorted.const_data_ptr<int64_t>();
+  const int64_t* duplicate = std::adjacent_find(id, id + sorted.size(0));
+  TESSERA_CHECK_VALUE(
+      id[0] >= 0,
+      "[TopKIndex] ids must be >= 0, but got {}. Use other ids, because -1 stands for no result.",
+      id[0]);
+  TESSERA_CHECK_VALUE(
+      duplicate == id + sorted.size(0),
+      "[TopKIndex] ids must be unique, but {} occurs more than once. Give each vector its own id.",
+      *duplicate);
+  return own;
+}
+
+// The ids to leave out for each query.
+class Exclusions {
+ public:
+  Exclusions(const RaggedFeature& bags, int64_t queries) {
+    if (!bags.values.defined() && !bags.row_splits.defined()) {
+      splits_.assign(static_cast<size_t>(queries) + 1, 0);
+      return;
+    }
+    const auto is_vector = [](const at::Tensor& tensor) {
+      return tensor.defined() && tensor.dim() == 1 && is_integer(tensor) &&
+          tensor.device().is_cpu() && tensor.layout() == at::kStrided;
+    };
+    TESSERA_CHECK_VALUE(
+        is_vector(bags.values) && is_vector(bags.row_splits) &&
+            bags.row_splits.size(0) == queries + 1,
+        "[TopKIndex] excluded must have int32 or int64 values and row_splits of shape [{}], one bag per query, dense and on the CPU, but got values: {} and row_splits: {}. Make it with RaggedFeature::from_lengths().",
+        queries + 1,
+        describe(bags.values),
+        describe(bags.row_splits));
+    const auto copy = [](const at::Tensor& tensor) {
+      const at::Tensor int64_values = tensor.to(at::kLong).contiguous();
+      const int64_t* begin = int64_values.const_data_ptr<int64_t>();
+      return std::vector<int64_t>(begin, begin + int64_values.numel());
+    };
+    ids_ = copy(bags.values);
+    splits_ = copy(bags.row_splits);
+    TESSERA_CHECK_VALUE(
+        splits_.front() == 0 &&
+            splits_.back() == static_cast<int64_t>(ids_.size()) &&
+            std::is_sorted(splits_.begin(), splits_.end()),
+        "[TopKIndex] the row_splits of excluded must begin with 0, must not decrease, and must end with the number of its values, {}. Make it with RaggedFeature::from_lengths().",
+        ids_.size());
+    for (int64_t query = 0; query < queries; ++query) {
+      std::sort(
+          ids_.begin() + splits_[query], ids_.begin() + splits_[query + 1]);
+    }
+  }
+
+  // The number of ids excluded for a query.
+  int64_t count(int64_t query) const {
+    return splits_[query + 1] - splits_[query];
+  }
+
+  bool has(int64_t query, int64_t id) const {
+    return std::binary_search(
+        ids_.begin() + splits_[query], ids_.begin() + splits_[query + 1], id);
+  }
+
+ private:
+  std::vector<int64_t> ids_;  // sorted within each bag
+  std::vector<int64_t> splits_;
+};
+
+// The end of the block of queries that begins at `begin`. All queries of a block fetch as
+// many vectors as the query with the largest needed[query].
+int64_t block_end(int64_t begin, const std::vector<int64_t>& needed) {
+  const auto last =
+      std::min(begin + kQueries, static_cast<int64_t>(needed.size()));
+  int64_t max_needed = needed[begin];
+  int64_t end = begin + 1;
+  while (end < last) {
+    max_needed = std::max(max_needed, needed[end]);
+    if (max_needed > kMaxFound / (end + 1 - begin)) {
+      break;
+    }
+    ++end;
+  }
+  return end;
+}
+
+}  // namespace
+
+IndexVectors index_vectors(
+    const at::Tensor& vectors,
+    const std::string& where) {
+  at::Tensor rows = matrix_of(vectors, where, "vectors");
+  TESSERA_CHECK_VALUE(
+      rows.size(0) > 0,
+      "{} expected one vector or more, but got none. Pass the vectors to search.",
+      where);
+  const double max_norm = max_row_norm(rows);
+  TESSERA_CHECK_VALUE(
+      std::isfinite(max_norm),
+      "{} vectors must be finite, but some have NaN or infinity as float32. Look for a division by 0 in the tower, or scale the vectors down.",
+      where);
+  return {.rows = std::move(rows), .max_norm = max_norm};
+}
+
+TopKIndex::TopKIndex(const IndexVectors& vectors, const at::Tensor& ids)
+    : dim_(vectors.rows.size(1)),
+      max_norm_(vectors.max_norm),
+      ids_(checked_ids(ids, vectors.rows.size(0))) {}
+
+TopKIndex::TopKIndex(int64_t dim, double max_norm, const at::Tensor& ids)
+    : dim_(dim), max_norm_(max_norm), ids_(checked_ids(ids, std::nullopt)) {}
+
+TopK TopKIndex::search(
+    const at::Tensor& queries,
+    int64_t k,
+    const RaggedFeature& excluded) const {
+  const at::Tensor matrix = matrix_of(queries, "[TopKIndex]", "queries");
+  TESSERA_CHECK_VALUE(
+      matrix.size(1) == dim_,
+      "[TopKIndex] queries must have the vectors' dim, {}, but got {}. Compute queries and vectors with the same model.",
+      dim_,
+      matrix.size(1));
+  TESSERA_CHECK_VALUE(
+      k >= 1 && k <= size(),
+      "[TopKIndex] k must be in [1, {}], the number of vectors, but got {}. Lower k.",
+      size(),
+      k);
+  const double length = max_row_norm(matrix);
+  TESSERA_CHECK_VALUE(
+      std::isfinite(length),
+      "[TopKIndex] queries must be finite, but some have NaN or infinity as float32. Look for a division by 0 in the tower, or scale the queries down.");
+  // No partial sum of a dot product is larger than this product.
+  TESSERA_CHECK_VALUE(
+      length * max_norm_ < std::numeric_limits<float>::max(),
+      "[TopKIndex] scores may overflow float32, because queries have lengths up to {}, and vectors up to {}. Scale them down.",
+      length,
+      max_norm_);
+  const int64_t count = matrix.size(0);
+  const Exclusions exclusions(excluded, count);
+
+  TopK found{
+      .scores = at::full(
+          {count, k}, -std::numeric_limits<float>::infinity(), at::kFloat),
+      .ids = at::full({count, k}, -1, at::kLong)};
+  float* scores = found.scores.mutable_data_ptr<float>();
+  int64_t* ids = found.ids.mutable_data_ptr<int64_t>();
+  const int64_t* id_at = ids_.const_data_ptr<int64_t>();
+  std::vector<int64_t> needed;  // how many to fetch, so that k are left
+  for (int64_t query = 0; query < count; ++query) {
+    needed.push_back(std::min(k + exclusions.count(query), size()));
+  }
+  int64_t end = 0;
+  for (int64_t begin = 0; begin < count; begin = end) {
+    end = block_end(begin, needed);
+    const int64_t fetched =
+        *std::max_element(needed.begin() + begin, needed.begin() + end);
+    const TopK block = nearest(matrix.narrow(0, begin, end - begin), fetched);
+    const float* score = block.scores.const_data_ptr<float>();
+    const int64_t* position = block.ids.const_data_ptr<int64_t>();
+    for (int64_t query = begin; query < end; ++query) {
+      int64_t kept = 0;
+      for (int64_t i = 0; i < fetched && kept < k; ++i) {
+        const int64_t at = (query - begin) * fetched + i;
+        if (position[at] < 0 || exclusions.has(query, id_at[position[at]])) {
+          continue;
+        }
+        scores[query * k + kept] = score[at];
+        ids[query * k + kept] = id_at[position[at]];
+        ++kept;
+      }
+    }
+  }
+  return found;
+}
+
+}  // namespace tessera

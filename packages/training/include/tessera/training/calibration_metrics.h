@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/training/metrics.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace tessera::training {
+
+/// The kind of predictions of a Calibration, and its name in logs.
+struct CalibrationOptions {
+  ScoreKind scores = ScoreKind::kProbabilities;
+  std::string name = "calibration";
+};
+static_assert(std::is_aggregate_v<CalibrationOptions>);
+
+// snippet: tests/docs/reference_metrics_test.cpp Calibration
+/// The mean prediction, divided by the mean label: 1.1 means that the model expects 10 %
+/// more clicks than there are.
+///
+///   Calibration calibration({.scores = ScoreKind::kLogits});
+///   calibration.update(logits, clicks);
+///   const double ratio = calibration.result();
+///
+/// NaN without a positive example. It is best at 1, so neither higher nor lower is
+/// better.
+///
+/// Shapes:  predictions [n] or [n, 1], labels as many of 0 and 1.
+/// Source:  He et al. 2014, section 3, doi:10.1145/2648584.2648589.
+class Calibration : public SumMetric {
+ public:
+  explicit Calibration(CalibrationOptions options = {});
+
+  void update(
+      const at::Tensor& predictions,
+      const at::Tensor& labels,
+      const at::Tensor& weights = {}) override;
+  double result() const override;
+  std::unique_ptr<Metric> make_empty() const override;
+
+ private:
+  CalibrationOptions options_;
+};
+
+/// The bins of a CalibrationError, the kind of its predictions, and its name in logs.
+struct CalibrationErrorOptions {
+  /// [0, 1] is divided into this many bins of equal width.
+  int64_t bins = 10;
+  ScoreKind scores = ScoreKind::kProbabilities;
+  std::string name = "calibration_error";
+};
+static_assert(std::is_aggregate_v<CalibrationErrorOptions>);
+
+/// One bin of a reliability diagram.
+struct CalibrationBin {
+  double weight = 0.0;  // of the examples whose predictions are in the bin
+  double mean_prediction = 0.0;  // NaN if the bin is empty
+  double mean_label = 0.0;  // NaN if the bin is empty
+};
+
+// snippet: tests/docs/reference_metrics_test.cpp CalibrationError
+/// The expected calibration error: how far the mean label of a bin is from its mean
+/// prediction.
+///
+///   CalibrationError error({.bins = 20});
+///   error.update(probabilities, clicks);
+///   const double distance = error.result();  // 0: perfectly calibrated
+///   for (const CalibrationBin& bin : error.bins()) {
+///     std::cout << bin.mean_prediction << " " << bin.mean_label << "\n";
+///   }
+///
+///   sum over bins of weight(bin) / weight of all bins
+///                    * |mean label(bin) - mean prediction(bin)|
+///
+/// A prediction on the edge of two bins belongs to the lower one.
+///
+/// Shapes:  predictions [n] or [n, 1], labels as many of 0 and 1.
+/// Source:  Naeini et al. 2015, AAAI, "Obtaining Well Calibrated Probabilities Using
+///          Bayesian Binning"; the bins are those of scikit-learn's calibration_curve.
+class CalibrationError : public SumMetric {
+ public:
+  /// Errors:  c10::ValueError for bins outside of [1, 1'000'000].
+  explicit CalibrationError(CalibrationErrorOptions options = {});
+
+  void update(
+      const at::Tensor& predictions,
+      const at::Tensor& labels,
+      const at::Tensor& weights = {}) override;
+  double result() const override;
+  std::vector<CalibrationBin> bins() const;
+  std::unique_ptr<Metric> make_empty() const override;
+  Better better() const override {
+    return Better::kLower;
+  }
+
+ private:
+  CalibrationErrorOptions options_;
+};
+
+}  // namespace tessera::training

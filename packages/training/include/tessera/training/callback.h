@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/engine/strategy.h>
+#include <tessera/training/history.h>
+#include <tessera/training/metrics.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace torch::serialize {
+class InputArchive;
+class OutputArchive;
+}  // namespace torch::serialize
+
+namespace tessera::training {
+
+/// How far a training has progressed.
+struct Progress {
+  int64_t epochs = 1;
+  /// Unset: unknown.
+  std::optional<int64_t> steps_per_epoch = {};
+  /// The current epoch, counted from 0; `epochs` after the last one.
+  int64_t epoch = 0;
+  /// Steps done in this epoch.
+  int64_t step_in_epoch = 0;
+  /// Steps done since the training began.
+  int64_t step = 0;
+  /// Examples seen since the training began; 0 if the steps do not report them.
+  int64_t examples = 0;
+
+  bool operator==(const Progress&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("epochs", self.epochs);
+    visit("steps_per_epoch", self.steps_per_epoch);
+    visit("epoch", self.epoch);
+    visit("step_in_epoch", self.step_in_epoch);
+    visit("step", self.step);
+    visit("examples", self.examples);
+  }
+};
+
+struct TrainingState;
+
+/// The state of a running fit(), as callbacks see it.
+class Training {
+ public:
+  explicit Training(TrainingState& state) : state_(state) {}
+
+  const Progress& progress() const;
+  /// The epochs that have ended. In on_epoch_end() they include the current one.
+  const History& history() const;
+  /// In on_step_end(): the loss and the cheap metrics of the epoch so far. In
+  /// on_epoch_end(): everything that the epoch logs.
+  Logs logs() const;
+  /// The loss of the last step; NaN before the first.
+  double loss() const;
+  /// Whether the last step's loss was finite, on all ranks if tables are sharded, or its
+  /// update was skipped and is_skip_allowed(). False before the first step.
+  bool is_loss_finite() const;
+  /// Whether the last step skipped its update because its loss was not finite.
+  bool is_skipped() const;
+  /// Whether TrainStepOptions::max_skipped_steps allows this. Such a step has no loss.
+  bool is_skip_allowed() const;
+
+  /// FitOptions::strategy.
+  const Strategy& strategy() const;
+
+  /// All names that the logs of an epoch will have.
+  std::vector<std::string> log_names() const;
+  Better better(const std::string& log_name) const;
+  /// Adds a value to the logs of the epoch.
+  /// Errors:  c10::ValueError outside of on_epoch_end(), and unless the callback lists
+  ///          `name` in its log_names().
+  void log(const std::string& name, double value);
+
+  /// Ends the training after this step, or before the next epoch. If it is called more
+  /// than once, the first reason is kept.
+  void stop(const std::string& reason);
+  bool is_stopping() const;
+  /// Records in the history whose weights the model has now.
+  void set_restored(RestoredEpoch restored);
+
+  /// Keeps `resource` until fit() ends, also if an exception ends it. The destructor of
+  /// `resource` can undo what a callback did in on_train_begin().
+  void keep(std::shared_ptr<void> resource);
+
+  /// Saves the state that is not in the model or the optimizer: progress, history, the
+  /// callbacks' state, LibTorch's random generator and, in the middle of an epoch, the
+  /// metrics.
+  void save(torch::serialize::OutputArchive& archive) const;
+  /// Checks everything before it changes anything. Only the callbacks' load_state() runs
+  /// after that and may still raise.
+  /// Errors:  c10::ValueError if this training has other metrics or shorter epochs.
+  void load(torch::serialize::InputArchive& archive);
+
+ private:
+  TrainingState& state_;
+};
+
+// snippet: tests/docs/reference_training_test.cpp Callback
+/// An observer of a training. fit() calls callbacks from its own thread, in the order of
+/// FitOptions::callbacks, and before FitOptions::checkpoint. In on_epoch_end() callbacks
+/// with log_names() come first.
+///
+/// An exception from a callback ends fit(). In on_epoch_end() fit() first calls the other
+/// callbacks and lets the checkpoint save the epoch. It does not save the epoch if the
+/// callback that threw has_epoch_state(), because that state may lack the epoch.
+///
+///   class ExampleLimit : public Callback {
+///    public:
+///     void on_step_end(Training& training) override {
+///       const Progress& progress = training.progress();
+///       if (progress.examples >= 24) {
+///         training.stop("24 examples");
+///       }
+///     }
+///   };
+///   const auto limit = std::make_shared<ExampleLimit>();
+///   const History history = fit(batches, step, {.callbacks = {limit}});
+class Callback {
+ public:
+  virtual ~Callback() = default;
+
+  /// Called before the training starts or resumes. Throw here if the options cannot work.
+  virtual void on_train_begin(Training& /*training*/) {}
+  virtual void on_epoch_begin(Training& /*training*/) {}
+  virtual void on_step_end(Training& /*training*/) {}
+  virtual void on_epoch_end(Training& /*training*/) {}
+  /// Called after the last step, before on_train_end() of any callback. Change the model
+  /// here, so that the others see it as it stays.
+  virtual void on_last_step(Training& /*training*/) {}
+  /// Called at the end and after a stop, but not after an exception. Use Training::keep()
+  /// for what must be undone in every case.
+  virtual void on_train_end(Training& /*training*/) {}
+
+  /// The names that this callback logs in on_epoch_end().
+  virtual std::vector<std::string> log_names() const {
+    return {};
+  }
+  /// Which values are better of one that this callback logs.
+  virtual Better better(const std::string& /*log_name*/) const {
+    return Better::kUnknown;
+  }
+
+  /// The directory into which this callback saves models; nothing else may use it. Empty:
+  /// none.
+  virtual std::string directory() const {
+    return {};
+  }
+
+  /// The name of this callback's state in checkpoints. A resumed training finds the state
+  /// by this name. If empty, the callback has no state.
+  virtual std::string state_name() const {
+    return {};
+  }
+  /// Whether on_epoch_end() changes the state.
+  virtual bool has_epoch_state() const {
+    return !state_name().empty();
+  }
+  virtual void save_state(torch::serialize::OutputArchive& /*archive*/) const {}
+  /// Called after on_train_begin() when a training is resumed.
+  virtual void load_state(torch::serialize::InputArchive& /*archive*/) {}
+};
+
+}  // namespace tessera::training

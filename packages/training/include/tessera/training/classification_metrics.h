@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Metrics of click models, beside AUC and LogLoss in metrics.h.
+
+#include <tessera/training/metrics.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace tessera::training {
+
+// snippet: tests/docs/reference_metrics_test.cpp AveragePrecision
+/// The area under the precision-recall curve (AUPRC), which says more than the AUC if
+/// positive examples are rare.
+///
+///   AveragePrecision average_precision;
+///   average_precision.update(scores, clicks);
+///   const double area = average_precision.result();
+///
+///   sum over thresholds t, from the highest score down, of
+///       (recall at t - recall at the threshold before) * precision at t
+///
+/// Examples with equal scores share a threshold. 1 if all examples are positive, and NaN
+/// if none is.
+///
+/// Shapes:  predictions [n] or [n, 1], any scores; labels as many of 0 and 1.
+/// Source:  scikit-learn's average_precision_score, which gives 0 without positives.
+class AveragePrecision : public TwoClassMetric {
+ public:
+  explicit AveragePrecision(std::string name = "average_precision")
+      : TwoClassMetric(std::move(name)) {}
+
+  std::unique_ptr<Metric> make_empty() const override;
+
+ protected:
+  double result_of(
+      const WeightedScores& positives,
+      const WeightedScores& negatives) const override;
+};
+
+// snippet: tests/docs/reference_metrics_test.cpp GroupedAUC
+/// The AUC within each group, such as a user, weighted by the group's examples
+/// (GAUC). Scores of different groups are not compared.
+///
+///   GroupedAUC gauc;
+///   gauc.update_batch({.predictions = scores, .labels = clicks, .groups = users});
+///   const double area = gauc.result();
+///
+///   sum over groups of impressions(g) * AUC(g) / sum over groups of impressions(g)
+///
+/// impressions(g) is the weight of all examples of the group. Groups whose examples have
+/// one class only have no AUC and are left out. NaN if no group has both classes. In
+/// fit(), the step returns the groups as StepResult::groups.
+///
+/// It is exact, so it stores every example, with 32 bytes. result() sorts them.
+///
+/// Shapes:  predictions [n] or [n, 1], any scores; labels as many of 0 and 1; groups
+///          [n] or [n, 1] int32 or int64.
+/// Errors:  c10::ValueError for a batch without groups.
+/// Source:  Zhou et al. 2018, section 5.3, doi:10.1145/3219819.3219823.
+class GroupedAUC : public Metric {
+ public:
+  explicit GroupedAUC(std::string name = "gauc") : Metric(std::move(name)) {}
+
+  /// Raises an error, because it has no groups.
+  void update(
+      const at::Tensor& predictions,
+      const at::Tensor& labels,
+      const at::Tensor& weights = {}) override;
+  void update_batch(const MetricBatch& batch) override;
+  double result() const override;
+  void reset() override;
+  std::unique_ptr<Metric> make_empty() const override;
+  Better better() const override {
+    return Better::kHigher;
+  }
+  bool is_cheap() const override {
+    return false;
+  }
+  at::Tensor state() const override;
+  void load_state(const at::Tensor& state) override;
+
+ private:
+  struct Example {
+    int64_t group = 0;
+    double score = 0.0;
+    double weight = 1.0;
+    double label = 0.0;
+
+    auto operator<=>(const Example&) const = default;
+  };
+
+  // Mutable because result() sorts them.
+  mutable std::vector<Example> examples_;
+};
+
+/// The kind of predictions of a NormalizedEntropy, and its name in logs.
+struct NormalizedEntropyOptions {
+  ScoreKind scores = ScoreKind::kProbabilities;
+  std::string name = "normalized_entropy";
+};
+static_assert(std::is_aggregate_v<NormalizedEntropyOptions>);
+
+// snippet: tests/docs/reference_metrics_test.cpp NormalizedEntropy
+/// The log loss, divided by the log loss of always predicting the share of positive
+/// examples. Below 1, the model knows more than this share. It makes data with different
+/// click rates comparable.
+///
+///   NormalizedEntropy entropy({.scores = ScoreKind::kLogits});
+///   entropy.update(logits, clicks);
+///   const double share = entropy.result();
+///
+///   mean of -log p(label) / -(c log c + (1 - c) log(1 - c)), c = mean of the labels
+///
+/// NaN if all examples have the same class, because the divisor is 0 then.
+///
+/// Shapes:  predictions [n] or [n, 1], labels as many of 0 and 1.
+/// Source:  He et al. 2014, section 3, doi:10.1145/2648584.2648589.
+class NormalizedEntropy : public SumMetric {
+ public:
+  explicit NormalizedEntropy(NormalizedEntropyOptions options = {});
+
+  void update(
+      const at::Tensor& predictions,
+      const at::Tensor& labels,
+      const at::Tensor& weights = {}) override;
+  double result() const override;
+  std::unique_ptr<Metric> make_empty() const override;
+  Better better() const override {
+    return Better::kLower;
+  }
+
+ private:
+  NormalizedEntropyOptions options_;
+};
+
+}  // namespace tessera::training

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/engine/strategy.h>
+#include <tessera/training/batch_source.h>
+#include <tessera/training/callback.h>
+#include <tessera/training/checkpoint.h>
+#include <tessera/training/history.h>
+#include <tessera/training/metrics.h>
+#include <tessera/training/pointers.h>
+#include <tessera/training/train_step.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace tessera::training {
+
+/// Metrics and callbacks are given as pointers or as temporaries, such as {AUC(), loss}.
+/// Keep a std::shared_ptr to what you want to read after the training.
+using Metrics = std::vector<PointerOrValue<Metric>>;
+using Callbacks = std::vector<PointerOrValue<Callback>>;
+
+/// The data and metrics that fit() evaluates after each epoch.
+struct Validation {
+  /// Made by make_pass(source, loss_of).
+  std::shared_ptr<Pass> pass = {};
+  /// If empty, the same metrics as for training.
+  Metrics metrics = {};
+};
+static_assert(std::is_aggregate_v<Validation>);
+
+/// What SIGINT (Ctrl-C) and SIGTERM do during fit().
+enum class Signals {
+  /// They end the training after the current step; a Checkpoint saves it. A second signal
+  /// ends the process, as it does by default. When fit() returns, it restores the
+  /// previous signal handlers. A signal that the process ignores stays ignored.
+  kStop,
+  /// fit() does not change the signal handlers.
+  kLeave
+};
+
+/// Whether fit() warns about tables that do not learn: after 100 updates, half of the
+/// touched rows have moved by less than 0.1 % of their length, and the accumulators of
+/// their optimizer have hardly grown; or they have moved by less than 0.01 %, or not at
+/// all although they get gradients. It also warns if two steps dequeue training batches of
+/// an EmbeddingEngineModule, but forget to call apply_gradients().
+///
+/// fit() compares at most 4096 rows of each table, once, and then up to 64 rows with a
+/// gradient if none of these has changed. It leaves out tables that were
+/// trained or loaded before, frozen tables, tables with few touched rows, and those whose
+/// learning rate is 0 or your own function. While a schedule raises the learning rate, it
+/// waits. FitOptions::model must be set, and the tables must be on an engine.
+enum class MovementWarning { kOn, kOff };
+
+/// What fit() does in addition to the steps.
+struct FitOptions {
+  /// The number of epochs, >= 0, including those before a resume.
+  int64_t epochs = 1;
+  /// Unset: an epoch ends when the source does.
+  std::optional<int64_t> steps_per_epoch = {};
+  /// The model. fit() sets it to train() during epochs and to eval() during validation,
+  /// and restores its mode at the end. If the model is in train(), its parts in eval(),
+  /// such as frozen ones, stay in eval(). Unset: fit() does not change modes.
+  ModelPointer model = {};
+  /// Metrics of the training batches, from the predictions of the training steps. The
+  /// validation needs metric objects of its own.
+  Metrics metrics = {};
+  std::optional<Validation> validation = {};
+  Callbacks callbacks = {};
+  /// Saves and resumes the training. Unset: no checkpoints.
+  std::shared_ptr<Checkpoint> checkpoint = {};
+  Signals signals = Signals::kStop;
+  MovementWarning movement_warning = MovementWarning::kOn;
+  /// With kRefuse, backward() or step() raises an error in a step that would make rows of
+  /// tables NaN or infinite, in all layers that the step trains on the thread of fit().
+  /// The same holds for the dense parameters of a step of make_train_step(). In a step
+  /// of your own, the parameters of `model` are checked when an engine is about to update
+  /// its tables for the first time.
+  /// kApply leaves it to the option of each layer, and applies dense gradients.
+  NonFiniteGradients non_finite_gradients = NonFiniteGradients::kRefuse;
+  /// The steps of make_train_step() check that their optimizer has all parameters. Of
+  /// other steps, fit() sees only whether `model` gets new parameters. kAllow switches
+  /// both checks off.
+  Unoptimized unoptimized = Unoptimized::kError;
+  /// The strategy of the model's tables. If no table is sharded but gradients are summed
+  /// over ranks, the strategy of these sums. With a sharded strategy, all ranks stop with
+  /// the first one that stops.
+  Strategy strategy = Strategy::engine();
+  /// Every n-th step is in History::steps, and so in each checkpoint. 0: no steps.
+  int64_t log_every_steps = 0;
+};
+static_assert(std::is_aggregate_v<FitOptions>);
+
+// snippet: tests/docs/reference_training_test.cpp fit
+/// Trains for some epochs: the loop of quick_start.cpp with metrics, validation,
+/// callbacks and checkpoints.
+///
+///   const auto loss_of = [&](const Batch& batch) {
+///     const auto scores = model->forward(batch.features).squeeze(1);
+///     return StepResult{
+///         .loss = torch::binary_cross_entropy_with_logits(scores, batch.click),
+///         .predictions = scores,
+///         .labels = batch.click};
+///   };
+///   const History history =
+///       fit(train_batches,
+///           make_train_step(optimizer, loss_of),
+///           {.epochs = 10,
+///            .model = model,
+///            .metrics = {AUC()},
+///            .validation = Validation{.pass = make_pass(test_batches, loss_of)},
+///            .callbacks = {ProgressBar()}});
+///   const double auc = history["val_auc"].back();  // of the last epoch
+///
+/// `source` and `step` are those of make_pass(). The logs of an epoch have "loss", the
+/// mean over examples, and the metrics. The values of the validation have the prefix
+/// "val_"; it runs under NoGradGuard. A signal stops all fit() calls that run, nested
+/// ones and those on other threads. If it comes too late to stop any, the previous signal
+/// handler gets it when fit() is done.
+///
+/// On a busy machine, idle threads of LibTorch make steps many times as slow. fit() warns
+/// once if it notices this, and says what to do. See limit_thread_spins().
+///
+/// After an exception, the model has its mode and the process its signal handlers back,
+/// the Checkpoint's directory is unlocked, and the resources of Training::keep() are
+/// released. on_train_end() is not called. The checkpoints and files of earlier epochs are
+/// complete. An exception of on_epoch_end() is thrown after the epoch was saved, and the
+/// other ranks raise an error of their own.
+///
+/// With a sharded strategy, every rank calls it with the same number of training and
+/// validation batches, and each rank logs its own values. Pass callbacks that print or
+/// write files (ProgressBar, CsvHistory, JsonHistory, LearningCurves) on rank 0 only, and
+/// Checkpoint, EarlyStopping, TensorBoard and TerminateOnNonFinite on all ranks.
+///
+/// Errors:  c10::ValueError for options, before the training starts; for an epoch
+///          without a batch or with fewer than steps_per_epoch; for a loss that is
+///          undefined or not one number; for a parameter that no optimizer has; for
+///          gradients that are not finite, naming table and feature, or the parameters;
+///          and when a step skipped its update because its loss was not finite, and no
+///          callback stops the training.
+History fit(std::shared_ptr<Pass> training, FitOptions options);
+
+template <class Source, class Step>
+History fit(Source&& source, Step step, FitOptions options) {
+  return fit(
+      make_pass(std::forward<Source>(source), std::move(step)),
+      std::move(options));
+}
+
+// This one catches braces that do not form a FitOptions, so that the error has few lines.
+// The compiler names the wrong field only where the braces have a type.
+template <class Source, class Step>
+History fit(Source&&, Step, ...) = delete;  // FitOptions{...} tells which field
+
+/// Returns "loss" and the metrics over all batches of `pass`, under NoGradGuard.
+/// Errors:  c10::ValueError if it has no batch.
+Logs evaluate(Pass& pass, const Metrics& metrics = {});
+
+}  // namespace tessera::training

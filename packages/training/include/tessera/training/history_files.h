@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/training/callback.h>
+
+#include <chrono>
+#include <string>
+#include <utility>
+
+namespace tessera::training {
+
+/// Writes the history to a file after each epoch, and each minute if it has steps. It
+/// writes a temporary file beside it and renames that, so the file is always complete.
+/// After a resume, the file also has the epochs before the resume, each once. The first
+/// epoch replaces an older file.
+/// Errors:  before the training starts, c10::ValueError or c10::Error naming the path
+///          if the file cannot be written.
+class HistoryFile : public Callback {
+ public:
+  std::string path() const {
+    return path_;
+  }
+  void on_train_begin(Training& training) override;
+  void on_step_end(Training& training) override;
+  void on_epoch_end(Training& training) override;
+  void on_train_end(Training& training) override;
+
+ protected:
+  /// Errors:  c10::ValueError for an empty path.
+  HistoryFile(std::string where, std::string path);
+
+  virtual std::string text_of(const History& history) const = 0;
+
+ private:
+  void write(const History& history);
+
+  std::string where_;
+  std::string path_;
+  std::chrono::steady_clock::time_point written_ = {};
+};
+
+// snippet: tests/docs/reference_training_test.cpp CsvHistory
+/// Writes the history in the format of to_csv().
+///
+///   const auto csv = std::make_shared<CsvHistory>("history.csv");
+///   const History history = fit(batches, step, {.epochs = 3, .callbacks = {csv}});
+class CsvHistory : public HistoryFile {
+ public:
+  explicit CsvHistory(
+      std::string path,
+      HistoryRows rows = HistoryRows::kEpochs);
+
+ protected:
+  std::string text_of(const History& history) const override;
+
+ private:
+  HistoryRows rows_;
+};
+
+// snippet: tests/docs/reference_training_test.cpp JsonHistory
+/// Writes the history in the format of to_json().
+///
+///   const auto json = std::make_shared<JsonHistory>("history.json");
+///   fit(batches, step, {.epochs = 3, .callbacks = {json}});
+///   const History read = history_from_json(load_json("history.json"));
+class JsonHistory : public HistoryFile {
+ public:
+  explicit JsonHistory(std::string path)
+      : HistoryFile("[JsonHistory]", std::move(path)) {}
+
+ protected:
+  std::string text_of(const History& history) const override;
+};
+
+}  // namespace tessera::training

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/training/batch_source.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace tessera::training {
+
+/// The predictions of one task for all examples of a source, in their order.
+struct TaskPredictions {
+  std::string name = {};
+  at::Tensor predictions = {};  // [n, ...]
+  /// Undefined if the steps return none.
+  at::Tensor labels = {};  // [n, ...]
+};
+static_assert(std::is_aggregate_v<TaskPredictions>);
+
+/// The predictions for all examples of a source, in their order.
+struct Predictions {
+  /// Undefined if the steps return only those of tasks.
+  at::Tensor predictions = {};  // [n, ...]
+  /// Undefined if the steps return none.
+  at::Tensor labels = {};  // [n, ...]
+  /// One entry for each of StepResult::tasks.
+  std::vector<TaskPredictions> tasks = {};
+};
+static_assert(std::is_aggregate_v<Predictions>);
+
+// snippet: tests/docs/reference_training_test.cpp Predictions
+/// Returns the predictions and labels of all batches of `pass`, under NoGradGuard.
+///
+///   model->eval();
+///   const Predictions found = predict(*make_pass(test_batches, loss_of));
+///   // found.predictions and found.labels: [examples]
+///
+/// The steps need not return a loss. Use evaluate() for metrics if the predictions do not
+/// fit in memory.
+/// The tensors of a step are kept until the end, so a step must return new tensors and
+/// not refill one buffer.
+/// Errors:  c10::ValueError naming the batch: if there is none, if a batch has no
+///          predictions, if only some batches have labels, if a batch has another number
+///          of labels than of predictions, if batches have other tasks than the first one,
+///          and if the tensors of batches do not fit together.
+Predictions predict(Pass& pass);
+
+}  // namespace tessera::training

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/features/feature.h>
+#include <tessera/training/metrics.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace tessera::training {
+
+/// The order of items with equal scores.
+enum class Ties {
+  /// A random order, which depends only on the seed, the number of lists before and the
+  /// positions. A model that gives all items one score gets the result of chance.
+  kRandom,
+  /// Items with lower labels come first, so equal scores never help.
+  kWorst,
+  /// Items come in the order of the list. If relevant items come first in each list,
+  /// equal scores look perfect.
+  kPosition
+};
+
+/// How a query without a relevant item counts.
+enum class NoRelevantItem {
+  /// It has the value 0, as in Keras-RS.
+  kCountsAsZero,
+  kLeftOut
+};
+
+/// The options of a RankingMetric, and its name in logs.
+struct RankingMetricOptions {
+  /// The number of items that count. More than the list has: all of them. Unset: all.
+  std::optional<int64_t> k = 10;
+  /// Used for lists of scores; retrieved ids are sorted already.
+  Ties ties = Ties::kRandom;
+  NoRelevantItem no_relevant_item = NoRelevantItem::kCountsAsZero;
+  /// The seed of Ties::kRandom.
+  uint64_t seed = 0;
+  /// If empty, a name such as "recall_at_10", with the value of k, or "recall" without k.
+  std::string name = "";
+};
+static_assert(std::is_aggregate_v<RankingMetricOptions>);
+
+/// An item of a list.
+struct RankedItem {
+  double label = 0.0;
+  double weight = 1.0;
+};
+
+/// The list of one query, without the items that are left out.
+struct RankedList {
+  std::vector<RankedItem> top = {};  // the first k items, best first
+  std::vector<RankedItem> rest = {};  // in any order
+};
+
+/// The mean over queries of a function of the sorted items.
+///
+/// Two forms of predictions are possible, which the dtype of the predictions decides:
+///
+///   Floats are lists of scores: predictions and labels [queries, list]. The item with
+///   the highest score ranks first. Labels are grades >= 0, and items with a label of 1
+///   or more are relevant. Items with a negative label or a weight of 0 are left out, as
+///   if the list were shorter. Weights are [queries] or [queries, list].
+///
+///   int32 or int64 are retrieved ids: predictions [queries, retrieved], best first, like
+///   TopK::ids. An id of -1 means no id, and an id counts only where it is first. Labels
+///   are the relevant ids: [queries] or [queries, 1] for one id per query, or bags of
+///   ids, in update_ragged() or with MetricBatch::label_splits. An id that is twice in a
+///   bag counts once. Weights are [queries].
+///
+/// The weight of a query is the mean weight of its relevant items, weighted by their
+/// relevance. A query without a relevant item gets the mean weight of the others. If all
+/// items of a query are left out, it does not count. NaN if no query counts.
+///
+/// Errors:  c10::ValueError for NaN, shapes and dtypes, for labels that are not finite,
+///          for weights that are negative or not finite, and for relevant ids < 0.
+/// Source:  the metrics of keras_rs.metrics. Keras-RS computes the mean weight for
+///          queries without relevant items in each batch, and not over all of them.
+class RankingMetric : public SumMetric {
+ public:
+  void update(
+      const at::Tensor& predictions,
+      const at::Tensor& labels,
+      const at::Tensor& weights = {}) override;
+  /// Takes retrieved ids [queries, retrieved], and a bag of relevant ids for each query.
+  void update_ragged(
+      const at::Tensor& ids,
+      const RaggedFeature& relevant,
+      const at::Tensor& weights = {});
+  void update_batch(const MetricBatch& batch) override;
+  double result() const override;
+  Better better() const override {
+    return Better::kHigher;
+  }
+  std::optional<int64_t> depth() const override {
+    return options_.k;
+  }
+
+ protected:
+  /// `kind` is the name without k.
+  /// Errors:  c10::ValueError for k < 1.
+  RankingMetric(const std::string& kind, RankingMetricOptions options);
+
+  /// The value of a list. Only called for lists with a relevant item.
+  virtual double value_of(const RankedList& list) const = 0;
+  /// The relevance of a label: 1 if the label is 1 or more, else 0.
+  virtual double relevance_of(double label) const {
+    return label >= 1.0 ? 1.0 : 0.0;
+  }
+  const RankingMetricOptions& options() const {
+    return options_;
+  }
+
+ private:
+  void add_scores(const MetricBatch& batch);
+  void add_ids(const MetricBatch& batch);
+  void add(const RankedList& list, bool is_counted);
+
+  RankingMetricOptions options_;
+};
+
+// snippet: tests/docs/reference_metrics_test.cpp RecallAtK
+/// How many of the relevant items are among the first k. With one relevant item per
+/// query, it equals the hit rate.
+///
+///   RecallAtK recall({.k = 10});
+///   recall.update(index->search(queries, 10).ids, next_movies);
+///   const double share = recall.result();
+///
+///   relevant items among the first k / relevant items
+///
+/// Source:  keras_rs.metrics.RecallAtK; tfrs.metrics.FactorizedTopK, for one k.
+class RecallAtK : public RankingMetric {
+ public:
+  explicit RecallAtK(RankingMetricOptions options = {});
+  std::unique_ptr<Metric> make_empty() const override;
+
+ protected:
+  double value_of(const RankedList& list) const override;
+};
+
+// snippet: tests/docs/reference_metrics_test.cpp PrecisionAtK
+/// How many of the first k items are relevant.
+///
+///   PrecisionAtK precision({.k = 3});
+///   precision.update(scores, labels);  // both [queries, list]
+///   const double share = precision.result();
+///
+///   relevant items among the first k / min(k, items in the list)
+///
+/// Source:  keras_rs.metrics.PrecisionAtK. Others, such as trec_eval, divide by k also if
+///          the list is shorter.
+class PrecisionAtK : public RankingMetric {
+ public:
+  explicit PrecisionAtK(RankingMetricOptions options = {});
+  std::unique_ptr<Metric> make_empty() const override;
+
+ protected:
+  double value_of(const RankedList& list) const override;
+};
+
+// snippet: tests/docs/reference_metrics_test.cpp HitRateAtK
+/// For how many queries a relevant item is among the first k.
+///
+///   HitRateAtK hit_rate({.k = 10});
+///   hit_rate.update_ragged(found.ids, next_movies);  // bags of movies
+///   const double share = hit_rate.result();
+///
+/// Source:  He et al. 2017, section 4.1, doi:10.1145/3038912.3052569.
+class HitRateAtK : public RankingMetric {
+ public:
+  explicit HitRateAtK(RankingMetricOptions options = {});
+  std::unique_ptr<Metric> make_empty() const override;
+
+ protected:
+  double value_of(const RankedList& list) const override;
+};
+
+// snippet: tests/docs/reference_metrics_test.cpp MeanReciprocalRank
+/// The mean of 1 / rank of the first relevant item; 0 if it is not among the first k.
+///
+///   MeanReciprocalRank mrr({.k = std::nullopt});
+///   mrr.update(scores, labels);
+///   const double mean = mrr.result();
+///
+/// Source:  keras_rs.metrics.MeanReciprocalRank.
+class MeanReciprocalRank : public RankingMetric {
+ public:
+  explicit MeanReciprocalRank(RankingMetricOptions options = {});
+  std::unique_ptr<Metric> make_empty() const override;
+
+ protected:
+  double value_of(const RankedList& list) const override;
+};
+
+// snippet: tests/docs/reference_metrics_test.cpp MeanAveragePrecision
+/// The mean over queries of the average precision at the ranks of the relevant items.
+///
+///   MeanAveragePrecision map({.k = 10});
+///   map.update(scores, labels);
+///   const double mean = map.result();
+///
+///   sum over relevant items of the first k, at rank r, of
+///       weight * relevant items among the first r / r
+///   divided by the weight of all relevant items
+///
+/// The divisor counts relevant items below rank k, too. So a perfect list has less than 1
+/// if it has more than k relevant items.
+///
+/// Source:  keras_rs.metrics.MeanAveragePrecision.
+class MeanAveragePrecision : public RankingMetric {
+ public:
+  explicit MeanAveragePrecision(RankingMetricOptions options = {});
+  std::unique_ptr<Metric> make_empty() const override;
+
+ protected:
+  double value_of(const RankedList& list) const override;
+};
+
+/// The gain of an item with a label:
+///
+///   kExponential   2^label - 1, as in Keras-RS
+///   kLinear        label, as in scikit-learn
+enum class Gain { kExponential, kLinear };
+
+/// The options of an NDCG, and its name in logs.
+struct NDCGOptions {
+  /// The number of items that count. Unset: all.
+  std::optional<int64_t> k = 10;
+  Gain gain = Gain::kExponential;
+  Ties ties = Ties::kRandom;
+  NoRelevantItem no_relevant_item = NoRelevantItem::kCountsAsZero;
+  /// The seed of Ties::kRandom.
+  uint64_t seed = 0;
+  /// If empty, "ndcg_at_10", with the value of k, or "ndcg" without k.
+  std::string name = "";
+};
+static_assert(std::is_aggregate_v<NDCGOptions>);
+
+// snippet: tests/docs/reference_metrics_test.cpp NDCG
+/// The normalized discounted cumulative gain: 1 if no other order has a higher one.
+///
+///   NDCG ndcg({.k = 10});
+///   ndcg.update(scores, grades);  // both [queries, list]
+///   const double gain = ndcg.result();
+///
+///   DCG of the list / DCG of the same items in the best order,
+///   DCG = sum over ranks r <= k of weight * gain(label) / log2(r + 1)
+///
+/// The relevance of an item, for the weight of a query, is its gain.
+///
+/// Errors:  c10::ValueError for exponential gains of labels above 1000.
+/// Source:  keras_rs.metrics.NDCG; with linear gains scikit-learn's ndcg_score, which
+///          averages over the orders of equal scores.
+class NDCG : public RankingMetric {
+ public:
+  explicit NDCG(NDCGOptions options = {});
+  std::unique_ptr<Metric> make_empty() const override;
+
+ protected:
+  double value_of(const RankedList& list) const override;
+  double relevance_of(double label) const override;
+
+ private:
+  NDCGOptions ndcg_options_;
+};
+
+}  // namespace tessera::training

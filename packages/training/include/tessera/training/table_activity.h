@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/layers/tpu_embedding.h>
+#include <tessera/training/callback.h>
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace tessera::training {
+
+/// How far the rows of a table have moved, measured on a sample of rows.
+struct TableMovement {
+  std::string table = {};
+  int64_t sampled_rows = 0;
+  /// The sampled rows whose weights or accumulators have changed.
+  int64_t touched_rows = 0;
+  /// The median over the touched rows of |row - start| / |start|. Infinite if most rows
+  /// started at zero, and NaN if no row was touched.
+  double movement = std::numeric_limits<double>::quiet_NaN();
+  /// The median over the touched rows of accumulator / start - 1. NaN for optimizers
+  /// without accumulators.
+  double accumulator_growth = std::numeric_limits<double>::quiet_NaN();
+};
+static_assert(std::is_aggregate_v<TableMovement>);
+
+/// One line per table, with the columns of TableMovement.
+std::string to_string(const std::vector<TableMovement>& movements);
+
+/// What a TableActivity measures.
+struct TableActivityOptions {
+  /// The number of rows per table that are copied and compared, >= 1.
+  int64_t max_rows = 4096;
+};
+static_assert(std::is_aggregate_v<TableActivityOptions>);
+
+// snippet: tests/docs/reference_traps_test.cpp TableActivity
+/// Logs how far the rows of each table have moved since the start of this training, at the
+/// end of each epoch, as "moved_<table>". It shows tables that do not learn.
+///
+///   const auto activity = std::make_shared<TableActivity>(
+///       std::vector<TPUEmbedding>{embedding},
+///       TableActivityOptions{.max_rows = 1000});
+///   const History history =
+///       fit(batches, step, {.epochs = 2, .callbacks = {activity}});
+///   const double moved = history["moved_users"].back();
+///   for (const TableMovement& found : activity->measure()) {
+///     std::cout << found.table << " " << found.accumulator_growth << "\n";
+///   }
+///   std::cout << to_string(activity->measure());  // the same as a table
+///
+/// It copies max_rows rows of each table at the start, and compares them at the end of
+/// each epoch. Steps cost nothing. Checkpoints have the copies, so that a resumed training
+/// logs the same values. In a key table, the start of a key that came later is its
+/// initial value.
+///
+/// On a sharded strategy, each rank measures the rows that it holds. Pass the callback on
+/// all ranks: rank 0 saves the copies of all of them.
+///
+/// fit() makes one such comparison without the callback, and warns about tables whose
+/// rows hardly move. See MovementWarning.
+/// Errors:  c10::ValueError for an empty layer, two tables with the same name, and
+///          max_rows < 1.
+class TableActivity : public Callback {
+ public:
+  explicit TableActivity(
+      std::vector<TPUEmbedding> layers,
+      TableActivityOptions options = {});
+  ~TableActivity() override;
+  TableActivity(TableActivity&& other) noexcept;
+
+  /// The movement of each table since the first epoch began. Before that, empty.
+  std::vector<TableMovement> measure() const;
+
+  void on_epoch_begin(Training& training) override;
+  void on_epoch_end(Training& training) override;
+  std::vector<std::string> log_names() const override;
+  std::string state_name() const override {
+    return "TableActivity";
+  }
+  bool has_epoch_state() const override {
+    return false;
+  }
+  void save_state(torch::serialize::OutputArchive& archive) const override;
+  void load_state(torch::serialize::InputArchive& archive) override;
+
+ private:
+  struct Samples;
+
+  void sample(const Training& training);
+
+  std::vector<TPUEmbedding> layers_;
+  TableActivityOptions options_;
+  std::unique_ptr<Samples> samples_;
+  /// The samples of each rank, as archives. Other ranks than 0 have only those that they
+  /// have loaded.
+  std::vector<std::string> saved_;
+};
+
+}  // namespace tessera::training

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/training/metrics.h>
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace tessera::training {
+
+// snippet: tests/docs/reference_training_test.cpp TaskMetric
+/// A metric of one task of a step that learns several. Its name is "click_auc" for an AUC
+/// of the task "click". With the `loss_of` of TaskResult's example:
+///
+///   const History history =
+///       fit(batches,
+///           make_train_step(optimizer, loss_of),
+///           {.epochs = 2,
+///            .metrics = {
+///                std::make_shared<TaskMetric>("click", AUC()),
+///                std::make_shared<TaskMetric>("purchase", AUC()),
+///                std::make_shared<TaskLoss>("purchase")}});
+///   const double auc = history["purchase_auc"].back();
+///
+/// Errors:  c10::ValueError for an empty task and a null metric; from fit() for a task
+///          that the step did not return, naming those that it did.
+class TaskMetric : public Metric {
+ public:
+  TaskMetric(std::string task, std::shared_ptr<Metric> metric);
+
+  template <std::derived_from<Metric> M>
+  TaskMetric(std::string task, M metric)
+      : TaskMetric(
+            std::move(task),
+            std::shared_ptr<Metric>(std::make_shared<M>(std::move(metric)))) {}
+
+  std::string task() const override {
+    return task_;
+  }
+  void update(
+      const at::Tensor& predictions,
+      const at::Tensor& labels,
+      const at::Tensor& weights = {}) override;
+  void update_batch(const MetricBatch& batch) override;
+  double result() const override;
+  void reset() override;
+  std::unique_ptr<Metric> make_empty() const override;
+  Better better() const override;
+  bool is_cheap() const override;
+  std::optional<int64_t> depth() const override;
+  at::Tensor state() const override;
+  void load_state(const at::Tensor& state) override;
+
+ private:
+  std::string task_;
+  std::shared_ptr<Metric> metric_;
+};
+
+/// The loss of one task, as TaskResult::loss, without its weight: the mean over examples.
+/// Its name is "click_loss" for the task "click". TaskMetric has an example.
+/// Errors:  c10::ValueError for an empty task; from fit() for a task without a loss.
+class TaskLoss : public SumMetric {
+ public:
+  explicit TaskLoss(std::string task);
+
+  std::string task() const override {
+    return task_;
+  }
+  /// Raises an error, because the metric takes only losses.
+  void update(
+      const at::Tensor& predictions,
+      const at::Tensor& labels,
+      const at::Tensor& weights = {}) override;
+  void update_batch(const MetricBatch& batch) override;
+  double result() const override;
+  std::unique_ptr<Metric> make_empty() const override;
+  Better better() const override {
+    return Better::kLower;
+  }
+
+ private:
+  std::string task_;
+};
+
+}  // namespace tessera::training

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/training/classification_metrics.h>
+
+#include "packages/training/src/metric_inputs.h"
+#include "packages/training/src/metric_state.h"
+#include "packages/training/src/two_classes.h"
+#include "src/common/check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+
+namespace tessera::training {
+
+double AveragePrecision::result_of(
+    const WeightedScores& positives,
+    const WeightedScores& negatives) const {
+  const double relevant = positives.total_weight();
+  if (!(relevant > 0.0)) {
+    return kUndefined;
+  }
+  double found = 0.0;  // the weight of the positives at or above the threshold
+  double above = 0.0;  // the weight of all examples there
+  double area = 0.0;
+  size_t positive = positives.values.size();
+  size_t negative = negatives.values.size();
+  while (positive > 0) {
+    const double threshold = positives.values[positive - 1];
+    double step = 0.0;
+    for (; positive > 0 && positives.values[positive - 1] == threshold;
+         --positive) {
+      step += positives.weight(positive - 1);
+    }
+    for (; negative > 0 && negatives.values[negative - 1] >= threshold;
+         --negative) {
+      above += negatives.weight(negative - 1);
+    }
+    found += step;
+    above += step;
+    if (step > 0.0) {
+      area += step * (found / above);
+    }
+  }
+  return area / relevant;
+}
+
+std::unique_ptr<Metric> AveragePrecision::make_empty() const {
+  return std::make_unique<AveragePrecision>(name());
+}
+
+void GroupedAUC::update(
+    const at::Tensor& predictions,
+    const at::Tensor& labels,
+    const at::Tensor& weights) {
+  update_batch(
+      {.predictions = predictions, .labels = labels, .weights = weights});
+}
+
+void GroupedAUC::update_batch(const MetricBatch& batch) {
+  const std::string where = where_of(name());
+  TESSERA_CHECK_VALUE(
+      batch.groups.defined(),
+      "{} expected the group of each example, but got none. Return StepResult::groups from the step, or call update_batch() with groups.",
+      where);
+  const MetricInputs inputs =
+      read_two_classes(batch.predictions, batch.labels, where);
+  const std::vector<double> weights =
+      read_weights(batch.weights, inputs.size(), where);
+  const std::vector<int64_t> groups =
+      read_groups(batch.groups, inputs.size(), where);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    examples_.push_back(
+        {.group = groups[i],
+         .score = inputs.predictions[i],
+         .weight = weights.empty() ? 1.0 : weights[i],
+         .label = inputs.labels[i]});
+  }
+}
+
+double GroupedAUC::result() const {
+  // Sorted by group, then score, then weight, so the sums do not depend on the order of
+  // batches.
+  std::sort(examples_.begin(), examples_.end());
+  double total = 0.0;
+  double impressions = 0.0;
+  for (size_t i = 0; i < examples_.size();) {
+    const int64_t group = examples_[i].group;
+    WeightedScores positives, negatives;
+    for (; i < examples_.size() && examples_[i].group == group; ++i) {
+      WeightedScores& scores =
+          examples_[i].label == 1.0 ? positives : negatives;
+      scores.values.push_back(examples_[i].score);
+      scores.weights.push_back(examples_[i].weight);
+    }
+    const double area = area_under_roc(positives, negatives);
+    if (!std::isnan(area)) {
+      const double weight = positives.total_weight() + negatives.total_weight();
+      total += weight * area;
+      impressions += weight;
+    }
+  }
+  return impressions > 0.0 ? total / impressions : kUndefined;
+}
+
+void GroupedAUC::reset() {
+  examples_.clear();
+}
+
+std::unique_ptr<Metric> GroupedAUC::make_empty() const {
+  return std::make_unique<GroupedAUC>(name());
+}
+
+// Layout: two numbers for the group, then score, weight and label of each example.
+at::Tensor GroupedAUC::state() const {
+  std::vector<double> numbers;
+  numbers.reserve(5 * examples_.size());
+  for (const Example& example : examples_) {
+    append_id(numbers, example.group);
+    numbers.insert(
+        numbers.end(), {example.score, example.weight, example.label});
+  }
+  return metric_state(numbers);
+}
+
+void GroupedAUC::load_state(const at::Tensor& state) {
+  const std::vector<double> numbers = read_state(state, name());
+  TESSERA_CHECK_VALUE(
+      numbers.size() % 5 == 0,
+      "[Metric '{}'] expected the state of a GroupedAUC, 5 numbers per example, but got {} numbers. Resume with the same metrics.",
+      name(),
+      numbers.size());
+  examples_.clear();
+  for (size_t i = 0; i < numbers.size(); i += 5) {
+    examples_.push_back(
+        {.group = id_at(numbers, i),
+         .score = numbers[i + 2],
+         .weight = numbers[i + 3],
+         .label = numbers[i + 4]});
+  }
+}
+
+// The sums: weight * loss, weight, weight * label.
+NormalizedEntropy::NormalizedEntropy(NormalizedEntropyOptions options)
+    : SumMetric(options.name, 3), options_(std::move(options)) {}
+
+void NormalizedEntropy::update(
+    const at::Tensor& predictions,
+    const at::Tensor& labels,
+    const at::Tensor& weights) {
+  const std::string where = where_of(name());
+  const MetricInputs inputs = read_two_classes(predictions, labels, where);
+  const std::vector<double> counted =
+      read_weights(weights, inputs.size(), where);
+  const std::vector<double> losses = log_losses(inputs, options_.scores, where);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const double weight = counted.empty() ? 1.0 : counted[i];
+    sums()[0] += weight * losses[i];
+    sums()[1] += weight;
+    sums()[2] += weight * inputs.labels[i];
+  }
+}
+
+double NormalizedEntropy::result() const {
+  const double share = sums()[2] / sums()[1];
+  if (!(share > 0.0 && share < 1.0)) {
+    return kUndefined;
+  }
+  const double entropy =
+      -(share * std::log(share) + (1.0 - share) * std::log1p(-share));
+  return sums()[0] / sums()[1] / entropy;
+}
+
+std::unique_ptr<Metric> NormalizedEntropy::make_empty() const {
+  return std::make_unique<NormalizedEntropy>(options_);
+}
+
+}  // namespace tessera::training

@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/training/fit.h>
+
+#include <tessera/common/profile_scope.h>
+#include <torch/nn/module.h>
+
+#include "layers/mode_guard.h"
+#include "packages/training/src/dense_gradient_check.h"
+#include "packages/training/src/epoch_batches.h"
+#include "packages/training/src/evaluation.h"
+#include "packages/training/src/fit_checks.h"
+#include "packages/training/src/movement_check.h"
+#include "packages/training/src/optimizer_check.h"
+#include "packages/training/src/spin_check.h"
+#include "packages/training/src/stop_agreement.h"
+#include "packages/training/src/training_state.h"
+#include "packages/training/src/update_check.h"
+#include "src/common/check.h"
+#include "src/common/number_in_message.h"
+#include "src/engine/finite_gradients.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <exception>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera::training {
+
+namespace {
+
+constexpr const char* kFit = "[fit]";
+
+// The metrics of the validation: its own, or empty copies of the training metrics.
+Metrics metrics_of(const Validation& validation, const Metrics& training) {
+  if (!validation.metrics.empty()) {
+    return validation.metrics;
+  }
+  Metrics metrics;
+  for (const auto& metric : training) {
+    metrics.push_back(metric->make_empty());
+  }
+  return metrics;
+}
+
+// The first error at the end of an epoch, kept until all callbacks have run and the
+// checkpoint has saved the epoch.
+struct DeferredError {
+  StopAgreement::EpochFailure failure = {};  // what failed in callbacks
+  std::exception_ptr first = nullptr;
+
+  template <class Run>
+  bool capture(Run run) {
+    try {
+      run();
+      return true;
+    } catch (...) {
+      first = first ? first : std::current_exception();
+      return false;
+    }
+  }
+
+  template <class Run>
+  void capture_from(const Callback& callback, Run run) {
+    if (!capture(run)) {
+      failure.has_failed = true;
+      failure.has_lost_state =
+          failure.has_lost_state || callback.has_epoch_state();
+    }
+  }
+
+  void rethrow() const {
+    if (first) {
+      std::rethrow_exception(first);
+    }
+  }
+};
+
+class TrainingLoop {
+ public:
+  TrainingLoop(std::shared_ptr<Pass> pass, FitOptions options)
+      : options_(std::move(options)),
+        batches_(std::move(pass), options_.steps_per_epoch, state_) {
+    state_.progress.epochs = options_.epochs;
+    state_.progress.steps_per_epoch = options_.steps_per_epoch;
+    state_.metrics = options_.metrics;
+    state_.strategy = options_.strategy;
+    state_.callbacks = options_.callbacks;
+    if (options_.validation) {
+      validation_metrics_ = metrics_of(*options_.validation, options_.metrics);
+    }
+    set_log_names(state_, validation_metrics_);
+  }
+
+  History run() {
+    if (options_.signals == Signals::kStop) {
+      stop_.install_signal_handlers();
+    }
+    if (options_.model != nullptr) {
+      modes_.emplace(*options_.model);
+    }
+    for_each(&Callback::on_train_begin);
+    std::optional<RefuseNonFiniteScope> refuse_non_finite;
+    if (options_.non_finite_gradients == NonFiniteGradients::kRefuse) {
+      refuse_non_finite.emplace([this] {
+        if (options_.model != nullptr &&
+            !std::exchange(has_checked_gradients_, true)) {
+          check_gradients(options_.model->parameters(), "Nothing was changed.");
+        }
+      });
+    }
+    std::shared_ptr<void> lock;  // released when run() returns or throws
+    if (options_.checkpoint != nullptr) {
+      options_.checkpoint->on_train_begin(training_);
+      lock = options_.checkpoint->lock(training_);
+      options_.checkpoint->resume(training_);
+      if (state_.loaded_generator.defined()) {
+        restore_generator(state_, state_.loaded_generator);
+      }
+    }
+    const int64_t first_step = state_.progress.step;
+    // If a resumed training has no epochs left, the history keeps its stop reason.
+    if (state_.progress.epoch < options_.epochs) {
+      state_.history.stop_reason.clear();
+      state_.history.restored.reset();
+      if (options_.model != nullptr &&
+          options_.movement_warning == MovementWarning::kOn) {
+        movement_.begin(*options_.model);
+        updates_.begin(*options_.model);
+      }
+      parameters_.emplace(options_.model, options_.unoptimized);
+      spins_.begin();
+      run_epochs();
+      parameters_.reset();
+      state_.history.stop_reason = state_.stop_reason;
+    }
+    if (state_.progress.step == first_step) {
+      report_no_step();
+    }
+    for_each(&Callback::on_last_step);
+    for_each(&Callback::on_train_end);
+    modes_.reset();
+    return state_.history;
+  }
+
+ private:
+  // Says why a training that was resumed, or stopped before its first step, trained
+  // nothing.
+  void report_no_step() const {
+    const Progress& progress = state_.progress;
+    if (progress.epoch > 0 && progress.epoch >= options_.epochs) {
+      TORCH_WARN(fmt::format(
+          "[fit] nothing was trained: the checkpoint in '{}' is of a training "
+          "that has ended after {} epochs, and FitOptions::epochs is {}. To go "
+          "on, set epochs to more than {}. For a new training, choose another "
+          "directory.",
+          options_.checkpoint->directory(),
+          progress.epoch,
+          options_.epochs,
+          progress.epoch));
+    } else if (!state_.stop_reason.empty()) {
+      TORCH_WARN(fmt::format(
+          "[fit] nothing was trained: the training stopped before its first "
+          "step, because of: {}.",
+          state_.stop_reason));
+    }
+  }
+
+  void for_each(void (Callback::*event)(Training&)) {
+    const ProfileScope scope("tessera::callbacks");
+    for (const auto& callback : state_.callbacks) {
+      ((*callback).*event)(training_);
+    }
+  }
+
+  void run_epochs() {
+    while (!state_.is_stopping && state_.progress.epoch < options_.epochs) {
+      stop_.check_signal();
+      stop_.agree();
+      if (state_.is_stopping) {
+        save_step();
+      } else {
+        run_epoch();
+      }
+    }
+  }
+
+  void run_epoch() {
+    if (modes_) {
+      modes_->train();
+    }
+    batches_.open();
+    for_each(&Callback::on_epoch_begin);
+    stop_.agree();
+    if (state_.is_stopping) {
+      batches_.close_unread();
+      save_step();
+      return;
+    }
+    while (!state_.is_stopping) {
+      std::optional<StepResult> result = batches_.next();
+      if (!result) {
+        break;
+      }
+      record_step(*result);
+      result.reset();  // frees the autograd graph before the next batch
+      end_step();
+    }
+    batches_.close();
+    if (!state_.is_stopping) {
+      batches_.check_complete();
+      state_.progress.steps_per_epoch = state_.progress.step_in_epoch;
+      end_epoch();
+    }
+  }
+
+  void record_step(const StepResult& result) {
+    check_loss(result, kFit);
+    Progress& progress = state_.progress;
+    state_.loss = result.loss.item<double>();
+    state_.is_skipped = result.is_skipped;
+    state_.is_skip_allowed = result.is_skip_allowed;
+    if (!result.is_skipped) {
+      update_metrics(state_.metrics, result, kFit);
+      state_.loss_mean.add(result, kFit);
+    }
+    ++progress.step_in_epoch;
+    ++progress.step;
+    progress.examples += examples_of(result);
+    if (options_.log_every_steps > 0) {
+      log_step();
+    }
+  }
+
+  void log_step() {
+    const Progress& progress = state_.progress;
+    if (!state_.is_skip_allowed) {
+      state_.logged_loss.total += state_.loss;
+      state_.logged_loss.weight += 1.0;
+    }
+    if (progress.step % options_.log_every_steps == 0) {
+      Logs logs = training_.logs();
+      logs.set("loss", state_.logged_loss.result());
+      state_.history.steps.push_back(
+          {progress.step, progress.epoch, std::move(logs)});
+      state_.logged_loss = {};
+    }
+  }
+
+  void end_step() {
+    has_checked_gradients_ = false;
+    parameters_->end_step();
+    movement_.end_step();
+    updates_.end_step();
+    spins_.end_step();
+    for_each(&Callback::on_step_end);
+    stop_.check_signal();
+    stop_.agree_on_step();
+    TESSERA_CHECK_VALUE(
+        !state_.is_skipped || state_.is_skip_allowed || state_.is_stopping,
+        "[fit] the loss of step {} is {}, so its update was skipped. Lower the learning rate, or check the data. TrainStepOptions::max_skipped_steps allows some. With the callback TerminateOnNonFinite, such a training stops without an error.",
+        state_.progress.step,
+        number_in_message(state_.loss));
+    save_step();
+  }
+
+  // The checkpoint saves when a step is due, and when the training stops.
+  void save_step() {
+    if (options_.checkpoint != nullptr) {
+      options_.checkpoint->on_step_end(training_);
+    }
+  }
+
+  void end_epoch() {
+    Logs validation_logs;
+    if (options_.validation) {
+      const at::Tensor generator = generator_state();
+      if (!validate(validation_logs)) {
+        // A resumed training repeats the validation with the same random numbers.
+        set_generator_state(generator);
+        save_step();
+        return;
+      }
+    }
+    state_.epoch_logs = {};
+    add_logs(state_.epoch_logs, "", state_.loss_mean, state_.metrics);
+    for (const auto& [name, value] : validation_logs.entries()) {
+      state_.epoch_logs.set(name, value);
+    }
+    DeferredError error;  // rethrown after the epoch was saved
+    run_epoch_callbacks(error);
+    ++state_.progress.epoch;
+    state_.progress.step_in_epoch = 0;
+    error.capture([&] { save_epoch(error.failure); });
+    error.rethrow();
+  }
+
+  // Returns false if a signal interrupted the validation.
+  bool validate(Logs& logs) {
+    const ProfileScope scope("tessera::validation");
+    if (modes_) {
+      modes_->eval();
+    }
+    LossMean loss;
+    const bool is_complete = run_evaluation(
+        *options_.validation->pass,
+        *validation_metrics_,
+        loss,
+        kFitValidation,
+        [&] {
+          if (!options_.strategy.is_sharded()) {
+            stop_.check_signal();
+          }
+          return state_.is_stopping;
+        });
+    if (is_complete) {
+      add_logs(logs, "val_", loss, *validation_metrics_);
+    }
+    return is_complete;
+  }
+
+  // Callbacks that log come first, so that the others see all logs.
+  void run_epoch_callbacks(DeferredError& error) {
+    const ProfileScope scope("tessera::callbacks");
+    const auto end_for = [&](bool is_logging) {
+      for (const auto& callback : state_.callbacks) {
+        std::vector<std::string> names = callback->log_names();
+        if (names.empty() == is_logging) {
+          continue;
+        }
+        state_.own_log_names = std::move(names);
+        error.capture_from(
+            *callback, [&] { callback->on_epoch_end(training_); });
+      }
+    };
+    state_.is_at_epoch_end = true;
+    end_for(true);
+    state_.history.epochs.push_back({state_.progress.epoch, state_.epoch_logs});
+    end_for(false);
+    state_.is_at_epoch_end = false;
+  }
+
+  void save_epoch(const StopAgreement::EpochFailure& own) {
+    const StopAgreement::EpochFailure any = stop_.agree_on_epoch(own);
+    // The state of a callback that failed may lack the epoch.
+    if (options_.checkpoint != nullptr && !any.has_lost_state) {
+      options_.checkpoint->on_epoch_end(training_);
+    }
+    TESSERA_CHECK(
+        own.has_failed || !any.has_failed,
+        "[fit] a callback of another rank failed at the end of epoch {}. Read the error of that rank.",
+        state_.progress.epoch - 1);
+  }
+
+  FitOptions options_;
+  std::optional<Metrics> validation_metrics_;
+  TrainingState state_;
+  Training training_{state_};
+  EpochBatches batches_;
+  StopAgreement stop_{state_};
+  std::optional<ModeGuard> modes_;
+  MovementCheck movement_;
+  UpdateCheck updates_;
+  bool has_checked_gradients_ = false;  // in this step
+  std::optional<ParameterWatch> parameters_;
+  SpinCheck spins_;
+};
+
+}  // namespace
+
+History fit(std::shared_ptr<Pass> training, FitOptions options) {
+  check_fit(training, options);
+  return TrainingLoop(std::move(training), std::move(options)).run();
+}
+
+Logs evaluate(Pass& pass, const Metrics& metrics) {
+  constexpr const char* kEvaluate = "[evaluate]";
+  check_metrics(metrics, kEvaluate);
+  LossMean loss;
+  run_evaluation(pass, metrics, loss, kEvaluate, [] { return false; });
+  Logs logs;
+  add_logs(logs, "", loss, metrics);
+  return logs;
+}
+
+}  // namespace tessera::training

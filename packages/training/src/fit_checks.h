@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/training/fit.h>
+
+#include <memory>
+#include <string>
+
+namespace tessera::training {
+
+/// The beginning of the errors of the validation in fit().
+inline constexpr const char* kFitValidation = "[fit] validation:";
+
+/// Checks the metrics and their names.
+/// Errors:  c10::ValueError beginning with `where` for a metric that is null, or whose
+///          name is used already.
+void check_metrics(const Metrics& metrics, const std::string& where);
+
+/// Checks the arguments of fit().
+/// Errors:  c10::ValueError.
+void check_fit(const std::shared_ptr<Pass>& pass, const FitOptions& options);
+
+}  // namespace tessera::training

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/training/history.h>
+
+#include <tessera/common/json_value.h>
+#include <tessera/common/shorten.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+#include "src/common/check.h"
+
+namespace tessera::training {
+
+namespace {
+
+constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();
+
+std::string joined(const std::vector<std::string>& names) {
+  return names.empty() ? "(none)" : shorten_all(names);
+}
+
+// Writes every NaN without a sign, because the sign has no meaning.
+std::string number_text(double number) {
+  return std::isnan(number) ? "nan" : fmt::format("{}", number);
+}
+
+Json number_to_json(double number) {
+  return std::isfinite(number) ? Json(number) : Json(number_text(number));
+}
+
+double number_from_json(const Json& json, const std::string& where) {
+  if (json.is_number()) {
+    return json.get<double>();
+  }
+  for (const double number :
+       {kNoNumber,
+        std::numeric_limits<double>::infinity(),
+        -std::numeric_limits<double>::infinity()}) {
+    if (json == number_to_json(number)) {
+      return number;
+    }
+  }
+  require_kind(/*is_valid=*/false, json, "a number", where);
+  return kNoNumber;
+}
+
+template <class Record>
+std::vector<std::string> names_in(const std::vector<Record>& records) {
+  std::vector<std::string> names;
+  for (const Record& record : records) {
+    for (const auto& [name, value] : record.logs.entries()) {
+      if (std::find(names.begin(), names.end(), name) == names.end()) {
+        names.push_back(name);
+      }
+    }
+  }
+  return names;
+}
+
+// Quotes a field that has a separator, a quote or a line break.
+std::string csv_field(const std::string& text) {
+  if (text.find_first_of(",\"\n\r") == std::string::npos) {
+    return text;
+  }
+  std::string quoted = "\"";
+  for (const char character : text) {
+    quoted += character;
+    if (character == '"') {
+      quoted += character;
+    }
+  }
+  return quoted + "\"";
+}
+
+std::string csv_head(std::string head, const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    head.append(",").append(csv_field(name));
+  }
+  return head + "\n";
+}
+
+// The values of a line, each after a comma.
+std::string csv_values(
+    const Logs& logs,
+    const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) {
+    const double* value = logs.find(name);
+    text += ',';
+    if (value != nullptr) {
+      text += number_text(*value);
+    }
+  }
+  return text + "\n";
+}
+
+int64_t int_from_json(
+    const Json& json,
+    const char* key,
+    const std::string& where) {
+  return JsonValue<int64_t>::read(
+      require_key(json, key, where), where + "." + key);
+}
+
+StepRecord step_from_json(const Json& json) {
+  constexpr const char* kWhere = "History.steps";
+  StepRecord record{
+      .step = int_from_json(json, "step", kWhere),
+      .epoch = int_from_json(json, "epoch", kWhere),
+      .logs = {}};
+  const Json& logs = require_key(json, "logs", kWhere);
+  require_kind(logs.is_object(), logs, "an object", "History.steps.logs");
+  for (const auto& [name, value] : logs.items()) {
+    record.logs.set(
+        name, number_from_json(value, "History.steps." + shorten(name)));
+  }
+  return record;
+}
+
+}  // namespace
+
+Logs::Logs(std::initializer_list<Entry> entries) {
+  for (const auto& [name, value] : entries) {
+    set(name, value);
+  }
+}
+
+void Logs::set(const std::string& name, double value) {
+  for (Entry& entry : entries_) {
+    if (entry.first == name) {
+      entry.second = value;
+      return;
+    }
+  }
+  entries_.emplace_back(name, value);
+}
+
+const double* Logs::find(std::string_view name) const& {
+  for (const Entry& entry : entries_) {
+    if (entry.first == name) {
+      return &entry.second;
+    }
+  }
+  return nullptr;
+}
+
+double Logs::operator[](std::string_view name) const {
+  const double* value = find(name);
+  std::vector<std::string> known;
+  for (const Entry& entry : entries_) {
+    known.push_back(entry.first);
+  }
+  TESSERA_CHECK_VALUE(
+      value != nullptr,
+      "[Logs] '{}' was not logged. Known: {}.",
+      shorten(name),
+      joined(known));
+  return *value;
+}
+
+int History::stop_signal() const {
+  return stop_reason == "SIGINT" ? SIGINT
+      : stop_reason == "SIGTERM" ? SIGTERM
+                                 : 0;
+}
+
+std::string to_text(const RestoredEpoch& restored) {
+  return fmt::format(
+      "restored epoch {} ({} {:.4g})",
+      restored.epoch + 1,
+      restored.monitor,
+      restored.value);
+}
+
+std::vector<std::string> History::names() const {
+  return names_in(epochs);
+}
+
+std::vector<std::string> History::step_names() const {
+  return names_in(steps);
+}
+
+std::vector<double> History::operator[](std::string_view name) const {
+  const std::vector<std::string> known = names();
+  TESSERA_CHECK_VALUE(
+      std::find(known.begin(), known.end(), name) != known.end(),
+      "[History] '{}' was not logged. Known: {}.",
+      shorten(name),
+      joined(known));
+  std::vector<double> values;
+  for (const EpochRecord& record : epochs) {
+    const double* value = record.logs.find(name);
+    values.push_back(value == nullptr ? kNoNumber : *value);
+  }
+  return values;
+}
+
+Json to_json(const History& history) {
+  Json epochs = Json::array();
+  for (const EpochRecord& record : history.epochs) {
+    Json entry = {{"epoch", record.epoch}};
+    for (const auto& [name, value] : record.logs.entries()) {
+      entry[name] = number_to_json(value);
+    }
+    epochs.push_back(std::move(entry));
+  }
+  Json json = {
+      {"epochs", std::move(epochs)}, {"stop_reason", history.stop_reason}};
+  if (!history.steps.empty()) {
+    Json steps = Json::array();
+    for (const StepRecord& record : history.steps) {
+      Json logs = Json::object();
+      for (const auto& [name, value] : record.logs.entries()) {
+        logs[name] = number_to_json(value);
+      }
+      steps.push_back(
+          {{"step", record.step},
+           {"epoch", record.epoch},
+           {"logs", std::move(logs)}});
+    }
+    json["steps"] = std::move(steps);
+  }
+  if (history.restored) {
+    json["restored"] = {
+        {"epoch", history.restored->epoch},
+        {"monitor", history.restored->monitor},
+        {"value", number_to_json(history.restored->value)}};
+  }
+  return json;
+}
+
+History history_from_json(const Json& json) {
+  check_depth(json, "History");
+  require_known_keys(
+      json, {"epochs", "stop_reason", "steps", "restored"}, "History");
+  const Json& epochs = require_key(json, "epochs", "History");
+  require_kind(epochs.is_array(), epochs, "a list", "History.epochs");
+  History history;
+  if (json.contains("stop_reason")) {
+    history.stop_reason = JsonValue<std::string>::read(
+        json["stop_reason"], "History.stop_reason");
+  }
+  for (const Json& entry : epochs) {
+    EpochRecord record;
+    record.epoch = int_from_json(entry, "epoch", "History.epochs");
+    for (const auto& [name, value] : entry.items()) {
+      if (name != "epoch") {
+        record.logs.set(
+            name, number_from_json(value, "History." + shorten(name)));
+      }
+    }
+    history.epochs.push_back(std::move(record));
+  }
+  if (json.contains("steps")) {
+    const Json& steps = json["steps"];
+    require_kind(steps.is_array(), steps, "a list", "History.steps");
+    for (const Json& entry : steps) {
+      history.steps.push_back(step_from_json(entry));
+    }
+  }
+  if (json.contains("restored")) {
+    constexpr const char* kWhere = "History.restored";
+    const Json& restored = json["restored"];
+    history.restored = RestoredEpoch{
+        .epoch = int_from_json(restored, "epoch", kWhere),
+        .monitor = JsonValue<std::string>::read(
+            require_key(restored, "monitor", kWhere),
+            "History.restored.monitor"),
+        .value = number_from_json(
+            require_key(restored, "value", kWhere), "History.restored.value")};
+  }
+  return history;
+}
+
+std::string to_csv(const History& history, HistoryRows rows) {
+  std::string text;
+  if (rows == HistoryRows::kEpochs) {
+    const std::vector<std::string> names = history.names();
+    text = csv_head("epoch", names);
+    for (const EpochRecord& record : history.epochs) {
+      text += std::to_string(record.epoch) + csv_values(record.logs, names);
+    }
+  } else {
+    const std::vector<std::string> names = history.step_names();
+    text = csv_head("step,epoch", names);
+    for (const StepRecord& record : history.steps) {
+      text += fmt::format("{},{}", record.step, record.epoch) +
+          csv_values(record.logs, names);
+    }
+  }
+  return text;
+}
+
+}  // namespace tessera::training

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/training/metrics.h>
+
+#include "packages/training/src/metric_inputs.h"
+#include "packages/training/src/metric_state.h"
+#include "packages/training/src/two_classes.h"
+#include "src/common/check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+namespace tessera::training {
+
+Metric::Metric(std::string name) : name_(std::move(name)) {
+  TESSERA_CHECK_VALUE(
+      !name_.empty(),
+      "[Metric] expected a name, but got an empty one. Pass a name.");
+}
+
+void Metric::update_batch(const MetricBatch& batch) {
+  TESSERA_CHECK_VALUE(
+      !batch.label_splits.defined(),
+      "[Metric '{}'] expected one label for each example, but got bags of labels. Leave out label_splits, or use a metric of retrieved ids.",
+      name());
+  update(batch.predictions, batch.labels, batch.weights);
+}
+
+void SumMetric::reset() {
+  std::fill(sums_.begin(), sums_.end(), 0.0);
+}
+
+at::Tensor SumMetric::state() const {
+  return metric_state(sums_);
+}
+
+void SumMetric::load_state(const at::Tensor& state) {
+  std::vector<double> numbers = read_state(state, name());
+  TESSERA_CHECK_VALUE(
+      numbers.size() == sums_.size(),
+      "[Metric '{}'] expected a state of {} numbers, but got {}. It is the state of another metric. Resume with the same metrics.",
+      name(),
+      sums_.size(),
+      numbers.size());
+  sums_ = std::move(numbers);
+}
+
+void MeanMetric::add(
+    const std::vector<double>& values,
+    const at::Tensor& weights) {
+  const std::vector<double> counted =
+      read_weights(weights, values.size(), where_of(name()));
+  double& total = sums()[0];
+  double& weight_sum = sums()[1];
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double weight = counted.empty() ? 1.0 : counted[i];
+    total += weight * values[i];
+    weight_sum += weight;
+  }
+}
+
+double MeanMetric::result() const {
+  return sums()[1] > 0.0 ? result_of(sums()[0] / sums()[1]) : kUndefined;
+}
+
+double WeightedScores::total_weight() const {
+  return weights.empty() ? static_cast<double>(values.size())
+                         : std::accumulate(weights.begin(), weights.end(), 0.0);
+}
+
+void WeightedScores::sort() {
+  if (weights.empty()) {
+    std::sort(values.begin(), values.end());
+    return;
+  }
+  std::vector<std::pair<double, double>> pairs;
+  pairs.reserve(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    pairs.emplace_back(values[i], weights[i]);
+  }
+  std::sort(pairs.begin(), pairs.end());
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    std::tie(values[i], weights[i]) = pairs[i];
+  }
+}
+
+void TwoClassMetric::update(
+    const at::Tensor& predictions,
+    const at::Tensor& labels,
+    const at::Tensor& weights) {
+  const std::string where = where_of(name());
+  const MetricInputs inputs = read_two_classes(predictions, labels, where);
+  const std::vector<double> counted =
+      read_weights(weights, inputs.size(), where);
+  // Examples of earlier batches without weights count 1.
+  if (!counted.empty()) {
+    positives_.weights.resize(positives_.values.size(), 1.0);
+    negatives_.weights.resize(negatives_.values.size(), 1.0);
+    has_weights_ = true;
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    WeightedScores& scores = inputs.labels[i] == 1.0 ? positives_ : negatives_;
+    scores.values.push_back(inputs.predictions[i]);
+    if (has_weights_) {
+      scores.weights.push_back(counted.empty() ? 1.0 : counted[i]);
+    }
+  }
+}
+
+double TwoClassMetric::result() const {
+  positives_.sort();
+  negatives_.sort();
+  return result_of(positives_, negatives_);
+}
+
+void TwoClassMetric::reset() {
+  positives_ = {};
+  negatives_ = {};
+  has_weights_ = false;
+}
+
+// Layout: number of positives, whether there are weights, scores, weights.
+at::Tensor TwoClassMetric::state() const {
+  std::vector<double> numbers{
+      static_cast<double>(positives_.values.size()), has_weights_ ? 1.0 : 0.0};
+  for (const auto* part :
+       {&positives_.values,
+        &negatives_.values,
+        &positives_.weights,
+        &negatives_.weights}) {
+    numbers.insert(numbers.end(), part->begin(), part->end());
+  }
+  return metric_state(numbers);
+}
+
+void TwoClassMetric::load_state(const at::Tensor& state) {
+  const std::vector<double> numbers = read_state(state, name());
+  const bool has_head = numbers.size() >= 2 &&
+      (numbers[1] == 0.0 || numbers[1] == 1.0) && numbers[0] >= 0.0;
+  const bool has_weights = has_head && numbers[1] == 1.0;
+  const size_t rest = has_head ? numbers.size() - 2 : 0;
+  const size_t count = has_weights ? rest / 2 : rest;
+  TESSERA_CHECK_VALUE(
+      has_head && numbers[0] <= static_cast<double>(count) &&
+          (!has_weights || rest % 2 == 0),
+      "[Metric '{}'] expected the state of scores of two classes, but got the state of another metric. Resume with the same metrics.",
+      name());
+  const auto positives = static_cast<std::ptrdiff_t>(numbers[0]);
+  const auto split = [&](std::ptrdiff_t begin) {
+    const auto first = numbers.begin() + begin;
+    const auto last = first + static_cast<std::ptrdiff_t>(count);
+    return std::pair{
+        std::vector<double>(first, first + positives),
+        std::vector<double>(first + positives, last)};
+  };
+  std::tie(positives_.values, negatives_.values) = split(2);
+  positives_.weights.clear();
+  negatives_.weights.clear();
+  if (has_weights) {
+    std::tie(positives_.weights, negatives_.weights) =
+        split(2 + static_cast<std::ptrdiff_t>(count));
+  }
+  has_weights_ = has_weights;
+}
+
+double AUC::result_of(
+    const WeightedScores& positives,
+    const WeightedScores& negatives) const {
+  return area_under_roc(positives, negatives);
+}
+
+std::unique_ptr<Metric> AUC::make_empty() const {
+  return std::make_unique<AUC>(name());
+}
+
+LogLoss::LogLoss(LogLossOptions options)
+    : MeanMetric(options.name), options_(std::move(options)) {}
+
+void LogLoss::update(
+    const at::Tensor& predictions,
+    const at::Tensor& labels,
+    const at::Tensor& weights) {
+  const std::string where = where_of(name());
+  const MetricInputs inputs = read_classes(predictions, labels, where);
+  add(log_losses(inputs, options_.scores, where), weights);
+}
+
+std::unique_ptr<Metric> LogLoss::make_empty() const {
+  return std::make_unique<LogLoss>(options_);
+}
+
+void RMSE::update(
+    const at::Tensor& predictions,
+    const at::Tensor& labels,
+    const at::Tensor& weights) {
+  const MetricInputs inputs =
+      read_scores(predictions, labels, where_of(name()));
+  std::vector<double> squares(inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const double difference = inputs.predictions[i] - inputs.labels[i];
+    squares[i] = difference * difference;
+  }
+  add(squares, weights);
+}
+
+double RMSE::result_of(double mean) const {
+  return std::sqrt(mean);
+}
+
+std::unique_ptr<Metric> RMSE::make_empty() const {
+  return std::make_unique<RMSE>(name());
+}
+
+Accuracy::Accuracy(AccuracyOptions options)
+    : MeanMetric(options.name), options_(std::move(options)) {}
+
+void Accuracy::update(
+    const at::Tensor& predictions,
+    const at::Tensor& labels,
+    const at::Tensor& weights) {
+  const MetricInputs inputs =
+      read_classes(predictions, labels, where_of(name()));
+  std::vector<double> hits(inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const double* row = inputs.row(i);
+    const std::ptrdiff_t predicted = inputs.classes == 1
+        ? std::ptrdiff_t{row[0] > options_.threshold}
+        : std::max_element(row, row + inputs.classes) - row;
+    hits[i] = static_cast<double>(predicted) == inputs.labels[i] ? 1.0 : 0.0;
+  }
+  add(hits, weights);
+}
+
+std::unique_ptr<Metric> Accuracy::make_empty() const {
+  return std::make_unique<Accuracy>(options_);
+}
+
+TopKAccuracy::TopKAccuracy(TopKAccuracyOptions options)
+    : MeanMetric(
+          options.name.empty()
+              ? "top_" + std::to_string(options.k) + "_accuracy"
+              : options.name),
+      options_(std::move(options)) {
+  TESSERA_CHECK_VALUE(
+      options_.k >= 1,
+      "[TopKAccuracy] k must be >= 1, but got {}. Set it to the number of classes that count.",
+      options_.k);
+}
+
+void TopKAccuracy::update(
+    const at::Tensor& predictions,
+    const at::Tensor& labels,
+    const at::Tensor& weights) {
+  const std::string where = where_of(name());
+  TESSERA_CHECK_VALUE(
+      !predictions.defined() ||
+          (predictions.dim() == 2 && predictions.size(1) > 1),
+      "{} predictions must have shape [n, classes] with 2 classes or more, but got {}. For one score per example, use Accuracy.",
+      where,
+      predictions.sizes());
+  const MetricInputs inputs = read_classes(predictions, labels, where);
+  std::vector<double> hits(inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const double* row = inputs.row(i);
+    const auto label = static_cast<int64_t>(inputs.labels[i]);
+    // Of equal scores, later classes win, as in scikit-learn's top_k_accuracy_score.
+    int64_t before = 0;  // classes that rank before the label
+    for (int64_t j = 0; j < inputs.classes; ++j) {
+      before += row[j] > row[label] || (row[j] == row[label] && j > label);
+    }
+    hits[i] = before < options_.k ? 1.0 : 0.0;
+  }
+  add(hits, weights);
+}
+
+std::unique_ptr<Metric> TopKAccuracy::make_empty() const {
+  return std::make_unique<TopKAccuracy>(options_);
+}
+
+void Mean::update(
+    const at::Tensor& predictions,
+    const at::Tensor& /*labels*/,
+    const at::Tensor& weights) {
+  add(read_column(predictions, "predictions", where_of(name())), weights);
+}
+
+std::unique_ptr<Metric> Mean::make_empty() const {
+  return std::make_unique<Mean>(name());
+}
+
+}  // namespace tessera::training

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "packages/training/src/optimizer_check.h"
+
+#include <tessera/common/shorten.h>
+#include <tessera/layers/layer.h>
+
+#include "src/common/check.h"
+#include "src/common/tensor_text.h"
+
+#include <fmt/format.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/optim/adagrad.h>
+
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+namespace tessera::training {
+
+namespace {
+
+using torch::autograd::AccumulateGrad;
+using torch::autograd::Node;
+
+thread_local ParameterWatch* watch =
+    nullptr;  // of the fit() that runs on this thread
+
+// Such as "'tower.weight' (Float of shape [1, 8])".
+std::string parameter_text(const at::Tensor& parameter) {
+  if (watch != nullptr && watch->model() != nullptr) {
+    for (const auto& item : watch->model()->named_parameters()) {
+      if (item.value().is_same(parameter)) {
+        return fmt::format(
+            "'{}' ({})", shorten(item.key()), describe(parameter));
+      }
+    }
+  }
+  return fmt::format("a parameter ({})", describe(parameter));
+}
+
+// Whether this input of a node is the virtual variable of a layer with tables, which has
+// always the value 0.
+bool is_virtual_variable(const Node& node, size_t input) {
+  return input == 0 && node.name() == "tessera::LookupNode";
+}
+
+// The parameters that get a gradient from loss.backward() and are not in `optimizer`.
+std::vector<at::Tensor> missing_parameters(
+    const torch::optim::Optimizer& optimizer,
+    const at::Tensor& loss) {
+  std::unordered_set<const at::TensorImpl*> known;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      known.insert(parameter.unsafeGetTensorImpl());
+    }
+  }
+  std::vector<at::Tensor> missing;
+  // The edge keeps all nodes alive.
+  const torch::autograd::Edge root = torch::autograd::impl::gradient_edge(loss);
+  std::unordered_set<const Node*> seen{root.function.get()};
+  std::vector<const Node*> left{root.function.get()};
+  while (!left.empty()) {
+    const Node* node = left.back();
+    left.pop_back();
+    for (size_t i = 0; i < node->next_edges().size(); ++i) {
+      const Node* next = node->next_edge(i).function.get();
+      if (next == nullptr || !seen.insert(next).second) {
+        continue;
+      }
+      const auto* leaf = dynamic_cast<const AccumulateGrad*>(next);
+      if (leaf == nullptr) {
+        left.push_back(next);
+      } else if (
+          known.count(leaf->variable.unsafeGetTensorImpl()) == 0 &&
+          !is_virtual_variable(*node, i)) {
+        missing.push_back(leaf->variable);
+      }
+    }
+  }
+  return missing;
+}
+
+// The constructor of torch::optim::Adagrad makes accumulators. For parameters without a
+// size, they have none.
+void check_accumulators(
+    const torch::optim::Optimizer& optimizer,
+    const std::string& where) {
+  if (dynamic_cast<const torch::optim::Adagrad*>(&optimizer) == nullptr) {
+    return;
+  }
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      const auto found =
+          optimizer.state().find(parameter.unsafeGetTensorImpl());
+      if (found == optimizer.state().end()) {
+        continue;
+      }
+      const auto& state =
+          static_cast<const torch::optim::AdagradParamState&>(*found->second);
+      TESSERA_CHECK_VALUE(
+          !tessera::detail::is_unsized(state.sum()) ||
+              tessera::detail::is_unsized(parameter),
+          "{} torch::optim::Adagrad makes its accumulators at once, but it was made before the layer of {} was built. Call build() or forward() of the layer before you make this optimizer, or make it with optim::make_optimizer().",
+          where,
+          parameter_text(parameter));
+    }
+  }
+}
+
+constexpr const char* kAdvice =
+    "Make the optimizer after the layers have their parameters: call build() or forward() before. Freeze what should not be trained by requires_grad_(false), or set `unoptimized` to Unoptimized::kAllow.";
+
+}  // namespace
+
+std::string parameter_list(const std::vector<at::Tensor>& parameters) {
+  std::vector<std::string> texts;
+  texts.reserve(parameters.size());
+  for (const at::Tensor& parameter : parameters) {
+    texts.push_back(parameter_text(parameter));
+  }
+  return shorten_all(texts);
+}
+
+void check_optimizer(
+    const torch::optim::Optimizer& optimizer,
+    const at::Tensor& loss,
+    Unoptimized unoptimized,
+    const std::string& where) {
+  if (watch != nullptr) {
+    watch->note_check();
+  }
+  check_accumulators(optimizer, where);
+  if (unoptimized == Unoptimized::kAllow ||
+      (watch != nullptr && watch->unoptimized() == Unoptimized::kAllow)) {
+    return;
+  }
+  const std::vector<at::Tensor> missing = missing_parameters(optimizer, loss);
+  TESSERA_CHECK_VALUE(
+      missing.empty(),
+      "{} each parameter that gets a gradient must be in the optimizer, but it lacks {}, which would never be trained. {}",
+      where,
+      parameter_list(missing),
+      kAdvice);
+}
+
+ParameterWatch::ParameterWatch(
+    std::shared_ptr<torch::nn::Module> model,
+    Unoptimized unoptimized)
+    : model_(std::move(model)),
+      unoptimized_(unoptimized),
+      previous_(std::exchange(watch, this)) {
+  if (model_ != nullptr) {
+    for (const at::Tensor& parameter : model_->parameters()) {
+      known_.insert(parameter.unsafeGetTensorImpl());
+    }
+  }
+}
+
+ParameterWatch::~ParameterWatch() {
+  watch = previous_;
+}
+
+void ParameterWatch::end_step() {
+  if (++step_ < next_check_) {
+    return;
+  }
+  next_check_ = 2 * step_;
+  if (model_ == nullptr || has_checked_ ||
+      unoptimized_ == Unoptimized::kAllow) {
+    return;
+  }
+  for (const auto& item : model_->named_parameters()) {
+    TESSERA_CHECK_VALUE(
+        !item.value().requires_grad() ||
+            known_.count(item.value().unsafeGetTensorImpl()) > 0,
+        "[fit] the model made '{}' ({}) during the training, so an optimizer that was made before it does not train it. {}",
+        shorten(item.key()),
+        describe(item.value()),
+        kAdvice);
+  }
+}
+
+}  // namespace tessera::training

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/training/train_step.h>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace tessera::training {
+
+/// Checks that the optimizer has every parameter that would get a gradient from
+/// loss.backward(), unless `unoptimized` allows others. Virtual variables need no
+/// optimizer. It visits each node of the autograd graph once, and changes nothing.
+/// Errors:  c10::ValueError beginning with `where`, naming the parameters.
+void check_optimizer(
+    const torch::optim::Optimizer& optimizer,
+    const at::Tensor& loss,
+    Unoptimized unoptimized,
+    const std::string& where);
+
+/// Lists parameters in a message, such as "'tower.weight' (Float of shape [1, 8])". The
+/// names are those of the model of the fit() that runs on this thread.
+std::string parameter_list(const std::vector<at::Tensor>& parameters);
+
+/// The part of fit() in these checks. While it lives, messages on this thread name the
+/// parameters of the model. For steps that do not call check_optimizer(), it
+/// finds parameters that the model did not have at the beginning: an optimizer that was
+/// made before the training does not have them.
+class ParameterWatch {
+ public:
+  /// `model` may be nullptr.
+  ParameterWatch(
+      std::shared_ptr<torch::nn::Module> model,
+      Unoptimized unoptimized);
+  ~ParameterWatch();
+  ParameterWatch(const ParameterWatch&) = delete;
+  ParameterWatch& operator=(const ParameterWatch&) = delete;
+
+  const torch::nn::Module* model() const {
+    return model_.get();
+  }
+  Unoptimized unoptimized() const {
+    return unoptimized_;
+  }
+  /// Called by check_optimizer().
+  void note_check() {
+    has_checked_ = true;
+  }
+  /// Looks for new parameters after the steps 1, 2, 4 and so on.
+  /// Errors:  c10::ValueError naming a new parameter.
+  void end_step();
+
+ private:
+  std::shared_ptr<torch::nn::Module> model_;
+  Unoptimized unoptimized_;
+  ParameterWatch* previous_;  // of a fit() around this one
+  std::set<const at::TensorImpl*> known_;
+  int64_t step_ = 0;
+  int64_t next_check_ = 1;
+  bool has_checked_ = false;
+};
+
+}  // namespace tessera::training

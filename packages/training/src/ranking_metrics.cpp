@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/training/ranking_metrics.h>
+
+#include "packages/training/src/metric_inputs.h"
+#include "packages/training/src/metric_state.h"
+#include "src/common/check.h"
+#include "src/common/tensor_text.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <functional>
+#include <numeric>
+#include <span>
+#include <unordered_set>
+#include <utility>
+
+namespace tessera::training {
+
+namespace {
+
+// The sums of a RankingMetric.
+enum RankingSum : size_t {
+  kTotal,  // weight * value
+  kWeight,  // of the queries with a relevant item
+  kWithRelevant,  // how many queries have one
+  kWithoutRelevant,  // how many count, but have none
+  kLists,  // all queries so far, which number the random orders
+  kNumSums
+};
+
+// The finalizer of splitmix64, a bijection that spreads all bits.
+uint64_t mix_bits(uint64_t bits) {
+  bits += 0x9E3779B97F4A7C15U;
+  bits = (bits ^ (bits >> 30U)) * 0xBF58476D1CE4E5B9U;
+  bits = (bits ^ (bits >> 27U)) * 0x94D049BB133111EBU;
+  return bits ^ (bits >> 31U);
+}
+
+// Sorts items with equal scores. `list` numbers the lists.
+class TieOrder {
+ public:
+  TieOrder(const RankingMetricOptions& options, uint64_t list)
+      : ties_(options.ties), key_(mix_bits(mix_bits(options.seed) ^ list)) {}
+
+  bool is_before(size_t a, size_t b, const double* labels) const {
+    if (ties_ == Ties::kWorst && labels[a] != labels[b]) {
+      return labels[a] < labels[b];
+    }
+    return ties_ == Ties::kRandom ? mix_bits(key_ ^ a) < mix_bits(key_ ^ b)
+                                  : a < b;
+  }
+
+ private:
+  Ties ties_;
+  uint64_t key_;
+};
+
+bool is_relevant(const RankedItem& item) {
+  return item.label >= 1.0;
+}
+
+double count_relevant(const std::vector<RankedItem>& items) {
+  return static_cast<double>(
+      std::count_if(items.begin(), items.end(), is_relevant));
+}
+
+std::string name_of(
+    const std::string& kind,
+    const RankingMetricOptions& options) {
+  if (!options.name.empty()) {
+    return options.name;
+  }
+  return options.k ? kind + "_at_" + std::to_string(*options.k) : kind;
+}
+
+RankingMetricOptions ranking_options(const NDCGOptions& options) {
+  return {
+      .k = options.k,
+      .ties = options.ties,
+      .no_relevant_item = options.no_relevant_item,
+      .seed = options.seed,
+      .name = options.name};
+}
+
+double discount(size_t index) {
+  return 1.0 / std::log2(static_cast<double>(index) + 2.0);
+}
+
+}  // namespace
+
+RankingMetric::RankingMetric(
+    const std::string& kind,
+    RankingMetricOptions options)
+    : SumMetric(name_of(kind, options), kNumSums),
+      options_(std::move(options)) {
+  TESSERA_CHECK_VALUE(
+      !options_.k || *options_.k >= 1,
+      "[Metric '{}'] k must be >= 1, but got {}. Set it to the number of items that count, or leave it unset for all.",
+      name(),
+      options_.k.value_or(0));
+  const std::string where = where_of(name());
+}
+
+void RankingMetric::update(
+    const at::Tensor& predictions,
+    const at::Tensor& labels,
+    const at::Tensor& weights) {
+  update_batch(
+      {.predictions = predictions, .labels = labels, .weights = weights});
+}
+
+void RankingMetric::update_ragged(
+    const at::Tensor& ids,
+    const RaggedFeature& relevant,
+    const at::Tensor& weights) {
+  TESSERA_CHECK_VALUE(
+      relevant.row_splits.defined(),
+      "[Metric '{}'] expected a bag of relevant ids for each query, but got undefined row_splits. Make it with RaggedFeature::from_lengths().",
+      name());
+  update_batch(
+      {.predictions = ids,
+       .labels = relevant.values,
+       .weights = weights,
+       .label_splits = relevant.row_splits});
+}
+
+void RankingMetric::update_batch(const MetricBatch& batch) {
+  const at::Tensor& predictions = batch.predictions;
+  TESSERA_CHECK_VALUE(
+      predictions.defined(),
+      "[Metric '{}'] expected predictions, but got an undefined tensor. Pass scores or retrieved ids, or return them from the step.",
+      name());
+  if (at::isFloatingType(predictions.scalar_type())) {
+    add_scores(batch);
+  } else {
+    add_ids(batch);
+  }
+}
+
+void RankingMetric::add_scores(const MetricBatch& batch) {
+  const std::string where = where_of(name());
+  TESSERA_CHECK_VALUE(
+      !batch.label_splits.defined(),
+      "{} bags of labels belong to retrieved ids, int32 or int64, but the predictions are scores: {}. Pass labels [queries, list], or ids.",
+      where,
+      describe(batch.predictions));
+  const ScoreLists lists =
+      read_score_lists(batch.predictions, batch.labels, batch.weights, where);
+  // Raises for labels without a finite relevance, before anything is changed.
+  for (const double label : lists.labels) {
+    relevance_of(label);
+  }
+  std::vector<size_t> order;
+  for (size_t query = 0; query < lists.queries; ++query) {
+    const size_t begin = query * lists.list;
+    const double* scores = lists.scores.data() + begin;
+    const double* labels = lists.labels.data() + begin;
+    const auto weight = [&](size_t i) {
+      return lists.weights.empty() ? 1.0 : lists.weights[begin + i];
+    };
+    order.clear();
+    for (size_t i = 0; i < lists.list; ++i) {
+      if (labels[i] >= 0.0 && weight(i) > 0.0) {
+        order.push_back(i);
+      }
+    }
+    const TieOrder ties(options_, static_cast<uint64_t>(sums()[kLists]));
+    const size_t count = std::min(
+        order.size(),
+        static_cast<size_t>(
+            options_.k.value_or(static_cast<int64_t>(lists.list))));
+    const auto top = order.begin() + static_cast<std::ptrdiff_t>(count);
+    std::partial_sort(order.begin(), top, order.end(), [&](size_t a, size_t b) {
+      return scores[a] != scores[b] ? scores[a] > scores[b]
+                                    : ties.is_before(a, b, labels);
+    });
+    // The rest is summed in the order of the list.
+    std::sort(top, order.end());
+    RankedList list;
+    for (size_t i = 0; i < order.size(); ++i) {
+      (i < count ? list.top : list.rest)
+          .push_back({.label = labels[order[i]], .weight = weight(order[i])});
+    }
+    add(list, !order.empty());
+  }
+}
+
+void RankingMetric::add_ids(const MetricBatch& batch) {
+  const std::string where = where_of(name());
+  const RetrievedIds ids = read_retrieved_ids(
+      batch.predictions, batch.labels, batch.label_splits, where);
+  const std::vector<double> weights =
+      read_weights(batch.weights, ids.queries(), where);
+  const size_t count = std::min(
+      ids.per_query,
+      static_cast<size_t>(
+          options_.k.value_or(static_cast<int64_t>(ids.per_query))));
+  std::unordered_set<int64_t> missing;
+  std::unordered_set<int64_t> seen;
+  for (size_t query = 0; query < ids.queries(); ++query) {
+    const double weight = weights.empty() ? 1.0 : weights[query];
+    const std::span<const int64_t> relevant = ids.relevant_of(query);
+    missing = {relevant.begin(), relevant.end()};
+    seen.clear();
+    RankedList list;
+    for (const int64_t id : ids.row(query).first(count)) {
+      if (weight > 0.0 && id >= 0 && seen.insert(id).second) {
+        const bool is_hit = missing.erase(id) > 0;
+        list.top.push_back({.label = is_hit ? 1.0 : 0.0, .weight = weight});
+      }
+    }
+    if (weight > 0.0) {
+      list.rest.assign(missing.size(), {.label = 1.0, .weight = weight});
+    }
+    add(list, weight > 0.0);
+  }
+}
+
+void RankingMetric::add(const RankedList& list, bool is_counted) {
+  sums()[kLists] += 1.0;
+  double relevance = 0.0;
+  double weighted = 0.0;
+  for (const auto* part : {&list.top, &list.rest}) {
+    for (const RankedItem& item : *part) {
+      relevance += relevance_of(item.label);
+      weighted += item.weight * relevance_of(item.label);
+    }
+  }
+  if (relevance > 0.0) {
+    const double weight = weighted / relevance;
+    sums()[kTotal] += weight * value_of(list);
+    sums()[kWeight] += weight;
+    sums()[kWithRelevant] += 1.0;
+  } else if (
+      is_counted &&
+      options_.no_relevant_item == NoRelevantItem::kCountsAsZero) {
+    sums()[kWithoutRelevant] += 1.0;
+  }
+}
+
+double RankingMetric::result() const {
+  const double with = sums()[kWithRelevant];
+  const double without = sums()[kWithoutRelevant];
+  if (with > 0.0) {
+    return sums()[kTotal] /
+        (sums()[kWeight] + without * (sums()[kWeight] / with));
+  }
+  return without > 0.0 ? 0.0 : kUndefined;
+}
+
+RecallAtK::RecallAtK(RankingMetricOptions options)
+    : RankingMetric("recall", std::move(options)) {}
+
+double RecallAtK::value_of(const RankedList& list) const {
+  const double found = count_relevant(list.top);
+  return found / (found + count_relevant(list.rest));
+}
+
+std::unique_ptr<Metric> RecallAtK::make_empty() const {
+  return std::make_unique<RecallAtK>(options());
+}
+
+PrecisionAtK::PrecisionAtK(RankingMetricOptions options)
+    : RankingMetric("precision", std::move(options)) {}
+
+double PrecisionAtK::value_of(const RankedList& list) const {
+  return list.top.empty()
+      ? 0.0
+      : count_relevant(list.top) / static_cast<double>(list.top.size());
+}
+
+std::unique_ptr<Metric> PrecisionAtK::make_empty() const {
+  return std::make_unique<PrecisionAtK>(options());
+}
+
+HitRateAtK::HitRateAtK(RankingMetricOptions options)
+    : RankingMetric("hit_rate", std::move(options)) {}
+
+double HitRateAtK::value_of(const RankedList& list) const {
+  return count_relevant(list.top) > 0.0 ? 1.0 : 0.0;
+}
+
+std::unique_ptr<Metric> HitRateAtK::make_empty() const {
+  return std::make_unique<HitRateAtK>(options());
+}
+
+MeanReciprocalRank::MeanReciprocalRank(RankingMetricOptions options)
+    : RankingMetric("mrr", std::move(options)) {}
+
+double MeanReciprocalRank::value_of(const RankedList& list) const {
+  const auto first =
+      std::find_if(list.top.begin(), list.top.end(), is_relevant);
+  return first == list.top.end()
+      ? 0.0
+      : 1.0 / static_cast<double>(first - list.top.begin() + 1);
+}
+
+std::unique_ptr<Metric> MeanReciprocalRank::make_empty() const {
+  return std::make_unique<MeanReciprocalRank>(options());
+}
+
+MeanAveragePrecision::MeanAveragePrecision(RankingMetricOptions options)
+    : RankingMetric("map", std::move(options)) {}
+
+double MeanAveragePrecision::value_of(const RankedList& list) const {
+  double found = 0.0;
+  double precision = 0.0;
+  double weight = 0.0;  // of all relevant items
+  for (size_t i = 0; i < list.top.size(); ++i) {
+    const RankedItem& item = list.top[i];
+    if (is_relevant(item)) {
+      found += 1.0;
+      precision += item.weight * (found / static_cast<double>(i + 1));
+      weight += item.weight;
+    }
+  }
+  for (const RankedItem& item : list.rest) {
+    weight += is_relevant(item) ? item.weight : 0.0;
+  }
+  return precision / weight;
+}
+
+std::unique_ptr<Metric> MeanAveragePrecision::make_empty() const {
+  return std::make_unique<MeanAveragePrecision>(options());
+}
+
+NDCG::NDCG(NDCGOptions options)
+    : RankingMetric("ndcg", ranking_options(options)),
+      ndcg_options_(std::move(options)) {}
+
+double NDCG::relevance_of(double label) const {
+  if (ndcg_options_.gain == Gain::kLinear) {
+    return label;
+  }
+  constexpr double kMaxLabel = 1000.0;  // 2^1024 is infinite
+  TESSERA_CHECK_VALUE(
+      label <= kMaxLabel,
+      "[Metric '{}'] labels must be grades of at most {}, but got {}. For counts, set NDCGOptions::gain to Gain::kLinear.",
+      name(),
+      kMaxLabel,
+      label);
+  return std::exp2(label) - 1.0;
+}
+
+double NDCG::value_of(const RankedList& list) const {
+  const auto gain = [&](const RankedItem& item) {
+    return item.weight * relevance_of(item.label);
+  };
+  double reached = 0.0;
+  std::vector<double> gains;
+  for (size_t i = 0; i < list.top.size(); ++i) {
+    gains.push_back(gain(list.top[i]));
+    reached += gains.back() * discount(i);
+  }
+  for (const RankedItem& item : list.rest) {
+    gains.push_back(gain(item));
+  }
+  // Missed relevant ids are in `rest`, so the best list may be longer than `top`.
+  const size_t count = std::min(
+      gains.size(),
+      static_cast<size_t>(
+          options().k.value_or(static_cast<int64_t>(gains.size()))));
+  std::partial_sort(
+      gains.begin(),
+      gains.begin() + static_cast<std::ptrdiff_t>(count),
+      gains.end(),
+      std::greater<>());
+  double best = 0.0;
+  for (size_t i = 0; i < count; ++i) {
+    best += gains[i] * discount(i);
+  }
+  return reached / best;
+}
+
+std::unique_ptr<Metric> NDCG::make_empty() const {
+  return std::make_unique<NDCG>(ndcg_options_);
+}
+
+}  // namespace tessera::training

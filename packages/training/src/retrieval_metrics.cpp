@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/training/retrieval_metrics.h>
+
+#include "packages/training/src/metric_inputs.h"
+#include "packages/training/src/metric_state.h"
+#include "src/common/check.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace tessera::training {
+
+CatalogueCoverage::CatalogueCoverage(CatalogueCoverageOptions options)
+    : Metric(
+          options.name.empty() ? "coverage_at_" + std::to_string(options.k)
+                               : options.name),
+      options_(std::move(options)) {
+  TESSERA_CHECK_VALUE(
+      options_.catalogue_size >= 1,
+      "[Metric '{}'] catalogue_size must be >= 1, but got {}. Set it to the number of items, such as index->size().",
+      name(),
+      options_.catalogue_size);
+  TESSERA_CHECK_VALUE(
+      options_.k >= 1,
+      "[Metric '{}'] k must be >= 1, but got {}. Set it to the number of retrieved ids that count.",
+      name(),
+      options_.k);
+}
+
+void CatalogueCoverage::check_size(size_t count) const {
+  TESSERA_CHECK_VALUE(
+      count <= static_cast<size_t>(options_.catalogue_size),
+      "[Metric '{}'] expected at most {} different ids, the size of the catalogue, but got {}. Correct catalogue_size.",
+      name(),
+      options_.catalogue_size,
+      count);
+}
+
+void CatalogueCoverage::update(
+    const at::Tensor& predictions,
+    const at::Tensor& /*labels*/,
+    const at::Tensor& weights) {
+  const std::string where = where_of(name());
+  const std::vector<int64_t> ids = read_id_rows(predictions, where);
+  const auto queries = static_cast<size_t>(predictions.size(0));
+  const auto per_query = static_cast<size_t>(predictions.size(1));
+  const std::vector<double> counted = read_weights(weights, queries, where);
+  const size_t count = std::min(per_query, static_cast<size_t>(options_.k));
+  std::vector<int64_t> added;
+  bool has_queries = has_queries_;
+  for (size_t query = 0; query < queries; ++query) {
+    if (!counted.empty() && counted[query] == 0.0) {
+      continue;
+    }
+    has_queries = true;
+    for (size_t i = query * per_query; i < query * per_query + count; ++i) {
+      if (ids[i] >= 0 && !ids_.contains(ids[i])) {
+        added.push_back(ids[i]);
+      }
+    }
+  }
+  std::sort(added.begin(), added.end());
+  added.erase(std::unique(added.begin(), added.end()), added.end());
+  check_size(ids_.size() + added.size());
+  ids_.insert(added.begin(), added.end());
+  has_queries_ = has_queries;
+}
+
+void CatalogueCoverage::update_batch(const MetricBatch& batch) {
+  update(batch.predictions, batch.labels, batch.weights);
+}
+
+double CatalogueCoverage::result() const {
+  return has_queries_ ? static_cast<double>(ids_.size()) /
+          static_cast<double>(options_.catalogue_size)
+                      : kUndefined;
+}
+
+void CatalogueCoverage::reset() {
+  ids_.clear();
+  has_queries_ = false;
+}
+
+std::unique_ptr<Metric> CatalogueCoverage::make_empty() const {
+  return std::make_unique<CatalogueCoverage>(options_);
+}
+
+// Layout: whether there were queries, then two numbers for each id, sorted.
+at::Tensor CatalogueCoverage::state() const {
+  std::vector<int64_t> ids(ids_.begin(), ids_.end());
+  std::sort(ids.begin(), ids.end());
+  std::vector<double> numbers{has_queries_ ? 1.0 : 0.0};
+  for (const int64_t id : ids) {
+    append_id(numbers, id);
+  }
+  return metric_state(numbers);
+}
+
+void CatalogueCoverage::load_state(const at::Tensor& state) {
+  const std::vector<double> numbers = read_state(state, name());
+  TESSERA_CHECK_VALUE(
+      numbers.size() % 2 == 1 && (numbers[0] == 0.0 || numbers[0] == 1.0),
+      "[Metric '{}'] expected the state of a CatalogueCoverage, but got the state of another metric. Resume with the same metrics.",
+      name());
+  check_size(numbers.size() / 2);
+  has_queries_ = numbers[0] == 1.0;
+  ids_.clear();
+  for (size_t i = 1; i < numbers.size(); i += 2) {
+    ids_.insert(id_at(numbers, i));
+  }
+}
+
+}  // namespace tessera::training

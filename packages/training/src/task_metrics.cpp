@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/training/task_metrics.h>
+
+#include "packages/training/src/metric_state.h"
+#include "src/common/check.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tessera::training {
+
+namespace {
+
+void check_task_name(const std::string& task, const char* where) {
+  TESSERA_CHECK_VALUE(
+      !task.empty(),
+      "[{}] expected the name of a task, but got ''. Pass the name of a TaskResult.",
+      where);
+}
+
+std::string task_metric_name(
+    const std::string& task,
+    const std::shared_ptr<Metric>& metric) {
+  check_task_name(task, "TaskMetric");
+  TESSERA_CHECK_VALUE(
+      metric != nullptr,
+      "[TaskMetric] expected a metric of task '{}', but got nullptr. Make it.",
+      task);
+  return task + "_" + metric->name();
+}
+
+}  // namespace
+
+TaskMetric::TaskMetric(std::string task, std::shared_ptr<Metric> metric)
+    : Metric(task_metric_name(task, metric)),
+      task_(std::move(task)),
+      metric_(std::move(metric)) {}
+
+void TaskMetric::update(
+    const at::Tensor& predictions,
+    const at::Tensor& labels,
+    const at::Tensor& weights) {
+  metric_->update(predictions, labels, weights);
+}
+
+void TaskMetric::update_batch(const MetricBatch& batch) {
+  metric_->update_batch(batch);
+}
+
+double TaskMetric::result() const {
+  return metric_->result();
+}
+
+void TaskMetric::reset() {
+  metric_->reset();
+}
+
+std::unique_ptr<Metric> TaskMetric::make_empty() const {
+  return std::make_unique<TaskMetric>(
+      task_, std::shared_ptr<Metric>(metric_->make_empty()));
+}
+
+Better TaskMetric::better() const {
+  return metric_->better();
+}
+
+bool TaskMetric::is_cheap() const {
+  return metric_->is_cheap();
+}
+
+std::optional<int64_t> TaskMetric::depth() const {
+  return metric_->depth();
+}
+
+at::Tensor TaskMetric::state() const {
+  return metric_->state();
+}
+
+void TaskMetric::load_state(const at::Tensor& state) {
+  metric_->load_state(state);
+}
+
+TaskLoss::TaskLoss(std::string task)
+    : SumMetric(task + "_loss", 2), task_(std::move(task)) {
+  check_task_name(task_, "TaskLoss");
+}
+
+void TaskLoss::update(
+    const at::Tensor& /*predictions*/,
+    const at::Tensor& /*labels*/,
+    const at::Tensor& /*weights*/) {
+  TESSERA_CHECK_VALUE(
+      false,
+      "[Metric '{}'] expected the loss of a step, but got predictions. Pass the metric to fit() or evaluate().",
+      name());
+}
+
+void TaskLoss::update_batch(const MetricBatch& batch) {
+  TESSERA_CHECK_VALUE(
+      batch.loss.defined(),
+      "[Metric '{}'] the task has no loss. Set TaskResult::loss, or remove the metric.",
+      name());
+  const auto count = static_cast<double>(std::max<int64_t>(1, batch.examples));
+  sums()[0] += count * batch.loss.item<double>();
+  sums()[1] += count;
+}
+
+double TaskLoss::result() const {
+  return sums()[1] > 0.0 ? sums()[0] / sums()[1] : kUndefined;
+}
+
+std::unique_ptr<Metric> TaskLoss::make_empty() const {
+  return std::make_unique<TaskLoss>(task_);
+}
+
+}  // namespace tessera::training

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/training/train_step.h>
+
+#include <tessera/common/profile_scope.h>
+#include <tessera/common/shorten.h>
+#include <tessera/engine/dense_gradients.h>
+#include <tessera/layers/combined.h>
+#include <torch/optim/optimizer.h>
+
+#include "packages/training/src/dense_gradient_check.h"
+#include "packages/training/src/optimizer_check.h"
+#include "packages/training/src/ranks.h"
+#include "src/common/check.h"
+#include "src/common/number_in_message.h"
+#include "src/common/tensor_text.h"
+#include "src/engine/finite_gradients.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <cmath>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+namespace tessera::training {
+
+namespace {
+
+void check_task(const TaskResult& task) {
+  TESSERA_CHECK_VALUE(
+      std::isfinite(task.loss_weight),
+      "[StepResult] task '{}': loss_weight must be finite, but got {}. Use 0 to leave the task out.",
+      shorten(task.name),
+      task.loss_weight);
+  TESSERA_CHECK_VALUE(
+      !task.loss.defined() ||
+          (task.loss.numel() == 1 && task.loss.is_floating_point()),
+      "[StepResult] task '{}': the loss must be one floating-point number, but got {}. Take its mean or sum.",
+      shorten(task.name),
+      describe(task.loss));
+}
+
+// Limits the norm of the gradients of an optimizer. The values of a sparse gradient are
+// summed per row before.
+void clip_gradients(torch::optim::Optimizer& optimizer, double max_norm) {
+  if (auto* combined = dynamic_cast<Combined*>(&optimizer)) {
+    combined->clip_grad_norm_(max_norm);
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> gradients;
+  double squares = 0.0;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      at::Tensor& gradient = parameter.mutable_grad();
+      if (!gradient.defined() || gradient.numel() == 0) {
+        continue;
+      }
+      const bool is_sparse = gradient.layout() == at::kSparse;
+      if (is_sparse) {
+        gradient = gradient.coalesce();
+      }
+      gradients.push_back(is_sparse ? gradient._values() : gradient);
+      const double norm = at::linalg_vector_norm(
+                              gradients.back(),
+                              2,
+                              {},
+                              /*keepdim=*/false,
+                              at::kDouble)
+                              .item<double>();
+      squares += norm * norm;
+    }
+  }
+  // As in LibTorch's clip_grad_norm_. The epsilon keeps the factor below 1.
+  constexpr double kEpsilon = 1e-6;
+  const double factor = max_norm / (std::sqrt(squares) + kEpsilon);
+  if (std::isfinite(squares) && factor < 1.0) {
+    for (at::Tensor& gradient : gradients) {
+      gradient.mul_(factor);
+    }
+  }
+}
+
+std::vector<at::Tensor> parameters_of(
+    const torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> parameters;
+  for (const auto& group : optimizer.param_groups()) {
+    parameters.insert(
+        parameters.end(), group.params().begin(), group.params().end());
+  }
+  return parameters;
+}
+
+// Refuses dense gradients that are not finite, if rows with such gradients are refused.
+// While it lives, the first engine whose tables backward() would change asks it before.
+class DenseGradientGuard {
+ public:
+  explicit DenseGradientGuard(const torch::optim::Optimizer& optimizer)
+      : optimizer_(optimizer) {
+    if (RefuseNonFiniteScope::is_active()) {
+      scope_.emplace([this] {
+        if (!std::exchange(has_checked_, true)) {
+          check_gradients(parameters_of(optimizer_), "Nothing was changed.");
+        }
+      });
+    }
+  }
+
+  // For gradients of which no engine has asked. Sums over ranks are checked too, because
+  // they may overflow. A Combined asks in its step(), unless it skips such steps.
+  void check_before_step(const Strategy& strategy) {
+    const bool is_combined =
+        dynamic_cast<const Combined*>(&optimizer_) != nullptr;
+    if (scope_ && !is_combined && (!has_checked_ || strategy.is_sharded())) {
+      check_gradients(
+          parameters_of(optimizer_),
+          has_checked_ ? "No parameter was changed." : "Nothing was changed.");
+    }
+  }
+
+ private:
+  const torch::optim::Optimizer& optimizer_;
+  std::optional<RefuseNonFiniteScope> scope_;
+  bool has_checked_ = false;
+};
+
+}  // namespace
+
+StepResult to_step_result(StepResult result) {
+  std::set<std::string> names;
+  const bool has_loss = result.loss.defined();
+  for (const TaskResult& task : result.tasks) {
+    TESSERA_CHECK_VALUE(
+        !task.name.empty() && names.insert(task.name).second,
+        "[StepResult] each task must have a name of its own, but got '{}'{}. Set TaskResult::name.",
+        shorten(task.name),
+        task.name.empty() ? "" : " twice");
+    check_task(task);
+    if (!has_loss && task.loss.defined()) {
+      const at::Tensor loss = task.loss_weight * task.loss;
+      result.loss = result.loss.defined() ? result.loss + loss : loss;
+    }
+  }
+  return result;
+}
+
+bool check_loss(const StepResult& result, const std::string& where) {
+  TESSERA_CHECK_VALUE(
+      result.loss.defined(),
+      "{} expected a loss, but got an undefined tensor. Return the loss of the batch from the step.",
+      where);
+  TESSERA_CHECK_VALUE(
+      result.loss.numel() == 1 && result.loss.is_floating_point(),
+      "{} the loss must be one floating-point number, but got {}. Take its mean or sum.",
+      where,
+      describe(result.loss));
+  return std::isfinite(result.loss.item<double>());
+}
+
+void validate(const TrainStepOptions& options) {
+  TESSERA_CHECK_VALUE(
+      !options.strategy.is_sharded() || options.dense_parameters,
+      "[make_train_step] with a sharded strategy, the ranks sum the gradients of the dense parameters, but dense_parameters is not set. Set TrainStepOptions::dense_parameters to dense_parameters(*model), or to {{}} if there are none.");
+  TESSERA_CHECK_VALUE(
+      !options.max_gradient_norm ||
+          (std::isfinite(*options.max_gradient_norm) &&
+           *options.max_gradient_norm > 0.0),
+      "[make_train_step] max_gradient_norm must be finite and > 0, but got {}. Leave it unset for no limit.",
+      options.max_gradient_norm.value_or(0.0));
+  TESSERA_CHECK_VALUE(
+      options.max_skipped_steps >= 0,
+      "[make_train_step] max_skipped_steps must be >= 0, but got {}. Set it to 0 if no step may be skipped.",
+      options.max_skipped_steps);
+}
+
+void apply_update(
+    torch::optim::Optimizer& optimizer,
+    StepResult& result,
+    const TrainStepOptions& options) {
+  validate(options);
+  const bool is_finite = check_loss(result, "[make_train_step]");
+  TESSERA_CHECK_VALUE(
+      !is_finite || result.loss.requires_grad(),
+      "[make_train_step] the loss has no gradient. Compute it from parameters that require one, outside of NoGradGuard.");
+  // Decided here, because backward() already writes to tables.
+  result.is_skipped = on_any_rank(!is_finite, options.strategy);
+  if (!result.is_skipped) {
+    check_optimizer(
+        optimizer, result.loss, options.unoptimized, "[make_train_step]");
+    DenseGradientGuard dense(optimizer);
+    {
+      const ProfileScope scope("tessera::backward");
+      optimizer.zero_grad();
+      result.loss.backward();
+    }
+    if (options.dense_parameters) {
+      distributed::sum_gradients(*options.dense_parameters, options.strategy);
+    }
+    const ProfileScope scope("tessera::optimizer_step");
+    dense.check_before_step(options.strategy);
+    if (options.max_gradient_norm) {
+      clip_gradients(optimizer, *options.max_gradient_norm);
+    }
+    optimizer.step();
+  }
+  result.loss = result.loss.detach();
+  for (TaskResult& task : result.tasks) {
+    task.loss = task.loss.defined() ? task.loss.detach() : task.loss;
+  }
+}
+
+void detail::SkippedSteps::count(StepResult& result, int64_t max_in_row) {
+  if (!result.is_skipped) {
+    in_row = 0;
+    return;
+  }
+  ++in_row;
+  ++total;
+  result.is_skip_allowed = in_row <= max_in_row;
+  // After the first, second, fourth, eighth, ... one.
+  if (result.is_skip_allowed && (total & (total - 1)) == 0) {
+    TORCH_WARN(fmt::format(
+        "[make_train_step] the loss of a step is {}, so its update was "
+        "skipped. {} were skipped so far. Look for the cause in the data or "
+        "lower the learning rate. max_skipped_steps allows {} in a row.",
+        number_in_message(result.loss.item<double>()),
+        total == 1 ? std::string("No others")
+                   : fmt::format("{} updates", total),
+        max_in_row));
+  }
+}
+
+}  // namespace tessera::training

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// save_weights() and load_weights() with the layers and tables of the core.
+#include <tessera/layers/table_module.h>
+#include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizers/adagrad.h>
+#include <tessera/optim/optimizers/sgd.h>
+#include <tessera/training/checkpoint.h>
+
+#include "tests/layers/engine_module_fixture.h"
+#include "tests/layers/layer_test_util.h"
+#include "tests/serialization/recording_disk.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <functional>
+#include <string>
+
+namespace tessera {
+namespace model_files_test {
+
+using test::int64s;
+using test::MemoryFolder;
+
+TEST(SaveWeightsTest, StoresTheTablesOfAnEngine) {
+  const MemoryFolder folder;
+  engine_module::Ranker model(1), loaded(2);
+  engine_module::train(*model->engine, 0, 2);
+  training::save_weights(*model, folder / "run");
+  engine_module::train(*model->engine, 2, 3);
+  training::save_weights(*model, folder / "run");
+  EXPECT_TRUE(training::has_weights(*loaded, folder / "run"));
+  training::load_weights(*loaded, folder / "run");
+  EXPECT_EQ(engine_module::bytes_of(loaded), engine_module::bytes_of(model));
+}
+
+TEST(SaveWeightsTest, StoresKeys) {
+  const auto make_layer = [](uint64_t seed) {
+    return TPUEmbedding(TPUEmbeddingOptions{
+        .features =
+            {{"item",
+              FeatureConfig{
+                  .table = make_table(
+                      {.name = "items",
+                       .dim = 3,
+                       .keys = DynamicKeys{.capacity = 40}})}}},
+        .optimizer = optim::Adagrad{.learning_rate = 0.5},
+        .seed = seed});
+  };
+  const MemoryFolder folder;
+  TPUEmbedding layer = make_layer(0);
+  layer->forward({{"item", int64s({7, -7, 1LL << 40, 7})}})["item"]
+      .sum()
+      .backward();
+  training::save_weights(*layer, folder / "model");
+  TPUEmbedding loaded = make_layer(99);
+  EXPECT_FALSE(test::saved(loaded) == test::saved(layer));
+  training::load_weights(*loaded, folder / "model");
+  EXPECT_TRUE(test::saved(loaded) == test::saved(layer));
+}
+
+// A model is loaded completely or not at all, even if only the second layer is
+// damaged.
+TEST(LoadWeightsTest, DamageInTheSecondLayerKeepsTheFirstUnchanged) {
+  struct ModelImpl : torch::nn::Module {
+    explicit ModelImpl(uint64_t seed) {
+      const auto feature = [](const char* name, int64_t rows, int64_t dim) {
+        return FeatureConfig{
+            .table = make_table(
+                {.name = name, .vocabulary_size = rows, .dim = dim})};
+      };
+      const TPUEmbeddingOptions options{
+          .features =
+              {{"seen", feature("movies", 30, 3)},
+               {"user", feature("users", 4, 2)}},
+          .optimizer = optim::SGD{.gradient_accumulation_steps = 3},
+          .seed = seed};
+      first = register_module("first", TPUEmbedding(options));
+      second = register_module("second", TPUEmbedding(options));
+    }
+    void train() {
+      for (TPUEmbedding& layer : {std::ref(first), std::ref(second)}) {
+        layer
+            ->forward(
+                {{"seen", test::ragged({{7, 2, 2, 29}, {1, 5}})},
+                 {"user", int64s({1, 3})}})["user"]
+            .sum()
+            .backward();
+      }
+    }
+    TPUEmbedding first{nullptr};
+    TPUEmbedding second{nullptr};
+  };
+  const MemoryFolder folder;
+  ModelImpl model(0);
+  model.train();
+  training::save_weights(model, folder / "run");
+  ModelImpl other(1);
+  const std::string before =
+      test::saved(other.first) + test::saved(other.second);
+  int64_t files = 0;
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(folder.path() / "run")) {
+    const std::string path = entry.path();
+    if (path.find("layer_1") == std::string::npos ||
+        path.find("accumulated_sums") == std::string::npos) {
+      continue;
+    }
+    ++files;
+    const std::string good = test::read_file(path);
+    std::string bad = good;
+    bad[0] = static_cast<char>(bad[0] ^ 1);
+    test::write_file(path, bad);
+    EXPECT_VALUE_ERROR(
+        training::load_weights(other, folder / "run"), "accumulated_sums");
+    EXPECT_TRUE(test::saved(other.first) + test::saved(other.second) == before);
+    test::write_file(path, good);
+  }
+  EXPECT_EQ(files, 2);
+  training::load_weights(other, folder / "run");
+  EXPECT_EQ(test::saved(other.second), test::saved(model.second));
+}
+
+}  // namespace model_files_test
+}  // namespace tessera

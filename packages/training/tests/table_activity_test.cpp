@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: Apache-2.0
+// The movement of rows: TableActivity, and the warning of fit().
+#include <tessera/layers/embedding_engine_module.h>
+#include <tessera/optim/optimizers/adagrad.h>
+#include <tessera/optim/optimizers/adam.h>
+#include <tessera/optim/optimizers/sgd.h>
+#include <tessera/training/fit.h>
+#include <tessera/training/table_activity.h>
+#include <torch/optim/sgd.h>
+
+#include "packages/training/tests/training_fixture.h"
+#include "tests/layers/layer_test_util.h"
+#include "tests/test_util.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/randint.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tessera::training {
+namespace table_activity_test {
+
+constexpr int64_t kRows = 200;
+constexpr int64_t kBatch = 1024;
+
+TPUEmbedding make_layer(
+    const optim::OptimizerSpec& optimizer,
+    Initializer initializer = initializers::TruncatedNormal{.stddev = 0.5},
+    int64_t rows = kRows) {
+  const auto table = make_table(
+      {.name = "users",
+       .vocabulary_size = rows,
+       .dim = 4,
+       .initializer = std::move(initializer)});
+  return TPUEmbedding(TPUEmbeddingOptions{
+      .features = {{"user", FeatureConfig{.table = table}}},
+      .optimizer = optimizer});
+}
+
+struct RunOptions {
+  int64_t steps = 120;
+  int64_t ids = kRows;  // ids are drawn from [0, ids)
+  // Of the loss. The default gives the gradients of a batch of 100,000.
+  double factor = 0.01;
+  MovementWarning warning = MovementWarning::kOn;
+  Callbacks callbacks = {};
+};
+
+// Trains with a mean loss, and returns the warnings.
+std::vector<std::string> train(TPUEmbedding layer, RunOptions options = {}) {
+  at::manual_seed(1);
+  torch::optim::SGD optimizer(layer->parameters(), 0.1);
+  test::WarningList warnings;
+  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  fit(
+      [&](int64_t) {
+        return std::vector<at::Tensor>(
+            options.steps, at::randint(options.ids, {kBatch}, at::kLong));
+      },
+      make_train_step(
+          optimizer,
+          [&](const at::Tensor& ids) {
+            const auto rows = layer->forward({{"user", ids}})["user"];
+            return (rows - 1.0).square().mean() * options.factor;
+          }),
+      {.model = layer.ptr(),
+       .callbacks = options.callbacks,
+       .movement_warning = options.warning});
+  return warnings.texts;
+}
+
+const optim::Adagrad kDefaultStart{.learning_rate = 0.01};
+
+TEST(MovementWarningTest, AdagradsDefaultStartUnderAMeanLossWarnsOnce) {
+  const auto texts = train(make_layer(kDefaultStart), {.steps = 400});
+  ASSERT_EQ(texts.size(), 1);
+  for (const char* part :
+       {"[fit] the rows of table 'users' hardly move: after 100 updates",
+        "initial_accumulator_value",
+        "mean loss over a batch",
+        "1e-6",
+        "larger learning rate",
+        "sum of the loss",
+        "docs/optimizers.md",
+        "FitOptions::movement_warning"}) {
+    EXPECT_NE(texts[0].find(part), std::string::npos) << part << texts[0];
+  }
+}
+
+TEST(MovementWarningTest, TheTablesOfAnEngineModuleAreWatchedToo) {
+  EmbeddingEngineModule engine(EmbeddingEngineOptions{
+      .features = make_layer(kDefaultStart)->options().features,
+      .optimizer = kDefaultStart});
+  const std::vector<at::Tensor> batches(
+      120, at::arange(kBatch, at::kLong).remainder(kRows));
+  test::WarningList warnings;
+  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  fit(batches,
+      [&](const at::Tensor& ids) {
+        engine->enqueue({{"user", ids}});
+        const at::Tensor loss =
+            (engine->dequeue()["user"] - 1.0).square().mean() * 0.01;
+        loss.backward();
+        engine->apply_gradients();
+        return StepResult{.loss = loss.detach(), .examples = kBatch};
+      },
+      {.model = engine.ptr()});
+  ASSERT_EQ(warnings.texts.size(), 1);
+  EXPECT_NE(
+      warnings.texts[0].find("the rows of table 'users' hardly move"),
+      std::string::npos);
+}
+
+TEST(MovementWarningTest, WhatTheWarningAdvisesEndsIt) {
+  optim::Adagrad small_start = kDefaultStart;
+  small_start.initial_accumulator_value = 1e-6;
+  EXPECT_TRUE(train(make_layer(small_start)).empty());
+  optim::Adagrad fast = kDefaultStart;
+  fast.learning_rate = 10.0;
+  EXPECT_TRUE(train(make_layer(fast)).empty());
+  const double all = kBatch * 4;
+  EXPECT_TRUE(train(make_layer(kDefaultStart), {.factor = all}).empty());
+  EXPECT_TRUE(train(make_layer(optim::Adam{.learning_rate = 0.001})).empty());
+}
+
+TEST(MovementWarningTest, OtherOptimizersWarnOnlyOfTinySteps) {
+  EXPECT_TRUE(train(make_layer(optim::SGD{.learning_rate = 0.1})).empty());
+  const auto texts = train(make_layer(optim::SGD{.learning_rate = 1e-3}));
+  ASSERT_EQ(texts.size(), 1);
+  EXPECT_NE(texts[0].find("Use Adam or Adagrad"), std::string::npos);
+}
+
+TEST(MovementWarningTest, RowsThatRestForAReasonGiveNoWarning) {
+  EXPECT_TRUE(train(make_layer(kDefaultStart), {.steps = 99}).empty());
+  // Few touched rows.
+  EXPECT_TRUE(
+      train(make_layer(kDefaultStart), {.ids = 15, .factor = 0.001}).empty());
+  EXPECT_FALSE(
+      train(make_layer(kDefaultStart), {.ids = 16, .factor = 0.001}).empty());
+  EXPECT_TRUE(
+      train(make_layer(kDefaultStart), {.warning = MovementWarning::kOff})
+          .empty());
+  optim::Adagrad still = kDefaultStart;
+  still.learning_rate = 0.0;
+  EXPECT_TRUE(train(make_layer(still)).empty());
+  still.learning_rate = [] { return 0.01; };
+  EXPECT_TRUE(train(make_layer(still)).empty());
+  auto frozen = make_layer(kDefaultStart);
+  frozen->virtual_variable().requires_grad_(false);
+  const auto before = test::tables_of(frozen);
+  torch::optim::SGD optimizer(frozen->parameters(), 0.1);
+  fit(std::vector<at::Tensor>(120, at::full({4}, 1, at::kLong)),
+      [&](const at::Tensor& ids) {
+        return frozen->forward({{"user", ids}})["user"].sum();
+      },
+      {.model = frozen.ptr()});
+  test::expect_same_tables(frozen, before);
+  // Rows that start at zero have no length to compare with.
+  EXPECT_TRUE(train(make_layer(kDefaultStart, initializers::Zeros{})).empty());
+}
+
+// The steps are too small for float32.
+TEST(MovementWarningTest, RowsThatDoNotMoveAtAllWarnOnce) {
+  const initializers::TruncatedNormal usual{.stddev = 0.5};
+  for (const optim::OptimizerSpec& optimizer :
+       {optim::OptimizerSpec(optim::SGD{.learning_rate = 1e-9}),
+        optim::OptimizerSpec(optim::Adam{.learning_rate = 1e-12})}) {
+    const auto texts = train(make_layer(optimizer), {.steps = 300});
+    ASSERT_EQ(texts.size(), 1);
+    for (const char* part :
+         {"[fit] the rows of table 'users' do not move: after 101 updates",
+          "none of",
+          "rows with a gradient has changed",
+          "larger learning rate",
+          "docs/optimizers.md",
+          "FitOptions::movement_warning"}) {
+      EXPECT_NE(texts[0].find(part), std::string::npos) << part << texts[0];
+    }
+  }
+  // The sample has none of these rows.
+  const optim::SGD tiny{.learning_rate = 1e-9};
+  EXPECT_EQ(train(make_layer(tiny, usual, 1'000'000), {.ids = 100}).size(), 1);
+}
+
+TEST(MovementWarningTest, OnlyRowsWithAGradientHaveToMove) {
+  const initializers::TruncatedNormal usual{.stddev = 0.5};
+  const optim::SGD tiny{.learning_rate = 1e-9};
+  EXPECT_TRUE(train(make_layer(tiny), {.factor = 0.0}).empty());
+  EXPECT_TRUE(train(make_layer(tiny), {.ids = 15}).empty());
+  EXPECT_TRUE(train(make_layer(optim::SGD{.learning_rate = 0.0})).empty());
+  EXPECT_TRUE(
+      train(make_layer(tiny), {.warning = MovementWarning::kOff}).empty());
+  EXPECT_TRUE(train(make_layer(tiny), {.steps = 100}).empty());
+  // The sample has none of the rows, which move.
+  EXPECT_TRUE(
+      train(
+          make_layer(optim::SGD{.learning_rate = 0.1}, usual, 1'000'000),
+          {.ids = 100})
+          .empty());
+  // A feature without ids.
+  auto layer = make_layer(tiny);
+  torch::optim::SGD optimizer(layer->parameters(), 0.1);
+  test::WarningList warnings;
+  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  fit(std::vector<at::Tensor>(210, at::empty({0}, at::kLong)),
+      make_train_step(
+          optimizer,
+          [&](const at::Tensor& ids) {
+            const auto empty = test::ragged({{}, {}});
+            return layer->forward({{"user", empty}})["user"].sum() + ids.sum();
+          }),
+      {.model = layer.ptr()});
+  EXPECT_TRUE(warnings.texts.empty()) << warnings.texts[0];
+}
+
+TEST(MovementWarningTest, TablesThatWereTrainedBeforeGiveNoWarning) {
+  auto layer = make_layer(kDefaultStart);
+  EXPECT_TRUE(train(layer, {.steps = 1}).empty());
+  EXPECT_TRUE(train(layer).empty());
+}
+
+TEST(MovementWarningTest, WaitsForTheEndOfAWarmUp) {
+  // The rate rises from 0. Then it falls slowly.
+  const auto warm_up = [](double steps, double rate) {
+    return optim::Warmup{
+        .steps = steps,
+        .then = optim::ExponentialDecay{
+            .initial_learning_rate = rate, .decay_steps = 1e6}};
+  };
+  // 100 steps are the beginning of the warm-up. Adam's rows move fast at its end.
+  EXPECT_TRUE(
+      train(
+          make_layer(optim::Adam{.learning_rate = warm_up(50'000, 1e-5)}),
+          {.steps = 120})
+          .empty());
+  // After the warm-up, Adagrad's rows still hardly move.
+  optim::Adagrad slow = kDefaultStart;
+  slow.learning_rate = warm_up(300, 0.001);
+  const auto texts = train(make_layer(slow), {.steps = 210});
+  ASSERT_EQ(texts.size(), 1);
+  EXPECT_NE(texts[0].find("after 200 updates"), std::string::npos) << texts[0];
+}
+
+TEST(MovementWarningTest, TheSummaryNamesTheTable) {
+  const std::string text =
+      "table 'users': after 120 updates, the accumulators of its touched rows "
+      "have grown by ";
+  auto layer = make_layer(kDefaultStart);
+  EXPECT_EQ(layer->summary().find(text), std::string::npos);
+  train(layer);
+  EXPECT_NE(layer->summary().find(text), std::string::npos) << layer->summary();
+  EXPECT_NE(layer->summary().find("from their start, 0.1."), std::string::npos);
+  optim::Adagrad small_start = kDefaultStart;
+  small_start.initial_accumulator_value = 1e-6;
+  for (const optim::OptimizerSpec& optimizer :
+       {optim::OptimizerSpec(small_start),
+        optim::OptimizerSpec(optim::Adam{})}) {
+    auto other = make_layer(optimizer);
+    train(other);
+    EXPECT_EQ(other->summary().find("updates"), std::string::npos)
+        << other->summary();
+  }
+  auto few = make_layer(kDefaultStart);
+  train(few, {.ids = 15});
+  EXPECT_EQ(few->summary().find("updates"), std::string::npos);
+}
+
+TEST(TableActivityTest, ComparesRowsWithTheStart) {
+  const auto table = test::numbered_table("t", 4, 1);  // rows 0, 1, 2, 3
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features = {{"a", FeatureConfig{.table = table}}},
+      .optimizer = optim::Adagrad{
+          .learning_rate = 0.5, .initial_accumulator_value = 0.25}});
+  const auto activity =
+      std::make_shared<TableActivity>(std::vector<TPUEmbedding>{layer});
+  EXPECT_TRUE(activity->measure().empty());
+  torch::optim::SGD optimizer(layer->parameters(), 0.1);
+  const History history =
+      fit(std::vector<at::Tensor>{test::int64s({1, 2, 3})},
+          make_train_step(
+              optimizer,
+              [&](const at::Tensor& ids) {
+                return layer->forward({{"a", ids}})["a"].sum();
+              }),
+          {.epochs = 2, .callbacks = {activity}});
+  // The gradients are 1, so the accumulators become 1.25 and 2.25.
+  const double first = 0.5 / std::sqrt(1.25);
+  const double second = first + 0.5 / std::sqrt(2.25);
+  // The relative movements are those of the rows 1, 2 and 3.
+  EXPECT_NEAR(history["moved_t"][0], first / 2.0, 1e-6);
+  EXPECT_NEAR(history["moved_t"][1], second / 2.0, 1e-6);
+  const TableMovement found = activity->measure().at(0);
+  EXPECT_EQ(found.table, "t");
+  EXPECT_EQ(found.sampled_rows, 4);
+  EXPECT_EQ(found.touched_rows, 3);
+  EXPECT_NEAR(found.accumulator_growth, 8.0, 1e-5);
+  EXPECT_EQ(
+      to_string(activity->measure()),
+      "table  touched  of rows  moved by  accumulators grew by\n"
+      "t      3        4        39 %      800 %\n");
+}
+
+TEST(TableActivityTest, SamplesLargeTablesAndMeasuresOtherOptimizers) {
+  auto layer = make_layer(optim::SGD{.learning_rate = 0.1});
+  const auto activity = std::make_shared<TableActivity>(
+      std::vector<TPUEmbedding>{layer}, TableActivityOptions{.max_rows = 10});
+  train(layer, {.steps = 2, .callbacks = {activity}});
+  const TableMovement found = activity->measure().at(0);
+  EXPECT_EQ(found.sampled_rows, 10);
+  EXPECT_EQ(found.touched_rows, 10);
+  EXPECT_GT(found.movement, 0.0);
+  EXPECT_TRUE(std::isnan(found.accumulator_growth));
+}
+
+// Rows of keys that come later begin with their initial values, not with zeros.
+TEST(TableActivityTest, NewKeysAreComparedWithTheirInitialValues) {
+  const auto table = make_table(
+      {.name = "t",
+       .dim = 1,
+       .initializer = initializers::Constant{.value = 2.0},
+       .keys = DynamicKeys{.capacity = 100}});
+  TPUEmbedding layer(TPUEmbeddingOptions{
+      .features = {{"a", FeatureConfig{.table = table}}},
+      .optimizer = optim::Adagrad{
+          .learning_rate = 0.5, .initial_accumulator_value = 0.25}});
+  torch::optim::SGD optimizer(layer->parameters(), 0.1);
+  const auto step = make_train_step(optimizer, [&](const at::Tensor& ids) {
+    return layer->forward({{"a", ids}})["a"].sum();
+  });
+  // One step with the keys 100, 101, ... in each epoch.
+  const auto keys = [](int64_t epoch) {
+    return std::vector<at::Tensor>{test::int64s({100 + epoch})};
+  };
+  const auto activity =
+      std::make_shared<TableActivity>(std::vector<TPUEmbedding>{layer});
+  const History history =
+      fit(keys, step, {.epochs = 3, .callbacks = {activity}});
+  const double moved = 0.5 / std::sqrt(1.25) / 2.0;
+  for (const double value : history["moved_t"]) {
+    EXPECT_NEAR(value, moved, 1e-6);
+  }
+  const TableMovement found = activity->measure().at(0);
+  EXPECT_EQ(found.sampled_rows, 3);
+  EXPECT_EQ(found.touched_rows, 3);
+  EXPECT_NEAR(found.accumulator_growth, 4.0, 1e-5);
+  // Keys of an earlier training begin with the rows that they had. Of a table with more
+  // keys than rows in the sample, only keys that are known to be new or old count.
+  const auto later = std::make_shared<TableActivity>(
+      std::vector<TPUEmbedding>{layer}, TableActivityOptions{.max_rows = 2});
+  fit(
+      [&](int64_t) {
+        return std::vector<at::Tensor>{test::int64s({100, 101, 102})};
+      },
+      step,
+      {.callbacks = {later}});
+  const double start = 2.0 - 0.5 / std::sqrt(1.25);
+  const TableMovement after = later->measure().at(0);
+  EXPECT_EQ(after.sampled_rows, 2);
+  EXPECT_NEAR(after.movement, 0.5 / std::sqrt(2.25) / start, 1e-6);
+}
+
+TEST(TableActivityTest, RefusesUnusableArguments) {
+  auto layer = make_layer(optim::SGD{});
+  EXPECT_VALUE_ERROR(
+      TableActivity({TPUEmbedding(nullptr)}), "but got an empty one");
+  EXPECT_VALUE_ERROR(
+      TableActivity({layer, layer}), "two tables are named 'users'");
+  EXPECT_VALUE_ERROR(
+      TableActivity({layer}, {.max_rows = 0}), "max_rows must be >= 1");
+}
+
+}  // namespace table_activity_test
+}  // namespace tessera::training

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "tests/temporary_folder.h"
+
+#include <tessera/layers/concatenate.h>
+#include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizers/adam.h>
+#include <tessera/training/fit.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+#include <torch/optim/adam.h>
+#include <torch/serialize.h>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+#include <ATen/ops/binary_cross_entropy_with_logits.h>
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randperm.h>
+#include <ATen/ops/stack.h>
+#include <c10/util/Exception.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace tessera::test {
+
+struct ClickBatch {
+  at::Tensor user;
+  at::Tensor movie;
+  at::Tensor click;
+};
+
+/// Returns `count` batches. They depend only on `seed`.
+inline std::vector<ClickBatch> click_batches(int64_t count, uint64_t seed) {
+  auto generator = at::detail::createCPUGenerator(seed);
+  std::vector<ClickBatch> batches;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto user = at::randint(0, 20, {8}, generator, at::kLong);
+    const auto movie = at::randint(0, 10, {8}, generator, at::kLong);
+    batches.push_back({user, movie, ((user + movie) % 3 == 0).to(at::kFloat)});
+  }
+  return batches;
+}
+
+/// A model with tables, dense weights and dropout.
+struct ClickModelImpl : torch::nn::Module {
+  /// Makes `layers` embedding layers, or a dense one instead if it is 0.
+  explicit ClickModelImpl(int64_t layers = 1) {
+    at::manual_seed(3);
+    for (int64_t i = 0; i < layers; ++i) {
+      const auto table = [](const char* name, int64_t rows) {
+        return make_table({.name = name, .vocabulary_size = rows, .dim = 4});
+      };
+      embeddings.push_back(register_module(
+          "embedding_" + std::to_string(i),
+          TPUEmbedding(TPUEmbeddingOptions{
+              .features =
+                  {{"user", FeatureConfig{.table = table("users", 20)}},
+                   {"movie", FeatureConfig{.table = table("movies", 10)}}},
+              .optimizer = optim::Adam{.learning_rate = 0.05},
+              .seed = static_cast<uint64_t>(i)})));
+    }
+    if (layers == 0) {
+      dense = register_module("dense", torch::nn::Linear(2, 8));
+    }
+    dropout = register_module("dropout", torch::nn::Dropout(0.2));
+    tower = register_module("tower", torch::nn::Linear(8, 1));
+  }
+
+  at::Tensor forward(const ClickBatch& batch) {
+    at::Tensor sum;
+    for (auto& embedding : embeddings) {
+      const at::Tensor part = join->forward(
+          embedding->forward({{"user", batch.user}, {"movie", batch.movie}}));
+      sum = sum.defined() ? sum + part : part;
+    }
+    if (!dense.is_empty()) {
+      sum = dense->forward(
+          at::stack({batch.user, batch.movie}, 1).to(at::kFloat) * 0.1);
+    }
+    return tower->forward(dropout->forward(sum)).squeeze(1);
+  }
+
+  std::vector<TPUEmbedding> embeddings;
+  Concatenate join;
+  torch::nn::Linear dense{nullptr};
+  torch::nn::Dropout dropout{nullptr};
+  torch::nn::Linear tower{nullptr};
+};
+TORCH_MODULE(ClickModel);
+
+/// A model with its optimizer, loss and train step.
+struct ClickRun {
+  explicit ClickRun(int64_t layers = 1) : model(layers) {}
+
+  auto loss_of() {
+    return [this](const ClickBatch& batch) {
+      const at::Tensor scores = model->forward(batch);
+      return training::StepResult{
+          .loss = at::binary_cross_entropy_with_logits(scores, batch.click),
+          .predictions = scores,
+          .labels = batch.click};
+    };
+  }
+  auto train_step() {
+    return training::make_train_step(optimizer, loss_of());
+  }
+  /// Returns all tables, slots, dense weights and the optimizer's state.
+  std::string bytes() {
+    std::ostringstream stream;
+    torch::save(model, stream);
+    // An optimizer's archive names its parameters by their addresses.
+    std::vector<at::Tensor> adam_state;
+    for (const at::Tensor& parameter : model->parameters()) {
+      const auto found =
+          optimizer.state().find(parameter.unsafeGetTensorImpl());
+      if (found != optimizer.state().end()) {
+        const auto& state =
+            static_cast<const torch::optim::AdamParamState&>(*found->second);
+        adam_state.push_back(at::full({1}, state.step(), at::kLong));
+        adam_state.push_back(state.exp_avg());
+        adam_state.push_back(state.exp_avg_sq());
+      }
+    }
+    std::ostringstream state;
+    torch::save(adam_state, state);
+    return stream.str() + state.str();
+  }
+
+  ClickModel model;
+  torch::optim::Adam optimizer{model->parameters(), 0.01};
+};
+
+/// Collects warnings. Install it with c10::WarningUtils::WarningHandlerGuard.
+class WarningList : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    texts.push_back(warning.msg());
+  }
+
+  std::vector<std::string> texts;
+};
+
+/// A callback that calls the functions that are set.
+class Hooks : public training::Callback {
+ public:
+  using Hook = std::function<void(training::Training&)>;
+
+  Hook train_begin, epoch_begin, step_end, epoch_end, train_end;
+
+  void on_train_begin(training::Training& training) override {
+    call(train_begin, training);
+  }
+  void on_epoch_begin(training::Training& training) override {
+    call(epoch_begin, training);
+  }
+  void on_step_end(training::Training& training) override {
+    call(step_end, training);
+  }
+  void on_epoch_end(training::Training& training) override {
+    call(epoch_end, training);
+  }
+  void on_train_end(training::Training& training) override {
+    call(train_end, training);
+  }
+
+ private:
+  static void call(const Hook& hook, training::Training& training) {
+    if (hook != nullptr) {
+      hook(training);
+    }
+  }
+};
+
+}  // namespace tessera::test

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace tessera {
+
+struct CodePoint {
+  uint32_t code = 0;
+  size_t bytes = 1;
+};
+
+/// The code point at the start of a text that is not empty, or nothing if the text begins
+/// with none that is valid.
+std::optional<CodePoint> first_code_point(std::string_view text);
+
+/// Whether the text is valid UTF-8, so that JSON can store it: no overlong forms, no
+/// surrogates, nothing above U+10FFFF.
+bool is_utf8(std::string_view text);
+
+}  // namespace tessera

@@ -1,0 +1,118 @@
+# The benchmarks of ./run bench. ./run sources this file.
+# shellcheck shell=bash disable=SC2154 # ./run sets the variables
+
+bench_usage() {
+  cat <<'USAGE'
+  bench [args]      build and run the embedding benchmark; the first of args may choose another one:
+                    --peers       compare with FBGEMM, torch::nn::EmbeddingBag and TensorFlow
+                                  (installs about 8 GB); --json FILE writes the results, and --from FILE
+                                  prints and draws them without a measurement; --markdown prints the
+                                  tables of docs/performance.md
+                    --threads     compare with the fastest of these libraries with 1, 2, 4, ... threads, up to
+                                  all cores (installs as much, but no library with --peer none);
+                                  --threads-list 1,2,4 sets the numbers; --json and --from work as above
+                    --growth      draw how times grow with each size
+                    --overlap     time lookups during dense work
+                    --checkpoint  time saving and loading a big table (needs 25 GB of disk)
+                    --sharded     time steps of several processes; --ranks N sets their number, and
+                                  --hosts N gives each its own network (as root; --link-gbit G limits it)
+                    --reader      time the reader of click logs
+                    --corpus      time an evaluation with a million items
+                    --keys        time key tables: lookups of keys, compared with abseil, and steps,
+                                  compared with a table with a vocabulary (needs 12 GB of memory)
+                    --key-growth  time the steps of a table that grows to 50 million keys, with its memory
+                                  taken when used, and beforehand (needs 6 GB of memory)
+                    --key-quality train a click model with keys, with a vocabulary and with hashed ids, and print
+                                  the AUC over the memory of the tables; --json FILE writes the results,
+                                  --svg FILE draws them, and --from FILE draws results without a training
+                    --sources     compare the readers of CSV and Parquet files with pyarrow's
+                                  (installs about 400 MB)
+                    --dataset     time the batches of a dataset in memory
+                    --dlrm        compare DLRM and DCN-v2 with Python's torch (installs about 6 GB)
+                    --sasrec      compare SASRec with Python's torch (installs about 6 GB)
+                    --serving     compare ways to serve a click model (installs about 6 GB)
+                    --scaling     estimate training steps of a terabyte of tables on many hosts
+USAGE
+}
+
+readonly embedding_options="--workload --workloads --op --kernel --refuse --limits --no-limits --threads --warmup \
+--reps --min-ms --seed --batches --ids --help -h"
+
+# Whether the arguments ask a script for a measurement, and not for its help or the results in a file.
+measures() { [[ ! " $* " =~ \ (--from[\ =]|--help\ |-h\ ) ]]; }
+
+install_peers() {
+  install_torch_python
+  install_python peers/tf tensorflow-cpu tf-keras numpy
+}
+
+# compare SCRIPT PYTHON PROGRAM [arguments]: runs a Python script that calls a program, with the Python "torch", or
+# "charts", which has matplotlib and pyarrow.
+compare() {
+  local script="$PWD/tests/benchmarks/$1" python="$2" program="$build/$3"
+  shift 3
+  if measures "$@"; then
+    setup
+  else
+    install_packages python3 python3-venv
+  fi
+  if [[ "$python" == torch ]]; then
+    install_packages python3-dev # torch.compile includes Python.h
+    once install_torch_python
+  else
+    once install_python peers/charts matplotlib "pyarrow==$arrow_version"
+  fi
+  ! measures "$@" || build "${program##*/}"
+  launch "$deps/peers/$python/bin/python" "$script" --program "$program" "$@"
+}
+
+run_bench() {
+  local folder=tests/benchmarks choice="${1-}" all=("$@") script=compare_peers.py
+  # With a number after it, --threads is an option of the embedding benchmark.
+  [[ ! "$*" =~ ^--threads[\ =][0-9] ]] || choice=''
+  (($# == 0)) || shift
+  case "$choice" in
+    --peers | --threads)
+      [[ "$choice" == --peers ]] || script=thread_sweep.py
+      if measures "$@" && [[ ! " $* " =~ \ --peer[\ =]none\  ]]; then
+        setup
+        once install_peers
+      fi
+      compare "$script" charts "$folder/embedding_benchmark" "$@"
+      ;;
+    --growth) compare growth.py charts "$folder/embedding_benchmark" "$@" ;;
+    --key-quality) compare key_quality.py charts "$folder/key_quality_benchmark" "$@" ;;
+    --sources) compare compare_sources.py charts "$folder/source_benchmark" "$@" ;;
+    --dlrm) compare compare_dlrm.py torch examples/dlrm_criteo "$@" ;;
+    --sasrec)
+      setup
+      once install_movielens
+      compare compare_sasrec.py torch examples/sasrec "$@"
+      ;;
+    --serving) compare compare_serving.py torch "$folder/serving_benchmark" "$@" ;;
+    --overlap | --checkpoint | --reader | --dataset) run_program "$folder/${choice#--}_benchmark" "$@" ;;
+    --corpus) run_program "$folder/corpus_evaluation_benchmark" "$@" ;;
+    --scaling) run_program "$folder/scaling_plan" "$@" ;;
+    --sharded)
+      take_options "--ranks --hosts --link-gbit" "$@"
+      ((${#taken[@]})) || taken=(--ranks 2)
+      run_program "$folder/sharded_benchmark" "${arguments[@]}"
+      ;;
+    --keys)
+      install_packages libabsl-dev # only to compare with
+      run_program "$folder/key_benchmark"
+      run_program "$folder/dynamic_step_benchmark" "$@"
+      ;;
+    --key-growth)
+      run_program "$folder/key_growth_benchmark" "$@"
+      run_program "$folder/key_growth_benchmark" --preallocate "$@"
+      ;;
+    *)
+      if [[ -n "$choice" && " $embedding_options " != *" ${choice%%=*} "* ]]; then
+        bench_usage >&2
+        fail "unknown option '$choice', expected one of the above or of the embedding benchmark: $embedding_options"
+      fi
+      run_program "$folder/embedding_benchmark" "${all[@]}"
+      ;;
+  esac
+}
