@@ -3,10 +3,7 @@
 
 #include <tessera/optim/optimizers.h>
 
-#include "optim/optimizer_definition.h"
-
 #include <string>
-#include <utility>
 #include <variant>
 
 namespace tessera {
@@ -119,12 +116,13 @@ optim::PlainSchedule JsonValue<optim::PlainSchedule>::read(
 
 namespace {
 
-std::string name_of_spec(const optim::AllSpecs& spec) {
+optim::OptimizerSpec spec_of(const optim::AllSpecs& spec) {
   return std::visit(
-      [](const auto& held) -> std::string {
-        return definition_of(held).name();
-      },
-      spec);
+      [](const auto& held) -> optim::OptimizerSpec { return held; }, spec);
+}
+
+std::string name_of_spec(const optim::AllSpecs& spec) {
+  return optim::name_of(spec_of(spec));
 }
 
 }  // namespace
@@ -136,11 +134,7 @@ Json JsonValue<optim::OptimizerSpec>::write(const optim::OptimizerSpec& value) {
 optim::OptimizerSpec JsonValue<optim::OptimizerSpec>::read(
     const Json& json,
     const std::string& where) {
-  return std::visit(
-      [](auto&& spec) -> optim::OptimizerSpec {
-        return std::forward<decltype(spec)>(spec);
-      },
-      read_class<optim::AllSpecs>(json, name_of_spec, where));
+  return spec_of(read_class<optim::AllSpecs>(json, name_of_spec, where));
 }
 
 }  // namespace tessera

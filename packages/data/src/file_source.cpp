@@ -40,8 +40,8 @@ std::string_view format_of(const std::string& file) {
   if (format == nullptr || begins_zstd(text) || begins_gzip(text)) {
     return "CSV";
   }
-  if (format->bytes == "PAR1" && !is_gzip(file)) {
-    return "Parquet";
+  if (format->bytes == "PAR1") {
+    return "Parquet";  // make_parquet_source() says if the file is compressed
   }
   TESSERA_CHECK_VALUE(
       false,

@@ -686,6 +686,10 @@ TEST(FileSourceTest, NamesOtherFormats) {
   EXPECT_VALUE_ERROR(
       make_file_source({.files = {path}}),
       "what it unpacks to is an Arrow file, also called Feather. Write it");
+  folder.write("a.parquet", test::make_gzip("PAR1"));
+  EXPECT_VALUE_ERROR(
+      make_file_source({.files = {path}}),
+      "it is compressed with gzip. Unpack it first.");
 }
 
 }  // namespace parquet_source_test
