@@ -5,7 +5,7 @@
 
 namespace tessera {
 
-/// Whether no value of the tensor is NaN or infinite. The tensor may be sparse.
+/// Returns true if no value of the tensor is NaN or infinite. The tensor may be sparse.
 bool all_finite(const at::Tensor& tensor);
 
 }  // namespace tessera

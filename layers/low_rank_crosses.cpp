@@ -131,7 +131,7 @@ const float* data_or_null(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
 }
 
-// What the backward pass of a layer needs. It computes the inputs of the layers again from
+// The backward pass of a layer needs these. It computes the inputs of the layers again from
 // the factors, which takes less time than to write and read them.
 struct Saved {
   at::Tensor projected;  // x u [rows, rank]

@@ -144,7 +144,7 @@ struct ManifestAccumulated {
   }
 };
 
-/// What a key table has beside its tensors. Entry i of each of these belongs to key
+/// The lists of a key table that are saved beside its tensors. Entry i of each belongs to key
 /// i, and the keys are in the order of their hashes, so that the keys of a partition are
 /// together and a rank that owns some partitions reads one range.
 struct ManifestKeys {

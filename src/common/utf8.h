@@ -17,7 +17,7 @@ struct CodePoint {
 /// with none that is valid.
 std::optional<CodePoint> first_code_point(std::string_view text);
 
-/// Whether the text is valid UTF-8, so that JSON can store it: no overlong forms, no
+/// Returns true if the text is valid UTF-8, so that JSON can store it: no overlong forms, no
 /// surrogates, nothing above U+10FFFF.
 bool is_utf8(std::string_view text);
 

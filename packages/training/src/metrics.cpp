@@ -266,7 +266,7 @@ void TopKAccuracy::update(
   for (size_t i = 0; i < inputs.size(); ++i) {
     const double* row = inputs.row(i);
     const auto label = static_cast<int64_t>(inputs.labels[i]);
-    // Of equal scores, later classes win, as in scikit-learn's top_k_accuracy_score.
+    // Later classes win if scores are equal, as in scikit-learn's top_k_accuracy_score.
     int64_t before = 0;  // classes that rank before the label
     for (int64_t j = 0; j < inputs.classes; ++j) {
       before += row[j] > row[label] || (row[j] == row[label] && j > label);
