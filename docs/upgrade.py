@@ -28,7 +28,7 @@ HEADERS = {
     "tessera/optim/json_value.h": ["tessera/common/json_value.h", "tessera/optim/optimizer_json.h"],
     "tessera/optim/shorten.h": ["tessera/common/shorten.h"],
     "tessera/partial_shape.h": ["tessera/features/partial_shape.h"],
-    "tessera/serialization/tensor_files.h": ["tessera/serialization/npy.h", "tessera/serialization/safetensors.h"],
+    "tessera/serialization/tensor_files.h": ["tessera/formats/npy.h", "tessera/formats/safetensors.h"],
     "tessera/serving_lookup.h": ["tessera/engine/serving_lookup.h"],
     "tessera/sharding.h": ["tessera/engine/sharding_options.h", "tessera/engine/dense_gradients.h"],
     "tessera/sharding_plan.h": ["tessera/distributed/sharding_plan.h"],
@@ -64,6 +64,9 @@ MOVED_HEADERS = {
     """,
     ("tessera/serialization", "tessera/data"): """
         column_types_file pipeline_file
+    """,
+    ("tessera/serialization", "tessera/formats"): """
+        npy safetensors
     """,
     ("tessera/serialization", "tessera/export"): """
         pt2_program

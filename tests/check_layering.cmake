@@ -18,8 +18,9 @@ endif()
 file(REAL_PATH "${ROOT}" ROOT)
 
 set(core kernels common optim tables features engine serialization layers)
-set(packages data distributed models export training search)
-set(used_by_search training)
+set(packages formats data distributed models export training search)
+set(used_by_export formats)
+set(used_by_search formats training)
 
 # Sets `result` to the layer or package of a path in the repository, "programs" for examples and tests, "none" for a
 # folder that is neither, or to nothing for the path of another project.

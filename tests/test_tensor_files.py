@@ -3,7 +3,7 @@
 """Reads the files that Tessera writes with NumPy and the safetensors package.
 
     pip install numpy safetensors ml_dtypes
-    python tests/test_tensor_files.py --program build/release/tests/serialization_test
+    python tests/test_tensor_files.py --program build/release/packages/formats/tests/formats_test
 """
 import argparse
 import os
@@ -19,7 +19,7 @@ import safetensors
 import safetensors.numpy
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(pathlib.Path(__file__).parent / "serialization"))
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "packages/formats/tests"))
 from make_tensor_files import NPY_DTYPES, counting  # noqa: E402
 
 SHAPES = {

@@ -3,7 +3,7 @@
 
 #include "examples/dlrm/clicks.h"
 
-#include <tessera/serialization/npy.h>
+#include <tessera/formats/npy.h>
 
 #include <torch/types.h>
 

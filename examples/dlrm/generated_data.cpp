@@ -5,7 +5,7 @@
 #include "examples/common/outputs.h"
 #include "examples/dlrm/clicks.h"
 
-#include <tessera/serialization/npy.h>
+#include <tessera/formats/npy.h>
 #include <tessera/training/metrics.h>
 
 #include <ATen/ops/cat.h>

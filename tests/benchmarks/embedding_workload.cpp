@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/benchmarks/embedding_workload.h"
 
-#include <tessera/serialization/npy.h>
+#include <tessera/formats/npy.h>
 #include <tessera/tables/table_config.h>
 
 #include "src/common/check.h"

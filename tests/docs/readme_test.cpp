@@ -5,8 +5,8 @@
 #include <tessera/layers/prefetch.h>
 #include <tessera/search/top_k_index.h>
 #include <tessera/serialization/checkpoint.h>
-#include <tessera/serialization/npy.h>
-#include <tessera/serialization/safetensors.h>
+#include <tessera/formats/npy.h>
+#include <tessera/formats/safetensors.h>
 #include <tessera/serialization/save_to_file.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/serialization/import.h>

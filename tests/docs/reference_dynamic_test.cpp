@@ -3,7 +3,7 @@
 // check_docs.cmake compares with them.
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adagrad.h>
-#include <tessera/serialization/safetensors.h>
+#include <tessera/formats/safetensors.h>
 #include <tessera/tables/table_config.h>
 
 #include "tests/serialization/recording_disk.h"

@@ -23,7 +23,7 @@
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/sgd.h>
 #include <tessera/search/faiss_index.h>
-#include <tessera/serialization/safetensors.h>
+#include <tessera/formats/safetensors.h>
 #include <tessera/serialization/save_to_file.h>
 #include <tessera/serialization/saved_features.h>
 #include <torch/csrc/jit/api/module.h>

@@ -64,6 +64,6 @@ endif()
 file(WRITE "${SCRATCH}/unlabeled.csv" "${seen}i1,3,,u1\n")
 expect_message(1 "is NaN, so its update was skipped" "${MY_CLICKS}" "${SCRATCH}/unlabeled.csv" "${SCRATCH}/new.csv")
 
-expect_message(2 "usage: my_clicks EXAMPLES NEW_EXAMPLES" "${MY_CLICKS}" "${SCRATCH}/seen.csv")
+expect_message(1 "usage: my_clicks EXAMPLES NEW_EXAMPLES" "${MY_CLICKS}" "${SCRATCH}/seen.csv")
 expect_message(1 "nowhere.csv" "${MY_CLICKS}" nowhere.csv "${SCRATCH}/new.csv")
 expect_message(1 "clicked" "${MY_CLICKS}" "${SCRATCH}/new.csv" "${SCRATCH}/new.csv")

@@ -18,8 +18,8 @@
 #include <tessera/data/criteo_reader.h>
 #include <tessera/data/feature_pipeline.h>
 #include <tessera/optim/optimizers/adagrad.h>
-#include <tessera/serialization/npy.h>
-#include <tessera/serialization/safetensors.h>
+#include <tessera/formats/npy.h>
+#include <tessera/formats/safetensors.h>
 #include <tessera/serialization/saved_features.h>
 
 #include <ATen/ops/equal.h>

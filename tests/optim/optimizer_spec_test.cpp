@@ -16,6 +16,7 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -45,6 +46,11 @@ const std::vector<OptimizerSpec>& all_specs() {
   static_assert(std::variant_size_v<AllSpecs> == 15, "add it above");
   return specs;
 }
+
+// A struct that is derived from a spec would lose its own part.
+struct DerivedSpec : Adam {};
+static_assert(std::is_constructible_v<OptimizerSpec, Adam>);
+static_assert(!std::is_constructible_v<OptimizerSpec, DerivedSpec>);
 
 // Calls `change` with a copy of each spec.
 template <class Change>

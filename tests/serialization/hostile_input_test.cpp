@@ -22,8 +22,8 @@
 #include <tessera/serialization/checkpoint.h>
 #include <tessera/serialization/config_json.h>
 #include <tessera/serialization/json_file.h>
-#include <tessera/serialization/npy.h>
-#include <tessera/serialization/safetensors.h>
+#include <tessera/formats/npy.h>
+#include <tessera/formats/safetensors.h>
 #include <tessera/serialization/saved_features.h>
 #include <tessera/training/checkpoint.h>
 #include <tessera/training/history.h>

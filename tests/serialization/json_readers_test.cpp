@@ -14,7 +14,7 @@
 #include <tessera/optim/keras.h>
 #include <tessera/serialization/config_json.h>
 #include <tessera/serialization/json_file.h>
-#include <tessera/serialization/safetensors.h>
+#include <tessera/formats/safetensors.h>
 #include <tessera/serialization/saved_features.h>
 #include <tessera/training/checkpoint.h>
 #include <tessera/training/fit.h>

@@ -11,13 +11,16 @@
 namespace tessera::optim {
 
 struct OptimizerVariant;  // any of the specs; optim/optimizers.h completes it
+template <class Spec>
+class OptimizerDefinition;
 
 namespace detail {
 
-/// A type with an OptimizerDefinition: SGD, Adam and the others in optim/optimizers/.
+/// A type with an OptimizerDefinition of its own: SGD, Adam and the others in
+/// optim/optimizers/, but no class that is derived from one of them.
 template <class T>
 concept Spec = requires(const T& spec) {
-  definition_of(spec);
+  { definition_of(spec) } -> std::same_as<const OptimizerDefinition<T>&>;
 };
 
 /// A spec, or the variant of all specs.

@@ -445,6 +445,25 @@ TablePtr FeaturePipeline::make_table(
   return tessera::make_table(std::move(config));
 }
 
+Nest<FeatureConfig> FeaturePipeline::make_features(
+    const TableConfig& config) const {
+  TESSERA_CHECK_VALUE(
+      config.name.empty(),
+      "[FeaturePipeline] expected a config without a name, because each table is named after its feature, but got the name '{}'. Leave it out, or call make_table() for each feature.",
+      shorten(config.name));
+  Nest<FeatureConfig>::Map features;
+  for (const PipelineOutput& output : state_->outputs) {
+    if (!gives_numbers(output.transform)) {
+      features.emplace_back(
+          output.name, FeatureConfig{.table = make_table(output.name, config)});
+    }
+  }
+  TESSERA_CHECK_VALUE(
+      !features.empty(),
+      "[FeaturePipeline] expected outputs to ids, but all of them are numbers. Add an output with a transform such as Hash, or pass PipelineBatch::dense to layers without tables.");
+  return Nest<FeatureConfig>::map(std::move(features));
+}
+
 bool FeaturePipeline::operator==(const FeaturePipeline& other) const {
   return state_ == other.state_ ||
       (outputs() == other.outputs() && types() == other.types());

@@ -259,6 +259,26 @@ TEST(FeaturePipelineTest, ATableBeginsWithZerosForUnknownValues) {
   EXPECT_EQ(keys->zero_rows, 0);
 }
 
+TEST(FeaturePipelineTest, EachFeatureOfALayerGetsATableOfItsOwn) {
+  const FeaturePipeline pipeline = sample_pipeline();
+  const Nest<FeatureConfig> features =
+      pipeline.make_features({.dim = 3, .combiner = Combiner::kSum});
+  EXPECT_EQ(
+      features.paths(),
+      (std::vector<std::string>{"site", "words", "site_x_words", "band"}));
+  EXPECT_EQ(
+      *features.at("words").leaf().table,
+      *pipeline.make_table("words", {.dim = 3, .combiner = Combiner::kSum}));
+  EXPECT_VALUE_ERROR(
+      pipeline.make_features({.name = "t", .dim = 3}),
+      "expected a config without a name");
+  EXPECT_VALUE_ERROR(
+      FeaturePipeline(
+          {{.name = "counts", .columns = {"I1"}, .transform = Log1p{}}})
+          .make_features({.dim = 3}),
+      "expected outputs to ids, but all of them are numbers");
+}
+
 class WarningTexts : public c10::WarningHandler {
  public:
   void process(const c10::Warning& warning) override {

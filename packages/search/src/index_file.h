@@ -2,7 +2,7 @@
 #pragma once
 
 #include <tessera/common/shorten.h>
-#include <tessera/serialization/safetensors.h>
+#include <tessera/formats/safetensors.h>
 
 #include <c10/util/Exception.h>
 

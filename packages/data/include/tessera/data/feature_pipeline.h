@@ -142,6 +142,14 @@ class FeaturePipeline {
   ///          need TableConfig::keys.
   TablePtr make_table(std::string_view feature, TableConfig config) const;
 
+  /// The features of a layer, each with a table of its own from make_table():
+  ///
+  ///   TPUEmbeddingOptions{.features = pipeline.make_features({.dim = 16})}
+  ///
+  /// Errors:  as make_table(), and c10::ValueError if `config` has a name or there are no
+  ///          features.
+  Nest<FeatureConfig> make_features(const TableConfig& config) const;
+
   /// Compares outputs() and types().
   bool operator==(const FeaturePipeline& other) const;
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/serialization/safetensors.h>
+#include <tessera/formats/safetensors.h>
 #include <torch/nn/module.h>
 
 namespace tessera {

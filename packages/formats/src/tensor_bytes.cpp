@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "serialization/tensor_bytes.h"
+#include "packages/formats/src/tensor_bytes.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "serialization/safetensors_header.h"
+#include "packages/formats/src/safetensors_header.h"
 
 #include <tessera/common/shorten.h>
 
-#include "serialization/tensor_bytes.h"
+#include "packages/formats/src/tensor_bytes.h"
 #include "src/common/check.h"
 #include "src/common/json_entries.h"
 #include "src/common/names.h"

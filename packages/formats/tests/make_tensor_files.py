@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the files in tests/serialization/tensor_files with NumPy and safetensors.
+"""Writes the files in packages/formats/tests/tensor_files with NumPy and safetensors.
 
     pip install numpy safetensors ml_dtypes
     python make_tensor_files.py

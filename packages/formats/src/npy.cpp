@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/common/shorten.h>
-#include <tessera/serialization/npy.h>
+#include <tessera/formats/npy.h>
 
-#include "serialization/tensor_bytes.h"
+#include "packages/formats/src/tensor_bytes.h"
 #include "src/common/check.h"
 
 #include <c10/util/Exception.h>

@@ -5,7 +5,7 @@
 #include <tessera/optim/optimizers/sgd.h>
 
 #include "tests/anonymous_memory.h"
-#include "tests/serialization/tensor_file_fixture.h"
+#include "packages/formats/tests/tensor_file_fixture.h"
 
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/serialization/npy.h>
-#include <tessera/serialization/safetensors.h>
+#include <tessera/formats/npy.h>
+#include <tessera/formats/safetensors.h>
 
 #include "tests/temporary_folder.h"
 #include "tests/test_files.h"
@@ -63,7 +63,7 @@ inline bool is_aligned(const at::Tensor& tensor) {
 
 /// A file that NumPy or safetensors wrote.
 inline std::string python_file(const std::string& name) {
-  return test_file("serialization/tensor_files/" + name);
+  return test_file("../packages/formats/tests/tensor_files/" + name);
 }
 
 inline std::string read_bytes(const std::string& path) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/serialization/safetensors.h>
+#include <tessera/formats/safetensors.h>
 
 #include <tessera/common/json.h>
 #include <tessera/common/shorten.h>
 
-#include "serialization/safetensors_header.h"
-#include "serialization/tensor_bytes.h"
+#include "packages/formats/src/safetensors_header.h"
+#include "packages/formats/src/tensor_bytes.h"
 #include "src/common/check.h"
 #include "src/common/names.h"
 

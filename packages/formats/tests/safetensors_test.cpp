@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/serialization/tensor_file_fixture.h"
+#include "packages/formats/tests/tensor_file_fixture.h"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
