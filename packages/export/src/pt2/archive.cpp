@@ -6,8 +6,8 @@
 
 #include "packages/export/src/pt2/graph_json.h"
 #include "packages/export/src/pt2/sample_inputs.h"
+#include "packages/formats/src/tensor_bytes.h"
 #include "serialization/mapped_file.h"
-#include "serialization/tensor_bytes.h"
 #include "src/common/check.h"
 #include "src/common/checksum.h"
 #include "src/common/error_reason.h"

@@ -3,7 +3,7 @@
 
 #include <tessera/common/shorten.h>
 
-#include "serialization/tensor_bytes.h"
+#include "packages/formats/src/tensor_bytes.h"
 #include "src/common/check.h"
 
 #include <c10/util/Exception.h>
