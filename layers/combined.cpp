@@ -130,7 +130,7 @@ Combined::Combined(
     const std::shared_ptr<PendingGradients> pending = layer->pending();
     TESSERA_CHECK_VALUE(
         pending != nullptr,
-        "[Combined] expected a layer on Strategy::engine() or distributed::sharded_strategy() with Apply::kOnStep, but got one on Strategy::{}() with {}. Set TPUEmbeddingOptions::apply to Apply::kOnStep. A layer on Strategy::host() or dense() needs no Combined: its tables are parameters, which any optimizer updates.",
+        "[Combined] expected a layer on Strategy::fused() or distributed::sharded_strategy() with Apply::kOnStep, but got one on Strategy::{}() with {}. Set TPUEmbeddingOptions::apply to Apply::kOnStep. A layer on Strategy::host() or padded() needs no Combined: its tables are parameters, which any optimizer updates.",
         layer->options().strategy.name(),
         layer->options().apply == Apply::kOnStep ? "kOnStep" : "kInBackward");
     TESSERA_CHECK_VALUE(

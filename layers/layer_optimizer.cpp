@@ -22,8 +22,8 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       "[make_optimizer] expected a layer, but got an empty holder. Make the layer before its optimizer.");
   const Strategy& strategy = layer->options().strategy;
   TESSERA_CHECK_VALUE(
-      !strategy.is_engine(),
-      "[make_optimizer] expected a layer on Strategy::host() or dense(), but got one on {}(). Such a layer needs no optimizer: backward() or the step() of a Combined updates its tables.",
+      !strategy.is_fused(),
+      "[make_optimizer] expected a layer on Strategy::host() or padded(), but got one on {}(). Such a layer needs no optimizer: backward() or the step() of a Combined updates its tables.",
       strategy.name());
   const std::shared_ptr<EmbeddingState> state = layer->state_;
   TESSERA_CHECK_VALUE(

@@ -98,7 +98,7 @@ void check_without_engine(const OptimizerSpec& spec, const std::string& where) {
   validate(spec, where);
   TESSERA_CHECK_VALUE(
       accumulates_duplicates(spec),
-      "{} use_gradient_accumulation = false applies the gradients of a row one by one, but this optimizer gets only their sum. Set it to true, or use Strategy::engine().",
+      "{} use_gradient_accumulation = false applies the gradients of a row one by one, but this optimizer gets only their sum. Set it to true, or use Strategy::fused().",
       where);
 }
 

@@ -14,7 +14,7 @@
 
 namespace tessera::optim {
 
-/// Refuses specs that need Strategy::engine(); `where` begins the message.
+/// Refuses specs that need Strategy::fused(); `where` begins the message.
 void check_without_engine(const OptimizerSpec& spec, const std::string& where);
 
 /// The options of a param group, which hold its spec.

@@ -84,7 +84,7 @@ AccumulatedGradients select_keys(
       .dropped = gradients.dropped};
 }
 
-// The keys of an engine are in the order in which they occurred.
+// The keys of a table are in the order in which they occurred.
 AccumulatedGradients with_keys(
     AccumulatedGradients gradients,
     const CollectedKeys& collected) {
@@ -156,7 +156,7 @@ AccumulatedGradients accumulated_gradients(
     gradients =
         with_keys(std::move(gradients), state.accumulated[index].keys());
   }
-  // On the engine, the order depends on the distribution of ids over tasks.
+  // In a TableStore, the order depends on the distribution of ids over tasks.
   const auto [rows, order] = gradients.rows.sort();
   const kernels::RowNumbers numbers = table.rows.numbers;
   gradients.rows =

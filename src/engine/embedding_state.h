@@ -36,7 +36,7 @@ struct EmbeddingState : FeatureSet {
   int64_t layer = 0;
   WithSlots with_slots = WithSlots::kYes;
   std::vector<TableState> tables = {};
-  /// [tables], gradients that gradient_accumulation_steps has collected on an engine.
+  /// [tables], gradients that gradient_accumulation_steps has collected in a store.
   std::vector<GradientAccumulator> accumulated = {};
   /// The seed of initial values and of stochastic rounding. A load replaces it by the
   /// saved one, so that rounding continues bit for bit.

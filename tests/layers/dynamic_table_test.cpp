@@ -985,7 +985,7 @@ TEST(DynamicTableTest, RefusesWhatItCantDo) {
            .keys =
                DynamicKeys{.capacity = 2, .padding_key = 4, .default_key = 4}}),
       "[TableConfig 't'] keys: default_key must differ from padding_key");
-  for (const Strategy& strategy : {Strategy::host(), Strategy::dense()}) {
+  for (const Strategy& strategy : {Strategy::host(), Strategy::padded()}) {
     EXPECT_RAISES(
         c10::NotImplementedError,
         TPUEmbedding(TPUEmbeddingOptions{
@@ -995,7 +995,7 @@ TEST(DynamicTableTest, RefusesWhatItCantDo) {
                       .table =
                           make_table({.name = "t", .dim = 2, .keys = keys})}}},
             .strategy = strategy}),
-        "[table 't'] keys need Strategy::engine()");
+        "[table 't'] keys need Strategy::fused()");
   }
 }
 

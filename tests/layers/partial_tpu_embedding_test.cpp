@@ -88,7 +88,7 @@ at::Tensor loss_of(const Nest<at::Tensor>& activations) {
 
 TEST(
     PartialTPUEmbeddingTest,
-    LargeTablesAreOnTheEngineAndSmallOnesAreParameters) {
+    LargeTablesAreFusedAndSmallOnesAreParameters) {
   const PartialTPUEmbedding layer(options(10));
   EXPECT_EQ(
       layer->tpu_embedding()->options().features.paths(),
@@ -230,7 +230,7 @@ TEST(PartialTPUEmbeddingTest, SavesLoadsAndClones) {
   const auto copy =
       std::dynamic_pointer_cast<PartialTPUEmbeddingImpl>(layer->clone());
   const auto expected = layer->forward(batch()).flatten();
-  loss_of(layer->forward(batch())).backward();  // updates the engine's tables
+  loss_of(layer->forward(batch())).backward();  // updates the large tables
   for (size_t i = 0; i < expected.size(); ++i) {
     EXPECT_TRUE(at::equal(loaded->forward(batch()).flatten()[i], expected[i]));
     EXPECT_TRUE(at::equal(copy->forward(batch()).flatten()[i], expected[i]));

@@ -6,7 +6,7 @@
 #include "serialization/checkpoint_reader.h"
 #include "serialization/checkpoint_writer.h"
 #include "serialization/manifest.h"
-#include "src/engine/table_engine.h"
+#include "src/engine/table_store.h"
 #include "src/tables/key_table_rows.h"
 #include "tests/serialization/recording_disk.h"
 #include "tests/test_util.h"

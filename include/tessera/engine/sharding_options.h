@@ -83,7 +83,7 @@ struct ShardingOptions {
   /// The dtype in which each rank sends its sum of gradients per row: kFloat or
   /// kBFloat16.
   at::ScalarType gradient_transport = at::kFloat;
-  /// The same as Strategy::Engine::lookup_threads. Layers of one backend share a thread
+  /// The same as Strategy::Fused::lookup_threads. Layers of one backend share a thread
   /// for their lookups, and the first of these layers sets its number of threads.
   int64_t lookup_threads = 0;
   /// The device of the tensors that the backend sends: kCPU for MPI. A GPU, which NCCL

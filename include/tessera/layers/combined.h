@@ -76,7 +76,7 @@ struct CombinedOptions {
 /// several times. A layer belongs to one Combined at a time.
 class Combined : public torch::optim::Optimizer {
  public:
-  /// Errors:  c10::ValueError for a layer that is not on an engine with Apply::kOnStep,
+  /// Errors:  c10::ValueError for a layer whose strategy is not fused with Apply::kOnStep,
   ///          that is listed twice, or whose virtual variable is not in the dense
   ///          optimizer; c10::Error if the layer belongs to another Combined.
   template <class Dense>

@@ -28,7 +28,7 @@ struct PartialTPUEmbeddingOptions {
   /// 0: all tables are in the TPUEmbedding. Unset: all tables are parameters.
   std::optional<int64_t> size_threshold = 10'000;
   /// This option and the next four are passed to the TPUEmbedding.
-  Strategy strategy = Strategy::engine();
+  Strategy strategy = Strategy::fused();
   Apply apply = Apply::kInBackward;
   uint64_t seed = 0;
   MissingSlots missing_slots = MissingSlots::kError;

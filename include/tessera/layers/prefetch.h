@@ -199,7 +199,7 @@ class Prefetch {
 ///   }
 ///
 /// `features_of` returns a batch's features, or a pair of features and weights. In
-/// training on the engine, the activations of a batch are one step stale: they are looked
+/// training on a fused strategy, the activations of a batch are one step stale: they are looked
 /// up before the update of the previous batch. An rvalue `source` is moved into the
 /// range; any other must outlive the loop. `layer` is a TPUEmbedding or a
 /// PartialTPUEmbedding.

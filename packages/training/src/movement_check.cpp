@@ -137,7 +137,7 @@ std::vector<int64_t> add_rows_with_gradient(
 void MovementCheck::begin(const torch::nn::Module& model) {
   for (const auto& part : model.modules()) {
     const auto* tables = TableModule::of(*part);
-    if (tables == nullptr || !tables->strategy().is_engine()) {
+    if (tables == nullptr || !tables->strategy().is_fused()) {
       continue;
     }
     tables->read_state([&](const EmbeddingState& state) {

@@ -96,7 +96,7 @@ std::vector<at::Tensor> parameters_of(
 }
 
 // Refuses dense gradients that are not finite, if rows with such gradients are refused.
-// While it lives, the first engine whose tables backward() would change asks it before.
+// While it lives, the first layer whose tables backward() would change asks it before.
 class DenseGradientGuard {
  public:
   explicit DenseGradientGuard(const torch::optim::Optimizer& optimizer)
@@ -110,7 +110,7 @@ class DenseGradientGuard {
     }
   }
 
-  // For gradients of which no engine has asked. Sums over ranks are checked too, because
+  // For gradients of which no layer has asked. Sums over ranks are checked too, because
   // they may overflow. A Combined asks in its step(), unless it skips such steps.
   void check_before_step(const Strategy& strategy) {
     const bool is_combined =

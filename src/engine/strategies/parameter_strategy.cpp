@@ -163,11 +163,11 @@ ParameterStrategy::ParameterStrategy(
   for (const TableState& table : state_->tables) {
     TESSERA_CHECK_NOT_IMPLEMENTED(
         table.key_rows == nullptr,
-        "[table '{}'] keys need Strategy::engine(), because a parameter of Strategy::host() or dense(), which a torch::optim updates, can't grow. Use the engine.",
+        "[table '{}'] keys need Strategy::fused(), because a parameter of Strategy::host() or padded(), which a torch::optim updates, can't grow. Use it.",
         shorten(table.name));
     TESSERA_CHECK_VALUE(
         table.config->dtype == at::kFloat,
-        "[table '{}'] dtype must be kFloat on Strategy::host() and Strategy::dense(), but got {}. Optimizers of LibTorch would lose small steps by rounding. Use kFloat or Strategy::engine().",
+        "[table '{}'] dtype must be kFloat on Strategy::host() and Strategy::padded(), but got {}. Optimizers of LibTorch would lose small steps by rounding. Use kFloat or Strategy::fused().",
         shorten(table.name),
         to_string(table.config->dtype));
     table.parameters.requires_grad_(table.config->trainable);
