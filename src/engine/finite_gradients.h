@@ -28,14 +28,14 @@ class RefuseNonFiniteScope {
   static bool is_active();
 
  private:
-  friend void refuse_dense_gradients();
+  friend void check_dense_parameters();
 
   std::function<void()> check_dense_;
   RefuseNonFiniteScope* outer_;
 };
 
 /// Calls the check of the innermost scope on this thread, if there is one.
-void refuse_dense_gradients();
+void check_dense_parameters();
 
 /// Whether updates of the layer refuse gradients that are not finite.
 bool refuses_non_finite(const EmbeddingState& state);

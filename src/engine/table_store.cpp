@@ -298,7 +298,7 @@ std::vector<TableUpdate> TableStore::read_gradients(
   }
   check_finite(updates, finite_check, update);
   if (finite_check == FiniteCheck::kRaise) {
-    refuse_dense_gradients();
+    check_dense_parameters();
   }
   return updates;
 }

@@ -5,7 +5,7 @@
 // snippet: sharded
 #include <tessera/distributed/gloo_backend.h>
 #include <tessera/distributed/sharded_strategy.h>
-#include <tessera/engine/dense_gradients.h>
+#include <tessera/engine/sum_gradients.h>
 
 // end snippet
 #include <tessera/distributed/mpi_backend.h>

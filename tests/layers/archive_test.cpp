@@ -297,17 +297,17 @@ TEST(LayerArchiveTest, HoldsTablesAndSlotsUnderOneSetOfKeys) {
   }
 }
 
-TEST(LayerArchiveTest, TrainingOnDenseContinuesOnEveryStrategy) {
-  auto dense = make_layer({.strategy = Strategy::padded()});
-  torch::optim::SGD sgd(dense->parameters(), torch::optim::SGDOptions(0.1));
+TEST(LayerArchiveTest, TrainingOnPaddedContinuesOnEveryStrategy) {
+  auto padded = make_layer({.strategy = Strategy::padded()});
+  torch::optim::SGD sgd(padded->parameters(), torch::optim::SGDOptions(0.1));
   const auto step = [](TPUEmbedding& layer, torch::optim::SGD& sgd, int index) {
     sgd.zero_grad();
     train(layer, index, index + 1);
     sgd.step();
   };
-  step(dense, sgd, 0);
-  const std::string bytes = test::saved(dense);
-  step(dense, sgd, 1);
+  step(padded, sgd, 0);
+  const std::string bytes = test::saved(padded);
+  step(padded, sgd, 1);
   for (const Strategy& strategy : {Strategy::padded(), Strategy::host()}) {
     auto other = make_layer({.strategy = strategy, .seed = 99});
     load_bytes(other, bytes);
@@ -316,7 +316,7 @@ TEST(LayerArchiveTest, TrainingOnDenseContinuesOnEveryStrategy) {
     step(other, other_sgd, 1);
     for (const char* table : {"class", "table_1"}) {
       test::expect_close(
-          other->embedding_tables()[table], dense->embedding_tables()[table]);
+          other->embedding_tables()[table], padded->embedding_tables()[table]);
     }
   }
   auto fused =
@@ -325,7 +325,7 @@ TEST(LayerArchiveTest, TrainingOnDenseContinuesOnEveryStrategy) {
   train(fused, 1, 2);
   for (const char* table : {"class", "table_1"}) {
     test::expect_close(
-        fused->embedding_tables()[table], dense->embedding_tables()[table]);
+        fused->embedding_tables()[table], padded->embedding_tables()[table]);
   }
 }
 

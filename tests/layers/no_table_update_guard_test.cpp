@@ -122,7 +122,7 @@ TEST_P(NoTableUpdateGuardTest, KeepsGradientsOfEarlierPasses) {
 
 // The tables are parameters of their optimizers, which must not apply what the guard
 // holds back.
-TEST_P(NoTableUpdateGuardTest, AStepUnderTheGuardIsAnErrorOnHostAndDense) {
+TEST_P(NoTableUpdateGuardTest, AStepUnderTheGuardIsAnErrorOnHostAndPadded) {
   if (GetParam().is_fused()) {
     return;
   }
@@ -302,7 +302,7 @@ TEST(NoTableUpdateGuardModelTest, ReachesBothHalvesOfAPartialLayer) {
     loss().backward();
   }
   EXPECT_EQ(layer->tpu_embedding()->iterations(), 0);
-  const at::Tensor small = layer->dense_embedding()->parameters()[0];
+  const at::Tensor small = layer->small_embedding()->parameters()[0];
   EXPECT_FALSE(small.grad().defined());
   loss().backward();
   EXPECT_EQ(layer->tpu_embedding()->iterations(), 1);

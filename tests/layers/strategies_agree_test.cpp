@@ -267,7 +267,7 @@ TEST(StrategiesAgreeTest, AdagradMatchesTorchOptimAdagradWithSparseGradients) {
       make_adagrad);
 }
 
-TEST(StrategiesAgreeTest, DenseLearnsTheSame) {
+TEST(StrategiesAgreeTest, PaddedLearnsTheSame) {
   expect_agreement(
       optim::SGD{.learning_rate = kRate}, Strategy::padded(), make_sgd);
   expect_agreement(

@@ -191,7 +191,7 @@ std::vector<TableUpdate> ShardedTableStore::read_gradients(
     }
     sums = sum_lookups(lookups, finite_check, update);
     if (finite_check == FiniteCheck::kRaise) {
-      refuse_dense_gradients();  // the other ranks hear of it
+      check_dense_parameters();  // the other ranks hear of it
     }
   } catch (...) {
     error = std::current_exception();

@@ -2,7 +2,7 @@
 // Sharded layers in a program: other calls between theirs, loading and saving, and
 // failures on one rank alone.
 #include <tessera/distributed/sharded_strategy.h>
-#include <tessera/engine/dense_gradients.h>
+#include <tessera/engine/sum_gradients.h>
 #include <tessera/export/export_torchscript.h>
 #include <tessera/layers/combined.h>
 #include <tessera/layers/prefetch.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compares ranks that share tables with one engine that does all their work.
 #include <tessera/distributed/sharded_strategy.h>
-#include <tessera/engine/dense_gradients.h>
+#include <tessera/engine/sum_gradients.h>
 #include <tessera/layers/combined.h>
 #include <tessera/layers/mlp.h>
 #include <tessera/layers/prefetch.h>

@@ -80,7 +80,7 @@ struct FitOptions {
   /// The same holds for the dense parameters of a step of make_train_step(). In a step
   /// of your own, the parameters of `model` are checked when backward() is about to update
   /// its tables for the first time.
-  /// kApply leaves it to the option of each layer, and applies dense gradients.
+  /// kApply leaves it to the option of each layer, and applies the gradients of dense parameters.
   NonFiniteGradients non_finite_gradients = NonFiniteGradients::kRefuse;
   /// The steps of make_train_step() check that their optimizer has all parameters. Of
   /// other steps, fit() sees only whether `model` gets new parameters. kAllow switches
