@@ -84,7 +84,7 @@ std::string resting_tables(const EmbeddingState& state) {
     if (!table.optimizer || table.key_rows != nullptr) {
       continue;
     }
-    const int64_t updates = state.iterations /
+    const int64_t updates = state.passes /
         optim::gradient_accumulation_steps_of(*table.optimizer);
     const std::optional<double> start = start_of(*table.optimizer);
     const auto slot = std::find_if(

@@ -227,7 +227,7 @@ CheckpointReader::CheckpointReader(
       chain_(read_chain(directory, checkpoint, where_)) {
   touched_.resize(chain_.size());
   const Manifest& newest = chain_.back().manifest;
-  saved_.iterations = newest.iterations;
+  saved_.passes = newest.passes;
   saved_.seed = newest.seed;
   for (const ManifestTable& table : newest.tables) {
     SavedTable entry{.name = table.name, .optimizer = table.optimizer};
@@ -337,7 +337,7 @@ void CheckpointReader::read_keys(
     const TableState& table,
     LoadPlan::KeyTable& entry) {
   const ManifestTable& newest = table_of(chain_.size() - 1, entry.table);
-  const int64_t updates = saved_.iterations / accumulation_steps_of(table);
+  const int64_t updates = saved_.passes / accumulation_steps_of(table);
   if (!newest.keys) {
     SavedKeys keys =
         keys_of_vocabulary(newest.tensors[0].shape[0], table, updates);

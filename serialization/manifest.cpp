@@ -102,7 +102,7 @@ class ManifestCheck {
   explicit ManifestCheck(const std::string& where) : where_(where) {}
 
   void check(const Manifest& manifest) {
-    require(manifest.iterations >= 0, "iterations is negative");
+    require(manifest.passes >= 0, "iterations is negative");
     require(
         manifest.increments >= 0 &&
             (manifest.increments > 0) == manifest.parent.has_value(),

@@ -334,7 +334,7 @@ bool TableStore::has_gradient(
 // As in Keras, the counter decides, and not how many gradients were collected. If a load has
 // dropped some, the missing passes count as zeros, and Adam's t and schedules still agree.
 bool TableStore::is_due(const TableState& table) const {
-  return (state_->iterations + 1) % accumulation_steps_of(table) == 0;
+  return (state_->passes + 1) % accumulation_steps_of(table) == 0;
 }
 
 std::vector<GradientAccumulator> TableStore::sum(
@@ -397,7 +397,7 @@ void TableStore::add_row_updates(
     std::vector<TableUpdate> updates,
     Update& update) {
   optim::LearningRateReader learning_rates(
-      learning_rate_tags_, state_->iterations);
+      learning_rate_tags_, state_->passes);
   update.learning_rates.reserve(updates.size());
   update.tables.reserve(updates.size());
   for (size_t i = 0; i < updates.size(); ++i) {
@@ -416,7 +416,7 @@ void TableStore::add_row_updates(
             i,
             optim::learning_rate_of(optimizer),
             [&] { return where_of(table); }),
-        .update = state_->iterations / accumulation_steps_[i] + 1};
+        .update = state_->passes / accumulation_steps_[i] + 1};
     update.learning_rates.push_back(context.learning_rate);
     if (optimizer.get_if<optim::CustomOptimizer>() != nullptr) {
       const RowGradients sums = std::move(updater_.sum({table_update})[0]);
@@ -533,7 +533,7 @@ void TableStore::apply_update(Update update) {
         ? GradientAccumulator()
         : std::move(update.accumulators[i]);
   }
-  ++state_->iterations;
+  ++state_->passes;
 }
 
 LookupWorker& TableStore::worker() {

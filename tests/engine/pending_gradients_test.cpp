@@ -87,11 +87,11 @@ TEST_F(PendingGradientsTest, StepsOnceWithTheSumOfAllPasses) {
   const at::Tensor rows = state_->tables[0].parameters;
   test::expect_close(rows[7], at::full({kDim}, -1.25F));
   test::expect_close(rows[8], at::full({kDim}, -1.0F));
-  EXPECT_EQ(state_->iterations, 1);
+  EXPECT_EQ(state_->passes, 1);
   EXPECT_EQ(pending_.passes(), 0);
   pending_.prepare(1.0);
   pending_.apply();
-  EXPECT_EQ(state_->iterations, 1);
+  EXPECT_EQ(state_->passes, 1);
 }
 
 TEST_F(PendingGradientsTest, ComputesNormsAndScales) {

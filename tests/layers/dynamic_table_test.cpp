@@ -282,7 +282,7 @@ TEST_P(DynamicTableSpecTest, EqualsATableWithAVocabulary) {
       loss_of(actual).backward();
     }
     const EmbeddingState& state = TableModule::of(*dynamic)->state();
-    EXPECT_EQ(state.iterations, 12);
+    EXPECT_EQ(state.passes, 12);
     EXPECT_GT(state.tables[0].key_rows->index().size(), 30);
   }
 }

@@ -184,7 +184,7 @@ std::vector<TableUpdate> ShardedTableStore::read_gradients(
   });
   std::vector<TableSums> sums;
   std::exception_ptr error;
-  auto fingerprint = static_cast<uint64_t>(state().iterations);
+  auto fingerprint = static_cast<uint64_t>(state().passes);
   try {
     for (const LookupGradients& lookup : lookups) {
       fingerprint = mix_bits(fingerprint + route_of(lookup).number);

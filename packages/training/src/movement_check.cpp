@@ -143,7 +143,7 @@ void MovementCheck::begin(const torch::nn::Module& model) {
     tables->read_state([&](const EmbeddingState& state) {
       for (size_t i = 0; i < state.tables.size(); ++i) {
         const TableState& table = state.tables[i];
-        if (state.iterations == 0 && table.config->trainable &&
+        if (state.passes == 0 && table.config->trainable &&
             table.optimizer && table.key_rows == nullptr &&
             table.parameters.size(0) > 0) {
           tables_.push_back(
@@ -188,13 +188,13 @@ void MovementCheck::check_tables() {
 bool MovementCheck::check_table(const EmbeddingState& state, Watched& watched) {
   const TableState& table = state.tables[watched.table];
   // Accumulated passes are not updates.
-  const int64_t updates = state.iterations /
+  const int64_t updates = state.passes /
       optim::gradient_accumulation_steps_of(*table.optimizer);
   if (updates < watched.next_check) {
     return false;
   }
   switch (
-      state_of(optim::learning_rate_of(*table.optimizer), state.iterations)) {
+      state_of(optim::learning_rate_of(*table.optimizer), state.passes)) {
     case RateState::kUnknown:
       return true;
     case RateState::kRising:
@@ -237,7 +237,7 @@ bool MovementCheck::check_recorded(
     const EmbeddingState& state,
     Watched& watched) {
   const TableState& table = state.tables[watched.table];
-  const int64_t updates = state.iterations /
+  const int64_t updates = state.passes /
       optim::gradient_accumulation_steps_of(*table.optimizer);
   for (const SampledRows& rows : watched.before_update) {
     // Rows whose accumulators alone have changed count as touched, too.
@@ -249,7 +249,7 @@ bool MovementCheck::check_recorded(
   if (static_cast<int64_t>(watched.recorded.size()) < kMinTouchedRows) {
     return updates >= *watched.records_until;
   }
-  if (state_of(optim::learning_rate_of(*table.optimizer), state.iterations) ==
+  if (state_of(optim::learning_rate_of(*table.optimizer), state.passes) ==
       RateState::kSteady) {
     warn_of_rest(table, updates, watched.recorded.size());
   }
