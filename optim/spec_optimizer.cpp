@@ -164,8 +164,8 @@ struct SpecOptimizer::Update {
       return;
     }
     const int64_t accumulation_steps = gradient_accumulation_steps_of(spec);
-    if (passes > 1) {
-      gradient = gradient / static_cast<double>(passes);
+    if (accumulation_steps > 1) {
+      gradient = gradient / static_cast<double>(accumulation_steps);
       if (is_sparse()) {
         gradient = gradient.coalesce();
       }

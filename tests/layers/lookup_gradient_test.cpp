@@ -242,7 +242,7 @@ struct Gradients {
   at::Tensor weights = {};  // [values], or undefined
 };
 
-// Runs one pass through a layer. On Strategy::fused(), an SGD step with learning rate 1
+// Runs forward() and backward() of a layer. On Strategy::fused(), an SGD step with learning rate 1
 // shows the gradients of the rows.
 Gradients gradients_of(
     TPUEmbedding& layer,
