@@ -302,7 +302,7 @@ TEST_P(DynamicTableSpecTest, RecordsWhichKeysWereUsed) {
     expected[key] = 1;
   }
   EXPECT_EQ(last_updates(), expected);
-  // So many keys are updated in several buckets, and so few in one.
+  // So many keys are updated in several bins, and so few in one.
   const std::vector<std::pair<int64_t, int64_t>> ranges{{1000, 4500}, {4, 7}};
   for (size_t i = 0; i < ranges.size(); ++i) {
     const auto [begin, end] = ranges[i];
