@@ -342,7 +342,7 @@ void Combined::load(torch::serialize::InputArchive& archive) {
       archive.try_read("dense_optimizer", kind) && kind.isString() &&
           archive.try_read("dense", dense),
       "[Combined::load] expected an archive that a Combined saved, but this one lacks 'dense_optimizer' or 'dense'. Load it into an optimizer of the class that saved it.");
-  verify_checksums(archive, "[Combined::load]");
+  check_checksums(archive, "[Combined::load]");
   TESSERA_CHECK_VALUE(
       kind.toStringRef() == kind_of(*dense_),
       "[Combined::load] the dense optimizer is {}, but the archive was saved with {}. Make the Combined with an optimizer of that class.",

@@ -266,7 +266,7 @@ SpecOptimizer::Loaded SpecOptimizer::read(
       kFormatVersion,
       version.isInt() ? "format_version " + std::to_string(version.toInt())
                       : "another archive");
-  verify_checksums(archive, "[SpecOptimizer::load]");
+  check_checksums(archive, "[SpecOptimizer::load]");
   Loaded loaded;
   c10::IValue passes;
   const bool has_passes = archive.try_read("iterations", passes) &&

@@ -101,7 +101,7 @@ ArchivedState read_archive(
     torch::serialize::InputArchive& archive,
     const std::string& where) {
   read_version(archive, where);
-  verify_checksums(archive, where);
+  check_checksums(archive, where);
   ArchivedState archived;
   c10::IValue passes;
   if (archive.try_read("iterations", passes) && passes.isInt() &&

@@ -260,7 +260,7 @@ std::vector<size_t> CheckpointReader::links_of(size_t table) const {
   return links;
 }
 
-void CheckpointReader::verify(const EmbeddingState& state, LoadPlan& plan) {
+void CheckpointReader::check_files(const EmbeddingState& state, LoadPlan& plan) {
   std::set<std::pair<size_t, size_t>> increments;
   std::vector<ChunkRange> ranges;
   const auto append_touched = [&](size_t link, size_t table) {
@@ -286,7 +286,7 @@ void CheckpointReader::verify(const EmbeddingState& state, LoadPlan& plan) {
       append_key_files(link, entry.table, ranges);
     }
   }
-  tessera::verify(ranges, where_);
+  check_ranges(ranges, where_);
   for (const auto& [link, table] : increments) {
     read_touched(link, table);
   }
@@ -295,7 +295,7 @@ void CheckpointReader::verify(const EmbeddingState& state, LoadPlan& plan) {
     read_keys(state.tables[entry.to], entry);
     append_row_files(entry, ranges);
   }
-  tessera::verify(ranges, where_);
+  check_ranges(ranges, where_);
   for (LoadPlan::Accumulated& entry : plan.accumulated) {
     entry.gradients = read_accumulated(entry.table, state.tables[entry.to]);
   }
@@ -526,7 +526,7 @@ std::string CheckpointReader::read_whole(const ManifestFile& file) const {
   const fs::path path = folder_of(chain_.size() - 1) / file.name;
   std::vector<ChunkRange> ranges;
   append_ranges(path, file, where_, ranges);
-  tessera::verify(ranges, where_);
+  check_ranges(ranges, where_);
   return InputFile(path, where_).read_all(file.bytes);
 }
 
@@ -599,7 +599,7 @@ void load_checkpoint(
   ranks.run_on_all_ranks(point, [&] {
     reader.emplace(directory, checkpoint, where);
     plan = plan_load(state, reader->saved(), options, where);
-    reader->verify(state, plan);
+    reader->check_files(state, plan);
     if (options.extra) {
       std::istringstream stream(reader->read_extra());
       extra.load_from(stream);

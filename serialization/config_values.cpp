@@ -143,14 +143,14 @@ Strategy JsonValue<Strategy>::read(const Json& json, const std::string& where) {
   if (json.is_null()) {
     return Strategy::fused();
   }
-  require_known_keys(json, {"class_name", "config"}, where);
+  check_known_keys(json, {"class_name", "config"}, where);
   const std::string name = JsonValue<std::string>::read(
-      require_key(json, "class_name", where), where + ".class_name");
+      value_at(json, "class_name", where), where + ".class_name");
   const Json config = json.value("config", Json::object());
   const std::string inner = where + "." + shorten(name);
   // Reads the only field that the config may have. `otherwise` is its default.
   const auto read_field = [&]<class Field>(const char* key, Field otherwise) {
-    require_known_keys(config, {key}, inner);
+    check_known_keys(config, {key}, inner);
     return config.contains(key)
         ? JsonValue<Field>::read(config.at(key), inner + "." + key)
         : otherwise;
@@ -170,7 +170,7 @@ Strategy JsonValue<Strategy>::read(const Json& json, const std::string& where) {
       kFused,
       kPadded,
       shorten(name));
-  require_known_keys(config, {}, inner);
+  check_known_keys(config, {}, inner);
   return Strategy::padded();
 }
 
@@ -247,7 +247,7 @@ Json JsonValue<Nest<PartialShape>>::write(const Nest<PartialShape>& value) {
 Nest<PartialShape> JsonValue<Nest<PartialShape>>::read(
     const Json& json,
     const std::string& where) {
-  require_kind(
+  check_kind(
       json.is_structured(), json, "a shape or a nest of shapes", where);
   if (json.is_object()) {
     Nest<PartialShape>::Map entries;

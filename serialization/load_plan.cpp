@@ -206,7 +206,7 @@ class LoadPlanner {
     return expected;
   }
 
-  bool require_fit(
+  bool note_misfit(
       bool fits,
       const TableState& table,
       const std::string& what,
@@ -239,7 +239,7 @@ class LoadPlanner {
       const SavedTensor* found = find_or_report(table, saved, key, what);
       if (found != nullptr) {
         const SavedTensor expected = describe(key, to, rows);
-        require_fit(
+        note_misfit(
             found->dtype == expected.dtype && found->shape == expected.shape,
             table,
             what,
@@ -410,7 +410,7 @@ class LoadPlanner {
     }
     const SavedTensor expected =
         describe(key, to, table.config->vocabulary_size);
-    if (!require_fit(fits(*found, expected), table, what, expected, *found)) {
+    if (!note_misfit(fits(*found, expected), table, what, expected, *found)) {
       return;
     }
     plan_.copies.push_back(

@@ -73,11 +73,11 @@ struct JsonValue<T> {
     return json;
   }
   static T read(const Json& json, const std::string& where) {
-    require_kind(json.is_object(), json, "an object", where);
+    check_kind(json.is_object(), json, "an object", where);
     const T fields;
     T::visit_fields(fields, [&](const char* name, const auto&) {
       if (!may_be_missing(name)) {
-        require_key(json, name, where);
+        value_at(json, name, where);
       }
     });
     return read_fields<T>(json, where);
@@ -416,10 +416,10 @@ Manifest manifest_from_text(const std::string& text, const std::string& where) {
       where,
       text.size());
   Json json = parse_json(text, where);
-  require_kind(json.is_object(), json, "an object", where);
+  check_kind(json.is_object(), json, "an object", where);
   json.erase("xxh3");
   const int64_t version = JsonValue<int64_t>::read(
-      require_key(json, "format_version", "manifest"),
+      value_at(json, "format_version", "manifest"),
       "manifest.format_version");
   TESSERA_CHECK_VALUE(
       version == kManifestVersion,

@@ -128,7 +128,7 @@ void check_replica(const char* where, int64_t replica, int64_t replicas) {
 }
 
 // Activations of trainable tables become leaves that require a gradient.
-void require_gradients(const EmbeddingState& state, Activations& activations) {
+void check_gradients(const EmbeddingState& state, Activations& activations) {
   for (size_t i = 0; i < activations.size(); ++i) {
     const TableState& table = state.tables[state.features[i].table];
     activations[i].requires_grad_(table.config->trainable);
@@ -268,7 +268,7 @@ class EmbeddingEngine::Impl {
         ? Activations(lookup.get())
         : store_.lookup_local(*bags, unknown);
     if (leaves != nullptr) {
-      require_gradients(*state_, activations);
+      check_gradients(*state_, activations);
       lock.lock();
       *leaves = activations;
       lock.unlock();

@@ -140,7 +140,7 @@ void PendingGradients::discard() {
 }
 
 // All ranks raise an error if one of them has gradients that are not finite.
-void PendingGradients::refuse_non_finite() const {
+void PendingGradients::check_finite() const {
   if (!refuses_non_finite(store_->state())) {
     return;
   }
@@ -156,7 +156,7 @@ void PendingGradients::refuse_non_finite() const {
 
 void PendingGradients::prepare(double factor) {
   const ProfileScope scope("tessera::update");
-  refuse_non_finite();
+  check_finite();
   is_stepping_ = true;
   const auto reset_stepping =
       c10::make_scope_exit([&] { is_stepping_ = false; });

@@ -68,7 +68,7 @@ class PendingGradients {
   void apply();
 
  private:
-  void refuse_non_finite() const;
+  void check_finite() const;
 
   std::shared_ptr<TableStore> store_;
   at::Tensor virtual_variable_;

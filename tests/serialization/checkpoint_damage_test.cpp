@@ -660,7 +660,7 @@ TEST(CheckpointReaderTest, ReadsAnyRowsFromFilesOfAnySize) {
     const at::Tensor table = state.tables[0].parameters;
     LoadPlan plan;
     plan.copies = {{.table = 0, .key = "parameters", .to = table}};
-    reader.verify(EmbeddingState(), plan);
+    reader.check_files(EmbeddingState(), plan);
     for (int64_t first = 0; first < 13; ++first) {
       for (const int64_t step : {1, 2, 3, 7}) {
         const at::Tensor all = table.slice(0, first, 13, step);

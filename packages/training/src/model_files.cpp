@@ -432,7 +432,7 @@ void check_layer(
   LoadPlan plan = plan_load(state, reader.saved(), {}, where);
   // Loading the first layer verifies its files before anything is changed.
   if (i > 0) {
-    reader.verify(state, plan);
+    reader.check_files(state, plan);
   }
 }
 
@@ -596,7 +596,7 @@ bool load_model(
   return true;
 }
 
-void require_directory(const std::string& directory, const std::string& where) {
+void check_directory(const std::string& directory, const std::string& where) {
   TESSERA_CHECK_VALUE(
       !directory.empty(),
       "{} expected a directory, but got an empty path. Pass the path of a directory.",
@@ -607,7 +607,7 @@ void require_directory(const std::string& directory, const std::string& where) {
 void check_model_directory(
     const std::string& directory,
     const std::string& where) {
-  require_directory(directory, where);
+  check_directory(directory, where);
   make_directory(directory, where);
   const AtomicFile probe(directory + "/probe", where);
 }

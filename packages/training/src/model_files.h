@@ -74,10 +74,10 @@ bool has_model(
 
 /// Checks that the text can be the path of a directory.
 /// Errors:  c10::ValueError for a path that is empty, too long or has a zero byte.
-void require_directory(const std::string& directory, const std::string& where);
+void check_directory(const std::string& directory, const std::string& where);
 
 /// Creates the directory.
-/// Errors:  as require_directory(); c10::Error if it can't be made or written to.
+/// Errors:  as check_directory(); c10::Error if it can't be made or written to.
 void check_model_directory(
     const std::string& directory,
     const std::string& where);

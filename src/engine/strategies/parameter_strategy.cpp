@@ -122,7 +122,7 @@ at::Tensor bags_with_rows(const IdBags& bags) {
 }
 
 // Raises an error if the gradient of a bag with rows is not finite.
-void refuse_non_finite(
+void check_finite(
     const EmbeddingState& state,
     size_t feature,
     const at::Tensor& has_rows,
@@ -255,7 +255,7 @@ std::vector<at::Tensor> ParameterStrategy::forward(Batch batch) {
            are_enabled = are_updates_enabled_,
            has_rows = bags_with_rows(bags)](const at::Tensor& gradient) {
             if (gradient.defined() && *are_enabled) {
-              refuse_non_finite(*state, feature, has_rows, gradient);
+              check_finite(*state, feature, has_rows, gradient);
             }
           });
     }
