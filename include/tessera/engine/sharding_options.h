@@ -22,7 +22,6 @@ namespace tessera {
 enum class RowSplit { kDiv, kMod };
 
 /// "div" or "mod".
-/// Errors:  c10::ValueError for a value that is not an enumerator.
 std::string to_string(RowSplit split);
 
 /// Where the rows of one table live.
@@ -57,7 +56,6 @@ struct TablePlacement {
 static_assert(std::is_aggregate_v<TablePlacement>);
 
 /// "row-wise (div)", "row-wise (mod)", "data-parallel" or "table-wise on rank 2".
-/// Errors:  c10::ValueError for a kind or split that is not an enumerator.
 std::string to_string(const TablePlacement& placement);
 
 // snippet: tests/docs/sharded.cpp ShardingOptions
