@@ -223,8 +223,7 @@ detail::LayerInstance read(
       Registry::get().find(name, where).make(config, inner, bindings);
   if (json.contains("build_config")) {
     const Json& build = json.at("build_config");
-    check_known_keys(
-        build, {"input_shape", "dtype"}, inner + ".build_config");
+    check_known_keys(build, {"input_shape", "dtype"}, inner + ".build_config");
     auto* own = dynamic_cast<Layer*>(instance.module.get());
     TESSERA_CHECK_VALUE(
         own != nullptr,

@@ -84,9 +84,8 @@ LearningRate KerasConfig::read_learning_rate(LegacyDecay legacy_decay) const {
       .decay_rate = decay};
 }
 
-void KerasConfig::check_supported(
-    const KerasOption& option,
-    const Json& value) const {
+void KerasConfig::check_supported(const KerasOption& option, const Json& value)
+    const {
   if (option.mapping == Mapping::kMapped ||
       option.mapping == Mapping::kWithoutEffect ||
       (option.mapping == Mapping::kNotOnTpu && !is_tpu())) {

@@ -161,7 +161,9 @@ void append_ranges(
   }
 }
 
-void check_ranges(const std::vector<ChunkRange>& ranges, const std::string& where) {
+void check_ranges(
+    const std::vector<ChunkRange>& ranges,
+    const std::string& where) {
   int64_t bytes = 0;
   for (const ChunkRange& range : ranges) {
     bytes += (range.end_chunk - range.first_chunk - 1) * kChunkBytes + 1;

@@ -260,7 +260,9 @@ std::vector<size_t> CheckpointReader::links_of(size_t table) const {
   return links;
 }
 
-void CheckpointReader::check_files(const EmbeddingState& state, LoadPlan& plan) {
+void CheckpointReader::check_files(
+    const EmbeddingState& state,
+    LoadPlan& plan) {
   std::set<std::pair<size_t, size_t>> increments;
   std::vector<ChunkRange> ranges;
   const auto append_touched = [&](size_t link, size_t table) {

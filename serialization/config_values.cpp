@@ -135,8 +135,7 @@ Json JsonValue<Strategy>::write(const Strategy& value) {
   if (const auto* host = std::get_if<Strategy::Host>(&value.options())) {
     return write_as("host", {{"sparse_gradients", host->sparse_gradients}});
   }
-  return value.is_sharded() ? Json(nullptr)
-                            : write_as(kPadded, Json::object());
+  return value.is_sharded() ? Json(nullptr) : write_as(kPadded, Json::object());
 }
 
 Strategy JsonValue<Strategy>::read(const Json& json, const std::string& where) {
@@ -247,8 +246,7 @@ Json JsonValue<Nest<PartialShape>>::write(const Nest<PartialShape>& value) {
 Nest<PartialShape> JsonValue<Nest<PartialShape>>::read(
     const Json& json,
     const std::string& where) {
-  check_kind(
-      json.is_structured(), json, "a shape or a nest of shapes", where);
+  check_kind(json.is_structured(), json, "a shape or a nest of shapes", where);
   if (json.is_object()) {
     Nest<PartialShape>::Map entries;
     for (const auto& [key, child] : json.items()) {

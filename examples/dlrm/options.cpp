@@ -59,18 +59,18 @@ void add_data(CLI::App& app, Options& options) {
       app,
       "--min-count",
       options.min_count,
-      "categories with fewer examples share the row of unknown categories; with --dynamic, they look up zeros",
+      "categories with fewer examples share the row of unknown categories; with --keys, they look up zeros",
       1'000'000'000);
-  auto* dynamic = app.add_flag(
-      "--dynamic",
-      options.dynamic,
+  auto* keys = app.add_flag(
+      "--keys",
+      options.keys,
       "key tables: categories are hashed to 64 bits and get rows in the training, which needs one epoch");
   app.add_option(
          "--capacity",
          options.capacity,
-         "with --dynamic: the largest number of rows per category column")
+         "with --keys: the largest number of rows per category column")
       ->check(up_to(int64_t{1} << 31))
-      ->needs(dynamic)
+      ->needs(keys)
       ->capture_default_str();
 }
 

@@ -396,8 +396,7 @@ void TableStore::plan_key_updates(
 void TableStore::add_row_updates(
     std::vector<TableUpdate> updates,
     Update& update) {
-  optim::LearningRateReader learning_rates(
-      learning_rate_tags_, state_->passes);
+  optim::LearningRateReader learning_rates(learning_rate_tags_, state_->passes);
   update.learning_rates.reserve(updates.size());
   update.tables.reserve(updates.size());
   for (size_t i = 0; i < updates.size(); ++i) {

@@ -360,9 +360,7 @@ void TableUpdater::add_chunks(
   workspace.sources.resize(sources);
 }
 
-void TableUpdater::count_bins(
-    const TableUpdate& update,
-    const Chunk& chunk) {
+void TableUpdater::count_bins(const TableUpdate& update, const Chunk& chunk) {
   const Workspace& workspace = workspaces_[chunk.table];
   uint32_t* counters = counters_.data() + chunk.first_counter;
   const TableUpdate::Term& term = update.terms[chunk.term];
@@ -437,9 +435,7 @@ void TableUpdater::scatter(const TableUpdate& update, const Chunk& chunk) {
   const auto first_source = static_cast<uint32_t>(chunk.first_source);
   BinCounters next;
   std::copy_n(
-      counters_.begin() + chunk.first_counter,
-      workspace.bins(),
-      next.begin());
+      counters_.begin() + chunk.first_counter, workspace.bins(), next.begin());
   const Workspace::BinOf bin_of = workspace.bin_of();
   const uint32_t* ids = term.ids();
   const float* weights = bags.weights.empty() ? nullptr : bags.weights.data();

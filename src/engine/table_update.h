@@ -150,9 +150,7 @@ class TableUpdater {
       const TableUpdate& update,
       Workspace& workspace,
       int64_t bin);
-  static kernels::Contribution* sort_bin(
-      Workspace& workspace,
-      int64_t bin);
+  static kernels::Contribution* sort_bin(Workspace& workspace, int64_t bin);
   static void update_bin(
       const TableUpdate& update,
       Workspace& workspace,

@@ -76,8 +76,7 @@ KeyIndex::KeyIndex(
         partitions_.first_row(p) - partitions_.first_row(owned.begin)));
   }
   const std::string what = "the keys of table '" + shorten(name_) + "'";
-  chunks_ =
-      ReservedArray<Chunk>(owned.count() * chunks_per_partition_, what);
+  chunks_ = ReservedArray<Chunk>(owned.count() * chunks_per_partition_, what);
   chunk_of_row_ = ReservedArray<uint16_t>(rows(), what);
   last_update_ = ReservedArray<uint32_t>(rows(), what);
   if (is_frequency(config)) {
@@ -328,8 +327,7 @@ void KeyIndex::erase(int64_t partition, uint32_t local_row) {
   while (chunk.rows[position] != local_row) {
     ++position;
   }
-  for (uint32_t index = home_of(hash_of_key(chunk.keys[position]));
-       index != at;
+  for (uint32_t index = home_of(hash_of_key(chunk.keys[position])); index != at;
        index = next_of(index)) {
     --chunks[index].passed;
   }
@@ -624,9 +622,8 @@ int64_t KeyIndex::bytes_at_capacity() const {
   const auto bytes_of = [](const auto& array) {
     return array.size() * static_cast<int64_t>(sizeof(array[0]));
   };
-  return bytes_of(chunks_) + bytes_of(chunk_of_row_) +
-      bytes_of(last_update_) + bytes_of(frequency_) + bytes_of(sketch_) +
-      marked_rows_.bytes();
+  return bytes_of(chunks_) + bytes_of(chunk_of_row_) + bytes_of(last_update_) +
+      bytes_of(frequency_) + bytes_of(sketch_) + marked_rows_.bytes();
 }
 
 std::vector<KeyEntry> KeyIndex::entries() const {

@@ -357,8 +357,7 @@ class KeyIndex {
   }
   uint32_t home_of(uint64_t hash) const {
     return static_cast<uint32_t>(
-        ((hash & 0xFFFFFFFFU) *
-         static_cast<uint64_t>(chunks_per_partition_)) >>
+        ((hash & 0xFFFFFFFFU) * static_cast<uint64_t>(chunks_per_partition_)) >>
         32);
   }
   uint32_t next_of(uint32_t chunk) const {

@@ -391,8 +391,8 @@ TEST(LayerArchiveTest, FusedMayKeepItsSlotsWhenItLoadsHostTables) {
       /*atol=*/1e-6));
 
   // A clone has the same option.
-  auto clone = TPUEmbedding(
-      std::dynamic_pointer_cast<TPUEmbeddingImpl>(fused->clone()));
+  auto clone =
+      TPUEmbedding(std::dynamic_pointer_cast<TPUEmbeddingImpl>(fused->clone()));
   load_bytes(clone, test::saved(host));
 
   // Slots of the same optimizer are loaded, and those of another are refused.

@@ -86,9 +86,7 @@ at::Tensor loss_of(const Nest<at::Tensor>& activations) {
   return loss;
 }
 
-TEST(
-    PartialTPUEmbeddingTest,
-    LargeTablesAreFusedAndSmallOnesAreParameters) {
+TEST(PartialTPUEmbeddingTest, LargeTablesAreFusedAndSmallOnesAreParameters) {
   const PartialTPUEmbedding layer(options(10));
   EXPECT_EQ(
       layer->tpu_embedding()->options().features.paths(),

@@ -84,8 +84,8 @@ struct Trainee {
             .optimizer = setup.optimizer,
             .strategy = setup.strategy,
             .seed = setup.seed}),
-        optimizer(
-            setup.strategy.is_fused() ? nullptr : make_optimizer(layer)) {}
+        optimizer(setup.strategy.is_fused() ? nullptr : make_optimizer(layer)) {
+  }
 
   void train(int64_t begin, int64_t end) {
     for (int64_t step = begin; step < end; ++step) {

@@ -165,8 +165,7 @@ FeaturePipeline pipeline_from_json(const Json& json) {
   check_depth(json, "pipeline");
   check_known_keys(json, {"format_version", "types", "outputs"}, "pipeline");
   const int64_t version = JsonValue<int64_t>::read(
-      value_at(json, "format_version", "pipeline"),
-      "pipeline.format_version");
+      value_at(json, "format_version", "pipeline"), "pipeline.format_version");
   TESSERA_CHECK_VALUE(
       version >= 1 && version <= kFormatVersion,
       "[pipeline.format_version] expected 1 to {}, but got {}. Read it with the version of Tessera that wrote it.",

@@ -71,7 +71,9 @@ void ShardedTableStore::abort(const std::exception_ptr& error) {
   ranks_->barrier({Rendezvous::kLookup, state().layer}, error);
 }
 
-Lookup ShardedTableStore::lookup(std::vector<IdBags>& bags, UnknownKeys unknown) {
+Lookup ShardedTableStore::lookup(
+    std::vector<IdBags>& bags,
+    UnknownKeys unknown) {
   const ProfileScope scope("tessera::lookup");
   const auto reading = lock_for_reading();
   FetchedRows fetched = exchange_.fetch(bags, unknown);
@@ -116,7 +118,9 @@ TableStore::Update ShardedTableStore::finish_plan(
   return update;
 }
 
-void ShardedTableStore::confirm(const std::exception_ptr& error, int64_t passes) {
+void ShardedTableStore::confirm(
+    const std::exception_ptr& error,
+    int64_t passes) {
   ranks_->barrier_and_compare(
       {Rendezvous::kUpdateIsReady, state().layer},
       error,

@@ -30,9 +30,7 @@ constexpr const char* kWhere = "[export_torchscript]";
 
 // Compares the file with the layer. TorchScript's optimizations are off: they take 40 ms
 // per feature and do not make these few calls faster.
-void check_loaded(
-    const exporting::ExportedLayer& layer,
-    jit::Module loaded) {
+void check_loaded(const exporting::ExportedLayer& layer, jit::Module loaded) {
   const bool was_optimized = jit::getGraphExecutorOptimize();
   jit::setGraphExecutorOptimize(false);
   const jit::ResourceGuard restore(

@@ -270,8 +270,7 @@ History history_from_json(const Json& json) {
     history.restored = RestoredEpoch{
         .epoch = int_from_json(restored, "epoch", kWhere),
         .monitor = JsonValue<std::string>::read(
-            value_at(restored, "monitor", kWhere),
-            "History.restored.monitor"),
+            value_at(restored, "monitor", kWhere), "History.restored.monitor"),
         .value = number_from_json(
             value_at(restored, "value", kWhere), "History.restored.value")};
   }
