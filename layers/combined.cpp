@@ -186,7 +186,8 @@ bool Combined::is_finite() const {
     const double largest = tables.pending->norm(kInfinity);
     is_finite = is_finite && std::isfinite(largest);
   }
-  // Gradients of dense parameters may differ between ranks, but all ranks must decide the same.
+  // Gradients of dense parameters may differ between ranks, but all ranks must decide the
+  // same.
   const std::vector<double> finite_flags = tables_[0].pending->gather(
       is_finite ? 1.0 : 0.0, static_cast<uint64_t>(options_.non_finite));
   return std::find(finite_flags.begin(), finite_flags.end(), 0.0) ==

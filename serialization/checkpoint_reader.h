@@ -91,8 +91,8 @@ class CheckpointReader {
   /// of the table.
   bool has_step(size_t table, int64_t step) const;
 
-  /// Reads `count` rows of a tensor into `to`. Call check_files() before, because the bytes
-  /// are not compared with their checksums here. Several threads may call it.
+  /// Reads `count` rows of a tensor into `to`. Call check_files() before, because the
+  /// bytes are not compared with their checksums here. Several threads may call it.
   /// Errors:  c10::ValueError naming the file if it can't be read.
   void read_rows(
       size_t table,

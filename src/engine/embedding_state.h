@@ -41,9 +41,9 @@ struct EmbeddingState : FeatureSet {
   /// The seed of initial values and of stochastic rounding. A load replaces it by the
   /// saved one, so that rounding continues bit for bit.
   uint64_t seed = 0;
-  /// The number of backward passes, or of steps under Apply::kOnStep. Keras and files call
-  /// it "iterations". With gradient_accumulation_steps = n, n passes make one update of a
-  /// table. Schedules are read at this number.
+  /// The number of backward passes, or of steps under Apply::kOnStep. Keras and files
+  /// call it "iterations". With gradient_accumulation_steps = n, n passes make one update
+  /// of a table. Schedules are read at this number.
   int64_t passes = 0;
   AtomicCount out_of_range_count = 0;
   /// The path and checksum of the checkpoint since which TableState::touched counts.

@@ -51,11 +51,12 @@ std::string non_finite_message(
 /// table of the layer, whose terms are those of all its features, in order, once or several
 /// times. Returns an empty text, or a message that names the table and the feature.
 ///
-/// The first row is updated before the sums of the others are known, so this
-/// reads the gradients beforehand. It reads each of them once, in order, and computes their
-/// largest magnitude. Only if that leaves a doubt, it looks at rows: NaN in the gradient of
-/// an empty bag belongs to no row. A step of embeddings alone took 8 to 17 % longer with one
-/// id per bag (26 tables, dim 64, batch 2048, 2 cores, AVX2), and up to 6 % with large bags.
+/// The first row is updated before the sums of the others are known, so this reads the
+/// gradients beforehand. It reads each of them once, in order, and computes their largest
+/// magnitude. Only if that leaves a doubt, it looks at rows: NaN in the gradient of an
+/// empty bag belongs to no row. A step of embeddings alone took 8 to 17 % longer with one
+/// id per bag (26 tables, dim 64, batch 2048, 2 cores, AVX2), and up to 6 % with large
+/// bags.
 std::string find_non_finite(
     const EmbeddingState& state,
     const std::vector<TableUpdate>& updates);

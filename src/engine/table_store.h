@@ -60,11 +60,12 @@ struct CustomUpdate {
   kernels::Rounding rounding = {};
 };
 
-/// Holds the rows of tables, looks them up and updates them. Lookups can run on several threads at the same time.
-/// An update waits for them, and new lookups wait for the update.
+/// Holds the rows of tables, looks them up and updates them. Lookups can run on several
+/// threads at the same time. An update waits for them, and new lookups wait for the
+/// update.
 ///
-/// This class holds all rows. ShardedTableStore overrides the virtual functions to fetch rows
-/// from other ranks and to send gradients to them.
+/// This class holds all rows. ShardedTableStore overrides the virtual functions to fetch
+/// rows from other ranks and to send gradients to them.
 class TableStore {
  public:
   /// `lookup_threads`: the number of intra-op threads of worker(). 0 means as many as

@@ -340,7 +340,8 @@ TEST(LayerOptimizerApiTest, GradientsOfTwoLossesOfOneForwardAddUp) {
   }
 }
 
-// Activations are results of one node, and may be changed in place as on Strategy::fused().
+// Activations are results of one node, and may be changed in place as on
+// Strategy::fused().
 TEST(LayerOptimizerApiTest, ActivationsMayBeChangedInPlace) {
   for (const Strategy& strategy : kParameterStrategies) {
     SCOPED_TRACE(strategy.name());

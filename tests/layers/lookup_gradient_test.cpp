@@ -242,8 +242,8 @@ struct Gradients {
   at::Tensor weights = {};  // [values], or undefined
 };
 
-// Runs forward() and backward() of a layer. On Strategy::fused(), an SGD step with learning rate 1
-// shows the gradients of the rows.
+// Runs forward() and backward() of a layer. On Strategy::fused(), an SGD step with
+// learning rate 1 shows the gradients of the rows.
 Gradients gradients_of(
     TPUEmbedding& layer,
     const Sample& sample,

@@ -145,8 +145,8 @@ enum class NonFiniteGradients {
   kApply,
   /// Raises an error that names the table and the feature, before any table is changed.
   /// The error comes from backward(), or under Apply::kOnStep from the step() of the
-  /// Combined, unless its NonFinite::kSkip skips the step. On Strategy::host() and padded(),
-  /// backward() raises it too; call zero_grad() then.
+  /// Combined, unless its NonFinite::kSkip skips the step. On Strategy::host() and
+  /// padded(), backward() raises it too; call zero_grad() then.
   kRefuse
 };
 

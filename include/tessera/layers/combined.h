@@ -69,17 +69,17 @@ struct CombinedOptions {
 /// zero_grad() discards the gradients that wait for step(). Called through a reference to
 /// torch::optim::Optimizer, zero_grad() also discards them, but zero_grad(false) does
 /// not. A backward() that fails adds nothing to the tables, but it may have written
-/// gradients of dense parameters: call zero_grad(). torch::save saves the dense optimizer.
-/// Tables and slots are saved with their layers. Gradients that wait for step() are not
-/// saved.
+/// gradients of dense parameters: call zero_grad(). torch::save saves the dense
+/// optimizer. Tables and slots are saved with their layers. Gradients that wait for
+/// step() are not saved.
 ///
 /// Only one thread at a time may use it. LBFGS is refused, because it calls its closure
 /// several times. A layer belongs to one Combined at a time.
 class Combined : public torch::optim::Optimizer {
  public:
-  /// Errors:  c10::ValueError for a layer whose strategy is not fused with Apply::kOnStep,
-  ///          that is listed twice, or whose virtual variable is not in the dense
-  ///          optimizer; c10::Error if the layer belongs to another Combined.
+  /// Errors:  c10::ValueError for a layer whose strategy is not fused with
+  ///          Apply::kOnStep, that is listed twice, or whose virtual variable is not in
+  ///          the dense optimizer; c10::Error if the layer belongs to another Combined.
   template <class Dense>
   requires std::derived_from<Dense, torch::optim::Optimizer> Combined(
       Dense dense,

@@ -14,8 +14,8 @@ namespace tessera {
 ///
 ///   torch::optim::Adam dense(dense_parameters(*model), 1e-3);
 ///
-/// Each parameter appears once, in the order of model.parameters(). Tables with fused strategies
-/// are not in the list, but backward() still updates them.
+/// Each parameter appears once, in the order of model.parameters(). Tables with fused
+/// strategies are not in the list, but backward() still updates them.
 std::vector<at::Tensor> dense_parameters(const torch::nn::Module& model);
 
 }  // namespace tessera

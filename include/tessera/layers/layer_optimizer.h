@@ -21,9 +21,9 @@ namespace tessera {
 /// are saved and loaded with it, under the same keys as on Strategy::fused(). So make the
 /// optimizer before you load or save the layer: without an optimizer, the layer has only
 /// the slots that a slot_creation makes. The step counter also belongs to the layer. Each
-/// step with gradients advances it by one. As on Strategy::fused(), a feature that is not in the
-/// loss has a gradient of zeros, so its rows count as touched. Don't add param groups to
-/// the optimizer.
+/// step with gradients advances it by one. As on Strategy::fused(), a feature that is not
+/// in the loss has a gradient of zeros, so its rows count as touched. Don't add param
+/// groups to the optimizer.
 ///
 /// A lazy optimizer updates only the rows of the batch, with dense and with sparse
 /// gradients. The layer remembers which rows a dense gradient belongs to, until the

@@ -79,8 +79,8 @@ struct TPUEmbeddingOptions {
   /// a table that has grown.
   uint64_t seed = 0;
   /// Decides whether a load takes tables that were saved without slots. It holds for
-  /// torch::load of a whole model, too. With kKeep, Strategy::fused() can continue from what
-  /// Strategy::host() has saved. Slots that were saved are loaded in any case.
+  /// torch::load of a whole model, too. With kKeep, Strategy::fused() can continue from
+  /// what Strategy::host() has saved. Slots that were saved are loaded in any case.
   MissingSlots missing_slots = MissingSlots::kError;
   /// With kRefuse, an update raises an error for gradients that are not finite. fit()
   /// refuses them by default, whatever this option is.
@@ -213,9 +213,9 @@ class TPUEmbeddingImpl : public torch::nn::Module,
       const Weights& weights = {});
 
   /// The first part of forward(). With it, one batch is looked up while the model
-  /// computes on another; see prefetch(). On a fused strategy, in training, the lookup runs in
-  /// the background. It reads the tables as they are at this call, and an update waits
-  /// for it. Otherwise, the lookup runs in finish_forward().
+  /// computes on another; see prefetch(). On a fused strategy, in training, the lookup
+  /// runs in the background. It reads the tables as they are at this call, and an update
+  /// waits for it. Otherwise, the lookup runs in finish_forward().
   /// Errors:  as for forward().
   PendingForward begin_forward(
       const Features& features,

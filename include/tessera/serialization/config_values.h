@@ -62,8 +62,8 @@ struct JsonValue<MissingSlots> {
 };
 
 /// `{"class_name": "engine", "config": {...}}`. Files say "engine" for Strategy::fused()
-/// and "dense" for Strategy::padded(). A sharded strategy is null, because JSON can't hold
-/// its processes. null is read as Strategy::fused().
+/// and "dense" for Strategy::padded(). A sharded strategy is null, because JSON can't
+/// hold its processes. null is read as Strategy::fused().
 template <>
 struct JsonValue<Strategy> {
   static Json write(const Strategy& value);

@@ -37,8 +37,8 @@ class EmbeddingStrategy {
   virtual std::vector<at::Tensor> forward(Batch batch) = 0;
 
   /// The first part of a forward() in two parts. The returned function gives the
-  /// activations and may be called only once. On a fused strategy, a training batch is looked
-  /// up in the background, in the tables as they are now.
+  /// activations and may be called only once. On a fused strategy, a training batch is
+  /// looked up in the background, in the tables as they are now.
   virtual std::function<std::vector<at::Tensor>()> begin_forward(Batch batch) {
     return [this, batch = std::move(batch)]() mutable {
       return forward(std::move(batch));

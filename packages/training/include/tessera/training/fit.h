@@ -78,9 +78,9 @@ struct FitOptions {
   /// With kRefuse, backward() or step() raises an error in a step that would make rows of
   /// tables NaN or infinite, in all layers that the step trains on the thread of fit().
   /// The same holds for the dense parameters of a step of make_train_step(). In a step
-  /// of your own, the parameters of `model` are checked when backward() is about to update
-  /// its tables for the first time.
-  /// kApply leaves it to the option of each layer, and applies the gradients of dense parameters.
+  /// of your own, the parameters of `model` are checked when backward() is about to
+  /// update its tables for the first time. kApply leaves it to the option of each layer,
+  /// and applies the gradients of dense parameters.
   NonFiniteGradients non_finite_gradients = NonFiniteGradients::kRefuse;
   /// The steps of make_train_step() check that their optimizer has all parameters. Of
   /// other steps, fit() sees only whether `model` gets new parameters. kAllow switches
