@@ -140,7 +140,7 @@ FUNCTIONS = {
     "dense_embedding": "small_embedding",
     "require_fit": "check_fits",
     "require_floating": "check_floating",
-    "require_key": "value_at",
+    "require_key": "field_of",
     "require_kind": "check_kind",
     "require_known_keys": "check_known_keys",
     "require_rows": "check_rows",

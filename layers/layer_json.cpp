@@ -162,7 +162,7 @@ std::shared_ptr<SequentialImpl> read_sequential(
     const std::string& where,
     const FromJson& bindings) {
   check_known_keys(config, {"layers"}, where);
-  const Json& layers = value_at(config, "layers", where);
+  const Json& layers = field_of(config, "layers", where);
   check_kind(layers.is_array(), layers, "a list", where + ".layers");
   auto model = std::make_shared<SequentialImpl>();
   std::map<std::string, torch::nn::AnyModule> layers_by_name;
@@ -171,7 +171,7 @@ std::shared_ptr<SequentialImpl> read_sequential(
         c10::str(where, ".layers[", layers_by_name.size(), "]");
     check_kind(entry.is_object(), entry, "an object", entry_where);
     const std::string name = JsonValue<std::string>::read(
-        value_at(entry, "name", entry_where), entry_where + ".name");
+        field_of(entry, "name", entry_where), entry_where + ".name");
     TESSERA_CHECK_VALUE(
         !name.empty() && name.find('.') == std::string::npos &&
             !layers_by_name.contains(name),
@@ -212,7 +212,7 @@ detail::LayerInstance read(
     const FromJson& bindings) {
   check_known_keys(json, {"class_name", "config", "build_config"}, where);
   const std::string name = JsonValue<std::string>::read(
-      value_at(json, "class_name", where), where + ".class_name");
+      field_of(json, "class_name", where), where + ".class_name");
   const Json config = json.value("config", Json::object());
   const std::string inner = where + "." + shorten(name);
   if (name == kSequential) {
@@ -231,7 +231,7 @@ detail::LayerInstance read(
         inner,
         name);
     own->build(JsonValue<Nest<PartialShape>>::read(
-        value_at(build, "input_shape", inner + ".build_config"),
+        field_of(build, "input_shape", inner + ".build_config"),
         inner + ".build_config.input_shape"));
     if (build.contains("dtype")) {
       instance.module->to(weights_dtype_from_json(

@@ -68,7 +68,7 @@ detail::LayerClass stock(
             known.emplace_back(kDtype);
             check_known_keys(config, known, where);
             for (const std::string& key : needed) {
-              value_at(config, key.c_str(), where);
+              field_of(config, key.c_str(), where);
             }
             visit_fields(options, [&](const char* key, auto& field) {
               using Field = std::remove_cvref_t<decltype(field)>;

@@ -153,7 +153,7 @@ OptimizerSpec translate_keras_optimizer(const Json& json, Fidelity fidelity) {
   }
   check_depth(json, kWhere);
   const std::string name = read_keras_class_name(json, kWhere);
-  const Json config = value_at(json, "config", kWhere);
+  const Json config = field_of(json, "config", kWhere);
   check_kind(config.is_object(), config, "an object", kWhere);
   const KerasSource source = source_of(json, config);
   const KerasClass& keras_class =

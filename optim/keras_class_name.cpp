@@ -33,7 +33,7 @@ std::string read_keras_class_name(const Json& json, const std::string& where) {
         shorten(module));
   }
   return JsonValue<std::string>::read(
-      value_at(json, "class_name", where), where + ".class_name");
+      field_of(json, "class_name", where), where + ".class_name");
 }
 
 }  // namespace tessera::optim

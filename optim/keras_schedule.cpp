@@ -54,12 +54,12 @@ Schedule read_schedule(const Json& json, const std::string& where) {
       where,
       names_of_schedules(),
       shorten(name));
-  Json config = value_at(json, "config", where);
+  Json config = field_of(json, "config", where);
   const std::string inside = where + "." + name;
   check_kind(config.is_object(), config, "an object", inside);
   config.erase("name");
   for (const char* key : schedule->required) {
-    value_at(config, key, inside);
+    field_of(config, key, inside);
   }
   return JsonValue<Schedule>::read(
       {{"class_name", name}, {"config", std::move(config)}}, where);

@@ -14,7 +14,7 @@ namespace {
 std::string read_callable(const Json& json, const std::string& where) {
   check_known_keys(json, {"callable"}, where);
   return JsonValue<std::string>::read(
-      value_at(json, "callable", where), where + ".callable");
+      field_of(json, "callable", where), where + ".callable");
 }
 
 }  // namespace

@@ -136,14 +136,14 @@ struct JsonValue<FeatureEntry> {
       known.emplace_back(name);
     });
     check_known_keys(json, known, where);
-    entry.path = value_at(json, "path", where);
+    entry.path = field_of(json, "path", where);
     check_kind(
         entry.path.is_array() && entry.path.size() <= kMaxJsonDepth,
         entry.path,
         "a list of at most 64 steps",
         where + ".path");
     entry.table = JsonValue<int64_t>::read(
-        value_at(json, "table", where), where + ".table");
+        field_of(json, "table", where), where + ".table");
     visit_feature_fields(entry.config, [&](const char* name, auto& field) {
       using Field = std::remove_cvref_t<decltype(field)>;
       if (json.contains(name)) {
@@ -215,7 +215,7 @@ Json to_json(const Nest<FeatureConfig>& features) {
 Nest<FeatureConfig> features_from_json(const Json& json) {
   check_depth(json, "features");
   check_known_keys(json, {"tables", "features"}, "features");
-  const Json& table_list = value_at(json, "tables", "features");
+  const Json& table_list = field_of(json, "tables", "features");
   check_kind(table_list.is_array(), table_list, "a list", "tables");
   std::vector<TablePtr> tables;
   for (const Json& table : table_list) {
@@ -223,7 +223,7 @@ Nest<FeatureConfig> features_from_json(const Json& json) {
         table, "tables[" + std::to_string(tables.size()) + "]")));
   }
   auto entries = JsonValue<std::vector<FeatureEntry>>::read(
-      value_at(json, "features", "features"), "features");
+      field_of(json, "features", "features"), "features");
   for (FeatureEntry& entry : entries) {
     TESSERA_CHECK_VALUE(
         entry.table >= 0 && entry.table < static_cast<int64_t>(tables.size()),

@@ -144,7 +144,7 @@ Strategy JsonValue<Strategy>::read(const Json& json, const std::string& where) {
   }
   check_known_keys(json, {"class_name", "config"}, where);
   const std::string name = JsonValue<std::string>::read(
-      value_at(json, "class_name", where), where + ".class_name");
+      field_of(json, "class_name", where), where + ".class_name");
   const Json config = json.value("config", Json::object());
   const std::string inner = where + "." + shorten(name);
   // Reads the only field that the config may have. `otherwise` is its default.

@@ -77,7 +77,7 @@ struct JsonValue<T> {
     const T fields;
     T::visit_fields(fields, [&](const char* name, const auto&) {
       if (!may_be_missing(name)) {
-        value_at(json, name, where);
+        field_of(json, name, where);
       }
     });
     return read_fields<T>(json, where);
@@ -419,7 +419,7 @@ Manifest manifest_from_text(const std::string& text, const std::string& where) {
   check_kind(json.is_object(), json, "an object", where);
   json.erase("xxh3");
   const int64_t version = JsonValue<int64_t>::read(
-      value_at(json, "format_version", "manifest"), "manifest.format_version");
+      field_of(json, "format_version", "manifest"), "manifest.format_version");
   TESSERA_CHECK_VALUE(
       version == kManifestVersion,
       "{} format_version must be {}, but got {}. Update Tessera, or use the version that saved it.",

@@ -99,7 +99,7 @@ void check_known_keys(
   }
 }
 
-const Json& value_at(
+const Json& field_of(
     const Json& json,
     const char* key,
     const std::string& where) {

@@ -42,11 +42,11 @@ void check_known_keys(
 
 /// Returns `json[key]`.
 /// Errors:  c10::ValueError if the key is missing.
-const Json& value_at(
+const Json& field_of(
     const Json& json,
     const char* key,
     const std::string& where);
-const Json& value_at(
+const Json& field_of(
     const Json&& json,
     const char* key,
     const std::string& where) = delete;
@@ -171,7 +171,7 @@ template <class Variant, class NameOf>
 Variant read_class(const Json& json, NameOf name_of, const std::string& where) {
   check_known_keys(json, {"class_name", "config"}, where);
   const std::string name = JsonValue<std::string>::read(
-      value_at(json, "class_name", where), where + ".class_name");
+      field_of(json, "class_name", where), where + ".class_name");
   const Json config = json.value("config", Json::object());
   std::optional<Variant> found;
   std::vector<std::string> known;

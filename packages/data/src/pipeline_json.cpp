@@ -57,7 +57,7 @@ Json write_text(const std::string& text) {
 std::string read_hex(const Json& json, const std::string& where) {
   check_known_keys(json, {"hex"}, where);
   const std::string digits = JsonValue<std::string>::read(
-      value_at(json, "hex", where), where + ".hex");
+      field_of(json, "hex", where), where + ".hex");
   std::string text(digits.size() / 2, '\0');
   bool is_valid = digits.size() % 2 == 0;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -165,19 +165,19 @@ FeaturePipeline pipeline_from_json(const Json& json) {
   check_depth(json, "pipeline");
   check_known_keys(json, {"format_version", "types", "outputs"}, "pipeline");
   const int64_t version = JsonValue<int64_t>::read(
-      value_at(json, "format_version", "pipeline"), "pipeline.format_version");
+      field_of(json, "format_version", "pipeline"), "pipeline.format_version");
   TESSERA_CHECK_VALUE(
       version >= 1 && version <= kFormatVersion,
       "[pipeline.format_version] expected 1 to {}, but got {}. Read it with the version of Tessera that wrote it.",
       kFormatVersion,
       version);
-  const Json& list = value_at(json, "outputs", "pipeline");
+  const Json& list = field_of(json, "outputs", "pipeline");
   check_kind(list.is_array(), list, "a list", "pipeline.outputs");
   std::vector<PipelineOutput> outputs;
   for (size_t i = 0; i < list.size(); ++i) {
     const std::string where = fmt::format("pipeline.outputs[{}]", i);
     for (const char* key : {"name", "columns", "transform"}) {
-      value_at(list[i], key, where);
+      field_of(list[i], key, where);
     }
     outputs.push_back(JsonValue<PipelineOutput>::read(list[i], where));
   }

@@ -105,7 +105,7 @@ int64_t int_from_json(
     const char* key,
     const std::string& where) {
   return JsonValue<int64_t>::read(
-      value_at(json, key, where), where + "." + key);
+      field_of(json, key, where), where + "." + key);
 }
 
 StepRecord step_from_json(const Json& json) {
@@ -114,7 +114,7 @@ StepRecord step_from_json(const Json& json) {
       .step = int_from_json(json, "step", kWhere),
       .epoch = int_from_json(json, "epoch", kWhere),
       .logs = {}};
-  const Json& logs = value_at(json, "logs", kWhere);
+  const Json& logs = field_of(json, "logs", kWhere);
   check_kind(logs.is_object(), logs, "an object", "History.steps.logs");
   for (const auto& [name, value] : logs.items()) {
     record.logs.set(
@@ -239,7 +239,7 @@ History history_from_json(const Json& json) {
   check_depth(json, "History");
   check_known_keys(
       json, {"epochs", "stop_reason", "steps", "restored"}, "History");
-  const Json& epochs = value_at(json, "epochs", "History");
+  const Json& epochs = field_of(json, "epochs", "History");
   check_kind(epochs.is_array(), epochs, "a list", "History.epochs");
   History history;
   if (json.contains("stop_reason")) {
@@ -270,9 +270,9 @@ History history_from_json(const Json& json) {
     history.restored = RestoredEpoch{
         .epoch = int_from_json(restored, "epoch", kWhere),
         .monitor = JsonValue<std::string>::read(
-            value_at(restored, "monitor", kWhere), "History.restored.monitor"),
+            field_of(restored, "monitor", kWhere), "History.restored.monitor"),
         .value = number_from_json(
-            value_at(restored, "value", kWhere), "History.restored.value")};
+            field_of(restored, "value", kWhere), "History.restored.value")};
   }
   return history;
 }
