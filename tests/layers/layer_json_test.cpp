@@ -32,6 +32,7 @@
 #include <map>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera {
@@ -228,6 +229,20 @@ TEST(LayerJsonTest, ACallerMayChooseTheStrategy) {
   const auto layer =
       from_json<TPUEmbedding>(json, {.strategy = Strategy::padded()});
   EXPECT_EQ(layer->options().strategy, Strategy::padded());
+}
+
+TEST(LayerJsonTest, StrategiesHaveTheNamesOfOlderVersions) {
+  const std::vector<std::pair<Strategy, Json>> saved{
+      {Strategy::fused({.lookup_threads = 2}),
+       {{"class_name", "engine"}, {"config", {{"lookup_threads", 2}}}}},
+      {Strategy::host({.sparse_gradients = true}),
+       {{"class_name", "host"}, {"config", {{"sparse_gradients", true}}}}},
+      {Strategy::padded(),
+       {{"class_name", "dense"}, {"config", Json::object()}}}};
+  for (const auto& [strategy, json] : saved) {
+    EXPECT_EQ(JsonValue<Strategy>::write(strategy), json);
+    EXPECT_EQ(JsonValue<Strategy>::read(json, "strategy"), strategy);
+  }
 }
 
 TEST(LayerJsonTest, FunctionsMustBeGivenByName) {

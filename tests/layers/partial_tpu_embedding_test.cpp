@@ -106,6 +106,14 @@ TEST(PartialTPUEmbeddingTest, LargeTablesAreFusedAndSmallOnesAreParameters) {
   EXPECT_EQ(names, (std::vector<std::string>{"twenty", "table_4"}));
 }
 
+TEST(PartialTPUEmbeddingTest, ArchivesHaveTheNamesOfOlderVersions) {
+  const PartialTPUEmbedding layer(options(10));
+  const auto children = layer->named_children();
+  EXPECT_EQ(
+      children.keys(),
+      (std::vector<std::string>{"tpu_embedding", "dense_embedding"}));
+}
+
 TEST(PartialTPUEmbeddingTest, ATableAsLargeAsTheThresholdIsSmall) {
   const PartialTPUEmbedding layer(options(15));
   EXPECT_EQ(
