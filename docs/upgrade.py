@@ -13,6 +13,7 @@ import re
 # Old header: new headers.
 HEADERS = {
     "tessera/checkpoint_options.h": ["tessera/engine/checkpoint_options.h"],
+    "tessera/distributed/dense_gradients.h": ["tessera/engine/sum_gradients.h"],
     "tessera/embedding_engine.h": ["tessera/engine/embedding_engine.h"],
     "tessera/embedding_tables.h": ["tessera/tables/embedding_tables.h"],
     "tessera/feature.h": ["tessera/features/feature.h"],
@@ -30,7 +31,7 @@ HEADERS = {
     "tessera/partial_shape.h": ["tessera/features/partial_shape.h"],
     "tessera/serialization/tensor_files.h": ["tessera/formats/npy.h", "tessera/formats/safetensors.h"],
     "tessera/serving_lookup.h": ["tessera/engine/serving_lookup.h"],
-    "tessera/sharding.h": ["tessera/engine/sharding_options.h", "tessera/engine/dense_gradients.h"],
+    "tessera/sharding.h": ["tessera/engine/sharding_options.h", "tessera/engine/sum_gradients.h"],
     "tessera/sharding_plan.h": ["tessera/distributed/sharding_plan.h"],
     "tessera/step_memory.h": ["tessera/common/step_memory.h"],
     "tessera/strategy.h": ["tessera/engine/strategy.h", "tessera/distributed/sharded_strategy.h"],
@@ -39,9 +40,6 @@ HEADERS = {
 
 # Headers that moved when the packages were made. Old folder, new folder: names.
 MOVED_HEADERS = {
-    ("tessera/distributed", "tessera/engine"): """
-        dense_gradients
-    """,
     ("tessera/layers", "tessera/export"): """
         export_pt2 export_torchscript exported_model load_state_dict
     """,
@@ -135,6 +133,21 @@ PLACEMENTS = {
 # Options with another name.
 OPTIONS = {"most_malformed_lines": "max_malformed_lines"}
 
+# Strategies, functions and methods with another name.
+FUNCTIONS = {
+    "Strategy::engine": "Strategy::fused",
+    "Strategy::Engine": "Strategy::Fused",
+    "Strategy::dense": "Strategy::padded",
+    "Strategy::Dense": "Strategy::Padded",
+    "is_engine": "is_fused",
+    "dense_embedding": "small_embedding",
+    "require_fit": "check_fits",
+    "require_floating": "check_floating",
+    "require_key": "field_of",
+    "require_kind": "check_kind",
+    "require_known_keys": "check_known_keys",
+    "require_rows": "check_rows",
+}
 
 # An OptimizerSpec held its variant as a base class. std::visit() is left to the compiler's errors.
 SPEC_CALLS = {
@@ -148,6 +161,8 @@ def upgrade_names(text):
     text = re.sub(r"\b(?:tessera::)?Strategy::sharded\(", "tessera::distributed::sharded_strategy(", text)
     for old, new in (PLACEMENTS | OPTIONS).items():
         text = re.sub(rf"\b{old}\b", new, text)
+    for old, new in FUNCTIONS.items():
+        text = re.sub(rf'(?<!")\b{old}\b', new, text)  # files keep their names
     for old, new in SPEC_CALLS.items():
         text = re.sub(old, new, text)
     used = []

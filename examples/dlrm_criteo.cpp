@@ -288,7 +288,7 @@ int run(Options options) {
     std::cerr << "already trained, " << history.epochs.size() << " epochs\n";
   }
 
-  if (options.dynamic && !options.json) {
+  if (options.keys && !options.json) {
     std::cout << model->summary();  // with the keys of each table
   }
   const auto found = evaluate(model, pipeline, options, report);

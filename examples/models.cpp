@@ -371,7 +371,7 @@ int main(int argc, char** argv) {
   int64_t epochs = 4;
   app.add_option("--data", folder, "folder of MovieLens 100K");
   add_seed(app, seed, "seed of the data and of the initial values");
-  add_count(app, "--epochs", epochs, "passes over the examples");
+  add_count(app, "--epochs", epochs, "epochs of the examples");
   CLI11_PARSE(app, argc, argv);
   return run_program("models", [&] { return run(folder, seed, epochs); });
 }

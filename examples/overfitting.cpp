@@ -318,7 +318,7 @@ int main(int argc, char** argv) {
   int64_t epochs = 6;
   int64_t seed = 1;
   add_count(app, "--examples", examples, "number of training clicks");
-  add_count(app, "--epochs", epochs, "passes over the examples");
+  add_count(app, "--epochs", epochs, "epochs of the examples");
   add_seed(app, seed, "seed of the data and of the initial values");
   CLI11_PARSE(app, argc, argv);
   return run_program(

@@ -130,7 +130,7 @@ Combined::Combined(
     const std::shared_ptr<PendingGradients> pending = layer->pending();
     TESSERA_CHECK_VALUE(
         pending != nullptr,
-        "[Combined] expected a layer on Strategy::engine() or distributed::sharded_strategy() with Apply::kOnStep, but got one on Strategy::{}() with {}. Set TPUEmbeddingOptions::apply to Apply::kOnStep. A layer on Strategy::host() or dense() needs no Combined: its tables are parameters, which any optimizer updates.",
+        "[Combined] expected a layer on Strategy::fused() or distributed::sharded_strategy() with Apply::kOnStep, but got one on Strategy::{}() with {}. Set TPUEmbeddingOptions::apply to Apply::kOnStep. A layer on Strategy::host() or padded() needs no Combined: its tables are parameters, which any optimizer updates.",
         layer->options().strategy.name(),
         layer->options().apply == Apply::kOnStep ? "kOnStep" : "kInBackward");
     TESSERA_CHECK_VALUE(
@@ -186,7 +186,8 @@ bool Combined::is_finite() const {
     const double largest = tables.pending->norm(kInfinity);
     is_finite = is_finite && std::isfinite(largest);
   }
-  // Dense gradients may differ between ranks, but all ranks must decide the same.
+  // Gradients of dense parameters may differ between ranks, but all ranks must decide the
+  // same.
   const std::vector<double> finite_flags = tables_[0].pending->gather(
       is_finite ? 1.0 : 0.0, static_cast<uint64_t>(options_.non_finite));
   return std::find(finite_flags.begin(), finite_flags.end(), 0.0) ==
@@ -245,7 +246,7 @@ at::Tensor Combined::step(LossClosure closure) {
     std::exception_ptr error;
     try {
       if (options_.non_finite == NonFinite::kPass) {
-        refuse_dense_gradients();
+        check_dense_parameters();
       }
       const Lease lease(*this);
       dense_->step();
@@ -342,7 +343,7 @@ void Combined::load(torch::serialize::InputArchive& archive) {
       archive.try_read("dense_optimizer", kind) && kind.isString() &&
           archive.try_read("dense", dense),
       "[Combined::load] expected an archive that a Combined saved, but this one lacks 'dense_optimizer' or 'dense'. Load it into an optimizer of the class that saved it.");
-  verify_checksums(archive, "[Combined::load]");
+  check_checksums(archive, "[Combined::load]");
   TESSERA_CHECK_VALUE(
       kind.toStringRef() == kind_of(*dense_),
       "[Combined::load] the dense optimizer is {}, but the archive was saved with {}. Make the Combined with an optimizer of that class.",

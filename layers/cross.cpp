@@ -33,7 +33,7 @@ CrossImpl::CrossImpl(CrossOptions options) : LayerImpl(std::move(options)) {
 
 Nest<PartialShape> CrossImpl::compute_output_shape(
     const Nest<PartialShape>& input_shapes) const {
-  return require_rows(input_shapes, kClassName);
+  return check_rows(input_shapes, kClassName);
 }
 
 void CrossImpl::declare_parameters() {
@@ -75,16 +75,16 @@ void CrossImpl::make_parameters(const Nest<PartialShape>& input_shapes) {
 
 at::Tensor CrossImpl::forward(const at::Tensor& x0, const at::Tensor& given_x) {
   const at::Tensor& x = given_x.defined() ? given_x : x0;
-  require_floating(x0, "x0", kClassName);
-  require_floating(x, "x", kClassName);
+  check_floating(x0, "x0", kClassName);
+  check_floating(x, "x", kClassName);
   TESSERA_CHECK_VALUE(
       x0.sizes() == x.sizes(),
       "[Cross] x0 and x must have the same shape, but got {} and {}. Pass the output of the previous Cross as x, and the input of the first Cross as x0.",
       x0.sizes(),
       x.sizes());
   build_on_first_call(x0);
-  require_fit(x0, kernel_, kClassName);
-  require_fit(x, kernel_, kClassName);
+  check_fits(x0, kernel_, kClassName);
+  check_fits(x, kernel_, kClassName);
 
   const std::optional<at::Tensor> bias =
       bias_.defined() ? std::optional(bias_) : std::nullopt;

@@ -12,8 +12,8 @@ std::vector<at::Tensor> dense_parameters(const torch::nn::Module& model) {
   std::set<const torch::nn::Module*> small_tables;
   model.apply([&](const torch::nn::Module& part) {
     const auto* partial = dynamic_cast<const PartialTPUEmbeddingImpl*>(&part);
-    if (partial != nullptr && !partial->dense_embedding().is_empty()) {
-      small_tables.insert(partial->dense_embedding().get());
+    if (partial != nullptr && !partial->small_embedding().is_empty()) {
+      small_tables.insert(partial->small_embedding().get());
     }
   });
   std::set<const at::TensorImpl*> seen;

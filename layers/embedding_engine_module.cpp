@@ -95,7 +95,7 @@ const Nest<FeatureConfig>& EmbeddingEngineModuleImpl::feature_configs() const {
 }
 
 Strategy EmbeddingEngineModuleImpl::strategy() const {
-  return Strategy::engine();
+  return Strategy::fused();
 }
 
 const EmbeddingState& EmbeddingEngineModuleImpl::state() const {

@@ -70,7 +70,7 @@ PartialShape shape_of_features(
   return {batch, count, dim};
 }
 
-void require_vectors(
+void check_vectors(
     const PartialShape& features,
     bool with_weight,
     const std::string& class_name) {
@@ -92,8 +92,7 @@ std::vector<at::Tensor> checked_features(
   std::vector<at::Tensor> leaves;
   std::vector<PartialShape> shapes;
   features.for_each([&](const std::string& path, const at::Tensor& leaf) {
-    require_floating(
-        leaf, c10::str("feature '", shorten(path), "'"), class_name);
+    check_floating(leaf, c10::str("feature '", shorten(path), "'"), class_name);
     shapes.emplace_back(leaf.sizes().begin(), leaf.sizes().end());
     const bool is_frozen = leaf.is_inference() && at::GradMode::is_enabled();
     leaves.push_back(is_frozen ? leaf.clone() : leaf);

@@ -5,7 +5,7 @@
 
 namespace tessera {
 
-PartialShape require_rows(
+PartialShape check_rows(
     const Nest<PartialShape>& input_shapes,
     const std::string& class_name) {
   TESSERA_CHECK_VALUE(
@@ -37,7 +37,7 @@ int64_t known_dim(const PartialShape& shape, const std::string& class_name) {
   return *shape.back();
 }
 
-void require_floating(
+void check_floating(
     const at::Tensor& input,
     const std::string& name,
     const std::string& class_name) {
@@ -55,7 +55,7 @@ void require_floating(
       input.scalar_type());
 }
 
-void require_fit(
+void check_fits(
     const at::Tensor& input,
     const at::Tensor& kernel,
     const std::string& class_name) {

@@ -141,7 +141,7 @@ std::string summary(const torch::nn::Module& model) {
 
 namespace detail {
 
-void require_same_shapes(
+void check_same_shapes(
     const std::string& class_name,
     const Nest<PartialShape>& built,
     const Nest<PartialShape>& inputs) {
@@ -169,7 +169,7 @@ void check_saved_shapes(
       shape[0] = std::nullopt;
     }
   }
-  require_same_shapes(class_name + "::load", built, saved.pack(shapes));
+  check_same_shapes(class_name + "::load", built, saved.pack(shapes));
 }
 
 void check_device(const torch::Device& device, const std::string& where) {
@@ -255,10 +255,10 @@ void write_no_checksums(torch::serialize::OutputArchive& archive) {
   ArchiveChecksums().write(archive);
 }
 
-void verify_layer(
+void check_layer_checksums(
     torch::serialize::InputArchive& archive,
     const std::string& class_name) {
-  verify_checksums(archive, c10::str("[", class_name, "::load]"));
+  check_checksums(archive, c10::str("[", class_name, "::load]"));
 }
 
 }  // namespace detail

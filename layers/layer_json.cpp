@@ -161,17 +161,17 @@ std::shared_ptr<SequentialImpl> read_sequential(
     const Json& config,
     const std::string& where,
     const FromJson& bindings) {
-  require_known_keys(config, {"layers"}, where);
-  const Json& layers = require_key(config, "layers", where);
-  require_kind(layers.is_array(), layers, "a list", where + ".layers");
+  check_known_keys(config, {"layers"}, where);
+  const Json& layers = field_of(config, "layers", where);
+  check_kind(layers.is_array(), layers, "a list", where + ".layers");
   auto model = std::make_shared<SequentialImpl>();
   std::map<std::string, torch::nn::AnyModule> layers_by_name;
   for (const Json& entry : layers) {
     const std::string entry_where =
         c10::str(where, ".layers[", layers_by_name.size(), "]");
-    require_kind(entry.is_object(), entry, "an object", entry_where);
+    check_kind(entry.is_object(), entry, "an object", entry_where);
     const std::string name = JsonValue<std::string>::read(
-        require_key(entry, "name", entry_where), entry_where + ".name");
+        field_of(entry, "name", entry_where), entry_where + ".name");
     TESSERA_CHECK_VALUE(
         !name.empty() && name.find('.') == std::string::npos &&
             !layers_by_name.contains(name),
@@ -180,7 +180,7 @@ std::shared_ptr<SequentialImpl> read_sequential(
         shorten(name));
     torch::nn::AnyModule layer;
     if (entry.contains("same_as")) {
-      require_known_keys(entry, {"name", "same_as"}, entry_where);
+      check_known_keys(entry, {"name", "same_as"}, entry_where);
       const std::string other = JsonValue<std::string>::read(
           entry.at("same_as"), entry_where + ".same_as");
       const auto found = layers_by_name.find(other);
@@ -210,21 +210,20 @@ detail::LayerInstance read(
     const Json& json,
     const std::string& where,
     const FromJson& bindings) {
-  require_known_keys(json, {"class_name", "config", "build_config"}, where);
+  check_known_keys(json, {"class_name", "config", "build_config"}, where);
   const std::string name = JsonValue<std::string>::read(
-      require_key(json, "class_name", where), where + ".class_name");
+      field_of(json, "class_name", where), where + ".class_name");
   const Json config = json.value("config", Json::object());
   const std::string inner = where + "." + shorten(name);
   if (name == kSequential) {
-    require_known_keys(json, {"class_name", "config"}, where);
+    check_known_keys(json, {"class_name", "config"}, where);
     return {.module = read_sequential(config, inner, bindings)};
   }
   detail::LayerInstance instance =
       Registry::get().find(name, where).make(config, inner, bindings);
   if (json.contains("build_config")) {
     const Json& build = json.at("build_config");
-    require_known_keys(
-        build, {"input_shape", "dtype"}, inner + ".build_config");
+    check_known_keys(build, {"input_shape", "dtype"}, inner + ".build_config");
     auto* own = dynamic_cast<Layer*>(instance.module.get());
     TESSERA_CHECK_VALUE(
         own != nullptr,
@@ -232,7 +231,7 @@ detail::LayerInstance read(
         inner,
         name);
     own->build(JsonValue<Nest<PartialShape>>::read(
-        require_key(build, "input_shape", inner + ".build_config"),
+        field_of(build, "input_shape", inner + ".build_config"),
         inner + ".build_config.input_shape"));
     if (build.contains("dtype")) {
       instance.module->to(weights_dtype_from_json(

@@ -22,8 +22,8 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       "[make_optimizer] expected a layer, but got an empty holder. Make the layer before its optimizer.");
   const Strategy& strategy = layer->options().strategy;
   TESSERA_CHECK_VALUE(
-      !strategy.is_engine(),
-      "[make_optimizer] expected a layer on Strategy::host() or dense(), but got one on {}(). Such a layer needs no optimizer: backward() or the step() of a Combined updates its tables.",
+      !strategy.is_fused(),
+      "[make_optimizer] expected a layer on Strategy::host() or padded(), but got one on {}(). Such a layer needs no optimizer: backward() or the step() of a Combined updates its tables.",
       strategy.name());
   const std::shared_ptr<EmbeddingState> state = layer->state_;
   TESSERA_CHECK_VALUE(
@@ -34,7 +34,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       "[make_optimizer] no table of the layer has an optimizer. Set TPUEmbeddingOptions::optimizer or TableConfig::optimizer.");
   for (const TableState& table : state->tables) {
     if (table.optimizer) {
-      optim::check_without_engine(
+      optim::check_without_fused(
           *table.optimizer, "[table '" + shorten(table.name) + "']");
     }
   }
@@ -65,7 +65,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
     tables.push_back(std::move(bound));
   }
   return std::make_unique<optim::SpecOptimizer>(
-      tables, std::shared_ptr<int64_t>(state, &state->iterations));
+      tables, std::shared_ptr<int64_t>(state, &state->passes));
 }
 
 }  // namespace tessera

@@ -30,7 +30,7 @@ PartialShape joined_shape(const Nest<PartialShape>& input_shapes) {
   std::optional<PartialShape> joined;
   input_shapes.for_each([&](const std::string& path,
                             const PartialShape& shape) {
-    require_rows(shape, name_of(path));
+    check_rows(shape, name_of(path));
     if (!joined) {
       joined = shape;
       return;
@@ -129,7 +129,7 @@ at::Tensor MLPImpl::forward(const Nest<at::Tensor>& inputs) {
   std::vector<at::Tensor> tensors;
   std::vector<PartialShape> shapes;
   inputs.for_each([&](const std::string& path, const at::Tensor& leaf) {
-    require_floating(
+    check_floating(
         leaf,
         path.empty() ? "input" : c10::str("input '", shorten(path), "'"),
         kClassName);

@@ -54,7 +54,7 @@ MultiLayerDCNImpl::MultiLayerDCNImpl(MultiLayerDCNOptions options)
 
 Nest<PartialShape> MultiLayerDCNImpl::compute_output_shape(
     const Nest<PartialShape>& input_shapes) const {
-  return require_rows(input_shapes, kClassName);
+  return check_rows(input_shapes, kClassName);
 }
 
 void MultiLayerDCNImpl::declare_parameters() {
@@ -79,7 +79,7 @@ void MultiLayerDCNImpl::make_parameters(
 }
 
 at::Tensor MultiLayerDCNImpl::forward(const at::Tensor& x0) {
-  require_floating(x0, "x0", kClassName);
+  check_floating(x0, "x0", kClassName);
   build_on_first_call(x0);
   std::vector<LowRankCross> crosses;
   for (const Cross& layer : layers_) {

@@ -85,9 +85,10 @@ void PartialTPUEmbeddingImpl::reset() {
     tpu_ =
         register_module("tpu_embedding", make(halves.tpu, options().strategy));
   }
-  if (!halves.dense.empty()) {
-    dense_ = register_module(
-        "dense_embedding", make(halves.dense, Strategy::host()));
+  if (!halves.small.empty()) {
+    // Saved models have this name.
+    small_ = register_module(
+        "dense_embedding", make(halves.small, Strategy::host()));
   }
 }
 
@@ -122,30 +123,30 @@ PartialTPUEmbeddingImpl::Halves<T> PartialTPUEmbeddingImpl::split(
   }
   const std::vector<std::string> paths = options().features.paths();
   typename Nest<T>::Map tpu;
-  typename Nest<T>::Map dense;
+  typename Nest<T>::Map small;
   for (size_t i = 0; i < all.size(); ++i) {
     if (all[i] != nullptr) {
-      (is_tpu_[i] ? tpu : dense).emplace_back(paths[i], *all[i]);
+      (is_tpu_[i] ? tpu : small).emplace_back(paths[i], *all[i]);
     }
   }
-  return {Nest<T>::map(std::move(tpu)), Nest<T>::map(std::move(dense))};
+  return {Nest<T>::map(std::move(tpu)), Nest<T>::map(std::move(small))};
 }
 
 template <class T>
 Nest<T> PartialTPUEmbeddingImpl::merge(
     const Nest<T>& tpu,
-    const Nest<T>& dense,
+    const Nest<T>& small,
     const Part& part) const {
-  // In `tpu` and in `dense`, features are in the order of the configs.
+  // In `tpu` and in `small`, features are in the order of the configs.
   const std::vector<size_t> requested = indices_of(part);
   std::vector<size_t> sorted = requested;
   std::sort(sorted.begin(), sorted.end());
   size_t next_tpu = 0;
-  size_t next_dense = 0;
+  size_t next_small = 0;
   std::vector<T> all(is_tpu_.size());
   for (const size_t i : sorted) {
     all[i] = is_tpu_[i] ? tpu.entries()[next_tpu++].second.leaf()
-                        : dense.entries()[next_dense++].second.leaf();
+                        : small.entries()[next_small++].second.leaf();
   }
   std::vector<T> leaves;
   for (const size_t i : requested) {
@@ -194,17 +195,17 @@ Nest<at::Tensor> PartialTPUEmbeddingImpl::forward_halves(
     const std::function<FeatureHalves()>& split,
     Forward forward) {
   FeatureHalves halves;
-  Nest<at::Tensor> dense = run_or_abort([&] {
+  Nest<at::Tensor> small = run_or_abort([&] {
     halves = split();
-    return dense_.is_empty()
+    return small_.is_empty()
         ? Nest<at::Tensor>()
-        : ((*dense_).*forward)(halves.features.dense, halves.weights.dense);
+        : ((*small_).*forward)(halves.features.small, halves.weights.small);
   });
   Nest<at::Tensor> tpu;
   if (!tpu_.is_empty()) {
     tpu = ((*tpu_).*forward)(halves.features.tpu, halves.weights.tpu);
   }
-  return merge(tpu, dense, halves.part);
+  return merge(tpu, small, halves.part);
 }
 
 PartialTPUEmbeddingImpl::FeatureHalves PartialTPUEmbeddingImpl::split_batch(
@@ -230,9 +231,9 @@ PartialPendingForward PartialTPUEmbeddingImpl::begin_forward(
   run_or_abort([&] {
     halves =
         split_batch(features, weights, part_of(options().features, features));
-    if (!dense_.is_empty()) {
-      pending.dense_ =
-          dense_->begin_forward(halves.features.dense, halves.weights.dense);
+    if (!small_.is_empty()) {
+      pending.small_ =
+          small_->begin_forward(halves.features.small, halves.weights.small);
     }
   });
   if (!tpu_.is_empty()) {
@@ -247,17 +248,17 @@ Nest<at::Tensor> PartialTPUEmbeddingImpl::finish_forward(
   PartialPendingForward taken = std::exchange(pending, {});
   TESSERA_CHECK(
       taken.tpu_.has_value() == !tpu_.is_empty() &&
-          taken.dense_.has_value() == !dense_.is_empty(),
+          taken.small_.has_value() == !small_.is_empty(),
       "[PartialTPUEmbedding::finish_forward] expected a pending forward of this layer, but this one is finished already, or another layer began it. Call begin_forward() on this layer again.");
   Nest<at::Tensor> tpu;
   if (taken.tpu_) {
     tpu = tpu_->finish_forward(std::move(*taken.tpu_));
   }
-  Nest<at::Tensor> dense;
-  if (taken.dense_) {
-    dense = dense_->finish_forward(std::move(*taken.dense_));
+  Nest<at::Tensor> small;
+  if (taken.small_) {
+    small = small_->finish_forward(std::move(*taken.small_));
   }
-  return merge(tpu, dense, taken.part_);
+  return merge(tpu, small, taken.part_);
 }
 
 Nest<PartialShape> PartialTPUEmbeddingImpl::compute_output_shape(
@@ -266,8 +267,8 @@ Nest<PartialShape> PartialTPUEmbeddingImpl::compute_output_shape(
   return merge(
       tpu_.is_empty() ? Nest<PartialShape>()
                       : tpu_->compute_output_shape(halves.tpu),
-      dense_.is_empty() ? Nest<PartialShape>()
-                        : dense_->compute_output_shape(halves.dense));
+      small_.is_empty() ? Nest<PartialShape>()
+                        : small_->compute_output_shape(halves.small));
 }
 
 void PartialTPUEmbeddingImpl::build(const Nest<PartialShape>& input_shapes) {
@@ -287,7 +288,7 @@ std::optional<Nest<PartialShape>> PartialTPUEmbeddingImpl::input_shapes()
   const auto input_shapes_of = [](const TPUEmbedding& half) {
     return half.is_empty() ? Nest<PartialShape>() : *half->input_shapes();
   };
-  return merge(input_shapes_of(tpu_), input_shapes_of(dense_));
+  return merge(input_shapes_of(tpu_), input_shapes_of(small_));
 }
 
 void PartialTPUEmbeddingImpl::make_parameters(
@@ -296,8 +297,8 @@ void PartialTPUEmbeddingImpl::make_parameters(
   if (!tpu_.is_empty()) {
     tpu_->build(halves.tpu);
   }
-  if (!dense_.is_empty()) {
-    dense_->build(halves.dense);
+  if (!small_.is_empty()) {
+    small_->build(halves.small);
   }
 }
 

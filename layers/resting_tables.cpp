@@ -84,8 +84,8 @@ std::string resting_tables(const EmbeddingState& state) {
     if (!table.optimizer || table.key_rows != nullptr) {
       continue;
     }
-    const int64_t updates = state.iterations /
-        optim::gradient_accumulation_steps_of(*table.optimizer);
+    const int64_t updates =
+        state.passes / optim::gradient_accumulation_steps_of(*table.optimizer);
     const std::optional<double> start = start_of(*table.optimizer);
     const auto slot = std::find_if(
         table.slots.begin(), table.slots.end(), [](const Slot& candidate) {

@@ -66,9 +66,9 @@ detail::LayerClass stock(
               known.emplace_back(key);
             });
             known.emplace_back(kDtype);
-            require_known_keys(config, known, where);
+            check_known_keys(config, known, where);
             for (const std::string& key : needed) {
-              require_key(config, key.c_str(), where);
+              field_of(config, key.c_str(), where);
             }
             visit_fields(options, [&](const char* key, auto& field) {
               using Field = std::remove_cvref_t<decltype(field)>;
@@ -109,7 +109,7 @@ detail::LayerClass plain(const char* name) {
       .get_config = [](const torch::nn::Module&) { return Json::object(); },
       .make =
           [](const Json& config, const std::string& where, const FromJson&) {
-            require_known_keys(config, {}, where);
+            check_known_keys(config, {}, where);
             auto module = std::make_shared<Impl>();
             return detail::LayerInstance{
                 .module = module, .any = torch::nn::AnyModule(module)};

@@ -359,7 +359,7 @@ int64_t TPUEmbeddingImpl::iterations() const {
 }
 
 int64_t TPUEmbeddingImpl::schedule_step() const {
-  return state_->iterations;
+  return state_->passes;
 }
 
 int64_t TPUEmbeddingImpl::out_of_range_count() const {

@@ -13,7 +13,7 @@ namespace tessera::optim {
 
 namespace {
 
-void validate_limits(
+void check_limits(
     const char* option,
     const std::optional<double>& low,
     const std::optional<double>& high,
@@ -49,9 +49,9 @@ CommonOptions common_options(const OptimizerSpec& optimizer) {
 
 void validate(const CommonOptions& options, const std::string& where) {
   options.learning_rate.validate(where);
-  validate_limits(
+  check_limits(
       "clip_weight", options.clip_weight_min, options.clip_weight_max, where);
-  validate_limits(
+  check_limits(
       "clip_gradient",
       options.clip_gradient_min,
       options.clip_gradient_max,

@@ -21,7 +21,7 @@ bool begins_with_any(
 }  // namespace
 
 std::string read_keras_class_name(const Json& json, const std::string& where) {
-  require_known_keys(
+  check_known_keys(
       json, {"module", "class_name", "config", "registered_name"}, where);
   if (json.contains("module") && !json.at("module").is_null()) {
     const std::string module =
@@ -33,7 +33,7 @@ std::string read_keras_class_name(const Json& json, const std::string& where) {
         shorten(module));
   }
   return JsonValue<std::string>::read(
-      require_key(json, "class_name", where), where + ".class_name");
+      field_of(json, "class_name", where), where + ".class_name");
 }
 
 }  // namespace tessera::optim

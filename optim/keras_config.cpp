@@ -22,10 +22,10 @@ KerasConfig::KerasConfig(
   for (const KerasOption& option : options_) {
     known.emplace_back(option.key);
   }
-  require_known_keys(config_, known, where_);
+  check_known_keys(config_, known, where_);
   for (const KerasOption& option : options_) {
     if (config_.contains(option.key)) {
-      require_supported(option, config_.at(option.key));
+      check_supported(option, config_.at(option.key));
     }
   }
 }
@@ -84,9 +84,8 @@ LearningRate KerasConfig::read_learning_rate(LegacyDecay legacy_decay) const {
       .decay_rate = decay};
 }
 
-void KerasConfig::require_supported(
-    const KerasOption& option,
-    const Json& value) const {
+void KerasConfig::check_supported(const KerasOption& option, const Json& value)
+    const {
   if (option.mapping == Mapping::kMapped ||
       option.mapping == Mapping::kWithoutEffect ||
       (option.mapping == Mapping::kNotOnTpu && !is_tpu())) {

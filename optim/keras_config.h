@@ -86,7 +86,7 @@ class KerasConfig {
   Shared read_shared(IdleRows idle_rows, LegacyDecay legacy_decay) const;
   LearningRate read_learning_rate(LegacyDecay legacy_decay) const;
 
-  void require_supported(const KerasOption& option, const Json& value) const;
+  void check_supported(const KerasOption& option, const Json& value) const;
   // The option's value or Keras's default; null if this source has no such option.
   Json value(const char* key) const;
   std::optional<double> optional_number(const char* key) const;

@@ -54,12 +54,12 @@ Schedule read_schedule(const Json& json, const std::string& where) {
       where,
       names_of_schedules(),
       shorten(name));
-  Json config = require_key(json, "config", where);
+  Json config = field_of(json, "config", where);
   const std::string inside = where + "." + name;
-  require_kind(config.is_object(), config, "an object", inside);
+  check_kind(config.is_object(), config, "an object", inside);
   config.erase("name");
   for (const char* key : schedule->required) {
-    require_key(config, key, inside);
+    field_of(config, key, inside);
   }
   return JsonValue<Schedule>::read(
       {{"class_name", name}, {"config", std::move(config)}}, where);
@@ -73,7 +73,7 @@ LearningRate read_keras_learning_rate(
   if (json.is_number()) {
     return json.get<double>();
   }
-  require_kind(json.is_object(), json, "a number or a schedule", where);
+  check_kind(json.is_object(), json, "a number or a schedule", where);
   return read_schedule(json, where);
 }
 

@@ -31,7 +31,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       "[make_optimizer] expected one group or more, but got none. Pass a group for each spec.");
   std::set<const void*> seen;
   for (const SpecGroup& group : groups) {
-    check_without_engine(group.spec, "[make_optimizer]");
+    check_without_fused(group.spec, "[make_optimizer]");
     TESSERA_CHECK_VALUE(
         !slot_creation_of(group.spec).is_set(),
         "[make_optimizer] slot_creation must be unset, because it creates only the slots of tables. Unset it for other parameters.");

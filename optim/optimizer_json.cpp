@@ -12,9 +12,9 @@ namespace {
 
 // The name in {"callable": name}.
 std::string read_callable(const Json& json, const std::string& where) {
-  require_known_keys(json, {"callable"}, where);
+  check_known_keys(json, {"callable"}, where);
   return JsonValue<std::string>::read(
-      require_key(json, "callable", where), where + ".callable");
+      field_of(json, "callable", where), where + ".callable");
 }
 
 }  // namespace

@@ -94,11 +94,11 @@ void check_gradient(
 
 }  // namespace
 
-void check_without_engine(const OptimizerSpec& spec, const std::string& where) {
+void check_without_fused(const OptimizerSpec& spec, const std::string& where) {
   validate(spec, where);
   TESSERA_CHECK_VALUE(
       accumulates_duplicates(spec),
-      "{} use_gradient_accumulation = false applies the gradients of a row one by one, but this optimizer gets only their sum. Set it to true, or use Strategy::engine().",
+      "{} use_gradient_accumulation = false applies the gradients of a row one by one, but this optimizer gets only their sum. Set it to true, or use Strategy::fused().",
       where);
 }
 
@@ -108,7 +108,7 @@ std::unique_ptr<torch::optim::OptimizerOptions> SpecOptimizerOptions::clone()
 }
 
 double SpecOptimizerOptions::get_lr() const {
-  return learning_rate_of(spec_).value(*iterations_, "[get_lr]");
+  return learning_rate_of(spec_).value(*passes_, "[get_lr]");
 }
 
 void SpecOptimizerOptions::set_lr(double learning_rate) {
@@ -163,9 +163,9 @@ struct SpecOptimizer::Update {
     if (only_accumulates) {
       return;
     }
-    const int64_t passes = gradient_accumulation_steps_of(spec);
-    if (passes > 1) {
-      gradient = gradient / static_cast<double>(passes);
+    const int64_t accumulation_steps = gradient_accumulation_steps_of(spec);
+    if (accumulation_steps > 1) {
+      gradient = gradient / static_cast<double>(accumulation_steps);
       if (is_sparse()) {
         gradient = gradient.coalesce();
       }
@@ -194,11 +194,11 @@ struct SpecOptimizer::Update {
 
 SpecOptimizer::SpecOptimizer(
     const OptimizerSpec& spec,
-    std::shared_ptr<int64_t> iterations)
+    std::shared_ptr<int64_t> passes)
     : Optimizer(
           std::vector<torch::optim::OptimizerParamGroup>{},
-          std::make_unique<SpecOptimizerOptions>(spec, iterations)),
-      iterations_(std::move(iterations)) {}
+          std::make_unique<SpecOptimizerOptions>(spec, passes)),
+      passes_(std::move(passes)) {}
 
 SpecOptimizer::SpecOptimizer(std::vector<SpecGroup> groups)
     : SpecOptimizer(groups[0].spec, std::make_shared<int64_t>(0)) {
@@ -209,8 +209,8 @@ SpecOptimizer::SpecOptimizer(std::vector<SpecGroup> groups)
 
 SpecOptimizer::SpecOptimizer(
     const std::vector<BoundParameter>& bound,
-    std::shared_ptr<int64_t> iterations)
-    : SpecOptimizer(SGD{}, std::move(iterations)) {
+    std::shared_ptr<int64_t> passes)
+    : SpecOptimizer(SGD{}, std::move(passes)) {
   owns_slots_ = false;
   for (const BoundParameter& entry : bound) {
     add(entry.spec, {entry.parameter});
@@ -230,7 +230,7 @@ void SpecOptimizer::add(
   // are set afterwards.
   add_param_group(torch::optim::OptimizerParamGroup(std::move(parameters)));
   param_groups_.back().set_options(
-      std::make_unique<SpecOptimizerOptions>(spec, iterations_));
+      std::make_unique<SpecOptimizerOptions>(spec, passes_));
 }
 
 std::string SpecOptimizer::where_of(size_t group, size_t parameter) const {
@@ -303,13 +303,13 @@ std::vector<SpecOptimizer::Update> SpecOptimizer::plan_updates() {
   for (const auto& group : param_groups_) {
     sources.push_back(learning_rate_of(spec_of(group)));
   }
-  LearningRateReader learning_rates(learning_rate_tags(sources), *iterations_);
+  LearningRateReader learning_rates(learning_rate_tags(sources), *passes_);
   const bool is_step = has_gradients();
   for (size_t g = 0; g < param_groups_.size(); ++g) {
     const OptimizerSpec& spec = spec_of(param_groups_[g]);
-    check_without_engine(spec, where_of(g, 0));
-    const int64_t passes = gradient_accumulation_steps_of(spec);
-    const bool is_due = (*iterations_ + 1) % passes == 0;
+    check_without_fused(spec, where_of(g, 0));
+    const int64_t accumulation_steps = gradient_accumulation_steps_of(spec);
+    const bool is_due = (*passes_ + 1) % accumulation_steps == 0;
     for (size_t i = 0; i < param_groups_[g].params().size(); ++i) {
       const at::Tensor& parameter = param_groups_[g].params()[i];
       at::Tensor gradient = parameter.grad();
@@ -331,7 +331,7 @@ std::vector<SpecOptimizer::Update> SpecOptimizer::plan_updates() {
         updates.back().context = {
             .learning_rate =
                 learning_rates.read(g, sources[g], [&] { return where; }),
-            .update = *iterations_ / passes + 1};
+            .update = *passes_ / accumulation_steps + 1};
       }
     }
   }
@@ -357,7 +357,7 @@ at::Tensor SpecOptimizer::step(LossClosure closure) {
     update.apply();
     *update.state->sum = at::Tensor();
   }
-  *iterations_ += updates.empty() ? 0 : 1;
+  *passes_ += updates.empty() ? 0 : 1;
   return loss;
 }
 

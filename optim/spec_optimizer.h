@@ -14,17 +14,17 @@
 
 namespace tessera::optim {
 
-/// Refuses specs that need Strategy::engine(); `where` begins the message.
-void check_without_engine(const OptimizerSpec& spec, const std::string& where);
+/// Refuses specs that need Strategy::fused(); `where` begins the message.
+void check_without_fused(const OptimizerSpec& spec, const std::string& where);
 
 /// The options of a param group, which hold its spec.
 class SpecOptimizerOptions : public torch::optim::OptimizerOptions {
  public:
-  /// `iterations` is the step counter of the optimizer that holds the group.
+  /// `passes` is the counter of the optimizer that holds the group.
   SpecOptimizerOptions(
       OptimizerSpec spec,
-      std::shared_ptr<const int64_t> iterations)
-      : spec_(std::move(spec)), iterations_(std::move(iterations)) {}
+      std::shared_ptr<const int64_t> passes)
+      : spec_(std::move(spec)), passes_(std::move(passes)) {}
 
   const OptimizerSpec& spec() const {
     return spec_;
@@ -37,7 +37,7 @@ class SpecOptimizerOptions : public torch::optim::OptimizerOptions {
 
  private:
   OptimizerSpec spec_;
-  std::shared_ptr<const int64_t> iterations_;
+  std::shared_ptr<const int64_t> passes_;
 };
 
 /// The spec of a param group of a SpecOptimizer.
@@ -70,7 +70,7 @@ class SpecOptimizer : public torch::optim::Optimizer {
   /// but save() does not write them.
   SpecOptimizer(
       const std::vector<BoundParameter>& bound,
-      std::shared_ptr<int64_t> iterations);
+      std::shared_ptr<int64_t> passes);
 
   /// Everything that can fail does so before the first parameter changes.
   at::Tensor step(LossClosure closure = nullptr) override;
@@ -88,7 +88,7 @@ class SpecOptimizer : public torch::optim::Optimizer {
   struct Update;
   struct Loaded;
 
-  SpecOptimizer(const OptimizerSpec& spec, std::shared_ptr<int64_t> iterations);
+  SpecOptimizer(const OptimizerSpec& spec, std::shared_ptr<int64_t> passes);
   void add(const OptimizerSpec& spec, std::vector<at::Tensor> parameters);
 
   State& state_of(const at::Tensor& parameter, const OptimizerSpec& spec);
@@ -117,7 +117,7 @@ class SpecOptimizer : public torch::optim::Optimizer {
 
   std::string where_of(size_t group, size_t parameter) const;
 
-  std::shared_ptr<int64_t> iterations_;
+  std::shared_ptr<int64_t> passes_;
   std::vector<std::string> bound_names_;  // of bound parameters, one per group
   bool owns_slots_ = true;
 };

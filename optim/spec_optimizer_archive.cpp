@@ -85,7 +85,7 @@ struct SpecOptimizer::Loaded {
     at::Tensor sum = {};
   };
 
-  int64_t iterations = 0;
+  int64_t passes = 0;
   std::vector<std::pair<size_t, double>> learning_rates = {};  // by group
   std::vector<Parameter> parameters = {};
   bool misses_sums = false;
@@ -99,7 +99,7 @@ struct SpecOptimizer::Loaded {
 void SpecOptimizer::save(torch::serialize::OutputArchive& output) const {
   CheckedArchive archive(output);
   archive.write("format_version", c10::IValue(kFormatVersion));
-  archive.write("iterations", c10::IValue(*iterations_));
+  archive.write("iterations", c10::IValue(*passes_));
   archive.write(
       "groups", c10::IValue(static_cast<int64_t>(param_groups_.size())));
   for (size_t g = 0; g < param_groups_.size(); ++g) {
@@ -245,7 +245,7 @@ void SpecOptimizer::read_group(
   if (!owns_slots_) {
     return;
   }
-  bool has_sum = loaded.iterations % gradient_accumulation_steps_of(spec) == 0;
+  bool has_sum = loaded.passes % gradient_accumulation_steps_of(spec) == 0;
   for (size_t i = 0; i < num_parameters; ++i) {
     torch::serialize::InputArchive parameter;
     if (entry.try_read(key_of("parameter", i), parameter) &&
@@ -266,13 +266,13 @@ SpecOptimizer::Loaded SpecOptimizer::read(
       kFormatVersion,
       version.isInt() ? "format_version " + std::to_string(version.toInt())
                       : "another archive");
-  verify_checksums(archive, "[SpecOptimizer::load]");
+  check_checksums(archive, "[SpecOptimizer::load]");
   Loaded loaded;
-  c10::IValue iterations;
-  const bool has_iterations = archive.try_read("iterations", iterations) &&
-      iterations.isInt() && iterations.toInt() >= 0;
-  loaded.expect(has_iterations, "iterations is missing or negative");
-  loaded.iterations = has_iterations ? iterations.toInt() : 0;
+  c10::IValue passes;
+  const bool has_passes = archive.try_read("iterations", passes) &&
+      passes.isInt() && passes.toInt() >= 0;
+  loaded.expect(has_passes, "iterations is missing or negative");
+  loaded.passes = has_passes ? passes.toInt() : 0;
   c10::IValue groups;
   const bool has_groups = archive.try_read("groups", groups) && groups.isInt();
   loaded.expect(
@@ -300,11 +300,11 @@ void SpecOptimizer::load(torch::serialize::InputArchive& archive) {
   if (!owns_slots_) {
     return;  // The layer loads the counter, the slots and the sums.
   }
-  *iterations_ = loaded.iterations;
+  *passes_ = loaded.passes;
   if (loaded.misses_sums) {
     TORCH_WARN(
         "[SpecOptimizer::load] the archive was saved after pass ",
-        *iterations_,
+        *passes_,
         ", in the middle of a gradient accumulation, but has no collected "
         "gradients. The next update counts the gradients of these passes as "
         "zeros.");

@@ -101,12 +101,12 @@ ArchivedState read_archive(
     torch::serialize::InputArchive& archive,
     const std::string& where) {
   read_version(archive, where);
-  verify_checksums(archive, where);
+  check_checksums(archive, where);
   ArchivedState archived;
-  c10::IValue iterations;
-  if (archive.try_read("iterations", iterations) && iterations.isInt() &&
-      iterations.toInt() >= 0) {
-    archived.state.iterations = iterations.toInt();
+  c10::IValue passes;
+  if (archive.try_read("iterations", passes) && passes.isInt() &&
+      passes.toInt() >= 0) {
+    archived.state.passes = passes.toInt();
   } else {
     archived.problems.emplace_back("iterations is missing or negative");
   }
@@ -190,7 +190,7 @@ void save_state(
   CheckedArchive archive(output);
   archive.write("format_version", c10::IValue(kFormatVersion));
   archive.write("config", c10::IValue(config_text(state, features)));
-  archive.write("iterations", c10::IValue(state.iterations));
+  archive.write("iterations", c10::IValue(state.passes));
   archive.write("seed", c10::IValue(std::bit_cast<int64_t>(state.seed)));
   for (size_t i = 0; i < state.tables.size(); ++i) {
     const TableState& table = state.tables[i];
@@ -239,7 +239,7 @@ void load_state(
     const auto& tensors = archived.tensors[entry.table];
     const TableState& table = state.tables[entry.to];
     const int64_t updates =
-        archived.state.iterations / accumulation_steps_of(table);
+        archived.state.passes / accumulation_steps_of(table);
     SavedKeys keys = entry.has_saved_keys
         ? read_keys(tensors, table, where)
         : keys_of_vocabulary(tensors.at("parameters").size(0), table, updates);

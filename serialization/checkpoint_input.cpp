@@ -88,7 +88,7 @@ namespace {
 // chunk by chunk.
 constexpr int64_t kChunksPerRange = 32;
 
-void verify(const ChunkRange& range, const std::string& where) {
+void check_range(const ChunkRange& range, const std::string& where) {
   const InputFile input(range.path, where);
   // One for the range, because the system maps and unmaps such large blocks.
   std::string bytes;
@@ -161,13 +161,15 @@ void append_ranges(
   }
 }
 
-void verify(const std::vector<ChunkRange>& ranges, const std::string& where) {
+void check_ranges(
+    const std::vector<ChunkRange>& ranges,
+    const std::string& where) {
   int64_t bytes = 0;
   for (const ChunkRange& range : ranges) {
     bytes += (range.end_chunk - range.first_chunk - 1) * kChunkBytes + 1;
   }
   run_tasks(static_cast<int64_t>(ranges.size()), bytes, [&](int64_t i) {
-    verify(ranges[i], where);
+    check_range(ranges[i], where);
   });
 }
 

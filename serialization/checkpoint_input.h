@@ -54,7 +54,9 @@ void append_ranges(
 
 /// Compares the chunks with their checksums, in parallel.
 /// Errors:  c10::ValueError naming file and bytes.
-void verify(const std::vector<ChunkRange>& ranges, const std::string& where);
+void check_ranges(
+    const std::vector<ChunkRange>& ranges,
+    const std::string& where);
 
 /// The requested rows that a part has: those with the indices first, first + stride, ...
 /// below `end` in the list of requested rows.

@@ -203,7 +203,7 @@ StoredChanges read_changes(
   return changes;
 }
 
-// All lists are in the order of the hashes, so one pass merges them.
+// All lists are in the order of the hashes, so they are merged in one walk.
 void apply_changes(
     const StoredChanges& changes,
     size_t link,

@@ -227,7 +227,7 @@ CheckpointReader::CheckpointReader(
       chain_(read_chain(directory, checkpoint, where_)) {
   touched_.resize(chain_.size());
   const Manifest& newest = chain_.back().manifest;
-  saved_.iterations = newest.iterations;
+  saved_.passes = newest.passes;
   saved_.seed = newest.seed;
   for (const ManifestTable& table : newest.tables) {
     SavedTable entry{.name = table.name, .optimizer = table.optimizer};
@@ -260,7 +260,9 @@ std::vector<size_t> CheckpointReader::links_of(size_t table) const {
   return links;
 }
 
-void CheckpointReader::verify(const EmbeddingState& state, LoadPlan& plan) {
+void CheckpointReader::check_files(
+    const EmbeddingState& state,
+    LoadPlan& plan) {
   std::set<std::pair<size_t, size_t>> increments;
   std::vector<ChunkRange> ranges;
   const auto append_touched = [&](size_t link, size_t table) {
@@ -286,7 +288,7 @@ void CheckpointReader::verify(const EmbeddingState& state, LoadPlan& plan) {
       append_key_files(link, entry.table, ranges);
     }
   }
-  tessera::verify(ranges, where_);
+  check_ranges(ranges, where_);
   for (const auto& [link, table] : increments) {
     read_touched(link, table);
   }
@@ -295,7 +297,7 @@ void CheckpointReader::verify(const EmbeddingState& state, LoadPlan& plan) {
     read_keys(state.tables[entry.to], entry);
     append_row_files(entry, ranges);
   }
-  tessera::verify(ranges, where_);
+  check_ranges(ranges, where_);
   for (LoadPlan::Accumulated& entry : plan.accumulated) {
     entry.gradients = read_accumulated(entry.table, state.tables[entry.to]);
   }
@@ -337,7 +339,7 @@ void CheckpointReader::read_keys(
     const TableState& table,
     LoadPlan::KeyTable& entry) {
   const ManifestTable& newest = table_of(chain_.size() - 1, entry.table);
-  const int64_t updates = saved_.iterations / accumulation_steps_of(table);
+  const int64_t updates = saved_.passes / accumulation_steps_of(table);
   if (!newest.keys) {
     SavedKeys keys =
         keys_of_vocabulary(newest.tensors[0].shape[0], table, updates);
@@ -526,7 +528,7 @@ std::string CheckpointReader::read_whole(const ManifestFile& file) const {
   const fs::path path = folder_of(chain_.size() - 1) / file.name;
   std::vector<ChunkRange> ranges;
   append_ranges(path, file, where_, ranges);
-  tessera::verify(ranges, where_);
+  check_ranges(ranges, where_);
   return InputFile(path, where_).read_all(file.bytes);
 }
 
@@ -599,7 +601,7 @@ void load_checkpoint(
   ranks.run_on_all_ranks(point, [&] {
     reader.emplace(directory, checkpoint, where);
     plan = plan_load(state, reader->saved(), options, where);
-    reader->verify(state, plan);
+    reader->check_files(state, plan);
     if (options.extra) {
       std::istringstream stream(reader->read_extra());
       extra.load_from(stream);

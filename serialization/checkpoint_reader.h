@@ -85,14 +85,14 @@ class CheckpointReader {
   /// error, unless files change meanwhile.
   /// Errors:  c10::ValueError naming the file and its bytes, or the table whose keys do
   ///          not fit or whose accumulated gradients are damaged.
-  void verify(const EmbeddingState& state, LoadPlan& plan);
+  void check_files(const EmbeddingState& state, LoadPlan& plan);
 
   /// Whether each file of the table holds every `step`-th row, and no increment has rows
   /// of the table.
   bool has_step(size_t table, int64_t step) const;
 
-  /// Reads `count` rows of a tensor into `to`. Call verify() before, because the bytes
-  /// are not compared with their checksums here. Several threads may call it.
+  /// Reads `count` rows of a tensor into `to`. Call check_files() before, because the
+  /// bytes are not compared with their checksums here. Several threads may call it.
   /// Errors:  c10::ValueError naming the file if it can't be read.
   void read_rows(
       size_t table,
@@ -102,7 +102,7 @@ class CheckpointReader {
       char* to) const;
 
   /// Copies the parameters and slots of a key table to the rows that
-  /// LoadedKeys::place() has returned. Call verify() before.
+  /// LoadedKeys::place() has returned. Call check_files() before.
   /// Errors:  c10::ValueError naming the file if it can't be read.
   void copy_key_rows(
       const LoadPlan::KeyTable& entry,

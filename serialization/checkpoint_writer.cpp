@@ -50,7 +50,7 @@ class CheckpointWriter {
     adopt(ranks_.broadcast(point_, [&] { return prepare(); }));
     ranks_.run_on_all_ranks(point_, [&] {
       manifest_.config = config_text(state_, features);
-      manifest_.iterations = state_.iterations;
+      manifest_.passes = state_.passes;
       manifest_.seed = state_.seed;
       manifest_.tables = describe_tables(state_);
     });

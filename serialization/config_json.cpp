@@ -93,7 +93,7 @@ Nest<FeatureConfig> build_nest(
     const Json& step = entries[begin].path[depth];
     Nest<FeatureConfig> child = build_nest(entries, begin, next, depth + 1);
     if (is_list) {
-      require_kind(
+      check_kind(
           step == list.size(), step, "the indices 0, 1, ... in order", where);
       list.push_back(std::move(child));
     } else {
@@ -135,15 +135,15 @@ struct JsonValue<FeatureEntry> {
     visit_feature_fields(entry.config, [&](const char* name, const auto&) {
       known.emplace_back(name);
     });
-    require_known_keys(json, known, where);
-    entry.path = require_key(json, "path", where);
-    require_kind(
+    check_known_keys(json, known, where);
+    entry.path = field_of(json, "path", where);
+    check_kind(
         entry.path.is_array() && entry.path.size() <= kMaxJsonDepth,
         entry.path,
         "a list of at most 64 steps",
         where + ".path");
     entry.table = JsonValue<int64_t>::read(
-        require_key(json, "table", where), where + ".table");
+        field_of(json, "table", where), where + ".table");
     visit_feature_fields(entry.config, [&](const char* name, auto& field) {
       using Field = std::remove_cvref_t<decltype(field)>;
       if (json.contains(name)) {
@@ -214,16 +214,16 @@ Json to_json(const Nest<FeatureConfig>& features) {
 
 Nest<FeatureConfig> features_from_json(const Json& json) {
   check_depth(json, "features");
-  require_known_keys(json, {"tables", "features"}, "features");
-  const Json& table_list = require_key(json, "tables", "features");
-  require_kind(table_list.is_array(), table_list, "a list", "tables");
+  check_known_keys(json, {"tables", "features"}, "features");
+  const Json& table_list = field_of(json, "tables", "features");
+  check_kind(table_list.is_array(), table_list, "a list", "tables");
   std::vector<TablePtr> tables;
   for (const Json& table : table_list) {
     tables.push_back(make_table(read_fields<TableConfig>(
         table, "tables[" + std::to_string(tables.size()) + "]")));
   }
   auto entries = JsonValue<std::vector<FeatureEntry>>::read(
-      require_key(json, "features", "features"), "features");
+      field_of(json, "features", "features"), "features");
   for (FeatureEntry& entry : entries) {
     TESSERA_CHECK_VALUE(
         entry.table >= 0 && entry.table < static_cast<int64_t>(tables.size()),

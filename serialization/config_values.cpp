@@ -39,6 +39,10 @@ std::string eviction_name(const Eviction& eviction) {
   return kNames[eviction.index()];
 }
 
+// The names of Strategy::fused() and Strategy::padded() in files of all versions.
+constexpr const char* kFused = "engine";
+constexpr const char* kPadded = "dense";
+
 constexpr const char* kInBackward = "in_backward";
 constexpr const char* kOnStep = "on_step";
 
@@ -122,36 +126,36 @@ MissingSlots JsonValue<MissingSlots>::read(
 }
 
 Json JsonValue<Strategy>::write(const Strategy& value) {
-  const auto write_as = [&](Json config) {
-    return Json{{"class_name", value.name()}, {"config", std::move(config)}};
+  const auto write_as = [](const char* name, Json config) {
+    return Json{{"class_name", name}, {"config", std::move(config)}};
   };
-  if (const auto* engine = std::get_if<Strategy::Engine>(&value.options())) {
-    return write_as({{"lookup_threads", engine->lookup_threads}});
+  if (const auto* fused = std::get_if<Strategy::Fused>(&value.options())) {
+    return write_as(kFused, {{"lookup_threads", fused->lookup_threads}});
   }
   if (const auto* host = std::get_if<Strategy::Host>(&value.options())) {
-    return write_as({{"sparse_gradients", host->sparse_gradients}});
+    return write_as("host", {{"sparse_gradients", host->sparse_gradients}});
   }
-  return value.is_sharded() ? Json(nullptr) : write_as(Json::object());
+  return value.is_sharded() ? Json(nullptr) : write_as(kPadded, Json::object());
 }
 
 Strategy JsonValue<Strategy>::read(const Json& json, const std::string& where) {
   if (json.is_null()) {
-    return Strategy::engine();
+    return Strategy::fused();
   }
-  require_known_keys(json, {"class_name", "config"}, where);
+  check_known_keys(json, {"class_name", "config"}, where);
   const std::string name = JsonValue<std::string>::read(
-      require_key(json, "class_name", where), where + ".class_name");
+      field_of(json, "class_name", where), where + ".class_name");
   const Json config = json.value("config", Json::object());
   const std::string inner = where + "." + shorten(name);
   // Reads the only field that the config may have. `otherwise` is its default.
   const auto read_field = [&]<class Field>(const char* key, Field otherwise) {
-    require_known_keys(config, {key}, inner);
+    check_known_keys(config, {key}, inner);
     return config.contains(key)
         ? JsonValue<Field>::read(config.at(key), inner + "." + key)
         : otherwise;
   };
-  if (name == "engine") {
-    return Strategy::engine(
+  if (name == kFused) {
+    return Strategy::fused(
         {.lookup_threads = read_field("lookup_threads", int64_t{0})});
   }
   if (name == "host") {
@@ -159,12 +163,14 @@ Strategy JsonValue<Strategy>::read(const Json& json, const std::string& where) {
         {.sparse_gradients = read_field("sparse_gradients", false)});
   }
   TESSERA_CHECK_VALUE(
-      name == "dense",
-      "[{}] class_name must be one of engine, host, dense, but got '{}'.",
+      name == kPadded,
+      "[{}] class_name must be one of {}, host, {}, but got '{}'.",
       where,
+      kFused,
+      kPadded,
       shorten(name));
-  require_known_keys(config, {}, inner);
-  return Strategy::dense();
+  check_known_keys(config, {}, inner);
+  return Strategy::padded();
 }
 
 Json JsonValue<Initializer>::write(const Initializer& value) {
@@ -240,8 +246,7 @@ Json JsonValue<Nest<PartialShape>>::write(const Nest<PartialShape>& value) {
 Nest<PartialShape> JsonValue<Nest<PartialShape>>::read(
     const Json& json,
     const std::string& where) {
-  require_kind(
-      json.is_structured(), json, "a shape or a nest of shapes", where);
+  check_kind(json.is_structured(), json, "a shape or a nest of shapes", where);
   if (json.is_object()) {
     Nest<PartialShape>::Map entries;
     for (const auto& [key, child] : json.items()) {

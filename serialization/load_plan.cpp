@@ -80,7 +80,7 @@ class LoadPlanner {
             ? ", set the option missing_slots,"
             : ",");
     if (loads_counter()) {
-      plan_.iterations = saved_.iterations;
+      plan_.passes = saved_.passes;
       plan_.seed = saved_.seed;
     }
     plan_.where = where;
@@ -206,7 +206,7 @@ class LoadPlanner {
     return expected;
   }
 
-  bool require_fit(
+  bool note_misfit(
       bool fits,
       const TableState& table,
       const std::string& what,
@@ -239,7 +239,7 @@ class LoadPlanner {
       const SavedTensor* found = find_or_report(table, saved, key, what);
       if (found != nullptr) {
         const SavedTensor expected = describe(key, to, rows);
-        require_fit(
+        note_misfit(
             found->dtype == expected.dtype && found->shape == expected.shape,
             table,
             what,
@@ -274,7 +274,7 @@ class LoadPlanner {
          .has_saved_keys = find_tensor(saved, kSavedKeys) != nullptr,
          .later_updates = loads_counter()
              ? 0
-             : state_.iterations / steps - saved_.iterations / steps});
+             : state_.passes / steps - saved_.passes / steps});
   }
 
   void compare_accumulation_of_keys(
@@ -353,7 +353,7 @@ class LoadPlanner {
     }
     const int64_t steps = accumulation_steps_of(table);
     if (saved.accumulation_steps == 0) {
-      if (saved_.iterations % steps != 0) {
+      if (saved_.passes % steps != 0) {
         plan_.without_gradients.push_back(quoted_name(table));
       }
       return;
@@ -410,7 +410,7 @@ class LoadPlanner {
     }
     const SavedTensor expected =
         describe(key, to, table.config->vocabulary_size);
-    if (!require_fit(fits(*found, expected), table, what, expected, *found)) {
+    if (!note_misfit(fits(*found, expected), table, what, expected, *found)) {
       return;
     }
     plan_.copies.push_back(
@@ -451,8 +451,8 @@ void LoadPlan::finish(EmbeddingState& state) const {
   }
   // A load of everything sets has_skipped_slots. A load of some tables never resets it.
   state.has_skipped_slots =
-      has_skipped_slots || (!iterations && state.has_skipped_slots);
-  state.iterations = iterations.value_or(state.iterations);
+      has_skipped_slots || (!passes && state.has_skipped_slots);
+  state.passes = passes.value_or(state.passes);
   state.seed = seed.value_or(state.seed);
   for (TableState& table : state.tables) {
     if (table.key_rows != nullptr) {
@@ -467,13 +467,13 @@ void LoadPlan::finish(EmbeddingState& state) const {
         state,
         entry.to,
         entry.gradients,
-        state.iterations % accumulation_steps_of(state.tables[entry.to]));
+        state.passes % accumulation_steps_of(state.tables[entry.to]));
   }
   if (!without_gradients.empty()) {
     TORCH_WARN(fmt::format(
         "{} the loaded tables were saved after pass {}, in the middle of a gradient accumulation of this layer, but without the accumulated gradients of {}. If there were any, these passes count as zeros in the next update. To avoid this, load tables that were saved right after an update.",
         where,
-        state.iterations,
+        state.passes,
         join_names(without_gradients)));
   }
 }

@@ -30,7 +30,7 @@ struct SavedTable {
 };
 
 struct SavedState {
-  int64_t iterations = 0;
+  int64_t passes = 0;
   /// Unset in files that were written before the seed was saved.
   std::optional<uint64_t> seed = {};
   std::vector<SavedTable> tables = {};
@@ -80,7 +80,7 @@ struct LoadPlan {
   /// Indices of EmbeddingState::tables whose rows are replaced. The accumulated gradients
   /// of these tables are dropped.
   std::vector<size_t> tables = {};
-  std::optional<int64_t> iterations = {};
+  std::optional<int64_t> passes = {};
   std::optional<uint64_t> seed = {};
   bool has_skipped_slots = false;
   /// Quoted names of tables whose accumulated gradients are missing in an older file.

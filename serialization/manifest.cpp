@@ -73,11 +73,11 @@ struct JsonValue<T> {
     return json;
   }
   static T read(const Json& json, const std::string& where) {
-    require_kind(json.is_object(), json, "an object", where);
+    check_kind(json.is_object(), json, "an object", where);
     const T fields;
     T::visit_fields(fields, [&](const char* name, const auto&) {
       if (!may_be_missing(name)) {
-        require_key(json, name, where);
+        field_of(json, name, where);
       }
     });
     return read_fields<T>(json, where);
@@ -102,7 +102,7 @@ class ManifestCheck {
   explicit ManifestCheck(const std::string& where) : where_(where) {}
 
   void check(const Manifest& manifest) {
-    require(manifest.iterations >= 0, "iterations is negative");
+    require(manifest.passes >= 0, "iterations is negative");
     require(
         manifest.increments >= 0 &&
             (manifest.increments > 0) == manifest.parent.has_value(),
@@ -416,11 +416,10 @@ Manifest manifest_from_text(const std::string& text, const std::string& where) {
       where,
       text.size());
   Json json = parse_json(text, where);
-  require_kind(json.is_object(), json, "an object", where);
+  check_kind(json.is_object(), json, "an object", where);
   json.erase("xxh3");
   const int64_t version = JsonValue<int64_t>::read(
-      require_key(json, "format_version", "manifest"),
-      "manifest.format_version");
+      field_of(json, "format_version", "manifest"), "manifest.format_version");
   TESSERA_CHECK_VALUE(
       version == kManifestVersion,
       "{} format_version must be {}, but got {}. Update Tessera, or use the version that saved it.",

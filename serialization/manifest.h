@@ -216,7 +216,8 @@ struct ManifestParent {
 
 struct Manifest {
   int64_t format_version = 1;
-  int64_t iterations = 0;
+  /// EmbeddingState::passes.
+  int64_t passes = 0;
   /// The seed of random rounding. Unset in manifests written before it was saved.
   std::optional<uint64_t> seed = {};
   std::optional<ManifestParent> parent = {};
@@ -230,7 +231,7 @@ struct Manifest {
   template <class Self, class Visit>
   static void visit_fields(Self& self, Visit&& visit) {
     visit("format_version", self.format_version);
-    visit("iterations", self.iterations);
+    visit("iterations", self.passes);
     visit("seed", self.seed);
     visit("parent", self.parent);
     visit("increments", self.increments);

@@ -38,7 +38,7 @@ Nest<FeatureConfig> saved_features(
   TESSERA_CHECK_VALUE(
       archive.try_read("config", config) && config.isString(),
       "[saved_features] expected an archive that a TPUEmbedding saved, but the archive has no config. If it is the archive of a whole model, read the layer's own archive by its name.");
-  verify_checksums(archive, "[saved_features]", "config");
+  check_checksums(archive, "[saved_features]", "config");
   return features_from(config.toStringRef(), callables);
 }
 

@@ -15,7 +15,7 @@ namespace tessera::test {
 /// Makes the layer of a golden lookup case and fills its tables.
 inline TPUEmbedding golden_layer(
     const Json& test_case,
-    const Strategy& strategy = Strategy::engine()) {
+    const Strategy& strategy = Strategy::fused()) {
   std::map<std::string, TablePtr> tables;
   for (const auto& table : test_case.at("tables")) {
     const std::string name = table.at("name");

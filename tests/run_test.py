@@ -34,7 +34,7 @@ BENCHMARKS = {  # options of bench: the program, and the script that calls it
     "--corpus": ("tests/benchmarks/corpus_evaluation_benchmark", None),
     "--dataset": ("tests/benchmarks/dataset_benchmark", None),
     "--scaling": ("tests/benchmarks/scaling_plan", None),
-    "--keys": ("tests/benchmarks/dynamic_step_benchmark", None),
+    "--keys": ("tests/benchmarks/key_step_benchmark", None),
 }
 
 

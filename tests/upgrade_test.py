@@ -25,10 +25,11 @@ class UpgradeTest(unittest.TestCase):
         self.expect("#include <tessera/nest.h>\n", "#include <tessera/features/nest.h>\n")
         self.expect(
             '#include "tessera/sharding.h"\n',
-            '#include "tessera/engine/sharding_options.h"\n#include "tessera/engine/dense_gradients.h"\n',
+            '#include "tessera/engine/sharding_options.h"\n#include "tessera/engine/sum_gradients.h"\n',
         )
         self.expect("#include <tessera/layers/training/fit.h>\n", "#include <tessera/training/fit.h>\n")
         self.expect("#include <tessera/layers/sasrec.h>\n", "#include <tessera/models/sasrec.h>\n")
+        self.expect("#include <tessera/distributed/dense_gradients.h>\n", "#include <tessera/engine/sum_gradients.h>\n")
         self.expect("#include <tessera/tessera.h>\n", "#include <tessera/tessera.h>\n")
         self.expect("#include <tessera/optim/optimizer.h>\n", "#include <tessera/optim/optimizers.h>\n")
 
@@ -51,6 +52,13 @@ class UpgradeTest(unittest.TestCase):
 
         self.expect("TablePlacement::whole(2)", "TablePlacement::table_wise(2)")
         self.expect("TablePlacement::Kind::kSplit", "TablePlacement::Kind::kRowWise")
+        self.expect("Strategy::engine({.lookup_threads = 2})", "Strategy::fused({.lookup_threads = 2})")
+        self.expect("Strategy::Engine options;", "Strategy::Fused options;")
+        self.expect("tessera::Strategy::dense()", "tessera::Strategy::padded()")
+        self.expect("strategy.is_engine()", "strategy.is_fused()")
+        self.expect("layer->dense_embedding()->save(a)", "layer->small_embedding()->save(a)")
+        self.expect('archive.read("dense_embedding", a);', 'archive.read("dense_embedding", a);')
+        self.expect("tessera::require_rows(inputs, kName)", "tessera::check_rows(inputs, kName)")
         self.expect("options.most_malformed_lines = 2;", "options.max_malformed_lines = 2;")
 
     def test_specs(self):

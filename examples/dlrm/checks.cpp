@@ -41,9 +41,8 @@ void check_arguments(const Options& options) {
       "[dlrm_criteo] --max-malformed needs --malformed skip. Add it, or leave "
       "--max-malformed out.");
   TORCH_CHECK_VALUE(
-      !options.dynamic ||
-          (options.checkpoint.empty() && options.exported.empty()),
-      "[dlrm_criteo] --dynamic trains key tables, which --checkpoint and "
+      !options.keys || (options.checkpoint.empty() && options.exported.empty()),
+      "[dlrm_criteo] --keys trains key tables, which --checkpoint and "
       "--export can't write yet. Leave them out.");
   make_output_folder("[dlrm_criteo] --checkpoint", options.checkpoint);
   make_output_folder("[dlrm_criteo] --history", options.history);

@@ -36,7 +36,7 @@ FeaturePipeline learn_pipeline(const Options& options) {
   for (int64_t i = 1; i <= tessera::data::kCriteoCategories; ++i) {
     builders.emplace_back(c10::str("C", i));
   }
-  if (!options.dynamic) {  // else no vocabulary is needed
+  if (!options.keys) {  // else no vocabulary is needed
     tessera::data::CriteoReader reader = open_files(options.data, options);
     for (const tessera::data::CriteoBatch& batch : reader) {
       const tessera::data::Columns columns = tessera::data::to_columns(batch);
@@ -65,7 +65,7 @@ FeaturePipeline learn_pipeline(const Options& options) {
     outputs.push_back(
         {.name = builder.column(),
          .columns = {builder.column()},
-         .transform = options.dynamic
+         .transform = options.keys
              ? tessera::data::Transform(tessera::data::transforms::Hash64{})
              : builder.size() == 0
              ? tessera::data::Transform(

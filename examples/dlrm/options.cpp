@@ -53,24 +53,24 @@ void add_data(CLI::App& app, Options& options) {
   app.add_option(
          "--max-malformed",
          options.max_malformed,
-         "with --malformed skip: stop if one pass has more malformed lines than this")
+         "with --malformed skip: stop if an epoch has more malformed lines than this")
       ->check(up_to(1'000'000'000, 0));
   add_count(
       app,
       "--min-count",
       options.min_count,
-      "categories with fewer examples share the row of unknown categories; with --dynamic, they look up zeros",
+      "categories with fewer examples share the row of unknown categories; with --keys, they look up zeros",
       1'000'000'000);
-  auto* dynamic = app.add_flag(
-      "--dynamic",
-      options.dynamic,
-      "key tables: categories are hashed to 64 bits and get rows in the training, which needs one pass over the data");
+  auto* keys = app.add_flag(
+      "--keys",
+      options.keys,
+      "key tables: categories are hashed to 64 bits and get rows in the training, which needs one epoch");
   app.add_option(
          "--capacity",
          options.capacity,
-         "with --dynamic: the largest number of rows per category column")
+         "with --keys: the largest number of rows per category column")
       ->check(up_to(int64_t{1} << 31))
-      ->needs(dynamic)
+      ->needs(keys)
       ->capture_default_str();
 }
 
@@ -83,7 +83,7 @@ void add_training(CLI::App& app, Options& options) {
       ->capture_default_str();
   add_count(app, "--dim", options.dim, "size of all embeddings", 4096);
   add_count(app, "--batch", options.batch, "examples per step");
-  add_count(app, "--epochs", options.epochs, "passes over the data");
+  add_count(app, "--epochs", options.epochs, "epochs of the training data");
   app.add_option(
          "--optimizer",
          options.optimizer,

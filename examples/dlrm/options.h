@@ -20,7 +20,7 @@ struct Options {
   std::string model = "dlrm";
   int64_t dim = 16;
   int64_t min_count = 2;
-  bool dynamic = false;
+  bool keys = false;
   int64_t capacity = 1'000'000;
   int64_t batch = 1024;
   int64_t epochs = 1;

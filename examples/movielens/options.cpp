@@ -12,8 +12,7 @@ std::optional<int> parse_arguments(int argc, char** argv, Options& options) {
   app.add_option("--data", options.data, "folder of MovieLens 100K")
       ->capture_default_str();
   add_seed(app, options.seed, "seed of the split and the initial values");
-  add_count(
-      app, "--epochs", options.epochs, "passes over the training ratings");
+  add_count(app, "--epochs", options.epochs, "epochs of the training ratings");
   add_count(app, "--batch", options.batch, "ratings per step");
   app.add_option("--dtype", options.dtype, "dtype of the tables")
       ->check(CLI::IsMember({"float32", "bfloat16", "float16"}))

@@ -10,7 +10,7 @@
 
 /// This process, among those that train together.
 struct Process {
-  tessera::Strategy strategy = tessera::Strategy::engine();
+  tessera::Strategy strategy = tessera::Strategy::fused();
   int64_t rank = 0;
   int64_t ranks = 1;
 };

@@ -15,7 +15,7 @@ struct RaterImpl : torch::nn::Module {
   RaterImpl(
       const RatingData& data,
       const Options& options,
-      const tessera::Strategy& strategy = tessera::Strategy::engine());
+      const tessera::Strategy& strategy = tessera::Strategy::fused());
 
   struct Output {
     torch::Tensor stars = {};  // [batch], not limited to [1, 5]

@@ -16,7 +16,7 @@ std::optional<int> parse_arguments(int argc, char** argv, Options& options) {
       ->capture_default_str();
   add_seed(app, options.seed, "seed of the first run");
   add_count(app, "--runs", options.runs, "runs with different seeds", 1000);
-  add_count(app, "--epochs", options.epochs, "most passes over the users");
+  add_count(app, "--epochs", options.epochs, "the most epochs of the users");
   add_count(
       app,
       "--patience",

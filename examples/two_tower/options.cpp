@@ -12,12 +12,12 @@ std::optional<int> parse_arguments(int argc, char** argv, Options& options) {
       app,
       options.seed,
       "seed of the initial values and the order of examples");
-  add_count(app, "--epochs", options.epochs, "passes over the ratings");
+  add_count(app, "--epochs", options.epochs, "epochs of the ratings");
   add_count(
       app,
       "--baseline-epochs",
       options.baseline_epochs,
-      "passes over the ratings for the matrix factorization");
+      "epochs of the ratings for the matrix factorization");
   add_count(app, "--batch", options.batch, "ratings per step");
   app.add_option(
          "--user", options.user, "user to recommend movies to, counted from 1")

@@ -14,7 +14,8 @@
 namespace tessera {
 
 /// An allocator that takes step memory and leaves new elements uninitialised on
-/// resize(). They are overwritten anyway, and zeros would cost a pass over memory.
+/// resize(). They are overwritten anyway, and zeros would cost one more write of the
+/// memory.
 template <class T>
 struct UninitializedAllocator : std::allocator<T> {
   static_assert(std::is_trivial_v<T>, "T must not initialise its members");

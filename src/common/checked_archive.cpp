@@ -272,7 +272,7 @@ bool is_internal_error(const std::exception& error) {
       std::string_view::npos;
 }
 
-void verify_checksums(
+void check_checksums(
     torch::serialize::InputArchive& archive,
     const std::string& where,
     std::string_view only) {

@@ -96,7 +96,7 @@ bool is_internal_error(const std::exception& error);
 /// checksums that were written with them. Entries without a checksum pass. If `only`
 /// is given, only this entry of the archive itself is compared.
 /// Errors:  c10::ValueError beginning with `where`, listing damaged entries.
-void verify_checksums(
+void check_checksums(
     torch::serialize::InputArchive& archive,
     const std::string& where,
     std::string_view only = {});

@@ -207,12 +207,12 @@ class JsonTextReader final : public nlohmann::json_sax<Json> {
         where_,
         limits_.depth,
         location());
-    require_object(is_object);
+    check_object(is_object);
     levels_.push_back({.is_object = is_object});
     return true;
   }
 
-  void require_object(bool is_object) const {
+  void check_object(bool is_object) const {
     if (visit_ != nullptr && levels_.empty() && !is_object) {
       refuse("a value that is not an object");
     }
@@ -220,7 +220,7 @@ class JsonTextReader final : public nlohmann::json_sax<Json> {
 
   bool add(Json value) {
     if (levels_.empty()) {
-      require_object(value.is_object());
+      check_object(value.is_object());
       root_ = std::move(value);
       return true;
     }

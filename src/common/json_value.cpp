@@ -24,7 +24,7 @@ bool is_deeper_than(size_t depth, const AnyJson& json) {
 }
 
 template <class AnyJson>
-void require_flat(const AnyJson& json, const char* where) {
+void check_flat(const AnyJson& json, const char* where) {
   TESSERA_CHECK_VALUE(
       !is_deeper_than(kMaxJsonDepth, json),
       "[{}] the JSON must be at most {} levels deep, but is deeper. Nest it less deeply.",
@@ -61,14 +61,14 @@ void check_size(
 }  // namespace
 
 void check_depth(const Json& json, const char* where) {
-  require_flat(json, where);
+  check_flat(json, where);
 }
 
 void check_depth(const nlohmann::json& json, const char* where) {
-  require_flat(json, where);
+  check_flat(json, where);
 }
 
-void require_kind(
+void check_kind(
     bool is_valid,
     const Json& json,
     const char* expected,
@@ -81,11 +81,11 @@ void require_kind(
       excerpt(json));
 }
 
-void require_known_keys(
+void check_known_keys(
     const Json& json,
     const std::vector<std::string>& known,
     const std::string& where) {
-  require_kind(json.is_object(), json, "an object", where);
+  check_kind(json.is_object(), json, "an object", where);
   for (const auto& [key, value] : json.items()) {
     if (std::find(known.begin(), known.end(), key) != known.end()) {
       continue;
@@ -99,11 +99,11 @@ void require_known_keys(
   }
 }
 
-const Json& require_key(
+const Json& field_of(
     const Json& json,
     const char* key,
     const std::string& where) {
-  require_kind(json.is_object(), json, "an object", where);
+  check_kind(json.is_object(), json, "an object", where);
   TESSERA_CHECK_VALUE(
       json.contains(key),
       "[{}] missing key '{}' in the JSON {}. Add the key.",
@@ -118,7 +118,7 @@ Json JsonValue<bool>::write(bool value) {
 }
 
 bool JsonValue<bool>::read(const Json& json, const std::string& where) {
-  require_kind(json.is_boolean(), json, "true or false", where);
+  check_kind(json.is_boolean(), json, "true or false", where);
   return json.get<bool>();
 }
 
@@ -133,7 +133,7 @@ int64_t JsonValue<int64_t>::read(const Json& json, const std::string& where) {
        json.get<uint64_t>() <=
            static_cast<uint64_t>(std::numeric_limits<int64_t>::max()));
   check_size(json, fits, "[-9223372036854775808, 9223372036854775807]", where);
-  require_kind(fits, json, "a whole number", where);
+  check_kind(fits, json, "a whole number", where);
   return json.get<int64_t>();
 }
 
@@ -145,7 +145,7 @@ uint64_t JsonValue<uint64_t>::read(const Json& json, const std::string& where) {
   const bool fits = json.is_number_unsigned() ||
       (json.is_number_integer() && json.get<int64_t>() >= 0);
   check_size(json, fits, "[0, 18446744073709551615]", where);
-  require_kind(fits, json, "a whole number >= 0", where);
+  check_kind(fits, json, "a whole number >= 0", where);
   return json.get<uint64_t>();
 }
 
@@ -161,7 +161,7 @@ double JsonValue<double>::read(const Json& json, const std::string& where) {
     const double infinity = std::numeric_limits<double>::infinity();
     return json == "inf" ? infinity : -infinity;
   }
-  require_kind(json.is_number(), json, "a number", where);
+  check_kind(json.is_number(), json, "a number", where);
   return json.get<double>();
 }
 
@@ -172,7 +172,7 @@ Json JsonValue<std::string>::write(const std::string& value) {
 std::string JsonValue<std::string>::read(
     const Json& json,
     const std::string& where) {
-  require_kind(json.is_string(), json, "a string", where);
+  check_kind(json.is_string(), json, "a string", where);
   return json.get<std::string>();
 }
 

@@ -45,7 +45,7 @@ class SoloGroup final : public RankGroup {
     C10_THROW_ERROR(
         Error,
         "[RankGroup] worker() needs a group of several processes, but this "
-        "group has one. Use the worker of the TableEngine.");
+        "group has one. Use the worker of the TableStore.");
   }
   void wait_for_worker() const override {}
 

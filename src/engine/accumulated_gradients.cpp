@@ -84,7 +84,7 @@ AccumulatedGradients select_keys(
       .dropped = gradients.dropped};
 }
 
-// The keys of an engine are in the order in which they occurred.
+// The keys of a table are in the order in which they occurred.
 AccumulatedGradients with_keys(
     AccumulatedGradients gradients,
     const CollectedKeys& collected) {
@@ -121,11 +121,11 @@ int64_t accumulation_steps_of(const TableState& table) {
 
 bool is_accumulating(const EmbeddingState& state, const TableState& table) {
   return state.with_slots == WithSlots::kYes &&
-      state.iterations % accumulation_steps_of(table) != 0;
+      state.passes % accumulation_steps_of(table) != 0;
 }
 
 int64_t updates_of(const EmbeddingState& state, const TableState& table) {
-  return state.iterations / accumulation_steps_of(table);
+  return state.passes / accumulation_steps_of(table);
 }
 
 int64_t updates_applied(const EmbeddingState& state) {
@@ -136,7 +136,7 @@ int64_t updates_applied(const EmbeddingState& state) {
     }
   }
   const bool is_trained = steps != std::numeric_limits<int64_t>::max();
-  return is_trained ? state.iterations / steps : state.iterations;
+  return is_trained ? state.passes / steps : state.passes;
 }
 
 AccumulatedGradients accumulated_gradients(
@@ -156,7 +156,7 @@ AccumulatedGradients accumulated_gradients(
     gradients =
         with_keys(std::move(gradients), state.accumulated[index].keys());
   }
-  // On the engine, the order depends on the distribution of ids over tasks.
+  // In a TableStore, the order depends on the distribution of ids over tasks.
   const auto [rows, order] = gradients.rows.sort();
   const kernels::RowNumbers numbers = table.rows.numbers;
   gradients.rows =

@@ -11,7 +11,7 @@
 #include "src/engine/engine_access.h"
 #include "src/engine/forward_interception.h"
 #include "src/engine/serving_lookup.h"
-#include "src/engine/table_engine.h"
+#include "src/engine/table_store.h"
 #include "src/features/batch.h"
 #include "src/features/output_shapes.h"
 
@@ -128,7 +128,7 @@ void check_replica(const char* where, int64_t replica, int64_t replicas) {
 }
 
 // Activations of trainable tables become leaves that require a gradient.
-void require_gradients(const EmbeddingState& state, Activations& activations) {
+void check_gradients(const EmbeddingState& state, Activations& activations) {
   for (size_t i = 0; i < activations.size(); ++i) {
     const TableState& table = state.tables[state.features[i].table];
     activations[i].requires_grad_(table.config->trainable);
@@ -150,7 +150,7 @@ class EmbeddingEngine::Impl {
         state_(std::move(state)),
         gate_(options_.timeout),
         queue_(options_.replicas, options_.queue_depth),
-        engine_(state_, options_.lookup_threads) {}
+        store_(state_, options_.lookup_threads) {}
 
   // The initial values of an engine's copy.
   struct Copy {
@@ -266,9 +266,9 @@ class EmbeddingEngine::Impl {
     lock.unlock();
     Activations activations = lookup.valid()
         ? Activations(lookup.get())
-        : engine_.lookup_local(*bags, unknown);
+        : store_.lookup_local(*bags, unknown);
     if (leaves != nullptr) {
-      require_gradients(*state_, activations);
+      check_gradients(*state_, activations);
       lock.lock();
       *leaves = activations;
       lock.unlock();
@@ -297,7 +297,7 @@ class EmbeddingEngine::Impl {
       flat = gradients_of_activations(
           slice, name, state_->features.size(), options_.replicas);
     }
-    engine_.check({.bags = slice.bags.get(), .gradients = flat});
+    store_.check({.bags = slice.bags.get(), .gradients = flat});
     slice.gradients = std::move(flat);
     if (batch.has_all_gradients()) {
       try {
@@ -327,7 +327,7 @@ class EmbeddingEngine::Impl {
       const Weights& weights,
       const Nest<FeatureConfig>& configs) {
     const CallGate::Call call(gate_);
-    const auto reading = engine_.lock_for_reading();
+    const auto reading = store_.lock_for_reading();
     return lookup_for_serving(*state_, features, weights, configs);
   }
 
@@ -341,7 +341,7 @@ class EmbeddingEngine::Impl {
 
   at::Tensor read_rows(const std::string& name, int64_t begin, int64_t end) {
     const CallGate::Call call(gate_);
-    const auto reading = engine_.lock_for_reading();
+    const auto reading = store_.lock_for_reading();
     return tessera::read_rows(*state_, name, begin, end);
   }
 
@@ -390,7 +390,7 @@ class EmbeddingEngine::Impl {
   void change_state(c10::function_ref<void(EmbeddingState&)> change) {
     const CallGate::Call call(gate_);
     const CallGate::Lock lock = gate_.lock();
-    const auto writing = engine_.lock_for_writing();
+    const auto writing = store_.lock_for_writing();
     const CallGate::Update updating(gate_);
     const auto update_iterations =
         c10::make_scope_exit([&] { iterations_ = updates_applied(*state_); });
@@ -399,7 +399,7 @@ class EmbeddingEngine::Impl {
 
   EmbeddingTables embedding_tables() {
     const CallGate::Call call(gate_);
-    engine_.lock_for_writing();
+    store_.lock_for_writing();
     return embedding_tables_of(*state_);
   }
 
@@ -471,8 +471,8 @@ class EmbeddingEngine::Impl {
   }
 
   void start_lookup(BatchSlice& slice) {
-    slice.lookup = engine_.worker().submit([this, bags = slice.bags] {
-      return engine_.lookup_local(*bags, UnknownKeys::kAdmitted);
+    slice.lookup = store_.worker().submit([this, bags = slice.bags] {
+      return store_.lookup_local(*bags, UnknownKeys::kAdmitted);
     });
   }
 
@@ -484,7 +484,7 @@ class EmbeddingEngine::Impl {
           {.bags = slice.bags.get(), .gradients = slice.gradients});
     }
     const CallGate::Update updating(gate_);
-    engine_.apply_update(engine_.plan_update(lookups));
+    store_.apply_update(store_.plan_update(lookups));
     iterations_ = updates_applied(*state_);
   }
 
@@ -499,7 +499,7 @@ class EmbeddingEngine::Impl {
   BatchQueue queue_;
   std::atomic<int64_t> iterations_ = 0;
   std::atomic<int64_t> out_of_range_count_ = 0;
-  TableEngine engine_;  // the last member: its worker uses the others
+  TableStore store_;  // the last member: its worker uses the others
 };
 
 EmbeddingEngine::EmbeddingEngine(EmbeddingEngineOptions options)

@@ -281,7 +281,7 @@ kernels::Rounding rounding_of(
       .is_stochastic = table.config->stochastic_rounding,
       .key = mix_bits(
           random_key(state.seed, table.name) +
-          static_cast<uint64_t>(state.iterations)),
+          static_cast<uint64_t>(state.passes)),
       .rows = table.rows.numbers,
       .row_keys =
           table.key_rows != nullptr ? table.key_rows->row_keys() : nullptr};

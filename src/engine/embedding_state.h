@@ -36,14 +36,15 @@ struct EmbeddingState : FeatureSet {
   int64_t layer = 0;
   WithSlots with_slots = WithSlots::kYes;
   std::vector<TableState> tables = {};
-  /// [tables], gradients that gradient_accumulation_steps has collected on an engine.
+  /// [tables], gradients that gradient_accumulation_steps has collected in a store.
   std::vector<GradientAccumulator> accumulated = {};
   /// The seed of initial values and of stochastic rounding. A load replaces it by the
   /// saved one, so that rounding continues bit for bit.
   uint64_t seed = 0;
-  /// The number of passes, as Keras counts them. With gradient_accumulation_steps = n,
-  /// n passes make one update of a table. Schedules are read at this number.
-  int64_t iterations = 0;
+  /// The number of backward passes, or of steps under Apply::kOnStep. Keras and files
+  /// call it "iterations". With gradient_accumulation_steps = n, n passes make one update
+  /// of a table. Schedules are read at this number.
+  int64_t passes = 0;
   AtomicCount out_of_range_count = 0;
   /// The path and checksum of the checkpoint since which TableState::touched counts.
   std::string last_checkpoint = {};
@@ -84,7 +85,7 @@ EmbeddingState make_state(
 void add_slots(EmbeddingState& state);
 
 /// How the next update of `table` rounds. It depends only on the layer's seed, the
-/// table's name and EmbeddingState::iterations.
+/// table's name and EmbeddingState::passes.
 kernels::Rounding rounding_of(
     const EmbeddingState& state,
     const TableState& table);

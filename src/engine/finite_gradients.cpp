@@ -226,7 +226,7 @@ bool RefuseNonFiniteScope::is_active() {
   return innermost != nullptr;
 }
 
-void refuse_dense_gradients() {
+void check_dense_parameters() {
   if (innermost != nullptr && innermost->check_dense_ != nullptr) {
     innermost->check_dense_();
   }

@@ -53,11 +53,11 @@ double add_parts(const std::vector<double>& parts, double p) {
 }  // namespace
 
 PendingGradients::PendingGradients(
-    std::shared_ptr<TableEngine> engine,
+    std::shared_ptr<TableStore> store,
     at::Tensor virtual_variable)
-    : engine_(std::move(engine)),
+    : store_(std::move(store)),
       virtual_variable_(std::move(virtual_variable)),
-      accumulators_(engine_->state().tables.size()) {}
+      accumulators_(store_->state().tables.size()) {}
 
 std::shared_ptr<PendingGradients::Claim> PendingGradients::claim() {
   TESSERA_CHECK(
@@ -84,7 +84,7 @@ void PendingGradients::add(const std::vector<LookupGradients>& lookups) {
       !is_stepping_,
       "[TPUEmbedding] expected no backward() within the step() of a Combined, but a callable or a custom rule has called it there. Call it before or after step().");
   std::string non_finite;
-  accumulators_ = engine_->accumulate(accumulators_, lookups, non_finite);
+  accumulators_ = store_->accumulate(accumulators_, lookups, non_finite);
   if (non_finite_.empty()) {
     non_finite_ = std::move(non_finite);
   }
@@ -105,7 +105,7 @@ double PendingGradients::norm(double p) const {
   std::vector<std::pair<const float*, int64_t>> parts;
   int64_t bytes = 0;
   for (size_t i = 0; i < accumulators_.size(); ++i) {
-    if (engine_->state().tables[i].rows.is_copy) {
+    if (store_->state().tables[i].rows.is_copy) {
       continue;
     }
     const GradientAccumulator& accumulator = accumulators_[i];
@@ -121,7 +121,7 @@ double PendingGradients::norm(double p) const {
     sums[i] = part_of_norm(parts[i].first, parts[i].second, p);
   });
   const double total = add_parts(
-      engine_->gather(add_parts(sums, p), std::bit_cast<uint64_t>(p)), p);
+      store_->gather(add_parts(sums, p), std::bit_cast<uint64_t>(p)), p);
   return std::isinf(p) ? total : std::pow(total, 1.0 / p);
 }
 
@@ -140,12 +140,12 @@ void PendingGradients::discard() {
 }
 
 // All ranks raise an error if one of them has gradients that are not finite.
-void PendingGradients::refuse_non_finite() const {
-  if (!refuses_non_finite(engine_->state())) {
+void PendingGradients::check_finite() const {
+  if (!refuses_non_finite(store_->state())) {
     return;
   }
   const std::vector<double> flags =
-      engine_->gather(non_finite_.empty() ? 0.0 : 1.0, /*options=*/1);
+      store_->gather(non_finite_.empty() ? 0.0 : 1.0, /*options=*/1);
   TESSERA_CHECK_VALUE(non_finite_.empty(), "{}", non_finite_);
   const auto rank = std::find(flags.begin(), flags.end(), 1.0);
   TESSERA_CHECK_VALUE(
@@ -156,17 +156,17 @@ void PendingGradients::refuse_non_finite() const {
 
 void PendingGradients::prepare(double factor) {
   const ProfileScope scope("tessera::update");
-  refuse_non_finite();
+  check_finite();
   is_stepping_ = true;
   const auto reset_stepping =
       c10::make_scope_exit([&] { is_stepping_ = false; });
-  update_ = engine_->plan_accumulated_update(accumulators_, factor);
+  update_ = store_->plan_accumulated_update(accumulators_, factor);
 }
 
 void PendingGradients::apply() {
   const ProfileScope scope("tessera::update");
   if (passes() > 0) {
-    engine_->apply_update(std::move(update_));
+    store_->apply_update(std::move(update_));
   }
   discard();
 }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "src/engine/gradient_accumulator.h"
-#include "src/engine/table_engine.h"
+#include "src/engine/table_store.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -20,7 +20,7 @@ class PendingGradients {
   /// `virtual_variable` shows whether the gradients were zeroed. Code that zeroes its
   /// gradient discards the collected gradients.
   PendingGradients(
-      std::shared_ptr<TableEngine> engine,
+      std::shared_ptr<TableStore> store,
       at::Tensor virtual_variable);
 
   /// The claim of the optimizer that applies the gradients. Only one can exist.
@@ -58,24 +58,24 @@ class PendingGradients {
   /// ranks have called it.
   /// Errors:  `error`, or another rank's.
   void confirm(const std::exception_ptr& error) {
-    engine_->confirm(error, passes());
+    store_->confirm(error, passes());
   }
   /// The values of all ranks, in order of rank. All must pass the same `options`.
   std::vector<double> gather(double value, uint64_t options) {
-    return engine_->gather(value, options);
+    return store_->gather(value, options);
   }
   /// Applies one update, or none if nothing is pending. Can't fail.
   void apply();
 
  private:
-  void refuse_non_finite() const;
+  void check_finite() const;
 
-  std::shared_ptr<TableEngine> engine_;
+  std::shared_ptr<TableStore> store_;
   at::Tensor virtual_variable_;
   std::vector<GradientAccumulator> accumulators_;  // one per table
   // The message about the first gradient that the layer refuses, or empty.
   std::string non_finite_;
-  TableEngine::Update update_;
+  TableStore::Update update_;
   std::weak_ptr<Claim> claim_;
   bool is_stepping_ = false;
 };

@@ -20,17 +20,17 @@ namespace {
 
 constexpr int64_t kMinIdsPerChunk = 2048;
 constexpr int64_t kMaxIdsPerChunk = int64_t{1} << 20;
-constexpr int64_t kMinIdsPerBucket = 256;
+constexpr int64_t kMinIdsPerBin = 256;
 // 16,384 contributions and their copy take 256 KiB of the second-level cache. With eight
-// times as many buckets, the sort was in the first-level cache, but the rows of a bucket
+// times as many bins, the sort was in the first-level cache, but the rows of a bin
 // were eight times as far apart, and the walks through the page tables took longer than
 // the sort saved: a step of Adagrad on a million rows of 64 floats took 1.5 times as long.
-constexpr int64_t kMaxIdsPerBucket = 16384;
+constexpr int64_t kMaxIdsPerBin = 16384;
 // The same for sums, whose order must not depend on the number of threads. So many threads
-// have enough buckets.
-constexpr int64_t kIdsPerFixedBucket = 2048;
-constexpr int kMaxBucketBits = 8;
-using BucketCounters = std::array<uint32_t, size_t{1} << kMaxBucketBits>;
+// have enough bins.
+constexpr int64_t kIdsPerFixedBin = 2048;
+constexpr int kMaxBinBits = 8;
+using BinCounters = std::array<uint32_t, size_t{1} << kMaxBinBits>;
 // With fewer ids and less memory traffic, one thread updates all tables before others
 // would have been woken for each phase. A step of 26 tables took 1.1 to 2 times as long
 // on two threads.
@@ -47,11 +47,11 @@ constexpr int64_t kMaxSummedRows = 512;
 // The memory traffic of one task in a sweep over all rows, about 100 us of work.
 constexpr int64_t kSweepTaskBytes = int64_t{1} << 20;
 
-int bucket_bits_for(int64_t ids, int64_t ids_per_bucket) {
-  const int64_t buckets = ids / ids_per_bucket;
+int bin_bits_for(int64_t ids, int64_t ids_per_bin) {
+  const int64_t bins = ids / ids_per_bin;
   return std::min(
-      kMaxBucketBits,
-      static_cast<int>(std::bit_width(static_cast<uint64_t>(buckets))));
+      kMaxBinBits,
+      static_cast<int>(std::bit_width(static_cast<uint64_t>(bins))));
 }
 
 // Rows that share a cache line differ in this many of their low bits.
@@ -178,14 +178,14 @@ void TableUpdater::update(const std::vector<TableUpdate>& updates) {
 }
 
 void TableUpdater::update_group(Updates updates) {
-  const std::vector<Task> tasks = distribute(updates, BucketSizes::kByThreads);
+  const std::vector<Task> tasks = distribute(updates, BinSizes::kByThreads);
   run_tasks(static_cast<int64_t>(tasks.size()), bytes_, [&](int64_t i) {
-    const auto [table, bucket] = tasks[i];
-    update_bucket(updates[table], workspaces_[table], bucket);
+    const auto [table, bin] = tasks[i];
+    update_bin(updates[table], workspaces_[table], bin);
   });
 }
 
-// Few ids make one bucket per table, so nothing has to be counted. All tables
+// Few ids make one bin per table, so nothing has to be counted. All tables
 // use the same memory, which stays in the first-level cache.
 void TableUpdater::update_few_ids(const std::vector<TableUpdate>& updates) {
   if (workspaces_.empty()) {
@@ -200,34 +200,34 @@ void TableUpdater::update_few_ids(const std::vector<TableUpdate>& updates) {
     }
     chunks_.clear();
     counters_.clear();
-    choose_buckets(updates[i], kMaxIdsPerBucket, workspaces_[0]);
+    choose_bins(updates[i], kMaxIdsPerBin, workspaces_[0]);
     add_chunks(updates[i], /*table=*/0, kMaxIdsPerChunk);
     int64_t begin = 0;
     for (const Chunk& chunk : chunks_) {
-      count_buckets(updates[i], chunk);
+      count_bins(updates[i], chunk);
       begin += std::exchange(
           counters_[chunk.first_counter], static_cast<uint32_t>(begin));
       scatter(updates[i], chunk);
     }
-    workspaces_[0].bucket_begin = {0, begin};
-    update_bucket(updates[i], workspaces_[0], /*bucket=*/0);
+    workspaces_[0].bin_begin = {0, begin};
+    update_bin(updates[i], workspaces_[0], /*bin=*/0);
   }
 }
 
 std::vector<RowGradients> TableUpdater::sum(
     const std::vector<TableUpdate>& updates) {
-  // The rows are in the order of their buckets. This order, and with it a norm of the
+  // The rows are in the order of their bins. This order, and with it a norm of the
   // gradients, must not depend on the number of threads.
-  const std::vector<Task> tasks = distribute(updates, BucketSizes::kFixed);
+  const std::vector<Task> tasks = distribute(updates, BinSizes::kFixed);
   // The number of rows of each task, and then the number before it in its table.
   std::vector<int64_t> first_row(tasks.size());
   run_tasks(static_cast<int64_t>(tasks.size()), bytes_, [&](int64_t i) {
-    const auto [table, bucket] = tasks[i];
+    const auto [table, bin] = tasks[i];
     Workspace& workspace = workspaces_[table];
-    const kernels::Contribution* sorted = sort_bucket(workspace, bucket);
-    const int64_t count = workspace.count(bucket);
+    const kernels::Contribution* sorted = sort_bin(workspace, bin);
+    const int64_t count = workspace.count(bin);
     kernels::Contribution* contributions =
-        workspace.contributions.data() + workspace.bucket_begin[bucket];
+        workspace.contributions.data() + workspace.bin_begin[bin];
     if (sorted != contributions) {
       std::copy_n(sorted, count, contributions);
     }
@@ -251,14 +251,14 @@ std::vector<RowGradients> TableUpdater::sum(
     gradients[i].sums.resize(rows_of_table[i] * updates[i].table->config->dim);
   }
   run_tasks(static_cast<int64_t>(tasks.size()), bytes_, [&](int64_t i) {
-    const auto [table, bucket] = tasks[i];
+    const auto [table, bin] = tasks[i];
     const Workspace& workspace = workspaces_[table];
     const int64_t dim = updates[table].table->config->dim;
     active_kernels().sum_rows(
         {.dim = dim,
          .contributions =
-             workspace.contributions.data() + workspace.bucket_begin[bucket],
-         .count = workspace.count(bucket),
+             workspace.contributions.data() + workspace.bin_begin[bin],
+         .count = workspace.count(bin),
          .sources = workspace.sources.data(),
          .rows = gradients[table].rows.data() + first_row[i],
          .sums = gradients[table].sums.data() + first_row[i] * dim});
@@ -268,36 +268,36 @@ std::vector<RowGradients> TableUpdater::sum(
 
 std::vector<TableUpdater::Task> TableUpdater::distribute(
     Updates updates,
-    BucketSizes sizes) {
+    BinSizes sizes) {
   plan(updates, sizes);
   const auto chunks = static_cast<int64_t>(chunks_.size());
   run_tasks(chunks, bytes_, [&](int64_t i) {
-    count_buckets(updates[chunks_[i].table], chunks_[i]);
+    count_bins(updates[chunks_[i].table], chunks_[i]);
   });
-  place_buckets(updates.size());
+  place_bins(updates.size());
   run_tasks(chunks, bytes_, [&](int64_t i) {
     scatter(updates[chunks_[i].table], chunks_[i]);
   });
   std::vector<Task> tasks;
   tasks.reserve(updates.size());
   for (size_t i = 0; i < updates.size(); ++i) {
-    for (int64_t bucket = 0; bucket < workspaces_[i].buckets(); ++bucket) {
-      tasks.emplace_back(i, bucket);
+    for (int64_t bin = 0; bin < workspaces_[i].bins(); ++bin) {
+      tasks.emplace_back(i, bin);
     }
   }
   return tasks;
 }
 
-void TableUpdater::plan(Updates updates, BucketSizes sizes) {
+void TableUpdater::plan(Updates updates, BinSizes sizes) {
   int64_t ids = 0;
   bytes_ = 0;
   for (const TableUpdate& update : updates) {
     ids += ids_of(update);
     bytes_ += traffic_of(update);
   }
-  const int64_t ids_per_bucket = sizes == BucketSizes::kFixed
-      ? kIdsPerFixedBucket
-      : task_size(ids, bytes_, kMinIdsPerBucket, kMaxIdsPerBucket);
+  const int64_t ids_per_bin = sizes == BinSizes::kFixed
+      ? kIdsPerFixedBin
+      : task_size(ids, bytes_, kMinIdsPerBin, kMaxIdsPerBin);
   const int64_t ids_per_chunk =
       task_size(ids, bytes_, kMinIdsPerChunk, kMaxIdsPerChunk);
   if (workspaces_.size() < updates.size()) {
@@ -306,31 +306,31 @@ void TableUpdater::plan(Updates updates, BucketSizes sizes) {
   chunks_.clear();
   counters_.clear();
   for (size_t i = 0; i < updates.size(); ++i) {
-    choose_buckets(updates[i], ids_per_bucket, workspaces_[i]);
+    choose_bins(updates[i], ids_per_bin, workspaces_[i]);
     add_chunks(updates[i], i, ids_per_chunk);
   }
 }
 
-void TableUpdater::choose_buckets(
+void TableUpdater::choose_bins(
     const TableUpdate& update,
-    int64_t ids_per_bucket,
+    int64_t ids_per_bin,
     Workspace& workspace) {
   const int64_t limit = update.id_limit.value_or(update.table->rows.count);
   workspace.row_bits = static_cast<int>(
       std::bit_width(static_cast<uint64_t>(std::max<int64_t>(limit, 1) - 1)));
-  workspace.bucket_bits = bucket_bits_for(ids_of(update), ids_per_bucket);
-  workspace.bucket_shift = workspace.bucket_bits == 0
+  workspace.bin_bits = bin_bits_for(ids_of(update), ids_per_bin);
+  workspace.bin_shift = workspace.bin_bits == 0
       ? 0
       : std::min(
             row_bits_of_line(update.table->parameters),
-            std::max(workspace.row_bits - workspace.bucket_bits, 0));
+            std::max(workspace.row_bits - workspace.bin_bits, 0));
   if (update.rows.sweep) {
-    workspace.bucket_bits = std::min(
+    workspace.bin_bits = std::min(
         {workspace.row_bits,
-         kMaxBucketBits,
+         kMaxBinBits,
          static_cast<int>(std::bit_width(
              static_cast<uint64_t>(traffic_of(update) / kSweepTaskBytes)))});
-    workspace.bucket_shift = workspace.row_bits - workspace.bucket_bits;
+    workspace.bin_shift = workspace.row_bits - workspace.bin_bits;
   }
 }
 
@@ -351,7 +351,7 @@ void TableUpdater::add_chunks(
            .end_id = std::min(bags.nnz(), id + ids_per_chunk),
            .first_source = sources,
            .first_counter = static_cast<int64_t>(counters_.size())});
-      counters_.resize(counters_.size() + workspace.buckets());
+      counters_.resize(counters_.size() + workspace.bins());
     }
     contributions += bags.nnz();
     sources += sources_of(bags);
@@ -360,14 +360,12 @@ void TableUpdater::add_chunks(
   workspace.sources.resize(sources);
 }
 
-void TableUpdater::count_buckets(
-    const TableUpdate& update,
-    const Chunk& chunk) {
+void TableUpdater::count_bins(const TableUpdate& update, const Chunk& chunk) {
   const Workspace& workspace = workspaces_[chunk.table];
   uint32_t* counters = counters_.data() + chunk.first_counter;
   const TableUpdate::Term& term = update.terms[chunk.term];
   const uint32_t* ids = term.ids();
-  if (workspace.bucket_bits == 0) {
+  if (workspace.bin_bits == 0) {
     const int64_t left_out = term.rows == nullptr
         ? 0
         : std::count(ids + chunk.begin_id, ids + chunk.end_id, kNoRow);
@@ -376,37 +374,37 @@ void TableUpdater::count_buckets(
   }
   // The thread counts on its own stack, because the counters of two chunks may share a
   // cache line.
-  BucketCounters counts;
-  std::fill_n(counts.begin(), workspace.buckets(), 0);
-  const Workspace::BucketOf bucket_of = workspace.bucket_of();
+  BinCounters counts;
+  std::fill_n(counts.begin(), workspace.bins(), 0);
+  const Workspace::BinOf bin_of = workspace.bin_of();
   for (int64_t i = chunk.begin_id; i < chunk.end_id; ++i) {
     // Without Term::rows, no id is kNoRow.
     if (term.rows == nullptr || ids[i] != kNoRow) {
-      ++counts[bucket_of(ids[i])];
+      ++counts[bin_of(ids[i])];
     }
   }
-  std::copy_n(counts.begin(), workspace.buckets(), counters);
+  std::copy_n(counts.begin(), workspace.bins(), counters);
 }
 
-// Turns the chunks' counts into positions. Inside each bucket, the chunks stay in order,
+// Turns the chunks' counts into positions. Inside each bin, the chunks stay in order,
 // which keeps the sort stable. Only here, one thread works for all. With one counter per
-// chunk and bucket, that is an estimated 1 to 2 % of an update on 64 threads.
-void TableUpdater::place_buckets(size_t tables) {
+// chunk and bin, that is an estimated 1 to 2 % of an update on 64 threads.
+void TableUpdater::place_bins(size_t tables) {
   for (size_t i = 0; i < tables; ++i) {
-    workspaces_[i].bucket_begin.assign(workspaces_[i].buckets() + 1, 0);
+    workspaces_[i].bin_begin.assign(workspaces_[i].bins() + 1, 0);
   }
   for (const Chunk& chunk : chunks_) {
     Workspace& workspace = workspaces_[chunk.table];
-    const int64_t buckets = workspace.buckets();
+    const int64_t bins = workspace.bins();
     const uint32_t* counts = counters_.data() + chunk.first_counter;
-    for (int64_t bucket = 0; bucket < buckets; ++bucket) {
-      workspace.bucket_begin[bucket + 1] += counts[bucket];
+    for (int64_t bin = 0; bin < bins; ++bin) {
+      workspace.bin_begin[bin + 1] += counts[bin];
     }
   }
   for (size_t i = 0; i < tables; ++i) {
-    std::vector<int64_t>& begin = workspaces_[i].bucket_begin;
-    for (size_t bucket = 1; bucket < begin.size(); ++bucket) {
-      begin[bucket] += begin[bucket - 1];
+    std::vector<int64_t>& begin = workspaces_[i].bin_begin;
+    for (size_t bin = 1; bin < begin.size(); ++bin) {
+      begin[bin] += begin[bin - 1];
     }
   }
   std::vector<int64_t> next;
@@ -414,19 +412,19 @@ void TableUpdater::place_buckets(size_t tables) {
   for (const Chunk& chunk : chunks_) {
     if (chunk.table != table) {
       table = chunk.table;
-      next = workspaces_[table].bucket_begin;
+      next = workspaces_[table].bin_begin;
     }
-    const int64_t buckets = workspaces_[table].buckets();
+    const int64_t bins = workspaces_[table].bins();
     uint32_t* counters = counters_.data() + chunk.first_counter;
-    for (int64_t bucket = 0; bucket < buckets; ++bucket) {
-      const uint32_t count = counters[bucket];
-      counters[bucket] = static_cast<uint32_t>(next[bucket]);
-      next[bucket] += count;
+    for (int64_t bin = 0; bin < bins; ++bin) {
+      const uint32_t count = counters[bin];
+      counters[bin] = static_cast<uint32_t>(next[bin]);
+      next[bin] += count;
     }
   }
 }
 
-// Writes the chunk's sources, and its contributions into their buckets.
+// Writes the chunk's sources, and its contributions into their bins.
 void TableUpdater::scatter(const TableUpdate& update, const Chunk& chunk) {
   const TableUpdate::Term& term = update.terms[chunk.term];
   const IdBags& bags = *term.bags;
@@ -435,12 +433,10 @@ void TableUpdater::scatter(const TableUpdate& update, const Chunk& chunk) {
       workspace.sources.data() + chunk.first_source;
   kernels::Contribution* contributions = workspace.contributions.data();
   const auto first_source = static_cast<uint32_t>(chunk.first_source);
-  BucketCounters next;
+  BinCounters next;
   std::copy_n(
-      counters_.begin() + chunk.first_counter,
-      workspace.buckets(),
-      next.begin());
-  const Workspace::BucketOf bucket_of = workspace.bucket_of();
+      counters_.begin() + chunk.first_counter, workspace.bins(), next.begin());
+  const Workspace::BinOf bin_of = workspace.bin_of();
   const uint32_t* ids = term.ids();
   const float* weights = bags.weights.empty() ? nullptr : bags.weights.data();
   int64_t bag = chunk.begin_id;
@@ -451,7 +447,7 @@ void TableUpdater::scatter(const TableUpdate& update, const Chunk& chunk) {
       if (may_leave_out && ids[i] == kNoRow) {
         continue;
       }
-      contributions[next[bucket_of(ids[i])]++] = {
+      contributions[next[bin_of(ids[i])]++] = {
           ids[i], first_source + static_cast<uint32_t>(i)};
     }
     return;
@@ -485,60 +481,60 @@ void TableUpdater::scatter(const TableUpdate& update, const Chunk& chunk) {
       if (row == kNoRow) {
         continue;
       }
-      contributions[next[bucket_of(row)]++] = {
+      contributions[next[bin_of(row)]++] = {
           row, first_source + static_cast<uint32_t>(source)};
     }
   }
 }
 
-const kernels::Contribution* TableUpdater::group_bucket(
+const kernels::Contribution* TableUpdater::group_bin(
     const TableUpdate& update,
     Workspace& workspace,
-    int64_t bucket) {
+    int64_t bin) {
   const kernels::Contribution* contributions =
-      workspace.contributions.data() + workspace.bucket_begin[bucket];
-  const bool are_grouped = workspace.bucket_bits == 0 && !update.rows.sweep &&
-      has_few_distinct_rows(contributions, workspace.count(bucket));
-  return are_grouped ? contributions : sort_bucket(workspace, bucket);
+      workspace.contributions.data() + workspace.bin_begin[bin];
+  const bool are_grouped = workspace.bin_bits == 0 && !update.rows.sweep &&
+      has_few_distinct_rows(contributions, workspace.count(bin));
+  return are_grouped ? contributions : sort_bin(workspace, bin);
 }
 
-// Returns the sorted contributions of the bucket. They may be in memory that the next
+// Returns the sorted contributions of the bin. They may be in memory that the next
 // call of the same thread overwrites.
-kernels::Contribution* TableUpdater::sort_bucket(
+kernels::Contribution* TableUpdater::sort_bin(
     Workspace& workspace,
-    int64_t bucket) {
+    int64_t bin) {
   // Each thread keeps its own, because all threads would wait for one lock if each task
   // took step memory.
   thread_local Buffer<kernels::Contribution> scratch;
-  scratch.resize(workspace.count(bucket));
-  // All rows of a bucket have the bits that select it in common, so the sort skips these
+  scratch.resize(workspace.count(bin));
+  // All rows of a bin have the bits that select it in common, so the sort skips these
   // bits.
-  const int first = workspace.bucket_shift;
-  const kernels::RowBits bits_of_bucket{first, first + workspace.bucket_bits};
+  const int first = workspace.bin_shift;
+  const kernels::RowBits bits_of_bin{first, first + workspace.bin_bits};
   return kernels::sort_by_row(
-      workspace.contributions.data() + workspace.bucket_begin[bucket],
+      workspace.contributions.data() + workspace.bin_begin[bin],
       scratch.data(),
-      workspace.count(bucket),
-      std::max(workspace.row_bits, bits_of_bucket.end),
-      bits_of_bucket);
+      workspace.count(bin),
+      std::max(workspace.row_bits, bits_of_bin.end),
+      bits_of_bin);
 }
 
-void TableUpdater::update_bucket(
+void TableUpdater::update_bin(
     const TableUpdate& update,
     Workspace& workspace,
-    int64_t bucket) {
+    int64_t bin) {
   const bool sweep = update.rows.sweep;
-  if (workspace.count(bucket) == 0 && !sweep) {
+  if (workspace.count(bin) == 0 && !sweep) {
     return;
   }
   TableState& table = *update.table;
   const int64_t dim = table.config->dim;
   const int64_t vocab = table.rows.count;
-  const int shift = workspace.bucket_shift;
-  const int64_t end_row = std::min(vocab, (bucket + 1) << shift);
+  const int shift = workspace.bin_shift;
+  const int64_t end_row = std::min(vocab, (bin + 1) << shift);
   const bool sums_first =
       dim <= kMaxNarrowDim && update.rows.accumulate && !sweep;
-  // Each thread keeps its own, as in sort_bucket().
+  // Each thread keeps its own, as in sort_bin().
   thread_local Buffer<float> scratch;
   thread_local Buffer<uint32_t> summed_rows;
   scratch.resize((3 + (sums_first ? kMaxSummedRows : 0)) * dim);
@@ -546,8 +542,8 @@ void TableUpdater::update_bucket(
   const std::vector<float> zeros(sweep ? dim : 0, 0.0F);
   kernels::UpdateArgs args{
       .table = mutable_rows(table.parameters),
-      .contributions = group_bucket(update, workspace, bucket),
-      .count = workspace.count(bucket),
+      .contributions = group_bin(update, workspace, bin),
+      .count = workspace.count(bin),
       .sources = workspace.sources.data(),
       .gradient = scratch.data(),
       .direction = scratch.data() + dim,
@@ -555,7 +551,7 @@ void TableUpdater::update_bucket(
       .accumulate = update.rows.accumulate,
       .stages = update.rows.stages,
       .sweep = sweep,
-      .first_row = static_cast<uint32_t>(std::min(end_row, bucket << shift)),
+      .first_row = static_cast<uint32_t>(std::min(end_row, bin << shift)),
       .end_row = static_cast<uint32_t>(end_row),
       .zeros = zeros.data()};
   if (sums_first) {

@@ -77,20 +77,20 @@ class TableUpdater {
   std::vector<RowGradients> sum(const std::vector<TableUpdate>& updates);
 
  private:
-  // Ids are spread over 2^bucket_bits buckets, and each bucket is one task. Low bits of an
-  // id select its bucket, so that neighbouring frequent rows get different tasks. Narrow
+  // Ids are spread over 2^bin_bits bins, and each bin is one task. Low bits of an
+  // id select its bin, so that neighbouring frequent rows get different tasks. Narrow
   // rows that share a cache line get the same task, because two threads would wait for
-  // each other. In a sweep, the high bits select the bucket, because each bucket must be a
+  // each other. In a sweep, the high bits select the bin, because each bin must be a
   // range of rows.
   struct Workspace {
     Buffer<kernels::GradientSource> sources;
     Buffer<kernels::Contribution> contributions;
-    int bucket_bits = 0;
-    int bucket_shift = 0;
+    int bin_bits = 0;
+    int bin_shift = 0;
     int row_bits = 0;
 
     // A copy for loops, because a compiler reads members again after each store.
-    struct BucketOf {
+    struct BinOf {
       int shift = 0;
       uint32_t mask = 0;
 
@@ -98,16 +98,16 @@ class TableUpdater {
         return static_cast<uint32_t>(uint64_t{row} >> shift) & mask;
       }
     };
-    BucketOf bucket_of() const {
-      return {bucket_shift, (1U << bucket_bits) - 1};
+    BinOf bin_of() const {
+      return {bin_shift, (1U << bin_bits) - 1};
     }
-    std::vector<int64_t> bucket_begin;  // [buckets + 1]
+    std::vector<int64_t> bin_begin;  // [bins + 1]
 
-    int64_t buckets() const {
-      return int64_t{1} << bucket_bits;
+    int64_t bins() const {
+      return int64_t{1} << bin_bits;
     }
-    int64_t count(int64_t bucket) const {
-      return bucket_begin[bucket + 1] - bucket_begin[bucket];
+    int64_t count(int64_t bin) const {
+      return bin_begin[bin + 1] - bin_begin[bin];
     }
   };
   // A range of one term's ids.
@@ -117,52 +117,50 @@ class TableUpdater {
     int64_t begin_id = 0;
     int64_t end_id = 0;
     int64_t first_source = 0;
-    int64_t first_counter = 0;  // in counters_, where each bucket has one
+    int64_t first_counter = 0;  // in counters_, where each bin has one
   };
-  enum class BucketSizes {
+  enum class BinSizes {
     kFixed,
-    kByThreads  // many threads get smaller buckets
+    kByThreads  // many threads get smaller bins
   };
 
-  // A table and one of its buckets.
+  // A table and one of its bins.
   using Task = std::pair<size_t, int64_t>;
   using Updates = c10::ArrayRef<TableUpdate>;
 
   // Updates one table after the other on this thread.
   void update_few_ids(const std::vector<TableUpdate>& updates);
   void update_group(Updates updates);
-  void plan(Updates updates, BucketSizes sizes);
-  static void choose_buckets(
+  void plan(Updates updates, BinSizes sizes);
+  static void choose_bins(
       const TableUpdate& update,
-      int64_t ids_per_bucket,
+      int64_t ids_per_bin,
       Workspace& workspace);
   void add_chunks(
       const TableUpdate& update,
       size_t table,
       int64_t ids_per_chunk);
-  // Puts all contributions into their buckets and returns one task per bucket.
-  std::vector<Task> distribute(Updates updates, BucketSizes sizes);
-  void count_buckets(const TableUpdate& update, const Chunk& chunk);
-  void place_buckets(size_t tables);
+  // Puts all contributions into their bins and returns one task per bin.
+  std::vector<Task> distribute(Updates updates, BinSizes sizes);
+  void count_bins(const TableUpdate& update, const Chunk& chunk);
+  void place_bins(size_t tables);
   void scatter(const TableUpdate& update, const Chunk& chunk);
   // Makes the contributions to each row adjacent. In a sweep, it also sorts the rows.
-  static const kernels::Contribution* group_bucket(
+  static const kernels::Contribution* group_bin(
       const TableUpdate& update,
       Workspace& workspace,
-      int64_t bucket);
-  static kernels::Contribution* sort_bucket(
-      Workspace& workspace,
-      int64_t bucket);
-  static void update_bucket(
+      int64_t bin);
+  static kernels::Contribution* sort_bin(Workspace& workspace, int64_t bin);
+  static void update_bin(
       const TableUpdate& update,
       Workspace& workspace,
-      int64_t bucket);
+      int64_t bin);
 
   int64_t bytes_ = 0;  // of memory traffic
   std::vector<Workspace>
       workspaces_;  // of the tables that are updated together
   std::vector<Chunk> chunks_;
-  // For each chunk and bucket, the number of ids and then the position of the next one.
+  // For each chunk and bin, the number of ids and then the position of the next one.
   Buffer<uint32_t> counters_;
 };
 

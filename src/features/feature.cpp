@@ -12,7 +12,7 @@ namespace tessera {
 
 namespace {
 
-void require_vector(
+void check_vector(
     const at::Tensor& tensor,
     const char* where,
     const char* what) {
@@ -50,7 +50,7 @@ SparseFeature SparseFeature::from_coo(const at::Tensor& coo) {
 RaggedFeature RaggedFeature::from_lengths(
     at::Tensor values,
     const at::Tensor& lengths) {
-  require_vector(lengths, "RaggedFeature::from_lengths", "lengths");
+  check_vector(lengths, "RaggedFeature::from_lengths", "lengths");
   TESSERA_CHECK_VALUE(
       lengths.numel() == 0 || lengths.min().item<int64_t>() >= 0,
       "[RaggedFeature::from_lengths] lengths must be >= 0, but the smallest is {}. Pass the number of ids in each bag.",
@@ -64,7 +64,7 @@ RaggedFeature RaggedFeature::from_lengths(
 RaggedFeature RaggedFeature::from_offsets(
     at::Tensor values,
     const at::Tensor& offsets) {
-  require_vector(offsets, "RaggedFeature::from_offsets", "offsets");
+  check_vector(offsets, "RaggedFeature::from_offsets", "offsets");
   TESSERA_CHECK_TYPE(
       values.defined(),
       "[RaggedFeature::from_offsets] values must be a tensor, but got no tensor. Pass an empty tensor if there are no ids.");

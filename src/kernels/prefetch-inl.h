@@ -24,8 +24,8 @@ template <CacheLevel kLevel = CacheLevel::kFirst>
 HWY_INLINE void PrefetchLines(const void* from, int64_t bytes) {
   const char* line = static_cast<const char*>(from);
   int64_t lines = bytes / kLineBytes;
-  // With one line or four lines per pass of the loop, lookups of rows of 512 bytes took up
-  // to 1.5 times as long.
+  // With one line or four lines per turn of the loop, lookups of rows of 512 bytes took
+  // up to 1.5 times as long.
   for (; lines >= 8; lines -= 8) {
     PrefetchConsecutiveLines<8, kLevel>(line);
     line += 8 * kLineBytes;

@@ -11,14 +11,14 @@ namespace tessera::kernels {
 
 namespace {
 
-// The 2^11 counters of 32 bits take 8 KiB of the first-level cache. Wide digits save a
-// pass over the data. Each pass also clears and sums all counters, so few
-// contributions get narrower digits.
+// The 2^11 counters of 32 bits take 8 KiB of the first-level cache. Wide digits mean
+// fewer of them. Each digit also clears and sums all counters, so few contributions get
+// narrower digits.
 constexpr int kMaxDigitBits = 11;
 constexpr int64_t kInsertionSortBelow = 32;
 
-// The number of passes over `count` contributions that sort by `bits` bits.
-int passes_for(int bits, int64_t count) {
+// The number of digits by which `count` contributions are sorted by `bits` bits.
+int digits_for(int bits, int64_t count) {
   const int widest = std::clamp(
       static_cast<int>(std::bit_width(static_cast<uint64_t>(count))),
       4,
@@ -47,8 +47,8 @@ Contribution* sort_by_bits(
     return from;
   }
   std::array<uint32_t, size_t{1} << kMaxDigitBits> next;
-  const int passes = passes_for(key.end - key.begin, count);
-  const int bits = (key.end - key.begin + passes - 1) / passes;
+  const int digits = digits_for(key.end - key.begin, count);
+  const int bits = (key.end - key.begin + digits - 1) / digits;
   const uint32_t mask = (1U << bits) - 1;
   for (int shift = key.begin; shift < key.end; shift += bits) {
     const auto digit_of = [&](const Contribution& contribution) {
@@ -86,9 +86,9 @@ Contribution* sort_by_row(
     insertion_sort(contributions, count);
     return contributions;
   }
-  const int passes_around_equal =
-      passes_for(equal.begin, count) + passes_for(row_bits - equal.end, count);
-  if (passes_for(row_bits, count) < passes_around_equal) {
+  const int digits_around_equal =
+      digits_for(equal.begin, count) + digits_for(row_bits - equal.end, count);
+  if (digits_for(row_bits, count) < digits_around_equal) {
     return sort_by_bits(contributions, scratch, count, {0, row_bits});
   }
   Contribution* const sorted =

@@ -34,9 +34,9 @@ const char* term_script(Combiner combiner) {
     case Combiner::kMean:
       return "weight";
     case Combiner::kSqrtn:
-      return "weight * weight";
+      break;
   }
-  refuse_combiner(combiner);
+  return "weight * weight";
 }
 
 const char* denominator_script(Combiner combiner) {
@@ -46,9 +46,9 @@ const char* denominator_script(Combiner combiner) {
     case Combiner::kMean:
       return "total";
     case Combiner::kSqrtn:
-      return "total.sqrt()";
+      break;
   }
-  refuse_combiner(combiner);
+  return "total.sqrt()";
 }
 
 // The names of all combiners, separated by commas.
@@ -57,15 +57,6 @@ std::string known_combiners() {
   for_each_combiner(
       [&](Combiner combiner) { names.push_back(to_string(combiner)); });
   return join_names(names);
-}
-
-[[noreturn]] void refuse(Combiner combiner, const std::string& where) {
-  TESSERA_CHECK_VALUE(
-      false,
-      "{} combiner must be one of {}, but got the number {}. Use an enumerator of Combiner.",
-      where,
-      known_combiners(),
-      static_cast<int64_t>(combiner));
 }
 
 // Returns a TorchScript method that takes the name of a combiner and returns the
@@ -89,19 +80,6 @@ std::string method(
 
 }  // namespace
 
-void refuse_combiner(Combiner combiner) {
-  refuse(combiner, "[Combiner]");
-}
-
-void check_combiner(Combiner combiner, const std::string& where) {
-  bool is_known = false;
-  for_each_combiner(
-      [&](Combiner other) { is_known = is_known || other == combiner; });
-  if (!is_known) {
-    refuse(combiner, where);
-  }
-}
-
 std::optional<Combiner> next_combiner(Combiner combiner) {
   switch (combiner) {
     case Combiner::kSum:
@@ -109,9 +87,9 @@ std::optional<Combiner> next_combiner(Combiner combiner) {
     case Combiner::kMean:
       return Combiner::kSqrtn;
     case Combiner::kSqrtn:
-      return std::nullopt;
+      break;
   }
-  refuse_combiner(combiner);
+  return std::nullopt;
 }
 
 std::string to_string(Combiner combiner) {
@@ -121,9 +99,9 @@ std::string to_string(Combiner combiner) {
     case Combiner::kMean:
       return "mean";
     case Combiner::kSqrtn:
-      return "sqrtn";
+      break;
   }
-  refuse_combiner(combiner);
+  return "sqrtn";
 }
 
 Combiner combiner_from_string(std::string_view name) {
@@ -145,9 +123,9 @@ at::Tensor combiner_term(Combiner combiner, const at::Tensor& weights) {
     case Combiner::kMean:
       return weights;
     case Combiner::kSqrtn:
-      return weights * weights;
+      break;
   }
-  refuse_combiner(combiner);
+  return weights * weights;
 }
 
 at::Tensor combiner_denominator(Combiner combiner, const at::Tensor& total) {
@@ -157,9 +135,9 @@ at::Tensor combiner_denominator(Combiner combiner, const at::Tensor& total) {
     case Combiner::kMean:
       return total;
     case Combiner::kSqrtn:
-      return total.sqrt();
+      break;
   }
-  refuse_combiner(combiner);
+  return total.sqrt();
 }
 
 std::string combiner_script() {

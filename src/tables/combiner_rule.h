@@ -19,13 +19,6 @@ namespace tessera {
 // Each function is a switch over all combiners, so that a new combiner does not compile
 // until every switch has it.
 
-/// Raises the c10::ValueError for a value that is not an enumerator.
-[[noreturn]] void refuse_combiner(Combiner combiner);
-
-/// Checks that the value is an enumerator.
-/// Errors:  c10::ValueError beginning with `where`.
-void check_combiner(Combiner combiner, const std::string& where);
-
 /// The combiner that is declared after this one, if there is one.
 std::optional<Combiner> next_combiner(Combiner combiner);
 
@@ -36,9 +29,9 @@ inline bool is_divided(Combiner combiner) {
       return false;
     case Combiner::kMean:
     case Combiner::kSqrtn:
-      return true;
+      break;
   }
-  refuse_combiner(combiner);
+  return true;
 }
 
 /// The term that a weight adds to the total.
@@ -48,9 +41,9 @@ inline double combiner_term(Combiner combiner, double weight) {
     case Combiner::kMean:
       return weight;
     case Combiner::kSqrtn:
-      return weight * weight;
+      break;
   }
-  refuse_combiner(combiner);
+  return weight * weight;
 }
 
 /// The denominator for the total of the terms.
@@ -61,9 +54,9 @@ inline double combiner_denominator(Combiner combiner, double total) {
     case Combiner::kMean:
       return total;
     case Combiner::kSqrtn:
-      return std::sqrt(total);
+      break;
   }
-  refuse_combiner(combiner);
+  return std::sqrt(total);
 }
 
 /// The same functions in stock LibTorch operators, element by element.
@@ -85,9 +78,9 @@ inline double combiner_weight_factor(
     case Combiner::kMean:
       return scale * scale;
     case Combiner::kSqrtn:
-      return weight * scale * scale * scale;
+      break;
   }
-  refuse_combiner(combiner);
+  return weight * scale * scale * scale;
 }
 
 /// The methods is_divided, combiner_term and combiner_denominator in TorchScript, for

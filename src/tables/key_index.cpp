@@ -26,8 +26,8 @@ bool is_frequency(const DynamicKeys& config) {
   return std::holds_alternative<eviction::LeastFrequentlyUsed>(config.eviction);
 }
 
-// Buckets are this full on average if the partition is full. With 0.78, more keys are in a
-// later bucket than their own, and finds took a sixth longer. LeastFrequentlyUsed stores 4
+// Chunks are this full on average if the partition is full. With 0.78, more keys are in a
+// later chunk than their own, and finds took a sixth longer. LeastFrequentlyUsed stores 4
 // more bytes per row, and must stay within 24.
 double max_load(const DynamicKeys& config) {
   return is_frequency(config) ? 0.78 : 0.70;
@@ -63,10 +63,10 @@ KeyIndex::KeyIndex(
       random_key_(random_key),
       partitions_(config.capacity),
       owned_(owned),
-      buckets_per_partition_(
+      chunks_per_partition_(
           static_cast<int64_t>(
               static_cast<double>(partitions_.max_rows()) /
-              (Bucket::kSize * max_load(config))) +
+              (Chunk::kSize * max_load(config))) +
           1),
       counters_per_row_(tessera::counters_per_row(config, partitions_)),
       partition_(owned.count()) {
@@ -76,9 +76,8 @@ KeyIndex::KeyIndex(
         partitions_.first_row(p) - partitions_.first_row(owned.begin)));
   }
   const std::string what = "the keys of table '" + shorten(name_) + "'";
-  buckets_ =
-      ReservedArray<Bucket>(owned.count() * buckets_per_partition_, what);
-  bucket_of_row_ = ReservedArray<uint16_t>(rows(), what);
+  chunks_ = ReservedArray<Chunk>(owned.count() * chunks_per_partition_, what);
+  chunk_of_row_ = ReservedArray<uint16_t>(rows(), what);
   last_update_ = ReservedArray<uint32_t>(rows(), what);
   if (is_frequency(config)) {
     frequency_ = ReservedArray<float>(rows(), what);
@@ -86,8 +85,8 @@ KeyIndex::KeyIndex(
   sketch_ = ReservedArray<uint8_t>(
       owned.count() * kSketchRows * counters_per_row_, what);
   if (config.preallocate) {
-    buckets_.touch_pages(what);
-    bucket_of_row_.touch_pages(what);
+    chunks_.touch_pages(what);
+    chunk_of_row_.touch_pages(what);
     last_update_.touch_pages(what);
     frequency_.touch_pages(what);
     sketch_.touch_pages(what);
@@ -105,7 +104,7 @@ KeyIndex::KeyIndex(const KeyIndex& other)
     if (from.used == 0) {
       continue;  // keeps its pages untouched
     }
-    std::copy_n(other.buckets_of(i), buckets_per_partition_, buckets_of(i));
+    std::copy_n(other.chunks_of(i), chunks_per_partition_, chunks_of(i));
     const auto copy_rows = [&](auto& array, const auto& source) {
       if (array.size() > 0) {
         std::copy_n(
@@ -114,7 +113,7 @@ KeyIndex::KeyIndex(const KeyIndex& other)
             array.data() + first_row_[i]);
       }
     };
-    copy_rows(bucket_of_row_, other.bucket_of_row_);
+    copy_rows(chunk_of_row_, other.chunk_of_row_);
     copy_rows(last_update_, other.last_update_);
     copy_rows(frequency_, other.frequency_);
   }
@@ -124,23 +123,23 @@ KeyIndex::KeyIndex(const KeyIndex& other)
 uint32_t KeyIndex::find_in(int64_t partition, int64_t key, uint64_t hash)
     const {
   const uint32_t home = home_of(hash);
-  const Bucket& bucket = buckets_of(partition)[home];
-  const uint32_t position = bucket.find(key);
-  if (position < Bucket::kSize) {
-    return bucket.rows[position];
+  const Chunk& chunk = chunks_of(partition)[home];
+  const uint32_t position = chunk.find(key);
+  if (position < Chunk::kSize) {
+    return chunk.rows[position];
   }
-  return bucket.passed == 0 ? kNoRow : find_after(partition, home, key);
+  return chunk.passed == 0 ? kNoRow : find_after(partition, home, key);
 }
 
-uint32_t KeyIndex::find_after(int64_t partition, uint32_t bucket, int64_t key)
+uint32_t KeyIndex::find_after(int64_t partition, uint32_t chunk, int64_t key)
     const {
-  const Bucket* buckets = buckets_of(partition);
-  for (uint32_t i = next_of(bucket); i != bucket; i = next_of(i)) {
-    const uint32_t position = buckets[i].find(key);
-    if (position < Bucket::kSize) {
-      return buckets[i].rows[position];
+  const Chunk* chunks = chunks_of(partition);
+  for (uint32_t i = next_of(chunk); i != chunk; i = next_of(i)) {
+    const uint32_t position = chunks[i].find(key);
+    if (position < Chunk::kSize) {
+      return chunks[i].rows[position];
     }
-    if (buckets[i].passed == 0) {
+    if (chunks[i].passed == 0) {
       break;
     }
   }
@@ -170,10 +169,10 @@ int64_t KeyIndex::free_rows(int64_t partition) const {
       static_cast<int64_t>(state.free.size()) - (is_reserved ? 1 : 0);
 }
 
-// Finds keys in blocks. While the buckets of one block are searched, those of the next one
-// are on their way. A key that is not in its own bucket, but may be in a later one, waits
+// Finds keys in blocks. While the chunks of one block are searched, those of the next one
+// are on their way. A key that is not in its own chunk, but may be in a later one, waits
 // until the next block is done. A branch that can't be predicted would stop the search
-// until the bucket has arrived. Vector instructions saved only 3 %, because the search
+// until the chunk has arrived. Vector instructions saved only 3 %, because the search
 // waits for memory.
 class KeyIndex::Finder {
  public:
@@ -199,7 +198,7 @@ class KeyIndex::Finder {
   static constexpr int64_t kBlock = 64;
 
   struct Request {
-    const Bucket* bucket;
+    const Chunk* chunk;
     int64_t position;  // of the key
     int64_t partition;
   };
@@ -207,7 +206,7 @@ class KeyIndex::Finder {
     Request requests[kBlock];
     int64_t size;
     int64_t missing;  // keys of partitions that are not owned
-    // Requests of keys that may be in another bucket.
+    // Requests of keys that may be in another chunk.
     uint8_t passed[kBlock];
     int64_t num_passed;
   };
@@ -224,46 +223,46 @@ class KeyIndex::Finder {
         ++block.missing;
         continue;
       }
-      const Bucket* bucket = index_.buckets_of(p) + index_.home_of(hash);
-      __builtin_prefetch(bucket);
-      block.requests[block.size++] = {bucket, i, p};
+      const Chunk* chunk = index_.chunks_of(p) + index_.home_of(hash);
+      __builtin_prefetch(chunk);
+      block.requests[block.size++] = {chunk, i, p};
     }
   }
 
-  // Returns the number of keys that are not in their own buckets.
+  // Returns the number of keys that are not in their own chunks.
   int64_t search(Block& block) {
     int64_t num_passed = 0;
     int64_t missing = block.missing;
     for (int64_t r = 0; r < block.size; ++r) {
       const Request& request = block.requests[r];
-      const Bucket& bucket = *request.bucket;
-      const uint32_t matches = bucket.matches(keys_[request.position]);
+      const Chunk& chunk = *request.chunk;
+      const uint32_t matches = chunk.matches(keys_[request.position]);
       // Without a match, this is the last position, and its row is not used.
       const uint32_t position =
-          __builtin_ctz(matches | 1U << (Bucket::kSize - 1));
+          __builtin_ctz(matches | 1U << (Chunk::kSize - 1));
       const uint32_t row =
-          index_.first_row_[request.partition] + bucket.rows[position];
+          index_.first_row_[request.partition] + chunk.rows[position];
       rows_[request.position] = matches == 0 ? kNoRow : row;
       missing += matches == 0 ? 1 : 0;
       block.passed[num_passed] = static_cast<uint8_t>(r);
-      num_passed += (matches == 0) & (bucket.passed != 0) ? 1 : 0;
+      num_passed += (matches == 0) & (chunk.passed != 0) ? 1 : 0;
     }
     block.num_passed = num_passed;
     for (int64_t i = 0; i < num_passed; ++i) {
-      __builtin_prefetch(block.requests[block.passed[i]].bucket + 1);
+      __builtin_prefetch(block.requests[block.passed[i]].chunk + 1);
     }
     return missing;
   }
 
-  // Searches the other buckets, and returns how many keys are there.
+  // Searches the other chunks, and returns how many keys are there.
   int64_t find_passed(const Block& block) {
     int64_t found = 0;
     for (int64_t i = 0; i < block.num_passed; ++i) {
       const Request& request = block.requests[block.passed[i]];
-      const auto bucket = static_cast<uint32_t>(
-          request.bucket - index_.buckets_of(request.partition));
+      const auto chunk = static_cast<uint32_t>(
+          request.chunk - index_.chunks_of(request.partition));
       const uint32_t row =
-          index_.find_after(request.partition, bucket, keys_[request.position]);
+          index_.find_after(request.partition, chunk, keys_[request.position]);
       if (row != kNoRow) {
         rows_[request.position] = index_.first_row_[request.partition] + row;
         ++found;
@@ -296,46 +295,45 @@ int64_t KeyIndex::find(const int64_t* keys, int64_t size, uint32_t* rows)
 }
 
 void KeyIndex::insert(int64_t partition, int64_t key, uint32_t local_row) {
-  Bucket* buckets = buckets_of(partition);
+  Chunk* chunks = chunks_of(partition);
   uint32_t index = home_of(hash_of_key(key));
-  while (buckets[index].size == Bucket::kSize) {
-    ++buckets[index].passed;
+  while (chunks[index].size == Chunk::kSize) {
+    ++chunks[index].passed;
     index = next_of(index);
   }
-  Bucket& bucket = buckets[index];
-  bucket.keys[bucket.size] = key;
-  bucket.rows[bucket.size] = static_cast<uint16_t>(local_row);
-  ++bucket.size;
-  bucket_of_row_[first_row_[partition] + local_row] =
+  Chunk& chunk = chunks[index];
+  chunk.keys[chunk.size] = key;
+  chunk.rows[chunk.size] = static_cast<uint16_t>(local_row);
+  ++chunk.size;
+  chunk_of_row_[first_row_[partition] + local_row] =
       static_cast<uint16_t>(index);
 }
 
 int64_t KeyIndex::key_of(int64_t partition, uint32_t local_row) const {
-  const Bucket& bucket =
-      buckets_of(partition)[bucket_of_row_[first_row_[partition] + local_row]];
+  const Chunk& chunk =
+      chunks_of(partition)[chunk_of_row_[first_row_[partition] + local_row]];
   uint32_t position = 0;
-  while (bucket.rows[position] != local_row) {
+  while (chunk.rows[position] != local_row) {
     ++position;
   }
-  return bucket.keys[position];
+  return chunk.keys[position];
 }
 
 void KeyIndex::erase(int64_t partition, uint32_t local_row) {
-  Bucket* buckets = buckets_of(partition);
-  const uint32_t at = bucket_of_row_[first_row_[partition] + local_row];
-  Bucket& bucket = buckets[at];
+  Chunk* chunks = chunks_of(partition);
+  const uint32_t at = chunk_of_row_[first_row_[partition] + local_row];
+  Chunk& chunk = chunks[at];
   uint32_t position = 0;
-  while (bucket.rows[position] != local_row) {
+  while (chunk.rows[position] != local_row) {
     ++position;
   }
-  for (uint32_t index = home_of(hash_of_key(bucket.keys[position]));
-       index != at;
+  for (uint32_t index = home_of(hash_of_key(chunk.keys[position])); index != at;
        index = next_of(index)) {
-    --buckets[index].passed;
+    --chunks[index].passed;
   }
-  --bucket.size;
-  bucket.keys[position] = bucket.keys[bucket.size];
-  bucket.rows[position] = bucket.rows[bucket.size];
+  --chunk.size;
+  chunk.keys[position] = chunk.keys[chunk.size];
+  chunk.rows[position] = chunk.rows[chunk.size];
 }
 
 KeyIndex::EvictionScore KeyIndex::score_of(
@@ -592,11 +590,11 @@ int64_t KeyIndex::evict_before(int64_t update) {
           local_row != default_row;
     };
     std::vector<uint32_t> rows;
-    for (int64_t b = 0; b < buckets_per_partition_ && state.used > 0; ++b) {
-      const Bucket& bucket = buckets_of(p)[b];
-      for (uint32_t i = 0; i < bucket.size; ++i) {
-        if (is_old(bucket.rows[i])) {
-          rows.push_back(bucket.rows[i]);
+    for (int64_t b = 0; b < chunks_per_partition_ && state.used > 0; ++b) {
+      const Chunk& chunk = chunks_of(p)[b];
+      for (uint32_t i = 0; i < chunk.size; ++i) {
+        if (is_old(chunk.rows[i])) {
+          rows.push_back(chunk.rows[i]);
         }
       }
     }
@@ -624,22 +622,21 @@ int64_t KeyIndex::bytes_at_capacity() const {
   const auto bytes_of = [](const auto& array) {
     return array.size() * static_cast<int64_t>(sizeof(array[0]));
   };
-  return bytes_of(buckets_) + bytes_of(bucket_of_row_) +
-      bytes_of(last_update_) + bytes_of(frequency_) + bytes_of(sketch_) +
-      marked_rows_.bytes();
+  return bytes_of(chunks_) + bytes_of(chunk_of_row_) + bytes_of(last_update_) +
+      bytes_of(frequency_) + bytes_of(sketch_) + marked_rows_.bytes();
 }
 
 std::vector<KeyEntry> KeyIndex::entries() const {
   std::vector<KeyEntry> entries;
   entries.reserve(size());
   for (int64_t p = 0; p < owned_.count(); ++p) {
-    for (int64_t b = 0; b < buckets_per_partition_ && partition_[p].used > 0;
+    for (int64_t b = 0; b < chunks_per_partition_ && partition_[p].used > 0;
          ++b) {
-      const Bucket& bucket = buckets_of(p)[b];
-      for (uint32_t i = 0; i < bucket.size; ++i) {
-        const uint32_t row = first_row_[p] + bucket.rows[i];
+      const Chunk& chunk = chunks_of(p)[b];
+      for (uint32_t i = 0; i < chunk.size; ++i) {
+        const uint32_t row = first_row_[p] + chunk.rows[i];
         entries.push_back(
-            {.key = bucket.keys[i],
+            {.key = chunk.keys[i],
              .row = row,
              .last_update = last_update_[row],
              .frequency = frequency_.size() > 0 ? frequency_[row] : 0.0F});
@@ -751,7 +748,7 @@ void KeyIndex::assign(
   const auto order = checked_order(entries, sketch, where);
   for (int64_t p = 0; p < owned_.count(); ++p) {
     if (partition_[p].used > 0) {
-      std::fill_n(buckets_of(p), buckets_per_partition_, Bucket{});
+      std::fill_n(chunks_of(p), chunks_per_partition_, Chunk{});
     }
     partition_[p] = {};
   }

@@ -217,9 +217,9 @@ class KeyIndex {
       const std::string& where);
 
  private:
-  // How many keys ahead of its use a bucket is prefetched.
+  // How many keys ahead of its use a chunk is prefetched.
   static constexpr int64_t kFindAhead = 16;
-  // Reading the bucket of a key takes about as long as moving this number of bytes.
+  // Reading the chunk of a key takes about as long as moving this number of bytes.
   static constexpr int64_t kFindBytes = 64;
 
   // The sum of two counts, which stays below the largest number.
@@ -229,13 +229,13 @@ class KeyIndex {
   }
 
   // Keys that hash to the same place.
-  struct Bucket {
+  struct Chunk {
     static constexpr uint32_t kSize = 6;
 
     int64_t keys[kSize];
     uint16_t rows[kSize];  // in the partition
     uint16_t
-        passed;  // the number of keys that found this bucket full and went on
+        passed;  // the number of keys that found this chunk full and went on
     uint8_t size;
     uint8_t unused;
 
@@ -254,7 +254,7 @@ class KeyIndex {
       return found == 0 ? kSize : static_cast<uint32_t>(__builtin_ctz(found));
     }
   };
-  static_assert(sizeof(Bucket) == 64);
+  static_assert(sizeof(Chunk) == 64);
 
   // The place of a key in the order of eviction. The lowest is evicted first.
   struct EvictionScore {
@@ -349,20 +349,19 @@ class KeyIndex {
   class Planner;
   class Finder;
 
-  Bucket* buckets_of(int64_t partition) {
-    return buckets_.data() + partition * buckets_per_partition_;
+  Chunk* chunks_of(int64_t partition) {
+    return chunks_.data() + partition * chunks_per_partition_;
   }
-  const Bucket* buckets_of(int64_t partition) const {
-    return buckets_.data() + partition * buckets_per_partition_;
+  const Chunk* chunks_of(int64_t partition) const {
+    return chunks_.data() + partition * chunks_per_partition_;
   }
   uint32_t home_of(uint64_t hash) const {
     return static_cast<uint32_t>(
-        ((hash & 0xFFFFFFFFU) *
-         static_cast<uint64_t>(buckets_per_partition_)) >>
+        ((hash & 0xFFFFFFFFU) * static_cast<uint64_t>(chunks_per_partition_)) >>
         32);
   }
-  uint32_t next_of(uint32_t bucket) const {
-    return bucket + 1 == buckets_per_partition_ ? 0 : bucket + 1;
+  uint32_t next_of(uint32_t chunk) const {
+    return chunk + 1 == chunks_per_partition_ ? 0 : chunk + 1;
   }
   int64_t partition_of_row(uint32_t row) const {
     return partitions_.of_row(partitions_.first_row(owned_.begin) + row) -
@@ -388,8 +387,8 @@ class KeyIndex {
   int64_t free_rows(int64_t partition) const;
   // The key's row in the partition, or kNoRow.
   uint32_t find_in(int64_t partition, int64_t key, uint64_t hash) const;
-  // The same for a key that is not in `bucket`, its first one, and may be in later ones.
-  uint32_t find_after(int64_t partition, uint32_t bucket, int64_t key) const;
+  // The same for a key that is not in `chunk`, its first one, and may be in later ones.
+  uint32_t find_after(int64_t partition, uint32_t chunk, int64_t key) const;
   void insert(int64_t partition, int64_t key, uint32_t local_row);
   void erase(int64_t partition, uint32_t local_row);
   int64_t key_of(int64_t partition, uint32_t local_row) const;
@@ -410,9 +409,9 @@ class KeyIndex {
   // Prefetches what is read before the key is evicted.
   void prefetch_victim(int64_t partition, const Victim& victim) const {
     const int64_t row = first_row_[partition] + victim.row;
-    __builtin_prefetch(bucket_of_row_.data() + row);
+    __builtin_prefetch(chunk_of_row_.data() + row);
     __builtin_prefetch(last_update_.data() + row);
-    __builtin_prefetch(buckets_of(partition) + home_of(victim.score.hash));
+    __builtin_prefetch(chunks_of(partition) + home_of(victim.score.hash));
   }
   // The counters of a key, one per row of the sketch.
   template <class Visit>
@@ -433,13 +432,13 @@ class KeyIndex {
   uint64_t random_key_;
   KeyPartitions partitions_;
   PartitionRange owned_;
-  int64_t buckets_per_partition_;
+  int64_t chunks_per_partition_;
   int64_t counters_per_row_ = 0;  // of the sketch of one partition
   std::vector<uint32_t>
       first_row_;  // [owned partitions + 1], counted from the first
   std::vector<Partition> partition_;  // [owned partitions]
-  ReservedArray<Bucket> buckets_;
-  ReservedArray<uint16_t> bucket_of_row_;  // [rows()]
+  ReservedArray<Chunk> chunks_;
+  ReservedArray<uint16_t> chunk_of_row_;  // [rows()]
   ReservedArray<uint32_t> last_update_;  // [rows()]
   ReservedArray<float> frequency_;  // [rows()], or empty
   ReservedArray<uint8_t> sketch_;

@@ -319,7 +319,7 @@ class KeyIndex::Planner {
     for (int64_t i = begin_[p]; i < begin_[p + 1]; ++i) {
       if (i + kFindAhead < begin_[p + 1]) {
         __builtin_prefetch(
-            index_.buckets_of(p) +
+            index_.chunks_of(p) +
             index_.home_of(occurrences_[i + kFindAhead].hash));
       }
       const Occurrence& at = occurrences_[i];

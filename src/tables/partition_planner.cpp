@@ -215,12 +215,12 @@ bool KeyIndex::PartitionPlanner::is_current(const Victim& victim) const {
   if (occurs(victim.row)) {
     return false;
   }
-  const Bucket& bucket = index_.buckets_of(
-      partition_)[index_.bucket_of_row_[first_row_ + victim.row]];
-  for (uint32_t i = 0; i < bucket.size; ++i) {
-    if (bucket.rows[i] == victim.row) {
+  const Chunk& chunk = index_.chunks_of(
+      partition_)[index_.chunk_of_row_[first_row_ + victim.row]];
+  for (uint32_t i = 0; i < chunk.size; ++i) {
+    if (chunk.rows[i] == victim.row) {
       return index_.score_of(
-                 partition_, victim.row, hash_of_key(bucket.keys[i])) ==
+                 partition_, victim.row, hash_of_key(chunk.keys[i])) ==
           victim.score;
     }
   }
@@ -228,11 +228,11 @@ bool KeyIndex::PartitionPlanner::is_current(const Victim& victim) const {
 }
 
 bool KeyIndex::PartitionPlanner::collect_victims(int64_t needed) {
-  const Bucket* buckets = index_.buckets_of(partition_);
+  const Chunk* chunks = index_.chunks_of(partition_);
   candidates_.clear();
-  for (int64_t b = 0; b < index_.buckets_per_partition_; ++b) {
-    for (uint32_t i = 0; i < buckets[b].size; ++i) {
-      const uint16_t row = buckets[b].rows[i];
+  for (int64_t b = 0; b < index_.chunks_per_partition_; ++b) {
+    for (uint32_t i = 0; i < chunks[b].size; ++i) {
+      const uint16_t row = chunks[b].rows[i];
       if (!occurs(row)) {
         candidates_.push_back(
             {index_.score_of(partition_, row, /*hash=*/0), row});

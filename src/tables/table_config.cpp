@@ -10,7 +10,6 @@
 #include <limits>
 
 #include "src/common/check.h"
-#include "src/tables/combiner_rule.h"
 
 namespace tessera {
 
@@ -129,7 +128,6 @@ void validate(const TableConfig& config) {
       config.vocabulary_size,
       config.keys ? " with keys" : "",
       config.zero_rows);
-  check_combiner(config.combiner, where);
   TESSERA_CHECK_VALUE(
       config.dtype == at::kFloat || config.dtype == at::kBFloat16 ||
           config.dtype == at::kHalf,

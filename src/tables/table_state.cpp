@@ -127,7 +127,7 @@ at::Tensor read_local_rows(
     int64_t end) {
   TESSERA_CHECK_VALUE(
       table.key_rows == nullptr,
-      "[read_rows] table '{}' has keys, and its rows have no fixed numbers. Use embedding_tables(), which gives keys and rows, on Strategy::engine().",
+      "[read_rows] table '{}' has keys, and its rows have no fixed numbers. Use embedding_tables(), which gives keys and rows, on Strategy::fused().",
       shorten(table.name));
   TESSERA_CHECK_INDEX(
       begin >= 0 && begin <= end && end <= table.config->vocabulary_size,

@@ -48,7 +48,7 @@ struct TableState {
   std::optional<TouchedRows> touched = {};
   /// The sum of the gradients that an optimizer on the host has accumulated under
   /// gradient_accumulation_steps. The optimizer shares this tensor. nullptr without such
-  /// an optimizer. An engine has EmbeddingState::accumulated instead.
+  /// an optimizer. A fused strategy has EmbeddingState::accumulated instead.
   std::shared_ptr<at::Tensor> gradient_sum = {};
 };
 

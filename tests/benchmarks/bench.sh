@@ -101,7 +101,7 @@ run_bench() {
     --keys)
       install_packages libabsl-dev # only to compare with
       run_program "$folder/key_benchmark"
-      run_program "$folder/dynamic_step_benchmark" "$@"
+      run_program "$folder/key_step_benchmark" "$@"
       ;;
     --key-growth)
       run_program "$folder/key_growth_benchmark" "$@"

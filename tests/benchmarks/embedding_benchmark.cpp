@@ -5,7 +5,7 @@
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers.h>
 
-#include "src/engine/table_engine.h"
+#include "src/engine/table_store.h"
 #include "src/features/batch.h"
 #include "src/tables/active_kernels.h"
 #include "tests/benchmarks/embedding_workload.h"
@@ -273,7 +273,7 @@ class KernelBench : public Bench {
           make_state(configs_, optimizer_of(operation), 0, WithSlots::kYes));
     });
     state_->non_finite_gradients = non_finite_gradients;
-    engine_ = std::make_unique<TableEngine>(state_);
+    store_ = std::make_unique<TableStore>(state_);
     for (const Features& features : batches_) {
       bags_.push_back(
           read_batch(configs_, state_->features, features, {}).bags);
@@ -283,15 +283,15 @@ class KernelBench : public Bench {
  private:
   void run(size_t batch) override {
     std::vector<IdBags>& bags = bags_[batch];
-    engine_->lookup_local(bags, UnknownKeys::kAdmitted);
+    store_->lookup_local(bags, UnknownKeys::kAdmitted);
     if (!is_forward()) {
-      engine_->apply_update(
-          engine_->plan_update({{.bags = &bags, .gradients = gradients_}}));
+      store_->apply_update(
+          store_->plan_update({{.bags = &bags, .gradients = gradients_}}));
     }
   }
 
   std::shared_ptr<EmbeddingState> state_;
-  std::unique_ptr<TableEngine> engine_;
+  std::unique_ptr<TableStore> store_;
   std::vector<std::vector<IdBags>> bags_;
 };
 

@@ -221,8 +221,8 @@ std::map<std::string, Work> all_work(const KernelTable& kernels) {
   static std::vector<Contribution> scratch(kIds);
   static std::vector<uint32_t> narrowed(kIds);
   // All rows have the same bits [2, 6).
-  static std::vector<Contribution> of_bucket = wide.contributions;
-  for (Contribution& contribution : of_bucket) {
+  static std::vector<Contribution> of_bin = wide.contributions;
+  for (Contribution& contribution : of_bin) {
     contribution.row &= ~0x3CU;
   }
   constexpr Storage kFloat = Storage::kFloat32;
@@ -243,9 +243,9 @@ std::map<std::string, Work> all_work(const KernelTable& kernels) {
        [] {
          (void)sort_by_row(wide.contributions.data(), scratch.data(), kIds, 32);
        }},
-      {"sort_bucket_of_lines",
+      {"sort_bin_of_lines",
        [] {
-         (void)sort_by_row(of_bucket.data(), scratch.data(), kIds, 17, {2, 6});
+         (void)sort_by_row(of_bin.data(), scratch.data(), kIds, 17, {2, 6});
        }},
       {"fill_normal_128",
        [&] {

@@ -3,7 +3,7 @@
 // id (a vocabulary), with keys, and with ids that are hashed to rows. Keys and hashed ids
 // get the same memory, a fraction of the memory that the rows of the vocabulary take.
 //
-// All train on the same generated clicks in the same order, in one pass, with the same
+// All train on the same generated clicks in the same order, in one epoch, with the same
 // model and optimizers. The AUC is that of later clicks. The columns with few ids have a
 // vocabulary in all three, and their memory is not counted.
 #include "examples/dlrm/click_model.h"

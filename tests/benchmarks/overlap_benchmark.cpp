@@ -139,7 +139,7 @@ class Overlap {
     TPUEmbedding layer(TPUEmbeddingOptions{
         .features = configs_,
         .optimizer = optim::SGD{},
-        .strategy = Strategy::engine({.lookup_threads = options_.threads})});
+        .strategy = Strategy::fused({.lookup_threads = options_.threads})});
     const double lookup_ms = median_ms(options_.steps, [&] {
       const at::NoGradGuard no_grad;
       layer->forward(next());

@@ -9,7 +9,7 @@
 #include <tessera/distributed/mpi_backend.h>
 #include <tessera/distributed/sharded_strategy.h>
 #include <tessera/distributed/sharding_plan.h>
-#include <tessera/engine/dense_gradients.h>
+#include <tessera/engine/sum_gradients.h>
 #include <tessera/layers/prefetch.h>
 #include <tessera/optim/optimizers/adagrad.h>
 

@@ -37,12 +37,12 @@ class ScaleImpl : public tessera::LayerImpl<ScaleImpl, ScaleOptions> {
 
   torch::Tensor forward(const torch::Tensor& x) {
     build_on_first_call(x);
-    tessera::require_fit(x, scale_, kClassName);
+    tessera::check_fits(x, scale_, kClassName);
     return x * scale_;
   }
   tessera::Nest<tessera::PartialShape> compute_output_shape(
       const tessera::Nest<tessera::PartialShape>& inputs) const override {
-    return tessera::require_rows(inputs, kClassName);
+    return tessera::check_rows(inputs, kClassName);
   }
 
  private:

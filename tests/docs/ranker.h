@@ -14,7 +14,7 @@ namespace tessera::test {
 
 /// The example model of the pages, with users, movies and a history of movies.
 struct RankerImpl : torch::nn::Module {
-  explicit RankerImpl(Strategy strategy = Strategy::engine()) {
+  explicit RankerImpl(Strategy strategy = Strategy::fused()) {
     const auto users =
         make_table({.name = "users", .vocabulary_size = 100, .dim = 8});
     const auto movies =

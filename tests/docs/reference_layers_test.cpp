@@ -245,7 +245,7 @@ TEST_F(LayersReferenceTest, TableModule) {
   for (TableModule* tables :
        {TableModule::of(*layer), TableModule::of(*engine)}) {
     EXPECT_EQ(tables->feature_configs()["user"].table, users);
-    EXPECT_EQ(tables->strategy(), Strategy::engine());
+    EXPECT_EQ(tables->strategy(), Strategy::fused());
     tables->update_embedding_table("users", torch::full({10, 2}, 0.5));
     expect_close(tables->read_rows("users", 2, 4), torch::full({2, 2}, 0.5));
     expect_close(
@@ -291,7 +291,7 @@ TEST_F(LayersReferenceTest, FromJson) {
       {.callables = {.learning_rates = {{"warm_up", warm_up}}},
        .strategy = Strategy::host()});
   // end snippet
-  EXPECT_FALSE(embedding->options().strategy.is_engine());
+  EXPECT_FALSE(embedding->options().strategy.is_fused());
   EXPECT_EQ(embedding->options().optimizer, options.optimizer);
 }
 

@@ -122,7 +122,7 @@ TEST_F(TrainingReferenceTest, ProfileScope) {
 }
 
 TEST_F(TrainingReferenceTest, TrainStepOptions) {
-  const Strategy strategy = Strategy::engine();
+  const Strategy strategy = Strategy::fused();
   // snippet: TrainStepOptions
   auto step = make_train_step(
       optimizer,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program of docs/distributed.md and the examples in the docstrings of
 // GlooBackendOptions, MpiBackendOptions and ShardingOptions. It runs as several ranks, and
-// must train the same model as one engine that gets the batches of all ranks.
+// must train the same model as one process that gets the batches of all ranks.
 // snippet: sharded
 #include <tessera/distributed/gloo_backend.h>
 #include <tessera/distributed/sharded_strategy.h>
-#include <tessera/engine/dense_gradients.h>
+#include <tessera/engine/sum_gradients.h>
 
 // end snippet
 #include <tessera/distributed/mpi_backend.h>
@@ -66,7 +66,7 @@ c10::intrusive_ptr<c10d::Backend> backend_of_mpi() {
   return backend;
 }
 
-// Returns true if other placements give the rows that one engine has.
+// Returns true if other placements give the rows that one process has.
 bool other_placements_have_the_same_rows() {
   // snippet: GlooBackendOptions
   const auto backend = make_gloo_backend({.timeout = std::chrono::minutes(5)});
@@ -148,12 +148,12 @@ int main() {
       tessera::distributed::other_placements_have_the_same_rows();
   if (!is_equal) {
     std::cerr << "rank " << backend->getRank()
-              << ": expected what one engine trains on all batches\n";
+              << ": expected what one process trains on all batches\n";
     return 1;
   }
   if (!is_placed) {
     std::cerr << "rank " << backend->getRank()
-              << ": expected the rows of one engine on other placements\n";
+              << ": expected the rows of one process on other placements\n";
     return 1;
   }
   return 0;

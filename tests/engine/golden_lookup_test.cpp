@@ -146,7 +146,7 @@ TEST_P(GoldenLookupTest, GivesTensorFlowsActivations) {
   for (const Json& test_case : cases) {
     SCOPED_TRACE(test_case.at("name").get<std::string>());
     for (const Strategy& strategy :
-         {Strategy::engine(), Strategy::host(), Strategy::dense()}) {
+         {Strategy::fused(), Strategy::host(), Strategy::padded()}) {
       SCOPED_TRACE(strategy.name());
       TPUEmbedding layer = test::golden_layer(test_case, strategy);
       for (const Order order : {Order::kAsGiven, Order::kShuffled}) {

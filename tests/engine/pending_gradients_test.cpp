@@ -39,8 +39,8 @@ class PendingGradientsTest : public testing::Test {
             optim::SGD{.learning_rate = 1.0},
             /*seed=*/0,
             WithSlots::kYes))),
-        engine_(std::make_shared<TableEngine>(state_)),
-        pending_(engine_, at::zeros({1})) {}
+        store_(std::make_shared<TableStore>(state_)),
+        pending_(store_, at::zeros({1})) {}
 
   LookupGradients lookup(const at::Tensor& ids, float gradient) {
     batches_.push_back(
@@ -52,7 +52,7 @@ class PendingGradientsTest : public testing::Test {
 
   Nest<FeatureConfig> features_;
   std::shared_ptr<EmbeddingState> state_;
-  std::shared_ptr<TableEngine> engine_;
+  std::shared_ptr<TableStore> store_;
   PendingGradients pending_;
   std::list<Batch> batches_;
 };
@@ -61,7 +61,7 @@ TEST_F(PendingGradientsTest, AnAccumulatorHasOneSumPerTouchedRow) {
   std::vector<GradientAccumulator> accumulators(1);
   for (int pass = 1; pass <= 50; ++pass) {
     std::string non_finite;
-    accumulators = engine_->accumulate(
+    accumulators = store_->accumulate(
         accumulators, {lookup(int64s({7, 900, 7, 3}), 1.0F)}, non_finite);
     EXPECT_EQ(accumulators[0].passes(), pass);
     EXPECT_EQ(accumulators[0].sums().size(), 3 * kDim);
@@ -87,11 +87,11 @@ TEST_F(PendingGradientsTest, StepsOnceWithTheSumOfAllPasses) {
   const at::Tensor rows = state_->tables[0].parameters;
   test::expect_close(rows[7], at::full({kDim}, -1.25F));
   test::expect_close(rows[8], at::full({kDim}, -1.0F));
-  EXPECT_EQ(state_->iterations, 1);
+  EXPECT_EQ(state_->passes, 1);
   EXPECT_EQ(pending_.passes(), 0);
   pending_.prepare(1.0);
   pending_.apply();
-  EXPECT_EQ(state_->iterations, 1);
+  EXPECT_EQ(state_->passes, 1);
 }
 
 TEST_F(PendingGradientsTest, ComputesNormsAndScales) {

@@ -57,21 +57,21 @@ endforeach()
 
 # Key tables learn nearly as well as those with vocabularies, although they see each example once.
 execute_process(
-  COMMAND "${DLRM}" ${small} --json --dynamic --epochs 2 --min-count 1 --capacity 3000
+  COMMAND "${DLRM}" ${small} --json --keys --epochs 2 --min-count 1 --capacity 3000
   OUTPUT_VARIABLE output
   ERROR_QUIET COMMAND_ERROR_IS_FATAL ANY)
 string(JSON auc GET "${output}" auc)
-message("dlrm --dynamic: ${auc}")
+message("dlrm --keys: ${auc}")
 if(auc LESS 0.66)
-  message(FATAL_ERROR "expected an AUC of 0.66 or more with --dynamic, but got\n${output}")
+  message(FATAL_ERROR "expected an AUC of 0.66 or more with --keys, but got\n${output}")
 endif()
 
 # expect_failure(TEXT ARGUMENTS...): expects that the program ends with 1 and that its error has TEXT.
 function(expect_failure text)
   expect_message(1 "${text}" "${DLRM}" ${ARGN})
 endfunction()
-expect_failure("--dynamic trains key tables" --dynamic --export "${SCRATCH}/dynamic.pt")
-expect_failure("count of AfterOccurrences must be in" ${small} --dynamic --min-count 256)
+expect_failure("--keys trains key tables" --keys --export "${SCRATCH}/keys.pt")
+expect_failure("count of AfterOccurrences must be in" ${small} --keys --min-count 256)
 
 # The last batch has one example.
 set(odd --generate 2001 --folder "${SCRATCH}/odd" --batch 100)

@@ -108,7 +108,7 @@ bool has_same_keys(const TableState& a, const TableState& b) {
 }
 
 bool is_same(const EmbeddingState& a, const EmbeddingState& b) {
-  return a.iterations == b.iterations &&
+  return a.passes == b.passes &&
       at::equal(a.tables[0].parameters, b.tables[0].parameters) &&
       at::equal(a.tables[0].slots[0].values, b.tables[0].slots[0].values) &&
       has_same_keys(a.tables[1], b.tables[1]);
@@ -205,7 +205,7 @@ void fuzz_damaged_archive(FuzzedDataProvider& data) {
       make_state(configs(), optim::Adagrad{}, 0, WithSlots::kYes, "[fuzz]");
   static const EmbeddingState saved = [] {
     EmbeddingState state = deep_copy(initial);
-    state.iterations = 5;
+    state.passes = 5;
     state.tables[0].parameters.fill_(0.5F);
     state.tables[0].slots[0].values.fill_(2.0F);
     add_keys(state.tables[1]);

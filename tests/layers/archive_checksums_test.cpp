@@ -285,13 +285,13 @@ TEST(ArchiveChecksumsTest, EachDamagedEntryIsNamed) {
     SCOPED_TRACE(damaged);
     InputArchive archive = write(damaged);
     EXPECT_VALUE_ERROR(
-        verify_checksums(archive, "[here]"),
+        check_checksums(archive, "[here]"),
         "[here] the archive is damaged, and nothing was changed. Damaged "
         "entries:\n  " +
             problem + "\nLoad another copy");
   };
   InputArchive whole = write("nothing");
-  verify_checksums(whole, "[here]");
+  check_checksums(whole, "[here]");
   expect("count", "count does not agree with its checksum");
   expect("rate", "rate does not agree with its checksum");
   expect("name", "name does not agree with its checksum");
@@ -301,7 +301,7 @@ TEST(ArchiveChecksumsTest, EachDamagedEntryIsNamed) {
   expect("key", "nested/values is missing");
   expect("checksums", "tessera_checksums does not agree with its checksum");
   InputArchive count = write("count");
-  verify_checksums(count, "[here]", "name");
+  check_checksums(count, "[here]", "name");
 }
 
 // A '/' in a key gives two entries the path "a/b".
@@ -316,7 +316,7 @@ TEST(ArchiveChecksumsTest, EntriesMayHaveTheSamePath) {
   output.save_to(whole_stream);
   InputArchive whole;
   whole.load_from(whole_stream);
-  verify_checksums(whole, "[here]");
+  check_checksums(whole, "[here]");
   // The same entries with another value in a/b, and the old checksums.
   c10::IValue checksums;
   whole.read(kChecksumsKey, checksums);
@@ -331,7 +331,7 @@ TEST(ArchiveChecksumsTest, EntriesMayHaveTheSamePath) {
   InputArchive damaged;
   damaged.load_from(stream);
   EXPECT_VALUE_ERROR(
-      verify_checksums(damaged, "[here]"),
+      check_checksums(damaged, "[here]"),
       "nothing was changed. Damaged entries:\n  a/b does not agree with its "
       "checksum\nLoad");
 }
@@ -356,7 +356,7 @@ TEST(ArchiveChecksumsTest, CoversEntriesOfPlainArchives) {
   EXPECT_EQ(
       std::count(text.toStringRef().begin(), text.toStringRef().end(), '\n'),
       4);
-  verify_checksums(read, "[here]");
+  check_checksums(read, "[here]");
 }
 
 // Writes a layer in the format without checksums.

@@ -43,7 +43,7 @@ using torch::serialize::OutputArchive;
 struct Setup {
   std::optional<optim::OptimizerSpec> optimizer =
       optim::Adagrad{.learning_rate = 0.5};
-  Strategy strategy = Strategy::engine();
+  Strategy strategy = Strategy::fused();
   uint64_t seed = 0;
   MissingSlots missing_slots = MissingSlots::kError;
 };
@@ -137,7 +137,7 @@ TEST_P(ArchiveTest, TrainingResumedFromAnArchiveGivesTheSameBits) {
 // Covers the first assertion of upstream's test_checkpoint_save_retrieves. A save
 // has the current tables after a load, an update by hand and a training step.
 TEST(LayerArchiveTest, SavesTheCurrentTables) {
-  for (const Strategy& strategy : {Strategy::engine(), Strategy::host()}) {
+  for (const Strategy& strategy : {Strategy::fused(), Strategy::host()}) {
     SCOPED_TRACE(strategy.name());
     auto first = make_layer({.strategy = strategy});
     auto second = make_layer({.strategy = strategy, .seed = 99});
@@ -158,7 +158,7 @@ TEST(LayerArchiveTest, SavesTheCurrentTables) {
     EXPECT_TRUE(at::equal(saved_table(), test::tables_of(second)[0]));
     first->update_embedding_table("class", at::ones({6, 3}));
     EXPECT_TRUE(at::equal(saved_table(), at::ones({6, 3})));
-    if (strategy.is_engine()) {
+    if (strategy.is_fused()) {
       train(first, 0, 1);
       EXPECT_FALSE(at::equal(saved_table(), at::ones({6, 3})));
       EXPECT_TRUE(at::equal(saved_table(), test::tables_of(first)[0]));
@@ -247,16 +247,16 @@ TEST(LayerArchiveTest, SavesAWholeModel) {
        "EmbeddingEngine saved, but the archive has no format_version"});
 }
 
-TEST(LayerArchiveTest, TheHostReadsTheEnginesTables) {
-  auto engine = make_layer();
-  train(engine, 0, 3);
+TEST(LayerArchiveTest, TheHostReadsFusedTables) {
+  auto fused = make_layer();
+  train(fused, 0, 3);
   auto host = make_layer({.strategy = Strategy::host(), .seed = 99});
-  load_bytes(host, test::saved(engine));
-  test::expect_same_tables(host, test::tables_of(engine));
+  load_bytes(host, test::saved(fused));
+  test::expect_same_tables(host, test::tables_of(fused));
   EXPECT_EQ(host->iterations(), 3);
   EXPECT_TRUE(host->parameters()[0].requires_grad());
   EXPECT_TRUE(
-      at::equal(host->forward(batch(0))["a"], engine->forward(batch(0))["a"]));
+      at::equal(host->forward(batch(0))["a"], fused->forward(batch(0))["a"]));
 }
 
 std::vector<std::string> keys_of(torch::serialize::InputArchive& archive) {
@@ -268,12 +268,12 @@ std::vector<std::string> keys_of(torch::serialize::InputArchive& archive) {
 TEST(LayerArchiveTest, HoldsTablesAndSlotsUnderOneSetOfKeys) {
   using Keys = std::vector<std::string>;
   for (const Strategy& strategy :
-       {Strategy::engine(), Strategy::host(), Strategy::dense()}) {
+       {Strategy::fused(), Strategy::host(), Strategy::padded()}) {
     SCOPED_TRACE(strategy.name());
     const auto layer = make_layer(
         {.optimizer = optim::Adagrad{.lazy = false}, .strategy = strategy});
     std::unique_ptr<torch::optim::Optimizer> optimizer;
-    if (!strategy.is_engine()) {
+    if (!strategy.is_fused()) {
       optimizer = make_optimizer(layer);
     }
     std::istringstream stream(test::saved(layer));
@@ -297,18 +297,18 @@ TEST(LayerArchiveTest, HoldsTablesAndSlotsUnderOneSetOfKeys) {
   }
 }
 
-TEST(LayerArchiveTest, TrainingOnDenseContinuesOnEveryStrategy) {
-  auto dense = make_layer({.strategy = Strategy::dense()});
-  torch::optim::SGD sgd(dense->parameters(), torch::optim::SGDOptions(0.1));
+TEST(LayerArchiveTest, TrainingOnPaddedContinuesOnEveryStrategy) {
+  auto padded = make_layer({.strategy = Strategy::padded()});
+  torch::optim::SGD sgd(padded->parameters(), torch::optim::SGDOptions(0.1));
   const auto step = [](TPUEmbedding& layer, torch::optim::SGD& sgd, int index) {
     sgd.zero_grad();
     train(layer, index, index + 1);
     sgd.step();
   };
-  step(dense, sgd, 0);
-  const std::string bytes = test::saved(dense);
-  step(dense, sgd, 1);
-  for (const Strategy& strategy : {Strategy::dense(), Strategy::host()}) {
+  step(padded, sgd, 0);
+  const std::string bytes = test::saved(padded);
+  step(padded, sgd, 1);
+  for (const Strategy& strategy : {Strategy::padded(), Strategy::host()}) {
     auto other = make_layer({.strategy = strategy, .seed = 99});
     load_bytes(other, bytes);
     torch::optim::SGD other_sgd(
@@ -316,20 +316,20 @@ TEST(LayerArchiveTest, TrainingOnDenseContinuesOnEveryStrategy) {
     step(other, other_sgd, 1);
     for (const char* table : {"class", "table_1"}) {
       test::expect_close(
-          other->embedding_tables()[table], dense->embedding_tables()[table]);
+          other->embedding_tables()[table], padded->embedding_tables()[table]);
     }
   }
-  auto engine =
+  auto fused =
       make_layer({.optimizer = optim::SGD{.learning_rate = 0.1}, .seed = 99});
-  load_bytes(engine, bytes);
-  train(engine, 1, 2);
+  load_bytes(fused, bytes);
+  train(fused, 1, 2);
   for (const char* table : {"class", "table_1"}) {
     test::expect_close(
-        engine->embedding_tables()[table], dense->embedding_tables()[table]);
+        fused->embedding_tables()[table], padded->embedding_tables()[table]);
   }
 }
 
-TEST(LayerArchiveTest, AnEngineWithoutOptimizerReadsTheTablesAlone) {
+TEST(LayerArchiveTest, FusedWithoutOptimizerReadsTheTablesAlone) {
   auto trained = make_layer({.optimizer = optim::Adam{.learning_rate = 0.1}});
   train(trained, 0, 3);
   auto serving = make_layer({.optimizer = std::nullopt, .seed = 99});
@@ -341,11 +341,11 @@ TEST(LayerArchiveTest, AnEngineWithoutOptimizerReadsTheTablesAlone) {
       serving->forward(batch(1))["c"], trained->forward(batch(1))["c"]));
 }
 
-TEST(LayerArchiveTest, AnEngineWithoutOptimizerReadsTheHostsTables) {
+TEST(LayerArchiveTest, FusedWithoutOptimizerReadsTheHostsTables) {
   const auto host = make_layer({.strategy = Strategy::host()});
-  auto engine = make_layer({.optimizer = std::nullopt, .seed = 99});
-  load_bytes(engine, test::saved(host));
-  test::expect_same_tables(engine, test::tables_of(host));
+  auto fused = make_layer({.optimizer = std::nullopt, .seed = 99});
+  load_bytes(fused, test::saved(host));
+  test::expect_same_tables(fused, test::tables_of(host));
 
   auto trained = make_layer({.seed = 99});
   expect_lines(
@@ -356,7 +356,7 @@ TEST(LayerArchiveTest, AnEngineWithoutOptimizerReadsTheHostsTables) {
 
 // MissingSlots is an option of the layer, because torch::load() of a model takes
 // no options.
-TEST(LayerArchiveTest, AnEngineMayKeepItsSlotsWhenItLoadsHostTables) {
+TEST(LayerArchiveTest, FusedMayKeepItsSlotsWhenItLoadsHostTables) {
   const auto make_model = [](TPUEmbedding layer) {
     return torch::nn::Sequential(
         std::move(layer), Concatenate(), torch::nn::Linear(8, 1));
@@ -366,8 +366,8 @@ TEST(LayerArchiveTest, AnEngineMayKeepItsSlotsWhenItLoadsHostTables) {
   std::ostringstream stream;
   torch::save(host_model, stream);
 
-  auto engine = make_layer({.seed = 99, .missing_slots = MissingSlots::kKeep});
-  train(engine, 0, 2);
+  auto fused = make_layer({.seed = 99, .missing_slots = MissingSlots::kKeep});
+  train(fused, 0, 2);
   const auto slots_of = [](const TPUEmbedding& layer) {
     std::istringstream bytes(test::saved(layer));
     torch::serialize::InputArchive archive, table;
@@ -377,32 +377,32 @@ TEST(LayerArchiveTest, AnEngineMayKeepItsSlotsWhenItLoadsHostTables) {
     table.read("slot_accumulators", slots, /*is_buffer=*/true);
     return slots;
   };
-  const at::Tensor slots = slots_of(engine);
-  auto engine_model = make_model(engine);
-  load_bytes(engine_model, stream.str());
-  test::expect_same_tables(engine, test::tables_of(host));
-  EXPECT_EQ(engine->iterations(), 0);
-  EXPECT_TRUE(at::equal(slots_of(engine), slots));
+  const at::Tensor slots = slots_of(fused);
+  auto fused_model = make_model(fused);
+  load_bytes(fused_model, stream.str());
+  test::expect_same_tables(fused, test::tables_of(host));
+  EXPECT_EQ(fused->iterations(), 0);
+  EXPECT_TRUE(at::equal(slots_of(fused), slots));
   // The sums of the linear layer may be rounded differently.
   EXPECT_TRUE(at::allclose(
-      engine_model->forward(batch(0)),
+      fused_model->forward(batch(0)),
       host_model->forward(batch(0)),
       /*rtol=*/1e-6,
       /*atol=*/1e-6));
 
   // A clone has the same option.
-  auto clone = TPUEmbedding(
-      std::dynamic_pointer_cast<TPUEmbeddingImpl>(engine->clone()));
+  auto clone =
+      TPUEmbedding(std::dynamic_pointer_cast<TPUEmbeddingImpl>(fused->clone()));
   load_bytes(clone, test::saved(host));
 
   // Slots of the same optimizer are loaded, and those of another are refused.
   auto trained = make_layer();
   train(trained, 0, 3);
-  load_bytes(engine, test::saved(trained));
-  EXPECT_EQ(test::saved(engine), test::saved(trained));
-  EXPECT_EQ(engine->iterations(), 3);
+  load_bytes(fused, test::saved(trained));
+  EXPECT_EQ(test::saved(fused), test::saved(trained));
+  EXPECT_EQ(fused->iterations(), 3);
   expect_lines(
-      load_error(engine, test::saved(make_layer({.optimizer = optim::Adam{}}))),
+      load_error(fused, test::saved(make_layer({.optimizer = optim::Adam{}}))),
       {"table 'class': the optimizer is Adagrad, but the saved one is Adam",
        "saved configuration, or load less with LoadOptions. load() and "});
 }

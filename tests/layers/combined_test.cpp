@@ -42,7 +42,7 @@ struct ModelImpl : torch::nn::Module {
   explicit ModelImpl(
       const optim::OptimizerSpec& spec,
       Apply apply = Apply::kOnStep,
-      Strategy strategy = Strategy::engine()) {
+      Strategy strategy = Strategy::fused()) {
     const auto table = make_table(
         {.name = "t",
          .vocabulary_size = 6,
@@ -586,9 +586,9 @@ TEST(CombinedTest, RefusesLayersAndOptimizersItCannotStep) {
   Model in_backward(kAdagrad, Apply::kInBackward);
   EXPECT_VALUE_ERROR(
       make_combined(in_backward),
-      "[Combined] expected a layer on Strategy::engine() or "
+      "[Combined] expected a layer on Strategy::fused() or "
       "distributed::sharded_strategy() with Apply::kOnStep, but got one on "
-      "Strategy::engine() with kInBackward");
+      "Strategy::fused() with kInBackward");
   Model host(kAdagrad, Apply::kOnStep, Strategy::host());
   EXPECT_VALUE_ERROR(
       make_combined(host), "but got one on Strategy::host() with kOnStep");

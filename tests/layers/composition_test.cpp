@@ -64,7 +64,7 @@ class CompositionTest : public testing::TestWithParam<Strategy> {};
 INSTANTIATE_TEST_SUITE_P(
     Strategies,
     CompositionTest,
-    testing::Values(Strategy::engine(), Strategy::host(), Strategy::dense()),
+    testing::Values(Strategy::fused(), Strategy::host(), Strategy::padded()),
     [](const auto& info) { return info.param.name(); });
 
 // Makes one training step.
@@ -79,11 +79,11 @@ void train_step(Model& model) {
 
 TEST_P(CompositionTest, AUserModelTrainsDenseWeightsAndTables) {
   Ranker model(two_features(GetParam()));
-  const bool on_engine = GetParam() == Strategy::engine();
+  const bool is_fused = GetParam() == Strategy::fused();
   EXPECT_EQ(
       model->named_parameters().keys(),
       (std::vector<std::string>{
-          on_engine ? "embedding.virtual_variable" : "embedding.table_0",
+          is_fused ? "embedding.virtual_variable" : "embedding.table_0",
           "tower.weight",
           "tower.bias"}));
   const auto tables = test::tables_of(model->embedding);
@@ -93,7 +93,7 @@ TEST_P(CompositionTest, AUserModelTrainsDenseWeightsAndTables) {
   EXPECT_FALSE(at::equal(model->tower->weight, weight));
   EXPECT_FALSE(at::equal(test::tables_of(model->embedding)[0], tables[0]));
   EXPECT_LT(model->forward(batch()).square().sum().item<float>(), before);
-  EXPECT_EQ(model->embedding->iterations(), on_engine ? 1 : 0);
+  EXPECT_EQ(model->embedding->iterations(), is_fused ? 1 : 0);
 }
 
 TEST_P(CompositionTest, AModelOfAnotherDtypeTrains) {
@@ -163,7 +163,7 @@ TEST_P(CompositionTest, AModelsCloneIsIndependent) {
 }
 
 TEST(CloneTest, UpdatesOfTheOriginalDoNotReachTheClone) {
-  TPUEmbedding layer(two_features(Strategy::engine()));
+  TPUEmbedding layer(two_features(Strategy::fused()));
   const at::Tensor loss = layer->forward(batch())["user"].sum();
   TPUEmbedding copy(
       std::dynamic_pointer_cast<TPUEmbeddingImpl>(layer->clone()));
@@ -192,7 +192,7 @@ TEST_P(CompositionTest, SequentialRunsFromFeaturesToScores) {
   for (auto& parameter : model->parameters()) {
     EXPECT_TRUE(parameter.grad().defined());
   }
-  if (GetParam() == Strategy::engine()) {
+  if (GetParam() == Strategy::fused()) {
     EXPECT_FALSE(at::equal(test::tables_of(embedding)[0], before[0]));
   }
   EXPECT_TRUE(at::equal(copy->forward(features), scores));

@@ -261,22 +261,22 @@ TEST(FailingLearningRateTest, AFailureInTheLastTableLeavesTheFirstUnchanged) {
        .vocabulary_size = 4,
        .dim = 2,
        .optimizer = optim::SGD{.learning_rate = 1.0}});
-  const auto dynamic = make_table(
-      {.name = "dynamic",
+  const auto keyed = make_table(
+      {.name = "keyed",
        .vocabulary_size = 4,
        .dim = 2,
        .optimizer = optim::SGD{.learning_rate = [&] { return rate; }}});
   TPUEmbedding layer(TPUEmbeddingOptions{
       .features = {
           {"a", FeatureConfig{.table = fixed}},
-          {"b", FeatureConfig{.table = dynamic}}}});
+          {"b", FeatureConfig{.table = keyed}}}});
   const auto before = test::tables_of(layer);
   const auto activations =
       layer->forward({{"a", int64s({0})}, {"b", int64s({0})}});
   const at::Tensor loss = activations["a"].sum() + activations["b"].sum();
   EXPECT_VALUE_ERROR(
       backward_and_retain(loss),
-      "[table 'dynamic'] learning_rate must be finite in float32 and >= 0, but got -1");
+      "[table 'keyed'] learning_rate must be finite in float32 and >= 0, but got -1");
   rate = std::numeric_limits<double>::quiet_NaN();
   EXPECT_VALUE_ERROR(
       backward_and_retain(loss),

@@ -41,7 +41,7 @@ TPUEmbedding layer_on(const Strategy& strategy) {
 class ForwardPartialTest : public testing::TestWithParam<Strategy> {
  protected:
   TPUEmbedding layer = layer_on(GetParam());
-  // Updates the tables of Strategy::host() and dense().
+  // Updates the tables of Strategy::host() and padded().
   torch::optim::SGD optimizer{layer->parameters(), 0.1};
 
   void train(const at::Tensor& loss) {
@@ -116,7 +116,7 @@ TEST_P(ForwardPartialTest, ErrorsNameMissingAndUnknownFeatures) {
 INSTANTIATE_TEST_SUITE_P(
     Strategies,
     ForwardPartialTest,
-    testing::Values(Strategy::engine(), Strategy::host(), Strategy::dense()),
+    testing::Values(Strategy::fused(), Strategy::host(), Strategy::padded()),
     [](const auto& info) { return info.param.name(); });
 
 class WarningTexts : public c10::WarningHandler {
@@ -129,7 +129,7 @@ class WarningTexts : public c10::WarningHandler {
 };
 
 TEST(ForwardPartialLayersTest, AFeatureThatIsLeftOutGivesNoWarning) {
-  auto layer = layer_on(Strategy::engine());
+  auto layer = layer_on(Strategy::fused());
   WarningTexts warnings;
   const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
   layer->forward_partial({{"movie", kMovies}})["movie"].sum().backward();

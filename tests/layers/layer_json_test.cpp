@@ -32,6 +32,7 @@
 #include <map>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera {
@@ -79,7 +80,7 @@ const bool is_scale_registered = register_layer<Scale>();
 struct RankerOptions {
   Nest<FeatureConfig> features = {};
   std::optional<optim::OptimizerSpec> optimizer = {};
-  Strategy strategy = Strategy::engine();
+  Strategy strategy = Strategy::fused();
   std::vector<int64_t> units = {4};
 
   bool operator==(const RankerOptions&) const = default;
@@ -214,7 +215,7 @@ TEST(LayerJsonTest, AMissingKeyMeansTheDefault) {
   json["config"].erase("non_finite_gradients");
   const auto layer = from_json<TPUEmbedding>(json);
   EXPECT_EQ(layer->options().seed, 0U);
-  EXPECT_EQ(layer->options().strategy, Strategy::engine());
+  EXPECT_EQ(layer->options().strategy, Strategy::fused());
   EXPECT_EQ(layer->options().apply, Apply::kInBackward);
   EXPECT_EQ(layer->options().missing_slots, MissingSlots::kError);
   EXPECT_EQ(layer->options().non_finite_gradients, NonFiniteGradients::kApply);
@@ -226,8 +227,22 @@ TEST(LayerJsonTest, AMissingKeyMeansTheDefault) {
 TEST(LayerJsonTest, ACallerMayChooseTheStrategy) {
   const Json json = to_json(TPUEmbedding(embedding_options()));
   const auto layer =
-      from_json<TPUEmbedding>(json, {.strategy = Strategy::dense()});
-  EXPECT_EQ(layer->options().strategy, Strategy::dense());
+      from_json<TPUEmbedding>(json, {.strategy = Strategy::padded()});
+  EXPECT_EQ(layer->options().strategy, Strategy::padded());
+}
+
+TEST(LayerJsonTest, StrategiesHaveTheNamesOfOlderVersions) {
+  const std::vector<std::pair<Strategy, Json>> saved{
+      {Strategy::fused({.lookup_threads = 2}),
+       {{"class_name", "engine"}, {"config", {{"lookup_threads", 2}}}}},
+      {Strategy::host({.sparse_gradients = true}),
+       {{"class_name", "host"}, {"config", {{"sparse_gradients", true}}}}},
+      {Strategy::padded(),
+       {{"class_name", "dense"}, {"config", Json::object()}}}};
+  for (const auto& [strategy, json] : saved) {
+    EXPECT_EQ(JsonValue<Strategy>::write(strategy), json);
+    EXPECT_EQ(JsonValue<Strategy>::read(json, "strategy"), strategy);
+  }
 }
 
 TEST(LayerJsonTest, FunctionsMustBeGivenByName) {
@@ -299,7 +314,7 @@ TEST(LayerJsonTest, RulesOfTablesAndLayersMustBeGivenByName) {
 
 TEST(LayerJsonTest, AModelIsOneJson) {
   auto options = embedding_options();
-  options.strategy = Strategy::engine();
+  options.strategy = Strategy::fused();
   options.apply = Apply::kInBackward;
   Scale shared(ScaleOptions{.initial_value = 2.0});
   torch::nn::Sequential model(
@@ -581,7 +596,7 @@ TEST(LayerJsonTest, RefusesUnknownStrategies) {
   EXPECT_VALUE_ERROR(layer_from_json(json), "'threads'");
   json["config"]["strategy"] = nullptr;  // saved by a sharded strategy
   EXPECT_EQ(
-      from_json<TPUEmbedding>(json)->options().strategy, Strategy::engine());
+      from_json<TPUEmbedding>(json)->options().strategy, Strategy::fused());
   json["config"]["apply"] = "later";
   EXPECT_VALUE_ERROR(
       layer_from_json(json),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compares optimizers of tables on the host, in stock operators, with the kernels
-// of the engine.
+// of Strategy::fused().
 #include <tessera/layers/layer_optimizer.h>
 #include <tessera/optim/optimizers.h>
 #include <torch/optim/schedulers/step_lr.h>
@@ -37,7 +37,7 @@ const Strategy kSparseHost = Strategy::host({.sparse_gradients = true});
 const std::vector<Strategy> kParameterStrategies{
     kSparseHost,
     Strategy::host(),
-    Strategy::dense()};
+    Strategy::padded()};
 
 TPUEmbedding make_layer(const optim::OptimizerSpec& spec, Strategy strategy) {
   const auto table = make_table(
@@ -137,27 +137,27 @@ INSTANTIATE_TEST_SUITE_P(
     testing::ValuesIn(all_specs()),
     [](const auto& info) { return info.param.name; });
 
-TEST_P(LayerOptimizerTest, TheHostTrainsLikeTheEngine) {
-  TPUEmbedding engine = make_layer(GetParam().spec, Strategy::engine());
-  const at::Tensor initial = test::tables_of(engine)[0];
+TEST_P(LayerOptimizerTest, TheHostTrainsLikeFused) {
+  TPUEmbedding fused = make_layer(GetParam().spec, Strategy::fused());
+  const at::Tensor initial = test::tables_of(fused)[0];
   Trainer trainer;
-  trainer.steps(engine, nullptr, 0, 8);
-  EXPECT_FALSE(at::equal(test::tables_of(engine)[0], initial));
+  trainer.steps(fused, nullptr, 0, 8);
+  EXPECT_FALSE(at::equal(test::tables_of(fused)[0], initial));
   for (const Strategy& strategy : kParameterStrategies) {
     SCOPED_TRACE(strategy.name());
     TPUEmbedding host = make_layer(GetParam().spec, strategy);
     const auto optimizer = make_optimizer(host);
     trainer.steps(host, optimizer.get(), 0, 8);
     test::expect_close(
-        test::tables_of(host)[0], test::tables_of(engine)[0], 2e-5, 2e-5);
-    EXPECT_EQ(host->iterations(), engine->iterations());
+        test::tables_of(host)[0], test::tables_of(fused)[0], 2e-5, 2e-5);
+    EXPECT_EQ(host->iterations(), fused->iterations());
   }
 }
 
-TEST_P(LayerOptimizerTest, CheckpointsCrossFromEngineToHostAndBack) {
+TEST_P(LayerOptimizerTest, CheckpointsCrossFromFusedToHostAndBack) {
   const auto reloaded = [&](const TPUEmbedding& from, Strategy strategy) {
     TPUEmbedding to = make_layer(GetParam().spec, std::move(strategy));
-    auto optimizer = to->options().strategy == Strategy::engine()
+    auto optimizer = to->options().strategy == Strategy::fused()
         ? nullptr
         : make_optimizer(to);
     std::istringstream stream(test::saved(from));
@@ -165,31 +165,31 @@ TEST_P(LayerOptimizerTest, CheckpointsCrossFromEngineToHostAndBack) {
     return std::pair(to, std::move(optimizer));
   };
   Trainer trainer;
-  TPUEmbedding uninterrupted = make_layer(GetParam().spec, Strategy::engine());
+  TPUEmbedding uninterrupted = make_layer(GetParam().spec, Strategy::fused());
   trainer.steps(uninterrupted, nullptr, 0, 6);
 
-  TPUEmbedding layer = make_layer(GetParam().spec, Strategy::engine());
+  TPUEmbedding layer = make_layer(GetParam().spec, Strategy::fused());
   trainer.steps(layer, nullptr, 0, 2);
   auto [host, optimizer] = reloaded(layer, kSparseHost);
   trainer.steps(host, optimizer.get(), 2, 4);
-  auto [second_engine, no_optimizer] = reloaded(host, Strategy::engine());
-  trainer.steps(second_engine, nullptr, 4, 6);
+  auto [second_fused, no_optimizer] = reloaded(host, Strategy::fused());
+  trainer.steps(second_fused, nullptr, 4, 6);
   test::expect_close(
-      test::tables_of(second_engine)[0],
+      test::tables_of(second_fused)[0],
       test::tables_of(uninterrupted)[0],
       2e-5,
       2e-5);
   EXPECT_EQ(
-      second_engine->iterations(),
+      second_fused->iterations(),
       6 / optim::gradient_accumulation_steps_of(GetParam().spec));
-  EXPECT_EQ(uninterrupted->iterations(), second_engine->iterations());
+  EXPECT_EQ(uninterrupted->iterations(), second_fused->iterations());
 }
 
 // The expected weights are those in doubles. The variance of equal gradients is a small
 // difference of two large squares.
 TEST(CenteredRmspropTest, GradientsThatHardlyChangeGiveTheRightRows) {
   for (const Strategy& strategy :
-       {Strategy::engine(), kSparseHost, Strategy::host(), Strategy::dense()}) {
+       {Strategy::fused(), kSparseHost, Strategy::host(), Strategy::padded()}) {
     for (const double rho : {0.5, 0.9}) {
       SCOPED_TRACE(strategy.name() + " rho " + std::to_string(rho));
       const auto table = make_table(
@@ -202,7 +202,7 @@ TEST(CenteredRmspropTest, GradientsThatHardlyChangeGiveTheRightRows) {
           .optimizer = optim::RMSprop{.rho = rho, .centered = true},
           .strategy = strategy});
       const auto optimizer =
-          strategy.is_engine() ? nullptr : make_optimizer(layer);
+          strategy.is_fused() ? nullptr : make_optimizer(layer);
       double square = 0.0;
       double mean = 0.0;
       double expected = 0.0;
@@ -291,7 +291,7 @@ TEST(LayerOptimizerApiTest, ATableOutsideTheLossIsTouchedOnEveryStrategy) {
       {"b", FeatureConfig{.table = table("b")}}};
   const Features batch{{"a", test::int64s({0})}, {"b", test::int64s({1})}};
   std::vector<Strategy> strategies = kParameterStrategies;
-  strategies.push_back(Strategy::engine());
+  strategies.push_back(Strategy::fused());
   for (const Strategy& strategy : strategies) {
     SCOPED_TRACE(strategy.name());
     TPUEmbedding layer(TPUEmbeddingOptions{
@@ -299,7 +299,7 @@ TEST(LayerOptimizerApiTest, ATableOutsideTheLossIsTouchedOnEveryStrategy) {
         .optimizer = optim::Momentum{.learning_rate = 0.5, .momentum = 0.5},
         .strategy = strategy});
     const auto optimizer =
-        strategy.is_engine() ? nullptr : make_optimizer(layer);
+        strategy.is_fused() ? nullptr : make_optimizer(layer);
     for (const bool is_in_loss : {true, false}) {
       const auto activations = layer->forward(batch);
       at::Tensor loss = activations["a"].sum();
@@ -340,7 +340,8 @@ TEST(LayerOptimizerApiTest, GradientsOfTwoLossesOfOneForwardAddUp) {
   }
 }
 
-// Activations are results of one node, and may be changed in place as on the engine.
+// Activations are results of one node, and may be changed in place as on
+// Strategy::fused().
 TEST(LayerOptimizerApiTest, ActivationsMayBeChangedInPlace) {
   for (const Strategy& strategy : kParameterStrategies) {
     SCOPED_TRACE(strategy.name());
@@ -417,9 +418,9 @@ TEST(LayerOptimizerApiTest, IdsThatLookUpZerosTouchNoRow) {
 
 TEST(LayerOptimizerApiTest, RefusesLayersThatItCannotTrain) {
   EXPECT_VALUE_ERROR(
-      make_optimizer(make_layer(optim::SGD{}, Strategy::engine())),
-      "[make_optimizer] expected a layer on Strategy::host() or dense(), but got "
-      "one on engine()");
+      make_optimizer(make_layer(optim::SGD{}, Strategy::fused())),
+      "[make_optimizer] expected a layer on Strategy::host() or padded(), but got "
+      "one on fused()");
   EXPECT_VALUE_ERROR(
       make_optimizer(make_layer(
           optim::SGD{.use_gradient_accumulation = false}, kSparseHost)),
@@ -452,7 +453,7 @@ struct SlotMaker {
 
 TEST(LayerOptimizerApiTest, SlotCreationIsCalledWhenTheLayerIsMade) {
   std::vector<Strategy> strategies = kParameterStrategies;
-  strategies.push_back(Strategy::engine());
+  strategies.push_back(Strategy::fused());
   for (const Strategy& strategy : strategies) {
     SCOPED_TRACE(strategy.name());
     SlotMaker maker;
@@ -463,7 +464,7 @@ TEST(LayerOptimizerApiTest, SlotCreationIsCalledWhenTheLayerIsMade) {
 
     // The slots are trained, saved and copied. The function is not called again.
     const auto optimizer =
-        strategy.is_engine() ? nullptr : make_optimizer(layer);
+        strategy.is_fused() ? nullptr : make_optimizer(layer);
     Trainer trainer;
     trainer.steps(layer, optimizer.get(), 0, 2);
     EXPECT_FALSE(at::equal(maker.made[0], at::ones({kVocab, kDim})));
@@ -493,7 +494,7 @@ struct SlotOwner {
 // Source:  slot_variable_creation_fn of tf.tpu.experimental.embedding.
 TEST(LayerOptimizerApiTest, SlotCreationGetsTheTable) {
   std::vector<Strategy> strategies = kParameterStrategies;
-  strategies.push_back(Strategy::engine());
+  strategies.push_back(Strategy::fused());
   for (const Strategy& strategy : strategies) {
     SCOPED_TRACE(strategy.name());
     SlotOwner owner;
@@ -510,7 +511,7 @@ TEST(LayerOptimizerApiTest, SlotCreationGetsTheTable) {
         strategy);
     EXPECT_TRUE(at::equal(table, test::tables_of(layer)[0]));
     EXPECT_EQ(table.data_ptr(), layer->embedding_tables()["t"].data_ptr());
-    if (!strategy.is_engine()) {
+    if (!strategy.is_fused()) {
       EXPECT_TRUE(table.is_same(layer->parameters()[0]));
     }
     auto& slots = owner.slots.at(table.unsafeGetTensorImpl());
@@ -541,7 +542,7 @@ TEST(LayerOptimizerApiTest, AFailingSlotCreationFailsTheConstructor) {
   for (const Strategy& strategy : kParameterStrategies) {
     EXPECT_VALUE_ERROR(make_layer(adam, strategy), "no memory today");
   }
-  EXPECT_VALUE_ERROR(make_layer(adam, Strategy::engine()), "no memory today");
+  EXPECT_VALUE_ERROR(make_layer(adam, Strategy::fused()), "no memory today");
 }
 
 TEST(LayerOptimizerApiTest, EachSlotNeedsItsOwnMemory) {
@@ -555,7 +556,7 @@ TEST(LayerOptimizerApiTest, EachSlotNeedsItsOwnMemory) {
               const int64_t begin = step * (calls++ % 2);
               return shared.slice(0, begin, begin + kVocab);
             })};
-    for (const Strategy& strategy : {Strategy::engine(), Strategy::host()}) {
+    for (const Strategy& strategy : {Strategy::fused(), Strategy::host()}) {
       EXPECT_VALUE_ERROR(
           make_layer(adam, strategy),
           "[table 't'] slot 'velocities': slot_creation must return a new tensor "
@@ -573,7 +574,7 @@ TEST(LayerOptimizerApiTest, ErrorsShowHowASlotDiffers) {
                 [=](const optim::SlotRequest& request) {
                   return slot_of_shape(request.shape);
                 })},
-        Strategy::engine());
+        Strategy::fused());
   };
   EXPECT_VALUE_ERROR(
       make([](at::IntArrayRef shape) {
@@ -599,7 +600,7 @@ TEST(LayerOptimizerApiTest, ErrorsShowHowASlotDiffers) {
       make([](at::IntArrayRef) { return at::Tensor(); }), "but got no tensor.");
 }
 
-TEST(LayerOptimizerApiTest, TheEngineTrainsTheTensorThatSlotCreationMade) {
+TEST(LayerOptimizerApiTest, FusedTrainsTheTensorThatSlotCreationMade) {
   std::vector<at::Tensor> made;
   const auto make = [&](auto result) {
     return optim::Adagrad{
@@ -615,7 +616,7 @@ TEST(LayerOptimizerApiTest, TheEngineTrainsTheTensorThatSlotCreationMade) {
   const auto zeros = [](const optim::SlotRequest& request) {
     return at::zeros(request.shape);
   };
-  TPUEmbedding layer = make_layer(make(zeros), Strategy::engine());
+  TPUEmbedding layer = make_layer(make(zeros), Strategy::fused());
   const at::Tensor before = layer->read_rows("t", 0, kVocab);
   layer
       ->forward(
@@ -633,14 +634,14 @@ TEST(LayerOptimizerApiTest, TheEngineTrainsTheTensorThatSlotCreationMade) {
           make([](const optim::SlotRequest&) {
             return at::zeros({1, 1});
           }),
-          Strategy::engine()),
+          Strategy::fused()),
       "slot 'accumulators'");
   EXPECT_VALUE_ERROR(
       make_layer(
           make([](const optim::SlotRequest& request) {
             return at::zeros(request.shape, at::kDouble);
           }),
-          Strategy::engine()),
+          Strategy::fused()),
       "slot 'accumulators'");
 }
 
@@ -648,16 +649,16 @@ TEST(LayerOptimizerApiTest, TheEngineTrainsTheTensorThatSlotCreationMade) {
 TEST(LayerOptimizerApiTest, SlotCreationNeverMakesALoadFail) {
   using Layers = std::vector<std::pair<const char*, TPUEmbedding>>;
   SlotMaker saved_maker;
-  TPUEmbedding trained = make_layer(optim::Adam{}, Strategy::engine());
+  TPUEmbedding trained = make_layer(optim::Adam{}, Strategy::fused());
   Trainer().steps(trained, nullptr, 0, 2);
   TPUEmbedding on_host = make_layer(optim::Adam{}, kSparseHost);
   const auto optimizer = make_optimizer(on_host);
   Trainer().steps(on_host, optimizer.get(), 0, 2);
   const Layers saved{
-      {"engine", trained},
-      {"engine, another optimizer",
-       make_layer(optim::Adagrad{}, Strategy::engine())},
-      {"engine, no slots", make_layer(optim::SGD{}, Strategy::engine())},
+      {"fused", trained},
+      {"fused, another optimizer",
+       make_layer(optim::Adagrad{}, Strategy::fused())},
+      {"fused, no slots", make_layer(optim::SGD{}, Strategy::fused())},
       {"host", make_layer(optim::Adam{}, Strategy::host())},
       {"host with optimizer", on_host},
       {"host with slots", make_layer(saved_maker.adam(), Strategy::host())}};
@@ -680,15 +681,15 @@ TEST(LayerOptimizerApiTest, SlotCreationNeverMakesALoadFail) {
         EXPECT_EQ(to->iterations(), from->iterations());
       }
       // Slots that fit are loaded. Other slots leave those of the layer unchanged.
-      const bool fits = name == std::string("engine") ||
+      const bool fits = name == std::string("fused") ||
           name == std::string("host with optimizer") ||
           name == std::string("host with slots");
       test::expect_close(
           maker.made[0],
           fits ? test::slot_of(from, 0, "momenta") : at::ones({kVocab, kDim}));
-      // make_optimizer() refuses tables that the engine has trained, if their slots
+      // make_optimizer() refuses tables that Strategy::fused() trained, if their slots
       // were not loaded.
-      if (from->options().strategy.is_engine() && !fits) {
+      if (from->options().strategy.is_fused() && !fits) {
         EXPECT_VALUE_ERROR(make_optimizer(host), "Make the optimizer first");
       } else {
         make_optimizer(host);
@@ -698,8 +699,8 @@ TEST(LayerOptimizerApiTest, SlotCreationNeverMakesALoadFail) {
   // Every layer loads the file of a host layer with slot_creation, because no
   // optimizer has trained its tables.
   for (const auto& [name, to] : Layers{
-           {"engine", make_layer(optim::Adam{}, Strategy::engine())},
-           {"engine, no slots", make_layer(optim::SGD{}, Strategy::engine())},
+           {"fused", make_layer(optim::Adam{}, Strategy::fused())},
+           {"fused, no slots", make_layer(optim::SGD{}, Strategy::fused())},
            {"host", make_layer(optim::Adagrad{}, Strategy::host())}}) {
     SCOPED_TRACE(name);
     const TPUEmbedding from = make_layer(saved_maker.adam(), Strategy::host());
@@ -707,15 +708,15 @@ TEST(LayerOptimizerApiTest, SlotCreationNeverMakesALoadFail) {
     TPUEmbedding loaded = to;
     torch::load(loaded, stream);
     test::expect_same_tables(loaded, test::tables_of(from));
-    if (!loaded->options().strategy.is_engine()) {
+    if (!loaded->options().strategy.is_fused()) {
       make_optimizer(loaded);
     }
   }
 }
 
 TEST(LayerOptimizerApiTest, MustBeMadeBeforeSlotsAreLoaded) {
-  TPUEmbedding engine = make_layer(optim::Adagrad{}, Strategy::engine());
-  std::istringstream stream(test::saved(engine));
+  TPUEmbedding fused = make_layer(optim::Adagrad{}, Strategy::fused());
+  std::istringstream stream(test::saved(fused));
   TPUEmbedding host = make_layer(optim::Adagrad{}, kSparseHost);
   torch::load(host, stream);
   EXPECT_VALUE_ERROR(

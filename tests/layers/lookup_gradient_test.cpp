@@ -242,8 +242,8 @@ struct Gradients {
   at::Tensor weights = {};  // [values], or undefined
 };
 
-// Runs one pass through a layer. On the engine, an SGD step with learning rate 1
-// shows the gradients of the rows.
+// Runs forward() and backward() of a layer. On Strategy::fused(), an SGD step with
+// learning rate 1 shows the gradients of the rows.
 Gradients gradients_of(
     TPUEmbedding& layer,
     const Sample& sample,
@@ -262,7 +262,7 @@ Gradients gradients_of(
   const at::Tensor loss =
       (activation * upstream.view(shape)).sum() + activation.square().sum() / 2;
   loss.backward();
-  const bool on_host = !layer->options().strategy.is_engine();
+  const bool on_host = !layer->options().strategy.is_fused();
   return {
       .rows = on_host ? layer->parameters()[0].grad()
                       : before - test::tables_of(layer)[0],
@@ -379,7 +379,7 @@ void check(const Case& test_case) {
   Lookup lookup(test_case);
   std::vector<at::Tensor> rows_by_strategy;
   for (const Strategy& strategy :
-       {Strategy::engine(), Strategy::host(), Strategy::dense()}) {
+       {Strategy::fused(), Strategy::host(), Strategy::padded()}) {
     SCOPED_TRACE(strategy.name());
     TPUEmbedding layer(TPUEmbeddingOptions{
         .features = lookup.config,

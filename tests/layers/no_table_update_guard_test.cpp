@@ -29,7 +29,7 @@ using test::int64s;
 
 // A layer of one table with four rows of width 1. Row i has the value i.
 TPUEmbedding make_layer(
-    Strategy strategy = Strategy::engine(),
+    Strategy strategy = Strategy::fused(),
     Apply apply = Apply::kInBackward) {
   return TPUEmbedding(TPUEmbeddingOptions{
       .features = FeatureConfig{.table = test::numbered_table("t", 4, 1)},
@@ -46,7 +46,7 @@ class NoTableUpdateGuardTest : public testing::TestWithParam<Strategy> {
  protected:
   NoTableUpdateGuardTest()
       : layer_(make_layer(GetParam())),
-        optimizer_(GetParam().is_engine() ? nullptr : make_optimizer(layer_)) {}
+        optimizer_(GetParam().is_fused() ? nullptr : make_optimizer(layer_)) {}
 
   void step() {
     if (optimizer_ != nullptr) {
@@ -63,10 +63,10 @@ INSTANTIATE_TEST_SUITE_P(
     Strategies,
     NoTableUpdateGuardTest,
     testing::Values(
-        Strategy::engine(),
+        Strategy::fused(),
         Strategy::host(),
         Strategy::host({.sparse_gradients = true}),
-        Strategy::dense()),
+        Strategy::padded()),
     [](const auto& info) {
       return info.param.name() + std::to_string(info.index);
     });
@@ -122,8 +122,8 @@ TEST_P(NoTableUpdateGuardTest, KeepsGradientsOfEarlierPasses) {
 
 // The tables are parameters of their optimizers, which must not apply what the guard
 // holds back.
-TEST_P(NoTableUpdateGuardTest, AStepUnderTheGuardIsAnErrorOnHostAndDense) {
-  if (GetParam().is_engine()) {
+TEST_P(NoTableUpdateGuardTest, AStepUnderTheGuardIsAnErrorOnHostAndPadded) {
+  if (GetParam().is_fused()) {
     return;
   }
   const at::Tensor weight = at::ones({1}).requires_grad_();
@@ -157,7 +157,7 @@ TEST_P(NoTableUpdateGuardTest, AStepUnderTheGuardIsAnErrorOnHostAndDense) {
 }
 
 TEST_P(NoTableUpdateGuardTest, ZeroGradUnderTheGuardZeroesEarlierGradients) {
-  if (GetParam().is_engine()) {
+  if (GetParam().is_fused()) {
     return;
   }
   const std::string before = test::saved(layer_);
@@ -174,7 +174,7 @@ TEST_P(NoTableUpdateGuardTest, ZeroGradUnderTheGuardZeroesEarlierGradients) {
 
 // These don't change tables, so the error must not be only about step().
 TEST_P(NoTableUpdateGuardTest, ErrorsNameWhatElseNeedsGradients) {
-  if (GetParam().is_engine()) {
+  if (GetParam().is_fused()) {
     return;
   }
   activation_of(layer_).sum().backward();
@@ -245,7 +245,7 @@ TEST(
 }
 
 TEST(NoTableUpdateGuardModelTest, AddsNothingToAccumulatedGradients) {
-  TPUEmbedding layer = make_layer(Strategy::engine(), Apply::kOnStep);
+  TPUEmbedding layer = make_layer(Strategy::fused(), Apply::kOnStep);
   Combined optimizer(torch::optim::SGD(layer->parameters(), 0.1), {layer});
   optimizer.zero_grad();
   activation_of(layer).sum().backward();
@@ -302,7 +302,7 @@ TEST(NoTableUpdateGuardModelTest, ReachesBothHalvesOfAPartialLayer) {
     loss().backward();
   }
   EXPECT_EQ(layer->tpu_embedding()->iterations(), 0);
-  const at::Tensor small = layer->dense_embedding()->parameters()[0];
+  const at::Tensor small = layer->small_embedding()->parameters()[0];
   EXPECT_FALSE(small.grad().defined());
   loss().backward();
   EXPECT_EQ(layer->tpu_embedding()->iterations(), 1);

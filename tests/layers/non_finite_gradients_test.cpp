@@ -83,10 +83,10 @@ INSTANTIATE_TEST_SUITE_P(
     Strategies,
     RefusingTest,
     testing::Values(
-        Strategy::engine(),
+        Strategy::fused(),
         Strategy::host(),
         Strategy::host({.sparse_gradients = true}),
-        Strategy::dense()),
+        Strategy::padded()),
     [](const auto& info) {
       return info.param.name() + std::to_string(info.index);
     });
@@ -96,7 +96,7 @@ TEST_P(RefusingTest, ThePassChangesNothingAndTheNextOneTrains) {
   options.strategy = GetParam();
   TPUEmbedding layer(options);
   const auto optimizer =
-      GetParam().is_engine() ? nullptr : make_optimizer(layer);
+      GetParam().is_fused() ? nullptr : make_optimizer(layer);
   const auto pass = [&](const std::string& feature, int64_t row, float value) {
     loss_with(layer->forward(batch()), feature, row, value).backward();
     if (optimizer != nullptr) {
@@ -134,7 +134,7 @@ TEST_P(RefusingTest, AnEmptyBagMayHaveAnyGradient) {
   options.strategy = GetParam();
   TPUEmbedding layer(options);
   const auto optimizer =
-      GetParam().is_engine() ? nullptr : make_optimizer(layer);
+      GetParam().is_fused() ? nullptr : make_optimizer(layer);
   loss_with(layer->forward(batch()), "friends", 1, kNan).backward();
   if (optimizer != nullptr) {
     optimizer->step();

@@ -86,18 +86,16 @@ at::Tensor loss_of(const Nest<at::Tensor>& activations) {
   return loss;
 }
 
-TEST(
-    PartialTPUEmbeddingTest,
-    LargeTablesAreOnTheEngineAndSmallOnesAreParameters) {
+TEST(PartialTPUEmbeddingTest, LargeTablesAreFusedAndSmallOnesAreParameters) {
   const PartialTPUEmbedding layer(options(10));
   EXPECT_EQ(
       layer->tpu_embedding()->options().features.paths(),
       (std::vector<std::string>{"b", "c/1", "e"}));
   EXPECT_EQ(
-      layer->dense_embedding()->options().features.paths(),
+      layer->small_embedding()->options().features.paths(),
       (std::vector<std::string>{"a", "c/0", "d", "f"}));
   // Shared small tables are one parameter: five, eight, nine.
-  EXPECT_EQ(layer->dense_embedding()->parameters().size(), 3U);
+  EXPECT_EQ(layer->small_embedding()->parameters().size(), 3U);
   EXPECT_EQ(dense_parameters(*layer).size(), 3U);
   EXPECT_EQ(layer->parameters().size(), 4U);  // with the virtual variable
   // The numbers of unnamed tables count the tables of both sides.
@@ -108,6 +106,14 @@ TEST(
   EXPECT_EQ(names, (std::vector<std::string>{"twenty", "table_4"}));
 }
 
+TEST(PartialTPUEmbeddingTest, ArchivesHaveTheNamesOfOlderVersions) {
+  const PartialTPUEmbedding layer(options(10));
+  const auto children = layer->named_children();
+  EXPECT_EQ(
+      children.keys(),
+      (std::vector<std::string>{"tpu_embedding", "dense_embedding"}));
+}
+
 TEST(PartialTPUEmbeddingTest, ATableAsLargeAsTheThresholdIsSmall) {
   const PartialTPUEmbedding layer(options(15));
   EXPECT_EQ(
@@ -116,11 +122,11 @@ TEST(PartialTPUEmbeddingTest, ATableAsLargeAsTheThresholdIsSmall) {
 }
 
 TEST(PartialTPUEmbeddingTest, AllTablesMayBeOnOneSide) {
-  const PartialTPUEmbedding all_dense(options(std::nullopt));
-  EXPECT_TRUE(all_dense->tpu_embedding().is_empty());
-  EXPECT_EQ(dense_parameters(*all_dense).size(), 5U);
+  const PartialTPUEmbedding all_small(options(std::nullopt));
+  EXPECT_TRUE(all_small->tpu_embedding().is_empty());
+  EXPECT_EQ(dense_parameters(*all_small).size(), 5U);
   const PartialTPUEmbedding all_tpu(options(0));
-  EXPECT_TRUE(all_tpu->dense_embedding().is_empty());
+  EXPECT_TRUE(all_tpu->small_embedding().is_empty());
   EXPECT_TRUE(dense_parameters(*all_tpu).empty());
 }
 
@@ -230,7 +236,7 @@ TEST(PartialTPUEmbeddingTest, SavesLoadsAndClones) {
   const auto copy =
       std::dynamic_pointer_cast<PartialTPUEmbeddingImpl>(layer->clone());
   const auto expected = layer->forward(batch()).flatten();
-  loss_of(layer->forward(batch())).backward();  // updates the engine's tables
+  loss_of(layer->forward(batch())).backward();  // updates the large tables
   for (size_t i = 0; i < expected.size(); ++i) {
     EXPECT_TRUE(at::equal(loaded->forward(batch()).flatten()[i], expected[i]));
     EXPECT_TRUE(at::equal(copy->forward(batch()).flatten()[i], expected[i]));
@@ -241,12 +247,12 @@ TEST(PartialTPUEmbeddingTest, MakeOptimizerTrainsSmallTables) {
   PartialTPUEmbeddingOptions with_rule = options(10);
   with_rule.optimizer = optim::SGD{.learning_rate = 0.5};
   PartialTPUEmbedding layer(with_rule);
-  const auto optimizer = make_optimizer(layer->dense_embedding());
+  const auto optimizer = make_optimizer(layer->small_embedding());
   const at::Tensor before =
-      layer->dense_embedding()->read_rows("table_0", 0, 5);
+      layer->small_embedding()->read_rows("table_0", 0, 5);
   loss_of(layer->forward(batch())).backward();
   optimizer->step();
-  const at::Tensor after = layer->dense_embedding()->read_rows("table_0", 0, 5);
+  const at::Tensor after = layer->small_embedding()->read_rows("table_0", 0, 5);
   EXPECT_FALSE(at::equal(before[1], after[1]));
   EXPECT_TRUE(at::equal(before[2], after[2]));  // not looked up
 }

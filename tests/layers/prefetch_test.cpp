@@ -28,7 +28,7 @@ using test::numbered_table;
 using test::ragged;
 
 // A layer of one row that starts at 0. Each update lowers it by 1.
-TPUEmbedding one_row(Strategy strategy = Strategy::engine()) {
+TPUEmbedding one_row(Strategy strategy = Strategy::fused()) {
   return TPUEmbedding(TPUEmbeddingOptions{
       .features = FeatureConfig{.table = numbered_table("t", 1, 1)},
       .optimizer = optim::SGD{.learning_rate = 1.0},
@@ -252,11 +252,11 @@ TEST(PendingForwardTest, UnderNoGradGivesPlainActivations) {
 
 TEST(PendingForwardTest, BackgroundThreadsAreAnOption) {
   EXPECT_EQ(
-      seen_by(one_row(Strategy::engine({.lookup_threads = 1})), 3),
+      seen_by(one_row(Strategy::fused({.lookup_threads = 1})), 3),
       (std::vector<float>{0, 0, -1}));
   EXPECT_VALUE_ERROR(
-      one_row(Strategy::engine({.lookup_threads = -1})),
-      "[Strategy::Engine] lookup_threads must be in [0, 4096], but got -1");
+      one_row(Strategy::fused({.lookup_threads = -1})),
+      "[Strategy::Fused] lookup_threads must be in [0, 4096], but got -1");
 }
 
 }  // namespace prefetch_test

@@ -31,7 +31,7 @@ class RefusedBatchTest : public testing::TestWithParam<Strategy> {
 INSTANTIATE_TEST_SUITE_P(
     Strategies,
     RefusedBatchTest,
-    testing::Values(Strategy::engine(), Strategy::host(), Strategy::dense()),
+    testing::Values(Strategy::fused(), Strategy::host(), Strategy::padded()),
     [](const auto& info) { return info.param.name(); });
 
 TEST_P(RefusedBatchTest, ErrorsForAnotherNestNameThePath) {

@@ -38,7 +38,7 @@ struct Fixture {
   explicit Fixture(
       Apply apply = Apply::kInBackward,
       const std::optional<optim::OptimizerSpec>& optimizer_of_b = {},
-      const Strategy& strategy = Strategy::engine()) {
+      const Strategy& strategy = Strategy::fused()) {
     const optim::OptimizerSpec adagrad = optim::Adagrad{
         .learning_rate = 1.0,
         .slot_creation =
@@ -179,7 +179,7 @@ TEST(SharedMemoryTest, TheHostTakesItsTablesAsGradients) {
   for (const Strategy& strategy :
        {Strategy::host(),
         Strategy::host({.sparse_gradients = true}),
-        Strategy::dense()}) {
+        Strategy::padded()}) {
     for (const int64_t count : {int64_t{1}, kVocab}) {
       SCOPED_TRACE(strategy.name() + " " + std::to_string(count));
       Fixture shared(Apply::kInBackward, {}, strategy);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares the engine with the host and dense strategies, which use only stock
+// Compares the fused strategy with the host and padded strategies, which use only stock
 // operators and torch::optim. The numbers agree to float rounding.
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adagrad.h>
@@ -180,14 +180,14 @@ void expect_agreement(
     const optim::OptimizerSpec& spec,
     Strategy host_strategy,
     const MakeOptimizer& make_optimizer) {
-  TPUEmbedding engine(TPUEmbeddingOptions{
+  TPUEmbedding fused(TPUEmbeddingOptions{
       .features = all_kinds(), .optimizer = spec, .seed = 3});
   TPUEmbedding host(TPUEmbeddingOptions{
       .features = all_kinds(),
       .strategy = std::move(host_strategy),
       .seed = 3});
-  test::expect_same_tables(host, test::tables_of(engine));
-  const auto initial = test::tables_of(engine);
+  test::expect_same_tables(host, test::tables_of(fused));
+  const auto initial = test::tables_of(fused);
   const auto optimizer = make_optimizer(host);
 
   float first_loss = 0.0F;
@@ -195,22 +195,22 @@ void expect_agreement(
   for (int step = 0; step < kSteps; ++step) {
     SCOPED_TRACE("step " + std::to_string(step));
     const RandomBatch batch(100 + step, kBatches[step % kBatches.size()]);
-    const auto engine_out = engine->forward(batch.features, batch.weights);
+    const auto fused_out = fused->forward(batch.features, batch.weights);
     const auto host_out = host->forward(batch.features, batch.weights);
-    const auto engine_leaves = engine_out.flatten();
+    const auto fused_leaves = fused_out.flatten();
     const auto host_leaves = host_out.flatten();
-    for (size_t i = 0; i < engine_leaves.size(); ++i) {
-      test::expect_close(engine_leaves[i], host_leaves[i], 2e-5, 2e-6);
+    for (size_t i = 0; i < fused_leaves.size(); ++i) {
+      test::expect_close(fused_leaves[i], host_leaves[i], 2e-5, 2e-6);
     }
-    const at::Tensor loss = loss_of(engine_out);
+    const at::Tensor loss = loss_of(fused_out);
     loss.backward();
     optimizer->zero_grad();
     loss_of(host_out).backward();
     optimizer->step();
-    const auto engine_tables = test::tables_of(engine);
+    const auto fused_tables = test::tables_of(fused);
     const auto host_tables = test::tables_of(host);
-    for (size_t i = 0; i < engine_tables.size(); ++i) {
-      test::expect_close(engine_tables[i], host_tables[i], 2e-5, 2e-6);
+    for (size_t i = 0; i < fused_tables.size(); ++i) {
+      test::expect_close(fused_tables[i], host_tables[i], 2e-5, 2e-6);
     }
     if (testing::Test::HasFailure()) {
       return;  // later steps would fail again
@@ -218,12 +218,12 @@ void expect_agreement(
     first_loss = step == 0 ? loss.item<float>() : first_loss;
     last_loss = loss.item<float>();
   }
-  EXPECT_EQ(engine->out_of_range_count(), host->out_of_range_count());
-  EXPECT_GT(engine->out_of_range_count(), 0);
+  EXPECT_EQ(fused->out_of_range_count(), host->out_of_range_count());
+  EXPECT_GT(fused->out_of_range_count(), 0);
   // The training has changed the tables and lowered the loss.
   EXPECT_LT(last_loss, 0.9F * first_loss);
   for (size_t i = 0; i < initial.size(); ++i) {
-    EXPECT_FALSE(at::equal(test::tables_of(engine)[i], initial[i]));
+    EXPECT_FALSE(at::equal(test::tables_of(fused)[i], initial[i]));
   }
 }
 
@@ -232,7 +232,7 @@ std::unique_ptr<torch::optim::Optimizer> make_sgd(TPUEmbedding& layer) {
       layer->parameters(), torch::optim::SGDOptions(0.1));
 }
 
-// LibTorch adds an epsilon outside the root, and the engine adds none.
+// LibTorch adds an epsilon outside the root, and the fused strategy adds none.
 std::unique_ptr<torch::optim::Optimizer> make_adagrad(TPUEmbedding& layer) {
   return std::make_unique<torch::optim::Adagrad>(
       layer->parameters(),
@@ -267,12 +267,12 @@ TEST(StrategiesAgreeTest, AdagradMatchesTorchOptimAdagradWithSparseGradients) {
       make_adagrad);
 }
 
-TEST(StrategiesAgreeTest, DenseLearnsTheSame) {
+TEST(StrategiesAgreeTest, PaddedLearnsTheSame) {
   expect_agreement(
-      optim::SGD{.learning_rate = kRate}, Strategy::dense(), make_sgd);
+      optim::SGD{.learning_rate = kRate}, Strategy::padded(), make_sgd);
   expect_agreement(
       optim::Adagrad{.learning_rate = kRate, .initial_accumulator_value = 0.25},
-      Strategy::dense(),
+      Strategy::padded(),
       make_adagrad);
 }
 
@@ -294,14 +294,14 @@ TEST(StrategiesAgreeTest, InitialTablesDependOnTheSeedAlone) {
         .strategy = std::move(strategy),
         .seed = seed}));
   };
-  const auto engine = tables(Strategy::engine(), 7);
+  const auto fused = tables(Strategy::fused(), 7);
   const auto host = tables(Strategy::host(), 7);
-  const auto dense = tables(Strategy::dense(), 7);
-  const auto other = tables(Strategy::engine(), 8);
-  for (size_t i = 0; i < engine.size(); ++i) {
-    EXPECT_TRUE(at::equal(engine[i], host[i]));
-    EXPECT_TRUE(at::equal(engine[i], dense[i]));
-    EXPECT_FALSE(at::equal(engine[i], other[i]));
+  const auto padded = tables(Strategy::padded(), 7);
+  const auto other = tables(Strategy::fused(), 8);
+  for (size_t i = 0; i < fused.size(); ++i) {
+    EXPECT_TRUE(at::equal(fused[i], host[i]));
+    EXPECT_TRUE(at::equal(fused[i], padded[i]));
+    EXPECT_FALSE(at::equal(fused[i], other[i]));
   }
 }
 

@@ -287,8 +287,8 @@ TEST(TableDtypeErrorsTest, RefusesOtherDtypesAndTheHost) {
           .features = {{"f", FeatureConfig{.table = table}}},
           .strategy = Strategy::host()}),
       "[table 't'] dtype must be kFloat on Strategy::host() and "
-      "Strategy::dense(), but got bfloat16. Optimizers of LibTorch would lose "
-      "small steps by rounding. Use kFloat or Strategy::engine().");
+      "Strategy::padded(), but got bfloat16. Optimizers of LibTorch would lose "
+      "small steps by rounding. Use kFloat or Strategy::fused().");
 }
 
 }  // namespace table_dtype_test

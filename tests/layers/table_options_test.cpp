@@ -40,7 +40,7 @@ class TableOptionsTest : public testing::TestWithParam<Strategy> {};
 INSTANTIATE_TEST_SUITE_P(
     Strategies,
     TableOptionsTest,
-    testing::Values(Strategy::engine(), Strategy::host(), Strategy::dense()),
+    testing::Values(Strategy::fused(), Strategy::host(), Strategy::padded()),
     [](const auto& info) { return info.param.name(); });
 
 // --- rows of unknown values ---------------------------------------------------
@@ -62,7 +62,7 @@ TEST_P(TableOptionsTest, TheFirstRowsMayBeginAsZeros) {
     return layer->embedding_tables()["t"].detach().clone();
   };
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    if (dtype != at::kFloat && GetParam() != Strategy::engine()) {
+    if (dtype != at::kFloat && GetParam() != Strategy::fused()) {
       continue;  // the others have no tables of 16 bits
     }
     const at::Tensor plain = values_of(0, dtype);
@@ -127,7 +127,7 @@ TEST_P(TableOptionsTest, RowsAreRoundedBeforeTheyAreCombined) {
     EXPECT_TRUE(at::equal(table, before));
     // Gradients ignore the rounding.
     activation.sum().backward();
-    if (GetParam().is_engine()) {
+    if (GetParam().is_fused()) {
       test::expect_close(before[3] - table[3], at::full({dim}, 2 / 3.5));
       test::expect_close(before[7] - table[7], at::full({dim}, 1.5 / 3.5));
     } else {
@@ -180,7 +180,7 @@ TEST_P(TableOptionsTest, WeightsSeeRoundedRows) {
       .strategy = GetParam()});
   const at::Tensor weights = test::floats({1, 2}).requires_grad_();
   const at::Tensor table = layer->embedding_tables()["t"];
-  if (GetParam().is_engine()) {
+  if (GetParam().is_fused()) {
     layer->virtual_variable().requires_grad_(false);
   }
   layer->forward(ragged({{5, 9}}), Weights(std::optional<Feature>(weights)))
@@ -259,15 +259,15 @@ TPUEmbeddingOptions half_frozen(Strategy strategy, Apply apply) {
 TEST(FrozenTableTest, IsNeverUpdated) {
   for (const Apply apply : {Apply::kInBackward, Apply::kOnStep}) {
     for (const Strategy& strategy :
-         {Strategy::engine(), Strategy::host(), Strategy::dense()}) {
-      if (apply == Apply::kOnStep && !strategy.is_engine()) {
+         {Strategy::fused(), Strategy::host(), Strategy::padded()}) {
+      if (apply == Apply::kOnStep && !strategy.is_fused()) {
         continue;
       }
       SCOPED_TRACE(strategy.name());
       TPUEmbedding layer(half_frozen(strategy, apply));
       const auto before = test::tables_of(layer);
       std::unique_ptr<torch::optim::Optimizer> optimizer;
-      if (!strategy.is_engine()) {
+      if (!strategy.is_fused()) {
         optimizer = make_optimizer(layer);
       } else if (apply == Apply::kOnStep) {
         optimizer = std::make_unique<Combined>(
@@ -291,20 +291,20 @@ TEST(FrozenTableTest, IsNeverUpdated) {
 }
 
 TEST(FrozenTableTest, HasNoSlotsAndNoGradient) {
-  TPUEmbedding engine(half_frozen(Strategy::engine(), Apply::kInBackward));
-  EXPECT_NE(engine->summary().find("momenta, velocities"), std::string::npos);
+  TPUEmbedding fused(half_frozen(Strategy::fused(), Apply::kInBackward));
+  EXPECT_NE(fused->summary().find("momenta, velocities"), std::string::npos);
   EXPECT_NE(
-      engine->summary().find("frozen   4     2    float32  sum       -"),
+      fused->summary().find("frozen   4     2    float32  sum       -"),
       std::string::npos)
-      << engine->summary();
+      << fused->summary();
   TPUEmbedding host(half_frozen(Strategy::host(), Apply::kInBackward));
   EXPECT_FALSE(host->parameters()[0].requires_grad());
   EXPECT_TRUE(host->parameters()[1].requires_grad());
 }
 
 TEST(FrozenTableTest, IsSavedAndLoaded) {
-  TPUEmbedding layer(half_frozen(Strategy::engine(), Apply::kInBackward));
-  auto other_options = half_frozen(Strategy::engine(), Apply::kInBackward);
+  TPUEmbedding layer(half_frozen(Strategy::fused(), Apply::kInBackward));
+  auto other_options = half_frozen(Strategy::fused(), Apply::kInBackward);
   other_options.seed = 5;
   TPUEmbedding other(other_options);
   std::istringstream stream(test::saved(layer));
@@ -410,7 +410,7 @@ TEST_P(TableOptionsTest, BuildFixesShapes) {
 // --- dense parameters --------------------------------------------------------
 
 TEST(DenseParametersTest, LeavesOutVirtualVariablesAndTables) {
-  for (const Strategy& strategy : {Strategy::engine(), Strategy::host()}) {
+  for (const Strategy& strategy : {Strategy::fused(), Strategy::host()}) {
     struct ModelImpl : torch::nn::Module {
       explicit ModelImpl(const Strategy& strategy) {
         linear = register_module("linear", torch::nn::Linear(2, 1));
@@ -442,7 +442,7 @@ TEST(DenseParametersTest, LeavesOutVirtualVariablesAndTables) {
     dense.step();
     EXPECT_EQ(
         at::equal(before[0], test::tables_of(model.embedding)[0]),
-        !strategy.is_engine());
+        !strategy.is_fused());
   }
 }
 

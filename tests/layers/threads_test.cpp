@@ -531,7 +531,7 @@ void serve(TPUEmbedding& layer, int64_t server) {
 
 TEST(ServingThreadsTest, ForwardsOfSomeFeaturesDoNotDisturbEachOther) {
   for (const Strategy& strategy :
-       {Strategy::engine(), Strategy::host(), Strategy::dense()}) {
+       {Strategy::fused(), Strategy::host(), Strategy::padded()}) {
     SCOPED_TRACE(strategy.name());
     TPUEmbedding layer = serving_layer(strategy);
     const auto before = test::tables_of(layer);
@@ -542,8 +542,8 @@ TEST(ServingThreadsTest, ForwardsOfSomeFeaturesDoNotDisturbEachOther) {
   }
 }
 
-TEST(ServingThreadsTest, TheEngineServesWhileItTrains) {
-  TPUEmbedding layer = serving_layer(Strategy::engine());
+TEST(ServingThreadsTest, FusedServesWhileItTrains) {
+  TPUEmbedding layer = serving_layer(Strategy::fused());
   const at::Tensor before = test::tables_of(layer)[1];
   const RaggedFeature none = test::ragged({{}, {}});
   const Features batch{

@@ -34,7 +34,7 @@ using Shape = std::vector<int64_t>;
 
 TPUEmbedding make_layer(
     Nest<FeatureConfig> features,
-    Strategy strategy = Strategy::engine()) {
+    Strategy strategy = Strategy::fused()) {
   return TPUEmbedding(TPUEmbeddingOptions{
       .features = std::move(features),
       .optimizer = optim::SGD{.learning_rate = 1.0},
@@ -51,7 +51,7 @@ class TPUEmbeddingOnBothStrategies : public testing::TestWithParam<Strategy> {
 INSTANTIATE_TEST_SUITE_P(
     Strategies,
     TPUEmbeddingOnBothStrategies,
-    testing::Values(Strategy::engine(), Strategy::host(), Strategy::dense()),
+    testing::Values(Strategy::fused(), Strategy::host(), Strategy::padded()),
     [](const auto& info) { return info.param.name(); });
 
 TEST_P(TPUEmbeddingOnBothStrategies, ActivationsHaveTheNestOfTheConfigs) {
@@ -264,7 +264,7 @@ TEST_P(TPUEmbeddingOnBothStrategies, IdsMayBeOverwrittenAfterForward) {
   ids.fill_(0);
   activation.sum().backward();
   test::expect_same_tables(embedding, test::tables_of(expected));
-  if (!GetParam().is_engine()) {
+  if (!GetParam().is_fused()) {
     EXPECT_TRUE(at::equal(
         embedding->parameters()[0].grad(), expected->parameters()[0].grad()));
   }
@@ -301,7 +301,7 @@ TEST_P(
     auto embedding = layer(FeatureConfig{.table = numbered_table("t", 4, 1)});
     embedding->to(dtype);
     embedding->forward(int64s({3, 3})).leaf().mul(0.25).sum().backward();
-    if (GetParam().is_engine()) {
+    if (GetParam().is_fused()) {
       EXPECT_EQ(embedding->embedding_tables()["t"][3].item<float>(), 2.5F);
     } else {
       const at::Tensor gradient = embedding->parameters()[0].grad();
@@ -391,7 +391,7 @@ TEST(TPUEmbeddingTest, AListOfFeaturesMayBeInBraces) {
   EXPECT_EQ(activations[1].item<float>(), 3.0F);
 }
 
-TEST(TPUEmbeddingTest, TheVirtualVariableIsTheOnlyParameterOfTheEngine) {
+TEST(TPUEmbeddingTest, TheVirtualVariableIsTheOnlyParameterOfFused) {
   auto embedding = make_layer(
       {{"a", FeatureConfig{.table = numbered_table("t", 4, 2)}},
        {"b", FeatureConfig{.table = numbered_table("u", 4, 2)}}});
@@ -500,7 +500,7 @@ TEST(TPUEmbeddingTest, SummaryIsATable) {
       "12.0 MiB\n"
       "items  4       2    float32  sum       -          -                    "
       "0.0 MiB\n"
-      "2 tables, 2 features, 12.0 MiB, strategy engine\n";
+      "2 tables, 2 features, 12.0 MiB, strategy fused\n";
   EXPECT_EQ(embedding->summary(), expected);
   std::ostringstream stream;
   stream << embedding;

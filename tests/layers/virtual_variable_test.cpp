@@ -36,7 +36,7 @@ using test::int64s;
 // A layer of one table with four rows of width 1. Row i has the value i.
 TPUEmbedding make_layer(
     optim::OptimizerSpec optimizer,
-    Strategy strategy = Strategy::engine()) {
+    Strategy strategy = Strategy::fused()) {
   const auto table = make_table(
       {.name = "t",
        .vocabulary_size = 4,
@@ -69,7 +69,7 @@ class OneUpdateTest : public testing::TestWithParam<Strategy> {
   // with parameters, the test makes the step itself.
   void step(const at::Tensor& loss) {
     loss.backward();
-    if (!GetParam().is_engine()) {
+    if (!GetParam().is_fused()) {
       const at::NoGradGuard no_grad;
       const at::Tensor gradient = layer_->parameters()[0].grad();
       const at::Tensor accumulator = gradient * gradient + 0.1;
@@ -89,7 +89,7 @@ class OneUpdateTest : public testing::TestWithParam<Strategy> {
 INSTANTIATE_TEST_SUITE_P(
     Strategies,
     OneUpdateTest,
-    testing::Values(Strategy::engine(), Strategy::host(), Strategy::dense()),
+    testing::Values(Strategy::fused(), Strategy::host(), Strategy::padded()),
     [](const auto& info) { return info.param.name(); });
 
 TEST_P(OneUpdateTest, TwoForwardsInOneLoss) {

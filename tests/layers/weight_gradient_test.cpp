@@ -40,7 +40,7 @@ class WeightGradientTest : public testing::TestWithParam<Strategy> {
 INSTANTIATE_TEST_SUITE_P(
     Strategies,
     WeightGradientTest,
-    testing::Values(Strategy::engine(), Strategy::host(), Strategy::dense()),
+    testing::Values(Strategy::fused(), Strategy::host(), Strategy::padded()),
     [](const auto& info) { return info.param.name(); });
 
 TEST_P(WeightGradientTest, IsZeroForDroppedIds) {
@@ -107,7 +107,7 @@ TEST_P(WeightGradientTest, IsZeroForAZeroDenominator) {
     activation.sum().backward();
     EXPECT_TRUE(at::equal(weights.grad(), at::zeros({2})));
     test::expect_same_tables(layer, before);
-    if (!GetParam().is_engine()) {
+    if (!GetParam().is_fused()) {
       EXPECT_TRUE(at::equal(layer->parameters()[0].grad(), at::zeros({4, 2})));
     }
   }
@@ -148,7 +148,7 @@ TEST_P(WeightGradientTest, IsZeroForAnUnusedFeature) {
   EXPECT_TRUE(at::equal(weights.grad(), at::zeros({2})));
 }
 
-TEST(EngineWeightGradientTest, GradientsOfWeightsAloneUpdateNoTable) {
+TEST(FusedWeightGradientTest, GradientsOfWeightsAloneUpdateNoTable) {
   const auto table = make_table(
       {.name = "t",
        .vocabulary_size = 4,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Repeats the training of every case of every train*.json, on the engine and on
+// Repeats the training of every case of every train*.json, on Strategy::fused() and on
 // the host. The fidelity is kExact unless the case says otherwise.
 #include <tessera/layers/layer_optimizer.h>
 #include <tessera/layers/tpu_embedding.h>
@@ -157,7 +157,7 @@ void run_case(const Json& test_case, const Strategy& strategy) {
   const double tolerance = tolerance_of(class_name);
   TPUEmbedding layer = layer_of(test_case, optimizer, strategy);
   const auto host_optimizer =
-      strategy == Strategy::engine() ? nullptr : make_optimizer(layer);
+      strategy == Strategy::fused() ? nullptr : make_optimizer(layer);
   int64_t index = 0;
   for (const Json& step : test_case.at("steps")) {
     SCOPED_TRACE("step " + std::to_string(index++));
@@ -173,8 +173,8 @@ class GoldenTrainTest : public testing::TestWithParam<std::string> {
   static void run(const Strategy& strategy);
 };
 
-TEST_P(GoldenTrainTest, GivesKerasRowsAndSlotsOnTheEngine) {
-  run(Strategy::engine());
+TEST_P(GoldenTrainTest, GivesKerasRowsAndSlotsOnFused) {
+  run(Strategy::fused());
 }
 
 TEST_P(GoldenTrainTest, GivesKerasRowsAndSlotsOnTheHost) {
@@ -260,7 +260,7 @@ std::vector<double> row_0_after_each_batch(
            optim::translate_keras_optimizer(config, optim::Fidelity::kExact)});
   TPUEmbedding layer(TPUEmbeddingOptions{
       .features = FeatureConfig{.table = table}, .strategy = strategy});
-  const auto optimizer = strategy.is_engine() ? nullptr : make_optimizer(layer);
+  const auto optimizer = strategy.is_fused() ? nullptr : make_optimizer(layer);
   std::vector<double> row_0;
   for (int step = 0; step < 3; ++step) {
     const Nest<at::Tensor> activations = step == 0
@@ -280,7 +280,7 @@ std::vector<double> row_0_after_each_batch(
 TEST(LegacyKerasTest, AnEmptyBagTouchesRow0InKerasOnly) {
   for (const EmptyBags& expected : empty_bags()) {
     for (const Strategy& strategy :
-         {Strategy::engine(), Strategy::host({.sparse_gradients = true})}) {
+         {Strategy::fused(), Strategy::host({.sparse_gradients = true})}) {
       SCOPED_TRACE(expected.class_name + (" on " + strategy.name()));
       const bool sweeps = expected.class_name == std::string("Adam");
       const auto here = row_0_after_each_batch(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests specs as torch optimizers. layers/layer_optimizer_test.cpp compares
-// their numbers with the engine.
+// their numbers with Strategy::fused().
 #include <tessera/optim/make_optimizer.h>
 #include <tessera/optim/optimizers.h>
 #include <torch/optim/schedulers/step_lr.h>

@@ -41,7 +41,7 @@ constexpr int64_t kMovies = 30;
 
 struct Case {
   optim::OptimizerSpec optimizer = optim::SGD{};
-  Strategy strategy = Strategy::engine();
+  Strategy strategy = Strategy::fused();
   uint64_t seed = 0;
   at::ScalarType dtype = at::kFloat;
 };
@@ -84,8 +84,8 @@ struct Trainee {
             .optimizer = setup.optimizer,
             .strategy = setup.strategy,
             .seed = setup.seed}),
-        optimizer(
-            setup.strategy.is_engine() ? nullptr : make_optimizer(layer)) {}
+        optimizer(setup.strategy.is_fused() ? nullptr : make_optimizer(layer)) {
+  }
 
   void train(int64_t begin, int64_t end) {
     for (int64_t step = begin; step < end; ++step) {
@@ -159,7 +159,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_P(AccumulationSpecTest, ContinuesWithTheSameBitsFromItsMiddle) {
   for (const Strategy& strategy :
-       {Strategy::engine(), Strategy::host({.sparse_gradients = true})}) {
+       {Strategy::fused(), Strategy::host({.sparse_gradients = true})}) {
     SCOPED_TRACE(strategy.name());
     expect_same_bits(
         {.optimizer = with_steps(GetParam().spec, 3), .strategy = strategy});
@@ -172,13 +172,13 @@ TEST(AccumulationTest, DenseGradientsContinueWithTheSameBits) {
           .learning_rate = 0.1, .lazy_adam = false, .bias_correction = true},
       3);
   for (const Strategy& strategy :
-       {Strategy::host(), Strategy::dense(), Strategy::engine()}) {
+       {Strategy::host(), Strategy::padded(), Strategy::fused()}) {
     SCOPED_TRACE(strategy.name());
     expect_same_bits({.optimizer = adam, .strategy = strategy});
   }
 }
 
-TEST(AccumulationTest, MovesBetweenTheHostAndAnEngine) {
+TEST(AccumulationTest, MovesBetweenHostAndFused) {
   const optim::OptimizerSpec adagrad =
       with_steps(optim::Adagrad{.learning_rate = 0.5}, 3);
   const Strategy host = Strategy::host({.sparse_gradients = true});
@@ -187,10 +187,10 @@ TEST(AccumulationTest, MovesBetweenTheHostAndAnEngine) {
   for (const bool begins_on_host : {true, false}) {
     Trainee first(
         {.optimizer = adagrad,
-         .strategy = begins_on_host ? host : Strategy::engine()});
+         .strategy = begins_on_host ? host : Strategy::fused()});
     Trainee second(
         {.optimizer = adagrad,
-         .strategy = begins_on_host ? Strategy::engine() : host,
+         .strategy = begins_on_host ? Strategy::fused() : host,
          .seed = 99});
     first.train(0, 5);
     load_bytes(second.layer, first.bytes());
@@ -235,7 +235,7 @@ TEST(AccumulationTest, AnEmbeddingEngineContinues) {
 
 TEST(AccumulationTest, ACloneContinues) {
   for (const Strategy& strategy :
-       {Strategy::engine(), Strategy::host({.sparse_gradients = true})}) {
+       {Strategy::fused(), Strategy::host({.sparse_gradients = true})}) {
     const Case setup{
         .optimizer = with_steps(optim::Adagrad{}, 3), .strategy = strategy};
     Trainee uninterrupted(setup), first(setup), second(setup);
@@ -243,7 +243,7 @@ TEST(AccumulationTest, ACloneContinues) {
     first.train(0, 5);
     second.layer = TPUEmbedding(
         std::dynamic_pointer_cast<TPUEmbeddingImpl>(first.layer->clone()));
-    if (!strategy.is_engine()) {
+    if (!strategy.is_fused()) {
       second.optimizer = make_optimizer(second.layer);
     }
     first.train(8, 9);  // does not affect the clone
@@ -518,7 +518,7 @@ TEST(AccumulationTest, PassesThatOldFilesLackCountAsZeros) {
 
 TEST(AccumulationTest, IterationsCountUpdatesNotPasses) {
   for (const Strategy& strategy :
-       {Strategy::engine(), Strategy::host({.sparse_gradients = true})}) {
+       {Strategy::fused(), Strategy::host({.sparse_gradients = true})}) {
     SCOPED_TRACE(strategy.name());
     Trainee run(
         {.optimizer = with_steps(optim::SGD{.learning_rate = 1.0}, 3),

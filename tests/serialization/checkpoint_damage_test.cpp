@@ -6,7 +6,7 @@
 #include "serialization/checkpoint_reader.h"
 #include "serialization/checkpoint_writer.h"
 #include "serialization/manifest.h"
-#include "src/engine/table_engine.h"
+#include "src/engine/table_store.h"
 #include "src/tables/key_table_rows.h"
 #include "tests/serialization/recording_disk.h"
 #include "tests/test_util.h"
@@ -100,10 +100,10 @@ void change_keys(TableState& table, int64_t update, std::mt19937& random) {
 
 // Changes some rows and the counter, like an update.
 void change(EmbeddingState& state, std::mt19937& random) {
-  ++state.iterations;
+  ++state.passes;
   for (TableState& table : state.tables) {
     if (table.key_rows != nullptr) {
-      change_keys(table, state.iterations, random);
+      change_keys(table, state.passes, random);
     } else {
       change_row(
           table,
@@ -133,7 +133,7 @@ bool has_equal_keys(const TableState& a, const TableState& b) {
 }
 
 bool is_equal(const EmbeddingState& a, const EmbeddingState& b) {
-  bool equal = a.iterations == b.iterations;
+  bool equal = a.passes == b.passes;
   for (size_t i = 0; i < a.tables.size(); ++i) {
     if (a.tables[i].key_rows != nullptr) {
       equal = equal && has_equal_keys(a.tables[i], b.tables[i]);
@@ -660,7 +660,7 @@ TEST(CheckpointReaderTest, ReadsAnyRowsFromFilesOfAnySize) {
     const at::Tensor table = state.tables[0].parameters;
     LoadPlan plan;
     plan.copies = {{.table = 0, .key = "parameters", .to = table}};
-    reader.verify(EmbeddingState(), plan);
+    reader.check_files(EmbeddingState(), plan);
     for (int64_t first = 0; first < 13; ++first) {
       for (const int64_t step : {1, 2, 3, 7}) {
         const at::Tensor all = table.slice(0, first, 13, step);
@@ -723,7 +723,7 @@ TEST(CheckpointCrashTest, TheLastCompleteCheckpointLoadsAfterPowerLoss) {
       EXPECT_TRUE(
           is_equal(loaded, state) || (!has_finished && is_equal(loaded, third)))
           << "step " << failing_step << ", draw " << draw << ": iterations "
-          << loaded.iterations;
+          << loaded.passes;
       // The next save works too.
       Disk plain;
       change(loaded, random);
@@ -806,8 +806,8 @@ int run_in_child(const std::function<int()>& work) {
 // The state after this number of updates, which each process computes alike.
 EmbeddingState state_after(int64_t updates) {
   EmbeddingState state = make_test_state();
-  while (state.iterations < updates) {
-    std::mt19937 random(static_cast<uint32_t>(state.iterations));
+  while (state.passes < updates) {
+    std::mt19937 random(static_cast<uint32_t>(state.passes));
     change(state, random);
   }
   return state;
@@ -861,7 +861,7 @@ TEST(CheckpointCrashTest, TheLastCompleteCheckpointLoadsAfterSigkill) {
   const MemoryFolder folder;
   const fs::path run = folder.path() / "run";
   std::map<std::string, int> kills;
-  int64_t last_iterations = 0;
+  int64_t last_passes = 0;
   Disk disk;
   EmbeddingState initial = state_after(0);
   save(initial, run, disk);
@@ -876,14 +876,14 @@ TEST(CheckpointCrashTest, TheLastCompleteCheckpointLoadsAfterSigkill) {
     const int status = run_in_child([&] {
       EmbeddingState state = make_test_state(99);
       load_checkpoint(state, run.string(), {});
-      const int64_t updates = state.iterations;
+      const int64_t updates = state.passes;
       if (!is_equal(state, state_after(updates))) {
         return 1;
       }
       KilledDisk killed(folder.path(), phase, step);
       // Saves a full checkpoint and an increment.
       for (int i = 0; i < 2; ++i) {
-        std::mt19937 random(static_cast<uint32_t>(state.iterations));
+        std::mt19937 random(static_cast<uint32_t>(state.passes));
         change(state, random);
         save(state, run, killed);
       }
@@ -893,9 +893,9 @@ TEST(CheckpointCrashTest, TheLastCompleteCheckpointLoadsAfterSigkill) {
     kills[phase] += status == -SIGKILL ? 1 : 0;
     EmbeddingState loaded = make_test_state(99);
     load_checkpoint(loaded, run.string(), {});
-    EXPECT_TRUE(is_equal(loaded, state_after(loaded.iterations)));
-    EXPECT_GE(loaded.iterations, last_iterations);
-    last_iterations = loaded.iterations;
+    EXPECT_TRUE(is_equal(loaded, state_after(loaded.passes)));
+    EXPECT_GE(loaded.passes, last_passes);
+    last_passes = loaded.passes;
   }
   int total = 0;
   for (const auto& [phase, count] : kills) {

@@ -36,7 +36,7 @@ using Names = std::vector<std::string>;
 struct Setup {
   std::optional<optim::OptimizerSpec> optimizer =
       optim::Adagrad{.learning_rate = 0.5};
-  Strategy strategy = Strategy::engine();
+  Strategy strategy = Strategy::fused();
   uint64_t seed = 0;
   at::ScalarType dtype = at::kFloat;
   MissingSlots missing_slots = MissingSlots::kError;
@@ -309,9 +309,9 @@ TEST(CheckpointTest, AnIncrementHasWritesFromOutside) {
       {"sparse SGD", Strategy::host({.sparse_gradients = true}), sgd(0.0)},
       {"dense SGD", Strategy::host(), sgd(0.0)},
       {"momentum", Strategy::host(), sgd(0.9)},
-      {"padded", Strategy::dense(), sgd(0.9)},
-      {"SGD beside the engine",
-       Strategy::engine(),
+      {"padded", Strategy::padded(), sgd(0.9)},
+      {"SGD beside the store",
+       Strategy::fused(),
        [&](TPUEmbedding& layer) {
          const at::Tensor rows = movies(layer).detach().requires_grad_(true);
          torch::optim::SGD optimizer({rows}, torch::optim::SGDOptions(0.1));
@@ -319,9 +319,9 @@ TEST(CheckpointTest, AnIncrementHasWritesFromOutside) {
          optimizer.step();
        }},
       {"data()",
-       Strategy::engine(),
+       Strategy::fused(),
        [&](TPUEmbedding& layer) { movies(layer).data()[3].add_(1.0); }},
-      {"a pointer", Strategy::engine(), [&](TPUEmbedding& layer) {
+      {"a pointer", Strategy::fused(), [&](TPUEmbedding& layer) {
          movies(layer).mutable_data_ptr<float>()[kMovies * 3 - 1] = 7.0F;
        }}};
   for (const Writer& writer : writers) {
@@ -411,16 +411,16 @@ TEST(CheckpointTest, MovesBetweenLayerEngineAndStrategies) {
   }
   // Slots move too if the host keeps them.
   const MemoryFolder folder;
-  auto engine = make_layer({.optimizer = optim::Adagrad{.lazy = false}});
-  train(engine, 0, 3);
-  engine->save_checkpoint(folder / "run");
+  auto fused = make_layer({.optimizer = optim::Adagrad{.lazy = false}});
+  train(fused, 0, 3);
+  fused->save_checkpoint(folder / "run");
   auto host = make_layer(
       {.optimizer = optim::Adagrad{.lazy = false},
        .strategy = Strategy::host(),
        .seed = 99});
   const auto optimizer = make_optimizer(host);
   host->load_checkpoint(folder / "run");
-  EXPECT_TRUE(saved(host) == saved(engine));
+  EXPECT_TRUE(saved(host) == saved(fused));
   EXPECT_TRUE(host->parameters()[0].requires_grad());
 }
 
@@ -508,8 +508,8 @@ TEST(CheckpointTest, SavesTheSlotsOfALaterOptimizer) {
 // so they are still missing.
 TEST(CheckpointTest, SkippedSlotsAreRemembered) {
   const MemoryFolder folder;
-  auto engine = make_layer({.optimizer = optim::Adagrad{.lazy = false}});
-  engine->save_checkpoint(folder / "run");
+  auto fused = make_layer({.optimizer = optim::Adagrad{.lazy = false}});
+  fused->save_checkpoint(folder / "run");
   auto host = make_layer(
       {.optimizer = optim::Adagrad{.lazy = false},
        .strategy = Strategy::host()});
@@ -526,11 +526,11 @@ TEST(CheckpointTest, MissingSlotsAreAnErrorUnlessTheLayerKeepsItsOwn) {
   EXPECT_VALUE_ERROR(
       strict->load_checkpoint(folder / "run"),
       "slot accumulators was not saved");
-  auto engine = make_layer({.seed = 99, .missing_slots = MissingSlots::kKeep});
-  engine->load_checkpoint(folder / "run");
+  auto fused = make_layer({.seed = 99, .missing_slots = MissingSlots::kKeep});
+  fused->load_checkpoint(folder / "run");
   auto fresh = make_layer();
   fresh->load_checkpoint(folder / "run", {.slots = false});
-  EXPECT_TRUE(saved(engine) == saved(fresh));
+  EXPECT_TRUE(saved(fused) == saved(fresh));
 }
 
 TEST(CheckpointTest, IncrementsFollowTheStepsOfACombined) {

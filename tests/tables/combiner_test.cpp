@@ -118,17 +118,5 @@ TEST(CombinerTest, NamesRoundTrip) {
   EXPECT_VALUE_ERROR(combiner_from_string(""), "but got ''");
 }
 
-TEST(CombinerTest, RefusesUnknownEnumerators) {
-  const auto none = static_cast<Combiner>(17);
-  const std::string problem =
-      "[Combiner] combiner must be one of sum, mean, sqrtn, but got the number "
-      "17. Use an enumerator of Combiner.";
-  EXPECT_VALUE_ERROR(to_string(none), problem);
-  EXPECT_VALUE_ERROR(is_divided(none), problem);
-  EXPECT_VALUE_ERROR(combiner_term(none, 1.0), problem);
-  EXPECT_VALUE_ERROR(combiner_denominator(none, 1.0), problem);
-  EXPECT_VALUE_ERROR(combiner_weight_factor(none, 1, 1), problem);
-}
-
 }  // namespace
 }  // namespace tessera

@@ -345,7 +345,7 @@ struct Batch {
 
 // Frequencies that differ by less than rounding may be ordered otherwise by the
 // reference, so both take them from the same formula in float.
-class DynamicKeyIndexTest : public testing::TestWithParam<Case> {
+class KeyIndexSpecTest : public testing::TestWithParam<Case> {
  protected:
   // Small numbers are frequent. Keys are spread over all of int64.
   Batch look_up_random_keys() {
@@ -417,7 +417,7 @@ class DynamicKeyIndexTest : public testing::TestWithParam<Case> {
   std::mt19937_64 random_{17};
 };
 
-TEST_P(DynamicKeyIndexTest, FollowsTheReferenceForRandomUpdates) {
+TEST_P(KeyIndexSpecTest, FollowsTheReferenceForRandomUpdates) {
   for (int64_t number = 1; number <= GetParam().updates; ++number) {
     Batch batch = look_up_random_keys();
     // Some keys had a row at the lookup, and lost it in an update since.
@@ -445,7 +445,7 @@ TEST_P(DynamicKeyIndexTest, FollowsTheReferenceForRandomUpdates) {
       "operations", std::to_string(GetParam().updates * GetParam().batch));
 }
 
-TEST_P(DynamicKeyIndexTest, FollowsTheReferenceForLookupsOfOlderVersions) {
+TEST_P(KeyIndexSpecTest, FollowsTheReferenceForLookupsOfOlderVersions) {
   std::deque<Batch> ahead;
   // More evictions than the index remembers happen between some lookups and their
   // updates.
@@ -468,7 +468,7 @@ TEST_P(DynamicKeyIndexTest, FollowsTheReferenceForLookupsOfOlderVersions) {
 
 INSTANTIATE_TEST_SUITE_P(
     Policies,
-    DynamicKeyIndexTest,
+    KeyIndexSpecTest,
     testing::ValuesIn(cases()),
     [](const auto& info) { return info.param.name; });
 

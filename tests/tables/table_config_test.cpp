@@ -122,15 +122,6 @@ TEST(TableConfigTest, RefusesASizeThatOverflows) {
       "values are more than any machine can hold");
 }
 
-TEST(TableConfigTest, RefusesACombinerThatIsNoEnumerator) {
-  TableConfig table = users();
-  table.combiner = static_cast<Combiner>(99);
-  EXPECT_VALUE_ERROR(
-      validate(table),
-      "[TableConfig 'users'] combiner must be one of sum, mean, sqrtn, but got "
-      "the number 99. Use an enumerator of Combiner.");
-}
-
 TEST(TableConfigTest, NamesTheTableOfAnUnusableInitializerOrOptimizer) {
   TableConfig table = users();
   table.initializer = initializers::Normal{.stddev = -1.0};

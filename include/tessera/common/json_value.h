@@ -27,7 +27,7 @@ void check_depth(const nlohmann::json& json, const char* where);
 
 /// Checks that a value is of the `expected` kind, such as "a list".
 /// Errors:  c10::ValueError unless `is_valid`.
-void require_kind(
+void check_kind(
     bool is_valid,
     const Json& json,
     const char* expected,
@@ -35,18 +35,18 @@ void require_kind(
 
 /// Checks that an object has no other keys than `known`.
 /// Errors:  c10::ValueError for a key that is not in `known`.
-void require_known_keys(
+void check_known_keys(
     const Json& json,
     const std::vector<std::string>& known,
     const std::string& where);
 
 /// Returns `json[key]`.
 /// Errors:  c10::ValueError if the key is missing.
-const Json& require_key(
+const Json& field_of(
     const Json& json,
     const char* key,
     const std::string& where);
-const Json& require_key(
+const Json& field_of(
     const Json&& json,
     const char* key,
     const std::string& where) = delete;
@@ -92,7 +92,7 @@ struct JsonValue<std::vector<T>> {
     return json;
   }
   static std::vector<T> read(const Json& json, const std::string& where) {
-    require_kind(json.is_array(), json, "a list", where);
+    check_kind(json.is_array(), json, "a list", where);
     std::vector<T> values;
     for (const Json& item : json) {
       values.push_back(JsonValue<T>::read(item, where));
@@ -134,7 +134,7 @@ T read_fields(const Json& json, const std::string& where) {
   std::vector<std::string> known;
   T::visit_fields(
       object, [&](const char* name, const auto&) { known.emplace_back(name); });
-  require_known_keys(json, known, where);
+  check_known_keys(json, known, where);
   T::visit_fields(object, [&](const char* name, auto& field) {
     using Field = std::remove_cvref_t<decltype(field)>;
     if (json.contains(name)) {
@@ -169,9 +169,9 @@ Json write_class(const Variant& value, NameOf name_of) {
 /// Errors:  c10::ValueError listing the known names.
 template <class Variant, class NameOf>
 Variant read_class(const Json& json, NameOf name_of, const std::string& where) {
-  require_known_keys(json, {"class_name", "config"}, where);
+  check_known_keys(json, {"class_name", "config"}, where);
   const std::string name = JsonValue<std::string>::read(
-      require_key(json, "class_name", where), where + ".class_name");
+      field_of(json, "class_name", where), where + ".class_name");
   const Json config = json.value("config", Json::object());
   std::optional<Variant> found;
   std::vector<std::string> known;

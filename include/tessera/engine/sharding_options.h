@@ -22,7 +22,6 @@ namespace tessera {
 enum class RowSplit { kDiv, kMod };
 
 /// "div" or "mod".
-/// Errors:  c10::ValueError for a value that is not an enumerator.
 std::string to_string(RowSplit split);
 
 /// Where the rows of one table live.
@@ -57,7 +56,6 @@ struct TablePlacement {
 static_assert(std::is_aggregate_v<TablePlacement>);
 
 /// "row-wise (div)", "row-wise (mod)", "data-parallel" or "table-wise on rank 2".
-/// Errors:  c10::ValueError for a kind or split that is not an enumerator.
 std::string to_string(const TablePlacement& placement);
 
 // snippet: tests/docs/sharded.cpp ShardingOptions
@@ -83,7 +81,7 @@ struct ShardingOptions {
   /// The dtype in which each rank sends its sum of gradients per row: kFloat or
   /// kBFloat16.
   at::ScalarType gradient_transport = at::kFloat;
-  /// The same as Strategy::Engine::lookup_threads. Layers of one backend share a thread
+  /// The same as Strategy::Fused::lookup_threads. Layers of one backend share a thread
   /// for their lookups, and the first of these layers sets its number of threads.
   int64_t lookup_threads = 0;
   /// The device of the tensors that the backend sends: kCPU for MPI. A GPU, which NCCL

@@ -14,7 +14,7 @@
 namespace tessera {
 
 class RankGroup;
-class TableEngine;
+class TableStore;
 struct EmbeddingState;
 struct LocalRows;
 struct TableConfig;
@@ -22,16 +22,16 @@ struct TableConfig;
 // snippet: tests/docs/reference_engine_test.cpp Strategy
 /// Where the tables live and what updates them.
 ///
-///   Strategy::engine()  tables in the embedding engine, updated by each
-///                       table's own fused optimizer in backward(); the layer
-///                       shows one parameter, `virtual_variable`
+///   Strategy::fused()   tables that are no parameters, updated by each table's own
+///                       fused optimizer in backward(); the layer has one parameter,
+///                       `virtual_variable`
 ///   Strategy::host()    tables as ordinary parameters for any torch::optim, or
 ///                       for make_optimizer(layer), which follows the tables'
 ///                       own specs; uses only stock LibTorch operators
-///   Strategy::dense()   like host(), but all bags are padded to the longest one
+///   Strategy::padded()  like host(), but all bags are padded to the longest one
 ///                       and looked up as [batch, ids]; suits short bags
 ///   distributed::sharded_strategy()
-///                       an engine in each process, with the rows spread over them
+///                       like fused(), with the rows spread over processes
 ///
 ///   TPUEmbedding embedding(TPUEmbeddingOptions{
 ///       .features = features,
@@ -39,12 +39,12 @@ struct TableConfig;
 ///   torch::optim::Adagrad optimizer(embedding->parameters(), 0.1);
 class Strategy {
  public:
-  struct Engine {
+  struct Fused {
     /// The number of intra-op threads of lookups that run in the background, between
     /// begin_forward() and finish_forward(). 0 means as many as LibTorch has. Lookups
     /// and dense layers run side by side if each of them has half the cores.
     int64_t lookup_threads = 0;
-    bool operator==(const Engine&) const = default;
+    bool operator==(const Fused&) const = default;
   };
   struct Host {
     /// Whether tables get sparse gradients, which suit large tables.
@@ -53,8 +53,8 @@ class Strategy {
     bool sparse_gradients = false;
     bool operator==(const Host&) const = default;
   };
-  struct Dense {
-    bool operator==(const Dense&) const = default;
+  struct Padded {
+    bool operator==(const Padded&) const = default;
   };
   struct Sharded {
     std::shared_ptr<RankGroup> ranks = {};
@@ -64,17 +64,17 @@ class Strategy {
         const Sharded& strategy,
         const std::string& name,
         const TableConfig& table) = nullptr;
-    /// Makes the engine that looks the rows up.
-    std::shared_ptr<TableEngine> (*make_engine)(
+    /// Makes the store that holds these rows.
+    std::shared_ptr<TableStore> (*make_store)(
         const Sharded& strategy,
         std::shared_ptr<EmbeddingState> state) = nullptr;
     bool operator==(const Sharded&) const = default;
   };
 
-  static Strategy engine() {
-    return Strategy(Engine{});
+  static Strategy fused() {
+    return Strategy(Fused{});
   }
-  static Strategy engine(Engine options) {
+  static Strategy fused(Fused options) {
     return Strategy(options);
   }
   static Strategy host() {
@@ -84,8 +84,8 @@ class Strategy {
     return Strategy(options);
   }
   /// Source:  TensorFlow's TPUEmbeddingV0.
-  static Strategy dense() {
-    return Strategy(Dense{});
+  static Strategy padded() {
+    return Strategy(Padded{});
   }
 
   /// distributed::sharded_strategy() calls this with the ranks of a backend.
@@ -93,42 +93,43 @@ class Strategy {
   static Strategy sharded(Sharded options) {
     TORCH_CHECK_VALUE(
         options.ranks != nullptr && options.rows_of != nullptr &&
-            options.make_engine != nullptr,
-        "[Strategy::sharded] ranks, rows_of and make_engine must be set, "
+            options.make_store != nullptr,
+        "[Strategy::sharded] ranks, rows_of and make_store must be set, "
         "but one of them is empty. Call distributed::sharded_strategy(backend) instead.");
     return Strategy(std::move(options));
   }
 
-  const std::variant<Engine, Host, Dense, Sharded>& options() const& {
+  const std::variant<Fused, Host, Padded, Sharded>& options() const& {
     return options_;
   }
-  std::variant<Engine, Host, Dense, Sharded> options() && {
+  std::variant<Fused, Host, Padded, Sharded> options() && {
     return std::move(options_);
   }
-  /// Whether the tables are in an engine, and not among the layer's parameters.
-  bool is_engine() const {
-    return std::holds_alternative<Engine>(options_) || is_sharded();
+  /// Whether backward() updates the tables, which are then no parameters of the layer.
+  /// This is so for fused() and for sharded strategies.
+  bool is_fused() const {
+    return std::holds_alternative<Fused>(options_) || is_sharded();
   }
   bool is_sharded() const {
     return std::holds_alternative<Sharded>(options_);
   }
-  /// "engine", "host", "dense" or "sharded".
+  /// "fused", "host", "padded" or "sharded".
   std::string name() const {
-    constexpr const char* kNames[] = {"engine", "host", "dense", "sharded"};
+    constexpr const char* kNames[] = {"fused", "host", "padded", "sharded"};
     return kNames[options_.index()];
   }
 
   bool operator==(const Strategy&) const = default;
 
  private:
-  explicit Strategy(std::variant<Engine, Host, Dense, Sharded> options)
+  explicit Strategy(std::variant<Fused, Host, Padded, Sharded> options)
       : options_(std::move(options)) {}
 
-  std::variant<Engine, Host, Dense, Sharded> options_;
+  std::variant<Fused, Host, Padded, Sharded> options_;
 };
 
-/// When an engine updates its tables. Under Strategy::host() and dense(), tables are
-/// always updated by the step() of an optimizer.
+/// When the tables of a fused or sharded strategy are updated. Under Strategy::host() and
+/// padded(), tables are always updated by the step() of an optimizer.
 enum class Apply {
   /// Once, at the end of each backward(), with all gradients of that pass.
   kInBackward,
@@ -144,8 +145,8 @@ enum class NonFiniteGradients {
   kApply,
   /// Raises an error that names the table and the feature, before any table is changed.
   /// The error comes from backward(), or under Apply::kOnStep from the step() of the
-  /// Combined, unless its NonFinite::kSkip skips the step. On Strategy::host() and dense(),
-  /// backward() raises it too; call zero_grad() then.
+  /// Combined, unless its NonFinite::kSkip skips the step. On Strategy::host() and
+  /// padded(), backward() raises it too; call zero_grad() then.
   kRefuse
 };
 

@@ -23,7 +23,6 @@ enum class OutOfRange {
 };
 
 /// "error", "zero".
-/// Errors:  c10::ValueError for a value that is not an enumerator.
 std::string to_string(OutOfRange policy);
 OutOfRange out_of_range_from_string(std::string_view name);
 
@@ -77,8 +76,8 @@ struct FeatureConfig {
 };
 static_assert(std::is_aggregate_v<FeatureConfig>);
 
-/// Refuses a missing table, a negative length, an out_of_range that is not an enumerator,
-/// and an output shape that has no dimensions or a known dimension below 1.
+/// Refuses a missing table, a negative length, and an output shape that has no dimensions
+/// or a known dimension below 1.
 /// Errors:  c10::ValueError naming the feature's path.
 void validate(const FeatureConfig& config, const std::string& path);
 

@@ -68,17 +68,18 @@ struct CombinedOptions {
 ///
 /// zero_grad() discards the gradients that wait for step(). Called through a reference to
 /// torch::optim::Optimizer, zero_grad() also discards them, but zero_grad(false) does
-/// not. A backward() that fails adds nothing to the tables, but it may have written dense
-/// gradients: call zero_grad(). torch::save saves the dense optimizer. Tables and slots
-/// are saved with their layers. Gradients that wait for step() are not saved.
+/// not. A backward() that fails adds nothing to the tables, but it may have written
+/// gradients of dense parameters: call zero_grad(). torch::save saves the dense
+/// optimizer. Tables and slots are saved with their layers. Gradients that wait for
+/// step() are not saved.
 ///
 /// Only one thread at a time may use it. LBFGS is refused, because it calls its closure
 /// several times. A layer belongs to one Combined at a time.
 class Combined : public torch::optim::Optimizer {
  public:
-  /// Errors:  c10::ValueError for a layer that is not on an engine with Apply::kOnStep,
-  ///          that is listed twice, or whose virtual variable is not in the dense
-  ///          optimizer; c10::Error if the layer belongs to another Combined.
+  /// Errors:  c10::ValueError for a layer whose strategy is not fused with
+  ///          Apply::kOnStep, that is listed twice, or whose virtual variable is not in
+  ///          the dense optimizer; c10::Error if the layer belongs to another Combined.
   template <class Dense>
   requires std::derived_from<Dense, torch::optim::Optimizer> Combined(
       Dense dense,
@@ -101,13 +102,14 @@ class Combined : public torch::optim::Optimizer {
   ///          optimizer throws: no table has changed; call zero_grad().
   at::Tensor step(LossClosure closure = nullptr) override;
 
-  /// Zeros dense gradients and discards the tables' gradients that wait for step().
+  /// Zeros the gradients of dense parameters, and discards the tables' gradients that
+  /// wait for step().
   void zero_grad(bool set_to_none = true);
 
   /// Scales the gradients of dense weights and tables so that their common norm is at
   /// most `max_norm`. Returns the norm before scaling. If it is not finite, nothing is
   /// scaled. On a sharded strategy, call sum_gradients() before: the norm covers the
-  /// tables of all ranks, and dense gradients that are the same on every rank.
+  /// tables of all ranks, and dense weights whose gradients are the same on every rank.
   /// Range:   max_norm >= 0; norm_type > 0, infinity included.
   /// Errors:  c10::ValueError for values out of range, or if the norm differs between
   ///          ranks.

@@ -46,7 +46,7 @@ class EmbeddingEngineModuleImpl : public torch::nn::Module,
   explicit EmbeddingEngineModuleImpl(EmbeddingEngineOptions options);
 
   const Nest<FeatureConfig>& feature_configs() const override;
-  /// Strategy::engine().
+  /// Strategy::fused().
   Strategy strategy() const override;
   /// A text table with the name, rows, dim, optimizer, slots and memory of each table.
   std::string summary() const override;

@@ -16,7 +16,7 @@ namespace tessera {
 /// Returns the only shape of `input_shapes`, [batch, ..., dim].
 /// Errors:  c10::ValueError unless there is one shape, of rank 2 or more and with a dim
 ///          that is >= 1 or unknown. Messages begin with `class_name`.
-PartialShape require_rows(
+PartialShape check_rows(
     const Nest<PartialShape>& input_shapes,
     const std::string& class_name);
 
@@ -26,14 +26,14 @@ int64_t known_dim(const PartialShape& shape, const std::string& class_name);
 
 /// Errors:  c10::ValueError for an undefined tensor; c10::TypeError unless the tensor is
 ///          dense and of a floating dtype.
-void require_floating(
+void check_floating(
     const at::Tensor& input,
     const std::string& name,
     const std::string& class_name);
 
 /// Errors:  c10::ValueError unless the last size of `input` is the dim of
 ///          `kernel` [dim, ...]; c10::TypeError for another dtype than the kernel's.
-void require_fit(
+void check_fits(
     const at::Tensor& input,
     const at::Tensor& kernel,
     const std::string& class_name);

@@ -93,7 +93,7 @@ namespace detail {
 
 /// Checks that `inputs` agrees with `built` wherever both sizes are known.
 /// Errors:  c10::ValueError if they differ.
-void require_same_shapes(
+void check_same_shapes(
     const std::string& class_name,
     const Nest<PartialShape>& built,
     const Nest<PartialShape>& inputs);
@@ -141,7 +141,7 @@ void write_checksums(
 void write_no_checksums(torch::serialize::OutputArchive& archive);
 /// Compares the entries of a layer's archive with their checksums.
 /// Errors:  c10::ValueError listing damaged entries.
-void verify_layer(
+void check_layer_checksums(
     torch::serialize::InputArchive& archive,
     const std::string& class_name);
 
@@ -167,12 +167,12 @@ void verify_layer(
 ///
 ///     torch::Tensor forward(const torch::Tensor& x) {
 ///       build_on_first_call(x);
-///       tessera::require_fit(x, scale_, kClassName);
+///       tessera::check_fits(x, scale_, kClassName);
 ///       return x * scale_;
 ///     }
 ///     tessera::Nest<tessera::PartialShape> compute_output_shape(
 ///         const tessera::Nest<tessera::PartialShape>& inputs) const override {
-///       return tessera::require_rows(inputs, kClassName);
+///       return tessera::check_rows(inputs, kClassName);
 ///     }
 ///
 ///    private:
@@ -228,7 +228,7 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
 
   void build(const Nest<PartialShape>& input_shapes) override {
     if (input_shapes_) {
-      detail::require_same_shapes(class_name(), *input_shapes_, input_shapes);
+      detail::check_same_shapes(class_name(), *input_shapes_, input_shapes);
       return;
     }
     compute_output_shape(input_shapes);  // refuses what can't be built
@@ -278,7 +278,7 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
   /// Errors:  c10::ValueError listing the damaged entries of the layer and of the layers
   ///          in it; nothing is changed.
   void load(torch::serialize::InputArchive& archive) override {
-    detail::verify_layer(archive, class_name());
+    detail::check_layer_checksums(archive, class_name());
     c10::IValue shapes;
     if (archive.try_read("input_shape", shapes)) {
       const auto saved = detail::shapes_from_value(shapes, class_name());

@@ -28,7 +28,7 @@ struct PartialTPUEmbeddingOptions {
   /// 0: all tables are in the TPUEmbedding. Unset: all tables are parameters.
   std::optional<int64_t> size_threshold = 10'000;
   /// This option and the next four are passed to the TPUEmbedding.
-  Strategy strategy = Strategy::engine();
+  Strategy strategy = Strategy::fused();
   Apply apply = Apply::kInBackward;
   uint64_t seed = 0;
   MissingSlots missing_slots = MissingSlots::kError;
@@ -58,7 +58,7 @@ class PartialPendingForward {
   friend class PartialTPUEmbeddingImpl;
 
   std::optional<PendingForward> tpu_;
-  std::optional<PendingForward> dense_;
+  std::optional<PendingForward> small_;
   /// The indices of the requested features, in their nest. Unset: all features.
   std::optional<Nest<size_t>> part_;
 };
@@ -77,7 +77,7 @@ class PartialPendingForward {
 ///   torch::optim::Adam optimizer(embedding->parameters(), 1e-3);
 ///
 /// dense_parameters() contains the small tables. Only an optimizer made by
-/// make_optimizer(embedding->dense_embedding()) follows their optimizer specs.
+/// make_optimizer(embedding->small_embedding()) follows their optimizer specs.
 /// tpu_embedding()->save_checkpoint() writes a checkpoint of the large tables. Save the
 /// small tables with the other dense weights, in CheckpointOptions::extra. torch::save
 /// saves everything.
@@ -118,8 +118,8 @@ class PartialTPUEmbeddingImpl
     return tpu_;
   }
   /// The small tables, on Strategy::host(). Empty if there are none.
-  TPUEmbedding dense_embedding() const {
-    return dense_;
+  TPUEmbedding small_embedding() const {
+    return small_;
   }
 
   /// As TPUEmbedding::build(): it may be called again. Sizes that a later call leaves
@@ -136,7 +136,7 @@ class PartialTPUEmbeddingImpl
   template <class T>
   struct Halves {
     Nest<T> tpu;
-    Nest<T> dense;
+    Nest<T> small;
   };
   using Part = std::optional<Nest<size_t>>;
   struct FeatureHalves {
@@ -161,13 +161,13 @@ class PartialTPUEmbeddingImpl
   std::vector<size_t> indices_of(const Part& part) const;
   void make_parameters(const Nest<PartialShape>& input_shapes) override;
   template <class T>
-  Nest<T> merge(const Nest<T>& tpu, const Nest<T>& dense, const Part& part = {})
+  Nest<T> merge(const Nest<T>& tpu, const Nest<T>& small, const Part& part = {})
       const;
 
   // For each feature in order: whether its table is in the TPUEmbedding.
   std::vector<bool> is_tpu_;
   TPUEmbedding tpu_{nullptr};
-  TPUEmbedding dense_{nullptr};
+  TPUEmbedding small_{nullptr};
 };
 
 class PartialTPUEmbedding : public LayerHolder<PartialTPUEmbeddingImpl> {

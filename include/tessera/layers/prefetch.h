@@ -199,11 +199,10 @@ class Prefetch {
 ///   }
 ///
 /// `features_of` returns a batch's features, or a pair of features and weights. In
-/// training on the engine, the activations of a batch are one step stale: they are looked
-/// up before the update of the previous batch. An rvalue `source` is moved into the
-/// range; any other must outlive the loop. `layer` is a TPUEmbedding or a
-/// PartialTPUEmbedding.
-/// Returns a Prefetch<Source, Embedding, FeaturesOf>.
+/// training on a fused strategy, the activations of a batch are one step stale: they are
+/// looked up before the update of the previous batch. An rvalue `source` is moved into
+/// the range; any other must outlive the loop. `layer` is a TPUEmbedding or a
+/// PartialTPUEmbedding. Returns a Prefetch<Source, Embedding, FeaturesOf>.
 template <class Source, class Embedding, class FeaturesOf>
 auto prefetch(Source&& source, Embedding layer, FeaturesOf features_of) {
   if constexpr (detail::check_prefetch<Source, Embedding, FeaturesOf>()) {

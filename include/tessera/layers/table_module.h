@@ -41,13 +41,13 @@ class TableModule {
 
   /// The features that look into the tables.
   virtual const Nest<FeatureConfig>& feature_configs() const = 0;
-  /// Where the tables live. Strategy::engine() for an EmbeddingEngineModule.
+  /// Where the tables live. Strategy::fused() for an EmbeddingEngineModule.
   virtual Strategy strategy() const = 0;
   /// A text table with the name, rows, dim, optimizer, slots and memory of each table.
   virtual std::string summary() const = 0;
 
-  /// The number of updates applied so far. On Strategy::host() and dense(), only those of
-  /// make_optimizer(layer) count.
+  /// The number of updates applied so far. On Strategy::host() and padded(), only those
+  /// of make_optimizer(layer) count.
   virtual int64_t iterations() const = 0;
   /// The tables as tensors that share the module's memory. The rows of a table with
   /// TableConfig::keys are a copy.

@@ -68,9 +68,9 @@ struct TPUEmbeddingOptions {
   /// One config per feature. Batches, weights and activations have the same nest.
   Nest<FeatureConfig> features = {};
   /// The optimizer of tables without their own. If unset, such tables have no slots and
-  /// can't be trained on the engine. That is enough for serving and evaluation.
+  /// can't be trained on Strategy::fused(). That is enough for serving and evaluation.
   std::optional<optim::OptimizerSpec> optimizer = {};
-  Strategy strategy = Strategy::engine();
+  Strategy strategy = Strategy::fused();
   Apply apply = Apply::kInBackward;
   /// The seed of the tables' random initial values and of stochastic rounding.
   /// torch::manual_seed has no effect on them. A load that restores the step counter
@@ -79,8 +79,8 @@ struct TPUEmbeddingOptions {
   /// a table that has grown.
   uint64_t seed = 0;
   /// Decides whether a load takes tables that were saved without slots. It holds for
-  /// torch::load of a whole model, too. With kKeep, the engine can continue from what
-  /// Strategy::host() has saved. Slots that were saved are loaded in any case.
+  /// torch::load of a whole model, too. With kKeep, Strategy::fused() can continue from
+  /// what Strategy::host() has saved. Slots that were saved are loaded in any case.
   MissingSlots missing_slots = MissingSlots::kError;
   /// With kRefuse, an update raises an error for gradients that are not finite. fit()
   /// refuses them by default, whatever this option is.
@@ -111,7 +111,7 @@ static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);
 ///   const auto activations = embedding->forward({{"user", user_ids}});
 ///   loss_of(activations["user"]).backward();  // updates the tables
 ///
-/// On Strategy::engine() the layer has one parameter, `virtual_variable`, of shape [1]
+/// On Strategy::fused() the layer has one parameter, `virtual_variable`, of shape [1]
 /// and value 0. Give it to any torch::optim. Its gradient is defined and always 0. If
 /// other code writes another value, the next forward() in training sets it to 0 again.
 ///
@@ -155,7 +155,7 @@ static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);
 /// Only one thread at a time may train the layer, build it, load into it or copy it.
 /// After the forward passes, several threads may call backward() of different losses at
 /// the same time. Any number of threads may call forward() under NoGradGuard, or
-/// embedding_lookup(), at the same time; on Strategy::engine() also while another thread
+/// embedding_lookup(), at the same time; on Strategy::fused() also while another thread
 /// trains. On distributed::sharded_strategy(), forward() and backward() are collective,
 /// so only one thread at a time may call them.
 /// Source:  tfrs.layers.embedding.TPUEmbedding.
@@ -213,9 +213,9 @@ class TPUEmbeddingImpl : public torch::nn::Module,
       const Weights& weights = {});
 
   /// The first part of forward(). With it, one batch is looked up while the model
-  /// computes on another; see prefetch(). On the engine, in training, the lookup runs in
-  /// the background. It reads the tables as they are at this call, and an update waits
-  /// for it. Otherwise, the lookup runs in finish_forward().
+  /// computes on another; see prefetch(). On a fused strategy, in training, the lookup
+  /// runs in the background. It reads the tables as they are at this call, and an update
+  /// waits for it. Otherwise, the lookup runs in finish_forward().
   /// Errors:  as for forward().
   PendingForward begin_forward(
       const Features& features,
@@ -279,7 +279,7 @@ class TPUEmbeddingImpl : public torch::nn::Module,
   /// The options as JSON. A sharded strategy is null in it.
   Json get_config() const override;
 
-  /// The engine's parameter [1] that stands for all tables.
+  /// On a fused strategy, the parameter [1] that stands for all tables.
   /// Errors:  c10::Error on a strategy without it.
   at::Tensor& virtual_variable() &;
 
@@ -319,7 +319,7 @@ class TPUEmbeddingImpl : public torch::nn::Module,
   at::Tensor read_rows(const std::string& name, int64_t begin, int64_t end)
       const override;
 
-  /// The number of updates applied so far. On Strategy::host() and dense(), these are
+  /// The number of updates applied so far. On Strategy::host() and padded(), these are
   /// the updates of make_optimizer(layer). With gradient_accumulation_steps = n, n
   /// passes make one update. If tables differ in n, the smallest n counts.
   int64_t iterations() const override;
@@ -431,7 +431,7 @@ class TPUEmbeddingImpl : public torch::nn::Module,
       const std::string& directory,
       const LoadOptions& options,
       const std::string& where) override;
-  /// nullptr unless the strategy is an engine with Apply::kOnStep.
+  /// nullptr unless the strategy is fused with Apply::kOnStep.
   std::shared_ptr<PendingGradients> pending() const;
   void adopt(std::shared_ptr<EmbeddingState> state);
   Request read(

@@ -13,7 +13,7 @@ namespace tessera::optim {
 // snippet: tests/docs/reference_optim_test.cpp CustomRows
 /// The argument of a custom rule: copies of the touched rows, which the rule changes.
 ///
-/// With Strategy::engine(), the shapes are the ones below. With make_optimizer(), a
+/// With Strategy::fused(), the shapes are the ones below. With make_optimizer(), a
 /// dense gradient touches all rows, and the tensors have the shape of the parameter,
 /// [..., dim].
 ///

@@ -16,7 +16,7 @@ struct SlotRequest {
   /// The name of the table that the slot belongs to.
   std::string table = {};
   /// The rows of this table, [vocab, dim], which share the layer's memory. With a sharded
-  /// strategy, those of this rank. With Strategy::host() and dense(), it is the layer's
+  /// strategy, those of this rank. With Strategy::host() and padded(), it is the layer's
   /// parameter, by which an optimizer may keep its state: add_slot(request.parameters, ...).
   at::Tensor parameters = {};
   /// Upstream's name: "accumulators", "momenta", ...
@@ -37,7 +37,7 @@ struct SlotRequest {
 /// With every strategy, it is called once per slot when the layer is made. It returns a
 /// new tensor: float32 on the CPU, contiguous, of the requested shape. The layer
 /// updates, saves and loads this tensor itself, not a copy. So with Strategy::host() and
-/// dense(), such a table has slots from the start, even if the user trains it with their
+/// padded(), such a table has slots from the start, even if the user trains it with their
 /// own optimizer. Other tables have slots after make_optimizer(layer). A copy of the
 /// layer has its own slots.
 ///

@@ -61,8 +61,9 @@ struct JsonValue<MissingSlots> {
   static MissingSlots read(const Json& json, const std::string& where);
 };
 
-/// `{"class_name": "engine", "config": {...}}`. A sharded strategy is null, because JSON
-/// can't hold its processes. null is read as the engine.
+/// `{"class_name": "engine", "config": {...}}`. Files say "engine" for Strategy::fused()
+/// and "dense" for Strategy::padded(). A sharded strategy is null, because JSON can't
+/// hold its processes. null is read as Strategy::fused().
 template <>
 struct JsonValue<Strategy> {
   static Json write(const Strategy& value);

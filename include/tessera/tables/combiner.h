@@ -17,7 +17,6 @@ namespace tessera {
 enum class Combiner { kSum, kMean, kSqrtn };
 
 /// "sum", "mean", "sqrtn".
-/// Errors:  c10::ValueError for a value that is not an enumerator.
 std::string to_string(Combiner combiner);
 
 /// Errors:  c10::ValueError listing the choices.

@@ -11,7 +11,7 @@ namespace tessera {
 
 namespace admission {
 
-// snippet: tests/docs/reference_dynamic_test.cpp EveryKey
+// snippet: tests/docs/reference_keys_test.cpp EveryKey
 /// Each key gets a row at the first update that contains it, if the eviction makes room.
 ///
 ///   const DynamicKeys keys{
@@ -23,7 +23,7 @@ struct EveryKey {
   static void visit_fields(Self&, Visit&&) {}
 };
 
-// snippet: tests/docs/reference_dynamic_test.cpp AfterOccurrences
+// snippet: tests/docs/reference_keys_test.cpp AfterOccurrences
 /// A key gets a row when it has occurred `count` times in updates. Each duplicate in a
 /// batch counts.
 ///
@@ -54,7 +54,7 @@ struct AfterOccurrences {
   }
 };
 
-// snippet: tests/docs/reference_dynamic_test.cpp WithProbability
+// snippet: tests/docs/reference_keys_test.cpp WithProbability
 /// Each occurrence of a key without a row gives it a row with `probability`. The decision
 /// is a function of the layer's seed, the table's name, the key and the update.
 ///
@@ -83,7 +83,7 @@ using Admission = std::variant<
 
 namespace eviction {
 
-// snippet: tests/docs/reference_dynamic_test.cpp LeastRecentlyUsed
+// snippet: tests/docs/reference_keys_test.cpp LeastRecentlyUsed
 /// The key whose last update is the oldest loses its row.
 ///
 ///   const DynamicKeys keys{
@@ -95,7 +95,7 @@ struct LeastRecentlyUsed {
   static void visit_fields(Self&, Visit&&) {}
 };
 
-// snippet: tests/docs/reference_dynamic_test.cpp LeastFrequentlyUsed
+// snippet: tests/docs/reference_keys_test.cpp LeastFrequentlyUsed
 /// The key with the lowest frequency loses its row. An occurrence at update u has the
 /// weight 2^((u - now) / half_life), so old occurrences count less and less. A table keeps
 /// log2 of the sum of 2^(u / half_life), whose order does not depend on now.
@@ -115,7 +115,7 @@ struct LeastFrequentlyUsed {
   }
 };
 
-// snippet: tests/docs/reference_dynamic_test.cpp OlderThan
+// snippet: tests/docs/reference_keys_test.cpp OlderThan
 /// Only keys that have not occurred in the last `updates` updates lose their rows, the
 /// oldest first. If no key is that old, new keys get no row.
 ///
@@ -148,7 +148,7 @@ using Eviction = std::variant<
     eviction::LeastFrequentlyUsed,
     eviction::OlderThan>;
 
-// snippet: tests/docs/reference_dynamic_test.cpp DynamicKeys
+// snippet: tests/docs/reference_keys_test.cpp DynamicKeys
 /// Makes any int64 a key of the table, such as the hash of a user's name. Rows are given
 /// to keys when an update first contains them.
 ///

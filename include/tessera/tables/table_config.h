@@ -91,7 +91,7 @@ struct TableConfig {
   /// Unset: the optimizer of the layer.
   std::optional<optim::OptimizerSpec> optimizer = {};
   /// The dtype of the stored rows: kFloat, kBFloat16 or kHalf. Sums, updates and slots
-  /// are always float32. The dtypes of 16 bits need Strategy::engine() or
+  /// are always float32. The dtypes of 16 bits need Strategy::fused() or
   /// distributed::sharded_strategy(). A value rounded to 16 bits may exceed
   /// clip_weight_max or Uniform's range by one unit in the last place. In kHalf, it
   /// becomes infinite beyond 65504.
@@ -105,7 +105,7 @@ struct TableConfig {
   /// If false, the table is frozen: nothing updates it, and it has no slots.
   bool trainable = true;
   /// If set, any int64 is a key of the table, and rows are given to keys in training. It
-  /// needs Strategy::engine() or sharded(). `vocabulary_size` stays 0.
+  /// needs Strategy::fused() or sharded(). `vocabulary_size` stays 0.
   std::optional<DynamicKeys> keys = {};
 
   /// The largest number of rows.

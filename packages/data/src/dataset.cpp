@@ -99,7 +99,7 @@ class SourceStage : public RowStage {
   std::shared_ptr<const ExampleSource> source_;
   mutable std::mutex mutex_;
   mutable ColumnKinds kinds_;
-  mutable std::optional<int64_t> count_;  // after the first complete pass
+  mutable std::optional<int64_t> count_;  // after the first complete epoch
 };
 
 class SourceStage::Reader : public RowReader {

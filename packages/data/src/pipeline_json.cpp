@@ -55,9 +55,9 @@ Json write_text(const std::string& text) {
 }
 
 std::string read_hex(const Json& json, const std::string& where) {
-  require_known_keys(json, {"hex"}, where);
+  check_known_keys(json, {"hex"}, where);
   const std::string digits = JsonValue<std::string>::read(
-      require_key(json, "hex", where), where + ".hex");
+      field_of(json, "hex", where), where + ".hex");
   std::string text(digits.size() / 2, '\0');
   bool is_valid = digits.size() % 2 == 0;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -67,7 +67,7 @@ std::string read_hex(const Json& json, const std::string& where) {
     is_valid = is_valid && error == std::errc() && end == begin + 2;
     text[i] = static_cast<char>(byte);
   }
-  require_kind(is_valid, json, "an even number of digits 0-9, a-f", where);
+  check_kind(is_valid, json, "an even number of digits 0-9, a-f", where);
   return text;
 }
 
@@ -76,7 +76,7 @@ std::string read_text(const Json& json, const std::string& where) {
     return read_hex(json, where);
   }
   std::string text = JsonValue<std::string>::read(json, where);
-  require_kind(is_utf8(text), json, "valid UTF-8, or {\"hex\": ...}", where);
+  check_kind(is_utf8(text), json, "valid UTF-8, or {\"hex\": ...}", where);
   return text;
 }
 
@@ -127,7 +127,7 @@ struct JsonValue<data::transforms::VocabularyValues> {
   static data::transforms::VocabularyValues read(
       const Json& json,
       const std::string& where) {
-    require_kind(json.is_array(), json, "a list", where);
+    check_kind(json.is_array(), json, "a list", where);
     if (!json.empty() && !json.front().is_number()) {
       return data::read_values<std::string>(json, where, data::read_text);
     }
@@ -163,28 +163,27 @@ Json to_json(const FeaturePipeline& pipeline) {
 
 FeaturePipeline pipeline_from_json(const Json& json) {
   check_depth(json, "pipeline");
-  require_known_keys(json, {"format_version", "types", "outputs"}, "pipeline");
+  check_known_keys(json, {"format_version", "types", "outputs"}, "pipeline");
   const int64_t version = JsonValue<int64_t>::read(
-      require_key(json, "format_version", "pipeline"),
-      "pipeline.format_version");
+      field_of(json, "format_version", "pipeline"), "pipeline.format_version");
   TESSERA_CHECK_VALUE(
       version >= 1 && version <= kFormatVersion,
       "[pipeline.format_version] expected 1 to {}, but got {}. Read it with the version of Tessera that wrote it.",
       kFormatVersion,
       version);
-  const Json& list = require_key(json, "outputs", "pipeline");
-  require_kind(list.is_array(), list, "a list", "pipeline.outputs");
+  const Json& list = field_of(json, "outputs", "pipeline");
+  check_kind(list.is_array(), list, "a list", "pipeline.outputs");
   std::vector<PipelineOutput> outputs;
   for (size_t i = 0; i < list.size(); ++i) {
     const std::string where = fmt::format("pipeline.outputs[{}]", i);
     for (const char* key : {"name", "columns", "transform"}) {
-      require_key(list[i], key, where);
+      field_of(list[i], key, where);
     }
     outputs.push_back(JsonValue<PipelineOutput>::read(list[i], where));
   }
   std::map<std::string, ColumnType> types;
   if (json.contains("types")) {
-    require_kind(
+    check_kind(
         json["types"].is_object(),
         json["types"],
         "an object",

@@ -60,7 +60,7 @@ class RowStep : public RowStage {
   RowStagePtr input_;
 };
 
-/// How many rows a pass over all examples asks for at once.
+/// How many rows an epoch asks for at once.
 inline constexpr int64_t kScanRows = 65536;
 
 /// The examples of tensors in memory.

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "src/common/buffer.h"
-#include "src/engine/table_engine.h"
+#include "src/engine/table_store.h"
 #include "src/features/id_bags.h"
 
 #include <cstdint>

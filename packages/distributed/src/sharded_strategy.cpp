@@ -5,7 +5,7 @@
 
 #include "packages/distributed/src/backend_group.h"
 #include "packages/distributed/src/partition.h"
-#include "packages/distributed/src/sharded_engine.h"
+#include "packages/distributed/src/sharded_table_store.h"
 
 #include <memory>
 #include <string>
@@ -27,10 +27,10 @@ LocalRows rows_of(
   return Partition(placement, table, ranks).rows_of(strategy.ranks->rank());
 }
 
-std::shared_ptr<TableEngine> make_engine(
+std::shared_ptr<TableStore> make_store(
     const Strategy::Sharded& strategy,
     std::shared_ptr<EmbeddingState> state) {
-  return std::make_shared<ShardedEngine>(
+  return std::make_shared<ShardedTableStore>(
       std::move(state), strategy.ranks, strategy.options);
 }
 
@@ -44,7 +44,7 @@ Strategy sharded_strategy(
       {.ranks = std::move(ranks),
        .options = std::move(options),
        .rows_of = rows_of,
-       .make_engine = make_engine});
+       .make_store = make_store});
 }
 
 }  // namespace tessera::distributed

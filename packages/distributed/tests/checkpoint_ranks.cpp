@@ -282,7 +282,7 @@ void run(const Arguments& arguments) {
   const int64_t ranks = backend->getSize();
   // One rank may use any strategy, so this one uses the engine.
   TPUEmbedding layer(
-      options_for(ranks == 1 ? Strategy::engine() : sharded(backend)));
+      options_for(ranks == 1 ? Strategy::fused() : sharded(backend)));
   const bool resumes = !list_checkpoints(directory).empty();
   at::Tensor extra = at::zeros({1});
   if (resumes) {
@@ -295,7 +295,7 @@ void run(const Arguments& arguments) {
         "the extra archive is of another checkpoint");
   }
   const int64_t begin = layer->iterations();
-  TPUEmbedding whole(options_for(Strategy::engine()));
+  TPUEmbedding whole(options_for(Strategy::fused()));
   train(whole, begin, 0, 1);
   compare(layer, whole);
   // The first save is a full checkpoint, the second an increment on it.
@@ -325,7 +325,7 @@ void run(const Arguments& arguments) {
   train(whole, steps, 0, 1);
   compare(layer, whole);
   // The last checkpoint has the current rows and counts of all ranks.
-  TPUEmbedding again(options_for(Strategy::engine()));
+  TPUEmbedding again(options_for(Strategy::fused()));
   again->load_checkpoint(directory);
   compare(layer, again);
   for (size_t i :

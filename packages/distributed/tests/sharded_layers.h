@@ -71,7 +71,7 @@ inline void expect_same_state(
     double tolerance = 1.0) {
   const EmbeddingState& part = state_of(layer);
   const EmbeddingState& all = state_of(whole);
-  EXPECT_EQ(part.iterations, all.iterations);
+  EXPECT_EQ(part.passes, all.passes);
   for (size_t i = 0; i < part.tables.size(); ++i) {
     SCOPED_TRACE(part.tables[i].name);
     const LocalRows& rows = part.tables[i].rows;

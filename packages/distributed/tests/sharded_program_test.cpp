@@ -2,7 +2,7 @@
 // Sharded layers in a program: other calls between theirs, loading and saving, and
 // failures on one rank alone.
 #include <tessera/distributed/sharded_strategy.h>
-#include <tessera/engine/dense_gradients.h>
+#include <tessera/engine/sum_gradients.h>
 #include <tessera/export/export_torchscript.h>
 #include <tessera/layers/combined.h>
 #include <tessera/layers/prefetch.h>
@@ -178,7 +178,7 @@ TEST(ShardedProgramTest, GradientsAreAccumulatedOverPasses) {
       .learning_rate = 0.1, .gradient_accumulation_steps = 2};
   for (const TablePlacement& placement : kPlacements) {
     SCOPED_TRACE(to_string(placement));
-    TPUEmbedding one(small_options(Strategy::engine(), optimizer));
+    TPUEmbedding one(small_options(Strategy::fused(), optimizer));
     TPUEmbedding shard(small_options(placed(placement), optimizer));
     train(one, ids_of_all(), 5);
     train(shard, own_ids(), 5);
@@ -193,7 +193,7 @@ TEST(ShardedProgramTest, AnAccumulationContinuesFromACheckpoint) {
       .bias_correction = true,
       .gradient_accumulation_steps = 3};
   const SharedFolder folder;
-  TPUEmbedding one(small_options(Strategy::engine(), optimizer));
+  TPUEmbedding one(small_options(Strategy::fused(), optimizer));
   train(one, ids_of_all(), 8);
   for (const TablePlacement& from : kPlacements) {
     const std::string run = folder / to_string(from);
@@ -222,7 +222,7 @@ TEST(ShardedProgramTest, AnAccumulationContinuesFromACheckpoint) {
 TEST(ShardedProgramTest, AnArchiveOfAnAccumulationLoadsIntoShards) {
   const optim::Adagrad optimizer{
       .learning_rate = 0.1, .gradient_accumulation_steps = 3};
-  TPUEmbedding one(small_options(Strategy::engine(), optimizer));
+  TPUEmbedding one(small_options(Strategy::fused(), optimizer));
   train(one, ids_of_all(), 5);
   const std::string bytes = saved(one);
   train(one, ids_of_all(), 2);
@@ -242,7 +242,7 @@ TEST(ShardedProgramTest, ACustomRuleIsNotCalledWithoutRows) {
     rows.weights.sub_(rows.gradients, rows.learning_rate);
   });
   const optim::CustomOptimizer optimizer{.learning_rate = 0.1, .rule = rule};
-  TPUEmbedding one(small_options(Strategy::engine(), optimizer));
+  TPUEmbedding one(small_options(Strategy::fused(), optimizer));
   TPUEmbedding shard(
       small_options(placed(TablePlacement::table_wise(0)), optimizer));
   train(one, ids_of_all(), 2);
@@ -266,7 +266,7 @@ TEST(ShardedProgramTest, SlotCreationGetsTheRowNumbersOfEachShard) {
     SCOPED_TRACE(to_string(placement));
     expect_same_state(
         TPUEmbedding(small_options(placed(placement), optimizer)),
-        TPUEmbedding(small_options(Strategy::engine(), optimizer)));
+        TPUEmbedding(small_options(Strategy::fused(), optimizer)));
   }
 }
 
@@ -423,7 +423,7 @@ TEST(ShardedCombinedTest, ADenseStepThatFailsOnOneRankChangesNoTable) {
 
 TPUEmbedding trained_one() {
   TPUEmbedding layer(
-      small_options(Strategy::engine(), optim::Adam{.learning_rate = 0.1}));
+      small_options(Strategy::fused(), optim::Adam{.learning_rate = 0.1}));
   train(layer, ids_of_all(), 3);
   return layer;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compares ranks that share tables with one engine that does all their work.
 #include <tessera/distributed/sharded_strategy.h>
-#include <tessera/engine/dense_gradients.h>
+#include <tessera/engine/sum_gradients.h>
 #include <tessera/layers/combined.h>
 #include <tessera/layers/mlp.h>
 #include <tessera/layers/prefetch.h>
@@ -91,7 +91,7 @@ void run_case(uint32_t seed, const ShardedCase::Options& options) {
   const bool on_step = sample.pick(0, 2) == 0;
   const bool clips = sample.pick(0, 1) == 0;
   const Apply apply = on_step ? Apply::kOnStep : Apply::kInBackward;
-  Trained one(sample.options(Strategy::engine(), apply), on_step);
+  Trained one(sample.options(Strategy::fused(), apply), on_step);
   Trained shard(sample.options(sharded(sample.sharding()), apply), on_step);
   expect_same_state(shard.layer, one.layer, 0.0);
   for (int step = 0; step < 3; ++step) {
@@ -183,7 +183,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::ValuesIn(test::spec_variants()),
     [](const auto& info) { return info.param.name; });
 
-TEST_P(ShardedSpecTest, EqualsOneEngineOnAllBatches) {
+TEST_P(ShardedSpecTest, EqualsOneProcessOnAllBatches) {
   // Each spec has its own tables and batches.
   const uint32_t seed = number_from("TESSERA_TEST_SEED", 1) +
       static_cast<uint32_t>(random_key(0, GetParam().name));
@@ -193,7 +193,7 @@ TEST_P(ShardedSpecTest, EqualsOneEngineOnAllBatches) {
   }
 }
 
-TEST(ShardedTest, EqualsOneEngineForRandomTables) {
+TEST(ShardedTest, EqualsOneProcessForRandomTables) {
   const uint32_t seed = number_from("TESSERA_TEST_SEED", 1);
   for (uint32_t i = 0; i < 5 * number_from("TESSERA_TEST_CASES", 6); ++i) {
     run_case(100000 + 1000 * seed + i, {});
@@ -294,7 +294,7 @@ TEST(ShardedTest, ARankHoldsItsShareOfTablesAndSlots) {
     }
     return static_cast<double>(bytes);
   };
-  const TPUEmbedding one(options(Strategy::engine()));
+  const TPUEmbedding one(options(Strategy::fused()));
   const TPUEmbedding shard(options(sharded()));
   EXPECT_LE(
       bytes_of(shard), 1.05 * bytes_of(one) / static_cast<double>(ranks()));
@@ -356,7 +356,7 @@ TEST(ShardedTest, RowsAndGradientsTravelAsBFloat16IfRequested) {
   EXPECT_TRUE(at::equal(all_rows(layer)[3], before[3] - sum));
 }
 
-TEST(ShardedTest, PrefetchGivesWhatOneEngineGives) {
+TEST(ShardedTest, PrefetchGivesWhatOneProcessGives) {
   const auto train = [](const TPUEmbedding& layer, bool all) {
     std::vector<at::Tensor> batches;
     for (int64_t step = 0; step < 6; ++step) {
@@ -373,7 +373,7 @@ TEST(ShardedTest, PrefetchGivesWhatOneEngineGives) {
     }
   };
   const TPUEmbedding one(
-      small_options(Strategy::engine(), optim::Adagrad{.learning_rate = 0.1}));
+      small_options(Strategy::fused(), optim::Adagrad{.learning_rate = 0.1}));
   const TPUEmbedding shard(
       small_options(sharded(), optim::Adagrad{.learning_rate = 0.1}));
   train(one, /*all=*/true);
@@ -415,7 +415,7 @@ TEST(ShardedTest, EachRankMayRequestOtherFeaturesWithoutGradients) {
 
 // Two towers look up only their own features, and the ranks have other features in the
 // last batch.
-TEST(ShardedTest, ForwardPartialTrainsAsOneEngineDoes) {
+TEST(ShardedTest, ForwardPartialTrainsAsOneProcessDoes) {
   const auto options = [](Strategy strategy) {
     TPUEmbeddingOptions options = small_options(
         std::move(strategy), optim::Adagrad{.learning_rate = 0.1});
@@ -430,7 +430,7 @@ TEST(ShardedTest, ForwardPartialTrainsAsOneEngineDoes) {
                   .combiner = Combiner::kSum})}}};
     return options;
   };
-  TPUEmbedding one(options(Strategy::engine()));
+  TPUEmbedding one(options(Strategy::fused()));
   TPUEmbedding shard(options(sharded()));
   const auto loss_of = [](TPUEmbedding& layer,
                           const at::Tensor& users,
@@ -525,7 +525,7 @@ at::Tensor own_part(const at::Tensor& batch) {
   return batch.tensor_split(ranks())[rank()].contiguous();
 }
 
-TEST(ShardedKeysTest, AdmitsAndEvictsAsOneEngineDoes) {
+TEST(ShardedKeysTest, AdmitsAndEvictsAsOneProcessDoes) {
   for (const Eviction& eviction : std::vector<Eviction>{
            eviction::LeastRecentlyUsed{},
            eviction::LeastFrequentlyUsed{.half_life = 3.0},
@@ -535,7 +535,7 @@ TEST(ShardedKeysTest, AdmitsAndEvictsAsOneEngineDoes) {
         .capacity = 30'000,
         .admission = admission::AfterOccurrences{.count = 2},
         .eviction = eviction};
-    TPUEmbedding one(key_options(Strategy::engine(), keys));
+    TPUEmbedding one(key_options(Strategy::fused(), keys));
     TPUEmbedding shard(key_options(sharded(), keys));
     for (int64_t step = 0; step < 14; ++step) {
       // Each key occurs twice, on other ranks.
@@ -564,7 +564,7 @@ TEST(ShardedKeysTest, UnknownKeysShareTheDefaultRowOfAllRanks) {
           .admission = admission::AfterOccurrences{.count = 3},
           .eviction = eviction,
           .default_key = default_key};
-      TPUEmbedding one(key_options(Strategy::engine(), keys));
+      TPUEmbedding one(key_options(Strategy::fused(), keys));
       TPUEmbedding shard(key_options(sharded(), keys));
       const auto has_row = [&] {
         return state_of(one).tables[0].key_rows->index().default_row() !=
@@ -636,7 +636,7 @@ TEST(ShardedKeysTest, EachRankOwnsItsShareOfThePartitions) {
 
 TEST(ShardedKeysTest, RowsAreReplacedAndEvictedOnTheRankThatOwnsThem) {
   const DynamicKeys keys{.capacity = 50'000};
-  TPUEmbedding one(key_options(Strategy::engine(), keys));
+  TPUEmbedding one(key_options(Strategy::fused(), keys));
   TPUEmbedding shard(key_options(sharded(), keys));
   const at::Tensor numbers = keys_of_step(1000, 0).slice(0, 0, 500);
   const at::Tensor distinct = std::get<0>(at::_unique(numbers));
@@ -713,7 +713,7 @@ TEST(ShardedTest, SumsGradientsOfDenseParameters) {
   const at::Tensor weight = at::full({5}, static_cast<double>(rank() + 3));
   distributed::broadcast_parameters({weight}, strategy);
   EXPECT_TRUE(at::equal(weight, at::full({5}, 3.0)));
-  distributed::broadcast_parameters({weight}, Strategy::engine());
+  distributed::broadcast_parameters({weight}, Strategy::fused());
 }
 
 // --- errors --------------------------------------------------------------------

@@ -281,7 +281,7 @@ void compare(
       problem);
 }
 
-void verify(
+void check_program(
     const Source& source,
     const Pt2Program& program,
     const ResizedExamples& examples,
@@ -359,7 +359,7 @@ Pt2Signature write(
   pt2::write_archive(file, archive, exporting::flatten(examples.at(hints)));
   const Pt2Program program(file.written_path());
   fill_placeholders(source, program);
-  verify(source, program, examples, example, is_fixed[0]);
+  check_program(source, program, examples, example, is_fixed[0]);
   file.commit();
   return archive.signature;
 }

@@ -30,9 +30,7 @@ constexpr const char* kWhere = "[export_torchscript]";
 
 // Compares the file with the layer. TorchScript's optimizations are off: they take 40 ms
 // per feature and do not make these few calls faster.
-void verify_embedding(
-    const exporting::ExportedLayer& layer,
-    jit::Module loaded) {
+void check_loaded(const exporting::ExportedLayer& layer, jit::Module loaded) {
   const bool was_optimized = jit::getGraphExecutorOptimize();
   jit::setGraphExecutorOptimize(false);
   const jit::ResourceGuard restore(
@@ -59,7 +57,7 @@ void write_embedding(
       state, structure, options, exporting::Conversion::kNow, kWhere);
   const jit::Module script = exporting::script_layer(layer);
   exporting::detach_tensors(script);
-  verify_embedding(layer, exporting::save_and_load(script, file));
+  check_loaded(layer, exporting::save_and_load(script, file));
   file.commit();
 }
 

@@ -138,7 +138,7 @@ ExportedLayer export_layer(
   check_holds_all_rows(
       *layer.state,
       where,
-      "Save a checkpoint, load it into a layer on Strategy::engine() in one "
+      "Save a checkpoint, load it into a layer on Strategy::fused() in one "
       "process, and export that.");
   layer.structure = structure;
   layer.paths = layer.structure.paths();

@@ -30,7 +30,7 @@ namespace export_model_test {
 using test::int64s;
 using test::ragged;
 
-TPUEmbedding make_embedding(const Strategy& strategy = Strategy::engine()) {
+TPUEmbedding make_embedding(const Strategy& strategy = Strategy::fused()) {
   const auto users =
       make_table({.name = "users", .vocabulary_size = 20, .dim = 3});
   const auto items = make_table(
@@ -62,7 +62,7 @@ Features other_features() {
 }
 
 struct RankerImpl : torch::nn::Module {
-  explicit RankerImpl(const Strategy& strategy = Strategy::engine()) {
+  explicit RankerImpl(const Strategy& strategy = Strategy::fused()) {
     embedding = register_module("embedding", make_embedding(strategy));
     tower = register_module(
         "tower",
@@ -120,7 +120,7 @@ torch::jit::Module export_and_load(
 
 TEST(ExportModelTest, TablesAndTowerMatchTheModel) {
   for (const Strategy& strategy :
-       {Strategy::engine(), Strategy::host(), Strategy::dense()}) {
+       {Strategy::fused(), Strategy::host(), Strategy::padded()}) {
     Ranker model(strategy);
     torch::jit::Module loaded = export_and_load(model, ranker_example());
     model->eval();
@@ -454,7 +454,7 @@ TORCH_MODULE(Retrieval);
 
 TEST(ExportModelTest, ATowerThatReadsATableSharesItInTheFile) {
   const Features features{{"user", int64s({1, 2})}, {"item", int64s({1, 2})}};
-  for (const Strategy& strategy : {Strategy::engine(), Strategy::host()}) {
+  for (const Strategy& strategy : {Strategy::fused(), Strategy::host()}) {
     Retrieval model(strategy);
     torch::jit::Module loaded = export_and_load(model, {.features = features});
     const at::NoGradGuard no_grad;

@@ -465,7 +465,7 @@ TEST(ExportTest, QuantizedTablesAreRoundedAsInForward) {
 
 // A layer of two tables and four features. Their names, such as `class`, can't be
 // attributes in TorchScript.
-TPUEmbedding nested_layer(const Strategy& strategy = Strategy::engine()) {
+TPUEmbedding nested_layer(const Strategy& strategy = Strategy::fused()) {
   const auto items = test::numbered_table("class", 100, 4);
   const auto users = test::numbered_table("a\"b\\\n\xc3\xa9", 50, 2);
   return TPUEmbedding(TPUEmbeddingOptions{
@@ -482,7 +482,7 @@ TPUEmbedding nested_layer(const Strategy& strategy = Strategy::engine()) {
 
 TEST(ExportTest, FeaturesMayHaveAnyName) {
   for (const Strategy& strategy :
-       {Strategy::engine(), Strategy::host(), Strategy::dense()}) {
+       {Strategy::fused(), Strategy::host(), Strategy::padded()}) {
     torch::jit::Module loaded = export_and_load(nested_layer(strategy));
     const auto activations = run_embedding(
         loaded,

@@ -235,7 +235,7 @@ Preamble preamble_of(std::string_view file, const std::string& where) {
 
 void save_npy(const at::Tensor& tensor, const std::string& path) {
   const std::string where = fmt::format("[save_npy] {}", path);
-  const FileDtype& dtype = require_saveable(tensor, where);
+  const FileDtype& dtype = check_saveable(tensor, where);
   TESSERA_CHECK_TYPE(
       dtype.npy != nullptr,
       "{}: NumPy has no dtype {}. Use save_safetensors(), or convert the tensor with to(at::kFloat).",

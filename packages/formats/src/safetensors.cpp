@@ -77,7 +77,7 @@ std::string header_of(
       const auto& [name, tensor] = contents.tensors[i];
       const size_t begin = layout.offsets[i];
       add(name,
-          {{"dtype", require_saveable(tensor, where).safetensors},
+          {{"dtype", check_saveable(tensor, where).safetensors},
            {"shape", tensor.sizes().vec()},
            {"data_offsets", {begin, begin + tensor.nbytes()}}});
     }
@@ -134,7 +134,7 @@ void save_safetensors(const NamedTensors& contents, const std::string& path) {
         "{}: names must differ, but got '{}' twice. Rename the tensor.",
         where,
         shorten(name));
-    require_saveable(
+    check_saveable(
         tensor, fmt::format("{}: tensor '{}'", where, shorten(name)));
   }
   const Layout layout = make_layout(contents);

@@ -111,7 +111,7 @@ at::Tensor tensor_in(
       data, location.shape, strides, [file](void*) {}, location.dtype);
 }
 
-const FileDtype& require_saveable(
+const FileDtype& check_saveable(
     const at::Tensor& tensor,
     const std::string& where) {
   TESSERA_CHECK_TYPE(

@@ -59,7 +59,7 @@ at::Tensor tensor_in(
 /// Returns the entry of a tensor's dtype.
 /// Errors:  c10::TypeError beginning with `where` for a tensor that no file can
 ///          hold.
-const FileDtype& require_saveable(
+const FileDtype& check_saveable(
     const at::Tensor& tensor,
     const std::string& where);
 

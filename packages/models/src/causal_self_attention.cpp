@@ -25,7 +25,7 @@ CausalSelfAttentionImpl::CausalSelfAttentionImpl(
 
 Nest<PartialShape> CausalSelfAttentionImpl::compute_output_shape(
     const Nest<PartialShape>& input_shapes) const {
-  const PartialShape& shape = require_rows(input_shapes, kClassName);
+  const PartialShape& shape = check_rows(input_shapes, kClassName);
   TESSERA_CHECK_VALUE(
       shape.size() == 2,
       "[CausalSelfAttention] x must have shape [nnz, dim], but got {}. Pass the positions of all sequences one after the other, and their row_splits.",
@@ -59,12 +59,12 @@ void CausalSelfAttentionImpl::make_parameters(
 at::Tensor CausalSelfAttentionImpl::forward(
     const at::Tensor& x,
     const at::Tensor& row_splits) {
-  require_floating(x, "x", kClassName);
+  check_floating(x, "x", kClassName);
   compute_output_shape(shapes_of(x, "[CausalSelfAttention] "));
   const at::Tensor splits =
       checked_row_splits(row_splits, x.size(0), kClassName);
   build_on_first_call(x);
-  require_fit(x, in_projection_->weight.t(), kClassName);
+  check_fits(x, in_projection_->weight.t(), kClassName);
   return out_projection_->forward(jagged_causal_attention(
       in_projection_->forward(x), splits, options().num_heads));
 }

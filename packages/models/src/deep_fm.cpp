@@ -30,7 +30,7 @@ DeepFMImpl::DeepFMImpl(DeepFMOptions options) : LayerImpl(std::move(options)) {
 Nest<PartialShape> DeepFMImpl::compute_output_shape(
     const Nest<PartialShape>& input_shapes) const {
   const PartialShape shape = shape_of_features(input_shapes, kClassName);
-  require_vectors(shape, options().use_first_order, kClassName);
+  check_vectors(shape, options().use_first_order, kClassName);
   return PartialShape{shape[0], 1};
 }
 
@@ -58,7 +58,7 @@ void DeepFMImpl::make_parameters(const Nest<PartialShape>& input_shapes) {
 at::Tensor DeepFMImpl::forward(const Nest<at::Tensor>& features) {
   const std::vector<at::Tensor> leaves = checked_features(features, kClassName);
   const at::Tensor rows = joined_features(leaves);
-  require_vectors(rows.sizes().vec(), options().use_first_order, kClassName);
+  check_vectors(rows.sizes().vec(), options().use_first_order, kClassName);
   build_on_first_call(features);
   const int64_t begin = first_order_columns(options());
   const int64_t dim = rows.size(2) - begin;

@@ -35,7 +35,7 @@ DiceImpl::DiceImpl(DiceOptions options) : LayerImpl(std::move(options)) {
 
 Nest<PartialShape> DiceImpl::compute_output_shape(
     const Nest<PartialShape>& input_shapes) const {
-  return require_rows(input_shapes, kClassName);
+  return check_rows(input_shapes, kClassName);
 }
 
 void DiceImpl::declare_parameters() {
@@ -52,9 +52,9 @@ void DiceImpl::make_parameters(const Nest<PartialShape>& input_shapes) {
 }
 
 at::Tensor DiceImpl::forward(const at::Tensor& x) {
-  require_floating(x, "x", kClassName);
+  check_floating(x, "x", kClassName);
   build_on_first_call(x);
-  require_fit(x, alpha_, kClassName);
+  check_fits(x, alpha_, kClassName);
 
   at::Tensor mean = running_mean_;
   at::Tensor variance = running_var_;

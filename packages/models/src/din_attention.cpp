@@ -103,7 +103,7 @@ DINAttentionImpl::DINAttentionImpl(DINAttentionOptions options)
 
 Nest<PartialShape> DINAttentionImpl::compute_output_shape(
     const Nest<PartialShape>& input_shapes) const {
-  const PartialShape& shape = require_rows(input_shapes, kClassName);
+  const PartialShape& shape = check_rows(input_shapes, kClassName);
   TESSERA_CHECK_VALUE(
       shape.size() == 2,
       "[DINAttention] query must have the shape [batch, dim], but got {}. Pass one query per example.",
@@ -153,8 +153,8 @@ void DINAttentionImpl::check_inputs(
     const at::Tensor& query,
     const at::Tensor& keys,
     const at::Tensor& lengths) const {
-  require_floating(query, "query", kClassName);
-  require_floating(keys, "keys", kClassName);
+  check_floating(query, "query", kClassName);
+  check_floating(keys, "keys", kClassName);
   TESSERA_CHECK_VALUE(
       query.dim() == 2 && query.size(1) >= 1 && keys.dim() == 3 &&
           keys.size(0) == query.size(0) && keys.size(2) == query.size(1),

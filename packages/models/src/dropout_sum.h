@@ -5,7 +5,7 @@
 
 namespace tessera {
 
-/// dropout(x) + addend in one pass, without a mask in memory. An undefined `addend` counts
+/// dropout(x) + addend at once, without a mask in memory. An undefined `addend` counts
 /// as zeros. The seed comes from LibTorch's generator, so torch::manual_seed() determines
 /// what is dropped. It does not depend on the number of threads.
 ///

@@ -29,14 +29,14 @@ void FactorizationMachineImpl::reset() {
 Nest<PartialShape> FactorizationMachineImpl::compute_output_shape(
     const Nest<PartialShape>& input_shapes) const {
   const PartialShape shape = shape_of_features(input_shapes, kClassName);
-  require_vectors(shape, options().use_first_order, kClassName);
+  check_vectors(shape, options().use_first_order, kClassName);
   return PartialShape{shape[0], 1};
 }
 
 at::Tensor FactorizationMachineImpl::forward(const Nest<at::Tensor>& features) {
   const at::Tensor rows =
       joined_features(checked_features(features, kClassName));
-  require_vectors(rows.sizes().vec(), options().use_first_order, kClassName);
+  check_vectors(rows.sizes().vec(), options().use_first_order, kClassName);
   build_on_first_call(features);
 
   const int64_t begin = options().use_first_order ? 1 : 0;

@@ -206,7 +206,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
 };
 
 void check_matrix(const at::Tensor& matrix, const char* name) {
-  require_floating(matrix, name, kLossName);
+  check_floating(matrix, name, kLossName);
   TESSERA_CHECK_VALUE(
       matrix.dim() == 2 && matrix.numel() > 0,
       "[linear_cross_entropy] {} must be a matrix of one row or more, but got shape {}. Give it the shape [n, dim].",

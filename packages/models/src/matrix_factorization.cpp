@@ -41,7 +41,7 @@ Nest<PartialShape> MatrixFactorizationImpl::compute_output_shape(
       "[MatrixFactorization] expected two inputs, the rows of users and of items, but got {}. Pass the activations of both.",
       shapes.size());
   for (const PartialShape& shape : shapes) {
-    require_rows(shape, kClassName);
+    check_rows(shape, kClassName);
   }
   const auto both = merge(shapes[0], shapes[1]);
   TESSERA_CHECK_VALUE(
@@ -64,7 +64,7 @@ at::Tensor MatrixFactorizationImpl::forward(
   std::vector<at::Tensor> rows;
   std::vector<PartialShape> shapes;
   for (const auto& [path, leaf] : user_and_item) {
-    require_floating(leaf, c10::str("input '", shorten(path), "'"), kClassName);
+    check_floating(leaf, c10::str("input '", shorten(path), "'"), kClassName);
     rows.push_back(leaf);
     shapes.emplace_back(leaf.sizes().begin(), leaf.sizes().end());
   }

@@ -50,7 +50,7 @@ void check_tasks(const std::vector<std::string>& tasks) {
 PartialShape joined_inputs(const Nest<PartialShape>& input_shapes) {
   std::optional<PartialShape> joined;
   for (const auto& [path, shape] : input_shapes) {
-    require_rows(shape, input_name(path));
+    check_rows(shape, input_name(path));
     TESSERA_CHECK_VALUE(
         shape.size() == 2,
         "[{}] expected an input [batch, n], but got {}. Flatten it with Concatenate.",
@@ -172,7 +172,7 @@ Nest<at::Tensor> MMoEImpl::forward(const Nest<at::Tensor>& inputs) {
   std::vector<at::Tensor> tensors;
   std::vector<PartialShape> shapes;
   for (const auto& [path, leaf] : inputs) {
-    require_floating(leaf, c10::str("input '", shorten(path), "'"), kClassName);
+    check_floating(leaf, c10::str("input '", shorten(path), "'"), kClassName);
     tensors.push_back(leaf);
     shapes.emplace_back(leaf.sizes().begin(), leaf.sizes().end());
     TESSERA_CHECK_TYPE(

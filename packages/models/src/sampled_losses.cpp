@@ -93,7 +93,7 @@ at::Tensor accidental_hits(
       .eq(positive.unsqueeze(1));
 }
 
-void refuse_probabilities(
+void check_no_probabilities(
     const SampledScores& scores,
     const std::string& where) {
   TESSERA_CHECK_VALUE(
@@ -150,7 +150,7 @@ at::Tensor bpr_loss(
   const std::string where = "[bpr_loss]";
   check_temperature(options.temperature, where);
   check_sampled_scores(scores, where);
-  refuse_probabilities(scores, where);
+  check_no_probabilities(scores, where);
   const at::Tensor hits = accidental_hits(scores, where);
   // The gradient of a NaN that is masked only later would be NaN.
   const at::Tensor negative =
@@ -183,7 +183,7 @@ at::Tensor warp_loss(
       where,
       options.margin);
   check_sampled_scores(scores, where);
-  refuse_probabilities(scores, where);
+  check_no_probabilities(scores, where);
   const at::Tensor hits = accidental_hits(scores, where);
   if (scores.negative.size(1) == 0) {
     return batch_loss(

@@ -60,7 +60,7 @@ TransformerBlockImpl::TransformerBlockImpl(TransformerBlockOptions options)
 
 Nest<PartialShape> TransformerBlockImpl::compute_output_shape(
     const Nest<PartialShape>& input_shapes) const {
-  const PartialShape& shape = require_rows(input_shapes, kClassName);
+  const PartialShape& shape = check_rows(input_shapes, kClassName);
   TESSERA_CHECK_VALUE(
       shape.size() == 2,
       "[TransformerBlock] x must have shape [nnz, dim], but got {}. Pass the positions of all sequences one after the other, and their row_splits.",
@@ -108,7 +108,7 @@ void TransformerBlockImpl::make_parameters(
 at::Tensor TransformerBlockImpl::forward(
     const at::Tensor& x,
     const at::Tensor& row_splits) {
-  require_floating(x, "x", kClassName);
+  check_floating(x, "x", kClassName);
   compute_output_shape(shapes_of(x, "[TransformerBlock] "));
   build_on_first_call(x);
   TESSERA_CHECK_VALUE(

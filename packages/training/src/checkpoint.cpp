@@ -63,7 +63,7 @@ Checkpoint::Checkpoint(
       model_(std::move(model)),
       optimizer_(optimizer),
       options_(options) {
-  require_directory(directory_, kCheckpoint);
+  check_directory(directory_, kCheckpoint);
   TESSERA_CHECK_VALUE(
       model_ != nullptr,
       "[Checkpoint] expected a model, but got nullptr. Pass the model that is trained.");
@@ -172,13 +172,13 @@ void save_weights(
     torch::nn::Module& model,
     const std::string& directory,
     CheckpointOptions options) {
-  require_directory(directory, "[save_weights]");
+  check_directory(directory, "[save_weights]");
   save_model(
       model, ranks_of(model), directory, std::move(options), "[save_weights]");
 }
 
 bool has_weights(torch::nn::Module& model, const std::string& directory) {
-  require_directory(directory, "[has_weights]");
+  check_directory(directory, "[has_weights]");
   return has_model(model, ranks_of(model), directory, "[has_weights]");
 }
 
@@ -186,7 +186,7 @@ void load_weights(
     torch::nn::Module& model,
     const std::string& directory,
     const std::function<void(torch::serialize::InputArchive&)>& extra) {
-  require_directory(directory, "[load_weights]");
+  check_directory(directory, "[load_weights]");
   TESSERA_CHECK_VALUE(
       load_model(model, ranks_of(model), directory, "[load_weights]", extra),
       "[load_weights] '{}' has no checkpoint. Correct the directory. has_weights() tells whether there is one.",

@@ -33,8 +33,8 @@ void EpochBatches::open() {
     progress.steps_per_epoch = size_;
   }
   if (is_resumed) {
-    refuse_other_data(size_.value_or(first_step_));
-    refuse_other_data(pass_->skip(first_step_));
+    check_same_data(size_.value_or(first_step_));
+    check_same_data(pass_->skip(first_step_));
     restore_generator(state_, state_.loaded_generator);
   }
 }
@@ -58,7 +58,7 @@ void EpochBatches::check_size() const {
 
 // Raises an error if the source, which has at most `found` batches, is too short for the
 // resumed epoch.
-void EpochBatches::refuse_other_data(int64_t found) const {
+void EpochBatches::check_same_data(int64_t found) const {
   TESSERA_CHECK_VALUE(
       found >= first_step_,
       "[fit] the checkpoint was saved after {} batches of epoch {}, but the source has no more than {}. Resume with the same data.",

@@ -36,7 +36,7 @@ class EpochBatches {
  private:
   void start_epoch();
   void check_size() const;
-  void refuse_other_data(int64_t found) const;
+  void check_same_data(int64_t found) const;
 
   std::shared_ptr<Pass> pass_;
   std::optional<int64_t> steps_per_epoch_;

@@ -104,9 +104,9 @@ std::string start_event(int64_t first_step) {
 // A HistogramProto of histogram.proto.
 std::string encoded(const ValueHistogram& histogram) {
   std::string limits, counts;
-  for (const ValueHistogram::Bucket& bucket : histogram.buckets()) {
-    proto::add_little_endian(limits, std::bit_cast<uint64_t>(bucket.limit));
-    proto::add_little_endian(counts, std::bit_cast<uint64_t>(bucket.count));
+  for (const ValueHistogram::Bin& bin : histogram.bins()) {
+    proto::add_little_endian(limits, std::bit_cast<uint64_t>(bin.limit));
+    proto::add_little_endian(counts, std::bit_cast<uint64_t>(bin.count));
   }
   std::string message;
   proto::add_double(message, 1, histogram.min());

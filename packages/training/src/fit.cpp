@@ -5,7 +5,7 @@
 #include <torch/nn/module.h>
 
 #include "layers/mode_guard.h"
-#include "packages/training/src/dense_gradient_check.h"
+#include "packages/training/src/dense_parameter_check.h"
 #include "packages/training/src/epoch_batches.h"
 #include "packages/training/src/evaluation.h"
 #include "packages/training/src/fit_checks.h"

@@ -46,7 +46,7 @@ double number_from_json(const Json& json, const std::string& where) {
       return number;
     }
   }
-  require_kind(/*is_valid=*/false, json, "a number", where);
+  check_kind(/*is_valid=*/false, json, "a number", where);
   return kNoNumber;
 }
 
@@ -105,7 +105,7 @@ int64_t int_from_json(
     const char* key,
     const std::string& where) {
   return JsonValue<int64_t>::read(
-      require_key(json, key, where), where + "." + key);
+      field_of(json, key, where), where + "." + key);
 }
 
 StepRecord step_from_json(const Json& json) {
@@ -114,8 +114,8 @@ StepRecord step_from_json(const Json& json) {
       .step = int_from_json(json, "step", kWhere),
       .epoch = int_from_json(json, "epoch", kWhere),
       .logs = {}};
-  const Json& logs = require_key(json, "logs", kWhere);
-  require_kind(logs.is_object(), logs, "an object", "History.steps.logs");
+  const Json& logs = field_of(json, "logs", kWhere);
+  check_kind(logs.is_object(), logs, "an object", "History.steps.logs");
   for (const auto& [name, value] : logs.items()) {
     record.logs.set(
         name, number_from_json(value, "History.steps." + shorten(name)));
@@ -237,10 +237,10 @@ Json to_json(const History& history) {
 
 History history_from_json(const Json& json) {
   check_depth(json, "History");
-  require_known_keys(
+  check_known_keys(
       json, {"epochs", "stop_reason", "steps", "restored"}, "History");
-  const Json& epochs = require_key(json, "epochs", "History");
-  require_kind(epochs.is_array(), epochs, "a list", "History.epochs");
+  const Json& epochs = field_of(json, "epochs", "History");
+  check_kind(epochs.is_array(), epochs, "a list", "History.epochs");
   History history;
   if (json.contains("stop_reason")) {
     history.stop_reason = JsonValue<std::string>::read(
@@ -259,7 +259,7 @@ History history_from_json(const Json& json) {
   }
   if (json.contains("steps")) {
     const Json& steps = json["steps"];
-    require_kind(steps.is_array(), steps, "a list", "History.steps");
+    check_kind(steps.is_array(), steps, "a list", "History.steps");
     for (const Json& entry : steps) {
       history.steps.push_back(step_from_json(entry));
     }
@@ -270,10 +270,9 @@ History history_from_json(const Json& json) {
     history.restored = RestoredEpoch{
         .epoch = int_from_json(restored, "epoch", kWhere),
         .monitor = JsonValue<std::string>::read(
-            require_key(restored, "monitor", kWhere),
-            "History.restored.monitor"),
+            field_of(restored, "monitor", kWhere), "History.restored.monitor"),
         .value = number_from_json(
-            require_key(restored, "value", kWhere), "History.restored.value")};
+            field_of(restored, "value", kWhere), "History.restored.value")};
   }
   return history;
 }

@@ -50,7 +50,7 @@ TableModule& tables_of(const std::shared_ptr<torch::nn::Module>& layer) {
 
 // The layers with tables, in the order in which they are saved. Sharded layers come
 // first: all ranks write their checkpoint, and rank 0 completes it. Then come layers with
-// Strategy::engine(), so that a layer keeps its place when it is loaded without shards.
+// Strategy::fused(), so that a layer keeps its place when it is loaded without shards.
 Layers layers_of(torch::nn::Module& model) {
   Layers layers;
   // A model on the stack has no shared_ptr of itself, so include_self would raise an
@@ -66,7 +66,7 @@ Layers layers_of(torch::nn::Module& model) {
   }
   const auto order_of = [](const std::shared_ptr<torch::nn::Module>& layer) {
     const Strategy strategy = tables_of(layer).strategy();
-    return strategy.is_sharded() ? 0 : strategy.is_engine() ? 1 : 2;
+    return strategy.is_sharded() ? 0 : strategy.is_fused() ? 1 : 2;
   };
   std::stable_sort(
       layers.begin(), layers.end(), [&](const auto& a, const auto& b) {
@@ -432,7 +432,7 @@ void check_layer(
   LoadPlan plan = plan_load(state, reader.saved(), {}, where);
   // Loading the first layer verifies its files before anything is changed.
   if (i > 0) {
-    reader.verify(state, plan);
+    reader.check_files(state, plan);
   }
 }
 
@@ -596,7 +596,7 @@ bool load_model(
   return true;
 }
 
-void require_directory(const std::string& directory, const std::string& where) {
+void check_directory(const std::string& directory, const std::string& where) {
   TESSERA_CHECK_VALUE(
       !directory.empty(),
       "{} expected a directory, but got an empty path. Pass the path of a directory.",
@@ -607,7 +607,7 @@ void require_directory(const std::string& directory, const std::string& where) {
 void check_model_directory(
     const std::string& directory,
     const std::string& where) {
-  require_directory(directory, where);
+  check_directory(directory, where);
   make_directory(directory, where);
   const AtomicFile probe(directory + "/probe", where);
 }

@@ -16,7 +16,7 @@ namespace tessera::training {
 
 // Saves and loads models in directories. If the model has TPUEmbedding layers, the
 // directory is the checkpoint directory of the first of them. (Sharded layers come first,
-// then those with Strategy::engine(), then others.) The `extra` entries of that
+// then those with Strategy::fused(), then others.) The `extra` entries of that
 // checkpoint have the rest of the model:
 //
 //   dense         parameters and buffers outside of these layers, by number
@@ -30,7 +30,7 @@ namespace tessera::training {
 /// The ranks of the model's tables, or those of `strategy` if no table is sharded.
 Ranks ranks_of(
     torch::nn::Module& model,
-    const Strategy& strategy = Strategy::engine());
+    const Strategy& strategy = Strategy::fused());
 
 // The errors of all functions begin with `where`, the function or class that the user
 // called, such as "[load_weights]" or "[Checkpoint]".
@@ -74,10 +74,10 @@ bool has_model(
 
 /// Checks that the text can be the path of a directory.
 /// Errors:  c10::ValueError for a path that is empty, too long or has a zero byte.
-void require_directory(const std::string& directory, const std::string& where);
+void check_directory(const std::string& directory, const std::string& where);
 
 /// Creates the directory.
-/// Errors:  as require_directory(); c10::Error if it can't be made or written to.
+/// Errors:  as check_directory(); c10::Error if it can't be made or written to.
 void check_model_directory(
     const std::string& directory,
     const std::string& where);

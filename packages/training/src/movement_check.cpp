@@ -137,15 +137,14 @@ std::vector<int64_t> add_rows_with_gradient(
 void MovementCheck::begin(const torch::nn::Module& model) {
   for (const auto& part : model.modules()) {
     const auto* tables = TableModule::of(*part);
-    if (tables == nullptr || !tables->strategy().is_engine()) {
+    if (tables == nullptr || !tables->strategy().is_fused()) {
       continue;
     }
     tables->read_state([&](const EmbeddingState& state) {
       for (size_t i = 0; i < state.tables.size(); ++i) {
         const TableState& table = state.tables[i];
-        if (state.iterations == 0 && table.config->trainable &&
-            table.optimizer && table.key_rows == nullptr &&
-            table.parameters.size(0) > 0) {
+        if (state.passes == 0 && table.config->trainable && table.optimizer &&
+            table.key_rows == nullptr && table.parameters.size(0) > 0) {
           tables_.push_back(
               {.layer = part,
                .table = i,
@@ -188,13 +187,12 @@ void MovementCheck::check_tables() {
 bool MovementCheck::check_table(const EmbeddingState& state, Watched& watched) {
   const TableState& table = state.tables[watched.table];
   // Accumulated passes are not updates.
-  const int64_t updates = state.iterations /
-      optim::gradient_accumulation_steps_of(*table.optimizer);
+  const int64_t updates =
+      state.passes / optim::gradient_accumulation_steps_of(*table.optimizer);
   if (updates < watched.next_check) {
     return false;
   }
-  switch (
-      state_of(optim::learning_rate_of(*table.optimizer), state.iterations)) {
+  switch (state_of(optim::learning_rate_of(*table.optimizer), state.passes)) {
     case RateState::kUnknown:
       return true;
     case RateState::kRising:
@@ -237,8 +235,8 @@ bool MovementCheck::check_recorded(
     const EmbeddingState& state,
     Watched& watched) {
   const TableState& table = state.tables[watched.table];
-  const int64_t updates = state.iterations /
-      optim::gradient_accumulation_steps_of(*table.optimizer);
+  const int64_t updates =
+      state.passes / optim::gradient_accumulation_steps_of(*table.optimizer);
   for (const SampledRows& rows : watched.before_update) {
     // Rows whose accumulators alone have changed count as touched, too.
     if (rows.compare(table).movement > 0.0) {
@@ -249,7 +247,7 @@ bool MovementCheck::check_recorded(
   if (static_cast<int64_t>(watched.recorded.size()) < kMinTouchedRows) {
     return updates >= *watched.records_until;
   }
-  if (state_of(optim::learning_rate_of(*table.optimizer), state.iterations) ==
+  if (state_of(optim::learning_rate_of(*table.optimizer), state.passes) ==
       RateState::kSteady) {
     warn_of_rest(table, updates, watched.recorded.size());
   }

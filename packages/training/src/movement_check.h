@@ -34,7 +34,7 @@ namespace tessera::training {
 /// at zero. While a schedule raises the learning rate, the comparison waits.
 class MovementCheck {
  public:
-  /// Copies rows of the tables in `model` that are on an engine and have no updates yet.
+  /// Copies rows of the tables in `model` that have a fused strategy and no updates yet.
   void begin(const torch::nn::Module& model);
   void end_step() {
     if (!tables_.empty()) {

@@ -260,7 +260,7 @@ void TensorBoard::write_step(Training& training, Files& files) {
   add_step(files.train, last_step_);
 }
 
-// The last gradient of each parameter outside of the tables of engines.
+// The last gradient of each parameter outside of tables with fused strategies.
 TensorBoard::Gradients TensorBoard::gradients() const {
   Gradients gradients;
   for (const auto& item : options_.histograms_of->named_parameters()) {

@@ -3,11 +3,11 @@
 
 #include <tessera/common/profile_scope.h>
 #include <tessera/common/shorten.h>
-#include <tessera/engine/dense_gradients.h>
+#include <tessera/engine/sum_gradients.h>
 #include <tessera/layers/combined.h>
 #include <torch/optim/optimizer.h>
 
-#include "packages/training/src/dense_gradient_check.h"
+#include "packages/training/src/dense_parameter_check.h"
 #include "packages/training/src/optimizer_check.h"
 #include "packages/training/src/ranks.h"
 #include "src/common/check.h"
@@ -95,11 +95,12 @@ std::vector<at::Tensor> parameters_of(
   return parameters;
 }
 
-// Refuses dense gradients that are not finite, if rows with such gradients are refused.
-// While it lives, the first engine whose tables backward() would change asks it before.
-class DenseGradientGuard {
+// Refuses gradients of dense parameters that are not finite, if rows with such gradients
+// are refused. While it lives, the first layer whose tables backward() would change asks
+// it before.
+class DenseParameterGuard {
  public:
-  explicit DenseGradientGuard(const torch::optim::Optimizer& optimizer)
+  explicit DenseParameterGuard(const torch::optim::Optimizer& optimizer)
       : optimizer_(optimizer) {
     if (RefuseNonFiniteScope::is_active()) {
       scope_.emplace([this] {
@@ -110,7 +111,7 @@ class DenseGradientGuard {
     }
   }
 
-  // For gradients of which no engine has asked. Sums over ranks are checked too, because
+  // For gradients of which no layer has asked. Sums over ranks are checked too, because
   // they may overflow. A Combined asks in its step(), unless it skips such steps.
   void check_before_step(const Strategy& strategy) {
     const bool is_combined =
@@ -191,7 +192,7 @@ void apply_update(
   if (!result.is_skipped) {
     check_optimizer(
         optimizer, result.loss, options.unoptimized, "[make_train_step]");
-    DenseGradientGuard dense(optimizer);
+    DenseParameterGuard dense(optimizer);
     {
       const ProfileScope scope("tessera::backward");
       optimizer.zero_grad();

@@ -28,7 +28,7 @@ struct TrainingState {
   History history = {};
   Metrics metrics = {};
   Callbacks callbacks = {};
-  Strategy strategy = Strategy::engine();
+  Strategy strategy = Strategy::fused();
   std::vector<std::string> log_names = {};
   std::map<std::string, Better> better = {};
   /// The log_names() of the callback whose on_epoch_end() runs.

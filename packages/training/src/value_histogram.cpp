@@ -39,8 +39,8 @@ void ValueHistogram::add(double value) {
     return;
   }
   const auto& limits = all_limits();
-  const auto bucket = std::lower_bound(limits.begin(), limits.end(), value);
-  counts_[static_cast<size_t>(bucket - limits.begin())] += 1.0;
+  const auto bin = std::lower_bound(limits.begin(), limits.end(), value);
+  counts_[static_cast<size_t>(bin - limits.begin())] += 1.0;
   ++count_;
   min_ = std::min(min_, value);
   max_ = std::max(max_, value);
@@ -48,19 +48,19 @@ void ValueHistogram::add(double value) {
   sum_of_squares_ += value * value;
 }
 
-std::vector<ValueHistogram::Bucket> ValueHistogram::buckets() const {
+std::vector<ValueHistogram::Bin> ValueHistogram::bins() const {
   const auto& limits = all_limits();
-  std::vector<Bucket> buckets;
+  std::vector<Bin> bins;
   for (size_t i = 0; i < counts_.size(); ++i) {
     if (counts_[i] > 0.0) {
       const bool is_gap = i > 0 && counts_[i - 1] <= 0.0;
       if (is_gap) {
-        buckets.push_back({limits[i - 1], 0.0});
+        bins.push_back({limits[i - 1], 0.0});
       }
-      buckets.push_back({limits[i], counts_[i]});
+      bins.push_back({limits[i], counts_[i]});
     }
   }
-  return buckets;
+  return bins;
 }
 
 }  // namespace tessera::training

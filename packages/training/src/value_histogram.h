@@ -7,7 +7,7 @@
 
 namespace tessera::training {
 
-/// The distribution of some numbers, as TensorBoard stores it: in buckets whose limits
+/// The distribution of some numbers, as TensorBoard stores it: in bins whose limits
 /// grow by 10% each, from 1e-12 to 1e20, and the same below 0. It takes the same memory
 /// for any number of values.
 /// Source:  tensorflow/core/lib/histogram/histogram.cc.
@@ -15,7 +15,7 @@ class ValueHistogram {
  public:
   ValueHistogram();
 
-  /// Values that are not finite are only counted, because no bucket has them.
+  /// Values that are not finite are only counted, because no bin has them.
   void add(double value);
 
   int64_t count() const {
@@ -37,14 +37,14 @@ class ValueHistogram {
     return sum_of_squares_;
   }
 
-  /// The values in (limit of the bucket before, limit].
-  struct Bucket {
+  /// The values in (limit of the bin before, limit].
+  struct Bin {
     double limit = 0.0;
     double count = 0.0;
   };
-  /// The buckets with values. An empty one stands for each run of empty buckets, so that
-  /// each bucket begins where the one before ends.
-  std::vector<Bucket> buckets() const;
+  /// The bins with values. An empty one stands for each run of empty bins, so that
+  /// each bin begins where the one before ends.
+  std::vector<Bin> bins() const;
 
  private:
   int64_t count_ = 0;

@@ -560,10 +560,10 @@ TEST(ShardedTrainingTest, RefusesBadOptionsBeforeTraining) {
           {.strategy = run.strategy}),
       "Set TrainStepOptions::dense_parameters");
   FitOptions options = run.options(1, {});
-  options.strategy = Strategy::engine();
+  options.strategy = Strategy::fused();
   EXPECT_VALUE_ERROR(
       fit(own_batches(), run.train_step(), options),
-      "the model has sharded tables, but FitOptions::strategy is engine");
+      "the model has sharded tables, but FitOptions::strategy is fused");
   EXPECT_VALUE_ERROR(
       fit(own_batches(),
           run.train_step(),

@@ -134,7 +134,7 @@ TEST(EventFileTest, KeepsValuesWhileTheDiskIsFull) {
 
 TEST(ValueHistogramTest, CountsValuesBetweenItsLimits) {
   ValueHistogram histogram;
-  EXPECT_TRUE(histogram.buckets().empty());
+  EXPECT_TRUE(histogram.bins().empty());
   const std::vector<double> values{
       -1e30, -2.0, 0.0, 1e-20, 1e-12, 0.5, 0.51, 3.0, 1e19, 1e300};
   for (const double value : values) {
@@ -149,7 +149,7 @@ TEST(ValueHistogramTest, CountsValuesBetweenItsLimits) {
   EXPECT_EQ(histogram.max(), 1e300);
   double low = -kInfinity;
   double total = 0.0;
-  for (const auto& [limit, count] : histogram.buckets()) {
+  for (const auto& [limit, count] : histogram.bins()) {
     EXPECT_GT(limit, low);
     EXPECT_EQ(
         std::count_if(

@@ -23,7 +23,7 @@
 namespace tessera {
 
 class PendingGradients;
-class TableEngine;
+class TableStore;
 
 /// Looks up batches and decides how the tables learn.
 class EmbeddingStrategy {
@@ -37,8 +37,8 @@ class EmbeddingStrategy {
   virtual std::vector<at::Tensor> forward(Batch batch) = 0;
 
   /// The first part of a forward() in two parts. The returned function gives the
-  /// activations and may be called only once. On an engine, a training batch is looked
-  /// up in the background, in the tables as they are now.
+  /// activations and may be called only once. On a fused strategy, a training batch is
+  /// looked up in the background, in the tables as they are now.
   virtual std::function<std::vector<at::Tensor>()> begin_forward(Batch batch) {
     return [this, batch = std::move(batch)]() mutable {
       return forward(std::move(batch));
@@ -62,7 +62,7 @@ class EmbeddingStrategy {
   virtual void discard_pending() {}
 
   /// The gradients that the next step of an optimizer applies. nullptr unless this is an
-  /// engine under Apply::kOnStep.
+  /// fused strategy under Apply::kOnStep.
   virtual std::shared_ptr<PendingGradients> pending() {
     return nullptr;
   }
@@ -92,18 +92,18 @@ class EmbeddingStrategy {
   int64_t disable_count_ = 0;
 };
 
-/// Tables in an engine. The only parameter is the virtual variable.
+/// Tables in a store. The only parameter is the virtual variable.
 /// Errors:  c10::ValueError for optimizers that Apply::kOnStep excludes.
-std::unique_ptr<EmbeddingStrategy> make_engine_strategy(
+std::unique_ptr<EmbeddingStrategy> make_fused_strategy(
     std::shared_ptr<EmbeddingState> state,
-    std::shared_ptr<TableEngine> engine,
+    std::shared_ptr<TableStore> store,
     Apply apply);
 
 std::unique_ptr<EmbeddingStrategy> make_host_strategy(
     std::shared_ptr<EmbeddingState> state,
     Strategy::Host options);
 
-std::unique_ptr<EmbeddingStrategy> make_dense_strategy(
+std::unique_ptr<EmbeddingStrategy> make_padded_strategy(
     std::shared_ptr<EmbeddingState> state);
 
 std::unique_ptr<EmbeddingStrategy> make_strategy(

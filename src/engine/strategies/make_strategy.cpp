@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/common/lookup_worker.h"
 #include "src/engine/strategies/embedding_strategy.h"
-#include "src/engine/table_engine.h"
+#include "src/engine/table_store.h"
 
 namespace tessera {
 
 namespace {
 
 std::unique_ptr<EmbeddingStrategy> make(
-    const Strategy::Engine& options,
+    const Strategy::Fused& options,
     Apply apply,
     std::shared_ptr<EmbeddingState> state) {
-  check_lookup_threads(options.lookup_threads, "[Strategy::Engine]");
-  auto engine = std::make_shared<TableEngine>(state, options.lookup_threads);
-  return make_engine_strategy(std::move(state), std::move(engine), apply);
+  check_lookup_threads(options.lookup_threads, "[Strategy::Fused]");
+  auto store = std::make_shared<TableStore>(state, options.lookup_threads);
+  return make_fused_strategy(std::move(state), std::move(store), apply);
 }
 
 std::unique_ptr<EmbeddingStrategy> make(
@@ -24,10 +24,10 @@ std::unique_ptr<EmbeddingStrategy> make(
 }
 
 std::unique_ptr<EmbeddingStrategy> make(
-    const Strategy::Dense& /*options*/,
+    const Strategy::Padded& /*options*/,
     Apply /*apply*/,
     std::shared_ptr<EmbeddingState> state) {
-  return make_dense_strategy(std::move(state));
+  return make_padded_strategy(std::move(state));
 }
 
 std::unique_ptr<EmbeddingStrategy> make(
@@ -35,8 +35,8 @@ std::unique_ptr<EmbeddingStrategy> make(
     Apply apply,
     std::shared_ptr<EmbeddingState> state) {
   check_lookup_threads(options.options.lookup_threads, "[ShardingOptions]");
-  auto engine = options.make_engine(options, state);
-  return make_engine_strategy(std::move(state), std::move(engine), apply);
+  auto store = options.make_store(options, state);
+  return make_fused_strategy(std::move(state), std::move(store), apply);
 }
 
 }  // namespace
@@ -53,7 +53,7 @@ std::unique_ptr<EmbeddingStrategy> make_strategy(
 }
 
 WithSlots slots_under(const Strategy& strategy) {
-  return strategy.is_engine() ? WithSlots::kYes : WithSlots::kNo;
+  return strategy.is_fused() ? WithSlots::kYes : WithSlots::kNo;
 }
 
 Shards shards_under(const Strategy& strategy) {

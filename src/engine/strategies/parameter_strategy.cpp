@@ -122,7 +122,7 @@ at::Tensor bags_with_rows(const IdBags& bags) {
 }
 
 // Raises an error if the gradient of a bag with rows is not finite.
-void refuse_non_finite(
+void check_finite(
     const EmbeddingState& state,
     size_t feature,
     const at::Tensor& has_rows,
@@ -163,11 +163,11 @@ ParameterStrategy::ParameterStrategy(
   for (const TableState& table : state_->tables) {
     TESSERA_CHECK_NOT_IMPLEMENTED(
         table.key_rows == nullptr,
-        "[table '{}'] keys need Strategy::engine(), because a parameter of Strategy::host() or dense(), which a torch::optim updates, can't grow. Use the engine.",
+        "[table '{}'] keys need Strategy::fused(), because a parameter of Strategy::host() or padded(), which a torch::optim updates, can't grow. Use it.",
         shorten(table.name));
     TESSERA_CHECK_VALUE(
         table.config->dtype == at::kFloat,
-        "[table '{}'] dtype must be kFloat on Strategy::host() and Strategy::dense(), but got {}. Optimizers of LibTorch would lose small steps by rounding. Use kFloat or Strategy::engine().",
+        "[table '{}'] dtype must be kFloat on Strategy::host() and Strategy::padded(), but got {}. Optimizers of LibTorch would lose small steps by rounding. Use kFloat or Strategy::fused().",
         shorten(table.name),
         to_string(table.config->dtype));
     table.parameters.requires_grad_(table.config->trainable);
@@ -255,7 +255,7 @@ std::vector<at::Tensor> ParameterStrategy::forward(Batch batch) {
            are_enabled = are_updates_enabled_,
            has_rows = bags_with_rows(bags)](const at::Tensor& gradient) {
             if (gradient.defined() && *are_enabled) {
-              refuse_non_finite(*state, feature, has_rows, gradient);
+              check_finite(*state, feature, has_rows, gradient);
             }
           });
     }

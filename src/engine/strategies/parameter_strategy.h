@@ -14,8 +14,8 @@
 namespace tessera {
 
 /// Tables as ordinary parameters. Autograd computes their gradients, and a torch::optim
-/// updates them. As on the engine, a feature that is not in the loss gets a gradient of
-/// zeros if another feature of the same forward pass is.
+/// updates them. As on Strategy::fused(), a feature that is not in the loss gets a
+/// gradient of zeros if another feature of the same forward pass is.
 class ParameterStrategy : public EmbeddingStrategy {
  public:
   /// `sparse_gradients`: whether lookup() gives the tables sparse gradients.

@@ -365,19 +365,19 @@ Columns parse_columns(
     const std::vector<ColumnRequest>& requests,
     const FieldRows& rows,
     Problems& problems) {
-  const bool is_second_pass = !problems.empty();
+  const bool is_second_parse = !problems.empty();
   Columns columns;
   for (size_t i = 0; i < requests.size(); ++i) {
     Problems none;
     ColumnParser parser(
-        options, requests[i], is_second_pass ? problems : none, rows.rows);
+        options, requests[i], is_second_parse ? problems : none, rows.rows);
     visit_fields_of(
         rows, file.positions[i], [&](int64_t row, std::string_view field) {
           parser.add(row, field);
         });
     problems.merge(none);  // keeps the problem of an earlier column
     Column column = parser.finish();
-    if (is_second_pass || problems.empty()) {
+    if (is_second_parse || problems.empty()) {
       columns.add(requests[i].name, std::move(column));
     }
   }

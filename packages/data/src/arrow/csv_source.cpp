@@ -38,7 +38,7 @@ struct CsvFiles {
   std::vector<CsvFile> files = {};
 };
 
-void validate_csv(const CsvOptions& options) {
+void check_csv(const CsvOptions& options) {
   constexpr int64_t kMaxBytes = int64_t{1} << 30;
   constexpr int64_t kMaxCount = int64_t{1} << 62;
   TESSERA_CHECK_VALUE(
@@ -274,7 +274,7 @@ class CsvFileSource : public CsvSource {
  public:
   explicit CsvFileSource(const CsvOptions& options)
       : files_(std::make_shared<CsvFiles>()) {
-    validate_csv(options);
+    check_csv(options);
     files_->options = options;
     files_->threads = checked_threads(kCsvReader, options.threads);
     for (const std::string& path : options.files) {

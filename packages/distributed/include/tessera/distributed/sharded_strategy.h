@@ -14,7 +14,7 @@ namespace tessera::distributed {
 /// Spreads the rows of the tables over the ranks of `backend`, for example
 /// make_gloo_backend(). Lookups and updates reach the rows of all ranks. Each rank
 /// passes its own batch and gets its own activations; a batch may be smaller than
-/// those of other ranks, or empty. An update is the same as that of a single engine
+/// those of other ranks, or empty. An update is the same as that of a single process
 /// for all batches together, so divide losses by the global batch size.
 ///
 ///   TPUEmbeddingOptions{.features = features, .optimizer = optim::Adagrad{},

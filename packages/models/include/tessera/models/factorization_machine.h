@@ -36,7 +36,7 @@ static_assert(std::is_aggregate_v<FactorizationMachineOptions>);
 ///   score = bias + sum_i w_i + sum_{i < j} dot(v_i, v_j)
 ///
 /// A row of a table holds the weight w and, after it, the vector v, so that one lookup
-/// gives both. The sum over pairs takes one pass over the features, with the sum of the
+/// gives both. The sum over pairs reads each feature once, with the sum of the
 /// vectors before each feature:
 ///
 ///   sum_{i < j} dot(v_i, v_j) = sum_j dot(v_0 + ... + v_{j-1}, v_j)

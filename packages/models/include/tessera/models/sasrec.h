@@ -30,9 +30,10 @@ struct SASRecOptions {
   /// The number of heads, the width of the feed-forward network, dropout and norm of
   /// each block. The embeddings have the same dropout.
   TransformerBlockOptions block = {};
-  /// The fused optimizer of the items. If unset, they can't be trained on the engine.
+  /// The fused optimizer of the items. If unset, they can't be trained on
+  /// Strategy::fused().
   std::optional<optim::OptimizerSpec> optimizer = {};
-  Strategy strategy = Strategy::engine();
+  Strategy strategy = Strategy::fused();
   /// The seed of the items' initial values. torch::manual_seed() is that of the rest.
   uint64_t seed = 0;
 

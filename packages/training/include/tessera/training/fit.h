@@ -53,7 +53,7 @@ enum class Signals {
 /// gradient if none of these has changed. It leaves out tables that were
 /// trained or loaded before, frozen tables, tables with few touched rows, and those whose
 /// learning rate is 0 or your own function. While a schedule raises the learning rate, it
-/// waits. FitOptions::model must be set, and the tables must be on an engine.
+/// waits. FitOptions::model must be set, and the strategy of the tables must be fused.
 enum class MovementWarning { kOn, kOff };
 
 /// What fit() does in addition to the steps.
@@ -78,9 +78,9 @@ struct FitOptions {
   /// With kRefuse, backward() or step() raises an error in a step that would make rows of
   /// tables NaN or infinite, in all layers that the step trains on the thread of fit().
   /// The same holds for the dense parameters of a step of make_train_step(). In a step
-  /// of your own, the parameters of `model` are checked when an engine is about to update
-  /// its tables for the first time.
-  /// kApply leaves it to the option of each layer, and applies dense gradients.
+  /// of your own, the parameters of `model` are checked when backward() is about to
+  /// update its tables for the first time. kApply leaves it to the option of each layer,
+  /// and applies the gradients of dense parameters.
   NonFiniteGradients non_finite_gradients = NonFiniteGradients::kRefuse;
   /// The steps of make_train_step() check that their optimizer has all parameters. Of
   /// other steps, fit() sees only whether `model` gets new parameters. kAllow switches
@@ -89,7 +89,7 @@ struct FitOptions {
   /// The strategy of the model's tables. If no table is sharded but gradients are summed
   /// over ranks, the strategy of these sums. With a sharded strategy, all ranks stop with
   /// the first one that stops.
-  Strategy strategy = Strategy::engine();
+  Strategy strategy = Strategy::fused();
   /// Every n-th step is in History::steps, and so in each checkpoint. 0: no steps.
   int64_t log_every_steps = 0;
 };

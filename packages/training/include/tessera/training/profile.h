@@ -65,7 +65,7 @@ static_assert(std::is_aggregate_v<ProfileRow>);
 ///   dense forward        the rest of the loss function of make_train_step()
 ///   dense backward       the rest of backward()
 ///   table update         the update of the rows, during backward() or step()
-///   summing gradients    the sum of the dense gradients over all ranks
+///   summing gradients    the sum of the gradients of dense parameters over all ranks
 ///   optimizer            the rest of the dense optimizer's step()
 ///   step                 the rest of the step function
 ///   metrics, callbacks, checkpoint, validation

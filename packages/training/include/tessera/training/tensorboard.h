@@ -58,8 +58,8 @@ static_assert(std::is_aggregate_v<TensorBoardOptions>);
 ///   non_finite/<tag>           how many of these are left out, because they are NaN or
 ///                              infinite
 ///
-/// Tables on Strategy::engine() and on sharded strategies have no gradients after
-/// backward(), so only those on host() and dense() have histograms of gradients.
+/// Tables on Strategy::fused() and on sharded strategies have no gradients after
+/// backward(), so only those on host() and padded() have histograms of gradients.
 ///
 /// A resumed training continues in a new file. TensorBoard then discards what earlier
 /// files have after the checkpoint, and shows what an uninterrupted training has logged.

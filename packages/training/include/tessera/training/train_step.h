@@ -110,7 +110,7 @@ struct TrainStepOptions {
   /// The strategy of the tables. If it is sharded, the gradients of `dense_parameters`
   /// are summed over the ranks, and a loss that is not finite on one rank skips the
   /// update on all ranks.
-  Strategy strategy = Strategy::engine();
+  Strategy strategy = Strategy::fused();
   /// The result of dense_parameters(*model). Required with a sharded strategy, and used
   /// only then.
   std::optional<std::vector<at::Tensor>> dense_parameters = {};
@@ -118,7 +118,7 @@ struct TrainStepOptions {
   Unoptimized unoptimized = Unoptimized::kError;
   /// Scales the gradients so that their common Euclidean norm is at most this, > 0. It
   /// covers the parameters of the optimizer, and with a Combined also its tables. Other
-  /// tables of engines are updated during backward(): limit their gradients with
+  /// tables of fused strategies are updated during backward(): limit their gradients with
   /// clip_gradient_max of their optimizer. Unset: no limit.
   std::optional<double> max_gradient_norm = {};
   /// How many steps in a row may skip their update because the loss is not finite. Such

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/engine/table_engine.h"
+#include "src/engine/table_store.h"
 
 #include <tessera/common/profile_scope.h>
 #include <tessera/common/shorten.h>
@@ -140,7 +140,7 @@ void write(const CustomUpdate& update) {
 
 }  // namespace
 
-TableEngine::TableEngine(
+TableStore::TableStore(
     std::shared_ptr<EmbeddingState> state,
     int64_t lookup_threads)
     : state_(std::move(state)),
@@ -169,7 +169,7 @@ TableEngine::TableEngine(
       std::move(lookup_tables));
 }
 
-std::vector<at::Tensor> TableEngine::lookup_local(
+std::vector<at::Tensor> TableStore::lookup_local(
     std::vector<IdBags>& bags,
     UnknownKeys unknown) const {
   const ProfileScope scope("tessera::lookup");
@@ -181,7 +181,7 @@ std::vector<at::Tensor> TableEngine::lookup_local(
   return tessera::lookup(bags, *lookup_tables_);
 }
 
-Lookup TableEngine::lookup(std::vector<IdBags>& bags, UnknownKeys unknown) {
+Lookup TableStore::lookup(std::vector<IdBags>& bags, UnknownKeys unknown) {
   const ProfileScope scope("tessera::lookup");
   const auto reading = lock_for_reading();
   Lookup result{.tables = lookup_tables_};
@@ -192,7 +192,7 @@ Lookup TableEngine::lookup(std::vector<IdBags>& bags, UnknownKeys unknown) {
   return result;
 }
 
-void TableEngine::warn_of_missing_gradients(
+void TableStore::warn_of_missing_gradients(
     const std::vector<LookupGradients>& lookups) {
   for (size_t i = 0; i < state_->features.size() && !has_warned_; ++i) {
     if (!state_->tables[state_->features[i].table].optimizer) {
@@ -221,7 +221,7 @@ void TableEngine::warn_of_missing_gradients(
   }
 }
 
-void TableEngine::check(const LookupGradients& gradients) const {
+void TableStore::check(const LookupGradients& gradients) const {
   for (size_t i = 0; i < gradients.gradients.size(); ++i) {
     const at::Tensor& gradient = gradients.gradients[i];
     if (!gradient.defined()) {
@@ -239,7 +239,7 @@ void TableEngine::check(const LookupGradients& gradients) const {
   }
 }
 
-TableUpdate::Term TableEngine::term_of(
+TableUpdate::Term TableStore::term_of(
     const LookupGradients& lookup,
     size_t feature,
     Update& update) const {
@@ -263,7 +263,7 @@ TableUpdate::Term TableEngine::term_of(
   return term;
 }
 
-bool TableEngine::is_updated(
+bool TableStore::is_updated(
     const std::vector<LookupGradients>& lookups,
     size_t index) const {
   const TableState& table = state_->tables[index];
@@ -278,7 +278,7 @@ bool TableEngine::is_updated(
   return true;
 }
 
-std::vector<TableUpdate> TableEngine::read_gradients(
+std::vector<TableUpdate> TableStore::read_gradients(
     const std::vector<LookupGradients>& lookups,
     FiniteCheck finite_check,
     Update& update) {
@@ -298,12 +298,12 @@ std::vector<TableUpdate> TableEngine::read_gradients(
   }
   check_finite(updates, finite_check, update);
   if (finite_check == FiniteCheck::kRaise) {
-    refuse_dense_gradients();
+    check_dense_parameters();
   }
   return updates;
 }
 
-void TableEngine::check_finite(
+void TableStore::check_finite(
     const std::vector<TableUpdate>& updates,
     FiniteCheck finite_check,
     Update& update) const {
@@ -318,7 +318,7 @@ void TableEngine::check_finite(
   }
 }
 
-bool TableEngine::has_gradient(
+bool TableStore::has_gradient(
     const std::vector<LookupGradients>& lookups,
     size_t table) const {
   for (const LookupGradients& lookup : lookups) {
@@ -333,11 +333,11 @@ bool TableEngine::has_gradient(
 
 // As in Keras, the counter decides, and not how many gradients were collected. If a load has
 // dropped some, the missing passes count as zeros, and Adam's t and schedules still agree.
-bool TableEngine::is_due(const TableState& table) const {
-  return (state_->iterations + 1) % accumulation_steps_of(table) == 0;
+bool TableStore::is_due(const TableState& table) const {
+  return (state_->passes + 1) % accumulation_steps_of(table) == 0;
 }
 
-std::vector<GradientAccumulator> TableEngine::sum(
+std::vector<GradientAccumulator> TableStore::sum(
     const std::vector<const GradientAccumulator*>& accumulators,
     std::vector<TableUpdate>& updates,
     Update& kept) {
@@ -379,7 +379,7 @@ std::vector<GradientAccumulator> TableEngine::sum(
   return result;
 }
 
-void TableEngine::plan_key_updates(
+void TableStore::plan_key_updates(
     std::vector<TableUpdate>& updates,
     const std::vector<const GradientAccumulator*>& accumulators,
     Update& update) {
@@ -393,11 +393,10 @@ void TableEngine::plan_key_updates(
   }
 }
 
-void TableEngine::add_row_updates(
+void TableStore::add_row_updates(
     std::vector<TableUpdate> updates,
     Update& update) {
-  optim::LearningRateReader learning_rates(
-      learning_rate_tags_, state_->iterations);
+  optim::LearningRateReader learning_rates(learning_rate_tags_, state_->passes);
   update.learning_rates.reserve(updates.size());
   update.tables.reserve(updates.size());
   for (size_t i = 0; i < updates.size(); ++i) {
@@ -416,7 +415,7 @@ void TableEngine::add_row_updates(
             i,
             optim::learning_rate_of(optimizer),
             [&] { return where_of(table); }),
-        .update = state_->iterations / accumulation_steps_[i] + 1};
+        .update = state_->passes / accumulation_steps_[i] + 1};
     update.learning_rates.push_back(context.learning_rate);
     if (optimizer.get_if<optim::CustomOptimizer>() != nullptr) {
       const RowGradients sums = std::move(updater_.sum({table_update})[0]);
@@ -439,7 +438,7 @@ void TableEngine::add_row_updates(
   }
 }
 
-TableEngine::Update TableEngine::plan_update(
+TableStore::Update TableStore::plan_update(
     const std::vector<LookupGradients>& lookups) {
   Update update;
   std::vector<TableUpdate> updates =
@@ -449,7 +448,7 @@ TableEngine::Update TableEngine::plan_update(
       [&] { return plan_tables(std::move(updates), std::move(update)); });
 }
 
-TableEngine::Update TableEngine::plan_tables(
+TableStore::Update TableStore::plan_tables(
     std::vector<TableUpdate> updates,
     Update update) {
   for (const TableUpdate& table : updates) {
@@ -474,7 +473,7 @@ TableEngine::Update TableEngine::plan_tables(
   return update;
 }
 
-void TableEngine::accumulate_terms(
+void TableStore::accumulate_terms(
     std::vector<TableUpdate>& updates,
     Update& update) {
   std::vector<TableUpdate> accumulating(updates.size());
@@ -497,7 +496,7 @@ void TableEngine::accumulate_terms(
   }
 }
 
-TableEngine::Update TableEngine::plan_accumulated_update(
+TableStore::Update TableStore::plan_accumulated_update(
     const std::vector<GradientAccumulator>& accumulators,
     double factor) {
   Update update;
@@ -515,7 +514,7 @@ TableEngine::Update TableEngine::plan_accumulated_update(
   });
 }
 
-void TableEngine::apply_update(Update update) {
+void TableStore::apply_update(Update update) {
   const auto writing = lock_for_writing();
   UpdateObserver::notify(update.tables);
   for (const KeyUpdate& keys : update.keys) {
@@ -533,10 +532,10 @@ void TableEngine::apply_update(Update update) {
         ? GradientAccumulator()
         : std::move(update.accumulators[i]);
   }
-  ++state_->iterations;
+  ++state_->passes;
 }
 
-LookupWorker& TableEngine::worker() {
+LookupWorker& TableStore::worker() {
   const std::lock_guard<std::mutex> lock(worker_mutex_);
   if (worker_ == nullptr) {
     worker_ = std::make_unique<LookupWorker>(lookup_threads_);
@@ -544,7 +543,7 @@ LookupWorker& TableEngine::worker() {
   return *worker_;
 }
 
-void TableEngine::wait_for_lookups() const {
+void TableStore::wait_for_lookups() const {
   LookupWorker* worker = nullptr;
   {
     const std::lock_guard<std::mutex> lock(worker_mutex_);
@@ -555,12 +554,12 @@ void TableEngine::wait_for_lookups() const {
   }
 }
 
-std::unique_lock<std::shared_mutex> TableEngine::lock_for_writing() const {
+std::unique_lock<std::shared_mutex> TableStore::lock_for_writing() const {
   wait_for_lookups();
   return std::unique_lock<std::shared_mutex>(tables_in_use_);
 }
 
-void TableEngine::end_lookups() const noexcept {
+void TableStore::end_lookups() const noexcept {
   if (!owner_.is_this_process()) {
     return;  // The lock may be held by a thread that does not exist in the child.
   }
@@ -571,7 +570,7 @@ void TableEngine::end_lookups() const noexcept {
   }
 }
 
-std::vector<GradientAccumulator> TableEngine::accumulate(
+std::vector<GradientAccumulator> TableStore::accumulate(
     const std::vector<GradientAccumulator>& accumulators,
     const std::vector<LookupGradients>& lookups,
     std::string& non_finite) {

@@ -44,7 +44,7 @@
 #include <vector>
 
 namespace tessera {
-namespace dynamic_table_test {
+namespace key_table_test {
 
 using test::expect_close;
 using test::floats;
@@ -109,7 +109,7 @@ TablePtr static_table(const TableOptions& options) {
        .stochastic_rounding = false});
 }
 
-TablePtr dynamic_table(const TableOptions& options) {
+TablePtr key_table(const TableOptions& options) {
   return make_table(
       {.name = "t",
        .dim = kDim,
@@ -252,9 +252,9 @@ void expect_equal(const Nest<at::Tensor>& a, const Nest<at::Tensor>& b) {
   }
 }
 
-class DynamicTableSpecTest : public testing::TestWithParam<NamedSpec> {};
+class KeyTableSpecTest : public testing::TestWithParam<NamedSpec> {};
 
-TEST_P(DynamicTableSpecTest, EqualsATableWithAVocabulary) {
+TEST_P(KeyTableSpecTest, EqualsATableWithAVocabulary) {
   // LibTorch's operators, with which the custom rule computes, round a row by its place in
   // the tensor.
   const bool is_exact = GetParam().name != "Custom";
@@ -266,13 +266,13 @@ TEST_P(DynamicTableSpecTest, EqualsATableWithAVocabulary) {
       continue;
     }
     TPUEmbedding known = make_layer(static_table(options), GetParam().spec);
-    TPUEmbedding dynamic = make_layer(dynamic_table(options), GetParam().spec);
+    TPUEmbedding keyed = make_layer(key_table(options), GetParam().spec);
     Batches batches;
     for (int step = 0; step < 12; ++step) {
       SCOPED_TRACE(step);
       const Batches::Pair batch = batches.next();
       const auto expected = known->forward(batch.with_rows);
-      const auto actual = dynamic->forward(batch.with_keys);
+      const auto actual = keyed->forward(batch.with_keys);
       if (is_exact) {
         expect_equal(actual, expected);
       } else {
@@ -281,13 +281,13 @@ TEST_P(DynamicTableSpecTest, EqualsATableWithAVocabulary) {
       loss_of(expected).backward();
       loss_of(actual).backward();
     }
-    const EmbeddingState& state = TableModule::of(*dynamic)->state();
-    EXPECT_EQ(state.iterations, 12);
+    const EmbeddingState& state = TableModule::of(*keyed)->state();
+    EXPECT_EQ(state.passes, 12);
     EXPECT_GT(state.tables[0].key_rows->index().size(), 30);
   }
 }
 
-TEST_P(DynamicTableSpecTest, RecordsWhichKeysWereUsed) {
+TEST_P(KeyTableSpecTest, RecordsWhichKeysWereUsed) {
   TPUEmbedding layer = small_layer({.capacity = 6000}, GetParam().spec);
   const auto last_updates = [&] {
     std::map<int64_t, uint32_t> result;
@@ -302,7 +302,7 @@ TEST_P(DynamicTableSpecTest, RecordsWhichKeysWereUsed) {
     expected[key] = 1;
   }
   EXPECT_EQ(last_updates(), expected);
-  // So many keys are updated in several buckets, and so few in one.
+  // So many keys are updated in several bins, and so few in one.
   const std::vector<std::pair<int64_t, int64_t>> ranges{{1000, 4500}, {4, 7}};
   for (size_t i = 0; i < ranges.size(); ++i) {
     const auto [begin, end] = ranges[i];
@@ -314,20 +314,20 @@ TEST_P(DynamicTableSpecTest, RecordsWhichKeysWereUsed) {
   }
 }
 
-TEST_P(DynamicTableSpecTest, IsSavedAndContinues) {
+TEST_P(KeyTableSpecTest, IsSavedAndContinues) {
   const TableOptions options{
       .keys = {
           .capacity = 30,
           .admission = admission::AfterOccurrences{.count = 4},
           .default_key = key_of(5)}};
-  TPUEmbedding layer = make_layer(dynamic_table(options), GetParam().spec);
+  TPUEmbedding layer = make_layer(key_table(options), GetParam().spec);
   Batches batches;
   for (int step = 0; step < 4; ++step) {
     loss_of(layer->forward(batches.next().with_keys)).backward();
   }
   std::stringstream stream;
   torch::save(layer, stream);
-  TPUEmbedding loaded = make_layer(dynamic_table(options), GetParam().spec);
+  TPUEmbedding loaded = make_layer(key_table(options), GetParam().spec);
   torch::load(loaded, stream);
   TPUEmbedding copy(
       std::dynamic_pointer_cast<TPUEmbeddingImpl>(layer->clone()));
@@ -347,11 +347,11 @@ TEST_P(DynamicTableSpecTest, IsSavedAndContinues) {
 
 INSTANTIATE_TEST_SUITE_P(
     Specs,
-    DynamicTableSpecTest,
+    KeyTableSpecTest,
     testing::ValuesIn(test::spec_variants()),
     [](const auto& info) { return info.param.name; });
 
-TEST(DynamicTableTest, ForwardChangesNothing) {
+TEST(KeyTableTest, ForwardChangesNothing) {
   TPUEmbedding layer = small_layer({.capacity = 10});
   const at::Tensor first = lookup(layer, int64s({5, -7}));
   EXPECT_TRUE(at::equal(first, at::ones({2, 2})));
@@ -362,7 +362,7 @@ TEST(DynamicTableTest, ForwardChangesNothing) {
   expect_close(stored(layer, int64s({5, 6})), floats({2, 2}, {0, 0, 0, 0}));
 }
 
-TEST(DynamicTableTest, InitialValuesAreAFunctionOfTheKey) {
+TEST(KeyTableTest, InitialValuesAreAFunctionOfTheKey) {
   const auto layer = [](int64_t capacity) {
     return TPUEmbedding(TPUEmbeddingOptions{
         .features =
@@ -386,7 +386,7 @@ TEST(DynamicTableTest, InitialValuesAreAFunctionOfTheKey) {
   EXPECT_FALSE(at::equal(values[0], values[1]));
 }
 
-TEST(DynamicTableTest, RareKeysLookUpZerosAndGetNoGradient) {
+TEST(KeyTableTest, RareKeysLookUpZerosAndGetNoGradient) {
   TPUEmbedding layer = small_layer(
       {.capacity = 10, .admission = admission::AfterOccurrences{.count = 3}});
   const at::Tensor first = lookup(layer, int64s({4, 5, 5}));
@@ -413,7 +413,7 @@ DynamicKeys keys_with_default(int64_t capacity, int64_t count) {
       .default_key = kDefault};
 }
 
-TEST(DynamicTableTest, UnknownKeysShareTheRowOfTheDefaultKey) {
+TEST(KeyTableTest, UnknownKeysShareTheRowOfTheDefaultKey) {
   TPUEmbedding layer = small_layer(keys_with_default(10, 3));
   const at::Tensor first = lookup(layer, int64s({4, 5, 5}));
   // All three look up the initial value of the default key.
@@ -493,7 +493,7 @@ class SharedRowReference {
   Keys read_;  // the key whose row each key of the batch has looked up
 };
 
-TEST(DynamicTableTest, TheSharedRowFollowsAReferenceInDoubles) {
+TEST(KeyTableTest, TheSharedRowFollowsAReferenceInDoubles) {
   TPUEmbedding layer(TPUEmbeddingOptions{
       .features =
           {{"id",
@@ -537,7 +537,7 @@ TEST(DynamicTableTest, TheSharedRowFollowsAReferenceInDoubles) {
   EXPECT_GT(reference.size(), 100);
 }
 
-TEST(DynamicTableTest, WithoutADefaultRowUnknownKeysAreZerosInEvaluation) {
+TEST(KeyTableTest, WithoutADefaultRowUnknownKeysAreZerosInEvaluation) {
   TPUEmbedding layer = small_layer(keys_with_default(10, 3));
   EXPECT_TRUE(
       at::equal(stored(layer, int64s({5, kDefault})), at::zeros({2, 2})));
@@ -550,7 +550,7 @@ TEST(DynamicTableTest, WithoutADefaultRowUnknownKeysAreZerosInEvaluation) {
   EXPECT_EQ(keys_of(layer), (Keys{kDefault}));
 }
 
-TEST(DynamicTableTest, TheDefaultRowIsServed) {
+TEST(KeyTableTest, TheDefaultRowIsServed) {
   TPUEmbedding layer = small_layer(keys_with_default(10, 3));
   const auto configs = layer->options().features;
   const Features features{{"id", int64s({9, 5, kDefault})}};
@@ -571,7 +571,7 @@ TEST(DynamicTableTest, TheDefaultRowIsServed) {
   expect_served(floats({3, 2}, {1, 2, 3, 4, 3, 4}));
 }
 
-TEST(DynamicTableTest, TheDefaultRowIsTrainedOnStepAndUnderAccumulation) {
+TEST(KeyTableTest, TheDefaultRowIsTrainedOnStepAndUnderAccumulation) {
   for (const bool accumulates : {false, true}) {
     SCOPED_TRACE(accumulates);
     TPUEmbedding layer = small_layer(
@@ -604,7 +604,7 @@ TEST(DynamicTableTest, TheDefaultRowIsTrainedOnStepAndUnderAccumulation) {
   }
 }
 
-TEST(DynamicTableTest, AKeyThatIsAdmittedAfterItsLookupTrainsTheDefaultRow) {
+TEST(KeyTableTest, AKeyThatIsAdmittedAfterItsLookupTrainsTheDefaultRow) {
   TPUEmbedding layer = small_layer(keys_with_default(2, 2));
   auto ahead = layer->begin_forward({{"id", int64s({5})}});
   train(layer, int64s({5, 5}));
@@ -621,7 +621,7 @@ TEST(DynamicTableTest, AKeyThatIsAdmittedAfterItsLookupTrainsTheDefaultRow) {
   EXPECT_EQ(keys_of(layer), (Keys{kDefault, 7}));
 }
 
-TEST(DynamicTableTest, MoreKeysThanRowsLeaveTheDefaultKeyItsRow) {
+TEST(KeyTableTest, MoreKeysThanRowsLeaveTheDefaultKeyItsRow) {
   for (const Eviction& eviction : std::vector<Eviction>{
            eviction::LeastRecentlyUsed{},
            eviction::LeastFrequentlyUsed{},
@@ -652,7 +652,7 @@ EmbeddingTables tables_of_engine(const TablePtr& table, Pipelining pipelining) {
   return engine.embedding_tables();
 }
 
-TEST(DynamicTableTest, TheEngineTrainsTheDefaultRow) {
+TEST(KeyTableTest, TheEngineTrainsTheDefaultRow) {
   const TablePtr table = make_table(
       {.name = "t",
        .dim = 2,
@@ -665,7 +665,7 @@ TEST(DynamicTableTest, TheEngineTrainsTheDefaultRow) {
   }
 }
 
-TEST(DynamicTableTest, TwoForwardsOfOnePassCountTogether) {
+TEST(KeyTableTest, TwoForwardsOfOnePassCountTogether) {
   TPUEmbedding layer = small_layer(
       {.capacity = 10, .admission = admission::AfterOccurrences{.count = 2}});
   (lookup(layer, int64s({5})) + lookup(layer, int64s({5}))).sum().backward();
@@ -673,7 +673,7 @@ TEST(DynamicTableTest, TwoForwardsOfOnePassCountTogether) {
   EXPECT_TRUE(at::equal(stored(layer, int64s({5})), at::ones({1, 2})));
 }
 
-TEST(DynamicTableTest, AGradientOfAnEvictedKeyIsDropped) {
+TEST(KeyTableTest, AGradientOfAnEvictedKeyIsDropped) {
   for (const Apply apply : {Apply::kInBackward, Apply::kOnStep}) {
     TPUEmbedding layer =
         small_layer({.capacity = 1}, optim::SGD{.learning_rate = 1.0}, apply);
@@ -705,7 +705,7 @@ TEST(DynamicTableTest, AGradientOfAnEvictedKeyIsDropped) {
   }
 }
 
-TEST(DynamicTableTest, MoreKeysThanRowsInABatch) {
+TEST(KeyTableTest, MoreKeysThanRowsInABatch) {
   TPUEmbedding layer = small_layer({.capacity = 3});
   train(layer, at::arange(10, at::kLong));
   EXPECT_EQ(index_of(layer).size(), 3);
@@ -713,7 +713,7 @@ TEST(DynamicTableTest, MoreKeysThanRowsInABatch) {
   EXPECT_EQ(index_of(layer).size(), 3);
 }
 
-TEST(DynamicTableTest, ThePaddingKeyIsNoKey) {
+TEST(KeyTableTest, ThePaddingKeyIsNoKey) {
   TPUEmbedding layer = TPUEmbedding(TPUEmbeddingOptions{
       .features =
           [] {
@@ -737,7 +737,7 @@ TEST(DynamicTableTest, ThePaddingKeyIsNoKey) {
   EXPECT_EQ(layer->out_of_range_count(), 0);
 }
 
-TEST(DynamicTableTest, OnStepAndAccumulationEqualTheVocabulary) {
+TEST(KeyTableTest, OnStepAndAccumulationEqualTheVocabulary) {
   const optim::OptimizerSpec spec = optim::Adagrad{.learning_rate = 0.1};
   const auto run = [&](const TablePtr& table, bool with_keys) {
     TPUEmbedding layer = make_layer(table, spec, Apply::kOnStep);
@@ -760,7 +760,7 @@ TEST(DynamicTableTest, OnStepAndAccumulationEqualTheVocabulary) {
     return losses;
   };
   const auto expected = run(static_table({}), false);
-  const auto actual = run(dynamic_table({}), true);
+  const auto actual = run(key_table({}), true);
   for (size_t i = 0; i < expected.size(); ++i) {
     expect_close(actual[i], expected[i], 1e-5, 1e-6);
   }
@@ -781,13 +781,13 @@ TEST(DynamicTableTest, OnStepAndAccumulationEqualTheVocabulary) {
     return losses;
   };
   const auto summed = accumulate(static_table({}), false);
-  const auto summed_by_key = accumulate(dynamic_table({}), true);
+  const auto summed_by_key = accumulate(key_table({}), true);
   for (size_t i = 0; i < summed.size(); ++i) {
     expect_close(summed_by_key[i], summed[i], 1e-5, 1e-6);
   }
 }
 
-TEST(DynamicTableTest, AFailedPassChangesNothing) {
+TEST(KeyTableTest, AFailedPassChangesNothing) {
   bool fails = false;
   const optim::OptimizerSpec spec =
       optim::SGD{.learning_rate = optim::LearningRate([&] {
@@ -806,7 +806,7 @@ TEST(DynamicTableTest, AFailedPassChangesNothing) {
   EXPECT_EQ(index_of(layer).counts().evicted, 1);
 }
 
-TEST(DynamicTableTest, PrefetchTrainsAsWithoutIt) {
+TEST(KeyTableTest, PrefetchTrainsAsWithoutIt) {
   const auto run = [](bool ahead) {
     TPUEmbedding layer =
         small_layer({.capacity = 20}, optim::Adagrad{.learning_rate = 0.1});
@@ -837,7 +837,7 @@ TEST(DynamicTableTest, PrefetchTrainsAsWithoutIt) {
   EXPECT_GT(run(true).dropped, 0);
 }
 
-TEST(DynamicTableTest, TablesCanBeReadAndReplaced) {
+TEST(KeyTableTest, TablesCanBeReadAndReplaced) {
   TPUEmbedding layer = small_layer({.capacity = 10});
   layer->update_embedding_table(
       "t", int64s({9, -4}), floats({2, 2}, {1, 2, 3, 4}));
@@ -867,7 +867,7 @@ TEST(DynamicTableTest, TablesCanBeReadAndReplaced) {
   EXPECT_EQ(keys_of(layer), (Keys{-4, 9}));
 }
 
-TEST(DynamicTableTest, EvictsOnDemand) {
+TEST(KeyTableTest, EvictsOnDemand) {
   TPUEmbedding layer = small_layer({.capacity = 10});
   train(layer, int64s({1, 2}));
   train(layer, int64s({2, 3}));
@@ -878,7 +878,7 @@ TEST(DynamicTableTest, EvictsOnDemand) {
   EXPECT_VALUE_ERROR(layer->evict("x", 1), "[evict] no table 'x'");
 }
 
-TEST(DynamicTableTest, RefusesToEvictWhileGradientsWait) {
+TEST(KeyTableTest, RefusesToEvictWhileGradientsWait) {
   TPUEmbedding layer = small_layer(
       {.capacity = 10}, optim::SGD{.learning_rate = 1.0}, Apply::kOnStep);
   Combined combined(
@@ -891,7 +891,7 @@ TEST(DynamicTableTest, RefusesToEvictWhileGradientsWait) {
   EXPECT_EQ(layer->evict("t", 1), 0);
 }
 
-TEST(DynamicTableTest, ASavedSketchCountsOn) {
+TEST(KeyTableTest, ASavedSketchCountsOn) {
   const DynamicKeys keys{
       .capacity = 10, .admission = admission::AfterOccurrences{.count = 2}};
   TPUEmbedding layer = small_layer(keys);
@@ -911,7 +911,7 @@ TEST(DynamicTableTest, ASavedSketchCountsOn) {
       "the sketch of table 't' must have 0 counters, but got 40");
 }
 
-TEST(DynamicTableTest, RowsOfAVocabularyBecomeKeys) {
+TEST(KeyTableTest, RowsOfAVocabularyBecomeKeys) {
   const TablePtr known =
       make_table({.name = "t", .vocabulary_size = 4, .dim = 2});
   TPUEmbedding source(TPUEmbeddingOptions{
@@ -933,7 +933,7 @@ TEST(DynamicTableTest, RowsOfAVocabularyBecomeKeys) {
   EXPECT_EQ(index_of(tiny).size(), 0);
 }
 
-TEST(DynamicTableTest, SummaryShowsTheKeys) {
+TEST(KeyTableTest, SummaryShowsTheKeys) {
   TPUEmbedding layer = small_layer({.capacity = 4});
   train(layer, int64s({1, 2, 3}));
   EXPECT_NE(
@@ -949,7 +949,7 @@ TEST(DynamicTableTest, SummaryShowsTheKeys) {
       << shared->summary();
 }
 
-TEST(DynamicTableTest, TheConfigSurvivesJson) {
+TEST(KeyTableTest, TheConfigSurvivesJson) {
   for (const DynamicKeys& keys :
        {DynamicKeys{.capacity = 7},
         DynamicKeys{
@@ -970,7 +970,7 @@ TEST(DynamicTableTest, TheConfigSurvivesJson) {
   }
 }
 
-TEST(DynamicTableTest, RefusesWhatItCantDo) {
+TEST(KeyTableTest, RefusesWhatItCantDo) {
   const DynamicKeys keys{.capacity = 10};
   EXPECT_VALUE_ERROR(
       make_table({.name = "t", .vocabulary_size = 3, .dim = 2, .keys = keys}),
@@ -985,7 +985,7 @@ TEST(DynamicTableTest, RefusesWhatItCantDo) {
            .keys =
                DynamicKeys{.capacity = 2, .padding_key = 4, .default_key = 4}}),
       "[TableConfig 't'] keys: default_key must differ from padding_key");
-  for (const Strategy& strategy : {Strategy::host(), Strategy::dense()}) {
+  for (const Strategy& strategy : {Strategy::host(), Strategy::padded()}) {
     EXPECT_RAISES(
         c10::NotImplementedError,
         TPUEmbedding(TPUEmbeddingOptions{
@@ -995,11 +995,11 @@ TEST(DynamicTableTest, RefusesWhatItCantDo) {
                       .table =
                           make_table({.name = "t", .dim = 2, .keys = keys})}}},
             .strategy = strategy}),
-        "[table 't'] keys need Strategy::engine()");
+        "[table 't'] keys need Strategy::fused()");
   }
 }
 
-TEST(DynamicTableTest, RefusesACapacityBeyondTheAddressSpace) {
+TEST(KeyTableTest, RefusesACapacityBeyondTheAddressSpace) {
   // 2^31 rows of 2^17 floats take 2^50 bytes.
   EXPECT_TORCH_ERROR(
       TPUEmbedding(TPUEmbeddingOptions{
@@ -1014,7 +1014,7 @@ TEST(DynamicTableTest, RefusesACapacityBeyondTheAddressSpace) {
       "[DynamicKeys] the rows of table 't' need");
 }
 
-TEST(DynamicTableTest, MemoryIsTakenAtOnceUnderPreallocate) {
+TEST(KeyTableTest, MemoryIsTakenAtOnceUnderPreallocate) {
   constexpr int64_t kRows = 500'000;
   constexpr int64_t kRowBytes = 16 * sizeof(float);
   for (const bool preallocate : {false, true}) {
@@ -1053,7 +1053,7 @@ TEST(DynamicTableTest, MemoryIsTakenAtOnceUnderPreallocate) {
   }
 }
 
-TEST(DynamicTableTest, RefusesToTakeMoreMemoryThanThereIs) {
+TEST(KeyTableTest, RefusesToTakeMoreMemoryThanThereIs) {
   char byte = 1;
   EXPECT_TORCH_ERROR(
       touch_pages(&byte, size_t{1} << 50, "the rows of table 't'"),
@@ -1061,7 +1061,7 @@ TEST(DynamicTableTest, RefusesToTakeMoreMemoryThanThereIs) {
       "preallocate, but only");
 }
 
-TEST(DynamicTableTest, ThePaddingKeyGetsNoRow) {
+TEST(KeyTableTest, ThePaddingKeyGetsNoRow) {
   TPUEmbedding layer = small_layer({.capacity = 4, .padding_key = 0});
   train(layer, int64s({5}));
   EXPECT_VALUE_ERROR(
@@ -1070,7 +1070,7 @@ TEST(DynamicTableTest, ThePaddingKeyGetsNoRow) {
   EXPECT_EQ(index_of(layer).size(), 1);
 }
 
-TEST(DynamicTableTest, KeysOfAnEngineCanBeReplacedAndEvicted) {
+TEST(KeyTableTest, KeysOfAnEngineCanBeReplacedAndEvicted) {
   const TablePtr table =
       make_table({.name = "t", .dim = 2, .keys = DynamicKeys{.capacity = 10}});
   EmbeddingEngine engine(EmbeddingEngineOptions{
@@ -1096,7 +1096,7 @@ TEST(DynamicTableTest, KeysOfAnEngineCanBeReplacedAndEvicted) {
       "[update_embedding_table] table 't'");
 }
 
-TEST(DynamicTableTest, TablesInMemoryNeedAscendingKeys) {
+TEST(KeyTableTest, TablesInMemoryNeedAscendingKeys) {
   const TablePtr table =
       make_table({.name = "t", .dim = 2, .keys = DynamicKeys{.capacity = 10}});
   const auto make_tables = [&](const at::Tensor& keys) {
@@ -1115,7 +1115,7 @@ TEST(DynamicTableTest, TablesInMemoryNeedAscendingKeys) {
 }
 
 // The keys lie far apart, so that most of them have pages of their own.
-TEST(DynamicTableTest, FewKeysOfALargeCapacityTakeLittleMemory) {
+TEST(KeyTableTest, FewKeysOfALargeCapacityTakeLittleMemory) {
   const int64_t before = test::anonymous_memory();
   TPUEmbedding layer(TPUEmbeddingOptions{
       .features =
@@ -1132,7 +1132,7 @@ TEST(DynamicTableTest, FewKeysOfALargeCapacityTakeLittleMemory) {
   EXPECT_LT(test::anonymous_memory() - before, int64_t{64} << 20);
 }
 
-TEST(DynamicTableTest, ServingLooksUpKnownKeys) {
+TEST(KeyTableTest, ServingLooksUpKnownKeys) {
   TPUEmbedding layer = small_layer({.capacity = 10});
   layer->update_embedding_table(
       "t", int64s({9, -4}), floats({2, 2}, {1, 2, 3, 4}));
@@ -1151,7 +1151,7 @@ TEST(DynamicTableTest, ServingLooksUpKnownKeys) {
       "so the entry must have contiguous int64 keys [rows]");
 }
 
-TEST(DynamicTableTest, TheEngineTrainsKeys) {
+TEST(KeyTableTest, TheEngineTrainsKeys) {
   const TablePtr table = make_table(
       {.name = "t",
        .dim = 2,
@@ -1166,7 +1166,7 @@ TEST(DynamicTableTest, TheEngineTrainsKeys) {
 }
 
 // The rows have other numbers after the load.
-TEST(DynamicTableTest, RandomRoundingUsesTheKey) {
+TEST(KeyTableTest, RandomRoundingUsesTheKey) {
   const auto make = [] {
     return TPUEmbedding(TPUEmbeddingOptions{
         .features =
@@ -1195,7 +1195,7 @@ TEST(DynamicTableTest, RandomRoundingUsesTheKey) {
   EXPECT_TRUE(at::equal(stored(loaded, keys), stored(layer, keys)));
 }
 
-TEST(DynamicTableTest, EmptyAndUnusableBatches) {
+TEST(KeyTableTest, EmptyAndUnusableBatches) {
   TPUEmbedding layer = small_layer({.capacity = 10});
   const at::Tensor none = lookup(layer, at::zeros({0}, at::kLong));
   EXPECT_EQ(none.sizes(), (std::vector<int64_t>{0, 2}));
@@ -1211,7 +1211,7 @@ TEST(DynamicTableTest, EmptyAndUnusableBatches) {
   EXPECT_EQ(keys_of(layer), (Keys{-3}));
 }
 
-TEST(DynamicTableTest, FrozenTablesKeepTheirKeys) {
+TEST(KeyTableTest, FrozenTablesKeepTheirKeys) {
   TPUEmbedding layer = small_layer({.capacity = 10});
   train(layer, int64s({1}));
   layer->virtual_variable().requires_grad_(false);
@@ -1219,5 +1219,5 @@ TEST(DynamicTableTest, FrozenTablesKeepTheirKeys) {
   EXPECT_EQ(index_of(layer).size(), 1);
 }
 
-}  // namespace dynamic_table_test
+}  // namespace key_table_test
 }  // namespace tessera

@@ -76,7 +76,7 @@ double median(std::vector<double> values) {
 
 void run(const Options& options) {
   TPUEmbedding known = make_layer(options, false);
-  TPUEmbedding dynamic = make_layer(options, true);
+  TPUEmbedding keyed = make_layer(options, true);
   const at::Tensor gradient =
       at::full({options.batch, options.dim}, 0.001, at::kFloat);
   const at::Tensor ids = at::empty({options.batch}, at::kLong);
@@ -90,11 +90,11 @@ void run(const Options& options) {
       key[i] = key_of(id[i]);
     }
     step_ms(known, ids, gradient);
-    step_ms(dynamic, keys, gradient);
+    step_ms(keyed, keys, gradient);
   }
   std::mt19937_64 random(1);
   std::vector<double> known_ms;
-  std::vector<double> dynamic_ms;
+  std::vector<double> keyed_ms;
   int64_t next_new = options.keys;
   for (int64_t step = 0; step < options.steps; ++step) {
     for (int64_t i = 0; i < options.batch; ++i) {
@@ -112,15 +112,15 @@ void run(const Options& options) {
     }
     if (step % 2 == 0) {
       known_ms.push_back(step_ms(known, ids, gradient));
-      dynamic_ms.push_back(step_ms(dynamic, keys, gradient));
+      keyed_ms.push_back(step_ms(keyed, keys, gradient));
     } else {
-      dynamic_ms.push_back(step_ms(dynamic, keys, gradient));
+      keyed_ms.push_back(step_ms(keyed, keys, gradient));
       known_ms.push_back(step_ms(known, ids, gradient));
     }
   }
   std::vector<double> ratios;
   for (size_t i = 0; i < known_ms.size(); ++i) {
-    ratios.push_back(dynamic_ms[i] / known_ms[i]);
+    ratios.push_back(keyed_ms[i] / known_ms[i]);
   }
   fmt::print(
       "step with Adagrad, {} rows of {} floats, {} ids per batch, {} % new keys, {} threads, {}\n"
@@ -133,7 +133,7 @@ void run(const Options& options) {
       at::get_num_threads(),
       tessera::instruction_set(),
       median(known_ms),
-      median(dynamic_ms),
+      median(keyed_ms),
       median(ratios),
       options.steps);
 }

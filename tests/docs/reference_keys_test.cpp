@@ -16,9 +16,9 @@
 #include <torch/types.h>
 
 namespace tessera {
-namespace reference_dynamic_test {
+namespace reference_keys_test {
 
-TEST(DynamicReferenceTest, Admissions) {
+TEST(KeysReferenceTest, Admissions) {
   {
     // snippet: EveryKey
     const DynamicKeys keys{
@@ -42,7 +42,7 @@ TEST(DynamicReferenceTest, Admissions) {
   validate(keys, "[test]");
 }
 
-TEST(DynamicReferenceTest, Evictions) {
+TEST(KeysReferenceTest, Evictions) {
   {
     // snippet: LeastRecentlyUsed
     const DynamicKeys keys{
@@ -66,7 +66,7 @@ TEST(DynamicReferenceTest, Evictions) {
   validate(keys, "[test]");
 }
 
-TEST(DynamicReferenceTest, DynamicKeys) {
+TEST(KeysReferenceTest, DynamicKeys) {
   // snippet: DynamicKeys
   const TablePtr users = make_table(
       {.name = "users",
@@ -75,7 +75,7 @@ TEST(DynamicReferenceTest, DynamicKeys) {
            .capacity = 1'000'000,
            .admission = admission::AfterOccurrences{.count = 2}}});
   // end snippet
-  // snippet: dynamic_table
+  // snippet: key_table
   TPUEmbedding embedding(
       {.features = {{"user", FeatureConfig{.table = users}}},
        .optimizer = optim::Adagrad{.learning_rate = 0.1}});
@@ -104,5 +104,5 @@ TEST(DynamicReferenceTest, DynamicKeys) {
   EXPECT_EQ(embedding->evict("users", 1), 0);
 }
 
-}  // namespace reference_dynamic_test
+}  // namespace reference_keys_test
 }  // namespace tessera

@@ -33,7 +33,7 @@
 #include <vector>
 
 namespace tessera {
-namespace export_dynamic_test {
+namespace export_keys_test {
 
 using test::floats;
 using test::int64s;
@@ -98,7 +98,7 @@ at::Tensor evaluate(TPUEmbedding& layer, const Input& input) {
   return layer->forward(example.features, example.weights)["f"];
 }
 
-class ExportDynamicTest : public testing::TestWithParam<Format> {
+class ExportKeysTest : public testing::TestWithParam<Format> {
  protected:
   // The file's activations of each input. All must be of the same kind.
   std::vector<at::Tensor> run_file(
@@ -218,13 +218,13 @@ class ExportDynamicTest : public testing::TestWithParam<Format> {
 
 INSTANTIATE_TEST_SUITE_P(
     Formats,
-    ExportDynamicTest,
+    ExportKeysTest,
     testing::Values(Format::kTorchScript, Format::kPt2),
     [](const auto& info) {
       return info.param == Format::kPt2 ? "pt2" : "torchscript";
     });
 
-TEST_P(ExportDynamicTest, AgreesOnEveryKindOfFeature) {
+TEST_P(ExportKeysTest, AgreesOnEveryKindOfFeature) {
   for (const Combiner combiner :
        {Combiner::kSum, Combiner::kMean, Combiner::kSqrtn}) {
     SCOPED_TRACE(to_string(combiner));
@@ -233,7 +233,7 @@ TEST_P(ExportDynamicTest, AgreesOnEveryKindOfFeature) {
   }
 }
 
-TEST_P(ExportDynamicTest, SequencesKeepTheirFirstKeys) {
+TEST_P(ExportKeysTest, SequencesKeepTheirFirstKeys) {
   TPUEmbedding layer = layer_of(
       {.config = {.max_sequence_length = 2}, .padding_key = -2}, spread_keys());
   expect_all_agree(
@@ -248,7 +248,7 @@ TEST_P(ExportDynamicTest, SequencesKeepTheirFirstKeys) {
 }
 
 // The first key, the last one, those between two keys, and both ends of int64.
-TEST_P(ExportDynamicTest, EveryInt64IsAKey) {
+TEST_P(ExportKeysTest, EveryInt64IsAKey) {
   for (const at::Tensor& keys :
        {int64s({kMin, kMax}),
         int64s({kMin + 1, kMax - 1}),
@@ -271,7 +271,7 @@ TEST_P(ExportDynamicTest, EveryInt64IsAKey) {
   }
 }
 
-TEST_P(ExportDynamicTest, EveryInt64IsAPaddingKey) {
+TEST_P(ExportKeysTest, EveryInt64IsAPaddingKey) {
   for (const int64_t padding : {kMin, int64_t{-1}, int64_t{0}, kMax}) {
     SCOPED_TRACE(padding);
     TPUEmbedding layer = layer_of({.padding_key = padding}, int64s({1, 2, 3}));
@@ -286,7 +286,7 @@ TEST_P(ExportDynamicTest, EveryInt64IsAPaddingKey) {
   }
 }
 
-TEST_P(ExportDynamicTest, ATableWithoutKeysGivesZeros) {
+TEST_P(ExportKeysTest, ATableWithoutKeysGivesZeros) {
   for (const at::ScalarType dtype : {at::kFloat, at::kHalf, at::kChar}) {
     SCOPED_TRACE(c10::toString(dtype));
     TPUEmbedding layer = layer_of({.padding_key = 5}, int64s({}));
@@ -294,7 +294,7 @@ TEST_P(ExportDynamicTest, ATableWithoutKeysGivesZeros) {
   }
 }
 
-TEST_P(ExportDynamicTest, UnknownKeysGiveTheRowOfTheDefaultKey) {
+TEST_P(ExportKeysTest, UnknownKeysGiveTheRowOfTheDefaultKey) {
   for (const int64_t key : {int64_t{3}, kMin, kMax, kUnknown + 1}) {
     SCOPED_TRACE(key);
     const Kind kind{.padding_key = 5, .default_key = key};
@@ -311,7 +311,7 @@ TEST_P(ExportDynamicTest, UnknownKeysGiveTheRowOfTheDefaultKey) {
   }
 }
 
-TEST_P(ExportDynamicTest, NegativePaddingIsDroppedWithoutValidation) {
+TEST_P(ExportKeysTest, NegativePaddingIsDroppedWithoutValidation) {
   TPUEmbedding layer = layer_of(
       {.config = {.validate_weights_and_indices = false}, .padding_key = -1},
       int64s({kMin, 3, 7, kMax}));
@@ -322,7 +322,7 @@ TEST_P(ExportDynamicTest, NegativePaddingIsDroppedWithoutValidation) {
        {{sparse({{-1, 3}, {kMin, kUnknown}, {-1}}, 2)}}});
 }
 
-TEST_P(ExportDynamicTest, RowsOfOtherDtypes) {
+TEST_P(ExportKeysTest, RowsOfOtherDtypes) {
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
     TPUEmbedding layer =
         layer_of({.dtype = dtype, .padding_key = 5}, spread_keys());
@@ -339,7 +339,7 @@ TEST_P(ExportDynamicTest, RowsOfOtherDtypes) {
 }
 
 // The rows of the file are those of the layer, rounded.
-TEST_P(ExportDynamicTest, SixteenBitRowsAreRoundedToTheNearest) {
+TEST_P(ExportKeysTest, SixteenBitRowsAreRoundedToTheNearest) {
   TPUEmbedding layer = layer_of({}, spread_keys());
   const EmbeddingTables tables = layer->embedding_tables();
   for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
@@ -349,7 +349,7 @@ TEST_P(ExportDynamicTest, SixteenBitRowsAreRoundedToTheNearest) {
   }
 }
 
-TEST_P(ExportDynamicTest, KeysThatLostTheirRowsGiveZeros) {
+TEST_P(ExportKeysTest, KeysThatLostTheirRowsGiveZeros) {
   const TablePtr table =
       make_table({.name = "t", .dim = 3, .keys = DynamicKeys{.capacity = 8}});
   TPUEmbedding layer(TPUEmbeddingOptions{
@@ -369,7 +369,7 @@ TEST_P(ExportDynamicTest, KeysThatLostTheirRowsGiveZeros) {
   EXPECT_EQ(rows.abs().sum(1).gt(0).sum().item<int64_t>(), 8);
 }
 
-TEST_P(ExportDynamicTest, AnotherExportHasTheNewKeys) {
+TEST_P(ExportKeysTest, AnotherExportHasTheNewKeys) {
   TPUEmbedding layer = layer_of({}, int64s({1, 2}));
   expect_agrees(layer, {{int64s({1, 2, 3})}});
   layer->update_embedding_table("t", int64s({3}), floats({1, 3}, {1, 2, 3}));
@@ -423,7 +423,7 @@ struct TowerImpl : torch::nn::Module {
 };
 TORCH_MODULE(Tower);
 
-TEST_P(ExportDynamicTest, AModelWithSharedAndStaticTables) {
+TEST_P(ExportKeysTest, AModelWithSharedAndStaticTables) {
   Tower tower;
   const std::string path = test::new_file();
   const Features other = TowerImpl::batch(kUnknown);
@@ -464,7 +464,7 @@ TEST_P(ExportDynamicTest, AModelWithSharedAndStaticTables) {
   test::expect_close(actual, tower->forward(other));
 }
 
-TEST_P(ExportDynamicTest, AnEngineIsExported) {
+TEST_P(ExportKeysTest, AnEngineIsExported) {
   const TablePtr table =
       make_table({.name = "t", .dim = 3, .keys = DynamicKeys{.capacity = 16}});
   EmbeddingEngine engine(
@@ -489,7 +489,7 @@ TEST_P(ExportDynamicTest, AnEngineIsExported) {
   EXPECT_TRUE(at::equal(actual, at::stack({rows[0], at::zeros({3}), rows[1]})));
 }
 
-TEST(ExportDynamicFileTest, HoldsSortedKeysAndTheirRows) {
+TEST(ExportKeysFileTest, HoldsSortedKeysAndTheirRows) {
   TPUEmbedding layer = layer_of({.padding_key = kMin}, int64s({4, -3, 9}));
   const std::string path = test::new_file();
   export_torchscript(layer, path);
@@ -504,7 +504,7 @@ TEST(ExportDynamicFileTest, HoldsSortedKeysAndTheirRows) {
       at::cat({tables.begin()->parameters, at::zeros({1, 3})})));
 }
 
-TEST(ExportDynamicFileTest, BadInputIsRefused) {
+TEST(ExportKeysFileTest, BadInputIsRefused) {
   TPUEmbedding layer = layer_of({.padding_key = 5}, spread_keys());
   const std::string path = test::new_file();
   export_torchscript(layer, path);
@@ -534,7 +534,7 @@ TEST(ExportDynamicFileTest, BadInputIsRefused) {
   }
 }
 
-TEST(ExportDynamicFileTest, KeysAndRowsGoBackIntoALayer) {
+TEST(ExportKeysFileTest, KeysAndRowsGoBackIntoALayer) {
   TPUEmbedding layer = layer_of({}, spread_keys());
   const std::string path = test::new_file();
   export_pt2(layer, path, example_of({int64s({1})}));
@@ -553,7 +553,7 @@ TEST(ExportDynamicFileTest, KeysAndRowsGoBackIntoALayer) {
   EXPECT_TRUE(at::equal(evaluate(other, keys), evaluate(layer, keys)));
 }
 
-TEST(ExportDynamicFileTest, RowsThatDoNotFitAreRefused) {
+TEST(ExportKeysFileTest, RowsThatDoNotFitAreRefused) {
   TPUEmbedding layer = layer_of({}, int64s({1}));
   layer->update_embedding_table("t", int64s({1}), floats({1, 3}, {1e9, 0, 0}));
   const std::string path = test::new_file();
@@ -569,7 +569,7 @@ TEST(ExportDynamicFileTest, RowsThatDoNotFitAreRefused) {
 }
 
 // Two tables of 16 MiB, whose rows the file has in another order than the memory.
-TEST(ExportDynamicFileTest, SortedRowsTakeTheMemoryOfOneTable) {
+TEST(ExportKeysFileTest, SortedRowsTakeTheMemoryOfOneTable) {
   constexpr int64_t kRows = 262'144;
   Nest<FeatureConfig>::Map features;
   for (const char* name : {"a", "b"}) {
@@ -598,5 +598,5 @@ TEST(ExportDynamicFileTest, SortedRowsTakeTheMemoryOfOneTable) {
   EXPECT_LT(peak.growth(), kRows * (64 + 2 * 8 + 24 + 8) + (int64_t{12} << 20));
 }
 
-}  // namespace export_dynamic_test
+}  // namespace export_keys_test
 }  // namespace tessera

@@ -20,7 +20,7 @@
 #include <vector>
 
 namespace tessera::training {
-namespace dense_gradient_check_test {
+namespace dense_parameter_check_test {
 
 using test::click_batches;
 using test::ClickBatch;
@@ -60,7 +60,7 @@ auto loss_of(ClickRun& run, std::string& before) {
   };
 }
 
-TEST(DenseGradientCheckTest, AStepIsRefusedBeforeItChangesAnything) {
+TEST(DenseParameterCheckTest, AStepIsRefusedBeforeItChangesAnything) {
   for (const int64_t layers : {1, 2, 0}) {
     for (const std::optional<double> max_norm :
          {std::optional<double>(), std::optional<double>(1.0)}) {
@@ -83,7 +83,7 @@ TEST(DenseGradientCheckTest, AStepIsRefusedBeforeItChangesAnything) {
   }
 }
 
-TEST(DenseGradientCheckTest, ParametersWithoutANameAreDescribed) {
+TEST(DenseParameterCheckTest, ParametersWithoutANameAreDescribed) {
   ClickRun run;
   std::string before;
   EXPECT_VALUE_ERROR(
@@ -94,7 +94,7 @@ TEST(DenseGradientCheckTest, ParametersWithoutANameAreDescribed) {
   EXPECT_TRUE(run.bytes() == before);
 }
 
-TEST(DenseGradientCheckTest, TheOptionOfRowsGovernsItToo) {
+TEST(DenseParameterCheckTest, TheOptionOfRowsGovernsItToo) {
   ClickRun run;
   std::string before;
   fit(click_batches(2, 1),
@@ -110,7 +110,7 @@ TEST(DenseGradientCheckTest, TheOptionOfRowsGovernsItToo) {
   EXPECT_FALSE(is_finite(plain));
 }
 
-TEST(DenseGradientCheckTest, AStepOfYourOwnIsRefusedInBackward) {
+TEST(DenseParameterCheckTest, AStepOfYourOwnIsRefusedInBackward) {
   ClickRun run;
   std::string before;
   auto loss = loss_of(run, before);
@@ -129,7 +129,7 @@ TEST(DenseGradientCheckTest, AStepOfYourOwnIsRefusedInBackward) {
 }
 
 // The message about rows tells more: it names the feature and the place in the batch.
-TEST(DenseGradientCheckTest, RowsAreNamedFirst) {
+TEST(DenseParameterCheckTest, RowsAreNamedFirst) {
   ClickRun run;
   EXPECT_VALUE_ERROR(
       fit(click_batches(2, 1),
@@ -163,7 +163,7 @@ struct SteppedModelImpl : torch::nn::Module {
 };
 TORCH_MODULE(SteppedModel);
 
-TEST(DenseGradientCheckTest, ACombinedRefusesOrSkips) {
+TEST(DenseParameterCheckTest, ACombinedRefusesOrSkips) {
   const auto train = [](SteppedModel& model, NonFinite non_finite) {
     Combined optimizer(
         torch::optim::SGD(model->parameters(), 0.1),
@@ -196,5 +196,5 @@ TEST(DenseGradientCheckTest, ACombinedRefusesOrSkips) {
   EXPECT_TRUE(bytes() == before);
 }
 
-}  // namespace dense_gradient_check_test
+}  // namespace dense_parameter_check_test
 }  // namespace tessera::training

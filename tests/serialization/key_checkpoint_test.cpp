@@ -37,7 +37,7 @@
 #include <vector>
 
 namespace tessera {
-namespace dynamic_checkpoint_test {
+namespace key_checkpoint_test {
 
 namespace fs = std::filesystem;
 using test::floats;
@@ -203,17 +203,17 @@ std::vector<NamedSetup> named_setups() {
        false}};
 }
 
-class DynamicCheckpointTest : public testing::TestWithParam<NamedSetup> {};
+class KeyCheckpointTest : public testing::TestWithParam<NamedSetup> {};
 
 INSTANTIATE_TEST_SUITE_P(
     Setups,
-    DynamicCheckpointTest,
+    KeyCheckpointTest,
     testing::ValuesIn(named_setups()),
     [](const auto& info) { return info.param.name; });
 
 // Loads of each kind of file continue like the layer that has saved it: the same keys are
 // admitted and evicted at each step.
-TEST_P(DynamicCheckpointTest, EvictionStateSurvives) {
+TEST_P(KeyCheckpointTest, EvictionStateSurvives) {
   const MemoryFolder folder;
   const NamedSetup& param = GetParam();
   TPUEmbedding layer = make_layer(param.setup);
@@ -255,7 +255,7 @@ TEST_P(DynamicCheckpointTest, EvictionStateSurvives) {
 }
 
 // Increments must follow everything that may happen to a table.
-TEST_P(DynamicCheckpointTest, EveryIncrementLoads) {
+TEST_P(KeyCheckpointTest, EveryIncrementLoads) {
   const MemoryFolder folder;
   const NamedSetup& param = GetParam();
   TPUEmbedding layer = make_layer(param.setup);
@@ -299,7 +299,7 @@ TEST_P(DynamicCheckpointTest, EveryIncrementLoads) {
   }
 }
 
-TEST(DynamicIncrementTest, HasOnlyTheChangedKeys) {
+TEST(KeyIncrementTest, HasOnlyTheChangedKeys) {
   using Changes = std::pair<int64_t, int64_t>;
   const MemoryFolder folder;
   const LayerSetup setup{.keys = {.capacity = 5}};
@@ -350,7 +350,7 @@ TEST(DynamicIncrementTest, HasOnlyTheChangedKeys) {
 }
 
 // A write to a row from outside is found, as it is for tables with a vocabulary.
-TEST(DynamicIncrementTest, HasWritesFromOutside) {
+TEST(KeyIncrementTest, HasWritesFromOutside) {
   const MemoryFolder folder;
   TPUEmbedding layer = make_layer({});
   train_keys(layer, {1, 2, 3});
@@ -365,7 +365,7 @@ TEST(DynamicIncrementTest, HasWritesFromOutside) {
   EXPECT_TRUE(saved(loaded) == saved(layer));
 }
 
-TEST(DynamicIncrementTest, CopiesSaveAllKeys) {
+TEST(KeyIncrementTest, CopiesSaveAllKeys) {
   const MemoryFolder folder;
   TPUEmbedding layer = make_layer({});
   train_keys(layer, {1, 2, 3});
@@ -382,7 +382,7 @@ TEST(DynamicIncrementTest, CopiesSaveAllKeys) {
   EXPECT_EQ(changes_in(folder / "other", 1).first, 1);
 }
 
-TEST(DynamicCheckpointOptionsTest, AnEngineAndServingLoadIt) {
+TEST(KeyCheckpointOptionsTest, AnEngineAndServingLoadIt) {
   const MemoryFolder folder;
   TPUEmbedding layer = make_layer({});
   Batches batches(100, 20);
@@ -414,7 +414,7 @@ TEST(DynamicCheckpointOptionsTest, AnEngineAndServingLoadIt) {
   EXPECT_EQ(keys_of(some), Keys{});
 }
 
-TEST(DynamicCheckpointOptionsTest, AnotherConfig) {
+TEST(KeyCheckpointOptionsTest, AnotherConfig) {
   using namespace admission;
   using namespace eviction;
   const MemoryFolder folder;
@@ -467,7 +467,7 @@ TEST(DynamicCheckpointOptionsTest, AnotherConfig) {
 }
 
 // The kinds of file from which a layer can be loaded.
-class DynamicConversionTest : public testing::TestWithParam<std::string> {
+class KeyConversionTest : public testing::TestWithParam<std::string> {
  protected:
   void save(TPUEmbedding& layer) {
     if (GetParam() == "Archive") {
@@ -521,11 +521,11 @@ class DynamicConversionTest : public testing::TestWithParam<std::string> {
 
 INSTANTIATE_TEST_SUITE_P(
     From,
-    DynamicConversionTest,
+    KeyConversionTest,
     testing::Values("Archive", "Full", "Increment"),
     [](const auto& info) { return info.param; });
 
-TEST_P(DynamicConversionTest, RowsOfAVocabularyBecomeKeys) {
+TEST_P(KeyConversionTest, RowsOfAVocabularyBecomeKeys) {
   TPUEmbedding known = make(12);
   save(known);
   train(known, {3, 5, 11});
@@ -547,7 +547,7 @@ TEST_P(DynamicConversionTest, RowsOfAVocabularyBecomeKeys) {
   expect_same();
 }
 
-TEST_P(DynamicConversionTest, KeysBecomeRowsOfAVocabulary) {
+TEST_P(KeyConversionTest, KeysBecomeRowsOfAVocabulary) {
   TPUEmbedding layer = make(0);
   train(layer, {1, 5, 7});
   save(layer);
@@ -586,7 +586,7 @@ TEST_P(DynamicConversionTest, KeysBecomeRowsOfAVocabulary) {
 }
 
 // A layer that keeps its own step counter takes the age of the keys, not their updates.
-TEST_P(DynamicConversionTest, KeysKeepTheirAgeBesideAnotherCounter) {
+TEST_P(KeyConversionTest, KeysKeepTheirAgeBesideAnotherCounter) {
   using namespace eviction;
   for (const Eviction& eviction : std::vector<Eviction>{
            LeastRecentlyUsed{}, LeastFrequentlyUsed{.half_life = 4}}) {
@@ -626,7 +626,7 @@ TEST_P(DynamicConversionTest, KeysKeepTheirAgeBesideAnotherCounter) {
   }
 }
 
-TEST_P(DynamicConversionTest, FrequenciesKeepTheirValueUnderAnotherHalfLife) {
+TEST_P(KeyConversionTest, FrequenciesKeepTheirValueUnderAnotherHalfLife) {
   const auto make_with = [](const Eviction& eviction) {
     return make_layer({.keys = {.capacity = 5, .eviction = eviction}});
   };
@@ -675,7 +675,7 @@ TEST_P(DynamicConversionTest, FrequenciesKeepTheirValueUnderAnotherHalfLife) {
 }
 
 // The sketches have as many counters, but keys have other ones.
-TEST_P(DynamicConversionTest, RefusesASketchOfOtherPartitions) {
+TEST_P(KeyConversionTest, RefusesASketchOfOtherPartitions) {
   const auto make_with = [](int64_t capacity) {
     return make_layer(
         {.keys = {
@@ -694,7 +694,7 @@ TEST_P(DynamicConversionTest, RefusesASketchOfOtherPartitions) {
   EXPECT_EQ(keys_of(other), (Keys{5}));
 }
 
-TEST_P(DynamicConversionTest, UpdatesAreCountedAfterAnAccumulation) {
+TEST_P(KeyConversionTest, UpdatesAreCountedAfterAnAccumulation) {
   optim::Adagrad adagrad{.learning_rate = 0.5};
   adagrad.gradient_accumulation_steps = 2;
   const auto make_accumulating = [&](uint64_t seed) {
@@ -804,5 +804,5 @@ TEST(OldSlotsTest, MeanSquaresBecomeVariances) {
   }
 }
 
-}  // namespace dynamic_checkpoint_test
+}  // namespace key_checkpoint_test
 }  // namespace tessera

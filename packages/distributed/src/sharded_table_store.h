@@ -3,7 +3,7 @@
 
 #include "packages/distributed/src/row_exchange.h"
 #include "src/common/rank_group.h"
-#include "src/engine/table_engine.h"
+#include "src/engine/table_store.h"
 
 #include <tessera/engine/sharding_options.h>
 
@@ -17,15 +17,15 @@
 
 namespace tessera::distributed {
 
-/// A TableEngine whose tables are spread over ranks.
+/// A TableStore whose tables are spread over ranks.
 ///
 /// In a lookup, each rank sends its distinct ids to their owners, receives the rows, and
 /// applies the combiner to them. In an update, each rank sends its sum per distinct row
 /// to the owner, which adds the sums in the order of the ranks and applies them once.
 /// For data-parallel tables, the ranks sum a gradient of all rows.
-class ShardedEngine : public TableEngine {
+class ShardedTableStore : public TableStore {
  public:
-  ShardedEngine(
+  ShardedTableStore(
       std::shared_ptr<EmbeddingState> state,
       std::shared_ptr<RankGroup> ranks,
       const ShardingOptions& options);

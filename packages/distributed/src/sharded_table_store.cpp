@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "packages/distributed/src/sharded_engine.h"
+#include "packages/distributed/src/sharded_table_store.h"
 
 #include <tessera/common/profile_scope.h>
 #include <tessera/common/shorten.h>
@@ -31,22 +31,22 @@ bool calls_user_code(const optim::OptimizerSpec& optimizer) {
 void check_shardable(const TableState& table) {
   TESSERA_CHECK_VALUE(
       !table.optimizer || optim::accumulates_duplicates(*table.optimizer),
-      "[table '{}'] use_gradient_accumulation must be true under sharded_strategy(), but got false, which applies the gradients of duplicate ids one by one in the order of the batch. Several ranks have no common order. Set it to true, or use Strategy::engine().",
+      "[table '{}'] use_gradient_accumulation must be true under sharded_strategy(), but got false, which applies the gradients of duplicate ids one by one in the order of the batch. Several ranks have no common order. Set it to true, or use Strategy::fused().",
       shorten(table.name));
 }
 
-// ShardedEngine::lookup() made the lookups whose gradients this engine gets.
+// ShardedTableStore::lookup() made the lookups whose gradients this store gets.
 const Route& route_of(const LookupGradients& lookup) {
   return static_cast<const Route&>(*lookup.route);
 }
 
 }  // namespace
 
-ShardedEngine::ShardedEngine(
+ShardedTableStore::ShardedTableStore(
     std::shared_ptr<EmbeddingState> state,
     std::shared_ptr<RankGroup> ranks,
     const ShardingOptions& options)
-    : TableEngine(std::move(state), options.lookup_threads),
+    : TableStore(std::move(state), options.lookup_threads),
       ranks_(std::move(ranks)),
       exchange_(this->state(), ranks_, options) {
   check_placement_names(this->state(), options.placement, "[ShardingOptions]");
@@ -59,19 +59,21 @@ ShardedEngine::ShardedEngine(
   }
 }
 
-LookupWorker& ShardedEngine::worker() {
+LookupWorker& ShardedTableStore::worker() {
   return ranks_->worker(lookup_threads());
 }
 
-void ShardedEngine::wait_for_lookups() const {
+void ShardedTableStore::wait_for_lookups() const {
   ranks_->wait_for_worker();
 }
 
-void ShardedEngine::abort(const std::exception_ptr& error) {
+void ShardedTableStore::abort(const std::exception_ptr& error) {
   ranks_->barrier({Rendezvous::kLookup, state().layer}, error);
 }
 
-Lookup ShardedEngine::lookup(std::vector<IdBags>& bags, UnknownKeys unknown) {
+Lookup ShardedTableStore::lookup(
+    std::vector<IdBags>& bags,
+    UnknownKeys unknown) {
   const ProfileScope scope("tessera::lookup");
   const auto reading = lock_for_reading();
   FetchedRows fetched = exchange_.fetch(bags, unknown);
@@ -90,7 +92,7 @@ Lookup ShardedEngine::lookup(std::vector<IdBags>& bags, UnknownKeys unknown) {
 }
 
 // A callable may return different learning rates on different ranks.
-TableEngine::Update ShardedEngine::finish_plan(
+TableStore::Update ShardedTableStore::finish_plan(
     c10::function_ref<Update()> plan) {
   if (!needs_second_barrier_) {
     return plan();
@@ -116,7 +118,9 @@ TableEngine::Update ShardedEngine::finish_plan(
   return update;
 }
 
-void ShardedEngine::confirm(const std::exception_ptr& error, int64_t passes) {
+void ShardedTableStore::confirm(
+    const std::exception_ptr& error,
+    int64_t passes) {
   ranks_->barrier_and_compare(
       {Rendezvous::kUpdateIsReady, state().layer},
       error,
@@ -125,7 +129,7 @@ void ShardedEngine::confirm(const std::exception_ptr& error, int64_t passes) {
       "Call backward() and zero_grad() on all ranks.");
 }
 
-std::vector<ShardedEngine::TableSums> ShardedEngine::sum_lookups(
+std::vector<ShardedTableStore::TableSums> ShardedTableStore::sum_lookups(
     const std::vector<LookupGradients>& lookups,
     FiniteCheck finite_check,
     Update& update) {
@@ -172,7 +176,7 @@ std::vector<ShardedEngine::TableSums> ShardedEngine::sum_lookups(
   return sums;
 }
 
-std::vector<TableUpdate> ShardedEngine::read_gradients(
+std::vector<TableUpdate> ShardedTableStore::read_gradients(
     const std::vector<LookupGradients>& unordered,
     FiniteCheck finite_check,
     Update& update) {
@@ -184,14 +188,14 @@ std::vector<TableUpdate> ShardedEngine::read_gradients(
   });
   std::vector<TableSums> sums;
   std::exception_ptr error;
-  auto fingerprint = static_cast<uint64_t>(state().iterations);
+  auto fingerprint = static_cast<uint64_t>(state().passes);
   try {
     for (const LookupGradients& lookup : lookups) {
       fingerprint = mix_bits(fingerprint + route_of(lookup).number);
     }
     sums = sum_lookups(lookups, finite_check, update);
     if (finite_check == FiniteCheck::kRaise) {
-      refuse_dense_gradients();  // the other ranks hear of it
+      check_dense_parameters();  // the other ranks hear of it
     }
   } catch (...) {
     error = std::current_exception();
@@ -235,7 +239,7 @@ std::vector<TableUpdate> ShardedEngine::read_gradients(
   return updates;
 }
 
-ShardedEngine::PendingGradients ShardedEngine::send_gradients(
+ShardedTableStore::PendingGradients ShardedTableStore::send_gradients(
     const std::vector<LookupGradients>& lookups,
     const std::vector<TableSums>& sums) const {
   static const TableSums kNothing;
@@ -251,7 +255,7 @@ ShardedEngine::PendingGradients ShardedEngine::send_gradients(
   return pending;
 }
 
-void ShardedEngine::receive_gradients(
+void ShardedTableStore::receive_gradients(
     size_t index,
     const std::vector<std::function<at::Tensor()>>& pending,
     const std::vector<LookupGradients>& lookups,
@@ -272,7 +276,7 @@ void ShardedEngine::receive_gradients(
   }
 }
 
-ShardedEngine::DenseRows ShardedEngine::find_dense_rows() const {
+ShardedTableStore::DenseRows ShardedTableStore::find_dense_rows() const {
   DenseRows rows;
   for (size_t i = 0; i < state().tables.size(); ++i) {
     const TableState& table = state().tables[i];
@@ -285,7 +289,7 @@ ShardedEngine::DenseRows ShardedEngine::find_dense_rows() const {
   return rows;
 }
 
-at::Tensor ShardedEngine::pack_dense_rows(
+at::Tensor ShardedTableStore::pack_dense_rows(
     const DenseRows& rows,
     const std::vector<TableSums>& lookups) const {
   at::Tensor values = at::zeros({rows.floats}, at::kFloat);
@@ -308,7 +312,7 @@ at::Tensor ShardedEngine::pack_dense_rows(
   return values;
 }
 
-void ShardedEngine::add_dense_updates(
+void ShardedTableStore::add_dense_updates(
     const DenseRows& rows,
     std::vector<TableUpdate>& updates,
     Update& update) {
@@ -334,7 +338,7 @@ void ShardedEngine::add_dense_updates(
   }
 }
 
-std::vector<double> ShardedEngine::gather(double value, uint64_t options) {
+std::vector<double> ShardedTableStore::gather(double value, uint64_t options) {
   const RankGroup::Arrivals arrivals = ranks_->arrive(
       {Rendezvous::kNorm, state().layer},
       nullptr,

@@ -25,8 +25,8 @@
 
 namespace tessera {
 
-/// Where the gradients of the rows of one lookup go. ShardedEngine derives
-/// distributed::Route from it. TableEngine leaves it unset.
+/// Where the gradients of the rows of one lookup go. ShardedTableStore derives
+/// distributed::Route from it. TableStore leaves it unset.
 struct LookupRoute {
   virtual ~LookupRoute() = default;
 };
@@ -60,22 +60,23 @@ struct CustomUpdate {
   kernels::Rounding rounding = {};
 };
 
-/// Looks rows up and updates them. Lookups can run on several threads at the same time.
-/// An update waits for them, and new lookups wait for the update.
+/// Holds the rows of tables, looks them up and updates them. Lookups can run on several
+/// threads at the same time. An update waits for them, and new lookups wait for the
+/// update.
 ///
-/// This class holds all rows. ShardedEngine overrides the virtual functions to fetch rows
-/// from other ranks and to send gradients to them.
-class TableEngine {
+/// This class holds all rows. ShardedTableStore overrides the virtual functions to fetch
+/// rows from other ranks and to send gradients to them.
+class TableStore {
  public:
   /// `lookup_threads`: the number of intra-op threads of worker(). 0 means as many as
   /// LibTorch has.
-  explicit TableEngine(
+  explicit TableStore(
       std::shared_ptr<EmbeddingState> state,
       int64_t lookup_threads = 0);
-  virtual ~TableEngine() = default;
+  virtual ~TableStore() = default;
 
-  TableEngine(const TableEngine&) = delete;
-  TableEngine& operator=(const TableEngine&) = delete;
+  TableStore(const TableStore&) = delete;
+  TableStore& operator=(const TableStore&) = delete;
 
   /// Activations of checked ids, one tensor with its own storage per feature.
   /// `bags` must not hold kZeroRow. Their keys are changed as by find_keys(). All rows must

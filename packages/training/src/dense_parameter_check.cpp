@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "packages/training/src/dense_gradient_check.h"
+#include "packages/training/src/dense_parameter_check.h"
 
 #include "layers/all_finite.h"
 #include "packages/training/src/optimizer_check.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/engine/dense_gradients.h>
+#include <tessera/engine/sum_gradients.h>
 
 #include <tessera/common/profile_scope.h>
 #include <tessera/engine/sharding_options.h>

@@ -44,9 +44,9 @@ Grid make_grid(const IdBags& bags) {
   return grid;
 }
 
-class DenseStrategy : public ParameterStrategy {
+class PaddedStrategy : public ParameterStrategy {
  public:
-  explicit DenseStrategy(std::shared_ptr<EmbeddingState> state)
+  explicit PaddedStrategy(std::shared_ptr<EmbeddingState> state)
       : ParameterStrategy(std::move(state), /*sparse_gradients=*/false) {}
 
  private:
@@ -77,9 +77,9 @@ class DenseStrategy : public ParameterStrategy {
 
 }  // namespace
 
-std::unique_ptr<EmbeddingStrategy> make_dense_strategy(
+std::unique_ptr<EmbeddingStrategy> make_padded_strategy(
     std::shared_ptr<EmbeddingState> state) {
-  return std::make_unique<DenseStrategy>(std::move(state));
+  return std::make_unique<PaddedStrategy>(std::move(state));
 }
 
 }  // namespace tessera

@@ -7,7 +7,7 @@
 #include "src/common/step_memory.h"
 #include "src/engine/pending_gradients.h"
 #include "src/engine/strategies/embedding_strategy.h"
-#include "src/engine/table_engine.h"
+#include "src/engine/table_store.h"
 #include "src/engine/weight_gradient.h"
 #include "src/features/batch_plan.h"
 
@@ -63,7 +63,7 @@ struct LookupRecord {
 };
 using LookupRecordPtr = std::shared_ptr<LookupRecord>;
 
-// Takes the gradients of one backward pass to the engine, or under Apply::kOnStep to the
+// Takes the gradients of one backward pass to the store, or under Apply::kOnStep to the
 // pending gradients.
 using Sink = std::function<void(const std::vector<LookupGradients>&)>;
 
@@ -110,9 +110,9 @@ class PendingUpdates {
  public:
   // `pending` is nullptr under Apply::kInBackward.
   PendingUpdates(
-      std::shared_ptr<TableEngine> engine,
+      std::shared_ptr<TableStore> store,
       std::shared_ptr<PendingGradients> pending)
-      : engine_(std::move(engine)), pending_(std::move(pending)) {}
+      : store_(std::move(store)), pending_(std::move(pending)) {}
 
   // Whether backward passes update the tables.
   void set_enabled(bool are_enabled) {
@@ -160,14 +160,14 @@ class PendingUpdates {
     if (pending_ != nullptr) {
       pending_->add(lookups);
     } else {
-      engine_->apply_update(engine_->plan_update(lookups));
+      store_->apply_update(store_->plan_update(lookups));
     }
   }
 
   std::atomic<bool> are_enabled_ = true;
   // Recursive, because a learning rate or a custom rule may call backward().
   std::recursive_mutex mutex_;
-  std::shared_ptr<TableEngine> engine_;
+  std::shared_ptr<TableStore> store_;
   std::shared_ptr<PendingGradients> pending_;
   std::map<int, std::weak_ptr<PassGradients>> passes_;
 };
@@ -181,7 +181,7 @@ at::Tensor zero_gradient() {
 
 // The node of the autograd graph from which all activations of one lookup come. Its
 // inputs are the virtual variable and the weights of record->weighted. It passes the
-// gradients of the activations to the engine and gives the variable a gradient of zero.
+// gradients of the activations to the store and gives the variable a gradient of zero.
 //
 // It is no autograd::Function, because Function::apply() searches sets of all inputs and
 // outputs, which takes longer than the lookup of a small batch. Since LibTorch 2.14, an
@@ -270,27 +270,27 @@ struct BatchLookup {
   int64_t zero_rows = 0;
 };
 
-class EngineStrategy : public EmbeddingStrategy {
+class FusedStrategy : public EmbeddingStrategy {
  public:
-  EngineStrategy(
+  FusedStrategy(
       std::shared_ptr<EmbeddingState> state,
-      std::shared_ptr<TableEngine> engine,
+      std::shared_ptr<TableStore> store,
       Apply apply)
       : state_(std::move(state)),
         virtual_variable_(at::zeros({1}, at::kFloat).requires_grad_(true)),
-        engine_(std::move(engine)) {
+        store_(std::move(store)) {
     if (apply == Apply::kOnStep) {
       for (const TableState& table : state_->tables) {
         check_on_step(table);
       }
-      pending_ = std::make_shared<PendingGradients>(engine_, virtual_variable_);
+      pending_ = std::make_shared<PendingGradients>(store_, virtual_variable_);
     }
-    updates_ = std::make_shared<PendingUpdates>(engine_, pending_);
+    updates_ = std::make_shared<PendingUpdates>(store_, pending_);
   }
 
   // Waits, because background lookups use this object.
-  ~EngineStrategy() override {
-    engine_->end_lookups();
+  ~FusedStrategy() override {
+    store_->end_lookups();
   }
 
   void discard_pending() override {
@@ -300,15 +300,15 @@ class EngineStrategy : public EmbeddingStrategy {
   }
 
   std::shared_lock<std::shared_mutex> lock_for_reading() const override {
-    return engine_->lock_for_reading();
+    return store_->lock_for_reading();
   }
 
   void wait_for_lookups() override {
-    engine_->lock_for_writing();
+    store_->lock_for_writing();
   }
 
   void abort(const std::exception_ptr& error) override {
-    engine_->abort(error);
+    store_->abort(error);
   }
 
   std::shared_ptr<PendingGradients> pending() override {
@@ -332,9 +332,9 @@ class EngineStrategy : public EmbeddingStrategy {
     }
     check_claimed();
     reset_virtual_variable();
-    engine_->worker().check_may_submit();
+    store_->worker().check_may_submit();
     const JobResult<std::shared_ptr<BatchLookup>> result =
-        engine_->worker().submit([this, batch = std::move(batch)]() mutable {
+        store_->worker().submit([this, batch = std::move(batch)]() mutable {
           return std::make_shared<BatchLookup>(lookup(
               std::move(batch), /*with_gradients=*/true, /*trains=*/true));
         });
@@ -380,10 +380,10 @@ class EngineStrategy : public EmbeddingStrategy {
       }
       drop_zero_rows(bags);
     }
-    result.lookup = engine_->lookup(
+    result.lookup = store_->lookup(
         batch.bags, trains ? UnknownKeys::kAdmitted : UnknownKeys::kZeros);
     for (WeightedFeature& weighted : result.weighted) {
-      const auto reading = engine_->lock_for_reading();
+      const auto reading = store_->lock_for_reading();
       weighted.rows = gather_rows(
           weighted.bags,
           batch.bags[weighted.feature],
@@ -394,7 +394,7 @@ class EngineStrategy : public EmbeddingStrategy {
     return result;
   }
 
-  // Returns activations whose gradients autograd passes to the engine.
+  // Returns activations whose gradients autograd passes to the store.
   std::vector<at::Tensor> tie(BatchLookup found) {
     state_->out_of_range_count += found.zero_rows;
     if (!at::GradMode::is_enabled() ||
@@ -427,17 +427,17 @@ class EngineStrategy : public EmbeddingStrategy {
   at::Tensor virtual_variable_;  // [1], 0 in training
   std::shared_ptr<PendingGradients> pending_;  // under Apply::kOnStep
   std::shared_ptr<PendingUpdates> updates_;
-  std::shared_ptr<TableEngine> engine_;
+  std::shared_ptr<TableStore> store_;
 };
 
 }  // namespace
 
-std::unique_ptr<EmbeddingStrategy> make_engine_strategy(
+std::unique_ptr<EmbeddingStrategy> make_fused_strategy(
     std::shared_ptr<EmbeddingState> state,
-    std::shared_ptr<TableEngine> engine,
+    std::shared_ptr<TableStore> store,
     Apply apply) {
-  return std::make_unique<EngineStrategy>(
-      std::move(state), std::move(engine), apply);
+  return std::make_unique<FusedStrategy>(
+      std::move(state), std::move(store), apply);
 }
 
 }  // namespace tessera
