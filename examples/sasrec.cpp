@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Teaches sequence models on MovieLens 100K: which movie does a user rate next, given the
-// movies so far in their order?
+// Teaches a sequence model which item comes next for a user, given the items so far in
+// their order: which movie of MovieLens 100K, or which product of a file as the authors of
+// S3-Rec publish them.
 //
-// SASRec is a transformer over the latest movies of a user. Its sequences are jagged:
+// SASRec is a transformer over the latest items of a user. Its sequences are jagged:
 // they lie one after the other, and no padding is computed. Each position is trained to
-// predict the next movie, with a softmax over all movies. --loss binary is the loss of
-// the paper, with one random negative for each position, which ranks less well here.
+// predict the next item, with a softmax over all items. --loss sampled takes the softmax
+// over some random items, which many items need. --loss binary is the loss of the paper,
+// with one random negative for each position, which ranks less well here.
 //
-// Each user's last movie is the test, and the one before it the validation. The training
-// stops when the validation no longer improves. All movies that a user has not rated are
+// Each user's last item is the test, and the one before it the validation. The training
+// stops when the validation no longer improves. All items that a user does not have are
 // candidates. Popularity and item-kNN are simple methods that a model should beat.
 //
 // The data is in sasrec/histories.cpp, and the evaluation with the simple methods is in
@@ -40,7 +42,7 @@ tessera::SASRecOptions model_options(
     const Options& options,
     int64_t seed) {
   return {
-      .num_items = histories.movies(),
+      .num_items = histories.num_items(),
       .dim = options.dim,
       .max_length = options.max_length,
       .num_blocks = options.blocks,
@@ -56,7 +58,7 @@ tessera::SASRecOptions model_options(
       .seed = static_cast<uint64_t>(seed)};
 }
 
-// Ranks the validation movies after each epoch, and measures the time of the steps before
+// Ranks the validation items after each epoch, and measures the time of the steps before
 // that.
 class Validator : public training::Callback {
  public:
@@ -113,17 +115,21 @@ int train(
           .better = training::Better::kHigher,
           .restore_best = model});
   const auto loss_of = [&](const std::vector<size_t>& users) {
+    const auto [sequences, targets] = histories.batch(users);
+    training::StepResult result{.examples = targets.size(0)};
     if (options.loss == "binary") {
-      const auto batch = histories.batch(users, random);
-      return training::StepResult{
-          .loss = model->binary_loss(
-              batch.sequences, batch.targets, batch.negatives),
-          .examples = batch.targets.size(0)};
+      result.loss = model->binary_loss(
+          sequences, targets, histories.negatives(users, random));
+    } else if (options.loss == "sampled") {
+      result.loss = model->sampled_softmax_loss(
+          sequences,
+          targets,
+          torch::randint(
+              histories.num_items(), {options.negatives}, torch::kLong));
+    } else {
+      result.loss = model->softmax_loss(sequences, targets);
     }
-    const auto batch = histories.batch(users);
-    return training::StepResult{
-        .loss = model->softmax_loss(batch.sequences, batch.targets),
-        .examples = batch.targets.size(0)};
+    return result;
   };
   const training::History history = training::fit(
       [&] {
@@ -150,9 +156,10 @@ int train(
 
 // Returns the exit status.
 int run(const Options& options) {
-  const Histories histories(load_movielens(options.data), options.max_length);
+  const Histories histories = load_histories(options.data, options.max_length);
   Report report{
       .users = histories.users(),
+      .items = histories.num_items(),
       .popularity = ranking_by_popularity(histories),
       .neighbors = ranking_by_neighbors(histories)};
   for (int64_t i = 0; i < options.runs; ++i) {

@@ -1,100 +1,186 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/sasrec/histories.h"
 
+#include "examples/common/movielens_data.h"
 #include "examples/common/movielens_features.h"
+
+#include <tessera/common/shorten.h>
+#include <tessera/data/line_source.h>
 
 #include <c10/util/Exception.h>
 #include <torch/types.h>
 
 #include <algorithm>
+#include <charconv>
+#include <filesystem>
 #include <limits>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 using torch::Tensor;
 
-Histories::Histories(const MovieLens& data, int64_t max_length)
-    : max_length_(static_cast<size_t>(max_length)),
-      num_movies_(std::ssize(data.movies)) {
+namespace {
+
+// The lines of a file, without their ends.
+template <class Use>
+void for_each_line(const std::string& path, Use use) {
+  tessera::data::LineSource source(
+      {.files = {path}, .max_line_bytes = size_t{1} << 20, .reader = "sasrec"});
+  for (tessera::data::LineBlock block; source.next(block);) {
+    std::string_view text(
+        block.text.data() + block.begin, block.end - block.begin);
+    for (int64_t line = 1; !text.empty(); ++line) {
+      const size_t end = text.find('\n');
+      use(text.substr(0, end), block.first_line_of_file + line);
+      text.remove_prefix(end + 1);
+    }
+  }
+}
+
+// The next number of the line, which is removed from it, or nothing at its end.
+std::optional<int64_t> next_number(
+    std::string_view& line,
+    const std::string& path,
+    int64_t number) {
+  const size_t begin = line.find_first_not_of(" \r");
+  if (begin == std::string_view::npos) {
+    return std::nullopt;
+  }
+  line.remove_prefix(begin);
+  int64_t value = 0;
+  const auto [end, error] =
+      std::from_chars(line.data(), line.data() + line.size(), value);
+  const auto length = static_cast<size_t>(end - line.data());
+  TORCH_CHECK_VALUE(
+      error == std::errc() && value >= 1 &&
+          value <= std::numeric_limits<int32_t>::max() &&
+          (length == line.size() || line[length] == ' ' ||
+           line[length] == '\r'),
+      "[sasrec] ",
+      path,
+      ":",
+      number,
+      ": expected `user item item ...`, with numbers from 1 and single spaces, but got '",
+      tessera::shorten(std::string(line)),
+      "'. Correct the line, or pass the folder of MovieLens 100K.");
+  line.remove_prefix(length);
+  return value;
+}
+
+Histories read_lines(const std::string& path, int64_t max_length) {
+  std::vector<std::vector<int64_t>> items;
+  int64_t num_items = 0;
+  for_each_line(path, [&](std::string_view line, int64_t number) {
+    next_number(line, path, number);  // the user
+    std::vector<int64_t>& own = items.emplace_back();
+    while (const auto item = next_number(line, path, number)) {
+      own.push_back(*item - 1);
+      num_items = std::max(num_items, *item);
+    }
+  });
+  return {std::move(items), num_items, max_length};
+}
+
+Histories read_movielens(const std::string& folder, int64_t max_length) {
+  const MovieLens data = load_movielens(folder);
   std::vector<MovieLens::Rating> ratings = data.ratings;
   std::stable_sort(
       ratings.begin(), ratings.end(), [](const auto& a, const auto& b) {
         return a.seconds < b.seconds;
       });
-  std::vector<std::vector<int64_t>> all(data.users.size());
+  std::vector<std::vector<int64_t>> items(data.users.size());
   for (const MovieLens::Rating& rating : ratings) {
-    all[rating.user].push_back(rating.movie);
+    items[rating.user].push_back(rating.movie);
   }
-  for (std::vector<int64_t>& movies : all) {
-    if (movies.size() >= 4) {  // two of them are for training
-      train_users_.push_back(movies_.size());
+  return {std::move(items), std::ssize(data.movies), max_length};
+}
+
+}  // namespace
+
+Histories load_histories(const std::string& path, int64_t max_length) {
+  return std::filesystem::is_regular_file(path)
+      ? read_lines(path, max_length)
+      : read_movielens(path, max_length);
+}
+
+Histories::Histories(
+    std::vector<std::vector<int64_t>> items,
+    int64_t num_items,
+    int64_t max_length)
+    : max_length_(static_cast<size_t>(max_length)), num_items_(num_items) {
+  for (std::vector<int64_t>& own : items) {
+    if (own.size() >= 4) {  // two of them are for training
+      train_users_.push_back(items_.size());
     }
-    if (movies.size() >= 3) {
-      movies_.push_back(std::move(movies));
+    if (own.size() >= 3) {
+      items_.push_back(std::move(own));
     }
   }
   TORCH_CHECK_VALUE(
       !train_users_.empty(),
-      "[sasrec] expected users with four ratings or more, but there are none. "
-      "Download the data again.");
+      "[sasrec] expected users with four items or more, but there are none. Download the data again.");
 }
 
 Histories::Batch Histories::batch(const std::vector<size_t>& users) const {
   Bags sequences;
   std::vector<int64_t> targets;
   for (const size_t user : users) {
-    const std::vector<int64_t>& movies = movies_[user];
-    const size_t last = movies.size() - 3;  // the last one of the training
+    const std::vector<int64_t>& items = items_[user];
+    const size_t last = items.size() - 3;  // the last one of the training
     for (size_t i = last - std::min(last, max_length_); i < last; ++i) {
-      sequences.add(movies[i]);
-      targets.push_back(movies[i + 1]);
+      sequences.add(items[i]);
+      targets.push_back(items[i + 1]);
     }
     sequences.end_bag();
   }
   return {.sequences = sequences.feature(), .targets = int64_tensor(targets)};
 }
 
-Histories::Batch Histories::batch(
+Tensor Histories::negatives(
     const std::vector<size_t>& users,
     std::mt19937_64& random) const {
-  Batch result = batch(users);
-  std::uniform_int_distribution<int64_t> any(0, num_movies_ - 1);
+  std::uniform_int_distribution<int64_t> any(0, num_items_ - 1);
   std::vector<int64_t> negatives;
+  std::vector<bool> is_own(static_cast<size_t>(num_items_));
   for (const size_t user : users) {
-    const std::vector<int64_t>& movies = movies_[user];
-    std::vector<bool> is_rated(static_cast<size_t>(num_movies_));
-    for (size_t i = 0; i + 2 < movies.size(); ++i) {
-      is_rated[movies[i]] = true;
+    const std::vector<int64_t> items = seen(user, HeldOut::kValidation);
+    for (const int64_t item : items) {
+      is_own[item] = true;
     }
-    for (size_t i = std::min(movies.size() - 3, max_length_); i > 0; --i) {
+    for (size_t i = std::min(items.size() - 1, max_length_); i > 0; --i) {
       int64_t negative = any(random);
-      while (is_rated[negative]) {
+      while (is_own[negative]) {
         negative = any(random);
       }
       negatives.push_back(negative);
     }
+    for (const int64_t item : items) {
+      is_own[item] = false;
+    }
   }
-  result.negatives = int64_tensor(negatives);
-  return result;
-}
-
-size_t Histories::end_of(size_t user, HeldOut which) const {
-  return movies_[user].size() - (which == HeldOut::kTest ? 1 : 2);
+  return int64_tensor(negatives);
 }
 
 Tensor Histories::held_out(HeldOut which) const {
   std::vector<int64_t> result;
-  for (size_t user = 0; user < movies_.size(); ++user) {
-    result.push_back(movies_[user][end_of(user, which)]);
+  for (size_t user = 0; user < items_.size(); ++user) {
+    result.push_back(held_out(user, which));
   }
   return int64_tensor(result);
 }
 
+std::vector<int64_t> Histories::seen(size_t user, HeldOut which) const {
+  const auto begin = items_[user].begin();
+  return {begin, begin + static_cast<std::ptrdiff_t>(end_of(user, which))};
+}
+
 tessera::RaggedFeature Histories::bags(HeldOut which, size_t max_length) const {
   Bags result;
-  for (size_t user = 0; user < movies_.size(); ++user) {
+  for (size_t user = 0; user < items_.size(); ++user) {
     const size_t end = end_of(user, which);
     for (size_t i = end - std::min(end, max_length); i < end; ++i) {
-      result.add(movies_[user][i]);
+      result.add(items_[user][i]);
     }
     result.end_bag();
   }
@@ -107,15 +193,4 @@ tessera::RaggedFeature Histories::seen(HeldOut which) const {
 
 tessera::RaggedFeature Histories::latest(HeldOut which) const {
   return bags(which, max_length_);
-}
-
-Tensor Histories::seen_matrix(HeldOut which) const {
-  Tensor result = torch::zeros({std::ssize(movies_), num_movies_});
-  auto values = result.accessor<float, 2>();
-  for (size_t user = 0; user < movies_.size(); ++user) {
-    for (size_t i = 0; i < end_of(user, which); ++i) {
-      values[static_cast<int64_t>(user)][movies_[user][i]] = 1.0F;
-    }
-  }
-  return result;
 }

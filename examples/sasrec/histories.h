@@ -1,69 +1,79 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "examples/common/movielens_data.h"
-
 #include <tessera/features/feature.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <random>
+#include <string>
 #include <vector>
 
-/// The movie of each user that is held out.
+/// The item of each user that is held out.
 enum class HeldOut {
   kValidation,  // the one before the last
   kTest  // the last one
 };
 
-/// The movies of each user in the order of rating. The last two are not for training.
+/// The items of each user in the order of time. The last two are not for training.
 class Histories {
  public:
-  /// The inputs of a training step: each user's latest movies, and the movie that follows
+  /// The inputs of a training step: each user's latest items, and the item that follows
   /// each of them.
   struct Batch {
     tessera::RaggedFeature sequences = {};
     at::Tensor targets = {};  // [nnz]
-    at::Tensor negatives =
-        {};  // [nnz], not rated by the user; undefined without them
   };
 
-  /// A user has at most `max_length` movies in a sequence. Users with fewer than three
-  /// ratings are left out.
-  /// Errors:  c10::ValueError if no user has four ratings.
-  Histories(const MovieLens& data, int64_t max_length);
+  /// A user has at most `max_length` items in a sequence. Users with fewer than three
+  /// items are left out. Items have the ids 0 to num_items - 1.
+  /// Errors:  c10::ValueError if no user has four items.
+  Histories(
+      std::vector<std::vector<int64_t>> items,
+      int64_t num_items,
+      int64_t max_length);
 
-  int64_t movies() const {
-    return num_movies_;
+  int64_t num_items() const {
+    return num_items_;
   }
   /// The users with a training sequence.
   const std::vector<size_t>& train_users() const {
     return train_users_;
   }
   size_t users() const {
-    return movies_.size();
+    return items_.size();
   }
 
   Batch batch(const std::vector<size_t>& users) const;
-  /// The same with random negatives.
-  Batch batch(const std::vector<size_t>& users, std::mt19937_64& random) const;
+  /// A random item for each target of batch(), which the user does not have, [nnz].
+  at::Tensor negatives(
+      const std::vector<size_t>& users,
+      std::mt19937_64& random) const;
 
-  /// The held-out movie of each user, [users].
+  /// The held-out item of each user, [users].
   at::Tensor held_out(HeldOut which) const;
-  /// All movies before the held-out one.
+  int64_t held_out(size_t user, HeldOut which) const {
+    return items_[user][end_of(user, which)];
+  }
+  /// All items before the held-out one. With kValidation, these are those for training.
+  std::vector<int64_t> seen(size_t user, HeldOut which) const;
   tessera::RaggedFeature seen(HeldOut which) const;
-  /// The latest of these movies, at most max_length.
+  /// The latest of these items, at most max_length.
   tessera::RaggedFeature latest(HeldOut which) const;
-  /// 1 for each movie before the held-out one, [users, movies]. With kValidation, these
-  /// are the movies for training.
-  at::Tensor seen_matrix(HeldOut which) const;
 
  private:
-  size_t end_of(size_t user, HeldOut which) const;
+  size_t end_of(size_t user, HeldOut which) const {
+    return items_[user].size() - (which == HeldOut::kTest ? 1 : 2);
+  }
   tessera::RaggedFeature bags(HeldOut which, size_t max_length) const;
 
   size_t max_length_;
-  int64_t num_movies_;
-  std::vector<std::vector<int64_t>> movies_;  // of each user
+  int64_t num_items_;
+  std::vector<std::vector<int64_t>> items_;  // of each user
   std::vector<size_t> train_users_;
 };
+
+/// Reads the folder of MovieLens 100K, or a text or gzip file with one line for each user,
+/// `user item item ...` in the order of time, with items from 1 as S3-Rec publishes them.
+/// Errors:  c10::ValueError naming file and line.
+Histories load_histories(const std::string& path, int64_t max_length);

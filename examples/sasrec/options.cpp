@@ -5,18 +5,23 @@
 
 std::optional<int> parse_arguments(int argc, char** argv, Options& options) {
   CLI::App app(
-      "Trains SASRec on MovieLens 100K, and compares it with popularity and item-kNN.");
-  app.add_option("--data", options.data, "folder of MovieLens 100K")
+      "Trains SASRec to predict the next item, and compares it with popularity and item-kNN.");
+  app.add_option(
+         "--data",
+         options.data,
+         "folder of MovieLens 100K, or a text or gzip file with a line `user item item ...` for each user, in the order of time")
       ->capture_default_str();
   app.add_option(
          "--loss",
          options.loss,
-         "softmax over all movies, or binary cross entropy with one negative")
-      ->check(CLI::IsMember({"softmax", "binary"}))
+         "softmax over all items, over sampled ones, or binary cross entropy with one negative")
+      ->check(CLI::IsMember({"softmax", "sampled", "binary"}))
       ->capture_default_str();
+  add_count(
+      app, "--negatives", options.negatives, "items that --loss sampled draws");
   add_seed(app, options.seed, "seed of the first run");
   add_count(app, "--runs", options.runs, "runs with different seeds", 1000);
-  add_count(app, "--epochs", options.epochs, "the most epochs of the users");
+  add_count(app, "--epochs", options.epochs, "the most epochs");
   add_count(
       app,
       "--patience",
@@ -30,7 +35,7 @@ std::optional<int> parse_arguments(int argc, char** argv, Options& options) {
       app,
       "--max-length",
       options.max_length,
-      "latest movies of a user",
+      "latest items of a user",
       10'000);
   app.add_option(
          "--dropout", options.dropout, "share of activations that are dropped")

@@ -9,6 +9,7 @@
 struct Options {
   std::string data = ".deps/data/ml-100k";
   std::string loss = "softmax";
+  int64_t negatives = 1024;
   int64_t seed = 0;
   int64_t runs = 3;
   int64_t epochs = 100;

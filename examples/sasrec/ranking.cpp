@@ -7,32 +7,139 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <utility>
+#include <vector>
 
 using torch::Tensor;
 
 namespace {
 
-// [movies, movies]: the similarity of each movie to its nearest neighbors, 0 elsewhere.
-Tensor similarities(const Tensor& matrix, int64_t neighbors) {
-  Tensor together = matrix.t().matmul(matrix);
-  const Tensor lengths = together.diagonal().clamp_min(1.0).sqrt();
-  Tensor cosines = together / lengths.unsqueeze(1) / lengths;
-  cosines.fill_diagonal_(0.0);
-  const auto [values, ids] =
-      cosines.topk(std::min(neighbors, cosines.size(0)), 1);
-  return torch::zeros_like(cosines).scatter_(1, ids, values);
+// Adds up the ranks of held-out items, counted from 0.
+class RankingSum {
+ public:
+  void add(int64_t rank) {
+    if (rank < kTop) {
+      hits_ += 1.0;
+      gains_ += 1.0 / std::log2(static_cast<double>(rank) + 2.0);
+    }
+  }
+  Ranking over(size_t users) const {
+    const auto count = static_cast<double>(users);
+    return {.hit_rate = hits_ / count, .ndcg = gains_ / count};
+  }
+
+ private:
+  double hits_ = 0.0;
+  double gains_ = 0.0;
+};
+
+// Similar items of each item, and how similar they are.
+using Neighbors = std::vector<std::vector<std::pair<float, int64_t>>>;
+
+// The most similar items of each item by the cosine of their users, the best first.
+Neighbors nearest_neighbors(const Histories& histories, size_t most) {
+  const auto count = static_cast<size_t>(histories.num_items());
+  std::vector<std::vector<int64_t>> items(histories.users());
+  std::vector<std::vector<size_t>> users(count);
+  for (size_t user = 0; user < items.size(); ++user) {
+    items[user] = histories.seen(user, HeldOut::kValidation);
+    std::sort(items[user].begin(), items[user].end());
+    items[user].erase(
+        std::unique(items[user].begin(), items[user].end()), items[user].end());
+    for (const int64_t item : items[user]) {
+      users[item].push_back(user);
+    }
+  }
+  Neighbors neighbors(count);
+  std::vector<int64_t> together(count, 0);  // users of both items
+  for (size_t item = 0; item < count; ++item) {
+    std::vector<int64_t> others;
+    for (const size_t user : users[item]) {
+      for (const int64_t other : items[user]) {
+        if (together[other]++ == 0) {
+          others.push_back(other);
+        }
+      }
+    }
+    for (const int64_t other : others) {
+      const auto both = static_cast<double>(together[other]);
+      together[other] = 0;
+      if (other != static_cast<int64_t>(item)) {
+        const auto product =
+            static_cast<double>(users[item].size() * users[other].size());
+        neighbors[item].emplace_back(both / std::sqrt(product), other);
+      }
+    }
+    const size_t kept = std::min(most, neighbors[item].size());
+    std::partial_sort(
+        neighbors[item].begin(),
+        neighbors[item].begin() + static_cast<std::ptrdiff_t>(kept),
+        neighbors[item].end(),
+        std::greater<>());
+    neighbors[item].resize(kept);
+  }
+  return neighbors;
+}
+
+// An item that is similar to none of a user's items is never found.
+Ranking ranking_of(
+    const Neighbors& neighbors,
+    size_t most,
+    double decay,
+    const Histories& histories,
+    HeldOut which) {
+  // The items that have an item among their first neighbors.
+  Neighbors near(neighbors.size());
+  for (size_t item = 0; item < neighbors.size(); ++item) {
+    for (size_t i = 0; i < std::min(most, neighbors[item].size()); ++i) {
+      const auto& [cosine, other] = neighbors[item][i];
+      near[other].emplace_back(cosine, item);
+    }
+  }
+  RankingSum sum;
+  std::vector<double> scores(neighbors.size(), 0.0);
+  for (size_t user = 0; user < histories.users(); ++user) {
+    const std::vector<int64_t> seen = histories.seen(user, which);
+    std::vector<int64_t> scored;
+    double weight = 1.0;
+    for (size_t i = seen.size(); i > 0; --i, weight *= decay) {
+      for (const auto& [cosine, item] : near[seen[i - 1]]) {
+        scored.push_back(item);
+        scores[item] += weight * cosine;
+      }
+    }
+    for (const int64_t item : seen) {
+      scores[item] = 0.0;
+    }
+    const int64_t target = histories.held_out(user, which);
+    const double own = scores[target];
+    std::sort(scored.begin(), scored.end());
+    scored.erase(std::unique(scored.begin(), scored.end()), scored.end());
+    if (own > 0.0) {
+      sum.add(
+          std::count_if(scored.begin(), scored.end(), [&](const int64_t item) {
+            return scores[item] > own || (scores[item] == own && item < target);
+          }));
+    }
+    for (const int64_t item : scored) {
+      scores[item] = 0.0;
+    }
+  }
+  return sum.over(histories.users());
 }
 
 }  // namespace
 
 Ranking ranking_of(
-    const Tensor& queries,
-    const Tensor& movies,
+    tessera::SASRec& model,
     const Histories& histories,
     HeldOut which) {
-  const auto index = tessera::make_exact_index(movies);
+  const auto index = tessera::make_exact_index(model->item_vectors());
   const tessera::TopK found = index->search(
-      queries, std::min(kTop, index->size()), histories.seen(which));
+      model->queries(histories.latest(which)),
+      std::min(kTop, index->size()),
+      histories.seen(which));
   const Tensor is_hit = found.ids.eq(histories.held_out(which).unsqueeze(1));
   const Tensor gains =
       1.0 / torch::arange(2, 2 + found.ids.size(1), torch::kDouble).log2();
@@ -41,39 +148,48 @@ Ranking ranking_of(
       .ndcg = is_hit.to(torch::kDouble).matmul(gains).mean().item<double>()};
 }
 
-Ranking ranking_of(
-    tessera::SASRec& model,
-    const Histories& histories,
-    HeldOut which) {
-  return ranking_of(
-      model->queries(histories.latest(which)),
-      model->item_vectors(),
-      histories,
-      which);
-}
-
 Ranking ranking_by_popularity(const Histories& histories) {
-  const Tensor counts = histories.seen_matrix(HeldOut::kValidation).sum(0);
-  return ranking_of(
-      torch::ones({static_cast<int64_t>(histories.users()), 1}),
-      counts.unsqueeze(1),
-      histories,
-      HeldOut::kTest);
+  std::vector<int64_t> counts(static_cast<size_t>(histories.num_items()), 0);
+  for (size_t user = 0; user < histories.users(); ++user) {
+    for (const int64_t item : histories.seen(user, HeldOut::kValidation)) {
+      ++counts[item];
+    }
+  }
+  std::vector<int64_t> order(counts.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return counts[a] > counts[b];
+  });
+  RankingSum sum;
+  for (size_t user = 0; user < histories.users(); ++user) {
+    const std::vector<int64_t> seen = histories.seen(user, HeldOut::kTest);
+    const int64_t target = histories.held_out(user, HeldOut::kTest);
+    int64_t rank = 0;
+    for (size_t i = 0; rank < kTop && order[i] != target; ++i) {
+      rank += std::find(seen.begin(), seen.end(), order[i]) == seen.end();
+    }
+    sum.add(rank);
+  }
+  return sum.over(histories.users());
 }
 
 Ranking ranking_by_neighbors(const Histories& histories) {
-  const Tensor train = histories.seen_matrix(HeldOut::kValidation);
-  Tensor best;
-  double best_ndcg = -1.0;
-  for (const int64_t neighbors : {10, 20, 50, 100, 200, 500}) {
-    const Tensor movies = similarities(train, neighbors);
-    const double ndcg =
-        ranking_of(train, movies, histories, HeldOut::kValidation).ndcg;
-    if (ndcg > best_ndcg) {
-      best_ndcg = ndcg;
-      best = movies;
+  constexpr size_t kMost = 500;
+  const Neighbors neighbors = nearest_neighbors(histories, kMost);
+  size_t best_most = 0;
+  double best_decay = 0.0, best_ndcg = -1.0;
+  for (const size_t most : {10, 20, 50, 100, 200, 500}) {
+    for (const double decay : {1.0, 0.9, 0.7, 0.5}) {
+      const double ndcg =
+          ranking_of(neighbors, most, decay, histories, HeldOut::kValidation)
+              .ndcg;
+      if (ndcg > best_ndcg) {
+        best_ndcg = ndcg;
+        best_most = most;
+        best_decay = decay;
+      }
     }
   }
   return ranking_of(
-      histories.seen_matrix(HeldOut::kTest), best, histories, HeldOut::kTest);
+      neighbors, best_most, best_decay, histories, HeldOut::kTest);
 }

@@ -43,6 +43,7 @@ void print_json(const Report& report) {
       {"threads", at::get_num_threads()},
       {"isa", tessera::instruction_set()},
       {"users", report.users},
+      {"items", report.items},
       {"popularity", json_of(report.popularity)},
       {"item_knn", json_of(report.neighbors)}};
   for (const Run& run : report.runs) {
@@ -68,8 +69,8 @@ void print_table(const Report& report) {
       over_runs(report, [](const Run& run) { return run.test.hit_rate; });
   const MeanAndSpread ndcg =
       over_runs(report, [](const Run& run) { return run.test.ndcg; });
-  std::cout << "\nthe next movie of " << report.users
-            << " users among all that they have not rated\n"
+  std::cout << "\nthe next item of " << report.users
+            << " users among all that they do not have\n"
             << std::fixed << std::setprecision(4)
             << "                  HR@10           NDCG@10\n";
   print_line("popularity", report.popularity);

@@ -22,6 +22,7 @@ struct Run {
 /// The results of sasrec.
 struct Report {
   size_t users = 0;
+  int64_t items = 0;
   Ranking popularity = {};
   Ranking neighbors = {};
   std::vector<Run> runs = {};

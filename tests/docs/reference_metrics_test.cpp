@@ -215,6 +215,17 @@ TEST(LossesReferenceTest, WarpLoss) {
   EXPECT_GT(loss.item<float>(), 1.0F);
 }
 
+TEST(LossesReferenceTest, CosineContrastiveLoss) {
+  const auto positive_scores = torch::tensor({1.0F});
+  const auto negative_scores = torch::tensor({{0.0F, 0.5F}});
+  // snippet: cosine_contrastive_loss
+  const auto loss = cosine_contrastive_loss(
+      {.positive = positive_scores, .negative = negative_scores},
+      {.margin = 0.4, .negative_weight = 150.0});
+  // end snippet
+  EXPECT_NEAR(loss.item<float>(), 150.0F * 0.05F, 1e-4F);
+}
+
 TEST(LossesReferenceTest, SampledSoftmaxLoss) {
   const auto positive_scores = torch::tensor({1.0F});
   const auto negative_scores = torch::tensor({{1.0F, 0.5F}});

@@ -21,26 +21,36 @@ endforeach()
 file(WRITE "${data}/u.item" "${movies}")
 set(users "")
 set(ratings "")
+set(lines "")
 foreach(user RANGE 1 80)
   string(APPEND users "${user}|30|M|other|12345\n")
   math(EXPR direction "2 * (${user} % 2) - 1")
+  string(APPEND lines "${user}")
   foreach(i RANGE 1 15)
     math(EXPR movie "(7 * (80 + ${user} + ${direction} * ${i})) % 80 + 1")
     math(EXPR seconds "880000000 + ${i}")
     string(APPEND ratings "${user}\t${movie}\t5\t${seconds}\n")
+    string(APPEND lines " ${movie}")
   endforeach()
+  string(APPEND lines "\n")
 endforeach()
 file(WRITE "${data}/u.user" "${users}")
 file(WRITE "${data}/u.data" "${ratings}")
+file(WRITE "${SCRATCH}/items.txt" "${lines}") # the same in one file
 
-set(small --data "${data}" --dim 32 --blocks 1 --heads 2 --dropout 0.1 --batch 10)
-foreach(loss IN ITEMS softmax binary)
+set(options --dim 32 --blocks 1 --heads 2 --dropout 0.1 --batch 10)
+set(small --data "${data}" ${options})
+foreach(loss IN ITEMS softmax binary sampled)
   set(epochs 30)
+  set(input --data "${data}")
+  if(loss STREQUAL "sampled")
+    set(input --data "${SCRATCH}/items.txt" --negatives 50)
+  endif()
   if(loss STREQUAL "binary")
     set(epochs 60) # one negative at a time takes longer
   endif()
   execute_process(
-    COMMAND "${SASREC}" ${small} --loss ${loss} --runs 2 --epochs ${epochs} --patience ${epochs} --learning-rate 0.005
+    COMMAND "${SASREC}" ${input} ${options} --loss ${loss} --runs 2 --epochs ${epochs} --patience ${epochs} --learning-rate 0.005
             --json
     OUTPUT_VARIABLE output ERROR_QUIET COMMAND_ERROR_IS_FATAL ANY)
   message("${output}")
@@ -74,6 +84,11 @@ execute_process(COMMAND "${SASREC}" --help OUTPUT_VARIABLE output COMMAND_ERROR_
 if(NOT output MATCHES "--max-length")
   message(FATAL_ERROR "expected the options, but got ${output}")
 endif()
+file(WRITE "${SCRATCH}/wrong.txt" "1 2 3 4 5\n2 3 x 4 5\n")
+expect_message(1 "wrong.txt:2: expected `user item item ...`, with numbers from 1 and single spaces, but got 'x 4 5'"
+               "${SASREC}" --data "${SCRATCH}/wrong.txt")
+file(WRITE "${SCRATCH}/short.txt" "1 2 3\n")
+expect_message(1 "expected users with four items or more" "${SASREC}" --data "${SCRATCH}/short.txt")
 expect_message(1 "num_heads must divide dim" "${SASREC}" --data "${data}" --dim 10 --heads 4)
 expect_error_when_output_is_full("${SASREC}" ${small} --runs 1 --epochs 1)
 expect_message_when_stopped(

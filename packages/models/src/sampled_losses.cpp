@@ -142,6 +142,17 @@ at::Tensor batch_loss(
   return reduce_losses(losses, weights, reduction);
 }
 
+// The mean over the negatives of each example that are no accidental hits, [batch].
+at::Tensor mean_over_negatives(
+    const at::Tensor& losses,
+    const at::Tensor& hits) {
+  if (!hits.defined()) {
+    return losses.sum(1) / std::max(1.0, static_cast<double>(losses.size(1)));
+  }
+  return losses.masked_fill(hits, 0.0).sum(1) /
+      hits.logical_not().sum(1).clamp_min(1);
+}
+
 }  // namespace
 
 at::Tensor bpr_loss(
@@ -157,15 +168,47 @@ at::Tensor bpr_loss(
       hits.defined() ? scores.negative.masked_fill(hits, 0.0) : scores.negative;
   const at::Tensor margin =
       (scores.positive.unsqueeze(1) - negative) / options.temperature;
-  at::Tensor losses = stable_softplus(-margin);
-  if (!hits.defined()) {
-    const auto count = static_cast<double>(losses.size(1));
-    return batch_loss(
-        losses.sum(1) / std::max(1.0, count), scores, options.reduction);
+  return batch_loss(
+      mean_over_negatives(stable_softplus(-margin), hits),
+      scores,
+      options.reduction);
+}
+
+at::Tensor cosine_contrastive_loss(
+    const SampledScores& scores,
+    const CosineContrastiveLossOptions& options) {
+  const std::string where = "[cosine_contrastive_loss]";
+  TESSERA_CHECK_VALUE(
+      options.margin >= -1.0 && options.margin <= 1.0,
+      "{} margin must be in [-1, 1], but got {}. Use a cosine, such as 0.4.",
+      where,
+      options.margin);
+  TESSERA_CHECK_VALUE(
+      std::isfinite(options.negative_weight) && options.negative_weight >= 0.0,
+      "{} negative_weight must be finite and >= 0, but got {}. Use about 100 to 1000 for many negatives.",
+      where,
+      options.negative_weight);
+  check_sampled_scores(scores, where);
+  refuse_probabilities(scores, where);
+  const at::Tensor hits = accidental_hits(scores, where);
+  const at::Tensor negative = hits.defined()
+      ? scores.negative.masked_fill(hits, -1.0)
+      : scores.negative;
+  for (const at::Tensor& cosines : {scores.positive, negative}) {
+    constexpr double kLargest = 1.01;  // cosines in bfloat16 are not exact
+    // A NaN is not larger, and makes the loss NaN.
+    TESSERA_CHECK_VALUE(
+        !(cosines.abs() > kLargest).any().item<bool>(),
+        "{} expected cosines, which are in [-1, 1], but a score has the absolute value {}. Normalize the vectors before their products.",
+        where,
+        cosines.abs().max().item<double>());
   }
-  losses = losses.masked_fill(hits, 0.0).sum(1);
-  const at::Tensor count = hits.logical_not().sum(1).clamp_min(1);
-  return batch_loss(losses / count, scores, options.reduction);
+  const at::Tensor too_near =
+      mean_over_negatives((negative - options.margin).clamp_min(0.0), hits);
+  return batch_loss(
+      1.0 - scores.positive + options.negative_weight * too_near,
+      scores,
+      options.reduction);
 }
 
 at::Tensor warp_loss(

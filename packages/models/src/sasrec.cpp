@@ -3,6 +3,7 @@
 
 #include <tessera/layers/layer_json.h>  // defines get_config()
 #include <tessera/models/linear_cross_entropy.h>
+#include <tessera/models/sampled_losses.h>
 #include "layers/initial_parameter.h"
 #include "layers/mode_guard.h"
 #include "packages/models/src/dropout_sum.h"
@@ -19,6 +20,7 @@
 #include <ATen/ops/softplus.h>
 
 #include <cmath>
+#include <string>
 #include <utility>
 
 namespace tessera {
@@ -63,21 +65,37 @@ at::Tensor positions_of(const at::Tensor& splits) {
   return positions;
 }
 
+void check_integers(const at::Tensor& ids, const char* name) {
+  TESSERA_CHECK_TYPE(
+      ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt,
+      "[SASRec] {} must be int32 or int64, but got {}. Convert them with to(torch::kLong).",
+      name,
+      ids.scalar_type());
+}
+
+std::string shape_text(const at::Tensor& ids) {
+  return ids.defined() ? c10::str("shape ", ids.sizes())
+                       : "an undefined tensor";
+}
+
 void check_items(const at::Tensor& ids, const char* name, int64_t count) {
   TESSERA_CHECK_VALUE(
       ids.defined() && ids.dim() == 1 && ids.size(0) == count,
       "[SASRec] {} must have shape [{}], one item for each position, but got {}. Pass a tensor with one item for each position of the sequences.",
       name,
       count,
-      ids.defined() ? c10::str("shape ", ids.sizes()) : "an undefined tensor");
-  TESSERA_CHECK_TYPE(
-      ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt,
-      "[SASRec] {} must be int32 or int64, but got {}. Convert them with to(torch::kLong).",
-      name,
-      ids.scalar_type());
+      shape_text(ids));
+  check_integers(ids, name);
   TESSERA_CHECK_VALUE(
       count >= 1,
       "[SASRec] a loss needs one position or more, but all sequences are empty. Skip this batch.");
+}
+
+void check_loss(const at::Tensor& loss) {
+  TESSERA_CHECK_VALUE(
+      std::isfinite(loss.item<double>()),
+      "[SASRec] the loss must be finite, but it is {}: the weights have NaN or are too large. Lower the learning rate.",
+      number_in_message(loss.item<double>()));
 }
 
 }  // namespace
@@ -159,48 +177,69 @@ at::Tensor SASRecImpl::states_of(
   return norm_ ? norm_->forward(x) : x;
 }
 
-at::Tensor SASRecImpl::forward(const RaggedFeature& sequences) {
+SASRecImpl::StatesAndRows SASRecImpl::look_up(
+    const RaggedFeature& sequences,
+    const at::Tensor& candidates) {
   const at::Tensor splits = checked_splits(sequences);
-  const Features features{
-      {"sequence", sequences.values},
-      {"candidates", at::empty({0}, at::kLong)}};
-  return states_of(items->forward(features)["sequence"], splits);
+  const auto found = items->forward(
+      {{"sequence", sequences.values}, {"candidates", candidates}});
+  return {states_of(found["sequence"], splits), found["candidates"]};
+}
+
+at::Tensor SASRecImpl::forward(const RaggedFeature& sequences) {
+  return look_up(sequences, at::empty({0}, at::kLong)).states;
 }
 
 at::Tensor SASRecImpl::softmax_loss(
     const RaggedFeature& sequences,
     const at::Tensor& targets) {
-  const at::Tensor splits = checked_splits(sequences);
+  checked_splits(sequences);
   check_items(targets, "targets", sequences.values.size(0));
-  const auto found = items->forward(
-      {{"sequence", sequences.values},
-       {"candidates", at::arange(options().num_items, at::kLong)}});
-  return linear_cross_entropy(
-      states_of(found["sequence"], splits), found["candidates"], targets);
+  const auto [states, rows] =
+      look_up(sequences, at::arange(options().num_items, at::kLong));
+  return linear_cross_entropy(states, rows, targets);
+}
+
+at::Tensor SASRecImpl::sampled_softmax_loss(
+    const RaggedFeature& sequences,
+    const at::Tensor& targets,
+    const at::Tensor& negatives) {
+  checked_splits(sequences);
+  const int64_t count = sequences.values.size(0);
+  check_items(targets, "targets", count);
+  TESSERA_CHECK_VALUE(
+      negatives.defined() && negatives.dim() == 1 && negatives.size(0) >= 1,
+      "[SASRec] negatives must have shape [num_negatives], with one item or more, but got {}. Draw some items for the batch, for example 1000 with torch::randint().",
+      shape_text(negatives));
+  check_integers(negatives, "negatives");
+  const auto [states, rows] = look_up(
+      sequences, at::cat({targets.to(at::kLong), negatives.to(at::kLong)}));
+  const at::Tensor loss = tessera::sampled_softmax_loss(
+      {.positive = (states * rows.narrow(0, 0, count)).sum(1),
+       .negative =
+           at::matmul(states, rows.narrow(0, count, negatives.size(0)).t()),
+       .positive_ids = targets,
+       .negative_ids = negatives});
+  check_loss(loss);
+  return loss;
 }
 
 at::Tensor SASRecImpl::binary_loss(
     const RaggedFeature& sequences,
     const at::Tensor& targets,
     const at::Tensor& negatives) {
-  const at::Tensor splits = checked_splits(sequences);
+  checked_splits(sequences);
   const int64_t count = sequences.values.size(0);
   check_items(targets, "targets", count);
   check_items(negatives, "negatives", count);
-  const auto found = items->forward(
-      {{"sequence", sequences.values},
-       {"candidates",
-        at::cat({targets.to(at::kLong), negatives.to(at::kLong)})}});
-  const at::Tensor states = states_of(found["sequence"], splits);
+  const StatesAndRows found = look_up(
+      sequences, at::cat({targets.to(at::kLong), negatives.to(at::kLong)}));
   const auto scores = [&](int64_t first) {
-    return (states * found["candidates"].narrow(0, first, count)).sum(1);
+    return (found.states * found.rows.narrow(0, first, count)).sum(1);
   };
   const at::Tensor loss =
       (at::softplus(-scores(0)) + at::softplus(scores(count))).mean();
-  TESSERA_CHECK_VALUE(
-      std::isfinite(loss.item<double>()),
-      "[SASRec] the loss must be finite, but it is {}: the weights have NaN or are too large. Lower the learning rate.",
-      number_in_message(loss.item<double>()));
+  check_loss(loss);
   return loss;
 }
 

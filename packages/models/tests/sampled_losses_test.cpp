@@ -14,6 +14,7 @@
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -203,6 +204,92 @@ TEST(SampledLossesTest, WarpMatchesItsAlgorithm) {
       EXPECT_GT(plain, without_hits * 0.1);
     }
   }
+}
+
+TEST(SampledLossesTest, CosineContrastiveMatchesItsFormula) {
+  const at::Tensor positive = at::rand({4}, at::kDouble) * 2.0 - 1.0;
+  const at::Tensor negative = at::rand({4, 3}, at::kDouble) * 2.0 - 1.0;
+  const at::Tensor weights = at::rand({4}, at::kDouble);
+  const at::Tensor negative_ids = int64s({2, 9, 2});
+  double plain = 0.0, without_hits = 0.0;
+  for (int64_t i = 0; i < 4; ++i) {
+    double sum = 0.0, left = 0.0;
+    for (int64_t j = 0; j < 3; ++j) {
+      const double loss = std::max(0.0, negative[i][j].item<double>() - (-0.3));
+      sum += loss;
+      left += i != 1 || j == 1 ? loss : 0.0;  // item 2 is drawn twice
+    }
+    const double near = 1.0 - positive[i].item<double>();
+    const auto weight = weights[i].item<double>();
+    plain += weight * (near + 7.0 * sum / 3.0);
+    without_hits += weight * (near + 7.0 * left / (i == 1 ? 1.0 : 3.0));
+  }
+  SampledScores scores{
+      .positive = positive, .negative = negative, .weights = weights};
+  const CosineContrastiveLossOptions options{
+      .margin = -0.3, .negative_weight = 7.0, .reduction = LossReduction::kSum};
+  EXPECT_NEAR(
+      cosine_contrastive_loss(scores, options).item<double>(), plain, 1e-12);
+  scores.positive_ids = int64s({1, 2, 3, 4});
+  scores.negative_ids = negative_ids;
+  EXPECT_NEAR(
+      cosine_contrastive_loss(scores, options).item<double>(),
+      without_hits,
+      1e-12);
+  scores.positive.requires_grad_();
+  scores.negative.requires_grad_();
+  test::expect_gradients(
+      [&] { return cosine_contrastive_loss(scores, options); },
+      {scores.positive, scores.negative});
+}
+
+TEST(SampledLossesTest, CosineContrastiveWithoutNegatives) {
+  const auto loss_of = [](SampledScores scores) {
+    scores.negative.requires_grad_();
+    const at::Tensor loss = cosine_contrastive_loss(scores);
+    loss.backward();
+    expect_close(
+        scores.negative.grad(), at::zeros_like(scores.negative), 0.0, 0.0);
+    return loss.item<double>();
+  };
+  EXPECT_EQ(
+      loss_of({.positive = at::zeros({0}), .negative = at::zeros({0, 3})}),
+      0.0);
+  EXPECT_EQ(
+      loss_of({.positive = floats({0.5F}), .negative = at::zeros({1, 0})}),
+      0.5);
+  // All negatives are accidental hits. Their scores may be anything.
+  EXPECT_EQ(
+      loss_of(
+          {.positive = floats({0.5F}),
+           .negative = floats({9.0F, kNan}).view({1, 2}),
+           .positive_ids = int64s({4}),
+           .negative_ids = int64s({4, 4})}),
+      0.5);
+}
+
+TEST(SampledLossesTest, CosineContrastiveRefusesBadInput) {
+  const SampledScores good{
+      .positive = at::ones({2}), .negative = at::ones({2, 3})};
+  cosine_contrastive_loss(good);
+  EXPECT_TRUE(std::isnan(cosine_contrastive_loss({.positive = floats({kNan}),
+                                                  .negative = at::ones({1, 1})})
+                             .item<double>()));
+  EXPECT_VALUE_ERROR(
+      cosine_contrastive_loss({}),
+      "[cosine_contrastive_loss] positive must be a dense tensor");
+  EXPECT_VALUE_ERROR(
+      cosine_contrastive_loss(
+          {.positive = at::ones({2}), .negative = at::full({2, 3}, -1.5)}),
+      "expected cosines, which are in [-1, 1], but a score has the absolute value 1.5");
+  EXPECT_VALUE_ERROR(
+      cosine_contrastive_loss(good, {.margin = kNan}), "margin must be in");
+  EXPECT_VALUE_ERROR(
+      cosine_contrastive_loss(good, {.negative_weight = -1.0}),
+      "negative_weight must be finite and >= 0, but got -1");
+  SampledScores shares = good;
+  shares.positive_probability = floats({.5F, .5F});
+  EXPECT_VALUE_ERROR(cosine_contrastive_loss(shares), "takes no probabilities");
 }
 
 TEST(SampledLossesTest, GradientsMatchFiniteDifferences) {

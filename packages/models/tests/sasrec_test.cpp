@@ -12,6 +12,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/equal.h>
@@ -22,6 +23,7 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/softplus.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/optim/adam.h>
@@ -112,14 +114,14 @@ at::Tensor states_on_padded(
 // gradient with SGD and a learning rate of 1.
 TEST(SASRecTest, LossesAndGradientsMatchPaddedOperatorsOfTorch) {
   for (const auto norm : {NormOrder::kPre, NormOrder::kPost}) {
-    for (const bool is_softmax : {true, false}) {
+    for (const std::string kind : {"softmax", "sampled", "binary"}) {
       SASRecOptions options = small_options();
       options.block.norm = norm;
       SASRec model(options);
       const RaggedFeature sequences = random_sequences(kSequenceLengths);
       const int64_t count = sequences.values.size(0);
       const at::Tensor targets = random_items(count);
-      const at::Tensor negatives = random_items(count);
+      const at::Tensor negatives = random_items(kind == "sampled" ? 6 : count);
       const at::Tensor table = model->item_vectors().requires_grad_();
 
       const at::Tensor states =
@@ -128,13 +130,27 @@ TEST(SASRecTest, LossesAndGradientsMatchPaddedOperatorsOfTorch) {
       const auto scores = [&](const at::Tensor& ids) {
         return (states * at::embedding(table, ids)).sum(1);
       };
-      const at::Tensor expected = is_softmax
-          ? at::cross_entropy_loss(at::matmul(states, table.t()), targets)
-          : (at::softplus(-scores(targets)) + at::softplus(scores(negatives)))
+      at::Tensor expected, loss;
+      if (kind == "softmax") {
+        expected =
+            at::cross_entropy_loss(at::matmul(states, table.t()), targets);
+        loss = model->softmax_loss(sequences, targets);
+      } else if (kind == "sampled") {
+        // The target is class 0. Negatives that are the target of a position do not count.
+        const at::Tensor sampled =
+            at::matmul(states, at::embedding(table, negatives).t())
+                .masked_fill(
+                    negatives.unsqueeze(0).eq(targets.unsqueeze(1)), -1e30);
+        expected = at::cross_entropy_loss(
+            at::cat({scores(targets).unsqueeze(1), sampled}, 1),
+            at::zeros({count}, at::kLong));
+        loss = model->sampled_softmax_loss(sequences, targets, negatives);
+      } else {
+        expected =
+            (at::softplus(-scores(targets)) + at::softplus(scores(negatives)))
                 .mean();
-      const at::Tensor loss = is_softmax
-          ? model->softmax_loss(sequences, targets)
-          : model->binary_loss(sequences, targets, negatives);
+        loss = model->binary_loss(sequences, targets, negatives);
+      }
       expect_close(loss, expected);
 
       std::vector<at::Tensor> sources{table};
@@ -249,6 +265,9 @@ TEST(SASRecTest, TakesEmptyBatches) {
     EXPECT_VALUE_ERROR(
         model->binary_loss(empty, random_items(0), random_items(0)),
         "a loss needs one position or more");
+    EXPECT_VALUE_ERROR(
+        model->sampled_softmax_loss(empty, random_items(0), random_items(3)),
+        "a loss needs one position or more");
   }
   EXPECT_EQ(
       model->queries(random_sequences({})).sizes(), at::IntArrayRef({0, 8}));
@@ -291,6 +310,22 @@ TEST(SASRecTest, RefusesWrongInputsAndChangesNothing) {
   EXPECT_INDEX_ERROR(
       model->binary_loss(sequences, targets, at::full({5}, -1, at::kLong)),
       "-1");
+  EXPECT_VALUE_ERROR(
+      model->sampled_softmax_loss(sequences, random_items(4), random_items(3)),
+      "targets must have shape [5], one item for each position");
+  EXPECT_VALUE_ERROR(
+      model->sampled_softmax_loss(sequences, targets, random_items(0)),
+      "negatives must have shape [num_negatives], with one item or more, but got shape [0]");
+  EXPECT_VALUE_ERROR(
+      model->sampled_softmax_loss(sequences, targets, {}),
+      "an undefined tensor");
+  EXPECT_TYPE_ERROR(
+      model->sampled_softmax_loss(sequences, targets, at::randn({5})),
+      "negatives must be int32 or int64");
+  EXPECT_INDEX_ERROR(
+      model->sampled_softmax_loss(
+          sequences, targets, at::full({2}, kItems, at::kLong)),
+      "11");
   EXPECT_TRUE(at::equal(model->item_vectors(), before));
 
   at::Tensor rows = before.clone();

@@ -40,6 +40,18 @@ struct SampledLossOptions {
 };
 static_assert(std::is_aggregate_v<SampledLossOptions>);
 
+/// The options of cosine_contrastive_loss().
+struct CosineContrastiveLossOptions {
+  /// Negatives whose cosine is at most this have no loss, in [-1, 1].
+  double margin = 0.8;
+  /// The weight of the mean over the negatives, >= 0.
+  double negative_weight = 150.0;
+  LossReduction reduction = LossReduction::kMean;
+
+  bool operator==(const CosineContrastiveLossOptions&) const = default;
+};
+static_assert(std::is_aggregate_v<CosineContrastiveLossOptions>);
+
 /// The options of warp_loss().
 struct WarpLossOptions {
   /// The number of items from which the negatives are drawn, >= 2.
@@ -122,5 +134,25 @@ at::Tensor warp_loss(
 at::Tensor sampled_softmax_loss(
     const SampledScores& scores,
     const SampledLossOptions& options = {});
+
+// snippet: tests/docs/reference_metrics_test.cpp cosine_contrastive_loss
+/// The cosine contrastive loss (CCL), for many negatives that are mostly easy.
+///
+///   const auto loss = cosine_contrastive_loss(
+///       {.positive = positive_scores, .negative = negative_scores},
+///       {.margin = 0.4, .negative_weight = 150.0});
+///
+///   loss of an example = 1 - positive
+///       + negative_weight * mean over its negatives of max(0, negative - margin)
+///
+/// The scores are cosines: dot products of vectors that have the length 1, for example
+/// after torch::nn::functional::normalize(). Accidental hits do not count in the mean. An
+/// example without negatives has the loss 1 - positive.
+///
+/// Errors:  also c10::ValueError for scores outside of [-1.01, 1.01], which are no cosines.
+/// Source:  Mao et al. 2021, arXiv:2109.12613 (SimpleX).
+at::Tensor cosine_contrastive_loss(
+    const SampledScores& scores,
+    const CosineContrastiveLossOptions& options = {});
 
 }  // namespace tessera

@@ -94,7 +94,7 @@ static_assert(std::is_aggregate_v<SASRecOptions>);
 ///          ids out of range; c10::TypeError for wrong dtypes. Nothing is changed.
 /// Source:  Kang and McAuley 2018, doi:10.1109/ICDM.2018.00035.
 /// Differs: positions are counted from the first item, because there is no padding.
-///          softmax_loss() is not in the paper.
+///          softmax_loss() and sampled_softmax_loss() are not in the paper.
 class SASRecImpl : public LayerImpl<SASRecImpl, SASRecOptions> {
  public:
   static constexpr const char* kClassName = "SASRec";
@@ -109,6 +109,19 @@ class SASRecImpl : public LayerImpl<SASRecImpl, SASRecOptions> {
   at::Tensor softmax_loss(
       const RaggedFeature& sequences,
       const at::Tensor& targets);
+
+  /// The mean cross entropy of a softmax over the target and sampled `negatives`, which
+  /// all positions of the batch share:
+  ///
+  ///   log(exp(s target) + sum over negatives of exp(s)) - s target
+  ///
+  /// A negative that is the target of a position is left out there. With uniform samples
+  /// it comes close to softmax_loss(), at the cost of num_negatives products per position.
+  /// Shapes:  targets [nnz], negatives [num_negatives], 1 or more.
+  at::Tensor sampled_softmax_loss(
+      const RaggedFeature& sequences,
+      const at::Tensor& targets,
+      const at::Tensor& negatives);
 
   /// The mean binary cross entropy of `targets` [nnz] and `negatives` [nnz], as in the
   /// paper: softplus(-target score) + softplus(negative score).
@@ -130,6 +143,14 @@ class SASRecImpl : public LayerImpl<SASRecImpl, SASRecOptions> {
   TPUEmbedding items{nullptr};
 
  private:
+  // The states of sequences, and the rows of other items, by one lookup.
+  struct StatesAndRows {
+    at::Tensor states = {};  // [nnz, dim]
+    at::Tensor rows = {};  // [candidates, dim]
+  };
+  StatesAndRows look_up(
+      const RaggedFeature& sequences,
+      const at::Tensor& candidates);
   at::Tensor states_of(const at::Tensor& embedded, const at::Tensor& splits);
   at::Tensor checked_splits(const RaggedFeature& sequences) const;
 
