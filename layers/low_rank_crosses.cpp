@@ -395,7 +395,7 @@ class CrossGradients {
   bool has_bias_;
   bool is_training_;
   std::optional<PartialGradients> sums_;
-  // Of each layer.
+  // The matrices of each layer.
   std::vector<ConstMatrix> projected_;
   std::vector<ConstMatrix> factors_;
   std::vector<at::Tensor> transposed_;  // u and v

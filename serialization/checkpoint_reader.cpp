@@ -66,7 +66,7 @@ void copy_rows(const CheckpointReader& reader, const LoadPlan::Copy& copy) {
   if (to.numel() == 0) {
     return;
   }
-  // How many bytes of the table a task reads, including rows that are not wanted.
+  // The bytes of the table that a task reads, including rows that were not requested.
   constexpr int64_t kTaskBytes = 4 * kChunkBytes;
   const int64_t rows = to.size(0);
   const auto row_bytes = static_cast<int64_t>(to.nbytes()) / rows;

@@ -17,8 +17,8 @@ namespace tessera {
 class RefuseNonFiniteScope {
  public:
   /// `check_dense` raises an error if the gradient of a dense parameter is not finite. It
-  /// is called before an update changes tables. It must not call a layer. Of nested
-  /// scopes, only the innermost is asked.
+  /// is called before an update changes tables. It must not call a layer. If scopes are
+  /// nested, only the innermost one is called.
   explicit RefuseNonFiniteScope(std::function<void()> check_dense = nullptr);
   ~RefuseNonFiniteScope();
   RefuseNonFiniteScope(const RefuseNonFiniteScope&) = delete;

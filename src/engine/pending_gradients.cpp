@@ -68,8 +68,9 @@ std::shared_ptr<PendingGradients::Claim> PendingGradients::claim() {
   return claim;
 }
 
-// Optimizer::zero_grad() is not virtual, so this object is not told. zero_grad(false)
-// through a reference to the base class keeps the gradient, and so is not noticed.
+// Optimizer::zero_grad() is not virtual, so this object is not notified.
+// zero_grad(false) through a reference to the base class keeps the gradient, and so is
+// not noticed.
 //
 // A pass of another thread may set the gradient meanwhile. It adds to this object
 // afterwards, so what it adds is not discarded.

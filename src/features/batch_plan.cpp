@@ -62,7 +62,8 @@ bool read_splits(const at::Tensor& row_splits, int64_t nnz, IdBags& bags) {
   return true;
 }
 
-// Gives `bags` everything of `planned`, which has no ids, and keeps its memory.
+// Empties the buffers of `bags` without freeing their memory, and copies the other
+// fields of `planned`.
 void begin_bags(const IdBags& planned, IdBags& bags) {
   bags.ids.clear();
   bags.offsets.clear();

@@ -100,8 +100,8 @@ IdBags make_empty_bags(const FeatureState& state);
 /// Computes IdBags::scales from the combiner, the weights and the sizes of the bags.
 void compute_scales(IdBags& bags);
 
-/// Removes the ids that are kZeroRow. The scales stay, so their weights still count in
-/// the denominators. Afterwards, position() does not hold any more.
+/// Removes the ids that are kZeroRow. The scales stay, so the weights of these ids
+/// still count in the denominators. Afterwards, position() must not be called.
 void drop_zero_rows(IdBags& bags);
 
 }  // namespace tessera

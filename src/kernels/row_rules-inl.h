@@ -260,8 +260,9 @@ struct RmspropRow : ColumnRow<RmspropRule> {
       float* const* slots) {
     V square = hn::Mul(gradient, gradient);
     if (rule.is_centered) {
-      // The variance is the moving mean of rho * (gradient - mean)^2. The equal difference
-      // of the mean square and the squared mean would be rounding errors, or negative.
+      // The variance is the moving mean of rho * (gradient - mean)^2. It equals the
+      // difference of the mean square and the squared mean, but that difference could
+      // be negative or consist of rounding errors.
       const V mean = hn::LoadU(d, slots[2]);
       const V deviation = hn::Sub(gradient, mean);
       hn::StoreU(MoveMean(d, rule.rho, mean, deviation), d, slots[2]);

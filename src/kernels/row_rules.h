@@ -34,7 +34,8 @@ struct AdagradRule {
 struct AdagradMomentumRule {
   float learning_rate = 0.0F;
   float momentum = 0.0F;
-  /// For the accumulator. If its decay is 1, the accumulator is a sum instead.
+  /// The moving average of the accumulator. If its decay is 1, the accumulator is a
+  /// sum.
   MovingAverage beta_2 = 1.0;
   float epsilon = 0.0F;
   float exponent = 2.0F;

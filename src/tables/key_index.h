@@ -89,8 +89,8 @@ struct KeyPlan {
 /// grows: it has room for all rows of the partition. Its results depend on the occurrences
 /// of each update, but not on their order or on the number of threads.
 ///
-/// find() and would_admit() may run on several threads at the same time, and beside
-/// plan(). The functions that change the index must run alone.
+/// find() and would_admit() may run on several threads at the same time, and at the
+/// same time as plan(). The functions that change the index must run alone.
 class KeyIndex {
  public:
   /// `name`: of the table. `random_key`: see random_key(), for
@@ -181,8 +181,8 @@ class KeyIndex {
       visit(int64_t{first_row_[p]}, int64_t{partition_[p].used});
     }
   }
-  /// The bytes that the index takes beside the rows and their slots if it is full, with
-  /// the sketch.
+  /// The bytes that a full index takes, with the sketch, but without the rows and their
+  /// slots.
   int64_t bytes_at_capacity() const;
 
   /// All keys of the owned partitions, by partition.
@@ -323,8 +323,8 @@ class KeyIndex {
     bool has(uint32_t row) const {
       return ((words_[row / kRowsPerWord] >> (row % kRowsPerWord)) & 1) != 0;
     }
-    // Removes the row and some others. If all rows of the set are removed in this way, the
-    // set is empty. This takes time only for the rows that were inserted.
+    // Removes the row and all other rows in the same word. A call for each row of the
+    // set empties it, in time proportional to the number of these rows.
     void clear_around(uint32_t row) {
       words_[row / kRowsPerWord] = 0;
     }
@@ -445,7 +445,8 @@ class KeyIndex {
   RowSet marked_rows_;  // empty, unless plan() is running
   KeyCounts counts_;
   uint64_t version_ = 0;
-  // Of the last versions, in their order. Lookups of older versions are searched again.
+  // The evictions of the last versions, in their order. Keys that were looked up at
+  // older versions are searched again.
   std::deque<Evictions> evictions_;
   int64_t remembered_rows_ = 0;  // in evictions_
   bool has_open_plan_ =

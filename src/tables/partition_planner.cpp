@@ -10,8 +10,8 @@ namespace tessera {
 
 namespace {
 
-// When the victims run out, this share of a partition is collected at once, because the
-// search reads the whole partition.
+// When the victims run out, at least rows / kVictimShare new ones are collected at
+// once, because the search reads the whole partition.
 constexpr int64_t kVictimShare = 16;
 
 }  // namespace
@@ -119,7 +119,8 @@ bool KeyIndex::PartitionPlanner::make_room(int64_t needed) {
   }
   const auto* old_only =
       std::get_if<eviction::OlderThan>(&index_.config_.eviction);
-  // Without frequencies, a key that does not occur has a lower score than all that do.
+  // Contenders are sorted when they are first needed. Without frequencies, a key that
+  // does not occur always has a lower score than those that do.
   std::vector<Contender> contenders;
   size_t next = 0;
   const auto next_contender = [&]() -> const Contender& {

@@ -19,7 +19,7 @@ struct KeyIndex::Missing {
   uint32_t row;
 };
 
-// A key that is admitted.
+// A new key that passes the admission. make_room() may still reject it.
 struct KeyIndex::Admitted {
   int64_t key;
   EvictionScore score;
@@ -58,7 +58,10 @@ class KeyIndex::PartitionPlanner {
   PartitionPlanner(const PartitionPlanner&) = delete;
   PartitionPlanner& operator=(const PartitionPlanner&) = delete;
 
-  // One occurrence. Returns its row, or kNoRow for now.
+  // Adds `count` occurrences of a key. Returns the key's row, or kNoRow if it has none.
+  // In that case, the occurrences are dropped if it had a row when it was looked up.
+  // Otherwise, decide() may give it a row, and visit_new() then passes `occurrence` and
+  // this row.
   uint32_t add(
       int64_t key,
       uint64_t hash,
@@ -81,8 +84,8 @@ class KeyIndex::PartitionPlanner {
     return kNoRow;
   }
 
-  // Decides. Then visit_new() knows the rows of the new keys. Returns false if it might have
-  // to evict a row that occurs, but was not passed to add().
+  // Decides which keys are admitted and evicted, and gives rows to new keys. Returns
+  // false if it might have to evict a row that occurs, but was not passed to add().
   bool decide();
 
   bool is_evicted(uint32_t row) const {
@@ -114,8 +117,9 @@ class KeyIndex::PartitionPlanner {
 
   void find_admitted();
 
-  // Evicts the lowest scores of all keys with a row and of all admitted keys, but not the
-  // default key. Returns false if rows in use might have to be evicted.
+  // Makes room for `needed` more keys. Evicts the keys with the lowest scores, or
+  // rejects admitted keys if theirs are lower. The default key always stays. Returns
+  // false if it might have to evict a row that occurs, but was not passed to add().
   bool make_room(int64_t needed);
 
   std::vector<Contender> sort_contenders() const;
@@ -130,8 +134,9 @@ class KeyIndex::PartitionPlanner {
         (has_kept_rows_ && index_.marked_rows_.has(first_row_ + row));
   }
 
-  // The key with the lowest score of those that do not occur in this update. `needed`: how
-  // many more will be requested at most. nullptr: there is none.
+  // Returns the key with the lowest score among those that do not occur in this update,
+  // or nullptr if there is none. At most `needed` keys will be requested, this one
+  // included.
   const Victim* lowest_victim(int64_t needed);
 
   // Returns true if the key still has the row and the score, and does not occur in this
@@ -139,12 +144,12 @@ class KeyIndex::PartitionPlanner {
   bool is_current(const Victim& victim) const;
 
   // Reads the scores of all keys that do not occur in this update, and keeps the lowest
-  // ones. Returns false if there are none. Most keys are left out before their hashes are
-  // computed.
+  // ones. Returns false if there are no such keys. Computes the hashes, the last
+  // criterion of a score, only for the few keys that are left by then.
   bool collect_victims(int64_t needed);
 
-  // Keeps the `count` candidates with the lowest scores, and those whose score is equal to
-  // the last one of them.
+  // Keeps the `count` candidates with the lowest scores, and all others whose score
+  // equals the highest of these.
   void keep_lowest(size_t count);
 
   // Gives rows to the admitted keys, in the order of their hashes.

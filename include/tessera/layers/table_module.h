@@ -30,8 +30,8 @@ class TableModule {
  public:
   virtual ~TableModule() = default;
 
-  /// nullptr for a module that holds no tables itself. This does not look into submodules:
-  /// call it for each part, as above.
+  /// Returns the module as a TableModule, or nullptr if it holds no tables itself. This
+  /// does not look into submodules: call it for each part, as above.
   static TableModule* of(torch::nn::Module& module) {
     return dynamic_cast<TableModule*>(&module);
   }

@@ -370,9 +370,10 @@ class TPUEmbeddingImpl : public torch::nn::Module,
   /// are not saved, and a load does not change them.
   /// Errors:  c10::Error on a sharded strategy, because an archive holds whole tables.
   void save(torch::serialize::OutputArchive& archive) const override;
-  /// The layer drops gradients that wait for a step, and the collected gradients of
-  /// the loaded tables. The collected gradients of the archive replace them. It warns if
-  /// the archive was saved in the middle of an accumulation, but without its gradients.
+  /// Loads what save() wrote. Gradients that wait for a step are dropped. In the loaded
+  /// tables, the gradients of the archive replace those that
+  /// gradient_accumulation_steps has collected. Warns if the archive was saved in the
+  /// middle of an accumulation, but without the collected gradients.
   /// Errors:  c10::ValueError listing every difference in tables, shapes, optimizers and
   ///          slots; nothing is changed.
   void load(torch::serialize::InputArchive& archive) override;

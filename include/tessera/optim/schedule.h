@@ -46,7 +46,8 @@ struct ExponentialDecay {
 };
 
 // snippet: tests/docs/reference_optim_test.cpp PiecewiseConstantDecay
-/// values[i] of the first i with s <= boundaries[i]; the last value if there is none.
+/// values[i], where i is the first index with s <= boundaries[i], or the last value if
+/// there is no such index.
 ///
 ///   // 0.1 up to step 1000, then 0.03 up to step 5000, then 0.01.
 ///   const SGD sgd{

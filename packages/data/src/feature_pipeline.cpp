@@ -160,8 +160,9 @@ struct FeaturePipeline::State {
     check_types();
   }
 
-  // Checks that the outputs of a column read a common type, and sets the types that only
-  // one type is left for.
+  // Checks that all outputs of a column can read a common type. Sets the type of a
+  // column that can only have text, or only integers. Columns that can have either are
+  // added to `hashed`.
   void check_types() {
     std::map<std::string, ColumnUse> uses;
     for (const Step& step : steps) {

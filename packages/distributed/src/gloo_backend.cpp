@@ -415,7 +415,7 @@ void leave(
       }
     }
   } catch (const std::exception&) {
-    // Without a store, nobody can be told.
+    // Without a store, the other ranks can't be notified.
   }
 }
 

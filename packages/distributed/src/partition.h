@@ -44,10 +44,11 @@ void check_placement_of_keys(
 /// Says which rank owns which row of a table.
 ///
 /// Keys number the rows in the order of their owners: rank r owns the keys
-/// [begin(r), begin(r + 1)), and key - begin(r) is the local index of the row.
+/// [begin(r), begin(r + 1)), and key - begin(r) is the local index of the row. They are
+/// not the keys of TableConfig::keys.
 ///
-/// Of a table with TableConfig::keys, a rank owns whole partitions of keys, whatever the
-/// split, and their rows.
+/// The keys of TableConfig::keys are divided into KeyPartitions. Each rank owns whole
+/// partitions and their rows, and the split has no effect.
 class Partition {
  public:
   /// `rows`: the vocabulary.
@@ -57,8 +58,9 @@ class Partition {
       const TableConfig& table,
       int64_t ranks);
 
-  /// The first partition of keys that the rank owns. It owns those before the first one of
-  /// the next rank. Only for tables with TableConfig::keys.
+  /// The rank owns the partitions of keys
+  /// [first_partition(rank), first_partition(rank + 1)). Only for tables with
+  /// TableConfig::keys.
   int64_t first_partition(int64_t rank) const {
     return first_partition_[rank];
   }
@@ -76,7 +78,8 @@ class Partition {
     const auto ranks = static_cast<uint32_t>(begin_.size() - 1);
     return static_cast<uint32_t>(begin_[row % ranks]) + row / ranks;
   }
-  /// The rows that `rank` owns. It has all rows of a data-parallel table.
+  /// The rows that `rank` holds: those that it owns, or all rows of a data-parallel
+  /// table.
   LocalRows rows_of(int64_t rank) const;
 
  private:

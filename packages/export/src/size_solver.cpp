@@ -12,9 +12,10 @@ using pt2::Polynomial;
 
 namespace {
 
-// Points at which all symbols change, beside those at which each changes alone.
+// The number of points at which all symbols change, with Changes::kSeparate.
 constexpr int kJointPoints = 8;
-// Such points alone. A polynomial has four coefficients at most, so the others confirm it.
+// The same with Changes::kJoint. A polynomial then has at most four coefficients, so
+// the other points confirm it.
 constexpr int kOnlyJointPoints = 12;
 
 double product_at(

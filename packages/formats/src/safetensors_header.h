@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-/// The key of the metadata in the header, beside the names of the tensors.
+/// The key of the metadata in the header. The other keys are the names of the tensors.
 inline constexpr const char* kSafetensorsMetadata = "__metadata__";
 
 /// The content of the JSON header of a safetensors file.

@@ -31,7 +31,9 @@ void check_loss_values(
     at::IntArrayRef shape,
     const std::string& where);
 
-/// As check_loss_values(), also for weights that are not floats, not finite, or < 0.
+/// Checks `weights` like check_loss_values().
+/// Errors:  those of check_loss_values(); c10::TypeError for weights that are not
+///          floats, c10::ValueError for weights that are < 0 or not finite.
 void check_loss_weights(
     const at::Tensor& weights,
     const at::Tensor& scores,

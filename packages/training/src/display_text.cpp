@@ -16,8 +16,8 @@ bool is_space(uint32_t code) {
       code == kLineSeparator || code == kParagraphSeparator;
 }
 
-// Control characters are not shown. The last two code points of each plane, such as U+FFFE,
-// are no characters, and are not shown either.
+// Control characters are not shown, nor are the last two code points of each plane,
+// such as U+FFFE, which are not characters.
 bool is_shown(uint32_t code) {
   const bool is_control = code < 0x20 || (code >= 0x7f && code < 0xa0);
   return !is_control && (code & 0xfffe) != 0xfffe;

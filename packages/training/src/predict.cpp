@@ -121,7 +121,7 @@ Predictions predict(Pass& pass) {
     for (size_t i = 0; i < found.size(); ++i) {
       tasks[i].add(found[i], batches);
     }
-    // A step may have predictions of its own beside its tasks.
+    // A step may have predictions of its own in addition to those of its tasks.
     const bool has_own =
         batches == 0 ? result->predictions.defined() : !all.predictions.empty();
     if (tasks.empty() || has_own) {

@@ -17,7 +17,7 @@ namespace tessera::training {
 
 namespace {
 
-// Of the time of the clock, summed over all threads.
+// The share of the elapsed time that all threads together may wait for a core.
 constexpr double kMaxShare = 0.2;
 constexpr std::chrono::seconds kMaxWindow{16};
 

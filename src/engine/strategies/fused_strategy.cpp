@@ -183,9 +183,10 @@ at::Tensor zero_gradient() {
 // inputs are the virtual variable and the weights of record->weighted. It passes the
 // gradients of the activations to the store and gives the variable a gradient of zero.
 //
-// It is no autograd::Function, because Function::apply() searches sets of all inputs and
-// outputs, which takes longer than the lookup of a small batch. Since LibTorch 2.14, an
-// intrusive_ptr holds a Node, so this does not compile with older releases.
+// It is not an autograd::Function, because Function::apply() searches sets of all
+// inputs and outputs, which takes longer than the lookup of a small batch. Since
+// LibTorch 2.14, an intrusive_ptr holds a Node, so this does not compile with older
+// releases.
 class LookupNode : public torch::autograd::Node {
  public:
   LookupNode(LookupRecordPtr record, size_t num_activations)

@@ -46,7 +46,9 @@ CsvBlocks::CsvBlocks(
       where_of_file(kCsvReader, path), stamp, stamp_of(kCsvReader, path));
 }
 
-// Appends up to block_bytes, or a byte order mark. Returns false at the end of the file.
+// Appends up to block_bytes. The first call reads at least the three bytes of a byte
+// order mark, and removes the mark. Returns false at the end of the file. An error is
+// kept in error_.
 bool CsvBlocks::read_some(std::string& text) {
   const size_t begin = text.size();
   const size_t target = begin +
@@ -120,7 +122,8 @@ size_t CsvBlocks::blank_line(std::string& text, size_t begin) {
   return end;
 }
 
-// Removes the rest of a broken row's first line, which may be longer than memory.
+// Removes the rest of a broken row's first line from the beginning of the text. The
+// whole line may not fit into memory.
 void CsvBlocks::leave_out_rest_of_line(CsvBlock& block) {
   if (!is_blanking_) {
     return;
@@ -132,9 +135,9 @@ void CsvBlocks::leave_out_rest_of_line(CsvBlock& block) {
   open_ = {};
 }
 
-// Scans the row at `begin` up to one byte more than a row may have, which shows that it
-// is too long. What follows does not count, so that the result does not depend on how
-// much was read. `end` of the result is a position in the row.
+// Scans the row at `begin`. Reads at most one byte more than max_row_bytes, which is
+// enough to see that a row is too long, and makes the result independent of how much
+// was read. `end` of the result counts from the beginning of the row.
 RowScan CsvBlocks::scan(std::string_view text, size_t begin) {
   using enum RowScan::State;
   const auto first = static_cast<int64_t>(begin);
@@ -152,8 +155,10 @@ RowScan CsvBlocks::scan(std::string_view text, size_t begin) {
   if (open_.row == first) {
     result = continued();
   } else if (first < open_.end) {
-    // The row lies in a broken one. That one is in quotes at each newline, because it
-    // would end there otherwise. If this row is in quotes at a newline, both go on alike.
+    // This row begins inside a broken row that was scanned up to open_.end. At each
+    // newline, that scan was inside quotes, or the broken row would have ended there.
+    // If this row is inside quotes at its first newline, too, the two scans agree from
+    // there on, and this one continues where the other stopped.
     const size_t line_end = find_newline(row, 0);
     result =
         scan_row(row.substr(0, line_end), options_.delimiter, options_.quote);

@@ -41,9 +41,10 @@ struct BrokenRow {
 struct CsvBlock {
   std::string text = {};
   size_t begin = 0;  // the rows are in [begin, text.size())
-  /// Broken rows, in the order of the file. Their first lines are blank in the text, or
-  /// left out if they are longer. The rest of a broken row follows as other rows. If
-  /// malformed rows are errors, the block ends at the first broken row.
+  /// Broken rows, in the order of the file. The first line of a broken row is blank in
+  /// the text, and its other lines follow as other rows. If the first line does not end
+  /// in the text, its rest is left out of the next blocks. If malformed rows are
+  /// errors, the block ends at the first broken row.
   std::vector<BrokenRow> broken = {};
   int64_t left_out = 0;  // bytes before the text
 };
@@ -68,11 +69,13 @@ class CsvBlocks {
   ///          raised.
   bool next(CsvBlock& block);
 
-  /// The names in the first row, which the first block does not have then.
+  /// Reads the column names in the first row. The next call of next() returns the rows
+  /// after it.
   /// Errors:  c10::ValueError if the file has no row, or if the first one is broken.
   std::vector<std::string> read_header();
 
-  /// The number of lines of the rows that read_header() took.
+  /// The number of lines that read_header() read: those of the first row and the empty
+  /// lines before it.
   int64_t header_lines() const {
     return header_lines_;
   }
@@ -92,7 +95,8 @@ class CsvBlocks {
   FileStamp stamp_;
   TextBytes bytes_;
   std::string carry_;  // the beginning of a row
-  // The furthest scan of a row that did not end. Positions are in the current text.
+  // The scan that has come furthest without finding the end of its row. Positions are
+  // in the current text.
   struct OpenScan {
     int64_t row = -1;
     int64_t end = -1;

@@ -159,11 +159,11 @@ struct Problem {
   bool can_be_skipped = true;
 };
 
-// The problems of rows. Each row keeps that of its first column.
+// The problems by row. A row with several problems keeps that of its first column.
 using Problems = std::map<int64_t, Problem>;
 
-// Converts the fields of a column, without rows that have a problem. It adds the rows
-// whose values are of another type.
+// Converts the fields of a column. Skips the rows in `problems`. Rows whose values are
+// of another type are added to `problems`.
 class ColumnParser {
  public:
   ColumnParser(

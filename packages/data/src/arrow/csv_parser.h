@@ -46,8 +46,9 @@ ParsedBlock parse_csv_block(
     const std::vector<ColumnRequest>& requests,
     const CsvBlock& block);
 
-/// Adds the values of these columns in the well-formed rows of a block. The requests have
-/// the names and list delimiters. Each column has its own inference.
+/// Adds the values of some columns of a block to their inferences, without missing
+/// values. `columns` are indices into `requests` and `inferences`. Malformed rows are
+/// skipped.
 void infer_types(
     const CsvOptions& options,
     const CsvFile& file,

@@ -45,10 +45,11 @@ struct RowScan {
   RowPhase phase = RowPhase::kFieldBegin;  // at `end`
 };
 
-/// Finds the end of the first row of the text, as Arrow does: a field that begins with a
-/// quote may have newlines, and two quotes in it stand for one. If `quote` is '\0', no
-/// character is a quote. A scan of a row that was longer than the text before continues
-/// from its `end` in its `phase`.
+/// Finds the end of the first row of the text, as Arrow does: a field that begins with
+/// a quote may have newlines, and two quotes in it stand for one. If `quote` is '\0',
+/// no character is a quote. If the text ends before the row, a second call with a
+/// longer text can continue, with `end` and `phase` of the first result as `begin` and
+/// `phase`.
 inline RowScan scan_row(
     std::string_view text,
     char delimiter,

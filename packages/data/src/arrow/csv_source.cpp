@@ -94,7 +94,7 @@ class FileRows {
     return blocks_.next(block);
   }
 
-  // The lines of the header, once.
+  // Returns the number of lines of the header in the first call, and 0 afterwards.
   int64_t take_header_lines() {
     return std::exchange(header_lines_, 0);
   }
@@ -345,7 +345,8 @@ class CsvFileSource : public CsvSource {
     }
   }
 
-  // Sets the types, and infers those that are not options.
+  // Sets the types of all columns. Those that CsvOptions::types does not have are
+  // inferred.
   void set_types() {
     std::vector<size_t> inferred;
     for (size_t i = 0; i < files_->requests.size(); ++i) {
@@ -406,7 +407,7 @@ class CsvFileSource : public CsvSource {
     return inferences;
   }
 
-  // Says what was inferred, once for each set of types of a file.
+  // Prints the inferred types. The same text is printed only once.
   void print_types(
       const std::vector<size_t>& inferred,
       const std::vector<TypeInference>& inferences) const {

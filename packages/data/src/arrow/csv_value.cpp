@@ -71,7 +71,7 @@ std::string_view write_in_style(
     end = std::to_chars(begin, end, value, format, style.detail).ptr;
     return {begin, end};
   }
-  // Python writes exponents in these ranges.
+  // Python writes numbers outside this range with an exponent.
   const float size = std::abs(value);
   const bool is_plain = size == 0 || (size >= 1e-4F && size < 1e16F);
   end = std::to_chars(
@@ -108,7 +108,7 @@ std::vector<NumberStyle> styles_for(std::string_view value) {
   const size_t point = value.find('.');
   const size_t decimals = point < exponent ? exponent - point - 1 : 0;
   const bool is_scientific = exponent < value.size();
-  // Without digits after the point, they are integers.
+  // A kFixed style without digits after the point would be kInteger.
   if (decimals <= kMaxDecimals && (decimals > 0 || is_scientific)) {
     styles.push_back(
         {.kind = is_scientific ? kScientific : kFixed,
@@ -189,7 +189,8 @@ bool parse_in_style(
       (value == 0 && field.starts_with('-'))) {
     return false;
   }
-  // A text that equals what its value is written as is the only one with this value.
+  // Each value is written in only one way. So if it is written as this text, no other
+  // text in this style has the same value.
   FloatText buffer;
   return write_in_style(value, style, buffer) == field;
 }

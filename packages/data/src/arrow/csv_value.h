@@ -18,19 +18,21 @@ bool is_missing_number(
     std::string_view field,
     const std::vector<std::string>& missing_values);
 
-/// Parses an integer, "true" or "false", with spaces around it. Returns false if the text
-/// is not an integer above -2^63 and below 2^63.
+/// Parses an integer, or a boolean such as "true" or "FALSE" as 1 or 0. Spaces around
+/// it are allowed. Returns false for any other text, and for integers that are not
+/// above -2^63 and below 2^63.
 bool parse_csv_integer(std::string_view field, int64_t& value);
 
-/// Parses an unsigned integer of 64 bits as the int64 with the same bits. Returns false for
-/// another text, and for 2^63, whose bits stand for a missing integer.
+/// Parses an unsigned integer of 64 bits, or a boolean, as the int64 with the same
+/// bits. Spaces around it are allowed. Returns false for any other text, and for 2^63,
+/// whose bits stand for a missing integer.
 bool parse_csv_bits(std::string_view field, int64_t& value);
 
-/// Parses a number or a boolean, with spaces around it. Returns false if the text is no
-/// number, or a finite one that is too large for float32.
+/// Parses a number or a boolean. Spaces around it are allowed. Returns false for any
+/// other text, and for a finite number that is too large for float32.
 bool parse_csv_float(std::string_view field, float& value);
 
-/// Whether the text is a number or a boolean in any spelling. NaN is none.
+/// Whether the text is a number or a boolean in any spelling. NaN is not a number here.
 bool is_any_number(std::string_view field);
 
 /// Parses an integer or a boolean that is written in this style. Returns false for any
@@ -41,13 +43,14 @@ bool parse_in_style(
     int64_t& value);
 
 /// Parses a number that is written in this style. Returns false for any other text, and
-/// for numbers that float32 would round so far that another text has their value.
+/// for a number that would be another text if its float32 value were written in this
+/// style.
 bool parse_in_style(
     std::string_view field,
     const NumberStyle& style,
     float& value);
 
-/// What a value in this style is, for messages.
+/// Returns a text for messages that describes the values of this style.
 std::string describe(const NumberStyle& style);
 
 /// Infers the type of a column from its values. Numbers have one style, so that no two
@@ -63,7 +66,8 @@ class TypeInference {
   ColumnType type() const;
   /// The style of numbers.
   NumberStyle style() const;
-  /// If all values are numbers, but the column is text: a value that shows why.
+  /// A value that shows why the column is text although all its values are numbers.
+  /// Empty for all other columns.
   const std::string& ambiguous_number() const {
     return ambiguous_number_;
   }

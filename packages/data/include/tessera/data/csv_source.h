@@ -64,10 +64,10 @@ struct CsvOptions {
   std::vector<std::string> missing_values =
       {"", "NA", "N/A", "NaN", "nan", "null", "NULL"};
   /// The reader fails at a malformed row, or skips it. A row is malformed if it has too
-  /// many or too few fields, values of another type, text that is not UTF-8, text after a
-  /// closing quote, a quote that is not closed, or more than max_row_bytes. Of the last
-  /// three, which usually have a quote that is not closed, kSkip skips only the first
-  /// line. The next row begins in the next line.
+  /// many or too few fields, values of another type, text that is not UTF-8, text after
+  /// a closing quote, a quote that is not closed, or more than max_row_bytes. In the
+  /// last three cases, the cause is usually a quote that is not closed, so kSkip skips
+  /// only the first line of the row. The next row begins in the next line.
   MalformedLines malformed_lines = MalformedLines::kError;
   /// The number of malformed rows that kSkip allows. One more is an error. If unset,
   /// there is no limit.

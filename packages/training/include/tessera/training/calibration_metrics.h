@@ -31,7 +31,7 @@ static_assert(std::is_aggregate_v<CalibrationOptions>);
 /// NaN without a positive example. It is best at 1, so neither higher nor lower is
 /// better.
 ///
-/// Shapes:  predictions [n] or [n, 1], labels as many of 0 and 1.
+/// Shapes:  predictions [n] or [n, 1]; as many labels, each 0 or 1.
 /// Source:  He et al. 2014, section 3, doi:10.1145/2648584.2648589.
 class Calibration : public SumMetric {
  public:
@@ -80,7 +80,7 @@ struct CalibrationBin {
 ///
 /// A prediction on the edge of two bins belongs to the lower one.
 ///
-/// Shapes:  predictions [n] or [n, 1], labels as many of 0 and 1.
+/// Shapes:  predictions [n] or [n, 1]; as many labels, each 0 or 1.
 /// Source:  Naeini et al. 2015, AAAI, "Obtaining Well Calibrated Probabilities Using
 ///          Bayesian Binning"; the bins are those of scikit-learn's calibration_curve.
 class CalibrationError : public SumMetric {

@@ -134,8 +134,8 @@ void save_weights(
 bool has_weights(torch::nn::Module& model, const std::string& directory);
 
 /// Loads the weights of the newest checkpoint that save_weights(), a Checkpoint, or an
-/// EarlyStopping with a directory has saved. Before, it builds layers that are not built
-/// yet for the shapes of the saved model. `extra` reads the other entries of the
+/// EarlyStopping with a directory has saved. It first builds the layers that are not
+/// built yet, for the shapes of the saved model. `extra` reads the other entries of the
 /// checkpoint before any weight is changed, so the weights stay the same if `extra`
 /// throws. If tables are sharded, all ranks call it, and all run `extra`.
 /// Errors:  c10::ValueError if there is no checkpoint, or it is of another model.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Metrics of click models, beside AUC and LogLoss in metrics.h.
+// Metrics of click models, in addition to AUC and LogLoss in metrics.h.
 
 #include <tessera/training/metrics.h>
 
@@ -30,7 +30,7 @@ namespace tessera::training {
 /// Examples with equal scores share a threshold. 1 if all examples are positive, and NaN
 /// if none is.
 ///
-/// Shapes:  predictions [n] or [n, 1], any scores; labels as many of 0 and 1.
+/// Shapes:  predictions [n] or [n, 1], any scores; as many labels, each 0 or 1.
 /// Source:  scikit-learn's average_precision_score, which gives 0 without positives.
 class AveragePrecision : public TwoClassMetric {
  public:
@@ -61,7 +61,7 @@ class AveragePrecision : public TwoClassMetric {
 ///
 /// It is exact, so it stores every example, with 32 bytes. result() sorts them.
 ///
-/// Shapes:  predictions [n] or [n, 1], any scores; labels as many of 0 and 1; groups
+/// Shapes:  predictions [n] or [n, 1], any scores; as many labels, each 0 or 1; groups
 ///          [n] or [n, 1] int32 or int64.
 /// Errors:  c10::ValueError for a batch without groups.
 /// Source:  Zhou et al. 2018, section 5.3, doi:10.1145/3219819.3219823.
@@ -121,7 +121,7 @@ static_assert(std::is_aggregate_v<NormalizedEntropyOptions>);
 ///
 /// NaN if all examples have the same class, because the divisor is 0 then.
 ///
-/// Shapes:  predictions [n] or [n, 1], labels as many of 0 and 1.
+/// Shapes:  predictions [n] or [n, 1]; as many labels, each 0 or 1.
 /// Source:  He et al. 2014, section 3, doi:10.1145/2648584.2648589.
 class NormalizedEntropy : public SumMetric {
  public:

@@ -35,8 +35,8 @@ class Logs {
   const std::vector<Entry>& entries() const& {
     return entries_;
   }
-  /// A loop over `learning_rates(optimizer).entries()` needs the entries themselves: a
-  /// reference would point into a value that is gone.
+  /// Returns the entries by value. With a reference, a loop over
+  /// `learning_rates(optimizer).entries()` would read a destroyed object.
   std::vector<Entry> entries() && {
     return std::move(entries_);
   }

@@ -17,8 +17,8 @@ struct LearningCurvesOptions {
     /// Steps until the second epoch ends, if the history has steps. Otherwise epochs.
     kAutomatic,
     kEpochs,
-    /// FitOptions::log_every_steps, with the values of an epoch at its last step. Epochs
-    /// if the history has no steps.
+    /// The logged steps, see FitOptions::log_every_steps. The values of an epoch are
+    /// drawn at its last logged step. If the history has no steps, epochs are drawn.
     kSteps
   };
 

@@ -155,7 +155,7 @@ struct WeightedScores {
 /// A metric of all scores of the two classes. It is exact, so it stores every score, with
 /// 8 bytes per example, or 16 once weights were given. result() sorts them.
 ///
-/// Shapes:  predictions [n] or [n, 1], any scores; labels as many of 0 and 1.
+/// Shapes:  predictions [n] or [n, 1], any scores; as many labels, each 0 or 1.
 class TwoClassMetric : public Metric {
  public:
   void update(
@@ -196,7 +196,7 @@ class TwoClassMetric : public Metric {
 ///   auc.update(scores, clicks);
 ///   const double area = auc.result();  // 1: each click has a higher score
 ///
-/// Shapes:  predictions [n] or [n, 1], any scores; labels as many of 0 and 1.
+/// Shapes:  predictions [n] or [n, 1], any scores; as many labels, each 0 or 1.
 /// Source:  scikit-learn's roc_auc_score.
 class AUC : public TwoClassMetric {
  public:

@@ -94,7 +94,7 @@ enum class Unoptimized {
 
 // snippet: tests/docs/reference_training_test.cpp TrainStepOptions
 // snippet: tests/docs/reference_training_test.cpp TrainStepOptions_clipped
-/// What a training step does beside backward() and step().
+/// What a training step does in addition to backward() and step().
 ///
 ///   auto clipped = make_train_step(
 ///       optimizer, loss_of, {.max_gradient_norm = 1.0, .max_skipped_steps = 3});
