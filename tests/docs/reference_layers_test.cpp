@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The examples in the docstrings of include/tessera/layers/ and serialization/, which
 // check_docs.cmake compares with them.
+#include <tessera/engine/table_module.h>
 #include <tessera/export/export_pt2.h>
 #include <tessera/export/export_torchscript.h>
 #include <tessera/export/load_state_dict.h>
@@ -16,7 +17,6 @@
 #include <tessera/layers/partial_tpu_embedding.h>
 #include <tessera/layers/prefetch.h>
 #include <tessera/layers/sequential.h>
-#include <tessera/layers/table_module.h>
 #include <tessera/models/register_models.h>
 #include <tessera/models/retrieval.h>
 #include <tessera/models/sampling_probability.h>
