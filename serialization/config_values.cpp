@@ -39,8 +39,23 @@ std::string eviction_name(const Eviction& eviction) {
   return kNames[eviction.index()];
 }
 
-constexpr const char* kInBackward = "in_backward";
-constexpr const char* kOnStep = "on_step";
+// Reads an enum with two values. The names are in the order of the values.
+template <class Enum>
+Enum read_either(
+    const Json& json,
+    const std::string& where,
+    const char* first,
+    const char* second) {
+  const std::string name = JsonValue<std::string>::read(json, where);
+  TESSERA_CHECK_VALUE(
+      name == first || name == second,
+      "[{}] expected {} or {}, but got '{}'.",
+      where,
+      first,
+      second,
+      shorten(name));
+  return static_cast<Enum>(name == second);
+}
 
 }  // namespace
 
@@ -73,19 +88,11 @@ OutOfRange JsonValue<OutOfRange>::read(
 }
 
 Json JsonValue<Apply>::write(Apply value) {
-  return value == Apply::kOnStep ? kOnStep : kInBackward;
+  return value == Apply::kOnStep ? "on_step" : "in_backward";
 }
 
 Apply JsonValue<Apply>::read(const Json& json, const std::string& where) {
-  const std::string name = JsonValue<std::string>::read(json, where);
-  TESSERA_CHECK_VALUE(
-      name == kOnStep || name == kInBackward,
-      "[{}] expected {} or {}, but got '{}'.",
-      where,
-      kInBackward,
-      kOnStep,
-      shorten(name));
-  return name == kOnStep ? Apply::kOnStep : Apply::kInBackward;
+  return read_either<Apply>(json, where, "in_backward", "on_step");
 }
 
 Json JsonValue<NonFiniteGradients>::write(NonFiniteGradients value) {
@@ -95,14 +102,7 @@ Json JsonValue<NonFiniteGradients>::write(NonFiniteGradients value) {
 NonFiniteGradients JsonValue<NonFiniteGradients>::read(
     const Json& json,
     const std::string& where) {
-  const std::string name = JsonValue<std::string>::read(json, where);
-  TESSERA_CHECK_VALUE(
-      name == "apply" || name == "refuse",
-      "[{}] expected apply or refuse, but got '{}'.",
-      where,
-      shorten(name));
-  return name == "refuse" ? NonFiniteGradients::kRefuse
-                          : NonFiniteGradients::kApply;
+  return read_either<NonFiniteGradients>(json, where, "apply", "refuse");
 }
 
 Json JsonValue<MissingSlots>::write(MissingSlots value) {
@@ -112,13 +112,7 @@ Json JsonValue<MissingSlots>::write(MissingSlots value) {
 MissingSlots JsonValue<MissingSlots>::read(
     const Json& json,
     const std::string& where) {
-  const std::string name = JsonValue<std::string>::read(json, where);
-  TESSERA_CHECK_VALUE(
-      name == "error" || name == "keep",
-      "[{}] expected error or keep, but got '{}'.",
-      where,
-      shorten(name));
-  return name == "keep" ? MissingSlots::kKeep : MissingSlots::kError;
+  return read_either<MissingSlots>(json, where, "error", "keep");
 }
 
 Json JsonValue<Strategy>::write(const Strategy& value) {
