@@ -172,30 +172,24 @@ Nest<at::Tensor> PartialTPUEmbeddingImpl::forward(
     const Features& features,
     const Weights& weights) {
   return forward_halves(
-      [&] {
-        return split_batch(
-            features, weights, part_of(options().features, features));
-      },
-      &TPUEmbeddingImpl::forward);
+      features, weights, &part_of, &TPUEmbeddingImpl::forward);
 }
 
 Nest<at::Tensor> PartialTPUEmbeddingImpl::forward_partial(
     const Features& features,
     const Weights& weights) {
   return forward_halves(
-      [&] {
-        return split_batch(
-            features, weights, some_part_of(options().features, features));
-      },
-      &TPUEmbeddingImpl::forward_partial);
+      features, weights, &some_part_of, &TPUEmbeddingImpl::forward_partial);
 }
 
 Nest<at::Tensor> PartialTPUEmbeddingImpl::forward_halves(
-    const std::function<FeatureHalves()>& split,
+    const Features& features,
+    const Weights& weights,
+    FindPart find_part,
     Forward forward) {
   FeatureHalves halves;
-  Nest<at::Tensor> dense = run_or_abort([&] {
-    halves = split();
+  const Nest<at::Tensor> dense = run_or_abort([&] {
+    halves = split_batch(features, weights, find_part);
     return dense_.is_empty()
         ? Nest<at::Tensor>()
         : ((*dense_).*forward)(halves.features.dense, halves.weights.dense);
@@ -210,8 +204,8 @@ Nest<at::Tensor> PartialTPUEmbeddingImpl::forward_halves(
 PartialTPUEmbeddingImpl::FeatureHalves PartialTPUEmbeddingImpl::split_batch(
     const Features& features,
     const Weights& weights,
-    Part part) const {
-  FeatureHalves halves{.part = std::move(part)};
+    FindPart find_part) const {
+  FeatureHalves halves{.part = find_part(options().features, features)};
   halves.features = split(features, "features", halves.part);
   const bool has_none = halves.part
       ? has_no_weights(weights, *halves.part)
@@ -228,8 +222,7 @@ PartialPendingForward PartialTPUEmbeddingImpl::begin_forward(
   FeatureHalves halves;
   PartialPendingForward pending;
   run_or_abort([&] {
-    halves =
-        split_batch(features, weights, part_of(options().features, features));
+    halves = split_batch(features, weights, &part_of);
     if (!dense_.is_empty()) {
       pending.dense_ =
           dense_->begin_forward(halves.features.dense, halves.weights.dense);
