@@ -2,6 +2,7 @@
 #include <tessera/engine/embedding_engine.h>
 #include <tessera/serialization/config_json.h>
 
+#include "optim/row_update.h"
 #include "src/engine/embedding_state.h"
 #include "src/features/output_shapes.h"
 
