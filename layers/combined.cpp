@@ -5,6 +5,7 @@
 #include "src/common/checked_archive.h"
 #include "src/engine/finite_gradients.h"
 #include "src/engine/pending_gradients.h"
+#include "src/engine/strategies/embedding_strategy.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/isfinite.h>
@@ -127,7 +128,8 @@ Combined::Combined(
     TESSERA_CHECK_VALUE(
         std::count_if(layers.begin(), layers.end(), is_same) == 1,
         "[Combined] each layer must be listed once, but a layer is listed twice. Remove one of them.");
-    const std::shared_ptr<PendingGradients> pending = layer->pending();
+    const std::shared_ptr<PendingGradients> pending =
+        layer->strategy_->pending();
     TESSERA_CHECK_VALUE(
         pending != nullptr,
         "[Combined] expected a layer on Strategy::fused() or distributed::sharded_strategy() with Apply::kOnStep, but got one on Strategy::{}() with {}. Set TPUEmbeddingOptions::apply to Apply::kOnStep. A layer on Strategy::host() or padded() needs no Combined: its tables are parameters, which any optimizer updates.",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/dense_parameters.h>
 
+#include <tessera/engine/table_module.h>
 #include <tessera/layers/partial_tpu_embedding.h>
-#include <tessera/layers/table_module.h>
 
 #include <set>
 

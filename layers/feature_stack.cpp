@@ -70,22 +70,6 @@ PartialShape shape_of_features(
   return {batch, count, dim};
 }
 
-void check_vectors(
-    const PartialShape& features,
-    bool with_weight,
-    const std::string& class_name) {
-  const int64_t smallest = with_weight ? 2 : 1;
-  TESSERA_CHECK_VALUE(
-      features.back().value_or(smallest) >= smallest,
-      "[{}] the rows of features must have {} or more columns, but their width is {}. {}",
-      class_name,
-      smallest,
-      features.back().value_or(0),
-      with_weight
-          ? "The first column is the weight of the feature and the others are its vector. Set use_first_order to false if there is no weight."
-          : "Set the dim of the tables to the width of a vector.");
-}
-
 std::vector<at::Tensor> checked_features(
     const Nest<at::Tensor>& features,
     const std::string& class_name) {

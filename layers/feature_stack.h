@@ -22,14 +22,6 @@ PartialShape shape_of_features(
     const Nest<PartialShape>& input_shapes,
     const std::string& class_name);
 
-/// Checks that the rows of features [batch, features, dim] have a column or more besides
-/// the weight of the feature, which is their first column `with_weight`.
-/// Errors:  c10::ValueError unless they have.
-void check_vectors(
-    const PartialShape& features,
-    bool with_weight,
-    const std::string& class_name);
-
 /// Returns the leaves, which shape_of_features() accepts. A tensor of inference mode is
 /// copied, so that it can be saved for the backward pass.
 /// Errors:  those of shape_of_features(); c10::ValueError for an undefined tensor;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/layer.h>
 
-#include "layers/text_table.h"
 #include "src/common/check.h"
 #include "src/common/checked_archive.h"
 #include "src/common/device_problem.h"
+#include "src/common/text_table.h"
 
 #include <tessera/common/json_value.h>
 #include <tessera/common/shorten.h>
-#include <tessera/layers/table_module.h>
+#include <tessera/engine/table_module.h>
 #include <tessera/serialization/config_values.h>
 
 #include <ATen/core/grad_mode.h>

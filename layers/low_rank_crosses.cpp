@@ -127,10 +127,6 @@ variable_list gradients_by_operators(
   return result;
 }
 
-const float* data_or_null(const at::Tensor& tensor) {
-  return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
-}
-
 // The backward pass of a layer needs these. It computes the inputs of the layers again from
 // the factors, which takes less time than to write and read them.
 struct Saved {
@@ -149,7 +145,9 @@ std::vector<CrossWeights> weights_of(const std::vector<LowRankCross>& layers) {
   std::vector<CrossWeights> weights;
   for (const LowRankCross& layer : layers) {
     weights.push_back(
-        {matrix_of(layer.u), matrix_of(layer.v), data_or_null(layer.bias)});
+        {matrix_of(layer.u),
+         matrix_of(layer.v),
+         layer.bias.defined() ? layer.bias.const_data_ptr<float>() : nullptr});
   }
   return weights;
 }
@@ -480,13 +478,8 @@ at::Tensor low_rank_crosses(
     const std::vector<LowRankCross>& layers) {
   const at::Tensor rows = x0.reshape({-1, x0.size(-1)}).contiguous();
   const variable_list parameters = flatten(layers);
-  const auto requires_grad = [](const at::Tensor& t) {
-    return t.requires_grad();
-  };
-  const bool has_gradient = at::GradMode::is_enabled() &&
-      (rows.requires_grad() || std::ranges::any_of(parameters, requires_grad));
   std::vector<Saved> none;
-  const at::Tensor result = has_gradient
+  const at::Tensor result = needs_gradient({rows}) || needs_gradient(parameters)
       ? Crosses::apply(rows, at::TensorList(parameters))
       : compute(rows, unflatten(parameters), none);
   return x0.dim() == 2 ? result : result.view(x0.sizes());

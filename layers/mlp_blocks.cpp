@@ -193,28 +193,6 @@ class ForwardPass {
   std::vector<ConstMatrix> weights_;  // views of transposed_
 };
 
-// The outputs of all layers. The last one is the result.
-std::vector<at::Tensor> outputs_by_blocks(const Stack& stack) {
-  std::vector<at::Tensor> outputs;
-  std::vector<MutableMatrix> out;
-  for (const DenseLayer& layer : stack.layers) {
-    outputs.push_back(
-        empty_in_step_memory({stack.rows(), layer.weight.size(0)}));
-    out.push_back(mutable_matrix_of(outputs.back()));
-  }
-  const ForwardPass pass(stack);
-  const RowBlocks blocks = blocks_of(stack.rows(), stack.layers);
-  blocks.for_each([&](int64_t block) {
-    MutableMatrix below;
-    for (size_t i = 0; i < stack.layers.size(); ++i) {
-      const MutableMatrix part = blocks.part(out[i], block);
-      pass.compute_layer(i, blocks, block, below, part);
-      below = part;
-    }
-  });
-  return outputs;
-}
-
 // Two matrices of a block, which take turns as input and output of a layer.
 class Scratch {
  public:
@@ -241,26 +219,34 @@ class Scratch {
   at::Tensor memory_;
 };
 
-// The result only.
-at::Tensor result_by_blocks(const Stack& stack) {
+// The outputs of the layers, of which the last one is the result. Unless `keeps_all`, the
+// others are undefined.
+std::vector<at::Tensor> outputs_by_blocks(const Stack& stack, bool keeps_all) {
   const size_t last = stack.layers.size() - 1;
-  const at::Tensor result =
-      empty_in_step_memory({stack.rows(), stack.layers[last].weight.size(0)});
-  const MutableMatrix out = mutable_matrix_of(result);
+  std::vector<at::Tensor> outputs(last + 1);
+  std::vector<MutableMatrix> out(last + 1);
+  for (size_t i = keeps_all ? 0 : last; i <= last; ++i) {
+    outputs[i] =
+        empty_in_step_memory({stack.rows(), stack.layers[i].weight.size(0)});
+    out[i] = mutable_matrix_of(outputs[i]);
+  }
   const ForwardPass pass(stack);
   const RowBlocks blocks = blocks_of(stack.rows(), stack.layers);
   blocks.for_each([&](int64_t block) {
-    Scratch scratch(stack.layers, blocks.rows(block));
+    std::optional<Scratch> scratch;
+    if (!keeps_all) {
+      scratch.emplace(stack.layers, blocks.rows(block));
+    }
     MutableMatrix below;
     for (size_t i = 0; i <= last; ++i) {
-      const MutableMatrix part = i == last
-          ? blocks.part(out, block)
-          : scratch.next(stack.layers[i].weight.size(0));
+      const MutableMatrix part = keeps_all || i == last
+          ? blocks.part(out[i], block)
+          : scratch->next(stack.layers[i].weight.size(0));
       pass.compute_layer(i, blocks, block, below, part);
       below = part;
     }
   });
-  return result;
+  return outputs;
 }
 
 // The gradients in the order of flatten(), computed by operators that support a second
@@ -444,7 +430,7 @@ struct MLPBlocks : torch::autograd::Function<MLPBlocks> {
       at::TensorList tensors,
       const Layout& layout) {
     const std::vector<at::Tensor> outputs =
-        outputs_by_blocks(unflatten(tensors, layout));
+        outputs_by_blocks(unflatten(tensors, layout), /*keeps_all=*/true);
     variable_list saved = tensors.vec();
     saved.insert(saved.end(), outputs.begin(), outputs.end());
     if (!layout.has_last_relu) {
@@ -548,14 +534,9 @@ at::Tensor mlp_blocks(
          .has_relu = layer.has_relu});
   }
   const variable_list tensors = flatten(stack);
-  const auto requires_grad = [](const at::Tensor& t) {
-    return t.requires_grad();
-  };
-  const bool has_gradient =
-      at::GradMode::is_enabled() && std::ranges::any_of(tensors, requires_grad);
-  const at::Tensor result = has_gradient
+  const at::Tensor result = needs_gradient(tensors)
       ? MLPBlocks::apply(at::TensorList(tensors), layout_of(stack))
-      : result_by_blocks(stack);
+      : outputs_by_blocks(stack, /*keeps_all=*/false).back();
   if (inputs[0].dim() == 2) {
     return result;
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/no_table_update_guard.h>
 
-#include <tessera/layers/tpu_embedding.h>
+#include <tessera/engine/table_module.h>
 
 #include "src/common/check.h"
 #include "src/engine/strategies/embedding_strategy.h"
@@ -10,8 +10,9 @@ namespace tessera {
 
 NoTableUpdateGuard::NoTableUpdateGuard(const torch::nn::Module& model) {
   model.apply([&](const torch::nn::Module& part) {
-    if (const auto* layer = dynamic_cast<const TPUEmbeddingImpl*>(&part)) {
-      strategies_.push_back(layer->strategy_);
+    const TableModule* tables = TableModule::of(part);
+    if (tables != nullptr && tables->backward_strategy() != nullptr) {
+      strategies_.push_back(tables->backward_strategy());
     }
   });
   for (const auto& strategy : strategies_) {

@@ -173,30 +173,24 @@ Nest<at::Tensor> PartialTPUEmbeddingImpl::forward(
     const Features& features,
     const Weights& weights) {
   return forward_halves(
-      [&] {
-        return split_batch(
-            features, weights, part_of(options().features, features));
-      },
-      &TPUEmbeddingImpl::forward);
+      features, weights, &part_of, &TPUEmbeddingImpl::forward);
 }
 
 Nest<at::Tensor> PartialTPUEmbeddingImpl::forward_partial(
     const Features& features,
     const Weights& weights) {
   return forward_halves(
-      [&] {
-        return split_batch(
-            features, weights, some_part_of(options().features, features));
-      },
-      &TPUEmbeddingImpl::forward_partial);
+      features, weights, &some_part_of, &TPUEmbeddingImpl::forward_partial);
 }
 
 Nest<at::Tensor> PartialTPUEmbeddingImpl::forward_halves(
-    const std::function<FeatureHalves()>& split,
+    const Features& features,
+    const Weights& weights,
+    FindPart find_part,
     Forward forward) {
   FeatureHalves halves;
-  Nest<at::Tensor> small = run_or_abort([&] {
-    halves = split();
+  const Nest<at::Tensor> small = run_or_abort([&] {
+    halves = split_batch(features, weights, find_part);
     return small_.is_empty()
         ? Nest<at::Tensor>()
         : ((*small_).*forward)(halves.features.small, halves.weights.small);
@@ -211,8 +205,8 @@ Nest<at::Tensor> PartialTPUEmbeddingImpl::forward_halves(
 PartialTPUEmbeddingImpl::FeatureHalves PartialTPUEmbeddingImpl::split_batch(
     const Features& features,
     const Weights& weights,
-    Part part) const {
-  FeatureHalves halves{.part = std::move(part)};
+    FindPart find_part) const {
+  FeatureHalves halves{.part = find_part(options().features, features)};
   halves.features = split(features, "features", halves.part);
   const bool has_none = halves.part
       ? has_no_weights(weights, *halves.part)
@@ -229,8 +223,7 @@ PartialPendingForward PartialTPUEmbeddingImpl::begin_forward(
   FeatureHalves halves;
   PartialPendingForward pending;
   run_or_abort([&] {
-    halves =
-        split_batch(features, weights, part_of(options().features, features));
+    halves = split_batch(features, weights, &part_of);
     if (!small_.is_empty()) {
       pending.small_ =
           small_->begin_forward(halves.features.small, halves.weights.small);

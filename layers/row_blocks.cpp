@@ -3,6 +3,8 @@
 
 #include "src/common/parallel.h"
 
+#include <ATen/core/grad_mode.h>
+
 namespace tessera {
 
 void RowBlocks::for_each(c10::function_ref<void(int64_t)> task) const {
@@ -13,6 +15,13 @@ bool is_plain_float32(const at::Tensor& tensor) {
   return tensor.is_cpu() && tensor.layout() == at::kStrided &&
       tensor.scalar_type() == at::kFloat && !tensor.is_neg() &&
       !tensor._fw_grad(/*level=*/0).defined();
+}
+
+bool needs_gradient(at::TensorList tensors) {
+  return at::GradMode::is_enabled() &&
+      std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) {
+           return t.requires_grad();
+         });
 }
 
 }  // namespace tessera

@@ -29,15 +29,19 @@ at::ScalarType weights_dtype(const torch::nn::Module& layer) {
   return at::kFloat;
 }
 
-// Describes a class of LibTorch. `start` has the default values of its options,
-// `required` the names of options without a default. `visit_fields(options, visit)` calls
-// visit(name, value) once for each option.
-template <class Impl, class Options, class VisitFields>
+// Describes a class of LibTorch. `visit_fields(options, visit)` calls visit(name, value)
+// once for each option. `start` has the default values of its options, `required` the
+// names of options without a default.
+template <
+    class Impl,
+    class Options =
+        std::remove_cvref_t<decltype(std::declval<Impl&>().options)>,
+    class VisitFields>
 detail::LayerClass stock(
     const char* name,
-    Options start,
-    std::initializer_list<const char*> required,
-    VisitFields visit_fields) {
+    VisitFields visit_fields,
+    Options start = {},
+    std::initializer_list<const char*> required = {}) {
   const std::vector<std::string> needed(required.begin(), required.end());
   return {
       .name = name,
@@ -93,13 +97,6 @@ detail::LayerClass stock(
           }};
 }
 
-template <class Impl, class Options>
-detail::LayerClass with_inplace(const char* name, Options start) {
-  return stock<Impl>(name, start, {}, [](auto& options, auto&& visit) {
-    visit("inplace", options.inplace());
-  });
-}
-
 // Describes a class of LibTorch that has no options.
 template <class Impl>
 detail::LayerClass plain(const char* name) {
@@ -114,94 +111,6 @@ detail::LayerClass plain(const char* name) {
             return detail::LayerInstance{
                 .module = module, .any = torch::nn::AnyModule(module)};
           }};
-}
-
-std::vector<detail::LayerClass> activation_classes() {
-  using namespace torch::nn;
-  return {
-      stock<ELUImpl>(
-          "ELU",
-          ELUOptions(),
-          {},
-          [](auto& options, auto&& visit) {
-            visit("alpha", options.alpha());
-            visit("inplace", options.inplace());
-          }),
-      stock<GELUImpl>(
-          "GELU",
-          GELUOptions(),
-          {},
-          [](auto& options, auto&& visit) {
-            visit("approximate", options.approximate());
-          }),
-      stock<LeakyReLUImpl>(
-          "LeakyReLU",
-          LeakyReLUOptions(),
-          {},
-          [](auto& options, auto&& visit) {
-            visit("negative_slope", options.negative_slope());
-            visit("inplace", options.inplace());
-          }),
-      with_inplace<ReLUImpl>("ReLU", ReLUOptions()),
-      plain<SiLUImpl>("SiLU"),
-      plain<SigmoidImpl>("Sigmoid"),
-      stock<SoftmaxImpl>(
-          "Softmax",
-          SoftmaxOptions(1),
-          {"dim"},
-          [](auto& options, auto&& visit) { visit("dim", options.dim()); }),
-      plain<TanhImpl>("Tanh")};
-}
-
-std::vector<detail::LayerClass> other_classes() {
-  using namespace torch::nn;
-  return {
-      stock<BatchNorm1dImpl>(
-          "BatchNorm1d",
-          BatchNorm1dOptions(1),
-          {"num_features"},
-          [](auto& options, auto&& visit) {
-            visit("num_features", options.num_features());
-            visit("eps", options.eps());
-            visit("momentum", options.momentum());
-            visit("affine", options.affine());
-            visit("track_running_stats", options.track_running_stats());
-          }),
-      stock<DropoutImpl>(
-          "Dropout",
-          DropoutOptions(),
-          {},
-          [](auto& options, auto&& visit) {
-            visit("p", options.p());
-            visit("inplace", options.inplace());
-          }),
-      stock<FlattenImpl>(
-          "Flatten",
-          FlattenOptions(),
-          {},
-          [](auto& options, auto&& visit) {
-            visit("start_dim", options.start_dim());
-            visit("end_dim", options.end_dim());
-          }),
-      plain<IdentityImpl>("Identity"),
-      stock<LayerNormImpl>(
-          "LayerNorm",
-          LayerNormOptions(std::vector<int64_t>{1}),
-          {"normalized_shape"},
-          [](auto& options, auto&& visit) {
-            visit("normalized_shape", options.normalized_shape());
-            visit("eps", options.eps());
-            visit("elementwise_affine", options.elementwise_affine());
-          }),
-      stock<LinearImpl>(
-          "Linear",
-          LinearOptions(1, 1),
-          {"in_features", "out_features"},
-          [](auto& options, auto&& visit) {
-            visit("in_features", options.in_features());
-            visit("out_features", options.out_features());
-            visit("bias", options.bias());
-          })};
 }
 
 }  // namespace
@@ -224,10 +133,80 @@ at::ScalarType weights_dtype_from_json(
 }
 
 std::vector<detail::LayerClass> stock_layer_classes() {
-  std::vector<detail::LayerClass> classes = activation_classes();
-  const std::vector<detail::LayerClass> others = other_classes();
-  classes.insert(classes.end(), others.begin(), others.end());
-  return classes;
+  using namespace torch::nn;
+  return {
+      stock<ELUImpl>(
+          "ELU",
+          [](auto& options, auto&& visit) {
+            visit("alpha", options.alpha());
+            visit("inplace", options.inplace());
+          }),
+      stock<GELUImpl>(
+          "GELU",
+          [](auto& options, auto&& visit) {
+            visit("approximate", options.approximate());
+          }),
+      stock<LeakyReLUImpl>(
+          "LeakyReLU",
+          [](auto& options, auto&& visit) {
+            visit("negative_slope", options.negative_slope());
+            visit("inplace", options.inplace());
+          }),
+      stock<ReLUImpl>(
+          "ReLU",
+          [](auto& options, auto&& visit) {
+            visit("inplace", options.inplace());
+          }),
+      plain<SiLUImpl>("SiLU"),
+      plain<SigmoidImpl>("Sigmoid"),
+      stock<SoftmaxImpl>(
+          "Softmax",
+          [](auto& options, auto&& visit) { visit("dim", options.dim()); },
+          SoftmaxOptions(1),
+          {"dim"}),
+      plain<TanhImpl>("Tanh"),
+      stock<BatchNorm1dImpl>(
+          "BatchNorm1d",
+          [](auto& options, auto&& visit) {
+            visit("num_features", options.num_features());
+            visit("eps", options.eps());
+            visit("momentum", options.momentum());
+            visit("affine", options.affine());
+            visit("track_running_stats", options.track_running_stats());
+          },
+          BatchNorm1dOptions(1),
+          {"num_features"}),
+      stock<DropoutImpl>(
+          "Dropout",
+          [](auto& options, auto&& visit) {
+            visit("p", options.p());
+            visit("inplace", options.inplace());
+          }),
+      stock<FlattenImpl>(
+          "Flatten",
+          [](auto& options, auto&& visit) {
+            visit("start_dim", options.start_dim());
+            visit("end_dim", options.end_dim());
+          }),
+      plain<IdentityImpl>("Identity"),
+      stock<LayerNormImpl>(
+          "LayerNorm",
+          [](auto& options, auto&& visit) {
+            visit("normalized_shape", options.normalized_shape());
+            visit("eps", options.eps());
+            visit("elementwise_affine", options.elementwise_affine());
+          },
+          LayerNormOptions(std::vector<int64_t>{1}),
+          {"normalized_shape"}),
+      stock<LinearImpl>(
+          "Linear",
+          [](auto& options, auto&& visit) {
+            visit("in_features", options.in_features());
+            visit("out_features", options.out_features());
+            visit("bias", options.bias());
+          },
+          LinearOptions(1, 1),
+          {"in_features", "out_features"})};
 }
 
 }  // namespace tessera

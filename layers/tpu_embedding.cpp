@@ -6,24 +6,19 @@
 #include <tessera/optim/optimizer_json.h>
 #include <tessera/serialization/config_values.h>
 
-#include "layers/table_summary.h"
+#include "layers/clone_source.h"
 #include "serialization/archive.h"
-#include "serialization/checkpoint_reader.h"
-#include "serialization/checkpoint_writer.h"
-#include "serialization/saved_keys.h"
 #include "src/common/check.h"
 #include "src/common/device_problem.h"
 #include "src/engine/accumulated_gradients.h"
 #include "src/engine/embedding_state.h"
 #include "src/engine/forward_interception.h"
-#include "src/engine/key_updates.h"
-#include "src/engine/pending_gradients.h"
 #include "src/engine/serving_lookup.h"
 #include "src/engine/strategies/embedding_strategy.h"
+#include "src/engine/table_summary.h"
 #include "src/features/batch.h"
 #include "src/features/batch_plan.h"
 #include "src/features/output_shapes.h"
-#include "src/tables/key_table_rows.h"
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -293,10 +288,6 @@ Json TPUEmbeddingImpl::get_config() const {
   return write_fields(options_);
 }
 
-std::shared_ptr<PendingGradients> TPUEmbeddingImpl::pending() const {
-  return strategy_->pending();
-}
-
 at::Tensor& TPUEmbeddingImpl::virtual_variable() & {
   at::Tensor* variable = parameters_.find("virtual_variable");
   TESSERA_CHECK(
@@ -304,47 +295,6 @@ at::Tensor& TPUEmbeddingImpl::virtual_variable() & {
       "[TPUEmbedding] Strategy::{}() has no virtual variable: its tables are ordinary parameters. Use parameters().",
       options_.strategy.name());
   return *variable;
-}
-
-EmbeddingTables TPUEmbeddingImpl::embedding_tables() const {
-  check_holds_all_rows(
-      *state_,
-      "[embedding_tables]",
-      "Use read_rows(), which collects them from all ranks, or "
-      "update_embedding_table().");
-  strategy_->wait_for_lookups();
-  return embedding_tables_of(*state_);
-}
-
-void TPUEmbeddingImpl::update_embedding_table(
-    const std::string& name,
-    const at::Tensor& values) {
-  strategy_->wait_for_lookups();
-  assign_table(find_table(*state_, name, "[update_embedding_table]"), values);
-}
-
-void TPUEmbeddingImpl::update_embedding_table(
-    const std::string& name,
-    const at::Tensor& keys,
-    const at::Tensor& values) {
-  constexpr const char* kWhere = "[update_embedding_table]";
-  strategy_->wait_for_lookups();
-  TableState& table = find_table(*state_, name, kWhere);
-  if (table.key_rows != nullptr) {
-    check_nothing_waits(*state_, table, has_pending_passes(), kWhere);
-  }
-  assign_keys(table, keys, values, updates_of(*state_, table));
-}
-
-int64_t TPUEmbeddingImpl::evict(const std::string& name, int64_t updates) {
-  TableState& table = find_table(*state_, name, "[evict]");
-  strategy_->wait_for_lookups();
-  return evict_keys(*state_, table, updates, has_pending_passes());
-}
-
-bool TPUEmbeddingImpl::has_pending_passes() const {
-  const auto waiting = pending();
-  return waiting != nullptr && waiting->passes() > 0;
 }
 
 at::Tensor TPUEmbeddingImpl::read_rows(
@@ -387,12 +337,7 @@ void TPUEmbeddingImpl::clone_(
     torch::nn::Module& other,
     const std::optional<torch::Device>& device) {
   check_device(device, "clone");
-  const auto* source = dynamic_cast<const TPUEmbeddingImpl*>(&other);
-  TESSERA_CHECK(
-      source != nullptr,
-      "[TPUEmbedding::clone] expected to copy a TPUEmbedding, but got {}. Let the constructor and the reset() of the model register the same modules.",
-      other.name());
-  copy_from(*source);
+  copy_from(clone_source<TPUEmbeddingImpl>(other, kClassName));
   convert_to(device, std::nullopt);
 }
 
@@ -428,38 +373,6 @@ void TPUEmbeddingImpl::to(torch::Device device, bool /*non_blocking*/) {
   convert_to(device, std::nullopt);
 }
 
-void TPUEmbeddingImpl::save(torch::serialize::OutputArchive& archive) const {
-  check_holds_all_rows(
-      *state_,
-      "[TPUEmbedding::save]",
-      "Use save_checkpoint(), to which each rank writes its rows.");
-  save_state(*state_, options_.features, archive);
-}
-
-void TPUEmbeddingImpl::load(torch::serialize::InputArchive& archive) {
-  load(archive, {});
-}
-
-void TPUEmbeddingImpl::load(
-    torch::serialize::InputArchive& archive,
-    const LoadOptions& options) {
-  strategy_->wait_for_lookups();
-  load_state(*state_, archive, options, "[TPUEmbedding::load]");
-  strategy_->discard_pending();
-}
-
-void TPUEmbeddingImpl::save_checkpoint(
-    const std::string& directory,
-    const CheckpointOptions& options) {
-  save_tables(directory, options, "[save_checkpoint]");
-}
-
-void TPUEmbeddingImpl::load_checkpoint(
-    const std::string& directory,
-    const LoadOptions& options) {
-  load_tables(directory, options, "[load_checkpoint]");
-}
-
 const EmbeddingState& TPUEmbeddingImpl::state() const {
   return *state_;
 }
@@ -469,26 +382,14 @@ void TPUEmbeddingImpl::read_state(
   read(*state_);
 }
 
+void TPUEmbeddingImpl::change_state(
+    c10::function_ref<void(EmbeddingState&)> change) {
+  strategy_->wait_for_lookups();
+  change(*state_);
+}
+
 void TPUEmbeddingImpl::wait_for_lookups() const {
   strategy_->wait_for_lookups();
-}
-
-void TPUEmbeddingImpl::save_tables(
-    const std::string& directory,
-    const CheckpointOptions& options,
-    const std::string& where) {
-  Disk disk(where);
-  tessera::save_checkpoint(
-      *state_, options_.features, directory, options, disk);
-}
-
-void TPUEmbeddingImpl::load_tables(
-    const std::string& directory,
-    const LoadOptions& options,
-    const std::string& where) {
-  strategy_->wait_for_lookups();
-  tessera::load_checkpoint(*state_, directory, options, where);
-  strategy_->discard_pending();
 }
 
 }  // namespace tessera

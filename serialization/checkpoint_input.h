@@ -81,4 +81,22 @@ void read_parts(
     const std::string& where,
     char* to);
 
+/// All entries of a tensor [n] of the type T.
+/// Errors:  as read_parts().
+template <class T>
+std::vector<T> read_vector(
+    const std::filesystem::path& folder,
+    const ManifestTensor& tensor,
+    const std::string& where) {
+  std::vector<T> values(tensor.shape[0]);
+  read_parts(
+      folder,
+      tensor,
+      {},
+      tensor.shape[0],
+      where,
+      reinterpret_cast<char*>(values.data()));
+  return values;
+}
+
 }  // namespace tessera

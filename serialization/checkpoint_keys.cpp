@@ -121,22 +121,6 @@ KeysToSave find_keys_to_save(
   return part;
 }
 
-template <class T>
-std::vector<T> read_vector(
-    const std::filesystem::path& folder,
-    const ManifestTensor& tensor,
-    const std::string& where) {
-  std::vector<T> values(tensor.shape[0]);
-  read_parts(
-      folder,
-      tensor,
-      {},
-      tensor.shape[0],
-      where,
-      reinterpret_cast<char*>(values.data()));
-  return values;
-}
-
 // Refuses keys that are not in the order of their hashes.
 void check_order(
     const std::vector<int64_t>& keys,

@@ -60,6 +60,13 @@ bool has_same_tables(const Manifest& below, const Manifest& above) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_table);
 }
 
+// Tells autograd that the tensor has other values.
+void note_write(const at::Tensor& tensor) {
+  if (!tensor.is_inference()) {
+    tensor.unsafeGetTensorImpl()->bump_version();
+  }
+}
+
 // Copies ranges of whole rows, several at the same time.
 void copy_rows(const CheckpointReader& reader, const LoadPlan::Copy& copy) {
   at::Tensor to = copy.to;
@@ -83,9 +90,7 @@ void copy_rows(const CheckpointReader& reader, const LoadPlan::Copy& copy) {
         std::min(rows, begin + step) - begin,
         data + begin * row_bytes);
   });
-  if (!to.is_inference()) {
-    to.unsafeGetTensorImpl()->bump_version();  // Autograd must see the write.
-  }
+  note_write(to);
 }
 
 // The numbers in the bytes of a file, as int64.
@@ -97,13 +102,6 @@ at::Tensor integers_of(const std::string& bytes) {
       at::empty({static_cast<int64_t>(values.size())}, at::kLong);
   std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<int64_t>());
   return tensor;
-}
-
-// The names of the tensors that are loaded with each row of a table.
-std::vector<std::string> names_of_rows(const LoadPlan::KeyTable& entry) {
-  std::vector<std::string> names{"parameters"};
-  names.insert(names.end(), entry.slots.begin(), entry.slots.end());
-  return names;
 }
 
 // Copies single rows, several ranges at the same time. read(first, count, to) reads rows
@@ -144,9 +142,7 @@ void copy_moves(const std::vector<RowMove>& moves, at::Tensor& to, Read read) {
               row_bytes);
         }
       });
-  if (!to.is_inference()) {
-    to.unsafeGetTensorImpl()->bump_version();  // Autograd must see the write.
-  }
+  note_write(to);
 }
 
 // Whether the part may hold rows that `copy` needs. A part of an increment always may,
@@ -362,14 +358,8 @@ void CheckpointReader::read_keys(
         where_,
         stored);
   }
-  stored.saved.sketch.resize(keys.sketch.shape[0]);
-  read_parts(
-      folder_of(chain_.size() - 1),
-      keys.sketch,
-      {},
-      keys.sketch.shape[0],
-      where_,
-      reinterpret_cast<char*>(stored.saved.sketch.data()));
+  stored.saved.sketch =
+      read_vector<uint8_t>(folder_of(chain_.size() - 1), keys.sketch, where_);
   adapt_scores(updates, entry.later_updates, table, stored.saved);
   entry.keys = LoadedKeys(std::move(stored.saved), table, where_);
   std::vector<StoredRow>& rows = stored_rows_[entry.table];
@@ -402,9 +392,11 @@ void CheckpointReader::append_row_files(
     const LoadPlan::KeyTable& entry,
     std::vector<ChunkRange>& ranges) const {
   const std::vector<std::vector<RowMove>> moves = moves_of(entry, {});
+  std::vector<std::string> names = entry.slots;
+  names.emplace_back("parameters");
   for (const size_t link : links_of(entry.table)) {
     const ManifestTable& files = table_of(link, entry.table);
-    for (const std::string& name : names_of_rows(entry)) {
+    for (const std::string& name : names) {
       for (const ManifestPart& part : find_tensor(files, name).parts) {
         const auto first = std::lower_bound(
             moves[link].begin(),
@@ -454,9 +446,6 @@ void CheckpointReader::copy_key_rows(
 
 void CheckpointReader::read_touched(size_t link, size_t table) {
   const ManifestTable& entry = table_of(link, table);
-  if (!entry.touched) {
-    return;
-  }
   touched_[link].resize(chain_[link].manifest.tables.size());
   std::vector<uint32_t>& rows = touched_[link][table];
   rows.resize(entry.touched->count);

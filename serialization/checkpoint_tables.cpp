@@ -142,12 +142,6 @@ void number_entries(kernels::RowNumbers numbers, ManifestTensor& tensor) {
   }
 }
 
-void number_entries(kernels::RowNumbers numbers, ManifestTable& table) {
-  for (ManifestTensor& tensor : table.tensors) {
-    number_entries(numbers, tensor);
-  }
-}
-
 template <class T>
 std::string_view bytes_of(const std::vector<T>& values) {
   return {
@@ -199,12 +193,12 @@ std::vector<ManifestTable> describe_tables(const EmbeddingState& state) {
           describe_tensor(table, optim::slot_key(slot.name), slot.values));
     }
     if (table.key_rows != nullptr) {
-      entry.tensors.push_back(
-          {.name = kSavedKeys, .dtype = "int64", .shape = {0}});
-      entry.tensors.push_back(
-          {.name = kKeyUpdates, .dtype = "uint32", .shape = {0}});
-      entry.tensors.push_back(
-          {.name = kKeyFrequencies, .dtype = "float32", .shape = {0}});
+      for (const auto& [name, dtype] :
+           {std::pair(kSavedKeys, "int64"),
+            std::pair(kKeyUpdates, "uint32"),
+            std::pair(kKeyFrequencies, "float32")}) {
+        entry.tensors.push_back({.name = name, .dtype = dtype, .shape = {0}});
+      }
     }
     if (is_accumulating(state, table)) {
       entry.accumulated =
@@ -306,12 +300,14 @@ void gather_tables(
   const std::string text = ranks.run_on_all_ranks(place, [&] {
     for (size_t i = 0; i < tables.size(); ++i) {
       const bool has_keys = tables[i].keys.has_value();
-      number_entries(
-          has_keys ? kernels::RowNumbers{.first = keys[i].first}
-              : tables[i].touched
-              ? kernels::RowNumbers{.first = increments[i].first}
-              : state.tables[i].rows.numbers,
-          tables[i]);
+      const kernels::RowNumbers rows = has_keys
+          ? kernels::RowNumbers{.first = keys[i].first}
+          : tables[i].touched
+          ? kernels::RowNumbers{.first = increments[i].first}
+          : state.tables[i].rows.numbers;
+      for (ManifestTensor& tensor : tables[i].tensors) {
+        number_entries(rows, tensor);
+      }
       if (has_keys) {
         number_entries(
             {.first = keys[i].first_counter}, tables[i].keys->sketch);

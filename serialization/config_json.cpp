@@ -15,6 +15,16 @@
 
 namespace tessera {
 
+template <>
+struct JsonValue<Json> {
+  static Json write(const Json& json) {
+    return json;
+  }
+  static Json read(const Json& json, const std::string& /*where*/) {
+    return json;
+  }
+};
+
 namespace {
 
 std::string where_of(const Json& path) {
@@ -22,15 +32,24 @@ std::string where_of(const Json& path) {
       shorten(path.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
-}  // namespace
-
-namespace {
-
 // A feature in the JSON list: its path in the nest and the index of its table.
 struct FeatureEntry {
   Json path = Json::array();
   int64_t table = 0;
   FeatureConfig config = {};
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("path", self.path);
+    visit("table", self.table);
+    visit("max_sequence_length", self.config.max_sequence_length);
+    visit("output_shape", self.config.output_shape);
+    visit(
+        "validate_weights_and_indices",
+        self.config.validate_weights_and_indices);
+    visit("out_of_range", self.config.out_of_range);
+    visit("name", self.config.name);
+  }
 };
 
 void collect_entries(
@@ -106,50 +125,22 @@ Nest<FeatureConfig> build_nest(
                  : Nest<FeatureConfig>::map(std::move(map));
 }
 
-// Visits every field of FeatureConfig except the table.
-template <class Self, class Visit>
-void visit_feature_fields(Self& self, Visit&& visit) {
-  visit("max_sequence_length", self.max_sequence_length);
-  visit("output_shape", self.output_shape);
-  visit("validate_weights_and_indices", self.validate_weights_and_indices);
-  visit("out_of_range", self.out_of_range);
-  visit("name", self.name);
-}
-
 }  // namespace
 
 template <>
 struct JsonValue<FeatureEntry> {
   static Json write(const FeatureEntry& entry) {
-    Json json = {{"path", entry.path}, {"table", entry.table}};
-    visit_feature_fields(
-        entry.config, [&](const char* name, const auto& field) {
-          using Field = std::remove_cvref_t<decltype(field)>;
-          json[name] = JsonValue<Field>::write(field);
-        });
-    return json;
+    return write_fields(entry);
   }
   static FeatureEntry read(const Json& json, const std::string& where) {
-    FeatureEntry entry;
-    std::vector<std::string> known{"path", "table"};
-    visit_feature_fields(entry.config, [&](const char* name, const auto&) {
-      known.emplace_back(name);
-    });
-    check_known_keys(json, known, where);
-    entry.path = field_of(json, "path", where);
+    auto entry = read_fields<FeatureEntry>(json, where);
+    field_of(json, "path", where);
+    field_of(json, "table", where);
     check_kind(
         entry.path.is_array() && entry.path.size() <= kMaxJsonDepth,
         entry.path,
         "a list of at most 64 steps",
         where + ".path");
-    entry.table = JsonValue<int64_t>::read(
-        field_of(json, "table", where), where + ".table");
-    visit_feature_fields(entry.config, [&](const char* name, auto& field) {
-      using Field = std::remove_cvref_t<decltype(field)>;
-      if (json.contains(name)) {
-        field = JsonValue<Field>::read(json.at(name), where + "." + name);
-      }
-    });
     return entry;
   }
 };

@@ -12,7 +12,7 @@ namespace tessera {
 
 namespace {
 
-std::string initializer_name(const Initializer& initializer) {
+std::string name_of(const Initializer& initializer) {
   constexpr const char* kNames[] = {
       "Zeros",
       "Constant",
@@ -25,14 +25,14 @@ std::string initializer_name(const Initializer& initializer) {
   return kNames[initializer.index()];
 }
 
-std::string admission_name(const Admission& admission) {
+std::string name_of(const Admission& admission) {
   constexpr const char* kNames[] = {
       "EveryKey", "AfterOccurrences", "WithProbability"};
   static_assert(std::size(kNames) == std::variant_size_v<Admission>);
   return kNames[admission.index()];
 }
 
-std::string eviction_name(const Eviction& eviction) {
+std::string name_of(const Eviction& eviction) {
   constexpr const char* kNames[] = {
       "LeastRecentlyUsed", "LeastFrequentlyUsed", "OlderThan"};
   static_assert(std::size(kNames) == std::variant_size_v<Eviction>);
@@ -43,8 +43,17 @@ std::string eviction_name(const Eviction& eviction) {
 constexpr const char* kFused = "engine";
 constexpr const char* kPadded = "dense";
 
-constexpr const char* kInBackward = "in_backward";
-constexpr const char* kOnStep = "on_step";
+// The names of the two values of an option, in their order.
+constexpr std::pair<const char*, const char*> names_of(Apply /*type*/) {
+  return {"in_backward", "on_step"};
+}
+constexpr std::pair<const char*, const char*> names_of(
+    NonFiniteGradients /*type*/) {
+  return {"apply", "refuse"};
+}
+constexpr std::pair<const char*, const char*> names_of(MissingSlots /*type*/) {
+  return {"error", "keep"};
+}
 
 }  // namespace
 
@@ -76,54 +85,28 @@ OutOfRange JsonValue<OutOfRange>::read(
   return read_name(json, out_of_range_from_string, where);
 }
 
-Json JsonValue<Apply>::write(Apply value) {
-  return value == Apply::kOnStep ? kOnStep : kInBackward;
+template <TwoValuedOption T>
+Json JsonValue<T>::write(T value) {
+  return value == T{} ? names_of(T{}).first : names_of(T{}).second;
 }
 
-Apply JsonValue<Apply>::read(const Json& json, const std::string& where) {
+template <TwoValuedOption T>
+T JsonValue<T>::read(const Json& json, const std::string& where) {
+  const auto [first, second] = names_of(T{});
   const std::string name = JsonValue<std::string>::read(json, where);
   TESSERA_CHECK_VALUE(
-      name == kOnStep || name == kInBackward,
+      name == first || name == second,
       "[{}] expected {} or {}, but got '{}'.",
       where,
-      kInBackward,
-      kOnStep,
+      first,
+      second,
       shorten(name));
-  return name == kOnStep ? Apply::kOnStep : Apply::kInBackward;
+  return static_cast<T>(name == second);
 }
 
-Json JsonValue<NonFiniteGradients>::write(NonFiniteGradients value) {
-  return value == NonFiniteGradients::kRefuse ? "refuse" : "apply";
-}
-
-NonFiniteGradients JsonValue<NonFiniteGradients>::read(
-    const Json& json,
-    const std::string& where) {
-  const std::string name = JsonValue<std::string>::read(json, where);
-  TESSERA_CHECK_VALUE(
-      name == "apply" || name == "refuse",
-      "[{}] expected apply or refuse, but got '{}'.",
-      where,
-      shorten(name));
-  return name == "refuse" ? NonFiniteGradients::kRefuse
-                          : NonFiniteGradients::kApply;
-}
-
-Json JsonValue<MissingSlots>::write(MissingSlots value) {
-  return value == MissingSlots::kKeep ? "keep" : "error";
-}
-
-MissingSlots JsonValue<MissingSlots>::read(
-    const Json& json,
-    const std::string& where) {
-  const std::string name = JsonValue<std::string>::read(json, where);
-  TESSERA_CHECK_VALUE(
-      name == "error" || name == "keep",
-      "[{}] expected error or keep, but got '{}'.",
-      where,
-      shorten(name));
-  return name == "keep" ? MissingSlots::kKeep : MissingSlots::kError;
-}
+template struct JsonValue<Apply>;
+template struct JsonValue<NonFiniteGradients>;
+template struct JsonValue<MissingSlots>;
 
 Json JsonValue<Strategy>::write(const Strategy& value) {
   const auto write_as = [](const char* name, Json config) {
@@ -173,33 +156,20 @@ Strategy JsonValue<Strategy>::read(const Json& json, const std::string& where) {
   return Strategy::padded();
 }
 
-Json JsonValue<Initializer>::write(const Initializer& value) {
-  return write_class(value, initializer_name);
+template <VariantOption T>
+Json JsonValue<T>::write(const T& value) {
+  return write_class(value, [](const T& of) { return name_of(of); });
 }
 
-Initializer JsonValue<Initializer>::read(
-    const Json& json,
-    const std::string& where) {
-  return read_class<Initializer>(json, initializer_name, where);
+template <VariantOption T>
+T JsonValue<T>::read(const Json& json, const std::string& where) {
+  return read_class<T>(
+      json, [](const T& of) { return name_of(of); }, where);
 }
 
-Json JsonValue<Admission>::write(const Admission& value) {
-  return write_class(value, admission_name);
-}
-
-Admission JsonValue<Admission>::read(
-    const Json& json,
-    const std::string& where) {
-  return read_class<Admission>(json, admission_name, where);
-}
-
-Json JsonValue<Eviction>::write(const Eviction& value) {
-  return write_class(value, eviction_name);
-}
-
-Eviction JsonValue<Eviction>::read(const Json& json, const std::string& where) {
-  return read_class<Eviction>(json, eviction_name, where);
-}
+template struct JsonValue<Initializer>;
+template struct JsonValue<Admission>;
+template struct JsonValue<Eviction>;
 
 Json JsonValue<Nest<FeatureConfig>>::write(const Nest<FeatureConfig>& value) {
   return to_json(value);

@@ -1,21 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The members of EmbeddingEngine that write and read its config and checkpoints, and that
-// replace keys.
 #include <tessera/engine/embedding_engine.h>
 #include <tessera/serialization/config_json.h>
 
 #include "optim/row_update.h"
-#include "serialization/archive.h"
-#include "serialization/checkpoint_reader.h"
-#include "serialization/checkpoint_writer.h"
-#include "serialization/saved_keys.h"
-#include "src/engine/accumulated_gradients.h"
 #include "src/engine/embedding_state.h"
-#include "src/engine/key_updates.h"
 #include "src/features/output_shapes.h"
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <numeric>
 #include <optional>
@@ -139,50 +132,6 @@ Json EmbeddingEngine::config() const {
   visit_state(
       [&](const EmbeddingState& state) { json = config_of(state, options()); });
   return json;
-}
-
-void EmbeddingEngine::update_embedding_table(
-    const std::string& name,
-    const at::Tensor& keys,
-    const at::Tensor& values) {
-  constexpr const char* kWhere = "[update_embedding_table]";
-  change_state([&](EmbeddingState& state) {
-    TableState& table = find_table(state, name, kWhere);
-    check_nothing_waits(state, table, /*has_pending=*/false, kWhere);
-    assign_keys(table, keys, values, updates_of(state, table));
-  });
-}
-
-void EmbeddingEngine::save(torch::serialize::OutputArchive& archive) const {
-  read_state([&](const EmbeddingState& state) {
-    save_state(state, options().features, archive);
-  });
-}
-
-void EmbeddingEngine::load(
-    torch::serialize::InputArchive& archive,
-    const LoadOptions& options) {
-  change_state([&](EmbeddingState& state) {
-    load_state(state, archive, options, "[EmbeddingEngine::load]");
-  });
-}
-
-void EmbeddingEngine::save_checkpoint(
-    const std::string& directory,
-    const CheckpointOptions& options) {
-  Disk disk;
-  change_state([&](EmbeddingState& state) {
-    tessera::save_checkpoint(
-        state, this->options().features, directory, options, disk);
-  });
-}
-
-void EmbeddingEngine::load_checkpoint(
-    const std::string& directory,
-    const LoadOptions& options) {
-  change_state([&](EmbeddingState& state) {
-    tessera::load_checkpoint(state, directory, options);
-  });
 }
 
 }  // namespace tessera

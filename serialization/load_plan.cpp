@@ -41,15 +41,14 @@ std::string names_of(const std::vector<Named>& tables) {
   return names.empty() ? "none" : names;
 }
 
-template <class Named>
-const Named* find_by_name(
-    const std::vector<Named>& tables,
+// nullptr if no element has this name.
+template <class T>
+const T* find(
+    const std::vector<T>& elements,
+    std::string T::*name_of,
     const std::string& name) {
-  const auto found =
-      std::find_if(tables.begin(), tables.end(), [&](const Named& table) {
-        return table.name == name;
-      });
-  return found == tables.end() ? nullptr : &*found;
+  const auto found = std::ranges::find(elements, name, name_of);
+  return found == elements.end() ? nullptr : &*found;
 }
 
 // Compares a layer with what was saved.
@@ -93,27 +92,37 @@ class LoadPlanner {
     return options_.tables.empty() && options_.slots;
   }
 
+  template <class... Args>
+  void report(
+      const std::string& table,
+      fmt::format_string<Args...> problem,
+      Args&&... args) {
+    problems_.push_back(
+        fmt::format("table '{}': ", shorten(table)) +
+        fmt::format(problem, std::forward<Args>(args)...));
+  }
+
   void compare_all() {
     for (const TableState& table : state_.tables) {
       compare(table.name);
     }
     for (const SavedTable& table : saved_.tables) {
-      if (find_by_name(state_.tables, table.name) == nullptr) {
-        problems_.push_back(fmt::format(
-            "table '{}': it was saved, but the layer has only {}",
-            shorten(table.name),
-            names_of(state_.tables)));
+      if (find(state_.tables, &TableState::name, table.name) == nullptr) {
+        report(
+            table.name,
+            "it was saved, but the layer has only {}",
+            names_of(state_.tables));
       }
     }
   }
 
   void compare_selected() {
     for (const std::string& name : options_.tables) {
-      if (find_by_name(state_.tables, name) == nullptr) {
-        problems_.push_back(fmt::format(
-            "table '{}': LoadOptions::tables names it, but the layer has only {}",
-            shorten(name),
-            names_of(state_.tables)));
+      if (find(state_.tables, &TableState::name, name) == nullptr) {
+        report(
+            name,
+            "LoadOptions::tables names it, but the layer has only {}",
+            names_of(state_.tables));
       } else {
         compare(name);
       }
@@ -121,13 +130,11 @@ class LoadPlanner {
   }
 
   void compare(const std::string& name) {
-    const TableState& table = *find_by_name(state_.tables, name);
-    const SavedTable* saved = find_by_name(saved_.tables, name);
+    const TableState& table = *find(state_.tables, &TableState::name, name);
+    const SavedTable* saved = find(saved_.tables, &SavedTable::name, name);
     if (saved == nullptr) {
-      problems_.push_back(fmt::format(
-          "table '{}': it was not saved. Saved tables: {}",
-          shorten(name),
-          names_of(saved_.tables)));
+      report(
+          name, "it was not saved. Saved tables: {}", names_of(saved_.tables));
       return;
     }
     plan_.tables.push_back(&table - state_.tables.data());
@@ -137,10 +144,8 @@ class LoadPlanner {
       return;
     }
     compare_tensor(table, *saved, "parameters", "parameters", table.parameters);
-    if (!options_.slots) {
-      return;
-    }
-    if (state_.missing_slots == MissingSlots::kKeep && has_no_slots(*saved)) {
+    if (!options_.slots ||
+        (state_.missing_slots == MissingSlots::kKeep && has_no_slots(*saved))) {
       return;
     }
     if (state_.with_slots == WithSlots::kYes) {
@@ -154,11 +159,7 @@ class LoadPlanner {
   static const SavedTensor* find_tensor(
       const SavedTable& saved,
       const std::string& key) {
-    const auto found = std::find_if(
-        saved.tensors.begin(),
-        saved.tensors.end(),
-        [&](const SavedTensor& tensor) { return tensor.key == key; });
-    return found == saved.tensors.end() ? nullptr : &*found;
+    return find(saved.tensors, &SavedTensor::key, key);
   }
 
   // The key of each slot in the file. Files of older versions may have another slot in the
@@ -181,46 +182,38 @@ class LoadPlanner {
     return keys;
   }
 
-  // Reports a tensor that was not saved, and returns nullptr for it.
-  const SavedTensor* find_or_report(
+  // Compares a tensor of the layer, which has `rows` rows in a file, with the saved one.
+  // Returns nullptr and reports the problem unless it fits.
+  const SavedTensor* find_fitting(
       const TableState& table,
       const SavedTable& saved,
       const std::string& key,
-      const std::string& what) {
+      const std::string& what,
+      const at::Tensor& to,
+      int64_t rows,
+      bool may_have_fewer = false) {
     const SavedTensor* found = find_tensor(saved, key);
     if (found == nullptr) {
-      problems_.push_back(fmt::format(
-          "table '{}': {} was not saved", shorten(table.name), what));
+      report(table.name, "{} was not saved", what);
+      return nullptr;
     }
-    return found;
-  }
-
-  // The description of a tensor of the layer that was saved with `rows` rows.
-  static SavedTensor describe(
-      const std::string& key,
-      const at::Tensor& to,
-      int64_t rows) {
     SavedTensor expected{
         .key = key, .dtype = to.scalar_type(), .shape = to.sizes().vec()};
     expected.shape[0] = rows;
-    return expected;
-  }
-
-  bool note_misfit(
-      bool fits,
-      const TableState& table,
-      const std::string& what,
-      const SavedTensor& expected,
-      const SavedTensor& saved) {
-    if (!fits) {
-      problems_.push_back(fmt::format(
-          "table '{}': {} is {} in the layer, but was saved as {}",
-          shorten(table.name),
+    std::vector<int64_t> shape = found->shape;
+    if (may_have_fewer && !shape.empty() && shape[0] < rows) {
+      shape[0] = rows;
+    }
+    if (found->dtype != expected.dtype || shape != expected.shape) {
+      report(
+          table.name,
+          "{} is {} in the layer, but was saved as {}",
           what,
           to_string(expected),
-          to_string(saved)));
+          to_string(*found));
+      return nullptr;
     }
-    return fits;
+    return found;
   }
 
   // For a table that has keys in the layer or in the file. The number of rows may differ
@@ -233,38 +226,27 @@ class LoadPlanner {
     const int64_t rows = parameters == nullptr || parameters->shape.empty()
         ? 0
         : parameters->shape[0];
-    const auto compare = [&](const std::string& key,
-                             const std::string& what,
-                             const at::Tensor& to) {
-      const SavedTensor* found = find_or_report(table, saved, key, what);
-      if (found != nullptr) {
-        const SavedTensor expected = describe(key, to, rows);
-        note_misfit(
-            found->dtype == expected.dtype && found->shape == expected.shape,
-            table,
-            what,
-            expected,
-            *found);
-      }
-    };
-    compare("parameters", "parameters", table.parameters);
+    find_fitting(
+        table, saved, "parameters", "parameters", table.parameters, rows);
     std::vector<std::string> slots;
     if (with_slots) {
       compare_optimizer(table, saved);
       slots = saved_slot_keys(table, saved);
       for (size_t i = 0; i < slots.size(); ++i) {
-        compare(
+        find_fitting(
+            table,
+            saved,
             slots[i],
             "slot " + shorten(table.slots[i].name),
-            table.slots[i].values);
+            table.slots[i].values,
+            rows);
       }
     }
     if (with_slots && options_.tables.empty()) {
       compare_accumulation_of_keys(table, saved);
     }
     if (options_.slots && state_.with_slots == WithSlots::kNo) {
-      plan_.has_skipped_slots = plan_.has_skipped_slots ||
-          (saved.optimizer.has_value() && table.optimizer.has_value());
+      plan_.has_skipped_slots |= saved.optimizer && table.optimizer;
     }
     const int64_t steps = accumulation_steps_of(table);
     plan_.key_tables.push_back(
@@ -286,13 +268,11 @@ class LoadPlanner {
       compare_accumulation(table, saved);
       return;
     }
-    problems_.push_back(fmt::format(
-        "table '{}': it was saved {} in the middle of an accumulation over {} "
-        "passes, and only a table of the same kind can take the gradients. "
-        "Save it after an update",
-        shorten(table.name),
+    report(
+        table.name,
+        "it was saved {} in the middle of an accumulation over {} passes, and only a table of the same kind can take the gradients. Save it after an update",
         has_saved_keys ? "with keys" : "with a vocabulary",
-        saved.accumulation_steps));
+        saved.accumulation_steps);
   }
 
   // For a layer on the host without make_optimizer(). It takes the slots of a table only
@@ -307,16 +287,14 @@ class LoadPlanner {
       compare_slots(table, saved);
       if (problems_.size() == problems) {
         // Without make_optimizer() there is no place for accumulated gradients.
-        plan_.has_skipped_slots =
-            plan_.has_skipped_slots || saved.accumulation_steps > 0;
+        plan_.has_skipped_slots |= saved.accumulation_steps > 0;
         return;
       }
     }
     problems_.resize(problems);
     plan_.copies.resize(copies);
     plan_.earlier_slots.resize(earlier);
-    plan_.has_skipped_slots = plan_.has_skipped_slots ||
-        (saved.optimizer.has_value() && table.optimizer.has_value());
+    plan_.has_skipped_slots |= saved.optimizer && table.optimizer;
   }
 
   void compare_slots(const TableState& table, const SavedTable& saved) {
@@ -359,12 +337,11 @@ class LoadPlanner {
       return;
     }
     if (saved.accumulation_steps != steps) {
-      problems_.push_back(fmt::format(
-          "table '{}': gradient_accumulation_steps is {}, but the saved "
-          "gradients are a part of an accumulation over {} steps",
-          shorten(table.name),
+      report(
+          table.name,
+          "gradient_accumulation_steps is {}, but the saved gradients are a part of an accumulation over {} steps",
           steps,
-          saved.accumulation_steps));
+          saved.accumulation_steps);
       return;
     }
     plan_.accumulated.push_back(
@@ -390,11 +367,11 @@ class LoadPlanner {
     }
     const std::string expected = optim::name_of(*table.optimizer);
     if (*saved.optimizer != expected) {
-      problems_.push_back(fmt::format(
-          "table '{}': the optimizer is {}, but the saved one is {}",
-          shorten(table.name),
+      report(
+          table.name,
+          "the optimizer is {}, but the saved one is {}",
           expected,
-          shorten(*saved.optimizer)));
+          shorten(*saved.optimizer));
     }
   }
 
@@ -404,13 +381,15 @@ class LoadPlanner {
       const std::string& key,
       const std::string& what,
       const at::Tensor& to) {
-    const SavedTensor* found = find_or_report(table, saved, key, what);
+    const SavedTensor* found = find_fitting(
+        table,
+        saved,
+        key,
+        what,
+        to,
+        table.config->vocabulary_size,
+        options_.grown);
     if (found == nullptr) {
-      return;
-    }
-    const SavedTensor expected =
-        describe(key, to, table.config->vocabulary_size);
-    if (!note_misfit(fits(*found, expected), table, what, expected, *found)) {
       return;
     }
     plan_.copies.push_back(
@@ -418,21 +397,6 @@ class LoadPlanner {
          .key = key,
          .to = to.slice(0, 0, table.rows.count_before(found->shape[0])),
          .rows = table.rows.numbers});
-  }
-
-  bool fits(const SavedTensor& saved, const SavedTensor& expected) const {
-    if (saved.dtype != expected.dtype ||
-        saved.shape.size() != expected.shape.size()) {
-      return false;
-    }
-    for (size_t i = 0; i < saved.shape.size(); ++i) {
-      const bool may_differ = i == 0 && options_.grown;
-      if (saved.shape[i] != expected.shape[i] &&
-          !(may_differ && saved.shape[i] < expected.shape[i])) {
-        return false;
-      }
-    }
-    return true;
   }
 
   const EmbeddingState& state_;

@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <charconv>
 #include <concepts>
+#include <iterator>
 #include <set>
 
 #include "src/common/check.h"
@@ -48,10 +49,8 @@ concept ManifestStruct = HasFields<T> && OneOf<
     ManifestTouched>;
 
 // Fields that older manifests lack. A field that holds the default is not written.
-bool may_be_missing(std::string_view name) {
-  return name == "step" || name == "seed" || name == "accumulated" ||
-      name == "keys" || name == "collected";
-}
+constexpr const char* kOptionalFields[] =
+    {"step", "seed", "accumulated", "keys", "collected"};
 
 }  // namespace
 
@@ -65,7 +64,7 @@ struct JsonValue<T> {
         json.erase("step");
       }
     }
-    for (const char* name : {"seed", "accumulated", "keys", "collected"}) {
+    for (const char* name : kOptionalFields) {
       if (json.contains(name) && json[name].is_null()) {
         json.erase(name);
       }
@@ -76,7 +75,8 @@ struct JsonValue<T> {
     check_kind(json.is_object(), json, "an object", where);
     const T fields;
     T::visit_fields(fields, [&](const char* name, const auto&) {
-      if (!may_be_missing(name)) {
+      if (std::ranges::find(kOptionalFields, std::string_view(name)) ==
+          std::end(kOptionalFields)) {
         field_of(json, name, where);
       }
     });
@@ -128,7 +128,7 @@ class ManifestCheck {
   }
 
  private:
-  void require(bool is_valid, const char* problem) const {
+  void require(bool is_valid, std::string_view problem) const {
     TESSERA_CHECK_VALUE(
         is_valid,
         "{} the manifest is wrong: {}{}. Choose another checkpoint with LoadOptions::checkpoint, or move this one out of its directory.",
@@ -157,6 +157,16 @@ class ManifestCheck {
         "the number of a file's checksums does not fit its size");
   }
 
+  // Checks a file of `count` numbers of type T.
+  template <class T>
+  void check_numbers(
+      const ManifestFile& file,
+      int64_t count,
+      const char* problem) {
+    check(file);
+    require(file.bytes == count * static_cast<int64_t>(sizeof(T)), problem);
+  }
+
   void check(const ManifestTable& table) {
     require(!table.tensors.empty(), "it has no tensors");
     std::set<std::string> names;
@@ -177,10 +187,9 @@ class ManifestCheck {
           table.touched->count >= 0 && table.touched->count <= rows,
           "the number of touched rows must be in [0, number of rows]");
       rows = table.touched->count;
-      check(table.touched->file);
-      require(
-          table.touched->file.bytes ==
-              rows * static_cast<int64_t>(sizeof(uint32_t)),
+      check_numbers<uint32_t>(
+          table.touched->file,
+          rows,
           "the size of the file of touched rows does not fit the number of rows");
     }
     for (const ManifestTensor& tensor : table.tensors) {
@@ -247,16 +256,12 @@ class ManifestCheck {
               part.count <=
                   (has_keys ? part.collected->count : parameters.shape[0]),
           "the number of rows with accumulated gradients must be in [0, number of rows]");
-      check(part.rows);
-      check(part.sums);
       const int64_t width =
           parameters.shape.size() == 1 ? 1 : parameters.shape[1];
-      require(
-          part.rows.bytes ==
-                  part.count * static_cast<int64_t>(sizeof(uint32_t)) &&
-              part.sums.bytes ==
-                  part.count * width * static_cast<int64_t>(sizeof(float)),
-          "the size of a file of accumulated gradients does not fit its rows");
+      constexpr const char* kProblem =
+          "the size of a file of accumulated gradients does not fit its rows";
+      check_numbers<uint32_t>(part.rows, part.count, kProblem);
+      check_numbers<float>(part.sums, part.count * width, kProblem);
     }
   }
 
@@ -273,12 +278,9 @@ class ManifestCheck {
   }
 
   void check_dtype(const ManifestTensor& tensor, const Dtypes& dtypes) const {
-    TESSERA_CHECK_VALUE(
+    require(
         std::find(dtypes.begin(), dtypes.end(), tensor.dtype) != dtypes.end(),
-        "{} the manifest is wrong: {}dtype must be one of {}. Choose another checkpoint with LoadOptions::checkpoint, or move this one out of its directory.",
-        where_,
-        location_,
-        fmt::format("{}", fmt::join(dtypes, ", ")));
+        fmt::format("dtype must be one of {}", fmt::join(dtypes, ", ")));
   }
 
   void check(const ManifestCollected& collected) {
@@ -286,14 +288,10 @@ class ManifestCheck {
         collected.count >= 0 && collected.count <= kMaxRows &&
             collected.dropped >= 0,
         "a number of collected keys is out of range");
-    check(collected.keys);
-    check(collected.counts);
-    require(
-        collected.keys.bytes ==
-                collected.count * static_cast<int64_t>(sizeof(int64_t)) &&
-            collected.counts.bytes ==
-                collected.count * static_cast<int64_t>(sizeof(uint32_t)),
-        "the size of a file of collected keys does not fit their number");
+    constexpr const char* kProblem =
+        "the size of a file of collected keys does not fit their number";
+    check_numbers<int64_t>(collected.keys, collected.count, kProblem);
+    check_numbers<uint32_t>(collected.counts, collected.count, kProblem);
   }
 
   void check_shape(const ManifestTensor& tensor) const {

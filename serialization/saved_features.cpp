@@ -12,7 +12,6 @@
 #include <torch/serialize/archive.h>
 
 #include <string>
-#include <vector>
 
 namespace tessera {
 
@@ -45,14 +44,10 @@ Nest<FeatureConfig> saved_features(
 Nest<FeatureConfig> saved_features(
     const std::string& directory,
     const Callables& callables) {
-  const std::vector<std::string> names =
-      list_checkpoints(directory, "[saved_features]");
-  TESSERA_CHECK_VALUE(
-      !names.empty(),
-      "[saved_features] there is no checkpoint in '{}'. Pass the directory that was given to save_checkpoint().",
-      directory);
+  constexpr const char* kWhere = "[saved_features]";
   return features_from(
-      read_link(directory, names.back(), "[saved_features]").manifest.config,
+      read_link(directory, choose_checkpoint(directory, "", kWhere), kWhere)
+          .manifest.config,
       callables);
 }
 

@@ -15,7 +15,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 #include <utility>
 #include <variant>
@@ -43,17 +42,19 @@ std::vector<T> vector_of(const at::Tensor& tensor) {
   return {begin, begin + values.numel()};
 }
 
-[[noreturn]] void refuse_keys(
+template <class... Args>
+void check_keys(
+    bool is_valid,
     const TableState& table,
     const std::string& where,
-    const std::string& problem) {
+    fmt::format_string<Args...> problem,
+    Args&&... args) {
   TESSERA_CHECK_VALUE(
-      false,
+      is_valid,
       "{} the saved keys of table '{}' can't be used: {}. Nothing was changed. Load another file.",
       where,
       shorten(table.name),
-      problem);
-  std::abort();  // unreachable
+      fmt::format(problem, std::forward<Args>(args)...));
 }
 
 // The counts, and the number of partitions of the sketch.
@@ -171,18 +172,16 @@ SavedKeys read_keys(
         const auto found = tensors.find(name);
         const at::Tensor values =
             found == tensors.end() ? at::Tensor() : found->second;
-        if (!values.defined() || values.scalar_type() != dtype ||
-            values.dim() != 1 || (size >= 0 && values.numel() != size)) {
-          refuse_keys(
-              table,
-              where,
-              fmt::format(
-                  "{} must be a vector of {}{}, but is {}",
-                  name,
-                  size < 0 ? "" : fmt::format("{} ", size),
-                  c10::toString(dtype),
-                  describe(values)));
-        }
+        check_keys(
+            values.defined() && values.scalar_type() == dtype &&
+                values.dim() == 1 && (size < 0 || values.numel() == size),
+            table,
+            where,
+            "{} must be a vector of {}{}, but is {}",
+            name,
+            size < 0 ? "" : fmt::format("{} ", size),
+            c10::toString(dtype),
+            describe(values));
         return values;
       };
   const auto keys = vector_of<int64_t>(read(kSavedKeys, at::kLong, rows));
@@ -191,9 +190,12 @@ SavedKeys read_keys(
       vector_of<float>(read(kKeyFrequencies, at::kFloat, rows));
   const auto counts = vector_of<int64_t>(read(kCounts, at::kLong, 4));
   const auto half_life = vector_of<double>(read(kHalfLife, at::kDouble, 1));
-  if (!std::isfinite(half_life[0]) || half_life[0] < 0.0) {
-    refuse_keys(table, where, fmt::format("the half-life is {}", half_life[0]));
-  }
+  check_keys(
+      std::isfinite(half_life[0]) && half_life[0] >= 0.0,
+      table,
+      where,
+      "the half-life is {}",
+      half_life[0]);
   SavedKeys saved{
       .sketch = vector_of<uint8_t>(read(kSketch, at::kByte, -1)),
       .partitions = counts[3],
@@ -201,12 +203,13 @@ SavedKeys read_keys(
       .counts = {counts[0], counts[1], counts[2]}};
   saved.entries.reserve(rows);
   for (int64_t i = 0; i < rows; ++i) {
-    if (updates[i] < 0 || updates[i] > std::numeric_limits<uint32_t>::max()) {
-      refuse_keys(
-          table,
-          where,
-          fmt::format("the last update of key {} is {}", keys[i], updates[i]));
-    }
+    check_keys(
+        updates[i] >= 0 && updates[i] <= std::numeric_limits<uint32_t>::max(),
+        table,
+        where,
+        "the last update of key {} is {}",
+        keys[i],
+        updates[i]);
     saved.entries.push_back(
         {.key = keys[i],
          .last_update = static_cast<uint32_t>(updates[i]),
@@ -268,16 +271,18 @@ LoadedKeys::LoadedKeys(
     std::string where)
     : where_(std::move(where)), keys_(std::move(keys)) {
   const KeyCounts& counts = keys_.counts;
-  if (counts.admitted < 0 || counts.evicted < 0 || counts.dropped < 0) {
-    refuse_keys(table, where_, "a count is negative");
-  }
+  check_keys(
+      counts.admitted >= 0 && counts.evicted >= 0 && counts.dropped >= 0,
+      table,
+      where_,
+      "a count is negative");
   for (const KeyEntry& entry : keys_.entries) {
-    if (!std::isfinite(entry.frequency)) {
-      refuse_keys(
-          table,
-          where_,
-          fmt::format("the frequency of key {} is not finite", entry.key));
-    }
+    check_keys(
+        std::isfinite(entry.frequency),
+        table,
+        where_,
+        "the frequency of key {} is not finite",
+        entry.key);
   }
   if (table.key_rows != nullptr) {
     const KeyIndex& index = table.key_rows->index();
@@ -321,9 +326,7 @@ void LoadedKeys::keep_local_rows(const TableState& table) {
         shorten(table.name),
         vocabulary_size,
         key);
-    if (is_used[key]) {
-      refuse_keys(table, where_, fmt::format("key {} occurs twice", key));
-    }
+    check_keys(!is_used[key], table, where_, "key {} occurs twice", key);
     is_used[key] = true;
     const int64_t row = table.rows.count_before(key);
     if (row < table.rows.count && table.rows.numbers[row] == key) {

@@ -12,6 +12,7 @@
 #include "src/engine/forward_interception.h"
 #include "src/engine/serving_lookup.h"
 #include "src/engine/table_store.h"
+#include "src/engine/table_summary.h"
 #include "src/features/batch.h"
 #include "src/features/output_shapes.h"
 
@@ -331,14 +332,6 @@ class EmbeddingEngine::Impl {
     return lookup_for_serving(*state_, features, weights, configs);
   }
 
-  void update_embedding_table(
-      const std::string& name,
-      const at::Tensor& values) {
-    change_state([&](EmbeddingState& state) {
-      assign_table(find_table(state, name, "[update_embedding_table]"), values);
-    });
-  }
-
   at::Tensor read_rows(const std::string& name, int64_t begin, int64_t end) {
     const CallGate::Call call(gate_);
     const auto reading = store_.lock_for_reading();
@@ -395,12 +388,6 @@ class EmbeddingEngine::Impl {
     const auto update_iterations =
         c10::make_scope_exit([&] { iterations_ = updates_applied(*state_); });
     change(*state_);
-  }
-
-  EmbeddingTables embedding_tables() {
-    const CallGate::Call call(gate_);
-    store_.lock_for_writing();
-    return embedding_tables_of(*state_);
   }
 
  private:
@@ -597,26 +584,8 @@ Nest<at::Tensor> EmbeddingEngine::embedding_lookup(
   return impl_->embedding_lookup(features, weights, serving_config);
 }
 
-EmbeddingTables EmbeddingEngine::embedding_tables() const {
-  return impl_->embedding_tables();
-}
-
-void EmbeddingEngine::update_embedding_table(
-    const std::string& name,
-    const at::Tensor& values) {
-  impl_->update_embedding_table(name, values);
-}
-
-int64_t EmbeddingEngine::evict(const std::string& name, int64_t updates) {
-  int64_t evicted = 0;
-  impl_->change_state([&](EmbeddingState& state) {
-    evicted = evict_keys(
-        state,
-        find_table(state, name, "[evict]"),
-        updates,
-        /*has_pending=*/false);
-  });
-  return evicted;
+std::string EmbeddingEngine::summary() const {
+  return summary_of(impl_->state(), class_name());
 }
 
 at::Tensor EmbeddingEngine::read_rows(
@@ -648,20 +617,16 @@ void EmbeddingEngine::read_state(
   impl_->change_state([&](EmbeddingState& state) { read(state); });
 }
 
+const EmbeddingState& EmbeddingEngine::state() const {
+  return impl_->state();
+}
+
+void EmbeddingEngine::wait_for_lookups() const {
+  read_state([](const EmbeddingState&) {});
+}
+
 const EmbeddingState& EngineAccess::state(const EmbeddingEngine& engine) {
-  return engine.impl_->state();
-}
-
-void EngineAccess::read(
-    const EmbeddingEngine& engine,
-    c10::function_ref<void(const EmbeddingState&)> read) {
-  engine.read_state(read);
-}
-
-void EngineAccess::change(
-    EmbeddingEngine& engine,
-    c10::function_ref<void(EmbeddingState&)> change) {
-  engine.change_state(change);
+  return engine.state();
 }
 
 bool EngineAccess::has_batch_without_gradients(const EmbeddingEngine& engine) {

@@ -5,7 +5,7 @@
 //
 // Each step is followed by a loop that only reads memory and takes about as long. Its
 // slowest rounds show how much of a slow step other processes explain.
-#include <tessera/layers/table_module.h>
+#include <tessera/engine/table_module.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/tables/instruction_set.h>

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The examples in the docstrings of include/tessera/layers/ and serialization/, which
 // check_docs.cmake compares with them.
+#include <tessera/engine/table_module.h>
 #include <tessera/export/export_pt2.h>
 #include <tessera/export/export_torchscript.h>
 #include <tessera/export/load_state_dict.h>
+#include <tessera/formats/safetensors.h>
 #include <tessera/layers/combined.h>
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/dot_interaction.h>
@@ -16,14 +18,12 @@
 #include <tessera/layers/partial_tpu_embedding.h>
 #include <tessera/layers/prefetch.h>
 #include <tessera/layers/sequential.h>
-#include <tessera/layers/table_module.h>
 #include <tessera/models/register_models.h>
 #include <tessera/models/retrieval.h>
 #include <tessera/models/sampling_probability.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/sgd.h>
 #include <tessera/search/faiss_index.h>
-#include <tessera/formats/safetensors.h>
 #include <tessera/serialization/save_to_file.h>
 #include <tessera/serialization/saved_features.h>
 #include <torch/csrc/jit/api/module.h>

@@ -3,9 +3,9 @@
 // a table with a vocabulary does.
 #include <tessera/engine/embedding_engine.h>
 #include <tessera/engine/serving_lookup.h>
+#include <tessera/engine/table_module.h>
 #include <tessera/layers/combined.h>
 #include <tessera/layers/prefetch.h>
-#include <tessera/layers/table_module.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers.h>
 #include <tessera/serialization/config_json.h>

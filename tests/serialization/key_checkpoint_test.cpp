@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests tables with TableConfig::keys in archives, checkpoint directories and increments.
 #include <tessera/engine/embedding_engine.h>
-#include <tessera/layers/table_module.h>
+#include <tessera/engine/table_module.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/adam.h>

@@ -4,6 +4,7 @@
 #include <tessera/common/json.h>
 #include <tessera/engine/checkpoint_options.h>
 #include <tessera/engine/strategy.h>
+#include <tessera/engine/table_module.h>
 #include <tessera/features/feature.h>
 #include <tessera/features/feature_config.h>
 #include <tessera/features/nest.h>
@@ -113,12 +114,12 @@ struct EnqueueOptions {
 /// Shapes:  as in TPUEmbedding, but the first batch fixes rank and all dimensions
 ///          except the first.
 /// Source:  TensorFlow's mid-level TPUEmbedding.
-class EmbeddingEngine {
+class EmbeddingEngine : public TableModule {
  public:
   /// Errors:  c10::ValueError for unusable options, naming table or feature.
   explicit EmbeddingEngine(EmbeddingEngineOptions options);
   /// Calls shutdown() and waits until the calls of other threads have returned.
-  ~EmbeddingEngine();
+  ~EmbeddingEngine() override;
 
   EmbeddingEngine(const EmbeddingEngine&) = delete;
   EmbeddingEngine& operator=(const EmbeddingEngine&) = delete;
@@ -203,69 +204,19 @@ class EmbeddingEngine {
       const Weights& weights,
       const Nest<FeatureConfig>& serving_config) const;
 
-  /// The tables as tensors that share the engine's memory. The rows of a table with
-  /// TableConfig::keys are a copy. Waits for background lookups.
-  /// Write to the tensors only while no batch is in flight. update_embedding_table() may
-  /// be called at any time.
-  EmbeddingTables embedding_tables() const;
-  /// Replaces all rows of a table by `values` [vocabulary_size, dim]. The slots keep
-  /// their values.
-  /// Errors:  c10::TypeError or ValueError naming the table.
-  void update_embedding_table(
-      const std::string& name,
-      const at::Tensor& values);
-  /// Replaces all keys of a table with TableConfig::keys by `keys` [n] int64 with the rows
-  /// `values` [n, dim]. Their slots start anew. Gradients of batches in flight whose keys
-  /// have lost their rows are dropped.
-  /// Errors:  c10::TypeError or ValueError naming the table; c10::Error in the middle of a
-  ///          gradient accumulation. Nothing is changed.
-  void update_embedding_table(
-      const std::string& name,
-      const at::Tensor& keys,
-      const at::Tensor& values);
-  /// Takes the rows of keys whose last update is at least `updates` updates ago, and
-  /// returns the number of these keys. A key that comes back starts anew. Gradients of
-  /// batches in flight whose keys have lost their rows are dropped.
-  /// Errors:  c10::ValueError for a table without keys, and for updates < 1; c10::Error in
-  ///          the middle of a gradient accumulation. Nothing is changed.
-  int64_t evict(const std::string& name, int64_t updates);
-  /// A float32 copy of rows [begin, end).
-  /// Errors:  c10::ValueError or IndexError naming the table.
+  std::string class_name() const override {
+    return "EmbeddingEngine";
+  }
+  const Nest<FeatureConfig>& feature_configs() const override {
+    return options().features;
+  }
+  Strategy strategy() const override {
+    return Strategy::fused();
+  }
+  std::string summary() const override;
+  int64_t iterations() const override;
   at::Tensor read_rows(const std::string& name, int64_t begin, int64_t end)
-      const;
-
-  /// Writes a checkpoint into `directory`: tables, slots, step counter, seed, and the
-  /// gradients that gradient_accumulation_steps has collected. TPUEmbedding and
-  /// EmbeddingEngine load each other's checkpoints. Batches in flight are not saved;
-  /// their gradients count for the next checkpoint. Other calls wait during the save,
-  /// and this time counts towards their timeout.
-  /// Errors:  c10::ValueError for options; c10::Error naming path and reason.
-  void save_checkpoint(
-      const std::string& directory,
-      const CheckpointOptions& options = {});
-  /// Loads a checkpoint. Batches in flight keep the activations that have been looked
-  /// up, and their gradients update the loaded tables. The load also replaces the
-  /// gradients that gradient_accumulation_steps has collected for these tables.
-  /// Errors:  c10::ValueError naming a damaged file and its bytes, or listing
-  ///          every difference; nothing is changed.
-  void load_checkpoint(
-      const std::string& directory,
-      const LoadOptions& options = {});
-
-  /// Writes what save_checkpoint() writes into an archive. TPUEmbedding and
-  /// EmbeddingEngine load each other's archives. Batches in flight and other calls are
-  /// treated as in save_checkpoint().
-  void save(torch::serialize::OutputArchive& archive) const;
-  /// Loads an archive, as load_checkpoint() loads a checkpoint.
-  /// Errors:  c10::ValueError listing damaged entries, or every difference in
-  ///          tables, shapes, optimizers and slots; nothing is changed.
-  void load(
-      torch::serialize::InputArchive& archive,
-      const LoadOptions& options = {});
-
-  /// The number of updates applied so far. With gradient_accumulation_steps = n, n
-  /// batches make one update. If tables differ in n, the smallest n counts.
-  int64_t iterations() const;
+      const override;
 
   /// The number of ids in all batches so far that were out of range and gave zeros,
   /// because of OutOfRange::kZero.
@@ -304,10 +255,11 @@ class EmbeddingEngine {
   class Impl;
 
   void visit_state(c10::function_ref<void(const EmbeddingState&)> visit) const;
-  // Calls `read` while neither lookups nor updates run.
-  void read_state(c10::function_ref<void(const EmbeddingState&)> read) const;
-  // Calls `change` while neither lookups nor updates run.
-  void change_state(c10::function_ref<void(EmbeddingState&)> change);
+  const EmbeddingState& state() const override;
+  void read_state(
+      c10::function_ref<void(const EmbeddingState&)> read) const override;
+  void change_state(c10::function_ref<void(EmbeddingState&)> change) override;
+  void wait_for_lookups() const override;
 
   std::unique_ptr<Impl> impl_;
 };

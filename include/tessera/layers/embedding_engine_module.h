@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/engine/checkpoint_options.h>
 #include <tessera/engine/embedding_engine.h>
 #include <tessera/layers/layer_holder.h>
-#include <tessera/layers/table_module.h>
 #include <torch/nn/module.h>
 #include <torch/serialize/archive.h>
 
 #include <iosfwd>
 #include <memory>
 #include <optional>
-#include <string>
 
 namespace tessera {
 
@@ -37,19 +34,13 @@ namespace tessera {
 /// It is thread safe, as EmbeddingEngine is, with one exception: no thread may train the
 /// engine while clone() or an export of the model runs.
 class EmbeddingEngineModuleImpl : public torch::nn::Module,
-                                  public EmbeddingEngine,
-                                  public TableModule {
+                                  public EmbeddingEngine {
  public:
   using Options = EmbeddingEngineOptions;
 
   /// Errors:  c10::ValueError for unusable options, naming the table or the feature.
   explicit EmbeddingEngineModuleImpl(EmbeddingEngineOptions options);
 
-  const Nest<FeatureConfig>& feature_configs() const override;
-  /// Strategy::fused().
-  Strategy strategy() const override;
-  /// A text table with the name, rows, dim, optimizer, slots and memory of each table.
-  std::string summary() const override;
   void pretty_print(std::ostream& stream) const override;
 
   /// A deep copy of tables, slots, step counter and output shapes, without the batches in
@@ -60,40 +51,20 @@ class EmbeddingEngineModuleImpl : public torch::nn::Module,
   /// Changes nothing, so that a model's to() converts only its other modules.
   /// Activations stay float32 on the CPU. A model that computes in another dtype or on
   /// another device converts them itself.
-  void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false)
-      override;
-  void to(torch::Dtype dtype, bool non_blocking = false) override;
-  void to(torch::Device device, bool non_blocking = false) override;
+  void to(torch::Device, torch::Dtype, bool = false) override {}
+  void to(torch::Dtype, bool = false) override {}
+  void to(torch::Device, bool = false) override {}
 
-  /// These do what they do in EmbeddingEngine.
-  int64_t iterations() const override;
-  EmbeddingTables embedding_tables() const override;
-  using EmbeddingEngine::update_embedding_table;
-  void update_embedding_table(const std::string& name, const at::Tensor& values)
-      override;
-  at::Tensor read_rows(const std::string& name, int64_t begin, int64_t end)
-      const override;
-  void save(torch::serialize::OutputArchive& archive) const override;
-  void load(torch::serialize::InputArchive& archive) override;
-  void load(
-      torch::serialize::InputArchive& archive,
-      const LoadOptions& options);
+  using TableModule::load;
+  void load(torch::serialize::InputArchive& archive) override {
+    TableModule::load(archive);
+  }
+  void save(torch::serialize::OutputArchive& archive) const override {
+    TableModule::save(archive);
+  }
 
  private:
   EmbeddingEngineModuleImpl(const EmbeddingEngineModuleImpl& source, Copy);
-
-  const EmbeddingState& state() const override;
-  void read_state(
-      c10::function_ref<void(const EmbeddingState&)> read) const override;
-  void wait_for_lookups() const override;
-  void save_tables(
-      const std::string& directory,
-      const CheckpointOptions& options,
-      const std::string& where) override;
-  void load_tables(
-      const std::string& directory,
-      const LoadOptions& options,
-      const std::string& where) override;
 
   void clone_(
       torch::nn::Module& other,

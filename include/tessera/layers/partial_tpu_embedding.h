@@ -12,7 +12,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <type_traits>
 #include <vector>
@@ -144,14 +143,18 @@ class PartialTPUEmbeddingImpl
     Halves<std::optional<Feature>> weights = {};
     Part part = {};
   };
+  // part_of() or some_part_of()
+  using FindPart = Part (*)(const Nest<FeatureConfig>&, const Features&);
   FeatureHalves split_batch(
       const Features& features,
       const Weights& weights,
-      Part part) const;
+      FindPart find_part) const;
   using Forward =
       Nest<at::Tensor> (TPUEmbeddingImpl::*)(const Features&, const Weights&);
   Nest<at::Tensor> forward_halves(
-      const std::function<FeatureHalves()>& split,
+      const Features& features,
+      const Weights& weights,
+      FindPart find_part,
       Forward forward);
   template <class Work>
   auto run_or_abort(Work work);

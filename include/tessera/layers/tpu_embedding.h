@@ -3,13 +3,13 @@
 
 #include <tessera/engine/checkpoint_options.h>
 #include <tessera/engine/strategy.h>
+#include <tessera/engine/table_module.h>
 #include <tessera/features/feature.h>
 #include <tessera/features/feature_config.h>
 #include <tessera/features/nest.h>
 #include <tessera/features/partial_shape.h>
 #include <tessera/layers/layer.h>
 #include <tessera/layers/layer_holder.h>
-#include <tessera/layers/table_module.h>
 #include <tessera/tables/embedding_tables.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/common.h>
@@ -35,8 +35,6 @@ class Optimizer;
 namespace tessera {
 
 class EmbeddingStrategy;
-class NoTableUpdateGuard;
-class PendingGradients;
 class PlannedReader;
 class TPUEmbedding;
 struct EmbeddingState;
@@ -283,45 +281,12 @@ class TPUEmbeddingImpl : public torch::nn::Module,
   /// Errors:  c10::Error on a strategy without it.
   at::Tensor& virtual_variable() &;
 
-  /// The tables as tensors that share the layer's memory: writing to them changes the
-  /// layer. The rows of a table with TableConfig::keys are a copy. Don't write between
-  /// begin_forward() and finish_forward(), or in a prefetch() loop. There, call
-  /// update_embedding_table(), which waits for the lookup.
-  /// Errors:  c10::Error on a sharded strategy, where no process has all rows.
-  EmbeddingTables embedding_tables() const override;
-
-  /// Replaces all rows of a table with `values` [vocabulary_size, dim], such as
-  /// pretrained rows. The slots do not change. On a sharded strategy, each rank copies
-  /// only its own rows, without communication: pass the same values on all ranks.
-  /// Errors:  c10::TypeError or ValueError naming the table.
-  void update_embedding_table(const std::string& name, const at::Tensor& values)
-      override;
-  /// Replaces all keys of a table with TableConfig::keys by `keys` [n] int64 with the rows
-  /// `values` [n, dim]. Their slots start anew. No other call may run at the same time.
-  /// Errors:  c10::TypeError or ValueError naming the table; c10::Error if gradients wait
-  ///          for an update. Nothing is changed.
-  void update_embedding_table(
-      const std::string& name,
-      const at::Tensor& keys,
-      const at::Tensor& values);
-
-  /// Takes the rows of keys whose last update is at least `updates` updates ago, and
-  /// returns the number of these keys. A key that comes back starts anew. On a sharded
-  /// strategy, each rank evicts and counts the keys that it owns, so call it on all.
-  /// No other call may run at the same time.
-  /// Errors:  c10::ValueError for a table without keys, and for updates < 1; c10::Error
-  ///          if gradients wait for an update. Nothing is changed.
-  int64_t evict(const std::string& name, int64_t updates);
-
   /// A float32 copy of rows [begin, end). On a sharded strategy, the rows are collected
   /// from all ranks: call it with the same arguments on each.
   /// Errors:  c10::ValueError or IndexError naming the table.
   at::Tensor read_rows(const std::string& name, int64_t begin, int64_t end)
       const override;
 
-  /// The number of updates applied so far. On Strategy::host() and padded(), these are
-  /// the updates of make_optimizer(layer). With gradient_accumulation_steps = n, n
-  /// passes make one update. If tables differ in n, the smallest n counts.
   int64_t iterations() const override;
   /// The step at which the next update reads its schedules: the number of passes so
   /// far. With gradient_accumulation_steps = n, n passes make one update.
@@ -331,8 +296,6 @@ class TPUEmbeddingImpl : public torch::nn::Module,
   /// a sharded strategy, it counts the ids of this rank.
   int64_t out_of_range_count() const;
 
-  /// A text table with the name, rows, dim, optimizer, slots and memory of each table.
-  /// After 100 updates, it also names tables whose accumulators have hardly grown.
   std::string summary() const override;
   void pretty_print(std::ostream& stream) const override;
 
@@ -355,62 +318,26 @@ class TPUEmbeddingImpl : public torch::nn::Module,
       override;
   void to(torch::Dtype dtype, bool non_blocking = false) override;
   void to(torch::Device device, bool non_blocking = false) override;
-  torch::Dtype activation_dtype() const {
+  torch::Dtype activation_dtype() const override {
     return activation_dtype_;
   }
   torch::Device activation_device() const {
     return activation_device_;
   }
 
-  /// Saves tables, slots, step counter, seed, the gradients that
-  /// gradient_accumulation_steps has collected, feature configs and format version,
-  /// under the same keys on every strategy. On the host, slots exist after
-  /// make_optimizer() or with a slot_creation. Like `.grad`, gradients that wait for a
-  /// step under Apply::kOnStep are not saved: save after step(). The settings of to()
-  /// are not saved, and a load does not change them.
-  /// Errors:  c10::Error on a sharded strategy, because an archive holds whole tables.
-  void save(torch::serialize::OutputArchive& archive) const override;
-  /// Loads what save() wrote. Gradients that wait for a step are dropped. In the loaded
-  /// tables, the gradients of the archive replace those that
-  /// gradient_accumulation_steps has collected. Warns if the archive was saved in the
-  /// middle of an accumulation, but without the collected gradients.
-  /// Errors:  c10::ValueError listing every difference in tables, shapes, optimizers and
-  ///          slots; nothing is changed.
-  void load(torch::serialize::InputArchive& archive) override;
-  /// Loads parts of an archive, or loads it into larger tables, as `options` say.
-  void load(
-      torch::serialize::InputArchive& archive,
-      const LoadOptions& options);
-
-  /// Writes a checkpoint into `directory`, for tables that are too large for one archive.
-  /// Files of rows are written in parallel, directly from the tables' memory. The
-  /// checkpoint is valid once all of it is on the disk. A crash at any moment leaves the
-  /// previous checkpoints intact.
-  ///
-  ///   embedding->save_checkpoint("run/checkpoints", {.full_every = 10});
-  ///   embedding->load_checkpoint("run/checkpoints");  // the newest
-  ///
-  /// On a sharded strategy, all ranks write and read their own rows in a directory that
-  /// all of them can access. Any number of ranks can load the checkpoint.
-  /// Errors:  c10::ValueError for options out of range; c10::Error naming the path and
-  ///          the reason if the disk fails or another process saves there.
-  void save_checkpoint(
-      const std::string& directory,
-      const CheckpointOptions& options = {});
-  /// Loads a checkpoint. Waiting and collected gradients are treated as in load().
-  /// Errors:  c10::ValueError naming a damaged file and the damaged bytes, or listing
-  ///          every difference; nothing is changed.
-  void load_checkpoint(
-      const std::string& directory,
-      const LoadOptions& options = {});
+  using TableModule::load;
+  void load(torch::serialize::InputArchive& archive) override {
+    TableModule::load(archive);
+  }
+  void save(torch::serialize::OutputArchive& archive) const override {
+    TableModule::save(archive);
+  }
 
  protected:
   FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(Weights{})})
 
  private:
-  bool has_pending_passes() const;
   friend class Combined;
-  friend class NoTableUpdateGuard;
   friend class PartialTPUEmbeddingImpl;
   friend std::unique_ptr<torch::optim::Optimizer> make_optimizer(
       const TPUEmbedding& layer);
@@ -423,17 +350,11 @@ class TPUEmbeddingImpl : public torch::nn::Module,
   const EmbeddingState& state() const override;
   void read_state(
       c10::function_ref<void(const EmbeddingState&)> read) const override;
+  void change_state(c10::function_ref<void(EmbeddingState&)> change) override;
   void wait_for_lookups() const override;
-  void save_tables(
-      const std::string& directory,
-      const CheckpointOptions& options,
-      const std::string& where) override;
-  void load_tables(
-      const std::string& directory,
-      const LoadOptions& options,
-      const std::string& where) override;
-  /// nullptr unless the strategy is fused with Apply::kOnStep.
-  std::shared_ptr<PendingGradients> pending() const;
+  std::shared_ptr<EmbeddingStrategy> backward_strategy() const override {
+    return strategy_;
+  }
   void adopt(std::shared_ptr<EmbeddingState> state);
   Request read(
       const Features& features,

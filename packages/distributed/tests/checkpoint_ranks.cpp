@@ -14,7 +14,7 @@
 // With a pause after each step, it saves every five steps, and others have the time to
 // disturb it. Rank 0 prints "trains" when the first step is done.
 #include <tessera/distributed/sharded_strategy.h>
-#include <tessera/layers/table_module.h>
+#include <tessera/engine/table_module.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adam.h>
 #include <tessera/serialization/checkpoint.h>

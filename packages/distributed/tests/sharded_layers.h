@@ -2,7 +2,7 @@
 #pragma once
 
 #include <tessera/distributed/sharded_strategy.h>
-#include <tessera/layers/table_module.h>
+#include <tessera/engine/table_module.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/sgd.h>
 

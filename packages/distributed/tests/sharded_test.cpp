@@ -2,10 +2,10 @@
 // Compares ranks that share tables with one engine that does all their work.
 #include <tessera/distributed/sharded_strategy.h>
 #include <tessera/engine/sum_gradients.h>
+#include <tessera/engine/table_module.h>
 #include <tessera/layers/combined.h>
 #include <tessera/layers/mlp.h>
 #include <tessera/layers/prefetch.h>
-#include <tessera/layers/table_module.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/adam.h>

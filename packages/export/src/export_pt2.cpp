@@ -19,7 +19,6 @@
 #include "src/common/atomic_file.h"
 #include "src/common/check.h"
 #include "src/common/error_reason.h"
-#include "src/engine/engine_access.h"
 #include "src/features/flat_weights.h"
 #include "src/features/id_bags.h"
 
@@ -504,35 +503,15 @@ Pt2Signature write_embedding(
 
 }  // namespace
 
-Pt2Signature export_pt2(
-    const TPUEmbedding& embedding,
-    const std::string& path,
-    const ExportExample& example,
-    const ExportOptions& options) {
-  TESSERA_CHECK_VALUE(
-      !embedding.is_empty(),
-      "{} expected a layer, but got an empty holder. Make the layer before the export.",
-      kPt2Where);
-  TESSERA_CHECK_VALUE(
-      embedding->activation_dtype() == at::kFloat,
-      "{} the activations of an exported layer must be float32, but they are {}. Call to(torch::kFloat) before the export, or export the whole model.",
-      kPt2Where,
-      c10::toString(embedding->activation_dtype()));
-  const TableModule& tables = *embedding;
-  tables.wait_for_lookups();
-  return write_embedding(
-      tables.state(), tables.feature_configs(), path, example, options);
-}
-
-Pt2Signature export_pt2(
-    const EmbeddingEngine& engine,
+Pt2Signature detail::export_pt2(
+    const TableModule* tables,
     const std::string& path,
     const ExportExample& example,
     const ExportOptions& options) {
   Pt2Signature signature;
-  EngineAccess::read(engine, [&](const EmbeddingState& state) {
+  exporting::read_tables(tables, kPt2Where, [&](const EmbeddingState& state) {
     signature = write_embedding(
-        state, engine.options().features, path, example, options);
+        state, tables->feature_configs(), path, example, options);
   });
   return signature;
 }

@@ -14,7 +14,6 @@
 #include "packages/export/src/verification.h"
 #include "src/common/atomic_file.h"
 #include "src/common/check.h"
-#include "src/engine/engine_access.h"
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/jit/python/update_graph_executor_opt.h>
@@ -63,28 +62,12 @@ void write_embedding(
 
 }  // namespace
 
-void export_torchscript(
-    const TPUEmbedding& embedding,
+void detail::export_torchscript(
+    const TableModule* tables,
     const std::string& path,
     const ExportOptions& options) {
-  TESSERA_CHECK_VALUE(
-      !embedding.is_empty(),
-      "[export_torchscript] expected a layer, but got an empty holder. Make the layer before the export.");
-  TESSERA_CHECK_VALUE(
-      embedding->activation_dtype() == at::kFloat,
-      "[export_torchscript] the activations of an exported layer must be float32, but they are {}. Call to(torch::kFloat) before the export, or export the whole model.",
-      c10::toString(embedding->activation_dtype()));
-  const TableModule& tables = *embedding;
-  tables.wait_for_lookups();
-  write_embedding(tables.state(), tables.feature_configs(), path, options);
-}
-
-void export_torchscript(
-    const EmbeddingEngine& engine,
-    const std::string& path,
-    const ExportOptions& options) {
-  EngineAccess::read(engine, [&](const EmbeddingState& state) {
-    write_embedding(state, engine.options().features, path, options);
+  exporting::read_tables(tables, kWhere, [&](const EmbeddingState& state) {
+    write_embedding(state, tables->feature_configs(), path, options);
   });
 }
 

@@ -125,6 +125,23 @@ at::ScalarType ExportedLayer::dtype_of(size_t table) const {
   return dtype.value_or(state->tables[table].config->dtype);
 }
 
+void read_tables(
+    const TableModule* tables,
+    const std::string& where,
+    c10::function_ref<void(const EmbeddingState&)> read) {
+  TESSERA_CHECK_VALUE(
+      tables != nullptr,
+      "{} expected a layer, but got an empty holder. Make the layer before the export.",
+      where);
+  TESSERA_CHECK_VALUE(
+      tables->activation_dtype() == at::kFloat,
+      "{} the activations of an exported layer must be float32, but they are {}. Call to(torch::kFloat) before the export, or export the whole model.",
+      where,
+      c10::toString(tables->activation_dtype()));
+  tables->wait_for_lookups();
+  tables->read_state(read);
+}
+
 ExportedLayer export_layer(
     const EmbeddingState& state,
     const Nest<FeatureConfig>& structure,

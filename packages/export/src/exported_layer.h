@@ -45,6 +45,14 @@ enum class Conversion {
   kWhenWritten  // until then, tables are placeholders
 };
 
+/// Calls `read` while nothing changes the tables.
+/// Errors:  c10::ValueError beginning with `where` for nullptr, and for a layer whose
+///          activations are not float32.
+void read_tables(
+    const TableModule* tables,
+    const std::string& where,
+    c10::function_ref<void(const EmbeddingState&)> read);
+
 /// Collects the parts of a layer that a file contains.
 /// Errors:  c10::ValueError beginning with `where`, for tables on a sharded strategy,
 ///          unknown features, and values that the dtype can't hold.

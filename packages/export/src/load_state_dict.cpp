@@ -2,8 +2,8 @@
 #include <tessera/export/load_state_dict.h>
 
 #include <tessera/common/shorten.h>
+#include <tessera/engine/table_module.h>
 #include <tessera/layers/embedding_engine_module.h>
-#include <tessera/layers/table_module.h>
 #include <tessera/layers/tpu_embedding.h>
 
 #include "packages/export/src/exported_layer.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/layers/table_module.h>
+#include <tessera/engine/table_module.h>
 
 #include "packages/export/src/model_script.h"
 

@@ -2,7 +2,7 @@
 #include "packages/export/src/traced_model.h"
 
 #include <tessera/common/shorten.h>
-#include <tessera/layers/table_module.h>
+#include <tessera/engine/table_module.h>
 
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/jit/frontend/tracer.h>

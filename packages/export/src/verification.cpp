@@ -2,7 +2,7 @@
 #include "packages/export/src/verification.h"
 
 #include <tessera/common/shorten.h>
-#include <tessera/layers/table_module.h>
+#include <tessera/engine/table_module.h>
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>

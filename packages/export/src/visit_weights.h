@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/layers/table_module.h>
+#include <tessera/engine/table_module.h>
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>

@@ -4,7 +4,7 @@
 #include <tessera/layers/layer_json.h>  // defines get_config()
 
 #include "layers/feature_stack.h"
-#include "layers/hidden_units.h"
+#include "packages/models/src/model_checks.h"
 #include "src/common/check.h"
 
 #include <ATen/TensorOperators.h>

@@ -5,8 +5,8 @@
 #include <tessera/layers/layer_json.h>  // defines get_config()
 
 #include <tessera/layers/input_checks.h>
-#include "layers/hidden_units.h"
 #include "layers/initial_parameter.h"
+#include "packages/models/src/model_checks.h"
 #include "src/common/check.h"
 #include "src/common/json_name.h"
 #include "src/common/names.h"

@@ -3,7 +3,7 @@
 
 #include <tessera/common/shorten.h>
 #include <tessera/engine/embedding_engine.h>
-#include <tessera/layers/table_module.h>
+#include <tessera/engine/table_module.h>
 #include <tessera/training/history_files.h>
 #include <torch/nn/module.h>
 

@@ -3,9 +3,9 @@
 
 #include <tessera/common/json_value.h>
 #include <tessera/common/shorten.h>
+#include <tessera/engine/table_module.h>
 #include <tessera/layers/layer.h>
 #include <tessera/layers/partial_tpu_embedding.h>
-#include <tessera/layers/table_module.h>
 #include <tessera/serialization/checkpoint.h>
 #include <tessera/serialization/config_values.h>
 

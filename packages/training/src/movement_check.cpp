@@ -2,7 +2,7 @@
 #include "packages/training/src/movement_check.h"
 
 #include <tessera/common/shorten.h>
-#include <tessera/layers/table_module.h>
+#include <tessera/engine/table_module.h>
 
 #include "optim/row_update.h"
 #include "src/engine/embedding_state.h"

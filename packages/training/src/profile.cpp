@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/training/profile.h>
 
-#include "layers/text_table.h"
 #include "src/common/check.h"
+#include "src/common/text_table.h"
 
 #include <ATen/record_function.h>
 #include <fmt/format.h>

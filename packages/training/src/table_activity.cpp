@@ -2,13 +2,13 @@
 #include <tessera/training/table_activity.h>
 
 #include <tessera/common/shorten.h>
-#include <tessera/layers/table_module.h>
+#include <tessera/engine/table_module.h>
 
-#include "layers/text_table.h"
 #include "packages/training/src/ranks.h"
 #include "packages/training/src/sampled_rows.h"
 #include "src/common/check.h"
 #include "src/common/rank_group.h"
+#include "src/common/text_table.h"
 #include "src/engine/embedding_state.h"
 
 #include <torch/serialize/archive.h>

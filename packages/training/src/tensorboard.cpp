@@ -3,7 +3,7 @@
 
 #include <tessera/common/json_text.h>
 #include <tessera/common/shorten.h>
-#include <tessera/layers/table_module.h>
+#include <tessera/engine/table_module.h>
 #include <torch/nn/module.h>
 #include <torch/serialize/archive.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // save_weights() and load_weights() with the layers and tables of the core.
-#include <tessera/layers/table_module.h>
+#include <tessera/engine/table_module.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/sgd.h>

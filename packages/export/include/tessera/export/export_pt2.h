@@ -1,15 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/engine/embedding_engine.h>
 #include <tessera/export/exported_model.h>
 #include <tessera/export/pt2_program.h>
 #include <tessera/layers/tpu_embedding.h>
 
 #include <string>
-#include <type_traits>
 
 namespace tessera {
+
+namespace detail {
+
+Pt2Signature export_pt2(
+    const TableModule* tables,
+    const std::string& path,
+    const ExportExample& example,
+    const ExportOptions& options);
+Pt2Signature export_pt2(
+    const ExportedModel& model,
+    const std::string& path,
+    const ExportExample& example,
+    const ExportOptions& options);
+
+}  // namespace detail
 
 /// Writes an embedding in the format of Python's torch.export: the tables without their
 /// slots, and the lookups, as a graph of stock operators. torch.export.load and Pt2Program
@@ -39,34 +52,23 @@ namespace tessera {
 /// the batch size. With `options.features`, the example needs these features only. Tables
 /// with TableConfig::keys are as in export_torchscript().
 ///
+/// `embedding` is a TPUEmbedding, an EmbeddingEngineModule or an EmbeddingEngine. Other
+/// calls of an engine wait until the export is done.
+///
 /// Before this function returns, it reads the file and compares it with the layer on
 /// made-up batches. The file appears at `path` only if they agree.
 /// Errors:  c10::ValueError for an unknown feature, another dtype, a path that is not a
 ///          file's, rows that the dtype can't hold, and if the results differ; c10::Error
 ///          if the file can't be written. No file is left.
+template <detail::HasTables Tables>
 Pt2Signature export_pt2(
-    const TPUEmbedding& embedding,
+    const Tables& embedding,
     const std::string& path,
     const ExportExample& example,
-    const ExportOptions& options = {});
-
-/// Exports an engine, such as an EmbeddingEngineModule. Other calls of the engine wait
-/// until the export is done.
-Pt2Signature export_pt2(
-    const EmbeddingEngine& engine,
-    const std::string& path,
-    const ExportExample& example,
-    const ExportOptions& options = {});
-
-namespace detail {
-
-Pt2Signature export_pt2(
-    const ExportedModel& model,
-    const std::string& path,
-    const ExportExample& example,
-    const ExportOptions& options);
-
-}  // namespace detail
+    const ExportOptions& options = {}) {
+  return detail::export_pt2(
+      detail::tables_of(embedding), path, example, options);
+}
 
 /// Writes a whole model in the format of Python's torch.export, with tables and dense
 /// weights.
@@ -90,14 +92,11 @@ Pt2Signature export_pt2(
 ///          does not fit the model, for a model that calls no TPUEmbedding or is not made
 ///          of operators, and if the results differ.
 template <class Holder>
-requires(
-    !std::is_same_v<Holder, TPUEmbedding> &&
-    !std::is_convertible_v<Holder*, EmbeddingEngine*>) Pt2Signature
-    export_pt2(
-        Holder model,
-        const std::string& path,
-        const ExportExample& example,
-        const ExportOptions& options = {}) {
+requires(!detail::HasTables<Holder>) Pt2Signature export_pt2(
+    Holder model,
+    const std::string& path,
+    const ExportExample& example,
+    const ExportOptions& options = {}) {
   TORCH_CHECK_VALUE(
       static_cast<bool>(model),
       "[export_pt2] expected a model, but got an empty holder. Make the model "

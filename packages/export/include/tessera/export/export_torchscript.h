@@ -1,14 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/engine/embedding_engine.h>
 #include <tessera/export/exported_model.h>
 #include <tessera/layers/tpu_embedding.h>
 
 #include <string>
-#include <type_traits>
 
 namespace tessera {
+
+namespace detail {
+
+void export_torchscript(
+    const TableModule* tables,
+    const std::string& path,
+    const ExportOptions& options);
+void export_torchscript(
+    const ExportedModel& model,
+    const std::string& path,
+    const ExportExample& example,
+    const ExportOptions& options);
+
+}  // namespace detail
 
 /// Writes an embedding as TorchScript of stock operators: the tables without their slots,
 /// and the lookups. torch::jit::load and torch.jit.load read the file without Tessera.
@@ -33,32 +45,21 @@ namespace tessera {
 /// TableConfig::keys has its rows in the order of its keys, which are `table_0_keys`. Keys
 /// without a row look up zeros, or the row of DynamicKeys::default_key.
 ///
+/// `embedding` is a TPUEmbedding, an EmbeddingEngineModule or an EmbeddingEngine. Other
+/// calls of an engine wait until the export is done.
+///
 /// Before this function returns, it loads the file and compares it with the layer on
 /// made-up batches. The file appears at `path` only if they agree.
 /// Errors:  c10::ValueError for an unknown feature, another dtype, a path that is not a
 ///          file's, and rows that the dtype can't hold; c10::Error if the file can't be
 ///          written or the results differ. No file is left.
+template <detail::HasTables Tables>
 void export_torchscript(
-    const TPUEmbedding& embedding,
+    const Tables& embedding,
     const std::string& path,
-    const ExportOptions& options = {});
-
-/// Exports an engine, such as an EmbeddingEngineModule. Other calls of the engine wait
-/// until the export is done.
-void export_torchscript(
-    const EmbeddingEngine& engine,
-    const std::string& path,
-    const ExportOptions& options = {});
-
-namespace detail {
-
-void export_torchscript(
-    const ExportedModel& model,
-    const std::string& path,
-    const ExportExample& example,
-    const ExportOptions& options);
-
-}  // namespace detail
+    const ExportOptions& options = {}) {
+  detail::export_torchscript(detail::tables_of(embedding), path, options);
+}
 
 /// Writes a whole model as one TorchScript file, with tables and dense weights.
 ///
@@ -89,7 +90,7 @@ void export_torchscript(
 ///          tensors that operators do not compute from the inputs, and if the results
 ///          differ, for example because the batch size became a constant.
 template <class Holder>
-requires(!std::is_same_v<Holder, TPUEmbedding> && !std::is_convertible_v<Holder*, EmbeddingEngine*>) void export_torchscript(
+requires(!detail::HasTables<Holder>) void export_torchscript(
     Holder model,
     const std::string& path,
     const ExportExample& example,

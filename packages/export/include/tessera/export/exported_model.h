@@ -2,10 +2,12 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <tessera/engine/table_module.h>
 #include <tessera/features/feature.h>
 #include <torch/nn/module.h>
 
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <functional>
 #include <optional>
@@ -50,6 +52,22 @@ struct ExportExample {
 static_assert(std::is_aggregate_v<ExportExample>);
 
 namespace detail {
+
+/// An EmbeddingEngine, or a holder such as TPUEmbedding.
+template <class T>
+concept HasTables = std::derived_from<T, TableModule> || requires {
+  requires std::derived_from<typename T::ContainedType, TableModule>;
+};
+
+/// The tables of `layer`, or nullptr for an empty holder.
+template <HasTables T>
+const TableModule* tables_of(const T& layer) {
+  if constexpr (std::derived_from<T, TableModule>) {
+    return &layer;
+  } else {
+    return layer.is_empty() ? nullptr : layer.get();
+  }
+}
 
 /// A model whose forward() takes features, perhaps weights, and then tensors.
 struct ExportedModel {

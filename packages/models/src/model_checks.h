@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/features/partial_shape.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -11,6 +13,14 @@ namespace tessera {
 /// Errors:  c10::ValueError unless there are 1 to 1023 sizes >= 1.
 void check_hidden_units(
     const std::vector<int64_t>& hidden_units,
+    const std::string& class_name);
+
+/// Checks that the rows of features [batch, features, dim] have a column or more besides
+/// the weight of the feature, which is their first column `with_weight`.
+/// Errors:  c10::ValueError unless they have.
+void require_vectors(
+    const PartialShape& features,
+    bool with_weight,
     const std::string& class_name);
 
 }  // namespace tessera

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "layers/resting_tables.h"
+#include "src/engine/resting_tables.h"
 
 #include <tessera/common/shorten.h>
 #include <tessera/optim/optimizers.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "layers/hidden_units.h"
+#include "packages/models/src/model_checks.h"
 
 #include "src/common/check.h"
 
@@ -26,6 +26,22 @@ void check_hidden_units(
       class_name,
       smallest - hidden_units.begin(),
       *smallest);
+}
+
+void require_vectors(
+    const PartialShape& features,
+    bool with_weight,
+    const std::string& class_name) {
+  const int64_t smallest = with_weight ? 2 : 1;
+  TESSERA_CHECK_VALUE(
+      features.back().value_or(smallest) >= smallest,
+      "[{}] the rows of features must have {} or more columns, but their width is {}. {}",
+      class_name,
+      smallest,
+      features.back().value_or(0),
+      with_weight
+          ? "The first column is the weight of the feature and the others are its vector. Set use_first_order to false if there is no weight."
+          : "Set the dim of the tables to the width of a vector.");
 }
 
 }  // namespace tessera

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "layers/table_summary.h"
+#include "src/engine/table_summary.h"
 
 #include <tessera/common/shorten.h>
 
-#include "layers/resting_tables.h"
-#include "layers/text_table.h"
 #include "optim/row_update.h"
 #include "src/common/names.h"
+#include "src/common/text_table.h"
+#include "src/engine/resting_tables.h"
 #include "src/tables/key_table_rows.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "layers/text_table.h"
+#include "src/common/text_table.h"
 
 #include <fmt/format.h>
 
