@@ -51,6 +51,9 @@ struct JsonValue<T> {
   static Json write(T value);
   static T read(const Json& json, const std::string& where);
 };
+extern template struct JsonValue<Apply>;
+extern template struct JsonValue<NonFiniteGradients>;
+extern template struct JsonValue<MissingSlots>;
 
 /// `{"class_name": "engine", "config": {...}}`. Files say "engine" for Strategy::fused()
 /// and "dense" for Strategy::padded(). A sharded strategy is null, because JSON can't
@@ -71,6 +74,9 @@ struct JsonValue<T> {
   static Json write(const T& value);
   static T read(const Json& json, const std::string& where);
 };
+extern template struct JsonValue<Initializer>;
+extern template struct JsonValue<Admission>;
+extern template struct JsonValue<Eviction>;
 
 /// The features with the tables that they share. config_json.h shows the format.
 template <>
