@@ -15,6 +15,7 @@ from unittest import mock
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "benchmarks"))
 
 import alternate_rounds
+import benchmark
 import compare_dlrm
 import compare_peers
 import compare_sasrec
@@ -94,8 +95,11 @@ points = [
     {{"side": "keys", "fraction": 0.1, "auc": [0.75, 0.65]}},
     {{"side": "hash", "fraction": 0.1, "auc": [0.7, 0.7]}},
 ]
+for point in points:
+    point.update(rows=[5000, 6000], bytes=[2500000, 2600000])
+settings = {{"rows": 4000, "test_rows": 1000, "seeds": [0, 1], "dim": 16, "threads": 2, "isa": "avx2"}}
 with open(arguments[arguments.index("--json") + 1], "w") as file:
-    json.dump({{"points": points}}, file)
+    json.dump({{"settings": settings, "best_auc": [0.9, 0.8], "points": points}}, file)
 """
 
 
@@ -107,7 +111,7 @@ class BenchmarkScriptsTest(unittest.TestCase):
         self.benchmark = self.make_program(self.folder / "benchmark")
         self.make_program(self.folder / "peers" / "torch" / "bin" / "python")
         for replaced in (
-            mock.patch.object(alternate_rounds, "count_cores", return_value=4),
+            mock.patch.object(benchmark, "count_cores", return_value=4),
             mock.patch.object(alternate_rounds, "write_ids"),  # needs numpy
             mock.patch.object(compare_peers, "draw"),  # needs matplotlib
             mock.patch.object(thread_sweep, "draw"),
@@ -159,7 +163,7 @@ class BenchmarkScriptsTest(unittest.TestCase):
         )
 
     def test_sweep_of_one_core_and_of_tessera_alone(self):
-        with mock.patch.object(alternate_rounds, "count_cores", return_value=1):
+        with mock.patch.object(benchmark, "count_cores", return_value=1):
             out, _ = self.run_script(thread_sweep, "--workload", "pooled_zipf", "--op", "sgd", "--peer", "none")
         self.assertIn("| 1 | 8.000 | - | - | 1.00x |", out)
         self.assertNotIn("| 2 |", out)
@@ -242,7 +246,7 @@ class BenchmarkScriptsTest(unittest.TestCase):
             results.add(1, workload, "tessera", {"op": "sgd", "ms": 1.0})
             results.add(1, workload, "torch", {"op": "sgd", "ms": ms})
             results.add(1, workload, "torch", {"op": "sgd", "ms": ms})
-        self.assertEqual(results.mean(results.ratio, 1, "sgd", round_results.times_as_fast), "4.00x")
+        self.assertEqual(results.mean(results.ratio, 1, "sgd", benchmark.times_as_fast), "4.00x")
 
     def test_a_failure_of_tessera_ends_the_comparison(self):
         pathlib.Path(self.benchmark).write_text("#!/bin/sh\necho no such kernels >&2\nexit 1\n")
@@ -306,14 +310,16 @@ class BenchmarkScriptsTest(unittest.TestCase):
         self.assertNotIn("torch compile", out)
 
     def key_quality(self, *arguments):
-        """Returns the curves that key_quality draws, or None, and the text of an error."""
+        """Returns the curves that key_quality draws, or None, and the text of an error. Sets self.table."""
+        out = io.StringIO()
         program = self.make_program(self.folder / "key_quality", KEY_QUALITY_PROGRAM)
         with mock.patch.object(sys, "argv", ["x", "--program", program, *arguments]):
-            with mock.patch.object(key_quality, "draw") as draw:  # needs matplotlib
+            with mock.patch.object(key_quality, "draw") as draw, contextlib.redirect_stdout(out):  # needs matplotlib
                 try:
                     key_quality.main()
                 except SystemExit as error:
                     return None, error.code
+        self.table = out.getvalue()
         return draw.call_args and key_quality.curves(draw.call_args[0][0]), None
 
     def test_key_quality_has_differences_to_the_vocabulary(self):
@@ -327,6 +333,8 @@ class BenchmarkScriptsTest(unittest.TestCase):
                 "hash": [(0.1, -0.05, -0.1, 0.0), (0.5, 0.0, -0.01, 0.01)],
             },
         )
+        self.assertIn("true probabilities: AUC 0.8500 (0.8000 to 0.9000)\n", self.table)
+        self.assertIn("| 0.5 (2.5 MB) | keys | 5,000 | 0.7400 | -0.0100 (-0.0200 to +0.0000) |\n", self.table)
         self.assertEqual(self.key_quality("--from", path, "--svg", "x.svg"), (drawn, None))
         self.assertEqual(self.key_quality("--auc", "0.78"), (None, None))
 

@@ -82,7 +82,7 @@ function write_comment(line,    text, start, name) {
   }
   in_indented = 0
   after_empty = 0
-  if (match(text, /^ (Shapes|Errors|Range|Slots|Source|Differs|Parameters|Memory|Does not promise): +/)) {
+  if (match(text, /^ (Shapes|Errors|Range|Slots|Source|Differs|Parameters|Memory): +/)) {
     name = text
     sub(/:.*/, "", name)
     sub(/^ /, "", name)
@@ -135,7 +135,7 @@ specialized && /^}/ {
       line = "/** Holds a " name "Impl, whose functions are called by ->. Copies hold the same one. */ class " name \
         " : public torch::nn::ModuleHolder<" name "Impl> {};"
     }
-    if (line ~ /;  \/\/ / && line !~ /NOLINT/) {
+    if (line ~ /;  \/\/ /) {
       sub(/;  \/\/ /, ";  ///< ", line)
     }
     if (line ~ /^(}  \/\/ )?namespace / && line !~ /namespace (detail|torch|c10d)/) {

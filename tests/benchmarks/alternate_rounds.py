@@ -5,20 +5,15 @@ to round, so that a slow period of the machine affects all of them. All librarie
 ends in "_tuned" run with a malloc that uses huge pages and keeps its memory. Tessera always runs with the defaults
 of the system.
 """
-import argparse
 import json
-import os
 import pathlib
-import platform
-import re
-import subprocess
 import sys
 import tempfile
 
-from round_results import Results, count_threads, read
+import benchmark
+from benchmark import DEPS, HERE, TUNED_MALLOC, count_threads
+from round_results import Results, read
 
-HERE = pathlib.Path(__file__).resolve().parent
-DEPS = HERE.parent.parent / ".deps"  # where ./run installs
 PEERS = {  # peer: its virtual environment
     "torch": "torch",
     "torch_concat": "torch",
@@ -29,60 +24,22 @@ PEERS = {  # peer: its virtual environment
 }
 OPERATIONS = ["forward", "sgd", "adagrad", "rowwise_adagrad", "adam", "adam_exact", "ftrl", "initialize"]
 WORKLOADS = {workload["name"]: workload for workload in json.loads((HERE / "workloads.json").read_text())}
-GIB = 2**30
-MALLOC = {"hugetlb": 1, "mmap_threshold": 4 * GIB, "trim_threshold": 16 * GIB, "top_pad": GIB // 4}
-TUNED_MALLOC = {
-    "GLIBC_TUNABLES": ":".join(f"glibc.malloc.{name}={value}" for name, value in MALLOC.items()),
-    "THP_MEM_ALLOC_ENABLE": "1",  # huge pages for the tensors of torch
-}
-
-
-def count_cores():
-    """Returns how many cores this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 # --- arguments ---------------------------------------------------------------
 
 
-class Parser(argparse.ArgumentParser):
-    """Refuses wrong arguments in a sentence, without the list of all options."""
-
-    def __init__(self, description):
-        super().__init__(
-            description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-        )
-
-    def error(self, message):
-        self.exit(2, f"{self.prog}: {message}. --help lists the options.\n")
-
-
-def positive(text):
-    if not re.fullmatch("[1-9][0-9]{0,8}", text):
-        raise argparse.ArgumentTypeError(f"expected an integer >= 1, but got '{text}'")
-    return int(text)
-
-
-def seed(text):
-    if not re.fullmatch("[0-9]{1,9}", text):
-        raise argparse.ArgumentTypeError(f"expected an integer >= 0, but got '{text}'")
-    return int(text)
-
-
 def add_options(parser, svg):
     """Adds the options that all comparisons have. A comparison may set other defaults."""
-    parser.add_argument("--program", help="the embedding_benchmark program; ./run names it")
+    parser.add_program("embedding_benchmark")
     parser.add_argument("--peers", default=DEPS / "peers", help="folder of the virtual environments torch and tf")
-    names = {"action": "append", "metavar": "NAME"}
-    parser.add_argument(
-        "--peer", choices=[*PEERS, "none"], help=f"only these peers of {', '.join(PEERS)}; none: Tessera alone", **names
-    )
-    parser.add_argument("--workload", choices=WORKLOADS, help=f"only these of {', '.join(WORKLOADS)}", **names)
-    parser.add_argument("--op", choices=OPERATIONS, help=f"only these operations of {', '.join(OPERATIONS)}", **names)
-    parser.add_argument("--rounds", type=positive, default=3, help="default: 3")
-    parser.add_argument("--reps", type=positive, default=32, help="timed steps in each round; default: 32")
-    parser.add_argument("--batches", type=positive, default=32, help="batches that take turns; default: 32")
-    parser.add_argument("--seed", type=seed, default=0, help="of the ids")
+    parser.add_choices("--peer", [*PEERS, "none"], "; none: Tessera alone")
+    parser.add_choices("--workload", WORKLOADS)
+    parser.add_choices("--op", OPERATIONS)
+    parser.add_count("--rounds", 3)
+    parser.add_count("--reps", 32, "timed steps in each round")
+    parser.add_count("--batches", 32, "batches that take turns")
+    parser.add_count("--seed", 0, "of the ids", least=0)
     parser.add_argument("--isa", help="the instruction set of Tessera's kernels; avx2 also limits torch's own kernels, but not FBGEMM")
     parser.add_argument(
         "--limits", action="store_true", help="also time plain loops that do the same, for forward and adagrad"
@@ -101,8 +58,8 @@ def check_options(parser, options):
             kept = ("program", "peers", "source", "svg", "markdown", "help")
             if action.dest not in kept and getattr(options, action.dest) != action.default:
                 parser.error(f"--from measures nothing, so {action.option_strings[0]} would have no effect")
-    elif not options.program or not os.access(options.program, os.X_OK):
-        parser.error(f"--program must name the program embedding_benchmark, but got '{options.program}'")
+    else:
+        parser.check_program(options, "embedding_benchmark")
     for option in "svg", "json":
         text = getattr(options, option)
         path = pathlib.Path(text or "").absolute()
@@ -187,16 +144,14 @@ def command_of(side, workload, threads, options):
 
 def run(side, workload, threads, options):
     """Runs a library once. Returns the lines that it prints, and whether it failed. Tessera must not fail."""
-    environment = dict(os.environ, OMP_NUM_THREADS=str(threads))
+    environment = {"OMP_NUM_THREADS": str(threads)}
     if side == "tessera" and options.isa:
         environment["TESSERA_ISA"] = options.isa
     if side != "tessera" and options.isa == "avx2":
         environment["ATEN_CPU_CAPABILITY"] = "avx2"  # FBGEMM has no such setting
     if side.endswith("_tuned"):
         environment.update(TUNED_MALLOC)
-    result = subprocess.run(
-        command_of(side, workload, threads, options), capture_output=True, text=True, env=environment
-    )
+    result = benchmark.run(command_of(side, workload, threads, options), environment)
     if result.returncode != 0:
         message = f"{side} failed on {workload} with {count_threads(threads)}:\n{result.stderr[-2000:]}"
         if side == "tessera":
@@ -206,27 +161,21 @@ def run(side, workload, threads, options):
     return lines, result.returncode != 0
 
 
-def cpu_name():
-    match = re.search(r"^model name\s*:\s*(.+)", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return match[1] if match else platform.machine()
-
-
 def measure(options, kind, threads):
     """Returns the results of all rounds, for each of a list of numbers of threads."""
-    settings = {"peers": options.peer, "isa": {}, "failed": [], "cpu": cpu_name(), "cores": count_cores()}
+    settings = {"peers": options.peer, "isa": {}, "failed": []}
+    settings.update(cpu=benchmark.cpu_name(), cores=benchmark.count_cores())
     for option in "batches", "rounds", "reps", "seed":
         settings[option] = getattr(options, option)
     results = Results(kind, settings)
     sides = ["tessera", *options.peer]
-    for round_ in range(options.rounds):
+    for round_ in benchmark.rounds(options.rounds):
         for count in threads:
             for workload in options.workload:
-                for i in range(len(sides)):
-                    side = sides[(i + round_) % len(sides)]
+                for side in benchmark.turns(sides, round_):
                     lines, has_failed = run(side, workload, count, options)
                     for line in lines:
                         results.add(count, workload, side, line)
                     if has_failed:
                         results.add_failure(count, workload, side)
-        print(f"round {round_ + 1} of {options.rounds} done", file=sys.stderr)
     return results

@@ -24,7 +24,7 @@ bench_usage() {
                                   taken when used, and beforehand (needs 6 GB of memory)
                     --key-quality train a click model with keys, with a vocabulary and with hashed ids, and print
                                   the AUC over the memory of the tables; --json FILE writes the results,
-                                  --svg FILE draws them, and --from FILE draws results without a training
+                                  --svg FILE draws them, and --from FILE shows results without a training
                     --sources     compare the readers of CSV and Parquet files with pyarrow's
                                   (installs about 400 MB)
                     --dataset     time the batches of a dataset in memory

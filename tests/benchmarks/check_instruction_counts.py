@@ -5,7 +5,6 @@ Unlike times, counts are reproducible. They depend on the compiler, so nothing i
 that of the baseline, or if the machine has no valgrind or AVX2 (exit status 77). Fewer instructions than
 in the baseline pass; --update writes a new baseline.
 """
-import argparse
 import json
 import os
 import pathlib
@@ -13,6 +12,8 @@ import re
 import shutil
 import subprocess
 import sys
+
+from benchmark import Parser
 
 BASELINE = pathlib.Path(__file__).parent / "instruction_counts.json"
 SKIPPED = 77
@@ -28,7 +29,7 @@ def count(program, work):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--program", required=True, help="the program kernel_work")
     parser.add_argument("--compiler", required=True, help="name and major version, for example: GNU 12")
     parser.add_argument("--update", action="store_true", help="write the baseline")

@@ -4,6 +4,8 @@
 #include <tessera/engine/embedding_engine.h>
 #include <tessera/optim/optimizers/adagrad.h>
 
+#include "tests/benchmarks/benchmark.h"
+
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/full.h>
@@ -13,17 +15,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <chrono>
-#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <string>
-#include <vector>
 
 namespace {
 
@@ -31,18 +26,6 @@ namespace fs = std::filesystem;
 using tessera::EmbeddingEngine;
 
 constexpr int64_t kMebibyte = int64_t{1} << 20;
-
-double seconds_of(const auto& work) {
-  const auto begin = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin)
-      .count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 // The value of a line of /proc/self/status, in MiB.
 int64_t status_mebibytes(const std::string& key) {
@@ -80,11 +63,19 @@ void drop_from_cache(const fs::path& path) {
   }
 }
 
-struct Options {
-  double gib = 4.0;
-  int64_t dim = 64;
-  int64_t rounds = 3;
-  std::string directory = "checkpoint_benchmark";
+struct Options : BenchmarkOptions {
+  double& gib = real(
+      "--gib",
+      4.0,
+      "GiB of the table, without slots",
+      CLI::Range(0.01, 1e3));
+  int64_t& dim = integer("--dim", 64, "floats per row");
+  int64_t& rounds = integer("--rounds", 3, "rounds; the medians are shown");
+  std::string& directory = text(
+      "--directory",
+      "new folder on the disk to measure; it is removed at the end",
+      "checkpoint_benchmark",
+      CLI::NonexistentPath);
 };
 
 EmbeddingEngine make_engine(const Options& options, int64_t rows) {
@@ -193,29 +184,6 @@ void measure(const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Options options;
-  CLI::App app("Saves and loads checkpoints of a big table.");
-  app.add_option("--gib", options.gib, "GiB of the table, without slots")
-      ->check(CLI::Range(0.01, 1000.0))
-      ->capture_default_str();
-  app.add_option("--dim", options.dim, "floats per row")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
-  app.add_option("--rounds", options.rounds, "rounds; the medians are shown")
-      ->check(CLI::Range(1, 100))
-      ->capture_default_str();
-  app.add_option(
-         "--directory",
-         options.directory,
-         "new folder on the disk to measure; it is removed at the end")
-      ->check(CLI::NonexistentPath)
-      ->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
-  try {
-    measure(options);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "checkpoint_benchmark: {}\n", error.what());
-    return 1;
-  }
-  return 0;
+  return run_benchmark(
+      argc, argv, "Saves and loads checkpoints of a big table.", measure);
 }

@@ -1,13 +1,8 @@
 #!/usr/bin/env python3
 """Runs Tessera and its peers alternately on the same workloads; prints medians and ratios.
 
-Each round runs every library once per workload and number of threads. The order of the libraries rotates
-from round to round, so that a slow period of the machine affects all of them. A ratio is the fastest
-peer's time divided by Tessera's; above 1, Tessera is faster.
-
-All libraries get the same ids. With --batches 32, the default, 32 batches take turns; with --batches 1 every
-step repeats one batch, whose rows are then in the cache. Peers whose name ends in "_tuned" run with a malloc
-that uses huge pages and keeps its memory. Tessera always runs with the defaults of the system.
+A ratio is the fastest peer's time divided by Tessera's; above 1, Tessera is faster. alternate_rounds.py describes how
+they are compared. With --batches 1, every step repeats one batch, whose rows are then in the cache.
 
 With --limits, the share of the limit is the time of plain loops divided by Tessera's. The column
 "update alone" compares only the update: the plain loop of updates, and an Adagrad step without its lookup.
@@ -19,8 +14,9 @@ import sys
 import textwrap
 
 import alternate_rounds
+import benchmark
 import charts
-from round_results import count_threads, counted, markdown_table, percent, times_as_fast
+from benchmark import count_threads, counted, markdown_table, percent, times_as_fast
 
 TITLES = {  # of the operations, for the table of geometric means and the chart
     "forward": "lookup",
@@ -48,27 +44,27 @@ def operations_with(threads, results):
 
 
 def print_table(results):
-    has_limits = bool(results.limits)
-    sides = ["tessera", *results.peers, *(["limit"] if has_limits else [])]
-    column = 2 + max(map(len, sides))
-    width = max(map(len, [*results.workloads, "geometric mean"]))
+    sides = ["tessera", *results.peers, *(["limit"] if results.limits else [])]
     for threads in results.threads:
         for operation in operations_with(threads, results):
-            print(f"\n{operation}, {count_threads(threads)}: ms, and the fastest peer / tessera")
-            print(f"  {'':{width}}" + "".join(f"{side:>{column}}" for side in sides) + f"{'ratio':>9}")
+            rows = []
             for workload in results.workloads:
                 key = threads, workload, operation
                 times = [results.limit_ms(key) if side == "limit" else results.median(key, side) for side in sides]
-                cells = "".join(f"{ms:{column}.3f}" if ms else f"{'-':>{column}}" for ms in times)
-                print(f"  {workload:{width}}{cells}{times_as_fast(results.ratio(key)):>9}")
+                cells = [f"{ms:.3f}" if ms else "-" for ms in times]
+                rows.append([workload, *cells, times_as_fast(results.ratio(key))])
             if results.peers:
                 mean = results.mean(results.ratio, threads, operation, times_as_fast)
-                print(f"  {'geometric mean':{width + column * len(sides)}}{mean:>9}")
-        if has_limits:
-            print(f"\nshare of the limit, {count_threads(threads)}: plain loops / tessera")
-            print(f"  {'':{width}}" + "".join(f"{name:>14}" for name in LIMIT_COLUMNS))
-            for row in limit_rows(threads, results):
-                print(f"  {row[0]:{width}}" + "".join(f"{cell:>14}" for cell in row[1:]))
+                rows.append(["geometric mean", *[""] * len(sides), mean])
+            print(f"\n{operation}, {count_threads(threads)}: ms, and the fastest peer / tessera\n")
+            print(markdown_table(["", *sides, "ratio"], rows))
+        print_limits(threads, results)
+
+
+def print_limits(threads, results):
+    if results.limits:
+        print(f"\nThe time of plain loops divided by Tessera's, with {count_threads(threads)}:\n")
+        print(markdown_table(["", *LIMIT_COLUMNS], limit_rows(threads, results)))
 
 
 def limit_rows(threads, results):
@@ -120,9 +116,7 @@ def print_markdown(results):
             rows.append(["**geometric mean**", *means])
         print(f"\nTessera's time in ms{' and the ratio' if results.peers else ''}, with {count_threads(threads)}:\n")
         print(markdown_table(["", *columns], rows))
-        if results.limits:
-            print(f"\nThe time of plain loops divided by Tessera's, with {count_threads(threads)}:\n")
-            print(markdown_table(["", *LIMIT_COLUMNS], limit_rows(threads, results)))
+        print_limits(threads, results)
 
 
 def plain_ratio(ratio):
@@ -190,11 +184,9 @@ def draw(results, path):
 
 
 def main():
-    parser = alternate_rounds.Parser(__doc__)
+    parser = benchmark.Parser(__doc__)
     alternate_rounds.add_options(parser, svg="peers.svg")
-    parser.add_argument(
-        "--threads", action="append", type=alternate_rounds.positive, metavar="N", help="default: 1 and all"
-    )
+    parser.add_count("--threads", help="default: 1 and all", action="append", metavar="N")
     parser.add_argument("--markdown", action="store_true", help="print the tables of docs/performance.md")
     options = parser.parse_args()
     results = alternate_rounds.results_of(
@@ -204,7 +196,7 @@ def main():
         peers=list(alternate_rounds.PEERS),
         workloads=list(alternate_rounds.WORKLOADS),
         operations=[],  # all
-        threads=sorted(set(options.threads or [1, alternate_rounds.count_cores()])),
+        threads=sorted(set(options.threads or [1, benchmark.count_cores()])),
     )
     if options.markdown:
         print_markdown(results)

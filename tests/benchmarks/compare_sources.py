@@ -4,15 +4,13 @@ The files have ten columns: four of integers, three of floats with some nulls, t
 time has everything up to tensors and strings. That of pyarrow ends at Arrow's own arrays.
 """
 
-import argparse
 import json
-import os
 import pathlib
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
+
+from benchmark import Parser, count_cores, json_lines, median, rounds, turns
 
 FORMATS = ["parquet", "csv"]
 SIDES = ["tessera", "pyarrow"]
@@ -73,12 +71,9 @@ def time_pyarrow(format, path, threads):
 
 
 def run_once(side, format, path, options):
-    arguments = ["--format", format, "--file", str(path), "--threads", str(options.threads)]
+    arguments = ["--format", format, "--file", path, "--threads", options.threads]
     command = [options.program] if side == "tessera" else [sys.executable, __file__, "--pyarrow"]
-    result = subprocess.run(command + arguments, capture_output=True, text=True)
-    if result.returncode != 0:
-        sys.exit(f"{side} failed on {format}:\n{result.stderr[-2000:]}")
-    line = json.loads(result.stdout)
+    line = json_lines([*command, *arguments], f"{side} failed on {format}")[0]
     if line["examples"] != options.examples:
         sys.exit(f"{side} read {line['examples']} examples of {format} instead of {options.examples}")
     return line
@@ -92,10 +87,9 @@ def compare(options):
         for format, path in paths.items():
             write(table, format, path, options.row_group)
         del table
-        for round_ in range(options.rounds):
+        for round_ in rounds(options.rounds):
             for format, path in paths.items():
-                for i in range(len(SIDES)):
-                    side = SIDES[(i + round_) % len(SIDES)]
+                for side in turns(SIDES, round_):
                     results.setdefault((format, side), []).append(run_once(side, format, path, options))
         sizes = {format: path.stat().st_size for format, path in paths.items()}
     print(
@@ -106,8 +100,8 @@ def compare(options):
         medians = {}
         for side in SIDES:
             lines = results[format, side]
-            medians[side] = statistics.median(line["seconds"] for line in lines)
-            cores = statistics.median(line["core_seconds"] for line in lines)
+            medians[side] = median(lines, "seconds")
+            cores = median(lines, "core_seconds")
             speed = options.examples / medians[side] / 1e6
             print(
                 f"{format:8} {side:8} {speed:7.2f} M examples/s  {medians[side]:7.3f} s  {cores:7.3f} s of all cores"
@@ -117,30 +111,24 @@ def compare(options):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-    parser.add_argument("--program", help="the program source_benchmark; ./run names it")
+    parser = Parser(__doc__)
+    parser.add_program("source_benchmark")
     parser.add_argument("--pyarrow", action="store_true", help="only time pyarrow on --file once")
     parser.add_argument("--file", help="with --pyarrow: the file to read")
-    parser.add_argument("--format", choices=FORMATS, action="append", help="only these; default: all")
-    parser.add_argument("--examples", type=int, default=2_000_000, help="default: 2000000")
-    parser.add_argument("--row-group", type=int, default=200_000, help="examples per row group; default: 200000")
-    parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1), help="default: 2")
-    parser.add_argument("--rounds", type=int, default=5, help="default: 5")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_choices("--format", FORMATS)
+    parser.add_count("--examples", 2_000_000)
+    parser.add_count("--row-group", 200_000, "examples per row group")
+    parser.add_count("--threads", min(2, count_cores()))
+    parser.add_count("--rounds", 5)
+    parser.add_count("--seed", 0, least=0)
     options = parser.parse_args()
     options.format = options.format or FORMATS
-    for name in "examples", "row_group", "threads", "rounds":
-        if getattr(options, name) < 1:
-            parser.error(f"--{name.replace('_', '-')} must be >= 1, but got {getattr(options, name)}")
     if options.pyarrow:
         if not options.file:
             parser.error("--pyarrow needs --file")
         time_pyarrow(options.format[0], options.file, options.threads)
         return
-    if not options.program or not os.access(options.program, os.X_OK):
-        parser.error(f"--program must name the program source_benchmark, but got '{options.program}'")
+    parser.check_program(options, "source_benchmark")
     compare(options)
 
 

@@ -5,45 +5,33 @@
 #include <tessera/search/faiss_index.h>
 #include <tessera/training/ranking_metrics.h>
 
-#include <CLI/CLI.hpp>
+#include "tests/benchmarks/benchmark.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
-#include <fmt/format.h>
-#include <sys/resource.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstdint>
-#include <exception>
-#include <memory>
-#include <string>
 #include <utility>
-#include <vector>
 
 namespace {
 
 namespace training = tessera::training;
 
-struct Options {
-  int64_t items = 1'000'000;
-  int64_t dim = 64;
-  int64_t queries = 1000;
-  int64_t seen = 100;
-  int64_t batch = 4096;
-  int64_t k = 100;
-  std::string faiss = {};  // a description for faiss; empty: exact
-  int64_t reps = 3;
+struct Options : BenchmarkOptions {
+  int64_t& items = integer("--items", 1'000'000);
+  int64_t& dim = integer("--dim", 64);
+  int64_t& queries = integer("--queries", 1000);
+  int64_t& seen =
+      integer("--seen", 100, "seen items per query", up_to(1'000'000'000, 0));
+  int64_t& batch = integer("--batch", 4096);
+  int64_t& k = integer("--k", 100);
+  std::string& faiss =
+      text("--faiss", "such as IVF1024,Flat; without it, the search is exact");
+  int64_t& reps = integer("--reps", 3);
 };
-
-double peak_megabytes() {
-  struct rusage usage {};
-  ::getrusage(RUSAGE_SELF, &usage);
-  return static_cast<double>(usage.ru_maxrss) / 1e3;
-}
 
 // The first id of each batch of `count` ids.
 std::vector<int64_t> batches_of(int64_t count, int64_t batch) {
@@ -101,17 +89,10 @@ training::CorpusEvaluation make_evaluation(const Options& options) {
 }
 
 void run(const Options& options) {
-  const double before = peak_megabytes();
+  const int64_t before = peak_resident_bytes();
   const training::CorpusEvaluation evaluation = make_evaluation(options);
-  std::vector<double> seconds;
-  for (int64_t i = 0; i < options.reps; ++i) {
-    const auto begin = std::chrono::steady_clock::now();
-    evaluation.evaluate();
-    seconds.push_back(
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin)
-            .count());
-  }
-  std::sort(seconds.begin(), seconds.end());
+  const double ms = median_ms(
+      options.reps, [&] { evaluation.evaluate(); }, 0);
   fmt::print(
       "{}: {} items of dim {}, {} queries with {} seen items, k {}: {:.2f} s (median of {}), {:.0f} MB of memory, {:.0f} MB of it vectors\n",
       options.faiss.empty() ? "exact" : options.faiss,
@@ -120,33 +101,15 @@ void run(const Options& options) {
       options.queries,
       options.seen,
       options.k,
-      seconds[seconds.size() / 2],
+      ms / 1e3,
       options.reps,
-      peak_megabytes() - before,
+      static_cast<double>(peak_resident_bytes() - before) / 1e6,
       static_cast<double>(options.items * options.dim) * sizeof(float) / 1e6);
 }
 
 }  // namespace
 
-int main(int argc, char** argv) try {
-  Options options;
-  CLI::App app("Measures an evaluation with all items.");
-  app.add_option("--items", options.items)->check(CLI::PositiveNumber);
-  app.add_option("--dim", options.dim)->check(CLI::PositiveNumber);
-  app.add_option("--queries", options.queries)->check(CLI::PositiveNumber);
-  app.add_option("--seen", options.seen, "seen items per query")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--batch", options.batch)->check(CLI::PositiveNumber);
-  app.add_option("--k", options.k)->check(CLI::PositiveNumber);
-  app.add_option("--faiss", options.faiss, "such as IVF1024,Flat");
-  app.add_option("--reps", options.reps)->check(CLI::PositiveNumber);
-  CLI11_PARSE(app, argc, argv);
-  run(options);
-  return 0;
-} catch (const c10::Error& error) {
-  fmt::print(stderr, "{}\n", error.what_without_backtrace());
-  return 1;
-} catch (const std::exception& error) {
-  fmt::print(stderr, "[corpus_evaluation_benchmark] {}\n", error.what());
-  return 1;
+int main(int argc, char** argv) {
+  return run_benchmark(
+      argc, argv, "Measures an evaluation with all items.", run);
 }

@@ -4,19 +4,12 @@
 #include <tessera/data/dataset.h>
 #include <tessera/data/negative_sampling.h>
 
+#include "tests/benchmarks/benchmark.h"
+
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/zeros.h>
-
-#include <CLI/CLI.hpp>
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cstdint>
-#include <string>
-#include <vector>
 
 namespace {
 
@@ -24,11 +17,12 @@ using tessera::data::Batches;
 using tessera::data::Columns;
 using tessera::data::Dataset;
 
-struct Options {
-  int64_t examples = 4'000'000;
-  int64_t batch = 4096;
-  int64_t buffer = 1'000'000;
-  int64_t reps = 5;
+struct Options : BenchmarkOptions {
+  int64_t& examples = integer("--examples", 4'000'000, "number of examples");
+  int64_t& batch = integer("--batch", 4096, "examples per batch");
+  int64_t& buffer =
+      integer("--buffer", 1'000'000, "examples in a smaller buffer");
+  int64_t& reps = integer("--reps", 5, "epochs; the median is shown");
 };
 
 Columns make_columns(int64_t examples) {
@@ -66,18 +60,14 @@ void measure(
     const Batches& batches) {
   std::vector<double> speeds;
   for (int64_t epoch = 0; epoch < options.reps; ++epoch) {
-    const auto begin = std::chrono::steady_clock::now();
+    const Stopwatch watch;
     int64_t examples = 0;
     for (const Columns& batch : batches(epoch)) {
       examples += batch.batch_size();
     }
-    const double seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin)
-            .count();
-    speeds.push_back(static_cast<double>(examples) / seconds);
+    speeds.push_back(static_cast<double>(examples) / watch.seconds());
   }
-  std::sort(speeds.begin(), speeds.end());
-  fmt::print("{:32} {:12.0f} examples/s\n", what, speeds[speeds.size() / 2]);
+  fmt::print("{:32} {:12.0f} examples/s\n", what, median(speeds));
 }
 
 void run(const Options& options) {
@@ -108,26 +98,6 @@ void run(const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Options options;
-  CLI::App app("Measures how fast a Dataset in memory gives batches.");
-  app.add_option("--examples", options.examples, "number of examples")
-      ->check(CLI::Range(1, 1'000'000'000))
-      ->capture_default_str();
-  app.add_option("--batch", options.batch, "examples per batch")
-      ->check(CLI::Range(1, 1'000'000))
-      ->capture_default_str();
-  app.add_option("--buffer", options.buffer, "examples in a smaller buffer")
-      ->check(CLI::Range(1, 1'000'000'000))
-      ->capture_default_str();
-  app.add_option("--reps", options.reps, "epochs; the median is shown")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
-  try {
-    run(options);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "dataset_benchmark: {}\n", error.what());
-    return 1;
-  }
-  return 0;
+  return run_benchmark(
+      argc, argv, "Measures how fast a Dataset in memory gives batches.", run);
 }

@@ -16,7 +16,6 @@ Before the clock starts, every variant trains a few batches, among them the last
 for both sizes is then compiled. Afterwards all weights and sums of squares get their initial values back.
 """
 
-import argparse
 import inspect
 import json
 import sys
@@ -26,6 +25,8 @@ from pathlib import Path
 import numpy
 import torch
 from torch.nn import functional
+
+from benchmark import Parser
 
 INITIAL_ACCUMULATOR = 1e-8
 
@@ -241,7 +242,7 @@ def auc_of(scores, labels):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--arrays", type=Path, required=True, help="folder that dlrm_criteo --write-arrays wrote")
     parser.add_argument("--model", choices=["dlrm", "dcn"], default="dlrm")
     parser.add_argument("--variant", choices=VARIANTS, default="plain", help="how the model is written, see above")

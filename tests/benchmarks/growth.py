@@ -3,15 +3,11 @@
 
 A performance cliff would appear as a jump of the time per id. All other sizes stay as in BASE.
 """
-import argparse
 import json
-import os
-import pathlib
-import subprocess
-import sys
 import tempfile
 
 import charts
+from benchmark import Parser, count_cores, json_lines, markdown_table
 
 BASE = {"tables": 8, "rows": 50000, "dim": 64, "batch": 1024, "bag": 10, "ids": "uniform"}
 OPERATIONS = ["forward", "adagrad"]
@@ -37,15 +33,13 @@ def measure(sweep, threads, options):
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(workloads, file)
         file.flush()
-        command = [options.program, "--workloads", file.name, "--no-limits", "--threads", str(threads)]
-        command += ["--reps", str(options.reps)]
+        command = [options.program, "--workloads", file.name, "--no-limits", "--threads", threads]
+        command += ["--reps", options.reps]
         for operation in OPERATIONS:
             command += ["--op", operation]
-        result = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS=str(threads)))
-    if result.returncode != 0:
-        sys.exit(f"the benchmark failed on {sweep}:\n{result.stderr[-2000:]}")
+        lines = json_lines(command, f"the benchmark failed on {sweep}", {"OMP_NUM_THREADS": str(threads)})
     times = {}
-    for line in map(json.loads, result.stdout.splitlines()):
+    for line in lines:
         times.setdefault(line["workload"], {})[line["op"]] = line["ms"]
     return [(w["name"], w["tables"] * w["batch"] * w["bag"], times[w["name"]]) for w in workloads]
 
@@ -53,12 +47,12 @@ def measure(sweep, threads, options):
 def print_table(sweep, points_by_threads):
     print(f"\n{sweep}: ms a step (ns an id)\n")
     columns = [f"{operation}, {threads} thr." for threads in points_by_threads for operation in OPERATIONS]
-    print(f"| {sweep} | " + " | ".join(columns) + " |")
-    print("|---:" * (len(columns) + 1) + "|")
+    rows = []
     for row in zip(*points_by_threads.values()):
         label, ids, _ = row[0]
         cells = [f"{ms[operation]:.3f} ({ms[operation] * 1e6 / ids:.1f})" for _, _, ms in row for operation in OPERATIONS]
-        print(f"| {label} | " + " | ".join(cells) + " |", flush=True)
+        rows.append([label, *cells])
+    print(markdown_table([sweep, *columns], rows), flush=True)
 
 
 def draw(results, path):
@@ -79,14 +73,15 @@ def draw(results, path):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--program", required=True, help="the embedding_benchmark program")
-    parser.add_argument("--sweep", action="append", choices=SWEEPS, help="only these")
-    parser.add_argument("--threads", action="append", type=int, help="default: 1 and all")
-    parser.add_argument("--reps", type=int, default=15)
+    parser = Parser(__doc__)
+    parser.add_program("embedding_benchmark")
+    parser.add_choices("--sweep", SWEEPS)
+    parser.add_count("--threads", help="default: 1 and all", action="append")
+    parser.add_count("--reps", 15)
     parser.add_argument("--svg", default="growth.svg", help="where the curves go")
     options = parser.parse_args()
-    threads = options.threads or sorted({1, os.cpu_count()})
+    parser.check_program(options, "embedding_benchmark")
+    threads = options.threads or sorted({1, count_cores()})
     results = {}
     for sweep in options.sweep or SWEEPS:
         results[sweep] = {count: measure(sweep, count, options) for count in threads}

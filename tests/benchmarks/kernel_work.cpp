@@ -102,48 +102,33 @@ Work copy(const KernelTable& kernels, Data& data) {
   };
 }
 
+// With sums of many rows, as for narrow rows, or without.
+enum class Sums { kNone, kOfRows };
+
 Work update(
     const KernelTable& kernels,
     Data& data,
     const RowRule& rule,
-    Storage storage) {
-  return [&kernels, &data, rule, storage] {
+    Storage storage,
+    Sums sums = Sums::kNone) {
+  return [&kernels, &data, rule, storage, sums] {
     float* scratch = data.scratch.data();
-    kernels.update(
-        {.table = data.rows(storage),
-         .slots = {data.slots.data(), data.slots.data() + kVocab * data.dim},
-         .contributions = data.sorted.data(),
-         .count = kIds,
-         .sources = data.sources.data(),
-         .gradient = scratch,
-         .direction = scratch + data.dim,
-         .weights = scratch + 2 * data.dim},
-        rule);
-  };
-}
-
-// The same with sums of many rows, as for narrow rows.
-Work update_summed(
-    const KernelTable& kernels,
-    Data& data,
-    const RowRule& rule,
-    Storage storage) {
-  return [&kernels, &data, rule, storage] {
-    float* scratch = data.scratch.data();
-    kernels.update(
-        {.table = data.rows(storage),
-         .slots = {data.slots.data(), data.slots.data() + kVocab * data.dim},
-         .contributions = data.sorted.data(),
-         .count = kIds,
-         .sources = data.sources.data(),
-         .gradient = scratch,
-         .direction = scratch + data.dim,
-         .weights = scratch + 2 * data.dim,
-         .sums =
-             {.rows = data.summed_rows.data(),
-              .sums = data.sums.data(),
-              .max_rows = kMaxSummedRows}},
-        rule);
+    UpdateArgs args{
+        .table = data.rows(storage),
+        .slots = {data.slots.data(), data.slots.data() + kVocab * data.dim},
+        .contributions = data.sorted.data(),
+        .count = kIds,
+        .sources = data.sources.data(),
+        .gradient = scratch,
+        .direction = scratch + data.dim,
+        .weights = scratch + 2 * data.dim};
+    if (sums == Sums::kOfRows) {
+      args.sums = {
+          .rows = data.summed_rows.data(),
+          .sums = data.sums.data(),
+          .max_rows = kMaxSummedRows};
+    }
+    kernels.update(args, rule);
   };
 }
 
@@ -252,11 +237,14 @@ std::map<std::string, Work> all_work(const KernelTable& kernels) {
          kernels.fill_random(
              {.end_row = kIds, .dim = wide.dim, .out = wide.out.data()});
        }},
-      {"sgd_16", update_summed(kernels, narrow, SgdRule{kRate}, kFloat)},
+      {"sgd_16",
+       update(kernels, narrow, SgdRule{kRate}, kFloat, Sums::kOfRows)},
       {"sgd_16_bfloat16",
-       update_summed(kernels, narrow, SgdRule{kRate}, Storage::kBFloat16)},
+       update(
+           kernels, narrow, SgdRule{kRate}, Storage::kBFloat16, Sums::kOfRows)},
       {"sgd_16_float16",
-       update_summed(kernels, narrow, SgdRule{kRate}, Storage::kFloat16)},
+       update(
+           kernels, narrow, SgdRule{kRate}, Storage::kFloat16, Sums::kOfRows)},
       {"sgd_128", update(kernels, wide, SgdRule{kRate}, kFloat)},
       {"adagrad_37", update(kernels, odd, AdagradRule{kRate}, kFloat)},
       {"adagrad_128", update(kernels, wide, AdagradRule{kRate}, kFloat)},

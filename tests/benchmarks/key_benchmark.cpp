@@ -5,21 +5,14 @@
 #include "src/common/parallel.h"
 #include "src/tables/key_index.h"
 #include "src/tables/reserved_memory.h"
-
-#include <CLI/CLI.hpp>
-#include <fmt/format.h>
+#include "tests/benchmarks/benchmark.h"
 
 #ifdef TESSERA_HAS_ABSEIL
 #include <absl/container/flat_hash_map.h>
 #endif
 
 #include <algorithm>
-#include <chrono>
-#include <cstdint>
-#include <functional>
 #include <random>
-#include <string>
-#include <vector>
 
 namespace {
 
@@ -27,23 +20,20 @@ using tessera::KeyIndex;
 using tessera::KeyOccurrences;
 using tessera::kNoRow;
 
-struct Options {
-  int64_t keys = 10'000'000;
-  int64_t batch = 4096;
-  int64_t batches = 500;
-  int64_t rounds = 5;
+struct Options : BenchmarkOptions {
+  int64_t& keys = integer(
+      "--keys",
+      10'000'000,
+      "keys in the table",
+      up_to(int64_t{1} << 31));
+  int64_t& batch = integer("--batch", 4096, "keys per lookup");
+  int64_t& batches = integer("--batches", 500, "lookups per round");
+  int64_t& rounds = integer("--rounds", 5, "rounds, whose median is printed");
 };
 
 // Different for different i, and spread over all of int64.
 int64_t key_number(int64_t i) {
   return static_cast<int64_t>(static_cast<uint64_t>(i) * 0xD1342543DE82EF95ULL);
-}
-
-double seconds_of(const std::function<void()>& run) {
-  const auto start = std::chrono::steady_clock::now();
-  run();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
-      .count();
 }
 
 // A side of the comparison: looks up one batch and returns a sum of rows.
@@ -52,11 +42,6 @@ struct Side {
   std::function<uint64_t(const int64_t* keys, uint32_t* rows)> find;
   std::vector<double> rates = {};  // keys per second
 };
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 #ifdef TESSERA_HAS_ABSEIL
 // As KeyIndex: the same hash, partitions and prefetching. Different keys have different
@@ -194,8 +179,8 @@ void run(const Options& options) {
       key = keys[random() % keys.size()];
     }
     std::vector<uint64_t> sums;
-    for (size_t s = 0; s < sides.size(); ++s) {
-      Side& side = sides[(s + round) % sides.size()];
+    for (const size_t s : turns(round, sides.size())) {
+      Side& side = sides[s];
       uint64_t total = 0;
       const double seconds = seconds_of([&] {
         for (int64_t b = 0; b < options.batches; ++b) {
@@ -228,22 +213,9 @@ void run(const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Options options;
-  CLI::App app(
-      "Times lookups in the keys of a full key table, beside abseil's flat_hash_map and a plain gather.");
-  app.add_option("--keys", options.keys, "keys in the table")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 31))
-      ->capture_default_str();
-  app.add_option("--batch", options.batch, "keys per lookup")
-      ->check(CLI::Range(1, 1 << 24))
-      ->capture_default_str();
-  app.add_option("--batches", options.batches, "lookups per round")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  app.add_option("--rounds", options.rounds, "rounds, whose median is printed")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
-  run(options);
-  return 0;
+  return run_benchmark(
+      argc,
+      argv,
+      "Times lookups in the keys of a full key table, beside abseil's flat_hash_map and a plain gather.",
+      run);
 }

@@ -8,45 +8,42 @@
 #include <tessera/engine/table_module.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adagrad.h>
-#include <tessera/tables/instruction_set.h>
 
+#include "src/common/check.h"
 #include "src/common/parallel.h"
 #include "src/common/random_key.h"
 #include "src/engine/embedding_state.h"
 #include "src/tables/key_table_rows.h"
+#include "tests/benchmarks/benchmark.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
-#include <CLI/CLI.hpp>
-#include <fmt/format.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <cstdint>
-#include <string>
-#include <vector>
 
 namespace {
 
 using tessera::TPUEmbedding;
 
-struct Options {
-  int64_t keys = 50'000'000;
-  int64_t capacity = 0;  // 0: 5 % more than keys
-  int64_t dim = 8;
-  int64_t batch = 4096;
-  bool preallocate = false;
+struct Options : BenchmarkOptions {
+  int64_t& keys = integer(
+      "--keys",
+      50'000'000,
+      "keys at the end",
+      up_to(int64_t{1} << 31, 1000));
+  int64_t& capacity = integer(
+      "--capacity",
+      0,
+      "capacity of the table; 0: 5 % more than keys, so that nothing is evicted",
+      up_to(int64_t{1} << 31, 0));
+  int64_t& dim = integer("--dim", 8, "floats per row");
+  int64_t& batch = integer("--batch", 4096, "new keys per step");
+  bool& preallocate =
+      flag("--preallocate", "take the memory when the layer is built");
 };
-
-double ms_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(
-             std::chrono::steady_clock::now() - start)
-      .count();
-}
 
 // One timed call, and what it waited for.
 struct Call {
@@ -68,9 +65,7 @@ Call time_call(const auto& call) {
   rusage before{};
   rusage after{};
   ::getrusage(RUSAGE_SELF, &before);
-  const auto start = std::chrono::steady_clock::now();
-  call();
-  const double ms = ms_since(start);
+  const double ms = 1e3 * seconds_of(call);
   ::getrusage(RUSAGE_SELF, &after);
   return {
       .ms = ms,
@@ -114,43 +109,40 @@ class MemoryLoop {
   std::atomic<uint64_t> sum_ = 0;
 };
 
-struct Times {
-  double median = 0.0;
-  double p99 = 0.0;
-  double p999 = 0.0;
-  double max = 0.0;
-};
-
-Times times_of(const std::vector<Call>& calls, double Call::*time = &Call::ms) {
+std::vector<double> times_of(
+    const std::vector<Call>& calls,
+    double Call::*time = &Call::ms) {
   std::vector<double> ms;
   for (const Call& call : calls) {
     ms.push_back(call.*time);
   }
   std::sort(ms.begin(), ms.end());
-  const auto quantile = [&](double share) {
-    return ms[static_cast<size_t>(share * static_cast<double>(ms.size() - 1))];
-  };
-  return {quantile(0.5), quantile(0.99), quantile(0.999), ms.back()};
+  return ms;
+}
+
+double median_of(const std::vector<Call>& calls) {
+  return quantile(times_of(calls), 0.5);
 }
 
 void print_times(
     const std::string& name,
     const std::vector<Call>& calls,
     double Call::*time = &Call::ms) {
-  const Times times = times_of(calls, time);
+  const std::vector<double> times = times_of(calls, time);
+  const double middle = quantile(times, 0.5);
   fmt::print(
       "  {:<12} median {:7.3f} ms, p99 {:7.3f}, p99.9 {:7.3f}, max {:8.3f}; p99.9 is {:.2f} medians\n",
       name,
-      times.median,
-      times.p99,
-      times.p999,
-      times.max,
-      times.p999 / times.median);
+      middle,
+      quantile(times, 0.99),
+      quantile(times, 0.999),
+      times.back(),
+      quantile(times, 0.999) / middle);
 }
 
 // What the calls above twice the median have in common.
 void print_slow_calls(const std::vector<Call>& calls) {
-  const double limit = 2.0 * times_of(calls).median;
+  const double limit = 2.0 * median_of(calls);
   int64_t slow = 0;
   int64_t with_faults = 0;
   int64_t preempted = 0;
@@ -187,10 +179,15 @@ void print_slow_calls(const std::vector<Call>& calls) {
 }
 
 void run(const Options& options) {
+  TESSERA_CHECK_VALUE(
+      options.batch * 4 <= options.keys,
+      "[key_growth_benchmark] --keys must be at least four times --batch, but got {} and {}.",
+      options.keys,
+      options.batch);
   const int64_t capacity = options.capacity > 0
       ? options.capacity
       : options.keys + options.keys / 20;
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   TPUEmbedding layer(tessera::TPUEmbeddingOptions{
       .features =
           {{"id",
@@ -204,7 +201,7 @@ void run(const Options& options) {
                              .capacity = capacity,
                              .preallocate = options.preallocate}})}}},
       .optimizer = tessera::optim::Adagrad{.learning_rate = 0.01}});
-  const double build_ms = ms_since(start);
+  const double build_seconds = watch.seconds();
   const at::Tensor gradient =
       at::full({options.batch, options.dim}, 0.001, at::kFloat);
   const at::Tensor keys = at::empty({options.batch}, at::kLong);
@@ -226,7 +223,7 @@ void run(const Options& options) {
     first_steps.push_back(step());
   }
   MemoryLoop loop;
-  const int64_t lines = loop.lines_in(times_of(first_steps).median);
+  const int64_t lines = loop.lines_in(median_of(first_steps));
   std::vector<Call> steps;
   std::vector<Call> rounds;
   while (next + options.batch <= options.keys) {
@@ -237,62 +234,31 @@ void run(const Options& options) {
   const tessera::KeyIndex& index =
       tessera::TableModule::of(*layer)->state().tables[0].key_rows->index();
   fmt::print(
-      "growth to {} keys of {}, {} floats per row, Adagrad, {} new keys per step, memory taken {}, {} threads, {}\n",
+      "growth to {} keys of {}, {} floats per row, Adagrad, {} new keys per step, memory taken {}, {}\n",
       index.size(),
       capacity,
       options.dim,
       options.batch,
       options.preallocate ? "beforehand" : "when used",
-      at::get_num_threads(),
-      tessera::instruction_set());
+      machine());
   print_times("step", steps);
   print_times("its cpu time", steps, &Call::cpu_ms);
   print_times("memory loop", rounds);
   print_slow_calls(steps);
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
   const auto row_bytes = static_cast<int64_t>(2 * sizeof(float)) * options.dim;
   fmt::print(
       "  {:.1f} bytes per key beside {} of row and slot; peak resident memory {} MiB; built in {:.2f} s; {} evicted\n",
       static_cast<double>(index.bytes_at_capacity()) /
           static_cast<double>(capacity),
       row_bytes,
-      usage.ru_maxrss >> 10,
-      build_ms / 1000,
+      peak_resident_bytes() >> 20,
+      build_seconds,
       index.counts().evicted);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  Options options;
-  CLI::App app("Times the steps of a key table that grows from empty.");
-  app.add_option("--keys", options.keys, "keys at the end")
-      ->check(CLI::Range(int64_t{1000}, int64_t{1} << 31))
-      ->capture_default_str();
-  app.add_option(
-         "--capacity",
-         options.capacity,
-         "capacity of the table; 0: 5 % more than keys, so that nothing is evicted")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 31))
-      ->capture_default_str();
-  app.add_option("--dim", options.dim, "floats per row")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
-  app.add_option("--batch", options.batch, "new keys per step")
-      ->check(CLI::Range(1, 1 << 24))
-      ->capture_default_str();
-  app.add_flag(
-      "--preallocate",
-      options.preallocate,
-      "take the memory when the layer is built");
-  CLI11_PARSE(app, argc, argv);
-  if (options.batch * 4 > options.keys) {
-    fmt::print(
-        stderr,
-        "key_growth_benchmark: --keys must be at least four times --batch\n");
-    return 1;
-  }
-  run(options);
-  return 0;
+  return run_benchmark(
+      argc, argv, "Times the steps of a key table that grows from empty.", run);
 }

@@ -1,35 +1,60 @@
 #!/usr/bin/env python3
-"""Runs key_quality_benchmark, and draws the AUC with keys and with hashed ids over the memory of their tables.
+"""Runs key_quality_benchmark, and prints and draws the AUC with keys and with hashed ids over the memory of their tables.
 
 Options that are not listed here are those of the program. With --from, nothing is trained.
 """
-import argparse
 import json
+import operator
 import pathlib
 import subprocess
 import sys
 import tempfile
 
 import charts
+from benchmark import Parser, markdown_table
 
 GOAL = -0.002  # the difference to the AUC of the vocabulary, at a tenth of its memory
 NAMES = {"keys": "keys", "hash": "hashed ids"}
 
 
-def difference(point, vocabulary):
-    """Returns how much higher the AUC is than the vocabulary's: the mean over the seeds, the lowest and the highest."""
-    values = [auc - other for auc, other in zip(point["auc"], vocabulary["auc"])]
+def spread(values):
+    """Returns the mean over the seeds, the lowest and the highest value."""
+    values = list(values)
     return sum(values) / len(values), min(values), max(values)
+
+
+def differences(results):
+    """Returns [(point, how much higher its AUC is than the vocabulary's)]. The vocabulary comes first."""
+    vocabulary = results["points"][0]["auc"]
+    return [(point, spread(map(operator.sub, point["auc"], vocabulary))) for point in results["points"]]
 
 
 def curves(results):
     """Returns {side: [(fraction of the memory, mean, lowest, highest)]}, in ascending order of the memory."""
-    vocabulary = next(point for point in results["points"] if point["side"] == "vocabulary")
-    found = {side: [] for side in NAMES}
-    for point in results["points"]:
-        if point is not vocabulary:
-            found[point["side"]].append((point["fraction"], *difference(point, vocabulary)))
-    return {side: sorted(points) for side, points in found.items()}
+    points = differences(results)[1:]
+    return {
+        side: sorted((point["fraction"], *difference) for point, difference in points if point["side"] == side)
+        for side in NAMES
+    }
+
+
+def print_table(results):
+    settings, vocabulary = results["settings"], results["points"][0]
+    megabytes = lambda point: f"{point['bytes'][0] / 1e6:.1f} MB"
+    with_range = lambda values: "AUC {:.4f} ({:.4f} to {:.4f})".format(*spread(values))
+    print(
+        f"{settings['rows']:,} clicks, tested on the next {settings['test_rows']:,}, {len(settings['seeds'])} seeds, "
+        f"dim {settings['dim']}, {settings['threads']} threads, {settings['isa']}\n"
+        f"true probabilities: {with_range(results['best_auc'])}\n"
+        f"vocabulary: {vocabulary['rows'][0]:,} rows of columns with a long tail, {megabytes(vocabulary)}, "
+        f"{with_range(vocabulary['auc'])}\n"
+    )
+    rows = []
+    for point, difference in differences(results):
+        memory = f"{point['fraction']:g} ({megabytes(point)})"
+        cells = [f"{point['rows'][0]:,}", f"{spread(point['auc'])[0]:.4f}"]
+        rows.append([memory, point["side"], *cells, "{:+.4f} ({:+.4f} to {:+.4f})".format(*difference)])
+    print(markdown_table(["memory", "side", "rows", "AUC", "minus the AUC of the vocabulary"], rows), flush=True)
 
 
 def draw(results, path):
@@ -52,7 +77,7 @@ def draw(results, path):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--program", type=pathlib.Path, required=True, help="the program key_quality_benchmark")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="where the results go")
     parser.add_argument("--from", type=pathlib.Path, metavar="FILE", dest="source", help="draws these results")
@@ -66,8 +91,10 @@ def main():
             status = subprocess.run([options.program, "--json", source, *others]).returncode
             if status != 0:
                 sys.exit(status)
+        results = json.loads(source.read_text())
+        print_table(results)
         if options.svg:
-            draw(json.loads(source.read_text()), options.svg)
+            draw(results, options.svg)
 
 
 if __name__ == "__main__":

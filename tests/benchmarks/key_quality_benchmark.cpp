@@ -8,6 +8,7 @@
 // vocabulary in all three, and their memory is not counted.
 #include "examples/dlrm/click_model.h"
 #include "src/common/atomic_file.h"
+#include "tests/benchmarks/benchmark.h"
 #include "tests/benchmarks/key_quality_sides.h"
 #include "tests/benchmarks/long_tail_clicks.h"
 
@@ -15,20 +16,11 @@
 
 #include <ATen/Parallel.h>
 
-#include <CLI/CLI.hpp>
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <chrono>
-#include <cstdint>
 #include <iostream>
-#include <memory>
-#include <numeric>
 #include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace data = tessera::data;
 namespace optim = tessera::optim;
@@ -38,17 +30,50 @@ using torch::Tensor;
 
 namespace {
 
-struct Options {
-  int64_t rows = 1'000'000;
-  int64_t test_rows = 500'000;
-  std::vector<int64_t> seeds = {0, 1, 2};
-  // Of the memory of the full vocabulary.
-  std::vector<double> fractions = {0.025, 0.05, 0.1, 0.2, 0.5, 1.0};
-  int64_t batch = 2048;
-  double learning_rate = 0.1;
-  double dense_learning_rate = 0.01;
-  SideOptions side = {};
-  std::string json = {};  // file
+struct Options : BenchmarkOptions {
+  int64_t& rows = integer("--rows", 1'000'000, "clicks to train on");
+  int64_t& test_rows =
+      integer("--test-rows", 500'000, "later clicks, for the AUC");
+  std::vector<int64_t>& seeds = option<std::vector<int64_t>>(
+      "--seeds",
+      {0, 1, 2},
+      "of the clicks and the model");
+  std::vector<double>& fractions = option<std::vector<double>>(
+      "--fractions",
+      {0.025, 0.05, 0.1, 0.2, 0.5, 1.0},
+      "memory of keys and hashed ids, as fractions of the vocabulary's",
+      CLI::Range(1e-6, 1.0));
+  int64_t& dim = integer("--dim", 16, "floats per row");
+  int64_t& batch = integer("--batch", 2048, "clicks per step");
+  double& learning_rate =
+      real("--learning-rate", 0.1, "of the tables", CLI::PositiveNumber);
+  double& dense_learning_rate = real(
+      "--dense-learning-rate",
+      0.01,
+      "of the other weights",
+      CLI::PositiveNumber);
+  double& initial = real(
+      "--initial",
+      0.01,
+      "bound of the rows' initial values",
+      CLI::PositiveNumber);
+  int64_t& occurrences =
+      integer("--occurrences", 2, "after which a key gets a row; 1: every key");
+  double& counters_per_row = real(
+      "--counters-per-row",
+      4.0,
+      "counters of the sketch per row",
+      CLI::PositiveNumber);
+  std::string& eviction =
+      text("--eviction", "", "lfu", CLI::IsMember({"lfu", "lru"}));
+  double& half_life =
+      real("--half-life", 10'000, "of lfu, in updates", CLI::PositiveNumber);
+  std::string& json =
+      text("--json", "file for the results; default: standard output");
+
+  SideOptions side() const {
+    return {dim, initial, occurrences, counters_per_row, eviction, half_life};
+  }
 };
 
 struct Log {
@@ -136,73 +161,28 @@ double train_and_test(
   return auc->result();
 }
 
-// The runs of one side with one memory.
-struct Point {
-  std::string side;
-  double fraction;
-  std::vector<int64_t> rows = {};  // [seeds]
-  std::vector<int64_t> bytes = {};  // [seeds]
-  std::vector<double> auc = {};  // [seeds]
-};
-
-// The mean over the seeds, and the lowest and the highest value.
-struct Spread {
-  double mean = 0.0;
-  double low = 0.0;
-  double high = 0.0;
-};
-
-Spread spread_of(const std::vector<double>& values) {
-  const auto [low, high] = std::minmax_element(values.begin(), values.end());
-  return {
-      .mean = std::accumulate(values.begin(), values.end(), 0.0) /
-          static_cast<double>(values.size()),
-      .low = *low,
-      .high = *high};
-}
-
-// How much higher the AUC of `point` is than that of `reference` with the same seed.
-Spread difference(const Point& point, const Point& reference) {
-  std::vector<double> values;
-  for (size_t i = 0; i < point.auc.size(); ++i) {
-    values.push_back(point.auc[i] - reference.auc[i]);
-  }
-  return spread_of(values);
-}
-
-std::string thousands(int64_t value) {
-  std::string text = std::to_string(value);
-  for (auto at = static_cast<int64_t>(text.size()) - 3; at > 0; at -= 3) {
-    text.insert(static_cast<size_t>(at), 1, ',');
-  }
-  return text;
-}
-
-std::string megabytes(int64_t bytes) {
-  return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
-}
-
+// Adds a run to a point, which has the runs of one side with one memory.
 void add_run(
-    Point& point,
+    json& point,
     const Log& log,
     int64_t seed,
     const Options& options) {
-  const auto start = std::chrono::steady_clock::now();
-  const Side side =
-      make_side(point.side, point.fraction, log.vocabularies, options.side);
-  point.rows.push_back(side.rows);
-  point.bytes.push_back(side.bytes);
-  point.auc.push_back(train_and_test(side, log, seed, options));
+  const Stopwatch watch;
+  const Side side = make_side(
+      point["side"], point["fraction"], log.vocabularies, options.side());
+  const double auc = train_and_test(side, log, seed, options);
+  point["rows"].push_back(side.rows);
+  point["bytes"].push_back(side.bytes);
+  point["auc"].push_back(auc);
   std::cerr << fmt::format(
-      "seed {}, {} with {:g} of the memory: {} rows, {}, AUC {:.5f}, {:.1f} s\n",
+      "seed {}, {} with {:g} of the memory: {} rows, {:.1f} MB, AUC {:.5f}, {:.1f} s\n",
       seed,
-      point.side,
-      point.fraction,
-      thousands(side.rows),
-      megabytes(side.bytes),
-      point.auc.back(),
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
-          .count());
+      point["side"].get<std::string>(),
+      point["fraction"].get<double>(),
+      side.rows,
+      static_cast<double>(side.bytes) / 1e6,
+      auc,
+      watch.seconds());
 }
 
 json to_json(const Options& options) {
@@ -210,68 +190,16 @@ json to_json(const Options& options) {
       {"rows", options.rows},
       {"test_rows", options.test_rows},
       {"seeds", options.seeds},
-      {"dim", options.side.dim},
+      {"dim", options.dim},
       {"batch", options.batch},
       {"learning_rate", options.learning_rate},
       {"dense_learning_rate", options.dense_learning_rate},
-      {"occurrences", options.side.occurrences},
-      {"counters_per_row", options.side.counters_per_row},
-      {"eviction", options.side.eviction},
-      {"half_life", options.side.half_life},
+      {"occurrences", options.occurrences},
+      {"counters_per_row", options.counters_per_row},
+      {"eviction", options.eviction},
+      {"half_life", options.half_life},
       {"threads", at::get_num_threads()},
       {"isa", tessera::instruction_set()}};
-}
-
-json to_json(const Point& point) {
-  return {
-      {"side", point.side},
-      {"fraction", point.fraction},
-      {"rows", point.rows},
-      {"bytes", point.bytes},
-      {"auc", point.auc}};
-}
-
-// Prints the table as Markdown. `points`: the vocabulary first.
-void print_table(
-    const std::vector<Point>& points,
-    const std::vector<double>& best_auc,
-    const Options& options) {
-  const Point& vocabulary = points.front();
-  const Spread auc = spread_of(vocabulary.auc);
-  const Spread best = spread_of(best_auc);
-  std::cout << fmt::format(
-      "{} clicks, tested on the next {}, {} seeds, dim {}, {} threads, {}\n"
-      "true probabilities: AUC {:.4f} ({:.4f} to {:.4f})\n"
-      "vocabulary: {} rows of columns with a long tail, {}, AUC {:.4f} ({:.4f} to {:.4f})\n\n"
-      "| memory | side | rows | AUC | minus the AUC of the vocabulary |\n"
-      "|---:|---|---:|---:|---:|\n",
-      thousands(options.rows),
-      thousands(options.test_rows),
-      options.seeds.size(),
-      options.side.dim,
-      at::get_num_threads(),
-      tessera::instruction_set(),
-      best.mean,
-      best.low,
-      best.high,
-      thousands(vocabulary.rows.front()),
-      megabytes(vocabulary.bytes.front()),
-      auc.mean,
-      auc.low,
-      auc.high);
-  for (const Point& point : points) {
-    const Spread from_vocabulary = difference(point, vocabulary);
-    std::cout << fmt::format(
-        "| {:g} ({}) | {} | {} | {:.4f} | {:+.4f} ({:+.4f} to {:+.4f}) |\n",
-        point.fraction,
-        megabytes(point.bytes.front()),
-        point.side,
-        thousands(point.rows.front()),
-        spread_of(point.auc).mean,
-        from_vocabulary.mean,
-        from_vocabulary.low,
-        from_vocabulary.high);
-  }
 }
 
 void run(const Options& options) {
@@ -280,29 +208,30 @@ void run(const Options& options) {
   if (!options.json.empty()) {
     file.emplace(options.json, "[key_quality_benchmark]");
   }
-  std::vector<Point> points{{.side = "vocabulary", .fraction = 1.0}};
+  json points{{{"side", "vocabulary"}, {"fraction", 1.0}}};
   for (const double fraction : options.fractions) {
     for (const char* side : {"keys", "hash"}) {
-      points.push_back({.side = side, .fraction = fraction});
+      points.push_back({{"side", side}, {"fraction", fraction}});
     }
   }
-  std::vector<double> best_auc;
+  json best_auc;
   for (const int64_t seed : options.seeds) {
     const Log log = make_log(seed, options);
     best_auc.push_back(log.best_auc);
-    for (Point& point : points) {
+    for (json& point : points) {
       add_run(point, log, seed, options);
     }
   }
-  print_table(points, best_auc, options);
+  const json result{
+      {"settings", to_json(options)},
+      {"best_auc", best_auc},
+      {"points", points}};
+  const std::string text = result.dump(1) + "\n";
   if (file) {
-    json result{{"settings", to_json(options)}, {"best_auc", best_auc}};
-    for (const Point& point : points) {
-      result["points"].push_back(to_json(point));
-    }
-    const std::string text = result.dump(1) + "\n";
     file->write(text.data(), text.size());
     file->commit();
+  } else {
+    std::cout << text;
   }
 }
 
@@ -311,57 +240,9 @@ void run(const Options& options) {
 int main(int argc, char** argv) {
   tessera::limit_thread_spins(argv);
   tessera::keep_memory_between_steps();
-  Options options;
-  CLI::App app(
-      "Compares the AUC of a click model with a vocabulary, with keys and with hashed ids.");
-  const auto count = [&](const char* name, int64_t& value, const char* text) {
-    app.add_option(name, value, text)
-        ->check(CLI::Range(int64_t{1}, int64_t{1} << 31))
-        ->capture_default_str();
-  };
-  const auto positive = [&](const char* name, double& value, const char* text) {
-    app.add_option(name, value, text)
-        ->check(CLI::PositiveNumber)
-        ->capture_default_str();
-  };
-  count("--rows", options.rows, "clicks to train on");
-  count("--test-rows", options.test_rows, "later clicks, for the AUC");
-  app.add_option("--seeds", options.seeds, "of the clicks and the model")
-      ->capture_default_str();
-  app.add_option(
-         "--fractions",
-         options.fractions,
-         "memory of keys and hashed ids, as fractions of the vocabulary's")
-      ->check(CLI::Range(1e-6, 1.0))
-      ->capture_default_str();
-  count("--dim", options.side.dim, "floats per row");
-  count("--batch", options.batch, "clicks per step");
-  positive("--learning-rate", options.learning_rate, "of the tables");
-  positive(
-      "--dense-learning-rate",
-      options.dense_learning_rate,
-      "of the other weights");
-  positive(
-      "--initial", options.side.initial, "bound of the rows' initial values");
-  count(
-      "--occurrences",
-      options.side.occurrences,
-      "after which a key gets a row; 1: every key");
-  positive(
-      "--counters-per-row",
-      options.side.counters_per_row,
-      "counters of the sketch per row");
-  app.add_option("--eviction", options.side.eviction)
-      ->check(CLI::IsMember({"lfu", "lru"}))
-      ->capture_default_str();
-  positive("--half-life", options.side.half_life, "of lfu, in updates");
-  app.add_option("--json", options.json, "file for the results");
-  CLI11_PARSE(app, argc, argv);
-  try {
-    run(options);
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << "\n";
-    return 1;
-  }
-  return 0;
+  return run_benchmark(
+      argc,
+      argv,
+      "Compares the AUC of a click model with a vocabulary, with keys and with hashed ids.",
+      run);
 }

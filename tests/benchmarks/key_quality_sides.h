@@ -10,16 +10,16 @@
 #include <string>
 #include <vector>
 
-/// The tables of LongTailClicks::kIdColumns.
+/// The tables of LongTailClicks::kIdColumns. key_quality_benchmark.cpp has the defaults.
 struct SideOptions {
-  int64_t dim = 16;
+  int64_t dim = 0;
   // The rows' initial values are in [-initial, initial).
-  double initial = 0.01;
+  double initial = 0.0;
   // Those below are of key tables only.
-  int64_t occurrences = 2;  // after which a key gets a row; 1: every key
-  double counters_per_row = 4.0;  // of the sketch
-  std::string eviction = "lfu";  // or "lru"
-  double half_life = 10'000;  // of "lfu"
+  int64_t occurrences = 1;  // after which a key gets a row; 1: every key
+  double counters_per_row = 0.0;  // of the sketch
+  std::string eviction = {};  // "lfu" or "lru"
+  double half_life = 0.0;  // of "lfu"
 };
 
 /// One way to look up the ids of LongTailClicks: a feature pipeline and its tables.

@@ -4,35 +4,33 @@
 // distribution, with a new batch in each step, and take turns.
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adagrad.h>
-#include <tessera/tables/instruction_set.h>
 
-#include "src/common/parallel.h"
+#include "tests/benchmarks/benchmark.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
-#include <CLI/CLI.hpp>
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <cstdint>
 #include <random>
-#include <string>
-#include <vector>
 
 namespace {
 
 using tessera::TPUEmbedding;
 
-struct Options {
-  int64_t keys = 10'000'000;
-  int64_t dim = 64;
-  int64_t batch = 65'536;
-  int64_t steps = 40;
-  int64_t new_percent = 0;
+struct Options : BenchmarkOptions {
+  int64_t& keys = integer(
+      "--keys",
+      10'000'000,
+      "rows of the tables",
+      up_to(int64_t{1} << 31));
+  int64_t& dim = integer("--dim", 64, "floats per row");
+  int64_t& batch = integer("--batch", 65'536, "ids per step");
+  int64_t& steps = integer("--steps", 40, "steps whose median is printed");
+  int64_t& new_percent = integer(
+      "--new",
+      0,
+      "percent of new keys, which evict others",
+      up_to(100, 0));
 };
 
 // Spread over all of int64.
@@ -62,16 +60,9 @@ double step_ms(
     TPUEmbedding& layer,
     const at::Tensor& ids,
     const at::Tensor& gradient) {
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   layer->forward({{"id", ids}})["id"].backward(gradient);
-  return std::chrono::duration<double, std::milli>(
-             std::chrono::steady_clock::now() - start)
-      .count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+  return watch.ms();
 }
 
 void run(const Options& options) {
@@ -110,12 +101,12 @@ void run(const Options& options) {
           static_cast<int64_t>(random() % 100) < options.new_percent;
       key[i] = key_of(is_new ? next_new++ : id[i]);
     }
-    if (step % 2 == 0) {
-      known_ms.push_back(step_ms(known, ids, gradient));
-      keyed_ms.push_back(step_ms(keyed, keys, gradient));
-    } else {
-      keyed_ms.push_back(step_ms(keyed, keys, gradient));
-      known_ms.push_back(step_ms(known, ids, gradient));
+    for (const size_t side : turns(step, 2)) {
+      if (side == 0) {
+        known_ms.push_back(step_ms(known, ids, gradient));
+      } else {
+        keyed_ms.push_back(step_ms(keyed, keys, gradient));
+      }
     }
   }
   std::vector<double> ratios;
@@ -123,15 +114,14 @@ void run(const Options& options) {
     ratios.push_back(keyed_ms[i] / known_ms[i]);
   }
   fmt::print(
-      "step with Adagrad, {} rows of {} floats, {} ids per batch, {} % new keys, {} threads, {}\n"
+      "step with Adagrad, {} rows of {} floats, {} ids per batch, {} % new keys, {}\n"
       "  vocabulary {:8.3f} ms\n"
       "  keys       {:8.3f} ms, {:.2f} times as long (median of {} steps)\n",
       options.keys,
       options.dim,
       options.batch,
       options.new_percent,
-      at::get_num_threads(),
-      tessera::instruction_set(),
+      machine(),
       median(known_ms),
       median(keyed_ms),
       median(ratios),
@@ -141,28 +131,9 @@ void run(const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Options options;
-  CLI::App app(
-      "Compares training steps of a key table and of one with a vocabulary.");
-  app.add_option("--keys", options.keys, "rows of the tables")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 31))
-      ->capture_default_str();
-  app.add_option("--dim", options.dim, "floats per row")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
-  app.add_option("--batch", options.batch, "ids per step")
-      ->check(CLI::Range(1, 1 << 24))
-      ->capture_default_str();
-  app.add_option("--steps", options.steps, "steps whose median is printed")
-      ->check(CLI::Range(1, 100'000))
-      ->capture_default_str();
-  app.add_option(
-         "--new",
-         options.new_percent,
-         "percent of new keys, which evict others")
-      ->check(CLI::Range(0, 100))
-      ->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
-  run(options);
-  return 0;
+  return run_benchmark(
+      argc,
+      argv,
+      "Compares training steps of a key table and of one with a vocabulary.",
+      run);
 }

@@ -5,16 +5,15 @@
 
 #include "src/common/parallel.h"
 #include "src/tables/table_memory.h"
+#include "tests/benchmarks/benchmark.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/randn.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <vector>
 
 // No clones under the thread sanitizer, which would instrument their resolver. That runs
 // before the sanitizer is ready.
@@ -75,19 +74,6 @@ TESSERA_INLINE void gather_lines(const GatherTask& task) {
       *reinterpret_cast<Line*>(out + line * kFloatsPerLine) = sum[line];
     }
   }
-}
-
-TESSERA_CLONES void gather1(const GatherTask& task) {
-  gather_lines<1>(task);
-}
-TESSERA_CLONES void gather2(const GatherTask& task) {
-  gather_lines<2>(task);
-}
-TESSERA_CLONES void gather4(const GatherTask& task) {
-  gather_lines<4>(task);
-}
-TESSERA_CLONES void gather8(const GatherTask& task) {
-  gather_lines<8>(task);
 }
 
 // The ids of one table and batch, grouped by row.
@@ -158,18 +144,19 @@ TESSERA_INLINE void update_lines(const UpdateTask& task) {
   }
 }
 
-TESSERA_CLONES void update1(const UpdateTask& task) {
-  update_lines<1>(task);
-}
-TESSERA_CLONES void update2(const UpdateTask& task) {
-  update_lines<2>(task);
-}
-TESSERA_CLONES void update4(const UpdateTask& task) {
-  update_lines<4>(task);
-}
-TESSERA_CLONES void update8(const UpdateTask& task) {
-  update_lines<8>(task);
-}
+// The functions gatherN and updateN, for rows of N cache lines. A template can't have
+// clones.
+#define TESSERA_LOOPS(lines)                               \
+  TESSERA_CLONES void gather##lines(const GatherTask& t) { \
+    gather_lines<lines>(t);                                \
+  }                                                        \
+  TESSERA_CLONES void update##lines(const UpdateTask& t) { \
+    update_lines<lines>(t);                                \
+  }
+TESSERA_LOOPS(1)
+TESSERA_LOOPS(2)
+TESSERA_LOOPS(4)
+TESSERA_LOOPS(8)
 
 struct Loops {
   void (*gather)(const GatherTask&);
@@ -196,23 +183,13 @@ constexpr double kMinMs = 20.0;
 
 // Returns the least median of run(batch, distance) in ms over several distances.
 template <class Run>
-double best_median(int64_t batches, int repetitions, Run run) {
+double best_median(int64_t batches, int64_t repetitions, Run run) {
   double best = std::numeric_limits<double>::infinity();
   for (const int64_t ahead : {2, 4, 8, 16, 32, 64}) {
-    std::vector<double> times;
-    double total = 0.0;
-    const auto enough = static_cast<size_t>(repetitions);
-    for (int64_t i = 0; times.size() < enough || total < kMinMs; ++i) {
-      const auto begin = std::chrono::steady_clock::now();
-      run(i % batches, ahead);
-      const std::chrono::duration<double, std::milli> elapsed =
-          std::chrono::steady_clock::now() - begin;
-      times.push_back(elapsed.count());
-      total += elapsed.count();
-    }
-    const auto middle = times.begin() + static_cast<int64_t>(times.size() / 2);
-    std::nth_element(times.begin(), middle, times.end());
-    best = std::min(best, *middle);
+    const auto times = sorted_ms(
+        {.least = repetitions, .least_ms = kMinMs},
+        [&](int64_t i) { run(i % batches, ahead); });
+    best = std::min(best, times[times.size() / 2]);
   }
   return best;
 }
@@ -234,7 +211,7 @@ double measure_gather(
     const at::Tensor& ids,
     float* rows,
     const Loops& loops,
-    int repetitions) {
+    int64_t repetitions) {
   const int64_t per_table = workload.ids_per_table();
   const at::Tensor out =
       at::empty({workload.tables * workload.batch, workload.dim});
@@ -266,7 +243,7 @@ double measure_update(
     const at::Tensor& ids,
     float* rows,
     const Loops& loops,
-    int repetitions) {
+    int64_t repetitions) {
   const int64_t per_table = workload.ids_per_table();
   const int64_t table_size = workload.rows * workload.dim;
   const at::Tensor slots =
@@ -306,7 +283,7 @@ double measure_update(
 std::optional<MachineLimits> measure_limits(
     const Workload& workload,
     const at::Tensor& ids,
-    int repetitions) {
+    int64_t repetitions) {
   const std::optional<Loops> loops = loops_for(workload.dim);
   if (!loops) {
     return std::nullopt;

@@ -23,4 +23,4 @@ struct MachineLimits {
 std::optional<MachineLimits> measure_limits(
     const Workload& workload,
     const at::Tensor& ids,
-    int repetitions);
+    int64_t repetitions);

@@ -12,11 +12,12 @@ A step is forward, backward from given activation gradients, and the update of t
 one tensor per table, as in Tessera's layer, except for torch_concat and FBGEMM, which have one tensor for
 all tables. Each run takes the next batch.
 """
-import argparse
 import json
 import os
 import pathlib
 import time
+
+from benchmark import Parser
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -216,7 +217,7 @@ def main():
         "fbgemm": fbgemm_operations,
         "tf": tf_operations,
     }
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("peer", choices=operations)
     parser.add_argument("--workload", action="append", help="only these workloads")
     parser.add_argument("--op", action="append", help="only these operations")

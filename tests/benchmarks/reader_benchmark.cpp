@@ -3,34 +3,35 @@
 // files, in wall time and in the CPU time of all threads.
 #include "examples/click_logs/criteo_generator.h"
 #include "packages/data/src/criteo_line.h"
+#include "tests/benchmarks/benchmark.h"
 #include "tests/temporary_folder.h"
 
 #include <tessera/data/criteo_reader.h>
 
 #include <c10/util/Exception.h>
 
-#include <CLI/CLI.hpp>
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <chrono>
-#include <cstdint>
 #include <cstring>
-#include <ctime>
 #include <filesystem>
-#include <string>
-#include <vector>
 
 namespace {
 
 namespace fs = std::filesystem;
 
-struct Options {
-  std::string file = {};
-  int64_t examples = 1'000'000;
-  int64_t batch = 4096;
-  std::vector<int64_t> threads = {1, 2};
-  int64_t reps = 5;
+struct Options : BenchmarkOptions {
+  std::string& file = text(
+      "--file",
+      "click log to read; without it, one is generated",
+      "",
+      CLI::ExistingFile);
+  int64_t& examples = integer("--examples", 1'000'000, "examples to generate");
+  int64_t& batch = integer("--batch", 4096, "examples per batch");
+  std::vector<int64_t>& threads = option<std::vector<int64_t>>(
+      "--threads",
+      {1, 2},
+      "numbers of parsing threads; one more reads and inflates",
+      up_to(1024));
+  int64_t& reps = integer("--reps", 5, "repetitions; the median is shown");
 };
 
 struct Measurement {
@@ -40,25 +41,16 @@ struct Measurement {
   int64_t examples = 0;
 };
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 // Times `work`, which returns the numbers of bytes and examples.
 Measurement measure(int64_t reps, const auto& work) {
   std::vector<double> seconds;
   std::vector<double> core_seconds;
   Measurement result;
   for (int64_t i = 0; i < reps; ++i) {
-    const std::clock_t cores_begin = std::clock();
-    const auto begin = std::chrono::steady_clock::now();
+    const Stopwatch watch;
     work(result);
-    seconds.push_back(
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin)
-            .count());
-    core_seconds.push_back(
-        static_cast<double>(std::clock() - cores_begin) / CLOCKS_PER_SEC);
+    seconds.push_back(watch.seconds());
+    core_seconds.push_back(watch.core_seconds());
   }
   result.seconds = median(seconds);
   result.core_seconds = median(core_seconds);
@@ -156,34 +148,6 @@ void run(const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Options options;
-  CLI::App app("Measures how fast click logs are read.");
-  app.add_option(
-         "--file",
-         options.file,
-         "click log to read; without it, one is generated")
-      ->check(CLI::ExistingFile);
-  app.add_option("--examples", options.examples, "examples to generate")
-      ->check(CLI::Range(1, 1'000'000'000))
-      ->capture_default_str();
-  app.add_option("--batch", options.batch, "examples per batch")
-      ->check(CLI::Range(1, 1'000'000))
-      ->capture_default_str();
-  app.add_option(
-         "--threads",
-         options.threads,
-         "numbers of parsing threads; one more reads and inflates")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  app.add_option("--reps", options.reps, "repetitions; the median is shown")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
-  try {
-    run(options);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "reader_benchmark: {}\n", error.what());
-    return 1;
-  }
-  return 0;
+  return run_benchmark(
+      argc, argv, "Measures how fast click logs are read.", run);
 }

@@ -8,6 +8,8 @@ import math
 import pathlib
 import statistics
 
+from benchmark import count_threads, counted
+
 FORMAT = 1
 
 
@@ -156,30 +158,3 @@ def read(path, kind):
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{expected} is incomplete: {error!r}") from error
     return results
-
-
-def times_as_fast(ratio):
-    return f"{ratio:.2f}x" if ratio else "-"
-
-
-def percent(share):
-    return f"{100 * share:.0f} %" if share else "-"
-
-
-def counted(count, noun):
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def count_threads(threads):
-    return counted(threads, "thread")
-
-
-def markdown_table(header, rows):
-    """Returns a Markdown table. All columns but a first one of names are aligned to the right."""
-
-    def line(cells):
-        return "|" + "|".join(f" {cell} " if cell else " " for cell in map(str, cells)) + "|"
-
-    has_names = not all(str(row[0]).isdigit() for row in rows)
-    alignment = "|---" + ("" if has_names else ":") + "|---:" * (len(header) - 1) + "|"
-    return "\n".join([line(header), alignment, *map(line, rows)])

@@ -11,7 +11,6 @@ A few steps before the clock starts warm up the threads and compile the model, a
 counts training steps with making batches, but no evaluation, as in sasrec.cpp.
 """
 
-import argparse
 import copy
 import json
 import math
@@ -22,6 +21,8 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+
+from benchmark import Parser
 
 TOP = 10  # of HR@10 and NDCG@10
 
@@ -223,7 +224,7 @@ def run(options):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument("--data", required=True, help="folder of MovieLens 100K")
     parser.add_argument("--dim", type=int, default=64)
     parser.add_argument("--blocks", type=int, default=2)

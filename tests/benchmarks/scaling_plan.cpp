@@ -4,30 +4,36 @@
 #include <tessera/distributed/sharding_plan.h>
 #include <tessera/optim/optimizers/adagrad.h>
 
-#include <CLI/CLI.hpp>
+#include "tests/benchmarks/benchmark.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
-#include <string>
-#include <vector>
 
 namespace {
 
 using namespace tessera;
 
-struct Options {
-  std::vector<int64_t> hosts = {8, 64, 512};
-  int64_t global_batch = 65'536;
-  double terabytes = 1.0;  // tables and slots
-  double gbit = 100.0;  // bandwidth of a host's link, each direction
-  double latency_us = 20.0;  // per exchange
-  double message_us = 3.0;  // per message that a host sends
-  double cores = 32.0;  // per host
-  double lookup_ns = 150.0;  // on one core, per id of 128 floats
-  double update_ns = 330.0;
+struct Options : BenchmarkOptions {
+  std::vector<int64_t>& hosts = option<std::vector<int64_t>>(
+      "--hosts",
+      {8, 64, 512},
+      "",
+      CLI::PositiveNumber);
+  int64_t& global_batch = integer("--global-batch", 65'536);
+  double& terabytes =
+      real("--terabytes", 1.0, "of tables and slots", CLI::Range(0.2, 1000.0));
+  double& gbit =
+      real("--gbit", 100.0, "of a host's link, each way", CLI::PositiveNumber);
+  double& latency_us = real("--latency-us", 20.0, "per exchange");
+  double& message_us =
+      real("--message-us", 3.0, "per message that a host sends");
+  double& cores = real("--cores", 32.0, "per host", CLI::PositiveNumber);
 };
 
+// The time on one core for an id of 128 floats.
+constexpr double kLookupNs = 150.0;
+constexpr double kUpdateNs = 330.0;
 constexpr int64_t kDim = 128;
 
 // The rows of the 26 tables, and their ids per example.
@@ -81,8 +87,7 @@ Cost cost_of(
   const double latency_ms = hosts == 1 ? 0.0 : options.latency_us / 1e3;
   cost.exchange_ms = 2.0 * latency_ms + message_ms + half_ms;
   cost.gradients_ms = latency_ms + message_ms + half_ms;
-  cost.work_ms =
-      1e-6 * ids * (options.lookup_ns + options.update_ns) / options.cores;
+  cost.work_ms = 1e-6 * ids * (kLookupNs + kUpdateNs) / options.cores;
   return cost;
 }
 
@@ -141,25 +146,9 @@ void print(const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Options options;
-  CLI::App app("Plans DLRM-v2's tables over hosts and estimates their steps.");
-  app.add_option("--hosts", options.hosts)->check(CLI::PositiveNumber);
-  app.add_option("--global-batch", options.global_batch)
-      ->check(CLI::PositiveNumber);
-  app.add_option("--terabytes", options.terabytes, "of tables and slots")
-      ->check(CLI::Range(0.2, 1000.0));
-  app.add_option("--gbit", options.gbit)->check(CLI::PositiveNumber);
-  app.add_option("--latency-us", options.latency_us)
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--message-us", options.message_us)
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--cores", options.cores)->check(CLI::PositiveNumber);
-  CLI11_PARSE(app, argc, argv);
-  try {
-    print(options);
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << "\n";
-    return 1;
-  }
-  return 0;
+  return run_benchmark(
+      argc,
+      argv,
+      "Plans DLRM-v2's tables over hosts and estimates their steps.",
+      print);
 }

@@ -18,8 +18,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
-#include <CLI/CLI.hpp>
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 #include <torch/csrc/jit/serialization/import.h>
@@ -27,16 +25,14 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 
+#include "src/common/check.h"
 #include "tests/anonymous_memory.h"
+#include "tests/benchmarks/benchmark.h"
 
-#include <algorithm>
-#include <chrono>
 #include <filesystem>
-#include <functional>
 #include <iostream>
-#include <stdexcept>
-#include <string>
-#include <vector>
+#include <numeric>
+#include <utility>
 
 namespace {
 
@@ -49,14 +45,28 @@ constexpr int64_t kDim = 16;
 // Different batches that take turns.
 constexpr size_t kBatches = 32;
 
-struct Options {
-  std::string folder = {};
-  int64_t rows = 100'000;
-  std::string dtype = {};
-  bool only_pt2 = false;
-  int threads = 1;
-  int64_t calls = 1000;
-  int rounds = 3;
+struct Options : BenchmarkOptions {
+  std::string& folder =
+      text("folder", "folder of the files", "", CLI::ExistingDirectory);
+  bool& writes =
+      flag("--write", "write click.pt and click.pt2, and time nothing");
+  bool& only_pt2 = flag("--only-pt2", "no TorchScript file");
+  int64_t& rows = integer("--rows", 100'000, "rows of each of the 26 tables");
+  std::string& dtype = text(
+      "--dtype",
+      "of the tables in click.pt2",
+      "",
+      CLI::IsMember({"float32", "bfloat16", "float16", "int8"}));
+  int64_t& threads = integer("--threads", 1, "threads of one call");
+  int64_t& calls = integer("--calls", 1000, "timed calls in each round");
+  int64_t& rounds = integer(
+      "--rounds",
+      3,
+      "number of rounds, in each of which all runtimes are timed");
+
+  Options() {
+    get_option("folder")->required();
+  }
 };
 
 // 26 columns with one id each, 13 numbers, and a tower of three Linear layers.
@@ -134,11 +144,10 @@ void check_equal(
     const ClickBatch& batch) {
   const at::Tensor expected = runtimes[0].serve(batch);
   for (const Runtime& runtime : runtimes) {
-    if (!at::allclose(runtime.serve(batch), expected, 1e-4, 1e-6)) {
-      throw std::runtime_error(fmt::format(
-          "[serving_benchmark] {} must give what tessera gives, but its outputs differ. Run ./run bench --serving again.",
-          runtime.name));
-    }
+    TESSERA_CHECK_VALUE(
+        at::allclose(runtime.serve(batch), expected, 1e-4, 1e-6),
+        "[serving_benchmark] {} must give what tessera gives, but its outputs differ. Run ./run bench --serving again.",
+        runtime.name);
   }
 }
 
@@ -152,43 +161,35 @@ void measure(
     batches.push_back(make_batch(size, options.rows));
   }
   check_equal(runtimes, batches[0]);
-  for (int round = 0; round < options.rounds; ++round) {
-    for (Runtime& runtime : runtimes) {
+  for (int64_t round = 0; round < options.rounds; ++round) {
+    for (const size_t side : turns(round, runtimes.size())) {
+      Runtime& runtime = runtimes[side];
       for (int64_t call = -20; call < options.calls; ++call) {
         const ClickBatch& batch =
             batches[static_cast<size_t>(call + 20) % kBatches];
-        const auto begin = std::chrono::steady_clock::now();
+        const Stopwatch watch;
         const at::Tensor scores = runtime.serve(batch);
-        const std::chrono::duration<double, std::micro> elapsed =
-            std::chrono::steady_clock::now() - begin;
+        const double microseconds = 1e6 * watch.seconds();
         if (call >= 0) {
-          runtime.microseconds.push_back(elapsed.count());
+          runtime.microseconds.push_back(microseconds);
         }
       }
     }
   }
   for (Runtime& runtime : runtimes) {
-    std::vector<double>& times = runtime.microseconds;
-    double total = 0.0;
-    for (const double time : times) {
-      total += time;
-    }
-    std::sort(times.begin(), times.end());
-    const auto percentile = [&times](double share) {
-      return times[static_cast<size_t>(
-          share * static_cast<double>(times.size() - 1))];
-    };
+    const std::vector<double> times = std::move(runtime.microseconds);
+    runtime.microseconds.clear();
+    const double total = std::accumulate(times.begin(), times.end(), 0.0);
     std::cout << Json{{"runtime", runtime.name},
                       {"threads", at::get_num_threads()},
                       {"batch", size},
-                      {"p50_us", percentile(0.5)},
-                      {"p99_us", percentile(0.99)},
+                      {"p50_us", quantile(times, 0.5)},
+                      {"p99_us", quantile(times, 0.99)},
                       {"examples_per_s",
                        static_cast<double>(size) *
                            static_cast<double>(times.size()) / total * 1e6}}
                      .dump()
               << std::endl;
-    times.clear();
   }
 }
 
@@ -209,34 +210,32 @@ void write(const Options& options) {
     formats.dtype =
         options.dtype == "int8" ? at::kChar : dtype_from_string(options.dtype);
   }
-  const auto begin = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   test::PeakMemory peak;
   export_pt2(model, options.folder + "/click.pt2", example, formats);
   const double memory = static_cast<double>(peak.growth());
-  const std::chrono::duration<double> elapsed =
-      std::chrono::steady_clock::now() - begin;
+  const double seconds = watch.seconds();
   std::cerr << fmt::format(
       "export_pt2: {:.1f} s, and {:.0f} MiB more memory at the peak\n",
-      elapsed.count(),
+      seconds,
       memory / (1 << 20));
   if (!options.only_pt2) {
     export_torchscript(model, options.folder + "/click.pt", example);
   }
 }
 
-void run(const Options& options) {
-  at::set_num_threads(options.threads);
+void measure_all(const Options& options) {
+  at::set_num_threads(static_cast<int>(options.threads));
   const at::NoGradGuard no_grad;
   ClickModel model = make_model(options);
   const Pt2Program program(options.folder + "/click.pt2");
   // The package fixes the number of threads.
   const std::string file =
       fmt::format("{}/click.{}.aoti.pt2", options.folder, options.threads);
-  if (!std::filesystem::is_regular_file(file)) {
-    throw std::runtime_error(fmt::format(
-        "[serving_benchmark] expected the package {}, but there is none. Run ./run bench --serving, which compiles it.",
-        file));
-  }
+  TESSERA_CHECK_VALUE(
+      std::filesystem::is_regular_file(file),
+      "[serving_benchmark] expected the package {}, but there is none. Run ./run bench --serving, which compiles it.",
+      file);
   torch::inductor::AOTIModelPackageLoader package(file);
   std::vector<Runtime> runtimes;
   runtimes.push_back({"tessera", [&](const ClickBatch& batch) {
@@ -261,49 +260,16 @@ void run(const Options& options) {
   }
 }
 
+void run(const Options& options) {
+  options.writes ? write(options) : measure_all(options);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  Options options;
-  bool writes = false;
-  CLI::App app(
-      "Times a click model in Tessera, TorchScript, Pt2Program and AOTInductor.");
-  app.add_option("folder", options.folder, "folder of the files")
-      ->required()
-      ->check(CLI::ExistingDirectory);
-  app.add_flag(
-      "--write", writes, "write click.pt and click.pt2, and time nothing");
-  app.add_flag("--only-pt2", options.only_pt2, "no TorchScript file");
-  app.add_option("--rows", options.rows, "rows of each of the 26 tables")
-      ->check(CLI::Range(1, 1'000'000'000))
-      ->capture_default_str();
-  app.add_option("--dtype", options.dtype, "of the tables in click.pt2")
-      ->check(CLI::IsMember({"float32", "bfloat16", "float16", "int8"}));
-  app.add_option("--threads", options.threads, "threads of one call")
-      ->check(CLI::Range(1, 1'000'000'000))
-      ->capture_default_str();
-  app.add_option("--calls", options.calls, "timed calls in each round")
-      ->check(CLI::Range(1, 1'000'000'000))
-      ->capture_default_str();
-  app.add_option(
-         "--rounds",
-         options.rounds,
-         "number of rounds, in each of which all runtimes are timed")
-      ->check(CLI::Range(1, 1'000'000'000))
-      ->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
-  try {
-    if (writes) {
-      write(options);
-    } else {
-      run(options);
-    }
-  } catch (const c10::Error& error) {
-    std::cerr << error.what_without_backtrace() << "\n";
-    return 1;
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << "\n";
-    return 1;
-  }
-  return 0;
+  return run_benchmark(
+      argc,
+      argv,
+      "Times a click model in Tessera, TorchScript, Pt2Program and AOTInductor.",
+      run);
 }

@@ -10,48 +10,46 @@
 #include <tessera/distributed/sharded_strategy.h>
 #include <tessera/distributed/sharding_plan.h>
 #include <tessera/engine/sum_gradients.h>
-#include <tessera/layers/prefetch.h>
 #include <tessera/optim/optimizers/adagrad.h>
 
 #include "src/common/rank_group.h"
+#include "tests/benchmarks/benchmark.h"
+#include "tests/benchmarks/random_lookups.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/randint.h>
-#include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <functional>
 #include <iostream>
-#include <string>
 #include <thread>
-#include <vector>
 
 namespace {
 
 using namespace tessera;
 using Clock = std::chrono::steady_clock;
-using Milliseconds = std::chrono::duration<double, std::milli>;
 
-struct Options {
-  int64_t tables = 4;
-  int64_t rows = 200'000;  // per table
-  int64_t dim = 64;
-  int64_t batch = 1024;  // per rank
-  int64_t bag = 10;
-  int64_t steps = 20;
-  double latency_us = 0.0;
-  double gbit = 0.0;  // per rank and direction; 0: the machine's own speed
-  int64_t dense = 0;  // floats of the dense part, whose gradients are summed
-  std::string backend = "gloo";
+struct Options : BenchmarkOptions {
+  int64_t& tables = integer("--tables", 4);
+  int64_t& rows = integer("--rows", 200'000, "rows of each table");
+  int64_t& dim = integer("--dim", 64);
+  int64_t& batch = integer("--batch", 1024, "examples of each rank");
+  int64_t& bag = integer("--bag", 10, "ids per example and table");
+  int64_t& steps = integer("--steps", 20);
+  double& latency_us = real("--latency-us", 0.0, "latency of each exchange");
+  double& gbit =
+      real("--gbit", 0.0, "bandwidth of each rank's link; 0: no limit");
+  int64_t& dense = integer(
+      "--dense",
+      0,
+      "floats of the dense part, whose gradients are summed; 0: none",
+      CLI::NonNegativeNumber);
+  std::string& backend =
+      text("--backend", "", "gloo", CLI::IsMember({"gloo", "mpi"}));
 };
 
 // A message that ends no earlier than it would on a network. It adds the time that a
@@ -65,10 +63,10 @@ class TimedWork : public c10d::Work {
       : work_(std::move(work)), end_(std::move(end)), waited_ms_(waited_ms) {}
 
   bool wait(std::chrono::milliseconds timeout) override {
-    const auto begin = Clock::now();
+    const Stopwatch watch;
     const bool is_done = work_->wait(timeout);
     std::this_thread::sleep_until(end_());
-    waited_ms_ += Milliseconds(Clock::now() - begin).count();
+    waited_ms_ += watch.ms();
     return is_done;
   }
 
@@ -138,57 +136,20 @@ class TimedBackend : public c10d::Backend {
   std::atomic<double> waited_ms_ = 0.0;
 };
 
-// Returns the median of `count` runs in ms, after two runs that are not counted.
-double median_ms(int64_t count, const std::function<void()>& run) {
-  std::vector<double> times;
-  for (int64_t i = 0; i < count + 2; ++i) {
-    const auto start = Clock::now();
-    run();
-    if (i >= 2) {
-      times.push_back(Milliseconds(Clock::now() - start).count());
-    }
-  }
-  std::nth_element(times.begin(), times.begin() + count / 2, times.end());
-  return times[count / 2];
-}
-
-// Matrix products that together take `ms`.
-class DenseWork {
- public:
-  explicit DenseWork(double ms) {
-    constexpr int64_t kTries = 15;
-    at::mm(a_, b_);
-    const double one = median_ms(kTries, [&] { at::mm(a_, b_); });
-    times_ = std::max<int64_t>(1, static_cast<int64_t>(ms / one));
-  }
-  void operator()() const {
-    for (int64_t i = 0; i < times_; ++i) {
-      at::mm(a_, b_);
-    }
-  }
-
- private:
-  static constexpr int64_t kSize = 128;  // 0.1 ms
-  at::Tensor a_ = at::randn({kSize, kSize});
-  at::Tensor b_ = at::randn({kSize, kSize});
-  int64_t times_ = 1;
-};
-
 class Benchmark {
  public:
   explicit Benchmark(const Options& options)
       : options_(options),
+        lookups_{
+            .tables = options.tables,
+            .rows = options.rows,
+            .dim = options.dim,
+            .batch = options.batch,
+            .bag = options.bag},
+        configs_(lookups_.configs()),
         backend_(
             options.backend == "mpi" ? distributed::make_mpi_backend()
                                      : distributed::make_gloo_backend()) {
-    for (int64_t i = 0; i < options.tables; ++i) {
-      tables_.push_back(make_table(
-          {.vocabulary_size = options.rows,
-           .dim = options.dim,
-           .combiner = Combiner::kSum,
-           .initializer = initializers::Constant{0.01}}));
-      configs_.emplace_back(FeatureConfig{.table = tables_.back()});
-    }
     for (int64_t i = 0; i < kBatches; ++i) {
       batches_.push_back(batch_of(backend_->getRank(), i));
     }
@@ -213,7 +174,7 @@ class Benchmark {
         std::max(0.0, exposed - (times.lookup_ms - times.exchange_ms));
     const double bound = bytes_bound();
     const distributed::ShardingPlan plan = distributed::plan_sharding(
-        Nest<FeatureConfig>::list(configs_),
+        configs_,
         optim::Adagrad{},
         {.ranks = ranks(),
          .batch_size = options_.batch,
@@ -267,14 +228,7 @@ class Benchmark {
 
   Features batch_of(int64_t rank, int64_t number) const {
     at::manual_seed(static_cast<uint64_t>(1000 * rank + number));
-    Features::List features;
-    for (int64_t i = 0; i < options_.tables; ++i) {
-      features.emplace_back(RaggedFeature::from_lengths(
-          at::randint(
-              options_.rows, {options_.batch * options_.bag}, at::kLong),
-          at::full({options_.batch}, options_.bag, at::kLong)));
-    }
-    return Features::list(std::move(features));
+    return lookups_.draw();
   }
 
   const Features& next() {
@@ -302,17 +256,13 @@ class Benchmark {
     const Strategy strategy =
         distributed::sharded_strategy(backend, {.lookup_threads = 1});
     TPUEmbedding layer(TPUEmbeddingOptions{
-        .features = Nest<FeatureConfig>::list(configs_),
+        .features = configs_,
         .optimizer = optim::Adagrad{},
         .strategy = strategy});
     at::Tensor dense_part = at::zeros({options_.dense});
     dense_part.mutable_grad() = at::ones({options_.dense});
     const auto update = [&](const Nest<at::Tensor>& activations) {
-      at::Tensor loss = activations[0].sum();
-      for (int64_t i = 1; i < options_.tables; ++i) {
-        loss = loss + activations[i].sum();
-      }
-      loss.backward();
+      sum_of(activations).backward();
       if (options_.dense > 0) {
         distributed::sum_gradients({dense_part}, strategy);
       }
@@ -343,14 +293,14 @@ class Benchmark {
         update(activations);
       });
     });
-    std::vector<int> source(options_.steps + 3);
-    auto range = prefetch(source, layer, [&](int) { return next(); });
-    auto item = range.begin();
-    times.prefetched_ms = median_ms(options_.steps, [&] {
-      dense();
-      update(item->activations);
-      ++item;
-    });
+    times.prefetched_ms = prefetched_ms(
+        options_.steps,
+        layer,
+        [&] { return next(); },
+        [&](const Nest<at::Tensor>& activations) {
+          dense();
+          update(activations);
+        });
     return times;
   }
 
@@ -386,48 +336,28 @@ class Benchmark {
   }
 
   const Options& options_;
+  RandomLookups lookups_;
+  Nest<FeatureConfig> configs_;
   c10::intrusive_ptr<c10d::Backend> backend_;
-  std::vector<TablePtr> tables_;
-  Nest<FeatureConfig>::List configs_;
   std::vector<Features> batches_;
   size_t step_ = 0;
 };
 
+void run(const Options& options) {
+  at::set_num_threads(1);
+  Benchmark benchmark(options);
+  const std::string line = benchmark.run().dump();
+  if (benchmark.rank() == 0) {
+    std::cout << line << std::endl;
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  Options options;
-  CLI::App app(
-      "Times steps of a sharded layer on the ranks of launch.py or mpirun.");
-  app.add_option("--tables", options.tables)->check(CLI::PositiveNumber);
-  app.add_option("--rows", options.rows, "rows of each table")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--dim", options.dim)->check(CLI::PositiveNumber);
-  app.add_option("--batch", options.batch, "examples of each rank")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--bag", options.bag, "ids per example and table")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--steps", options.steps)->check(CLI::PositiveNumber);
-  app.add_option("--latency-us", options.latency_us, "latency of each exchange")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option(
-         "--gbit", options.gbit, "bandwidth of each rank's link; 0: no limit")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--dense", options.dense, "floats of the dense part; 0: none")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--backend", options.backend)
-      ->check(CLI::IsMember({"gloo", "mpi"}));
-  CLI11_PARSE(app, argc, argv);
-  try {
-    at::set_num_threads(1);
-    Benchmark benchmark(options);
-    const std::string line = benchmark.run().dump();
-    if (benchmark.rank() == 0) {
-      std::cout << line << std::endl;
-    }
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << "\n";
-    return 1;
-  }
-  return 0;
+  return run_benchmark(
+      argc,
+      argv,
+      "Times steps of a sharded layer on the ranks of launch.py or mpirun.",
+      run);
 }

@@ -13,8 +13,9 @@ import argparse
 import re
 
 import alternate_rounds
+import benchmark
 import charts
-from round_results import count_threads, markdown_table, percent, times_as_fast
+from benchmark import count_threads, markdown_table, percent, times_as_fast
 
 PEERS = ["torch_concat_tuned", "fbgemm_tuned"]
 WORKLOADS = ["pooled_uniform", "onehot_criteo", "large_uniform"]
@@ -33,7 +34,7 @@ def thread_counts(text):
     counts = [int(count) for count in text.split(",")]
     if len(set(counts)) != len(counts):
         raise argparse.ArgumentTypeError(f"expected each number of threads once, but got '{text}'")
-    cores = alternate_rounds.count_cores()
+    cores = benchmark.count_cores()
     if max(counts) > cores:
         raise argparse.ArgumentTypeError(
             f"expected at most {count_threads(cores)}, because this process may use that many cores, but got '{text}'"
@@ -106,7 +107,7 @@ def draw(results, path):
 
 
 def main():
-    parser = alternate_rounds.Parser(__doc__)
+    parser = benchmark.Parser(__doc__)
     alternate_rounds.add_options(parser, svg="threads.svg")
     parser.add_argument(
         "--threads-list", type=thread_counts, metavar="LIST", help="such as 1,2,4; default: 1, 2, 4, ... and all cores"
@@ -119,7 +120,7 @@ def main():
         peers=PEERS,
         workloads=WORKLOADS,
         operations=OPERATIONS,
-        threads=options.threads_list or doubled(alternate_rounds.count_cores()),
+        threads=options.threads_list or doubled(benchmark.count_cores()),
     )
     print(results.description())
     print_tables(results)
