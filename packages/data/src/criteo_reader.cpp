@@ -38,6 +38,7 @@ void check_range(
 CriteoReaderOptions validated(CriteoReaderOptions options) {
   constexpr int64_t kMaxValue = int64_t{1} << 30;
   constexpr int64_t kMaxThreads = 1024;
+  constexpr int64_t kMinBlocks = 3;
   constexpr int64_t kMaxLine = int64_t{1} << 62;
   TESSERA_CHECK_VALUE(
       !options.files.empty(),
@@ -65,9 +66,9 @@ CriteoReaderOptions validated(CriteoReaderOptions options) {
         static_cast<int64_t>(std::thread::hardware_concurrency());
     options.threads = std::clamp<int64_t>(cores, 1, 4);
   }
-  if (options.queue_blocks == 0) {
-    options.queue_blocks = 2 * options.threads + 2;
-  }
+  options.queue_blocks = options.queue_blocks == 0
+      ? 2 * options.threads + 2
+      : std::max(options.queue_blocks, kMinBlocks);
   return options;
 }
 

@@ -7,10 +7,10 @@
 #include "packages/data/src/arrow/csv_blocks.h"
 #include "packages/data/src/arrow/csv_parser.h"
 #include "packages/data/src/arrow/csv_rows.h"
-#include "packages/data/src/arrow/ordered_tasks.h"
 #include "packages/data/src/arrow/record_batches.h"
 #include "packages/data/src/arrow/slice_columns.h"
 #include "packages/data/src/last_report.h"
+#include "packages/data/src/ordered_tasks.h"
 #include "src/common/check.h"
 
 #include <c10/util/Exception.h>

@@ -5,7 +5,7 @@
 #include <tessera/data/example_source.h>
 
 #include "packages/data/src/arrow/column_request.h"
-#include "packages/data/src/arrow/ordered_tasks.h"
+#include "packages/data/src/ordered_tasks.h"
 
 #include <arrow/type_fwd.h>
 
