@@ -58,9 +58,6 @@ std::vector<int> find_fields(
     const std::vector<ColumnRequest>& requests,
     const arrow::Schema& schema);
 
-/// Errors:  c10::ValueError if `first` is negative.
-void check_first(const std::string& reader, int64_t first);
-
 /// Returns the items of tasks to the caller.
 std::unique_ptr<ExampleReader> make_task_reader(
     DecodeTasks::NextTask next_task,
