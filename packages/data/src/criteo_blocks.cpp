@@ -3,7 +3,10 @@
 
 #include <tessera/common/profile_scope.h>
 
+#include <algorithm>
 #include <cstring>
+#include <optional>
+#include <utility>
 
 namespace tessera::data {
 
@@ -39,6 +42,12 @@ void make_columns(CriteoBlock& block) {
       .stride = stride};
 }
 
+// One thread reads while the others parse. Of the blocks in memory, the caller has one,
+// each thread may have one, and at least one waits.
+int64_t num_threads(const CriteoReaderOptions& options) {
+  return std::min(options.threads + 1, options.queue_blocks - 2);
+}
+
 }  // namespace
 
 int64_t first_line_in(const LineBlock& lines, const CriteoShard& shard) {
@@ -54,86 +63,39 @@ CriteoBlocks::CriteoBlocks(const CriteoReaderOptions& options)
            .max_line_bytes = static_cast<size_t>(options.max_line_bytes),
            .padding = kCriteoPadding,
            .start_line = options.start_line,
-           .reader = "CriteoReader"}),
-      slots_(static_cast<size_t>(options.queue_blocks)) {
-  try {
-    threads_.emplace_back([this] { read_blocks(); });
-    for (int64_t i = 0; i < options.threads; ++i) {
-      threads_.emplace_back([this] { parse_blocks(); });
-    }
-  } catch (...) {
-    close();
-    throw;
-  }
-}
+           .reader = kCriteoReader}),
+      tasks_(
+          [this] { return read_block(); },
+          num_threads(options),
+          options.queue_blocks - 1 - num_threads(options)) {}
 
-CriteoBlocks::~CriteoBlocks() {
-  close();
-}
-
-void CriteoBlocks::close() {
+CriteoBlocks::Tasks::Task CriteoBlocks::read_block() {
+  std::shared_ptr<CriteoBlock> block = take_free();
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    is_closing_ = true;
+    // Ends before the block is handed over, so the work for a batch is counted before
+    // next() returns it.
+    const ProfileScope scope("tessera::read_lines");
+    if (!source_.next(block->lines)) {
+      return nullptr;
+    }
   }
-  changed_.notify_all();
-  for (std::thread& thread : threads_) {
-    thread.join();
-  }
+  return [this, block]() mutable -> std::optional<Item> {
+    if (block == nullptr) {
+      return std::nullopt;
+    }
+    parse(*block);
+    return Item{.block = std::exchange(block, nullptr)};
+  };
 }
 
-void CriteoBlocks::read_blocks() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  while (!is_ended_) {
-    changed_.wait(lock, [&] {
-      return is_closing_ ||
-          num_read_ - num_freed_ < static_cast<int64_t>(slots_.size());
-    });
-    if (is_closing_) {
-      return;
-    }
-    CriteoBlock& block = slot(num_read_);
-    lock.unlock();
-    bool is_read = false;
-    block.is_parsed = false;
-    block.error = nullptr;
-    try {
-      // Ends before the block is handed over, so the work for a batch is counted before
-      // next() returns it.
-      const ProfileScope scope("tessera::read_lines");
-      is_read = source_.next(block.lines);
-    } catch (...) {
-      block.error = std::current_exception();
-    }
-    lock.lock();
-    is_ended_ = !is_read;
-    num_read_ += is_read || block.error != nullptr ? 1 : 0;
-    changed_.notify_all();
+std::shared_ptr<CriteoBlock> CriteoBlocks::take_free() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (free_.empty()) {
+    return std::make_shared<CriteoBlock>();
   }
-}
-
-void CriteoBlocks::parse_blocks() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  while (true) {
-    changed_.wait(lock, [&] {
-      return is_closing_ || is_ended_ || num_started_ < num_read_;
-    });
-    if (is_closing_ || num_started_ == num_read_) {
-      return;
-    }
-    CriteoBlock& block = slot(num_started_++);
-    lock.unlock();
-    if (block.error == nullptr) {
-      try {
-        parse(block);
-      } catch (...) {
-        block.error = std::current_exception();
-      }
-    }
-    lock.lock();
-    block.is_parsed = true;
-    changed_.notify_all();
-  }
+  std::shared_ptr<CriteoBlock> block = std::move(free_.back());
+  free_.pop_back();
+  return block;
 }
 
 void CriteoBlocks::parse(CriteoBlock& block) const {
@@ -176,22 +138,13 @@ void CriteoBlocks::parse(CriteoBlock& block) const {
 }
 
 const CriteoBlock* CriteoBlocks::next() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  if (num_freed_ < num_taken_) {
-    num_freed_ = num_taken_;
-    changed_.notify_all();
+  if (current_ != nullptr) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    free_.push_back(std::move(current_));
   }
-  changed_.wait(lock, [&] {
-    return num_taken_ < num_read_ ? slot(num_taken_).is_parsed : is_ended_;
-  });
-  if (num_taken_ == num_read_) {
-    return nullptr;
-  }
-  const CriteoBlock& block = slot(num_taken_++);
-  if (block.error != nullptr) {
-    std::rethrow_exception(block.error);
-  }
-  return &block;
+  std::optional<Item> item = tasks_.next();
+  current_ = item ? std::move(item->block) : nullptr;
+  return current_.get();
 }
 
 }  // namespace tessera::data

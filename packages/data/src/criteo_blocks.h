@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/data/line_source.h>
-#include "packages/data/src/criteo_line.h"
-
 #include <tessera/data/criteo_reader.h>
+#include <tessera/data/line_source.h>
 
-#include <condition_variable>
+#include "packages/data/src/criteo_line.h"
+#include "packages/data/src/ordered_tasks.h"
+
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <mutex>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 namespace tessera::data {
+
+/// The name in messages.
+inline constexpr const char* kCriteoReader = "CriteoReader";
 
 struct MalformedLine {
   int64_t row = 0;  // the number of examples before it in its block
@@ -37,17 +38,13 @@ struct CriteoBlock {
   CriteoRows columns = {};
   int64_t rows = 0;
   std::vector<MalformedLine> malformed = {};  // with kError: the first one
-  std::exception_ptr error = {};  // if set, the block has no examples
-  bool is_parsed = false;
 };
 
-/// Threads that read and parse blocks into a ring of slots, which limits the memory.
-/// Block i is in slot i % slots from the moment it is read until block i + 1 is taken.
+/// Blocks that several threads read and parse. Their number is limited.
 class CriteoBlocks {
  public:
-  /// The options must be valid, with `threads` and `queue_blocks` > 0.
+  /// The options must be valid, with `threads` >= 1 and `queue_blocks` >= 3.
   explicit CriteoBlocks(const CriteoReaderOptions& options);
-  ~CriteoBlocks();
 
   /// The next block, in the order of the files, or nullptr at the end. It is valid until
   /// the next call.
@@ -55,28 +52,23 @@ class CriteoBlocks {
   const CriteoBlock* next();
 
  private:
-  void read_blocks();
-  void parse_blocks();
+  struct Item {
+    std::shared_ptr<CriteoBlock> block = {};
+    int64_t size = 1;
+  };
+  using Tasks = OrderedTasks<Item>;
+
+  Tasks::Task read_block();
   void parse(CriteoBlock& block) const;
-  void close();
-  CriteoBlock& slot(int64_t block) {
-    return slots_[static_cast<size_t>(block) % slots_.size()];
-  }
+  std::shared_ptr<CriteoBlock> take_free();
 
   CriteoReaderOptions options_;
   LineSource source_;
-  std::vector<CriteoBlock> slots_;
-
   std::mutex mutex_;
-  std::condition_variable changed_;
-  // num_freed_ <= num_taken_ <= num_started_ <= num_read_ <= num_freed_ + slots.
-  int64_t num_read_ = 0;
-  int64_t num_started_ = 0;  // parsed, or being parsed
-  int64_t num_taken_ = 0;
-  int64_t num_freed_ = 0;
-  bool is_ended_ = false;
-  bool is_closing_ = false;
-  std::vector<std::thread> threads_;
+  // Their memory is used again.
+  std::vector<std::shared_ptr<CriteoBlock>> free_;
+  std::shared_ptr<CriteoBlock> current_;
+  Tasks tasks_;  // the last member, as its threads use the others
 };
 
 }  // namespace tessera::data

@@ -4,6 +4,8 @@
 #include <tessera/data/columns.h>
 #include <tessera/data/criteo_reader.h>
 
+#include "packages/data/src/reader_checks.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -142,21 +144,6 @@ const char* parse_category(const char* text, char separator, int64_t& value) {
   return parse_short_category(text, value);
 }
 
-std::string quoted(std::string_view text) {
-  constexpr size_t kMaxShown = 40;
-  std::string quote = "'";
-  for (const char c : text.substr(0, kMaxShown)) {
-    if (c >= ' ' && c <= '~') {
-      quote.push_back(c);
-    } else if (c == '\t') {
-      quote.append("\\t");
-    } else {
-      quote.append(fmt::format("\\x{:02x}", static_cast<unsigned char>(c)));
-    }
-  }
-  return quote + (text.size() > kMaxShown ? "'..." : "'");
-}
-
 bool is_integer(std::string_view field) {
   int64_t value = 0;
   const char* end = field.data() + field.size();
@@ -210,7 +197,9 @@ std::string criteo_line_problem(std::string_view line, size_t max_line_bytes) {
   const std::string_view all = line;
   if (line.size() > max_line_bytes) {
     return fmt::format(
-        "is longer than max_line_bytes = {}: {}", max_line_bytes, quoted(all));
+        "is longer than max_line_bytes = {}: {}",
+        max_line_bytes,
+        quote_text(all));
   }
   if (line.ends_with('\r')) {
     line.remove_suffix(1);
@@ -227,7 +216,7 @@ std::string criteo_line_problem(std::string_view line, size_t max_line_bytes) {
         "expected {} fields separated by tabs, but got {}: {}",
         kFields,
         fields.size(),
-        quoted(all));
+        quote_text(all));
   }
   for (size_t i = 0; i < kFields; ++i) {
     const bool is_label = i == 0;
@@ -245,8 +234,8 @@ std::string criteo_line_problem(std::string_view line, size_t max_line_bytes) {
           is_label        ? "0 or 1"
               : is_number ? "an integer above -2^63 and below 2^63, or empty"
                           : "up to 8 hexadecimal digits, or empty",
-          quoted(fields[i]),
-          quoted(all));
+          quote_text(fields[i]),
+          quote_text(all));
     }
   }
   return {};

@@ -4,6 +4,7 @@
 #include <tessera/common/profile_scope.h>
 
 #include "packages/data/src/criteo_blocks.h"
+#include "packages/data/src/reader_checks.h"
 #include "src/common/check.h"
 #include "src/common/tensor_text.h"
 
@@ -12,62 +13,41 @@
 
 #include <algorithm>
 #include <exception>
-#include <string_view>
-#include <thread>
 #include <utility>
 
 namespace tessera::data {
 
 namespace {
 
-void check_range(
-    std::string_view name,
-    int64_t value,
-    int64_t low,
-    int64_t high) {
-  TESSERA_CHECK_VALUE(
-      value >= low && value <= high,
-      "[CriteoReader] {} must be in [{}, {}], but got {}. Correct the option.",
-      name,
-      low,
-      high,
-      value);
-}
-
 // Checks the options and replaces zeros by the values that they stand for.
 CriteoReaderOptions validated(CriteoReaderOptions options) {
   constexpr int64_t kMaxValue = int64_t{1} << 30;
-  constexpr int64_t kMaxThreads = 1024;
+  constexpr int64_t kMinBlocks = 3;
+  constexpr int64_t kMaxBlocks = 4096;
   constexpr int64_t kMaxLine = int64_t{1} << 62;
   TESSERA_CHECK_VALUE(
       !options.files.empty(),
       "[CriteoReader] expected at least one file, but files is empty. Set CriteoReaderOptions::files.");
-  check_range("batch_size", options.batch_size, 1, kMaxValue);
-  check_range("start_line", options.start_line, 0, kMaxLine);
-  check_range("shard.count", options.shard.count, 1, kMaxValue);
-  check_range("shard.index", options.shard.index, 0, options.shard.count - 1);
-  check_range("threads", options.threads, 0, kMaxThreads);
-  check_range("queue_blocks", options.queue_blocks, 0, 4 * kMaxThreads);
-  check_range("block_bytes", options.block_bytes, 1, kMaxValue);
-  check_range("max_line_bytes", options.max_line_bytes, 1, kMaxValue);
-  if (options.max_malformed_lines) {
-    check_range(
-        "max_malformed_lines", *options.max_malformed_lines, 0, kMaxLine);
-    TESSERA_CHECK_VALUE(
-        options.malformed_lines == MalformedLines::kSkip,
-        "[CriteoReader] max_malformed_lines limits the number of skipped lines, but malformed_lines is kError, which skips none. Set malformed_lines to MalformedLines::kSkip.");
-  }
+  const auto check =
+      [](const char* name, int64_t value, int64_t low, int64_t high) {
+        check_option(kCriteoReader, name, value, low, high);
+      };
+  check("batch_size", options.batch_size, 1, kMaxValue);
+  check("start_line", options.start_line, 0, kMaxLine);
+  check("shard.count", options.shard.count, 1, kMaxValue);
+  check("shard.index", options.shard.index, 0, options.shard.count - 1);
+  check("queue_blocks", options.queue_blocks, 0, kMaxBlocks);
+  check("block_bytes", options.block_bytes, 1, kMaxValue);
+  check("max_line_bytes", options.max_line_bytes, 1, kMaxValue);
+  check_malformed_options(
+      kCriteoReader, options.malformed_lines, options.max_malformed_lines);
   for (const std::string& file : options.files) {
-    check_readable(file, "CriteoReader");
+    check_readable(file, kCriteoReader);
   }
-  if (options.threads == 0) {
-    const auto cores =
-        static_cast<int64_t>(std::thread::hardware_concurrency());
-    options.threads = std::clamp<int64_t>(cores, 1, 4);
-  }
-  if (options.queue_blocks == 0) {
-    options.queue_blocks = 2 * options.threads + 2;
-  }
+  options.threads = checked_threads(kCriteoReader, options.threads);
+  options.queue_blocks = options.queue_blocks == 0
+      ? 2 * options.threads + 2
+      : std::max(options.queue_blocks, kMinBlocks);
   return options;
 }
 
@@ -145,7 +125,7 @@ class CriteoReader::Batches {
   std::optional<CriteoBatch> read();
   bool take_block(int64_t examples);
   int64_t rows_before_malformed() const;
-  void count_malformed(const MalformedLine& line);
+  void count(const MalformedLine& line);
   void copy_rows(Storage& storage, int64_t count);
   int64_t line_after_used() const;
   std::optional<CriteoBatch> finish(Storage storage);
@@ -197,7 +177,7 @@ std::optional<CriteoBatch> CriteoReader::Batches::read() {
     if (rows > 0) {
       copy_rows(storage, rows);
     } else if (malformed_ < block_->malformed.size()) {
-      count_malformed(block_->malformed[malformed_++]);
+      count(block_->malformed[malformed_++]);
     } else {
       block_end_ = block_->lines.first_line + block_->lines.lines;
       block_ = nullptr;
@@ -237,8 +217,7 @@ int64_t CriteoReader::Batches::rows_before_malformed() const {
       row_;
 }
 
-void CriteoReader::Batches::count_malformed(const MalformedLine& line) {
-  constexpr size_t kMaxShown = 10;
+void CriteoReader::Batches::count(const MalformedLine& line) {
   const auto describe = [&] {
     return c10::str(
         "'",
@@ -249,21 +228,12 @@ void CriteoReader::Batches::count_malformed(const MalformedLine& line) {
         criteo_line_problem(
             line.text, static_cast<size_t>(options_.max_line_bytes)));
   };
-  TESSERA_CHECK_VALUE(
-      options_.malformed_lines == MalformedLines::kSkip,
-      "[CriteoReader] {}. Correct the line, or set malformed_lines to MalformedLines::kSkip to skip such lines.",
-      describe());
-  ++report_.malformed_lines;
-  if (report_.first_malformed_lines.size() < kMaxShown) {
-    report_.first_malformed_lines.push_back(describe());
-  }
-  TESSERA_CHECK_VALUE(
-      !options_.max_malformed_lines ||
-          report_.malformed_lines <= *options_.max_malformed_lines,
-      "[CriteoReader] expected at most {} malformed lines, but got one more: {}. The first one: {}. Check the files, or increase max_malformed_lines.",
-      *options_.max_malformed_lines,
-      describe(),
-      report_.first_malformed_lines.front());
+  count_malformed(
+      kCriteoReader,
+      options_.malformed_lines,
+      options_.max_malformed_lines,
+      describe,
+      report_);
 }
 
 void CriteoReader::Batches::copy_rows(Storage& storage, int64_t count) {

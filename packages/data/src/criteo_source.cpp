@@ -4,6 +4,7 @@
 #include <tessera/data/line_source.h>
 
 #include "packages/data/src/last_report.h"
+#include "packages/data/src/reader_checks.h"
 #include "src/common/check.h"
 
 #include <algorithm>
@@ -87,10 +88,7 @@ class CriteoFiles : public CriteoSource {
       : options_(std::move(options)) {}
 
   std::unique_ptr<ExampleReader> open(int64_t first) const override {
-    TESSERA_CHECK_VALUE(
-        first >= 0,
-        "[CriteoSource] first must be >= 0, but got {}. Pass the number of an example.",
-        first);
+    check_first("CriteoSource", first);
     return std::make_unique<CriteoExampleReader>(
         options_, first, report_.begin());
   }

@@ -3,6 +3,7 @@
 
 #include <tessera/common/shorten.h>
 
+#include "packages/data/src/reader_checks.h"
 #include "packages/data/src/text_begin.h"
 #include "src/common/check.h"
 
@@ -15,22 +16,6 @@ namespace tessera::data {
 
 namespace {
 
-void check_bytes(
-    const LineSourceOptions& options,
-    const char* name,
-    size_t value,
-    size_t low,
-    size_t high) {
-  TESSERA_CHECK_VALUE(
-      value >= low && value <= high,
-      "[{}] {} must be in [{}, {}], but got {}. Correct the option.",
-      options.reader,
-      name,
-      low,
-      high,
-      value);
-}
-
 LineSourceOptions validated(LineSourceOptions options) {
   constexpr size_t kMaxBytes = size_t{1} << 30;
   constexpr size_t kMaxPadding = size_t{1} << 20;
@@ -38,9 +23,11 @@ LineSourceOptions validated(LineSourceOptions options) {
       !options.files.empty(),
       "[{}] expected at least one file, but files is empty. Set `files`.",
       options.reader);
-  check_bytes(options, "block_bytes", options.block_bytes, 1, kMaxBytes);
-  check_bytes(options, "max_line_bytes", options.max_line_bytes, 1, kMaxBytes);
-  check_bytes(options, "padding", options.padding, 0, kMaxPadding);
+  check_option(
+      options.reader, "block_bytes", options.block_bytes, 1, kMaxBytes);
+  check_option(
+      options.reader, "max_line_bytes", options.max_line_bytes, 1, kMaxBytes);
+  check_option(options.reader, "padding", options.padding, 0, kMaxPadding);
   TESSERA_CHECK_VALUE(
       options.start_line >= 0,
       "[{}] start_line must be >= 0, but got {}. Set it to the number of lines to skip.",

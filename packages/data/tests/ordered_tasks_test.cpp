@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "packages/data/src/arrow/ordered_tasks.h"
+#include "packages/data/src/ordered_tasks.h"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <numeric>
 #include <string_view>
-#include <thread>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -174,32 +173,6 @@ void check_keys(
         similar.empty() ? "read" : "similar",
         shorten_all(similar.empty() ? requested : similar));
   }
-}
-
-int64_t checked_threads(const std::string& reader, int64_t threads) {
-  constexpr int64_t kMaxThreads = 1024;
-  check_option(reader, "threads", threads, 0, kMaxThreads);
-  if (threads > 0) {
-    return threads;
-  }
-  const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
-  return std::clamp<int64_t>(cores, 1, 4);
-}
-
-void check_option(
-    const std::string& reader,
-    const char* name,
-    int64_t value,
-    int64_t low,
-    int64_t high) {
-  TESSERA_CHECK_VALUE(
-      value >= low && value <= high,
-      "[{}] {} must be in [{}, {}], but got {}. Correct the option.",
-      reader,
-      name,
-      low,
-      high,
-      value);
 }
 
 }  // namespace tessera::data

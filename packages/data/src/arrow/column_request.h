@@ -86,15 +86,5 @@ void check_keys(
   }
   check_keys(where, option, keys, requested);
 }
-/// Checks the number of threads, and replaces 0 by the default.
-int64_t checked_threads(const std::string& reader, int64_t threads);
-
-/// Errors:  c10::ValueError if the value is not in [low, high].
-void check_option(
-    const std::string& reader,
-    const char* name,
-    int64_t value,
-    int64_t low,
-    int64_t high);
 
 }  // namespace tessera::data

@@ -5,6 +5,7 @@
 
 #include "packages/data/src/arrow/csv_rows.h"
 #include "packages/data/src/arrow/csv_value.h"
+#include "packages/data/src/reader_checks.h"
 #include "src/common/check.h"
 #include "src/common/utf8.h"
 
@@ -23,22 +24,6 @@
 namespace tessera::data {
 
 namespace {
-
-// A field for a message. Bytes that are not printable ASCII are escaped.
-std::string shown_field(std::string_view field) {
-  constexpr size_t kMaxBytes = 60;
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string text = "'";
-  for (const char c : field.substr(0, kMaxBytes)) {
-    const auto byte = static_cast<uint8_t>(c);
-    if (byte >= 0x20 && byte < 0x7f) {
-      text += c;
-    } else {
-      text += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
-    }
-  }
-  return text + (field.size() > kMaxBytes ? "...'" : "'");
-}
 
 // Where a row begins.
 struct RowBegin {
@@ -341,7 +326,7 @@ class ColumnParser {
                 "' must be ",
                 expected,
                 ", but got ",
-                shown_field(value)),
+                quote_text(value)),
             .advice = advice,
             .can_be_skipped = can_be_skipped});
   }

@@ -7,10 +7,11 @@
 #include "packages/data/src/arrow/csv_blocks.h"
 #include "packages/data/src/arrow/csv_parser.h"
 #include "packages/data/src/arrow/csv_rows.h"
-#include "packages/data/src/arrow/ordered_tasks.h"
 #include "packages/data/src/arrow/record_batches.h"
 #include "packages/data/src/arrow/slice_columns.h"
 #include "packages/data/src/last_report.h"
+#include "packages/data/src/ordered_tasks.h"
+#include "packages/data/src/reader_checks.h"
 #include "src/common/check.h"
 
 #include <c10/util/Exception.h>
@@ -40,24 +41,14 @@ struct CsvFiles {
 
 void check_csv(const CsvOptions& options) {
   constexpr int64_t kMaxBytes = int64_t{1} << 30;
-  constexpr int64_t kMaxCount = int64_t{1} << 62;
   TESSERA_CHECK_VALUE(
       !options.files.empty(),
       "[make_csv_source] expected at least one file, but files is empty. Set CsvOptions::files.");
   check_option(kCsvReader, "block_bytes", options.block_bytes, 1, kMaxBytes);
   check_option(
       kCsvReader, "max_row_bytes", options.max_row_bytes, 1, kMaxBytes);
-  if (options.max_malformed_lines) {
-    check_option(
-        kCsvReader,
-        "max_malformed_lines",
-        *options.max_malformed_lines,
-        0,
-        kMaxCount);
-    TESSERA_CHECK_VALUE(
-        options.malformed_lines == MalformedLines::kSkip,
-        "[make_csv_source] max_malformed_lines limits the number of skipped rows, but malformed_lines is kError, which skips none. Set malformed_lines to MalformedLines::kSkip.");
-  }
+  check_malformed_options(
+      kCsvReader, options.malformed_lines, options.max_malformed_lines);
   TESSERA_CHECK_VALUE(
       options.delimiter != '\0' && !is_newline(options.delimiter) &&
           !is_newline(options.quote) && options.delimiter != options.quote,
@@ -202,7 +193,7 @@ class CsvExampleReader : public ExampleReader {
     report_.bytes += block.bytes;
     int64_t end = block.examples;
     for (const MalformedRow& row : block.malformed) {
-      if (!count_malformed(row)) {
+      if (!may_skip(row)) {
         end = row.example;
         break;
       }
@@ -221,38 +212,30 @@ class CsvExampleReader : public ExampleReader {
   }
 
   // Returns false if the row is an error.
-  bool count_malformed(const MalformedRow& row) {
-    constexpr size_t kMaxShown = 10;
+  bool may_skip(const MalformedRow& row) {
     const CsvOptions& options = files_->options;
-    const std::string described = c10::str(
-        "'",
-        shorten(files_->files[file_].path),
-        "' line ",
-        line_ + row.line,
-        ": ",
-        row.problem);
+    const auto describe = [&] {
+      return c10::str(
+          "'",
+          shorten(files_->files[file_].path),
+          "' line ",
+          line_ + row.line,
+          ": ",
+          row.problem);
+    };
     try {
       TESSERA_CHECK_VALUE(
           row.can_be_skipped,
           "[make_csv_source] {}. Correct the line, or {}.",
-          described,
+          describe(),
           row.advice);
-      TESSERA_CHECK_VALUE(
-          options.malformed_lines == MalformedLines::kSkip,
-          "[make_csv_source] {}. Correct the line, {}, or set malformed_lines to MalformedLines::kSkip to skip such lines.",
-          described,
+      count_malformed(
+          kCsvReader,
+          options.malformed_lines,
+          options.max_malformed_lines,
+          describe,
+          report_,
           row.advice);
-      ++report_.malformed_lines;
-      if (report_.first_malformed_lines.size() < kMaxShown) {
-        report_.first_malformed_lines.push_back(described);
-      }
-      TESSERA_CHECK_VALUE(
-          !options.max_malformed_lines ||
-              report_.malformed_lines <= *options.max_malformed_lines,
-          "[make_csv_source] expected at most {} malformed lines, but got one more: {}. The first one: {}. Check the files, or increase max_malformed_lines.",
-          *options.max_malformed_lines,
-          described,
-          report_.first_malformed_lines.front());
     } catch (...) {
       error_ = std::current_exception();
       return false;

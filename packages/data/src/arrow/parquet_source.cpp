@@ -4,6 +4,7 @@
 #include "packages/data/src/arrow/convert_array.h"
 #include "packages/data/src/arrow/input_file.h"
 #include "packages/data/src/arrow/record_batches.h"
+#include "packages/data/src/reader_checks.h"
 #include "src/common/check.h"
 
 #include <arrow/memory_pool.h>

@@ -5,6 +5,7 @@
 
 #include "packages/data/src/arrow/convert_array.h"
 #include "packages/data/src/arrow/input_file.h"
+#include "packages/data/src/reader_checks.h"
 #include "src/common/check.h"
 
 #include <arrow/type.h>
@@ -102,14 +103,6 @@ std::vector<int> find_fields(
     check_convertible(where, requests[i], *schema.field(positions[i])->type());
   }
   return positions;
-}
-
-void check_first(const std::string& reader, int64_t first) {
-  TESSERA_CHECK_VALUE(
-      first >= 0,
-      "[{}] first must be >= 0, but got {}. Pass the number of an example.",
-      reader,
-      first);
 }
 
 std::unique_ptr<ExampleReader> make_task_reader(

@@ -5,7 +5,7 @@
 #include <tessera/data/example_source.h>
 
 #include "packages/data/src/arrow/column_request.h"
-#include "packages/data/src/arrow/ordered_tasks.h"
+#include "packages/data/src/ordered_tasks.h"
 
 #include <arrow/type_fwd.h>
 
@@ -57,9 +57,6 @@ std::vector<int> find_fields(
     const std::string& where,
     const std::vector<ColumnRequest>& requests,
     const arrow::Schema& schema);
-
-/// Errors:  c10::ValueError if `first` is negative.
-void check_first(const std::string& reader, int64_t first);
 
 /// Returns the items of tasks to the caller.
 std::unique_ptr<ExampleReader> make_task_reader(

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "packages/data/src/reader_checks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <thread>
+
+namespace tessera::data {
+
+int64_t checked_threads(std::string_view reader, int64_t threads) {
+  constexpr int64_t kMaxThreads = 1024;
+  check_option(reader, "threads", threads, 0, kMaxThreads);
+  if (threads > 0) {
+    return threads;
+  }
+  const auto cores = static_cast<int64_t>(std::thread::hardware_concurrency());
+  return std::clamp<int64_t>(cores, 1, 4);
+}
+
+void check_first(std::string_view reader, int64_t first) {
+  TESSERA_CHECK_VALUE(
+      first >= 0,
+      "[{}] first must be >= 0, but got {}. Pass the number of an example.",
+      reader,
+      first);
+}
+
+void check_malformed_options(
+    std::string_view reader,
+    MalformedLines malformed_lines,
+    std::optional<int64_t> max_malformed_lines) {
+  constexpr int64_t kMaxLines = int64_t{1} << 62;
+  if (!max_malformed_lines) {
+    return;
+  }
+  check_option(
+      reader, "max_malformed_lines", *max_malformed_lines, 0, kMaxLines);
+  TESSERA_CHECK_VALUE(
+      malformed_lines == MalformedLines::kSkip,
+      "[{}] max_malformed_lines limits the number of skipped lines, but malformed_lines is kError, which skips none. Set malformed_lines to MalformedLines::kSkip.",
+      reader);
+}
+
+void count_malformed(
+    std::string_view reader,
+    MalformedLines malformed_lines,
+    std::optional<int64_t> max_malformed_lines,
+    const std::function<std::string()>& describe,
+    ReadReport& report,
+    std::string_view advice) {
+  constexpr size_t kMaxShown = 10;
+  TESSERA_CHECK_VALUE(
+      malformed_lines == MalformedLines::kSkip,
+      "[{}] {}. Correct the line, {}{}or set malformed_lines to MalformedLines::kSkip to skip such lines.",
+      reader,
+      describe(),
+      advice,
+      advice.empty() ? "" : ", ");
+  ++report.malformed_lines;
+  if (report.first_malformed_lines.size() < kMaxShown) {
+    report.first_malformed_lines.push_back(describe());
+  }
+  TESSERA_CHECK_VALUE(
+      !max_malformed_lines || report.malformed_lines <= *max_malformed_lines,
+      "[{}] expected at most {} malformed lines, but got one more: {}. The first one: {}. Check the files, or increase max_malformed_lines.",
+      reader,
+      *max_malformed_lines,
+      describe(),
+      report.first_malformed_lines.front());
+}
+
+std::string quote_text(std::string_view text) {
+  constexpr size_t kMaxShown = 60;
+  std::string quoted = "'";
+  for (const char c : text.substr(0, kMaxShown)) {
+    if (c >= ' ' && c <= '~') {
+      quoted += c;
+    } else if (c == '\t') {
+      quoted += "\\t";
+    } else {
+      quoted += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    }
+  }
+  return quoted + (text.size() > kMaxShown ? "...'" : "'");
+}
+
+}  // namespace tessera::data

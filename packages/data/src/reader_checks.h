@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/data/malformed_lines.h>
+
+#include "src/common/check.h"
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+namespace tessera::data {
+
+// Messages begin with the name of the reader.
+
+/// Errors:  c10::ValueError if the value is not in [low, high].
+template <class Number>
+void check_option(
+    std::string_view reader,
+    const char* name,
+    Number value,
+    std::type_identity_t<Number> low,
+    std::type_identity_t<Number> high) {
+  TESSERA_CHECK_VALUE(
+      value >= low && value <= high,
+      "[{}] {} must be in [{}, {}], but got {}. Correct the option.",
+      reader,
+      name,
+      low,
+      high,
+      value);
+}
+
+/// Checks the number of threads, and replaces 0 by the default.
+int64_t checked_threads(std::string_view reader, int64_t threads);
+
+/// Errors:  c10::ValueError if `first` is negative.
+void check_first(std::string_view reader, int64_t first);
+
+/// Errors:  c10::ValueError if the limit is out of range or has no effect.
+void check_malformed_options(
+    std::string_view reader,
+    MalformedLines malformed_lines,
+    std::optional<int64_t> max_malformed_lines);
+
+/// Counts a malformed line. `describe` returns its file, number and problem. `advice` is
+/// what the user can do, apart from correcting the line.
+/// Errors:  c10::ValueError if lines are not skipped, or if this is one too many.
+void count_malformed(
+    std::string_view reader,
+    MalformedLines malformed_lines,
+    std::optional<int64_t> max_malformed_lines,
+    const std::function<std::string()>& describe,
+    ReadReport& report,
+    std::string_view advice = {});
+
+/// Text from a file in a message. Long text is cut, and bytes that are not printable ASCII
+/// are escaped.
+std::string quote_text(std::string_view text);
+
+}  // namespace tessera::data
