@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/dense_parameters.h>
 
-#include <tessera/layers/partial_tpu_embedding.h>
 #include <tessera/layers/table_module.h>
+#include <tessera/layers/table_parts.h>
 
 #include <set>
 
 namespace tessera {
 
 std::vector<at::Tensor> dense_parameters(const torch::nn::Module& model) {
-  std::set<const torch::nn::Module*> small_tables;
+  std::set<const TableModule*> dense_tables;
   model.apply([&](const torch::nn::Module& part) {
-    const auto* partial = dynamic_cast<const PartialTPUEmbeddingImpl*>(&part);
-    if (partial != nullptr && !partial->dense_embedding().is_empty()) {
-      small_tables.insert(partial->dense_embedding().get());
+    if (const auto* parts = TableParts::of(part)) {
+      dense_tables.insert(parts->dense_tables());
     }
   });
   std::set<const at::TensorImpl*> seen;
   model.apply([&](const torch::nn::Module& part) {
-    if (TableModule::of(part) != nullptr && !small_tables.contains(&part)) {
+    const auto* tables = TableModule::of(part);
+    if (tables != nullptr && !dense_tables.contains(tables)) {
       for (const at::Tensor& parameter : part.parameters()) {
         seen.insert(parameter.unsafeGetTensorImpl());
       }

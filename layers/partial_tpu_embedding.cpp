@@ -270,6 +270,10 @@ Nest<PartialShape> PartialTPUEmbeddingImpl::compute_output_shape(
                         : dense_->compute_output_shape(halves.dense));
 }
 
+const TableModule* PartialTPUEmbeddingImpl::dense_tables() const {
+  return dense_.is_empty() ? nullptr : dense_.get();
+}
+
 void PartialTPUEmbeddingImpl::build(const Nest<PartialShape>& input_shapes) {
   const bool was_built = this->input_shapes().has_value();
   LayerImpl::build(input_shapes);
