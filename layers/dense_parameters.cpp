@@ -2,23 +2,23 @@
 #include <tessera/layers/dense_parameters.h>
 
 #include <tessera/engine/table_module.h>
-#include <tessera/layers/partial_tpu_embedding.h>
+#include <tessera/layers/table_parts.h>
 
 #include <set>
 
 namespace tessera {
 
 std::vector<at::Tensor> dense_parameters(const torch::nn::Module& model) {
-  std::set<const torch::nn::Module*> small_tables;
+  std::set<const TableModule*> small_tables;
   model.apply([&](const torch::nn::Module& part) {
-    const auto* partial = dynamic_cast<const PartialTPUEmbeddingImpl*>(&part);
-    if (partial != nullptr && !partial->small_embedding().is_empty()) {
-      small_tables.insert(partial->small_embedding().get());
+    if (const auto* parts = TableParts::of(part)) {
+      small_tables.insert(parts->small_tables());
     }
   });
   std::set<const at::TensorImpl*> seen;
   model.apply([&](const torch::nn::Module& part) {
-    if (TableModule::of(part) != nullptr && !small_tables.contains(&part)) {
+    const auto* tables = TableModule::of(part);
+    if (tables != nullptr && !small_tables.contains(tables)) {
       for (const at::Tensor& parameter : part.parameters()) {
         seen.insert(parameter.unsafeGetTensorImpl());
       }

@@ -264,6 +264,10 @@ Nest<PartialShape> PartialTPUEmbeddingImpl::compute_output_shape(
                         : small_->compute_output_shape(halves.small));
 }
 
+const TableModule* PartialTPUEmbeddingImpl::small_tables() const {
+  return dense_.is_empty() ? nullptr : dense_.get();
+}
+
 void PartialTPUEmbeddingImpl::build(const Nest<PartialShape>& input_shapes) {
   const bool was_built = this->input_shapes().has_value();
   LayerImpl::build(input_shapes);

@@ -191,6 +191,8 @@ class CheckpointWriter {
   std::vector<KeysToSave> keys_;  // [tables]
 };
 
+}  // namespace
+
 void validate(const CheckpointOptions& options, const std::string& where) {
   const auto require = [&](const char* what, int64_t got) {
     TESSERA_CHECK_VALUE(
@@ -204,8 +206,6 @@ void validate(const CheckpointOptions& options, const std::string& where) {
   require("full_every", options.full_every);
   require("file_bytes", options.file_bytes);
 }
-
-}  // namespace
 
 void save_checkpoint(
     EmbeddingState& state,

@@ -21,6 +21,9 @@ namespace tessera {
 //   checkpoint_files.h       one file with its checksums
 //   disk.h                   the system calls, which tests can make fail
 
+/// Errors:  c10::ValueError for options out of range; `where` begins the message.
+void validate(const CheckpointOptions& options, const std::string& where);
+
 /// Writes a new checkpoint into `directory` and removes checkpoints that are no longer
 /// kept. Errors begin with `disk.where()`.
 /// Errors:  c10::ValueError for options; c10::Error naming path and reason if the disk

@@ -6,13 +6,14 @@
 #include "optim/row_update.h"
 #include "src/common/names.h"
 #include "src/common/text_table.h"
-#include "src/engine/resting_tables.h"
+#include "src/engine/sampled_rows.h"
 #include "src/tables/key_table_rows.h"
 
 #include <fmt/format.h>
 
 #include <cstddef>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace tessera {
@@ -35,6 +36,30 @@ std::string keys_line(const TableState& table) {
       counts.dropped,
       default_key ? fmt::format(", unknown keys look up {}", *default_key)
                   : "");
+}
+
+// Empty unless the accumulators of the table have hardly grown in kMinUpdates or more.
+std::string warning_line(const EmbeddingState& state, const TableState& table) {
+  // The rows of a key table without a key have no slots yet.
+  if (!table.optimizer || table.key_rows != nullptr ||
+      updates_of(state, table) < kMinUpdates) {
+    return "";
+  }
+  const double start = initial_accumulator_of(table);
+  RowCopies copies = SampledRows(table).copies();
+  copies.accumulators.fill_(start);
+  const TableMovement found = SampledRows(std::move(copies)).compare(table);
+  if (start <= 0.0 || !has_hardly_grown(found)) {
+    return "";
+  }
+  return fmt::format(
+      "table '{}': after {} updates, the accumulators of its touched rows have "
+      "grown by {:.2g} % from their start, {:.3g}. Its rows may hardly move: "
+      "see docs/optimizers.md.\n",
+      shorten(table.name),
+      updates_of(state, table),
+      100.0 * found.accumulator_growth,
+      start);
 }
 
 // Such as "1 table" or "2 tables".
@@ -96,7 +121,10 @@ std::string summary_of(
       text += keys_line(table);
     }
   }
-  return text + resting_tables(state);
+  for (const TableState& table : state.tables) {
+    text += warning_line(state, table);
+  }
+  return text;
 }
 
 }  // namespace tessera

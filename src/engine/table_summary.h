@@ -7,7 +7,8 @@
 
 namespace tessera {
 
-/// One line per table, and a last line with the totals and `strategy`.
+/// One line per table, and one with the totals and `strategy`. After these come lines about
+/// keys, and about tables whose accumulators have hardly grown.
 std::string summary_of(
     const EmbeddingState& state,
     const std::string& strategy);

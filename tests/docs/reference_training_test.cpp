@@ -390,8 +390,8 @@ TEST_F(TrainingReferenceTest, LearningRateScheduler) {
 
 TEST_F(TrainingReferenceTest, LearningRateLog) {
   // snippet: LearningRateLog
-  const auto rates = std::make_shared<LearningRateLog>(
-      optimizer, std::vector<TPUEmbedding>{embedding});
+  const auto rates =
+      std::make_shared<LearningRateLog>(optimizer, TableModules{embedding});
   const History history =
       fit(batches, step, {.epochs = 2, .callbacks = {rates}});
   const std::vector<double> of_users = history["learning_rate_users"];

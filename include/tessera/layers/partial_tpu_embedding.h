@@ -4,6 +4,7 @@
 #include <tessera/engine/strategy.h>
 #include <tessera/layers/layer.h>
 #include <tessera/layers/layer_holder.h>
+#include <tessera/layers/table_parts.h>
 #include <tessera/layers/tpu_embedding.h>
 
 #include <ATen/core/Tensor.h>
@@ -86,7 +87,8 @@ class PartialPendingForward {
 /// Differs: Small tables accept every kind of feature, weights and combiners. A dense
 ///          feature [batch, 1] gives [batch, dim], as in TPUEmbedding.
 class PartialTPUEmbeddingImpl
-    : public LayerImpl<PartialTPUEmbeddingImpl, PartialTPUEmbeddingOptions> {
+    : public LayerImpl<PartialTPUEmbeddingImpl, PartialTPUEmbeddingOptions>,
+      public TableParts {
  public:
   static constexpr const char* kClassName = "PartialTPUEmbedding";
 
@@ -120,6 +122,8 @@ class PartialTPUEmbeddingImpl
   TPUEmbedding small_embedding() const {
     return small_;
   }
+  /// dense_embedding(), or nullptr if it is empty.
+  const TableModule* small_tables() const override;
 
   /// As TPUEmbedding::build(): it may be called again. Sizes that a later call leaves
   /// unknown keep their earlier values.

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/training/learning_rate_log.h>
 
+#include <tessera/common/shorten.h>
+#include <tessera/engine/table_module.h>
+
 #include "optim/row_update.h"
 #include "src/common/check.h"
 #include "src/engine/embedding_state.h"
@@ -17,7 +20,7 @@ namespace {
 template <class Visit>
 void visit_rates(
     const torch::optim::Optimizer* optimizer,
-    const std::vector<TPUEmbedding>& layers,
+    const TableModules& layers,
     Visit visit) {
   if (optimizer != nullptr) {
     const auto& groups = optimizer->param_groups();
@@ -27,20 +30,18 @@ void visit_rates(
           [&] { return groups[i].options().get_lr(); });
     }
   }
-  for (const TPUEmbedding& layer : layers) {
+  for (const auto& layer : layers) {
     TESSERA_CHECK_VALUE(
-        !layer.is_empty(),
+        layer != nullptr,
         "[learning_rates] expected a layer, but got an empty one. Make the layer first.");
-    const TPUEmbeddingOptions& options = layer->options();
-    const EmbeddingState state =
-        describe_state(options.features, options.optimizer, "[learning_rates]");
-    for (const TableState& table : state.tables) {
+    for (const TableState& table : layer->state().tables) {
       if (table.optimizer) {
         visit(std::string("learning_rate_").append(table.name), [&] {
+          int64_t step = 0;
+          layer->read_state(
+              [&](const EmbeddingState& state) { step = state.passes; });
           return optim::learning_rate_of(*table.optimizer)
-              .value(
-                  layer->schedule_step(),
-                  "[table '" + shorten(table.name) + "']");
+              .value(step, "[table '" + shorten(table.name) + "']");
         });
       }
     }
@@ -49,7 +50,7 @@ void visit_rates(
 
 Logs rates_of(
     const torch::optim::Optimizer* optimizer,
-    const std::vector<TPUEmbedding>& layers) {
+    const TableModules& layers) {
   Logs rates;
   visit_rates(optimizer, layers, [&](const std::string& name, auto value) {
     TESSERA_CHECK_VALUE(
@@ -65,22 +66,22 @@ Logs rates_of(
 
 Logs learning_rates(
     const torch::optim::Optimizer& optimizer,
-    const std::vector<TPUEmbedding>& layers) {
+    const TableModules& layers) {
   return rates_of(&optimizer, layers);
 }
 
-Logs learning_rates(const std::vector<TPUEmbedding>& layers) {
+Logs learning_rates(const TableModules& layers) {
   return rates_of(nullptr, layers);
 }
 
 LearningRateLog::LearningRateLog(
     torch::optim::Optimizer& optimizer,
-    std::vector<TPUEmbedding> layers)
+    TableModules layers)
     : optimizer_(&optimizer), layers_(std::move(layers)) {
   LearningRateLog::log_names();  // raises an error for empty layers
 }
 
-LearningRateLog::LearningRateLog(std::vector<TPUEmbedding> layers)
+LearningRateLog::LearningRateLog(TableModules layers)
     : layers_(std::move(layers)) {
   LearningRateLog::log_names();
 }

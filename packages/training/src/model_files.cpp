@@ -5,12 +5,13 @@
 #include <tessera/common/shorten.h>
 #include <tessera/engine/table_module.h>
 #include <tessera/layers/layer.h>
-#include <tessera/layers/partial_tpu_embedding.h>
+#include <tessera/layers/table_parts.h>
 #include <tessera/serialization/checkpoint.h>
 #include <tessera/serialization/config_values.h>
 
 #include "serialization/checkpoint_directory.h"
 #include "serialization/checkpoint_reader.h"
+#include "serialization/checkpoint_writer.h"
 #include "serialization/file_lock.h"
 #include "serialization/mapped_file.h"
 #include "src/common/atomic_file.h"
@@ -83,11 +84,11 @@ auto broadcast(const Ranks& ranks, Rendezvous rendezvous, Work work) {
 
 // Runs `work` on all ranks. An error on one rank raises an error on all.
 template <class Work>
-void run_on_all_ranks(const Ranks& ranks, Work work) {
+void run_on_all_ranks(const Ranks& ranks, Rendezvous rendezvous, Work work) {
   if (ranks == nullptr) {
     work();
   } else {
-    ranks->run_on_all_ranks(Rendezvous::kLoadCheckpoint, work);
+    ranks->run_on_all_ranks(rendezvous, work);
   }
 }
 
@@ -218,8 +219,7 @@ void for_each_built_layer(torch::nn::Module& model, Visit visit) {
   const auto visit_part = [&](const std::string& path,
                               torch::nn::Module& part) {
     auto* layer = dynamic_cast<Layer*>(&part);
-    if (layer != nullptr && !TableModule::of(part) &&
-        dynamic_cast<PartialTPUEmbeddingImpl*>(&part) == nullptr) {
+    if (layer != nullptr && !TableModule::of(part) && !TableParts::of(part)) {
       visit(path, *layer);
     }
   };
@@ -456,6 +456,7 @@ void save_model(
   // Rank 0 holds the lock until all layers are saved.
   std::optional<FileLock> lock;
   if (layers.size() > 1) {
+    run_on_all_ranks(ranks, rendezvous, [&] { validate(options, where); });
     broadcast(ranks, rendezvous, [&] {
       make_directory(directory, where);
       lock.emplace(FileLock::per_holder(
@@ -556,7 +557,7 @@ bool load_model(
       broadcast(ranks, Rendezvous::kLoadCheckpoint, [&] { return *newest; })};
   std::vector<NamedTensor> dense;
   std::vector<at::Tensor> values;
-  run_on_all_ranks(ranks, [&] {
+  run_on_all_ranks(ranks, Rendezvous::kLoadCheckpoint, [&] {
     auto archive = read_rest(directory, names[0], where);
     for (std::string& name : read_layers(archive, directory, where)) {
       names.push_back(std::move(name));
@@ -586,7 +587,7 @@ bool load_model(
     if (tables_of(layers[i]).strategy().is_sharded()) {
       load();
     } else {
-      run_on_all_ranks(ranks, load);
+      run_on_all_ranks(ranks, Rendezvous::kLoadCheckpoint, load);
     }
   }
   const at::NoGradGuard no_grad;

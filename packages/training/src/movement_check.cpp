@@ -19,14 +19,10 @@ namespace tessera::training {
 
 namespace {
 
-constexpr int64_t kMaxRows = 4096;
-constexpr int64_t kUpdates = 100;
-constexpr int64_t kMinTouchedRows = 16;
 constexpr size_t kMaxRecordedRows = 64;
 // Rows that have moved by less in 100 updates need 100,000 updates to move by their own
 // length. This limit is for rows whose accumulators have hardly grown.
 constexpr double kMinMovement = 1e-3;
-constexpr double kMinGrowth = 0.01;
 // The limit for other optimizers, whose users may want small steps: a million updates.
 constexpr double kMinMovementOfOthers = 1e-4;
 
@@ -55,12 +51,12 @@ bool hardly_moves(const TableMovement& found) {
   if (found.touched_rows < kMinTouchedRows || !std::isfinite(found.movement)) {
     return false;
   }
-  const bool is_at_start = found.accumulator_growth < kMinGrowth;
-  return found.movement < (is_at_start ? kMinMovement : kMinMovementOfOthers);
+  return found.movement <
+      (has_hardly_grown(found) ? kMinMovement : kMinMovementOfOthers);
 }
 
 void warn(const TableMovement& found, int64_t updates) {
-  const bool is_at_start = found.accumulator_growth < kMinGrowth;
+  const bool is_at_start = has_hardly_grown(found);
   TORCH_WARN(fmt::format(
       "[fit] the rows of table '{}' hardly move: after {} updates, half of {} "
       "touched rows have moved by less than {:.2g} % of their length. {} A "
@@ -83,17 +79,24 @@ void warn(const TableMovement& found, int64_t updates) {
                   : "Use Adam or Adagrad, "));
 }
 
-void warn_of_rest(const TableState& table, int64_t updates, size_t rows) {
+void warn_of_rest(
+    const TableState& table,
+    int64_t updates,
+    int64_t moved,
+    int64_t rows) {
   TORCH_WARN(fmt::format(
-      "[fit] the rows of table '{}' do not move: after {} updates, none of {} "
-      "rows with a gradient has changed. The steps of its optimizer are too "
-      "small for {}. A mean loss over a batch gives each row a gradient about "
-      "as small as 1 / batch. Choose a larger learning rate, or take the sum "
-      "of the loss. See docs/optimizers.md. FitOptions::movement_warning "
-      "switches this warning off.",
+      "[fit] the rows of table '{}' {}: after {} updates, {} of {} rows with a "
+      "gradient {} changed. The steps of its optimizer are too small for {}. A "
+      "mean loss over a batch gives each row a gradient about as small as 1 / "
+      "batch. Choose a larger learning rate, or take the sum of the loss. See "
+      "docs/optimizers.md. FitOptions::movement_warning switches this warning "
+      "off.",
       shorten(table.name),
+      moved == 0 ? "do not move" : "hardly move",
       updates,
+      moved == 0 ? "none" : fmt::format("only {}", moved),
       rows,
+      moved == 0 ? "has" : "have",
       tessera::to_string(table.config->dtype)));
 }
 
@@ -148,8 +151,8 @@ void MovementCheck::begin(const torch::nn::Module& model) {
           tables_.push_back(
               {.layer = part,
                .table = i,
-               .next_check = kUpdates,
-               .rows = SampledRows(table, kMaxRows)});
+               .next_check = kMinUpdates,
+               .rows = SampledRows(table)});
         }
       }
     });
@@ -186,9 +189,7 @@ void MovementCheck::check_tables() {
 // Returns whether the table needs no further checks.
 bool MovementCheck::check_table(const EmbeddingState& state, Watched& watched) {
   const TableState& table = state.tables[watched.table];
-  // Accumulated passes are not updates.
-  const int64_t updates =
-      state.passes / optim::gradient_accumulation_steps_of(*table.optimizer);
+  const int64_t updates = updates_of(state, table);
   if (updates < watched.next_check) {
     return false;
   }
@@ -203,7 +204,7 @@ bool MovementCheck::check_table(const EmbeddingState& state, Watched& watched) {
   }
   const TableMovement found = watched.rows.compare(table);
   if (found.touched_rows == 0) {
-    watched.records_until = watched.next_check = updates + kUpdates;
+    watched.records_until = watched.next_check = updates + kMinUpdates;
     return false;
   }
   if (hardly_moves(found)) {
@@ -235,21 +236,23 @@ bool MovementCheck::check_recorded(
     const EmbeddingState& state,
     Watched& watched) {
   const TableState& table = state.tables[watched.table];
-  const int64_t updates =
-      state.passes / optim::gradient_accumulation_steps_of(*table.optimizer);
   for (const SampledRows& rows : watched.before_update) {
+    const TableMovement found = rows.compare(table);
     // Rows whose accumulators alone have changed count as touched, too.
-    if (rows.compare(table).movement > 0.0) {
+    if (2 * found.moved_rows >= found.touched_rows && found.moved_rows > 0) {
       return true;
     }
+    watched.compared_rows += found.sampled_rows;
+    watched.moved_rows += found.moved_rows;
   }
   watched.before_update.clear();
-  if (static_cast<int64_t>(watched.recorded.size()) < kMinTouchedRows) {
+  const int64_t updates = updates_of(state, table);
+  if (watched.compared_rows < kMinTouchedRows) {
     return updates >= *watched.records_until;
   }
   if (state_of(optim::learning_rate_of(*table.optimizer), state.passes) ==
       RateState::kSteady) {
-    warn_of_rest(table, updates, watched.recorded.size());
+    warn_of_rest(table, updates, watched.moved_rows, watched.compared_rows);
   }
   return true;
 }

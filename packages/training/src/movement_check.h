@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "packages/training/src/sampled_rows.h"
+#include "src/engine/sampled_rows.h"
 #include "src/engine/update_observer.h"
 
 #include <torch/nn/module.h>
@@ -53,6 +53,8 @@ class MovementCheck {
     std::optional<int64_t> records_until = {};
     std::set<int64_t> recorded = {};  // local rows
     std::vector<SampledRows> before_update = {};  // since the last step
+    int64_t compared_rows = 0;  // of those recorded
+    int64_t moved_rows = 0;
   };
 
   void check_tables();

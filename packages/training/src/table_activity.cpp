@@ -5,22 +5,21 @@
 #include <tessera/engine/table_module.h>
 
 #include "packages/training/src/ranks.h"
-#include "packages/training/src/sampled_rows.h"
 #include "src/common/check.h"
 #include "src/common/rank_group.h"
 #include "src/common/text_table.h"
 #include "src/engine/embedding_state.h"
+#include "src/engine/sampled_rows.h"
 
 #include <torch/serialize/archive.h>
 
-#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <set>
 #include <sstream>
+#include <tuple>
 #include <utility>
 
 namespace tessera::training {
@@ -32,36 +31,36 @@ std::string percent_of(double share) {
 }
 
 template <class Visit>
-void visit_tables(const std::vector<TPUEmbedding>& layers, Visit visit) {
-  for (const TPUEmbedding& layer : layers) {
-    for (const TableState& table : TableModule::of(*layer)->state().tables) {
-      visit(table);
-    }
+void visit_tables(const TableModules& layers, Visit visit) {
+  for (const auto& layer : layers) {
+    layer->read_state([&](const EmbeddingState& state) {
+      for (const TableState& table : state.tables) {
+        visit(table);
+      }
+    });
   }
 }
 
-// The key of a table's entry. LibTorch refuses some names of tables.
-std::string sample_entry(size_t table, const char* name) {
-  return fmt::format("{}_{}", name, table);
+// The fields of RowCopies, as an archive has them: table, numbers and tensors.
+using Entry =
+    std::tuple<std::string, std::vector<int64_t>, std::vector<at::Tensor>>;
+
+std::string entry_name(size_t table) {
+  return fmt::format("table_{}", table);
 }
 
 // An archive with the copies of each table.
-std::string samples_to_bytes(
-    const std::vector<std::string>& names,
-    const std::vector<SampledRows>& tables) {
+std::string samples_to_bytes(const std::vector<SampledRows>& tables) {
   torch::serialize::OutputArchive archive;
   for (size_t i = 0; i < tables.size(); ++i) {
     const RowCopies& copies = tables[i].copies();
-    archive.write(sample_entry(i, "name"), c10::IValue(names[i]));
-    archive.write(sample_entry(i, "max_rows"), c10::IValue(copies.max_rows));
+    const auto complete_to = static_cast<int64_t>(copies.complete_to);
     archive.write(
-        sample_entry(i, "complete_to"),
-        c10::IValue(static_cast<int64_t>(copies.complete_to)));
-    archive.write(sample_entry(i, "ids"), copies.ids, true);
-    archive.write(sample_entry(i, "weights"), copies.weights, true);
-    if (copies.accumulators.defined()) {
-      archive.write(sample_entry(i, "accumulators"), copies.accumulators, true);
-    }
+        entry_name(i),
+        c10::IValue(Entry(
+            copies.table,
+            {copies.max_rows, complete_to},
+            {copies.ids, copies.weights, copies.accumulators})));
   }
   std::ostringstream stream;
   archive.save_to(stream);
@@ -73,33 +72,28 @@ bool is_float_matrix(const at::Tensor& values, int64_t rows) {
       values.scalar_type() == at::kFloat;
 }
 
-// The copies of each table, by its name.
-std::map<std::string, RowCopies> samples_from_bytes(const std::string& bytes) {
+std::vector<RowCopies> samples_from_bytes(const std::string& bytes) {
   std::istringstream stream(bytes);
   torch::serialize::InputArchive archive;
   archive.load_from(stream);
-  std::map<std::string, RowCopies> tables;
-  c10::IValue name, max_rows, complete_to;
-  for (size_t i = 0; archive.try_read(sample_entry(i, "name"), name); ++i) {
-    RowCopies copies;
-    archive.read(sample_entry(i, "max_rows"), max_rows);
-    archive.read(sample_entry(i, "complete_to"), complete_to);
-    copies.max_rows = max_rows.toInt();
-    copies.complete_to = static_cast<uint64_t>(complete_to.toInt());
-    archive.read(sample_entry(i, "ids"), copies.ids, true);
-    archive.read(sample_entry(i, "weights"), copies.weights, true);
-    archive.try_read(
-        sample_entry(i, "accumulators"), copies.accumulators, true);
-    const int64_t rows = copies.ids.numel();
+  std::vector<RowCopies> tables;
+  c10::IValue entry;
+  while (archive.try_read(entry_name(tables.size()), entry)) {
+    const auto [table, numbers, tensors] = entry.to<Entry>();
     TESSERA_CHECK_VALUE(
-        copies.max_rows >= 1 && copies.ids.dim() == 1 &&
-            copies.ids.scalar_type() == at::kLong &&
-            is_float_matrix(copies.weights, rows) &&
-            (!copies.accumulators.defined() ||
-             is_float_matrix(copies.accumulators, rows)),
+        numbers.size() == 2 && numbers[0] >= 1 && tensors.size() == 3 &&
+            tensors[0].dim() == 1 && tensors[0].scalar_type() == at::kLong &&
+            is_float_matrix(tensors[1], tensors[0].numel()) &&
+            is_float_matrix(tensors[2], tensors[0].numel()),
         "[TableActivity] the copies of table '{}' in the checkpoint are damaged. Load another checkpoint.",
-        shorten(name.toStringRef()));
-    tables.emplace(name.toStringRef(), std::move(copies));
+        shorten(table));
+    tables.push_back(
+        {.table = table,
+         .ids = tensors[0],
+         .weights = tensors[1],
+         .accumulators = tensors[2],
+         .complete_to = static_cast<uint64_t>(numbers[1]),
+         .max_rows = numbers[0]});
   }
   return tables;
 }
@@ -120,25 +114,18 @@ std::string to_string(const std::vector<TableMovement>& movements) {
   return align(lines);
 }
 
-// One entry per table, in the order of visit_tables().
-struct TableActivity::Samples {
-  std::vector<SampledRows> tables = {};
-};
-
-TableActivity::TableActivity(
-    std::vector<TPUEmbedding> layers,
-    TableActivityOptions options)
+TableActivity::TableActivity(TableModules layers, TableActivityOptions options)
     : layers_(std::move(layers)), options_(options) {
   TESSERA_CHECK_VALUE(
       options_.max_rows >= 1,
       "[TableActivity] max_rows must be >= 1, but got {}. Set it to the number of rows to compare.",
       options_.max_rows);
-  std::set<std::string> names;
-  for (const TPUEmbedding& layer : layers_) {
+  for (const auto& layer : layers_) {
     TESSERA_CHECK_VALUE(
-        !layer.is_empty(),
+        layer != nullptr,
         "[TableActivity] expected a layer, but got an empty one. Make the layer first.");
   }
+  std::set<std::string> names;
   visit_tables(layers_, [&](const TableState& table) {
     TESSERA_CHECK_VALUE(
         names.insert(table.name).second,
@@ -153,16 +140,16 @@ TableActivity::TableActivity(TableActivity&& other) noexcept = default;
 
 std::vector<TableMovement> TableActivity::measure() const {
   std::vector<TableMovement> movements;
-  if (samples_ != nullptr) {
+  if (!samples_.empty()) {
     visit_tables(layers_, [&](const TableState& table) {
-      movements.push_back(samples_->tables[movements.size()].compare(table));
+      movements.push_back(samples_[movements.size()].compare(table));
     });
   }
   return movements;
 }
 
 void TableActivity::on_epoch_begin(Training& training) {
-  if (samples_ == nullptr) {
+  if (samples_.empty()) {
     sample(training);
   }
 }
@@ -171,66 +158,51 @@ void TableActivity::on_epoch_begin(Training& training) {
 void TableActivity::sample(const Training& training) {
   const Ranks ranks = ranks_of(training.strategy());
   const size_t count = ranks == nullptr ? 1 : ranks->size();
-  std::map<std::string, std::vector<RowCopies>> loaded;
+  const size_t own = ranks == nullptr ? 0 : ranks->rank();
   const bool has_same_ranks = saved_.size() == count;
+  std::map<std::string, std::vector<RowCopies>> loaded;
   for (size_t i = 0; i < saved_.size(); ++i) {
-    if (!has_same_ranks || ranks == nullptr ||
-        i == static_cast<size_t>(ranks->rank())) {
-      for (auto& [name, copies] : samples_from_bytes(saved_[i])) {
-        loaded[name].push_back(std::move(copies));
+    if (!has_same_ranks || i == own) {
+      for (RowCopies& copies : samples_from_bytes(saved_[i])) {
+        loaded[copies.table].push_back(std::move(copies));
       }
     }
   }
-  auto samples = std::make_unique<Samples>();
-  std::vector<std::string> names;
+  std::vector<SampledRows> samples;
   bool is_complete = has_same_ranks;
   visit_tables(layers_, [&](const TableState& table) {
-    names.push_back(table.name);
     const auto found = loaded.find(table.name);
     if (found != loaded.end()) {
       SampledRows rows(merged(found->second));
       if (rows.fits(table)) {
-        samples->tables.push_back(std::move(rows));
+        samples.push_back(std::move(rows));
         return;
       }
     }
     is_complete = false;
-    samples->tables.emplace_back(table, options_.max_rows);
+    samples.emplace_back(table, options_.max_rows);
   });
   if (!is_complete) {
-    const std::string own = samples_to_bytes(names, samples->tables);
+    const std::string bytes = samples_to_bytes(samples);
     if (ranks != nullptr) {
       // Names a rank that does not have this callback.
       ranks->barrier(Rendezvous::kConfigure);
     }
-    saved_ =
-        ranks == nullptr ? std::vector<std::string>{own} : ranks->gather(own);
+    saved_ = ranks == nullptr ? std::vector<std::string>{bytes}
+                              : ranks->gather(bytes);
   }
   samples_ = std::move(samples);
 }
 
 void TableActivity::save_state(torch::serialize::OutputArchive& archive) const {
-  archive.write("ranks", c10::IValue(static_cast<int64_t>(saved_.size())));
-  for (size_t i = 0; i < saved_.size(); ++i) {
-    const at::Tensor bytes =
-        at::empty({static_cast<int64_t>(saved_[i].size())}, at::kByte);
-    std::memcpy(bytes.mutable_data_ptr(), saved_[i].data(), saved_[i].size());
-    archive.write(fmt::format("rank_{}", i), bytes, true);
-  }
+  archive.write("ranks", c10::IValue(saved_));
 }
 
 void TableActivity::load_state(torch::serialize::InputArchive& archive) {
   c10::IValue ranks;
   archive.read("ranks", ranks);
-  saved_.clear();
-  for (int64_t i = 0; i < ranks.toInt(); ++i) {
-    at::Tensor bytes;
-    archive.read(fmt::format("rank_{}", i), bytes, true);
-    saved_.emplace_back(
-        static_cast<const char*>(bytes.const_data_ptr()),
-        static_cast<size_t>(bytes.numel()));
-  }
-  samples_.reset();
+  saved_ = ranks.to<std::vector<std::string>>();
+  samples_.clear();
 }
 
 void TableActivity::on_epoch_end(Training& training) {

@@ -288,10 +288,14 @@ TEST(TrainingCheckpointTest, LoadsWeightsWithoutTheOptimizer) {
         load_weights(*loaded.model, folder / "run"), "has no checkpoint");
     EXPECT_VALUE_ERROR(
         save_weights(*run.model, ""), "[save_weights] expected a directory");
-    if (layers == 1) {
-      EXPECT_VALUE_ERROR(
-          save_weights(*run.model, folder / "run", {.keep_last = 0}),
-          "[save_weights] keep_last must be >= 1, but got 0");
+    for (const int64_t keep_last : {0, -1}) {
+      if (layers > 0) {
+        EXPECT_VALUE_ERROR(
+            save_weights(*run.model, folder / "run", {.keep_last = keep_last}),
+            "[save_weights] keep_last must be >= 1, but got " +
+                std::to_string(keep_last));
+        EXPECT_FALSE(std::filesystem::exists(folder / "run"));
+      }
     }
     fit(click_batches(2, 1),
         run.train_step(),

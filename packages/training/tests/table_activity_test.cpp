@@ -5,6 +5,7 @@
 #include <tessera/optim/optimizers/adam.h>
 #include <tessera/optim/optimizers/sgd.h>
 #include <tessera/training/fit.h>
+#include <tessera/training/learning_rate_log.h>
 #include <tessera/training/table_activity.h>
 #include <torch/optim/sgd.h>
 
@@ -16,10 +17,12 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/randint.h>
+#include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <memory>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -188,6 +191,59 @@ TEST(MovementWarningTest, RowsThatDoNotMoveAtAllWarnOnce) {
   EXPECT_EQ(train(make_layer(tiny, usual, 1'000'000), {.ids = 100}).size(), 1);
 }
 
+// The accumulators of all rows grow. The sample has none of these rows.
+TEST(MovementWarningTest, SaysHowManyRowsHaveMoved) {
+  const int64_t rows = 1'000'000;
+  auto layer = make_layer(
+      optim::Adagrad{.learning_rate = 1e-5}, initializers::Zeros{}, rows);
+  at::Tensor values = at::full({rows, 4}, 0.5);
+  values.narrow(0, 0, 10).fill_(1e-3);
+  layer->update_embedding_table("users", values);
+  const auto texts = train(layer, {.ids = 40});
+  ASSERT_EQ(texts.size(), 1);
+  EXPECT_NE(
+      texts[0].find("only 10 of 40 rows with a gradient have changed"),
+      std::string::npos)
+      << texts[0];
+}
+
+// Fails to allocate this number of bytes.
+class FailingAllocator : public at::Allocator {
+ public:
+  explicit FailingAllocator(size_t refused) : refused_(refused) {
+    c10::SetCPUAllocator(this);
+  }
+  ~FailingAllocator() override {
+    c10::SetCPUAllocator(usual_);
+  }
+  at::DataPtr allocate(size_t bytes) override {
+    if (bytes == refused_) {
+      ++failures;
+      throw std::bad_alloc();
+    }
+    return usual_->allocate(bytes);
+  }
+  void copy_data(void* to, const void* from, size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+
+  int64_t failures = 0;
+
+ private:
+  size_t refused_;
+  at::Allocator* usual_ = c10::GetCPUAllocator();
+};
+
+TEST(MovementWarningTest, TrainsOnIfThereIsNoMemoryForCopies) {
+  auto layer = make_layer(
+      optim::SGD{.learning_rate = 0.1},
+      initializers::TruncatedNormal{.stddev = 0.5},
+      1'000'000);
+  FailingAllocator allocator(17 * 4 * sizeof(float));
+  EXPECT_TRUE(train(layer, {.steps = 220, .ids = 17}).empty());
+  EXPECT_EQ(allocator.failures, 1);
+}
+
 TEST(MovementWarningTest, OnlyRowsWithAGradientHaveToMove) {
   const initializers::TruncatedNormal usual{.stddev = 0.5};
   const optim::SGD tiny{.learning_rate = 1e-9};
@@ -247,6 +303,13 @@ TEST(MovementWarningTest, WaitsForTheEndOfAWarmUp) {
   EXPECT_NE(texts[0].find("after 200 updates"), std::string::npos) << texts[0];
 }
 
+TEST(MovementWarningTest, AScheduleMayEndSoonAfterTheComparison) {
+  optim::Adagrad ending = kDefaultStart;
+  ending.learning_rate = optim::CosineDecayRestarts{
+      .initial_learning_rate = 0.01, .first_decay_steps = 100, .t_mul = 0.5};
+  EXPECT_EQ(train(make_layer(ending)).size(), 1);
+}
+
 TEST(MovementWarningTest, TheSummaryNamesTheTable) {
   const std::string text =
       "table 'users': after 120 updates, the accumulators of its touched rows "
@@ -299,6 +362,7 @@ TEST(TableActivityTest, ComparesRowsWithTheStart) {
   EXPECT_EQ(found.table, "t");
   EXPECT_EQ(found.sampled_rows, 4);
   EXPECT_EQ(found.touched_rows, 3);
+  EXPECT_EQ(found.moved_rows, 3);
   EXPECT_NEAR(found.accumulator_growth, 8.0, 1e-5);
   EXPECT_EQ(
       to_string(activity->measure()),
@@ -363,6 +427,31 @@ TEST(TableActivityTest, NewKeysAreComparedWithTheirInitialValues) {
   const TableMovement after = later->measure().at(0);
   EXPECT_EQ(after.sampled_rows, 2);
   EXPECT_NEAR(after.movement, 0.5 / std::sqrt(2.25) / start, 1e-6);
+}
+
+TEST(TableActivityTest, MeasuresTheTablesOfEnginesAndLayers) {
+  const auto table = test::numbered_table("t", 4, 1);  // rows 0, 1, 2, 3
+  EmbeddingEngineModule engine(EmbeddingEngineOptions{
+      .features = {{"a", FeatureConfig{.table = table}}},
+      .optimizer = optim::SGD{.learning_rate = 0.5}});
+  const auto layer = make_layer(optim::SGD{.learning_rate = 0.25});
+  const TableModules both{engine, layer};
+  const auto activity = std::make_shared<TableActivity>(both);
+  const History history =
+      fit(std::vector<at::Tensor>{test::int64s({1, 2, 3})},
+          [&](const at::Tensor& ids) {
+            engine->enqueue({{"a", ids}});
+            const at::Tensor loss = engine->dequeue()["a"].sum();
+            loss.backward();
+            engine->apply_gradients();
+            return StepResult{.loss = loss.detach(), .examples = 3};
+          },
+          {.callbacks = {activity, std::make_shared<LearningRateLog>(both)}});
+  EXPECT_EQ(history["moved_t"][0], 0.25);  // the row 2 moves by 0.5
+  EXPECT_EQ(history["learning_rate_t"][0], 0.5);
+  EXPECT_EQ(history["learning_rate_users"][0], 0.25);
+  EXPECT_EQ(activity->measure().at(0).moved_rows, 3);
+  EXPECT_EQ(activity->measure().at(1).moved_rows, 0);
 }
 
 TEST(TableActivityTest, RefusesUnusableArguments) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/layers/tpu_embedding.h>
 #include <tessera/training/callback.h>
+#include <tessera/training/pointers.h>
 
 #include <string>
 #include <vector>
@@ -15,19 +15,20 @@ namespace tessera::training {
 
 /// Returns the learning rates of the next step: that of the dense optimizer as
 /// "learning_rate" ("learning_rate_1", ... for further parameter groups), that of a table
-/// as "learning_rate_<table>", at the step counter of its layer. Tables without an
-/// optimizer are left out. A learning rate that is a callable is called once more for it.
+/// as "learning_rate_<table>", at the step counter of its layer or EmbeddingEngineModule.
+/// Tables without an optimizer are left out. A learning rate that is a callable is called
+/// once more for it.
 /// Errors:  c10::ValueError for an empty layer, and for two tables with the same name.
 Logs learning_rates(
     const torch::optim::Optimizer& optimizer,
-    const std::vector<TPUEmbedding>& layers = {});
-Logs learning_rates(const std::vector<TPUEmbedding>& layers);
+    const TableModules& layers = {});
+Logs learning_rates(const TableModules& layers);
 
 // snippet: tests/docs/reference_training_test.cpp LearningRateLog
 /// Logs learning_rates() at the end of each epoch.
 ///
-///   const auto rates = std::make_shared<LearningRateLog>(
-///       optimizer, std::vector<TPUEmbedding>{embedding});
+///   const auto rates =
+///       std::make_shared<LearningRateLog>(optimizer, TableModules{embedding});
 ///   const History history =
 ///       fit(batches, step, {.epochs = 2, .callbacks = {rates}});
 ///   const std::vector<double> of_users = history["learning_rate_users"];
@@ -36,15 +37,15 @@ class LearningRateLog : public Callback {
   /// `optimizer` must outlive the callback.
   explicit LearningRateLog(
       torch::optim::Optimizer& optimizer,
-      std::vector<TPUEmbedding> layers = {});
-  explicit LearningRateLog(std::vector<TPUEmbedding> layers);
+      TableModules layers = {});
+  explicit LearningRateLog(TableModules layers);
 
   void on_epoch_end(Training& training) override;
   std::vector<std::string> log_names() const override;
 
  private:
   torch::optim::Optimizer* optimizer_ = nullptr;
-  std::vector<TPUEmbedding> layers_;
+  TableModules layers_;
 };
 
 }  // namespace tessera::training

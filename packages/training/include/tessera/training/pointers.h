@@ -2,13 +2,19 @@
 #pragma once
 
 #include <concepts>
+#include <initializer_list>
 #include <memory>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace torch::nn {
 class Module;
 }  // namespace torch::nn
+
+namespace tessera {
+class TableModule;
+}  // namespace tessera
 
 namespace tessera::training {
 
@@ -64,6 +70,41 @@ class ModelPointer : public std::shared_ptr<torch::nn::Module> {
   }
   ModelPointer(const Holder& holder)  // NOLINT: implicit
       : shared_ptr(holder.ptr()) {}
+};
+
+/// Modules with tables, made from their holders: {embedding, engine}, or a std::vector of
+/// TPUEmbedding.
+class TableModules : public std::vector<std::shared_ptr<TableModule>> {
+  /// Made from any holder of a TableModule. An empty holder gives nullptr.
+  struct Entry {
+    template <class Holder>
+    requires requires(const Holder& holder) {
+      typename Holder::ContainedType;
+      { holder.ptr() } -> std::convertible_to<std::shared_ptr<TableModule>>;
+    }
+    Entry(const Holder& holder)  // NOLINT: implicit
+        : module(holder.is_empty() ? nullptr : holder.ptr()) {}
+
+    std::shared_ptr<TableModule> module;
+  };
+
+ public:
+  TableModules() = default;
+  TableModules(std::initializer_list<Entry> layers) {
+    add(layers);
+  }
+  template <std::convertible_to<Entry> Holder>
+  TableModules(const std::vector<Holder>& layers) {  // NOLINT: implicit
+    add(layers);
+  }
+
+ private:
+  template <class Layers>
+  void add(const Layers& layers) {
+    for (const auto& layer : layers) {
+      push_back(Entry(layer).module);
+    }
+  }
 };
 
 }  // namespace tessera::training

@@ -1,34 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/layers/tpu_embedding.h>
+#include <tessera/layers/table_movement.h>
 #include <tessera/training/callback.h>
+#include <tessera/training/pointers.h>
 
 #include <cstdint>
-#include <limits>
-#include <memory>
 #include <string>
 #include <type_traits>
 #include <vector>
 
+namespace tessera {
+class SampledRows;
+}  // namespace tessera
+
 namespace tessera::training {
 
-/// How far the rows of a table have moved, measured on a sample of rows.
-struct TableMovement {
-  std::string table = {};
-  int64_t sampled_rows = 0;
-  /// The sampled rows whose weights or accumulators have changed.
-  int64_t touched_rows = 0;
-  /// The median over the touched rows of |row - start| / |start|. Infinite if most rows
-  /// started at zero, and NaN if no row was touched.
-  double movement = std::numeric_limits<double>::quiet_NaN();
-  /// The median over the touched rows of accumulator / start - 1. NaN for optimizers
-  /// without accumulators.
-  double accumulator_growth = std::numeric_limits<double>::quiet_NaN();
-};
-static_assert(std::is_aggregate_v<TableMovement>);
+using tessera::TableMovement;
 
-/// One line per table, with the columns of TableMovement.
+/// One line per table, with the numbers of touched and sampled rows, and how far they have
+/// moved.
 std::string to_string(const std::vector<TableMovement>& movements);
 
 /// What a TableActivity measures.
@@ -40,11 +31,11 @@ static_assert(std::is_aggregate_v<TableActivityOptions>);
 
 // snippet: tests/docs/reference_traps_test.cpp TableActivity
 /// Logs how far the rows of each table have moved since the start of this training, at the
-/// end of each epoch, as "moved_<table>". It shows tables that do not learn.
+/// end of each epoch, as "moved_<table>". It shows tables that do not learn, of layers or
+/// EmbeddingEngineModules.
 ///
 ///   const auto activity = std::make_shared<TableActivity>(
-///       std::vector<TPUEmbedding>{embedding},
-///       TableActivityOptions{.max_rows = 1000});
+///       TableModules{embedding}, TableActivityOptions{.max_rows = 1000});
 ///   const History history =
 ///       fit(batches, step, {.epochs = 2, .callbacks = {activity}});
 ///   const double moved = history["moved_users"].back();
@@ -68,7 +59,7 @@ static_assert(std::is_aggregate_v<TableActivityOptions>);
 class TableActivity : public Callback {
  public:
   explicit TableActivity(
-      std::vector<TPUEmbedding> layers,
+      TableModules layers,
       TableActivityOptions options = {});
   ~TableActivity() override;
   TableActivity(TableActivity&& other) noexcept;
@@ -89,13 +80,12 @@ class TableActivity : public Callback {
   void load_state(torch::serialize::InputArchive& archive) override;
 
  private:
-  struct Samples;
-
   void sample(const Training& training);
 
-  std::vector<TPUEmbedding> layers_;
+  TableModules layers_;
   TableActivityOptions options_;
-  std::unique_ptr<Samples> samples_;
+  /// One entry per table. Empty before the first epoch.
+  std::vector<SampledRows> samples_;
   /// The samples of each rank, as archives. Other ranks than 0 have only those that they
   /// have loaded.
   std::vector<std::string> saved_;

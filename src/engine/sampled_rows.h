@@ -1,24 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/training/table_activity.h>
+#include <tessera/layers/table_movement.h>
 
-#include "src/tables/table_state.h"
+#include "src/engine/embedding_state.h"
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <limits>
+#include <string>
+#include <utility>
 #include <vector>
 
-namespace tessera::training {
+namespace tessera {
+
+// The summary of a layer and fit() warn about tables that do not learn. Both read this
+// many rows of a table, after this number of updates, if this many of them are touched.
+constexpr int64_t kMaxSampledRows = 4096;
+constexpr int64_t kMinUpdates = 100;
+constexpr int64_t kMinTouchedRows = 16;
+
+/// Whether the accumulators of most touched rows are about as large as at their start.
+bool has_hardly_grown(const TableMovement& found);
+
+/// The number of updates of a table. Accumulated passes are not updates.
+int64_t updates_of(const EmbeddingState& state, const TableState& table);
+
+/// The value at which the accumulators of the table's optimizer start. 0 if it has none,
+/// or if the user's own function makes them.
+double initial_accumulator_of(const TableState& table);
 
 /// Copies of rows of a table. A checkpoint may have them.
 struct RowCopies {
+  std::string table = {};
   // Numbers in the whole table, or keys in the order of their hashes.
   at::Tensor ids = {};  // [rows] int64
   at::Tensor weights = {};  // [rows, dim] float32
-  // [rows, dim] or [rows, 1] float32. Undefined: the optimizer has none.
+  // [rows, dim] or [rows, 1] float32, or [rows, 0] if the optimizer has none.
   at::Tensor accumulators = {};
   /// For a key table: the copies have all keys up to this hash.
   uint64_t complete_to = std::numeric_limits<uint64_t>::max();
@@ -32,26 +51,28 @@ struct RowCopies {
 class SampledRows {
  public:
   /// Copies at most `max_rows` local rows, evenly spread over the table.
-  SampledRows(const TableState& table, int64_t max_rows);
+  explicit SampledRows(
+      const TableState& table,
+      int64_t max_rows = kMaxSampledRows);
   /// Copies these local rows of a table without keys.
   SampledRows(const TableState& table, const std::vector<int64_t>& rows);
   /// Takes copies that were made earlier, perhaps on another rank. Rows that are not local
   /// are left out of comparisons.
-  explicit SampledRows(RowCopies copies);
+  explicit SampledRows(RowCopies copies) : copies_(std::move(copies)) {}
 
   const RowCopies& copies() const {
     return copies_;
   }
   /// Whether the copies can be those of the table.
-  bool fits(const TableState& table) const;
+  bool fits(const TableState& table) const {
+    return copies_.weights.size(1) == table.config->dim;
+  }
   /// How far the rows have moved since the copies were made.
   TableMovement compare(const TableState& table) const;
 
  private:
-  struct Matched;
-
-  Matched match_numbers(const TableState& table) const;
-  Matched match_keys(const TableState& table) const;
+  std::pair<std::vector<int64_t>, RowCopies> match(
+      const TableState& table) const;
 
   RowCopies copies_;
 };
@@ -59,4 +80,4 @@ class SampledRows {
 /// The copies of several ranks. Each row counts once.
 RowCopies merged(const std::vector<RowCopies>& parts);
 
-}  // namespace tessera::training
+}  // namespace tessera

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/nn/module.h>
+
+namespace tessera {
+
+class TableModule;
+
+/// A layer whose parameters are all in TableModules inside it. PartialTPUEmbedding
+/// implements it.
+class TableParts {
+ public:
+  virtual ~TableParts() = default;
+
+  /// nullptr for other modules.
+  static const TableParts* of(const torch::nn::Module& module) {
+    return dynamic_cast<const TableParts*>(&module);
+  }
+
+  /// The part whose small tables an ordinary optimizer trains. nullptr if there
+  /// is none.
+  virtual const TableModule* small_tables() const = 0;
+};
+
+}  // namespace tessera
