@@ -122,7 +122,7 @@ class PartialTPUEmbeddingImpl
   TPUEmbedding small_embedding() const {
     return small_;
   }
-  /// dense_embedding(), or nullptr if it is empty.
+  /// small_embedding(), or nullptr if it is empty.
   const TableModule* small_tables() const override;
 
   /// As TPUEmbedding::build(): it may be called again. Sizes that a later call leaves

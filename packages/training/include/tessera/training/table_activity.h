@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/layers/table_movement.h>
+#include <tessera/engine/table_movement.h>
 #include <tessera/training/callback.h>
 #include <tessera/training/pointers.h>
 
