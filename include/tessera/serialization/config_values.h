@@ -52,6 +52,10 @@ struct JsonValue<T> {
   static T read(const Json& json, const std::string& where);
 };
 
+extern template struct JsonValue<Apply>;
+extern template struct JsonValue<NonFiniteGradients>;
+extern template struct JsonValue<MissingSlots>;
+
 /// `{"class_name": "engine", "config": {...}}`. A sharded strategy is null, because JSON
 /// can't hold its processes. null is read as the engine.
 template <>
@@ -70,6 +74,10 @@ struct JsonValue<T> {
   static Json write(const T& value);
   static T read(const Json& json, const std::string& where);
 };
+
+extern template struct JsonValue<Initializer>;
+extern template struct JsonValue<Admission>;
+extern template struct JsonValue<Eviction>;
 
 /// The features with the tables that they share. config_json.h shows the format.
 template <>
