@@ -17,9 +17,9 @@
 #include <tessera/common/json_text.h>
 #include <tessera/data/criteo_reader.h>
 #include <tessera/data/feature_pipeline.h>
-#include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/formats/npy.h>
 #include <tessera/formats/safetensors.h>
+#include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/serialization/saved_features.h>
 
 #include <ATen/ops/equal.h>

@@ -14,6 +14,8 @@
 #include <tessera/data/criteo_reader.h>
 #include <tessera/data/feature_pipeline.h>
 #include <tessera/data/pipeline_file.h>
+#include <tessera/formats/npy.h>
+#include <tessera/formats/safetensors.h>
 #include <tessera/layers/cross.h>
 #include <tessera/layers/layer_json.h>
 #include <tessera/layers/tpu_embedding.h>
@@ -22,8 +24,6 @@
 #include <tessera/serialization/checkpoint.h>
 #include <tessera/serialization/config_json.h>
 #include <tessera/serialization/json_file.h>
-#include <tessera/formats/npy.h>
-#include <tessera/formats/safetensors.h>
 #include <tessera/serialization/saved_features.h>
 #include <tessera/training/checkpoint.h>
 #include <tessera/training/history.h>

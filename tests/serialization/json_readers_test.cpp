@@ -9,12 +9,12 @@
 #include <tessera/common/json_text.h>
 #include <tessera/data/feature_pipeline.h>
 #include <tessera/data/pipeline_file.h>
+#include <tessera/formats/safetensors.h>
 #include <tessera/layers/cross.h>
 #include <tessera/layers/layer_json.h>
 #include <tessera/optim/keras.h>
 #include <tessera/serialization/config_json.h>
 #include <tessera/serialization/json_file.h>
-#include <tessera/formats/safetensors.h>
 #include <tessera/serialization/saved_features.h>
 #include <tessera/training/checkpoint.h>
 #include <tessera/training/fit.h>

@@ -4,8 +4,8 @@
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/sgd.h>
 
-#include "tests/anonymous_memory.h"
 #include "packages/formats/tests/tensor_file_fixture.h"
+#include "tests/anonymous_memory.h"
 
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/search/top_k_index.h>
 #include <tessera/formats/safetensors.h>
+#include <tessera/search/top_k_index.h>
 
 #include "tests/temporary_folder.h"
 #include "tests/test_util.h"
