@@ -265,7 +265,7 @@ Nest<PartialShape> PartialTPUEmbeddingImpl::compute_output_shape(
 }
 
 const TableModule* PartialTPUEmbeddingImpl::small_tables() const {
-  return dense_.is_empty() ? nullptr : dense_.get();
+  return small_.is_empty() ? nullptr : small_.get();
 }
 
 void PartialTPUEmbeddingImpl::build(const Nest<PartialShape>& input_shapes) {

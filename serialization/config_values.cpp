@@ -43,17 +43,33 @@ std::string name_of(const Eviction& eviction) {
 constexpr const char* kFused = "engine";
 constexpr const char* kPadded = "dense";
 
-// The names of the two values of an option, in their order.
-constexpr std::pair<const char*, const char*> names_of(Apply /*type*/) {
-  return {"in_backward", "on_step"};
-}
-constexpr std::pair<const char*, const char*> names_of(
-    NonFiniteGradients /*type*/) {
-  return {"apply", "refuse"};
-}
-constexpr std::pair<const char*, const char*> names_of(MissingSlots /*type*/) {
-  return {"error", "keep"};
-}
+// An option with two values.
+template <class T>
+struct TwoNames {
+  Json write(T value) const {
+    return value == T{} ? first : second;
+  }
+  T read(const Json& json, const std::string& where) const {
+    const std::string name = JsonValue<std::string>::read(json, where);
+    TESSERA_CHECK_VALUE(
+        name == first || name == second,
+        "[{}] expected {} or {}, but got '{}'.",
+        where,
+        first,
+        second,
+        shorten(name));
+    return static_cast<T>(name == second);
+  }
+
+  const char* first;
+  const char* second;
+};
+
+constexpr TwoNames<Apply> kApply{"in_backward", "on_step"};
+constexpr TwoNames<NonFiniteGradients> kNonFiniteGradients{"apply", "refuse"};
+constexpr TwoNames<MissingSlots> kMissingSlots{"error", "keep"};
+
+constexpr auto kNameOf = [](const auto& value) { return name_of(value); };
 
 }  // namespace
 
@@ -85,28 +101,33 @@ OutOfRange JsonValue<OutOfRange>::read(
   return read_name(json, out_of_range_from_string, where);
 }
 
-template <TwoValuedOption T>
-Json JsonValue<T>::write(T value) {
-  return value == T{} ? names_of(T{}).first : names_of(T{}).second;
+Json JsonValue<Apply>::write(Apply value) {
+  return kApply.write(value);
 }
 
-template <TwoValuedOption T>
-T JsonValue<T>::read(const Json& json, const std::string& where) {
-  const auto [first, second] = names_of(T{});
-  const std::string name = JsonValue<std::string>::read(json, where);
-  TESSERA_CHECK_VALUE(
-      name == first || name == second,
-      "[{}] expected {} or {}, but got '{}'.",
-      where,
-      first,
-      second,
-      shorten(name));
-  return static_cast<T>(name == second);
+Apply JsonValue<Apply>::read(const Json& json, const std::string& where) {
+  return kApply.read(json, where);
 }
 
-template struct JsonValue<Apply>;
-template struct JsonValue<NonFiniteGradients>;
-template struct JsonValue<MissingSlots>;
+Json JsonValue<NonFiniteGradients>::write(NonFiniteGradients value) {
+  return kNonFiniteGradients.write(value);
+}
+
+NonFiniteGradients JsonValue<NonFiniteGradients>::read(
+    const Json& json,
+    const std::string& where) {
+  return kNonFiniteGradients.read(json, where);
+}
+
+Json JsonValue<MissingSlots>::write(MissingSlots value) {
+  return kMissingSlots.write(value);
+}
+
+MissingSlots JsonValue<MissingSlots>::read(
+    const Json& json,
+    const std::string& where) {
+  return kMissingSlots.read(json, where);
+}
 
 Json JsonValue<Strategy>::write(const Strategy& value) {
   const auto write_as = [](const char* name, Json config) {
@@ -156,20 +177,33 @@ Strategy JsonValue<Strategy>::read(const Json& json, const std::string& where) {
   return Strategy::padded();
 }
 
-template <VariantOption T>
-Json JsonValue<T>::write(const T& value) {
-  return write_class(value, [](const T& of) { return name_of(of); });
+Json JsonValue<Initializer>::write(const Initializer& value) {
+  return write_class(value, kNameOf);
 }
 
-template <VariantOption T>
-T JsonValue<T>::read(const Json& json, const std::string& where) {
-  return read_class<T>(
-      json, [](const T& of) { return name_of(of); }, where);
+Initializer JsonValue<Initializer>::read(
+    const Json& json,
+    const std::string& where) {
+  return read_class<Initializer>(json, kNameOf, where);
 }
 
-template struct JsonValue<Initializer>;
-template struct JsonValue<Admission>;
-template struct JsonValue<Eviction>;
+Json JsonValue<Admission>::write(const Admission& value) {
+  return write_class(value, kNameOf);
+}
+
+Admission JsonValue<Admission>::read(
+    const Json& json,
+    const std::string& where) {
+  return read_class<Admission>(json, kNameOf, where);
+}
+
+Json JsonValue<Eviction>::write(const Eviction& value) {
+  return write_class(value, kNameOf);
+}
+
+Eviction JsonValue<Eviction>::read(const Json& json, const std::string& where) {
+  return read_class<Eviction>(json, kNameOf, where);
+}
 
 Json JsonValue<Nest<FeatureConfig>>::write(const Nest<FeatureConfig>& value) {
   return to_json(value);

@@ -130,10 +130,6 @@ bool has_hardly_grown(const TableMovement& found) {
       found.accumulator_growth < kMinGrowth;
 }
 
-int64_t updates_of(const EmbeddingState& state, const TableState& table) {
-  return state.passes / optim::gradient_accumulation_steps_of(*table.optimizer);
-}
-
 double initial_accumulator_of(const TableState& table) {
   if (table.optimizer && !optim::slot_creation_of(*table.optimizer).is_set()) {
     for (const optim::SlotSpec& slot : optim::slots_of(*table.optimizer)) {

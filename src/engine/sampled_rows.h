@@ -24,9 +24,6 @@ constexpr int64_t kMinTouchedRows = 16;
 /// Whether the accumulators of most touched rows are about as large as at their start.
 bool has_hardly_grown(const TableMovement& found);
 
-/// The number of updates of a table. Accumulated passes are not updates.
-int64_t updates_of(const EmbeddingState& state, const TableState& table);
-
 /// The value at which the accumulators of the table's optimizer start. 0 if it has none,
 /// or if the user's own function makes them.
 double initial_accumulator_of(const TableState& table);
