@@ -12,7 +12,7 @@ namespace tessera {
 
 namespace {
 
-std::string name_of(const Initializer& initializer) {
+std::string initializer_name(const Initializer& initializer) {
   constexpr const char* kNames[] = {
       "Zeros",
       "Constant",
@@ -25,30 +25,36 @@ std::string name_of(const Initializer& initializer) {
   return kNames[initializer.index()];
 }
 
-std::string name_of(const Admission& admission) {
+std::string admission_name(const Admission& admission) {
   constexpr const char* kNames[] = {
       "EveryKey", "AfterOccurrences", "WithProbability"};
   static_assert(std::size(kNames) == std::variant_size_v<Admission>);
   return kNames[admission.index()];
 }
 
-std::string name_of(const Eviction& eviction) {
+std::string eviction_name(const Eviction& eviction) {
   constexpr const char* kNames[] = {
       "LeastRecentlyUsed", "LeastFrequentlyUsed", "OlderThan"};
   static_assert(std::size(kNames) == std::variant_size_v<Eviction>);
   return kNames[eviction.index()];
 }
 
-// The names of the two values of an option, in their order.
-constexpr std::pair<const char*, const char*> names_of(Apply /*type*/) {
-  return {"in_backward", "on_step"};
-}
-constexpr std::pair<const char*, const char*> names_of(
-    NonFiniteGradients /*type*/) {
-  return {"apply", "refuse"};
-}
-constexpr std::pair<const char*, const char*> names_of(MissingSlots /*type*/) {
-  return {"error", "keep"};
+// Reads an enum with two values. The names are in the order of the values.
+template <class Enum>
+Enum read_either(
+    const Json& json,
+    const std::string& where,
+    const char* first,
+    const char* second) {
+  const std::string name = JsonValue<std::string>::read(json, where);
+  TESSERA_CHECK_VALUE(
+      name == first || name == second,
+      "[{}] expected {} or {}, but got '{}'.",
+      where,
+      first,
+      second,
+      shorten(name));
+  return static_cast<Enum>(name == second);
 }
 
 }  // namespace
@@ -81,28 +87,33 @@ OutOfRange JsonValue<OutOfRange>::read(
   return read_name(json, out_of_range_from_string, where);
 }
 
-template <TwoValuedOption T>
-Json JsonValue<T>::write(T value) {
-  return value == T{} ? names_of(T{}).first : names_of(T{}).second;
+Json JsonValue<Apply>::write(Apply value) {
+  return value == Apply::kOnStep ? "on_step" : "in_backward";
 }
 
-template <TwoValuedOption T>
-T JsonValue<T>::read(const Json& json, const std::string& where) {
-  const auto [first, second] = names_of(T{});
-  const std::string name = JsonValue<std::string>::read(json, where);
-  TESSERA_CHECK_VALUE(
-      name == first || name == second,
-      "[{}] expected {} or {}, but got '{}'.",
-      where,
-      first,
-      second,
-      shorten(name));
-  return static_cast<T>(name == second);
+Apply JsonValue<Apply>::read(const Json& json, const std::string& where) {
+  return read_either<Apply>(json, where, "in_backward", "on_step");
 }
 
-template struct JsonValue<Apply>;
-template struct JsonValue<NonFiniteGradients>;
-template struct JsonValue<MissingSlots>;
+Json JsonValue<NonFiniteGradients>::write(NonFiniteGradients value) {
+  return value == NonFiniteGradients::kRefuse ? "refuse" : "apply";
+}
+
+NonFiniteGradients JsonValue<NonFiniteGradients>::read(
+    const Json& json,
+    const std::string& where) {
+  return read_either<NonFiniteGradients>(json, where, "apply", "refuse");
+}
+
+Json JsonValue<MissingSlots>::write(MissingSlots value) {
+  return value == MissingSlots::kKeep ? "keep" : "error";
+}
+
+MissingSlots JsonValue<MissingSlots>::read(
+    const Json& json,
+    const std::string& where) {
+  return read_either<MissingSlots>(json, where, "error", "keep");
+}
 
 Json JsonValue<Strategy>::write(const Strategy& value) {
   const auto write_as = [&](Json config) {
@@ -150,20 +161,33 @@ Strategy JsonValue<Strategy>::read(const Json& json, const std::string& where) {
   return Strategy::dense();
 }
 
-template <VariantOption T>
-Json JsonValue<T>::write(const T& value) {
-  return write_class(value, [](const T& of) { return name_of(of); });
+Json JsonValue<Initializer>::write(const Initializer& value) {
+  return write_class(value, initializer_name);
 }
 
-template <VariantOption T>
-T JsonValue<T>::read(const Json& json, const std::string& where) {
-  return read_class<T>(
-      json, [](const T& of) { return name_of(of); }, where);
+Initializer JsonValue<Initializer>::read(
+    const Json& json,
+    const std::string& where) {
+  return read_class<Initializer>(json, initializer_name, where);
 }
 
-template struct JsonValue<Initializer>;
-template struct JsonValue<Admission>;
-template struct JsonValue<Eviction>;
+Json JsonValue<Admission>::write(const Admission& value) {
+  return write_class(value, admission_name);
+}
+
+Admission JsonValue<Admission>::read(
+    const Json& json,
+    const std::string& where) {
+  return read_class<Admission>(json, admission_name, where);
+}
+
+Json JsonValue<Eviction>::write(const Eviction& value) {
+  return write_class(value, eviction_name);
+}
+
+Eviction JsonValue<Eviction>::read(const Json& json, const std::string& where) {
+  return read_class<Eviction>(json, eviction_name, where);
+}
 
 Json JsonValue<Nest<FeatureConfig>>::write(const Nest<FeatureConfig>& value) {
   return to_json(value);

@@ -15,7 +15,6 @@
 
 #include <c10/core/ScalarType.h>
 
-#include <concepts>
 #include <string>
 
 namespace tessera {
@@ -41,20 +40,26 @@ struct JsonValue<OutOfRange> {
   static OutOfRange read(const Json& json, const std::string& where);
 };
 
-template <class T>
-concept TwoValuedOption = std::same_as<T, Apply> ||
-    std::same_as<T, NonFiniteGradients> || std::same_as<T, MissingSlots>;
-
-/// "in_backward" or "on_step"; "apply" or "refuse"; "error" or "keep".
-template <TwoValuedOption T>
-struct JsonValue<T> {
-  static Json write(T value);
-  static T read(const Json& json, const std::string& where);
+/// "in_backward" or "on_step".
+template <>
+struct JsonValue<Apply> {
+  static Json write(Apply value);
+  static Apply read(const Json& json, const std::string& where);
 };
 
-extern template struct JsonValue<Apply>;
-extern template struct JsonValue<NonFiniteGradients>;
-extern template struct JsonValue<MissingSlots>;
+/// "apply" or "refuse".
+template <>
+struct JsonValue<NonFiniteGradients> {
+  static Json write(NonFiniteGradients value);
+  static NonFiniteGradients read(const Json& json, const std::string& where);
+};
+
+/// "error" or "keep".
+template <>
+struct JsonValue<MissingSlots> {
+  static Json write(MissingSlots value);
+  static MissingSlots read(const Json& json, const std::string& where);
+};
 
 /// `{"class_name": "engine", "config": {...}}`. A sharded strategy is null, because JSON
 /// can't hold its processes. null is read as the engine.
@@ -64,20 +69,23 @@ struct JsonValue<Strategy> {
   static Strategy read(const Json& json, const std::string& where);
 };
 
-template <class T>
-concept VariantOption = std::same_as<T, Initializer> ||
-    std::same_as<T, Admission> || std::same_as<T, Eviction>;
-
-/// `{"class_name": "Normal", "config": {...}}`, with the name of the alternative.
-template <VariantOption T>
-struct JsonValue<T> {
-  static Json write(const T& value);
-  static T read(const Json& json, const std::string& where);
+template <>
+struct JsonValue<Initializer> {
+  static Json write(const Initializer& value);
+  static Initializer read(const Json& json, const std::string& where);
 };
 
-extern template struct JsonValue<Initializer>;
-extern template struct JsonValue<Admission>;
-extern template struct JsonValue<Eviction>;
+template <>
+struct JsonValue<Admission> {
+  static Json write(const Admission& value);
+  static Admission read(const Json& json, const std::string& where);
+};
+
+template <>
+struct JsonValue<Eviction> {
+  static Json write(const Eviction& value);
+  static Eviction read(const Json& json, const std::string& where);
+};
 
 /// The features with the tables that they share. config_json.h shows the format.
 template <>
