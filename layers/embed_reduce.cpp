@@ -21,14 +21,6 @@ namespace tessera {
 
 namespace {
 
-void check_sizes(const EmbedReduceOptions& options) {
-  TESSERA_CHECK_VALUE(
-      options.input_dim >= 1 && options.output_dim >= 1,
-      "[EmbedReduce] input_dim and output_dim must be >= 1, but got {} and {}. Set them to the number of ids and the width of a row.",
-      options.input_dim,
-      options.output_dim);
-}
-
 // Checked here because LibTorch's lookups give other error messages, or none.
 template <class Id>
 void check_range(const at::Tensor& ids, int64_t input_dim) {
@@ -87,7 +79,11 @@ void check_weights(const at::Tensor& ids, const at::Tensor& weights) {
 EmbedReduceImpl::EmbedReduceImpl(EmbedReduceOptions options)
     : LayerImpl(std::move(options)) {
   const EmbedReduceOptions& checked = this->options();
-  check_sizes(checked);
+  TESSERA_CHECK_VALUE(
+      checked.input_dim >= 1 && checked.output_dim >= 1,
+      "[EmbedReduce] input_dim and output_dim must be >= 1, but got {} and {}. Set them to the number of ids and the width of a row.",
+      checked.input_dim,
+      checked.output_dim);
   to_string(checked.combiner);  // throws for an invalid value
   table_ = make_table(
       {.name = kClassName,

@@ -10,6 +10,7 @@
 #include "serialization/archive.h"
 #include "src/common/check.h"
 #include "src/common/device_problem.h"
+#include "src/engine/accumulated_gradients.h"
 #include "src/engine/embedding_state.h"
 #include "src/engine/forward_interception.h"
 #include "src/engine/serving_lookup.h"

@@ -2,11 +2,13 @@
 #include <tessera/engine/embedding_engine.h>
 #include <tessera/serialization/config_json.h>
 
+#include "optim/row_update.h"
 #include "src/engine/embedding_state.h"
 #include "src/features/output_shapes.h"
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <numeric>
 #include <optional>
