@@ -28,7 +28,7 @@ void check_hidden_units(
       *smallest);
 }
 
-void require_vectors(
+void check_vectors(
     const PartialShape& features,
     bool with_weight,
     const std::string& class_name) {

@@ -18,7 +18,7 @@ void check_hidden_units(
 /// Checks that the rows of features [batch, features, dim] have a column or more besides
 /// the weight of the feature, which is their first column `with_weight`.
 /// Errors:  c10::ValueError unless they have.
-void require_vectors(
+void check_vectors(
     const PartialShape& features,
     bool with_weight,
     const std::string& class_name);

@@ -189,7 +189,7 @@ at::Tensor cosine_contrastive_loss(
       where,
       options.negative_weight);
   check_sampled_scores(scores, where);
-  refuse_probabilities(scores, where);
+  check_no_probabilities(scores, where);
   const at::Tensor hits = accidental_hits(scores, where);
   const at::Tensor negative = hits.defined()
       ? scores.negative.masked_fill(hits, -1.0)
