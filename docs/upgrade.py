@@ -140,7 +140,7 @@ FUNCTIONS = {
     "Strategy::dense": "Strategy::padded",
     "Strategy::Dense": "Strategy::Padded",
     "is_engine": "is_fused",
-    "dense_embedding": "small_embedding",
+    r"dense_embedding(?=\()": "small_embedding",
     "require_fit": "check_fits",
     "require_floating": "check_floating",
     "require_key": "field_of",

@@ -84,7 +84,6 @@ EmbedReduceImpl::EmbedReduceImpl(EmbedReduceOptions options)
       "[EmbedReduce] input_dim and output_dim must be >= 1, but got {} and {}. Set them to the number of ids and the width of a row.",
       checked.input_dim,
       checked.output_dim);
-  to_string(checked.combiner);  // throws for an invalid value
   table_ = make_table(
       {.name = kClassName,
        .vocabulary_size = checked.input_dim,

@@ -11,6 +11,9 @@
 #include "src/engine/pending_gradients.h"
 #include "src/engine/strategies/embedding_strategy.h"
 
+#include <optional>
+#include <utility>
+
 namespace tessera {
 
 namespace {
@@ -38,7 +41,11 @@ EmbeddingTables TableModule::embedding_tables() const {
       "Use read_rows(), which collects them from all ranks, or "
       "update_embedding_table().");
   wait_for_lookups();
-  return embedding_tables_of(state());
+  std::optional<EmbeddingTables> tables;
+  read_state([&](const EmbeddingState& state) {
+    tables = embedding_tables_of(state);
+  });
+  return std::move(*tables);
 }
 
 void TableModule::update_embedding_table(

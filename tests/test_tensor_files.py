@@ -81,7 +81,7 @@ class TensorFilesTest(unittest.TestCase):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--program", required=True, help="the test binary serialization_test")
+    parser.add_argument("--program", required=True, help="the test binary formats_test")
     arguments, rest = parser.parse_known_args()
     TensorFilesTest.program = os.path.abspath(arguments.program)
     unittest.main(argv=[sys.argv[0], *rest])

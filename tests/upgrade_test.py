@@ -57,6 +57,7 @@ class UpgradeTest(unittest.TestCase):
         self.expect("tessera::Strategy::dense()", "tessera::Strategy::padded()")
         self.expect("strategy.is_engine()", "strategy.is_fused()")
         self.expect("layer->dense_embedding()->save(a)", "layer->small_embedding()->save(a)")
+        self.expect('p["model.dense_embedding.t"]', 'p["model.dense_embedding.t"]')
         self.expect('archive.read("dense_embedding", a);', 'archive.read("dense_embedding", a);')
         self.expect("tessera::require_rows(inputs, kName)", "tessera::check_rows(inputs, kName)")
         self.expect("options.most_malformed_lines = 2;", "options.max_malformed_lines = 2;")

@@ -10,7 +10,7 @@ CLI::Range up_to(int64_t max, int64_t min) {
   return {min, max};
 }
 
-std::string refuse_empty(const std::string& text) {
+std::string empty_problem(const std::string& text) {
   return text.empty() ? "must not be empty" : "";
 }
 
@@ -36,7 +36,7 @@ CLI::Option* add_output(
     const std::string& flag,
     std::string& path,
     const std::string& text) {
-  return app.add_option(flag, path, text)->check(refuse_empty);
+  return app.add_option(flag, path, text)->check(empty_problem);
 }
 
 int run_program(

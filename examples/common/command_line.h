@@ -11,7 +11,7 @@
 CLI::Range up_to(int64_t max, int64_t min = 1);
 
 /// A validator that rejects an empty text, which an unset shell variable gives.
-std::string refuse_empty(const std::string& text);
+std::string empty_problem(const std::string& text);
 
 /// Adds an option that is an integer >= 1, such as a number of epochs.
 CLI::Option* add_count(

@@ -23,7 +23,7 @@ std::vector<std::string> with_sizes(const std::vector<std::string>& files) {
   return described;
 }
 
-std::string refuse_rate(const std::string& text) {
+std::string rate_problem(const std::string& text) {
   const double rate = std::strtod(text.c_str(), nullptr);
   return rate >= 1e-30 && rate <= 1e37
       ? ""
@@ -92,13 +92,13 @@ void add_training(CLI::App& app, Options& options) {
       ->capture_default_str();
   app.add_option(
          "--learning-rate", options.learning_rate, "learning rate of tables")
-      ->check(refuse_rate)
+      ->check(rate_problem)
       ->capture_default_str();
   app.add_option(
          "--dense-learning-rate",
          options.dense_learning_rate,
          "learning rate of dense weights")
-      ->check(refuse_rate)
+      ->check(rate_problem)
       ->capture_default_str();
   add_seed(app, options.seed, "seed of the initial values");
   app.add_flag(

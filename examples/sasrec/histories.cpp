@@ -25,13 +25,23 @@ namespace {
 // The lines of a file, without their ends.
 template <class Use>
 void for_each_line(const std::string& path, Use use) {
+  constexpr size_t kMaxBytes = size_t{1} << 20;
   tessera::data::LineSource source(
-      {.files = {path}, .max_line_bytes = size_t{1} << 20, .reader = "sasrec"});
+      {.files = {path}, .max_line_bytes = kMaxBytes, .reader = "sasrec"});
   for (tessera::data::LineBlock block; source.next(block);) {
     std::string_view text(
         block.text.data() + block.begin, block.end - block.begin);
     for (int64_t line = 1; !text.empty(); ++line) {
       const size_t end = text.find('\n');
+      TORCH_CHECK_VALUE(
+          end <= kMaxBytes,
+          "[sasrec] ",
+          path,
+          ":",
+          block.first_line_of_file + line,
+          ": expected a line of at most ",
+          kMaxBytes,
+          " bytes. Split the user's items, or leave the user out.");
       use(text.substr(0, end), block.first_line_of_file + line);
       text.remove_prefix(end + 1);
     }
@@ -148,6 +158,9 @@ Tensor Histories::negatives(
     for (const int64_t item : items) {
       is_own[item] = true;
     }
+    TORCH_CHECK_VALUE(
+        std::find(is_own.begin(), is_own.end(), false) != is_own.end(),
+        "[sasrec] a user has all items, so there is no negative for --loss binary. Choose another loss.");
     for (size_t i = std::min(items.size() - 1, max_length_); i > 0; --i) {
       int64_t negative = any(random);
       while (is_own[negative]) {

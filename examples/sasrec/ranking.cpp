@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <functional>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -164,9 +166,12 @@ Ranking ranking_by_popularity(const Histories& histories) {
   for (size_t user = 0; user < histories.users(); ++user) {
     const std::vector<int64_t> seen = histories.seen(user, HeldOut::kTest);
     const int64_t target = histories.held_out(user, HeldOut::kTest);
-    int64_t rank = 0;
+    const auto is_seen = [&](int64_t item) {
+      return std::find(seen.begin(), seen.end(), item) != seen.end();
+    };
+    int64_t rank = is_seen(target) ? kTop : 0;
     for (size_t i = 0; rank < kTop && order[i] != target; ++i) {
-      rank += std::find(seen.begin(), seen.end(), order[i]) == seen.end();
+      rank += is_seen(order[i]) ? 0 : 1;
     }
     sum.add(rank);
   }

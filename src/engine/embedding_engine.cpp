@@ -129,7 +129,7 @@ void check_replica(const char* where, int64_t replica, int64_t replicas) {
 }
 
 // Activations of trainable tables become leaves that require a gradient.
-void check_gradients(const EmbeddingState& state, Activations& activations) {
+void make_leaves(const EmbeddingState& state, Activations& activations) {
   for (size_t i = 0; i < activations.size(); ++i) {
     const TableState& table = state.tables[state.features[i].table];
     activations[i].requires_grad_(table.config->trainable);
@@ -269,7 +269,7 @@ class EmbeddingEngine::Impl {
         ? Activations(lookup.get())
         : store_.lookup_local(*bags, unknown);
     if (leaves != nullptr) {
-      check_gradients(*state_, activations);
+      make_leaves(*state_, activations);
       lock.lock();
       *leaves = activations;
       lock.unlock();
@@ -330,6 +330,11 @@ class EmbeddingEngine::Impl {
     const CallGate::Call call(gate_);
     const auto reading = store_.lock_for_reading();
     return lookup_for_serving(*state_, features, weights, configs);
+  }
+
+  std::string summary(const std::string& class_name) {
+    const auto reading = store_.lock_for_reading();
+    return summary_of(*state_, class_name);
   }
 
   at::Tensor read_rows(const std::string& name, int64_t begin, int64_t end) {
@@ -585,7 +590,7 @@ Nest<at::Tensor> EmbeddingEngine::embedding_lookup(
 }
 
 std::string EmbeddingEngine::summary() const {
-  return summary_of(impl_->state(), class_name());
+  return impl_->summary(class_name());
 }
 
 at::Tensor EmbeddingEngine::read_rows(
@@ -623,10 +628,6 @@ const EmbeddingState& EmbeddingEngine::state() const {
 
 void EmbeddingEngine::wait_for_lookups() const {
   read_state([](const EmbeddingState&) {});
-}
-
-const EmbeddingState& EngineAccess::state(const EmbeddingEngine& engine) {
-  return engine.state();
 }
 
 bool EngineAccess::has_batch_without_gradients(const EmbeddingEngine& engine) {

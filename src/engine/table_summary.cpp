@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <utility>
@@ -47,10 +48,13 @@ std::string warning_line(const EmbeddingState& state, const TableState& table) {
     return "";
   }
   const double start = initial_accumulator_of(table);
+  if (start <= 0.0) {
+    return "";
+  }
   RowCopies copies = SampledRows(table).copies();
   copies.accumulators.fill_(start);
   const TableMovement found = SampledRows(std::move(copies)).compare(table);
-  if (start <= 0.0 || !has_hardly_grown(found)) {
+  if (!has_hardly_grown(found)) {
     return "";
   }
   return fmt::format(

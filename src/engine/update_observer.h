@@ -21,7 +21,7 @@ class UpdateObserver {
   UpdateObserver(const UpdateObserver&) = delete;
   UpdateObserver& operator=(const UpdateObserver&) = delete;
 
-  /// Called by the engine.
+  /// TableStore::apply_update() calls it.
   static void notify(const std::vector<TableUpdate>& updates);
 
  private:

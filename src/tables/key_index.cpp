@@ -590,8 +590,8 @@ int64_t KeyIndex::evict_before(int64_t update) {
           local_row != default_row;
     };
     std::vector<uint32_t> rows;
-    for (int64_t b = 0; b < chunks_per_partition_ && state.used > 0; ++b) {
-      const Chunk& chunk = chunks_of(p)[b];
+    for (int64_t c = 0; c < chunks_per_partition_ && state.used > 0; ++c) {
+      const Chunk& chunk = chunks_of(p)[c];
       for (uint32_t i = 0; i < chunk.size; ++i) {
         if (is_old(chunk.rows[i])) {
           rows.push_back(chunk.rows[i]);
@@ -630,9 +630,9 @@ std::vector<KeyEntry> KeyIndex::entries() const {
   std::vector<KeyEntry> entries;
   entries.reserve(size());
   for (int64_t p = 0; p < owned_.count(); ++p) {
-    for (int64_t b = 0; b < chunks_per_partition_ && partition_[p].used > 0;
-         ++b) {
-      const Chunk& chunk = chunks_of(p)[b];
+    for (int64_t c = 0; c < chunks_per_partition_ && partition_[p].used > 0;
+         ++c) {
+      const Chunk& chunk = chunks_of(p)[c];
       for (uint32_t i = 0; i < chunk.size; ++i) {
         const uint32_t row = first_row_[p] + chunk.rows[i];
         entries.push_back(

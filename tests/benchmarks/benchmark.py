@@ -58,7 +58,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}. --help lists the options.\n")
 
     def add_count(self, name, default=None, help="", least=1, **more):
-        """Adds an option that is an integer >= 1."""
+        """Adds an option that is an integer >= `least`."""
         if default is not None:
             help = f"{help}; default: {default}" if help else f"default: {default}"
         self.add_argument(name, type=integer(least), default=default, help=help, **more)

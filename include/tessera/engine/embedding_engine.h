@@ -2,7 +2,6 @@
 #pragma once
 
 #include <tessera/common/json.h>
-#include <tessera/engine/checkpoint_options.h>
 #include <tessera/engine/strategy.h>
 #include <tessera/engine/table_module.h>
 #include <tessera/features/feature.h>
@@ -10,7 +9,6 @@
 #include <tessera/features/nest.h>
 #include <tessera/features/partial_shape.h>
 #include <tessera/optim/optimizer.h>
-#include <tessera/tables/embedding_tables.h>
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/FunctionRef.h>

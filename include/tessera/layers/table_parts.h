@@ -18,8 +18,7 @@ class TableParts {
     return dynamic_cast<const TableParts*>(&module);
   }
 
-  /// The part whose small tables an ordinary optimizer trains. nullptr if there
-  /// is none.
+  /// The part with the small tables, which an ordinary optimizer trains, or nullptr.
   virtual const TableModule* small_tables() const = 0;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/engine/checkpoint_options.h>
+#include <c10/util/FunctionRef.h>
 #include <tessera/engine/strategy.h>
 #include <tessera/engine/table_module.h>
 #include <tessera/features/feature.h>
@@ -10,7 +10,6 @@
 #include <tessera/features/partial_shape.h>
 #include <tessera/layers/layer.h>
 #include <tessera/layers/layer_holder.h>
-#include <tessera/tables/embedding_tables.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/common.h>
 #include <torch/nn/modules/container/any.h>
@@ -281,9 +280,6 @@ class TPUEmbeddingImpl : public torch::nn::Module,
   /// Errors:  c10::Error on a strategy without it.
   at::Tensor& virtual_variable() &;
 
-  /// A float32 copy of rows [begin, end). On a sharded strategy, the rows are collected
-  /// from all ranks: call it with the same arguments on each.
-  /// Errors:  c10::ValueError or IndexError naming the table.
   at::Tensor read_rows(const std::string& name, int64_t begin, int64_t end)
       const override;
 

@@ -105,7 +105,7 @@ struct TableConfig {
   /// If false, the table is frozen: nothing updates it, and it has no slots.
   bool trainable = true;
   /// If set, any int64 is a key of the table, and rows are given to keys in training. It
-  /// needs Strategy::fused() or sharded(). `vocabulary_size` stays 0.
+  /// needs Strategy::fused() or distributed::sharded_strategy(). `vocabulary_size` stays 0.
   std::optional<DynamicKeys> keys = {};
 
   /// The largest number of rows.

@@ -280,7 +280,7 @@ void run(const Arguments& arguments) {
   const auto backend = test::make_test_backend(timeout);
   const int64_t rank = backend->getRank();
   const int64_t ranks = backend->getSize();
-  // One rank may use any strategy, so this one uses the engine.
+  // One rank may use any strategy, so this one uses Strategy::fused().
   TPUEmbedding layer(
       options_for(ranks == 1 ? Strategy::fused() : sharded(backend)));
   const bool resumes = !list_checkpoints(directory).empty();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares ranks that share tables with one engine that does all their work.
+// Compares ranks that share tables with one process that does all their work.
 #include <tessera/distributed/sharded_strategy.h>
 #include <tessera/engine/sum_gradients.h>
 #include <tessera/engine/table_module.h>

@@ -6,6 +6,7 @@
 #include "src/features/feature_state.h"
 #include "src/features/id_bags.h"
 
+#include <tessera/engine/table_module.h>
 #include <tessera/export/export_torchscript.h>
 #include <tessera/features/feature.h>
 #include <tessera/features/feature_config.h>
@@ -13,6 +14,7 @@
 #include <tessera/features/partial_shape.h>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
 
 #include <cstdint>
 #include <optional>

@@ -178,25 +178,27 @@ at::Tensor SASRecImpl::states_of(
 }
 
 SASRecImpl::StatesAndRows SASRecImpl::look_up(
+    const at::Tensor& splits,
     const RaggedFeature& sequences,
     const at::Tensor& candidates) {
-  const at::Tensor splits = checked_splits(sequences);
   const auto found = items->forward(
       {{"sequence", sequences.values}, {"candidates", candidates}});
   return {states_of(found["sequence"], splits), found["candidates"]};
 }
 
 at::Tensor SASRecImpl::forward(const RaggedFeature& sequences) {
-  return look_up(sequences, at::empty({0}, at::kLong)).states;
+  return look_up(
+             checked_splits(sequences), sequences, at::empty({0}, at::kLong))
+      .states;
 }
 
 at::Tensor SASRecImpl::softmax_loss(
     const RaggedFeature& sequences,
     const at::Tensor& targets) {
-  checked_splits(sequences);
+  const at::Tensor splits = checked_splits(sequences);
   check_items(targets, "targets", sequences.values.size(0));
   const auto [states, rows] =
-      look_up(sequences, at::arange(options().num_items, at::kLong));
+      look_up(splits, sequences, at::arange(options().num_items, at::kLong));
   return linear_cross_entropy(states, rows, targets);
 }
 
@@ -204,7 +206,7 @@ at::Tensor SASRecImpl::sampled_softmax_loss(
     const RaggedFeature& sequences,
     const at::Tensor& targets,
     const at::Tensor& negatives) {
-  checked_splits(sequences);
+  const at::Tensor splits = checked_splits(sequences);
   const int64_t count = sequences.values.size(0);
   check_items(targets, "targets", count);
   TESSERA_CHECK_VALUE(
@@ -213,7 +215,9 @@ at::Tensor SASRecImpl::sampled_softmax_loss(
       shape_text(negatives));
   check_integers(negatives, "negatives");
   const auto [states, rows] = look_up(
-      sequences, at::cat({targets.to(at::kLong), negatives.to(at::kLong)}));
+      splits,
+      sequences,
+      at::cat({targets.to(at::kLong), negatives.to(at::kLong)}));
   const at::Tensor loss = tessera::sampled_softmax_loss(
       {.positive = (states * rows.narrow(0, 0, count)).sum(1),
        .negative =
@@ -228,12 +232,14 @@ at::Tensor SASRecImpl::binary_loss(
     const RaggedFeature& sequences,
     const at::Tensor& targets,
     const at::Tensor& negatives) {
-  checked_splits(sequences);
+  const at::Tensor splits = checked_splits(sequences);
   const int64_t count = sequences.values.size(0);
   check_items(targets, "targets", count);
   check_items(negatives, "negatives", count);
   const StatesAndRows found = look_up(
-      sequences, at::cat({targets.to(at::kLong), negatives.to(at::kLong)}));
+      splits,
+      sequences,
+      at::cat({targets.to(at::kLong), negatives.to(at::kLong)}));
   const auto scores = [&](int64_t first) {
     return (found.states * found.rows.narrow(0, first, count)).sum(1);
   };

@@ -72,6 +72,12 @@ bool is_float_matrix(const at::Tensor& values, int64_t rows) {
       values.scalar_type() == at::kFloat;
 }
 
+void check_state(bool is_good) {
+  TESSERA_CHECK_VALUE(
+      is_good,
+      "[TableActivity] its state in the checkpoint is damaged, or of another version. Load another checkpoint.");
+}
+
 std::vector<RowCopies> samples_from_bytes(const std::string& bytes) {
   std::istringstream stream(bytes);
   torch::serialize::InputArchive archive;
@@ -79,6 +85,7 @@ std::vector<RowCopies> samples_from_bytes(const std::string& bytes) {
   std::vector<RowCopies> tables;
   c10::IValue entry;
   while (archive.try_read(entry_name(tables.size()), entry)) {
+    check_state(entry.isTuple());
     const auto [table, numbers, tensors] = entry.to<Entry>();
     TESSERA_CHECK_VALUE(
         numbers.size() == 2 && numbers[0] >= 1 && tensors.size() == 3 &&
@@ -200,7 +207,7 @@ void TableActivity::save_state(torch::serialize::OutputArchive& archive) const {
 
 void TableActivity::load_state(torch::serialize::InputArchive& archive) {
   c10::IValue ranks;
-  archive.read("ranks", ranks);
+  check_state(archive.try_read("ranks", ranks) && ranks.isList());
   saved_ = ranks.to<std::vector<std::string>>();
   samples_.clear();
 }

@@ -18,7 +18,7 @@ namespace tessera::training {
 namespace {
 
 bool has_table_to_train(const EmbeddingEngine& engine) {
-  const auto& tables = EngineAccess::state(engine).tables;
+  const auto& tables = static_cast<const TableModule&>(engine).state().tables;
   return std::any_of(tables.begin(), tables.end(), [](const TableState& table) {
     return table.config->trainable && table.optimizer;
   });

@@ -163,7 +163,7 @@ ParameterStrategy::ParameterStrategy(
   for (const TableState& table : state_->tables) {
     TESSERA_CHECK_NOT_IMPLEMENTED(
         table.key_rows == nullptr,
-        "[table '{}'] keys need Strategy::fused(), because a parameter of Strategy::host() or padded(), which a torch::optim updates, can't grow. Use it.",
+        "[table '{}'] keys need Strategy::fused(), because a parameter of Strategy::host() or padded(), which a torch::optim updates, can't grow. Use Strategy::fused().",
         shorten(table.name));
     TESSERA_CHECK_VALUE(
         table.config->dtype == at::kFloat,

@@ -69,8 +69,8 @@ struct CriteoReaderOptions {
   /// The number of threads that parse while one more reads and inflates. 0 means one per
   /// core, but at most four.
   int64_t threads = 0;
-  /// The maximum number of blocks of lines in memory. There are at most as many threads as
-  /// blocks, less two. 0 means 2 * threads + 2, and 1 and 2 mean 3.
+  /// The maximum number of blocks of lines in memory. At most queue_blocks - 2
+  /// threads run, including the one that reads. 0 means 2 * threads + 2, and 1 and 2 mean 3.
   int64_t queue_blocks = 0;
   /// The size of the text in a block, in bytes. A block may have one more line.
   int64_t block_bytes = int64_t{1} << 18;

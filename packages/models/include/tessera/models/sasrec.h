@@ -149,6 +149,7 @@ class SASRecImpl : public LayerImpl<SASRecImpl, SASRecOptions> {
     at::Tensor rows = {};  // [candidates, dim]
   };
   StatesAndRows look_up(
+      const at::Tensor& splits,
       const RaggedFeature& sequences,
       const at::Tensor& candidates);
   at::Tensor states_of(const at::Tensor& embedded, const at::Tensor& splits);

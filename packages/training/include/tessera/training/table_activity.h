@@ -84,10 +84,10 @@ class TableActivity : public Callback {
 
   TableModules layers_;
   TableActivityOptions options_;
-  /// One entry per table. Empty before the first epoch.
+  // One entry per table. Empty before the first epoch.
   std::vector<SampledRows> samples_;
-  /// The samples of each rank, as archives. Other ranks than 0 have only those that they
-  /// have loaded.
+  // The samples of each rank, as archives. Other ranks than 0 have only those that they
+  // have loaded.
   std::vector<std::string> saved_;
 };
 
