@@ -10,7 +10,6 @@
 
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <cstring>
 #include <filesystem>
 
