@@ -8,6 +8,7 @@
 #include <tessera/training/learning_rate_log.h>
 #include <tessera/training/table_activity.h>
 #include <torch/optim/sgd.h>
+#include <torch/serialize/archive.h>
 
 #include "packages/training/tests/training_fixture.h"
 #include "tests/layers/layer_test_util.h"
@@ -23,6 +24,7 @@
 #include <cmath>
 #include <memory>
 #include <new>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -462,6 +464,23 @@ TEST(TableActivityTest, RefusesUnusableArguments) {
       TableActivity({layer, layer}), "two tables are named 'users'");
   EXPECT_VALUE_ERROR(
       TableActivity({layer}, {.max_rows = 0}), "max_rows must be >= 1");
+}
+
+TEST(TableActivityTest, RefusesADamagedState) {
+  auto layer = make_layer(optim::SGD{});
+  TableActivity activity({layer});
+  const auto load = [&](const char* key, const c10::IValue& value) {
+    torch::serialize::OutputArchive written;
+    written.write(key, value);
+    std::stringstream stream;
+    written.save_to(stream);
+    torch::serialize::InputArchive archive;
+    archive.load_from(stream);
+    activity.load_state(archive);
+  };
+  const char* problem = "its state in the checkpoint is damaged";
+  EXPECT_VALUE_ERROR(load("other", 1), problem);
+  EXPECT_VALUE_ERROR(load("ranks", 1), problem);
 }
 
 }  // namespace table_activity_test
