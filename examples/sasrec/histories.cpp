@@ -81,14 +81,27 @@ std::optional<int64_t> next_number(
 Histories read_lines(const std::string& path, int64_t max_length) {
   std::vector<std::vector<int64_t>> items;
   int64_t num_items = 0;
+  int64_t count = 0;
   for_each_line(path, [&](std::string_view line, int64_t number) {
     next_number(line, path, number);  // the user
     std::vector<int64_t>& own = items.emplace_back();
     while (const auto item = next_number(line, path, number)) {
       own.push_back(*item - 1);
       num_items = std::max(num_items, *item);
+      ++count;
     }
   });
+  // Each number up to the largest one has a row in the table.
+  constexpr int64_t kMostPerItem = 100;
+  TORCH_CHECK_VALUE(
+      num_items <= kMostPerItem * count,
+      "[sasrec] ",
+      path,
+      ": the largest item is ",
+      num_items,
+      ", but the users have only ",
+      count,
+      " items. Number the items from 1, without large gaps.");
   return {std::move(items), num_items, max_length};
 }
 

@@ -89,6 +89,9 @@ endif()
 file(WRITE "${SCRATCH}/wrong.txt" "1 2 3 4 5\n2 3 x 4 5\n")
 expect_message(1 "wrong.txt:2: expected `user item item ...`, with numbers from 1 and single spaces, but got 'x 4 5'"
                "${SASREC}" --data "${SCRATCH}/wrong.txt")
+file(WRITE "${SCRATCH}/gaps.txt" "1 2000000000 3 4 5\n")
+expect_message(1 "the largest item is 2000000000, but the users have only 4 items" "${SASREC}" --data
+               "${SCRATCH}/gaps.txt")
 file(WRITE "${SCRATCH}/short.txt" "1 2 3\n")
 expect_message(1 "expected users with four items or more" "${SASREC}" --data "${SCRATCH}/short.txt")
 expect_message(1 "num_heads must divide dim" "${SASREC}" --data "${data}" --dim 10 --heads 4)
