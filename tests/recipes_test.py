@@ -112,7 +112,10 @@ def add_format(tree):
         f"{package}/src/arrow/parquet_source.cpp",
         f"{package}/src/arrow/recipe_source.cpp",
         {"make_parquet_source": "make_recipe_source", "parquet_source.h": "recipe_source.h", "ParquetOptions": "RecipeOptions",
-         "ParquetSource": "RecipeSource", "ParquetReader": "RecipeReader", "ParquetFile": "RecipeFile"},
+         "ParquetSource": "RecipeSource", "ParquetReader": "RecipeReader", "ParquetFile": "RecipeFile",
+         # A unity source has both files, so names in unnamed namespaces must differ.
+         "kReader": "kRecipeReader", "GroupRange": "RecipeRange", "GroupDecoder": "RecipeDecoder",
+         "without_exceptions": "without_recipe_exceptions", "collect_leaves": "collect_recipe_leaves"},
     )
     without_arrow = f"{package}/src/arrow_unavailable.cpp"
     tree.after(without_arrow, "parquet_source.h", "#include <tessera/data/recipe_source.h>\n")
