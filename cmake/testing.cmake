@@ -36,7 +36,7 @@ function(tessera_test name)
     GENERATE
     OUTPUT "${list}"
     CONTENT "include(\"${tests}/discover_tests.cmake\")
-discover_tests(\"$<TARGET_FILE:${name}>\" \"${PROJECT_SOURCE_DIR}\" \"${CMAKE_BINARY_DIR}\" 300 \"${arg_LABELS}\")
+discover_tests(\"$<TARGET_FILE:${name}>\" 300 \"${arg_LABELS}\")
 ")
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${list}")
 endfunction()

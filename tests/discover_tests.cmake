@@ -4,8 +4,8 @@
 
 cmake_policy(VERSION 3.25) # ctest includes this file without a policy version
 
-# discover_tests(PROGRAM ROOT BUILD TIMEOUT LABELS)
-function(discover_tests program root build timeout labels)
+# discover_tests(PROGRAM TIMEOUT LABELS)
+function(discover_tests program timeout labels)
   if(NOT EXISTS "${program}")
     add_test("${program}" "${program}") # fails with the name of the missing program
     return()
@@ -37,11 +37,10 @@ function(discover_tests program root build timeout labels)
       endif()
       set(name "${CMAKE_MATCH_2}")
     else()
-      # With ccache, the paths of sources are relative to the folder of the build.
-      cmake_path(ABSOLUTE_PATH CMAKE_MATCH_2 BASE_DIRECTORY "${build}" NORMALIZE)
-      cmake_path(RELATIVE_PATH CMAKE_MATCH_2 BASE_DIRECTORY "${root}" OUTPUT_VARIABLE file)
-      string(REGEX REPLACE "^tests/|(_test)?\\.cpp$" "" file "${file}")
-      string(REGEX REPLACE "^packages/([a-z]+)/tests/" "\\1/" file "${file}")
+      # With ccache, the paths of sources may be those of another clone.
+      string(REGEX REPLACE "(_test)?\\.cpp$" "" file "${CMAKE_MATCH_2}")
+      string(REGEX REPLACE "^(.*/)?packages/([a-z]+)/tests/" "\\2/" file "${file}")
+      string(REGEX REPLACE "^(.*/)?tests/" "" file "${file}")
       list(APPEND files "${file}")
       list(APPEND "tests_of_${file}" "${suite}.${name}")
     endif()
