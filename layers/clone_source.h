@@ -7,8 +7,8 @@
 
 namespace tessera {
 
-/// The module that clone_() copies.
-/// Errors:  c10::Error if it is no `Impl`, of which `name` is the class.
+/// Returns the module that clone_() copies. `name` is the name of its class.
+/// Errors:  c10::Error if the module is not an `Impl`.
 template <class Impl>
 const Impl& clone_source(const torch::nn::Module& other, const char* name) {
   const auto* source = dynamic_cast<const Impl*>(&other);

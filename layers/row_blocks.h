@@ -54,7 +54,7 @@ class RowBlocks {
 /// lazy negation. Only LibTorch's operators support the others.
 bool is_plain_float32(const at::Tensor& tensor);
 
-/// Whether operators on these tensors are recorded for backward().
+/// Returns whether autograd records operators on these tensors for backward().
 bool needs_gradient(at::TensorList tensors);
 
 }  // namespace tessera

@@ -105,8 +105,8 @@ class Strategy {
   std::variant<Fused, Host, Padded, Sharded> options() && {
     return std::move(options_);
   }
-  /// Whether backward() updates the tables, which are then no parameters of the layer.
-  /// This is so for fused() and for sharded strategies.
+  /// Returns whether backward() updates the tables. Such tables are not parameters of the
+  /// layer. This is so for fused() and for sharded strategies.
   bool is_fused() const {
     return std::holds_alternative<Fused>(options_) || is_sharded();
   }

@@ -20,7 +20,7 @@ class EmbeddingStrategy;
 struct EmbeddingState;
 
 // snippet: tests/docs/reference_layers_test.cpp TableModule
-/// What TPUEmbedding and EmbeddingEngine have in common: embedding tables. No other class
+/// An object with embedding tables: a TPUEmbedding or an EmbeddingEngine. No other class
 /// derives from it. Use it in code that works on the tables of any model:
 ///
 ///   model->apply([](torch::nn::Module& part) {
@@ -36,8 +36,8 @@ class TableModule {
  public:
   virtual ~TableModule() = default;
 
-  /// nullptr for a module that holds no tables itself. This does not look into submodules:
-  /// call it for each part, as above.
+  /// Returns the module as a TableModule, or nullptr if it holds no tables itself. This
+  /// does not look into submodules: call it for each part, as above.
   static TableModule* of(torch::nn::Module& module) {
     return dynamic_cast<TableModule*>(&module);
   }
@@ -169,7 +169,8 @@ class TableModule {
   /// Waits until no lookup of the module runs in the background. An EmbeddingEngine also
   /// waits for a running update.
   virtual void wait_for_lookups() const = 0;
-  /// What updates the tables in backward(). nullptr for an EmbeddingEngine.
+  /// Returns the object that updates the tables in backward(), or nullptr for an
+  /// EmbeddingEngine.
   virtual std::shared_ptr<EmbeddingStrategy> backward_strategy() const {
     return nullptr;
   }

@@ -13,12 +13,13 @@ class TableParts {
  public:
   virtual ~TableParts() = default;
 
-  /// nullptr for other modules.
+  /// Returns the module as a TableParts, or nullptr for other modules.
   static const TableParts* of(const torch::nn::Module& module) {
     return dynamic_cast<const TableParts*>(&module);
   }
 
-  /// The part with the small tables, which an ordinary optimizer trains, or nullptr.
+  /// Returns the part with the small tables, which an ordinary optimizer trains, or
+  /// nullptr.
   virtual const TableModule* small_tables() const = 0;
 };
 

@@ -32,7 +32,7 @@ bool parse_csv_bits(std::string_view field, int64_t& value);
 /// other text, and for a finite number that is too large for float32.
 bool parse_csv_float(std::string_view field, float& value);
 
-/// Whether the text is a number or a boolean in any spelling. NaN is not a number here.
+/// Returns whether the text is a number or a boolean in any spelling. NaN does not count.
 bool is_any_number(std::string_view field);
 
 /// Parses an integer or a boolean that is written in this style. Returns false for any

@@ -94,7 +94,7 @@ enum class Unoptimized {
 
 // snippet: tests/docs/reference_training_test.cpp TrainStepOptions
 // snippet: tests/docs/reference_training_test.cpp TrainStepOptions_clipped
-/// What a training step does in addition to backward() and step().
+/// The options of a training step, which runs backward() and step() in any case.
 ///
 ///   auto clipped = make_train_step(
 ///       optimizer, loss_of, {.max_gradient_norm = 1.0, .max_skipped_steps = 3});
