@@ -25,9 +25,7 @@ CriteoReaderOptions validated(CriteoReaderOptions options) {
   constexpr int64_t kMinBlocks = 3;
   constexpr int64_t kMaxBlocks = 4096;
   constexpr int64_t kMaxLine = int64_t{1} << 62;
-  TESSERA_CHECK_VALUE(
-      !options.files.empty(),
-      "[CriteoReader] expected at least one file, but files is empty. Set CriteoReaderOptions::files.");
+  check_files(kCriteoReader, options.files, "CriteoReaderOptions::files");
   const auto check =
       [](const char* name, int64_t value, int64_t low, int64_t high) {
         check_option(kCriteoReader, name, value, low, high);

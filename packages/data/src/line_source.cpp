@@ -19,10 +19,7 @@ namespace {
 LineSourceOptions validated(LineSourceOptions options) {
   constexpr size_t kMaxBytes = size_t{1} << 30;
   constexpr size_t kMaxPadding = size_t{1} << 20;
-  TESSERA_CHECK_VALUE(
-      !options.files.empty(),
-      "[{}] expected at least one file, but files is empty. Set `files`.",
-      options.reader);
+  check_files(options.reader, options.files);
   check_option(
       options.reader, "block_bytes", options.block_bytes, 1, kMaxBytes);
   check_option(

@@ -19,6 +19,17 @@ int64_t checked_threads(std::string_view reader, int64_t threads) {
   return std::clamp<int64_t>(cores, 1, 4);
 }
 
+void check_files(
+    std::string_view reader,
+    const std::vector<std::string>& files,
+    std::string_view option) {
+  TESSERA_CHECK_VALUE(
+      !files.empty(),
+      "[{}] expected at least one file, but files is empty. Set {}.",
+      reader,
+      option);
+}
+
 void check_first(std::string_view reader, int64_t first) {
   TESSERA_CHECK_VALUE(
       first >= 0,

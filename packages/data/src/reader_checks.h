@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 namespace tessera::data {
 
@@ -36,6 +37,12 @@ void check_option(
 
 /// Checks the number of threads, and replaces 0 by the default.
 int64_t checked_threads(std::string_view reader, int64_t threads);
+
+/// Errors:  c10::ValueError if there are no files. It asks the user to set `option`.
+void check_files(
+    std::string_view reader,
+    const std::vector<std::string>& files,
+    std::string_view option = "`files`");
 
 /// Errors:  c10::ValueError if `first` is negative.
 void check_first(std::string_view reader, int64_t first);

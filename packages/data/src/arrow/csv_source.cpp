@@ -41,9 +41,7 @@ struct CsvFiles {
 
 void check_csv(const CsvOptions& options) {
   constexpr int64_t kMaxBytes = int64_t{1} << 30;
-  TESSERA_CHECK_VALUE(
-      !options.files.empty(),
-      "[make_csv_source] expected at least one file, but files is empty. Set CsvOptions::files.");
+  check_files(kCsvReader, options.files, "CsvOptions::files");
   check_option(kCsvReader, "block_bytes", options.block_bytes, 1, kMaxBytes);
   check_option(
       kCsvReader, "max_row_bytes", options.max_row_bytes, 1, kMaxBytes);

@@ -42,10 +42,7 @@ class TaskReader : public ExampleReader {
 RecordFileOptions validated(RecordFileOptions options) {
   constexpr int64_t kDefaultQueue = int64_t{1} << 20;
   constexpr int64_t kMaxQueue = int64_t{1} << 40;
-  TESSERA_CHECK_VALUE(
-      !options.files.empty(),
-      "[{}] expected at least one file, but files is empty. Set `files`.",
-      options.reader);
+  check_files(options.reader, options.files);
   options.threads = checked_threads(options.reader, options.threads);
   check_option(
       options.reader, "queue_examples", options.queue_examples, 0, kMaxQueue);
