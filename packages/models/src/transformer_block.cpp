@@ -9,9 +9,12 @@
 #include "src/common/check.h"
 #include "src/common/json_name.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/sigmoid.h>
 #include <c10/util/StringUtil.h>
 
 #include <utility>
+#include <vector>
 
 namespace tessera {
 
@@ -73,11 +76,13 @@ Nest<PartialShape> TransformerBlockImpl::compute_output_shape(
   return shape;
 }
 
+int64_t TransformerBlockImpl::hidden_units(int64_t dim) const {
+  return options().feed_forward_dim == 0 ? dim : options().feed_forward_dim;
+}
+
 MLP TransformerBlockImpl::feed_forward_of(int64_t dim) const {
-  const int64_t hidden = options().feed_forward_dim;
   return MLP(MLPOptions{
-      .units = {hidden == 0 ? dim : hidden, dim},
-      .activation = options().activation});
+      .units = {hidden_units(dim), dim}, .activation = options().activation});
 }
 
 void TransformerBlockImpl::declare_parameters() {
@@ -88,7 +93,14 @@ void TransformerBlockImpl::declare_parameters() {
           CausalSelfAttentionOptions{.num_heads = options().num_heads}));
   feed_forward_norm_ =
       register_module("feed_forward_norm", unsized_layer_norm());
-  feed_forward_ = register_module("feed_forward", feed_forward_of(/*dim=*/1));
+  if (!options().gated) {
+    feed_forward_ = register_module("feed_forward", feed_forward_of(/*dim=*/1));
+    return;
+  }
+  attention_gate_ = register_module("attention_gate", unsized_linear());
+  feed_forward_gate_ = register_module("feed_forward_gate", unsized_linear());
+  hidden_ = register_module("hidden", unsized_linear(/*use_bias=*/false));
+  output_ = register_module("output", unsized_linear(/*use_bias=*/false));
 }
 
 void TransformerBlockImpl::make_parameters(
@@ -100,9 +112,33 @@ void TransformerBlockImpl::make_parameters(
     detail::adopt_parameters(*norm.ptr(), *sized);
   }
   attention_->build(shape);
+  if (options().gated) {
+    const auto build = [](const torch::nn::Linear& linear,
+                          int64_t inputs,
+                          int64_t outputs) {
+      const torch::nn::Linear sized(torch::nn::LinearOptions(inputs, outputs)
+                                        .bias(linear->options.bias()));
+      detail::adopt_parameters(*linear.ptr(), *sized);
+    };
+    const int64_t hidden = hidden_units(dim);
+    build(attention_gate_, dim, dim);
+    build(feed_forward_gate_, dim, dim);
+    build(hidden_, dim, 2 * hidden);
+    build(output_, hidden, dim);
+    return;
+  }
   MLP feed_forward = feed_forward_of(dim);
   feed_forward->build(shape);
   feed_forward_->adopt(*feed_forward);
+}
+
+at::Tensor TransformerBlockImpl::feed_forward(const at::Tensor& x) {
+  if (!options().gated) {
+    return feed_forward_->forward(x);
+  }
+  const std::vector<at::Tensor> halves = hidden_->forward(x).chunk(2, 1);
+  return output_->forward(
+      activate(options().activation, halves[0]) * halves[1]);
 }
 
 at::Tensor TransformerBlockImpl::forward(
@@ -120,18 +156,25 @@ at::Tensor TransformerBlockImpl::forward(
   const bool is_pre = options().norm == NormOrder::kPre;
   const auto add_part = [&](const at::Tensor& input,
                             torch::nn::LayerNorm& norm,
+                            torch::nn::Linear& gate,
                             const auto& part) {
-    const at::Tensor sum = dropout_sum(
-        part(is_pre ? norm->forward(input) : input), input, dropout);
+    const at::Tensor output = part(is_pre ? norm->forward(input) : input);
+    const at::Tensor sum = options().gated
+        ? input +
+            at::sigmoid(gate->forward(input)) *
+                dropout_sum(output, at::Tensor(), dropout)
+        : dropout_sum(output, input, dropout);
     return is_pre ? sum : norm->forward(sum);
   };
-  const at::Tensor attended =
-      add_part(x, attention_norm_, [&](const at::Tensor& input) {
+  const at::Tensor attended = add_part(
+      x, attention_norm_, attention_gate_, [&](const at::Tensor& input) {
         return attention_->forward(input, row_splits);
       });
-  return add_part(attended, feed_forward_norm_, [&](const at::Tensor& input) {
-    return feed_forward_->forward(input);
-  });
+  return add_part(
+      attended,
+      feed_forward_norm_,
+      feed_forward_gate_,
+      [&](const at::Tensor& input) { return feed_forward(input); });
 }
 
 }  // namespace tessera

@@ -17,6 +17,8 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/relu.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/silu.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/serialize.h>
@@ -25,6 +27,7 @@
 #include <cmath>
 #include <limits>
 #include <sstream>
+#include <string>
 #include <vector>
 
 namespace tessera {
@@ -49,7 +52,25 @@ at::Tensor block_on_padded(const TransformerBlock& block, const at::Tensor& x) {
     return test::attention_on_padded(
         *block, "attention.", block->options().num_heads, input);
   };
+  const auto linear = [&](const at::Tensor& input, const std::string& name) {
+    return at::linear(
+        input,
+        parameters[name + ".weight"],
+        parameters.contains(name + ".bias") ? parameters[name + ".bias"]
+                                            : at::Tensor());
+  };
+  const bool gated = block->options().gated;
+  const auto gate = [&](const at::Tensor& input, const std::string& name) {
+    return gated ? at::sigmoid(linear(input, name)) : at::ones({1});
+  };
   const auto feed_forward = [&](const at::Tensor& input) {
+    if (gated) {
+      const at::Tensor both = linear(input, "hidden");
+      const int64_t half = both.size(-1) / 2;
+      return linear(
+          at::silu(both.narrow(-1, 0, half)) * both.narrow(-1, half, half),
+          "output");
+    }
     const at::Tensor hidden = at::linear(
         input,
         parameters["feed_forward.linear_0.weight"],
@@ -61,11 +82,17 @@ at::Tensor block_on_padded(const TransformerBlock& block, const at::Tensor& x) {
         parameters["feed_forward.linear_1.bias"]);
   };
   if (block->options().norm == NormOrder::kPre) {
-    const at::Tensor sum = x + attention(norm(x, "attention_norm"));
-    return sum + feed_forward(norm(sum, "feed_forward_norm"));
+    const at::Tensor sum =
+        x + gate(x, "attention_gate") * attention(norm(x, "attention_norm"));
+    return sum +
+        gate(sum, "feed_forward_gate") *
+        feed_forward(norm(sum, "feed_forward_norm"));
   }
-  const at::Tensor sum = norm(x + attention(x), "attention_norm");
-  return norm(sum + feed_forward(sum), "feed_forward_norm");
+  const at::Tensor sum =
+      norm(x + gate(x, "attention_gate") * attention(x), "attention_norm");
+  return norm(
+      sum + gate(sum, "feed_forward_gate") * feed_forward(sum),
+      "feed_forward_norm");
 }
 
 TEST(TransformerBlockTest, MatchesPaddedOperatorsOfTorch) {
@@ -74,7 +101,16 @@ TEST(TransformerBlockTest, MatchesPaddedOperatorsOfTorch) {
         TransformerBlockOptions{
             .num_heads = 2, .feed_forward_dim = 20, .norm = NormOrder::kPost},
         TransformerBlockOptions{
-            .num_heads = 4, .activation = Activation::kGelu}}) {
+            .num_heads = 4, .activation = Activation::kGelu},
+        TransformerBlockOptions{
+            .num_heads = 2,
+           .feed_forward_dim = 12,
+           .activation = Activation::kSilu,
+           .gated = true},
+        TransformerBlockOptions{
+            .activation = Activation::kSilu,
+           .norm = NormOrder::kPost,
+           .gated = true}}) {
     TransformerBlock block(options);
     const at::Tensor x =
         at::randn({test::sum_of(kLengths), kDim}).requires_grad_();
@@ -83,7 +119,8 @@ TEST(TransformerBlockTest, MatchesPaddedOperatorsOfTorch) {
         block_on_padded(block, test::padded(x, kLengths)), kLengths);
     expect_close(result, expected, 1e-4, 1e-5);
     std::vector<at::Tensor> sources = block->parameters();
-    ASSERT_EQ(sources.size(), 12U);
+    // Two norms, attention and MLP with 4 tensors each, or two gates and two matrices.
+    ASSERT_EQ(sources.size(), options.gated ? 14U : 12U);
     sources.push_back(x);
     const at::Tensor slopes = at::randn(x.sizes());
     const auto gradients =
@@ -195,23 +232,28 @@ TEST(TransformerBlockTest, IsSavedAndBuiltFromJson) {
   EXPECT_EQ(norm_order_from_string("post"), NormOrder::kPost);
   EXPECT_VALUE_ERROR(
       norm_order_from_string("in"), "norm must be one of pre, post");
-  TransformerBlock block(TransformerBlockOptions{
-      .num_heads = 2, .feed_forward_dim = 5, .norm = NormOrder::kPost});
   const at::Tensor x = at::randn({4, kDim});
   const at::Tensor splits = test::int64s({0, 1, 4});
-  const at::Tensor expected = block->forward(x, splits);
-  register_models();
-  const Json json = to_json(block);
-  EXPECT_EQ(json.at("config").at("norm"), "post");
-  auto same = from_json<TransformerBlock>(json);
-  EXPECT_EQ(same->options(), block->options());
-  std::stringstream archive;
-  torch::save(block, archive);
-  torch::load(same, archive);
-  EXPECT_TRUE(at::equal(same->forward(x, splits), expected));
-  const auto copy =
-      std::dynamic_pointer_cast<TransformerBlockImpl>(block->clone());
-  EXPECT_TRUE(at::equal(copy->forward(x, splits), expected));
+  for (const bool gated : {false, true}) {
+    TransformerBlock block(TransformerBlockOptions{
+        .num_heads = 2,
+        .feed_forward_dim = 5,
+        .norm = NormOrder::kPost,
+        .gated = gated});
+    const at::Tensor expected = block->forward(x, splits);
+    register_models();
+    const Json json = to_json(block);
+    EXPECT_EQ(json.at("config").at("norm"), "post");
+    auto same = from_json<TransformerBlock>(json);
+    EXPECT_EQ(same->options(), block->options());
+    std::stringstream archive;
+    torch::save(block, archive);
+    torch::load(same, archive);
+    EXPECT_TRUE(at::equal(same->forward(x, splits), expected));
+    const auto copy =
+        std::dynamic_pointer_cast<TransformerBlockImpl>(block->clone());
+    EXPECT_TRUE(at::equal(copy->forward(x, splits), expected));
+  }
 }
 
 }  // namespace transformer_block_test

@@ -10,6 +10,7 @@
 #include <tessera/models/causal_self_attention.h>
 
 #include <ATen/core/Tensor.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 
 #include <cstdint>
@@ -43,6 +44,9 @@ struct TransformerBlockOptions {
   /// to 0, in [0, 1).
   double dropout = 0.0;
   NormOrder norm = NormOrder::kPre;
+  /// If true, gates scale what attention and feed-forward network add, and the hidden
+  /// layer is gated, as in LiGR. Its paper has Activation::kSilu.
+  bool gated = false;
 
   bool operator==(const TransformerBlockOptions&) const = default;
 
@@ -53,6 +57,7 @@ struct TransformerBlockOptions {
     visit("activation", self.activation);
     visit("dropout", self.dropout);
     visit("norm", self.norm);
+    visit("gated", self.gated);
   }
 };
 static_assert(std::is_aggregate_v<TransformerBlockOptions>);
@@ -76,15 +81,25 @@ static_assert(std::is_aggregate_v<TransformerBlockOptions>);
 ///   x = attention_norm(x + dropout(attention(x)))
 ///   x = feed_forward_norm(x + dropout(feed_forward(x)))
 ///
+/// With `gated`, as in LiGR, here with NormOrder::kPre:
+///
+///   x = x + sigmoid(attention_gate(x)) * dropout(attention(attention_norm(x)))
+///   x = x + sigmoid(feed_forward_gate(x)) * dropout(feed_forward(feed_forward_norm(x)))
+///
+///   [a, b] = hidden(x),  feed_forward(x) = output(activation(a) * b)
+///
 /// Attention shares are not dropped out. torch::manual_seed() determines what is dropped
 /// out and the initial values, for any number of threads.
 ///
 /// Parts:   `attention_norm`, `attention`, `feed_forward_norm`, `feed_forward`: LayerNorm,
-///          CausalSelfAttention, LayerNorm and MLP.
+///          CausalSelfAttention, LayerNorm and MLP. With `gated`, the MLP is replaced by
+///          `hidden` and `output`, without biases, and there are `attention_gate` and
+///          `feed_forward_gate`: Linear.
 /// Shapes:  x [nnz, dim], row_splits [batch + 1]; the result [nnz, dim].
 /// Errors:  c10::ValueError for options out of range; otherwise as for
 ///          CausalSelfAttention.
-/// Source:  Kang and McAuley 2018; Vaswani et al. 2017.
+/// Source:  Kang and McAuley 2018; Vaswani et al. 2017; LiGR: Borisyuk et al. 2025,
+///          arXiv:2502.03417, as in eSASRec, Tikhonovich et al. 2025.
 class TransformerBlockImpl
     : public LayerImpl<TransformerBlockImpl, TransformerBlockOptions> {
  public:
@@ -101,12 +116,18 @@ class TransformerBlockImpl
  private:
   void declare_parameters() override;
   void make_parameters(const Nest<PartialShape>& input_shapes) override;
+  int64_t hidden_units(int64_t dim) const;
   MLP feed_forward_of(int64_t dim) const;
+  at::Tensor feed_forward(const at::Tensor& x);
 
   torch::nn::LayerNorm attention_norm_{nullptr};
   CausalSelfAttention attention_{nullptr};
   torch::nn::LayerNorm feed_forward_norm_{nullptr};
-  MLP feed_forward_{nullptr};
+  MLP feed_forward_{nullptr};  // or, with `gated`:
+  torch::nn::Linear attention_gate_{nullptr};
+  torch::nn::Linear feed_forward_gate_{nullptr};
+  torch::nn::Linear hidden_{nullptr};
+  torch::nn::Linear output_{nullptr};
 };
 
 class TransformerBlock : public LayerHolder<TransformerBlockImpl> {
