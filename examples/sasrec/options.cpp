@@ -33,6 +33,15 @@ std::optional<int> parse_arguments(int argc, char** argv, Options& options) {
   add_count(app, "--heads", options.heads, "attention heads, a divisor of dim");
   add_count(
       app,
+      "--feed-forward",
+      options.feed_forward,
+      "width of the hidden layer of a block (default: dim)");
+  app.add_flag(
+      "--gated",
+      options.gated,
+      "gate attention and feed-forward network, with silu in place of relu (LiGR)");
+  add_count(
+      app,
       "--max-length",
       options.max_length,
       "latest items of a user",

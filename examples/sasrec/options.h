@@ -18,6 +18,8 @@ struct Options {
   int64_t dim = 64;
   int64_t blocks = 2;
   int64_t heads = 2;
+  int64_t feed_forward = 0;  // width of the hidden layer; 0: dim
+  bool gated = false;
   int64_t max_length = 200;
   double dropout = 0.5;
   double learning_rate = 0.003;

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/sasrec/training.h"
+
+#include "examples/common/batches.h"
+
+#include <tessera/tessera.h>
+
+#include <chrono>
+#include <memory>
+#include <random>
+#include <utility>
+
+namespace optim = tessera::optim;
+namespace training = tessera::training;
+
+namespace {
+
+tessera::SASRecOptions model_options(
+    const Histories& histories,
+    const Options& options,
+    int64_t seed) {
+  return {
+      .num_items = histories.num_items(),
+      .dim = options.dim,
+      .max_length = options.max_length,
+      .num_blocks = options.blocks,
+      .block =
+          {.num_heads = options.heads,
+           .feed_forward_dim = options.feed_forward,
+           .activation = options.gated ? tessera::Activation::kSilu
+                                       : tessera::Activation::kRelu,
+           .dropout = options.dropout,
+           .gated = options.gated},
+      // The Adam of torch::optim, which trains the other weights.
+      .optimizer =
+          optim::Adam{
+              .learning_rate = options.learning_rate,
+              .epsilon = 1e-8,
+              .lazy_adam = false,
+              .sum_inside_sqrt = false,
+              .bias_correction = true},
+      .seed = static_cast<uint64_t>(seed)};
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
+      .count();
+}
+
+// Ranks the validation items after each epoch, and measures the time of the steps before
+// that.
+class Validator : public training::Callback {
+ public:
+  Validator(tessera::SASRec model, const Histories& histories)
+      : model_(std::move(model)), histories_(histories) {}
+
+  double seconds() const {
+    return seconds_;
+  }
+  const std::vector<CurvePoint>& curve() const {
+    return curve_;
+  }
+
+  std::vector<std::string> log_names() const override {
+    return {"val_hit_rate", "val_ndcg"};
+  }
+  void on_epoch_begin(training::Training& /*training*/) override {
+    start_ = std::chrono::steady_clock::now();
+  }
+  void on_epoch_end(training::Training& training) override {
+    seconds_ += seconds_since(start_);
+    const Ranking ranking =
+        ranking_of(model_, histories_, HeldOut::kValidation);
+    training.log("val_hit_rate", ranking.hit_rate);
+    training.log("val_ndcg", ranking.ndcg);
+    curve_.push_back({.seconds = seconds_, .value = ranking.ndcg});
+  }
+
+ private:
+  tessera::SASRec model_;
+  const Histories& histories_;
+  std::chrono::steady_clock::time_point start_ = {};
+  double seconds_ = 0.0;
+  std::vector<CurvePoint> curve_;
+};
+
+}  // namespace
+
+training::History train_sasrec(
+    const Histories& histories,
+    const Options& options,
+    int64_t seed,
+    Run& run) {
+  torch::manual_seed(static_cast<uint64_t>(seed));
+  std::mt19937_64 random(static_cast<uint64_t>(seed));
+  tessera::SASRec model(model_options(histories, options, seed));
+  torch::optim::Adam optimizer(model->parameters(), options.learning_rate);
+  const auto validator = std::make_shared<Validator>(model, histories);
+  const auto progress = std::make_shared<training::ProgressBar>();
+  const auto stopping =
+      std::make_shared<training::EarlyStopping>(training::EarlyStoppingOptions{
+          .monitor = "val_ndcg",
+          .patience = options.patience,
+          .better = training::Better::kHigher,
+          .restore_best = model});
+  const auto loss_of = [&](const std::vector<size_t>& users) {
+    const auto [sequences, targets] = histories.batch(users);
+    training::StepResult result{.examples = targets.size(0)};
+    if (options.loss == "binary") {
+      result.loss = model->binary_loss(
+          sequences, targets, histories.negatives(users, random));
+    } else if (options.loss == "sampled") {
+      result.loss = model->sampled_softmax_loss(
+          sequences,
+          targets,
+          torch::randint(
+              histories.num_items(), {options.negatives}, torch::kLong));
+    } else {
+      result.loss = model->softmax_loss(sequences, targets);
+    }
+    return result;
+  };
+  const training::History history = training::fit(
+      [&] {
+        return in_batches(shuffled(histories.train_users()), options.batch);
+      },
+      training::make_train_step(optimizer, loss_of),
+      {.epochs = options.epochs,
+       .model = model,
+       .callbacks = {validator, progress, stopping}});
+  if (history.stop_signal() != 0) {
+    return history;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  const Ranking test = ranking_of(model, histories, HeldOut::kTest);
+  run = {
+      .seed = seed,
+      .epochs = std::ssize(history.epochs),
+      .best_epoch = stopping->best_epoch() + 1,
+      .validation_ndcg = stopping->best(),
+      .test = test,
+      .seconds = validator->seconds(),
+      .examples_per_second =
+          static_cast<double>(progress->examples()) / validator->seconds(),
+      .evaluation_seconds = seconds_since(start),
+      .curve = validator->curve()};
+  return history;
+}

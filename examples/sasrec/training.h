@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "examples/sasrec/histories.h"
+#include "examples/sasrec/options.h"
+#include "examples/sasrec/ranking.h"
+
+#include <tessera/training/history.h>
+
+#include <cstdint>
+#include <vector>
+
+/// A point of a learning curve.
+struct CurvePoint {
+  double seconds = 0.0;  // of the training steps up to it
+  double value = 0.0;  // NDCG on the validation items
+};
+
+/// A training with one seed.
+struct Run {
+  int64_t seed = 0;
+  int64_t epochs = 0;
+  int64_t best_epoch = 0;  // counted from 1
+  double validation_ndcg = 0.0;
+  Ranking test = {};
+  double seconds = 0.0;  // of the training steps
+  double examples_per_second = 0.0;  // an example is a position with its target
+  double evaluation_seconds = 0.0;  // for the ranks of all test items
+  std::vector<CurvePoint> curve = {};  // one point for each epoch
+};
+
+/// Trains SASRec until the validation items are ranked no better for some epochs, and
+/// ranks the test items with the weights of the best epoch. `run` stays as it is if a
+/// signal stopped the training.
+tessera::training::History train_sasrec(
+    const Histories& histories,
+    const Options& options,
+    int64_t seed,
+    Run& run);
