@@ -153,7 +153,7 @@ Ranking ranking_of(
 Ranking ranking_by_popularity(const Histories& histories) {
   std::vector<int64_t> counts(static_cast<size_t>(histories.num_items()), 0);
   for (size_t user = 0; user < histories.users(); ++user) {
-    for (const int64_t item : histories.seen(user, HeldOut::kValidation)) {
+    for (const int64_t item : histories.seen(user, HeldOut::kTest)) {
       ++counts[item];
     }
   }

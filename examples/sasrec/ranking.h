@@ -20,7 +20,7 @@ Ranking ranking_of(
     const Histories& histories,
     HeldOut which);
 
-/// The most popular items of the training, for all users alike.
+/// The items that most users had before their last one, for all users alike.
 Ranking ranking_by_popularity(const Histories& histories);
 
 /// The sum of the cosine similarities to the items of a user, where an item is similar to

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trains the models on public data sets, and prints their numbers beside published ones.
+// docs/quality.md shows the tables, and says where the files come from.
+//
+// A run of one model with one seed is kept in the file of results as soon as it ends, so
+// that a call that was stopped goes on where it was. The data sets and their published
+// results are in leaderboard/data_sets.cpp, and the models with their settings in
+// leaderboard/jobs.cpp.
+#include "examples/common/command_line.h"
+#include "examples/common/outputs.h"
+#include "examples/leaderboard/data_sets.h"
+#include "examples/leaderboard/jobs.h"
+#include "examples/leaderboard/results.h"
+#include "examples/leaderboard/tables.h"
+
+#include <tessera/tessera.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace {
+
+struct Settings {
+  std::string data = {};
+  std::string movielens = ".deps/data/ml-100k";
+  std::string own = {};
+  std::string results = "leaderboard.json";
+  std::vector<std::string> only = {};
+  int64_t seeds = 3;
+  bool only_show = false;
+  bool json = false;
+  bool markdown = false;
+};
+
+std::optional<int> parse(int argc, char** argv, Settings& settings) {
+  CLI::App app(
+      "Trains models on public data sets, and prints their numbers beside published ones.");
+  std::vector<std::string> names;
+  for (const DataSet& data : known_data_sets()) {
+    names.push_back(data.name);
+  }
+  app.add_option(
+         "--data",
+         settings.data,
+         "folder with the files that docs/quality.md names; a data set whose file is missing is skipped")
+      ->check(CLI::ExistingDirectory);
+  app.add_option("--movielens", settings.movielens, "folder of MovieLens 100K")
+      ->capture_default_str();
+  app.add_option(
+         "--own",
+         settings.own,
+         "a file of your own, with a line `user item item ...` for each user in the order of time, in place of the public data sets")
+      ->check(CLI::ExistingFile);
+  app.add_option("--only", settings.only, "only these data sets")
+      ->check(CLI::IsMember(names));
+  app.add_option("--seeds", settings.seeds, "seeds of each model")
+      ->check(up_to(1000))
+      ->capture_default_str();
+  app.add_option(
+         "--results",
+         settings.results,
+         "file of the results; what it has is not trained again")
+      ->check(empty_problem)
+      ->capture_default_str();
+  app.add_flag("--show", settings.only_show, "train nothing");
+  app.add_flag("--json", settings.json, "print the results as JSON");
+  app.add_flag("--markdown", settings.markdown, "print the tables as Markdown");
+  CLI11_PARSE(app, argc, argv);
+  return std::nullopt;
+}
+
+// The data sets that were asked for, and their files.
+struct Input {
+  DataSet data = {};
+  std::vector<std::string> paths = {};
+};
+
+std::vector<Input> inputs_of(const Settings& settings) {
+  if (!settings.own.empty()) {
+    return {
+        {.data =
+             {.name = std::filesystem::path(settings.own).stem().string(),
+              .metrics = {"recall@10", "NDCG@10"}},
+         .paths = {settings.own}}};
+  }
+  std::vector<Input> inputs;
+  for (const DataSet& data : known_data_sets()) {
+    if (!settings.only.empty() &&
+        std::find(settings.only.begin(), settings.only.end(), data.name) ==
+            settings.only.end()) {
+      continue;
+    }
+    if (data.task == Task::kRatings) {
+      inputs.push_back({.data = data, .paths = {settings.movielens}});
+    } else if (auto paths = find_files(data, settings.data)) {
+      inputs.push_back({.data = data, .paths = std::move(*paths)});
+    } else {
+      std::cerr << data.name << " is skipped: "
+                << (settings.data.empty() ? "there is no --data folder"
+                                          : settings.data + " has not all of");
+      for (const DataFile& file : data.files) {
+        std::cerr << (settings.data.empty() ? " with " : " ") << file.name;
+      }
+      std::cerr << ". Get it from " << data.source << ".\n";
+    }
+  }
+  return inputs;
+}
+
+// Runs what the file does not have yet. Returns the results of the input's jobs, or
+// nothing if a signal stopped the training.
+std::optional<std::vector<Result>> results_of(
+    const Input& input,
+    const Settings& settings,
+    ResultFile& file) {
+  std::vector<Result> results;
+  for (const Job& job : jobs_of(input.data, input.paths)) {
+    for (int64_t seed = 0; seed < (job.has_seeds ? settings.seeds : 1);
+         ++seed) {
+      const std::string& name = input.data.name;
+      const Result* known = file.find(name, job.model, seed, job.settings);
+      if (known == nullptr && !settings.only_show) {
+        std::cerr << name << ", " << job.model;
+        if (job.has_seeds) {
+          std::cerr << ", seed " << seed + 1 << " of " << settings.seeds;
+        }
+        std::cerr << "\n";
+        std::optional<Result> result = job.run(seed);
+        if (!result) {
+          return std::nullopt;
+        }
+        result->data = name;
+        result->model = job.model;
+        result->seed = seed;
+        result->settings = job.settings;
+        result->machine = machine_name();
+        file.add(std::move(*result));
+        known = &file.results().back();
+      }
+      if (known != nullptr) {
+        results.push_back(*known);
+      }
+    }
+  }
+  return results;
+}
+
+// Returns the exit status.
+int run(const Settings& settings) {
+  check_output_file(
+      "[leaderboard] --results", settings.results, {settings.data});
+  ResultFile file(settings.results);
+  std::vector<Result> all;
+  std::string tables;
+  for (const Input& input : inputs_of(settings)) {
+    const auto results = results_of(input, settings, file);
+    if (!results) {
+      std::cerr << "stopped. The same command goes on from here.\n";
+      return 130;
+    }
+    all.insert(all.end(), results->begin(), results->end());
+    tables += tables.empty() ? "" : "\n";
+    tables += settings.markdown ? markdown_table(input.data, *results)
+                                : text_table(input.data, *results);
+  }
+  std::cout << (settings.json ? json_text_of(all) : tables);
+  finish_report("leaderboard");
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  tessera::limit_thread_spins(argv);
+  tessera::keep_memory_between_steps();
+  Settings settings;
+  if (const auto status = parse(argc, argv, settings)) {
+    return *status;
+  }
+  return run_program("leaderboard", [&] { return run(settings); });
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/leaderboard/tables.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <iomanip>
+#include <sstream>
+
+namespace {
+
+using Line = std::vector<std::string>;
+
+std::string rounded(double value, int digits) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(digits) << value;
+  return text.str();
+}
+
+// The mean, and the standard deviation if there are several values.
+std::string mean_text(const std::vector<double>& values, int digits) {
+  const auto count = static_cast<double>(values.size());
+  double sum = 0.0;
+  double squares = 0.0;
+  for (const double value : values) {
+    sum += value;
+  }
+  for (const double value : values) {
+    squares += std::pow(value - sum / count, 2);
+  }
+  const std::string mean = rounded(sum / count, digits);
+  return values.size() == 1
+      ? mean
+      : mean + " ± " + rounded(std::sqrt(squares / (count - 1.0)), digits);
+}
+
+std::string seconds_text(const std::vector<double>& seconds) {
+  double sum = 0.0;
+  for (const double value : seconds) {
+    sum += value;
+  }
+  return sum == 0.0
+      ? ""
+      : rounded(sum / static_cast<double>(seconds.size()), 1) + " s";
+}
+
+double metric_of(const Result& result, const std::string& name) {
+  for (const auto& [other, value] : result.metrics) {
+    if (other == name) {
+      return value;
+    }
+  }
+  return std::nan("");
+}
+
+// A line of the table and the value by which lines are sorted.
+struct Entry {
+  double value = 0.0;
+  Line line = {};
+};
+
+Entry entry_of(
+    const DataSet& data,
+    const std::string& model,
+    const std::vector<const Result*>& results) {
+  constexpr int kDigits = 4;
+  const auto all = [&](auto value_of) {
+    std::vector<double> values;
+    for (const Result* result : results) {
+      values.push_back(value_of(*result));
+    }
+    return values;
+  };
+  Entry entry{.value = metric_of(*results[0], data.metrics.back())};
+  entry.line.push_back(model);
+  for (const std::string& name : data.metrics) {
+    entry.line.push_back(mean_text(
+        all([&](const Result& result) { return metric_of(result, name); }),
+        kDigits));
+  }
+  entry.line.push_back(seconds_text(
+      all([](const Result& result) { return result.train_seconds; })));
+  entry.line.push_back(seconds_text(
+      all([](const Result& result) { return result.evaluation_seconds; })));
+  const size_t seeds = results.size();
+  entry.line.push_back(
+      (seeds > 1 ? std::to_string(seeds) + " seeds, " : "") +
+      results[0]->machine);
+  return entry;
+}
+
+// The lines of the table, with the titles first.
+std::vector<Line> lines_of(
+    const DataSet& data,
+    const std::vector<Result>& results) {
+  std::vector<Entry> entries;
+  for (const Published& published : data.published) {
+    Entry entry{.value = published.metrics.back(), .line = {published.model}};
+    for (const double value : published.metrics) {
+      entry.line.push_back(value < 0.0 ? "" : rounded(value, 4));
+    }
+    entry.line.insert(entry.line.end(), {"", "", published.source});
+    entries.push_back(std::move(entry));
+  }
+  std::vector<std::string> models;
+  for (const Result& result : results) {
+    if (std::find(models.begin(), models.end(), result.model) == models.end()) {
+      models.push_back(result.model);
+    }
+  }
+  for (const std::string& model : models) {
+    std::vector<const Result*> own;
+    for (const Result& result : results) {
+      if (result.model == model) {
+        own.push_back(&result);
+      }
+    }
+    entries.push_back(entry_of(data, model, own));
+  }
+  const bool is_error = data.task == Task::kRatings;
+  std::stable_sort(
+      entries.begin(), entries.end(), [&](const Entry& a, const Entry& b) {
+        return is_error ? a.value > b.value : a.value < b.value;
+      });
+  Line titles{"model"};
+  titles.insert(titles.end(), data.metrics.begin(), data.metrics.end());
+  titles.insert(titles.end(), {"training", "evaluation", "source, or machine"});
+  std::vector<Line> lines{titles};
+  for (Entry& entry : entries) {
+    lines.push_back(std::move(entry.line));
+  }
+  return lines;
+}
+
+// The number of characters of a UTF-8 text.
+size_t width_of(const std::string& text) {
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) {
+        return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
+      }));
+}
+
+}  // namespace
+
+std::string text_table(
+    const DataSet& data,
+    const std::vector<Result>& results) {
+  const std::vector<Line> lines = lines_of(data, results);
+  std::vector<size_t> widths(lines[0].size(), 0);
+  for (const Line& line : lines) {
+    for (size_t i = 0; i < line.size(); ++i) {
+      widths[i] = std::max(widths[i], width_of(line[i]));
+    }
+  }
+  std::string text = data.name + "\n";
+  for (const Line& line : lines) {
+    std::string row = "  ";
+    for (size_t i = 0; i < line.size(); ++i) {
+      row += line[i] + std::string(widths[i] - width_of(line[i]) + 2, ' ');
+    }
+    row.erase(row.find_last_not_of(' ') + 1);
+    text += row + "\n";
+  }
+  return text;
+}
+
+std::string markdown_table(
+    const DataSet& data,
+    const std::vector<Result>& results) {
+  const std::vector<Line> lines = lines_of(data, results);
+  std::string text = "### " + data.name + "\n\n";
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const bool is_own =
+        i > 0 && lines[i].back().find("threads") != std::string::npos;
+    for (size_t column = 0; column < lines[i].size(); ++column) {
+      const bool is_bold = is_own && column == 0;
+      const std::string& cell = lines[i][column];
+      text += "| " + (is_bold ? "**" + cell + "**" : cell) + " ";
+    }
+    text += "|\n";
+    if (i == 0) {
+      for (size_t column = 0; column < lines[i].size(); ++column) {
+        text += column == 0 ? "|---" : "|---:";
+      }
+      text += "|\n";
+    }
+  }
+  return text;
+}

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "examples/leaderboard/data_sets.h"
+#include "examples/leaderboard/results.h"
+
+#include <string>
+#include <vector>
+
+/// The results of the data set, of Tessera and published ones, the worst first. Results of
+/// several seeds are one line with their mean and standard deviation. The seconds are
+/// means, too.
+std::string text_table(const DataSet& data, const std::vector<Result>& results);
+
+/// The same in Markdown.
+std::string markdown_table(
+    const DataSet& data,
+    const std::vector<Result>& results);
