@@ -30,6 +30,7 @@ struct Settings {
   std::string own = {};
   std::string results = "leaderboard.json";
   std::vector<std::string> only = {};
+  int64_t seed = 0;
   int64_t seeds = 3;
   bool only_show = false;
   bool json = false;
@@ -57,9 +58,8 @@ std::optional<int> parse(int argc, char** argv, Settings& settings) {
       ->check(CLI::ExistingFile);
   app.add_option("--only", settings.only, "only these data sets")
       ->check(CLI::IsMember(names));
-  app.add_option("--seeds", settings.seeds, "seeds of each model")
-      ->check(up_to(1000))
-      ->capture_default_str();
+  add_seed(app, settings.seed, "the first seed of each model");
+  add_count(app, "--seeds", settings.seeds, "seeds of each model", 1000);
   app.add_option(
          "--results",
          settings.results,
@@ -119,14 +119,15 @@ std::optional<std::vector<Result>> results_of(
     ResultFile& file) {
   std::vector<Result> results;
   for (const Job& job : jobs_of(input.data, input.paths)) {
-    for (int64_t seed = 0; seed < (job.has_seeds ? settings.seeds : 1);
-         ++seed) {
+    for (int64_t i = 0; i < (job.has_seeds ? settings.seeds : 1); ++i) {
+      const int64_t seed = job.has_seeds ? settings.seed + i : 0;
       const std::string& name = input.data.name;
       const Result* known = file.find(name, job.model, seed, job.settings);
       if (known == nullptr && !settings.only_show) {
         std::cerr << name << ", " << job.model;
         if (job.has_seeds) {
-          std::cerr << ", seed " << seed + 1 << " of " << settings.seeds;
+          std::cerr << ", seed " << seed << " (" << i + 1 << " of "
+                    << settings.seeds << ")";
         }
         std::cerr << "\n";
         std::optional<Result> result = job.run(seed);
