@@ -363,8 +363,8 @@ class BackwardPass {
   }
 
  private:
-  // Computes the gradients of the parameters. Returns the gradient of the output of the
-  // lowest layer that has work, before its relu.
+  // Computes the gradients of the parameters. Returns the gradient of what the lowest layer
+  // with work computes before its relu.
   ConstMatrix to_lowest_layer(int64_t block, Scratch& scratch) const {
     ConstMatrix gradient = blocks_.part(gradient_, block);
     if (layout_.has_last_relu) {

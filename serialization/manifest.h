@@ -67,8 +67,8 @@ struct ManifestTensor {
   /// `parameters`, `slot_` and the slot's name, or a name of saved_keys.h.
   std::string name = {};
   std::string dtype = "float32";
-  /// [vocab, dim] or [vocab]; for a key table, the number of its keys that this
-  /// checkpoint has instead of vocab.
+  /// [vocab, dim] or [vocab]. For a key table, the first size is the number of its keys in
+  /// this checkpoint.
   std::vector<int64_t> shape = {};
   /// They have no gaps, have the same step, and are sorted by (begin % step, begin).
   std::vector<ManifestPart> parts = {};

@@ -37,8 +37,8 @@ class CallGate {
     CallGate& gate_;
   };
 
-  /// Marks that this thread updates the tables while it lives. Calls that this thread
-  /// makes meanwhile are refused.
+  /// While an Update exists, its thread counts as the one that updates the tables. Calls
+  /// that this thread makes meanwhile are refused.
   class Update {
    public:
     explicit Update(CallGate& gate) : gate_(gate) {

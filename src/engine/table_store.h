@@ -93,8 +93,8 @@ class TableStore {
   /// this one.
   virtual void abort(const std::exception_ptr& /*error*/) {}
 
-  /// Runs lookups in the background. Submitted lookups end before the next update
-  /// begins.
+  /// Returns the worker that runs lookups in the background. Lookups that were submitted
+  /// to it end before the next update begins.
   virtual LookupWorker& worker();
 
   /// No update runs while the lock is held.

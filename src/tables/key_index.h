@@ -85,9 +85,10 @@ struct KeyPlan {
 /// The keys of a key table and the row of each. It decides about admission and
 /// eviction.
 ///
-/// Each partition is a hash table with open addressing in lines of the cache, which never
-/// grows: it has room for all rows of the partition. Its results depend on the occurrences
-/// of each update, but not on their order or on the number of threads.
+/// Each partition is a hash table with open addressing, whose chunks are cache lines. It
+/// never grows, because it has room for all rows of the partition. What the index decides
+/// depends on the occurrences of each update, but not on their order or on the number of
+/// threads.
 ///
 /// find() and would_admit() may run on several threads at the same time, and at the
 /// same time as plan(). The functions that change the index must run alone.
@@ -189,9 +190,9 @@ class KeyIndex {
   std::vector<KeyEntry> entries() const;
   /// All keys, in ascending order.
   std::vector<KeyEntry> sorted_entries() const;
-  /// The counters of admission::AfterOccurrences in the owned partitions, else empty. Those
-  /// of all partitions in order are the sketch of the table, whose layout depends on the
-  /// config alone.
+  /// The counters of the owned partitions. They are empty unless the admission is
+  /// AfterOccurrences. The counters of all partitions, in order, are the sketch of the
+  /// table, whose layout depends on the config alone.
   std::vector<uint8_t> sketch() const;
   /// The sketch of the table, with zeros for partitions that are not owned.
   std::vector<uint8_t> table_sketch() const;

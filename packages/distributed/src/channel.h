@@ -58,8 +58,8 @@ class Channel {
   /// once that this one has failed.
   virtual void close() noexcept = 0;
 
-  /// Whether exchange() may be called before the letters in flight have arrived, and ranks
-  /// that pass different keys do no harm.
+  /// Returns true if exchange() may be called before the letters in flight have arrived,
+  /// and if it does no harm that ranks pass different keys.
   virtual bool allows_overlap() const = 0;
 };
 

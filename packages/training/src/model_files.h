@@ -23,9 +23,11 @@ namespace tessera::training {
 //   dense_names   their names, a JSON list
 //   layers        a JSON list of the checkpoints of the other layers, which are in
 //                 layer_1/, layer_2/, ...
+//   layer_shapes  a JSON object with the shapes for which layers without tables were
+//                 built, by their paths
 //
 // and the entries that the caller adds. A model without such layers is one file,
-// model.pt, with the same entries.
+// model.pt, with the same entries and a checksum at its end.
 
 /// The ranks of the model's tables, or those of `strategy` if no table is sharded.
 Ranks ranks_of(

@@ -48,8 +48,9 @@ static_assert(std::is_aggregate_v<PipelineOutput>);
 
 /// The result of a pipeline for one batch.
 struct PipelineBatch {
-  /// A map with one feature per output to ids. A feature is int64 [batch], or a
-  /// RaggedFeature if a column is ragged or the transform has Missing::kDrop.
+  /// A map with one feature for each output whose transform gives ids. A feature is int64
+  /// [batch], or a RaggedFeature if a column is ragged or the transform has
+  /// Missing::kDrop.
   Features features = {};
   /// The columns of all outputs to numbers, in the order of the outputs.
   at::Tensor dense = {};  // [batch, num_dense] float32

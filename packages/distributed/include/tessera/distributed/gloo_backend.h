@@ -20,7 +20,8 @@ class Store : public c10::intrusive_ptr_target {};
 namespace tessera::distributed {
 
 // snippet: tests/docs/sharded.cpp GlooBackendOptions
-/// The options of make_gloo_backend(). What is not set comes from the environment.
+/// The options of make_gloo_backend(). Except for `timeout`, what is not set comes from the
+/// environment.
 ///
 ///   const auto backend = make_gloo_backend({.timeout = std::chrono::minutes(5)});
 struct GlooBackendOptions {
