@@ -98,8 +98,9 @@ HWY_INLINE void TransposeFeatures(
   }
 }
 
-// Computes kRows * 2 vectors of products, products[r, j] = x[i + r] . x[j] for j in
-// first .. first + 2 * lanes. One row at a time would wait for its own sums.
+// Computes kRows * 2 vectors of products, products[i + r, j] = x[i + r] . x[j] for j in
+// first .. first + 2 * lanes. With one row at a time, each addition would wait for the one
+// before.
 template <int kRows, class D>
 HWY_INLINE void ProductsOfRows(
     D d,

@@ -14,10 +14,10 @@
 
 namespace tessera::training {
 
-// Saves and loads models in directories. If the model has TPUEmbedding layers, the
-// directory is the checkpoint directory of the first of them. (Sharded layers come first,
-// then those with Strategy::fused(), then others.) The `extra` entries of that
-// checkpoint have the rest of the model:
+// Saves and loads models in directories. If the model has TPUEmbedding layers or
+// EmbeddingEngineModules, the directory is the checkpoint directory of the first of them.
+// (Sharded layers come first, then those with Strategy::fused(), then others.) The `extra`
+// entries of that checkpoint have the rest of the model:
 //
 //   dense         parameters and buffers outside of these layers, by number
 //   dense_names   their names, a JSON list
@@ -34,8 +34,8 @@ Ranks ranks_of(
     torch::nn::Module& model,
     const Strategy& strategy = Strategy::fused());
 
-// The errors of all functions begin with `where`, the function or class that the user
-// called, such as "[load_weights]" or "[Checkpoint]".
+// The errors of functions that have a parameter `where` begin with it. It is the function
+// or class that the user called, such as "[load_weights]" or "[Checkpoint]".
 
 /// Saves the model. If a process dies meanwhile, the previous checkpoint stays complete.
 /// All ranks call it. Rank 0 alone saves everything that is not sharded, and runs

@@ -60,7 +60,7 @@ std::vector<int> find_columns(
     const std::vector<std::string>& requested,
     const char* advice = "Correct the name.");
 
-/// Returns the columns of the option, or else all names.
+/// Returns the columns of `option`, or all `names` if it is empty.
 /// Errors:  c10::ValueError for a column that is requested twice, and for more columns
 ///          than a reader can handle.
 std::vector<std::string> requested_columns(

@@ -45,8 +45,8 @@ struct GlooBackendOptions {
 bool has_gloo();
 
 /// Makes the Gloo backend of LibTorch, a c10d::ProcessGroupGloo, for the processes that
-/// torchrun or ./run has started. They set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
-/// Without any of these variables, there is one rank.
+/// torchrun or ./run has started. Both set the environment variables RANK, WORLD_SIZE,
+/// MASTER_ADDR and MASTER_PORT. Without any of these variables, there is one rank.
 ///
 ///   auto backend = tessera::distributed::make_gloo_backend();
 ///   auto strategy = tessera::distributed::sharded_strategy(backend);
