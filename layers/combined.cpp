@@ -312,7 +312,7 @@ double Combined::clip_grad_norm_(double max_norm, double norm_type) {
   }
   total = std::isinf(norm_type) ? total : std::pow(total, 1.0 / norm_type);
   total = agree_on_norm(total * gradient_factor(), max_norm);
-  // LibTorch's clip_grad_norm_ has the same epsilon. It keeps the factor below 1.
+  // LibTorch's clip_grad_norm_ adds the same epsilon to the norm.
   constexpr double kEpsilon = 1e-6;
   const double factor = max_norm / (total + kEpsilon);
   if (std::isfinite(total) && factor < 1.0) {

@@ -21,7 +21,7 @@ namespace tessera {
 
 namespace {
 
-// Checked here because LibTorch's lookups give other error messages, or none.
+// The ids are checked here, because LibTorch's lookups give other error messages, or none.
 template <class Id>
 void check_range(const at::Tensor& ids, int64_t input_dim) {
   const at::Tensor contiguous = ids.contiguous();

@@ -19,7 +19,8 @@ at::Tensor initial_parameter(
     std::string_view name,
     at::IntArrayRef shape);
 
-/// A Linear whose parameters have no size yet. It draws no random numbers.
+/// A Linear whose parameters have no size yet. The state of LibTorch's generator does not
+/// change.
 torch::nn::Linear unsized_linear(bool use_bias = true);
 torch::nn::LayerNorm unsized_layer_norm();
 

@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-/// Reads the dtype of a layer's weights, which is written by LibTorch's name.
+/// Reads the dtype of a layer's weights. The JSON has LibTorch's name of the dtype.
 /// Errors:  c10::ValueError naming `where` unless it is Double, Half or BFloat16.
 at::ScalarType weights_dtype_from_json(
     const Json& json,

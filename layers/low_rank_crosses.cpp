@@ -64,8 +64,8 @@ RowBlocks blocks_of(int64_t rows, int64_t dim) {
   return {rows, tiles * RowBlocks::kTile, row_bytes};
 }
 
-// How many rows of a block are computed at once, so that `matrices` [rows, dim] stay in
-// the second-level cache.
+// Returns how many rows of a block are computed at once. With as many rows, `matrices`
+// matrices [rows, dim] stay in the second-level cache, unless that would be too few rows.
 int64_t rows_in_cache(int64_t matrices, int64_t dim) {
   constexpr int64_t kBytes = int64_t{640} * 1024;
   constexpr uint64_t kFewest = 8;  // with fewer, products are slow
@@ -74,7 +74,8 @@ int64_t rows_in_cache(int64_t matrices, int64_t dim) {
       std::max(std::bit_floor(static_cast<uint64_t>(rows)), kFewest));
 }
 
-// Calls visit(first row, number of rows) for parts of a block of at most `size` rows.
+// Splits a block into parts of at most `size` rows. Calls visit(first row, number of rows)
+// for each part.
 template <class Visit>
 void for_each_part(
     const RowBlocks& blocks,
@@ -127,8 +128,8 @@ variable_list gradients_by_operators(
   return result;
 }
 
-// The backward pass of a layer needs these. It computes the inputs of the layers again from
-// the factors, which takes less time than to write and read them.
+// What the backward pass of a layer needs. The backward pass computes the inputs of the
+// layers again from the factors. That takes less time than to write and read the inputs.
 struct Saved {
   at::Tensor projected;  // x u [rows, rank]
   at::Tensor factor;  // x u v + bias [rows, dim]
@@ -207,7 +208,7 @@ at::Tensor compute(
   return result;
 }
 
-// The matrices of some rows that the backward pass computes.
+// Memory for the matrices that the backward pass computes for some rows.
 class CrossScratch {
  public:
   CrossScratch(size_t layers, int64_t rows, int64_t dim, int64_t rank)
@@ -216,7 +217,7 @@ class CrossScratch {
         memory_(
             empty_in_step_memory({rows * (matrices(layers) * dim + rank)})) {}
 
-  // The matrices [rows, dim] of `layers` layers.
+  // The number of matrices [rows, dim] for `layers` layers.
   static int64_t matrices(size_t layers) {
     return static_cast<int64_t>(layers) + 1;
   }
@@ -250,7 +251,7 @@ class CrossScratch {
 // Computes the gradients for blocks of rows.
 class CrossGradients {
  public:
-  // `gradient` is contiguous. Unless `is_training`, there is only the gradient of x0.
+  // `gradient` is contiguous. Unless `is_training`, run() computes only the gradient of x0.
   CrossGradients(
       const at::Tensor& x0,
       const std::vector<LowRankCross>& layers,
@@ -280,12 +281,12 @@ class CrossGradients {
     }
   }
 
-  // Returns them in the order of Crosses::forward()'s arguments.
+  // Returns the gradients in the order of Crosses::forward()'s arguments.
   variable_list run() const {
     const int64_t dim = x0_.columns;
     const at::Tensor x0_gradient = empty_in_step_memory({x0_.rows, dim});
     const MutableMatrix out = mutable_matrix_of(x0_gradient);
-    // These and the rows of x0, of a factor and of the gradient of x0.
+    // The cache also holds the rows of x0, of a factor and of the gradient of x0.
     const int64_t size = std::min(
         rows_in_cache(CrossScratch::matrices(factors_.size()) + 3, dim),
         blocks_.size());

@@ -48,8 +48,9 @@ inline MutableMatrix matrix_in(float* memory, int64_t rows, int64_t columns) {
   return {memory, rows, columns, columns};
 }
 
-/// out = a b, with the other fields of `args` as in kernels::ProductArgs. It runs on the
-/// calling thread. The elements of a row of b and out are adjacent.
+/// Computes out = a b on the calling thread. The other fields of `args` have the meaning
+/// that they have in kernels::ProductArgs. The elements of a row of b or of out must be
+/// adjacent.
 void multiply(
     ConstMatrix a,
     ConstMatrix b,

@@ -65,7 +65,7 @@ bool has_autocast(const at::Tensor& tensor) {
       at::autocast::is_autocast_enabled(device);
 }
 
-// Whether mlp_blocks() can compute it.
+// Returns whether mlp_blocks() can compute the activation.
 bool is_relu_or_linear(Activation activation) {
   return activation == Activation::kRelu || activation == Activation::kLinear;
 }

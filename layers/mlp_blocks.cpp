@@ -169,7 +169,9 @@ class ForwardPass {
   }
 
  private:
-  // Adds the product of the columns of x that begin at `begin`, of `width` in total.
+  // Multiplies x, which is a part of the layer's input, by the rows of the weights that
+  // belong to it. x begins at column `begin` of the input, which has `width` columns. The
+  // first part sets `out`, and the others add to it.
   void add_product(
       size_t layer,
       const ConstMatrix& x,
@@ -205,7 +207,7 @@ class Scratch {
     memory_ = empty_in_step_memory({2 * size_});
   }
 
-  // Overwrites the one before the last.
+  // Returns the next matrix, uninitialized. It overwrites the matrix before the last one.
   MutableMatrix next(int64_t columns) {
     turn_ = 1 - turn_;
     return matrix_in(
@@ -295,7 +297,7 @@ void relu_gradient(
   }
 }
 
-// Adds the rows of a matrix.
+// Sets `out` to the sum of the rows of a matrix.
 void sum_rows(const ConstMatrix& matrix, const MutableMatrix& out) {
   constexpr float kOne = 1.0F;
   const ConstMatrix ones{
@@ -363,8 +365,8 @@ class BackwardPass {
   }
 
  private:
-  // Computes the gradients of the parameters. Returns the gradient of the output of the
-  // lowest layer that has work, before its relu.
+  // Computes the gradients of the parameters. Returns the gradient of what the lowest layer
+  // with work computes before its relu.
   ConstMatrix to_lowest_layer(int64_t block, Scratch& scratch) const {
     ConstMatrix gradient = blocks_.part(gradient_, block);
     if (layout_.has_last_relu) {
@@ -389,7 +391,8 @@ class BackwardPass {
     }
   }
 
-  // The gradients of a layer's parameters, given that of its output before the relu.
+  // Computes the gradients of a layer's parameters from the gradient of the layer's output
+  // before the relu.
   void sum_parameters(size_t layer, int64_t block, const ConstMatrix& gradient)
       const {
     if (layout_.has_bias && sums_.has(layout_.bias(layer))) {
@@ -479,7 +482,7 @@ struct MLPBlocks : torch::autograd::Function<MLPBlocks> {
   }
 };
 
-// `tensor` as a matrix of rows whose elements are adjacent and that do not overlap.
+// Returns `tensor` as a matrix. The elements of a row are adjacent. Rows do not overlap.
 at::Tensor rows_of(const at::Tensor& tensor) {
   const at::Tensor rows = tensor.reshape({-1, tensor.size(-1)});
   const bool has_rows = (rows.size(1) == 1 || rows.stride(1) == 1) &&

@@ -156,7 +156,8 @@ Nest<T> PartialTPUEmbeddingImpl::merge(
               : options().features.pack(std::move(leaves));
 }
 
-// If `work` fails before the large tables are looked up, tells the waiting ranks.
+// Runs `work`, which comes before the lookup of the large tables. If it fails, tells the
+// ranks that wait for this one.
 template <class Work>
 auto PartialTPUEmbeddingImpl::run_or_abort(Work work) {
   try {

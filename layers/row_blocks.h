@@ -13,7 +13,7 @@ namespace tessera {
 /// Splits the rows of a batch into blocks. Each block is a task for one thread.
 class RowBlocks {
  public:
-  /// Block sizes should be multiples of it.
+  /// Block sizes should be multiples of this number.
   static constexpr int64_t kTile = 32;
 
   /// `size` is the number of rows of a block. `row_bytes` is the memory traffic per row.
@@ -50,8 +50,8 @@ class RowBlocks {
   int64_t row_bytes_;
 };
 
-/// Whether the tensor is float32 on the CPU, without a forward-mode tangent and without a
-/// lazy negation. Only LibTorch's operators support the others.
+/// Returns whether the tensor is dense float32 on the CPU, without a forward-mode tangent
+/// and without a lazy negation. Only LibTorch's operators support other tensors.
 bool is_plain_float32(const at::Tensor& tensor);
 
 /// Returns whether autograd records operators on these tensors for backward().

@@ -27,7 +27,7 @@ void check_limits(
       option,
       low.value_or(-kInfinity),
       high.value_or(kInfinity));
-  // Such a limit would make every value infinite.
+  // A minimum of infinity, or a maximum of -infinity, would make every value infinite.
   TESSERA_CHECK_VALUE(
       static_cast<float>(low.value_or(-kInfinity)) < kInfinity &&
           static_cast<float>(high.value_or(kInfinity)) > -kInfinity,

@@ -13,8 +13,8 @@
 
 namespace tessera::optim {
 
-/// The values in one spec of the options that all specs share. It refers to the spec,
-/// which must live longer.
+/// The options that all specs share, with the values of one spec. This object refers to
+/// the spec, which must live longer.
 struct CommonOptions {
   const LearningRate& learning_rate;
   bool use_gradient_accumulation;

@@ -11,7 +11,7 @@
 
 namespace tessera::optim {
 
-/// Which Keras wrote a config. Their arithmetic differs.
+/// Which Keras wrote a config. The arithmetic of the two differs.
 enum class KerasSource {
   kCurrent,  // Keras 3 and the new optimizers of tf_keras
   kLegacy,  // keras.optimizers.legacy

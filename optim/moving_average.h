@@ -31,9 +31,9 @@ inline double spacing_of(at::ScalarType dtype) {
   }
 }
 
-/// mean += (1 - decay) * deviation, where the deviation is value - mean. A smaller step than
-/// the spacing of the dtype becomes one such spacing. Otherwise, the mean of equal values
-/// would stop 0.5 / (1 - decay) of them away from the value.
+/// mean += (1 - decay) * deviation, where the deviation is value - mean. A step that is
+/// smaller than the spacing of the dtype becomes one spacing. Otherwise, the mean of equal
+/// values would stop 0.5 / (1 - decay) spacings away from the value.
 inline void move_mean(
     at::Tensor& mean,
     double decay,

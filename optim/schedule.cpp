@@ -95,8 +95,9 @@ struct RestartPeriod {
   Float progress;
 };
 
-// As Keras computes it. The rounding of the logarithms decides to which period the step
-// of a restart belongs. With t_mul near 1, the rounding of 1 - t_mul matters, too.
+// Computes the period in float32, as Keras does. The rounding of the logarithms decides to
+// which period the step of a restart belongs. With t_mul near 1, the rounding of 1 - t_mul
+// matters, too.
 RestartPeriod<float> period_in_float(
     const CosineDecayRestarts& decay,
     double step) {
@@ -129,7 +130,7 @@ RestartPeriod<double> period_in_double(
   };
   double number =
       std::floor(std::log1p(periods * (t_mul - 1.0)) / std::log(t_mul));
-  // The quotient of the logarithms of a restart may be a little less than a whole number.
+  // At a restart, the quotient of the logarithms may be a little less than a whole number.
   constexpr double kRounding = 1e-14;
   if (periods >= start_of(number + 1.0) * (1.0 - kRounding)) {
     number += 1.0;
@@ -165,7 +166,7 @@ double value_in(
 double value(const CosineDecayRestarts& decay, double step) {
   // float32 has all whole numbers up to this one.
   constexpr double kMaxSteps = 1 << 24;
-  // Up to here, float32 keeps 1 / 32768 of the first period.
+  // Up to here, float32 rounds steps by at most 1 / 32768 of the first period.
   constexpr double kMaxPeriods = 1 << 10;
   return step <= kMaxSteps && step <= kMaxPeriods * decay.first_decay_steps
       ? value_in(decay, period_in_float(decay, step), step)

@@ -20,8 +20,8 @@ namespace tessera::optim {
 
 namespace {
 
-// LibTorch's to_dense() loses the value of a row of one column with the stride 0, which
-// the backward pass of sum() gives.
+// Returns the gradient as a dense tensor. LibTorch's to_dense() loses the value of a row
+// of one column if the stride is 0, as in gradients from the backward pass of sum().
 at::Tensor dense(const at::Tensor& gradient) {
   if (gradient.layout() != at::kSparse) {
     return gradient;

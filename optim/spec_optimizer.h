@@ -81,7 +81,7 @@ class SpecOptimizer : public torch::optim::Optimizer {
   // What is kept for one parameter.
   struct State : torch::optim::OptimizerCloneableParamState<State> {
     std::vector<at::Tensor> slots;  // in the order of slots_of()
-    std::function<at::Tensor()> touched_rows;  // as in Bound
+    std::function<at::Tensor()> touched_rows;  // as in BoundParameter
     // The accumulated gradient, or an undefined tensor.
     std::shared_ptr<at::Tensor> sum = std::make_shared<at::Tensor>();
   };

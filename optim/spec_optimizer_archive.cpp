@@ -41,8 +41,8 @@ void save_sum(const at::Tensor& sum, int64_t steps, CheckedArchive& archive) {
   }
 }
 
-// Reads what save_sum() has written for `parameter`. The result is undefined if it does
-// not fit.
+// Reads what save_sum() has written for `parameter`. If that does not fit the parameter,
+// the result is an undefined tensor.
 at::Tensor load_sum(
     torch::serialize::InputArchive& archive,
     const at::Tensor& parameter) {

@@ -46,8 +46,9 @@ void update_rows(
     TensorRows& rows,
     const std::string& where);
 
-/// Converts the slots of some rows that a file of an older version had, in place. Those with
-/// a SlotSpec::earlier_name have the values of the earlier slot.
+/// Converts slots that were read from a file of an older version, in place. `slots` has
+/// some rows of each slot. A slot with a SlotSpec::earlier_name has the values of the
+/// earlier slot.
 void convert_earlier_slots(
     const OptimizerSpec& optimizer,
     std::vector<at::Tensor> slots);

@@ -16,7 +16,7 @@ namespace tessera {
 //   config           the feature configs as JSON
 //   iterations       passes; gradient_accumulation_steps passes make an update
 //   seed             the seed of random rounding, as int64
-//   table_{i}/name, optimizer, parameters, and each slot by its name; in the
+//   table_{i}/name, optimizer, parameters, and slot_{name} for each slot. In the
 //             middle of a gradient accumulation also accumulation_steps,
 //             accumulated_rows and accumulated_sums. A key table also has
 //             keys, key_updates, key_frequencies, key_half_life, key_sketch and key_counts,

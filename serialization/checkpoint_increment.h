@@ -50,9 +50,9 @@ struct TableIncrement {
 };
 
 /// Finds the touched rows of each table and sets `touched` of its entry to their number
-/// on all ranks. `touched` stays unset if all rows must be saved, because all were
-/// touched, or a rank does not know which, or the rows of the ranks interleave. Key
-/// tables are left to find_keys_to_save().
+/// on all ranks. `touched` stays unset if all rows must be saved. This is the case if all
+/// were touched, if a rank does not know which were, or if the rows of the ranks
+/// interleave. Key tables are left to find_keys_to_save().
 std::vector<TableIncrement> find_touched(
     const EmbeddingState& state,
     std::vector<ManifestTable>& tables);
@@ -65,7 +65,8 @@ std::vector<std::string> gather_touched(
     const std::vector<TableIncrement>& increments);
 
 /// From now on, touched rows count from the checkpoint of this id. `increments` is what
-/// it holds, or empty for a full checkpoint. The snapshots of `keys` are taken out.
+/// this checkpoint holds, or empty for a full one. The snapshots of `keys` are moved into
+/// `state`.
 void track_changes_from(
     const std::string& id,
     const std::vector<TableIncrement>& increments,

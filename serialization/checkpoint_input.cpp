@@ -90,7 +90,7 @@ constexpr int64_t kChunksPerRange = 32;
 
 void check_range(const ChunkRange& range, const std::string& where) {
   const InputFile input(range.path, where);
-  // One for the range, because the system maps and unmaps such large blocks.
+  // All chunks share this buffer, because the system maps and unmaps such large blocks.
   std::string bytes;
   for (int64_t i = range.first_chunk; i < range.end_chunk; ++i) {
     const int64_t begin = i * kChunkBytes;

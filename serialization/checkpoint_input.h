@@ -71,8 +71,8 @@ CommonRows find_common(
     kernels::RowNumbers rows,
     int64_t count);
 
-/// Reads those of `count` rows that are in the files of `tensor`. `rows` numbers them as
-/// the parts do.
+/// Reads the requested rows that are in the files of `tensor`. rows[0] to rows[count - 1]
+/// are the numbers of the requested rows, in the numbering of the parts.
 void read_parts(
     const std::filesystem::path& folder,
     const ManifestTensor& tensor,

@@ -75,7 +75,7 @@ KeysToSave find_keys_to_save(
     total.changed += rank.changed;
     total.knows_changes = total.knows_changes && rank.knows_changes;
   }
-  // If all keys have changed, a list of removed ones would only make it larger.
+  // If all keys have changed, a list of removed ones would only make the checkpoint larger.
   const bool is_increment = total.knows_changes && total.changed < total.keys;
   ManifestKeys& keys = manifest.keys.emplace();
   keys.partitions = index.partitions().count();

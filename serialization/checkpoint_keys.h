@@ -29,7 +29,8 @@ struct KeysToSave {
   std::vector<float> frequencies = {};  // [rows]
   std::vector<int64_t> removed = {};  // empty unless it is an increment
   std::vector<uint8_t> sketch = {};  // of the owned partitions
-  /// The positions of the first of these among those of all ranks.
+  /// The positions of the first row, the first removed key and the first counter of this
+  /// rank among those of all ranks.
   int64_t first = 0;
   int64_t first_removed = 0;
   int64_t first_counter = 0;
@@ -38,9 +39,10 @@ struct KeysToSave {
 };
 
 /// Finds the keys that a checkpoint has to hold, and completes the entries of their
-/// tables: all keys, or what has changed since the parent, if `has_parent` and all ranks
-/// know it. `is_tracking`: the next checkpoint may be an increment. The result is empty
-/// for tables with a vocabulary. Collective.
+/// tables. If `has_parent` is true and all ranks know what has changed since the parent,
+/// the result has the changed keys, and otherwise all keys. `is_tracking` says that the
+/// next checkpoint may be an increment. The result is empty for tables with a vocabulary.
+/// All ranks must call this.
 std::vector<KeysToSave> find_keys_to_save(
     const EmbeddingState& state,
     bool has_parent,
@@ -75,7 +77,7 @@ StoredChanges read_changes(
 
 /// Applies the changes of checkpoint `link` to the keys of its parent.
 /// Errors:  c10::ValueError beginning with `where` and naming the folder, for removed keys
-///          that the parent does not have.
+///          that the parent does not have, or that are also listed as changed.
 void apply_changes(
     const StoredChanges& changes,
     size_t link,

@@ -105,7 +105,7 @@ at::Tensor integers_of(const std::string& bytes) {
 }
 
 // Copies single rows, several ranges at the same time. read(first, count, to) reads rows
-// that follow each other. `moves` have ascending rows `from`.
+// that follow each other. `moves` is sorted by RowMove::from.
 template <class Read>
 void copy_moves(const std::vector<RowMove>& moves, at::Tensor& to, Read read) {
   if (moves.empty()) {

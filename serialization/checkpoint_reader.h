@@ -87,8 +87,8 @@ class CheckpointReader {
   ///          not fit or whose accumulated gradients are damaged.
   void check_files(const EmbeddingState& state, LoadPlan& plan);
 
-  /// Whether each file of the table holds every `step`-th row, and no increment has rows
-  /// of the table.
+  /// Returns true if each file of the table holds every `step`-th row, and if no increment
+  /// has rows of the table.
   bool has_step(size_t table, int64_t step) const;
 
   /// Reads `count` rows of a tensor into `to`. Call check_files() before, because the
@@ -126,7 +126,8 @@ class CheckpointReader {
   std::filesystem::path folder_of(size_t link) const {
     return directory_ / chain_[link].name;
   }
-  // Positions in the chain that hold rows of a table. The first one has all rows.
+  // The positions of the checkpoints in the chain that hold rows of a table. The first of
+  // these checkpoints has all rows.
   std::vector<size_t> links_of(size_t table) const;
   void read_touched(size_t link, size_t table);
   void append_file(
@@ -141,8 +142,9 @@ class CheckpointReader {
       const LoadPlan::KeyTable& entry,
       std::vector<ChunkRange>& ranges) const;
   void read_keys(const TableState& table, LoadPlan::KeyTable& entry);
-  // [links], by ascending `from`. `rows` are the rows of the keys; without them, the moves
-  // only tell which entries are needed.
+  // Returns the moves from each checkpoint of the chain [links], sorted by RowMove::from.
+  // `rows` has the local row of each key. If it is empty, the moves only tell which entries
+  // are needed.
   std::vector<std::vector<RowMove>> moves_of(
       const LoadPlan::KeyTable& entry,
       const std::vector<uint32_t>& rows) const;
@@ -162,7 +164,8 @@ class CheckpointReader {
 /// Loads a checkpoint into `state`. Each rank reads its own rows, whichever rank has
 /// written them.
 /// Errors:  c10::ValueError beginning with `where`. Everything is compared and verified
-///          on all ranks before the first row changes.
+///          on all ranks before the first row changes. If files change after that,
+///          c10::Error, and then some rows may be loaded.
 void load_checkpoint(
     EmbeddingState& state,
     const std::string& directory,

@@ -181,8 +181,8 @@ std::vector<ManifestTable> describe_tables(const EmbeddingState& state) {
   std::vector<ManifestTable> tables;
   for (const TableState& table : state.tables) {
     ManifestTable entry{.name = table.name};
-    // Says which optimizer has trained the slots. On the host, those that a slot_creation
-    // has made are not trained before make_optimizer().
+    // The entry says which optimizer has trained the slots. On the host, slots that a
+    // slot_creation has made are not trained before make_optimizer().
     if (table.optimizer && state.with_slots == WithSlots::kYes) {
       entry.optimizer = optim::name_of(*table.optimizer);
     }

@@ -17,10 +17,10 @@ namespace tessera {
 /// Makes the entries of the tables, without files.
 std::vector<ManifestTable> describe_tables(const EmbeddingState& state);
 
-/// Writes the rows of this rank in files of at most `file_bytes` (but at least one row),
-/// several at a time, and adds the files to `tables`. Their entries have this rank's row
-/// numbers until gather_tables(). `increments` is empty for a full checkpoint. `keys`:
-/// see find_keys_to_save().
+/// Writes the rows of this rank, several files at a time, and adds the files to `tables`.
+/// A file has at most `file_bytes`, but at least one row. The entries of the files have
+/// this rank's row numbers until gather_tables(). `increments` is empty for a full
+/// checkpoint. `keys` is the result of find_keys_to_save().
 void write_tables(
     const EmbeddingState& state,
     const std::vector<TableIncrement>& increments,
@@ -36,7 +36,7 @@ void write_accumulated(
     std::vector<ManifestTable>& tables);
 
 /// Replaces this rank's row numbers by those of the whole tables. On rank 0, also adds
-/// the files of the other ranks. If this fails on one rank, every rank raises.
+/// the files of the other ranks. If this fails on one rank, every rank raises an error.
 void gather_tables(
     const EmbeddingState& state,
     const std::vector<TableIncrement>& increments,

@@ -163,7 +163,8 @@ optim::OptimizerSpec optimizer_from_json(const Json& json) {
   return JsonValue<optim::OptimizerSpec>::read(json, "optimizer");
 }
 
-// Older versions of Tessera read the config of a table without keys and zero_rows.
+// The fields of keys and zero_rows are left out if they are not set, so that older versions
+// of Tessera can read the config.
 Json to_json(const TableConfig& table) {
   Json json = write_fields(table);
   if (!table.keys) {

@@ -22,9 +22,10 @@ class FileLock {
       const std::string& where,
       const char* advice);
 
-  /// Allows one process at a time. The same process can lock the path again, for example
-  /// when an exception has left a lock behind. But if it closes one of its locks of this
-  /// path, all of them end. On a file system without locks, this locks nothing.
+  /// Allows one process at a time. The path must not be a directory. The same process can
+  /// lock the path again, for example when an exception has left a lock behind. But if it
+  /// closes one of its locks of this path, all of them end. On a file system without
+  /// locks, this locks nothing.
   static FileLock per_process(
       const std::string& path,
       const std::string& where,

@@ -87,7 +87,7 @@ class LoadPlanner {
   }
 
  private:
-  // Otherwise, the layer keeps its step counter and seed.
+  // If this is false, the layer keeps its step counter and seed.
   bool loads_counter() const {
     return options_.tables.empty() && options_.slots;
   }
@@ -182,8 +182,9 @@ class LoadPlanner {
     return keys;
   }
 
-  // Compares a tensor of the layer, which has `rows` rows in a file, with the saved one.
-  // Returns nullptr and reports the problem unless it fits.
+  // Compares a tensor of the layer with the saved one, which must have `rows` rows, or
+  // fewer if `may_have_fewer`. Returns the saved tensor if it fits. Otherwise, reports the
+  // problem and returns nullptr.
   const SavedTensor* find_fitting(
       const TableState& table,
       const SavedTable& saved,
@@ -216,8 +217,8 @@ class LoadPlanner {
     return found;
   }
 
-  // For a table that has keys in the layer or in the file. The number of rows may differ
-  // from that of the layer, but not between tensors.
+  // Compares a table that has keys in the layer or in the file. The number of saved rows
+  // may differ from that of the layer, but not between tensors.
   void compare_keys(const TableState& table, const SavedTable& saved) {
     const bool with_slots = options_.slots &&
         state_.with_slots == WithSlots::kYes &&
@@ -275,8 +276,8 @@ class LoadPlanner {
         saved.accumulation_steps);
   }
 
-  // For a layer on the host without make_optimizer(). It takes the slots of a table only
-  // if all of them fit the slots that a slot_creation has made.
+  // Compares the slots of a layer on the host before make_optimizer(). The layer takes the
+  // slots of a table only if all of them fit the slots that a slot_creation has made.
   void compare_optional_slots(
       const TableState& table,
       const SavedTable& saved) {

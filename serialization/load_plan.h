@@ -16,7 +16,7 @@ namespace tessera {
 
 /// The description of a tensor in an archive or a checkpoint.
 struct SavedTensor {
-  std::string key = {};  // `parameters`, or optim::slot_key()
+  std::string key = {};  // such as `parameters` or optim::slot_key()
   at::ScalarType dtype = at::kFloat;
   std::vector<int64_t> shape = {};
 };
@@ -57,7 +57,7 @@ struct LoadPlan {
   struct KeyTable {
     size_t table = 0;  // an index of SavedState::tables
     size_t to = 0;  // an index of EmbeddingState::tables
-    /// The key in the file of each slot of the table. Empty: slots are not loaded.
+    /// For each slot of the table, its key in the file. Empty: slots are not loaded.
     std::vector<std::string> slots = {};
     /// If true, the file has keys. Otherwise, its row numbers become the keys.
     bool has_saved_keys = false;
@@ -67,7 +67,8 @@ struct LoadPlan {
     LoadedKeys keys = {};
   };
 
-  /// Slots that are copied from another one of an older file, and then converted.
+  /// The slots of a table that are converted after the copies, because at least one of them
+  /// is copied from another slot of an older file.
   struct EarlierSlots {
     size_t to = 0;  // an index of EmbeddingState::tables
     std::vector<at::Tensor> slots = {};  // the rows that are copied

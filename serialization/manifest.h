@@ -43,7 +43,8 @@ struct ManifestFile {
 };
 
 /// The entries begin, begin + step, ... below `end` of a tensor, in one file. Entries are
-/// rows of the table or, in an increment, positions in its list of touched rows.
+/// rows of the table or, in an increment, positions in its list of touched rows. In a key
+/// table, they are positions in its list of keys.
 struct ManifestPart {
   int64_t begin = 0;
   int64_t end = 0;  // one after the last entry
@@ -67,8 +68,8 @@ struct ManifestTensor {
   /// `parameters`, `slot_` and the slot's name, or a name of saved_keys.h.
   std::string name = {};
   std::string dtype = "float32";
-  /// [vocab, dim] or [vocab]; for a key table, the number of its keys that this
-  /// checkpoint has instead of vocab.
+  /// [vocab, dim] or [vocab]. For a key table, the first size is the number of its keys in
+  /// this checkpoint.
   std::vector<int64_t> shape = {};
   /// They have no gaps, have the same step, and are sorted by (begin % step, begin).
   std::vector<ManifestPart> parts = {};
@@ -120,7 +121,7 @@ struct ManifestGradients {
   int64_t count = 0;
   ManifestFile rows = {};
   ManifestFile sums = {};
-  /// Set for a key table. `rows` are then positions in its list.
+  /// Set for a key table. Then `rows` has positions in its list of keys.
   std::optional<ManifestCollected> collected = {};
 
   template <class Self, class Visit>
@@ -144,9 +145,9 @@ struct ManifestAccumulated {
   }
 };
 
-/// The lists of a key table that are saved beside its tensors. Entry i of each belongs to key
-/// i, and the keys are in the order of their hashes, so that the keys of a partition are
-/// together and a rank that owns some partitions reads one range.
+/// What is saved of a key table beside ManifestTable::tensors. Entry i of each of those
+/// tensors belongs to key i. The keys are in the order of their hashes. So the keys of a
+/// partition are together, and a rank that owns some partitions reads one range.
 struct ManifestKeys {
   /// KeyCounts, over all ranks.
   int64_t admitted = 0;
@@ -156,10 +157,10 @@ struct ManifestKeys {
   int64_t partitions = 0;
   /// The half-life of the frequencies, in updates. 0: the keys have no frequencies.
   double half_life = 0.0;
-  /// The counters of the admission [counters], of all partitions in order. An increment
-  /// has all of them, too, because a few keys change most of its blocks.
+  /// The counters [counters] of the admission, of all partitions in order. An increment
+  /// has all of them, too, because a few keys change most blocks of the sketch.
   ManifestTensor sketch = {};
-  /// The keys that have lost their rows since the parent [keys], in the order of their
+  /// The keys [keys] that have lost their rows since the parent, in the order of their
   /// hashes. Unset if the files hold all keys.
   std::optional<ManifestTensor> removed = {};
 

@@ -9,8 +9,8 @@ namespace tessera {
 
 /// The bytes of a file, mapped into memory. A page is read from the disk when it is used.
 /// The bytes may be written to: then a page is copied, and the file does not change. If
-/// another process shortens the file, reading a lost page ends this one (SIGBUS). A rename
-/// over it does no harm.
+/// another process shortens the file, reading a lost page ends this process (SIGBUS). A
+/// rename over the file does no harm.
 /// Errors:  c10::Error beginning with `where` for a file that can't be mapped;
 ///          c10::ValueError for a path that is not a regular file, is too long or has a
 ///          zero byte.

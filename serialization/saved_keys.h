@@ -17,7 +17,7 @@ namespace tessera {
 /// The tensors of a table in a file, by name.
 using SavedTensors = std::map<std::string, at::Tensor>;
 
-/// The name of the tensor of keys. A table in a file that has this tensor is a key table.
+/// The name of the tensor of keys. A saved table that has this tensor is a key table.
 inline constexpr const char* kSavedKeys = "keys";
 /// The numbers that decide about the eviction of each key.
 inline constexpr const char* kKeyUpdates = "key_updates";
@@ -114,10 +114,11 @@ void copy_key_rows(
     const std::vector<std::string>& slots,
     TableState& table);
 
-/// Whether `keys`, one per slot of the table, has the key of a slot of older versions.
+/// Returns whether a slot of the table was saved as a slot of older versions. `keys` has
+/// the saved key of each slot.
 bool are_earlier(const std::vector<std::string>& keys, const TableState& table);
 
-/// Called after the slots of some rows were copied from the tensors `slots` of a file.
+/// Call this after the slots of some rows were copied from the tensors `slots` of a file.
 /// Converts slots of older versions. If `slots` is empty, sets the slots of a key table
 /// to their initial values.
 void finish_slots(

@@ -45,8 +45,8 @@ bool is_at(const std::string& path, const FileDescriptor& file) {
       opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
 }
 
-// Deletes the temporary file of a process that died. It is not used again, because it may
-// have another owner, other permissions or another hard link.
+// Deletes the temporary file of a process that died. The file is not used again, because
+// it may have another owner, other permissions or another hard link.
 void remove_abandoned(const std::string& path) {
   // Without O_NONBLOCK, opening a pipe would wait for its reader.
   constexpr int kFlags = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
@@ -60,7 +60,8 @@ void remove_abandoned(const std::string& path) {
   }
 }
 
-// Creates and locks the file. No file is open if the path is taken or can't be locked.
+// Creates and locks the file. Returns a descriptor that is not open if the path is taken,
+// or if the file can't be locked.
 FileDescriptor create_locked(const std::string& path) {
   remove_abandoned(path);
   FileDescriptor file = create_file(path);
@@ -96,8 +97,8 @@ void sync_folder_of(const std::string& path, const std::string& where) {
       advice_to_write(number));
 }
 
-// Returns the paths of the temporary files without their suffixes. If a suffix would make
-// the name too long for the file system, a checksum takes the place of the name.
+// Returns the path of a temporary file without its suffix. If the suffix would make the
+// name too long for the file system, a checksum takes the place of the file's name.
 std::string stem_of(const std::string& path) {
   constexpr size_t kLongestSuffix = sizeof(".tmp-01234567") - 1;
   const std::filesystem::path file(path);

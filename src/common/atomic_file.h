@@ -27,10 +27,10 @@ namespace tessera {
 /// process dies; you may delete it. If the temporary name would be too long for the file
 /// system, a checksum of the file's name takes the place of the file's name.
 ///
-/// Errors:  c10::ValueError if `path` is not a regular file (such as a link to nothing),
-///          is too long or has a zero byte; c10::Error with the system's reason and an
-///          advice if the system refuses to write. Both begin with `where` and name the
-///          path.
+/// Errors:  c10::ValueError if `path` is empty, has a zero byte or more than 4096 bytes, or
+///          is something else than a regular file (such as a link to nothing); c10::Error
+///          with the system's reason and an advice if the system refuses to write. Both
+///          begin with `where` and name the path.
 class AtomicFile {
  public:
   AtomicFile(const std::string& path, std::string where);
@@ -41,9 +41,9 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
 
   void write(const void* data, size_t size);
-  /// Calls `save(writer)` and writes what it passes to `writer`. Use this for LibTorch's
-  /// writers: they call the function in a destructor, too, from which an exception would
-  /// end the program.
+  /// Calls `save(writer)` and writes the bytes that `save` passes to `writer`. Use this for
+  /// LibTorch's writers. They call `writer` in a destructor, too, and an exception from
+  /// there would end the program.
   template <class Save>
   void write_by(Save save);
 

@@ -137,8 +137,8 @@ std::string problem_of(const Line& line, const c10::IValue& value) {
       : "does not agree with its checksum";
 }
 
-// Entries have the same path if a key contains '/': "a/b", and "b" in "a". One of them
-// must agree with the line.
+// Two entries have the same path if one is the key "a/b", and the other is the key "b" of
+// the nested archive "a". One of them must agree with the line.
 std::string problem_of(
     const Line& line,
     const std::multimap<std::string, c10::IValue>& values) {

@@ -13,17 +13,18 @@
 
 namespace tessera {
 
-// LibTorch does not verify what it reads from an archive: it is built without miniz's check
-// of CRCs. Checksums are computed while entries are written, because an OutputArchive can't
-// be read. A user's class has none, as it may save itself in another way. An archive of this
-// library has an entry `tessera_checksums`, a text with one line for each other entry:
+// LibTorch does not verify what it reads from an archive, because it is built without
+// miniz's check of CRCs. An archive of this library therefore has an entry
+// `tessera_checksums`, a text with one line for each other entry:
 //
 //   <checksum of the lines that follow>
 //   <checksum> <kind> <path>
 //
 // The kind is the type of the entry and, for a tensor, its shape. The path of an entry
-// in a nested archive is its keys, joined by '/'. Archives that were written before
-// this entry existed are read without verification.
+// in a nested archive is its keys, joined by '/'. Checksums are computed while entries are
+// written, because an OutputArchive can't be read. The entries of a user's class have no
+// lines, because the class may save itself in another way. Archives that were written
+// before `tessera_checksums` existed are read without verification.
 
 inline constexpr const char* kChecksumsKey = "tessera_checksums";
 
@@ -80,8 +81,8 @@ class CheckedArchive {
   ArchiveChecksums checksums_;
 };
 
-/// Reads the bytes of a file into `archive`. If they end with a checksum
-/// (checksum_ending()), verifies it. Returns whether there is one.
+/// Reads the bytes of a file into `archive`. Verifies the checksum at their end
+/// (checksum_ending()) if there is one, and returns whether there is one.
 /// Errors:  c10::ValueError that only states the problem. It does not show the internal
 ///          errors of LibTorch's reader.
 bool read_archive_file(

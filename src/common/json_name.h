@@ -9,8 +9,9 @@
 
 namespace tessera {
 
-/// Converts the name that `json` holds with `from_string`.
-/// Errors:  c10::ValueError: the error of `from_string`, after `[where]`.
+/// Reads a name from `json` and returns what `from_string` makes of it.
+/// Errors:  c10::ValueError if `json` is not a string; the c10::ValueError of
+///          `from_string`, with `[where]` before its message.
 template <class FromString>
 auto read_name(
     const Json& json,

@@ -128,8 +128,9 @@ void run_tasks(
   };
   process_with_threads = ::getpid();
   mark_fork();
-  // It wakes all threads, also for two tasks. If the number of threads changed from call to
-  // call, libgomp would end threads and start them again (PyTorch's issue 32008).
+  // at::parallel_for wakes all threads, even for two tasks. If the number of threads
+  // changed from call to call, libgomp would end threads and start them again (PyTorch's
+  // issue 32008).
   at::parallel_for(0, threads, 1, work);
   mark_join();
   if (error) {

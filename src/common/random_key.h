@@ -6,7 +6,7 @@
 
 namespace tessera {
 
-/// The finalizer of splitmix64. It maps numbers that are close to unrelated numbers.
+/// The finalizer of splitmix64. It maps neighbouring numbers to unrelated ones.
 constexpr uint64_t mix_bits(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;

@@ -103,8 +103,8 @@ std::vector<std::string> RankGroup::gather(const std::string& text) {
 }
 
 bool RankGroup::is_sum_direct(int64_t count) const {
-  // One exchange sends more bytes than two. So many more may take as long as the
-  // latency of the second exchange.
+  // One exchange sends more bytes than two exchanges. This many more bytes may take as
+  // long as the latency of the second exchange.
   constexpr int64_t kMaxMoreBytes = int64_t{1} << 20;
   const int64_t bytes = count * static_cast<int64_t>(sizeof(float));
   return (size() - 1) * (size() - 2) * bytes / size() <= kMaxMoreBytes;

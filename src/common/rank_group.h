@@ -44,9 +44,9 @@ struct RendezvousPoint {
   int64_t layer;  // EmbeddingState::layer; 0: no layer
 };
 
-/// The processes that share the tables of one or several layers. Every function is
-/// collective, except rank(), size(), add_layer(), worker(), wait_for_worker(),
-/// exchanges() and bytes_sent().
+/// The processes that share the tables of one or several layers. All ranks must call a
+/// function together, except rank(), size(), add_layer(), worker(), wait_for_worker(),
+/// drain(), is_sum_direct(), add_bodies(), exchanges() and bytes_sent().
 /// Errors:  c10::Error naming the rank that failed, made another call, or did not
 ///          arrive.
 class RankGroup {
@@ -62,7 +62,8 @@ class RankGroup {
   /// The message of one rank to the others when it arrives.
   struct Message {
     int64_t value = 0;
-    /// If set, all ranks must pass the same value. An error says that a rank `problem`.
+    /// If set, all ranks must pass the same value. The error about another value says
+    /// "rank 1 differs from rank 0: it ", and then `problem`.
     const char* problem = nullptr;
     /// Bytes for each rank, or one tensor for all of them, or nothing.
     std::vector<at::Tensor> bodies = {};
@@ -70,7 +71,7 @@ class RankGroup {
   /// The messages of all ranks, in their order.
   struct Arrivals {
     std::vector<int64_t> values = {};
-    /// Bytes for this rank, contiguous and aligned to 4.
+    /// Bytes for this rank, contiguous and aligned to 4 bytes.
     std::vector<at::Tensor> bodies = {};
   };
 
@@ -79,9 +80,10 @@ class RankGroup {
   /// raises its own error, and the others raise an error of the same type that names the
   /// rank.
   ///
-  /// An exchange() that starts before the wait travels at the same time. All ranks must
-  /// start it, also those that pass an error. If the wait raises, call drain() with it.
-  /// Errors:  c10::ValueError on all ranks if values differ.
+  /// An exchange() that starts before the wait travels at the same time as the messages.
+  /// All ranks must start that exchange, also a rank that passes an error. If the wait
+  /// raises, pass the exchange to drain().
+  /// Errors:  c10::ValueError on all ranks if `problem` is set and values differ.
   virtual std::function<Arrivals()> arrive(
       RendezvousPoint point,
       const std::exception_ptr& error,
@@ -112,7 +114,7 @@ class RankGroup {
 
   /// The thread that runs lookups in the background. The lookups arrive at their barriers
   /// in the order in which they were submitted. A barrier of another thread waits until
-  /// the worker is idle. The first call sets `threads`.
+  /// the worker is idle. Only the `threads` of the first call count.
   virtual LookupWorker& worker(int64_t threads) = 0;
   virtual void wait_for_worker() const = 0;
 
@@ -149,8 +151,8 @@ class RankGroup {
       std::vector<int64_t> sent,
       std::vector<int64_t> received) = 0;
 
-  /// Waits for exchanges of an arrive() that has raised, so that the next ones are not
-  /// mixed up with them.
+  /// Waits for the exchanges that were started with an arrive() whose wait has raised, so
+  /// that later exchanges are not mixed up with them.
   static void drain(const std::vector<std::function<at::Tensor()>>& exchanges);
 
   /// Returns the value that each rank passed.
@@ -196,22 +198,23 @@ class RankGroup {
       RendezvousPoint point,
       const std::vector<bool>& flags);
 
-  /// Sums over the ranks in their order, so that all ranks get the same bits. (An allreduce
-  /// of MPI guarantees no order.) Arrives with
-  /// `message`, whose bodies it sets.
+  /// Returns the sum of `values` over the ranks, added in their order, so that all ranks
+  /// get the same bits. (An allreduce of MPI guarantees no order.) This function sets the
+  /// bodies of `message`, and arrives with it.
   /// Shapes:  [n] float32; nothing is read from `values` if there is an error.
   at::Tensor sum(
       RendezvousPoint point,
       const std::exception_ptr& error,
       Message message,
       const at::Tensor& values);
-  /// Returns whether sum() sends all `count` floats to every rank, in one exchange. Two
-  /// exchanges of parts send fewer bytes.
+  /// Returns whether sum() sends all `count` floats to every rank, in one exchange.
+  /// Otherwise it makes two exchanges of parts, which send fewer bytes.
   bool is_sum_direct(int64_t count) const;
-  /// Adds what the ranks have passed as `bodies` of `values`.
+  /// Returns the sum of `values` and of the bodies of the other ranks, which are their
+  /// `values`.
   at::Tensor add_bodies(const at::Tensor& values, const Arrivals& arrivals)
       const;
-  /// Sums in two exchanges. All ranks have arrived before.
+  /// Like sum(), but in two exchanges, and after all ranks have arrived.
   at::Tensor sum_parts(const at::Tensor& values);
 
   /// How often this rank has waited for messages of others so far.

@@ -29,7 +29,8 @@ constexpr size_t kMaxSmallCapacity = 1024;
 constexpr size_t kSmallClasses = kMaxSmallCapacity / kAlignment + 1;
 constexpr size_t kSizeClasses =
     kSmallClasses + 4 * std::numeric_limits<size_t>::digits;
-// After this many large blocks were taken, those that were not needed meanwhile are freed.
+// Each time after this many large blocks were taken, all kept blocks that were not needed
+// meanwhile are freed.
 constexpr int64_t kReleaseInterval = 4096;
 
 #ifdef __SANITIZE_ADDRESS__

@@ -13,12 +13,12 @@ struct CodePoint {
   size_t bytes = 1;
 };
 
-/// The code point at the start of a text that is not empty, or nothing if the text begins
-/// with none that is valid.
+/// The code point at the start of a text that is not empty, or nothing if the text does
+/// not begin with a valid one.
 std::optional<CodePoint> first_code_point(std::string_view text);
 
-/// Returns true if the text is valid UTF-8, so that JSON can store it: no overlong forms, no
-/// surrogates, nothing above U+10FFFF.
+/// Returns true if the text is valid UTF-8, so that JSON can store it. Such a text has no
+/// overlong forms, no surrogates and nothing above U+10FFFF.
 bool is_utf8(std::string_view text);
 
 }  // namespace tessera

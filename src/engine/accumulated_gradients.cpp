@@ -84,7 +84,8 @@ AccumulatedGradients select_keys(
       .dropped = gradients.dropped};
 }
 
-// The keys of a table are in the order in which they occurred.
+// Adds the collected keys in the order of their hashes. `collected` has them in the order
+// in which they occurred.
 AccumulatedGradients with_keys(
     AccumulatedGradients gradients,
     const CollectedKeys& collected) {

@@ -21,12 +21,12 @@ struct BatchSlice {
   bool is_dequeued = false;
   /// The thread that called dequeue(), in training batches.
   std::thread::id dequeued_by = {};
-  /// The lookup changes them, see TableStore::lookup().
+  /// The lookup changes them, see TableStore::lookup_local().
   std::shared_ptr<std::vector<IdBags>> bags = nullptr;
   /// The result of a background lookup.
   JobResult<std::vector<at::Tensor>> lookup = {};
-  /// What dequeue() returned. apply_gradients() reads its grad(). Empty while the
-  /// lookup runs; nullptr before that, and in batches without gradients.
+  /// The activations that dequeue() returned. apply_gradients() reads their grad(). Empty
+  /// while the lookup runs; nullptr before that, and in batches without gradients.
   std::shared_ptr<std::vector<at::Tensor>> activations = nullptr;
   /// One per feature; empty until apply_gradients() is called.
   std::vector<at::Tensor> gradients = {};

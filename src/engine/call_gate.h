@@ -37,8 +37,8 @@ class CallGate {
     CallGate& gate_;
   };
 
-  /// Marks that this thread updates the tables while it lives. Calls that this thread
-  /// makes meanwhile are refused.
+  /// While an Update exists, its thread counts as the one that updates the tables. Calls
+  /// that this thread makes meanwhile are refused.
   class Update {
    public:
     explicit Update(CallGate& gate) : gate_(gate) {
@@ -61,9 +61,9 @@ class CallGate {
     changed_.notify_all();
   }
 
-  /// Waits until `is_done`.
-  /// Errors:  c10::Error after shutdown(), or after the timeout with the text of
-  ///          `problem`.
+  /// Waits until is_done() returns true.
+  /// Errors:  c10::Error after shutdown(); c10::Error with the text of problem() after the
+  ///          timeout.
   void wait(
       Lock& lock,
       c10::function_ref<bool()> is_done,
@@ -79,8 +79,8 @@ class CallGate {
 
   bool is_shut_down();
 
-  /// Whether no call runs, without waiting for the lock. In a forked child, a call that
-  /// another thread of the parent was running never ends.
+  /// Whether no call runs. Returns false, and does not wait, if the lock is taken. In a
+  /// forked child, a call that another thread of the parent was running never ends.
   bool is_idle();
 
  private:

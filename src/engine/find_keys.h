@@ -24,8 +24,9 @@ using ScratchRows = std::vector<std::unique_ptr<KeyTableRows::Lease>>;
 bool has_key_tables(const EmbeddingState& state);
 
 /// Replaces the ids of features with key tables, which are positions in IdBags::keys,
-/// by rows of KeyTableRows::all_rows(). Afterwards, keys[i] is the key of ids[i], which is
-/// the default key if an unknown one looks up that. The bags must not hold kZeroRow.
+/// by rows of KeyTableRows::all_rows(). Afterwards, keys[i] is the key of ids[i]. If an
+/// unknown key looks up the default key, the default key takes its place in `keys`. The
+/// bags must not hold kZeroRow.
 /// Errors:  c10::ValueError for an unusable initializer; c10::Error if one batch has too
 ///          many new keys.
 ScratchRows find_keys(
@@ -33,9 +34,9 @@ ScratchRows find_keys(
     std::vector<IdBags>& bags,
     UnknownKeys unknown);
 
-/// Replaces the ids of the features of one key table. It does not use the default key:
-/// unknown keys get KeyTableRows::zero_row(). `update` is the number of the next update. The
-/// scratch rows are added to `scratch`.
+/// Like find_keys(), for the features of one key table, but without the default key. Keys
+/// that would look up the default key get KeyTableRows::zero_row(). `update` is the number
+/// of the next update. The scratch rows are added to `scratch`.
 void find_table_keys(
     const TableState& table,
     c10::ArrayRef<IdBags*> bags,

@@ -265,7 +265,7 @@ std::string find_non_finite(
     }
   }
   const std::vector<float> largest = largest_gradients(terms);
-  // Rounding can't add so much to a sum that is below this bound.
+  // A sum whose bound is below this can't overflow by rounding.
   constexpr double kSafe = std::numeric_limits<float>::max() / 16.0;
   size_t next = 0;
   for (size_t i = 0; i < updates.size(); ++i) {

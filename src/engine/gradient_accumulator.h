@@ -40,7 +40,7 @@ class GradientAccumulator {
         .factor = factor};
   }
 
-  /// The keys of a key table. The rows are then their numbers.
+  /// The keys of a key table. rows() are then indices of CollectedKeys::keys.
   const CollectedKeys& keys() const {
     return keys_;
   }

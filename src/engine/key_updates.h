@@ -21,7 +21,7 @@ namespace tessera {
 struct EmbeddingState;
 
 /// The keys of gradients that were collected over several passes. The key of sum i is
-/// keys[numbers[i]].
+/// keys[rows[i]], where `rows` are GradientAccumulator::rows().
 struct CollectedKeys {
   Buffer<int64_t> keys = {};  // distinct
   Buffer<uint32_t> counts = {};  // occurrences, with those that had no gradient
@@ -50,8 +50,8 @@ KeyUpdate plan_keys(
     const CollectedKeys* collected,
     int64_t update);
 
-/// Adds the keys of the terms to `collected`, and sets TableUpdate::Term::rows to numbers
-/// of keys. `rows` keeps them.
+/// Returns `collected` with the keys of the terms added. Sets TableUpdate::Term::rows to
+/// indices of these keys, whose memory is in `rows`.
 CollectedKeys collect_keys(
     const CollectedKeys& collected,
     c10::ArrayRef<TableUpdate::Term*> terms,
@@ -79,8 +79,8 @@ void set_initial_rows(
 /// Carries out the plan, and fills the rows and slots of new keys.
 void apply(const KeyUpdate& update);
 
-/// Refuses to change the keys of a table while gradients wait for an update: those of
-/// accumulated passes, or `has_pending` others.
+/// Refuses to change the keys of a table while gradients wait for an update. They wait if
+/// passes have been accumulated, or if `has_pending` is true.
 /// Errors:  c10::Error beginning with `where`.
 void check_nothing_waits(
     const EmbeddingState& state,

@@ -122,8 +122,8 @@ std::vector<at::Tensor> lookup(
   std::vector<LookupTask> tasks;
   activations.reserve(bags.size());
   tasks.reserve(bags.size());
-  // With one storage for all, torch::save() of one activation would write all, and resize_()
-  // could overwrite its neighbour.
+  // With one storage for all, torch::save() of one activation would write all, and
+  // resize_() could overwrite its neighbour.
   for (const IdBags& feature : bags) {
     activations.push_back(empty_in_step_memory(feature.activation_shape()));
   }

@@ -72,8 +72,8 @@ std::shared_ptr<PendingGradients::Claim> PendingGradients::claim() {
 // zero_grad(false) through a reference to the base class keeps the gradient, and so is
 // not noticed.
 //
-// A pass of another thread may set the gradient meanwhile. It adds to this object
-// afterwards, so what it adds is not discarded.
+// A pass of another thread may set the gradient meanwhile. That pass adds its gradients to
+// this object afterwards, so they are not discarded.
 void PendingGradients::discard_if_zeroed() {
   if (!virtual_variable_.grad().defined()) {
     discard();

@@ -86,8 +86,8 @@ struct SampledKeys {
   uint64_t complete_to = std::numeric_limits<uint64_t>::max();
 };
 
-// The keys with the lowest hashes. New keys do not change which of the others are among
-// them, unless there are more than `max_rows` in all.
+// Returns the keys with the lowest hashes. New keys do not change which of the older keys
+// are returned, unless the table has more than `max_rows` keys.
 SampledKeys sample_keys(const TableState& table, int64_t max_rows) {
   SampledKeys sampled{.entries = table.key_rows->index().entries()};
   std::vector<KeyEntry>& entries = sampled.entries;

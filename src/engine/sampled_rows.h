@@ -15,8 +15,9 @@
 
 namespace tessera {
 
-// The summary of a layer and fit() warn about tables that do not learn. Both read this
-// many rows of a table, after this number of updates, if this many of them are touched.
+// The summary of a layer and fit() warn about tables that do not learn. Both read at most
+// kMaxSampledRows rows of a table. They warn after at least kMinUpdates updates, and only
+// if at least kMinTouchedRows of the rows are touched.
 constexpr int64_t kMaxSampledRows = 4096;
 constexpr int64_t kMinUpdates = 100;
 constexpr int64_t kMinTouchedRows = 16;

@@ -73,7 +73,7 @@ bool needs_gradient(
 }
 
 // Replaces positions in the keys of a key table by rows. `row_of` returns the row of a
-// position, or kZeroRow. `default_row`: for keys without a row, or kZeroRow.
+// position, or kZeroRow. Keys without a row get `default_row`, which may be kZeroRow.
 void set_rows(
     IdBags& bags,
     uint32_t default_row,
@@ -88,7 +88,7 @@ void set_rows(
   }
 }
 
-// Does so for a table with these ascending `keys` [keys] int64.
+// Does what set_rows() does, for a table whose `keys` [keys] int64 ascend.
 void find_sorted_keys(const EmbeddingTables::Entry& table, IdBags& bags) {
   const auto* begin = table.keys.const_data_ptr<int64_t>();
   const auto* end = begin + table.keys.numel();

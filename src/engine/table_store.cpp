@@ -331,8 +331,9 @@ bool TableStore::has_gradient(
   return false;
 }
 
-// As in Keras, the counter decides, and not how many gradients were collected. If a load has
-// dropped some, the missing passes count as zeros, and Adam's t and schedules still agree.
+// As in Keras, the counter of passes decides, and not how many gradients were collected. If
+// a load has dropped some gradients, they count as zeros, and Adam's t and schedules still
+// agree.
 bool TableStore::is_due(const TableState& table) const {
   return (state_->passes + 1) % accumulation_steps_of(table) == 0;
 }

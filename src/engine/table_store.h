@@ -25,8 +25,8 @@
 
 namespace tessera {
 
-/// Where the gradients of the rows of one lookup go. ShardedTableStore derives
-/// distributed::Route from it. TableStore leaves it unset.
+/// Where the gradients of the rows of one lookup go. ShardedTableStore uses the derived
+/// distributed::Route. TableStore needs no route.
 struct LookupRoute {
   virtual ~LookupRoute() = default;
 };
@@ -34,7 +34,7 @@ struct LookupRoute {
 /// The result of lookup().
 struct Lookup {
   std::vector<at::Tensor> activations = {};  // one per feature
-  /// One per feature: the table whose rows its ids number after lookup().
+  /// One per feature: the table in which its ids are row numbers after lookup().
   std::shared_ptr<const std::vector<LookupTable>> tables = {};
   /// Where to send the gradients of rows from other ranks. Unset if this process has all
   /// rows.
@@ -79,8 +79,8 @@ class TableStore {
   TableStore& operator=(const TableStore&) = delete;
 
   /// Activations of checked ids, one tensor with its own storage per feature.
-  /// `bags` must not hold kZeroRow. Their keys are changed as by find_keys(). All rows must
-  /// be in this process.
+  /// `bags` must not hold kZeroRow. Their ids and keys are changed as by find_keys(). All
+  /// rows must be in this process.
   std::vector<at::Tensor> lookup_local(
       std::vector<IdBags>& bags,
       UnknownKeys unknown) const;
@@ -93,8 +93,8 @@ class TableStore {
   /// this one.
   virtual void abort(const std::exception_ptr& /*error*/) {}
 
-  /// Runs lookups in the background. Submitted lookups end before the next update
-  /// begins.
+  /// Returns the worker that runs lookups in the background. Lookups that were submitted
+  /// to it end before the next update begins.
   virtual LookupWorker& worker();
 
   /// No update runs while the lock is held.
@@ -130,23 +130,23 @@ class TableStore {
     std::string non_finite = {};
   };
 
-  /// One update from the gradients of all lookups, summed per row.
+  /// Plans one update from the gradients of all lookups, summed per row. Reads each
+  /// learning rate once and runs custom rules.
   ///
   /// Tables with gradient_accumulation_steps = n collect gradients, and apply their
-  /// mean when the step counter reaches a multiple of n. Reads each learning rate once
-  /// and runs custom rules.
+  /// mean when EmbeddingState::passes reaches a multiple of n.
   /// Errors:  c10::ValueError; nothing is changed.
   Update plan_update(const std::vector<LookupGradients>& lookups);
 
-  /// One update from accumulated gradients, one entry per table, each multiplied by
-  /// `factor`. They must outlive the update.
+  /// Plans one update from accumulated gradients, multiplied by `factor`. `accumulators`
+  /// has one entry per table, and must outlive the update.
   Update plan_accumulated_update(
       const std::vector<GradientAccumulator>& accumulators,
       double factor);
 
-  /// Called before apply_update(). `error` is nullptr if nothing that belongs to the update has
-  /// failed. If the tables are sharded, waits for all ranks and checks that they have the
-  /// same number of `passes`.
+  /// Called before apply_update(). `error` is nullptr unless something that belongs to the
+  /// update has failed. If the tables are sharded, waits for all ranks and checks that they
+  /// have the same number of `passes`.
   /// Errors:  `error`, or another rank's.
   virtual void confirm(const std::exception_ptr& error, int64_t /*passes*/) {
     if (error != nullptr) {
@@ -154,12 +154,12 @@ class TableStore {
     }
   }
 
-  /// Changes the tables and advances the step counter. Can't fail.
+  /// Changes the tables and increases EmbeddingState::passes by one. Can't fail.
   void apply_update(Update update);
 
   /// Returns the sums of `accumulators`, one per table, and the gradients of one pass. If
-  /// the layer refuses gradients that are not finite, `non_finite` is set to a message about
-  /// one, or cleared.
+  /// the layer refuses gradients that are not finite and there is one, `non_finite` becomes
+  /// a message about it. Otherwise it becomes empty.
   /// Errors:  c10::ValueError; nothing is changed.
   std::vector<GradientAccumulator> accumulate(
       const std::vector<GradientAccumulator>& accumulators,
@@ -248,8 +248,8 @@ class TableStore {
       std::vector<TableUpdate>& updates,
       Update& update);
 
-  // Decides about the keys of key tables. `accumulators` has the accumulator whose
-  // term each update has, or nullptr.
+  // Decides about the keys of key tables. accumulators[i] is the accumulator whose term
+  // updates[i] has, or nullptr if it has others.
   void plan_key_updates(
       std::vector<TableUpdate>& updates,
       const std::vector<const GradientAccumulator*>& accumulators,

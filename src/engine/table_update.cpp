@@ -26,8 +26,8 @@ constexpr int64_t kMinIdsPerBin = 256;
 // were eight times as far apart, and the walks through the page tables took longer than
 // the sort saved: a step of Adagrad on a million rows of 64 floats took 1.5 times as long.
 constexpr int64_t kMaxIdsPerBin = 16384;
-// The same for sums, whose order must not depend on the number of threads. So many threads
-// have enough bins.
+// The ids per bin for sums, whose order must not depend on the number of threads. The bins
+// are so small that there are enough of them for many threads.
 constexpr int64_t kIdsPerFixedBin = 2048;
 constexpr int kMaxBinBits = 8;
 using BinCounters = std::array<uint32_t, size_t{1} << kMaxBinBits>;
@@ -115,8 +115,8 @@ bool has_few_ids(const std::vector<TableUpdate>& updates) {
   return ids < kFewIds && bytes < kFewBytes;
 }
 
-// Whether there are few contributions, each to another row. This takes less time than to
-// sort them.
+// Returns true if there are few contributions, and each is to another row. To check this
+// takes less time than to sort them.
 bool has_few_distinct_rows(
     const kernels::Contribution* contributions,
     int64_t count) {
@@ -185,8 +185,8 @@ void TableUpdater::update_group(Updates updates) {
   });
 }
 
-// Few ids make one bin per table, so nothing has to be counted. All tables
-// use the same memory, which stays in the first-level cache.
+// Few ids make one bin per table, so only the ids that are left out have to be counted.
+// All tables use the same memory, which stays in the first-level cache.
 void TableUpdater::update_few_ids(const std::vector<TableUpdate>& updates) {
   if (workspaces_.empty()) {
     workspaces_.resize(1);

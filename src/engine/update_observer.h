@@ -8,10 +8,10 @@
 
 namespace tessera {
 
-/// While it exists, `before_update` sees the updates of tables on this thread, before they
-/// change rows. Updates of a CustomOptimizer are not among them. It must not raise errors
-/// and must not call a layer. If observers are nested, only the innermost one is
-/// called.
+/// While an observer exists, `before_update` sees the updates of tables on this thread,
+/// before they change rows. Updates of a CustomOptimizer are not among them. The function
+/// must not raise errors and must not call a layer. If observers are nested, only the
+/// innermost one is called.
 class UpdateObserver {
  public:
   using BeforeUpdate = std::function<void(const std::vector<TableUpdate>&)>;

@@ -58,8 +58,8 @@ size_t count_leaves(const Nest<T>& nest) {
   return count;
 }
 
-// `features` and `weights` have one entry per state. It is nullptr if the feature was
-// not requested, or has no weights.
+// `features` and `weights` have one entry per state. A feature is nullptr if it was not
+// requested, and the weights are nullptr if the feature has none.
 Batch read_leaves(
     const std::vector<FeatureState>& states,
     const std::vector<const Feature*>& features,

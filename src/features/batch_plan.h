@@ -28,8 +28,9 @@ namespace tessera {
 class BatchPlan {
  public:
   /// Makes a plan for batches like `features`, which read_batch() has read as `batch`,
-  /// without weights. Returns nullptr if the batch has sparse features, sequences or so
-  /// many ids that several threads read them.
+  /// without weights. Returns nullptr if the batch has so many ids that several threads
+  /// read them, or a feature that plans do not support, such as a sparse one, a sequence or
+  /// one with a key table.
   static std::shared_ptr<const BatchPlan> make(
       const Nest<FeatureConfig>& structure,
       const std::vector<FeatureState>& states,
@@ -50,7 +51,7 @@ class BatchPlan {
     static TensorKind of(const at::Tensor& tensor) {
       return {tensor.key_set(), tensor.scalar_type()};
     }
-    // Whether `tensor` is also contiguous.
+    // Whether `tensor` is of this kind and contiguous.
     bool matches(const at::Tensor& tensor) const {
       return tensor.defined() && tensor.key_set() == keys &&
           tensor.scalar_type() == dtype && tensor.is_contiguous();
@@ -82,9 +83,9 @@ class BatchPlan {
   std::vector<PlannedFeature> features_;  // in the order of the configs
 };
 
-/// Keeps the bags of finished batches, so that later batches use their memory. Those of 26
-/// features have 5 KB. A block of 1 KiB or more makes malloc() merge the free blocks of the
-/// batch's tensors. Any thread may call it.
+/// Keeps the bags of finished batches, so that later batches use their memory. The IdBags
+/// of 26 features have more than 7 KB, and a request for 1 KiB or more makes malloc() merge
+/// the free blocks of the batch's tensors. Any thread may call the functions.
 class SpareBags {
  public:
   /// Returns bags that were given back, or an empty vector.

@@ -31,8 +31,8 @@ struct IdBags {
   Buffer<int64_t> keys;
   /// How often each key occurred, [nnz]; empty: once.
   Buffer<uint32_t> key_counts;
-  /// Keys that were looked up as the default key of the table, which is in `keys` instead
-  /// of them. They occur without a gradient.
+  /// The unknown keys that the lookup has replaced by the default key of the table. `keys`
+  /// has the default key in their place. An update counts them, but they get no gradient.
   Buffer<int64_t> unknown_keys;
   /// How often each of them occurred, [unknown_keys].
   Buffer<uint32_t> unknown_counts;

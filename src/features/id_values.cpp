@@ -162,8 +162,9 @@ void read_ids(
   }
 }
 
-// Copies the weights. If the combiner divides by them, ids whose weights are not positive
-// are dropped. Call it before read_ids(), which does not check these ids.
+// Copies the weights. If the combiner divides by them, and with
+// FeatureConfig::validate_weights_and_indices, ids whose weights are not positive are
+// dropped. Call it before read_ids(), which does not check these ids.
 void read_weights(
     const FeatureState& feature,
     const at::Tensor& weights,

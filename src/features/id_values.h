@@ -41,8 +41,8 @@ IdValues read_dense_ids(const FeatureState& feature, const at::Tensor& ids);
 
 /// Checks and copies the ids of a sparse or ragged feature and their weights. `weights`
 /// may be undefined. Ids that are dropped because of their weight are not checked, and
-/// neither are those whose entry in `bag_indices` is kNoBag. If `bag_indices` is empty, each
-/// id is in a bag.
+/// neither are those whose entry in `bag_indices` is kNoBag. If `bag_indices` is empty,
+/// each id is in a bag.
 /// Errors:  the same as read_dense_ids().
 IdValues read_id_values(
     const FeatureState& feature,

@@ -97,7 +97,8 @@ Nest<PartialShape> input_shapes_of(
     int64_t batch_size);
 
 /// Merges the input shapes of several builds. Returns those of the last build, `now`,
-/// with its unknown sizes taken from `before`.
+/// with its unknown sizes taken from `before`. If the ranks of two shapes differ, the
+/// later one is returned, unless its batch size is unknown.
 Nest<PartialShape> join_input_shapes(
     const Nest<FeatureConfig>& structure,
     const std::optional<Nest<PartialShape>>& before,

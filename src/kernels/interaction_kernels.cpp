@@ -98,8 +98,9 @@ HWY_INLINE void TransposeFeatures(
   }
 }
 
-// Computes kRows * 2 vectors of products, products[r, j] = x[i + r] . x[j] for j in
-// first .. first + 2 * lanes. One row at a time would wait for its own sums.
+// Computes kRows * 2 vectors of products, products[i + r, j] = x[i + r] . x[j] for j in
+// first .. first + 2 * lanes. With one row at a time, each addition would wait for the one
+// before.
 template <int kRows, class D>
 HWY_INLINE void ProductsOfRows(
     D d,
@@ -263,8 +264,9 @@ struct GradientColumns {
     hn::StoreU(sum, d, gradients.first + example * gradients.stride + column);
   }
 
-  // Columns [column, column + kVectors * lanes) of the gradients of four features, which
-  // are matrix . x. Each sum adds the features in their order.
+  // Computes columns [column, column + kVectors * lanes) of the gradients of the features i
+  // to i + 3. The gradients of all features are the product of the matrix `pairs` and the
+  // rows. Each sum adds the features in their order.
   template <int kVectors, class D>
   HWY_INLINE void FourFeatures(D d, int64_t i, int64_t column) const {
     using V = hn::Vec<D>;

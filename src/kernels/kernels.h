@@ -65,7 +65,8 @@ struct RowStages {
   bool clip_gradient = false;
   float clip_gradient_min = 0.0F;
   float clip_gradient_max = 0.0F;
-  /// weight -= weight_decay * weight. It includes the learning rate if the spec asks so.
+  /// weight -= weight_decay * weight. The factor includes the learning rate if the spec
+  /// asks so.
   float weight_decay = 0.0F;
   bool clip_weight = false;
   float clip_weight_min = 0.0F;
@@ -154,8 +155,9 @@ struct FeatureRows {
   int64_t stride = 0;
 };
 
-/// Dot products of all pairs of features of one example, for examples [begin_example,
-/// end_example), and the gradients of the features:
+/// Examples [begin_example, end_example) of a batch. For each example, pairwise_dots()
+/// computes the dot products of all pairs of its features, and pairwise_dots_gradient()
+/// computes the gradients of the features:
 ///
 ///   for b in begin_example .. end_example:
 ///     for i in 0 .. num_features, for j in 0 .. i:   (with_self: j = i, too)

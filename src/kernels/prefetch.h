@@ -18,31 +18,33 @@ inline void prefetch_row(const void* rows, int64_t row_bytes, uint32_t row) {
 }
 
 /// How many items ahead of its use an item of `bytes` bytes is prefetched. The items in
-/// flight fill a third of a small first-level cache. With 4 KiB, a pooled lookup of rows in
-/// the second-level cache took twice as long. The limits keep narrow items from being
-/// fetched too early.
+/// flight fill a third of a small first-level cache. With 4 KiB in flight, a pooled lookup
+/// of rows in the second-level cache took twice as long. The upper limit keeps narrow items
+/// from being fetched too early.
 constexpr int64_t prefetch_distance(int64_t bytes) {
   constexpr int64_t kBytesInFlight = 12 * 1024;
   return std::clamp<int64_t>(
       kBytesInFlight / std::max<int64_t>(bytes, 1), 4, 64);
 }
 
-/// How many rows ahead of its use a row of `bytes` bytes, with its slots, is prefetched to
-/// the second-level cache by an update. More lines can be on their way to this cache than
-/// to the first-level cache. On one core of Zen 5, the update by Adagrad took half the
-/// time for rows of 16 floats, and 0.7 to 0.85 times as long for rows of 64 floats.
+/// How many rows ahead of its use an update prefetches a row to the second-level cache. A
+/// row has `bytes` bytes with its slots. More lines can be on their way to this cache than
+/// to the first-level cache. With this prefetch, the update by Adagrad took half the time
+/// for rows of 16 floats, and 0.7 to 0.85 times as long for rows of 64 floats, on one core
+/// of Zen 5.
 constexpr int64_t update_prefetch_distance(int64_t bytes) {
   constexpr int64_t kBytesInFlight = 32 * 1024;
   return std::clamp<int64_t>(
       kBytesInFlight / std::max<int64_t>(bytes, 1), 8, 64);
 }
 
-/// How many wide rows ahead of its use a row is then prefetched to the first-level cache.
+/// How many contributions ahead of its use a wide row is then prefetched to the first-level
+/// cache.
 inline constexpr int64_t kNearRows = 4;
 
-/// How many items ahead of its use an item is also prefetched to the second-level cache. A
-/// lookup of rows of 64 bytes then took 0.8 times as long. 0 for wider items, which
-/// already have enough lines in flight.
+/// How many items ahead of its use an item is also prefetched to the second-level cache.
+/// With this prefetch, a lookup of rows of 64 bytes took 0.8 times as long. The result is 0
+/// for items of more than 128 bytes, which already have enough lines in flight.
 constexpr int64_t far_prefetch_distance(int64_t bytes) {
   constexpr int64_t kMaxBytes = 128;
   constexpr int64_t kBytesInFlight = 16 * 1024;

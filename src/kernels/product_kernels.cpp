@@ -75,8 +75,8 @@ HWY_INLINE void ComputeTile(
   }
 
   PrefetchResults(args, row, kRows, column, kVectors * lanes);
-  // The rows of a that the next tile reads. The tiles of later columns find all of a in
-  // the cache.
+  // Whether to prefetch the rows of args.a that the next tile reads. The tiles of later
+  // columns find all of args.a in the cache.
   const bool prefetches_a =
       column == 0 && args.a_column_stride == 1 && row + 2 * kRows <= args.rows;
   const float* a = args.a + row * args.a_row_stride;
@@ -128,8 +128,8 @@ HWY_INLINE void ComputeTile(
   }
 }
 
-// Computes all rows of some columns. They share the columns of b, which stay in the
-// first-level cache.
+// Computes all rows of some columns. The rows share the columns of args.b, which stay in
+// the first-level cache.
 template <int kVectors, class D>
 HWY_INLINE void ComputeColumns(D d, const ProductArgs& args, int64_t column) {
   int64_t row = 0;

@@ -39,10 +39,11 @@ HWY_INLINE V RoundingBits(D d, RowKey key, int64_t i) {
 }
 
 // 16 uniform random bits in each lane, as a function of (key, column). Columns 2 i and
-// 2 i + 1 get the lower and the upper half of RoundingBits() of i, because mixing costs more
-// than the rounding that uses the bits. With several lanes, `column` must be even. With this,
-// a branch for infinities and no copies of rows, a bfloat16 step on AVX2 takes 0.7 to 1.4
-// times as long as a float32 step, and before 1.4 to 4.4 times.
+// 2 i + 1 get the lower and the upper half of RoundingBits() of i, because mixing costs
+// more than the rounding that uses the bits. With several lanes, `column` must be even.
+// A bfloat16 step on AVX2 took 1.4 to 4.4 times as long as a float32 step. It takes 0.7 to
+// 1.4 times as long since it uses these halves, a branch for infinities, and no copies of
+// rows.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V RandomHalves(D d, RowKey key, int64_t column) {
   if constexpr (hn::MaxLanes(D()) == 1) {

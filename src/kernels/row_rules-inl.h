@@ -5,7 +5,7 @@
 // Step() updates one vector of columns. `slots` points to these columns of the slots
 // (nullptr if the table has no such slot). Step() stores the new slots and returns the
 // new weight. Begin() runs first and gets the whole row, for rules that need a norm. Each
-// Step() gets its result.
+// Step() gets the result of Begin().
 
 struct NoLocal {};
 
@@ -33,9 +33,9 @@ HWY_INLINE V Blend(D d, const MovingAverage& average, V old, V value) {
       hn::Mul(hn::Set(d, average.one_minus_decay), value));
 }
 
-// mean + (1 - rho) * deviation, where the deviation is value - mean. A smaller step than
-// the spacing of float32 becomes one such spacing. Otherwise, the mean of equal values
-// would stop 0.5 / (1 - rho) of them away from the value.
+// mean + (1 - rho) * deviation, where the deviation is value - mean. A step that is smaller
+// than the spacing of float32 numbers becomes one such spacing. Otherwise, the moving mean
+// of equal values would stop 0.5 / (1 - rho) spacings away from the value.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V MoveMean(D d, const MovingAverage& rho, V mean, V deviation) {
   const V step = hn::Mul(hn::Set(d, rho.one_minus_decay), deviation);

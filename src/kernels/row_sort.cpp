@@ -11,9 +11,9 @@ namespace tessera::kernels {
 
 namespace {
 
-// The 2^11 counters of 32 bits take 8 KiB of the first-level cache. With wider
-// digits, fewer are needed. For each digit, all counters are cleared and summed, so few
-// contributions get narrower digits.
+// The 2^11 counters of 32 bits take 8 KiB of the first-level cache. With wider digits, a
+// row has fewer digits. But all counters are cleared and summed for each digit, so a small
+// number of contributions is sorted by narrower digits.
 constexpr int kMaxDigitBits = 11;
 constexpr int64_t kInsertionSortBelow = 32;
 

@@ -26,13 +26,15 @@ struct RowNumbers {
 ///
 /// Stochastic rounding goes to one of the two neighbours. The nearer one has the larger
 /// probability, so that the expectation is the float32 value. The random bits are a
-/// function of (key, number of the row, column), and, if duplicates update a row one by
-/// one, of the step. They do not depend on the number of threads or the instruction set.
+/// function of (key, number of the row, column). If duplicates update a row one by one,
+/// the bits also depend on the step. They do not depend on the number of threads or the
+/// instruction set.
 struct Rounding {
   bool is_stochastic = false;
   uint64_t key = 0;  // each update has a new one
   RowNumbers rows = {};
-  /// The numbers of the rows of a key table, [vocab]. nullptr: `rows` are the numbers.
+  /// The keys of a key table's rows, [vocab], which serve as the numbers of the rows.
+  /// nullptr: `rows` has the numbers.
   const int64_t* row_keys = nullptr;
 
   int64_t number_of(int64_t row) const {

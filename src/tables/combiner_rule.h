@@ -22,7 +22,7 @@ namespace tessera {
 /// The combiner that is declared after this one, if there is one.
 std::optional<Combiner> next_combiner(Combiner combiner);
 
-/// Whether the combiner divides the sum. If not, weights <= 0 are as good as others.
+/// Whether the combiner divides the sum. If not, weights <= 0 are as valid as others.
 inline bool is_divided(Combiner combiner) {
   switch (combiner) {
     case Combiner::kSum:

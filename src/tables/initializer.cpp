@@ -31,7 +31,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kTruncation = 2.0F;
 constexpr float kTruncatedMass = 0.95449973610364158F;
 
-// `keys`: the numbers of the rows, or nullptr if args.rows are.
+// `keys` are the numbers of the rows, or nullptr if args.rows has the numbers.
 void fill_random(
     kernels::RandomArgs args,
     const int64_t* keys,

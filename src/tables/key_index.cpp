@@ -26,9 +26,10 @@ bool is_frequency(const DynamicKeys& config) {
   return std::holds_alternative<eviction::LeastFrequentlyUsed>(config.eviction);
 }
 
-// Chunks are this full on average if the partition is full. With 0.78, more keys are in a
-// later chunk than their own, and finds took a sixth longer. LeastFrequentlyUsed stores 4
-// more bytes per row, and must stay within 24.
+// Chunks are this full on average if the partition is full. With 0.78 instead of 0.70,
+// more keys are in a later chunk than their own, and finds took a sixth longer.
+// LeastFrequentlyUsed has 0.78, because it stores 4 more bytes per row, and must stay
+// within 24 bytes per row.
 double max_load(const DynamicKeys& config) {
   return is_frequency(config) ? 0.78 : 0.70;
 }
@@ -170,10 +171,10 @@ int64_t KeyIndex::free_rows(int64_t partition) const {
 }
 
 // Finds keys in blocks. While the chunks of one block are searched, those of the next one
-// are on their way. A key that is not in its own chunk, but may be in a later one, waits
-// until the next block is done. A branch that can't be predicted would stop the search
-// until the chunk has arrived. Vector instructions saved only 3 %, because the search
-// waits for memory.
+// are prefetched. A key that is not in its own chunk, but may be in a later one, waits
+// until the next block has been searched. To follow it at once would need a branch that
+// can't be predicted, and this branch would stop the search until the chunk has arrived.
+// Vector instructions saved only 3 %, because the search waits for memory.
 class KeyIndex::Finder {
  public:
   Finder(const KeyIndex& index, const int64_t* keys, uint32_t* rows)
@@ -485,7 +486,7 @@ void KeyIndex::apply_part(
     erase(partition, row - first);
   }
   // The new keys have got the last free rows, then unused ones, then those of the evicted
-  // keys. One of these is left if a row is reserved for the default key.
+  // keys. If a row is reserved for the default key, one row of an evicted key is left.
   const size_t from_free = std::min(part.inserted.size(), state.free.size());
   const size_t from_unused = std::min<size_t>(
       part.inserted.size() - from_free, rows_of(partition) - state.used);
@@ -683,7 +684,7 @@ std::vector<std::pair<uint64_t, size_t>> KeyIndex::checked_order(
       shorten(name_),
       sketch_size(),
       sketch.size());
-  // By partition, because the high bits of a hash choose it.
+  // The order is by partition, because the high bits of a hash choose the partition.
   std::vector<std::pair<uint64_t, size_t>> order;
   order.reserve(entries.size());
   for (size_t i = 0; i < entries.size(); ++i) {

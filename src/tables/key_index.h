@@ -25,11 +25,12 @@ inline constexpr uint32_t kNoRow = std::numeric_limits<uint32_t>::max();
 /// Occurrences of keys in one update.
 struct KeyOccurrences {
   const int64_t* keys = nullptr;  // [size]
-  /// The row that each key had when it was looked up, or a number from the capacity on if
-  /// it had none. nullptr: no key had a row. A key that had a row and has none now was
-  /// evicted in between, and its occurrence is dropped.
+  /// The row that each key had when it was looked up, or a number >= KeyIndex::rows() if it
+  /// had none. nullptr: no key had a row. A key that had a row and has none now was evicted
+  /// in between, and its occurrence is dropped.
   const uint32_t* looked_up = nullptr;  // [size]
-  /// KeyIndex::version() at that lookup. Unset: `looked_up` only tells which keys had a row.
+  /// KeyIndex::version() at that lookup. Unset: `looked_up` only tells which keys had a
+  /// row.
   std::optional<uint64_t> version = {};
   /// How often each key occurred, at least once. nullptr: once.
   const uint32_t* counts = nullptr;  // [size]
@@ -52,7 +53,8 @@ struct KeyEntry {
 struct KeyCounts {
   int64_t admitted = 0;
   int64_t evicted = 0;
-  /// Occurrences in updates whose keys were evicted after their lookup.
+  /// The occurrences in updates that were dropped, because their keys were evicted after
+  /// the lookup.
   int64_t dropped = 0;
 
   bool operator==(const KeyCounts&) const = default;
@@ -75,9 +77,9 @@ struct KeyPlan {
     int64_t dropped = 0;  // see KeyCounts
   };
   std::vector<Part> parts = {};  // [owned partitions]
-  /// The rows of occurrences that are in no part, because their lookup has found them. They
-  /// must not change before apply().
-  /// A caller may clear this, and set KeyIndex::last_update() of these rows itself.
+  /// KeyOccurrences::rows of the terms whose lookups the plan trusts. Most of their
+  /// occurrences are in no part. These arrays must not change before apply(). A caller may
+  /// clear this list, and set KeyIndex::last_update() of these rows itself.
   std::vector<c10::ArrayRef<uint32_t>> used_rows = {};
   uint32_t update = 0;
 };
@@ -85,16 +87,18 @@ struct KeyPlan {
 /// The keys of a key table and the row of each. It decides about admission and
 /// eviction.
 ///
-/// Each partition is a hash table with open addressing in lines of the cache, which never
-/// grows: it has room for all rows of the partition. Its results depend on the occurrences
-/// of each update, but not on their order or on the number of threads.
+/// Each partition is a hash table with open addressing, whose chunks are cache lines. It
+/// never grows, because it has room for all rows of the partition. What the index decides
+/// depends on the occurrences of each update, but not on their order or on the number of
+/// threads.
 ///
 /// find() and would_admit() may run on several threads at the same time, and at the
 /// same time as plan(). The functions that change the index must run alone.
 class KeyIndex {
  public:
-  /// `name`: of the table. `random_key`: see random_key(), for
-  /// admission::WithProbability. `owned`: partitions of KeyPartitions(config.capacity).
+  /// `name` is the name of the table. `random_key` is its random_key(), which
+  /// admission::WithProbability uses. `owned` are partitions of
+  /// KeyPartitions(config.capacity).
   /// Errors:  c10::Error if the system can't reserve the memory.
   KeyIndex(
       const DynamicKeys& config,
@@ -111,8 +115,8 @@ class KeyIndex {
   const DynamicKeys& config() const {
     return config_;
   }
-  /// The partitions whose keys this index has. No functions but find(), check() and
-  /// assign() take other keys.
+  /// The partitions whose keys this index has. Only find(), is_default(), owns(), check()
+  /// and assign() take keys of other partitions, too.
   const PartitionRange& owned() const {
     return owned_;
   }
@@ -189,18 +193,18 @@ class KeyIndex {
   std::vector<KeyEntry> entries() const;
   /// All keys, in ascending order.
   std::vector<KeyEntry> sorted_entries() const;
-  /// The counters of admission::AfterOccurrences in the owned partitions, else empty. Those
-  /// of all partitions in order are the sketch of the table, whose layout depends on the
-  /// config alone.
+  /// The counters of the owned partitions. They are empty unless the admission is
+  /// AfterOccurrences. The counters of all partitions, in order, are the sketch of the
+  /// table, whose layout depends on the config alone.
   std::vector<uint8_t> sketch() const;
   /// The sketch of the table, with zeros for partitions that are not owned.
   std::vector<uint8_t> table_sketch() const;
   /// The number of counters of the table's sketch.
   int64_t sketch_size() const;
 
-  /// Refuses entries that assign() can't take. `sketch`: of the table.
-  /// Errors:  c10::ValueError beginning with `where` for a duplicate key, more keys than
-  ///          a partition can hold, or a sketch of another size.
+  /// Refuses entries that assign() can't take. `sketch` is that of the whole table.
+  /// Errors:  c10::ValueError beginning with `where` for a duplicate key, the padding key,
+  ///          more keys than a partition can hold, or a sketch of another size.
   void check(
       const std::vector<KeyEntry>& entries,
       const std::vector<uint8_t>& sketch,
@@ -222,7 +226,7 @@ class KeyIndex {
   // Reading the chunk of a key takes about as long as moving this number of bytes.
   static constexpr int64_t kFindBytes = 64;
 
-  // The sum of two counts, which stays below the largest number.
+  // The sum of two counts, but at most the largest uint32 minus 1.
   static uint32_t saturated_sum(uint32_t a, uint32_t b) {
     constexpr uint32_t kMax = std::numeric_limits<uint32_t>::max() - 1;
     return b > kMax - a ? kMax : a + b;
@@ -268,8 +272,8 @@ class KeyIndex {
     EvictionScore score;
     uint16_t row;
   };
-  // The keys of a partition with the lowest scores. It has all keys up to a bound, and
-  // entries of keys whose score has changed since.
+  // The keys of a partition with the lowest scores. The set has all keys whose score is at
+  // most a bound. It may also have outdated entries, of keys whose score has changed.
   class Victims {
    public:
     bool empty() const {
@@ -280,8 +284,8 @@ class KeyIndex {
     }
     // Removes the lowest one.
     void pop();
-    // Calls visit(victim) for some of those that follow the lowest one, so that each is
-    // visited once before it is the lowest.
+    // Calls visit(victim) for the victim that is kAhead places after the lowest one, if
+    // there is one. So a call before each pop() visits a victim before it is the lowest.
     template <class Visit>
     void visit_later(const Visit& visit) const {
       constexpr size_t kAhead = 8;
@@ -290,8 +294,8 @@ class KeyIndex {
       }
     }
     void assign(c10::ArrayRef<Victim> victims);
-    // Adds a key whose score has changed, if it is one of the lowest ones. After `max_added`
-    // keys, the set becomes empty.
+    // Adds a key whose score has changed, if the new score is at most the bound and the set
+    // is not empty. With more than `max_added` added keys, the set becomes empty.
     void add(const Victim& victim, size_t max_added);
     void clear();
 
@@ -337,9 +341,9 @@ class KeyIndex {
 
     ReservedArray<uint64_t> words_;
   };
-  // The rows that the keys of one version lost.
+  // The rows that lost their keys in one update.
   struct Evictions {
-    uint64_t version;  // before them
+    uint64_t version;  // KeyIndex::version() before the update
     std::vector<uint32_t> rows;
   };
   struct Missing;
@@ -370,8 +374,8 @@ class KeyIndex {
   int64_t rows_of(int64_t partition) const {
     return first_row_[partition + 1] - first_row_[partition];
   }
-  // The number of the partition among the owned ones, which it must be, as everywhere in
-  // this class.
+  // The number of the hash's partition among the owned ones, as `partition` is everywhere
+  // in this class. It is out of range if the partition is not owned.
   int64_t owned_partition_of(uint64_t hash) const {
     return partitions_.of_hash(hash) - owned_.begin;
   }
@@ -382,12 +386,13 @@ class KeyIndex {
   }
   // The row of the default key in the partition. kNoRow: it has none there.
   uint32_t default_row_in(int64_t partition) const;
-  // The number of rows that other keys can get without an eviction. One row is reserved
-  // for the default key.
+  // The number of rows that keys other than the default key can get without an eviction.
+  // One row is reserved for the default key while it has none.
   int64_t free_rows(int64_t partition) const;
   // The key's row in the partition, or kNoRow.
   uint32_t find_in(int64_t partition, int64_t key, uint64_t hash) const;
-  // The same for a key that is not in `chunk`, its first one, and may be in later ones.
+  // Like find_in(), for a key that is not in its own chunk, `chunk`, but may be in a later
+  // one.
   uint32_t find_after(int64_t partition, uint32_t chunk, int64_t key) const;
   void insert(int64_t partition, int64_t key, uint32_t local_row);
   void erase(int64_t partition, uint32_t local_row);

@@ -86,7 +86,7 @@ class KeyIndex::Planner {
   Planner& operator=(const Planner&) = delete;
 
   // Returns nothing if the lookups must not be trusted, because a partition may have to
-  // evict keys that occur.
+  // evict keys that occur, or because kMaxRounds rounds were not enough.
   std::optional<KeyPlan> run() {
     const int64_t count = index_.owned_.count();
     plan_.parts.resize(count);
@@ -101,8 +101,8 @@ class KeyIndex::Planner {
         partitions.push_back(p);
       }
     }
-    // Few keys are evicted, and hardly any of them occurs. Searching the rows that lookups
-    // have found for evicted ones takes a tenth of the time of marking all of them.
+    // Few keys are evicted, and hardly any of them occurs. To look for evicted rows among
+    // the rows that lookups have found takes a tenth of the time of marking all those rows.
     for (int round = 0; !partitions.empty(); ++round) {
       if (round == kMaxRounds) {
         return std::nullopt;

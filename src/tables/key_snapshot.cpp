@@ -11,7 +11,8 @@ namespace tessera {
 
 namespace {
 
-// The first entries of the partitions, which follow each other, and the end.
+// The position of the first entry of each partition that has entries, and the end. The
+// entries are ordered by partition.
 std::vector<size_t> partition_begins(
     const KeyPartitions& partitions,
     const std::vector<KeyEntry>& entries) {

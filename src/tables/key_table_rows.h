@@ -37,8 +37,8 @@ struct NumberedKeys {
 /// this rank owns.
 ///
 /// Behind the rows of the partitions, the memory has a row of zeros for keys without a row,
-/// and scratch rows. A lookup writes the initial values of keys there that get a row in
-/// the next update, because it must not change the table.
+/// and then scratch rows. A lookup must not change the table. So it takes scratch rows for
+/// the initial values of keys that get a row in the next update.
 class KeyTableRows {
  public:
   /// `seed`: of the layer.
@@ -126,7 +126,7 @@ class KeyTableRows {
     KeyTableRows& rows_;
     uint32_t first_;
   };
-  /// Waits for other lookups if they have all scratch rows.
+  /// Returns `count` scratch rows. If fewer are left, waits until all other leases end.
   /// Errors:  c10::Error if there are fewer than `count` in all.
   std::unique_ptr<Lease> lease(int64_t count);
 
@@ -150,8 +150,8 @@ class KeyTableRows {
   int64_t leased_rows_ = 0;  // since there was no lease
 };
 
-/// Calls write(i) for each i, in parallel, and prefetches row rows[i] of `data` before it.
-/// The rows are different.
+/// Calls write(i) for each index i of `rows`, in parallel, and prefetches row rows[i] of
+/// `data` before. No row may occur twice.
 void write_rows(
     c10::ArrayRef<uint32_t> rows,
     const void* data,

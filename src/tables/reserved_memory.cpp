@@ -94,8 +94,9 @@ void touch_pages(void* data, size_t bytes, const std::string& what) {
       bytes >> 20,
       *available >> 20);
 #ifdef MADV_HUGEPAGE
-  // This is only a hint. With huge pages, access is faster. Memory that is taken when it is
-  // used has none: each of 1000 keys in a large table would take a huge page.
+  // This is only a hint. With huge pages, access is faster. Memory that is taken only when
+  // it is used has no huge pages, because each of 1000 keys in a large table would take a
+  // whole one.
   if (bytes > 0) {
     ::madvise(data, bytes, MADV_HUGEPAGE);
   }

@@ -40,8 +40,8 @@ class ReservedMemory {
   size_t bytes_ = 0;
 };
 
-/// Makes the system give memory to all pages of `bytes` from `data` on, on all threads. It
-/// asks for transparent huge pages. What is written there stays.
+/// Makes the system give memory to all pages of the `bytes` bytes that begin at `data`. All
+/// threads take part. The function asks for transparent huge pages, and changes no content.
 /// Errors:  c10::Error if the system does not have the memory. `what` is as above.
 void touch_pages(void* data, size_t bytes, const std::string& what);
 

@@ -12,9 +12,9 @@ namespace tessera {
 
 /// Allocates an uninitialised tensor for a table or slot.
 ///
-/// It is aligned to 64 bytes. If it has a huge page or more, it begins on one and asks for
-/// transparent huge pages, which makes random row access twice as fast. A huge page has
-/// 2 MiB, or 32 MiB on an aarch64 whose pages have 16 KiB.
+/// The tensor is aligned to 64 bytes. If it is at least as large as a huge page, it is
+/// aligned to one, and transparent huge pages are requested, which makes random row access
+/// twice as fast. A huge page has 2 MiB, or 32 MiB on an aarch64 whose pages have 16 KiB.
 /// Shapes:  [rows, dim].
 at::Tensor allocate_rows(
     int64_t rows,

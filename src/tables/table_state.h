@@ -66,7 +66,8 @@ void assign_table(TableState& table, const at::Tensor& values);
 
 /// Returns a float32 copy of the rows [begin, end). Rows that are not local, or that are
 /// copies (LocalRows::is_copy), are zeros.
-/// Errors:  c10::IndexError naming the table.
+/// Errors:  c10::IndexError for a range beyond the table, and c10::ValueError for a key
+///          table, both naming the table.
 at::Tensor read_local_rows(const TableState& table, int64_t begin, int64_t end);
 
 }  // namespace tessera

@@ -11,11 +11,11 @@ namespace tessera {
 /// `nlohmann/json.hpp`.
 using Json = nlohmann::ordered_json;
 
-// This is a class, because functions for variants would have to be found by their arguments,
-// and this searches only the namespaces of the variant's alternatives.
+// This is a class and not a set of functions. A function for a variant would have to be
+// found by its argument, and this search covers only the namespaces of the alternatives.
 
-/// Converts a T to and from JSON. json_value.h has it for every aggregate with
-/// visit_fields(). Specialise it in this namespace for any other new type:
+/// Converts a T to and from JSON. json_value.h has a specialisation for every aggregate
+/// with visit_fields(). Add one in this namespace for any other new type:
 ///
 ///   static Json write(const T& value);
 ///   static T read(const Json& json, const std::string& where);
@@ -24,7 +24,8 @@ using Json = nlohmann::ordered_json;
 template <class T>
 struct JsonValue;
 
-/// A type has it if T::visit_fields(object, visit) calls visit once for each field.
+/// A type that lists its fields: T::visit_fields(object, visit) calls `visit` once for each
+/// of them.
 template <class T>
 concept HasFields = requires(T& object) {
   T::visit_fields(object, [](const char*, auto&) {});

@@ -20,7 +20,8 @@
 
 namespace tessera {
 
-/// Checks the depth of a value that does not come from parse_json(), which checks it.
+/// Checks the depth of a value that does not come from parse_json(). That function makes
+/// the same check itself.
 /// Errors:  c10::ValueError for more than kMaxJsonDepth levels.
 void check_depth(const Json& json, const char* where);
 void check_depth(const nlohmann::json& json, const char* where);

@@ -12,7 +12,7 @@ namespace tessera {
 
 // snippet: tests/docs/reference_training_test.cpp ProfileScope
 /// Gives a name to the work between its construction and its destruction. LibTorch's
-/// profilers show it, and training::Profile measures it.
+/// profilers show the work by this name, and training::Profile measures its time.
 ///
 ///   const auto scores_of = [&](const Batch& batch) {
 ///     const ProfileScope scope("scores");

@@ -10,9 +10,9 @@ namespace tessera {
 ///     tessera::keep_memory_between_steps();
 ///
 /// Without this call, malloc() returns large blocks to the system after each step, and
-/// the next step waits while the system makes their pages again. This takes up to a third
-/// of the time if many activations are wide. While the program makes steps, blocks that
-/// no step has needed for a while are freed. A process that then idles keeps the others.
+/// the next step waits while the system makes their pages again. This wait takes up to a
+/// third of a step's time if many activations are wide. With this call, blocks that no step
+/// has needed for a while are freed during later steps. A process that idles frees none.
 ///
 /// The call sets LibTorch's CPU allocator for the whole process and can't be undone.
 /// LibTorch's profiler does not see this memory. Call it before other threads make

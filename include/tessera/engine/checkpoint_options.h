@@ -30,10 +30,10 @@ struct CheckpointOptions {
   int64_t keep_last = 2;
   /// Every n-th checkpoint is full. The checkpoints between hold only the rows that
   /// have changed since the previous one. With 1, all checkpoints are full. Tables
-  /// split by RowSplit::kMod are always saved in full. A checksum of each row finds
-  /// the changed rows, whatever has written them. The checksums take 8 bytes of
-  /// memory per row, or 16 per key of a key table, and each checkpoint reads all
-  /// tables from memory.
+  /// split by RowSplit::kMod are always saved in full. With more than 1, a checksum of
+  /// each row finds the changed rows, whatever has written them. The checksums take 8
+  /// bytes of memory per row, or 16 per key of a key table, and each checkpoint reads
+  /// all tables from memory.
   int64_t full_every = 1;
   /// The maximum size of a file of rows in bytes, >= 1. The rows of a larger table go
   /// to several files.

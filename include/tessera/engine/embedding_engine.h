@@ -103,7 +103,8 @@ struct EnqueueOptions {
 ///
 /// With several replicas, each of them enqueues its slice under the batch's name,
 /// dequeues its activations and passes their gradients. When the last replica has
-/// passed its gradients, their sum, in the order of the replicas, makes one update.
+/// passed its gradients, the gradients of all replicas are summed in the order of the
+/// replicas, and the sum makes one update.
 ///
 /// The engine is thread safe. A call that depends on a call of another thread waits for
 /// it, up to the timeout. All calls wait for a running update, so the function of a
@@ -123,7 +124,7 @@ class EmbeddingEngine : public TableModule {
   EmbeddingEngine& operator=(const EmbeddingEngine&) = delete;
 
   /// Allows dequeue() before the first enqueue(). The first batch then fixes the output
-  /// shapes that FeatureConfig leaves open. Optional, because enqueue() does the same.
+  /// shapes that FeatureConfig leaves open. You need not call it if you enqueue first.
   void build();
   /// Fixes the output shapes by the number of bags or sequences that each feature has
   /// in a replica's batches. If an input is dense [B, K], pass shapes instead:
@@ -139,10 +140,11 @@ class EmbeddingEngine : public TableModule {
 
   /// Checks and copies one batch, or a replica's slice of it.
   ///
-  /// The call waits while queue_depth batches wait to be dequeued, and while other
-  /// replicas have not finished an earlier batch of the same name.
-  /// Errors:  c10::ValueError, TypeError, IndexError naming the feature's path,
-  ///          or for a name in use; c10::Error after the timeout.
+  /// A call that begins a batch waits while queue_depth batches wait to be dequeued. Each
+  /// call waits while other replicas have not finished an earlier batch of the same name.
+  /// Errors:  c10::ValueError, TypeError or IndexError naming the feature's path;
+  ///          c10::ValueError for a name in use; c10::IndexError for the replica;
+  ///          c10::Error after the timeout.
   void enqueue(
       const Features& features,
       const Weights& weights = {},
@@ -158,9 +160,9 @@ class EmbeddingEngine : public TableModule {
   /// The activations of a training batch are leaves that require a gradient, unless
   /// their table is not trainable. The engine holds them until the batch has its
   /// gradients or is dropped.
-  /// Errors:  c10::Error before the first enqueue() or build(), and when the
-  ///          batch, or gradients that it waits for, do not come in time,
-  ///          naming them; c10::ValueError when it has been dequeued already;
+  /// Errors:  c10::Error before the first enqueue() or build(), and naming the
+  ///          batch or the gradients that did not come in time;
+  ///          c10::ValueError for a name that the replica has dequeued already;
   ///          c10::IndexError for the replica.
   Nest<at::Tensor> dequeue(const std::string& name = {}, int64_t replica = 0);
   Nest<at::Tensor> dequeue(int64_t replica) = delete;  // dequeue("", replica)
@@ -245,7 +247,7 @@ class EmbeddingEngine : public TableModule {
 
   /// Copies tables, slots and output shapes of `source`, but no batches.
   EmbeddingEngine(const EmbeddingEngine& source, Copy);
-  /// Does the same for an engine that no other thread uses yet.
+  /// Replaces this engine by such a copy. No other thread may use the engine yet.
   void copy_from(const EmbeddingEngine& source);
 
  private:

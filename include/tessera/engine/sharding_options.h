@@ -16,9 +16,9 @@ namespace tessera {
 ///   kDiv   ranges of V / R rows in order; the first V % R ranks have one more
 ///   kMod   row i belongs to rank i % R
 ///
-/// kMod spreads a vocabulary evenly if it is sorted by frequency. kDiv keeps
-/// neighbouring rows together, and its checkpoints can be incremental. A key table
-/// is split into ranges of its partitions of keys in either case.
+/// If a vocabulary is sorted by frequency, kMod spreads the frequent rows evenly over the
+/// ranks. kDiv keeps neighbouring rows together, and its checkpoints can be incremental. A
+/// key table is split into ranges of its partitions of keys in either case.
 enum class RowSplit { kDiv, kMod };
 
 /// "div" or "mod".
@@ -30,8 +30,8 @@ struct TablePlacement {
     /// The rows are split over all ranks.
     kRowWise,
     /// Each rank has all rows. A lookup needs no other rank, but each update sends a
-    /// gradient of the whole table, so this suits small tables. Not for tables with
-    /// TableConfig::keys.
+    /// gradient of the whole table, so this suits small tables. Tables with
+    /// TableConfig::keys can't be placed this way.
     kDataParallel,
     /// All rows are on `rank`.
     kTableWise
@@ -81,8 +81,8 @@ struct ShardingOptions {
   /// The dtype in which each rank sends its sum of gradients per row: kFloat or
   /// kBFloat16.
   at::ScalarType gradient_transport = at::kFloat;
-  /// The same as Strategy::Fused::lookup_threads. Layers of one backend share a thread
-  /// for their lookups, and the first of these layers sets its number of threads.
+  /// The same as Strategy::Fused::lookup_threads. Layers of one backend share a background
+  /// thread for their lookups, and the first layer that uses it sets this number for all.
   int64_t lookup_threads = 0;
   /// The device of the tensors that the backend sends: kCPU for MPI. A GPU, which NCCL
   /// needs, has not been tested.

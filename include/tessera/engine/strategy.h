@@ -105,8 +105,8 @@ class Strategy {
   std::variant<Fused, Host, Padded, Sharded> options() && {
     return std::move(options_);
   }
-  /// Returns whether backward() updates the tables. Such tables are not parameters of the
-  /// layer. This is so for fused() and for sharded strategies.
+  /// Returns whether the tables have fused optimizers, as with fused() and with sharded
+  /// strategies. Such tables are not parameters of the layer.
   bool is_fused() const {
     return std::holds_alternative<Fused>(options_) || is_sharded();
   }
@@ -145,8 +145,8 @@ enum class NonFiniteGradients {
   kApply,
   /// Raises an error that names the table and the feature, before any table is changed.
   /// The error comes from backward(), or under Apply::kOnStep from the step() of the
-  /// Combined, unless its NonFinite::kSkip skips the step. On Strategy::host() and
-  /// padded(), backward() raises it too; call zero_grad() then.
+  /// Combined optimizer. With NonFinite::kSkip, this step() is skipped instead. After an
+  /// error of backward() on Strategy::host() or padded(), call zero_grad().
   kRefuse
 };
 

@@ -19,13 +19,13 @@ namespace tessera::distributed {
 //     optimizer.step();  // call clip_grad_norm_() before it, if you need it
 //   }
 //
-// With other strategies both functions do nothing. All ranks must call them at the
-// same point, with the same parameters, which are dense float32 tensors on the CPU.
+// If the strategy is not sharded, both functions do nothing. All ranks must call them at
+// the same point, with the same parameters, which are dense float32 tensors on the CPU.
 
 /// Sums the gradients of each parameter over the ranks, in the order of the ranks. A
 /// missing gradient counts as zeros if another rank has one.
-/// Errors:  c10::ValueError for other tensors; c10::Error naming the rank that
-///          failed or did not arrive.
+/// Errors:  c10::ValueError for tensors that are not dense float32 tensors on the CPU;
+///          c10::Error naming the rank that failed or did not arrive.
 void sum_gradients(
     const std::vector<at::Tensor>& parameters,
     const Strategy& strategy);

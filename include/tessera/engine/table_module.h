@@ -29,9 +29,10 @@ struct EmbeddingState;
 ///     }
 ///   });
 ///
-/// The functions of an EmbeddingEngine are thread safe. The calls of other threads wait
-/// for those that read or change tables, and this time counts towards their timeout. No
-/// function of a TPUEmbedding that changes tables may run at the same time as another.
+/// The functions of an EmbeddingEngine are thread safe. While one of them changes, saves or
+/// loads tables, other threads wait. If such a thread already waits for a batch, this time
+/// counts towards its timeout. While a function changes the tables of a TPUEmbedding, no
+/// other function of it may run.
 class TableModule {
  public:
   virtual ~TableModule() = default;
@@ -74,8 +75,8 @@ class TableModule {
 
   /// A float32 copy of rows [begin, end). On a sharded strategy, the rows are collected
   /// from all ranks: call it with the same arguments on each.
-  /// Errors:  c10::ValueError or IndexError naming the table; tables with
-  ///          TableConfig::keys are refused.
+  /// Errors:  c10::ValueError for an unknown table or one with TableConfig::keys;
+  ///          c10::IndexError for rows out of range.
   virtual at::Tensor read_rows(
       const std::string& name,
       int64_t begin,
@@ -89,9 +90,9 @@ class TableModule {
   void update_embedding_table(
       const std::string& name,
       const at::Tensor& values);
-  /// Replaces all keys of a table with TableConfig::keys by `keys` [n] int64 with the rows
-  /// `values` [n, dim]. Their slots start anew. Gradients of an EmbeddingEngine's batches
-  /// in flight whose keys have lost their rows are dropped.
+  /// Replaces all keys of a key table by `keys` [n] int64, and their rows by `values`
+  /// [n, dim]. The slots start anew. If a batch of an EmbeddingEngine is in flight, the
+  /// gradients of keys that have lost their rows are dropped.
   /// Errors:  c10::TypeError or ValueError naming the table; c10::Error if gradients wait
   ///          for an update. Nothing is changed.
   void update_embedding_table(
@@ -99,21 +100,20 @@ class TableModule {
       const at::Tensor& keys,
       const at::Tensor& values);
 
-  /// Takes the rows of keys whose last update is at least `updates` updates ago, and
-  /// returns the number of these keys. A key that comes back starts anew. Gradients of an
-  /// EmbeddingEngine's batches in flight whose keys have lost their rows are dropped. On a
-  /// sharded strategy, each rank evicts and counts the keys that it owns, so call it on
-  /// all.
+  /// Evicts the keys whose last update is at least `updates` updates ago, and returns the
+  /// number of these keys. A key that comes back starts anew. If a batch of an
+  /// EmbeddingEngine is in flight, the gradients of evicted keys are dropped. On a sharded
+  /// strategy, each rank evicts and counts the keys that it owns, so call it on all ranks.
   /// Errors:  c10::ValueError for a table without keys, and for updates < 1; c10::Error
   ///          if gradients wait for an update. Nothing is changed.
   int64_t evict(const std::string& name, int64_t updates);
 
   /// Writes a checkpoint into `directory`, for tables that are too large for one archive:
-  /// tables, slots, step counter, seed, and the gradients that gradient_accumulation_steps
-  /// has collected. TPUEmbedding and EmbeddingEngine load each other's checkpoints. Files
-  /// of rows are written in parallel, directly from the tables' memory. The checkpoint is
-  /// valid once all of it is on the disk. A crash at any moment leaves the previous
-  /// checkpoints intact.
+  /// tables, slots, step counter, seed, feature configs, and the gradients that
+  /// gradient_accumulation_steps has collected. TPUEmbedding and EmbeddingEngine load each
+  /// other's checkpoints. Files of rows are written in parallel, directly from the tables'
+  /// memory. The checkpoint is valid once all of it is on the disk. A crash at any moment
+  /// leaves the previous checkpoints intact.
   ///
   ///   embedding->save_checkpoint("run/checkpoints", {.full_every = 10});
   ///   embedding->load_checkpoint("run/checkpoints");  // the newest
@@ -137,14 +137,14 @@ class TableModule {
       const std::string& directory,
       const LoadOptions& options = {});
 
-  /// Writes what save_checkpoint() writes, and the feature configs, into an archive, under
-  /// the same keys on every strategy. TPUEmbedding and EmbeddingEngine load each other's
-  /// archives. On the host, slots exist after make_optimizer() or with a slot_creation. The
-  /// settings of to() are not saved, and a load does not change them.
+  /// Writes the same data as save_checkpoint() into an archive. The names of its entries do
+  /// not depend on the strategy. TPUEmbedding and EmbeddingEngine load each other's
+  /// archives. On Strategy::host() and padded(), slots exist after make_optimizer() or with
+  /// a slot_creation. The settings of to() are not saved, and a load does not change them.
   /// Errors:  c10::Error on a sharded strategy, because an archive holds whole tables.
   void save(torch::serialize::OutputArchive& archive) const;
   /// Loads an archive as load_checkpoint() loads a checkpoint. It warns if the archive was
-  /// saved in the middle of an accumulation, but without its gradients.
+  /// saved in the middle of a gradient accumulation and lacks the collected gradients.
   /// Errors:  c10::ValueError listing damaged entries, or every difference in tables,
   ///          shapes, optimizers and slots; nothing is changed.
   void load(torch::serialize::InputArchive& archive);
@@ -162,8 +162,8 @@ class TableModule {
   /// call the module.
   virtual void read_state(
       c10::function_ref<void(const EmbeddingState&)> read) const = 0;
-  /// The same for a function that changes the state. No lookup of the module runs in the
-  /// background meanwhile.
+  /// Calls `change` in the same way. `change` may change the state, and no lookup of the
+  /// module runs in the background meanwhile.
   virtual void change_state(
       c10::function_ref<void(EmbeddingState&)> change) = 0;
   /// Waits until no lookup of the module runs in the background. An EmbeddingEngine also
@@ -174,8 +174,8 @@ class TableModule {
   virtual std::shared_ptr<EmbeddingStrategy> backward_strategy() const {
     return nullptr;
   }
-  /// save_checkpoint() and load_checkpoint(), but errors begin with `where`, the function
-  /// that the user called.
+  /// These do what save_checkpoint() and load_checkpoint() do, but errors begin with
+  /// `where`, the function that the user called.
   void save_tables(
       const std::string& directory,
       const CheckpointOptions& options,

@@ -13,8 +13,8 @@
 
 namespace tessera {
 
-/// Decides what happens to an id >= vocabulary_size, and to an id < 0 of a dense feature. It
-/// has no effect on a table with TableConfig::keys, where any int64 is a key.
+/// Decides what happens to an id >= vocabulary_size, and to an id < 0 of a dense feature.
+/// The choice has no effect on a key table, where any int64 is a key.
 enum class OutOfRange {
   /// Raise c10::IndexError before anything is changed.
   kError,
@@ -58,10 +58,10 @@ struct FeatureConfig {
   /// the number of rows. A batch with another number of rows, such as a short last
   /// batch, is an error, so it never turns bags into sequences.
   std::optional<PartialShape> output_shape = {};
-  /// Whether to drop an id of a sparse or ragged feature if it is < 0 or, unless the
-  /// combiner is kSum, if its weight is <= 0. An id that is dropped may have any value. If
-  /// false, nothing is dropped, and an id < 0 is an error. Keys of a table with
-  /// TableConfig::keys may be negative.
+  /// Whether to drop ids of a sparse or ragged feature that are < 0. If the combiner is not
+  /// kSum, ids whose weight is <= 0 are dropped, too, whatever their value is. If false,
+  /// nothing is dropped, and an id < 0 is an error. The keys of a key table may be
+  /// negative.
   bool validate_weights_and_indices = true;
   OutOfRange out_of_range = OutOfRange::kError;
   /// The name of the feature in messages. Empty: its path in the nest.

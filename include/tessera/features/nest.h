@@ -660,7 +660,7 @@ Nest<T> part_like(
 /// Returns the part of `structure` that `value` has. The result has the nest of `value`,
 /// whose maps may lack entries, and the leaves of `structure`.
 /// Errors:  c10::ValueError naming the path of an entry that `structure` does not
-///          have.
+///          have, or has with another kind or length.
 template <class T, class U>
 Nest<T> part_like(
     const Nest<T>& structure,

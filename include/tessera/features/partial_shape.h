@@ -34,8 +34,8 @@ std::string to_string(const PartialShape& shape);
 /// Returns the sizes, or nullopt if one of them is unknown.
 std::optional<std::vector<int64_t>> known_sizes(const PartialShape& shape);
 
-/// Returns the shape that has every size which one of the two has: [2, ?] and [?, 4] give
-/// [2, 4]. Returns nullopt if their ranks or two known sizes differ.
+/// Returns a shape with the known sizes of both shapes: [2, ?] and [?, 4] give [2, 4].
+/// Returns nullopt if the ranks differ, or if two known sizes of one dimension differ.
 std::optional<PartialShape> merge(
     const PartialShape& left,
     const PartialShape& right);

@@ -107,9 +107,9 @@ class Combined : public torch::optim::Optimizer {
   void zero_grad(bool set_to_none = true);
 
   /// Scales the gradients of dense weights and tables so that their common norm is at
-  /// most `max_norm`. Returns the norm before scaling. If it is not finite, nothing is
-  /// scaled. On a sharded strategy, call sum_gradients() before: the norm covers the
-  /// tables of all ranks, and dense weights whose gradients are the same on every rank.
+  /// most `max_norm`. Returns the norm before scaling. If this norm is not finite, nothing
+  /// is scaled. On a sharded strategy, call sum_gradients() first: the norm covers the
+  /// tables of all ranks, and dense weights whose gradients must be the same on every rank.
   /// Range:   max_norm >= 0; norm_type > 0, infinity included.
   /// Errors:  c10::ValueError for values out of range, or if the norm differs between
   ///          ranks.

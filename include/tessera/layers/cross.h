@@ -22,11 +22,11 @@ struct CrossOptions {
   /// U [dim, projection_dim] and V [projection_dim, dim]. A value of dim / 4 keeps most
   /// of the accuracy.
   std::optional<int64_t> projection_dim = {};
-  /// Is added to W's diagonal, >= 0. Makes training more stable, above all with a
-  /// projection.
+  /// The number that is added to W's diagonal, >= 0. It makes training more stable, above
+  /// all with a projection.
   double diag_scale = 0.0;
   bool use_bias = true;
-  /// Is applied to x W + bias, before diag_scale x is added.
+  /// The function that is applied to x W + bias, before diag_scale x is added.
   Activation preactivation = Activation::kLinear;
   Initializer kernel_initializer = initializers::TruncatedNormal{};
   Initializer bias_initializer = initializers::Zeros{};

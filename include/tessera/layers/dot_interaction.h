@@ -16,7 +16,8 @@ struct DotInteractionOptions {
   /// Whether to include the product of each feature with itself.
   bool self_interaction = false;
   /// Whether to return the whole matrix, with zeros in the upper triangle, instead of the
-  /// lower triangle alone. The result is twice as wide, but nothing is selected from it.
+  /// lower triangle alone. The result is about twice as wide, but its entries need not be
+  /// gathered from the matrix.
   bool skip_gather = false;
 
   bool operator==(const DotInteractionOptions&) const = default;

@@ -22,8 +22,8 @@
 #include <typeinfo>
 #include <utility>
 
-// Lets a layer that takes a nest follow one that returns a tensor in a
-// torch::nn::Sequential, which passes results on by exact type.
+// A torch::nn::Sequential passes results on by their exact type. With this specialisation,
+// a layer that takes a nest may follow a layer that returns a tensor.
 template <>
 inline tessera::Nest<at::Tensor>* torch::nn::AnyValue::try_get() {
   using Nest = tessera::Nest<at::Tensor>;
@@ -62,9 +62,9 @@ class Layer {
   virtual Nest<PartialShape> compute_output_shape(
       const Nest<PartialShape>& input_shapes) const = 0;
 
-  /// Gives the parameters sizes and initial values, for inputs of these shapes. Before,
-  /// the parameters of Tessera's layers have the size 0. An optimizer or requires_grad_()
-  /// can take them before or after it.
+  /// Gives the parameters sizes and initial values, for inputs of these shapes. Before
+  /// build(), the parameters of Tessera's layers have the size 0. An optimizer or
+  /// requires_grad_() can take them before or after build().
   /// Errors:  c10::ValueError for inputs that the layer can't take, or that differ from
   ///          those it was built for; nothing is changed.
   virtual void build(const Nest<PartialShape>& input_shapes) = 0;
@@ -128,7 +128,7 @@ void adopt_values(at::Tensor to, const at::Tensor& from);
 void adopt_parameters(torch::nn::Module& to, const torch::nn::Module& from);
 /// A parameter without a size, for adopt_values().
 at::Tensor unsized_parameter();
-/// Returns true if the layer of the parameter is not built, so that it has no size yet.
+/// Returns whether the parameter has no size yet, because its layer is not built.
 bool is_unsized(const at::Tensor& parameter);
 
 /// Writes the checksums of the entries that LayerImpl::save() writes. Layers inside
@@ -188,8 +188,8 @@ void check_layer_checksums(
 ///   const bool is_registered = tessera::register_layer<Scale>();  // for JSON
 ///
 /// This layer has no parameter before the first forward() or build(), so make optimizers
-/// after it. Tessera's own layers also override declare_parameters(), and have parameters
-/// without a size before.
+/// after that call. Tessera's own layers also override declare_parameters(), so they have
+/// parameters from the start, but without a size.
 ///
 /// A model that creates all its parts in the constructor overrides reset(), as every
 /// torch::nn::Cloneable does, and calls it in the constructor. It need not override
@@ -245,7 +245,7 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
   }
 
   /// Takes over options, parameters and shapes of `built`, a layer with the same
-  /// parameters. Its own parameters stay the same tensors.
+  /// parameters. The parameters of this layer stay the same tensors.
   void adopt(const Derived& built) {
     detail::adopt_parameters(*this, built);
     options_ = built.options();
@@ -324,9 +324,9 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
   }
 
  protected:
-  /// Registers the parameters with their initial values, or gives them to those that
-  /// declare_parameters() has registered. compute_output_shape() has accepted
-  /// `input_shapes` before.
+  /// Registers the parameters with their initial values. If declare_parameters() has
+  /// registered them, gives them their sizes and initial values. compute_output_shape() has
+  /// accepted `input_shapes` before.
   virtual void make_parameters(const Nest<PartialShape>& /*input_shapes*/) {}
 
   /// Registers the parameters without a size, so that an optimizer can be made before the

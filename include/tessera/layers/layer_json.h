@@ -112,8 +112,8 @@ LayerInstance make_layer(typename Impl::Options options) {
   return instance;
 }
 
-/// Reads options from JSON. JSON has no functions and no strategy, so `bindings` provides
-/// them.
+/// Reads options from JSON. `bindings` provides the functions, which JSON can't hold. Its
+/// strategy, if set, replaces the one of the JSON.
 template <class Options>
 Options options_from_json(
     const Json& config,
@@ -186,8 +186,8 @@ Holder from_json(const Json& json, const FromJson& bindings = {}) {
   return Holder(std::move(layer));
 }
 
-/// Registers your own class for to_json() and layer_from_json(). It must be a Layer with
-/// kClassName, Options and a constructor that takes them, as a LayerImpl has.
+/// Registers your own class for to_json() and layer_from_json(). Like a LayerImpl, it must
+/// be a Layer and have kClassName, Options, and a constructor that takes Options.
 ///
 ///   const bool is_registered = tessera::register_layer<Ranker>();
 ///

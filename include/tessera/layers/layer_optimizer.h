@@ -16,14 +16,14 @@ namespace tessera {
 ///   loss.backward();
 ///   tables->step();
 ///
-/// There is one param group per table that has an optimizer, in order. The slots and
-/// the gradients that gradient_accumulation_steps collects belong to the layer. They
-/// are saved and loaded with it, under the same keys as on Strategy::fused(). So make the
-/// optimizer before you load or save the layer: without an optimizer, the layer has only
-/// the slots that a slot_creation makes. The step counter also belongs to the layer. Each
-/// step with gradients advances it by one. As on Strategy::fused(), a feature that is not
-/// in the loss has a gradient of zeros, so its rows count as touched. Don't add param
-/// groups to the optimizer.
+/// There is one param group per table that has an optimizer, in the order of the tables.
+/// The slots and the gradients that gradient_accumulation_steps collects belong to the
+/// layer. They are saved and loaded with it, under the same names as on Strategy::fused().
+/// So make the optimizer before you load or save the layer: without an optimizer, the layer
+/// has only the slots that a slot_creation makes. The step counter also belongs to the
+/// layer. Each step with gradients advances it by one. As on Strategy::fused(), a feature
+/// that is not in the loss has a gradient of zeros, so its rows count as touched. Don't add
+/// param groups to the optimizer.
 ///
 /// A lazy optimizer updates only the rows of the batch, with dense and with sparse
 /// gradients. The layer remembers which rows a dense gradient belongs to, until the

@@ -27,14 +27,14 @@ class EmbeddingStrategy;
 /// may serve a loss that updates the tables and another loss that does not. All other
 /// gradients are computed as without the guard, also those of feature weights. Under
 /// Apply::kOnStep, a guarded pass adds nothing to the gradients that wait for step(). On
-/// Strategy::host() and padded(), it leaves the tables' gradients unchanged. There,
-/// step() and zero_grad(false) of an optimizer that holds the tables, and
-/// clip_grad_norm_() of them, must wait until the guard has ended: before, they raise a
-/// c10::Error that names the guard, and no table changes. On a sharded strategy, all
-/// ranks must guard the same passes.
+/// Strategy::host() and padded(), it leaves the tables' gradients unchanged. There, while
+/// the guard exists, don't call step() or zero_grad(false) of an optimizer that holds the
+/// tables, nor clip_grad_norm_() of the tables. These raise a c10::Error that names the
+/// guard, and no table changes. On a sharded strategy, all ranks must guard the same
+/// passes.
 ///
-/// Guards may be nested. A layer is not guarded if it was registered, or copied into,
-/// after the guard was made.
+/// Guards may be nested. A layer is not guarded if it was registered after the guard was
+/// made, or if another layer was copied into it after that.
 class [[nodiscard]] NoTableUpdateGuard {
  public:
   explicit NoTableUpdateGuard(const torch::nn::Module& model);

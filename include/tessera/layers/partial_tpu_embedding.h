@@ -25,14 +25,15 @@ struct PartialTPUEmbeddingOptions {
   /// See TPUEmbeddingOptions::optimizer.
   std::optional<optim::OptimizerSpec> optimizer = {};
   /// Tables with more rows than this are in the TPUEmbedding, the others are parameters.
-  /// 0: all tables are in the TPUEmbedding. Unset: all tables are parameters.
+  /// 0: all tables are in the TPUEmbedding. Unset: all tables are parameters. Key tables
+  /// are in the TPUEmbedding in any case.
   std::optional<int64_t> size_threshold = 10'000;
-  /// This option and the next four are passed to the TPUEmbedding.
+  /// This option and `apply` hold for the TPUEmbedding. The options after these two hold
+  /// for all tables.
   Strategy strategy = Strategy::fused();
   Apply apply = Apply::kInBackward;
   uint64_t seed = 0;
   MissingSlots missing_slots = MissingSlots::kError;
-  /// It also holds for the tables that are parameters.
   NonFiniteGradients non_finite_gradients = NonFiniteGradients::kApply;
 
   bool operator==(const PartialTPUEmbeddingOptions&) const = default;
@@ -64,9 +65,9 @@ class PartialPendingForward {
 };
 
 // snippet: tests/docs/reference_layers_test.cpp PartialTPUEmbeddingImpl
-/// Holds large tables in a TPUEmbedding, with fused optimizers, and small tables as
-/// ordinary parameters, of which any torch::optim trains every row. Its inputs and
-/// outputs are those of one TPUEmbedding with all tables.
+/// Holds large tables in a TPUEmbedding, with fused optimizers. Small tables are ordinary
+/// parameters, and any torch::optim trains all of their rows. The inputs and outputs are
+/// those of one TPUEmbedding with all tables.
 ///
 ///   PartialTPUEmbedding embedding(PartialTPUEmbeddingOptions{
 ///       .features =

@@ -114,13 +114,15 @@ static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);
 ///
 /// One backward() is one update, even if it covers several forwards. The gradients of all
 /// duplicates of a row are summed first. There is no update under NoGradGuard or while
-/// `virtual_variable` is frozen by requires_grad_(false). A second backward() over one
-/// forward is an error. A feature whose activation is not in the loss has a gradient of
-/// zeros, on every strategy, if another feature of the same forward is in it. Its rows
-/// count as touched, so Adam and weight decay change them. eval() has no
-/// effect. With Apply::kOnStep, gradients accumulate until the step() of a Combined
-/// optimizer, which is the update. A backward pass that fails changes no table of the
-/// layer that failed, but other layers in the same pass may have been updated.
+/// `virtual_variable` is frozen by requires_grad_(false). eval() has no effect. A second
+/// backward() over one forward is an error. With Apply::kOnStep, it is not: gradients
+/// accumulate until the step() of a Combined optimizer, which is the update. A backward
+/// pass that fails changes no table of the layer that failed, but other layers in the same
+/// pass may have been updated.
+///
+/// If the loss has the activation of one feature of a forward, but not that of another,
+/// the other feature has a gradient of zeros, on every strategy. Its rows count as
+/// touched, so Adam and weight decay change them.
 ///
 /// Every backward() that reaches an activation updates the tables, even if no
 /// optimizer holds the virtual variable. Examples are an auxiliary loss, or a
@@ -152,9 +154,9 @@ static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);
 /// Only one thread at a time may train the layer, build it, load into it or copy it.
 /// After the forward passes, several threads may call backward() of different losses at
 /// the same time. Any number of threads may call forward() under NoGradGuard, or
-/// embedding_lookup(), at the same time; on Strategy::fused() also while another thread
-/// trains. On distributed::sharded_strategy(), forward() and backward() are collective,
-/// so only one thread at a time may call them.
+/// embedding_lookup(), at the same time. On Strategy::fused(), they may do so while another
+/// thread trains. On distributed::sharded_strategy(), forward() and backward() are
+/// collective, so only one thread at a time may call them.
 /// Source:  tfrs.layers.embedding.TPUEmbedding.
 class TPUEmbeddingImpl : public torch::nn::Module,
                          public Layer,
@@ -181,8 +183,8 @@ class TPUEmbeddingImpl : public torch::nn::Module,
   /// with weights. Weights that require a gradient receive one.
   ///
   /// Under NoGradGuard, `features` may hold only some of the features, for example in a
-  /// server. The result has the same nest. On a sharded strategy, each rank may pass
-  /// other features. forward_partial() takes some of them in training, too.
+  /// server. The result has the nest of `features`. On a sharded strategy, ranks may pass
+  /// different features. forward_partial() takes some of the features in training, too.
   ///
   ///   torch::NoGradGuard no_grad;
   ///   auto query = embedding->forward({{"user", user_ids}})["user"];
@@ -202,17 +204,17 @@ class TPUEmbeddingImpl : public torch::nn::Module,
   ///   loss_of(queries["user"], movies["movie"]).backward();  // one update
   ///
   /// forward() refuses such a batch in training, because a forgotten feature would not be
-  /// trained. On a sharded strategy, each rank may pass other features. An exported model
-  /// can't call it with some of the features.
-  /// Errors:  as for forward(); an unknown feature is named with the known ones.
+  /// trained. On a sharded strategy, ranks may pass different features. An exported model
+  /// must pass all features.
+  /// Errors:  as for forward(). For an unknown feature, the error lists the known ones.
   Nest<at::Tensor> forward_partial(
       const Features& features,
       const Weights& weights = {});
 
-  /// The first part of forward(). With it, one batch is looked up while the model
-  /// computes on another; see prefetch(). On a fused strategy, in training, the lookup
-  /// runs in the background. It reads the tables as they are at this call, and an update
-  /// waits for it. Otherwise, the lookup runs in finish_forward().
+  /// The first part of forward(). With it, one batch is looked up while the model computes
+  /// on another batch, as in prefetch(). In training on a fused strategy, the lookup runs
+  /// in the background. It reads the tables as they are at this call, and an update waits
+  /// for it. Otherwise, the lookup runs in finish_forward().
   /// Errors:  as for forward().
   PendingForward begin_forward(
       const Features& features,

@@ -34,16 +34,20 @@ enum class Fidelity {
 ///   unless      decay, amsgrad,     loss_scale_factor
 ///   Keras's     Adagrad's epsilon,
 ///   default     shrinkage, and any
-///               clipping, decay, ...
+///               clipping,
+///               weight_decay, ...
 ///
 /// With kExact, the result is what Keras computes from dense gradients, in which rows
 /// outside the batch have zeros. For legacy Keras, it is what Keras computes from
-/// IndexedSlices of the rows that are looked up. TensorFlow's lookup of sparse ids adds
-/// row 0 to them, with a gradient of zero, if a bag is empty, and Tessera does not. So
-/// momentum moves row 0 in Keras only: with SGD(0.1, momentum = 0.9), a row 0 that has had
-/// one gradient of 1 goes from 0.9 to 0.81 and stays 0.9 here. kExact refuses legacy Nadam, because it decays the slots of rows
-/// without a gradient, but does not move these rows. The `decay` of legacy Nadam becomes
-/// schedule_decay. clipvalue limits the sum over a row's duplicates.
+/// IndexedSlices of the rows that are looked up, with one exception. If a bag is empty,
+/// TensorFlow's lookup of sparse ids adds row 0 to these rows, with a gradient of zero, and
+/// Tessera does not. So momentum moves row 0 in Keras only. For example, a gradient of 1
+/// has moved it to 0.9 with SGD(0.1, momentum = 0.9). Keras then moves it to 0.81, and here
+/// it stays at 0.9.
+///
+/// kExact refuses legacy Nadam. That optimizer decays the slots of rows without a gradient,
+/// but does not move these rows. The `decay` of legacy Nadam becomes schedule_decay.
+/// clipvalue limits the sum over a row's duplicates.
 /// Errors:  c10::ValueError that names the class, option or key, and what to do.
 /// Source:  tfrs.layers.embedding.TPUEmbedding (kTpu); keras.optimizers.
 /// Differs: kTpu accepts the new optimizers of Keras, too. Upstream refuses them
@@ -55,9 +59,9 @@ OptimizerSpec translate_keras_optimizer(
     const nlohmann::json& config,
     Fidelity fidelity = Fidelity::kTpu);
 
-/// Translates the JSON as text, or a name. The names sgd, adagrad, adam, ftrl, rmsprop,
-/// adadelta, lion, adamax and nadam mean the native specs with their defaults; the
-/// fidelity has no effect on them.
+/// Translates JSON that is given as text, or the name of an optimizer. The names sgd,
+/// adagrad, adam, ftrl, rmsprop, adadelta, lion, adamax and nadam mean the native specs
+/// with their defaults. The fidelity has no effect on names.
 OptimizerSpec translate_keras_optimizer(
     const std::string& text,
     Fidelity fidelity = Fidelity::kTpu);

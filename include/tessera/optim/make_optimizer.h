@@ -31,7 +31,7 @@ struct SpecGroup {
 ///   torch::optim::StepLR scheduler(*optimizer, 10, 0.5);
 ///
 /// A dense gradient updates all rows. A sparse gradient, such as an embedding's, updates
-/// the rows that it holds, each once; a spec with lazy = false still updates all rows.
+/// each row that it holds once. If the spec has lazy = false, it updates all rows.
 /// Specs that work on a whole row (RowWiseAdagrad, LAMB) work along the last dimension.
 /// All groups share one step counter, and schedules use it. Parameters without a
 /// gradient are not updated; in a gradient accumulation, a missing gradient counts as
@@ -42,9 +42,9 @@ struct SpecGroup {
 /// Errors:  c10::ValueError for an invalid spec; a spec that updates a row once per
 ///          duplicate (use_gradient_accumulation = false) or has slot_creation; an
 ///          empty list of parameters; and a parameter that is given twice or is not a
-///          leaf of a floating-point type. step() checks learning rates, that sparse
-///          gradients hold whole rows, and what a custom rule leaves, before anything
-///          changes. load() lists all differences.
+///          leaf of a floating-point type. Before anything changes, step() checks the
+///          learning rates, the results of custom rules, and that sparse gradients hold
+///          whole rows. The error of load() lists all differences.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(
     const OptimizerSpec& spec,
     std::vector<at::Tensor> parameters);

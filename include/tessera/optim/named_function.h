@@ -26,7 +26,7 @@ class NamedFunction {
   std::string name() const {
     return name_;
   }
-  /// False only if it was default-constructed.
+  /// Returns false only for a default-constructed object.
   bool is_set() const {
     return !name_.empty() || function_ != nullptr;
   }

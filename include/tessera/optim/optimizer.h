@@ -72,8 +72,8 @@ class OptimizerSpec {
   template <detail::Spec Spec>
   const Spec* get_if() const&& = delete;  // points into this OptimizerSpec
 
-  /// The spec inside, for std::visit(). This needs optim/optimizers.h, which also has
-  /// modify(), to change a spec.
+  /// The spec inside, for std::visit(). This needs optim/optimizers.h. Its function
+  /// modify() changes a spec.
   const OptimizerVariant& variant() const&;
   OptimizerVariant variant() &&;
 
@@ -94,7 +94,7 @@ std::string name_of(const OptimizerSpec& optimizer);
 /// Refuses options out of their range; `where` begins the message.
 void validate(const OptimizerSpec& optimizer, const std::string& where);
 
-/// Whether an update also changes rows or slots outside the batch.
+/// Returns whether an update also changes rows or slots outside the batch.
 bool sweeps_all_rows(const OptimizerSpec& optimizer);
 
 }  // namespace tessera::optim

@@ -13,8 +13,8 @@ namespace tessera::optim {
 // is decay_steps. Source of all schedules but Warmup: keras.optimizers.schedules.
 //
 // Steps are counted in 64 bits, and the formulas are computed in float64. Keras converts
-// the step to float32, which has no odd numbers above 2^24, so its learning rates of such
-// steps are those of a step nearby. CosineDecayRestarts says where it uses float32.
+// the step to float32, which has no odd numbers above 2^24. So above this step, Keras may
+// use the learning rate of a step nearby. Only CosineDecayRestarts uses float32 here, too.
 
 // snippet: tests/docs/reference_optim_test.cpp ExponentialDecay
 /// initial_learning_rate * decay_rate^(s / N). With staircase, s / N is rounded down.
@@ -173,10 +173,10 @@ struct CosineDecay {
 ///               f = (f - (1 - t_mul^i) / (1 - t_mul)) / t_mul^i
 ///   initial * ((1 - alpha) * m_mul^i * (1 + cos(pi f)) / 2 + alpha)
 ///
-/// Rounding decides at which step a restart is. So it is computed in float32, as in Keras,
-/// up to step 2^24 and up to 1024 first_decay_steps. Later steps are computed in float64,
-/// because float32 would lose them: with first_decay_steps = 1000 and t_mul = 1, Keras's
-/// step 2^30 + 1 is off by up to 64 steps.
+/// Rounding decides at which step a restart is. So the formula is computed in float32, as
+/// in Keras, up to the smaller of step 2^24 and step 1024 * first_decay_steps. Later steps
+/// are computed in float64, because float32 can't tell them apart: with first_decay_steps =
+/// 1000 and t_mul = 1, Keras's step 2^30 + 1 is off by up to 64 steps.
 ///
 ///   // Falls from 0.1 to 0 in 1000 steps, then from 0.05 to 0 in 2000 steps.
 ///   const SGD sgd{
@@ -218,8 +218,8 @@ using PlainSchedule = std::variant<
     CosineDecayRestarts>;
 
 // snippet: tests/docs/reference_optim_test.cpp Warmup
-/// Rises linearly from `start` to the value of `then` at step 0, in `steps` steps. After
-/// that, it is `then` at step s - steps.
+/// A linear rise from `start` in `steps` steps, to the value that `then` has at its step 0.
+/// After the rise, the learning rate is that of `then` at step s - steps.
 ///
 ///   // Rises from 0 to 0.1 in 1000 steps, then falls to 0 in 9000 steps.
 ///   const SGD sgd{

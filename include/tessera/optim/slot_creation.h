@@ -16,8 +16,9 @@ struct SlotRequest {
   /// The name of the table that the slot belongs to.
   std::string table = {};
   /// The rows of this table, [vocab, dim], which share the layer's memory. With a sharded
-  /// strategy, those of this rank. With Strategy::host() and padded(), it is the layer's
-  /// parameter, by which an optimizer may keep its state: add_slot(request.parameters, ...).
+  /// strategy, these are the rows of this rank. With Strategy::host() and padded(), this
+  /// tensor is the layer's parameter, so an optimizer can use it as the key of its state:
+  /// add_slot(request.parameters, ...).
   at::Tensor parameters = {};
   /// Upstream's name: "accumulators", "momenta", ...
   std::string name = {};
@@ -34,12 +35,12 @@ struct SlotRequest {
 /// A user's function that creates a slot's tensor. It may keep the tensor, for example
 /// in the user's own optimizer object.
 ///
-/// With every strategy, it is called once per slot when the layer is made. It returns a
-/// new tensor: float32 on the CPU, contiguous, of the requested shape. The layer
+/// With every strategy, the function is called once per slot when the layer is made. It
+/// returns a new tensor: float32 on the CPU, contiguous, of the requested shape. The layer
 /// updates, saves and loads this tensor itself, not a copy. So with Strategy::host() and
-/// padded(), such a table has slots from the start, even if the user trains it with their
-/// own optimizer. Other tables have slots after make_optimizer(layer). A copy of the
-/// layer has its own slots.
+/// padded(), a table with a slot_creation has slots from the start, even if the user trains
+/// the table with their own optimizer. Other tables have slots after make_optimizer(layer).
+/// A copy of the layer has its own slots.
 ///
 ///   std::map<std::string, at::Tensor> slots;  // "accumulators": [10, 2]
 ///   const SlotCreation keep_slots("keep_slots", [&](const SlotRequest& request) {

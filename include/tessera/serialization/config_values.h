@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// How the configs of embeddings look in JSON. Options that hold such configs use this.
+// How the configs of embeddings look in JSON. Options that hold such configs need this
+// header.
 
 #include <tessera/common/json.h>
 #include <tessera/engine/checkpoint_options.h>
@@ -77,14 +78,14 @@ struct JsonValue<Initializer> {
   static Initializer read(const Json& json, const std::string& where);
 };
 
-/// As for an Initializer.
+/// The same form as for an Initializer.
 template <>
 struct JsonValue<Admission> {
   static Json write(const Admission& value);
   static Admission read(const Json& json, const std::string& where);
 };
 
-/// As for an Initializer.
+/// The same form as for an Initializer.
 template <>
 struct JsonValue<Eviction> {
   static Json write(const Eviction& value);

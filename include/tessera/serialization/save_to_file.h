@@ -83,12 +83,13 @@ void save_to_file(const Value& value, const std::string& path) {
 /// Like torch::load(value, path), for files of save_to_file() and torch::save(): the
 /// program makes the same model first. The tensors of a vector are replaced.
 ///
-/// It verifies the checksum that save_to_file() has written before it changes `value`. A
+/// Before it changes `value`, it verifies the checksum that save_to_file() has written. A
 /// file of torch::save() has no such checksum, but Tessera's layers verify their parts.
 /// Errors:  c10::ValueError if `value` is an empty holder or a null pointer, or the file
 ///          is truncated, damaged or not an archive; c10::Error if the file can't be
 ///          read. These messages begin with "[load_from_file]" and name the path. If the
-///          entries of the file do not fit, the error of the module or the optimizer.
+///          entries of the file do not fit, the module or the optimizer raises its own
+///          error.
 template <class Value>
 void load_from_file(Value& value, const std::string& path) {
   if constexpr (std::is_same_v<Value, std::vector<at::Tensor>>) {

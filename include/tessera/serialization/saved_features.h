@@ -26,8 +26,8 @@ namespace tessera {
 Nest<FeatureConfig> saved_features(
     torch::serialize::InputArchive& archive,
     const Callables& callables = {});
-/// Reads it from the newest checkpoint in a directory.
-/// Errors:  also c10::ValueError if there is no checkpoint, or it is damaged.
+/// Reads the configuration from the newest checkpoint in a directory.
+/// Errors:  also c10::ValueError if there is no checkpoint, or the newest is damaged.
 Nest<FeatureConfig> saved_features(
     const std::string& directory,
     const Callables& callables = {});

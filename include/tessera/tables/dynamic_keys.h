@@ -29,9 +29,9 @@ struct EveryKey {
 ///
 /// The occurrences are counted in a count-min sketch, whose memory is bounded. A key that
 /// shares its counters with other keys may be admitted earlier, and never later. The
-/// counters never decrease, also if a key loses its row. When ten times as many different
-/// keys have occurred as the table has rows, most new keys are admitted at once, unless
-/// there are more counters.
+/// counters never decrease, also if a key loses its row. With the default number of
+/// counters, most new keys are admitted at once when ten times as many different keys have
+/// occurred as the table has rows.
 ///
 ///   const DynamicKeys keys{
 ///       .capacity = 1'000'000,
@@ -97,8 +97,9 @@ struct LeastRecentlyUsed {
 
 // snippet: tests/docs/reference_keys_test.cpp LeastFrequentlyUsed
 /// The key with the lowest frequency loses its row. An occurrence at update u has the
-/// weight 2^((u - now) / half_life), so old occurrences count less and less. A table keeps
-/// log2 of the sum of 2^(u / half_life), whose order does not depend on now.
+/// weight 2^((u - now) / half_life), so old occurrences count less and less. For each key,
+/// the table keeps log2 of the sum of 2^(u / half_life). The order of these values does not
+/// depend on `now`.
 ///
 ///   const DynamicKeys keys{
 ///       .capacity = 1'000'000,
@@ -141,8 +142,8 @@ struct OlderThan {
 ///
 /// A new key takes part: if its own score is the lowest, it gets no row, and its gradient
 /// is dropped. Under LeastRecentlyUsed, all keys of one update have equal scores. So if the
-/// rows of the other keys are not enough, the hashes decide which keys of the update keep or
-/// get a row. Under OlderThan, a key that occurs never loses its row.
+/// rows of the other keys are not enough, the hashes decide which keys of the update keep
+/// or get a row. Under OlderThan, a key of the update never loses its row.
 using Eviction = std::variant<
     eviction::LeastRecentlyUsed,
     eviction::LeastFrequentlyUsed,
@@ -168,14 +169,15 @@ struct DynamicKeys {
   int64_t capacity = 0;
   Admission admission = {};
   Eviction eviction = {};
-  /// A key that stands for no value. It looks up zeros, and gets no row and no gradient.
+  /// A key that stands for no value. A dense feature looks up zeros for it. A sparse or
+  /// ragged feature drops it. The key gets no row and no gradient.
   std::optional<int64_t> padding_key = {};
   /// The key whose row all unknown keys share, such as the token that stands for words
   /// out of the vocabulary. Unset: they look up zeros and get no gradient.
   ///
-  /// A key without a row that the next update does not admit is looked up and trained as
-  /// this key. It still counts for its admission. In evaluation, all keys without a row
-  /// look up the row of this key.
+  /// In training, a key without a row is looked up and trained as this key, unless the next
+  /// update admits it. The occurrence still counts for the admission of the key. In
+  /// evaluation, all keys without a row look up the row of this key.
   ///
   /// This key may occur in batches, too. It needs no admission: it gets its row, which is
   /// reserved for it, at the first update that contains it or an unknown key, and is never
@@ -184,7 +186,7 @@ struct DynamicKeys {
   std::optional<int64_t> default_key = {};
   /// If true, the memory of all rows, slots and keys is taken when the layer is built, so
   /// that no later step waits until the system provides pages of the table. This memory has
-  /// huge pages, if the system has them, and access to it is faster. Otherwise memory is
+  /// huge pages, if the system has them, and access to it is faster. If false, memory is
   /// taken when rows are used, in small pages.
   bool preallocate = false;
 

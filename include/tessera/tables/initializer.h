@@ -133,8 +133,9 @@ struct RowId {
 };
 
 // snippet: tests/docs/reference_engine_test.cpp Callable
-/// A function of the user's. It is called with the ids `[rows]` (int64) of the rows to
-/// fill and their width, and returns `[rows, dim]` float32.
+/// A function of the user's. Its arguments are the ids `[rows]` (int64) of the rows to
+/// fill, which are keys in a key table, and the width of a row. It returns `[rows, dim]`
+/// float32.
 ///
 ///   const auto rows_of = [=](const at::Tensor& ids, int64_t /*dim*/) {
 ///     return vectors.index_select(0, ids);  // from another model

@@ -84,17 +84,18 @@ struct TableConfig {
   Combiner combiner = Combiner::kMean;
   /// Unset: truncated normal with mean 0 and stddev 1 / sqrt(dim).
   std::optional<Initializer> initializer = {};
-  /// The first rows, which begin as zeros instead of as `initializer` says: those of missing
-  /// and unknown values, in [0, vocabulary_size]. If training has no such values, a lookup
-  /// gives zeros and not a random vector. FeaturePipeline::make_table() sets it.
+  /// How many of the first rows begin as zeros instead of as `initializer` says, in
+  /// [0, vocabulary_size]. They are the rows of missing and unknown values. If training has
+  /// no such values, their lookup gives zeros and not a random vector.
+  /// FeaturePipeline::make_table() sets this number.
   int64_t zero_rows = 0;
   /// Unset: the optimizer of the layer.
   std::optional<optim::OptimizerSpec> optimizer = {};
   /// The dtype of the stored rows: kFloat, kBFloat16 or kHalf. Sums, updates and slots
   /// are always float32. The dtypes of 16 bits need Strategy::fused() or
   /// distributed::sharded_strategy(). A value rounded to 16 bits may exceed
-  /// clip_weight_max or Uniform's range by one unit in the last place. In kHalf, it
-  /// becomes infinite beyond 65504.
+  /// clip_weight_max or Uniform's range by one unit in the last place. In kHalf, a value
+  /// beyond 65504 becomes infinite.
   at::ScalarType dtype = at::kFloat;
   /// Whether updates round to 16 bits up or down at random. The expectation is then the
   /// float32 value, so steps below half a unit in the last place count, too. The rounding

@@ -167,7 +167,8 @@ struct BatchReader::State {
     position.batch = batch;
   }
 
-  // Skips batches of an unknown number. Nothing is read if the last one exists.
+  // Skips batches of an epoch of unknown size. If the last of them exists, only that one is
+  // made.
   int64_t skip_unknown(int64_t count) {
     const int64_t begin = position.batch;
     if (count > std::numeric_limits<int64_t>::max() - begin) {

@@ -72,8 +72,8 @@ CriteoBlocks::CriteoBlocks(const CriteoReaderOptions& options)
 CriteoBlocks::Tasks::Task CriteoBlocks::read_block() {
   std::shared_ptr<CriteoBlock> block = take_free();
   {
-    // Ends before the block is handed over, so the work for a batch is counted before
-    // next() returns it.
+    // The scope ends before the block is handed over, so the work for a batch is counted
+    // before next() returns the batch.
     const ProfileScope scope("tessera::read_lines");
     if (!source_.next(block->lines)) {
       return nullptr;

@@ -40,7 +40,7 @@ struct CriteoBlock {
   std::vector<MalformedLine> malformed = {};  // with kError: the first one
 };
 
-/// Blocks that several threads read and parse. Their number is limited.
+/// Blocks that several threads read and parse. The number of blocks is limited.
 class CriteoBlocks {
  public:
   /// The options must be valid, with `threads` >= 1 and `queue_blocks` >= 3.
@@ -65,7 +65,7 @@ class CriteoBlocks {
   CriteoReaderOptions options_;
   LineSource source_;
   std::mutex mutex_;
-  // Their memory is used again.
+  // Blocks whose memory is used again.
   std::vector<std::shared_ptr<CriteoBlock>> free_;
   std::shared_ptr<CriteoBlock> current_;
   Tasks tasks_;  // the last member, as its threads use the others

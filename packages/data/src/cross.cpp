@@ -17,7 +17,7 @@ namespace {
 // So many ids take 512 MiB. Lists that give more are probably a mistake.
 constexpr double kMaxCombinations = int64_t{1} << 26;
 
-// The hashes of a column's values, and the first one of each example.
+// The hashes of a column's values, and the position of the first one of each example.
 struct HashedColumn {
   std::vector<ValueHash> hashes;
   at::Tensor row_splits;

@@ -264,7 +264,7 @@ class ConcatenateStage : public RowStage {
 
   RowStagePtr first_;
   RowStagePtr second_;
-  // -1 until it is known. It is the same in every epoch, and all readers would find it.
+  // -1 until a reader has counted. Each reader of each epoch would find the same number.
   mutable std::atomic<int64_t> count_{-1};
 };
 

@@ -68,7 +68,7 @@ void check_column_name(
       option);
 }
 
-/// A column with one value per example, for messages.
+/// Finds a column with one value per example, and checks its values.
 struct SplitColumn {
   const char* where;
   const std::string& name;
@@ -136,7 +136,7 @@ std::optional<int64_t> first_at(double time, bool is_float) {
                          : static_cast<int64_t>(std::ceil(time));
 }
 
-// The times of all examples, as ordered().
+// The times of all examples, converted by ordered().
 struct Times {
   std::vector<int64_t> values;
   bool is_float = false;
@@ -189,7 +189,7 @@ DatasetSplit make_split(const Dataset& dataset, RowParts parts) {
       .test = make(kTestPart)};
 }
 
-// The part of a random number in [0, 1).
+// Returns the part of an example with this random number in [0, 1).
 template <class By>
 uint8_t part_of_random(double random, const By& by) {
   return random < by.test                ? kTestPart
@@ -225,7 +225,7 @@ void check_times(const SplitByTime& by) {
       *by.test_from);
 }
 
-// Assigns the newest examples by their shares.
+// Assigns the newest examples to test and validation by the shares of these parts.
 void assign_newest(const Times& times, const SplitByTime& by, RowParts& parts) {
   const auto size = static_cast<int64_t>(parts.size());
   const auto count_of = [&](double share) -> int64_t {

@@ -9,8 +9,8 @@
 
 namespace tessera::data {
 
-/// The report of the reader of a source that was opened last. Several readers may run at
-/// the same time.
+/// The report of the last reader that a source has opened. Several readers may run at the
+/// same time.
 class LastReport {
   struct Shared {
     std::mutex mutex;

@@ -115,7 +115,7 @@ void LineSource::fill(LineBlock& block) {
   }
   if (std::exchange(is_at_begin_, false)) {
     const std::string_view text(block.text.data(), block.end);
-    // FileBytes unpacks gzip, so that these files were compressed twice.
+    // FileBytes unpacks gzip, so text that begins like gzip was compressed twice.
     check_text_begin(
         text.substr(0, kTextBeginBytes),
         begins_gzip(text),

@@ -43,7 +43,7 @@ void check_options(const NegativeSamplingOptions& options) {
       kSampler,
       kMaxNegatives,
       options.num_negatives);
-  // NaN fails, too. With more, the weights of rare items would underflow to 0.
+  // NaN fails, too. With a larger power, the weights of rare items would underflow to 0.
   constexpr double kMaxPower = 16.0;
   TESSERA_CHECK_VALUE(
       options.power >= 0.0 && options.power <= kMaxPower,
@@ -68,8 +68,8 @@ class ValueNumbers {
   ValueNumbers(std::string name, const char* missing)
       : name_(std::move(name)), missing_(missing) {}
 
-  // Calls `use` with the place in the range and the number of each value, after adding
-  // new values.
+  // Numbers the new values of the range. Calls `use` for each value, with its place in the
+  // range and its number.
   template <class Use>
   void add(const RowRange& range, Use&& use) {
     visit(*range.columns, [&]<class T>(std::span<const T> values) {
@@ -91,8 +91,8 @@ class ValueNumbers {
     });
   }
 
-  // The numbers of the values. Other values get numbers below kUnknown, equal ones for
-  // equal values.
+  // Returns the numbers of the values. Values that add() has not seen get numbers below
+  // kUnknown, and equal values get equal numbers.
   std::vector<int64_t> find(const Columns& columns) const {
     std::vector<int64_t> numbers;
     visit(columns, [&]<class T>(std::span<const T> values) {
@@ -176,7 +176,7 @@ class ValueNumbers {
   std::variant<std::monostate, Map<int64_t>, Map<std::string>> values_;
 };
 
-// The items that are excluded for one example. Both may be nothing.
+// The items that are excluded for one example. Each member may exclude nothing.
 struct Exclusion {
   int64_t own = kUnknown;
   std::span<const int64_t> known = {};  // ascending
@@ -300,7 +300,8 @@ int64_t NegativeSampler::Items::draw_allowed(
       return item;
     }
   }
-  // Nearly all of the weight is excluded. This has the same distribution.
+  // Probably, nearly all of the weight is excluded. The walk over all items below draws
+  // from the same distribution.
   double sum = 0.0;
   for (int64_t item = 0; item < items.size(); ++item) {
     sum += excluded.has(item) ? 0.0 : weight(item);
@@ -322,7 +323,7 @@ int64_t NegativeSampler::Items::draw_allowed(
 
 namespace {
 
-// The negatives of examples as numbers: of items, or with kInBatch of examples.
+// The negatives of examples. They are numbers of items, or of examples with kInBatch.
 struct Negatives {
   std::vector<int64_t> numbers;
   std::vector<int64_t> splits{0};

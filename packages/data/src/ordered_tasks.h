@@ -16,8 +16,8 @@
 namespace tessera::data {
 
 /// Runs tasks on threads, and returns their items in the order of the tasks. The number of
-/// threads does not change the items. An Item has a member `size`, and the sizes of items
-/// that wait for the caller are limited.
+/// threads does not change the items. An Item has a member `size`. The sum of the sizes of
+/// the items that wait for the caller is limited.
 template <class Item>
 class OrderedTasks {
  public:

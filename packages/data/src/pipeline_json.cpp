@@ -80,8 +80,8 @@ std::string read_text(const Json& json, const std::string& where) {
   return text;
 }
 
-// Uses one path for all values, because there may be millions. The error adds the
-// position of the wrong value.
+// Passes the same `where` for all values, because there may be millions. The error adds
+// the position of the wrong value.
 template <class T, class Read>
 std::vector<T> read_values(
     const Json& json,

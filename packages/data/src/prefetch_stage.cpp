@@ -56,7 +56,7 @@ class BatchThread {
 
  private:
   void run() {
-    // A function of map() gets the mode of the thread that reads the batches.
+    // A function of map() runs in the gradient mode of the thread that made this object.
     const c10::AutoGradMode mode(has_gradients_);
     std::exception_ptr error;
     try {

@@ -32,8 +32,8 @@ constexpr int64_t num_missing_ids(Missing missing) {
   return missing == Missing::kOwnId ? 1 : 0;
 }
 
-/// Whether a transform gives ids. Only these have a policy for missing values;
-/// transforms to numbers have a number for them.
+/// Whether a transform gives ids. Only such a transform has a policy for missing values. A
+/// transform to numbers has a number that replaces a missing value.
 template <class Kind>
 concept ReturnsIds = requires(const Kind& transform) {
   { transform.missing } -> std::convertible_to<Missing>;

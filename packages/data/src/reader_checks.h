@@ -38,7 +38,7 @@ void check_option(
 /// Checks the number of threads, and replaces 0 by the default.
 int64_t checked_threads(std::string_view reader, int64_t threads);
 
-/// Errors:  c10::ValueError if there are no files. It asks the user to set `option`.
+/// Errors:  c10::ValueError if there are no files. The message says to set `option`.
 void check_files(
     std::string_view reader,
     const std::vector<std::string>& files,

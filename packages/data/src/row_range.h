@@ -16,7 +16,7 @@ struct RowRange {
   std::shared_ptr<Columns> columns = {};
   int64_t first = 0;
   int64_t count = 0;
-  /// Nobody else uses the columns and their tensors, so that they may be given away.
+  /// True if nobody else uses the columns and their tensors. They may then be given away.
   bool is_owned = false;
 
   bool is_whole() const {
@@ -27,7 +27,7 @@ struct RowRange {
 /// A range over columns that nobody else uses.
 RowRange owned_range(Columns columns);
 
-/// The range without the rows before `first` and after `count` more.
+/// Returns `count` rows of the range, from its row `first` on.
 RowRange part_of(const RowRange& range, int64_t first, int64_t count);
 
 /// The same columns with contiguous tensors that have no gradient.
@@ -52,7 +52,7 @@ class ColumnKinds {
   ColumnKinds() = default;
   explicit ColumnKinds(const Columns& columns);
 
-  /// Remembers the columns of the first call. Later ones must have the same.
+  /// Remembers the columns of the first call. Later calls must pass the same columns.
   /// Errors:  c10::ValueError beginning with `where`.
   void check(const Columns& columns, const std::string& where);
 

@@ -60,7 +60,7 @@ class RowStep : public RowStage {
   RowStagePtr input_;
 };
 
-/// How many rows an epoch asks for at once.
+/// The number of rows that a scan of an epoch asks for at once.
 inline constexpr int64_t kScanRows = 65536;
 
 /// The examples of tensors in memory.
@@ -70,7 +70,7 @@ std::unique_ptr<RowReader> read_columns(
 
 RowStagePtr shuffle_stage(RowStagePtr input, const ShuffleOptions& options);
 
-/// Calls `use` for all rows of epoch 0, with the number of the first one.
+/// Calls `use` for each range of rows of epoch 0, with the number of its first row.
 /// Errors:  those of the stage.
 void scan_rows(
     const RowStage& stage,

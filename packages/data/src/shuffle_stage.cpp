@@ -38,7 +38,7 @@ class ShuffleStage : public RowStep {
   }
 
   ShuffleOptions options_;
-  // -1 until it is known. Then all readers would find the same.
+  // -1 until a reader has found out. Each reader of each epoch would find the same.
   mutable std::atomic<int> is_one_block_{-1};
 };
 

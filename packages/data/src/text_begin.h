@@ -28,9 +28,9 @@ void check_text_begin(
     bool is_unpacked,
     const std::string& where);
 
-/// Whether these are the first bytes of a gzip file.
+/// Returns whether these are the first bytes of a gzip file.
 bool begins_gzip(std::string_view begin);
-/// Whether these are the first bytes of a zstd file.
+/// Returns whether these are the first bytes of a zstd file.
 bool begins_zstd(std::string_view begin);
 
 }  // namespace tessera::data

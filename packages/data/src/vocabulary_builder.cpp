@@ -135,7 +135,7 @@ void VocabularyBuilder::merge(const VocabularyBuilder& other) {
       [&]<class Map>(const Map& added) {
         if constexpr (!std::same_as<Map, std::monostate>) {
           Map& counts = own.as<Map>(where());
-          // With itself, the loop below would change the map that it reads.
+          // If a builder is merged with itself, the loop below would change its input.
           if (&counts == &added) {
             for (auto& [value, count] : counts) {
               count *= 2;

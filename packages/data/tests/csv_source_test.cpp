@@ -839,8 +839,9 @@ TEST_F(CsvSourceTest, BrokenRowsDoNotDependOnBlocks) {
   }
 }
 
-// Splits a text into rows by the rule of CsvOptions::malformed_lines, from the beginning
-// for each row. Returns the number of rows, whole and broken.
+// Returns the number of rows of a text, whole and broken, by the rule of
+// CsvOptions::malformed_lines. It scans each row from the beginning of the row, and never
+// continues an earlier scan.
 int64_t count_rows_slowly(std::string_view text, size_t max_row_bytes) {
   using enum RowScan::State;
   int64_t rows = 0;

@@ -231,7 +231,7 @@ class BackendGroup final : public RankGroup {
     return backend->getRank();
   }
 
-  // Counts what travels at the same time once.
+  // Counts one exchange for all messages that travel at the same time.
   void start_exchange() {
     exchanges_ += is_exchanging_ ? 0 : 1;
     is_exchanging_ = true;

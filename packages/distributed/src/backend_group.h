@@ -14,9 +14,9 @@ class Backend;
 
 namespace tessera::distributed {
 
-/// Returns the ranks of a backend. All callers with the same backend share one group,
-/// because the collectives of a backend have one order. `device` is the device on
-/// which the backend expects its tensors.
+/// Returns the ranks of a backend. All callers with the same backend and the same type of
+/// device share one group, because the collectives of a backend have one order. `device`
+/// is the device on which the backend expects its tensors.
 /// Errors:  c10::ValueError for an empty backend or an unusable device;
 ///          c10::NotImplementedError if LibTorch has no distributed package.
 std::shared_ptr<RankGroup> group_of(

@@ -50,11 +50,12 @@ auto name_peer(int64_t peer, Action action) {
   }
 }
 
-// A backend whose recv() accepts a shorter message than its buffer.
+// A channel over a backend whose recv() accepts a shorter message than its buffer.
 class PeerChannel final : public Channel {
  public:
-  // Between two ranks of one machine, Gloo takes 0.35 to 1 ms for 64 bytes and 2.5 to 3.6 ms
-  // for 1 MiB each way, with its alltoall as with send and recv. MPI takes some us.
+  // Between two ranks of one machine, Gloo takes 0.35 to 1 ms for 64 bytes and 2.5 to
+  // 3.6 ms for 1 MiB each way, both with its alltoall and with send and recv. MPI takes
+  // some us.
   explicit PeerChannel(c10::intrusive_ptr<c10d::Backend> backend)
       : backend_(std::move(backend)),
         rank_(backend_->getRank()),
@@ -168,8 +169,9 @@ class PeerChannel final : public Channel {
     at::Tensor memory;
   };
 
-  // The messages of one exchange. Those that have not ended after an error are kept for
-  // ever: Gloo may still use their memory, and without it closes the connection.
+  // The messages of one exchange. After an error, those that have not ended are kept for
+  // ever, because Gloo may still use their memory. It closes the connection if that memory
+  // is gone.
   struct Pending {
     explicit Pending(PeerChannel& channel)
         : channel(channel), receives(channel.size_), buffers(channel.size_) {}
@@ -244,10 +246,10 @@ class PeerChannel final : public Channel {
   }
 
   // Starts the sends and receives of all peers. The order matters to Gloo. With the
-  // receives first, send() writes in the caller's thread, and Gloo's thread spins while the
-  // caller has the lock of the connection, which takes its core. With the sends first, the
-  // peer only hears that it may send after the bytes of this rank, so that large messages
-  // do not travel in both directions at once.
+  // receives first, send() writes in the caller's thread. Gloo's thread spins while the
+  // caller has the lock of the connection, and this takes the caller's core. With the sends
+  // first, the peer gets the permission to send only after the bytes of this rank. So large
+  // messages do not travel in both directions at once.
   template <class Send, class Receive>
   void start(int64_t bytes_to_a_peer, Send send, Receive receive) const {
     constexpr int64_t kMaxSmall = 256 * 1024;
@@ -265,8 +267,8 @@ class PeerChannel final : public Channel {
     return static_cast<int>((mix_bits(key) + letters_++) % kLetters) * 2;
   }
 
-  // Both ends grow the capacity after the same letter. A second message costs little
-  // where it is large.
+  // Both ends grow the capacity after the same letter. It has a limit, because a second
+  // message costs little in comparison with a large letter.
   static int64_t capacity_for(int64_t bytes) {
     constexpr int64_t kStep = 4096;
     constexpr int64_t kMaxCapacity = int64_t{1} << 20;
@@ -303,8 +305,8 @@ class PeerChannel final : public Channel {
   c10::intrusive_ptr<c10d::Backend> backend_;
   int64_t rank_;
   int64_t size_;
-  // The bytes of a letter that are sent at once; the rest follows as a second message. A
-  // rank in another call may send this one more than it has memory for: then Gloo ends the
+  // The bytes of a letter that are sent at once. The rest follows as a second message. If a
+  // rank in another call sends more bytes than the buffer of this rank has, Gloo ends the
   // process (op.preamble.length <= op.nbytes), and OpenMPI 4.1 writes past the buffer.
   std::vector<int64_t> sent_capacity_;
   std::vector<int64_t> received_capacity_;

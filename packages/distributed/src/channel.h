@@ -28,7 +28,7 @@ struct ChannelError : std::runtime_error {
 
 /// Moves bytes between this rank and the others. All ranks call its functions in the same
 /// order. No two threads call them at the same time.
-/// Errors:  ChannelError from the returned functions.
+/// Errors:  ChannelError from the exchanges and from the functions that they return.
 class Channel {
  public:
   Channel() = default;
@@ -39,15 +39,15 @@ class Channel {
   /// Starts to send `letters[i]` to each other rank i: messages of at least
   /// kMinLetterBytes bytes whose size the receiver does not know. Their first 8 bytes are
   /// that size. The returned function waits and returns the letters from the other ranks.
-  /// Ranks that pass a different `key` do not get them.
+  /// If allows_overlap(), ranks that pass a different `key` do not get them.
   virtual std::function<std::vector<at::Tensor>()> exchange_letters(
       std::vector<at::Tensor> letters,
       uint64_t key) = 0;
   static constexpr int64_t kMinLetterBytes = 64;
 
   /// Starts to send the first `sent[0]` entries of `values` to rank 0, and so on. The
-  /// returned function waits and returns the entries that have arrived, by rank. Two
-  /// ranks exchange something only if both pass the same `key`.
+  /// returned function waits and returns the entries that have arrived, by rank. If
+  /// allows_overlap(), two ranks exchange something only if both pass the same `key`.
   virtual std::function<at::Tensor()> exchange(
       at::Tensor values,
       const std::vector<int64_t>& sent,
@@ -58,8 +58,8 @@ class Channel {
   /// once that this one has failed.
   virtual void close() noexcept = 0;
 
-  /// Whether exchange() may be called before the letters in flight have arrived, and ranks
-  /// that pass different keys do no harm.
+  /// Returns true if exchange() may be called before the letters in flight have arrived,
+  /// and if it does no harm that ranks pass different keys.
   virtual bool allows_overlap() const = 0;
 };
 

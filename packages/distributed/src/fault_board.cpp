@@ -55,7 +55,7 @@ void decode(const std::vector<uint8_t>& bytes, FaultReports& reports) {
   }
 }
 
-// What a thread writes that asks the store while its caller waits.
+// What the thread that asks the store writes while its caller waits.
 struct Shared {
   std::mutex mutex;
   FaultReports reports;

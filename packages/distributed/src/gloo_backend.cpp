@@ -384,7 +384,8 @@ std::string key_of_rank(int64_t rank) {
   return c10::str("rank/", rank);
 }
 
-// How many processes have arrived, and left after a failure, as one rank.
+// The key of the number of processes that have arrived as this rank, and the key of the
+// number of those that have left after a failure.
 std::string key_of_arrivals(int64_t rank) {
   return c10::str("arrivals/", rank);
 }

@@ -27,7 +27,7 @@ void check_placement_names(
     const std::map<std::string, TablePlacement>& placement,
     const std::string& where);
 
-/// Returns the placement of a table and checks it and `options.split`.
+/// Returns the placement of a table. Checks it if it is in `options.placement`.
 /// Errors:  the same as check_placement().
 TablePlacement placement_of(
     const std::string& table,

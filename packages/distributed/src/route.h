@@ -24,8 +24,8 @@ struct Route : LookupRoute {
   };
   /// The rows of one table that this rank served to all ranks, including itself.
   struct ServedRows {
-    /// Local rows, one per bag, by rank. Those of a key table have keys, whose rows
-    /// are as after find_keys().
+    /// Local rows, one per bag, in the order of the ranks. For a key table, `keys` and
+    /// their rows are as after find_table_keys().
     IdBags rows = {};
     Buffer<uint32_t> positions = {};  // of each row in its group
     std::vector<int64_t> begin = {};  // [ranks + 1], of the rows of each rank

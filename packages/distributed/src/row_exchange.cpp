@@ -65,7 +65,7 @@ void set_ids(
   }
 }
 
-// The sum of two counts of occurrences, or the largest count.
+// The sum of two counts of occurrences, but at most the largest number of 32 bits.
 uint32_t add_counts(uint32_t a, uint32_t b) {
   return static_cast<uint32_t>(std::min<uint64_t>(
       uint64_t{a} + b, std::numeric_limits<uint32_t>::max()));
@@ -357,9 +357,9 @@ RowExchange::Request RowExchange::find_distinct_keys(
   return request;
 }
 
-// A request is a sequence of 32-bit words: the number of ids of each table, then the
-// ids, which are local rows of the owner. For each key of a key table, there are two
-// words of the key and one of its count instead.
+// A request is a sequence of 32-bit words: the number of ids of each sharded table, then
+// the ids of each table, which are local rows of the owner. A key table has its keys
+// instead, of two words each, and then their counts, of one word each.
 
 std::vector<int64_t> RowExchange::count_words(
     const std::vector<Request>& requests) const {
@@ -391,8 +391,9 @@ std::vector<at::Tensor> RowExchange::exchange_requests(
   RankGroup::Arrivals arrivals = ranks_->arrive(point, error, message)();
   const int64_t to_all_ranks = std::accumulate(
       arrivals.values.begin(), arrivals.values.end(), int64_t{0});
-  // Only the owner of the rows sees that they are too many. It must report this to the others. All
-  // ranks have the same `to_all_ranks`, so they agree on whether this may be necessary.
+  // Only the owner of the rows sees that they are too many. It must report this to the
+  // others. All ranks have the same `to_all_ranks`, so they agree on whether this may be
+  // necessary.
   if (to_all_ranks >= max_rows_) {
     int64_t to_this_rank = 0;
     for (const at::Tensor& body : arrivals.bodies) {

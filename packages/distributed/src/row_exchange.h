@@ -85,7 +85,7 @@ class RowExchange {
     Buffer<uint32_t> key_counts = {};  // and their occurrences
     std::vector<int64_t> begin = {};  // [ranks + 1], the range of each owner
     std::vector<int64_t> position = {};  // [ranks], of each owner's first row
-    // The default key, which is among `keys` even if it does not occur.
+    // The index of the default key, which is among `keys` even if it does not occur.
     std::optional<int64_t> default_index = {};
     Buffer<uint32_t> is_unknown = {};  // the keys that look up the default key
   };
@@ -104,7 +104,7 @@ class RowExchange {
     return state_.tables[table].key_rows != nullptr;
   }
   // The bags of the features of one table.
-  // Errors:  c10::ValueError for more ids than their numbers have bits for.
+  // Errors:  c10::ValueError for 2^32 - 1 ids or more, because 32 bits number them.
   std::vector<IdBags*> bags_of(size_t table, std::vector<IdBags>& bags) const;
   // Find the distinct rows or keys of one table and replace its ids by indices of these.
   Request find_distinct_rows(size_t table, std::vector<IdBags>& bags) const;
@@ -119,7 +119,7 @@ class RowExchange {
   // often unknown keys look it up. Collective if a table has a default key.
   void exchange_unknown_keys(std::vector<Request>& requests, Route& route)
       const;
-  // Writes what the ranks have to know about a table that this rank serves.
+  // Adds to `words` what each rank must know about the unknown keys of a table.
   void write_unknown_keys(
       size_t table,
       const Route& route,
@@ -137,8 +137,8 @@ class RowExchange {
   // The number of words that pack_requests() writes for each rank.
   std::vector<int64_t> count_words(const std::vector<Request>& requests) const;
   // Arrives at a lookup with the requests of this rank. Returns those of all ranks.
-  // Errors:  on all ranks: the error of one of them, or c10::ValueError if too many rows
-  //          are requested from it.
+  // Errors:  on all ranks, the error of one rank, or c10::ValueError if too many rows are
+  //          requested from one rank.
   std::vector<at::Tensor> exchange_requests(
       const std::vector<Request>& requests,
       const std::vector<int64_t>& words,
@@ -152,8 +152,8 @@ class RowExchange {
   int64_t words_per_id(size_t table) const {
     return is_key_table(table) ? 3 : 1;
   }
-  // Reads the requested ids of one table to rows.ids, or to its keys, from `begin` on.
-  // Returns false if this rank does not have them all.
+  // Reads the requested ids of one table to rows.ids, or those of a key table to rows.keys,
+  // from `begin` on. Returns false if this rank does not have them all.
   bool read_ids(
       size_t table,
       const uint32_t* words,
@@ -177,7 +177,7 @@ class RowExchange {
       const Route& route,
       at::ScalarType dtype,
       char* out) const;
-  // Replaces indices of distinct keys by the positions of their rows.
+  // Replaces indices of distinct rows or keys by the positions of the fetched rows.
   void set_positions(
       const std::vector<Request>& requests,
       std::vector<IdBags>& bags) const;

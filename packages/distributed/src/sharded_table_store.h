@@ -48,8 +48,9 @@ class ShardedTableStore : public TableStore {
  private:
   using TableSums = std::vector<RowGradients>;  // one per table
 
-  // Sums the gradients of each lookup per table. Rows are positions in the table's
-  // group, or rows of a data-parallel table.
+  // Returns, for each lookup and each table, the sum of the gradients of each row. The rows
+  // of a data-parallel table are its own. Those of another table are positions in its group
+  // (see Route).
   std::vector<TableSums> sum_lookups(
       const std::vector<LookupGradients>& lookups,
       FiniteCheck finite_check,

@@ -182,8 +182,8 @@ class Planner {
     return unplaced;
   }
 
-  // Places tables with the largest benefit per byte of memory first, until memory_slack is
-  // used up.
+  // Makes tables data-parallel, those with the largest benefit per byte of memory first. A
+  // table that does not fit into the rest of memory_slack is skipped.
   void place_data_parallel(std::set<size_t>& unplaced) {
     if (options_.ranks == 1) {
       return;

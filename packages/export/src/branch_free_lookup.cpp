@@ -37,7 +37,7 @@ namespace {
 // Ids in the order of their bags, as embedding_bag() takes them.
 struct SortedIds {
   at::Tensor
-      order;  // [nnz] the ids of bag 0, then those of bag 1, ...; the rest last
+      order;  // [nnz] positions of the ids of bag 0, of bag 1, ...; the rest last
   at::Tensor
       starts;  // [bags + 1] the beginning of each bag, and the end of the last one
 };
@@ -89,7 +89,7 @@ class Lookup {
     check(
         (splits.slice(0, 1) - splits.slice(0, 0, -1) >= 0).all(),
         "row_splits must not decrease");
-    // A compiler may move checks behind reads, so that reads must be safe without them.
+    // A compiler may move checks behind reads, so reads must be safe without checks.
     splits = splits.clamp(0, nnz);
     if (read.sequence_length > 0) {
       return ragged_sequence(ids, splits, read.sequence_length)
@@ -173,7 +173,7 @@ class Lookup {
  private:
   static int64_t size_at(const at::Tensor& sizes, int64_t axis);
 
-  // The numbers of rows for ids or keys [nnz].
+  // Returns the row number of each id or key [nnz].
   at::Tensor ids_of(const at::Tensor& input) const {
     const at::Tensor ids = input.to(at::kLong);
     return table_.keys.defined() ? find_stored(table_, ids) : ids;
@@ -186,9 +186,9 @@ class Lookup {
     at::Tensor weights = {};  // [nnz] float32, undefined without weights
   };
 
-  // False for ids that are ignored whatever they are: those outside of a sequence
-  // (`is_inside`) and those that are dropped because of their weight. Undefined: there are
-  // none.
+  // Returns a mask that is false for ids that are ignored whatever their value is. They are
+  // outside of a sequence, where `is_inside` is false, or are dropped because of their
+  // weight. The mask is undefined if there are no such ids.
   at::Tensor used_ids(const at::Tensor& weights, const at::Tensor& is_inside)
       const {
     if (!weights.defined() || !state_.config.validate_weights_and_indices ||
@@ -255,8 +255,9 @@ class Lookup {
     const at::Tensor known = ids.clamp(0, rules_.rows - 1);
     const bool is_plain = table_.rows.scalar_type() == at::kFloat &&
         buckets_of(config_).step == 0.0F;
-    // Ids that are not read are in one more bag, which is dropped. A weight of 0 would turn
-    // infinity into NaN, and index_add() of the rows took 15 times as long when compiled.
+    // Ids that are not read are in one more bag, which is dropped. A weight of 0 for them
+    // would turn infinity into NaN. When compiled, index_add() of the rows took 15 times as
+    // long as embedding_bag().
     const at::Tensor offsets =
         at::cat({sorted.starts, at::full({1}, nnz, at::kLong)});
     std::optional<at::Tensor> weight;
@@ -352,8 +353,8 @@ class Lookup {
     return rows;
   }
 
-  // Refuses ids as the layer does. Ids may have any value where `is_used` is false.
-  // Undefined: all ids are used.
+  // Refuses ids as the layer does. Ids may have any value where `is_used` is false. If
+  // `is_used` is undefined, all ids are used.
   void check_ids(const at::Tensor& ids, const at::Tensor& is_used) const {
     at::Tensor is_right;
     if (!rules_.drops_negative) {

@@ -28,8 +28,9 @@ at::Tensor branch_free_lookup(
     const at::Tensor& weights,
     Checks& checks);
 
-/// The text without what a message in a `.pt2` file can't have: compilers paste it into
-/// C++, so it is plain ASCII without quotes, backslashes and braces.
+/// The text with `?` in place of what a message in a `.pt2` file can't have. Compilers
+/// paste messages into C++, so they are plain ASCII without quotes, backslashes, braces
+/// and percent signs.
 std::string plain_text(const std::string& text);
 
 }  // namespace tessera::exporting

@@ -144,7 +144,7 @@ std::vector<int64_t> usual_sizes(
   return sizes;
 }
 
-// Finds out whether the source takes another batch size than that of the example.
+// Returns whether the source takes only the batch size of the example.
 bool is_batch_fixed(const Source& source, const ResizedExamples& examples) {
   std::string refusal;
   std::vector<int64_t> sizes = base_sizes(examples.sizes().size());
@@ -216,7 +216,7 @@ pt2::Archive make_archive(
 }
 
 // A record for each symbol would take minutes if there are hundreds of symbols. With many
-// of them, a few batches in which all change are tried first.
+// symbols, a few batches in which all symbols change are tried first.
 pt2::Archive make_archive(
     const Source& source,
     const ResizedExamples& examples,
@@ -363,7 +363,7 @@ Pt2Signature write(
   return archive.signature;
 }
 
-// The part of the example with these paths, as a map of paths.
+// Returns the layer's exported features in the example and their weights, as maps by path.
 ExportExample example_of_paths(
     const ExportExample& example,
     const exporting::ExportedLayer& layer) {

@@ -43,8 +43,8 @@ std::vector<size_t> find_features(
   return found;
 }
 
-// The rows of the keys in the bags. The table's own index finds them, and not the keys in
-// the file.
+// Returns the rows of the keys in the bags. The table's own index finds the keys. The keys
+// in the file are not used.
 at::Tensor read_keys(
     const ExportedLayer& layer,
     const TableState& table,

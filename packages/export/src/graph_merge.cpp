@@ -370,9 +370,9 @@ class Merger {
   }
 
   // torch.export needs one symbol for each size of an input, not a sum such as s0 + 1: with
-  // a range for a sum, run_decompositions() fails, also for files of Python. Such
-  // a size becomes a new symbol. If nothing else determines the symbol in the sum, it is
-  // computed from the new one. The graph checks that both agree.
+  // a range for a sum, run_decompositions() fails, also for files of Python. A size that is
+  // a sum becomes a new symbol. If nothing else determines the symbol in the sum, it is
+  // computed from the new symbol. The graph checks that the new symbol equals the sum.
   void name_input_sizes() {
     std::set<size_t> plain;
     for (const std::string& input : graph_.inputs) {
@@ -408,7 +408,7 @@ class Merger {
                                                          : std::nullopt;
   }
 
-  // The symbol of factor * symbol + constant with a factor above 0.
+  // Returns the symbol if `size` is factor * symbol + constant with a factor above 0.
   static std::optional<size_t> symbol_in(const Polynomial& size) {
     Polynomial::Product found;
     for (const auto& [product, factor] : size.terms()) {
@@ -460,7 +460,8 @@ class Merger {
     }
   }
 
-  // Compares the sizes that have a symbol of their own with what they must be.
+  // Adds nodes that compare the sizes that have a symbol of their own with what they must
+  // be.
   void add_checks() {
     for (const SizeCheck& check : checks_) {
       const std::string own = name_of(check.own);

@@ -27,9 +27,10 @@ struct ValueSource {
 
 /// Makes one graph for batches of any size from records of the same model at all points.
 /// Runs each record to see the sizes of its tensors. A size or an integer that differs
-/// between the points becomes a polynomial of the symbols, which the graph computes from
-/// the sizes of its inputs, or else from the first of `value_sources` with this symbol. A
-/// size of an input that is a sum gets a symbol of its own, and is checked. `descriptions` says what each symbol is.
+/// between the points becomes a polynomial of the symbols. The graph computes the symbols
+/// from the sizes of its inputs. It reads a symbol that is in none of these sizes from the
+/// first of `value_sources` that has this symbol. A size of an input that is a sum gets a
+/// symbol of its own, and the graph checks it. `descriptions` says what each symbol is.
 /// Errors:  c10::ValueError beginning with `where` that names the node, if the records
 ///          differ in anything but sizes, or if a size is no polynomial.
 pt2::Graph merge_graphs(

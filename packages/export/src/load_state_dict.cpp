@@ -32,7 +32,8 @@ struct Destination {
   at::ScalarType dtype = at::kFloat;
   /// Whether the layer is not built yet.
   bool is_unsized = false;
-  /// Another name of a weight that has been found before. It may be missing.
+  /// Whether this is another name of a weight that has been found before. Such a name may
+  /// be missing.
   bool is_alias = false;
   std::function<void(const at::Tensor&)> assign = {};
 };

@@ -57,7 +57,8 @@ void add_table_weights(
   if (!stored.is_placeholder) {
     return;
   }
-  // The rows come first and leave this copy, which then holds two numbers per row.
+  // The first function takes the rows out of this copy. After that, the copy holds two
+  // numbers per row.
   const auto converted = std::make_shared<StoredTable>();
   weights[first].make = [&source = layer.state->tables[table],
                          dtype = layer.dtype_of(table),

@@ -12,8 +12,8 @@
 namespace tessera::exporting {
 
 /// The parameters and buffers of a model by their names in its tree of modules. In place
-/// of the parameters of a layer with tables, it has the tables as the file holds them. A
-/// tensor that several modules share has its first name.
+/// of the parameters of a layer with tables, the list has the tables as the file holds
+/// them. A tensor that several modules share has its first name.
 /// Errors:  c10::ValueError beginning with `where`, if a layer that the model calls is
 ///          none of its modules.
 std::vector<pt2::Weight> named_weights(

@@ -33,7 +33,7 @@ at::Tensor repeat_rows(const at::Tensor& tensor, int64_t count) {
   return tensor.index_select(0, at::arange(count, at::kLong).remainder(rows));
 }
 
-// Row i has nnz / rows ids, and the first rows have one more.
+// Returns how many of `nnz` ids each row has: nnz / rows, and one more in the first rows.
 at::Tensor even_lengths(int64_t nnz, int64_t rows) {
   const at::Tensor row = at::arange(rows, at::kLong);
   return row.lt(rows == 0 ? 0 : nnz % rows).to(at::kLong) +

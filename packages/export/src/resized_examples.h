@@ -29,8 +29,8 @@ class ResizedExamples {
     return sizes_;
   }
 
-  /// A batch with these sizes, of ids of the example. `shift` is added to each id. Without
-  /// examples there are no ids.
+  /// A batch with these sizes, of ids of the example. `shift` is added to each id. If the
+  /// batch size is 0, there are no ids, whatever the other sizes are.
   ExportExample at(const std::vector<int64_t>& sizes, int64_t shift = 0) const;
 
  private:
@@ -44,7 +44,7 @@ class ResizedExamples {
       const FeatureSize& size,
       const std::vector<int64_t>& sizes,
       int64_t shift) const;
-  // The symbol that is the first size of a tensor. -1: it does not change.
+  // Returns the symbol that is the first size of a tensor, or -1 if it is no symbol.
   int64_t symbol_of(const at::Tensor& input) const;
 
   const ExportExample& example_;

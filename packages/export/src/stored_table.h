@@ -39,8 +39,8 @@ StoredTable store(
     at::ScalarType dtype,
     const std::string& where);
 
-/// Converts the rows with these numbers [rows] int64, which are those of
-/// KeyTableRows::all_rows() in a key table. If undefined, all rows are meant.
+/// Converts the rows with `numbers` [rows] int64, or all rows if `numbers` is undefined. In
+/// a key table, they are numbers of the rows in KeyTableRows::all_rows().
 /// Errors:  those of the other store().
 StoredTable store(
     const TableState& table,

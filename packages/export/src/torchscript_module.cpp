@@ -24,8 +24,8 @@ using Parts = c10::List<at::Tensor>;
 using FeatureDict = c10::Dict<std::string, Parts>;
 using TensorDict = c10::Dict<std::string, at::Tensor>;
 
-// Resolves the names of Python that LibTorch's own resolver does not know. It does not know
-// `annotate` either, which local variables with declared types replace.
+// Resolves the names of Python that LibTorch's own resolver does not know. Neither resolver
+// knows `annotate`. Scripts have local variables with declared types instead.
 struct PythonNames : jit::NativeResolver {
   std::shared_ptr<jit::SugaredValue> resolveValue(
       const std::string& name,
@@ -126,7 +126,7 @@ std::vector<at::Tensor> run_model(
   batch.features.for_each([&](const std::string& path, const Feature& feature) {
     features.insert(path, Parts(parts_of(feature)));
   });
-  // GCC 12 warns about array bounds if insert() fills it.
+  // GCC 12 warns about array bounds if insert() fills the stack.
   jit::Stack inputs;
   inputs.reserve(2 + batch.inputs.size());
   inputs.emplace_back(features);

@@ -20,7 +20,7 @@ std::string forward_source(
     const detail::ExportedModel& model,
     const ExportExample& example);
 
-/// A valid attribute name made from `name`, which is not in `taken`. Characters that
+/// A valid attribute name that is made from `name` and is not in `taken`. Characters that
 /// TorchScript can't read back are replaced.
 std::string attribute_name(
     const std::string& name,

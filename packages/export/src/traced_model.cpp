@@ -53,7 +53,7 @@ TracedModel::TracedModel(
       options_(options),
       conversion_(conversion),
       where_(std::move(where)) {
-  // An export reads the tables themselves.
+  // An export reads the tables directly, so lookups in the background must end first.
   model_.module.apply([](const torch::nn::Module& part) {
     if (const TableModule* tables = TableModule::of(part)) {
       tables->wait_for_lookups();

@@ -58,8 +58,8 @@ struct SyntheticInput {
   at::Tensor weights = {};
 };
 
-// `numbers` [ids] choose ids of the table. With `shift`, some ids lie outside of it at both
-// ends, or are keys that it does not know.
+// Returns an id of the table for each of `numbers` [ids]. If `shift` is not 0, some ids are
+// out of range at both ends. In a key table, some are then unknown keys or the padding key.
 at::Tensor synthetic_ids(
     const StoredTable& table,
     const at::Tensor& numbers,

@@ -14,8 +14,8 @@ enum class WeightKind { kParameter, kBuffer };
 
 /// Visits the weights of a model by the names that Python's state_dict() gives them:
 /// use_tensor(name, tensor, kind) gets each parameter and buffer, which may be undefined.
-/// A layer with tables has use_tables(tables, prefix) called in place of that. A
-/// weight that several modules share is visited once for each.
+/// For a layer with tables, use_tables(tables, prefix) is called instead. A weight that
+/// several modules share is visited once for each of them.
 template <class Module, class UseTensor, class UseTables>
 void visit_weights(
     Module& module,

@@ -23,8 +23,8 @@ namespace tessera {
 namespace {
 
 constexpr std::string_view kMagic("\x93NUMPY", 6);
-// Debian 12's libraries do not serve: xtensor reads into arrays of its own, and cnpy
-// allocates the size that the header says without checking it.
+// This file has its own reader, because Debian 12's libraries do not fit: xtensor reads
+// into arrays of its own, and cnpy allocates the size in the header without a check.
 
 // NumPy begins the array's data at a multiple of this.
 constexpr size_t kAlignment = 64;

@@ -38,7 +38,8 @@ struct TensorBytes {
   size_t offset = 0;
 };
 
-/// The maximum number of dimensions. NumPy and many operators of LibTorch allow fewer.
+/// The maximum number of dimensions. NumPy before 2.0 and many operators of LibTorch allow
+/// fewer.
 constexpr size_t kMaxRank = 64;
 
 /// The number of bytes of a tensor, or nullopt if it or a stride does not fit into an

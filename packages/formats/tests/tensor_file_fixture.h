@@ -113,8 +113,8 @@ class TensorFileTest : public testing::Test {
   const TemporaryFolder folder_;
 };
 
-/// Visits copies of `bytes` with one byte changed, in several ways for each byte of
-/// [0, end).
+/// Visits copies of `bytes` in which one byte of [0, end) has a flipped bit, or is replaced
+/// by one of some characters. A copy equals `bytes` if the byte is that character already.
 inline void for_each_corruption(
     const std::string& bytes,
     size_t end,

@@ -15,9 +15,10 @@ void check_hidden_units(
     const std::vector<int64_t>& hidden_units,
     const std::string& class_name);
 
-/// Checks that the rows of features [batch, features, dim] have a column or more besides
-/// the weight of the feature, which is their first column `with_weight`.
-/// Errors:  c10::ValueError unless they have.
+/// Checks that the rows of features [batch, features, dim] have at least one column. If
+/// `with_weight` is true, the first column is the weight of the feature, and at least one
+/// more must follow.
+/// Errors:  c10::ValueError if the rows have fewer columns.
 void check_vectors(
     const PartialShape& features,
     bool with_weight,

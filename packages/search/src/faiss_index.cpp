@@ -122,7 +122,8 @@ class FaissIndex : public TopKIndex {
   std::unique_ptr<faiss::Index> index_;
 };
 
-// faiss divides by some of these numbers, and allocates as much memory as others say.
+// Checks the numbers in `factory`. faiss divides by some of them, and allocates as much
+// memory as others say.
 void check_numbers(
     const std::string& factory,
     const at::Tensor& vectors,

@@ -29,8 +29,8 @@ inline std::string metadata_of(const NamedTensors& file, const char* key) {
 }
 
 /// Loads the index file at `path` and returns read(file).
-/// Errors:  c10::ValueError naming `function` and `path` for another format, and in place
-///          of a ValueError or TypeError of read().
+/// Errors:  those of load_safetensors(); c10::ValueError naming `function` and `path`, for
+///          another format, and if read() raises a ValueError or a TypeError.
 template <class Read>
 auto load_index_file(
     const char* function,

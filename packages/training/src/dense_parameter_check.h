@@ -7,8 +7,9 @@
 
 namespace tessera::training {
 
-/// Checks that the gradients of parameters, as far as they have some, are finite.
-/// Errors:  c10::ValueError naming the parameters, and saying what is `unchanged`.
+/// Checks that the gradients of the parameters that have one are finite.
+/// Errors:  c10::ValueError naming the parameters. The message contains `unchanged`, a
+///          sentence such as "Nothing was changed.".
 void check_gradients(
     const std::vector<at::Tensor>& parameters,
     const char* unchanged);

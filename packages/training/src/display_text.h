@@ -8,8 +8,8 @@
 namespace tessera::training {
 
 /// Makes text safe for one line of a terminal or a picture. The result is valid UTF-8.
-/// Line breaks and tabs become spaces. U+FFFD takes the place of invalid bytes, and of
-/// control characters, which XML does not allow.
+/// Line breaks and tabs become spaces. U+FFFD takes the place of invalid bytes, of control
+/// characters, and of code points that are no characters. XML does not allow some of these.
 std::string display_text(std::string_view text);
 
 /// The number of columns that a terminal with fixed-width characters needs for the result

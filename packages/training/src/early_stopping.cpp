@@ -266,8 +266,8 @@ void EarlyStopping::load_state(torch::serialize::InputArchive& archive) {
           saved = read_saved(from);
         });
     // If the process died between an improvement and the next checkpoint, the directory
-    // has a later epoch, which the resumed training reaches again. Otherwise
-    // on_train_end() raises an error.
+    // has a later epoch, which the resumed training reaches again. If it does not reach
+    // that epoch, on_last_step() raises an error.
     const bool is_ahead = saved.epoch > best_epoch_;
     if (!is_ahead && (saved.epoch != best_epoch_ || saved.value != best_)) {
       refuse(options_.directory, saved, {best_epoch_, best_});

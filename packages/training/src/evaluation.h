@@ -9,8 +9,8 @@
 namespace tessera::training {
 
 /// Runs all batches of `pass` under NoGradGuard. It resets `metrics` first, and adds the
-/// batches to `metrics` and `loss`. If `is_interrupted` returns true after a batch, it
-/// ends early and returns false.
+/// batches to `metrics` and `loss`. If `is_interrupted` returns true after a batch, the
+/// evaluation ends early, and this function returns false.
 /// Errors:  c10::ValueError beginning with `where` if there is no batch, or a step gives
 ///          no loss or no predictions for the metrics.
 bool run_evaluation(

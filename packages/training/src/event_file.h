@@ -21,8 +21,8 @@ std::string framed_record(std::string_view bytes);
 class EventFile {
  public:
   /// Creates a file in an existing folder. Its name comes after those of the files that
-  /// are there, because TensorBoard reads a run in this order. TensorBoard discards what
-  /// earlier files have from `first_step` on.
+  /// are there, because TensorBoard reads the files of a run in the order of their names.
+  /// TensorBoard discards what earlier files have from `first_step` on.
   /// Errors:  c10::Error that begins with `where` and names the path.
   EventFile(const std::string& folder, int64_t first_step, std::string where);
   /// Writes to an open file, which may be a device.
@@ -52,7 +52,8 @@ class EventFile {
   /// values are kept, and a later flush tries again. Returns whether it succeeded.
   bool try_flush();
   /// Appends all values, and returns when they are on the disk.
-  /// Errors:  c10::Error if the system refuses, as for try_flush().
+  /// Errors:  c10::Error if the system refuses. After a failed write, the values are kept,
+  ///          as by try_flush().
   void flush();
 
  private:

@@ -213,7 +213,7 @@ std::vector<at::Tensor> read_dense(
 constexpr const char* kLayerShapes = "layer_shapes";
 
 // Calls visit(path, layer) for the layers whose parameters get their sizes from build().
-// Tables have theirs before.
+// Layers with tables are left out, because tables have their sizes before.
 template <class Visit>
 void for_each_built_layer(torch::nn::Module& model, Visit visit) {
   const auto visit_part = [&](const std::string& path,
@@ -240,8 +240,9 @@ Json shapes_of_layers(torch::nn::Module& model) {
   return shapes;
 }
 
-// Builds the layers that are not built, for the shapes that were saved. So a training can
-// be resumed whose layers were built by the first step. Older checkpoints have no shapes.
+// Builds the layers that are not built, for the shapes that were saved. This way, a
+// training whose layers were built by its first step can be resumed. Older checkpoints have
+// no shapes.
 void build_layers(
     torch::nn::Module& model,
     torch::serialize::InputArchive& archive,
@@ -288,8 +289,8 @@ void read_model_file(
       "it does not end with its checksum");
 }
 
-// The archive with everything but the first layer's tables. It is a part of that layer's
-// checkpoint, or model.pt if `checkpoint` is empty.
+// The archive with everything but the tables. It is a part of the first layer's checkpoint,
+// or model.pt if `checkpoint` is empty.
 torch::serialize::InputArchive read_rest(
     const std::string& directory,
     const std::string& checkpoint,
@@ -330,8 +331,8 @@ std::vector<std::string> read_layers(
 }
 
 // Removes checkpoints that unfinished saves have left in the folders of the layers after
-// the first. They are newer than those that the first layer's newest checkpoint names,
-// and `keep_last` would delete the latter in their place.
+// the first. Such a checkpoint is newer than the one that the first layer's newest
+// checkpoint names. If it stayed, `keep_last` could delete the named one.
 void remove_orphans(
     const std::string& directory,
     size_t layers,
@@ -468,8 +469,8 @@ void save_model(
   }
   Json names = Json::array();
   for (size_t i = 1; i < layers.size(); ++i) {
-    // Keeps one more: until the first layer is saved, its newest checkpoint names the
-    // previous one of this layer.
+    // Keeps one more. Until the first layer is saved, the newest checkpoint of that layer
+    // names the previous checkpoint of this layer.
     CheckpointOptions own = options;
     own.extra = nullptr;
     ++own.keep_last;

@@ -14,26 +14,28 @@
 
 namespace tessera::training {
 
-// Saves and loads models in directories. If the model has TPUEmbedding layers, the
-// directory is the checkpoint directory of the first of them. (Sharded layers come first,
-// then those with Strategy::fused(), then others.) The `extra` entries of that
-// checkpoint have the rest of the model:
+// Saves and loads models in directories. If the model has TPUEmbedding layers or
+// EmbeddingEngineModules, the directory is the checkpoint directory of the first of them.
+// (Sharded layers come first, then those with Strategy::fused(), then others.) The `extra`
+// entries of that checkpoint have the rest of the model:
 //
 //   dense         parameters and buffers outside of these layers, by number
 //   dense_names   their names, a JSON list
 //   layers        a JSON list of the checkpoints of the other layers, which are in
 //                 layer_1/, layer_2/, ...
+//   layer_shapes  a JSON object with the shapes for which layers without tables were
+//                 built, by their paths
 //
 // and the entries that the caller adds. A model without such layers is one file,
-// model.pt, with the same entries.
+// model.pt, with the same entries and a checksum at its end.
 
 /// The ranks of the model's tables, or those of `strategy` if no table is sharded.
 Ranks ranks_of(
     torch::nn::Module& model,
     const Strategy& strategy = Strategy::fused());
 
-// The errors of all functions begin with `where`, the function or class that the user
-// called, such as "[load_weights]" or "[Checkpoint]".
+// The errors of functions that have a parameter `where` begin with it. It is the function
+// or class that the user called, such as "[load_weights]" or "[Checkpoint]".
 
 /// Saves the model. If a process dies meanwhile, the previous checkpoint stays complete.
 /// All ranks call it. Rank 0 alone saves everything that is not sharded, and runs

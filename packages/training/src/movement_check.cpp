@@ -21,10 +21,10 @@ namespace tessera::training {
 namespace {
 
 constexpr size_t kMaxRecordedRows = 64;
-// Rows that have moved by less in 100 updates need 100,000 updates to move by their own
-// length. This limit is for rows whose accumulators have hardly grown.
+// Rows that have moved by less than this in 100 updates need more than 100,000 updates to
+// move by their own length. This limit is for rows whose accumulators have hardly grown.
 constexpr double kMinMovement = 1e-3;
-// The limit for other optimizers, whose users may want small steps: a million updates.
+// The limit for all other rows: a million updates. Users may want small steps there.
 constexpr double kMinMovementOfOthers = 1e-4;
 
 enum class RateState { kUnknown, kRising, kSteady };
@@ -106,8 +106,8 @@ bool is_zero(const float* values, int64_t count) {
       values, values + count, [](float value) { return value == 0.0F; });
 }
 
-// Adds rows that get a gradient other than zero to `rows`, while it has fewer than
-// kMaxRecordedRows, and returns them.
+// Adds rows that get a gradient other than zero to `rows`, until `rows` has
+// kMaxRecordedRows. Returns the rows that were added.
 std::vector<int64_t> add_rows_with_gradient(
     const TableUpdate& update,
     std::set<int64_t>& rows) {
@@ -214,7 +214,8 @@ bool MovementCheck::check_table(const EmbeddingState& state, Watched& watched) {
   return true;
 }
 
-// An update must not fail because of this check, so without memory it records less.
+// An update must not fail because of this check. If there is no memory, fewer rows are
+// recorded.
 void MovementCheck::record_rows(const std::vector<TableUpdate>& updates) try {
   for (Watched& watched : tables_) {
     const EmbeddingState& state = TableModule::of(*watched.layer)->state();

@@ -21,17 +21,18 @@ namespace tessera::training {
 
 /// Warns if rows hardly move in the first updates of new tables. fit() has one.
 ///
-/// It compares up to 4096 rows of each table, once at the beginning and once after 100
-/// updates. Other steps only read a counter, and none does after the comparison.
+/// It copies up to 4096 rows of each table at the beginning, and compares them after 100
+/// updates. Until then, steps only read a counter. After the comparison, they do nothing.
 ///
 /// If none of these rows has changed, either they were not looked up, or steps are too
-/// small for the numbers of the table. The next updates tell: some rows that get a
-/// gradient are compared with what they were before the update.
+/// small for the numbers of the table. The next updates tell which of these is true: some
+/// rows that get a gradient are compared with what they were before the update.
 ///
-/// Some tables are left out, because their rows may rest for a good reason: tables that
-/// were trained or loaded before, tables that are frozen, a learning rate that is 0 or a
-/// function of the user, fewer than 16 touched rows in the sample, and rows that started
-/// at zero. While a schedule raises the learning rate, the comparison waits.
+/// Key tables are left out. So are tables whose rows may rest for a good reason: tables
+/// that were trained or loaded before, frozen tables, tables whose learning rate is 0 or a
+/// function of the user, tables with fewer than 16 touched rows in the sample, and tables
+/// whose rows started at zero. While a schedule raises the learning rate, the comparison
+/// waits.
 class MovementCheck {
  public:
   /// Copies rows of the tables in `model` that have a fused strategy and no updates yet.

@@ -82,8 +82,8 @@ std::vector<at::Tensor> missing_parameters(
   return missing;
 }
 
-// The constructor of torch::optim::Adagrad makes accumulators. For parameters without a
-// size, they have none.
+// Refuses accumulators without a size. The constructor of torch::optim::Adagrad makes them,
+// and a parameter may have no size then.
 void check_accumulators(
     const torch::optim::Optimizer& optimizer,
     const std::string& where) {

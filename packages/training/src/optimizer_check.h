@@ -28,9 +28,9 @@ void check_optimizer(
 /// names are those of the model of the fit() that runs on this thread.
 std::string parameter_list(const std::vector<at::Tensor>& parameters);
 
-/// The part of fit() in these checks. While it lives, messages on this thread name the
-/// parameters of the model. For steps that do not call check_optimizer(), it
-/// finds parameters that the model did not have at the beginning: an optimizer that was
+/// What fit() adds to these checks. While a ParameterWatch lives, messages on this thread
+/// name the parameters of the model. For steps that do not call check_optimizer(), it finds
+/// parameters that the model did not have at the beginning, because an optimizer that was
 /// made before the training does not have them.
 class ParameterWatch {
  public:

@@ -53,7 +53,7 @@ struct Collected {
   std::vector<at::Tensor> predictions = {};
   std::vector<at::Tensor> labels = {};
 
-  // Takes those of a StepResult or a TaskResult.
+  // Adds the predictions and labels of a StepResult or a TaskResult.
   template <class Result>
   void add(const Result& result, size_t batch) {
     const std::string of_task =

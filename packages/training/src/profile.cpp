@@ -161,9 +161,10 @@ void Profile::Recording::start(const std::shared_ptr<Recording>& recording) {
     recording->begin_ = ProfileClock::now();
   }
   running.recording = recording;
-  // LibTorch says that this belongs to the start of a program, but its list has a lock and a
-  // version, and each thread copies it when it sees a new one. A scope that has begun keeps
-  // its callbacks, so its Context keeps the recording.
+  // LibTorch says that addGlobalCallback() belongs to the start of a program. But its list
+  // of callbacks has a lock and a version, and each thread copies the list when it sees a
+  // new version. A scope that has begun keeps its callbacks, so its Context keeps the
+  // recording.
   recording->handle_ =
       at::addGlobalCallback(at::RecordFunctionCallback(begin_scope, end_scope)
                                 .scopes({at::RecordScope::USER_SCOPE}));

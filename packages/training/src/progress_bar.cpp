@@ -67,7 +67,7 @@ std::string epoch_of(const Progress& progress) {
 
 }  // namespace
 
-// A part of a line. If the line is too long, the parts with the highest numbers are left
+// A part of a line. If the line is too long, the parts with the highest `left_out` are left
 // out first.
 struct ProgressBar::Column {
   std::string text = {};
@@ -215,7 +215,7 @@ std::string ProgressBar::line_of(
   bool lacks_values = false;
   while (limit && columns.size() > 1 &&
          display_width(line) + (lacks_values ? 2 : 0) > *limit) {
-    // The last one of several equal columns is left out first.
+    // Of several columns with the same `left_out`, the last one is left out first.
     const auto next = std::max_element(
         columns.rbegin(),
         columns.rend() - 1,

@@ -15,7 +15,8 @@ std::optional<int64_t> time_without_core();
 /// spin. fit() has one. Steps read a clock, and some of them the waiting times.
 class SpinCheck {
  public:
-  /// Begins to measure, unless idle threads sleep soon or there is only one thread.
+  /// Begins to measure, unless the environment says how long idle threads spin, or there is
+  /// only one thread.
   void begin();
   void end_step() {
     if (is_on_ && Clock::now() - since_ >= window_) {

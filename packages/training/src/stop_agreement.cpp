@@ -29,8 +29,9 @@ void StopAgreement::agree() {
   stop_if_any(on_any_rank(state_.is_stopping, state_.strategy));
 }
 
-// Ranks agree on the finite loss, too, because all of them must decide alike whether the
-// Checkpoint saves. A skipped update has changed nothing.
+// Ranks also agree on whether the loss is finite, because all of them must decide alike
+// whether the Checkpoint saves. A skipped step that is allowed does not prevent this,
+// because it has changed nothing.
 void StopAgreement::agree_on_step() {
   const bool is_bad = !std::isfinite(state_.loss) && !state_.is_skip_allowed;
   const std::vector<bool> agreed =

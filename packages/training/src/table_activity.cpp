@@ -192,7 +192,7 @@ void TableActivity::sample(const Training& training) {
   if (!is_complete) {
     const std::string bytes = samples_to_bytes(samples);
     if (ranks != nullptr) {
-      // Names a rank that does not have this callback.
+      // If a rank does not have this callback, the error names that rank.
       ranks->barrier(Rendezvous::kConfigure);
     }
     saved_ = ranks == nullptr ? std::vector<std::string>{bytes}

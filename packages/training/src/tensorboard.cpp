@@ -92,8 +92,8 @@ void add_norms(ValueHistogram& histogram, const at::Tensor& rows) {
       at::linalg_vector_norm(rows.to(at::kFloat), 2, at::IntArrayRef{1}));
 }
 
-// The histogram covers all rows: those of a sharded table are collected from all ranks. Only
-// a sharded key table has an empty histogram, because no call collects its rows.
+// The histogram covers all rows: those of a sharded table are collected from all ranks.
+// Only a sharded key table has an empty histogram, because no call collects its rows.
 // `copies` keeps the result of embedding_tables(), which copies all key tables.
 ValueHistogram row_norms(
     const TableModule& tables,
@@ -200,9 +200,10 @@ void TensorBoard::on_epoch_begin(Training& training) {
   }
   const std::filesystem::path folder(options_.directory);
   const std::vector<std::string> names = training.log_names();
-  // A checkpoint in an epoch may be older than values of its own step: if it was saved
-  // after the last step of the epoch, the end of the epoch may have been logged since. So
-  // the values of this step are written once more.
+  // Earlier files may have values of the checkpoint's step that are newer than the
+  // checkpoint. If it was saved after the last step of an epoch, the end of the epoch may
+  // have been logged since. So the values of this step are discarded, and written once
+  // more.
   const Progress& progress = training.progress();
   const bool repeats_step =
       progress.step_in_epoch > 0 && loaded_step_ == progress.step;

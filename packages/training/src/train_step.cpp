@@ -75,7 +75,7 @@ void clip_gradients(torch::optim::Optimizer& optimizer, double max_norm) {
       squares += norm * norm;
     }
   }
-  // As in LibTorch's clip_grad_norm_. The epsilon keeps the factor below 1.
+  // The epsilon is that of LibTorch's clip_grad_norm_. It avoids a division by zero.
   constexpr double kEpsilon = 1e-6;
   const double factor = max_norm / (std::sqrt(squares) + kEpsilon);
   if (std::isfinite(squares) && factor < 1.0) {
@@ -96,8 +96,8 @@ std::vector<at::Tensor> parameters_of(
 }
 
 // Refuses gradients of dense parameters that are not finite, if rows with such gradients
-// are refused. While it lives, the first layer whose tables backward() would change asks
-// it before.
+// are refused. While a guard lives, the first layer whose tables backward() would change
+// calls the check of the guard before.
 class DenseParameterGuard {
  public:
   explicit DenseParameterGuard(const torch::optim::Optimizer& optimizer)
@@ -111,8 +111,8 @@ class DenseParameterGuard {
     }
   }
 
-  // For gradients of which no layer has asked. Sums over ranks are checked too, because
-  // they may overflow. A Combined asks in its step(), unless it skips such steps.
+  // Checks the gradients if no layer has called the check. Sums over ranks are checked in
+  // any case, because they may overflow. A Combined instead has its own check in step().
   void check_before_step(const Strategy& strategy) {
     const bool is_combined =
         dynamic_cast<const Combined*>(&optimizer_) != nullptr;

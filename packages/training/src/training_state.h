@@ -69,7 +69,8 @@ void restore_generator(const TrainingState& state, const at::Tensor& generator);
 int64_t examples_of(const StepResult& result);
 
 /// Adds the predictions of a step to the metrics.
-/// Errors:  c10::ValueError beginning with `where` if the step returned no predictions.
+/// Errors:  c10::ValueError beginning with `where` if the step returned no predictions, or
+///          lacks the task of a metric.
 void update_metrics(
     const Metrics& metrics,
     const StepResult& result,

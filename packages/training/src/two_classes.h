@@ -11,7 +11,7 @@
 namespace tessera::training {
 
 /// How often a positive example has a higher score than a negative one; NaN without
-/// examples of both classes. Both must be sorted.
+/// examples of both classes. Both arguments must be sorted.
 double area_under_roc(
     const WeightedScores& positives,
     const WeightedScores& negatives);

@@ -14,8 +14,8 @@ namespace tessera::training {
 /// apply_gradients(). fit() has one.
 ///
 /// It looks only at batches that the thread of fit() has dequeued, and only until the
-/// first update of the engine. A step may pass gradients on one step later than it gets
-/// them, so it warns at the end of the second step without an update.
+/// first update of the engine. The gradients of a batch may be passed on in the step after
+/// its own, so the warning comes at the end of the second step without an update.
 class UpdateCheck {
  public:
   /// Watches the engines in `model` that have a table to train.

@@ -61,7 +61,7 @@ class EmbeddingStrategy {
   /// Drops gradients that wait for a step, because the tables have been replaced.
   virtual void discard_pending() {}
 
-  /// The gradients that the next step of an optimizer applies. nullptr unless this is an
+  /// The gradients that the next step of an optimizer applies. nullptr unless this is a
   /// fused strategy under Apply::kOnStep.
   virtual std::shared_ptr<PendingGradients> pending() {
     return nullptr;

@@ -128,7 +128,7 @@ void check_finite(
     const at::Tensor& has_rows,
     const at::Tensor& gradient) {
   const at::NoGradGuard no_grad;
-  // If a number is not finite, their sum isn't either. A sum may also overflow.
+  // If a number is not finite, the sum isn't either. A sum of finite numbers may overflow.
   if (std::isfinite(gradient.sum().item<double>())) {
     return;
   }
@@ -194,7 +194,7 @@ void ParameterStrategy::set_updates_enabled(bool are_enabled) {
   }
   for (size_t i = 0; i < state_->tables.size(); ++i) {
     at::Tensor& gradient = state_->tables[i].parameters.mutable_grad();
-    // Code that has zeroed or set the gradient meanwhile had its reason.
+    // If other code has zeroed or set the gradient meanwhile, its change stays.
     if (!are_enabled || gradient.is_same(guards_[i])) {
       std::swap(gradient, kept_gradients_[i]);
     }

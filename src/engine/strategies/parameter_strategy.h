@@ -19,7 +19,7 @@ namespace tessera {
 class ParameterStrategy : public EmbeddingStrategy {
  public:
   /// `sparse_gradients`: whether lookup() gives the tables sparse gradients.
-  /// Errors:  c10::ValueError for a 16-bit table.
+  /// Errors:  c10::ValueError for a 16-bit table; c10::NotImplementedError for a key table.
   ParameterStrategy(
       std::shared_ptr<EmbeddingState> state,
       bool sparse_gradients);

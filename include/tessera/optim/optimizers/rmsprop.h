@@ -24,7 +24,7 @@ namespace tessera::optim {
 ///   variance = rho * variance + (1 - rho) * rho * (gradient - mean)^2
 ///   mean     = rho * mean + (1 - rho) * gradient
 ///
-/// It is square - mean^2, without the rounding errors of this difference.
+/// This variance equals square - mean^2, without the rounding errors of this difference.
 ///
 ///   TPUEmbedding embedding(
 ///       features, RMSprop{.learning_rate = 0.01, .rho = 0.9, .momentum = 0.9});

@@ -50,16 +50,17 @@ struct ColumnRequest {
 /// The name of a type in messages.
 const char* name_of(ColumnType type);
 
-/// The positions of the requested columns in a file, whose columns have these names.
-/// Errors:  c10::ValueError that begins with `where` for a missing column, with similar
-///          names and the advice, and for a name that is there twice.
+/// Returns the positions of the requested columns in a file, whose columns are `names`.
+/// Errors:  c10::ValueError that begins with `where`, for a requested column that the file
+///          has twice or not at all. If it is missing, the message lists similar names, or
+///          else all names, and ends with `advice`.
 std::vector<int> find_columns(
     const std::string& where,
     const std::vector<std::string>& names,
     const std::vector<std::string>& requested,
     const char* advice = "Correct the name.");
 
-/// Returns the columns of the option, or else all names.
+/// Returns the columns of `option`, or all `names` if it is empty.
 /// Errors:  c10::ValueError for a column that is requested twice, and for more columns
 ///          than a reader can handle.
 std::vector<std::string> requested_columns(

@@ -48,7 +48,7 @@ bool is_list_type(arrow::Type::type id) {
       id == arrow::Type::FIXED_SIZE_LIST;
 }
 
-// The type of the values, after lists and dictionaries.
+// Returns the type of the values, which may be inside lists and dictionaries.
 const arrow::DataType& value_type(const arrow::DataType& type) {
   if (is_list_type(type.id())) {
     const arrow::DataType& element = *type.field(0)->type();
@@ -118,8 +118,8 @@ struct DictionaryPosition {
   }
 };
 
-// Calls visit(pointer) with the values as numbers of their physical type. They are in
-// memory as they are in the array. Booleans and halves are converted before.
+// Calls visit(pointer) with the values as numbers of their physical type. Booleans and
+// halves are converted before. Other values are not copied.
 template <class Visit>
 void visit_numbers(const arrow::Array& array, Visit&& visit) {
   const arrow::ArrayData& data = *array.data();

@@ -55,7 +55,7 @@ std::vector<RowBegin> find_rows(
 
 // A row that has the wrong number of fields.
 struct RaggedRow {
-  int64_t row = 0;  // in the block, counted from 0 with the other ragged rows
+  int64_t row = 0;  // among all rows of the block, counted from 0
   int32_t expected = 0;
   int32_t actual = 0;
 };
@@ -263,7 +263,7 @@ class ColumnParser {
   }
 
  private:
-  // Whether a number stands for a missing one, such as -999.
+  // Returns whether one of the missing values is a number, such as -999.
   static bool has_number(const std::vector<std::string>& missing_values) {
     return std::any_of(
         missing_values.begin(),

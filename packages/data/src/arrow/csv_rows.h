@@ -47,7 +47,7 @@ struct RowScan {
 
 /// Finds the end of the first row of the text, as Arrow does: a field that begins with
 /// a quote may have newlines, and two quotes in it stand for one. If `quote` is '\0',
-/// no character is a quote. If the text ends before the row, a second call with a
+/// no character is a quote. If the row does not end in the text, a second call with a
 /// longer text can continue, with `end` and `phase` of the first result as `begin` and
 /// `phase`.
 inline RowScan scan_row(

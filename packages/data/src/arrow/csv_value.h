@@ -13,7 +13,7 @@
 
 namespace tessera::data {
 
-/// Whether a field of a number column stands for a missing number.
+/// Returns whether a field of a number column stands for a missing number.
 bool is_missing_number(
     std::string_view field,
     const std::vector<std::string>& missing_values);

@@ -111,7 +111,7 @@ class GroupDecoder {
       check_status(batches.status(), where_);
       batches_ = batches.MoveValueUnsafe();
     });
-    // The batches have the fields in the order of the schema, without the others.
+    // The batches have only these fields, in the order of the schema.
     std::vector<int> sorted = file.fields;
     std::sort(sorted.begin(), sorted.end());
     for (const int field : file.fields) {
@@ -191,7 +191,7 @@ class ParquetSource : public ExampleSource {
           if (i == ranges->size()) {
             return nullptr;
           }
-          // Opened by the thread that runs the task.
+          // The thread that runs the task opens the file.
           return [files,
                   has_few_groups,
                   range = std::move((*ranges)[i++]),

@@ -42,7 +42,8 @@ struct RecordFileOptions {
 /// Checks the options and replaces zeros by the values that they stand for.
 RecordFileOptions validated(RecordFileOptions options);
 
-/// The requested columns with their types, which are those of the first file.
+/// Returns the requested columns. Types that the options do not set are those of the first
+/// file.
 std::vector<ColumnRequest> make_requests(
     const RecordFileOptions& options,
     const arrow::Schema& first_schema);
@@ -58,7 +59,7 @@ std::vector<int> find_fields(
     const std::vector<ColumnRequest>& requests,
     const arrow::Schema& schema);
 
-/// Returns the items of tasks to the caller.
+/// Makes a reader whose next() returns the items of the tasks.
 std::unique_ptr<ExampleReader> make_task_reader(
     DecodeTasks::NextTask next_task,
     const RecordFileOptions& options);

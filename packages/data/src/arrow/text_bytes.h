@@ -32,7 +32,7 @@ class TextBytes {
 
   std::string where_;
   std::string begin_;  // the first bytes, until they are read
-  std::exception_ptr error_;  // after begin_
+  std::exception_ptr error_;  // to raise after begin_ was read
   std::unique_ptr<FileBytes> plain_;  // and gzip
   std::shared_ptr<arrow::io::InputStream> zstd_;
 };

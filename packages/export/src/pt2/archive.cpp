@@ -245,7 +245,7 @@ class RecordReader {
     std::terminate();
   }
 
-  /// Checks what a file of another version would have otherwise.
+  /// Checks the records whose content differs in a file of another version.
   void check_versions() {
     const int64_t version = integer_from_json(values_.at("version"), where_);
     TESSERA_CHECK_VALUE(

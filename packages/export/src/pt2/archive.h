@@ -29,7 +29,8 @@ std::vector<std::optional<int64_t>> shape_of(const TensorMeta& meta);
 /// Writes the archive. Each weight goes from its memory to the file, so contiguous
 /// weights are not copied. A weight that is made when it is written is freed before the
 /// next one is made. `sample` are arguments for a call.
-/// Errors:  those of AtomicFile, and c10::ValueError for dtypes that files can't hold.
+/// Errors:  those of AtomicFile; c10::ValueError for dtypes that files can't hold, and for
+///          names that are not UTF-8.
 void write_archive(
     AtomicFile& file,
     const Archive& archive,

@@ -109,7 +109,7 @@ Json int_json(const Int& value) {
                              : Json{{"as_int", std::get<int64_t>(value)}};
 }
 
-// JSON has no numbers for them. These are the words of torch.export.
+// JSON has no numbers for NaN and infinity. These are torch.export's words for them.
 Json float_json(double value) {
   if (std::isnan(value)) {
     return "NaN";

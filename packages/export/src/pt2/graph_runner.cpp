@@ -100,8 +100,8 @@ struct Operand {
   enum class Kind { kConstant, kValue, kTensors, kOptionalTensors, kInts };
   Kind kind = Kind::kConstant;
   IValue constant = {};
-  // The values. For kOptionalTensors, -1 stands for None. For kInts, a value below 0
-  // stands for the constant `ints` at the same place.
+  // The indices of the values. For kOptionalTensors, -1 stands for None. For kInts, an
+  // index below 0 stands for the constant at the same place in `ints`.
   std::vector<int64_t> slots = {};
   std::vector<int64_t> ints = {};
 };

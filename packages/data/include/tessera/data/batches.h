@@ -18,7 +18,7 @@ namespace tessera::data {
 class BatchStage;  // private
 
 // snippet: tests/docs/reference_dataset_test.cpp MapContext
-/// Where the examples that a function of map() gets are in their epoch:
+/// The place in the epoch of the examples that a function of map() gets:
 ///
 ///   const auto add_epoch = [](Columns batch, const MapContext& context) {
 ///     const int64_t size = batch.batch_size();
@@ -76,7 +76,7 @@ struct BatchPosition {
 };
 
 // snippet: tests/docs/reference_dataset_test.cpp BatchReader
-/// Reads the batches of one epoch. Batches make it.
+/// Reads the batches of one epoch. Batches::operator() and resume() return it.
 ///
 ///   BatchReader reader = batches(0);
 ///   std::optional<Columns> first = reader.next();
@@ -86,9 +86,9 @@ struct BatchPosition {
 ///     train(batch);
 ///   }
 ///
-/// Errors:  those of the source and of the functions. After an error, next() raises the
-///          same error again. c10::Error from each member of a reader that was moved
-///          from.
+/// Errors:  those of the source, and of the functions of filter() and map(). After an
+///          error, next() raises the same error again. c10::Error from each member of a
+///          reader that was moved from.
 /// Not thread safe.
 class BatchReader {
  public:
@@ -160,8 +160,8 @@ class Batches {
     return map_with(detail::to_map_function(std::move(map)));
   }
 
-  /// Reads up to `count` batches ahead on a thread of each reader. Errors are raised by
-  /// next(), after the batches before them.
+  /// Reads batches ahead. Each reader has a thread, which fills a queue of up to `count`
+  /// batches. Errors are raised by next(), after the batches before them.
   /// Errors:  c10::ValueError unless count is in [1, 65536].
   Batches prefetch(int64_t count) const;
 
@@ -173,7 +173,8 @@ class Batches {
   BatchReader operator()(int64_t epoch) const;
 
   /// A reader that continues at a position of an earlier reader.
-  /// Errors:  c10::ValueError for a position < 0, or if there are fewer batches.
+  /// Errors:  c10::ValueError for a negative epoch or batch, or if the epoch has fewer
+  ///          batches.
   BatchReader resume(const BatchPosition& position) const;
 
  private:

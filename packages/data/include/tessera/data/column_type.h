@@ -11,9 +11,9 @@ enum class ColumnType {
   kInt64,
   kFloat32,
   kText,
-  /// Only for readers: integers from 0 to 2^64 - 1, such as the hashes of pandas, as the
-  /// int64 with the same bits. 2^64 - 1 becomes -1. Such a number is a key of a table with
-  /// TableConfig::keys, or a value to hash.
+  /// Only for readers. An integer from 0 to 2^64 - 1, such as a hash of pandas, becomes the
+  /// int64 with the same bits: 2^64 - 1 becomes -1. 2^63 is an error, because its bits are
+  /// kMissing. Use the result as a key of a table with TableConfig::keys, or hash it.
   kUInt64Bits
 };
 

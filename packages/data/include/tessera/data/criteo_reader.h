@@ -62,15 +62,15 @@ struct CriteoReaderOptions {
   /// The number of malformed lines that kSkip allows. One more is an error. If unset,
   /// there is no limit.
   std::optional<int64_t> max_malformed_lines = {};
-  /// The number of lines to skip at the beginning. CriteoReader::next_line() of an
-  /// earlier reader continues where that reader was.
+  /// The number of lines to skip at the beginning. To continue where an earlier reader
+  /// was, set it to that reader's CriteoReader::next_line().
   int64_t start_line = 0;
   CriteoShard shard = {};
   /// The number of threads that parse while one more reads and inflates. 0 means one per
   /// core, but at most four.
   int64_t threads = 0;
-  /// The maximum number of blocks of lines in memory. At most queue_blocks - 2
-  /// threads run, including the one that reads. 0 means 2 * threads + 2, and 1 and 2 mean 3.
+  /// The maximum number of blocks of lines in memory. At most queue_blocks - 2 threads
+  /// run, including the one that reads. 0 means 2 * threads + 2, and 1 and 2 mean 3.
   int64_t queue_blocks = 0;
   /// The size of the text in a block, in bytes. A block may have one more line.
   int64_t block_bytes = int64_t{1} << 18;
@@ -101,8 +101,8 @@ using CriteoReport = ReadReport;
 ///
 /// Memory:  at most queue_blocks blocks are in memory, however slow the caller is.
 ///          Each takes block_bytes + max_line_bytes for its text and 1.2 times as much
-///          for its examples. This is 8 times if all fields are empty, and more if
-///          there are only skipped lines of a few bytes.
+///          for its examples. The factor is 8 instead of 1.2 if all fields are empty,
+///          and larger if there are only skipped lines of a few bytes.
 /// Errors:  c10::ValueError for options out of range and for files that are missing,
 ///          empty, damaged or cut off; for malformed lines see `malformed_lines`.
 ///          next() first returns all complete batches from the lines before the

@@ -36,8 +36,8 @@ struct CsvOptions {
   /// The types of columns. A value of any spelling is converted: 007 and +7 are the
   /// integer 7, true is 1, and float32 rounds. The types of the other columns are inferred
   /// from the first MiB of rows, and from more rows until each column has a value. They
-  /// are printed once. An inferred type never makes one value of two different texts, apart
-  /// from missing_values:
+  /// are printed once. With an inferred type, two different texts never become the same
+  /// value, unless both are in missing_values. The inferred type is:
   ///
   ///   - kInt64 if all values are written like 7 or -12, or all as true and false
   ///   - kFloat32 if all are written in the same way, such as 2 and 0.5, 2.0 and 0.5, or
@@ -46,8 +46,8 @@ struct CsvOptions {
   ///
   /// If a number in later rows is written in another way, it is an error, even with
   /// MalformedLines::kSkip. Set the type of a column of numbers with many digits, such as
-  /// 0.8444218515250481, to kFloat32. It rounds times such as 881252142.0 to a multiple of
-  /// 64, and split() refuses them: write times as integers.
+  /// 0.8444218515250481, to kFloat32. Write times as integers: kFloat32 rounds a time such
+  /// as 881252142.0 to a multiple of 64, and split() refuses such times.
   std::map<std::string, ColumnType> types = {};
   /// The columns that have lists, such as 1|2|3, with the delimiter of their values. An
   /// empty field is an empty list. The types are those of the values.
@@ -99,14 +99,15 @@ class CsvSource : public ExampleSource {
   /// skipped. Several threads may call it.
   virtual ReadReport report() const = 0;
 
-  /// The types of all columns that are read, as CsvOptions::types. save_column_types()
-  /// writes them to a file, so that a server reads its columns as the training did.
+  /// The types of all columns that are read, to pass as CsvOptions::types.
+  /// save_column_types() writes them to a file, so that a server reads its columns as the
+  /// training did.
   virtual std::map<std::string, ColumnType> types() const = 0;
 };
 
-/// Examples in CSV files. Blocks of rows are parsed in parallel, and threads do not change
-/// the result. Empty lines are skipped. open(first) reads all rows before `first`. size()
-/// is unset, because the number of rows is unknown.
+/// Examples in CSV files. Blocks of rows are parsed in parallel, and the number of threads
+/// does not change the result. Empty lines are skipped. open(first) reads all rows before
+/// `first`. size() is unset, because the number of rows is unknown.
 ///
 /// Memory:  at most 2 * threads + 2 parsed blocks.
 /// Errors:  c10::ValueError for options out of range; for files that are missing, empty,

@@ -34,7 +34,7 @@ static_assert(std::is_aggregate_v<ShuffleOptions>);
 ///
 ///   const Dataset cached = dataset.cache({.max_bytes = int64_t{1} << 30});
 struct CacheOptions {
-  /// More bytes of values are an error, >= 1.
+  /// The maximum number of bytes of the cached values, >= 1. More are an error.
   int64_t max_bytes = int64_t{4} << 30;
 
   bool operator==(const CacheOptions&) const = default;
@@ -83,9 +83,9 @@ class Dataset {
   Dataset& operator=(const Dataset&) = default;
 
   /// Shuffles blocks of `buffer` consecutive examples. If all examples fit into one
-  /// block, each order has the same probability. Otherwise, the blocks begin elsewhere
-  /// in each epoch. The order depends on seed and epoch only, and a reader can start
-  /// anywhere in it after reading one block.
+  /// block, each order has the same probability. Otherwise, the blocks begin at other
+  /// examples in each epoch. The order depends only on the options and the epoch, and a
+  /// reader can start anywhere in it after reading one block.
   /// Errors:  c10::ValueError if buffer < 1.
   Dataset shuffle(const ShuffleOptions& options) const;
 
@@ -102,7 +102,7 @@ class Dataset {
   /// Errors:  c10::ValueError for other columns, while reading.
   Dataset concatenate(const Dataset& other) const;
 
-  /// Keeps the examples for which `predicate` returns true. It gets some consecutive
+  /// Keeps the examples for which `predicate` returns true. It gets n consecutive
   /// examples and returns bool [n] on the CPU. The result for an example must not depend
   /// on the others. Afterwards, the number of examples is unknown.
   /// Errors:  c10::ValueError or c10::TypeError for another result, while reading.
@@ -120,7 +120,8 @@ class Dataset {
   }
 
   /// Keeps the examples of epoch 0 in memory when they are first read. All copies of the
-  /// result share them. Shuffle after it, because a cached order does not change.
+  /// result share them. Call shuffle() after cache(), because a cached order does not
+  /// change.
   /// Errors:  c10::ValueError if max_bytes < 1; while reading, if there are more bytes.
   Dataset cache(const CacheOptions& options = {}) const;
 
@@ -131,7 +132,7 @@ class Dataset {
   std::optional<int64_t> size() const;
 
   // snippet: tests/docs/reference_dataset_test.cpp head
-  /// The first examples of epoch 0, which are read at once. Print them to see the columns:
+  /// The first examples of epoch 0, which this call reads. Print them to see the columns:
   ///
   ///   std::cout << ratings.head(3);
   ///

@@ -10,8 +10,8 @@
 
 namespace tessera::data {
 
-/// The parts of a split. Each example is in exactly one of them, and each part has the
-/// order of the examples before the split. A part may be empty.
+/// The parts of a split. Each example is in exactly one of them, and each part keeps the
+/// order that the examples had before the split. A part may be empty.
 struct DatasetSplit {
   Dataset train;
   Dataset validation;
@@ -23,7 +23,7 @@ struct DatasetSplit {
 struct SplitByShare {
   /// The probability of an example to be in `test`, in (0, 1).
   double test = 0.0;
-  /// The probability to be in `validation`, in [0, 1). The sum is < 1.
+  /// The probability to be in `validation`, in [0, 1). test + validation is < 1.
   double validation = 0.0;
   int64_t seed = 0;
 
@@ -31,16 +31,18 @@ struct SplitByShare {
 };
 static_assert(std::is_aggregate_v<SplitByShare>);
 
-/// Puts the newest examples into `test`, those before them into `validation`. Set either
-/// the shares or the times.
+/// Puts the newest examples into `test`, and those before them into `validation`. Set
+/// either the shares or the times.
 struct SplitByTime {
   /// The column with the time, one integer or float per example. A missing time is an
-  /// error, and a float of 2^24 or more, because float32 rounds it.
+  /// error. So is a finite float with an absolute value of 2^24 or more, because float32
+  /// rounds it.
   std::string column = {};
-  /// The share of the newest examples that are in `test`, in (0, 1). Of two examples
-  /// with the same time, the later one is newer.
+  /// The share of all examples that is in `test`, in (0, 1): the newest ones. Of two
+  /// examples with the same time, the one that comes later in the dataset is newer.
   double test = 0.0;
-  /// The share of the examples before those, in [0, 1). The sum is < 1.
+  /// The share of all examples that is in `validation`, in [0, 1): the newest ones before
+  /// those in `test`. test + validation is < 1.
   double validation = 0.0;
   /// Examples with a time >= test_from are in `test`.
   std::optional<double> test_from = {};
@@ -58,7 +60,7 @@ struct SplitByUser {
   std::string column = {};
   /// The probability of a user to be in `test`, in (0, 1).
   double test = 0.0;
-  /// The probability to be in `validation`, in [0, 1). The sum is < 1.
+  /// The probability to be in `validation`, in [0, 1). test + validation is < 1.
   double validation = 0.0;
   int64_t seed = 0;
 
@@ -66,17 +68,19 @@ struct SplitByUser {
 };
 static_assert(std::is_aggregate_v<SplitByUser>);
 
-/// Puts the last example of each user into `test`, and the one before it into
-/// `validation`. Of two examples with the same time, the later one is newer.
+/// Puts the newest example of each user into `test`, and the one before it into
+/// `validation`. Of two examples with the same time, the one that comes later in the
+/// dataset is newer.
 struct LeaveOneOut {
   /// The column with the user, one integer or text per example. A missing user is an
   /// error.
   std::string user = {};
   /// The column with the time, one integer or float per example. A missing time is an
-  /// error, and a float of 2^24 or more, because float32 rounds it.
+  /// error. So is a finite float with an absolute value of 2^24 or more, because float32
+  /// rounds it.
   std::string time = {};
-  /// All examples of a user with fewer examples are in `train`. >= 3. If no user has as
-  /// many, it is an error.
+  /// If a user has fewer examples than this number, all of them are in `train`. >= 3. It
+  /// is an error if no user has as many.
   int64_t min_examples = 3;
 
   bool operator==(const LeaveOneOut&) const = default;
@@ -94,12 +98,13 @@ static_assert(std::is_aggregate_v<LeaveOneOut>);
 ///   const DatasetSplit last_of_each_user =
 ///       split(ratings, LeaveOneOut{.user = "user", .time = "time"});
 ///
-/// Reads all examples once and keeps one byte for each. Therefore, the parts know their
-/// sizes. Split before shuffle(), so that the parts are the same in each epoch.
+/// Reads all examples once, except with SplitByShare if the dataset knows its size. Keeps
+/// one byte for each example. Therefore, the parts know their sizes. Split before
+/// shuffle(), so that the parts are the same in each epoch.
 /// Errors:  c10::ValueError for shares and times out of range; if the order of the
 ///          examples changes with the epoch; for a column that is missing, or has lists
-///          or missing values; if LeaveOneOut leaves nothing out. c10::TypeError for a column of another kind. Errors of
-///          the source are passed on.
+///          or missing values; if LeaveOneOut leaves nothing out. c10::TypeError for a
+///          column of another kind. Errors of the source are passed on.
 DatasetSplit split(const Dataset& dataset, const SplitByShare& by);
 DatasetSplit split(const Dataset& dataset, const SplitByTime& by);
 DatasetSplit split(const Dataset& dataset, const SplitByUser& by);

@@ -37,7 +37,7 @@ class ExampleSource {
   virtual std::optional<int64_t> size() const = 0;
 
   /// Returns the unit of each column of times, such as {"time", "microseconds since
-  /// 1970"}. Their values are integers. Parquet files name the units.
+  /// 1970"}. The values of such columns are integers. Parquet files name the units.
   virtual std::map<std::string, std::string> units() const {
     return {};
   }

@@ -27,8 +27,9 @@ struct PipelineOutput {
   /// The key of the feature, unique in a pipeline. Names of outputs and columns must be
   /// valid UTF-8.
   std::string name = {};
-  /// The names of the columns. Cross needs two or more, other transforms to ids need one,
-  /// and transforms to numbers take one or more and give one dense column for each.
+  /// The names of the columns. Cross and Cross64 need two or more, and other transforms to
+  /// ids need one. Transforms to numbers take one or more, and give one dense column for
+  /// each.
   std::vector<std::string> columns = {};
   Transform transform = {};
   /// The maximum number of ids per example. Further ids are dropped. 0 means no limit.
@@ -48,8 +49,9 @@ static_assert(std::is_aggregate_v<PipelineOutput>);
 
 /// The result of a pipeline for one batch.
 struct PipelineBatch {
-  /// A map with one feature per output to ids. A feature is int64 [batch], or a
-  /// RaggedFeature if a column is ragged or the transform has Missing::kDrop.
+  /// A map with one feature for each output whose transform gives ids. A feature is int64
+  /// [batch], or a RaggedFeature if a column is ragged or the transform has
+  /// Missing::kDrop.
   Features features = {};
   /// The columns of all outputs to numbers, in the order of the outputs.
   at::Tensor dense = {};  // [batch, num_dense] float32
@@ -91,10 +93,10 @@ class FeaturePipeline {
   /// Converts one batch. Columns that no output uses are ignored. It runs on the calling
   /// thread, so convert the next batch in another thread during a training step.
   ///
-  /// Errors:  c10::ValueError naming every column that is missing, of a kind
-  ///          that its transform can't read, or of another type than in types(), for
-  ///          missing values under Missing::kError, and for numbers whose result is not
-  ///          finite; c10::IndexError for a value out of range.
+  /// Errors:  c10::ValueError naming every column that is missing, has a kind that its
+  ///          transform can't read, or has another type than in types(); c10::ValueError
+  ///          for missing values under Missing::kError, and for numbers whose result is
+  ///          not finite; c10::IndexError for a value out of range.
   PipelineBatch apply(const Columns& columns) const;
 
   /// The types of the columns that give ids: those of the constructor, those that the
@@ -131,9 +133,10 @@ class FeaturePipeline {
       std::string_view feature,
       const at::Tensor& ids) const;
 
-  /// A table for the ids of a feature. Its vocabulary_size is that of the feature, and
-  /// zero_rows is num_reserved_ids(), so that missing and unknown values that training never
-  /// had get zeros and not a random vector. The name is that of the feature if it is empty.
+  /// A table for the ids of a feature. If `config` has no keys, vocabulary_size is that of
+  /// the feature, and zero_rows is num_reserved_ids(). Missing and unknown values that
+  /// training never had then get zeros and not a random vector. If `config` has no name,
+  /// the table has that of the feature.
   ///
   ///   pipeline.make_table("site", {.dim = 16})
   ///

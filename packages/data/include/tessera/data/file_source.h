@@ -22,10 +22,10 @@ struct FileOptions {
   /// The types of columns that should not have the default one.
   std::map<std::string, ColumnType> types = {};
   /// The columns of a CSV file that have lists, such as 1|2|3, with the delimiter of their
-  /// values. Parquet files have lists of their own and ignore it.
+  /// values. Parquet files have lists of their own, and this option is ignored for them.
   std::map<std::string, char> list_delimiters = {};
-  /// The reader fails at a malformed row of a CSV file, or skips it. make_csv_source()
-  /// also counts them.
+  /// The reader fails at a malformed row of a CSV file, or skips it. The CsvSource of
+  /// make_csv_source() also counts malformed rows.
   MalformedLines malformed_lines = MalformedLines::kError;
 
   bool operator==(const FileOptions&) const = default;
@@ -33,16 +33,17 @@ struct FileOptions {
 static_assert(std::is_aggregate_v<FileOptions>);
 
 // snippet: tests/docs/reference_sources_test.cpp make_file_source
-/// Examples in files, whose format is recognised by their first bytes: those of Parquet
-/// are known, and other text is CSV, plain or compressed.
+/// Examples in files. The format is recognised by the first bytes of a file: Parquet files
+/// have bytes of their own, and text is read as CSV, plain or compressed.
 ///
 ///   const Dataset clicks(make_file_source(
 ///       {.files = {file},
 ///        .columns = {"user", "item"},
 ///        .types = {{"user", ColumnType::kText}}}));
 ///
-/// Errors:  c10::ValueError if there are no files, if one can't be read, and if their
-///          formats differ; those of make_csv_source() and make_parquet_source().
+/// Errors:  c10::ValueError if there are no files, if one can't be read or has another
+///          format, and if the formats differ; those of make_csv_source() and
+///          make_parquet_source().
 std::unique_ptr<ExampleSource> make_file_source(const FileOptions& options);
 
 }  // namespace tessera::data

@@ -33,7 +33,8 @@ struct LineSourceOptions {
   std::vector<std::string> files = {};
   /// The number of bytes that each next() reads, in [1, 2^30].
   size_t block_bytes = size_t{1} << 18;
-  /// The maximum length of a line that is returned completely, in [1, 2^30].
+  /// Lines up to this length are returned completely, and longer ones may be cut. In
+  /// [1, 2^30].
   size_t max_line_bytes = 4096;
   /// The number of readable bytes after a block's end, at most 2^20.
   size_t padding = 0;
@@ -53,7 +54,8 @@ class StartAfterEnd : public c10::ValueError {
 
 // snippet: tests/docs/reference_sources_test.cpp LineSource
 /// Reads the lines of several files in blocks, plain text or gzip. If a line is longer
-/// than max_line_bytes, only its first max_line_bytes + 1 bytes are kept.
+/// than max_line_bytes, it may be cut. At least its first max_line_bytes + 1 bytes are
+/// kept.
 ///
 ///   LineSource source({.files = {"day_0.gz"}, .start_line = 1});
 ///   for (LineBlock block; source.next(block);) {

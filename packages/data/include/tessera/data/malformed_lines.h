@@ -7,7 +7,7 @@
 
 namespace tessera::data {
 
-/// A reader fails at a line or row that is not an example, or skips it.
+/// Whether a reader fails at a line or row that is not an example, or skips it.
 enum class MalformedLines { kError, kSkip };
 
 // snippet: tests/docs/reference_data_test.cpp CriteoReport
@@ -24,7 +24,7 @@ enum class MalformedLines { kError, kSkip };
 ///             << " malformed lines\n";
 struct ReadReport {
   int64_t examples = 0;
-  /// The bytes of inflated text in the blocks that were taken.
+  /// The bytes of inflated text in the blocks that next() has reached.
   int64_t bytes = 0;
   int64_t malformed_lines = 0;
   /// The file, the line number and the problem of the first ten malformed lines.

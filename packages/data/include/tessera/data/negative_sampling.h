@@ -64,27 +64,28 @@ static_assert(std::is_aggregate_v<NegativeSamplingOptions>);
 ///   const Batches batches =
 ///       train.shuffle({.buffer = 100'000}).batch({.size = 256}).map(negatives);
 ///
-/// The candidates are the distinct items of the dataset from which it is made. They are
-/// drawn with replacement, and excluded items are never drawn: the probabilities of the
-/// others keep their ratios. The negatives of an example depend only on the seed, the
-/// epoch, the number of the example in the epoch, its item and its user, and with
-/// kInBatch on its batch.
+/// Except with kInBatch, the candidates are the distinct items of the dataset from which
+/// the sampler is made. Candidates are drawn with replacement. Excluded items are never
+/// drawn, and the probabilities of the others keep their ratios.
+///
+/// The negatives of an example depend only on the seed, the epoch, the number of the
+/// example in the epoch, its item and its user, and with kInBatch on its batch.
 ///
 /// Making it reads the dataset once. A copy shares the data. Thread safe.
-/// Errors:  c10::ValueError for options, for a dataset without examples, for columns that
-///          are missing or have lists, and for missing items; c10::TypeError for columns
-///          of another kind.
+/// Errors:  c10::ValueError for options that are not valid, for a dataset without
+///          examples, for columns that are missing or have lists, and for missing items;
+///          c10::TypeError for columns of another kind.
 class NegativeSampler {
  public:
   NegativeSampler(const Dataset& positives, NegativeSamplingOptions options);
 
   /// Adds the column `output`, for Batches::map() and Dataset::map().
-  /// Errors:  c10::ValueError if the column exists, if all items are excluded for an
-  ///          example, and with kInBatch if they are not a whole batch.
+  /// Errors:  c10::ValueError if the column exists; with kInBatch, if the examples are not
+  ///          a whole batch; otherwise, if all items are excluded for an example.
   Columns operator()(Columns examples, const MapContext& context) const;
 
   /// The negatives of examples: a list for each, of the kind of the item column.
-  /// Errors:  as above.
+  /// Errors:  those of operator(), except that the column `output` may exist.
   Column sample(const Columns& examples, const MapContext& context) const;
 
   /// The number of distinct items.

@@ -26,9 +26,9 @@ struct ParquetOptions {
   /// The columns to read, in this order. If empty, all columns of the first file are
   /// read. The other files must have them, too, in any order.
   std::vector<std::string> columns = {};
-  /// The types of columns that should not have the default type below. Integers can
-  /// become floats or text, and those beyond int64 kUInt64Bits. No other conversions are
-  /// possible.
+  /// The types of columns that should not have the default type of the table at
+  /// make_parquet_source(). Integers can become floats, text or kUInt64Bits, which is for
+  /// integers beyond int64. No other conversions are possible.
   std::map<std::string, ColumnType> types = {};
   /// The number of threads that decode. 0 means one per core, but at most four.
   int64_t threads = 0;
@@ -39,8 +39,8 @@ struct ParquetOptions {
   bool operator==(const ParquetOptions&) const = default;
 };
 
-/// Examples in Parquet files. Row groups are decoded in parallel, and threads do not
-/// change the result. open() skips row groups before the first example.
+/// Examples in Parquet files. Row groups are decoded in parallel, and the number of
+/// threads does not change the result. open() skips row groups before the first example.
 ///
 /// | type in the file                       | default type | value                    |
 /// |----------------------------------------|--------------|--------------------------|
@@ -48,24 +48,25 @@ struct ParquetOptions {
 /// | date, time, timestamp, duration        | kInt64       | the count of its unit    |
 /// | float16, float32, float64              | kFloat32     | rounded to float32       |
 /// | string, binary                         | kText        | the text, as UTF-8       |
-/// | dictionary                             | that of its values | the value               |
-/// | list of the above                      | that of its values | row_splits              |
+/// | dictionary                             | that of its values | the value              |
+/// | list of the above                      | that of its values | row_splits             |
 ///
 /// Nulls become kMissing, NaN or the empty text, and a null list is empty. units() of the
 /// source says what the integers of times count, such as "milliseconds since 1970". Files
 /// in which a column has different units are an error.
 ///
-/// If a page has a checksum, it is verified: pyarrow writes checksums with
+/// If a page has a checksum, it is verified. pyarrow writes checksums with
 /// write_page_checksum=True. Values in files without checksums may be damaged without an
 /// error, and so may page headers and footers, which have no checksums in any file.
 ///
 /// Memory:  queue_examples plus 65,536 examples per thread, and the pages that they are
 ///          decoded from.
 /// Errors:  c10::ValueError for options out of range; for files that are missing, empty,
-///          damaged, cut off or changed since this call; for missing columns and other
-///          types; for integers of -2^63, which stands for a missing value, or above
-///          2^63 - 1, finite numbers beyond float32, and text that is not UTF-8. The
-///          message names file, row and column. Rows are counted from 1.
+///          damaged, cut off or changed since this call; for columns that are missing
+///          or have other types; for the integer -2^63, which stands for a missing
+///          value; for integers above 2^63 - 1; for finite numbers beyond float32; for
+///          text that is not UTF-8. The message names file, row and column. Rows are
+///          counted from 1.
 ///          c10::NotImplementedError if Tessera was built without Arrow.
 std::unique_ptr<ExampleSource> make_parquet_source(
     const ParquetOptions& options);

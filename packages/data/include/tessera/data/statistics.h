@@ -11,8 +11,8 @@ namespace tessera::data {
 
 /// Boundaries for Bucketize that split the numbers of a column into bins of equal size,
 /// or nearly so if many numbers are equal. Boundary i is the sorted number at position
-/// floor(i * count / num_bins). If this is the smallest number, the second smallest
-/// different one is used. Equal boundaries are returned once.
+/// floor(i * count / min(num_bins, count)). If this is the smallest number, the next larger
+/// one takes its place. Equal boundaries are returned once.
 ///
 /// Missing and infinite numbers are ignored. The boundaries are exact for the given
 /// column, so pass a column of the whole data or of a sample.

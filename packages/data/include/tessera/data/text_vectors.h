@@ -24,7 +24,8 @@ struct TextVectors {
 struct TextVectorOptions {
   /// The number of values of a vector. 0: that of the first line.
   int64_t dim = 0;
-  /// Reads only the first words. Files have the most frequent words first.
+  /// The number of words to read from the beginning of the file, which has the most
+  /// frequent words first. If unset, all words are read.
   std::optional<int64_t> max_words = {};
 
   bool operator==(const TextVectorOptions&) const = default;
@@ -49,10 +50,10 @@ TextVectors load_text_vectors(
     const std::string& path,
     const TextVectorOptions& options = {});
 
-/// Copies the vectors of the values of a feature with a Vocabulary into its rows
-/// [vocabulary_size, dim], and returns how many values have a vector. Integers are compared
-/// as decimal numbers. The other rows stay as they are. If a word is there twice, its first
-/// vector counts.
+/// Copies vectors into the rows [vocabulary_size, dim] of a feature with a Vocabulary: each
+/// value gets the vector of the word that equals it. Integers are compared as decimal
+/// numbers. The other rows stay as they are. If a word is there twice, its first vector
+/// counts. Returns the number of values that have a vector.
 /// Errors:  c10::ValueError for rows of another size, and those of
 ///          FeaturePipeline::to_text().
 int64_t copy_vectors(

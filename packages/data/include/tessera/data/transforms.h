@@ -11,7 +11,7 @@
 
 namespace tessera::data {
 
-/// How a transform to ids treats missing values: kMissing, NaN and the empty text.
+/// How a transform to ids treats missing values, that is, kMissing, NaN and the empty text.
 enum class Missing {
   /// Missing values have id 0, and all other ids are larger by one, as with Keras's
   /// mask_token and mask_value.
@@ -99,8 +99,8 @@ using VocabularyValues =
 
 // snippet: tests/docs/reference_data_test.cpp Vocabulary
 /// Maps known values to their position in a list. The ids are, in this order, one for
-/// missing values (with Missing::kOwnId), num_oov_indices for unknown values, which their
-/// hash selects, and one for each known value.
+/// missing values (with Missing::kOwnId), num_oov_indices for unknown values, and one for
+/// each known value. The hash of an unknown value selects one of the num_oov_indices ids.
 ///
 ///   // Id 0: missing, 1: another country, 2: "de", 3: "fr".
 ///   const PipelineOutput country{
@@ -163,14 +163,13 @@ struct Cross {
 // snippet: tests/docs/reference_data_test.cpp Hash64
 /// Hashes integers or text to 64 bits, the keys of a table with TableConfig::keys. The hash
 /// is that of Hash, without bins, so different values hardly ever collide. With
-/// Missing::kOwnId, the key is the hash plus 1, where 0 is the key of missing values.
+/// Missing::kOwnId, the key is the hash plus 1, and the key of missing values is 0.
 ///
 ///   const PipelineOutput site{
 ///       .name = "site", .columns = {"site"}, .transform = transforms::Hash64{}};
 struct Hash64 {
   /// The seed of the hash.
   int64_t salt = 0;
-  /// With kOwnId, missing values have the key 0.
   Missing missing = Missing::kOwnId;
 
   bool operator==(const Hash64&) const = default;
@@ -219,8 +218,8 @@ struct Cross64 {
 struct Identity {
   /// >= 1.
   int64_t num_ids = 0;
-  /// The id for integers out of range, in [0, num_ids). If unset, they raise
-  /// c10::IndexError.
+  /// The id, in [0, num_ids), for integers that are out of range. If unset, such integers
+  /// raise c10::IndexError.
   std::optional<int64_t> default_id = {};
   Missing missing = Missing::kError;
 
@@ -297,7 +296,7 @@ static_assert(std::is_aggregate_v<transforms::Vocabulary>);
 /// The class_name in JSON, such as "Hash" or "Bucketize".
 const char* name_of(const Transform& transform);
 
-/// Whether the transform gives numbers (Log1p, Normalize) and not ids.
+/// Returns whether the transform gives numbers (Log1p, Normalize) and not ids.
 bool gives_numbers(const Transform& transform);
 
 /// The number of rows that a table for the transform's ids needs. The ids are in

@@ -14,10 +14,10 @@ namespace tessera::data {
 
 /// Which of the counted values a vocabulary keeps.
 struct VocabularyLimits {
-  /// Values that occur less often are left out. With 1, none is, so that training has no
-  /// unknown values, and their row stays as it began: FeaturePipeline::make_table() lets it
-  /// begin as zeros. With 2, the values that occur once train it, which pays off if new
-  /// values behave unlike the others.
+  /// Values that occur less often are left out. With 1, no value is left out. Training then
+  /// has no unknown values, and the row of unknown values stays as it began, which is zeros
+  /// in a table of FeaturePipeline::make_table(). With 2, the values that occur once train
+  /// this row, which pays off if new values behave unlike the others.
   int64_t min_count = 1;
   /// The maximum number of values. The most frequent ones are kept. Keras's max_tokens
   /// also counts the ids of missing and unknown values; this does not.
@@ -38,7 +38,8 @@ struct VocabularyLimits {
 ///
 /// Missing values are not counted. The memory grows with the number of different values:
 /// about 24 to 48 bytes for an integer, and 80 bytes plus the text for a text.
-/// Errors:  c10::Error from each member of a builder that was moved from.
+/// Errors:  c10::Error from add(), merge(), size() and finish() of a builder that was
+///          moved from.
 class VocabularyBuilder {
  public:
   VocabularyBuilder();

@@ -20,7 +20,8 @@ class Store : public c10::intrusive_ptr_target {};
 namespace tessera::distributed {
 
 // snippet: tests/docs/sharded.cpp GlooBackendOptions
-/// The options of make_gloo_backend(). What is not set comes from the environment.
+/// The options of make_gloo_backend(). Except for `timeout`, what is not set comes from the
+/// environment.
 ///
 ///   const auto backend = make_gloo_backend({.timeout = std::chrono::minutes(5)});
 struct GlooBackendOptions {
@@ -44,8 +45,8 @@ struct GlooBackendOptions {
 bool has_gloo();
 
 /// Makes the Gloo backend of LibTorch, a c10d::ProcessGroupGloo, for the processes that
-/// torchrun or ./run has started. They set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
-/// Without any of these variables, there is one rank.
+/// torchrun or ./run has started. Both set the environment variables RANK, WORLD_SIZE,
+/// MASTER_ADDR and MASTER_PORT. Without any of these variables, there is one rank.
 ///
 ///   auto backend = tessera::distributed::make_gloo_backend();
 ///   auto strategy = tessera::distributed::sharded_strategy(backend);

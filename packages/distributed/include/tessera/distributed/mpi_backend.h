@@ -37,11 +37,11 @@ bool has_mpi();
 /// The backend has what sharded tables need: send() and recv() of one contiguous tensor on
 /// the CPU. Any thread may call it. Data moves while a thread calls wait().
 ///
-/// This function initialises MPI unless the program has done so. In that case MPI is
-/// finalised at the end of the process, which waits there for the other ranks. After
-/// a failure the process does not wait, and mpirun ends the job. A program that calls MPI
-/// from other threads at the same time needs MPI_THREAD_MULTIPLE, which this function
-/// requests.
+/// If the program has not initialised MPI, this function does so, and requests
+/// MPI_THREAD_MULTIPLE. MPI is then finalised at the end of the process, which waits there
+/// for the other ranks. After a failure the process does not wait, and mpirun ends the job.
+/// A program that calls MPI from other threads at the same time needs
+/// MPI_THREAD_MULTIPLE.
 ///
 /// A failed backend cannot recover.
 /// Errors:  c10::ValueError for arguments; c10::DistBackendError for failures between

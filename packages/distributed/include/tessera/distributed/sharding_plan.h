@@ -26,8 +26,8 @@ struct PlanOptions {
   RowSplit split = RowSplit::kDiv;
   /// Placements that the plan must keep, by table name.
   std::map<std::string, TablePlacement> placement = {};
-  /// A rank may hold (1 + memory_slack) times its even share of tables and slots,
-  /// >= 0.
+  /// A rank may hold (1 + memory_slack) times its even share of tables and slots, where
+  /// memory_slack >= 0.
   double memory_slack = 0.05;
 };
 static_assert(std::is_aggregate_v<PlanOptions>);
@@ -76,10 +76,10 @@ struct ShardingPlan {
 /// A frozen table sends no gradients. For a key table, V is the capacity, M has the
 /// rows of whole partitions of keys, and an id takes 12 bytes instead of 4.
 ///
-/// Tables without keys become data-parallel if that sends fewer bytes, those with the
-/// largest saving per byte of memory first, as long as memory_slack permits it. The others
-/// are row-wise. No table is table-wise unless PlanOptions::placement says so, because its
-/// rank would serve all others.
+/// A table without keys becomes data-parallel if that sends fewer bytes and memory_slack
+/// permits it. Tables with the largest saving per byte of memory come first. The others are
+/// row-wise. No table is table-wise unless PlanOptions::placement says so, because its rank
+/// would serve all others.
 ///
 ///   const ShardingPlan plan = plan_sharding(features, optimizer, {.ranks = 8});
 ///   std::cout << plan.to_string();

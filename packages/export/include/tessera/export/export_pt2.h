@@ -41,11 +41,11 @@ Pt2Signature export_pt2(
 ///   ragged   values, row_splits
 ///   sparse   indices, values, dense_shape
 ///
-/// Then the weights of the features that have some in the example, in the same order. The
-/// result is a list with one activation per feature. The returned signature has the names
-/// of all arguments, and the file has it as `extra/tessera.json`.
+/// Then come the weights of the features that have some in the example, in the same order.
+/// The result is a list with one activation per feature. The returned signature has the
+/// names of all arguments, and the file has this signature as `extra/tessera.json`.
 ///
-/// The example says which kind each feature is, its dtypes, and which features have
+/// The example says which kind and dtypes each feature has, and which features have
 /// weights. These are fixed in the file, but batches may have any number of examples and
 /// ids. If an output_shape fixes the batch size, the file takes only that of the example.
 /// The sizes of a `dense_shape` that are sizes of the activation are fixed, too, except

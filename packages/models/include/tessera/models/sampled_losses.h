@@ -71,7 +71,8 @@ static_assert(std::is_aggregate_v<WarpLossOptions>);
 // loss NaN, as in LibTorch's losses.
 //
 // Errors:  c10::ValueError or TypeError for shapes and dtypes, for weights that are
-//          negative or not finite, for ids of only one side, and for options.
+//          negative or not finite, if only one of positive_ids and negative_ids is set, and
+//          for options out of range.
 
 // snippet: tests/docs/reference_metrics_test.cpp bpr_loss
 /// Bayesian personalized ranking: the log loss of the order of the positive item and each

@@ -32,7 +32,8 @@ struct CorpusQueries {
   at::Tensor vectors = {};  // [n, dim] floats
   /// The relevant ids: [n], one per query, or the values of bags.
   at::Tensor labels = {};
-  /// As in MetricBatch. Undefined: there is one relevant id per query.
+  /// The splits of the bags, as in MetricBatch. Undefined: there is one relevant id per
+  /// query.
   at::Tensor label_splits = {};  // [n + 1]
   /// The ids that a search leaves out, such as those that a user has seen. May
   /// be empty.
@@ -45,8 +46,8 @@ static_assert(std::is_aggregate_v<CorpusQueries>);
 template <class Batch>
 using BatchLoop = std::function<void(const std::function<void(Batch)>&)>;
 
-/// Applies `convert` to each batch of `source`, which is one of those that make_pass()
-/// takes. `convert` returns a `Result`.
+/// Applies `convert` to each batch of `source`. make_pass() takes the same kinds of
+/// sources. `convert` returns a `Result`.
 template <class Result, class Source, class Convert>
 BatchLoop<Result> make_batch_loop(Source&& source, Convert convert) {
   const auto loop = std::make_shared<detail::ConvertedSource<Source, Convert>>(
@@ -107,14 +108,15 @@ static_assert(std::is_aggregate_v<CorpusEvaluationOptions>);
 ///
 /// It computes all item vectors batch by batch, makes an index of them, and searches it
 /// for the queries of one batch at a time, all under NoGradGuard. An item that a query has
-/// seen is never found, also if it is relevant. With a sharded strategy, each rank
-/// evaluates and logs its own queries, and all need the same number of batches.
+/// seen is never found, even if it is relevant. With a sharded strategy, each rank
+/// evaluates and logs its own queries, and all ranks need the same number of batches.
 ///
 /// Memory:  the vectors of all items as float32 and 8 bytes for each id, what the index
 ///          needs, and one batch of queries.
 /// Errors:  c10::ValueError for metrics that do not say how many ids they use; for
 ///          batches without vectors or ids, or that do not fit together; if there are no
-///          items or no queries; and as TopKIndex and the metrics.
+///          items or no queries, or no label is the id of an item; those of TopKIndex and
+///          of the metrics.
 class CorpusEvaluation : public Callback {
  public:
   CorpusEvaluation(

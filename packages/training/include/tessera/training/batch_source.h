@@ -301,8 +301,8 @@ concept StepFunction = std::invocable<Step&, Batch> &&
 
 namespace detail {
 
-/// Checks the arguments of make_pass(). Each mistake gives one error, because the code
-/// that needs correct arguments is not compiled then.
+/// Checks the arguments of make_pass(). Each mistake gives one error, because it stops the
+/// compilation of the code that needs correct arguments.
 template <class Source, class Step>
 constexpr bool check_pass() {
   constexpr bool is_source = BatchSource<Source>;
@@ -332,11 +332,11 @@ constexpr bool check_pass() {
 
 }  // namespace detail
 
-/// Combines `source` and `step` to a Pass. `source` is one of these:
+/// Combines `source` and `step` into a Pass. `source` is one of these:
 ///
 ///   a range of batches, such as std::vector<Batch>, which is read in each epoch;
-///   a function () or (int64_t epoch) that returns the batches of an epoch: a range
-///   (also a reference to one, such as a loader that begin() restarts), or an object
+///   a function () or (int64_t epoch) that returns the batches of an epoch. It returns a
+///   range, a reference to a range (such as a loader that begin() restarts), or an object
 ///   with these members:
 ///
 ///     std::optional<Batch> next();      // nullopt at the end

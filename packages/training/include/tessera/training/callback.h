@@ -55,17 +55,20 @@ class Training {
   const Progress& progress() const;
   /// The epochs that have ended. In on_epoch_end() they include the current one.
   const History& history() const;
-  /// In on_step_end(): the loss and the cheap metrics of the epoch so far. In
-  /// on_epoch_end(): everything that the epoch logs.
+  /// In on_step_end(): the loss and the cheap metrics (see Metric::is_cheap()) of the epoch
+  /// so far. In on_epoch_end(): everything that the epoch has logged so far. A callback
+  /// without log_names() sees all of it.
   Logs logs() const;
   /// The loss of the last step; NaN before the first.
   double loss() const;
-  /// Whether the last step's loss was finite, on all ranks if tables are sharded, or its
-  /// update was skipped and is_skip_allowed(). False before the first step.
+  /// Returns whether the loss of the last step was finite, on all ranks if tables are
+  /// sharded. If is_skip_allowed(), a skipped step counts as finite. False before the first
+  /// step. In on_step_end() of a callback, this is still the result of the step before.
   bool is_loss_finite() const;
   /// Whether the last step skipped its update because its loss was not finite.
   bool is_skipped() const;
-  /// Whether TrainStepOptions::max_skipped_steps allows this. Such a step has no loss.
+  /// Whether TrainStepOptions::max_skipped_steps allows that the last step was skipped. The
+  /// loss of such a step counts in no mean.
   bool is_skip_allowed() const;
 
   /// FitOptions::strategy.
@@ -83,7 +86,7 @@ class Training {
   /// than once, the first reason is kept.
   void stop(const std::string& reason);
   bool is_stopping() const;
-  /// Records in the history whose weights the model has now.
+  /// Records in the history from which epoch the model has its weights now.
   void set_restored(RestoredEpoch restored);
 
   /// Keeps `resource` until fit() ends, also if an exception ends it. The destructor of
@@ -96,7 +99,8 @@ class Training {
   void save(torch::serialize::OutputArchive& archive) const;
   /// Checks everything before it changes anything. Only the callbacks' load_state() runs
   /// after that and may still raise.
-  /// Errors:  c10::ValueError if this training has other metrics or shorter epochs.
+  /// Errors:  c10::ValueError if the state is from the middle of an epoch, and this
+  ///          training has other metrics or shorter epochs.
   void load(torch::serialize::InputArchive& archive);
 
  private:
@@ -109,8 +113,9 @@ class Training {
 /// with log_names() come first.
 ///
 /// An exception from a callback ends fit(). In on_epoch_end() fit() first calls the other
-/// callbacks and lets the checkpoint save the epoch. It does not save the epoch if the
-/// callback that threw has_epoch_state(), because that state may lack the epoch.
+/// callbacks and lets the checkpoint save the epoch. The checkpoint does not save it if
+/// has_epoch_state() of the callback that threw is true, because the state of this callback
+/// may lack the epoch.
 ///
 ///   class ExampleLimit : public Callback {
 ///    public:
@@ -133,7 +138,7 @@ class Callback {
   virtual void on_step_end(Training& /*training*/) {}
   virtual void on_epoch_end(Training& /*training*/) {}
   /// Called after the last step, before on_train_end() of any callback. Change the model
-  /// here, so that the others see it as it stays.
+  /// here, so that on_train_end() of the other callbacks sees the final model.
   virtual void on_last_step(Training& /*training*/) {}
   /// Called at the end and after a stop, but not after an exception. Use Training::keep()
   /// for what must be undone in every case.
@@ -143,7 +148,7 @@ class Callback {
   virtual std::vector<std::string> log_names() const {
     return {};
   }
-  /// Which values are better of one that this callback logs.
+  /// Whether higher or lower values are better, for a name of log_names().
   virtual Better better(const std::string& /*log_name*/) const {
     return Better::kUnknown;
   }

@@ -37,7 +37,8 @@ struct TrainingCheckpointOptions {
   /// Saves after every n-th epoch and after the last one. 0: not at the end of epochs.
   int64_t every_epochs = 1;
   Resume resume = Resume::kIfThere;
-  /// As in CheckpointOptions. They apply to models with tables.
+  /// `keep_last` and `full_every` are those of CheckpointOptions. They apply to models with
+  /// tables.
   int64_t keep_last = 2;
   int64_t full_every = 1;
 };
@@ -62,26 +63,26 @@ static_assert(std::is_aggregate_v<TrainingCheckpointOptions>);
 /// before the saved step are skipped. A checkpoint is also saved when fit() stops early,
 /// unless the last loss is not finite.
 ///
-/// Layers that are not built yet are built for the shapes of the saved model, so a
-/// training that was built by its first step resumes like any other. If a checkpoint
-/// cannot be loaded, no weight changes. If it is of a training that has ended, fit() says
-/// that it trained nothing.
+/// Layers that are not built yet are built for the shapes of the saved model. So a training
+/// whose layers were built by its first step resumes like any other. If a checkpoint cannot
+/// be loaded, no weight changes. If a checkpoint is of a training that has ended, fit()
+/// says that it trained nothing.
 ///
 /// Until fit() ends, another process cannot train with the same directory: a lock on the
 /// file `.training_lock` prevents it. The file stays in the directory. Within one process,
 /// nothing stops a second fit() with the same directory, but a save of tables is refused
 /// while another save writes into the directory. Give each fit() its own directory.
 ///
-/// A model with TPUEmbedding layers is saved by their save_checkpoint(), any other model
-/// in one file.
+/// TPUEmbedding layers and EmbeddingEngineModules are saved by their save_checkpoint(). A
+/// model without them is saved in one file.
 ///
 /// With sharded tables, every rank passes a Checkpoint for the same directory, which all
 /// ranks must see. Rank 0 alone saves dense weights, the optimizer, layers that are not
-/// sharded, and the state of metrics and callbacks; each rank resumes with these. Random
-/// generators are not restored there, so tables, dense weights and optimizer are equal
-/// bit for bit only if nothing draws random numbers. In an epoch that is resumed in its
-/// middle, loss and metrics of the other ranks continue from those of rank 0. Nothing is
-/// saved while the last loss is not finite on some rank.
+/// sharded, and the state of metrics and callbacks. Each rank resumes with these. Random
+/// generators are not restored then. So tables, dense weights and optimizer are equal to
+/// those of an uninterrupted training, bit for bit, only if nothing draws random numbers.
+/// In an epoch that is resumed in its middle, loss and metrics of the other ranks continue
+/// from those of rank 0. Nothing is saved while the last loss is not finite on some rank.
 /// Errors:  c10::ValueError for options, or if the directory's checkpoint is of another
 ///          model or training; c10::Error naming the path for files, and for a
 ///          directory in use.
@@ -98,7 +99,7 @@ class Checkpoint {
     return directory_;
   }
 
-  /// fit() calls these after those of its callbacks.
+  /// fit() calls each of these after the functions of the same name of its callbacks.
   void on_train_begin(Training& training);
   void on_step_end(Training& training);
   void on_epoch_end(Training& training);
@@ -121,8 +122,8 @@ class Checkpoint {
 /// slots, dense weights, buffers. The `options` are those of
 /// TPUEmbedding::save_checkpoint() and apply to models with tables. `options.extra`
 /// applies to every model: it may write the optimizer and the loop's own state, under any
-/// names except "dense", "dense_names", "layers" and "layer_shapes". If tables are
-/// sharded, all ranks call it, otherwise one.
+/// names except "dense", "dense_names", "layers", "layer_shapes" and "ends_with_checksum".
+/// If tables are sharded, all ranks call this function, otherwise one.
 /// Errors:  c10::ValueError for an empty path; c10::Error naming the path for files.
 void save_weights(
     torch::nn::Module& model,

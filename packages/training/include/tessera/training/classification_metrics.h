@@ -69,7 +69,7 @@ class GroupedAUC : public Metric {
  public:
   explicit GroupedAUC(std::string name = "gauc") : Metric(std::move(name)) {}
 
-  /// Raises an error, because it has no groups.
+  /// Raises an error, because this call passes no groups.
   void update(
       const at::Tensor& predictions,
       const at::Tensor& labels,
@@ -110,8 +110,8 @@ static_assert(std::is_aggregate_v<NormalizedEntropyOptions>);
 
 // snippet: tests/docs/reference_metrics_test.cpp NormalizedEntropy
 /// The log loss, divided by the log loss of always predicting the share of positive
-/// examples. Below 1, the model knows more than this share. It makes data with different
-/// click rates comparable.
+/// examples. If the result is below 1, the model knows more than this share. The division
+/// makes data with different click rates comparable.
 ///
 ///   NormalizedEntropy entropy({.scores = ScoreKind::kLogits});
 ///   entropy.update(logits, clicks);

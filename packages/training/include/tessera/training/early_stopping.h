@@ -21,14 +21,14 @@ struct EarlyStoppingOptions {
   double min_delta = 0.0;
   /// kUnknown: as the monitored metric defines it.
   Better better = Better::kUnknown;
-  /// The model, which ends with the weights of the best epoch, including tables and
-  /// slots. Unset: the model keeps the weights of the last epoch.
+  /// The model. When training ends, it gets the weights of the best epoch, including tables
+  /// and slots. Unset: the model keeps the weights of the last epoch.
   ModelPointer restore_best = {};
-  /// Where the best weights are kept. If empty, in memory, which takes as much as the model
-  /// with all its tables and slots, and twice that while they are saved; a Checkpoint
-  /// writes them, too. Otherwise a directory: each improvement writes the model to it,
-  /// and when training ends, it must still hold the weights of the best epoch. Sharded
-  /// tables need a directory. No other callback may use the same one.
+  /// The directory that keeps the best weights. Each improvement writes the model to it.
+  /// When training ends, it must still hold the weights of the best epoch. No other
+  /// callback may use the same directory. Sharded tables need one. If empty, the weights
+  /// are kept in memory. They take as much as the model with all its tables and slots, and
+  /// twice that while they are saved. A Checkpoint then writes them, too.
   std::string directory = {};
 };
 static_assert(std::is_aggregate_v<EarlyStoppingOptions>);
@@ -72,7 +72,7 @@ class EarlyStopping : public Callback {
   std::string directory() const override {
     return options_.directory;
   }
-  /// Counted from 0; -1 before the first epoch.
+  /// Counted from 0; -1 before the first value that is not NaN.
   int64_t best_epoch() const {
     return best_epoch_;
   }
@@ -82,8 +82,8 @@ class EarlyStopping : public Callback {
   /// Whether `patience` epochs have passed without improvement.
   bool is_done() const;
 
-  /// Takes the monitored value of epoch `epoch` >= 0. Returns whether it is the best so
-  /// far.
+  /// Takes the monitored value of epoch `epoch` >= 0. Returns whether the value is an
+  /// improvement, see EarlyStoppingOptions::min_delta.
   /// Errors:  c10::ValueError while it is unknown which values are better.
   bool update(int64_t epoch, double value);
 

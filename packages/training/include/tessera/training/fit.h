@@ -43,17 +43,18 @@ enum class Signals {
   kLeave
 };
 
-/// Whether fit() warns about tables that do not learn: after 100 updates, half of the
-/// touched rows have moved by less than 0.1 % of their length, and the accumulators of
-/// their optimizer have hardly grown; or they have moved by less than 0.01 %, or not at
-/// all although they get gradients. It also warns if two steps dequeue training batches of
-/// an EmbeddingEngineModule, but forget to call apply_gradients().
+/// Whether fit() warns about tables that do not learn. After 100 updates of a table, it
+/// warns if half of the touched rows have moved by less than 0.01 % of their length. If the
+/// accumulators of their optimizer have hardly grown, this limit is 0.1 %. It also warns if
+/// rows do not move at all although they get gradients, and if two steps in a row dequeue
+/// training batches of an EmbeddingEngineModule, but forget to call apply_gradients().
 ///
-/// fit() compares at most 4096 rows of each table, once, and then up to 64 rows with a
-/// gradient if none of these has changed. It leaves out tables that were
-/// trained or loaded before, frozen tables, tables with few touched rows, and those whose
-/// learning rate is 0 or your own function. While a schedule raises the learning rate, it
-/// waits. FitOptions::model must be set, and the strategy of the tables must be fused.
+/// fit() compares at most 4096 rows of each table, once. If none of these has changed, it
+/// then compares up to 64 rows with a gradient. It leaves out key tables, tables that were
+/// trained or loaded before, frozen tables, tables with few touched rows, and tables whose
+/// learning rate is 0 or your own function. While a schedule raises the learning rate, the
+/// comparison waits. FitOptions::model must be set, and the strategy of the tables must be
+/// fused.
 enum class MovementWarning { kOn, kOff };
 
 /// What fit() does in addition to the steps.
@@ -75,12 +76,12 @@ struct FitOptions {
   std::shared_ptr<Checkpoint> checkpoint = {};
   Signals signals = Signals::kStop;
   MovementWarning movement_warning = MovementWarning::kOn;
-  /// With kRefuse, backward() or step() raises an error in a step that would make rows of
-  /// tables NaN or infinite, in all layers that the step trains on the thread of fit().
-  /// The same holds for the dense parameters of a step of make_train_step(). In a step
-  /// of your own, the parameters of `model` are checked when backward() is about to
-  /// update its tables for the first time. kApply leaves it to the option of each layer,
-  /// and applies the gradients of dense parameters.
+  /// With kRefuse, backward() or step() raises an error if the step would make rows of
+  /// tables NaN or infinite. This covers all layers that the step trains on the thread of
+  /// fit(), and the dense parameters of a step of make_train_step(). In a step of your own,
+  /// the gradients of the parameters of `model` are checked once, before backward() changes
+  /// tables for the first time. With kApply, the option of each layer decides about its
+  /// tables, and all gradients of dense parameters are applied.
   NonFiniteGradients non_finite_gradients = NonFiniteGradients::kRefuse;
   /// The steps of make_train_step() check that their optimizer has all parameters. Of
   /// other steps, fit() sees only whether `model` gets new parameters. kAllow switches
@@ -125,7 +126,7 @@ static_assert(std::is_aggregate_v<FitOptions>);
 /// On a busy machine, idle threads of LibTorch make steps many times as slow. fit() warns
 /// once if it notices this, and says what to do. See limit_thread_spins().
 ///
-/// After an exception, the model has its mode and the process its signal handlers back,
+/// After an exception, the mode of the model and the signal handlers are as before fit(),
 /// the Checkpoint's directory is unlocked, and the resources of Training::keep() are
 /// released. on_train_end() is not called. The checkpoints and files of earlier epochs are
 /// complete. An exception of on_epoch_end() is thrown after the epoch was saved, and the
@@ -140,8 +141,8 @@ static_assert(std::is_aggregate_v<FitOptions>);
 ///          without a batch or with fewer than steps_per_epoch; for a loss that is
 ///          undefined or not one number; for a parameter that no optimizer has; for
 ///          gradients that are not finite, naming table and feature, or the parameters;
-///          and when a step skipped its update because its loss was not finite, and no
-///          callback stops the training.
+///          and when a step skipped its update because its loss was not finite, unless
+///          max_skipped_steps allows it or the training stops.
 History fit(std::shared_ptr<Pass> training, FitOptions options);
 
 template <class Source, class Step>

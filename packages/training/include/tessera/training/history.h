@@ -54,14 +54,14 @@ struct EpochRecord {
   Logs logs = {};
 };
 
-/// A step of a History, which FitOptions::log_every_steps asks for.
+/// A recorded step of a History. FitOptions::log_every_steps selects these steps.
 struct StepRecord {
   /// Steps since the training began; 1 is the first step.
   int64_t step = 0;
   /// Counted from 0.
   int64_t epoch = 0;
-  /// "loss", the mean over the steps since the record before, and the cheap metrics of
-  /// the epoch so far.
+  /// "loss" is the mean over the steps since the record before. The other values are the
+  /// cheap metrics of the epoch so far.
   Logs logs = {};
 };
 

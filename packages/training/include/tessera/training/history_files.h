@@ -9,10 +9,10 @@
 
 namespace tessera::training {
 
-/// Writes the history to a file after each epoch, and each minute if it has steps. It
-/// writes a temporary file beside it and renames that, so the file is always complete.
-/// After a resume, the file also has the epochs before the resume, each once. The first
-/// epoch replaces an older file.
+/// A callback that writes the history to a file after each epoch and at the end of the
+/// training. If the history has steps, it also writes once a minute. A write renames a
+/// temporary file, so the file is always complete. After a resume, the file also has the
+/// epochs before the resume, each once. The first write replaces an older file.
 /// Errors:  before the training starts, c10::ValueError or c10::Error naming the path
 ///          if the file cannot be written.
 class HistoryFile : public Callback {

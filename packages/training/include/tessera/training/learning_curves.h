@@ -23,8 +23,7 @@ struct LearningCurvesOptions {
   };
 
   /// The logged values to draw. Each has one panel, which also shows the value with the
-  /// prefix "val_". If empty, all logged
-  /// values have one.
+  /// prefix "val_". If empty, all logged values have a panel.
   std::vector<std::string> names = {};
   /// Any Unicode text in UTF-8. A long one is drawn smaller, and then cut.
   std::string title = {};
@@ -33,11 +32,13 @@ struct LearningCurvesOptions {
   int64_t width = 480;
   int64_t height = 300;
   Axis axis = Axis::kAutomatic;
-  /// The value whose best epoch is marked in all panels. If empty, the epoch
-  /// that an EarlyStopping restored, otherwise that of the lowest "val_loss", or "loss".
+  /// The value whose best epoch is marked in all panels. If empty, the epoch that an
+  /// EarlyStopping restored is marked. If there is none, the epoch with the lowest
+  /// "val_loss" is marked, or with the lowest "loss" if there is no "val_loss".
   std::string monitor = {};
   /// Which values of `monitor` are better. kUnknown: as the metric defines it. Only the
-  /// callback knows metrics, so learning_curves_svg() takes it for a loss.
+  /// callback knows metrics. For learning_curves_svg(), kUnknown means that lower values
+  /// are better.
   Better better = Better::kUnknown;
 };
 static_assert(std::is_aggregate_v<LearningCurvesOptions>);

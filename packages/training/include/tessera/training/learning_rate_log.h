@@ -13,11 +13,11 @@ class Optimizer;
 
 namespace tessera::training {
 
-/// Returns the learning rates of the next step: that of the dense optimizer as
-/// "learning_rate" ("learning_rate_1", ... for further parameter groups), that of a table
-/// as "learning_rate_<table>", at the step counter of its layer or EmbeddingEngineModule.
-/// Tables without an optimizer are left out. A learning rate that is a callable is called
-/// once more for it.
+/// Returns the learning rates of the next step. That of the dense optimizer is named
+/// "learning_rate" ("learning_rate_1", ... for further parameter groups). That of a table
+/// is named "learning_rate_<table>", and is read at the step counter of its layer or
+/// EmbeddingEngineModule. Tables without an optimizer are left out. If a learning rate is a
+/// callable, this function calls it once more.
 /// Errors:  c10::ValueError for an empty layer, and for two tables with the same name.
 Logs learning_rates(
     const torch::optim::Optimizer& optimizer,

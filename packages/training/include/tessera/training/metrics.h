@@ -22,7 +22,8 @@ struct MetricBatch {
   at::Tensor labels = {};
   at::Tensor weights = {};
   /// If the labels are bags of ids, those of example i are
-  /// labels[label_splits[i] : label_splits[i + 1]]. Undefined: row i has them.
+  /// labels[label_splits[i] : label_splits[i + 1]]. Undefined: the labels of example i are
+  /// row i.
   at::Tensor label_splits = {};  // [n + 1] int32 or int64
   /// The group of each example, such as its user, for GAUC.
   at::Tensor groups = {};  // [n] int32 or int64
@@ -59,7 +60,8 @@ class Metric {
       const at::Tensor& predictions,
       const at::Tensor& labels,
       const at::Tensor& weights = {}) = 0;
-  /// Also takes what only some metrics need. The others ignore `groups`.
+  /// Like update(), but the batch may also have inputs that only some metrics need. The
+  /// other metrics ignore `groups`.
   /// Errors:  as update(); c10::ValueError for `label_splits` if the metric does not
   ///          take bags of labels.
   virtual void update_batch(const MetricBatch& batch);
@@ -147,8 +149,8 @@ struct WeightedScores {
     return weights.empty() ? 1.0 : weights[i];
   }
   double total_weight() const;
-  /// Ascending. Equal scores are sorted by weight, so that sums do not depend on the
-  /// order of batches.
+  /// Sorts the scores in ascending order. Equal scores are sorted by weight, so that sums
+  /// do not depend on the order of batches.
   void sort();
 };
 

@@ -27,7 +27,7 @@ concept IsDerivedValue = std::derived_from<std::remove_cvref_t<Value>, Base> &&
 }  // namespace detail
 
 // snippet: tests/docs/reference_training_test.cpp PointerOrValue
-/// A shared pointer to a metric or callback, which is also made from a temporary object.
+/// A shared pointer to a metric or callback. It can also be made from a temporary object.
 ///
 ///   const auto auc = std::make_shared<AUC>();  // is read after the training
 ///   fit(batches, step, {.model = model, .metrics = {auc, LogLoss()}});
@@ -55,8 +55,8 @@ class PointerOrValue : public std::shared_ptr<Base> {
   = delete;  // pass a std::shared_ptr
 };
 
-/// A shared pointer to a model, which is also made from the model's holder: `model` means
-/// `model.ptr()`.
+/// A shared pointer to a model. It can also be made from the model's holder, so `model`
+/// stands for `model.ptr()`.
 class ModelPointer : public std::shared_ptr<torch::nn::Module> {
  public:
   using shared_ptr::shared_ptr;

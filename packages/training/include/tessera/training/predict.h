@@ -39,13 +39,12 @@ static_assert(std::is_aggregate_v<Predictions>);
 ///   // found.predictions and found.labels: [examples]
 ///
 /// The steps need not return a loss. Use evaluate() for metrics if the predictions do not
-/// fit in memory.
-/// The tensors of a step are kept until the end, so a step must return new tensors and
-/// not refill one buffer.
-/// Errors:  c10::ValueError naming the batch: if there is none, if a batch has no
-///          predictions, if only some batches have labels, if a batch has another number
-///          of labels than of predictions, if batches have other tasks than the first one,
-///          and if the tensors of batches do not fit together.
+/// fit in memory. The tensors of a step are kept until the end, so a step must return new
+/// tensors and not refill one buffer.
+/// Errors:  c10::ValueError if there is no batch, or if only some batches have labels;
+///          c10::ValueError naming the batch if it has no predictions, if it has another
+///          number of labels than of predictions, if it has other tasks than the first
+///          batch, or if its tensors do not fit to those of the first batch.
 Predictions predict(Pass& pass);
 
 }  // namespace tessera::training

@@ -11,7 +11,7 @@
 
 namespace tessera::training {
 
-/// The time of one phase of a training: of all scopes with one name.
+/// The time of one phase of a training, which is the sum over all scopes with one name.
 struct ProfileRow {
   /// What the time was spent on, such as "lookup". For a ProfileScope of your own, this is
   /// the name of the scope. "other": the time outside of all scopes.

@@ -17,8 +17,9 @@ namespace tessera::training {
 
 /// The order of items with equal scores.
 enum class Ties {
-  /// A random order, which depends only on the seed, the number of lists before and the
-  /// positions. A model that gives all items one score gets the result of chance.
+  /// A random order. It depends only on the seed, the number of earlier lists and the
+  /// positions of the items. A model that gives all items the same score gets the result
+  /// of chance.
   kRandom,
   /// Items with lower labels come first, so equal scores never help.
   kWorst,
@@ -36,7 +37,7 @@ enum class NoRelevantItem {
 
 /// The options of a RankingMetric, and its name in logs.
 struct RankingMetricOptions {
-  /// The number of items that count. More than the list has: all of them. Unset: all.
+  /// The number of items that count. If the list has fewer, all of them count. Unset: all.
   std::optional<int64_t> k = 10;
   /// Used for lists of scores; retrieved ids are sorted already.
   Ties ties = Ties::kRandom;
@@ -62,7 +63,7 @@ struct RankedList {
 
 /// The mean over queries of a function of the sorted items.
 ///
-/// Two forms of predictions are possible, which the dtype of the predictions decides:
+/// Predictions have one of two forms, and their dtype decides which:
 ///
 ///   Floats are lists of scores: predictions and labels [queries, list]. The item with
 ///   the highest score ranks first. Labels are grades >= 0, and items with a label of 1
@@ -70,19 +71,19 @@ struct RankedList {
 ///   if the list were shorter. Weights are [queries] or [queries, list].
 ///
 ///   int32 or int64 are retrieved ids: predictions [queries, retrieved], best first, like
-///   TopK::ids. An id of -1 means no id, and an id counts only where it is first. Labels
-///   are the relevant ids: [queries] or [queries, 1] for one id per query, or bags of
-///   ids, in update_ragged() or with MetricBatch::label_splits. An id that is twice in a
-///   bag counts once. Weights are [queries].
+///   TopK::ids. An id of -1 means no id. If an id is retrieved twice, only its first place
+///   counts. Labels are the relevant ids: [queries] or [queries, 1] for one id per query,
+///   or bags of ids, in update_ragged() or with MetricBatch::label_splits. An id that is
+///   twice in a bag counts once. Weights are [queries].
 ///
 /// The weight of a query is the mean weight of its relevant items, weighted by their
-/// relevance. A query without a relevant item gets the mean weight of the others. If all
-/// items of a query are left out, it does not count. NaN if no query counts.
+/// relevance. A query without a relevant item gets the mean weight of the queries that have
+/// one. If all items of a query are left out, it does not count. NaN if no query counts.
 ///
 /// Errors:  c10::ValueError for NaN, shapes and dtypes, for labels that are not finite,
 ///          for weights that are negative or not finite, and for relevant ids < 0.
-/// Source:  the metrics of keras_rs.metrics. Keras-RS computes the mean weight for
-///          queries without relevant items in each batch, and not over all of them.
+/// Source:  the metrics of keras_rs.metrics. For queries without relevant items, Keras-RS
+///          computes the mean weight over each batch, and not over all batches.
 class RankingMetric : public SumMetric {
  public:
   void update(
@@ -245,7 +246,8 @@ struct NDCGOptions {
 static_assert(std::is_aggregate_v<NDCGOptions>);
 
 // snippet: tests/docs/reference_metrics_test.cpp NDCG
-/// The normalized discounted cumulative gain: 1 if no other order has a higher one.
+/// The normalized discounted cumulative gain (DCG). It is 1 if no other order of the items
+/// has a higher DCG.
 ///
 ///   NDCG ndcg({.k = 10});
 ///   ndcg.update(scores, grades);  // both [queries, list]
@@ -254,7 +256,7 @@ static_assert(std::is_aggregate_v<NDCGOptions>);
 ///   DCG of the list / DCG of the same items in the best order,
 ///   DCG = sum over ranks r <= k of weight * gain(label) / log2(r + 1)
 ///
-/// The relevance of an item, for the weight of a query, is its gain.
+/// For the weight of a query, the relevance of an item is its gain.
 ///
 /// Errors:  c10::ValueError for exponential gains of labels above 1000.
 /// Source:  keras_rs.metrics.NDCG; with linear gains scikit-learn's ndcg_score, which

@@ -8,7 +8,7 @@ namespace tessera::training {
 /// A second signal ends the process, as it does by default. The destructor of the last
 /// StopSignal restores the previous signal handlers, and raises the recorded signal again
 /// if name() never returned it. A signal that the process ignores stays ignored. Any
-/// thread may create one. fit() uses one; in your own loop:
+/// thread may create a StopSignal. fit() uses one. In your own loop:
 ///
 ///   const StopSignal signal;
 ///   while (signal.name() == nullptr) {

@@ -18,8 +18,8 @@ namespace tessera::training {
 
 using tessera::TableMovement;
 
-/// One line per table, with the numbers of touched and sampled rows, and how far they have
-/// moved.
+/// One line per table, with the numbers of touched and sampled rows, how far the touched
+/// rows have moved, and by how much their accumulators have grown.
 std::string to_string(const std::vector<TableMovement>& movements);
 
 /// What a TableActivity measures.
@@ -30,9 +30,9 @@ struct TableActivityOptions {
 static_assert(std::is_aggregate_v<TableActivityOptions>);
 
 // snippet: tests/docs/reference_traps_test.cpp TableActivity
-/// Logs how far the rows of each table have moved since the start of this training, at the
-/// end of each epoch, as "moved_<table>". It shows tables that do not learn, of layers or
-/// EmbeddingEngineModules.
+/// Logs at the end of each epoch how far the rows of each table have moved since the start
+/// of this training, as "moved_<table>". This shows which tables of layers or
+/// EmbeddingEngineModules do not learn.
 ///
 ///   const auto activity = std::make_shared<TableActivity>(
 ///       TableModules{embedding}, TableActivityOptions{.max_rows = 1000});

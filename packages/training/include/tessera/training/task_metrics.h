@@ -60,8 +60,8 @@ class TaskMetric : public Metric {
   std::shared_ptr<Metric> metric_;
 };
 
-/// The loss of one task, as TaskResult::loss, without its weight: the mean over examples.
-/// Its name is "click_loss" for the task "click". TaskMetric has an example.
+/// The mean over examples of TaskResult::loss of one task, without its loss_weight. The
+/// name is "click_loss" for the task "click". TaskMetric has an example.
 /// Errors:  c10::ValueError for an empty task; from fit() for a task without a loss.
 class TaskLoss : public SumMetric {
  public:

@@ -55,16 +55,16 @@ static_assert(std::is_aggregate_v<TensorBoardOptions>);
 ///   step/<name>                cheap metrics of the epoch so far, and step_values
 ///   row_norms/<layer>/<table>  Euclidean norms of the rows of a table
 ///   gradients/<parameter>      its gradient in the last step of the epoch
-///   non_finite/<tag>           how many of these are left out, because they are NaN or
-///                              infinite
+///   non_finite/<tag>           how many values of the histogram <tag> are left out,
+///                              because they are NaN or infinite
 ///
 /// Tables on Strategy::fused() and on sharded strategies have no gradients after
 /// backward(), so only those on host() and padded() have histograms of gradients.
 ///
 /// A resumed training continues in a new file. TensorBoard then discards what earlier
 /// files have after the checkpoint, and shows what an uninterrupted training has logged.
-/// A process that dies loses only the values since the last checkpoint, and of the last
-/// flush_seconds. If the disk is full, values of steps are kept in memory, and fit()
+/// A process that dies loses only values of the last flush_seconds, and none from before
+/// the last checkpoint. If the disk is full, values of steps are kept in memory, and fit()
 /// raises the error after it has saved the epoch.
 ///
 /// With a sharded strategy, only rank 0 writes. Pass it on all ranks: with histograms_of,

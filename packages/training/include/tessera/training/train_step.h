@@ -94,7 +94,8 @@ enum class Unoptimized {
 
 // snippet: tests/docs/reference_training_test.cpp TrainStepOptions
 // snippet: tests/docs/reference_training_test.cpp TrainStepOptions_clipped
-/// The options of a training step, which runs backward() and step() in any case.
+/// The options of a training step, which runs backward() and step(). A step whose loss is
+/// not finite runs neither.
 ///
 ///   auto clipped = make_train_step(
 ///       optimizer, loss_of, {.max_gradient_norm = 1.0, .max_skipped_steps = 3});
