@@ -32,6 +32,7 @@ struct Settings {
   std::vector<std::string> only = {};
   int64_t seed = 0;
   int64_t seeds = 3;
+  bool validate = false;
   bool only_show = false;
   bool json = false;
   bool markdown = false;
@@ -66,6 +67,10 @@ std::optional<int> parse(int argc, char** argv, Settings& settings) {
          "file of the results; what it has is not trained again")
       ->check(empty_problem)
       ->capture_default_str();
+  app.add_flag(
+      "--validate",
+      settings.validate,
+      "choose settings: for Gowalla and ML-100K, a part of the training data takes the place of the test data");
   app.add_flag("--show", settings.only_show, "train nothing");
   app.add_flag("--json", settings.json, "print the results as JSON");
   app.add_flag("--markdown", settings.markdown, "print the tables as Markdown");
@@ -118,10 +123,11 @@ std::optional<std::vector<Result>> results_of(
     const Settings& settings,
     ResultFile& file) {
   std::vector<Result> results;
-  for (const Job& job : jobs_of(input.data, input.paths)) {
+  for (const Job& job : jobs_of(input.data, input.paths, settings.validate)) {
     for (int64_t i = 0; i < (job.has_seeds ? settings.seeds : 1); ++i) {
       const int64_t seed = job.has_seeds ? settings.seed + i : 0;
-      const std::string& name = input.data.name;
+      const std::string name =
+          input.data.name + (settings.validate ? ", validation" : "");
       const Result* known = file.find(name, job.model, seed, job.settings);
       if (known == nullptr && !settings.only_show) {
         std::cerr << name << ", " << job.model;

@@ -3,25 +3,25 @@
 // weighted features, fit(), evaluation, saving and export. It predicts the stars that
 // users give to movies:
 //
-//   stars = mean + biases + <user, movie> + tower(user, movie, user * movie)
+//   score = biases + <user, movie> + tower(user, movie, user * movie)
 //
 // `user` is the sum of the user's embeddings (id, occupation, age, gender, the movies
 // rated before), and `movie` is the sum of the movie's embeddings (id, genres, year, the
 // users who rated it before).
 //
-// The data is in movielens/rating_data.cpp, and the model is in movielens/rater.cpp. The
-// functions of this file train, evaluate, recommend, save and serve, in this order. run()
-// calls them. You can ignore `Process` unless you use mpirun (--sharded).
+// The data is in movielens/rating_data.cpp, the model in movielens/rater.cpp, and the
+// training with its evaluation in movielens/training.cpp. The functions of this file
+// recommend, save and serve, in this order. run() calls them. You can ignore `Process`
+// unless you use mpirun (--sharded).
 #include "examples/common/batches.h"
 #include "examples/common/command_line.h"
-#include "examples/common/learning_rates.h"
 #include "examples/common/outputs.h"
 #include "examples/movielens/options.h"
 #include "examples/movielens/ranks.h"
 #include "examples/movielens/rater.h"
 #include "examples/movielens/rating_data.h"
 #include "examples/movielens/report.h"
-#include "examples/movielens/resume_check.h"
+#include "examples/movielens/training.h"
 
 #include <tessera/tessera.h>
 
@@ -37,102 +37,9 @@
 #include <variant>
 #include <vector>
 
-namespace training = tessera::training;
 using torch::Tensor;
 
 namespace {
-
-// Trains the model, and adds the time to the report.
-training::History train(
-    Rater& model,
-    const RatingData& data,
-    const Options& options,
-    const Process& process,
-    Report& report) {
-  const std::vector<Tensor> dense_weights = tessera::dense_parameters(*model);
-  tessera::distributed::broadcast_parameters(dense_weights, process.strategy);
-  torch::optim::AdamW optimizer(
-      model->parameters(), torch::optim::AdamWOptions().weight_decay(0.1));
-
-  const auto batches_of = [&](int64_t epoch) {
-    // The seed is set for each epoch, so that a resumed run has the same batches.
-    const int64_t seed = options.seed * 1'000'000 + epoch;
-    torch::manual_seed(static_cast<uint64_t>(seed));
-    auto batches = in_batches(shuffled(data.train()), options.batch);
-    torch::manual_seed(  // of dropout, which differs between ranks
-        static_cast<uint64_t>(seed * process.ranks + process.rank));
-    return batches;
-  };
-  const auto loss_of = [&](const Ratings& whole) {
-    const RatingBatch batch = data.batch(share_of(whole, process));
-    const auto [stars, penalty] = model->rate(batch.features, batch.weights);
-    const Tensor error = (stars - batch.stars).square().sum();
-    const auto size = static_cast<int64_t>(whole.size());
-    return training::StepResult{
-        // The sum over all ranks is the mean over the whole batch.
-        .loss = (error + 0.03 * penalty) / static_cast<double>(size),
-        .predictions = stars,
-        .labels = batch.stars,
-        .examples = size};
-  };
-
-  const auto progress = std::make_shared<training::ProgressBar>();
-  training::Callbacks callbacks{
-      std::make_shared<training::LearningRateScheduler>(
-          optimizer,
-          linear_decay_to_zero(3e-4, number_of_steps(data, options))),
-      std::make_shared<ResumeCheck>(options)};
-  if (process.rank == 0) {
-    callbacks.push_back(progress);
-  }
-  std::shared_ptr<training::Checkpoint> checkpoint;
-  if (!options.checkpoint.empty()) {
-    checkpoint = std::make_shared<training::Checkpoint>(
-        options.checkpoint, model.ptr(), optimizer);
-  }
-  training::History history = training::fit(
-      batches_of,
-      training::make_train_step(
-          optimizer,
-          loss_of,
-          {.strategy = process.strategy, .dense_parameters = dense_weights}),
-      {.epochs = options.epochs,
-       .model = model,
-       .metrics = {std::make_shared<training::RMSE>()},
-       .callbacks = std::move(callbacks),
-       .checkpoint = checkpoint,
-       .strategy = process.strategy});
-  report.seconds = progress->seconds();
-  report.examples = progress->examples();
-  return history;
-}
-
-// Predicts stars. They are not limited to [1, 5], so that the best movies keep their
-// order.
-Tensor predict(Rater& model, const RatingData& data, const Ratings& ratings) {
-  model->eval();
-  const auto pass =
-      training::make_pass(in_batches(ratings, 1000), [&](const Ratings& part) {
-        const RatingBatch batch = data.batch(part);
-        return training::StepResult{
-            .predictions = model->forward(batch.features, batch.weights)};
-      });
-  return training::predict(*pass).predictions;
-}
-
-double rmse(const Tensor& predicted, const Tensor& stars) {
-  training::RMSE metric;
-  metric.update(predicted.clamp(1.0, 5.0), stars);
-  return metric.result();
-}
-
-void evaluate(const Tensor& predicted, const RatingData& data, Report& report) {
-  const Tensor stars = data.batch(data.test()).stars;
-  report.test_ratings = data.test().size();
-  report.rmse_mean = rmse(torch::full_like(stars, data.mean()), stars);
-  report.rmse_biases = rmse(predict_by_biases(data), stars);
-  report.rmse = rmse(predicted, stars);
-}
 
 // Returns the best movies that `user` has not rated, with their predicted stars.
 std::vector<std::pair<std::string, double>> recommend(
@@ -212,7 +119,7 @@ bool export_gives_same(
 }
 
 int run(const Options& options) {
-  const RatingData data(load_movielens(options.data), options.seed);
+  const RatingData data(load_movielens(options.data), options.validate);
   const int64_t users = std::ssize(data.movielens().users);
   TORCH_CHECK_VALUE(
       options.user >= 1 && options.user <= users,

@@ -28,7 +28,7 @@
 namespace {
 
 // Returns the exit status.
-int run(const Options& options) {
+int run(const SequenceOptions& options) {
   const Histories histories = load_histories(options.data, options.max_length);
   Report report{
       .users = histories.users(),
@@ -52,7 +52,7 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
   tessera::limit_thread_spins(argv);
   tessera::keep_memory_between_steps();
-  Options options;
+  SequenceOptions options;
   if (const auto status = parse_arguments(argc, argv, options)) {
     return *status;
   }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/leaderboard/data_sets.h"
 
+#include "examples/movielens/published.h"
+
 #include <c10/util/Exception.h>
 #include <openssl/evp.h>
 #include <zlib.h>
@@ -38,16 +40,21 @@ DataSet next_item(
       .published = std::move(published)};
 }
 
+std::vector<Published> published_rmse() {
+  std::vector<Published> all;
+  for (const PublishedRmse& published : kPublishedRmse) {
+    all.push_back({published.model, {published.rmse}, published.source});
+  }
+  return all;
+}
+
 std::vector<DataSet> make_data_sets() {
   return {
       {.name = "ML-100K",
        .task = Task::kRatings,
        .source = "./run train downloads it",
        .metrics = {"RMSE"},
-       .published =
-           {{"GC-MC", {0.905}, "van den Berg et al. 2017"},
-            {"IGMC", {0.905}, "Zhang and Chen 2020"},
-            {"GLocal-K", {0.8889}, "Han et al. 2021"}}},
+       .published = published_rmse()},
       next_item(
           "Beauty",
           {"Beauty.txt",

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/leaderboard/jobs.h"
 
+#include "examples/common/stopwatch.h"
+#include "examples/leaderboard/new_items.h"
+#include "examples/movielens/training.h"
 #include "examples/sasrec/training.h"
 
-#include <chrono>
 #include <memory>
 #include <utility>
 
@@ -39,20 +41,62 @@ std::shared_ptr<Lazy<Make>> make_lazy(Make make) {
 // Runs `measure`, which returns a Result, and adds the seconds that it took.
 template <class Measure>
 Result with_seconds(Measure measure) {
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   Result result = measure();
-  const std::chrono::duration<double> passed =
-      std::chrono::steady_clock::now() - start;
-  result.evaluation_seconds = passed.count();
+  result.evaluation_seconds = watch.seconds();
   return result;
+}
+
+// --- stars ---
+
+// A method that predicts the stars of the test ratings.
+template <class Data, class Value>
+Job simple_rating_job(const char* model, Data data, Value value_of) {
+  return {.model = model, .has_seeds = false, .run = [=](int64_t) {
+            Report report;
+            evaluate(
+                torch::zeros({std::ssize((**data).test())}), **data, report);
+            return Result{.metrics = {{"RMSE", value_of(report)}}};
+          }};
+}
+
+std::vector<Job> rating_jobs(const std::string& folder, bool validate) {
+  const auto data =
+      make_lazy([=] { return RatingData(load_movielens(folder), validate); });
+  Options options;
+  return {
+      simple_rating_job(
+          "mean", data, [](const Report& report) { return report.rmse_mean; }),
+      simple_rating_job(
+          "user and movie biases",
+          data,
+          [](const Report& report) { return report.rmse_biases; }),
+      {.model = "the model of ./run train",
+       .settings = {{"epochs", options.epochs}, {"batch", options.batch}},
+       .run = [=](int64_t seed) mutable -> std::optional<Result> {
+         options.seed = seed;
+         Rater model(**data, options);
+         Report report;
+         if (train(model, **data, options, Process(), report).stop_signal() !=
+             0) {
+           return std::nullopt;
+         }
+         Result result = with_seconds([&] {
+           evaluate(predict(model, **data, (**data).test()), **data, report);
+           return Result{.metrics = {{"RMSE", report.rmse}}};
+         });
+         result.epochs = options.epochs;
+         result.train_seconds = report.seconds;
+         return result;
+       }}};
 }
 
 // --- the next item of a sequence ---
 
 // The settings with the best NDCG@10 on the validation items. The three sets of Amazon's
 // reviews share one.
-Options sequence_options(const std::string& name) {
-  Options options{
+SequenceOptions sequence_options(const std::string& name) {
+  SequenceOptions options{
       .loss = "sampled",
       .negatives = 1024,
       .epochs = 200,
@@ -75,7 +119,7 @@ Options sequence_options(const std::string& name) {
   return options;
 }
 
-Json json_of(const Options& options) {
+Json json_of(const SequenceOptions& options) {
   Json json = {{"loss", options.loss}};
   if (options.loss == "sampled") {
     json["negatives"] = options.negatives;
@@ -100,7 +144,7 @@ Result result_of(const Ranking& ranking) {
 }
 
 std::vector<Job> next_item_jobs(const DataSet& data, const std::string& path) {
-  const Options options = sequence_options(data.name);
+  const SequenceOptions options = sequence_options(data.name);
   const auto histories =
       make_lazy([=] { return load_histories(path, options.max_length); });
   return {
@@ -121,7 +165,7 @@ std::vector<Job> next_item_jobs(const DataSet& data, const std::string& path) {
       {.model = "SASRec",
        .settings = json_of(options),
        .run = [=](int64_t seed) -> std::optional<Result> {
-         Run run;
+         SequenceRun run;
          if (train_sasrec(**histories, options, seed, run).stop_signal() != 0) {
            return std::nullopt;
          }
@@ -139,10 +183,67 @@ std::vector<Job> next_item_jobs(const DataSet& data, const std::string& path) {
        }}};
 }
 
+// --- new items of a user ---
+
+Result result_of(const NewItemRanking& ranking) {
+  return {
+      .metrics = {{"recall@20", ranking.recall}, {"NDCG@20", ranking.ndcg}}};
+}
+
+std::vector<Job> new_item_jobs(
+    const std::vector<std::string>& paths,
+    bool validate) {
+  const auto data = make_lazy([=] {
+    Interactions all = load_interactions(paths[0], paths[1]);
+    return validate ? with_validation(std::move(all)) : all;
+  });
+  const NewItemOptions options;
+  return {
+      {.model = "popularity",
+       .has_seeds = false,
+       .run =
+           [=](int64_t) {
+             return with_seconds(
+                 [&] { return result_of(rank_by_popularity(**data)); });
+           }},
+      {.model = "item-kNN",
+       .has_seeds = false,
+       .run =
+           [=](int64_t) {
+             return with_seconds(
+                 [&] { return result_of(rank_by_neighbors(**data)); });
+           }},
+      {.model = "SimpleX",
+       .settings = json_of(options),
+       .run = [=](int64_t seed) -> std::optional<Result> {
+         NewItemRun run;
+         const auto history =
+             train_simplex(**data, options, seed, validate, run);
+         if (history.stop_signal() != 0) {
+           return std::nullopt;
+         }
+         Result result = result_of(run.test);
+         result.epochs = options.epochs;
+         result.train_seconds = run.seconds;
+         result.evaluation_seconds = run.evaluation_seconds;
+         result.curve = run.curve;
+         result.curve_seconds = run.curve_seconds;
+         return result;
+       }}};
+}
+
 }  // namespace
 
 std::vector<Job> jobs_of(
     const DataSet& data,
-    const std::vector<std::string>& paths) {
-  return next_item_jobs(data, paths[0]);
+    const std::vector<std::string>& paths,
+    bool validate) {
+  switch (data.task) {
+    case Task::kNewItems:
+      return new_item_jobs(paths, validate);
+    case Task::kRatings:
+      return rating_jobs(paths[0], validate);
+    default:
+      return next_item_jobs(data, paths[0]);
+  }
 }

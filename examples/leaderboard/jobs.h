@@ -22,7 +22,10 @@ struct Job {
 };
 
 /// The jobs on a data set. Its files are read by the first job that runs. The path of
-/// ML-100K is the folder of MovieLens 100K.
+/// ML-100K is the folder of MovieLens 100K. With `validate`, a part of the training data of
+/// Gowalla and ML-100K takes the place of the test data, to choose settings. The other data
+/// sets have items for validation in any case.
 std::vector<Job> jobs_of(
     const DataSet& data,
-    const std::vector<std::string>& paths);
+    const std::vector<std::string>& paths,
+    bool validate);

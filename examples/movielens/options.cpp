@@ -11,7 +11,10 @@ std::optional<int> parse_arguments(int argc, char** argv, Options& options) {
       "Trains a recommender on MovieLens 100K, and prints its errors and recommendations.");
   app.add_option("--data", options.data, "folder of MovieLens 100K")
       ->capture_default_str();
-  add_seed(app, options.seed, "seed of the split and the initial values");
+  add_seed(
+      app,
+      options.seed,
+      "seed of the initial values and of the order of the examples");
   add_count(app, "--epochs", options.epochs, "epochs of the training ratings");
   add_count(app, "--batch", options.batch, "ratings per step");
   app.add_option("--dtype", options.dtype, "dtype of the tables")
@@ -32,6 +35,10 @@ std::optional<int> parse_arguments(int argc, char** argv, Options& options) {
       "--export",
       options.exported,
       "export the model to this TorchScript file");
+  app.add_flag(
+      "--validate",
+      options.validate,
+      "choose settings: a random tenth of the training ratings takes the place of the test");
   app.add_flag("--json", options.json, "print the report as JSON");
   app.add_flag(
       "--sharded",

@@ -15,6 +15,7 @@ struct Options {
   int64_t epochs = 8;
   int64_t batch = 1000;
   int64_t user = 1;
+  bool validate = false;
   std::string dtype = "float32";  // dtype of the tables
   bool json = false;
   bool sharded = false;  // spread tables over several ranks

@@ -5,7 +5,9 @@
 #include "examples/common/learning_rates.h"
 #include "examples/common/movielens_features.h"
 
+#include <cmath>
 #include <initializer_list>
+#include <vector>
 
 namespace optim = tessera::optim;
 using tessera::Combiner;
@@ -14,7 +16,7 @@ using torch::Tensor;
 
 namespace {
 
-constexpr int64_t kDim = 16;
+constexpr int64_t kDim = 32;
 
 FeatureConfig table(
     const char* name,
@@ -27,7 +29,7 @@ FeatureConfig table(
            .vocabulary_size = rows,
            .dim = kDim,
            .combiner = combiner,
-           .initializer = tessera::initializers::Normal{.stddev = 0.05},
+           .initializer = tessera::initializers::Normal{.stddev = 0.02},
            .dtype = dtype})};
 }
 
@@ -56,11 +58,28 @@ tessera::Nest<FeatureConfig> tables_of_features(
       {"age", table("age", kAgeGroups, dtype)},
       {"gender", table("gender", 2, dtype)},
       {"history", table("history", movies, dtype, Combiner::kSqrtn)},
+      {"history_stars", table("history_stars", movies, dtype, Combiner::kSum)},
       {"movie", table("movie", movies, dtype)},
       {"movie_bias", bias_table("movie_bias", movies, steps)},
       {"genres", table("genre", std::ssize(data.genres), dtype)},
       {"year", table("year", kYears, dtype)},
-      {"raters", table("raters", users, dtype, Combiner::kSqrtn)}};
+      {"raters", table("raters", users, dtype, Combiner::kSqrtn)},
+      {"raters_stars", table("raters_stars", users, dtype, Combiner::kSum)}};
+}
+
+// The log odds of k stars or less, for k = 1, ..., 4.
+Tensor thresholds_of(const Ratings& ratings) {
+  std::vector<double> thresholds;
+  for (int stars = 1; stars < 5; ++stars) {
+    // Half a rating on each side keeps the odds finite.
+    double fewer = 0.5;
+    double more = 0.5;
+    for (const MovieLens::Rating& rating : ratings) {
+      (rating.stars <= static_cast<float>(stars) ? fewer : more) += 1.0;
+    }
+    thresholds.push_back(std::log(fewer / more));
+  }
+  return torch::tensor(thresholds, torch::kFloat);
 }
 
 }  // namespace
@@ -72,8 +91,7 @@ int64_t number_of_steps(const RatingData& data, const Options& options) {
 RaterImpl::RaterImpl(
     const RatingData& data,
     const Options& options,
-    const tessera::Strategy& strategy)
-    : mean(data.mean()) {
+    const tessera::Strategy& strategy) {
   const int64_t steps = number_of_steps(data, options);
   embedding = register_module(
       "embedding",
@@ -93,6 +111,7 @@ RaterImpl::RaterImpl(
           torch::nn::ReLU(),
           torch::nn::Dropout(0.3),
           torch::nn::Linear(32, 1)));
+  thresholds = register_buffer("thresholds", thresholds_of(data.train()));
   // At first the tower is only a small correction of the bilinear model.
   const torch::NoGradGuard no_grad;
   tower[3]->as<torch::nn::Linear>()->weight.mul_(0.1);
@@ -115,15 +134,18 @@ RaterImpl::Output RaterImpl::rate(
     }
     return sum;
   };
-  const Tensor user =
-      sum_of({"user", "occupation", "age", "gender", "history"});
-  const Tensor movie = sum_of({"movie", "genres", "year", "raters"});
+  const Tensor user = sum_of(
+      {"user", "occupation", "age", "gender", "history", "history_stars"});
+  const Tensor movie =
+      sum_of({"movie", "genres", "year", "raters", "raters_stars"});
   const Tensor product = user * movie;
   const Tensor correction =
       tower->forward(torch::cat({user, movie, product}, 1));
+  constexpr double kScale = 1.8;
+  const Tensor score = biases + correction + product.sum(1, /*keepdim=*/true);
+  const Tensor at_most = torch::sigmoid(thresholds - kScale * score);
   return {
-      .stars = mean + (biases + correction).squeeze(1) + product.sum(1),
-      .penalty = penalty};
+      .stars = 5.0 - at_most.sum(1), .at_most = at_most, .penalty = penalty};
 }
 
 Tensor RaterImpl::forward(

@@ -8,9 +8,13 @@
 
 /// The model of movielens:
 ///
-///   stars = mean + biases + <user, movie> + tower(user, movie, user * movie)
+///   score       = biases + <user, movie> + tower(user, movie, user * movie)
+///   P(stars<=k) = sigmoid(threshold_k - 1.8 score)    for k = 1, ..., 4
+///   stars       = the mean of this distribution
 ///
-/// where `user` is the sum of the user's embeddings and `movie` that of the movie's.
+/// where `user` is the sum of the user's embeddings and `movie` that of the movie's. At
+/// a score of 0, the thresholds give the shares of the stars in the training. The factor
+/// 1.8 makes a difference of 1 between scores about one star.
 struct RaterImpl : torch::nn::Module {
   RaterImpl(
       const RatingData& data,
@@ -18,7 +22,9 @@ struct RaterImpl : torch::nn::Module {
       const tessera::Strategy& strategy = tessera::Strategy::fused());
 
   struct Output {
-    torch::Tensor stars = {};  // [batch], not limited to [1, 5]
+    torch::Tensor stars = {};  // [batch], in (1, 5)
+    torch::Tensor at_most =
+        {};  // [batch, 4], the probability of 1, ..., 4 stars or less
     torch::Tensor penalty = {};  // sum of the squared lengths of the embeddings
   };
 
@@ -33,7 +39,7 @@ struct RaterImpl : torch::nn::Module {
 
   tessera::TPUEmbedding embedding{nullptr};
   torch::nn::Sequential tower{nullptr};
-  double mean = 0.0;
+  torch::Tensor thresholds;  // [4]
 };
 TORCH_MODULE(Rater);
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/movielens/report.h"
 
+#include "examples/movielens/published.h"
+
 #include <nlohmann/json.hpp>
 
 #include <iomanip>
@@ -46,8 +48,17 @@ void print_text(const Report& report, const Options& options) {
             << std::fixed << std::setprecision(4) << "  global mean        "
             << report.rmse_mean << "\n"
             << "  user + movie bias  " << report.rmse_biases << "\n"
-            << "  model              " << report.rmse << "\n"
-            << std::setprecision(1) << "\ntrained in " << report.seconds
+            << "  model              " << report.rmse << "\n";
+  if (report.is_u1) {
+    std::cout
+        << "published for these ratings, the split u1 of MovieLens 100K\n";
+    for (const PublishedRmse& published : kPublishedRmse) {
+      std::cout << "  " << std::left << std::setw(19) << published.model
+                << std::right << published.rmse << "  " << published.source
+                << "\n";
+    }
+  }
+  std::cout << std::setprecision(1) << "\ntrained in " << report.seconds
             << " s, " << std::setprecision(0) << speed_of(report)
             << " examples per second\n"
             << "\nfor user " << options.user << "\n"

@@ -13,6 +13,7 @@
 /// The results of movielens.
 struct Report {
   size_t test_ratings = 0;
+  bool is_u1 = false;  // the test ratings are those of u1.test
   /// Root mean squared errors on the test ratings.
   double rmse_mean = 0.0;
   double rmse_biases = 0.0;

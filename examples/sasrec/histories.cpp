@@ -3,94 +3,33 @@
 
 #include "examples/common/movielens_data.h"
 #include "examples/common/movielens_features.h"
-
-#include <tessera/common/shorten.h>
-#include <tessera/data/line_source.h>
+#include "examples/common/number_lines.h"
 
 #include <c10/util/Exception.h>
 #include <torch/types.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <limits>
-#include <optional>
-#include <string_view>
 #include <utility>
 
 using torch::Tensor;
 
 namespace {
 
-// The lines of a file, without their ends.
-template <class Use>
-void for_each_line(const std::string& path, Use use) {
-  constexpr size_t kMaxBytes = size_t{1} << 20;
-  tessera::data::LineSource source(
-      {.files = {path}, .max_line_bytes = kMaxBytes, .reader = "sasrec"});
-  for (tessera::data::LineBlock block; source.next(block);) {
-    std::string_view text(
-        block.text.data() + block.begin, block.end - block.begin);
-    for (int64_t line = 1; !text.empty(); ++line) {
-      const size_t end = text.find('\n');
-      TORCH_CHECK_VALUE(
-          end <= kMaxBytes,
-          "[sasrec] ",
-          path,
-          ":",
-          block.first_line_of_file + line,
-          ": expected a line of at most ",
-          kMaxBytes,
-          " bytes. Split the user's items, or leave the user out.");
-      use(text.substr(0, end), block.first_line_of_file + line);
-      text.remove_prefix(end + 1);
-    }
-  }
-}
-
-// The next number of the line, which is removed from it, or nothing at its end.
-std::optional<int64_t> next_number(
-    std::string_view& line,
-    const std::string& path,
-    int64_t number) {
-  const size_t begin = line.find_first_not_of(" \r");
-  if (begin == std::string_view::npos) {
-    return std::nullopt;
-  }
-  line.remove_prefix(begin);
-  int64_t value = 0;
-  const auto [end, error] =
-      std::from_chars(line.data(), line.data() + line.size(), value);
-  const auto length = static_cast<size_t>(end - line.data());
-  TORCH_CHECK_VALUE(
-      error == std::errc() && value >= 1 &&
-          value <= std::numeric_limits<int32_t>::max() &&
-          (length == line.size() || line[length] == ' ' ||
-           line[length] == '\r'),
-      "[sasrec] ",
-      path,
-      ":",
-      number,
-      ": expected `user item item ...`, with numbers from 1 and single spaces, but got '",
-      tessera::shorten(std::string(line)),
-      "'. Correct the line, or pass the folder of MovieLens 100K.");
-  line.remove_prefix(length);
-  return value;
-}
-
 Histories read_lines(const std::string& path, int64_t max_length) {
   std::vector<std::vector<int64_t>> items;
   int64_t num_items = 0;
   int64_t count = 0;
-  for_each_line(path, [&](std::string_view line, int64_t number) {
-    next_number(line, path, number);  // the user
-    std::vector<int64_t>& own = items.emplace_back();
-    while (const auto item = next_number(line, path, number)) {
-      own.push_back(*item - 1);
-      num_items = std::max(num_items, *item);
-      ++count;
-    }
-  });
+  for_each_number_line(
+      "sasrec", path, 1, [&](const std::vector<int64_t>& numbers) {
+        std::vector<int64_t>& own = items.emplace_back();
+        for (size_t i = 1; i < numbers.size(); ++i) {  // the first is the user
+          own.push_back(numbers[i] - 1);
+          num_items = std::max(num_items, numbers[i]);
+          ++count;
+        }
+      });
   // Each number up to the largest one has a row in the table.
   constexpr int64_t kMostPerItem = 100;
   TORCH_CHECK_VALUE(

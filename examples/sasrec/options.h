@@ -6,7 +6,7 @@
 #include <string>
 
 /// The command line of sasrec. The defaults have the best NDCG@10 on the validation items.
-struct Options {
+struct SequenceOptions {
   std::string data = ".deps/data/ml-100k";
   std::string loss = "softmax";
   int64_t negatives = 1024;
@@ -28,4 +28,4 @@ struct Options {
 
 /// Reads the command line into `options`. Returns the exit status if the program must end
 /// now: after --help, and for wrong arguments.
-std::optional<int> parse_arguments(int argc, char** argv, Options& options);
+std::optional<int> parse_arguments(int argc, char** argv, SequenceOptions& options);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/sasrec/ranking.h"
 
+#include "examples/common/item_neighbors.h"
+
 #include <tessera/search/top_k_index.h>
 
 #include <torch/types.h>
@@ -35,54 +37,6 @@ class RankingSum {
   double hits_ = 0.0;
   double gains_ = 0.0;
 };
-
-// Similar items of each item, and how similar they are.
-using Neighbors = std::vector<std::vector<std::pair<float, int64_t>>>;
-
-// The most similar items of each item by the cosine of their users, the best first.
-Neighbors nearest_neighbors(const Histories& histories, size_t most) {
-  const auto count = static_cast<size_t>(histories.num_items());
-  std::vector<std::vector<int64_t>> items(histories.users());
-  std::vector<std::vector<size_t>> users(count);
-  for (size_t user = 0; user < items.size(); ++user) {
-    items[user] = histories.seen(user, HeldOut::kValidation);
-    std::sort(items[user].begin(), items[user].end());
-    items[user].erase(
-        std::unique(items[user].begin(), items[user].end()), items[user].end());
-    for (const int64_t item : items[user]) {
-      users[item].push_back(user);
-    }
-  }
-  Neighbors neighbors(count);
-  std::vector<int64_t> together(count, 0);  // users of both items
-  for (size_t item = 0; item < count; ++item) {
-    std::vector<int64_t> others;
-    for (const size_t user : users[item]) {
-      for (const int64_t other : items[user]) {
-        if (together[other]++ == 0) {
-          others.push_back(other);
-        }
-      }
-    }
-    for (const int64_t other : others) {
-      const auto both = static_cast<double>(together[other]);
-      together[other] = 0;
-      if (other != static_cast<int64_t>(item)) {
-        const auto product =
-            static_cast<double>(users[item].size() * users[other].size());
-        neighbors[item].emplace_back(both / std::sqrt(product), other);
-      }
-    }
-    const size_t kept = std::min(most, neighbors[item].size());
-    std::partial_sort(
-        neighbors[item].begin(),
-        neighbors[item].begin() + static_cast<std::ptrdiff_t>(kept),
-        neighbors[item].end(),
-        std::greater<>());
-    neighbors[item].resize(kept);
-  }
-  return neighbors;
-}
 
 // An item that is similar to none of a user's items is never found.
 Ranking ranking_of(
@@ -180,7 +134,12 @@ Ranking ranking_by_popularity(const Histories& histories) {
 
 Ranking ranking_by_neighbors(const Histories& histories) {
   constexpr size_t kMost = 500;
-  const Neighbors neighbors = nearest_neighbors(histories, kMost);
+  std::vector<std::vector<int64_t>> items(histories.users());
+  for (size_t user = 0; user < items.size(); ++user) {
+    items[user] = histories.seen(user, HeldOut::kValidation);
+  }
+  const Neighbors neighbors =
+      nearest_neighbors(std::move(items), histories.num_items(), kMost);
   size_t best_most = 0;
   double best_decay = 0.0, best_ndcg = -1.0;
   for (const size_t most : {10, 20, 50, 100, 200, 500}) {

@@ -20,14 +20,14 @@ struct MeanAndSpread {
 
 MeanAndSpread over_runs(
     const Report& report,
-    const std::function<double(const Run&)>& value) {
+    const std::function<double(const SequenceRun&)>& value) {
   const auto count = static_cast<double>(report.runs.size());
   MeanAndSpread result;
-  for (const Run& run : report.runs) {
+  for (const SequenceRun& run : report.runs) {
     result.mean += value(run) / count;
   }
   double squares = 0.0;
-  for (const Run& run : report.runs) {
+  for (const SequenceRun& run : report.runs) {
     squares += std::pow(value(run) - result.mean, 2);
   }
   result.spread = count > 1 ? std::sqrt(squares / (count - 1)) : 0.0;
@@ -46,7 +46,7 @@ void print_json(const Report& report) {
       {"items", report.items},
       {"popularity", json_of(report.popularity)},
       {"item_knn", json_of(report.neighbors)}};
-  for (const Run& run : report.runs) {
+  for (const SequenceRun& run : report.runs) {
     tessera::Json entry = json_of(run.test);
     entry["seed"] = run.seed;
     entry["epochs"] = run.epochs;
@@ -66,9 +66,9 @@ void print_table(const Report& report) {
               << ranking.ndcg << "\n";
   };
   const MeanAndSpread hits =
-      over_runs(report, [](const Run& run) { return run.test.hit_rate; });
+      over_runs(report, [](const SequenceRun& run) { return run.test.hit_rate; });
   const MeanAndSpread ndcg =
-      over_runs(report, [](const Run& run) { return run.test.ndcg; });
+      over_runs(report, [](const SequenceRun& run) { return run.test.ndcg; });
   std::cout << "\nthe next item of " << report.users
             << " users among all that they do not have\n"
             << std::fixed << std::setprecision(4)
@@ -87,7 +87,7 @@ void print_table(const Report& report) {
       std::cout << "  SASRec does NOT beat " << name << "\n";
     }
   }
-  for (const Run& run : report.runs) {
+  for (const SequenceRun& run : report.runs) {
     std::cout << "seed " << run.seed << ": best epoch " << run.best_epoch
               << " of " << run.epochs << ", trained in " << std::setprecision(1)
               << run.seconds << " s, " << std::setprecision(0)
@@ -97,7 +97,7 @@ void print_table(const Report& report) {
 
 }  // namespace
 
-void print_report(const Report& report, const Options& options) {
+void print_report(const Report& report, const SequenceOptions& options) {
   if (options.json) {
     print_json(report);
   } else {

@@ -15,7 +15,7 @@ struct Report {
   int64_t items = 0;
   Ranking popularity = {};
   Ranking neighbors = {};
-  std::vector<Run> runs = {};
+  std::vector<SequenceRun> runs = {};
 };
 
-void print_report(const Report& report, const Options& options);
+void print_report(const Report& report, const SequenceOptions& options);

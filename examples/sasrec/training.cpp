@@ -2,10 +2,10 @@
 #include "examples/sasrec/training.h"
 
 #include "examples/common/batches.h"
+#include "examples/common/stopwatch.h"
 
 #include <tessera/tessera.h>
 
-#include <chrono>
 #include <memory>
 #include <random>
 #include <utility>
@@ -17,7 +17,7 @@ namespace {
 
 tessera::SASRecOptions model_options(
     const Histories& histories,
-    const Options& options,
+    const SequenceOptions& options,
     int64_t seed) {
   return {
       .num_items = histories.num_items(),
@@ -42,11 +42,6 @@ tessera::SASRecOptions model_options(
       .seed = static_cast<uint64_t>(seed)};
 }
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
-      .count();
-}
-
 // Ranks the validation items after each epoch, and measures the time of the steps before
 // that.
 class Validator : public training::Callback {
@@ -65,10 +60,10 @@ class Validator : public training::Callback {
     return {"val_hit_rate", "val_ndcg"};
   }
   void on_epoch_begin(training::Training& /*training*/) override {
-    start_ = std::chrono::steady_clock::now();
+    watch_ = {};
   }
   void on_epoch_end(training::Training& training) override {
-    seconds_ += seconds_since(start_);
+    seconds_ += watch_.seconds();
     const Ranking ranking =
         ranking_of(model_, histories_, HeldOut::kValidation);
     training.log("val_hit_rate", ranking.hit_rate);
@@ -79,7 +74,7 @@ class Validator : public training::Callback {
  private:
   tessera::SASRec model_;
   const Histories& histories_;
-  std::chrono::steady_clock::time_point start_ = {};
+  Stopwatch watch_;
   double seconds_ = 0.0;
   std::vector<CurvePoint> curve_;
 };
@@ -88,9 +83,9 @@ class Validator : public training::Callback {
 
 training::History train_sasrec(
     const Histories& histories,
-    const Options& options,
+    const SequenceOptions& options,
     int64_t seed,
-    Run& run) {
+    SequenceRun& run) {
   torch::manual_seed(static_cast<uint64_t>(seed));
   std::mt19937_64 random(static_cast<uint64_t>(seed));
   tessera::SASRec model(model_options(histories, options, seed));
@@ -131,7 +126,7 @@ training::History train_sasrec(
   if (history.stop_signal() != 0) {
     return history;
   }
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   const Ranking test = ranking_of(model, histories, HeldOut::kTest);
   run = {
       .seed = seed,
@@ -142,7 +137,7 @@ training::History train_sasrec(
       .seconds = validator->seconds(),
       .examples_per_second =
           static_cast<double>(progress->examples()) / validator->seconds(),
-      .evaluation_seconds = seconds_since(start),
+      .evaluation_seconds = watch.seconds(),
       .curve = validator->curve()};
   return history;
 }

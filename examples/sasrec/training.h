@@ -17,7 +17,7 @@ struct CurvePoint {
 };
 
 /// A training with one seed.
-struct Run {
+struct SequenceRun {
   int64_t seed = 0;
   int64_t epochs = 0;
   int64_t best_epoch = 0;  // counted from 1
@@ -34,6 +34,6 @@ struct Run {
 /// signal stopped the training.
 tessera::training::History train_sasrec(
     const Histories& histories,
-    const Options& options,
+    const SequenceOptions& options,
     int64_t seed,
-    Run& run);
+    SequenceRun& run);

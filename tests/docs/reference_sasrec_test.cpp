@@ -4,6 +4,7 @@
 #include <tessera/models/causal_self_attention.h>
 #include <tessera/models/linear_cross_entropy.h>
 #include <tessera/models/sasrec.h>
+#include <tessera/models/simplex.h>
 #include <tessera/models/transformer_block.h>
 #include <tessera/optim/optimizers/adam.h>
 #include <tessera/search/top_k_index.h>
@@ -73,6 +74,33 @@ TEST(SASRecReferenceTest, SASRecImpl) {
   const TopK next = index->search(model->queries(sequences), 10, sequences);
   // end snippet
   EXPECT_EQ(next.ids.sizes(), torch::IntArrayRef({2, 10}));
+}
+
+TEST(SASRecReferenceTest, SimpleXImpl) {
+  // snippet: SimpleXImpl
+  SimpleX model(SimpleXOptions{
+      .num_users = 100,
+      .num_items = 1000,
+      .dim = 16,
+      .optimizer = optim::Adam{.learning_rate = 0.001}});
+  torch::optim::Adam optimizer(model->parameters(), 0.001);
+  // User 4 has the items 7, 8 and 9, and user 2 has 3 and 5.
+  const auto users = torch::tensor({4, 2});
+  const RaggedFeature items{
+      .values = torch::tensor({7, 8, 9, 3, 5}),
+      .row_splits = torch::tensor({0, 3, 5})};
+  const auto negatives = torch::randint(1000, {50}, torch::kLong);
+
+  // Each item is an example: its user should prefer it to the negatives.
+  const SampledScores scores = model->scores(users, items, items, negatives);
+  const auto loss = sampled_softmax_loss(scores, {.temperature = 0.1});
+  loss.backward();  // updates the tables
+  optimizer.step();
+
+  const auto index = make_exact_index(model->item_vectors());
+  const TopK found = index->search(model->queries(users, items), 10, items);
+  // end snippet
+  EXPECT_EQ(found.ids.sizes(), torch::IntArrayRef({2, 10}));
 }
 
 }  // namespace reference_sasrec_test

@@ -12,6 +12,7 @@
 #include <tessera/models/retrieval.h>
 #include <tessera/models/sampling_probability.h>
 #include <tessera/models/sasrec.h>
+#include <tessera/models/simplex.h>
 #include <tessera/models/transformer_block.h>
 
 namespace tessera {
@@ -27,6 +28,7 @@ void register_models() {
   register_layer<Retrieval>();
   register_layer<SASRec>();
   register_layer<SamplingProbability>();
+  register_layer<SimpleX>();
   register_layer<TransformerBlock>();
 }
 

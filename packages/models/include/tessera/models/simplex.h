@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/engine/strategy.h>
+#include <tessera/features/feature.h>
+#include <tessera/layers/layer.h>
+#include <tessera/layers/layer_holder.h>
+#include <tessera/layers/tpu_embedding.h>
+#include <tessera/models/sampled_losses.h>
+#include <tessera/optim/optimizer.h>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/modules/linear.h>
+
+#include <cstdint>
+#include <optional>
+#include <type_traits>
+
+namespace tessera {
+
+/// The config of a SimpleX model.
+struct SimpleXOptions {
+  /// Users have the ids 0 to num_users - 1.
+  int64_t num_users = 0;
+  /// Items have the ids 0 to num_items - 1.
+  int64_t num_items = 0;
+  int64_t dim = 64;
+  /// The share of the user's own row in the user's vector, in [0, 1]. The rest comes from
+  /// the user's items. With 1, the model is a matrix factorization with cosines.
+  double user_share = 0.5;
+  /// The fused optimizer of both tables. If unset, they can't be trained on
+  /// Strategy::fused().
+  std::optional<optim::OptimizerSpec> optimizer = {};
+  Strategy strategy = Strategy::fused();
+  /// The seed of the tables' initial values. torch::manual_seed() is that of the rest.
+  uint64_t seed = 0;
+
+  bool operator==(const SimpleXOptions&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("num_users", self.num_users);
+    visit("num_items", self.num_items);
+    visit("dim", self.dim);
+    visit("user_share", self.user_share);
+    visit("optimizer", self.optimizer);
+    visit("strategy", self.strategy);
+    visit("seed", self.seed);
+  }
+};
+static_assert(std::is_aggregate_v<SimpleXOptions>);
+
+// snippet: tests/docs/reference_sasrec_test.cpp SimpleXImpl
+/// SimpleX: finds new items for a user by the cosine of two vectors. The user's vector
+/// comes from the user's own row and from the mean of the user's items.
+///
+///   SimpleX model(SimpleXOptions{
+///       .num_users = 100,
+///       .num_items = 1000,
+///       .dim = 16,
+///       .optimizer = optim::Adam{.learning_rate = 0.001}});
+///   torch::optim::Adam optimizer(model->parameters(), 0.001);
+///   // User 4 has the items 7, 8 and 9, and user 2 has 3 and 5.
+///   const auto users = torch::tensor({4, 2});
+///   const RaggedFeature items{
+///       .values = torch::tensor({7, 8, 9, 3, 5}),
+///       .row_splits = torch::tensor({0, 3, 5})};
+///   const auto negatives = torch::randint(1000, {50}, torch::kLong);
+///
+///   // Each item is an example: its user should prefer it to the negatives.
+///   const SampledScores scores = model->scores(users, items, items, negatives);
+///   const auto loss = sampled_softmax_loss(scores, {.temperature = 0.1});
+///   loss.backward();  // updates the tables
+///   optimizer.step();
+///
+///   const auto index = make_exact_index(model->item_vectors());
+///   const TopK found = index->search(model->queries(users, items), 10, items);
+///
+/// The vectors and the score of a user and an item:
+///
+///   user_vector = user_share * users[user]
+///               + (1 - user_share) * projection(mean of items[i] for i in history)
+///   score       = cosine(user_vector, items[item])
+///
+/// In scores(), the mean leaves out the positive item: otherwise the model would learn to
+/// find what it is given. The mean of no items is 0.
+///
+/// Both tables are updated by backward(). The projection is in parameters() for any
+/// torch::optim. Use cosine_contrastive_loss() as in the paper, or sampled_softmax_loss()
+/// with a temperature of about 0.1.
+///
+/// Parts:   `tables` (TPUEmbedding with `users` and `items`, normal with stddev 0.01),
+///          `projection` (Linear without bias).
+/// Shapes:  users [batch]; histories and positives ragged [batch]; negatives
+///          [num_negatives].
+/// Errors:  c10::ValueError for options out of range, shapes, and sizes that differ;
+///          c10::IndexError for ids out of range; c10::TypeError for wrong dtypes. Nothing
+///          is changed.
+/// Source:  Mao et al. 2021, arXiv:2109.12613.
+/// Differs: the paper's mean has the positive item, too, and its negatives are drawn for
+///          each example.
+class SimpleXImpl : public LayerImpl<SimpleXImpl, SimpleXOptions> {
+ public:
+  static constexpr const char* kClassName = "SimpleX";
+
+  explicit SimpleXImpl(SimpleXOptions options);
+
+  /// The vector of each user, of length 1, [batch, dim].
+  at::Tensor forward(const at::Tensor& users, const RaggedFeature& histories);
+
+  /// The scores of each positive item, and of all negatives with its user. `positives` has
+  /// a bag of items for each user. With the ids of both sides, so that a loss can leave out
+  /// accidental hits. A negative that the user has in the history counts as any other.
+  SampledScores scores(
+      const at::Tensor& users,
+      const RaggedFeature& histories,
+      const RaggedFeature& positives,
+      const at::Tensor& negatives);
+
+  /// The vectors of users, as forward() gives them, without gradients. They are the
+  /// queries for a TopKIndex of item_vectors().
+  at::Tensor queries(const at::Tensor& users, const RaggedFeature& histories);
+
+  /// A copy of the items' rows, each of length 1, [num_items, dim].
+  at::Tensor item_vectors() const;
+
+  void reset() override;
+
+  TPUEmbedding tables{nullptr};
+
+ private:
+  at::Tensor checked_splits(
+      const RaggedFeature& bags,
+      const char* name,
+      int64_t batch) const;
+  // The vectors of users, whose items sum up to `sums`.
+  at::Tensor user_vectors(
+      const at::Tensor& users,
+      const at::Tensor& sums,
+      const at::Tensor& counts);
+
+  torch::nn::Linear projection_{nullptr};
+};
+
+class SimpleX : public LayerHolder<SimpleXImpl> {
+ public:
+  using LayerHolder::LayerHolder;
+};
+
+}  // namespace tessera

@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/layer_json.h>
+#include <tessera/models/register_models.h>
+#include <tessera/models/simplex.h>
+#include <tessera/optim/optimizers/adam.h>
+#include <tessera/optim/optimizers/sgd.h>
+#include <tessera/search/top_k_index.h>
+
+#include "tests/test_util.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/cosine_similarity.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/optim/adam.h>
+#include <torch/serialize.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <limits>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+namespace simplex_test {
+
+using test::expect_close;
+using Lists = std::vector<std::vector<int64_t>>;
+
+constexpr int64_t kUsers = 5;
+constexpr int64_t kItems = 9;
+
+SimpleXOptions small_options() {
+  return {
+      .num_users = kUsers,
+      .num_items = kItems,
+      .dim = 4,
+      .user_share = 0.3,
+      .optimizer = optim::SGD{.learning_rate = 1.0}};
+}
+
+RaggedFeature bags_of(const Lists& lists) {
+  std::vector<int64_t> ids, splits{0};
+  for (const auto& list : lists) {
+    ids.insert(ids.end(), list.begin(), list.end());
+    splits.push_back(static_cast<int64_t>(ids.size()));
+  }
+  return {at::tensor(ids, at::kLong), at::tensor(splits, at::kLong)};
+}
+
+// The formula of the docstring in doubles, for one user. The mean leaves `without` out.
+at::Tensor plain_user_vector(
+    const SimpleX& model,
+    const at::Tensor& users,
+    const at::Tensor& items,
+    const at::Tensor& projection,
+    int64_t user,
+    const std::vector<int64_t>& history,
+    int64_t without = -1) {
+  std::vector<at::Tensor> rows;
+  for (const int64_t item : history) {
+    if (item != without) {
+      rows.push_back(items[item]);
+    }
+  }
+  const at::Tensor mean =
+      rows.empty() ? at::zeros({4}, at::kDouble) : at::stack(rows).mean(0);
+  const double share = model->options().user_share;
+  return share * users[user] + (1.0 - share) * projection.matmul(mean);
+}
+
+TEST(SimpleXTest, ScoresAndUpdatesMatchPlainFormulas) {
+  // Users with repeated items, a positive item that is not in the history, no item besides
+  // the positive one, no item at all, and no positive item.
+  const std::vector<int64_t> users{4, 0, 2, 1, 3};
+  const Lists histories{{7, 8, 7, 1}, {2, 3}, {5}, {}, {6, 4}};
+  const Lists positives{{7, 1, 8}, {2, 6}, {5}, {0}, {}};
+  const std::vector<int64_t> negatives{1, 3, 3, 5, 0};
+
+  SimpleX model(small_options());
+  const auto read = [&](const char* table, int64_t rows) {
+    return model->tables->read_rows(table, 0, rows).to(at::kDouble);
+  };
+  const at::Tensor user_table = read("users", kUsers).requires_grad_();
+  const at::Tensor item_table = read("items", kItems).requires_grad_();
+  const at::Tensor weight = model->named_parameters()["projection.weight"];
+  const at::Tensor projection =
+      weight.detach().to(at::kDouble).requires_grad_();
+
+  std::vector<at::Tensor> positive, negative;
+  std::vector<int64_t> ids;
+  for (size_t i = 0; i < users.size(); ++i) {
+    for (const int64_t item : positives[i]) {
+      const at::Tensor vector = plain_user_vector(
+          model,
+          user_table,
+          item_table,
+          projection,
+          users[i],
+          histories[i],
+          item);
+      const auto cosine = [&](int64_t other) {
+        return at::cosine_similarity(vector, item_table[other], 0);
+      };
+      ids.push_back(item);
+      positive.push_back(cosine(item));
+      std::vector<at::Tensor> row;
+      for (const int64_t other : negatives) {
+        row.push_back(cosine(other));
+      }
+      negative.push_back(at::stack(row));
+    }
+  }
+  const SampledScores scores = model->scores(
+      test::int64s(users),
+      bags_of(histories),
+      bags_of(positives),
+      test::int64s(negatives));
+  expect_close(
+      scores.positive.to(at::kDouble), at::stack(positive), 1e-4, 1e-5);
+  expect_close(
+      scores.negative.to(at::kDouble), at::stack(negative), 1e-4, 1e-5);
+  EXPECT_TRUE(at::equal(scores.positive_ids, test::int64s(ids)));
+  EXPECT_TRUE(at::equal(scores.negative_ids, test::int64s(negatives)));
+
+  SampledScores plain{
+      .positive = at::stack(positive),
+      .negative = at::stack(negative),
+      .positive_ids = scores.positive_ids,
+      .negative_ids = scores.negative_ids};
+  const at::Tensor expected = sampled_softmax_loss(plain, {.temperature = 0.5});
+  const at::Tensor loss = sampled_softmax_loss(scores, {.temperature = 0.5});
+  expect_close(loss.to(at::kDouble), expected, 1e-4, 1e-5);
+  const auto gradients =
+      torch::autograd::grad({expected}, {user_table, item_table, projection});
+  loss.backward();
+  const auto change = [&](const at::Tensor& before, const char* table) {
+    return before.detach() - read(table, before.size(0));
+  };
+  // The rows are short, so that gradients of cosines are long.
+  expect_close(change(user_table, "users"), gradients[0], 1e-3, 1e-3);
+  expect_close(change(item_table, "items"), gradients[1], 1e-3, 1e-3);
+  expect_close(weight.grad().to(at::kDouble), gradients[2], 1e-3, 1e-3);
+}
+
+TEST(SimpleXTest, QueriesUseTheWholeHistory) {
+  SimpleX model(small_options());
+  const std::vector<int64_t> users{3, 1};
+  const Lists histories{{2, 2, 8}, {}};
+  const at::Tensor queries =
+      model->queries(test::int64s(users), bags_of(histories));
+  EXPECT_FALSE(queries.requires_grad());
+  const auto table = [&](const char* name, int64_t rows) {
+    return model->tables->read_rows(name, 0, rows).to(at::kDouble);
+  };
+  const at::Tensor items = table("items", kItems);
+  for (size_t i = 0; i < users.size(); ++i) {
+    const at::Tensor expected = plain_user_vector(
+        model,
+        table("users", kUsers),
+        items,
+        model->named_parameters()["projection.weight"].detach().to(at::kDouble),
+        users[i],
+        histories[i]);
+    expect_close(
+        queries[static_cast<int64_t>(i)].to(at::kDouble),
+        expected / expected.norm(),
+        1e-4,
+        1e-5);
+  }
+  expect_close(
+      model->item_vectors().to(at::kDouble),
+      items / items.norm(2, 1, true),
+      1e-4,
+      1e-5);
+}
+
+// A share of 1 is a matrix factorization, which does not depend on histories.
+TEST(SimpleXTest, ShareOfOneUsesNoItems) {
+  SimpleXOptions options = small_options();
+  options.user_share = 1.0;
+  SimpleX model(options);
+  const at::Tensor users = at::arange(2);
+  EXPECT_TRUE(at::equal(
+      model->forward(users, bags_of({{1, 2}, {3}})),
+      model->forward(users, bags_of({{}, {}}))));
+}
+
+// Users and items have a color, and a user has items of one color only.
+TEST(SimpleXTest, FindsItemsOfTheSameKind) {
+  constexpr int64_t kCount = 40;
+  constexpr int64_t kColors = 4;
+  torch::manual_seed(1);
+  SimpleX model(SimpleXOptions{
+      .num_users = kCount,
+      .num_items = kCount,
+      .dim = 16,
+      .optimizer = optim::Adam{.learning_rate = 0.01}});
+  torch::optim::Adam optimizer(model->parameters(), 0.01);
+  Lists histories(kCount), held_out(kCount);
+  for (int64_t user = 0; user < kCount; ++user) {
+    for (int64_t item = user % kColors; item < kCount; item += kColors) {
+      ((item / kColors + user / kColors) % 3 == 0 ? held_out : histories)[user]
+          .push_back(item);
+    }
+  }
+  const at::Tensor users = at::arange(kCount);
+  const RaggedFeature items = bags_of(histories);
+  for (int64_t step = 0; step < 100; ++step) {
+    optimizer.zero_grad();
+    sampled_softmax_loss(
+        model->scores(
+            users, items, items, at::randint(kCount, {30}, at::kLong)),
+        {.temperature = 0.2})
+        .backward();
+    optimizer.step();
+  }
+  const TopK found = make_exact_index(model->item_vectors())
+                         ->search(model->queries(users, items), 3, items);
+  EXPECT_TRUE(at::equal(
+      found.ids.remainder(kColors),
+      users.remainder(kColors).unsqueeze(1).expand({kCount, 3})));
+}
+
+TEST(SimpleXTest, TakesEmptyBatches) {
+  SimpleX model(small_options());
+  const at::Tensor none = test::int64s({});
+  EXPECT_EQ(model->forward(none, bags_of({})).sizes(), at::IntArrayRef({0, 4}));
+  const SampledScores scores =
+      model->scores(none, bags_of({}), bags_of({}), none);
+  EXPECT_EQ(scores.positive.sizes(), at::IntArrayRef({0}));
+  EXPECT_EQ(scores.negative.sizes(), at::IntArrayRef({0, 0}));
+}
+
+TEST(SimpleXTest, RefusesWrongInputsAndChangesNothing) {
+  SimpleX model(small_options());
+  const at::Tensor before = model->item_vectors();
+  const at::Tensor users = test::int64s({0, 1});
+  const RaggedFeature two = bags_of({{1}, {2, 3}});
+  const at::Tensor negatives = test::int64s({4});
+  const auto refuse = [&](const at::Tensor& some,
+                          const RaggedFeature& histories,
+                          const RaggedFeature& positives,
+                          const at::Tensor& others,
+                          const std::string& text) {
+    EXPECT_VALUE_ERROR(model->scores(some, histories, positives, others), text);
+  };
+  refuse({}, two, two, negatives, "users must have one dimension");
+  refuse(users.view({2, 1}), two, two, negatives, "users must have one");
+  refuse(users, {}, two, negatives, "histories must have one dimension");
+  refuse(users, two, {}, negatives, "positives must have one dimension");
+  refuse(users, two, two, {}, "negatives must have one dimension");
+  refuse(
+      users,
+      bags_of({{1}}),
+      two,
+      negatives,
+      "histories must have one bag for each of the 2 users, but got 1 bags");
+  refuse(
+      users,
+      two,
+      bags_of({{1}, {2}, {3}}),
+      negatives,
+      "positives must have one bag for each of the 2 users, but got 3 bags");
+  EXPECT_TYPE_ERROR(
+      model->scores(users.to(at::kFloat), two, two, negatives),
+      "users must be int32 or int64");
+  EXPECT_TYPE_ERROR(
+      model->scores(users, two, two, at::randn({3})),
+      "negatives must be int32 or int64");
+  EXPECT_INDEX_ERROR(
+      model->scores(test::int64s({0, kUsers}), two, two, negatives), "5");
+  EXPECT_INDEX_ERROR(
+      model->scores(users, two, bags_of({{kItems}, {}}), negatives), "9");
+  EXPECT_INDEX_ERROR(model->scores(users, two, two, test::int64s({-1})), "-1");
+  EXPECT_VALUE_ERROR(
+      model->forward(users, bags_of({{1}})), "one bag for each of the 2 users");
+  EXPECT_TRUE(at::equal(model->item_vectors(), before));
+}
+
+TEST(SimpleXTest, RefusesWrongOptions) {
+  const auto refuse = [](auto&& change, const std::string& text) {
+    SimpleXOptions options = small_options();
+    change(options);
+    EXPECT_VALUE_ERROR((SimpleX(options)), text);
+  };
+  refuse(
+      [](auto& options) { options.num_users = 0; },
+      "[SimpleX] num_users must be >= 1, but got 0");
+  refuse(
+      [](auto& options) { options.num_items = -3; }, "num_items must be >= 1");
+  refuse([](auto& options) { options.dim = 0; }, "dim must be >= 1");
+  for (const double share :
+       {-0.1, 1.1, std::numeric_limits<double>::quiet_NaN()}) {
+    refuse(
+        [&](auto& options) { options.user_share = share; },
+        "user_share must be in [0, 1]");
+  }
+}
+
+TEST(SimpleXTest, IsSavedClonedAndBuiltFromJson) {
+  SimpleX model(small_options());
+  const at::Tensor users = at::arange(2);
+  const RaggedFeature items = bags_of({{1, 2}, {3}});
+  const auto step = [&](SimpleXImpl& some) {
+    sampled_softmax_loss(some.scores(users, items, items, test::int64s({4, 5})))
+        .backward();
+  };
+  step(*model);
+  const at::Tensor expected = model->queries(users, items);
+  register_models();
+  auto same = from_json<SimpleX>(to_json(model));
+  EXPECT_EQ(same->options(), model->options());
+  std::stringstream archive;
+  torch::save(model, archive);
+  torch::load(same, archive);
+  EXPECT_TRUE(at::equal(same->queries(users, items), expected));
+
+  const auto copy = std::dynamic_pointer_cast<SimpleXImpl>(model->clone());
+  EXPECT_TRUE(at::equal(copy->queries(users, items), expected));
+  step(*copy);
+  EXPECT_FALSE(at::equal(copy->queries(users, items), expected));
+  EXPECT_TRUE(at::equal(model->queries(users, items), expected));
+}
+
+}  // namespace simplex_test
+}  // namespace tessera
