@@ -32,6 +32,8 @@ struct Settings {
   std::vector<std::string> only = {};
   int64_t seed = 0;
   int64_t seeds = 3;
+  int64_t epochs = 0;
+  bool baselines = false;
   bool validate = false;
   bool only_show = false;
   bool json = false;
@@ -67,6 +69,12 @@ std::optional<int> parse(int argc, char** argv, Settings& settings) {
          "file of the results; what it has is not trained again")
       ->check(empty_problem)
       ->capture_default_str();
+  app.add_option(
+         "--epochs",
+         settings.epochs,
+         "the most epochs of a training, for a quick try (default: as docs/quality.md says)")
+      ->check(up_to(1'000'000));
+  app.add_flag("--baselines", settings.baselines, "only the simple methods");
   app.add_flag(
       "--validate",
       settings.validate,
@@ -123,7 +131,12 @@ std::optional<std::vector<Result>> results_of(
     const Settings& settings,
     ResultFile& file) {
   std::vector<Result> results;
-  for (const Job& job : jobs_of(input.data, input.paths, settings.validate)) {
+  const JobOptions options{
+      .validate = settings.validate, .epochs = settings.epochs};
+  for (const Job& job : jobs_of(input.data, input.paths, options)) {
+    if (settings.baselines && job.has_seeds) {
+      continue;
+    }
     for (int64_t i = 0; i < (job.has_seeds ? settings.seeds : 1); ++i) {
       const int64_t seed = job.has_seeds ? settings.seed + i : 0;
       const std::string name =

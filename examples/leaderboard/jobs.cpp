@@ -47,6 +47,10 @@ Result with_seconds(Measure measure) {
   return result;
 }
 
+int64_t epochs_of(const JobOptions& options, int64_t own) {
+  return options.epochs == 0 ? own : options.epochs;
+}
+
 // --- stars ---
 
 // A method that predicts the stars of the test ratings.
@@ -60,10 +64,14 @@ Job simple_rating_job(const char* model, Data data, Value value_of) {
           }};
 }
 
-std::vector<Job> rating_jobs(const std::string& folder, bool validate) {
+std::vector<Job> rating_jobs(
+    const std::string& folder,
+    const JobOptions& job_options) {
+  const bool validate = job_options.validate;
   const auto data =
       make_lazy([=] { return RatingData(load_movielens(folder), validate); });
   Options options;
+  options.epochs = epochs_of(job_options, options.epochs);
   return {
       simple_rating_job(
           "mean", data, [](const Report& report) { return report.rmse_mean; }),
@@ -143,8 +151,12 @@ Result result_of(const Ranking& ranking) {
       .metrics = {{"recall@10", ranking.hit_rate}, {"NDCG@10", ranking.ndcg}}};
 }
 
-std::vector<Job> next_item_jobs(const DataSet& data, const std::string& path) {
-  const SequenceOptions options = sequence_options(data.name);
+std::vector<Job> next_item_jobs(
+    const DataSet& data,
+    const std::string& path,
+    const JobOptions& job_options) {
+  SequenceOptions options = sequence_options(data.name);
+  options.epochs = epochs_of(job_options, options.epochs);
   const auto histories =
       make_lazy([=] { return load_histories(path, options.max_length); });
   return {
@@ -192,12 +204,14 @@ Result result_of(const NewItemRanking& ranking) {
 
 std::vector<Job> new_item_jobs(
     const std::vector<std::string>& paths,
-    bool validate) {
+    const JobOptions& job_options) {
+  const bool validate = job_options.validate;
   const auto data = make_lazy([=] {
     Interactions all = load_interactions(paths[0], paths[1]);
     return validate ? with_validation(std::move(all)) : all;
   });
-  const NewItemOptions options;
+  NewItemOptions options;
+  options.epochs = epochs_of(job_options, options.epochs);
   return {
       {.model = "popularity",
        .has_seeds = false,
@@ -237,13 +251,13 @@ std::vector<Job> new_item_jobs(
 std::vector<Job> jobs_of(
     const DataSet& data,
     const std::vector<std::string>& paths,
-    bool validate) {
+    const JobOptions& job_options) {
   switch (data.task) {
     case Task::kNewItems:
-      return new_item_jobs(paths, validate);
+      return new_item_jobs(paths, job_options);
     case Task::kRatings:
-      return rating_jobs(paths[0], validate);
+      return rating_jobs(paths[0], job_options);
     default:
-      return next_item_jobs(data, paths[0]);
+      return next_item_jobs(data, paths[0], job_options);
   }
 }

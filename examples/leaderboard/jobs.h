@@ -21,11 +21,18 @@ struct Job {
   std::function<std::optional<Result>(int64_t seed)> run = {};
 };
 
+/// How jobs differ from those of docs/quality.md.
+struct JobOptions {
+  /// For Gowalla and ML-100K, a part of the training data takes the place of the test data,
+  /// to choose settings. The other data sets have items for validation in any case.
+  bool validate = false;
+  int64_t epochs =
+      0;  // the most epochs of a training; 0: as many as the job has
+};
+
 /// The jobs on a data set. Its files are read by the first job that runs. The path of
-/// ML-100K is the folder of MovieLens 100K. With `validate`, a part of the training data of
-/// Gowalla and ML-100K takes the place of the test data, to choose settings. The other data
-/// sets have items for validation in any case.
+/// ML-100K is the folder of MovieLens 100K.
 std::vector<Job> jobs_of(
     const DataSet& data,
     const std::vector<std::string>& paths,
-    bool validate);
+    const JobOptions& job_options);

@@ -1,0 +1,104 @@
+# Runs the leaderboard on a made-up file, in which each user walks along a circle of items, some of them backwards. The
+# best answer is known: the next item of the walk. Then it goes on with the file of results, and checks the files of
+# public data sets.
+#   cmake -D LEADERBOARD=<program> -D MOVIELENS=<folder> -D SCRATCH=<folder> -P ...
+# With the environment variable TESSERA_QUALITY_DATA, a folder with the public files, it also compares the popularity of
+# Beauty's items with the published value.
+cmake_minimum_required(VERSION 3.25)
+foreach(variable IN ITEMS LEADERBOARD MOVIELENS SCRATCH)
+  if(NOT DEFINED ${variable})
+    message(FATAL_ERROR "check_leaderboard.cmake needs -D ${variable}=...")
+  endif()
+endforeach()
+include("${CMAKE_CURRENT_LIST_DIR}/expect_message.cmake")
+file(REMOVE_RECURSE "${SCRATCH}")
+
+# 600 users with 12 items each, of 60 items.
+set(lines "")
+foreach(user RANGE 1 600)
+  math(EXPR direction "2 * (${user} % 2) - 1")
+  string(APPEND lines "${user}")
+  foreach(i RANGE 1 12)
+    math(EXPR item "(7 * (60 + ${user} + ${direction} * ${i})) % 60 + 1")
+    string(APPEND lines " ${item}")
+  endforeach()
+  string(APPEND lines "\n")
+endforeach()
+file(WRITE "${SCRATCH}/walks.txt" "${lines}")
+set(results "${SCRATCH}/results.json")
+set(own "${LEADERBOARD}" --own "${SCRATCH}/walks.txt" --results "${results}" --epochs 60)
+
+execute_process(COMMAND ${own} --seeds 1 --json OUTPUT_VARIABLE output ERROR_VARIABLE progress COMMAND_ERROR_IS_FATAL ANY)
+foreach(expected IN ITEMS "walks, popularity" "walks, item-kNN" "walks, SASRec, seed 0 \\(1 of 1\\)")
+  if(NOT progress MATCHES "${expected}")
+    message(FATAL_ERROR "expected a line '${expected}', but got ${progress}")
+  endif()
+endforeach()
+string(JSON count LENGTH "${output}")
+string(JSON name GET "${output}" 2 model)
+string(JSON popularity GET "${output}" 0 metrics NDCG@10)
+string(JSON ndcg GET "${output}" 2 metrics NDCG@10)
+string(JSON epochs GET "${output}" 2 epochs)
+string(JSON points LENGTH "${output}" 2 curve)
+if(NOT count EQUAL 3
+   OR NOT name STREQUAL "SASRec"
+   OR popularity GREATER 0.5
+   OR ndcg LESS 0.95
+   OR NOT points EQUAL epochs)
+  message(FATAL_ERROR "expected that SASRec alone finds the next item, with a curve, but got ${output}")
+endif()
+
+# A second call trains only the seed that is missing. Markdown has the mean of both.
+execute_process(COMMAND ${own} --seeds 2 --markdown OUTPUT_VARIABLE output ERROR_VARIABLE progress COMMAND_ERROR_IS_FATAL
+                        ANY)
+if(progress MATCHES "popularity|seed 0" OR NOT progress MATCHES "seed 1 \\(2 of 2\\)")
+  message(FATAL_ERROR "expected only seed 1, but got ${progress}")
+endif()
+if(NOT output MATCHES "\\*\\*SASRec\\*\\* \\| [01]\\.[0-9]+ ± 0\\.[0-9]+ \\|")
+  message(FATAL_ERROR "expected a mean and a spread, but got ${output}")
+endif()
+execute_process(COMMAND ${own} --show --json OUTPUT_VARIABLE output ERROR_VARIABLE progress COMMAND_ERROR_IS_FATAL ANY)
+string(JSON count LENGTH "${output}")
+if(NOT count EQUAL 4 OR progress)
+  message(FATAL_ERROR "expected four results and no training, but got ${progress} ${output}")
+endif()
+# Other settings are another model.
+execute_process(COMMAND "${LEADERBOARD}" --own "${SCRATCH}/walks.txt" --results "${results}" --epochs 61 --show --json
+                OUTPUT_VARIABLE output COMMAND_ERROR_IS_FATAL ANY)
+string(JSON count LENGTH "${output}")
+if(NOT count EQUAL 2)
+  message(FATAL_ERROR "expected only the two simple methods, but got ${output}")
+endif()
+
+# Public files: none, a wrong one, one that is compressed.
+set(public "${LEADERBOARD}" --movielens "${MOVIELENS}" --results "${SCRATCH}/public.json")
+execute_process(COMMAND ${public} --only Gowalla OUTPUT_VARIABLE output ERROR_VARIABLE progress COMMAND_ERROR_IS_FATAL ANY)
+if(NOT progress MATCHES "Gowalla is skipped: there is no --data folder with gowalla_train.txt gowalla_test.txt")
+  message(FATAL_ERROR "expected that Gowalla is skipped, but got ${progress}")
+endif()
+file(WRITE "${SCRATCH}/data/Beauty.txt" "1 2 3 4 5\n")
+expect_message(1 "data/Beauty.txt: expected the SHA-256 226cce9c" ${public} --data "${SCRATCH}/data" --only Beauty)
+expect_message(1 "of the text, but got" ${public} --data "${SCRATCH}/data" --only Beauty)
+file(WRITE "${SCRATCH}/data/gowalla_train.txt" "0 5 1\n")
+file(WRITE "${SCRATCH}/data/gowalla_test.txt" "0 2\n")
+expect_message(1 "of the lines with ascending items, but got" ${public} --data "${SCRATCH}/data" --only
+               Gowalla)
+execute_process(COMMAND ${public} --only ML-100K --seeds 1 OUTPUT_VARIABLE output ERROR_QUIET COMMAND_ERROR_IS_FATAL ANY)
+if(NOT output MATCHES "GLocal-K +0.8889" OR NOT output MATCHES "the model of ./run train +[01]\\.")
+  message(FATAL_ERROR "expected the RMSE beside published ones, but got ${output}")
+endif()
+
+file(WRITE "${SCRATCH}/damaged.json" "[{\"data\": 1}]")
+expect_message(1 "damaged.json" "${LEADERBOARD}" --own "${SCRATCH}/walks.txt" --results "${SCRATCH}/damaged.json")
+expect_message(1 "can't be" "${LEADERBOARD}" --own "${SCRATCH}/walks.txt" --results "${SCRATCH}/nowhere/results.json")
+expect_message(106 "nowhere" "${LEADERBOARD}" --data "${SCRATCH}/nowhere")
+expect_message(105 "Bauty" "${LEADERBOARD}" --only Bauty)
+
+if(DEFINED ENV{TESSERA_QUALITY_DATA})
+  execute_process(COMMAND ${public} --data "$ENV{TESSERA_QUALITY_DATA}" --only Beauty --baselines --json
+                  OUTPUT_VARIABLE output COMMAND_ERROR_IS_FATAL ANY)
+  string(JSON popularity GET "${output}" 0 metrics recall@10)
+  if(popularity LESS 0.013 OR popularity GREATER 0.0153) # published: 0.0152; items that are equally popular matter
+    message(FATAL_ERROR "expected that popularity has a recall@10 of about 0.014 on Beauty, but got ${output}")
+  endif()
+endif()
