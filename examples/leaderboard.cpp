@@ -113,10 +113,10 @@ std::vector<Input> inputs_of(const Settings& settings) {
       inputs.push_back({.data = data, .paths = std::move(*paths)});
     } else {
       std::cerr << data.name << " is skipped: "
-                << (settings.data.empty() ? "there is no --data folder"
+                << (settings.data.empty() ? "there is no --data folder with"
                                           : settings.data + " has not all of");
       for (const DataFile& file : data.files) {
-        std::cerr << (settings.data.empty() ? " with " : " ") << file.name;
+        std::cerr << " " << file.name;
       }
       std::cerr << ". Get it from " << data.source << ".\n";
     }

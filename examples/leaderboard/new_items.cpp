@@ -163,7 +163,7 @@ class Curve : public training::Callback {
   }
   void on_epoch_end(training::Training& training) override {
     run_.seconds += watch_.seconds();
-    if (with_curve_ && training.epoch() % 2 == 1) {
+    if (with_curve_ && ++epochs_ % 2 == 0) {
       run_.curve.push_back(ranking_of(model_, data_).ndcg);
       run_.curve_seconds.push_back(run_.seconds);
     }
@@ -175,6 +175,7 @@ class Curve : public training::Callback {
   const Interactions& data_;
   bool with_curve_;
   NewItemRun& run_;
+  int64_t epochs_ = 0;
   Stopwatch watch_;
 };
 

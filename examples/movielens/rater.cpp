@@ -33,6 +33,15 @@ FeatureConfig table(
            .dtype = dtype})};
 }
 
+// Adam with the formula of torch::optim. Its bias correction makes the first steps longer.
+optim::Adam adam(double learning_rate, int64_t steps) {
+  return {
+      .learning_rate = linear_decay_to_zero(learning_rate, steps),
+      .epsilon = 1e-8,
+      .sum_inside_sqrt = false,
+      .bias_correction = true};
+}
+
 // A table with one number per row, and an optimizer of its own.
 FeatureConfig bias_table(const char* name, int64_t rows, int64_t steps) {
   return {
@@ -41,8 +50,7 @@ FeatureConfig bias_table(const char* name, int64_t rows, int64_t steps) {
            .vocabulary_size = rows,
            .dim = 1,
            .initializer = tessera::initializers::Zeros{},
-           .optimizer = optim::Adam{
-               .learning_rate = linear_decay_to_zero(0.005, steps)}})};
+           .optimizer = adam(0.005, steps)})};
 }
 
 tessera::Nest<FeatureConfig> tables_of_features(
@@ -100,8 +108,7 @@ RaterImpl::RaterImpl(
               data.movielens(),
               tessera::dtype_from_string(options.dtype),
               steps),
-          .optimizer =
-              optim::Adam{.learning_rate = linear_decay_to_zero(0.001, steps)},
+          .optimizer = adam(0.001, steps),
           .strategy = strategy,
           .seed = static_cast<uint64_t>(options.seed)}));
   tower = register_module(

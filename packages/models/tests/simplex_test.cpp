@@ -48,13 +48,17 @@ SimpleXOptions small_options() {
       .optimizer = optim::SGD{.learning_rate = 1.0}};
 }
 
+at::Tensor ids_of(const std::vector<int64_t>& ids) {
+  return at::tensor(ids, at::kLong);
+}
+
 RaggedFeature bags_of(const Lists& lists) {
   std::vector<int64_t> ids, splits{0};
   for (const auto& list : lists) {
     ids.insert(ids.end(), list.begin(), list.end());
     splits.push_back(static_cast<int64_t>(ids.size()));
   }
-  return {at::tensor(ids, at::kLong), at::tensor(splits, at::kLong)};
+  return {ids_of(ids), ids_of(splits)};
 }
 
 // The formula of the docstring in doubles, for one user. The mean leaves `without` out.
@@ -121,16 +125,13 @@ TEST(SimpleXTest, ScoresAndUpdatesMatchPlainFormulas) {
     }
   }
   const SampledScores scores = model->scores(
-      test::int64s(users),
-      bags_of(histories),
-      bags_of(positives),
-      test::int64s(negatives));
+      ids_of(users), bags_of(histories), bags_of(positives), ids_of(negatives));
   expect_close(
       scores.positive.to(at::kDouble), at::stack(positive), 1e-4, 1e-5);
   expect_close(
       scores.negative.to(at::kDouble), at::stack(negative), 1e-4, 1e-5);
-  EXPECT_TRUE(at::equal(scores.positive_ids, test::int64s(ids)));
-  EXPECT_TRUE(at::equal(scores.negative_ids, test::int64s(negatives)));
+  EXPECT_TRUE(at::equal(scores.positive_ids, ids_of(ids)));
+  EXPECT_TRUE(at::equal(scores.negative_ids, ids_of(negatives)));
 
   SampledScores plain{
       .positive = at::stack(positive),
@@ -156,8 +157,7 @@ TEST(SimpleXTest, QueriesUseTheWholeHistory) {
   SimpleX model(small_options());
   const std::vector<int64_t> users{3, 1};
   const Lists histories{{2, 2, 8}, {}};
-  const at::Tensor queries =
-      model->queries(test::int64s(users), bags_of(histories));
+  const at::Tensor queries = model->queries(ids_of(users), bags_of(histories));
   EXPECT_FALSE(queries.requires_grad());
   const auto table = [&](const char* name, int64_t rows) {
     return model->tables->read_rows(name, 0, rows).to(at::kDouble);
