@@ -5,6 +5,7 @@
 #include <tessera/models/retrieval.h>
 #include <tessera/models/sampling_probability.h>
 #include <tessera/models/sasrec.h>
+#include <tessera/models/simplex.h>
 
 #include "tests/test_util.h"
 
@@ -38,6 +39,7 @@ TEST(ModelsJsonTest, EachClassIsBuiltFromItsJson) {
       {"Retrieval", none},
       {"SASRec", {{"num_items", 5}}},
       {"SamplingProbability", none},
+      {"SimpleX", {{"num_users", 3}, {"num_items", 5}}},
       {"TransformerBlock", none}};
   for (const auto& [name, config] : configs) {
     SCOPED_TRACE(name);

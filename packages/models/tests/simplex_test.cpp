@@ -15,6 +15,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/randperm.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
@@ -195,40 +196,47 @@ TEST(SimpleXTest, ShareOfOneUsesNoItems) {
       model->forward(users, bags_of({{}, {}}))));
 }
 
-// Users and items have a color, and a user has items of one color only.
-TEST(SimpleXTest, FindsItemsOfTheSameKind) {
-  constexpr int64_t kCount = 40;
+// Users and items have a color. A user has half of the items of one color.
+TEST(SimpleXTest, FindsItemsOfTheSameColor) {
+  constexpr int64_t kCount = 200;  // of users
   constexpr int64_t kColors = 4;
+  constexpr int64_t kPerColor = 10;
   torch::manual_seed(1);
   SimpleX model(SimpleXOptions{
       .num_users = kCount,
-      .num_items = kCount,
-      .dim = 16,
-      .optimizer = optim::Adam{.learning_rate = 0.01}});
+      .num_items = kColors * kPerColor,
+      .dim = 8,
+      .user_share = 0.2,
+      .optimizer =
+          optim::Adam{.learning_rate = 0.01, .bias_correction = true}});
   torch::optim::Adam optimizer(model->parameters(), 0.01);
-  Lists histories(kCount), held_out(kCount);
+  Lists histories(kCount);
   for (int64_t user = 0; user < kCount; ++user) {
-    for (int64_t item = user % kColors; item < kCount; item += kColors) {
-      ((item / kColors + user / kColors) % 3 == 0 ? held_out : histories)[user]
-          .push_back(item);
+    const at::Tensor order = at::randperm(kPerColor);
+    for (int64_t i = 0; i < kPerColor / 2; ++i) {
+      histories[user].push_back(
+          order[i].item<int64_t>() * kColors + user % kColors);
     }
   }
   const at::Tensor users = at::arange(kCount);
   const RaggedFeature items = bags_of(histories);
-  for (int64_t step = 0; step < 100; ++step) {
+  for (int64_t step = 0; step < 60; ++step) {
     optimizer.zero_grad();
     sampled_softmax_loss(
         model->scores(
-            users, items, items, at::randint(kCount, {30}, at::kLong)),
+            users,
+            items,
+            items,
+            at::randint(kColors * kPerColor, {30}, at::kLong)),
         {.temperature = 0.2})
         .backward();
     optimizer.step();
   }
   const TopK found = make_exact_index(model->item_vectors())
-                         ->search(model->queries(users, items), 3, items);
-  EXPECT_TRUE(at::equal(
-      found.ids.remainder(kColors),
-      users.remainder(kColors).unsqueeze(1).expand({kCount, 3})));
+                         ->search(model->queries(users, items), 5, items);
+  const at::Tensor is_same =
+      found.ids.remainder(kColors).eq(users.remainder(kColors).unsqueeze(1));
+  EXPECT_GT(is_same.to(at::kDouble).mean().item<double>(), 0.95);
 }
 
 TEST(SimpleXTest, TakesEmptyBatches) {
