@@ -82,10 +82,17 @@ Entry entry_of(
       all([](const Result& result) { return result.train_seconds; })));
   entry.line.push_back(seconds_text(
       all([](const Result& result) { return result.evaluation_seconds; })));
+  std::string machines;
+  for (const Result* result : results) {
+    if (machines.find(result->machine) == std::string::npos) {
+      machines += (machines.empty() ? "" : "; ") + result->machine;
+    }
+  }
   const size_t seeds = results.size();
-  entry.line.push_back(
-      (seeds > 1 ? std::to_string(seeds) + " seeds, " : "") +
-      results[0]->machine);
+  if (seeds > 1) {
+    machines = std::to_string(seeds) + " seeds, " + machines;
+  }
+  entry.line.push_back(machines);
   return entry;
 }
 
