@@ -15,7 +15,10 @@
 
 #include <tessera/tessera.h>
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <iostream>
 #include <optional>
@@ -47,20 +50,23 @@ std::optional<int> parse(int argc, char** argv, Settings& settings) {
   for (const DataSet& data : known_data_sets()) {
     names.push_back(data.name);
   }
-  app.add_option(
-         "--data",
-         settings.data,
-         "folder with the files that docs/quality.md names; a data set whose file is missing is skipped")
-      ->check(CLI::ExistingDirectory);
+  CLI::Option* data =
+      app.add_option(
+             "--data",
+             settings.data,
+             "folder with the files that docs/quality.md names; a data set whose file is missing is skipped")
+          ->check(CLI::ExistingDirectory);
   app.add_option("--movielens", settings.movielens, "folder of MovieLens 100K")
       ->capture_default_str();
-  app.add_option(
-         "--own",
-         settings.own,
-         "a file of your own, with a line `user item item ...` for each user in the order of time, in place of the public data sets")
-      ->check(CLI::ExistingFile);
-  app.add_option("--only", settings.only, "only these data sets")
-      ->check(CLI::IsMember(names));
+  CLI::Option* own =
+      app.add_option(
+             "--own",
+             settings.own,
+             "a file of your own, with a line `user item item ...` for each user in the order of time, in place of the public data sets")
+          ->check(CLI::ExistingFile);
+  CLI::Option* only =
+      app.add_option("--only", settings.only, "only these data sets")
+          ->check(CLI::IsMember(names));
   add_seed(app, settings.seed, "the first seed of each model");
   add_count(app, "--seeds", settings.seeds, "seeds of each model", 1000);
   app.add_option(
@@ -80,8 +86,11 @@ std::optional<int> parse(int argc, char** argv, Settings& settings) {
       settings.validate,
       "choose settings: for Gowalla and ML-100K, a part of the training data takes the place of the test data");
   app.add_flag("--show", settings.only_show, "train nothing");
-  app.add_flag("--json", settings.json, "print the results as JSON");
-  app.add_flag("--markdown", settings.markdown, "print the tables as Markdown");
+  own->excludes(data)->excludes(only);
+  CLI::Option* json =
+      app.add_flag("--json", settings.json, "print the results as JSON");
+  app.add_flag("--markdown", settings.markdown, "print the tables as Markdown")
+      ->excludes(json);
   CLI11_PARSE(app, argc, argv);
   return std::nullopt;
 }
@@ -92,11 +101,16 @@ struct Input {
   std::vector<std::string> paths = {};
 };
 
+bool has_published_contents(const DataFile& file, const std::string& path) {
+  return std::filesystem::exists(path) &&
+      sha256_of(path, file.ignores_order) == file.sha256;
+}
+
 std::vector<Input> inputs_of(const Settings& settings) {
   if (!settings.own.empty()) {
     return {
         {.data =
-             {.name = std::filesystem::path(settings.own).stem().string(),
+             {.name = "own " + settings.own,
               .metrics = {"recall@10", "NDCG@10"}},
          .paths = {settings.own}}};
   }
@@ -108,7 +122,14 @@ std::vector<Input> inputs_of(const Settings& settings) {
       continue;
     }
     if (data.task == Task::kRatings) {
-      inputs.push_back({.data = data, .paths = {settings.movielens}});
+      Input input{.data = data, .paths = {settings.movielens}};
+      if (!has_published_contents(
+              data.files[0], settings.movielens + "/" + data.files[0].name)) {
+        // Other ratings are not laid beside published results.
+        input.data.name = "own " + settings.movielens;
+        input.data.published.clear();
+      }
+      inputs.push_back(std::move(input));
     } else if (auto paths = find_files(data, settings.data)) {
       inputs.push_back({.data = data, .paths = std::move(*paths)});
     } else {
@@ -121,27 +142,67 @@ std::vector<Input> inputs_of(const Settings& settings) {
       std::cerr << ". Get it from " << data.source << ".\n";
     }
   }
+  TORCH_CHECK_VALUE(
+      !inputs.empty(),
+      "[leaderboard] expected the files of a data set, but found none. Pass --data FOLDER; docs/quality.md names the files.");
+  if (settings.validate) {
+    for (Input& input : inputs) {
+      if (input.data.task != Task::kNextItem) {
+        // Published results are those of the test.
+        input.data.name += ", validation";
+        input.data.published.clear();
+      }
+    }
+  }
   return inputs;
 }
 
-// Runs what the file does not have yet. Returns the results of the input's jobs, or
-// nothing if a signal stopped the training.
-std::optional<std::vector<Result>> results_of(
+// What a result is about, besides its settings. Contents of files of your own may change.
+tessera::Json settings_of(const Job& job, const Input& input) {
+  tessera::Json settings = job.settings;
+  if (input.data.name.starts_with("own ") &&
+      std::filesystem::is_regular_file(input.paths[0])) {
+    settings["sha256"] = sha256_of(input.paths[0], false);
+  }
+  return settings;
+}
+
+void check_finite(const Result& result) {
+  for (const auto& [name, value] : result.metrics) {
+    TORCH_CHECK_VALUE(
+        std::isfinite(value),
+        "[leaderboard] ",
+        result.data,
+        ", ",
+        result.model,
+        ", seed ",
+        result.seed,
+        ": expected a finite ",
+        name,
+        ", but got ",
+        value,
+        ". Check that the data has test items.");
+  }
+}
+
+// Runs what the file does not have yet, and adds the results of the input's jobs. Returns
+// 0, or the signal that stopped the training.
+int run_jobs(
     const Input& input,
     const Settings& settings,
-    ResultFile& file) {
-  std::vector<Result> results;
+    ResultFile& file,
+    std::vector<Result>& results) {
   const JobOptions options{
       .validate = settings.validate, .epochs = settings.epochs};
+  const std::string& name = input.data.name;
   for (const Job& job : jobs_of(input.data, input.paths, options)) {
     if (settings.baselines && job.has_seeds) {
       continue;
     }
+    const tessera::Json own = settings_of(job, input);
     for (int64_t i = 0; i < (job.has_seeds ? settings.seeds : 1); ++i) {
       const int64_t seed = job.has_seeds ? settings.seed + i : 0;
-      const std::string name =
-          input.data.name + (settings.validate ? ", validation" : "");
-      const Result* known = file.find(name, job.model, seed, job.settings);
+      const Result* known = file.find(name, job.model, seed, own);
       if (known == nullptr && !settings.only_show) {
         std::cerr << name << ", " << job.model;
         if (job.has_seeds) {
@@ -149,16 +210,17 @@ std::optional<std::vector<Result>> results_of(
                     << settings.seeds << ")";
         }
         std::cerr << "\n";
-        std::optional<Result> result = job.run(seed);
-        if (!result) {
-          return std::nullopt;
+        Result result;
+        if (const int signal = job.run(seed, result)) {
+          return signal;
         }
-        result->data = name;
-        result->model = job.model;
-        result->seed = seed;
-        result->settings = job.settings;
-        result->machine = machine_name();
-        file.add(std::move(*result));
+        result.data = name;
+        result.model = job.model;
+        result.seed = seed;
+        result.settings = own;
+        result.machine = machine_name();
+        check_finite(result);
+        file.add(std::move(result));
         known = &file.results().back();
       }
       if (known != nullptr) {
@@ -166,30 +228,36 @@ std::optional<std::vector<Result>> results_of(
       }
     }
   }
-  return results;
+  return 0;
 }
 
 // Returns the exit status.
 int run(const Settings& settings) {
-  check_output_file(
-      "[leaderboard] --results", settings.results, {settings.data});
+  const std::vector<Input> inputs = inputs_of(settings);
+  std::vector<std::string> read_files;
+  for (const Input& input : inputs) {
+    read_files.insert(read_files.end(), input.paths.begin(), input.paths.end());
+  }
+  check_output_file("[leaderboard] --results", settings.results, read_files);
   ResultFile file(settings.results);
   std::vector<Result> all;
   std::string tables;
-  for (const Input& input : inputs_of(settings)) {
-    const auto results = results_of(input, settings, file);
-    if (!results) {
-      std::cerr << "stopped. The same command goes on from here.\n";
-      return 130;
-    }
-    all.insert(all.end(), results->begin(), results->end());
+  int signal = 0;
+  for (auto input = inputs.begin(); input != inputs.end() && signal == 0;
+       ++input) {
+    std::vector<Result> results;
+    signal = run_jobs(*input, settings, file, results);
     tables += tables.empty() ? "" : "\n";
-    tables += settings.markdown ? markdown_table(input.data, *results)
-                                : text_table(input.data, *results);
+    tables += settings.markdown ? markdown_table(input->data, results)
+                                : text_table(input->data, results);
+    all.insert(all.end(), results.begin(), results.end());
   }
   std::cout << (settings.json ? json_text_of(all) : tables);
   finish_report("leaderboard");
-  return 0;
+  if (signal != 0) {
+    std::cerr << "stopped. The same command goes on from here.\n";
+  }
+  return signal == 0 ? 0 : 128 + signal;
 }
 
 }  // namespace

@@ -20,7 +20,6 @@ constexpr const char* kS3Rec =
     "github.com/RUCAIBox/CIKM2020-S3Rec, folder data";
 constexpr const char* kLightGcn =
     "github.com/gusye1234/LightGCN-PyTorch, folder data/gowalla: train.txt and test.txt, as gowalla_train.txt and gowalla_test.txt";
-constexpr double kUnknown = -1.0;
 
 // Where published results stand.
 constexpr const char* kS3RecPaper = "S3-Rec, CIKM 2020";
@@ -52,6 +51,9 @@ std::vector<DataSet> make_data_sets() {
   return {
       {.name = "ML-100K",
        .task = Task::kRatings,
+       .files =
+           {{"u.data",
+             "06416e597f82b7342361e41163890c81036900f418ad91315590814211dca490"}},
        .source = "./run train downloads it",
        .metrics = {"RMSE"},
        .published = published_rmse()},
@@ -104,7 +106,7 @@ std::vector<DataSet> make_data_sets() {
            {{.name = "gowalla_train.txt",
              .sha256 =
                  "0f086326b28a56c2e6dcb81d86ee72d4ccb7eed3a8d26788392356d8f51111cc",
-             .is_sorted = true},
+             .ignores_order = true},
             {.name = "gowalla_test.txt",
              .sha256 =
                  "099a2a73924e4b754dc6efd730d764f492321b53c38eb93298850c83acf57be3"}},
@@ -171,20 +173,20 @@ const std::vector<DataSet>& known_data_sets() {
   return sets;
 }
 
-std::string sha256_of(const std::string& path, bool is_sorted) {
+std::string sha256_of(const std::string& path, bool ignores_order) {
   const auto free = [](EVP_MD_CTX* context) { EVP_MD_CTX_free(context); };
   const std::unique_ptr<EVP_MD_CTX, decltype(free)> context(
       EVP_MD_CTX_new(), free);
   EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr);
   std::string whole;
   read_parts(path, [&](const char* data, size_t size) {
-    if (is_sorted) {
+    if (ignores_order) {
       whole.append(data, size);
     } else {
       EVP_DigestUpdate(context.get(), data, size);
     }
   });
-  if (is_sorted) {
+  if (ignores_order) {
     const std::string sorted = sorted_lines(whole);
     EVP_DigestUpdate(context.get(), sorted.data(), sorted.size());
   }
@@ -204,22 +206,26 @@ std::optional<std::vector<std::string>> find_files(
     const DataSet& data,
     const std::string& folder) {
   std::vector<std::string> paths;
+  if (folder.empty()) {
+    return std::nullopt;
+  }
   for (const DataFile& file : data.files) {
     std::string path = folder + "/" + file.name;
     if (!std::filesystem::exists(path)) {
       path += ".gz";
     }
-    if (folder.empty() || !std::filesystem::exists(path)) {
+    if (!std::filesystem::exists(path)) {
       return std::nullopt;
     }
-    const std::string found = sha256_of(path, file.is_sorted);
+    const std::string found = sha256_of(path, file.ignores_order);
     TORCH_CHECK_VALUE(
         found == file.sha256,
         "[leaderboard] ",
         path,
         ": expected the SHA-256 ",
         file.sha256,
-        file.is_sorted ? " of the lines with ascending items" : " of the text",
+        file.ignores_order ? " of the lines with ascending items"
+                           : " of the text",
         ", but got ",
         found,
         ". Download it again from ",

@@ -12,14 +12,13 @@ struct DataFile {
   const char* sha256 = "";  // of the text
   /// If true, the checksum is that of the lines with the numbers after the first one in
   /// ascending order, because copies differ in their order.
-  bool is_sorted = false;
+  bool ignores_order = false;
 };
 
 /// A published result.
 struct Published {
   const char* model = "";
-  std::vector<double> metrics =
-      {};  // in the order of the data set; < 0: not published
+  std::vector<double> metrics = {};  // in the order of the data set
   const char* source = "";
 };
 
@@ -49,7 +48,7 @@ std::optional<std::vector<std::string>> find_files(
     const DataSet& data,
     const std::string& folder);
 
-/// The SHA-256 of a text or gzip file's text, in hexadecimal digits. With `is_sorted`, as
+/// The SHA-256 of a text or gzip file's text, in hexadecimal digits. With `ignores_order`, as
 /// DataFile describes it.
 /// Errors:  c10::ValueError if the file can't be read.
-std::string sha256_of(const std::string& path, bool is_sorted);
+std::string sha256_of(const std::string& path, bool ignores_order);

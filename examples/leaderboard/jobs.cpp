@@ -7,6 +7,7 @@
 #include "examples/sasrec/training.h"
 
 #include <memory>
+#include <optional>
 #include <utility>
 
 using tessera::Json;
@@ -38,13 +39,19 @@ std::shared_ptr<Lazy<Make>> make_lazy(Make make) {
   return std::make_shared<Lazy<Make>>(std::move(make));
 }
 
-// Runs `measure`, which returns a Result, and adds the seconds that it took.
-template <class Measure>
-Result with_seconds(Measure measure) {
-  const Stopwatch watch;
-  Result result = measure();
-  result.evaluation_seconds = watch.seconds();
-  return result;
+// A method without random numbers: `measure` returns the Result for the data.
+template <class Data, class Measure>
+Job simple_job(const char* model, Data data, Measure measure) {
+  return {
+      .model = model,
+      .has_seeds = false,
+      .run = [=](int64_t /*seed*/, Result& result) {
+        const auto& read = **data;  // reading is not a part of the method
+        const Stopwatch watch;
+        result = measure(read);
+        result.evaluation_seconds = watch.seconds();
+        return 0;
+      }};
 }
 
 int64_t epochs_of(const JobOptions& options, int64_t own) {
@@ -53,15 +60,11 @@ int64_t epochs_of(const JobOptions& options, int64_t own) {
 
 // --- stars ---
 
-// A method that predicts the stars of the test ratings.
-template <class Data, class Value>
-Job simple_rating_job(const char* model, Data data, Value value_of) {
-  return {.model = model, .has_seeds = false, .run = [=](int64_t) {
-            Report report;
-            evaluate(
-                torch::zeros({std::ssize((**data).test())}), **data, report);
-            return Result{.metrics = {{"RMSE", value_of(report)}}};
-          }};
+// The errors of the methods that need no training.
+Report errors_of_simple(const RatingData& data) {
+  Report report;
+  evaluate(torch::zeros({std::ssize(data.test())}), data, report);
+  return report;
 }
 
 std::vector<Job> rating_jobs(
@@ -73,29 +76,36 @@ std::vector<Job> rating_jobs(
   Options options;
   options.epochs = epochs_of(job_options, options.epochs);
   return {
-      simple_rating_job(
-          "mean", data, [](const Report& report) { return report.rmse_mean; }),
-      simple_rating_job(
+      simple_job(
+          "mean",
+          data,
+          [](const RatingData& ratings) {
+            return Result{
+                .metrics = {{"RMSE", errors_of_simple(ratings).rmse_mean}}};
+          }),
+      simple_job(
           "user and movie biases",
           data,
-          [](const Report& report) { return report.rmse_biases; }),
-      {.model = "the model of ./run train",
+          [](const RatingData& ratings) {
+            return Result{
+                .metrics = {{"RMSE", errors_of_simple(ratings).rmse_biases}}};
+          }),
+      {.model = "rater",
        .settings = {{"epochs", options.epochs}, {"batch", options.batch}},
-       .run = [=](int64_t seed) mutable -> std::optional<Result> {
-         options.seed = seed;
-         Rater model(**data, options);
+       .run = [=](int64_t seed, Result& result) {
+         Options own = options;
+         own.seed = seed;
+         Rater model(**data, own);
          Report report;
-         if (train(model, **data, options, Process(), report).stop_signal() !=
-             0) {
-           return std::nullopt;
-         }
-         Result result = with_seconds([&] {
-           evaluate(predict(model, **data, (**data).test()), **data, report);
-           return Result{.metrics = {{"RMSE", report.rmse}}};
-         });
-         result.epochs = options.epochs;
-         result.train_seconds = report.seconds;
-         return result;
+         const auto history = train(model, **data, own, Process(), report);
+         const Stopwatch watch;
+         evaluate(predict(model, **data, (**data).test()), **data, report);
+         result = {
+             .metrics = {{"RMSE", report.rmse}},
+             .epochs = own.epochs,
+             .train_seconds = report.seconds,
+             .evaluation_seconds = watch.seconds()};
+         return history.stop_signal();
        }}};
 }
 
@@ -119,7 +129,7 @@ SequenceOptions sequence_options(const std::string& name) {
       .dropout = 0.5,
       .learning_rate = 0.001};
   if (name == "LastFM") {
-    // 1,090 users, who have 48 items each.
+    // 1,090 users, with 48 items on average.
     options.loss = "softmax";
     options.batch = 32;
     options.patience = 20;
@@ -160,28 +170,24 @@ std::vector<Job> next_item_jobs(
   const auto histories =
       make_lazy([=] { return load_histories(path, options.max_length); });
   return {
-      {.model = "popularity",
-       .has_seeds = false,
-       .run =
-           [=](int64_t) {
-             return with_seconds(
-                 [&] { return result_of(ranking_by_popularity(**histories)); });
-           }},
-      {.model = "item-kNN",
-       .has_seeds = false,
-       .run =
-           [=](int64_t) {
-             return with_seconds(
-                 [&] { return result_of(ranking_by_neighbors(**histories)); });
-           }},
+      simple_job(
+          "popularity",
+          histories,
+          [](const Histories& data) {
+            return result_of(ranking_by_popularity(data));
+          }),
+      simple_job(
+          "item-kNN",
+          histories,
+          [](const Histories& data) {
+            return result_of(ranking_by_neighbors(data));
+          }),
       {.model = "SASRec",
        .settings = json_of(options),
-       .run = [=](int64_t seed) -> std::optional<Result> {
+       .run = [=](int64_t seed, Result& result) {
          SequenceRun run;
-         if (train_sasrec(**histories, options, seed, run).stop_signal() != 0) {
-           return std::nullopt;
-         }
-         Result result = result_of(run.test);
+         const auto history = train_sasrec(**histories, options, seed, run);
+         result = result_of(run.test);
          result.validation = run.validation_ndcg;
          result.epochs = run.epochs;
          result.best_epoch = run.best_epoch;
@@ -191,7 +197,7 @@ std::vector<Job> next_item_jobs(
            result.curve.push_back(point.value);
            result.curve_seconds.push_back(point.seconds);
          }
-         return result;
+         return history.stop_signal();
        }}};
 }
 
@@ -213,36 +219,33 @@ std::vector<Job> new_item_jobs(
   NewItemOptions options;
   options.epochs = epochs_of(job_options, options.epochs);
   return {
-      {.model = "popularity",
-       .has_seeds = false,
-       .run =
-           [=](int64_t) {
-             return with_seconds(
-                 [&] { return result_of(rank_by_popularity(**data)); });
-           }},
-      {.model = "item-kNN",
-       .has_seeds = false,
-       .run =
-           [=](int64_t) {
-             return with_seconds(
-                 [&] { return result_of(rank_by_neighbors(**data)); });
-           }},
+      simple_job(
+          "popularity",
+          data,
+          [](const Interactions& all) {
+            return result_of(ranking_by_popularity(all));
+          }),
+      simple_job(
+          "item-kNN",
+          data,
+          [](const Interactions& all) {
+            return result_of(ranking_by_neighbors(all));
+          }),
       {.model = "SimpleX",
        .settings = json_of(options),
-       .run = [=](int64_t seed) -> std::optional<Result> {
+       .run = [=](int64_t seed, Result& result) {
          NewItemRun run;
          const auto history =
              train_simplex(**data, options, seed, validate, run);
-         if (history.stop_signal() != 0) {
-           return std::nullopt;
-         }
-         Result result = result_of(run.test);
+         result = result_of(run.test);
          result.epochs = options.epochs;
          result.train_seconds = run.seconds;
          result.evaluation_seconds = run.evaluation_seconds;
-         result.curve = run.curve;
-         result.curve_seconds = run.curve_seconds;
-         return result;
+         for (const CurvePoint& point : run.curve) {
+           result.curve.push_back(point.value);
+           result.curve_seconds.push_back(point.seconds);
+         }
+         return history.stop_signal();
        }}};
 }
 

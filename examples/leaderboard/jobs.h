@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,9 +15,9 @@ struct Job {
   tessera::Json settings = tessera::Json::object();
   /// False for a method without random numbers, which runs once.
   bool has_seeds = true;
-  /// Trains with the seed, and fills what a Result has besides the names, seed, settings
-  /// and machine. Returns nothing if a signal stopped the training.
-  std::function<std::optional<Result>(int64_t seed)> run = {};
+  /// Trains with the seed, and fills what the result has besides the names, seed, settings
+  /// and machine. Returns 0, or the signal that stopped the training.
+  std::function<int(int64_t seed, Result& result)> run = {};
 };
 
 /// How jobs differ from those of docs/quality.md.

@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <string>
 #include <utility>
 
 namespace optim = tessera::optim;
@@ -94,11 +95,14 @@ NewItemRanking ranking_of(tessera::SimpleX& model, const Interactions& data) {
   for (const auto& users : in_batches(users_with_test(data), kUsers)) {
     const tessera::RaggedFeature items = bags_of(data.train, users);
     const tessera::TopK found = index->search(
-        model->queries(torch::tensor(users), items), kFirst, items);
+        model->queries(torch::tensor(users), items),
+        std::min(kFirst, index->size()),
+        items);
     const auto ids = found.ids.accessor<int64_t, 2>();
     for (size_t i = 0; i < users.size(); ++i) {
       const int64_t* first = ids[static_cast<int64_t>(i)].data();
-      sum.add(std::vector(first, first + kFirst), data.test[users[i]]);
+      sum.add(
+          std::vector(first, first + found.ids.size(1)), data.test[users[i]]);
     }
   }
   return sum.mean();
@@ -142,7 +146,7 @@ Batch batch_of(std::vector<Pair> pairs) {
   return batch;
 }
 
-// Measures the time of the steps, and ranks the test items after each second epoch.
+// Measures the time of the steps, and ranks the test items after each epoch.
 class Curve : public training::Callback {
  public:
   Curve(
@@ -156,18 +160,19 @@ class Curve : public training::Callback {
         run_(run) {}
 
   std::vector<std::string> log_names() const override {
-    return {"ndcg"};
+    return with_curve_ ? std::vector<std::string>{"ndcg"}
+                       : std::vector<std::string>{};
   }
   void on_epoch_begin(training::Training& /*training*/) override {
     watch_ = {};
   }
   void on_epoch_end(training::Training& training) override {
     run_.seconds += watch_.seconds();
-    if (with_curve_ && ++epochs_ % 2 == 0) {
-      run_.curve.push_back(ranking_of(model_, data_).ndcg);
-      run_.curve_seconds.push_back(run_.seconds);
+    if (with_curve_) {
+      const double ndcg = ranking_of(model_, data_).ndcg;
+      run_.curve.push_back({.seconds = run_.seconds, .value = ndcg});
+      training.log("ndcg", ndcg);
     }
-    training.log("ndcg", run_.curve.empty() ? 0.0 : run_.curve.back());
   }
 
  private:
@@ -175,7 +180,6 @@ class Curve : public training::Callback {
   const Interactions& data_;
   bool with_curve_;
   NewItemRun& run_;
-  int64_t epochs_ = 0;
   Stopwatch watch_;
 };
 
@@ -228,8 +232,8 @@ training::History train_simplex(
       .seed = static_cast<uint64_t>(seed)});
   torch::optim::Adam optimizer(model->parameters(), options.learning_rate);
   const std::vector<Pair> pairs = pairs_of(data);
-  const auto loss_of = [&](const std::vector<Pair>& some) {
-    const Batch batch = batch_of(some);
+  const auto loss_of = [&](const std::vector<Pair>& batch_pairs) {
+    const Batch batch = batch_of(batch_pairs);
     std::vector<int64_t> all(batch.users.size());
     std::iota(all.begin(), all.end(), 0);
     return training::StepResult{
@@ -241,7 +245,7 @@ training::History train_simplex(
                 torch::randint(
                     data.num_items, {options.negatives}, torch::kLong)),
             {.temperature = options.temperature}),
-        .examples = std::ssize(some)};
+        .examples = std::ssize(batch_pairs)};
   };
   NewItemRun result;
   training::History history = training::fit(
@@ -261,7 +265,7 @@ training::History train_simplex(
   return history;
 }
 
-NewItemRanking rank_by_popularity(const Interactions& data) {
+NewItemRanking ranking_by_popularity(const Interactions& data) {
   const std::vector<int64_t> order = by_popularity(data);
   Sum sum;
   for (const int64_t user : users_with_test(data)) {
@@ -277,10 +281,10 @@ NewItemRanking rank_by_popularity(const Interactions& data) {
   return sum.mean();
 }
 
-NewItemRanking rank_by_neighbors(const Interactions& data) {
-  constexpr size_t kMost = 200;
+NewItemRanking ranking_by_neighbors(const Interactions& data) {
+  constexpr size_t kMaxNeighbors = 200;
   const Neighbors neighbors =
-      nearest_neighbors(data.train, data.num_items, kMost);
+      nearest_neighbors(data.train, data.num_items, kMaxNeighbors);
   Sum sum;
   std::vector<double> scores(neighbors.size(), 0.0);
   for (const int64_t user : users_with_test(data)) {

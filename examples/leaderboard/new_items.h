@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "examples/common/curve_point.h"
 #include "examples/leaderboard/interactions.h"
 
 #include <tessera/common/json.h>
@@ -37,9 +38,7 @@ struct NewItemRun {
   NewItemRanking test = {};
   double seconds = 0.0;  // of the training steps
   double evaluation_seconds = 0.0;
-  /// With `with_curve`, the NDCG after each second epoch, and the seconds up to it.
-  std::vector<double> curve = {};
-  std::vector<double> curve_seconds = {};
+  std::vector<CurvePoint> curve = {};  // with `with_curve`, one for each epoch
 };
 
 /// Trains SimpleX, and ranks the test items. `run` stays as it is if a signal stopped the
@@ -51,7 +50,8 @@ tessera::training::History train_simplex(
     bool with_curve,
     NewItemRun& run);
 
-/// The items that most users have, for all users alike.
-NewItemRanking rank_by_popularity(const Interactions& data);
-/// The sum of the cosine similarities to a user's items.
-NewItemRanking rank_by_neighbors(const Interactions& data);
+/// Ranks by the number of users who have an item.
+NewItemRanking ranking_by_popularity(const Interactions& data);
+/// Ranks by the sum of the cosine similarities to the user's items. Each item counts for
+/// its 200 nearest neighbors.
+NewItemRanking ranking_by_neighbors(const Interactions& data);

@@ -107,6 +107,7 @@ const Result* ResultFile::find(
 }
 
 void ResultFile::add(Result result) {
+  results_ = ResultFile(path_).results_;  // another program may have written it
   results_.push_back(std::move(result));
   const std::string text = json_text_of(results_);
   tessera::AtomicFile file(path_, "[leaderboard]");

@@ -11,37 +11,38 @@ namespace {
 
 using Line = std::vector<std::string>;
 
+const std::string kOwn = "Tessera ";  // begins the names of trained models
+
 std::string rounded(double value, int digits) {
   std::ostringstream text;
   text << std::fixed << std::setprecision(digits) << value;
   return text.str();
 }
 
-// The mean, and the standard deviation if there are several values.
-std::string mean_text(const std::vector<double>& values, int digits) {
-  const auto count = static_cast<double>(values.size());
+double mean_of(const std::vector<double>& values) {
   double sum = 0.0;
-  double squares = 0.0;
   for (const double value : values) {
     sum += value;
   }
+  return sum / static_cast<double>(values.size());
+}
+
+// The mean, and the standard deviation if there are several values.
+std::string mean_text(const std::vector<double>& values, int digits) {
+  const double mean = mean_of(values);
+  double squares = 0.0;
   for (const double value : values) {
-    squares += std::pow(value - sum / count, 2);
+    squares += std::pow(value - mean, 2);
   }
-  const std::string mean = rounded(sum / count, digits);
-  return values.size() == 1
-      ? mean
-      : mean + " ± " + rounded(std::sqrt(squares / (count - 1.0)), digits);
+  const auto count = static_cast<double>(values.size());
+  return values.size() == 1 ? rounded(mean, digits)
+                            : rounded(mean, digits) + " ± " +
+          rounded(std::sqrt(squares / (count - 1.0)), digits);
 }
 
 std::string seconds_text(const std::vector<double>& seconds) {
-  double sum = 0.0;
-  for (const double value : seconds) {
-    sum += value;
-  }
-  return sum == 0.0
-      ? ""
-      : rounded(sum / static_cast<double>(seconds.size()), 1) + " s";
+  const double mean = mean_of(seconds);
+  return mean == 0.0 ? "" : rounded(mean, 1) + " s";
 }
 
 double metric_of(const Result& result, const std::string& name) {
@@ -71,8 +72,12 @@ Entry entry_of(
     }
     return values;
   };
-  Entry entry{.value = metric_of(*results[0], data.metrics.back())};
-  entry.line.push_back(model);
+  Entry entry{.value = mean_of(all([&](const Result& result) {
+                return metric_of(result, data.metrics.back());
+              }))};
+  // The simple methods are not trained.
+  const bool is_trained = results[0]->train_seconds > 0.0;
+  entry.line.push_back((is_trained ? kOwn : "") + model);
   for (const std::string& name : data.metrics) {
     entry.line.push_back(mean_text(
         all([&](const Result& result) { return metric_of(result, name); }),
@@ -104,7 +109,7 @@ std::vector<Line> lines_of(
   for (const Published& published : data.published) {
     Entry entry{.value = published.metrics.back(), .line = {published.model}};
     for (const double value : published.metrics) {
-      entry.line.push_back(value < 0.0 ? "" : rounded(value, 4));
+      entry.line.push_back(rounded(value, 4));
     }
     entry.line.insert(entry.line.end(), {"", "", published.source});
     entries.push_back(std::move(entry));
@@ -177,8 +182,7 @@ std::string markdown_table(
   const std::vector<Line> lines = lines_of(data, results);
   std::string text = "### " + data.name + "\n\n";
   for (size_t i = 0; i < lines.size(); ++i) {
-    const bool is_own =
-        i > 0 && lines[i].back().find("threads") != std::string::npos;
+    const bool is_own = lines[i][0].starts_with(kOwn);
     for (size_t column = 0; column < lines[i].size(); ++column) {
       const bool is_bold = is_own && column == 0;
       const std::string& cell = lines[i][column];

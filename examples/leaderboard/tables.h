@@ -7,7 +7,8 @@
 #include <string>
 #include <vector>
 
-/// The results of the data set, of Tessera and published ones, the worst first. Results of
+/// The results of the data set, of Tessera and published ones, sorted by the last
+/// metric, the worst first. Results of
 /// several seeds are one line with their mean and standard deviation. The seconds are
 /// means, too.
 std::string text_table(const DataSet& data, const std::vector<Result>& results);

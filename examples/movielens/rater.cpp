@@ -100,6 +100,7 @@ RaterImpl::RaterImpl(
     const RatingData& data,
     const Options& options,
     const tessera::Strategy& strategy) {
+  torch::manual_seed(static_cast<uint64_t>(options.seed));  // of the tower
   const int64_t steps = number_of_steps(data, options);
   embedding = register_module(
       "embedding",

@@ -56,12 +56,15 @@ bool RatingData::is_u1() const {
 }
 
 Ratings RatingData::unrated(int64_t user) const {
-  const Ratings& rated = rated_[user];
+  std::vector<bool> is_rated(data_.movies.size());
+  for (const MovieLens::Rating& rating : data_.ratings) {
+    if (rating.user == user) {
+      is_rated[rating.movie] = true;
+    }
+  }
   Ratings unrated;
   for (int64_t movie = 0; movie < std::ssize(data_.movies); ++movie) {
-    if (std::none_of(rated.begin(), rated.end(), [&](const auto& rating) {
-          return rating.movie == movie;
-        })) {
+    if (!is_rated[movie]) {
       unrated.push_back({.user = user, .movie = movie});
     }
   }

@@ -12,23 +12,28 @@ std::string ResumeCheck::state_name() const {
 void ResumeCheck::save_state(torch::serialize::OutputArchive& archive) const {
   archive.write("seed", c10::IValue(options_.seed));
   archive.write("batch", c10::IValue(options_.batch));
+  archive.write("validate", c10::IValue(options_.validate));
 }
 
 void ResumeCheck::load_state(torch::serialize::InputArchive& archive) {
-  c10::IValue seed, batch;
+  c10::IValue seed, batch, validate;
   archive.read("seed", seed);
   archive.read("batch", batch);
+  archive.read("validate", validate);
   TORCH_CHECK_VALUE(
-      seed.toInt() == options_.seed && batch.toInt() == options_.batch,
+      seed.toInt() == options_.seed && batch.toInt() == options_.batch &&
+          validate.toBool() == options_.validate,
       "[movielens] '",
       options_.checkpoint,
       "' was trained with --seed ",
       seed.toInt(),
       " --batch ",
       batch.toInt(),
+      validate.toBool() ? " --validate" : "",
       ", but got --seed ",
       options_.seed,
       " --batch ",
       options_.batch,
+      options_.validate ? " --validate" : "",
       ". Pass the same options, or choose another --checkpoint directory.");
 }

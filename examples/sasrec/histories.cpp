@@ -81,7 +81,7 @@ Histories::Histories(
   }
   TORCH_CHECK_VALUE(
       !train_users_.empty(),
-      "[sasrec] expected users with four items or more, but there are none. Download the data again.");
+      "[sasrec] expected users with four items or more, but no user has as many. Check the file.");
 }
 
 Histories::Batch Histories::batch(const std::vector<size_t>& users) const {

@@ -3,7 +3,10 @@
 
 #include "examples/common/command_line.h"
 
-std::optional<int> parse_arguments(int argc, char** argv, SequenceOptions& options) {
+std::optional<int> parse_arguments(
+    int argc,
+    char** argv,
+    SequenceOptions& options) {
   CLI::App app(
       "Trains SASRec to predict the next item, and compares it with popularity and item-kNN.");
   app.add_option(

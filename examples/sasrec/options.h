@@ -28,4 +28,7 @@ struct SequenceOptions {
 
 /// Reads the command line into `options`. Returns the exit status if the program must end
 /// now: after --help, and for wrong arguments.
-std::optional<int> parse_arguments(int argc, char** argv, SequenceOptions& options);
+std::optional<int> parse_arguments(
+    int argc,
+    char** argv,
+    SequenceOptions& options);

@@ -65,8 +65,8 @@ void print_table(const Report& report) {
               << std::setw(7) << ranking.hit_rate << std::setw(18)
               << ranking.ndcg << "\n";
   };
-  const MeanAndSpread hits =
-      over_runs(report, [](const SequenceRun& run) { return run.test.hit_rate; });
+  const MeanAndSpread hits = over_runs(
+      report, [](const SequenceRun& run) { return run.test.hit_rate; });
   const MeanAndSpread ndcg =
       over_runs(report, [](const SequenceRun& run) { return run.test.ndcg; });
   std::cout << "\nthe next item of " << report.users

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "examples/common/curve_point.h"
 #include "examples/sasrec/histories.h"
 #include "examples/sasrec/options.h"
 #include "examples/sasrec/ranking.h"
@@ -9,12 +10,6 @@
 
 #include <cstdint>
 #include <vector>
-
-/// A point of a learning curve.
-struct CurvePoint {
-  double seconds = 0.0;  // of the training steps up to it
-  double value = 0.0;  // NDCG on the validation items
-};
 
 /// A training with one seed.
 struct SequenceRun {

@@ -14,6 +14,8 @@
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/repeat_interleave.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <utility>
@@ -53,12 +55,15 @@ void check_ids(const at::Tensor& ids, const char* name) {
       describe(ids));
 }
 
-// Rows of length 1. A row of zeros stays.
+// Rows of length 1. A row of zeros stays, and gets no gradient.
 at::Tensor normalized(const at::Tensor& rows) {
   constexpr double kSmallest = 1e-12;
-  return rows /
-      at::linalg_vector_norm(rows, 2, at::IntArrayRef{1}, /*keepdim=*/true)
-          .clamp_min(kSmallest);
+  const at::Tensor norms =
+      at::linalg_vector_norm(rows, 2, at::IntArrayRef{1}, /*keepdim=*/true);
+  return at::where(
+      norms > kSmallest,
+      rows / norms.clamp_min(kSmallest),
+      at::zeros_like(rows));
 }
 
 at::Tensor lengths_of(const at::Tensor& splits) {
@@ -72,16 +77,18 @@ at::Tensor occurrences(
     const at::Tensor& history,
     const at::Tensor& positive_splits,
     const at::Tensor& positives) {
-  const auto* history_end = history_splits.const_data_ptr<int64_t>();
-  const auto* positive_end = positive_splits.const_data_ptr<int64_t>();
+  const auto* history_begin = history_splits.const_data_ptr<int64_t>();
+  const auto* positive_begin = positive_splits.const_data_ptr<int64_t>();
   const auto* items = history.const_data_ptr<int64_t>();
-  const auto* wanted = positives.const_data_ptr<int64_t>();
+  const auto* positive_items = positives.const_data_ptr<int64_t>();
   at::Tensor counts = at::empty({positives.size(0), 1}, at::kFloat);
   auto* out = counts.mutable_data_ptr<float>();
   for (int64_t user = 0; user + 1 < history_splits.size(0); ++user) {
-    for (int64_t i = positive_end[user]; i < positive_end[user + 1]; ++i) {
+    for (int64_t i = positive_begin[user]; i < positive_begin[user + 1]; ++i) {
       out[i] = static_cast<float>(std::count(
-          items + history_end[user], items + history_end[user + 1], wanted[i]));
+          items + history_begin[user],
+          items + history_begin[user + 1],
+          positive_items[i]));
     }
   }
   return counts;
@@ -145,9 +152,10 @@ at::Tensor SimpleXImpl::user_vectors(
     const at::Tensor& sums,
     const at::Tensor& counts) {
   const double share = options().user_share;
+  // Sums of no items may have rounding errors.
+  const at::Tensor means = sums * (counts > 0.0) / counts.clamp_min(1.0);
   return normalized(
-      share * users +
-      (1.0 - share) * projection_->forward(sums / counts.clamp_min(1.0)));
+      share * users + (1.0 - share) * projection_->forward(means));
 }
 
 at::Tensor SimpleXImpl::forward(

@@ -154,6 +154,23 @@ TEST(SimpleXTest, ScoresAndUpdatesMatchPlainFormulas) {
   expect_close(weight.grad().to(at::kDouble), gradients[2], 1e-3, 1e-3);
 }
 
+// A user vector of zeros has the score 0 with all items, and gives no gradient.
+TEST(SimpleXTest, UserWithoutOtherItemsGivesNoGradient) {
+  SimpleXOptions options = small_options();
+  options.user_share = 0.0;
+  SimpleX model(options);
+  const at::Tensor before = model->tables->read_rows("items", 0, kItems);
+  const SampledScores scores = model->scores(
+      test::int64s({0, 1}),
+      bags_of({{5}, {7, 7}}),
+      bags_of({{5}, {7}}),
+      test::int64s({1, 2}));
+  EXPECT_TRUE(at::equal(scores.positive, at::zeros({2})));
+  EXPECT_TRUE(at::equal(scores.negative, at::zeros({2, 2})));
+  sampled_softmax_loss(scores).backward();
+  EXPECT_TRUE(at::equal(model->tables->read_rows("items", 0, kItems), before));
+}
+
 TEST(SimpleXTest, QueriesUseTheWholeHistory) {
   SimpleX model(small_options());
   const std::vector<int64_t> users{3, 1};

@@ -77,7 +77,9 @@ at::Tensor block_on_padded(const TransformerBlock& block, const at::Tensor& x) {
         parameters["feed_forward.linear_0.bias"]);
     return at::linear(
         block->options().activation == Activation::kRelu ? at::relu(hidden)
-                                                         : at::gelu(hidden),
+            : block->options().activation == Activation::kSilu
+            ? at::silu(hidden)
+            : at::gelu(hidden),
         parameters["feed_forward.linear_1.weight"],
         parameters["feed_forward.linear_1.bias"]);
   };
@@ -134,14 +136,26 @@ TEST(TransformerBlockTest, MatchesPaddedOperatorsOfTorch) {
 }
 
 TEST(TransformerBlockTest, GradientsMatchFiniteDifferences) {
-  TransformerBlock block(TransformerBlockOptions{.num_heads = 2});
-  const at::Tensor x = at::randn({5, 4}, at::kDouble).requires_grad_();
-  const at::Tensor splits = test::int64s({0, 2, 5});
-  test::expect_gradients([&] { return block->forward(x, splits); }, {x});
+  for (const bool gated : {false, true}) {
+    TransformerBlock block(
+        TransformerBlockOptions{.num_heads = 2, .gated = gated});
+    const at::Tensor x = at::randn({5, 4}, at::kDouble).requires_grad_();
+    const at::Tensor splits = test::int64s({0, 2, 5});
+    test::expect_gradients([&] { return block->forward(x, splits); }, {x});
+  }
 }
 
-TEST(TransformerBlockTest, SeedDeterminesDropout) {
-  TransformerBlock block(TransformerBlockOptions{.dropout = 0.4});
+class TransformerBlockDropoutTest : public testing::TestWithParam<bool> {};
+
+INSTANTIATE_TEST_SUITE_P(
+    Gated,
+    TransformerBlockDropoutTest,
+    testing::Bool(),
+    testing::PrintToStringParamName());
+
+TEST_P(TransformerBlockDropoutTest, SeedDeterminesIt) {
+  TransformerBlock block(TransformerBlockOptions{
+      .activation = Activation::kSilu, .dropout = 0.4, .gated = GetParam()});
   const at::Tensor x = at::randn({test::sum_of(kLengths), kDim});
   const at::Tensor splits = test::splits_of(kLengths);
   block->build(PartialShape{std::nullopt, kDim});

@@ -32,7 +32,8 @@ struct SimpleXOptions {
   /// Strategy::fused().
   std::optional<optim::OptimizerSpec> optimizer = {};
   Strategy strategy = Strategy::fused();
-  /// The seed of the tables' initial values. torch::manual_seed() is that of the rest.
+  /// The seed of the tables' initial values. torch::manual_seed() determines the initial
+  /// projection.
   uint64_t seed = 0;
 
   bool operator==(const SimpleXOptions&) const = default;
@@ -109,8 +110,8 @@ class SimpleXImpl : public LayerImpl<SimpleXImpl, SimpleXOptions> {
   at::Tensor forward(const at::Tensor& users, const RaggedFeature& histories);
 
   /// The scores of each positive item, and of all negatives with its user. `positives` has
-  /// a bag of items for each user. With the ids of both sides, so that a loss can leave out
-  /// accidental hits. A negative that the user has in the history counts as any other.
+  /// a bag of items for each user. The result has the ids of both sides, so that a loss can
+  /// leave out accidental hits. A negative that the user has in the history counts as any other.
   SampledScores scores(
       const at::Tensor& users,
       const RaggedFeature& histories,
@@ -133,7 +134,8 @@ class SimpleXImpl : public LayerImpl<SimpleXImpl, SimpleXOptions> {
       const RaggedFeature& bags,
       const char* name,
       int64_t batch) const;
-  // The vectors of users, whose items sum up to `sums`.
+  // Returns the user vectors. `sums` [n, dim] has the sums of their items' rows, and
+  // `counts` [n, 1] the numbers of items.
   at::Tensor user_vectors(
       const at::Tensor& users,
       const at::Tensor& sums,
