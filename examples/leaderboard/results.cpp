@@ -74,7 +74,8 @@ std::string machine_name() {
     }
   }
   return processor + ", " + tessera::instruction_set() + ", " +
-      std::to_string(at::get_num_threads()) + " threads";
+      std::to_string(at::get_num_threads()) +
+      (at::get_num_threads() == 1 ? " thread" : " threads");
 }
 
 ResultFile::ResultFile(std::string path) : path_(std::move(path)) {
