@@ -126,7 +126,7 @@ struct SumArgs {
 };
 
 /// Fills rows [begin_row, end_row) of `out` with random values. They are a function of
-/// (key, row, column), where the row is the row number in the table: rows[i] for row i.
+/// (key, row number, column). Row i of `out` has the row number rows[i] in the table.
 ///
 ///   uniform   low + (last - low) * u        u in (0, 1)
 ///   normal    mean + stddev * quantile(1/2 + mass * (u - 1/2)), where the quantile of

@@ -85,7 +85,8 @@ class KeyIndex::PartitionPlanner {
   }
 
   // Decides which keys are admitted and evicted, and gives rows to new keys. Returns
-  // false if it might have to evict a row that occurs, but was not passed to add().
+  // false if the choice needs the scores of all rows that occur, but some of them were
+  // not passed to add().
   bool decide();
 
   bool is_evicted(uint32_t row) const {

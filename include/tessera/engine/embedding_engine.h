@@ -160,8 +160,9 @@ class EmbeddingEngine : public TableModule {
   /// The activations of a training batch are leaves that require a gradient, unless
   /// their table is not trainable. The engine holds them until the batch has its
   /// gradients or is dropped.
-  /// Errors:  c10::Error before the first enqueue() or build(), and naming the
-  ///          batch or the gradients that did not come in time;
+  /// Errors:  c10::Error before the first enqueue() or build(); c10::Error after the
+  ///          timeout, naming the batch that was not enqueued, or the earlier batch
+  ///          whose gradients are missing;
   ///          c10::ValueError for a name that the replica has dequeued already;
   ///          c10::IndexError for the replica.
   Nest<at::Tensor> dequeue(const std::string& name = {}, int64_t replica = 0);

@@ -108,8 +108,8 @@ class LearningRate {
   /// The learning rate at step 0, 1, ... of the layer.
   /// Errors:  c10::ValueError if the rate is negative or not finite, if a placeholder
   ///          has no callable, or if a tensor does not have exactly one element;
-  ///          c10::TypeError for a tensor of another type. Messages begin with
-  ///          `where`.
+  ///          c10::TypeError for a tensor whose type is neither floating-point nor
+  ///          integer. Messages begin with `where`.
   double value(int64_t step, const std::string& where) const;
 
   /// Refuses a number or schedule out of range, and an empty std::function. What a

@@ -95,7 +95,7 @@ struct TableConfig {
   /// are always float32. The dtypes of 16 bits need Strategy::fused() or
   /// distributed::sharded_strategy(). A value rounded to 16 bits may exceed
   /// clip_weight_max or Uniform's range by one unit in the last place. In kHalf, a value
-  /// beyond 65504 becomes infinite.
+  /// of 65520 or more becomes infinite, and one above 65504 may.
   at::ScalarType dtype = at::kFloat;
   /// Whether updates round to 16 bits up or down at random. The expectation is then the
   /// float32 value, so steps below half a unit in the last place count, too. The rounding

@@ -10,8 +10,8 @@
 
 namespace tessera::training {
 
-/// How often a positive example has a higher score than a negative one; NaN without
-/// examples of both classes. Both arguments must be sorted.
+/// How often a positive example has a higher score than a negative one. Equal scores count
+/// half. NaN without examples of both classes. Both arguments must be sorted.
 double area_under_roc(
     const WeightedScores& positives,
     const WeightedScores& negatives);

@@ -41,8 +41,9 @@ bool has_faiss();
 // snippet: tests/docs/reference_layers_test.cpp make_faiss_index
 /// An approximate index for millions of vectors. It may miss some of the best vectors,
 /// and the scores of compressed vectors are approximate. Excluded ids are removed from
-/// the results of faiss. faiss copies the vectors and trains on all of them, always with
-/// the same seed. It uses as many threads as LibTorch.
+/// the results of faiss. faiss copies the vectors and trains on them, always with the same
+/// seed. Its k-means takes a sample if there are more than 256 vectors per cluster. faiss
+/// uses as many threads as LibTorch.
 ///
 ///   const auto index = make_faiss_index(
 ///       vectors, ids, {.factory = "IVF1024,Flat", .nprobe = 32});

@@ -78,7 +78,8 @@ struct RankedList {
 ///
 /// The weight of a query is the mean weight of its relevant items, weighted by their
 /// relevance. A query without a relevant item gets the mean weight of the queries that have
-/// one. If all items of a query are left out, it does not count. NaN if no query counts.
+/// one, or does not count with NoRelevantItem::kLeftOut. If all items of a query are left
+/// out, it does not count. NaN if no query counts.
 ///
 /// Errors:  c10::ValueError for NaN, shapes and dtypes, for labels that are not finite,
 ///          for weights that are negative or not finite, and for relevant ids < 0.
