@@ -157,7 +157,8 @@ std::vector<Input> inputs_of(const Settings& settings) {
   return inputs;
 }
 
-// What a result is about, besides its settings. Contents of files of your own may change.
+// Returns the settings by which a result is found again. For a file of your own they have
+// its checksum, because its contents may change.
 tessera::Json settings_of(const Job& job, const Input& input) {
   tessera::Json settings = job.settings;
   if (input.data.name.starts_with("own ") &&

@@ -128,7 +128,7 @@ variable_list gradients_by_operators(
   return result;
 }
 
-// What the backward pass of a layer needs. The backward pass computes the inputs of the
+// The tensors of a layer that the backward pass needs. It computes the inputs of the
 // layers again from the factors. That takes less time than to write and read the inputs.
 struct Saved {
   at::Tensor projected;  // x u [rows, rank]

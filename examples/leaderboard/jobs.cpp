@@ -54,6 +54,13 @@ Job simple_job(const char* model, Data data, Measure measure) {
       }};
 }
 
+void set_curve(const std::vector<CurvePoint>& curve, Result& result) {
+  for (const CurvePoint& point : curve) {
+    result.curve.push_back(point.value);
+    result.curve_seconds.push_back(point.seconds);
+  }
+}
+
 int64_t epochs_of(const JobOptions& options, int64_t own) {
   return options.epochs == 0 ? own : options.epochs;
 }
@@ -193,10 +200,7 @@ std::vector<Job> next_item_jobs(
          result.best_epoch = run.best_epoch;
          result.train_seconds = run.seconds;
          result.evaluation_seconds = run.evaluation_seconds;
-         for (const CurvePoint& point : run.curve) {
-           result.curve.push_back(point.value);
-           result.curve_seconds.push_back(point.seconds);
-         }
+         set_curve(run.curve, result);
          return history.stop_signal();
        }}};
 }
@@ -241,10 +245,7 @@ std::vector<Job> new_item_jobs(
          result.epochs = options.epochs;
          result.train_seconds = run.seconds;
          result.evaluation_seconds = run.evaluation_seconds;
-         for (const CurvePoint& point : run.curve) {
-           result.curve.push_back(point.value);
-           result.curve_seconds.push_back(point.seconds);
-         }
+         set_curve(run.curve, result);
          return history.stop_signal();
        }}};
 }

@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
-/// What one training of a model, or a simple method, reached on a data set.
+/// The result of one training of a model, or of a simple method, on a data set.
 struct Result {
   std::string data = {};
   std::string model = {};
   int64_t seed = 0;
-  /// What may be chosen, such as the learning rate. A result with other settings is
+  /// The settings that may be chosen, such as the learning rate. A result with others is
   /// a try, which stays in the file but not in the tables.
   tessera::Json settings = tessera::Json::object();
   /// Names and values on the test items.

@@ -46,7 +46,7 @@ class RatingData {
   const Ratings& test() const {
     return test_;
   }
-  /// Whether the test is u1.test of MovieLens 100K.
+  /// Returns whether training and test have the sizes of u1.base and u1.test.
   bool is_u1() const;
   /// The mean of the training stars.
   double mean() const {

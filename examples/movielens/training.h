@@ -17,8 +17,7 @@ tessera::training::History train(
     const Process& process,
     Report& report);
 
-/// Predicts stars. They are not limited to [1, 5], so that the best movies keep their
-/// order.
+/// Predicts the stars of the ratings, in (1, 5).
 torch::Tensor predict(
     Rater& model,
     const RatingData& data,

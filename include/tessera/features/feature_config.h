@@ -58,7 +58,7 @@ struct FeatureConfig {
   /// the number of rows. A batch with another number of rows, such as a short last
   /// batch, is an error, so it never turns bags into sequences.
   std::optional<PartialShape> output_shape = {};
-  /// Whether to drop ids of a sparse or ragged feature that are < 0. If the combiner is not
+  /// If true, ids < 0 of a sparse or ragged feature are dropped. If the combiner is not
   /// kSum, ids whose weight is <= 0 are dropped, too, whatever their value is. If false,
   /// nothing is dropped, and an id < 0 is an error. The keys of a key table may be
   /// negative.
