@@ -21,7 +21,7 @@ if(TESSERA_WITH_MPI AND TESSERA_HAS_C10D AND distributed IN_LIST TESSERA_BUILT_P
     enable_language(C)
     find_package(MPI COMPONENTS C QUIET)
   endif()
-  if(TARGET MPI::MPI_C)
+  if(MPI_C_FOUND) # FindMPI defines MPI::MPI_C even if it finds no MPI that works.
     set(TESSERA_HAS_MPI ON)
     add_library(tessera_mpi_c INTERFACE)
     target_link_libraries(tessera_mpi_c INTERFACE MPI::MPI_C)
