@@ -134,12 +134,16 @@ SequenceOptions sequence_options(const std::string& name) {
       .gated = true,
       .max_length = 50,
       .dropout = 0.5,
-      .learning_rate = 0.001};
+      .temperature = 0.1,
+      .learning_rate = 0.003};
   if (name == "LastFM") {
     // 1,090 users, with 48 items on average.
     options.loss = "softmax";
-    options.batch = 32;
-    options.patience = 20;
+    options.batch = 64;
+    options.patience = 25;
+    options.max_length = 20;
+    options.temperature = std::nullopt;
+    options.learning_rate = 0.001;
   }
   return options;
 }
@@ -159,6 +163,9 @@ Json json_of(const SequenceOptions& options) {
   json["gated"] = options.gated;
   json["max_length"] = options.max_length;
   json["dropout"] = options.dropout;
+  if (options.temperature) {
+    json["temperature"] = *options.temperature;
+  }
   json["learning_rate"] = options.learning_rate;
   return json;
 }

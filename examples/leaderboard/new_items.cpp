@@ -3,6 +3,7 @@
 
 #include "examples/common/batches.h"
 #include "examples/common/item_neighbors.h"
+#include "examples/common/learning_rates.h"
 #include "examples/common/stopwatch.h"
 
 #include <tessera/search/top_k_index.h>
@@ -218,6 +219,10 @@ training::History train_simplex(
     bool with_curve,
     NewItemRun& run) {
   torch::manual_seed(static_cast<uint64_t>(seed));
+  const std::vector<Pair> pairs = pairs_of(data);
+  const auto rate = linear_decay_to_zero(
+      options.learning_rate,
+      options.epochs * number_of_batches(pairs.size(), options.batch));
   tessera::SimpleX model(tessera::SimpleXOptions{
       .num_users = data.num_users(),
       .num_items = data.num_items,
@@ -225,26 +230,23 @@ training::History train_simplex(
       .user_share = options.user_share,
       .optimizer =
           optim::Adam{
-              .learning_rate = options.learning_rate,
+              .learning_rate = rate,
               .epsilon = 1e-8,
               .sum_inside_sqrt = false,
               .bias_correction = true},
       .seed = static_cast<uint64_t>(seed)});
   torch::optim::Adam optimizer(model->parameters(), options.learning_rate);
-  const std::vector<Pair> pairs = pairs_of(data);
   const auto loss_of = [&](const std::vector<Pair>& batch_pairs) {
     const Batch batch = batch_of(batch_pairs);
     std::vector<int64_t> all(batch.users.size());
     std::iota(all.begin(), all.end(), 0);
     return training::StepResult{
-        .loss = tessera::sampled_softmax_loss(
-            model->scores(
-                torch::tensor(batch.users),
-                bags_of(data.train, batch.users),
-                bags_of(batch.items, all),
-                torch::randint(
-                    data.num_items, {options.negatives}, torch::kLong)),
-            {.temperature = options.temperature}),
+        .loss = model->sampled_softmax_loss(
+            torch::tensor(batch.users),
+            bags_of(data.train, batch.users),
+            bags_of(batch.items, all),
+            torch::randint(data.num_items, {options.negatives}, torch::kLong),
+            options.temperature),
         .examples = std::ssize(batch_pairs)};
   };
   NewItemRun result;
@@ -254,6 +256,7 @@ training::History train_simplex(
       {.epochs = options.epochs,
        .model = model,
        .callbacks = {
+           std::make_shared<training::LearningRateScheduler>(optimizer, rate),
            std::make_shared<Curve>(model, data, with_curve, result),
            std::make_shared<training::ProgressBar>()}});
   if (history.stop_signal() == 0) {

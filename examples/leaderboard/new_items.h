@@ -23,11 +23,11 @@ struct NewItemRanking {
 struct NewItemOptions {
   int64_t dim = 64;
   double user_share = 0.5;
-  int64_t negatives = 1000;
+  int64_t negatives = 2000;
   double temperature = 0.1;
   int64_t batch = 2048;  // positive items
-  double learning_rate = 0.001;
-  int64_t epochs = 30;
+  double learning_rate = 0.004;  // of the first step; it falls to zero linearly
+  int64_t epochs = 60;
 };
 
 /// Writes the settings.

@@ -72,25 +72,28 @@ Histories::Histories(
     int64_t max_length)
     : max_length_(static_cast<size_t>(max_length)), num_items_(num_items) {
   for (std::vector<int64_t>& own : items) {
-    if (own.size() >= 4) {  // two of them are for training
-      train_users_.push_back(items_.size());
+    if (own.size() < 3) {
+      continue;
     }
-    if (own.size() >= 3) {
-      items_.push_back(std::move(own));
+    for (size_t end = own.size() - 3; end > 0;) {  // its target is not held out
+      const size_t begin = end - std::min(end, max_length_);
+      train_windows_.push_back(
+          {.user = items_.size(), .begin = begin, .end = end});
+      end = begin;
     }
+    items_.push_back(std::move(own));
   }
   TORCH_CHECK_VALUE(
-      !train_users_.empty(),
+      !train_windows_.empty(),
       "[sasrec] expected users with four items or more, but no user has as many. Check the file.");
 }
 
-Histories::Batch Histories::batch(const std::vector<size_t>& users) const {
+Histories::Batch Histories::batch(const std::vector<Window>& windows) const {
   Bags sequences;
   std::vector<int64_t> targets;
-  for (const size_t user : users) {
-    const std::vector<int64_t>& items = items_[user];
-    const size_t last = items.size() - 3;  // the last one of the training
-    for (size_t i = last - std::min(last, max_length_); i < last; ++i) {
+  for (const Window& window : windows) {
+    const std::vector<int64_t>& items = items_[window.user];
+    for (size_t i = window.begin; i < window.end; ++i) {
       sequences.add(items[i]);
       targets.push_back(items[i + 1]);
     }
@@ -100,20 +103,20 @@ Histories::Batch Histories::batch(const std::vector<size_t>& users) const {
 }
 
 Tensor Histories::negatives(
-    const std::vector<size_t>& users,
+    const std::vector<Window>& windows,
     std::mt19937_64& random) const {
   std::uniform_int_distribution<int64_t> any(0, num_items_ - 1);
   std::vector<int64_t> negatives;
   std::vector<bool> is_own(static_cast<size_t>(num_items_));
-  for (const size_t user : users) {
-    const std::vector<int64_t> items = seen(user, HeldOut::kValidation);
+  for (const Window& window : windows) {
+    const std::vector<int64_t> items = seen(window.user, HeldOut::kValidation);
     for (const int64_t item : items) {
       is_own[item] = true;
     }
     TORCH_CHECK_VALUE(
         std::find(is_own.begin(), is_own.end(), false) != is_own.end(),
         "[sasrec] a user has all items, so there is no negative for --loss binary. Choose another loss.");
-    for (size_t i = std::min(items.size() - 1, max_length_); i > 0; --i) {
+    for (size_t i = window.begin; i < window.end; ++i) {
       int64_t negative = any(random);
       while (is_own[negative]) {
         negative = any(random);

@@ -18,8 +18,13 @@ enum class HeldOut {
 /// The items of each user in the order of time. The last two are not for training.
 class Histories {
  public:
-  /// The inputs of a training step: each user's latest items, and the item that follows
-  /// each of them.
+  /// The items begin to end - 1 of a user. The targets are the items that follow them.
+  struct Window {
+    size_t user = 0;
+    size_t begin = 0;
+    size_t end = 0;
+  };
+  /// The inputs of a training step.
   struct Batch {
     tessera::RaggedFeature sequences = {};
     at::Tensor targets = {};  // [nnz]
@@ -36,18 +41,19 @@ class Histories {
   int64_t num_items() const {
     return num_items_;
   }
-  /// The users with a training sequence.
-  const std::vector<size_t>& train_users() const {
-    return train_users_;
+  /// The sequences for training. A long history is cut into several ones, from its end, so
+  /// that each item but the first is a target.
+  const std::vector<Window>& train_windows() const {
+    return train_windows_;
   }
   size_t users() const {
     return items_.size();
   }
 
-  Batch batch(const std::vector<size_t>& users) const;
+  Batch batch(const std::vector<Window>& windows) const;
   /// A random item for each target of batch(), which the user does not have, [nnz].
   at::Tensor negatives(
-      const std::vector<size_t>& users,
+      const std::vector<Window>& windows,
       std::mt19937_64& random) const;
 
   /// The held-out item of each user, [users].
@@ -70,7 +76,7 @@ class Histories {
   size_t max_length_;
   int64_t num_items_;
   std::vector<std::vector<int64_t>> items_;  // of each user
-  std::vector<size_t> train_users_;
+  std::vector<Window> train_windows_;
 };
 
 /// Reads the folder of MovieLens 100K, or a text or gzip file with one line for each user,

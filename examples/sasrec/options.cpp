@@ -54,6 +54,11 @@ std::optional<int> parse_arguments(
       ->check(CLI::Range(0.0, 0.99))
       ->capture_default_str();
   app.add_option(
+         "--temperature",
+         options.temperature,
+         "score by cosines divided by this (default: by dot products)")
+      ->check(CLI::PositiveNumber);
+  app.add_option(
          "--learning-rate", options.learning_rate, "learning rate of Adam")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

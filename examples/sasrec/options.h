@@ -22,6 +22,7 @@ struct SequenceOptions {
   bool gated = false;
   int64_t max_length = 200;
   double dropout = 0.5;
+  std::optional<double> temperature = {};  // unset: scores are dot products
   double learning_rate = 0.003;
   bool json = false;
 };

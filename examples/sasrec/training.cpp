@@ -31,6 +31,7 @@ tessera::SASRecOptions model_options(
                                        : tessera::Activation::kRelu,
            .dropout = options.dropout,
            .gated = options.gated},
+      .temperature = options.temperature,
       // The Adam of torch::optim, which trains the other weights.
       .optimizer =
           optim::Adam{
@@ -98,12 +99,12 @@ training::History train_sasrec(
           .patience = options.patience,
           .better = training::Better::kHigher,
           .restore_best = model});
-  const auto loss_of = [&](const std::vector<size_t>& users) {
-    const auto [sequences, targets] = histories.batch(users);
+  const auto loss_of = [&](const std::vector<Histories::Window>& windows) {
+    const auto [sequences, targets] = histories.batch(windows);
     training::StepResult result{.examples = targets.size(0)};
     if (options.loss == "binary") {
       result.loss = model->binary_loss(
-          sequences, targets, histories.negatives(users, random));
+          sequences, targets, histories.negatives(windows, random));
     } else if (options.loss == "sampled") {
       result.loss = model->sampled_softmax_loss(
           sequences,
@@ -117,7 +118,7 @@ training::History train_sasrec(
   };
   const training::History history = training::fit(
       [&] {
-        return in_batches(shuffled(histories.train_users()), options.batch);
+        return in_batches(shuffled(histories.train_windows()), options.batch);
       },
       training::make_train_step(optimizer, loss_of),
       {.epochs = options.epochs,

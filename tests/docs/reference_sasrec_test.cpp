@@ -52,6 +52,23 @@ TEST(SASRecReferenceTest, LinearCrossEntropy) {
           states.matmul(rows.t()), torch::tensor({7, 0, 9})));
 }
 
+TEST(SASRecReferenceTest, SampledLinearCrossEntropy) {
+  const auto states = torch::randn({3, 4}).requires_grad_();
+  const auto rows = torch::randn({10, 4}).requires_grad_();
+  const auto items = torch::tensor({7, 0, 9});
+  // snippet: sampled_linear_cross_entropy
+  const auto sampled = torch::randint(10, {4}, torch::kLong);
+  const auto loss = sampled_linear_cross_entropy(
+      states,
+      rows.index_select(0, items),
+      rows.index_select(0, sampled),
+      items,
+      sampled);
+  loss.backward();
+  // end snippet
+  EXPECT_GE(loss.item<double>(), 0.0);
+}
+
 TEST(SASRecReferenceTest, SASRecImpl) {
   // snippet: SASRecImpl
   SASRec model(SASRecOptions{
@@ -92,8 +109,7 @@ TEST(SASRecReferenceTest, SimpleXImpl) {
   const auto negatives = torch::randint(1000, {50}, torch::kLong);
 
   // Each item is an example: its user should prefer it to the negatives.
-  const SampledScores scores = model->scores(users, items, items, negatives);
-  const auto loss = sampled_softmax_loss(scores, {.temperature = 0.1});
+  const auto loss = model->sampled_softmax_loss(users, items, items, negatives);
   loss.backward();  // updates the tables
   optimizer.step();
 

@@ -2,6 +2,7 @@
 #include <tessera/models/linear_cross_entropy.h>
 
 #include <tessera/layers/input_checks.h>
+#include <tessera/models/sampled_losses.h>
 #include "layers/matrix.h"
 #include "layers/row_blocks.h"
 #include "src/common/check.h"
@@ -16,12 +17,15 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/StringUtil.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/jit/frontend/tracer.h>
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,56 +36,78 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr const char* kLossName = "linear_cross_entropy";
+// The inputs of one of the two losses. linear_cross_entropy() has targets; the sampled loss
+// has positives and the ids of both sides, and its rows are the negatives.
+struct Inputs {
+  at::Tensor states = {};
+  at::Tensor rows = {};
+  at::Tensor targets = {};
+  at::Tensor positives = {};
+  at::Tensor positive_ids = {};
+  at::Tensor negative_ids = {};
+
+  bool is_sampled() const {
+    return positives.defined();
+  }
+};
 
 struct LossAndGradients {
   at::Tensor loss = {};
-  at::Tensor states = {};  // undefined if not needed
+  at::Tensor states = {};
   at::Tensor rows = {};
+  at::Tensor positives = {};  // undefined if there are none
 };
 
 // Computes the loss, and its gradients if they are needed, chunk by chunk. Each chunk is a
 // task and has its own gradient of the rows, so there are few of them.
 class SoftmaxPass {
  public:
-  SoftmaxPass(
-      const at::Tensor& states,
-      const at::Tensor& rows,
-      const at::Tensor& targets)
-      : states_(states),
-        transposed_(rows.t().contiguous()),
-        states_view_(matrix_of(states)),
-        rows_view_(matrix_of(rows)),
+  explicit SoftmaxPass(const Inputs& inputs)
+      : inputs_(inputs),
+        transposed_(inputs.rows.t().contiguous()),
+        states_(matrix_of(inputs.states)),
+        rows_(matrix_of(inputs.rows)),
         transposed_view_(matrix_of(transposed_)),
-        targets_(targets.const_data_ptr<int64_t>()),
+        targets_(
+            inputs.is_sampled() ? nullptr
+                                : inputs.targets.const_data_ptr<int64_t>()),
         chunks_(
-            states.size(0),
-            rows_of_chunk(states.size(0)),
+            states_.rows,
+            rows_of_chunk(states_.rows),
             // Products take far longer than their memory traffic.
-            rows.size(0) * int64_t{sizeof(float)}) {}
+            rows_.rows * int64_t{sizeof(float)}) {}
 
   at::Tensor loss() const {
     return run(nullptr);
   }
 
   LossAndGradients loss_and_gradients() const {
-    LossAndGradients result{.states = empty_in_step_memory(states_.sizes())};
-    const at::Tensor parts = empty_in_step_memory(
-        {chunks_.count(), classes(), states_view_.columns});
+    LossAndGradients result{
+        .states = empty_in_step_memory(inputs_.states.sizes())};
+    const at::Tensor parts =
+        empty_in_step_memory({chunks_.count(), classes(), states_.columns});
     Outputs outputs{
         .states = mutable_matrix_of(result.states),
         .row_parts = parts.mutable_data_ptr<float>()};
+    if (inputs_.is_sampled()) {
+      result.positives = empty_in_step_memory(inputs_.states.sizes());
+      outputs.positives = result.positives.mutable_data_ptr<float>();
+    }
     result.loss = run(&outputs);
-    const double count = static_cast<double>(states_.size(0));
+    const double count = static_cast<double>(states_.rows);
     result.states.div_(count);
     result.rows = parts.sum(0).div_(count);
+    if (inputs_.is_sampled()) {
+      result.positives.div_(count);
+    }
     return result;
   }
 
  private:
   struct Outputs {
     MutableMatrix states;
-    float* row_parts;  // [chunks, classes, dim]
+    float* row_parts = nullptr;  // [chunks, classes, dim]
+    float* positives = nullptr;  // [n, dim]; nullptr: none
   };
 
   // It depends on the number of states only, for reproducible results.
@@ -92,7 +118,7 @@ class SoftmaxPass {
   }
 
   int64_t classes() const {
-    return rows_view_.rows;
+    return rows_.rows;
   }
 
   at::Tensor run(const Outputs* outputs) const {
@@ -104,42 +130,86 @@ class SoftmaxPass {
       sum += loss;
     }
     return at::full(
-        {}, sum / static_cast<double>(states_.size(0)), states_.options());
+        {}, sum / static_cast<double>(states_.rows), inputs_.states.options());
+  }
+
+  // The column of the target's score.
+  int64_t target_of(int64_t state) const {
+    return inputs_.is_sampled() ? classes() : targets_[state];
+  }
+
+  const float* state(int64_t i) const {
+    return states_.data + i * states_.columns;
+  }
+  const float* positive(int64_t i) const {
+    return inputs_.positives.const_data_ptr<float>() + i * states_.columns;
+  }
+
+  // Adds the score of the positive item behind those of the negatives, and leaves out
+  // accidental hits.
+  void complete_scores(int64_t i, float* scores) const {
+    float score = 0.0F;
+    for (int64_t d = 0; d < states_.columns; ++d) {
+      score += state(i)[d] * positive(i)[d];
+    }
+    scores[classes()] = score;
+    const int64_t own = inputs_.positive_ids.const_data_ptr<int64_t>()[i];
+    const auto* ids = inputs_.negative_ids.const_data_ptr<int64_t>();
+    for (int64_t c = 0; c < classes(); ++c) {
+      if (ids[c] == own) {
+        scores[c] = -std::numeric_limits<float>::infinity();
+      }
+    }
+  }
+
+  // Adds what the positive item's score changes, whose gradient is `gradient`.
+  void add_positive(int64_t i, float gradient, const Outputs& outputs) const {
+    float* state_gradient = outputs.states.data + i * outputs.states.row_stride;
+    float* own_gradient = outputs.positives + i * states_.columns;
+    for (int64_t d = 0; d < states_.columns; ++d) {
+      state_gradient[d] += gradient * positive(i)[d];
+      own_gradient[d] = gradient * state(i)[d];
+    }
   }
 
   // Returns the sum of the chunk's losses.
   double run_chunk(int64_t chunk, const Outputs* outputs) const {
     constexpr int64_t kFloats = 16;
-    const int64_t stride = (classes() + kFloats - 1) / kFloats * kFloats;
+    const int64_t width = classes() + (inputs_.is_sampled() ? 1 : 0);
+    const int64_t stride = (width + kFloats - 1) / kFloats * kFloats;
     const at::Tensor memory = empty_in_step_memory({kBlock, stride});
     double loss = 0.0;
     const int64_t end = chunks_.begin(chunk) + chunks_.rows(chunk);
     for (int64_t first = chunks_.begin(chunk); first < end; first += kBlock) {
       const int64_t count = std::min(kBlock, end - first);
-      const ConstMatrix states = states_view_.row_range(first, count);
+      const ConstMatrix states = states_.row_range(first, count);
       const MutableMatrix scores{
           memory.mutable_data_ptr<float>(), count, classes(), stride};
       multiply(states, transposed_view_, scores);
       float own[kBlock];
       float log_sums[kBlock];
       for (int64_t i = 0; i < count; ++i) {
-        own[i] = scores.data[i * stride + targets_[first + i]];
+        float* row = scores.data + i * stride;
+        if (inputs_.is_sampled()) {
+          complete_scores(first + i, row);
+        }
+        own[i] = row[target_of(first + i)];
       }
       active_kernels().softmax(
           {.rows = count,
-           .columns = classes(),
+           .columns = width,
            .stride = stride,
-           .length = classes(),
+           .length = width,
            .values = scores.data,
            .log_sums = log_sums});
       for (int64_t i = 0; i < count; ++i) {
         loss += static_cast<double>(log_sums[i]) - own[i];
-        scores.data[i * stride + targets_[first + i]] -= 1.0F;
+        scores.data[i * stride + target_of(first + i)] -= 1.0F;
       }
       if (outputs == nullptr) {
         continue;
       }
-      multiply(scores, rows_view_, outputs->states.row_range(first, count));
+      multiply(scores, rows_, outputs->states.row_range(first, count));
       const int64_t dim = states.columns;
       multiply(
           ConstMatrix(scores).transposed(),
@@ -147,6 +217,12 @@ class SoftmaxPass {
           matrix_in(
               outputs->row_parts + chunk * classes() * dim, classes(), dim),
           {.adds = first > chunks_.begin(chunk)});
+      if (inputs_.is_sampled()) {
+        for (int64_t i = 0; i < count; ++i) {
+          add_positive(
+              first + i, scores.data[i * stride + classes()], *outputs);
+        }
+      }
     }
     return loss;
   }
@@ -154,31 +230,46 @@ class SoftmaxPass {
   // The scores of a block stay in the second-level cache for some thousand classes.
   static constexpr int64_t kBlock = 64;
 
-  const at::Tensor& states_;
+  const Inputs& inputs_;
   at::Tensor transposed_;  // rows as [dim, classes]
-  ConstMatrix states_view_;
-  ConstMatrix rows_view_;
+  ConstMatrix states_;
+  ConstMatrix rows_;
   ConstMatrix transposed_view_;
   const int64_t* targets_;
   RowBlocks chunks_;
 };
 
-at::Tensor loss_by_operators(
-    const at::Tensor& states,
-    const at::Tensor& rows,
-    const at::Tensor& targets) {
-  return at::cross_entropy_loss(at::matmul(states, rows.t()), targets);
+at::Tensor loss_by_operators(const Inputs& inputs) {
+  const at::Tensor scores = at::matmul(inputs.states, inputs.rows.t());
+  if (!inputs.is_sampled()) {
+    return at::cross_entropy_loss(scores, inputs.targets);
+  }
+  return sampled_softmax_loss(
+      {.positive = (inputs.states * inputs.positives).sum(1),
+       .negative = scores,
+       .positive_ids = inputs.positive_ids,
+       .negative_ids = inputs.negative_ids});
 }
 
 struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
+  // `inputs` has the tensors before it, too.
   static at::Tensor forward(
       AutogradContext* context,
-      const at::Tensor& states,
-      const at::Tensor& rows,
-      const at::Tensor& targets) {
-    const LossAndGradients all =
-        SoftmaxPass(states, rows, targets).loss_and_gradients();
-    context->save_for_backward({states, rows, targets, all.states, all.rows});
+      const at::Tensor& /*states*/,
+      const at::Tensor& /*rows*/,
+      const std::optional<at::Tensor>& /*positives*/,
+      const Inputs& inputs) {
+    const LossAndGradients all = SoftmaxPass(inputs).loss_and_gradients();
+    context->save_for_backward(
+        {inputs.states,
+         inputs.rows,
+         inputs.positives,
+         inputs.targets,
+         inputs.positive_ids,
+         inputs.negative_ids,
+         all.states,
+         all.rows,
+         all.positives});
     return all.loss;
   }
 
@@ -188,47 +279,94 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(
         c10::autocast_dispatch_keyset);
     const variable_list saved = context->get_saved_variables();
-    if (!at::GradMode::is_enabled()) {
-      return {saved[3] * gradients[0], saved[4] * gradients[0], at::Tensor()};
+    const Inputs inputs{
+        .states = saved[0],
+        .rows = saved[1],
+        .targets = saved[3],
+        .positives = saved[2],
+        .positive_ids = saved[4],
+        .negative_ids = saved[5]};
+    variable_list sources{inputs.states, inputs.rows};
+    if (inputs.is_sampled()) {
+      sources.push_back(inputs.positives);
     }
-    // Only the operators support a second derivative.
-    const variable_list sources{saved[0], saved[1]};
-    variable_list result = torch::autograd::grad(
-        {loss_by_operators(saved[0], saved[1], saved[2])},
-        sources,
-        {gradients[0]},
-        /*retain_graph=*/true,
-        /*create_graph=*/true,
-        /*allow_unused=*/true);
-    result.emplace_back();
+    variable_list result;
+    if (!at::GradMode::is_enabled()) {
+      for (size_t i = 0; i < sources.size(); ++i) {
+        result.push_back(saved[6 + i] * gradients[0]);
+      }
+    } else {
+      // Only the operators support a second derivative.
+      result = torch::autograd::grad(
+          {loss_by_operators(inputs)},
+          sources,
+          {gradients[0]},
+          /*retain_graph=*/true,
+          /*create_graph=*/true,
+          /*allow_unused=*/true);
+    }
+    result.resize(4);
     return result;
   }
 };
 
-void check_matrix(const at::Tensor& matrix, const char* name) {
-  check_floating(matrix, name, kLossName);
+void check_matrix(
+    const at::Tensor& matrix,
+    const char* name,
+    const char* loss) {
+  check_floating(matrix, name, loss);
   TESSERA_CHECK_VALUE(
       matrix.dim() == 2 && matrix.numel() > 0,
-      "[linear_cross_entropy] {} must be a matrix of one row or more, but got shape {}. Give it the shape [n, dim].",
+      "[{}] {} must be a matrix of one row or more, but got shape {}. Give it the shape [n, dim].",
+      loss,
       name,
       matrix.sizes());
 }
 
-void check_targets(
-    const at::Tensor& targets,
+void check_same_kind(
     const at::Tensor& states,
-    int64_t classes) {
+    const at::Tensor& other,
+    const char* name,
+    const char* loss) {
   TESSERA_CHECK_VALUE(
-      targets.defined() && targets.dim() == 1 &&
-          targets.size(0) == states.size(0),
-      "[linear_cross_entropy] targets must have shape [{}], one per state, but got {}. Pass the class of each state.",
-      states.size(0),
-      targets.defined() ? c10::str("shape ", targets.sizes())
-                        : "an undefined tensor");
+      states.size(1) == other.size(1),
+      "[{}] states and {} must have the same dim, but got {} and {}. Project one of them.",
+      loss,
+      name,
+      states.size(1),
+      other.size(1));
   TESSERA_CHECK_TYPE(
-      targets.scalar_type() == at::kLong || targets.scalar_type() == at::kInt,
-      "[linear_cross_entropy] targets must be int32 or int64, but got {}. Convert them with to(torch::kLong).",
-      targets.scalar_type());
+      states.scalar_type() == other.scalar_type(),
+      "[{}] states and {} must have the same dtype, but got {} and {}. Convert one of them with .to().",
+      loss,
+      name,
+      states.scalar_type(),
+      other.scalar_type());
+}
+
+// One integer for each row of `matrix`. Returns them as int64.
+at::Tensor checked_ids(
+    const at::Tensor& ids,
+    const char* name,
+    const at::Tensor& matrix,
+    const char* loss) {
+  TESSERA_CHECK_VALUE(
+      ids.defined() && ids.dim() == 1 && ids.size(0) == matrix.size(0),
+      "[{}] {} must have shape [{}], one per row, but got {}. Pass as many as rows.",
+      loss,
+      name,
+      matrix.size(0),
+      ids.defined() ? c10::str("shape ", ids.sizes()) : "an undefined tensor");
+  TESSERA_CHECK_TYPE(
+      ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt,
+      "[{}] {} must be int32 or int64, but got {}. Convert them with to(torch::kLong).",
+      loss,
+      name,
+      ids.scalar_type());
+  return ids.to(at::kLong).contiguous();
+}
+
+void check_targets(const at::Tensor& targets, int64_t classes) {
   const auto lowest = targets.min().item<int64_t>();
   const auto highest = targets.max().item<int64_t>();
   TESSERA_CHECK_INDEX(
@@ -238,43 +376,83 @@ void check_targets(
       lowest < 0 ? lowest : highest);
 }
 
+at::Tensor loss_of(Inputs inputs, const char* name) {
+  const auto has_gradient = [](const at::Tensor& tensor) {
+    return tensor.defined() && tensor.requires_grad();
+  };
+  const auto is_plain = [](const at::Tensor& tensor) {
+    return !tensor.defined() || is_plain_float32(tensor);
+  };
+  at::Tensor loss;
+  if (!is_plain(inputs.states) || !is_plain(inputs.rows) ||
+      !is_plain(inputs.positives) || torch::jit::tracer::isTracing()) {
+    loss = loss_by_operators(inputs);
+  } else {
+    inputs.states = inputs.states.contiguous();
+    inputs.rows = inputs.rows.contiguous();
+    if (inputs.is_sampled()) {
+      inputs.positives = inputs.positives.contiguous();
+    }
+    loss = at::GradMode::is_enabled() &&
+            (has_gradient(inputs.states) || has_gradient(inputs.rows) ||
+             has_gradient(inputs.positives))
+        ? LinearCrossEntropy::apply(
+              inputs.states,
+              inputs.rows,
+              inputs.is_sampled() ? std::optional(inputs.positives)
+                                  : std::nullopt,
+              inputs)
+        : SoftmaxPass(inputs).loss();
+  }
+  TESSERA_CHECK_VALUE(
+      std::isfinite(loss.item<double>()),
+      "[{}] the loss must be finite, but it is {}: states or rows have NaN or are too large. Lower the learning rate, or look for a division by 0 in the model.",
+      name,
+      number_in_message(loss.item<double>()));
+  return loss;
+}
+
 }  // namespace
 
 at::Tensor linear_cross_entropy(
     const at::Tensor& states,
     const at::Tensor& rows,
     const at::Tensor& targets) {
-  check_matrix(states, "states");
-  check_matrix(rows, "rows");
+  constexpr const char* kName = "linear_cross_entropy";
+  check_matrix(states, "states", kName);
+  check_matrix(rows, "rows", kName);
+  check_same_kind(states, rows, "rows", kName);
+  const at::Tensor ids = checked_ids(targets, "targets", states, kName);
+  check_targets(ids, rows.size(0));
+  return loss_of({.states = states, .rows = rows, .targets = ids}, kName);
+}
+
+at::Tensor sampled_linear_cross_entropy(
+    const at::Tensor& states,
+    const at::Tensor& positives,
+    const at::Tensor& negatives,
+    const at::Tensor& positive_ids,
+    const at::Tensor& negative_ids) {
+  constexpr const char* kName = "sampled_linear_cross_entropy";
+  check_matrix(states, "states", kName);
+  check_matrix(positives, "positives", kName);
+  check_matrix(negatives, "negatives", kName);
+  check_same_kind(states, positives, "positives", kName);
+  check_same_kind(states, negatives, "negatives", kName);
   TESSERA_CHECK_VALUE(
-      states.size(1) == rows.size(1),
-      "[linear_cross_entropy] states and rows must have the same dim, but got {} and {}. Project one of them.",
-      states.size(1),
-      rows.size(1));
-  TESSERA_CHECK_TYPE(
-      states.scalar_type() == rows.scalar_type(),
-      "[linear_cross_entropy] states and rows must have the same dtype, but got {} and {}. Convert one of them with .to().",
-      states.scalar_type(),
-      rows.scalar_type());
-  check_targets(targets, states, rows.size(0));
-  const at::Tensor ids = targets.to(at::kLong).contiguous();
-  const bool has_gradient = at::GradMode::is_enabled() &&
-      (states.requires_grad() || rows.requires_grad());
-  at::Tensor loss;
-  if (!is_plain_float32(states) || !is_plain_float32(rows) ||
-      torch::jit::tracer::isTracing()) {
-    loss = loss_by_operators(states, rows, ids);
-  } else if (has_gradient) {
-    loss =
-        LinearCrossEntropy::apply(states.contiguous(), rows.contiguous(), ids);
-  } else {
-    loss = SoftmaxPass(states.contiguous(), rows.contiguous(), ids).loss();
-  }
-  TESSERA_CHECK_VALUE(
-      std::isfinite(loss.item<double>()),
-      "[linear_cross_entropy] the loss must be finite, but it is {}: states or rows have NaN or are too large. Lower the learning rate, or look for a division by 0 in the model.",
-      number_in_message(loss.item<double>()));
-  return loss;
+      positives.size(0) == states.size(0),
+      "[{}] positives must have shape [{}, dim], one row per state, but got {} rows. Pass the row of each state's target.",
+      kName,
+      states.size(0),
+      positives.size(0));
+  return loss_of(
+      {.states = states,
+       .rows = negatives,
+       .positives = positives,
+       .positive_ids = checked_ids(positive_ids, "positive_ids", states, kName),
+       .negative_ids =
+           checked_ids(negative_ids, "negative_ids", negatives, kName)},
+      kName);
 }
 
 }  // namespace tessera

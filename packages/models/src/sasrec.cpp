@@ -3,11 +3,12 @@
 
 #include <tessera/layers/layer_json.h>  // defines get_config()
 #include <tessera/models/linear_cross_entropy.h>
-#include <tessera/models/sampled_losses.h>
 #include "layers/initial_parameter.h"
 #include "layers/mode_guard.h"
 #include "packages/models/src/dropout_sum.h"
 #include "packages/models/src/jagged_attention.h"
+#include "packages/models/src/loss_inputs.h"
+#include "packages/models/src/unit_rows.h"
 #include "src/common/check.h"
 #include "src/common/number_in_message.h"
 
@@ -44,6 +45,9 @@ void check_options(const SASRecOptions& options) {
       "[SASRec] num_blocks must be in [0, {}], but got {}. The paper has 2.",
       kMaxBlocks,
       options.num_blocks);
+  if (options.temperature) {
+    check_temperature(*options.temperature, "[SASRec]");
+  }
 }
 
 Initializer initializer_of(const SASRecOptions& options) {
@@ -174,7 +178,8 @@ at::Tensor SASRecImpl::states_of(
   for (TransformerBlock& block : blocks_) {
     x = block->forward(x, splits);
   }
-  return norm_ ? norm_->forward(x) : x;
+  x = norm_ ? norm_->forward(x) : x;
+  return options().temperature ? unit_rows(x) : x;
 }
 
 SASRecImpl::StatesAndRows SASRecImpl::look_up(
@@ -183,13 +188,19 @@ SASRecImpl::StatesAndRows SASRecImpl::look_up(
     const at::Tensor& candidates) {
   const auto found = items->forward(
       {{"sequence", sequences.values}, {"candidates", candidates}});
-  return {states_of(found["sequence"], splits), found["candidates"]};
+  const at::Tensor states = states_of(found["sequence"], splits);
+  const auto& temperature = options().temperature;
+  return temperature
+      ? StatesAndRows{states / *temperature, unit_rows(found["candidates"])}
+      : StatesAndRows{states, found["candidates"]};
 }
 
 at::Tensor SASRecImpl::forward(const RaggedFeature& sequences) {
-  return look_up(
-             checked_splits(sequences), sequences, at::empty({0}, at::kLong))
-      .states;
+  const at::Tensor splits = checked_splits(sequences);
+  const auto found = items->forward(
+      {{"sequence", sequences.values},
+       {"candidates", at::empty({0}, at::kLong)}});
+  return states_of(found["sequence"], splits);
 }
 
 at::Tensor SASRecImpl::softmax_loss(
@@ -218,14 +229,12 @@ at::Tensor SASRecImpl::sampled_softmax_loss(
       splits,
       sequences,
       at::cat({targets.to(at::kLong), negatives.to(at::kLong)}));
-  const at::Tensor loss = tessera::sampled_softmax_loss(
-      {.positive = (states * rows.narrow(0, 0, count)).sum(1),
-       .negative =
-           at::matmul(states, rows.narrow(0, count, negatives.size(0)).t()),
-       .positive_ids = targets,
-       .negative_ids = negatives});
-  check_loss(loss);
-  return loss;
+  return sampled_linear_cross_entropy(
+      states,
+      rows.narrow(0, 0, count),
+      rows.narrow(0, count, negatives.size(0)),
+      targets,
+      negatives);
 }
 
 at::Tensor SASRecImpl::binary_loss(
@@ -266,7 +275,8 @@ at::Tensor SASRecImpl::queries(const RaggedFeature& sequences) {
 }
 
 at::Tensor SASRecImpl::item_vectors() const {
-  return items->read_rows("items", 0, options().num_items);
+  const at::Tensor rows = items->read_rows("items", 0, options().num_items);
+  return options().temperature ? unit_rows(rows) : rows;
 }
 
 }  // namespace tessera

@@ -3,21 +3,19 @@
 
 #include <tessera/layers/input_checks.h>
 #include <tessera/layers/layer_json.h>  // defines get_config()
+#include <tessera/models/linear_cross_entropy.h>
 #include "packages/models/src/jagged_attention.h"
+#include "packages/models/src/loss_inputs.h"
+#include "packages/models/src/unit_rows.h"
 #include "src/common/check.h"
 #include "src/common/tensor_text.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/repeat_interleave.h>
-#include <ATen/ops/where.h>
-#include <ATen/ops/zeros_like.h>
 
-#include <algorithm>
 #include <utility>
 
 namespace tessera {
@@ -55,43 +53,9 @@ void check_ids(const at::Tensor& ids, const char* name) {
       describe(ids));
 }
 
-// Rows of length 1. A row of zeros stays, and gets no gradient.
-at::Tensor normalized(const at::Tensor& rows) {
-  constexpr double kSmallest = 1e-12;
-  const at::Tensor norms =
-      at::linalg_vector_norm(rows, 2, at::IntArrayRef{1}, /*keepdim=*/true);
-  return at::where(
-      norms > kSmallest,
-      rows / norms.clamp_min(kSmallest),
-      at::zeros_like(rows));
-}
-
 at::Tensor lengths_of(const at::Tensor& splits) {
   const int64_t batch = splits.size(0) - 1;
   return splits.narrow(0, 1, batch) - splits.narrow(0, 0, batch);
-}
-
-// How often each positive item is in its user's history, [positives, 1].
-at::Tensor occurrences(
-    const at::Tensor& history_splits,
-    const at::Tensor& history,
-    const at::Tensor& positive_splits,
-    const at::Tensor& positives) {
-  const auto* history_begin = history_splits.const_data_ptr<int64_t>();
-  const auto* positive_begin = positive_splits.const_data_ptr<int64_t>();
-  const auto* items = history.const_data_ptr<int64_t>();
-  const auto* positive_items = positives.const_data_ptr<int64_t>();
-  at::Tensor counts = at::empty({positives.size(0), 1}, at::kFloat);
-  auto* out = counts.mutable_data_ptr<float>();
-  for (int64_t user = 0; user + 1 < history_splits.size(0); ++user) {
-    for (int64_t i = positive_begin[user]; i < positive_begin[user + 1]; ++i) {
-      out[i] = static_cast<float>(std::count(
-          items + history_begin[user],
-          items + history_begin[user + 1],
-          positive_items[i]));
-    }
-  }
-  return counts;
 }
 
 }  // namespace
@@ -109,7 +73,7 @@ void SimpleXImpl::reset() {
         {.name = name,
          .vocabulary_size = rows,
          .dim = options.dim,
-         .combiner = Combiner::kSum,
+         .combiner = Combiner::kMean,
          .initializer = initializers::Normal{.stddev = 0.01},
          .optimizer = options.optimizer});
   };
@@ -147,33 +111,46 @@ at::Tensor SimpleXImpl::checked_splits(
   return splits;
 }
 
-at::Tensor SimpleXImpl::user_vectors(
+SimpleXImpl::Vectors SimpleXImpl::vectors_of(
     const at::Tensor& users,
-    const at::Tensor& sums,
-    const at::Tensor& counts) {
+    const RaggedFeature& histories,
+    const at::Tensor& positives,
+    const at::Tensor& negatives) {
+  check_ids(users, "users");
+  checked_splits(histories, "histories", users.size(0));
+  const auto found = tables->forward(
+      {{"user", users},
+       {"history", histories},
+       {"positive", positives},
+       {"negative", negatives}});
   const double share = options().user_share;
-  // Sums of no items may have rounding errors.
-  const at::Tensor means = sums * (counts > 0.0) / counts.clamp_min(1.0);
-  return normalized(
-      share * users + (1.0 - share) * projection_->forward(means));
+  return {
+      .users = unit_rows(
+          share * found["user"] +
+          (1.0 - share) * projection_->forward(found["history"])),
+      .positives = unit_rows(found["positive"]),
+      .negatives = unit_rows(found["negative"])};
+}
+
+SimpleXImpl::Vectors SimpleXImpl::vectors_of_examples(
+    const at::Tensor& users,
+    const RaggedFeature& histories,
+    const RaggedFeature& positives,
+    const at::Tensor& negatives) {
+  check_ids(users, "users");
+  check_ids(negatives, "negatives");
+  const at::Tensor splits =
+      checked_splits(positives, "positives", users.size(0));
+  Vectors vectors = vectors_of(users, histories, positives.values, negatives);
+  vectors.users = at::repeat_interleave(vectors.users, lengths_of(splits), 0);
+  return vectors;
 }
 
 at::Tensor SimpleXImpl::forward(
     const at::Tensor& users,
     const RaggedFeature& histories) {
-  check_ids(users, "users");
-  const at::Tensor splits =
-      checked_splits(histories, "histories", users.size(0));
   const at::Tensor none = at::empty({0}, at::kLong);
-  const auto found = tables->forward(
-      {{"user", users},
-       {"history", histories},
-       {"positive", none},
-       {"negative", none}});
-  return user_vectors(
-      found["user"],
-      found["history"],
-      lengths_of(splits).unsqueeze(1).to(found["history"].scalar_type()));
+  return vectors_of(users, histories, none, none).users;
 }
 
 SampledScores SimpleXImpl::scores(
@@ -181,37 +158,30 @@ SampledScores SimpleXImpl::scores(
     const RaggedFeature& histories,
     const RaggedFeature& positives,
     const at::Tensor& negatives) {
-  check_ids(users, "users");
-  check_ids(negatives, "negatives");
-  const int64_t batch = users.size(0);
-  const at::Tensor splits = checked_splits(histories, "histories", batch);
-  const at::Tensor positive_splits =
-      checked_splits(positives, "positives", batch);
-  const at::Tensor items = positives.values.to(at::kLong).contiguous();
-  const auto found = tables->forward(
-      {{"user", users},
-       {"history", histories},
-       {"positive", items},
-       {"negative", negatives}});
-  const at::Tensor owners = at::repeat_interleave(
-      at::arange(batch, at::kLong), lengths_of(positive_splits));
-  const at::Tensor rows = found["positive"];
-  const at::Tensor own = occurrences(
-      splits,
-      histories.values.to(at::kLong).contiguous(),
-      positive_splits,
-      items);
-  const at::Tensor counts =
-      lengths_of(splits).to(at::kFloat).unsqueeze(1).index_select(0, owners);
-  const at::Tensor vectors = user_vectors(
-      found["user"].index_select(0, owners),
-      found["history"].index_select(0, owners) - own * rows,
-      counts - own);
+  const Vectors vectors =
+      vectors_of_examples(users, histories, positives, negatives);
   return {
-      .positive = (vectors * normalized(rows)).sum(1),
-      .negative = at::matmul(vectors, normalized(found["negative"]).t()),
-      .positive_ids = items,
+      .positive = (vectors.users * vectors.positives).sum(1),
+      .negative = at::matmul(vectors.users, vectors.negatives.t()),
+      .positive_ids = positives.values,
       .negative_ids = negatives};
+}
+
+at::Tensor SimpleXImpl::sampled_softmax_loss(
+    const at::Tensor& users,
+    const RaggedFeature& histories,
+    const RaggedFeature& positives,
+    const at::Tensor& negatives,
+    double temperature) {
+  check_temperature(temperature, "[SimpleX]");
+  const Vectors vectors =
+      vectors_of_examples(users, histories, positives, negatives);
+  return sampled_linear_cross_entropy(
+      vectors.users / temperature,
+      vectors.positives,
+      vectors.negatives,
+      positives.values,
+      negatives);
 }
 
 at::Tensor SimpleXImpl::queries(
@@ -222,7 +192,7 @@ at::Tensor SimpleXImpl::queries(
 }
 
 at::Tensor SimpleXImpl::item_vectors() const {
-  return normalized(tables->read_rows("items", 0, options().num_items));
+  return unit_rows(tables->read_rows("items", 0, options().num_items));
 }
 
 }  // namespace tessera

@@ -5,17 +5,20 @@
 #include "tests/test_util.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
 #include <limits>
+#include <string>
 #include <vector>
 
 namespace tessera {
@@ -147,7 +150,7 @@ TEST(LinearCrossEntropyTest, RefusesWrongInputs) {
       linear_cross_entropy(states.to(at::kLong), rows, targets), "states");
   EXPECT_VALUE_ERROR(
       linear_cross_entropy(states, rows, test::int64s({0})),
-      "targets must have shape [2], one per state, but got shape [1]");
+      "targets must have shape [2], one per row, but got shape [1]");
   EXPECT_TYPE_ERROR(
       linear_cross_entropy(states, rows, test::floats({0, 1})),
       "targets must be int32 or int64");
@@ -166,6 +169,181 @@ TEST(LinearCrossEntropyTest, RefusesWrongInputs) {
   EXPECT_VALUE_ERROR(
       linear_cross_entropy(1e30 * states, 1e30 * rows, targets),
       "the loss must be finite");
+}
+
+// --- with sampled negatives ---
+
+struct Sample {
+  at::Tensor states, positives, negatives, positive_ids, negative_ids;
+
+  Sample(int64_t count, int64_t num_negatives, int64_t dim)
+      : states(at::randn({count, dim}).requires_grad_()),
+        positives(at::randn({count, dim}).requires_grad_()),
+        negatives(at::randn({num_negatives, dim}).requires_grad_()),
+        // So few that there are accidental hits.
+        positive_ids(at::randint(7, {count}, at::kLong)),
+        negative_ids(at::randint(7, {num_negatives}, at::kLong)) {}
+
+  std::vector<at::Tensor> variables() const {
+    return {states, positives, negatives};
+  }
+  at::Tensor loss() const {
+    return sampled_linear_cross_entropy(
+        states, positives, negatives, positive_ids, negative_ids);
+  }
+  Sample in(at::ScalarType dtype) const {
+    Sample result = *this;
+    for (at::Tensor* tensor :
+         {&result.states, &result.positives, &result.negatives}) {
+      *tensor = tensor->detach().to(dtype, false, true).requires_grad_();
+    }
+    return result;
+  }
+};
+
+// The formula of the docstring in plain loops over doubles.
+double plain_loss(const Sample& sample) {
+  const auto dot = [](const at::Tensor& a, const at::Tensor& b) {
+    return (a.to(at::kDouble) * b.to(at::kDouble)).sum().item<double>();
+  };
+  double total = 0.0;
+  const int64_t count = sample.states.size(0);
+  for (int64_t i = 0; i < count; ++i) {
+    const double own = dot(sample.states[i], sample.positives[i]);
+    double sum = std::exp(own);
+    for (int64_t j = 0; j < sample.negatives.size(0); ++j) {
+      if (sample.negative_ids[j].item<int64_t>() !=
+          sample.positive_ids[i].item<int64_t>()) {
+        sum += std::exp(dot(sample.states[i], sample.negatives[j]));
+      }
+    }
+    total += std::log(sum) - own;
+  }
+  return total / static_cast<double>(count);
+}
+
+TEST(SampledLinearCrossEntropyTest, MatchesItsFormulaAndDoubles) {
+  struct Sizes {
+    int64_t states, negatives, dim;
+  };
+  for (const auto& [count, negatives, dim] :
+       {Sizes{1, 1, 1},
+        Sizes{3, 5, 7},
+        Sizes{65, 32, 16},
+        Sizes{130, 33, 8},
+        Sizes{1100, 15, 24}}) {
+    const Sample sample(count, negatives, dim);
+    const at::Tensor loss = sample.loss();
+    const double expected = plain_loss(sample);
+    EXPECT_NEAR(loss.item<double>(), expected, 1e-5 * (1.0 + expected));
+    // A factor in front of the loss reaches the gradients.
+    const auto gradients =
+        torch::autograd::grad({3.0 * loss}, sample.variables());
+    const Sample exact = sample.in(at::kDouble);
+    EXPECT_NEAR(exact.loss().item<double>(), expected, 1e-9);
+    const auto expected_gradients =
+        torch::autograd::grad({3.0 * exact.loss()}, exact.variables());
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      expect_close(gradients[i], expected_gradients[i], 1e-4, 1e-6);
+    }
+    const at::NoGradGuard no_gradients;
+    EXPECT_EQ(sample.loss().item<double>(), loss.item<double>());
+  }
+}
+
+TEST(SampledLinearCrossEntropyTest, GradientsMatchFiniteDifferences) {
+  const Sample sample = Sample(4, 5, 3).in(at::kDouble);
+  test::expect_gradients([&] { return sample.loss(); }, sample.variables());
+}
+
+TEST(SampledLinearCrossEntropyTest, HasSecondDerivatives) {
+  const Sample sample(4, 5, 3);
+  const auto second_in = [&](at::ScalarType dtype) {
+    const Sample copy = sample.in(dtype);
+    const auto gradients = torch::autograd::grad(
+        {copy.loss()}, copy.variables(), {}, true, /*create_graph=*/true);
+    return torch::autograd::grad(
+        {gradients[0].square().sum() + gradients[1].square().sum()},
+        {copy.states})[0];
+  };
+  expect_close(second_in(at::kFloat), second_in(at::kDouble), 1e-4, 1e-5);
+}
+
+TEST(SampledLinearCrossEntropyTest, OnlyHitsGiveNoLoss) {
+  Sample sample(3, 20, 4);
+  sample.positive_ids.fill_(2);
+  sample.negative_ids.fill_(2);
+  const at::Tensor loss = sample.loss();
+  EXPECT_EQ(loss.item<double>(), 0.0);
+  for (const at::Tensor& gradient :
+       torch::autograd::grad({loss}, sample.variables())) {
+    EXPECT_TRUE(at::equal(gradient, at::zeros_like(gradient)));
+  }
+}
+
+TEST(SampledLinearCrossEntropyTest, NumberOfThreadsDoesNotChangeTheBits) {
+  const Sample sample(700, 150, 32);
+  const int threads = at::get_num_threads();
+  std::vector<std::vector<at::Tensor>> results;
+  for (const int count : {1, 3}) {
+    at::set_num_threads(count);
+    const at::Tensor loss = sample.loss();
+    results.push_back(torch::autograd::grad({loss}, sample.variables()));
+    results.back().push_back(loss.detach());
+  }
+  at::set_num_threads(threads);
+  for (size_t i = 0; i < results[0].size(); ++i) {
+    EXPECT_TRUE(at::equal(results[0][i], results[1][i])) << i;
+  }
+}
+
+TEST(SampledLinearCrossEntropyTest, RefusesWrongInputs) {
+  const auto refuse = [](auto&& change, const std::string& text) {
+    Sample sample(2, 4, 3);
+    change(sample);
+    EXPECT_VALUE_ERROR(sample.loss(), "[sampled_linear_cross_entropy] " + text);
+  };
+  refuse(
+      [](Sample& some) {
+        some.states = at::randn({0, 3});
+      },
+      "states must be a matrix");
+  refuse(
+      [](Sample& some) {
+        some.negatives = at::randn({0, 3});
+      },
+      "negatives must be a matrix of one row or more");
+  refuse(
+      [](Sample& some) {
+        some.positives = at::randn({3, 3});
+      },
+      "positives must have shape [2, dim], one row per state, but got 3 rows");
+  refuse(
+      [](Sample& some) {
+        some.negatives = at::randn({4, 2});
+      },
+      "states and negatives must have the same dim, but got 3 and 2");
+  refuse(
+      [](Sample& some) { some.positive_ids = test::int64s({1}); },
+      "positive_ids must have shape [2]");
+  refuse(
+      [](Sample& some) { some.negative_ids = at::Tensor(); },
+      "negative_ids must have shape [4], one per row, but got an undefined tensor");
+  for (const double value :
+       {std::numeric_limits<double>::quiet_NaN(),
+        std::numeric_limits<double>::infinity()}) {
+    refuse(
+        [&](Sample& some) {
+          some.positives = at::full({2, 3}, value);
+        },
+        "the loss must be finite");
+  }
+  Sample sample(2, 4, 3);
+  sample.negatives = sample.negatives.to(at::kDouble);
+  EXPECT_TYPE_ERROR(sample.loss(), "must have the same dtype");
+  Sample other(2, 4, 3);
+  other.positive_ids = test::floats({0, 1});
+  EXPECT_TYPE_ERROR(other.loss(), "positive_ids must be int32 or int64");
 }
 
 }  // namespace linear_cross_entropy_test

@@ -110,64 +110,85 @@ at::Tensor states_on_padded(
   return test::packed(is_pre ? norm(x, "norm") : x, lengths);
 }
 
-// The losses, the gradients of the dense weights and the update of the table, which is the
-// gradient with SGD and a learning rate of 1.
-TEST(SASRecTest, LossesAndGradientsMatchPaddedOperatorsOfTorch) {
-  for (const auto norm : {NormOrder::kPre, NormOrder::kPost}) {
-    for (const std::string kind : {"softmax", "sampled", "binary"}) {
-      SASRecOptions options = small_options();
-      options.block.norm = norm;
-      SASRec model(options);
-      const RaggedFeature sequences = random_sequences(kSequenceLengths);
-      const int64_t count = sequences.values.size(0);
-      const at::Tensor targets = random_items(count);
-      const at::Tensor negatives = random_items(kind == "sampled" ? 6 : count);
-      const at::Tensor table = model->item_vectors().requires_grad_();
+at::Tensor unit(const at::Tensor& rows) {
+  return rows / rows.norm(2, 1, true);
+}
 
-      const at::Tensor states =
-          states_on_padded(model, table, sequences.values, kSequenceLengths);
-      expect_close(model->forward(sequences), states, 1e-4, 1e-5);
-      const auto scores = [&](const at::Tensor& ids) {
-        return (states * at::embedding(table, ids)).sum(1);
-      };
-      at::Tensor expected, loss;
-      if (kind == "softmax") {
-        expected =
-            at::cross_entropy_loss(at::matmul(states, table.t()), targets);
-        loss = model->softmax_loss(sequences, targets);
-      } else if (kind == "sampled") {
-        // The target is class 0. Negatives that are the target of a position do not count.
-        const at::Tensor sampled =
-            at::matmul(states, at::embedding(table, negatives).t())
-                .masked_fill(
-                    negatives.unsqueeze(0).eq(targets.unsqueeze(1)), -1e30);
-        expected = at::cross_entropy_loss(
-            at::cat({scores(targets).unsqueeze(1), sampled}, 1),
-            at::zeros({count}, at::kLong));
-        loss = model->sampled_softmax_loss(sequences, targets, negatives);
-      } else {
-        expected =
-            (at::softplus(-scores(targets)) + at::softplus(scores(negatives)))
-                .mean();
-        loss = model->binary_loss(sequences, targets, negatives);
-      }
-      expect_close(loss, expected);
+// Compares a loss, the gradients of the dense weights and the update of the table, which is
+// the gradient with SGD and a learning rate of 1.
+void expect_loss_of_padded_operators(
+    const SASRecOptions& options,
+    const std::string& kind) {
+  SASRec model(options);
+  const RaggedFeature sequences = random_sequences(kSequenceLengths);
+  const int64_t count = sequences.values.size(0);
+  const at::Tensor targets = random_items(count);
+  const at::Tensor negatives = random_items(kind == "sampled" ? 6 : count);
+  const at::Tensor table =
+      model->items->read_rows("items", 0, kItems).requires_grad_();
 
-      std::vector<at::Tensor> sources{table};
-      const auto parameters = model->named_parameters();
-      for (const auto& parameter : parameters) {
-        if (parameter.key() != "items.virtual_variable") {
-          sources.push_back(parameter.value());
-        }
-      }
-      const auto gradients = torch::autograd::grad({expected}, sources);
-      loss.backward();
-      expect_close(
-          table.detach() - model->item_vectors(), gradients[0], 1e-3, 1e-5);
-      for (size_t i = 1; i < sources.size(); ++i) {
-        expect_close(sources[i].grad(), gradients[i], 1e-3, 1e-5);
-      }
+  at::Tensor states =
+      states_on_padded(model, table, sequences.values, kSequenceLengths);
+  at::Tensor rows = table;
+  if (options.temperature) {
+    states = unit(states);
+    rows = unit(table);
+  }
+  expect_close(model->forward(sequences), states, 1e-4, 1e-5);
+  expect_close(model->item_vectors(), rows);
+  states = states / options.temperature.value_or(1.0);
+  const auto scores = [&](const at::Tensor& ids) {
+    return (states * at::embedding(rows, ids)).sum(1);
+  };
+  at::Tensor expected, loss;
+  if (kind == "softmax") {
+    expected = at::cross_entropy_loss(at::matmul(states, rows.t()), targets);
+    loss = model->softmax_loss(sequences, targets);
+  } else if (kind == "sampled") {
+    // The target is class 0. Negatives that are the target of a position do not count.
+    const at::Tensor sampled =
+        at::matmul(states, at::embedding(rows, negatives).t())
+            .masked_fill(
+                negatives.unsqueeze(0).eq(targets.unsqueeze(1)), -1e30);
+    expected = at::cross_entropy_loss(
+        at::cat({scores(targets).unsqueeze(1), sampled}, 1),
+        at::zeros({count}, at::kLong));
+    loss = model->sampled_softmax_loss(sequences, targets, negatives);
+  } else {
+    expected =
+        (at::softplus(-scores(targets)) + at::softplus(scores(negatives)))
+            .mean();
+    loss = model->binary_loss(sequences, targets, negatives);
+  }
+  expect_close(loss, expected);
+
+  std::vector<at::Tensor> sources{table};
+  const auto parameters = model->named_parameters();
+  for (const auto& parameter : parameters) {
+    if (parameter.key() != "items.virtual_variable") {
+      sources.push_back(parameter.value());
     }
+  }
+  const auto gradients = torch::autograd::grad({expected}, sources);
+  loss.backward();
+  expect_close(
+      table.detach() - model->items->read_rows("items", 0, kItems),
+      gradients[0],
+      1e-3,
+      1e-5);
+  for (size_t i = 1; i < sources.size(); ++i) {
+    expect_close(sources[i].grad(), gradients[i], 1e-3, 1e-5);
+  }
+}
+
+TEST(SASRecTest, LossesAndGradientsMatchPaddedOperatorsOfTorch) {
+  for (const std::string kind : {"softmax", "sampled", "binary"}) {
+    SASRecOptions options = small_options();
+    expect_loss_of_padded_operators(options, kind);
+    options.block.norm = NormOrder::kPost;
+    expect_loss_of_padded_operators(options, kind);
+    options.temperature = 0.5;
+    expect_loss_of_padded_operators(options, kind);
   }
 }
 
@@ -360,6 +381,11 @@ TEST(SASRecTest, RefusesWrongOptions) {
   refuse(
       [](auto& options) { options.block.dropout = 1.0; },
       "dropout must be in [0, 1)");
+  for (const double temperature : {0.0, -0.1}) {
+    refuse(
+        [&](auto& options) { options.temperature = temperature; },
+        "[SASRec] temperature must be > 0");
+  }
 }
 
 TEST(SASRecTest, IsSavedClonedAndBuiltFromJson) {

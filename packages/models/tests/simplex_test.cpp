@@ -62,20 +62,17 @@ RaggedFeature bags_of(const Lists& lists) {
   return {ids_of(ids), ids_of(splits)};
 }
 
-// The formula of the docstring in doubles, for one user. The mean leaves `without` out.
+// The formula of the docstring in doubles, for one user.
 at::Tensor plain_user_vector(
     const SimpleX& model,
     const at::Tensor& users,
     const at::Tensor& items,
     const at::Tensor& projection,
     int64_t user,
-    const std::vector<int64_t>& history,
-    int64_t without = -1) {
+    const std::vector<int64_t>& history) {
   std::vector<at::Tensor> rows;
   for (const int64_t item : history) {
-    if (item != without) {
-      rows.push_back(items[item]);
-    }
+    rows.push_back(items[item]);
   }
   const at::Tensor mean =
       rows.empty() ? at::zeros({4}, at::kDouble) : at::stack(rows).mean(0);
@@ -84,7 +81,7 @@ at::Tensor plain_user_vector(
 }
 
 TEST(SimpleXTest, ScoresAndUpdatesMatchPlainFormulas) {
-  // Users with repeated items, a positive item that is not in the history, no item besides
+  // Users with repeated items, positive items that are not in the history, no item besides
   // the positive one, no item at all, and no positive item.
   const std::vector<int64_t> users{4, 0, 2, 1, 3};
   const Lists histories{{7, 8, 7, 1}, {2, 3}, {5}, {}, {6, 4}};
@@ -106,13 +103,7 @@ TEST(SimpleXTest, ScoresAndUpdatesMatchPlainFormulas) {
   for (size_t i = 0; i < users.size(); ++i) {
     for (const int64_t item : positives[i]) {
       const at::Tensor vector = plain_user_vector(
-          model,
-          user_table,
-          item_table,
-          projection,
-          users[i],
-          histories[i],
-          item);
+          model, user_table, item_table, projection, users[i], histories[i]);
       const auto cosine = [&](int64_t other) {
         return at::cosine_similarity(vector, item_table[other], 0);
       };
@@ -140,7 +131,17 @@ TEST(SimpleXTest, ScoresAndUpdatesMatchPlainFormulas) {
       .positive_ids = scores.positive_ids,
       .negative_ids = scores.negative_ids};
   const at::Tensor expected = sampled_softmax_loss(plain, {.temperature = 0.5});
-  const at::Tensor loss = sampled_softmax_loss(scores, {.temperature = 0.5});
+  expect_close(
+      sampled_softmax_loss(scores, {.temperature = 0.5}).to(at::kDouble),
+      expected,
+      1e-4,
+      1e-5);
+  const at::Tensor loss = model->sampled_softmax_loss(
+      ids_of(users),
+      bags_of(histories),
+      bags_of(positives),
+      ids_of(negatives),
+      0.5);
   expect_close(loss.to(at::kDouble), expected, 1e-4, 1e-5);
   const auto gradients =
       torch::autograd::grad({expected}, {user_table, item_table, projection});
@@ -155,14 +156,14 @@ TEST(SimpleXTest, ScoresAndUpdatesMatchPlainFormulas) {
 }
 
 // A user vector of zeros has the score 0 with all items, and gives no gradient.
-TEST(SimpleXTest, UserWithoutOtherItemsGivesNoGradient) {
+TEST(SimpleXTest, UserWithoutItemsGivesNoGradient) {
   SimpleXOptions options = small_options();
   options.user_share = 0.0;
   SimpleX model(options);
   const at::Tensor before = model->tables->read_rows("items", 0, kItems);
   const SampledScores scores = model->scores(
       test::int64s({0, 1}),
-      bags_of({{5}, {7, 7}}),
+      bags_of({{}, {}}),
       bags_of({{5}, {7}}),
       test::int64s({1, 2}));
   EXPECT_TRUE(at::equal(scores.positive, at::zeros({2})));
@@ -239,13 +240,13 @@ TEST(SimpleXTest, FindsItemsOfTheSameColor) {
   const RaggedFeature items = bags_of(histories);
   for (int64_t step = 0; step < 60; ++step) {
     optimizer.zero_grad();
-    sampled_softmax_loss(
-        model->scores(
+    model
+        ->sampled_softmax_loss(
             users,
             items,
             items,
-            at::randint(kColors * kPerColor, {30}, at::kLong)),
-        {.temperature = 0.2})
+            at::randint(kColors * kPerColor, {30}, at::kLong),
+            0.2)
         .backward();
     optimizer.step();
   }
@@ -278,6 +279,8 @@ TEST(SimpleXTest, RefusesWrongInputsAndChangesNothing) {
                           const at::Tensor& others,
                           const std::string& text) {
     EXPECT_VALUE_ERROR(model->scores(some, histories, positives, others), text);
+    EXPECT_VALUE_ERROR(
+        model->sampled_softmax_loss(some, histories, positives, others), text);
   };
   refuse({}, two, two, negatives, "users must have one dimension");
   refuse(users.view({2, 1}), two, two, negatives, "users must have one");
@@ -309,6 +312,14 @@ TEST(SimpleXTest, RefusesWrongInputsAndChangesNothing) {
   EXPECT_INDEX_ERROR(model->scores(users, two, two, test::int64s({-1})), "-1");
   EXPECT_VALUE_ERROR(
       model->forward(users, bags_of({{1}})), "one bag for each of the 2 users");
+  for (const double temperature : {0.0, -1.0}) {
+    EXPECT_VALUE_ERROR(
+        model->sampled_softmax_loss(users, two, two, negatives, temperature),
+        "[SimpleX] temperature");
+  }
+  EXPECT_VALUE_ERROR(
+      model->sampled_softmax_loss(users, two, bags_of({{}, {}}), negatives),
+      "states must be a matrix of one row or more");
   EXPECT_TRUE(at::equal(model->item_vectors(), before));
 }
 

@@ -20,7 +20,7 @@ namespace tessera {
 /// In float32 on the CPU, the scores [n, classes] are never in
 /// memory. A thread computes those of a few states, and at once their gradients, while
 /// they are in its cache. Use it for up to some ten thousand classes. With more, the
-/// products take too long: sample some of them, as Retrieval does.
+/// products take too long: use sampled_linear_cross_entropy() or Retrieval.
 ///
 /// Shapes:  states [n, dim] and rows [classes, dim], float32 or float64; targets [n] int64
 ///          or int32, in [0, classes). The result is a scalar.
@@ -31,5 +31,38 @@ at::Tensor linear_cross_entropy(
     const at::Tensor& states,
     const at::Tensor& rows,
     const at::Tensor& targets);
+
+// snippet: tests/docs/reference_sasrec_test.cpp sampled_linear_cross_entropy
+/// The mean cross entropy of a softmax over the positive item of each state and the sampled
+/// negatives, which all states share:
+///
+///   loss = mean over i of  log(exp(p) + sum over j of exp(states[i] negatives[j])) - p
+///
+/// with p = states[i] positives[i]. A negative with the id of the positive item is left out
+/// of the sum (an accidental hit).
+///
+///   const auto sampled = torch::randint(10, {4}, torch::kLong);
+///   const auto loss = sampled_linear_cross_entropy(
+///       states,
+///       rows.index_select(0, items),
+///       rows.index_select(0, sampled),
+///       items,
+///       sampled);
+///   loss.backward();
+///
+/// It is sampled_softmax_loss() of dot products, without the scores in memory: see
+/// linear_cross_entropy(). For a temperature, divide the states by it.
+///
+/// Shapes:  states and positives [n, dim], negatives [m, dim], float32 or float64;
+///          positive_ids [n] and negative_ids [m] int64 or int32. The result is a scalar.
+/// Errors:  c10::ValueError or TypeError for shapes, dtypes, n = 0, m = 0 and a loss that is
+///          not finite.
+/// Source:  tf.nn.sampled_softmax_loss with uniform samples.
+at::Tensor sampled_linear_cross_entropy(
+    const at::Tensor& states,
+    const at::Tensor& positives,
+    const at::Tensor& negatives,
+    const at::Tensor& positive_ids,
+    const at::Tensor& negative_ids);
 
 }  // namespace tessera

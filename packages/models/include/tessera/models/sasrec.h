@@ -30,6 +30,9 @@ struct SASRecOptions {
   /// The number of heads, the width of the feed-forward network, dropout and norm of
   /// each block. The embeddings have the same dropout.
   TransformerBlockOptions block = {};
+  /// If set, > 0, scores are cosines divided by it, such as 0.1. If unset, they are dot
+  /// products.
+  std::optional<double> temperature = {};
   /// The fused optimizer of the items. If unset, they can't be trained on
   /// Strategy::fused().
   std::optional<optim::OptimizerSpec> optimizer = {};
@@ -46,6 +49,7 @@ struct SASRecOptions {
     visit("max_length", self.max_length);
     visit("num_blocks", self.num_blocks);
     visit("block", self.block);
+    visit("temperature", self.temperature);
     visit("optimizer", self.optimizer);
     visit("strategy", self.strategy);
     visit("seed", self.seed);
@@ -82,6 +86,9 @@ static_assert(std::is_aggregate_v<SASRecOptions>);
 ///   state  = norm(x)                              or x with NormOrder::kPost
 ///   score  = state . items[candidate]
 ///
+/// With a temperature, states and the rows of candidates are divided by their lengths, and
+/// scores in losses by the temperature.
+///
 /// The table of items is shared by sequences and candidates. backward() updates it. All
 /// other weights are parameters() for any torch::optim. Sequences are ragged and
 /// need no padding.
@@ -94,7 +101,7 @@ static_assert(std::is_aggregate_v<SASRecOptions>);
 ///          ids out of range; c10::TypeError for wrong dtypes. Nothing is changed.
 /// Source:  Kang and McAuley 2018, doi:10.1109/ICDM.2018.00035.
 /// Differs: positions are counted from the first item, because there is no padding.
-///          softmax_loss() and sampled_softmax_loss() are not in the paper.
+///          softmax_loss(), sampled_softmax_loss() and the temperature are not in the paper.
 class SASRecImpl : public LayerImpl<SASRecImpl, SASRecOptions> {
  public:
   static constexpr const char* kClassName = "SASRec";
@@ -135,7 +142,8 @@ class SASRecImpl : public LayerImpl<SASRecImpl, SASRecOptions> {
   /// Errors:  c10::ValueError for an empty sequence.
   at::Tensor queries(const RaggedFeature& sequences);
 
-  /// A copy of the table of items, [num_items, dim].
+  /// A copy of the table of items, [num_items, dim]. With a temperature, its rows have the
+  /// length 1.
   at::Tensor item_vectors() const;
 
   void reset() override;

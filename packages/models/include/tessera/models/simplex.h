@@ -69,8 +69,8 @@ static_assert(std::is_aggregate_v<SimpleXOptions>);
 ///   const auto negatives = torch::randint(1000, {50}, torch::kLong);
 ///
 ///   // Each item is an example: its user should prefer it to the negatives.
-///   const SampledScores scores = model->scores(users, items, items, negatives);
-///   const auto loss = sampled_softmax_loss(scores, {.temperature = 0.1});
+///   const auto loss =
+///       model->sampled_softmax_loss(users, items, items, negatives);
 ///   loss.backward();  // updates the tables
 ///   optimizer.step();
 ///
@@ -83,12 +83,10 @@ static_assert(std::is_aggregate_v<SimpleXOptions>);
 ///               + (1 - user_share) * projection(mean of items[i] for i in history)
 ///   score       = cosine(user_vector, items[item])
 ///
-/// In scores(), the mean leaves out the positive item: otherwise the model would learn to
-/// find what it is given. The mean of no items is 0.
+/// The mean of no items is 0.
 ///
 /// Both tables are updated by backward(). The projection is in parameters() for any
-/// torch::optim. Use cosine_contrastive_loss() as in the paper, or sampled_softmax_loss()
-/// with a temperature of about 0.1.
+/// torch::optim. The paper's loss is cosine_contrastive_loss() of scores().
 ///
 /// Parts:   `tables` (TPUEmbedding with `users` and `items`, normal with stddev 0.01),
 ///          `projection` (Linear without bias).
@@ -98,8 +96,7 @@ static_assert(std::is_aggregate_v<SimpleXOptions>);
 ///          c10::IndexError for ids out of range; c10::TypeError for wrong dtypes. Nothing
 ///          is changed.
 /// Source:  Mao et al. 2021, arXiv:2109.12613.
-/// Differs: the paper's mean has the positive item, too, and its negatives are drawn for
-///          each example.
+/// Differs: the paper draws negatives for each example.
 class SimpleXImpl : public LayerImpl<SimpleXImpl, SimpleXOptions> {
  public:
   static constexpr const char* kClassName = "SimpleX";
@@ -118,6 +115,15 @@ class SimpleXImpl : public LayerImpl<SimpleXImpl, SimpleXOptions> {
       const RaggedFeature& positives,
       const at::Tensor& negatives);
 
+  /// The mean over the positive items of tessera::sampled_softmax_loss() of scores(). The
+  /// scores of the negatives are never in memory.
+  at::Tensor sampled_softmax_loss(
+      const at::Tensor& users,
+      const RaggedFeature& histories,
+      const RaggedFeature& positives,
+      const at::Tensor& negatives,
+      double temperature = 0.1);
+
   /// The vectors of users, as forward() gives them, without gradients. They are the
   /// queries for a TopKIndex of item_vectors().
   at::Tensor queries(const at::Tensor& users, const RaggedFeature& histories);
@@ -134,12 +140,22 @@ class SimpleXImpl : public LayerImpl<SimpleXImpl, SimpleXOptions> {
       const RaggedFeature& bags,
       const char* name,
       int64_t batch) const;
-  // Returns the user vectors. `sums` [n, dim] has the sums of their items' rows, and
-  // `counts` [n, 1] the numbers of items.
-  at::Tensor user_vectors(
+  // The vectors, of length 1. Of an example, `users` has the user's vector.
+  struct Vectors {
+    at::Tensor users;
+    at::Tensor positives;
+    at::Tensor negatives;
+  };
+  Vectors vectors_of(
       const at::Tensor& users,
-      const at::Tensor& sums,
-      const at::Tensor& counts);
+      const RaggedFeature& histories,
+      const at::Tensor& positives,
+      const at::Tensor& negatives);
+  Vectors vectors_of_examples(
+      const at::Tensor& users,
+      const RaggedFeature& histories,
+      const RaggedFeature& positives,
+      const at::Tensor& negatives);
 
   torch::nn::Linear projection_{nullptr};
 };
