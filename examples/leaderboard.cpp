@@ -16,11 +16,13 @@
 #include <tessera/tessera.h>
 
 #include <c10/util/Exception.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <iostream>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,12 +38,26 @@ struct Settings {
   int64_t seed = 0;
   int64_t seeds = 3;
   int64_t epochs = 0;
+  std::map<std::string, tessera::Json> set = {};
   bool baselines = false;
   bool validate = false;
   bool only_show = false;
   bool json = false;
   bool markdown = false;
 };
+
+// Adds `name=value`. A value that is no JSON is a text.
+void add_setting(const std::string& pair, Settings& settings) {
+  const size_t equals = pair.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    throw CLI::ValidationError(
+        "--set", "expected NAME=VALUE, but got '" + pair + "'");
+  }
+  const std::string text = pair.substr(equals + 1);
+  const auto value = tessera::Json::parse(text, nullptr, false);
+  settings.set[pair.substr(0, equals)] =
+      value.is_discarded() ? tessera::Json(text) : value;
+}
 
 std::optional<int> parse(int argc, char** argv, Settings& settings) {
   CLI::App app(
@@ -80,6 +96,14 @@ std::optional<int> parse(int argc, char** argv, Settings& settings) {
          settings.epochs,
          "the most epochs of a training, for a quick try (default: as docs/quality.md says)")
       ->check(up_to(1'000'000));
+  app.add_option_function<std::vector<std::string>>(
+      "--set",
+      [&](const std::vector<std::string>& pairs) {
+        for (const std::string& pair : pairs) {
+          add_setting(pair, settings);
+        }
+      },
+      "NAME=VALUE: other settings of the models than those of docs/quality.md, such as dropout=0.3");
   app.add_flag("--baselines", settings.baselines, "only the simple methods");
   app.add_flag(
       "--validate",
@@ -194,7 +218,9 @@ int run_jobs(
     ResultFile& file,
     std::vector<Result>& results) {
   const JobOptions options{
-      .validate = settings.validate, .epochs = settings.epochs};
+      .validate = settings.validate,
+      .epochs = settings.epochs,
+      .set = settings.set};
   const std::string& name = input.data.name;
   for (const Job& job : jobs_of(input.data, input.paths, options)) {
     if (settings.baselines && job.has_seeds) {

@@ -18,6 +18,7 @@ import alternate_rounds
 import benchmark
 import compare_dlrm
 import compare_peers
+import compare_recommenders
 import compare_sasrec
 import key_quality
 import round_results
@@ -344,6 +345,19 @@ class BenchmarkScriptsTest(unittest.TestCase):
         self.assertEqual(error, "--from draws results and trains nothing, so --rows 5 would have no effect")
         _, error = self.key_quality("--auc", "none")
         self.assertEqual(error, 1)
+
+    def test_recommenders_are_compared_at_the_lower_quality(self):
+        sides = {
+            "Tessera": {"curve": [[2, 0.02], [4, 0.045], [6, 0.06]], "evaluation_seconds": 0.5},
+            "RecTools": {"curve": [[30, 0.03], [60, 0.0489], [90, 0.05], [120, 0.04]], "evaluation_seconds": 4.0},
+        }
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            ratio, evaluation = compare_recommenders.print_results("Beauty", sides, 1)
+        self.assertEqual((ratio, evaluation), (90 / 6, 8.0))  # 0.98 * 0.05 = 0.049 is first reached at 6 and 90 s
+        self.assertTrue(compare_recommenders.goes_on([[5, 0.1], [9, 0.1]], mock.Mock(patience=2, minutes=1)))
+        self.assertFalse(compare_recommenders.goes_on([[5, 0.1], [9, 0.1]], mock.Mock(patience=1, minutes=1)))
+        self.assertFalse(compare_recommenders.goes_on([[61, 0.1]], mock.Mock(patience=2, minutes=1)))
+        self.assertIn("15.00x as fast to that quality, and 8.00x in evaluation", out.getvalue())
 
     def test_wrong_arguments_are_refused(self):
         for text in "0", "1,x", "1,,2", "", "1, 2", "-1":

@@ -4,6 +4,24 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <numeric>
+
+std::vector<int64_t> items_by_popularity(
+    const std::vector<std::vector<int64_t>>& lists,
+    int64_t num_items) {
+  std::vector<int64_t> counts(static_cast<size_t>(num_items), 0);
+  for (const std::vector<int64_t>& items : lists) {
+    for (const int64_t item : items) {
+      ++counts[item];
+    }
+  }
+  std::vector<int64_t> order(counts.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return counts[a] > counts[b];
+  });
+  return order;
+}
 
 Neighbors nearest_neighbors(
     std::vector<std::vector<int64_t>> items,

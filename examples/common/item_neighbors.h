@@ -6,6 +6,11 @@
 #include <utility>
 #include <vector>
 
+/// The items by the number of times that they are in the lists, most first.
+std::vector<int64_t> items_by_popularity(
+    const std::vector<std::vector<int64_t>>& lists,
+    int64_t num_items);
+
 /// The similarity and the id of other items, for each item.
 using Neighbors = std::vector<std::vector<std::pair<float, int64_t>>>;
 

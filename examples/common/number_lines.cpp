@@ -36,7 +36,7 @@ std::vector<int64_t> numbers_of(
         where,
         ": expected `user item item ...`, with numbers from ",
         smallest,
-        " and single spaces, but got '",
+        " and spaces between them, but got '",
         tessera::shorten(std::string(line)),
         "'. Correct the line.");
     numbers.push_back(value);
@@ -47,18 +47,18 @@ std::vector<int64_t> numbers_of(
 }  // namespace
 
 void for_each_number_line(
-    const std::string& program,
+    const std::string& reader,
     const std::string& path,
     int64_t smallest,
     const std::function<void(const std::vector<int64_t>&)>& use) {
   constexpr size_t kMaxBytes = size_t{1} << 20;
   tessera::data::LineSource source(
-      {.files = {path}, .max_line_bytes = kMaxBytes, .reader = program});
+      {.files = {path}, .max_line_bytes = kMaxBytes, .reader = reader});
   for (tessera::data::LineBlock block; source.next(block);) {
     std::string_view text(
         block.text.data() + block.begin, block.end - block.begin);
     for (int64_t line = 1; !text.empty(); ++line) {
-      const std::string where = "[" + program + "] " + path + ":" +
+      const std::string where = "[" + reader + "] " + path + ":" +
           std::to_string(block.first_line_of_file + line);
       const size_t end = text.find('\n');
       TORCH_CHECK_VALUE(

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Draws the learning curves of a file of the leaderboard: one chart for each data set, with a line for each seed.
 
+Of a model that has been trained with several settings, it draws the latest ones.
+
     python3 examples/leaderboard/draw_curves.py RESULTS.json OUT.svg
 
 Needs matplotlib.
@@ -15,6 +17,8 @@ import matplotlib.pyplot as plt
 
 def draw(results, path):
     with_curves = [r for r in results if r["curve"]]
+    latest = {(r["data"], r["model"]): r["settings"] for r in with_curves}
+    with_curves = [r for r in with_curves if r["settings"] == latest[r["data"], r["model"]]]
     names = list(dict.fromkeys(r["data"] for r in with_curves))
     if not names:
         sys.exit("draw_curves.py: no result has a curve. Train a model first.")

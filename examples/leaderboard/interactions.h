@@ -23,6 +23,7 @@ Interactions load_interactions(
     const std::string& train_path,
     const std::string& test_path);
 
-/// Takes a random tenth of each user's training items as the test, in place of the test
-/// items. Settings are chosen with it.
+/// Takes a tenth of each user's training items as the test, in place of the test items.
+/// Settings are chosen with it. The order by which it takes them looks random, but is the
+/// same everywhere.
 Interactions with_validation(Interactions interactions);

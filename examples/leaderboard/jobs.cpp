@@ -6,8 +6,16 @@
 #include "examples/movielens/training.h"
 #include "examples/sasrec/training.h"
 
+#include <tessera/common/json_value.h>
+
+#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 using tessera::Json;
@@ -61,11 +69,68 @@ void set_curve(const std::vector<CurvePoint>& curve, Result& result) {
   }
 }
 
-int64_t epochs_of(const JobOptions& options, int64_t own) {
-  return options.epochs == 0 ? own : options.epochs;
+// A setting that the model takes is checked by the model, too. This is for the others.
+void check_setting(const std::string& name, int64_t value) {
+  TORCH_CHECK_VALUE(
+      value >= 1,
+      "[leaderboard] --set ",
+      name,
+      ": expected a number >= 1, but got ",
+      value,
+      ". Set another one.");
+}
+template <class Value>
+void check_setting(const std::string& /*name*/, const Value& /*value*/) {}
+
+// Replaces settings by those of the command line. Returns all settings, which the results
+// keep.
+template <class Options>
+Json complete(Options& options, const JobOptions& job_options) {
+  if (job_options.epochs != 0) {
+    options.epochs = job_options.epochs;
+  }
+  Json settings;
+  auto left = job_options.set;
+  visit_settings(options, [&](const std::string& name, auto& value) {
+    using Value = tessera::JsonValue<std::remove_cvref_t<decltype(value)>>;
+    if (const auto found = left.find(name); found != left.end()) {
+      value = Value::read(found->second, "[leaderboard] --set " + name);
+      check_setting(name, value);
+      left.erase(found);
+    }
+    if (const Json json = Value::write(value); !json.is_null()) {
+      settings[name] = json;
+    }
+  });
+  TORCH_CHECK_VALUE(
+      left.empty(),
+      "[leaderboard] --set: expected a setting of the model, but got '",
+      left.begin()->first,
+      "'. Its settings are ",
+      settings.dump(),
+      ". With --only NAME, the others are not trained.");
+  return settings;
+}
+
+void check_loss(
+    const std::string& loss,
+    const std::vector<std::string>& known) {
+  TORCH_CHECK_VALUE(
+      std::find(known.begin(), known.end(), loss) != known.end(),
+      "[leaderboard] --set loss: expected ",
+      c10::Join(", ", known),
+      ", but got '",
+      loss,
+      "'. Choose one of them.");
 }
 
 // --- stars ---
+
+template <class Visit>
+void visit_settings(Options& options, Visit&& visit) {
+  visit("epochs", options.epochs);
+  visit("batch", options.batch);
+}
 
 // The errors of the methods that need no training.
 Report errors_of_simple(const RatingData& data) {
@@ -81,7 +146,7 @@ std::vector<Job> rating_jobs(
   const auto data =
       make_lazy([=] { return RatingData(load_movielens(folder), validate); });
   Options options;
-  options.epochs = epochs_of(job_options, options.epochs);
+  Json settings = complete(options, job_options);
   return {
       simple_job(
           "mean",
@@ -98,7 +163,7 @@ std::vector<Job> rating_jobs(
                 .metrics = {{"RMSE", errors_of_simple(ratings).rmse_biases}}};
           }),
       {.model = "rater",
-       .settings = {{"epochs", options.epochs}, {"batch", options.batch}},
+       .settings = std::move(settings),
        .run = [=](int64_t seed, Result& result) {
          Options own = options;
          own.seed = seed;
@@ -148,26 +213,24 @@ SequenceOptions sequence_options(const std::string& name) {
   return options;
 }
 
-Json json_of(const SequenceOptions& options) {
-  Json json = {{"loss", options.loss}};
+template <class Visit>
+void visit_settings(SequenceOptions& options, Visit&& visit) {
+  visit("loss", options.loss);
   if (options.loss == "sampled") {
-    json["negatives"] = options.negatives;
+    visit("negatives", options.negatives);
   }
-  json["epochs"] = options.epochs;
-  json["patience"] = options.patience;
-  json["batch"] = options.batch;
-  json["dim"] = options.dim;
-  json["blocks"] = options.blocks;
-  json["heads"] = options.heads;
-  json["feed_forward"] = options.feed_forward;
-  json["gated"] = options.gated;
-  json["max_length"] = options.max_length;
-  json["dropout"] = options.dropout;
-  if (options.temperature) {
-    json["temperature"] = *options.temperature;
-  }
-  json["learning_rate"] = options.learning_rate;
-  return json;
+  visit("epochs", options.epochs);
+  visit("patience", options.patience);
+  visit("batch", options.batch);
+  visit("dim", options.dim);
+  visit("blocks", options.blocks);
+  visit("heads", options.heads);
+  visit("feed_forward", options.feed_forward);
+  visit("gated", options.gated);
+  visit("max_length", options.max_length);
+  visit("dropout", options.dropout);
+  visit("temperature", options.temperature);
+  visit("learning_rate", options.learning_rate);
 }
 
 Result result_of(const Ranking& ranking) {
@@ -180,7 +243,8 @@ std::vector<Job> next_item_jobs(
     const std::string& path,
     const JobOptions& job_options) {
   SequenceOptions options = sequence_options(data.name);
-  options.epochs = epochs_of(job_options, options.epochs);
+  Json settings = complete(options, job_options);
+  check_loss(options.loss, {"softmax", "sampled", "binary"});
   const auto histories =
       make_lazy([=] { return load_histories(path, options.max_length); });
   return {
@@ -197,7 +261,7 @@ std::vector<Job> next_item_jobs(
             return result_of(ranking_by_neighbors(data));
           }),
       {.model = "SASRec",
-       .settings = json_of(options),
+       .settings = std::move(settings),
        .run = [=](int64_t seed, Result& result) {
          SequenceRun run;
          const auto history = train_sasrec(**histories, options, seed, run);
@@ -214,6 +278,23 @@ std::vector<Job> next_item_jobs(
 
 // --- new items of a user ---
 
+template <class Visit>
+void visit_settings(NewItemOptions& options, Visit&& visit) {
+  visit("loss", options.loss);
+  visit("dim", options.dim);
+  visit("user_share", options.user_share);
+  visit("negatives", options.negatives);
+  if (options.loss == "softmax") {
+    visit("temperature", options.temperature);
+  } else {
+    visit("margin", options.margin);
+    visit("negative_weight", options.negative_weight);
+  }
+  visit("batch", options.batch);
+  visit("learning_rate", options.learning_rate);
+  visit("epochs", options.epochs);
+}
+
 Result result_of(const NewItemRanking& ranking) {
   return {
       .metrics = {{"recall@20", ranking.recall}, {"NDCG@20", ranking.ndcg}}};
@@ -228,7 +309,8 @@ std::vector<Job> new_item_jobs(
     return validate ? with_validation(std::move(all)) : all;
   });
   NewItemOptions options;
-  options.epochs = epochs_of(job_options, options.epochs);
+  Json settings = complete(options, job_options);
+  check_loss(options.loss, {"softmax", "contrastive"});
   return {
       simple_job(
           "popularity",
@@ -243,7 +325,7 @@ std::vector<Job> new_item_jobs(
             return result_of(ranking_by_neighbors(all));
           }),
       {.model = "SimpleX",
-       .settings = json_of(options),
+       .settings = std::move(settings),
        .run = [=](int64_t seed, Result& result) {
          NewItemRun run;
          const auto history =

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -27,10 +28,13 @@ struct JobOptions {
   bool validate = false;
   int64_t epochs =
       0;  // the most epochs of a training; 0: as many as the job has
+  /// Names and values of settings that replace those of the job, as JSON.
+  std::map<std::string, tessera::Json> set = {};
 };
 
 /// The jobs on a data set. Its files are read by the first job that runs. The path of
 /// ML-100K is the folder of MovieLens 100K.
+/// Errors:  c10::ValueError for a setting that the model does not have.
 std::vector<Job> jobs_of(
     const DataSet& data,
     const std::vector<std::string>& paths,

@@ -9,10 +9,7 @@
 #include <tessera/search/top_k_index.h>
 #include <tessera/tessera.h>
 
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -25,47 +22,7 @@ namespace training = tessera::training;
 
 namespace {
 
-constexpr int64_t kFirst = 20;
-
-// Adds up the ranks of users' test items.
-class Sum {
- public:
-  // `found` are the first items of the ranking.
-  template <class Items>
-  void add(const Items& found, const std::vector<int64_t>& test) {
-    double hits = 0.0;
-    double gain = 0.0;
-    double best = 0.0;
-    for (size_t rank = 0; rank < std::min<size_t>(kFirst, test.size());
-         ++rank) {
-      best += gain_at(rank);
-    }
-    size_t rank = 0;
-    for (const int64_t item : found) {
-      if (std::find(test.begin(), test.end(), item) != test.end()) {
-        hits += 1.0;
-        gain += gain_at(rank);
-      }
-      ++rank;
-    }
-    recall_ += hits / static_cast<double>(test.size());
-    ndcg_ += gain / best;
-    users_ += 1.0;
-  }
-
-  NewItemRanking mean() const {
-    return {.recall = recall_ / users_, .ndcg = ndcg_ / users_};
-  }
-
- private:
-  static double gain_at(size_t rank) {
-    return 1.0 / std::log2(static_cast<double>(rank) + 2.0);
-  }
-
-  double recall_ = 0.0;
-  double ndcg_ = 0.0;
-  double users_ = 0.0;
-};
+constexpr auto kFirst = static_cast<int64_t>(NewItemRankingSum::kFirst);
 
 tessera::RaggedFeature bags_of(
     const std::vector<std::vector<int64_t>>& lists,
@@ -91,7 +48,7 @@ std::vector<int64_t> users_with_test(const Interactions& data) {
 
 NewItemRanking ranking_of(tessera::SimpleX& model, const Interactions& data) {
   const auto index = tessera::make_exact_index(model->item_vectors());
-  Sum sum;
+  NewItemRankingSum sum;
   constexpr int64_t kUsers = 4096;
   for (const auto& users : in_batches(users_with_test(data), kUsers)) {
     const tessera::RaggedFeature items = bags_of(data.train, users);
@@ -184,33 +141,7 @@ class Curve : public training::Callback {
   Stopwatch watch_;
 };
 
-// The items of all users by the number of their users, most first.
-std::vector<int64_t> by_popularity(const Interactions& data) {
-  std::vector<int64_t> counts(static_cast<size_t>(data.num_items), 0);
-  for (const Pair& pair : pairs_of(data)) {
-    ++counts[pair.item];
-  }
-  std::vector<int64_t> order(counts.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-    return counts[a] > counts[b];
-  });
-  return order;
-}
-
 }  // namespace
-
-tessera::Json json_of(const NewItemOptions& options) {
-  return {
-      {"loss", "sampled softmax of cosines"},
-      {"dim", options.dim},
-      {"user_share", options.user_share},
-      {"negatives", options.negatives},
-      {"temperature", options.temperature},
-      {"batch", options.batch},
-      {"learning_rate", options.learning_rate},
-      {"epochs", options.epochs}};
-}
 
 training::History train_simplex(
     const Interactions& data,
@@ -240,13 +171,19 @@ training::History train_simplex(
     const Batch batch = batch_of(batch_pairs);
     std::vector<int64_t> all(batch.users.size());
     std::iota(all.begin(), all.end(), 0);
+    const auto users = torch::tensor(batch.users);
+    const auto histories = bags_of(data.train, batch.users);
+    const auto positives = bags_of(batch.items, all);
+    const auto negatives =
+        torch::randint(data.num_items, {options.negatives}, torch::kLong);
     return training::StepResult{
-        .loss = model->sampled_softmax_loss(
-            torch::tensor(batch.users),
-            bags_of(data.train, batch.users),
-            bags_of(batch.items, all),
-            torch::randint(data.num_items, {options.negatives}, torch::kLong),
-            options.temperature),
+        .loss = options.loss == "softmax"
+            ? model->sampled_softmax_loss(
+                  users, histories, positives, negatives, options.temperature)
+            : tessera::cosine_contrastive_loss(
+                  model->scores(users, histories, positives, negatives),
+                  {.margin = options.margin,
+                   .negative_weight = options.negative_weight}),
         .examples = std::ssize(batch_pairs)};
   };
   NewItemRun result;
@@ -269,8 +206,9 @@ training::History train_simplex(
 }
 
 NewItemRanking ranking_by_popularity(const Interactions& data) {
-  const std::vector<int64_t> order = by_popularity(data);
-  Sum sum;
+  const std::vector<int64_t> order =
+      items_by_popularity(data.train, data.num_items);
+  NewItemRankingSum sum;
   for (const int64_t user : users_with_test(data)) {
     const std::vector<int64_t>& own = data.train[user];
     std::vector<int64_t> found;
@@ -288,7 +226,7 @@ NewItemRanking ranking_by_neighbors(const Interactions& data) {
   constexpr size_t kMaxNeighbors = 200;
   const Neighbors neighbors =
       nearest_neighbors(data.train, data.num_items, kMaxNeighbors);
-  Sum sum;
+  NewItemRankingSum sum;
   std::vector<double> scores(neighbors.size(), 0.0);
   for (const int64_t user : users_with_test(data)) {
     std::vector<std::pair<double, int64_t>> scored;

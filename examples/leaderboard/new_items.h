@@ -3,35 +3,28 @@
 
 #include "examples/common/curve_point.h"
 #include "examples/leaderboard/interactions.h"
+#include "examples/leaderboard/new_item_ranking.h"
 
-#include <tessera/common/json.h>
 #include <tessera/training/history.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
-
-/// How well the test items are ranked among all items that a user has not in training:
-/// means over the users with test items.
-struct NewItemRanking {
-  double recall = 0.0;  // the share of the test items among the first 20
-  /// The sum of 1 / log2(rank + 1) of the test items among the first 20, divided by that of
-  /// a perfect order.
-  double ndcg = 0.0;
-};
 
 /// The settings of train_simplex().
 struct NewItemOptions {
+  /// "softmax" over sampled items, or "contrastive", the paper's loss.
+  std::string loss = "softmax";
   int64_t dim = 64;
   double user_share = 0.5;
   int64_t negatives = 2000;
-  double temperature = 0.1;
+  double temperature = 0.1;  // of the softmax
+  double margin = 0.9;  // this one and the next one are of the contrastive loss
+  double negative_weight = 150.0;
   int64_t batch = 2048;  // positive items
   double learning_rate = 0.004;  // of the first step; it falls to zero linearly
   int64_t epochs = 60;
 };
-
-/// Writes the settings.
-tessera::Json json_of(const NewItemOptions& options);
 
 /// A training with one seed.
 struct NewItemRun {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/leaderboard/tables.h"
 
+#include "examples/common/mean_and_spread.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -19,29 +21,15 @@ std::string rounded(double value, int digits) {
   return text.str();
 }
 
-double mean_of(const std::vector<double>& values) {
-  double sum = 0.0;
-  for (const double value : values) {
-    sum += value;
-  }
-  return sum / static_cast<double>(values.size());
-}
-
 // The mean, and the standard deviation if there are several values.
 std::string mean_text(const std::vector<double>& values, int digits) {
-  const double mean = mean_of(values);
-  double squares = 0.0;
-  for (const double value : values) {
-    squares += std::pow(value - mean, 2);
-  }
-  const auto count = static_cast<double>(values.size());
-  return values.size() == 1 ? rounded(mean, digits)
-                            : rounded(mean, digits) + " ± " +
-          rounded(std::sqrt(squares / (count - 1.0)), digits);
+  const auto [mean, spread] = mean_and_spread(values);
+  const std::string text = rounded(mean, digits);
+  return values.size() == 1 ? text : text + " ± " + rounded(spread, digits);
 }
 
 std::string seconds_text(const std::vector<double>& seconds) {
-  const double mean = mean_of(seconds);
+  const double mean = mean_and_spread(seconds).mean;
   return mean == 0.0 ? "" : rounded(mean, 1) + " s";
 }
 
@@ -72,9 +60,9 @@ Entry entry_of(
     }
     return values;
   };
-  Entry entry{.value = mean_of(all([&](const Result& result) {
-                return metric_of(result, data.metrics.back());
-              }))};
+  Entry entry{.value = mean_and_spread(all([&](const Result& result) {
+                         return metric_of(result, data.metrics.back());
+                       })).mean};
   // The simple methods are not trained.
   const bool is_trained = results[0]->train_seconds > 0.0;
   entry.line.push_back((is_trained ? kOwn : "") + model);

@@ -22,7 +22,7 @@ Histories read_lines(const std::string& path, int64_t max_length) {
   int64_t num_items = 0;
   int64_t count = 0;
   for_each_number_line(
-      "sasrec", path, 1, [&](const std::vector<int64_t>& numbers) {
+      "histories", path, 1, [&](const std::vector<int64_t>& numbers) {
         std::vector<int64_t>& own = items.emplace_back();
         for (size_t i = 1; i < numbers.size(); ++i) {  // the first is the user
           own.push_back(numbers[i] - 1);
@@ -34,7 +34,7 @@ Histories read_lines(const std::string& path, int64_t max_length) {
   constexpr int64_t kMostPerItem = 100;
   TORCH_CHECK_VALUE(
       num_items <= kMostPerItem * count,
-      "[sasrec] ",
+      "[histories] ",
       path,
       ": the largest item is ",
       num_items,
@@ -85,7 +85,7 @@ Histories::Histories(
   }
   TORCH_CHECK_VALUE(
       !train_windows_.empty(),
-      "[sasrec] expected users with four items or more, but no user has as many. Check the file.");
+      "[histories] expected users with four items or more, but no user has as many. Check the file.");
 }
 
 Histories::Batch Histories::batch(const std::vector<Window>& windows) const {
@@ -115,7 +115,7 @@ Tensor Histories::negatives(
     }
     TORCH_CHECK_VALUE(
         std::find(is_own.begin(), is_own.end(), false) != is_own.end(),
-        "[sasrec] a user has all items, so there is no negative for --loss binary. Choose another loss.");
+        "[histories] a user has all items, so there is no negative for --loss binary. Choose another loss.");
     for (size_t i = window.begin; i < window.end; ++i) {
       int64_t negative = any(random);
       while (is_own[negative]) {

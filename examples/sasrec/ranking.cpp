@@ -11,7 +11,6 @@
 #include <cmath>
 #include <cstddef>
 #include <functional>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -105,20 +104,15 @@ Ranking ranking_of(
 }
 
 Ranking ranking_by_popularity(const Histories& histories) {
-  std::vector<int64_t> counts(static_cast<size_t>(histories.num_items()), 0);
-  for (size_t user = 0; user < histories.users(); ++user) {
-    for (const int64_t item : histories.seen(user, HeldOut::kTest)) {
-      ++counts[item];
-    }
+  std::vector<std::vector<int64_t>> all(histories.users());
+  for (size_t user = 0; user < all.size(); ++user) {
+    all[user] = histories.seen(user, HeldOut::kTest);
   }
-  std::vector<int64_t> order(counts.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-    return counts[a] > counts[b];
-  });
+  const std::vector<int64_t> order =
+      items_by_popularity(all, histories.num_items());
   RankingSum sum;
   for (size_t user = 0; user < histories.users(); ++user) {
-    const std::vector<int64_t> seen = histories.seen(user, HeldOut::kTest);
+    const std::vector<int64_t>& seen = all[user];
     const int64_t target = histories.held_out(user, HeldOut::kTest);
     const auto is_seen = [&](int64_t item) {
       return std::find(seen.begin(), seen.end(), item) != seen.end();

@@ -1,37 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/sasrec/report.h"
 
+#include "examples/common/mean_and_spread.h"
+
 #include <tessera/tessera.h>
 
 #include <nlohmann/json.hpp>
 
-#include <cmath>
-#include <functional>
 #include <iomanip>
 #include <iostream>
 #include <string>
+#include <vector>
 
 namespace {
 
-struct MeanAndSpread {
-  double mean = 0.0;
-  double spread = 0.0;  // the standard deviation of the runs; 0 for one run
-};
-
 MeanAndSpread over_runs(
     const Report& report,
-    const std::function<double(const SequenceRun&)>& value) {
-  const auto count = static_cast<double>(report.runs.size());
-  MeanAndSpread result;
+    double (*value)(const SequenceRun&)) {
+  std::vector<double> values;
   for (const SequenceRun& run : report.runs) {
-    result.mean += value(run) / count;
+    values.push_back(value(run));
   }
-  double squares = 0.0;
-  for (const SequenceRun& run : report.runs) {
-    squares += std::pow(value(run) - result.mean, 2);
-  }
-  result.spread = count > 1 ? std::sqrt(squares / (count - 1)) : 0.0;
-  return result;
+  return mean_and_spread(values);
 }
 
 tessera::Json json_of(const Ranking& ranking) {

@@ -30,6 +30,8 @@ bench_usage() {
                     --dataset     time the batches of a dataset in memory
                     --dlrm        compare DLRM and DCN-v2 with Python's torch (installs about 6 GB)
                     --sasrec      compare SASRec with Python's torch (installs about 6 GB)
+                    --recommenders  compare the time that models take to the same quality with RecTools and
+                                  RecBole, on --data FOLDER of docs/quality.md (installs about 6 GB)
                     --serving     compare ways to serve a click model (installs about 6 GB)
                     --scaling     estimate training steps of a terabyte of tables on many hosts
 USAGE
@@ -46,8 +48,8 @@ install_peers() {
   install_python peers/tf tensorflow-cpu tf-keras numpy
 }
 
-# compare SCRIPT PYTHON PROGRAM [arguments]: runs a Python script that calls a program, with the Python "torch", or
-# "charts", which has matplotlib and pyarrow.
+# compare SCRIPT PYTHON PROGRAM [arguments]: runs a Python script that calls a program, with the Python "torch",
+# "recommenders", or "charts", which has matplotlib and pyarrow.
 compare() {
   local script="$PWD/tests/benchmarks/$1" python="$2" program="$build/$3"
   shift 3
@@ -59,6 +61,8 @@ compare() {
   if [[ "$python" == torch ]]; then
     install_packages python3-dev # torch.compile includes Python.h
     once install_torch_python
+  elif [[ "$python" == recommenders ]]; then
+    once install_python peers/recommenders "torch==$torch_version" 'rectools[torch]==0.19.0' recbole==1.2.1 'setuptools<81'
   else
     once install_python peers/charts matplotlib "pyarrow==$arrow_version"
   fi
@@ -89,6 +93,7 @@ run_bench() {
       once install_movielens
       compare compare_sasrec.py torch examples/sasrec "$@"
       ;;
+    --recommenders) compare compare_recommenders.py recommenders examples/leaderboard "$@" ;;
     --serving) compare compare_serving.py torch "$folder/serving_benchmark" "$@" ;;
     --overlap | --checkpoint | --reader | --dataset) run_program "$folder/${choice#--}_benchmark" "$@" ;;
     --corpus) run_program "$folder/corpus_evaluation_benchmark" "$@" ;;

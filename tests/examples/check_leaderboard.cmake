@@ -113,6 +113,22 @@ expect_message(1 "--results must be a file in a folder that can be written to" "
 expect_message(105 "nowhere" "${LEADERBOARD}" --data "${SCRATCH}/nowhere")
 expect_message(105 "Bauty" "${LEADERBOARD}" --only Bauty)
 
+# Other settings make another result.
+execute_process(COMMAND ${own} --seeds 1 --json --set dropout=0.25 "loss=softmax" batch=100 epochs=2
+                OUTPUT_VARIABLE output ERROR_QUIET COMMAND_ERROR_IS_FATAL ANY)
+string(JSON set GET "${output}" 2 settings)
+string(JSON dropout GET "${set}" dropout)
+string(JSON batch GET "${set}" batch)
+string(JSON epochs GET "${output}" 2 epochs)
+if(NOT dropout EQUAL 0.25 OR NOT batch EQUAL 100 OR NOT epochs EQUAL 2)
+  message(FATAL_ERROR "expected the settings of --set, but got ${output}")
+endif()
+expect_message(1 "--set: expected a setting of the model, but got 'droput'" ${own} --set droput=0.25)
+expect_message(1 "--set batch: expected a number >= 1, but got 0" ${own} --set batch=0)
+expect_message(1 "--set dropout" ${own} --set dropout=much)
+expect_message(1 "--set loss: expected softmax, sampled, binary, but got 'hinge'" ${own} --set loss=hinge)
+expect_message(105 "expected NAME=VALUE, but got 'batch'" ${own} --set batch)
+
 if(DEFINED ENV{TESSERA_QUALITY_DATA})
   execute_process(COMMAND ${public} --data "$ENV{TESSERA_QUALITY_DATA}" --only Beauty --baselines --json
                   OUTPUT_VARIABLE output COMMAND_ERROR_IS_FATAL ANY)

@@ -87,7 +87,7 @@ if(NOT output MATCHES "--max-length")
   message(FATAL_ERROR "expected the options, but got ${output}")
 endif()
 file(WRITE "${SCRATCH}/wrong.txt" "1 2 3 4 5\n2 3 x 4 5\n")
-expect_message(1 "wrong.txt:2: expected `user item item ...`, with numbers from 1 and single spaces, but got 'x 4 5'"
+expect_message(1 "wrong.txt:2: expected `user item item ...`, with numbers from 1 and spaces between them, but got 'x 4 5'"
                "${SASREC}" --data "${SCRATCH}/wrong.txt")
 file(WRITE "${SCRATCH}/gaps.txt" "1 2000000000 3 4 5\n")
 expect_message(1 "the largest item is 2000000000, but the users have only 4 items" "${SASREC}" --data

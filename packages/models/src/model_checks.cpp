@@ -8,6 +8,18 @@
 
 namespace tessera {
 
+void check_positive_option(
+    const char* class_name,
+    const char* name,
+    int64_t value) {
+  TESSERA_CHECK_VALUE(
+      value >= 1,
+      "[{}] {} must be >= 1, but got {}. Set it to a positive number.",
+      class_name,
+      name,
+      value);
+}
+
 void check_hidden_units(
     const std::vector<int64_t>& hidden_units,
     const std::string& class_name) {

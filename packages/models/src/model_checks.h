@@ -9,6 +9,12 @@
 
 namespace tessera {
 
+/// Errors:  c10::ValueError naming the option unless `value` is >= 1.
+void check_positive_option(
+    const char* class_name,
+    const char* name,
+    int64_t value);
+
 /// Checks the widths of hidden layers, after which one layer follows.
 /// Errors:  c10::ValueError unless there are 1 to 1023 sizes >= 1.
 void check_hidden_units(

@@ -8,6 +8,7 @@
 #include "packages/models/src/dropout_sum.h"
 #include "packages/models/src/jagged_attention.h"
 #include "packages/models/src/loss_inputs.h"
+#include "packages/models/src/model_checks.h"
 #include "packages/models/src/unit_rows.h"
 #include "src/common/check.h"
 #include "src/common/number_in_message.h"
@@ -29,16 +30,9 @@ namespace tessera {
 namespace {
 
 void check_options(const SASRecOptions& options) {
-  const auto check_positive = [](const char* name, int64_t value) {
-    TESSERA_CHECK_VALUE(
-        value >= 1,
-        "[SASRec] {} must be >= 1, but got {}. Set it to a positive number.",
-        name,
-        value);
-  };
-  check_positive("num_items", options.num_items);
-  check_positive("dim", options.dim);
-  check_positive("max_length", options.max_length);
+  check_positive_option("SASRec", "num_items", options.num_items);
+  check_positive_option("SASRec", "dim", options.dim);
+  check_positive_option("SASRec", "max_length", options.max_length);
   constexpr int64_t kMaxBlocks = 1024;
   TESSERA_CHECK_VALUE(
       options.num_blocks >= 0 && options.num_blocks <= kMaxBlocks,

@@ -6,6 +6,7 @@
 #include <tessera/models/linear_cross_entropy.h>
 #include "packages/models/src/jagged_attention.h"
 #include "packages/models/src/loss_inputs.h"
+#include "packages/models/src/model_checks.h"
 #include "packages/models/src/unit_rows.h"
 #include "src/common/check.h"
 #include "src/common/tensor_text.h"
@@ -23,16 +24,9 @@ namespace tessera {
 namespace {
 
 void check_options(const SimpleXOptions& options) {
-  const auto check_positive = [](const char* name, int64_t value) {
-    TESSERA_CHECK_VALUE(
-        value >= 1,
-        "[SimpleX] {} must be >= 1, but got {}. Set it to a positive number.",
-        name,
-        value);
-  };
-  check_positive("num_users", options.num_users);
-  check_positive("num_items", options.num_items);
-  check_positive("dim", options.dim);
+  check_positive_option("SimpleX", "num_users", options.num_users);
+  check_positive_option("SimpleX", "num_items", options.num_items);
+  check_positive_option("SimpleX", "dim", options.dim);
   // Also false for NaN.
   TESSERA_CHECK_VALUE(
       options.user_share >= 0.0 && options.user_share <= 1.0,
