@@ -25,13 +25,22 @@ void check_inputs(const Options& options) {
           "read several times, but got '",
           file,
           "'. Pass other files.");
+      TORCH_CHECK_VALUE(
+          is_criteo_x1(file) == is_criteo_x1(options.data.front()),
+          "[dlrm_criteo] --data and --test must have the same format, but only "
+          "one of '",
+          options.data.front(),
+          "' and '",
+          file,
+          "' begins with the header label,I1,... of Criteo_x1. Pass other "
+          "files.");
     }
   }
   TORCH_CHECK_VALUE(
-      open_files(options.data, options).next().has_value(),
+      open_files(options.data, options).examples->open()->next().has_value(),
       "[dlrm_criteo] the files of --data have no example. Pass other files.");
   TORCH_CHECK_VALUE(
-      open_files(options.test, options).next().has_value(),
+      open_files(options.test, options).examples->open()->next().has_value(),
       "[dlrm_criteo] the files of --test have no example. Pass other files.");
 }
 

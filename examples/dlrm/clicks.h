@@ -3,12 +3,17 @@
 
 #include "examples/dlrm/options.h"
 
-#include <tessera/data/criteo_reader.h>
+#include <tessera/data/batches.h>
+#include <tessera/data/dataset.h>
+#include <tessera/data/example_source.h>
 #include <tessera/data/feature_pipeline.h>
+#include <tessera/data/malformed_lines.h>
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,13 +24,24 @@ struct Batch {
   at::Tensor labels;
 };
 
-/// Opens the files. The options say how to handle malformed lines.
-tessera::data::CriteoReader open_files(
+/// Returns whether the file has the format of Criteo_x1: commas, and a header that begins
+/// with label,I1. Other files must have Criteo's own format.
+bool is_criteo_x1(const std::string& file);
+
+/// The examples of some files, with the columns "label", "I1" to "I13" and "C1" to "C26".
+struct ClickLogs {
+  std::shared_ptr<const tessera::data::ExampleSource> examples;
+  /// Counts what the reader that was opened last has read so far.
+  std::function<tessera::data::ReadReport()> report;
+};
+
+/// Opens files of the same format. The options say how to handle malformed lines.
+ClickLogs open_files(
     const std::vector<std::string>& files,
     const Options& options);
 
 /// Writes the skipped lines to standard error.
-void report_skipped(const tessera::data::CriteoReport& report);
+void report_skipped(const tessera::data::ReadReport& report);
 
 // snippet: clicks
 /// The batches of some files, as fit() reads them.
@@ -35,30 +51,29 @@ class Clicks {
       const std::vector<std::string>& files,
       const tessera::data::FeaturePipeline& pipeline,
       const Options& options)
-      : reader_(open_files(files, options)), pipeline_(pipeline) {}
+      : logs_(open_files(files, options)),
+        reader_(tessera::data::Dataset(logs_.examples)
+                    .batch({.size = options.batch})(0)),
+        pipeline_(pipeline) {}
 
   std::optional<Batch> next() {
     const auto read = reader_.next();
     if (!read) {
       return std::nullopt;
     }
-    return Batch{
-        pipeline_.apply(tessera::data::to_columns(*read)), read->labels};
+    return Batch{pipeline_.apply(*read), read->tensor("label")};
   }
   /// Skips batches without applying the pipeline. Returns their number.
   int64_t skip(int64_t count) {
-    int64_t skipped = 0;
-    while (skipped < count && reader_.next()) {
-      ++skipped;
-    }
-    return skipped;
+    return reader_.skip(count);
   }
-  tessera::data::CriteoReport report() const {
-    return reader_.report();
+  tessera::data::ReadReport report() const {
+    return logs_.report();
   }
 
  private:
-  tessera::data::CriteoReader reader_;
+  ClickLogs logs_;
+  tessera::data::BatchReader reader_;
   tessera::data::FeaturePipeline pipeline_;
 };
 // end snippet

@@ -56,8 +56,9 @@ double use_generated_data(Options& options) {
   options.data = {path("train", ".txt")};
   options.test = {path("test", ".txt")};
   std::vector<at::Tensor> labels;
-  for (const auto& batch : open_files(options.test, options)) {
-    labels.push_back(batch.labels);
+  const auto reader = open_files(options.test, options).examples->open();
+  while (const auto examples = reader->next()) {
+    labels.push_back(examples->tensor("label"));
   }
   tessera::training::AUC auc;
   auc.update(tessera::load_npy(path("test", ".npy")), at::cat(labels));

@@ -34,7 +34,7 @@ void add_data(CLI::App& app, Options& options) {
   auto* data = app.add_option(
       "--data",
       options.data,
-      "training files in Criteo's format, plain or gzip, which are read in this order");
+      "training files in Criteo's format or that of Criteo_x1, plain or gzip, which are read in this order");
   app.add_option("--test", options.test, "test files in the same format")
       ->needs(data);
   app.add_option(
@@ -145,8 +145,9 @@ void add_results(CLI::App& app, Options& options) {
 
 std::optional<int> parse_arguments(int argc, char** argv, Options& options) {
   CLI::App app(
-      "Trains DLRM or DCN-v2 on click logs in Criteo's format, or on generated "
-      "ones, and prints how well the model predicts clicks.");
+      "Trains DLRM or DCN-v2 on click logs in Criteo's format or that of "
+      "Criteo_x1, or on generated ones, and prints how well the model predicts "
+      "clicks.");
   add_data(app, options);
   add_training(app, options);
   add_results(app, options);

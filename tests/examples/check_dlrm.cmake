@@ -1,8 +1,8 @@
 # Trains the click models on a few generated examples. Each model must learn, its exported file must give the same
 # predictions, and a run that resumes in the middle of an epoch must give the AUC of an uninterrupted run. Options that
 # can't work must be refused before training.
-#   cmake -D DLRM=<program> -D SCRATCH=<folder> -P ...
-foreach(variable IN ITEMS DLRM SCRATCH)
+#   cmake -D DLRM=<program> -D ARROW=<1 if it was built with Arrow> -D SCRATCH=<folder> -P ...
+foreach(variable IN ITEMS DLRM ARROW SCRATCH)
   if(NOT DEFINED ${variable})
     message(FATAL_ERROR "check_dlrm.cmake needs -D ${variable}=...")
   endif()
@@ -180,3 +180,60 @@ expect_failure("at most 1 malformed lines, but got one more" --data "${SCRATCH}/
            --malformed skip --max-malformed 1)
 expect_failure("--max-malformed needs --malformed skip" --max-malformed 1)
 expect_failure("--export must not be a file that is read" --folder "${SCRATCH}/data" --export "${SCRATCH}/data/20000_test.npy")
+
+if(NOT ARROW)
+  return()
+endif()
+# The same examples in the format of Criteo_x1 are learned as well: with a header and commas, scaled numbers, and
+# categories that are integers.
+file(WRITE "${SCRATCH}/to_x1.awk" [[
+BEGIN {
+  FS = "\t"; OFS = ","
+  printf "label"
+  for (i = 1; i <= 39; ++i) printf(i <= 13 ? ",I" i : ",C" (i - 13))
+  print ""
+}
+{
+  for (i = 2; i <= 14; ++i) if ($i != "") $i = $i < 0 ? 0 : log(1 + $i) / 12
+  for (i = 15; i <= 40; ++i) if ($i != "") {
+    id = 0
+    for (j = 1; j <= length($i); ++j) id = 16 * id + index("123456789abcdef", substr($i, j, 1))
+    $i = sprintf("%.0f", id)
+  }
+  print
+}
+]])
+foreach(part IN ITEMS train test)
+  execute_process(
+    COMMAND awk -f "${SCRATCH}/to_x1.awk" "${SCRATCH}/data/20000_${part}.txt" OUTPUT_FILE "${SCRATCH}/${part}.csv"
+    COMMAND_ERROR_IS_FATAL ANY)
+endforeach()
+execute_process(COMMAND gzip -f "${SCRATCH}/train.csv" COMMAND_ERROR_IS_FATAL ANY)
+list(REMOVE_AT small 0 1 2 3)
+set(x1 --data "${SCRATCH}/train.csv.gz" --test "${SCRATCH}/test.csv")
+execute_process(
+  COMMAND "${DLRM}" ${small} ${x1} --json --epochs 2 --export "${SCRATCH}/x1.pt"
+  OUTPUT_VARIABLE output
+  ERROR_QUIET COMMAND_ERROR_IS_FATAL ANY)
+string(JSON auc GET "${output}" auc)
+string(JSON is_served GET "${output}" equal_from_export)
+message("Criteo_x1: ${auc}")
+if(NOT is_served OR auc LESS 0.67)
+  message(FATAL_ERROR "expected 0.67 <= AUC and equal_from_export, but got\n${output}")
+endif()
+expect_failure("must have the same format" ${x1} --test "${test}")
+
+# expect_wrong_x1(TEXT HEADER ROW): expects that a training file with these two lines is refused with TEXT.
+function(expect_wrong_x1 text header row)
+  file(WRITE "${SCRATCH}/wrong.csv" "${header}\n${row}\n")
+  expect_failure("wrong.csv' ${text}" --data "${SCRATCH}/wrong.csv" --test "${SCRATCH}/test.csv")
+endfunction()
+file(STRINGS "${SCRATCH}/test.csv" lines LIMIT_COUNT 2)
+list(GET lines 0 header)
+list(GET lines 1 row)
+string(REPLACE ",C26" ",C27" renamed "${header}")
+string(REGEX REPLACE "^([01]),[^,]*" "\\1,x" text "${row}")
+expect_wrong_x1("has no column 'C26'" "${renamed}" "${row}")
+expect_wrong_x1("line 2: expected 40 fields, but got 41" "${header}" "${row},7")
+expect_wrong_x1("line 2: column 'I1' must be a number" "${header}" "${text}")
+expect_wrong_x1("line 2: column 'C26' must be an integer" "${header}" "${row}.5")
