@@ -69,8 +69,7 @@ static_assert(std::is_aggregate_v<SimpleXOptions>);
 ///   const auto negatives = torch::randint(1000, {50}, torch::kLong);
 ///
 ///   // Each item is an example: its user should prefer it to the negatives.
-///   const auto loss =
-///       model->sampled_softmax_loss(users, items, items, negatives);
+///   const auto loss = model->sampled_softmax_loss(users, items, items, negatives);
 ///   loss.backward();  // updates the tables
 ///   optimizer.step();
 ///
