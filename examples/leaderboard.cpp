@@ -16,7 +16,6 @@
 #include <tessera/tessera.h>
 
 #include <c10/util/Exception.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -38,7 +37,7 @@ struct Settings {
   int64_t seed = 0;
   int64_t seeds = 3;
   int64_t epochs = 0;
-  std::map<std::string, tessera::Json> set = {};
+  std::map<std::string, std::string> set = {};
   bool baselines = false;
   bool validate = false;
   bool only_show = false;
@@ -46,17 +45,14 @@ struct Settings {
   bool markdown = false;
 };
 
-// Adds `name=value`. A value that is no JSON is a text.
+// Adds `name=value`.
 void add_setting(const std::string& pair, Settings& settings) {
   const size_t equals = pair.find('=');
   if (equals == std::string::npos || equals == 0) {
     throw CLI::ValidationError(
         "--set", "expected NAME=VALUE, but got '" + pair + "'");
   }
-  const std::string text = pair.substr(equals + 1);
-  const auto value = tessera::Json::parse(text, nullptr, false);
-  settings.set[pair.substr(0, equals)] =
-      value.is_discarded() ? tessera::Json(text) : value;
+  settings.set[pair.substr(0, equals)] = pair.substr(equals + 1);
 }
 
 std::optional<int> parse(int argc, char** argv, Settings& settings) {

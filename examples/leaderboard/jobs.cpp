@@ -6,6 +6,7 @@
 #include "examples/movielens/training.h"
 #include "examples/sasrec/training.h"
 
+#include <tessera/common/json_text.h>
 #include <tessera/common/json_value.h>
 
 #include <c10/util/Exception.h>
@@ -92,9 +93,15 @@ Json complete(Options& options, const JobOptions& job_options) {
   Json settings;
   auto left = job_options.set;
   visit_settings(options, [&](const std::string& name, auto& value) {
-    using Value = tessera::JsonValue<std::remove_cvref_t<decltype(value)>>;
+    using Type = std::remove_cvref_t<decltype(value)>;
+    using Value = tessera::JsonValue<Type>;
     if (const auto found = left.find(name); found != left.end()) {
-      value = Value::read(found->second, "[leaderboard] --set " + name);
+      if constexpr (std::is_same_v<Type, std::string>) {
+        value = found->second;
+      } else {
+        const std::string where = "[leaderboard] --set " + name;
+        value = Value::read(tessera::parse_json(found->second, where), where);
+      }
       check_setting(name, value);
       left.erase(found);
     }

@@ -28,8 +28,9 @@ struct JobOptions {
   bool validate = false;
   int64_t epochs =
       0;  // the most epochs of a training; 0: as many as the job has
-  /// Names and values of settings that replace those of the job, as JSON.
-  std::map<std::string, tessera::Json> set = {};
+  /// Names and values of settings that replace those of the job. A value is JSON, or the
+  /// text of a setting that is one.
+  std::map<std::string, std::string> set = {};
 };
 
 /// The jobs on a data set. Its files are read by the first job that runs. The path of

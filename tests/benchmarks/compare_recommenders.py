@@ -225,7 +225,7 @@ def run_recbole(options):
 
 def run_tessera(options, name, settings):
     with tempfile.TemporaryDirectory() as folder:
-        pairs = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+        pairs = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in settings.items()]
         command = [options.program, "--data", options.data, "--only", name, "--seed", options.seed, "--seeds", 1]
         command += ["--validate", "--json", "--results", f"{folder}/results.json", "--set", *pairs]
         result = benchmark.run(command, {"OMP_NUM_THREADS": str(options.threads)})

@@ -114,7 +114,7 @@ expect_message(105 "nowhere" "${LEADERBOARD}" --data "${SCRATCH}/nowhere")
 expect_message(105 "Bauty" "${LEADERBOARD}" --only Bauty)
 
 # Other settings make another result.
-execute_process(COMMAND ${own} --seeds 1 --json --set dropout=0.25 "loss=softmax" batch=100 epochs=2
+execute_process(COMMAND ${own} --seeds 1 --json --set dropout=0.25 loss=softmax batch=100 epochs=2
                 OUTPUT_VARIABLE output ERROR_QUIET COMMAND_ERROR_IS_FATAL ANY)
 string(JSON set GET "${output}" 2 settings)
 string(JSON dropout GET "${set}" dropout)
