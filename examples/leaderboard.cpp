@@ -99,7 +99,7 @@ std::optional<int> parse(int argc, char** argv, Settings& settings) {
           add_setting(pair, settings);
         }
       },
-      "NAME=VALUE: other settings of the models than those of docs/quality.md, such as dropout=0.3");
+      "NAME=VALUE: other settings of the model than those of docs/quality.md, such as dropout=0.3 for Beauty");
   app.add_flag("--baselines", settings.baselines, "only the simple methods");
   app.add_flag(
       "--validate",
@@ -206,6 +206,25 @@ void check_finite(const Result& result) {
   }
 }
 
+std::vector<Job> jobs_of(const Input& input, const Settings& settings) {
+  return jobs_of(
+      input.data,
+      input.paths,
+      {.data = input.data.name,
+       .validate = settings.validate,
+       .epochs = settings.epochs,
+       .set = settings.set});
+}
+
+// The title of a table: the name of the data, and the settings of --set.
+std::string title_of(const Input& input, const Settings& settings) {
+  std::string title = input.data.name;
+  for (const auto& [name, value] : settings.set) {
+    title += ", " + name + "=" + value;
+  }
+  return title;
+}
+
 // Runs what the file does not have yet, and adds the results of the input's jobs. Returns
 // 0, or the signal that stopped the training.
 int run_jobs(
@@ -213,12 +232,8 @@ int run_jobs(
     const Settings& settings,
     ResultFile& file,
     std::vector<Result>& results) {
-  const JobOptions options{
-      .validate = settings.validate,
-      .epochs = settings.epochs,
-      .set = settings.set};
   const std::string& name = input.data.name;
-  for (const Job& job : jobs_of(input.data, input.paths, options)) {
+  for (const Job& job : jobs_of(input, settings)) {
     if (settings.baselines && job.has_seeds) {
       continue;
     }
@@ -262,6 +277,9 @@ int run(const Settings& settings) {
     read_files.insert(read_files.end(), input.paths.begin(), input.paths.end());
   }
   check_output_file("[leaderboard] --results", settings.results, read_files);
+  for (const Input& input : inputs) {
+    jobs_of(input, settings);  // checks the settings before the first training
+  }
   ResultFile file(settings.results);
   std::vector<Result> all;
   std::string tables;
@@ -271,8 +289,10 @@ int run(const Settings& settings) {
     std::vector<Result> results;
     signal = run_jobs(*input, settings, file, results);
     tables += tables.empty() ? "" : "\n";
-    tables += settings.markdown ? markdown_table(input->data, results)
-                                : text_table(input->data, results);
+    DataSet data = input->data;
+    data.name = title_of(*input, settings);
+    tables += settings.markdown ? markdown_table(data, results)
+                                : text_table(data, results);
     all.insert(all.end(), results.begin(), results.end());
   }
   std::cout << (settings.json ? json_text_of(all) : tables);

@@ -29,7 +29,8 @@ namespace {
 
 // Returns the exit status.
 int run(const SequenceOptions& options) {
-  const Histories histories = load_histories(options.data, options.max_length);
+  const Histories histories =
+      load_histories(options.data, options.max_length, options.windows);
   Report report{
       .users = histories.users(),
       .items = histories.num_items(),

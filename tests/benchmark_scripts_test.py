@@ -354,9 +354,11 @@ class BenchmarkScriptsTest(unittest.TestCase):
         with contextlib.redirect_stdout(io.StringIO()) as out:
             ratio, evaluation = compare_recommenders.print_results("Beauty", sides, 1)
         self.assertEqual((ratio, evaluation), (90 / 6, 8.0))  # 0.98 * 0.05 = 0.049 is first reached at 6 and 90 s
-        self.assertTrue(compare_recommenders.goes_on([[5, 0.1], [9, 0.1]], mock.Mock(patience=2, minutes=1)))
-        self.assertFalse(compare_recommenders.goes_on([[5, 0.1], [9, 0.1]], mock.Mock(patience=1, minutes=1)))
-        self.assertFalse(compare_recommenders.goes_on([[61, 0.1]], mock.Mock(patience=2, minutes=1)))
+        _, validation = compare_recommenders.hold_out_a_tenth([[0, *range(25)], [1, 3, 4, 5]])
+        self.assertEqual(validation, [(0, [22, 18]), (1, [])])  # as in quality_data_test.cpp
+        self.assertTrue(compare_recommenders.goes_on([[5, 0.1], [9, 0.1]], minutes=1, patience=2))
+        self.assertFalse(compare_recommenders.goes_on([[5, 0.1], [9, 0.1]], minutes=1, patience=1))
+        self.assertFalse(compare_recommenders.goes_on([[61, 0.1]], minutes=1, patience=2))
         self.assertIn("15.00x as fast to that quality, and 8.00x in evaluation", out.getvalue())
 
     def test_wrong_arguments_are_refused(self):

@@ -9,7 +9,7 @@ struct MeanAndSpread {
   double spread = 0.0;  // the standard deviation; 0 for one value
 };
 
-/// Of one value or more.
+/// The mean and the spread of one value or more.
 inline MeanAndSpread mean_and_spread(const std::vector<double>& values) {
   const auto count = static_cast<double>(values.size());
   MeanAndSpread result;

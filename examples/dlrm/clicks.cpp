@@ -43,7 +43,10 @@ bool is_criteo_x1(const std::string& file) {
   constexpr std::string_view kBegin = "label,I1,";
   char begin[kBegin.size()] = {};
   data::FileBytes bytes(file, "dlrm_criteo");
-  const size_t size = bytes.read(begin, sizeof(begin));
+  size_t size = 0;
+  while (size_t count = bytes.read(begin + size, sizeof(begin) - size)) {
+    size += count;
+  }
   return std::string_view(begin, size) == kBegin;
 }
 

@@ -48,7 +48,7 @@ std::vector<double> find_boundaries(
 
 // snippet: pipeline
 // Integers become logarithms and intervals. The numbers of Criteo_x1 are scaled already,
-// and the first examples decide about their intervals. Each category column has a
+// and the first examples determine their intervals. Each category column has a
 // vocabulary, or keys of 64 bits for tables without one.
 FeaturePipeline learn_pipeline(const Options& options) {
   const ClickLogs logs = open_files(options.data, options);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draws the learning curves of a file of the leaderboard: one chart for each data set, with a line for each seed.
 
-Of a model that has been trained with several settings, it draws the latest ones.
+If a model was trained with several settings, only the latest ones are drawn.
 
     python3 examples/leaderboard/draw_curves.py RESULTS.json OUT.svg
 

@@ -70,7 +70,7 @@ void set_curve(const std::vector<CurvePoint>& curve, Result& result) {
   }
 }
 
-// A setting that the model takes is checked by the model, too. This is for the others.
+// The models check their own settings. This check is for batch, epochs and the like.
 void check_setting(const std::string& name, int64_t value) {
   TORCH_CHECK_VALUE(
       value >= 1,
@@ -91,8 +91,10 @@ Json complete(Options& options, const JobOptions& job_options) {
     options.epochs = job_options.epochs;
   }
   Json settings;
+  std::string names;
   auto left = job_options.set;
   visit_settings(options, [&](const std::string& name, auto& value) {
+    names += (names.empty() ? "" : ", ") + name;
     using Type = std::remove_cvref_t<decltype(value)>;
     using Value = tessera::JsonValue<Type>;
     if (const auto found = left.find(name); found != left.end()) {
@@ -111,11 +113,13 @@ Json complete(Options& options, const JobOptions& job_options) {
   });
   TORCH_CHECK_VALUE(
       left.empty(),
-      "[leaderboard] --set: expected a setting of the model, but got '",
+      "[leaderboard] --set: ",
+      job_options.data,
+      " has no setting '",
       left.begin()->first,
       "'. Its settings are ",
-      settings.dump(),
-      ". With --only NAME, the others are not trained.");
+      names,
+      ". Choose the data set with --only.");
   return settings;
 }
 
@@ -205,6 +209,7 @@ SequenceOptions sequence_options(const std::string& name) {
       .feed_forward = 256,
       .gated = true,
       .max_length = 50,
+      .windows = true,
       .dropout = 0.5,
       .temperature = 0.1,
       .learning_rate = 0.003};
@@ -235,6 +240,7 @@ void visit_settings(SequenceOptions& options, Visit&& visit) {
   visit("feed_forward", options.feed_forward);
   visit("gated", options.gated);
   visit("max_length", options.max_length);
+  visit("windows", options.windows);
   visit("dropout", options.dropout);
   visit("temperature", options.temperature);
   visit("learning_rate", options.learning_rate);
@@ -252,8 +258,9 @@ std::vector<Job> next_item_jobs(
   SequenceOptions options = sequence_options(data.name);
   Json settings = complete(options, job_options);
   check_loss(options.loss, {"softmax", "sampled", "binary"});
-  const auto histories =
-      make_lazy([=] { return load_histories(path, options.max_length); });
+  const auto histories = make_lazy([=] {
+    return load_histories(path, options.max_length, options.windows);
+  });
   return {
       simple_job(
           "popularity",

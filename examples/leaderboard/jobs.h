@@ -23,6 +23,7 @@ struct Job {
 
 /// How jobs differ from those of docs/quality.md.
 struct JobOptions {
+  std::string data = {};  // the name of the data set, for messages
   /// For Gowalla and ML-100K, a part of the training data takes the place of the test data,
   /// to choose settings. The other data sets have items for validation in any case.
   bool validate = false;

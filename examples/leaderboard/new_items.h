@@ -19,8 +19,8 @@ struct NewItemOptions {
   double user_share = 0.5;
   int64_t negatives = 2000;
   double temperature = 0.1;  // of the softmax
-  double margin = 0.9;  // this one and the next one are of the contrastive loss
-  double negative_weight = 150.0;
+  double margin = 0.9;  // only of the contrastive loss
+  double negative_weight = 150.0;  // only of the contrastive loss
   int64_t batch = 2048;  // positive items
   double learning_rate = 0.004;  // of the first step; it falls to zero linearly
   int64_t epochs = 60;

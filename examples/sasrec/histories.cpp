@@ -17,7 +17,10 @@ using torch::Tensor;
 
 namespace {
 
-Histories read_lines(const std::string& path, int64_t max_length) {
+Histories read_lines(
+    const std::string& path,
+    int64_t max_length,
+    bool windows) {
   std::vector<std::vector<int64_t>> items;
   int64_t num_items = 0;
   int64_t count = 0;
@@ -41,10 +44,13 @@ Histories read_lines(const std::string& path, int64_t max_length) {
       ", but the users have only ",
       count,
       " items. Number the items from 1, without large gaps.");
-  return {std::move(items), num_items, max_length};
+  return {std::move(items), num_items, max_length, windows};
 }
 
-Histories read_movielens(const std::string& folder, int64_t max_length) {
+Histories read_movielens(
+    const std::string& folder,
+    int64_t max_length,
+    bool windows) {
   const MovieLens data = load_movielens(folder);
   std::vector<MovieLens::Rating> ratings = data.ratings;
   std::stable_sort(
@@ -55,31 +61,36 @@ Histories read_movielens(const std::string& folder, int64_t max_length) {
   for (const MovieLens::Rating& rating : ratings) {
     items[rating.user].push_back(rating.movie);
   }
-  return {std::move(items), std::ssize(data.movies), max_length};
+  return {std::move(items), std::ssize(data.movies), max_length, windows};
 }
 
 }  // namespace
 
-Histories load_histories(const std::string& path, int64_t max_length) {
+Histories load_histories(
+    const std::string& path,
+    int64_t max_length,
+    bool windows) {
   return std::filesystem::is_regular_file(path)
-      ? read_lines(path, max_length)
-      : read_movielens(path, max_length);
+      ? read_lines(path, max_length, windows)
+      : read_movielens(path, max_length, windows);
 }
 
 Histories::Histories(
     std::vector<std::vector<int64_t>> items,
     int64_t num_items,
-    int64_t max_length)
+    int64_t max_length,
+    bool windows)
     : max_length_(static_cast<size_t>(max_length)), num_items_(num_items) {
   for (std::vector<int64_t>& own : items) {
     if (own.size() < 3) {
       continue;
     }
-    for (size_t end = own.size() - 3; end > 0;) {  // its target is not held out
+    // The target of the last input is the last item for training.
+    for (size_t end = own.size() - 3; end > 0;) {
       const size_t begin = end - std::min(end, max_length_);
       train_windows_.push_back(
           {.user = items_.size(), .begin = begin, .end = end});
-      end = begin;
+      end = windows ? begin : 0;
     }
     items_.push_back(std::move(own));
   }
@@ -115,7 +126,7 @@ Tensor Histories::negatives(
     }
     TORCH_CHECK_VALUE(
         std::find(is_own.begin(), is_own.end(), false) != is_own.end(),
-        "[histories] a user has all items, so there is no negative for --loss binary. Choose another loss.");
+        "[histories] a user has all items, so there is no negative for the binary loss. Choose another loss.");
     for (size_t i = window.begin; i < window.end; ++i) {
       int64_t negative = any(random);
       while (is_own[negative]) {

@@ -30,19 +30,21 @@ class Histories {
     at::Tensor targets = {};  // [nnz]
   };
 
-  /// A user has at most `max_length` items in a sequence. Users with fewer than three
-  /// items are left out. Items have the ids 0 to num_items - 1.
+  /// A sequence has at most `max_length` items. With `windows`, a longer history is cut into
+  /// several sequences for training, from its end, so that each item but the first is a
+  /// target. Otherwise, its latest items are one. Users with fewer than three items are left
+  /// out. Items have the ids 0 to num_items - 1.
   /// Errors:  c10::ValueError if no user has four items.
   Histories(
       std::vector<std::vector<int64_t>> items,
       int64_t num_items,
-      int64_t max_length);
+      int64_t max_length,
+      bool windows);
 
   int64_t num_items() const {
     return num_items_;
   }
-  /// The sequences for training. A long history is cut into several ones, from its end, so
-  /// that each item but the first is a target.
+  /// The sequences for training.
   const std::vector<Window>& train_windows() const {
     return train_windows_;
   }
@@ -82,4 +84,7 @@ class Histories {
 /// Reads the folder of MovieLens 100K, or a text or gzip file with one line for each user,
 /// `user item item ...` in the order of time, with items from 1 as S3-Rec publishes them.
 /// Errors:  c10::ValueError naming file and line.
-Histories load_histories(const std::string& path, int64_t max_length);
+Histories load_histories(
+    const std::string& path,
+    int64_t max_length,
+    bool windows);

@@ -30,7 +30,7 @@ std::optional<int> parse_arguments(
       "--patience",
       options.patience,
       "epochs without a better validation before the training stops");
-  add_count(app, "--batch", options.batch, "users per step");
+  add_count(app, "--batch", options.batch, "sequences per step");
   add_count(app, "--dim", options.dim, "width of an embedding", 4096);
   add_count(app, "--blocks", options.blocks, "transformer blocks", 100);
   add_count(app, "--heads", options.heads, "attention heads, a divisor of dim");
@@ -47,8 +47,12 @@ std::optional<int> parse_arguments(
       app,
       "--max-length",
       options.max_length,
-      "latest items of a user",
+      "the most items of a sequence",
       10'000);
+  app.add_flag(
+      "--windows",
+      options.windows,
+      "cut a longer history into several sequences for training (default: train on its latest items)");
   app.add_option(
          "--dropout", options.dropout, "share of activations that are dropped")
       ->check(CLI::Range(0.0, 0.99))

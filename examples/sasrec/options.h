@@ -21,6 +21,7 @@ struct SequenceOptions {
   int64_t feed_forward = 0;  // width of the hidden layer; 0: dim
   bool gated = false;
   int64_t max_length = 200;
+  bool windows = false;  // cut long histories into several sequences
   double dropout = 0.5;
   std::optional<double> temperature = {};  // unset: scores are dot products
   double learning_rate = 0.003;

@@ -51,7 +51,8 @@ TEST(InteractionsTest, ValidationIsATenthOfEachUsersItems) {
   const Interactions data = with_validation(
       {.num_items = 30, .train = {many, {3, 4, 5}}, .test = {{29}, {28}}});
   EXPECT_EQ(data.train[0].size(), 23U);
-  EXPECT_EQ(data.test[0].size(), 2U);
+  // compare_recommenders.py takes the same items.
+  EXPECT_EQ(data.test[0], (std::vector<int64_t>{22, 18}));
   EXPECT_EQ(data.train[1].size(), 3U);
   EXPECT_TRUE(data.test[1].empty());
   std::vector<int64_t> all = data.train[0];
@@ -63,13 +64,23 @@ TEST(InteractionsTest, ValidationIsATenthOfEachUsersItems) {
 // The last two items are held out. Each item before them but the first is a target once.
 TEST(HistoriesTest, LongHistoriesAreCutIntoWindows) {
   const Histories histories(
-      {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, {1, 2}, {7, 8, 9}, {4, 5, 6, 7}}, 10, 3);
+      {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, {1, 2}, {7, 8, 9}, {4, 5, 6, 7}},
+      10,
+      3,
+      /*windows=*/true);
   const auto& windows = histories.train_windows();
   ASSERT_EQ(windows.size(), 4U);  // three of the first user, one of the last
   const auto [sequences, targets] = histories.batch(windows);
   EXPECT_TRUE(at::equal(sequences.values, int64s({4, 5, 6, 1, 2, 3, 0, 4})));
   EXPECT_TRUE(at::equal(sequences.row_splits, int64s({0, 3, 6, 7, 8})));
   EXPECT_TRUE(at::equal(targets, int64s({5, 6, 7, 2, 3, 4, 1, 5})));
+}
+
+TEST(HistoriesTest, WithoutWindowsTheLatestItemsAreOneSequence) {
+  const Histories histories({{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}}, 10, 3, false);
+  const auto [sequences, targets] = histories.batch(histories.train_windows());
+  EXPECT_TRUE(at::equal(sequences.values, int64s({4, 5, 6})));
+  EXPECT_TRUE(at::equal(targets, int64s({5, 6, 7})));
 }
 
 class PublicDataTest : public testing::Test {
@@ -104,7 +115,8 @@ TEST_F(PublicDataTest, SequencesHaveThePublishedSizes) {
         Sizes{"Toys_and_Games", 19412, 11924, 167597},
         Sizes{"Yelp", 30431, 20033, 316354},
         Sizes{"LastFM", 1090, 3646, 52551}}) {
-    const Histories data = load_histories(file(std::string(name) + ".txt"), 50);
+    const Histories data =
+        load_histories(file(std::string(name) + ".txt"), 50, true);
     EXPECT_EQ(data.users(), users) << name;
     EXPECT_EQ(data.num_items(), items) << name;
     // The last item of each user is no part of what is seen before the test.

@@ -162,7 +162,8 @@ class SoftmaxPass {
     }
   }
 
-  // Adds what the positive item's score changes, whose gradient is `gradient`.
+  // Adds the gradients that pass through the score of the positive item. `gradient` is that
+  // of the score.
   void add_positive(int64_t i, float gradient, const Outputs& outputs) const {
     float* state_gradient = outputs.states.data + i * outputs.states.row_stride;
     float* own_gradient = outputs.positives + i * states_.columns;
@@ -279,11 +280,15 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(
         c10::autocast_dispatch_keyset);
     const variable_list saved = context->get_saved_variables();
+    // An input may depend on another one. Its alias has no graph before it.
+    const auto alias = [](const at::Tensor& input) {
+      return input.defined() ? input.view_as(input) : input;
+    };
     const Inputs inputs{
-        .states = saved[0],
-        .rows = saved[1],
+        .states = alias(saved[0]),
+        .rows = alias(saved[1]),
         .targets = saved[3],
-        .positives = saved[2],
+        .positives = alias(saved[2]),
         .positive_ids = saved[4],
         .negative_ids = saved[5]};
     variable_list sources{inputs.states, inputs.rows};
@@ -349,13 +354,15 @@ at::Tensor checked_ids(
     const at::Tensor& ids,
     const char* name,
     const at::Tensor& matrix,
+    const char* rows_name,
     const char* loss) {
   TESSERA_CHECK_VALUE(
       ids.defined() && ids.dim() == 1 && ids.size(0) == matrix.size(0),
-      "[{}] {} must have shape [{}], one per row, but got {}. Pass as many as rows.",
+      "[{}] {} must have shape [{}], one per row of {}, but got {}. Pass as many.",
       loss,
       name,
       matrix.size(0),
+      rows_name,
       ids.defined() ? c10::str("shape ", ids.sizes()) : "an undefined tensor");
   TESSERA_CHECK_TYPE(
       ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt,
@@ -363,6 +370,14 @@ at::Tensor checked_ids(
       loss,
       name,
       ids.scalar_type());
+  TESSERA_CHECK_VALUE(
+      ids.device() == matrix.device(),
+      "[{}] {} must be on {}, the device of {}, but got {}. Move it with .to().",
+      loss,
+      name,
+      matrix.device(),
+      rows_name,
+      ids.device());
   return ids.to(at::kLong).contiguous();
 }
 
@@ -406,7 +421,7 @@ at::Tensor loss_of(Inputs inputs, const char* name) {
   }
   TESSERA_CHECK_VALUE(
       std::isfinite(loss.item<double>()),
-      "[{}] the loss must be finite, but it is {}: states or rows have NaN or are too large. Lower the learning rate, or look for a division by 0 in the model.",
+      "[{}] the loss must be finite, but it is {}: an input has NaN or is too large. Lower the learning rate, or look for a division by 0 in the model.",
       name,
       number_in_message(loss.item<double>()));
   return loss;
@@ -422,7 +437,8 @@ at::Tensor linear_cross_entropy(
   check_matrix(states, "states", kName);
   check_matrix(rows, "rows", kName);
   check_same_kind(states, rows, "rows", kName);
-  const at::Tensor ids = checked_ids(targets, "targets", states, kName);
+  const at::Tensor ids =
+      checked_ids(targets, "targets", states, "states", kName);
   check_targets(ids, rows.size(0));
   return loss_of({.states = states, .rows = rows, .targets = ids}, kName);
 }
@@ -449,9 +465,10 @@ at::Tensor sampled_linear_cross_entropy(
       {.states = states,
        .rows = negatives,
        .positives = positives,
-       .positive_ids = checked_ids(positive_ids, "positive_ids", states, kName),
-       .negative_ids =
-           checked_ids(negative_ids, "negative_ids", negatives, kName)},
+       .positive_ids =
+           checked_ids(positive_ids, "positive_ids", states, "states", kName),
+       .negative_ids = checked_ids(
+           negative_ids, "negative_ids", negatives, "negatives", kName)},
       kName);
 }
 

@@ -168,6 +168,14 @@ at::Tensor SimpleXImpl::sampled_softmax_loss(
     const at::Tensor& negatives,
     double temperature) {
   check_temperature(temperature, "[SimpleX]");
+  for (const auto& [name, ids] :
+       {std::pair("positives", positives.values),
+        std::pair("negatives", negatives)}) {
+    TESSERA_CHECK_VALUE(
+        !ids.defined() || ids.dim() != 1 || ids.size(0) >= 1,
+        "[SimpleX] {} must have one item or more in all, but got none. Skip this batch.",
+        name);
+  }
   const Vectors vectors =
       vectors_of_examples(users, histories, positives, negatives);
   return sampled_linear_cross_entropy(

@@ -12,6 +12,7 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -150,7 +151,7 @@ TEST(LinearCrossEntropyTest, RefusesWrongInputs) {
       linear_cross_entropy(states.to(at::kLong), rows, targets), "states");
   EXPECT_VALUE_ERROR(
       linear_cross_entropy(states, rows, test::int64s({0})),
-      "targets must have shape [2], one per row, but got shape [1]");
+      "targets must have shape [2], one per row of states, but got shape [1]");
   EXPECT_TYPE_ERROR(
       linear_cross_entropy(states, rows, test::floats({0, 1})),
       "targets must be int32 or int64");
@@ -262,11 +263,51 @@ TEST(SampledLinearCrossEntropyTest, HasSecondDerivatives) {
     const Sample copy = sample.in(dtype);
     const auto gradients = torch::autograd::grad(
         {copy.loss()}, copy.variables(), {}, true, /*create_graph=*/true);
-    return torch::autograd::grad(
-        {gradients[0].square().sum() + gradients[1].square().sum()},
-        {copy.states})[0];
+    at::Tensor squares = at::zeros({}, dtype);
+    for (const at::Tensor& gradient : gradients) {
+      squares = squares + gradient.square().sum();
+    }
+    return torch::autograd::grad({squares}, copy.variables());
   };
-  expect_close(second_in(at::kFloat), second_in(at::kDouble), 1e-4, 1e-5);
+  const auto second = second_in(at::kFloat);
+  const auto expected = second_in(at::kDouble);
+  for (size_t i = 0; i < second.size(); ++i) {
+    expect_close(second[i], expected[i], 1e-4, 1e-5);
+  }
+}
+
+// All inputs come from one tensor, as with tied weights.
+TEST(SampledLinearCrossEntropyTest, InputsMayDependOnEachOther) {
+  const at::Tensor rows = at::randn({4, 3}).requires_grad_();
+  const at::Tensor ids = test::int64s({0, 1, 2, 3});
+  const auto gradient = [&](bool create_graph) {
+    const at::Tensor states = 2.0 * rows;
+    const at::Tensor loss = linear_cross_entropy(states, rows, ids) +
+        sampled_linear_cross_entropy(states, states.sin(), rows, ids, ids);
+    return torch::autograd::grad({loss}, {rows}, {}, true, create_graph)[0];
+  };
+  expect_close(gradient(true).detach(), gradient(false), 1e-4, 1e-5);
+}
+
+TEST(SampledLinearCrossEntropyTest, TakesViewsInt32IdsAndFrozenInputs) {
+  const Sample sample(5, 6, 4);
+  const at::Tensor loss = sample.loss();
+  Sample other = sample;
+  other.positive_ids = other.positive_ids.to(at::kInt);
+  other.negative_ids = other.negative_ids.to(at::kInt);
+  other.negatives = sample.negatives.t().contiguous().t();  // not contiguous
+  EXPECT_EQ(other.loss().item<double>(), loss.item<double>());
+  const auto all = torch::autograd::grad({loss}, sample.variables());
+  for (size_t i = 0; i < 3; ++i) {
+    Sample frozen = sample.in(at::kFloat);
+    const std::vector<at::Tensor*> inputs{
+        &frozen.states, &frozen.positives, &frozen.negatives};
+    for (size_t other_input = 0; other_input < 3; ++other_input) {
+      inputs[other_input]->requires_grad_(other_input == i);
+    }
+    expect_close(
+        torch::autograd::grad({frozen.loss()}, {*inputs[i]})[0], all[i]);
+  }
 }
 
 TEST(SampledLinearCrossEntropyTest, OnlyHitsGiveNoLoss) {
@@ -328,7 +369,7 @@ TEST(SampledLinearCrossEntropyTest, RefusesWrongInputs) {
       "positive_ids must have shape [2]");
   refuse(
       [](Sample& some) { some.negative_ids = at::Tensor(); },
-      "negative_ids must have shape [4], one per row, but got an undefined tensor");
+      "negative_ids must have shape [4], one per row of negatives, but got an undefined tensor");
   for (const double value :
        {std::numeric_limits<double>::quiet_NaN(),
         std::numeric_limits<double>::infinity()}) {

@@ -381,7 +381,8 @@ TEST(SASRecTest, RefusesWrongOptions) {
   refuse(
       [](auto& options) { options.block.dropout = 1.0; },
       "dropout must be in [0, 1)");
-  for (const double temperature : {0.0, -0.1}) {
+  for (const double temperature :
+       {0.0, -0.1, std::numeric_limits<double>::quiet_NaN()}) {
     refuse(
         [&](auto& options) { options.temperature = temperature; },
         "[SASRec] temperature must be > 0");
@@ -391,6 +392,7 @@ TEST(SASRecTest, RefusesWrongOptions) {
 TEST(SASRecTest, IsSavedClonedAndBuiltFromJson) {
   SASRecOptions options = small_options();
   options.block.norm = NormOrder::kPost;
+  options.temperature = 0.1;
   SASRec model(options);
   const RaggedFeature sequences = random_sequences(kSequenceLengths);
   const at::Tensor targets = random_items(sequences.values.size(0));

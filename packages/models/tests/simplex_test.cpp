@@ -319,7 +319,10 @@ TEST(SimpleXTest, RefusesWrongInputsAndChangesNothing) {
   }
   EXPECT_VALUE_ERROR(
       model->sampled_softmax_loss(users, two, bags_of({{}, {}}), negatives),
-      "states must be a matrix of one row or more");
+      "positives must have one item or more in all, but got none");
+  EXPECT_VALUE_ERROR(
+      model->sampled_softmax_loss(users, two, two, test::int64s({})),
+      "negatives must have one item or more in all, but got none");
   EXPECT_TRUE(at::equal(model->item_vectors(), before));
 }
 

@@ -30,8 +30,8 @@ struct SASRecOptions {
   /// The number of heads, the width of the feed-forward network, dropout and norm of
   /// each block. The embeddings have the same dropout.
   TransformerBlockOptions block = {};
-  /// If set, > 0, scores are cosines divided by it, such as 0.1. If unset, they are dot
-  /// products.
+  /// If set, scores are cosines divided by this number. It must be > 0; 0.1 is a good start.
+  /// If unset, scores are dot products.
   std::optional<double> temperature = {};
   /// The fused optimizer of the items. If unset, they can't be trained on
   /// Strategy::fused().
@@ -108,7 +108,7 @@ class SASRecImpl : public LayerImpl<SASRecImpl, SASRecOptions> {
 
   explicit SASRecImpl(SASRecOptions options);
 
-  /// The state of each position, [nnz, dim].
+  /// The state of each position, [nnz, dim]. With a temperature, it has the length 1.
   at::Tensor forward(const RaggedFeature& sequences);
 
   /// The mean cross entropy of a softmax over all items, for `targets` [nnz], the items

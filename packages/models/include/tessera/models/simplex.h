@@ -114,8 +114,8 @@ class SimpleXImpl : public LayerImpl<SimpleXImpl, SimpleXOptions> {
       const RaggedFeature& positives,
       const at::Tensor& negatives);
 
-  /// The mean over the positive items of tessera::sampled_softmax_loss() of scores(). The
-  /// scores of the negatives are never in memory.
+  /// sampled_softmax_loss() of scores(), by sampled_linear_cross_entropy(). It ranked better
+  /// than the paper's loss on Gowalla (docs/quality.md).
   at::Tensor sampled_softmax_loss(
       const at::Tensor& users,
       const RaggedFeature& histories,
@@ -139,7 +139,8 @@ class SimpleXImpl : public LayerImpl<SimpleXImpl, SimpleXOptions> {
       const RaggedFeature& bags,
       const char* name,
       int64_t batch) const;
-  // The vectors, of length 1. Of an example, `users` has the user's vector.
+  // Vectors of length 1. `users` has one row for each user in vectors_of(), and one for each
+  // positive item in vectors_of_examples().
   struct Vectors {
     at::Tensor users;
     at::Tensor positives;
