@@ -219,8 +219,6 @@ SequenceOptions sequence_options(const std::string& name) {
     options.batch = 64;
     options.patience = 25;
     options.max_length = 20;
-    options.temperature = std::nullopt;
-    options.learning_rate = 0.001;
   }
   return options;
 }
