@@ -101,8 +101,9 @@ Json complete(Options& options, const JobOptions& job_options) {
       if constexpr (std::is_same_v<Type, std::string>) {
         value = found->second;
       } else {
-        const std::string where = "[leaderboard] --set " + name;
-        value = Value::read(tessera::parse_json(found->second, where), where);
+        const std::string where = "leaderboard --set " + name;
+        value = Value::read(
+            tessera::parse_json(found->second, "[" + where + "]"), where);
       }
       check_setting(name, value);
       left.erase(found);
