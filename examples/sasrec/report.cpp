@@ -44,10 +44,6 @@ void print_json(const Report& report) {
     entry["validation_ndcg"] = run.validation_ndcg;
     entry["seconds"] = run.seconds;
     entry["examples_per_second"] = run.examples_per_second;
-    entry["evaluation_seconds"] = run.evaluation_seconds;
-    for (const CurvePoint& point : run.curve) {
-      entry["curve"].push_back({point.seconds, point.value});
-    }
     json["runs"].push_back(std::move(entry));
   }
   std::cout << json.dump(2) << "\n";

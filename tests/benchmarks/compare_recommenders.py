@@ -254,7 +254,6 @@ def seconds_to(curve, value):
 
 def print_results(name, sides, threads):
     """Returns how many times as fast Tessera is: to the quality, and in an evaluation."""
-    ours, theirs = sides.values()
     best = {side: max(ndcg for _, ndcg in run["curve"]) for side, run in sides.items()}
     goal = SHARE * min(best.values())
     times = {side: seconds_to(run["curve"], goal) for side, run in sides.items()}
@@ -266,8 +265,9 @@ def print_results(name, sides, threads):
             f"  {side:<8}  {best[side]:9.4f}  {epochs:6d}  {times[side]:11.1f}  "
             f"{run['curve'][-1][0] / epochs:11.1f}  {run['evaluation_seconds']:16.1f}"
         )
-    ratio = seconds_to(theirs["curve"], goal) / seconds_to(ours["curve"], goal)
-    evaluation = theirs["evaluation_seconds"] / ours["evaluation_seconds"]
+    ours, theirs = sides
+    ratio = times[theirs] / times[ours]
+    evaluation = sides[theirs]["evaluation_seconds"] / sides[ours]["evaluation_seconds"]
     print(f"  Tessera is {times_as_fast(ratio)} as fast to that quality, and {times_as_fast(evaluation)} in evaluation")
     return ratio, evaluation
 
