@@ -361,6 +361,22 @@ class BenchmarkScriptsTest(unittest.TestCase):
         self.assertFalse(compare_recommenders.goes_on([[61, 0.1]], minutes=1, patience=2))
         self.assertIn("15.00x as fast to that quality, and 8.00x in evaluation", out.getvalue())
 
+    def test_recommenders_have_the_same_number_of_sampled_items(self):
+        seen = []
+
+        def run_side(*arguments):
+            seen.append(arguments[-1])
+            return {"curve": [[1, 0.5]], "evaluation_seconds": 1.0}
+
+        tasks = {"Beauty": ("RecTools", run_side, {"negatives": 256}), "Gowalla": ("RecBole", run_side, {"negatives": 100})}
+        program = self.make_program(self.folder / "leaderboard")
+        argv = ["", "--data", str(self.folder), "--program", program, "--negatives", "8"]
+        with mock.patch.multiple(compare_recommenders, TASKS=tasks, run_tessera=run_side):
+            with mock.patch.object(sys, "argv", argv), contextlib.redirect_stdout(io.StringIO()):
+                compare_recommenders.main()
+        self.assertEqual([settings["negatives"] for settings in seen], [8, 8, 8, 8])
+        self.assertEqual(tasks["Beauty"][2]["negatives"], 256)
+
     def test_wrong_arguments_are_refused(self):
         for text in "0", "1,x", "1,,2", "", "1, 2", "-1":
             expected = f"--threads-list: expected integers >= 1 and commas, such as 1,2,4, but got '{text}'"

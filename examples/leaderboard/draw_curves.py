@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Draws the learning curves of a file of the leaderboard: one chart for each data set, with a line for each seed.
 
-If a model was trained with several settings, only the latest ones are drawn.
+If a model was trained with several settings, only the latest ones are drawn. A file of `./run bench --recommenders
+--json` adds a chart for each of its data sets, with a line for each library.
 
-    python3 examples/leaderboard/draw_curves.py RESULTS.json OUT.svg
+    python3 examples/leaderboard/draw_curves.py RESULTS.json [PEERS.json] OUT.svg
 
 Needs matplotlib.
 """
@@ -15,25 +16,44 @@ matplotlib.use("svg")
 import matplotlib.pyplot as plt
 
 
-def draw(results, path):
+def charts_of(results):
+    """Returns the title of each chart, and its lines: name, seconds, values."""
     with_curves = [r for r in results if r["curve"]]
     latest = {(r["data"], r["model"]): r["settings"] for r in with_curves}
-    with_curves = [r for r in with_curves if r["settings"] == latest[r["data"], r["model"]]]
-    names = list(dict.fromkeys(r["data"] for r in with_curves))
-    if not names:
+    charts = {}
+    for r in with_curves:
+        if r["settings"] == latest[r["data"], r["model"]]:
+            charts.setdefault(r["data"], []).append((r["model"], r["curve_seconds"], r["curve"]))
+    return charts
+
+
+def charts_of_peers(results):
+    return {
+        f"{data}, beside another library": [(side, *zip(*run["curve"])) for side, run in sides.items()]
+        for data, sides in results.items()
+    }
+
+
+def draw(charts, peer_charts, path):
+    titles = list(charts) + list(peer_charts)
+    if not titles:
         sys.exit("draw_curves.py: no result has a curve. Train a model first.")
-    rows = (len(names) + 2) // 3
+    rows = (len(titles) + 2) // 3
     figure, axes = plt.subplots(rows, 3, figsize=(10, 2.8 * rows), squeeze=False, layout="constrained")
-    for axis in axes.flat[len(names):]:
+    for axis in axes.flat[len(titles):]:
         axis.set_visible(False)
-    models = list(dict.fromkeys(r["model"] for r in with_curves))
-    for axis, name in zip(axes.flat, names):
-        own = [r for r in with_curves if r["data"] == name]
-        for r in own:
-            is_first = all(o is r or o["model"] != r["model"] for o in own[:own.index(r) + 1])
-            axis.plot(r["curve_seconds"], r["curve"], color=f"C{models.index(r['model'])}", linewidth=1,
-                      label=r["model"] if is_first else None)
-        axis.set_title(name, fontsize=10)
+    for axis, title in zip(axes.flat, titles):
+        lines = {**charts, **peer_charts}[title]
+        names = list(dict.fromkeys(name for name, _, _ in lines))
+        drawn = set()
+        for name, seconds, values in lines:
+            marker = "." if len(values) < 20 else None
+            axis.plot(seconds, values, color=f"C{names.index(name)}", linewidth=1, marker=marker,
+                      label=None if name in drawn else name)
+            drawn.add(name)
+        if title in peer_charts:
+            axis.set_xscale("log")
+        axis.set_title(title, fontsize=10)
         axis.set_xlabel("seconds of training", fontsize=8)
         axis.set_ylabel("NDCG on validation items", fontsize=8)
         axis.tick_params(labelsize=8)
@@ -41,8 +61,13 @@ def draw(results, path):
     figure.savefig(path, metadata={"Date": None})
 
 
+def load(path):
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
+    if len(sys.argv) not in (3, 4):
         sys.exit(__doc__)
-    with open(sys.argv[1], encoding="utf-8") as file:
-        draw(json.load(file), sys.argv[2])
+    *files, out = sys.argv[1:]
+    draw(charts_of(load(files[0])), charts_of_peers(load(files[1]) if files[1:] else {}), out)

@@ -83,10 +83,25 @@ void check_setting(const std::string& name, int64_t value) {
 template <class Value>
 void check_setting(const std::string& /*name*/, const Value& /*value*/) {}
 
+void check_loss(
+    const std::string& loss,
+    const std::vector<std::string>& known) {
+  TORCH_CHECK_VALUE(
+      std::find(known.begin(), known.end(), loss) != known.end(),
+      "[leaderboard] --set loss: expected ",
+      c10::Join(", ", known),
+      ", but got '",
+      loss,
+      "'. Choose one of them.");
+}
+
 // Replaces settings by those of the command line. Returns all settings, which the results
-// keep.
+// keep. `losses` has the known names of the setting `loss`.
 template <class Options>
-Json complete(Options& options, const JobOptions& job_options) {
+Json complete(
+    Options& options,
+    const JobOptions& job_options,
+    const std::vector<std::string>& losses = {}) {
   if (job_options.epochs != 0) {
     options.epochs = job_options.epochs;
   }
@@ -100,6 +115,7 @@ Json complete(Options& options, const JobOptions& job_options) {
     if (const auto found = left.find(name); found != left.end()) {
       if constexpr (std::is_same_v<Type, std::string>) {
         value = found->second;
+        check_loss(value, losses);  // which settings follow depends on it
       } else {
         const std::string where = "leaderboard --set " + name;
         value = Value::read(
@@ -122,18 +138,6 @@ Json complete(Options& options, const JobOptions& job_options) {
       names,
       ". Choose the data set with --only.");
   return settings;
-}
-
-void check_loss(
-    const std::string& loss,
-    const std::vector<std::string>& known) {
-  TORCH_CHECK_VALUE(
-      std::find(known.begin(), known.end(), loss) != known.end(),
-      "[leaderboard] --set loss: expected ",
-      c10::Join(", ", known),
-      ", but got '",
-      loss,
-      "'. Choose one of them.");
 }
 
 // --- stars ---
@@ -255,8 +259,8 @@ std::vector<Job> next_item_jobs(
     const std::string& path,
     const JobOptions& job_options) {
   SequenceOptions options = sequence_options(data.name);
-  Json settings = complete(options, job_options);
-  check_loss(options.loss, {"softmax", "sampled", "binary"});
+  Json settings =
+      complete(options, job_options, {"softmax", "sampled", "binary"});
   const auto histories = make_lazy([=] {
     return load_histories(path, options.max_length, options.windows);
   });
@@ -305,6 +309,8 @@ void visit_settings(NewItemOptions& options, Visit&& visit) {
   }
   visit("batch", options.batch);
   visit("learning_rate", options.learning_rate);
+  visit("beta_1", options.beta_1);
+  visit("beta_2", options.beta_2);
   visit("epochs", options.epochs);
 }
 
@@ -322,8 +328,7 @@ std::vector<Job> new_item_jobs(
     return validate ? with_validation(std::move(all)) : all;
   });
   NewItemOptions options;
-  Json settings = complete(options, job_options);
-  check_loss(options.loss, {"softmax", "contrastive"});
+  Json settings = complete(options, job_options, {"softmax", "contrastive"});
   return {
       simple_job(
           "popularity",

@@ -162,6 +162,8 @@ training::History train_simplex(
       .optimizer =
           optim::Adam{
               .learning_rate = rate,
+              .beta_1 = options.beta_1,
+              .beta_2 = options.beta_2,
               .epsilon = 1e-8,
               .sum_inside_sqrt = false,
               .bias_correction = true},

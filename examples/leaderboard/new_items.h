@@ -13,17 +13,21 @@
 
 /// The settings of train_simplex().
 struct NewItemOptions {
-  /// "softmax" over sampled items, or "contrastive", the paper's loss.
-  std::string loss = "softmax";
+  /// "contrastive", the paper's loss, or "softmax" over sampled items.
+  std::string loss = "contrastive";
   int64_t dim = 64;
-  double user_share = 0.5;
-  int64_t negatives = 2000;
+  double user_share = 1.0;
+  int64_t negatives = 1000;
   double temperature = 0.1;  // of the softmax
   double margin = 0.9;  // only of the contrastive loss
   double negative_weight = 150.0;  // only of the contrastive loss
-  int64_t batch = 2048;  // positive items
-  double learning_rate = 0.004;  // of the first step; it falls to zero linearly
-  int64_t epochs = 60;
+  int64_t batch = 256;  // positive items
+  double learning_rate = 0.008;  // of the first step; it falls to zero linearly
+  /// The betas of Adam. A batch of 256 has a user once in a hundred steps, so the gradients
+  /// of many updates before are out of date.
+  double beta_1 = 0.0;
+  double beta_2 = 0.9;
+  int64_t epochs = 40;
 };
 
 /// A training with one seed.

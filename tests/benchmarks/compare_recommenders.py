@@ -11,8 +11,10 @@ may be the target. RecBole takes at most 50 items of a history, and no negatives
 
 On Beauty a side stops when the validation has not improved for --patience epochs. On Gowalla it trains 60 epochs, and
 the learning rate falls linearly to zero: after each step with Tessera, and after each epoch with RecBole. The other
-library also stops after the epoch in which --minutes of training are over. The time to compare is that of the training steps until the validation reaches 98 %
-of the lower one of the two best values. The time of an evaluation includes the lists of the items to leave out.
+library also stops after the epoch in which --minutes of training are over. --negatives changes the number of sampled
+items on both sides, for example to make an epoch of the other library shorter. The time to compare is that of the
+training steps until the validation reaches 98 % of the lower one of the two best values. The time of an evaluation
+includes the lists of the items to leave out.
 """
 
 import gzip
@@ -47,6 +49,8 @@ SIMPLEX = {
     "margin": 0.8,
     "negative_weight": 300,
     "learning_rate": 0.002,
+    "beta_1": 0.9,
+    "beta_2": 0.999,
     "epochs": 60,
 }
 
@@ -69,7 +73,7 @@ def report_epoch(side, curve):
     print(f"{side}: epoch {len(curve)}, {seconds:.0f} s, NDCG {ndcg:.4f}", file=sys.stderr, flush=True)
 
 
-def run_rectools(options):
+def run_rectools(options, settings):
     """Returns {"curve": [[seconds, NDCG]], "evaluation_seconds": ...}."""
     import numpy
     import pandas
@@ -121,13 +125,13 @@ def run_rectools(options):
     model = SASRecModel(
         n_blocks=1,
         n_heads=1,
-        n_factors=SASREC["dim"],
-        dropout_rate=SASREC["dropout"],
-        session_max_len=SASREC["max_length"],
+        n_factors=settings["dim"],
+        dropout_rate=settings["dropout"],
+        session_max_len=settings["max_length"],
         loss="sampled_softmax",
-        n_negatives=SASREC["negatives"],
-        lr=SASREC["learning_rate"],
-        batch_size=SASREC["batch"],
+        n_negatives=settings["negatives"],
+        lr=settings["learning_rate"],
+        batch_size=settings["batch"],
         epochs=1,
         item_net_block_types=(IdEmbeddingsItemNet,),
         transformer_layers_type=LiGRLayers,
@@ -166,7 +170,7 @@ def hold_out_a_tenth(lists):
     return train, validation
 
 
-def run_recbole(options):
+def run_recbole(options, settings):
     """Returns what run_rectools() returns."""
     import torch
     from recbole.config import Config
@@ -184,7 +188,7 @@ def run_recbole(options):
         for part, lists in ("train", train), ("valid", validation), ("test", validation):
             lines = (f"{user}\t{item}\n" for user, items in lists for item in items)
             (data / f"gowalla.{part}.inter").write_text("user_id:token\titem_id:token\n" + "".join(lines))
-        settings = {
+        own = {
             "data_path": folder,
             "benchmark_filename": ["train", "valid", "test"],
             "load_col": {"inter": ["user_id", "item_id"]},
@@ -193,33 +197,33 @@ def run_recbole(options):
             "seed": options.seed,
             "show_progress": False,
             "state": "ERROR",
-            "embedding_size": SIMPLEX["dim"],
-            "gamma": SIMPLEX["user_share"],
-            "margin": SIMPLEX["margin"],
-            "negative_weight": SIMPLEX["negative_weight"],
+            "embedding_size": settings["dim"],
+            "gamma": settings["user_share"],
+            "margin": settings["margin"],
+            "negative_weight": settings["negative_weight"],
             "reg_weight": 0.0,
             "dropout_prob": 0.0,
             # RecBole counts a positive item once for each of its negatives.
-            "train_batch_size": SIMPLEX["batch"] * SIMPLEX["negatives"],
-            "train_neg_sample_args": {"distribution": "uniform", "sample_num": SIMPLEX["negatives"]},
-            "learning_rate": SIMPLEX["learning_rate"],
+            "train_batch_size": settings["batch"] * settings["negatives"],
+            "train_neg_sample_args": {"distribution": "uniform", "sample_num": settings["negatives"]},
+            "learning_rate": settings["learning_rate"],
             "metrics": ["NDCG"],
             "topk": [20],
             "valid_metric": "NDCG@20",
         }
         arguments, sys.argv = sys.argv, sys.argv[:1]  # RecBole would take them as settings
-        config = Config(model="SimpleX", dataset="gowalla", config_dict=settings)
+        config = Config(model="SimpleX", dataset="gowalla", config_dict=own)
         sys.argv = arguments
         init_seed(options.seed, reproducibility=True)
         dataset = create_dataset(config)
         train_data, valid_data, _ = data_preparation(config, dataset)
-        assert train_data.step == SIMPLEX["batch"]
+        assert train_data.step == settings["batch"]
         trainer = Trainer(config, SimpleX(config, train_data.dataset))
         trainer.eval_collector.data_collect(train_data)
         curve, evaluation, seconds = [], [], 0.0
-        while len(curve) < SIMPLEX["epochs"] and goes_on(curve, options.minutes, SIMPLEX["epochs"]):
+        while len(curve) < settings["epochs"] and goes_on(curve, options.minutes, settings["epochs"]):
             for group in trainer.optimizer.param_groups:
-                group["lr"] = SIMPLEX["learning_rate"] * (1.0 - len(curve) / SIMPLEX["epochs"])
+                group["lr"] = settings["learning_rate"] * (1.0 - len(curve) / settings["epochs"])
             begin = time.perf_counter()
             trainer._train_epoch(train_data, len(curve), show_progress=False)
             seconds += time.perf_counter() - begin
@@ -277,6 +281,7 @@ def main():
     parser.add_argument("--data", type=Path, required=True, help="folder with the files that docs/quality.md names")
     parser.add_program("leaderboard")
     parser.add_argument("--only", choices=TASKS, help="only this data set")
+    parser.add_count("--negatives", help="sampled items, in place of 256 on Beauty and 100 on Gowalla")
     parser.add_count("--patience", 10, "epochs without a better validation")
     parser.add_count("--minutes", 60, "minutes of training after which the other library stops")
     parser.add_count("--threads", count_cores())
@@ -289,8 +294,9 @@ def main():
     results = {}
     for name, (peer, run_peer, settings) in TASKS.items():
         if options.only in (None, name):
+            settings = {**settings, "negatives": options.negatives or settings["negatives"]}
             own = {**settings, "patience": options.patience} if name == "Beauty" else settings
-            results[name] = {"Tessera": run_tessera(options, name, own), peer: run_peer(options)}
+            results[name] = {"Tessera": run_tessera(options, name, own), peer: run_peer(options, settings)}
             print_results(name, results[name], options.threads)
     if options.json:
         options.json.write_text(json.dumps(results))

@@ -127,7 +127,7 @@ expect_message(1 "walks.txt has no setting 'droput'. Its settings are loss, nega
 expect_message(1 "--set batch: expected a number >= 1, but got 0" ${own} --set batch=0)
 expect_message(1 "[leaderboard --set dropout] expected JSON" ${own} --set dropout=much)
 expect_message(1 "[leaderboard --set batch] expected a whole number" ${own} --set batch=1.5)
-expect_message(1 "--set loss: expected softmax, sampled, binary, but got 'hinge'" ${own} --set loss=hinge)
+expect_message(1 "--set loss: expected softmax, sampled, binary, but got 'hinge'" ${own} --set loss=hinge negatives=5)
 expect_message(105 "expected NAME=VALUE, but got 'batch'" ${own} --set batch)
 
 if(DEFINED ENV{TESSERA_QUALITY_DATA})

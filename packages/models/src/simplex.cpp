@@ -16,6 +16,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/repeat_interleave.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <utility>
 
@@ -112,12 +113,15 @@ SimpleXImpl::Vectors SimpleXImpl::vectors_of(
     const at::Tensor& negatives) {
   check_ids(users, "users");
   checked_splits(histories, "histories", users.size(0));
+  const double share = options().user_share;
+  const RaggedFeature none{
+      .values = histories.values.narrow(0, 0, 0),
+      .row_splits = at::zeros_like(histories.row_splits)};
   const auto found = tables->forward(
       {{"user", users},
-       {"history", histories},
+       {"history", share < 1.0 ? histories : none},
        {"positive", positives},
        {"negative", negatives}});
-  const double share = options().user_share;
   return {
       .users = unit_rows(
           share * found["user"] +

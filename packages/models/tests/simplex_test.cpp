@@ -207,11 +207,22 @@ TEST(SimpleXTest, QueriesUseTheWholeHistory) {
 TEST(SimpleXTest, ShareOfOneUsesNoItems) {
   SimpleXOptions options = small_options();
   options.user_share = 1.0;
+  // The decay changes every row that a batch looks up.
+  options.optimizer =
+      optim::SGD{.learning_rate = 1.0, .weight_decay_factor = 0.1};
   SimpleX model(options);
   const at::Tensor users = at::arange(2);
   EXPECT_TRUE(at::equal(
       model->forward(users, bags_of({{1, 2}, {3}})),
       model->forward(users, bags_of({{}, {}}))));
+
+  const auto items = [&] { return model->tables->read_rows("items", 0, 4); };
+  const at::Tensor before = items();
+  model
+      ->sampled_softmax_loss(
+          users, bags_of({{1, 2}, {3}}), bags_of({{4}, {5}}), test::int64s({6}))
+      .backward();
+  EXPECT_TRUE(at::equal(items(), before));
 }
 
 // Users and items have a color. A user has half of the items of one color.

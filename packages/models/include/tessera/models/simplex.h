@@ -26,7 +26,8 @@ struct SimpleXOptions {
   int64_t num_items = 0;
   int64_t dim = 64;
   /// The share of the user's own row in the user's vector, in [0, 1]. The rest comes from
-  /// the user's items. With 1, the model is a matrix factorization with cosines.
+  /// the user's items. With 1, the model is a matrix factorization with cosines. Then
+  /// histories are not looked up, and their ids are not checked.
   double user_share = 0.5;
   /// The fused optimizer of both tables. If unset, they can't be trained on
   /// Strategy::fused().
@@ -114,8 +115,7 @@ class SimpleXImpl : public LayerImpl<SimpleXImpl, SimpleXOptions> {
       const RaggedFeature& positives,
       const at::Tensor& negatives);
 
-  /// sampled_softmax_loss() of scores(), by sampled_linear_cross_entropy(). It ranked better
-  /// than the paper's loss on Gowalla (docs/quality.md).
+  /// sampled_softmax_loss() of scores(), by sampled_linear_cross_entropy().
   at::Tensor sampled_softmax_loss(
       const at::Tensor& users,
       const RaggedFeature& histories,
