@@ -35,7 +35,8 @@ def ranks_of(launcher):
 
 class KillRanksTest(unittest.TestCase):
     def start(self, folder, ranks, steps, *options):
-        command = [sys.executable, "-B", LAUNCH, "--ranks", str(ranks), *options, "--"]
+        # On a busy machine, a rank takes seconds to say what it knows.
+        command = [sys.executable, "-B", LAUNCH, "--ranks", str(ranks), "--grace", "15", *options, "--"]
         command += [PROGRAM, folder, str(steps), str(TIMEOUT_MS), str(PAUSE_MS)]
         environment = dict(os.environ) | {"OMP_NUM_THREADS": "1"}
         launcher = subprocess.Popen(
@@ -62,7 +63,7 @@ class KillRanksTest(unittest.TestCase):
                 ranks = choice.randint(2, 4)
                 launcher = self.start(folder, ranks, ENDLESS)
                 rank = self.disturb(launcher, choice)
-                _, errors = launcher.communicate(timeout=60)
+                _, errors = launcher.communicate(timeout=90)
                 with self.subTest(number=number, ranks=ranks, rank=rank):
                     self.assertNotEqual(launcher.returncode, 0)
                     others = [text for text in errors.splitlines() if "waits in" in text]
