@@ -29,7 +29,7 @@ def charts_of(results):
 
 def charts_of_peers(results):
     return {
-        f"{data}, beside another library": [(side, *zip(*run["curve"])) for side, run in sides.items()]
+        f"{data},\nbeside another library": [(side, *zip(*run["curve"])) for side, run in sides.items()]
         for data, sides in results.items()
     }
 
