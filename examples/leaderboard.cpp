@@ -36,7 +36,6 @@ struct Settings {
   std::vector<std::string> only = {};
   int64_t seed = 0;
   int64_t seeds = 3;
-  int64_t epochs = 0;
   std::map<std::string, std::string> set = {};
   bool baselines = false;
   bool validate = false;
@@ -52,7 +51,10 @@ void add_setting(const std::string& pair, Settings& settings) {
     throw CLI::ValidationError(
         "--set", "expected NAME=VALUE, but got '" + pair + "'");
   }
-  settings.set[pair.substr(0, equals)] = pair.substr(equals + 1);
+  const std::string name = pair.substr(0, equals);
+  if (!settings.set.emplace(name, pair.substr(equals + 1)).second) {
+    throw CLI::ValidationError("--set", "got '" + name + "' twice");
+  }
 }
 
 std::optional<int> parse(int argc, char** argv, Settings& settings) {
@@ -87,11 +89,6 @@ std::optional<int> parse(int argc, char** argv, Settings& settings) {
          "file of the results; what it has is not trained again")
       ->check(empty_problem)
       ->capture_default_str();
-  app.add_option(
-         "--epochs",
-         settings.epochs,
-         "the most epochs of a training, for a quick try (default: as docs/quality.md says)")
-      ->check(up_to(1'000'000));
   app.add_option_function<std::vector<std::string>>(
       "--set",
       [&](const std::vector<std::string>& pairs) {
@@ -99,7 +96,7 @@ std::optional<int> parse(int argc, char** argv, Settings& settings) {
           add_setting(pair, settings);
         }
       },
-      "NAME=VALUE: other settings of the model than those of docs/quality.md, such as dropout=0.3 for Beauty");
+      "NAME=VALUE: other settings of the model than those of docs/quality.md, such as dropout=0.3 for Beauty, or epochs=2 for a quick try");
   app.add_flag("--baselines", settings.baselines, "only the simple methods");
   app.add_flag(
       "--validate",
@@ -142,6 +139,13 @@ std::vector<Input> inputs_of(const Settings& settings) {
       continue;
     }
     if (data.task == Task::kRatings) {
+      if (!std::filesystem::exists(
+              settings.movielens + "/" + data.files[0].name)) {
+        std::cerr << data.name << " is skipped: there is no "
+                  << data.files[0].name << " in --movielens '"
+                  << settings.movielens << "'. ./run leaderboard downloads it.\n";
+        continue;
+      }
       Input input{.data = data, .paths = {settings.movielens}};
       if (!has_published_contents(
               data.files[0], settings.movielens + "/" + data.files[0].name)) {
@@ -164,7 +168,7 @@ std::vector<Input> inputs_of(const Settings& settings) {
   }
   TORCH_CHECK_VALUE(
       !inputs.empty(),
-      "[leaderboard] expected the files of a data set, but found none. Pass --data FOLDER; docs/quality.md names the files.");
+      "[leaderboard] expected the files of a data set, but found none. Pass --data FOLDER with the files that docs/quality.md names.");
   if (settings.validate) {
     for (Input& input : inputs) {
       if (input.data.task != Task::kNextItem) {
@@ -212,7 +216,6 @@ std::vector<Job> jobs_of(const Input& input, const Settings& settings) {
       input.paths,
       {.data = input.data.name,
        .validate = settings.validate,
-       .epochs = settings.epochs,
        .set = settings.set});
 }
 

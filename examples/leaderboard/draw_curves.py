@@ -10,10 +10,7 @@ Needs matplotlib.
 """
 import json
 import sys
-
-import matplotlib
-matplotlib.use("svg")
-import matplotlib.pyplot as plt
+from pathlib import Path
 
 
 def charts_of(results):
@@ -35,6 +32,11 @@ def charts_of_peers(results):
 
 
 def draw(charts, peer_charts, path):
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
     titles = list(charts) + list(peer_charts)
     if not titles:
         sys.exit("draw_curves.py: no result has a curve. Train a model first.")
@@ -61,13 +63,26 @@ def draw(charts, peer_charts, path):
     figure.savefig(path, metadata={"Date": None})
 
 
-def load(path):
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)
+def load(path, what, charts_of_json):
+    """Returns the charts of a file with these results."""
+    try:
+        return charts_of_json(json.loads(Path(path).read_text(encoding="utf-8")))
+    except OSError as error:
+        sys.exit(f"draw_curves.py: {path}: {error.strerror}. Correct the path.")
+    except (AttributeError, KeyError, TypeError, ValueError):
+        sys.exit(f"draw_curves.py: {path}: expected {what}, but got something else. Pass RESULTS [PEERS] OUT.svg.")
 
 
-if __name__ == "__main__":
+def main():
     if len(sys.argv) not in (3, 4):
         sys.exit(__doc__)
     *files, out = sys.argv[1:]
-    draw(charts_of(load(files[0])), charts_of_peers(load(files[1]) if files[1:] else {}), out)
+    if Path(out).suffix != ".svg" or not Path(out).absolute().parent.is_dir():
+        sys.exit(f"draw_curves.py: expected OUT.svg in a folder that exists, but got {out}. Correct the last argument.")
+    charts = load(files[0], "results of the leaderboard", charts_of)
+    peers = load(files[1], "results of ./run bench --recommenders --json", charts_of_peers) if files[1:] else {}
+    draw(charts, peers, out)
+
+
+if __name__ == "__main__":
+    main()

@@ -102,9 +102,6 @@ Json complete(
     Options& options,
     const JobOptions& job_options,
     const std::vector<std::string>& losses = {}) {
-  if (job_options.epochs != 0) {
-    options.epochs = job_options.epochs;
-  }
   Json settings;
   std::string names;
   auto left = job_options.set;

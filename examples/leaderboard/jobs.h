@@ -27,8 +27,6 @@ struct JobOptions {
   /// For Gowalla and ML-100K, a part of the training data takes the place of the test data,
   /// to choose settings. The other data sets have items for validation in any case.
   bool validate = false;
-  int64_t epochs =
-      0;  // the most epochs of a training; 0: as many as the job has
   /// Names and values of settings that replace those of the job. A value is JSON, or the
   /// text of a setting that is one.
   std::map<std::string, std::string> set = {};

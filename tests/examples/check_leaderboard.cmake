@@ -26,7 +26,8 @@ foreach(user RANGE 1 600)
 endforeach()
 file(WRITE "${SCRATCH}/walks.txt" "${lines}")
 set(results "${SCRATCH}/results.json")
-set(own "${LEADERBOARD}" --own "${SCRATCH}/walks.txt" --results "${results}" --epochs 60)
+set(untrained "${LEADERBOARD}" --own "${SCRATCH}/walks.txt" --results "${results}")
+set(own ${untrained} --set epochs=60)
 
 execute_process(COMMAND ${own} --seeds 1 --json OUTPUT_VARIABLE output ERROR_VARIABLE progress COMMAND_ERROR_IS_FATAL ANY)
 foreach(expected IN ITEMS "walks.txt, popularity" "walks.txt, item-kNN" "walks.txt, SASRec, seed 0 \\(1 of 1\\)")
@@ -65,7 +66,7 @@ if(NOT count EQUAL 4 OR progress)
   message(FATAL_ERROR "expected four results and no training, but got ${progress} ${output}")
 endif()
 # Other settings are another model.
-execute_process(COMMAND "${LEADERBOARD}" --own "${SCRATCH}/walks.txt" --results "${results}" --epochs 61 --show --json
+execute_process(COMMAND ${untrained} --set epochs=61 --show --json
                 OUTPUT_VARIABLE output COMMAND_ERROR_IS_FATAL ANY)
 string(JSON count LENGTH "${output}")
 if(NOT count EQUAL 2)
@@ -91,8 +92,9 @@ endif()
 # A training that is stopped leaves the results before it.
 expect_message_when_stopped(
   TERM 143 "stopped. The same command goes on from here" "seed 0" "${LEADERBOARD}" --own "${SCRATCH}/walks.txt" --results
-  "${SCRATCH}/stopped.json" --epochs 1000000)
-execute_process(COMMAND "${LEADERBOARD}" --own "${SCRATCH}/walks.txt" --results "${SCRATCH}/stopped.json" --show --json
+  "${SCRATCH}/stopped.json" --set epochs=1000000)
+execute_process(COMMAND "${LEADERBOARD}" --own "${SCRATCH}/walks.txt" --results "${SCRATCH}/stopped.json" --set
+                        epochs=1000000 --show --json
                 OUTPUT_VARIABLE output COMMAND_ERROR_IS_FATAL ANY)
 string(JSON count LENGTH "${output}")
 if(NOT count EQUAL 2)
@@ -114,7 +116,7 @@ expect_message(105 "nowhere" "${LEADERBOARD}" --data "${SCRATCH}/nowhere")
 expect_message(105 "Bauty" "${LEADERBOARD}" --only Bauty)
 
 # Other settings make another result, which the first call of this file does not have.
-execute_process(COMMAND ${own} --seeds 1 --json --set dropout=0.25 loss=softmax batch=100 epochs=2
+execute_process(COMMAND ${untrained} --seeds 1 --json --set dropout=0.25 loss=softmax batch=100 epochs=2
                 OUTPUT_VARIABLE output ERROR_QUIET COMMAND_ERROR_IS_FATAL ANY)
 string(JSON set GET "${output}" 2 settings)
 string(JSON dropout GET "${set}" dropout)
@@ -129,6 +131,8 @@ expect_message(1 "[leaderboard --set dropout] expected JSON" ${own} --set dropou
 expect_message(1 "[leaderboard --set batch] expected a whole number" ${own} --set batch=1.5)
 expect_message(1 "--set loss: expected softmax, sampled, binary, but got 'hinge'" ${own} --set loss=hinge negatives=5)
 expect_message(105 "expected NAME=VALUE, but got 'batch'" ${own} --set batch)
+expect_message(105 "got 'epochs' twice" ${own} --set epochs=2)
+expect_message(1 "ML-100K is skipped: there is no u.data in --movielens 'nowhere'" "${LEADERBOARD}" --movielens nowhere)
 
 if(DEFINED ENV{TESSERA_QUALITY_DATA})
   execute_process(COMMAND ${public} --data "$ENV{TESSERA_QUALITY_DATA}" --only Beauty --baselines --json
