@@ -143,7 +143,8 @@ std::vector<Input> inputs_of(const Settings& settings) {
               settings.movielens + "/" + data.files[0].name)) {
         std::cerr << data.name << " is skipped: there is no "
                   << data.files[0].name << " in --movielens '"
-                  << settings.movielens << "'. ./run leaderboard downloads it.\n";
+                  << settings.movielens
+                  << "'. ./run leaderboard downloads it.\n";
         continue;
       }
       Input input{.data = data, .paths = {settings.movielens}};
