@@ -258,6 +258,7 @@ std::vector<Job> next_item_jobs(
   SequenceOptions options = sequence_options(data.name);
   Json settings =
       complete(options, job_options, {"softmax", "sampled", "binary"});
+  check_model_options(options);
   const auto histories = make_lazy([=] {
     return load_histories(path, options.max_length, options.windows);
   });

@@ -104,6 +104,44 @@ Batch batch_of(std::vector<Pair> pairs) {
   return batch;
 }
 
+tessera::SimpleX make_model(
+    int64_t num_users,
+    int64_t num_items,
+    const optim::LearningRate& rate,
+    const NewItemOptions& options,
+    int64_t seed) {
+  return tessera::SimpleX(tessera::SimpleXOptions{
+      .num_users = num_users,
+      .num_items = num_items,
+      .dim = options.dim,
+      .user_share = options.user_share,
+      .optimizer =
+          optim::Adam{
+              .learning_rate = rate,
+              .beta_1 = options.beta_1,
+              .beta_2 = options.beta_2,
+              .epsilon = 1e-8,
+              .sum_inside_sqrt = false,
+              .bias_correction = true},
+      .seed = static_cast<uint64_t>(seed)});
+}
+
+at::Tensor loss_of(
+    tessera::SimpleX& model,
+    const NewItemOptions& options,
+    const at::Tensor& users,
+    const tessera::RaggedFeature& histories,
+    const tessera::RaggedFeature& positives,
+    const at::Tensor& negatives) {
+  return options.loss == "softmax"
+      ? model->sampled_softmax_loss(
+            users, histories, positives, negatives, options.temperature)
+      : tessera::cosine_contrastive_loss(
+            model->scores(users, histories, positives, negatives),
+            {.margin = options.margin,
+             .negative_weight = options.negative_weight});
+}
+
 // Measures the time of the steps, and ranks the test items after each epoch.
 class Curve : public training::Callback {
  public:
@@ -143,6 +181,13 @@ class Curve : public training::Callback {
 
 }  // namespace
 
+void check_model_options(const NewItemOptions& options) {
+  tessera::SimpleX model = make_model(1, 2, options.learning_rate, options, 0);
+  const at::Tensor first = torch::zeros({1}, torch::kLong);
+  const tessera::RaggedFeature bag = bags_of({{0}}, {0});
+  loss_of(model, options, first, bag, bag, first);
+}
+
 training::History train_simplex(
     const Interactions& data,
     const NewItemOptions& options,
@@ -154,22 +199,10 @@ training::History train_simplex(
   const auto rate = linear_decay_to_zero(
       options.learning_rate,
       options.epochs * number_of_batches(pairs.size(), options.batch));
-  tessera::SimpleX model(tessera::SimpleXOptions{
-      .num_users = data.num_users(),
-      .num_items = data.num_items,
-      .dim = options.dim,
-      .user_share = options.user_share,
-      .optimizer =
-          optim::Adam{
-              .learning_rate = rate,
-              .beta_1 = options.beta_1,
-              .beta_2 = options.beta_2,
-              .epsilon = 1e-8,
-              .sum_inside_sqrt = false,
-              .bias_correction = true},
-      .seed = static_cast<uint64_t>(seed)});
+  tessera::SimpleX model =
+      make_model(data.num_users(), data.num_items, rate, options, seed);
   torch::optim::Adam optimizer(model->parameters(), options.learning_rate);
-  const auto loss_of = [&](const std::vector<Pair>& batch_pairs) {
+  const auto step = [&](const std::vector<Pair>& batch_pairs) {
     const Batch batch = batch_of(batch_pairs);
     std::vector<int64_t> all(batch.users.size());
     std::iota(all.begin(), all.end(), 0);
@@ -179,19 +212,13 @@ training::History train_simplex(
     const auto negatives =
         torch::randint(data.num_items, {options.negatives}, torch::kLong);
     return training::StepResult{
-        .loss = options.loss == "softmax"
-            ? model->sampled_softmax_loss(
-                  users, histories, positives, negatives, options.temperature)
-            : tessera::cosine_contrastive_loss(
-                  model->scores(users, histories, positives, negatives),
-                  {.margin = options.margin,
-                   .negative_weight = options.negative_weight}),
+        .loss = loss_of(model, options, users, histories, positives, negatives),
         .examples = std::ssize(batch_pairs)};
   };
   NewItemRun result;
   training::History history = training::fit(
       [&] { return in_batches(shuffled(pairs), options.batch); },
-      training::make_train_step(optimizer, loss_of),
+      training::make_train_step(optimizer, step),
       {.epochs = options.epochs,
        .model = model,
        .callbacks = {

@@ -38,6 +38,9 @@ struct NewItemRun {
   std::vector<CurvePoint> curve = {};  // with `with_curve`, one for each epoch
 };
 
+/// Errors:  c10::ValueError for settings that the model or the loss refuses.
+void check_model_options(const NewItemOptions& options);
+
 /// Trains SimpleX, and ranks the test items. `run` stays as it is if a signal stopped the
 /// training.
 tessera::training::History train_simplex(

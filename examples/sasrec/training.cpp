@@ -16,11 +16,11 @@ namespace training = tessera::training;
 namespace {
 
 tessera::SASRecOptions model_options(
-    const Histories& histories,
+    int64_t num_items,
     const SequenceOptions& options,
     int64_t seed) {
   return {
-      .num_items = histories.num_items(),
+      .num_items = num_items,
       .dim = options.dim,
       .max_length = options.max_length,
       .num_blocks = options.blocks,
@@ -82,6 +82,10 @@ class Validator : public training::Callback {
 
 }  // namespace
 
+void check_model_options(const SequenceOptions& options) {
+  tessera::SASRec(model_options(1, options, 0));
+}
+
 training::History train_sasrec(
     const Histories& histories,
     const SequenceOptions& options,
@@ -89,7 +93,7 @@ training::History train_sasrec(
     SequenceRun& run) {
   torch::manual_seed(static_cast<uint64_t>(seed));
   std::mt19937_64 random(static_cast<uint64_t>(seed));
-  tessera::SASRec model(model_options(histories, options, seed));
+  tessera::SASRec model(model_options(histories.num_items(), options, seed));
   torch::optim::Adam optimizer(model->parameters(), options.learning_rate);
   const auto validator = std::make_shared<Validator>(model, histories);
   const auto progress = std::make_shared<training::ProgressBar>();

@@ -24,6 +24,9 @@ struct SequenceRun {
   std::vector<CurvePoint> curve = {};  // one point for each epoch
 };
 
+/// Errors:  c10::ValueError for settings that the model refuses.
+void check_model_options(const SequenceOptions& options);
+
 /// Trains SASRec until the validation items are ranked no better for some epochs, and
 /// ranks the test items with the weights of the best epoch. `run` stays as it is if a
 /// signal stopped the training.
