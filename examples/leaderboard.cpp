@@ -118,11 +118,6 @@ struct Input {
   std::vector<std::string> paths = {};
 };
 
-bool has_published_contents(const DataFile& file, const std::string& path) {
-  return std::filesystem::exists(path) &&
-      sha256_of(path, file.ignores_order) == file.sha256;
-}
-
 std::vector<Input> inputs_of(const Settings& settings) {
   if (!settings.own.empty()) {
     return {
@@ -139,8 +134,8 @@ std::vector<Input> inputs_of(const Settings& settings) {
       continue;
     }
     if (data.task == Task::kRatings) {
-      if (!std::filesystem::exists(
-              settings.movielens + "/" + data.files[0].name)) {
+      const std::string ratings = settings.movielens + "/" + data.files[0].name;
+      if (!std::filesystem::exists(ratings)) {
         std::cerr << data.name << " is skipped: there is no "
                   << data.files[0].name << " in --movielens '"
                   << settings.movielens
@@ -148,8 +143,8 @@ std::vector<Input> inputs_of(const Settings& settings) {
         continue;
       }
       Input input{.data = data, .paths = {settings.movielens}};
-      if (!has_published_contents(
-              data.files[0], settings.movielens + "/" + data.files[0].name)) {
+      if (sha256_of(ratings, data.files[0].ignores_order) !=
+          data.files[0].sha256) {
         // Other ratings are not laid beside published results.
         input.data.name = "own " + settings.movielens;
         input.data.published.clear();

@@ -37,15 +37,14 @@ def draw(charts, peer_charts, path):
     matplotlib.use("svg")
     import matplotlib.pyplot as plt
 
-    titles = list(charts) + list(peer_charts)
-    if not titles:
+    all_charts = {**charts, **peer_charts}
+    if not all_charts:
         sys.exit("draw_curves.py: no result has a curve. Train a model first.")
-    rows = (len(titles) + 2) // 3
+    rows = (len(all_charts) + 2) // 3
     figure, axes = plt.subplots(rows, 3, figsize=(10, 2.8 * rows), squeeze=False, layout="constrained")
-    for axis in axes.flat[len(titles):]:
+    for axis in axes.flat[len(all_charts):]:
         axis.set_visible(False)
-    for axis, title in zip(axes.flat, titles):
-        lines = {**charts, **peer_charts}[title]
+    for axis, (title, lines) in zip(axes.flat, all_charts.items()):
         names = list(dict.fromkeys(name for name, _, _ in lines))
         drawn = set()
         for name, seconds, values in lines:

@@ -327,6 +327,7 @@ std::vector<Job> new_item_jobs(
   });
   NewItemOptions options;
   Json settings = complete(options, job_options, {"softmax", "contrastive"});
+  check_model_options(options);
   return {
       simple_job(
           "popularity",

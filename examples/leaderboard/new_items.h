@@ -23,8 +23,7 @@ struct NewItemOptions {
   double negative_weight = 150.0;  // only of the contrastive loss
   int64_t batch = 256;  // positive items
   double learning_rate = 0.008;  // of the first step; it falls to zero linearly
-  /// The betas of Adam. A batch of 256 has a user once in a hundred steps, so the gradients
-  /// of many updates before are out of date.
+  /// The betas of Adam. It has no momentum if beta_1 is 0.
   double beta_1 = 0.0;
   double beta_2 = 0.9;
   int64_t epochs = 40;

@@ -136,6 +136,8 @@ expect_message(105 "got 'epochs' twice" ${own} --set epochs=2)
 expect_message(1 "ML-100K is skipped: there is no u.data in --movielens 'nowhere'" "${LEADERBOARD}" --movielens nowhere)
 
 if(DEFINED ENV{TESSERA_QUALITY_DATA})
+  expect_message(1 "margin must be in [-1, 1], but got 3" ${public} --data "$ENV{TESSERA_QUALITY_DATA}" --only Gowalla
+                 --set margin=3 --show)
   execute_process(COMMAND ${public} --data "$ENV{TESSERA_QUALITY_DATA}" --only Beauty --baselines --json
                   OUTPUT_VARIABLE output COMMAND_ERROR_IS_FATAL ANY)
   string(JSON popularity GET "${output}" 0 metrics recall@10)

@@ -53,6 +53,13 @@ at::Tensor lengths_of(const at::Tensor& splits) {
   return splits.narrow(0, 1, batch) - splits.narrow(0, 0, batch);
 }
 
+// As many bags, without items.
+RaggedFeature empty_bags(const RaggedFeature& bags) {
+  return {
+      .values = bags.values.narrow(0, 0, 0),
+      .row_splits = at::zeros_like(bags.row_splits)};
+}
+
 }  // namespace
 
 SimpleXImpl::SimpleXImpl(SimpleXOptions options)
@@ -114,12 +121,9 @@ SimpleXImpl::Vectors SimpleXImpl::vectors_of(
   check_ids(users, "users");
   checked_splits(histories, "histories", users.size(0));
   const double share = options().user_share;
-  const RaggedFeature none{
-      .values = histories.values.narrow(0, 0, 0),
-      .row_splits = at::zeros_like(histories.row_splits)};
   const auto found = tables->forward(
       {{"user", users},
-       {"history", share < 1.0 ? histories : none},
+       {"history", share < 1.0 ? histories : empty_bags(histories)},
        {"positive", positives},
        {"negative", negatives}});
   return {
