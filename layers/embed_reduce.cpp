@@ -5,6 +5,7 @@
 #include "src/common/check.h"
 #include "src/engine/operator_lookup.h"
 #include "src/features/id_bags.h"
+#include "src/tables/combiner_operators.h"
 #include "src/tables/combiner_rule.h"
 
 #include <tessera/engine/serving_lookup.h>

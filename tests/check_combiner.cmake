@@ -12,7 +12,7 @@ endif()
 file(WRITE "${FOLDER}/${header}" "${with_fourth}")
 execute_process(
   COMMAND "${COMPILER}" -fsyntax-only -std=c++20 -Werror=switch "-I${FOLDER}" "-I${ROOT}" "-I${ROOT}/include" ${FLAGS}
-          "${ROOT}/src/tables/combiner.cpp"
+          "${ROOT}/src/tables/combiner.cpp" "${ROOT}/src/tables/combiner_operators.cpp"
   RESULT_VARIABLE status
   ERROR_VARIABLE message)
 foreach(function to_string next_combiner is_divided combiner_term combiner_denominator combiner_weight_factor

@@ -1,8 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+// With TESSERA_WITHOUT_LIBTORCH, this header and what is built on it do not need LibTorch,
+// and errors are those of the standard library.
+#ifdef TESSERA_WITHOUT_LIBTORCH
+#include <sstream>
+#include <stdexcept>
+#else
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
+#endif
 
 #include <fmt/format.h>
 
@@ -16,6 +23,58 @@ namespace tessera {
 
 namespace checks {
 
+#ifdef TESSERA_WITHOUT_LIBTORCH
+struct SourceLocation {
+  const char* function;
+  const char* file;
+  uint32_t line;
+};
+
+using Error = std::runtime_error;
+using ValueError = std::invalid_argument;
+using TypeError = std::invalid_argument;
+using IndexError = std::out_of_range;
+using NotImplementedError = std::logic_error;
+
+template <class T>
+std::string text_of(const T& value) {
+  std::ostringstream text;
+  text << value;
+  return text.str();
+}
+
+template <class Error>
+[[noreturn]] void raise(const SourceLocation& /*where*/, std::string message) {
+  throw Error(message);
+}
+
+inline std::string message_of_error(const std::exception& error) {
+  return error.what();
+}
+#else
+using SourceLocation = c10::SourceLocation;
+
+using Error = c10::Error;
+using ValueError = c10::ValueError;
+using TypeError = c10::TypeError;
+using IndexError = c10::IndexError;
+using NotImplementedError = c10::NotImplementedError;
+
+template <class T>
+std::string text_of(const T& value) {
+  return c10::str(value);
+}
+
+template <class Error>
+[[noreturn]] void raise(const SourceLocation& where, std::string message) {
+  throw Error(where, std::move(message));
+}
+
+inline std::string message_of_error(const c10::Error& error) {
+  return error.what_without_backtrace();
+}
+#endif
+
 /// Converts `value` to what a message shows. fmt prints integers and text. A stream
 /// prints everything else, such as floating point numbers (six digits), sizes, dtypes.
 template <class T>
@@ -25,7 +84,7 @@ decltype(auto) shown(const T& value) {
   } else if constexpr (std::is_integral_v<T>) {
     return value;
   } else {
-    return c10::str(value);
+    return text_of(value);
   }
 }
 
@@ -38,13 +97,13 @@ std::string message_of(fmt::string_view text, fmt::format_args args);
 /// Raises an `Error` with the message.
 template <class Error, class... Args>
 [[noreturn, gnu::cold, gnu::noinline]] void fail(
-    const c10::SourceLocation& where,
+    const SourceLocation& where,
     fmt::format_string<Shown<Args>...> text,
     const Args&... args) {
   const auto format_all = [&](const Shown<Args>&... values) {
     return message_of(text.get(), fmt::make_format_args(values...));
   };
-  throw Error(where, format_all(shown(args)...));
+  raise<Error>(where, format_all(shown(args)...));
 }
 
 }  // namespace checks
@@ -58,20 +117,21 @@ template <class Error, class... Args>
 // arguments are evaluated, only when the check fails. The other macros raise other
 // errors.
 #define TESSERA_CHECK_VALUE(condition, ...) \
-  TESSERA_CHECK_WITH(::c10::ValueError, condition, __VA_ARGS__)
+  TESSERA_CHECK_WITH(::tessera::checks::ValueError, condition, __VA_ARGS__)
 #define TESSERA_CHECK_TYPE(condition, ...) \
-  TESSERA_CHECK_WITH(::c10::TypeError, condition, __VA_ARGS__)
+  TESSERA_CHECK_WITH(::tessera::checks::TypeError, condition, __VA_ARGS__)
 #define TESSERA_CHECK_INDEX(condition, ...) \
-  TESSERA_CHECK_WITH(::c10::IndexError, condition, __VA_ARGS__)
+  TESSERA_CHECK_WITH(::tessera::checks::IndexError, condition, __VA_ARGS__)
 #define TESSERA_CHECK_NOT_IMPLEMENTED(condition, ...) \
-  TESSERA_CHECK_WITH(::c10::NotImplementedError, condition, __VA_ARGS__)
+  TESSERA_CHECK_WITH(                                 \
+      ::tessera::checks::NotImplementedError, condition, __VA_ARGS__)
 #define TESSERA_CHECK(condition, ...) \
-  TESSERA_CHECK_WITH(::c10::Error, condition, __VA_ARGS__)
+  TESSERA_CHECK_WITH(::tessera::checks::Error, condition, __VA_ARGS__)
 
-#define TESSERA_CHECK_WITH(Error, condition, ...)                              \
+#define TESSERA_CHECK_WITH(ErrorClass, condition, ...)                         \
   do {                                                                         \
-    if (C10_UNLIKELY(!(condition))) {                                          \
-      ::tessera::checks::fail<Error>(                                          \
+    if (!(condition)) [[unlikely]] {                                           \
+      ::tessera::checks::fail<ErrorClass>(                                     \
           {__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, __VA_ARGS__); \
     }                                                                          \
   } while (false)

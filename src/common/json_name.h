@@ -3,7 +3,7 @@
 
 #include <tessera/common/json_value.h>
 
-#include <c10/util/Exception.h>
+#include "src/common/check.h"
 
 #include <string>
 
@@ -20,9 +20,12 @@ auto read_name(
   const std::string name = JsonValue<std::string>::read(json, where);
   try {
     return from_string(name);
-  } catch (const c10::ValueError& error) {
-    C10_THROW_ERROR(
-        ValueError, c10::str("[", where, "] ", error.what_without_backtrace()));
+  } catch (const checks::ValueError& error) {
+    checks::fail<checks::ValueError>(
+        {__func__, __FILE__, __LINE__},
+        "[{}] {}",
+        where,
+        checks::message_of_error(error));
   }
 }
 

@@ -6,7 +6,7 @@
 #include "src/common/check.h"
 #include "src/common/json_entries.h"
 
-#include <c10/util/Exception.h>
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -181,23 +181,19 @@ class JsonTextReader final : public nlohmann::json_sax<Json> {
   }
 
   std::string location() const {
-    return c10::str(
-        "at byte ",
+    return fmt::format(
+        "at byte {}, line {}",
         byte_offset(),
-        ", line ",
         1 + std::count(text_.data(), reached_, '\n'));
   }
 
   [[noreturn]] void refuse(const std::string& problem) const {
-    C10_THROW_ERROR(
-        ValueError,
-        c10::str(
-            where_,
-            " expected JSON, but got ",
-            problem,
-            " ",
-            location(),
-            ". Correct the text there."));
+    checks::fail<checks::ValueError>(
+        {__func__, __FILE__, __LINE__},
+        "{} expected JSON, but got {} {}. Correct the text there.",
+        where_,
+        problem,
+        location());
   }
 
   bool begin(bool is_object) {
@@ -252,7 +248,7 @@ class JsonTextReader final : public nlohmann::json_sax<Json> {
         });
     if (twice != sorted.end()) {
       reached_ = text_.data() + std::next(twice)->second;
-      refuse(c10::str("the key '", shorten(twice->first), "' twice"));
+      refuse(fmt::format("the key '{}' twice", shorten(twice->first)));
     }
   }
 

@@ -99,6 +99,18 @@ void check_known_keys(
   }
 }
 
+void refuse_class_name(
+    const std::string& name,
+    const std::vector<std::string>& known,
+    const std::string& where) {
+  checks::fail<checks::ValueError>(
+      {__func__, __FILE__, __LINE__},
+      "[{}] class_name must be one of {}, but got '{}'. Correct the name.",
+      where,
+      shorten_all(known),
+      shorten(name));
+}
+
 const Json& field_of(
     const Json& json,
     const char* key,

@@ -3,7 +3,7 @@
 
 #include "src/common/names.h"
 
-#include <c10/util/StringUtil.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -38,11 +38,10 @@ std::string shorten(std::string_view name) {
            is_within_character(name, end)) {
       ++end;
     }
-    shown = c10::str(
+    shown = fmt::format(
+        "{} [... {} bytes ...] {}",
         name.substr(0, begin),
-        " [... ",
         name.size(),
-        " bytes ...] ",
         name.substr(end));
   }
   for (size_t i = shown.find('\0'); i != std::string::npos;
@@ -58,7 +57,7 @@ std::string shorten_all(const std::vector<std::string>& names) {
   const std::string list = join_names(std::span(names).first(listed), shorten);
   return listed == names.size()
       ? list
-      : c10::str(list, " and ", names.size() - listed, " more");
+      : fmt::format("{} and {} more", list, names.size() - listed);
 }
 
 }  // namespace tessera

@@ -2,6 +2,7 @@
 // Uses only stock LibTorch operators, so that tests can compare the engine with it.
 #include "src/engine/operator_lookup.h"
 
+#include "src/tables/combiner_operators.h"
 #include "src/tables/combiner_rule.h"
 
 #include <ATen/TensorOperators.h>

@@ -8,7 +8,6 @@
 #include "src/tables/combiner_rule.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 namespace tessera {
@@ -23,10 +22,7 @@ float scale_of(const IdBags& bags, int64_t bag) {
       total += combiner_term(bags.combiner, bags.weights[i]);
     }
   }
-  const double denominator = combiner_denominator(bags.combiner, total);
-  // 1 / denominator may overflow a float. Such a denominator counts as zero.
-  const auto scale = static_cast<float>(1.0 / denominator);
-  return std::isinf(scale) ? 0.0F : scale;
+  return combiner_scale(bags.combiner, total);
 }
 
 }  // namespace

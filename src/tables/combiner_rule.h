@@ -3,15 +3,13 @@
 
 #include <tessera/tables/combiner.h>
 
-#include <ATen/core/Tensor.h>
-
 #include <cmath>
 #include <optional>
 #include <string>
 
 namespace tessera {
 
-// This header and combiner.cpp define the combiners. For a bag of rows x with weights w,
+// This header, combiner.cpp and combiner_operators.h define the combiners. For a bag of rows x with weights w,
 // a combiner gives
 //
 //   sum(w x) / denominator(sum(term(w)))
@@ -21,6 +19,17 @@ namespace tessera {
 
 /// The combiner that is declared after this one, if there is one.
 std::optional<Combiner> next_combiner(Combiner combiner);
+
+template <class Visit>
+void for_each_combiner(Visit&& visit) {
+  for (std::optional<Combiner> combiner = Combiner::kSum; combiner;
+       combiner = next_combiner(*combiner)) {
+    visit(*combiner);
+  }
+}
+
+/// The names of all combiners, separated by commas.
+std::string known_combiners();
 
 /// Whether the combiner divides the sum. If not, weights <= 0 are as valid as others.
 inline bool is_divided(Combiner combiner) {
@@ -59,9 +68,13 @@ inline double combiner_denominator(Combiner combiner, double total) {
   return std::sqrt(total);
 }
 
-/// The same functions in stock LibTorch operators, element by element.
-at::Tensor combiner_term(Combiner combiner, const at::Tensor& weights);
-at::Tensor combiner_denominator(Combiner combiner, const at::Tensor& total);
+/// The factor of a sum: 1 / denominator, or 0 if the denominator is 0. 1 / denominator may
+/// overflow a float. Such a denominator counts as zero.
+inline float combiner_scale(Combiner combiner, double total) {
+  const auto scale =
+      static_cast<float>(1.0 / combiner_denominator(combiner, total));
+  return std::isinf(scale) ? 0.0F : scale;
+}
 
 /// The derivative of the denominator with respect to one weight, times scale^2. `scale`
 /// is 1 / denominator. The derivative of an output y = scale * sum(w x) with respect to
@@ -82,9 +95,5 @@ inline double combiner_weight_factor(
   }
   return weight * scale * scale * scale;
 }
-
-/// The methods is_divided, combiner_term and combiner_denominator in TorchScript, for
-/// modules that know the combiner by its name.
-std::string combiner_script();
 
 }  // namespace tessera

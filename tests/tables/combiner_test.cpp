@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/tables/combiner.h>
 
+#include "src/tables/combiner_operators.h"
 #include "src/tables/combiner_rule.h"
 #include "tests/test_util.h"
 

@@ -8,7 +8,6 @@
 #include <tessera/common/json_text.h>
 #include <tessera/common/shorten.h>
 
-#include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
 #include <cstddef>
@@ -38,6 +37,13 @@ void check_kind(
 /// Errors:  c10::ValueError for a key that is not in `known`.
 void check_known_keys(
     const Json& json,
+    const std::vector<std::string>& known,
+    const std::string& where);
+
+/// Raises the error about a class name that is not in `known`.
+/// Errors:  c10::ValueError.
+[[noreturn]] void refuse_class_name(
+    const std::string& name,
     const std::vector<std::string>& known,
     const std::string& where);
 
@@ -186,15 +192,9 @@ Variant read_class(const Json& json, NameOf name_of, const std::string& where) {
   [&]<class... Ts>(std::in_place_type_t<std::variant<Ts...>>) {
     (try_alternative(std::in_place_type<Ts>), ...);
   }(std::in_place_type<Variant>);
-  TORCH_CHECK_VALUE(
-      found.has_value(),
-      "[",
-      where,
-      "] class_name must be one of ",
-      shorten_all(known),
-      ", but got '",
-      shorten(name),
-      "'. Correct the name.");
+  if (!found) {
+    refuse_class_name(name, known, where);
+  }
   return *found;
 }
 

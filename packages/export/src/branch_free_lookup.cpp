@@ -27,6 +27,7 @@
 
 #include "src/engine/lookup.h"
 #include "src/features/output_shapes.h"
+#include "src/tables/combiner_operators.h"
 #include "src/tables/combiner_rule.h"
 #include "src/tables/table_state.h"
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/engine/operator_lookup.h"
 #include "src/engine/strategies/parameter_strategy.h"
+#include "src/tables/combiner_operators.h"
 #include "src/tables/combiner_rule.h"
 
 #include <ATen/TensorOperators.h>
