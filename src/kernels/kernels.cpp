@@ -35,6 +35,7 @@ std::vector<KernelTable> collect() {
     add_interaction_kernels(table);
     add_lookup_kernels(table);
     add_product_kernels(table);
+    add_quantized_kernels(table);
     add_random_kernels(table);
     add_sequence_kernels(table);
     add_update_kernels(table);

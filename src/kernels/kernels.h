@@ -4,6 +4,7 @@
 // The loops over rows, on raw pointers. The kernels do not check their input. Callers
 // have checked that ids are in range and that offsets ascend.
 
+#include "src/kernels/quantized_rows.h"
 #include "src/kernels/random_bits.h"
 #include "src/kernels/row_rules.h"
 #include "src/kernels/storage.h"
@@ -37,11 +38,28 @@ struct Buckets {
 struct CombineArgs {
   StoredRows table = {};
   const uint32_t* ids = nullptr;  // [nnz], each < vocab
+  /// The row of each id, [nnz], for rows that are not all in one table. Then table.data and
+  /// ids are not used.
+  const void* const* rows = nullptr;
   int64_t nnz = 0;
   const int64_t* offsets = nullptr;  // [bags + 1]; nullptr: bag b holds id b
   const float* weights = nullptr;  // [nnz]; nullptr: ones
   const float* scales = nullptr;  // [bags]; nullptr: ones
   Buckets buckets = {};  // step 0: rows are not rounded
+  float* out = nullptr;  // [bags, dim]
+  int64_t begin_bag = 0;
+  int64_t end_bag = 0;
+};
+
+/// Sums quantized rows, as CombineArgs does. They are in the format of QuantizedRow.
+struct CombineQuantizedArgs {
+  int64_t dim = 0;
+  int bits = 8;  // 8 or 4
+  const void* const* rows = nullptr;  // [nnz]
+  int64_t nnz = 0;
+  const int64_t* offsets = nullptr;  // [bags + 1]; nullptr: bag b holds row b
+  const float* weights = nullptr;  // [nnz]; nullptr: ones
+  const float* scales = nullptr;  // [bags]; nullptr: ones
   float* out = nullptr;  // [bags, dim]
   int64_t begin_bag = 0;
   int64_t end_bag = 0;
@@ -281,6 +299,7 @@ struct KernelTable {
   /// "avx512", "avx2", "sse4", "sse2", or Highway's name of the target in lower case.
   std::string isa;
   void (*combine)(const CombineArgs&) = nullptr;
+  void (*combine_quantized)(const CombineQuantizedArgs&) = nullptr;
   /// Copies ids as uint32. Returns false if an id is not in [0, vocab).
   bool (*narrow_int32)(
       const int32_t* ids,

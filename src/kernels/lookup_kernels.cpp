@@ -19,9 +19,14 @@ namespace hn = hwy::HWY_NAMESPACE;
 #include "src/kernels/prefetch-inl.h"
 #include "src/kernels/storage-inl.h"
 
+// Where the rows of one call are.
+enum class Places { kTable, kPointers };
+
 // The arguments of one call, with the element type of the table.
-template <class Row>
-struct Bags {
+template <class RowType, Places kPlaces>
+struct BagsOf {
+  using Row = RowType;
+
   const CombineArgs& args;
   const typename Row::Element* table;
   // How many positions ahead of its use a row is prefetched.
@@ -30,12 +35,23 @@ struct Bags {
   int64_t far_prefetch_distance;
 
   const typename Row::Element* RowOf(int64_t position) const {
-    return table + static_cast<int64_t>(args.ids[position]) * args.table.dim;
+    return RowOf<1>(position, args.table.dim);
+  }
+  // For rows of kVectors * lanes numbers.
+  template <int kVectors>
+  const typename Row::Element* RowOf(int64_t position, int64_t lanes) const {
+    if constexpr (kPlaces == Places::kPointers) {
+      return static_cast<const typename Row::Element*>(args.rows[position]);
+    } else {
+      return table +
+          static_cast<int64_t>(args.ids[position]) * kVectors * lanes;
+    }
   }
 };
 
-template <class Row>
-HWY_INLINE void PrefetchRow(const Bags<Row>& bags, int64_t position) {
+template <class Bags>
+HWY_INLINE void PrefetchRow(const Bags& bags, int64_t position) {
+  using Row = typename Bags::Row;
   if (position >= bags.args.nnz) {
     return;
   }
@@ -47,11 +63,9 @@ HWY_INLINE void PrefetchRow(const Bags<Row>& bags, int64_t position) {
 
 // Prefetches a row that is exactly kVectors vectors wide, so the compiler knows the number
 // of lines. With that, a lookup of rows of 512 bytes took 0.63 times as long on Zen 5.
-template <int kVectors, class Row, class D>
-HWY_INLINE void PrefetchRowOfVectors(
-    D d,
-    const Bags<Row>& bags,
-    int64_t position) {
+template <int kVectors, class Bags, class D>
+HWY_INLINE void PrefetchRowOfVectors(D d, const Bags& bags, int64_t position) {
+  using Row = typename Bags::Row;
   if (position < bags.args.nnz) {
     PrefetchLines(
         bags.RowOf(position),
@@ -60,8 +74,8 @@ HWY_INLINE void PrefetchRowOfVectors(
   }
 }
 
-template <class Row>
-HWY_INLINE void PrefetchFarRow(const Bags<Row>& bags, int64_t position) {
+template <class Bags>
+HWY_INLINE void PrefetchFarRow(const Bags& bags, int64_t position) {
   if (position < bags.args.nnz) {
     PrefetchLine<CacheLevel::kSecond>(bags.RowOf(position));
   }
@@ -95,16 +109,17 @@ template <
     int kVectors,
     Prefetched kPrefetched,
     bool kWeighted,
-    class Row,
+    class Bags,
     class D>
 HWY_INLINE void SumColumns(
     D d,
-    const Bags<Row>& bags,
+    const Bags& bags,
     int64_t begin,
     int64_t end,
     int64_t column,
     float scale,
     float* HWY_RESTRICT out) {
+  using Row = typename Bags::Row;
   using V = hn::Vec<D>;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   V sum0 = hn::Zero(d), sum1 = sum0, sum2 = sum0, sum3 = sum0;
@@ -173,14 +188,15 @@ HWY_INLINE void SumColumns(
 
 // Sums a bag of rows of one or two vectors. Four rows at a time have separate sums, which
 // do not wait for each other. This is twice as fast as one row at a time.
-template <int kVectors, bool kWeighted, class Row, class D>
+template <int kVectors, bool kWeighted, class Bags, class D>
 HWY_INLINE void SumNarrowRows(
     D d,
-    const Bags<Row>& bags,
+    const Bags& bags,
     int64_t begin,
     int64_t end,
     float scale,
     float* HWY_RESTRICT out) {
+  using Row = typename Bags::Row;
   using V = hn::Vec<D>;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   V low0 = hn::Zero(d), low1 = low0, low2 = low0, low3 = low0;
@@ -233,10 +249,10 @@ HWY_INLINE void SumNarrowRows(
 }
 
 // The sum of the first columns prefetches whole rows, so the later columns are in cache.
-template <int kVectors, bool kWeighted, class Row, class D>
+template <int kVectors, bool kWeighted, class Bags, class D>
 HWY_INLINE void SumFirstOrLaterColumns(
     D d,
-    const Bags<Row>& bags,
+    const Bags& bags,
     int64_t begin,
     int64_t end,
     int64_t column,
@@ -257,9 +273,9 @@ HWY_INLINE void SumFirstOrLaterColumns(
 
 // Sums rows narrower than a vector. Two ranges of kLanes columns cover [0, dim). They may
 // overlap, because both write the same numbers there.
-template <int kLanes, bool kWeighted, class Row>
+template <int kLanes, bool kWeighted, class Bags>
 HWY_INLINE void SumShortRows(
-    const Bags<Row>& bags,
+    const Bags& bags,
     int64_t begin,
     int64_t end,
     float scale,
@@ -274,9 +290,9 @@ HWY_INLINE void SumShortRows(
   }
 }
 
-template <bool kWeighted, class Row>
+template <bool kWeighted, class Bags>
 HWY_INLINE void SumBag(
-    const Bags<Row>& bags,
+    const Bags& bags,
     int64_t begin,
     int64_t end,
     float scale,
@@ -382,8 +398,9 @@ struct AddRounded {
   }
 };
 
-template <class Row>
-HWY_NOINLINE void CombineRounded(const Bags<Row>& bags) {
+template <class Bags>
+HWY_NOINLINE void CombineRounded(const Bags& bags) {
+  using Row = typename Bags::Row;
   const CombineArgs& args = bags.args;
   const int64_t dim = args.table.dim;
   for (int64_t bag = args.begin_bag; bag < args.end_bag; ++bag) {
@@ -406,8 +423,9 @@ HWY_NOINLINE void CombineRounded(const Bags<Row>& bags) {
 
 // Copies one row per bag. The compiler knows the number of vectors of a row. When this
 // number was found for each bag, bags of one id took 1.3 times as long.
-template <int kVectors, class Row>
-HWY_INLINE void CopyRows(const Bags<Row>& bags) {
+template <int kVectors, class Bags>
+HWY_INLINE void CopyRows(const Bags& bags) {
+  using Row = typename Bags::Row;
   const hn::ScalableTag<float> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const CombineArgs& args = bags.args;
@@ -416,10 +434,9 @@ HWY_INLINE void CopyRows(const Bags<Row>& bags) {
   for (int64_t i = args.begin_bag; i < args.end_bag; ++i) {
     const int64_t soon = HWY_MIN(i + bags.prefetch_distance, args.nnz - 1);
     PrefetchLines(
-        bags.table + static_cast<int64_t>(args.ids[soon]) * kVectors * lanes,
+        bags.template RowOf<kVectors>(soon, lanes),
         kVectors * lanes * kElement);
-    const auto* HWY_RESTRICT row =
-        bags.table + static_cast<int64_t>(args.ids[i]) * kVectors * lanes;
+    const auto* HWY_RESTRICT row = bags.template RowOf<kVectors>(i, lanes);
     for (int64_t vector = 0; vector < kVectors; ++vector) {
       hn::StoreU(Row::Load(d, row + vector * lanes), d, out);
       out += lanes;
@@ -429,8 +446,8 @@ HWY_INLINE void CopyRows(const Bags<Row>& bags) {
 
 // Returns false, and does nothing, if the bags are not copies of rows of 1, 2, 4, 8 or
 // 16 vectors.
-template <class Row>
-HWY_INLINE bool CopyBags(const Bags<Row>& bags) {
+template <class Bags>
+HWY_INLINE bool CopyBags(const Bags& bags) {
   const CombineArgs& args = bags.args;
   if (args.offsets != nullptr || args.weights != nullptr ||
       args.scales != nullptr) {
@@ -454,11 +471,11 @@ HWY_INLINE bool CopyBags(const Bags<Row>& bags) {
   return true;
 }
 
-template <class Row>
+template <class Row, Places kPlaces>
 void CombineRows(const CombineArgs& args) {
   const int64_t row_bytes =
       args.table.dim * bytes_per_element(args.table.storage);
-  const Bags<Row> bags{
+  const BagsOf<Row, kPlaces> bags{
       args,
       static_cast<const typename Row::Element*>(args.table.data),
       prefetch_distance(row_bytes),
@@ -489,17 +506,26 @@ void CombineRows(const CombineArgs& args) {
   }
 }
 
-void Combine(const CombineArgs& args) {
+template <Places kPlaces>
+void CombineRowsAt(const CombineArgs& args) {
   switch (args.table.storage) {
     case Storage::kFloat32:
-      CombineRows<Float32Row>(args);
+      CombineRows<Float32Row, kPlaces>(args);
       break;
     case Storage::kBFloat16:
-      CombineRows<BFloat16Row>(args);
+      CombineRows<BFloat16Row, kPlaces>(args);
       break;
     case Storage::kFloat16:
-      CombineRows<Float16Row>(args);
+      CombineRows<Float16Row, kPlaces>(args);
       break;
+  }
+}
+
+void Combine(const CombineArgs& args) {
+  if (args.rows != nullptr) {
+    CombineRowsAt<Places::kPointers>(args);
+  } else {
+    CombineRowsAt<Places::kTable>(args);
   }
 }
 

@@ -13,6 +13,7 @@ namespace tessera::kernels {
 void add_interaction_kernels(KernelTable& table);
 void add_lookup_kernels(KernelTable& table);
 void add_product_kernels(KernelTable& table);
+void add_quantized_kernels(KernelTable& table);
 void add_random_kernels(KernelTable& table);
 void add_sequence_kernels(KernelTable& table);
 void add_update_kernels(KernelTable& table);

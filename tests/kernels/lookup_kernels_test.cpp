@@ -135,6 +135,128 @@ TEST(LookupKernelsTest, SumsTheWeightedRowsOfEachBagAndScalesThem) {
   });
 }
 
+// Rows at scattered addresses give the same bits as the table that they are copies of.
+TEST(LookupKernelsTest, RowsAtPointersGiveTheBitsOfTheTable) {
+  for_each_isa([](const KernelTable& kernels) {
+    for (const int64_t dim : dims()) {
+      for (const bool has_options : {true, false}) {
+        Example example(dim);
+        CombineArgs args = example.args();
+        if (!has_options) {
+          args.weights = args.scales = nullptr;
+        }
+        kernels.combine(args);
+        std::vector<std::vector<float>> copies;
+        for (uint32_t id = 0; id < Example::kVocab; ++id) {
+          copies.emplace_back(row_of(args, id), row_of(args, id) + dim);
+        }
+        std::vector<const void*> rows;
+        for (const uint32_t id : example.ids) {
+          rows.push_back(copies[id].data());
+        }
+        std::vector<float> out(example.out.size(), 7.0F);
+        args.table.data = nullptr;
+        args.ids = nullptr;
+        args.rows = rows.data();
+        args.out = out.data();
+        kernels.combine(args);
+        ASSERT_EQ(out, example.out) << dim;
+        // One row per bag, as copies.
+        args.offsets = nullptr;
+        args.weights = args.scales = nullptr;
+        args.nnz = Example::kBags;
+        kernels.combine(args);
+        for (int64_t bag = 0; bag < Example::kBags; ++bag) {
+          ASSERT_TRUE(std::equal(
+              copies[example.ids[bag]].begin(),
+              copies[example.ids[bag]].end(),
+              out.begin() + bag * dim));
+        }
+      }
+    }
+  });
+}
+
+// Each number of a quantized row is within half a step of the original, and sums are those
+// of the pseudocode.
+TEST(QuantizedKernelsTest, SumsTheDequantizedRowsOfEachBag) {
+  for_each_isa([](const KernelTable& kernels) {
+    for (const int bits : {8, 4}) {
+      for (const int64_t dim : dims()) {
+        Example example(dim);
+        const int64_t bytes = QuantizedRow::bytes(dim, bits);
+        std::vector<uint8_t> stored(
+            Example::kVocab * bytes + kReadAfterRow, 0xAB);
+        std::vector<const void*> rows;
+        double largest_step = 0.0;
+        for (int64_t row = 0; row < Example::kVocab; ++row) {
+          const float* values = example.table.data() + row * dim;
+          uint8_t* to = stored.data() + row * bytes;
+          ASSERT_TRUE(quantize_row(values, dim, bits, to));
+          const auto [low, high] = std::minmax_element(values, values + dim);
+          largest_step = std::max(
+              largest_step,
+              (double{*high} - double{*low}) / double((1 << bits) - 1));
+        }
+        for (const uint32_t id : example.ids) {
+          rows.push_back(stored.data() + id * bytes);
+        }
+        CombineQuantizedArgs args{
+            .dim = dim,
+            .bits = bits,
+            .rows = rows.data(),
+            .nnz = static_cast<int64_t>(rows.size()),
+            .offsets = example.offsets.data(),
+            .weights = example.weights.data(),
+            .scales = example.scales.data(),
+            .out = example.out.data(),
+            .end_bag = Example::kBags};
+        kernels.combine_quantized(args);
+        for (int64_t bag = 0; bag < Example::kBags; ++bag) {
+          for (int64_t column = 0; column < dim; ++column) {
+            double sum = 0.0;
+            double error = 0.0;
+            for (int64_t i = example.offsets[bag]; i < example.offsets[bag + 1];
+                 ++i) {
+              const double weight = example.weights[i];
+              const double value = example.table[example.ids[i] * dim + column];
+              sum += weight * value;
+              error += std::abs(weight) *
+                  (0.5001 * largest_step + 1e-6 * std::abs(value));
+            }
+            ASSERT_NEAR(
+                example.out[bag * dim + column],
+                example.scales[bag] * sum,
+                std::abs(example.scales[bag]) * error + 1e-6)
+                << bits << " bits, dim " << dim << ", column " << column;
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST(QuantizedKernelsTest, EqualValuesAreExactAndRowsMustBeFinite) {
+  const std::vector<float> values{0.1F, 0.1F, 0.1F};
+  std::vector<uint8_t> row(QuantizedRow::bytes(3, 4) + kReadAfterRow);
+  ASSERT_TRUE(quantize_row(values.data(), 3, 4, row.data()));
+  const void* rows[] = {row.data()};
+  std::vector<float> out(3);
+  available_kernels().front().combine_quantized(
+      {.dim = 3,
+       .bits = 4,
+       .rows = rows,
+       .nnz = 1,
+       .out = out.data(),
+       .end_bag = 1});
+  EXPECT_EQ(out, values);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const float largest = std::numeric_limits<float>::max();
+  EXPECT_FALSE(quantize_row(std::vector{1.0F, nan}.data(), 2, 8, row.data()));
+  EXPECT_FALSE(
+      quantize_row(std::vector{-largest, largest}.data(), 2, 8, row.data()));
+}
+
 TEST(LookupKernelsTest, WithoutOffsetsEachBagHoldsOneId) {
   for_each_isa([](const KernelTable& kernels) {
     for (const int64_t dim : dims()) {

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "src/kernels/quantized_kernels.cpp"
+#include <hwy/foreach_target.h>
+// Must come after foreach_target.h.
+#include <hwy/cache_control.h>
+#include <hwy/highway.h>
+
+#include "src/kernels/kernels.h"
+#include "src/kernels/prefetch.h"
+#include "src/kernels/targets.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera::kernels {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+#include "src/kernels/prefetch-inl.h"
+
+template <int kBits, class D>
+HWY_INLINE hn::Vec<D> LoadCodes(D d, const uint8_t* codes, int64_t column) {
+  if constexpr (kBits == 8) {
+    const hn::Rebind<uint8_t, D> d8;
+    const hn::Rebind<int32_t, D> d32;
+    return hn::ConvertTo(d, hn::PromoteTo(d32, hn::LoadU(d8, codes + column)));
+  } else if constexpr (HWY_TARGET == HWY_SCALAR) {
+    const int32_t pair = codes[column / 2];
+    return hn::Set(
+        d, static_cast<float>(column % 2 == 0 ? pair & 0xF : pair >> 4));
+  } else {
+    // A byte becomes 32 bits, whose halves get one code each.
+    const hn::Repartition<uint16_t, hn::Half<hn::Rebind<uint32_t, D>>> d16;
+    const hn::Half<hn::Rebind<uint32_t, D>> half32;
+    const hn::Rebind<uint8_t, decltype(half32)> d8;
+    const hn::Rebind<int32_t, D> d32;
+    const auto bytes = hn::PromoteTo(half32, hn::LoadU(d8, codes + column / 2));
+    const auto pairs = hn::And(
+        hn::Or(bytes, hn::ShiftLeft<12>(bytes)), hn::Set(half32, 0x000F000F));
+    return hn::ConvertTo(d, hn::PromoteTo(d32, hn::BitCast(d16, pairs)));
+  }
+}
+
+template <int kBits>
+struct QuantizedBags {
+  const CombineQuantizedArgs& args;
+  int64_t row_bytes;
+  int64_t prefetch_distance;
+
+  void Prefetch(int64_t position) const {
+    if (position < args.nnz) {
+      PrefetchAround(args.rows[position]);
+    }
+  }
+
+ private:
+  // A row may begin anywhere in a line.
+  void PrefetchAround(const void* row) const {
+    const char* begin = static_cast<const char*>(row);
+    for (int64_t byte = 0; byte < row_bytes; byte += kLineBytes) {
+      PrefetchLine<CacheLevel::kFirst>(begin + byte);
+    }
+    PrefetchLine<CacheLevel::kFirst>(begin + row_bytes - 1);
+  }
+};
+
+// Sums columns [column, column + kVectors * lanes) of one bag in registers, and stores
+// those below `dim`.
+template <int kVectors, int kBits, class D>
+HWY_INLINE void SumQuantized(
+    D d,
+    const QuantizedBags<kBits>& bags,
+    int64_t begin,
+    int64_t end,
+    int64_t column,
+    float scale,
+    float* HWY_RESTRICT out) {
+  using V = hn::Vec<D>;
+  const CombineQuantizedArgs& args = bags.args;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  V sum0 = hn::Zero(d), sum1 = sum0, sum2 = sum0, sum3 = sum0;
+  V sum4 = sum0, sum5 = sum0, sum6 = sum0, sum7 = sum0;
+  float offsets = 0.0F;
+  for (int64_t i = begin; i < end; ++i) {
+    if (column == 0) {
+      bags.Prefetch(i + bags.prefetch_distance);
+    }
+    QuantizedRow row;
+    std::memcpy(&row, args.rows[i], sizeof(row));
+    const auto* codes =
+        static_cast<const uint8_t*>(args.rows[i]) + sizeof(QuantizedRow);
+    const float weight = args.weights == nullptr ? 1.0F : args.weights[i];
+    const V factor = hn::Set(d, weight * row.scale);
+    offsets += weight * row.offset;
+    const auto add = [&](int64_t vector, V sum) HWY_ATTR {
+      return hn::MulAdd(
+          factor, LoadCodes<kBits>(d, codes, column + vector * lanes), sum);
+    };
+    sum0 = add(0, sum0);
+    if constexpr (kVectors >= 2) {
+      sum1 = add(1, sum1);
+    }
+    if constexpr (kVectors >= 4) {
+      sum2 = add(2, sum2);
+      sum3 = add(3, sum3);
+    }
+    if constexpr (kVectors >= 8) {
+      sum4 = add(4, sum4);
+      sum5 = add(5, sum5);
+      sum6 = add(6, sum6);
+      sum7 = add(7, sum7);
+    }
+  }
+  const V bag_scale = hn::Set(d, scale);
+  const V offset = hn::Set(d, offsets);
+  const auto store = [&](int64_t vector, V sum) HWY_ATTR {
+    const int64_t first = column + vector * lanes;
+    const V result = hn::Mul(hn::Add(sum, offset), bag_scale);
+    if (first + lanes <= args.dim) {
+      hn::StoreU(result, d, out + first);
+    } else if (first < args.dim) {
+      HWY_ALIGN float values[HWY_MAX_BYTES / sizeof(float)];
+      hn::Store(result, d, values);
+      for (int64_t i = 0; i < lanes && first + i < args.dim; ++i) {
+        out[first + i] = values[i];
+      }
+    }
+  };
+  store(0, sum0);
+  if constexpr (kVectors >= 2) {
+    store(1, sum1);
+  }
+  if constexpr (kVectors >= 4) {
+    store(2, sum2);
+    store(3, sum3);
+  }
+  if constexpr (kVectors >= 8) {
+    store(4, sum4);
+    store(5, sum5);
+    store(6, sum6);
+    store(7, sum7);
+  }
+}
+
+template <int kBits>
+void CombineQuantizedRows(const CombineQuantizedArgs& args) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t row_bytes = QuantizedRow::bytes(args.dim, kBits);
+  const QuantizedBags<kBits> bags{
+      args, row_bytes, prefetch_distance(row_bytes)};
+  const int64_t first =
+      args.offsets == nullptr ? args.begin_bag : args.offsets[args.begin_bag];
+  for (int64_t i = 0; i < bags.prefetch_distance; ++i) {
+    bags.Prefetch(first + i);
+  }
+  for (int64_t bag = args.begin_bag; bag < args.end_bag; ++bag) {
+    const int64_t begin = args.offsets == nullptr ? bag : args.offsets[bag];
+    const int64_t end =
+        args.offsets == nullptr ? bag + 1 : args.offsets[bag + 1];
+    const float scale = args.scales == nullptr ? 1.0F : args.scales[bag];
+    float* HWY_RESTRICT out = args.out + bag * args.dim;
+    for (int64_t column = 0; column < args.dim;) {
+      const int64_t left = args.dim - column;
+      if (left > 4 * lanes) {
+        SumQuantized<8, kBits>(d, bags, begin, end, column, scale, out);
+        column += 8 * lanes;
+      } else if (left > 2 * lanes) {
+        SumQuantized<4, kBits>(d, bags, begin, end, column, scale, out);
+        column += 4 * lanes;
+      } else if (left > lanes) {
+        SumQuantized<2, kBits>(d, bags, begin, end, column, scale, out);
+        column += 2 * lanes;
+      } else {
+        SumQuantized<1, kBits>(d, bags, begin, end, column, scale, out);
+        column += lanes;
+      }
+    }
+  }
+}
+
+void CombineQuantized(const CombineQuantizedArgs& args) {
+  if (args.bits == 8) {
+    CombineQuantizedRows<8>(args);
+  } else {
+    CombineQuantizedRows<4>(args);
+  }
+}
+
+void AddQuantizedKernels(KernelTable& table) {
+  table.combine_quantized = CombineQuantized;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tessera::kernels {
+
+HWY_EXPORT(AddQuantizedKernels);
+
+void add_quantized_kernels(KernelTable& table) {
+  HWY_DYNAMIC_DISPATCH(AddQuantizedKernels)(table);
+}
+
+bool quantize_row(const float* values, int64_t dim, int bits, void* row) {
+  float lowest = values[0];
+  float highest = values[0];
+  bool is_finite = true;
+  for (int64_t i = 0; i < dim; ++i) {
+    lowest = std::min(lowest, values[i]);
+    highest = std::max(highest, values[i]);
+    is_finite = is_finite && std::isfinite(values[i]);
+  }
+  const auto largest_code = static_cast<float>((1 << bits) - 1);
+  const float range = highest - lowest;
+  if (!is_finite || !std::isfinite(range)) {
+    return false;
+  }
+  const QuantizedRow parts{.scale = range / largest_code, .offset = lowest};
+  std::memset(row, 0, static_cast<size_t>(QuantizedRow::bytes(dim, bits)));
+  std::memcpy(row, &parts, sizeof(parts));
+  auto* codes = static_cast<uint8_t*>(row) + sizeof(parts);
+  // In doubles, because the reciprocal of a tiny range is infinite in float32.
+  const double codes_per_unit = range > 0.0F
+      ? static_cast<double>(largest_code) / static_cast<double>(range)
+      : 0.0;
+  for (int64_t i = 0; i < dim; ++i) {
+    const double code = std::nearbyint(
+        (static_cast<double>(values[i]) - static_cast<double>(lowest)) *
+        codes_per_unit);
+    const auto small =
+        static_cast<uint8_t>(std::min(code, static_cast<double>(largest_code)));
+    if (bits == 8) {
+      codes[i] = small;
+    } else {
+      codes[i / 2] |= static_cast<uint8_t>(i % 2 == 0 ? small : small << 4);
+    }
+  }
+  return true;
+}
+
+}  // namespace tessera::kernels
+#endif
