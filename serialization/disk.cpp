@@ -28,7 +28,7 @@ void Disk::check(
   const int number = error ? error.value() : errno;
   TESSERA_CHECK(
       is_done,
-      "{} can't {} '{}': {}. {} Checkpoints that were complete before stay as they are.",
+      "{} can't {} '{}': {}. {} What was complete before stays as it is.",
       where_,
       action,
       path.string(),

@@ -32,6 +32,15 @@ void discard_pending(const TableModule& tables) {
   }
 }
 
+// Tells a publisher that a call has replaced the rows of all tables.
+void mark_all_rows(EmbeddingState& state) {
+  for (TableState& table : state.tables) {
+    if (table.marks != nullptr) {
+      table.marks->mark_all();
+    }
+  }
+}
+
 }  // namespace
 
 EmbeddingTables TableModule::embedding_tables() const {
@@ -53,6 +62,7 @@ void TableModule::update_embedding_table(
     const at::Tensor& values) {
   change_state([&](EmbeddingState& state) {
     assign_table(find_table(state, name, kUpdateTable), values);
+    mark_all_rows(state);
   });
 }
 
@@ -67,6 +77,7 @@ void TableModule::update_embedding_table(
           state, table, has_pending_passes(*this), kUpdateTable);
     }
     assign_keys(table, keys, values, updates_of(state, table));
+    mark_all_rows(state);
   });
 }
 
@@ -101,6 +112,7 @@ void TableModule::load(
     const LoadOptions& options) {
   change_state([&](EmbeddingState& state) {
     load_state(state, archive, options, "[" + class_name() + "::load]");
+    mark_all_rows(state);
     discard_pending(*this);
   });
 }
@@ -134,6 +146,7 @@ void TableModule::load_tables(
     const std::string& where) {
   change_state([&](EmbeddingState& state) {
     tessera::load_checkpoint(state, directory, options, where);
+    mark_all_rows(state);
     discard_pending(*this);
   });
 }

@@ -291,6 +291,7 @@ EmbeddingState deep_copy(const EmbeddingState& state) {
   EmbeddingState copy = state;
   clear_last_checkpoint(copy);
   for (TableState& table : copy.tables) {
+    table.marks = nullptr;
     if (table.key_rows != nullptr) {
       table.key_rows = table.key_rows->clone();
       table.parameters = table.key_rows->rows();

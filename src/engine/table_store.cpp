@@ -130,6 +130,9 @@ void write(const CustomUpdate& update) {
     const int64_t end = std::min(rows, (task + 1) * kRowsPerTask);
     for (int64_t i = task * kRowsPerTask; i < end; ++i) {
       kernels.assign_row(stored, ids[i], weights + i * stored.dim);
+      if (table.marks != nullptr) {
+        table.marks->mark(static_cast<uint32_t>(ids[i]));
+      }
     }
   });
   const at::NoGradGuard no_grad;

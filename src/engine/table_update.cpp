@@ -87,6 +87,17 @@ void record_update(
   }
 }
 
+// Marks the rows that the update of a bin writes.
+void mark_rows(RowMarks& marks, const kernels::UpdateArgs& args) {
+  if (args.sweep) {
+    marks.mark(args.first_row, args.end_row);
+    return;
+  }
+  for (int64_t i = 0; i < args.count; ++i) {
+    marks.mark(args.contributions[i].row);
+  }
+}
+
 int64_t ids_of(const TableUpdate& update) {
   int64_t ids = 0;
   for (const TableUpdate::Term& term : update.terms) {
@@ -562,6 +573,9 @@ void TableUpdater::update_bin(
   }
   if (update.record.last_update != nullptr) {
     record_update(update.record, args.contributions, args.count);
+  }
+  if (table.marks != nullptr) {
+    mark_rows(*table.marks, args);
   }
   args.table.rounding = update.rounding;
   for (Slot& slot : table.slots) {

@@ -320,6 +320,27 @@ int64_t KeyIndex::key_of(int64_t partition, uint32_t local_row) const {
   return chunk.keys[position];
 }
 
+std::optional<int64_t> KeyIndex::key_of_row(uint32_t row) const {
+  const int64_t partition = partition_of_row(row);
+  const uint32_t local_row = row - first_row_[partition];
+  const Chunk& chunk = chunks_of(partition)[chunk_of_row_[row]];
+  for (uint32_t i = 0; i < chunk.size; ++i) {
+    if (chunk.rows[i] == local_row) {
+      return chunk.keys[i];
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<int64_t> KeyIndex::take_lost_keys() {
+  std::vector<int64_t> keys;
+  for (std::vector<int64_t>& part : lost_keys_) {
+    keys.insert(keys.end(), part.begin(), part.end());
+    part.clear();
+  }
+  return keys;
+}
+
 void KeyIndex::erase(int64_t partition, uint32_t local_row) {
   Chunk* chunks = chunks_of(partition);
   const uint32_t at = chunk_of_row_[first_row_[partition] + local_row];
@@ -331,6 +352,9 @@ void KeyIndex::erase(int64_t partition, uint32_t local_row) {
   for (uint32_t index = home_of(hash_of_key(chunk.keys[position])); index != at;
        index = next_of(index)) {
     --chunks[index].passed;
+  }
+  if (!lost_keys_.empty()) {
+    lost_keys_[partition].push_back(chunk.keys[position]);
   }
   --chunk.size;
   chunk.keys[position] = chunk.keys[chunk.size];

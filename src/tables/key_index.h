@@ -157,6 +157,16 @@ class KeyIndex {
   /// default key, and returns how many they were.
   int64_t evict_before(int64_t update);
 
+  /// The key of a row, or nullopt if the row has none.
+  std::optional<int64_t> key_of_row(uint32_t row) const;
+  /// From now on, collects the keys that lose their rows. A copy of the index does not.
+  void collect_lost_keys() {
+    lost_keys_.resize(static_cast<size_t>(owned_.count()));
+  }
+  /// Returns the keys that have lost their rows since the last call. Some may have got
+  /// another row since then. assign() is not counted.
+  std::vector<int64_t> take_lost_keys();
+
   /// The number of keys.
   int64_t size() const;
   /// Increases when keys lose their rows. Until then, rows that find() has returned stay
@@ -454,6 +464,7 @@ class KeyIndex {
   // older versions are searched again.
   std::deque<Evictions> evictions_;
   int64_t remembered_rows_ = 0;  // in evictions_
+  std::vector<std::vector<int64_t>> lost_keys_;  // [owned partitions], or empty
   bool has_open_plan_ =
       false;  // plan() has taken victims, and apply() did not follow
 };

@@ -6,6 +6,7 @@
 
 #include "src/kernels/kernels.h"
 #include "src/tables/local_rows.h"
+#include "src/tables/row_marks.h"
 #include "src/tables/touched_rows.h"
 
 #include <ATen/core/Tensor.h>
@@ -46,6 +47,9 @@ struct TableState {
   /// The local rows that have changed since the last checkpoint; nullopt unless
   /// checkpoints are incremental.
   std::optional<TouchedRows> touched = {};
+  /// The local rows that fused updates have written since a publisher took them. nullptr
+  /// unless a publisher follows the table. A copy of the table has none.
+  std::shared_ptr<RowMarks> marks = {};
   /// The sum of the gradients that an optimizer on the host has accumulated under
   /// gradient_accumulation_steps. The optimizer shares this tensor. nullptr without such
   /// an optimizer. A fused strategy has EmbeddingState::accumulated instead.

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "src/tables/reserved_memory.h"
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+/// Marks the rows of a table that updates write, for a publisher that copies only these.
+/// A mark costs an update one byte per row, and take() visits only blocks with marks.
+/// TouchedRows also finds what other code has written, but compares the whole table.
+class RowMarks {
+ public:
+  /// `what`: for the error, such as "the marks of table 'users'".
+  /// Errors:  c10::Error if the system can't reserve the memory.
+  RowMarks(int64_t rows, const std::string& what);
+
+  /// Several threads may mark rows at the same time.
+  void mark(uint32_t row) {
+    set(rows_[row]);
+    set(blocks_[row / kRowsPerBlock]);
+  }
+  void mark(int64_t begin, int64_t end);
+  /// Records that all rows were replaced, such as by a load.
+  void mark_all() {
+    are_replaced_ = true;
+  }
+
+  struct Taken {
+    bool are_all = false;
+    std::vector<uint32_t> rows = {};  // ascending; empty if are_all
+  };
+  /// Returns the marked rows and removes all marks. No other thread may mark rows.
+  Taken take();
+
+ private:
+  static constexpr int64_t kRowsPerBlock = 4096;
+
+  // Threads write the same value, and nobody reads it before they have ended.
+  static void set(uint8_t& mark) {
+    std::atomic_ref<uint8_t>(mark).store(1, std::memory_order_relaxed);
+  }
+
+  int64_t count_;
+  ReservedArray<uint8_t> rows_;  // [count]
+  std::vector<uint8_t> blocks_;
+  bool are_replaced_ = false;
+};
+
+}  // namespace tessera
