@@ -9,7 +9,8 @@ foreach(component IN ITEMS core ${TESSERA_BUILT_PACKAGES})
   install(
     TARGETS tessera_package_${component} ${targets}
     EXPORT tessera_${component}
-    ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+    ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}"
+    LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
   install(EXPORT tessera_${component} NAMESPACE tessera:: DESTINATION "${package_folder}")
 endforeach()
 tessera_public_headers(headers)

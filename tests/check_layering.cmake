@@ -18,9 +18,10 @@ endif()
 file(REAL_PATH "${ROOT}" ROOT)
 
 set(core kernels common optim tables features engine serialization layers)
-set(packages formats data distributed models export training search)
+set(packages formats data distributed models export training search serving)
 set(used_by_export formats)
 set(used_by_search formats training)
+set(used_by_serving data training)
 
 # Sets `result` to the layer or package of a path in the repository, "programs" for examples and tests, "none" for a
 # folder that is neither, or to nothing for the path of another project.
@@ -79,6 +80,10 @@ function(check_include file number included)
   if(NOT is_allowed)
     complain("includes ${included}, which belongs to ${to}, and ${from} may not use it. Move what is needed from it to\
  ${from} or further down, or this code to ${to}.")
+  endif()
+  if(file MATCHES "^packages/serving/(src/(format|reader)/|include/tessera/serving/(export|pipeline|reader|tessera_serving)\\.h)"
+     AND included MATCHES "^(ATen|c10|caffe2|torch)/")
+    complain("includes ${included} of LibTorch in a library that must do without it.")
   endif()
   if(from STREQUAL kernels AND included MATCHES "^(ATen|c10|caffe2|torch)/")
     complain("includes ${included} of LibTorch in a kernel. Pass raw pointers and sizes in instead.")

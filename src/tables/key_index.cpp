@@ -332,13 +332,9 @@ std::optional<int64_t> KeyIndex::key_of_row(uint32_t row) const {
   return std::nullopt;
 }
 
-std::vector<int64_t> KeyIndex::take_lost_keys() {
-  std::vector<int64_t> keys;
-  for (std::vector<int64_t>& part : lost_keys_) {
-    keys.insert(keys.end(), part.begin(), part.end());
-    part.clear();
-  }
-  return keys;
+std::shared_ptr<KeyIndex::LostKeys> KeyIndex::collect_lost_keys() {
+  lost_keys_ = std::make_shared<LostKeys>(static_cast<size_t>(owned_.count()));
+  return lost_keys_;
 }
 
 void KeyIndex::erase(int64_t partition, uint32_t local_row) {
@@ -353,8 +349,8 @@ void KeyIndex::erase(int64_t partition, uint32_t local_row) {
        index = next_of(index)) {
     --chunks[index].passed;
   }
-  if (!lost_keys_.empty()) {
-    lost_keys_[partition].push_back(chunk.keys[position]);
+  if (lost_keys_ != nullptr && lost_keys_.use_count() > 1) {
+    (*lost_keys_)[partition].push_back(chunk.keys[position]);
   }
   --chunk.size;
   chunk.keys[position] = chunk.keys[chunk.size];

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <deque>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -159,13 +160,12 @@ class KeyIndex {
 
   /// The key of a row, or nullopt if the row has none.
   std::optional<int64_t> key_of_row(uint32_t row) const;
-  /// From now on, collects the keys that lose their rows. A copy of the index does not.
-  void collect_lost_keys() {
-    lost_keys_.resize(static_cast<size_t>(owned_.count()));
-  }
-  /// Returns the keys that have lost their rows since the last call. Some may have got
-  /// another row since then. assign() is not counted.
-  std::vector<int64_t> take_lost_keys();
+  /// Keys that have lost their rows, by partition. Some may have got another row since
+  /// then.
+  using LostKeys = std::vector<std::vector<int64_t>>;
+  /// Adds keys that lose their rows to the result, as long as the caller keeps it. A copy
+  /// of the index does not. assign() is not counted.
+  std::shared_ptr<LostKeys> collect_lost_keys();
 
   /// The number of keys.
   int64_t size() const;
@@ -464,7 +464,7 @@ class KeyIndex {
   // older versions are searched again.
   std::deque<Evictions> evictions_;
   int64_t remembered_rows_ = 0;  // in evictions_
-  std::vector<std::vector<int64_t>> lost_keys_;  // [owned partitions], or empty
+  std::shared_ptr<LostKeys> lost_keys_;  // [owned partitions], or nullptr
   bool has_open_plan_ =
       false;  // plan() has taken victims, and apply() did not follow
 };

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/serving/publisher.h>
+#include <tessera/training/callback.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+
+namespace tessera::serving {
+
+/// When a PublishCallback publishes. At least one must be set.
+struct PublishSchedule {
+  /// After every n-th step. 0: not by steps.
+  int64_t every_steps = 0;
+  /// After the first step at which so many seconds have passed. 0: not by time.
+  double every_seconds = 0.0;
+};
+
+// snippet: packages/serving/tests/publisher_docs_test.cpp PublishCallback
+/// Publishes the model during fit(), and once more at the end.
+///
+///   const auto publisher = std::make_shared<Publisher>(model, "published");
+///   const PublishCallback publish(publisher, {.every_seconds = 10.0});
+///   fit(batches, step, {.callbacks = {publish}});
+///
+/// A version has the step and the logs of the training. If a version can't be written, for
+/// example because the disk is full, the callback warns and the training goes on. The next
+/// version has the rows, too.
+/// Errors:  c10::ValueError for a schedule that is empty or negative.
+class PublishCallback : public training::Callback {
+ public:
+  PublishCallback(
+      std::shared_ptr<Publisher> publisher,
+      PublishSchedule schedule);
+
+  void on_train_begin(training::Training& training) override;
+  void on_step_end(training::Training& training) override;
+  void on_train_end(training::Training& training) override;
+
+ private:
+  void publish(training::Training& training);
+
+  std::shared_ptr<Publisher> publisher_;
+  PublishSchedule schedule_;
+  std::chrono::steady_clock::time_point last_;
+};
+
+}  // namespace tessera::serving

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/training/pointers.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <type_traits>
+
+namespace tessera::serving {
+
+/// How a Publisher stores the rows of a table.
+enum class RowFormat {
+  /// In the dtype of the table. Lookups then give the bits of the layer's.
+  kTable,
+  kFloat32,
+  kBFloat16,
+  kFloat16,
+  /// Codes of 8 or 4 bits, with a scale and an offset for each row. A number differs by at
+  /// most half a step, (largest - smallest number of the row) / 510 or / 30.
+  kInt8,
+  kInt4
+};
+
+/// What a Publisher writes, and how long it keeps it.
+struct PublishOptions {
+  RowFormat format = RowFormat::kTable;
+  /// The formats of some tables, by their names.
+  std::map<std::string, RowFormat> formats = {};
+  /// Every n-th version is a base, which has all rows. With 1, every version is one.
+  int64_t full_every = 1000;
+  /// A version is also a base if the rows of the versions since the last base would
+  /// otherwise be more than this share of its bytes, > 0.
+  double full_share = 0.5;
+  /// The newest versions stay, this many of them, and those that are not older than
+  /// keep_seconds. The versions that they build on stay, too.
+  int64_t keep_last = 3;
+  double keep_seconds = 60.0;
+  /// If true, publish() returns when the rows are copied, and a thread writes them. A base
+  /// then takes the memory of all rows until it is written.
+  bool background = false;
+  /// The path of a file of save_pipeline(), which is published with each base. Empty: none.
+  std::string pipeline = {};
+};
+static_assert(std::is_aggregate_v<PublishOptions>);
+
+/// What is published beside the weights.
+struct PublishInfo {
+  int64_t step = 0;
+  /// NaN is left out.
+  std::map<std::string, double> metrics = {};
+};
+static_assert(std::is_aggregate_v<PublishInfo>);
+
+/// What the last publish() has done.
+struct PublishReport {
+  int64_t version = 0;
+  bool is_base = false;
+  /// The rows in the version, and the keys that have lost their rows.
+  int64_t rows = 0;
+  int64_t removed_keys = 0;
+  int64_t bytes = 0;
+  /// How long the training stood still.
+  double copy_seconds = 0.0;
+  /// From the beginning of publish() until readers can see the version.
+  double seconds = 0.0;
+};
+
+// snippet: packages/serving/tests/publisher_docs_test.cpp Publisher
+/// Writes versions of a model that is being trained, for processes that serve it by a
+/// Reader. The first version has all rows. Later ones have the rows that updates have
+/// written since, new and removed keys, and all dense weights.
+///
+///   Publisher publisher(model, "published", {.format = RowFormat::kInt8});
+///   for (int64_t step = 1; step <= 20; ++step) {
+///     train_step(step);
+///     if (step % 5 == 0) {
+///       publisher.publish({.step = step});
+///     }
+///   }
+///
+/// A version counts when all of it is on the disk. If this process dies at any moment,
+/// readers keep the version before. One Publisher writes to a directory and follows a model
+/// at a time.
+///
+/// With Strategy::fused(), updates mark the rows that they write, and publish() costs as
+/// much as it copies. With Strategy::host() and padded(), publish() compares all rows with
+/// their checksums. If you write to embedding_tables() yourself, the next version is a base.
+///
+/// If a version can't be written, its rows are in the next one. publish(), and after
+/// `background` the next publish() or wait(), raises the error.
+/// Errors:  c10::ValueError for options and formats that do not fit the model;
+///          c10::NotImplementedError for sharded tables, and for features with an
+///          output_shape; c10::Error naming the path for files, and for a directory or a
+///          model that has another Publisher.
+class Publisher {
+ public:
+  Publisher(
+      training::ModelPointer model,
+      std::string directory,
+      PublishOptions options = {});
+  /// Waits for a version that is being written, and warns if this fails.
+  ~Publisher();
+  Publisher(const Publisher&) = delete;
+  Publisher& operator=(const Publisher&) = delete;
+
+  /// Publishes the model as it is now, and returns the number of the version. Call it
+  /// between steps. It first waits until the version before is written.
+  /// Errors:  c10::ValueError naming the row for a number that is not finite and a format
+  ///          of 8 or 4 bits; c10::Error naming the path.
+  int64_t publish(const PublishInfo& info = {});
+
+  /// Waits until the last version is written.
+  void wait();
+
+  /// The last version that was written. All zeros before.
+  PublishReport report() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tessera::serving

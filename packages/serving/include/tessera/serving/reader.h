@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/serving/export.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::serving {
+
+/// The ids of one feature for some examples. The caller keeps the memory.
+struct FeatureBatch {
+  /// Row numbers, or the keys of a table with keys.
+  std::span<const int64_t> ids = {};
+  /// Example b has the ids [row_splits[b], row_splits[b + 1]). Empty: each id is an example,
+  /// as in a dense feature.
+  std::span<const int64_t> row_splits = {};
+  /// One weight per id, if the ids are combined. Empty: ones.
+  std::span<const float> weights = {};
+};
+
+/// What is known about a feature.
+struct FeatureInfo {
+  std::string name = {};
+  std::string table = {};
+  int64_t dim = 0;
+  /// "sum", "mean" or "sqrtn".
+  std::string combiner = {};
+  /// > 0: an example gives [sequence_length, dim] and not [dim].
+  int64_t sequence_length = 0;
+};
+
+/// What is known about a table.
+struct TableInfo {
+  std::string name = {};
+  int64_t dim = 0;
+  /// "float32", "bfloat16", "float16", "int8" or "int4".
+  std::string format = {};
+  /// 0 for a table with keys.
+  int64_t vocabulary_size = 0;
+  bool has_keys = false;
+  /// The rows, or the keys that have one.
+  int64_t rows = 0;
+  /// The rows that have changed since the base.
+  int64_t overlaid_rows = 0;
+};
+
+/// A dense weight or buffer of the model.
+struct DenseWeight {
+  std::string name = {};
+  /// "float32", "int64", ...
+  std::string dtype = {};
+  std::vector<int64_t> shape = {};
+  /// In order, without gaps. They live as long as the Version.
+  std::span<const std::byte> bytes = {};
+};
+
+// snippet: packages/serving/tests/reader_docs_test.cpp Version
+/// One version of a published model. It never changes, so a request that keeps the pointer
+/// reads only this version.
+///
+///   const std::shared_ptr<const Version> version = reader.version();
+///   const size_t movie = version->feature("movie");
+///   const std::vector<int64_t> ids{3, 1, 4};
+///   std::vector<float> out(version->output_size(movie, {.ids = ids}));
+///   version->lookup(movie, {.ids = ids}, out);  // [3, dim]
+///
+/// Any number of threads may call its functions at the same time.
+class TESSERA_SERVING_API Version {
+ public:
+  ~Version();
+  Version(const Version&) = delete;
+  Version& operator=(const Version&) = delete;
+
+  int64_t number() const;
+  /// The version with all rows that this one builds on.
+  int64_t base() const;
+  /// The step of the training, as the publisher gave it.
+  int64_t step() const;
+  /// When it was published, in seconds since 1970.
+  double time() const;
+  const std::map<std::string, double>& metrics() const;
+
+  const std::vector<FeatureInfo>& features() const;
+  const std::vector<TableInfo>& tables() const;
+  const std::vector<DenseWeight>& dense() const;
+  /// The text of the pipeline.json that was published with the model. Empty: none.
+  std::string_view pipeline() const;
+
+  /// The number of a feature in features(). It is the same in all versions of a training.
+  /// Errors:  std::invalid_argument listing the features.
+  size_t feature(std::string_view name) const;
+  /// The number of a table in tables().
+  /// Errors:  std::invalid_argument listing the tables.
+  size_t table(std::string_view name) const;
+
+  /// The number of floats that lookup() writes: examples * dim, or
+  /// examples * sequence_length * dim.
+  /// Errors:  std::out_of_range for the number of a feature.
+  size_t output_size(size_t feature, const FeatureBatch& batch) const;
+
+  /// Looks up the ids and combines those of an example, as the layer does in evaluation. The
+  /// result has the bits of the layer's if the rows are stored in the table's dtype.
+  /// Shapes:  out [examples, dim], or [examples, sequence_length, dim].
+  /// Errors:  std::invalid_argument for row_splits, weights or an `out` that do not fit;
+  ///          std::out_of_range for an id that the layer refuses, too. `out` is not changed.
+  void lookup(size_t feature, const FeatureBatch& batch, std::span<float> out)
+      const;
+
+  /// Copies the row of each id or key, as float32. Unknown keys get the row of the default
+  /// key or zeros.
+  /// Shapes:  ids [n], out [n, dim].
+  /// Errors:  as lookup().
+  void lookup_rows(
+      size_t table,
+      std::span<const int64_t> ids,
+      std::span<float> out) const;
+
+  struct Impl;
+  explicit Version(std::unique_ptr<const Impl> impl);
+  const Impl& impl() const {
+    return *impl_;
+  }
+
+ private:
+  std::unique_ptr<const Impl> impl_;
+};
+
+/// What a Reader has done or could not do.
+struct ReaderEvent {
+  /// The version that serves from now on, or whose files have the problem.
+  int64_t version = 0;
+  /// Empty: `version` serves from now on.
+  std::string problem = {};
+};
+
+/// How a Reader opens a directory.
+struct ReaderOptions {
+  /// Whether a thread of the reader takes new versions. If not, call refresh().
+  bool follow = true;
+  /// How often it looks where the system does not tell it about changes, in seconds.
+  double poll_seconds = 1.0;
+  /// Whether a base is copied into memory with huge pages. Lookups are faster then, but
+  /// processes on the same machine no longer share the pages.
+  bool copy_to_memory = false;
+  /// Called by the thread that takes a version, with each new version and each new problem.
+  /// It must not call the reader, and must not throw.
+  std::function<void(const ReaderEvent&)> on_event = {};
+};
+
+/// What a Reader knows about its directory.
+struct ReaderStatus {
+  /// The version that serves.
+  int64_t version = 0;
+  /// The newest version that the directory names, or 0 if this can't be read.
+  int64_t newest = 0;
+  /// Set by rollback().
+  bool is_pinned = false;
+  /// Versions that were taken since the reader was opened.
+  int64_t taken = 0;
+  /// Why the newest version does not serve. Empty: it does, or is_pinned.
+  std::string problem = {};
+};
+
+// snippet: packages/serving/tests/reader_docs_test.cpp Reader
+/// Reads the versions that a Publisher writes, and follows them. It needs no LibTorch.
+///
+///   Reader reader("published");
+///   const auto version = reader.version();  // once per request
+///
+/// A new version is taken whole: version() gives the old one, and from one moment on the
+/// new one. No lookup waits for it. A version that is damaged or not complete does not
+/// serve. Then the old one stays, and status() names the problem. All functions may be
+/// called from several threads.
+/// Errors:  std::runtime_error naming the path for a directory without a version;
+///          std::invalid_argument for a damaged version, naming the file.
+class TESSERA_SERVING_API Reader {
+ public:
+  explicit Reader(std::string directory, ReaderOptions options = {});
+  ~Reader();
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  /// The version that serves now.
+  std::shared_ptr<const Version> version() const;
+
+  /// Takes the newest version now. Returns whether it is another one than before. Does
+  /// nothing after rollback().
+  /// Errors:  as the constructor; the old version stays.
+  bool refresh();
+
+  /// Serves this version until unpin(). It must still be in the directory.
+  /// Errors:  std::invalid_argument for a version that is not there, or damaged.
+  void rollback(int64_t version);
+  /// Follows the newest version again.
+  void unpin();
+
+  ReaderStatus status() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tessera::serving

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "packages/serving/src/format/version_file.h"
+
+#include <tessera/common/json_value.h>
+#include <tessera/common/shorten.h>
+
+#include "packages/serving/src/format/key_buckets.h"
+#include "src/common/check.h"
+#include "src/common/checksum.h"
+#include "src/common/names.h"
+#include "src/kernels/quantized_rows.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <charconv>
+#include <limits>
+#include <set>
+#include <utility>
+
+namespace tessera::serving {
+
+namespace {
+
+constexpr int64_t kFormatVersion = 1;
+constexpr std::string_view kVersionPrefix = "version_";
+constexpr int64_t kMaxDim = int64_t{1} << 24;
+
+constexpr std::array<std::pair<const char*, StoredFormat>, 5> kFormats{{
+    {"float32", StoredFormat::kFloat32},
+    {"bfloat16", StoredFormat::kBFloat16},
+    {"float16", StoredFormat::kFloat16},
+    {"int8", StoredFormat::kInt8},
+    {"int4", StoredFormat::kInt4},
+}};
+
+// Checks a version.json part by part.
+class VersionChecker {
+ public:
+  VersionChecker(const VersionFile& version, const std::string& where)
+      : version_(version), where_(where) {}
+
+  void check() const {
+    TESSERA_CHECK_VALUE(
+        version_.format_version == kFormatVersion,
+        "{} expected format_version {}, but got {}. Read it with the version of Tessera that wrote it.",
+        where_,
+        kFormatVersion,
+        version_.format_version);
+    expect(
+        version_.version >= 1 && version_.base >= 1 &&
+            version_.base <= version_.version &&
+            (!version_.previous ||
+             version_.previous->version < version_.version) &&
+            (is_base() || version_.previous),
+        "version, base and previous");
+    std::set<std::string_view> tables;
+    for (const TableFile& table : version_.tables) {
+      expect(tables.insert(table.name).second, "tables");
+      check_table(table);
+    }
+    std::set<std::string_view> features;
+    for (const FeatureFile& feature : version_.features) {
+      expect(
+          features.insert(feature.name).second &&
+              tables.contains(feature.table) && feature.sequence_length >= 0,
+          "features");
+      combiner_from_string(feature.combiner);
+    }
+    for (const DenseFile& dense : version_.dense) {
+      check_section(dense.values, "dense");
+    }
+    if (version_.pipeline) {
+      check_section(*version_.pipeline, "pipeline");
+    }
+  }
+
+ private:
+  bool is_base() const {
+    return version_.base == version_.version;
+  }
+
+  void expect(bool is_valid, const char* what) const {
+    TESSERA_CHECK_VALUE(
+        is_valid,
+        "{} its {} do not fit together. The file is damaged, or not of a Publisher.",
+        where_,
+        what);
+  }
+
+  void check_section(const Section& section, const char* what) const {
+    expect(
+        section.offset >= 0 && section.bytes >= 0 &&
+            section.offset <= version_.data_bytes &&
+            section.bytes <= version_.data_bytes - section.offset &&
+            section.offset % kSectionAlignment == 0,
+        what);
+  }
+
+  void check_table(const TableFile& table) const {
+    constexpr int64_t kMaxRows = std::numeric_limits<uint32_t>::max();
+    const int64_t bytes = table.dim >= 1 && table.dim <= kMaxDim
+        ? row_bytes(format_from_string(table.format), table.dim)
+        : 0;
+    expect(
+        bytes > 0 && table.count >= 0 && table.count < kMaxRows &&
+            table.vocabulary_size >= 0 && table.vocabulary_size < kMaxRows &&
+            (!table.keys ||
+             (table.keys->capacity >= 1 && table.keys->capacity < kMaxRows)) &&
+            table.rows.bytes == table.count * bytes,
+        "tables");
+    check_section(table.rows, "tables");
+    // Quantized rows may be read beyond their end.
+    expect(
+        table.rows.bytes == 0 ||
+            table.rows.bytes + kernels::kReadAfterRow <=
+                version_.data_bytes - table.rows.offset,
+        "tables");
+    if (table.keys) {
+      expect(table.numbers.has_value(), "keys");
+      check_section(*table.numbers, "keys");
+      if (is_base()) {
+        constexpr auto kBytes = static_cast<int64_t>(sizeof(KeyBucket));
+        expect(
+            table.numbers->bytes % kBytes == 0 && table.numbers->bytes > 0 &&
+                !table.removed,
+            "keys");
+      } else {
+        expect(table.numbers->bytes == table.count * 8, "keys");
+      }
+      if (table.removed) {
+        check_section(*table.removed, "keys");
+        expect(table.removed->bytes % 8 == 0, "keys");
+      }
+    } else if (is_base()) {
+      expect(
+          table.count == table.vocabulary_size && !table.numbers &&
+              !table.removed,
+          "tables");
+    } else {
+      expect(table.numbers && !table.removed, "tables");
+      check_section(*table.numbers, "tables");
+      expect(table.numbers->bytes == table.count * 4, "tables");
+    }
+    expect(!table.rounded_to || table.rounded_to->num_buckets >= 2, "tables");
+  }
+
+  const VersionFile& version_;
+  const std::string& where_;
+};
+
+}  // namespace
+
+std::string to_string(StoredFormat format) {
+  return kFormats[static_cast<size_t>(format)].first;
+}
+
+StoredFormat format_from_string(std::string_view name) {
+  for (const auto& [known, format] : kFormats) {
+    if (name == known) {
+      return format;
+    }
+  }
+  checks::fail<checks::ValueError>(
+      {__func__, __FILE__, __LINE__},
+      "[serving] expected the format float32, bfloat16, float16, int8 or int4, but got '{}'. Use one of these names.",
+      shorten(name));
+}
+
+int64_t row_bytes(StoredFormat format, int64_t dim) {
+  switch (format) {
+    case StoredFormat::kFloat32:
+      return 4 * dim;
+    case StoredFormat::kBFloat16:
+    case StoredFormat::kFloat16:
+      return 2 * dim;
+    case StoredFormat::kInt8:
+      return kernels::QuantizedRow::bytes(dim, 8);
+    case StoredFormat::kInt4:
+      break;
+  }
+  return kernels::QuantizedRow::bytes(dim, 4);
+}
+
+std::string to_text(const VersionFile& version) {
+  std::string text = write_fields(version).dump(1);
+  text += checksum_ending(checksum_of(text));
+  return text;
+}
+
+std::string checksum_in(const std::string& text) {
+  return text.substr(text.size() - kChecksumDigits - 1, kChecksumDigits);
+}
+
+VersionFile version_from_text(
+    const std::string& text,
+    const std::string& where) {
+  std::string_view json = text;
+  bool has_checksum = false;
+  try {
+    has_checksum = take_checksum_ending(json);
+  } catch (const checks::ValueError& error) {
+    TESSERA_CHECK_VALUE(
+        false,
+        "{} {}. The file is damaged.",
+        where,
+        checks::message_of_error(error));
+  }
+  TESSERA_CHECK_VALUE(
+      has_checksum,
+      "{} expected a checksum at the end of the file. It is damaged, or not of a Publisher.",
+      where);
+  const auto version = read_fields<VersionFile>(
+      parse_json(json, where), where.substr(1, where.find(']') - 1));
+  VersionChecker(version, where).check();
+  return version;
+}
+
+std::string to_text(const VersionLink& link) {
+  return fmt::format("{} {}\n", link.version, link.xxh3);
+}
+
+VersionLink link_from_text(const std::string& text, const std::string& where) {
+  VersionLink link;
+  const char* end = text.data() + text.size();
+  const auto [after, error] = std::from_chars(text.data(), end, link.version);
+  const bool has_number = error == std::errc() && after != end && *after == ' ';
+  if (has_number) {
+    link.xxh3 = std::string(after + 1, end);
+  }
+  TESSERA_CHECK_VALUE(
+      has_number && link.version >= 1 &&
+          link.xxh3.size() == kChecksumDigits + 1 && link.xxh3.back() == '\n',
+      "{} expected the number and the checksum of a version, but got '{}'. The file is damaged, or not of a Publisher.",
+      where,
+      shorten(text));
+  link.xxh3.pop_back();
+  return link;
+}
+
+std::string version_name(int64_t version) {
+  return fmt::format("{}{:010}", kVersionPrefix, version);
+}
+
+std::optional<int64_t> version_number(const std::string& name) {
+  int64_t version = 0;
+  if (!name.starts_with(kVersionPrefix)) {
+    return std::nullopt;
+  }
+  const char* end = name.data() + name.size();
+  const auto [after, error] =
+      std::from_chars(name.data() + kVersionPrefix.size(), end, version);
+  if (error != std::errc() || after != end || name != version_name(version)) {
+    return std::nullopt;
+  }
+  return version;
+}
+
+}  // namespace tessera::serving

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// The files of a published model. Publisher writes them and Reader reads them. This code
+// needs no LibTorch.
+//
+//   CURRENT               the number and the checksum of the version that counts
+//   version_0000000007/
+//     version.json        VersionFile, with a checksum at its end
+//     data                the sections that version.json names
+//
+// A base has all rows. Another version has only the rows that have changed since the
+// version before it. A version counts from the moment at which CURRENT names it.
+
+#include <tessera/tables/combiner.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::serving {
+
+/// How the numbers of a row are stored.
+enum class StoredFormat : uint8_t {
+  kFloat32,
+  kBFloat16,
+  kFloat16,
+  kInt8,
+  kInt4
+};
+
+/// "float32", "bfloat16", "float16", "int8", "int4".
+std::string to_string(StoredFormat format);
+StoredFormat format_from_string(std::string_view name);
+
+/// The bytes of a row.
+int64_t row_bytes(StoredFormat format, int64_t dim);
+
+/// A range of the file `data`.
+struct Section {
+  int64_t offset = 0;
+  int64_t bytes = 0;
+  std::string xxh3 = {};
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("offset", self.offset);
+    visit("bytes", self.bytes);
+    visit("xxh3", self.xxh3);
+  }
+};
+
+/// The values to which lookups round, as QuantizationConfig.
+struct RoundedTo {
+  double lower = 0.0;
+  double upper = 0.0;
+  int64_t num_buckets = 0;
+
+  bool operator==(const RoundedTo&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("lower", self.lower);
+    visit("upper", self.upper);
+    visit("num_buckets", self.num_buckets);
+  }
+};
+
+/// A table of keys, as DynamicKeys.
+struct KeyOptions {
+  int64_t capacity = 0;
+  std::optional<int64_t> default_key = {};
+  std::optional<int64_t> padding_key = {};
+
+  bool operator==(const KeyOptions&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("capacity", self.capacity);
+    visit("default_key", self.default_key);
+    visit("padding_key", self.padding_key);
+  }
+};
+
+/// One table of a version.
+struct TableFile {
+  std::string name = {};
+  int64_t dim = 0;
+  std::string format = {};
+  /// 0 with keys.
+  int64_t vocabulary_size = 0;
+  std::optional<KeyOptions> keys = {};
+  std::optional<RoundedTo> rounded_to = {};
+  /// The number of rows in this version.
+  int64_t count = 0;
+  /// [count, row_bytes].
+  Section rows = {};
+  /// Of a base with keys: KeyBucket[], see key_buckets.h. Of other versions: the numbers of
+  /// the rows, [count] uint32 ascending, or their keys, [count] int64.
+  std::optional<Section> numbers = {};
+  /// Keys that have lost their rows, int64.
+  std::optional<Section> removed = {};
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("name", self.name);
+    visit("dim", self.dim);
+    visit("format", self.format);
+    visit("vocabulary_size", self.vocabulary_size);
+    visit("keys", self.keys);
+    visit("rounded_to", self.rounded_to);
+    visit("count", self.count);
+    visit("rows", self.rows);
+    visit("numbers", self.numbers);
+    visit("removed", self.removed);
+  }
+};
+
+/// One feature, as FeatureConfig.
+struct FeatureFile {
+  std::string name = {};
+  std::string table = {};
+  std::string combiner = {};
+  int64_t sequence_length = 0;
+  bool validates = true;
+  bool zeros_out_of_range = false;
+
+  bool operator==(const FeatureFile&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("name", self.name);
+    visit("table", self.table);
+    visit("combiner", self.combiner);
+    visit("sequence_length", self.sequence_length);
+    visit("validates", self.validates);
+    visit("zeros_out_of_range", self.zeros_out_of_range);
+  }
+};
+
+/// A dense parameter or buffer of the model.
+struct DenseFile {
+  std::string name = {};
+  /// "float32", "int64", ..., as LibTorch's tools call it.
+  std::string dtype = {};
+  std::vector<int64_t> shape = {};
+  Section values = {};
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("name", self.name);
+    visit("dtype", self.dtype);
+    visit("shape", self.shape);
+    visit("values", self.values);
+  }
+};
+
+struct MetricFile {
+  std::string name = {};
+  double value = 0.0;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("name", self.name);
+    visit("value", self.value);
+  }
+};
+
+/// The version before another one. Its checksum is that of its version.json.
+struct VersionLink {
+  int64_t version = 0;
+  std::string xxh3 = {};
+
+  bool operator==(const VersionLink&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("version", self.version);
+    visit("xxh3", self.xxh3);
+  }
+};
+
+/// version.json.
+struct VersionFile {
+  int64_t format_version = 1;
+  int64_t version = 0;
+  /// The version with all rows that this one builds on; `version` itself for a base.
+  int64_t base = 0;
+  /// Unset for the first version of a directory.
+  std::optional<VersionLink> previous = {};
+  int64_t step = 0;
+  /// Seconds since 1970.
+  double time = 0.0;
+  std::vector<MetricFile> metrics = {};
+  std::vector<TableFile> tables = {};
+  std::vector<FeatureFile> features = {};
+  std::vector<DenseFile> dense = {};
+  /// The text of pipeline.json, in a base.
+  std::optional<Section> pipeline = {};
+  /// Bytes of the file `data`.
+  int64_t data_bytes = 0;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("format_version", self.format_version);
+    visit("version", self.version);
+    visit("base", self.base);
+    visit("previous", self.previous);
+    visit("step", self.step);
+    visit("time", self.time);
+    visit("metrics", self.metrics);
+    visit("tables", self.tables);
+    visit("features", self.features);
+    visit("dense", self.dense);
+    visit("pipeline", self.pipeline);
+    visit("data_bytes", self.data_bytes);
+  }
+};
+
+/// The text of version.json and its checksum.
+std::string to_text(const VersionFile& version);
+/// The checksum that to_text() has put at the end.
+std::string checksum_in(const std::string& text);
+/// Reads a text of to_text() and checks it: names are unique, sections are within the data
+/// and have the bytes that shapes need, and features name tables.
+/// Errors:  ValueError beginning with `where`.
+VersionFile version_from_text(
+    const std::string& text,
+    const std::string& where);
+
+/// The text of CURRENT.
+std::string to_text(const VersionLink& link);
+VersionLink link_from_text(const std::string& text, const std::string& where);
+
+/// "version_0000000007".
+std::string version_name(int64_t version);
+/// The number in such a name, or nullopt for another name.
+std::optional<int64_t> version_number(const std::string& name);
+
+inline constexpr const char* kCurrentFile = "CURRENT";
+inline constexpr const char* kVersionFile = "version.json";
+inline constexpr const char* kDataFile = "data";
+/// Sections begin at multiples of this, and quantized rows may be read a little beyond
+/// their end.
+inline constexpr int64_t kSectionAlignment = 64;
+
+}  // namespace tessera::serving

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "packages/serving/src/publisher/published_directory.h"
+
+#include "serialization/mapped_file.h"
+#include "src/common/atomic_file.h"
+#include "src/common/check.h"
+#include "src/common/checksum.h"
+#include "src/kernels/quantized_rows.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string_view>
+#include <utility>
+
+namespace tessera::serving {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kLockFile = ".publisher_lock";
+constexpr std::string_view kHiddenPrefix = ".tmp_";
+
+// Writes sections one after the other and computes their checksums.
+class DataFile {
+ public:
+  DataFile(OutputFile file, Disk& disk) : file_(std::move(file)), disk_(disk) {}
+
+  void begin_section() {
+    pad((kSectionAlignment - offset_ % kSectionAlignment) % kSectionAlignment);
+    begin_ = offset_;
+    checksum_.emplace();
+  }
+  void add(const void* data, int64_t size) {
+    checksum_->add(data, static_cast<size_t>(size));
+    write(data, size);
+  }
+  Section end_section() const {
+    return {
+        .offset = begin_,
+        .bytes = offset_ - begin_,
+        .xxh3 = checksum_->digits()};
+  }
+  Section section(std::string_view bytes) {
+    begin_section();
+    add(bytes.data(), static_cast<int64_t>(bytes.size()));
+    return end_section();
+  }
+  /// Returns the bytes of the file.
+  int64_t finish() {
+    pad(kernels::kReadAfterRow);
+    disk_.sync(file_);
+    return offset_;
+  }
+
+ private:
+  void pad(int64_t size) {
+    const std::string zeros(static_cast<size_t>(size), '\0');
+    write(zeros.data(), size);
+  }
+  void write(const void* data, int64_t size) {
+    if (size > 0) {
+      disk_.write(file_, data, static_cast<size_t>(size));
+      offset_ += size;
+    }
+  }
+
+  OutputFile file_;
+  Disk& disk_;
+  int64_t offset_ = 0;
+  int64_t begin_ = 0;
+  std::optional<Checksum> checksum_;
+};
+
+Section write_rows(const TableContent& table, DataFile& data) {
+  constexpr int64_t kPartBytes = int64_t{4} << 20;
+  const int64_t part_rows = std::max<int64_t>(1, kPartBytes / table.row_bytes);
+  std::vector<std::byte> part(static_cast<size_t>(
+      std::min(part_rows, table.file.count) * table.row_bytes));
+  data.begin_section();
+  for (int64_t begin = 0; begin < table.file.count; begin += part_rows) {
+    const int64_t end = std::min(table.file.count, begin + part_rows);
+    table.copy(begin, end, part.data());
+    data.add(part.data(), (end - begin) * table.row_bytes);
+  }
+  return data.end_section();
+}
+
+VersionFile write_data(const VersionContent& content, DataFile& data) {
+  VersionFile file = content.file;
+  for (const TableContent& table : content.tables) {
+    TableFile& in_file = file.tables.emplace_back(table.file);
+    in_file.rows = write_rows(table, data);
+    if (table.numbers) {
+      in_file.numbers = data.section(*table.numbers);
+    }
+    if (table.removed) {
+      in_file.removed = data.section(*table.removed);
+    }
+  }
+  for (const DenseContent& dense : content.dense) {
+    file.dense.emplace_back(dense.file).values = data.section(dense.values);
+  }
+  if (content.pipeline) {
+    file.pipeline = data.section(*content.pipeline);
+  }
+  file.data_bytes = data.finish();
+  return file;
+}
+
+void write_file(const fs::path& path, std::string_view text, Disk& disk) {
+  OutputFile file = disk.create(path);
+  disk.write(file, text.data(), text.size());
+  disk.sync(file);
+}
+
+std::optional<VersionLink> read_link(
+    const fs::path& path,
+    const std::string& where) {
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) {
+    return std::nullopt;
+  }
+  try {
+    const MappedFile file(path.string(), where);
+    return link_from_text(
+        std::string(file.text()), fmt::format("{} {}:", where, path.string()));
+  } catch (const c10::ValueError& error) {
+    TORCH_WARN(
+        error.what_without_backtrace(), " The next version replaces it.");
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+PublishedDirectory::PublishedDirectory(
+    const std::string& path,
+    const std::string& where)
+    : path_(path) {
+  Disk disk(where);
+  disk.make_directory(path_);
+  lock_.emplace(FileLock::per_holder(
+      (path_ / kLockFile).string(),
+      where,
+      "Another Publisher writes to this directory. Stop it, or choose another directory."));
+  std::error_code ignored;
+  std::vector<fs::path> leftovers;
+  for (const auto& entry : fs::directory_iterator(path_, ignored)) {
+    if (entry.path().filename().string().starts_with(kHiddenPrefix)) {
+      leftovers.push_back(entry.path());
+    }
+  }
+  for (const fs::path& leftover : leftovers) {
+    disk.remove(leftover);
+  }
+  current_ = read_link(path_ / kCurrentFile, where);
+  find_versions(where);
+  next_version_ = 1 +
+      std::max(written_.empty() ? 0 : written_.rbegin()->first,
+               current_ ? current_->version : 0);
+}
+
+void PublishedDirectory::find_versions(const std::string& where) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(path_, error)) {
+    const auto version = version_number(entry.path().filename().string());
+    if (!version) {
+      continue;
+    }
+    Written& written = written_[*version];
+    written = {.base = *version, .time = entry.last_write_time(error)};
+    try {
+      const MappedFile file((entry.path() / kVersionFile).string(), where);
+      written.base = version_from_text(std::string(file.text()), where).base;
+    } catch (const c10::Error&) {
+      // No version can build on a damaged one.
+    }
+  }
+}
+
+int64_t PublishedDirectory::write(const VersionContent& content, Disk& disk) {
+  const std::string name = version_name(content.file.version);
+  const fs::path hidden = path_ / (std::string(kHiddenPrefix) + name);
+  std::string xxh3;
+  int64_t bytes = 0;
+  try {
+    disk.make_directory(hidden);
+    DataFile data(disk.create(hidden / kDataFile), disk);
+    const VersionFile file = write_data(content, data);
+    bytes = file.data_bytes;
+    const std::string text = to_text(file);
+    xxh3 = checksum_in(text);
+    write_file(hidden / kVersionFile, text, disk);
+    disk.sync_directory(hidden);
+    disk.rename(hidden, path_ / name);
+    disk.sync_directory(path_);
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(hidden, ignored);
+    throw;
+  }
+  // The number is used, even if the next lines fail.
+  next_version_ = content.file.version + 1;
+  written_[content.file.version] = {
+      .base = content.file.base, .time = fs::file_time_type::clock::now()};
+  const VersionLink link{.version = content.file.version, .xxh3 = xxh3};
+  AtomicFile current((path_ / kCurrentFile).string(), disk.where());
+  const std::string text = to_text(link);
+  current.write(text.data(), text.size());
+  current.commit();
+  current_ = link;
+  return bytes;
+}
+
+void PublishedDirectory::keep(int64_t count, double seconds, Disk& disk) {
+  const auto now = fs::file_time_type::clock::now();
+  // The versions from a base on stay together.
+  int64_t oldest_base = current_ ? current_->version : 0;
+  auto newer = static_cast<int64_t>(written_.size());
+  for (const auto& [version, written] : written_) {
+    const double age =
+        std::chrono::duration<double>(now - written.time).count();
+    if (newer-- <= count || age <= seconds) {
+      oldest_base = std::min(oldest_base, written.base);
+    }
+  }
+  while (!written_.empty() && written_.begin()->first < oldest_base) {
+    // A reader that opens the version now sees that it is gone, and not a part of it.
+    const std::string name = version_name(written_.begin()->first);
+    const fs::path hidden = path_ / (std::string(kHiddenPrefix) + name);
+    disk.rename(path_ / name, hidden);
+    disk.remove(hidden);
+    written_.erase(written_.begin());
+  }
+}
+
+}  // namespace tessera::serving

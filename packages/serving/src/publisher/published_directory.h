@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "packages/serving/src/format/version_file.h"
+#include "serialization/disk.h"
+#include "serialization/file_lock.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera::serving {
+
+/// The rows of one table that a version has.
+struct TableContent {
+  /// Without its sections.
+  TableFile file = {};
+  int64_t row_bytes = 0;
+  /// Writes rows [begin, end) of the content to `out`.
+  std::function<void(int64_t begin, int64_t end, std::byte* out)> copy = {};
+  /// The bytes of TableFile::numbers and TableFile::removed.
+  std::optional<std::string> numbers = {};
+  std::optional<std::string> removed = {};
+};
+
+struct DenseContent {
+  DenseFile file = {};
+  std::string values = {};
+};
+
+/// What a version has.
+struct VersionContent {
+  /// Without tables, dense values and pipeline.
+  VersionFile file = {};
+  std::vector<TableContent> tables = {};
+  std::vector<DenseContent> dense = {};
+  std::optional<std::string> pipeline = {};
+};
+
+/// The directory of a Publisher. It stays locked while this object lives.
+class PublishedDirectory {
+ public:
+  /// Makes and locks the directory, and removes what a crash has left in it. Errors say
+  /// `where`.
+  PublishedDirectory(const std::string& path, const std::string& where);
+
+  /// The version that CURRENT names.
+  const std::optional<VersionLink>& current() const {
+    return current_;
+  }
+  /// The number of the next version.
+  int64_t next_version() const {
+    return next_version_;
+  }
+
+  /// Writes a version and lets CURRENT name it. Returns the bytes of its data. If it fails,
+  /// CURRENT still names the version before.
+  int64_t write(const VersionContent& content, Disk& disk);
+
+  /// Removes versions but the newest `count`, those that are not older than `seconds`, and
+  /// all that these build on.
+  void keep(int64_t count, double seconds, Disk& disk);
+
+ private:
+  struct Written {
+    int64_t base = 0;
+    std::filesystem::file_time_type time = {};
+  };
+
+  void find_versions(const std::string& where);
+
+  std::filesystem::path path_;
+  std::optional<FileLock> lock_;
+  std::optional<VersionLink> current_;
+  int64_t next_version_ = 1;
+  std::map<int64_t, Written> written_;
+};
+
+}  // namespace tessera::serving

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "packages/serving/src/publisher/row_copier.h"
+
+#include <tessera/common/shorten.h>
+
+#include "src/common/check.h"
+#include "src/common/parallel.h"
+#include "src/kernels/quantized_rows.h"
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <vector>
+
+namespace tessera::serving {
+
+namespace {
+
+template <class From>
+void widen(const std::byte* from, int64_t dim, float* to) {
+  const auto* values = reinterpret_cast<const From*>(from);
+  for (int64_t i = 0; i < dim; ++i) {
+    to[i] = static_cast<float>(values[i]);
+  }
+}
+
+template <class To>
+void narrow(const float* from, int64_t dim, std::byte* to) {
+  for (int64_t i = 0; i < dim; ++i) {
+    const To value(from[i]);
+    std::memcpy(to + i * sizeof(To), &value, sizeof(To));
+  }
+}
+
+}  // namespace
+
+StoredFormat format_of(at::ScalarType dtype) {
+  return dtype == at::kBFloat16 ? StoredFormat::kBFloat16
+      : dtype == at::kHalf      ? StoredFormat::kFloat16
+                                : StoredFormat::kFloat32;
+}
+
+RowCopier::RowCopier(const TableState& table, StoredFormat format)
+    : table_name_(table.name),
+      data_(static_cast<const std::byte*>(table.parameters.const_data_ptr())),
+      dtype_(table.parameters.scalar_type()),
+      dim_(table.config->dim),
+      format_(format),
+      table_row_bytes_(
+          dim_ * static_cast<int64_t>(table.parameters.element_size())),
+      row_bytes_(serving::row_bytes(format, dim_)),
+      is_copy_(format == format_of(dtype_)) {}
+
+bool RowCopier::copy_row(int64_t row, std::byte* out, float* scratch) const {
+  const std::byte* from = data_ + row * table_row_bytes_;
+  if (is_copy_) {
+    std::memcpy(out, from, static_cast<size_t>(row_bytes_));
+    return true;
+  }
+  const auto* values = reinterpret_cast<const float*>(from);
+  if (dtype_ == at::kBFloat16) {
+    widen<c10::BFloat16>(from, dim_, scratch);
+    values = scratch;
+  } else if (dtype_ == at::kHalf) {
+    widen<c10::Half>(from, dim_, scratch);
+    values = scratch;
+  }
+  switch (format_) {
+    case StoredFormat::kFloat32:
+      std::memcpy(out, values, static_cast<size_t>(row_bytes_));
+      return true;
+    case StoredFormat::kBFloat16:
+      narrow<c10::BFloat16>(values, dim_, out);
+      return true;
+    case StoredFormat::kFloat16:
+      narrow<c10::Half>(values, dim_, out);
+      return true;
+    case StoredFormat::kInt8:
+      return kernels::quantize_row(values, dim_, 8, out);
+    case StoredFormat::kInt4:
+      break;
+  }
+  return kernels::quantize_row(values, dim_, 4, out);
+}
+
+template <class RowOf>
+void RowCopier::copy_rows(int64_t count, const RowOf& row_of, std::byte* out)
+    const {
+  constexpr int64_t kRowsPerTask = 1024;
+  std::atomic<int64_t> refused = -1;
+  run_tasks(
+      (count + kRowsPerTask - 1) / kRowsPerTask,
+      count * (table_row_bytes_ + row_bytes_),
+      [&](int64_t task) {
+        std::vector<float> scratch(static_cast<size_t>(dim_));
+        const int64_t end = std::min(count, (task + 1) * kRowsPerTask);
+        for (int64_t i = task * kRowsPerTask; i < end; ++i) {
+          if (!copy_row(row_of(i), out + i * row_bytes_, scratch.data())) {
+            refused = row_of(i);
+          }
+        }
+      });
+  TESSERA_CHECK_VALUE(
+      refused < 0,
+      "[Publisher] table '{}': row {} has a number that is not finite, which {} can't store. Find out why training gives such numbers, for example with NonFiniteGradients::kRefuse.",
+      shorten(table_name_),
+      refused.load(),
+      to_string(format_));
+}
+
+void RowCopier::copy(c10::ArrayRef<uint32_t> rows, std::byte* out) const {
+  copy_rows(
+      static_cast<int64_t>(rows.size()),
+      [&](int64_t i) { return static_cast<int64_t>(rows[i]); },
+      out);
+}
+
+void RowCopier::copy(int64_t first, int64_t count, std::byte* out) const {
+  copy_rows(
+      count, [&](int64_t i) { return first + i; }, out);
+}
+
+}  // namespace tessera::serving

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "packages/serving/src/reader/overlay.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tessera::serving {
+
+RowOverlay::RowOverlay(int64_t rows)
+    : chunks_(static_cast<size_t>((rows + kChunkRows - 1) / kChunkRows)) {}
+
+std::shared_ptr<const RowOverlay> RowOverlay::with(
+    std::span<const uint32_t> rows,
+    const std::byte* first,
+    int64_t row_bytes) const {
+  std::shared_ptr<RowOverlay> result(new RowOverlay(*this));
+  for (size_t begin = 0; begin < rows.size();) {
+    const uint32_t number = rows[begin] / kChunkRows;
+    const auto chunk = std::make_shared<Chunk>();
+    const Chunk* old = chunks_[number].get();
+    if (old != nullptr) {
+      *chunk = *old;
+    }
+    size_t end = begin;
+    for (; end < rows.size() && rows[end] / kChunkRows == number; ++end) {
+      Word& word = chunk->words[rows[end] % kChunkRows / 64];
+      word.rows |= uint64_t{1} << (rows[end] % 64);
+    }
+    uint32_t places = 0;
+    for (Word& word : chunk->words) {
+      word.first = places;
+      places += static_cast<uint32_t>(std::popcount(word.rows));
+    }
+    chunk->places.assign(places, nullptr);
+    const auto place_of = [](auto& in, uint32_t row) -> auto& {
+      const Word& word = in.words[row / 64];
+      const uint64_t before = (uint64_t{1} << (row % 64)) - 1;
+      return in.places
+          [word.first +
+           static_cast<uint32_t>(std::popcount(word.rows & before))];
+    };
+    if (old != nullptr) {
+      for (uint32_t i = 0; i < old->words.size(); ++i) {
+        for (uint64_t left = old->words[i].rows; left != 0; left &= left - 1) {
+          const uint32_t row =
+              64 * i + static_cast<uint32_t>(std::countr_zero(left));
+          place_of(*chunk, row) = place_of(*old, row);
+        }
+      }
+    }
+    for (size_t i = begin; i < end; ++i) {
+      place_of(*chunk, rows[i] % kChunkRows) =
+          first + static_cast<int64_t>(i) * row_bytes;
+    }
+    result->size_ += places -
+        (old == nullptr ? 0 : static_cast<int64_t>(old->places.size()));
+    result->chunks_[number] = chunk;
+    begin = end;
+  }
+  return result;
+}
+
+KeyOverlay::KeyOverlay(int64_t capacity)
+    // So many that a change copies few other keys.
+    : chunks_(static_cast<size_t>(
+          std::clamp<int64_t>(capacity / 1024, 1, int64_t{1} << 20))) {}
+
+KeyOverlay::Place KeyOverlay::find(int64_t key) const {
+  const uint64_t hash = hash_of_key(key);
+  const Chunk* chunk = chunks_[chunk_of(hash)].get();
+  if (chunk == nullptr) {
+    return {};
+  }
+  const size_t mask = chunk->slots.size() - 1;
+  for (size_t at = hash & mask;; at = (at + 1) & mask) {
+    const Slot& slot = chunk->slots[at];
+    if (slot.found == Found::kNo || slot.key == key) {
+      return {.found = slot.found, .row = slot.row};
+    }
+  }
+}
+
+void KeyOverlay::prefetch(int64_t key) const {
+  const uint64_t hash = hash_of_key(key);
+  if (const Chunk* chunk = chunks_[chunk_of(hash)].get()) {
+    __builtin_prefetch(
+        chunk->slots.data() + (hash & (chunk->slots.size() - 1)));
+  }
+}
+
+std::shared_ptr<const KeyOverlay> KeyOverlay::with(
+    std::vector<Change> changes) const {
+  std::shared_ptr<KeyOverlay> result(new KeyOverlay(*this));
+  const auto chunk_of_change = [&](const Change& change) {
+    return chunk_of(hash_of_key(change.key));
+  };
+  std::stable_sort(
+      changes.begin(), changes.end(), [&](const Change& a, const Change& b) {
+        return chunk_of_change(a) < chunk_of_change(b);
+      });
+  for (size_t begin = 0; begin < changes.size();) {
+    const size_t number = chunk_of_change(changes[begin]);
+    size_t end = begin;
+    while (end < changes.size() && chunk_of_change(changes[end]) == number) {
+      ++end;
+    }
+    const Chunk* old = chunks_[number].get();
+    std::vector<Slot> kept;
+    if (old != nullptr) {
+      std::copy_if(
+          old->slots.begin(),
+          old->slots.end(),
+          std::back_inserter(kept),
+          [](const Slot& slot) { return slot.found != Found::kNo; });
+    }
+    const auto chunk = std::make_shared<Chunk>();
+    chunk->slots.resize(std::bit_ceil(2 * (kept.size() + end - begin) + 1));
+    const size_t mask = chunk->slots.size() - 1;
+    const auto put = [&](const Slot& slot) {
+      size_t at = hash_of_key(slot.key) & mask;
+      while (chunk->slots[at].found != Found::kNo &&
+             chunk->slots[at].key != slot.key) {
+        at = (at + 1) & mask;
+      }
+      chunk->slots[at] = slot;
+    };
+    std::for_each(kept.begin(), kept.end(), put);
+    for (size_t i = begin; i < end; ++i) {
+      const bool is_removed = changes[i].row == nullptr;
+      put(
+          {.key = changes[i].key,
+           .row = changes[i].row,
+           .found = is_removed ? Found::kRemoved : Found::kRow});
+    }
+    const auto rows_of = [](const std::vector<Slot>& slots) {
+      return std::count_if(slots.begin(), slots.end(), [](const Slot& slot) {
+        return slot.found == Found::kRow;
+      });
+    };
+    result->size_ += rows_of(chunk->slots) - rows_of(kept);
+    result->chunks_[number] = chunk;
+    begin = end;
+  }
+  return result;
+}
+
+}  // namespace tessera::serving

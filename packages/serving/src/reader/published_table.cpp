@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "packages/serving/src/reader/published_table.h"
+
+#include "src/common/check.h"
+
+#include <tessera/common/shorten.h>
+
+#include <algorithm>
+#include <functional>
+#include <span>
+#include <utility>
+
+namespace tessera::serving {
+
+namespace {
+
+kernels::Storage storage_of(StoredFormat format) {
+  switch (format) {
+    case StoredFormat::kBFloat16:
+      return kernels::Storage::kBFloat16;
+    case StoredFormat::kFloat16:
+      return kernels::Storage::kFloat16;
+    case StoredFormat::kFloat32:
+    case StoredFormat::kInt8:
+    case StoredFormat::kInt4:
+      break;
+  }
+  return kernels::Storage::kFloat32;
+}
+
+bool is_quantized(StoredFormat format) {
+  return format == StoredFormat::kInt8 || format == StoredFormat::kInt4;
+}
+
+const kernels::KernelTable& best_kernels() {
+  return kernels::available_kernels().front();
+}
+
+// Memory of this thread that lookups use again.
+template <class T>
+T* scratch(int64_t size) {
+  thread_local std::vector<T> memory;
+  if (memory.size() < static_cast<size_t>(size)) {
+    memory.resize(static_cast<size_t>(size));
+  }
+  return memory.data();
+}
+
+}  // namespace
+
+PublishedTable::PublishedTable(
+    const TableFile& file,
+    const VersionData& base,
+    const std::string& where)
+    : name_(file.name),
+      dim_(file.dim),
+      format_(format_from_string(file.format)),
+      row_bytes_(row_bytes(format_, dim_)),
+      vocabulary_size_(file.vocabulary_size),
+      keys_(file.keys),
+      rounded_to_(file.rounded_to),
+      base_rows_(base.bytes(file.rows).data()),
+      base_count_(file.count),
+      num_keys_(file.keys ? file.count : 0),
+      zeros_(std::make_shared<const std::vector<std::byte>>(
+          static_cast<size_t>(row_bytes_ + kernels::kReadAfterRow))) {
+  if (rounded_to_) {
+    const double step = (rounded_to_->upper - rounded_to_->lower) /
+        static_cast<double>(rounded_to_->num_buckets - 1);
+    buckets_ = {
+        .lower = static_cast<float>(rounded_to_->lower),
+        .upper = static_cast<float>(rounded_to_->upper),
+        .step = static_cast<float>(step)};
+  }
+  if (!keys_) {
+    return;
+  }
+  const auto bytes = base.bytes(*file.numbers);
+  key_buckets_ = reinterpret_cast<const KeyBucket*>(bytes.data());
+  num_key_buckets_ = static_cast<int64_t>(bytes.size() / sizeof(KeyBucket));
+  int64_t keys = 0;
+  bool are_valid = true;
+  for (int64_t i = 0; i < num_key_buckets_ && are_valid; ++i) {
+    const KeyBucket& bucket = key_buckets_[i];
+    are_valid = bucket.size <= KeyBucket::kSize;
+    for (uint32_t j = 0; are_valid && j < bucket.size; ++j) {
+      are_valid = bucket.rows[j] < base_count_;
+    }
+    keys += bucket.size;
+  }
+  TESSERA_CHECK_VALUE(
+      are_valid && keys == base_count_,
+      "{} the keys of table '{}' do not fit its {} rows. The file is damaged.",
+      where,
+      shorten(name_),
+      base_count_);
+  find_default_row();
+}
+
+PublishedTable PublishedTable::with(
+    const TableFile& file,
+    const VersionData& version,
+    const std::string& where) const {
+  TESSERA_CHECK_VALUE(
+      file.name == name_ && file.dim == dim_ &&
+          file.vocabulary_size == vocabulary_size_ && file.keys == keys_ &&
+          file.rounded_to == rounded_to_ &&
+          format_from_string(file.format) == format_,
+      "{} its table '{}' is not the table '{}' of its base. The file is damaged, or of another training.",
+      where,
+      shorten(file.name),
+      shorten(name_));
+  PublishedTable next = *this;
+  const std::byte* first = version.bytes(file.rows).data();
+  if (!keys_) {
+    const auto bytes = version.bytes(*file.numbers);
+    const std::span<const uint32_t> rows(
+        reinterpret_cast<const uint32_t*>(bytes.data()),
+        static_cast<size_t>(file.count));
+    const bool ascend =
+        std::adjacent_find(rows.begin(), rows.end(), std::greater_equal<>()) ==
+        rows.end();
+    TESSERA_CHECK_VALUE(
+        ascend && (rows.empty() || rows.back() < vocabulary_size_),
+        "{} the numbers of the rows of table '{}' do not ascend below {}. The file is damaged.",
+        where,
+        shorten(name_),
+        vocabulary_size_);
+    if (!rows.empty()) {
+      const RowOverlay empty(row_overlay_ == nullptr ? vocabulary_size_ : 0);
+      const RowOverlay& old = row_overlay_ == nullptr ? empty : *row_overlay_;
+      next.row_overlay_ = old.with(rows, first, row_bytes_);
+    }
+    return next;
+  }
+  const auto keys_in = [&](const Section& section) {
+    const auto bytes = version.bytes(section);
+    return std::span<const int64_t>(
+        reinterpret_cast<const int64_t*>(bytes.data()), bytes.size() / 8);
+  };
+  std::vector<KeyOverlay::Change> changes;
+  if (file.removed) {
+    for (const int64_t key : keys_in(*file.removed)) {
+      changes.push_back({.key = key});
+    }
+  }
+  for (const int64_t key : keys_in(*file.numbers)) {
+    changes.push_back({.key = key, .row = first});
+    first += row_bytes_;
+  }
+  if (!changes.empty()) {
+    const KeyOverlay empty(key_overlay_ == nullptr ? keys_->capacity : 1);
+    const KeyOverlay& old = key_overlay_ == nullptr ? empty : *key_overlay_;
+    std::vector<int64_t> changed;
+    for (const KeyOverlay::Change& change : changes) {
+      changed.push_back(change.key);
+    }
+    std::sort(changed.begin(), changed.end());
+    changed.erase(std::unique(changed.begin(), changed.end()), changed.end());
+    const auto count_in = [&](const PublishedTable& table) {
+      return std::count_if(changed.begin(), changed.end(), [&](int64_t key) {
+        return table.find(key) != nullptr;
+      });
+    };
+    const int64_t before = count_in(*this);
+    next.key_overlay_ = old.with(std::move(changes));
+    next.num_keys_ += count_in(next) - before;
+  }
+  next.find_default_row();
+  return next;
+}
+
+int64_t PublishedTable::overlaid_rows() const {
+  return row_overlay_ != nullptr ? row_overlay_->size()
+      : key_overlay_ != nullptr  ? key_overlay_->size()
+                                 : 0;
+}
+
+const std::byte* PublishedTable::find(int64_t key) const {
+  if (key_overlay_ != nullptr) {
+    const KeyOverlay::Place place = key_overlay_->find(key);
+    if (place.found != KeyOverlay::Found::kNo) {
+      return place.row;
+    }
+  }
+  const uint32_t row = find_key(key_buckets_, num_key_buckets_, key);
+  return row == kNoKeyRow ? nullptr : base_row(row);
+}
+
+void PublishedTable::find_default_row() {
+  const std::byte* row =
+      keys_->default_key ? find(*keys_->default_key) : nullptr;
+  default_row_ = row == nullptr ? zeros_->data() : row;
+}
+
+void PublishedTable::find_places(const RowBags& bags, const void** places)
+    const {
+  constexpr int64_t kAhead = 16;
+  if (keys_) {
+    for (int64_t i = 0; i < bags.nnz; ++i) {
+      if (i + kAhead < bags.nnz) {
+        const int64_t key = bags.ids[i + kAhead];
+        __builtin_prefetch(key_buckets_ + home_bucket(key, num_key_buckets_));
+        if (key_overlay_ != nullptr) {
+          key_overlay_->prefetch(key);
+        }
+      }
+      const std::byte* row = find(bags.ids[i]);
+      places[i] = row == nullptr ? default_row_ : row;
+    }
+    return;
+  }
+  if (row_overlay_ == nullptr) {
+    for (int64_t i = 0; i < bags.nnz; ++i) {
+      places[i] = base_row(static_cast<uint32_t>(bags.ids[i]));
+    }
+    return;
+  }
+  for (int64_t i = 0; i < bags.nnz; ++i) {
+    if (i + kAhead < bags.nnz) {
+      row_overlay_->prefetch(static_cast<uint32_t>(bags.ids[i + kAhead]));
+    }
+    const auto row = static_cast<uint32_t>(bags.ids[i]);
+    const std::byte* changed = row_overlay_->find(row);
+    places[i] = changed == nullptr ? base_row(row) : changed;
+  }
+}
+
+void PublishedTable::combine(const RowBags& bags, float* out) const {
+  if (bags.bags == 0) {
+    return;
+  }
+  const bool is_plain =
+      !keys_ && row_overlay_ == nullptr && !is_quantized(format_);
+  const void** places = nullptr;
+  if (!is_plain) {
+    places = scratch<const void*>(bags.nnz + 1);
+    find_places(bags, places);
+  }
+  if (is_quantized(format_)) {
+    best_kernels().combine_quantized(
+        {.dim = dim_,
+         .bits = format_ == StoredFormat::kInt8 ? 8 : 4,
+         .rows = places,
+         .nnz = bags.nnz,
+         .offsets = bags.offsets,
+         .weights = bags.weights,
+         .scales = bags.scales,
+         .out = out,
+         .begin_bag = 0,
+         .end_bag = bags.bags});
+    return;
+  }
+  kernels::CombineArgs args{
+      .table = {.dim = dim_, .storage = storage_of(format_)},
+      .rows = places,
+      .nnz = bags.nnz,
+      .offsets = bags.offsets,
+      .weights = bags.weights,
+      .scales = bags.scales,
+      .buckets = buckets_,
+      .out = out,
+      .begin_bag = 0,
+      .end_bag = bags.bags};
+  if (is_plain) {
+    auto* ids = scratch<uint32_t>(bags.nnz + 1);
+    best_kernels().narrow_int64(bags.ids, bags.nnz, vocabulary_size_, ids);
+    args.ids = ids;
+    // The kernel only reads the rows.
+    args.table.data = const_cast<std::byte*>(base_rows_);
+  }
+  best_kernels().combine(args);
+}
+
+}  // namespace tessera::serving

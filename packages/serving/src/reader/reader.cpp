@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/serving/reader.h>
+
+#include <tessera/common/shorten.h>
+
+#include "packages/serving/src/reader/directory_watch.h"
+#include "packages/serving/src/reader/version_data.h"
+#include "packages/serving/src/reader/version_impl.h"
+#include "src/common/check.h"
+#include "src/common/check_path.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <exception>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+namespace tessera::serving {
+
+namespace {
+
+constexpr const char* kReader = "[Reader]";
+
+using VersionPtr = std::shared_ptr<const Version>;
+
+// A pointer that many threads read and one thread replaces. The lock is held for the copy
+// of the pointer alone.
+class SharedVersion {
+ public:
+  VersionPtr get() const {
+    const Guard guard(is_locked_);
+    return version_;
+  }
+  // Returns the old one.
+  VersionPtr exchange(VersionPtr version) {
+    const Guard guard(is_locked_);
+    std::swap(version_, version);
+    return version;
+  }
+
+ private:
+  class Guard {
+   public:
+    explicit Guard(std::atomic_flag& flag) : flag_(flag) {
+      while (flag_.test_and_set(std::memory_order_acquire)) {
+        std::this_thread::yield();
+      }
+    }
+    ~Guard() {
+      flag_.clear(std::memory_order_release);
+    }
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
+
+   private:
+    std::atomic_flag& flag_;
+  };
+
+  mutable std::atomic_flag is_locked_;
+  VersionPtr version_;
+};
+
+}  // namespace
+
+struct Reader::Impl {
+  Impl(std::string path, ReaderOptions given)
+      : directory(std::move(path)),
+        options(std::move(given)),
+        watch(directory) {}
+
+  // The versions from `base` or from the one after `known` to `newest`, newest first.
+  std::vector<VersionLink> chain_to(
+      const VersionLink& newest,
+      const Version* known) const {
+    std::vector<VersionLink> chain{newest};
+    VersionFile file =
+        read_version_file(directory, newest.version, newest.xxh3, kReader);
+    const int64_t base = file.base;
+    while (chain.back().version != base && file.previous &&
+           (known == nullptr || known->impl().link != *file.previous)) {
+      TESSERA_CHECK_VALUE(
+          file.base == base && file.previous->version >= base,
+          "{} {}: version {} does not lead to its base, {}. The files are damaged.",
+          kReader,
+          directory.string(),
+          file.version,
+          base);
+      chain.push_back(*file.previous);
+      file = read_version_file(
+          directory, chain.back().version, chain.back().xxh3, kReader);
+    }
+    return chain;
+  }
+
+  VersionData read(const VersionLink& link) const {
+    return read_version(
+        directory,
+        link.version,
+        link.xxh3,
+        options.copy_to_memory ? DataPlace::kInMemory : DataPlace::kMapped,
+        kReader);
+  }
+
+  std::string where_of(const VersionLink& link) const {
+    return std::string(kReader) + " " +
+        (directory / version_name(link.version)).string() + ":";
+  }
+
+  // Makes the version that `newest` names, from `known` if its files continue it.
+  VersionPtr make(const VersionLink& newest, const VersionPtr& known) const {
+    std::vector<VersionLink> chain = chain_to(newest, known.get());
+    VersionPtr version = known;
+    for (auto link = chain.rbegin(); link != chain.rend(); ++link) {
+      const VersionData data = read(*link);
+      const bool is_base = data.file.base == data.file.version;
+      version = is_base ? make_version(data, where_of(*link))
+                        : make_next_version(*version, data, where_of(*link));
+    }
+    return version;
+  }
+
+  // Lets `version` serve. The mutex must be held.
+  void serve(VersionPtr version) {
+    const int64_t number = version->number();
+    retired.push_back(current.exchange(std::move(version)));
+    free_retired();
+    status.version = number;
+    status.problem.clear();
+    ++status.taken;
+  }
+
+  // Frees old versions here, because it takes long. A request that holds one keeps it.
+  void free_retired() {
+    std::erase_if(retired, [](const VersionPtr& version) {
+      return version == nullptr || version.use_count() == 1;
+    });
+  }
+
+  // Takes the newest version. The mutex must be held. Returns the event, if there is one.
+  std::optional<ReaderEvent> take_newest() {
+    free_retired();
+    if (status.is_pinned) {
+      return std::nullopt;
+    }
+    status.newest = 0;
+    const VersionLink newest = read_current(directory, kReader);
+    status.newest = newest.version;
+    const VersionPtr known = current.get();
+    if (known != nullptr && known->impl().link == newest) {
+      status.problem.clear();
+      return std::nullopt;
+    }
+    if (known != nullptr && refused == newest && !status.problem.empty()) {
+      return std::nullopt;  // Files of a version never change.
+    }
+    refused = newest;
+    serve(make(newest, known));
+    refused = {};
+    return ReaderEvent{.version = newest.version};
+  }
+
+  void tell(const std::optional<ReaderEvent>& event) const {
+    if (event && options.on_event) {
+      options.on_event(*event);
+    }
+  }
+
+  // Takes the newest version, and keeps the old one if there is a problem.
+  void try_to_take() {
+    std::optional<ReaderEvent> event;
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      try {
+        event = take_newest();
+      } catch (const std::exception& error) {
+        if (status.problem != error.what()) {
+          event = {.version = status.newest, .problem = error.what()};
+        }
+        status.problem = error.what();
+        // A version may be removed while it is read. Then CURRENT names another one.
+        if (!dynamic_cast<const std::invalid_argument*>(&error)) {
+          refused = {};
+        }
+      }
+    }
+    tell(event);
+  }
+
+  void follow() {
+    while (!watch.is_stopped()) {
+      watch.wait(options.poll_seconds);
+      if (!watch.is_stopped()) {
+        try_to_take();
+      }
+    }
+  }
+
+  std::filesystem::path directory;
+  ReaderOptions options;
+  SharedVersion current;
+  mutable std::mutex mutex;  // guards the next ones
+  ReaderStatus status;
+  VersionLink refused;  // the last version with a problem
+  std::vector<VersionPtr> retired;
+  DirectoryWatch watch;
+  std::thread thread;
+};
+
+Reader::Reader(std::string directory, ReaderOptions options) {
+  TESSERA_CHECK_VALUE(
+      !directory.empty(),
+      "{} expected the directory of a Publisher, but got ''. Pass a path.",
+      kReader);
+  check_path(directory, kReader);
+  TESSERA_CHECK_VALUE(
+      std::isfinite(options.poll_seconds) && options.poll_seconds > 0.0,
+      "{} poll_seconds must be > 0, but is {}. Correct the options.",
+      kReader,
+      options.poll_seconds);
+  impl_ = std::make_unique<Impl>(std::move(directory), std::move(options));
+  impl_->tell(impl_->take_newest());
+  if (impl_->options.follow) {
+    impl_->thread = std::thread([this] { impl_->follow(); });
+  }
+}
+
+Reader::~Reader() {
+  impl_->watch.stop();
+  if (impl_->thread.joinable()) {
+    impl_->thread.join();
+  }
+}
+
+std::shared_ptr<const Version> Reader::version() const {
+  return impl_->current.get();
+}
+
+bool Reader::refresh() {
+  std::optional<ReaderEvent> event;
+  {
+    const std::lock_guard<std::mutex> lock(impl_->mutex);
+    impl_->refused = {};
+    event = impl_->take_newest();
+  }
+  impl_->tell(event);
+  return event.has_value();
+}
+
+void Reader::rollback(int64_t version) {
+  ReaderEvent event{.version = version};
+  {
+    const std::lock_guard<std::mutex> lock(impl_->mutex);
+    const VersionPtr known = impl_->current.get();
+    if (known->number() != version) {
+      const std::filesystem::path folder =
+          impl_->directory / version_name(version);
+      std::error_code ignored;
+      TESSERA_CHECK_VALUE(
+          version >= 1 && std::filesystem::exists(folder, ignored),
+          "[Reader::rollback] there is no version {} in '{}'. Its publisher may have removed it. Choose one that is there.",
+          version,
+          impl_->directory.string());
+      const VersionData data = read_version(
+          impl_->directory,
+          version,
+          std::nullopt,
+          DataPlace::kMapped,
+          "[Reader::rollback]");
+      impl_->serve(impl_->make(
+          {.version = version, .xxh3 = data.xxh3},
+          version > known->number() ? known : nullptr));
+    }
+    impl_->status.is_pinned = true;
+    impl_->status.problem.clear();
+  }
+  impl_->tell(event);
+}
+
+void Reader::unpin() {
+  {
+    const std::lock_guard<std::mutex> lock(impl_->mutex);
+    impl_->status.is_pinned = false;
+  }
+  if (impl_->options.follow) {
+    impl_->try_to_take();
+  }
+}
+
+ReaderStatus Reader::status() const {
+  const std::lock_guard<std::mutex> lock(impl_->mutex);
+  return impl_->status;
+}
+
+}  // namespace tessera::serving

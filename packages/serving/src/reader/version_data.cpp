@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "packages/serving/src/reader/version_data.h"
+
+#include "serialization/mapped_file.h"
+#include "src/common/check.h"
+#include "src/common/checksum.h"
+#include "src/common/file_advice.h"
+#include "src/common/file_descriptor.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+namespace tessera::serving {
+
+namespace {
+
+struct Bytes {
+  std::span<const std::byte> data = {};
+  std::shared_ptr<const void> owner = {};
+};
+
+std::string in_brackets(const std::string& where, const std::string& path) {
+  return fmt::format("{} {}:", where, path);
+}
+
+// Reads a file into memory. A mapping of it would end the process if another one shortened
+// the file. `limit` is the largest number of bytes.
+Bytes read_file(
+    const std::string& path,
+    int64_t limit,
+    const std::string& where) {
+  const auto check_system = [&](bool has_succeeded) {
+    const int number = errno;
+    TESSERA_CHECK(
+        has_succeeded,
+        "{} can't read '{}': {}. {}",
+        where,
+        path,
+        std::strerror(number),
+        advice_to_read(number));
+  };
+  const FileDescriptor file(
+      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  check_system(file.is_open());
+  struct stat status = {};
+  check_system(::fstat(file.number(), &status) == 0);
+  TESSERA_CHECK_VALUE(
+      S_ISREG(status.st_mode) && status.st_size <= limit,
+      "{} expected a file of at most {} bytes at '{}', but got {}. It is damaged, or not of a Publisher.",
+      where,
+      limit,
+      path,
+      S_ISREG(status.st_mode) ? fmt::format("{} bytes", status.st_size)
+                              : "a folder, a pipe or a device");
+  const auto size = static_cast<size_t>(status.st_size);
+  constexpr size_t kHugePage = size_t{1} << 21;
+  const size_t alignment = size >= kHugePage ? kHugePage : 64;
+  void* memory =
+      std::aligned_alloc(alignment, (size + alignment) / alignment * alignment);
+  TESSERA_CHECK(
+      memory != nullptr,
+      "{} the {} bytes of '{}' need more memory than the system has free. Free memory, or publish fewer rows.",
+      where,
+      size,
+      path);
+  std::shared_ptr<void> owner(memory, std::free);
+  if (size >= kHugePage) {
+    ::madvise(memory, size, MADV_HUGEPAGE);
+  }
+  auto* to = static_cast<std::byte*>(memory);
+  size_t done = 0;
+  while (done < size) {
+    const ssize_t count = ::pread(
+        file.number(), to + done, size - done, static_cast<off_t>(done));
+    if (count < 0 && errno == EINTR) {
+      continue;
+    }
+    check_system(count >= 0);
+    TESSERA_CHECK_VALUE(
+        count > 0,
+        "{} '{}' became shorter while it was read. Try again.",
+        where,
+        path);
+    done += static_cast<size_t>(count);
+  }
+  return {.data = {to, size}, .owner = std::move(owner)};
+}
+
+std::string read_text(
+    const std::string& path,
+    int64_t limit,
+    const std::string& where) {
+  const Bytes bytes = read_file(path, limit, where);
+  return {reinterpret_cast<const char*>(bytes.data.data()), bytes.data.size()};
+}
+
+Bytes map_file(const std::string& path, const std::string& where) {
+  auto file = std::make_shared<MappedFile>(path, where);
+  const std::span<const std::byte> data(
+      reinterpret_cast<const std::byte*>(file->data()), file->size());
+  return {.data = data, .owner = std::move(file)};
+}
+
+struct TextOfVersion {
+  VersionFile file;
+  std::string xxh3;
+};
+
+TextOfVersion read_version_text(
+    const std::filesystem::path& directory,
+    int64_t version,
+    const std::optional<std::string>& xxh3,
+    const std::string& where) {
+  constexpr int64_t kMaxText = int64_t{1} << 28;
+  const std::string path =
+      (directory / version_name(version) / kVersionFile).string();
+  const std::string text = read_text(path, kMaxText, where);
+  const std::string in_file = in_brackets(where, path);
+  const TextOfVersion result{
+      .file = version_from_text(text, in_file), .xxh3 = checksum_in(text)};
+  TESSERA_CHECK_VALUE(
+      result.file.version == version && (!xxh3 || *xxh3 == result.xxh3),
+      "{} expected version {} with the checksum {}, but got version {} with {}. The file is damaged, or of another training.",
+      in_file,
+      version,
+      xxh3.value_or("of its text"),
+      result.file.version,
+      result.xxh3);
+  return result;
+}
+
+void check_section(
+    const VersionData& version,
+    const Section& section,
+    const std::string& what,
+    const std::string& where) {
+  const auto bytes = version.bytes(section);
+  const std::string xxh3 =
+      checksum_of({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  TESSERA_CHECK_VALUE(
+      xxh3 == section.xxh3,
+      "{} the {} at byte {} have the checksum {}, but {} names {}. The file is damaged.",
+      where,
+      what,
+      section.offset,
+      xxh3,
+      kVersionFile,
+      section.xxh3);
+}
+
+}  // namespace
+
+VersionLink read_current(
+    const std::filesystem::path& directory,
+    const std::string& where) {
+  constexpr int64_t kMaxLink = 256;
+  const std::string path = (directory / kCurrentFile).string();
+  return link_from_text(
+      read_text(path, kMaxLink, where), in_brackets(where, path));
+}
+
+VersionFile read_version_file(
+    const std::filesystem::path& directory,
+    int64_t version,
+    const std::optional<std::string>& xxh3,
+    const std::string& where) {
+  return read_version_text(directory, version, xxh3, where).file;
+}
+
+VersionData read_version(
+    const std::filesystem::path& directory,
+    int64_t version,
+    const std::optional<std::string>& xxh3,
+    DataPlace place,
+    const std::string& where) {
+  TextOfVersion text = read_version_text(directory, version, xxh3, where);
+  VersionData result{.file = std::move(text.file), .xxh3 = text.xxh3};
+  const VersionFile& file = result.file;
+  const std::string path =
+      (directory / version_name(version) / kDataFile).string();
+  Bytes bytes = file.base == file.version && place == DataPlace::kMapped
+      ? map_file(path, where)
+      : read_file(path, file.data_bytes, where);
+  result.data = bytes.data;
+  result.owner = std::move(bytes.owner);
+  const std::string in_file = in_brackets(where, path);
+  TESSERA_CHECK_VALUE(
+      static_cast<int64_t>(result.data.size()) == file.data_bytes,
+      "{} expected {} bytes, but got {}. The file is damaged.",
+      in_file,
+      file.data_bytes,
+      result.data.size());
+  for (const TableFile& table : file.tables) {
+    check_section(result, table.rows, "rows of table " + table.name, in_file);
+    if (table.numbers) {
+      check_section(
+          result, *table.numbers, "numbers of table " + table.name, in_file);
+    }
+    if (table.removed) {
+      check_section(
+          result, *table.removed, "removed keys of " + table.name, in_file);
+    }
+  }
+  for (const DenseFile& dense : file.dense) {
+    check_section(result, dense.values, "values of " + dense.name, in_file);
+  }
+  if (file.pipeline) {
+    check_section(result, *file.pipeline, "bytes of the pipeline", in_file);
+  }
+  return result;
+}
+
+}  // namespace tessera::serving

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "packages/serving/src/format/version_file.h"
+
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+namespace tessera::serving {
+
+/// Where the bytes of a base are.
+enum class DataPlace { kMapped, kInMemory };
+
+/// The content of the folder of one version.
+struct VersionData {
+  VersionFile file = {};
+  std::string xxh3 = {};  // of version.json
+  std::span<const std::byte> data = {};
+  std::shared_ptr<const void> owner = {};  // of the bytes
+
+  std::span<const std::byte> bytes(const Section& section) const {
+    return data.subspan(
+        static_cast<size_t>(section.offset),
+        static_cast<size_t>(section.bytes));
+  }
+};
+
+/// Reads CURRENT.
+/// Errors:  Error naming the path; ValueError for a damaged file.
+VersionLink read_current(
+    const std::filesystem::path& directory,
+    const std::string& where);
+
+/// Reads only version.json.
+VersionFile read_version_file(
+    const std::filesystem::path& directory,
+    int64_t version,
+    const std::optional<std::string>& xxh3,
+    const std::string& where);
+
+/// Reads a version and compares all checksums. The bytes of a base are at `place`, and
+/// those of other versions in memory, because they are few. If `xxh3` is given, version.json
+/// must have it.
+/// Errors:  Error naming the path; ValueError naming the file and what is damaged.
+VersionData read_version(
+    const std::filesystem::path& directory,
+    int64_t version,
+    const std::optional<std::string>& xxh3,
+    DataPlace place,
+    const std::string& where);
+
+}  // namespace tessera::serving

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/serving/reader.h>
+
+#include "packages/serving/src/reader/published_table.h"
+#include "packages/serving/src/reader/version_data.h"
+
+#include <tessera/tables/combiner.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::serving {
+
+struct Version::Impl {
+  // What lookups need of a feature.
+  struct Feature {
+    size_t table = 0;
+    Combiner combiner = Combiner::kSum;
+    int64_t sequence_length = 0;
+    bool validates = true;
+    bool zeros_out_of_range = false;
+  };
+
+  VersionLink link = {};
+  int64_t base = 0;
+  int64_t step = 0;
+  double time = 0.0;
+  std::map<std::string, double> metrics = {};
+  std::vector<PublishedTable> tables = {};
+  std::vector<Feature> features = {};
+  std::vector<FeatureInfo> feature_infos = {};
+  std::vector<TableInfo> table_infos = {};
+  std::vector<DenseWeight> dense = {};
+  std::string_view pipeline = {};
+  std::vector<FeatureFile> feature_files = {};
+  // Of the bytes that the members above point to. The first one is the base.
+  std::vector<std::shared_ptr<const void>> owners = {};
+};
+
+/// Makes a version from a base.
+/// Errors:  ValueError beginning with `where`.
+std::shared_ptr<const Version> make_version(
+    const VersionData& base,
+    const std::string& where);
+
+/// Makes the version after `version`.
+std::shared_ptr<const Version> make_next_version(
+    const Version& version,
+    const VersionData& next,
+    const std::string& where);
+
+}  // namespace tessera::serving

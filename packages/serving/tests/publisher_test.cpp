@@ -1,0 +1,413 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a Publisher writes, and that a Reader gives what the layer gives.
+#include <tessera/layers/mlp.h>
+#include <tessera/serving/publish_callback.h>
+#include <tessera/serving/publisher.h>
+#include <tessera/serving/reader.h>
+#include <torch/optim/sgd.h>
+
+#include "packages/serving/tests/published_model.h"
+#include "tests/small_files.h"
+#include "tests/temporary_folder.h"
+#include "tests/test_util.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/zeros.h>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace tessera::serving {
+namespace publisher_test {
+
+using test::expect_same_lookups;
+using test::look_up;
+using test::PublishedBatch;
+using test::PublishedModel;
+using test::PublishedModelOptions;
+using test::SmallFiles;
+using test::TemporaryFolder;
+
+const ReaderOptions kByHand{.follow = false};
+
+void train(PublishedModel& model, uint64_t seed, int steps = 1) {
+  std::mt19937_64 random(seed);
+  for (int i = 0; i < steps; ++i) {
+    model.train(model.random_batch(random));
+  }
+}
+
+// Whatever is between the versions, each gives the bits of the layer.
+TEST(PublisherTest, EachVersionLooksUpTheBitsOfTheLayer) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    SCOPED_TRACE(c10::toString(dtype));
+    const auto model =
+        std::make_shared<PublishedModel>(PublishedModelOptions{.dtype = dtype});
+    const TemporaryFolder folder;
+    Publisher publisher(model, folder / "published", {.full_share = 10.0});
+    EXPECT_EQ(publisher.publish(), 1);
+    EXPECT_TRUE(publisher.report().is_base);
+    Reader reader(folder / "published", kByHand);
+    expect_same_lookups(*reader.version(), *model, 1);
+    for (int64_t version = 2; version < 8; ++version) {
+      train(*model, static_cast<uint64_t>(version), 3);
+      EXPECT_EQ(publisher.publish({.step = version}), version);
+      EXPECT_TRUE(reader.refresh());
+      EXPECT_EQ(reader.version()->number(), version);
+      EXPECT_EQ(reader.version()->step(), version);
+      expect_same_lookups(*reader.version(), *model, 2);
+    }
+    EXPECT_EQ(reader.version()->base(), 1);
+    EXPECT_FALSE(reader.refresh());
+  }
+}
+
+TEST(PublisherTest, AVersionHasOnlyTheTouchedRows) {
+  const auto model = std::make_shared<PublishedModel>();
+  const TemporaryFolder folder;
+  Publisher publisher(model, folder / "published");
+  publisher.publish();
+  publisher.publish();
+  EXPECT_EQ(publisher.report().rows, 0);
+  EXPECT_FALSE(publisher.report().is_base);
+
+  std::mt19937_64 random(3);
+  const auto batch = model->random_batch(random);
+  std::set<int64_t> movies, words, users;
+  for (const char* feature : {"movie", "watched", "session"}) {
+    const PublishedBatch& one = batch.at(feature);
+    for (size_t i = 0; i < one.ids.size(); ++i) {
+      if (one.weights.empty() || one.weights[i] > 0.0F) {
+        movies.insert(one.ids[i]);
+      }
+    }
+  }
+  const PublishedBatch& word = batch.at("word");
+  for (size_t i = 0; i < word.ids.size(); ++i) {
+    if (word.weights[i] > 0.0F && word.ids[i] >= 0 && word.ids[i] < 500) {
+      words.insert(word.ids[i]);
+    }
+  }
+  for (const char* feature : {"user", "friends"}) {
+    for (const int64_t key : batch.at(feature).ids) {
+      if (key != -1) {
+        users.insert(key);
+      }
+    }
+  }
+  model->train(batch);
+  publisher.publish();
+  // A sequence of more than 3 ids has ids that count for nothing.
+  const int64_t expected =
+      static_cast<int64_t>(movies.size() + words.size() + users.size());
+  EXPECT_LE(publisher.report().rows, expected);
+  EXPECT_GE(publisher.report().rows, expected - 60);
+  EXPECT_FALSE(publisher.report().is_base);
+}
+
+TEST(PublisherTest, KeysComeAndGo) {
+  const auto model = std::make_shared<PublishedModel>(
+      PublishedModelOptions{.user_capacity = 256});
+  const TemporaryFolder folder;
+  Publisher publisher(
+      model, folder / "published", {.full_every = 1000, .full_share = 10.0});
+  publisher.publish();
+  Reader reader(folder / "published", kByHand);
+  int64_t removed = 0;
+  int64_t patches = 0;
+  for (uint64_t round = 0; round < 20; ++round) {
+    train(*model, round);
+    if (round == 10) {
+      EXPECT_GT(model->embedding->evict("users", 2), 0);
+    }
+    publisher.publish();
+    removed += publisher.report().removed_keys;
+    patches += publisher.report().is_base ? 0 : 1;
+    reader.refresh();
+    expect_same_lookups(*reader.version(), *model, round);
+    const Version& version = *reader.version();
+    EXPECT_LE(version.tables()[version.table("users")].rows, 256);
+  }
+  EXPECT_GT(removed, 100);  // 256 rows have no room for 3,000 users
+  EXPECT_GT(patches, 5);
+}
+
+TEST(PublisherTest, FormatsOfFewBitsAreWithinTheirBound) {
+  for (const auto& [format, codes] :
+       {std::pair{RowFormat::kInt8, 255.0},
+        std::pair{RowFormat::kInt4, 15.0}}) {
+    const auto model = std::make_shared<PublishedModel>();
+    train(*model, 1, 3);
+    const TemporaryFolder folder;
+    Publisher publisher(model, folder / "published", {.format = format});
+    publisher.publish();
+    Reader reader(folder / "published", kByHand);
+    for (uint64_t round = 0; round < 3; ++round) {
+      const at::Tensor rows =
+          model->embedding->read_rows("movies", 0, 3000).contiguous();
+      const at::Tensor range = rows.amax(1) - rows.amin(1);
+      std::vector<int64_t> ids(3000);
+      std::iota(ids.begin(), ids.end(), 0);
+      const std::vector<float> got =
+          look_up(*reader.version(), "movie", {.ids = ids});
+      for (int64_t i = 0; i < rows.numel(); ++i) {
+        const double step = range[i / 16].item<double>() / codes;
+        ASSERT_NEAR(got[i], rows.const_data_ptr<float>()[i], 0.5 * step + 1e-6);
+      }
+      train(*model, round);
+      publisher.publish();
+      reader.refresh();
+    }
+  }
+}
+
+TEST(PublisherTest, ATableMayHaveAFormatOfItsOwn) {
+  const auto model = std::make_shared<PublishedModel>();
+  const TemporaryFolder folder;
+  Publisher publisher(
+      model, folder / "published", {.formats = {{"words", RowFormat::kInt8}}});
+  publisher.publish();
+  const Reader reader(folder / "published", kByHand);
+  const Version& version = *reader.version();
+  EXPECT_EQ(version.tables()[version.table("words")].format, "int8");
+  EXPECT_EQ(version.tables()[version.table("movies")].format, "float32");
+  EXPECT_VALUE_ERROR(
+      Publisher(
+          model, folder / "other", {.formats = {{"word", RowFormat::kInt8}}}),
+      "`formats` has the table 'word', which the model does not have. Known: movies, users, words");
+}
+
+TEST(PublisherTest, StrategiesWithoutMarksCompareTheirRows) {
+  const auto model = std::make_shared<PublishedModel>(
+      PublishedModelOptions{.strategy = Strategy::host(), .has_keys = false});
+  torch::optim::SGD optimizer(model->embedding->parameters(), 0.1);
+  const TemporaryFolder folder;
+  Publisher publisher(model, folder / "published");
+  publisher.publish();
+  Reader reader(folder / "published", kByHand);
+  for (uint64_t round = 1; round < 4; ++round) {
+    optimizer.zero_grad();
+    train(*model, round);
+    optimizer.step();
+    publisher.publish();
+    EXPECT_FALSE(publisher.report().is_base);
+    EXPECT_GT(publisher.report().rows, 0);
+    EXPECT_LT(publisher.report().rows, 800);
+    reader.refresh();
+    std::mt19937_64 random(round);
+    const auto batch = model->random_batch(random);
+    for (const auto& [name, expected] : model->evaluate(batch)) {
+      // LibTorch's operators add in another order.
+      test::expect_close(
+          at::tensor(look_up(*reader.version(), name, batch.at(name))),
+          expected.flatten());
+    }
+  }
+}
+
+TEST(PublisherTest, ReplacedTablesMakeABase) {
+  const auto model = std::make_shared<PublishedModel>();
+  const TemporaryFolder folder;
+  Publisher publisher(model, folder / "published");
+  publisher.publish();
+  Reader reader(folder / "published", kByHand);
+  const auto expect_base = [&] {
+    publisher.publish();
+    EXPECT_TRUE(publisher.report().is_base);
+    reader.refresh();
+    expect_same_lookups(*reader.version(), *model, 1);
+    train(*model, 9);
+    publisher.publish();
+    EXPECT_FALSE(publisher.report().is_base);
+  };
+  model->embedding->update_embedding_table("words", at::zeros({500, 10}));
+  expect_base();
+  // By LibTorch's operators.
+  {
+    const at::NoGradGuard no_grad;
+    const EmbeddingTables tables = model->embedding->embedding_tables();
+    tables["movies"].mul_(2.0);
+  }
+  expect_base();
+  model->embedding->save_checkpoint(folder / "checkpoint");
+  train(*model, 10);
+  model->embedding->load_checkpoint(folder / "checkpoint");
+  expect_base();
+}
+
+TEST(PublisherTest, ManyChangedRowsMakeABase) {
+  const auto model = std::make_shared<PublishedModel>();
+  const TemporaryFolder folder;
+  Publisher by_share(model, folder / "share", {.full_share = 0.05});
+  by_share.publish();
+  train(*model, 1, 10);
+  by_share.publish();
+  EXPECT_TRUE(by_share.report().is_base);
+}
+
+TEST(PublisherTest, EveryNthVersionIsABaseAndOldOnesGo) {
+  const auto model = std::make_shared<PublishedModel>();
+  const TemporaryFolder folder;
+  Publisher publisher(
+      model,
+      folder / "published",
+      {.full_every = 4, .full_share = 10.0, .keep_last = 2, .keep_seconds = 0});
+  for (int64_t version = 1; version <= 20; ++version) {
+    train(*model, static_cast<uint64_t>(version));
+    publisher.publish();
+    EXPECT_EQ(publisher.report().is_base, version % 4 == 1);
+    int64_t folders = 0;
+    for (const auto& entry :
+         std::filesystem::directory_iterator(folder / "published")) {
+      folders += entry.is_directory() ? 1 : 0;
+    }
+    EXPECT_LE(folders, 6);  // a chain of 4 and a new base
+    const Reader reader(folder / "published", kByHand);
+    EXPECT_EQ(reader.version()->number(), version);
+    expect_same_lookups(*reader.version(), *model, 1);
+  }
+}
+
+TEST(PublisherTest, TheNextPublisherOfADirectoryContinuesIt) {
+  const auto model = std::make_shared<PublishedModel>();
+  const TemporaryFolder folder;
+  {
+    Publisher publisher(model, folder / "published");
+    publisher.publish();
+    EXPECT_TORCH_ERROR(
+        Publisher(std::make_shared<PublishedModel>(), folder / "published"),
+        "Another Publisher writes to this directory");
+    EXPECT_TORCH_ERROR(
+        Publisher(model, folder / "other"),
+        "another Publisher follows table 'movies'");
+  }
+  Reader reader(folder / "published", kByHand);
+  Publisher publisher(model, folder / "published");
+  EXPECT_EQ(publisher.publish(), 2);
+  EXPECT_TRUE(publisher.report().is_base);
+  EXPECT_TRUE(reader.refresh());
+  expect_same_lookups(*reader.version(), *model, 1);
+}
+
+// A full disk takes nothing away: the rows are in the next version.
+TEST(PublisherTest, RowsOfAFailedVersionAreInTheNextOne) {
+  for (const bool background : {false, true}) {
+    const auto model = std::make_shared<PublishedModel>();
+    const TemporaryFolder folder;
+    Publisher publisher(
+        model, folder / "published", {.background = background});
+    publisher.publish();
+    publisher.wait();
+    Reader reader(folder / "published", kByHand);
+    train(*model, 1);
+    {
+      const SmallFiles full(1000);
+      EXPECT_RAISES(
+          c10::Error,
+          (publisher.publish(), publisher.wait()),
+          "[Publisher::publish] can't write to");
+    }
+    EXPECT_FALSE(reader.refresh());
+    train(*model, 2);
+    publisher.publish();
+    publisher.wait();
+    EXPECT_FALSE(publisher.report().is_base);
+    EXPECT_TRUE(reader.refresh());
+    expect_same_lookups(*reader.version(), *model, 1);
+  }
+}
+
+TEST(PublisherTest, InTheBackgroundAVersionIsTheModelAtItsCall) {
+  const auto model = std::make_shared<PublishedModel>();
+  const TemporaryFolder folder;
+  Publisher publisher(model, folder / "published", {.background = true});
+  for (uint64_t round = 0; round < 5; ++round) {
+    train(*model, round);
+    std::mt19937_64 random(round);
+    const auto batch = model->random_batch(random);
+    const auto expected = model->evaluate(batch);
+    publisher.publish();
+    train(*model, round + 100);  // changes the rows that are being written
+    publisher.wait();
+    const Reader reader(folder / "published", kByHand);
+    for (const auto& [name, activation] : expected) {
+      const at::Tensor values = activation.contiguous();
+      const auto got = look_up(*reader.version(), name, batch.at(name));
+      EXPECT_EQ(
+          std::memcmp(
+              got.data(), values.const_data_ptr<float>(), values.nbytes()),
+          0);
+    }
+  }
+}
+
+TEST(PublisherTest, DenseWeightsStepAndMetricsArePublished) {
+  const auto model = std::make_shared<PublishedModel>();
+  const TemporaryFolder folder;
+  Publisher publisher(model, folder / "published");
+  publisher.publish(
+      {.step = 12, .metrics = {{"loss", 0.5}, {"auc", std::nan("")}}});
+  const Reader reader(folder / "published", kByHand);
+  const Version& version = *reader.version();
+  EXPECT_EQ(version.step(), 12);
+  EXPECT_EQ(version.metrics(), (std::map<std::string, double>{{"loss", 0.5}}));
+  ASSERT_EQ(version.dense().size(), 2U);
+  const DenseWeight& weight = version.dense()[0];
+  EXPECT_EQ(weight.name, "head.weight");
+  EXPECT_EQ(weight.dtype, "float32");
+  EXPECT_EQ(weight.shape, (std::vector<int64_t>{1, 4}));
+  EXPECT_EQ(
+      std::memcmp(
+          weight.bytes.data(), model->head->weight.const_data_ptr<float>(), 16),
+      0);
+}
+
+TEST(PublisherTest, MistakesAreNamed) {
+  const auto model = std::make_shared<PublishedModel>();
+  const TemporaryFolder folder;
+  const std::string path = folder / "published";
+  EXPECT_VALUE_ERROR(
+      Publisher(nullptr, path), "expected a model, but got nullptr");
+  EXPECT_VALUE_ERROR(Publisher(model, ""), "expected a directory, but got ''");
+  EXPECT_VALUE_ERROR(
+      Publisher(std::make_shared<torch::nn::LinearImpl>(2, 2), path),
+      "the model has no tables");
+  EXPECT_VALUE_ERROR(
+      Publisher(model, path, {.full_every = 0}), "full_every and keep_last");
+  EXPECT_VALUE_ERROR(
+      Publisher(model, path, {.full_share = 0.0}), "full_share must be > 0");
+  EXPECT_VALUE_ERROR(
+      Publisher(model, path, {.keep_seconds = std::nan("")}),
+      "keep_seconds must be >= 0");
+  EXPECT_VALUE_ERROR(
+      Publisher(model, path, {.format = static_cast<RowFormat>(17)}),
+      "format must be an enumerator");
+  EXPECT_TORCH_ERROR(
+      Publisher(model, path, {.pipeline = folder / "none.json"}),
+      "the file can't be read");
+  EXPECT_VALUE_ERROR(
+      PublishCallback(nullptr, {.every_steps = 1}), "expected a Publisher");
+  EXPECT_VALUE_ERROR(
+      PublishCallback(std::make_shared<Publisher>(model, path), {}),
+      "expected every_steps or every_seconds > 0");
+  const at::Tensor words = at::zeros({500, 10});
+  words[7][3] = std::nan("");
+  model->embedding->update_embedding_table("words", words);
+  Publisher publisher(model, path, {.format = RowFormat::kInt8});
+  EXPECT_VALUE_ERROR(
+      publisher.publish(),
+      "table 'words': row 7 has a number that is not finite");
+}
+
+}  // namespace publisher_test
+}  // namespace tessera::serving

@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a Reader follows a directory, and what it does about damage.
+#include <tessera/serving/publisher.h>
+#include <tessera/serving/reader.h>
+#include <tessera/serving/tessera_serving.h>
+
+#include "packages/serving/tests/published_model.h"
+#include "tests/temporary_folder.h"
+
+#include <ATen/ops/full.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <set>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <typeinfo>
+#include <vector>
+
+namespace tessera::serving {
+namespace reader_test {
+
+using test::expect_same_lookups;
+using test::look_up;
+using test::PublishedModel;
+using test::PublishedModelOptions;
+using test::TemporaryFolder;
+
+// Expects an exception of exactly this type whose message has the text.
+template <class Error>
+void expect_error(const std::function<void()>& run, const std::string& text) {
+  try {
+    run();
+    ADD_FAILURE() << "expected an error with: " << text;
+  } catch (const Error& error) {
+    EXPECT_EQ(typeid(error), typeid(Error));
+    EXPECT_NE(std::string(error.what()).find(text), std::string::npos)
+        << "got: " << error.what() << "\nexpected: " << text;
+  }
+}
+
+// Collects events, and waits for one.
+class Events {
+ public:
+  ReaderOptions options() {
+    return {.poll_seconds = 0.05, .on_event = [this](const ReaderEvent& event) {
+              const std::lock_guard<std::mutex> lock(mutex_);
+              events_.push_back(event);
+              changed_.notify_all();
+            }};
+  }
+  bool wait_for(const std::function<bool(const ReaderEvent&)>& is_it) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(30), [&] {
+      return std::any_of(events_.begin(), events_.end(), is_it);
+    });
+  }
+  bool wait_for_version(int64_t version) {
+    return wait_for([&](const ReaderEvent& event) {
+      return event.version == version && event.problem.empty();
+    });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<ReaderEvent> events_;
+};
+
+struct Published {
+  Published() : publisher(model, folder / "published") {
+    publish();
+  }
+  int64_t publish() {
+    std::mt19937_64 random(seed++);
+    model->train(model->random_batch(random));
+    return publisher.publish({.step = static_cast<int64_t>(seed)});
+  }
+  std::string file(int64_t version, const char* name) const {
+    char folder_name[32];
+    std::snprintf(
+        folder_name,
+        sizeof(folder_name),
+        "version_%010lld",
+        static_cast<long long>(version));
+    return folder / (std::string("published/") + folder_name + "/" + name);
+  }
+
+  uint64_t seed = 1;
+  TemporaryFolder folder;
+  std::shared_ptr<PublishedModel> model = std::make_shared<PublishedModel>();
+  Publisher publisher;
+};
+
+void change_byte(const std::string& path, int64_t offset) {
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekg(offset);
+  const int byte = file.get();
+  file.seekp(offset);
+  file.put(static_cast<char>(byte ^ 0x20));
+}
+
+TEST(ReaderTest, FollowsAndARequestKeepsItsVersion) {
+  Published published;
+  Events events;
+  Reader reader(published.folder / "published", events.options());
+  const std::shared_ptr<const Version> first = reader.version();
+  std::mt19937_64 random(1);
+  const auto batch = published.model->random_batch(random);
+  const auto before = look_up(*first, "movie", batch.at("movie"));
+  for (int64_t version = 2; version <= 10; ++version) {
+    EXPECT_EQ(published.publish(), version);
+    ASSERT_TRUE(events.wait_for_version(version));
+    EXPECT_EQ(reader.version()->number(), version);
+    expect_same_lookups(*reader.version(), *published.model, 5);
+  }
+  EXPECT_EQ(first->number(), 1);
+  EXPECT_EQ(look_up(*first, "movie", batch.at("movie")), before);
+  EXPECT_EQ(reader.status().taken, 10);
+  EXPECT_EQ(reader.status().problem, "");
+}
+
+TEST(ReaderTest, ABaseInMemoryGivesTheSame) {
+  Published published;
+  published.publish();
+  const Reader reader(
+      published.folder / "published",
+      {.follow = false, .copy_to_memory = true});
+  expect_same_lookups(*reader.version(), *published.model, 1);
+}
+
+TEST(ReaderTest, RollsBackAndFollowsAgain) {
+  Published published;
+  std::mt19937_64 random(1);
+  const auto batch = published.model->random_batch(random);
+  Events events;
+  Reader reader(published.folder / "published", events.options());
+  std::vector<std::vector<float>> expected(1);
+  expected.push_back(look_up(*reader.version(), "word", batch.at("word")));
+  for (int64_t version = 2; version <= 4; ++version) {
+    published.publish();
+    ASSERT_TRUE(events.wait_for_version(version));
+    expected.push_back(look_up(*reader.version(), "word", batch.at("word")));
+  }
+  for (const int64_t version : {2, 4, 1, 3}) {
+    reader.rollback(version);
+    EXPECT_EQ(reader.version()->number(), version);
+    EXPECT_EQ(
+        look_up(*reader.version(), "word", batch.at("word")),
+        expected[version]);
+  }
+  EXPECT_TRUE(reader.status().is_pinned);
+  published.publish();
+  EXPECT_FALSE(reader.refresh());
+  EXPECT_EQ(reader.version()->number(), 3);
+  expect_error<std::invalid_argument>(
+      [&] { reader.rollback(99); }, "there is no version 99");
+  reader.unpin();
+  EXPECT_EQ(reader.version()->number(), 5);
+}
+
+// A damaged version is kept out, whatever byte is wrong. The next base is taken.
+TEST(ReaderTest, KeepsDamagedVersionsOut) {
+  for (const char* name : {"version.json", "data"}) {
+    SCOPED_TRACE(name);
+    Published published;
+    Events events;
+    Reader reader(published.folder / "published", {.follow = false});
+    published.publish();
+    const std::string path = published.file(2, name);
+    const auto size = static_cast<int64_t>(std::filesystem::file_size(path));
+    std::mt19937_64 random(1);
+    for (int i = 0; i < 60; ++i) {
+      const auto offset =
+          static_cast<int64_t>(random() % static_cast<uint64_t>(size));
+      change_byte(path, offset);
+      bool is_refused = false;
+      try {
+        is_refused = !reader.refresh();
+      } catch (const std::invalid_argument& error) {
+        is_refused = true;
+        EXPECT_NE(std::string(error.what()).find(path), std::string::npos)
+            << error.what();
+      }
+      // Bytes between sections have no meaning.
+      if (is_refused) {
+        EXPECT_EQ(reader.version()->number(), 1);
+      } else {
+        EXPECT_STREQ(name, "data");
+        reader.rollback(1);
+        reader.unpin();
+      }
+      change_byte(path, offset);
+    }
+    std::filesystem::resize_file(path, size / 2);
+    expect_error<std::invalid_argument>([&] { reader.refresh(); }, path);
+    std::filesystem::remove(path);
+    expect_error<std::runtime_error>([&] { reader.refresh(); }, path);
+    EXPECT_EQ(reader.version()->number(), 1);
+  }
+}
+
+TEST(ReaderTest, NamesAProblemOnceAndGoesOnWhenItIsSolved) {
+  Published published;
+  Events events;
+  Reader reader(published.folder / "published", events.options());
+  const std::string current = published.folder / "published/CURRENT";
+  const std::string before = test::read_text(current);
+  std::ofstream(current) << "nonsense";
+  ASSERT_TRUE(events.wait_for([](const ReaderEvent& event) {
+    return event.problem.find("expected the number and the checksum") !=
+        std::string::npos;
+  }));
+  EXPECT_NE(reader.status().problem, "");
+  EXPECT_EQ(reader.version()->number(), 1);
+  std::ofstream(current) << before;
+  published.publish();
+  ASSERT_TRUE(events.wait_for_version(2));
+  EXPECT_EQ(reader.status().problem, "");
+}
+
+TEST(ReaderTest, ADirectoryMayVanishAndComeBack) {
+  Published published;
+  Events events;
+  Reader reader(published.folder / "published", events.options());
+  std::filesystem::rename(
+      published.folder / "published", published.folder / "away");
+  ASSERT_TRUE(events.wait_for(
+      [](const ReaderEvent& event) { return !event.problem.empty(); }));
+  expect_same_lookups(*reader.version(), *published.model, 1);
+  std::filesystem::rename(
+      published.folder / "away", published.folder / "published");
+  published.publish();
+  ASSERT_TRUE(events.wait_for_version(2));
+  expect_same_lookups(*reader.version(), *published.model, 1);
+}
+
+TEST(ReaderTest, MistakesAreNamed) {
+  Published published;
+  const std::string path = published.folder / "published";
+  expect_error<std::invalid_argument>(
+      [] { Reader(""); }, "expected the directory of a Publisher");
+  expect_error<std::runtime_error>(
+      [&] { Reader(path + "/nothing"); }, "nothing/CURRENT'");
+  expect_error<std::invalid_argument>(
+      [&] { Reader(path, {.poll_seconds = 0.0}); }, "poll_seconds must be > 0");
+  const Reader reader(path);
+  const Version& version = *reader.version();
+  expect_error<std::invalid_argument>(
+      [&] { version.feature("film"); },
+      "there is no feature 'film'. Known: movie, watched, session, word, user, friends");
+  expect_error<std::invalid_argument>(
+      [&] { version.table("film"); }, "Known: movies, words, users");
+  expect_error<std::out_of_range>(
+      [&] { (void)version.output_size(99, {}); }, "there are 6 features");
+  const size_t movie = version.feature("movie");
+  const size_t session = version.feature("session");
+  const size_t watched = version.feature("watched");
+  std::vector<float> out(32);
+  const std::vector<int64_t> ids{1, 2};
+  const std::vector<int64_t> splits{0, 2};
+  const std::vector<float> weights{1.0F};
+  expect_error<std::invalid_argument>(
+      [&] { version.lookup(movie, {.ids = ids}, std::span(out).first(16)); },
+      "gives 32 floats for this batch, but `out` has 16");
+  const std::vector<int64_t> large{1, 3000};
+  expect_error<std::out_of_range>(
+      [&] { version.lookup(movie, {.ids = large}, out); },
+      "its table 'movies' has ids in [0, 3000), but got 3000 at position 1");
+  const std::vector<int64_t> negative{1, -1};
+  expect_error<std::out_of_range>(
+      [&] { version.lookup(movie, {.ids = negative}, out); }, "got -1");
+  expect_error<std::invalid_argument>(
+      [&] {
+        version.lookup(
+            watched,
+            {.ids = ids, .row_splits = splits, .weights = weights},
+            std::span(out).first(16));
+      },
+      "1 weights for 2 ids");
+  for (const std::vector<int64_t>& wrong :
+       std::vector<std::vector<int64_t>>{{0, 3}, {1, 2}, {0, 2, 1, 2}, {0}}) {
+    std::vector<float> space((wrong.size() - 1) * 16);
+    expect_error<std::invalid_argument>(
+        [&] {
+          version.lookup(watched, {.ids = ids, .row_splits = wrong}, space);
+        },
+        "row_splits must ascend from 0");
+  }
+  std::vector<float> two(2 * 3 * 16);
+  expect_error<std::invalid_argument>(
+      [&] { version.lookup(session, {.ids = ids}, two); },
+      "is a sequence, so it needs row_splits");
+  expect_error<std::out_of_range>(
+      [&] { version.lookup_rows(version.table("movies"), large, out); },
+      "got 3000 at position 1");
+  EXPECT_TRUE(std::all_of(
+      out.begin(), out.end(), [](float value) { return value == 0.0F; }));
+  version.lookup(movie, {}, {});  // no examples
+}
+
+// Threads look up while versions are applied. Each row of a version has one value, its
+// number, so a torn row, or rows of two versions in one answer, would show.
+TEST(ReaderTest, EveryAnswerBelongsToOneVersion) {
+  const TemporaryFolder folder;
+  const auto model = std::make_shared<PublishedModel>(
+      PublishedModelOptions{.movies = 2000, .dim = 32, .has_keys = false});
+  const auto set_rows = [&](float value) {
+    model->embedding->update_embedding_table(
+        "movies", at::full({2000, 32}, value));
+  };
+  set_rows(1.0F);
+  Publisher publisher(model, folder / "published", {.keep_last = 1});
+  publisher.publish({.step = 1});
+  Reader reader(folder / "published", {.poll_seconds = 0.01});
+  std::atomic<bool> ends = false;
+  std::atomic<int64_t> wrong = 0;
+  std::atomic<int64_t> read = 0;
+  std::vector<std::thread> threads;
+  for (uint64_t seed = 0; seed < 3; ++seed) {
+    threads.emplace_back([&, seed] {
+      std::mt19937_64 random(seed);
+      std::vector<int64_t> ids(64);
+      std::vector<float> out(64 * 32);
+      int64_t newest = 0;
+      while (!ends) {
+        for (int64_t& id : ids) {
+          id = static_cast<int64_t>(random() % 2000);
+        }
+        const std::shared_ptr<const Version> version = reader.version();
+        version->lookup(version->feature("movie"), {.ids = ids}, out);
+        const auto expected = static_cast<float>(version->step());
+        wrong += std::count_if(out.begin(), out.end(), [&](float value) {
+          return value != expected;
+        });
+        wrong += version->number() < newest ? 1 : 0;
+        newest = version->number();
+        read += 64;
+      }
+    });
+  }
+  for (int64_t step = 2; step <= 40; ++step) {
+    set_rows(static_cast<float>(step));
+    publisher.publish({.step = step});
+  }
+  ends = true;
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GT(read, 1000);
+}
+
+TEST(CInterfaceTest, NamesMistakesAndThrowsNothing) {
+  Published published;
+  const std::string path = published.folder / "published";
+  tessera_reader* reader = nullptr;
+  EXPECT_EQ(tessera_reader_open(nullptr, nullptr, &reader), -1);
+  EXPECT_STREQ(
+      tessera_error(), "[tessera_serving] directory is NULL. Pass a pointer.");
+  EXPECT_EQ(tessera_reader_open(path.c_str(), nullptr, nullptr), -1);
+  EXPECT_EQ(tessera_reader_open((path + "x").c_str(), nullptr, &reader), -1);
+  EXPECT_EQ(reader, nullptr);
+  EXPECT_EQ(tessera_reader_version(nullptr), nullptr);
+  EXPECT_EQ(tessera_version_number(nullptr), -1);
+  ASSERT_EQ(tessera_reader_open(path.c_str(), nullptr, &reader), 0);
+  tessera_version* version = tessera_reader_version(reader);
+  EXPECT_EQ(tessera_version_feature(version, nullptr), -1);
+  EXPECT_EQ(tessera_version_feature(version, "film"), -1);
+  const int64_t movie = tessera_version_feature(version, "movie");
+  EXPECT_EQ(tessera_version_feature_dim(version, movie), 16);
+  EXPECT_EQ(tessera_version_feature_dim(version, -1), -1);
+  EXPECT_EQ(tessera_version_table_dim(version, 3), -1);
+  const std::vector<int64_t> ids{1, 2};
+  std::vector<float> out(32);
+  const auto lookup = [&](int64_t feature, const int64_t* of, size_t size) {
+    return tessera_version_lookup(
+        version, feature, of, 2, nullptr, 0, nullptr, out.data(), size);
+  };
+  EXPECT_EQ(lookup(movie, ids.data(), 32), 32);
+  EXPECT_EQ(lookup(movie, ids.data(), 31), -1);
+  EXPECT_EQ(lookup(movie, nullptr, 32), -1);
+  EXPECT_EQ(lookup(7, ids.data(), 32), -1);
+  EXPECT_EQ(tessera_reader_rollback(reader, 7), -1);
+  tessera_reader_close(reader);
+  EXPECT_EQ(lookup(movie, ids.data(), 32), 32);  // versions stay valid
+  tessera_version_release(version);
+  tessera_reader_close(nullptr);
+  tessera_version_release(nullptr);
+}
+
+}  // namespace reader_test
+}  // namespace tessera::serving
