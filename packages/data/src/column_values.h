@@ -3,22 +3,13 @@
 
 #include <tessera/data/columns.h>
 
-#include <cmath>
+#include "packages/data/src/column_view.h"
+
 #include <span>
 #include <string>
 #include <string_view>
 
 namespace tessera::data {
-
-inline bool is_missing(int64_t value) {
-  return value == kMissing;
-}
-inline bool is_missing(float value) {
-  return std::isnan(value);
-}
-inline bool is_missing(const std::string& value) {
-  return value.empty();
-}
 
 inline const char* kind_of(const Column& column) {
   if (std::holds_alternative<std::vector<std::string>>(column.values)) {

@@ -6,6 +6,7 @@
 #include <ATen/ops/arange.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "packages/data/src/column_values.h"
 #include "src/common/check.h"
@@ -43,7 +44,7 @@ void check_vector(
                        : std::string("an undefined one"));
 }
 
-void check_row_splits(
+void check_split_tensor(
     const at::Tensor& row_splits,
     int64_t num_values,
     std::string_view name) {
@@ -54,14 +55,11 @@ void check_row_splits(
       where_of(name),
       row_splits.scalar_type());
   const at::Tensor contiguous = row_splits.contiguous();
-  const int64_t* begin = contiguous.const_data_ptr<int64_t>();
-  const int64_t* end = begin + contiguous.numel();
-  TESSERA_CHECK_VALUE(
-      begin != end && *begin == 0 && *(end - 1) == num_values &&
-          std::is_sorted(begin, end),
-      "{} row_splits must ascend from 0 to {}, the number of values. Pass one split more than there are examples.",
-      where_of(name),
-      num_values);
+  check_row_splits(
+      {contiguous.const_data_ptr<int64_t>(),
+       static_cast<size_t>(contiguous.numel())},
+      num_values,
+      name);
 }
 
 }  // namespace
@@ -77,7 +75,7 @@ void validate(const Column& column, std::string_view name) {
         tensor->scalar_type());
   }
   if (column.row_splits.defined()) {
-    check_row_splits(column.row_splits, count_values(column), name);
+    check_split_tensor(column.row_splits, count_values(column), name);
   }
 }
 
@@ -88,17 +86,11 @@ int64_t batch_size(const Column& column) {
 
 void Columns::add(std::string name, Column column) {
   validate(column, name);
-  TESSERA_CHECK_VALUE(
-      !contains(name),
-      "[Columns '{}'] there is already a column of this name. Choose another name.",
-      shorten(name));
-  const int64_t size = data::batch_size(column);
-  TESSERA_CHECK_VALUE(
-      entries_.empty() || size == batch_size(),
-      "[Columns '{}'] expected {} examples as in the other columns, but got {}. Pass the same examples in all columns.",
-      shorten(name),
-      batch_size(),
-      size);
+  check_added_column(
+      name,
+      contains(name),
+      entries_.empty() ? std::nullopt : std::optional(batch_size()),
+      data::batch_size(column));
   entries_.emplace_back(std::move(name), std::move(column));
 }
 

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/data/src/cross.h"
 
-#include "packages/data/src/column_values.h"
 #include "packages/data/src/value_hash.h"
 #include "src/common/check.h"
 
-#include <ATen/ops/empty.h>
-#include <c10/util/Exception.h>
-
 #include <concepts>
+#include <utility>
+#include <variant>
 
 namespace tessera::data {
 
@@ -20,29 +18,28 @@ constexpr double kMaxCombinations = int64_t{1} << 26;
 // The hashes of a column's values, and the position of the first one of each example.
 struct HashedColumn {
   std::vector<ValueHash> hashes;
-  at::Tensor row_splits;
+  std::optional<std::span<const int64_t>> row_splits;
 
   int64_t begin(int64_t example) const {
-    return row_splits.defined() ? row_splits.const_data_ptr<int64_t>()[example]
-                                : example;
+    return row_splits ? (*row_splits)[example] : example;
   }
 };
 
-HashedColumn hash_column(const Column& column, uint64_t seed) {
+HashedColumn hash_column(const ColumnView& column, uint64_t seed) {
   HashedColumn hashed;
-  if (column.row_splits.defined()) {
-    hashed.row_splits = column.row_splits.contiguous();
-  }
-  visit_values(column, [&]<class T>(std::span<const T> values) {
-    if constexpr (std::same_as<T, float>) {
-      TORCH_INTERNAL_ASSERT(false, "[Cross] got floats");
-    } else {
-      hashed.hashes.reserve(values.size());
-      for (const T& value : values) {
-        hashed.hashes.push_back({hash_of(value, seed), is_missing(value)});
-      }
-    }
-  });
+  hashed.row_splits = column.row_splits;
+  std::visit(
+      [&]<class T>(std::span<const T> values) {
+        if constexpr (std::same_as<T, float>) {
+          TESSERA_CHECK(false, "[Cross] got floats");
+        } else {
+          hashed.hashes.reserve(values.size());
+          for (const T& value : values) {
+            hashed.hashes.push_back({hash_of(value, seed), is_missing(value)});
+          }
+        }
+      },
+      column.values);
   return hashed;
 }
 
@@ -85,15 +82,15 @@ void append(
 }  // namespace
 
 CrossedHashes cross_columns(
-    const std::vector<const Column*>& columns,
+    std::span<const ColumnView* const> columns,
     uint64_t seed,
     const std::string& where) {
-  const int64_t batch = batch_size(*columns.front());
+  const int64_t batch = columns.front()->batch_size();
   bool is_ragged = false;
   std::vector<HashedColumn> hashed;
-  for (const Column* column : columns) {
+  for (const ColumnView* column : columns) {
     hashed.push_back(hash_column(*column, seed));
-    is_ragged = is_ragged || column->row_splits.defined();
+    is_ragged = is_ragged || column->row_splits.has_value();
   }
   double total = 0.0;
   for (int64_t example = 0; example < batch; ++example) {
@@ -107,18 +104,17 @@ CrossedHashes cross_columns(
 
   CrossedHashes crossed;
   crossed.hashes.reserve(static_cast<size_t>(total));
-  at::Tensor splits = at::empty({batch + 1}, at::kLong);
-  int64_t* row_splits = splits.data_ptr<int64_t>();
-  row_splits[0] = 0;
+  std::vector<int64_t> row_splits{0};
+  row_splits.reserve(static_cast<size_t>(batch) + 1);
   for (int64_t example = 0; example < batch; ++example) {
     // If one column has no values, the loops over the others would give nothing.
     if (count_combinations(hashed, example) > 0) {
       append(hashed, 0, example, {.hash = seed}, crossed.hashes);
     }
-    row_splits[example + 1] = static_cast<int64_t>(crossed.hashes.size());
+    row_splits.push_back(static_cast<int64_t>(crossed.hashes.size()));
   }
   if (is_ragged) {
-    crossed.row_splits = splits;
+    crossed.row_splits = std::move(row_splits);
   }
   return crossed;
 }

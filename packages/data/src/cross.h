@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/data/columns.h>
+#include "packages/data/src/column_view.h"
 
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,13 +22,14 @@ inline bool is_missing(const ValueHash& value) {
 
 struct CrossedHashes {
   std::vector<ValueHash> hashes;
-  at::Tensor row_splits;  // undefined when all columns have single values
+  /// Without a value when all columns have single values.
+  std::optional<std::vector<int64_t>> row_splits;
 };
 
 /// Hashes all combinations of the columns' values, example by example.
 /// Errors:  c10::ValueError beginning with `where` if there are too many.
 CrossedHashes cross_columns(
-    const std::vector<const Column*>& columns,
+    std::span<const ColumnView* const> columns,
     uint64_t seed,
     const std::string& where);
 

@@ -4,314 +4,123 @@
 #include <tessera/common/profile_scope.h>
 #include <tessera/common/shorten.h>
 
-#include "packages/data/src/column_values.h"
-#include "packages/data/src/prepared_transform.h"
+#include "packages/data/src/column_view.h"
+#include "packages/data/src/pipeline_core.h"
+#include "packages/data/src/pipeline_json.h"
 #include "src/common/check.h"
 #include "src/common/tensor_text.h"
-#include "src/common/utf8.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
 #include <deque>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
+#include <span>
+#include <utility>
 
 namespace tessera::data {
 
 namespace {
 
-std::string where_of(const PipelineOutput& output) {
-  return c10::str("[FeaturePipeline '", shorten(output.name), "']");
+template <class T>
+std::span<const T> span_of(const at::Tensor& tensor) {
+  return {tensor.const_data_ptr<T>(), static_cast<size_t>(tensor.numel())};
 }
 
-std::vector<std::string> names_of(const Columns& columns) {
-  std::vector<std::string> names;
-  for (const auto& [name, column] : columns.entries()) {
-    names.push_back(name);
+// The view of a column that has passed validate(). It is valid as long as `kept`, which
+// has copies of tensors that are not contiguous.
+ColumnView view_of(const Column& column, std::vector<at::Tensor>& kept) {
+  ColumnView view;
+  if (const auto* text =
+          std::get_if<std::vector<std::string>>(&column.values)) {
+    view.values = std::span<const std::string>(*text);
+  } else {
+    const at::Tensor& values =
+        kept.emplace_back(std::get<at::Tensor>(column.values).contiguous());
+    if (values.scalar_type() == at::kLong) {
+      view.values = span_of<int64_t>(values);
+    } else {
+      view.values = span_of<float>(values);
+    }
   }
-  return names;
+  if (column.row_splits.defined()) {
+    view.row_splits =
+        span_of<int64_t>(kept.emplace_back(column.row_splits.contiguous()));
+  }
+  return view;
 }
 
-std::string list(const std::vector<std::string>& names) {
-  return names.empty() ? "(none)" : shorten_all(names);
-}
+// The ids of a feature as tensors. `column_splits` are the row splits of its first column.
+class TensorIds final : public IdsMemory {
+ public:
+  explicit TensorIds(at::Tensor column_splits)
+      : column_splits_(std::move(column_splits)) {}
 
-void check_output(const PipelineOutput& output, size_t index) {
-  TESSERA_CHECK_VALUE(
-      !output.name.empty() && is_utf8(output.name),
-      "[FeaturePipeline] the name of outputs[{}] must be UTF-8 text, but is {}. Give the output a name.",
-      index,
-      output.name.empty() ? "empty" : "not UTF-8");
-  const std::string where = where_of(output);
-  const bool is_cross =
-      std::holds_alternative<transforms::Cross>(output.transform) ||
-      std::holds_alternative<transforms::Cross64>(output.transform);
-  const bool is_group = gives_numbers(output.transform);
-  const size_t min_columns = is_cross ? 2 : 1;
-  TESSERA_CHECK_VALUE(
-      output.columns.size() >= min_columns &&
-          (is_cross || is_group || output.columns.size() == min_columns),
-      "{} {} takes {}, but got {}. Correct the columns of the output.",
-      where,
-      name_of(output.transform),
-      is_cross       ? "two columns or more"
-          : is_group ? "one column or more"
-                     : "one column",
-      output.columns.size());
-  TESSERA_CHECK_VALUE(
-      std::all_of(output.columns.begin(), output.columns.end(), is_utf8),
-      "{} the names of columns must be UTF-8, but one is not. Rename the column.",
-      where);
-  TESSERA_CHECK_VALUE(
-      output.max_length >= 0 && (output.max_length == 0 || !is_group),
-      "{} max_length must be >= 0, and 0 for transforms that give numbers, but got {}. Correct it.",
-      where,
-      output.max_length);
-}
+  std::span<int64_t> make_ids(size_t size) override {
+    return make(ids_, size);
+  }
+  void shrink_ids(size_t size) override {
+    ids_ = ids_.narrow(0, 0, static_cast<int64_t>(size));
+  }
+  std::span<int64_t> make_row_splits(size_t size) override {
+    return make(row_splits_, size);
+  }
+  void take_row_splits(std::span<const int64_t> /*row_splits*/) override {
+    row_splits_ = column_splits_;
+  }
 
-// The kinds of values that all outputs of a column read.
-struct ColumnUse {
-  std::string outputs;  // for messages
-  bool integers = true;
-  bool floats = true;
-  bool text = true;
+  Feature feature() const {
+    if (!row_splits_.defined()) {
+      return ids_;
+    }
+    return RaggedFeature{.values = ids_, .row_splits = row_splits_};
+  }
+
+ private:
+  static std::span<int64_t> make(at::Tensor& tensor, size_t size) {
+    tensor = at::empty({static_cast<int64_t>(size)}, at::kLong);
+    return {tensor.data_ptr<int64_t>(), size};
+  }
+
+  at::Tensor column_splits_;
+  at::Tensor ids_;
+  at::Tensor row_splits_;
 };
 
-// Returns the word for a type in messages, like data::kind_of() for a column.
-const char* kind_of(ColumnType type) {
-  return type == ColumnType::kText   ? "text"
-      : type == ColumnType::kFloat32 ? "floats"
-                                     : "integers";
-}
+// The result of a pipeline as tensors.
+class TensorMemory final : public PipelineMemory {
+ public:
+  TensorMemory(const Columns& columns, int64_t num_dense)
+      : columns_(columns), num_dense_(num_dense) {}
 
-ColumnType type_of(const Column& column) {
-  const auto* tensor = std::get_if<at::Tensor>(&column.values);
-  return tensor == nullptr                 ? ColumnType::kText
-      : tensor->scalar_type() == at::kLong ? ColumnType::kInt64
-                                           : ColumnType::kFloat32;
-}
+  float* make_dense() override {
+    dense_ = at::empty({columns_.batch_size(), num_dense_}, at::kFloat);
+    return dense_.data_ptr<float>();
+  }
+  IdsMemory& make_feature(const PipelineOutput& output) override {
+    const Column& column = columns_.at(output.columns.front());
+    return features_.emplace_back(output.name, column.row_splits).second;
+  }
 
-bool is_same_kind(ColumnType type, const Column& column) {
-  return std::string_view(kind_of(type)) == data::kind_of(column);
-}
+  PipelineBatch batch() const {
+    Features::Map features;
+    for (const auto& [name, ids] : features_) {
+      features.emplace_back(name, ids.feature());
+    }
+    return {.features = Features::map(std::move(features)), .dense = dense_};
+  }
 
-std::string kind_problem(ColumnType expected, const Column& column) {
-  return c10::str(
-      "has ",
-      data::kind_of(column),
-      ", but this pipeline takes ",
-      kind_of(expected),
-      " for it, and the ids of the same values would differ. Read the column as ",
-      kind_of(expected),
-      ", for example with `types = pipeline.types()` of the reader.");
-}
-
-bool has_values(const Column& column) {
-  bool has_any = false;
-  visit_values(column, [&](auto values) { has_any = !values.empty(); });
-  return has_any;
-}
+ private:
+  const Columns& columns_;
+  int64_t num_dense_;
+  at::Tensor dense_;
+  // A deque, because TensorIds can't be moved.
+  std::deque<std::pair<std::string, TensorIds>> features_;
+};
 
 }  // namespace
-
-struct FeaturePipeline::State {
-  // An output and its transform. If the transform gives numbers, `first_dense` is the
-  // first column of the output in the dense matrix.
-  struct Step {
-    Step(const PipelineOutput& of, int64_t first)
-        : output(&of),
-          transform(
-              of.transform,
-              c10::str(where_of(of), " ", name_of(of.transform))),
-          readable(readable_columns(of.transform)),
-          first_dense(first) {}
-
-    const PipelineOutput* output;
-    PreparedTransform transform;
-    ReadableColumns readable;
-    int64_t first_dense;
-  };
-
-  State(
-      std::vector<PipelineOutput> given,
-      std::map<std::string, ColumnType> given_types,
-      bool from_file)
-      : outputs(std::move(given)),
-        is_from_file(from_file),
-        types(std::move(given_types)) {
-    std::set<std::string_view> names;
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      check_output(outputs[i], i);
-      TESSERA_CHECK_VALUE(
-          names.insert(outputs[i].name).second,
-          "{} two outputs have this name. Rename one of them.",
-          where_of(outputs[i]));
-    }
-    for (const PipelineOutput& output : outputs) {
-      steps.emplace_back(output, num_dense);
-      if (gives_numbers(output.transform)) {
-        num_dense += static_cast<int64_t>(output.columns.size());
-      }
-    }
-    check_types();
-  }
-
-  // Checks that all outputs of a column can read a common type. Sets the type of a
-  // column that can only have text, or only integers. Columns that can have either are
-  // added to `hashed`.
-  void check_types() {
-    std::map<std::string, ColumnUse> uses;
-    for (const Step& step : steps) {
-      for (const std::string& name : step.output->columns) {
-        ColumnUse& use = uses[name];
-        use.outputs += c10::str(
-            use.outputs.empty() ? "'" : ", '",
-            shorten(step.output->name),
-            "' takes ",
-            step.readable.describe());
-        use.integers = use.integers && step.readable.integers;
-        use.floats = use.floats && step.readable.floats;
-        use.text = use.text && step.readable.text;
-      }
-    }
-    for (const auto& [name, type] : types) {
-      const auto use = uses.find(name);
-      TESSERA_CHECK_VALUE(
-          use != uses.end(),
-          "[FeaturePipeline] `types` has the column '{}', which no output reads. Correct its name, or leave it out.",
-          shorten(name));
-      const bool is_read = type == ColumnType::kText ? use->second.text
-          : type == ColumnType::kFloat32             ? use->second.floats
-                                                     : use->second.integers;
-      TESSERA_CHECK_VALUE(
-          is_read,
-          "[FeaturePipeline] column '{}' can't have {}: {}. Correct its type in `types`.",
-          shorten(name),
-          kind_of(type),
-          use->second.outputs);
-    }
-    for (const auto& [name, use] : uses) {
-      TESSERA_CHECK_VALUE(
-          use.integers || use.floats || use.text,
-          "[FeaturePipeline] no column '{}' fits all its outputs: {}. Give the outputs different columns.",
-          shorten(name),
-          use.outputs);
-      if (use.floats) {
-        continue;
-      }
-      if (use.integers && use.text) {
-        hashed.insert(name);
-      } else {
-        types.emplace(name, use.text ? ColumnType::kText : ColumnType::kInt64);
-      }
-    }
-  }
-
-  // Remembers the types of the hashed columns after the first batch was converted. Checks
-  // them again, because two threads may convert first batches of different types.
-  void remember_types(const Columns& columns) const {
-    std::string assumed;
-    const std::lock_guard<std::mutex> lock(mutex);
-    for (const std::string& name : hashed) {
-      const Column& column = columns.at(name);
-      if (!has_values(column)) {
-        continue;
-      }
-      const auto [entry, is_new] = types.emplace(name, type_of(column));
-      TESSERA_CHECK_VALUE(
-          is_same_kind(entry->second, column),
-          "[FeaturePipeline] column '{}' {}",
-          shorten(name),
-          kind_problem(entry->second, column));
-      if (is_new) {
-        assumed += c10::str(
-            assumed.empty() ? "'" : ", '",
-            shorten(name),
-            "' as ",
-            kind_of(entry->second));
-      }
-    }
-    if (is_from_file && !assumed.empty()) {
-      TORCH_WARN(
-          "[FeaturePipeline] the file does not say whether hashed columns had "
-          "integers or text in training. The pipeline assumes the types of this "
-          "batch: ",
-          assumed,
-          ". If training had others, all ids differ: read the columns as they were "
-          "then. To keep the types, save the pipeline again.");
-    }
-  }
-
-  // Returns the problem of a column whose type differs from the known one.
-  std::string type_problem(const std::string& name, const Column& column)
-      const {
-    const std::lock_guard<std::mutex> lock(mutex);
-    const auto known = types.find(name);
-    return known == types.end() || !has_values(column) ||
-            is_same_kind(known->second, column)
-        ? ""
-        : kind_problem(known->second, column);
-  }
-
-  // The columns of each step. The error names all columns that don't fit.
-  std::vector<std::vector<const Column*>> find_columns(
-      const Columns& columns) const {
-    std::vector<std::vector<const Column*>> found;
-    std::string problems;
-    for (const Step& step : steps) {
-      std::vector<const Column*>& own = found.emplace_back();
-      for (const std::string& name : step.output->columns) {
-        const auto location = [&] {
-          return c10::str(
-              "\n  '",
-              shorten(step.output->name),
-              "': column '",
-              shorten(name),
-              "' ");
-        };
-        if (!columns.contains(name)) {
-          problems += location() + "is missing.";
-          continue;
-        }
-        own.push_back(&columns.at(name));
-        if (!step.readable.has(*own.back())) {
-          problems += c10::str(
-              location(),
-              "has ",
-              own.back()->row_splits.defined() ? "lists of " : "",
-              kind_of(*own.back()),
-              ", but ",
-              name_of(step.output->transform),
-              " takes ",
-              step.readable.describe(),
-              ".");
-        } else if (const std::string problem = type_problem(name, *own.back());
-                   !problem.empty()) {
-          problems += location() + problem;
-        }
-      }
-    }
-    TESSERA_CHECK_VALUE(
-        problems.empty(),
-        "[FeaturePipeline] the batch does not fit the pipeline:{}\nColumns of the batch: {}.",
-        problems,
-        list(names_of(columns)));
-    return found;
-  }
-
-  std::vector<PipelineOutput> outputs;
-  std::deque<Step> steps;  // a deque, because steps can't be moved
-  int64_t num_dense = 0;
-  // The columns whose hashes depend on whether they have integers or text.
-  std::set<std::string> hashed;
-  bool is_from_file = false;
-  mutable std::mutex mutex;  // for types
-  mutable std::map<std::string, ColumnType> types;
-};
 
 FeaturePipeline::FeaturePipeline(
     std::vector<PipelineOutput> outputs,
@@ -325,99 +134,57 @@ FeaturePipeline::FeaturePipeline(
     std::vector<PipelineOutput> outputs,
     std::map<std::string, ColumnType> types,
     bool is_from_file)
-    : state_(std::make_shared<const State>(
+    : core_(std::make_shared<const PipelineCore>(
           std::move(outputs),
           std::move(types),
           is_from_file)) {}
 
-// Runs on one thread. With two threads that shared the features, 8192 Criteo examples took
-// 20 to 30 ms on two cores. With one thread, they took 14 ms.
 PipelineBatch FeaturePipeline::apply(const Columns& columns) const {
   const ProfileScope scope("tessera::FeaturePipeline");
-  const auto inputs = state_->find_columns(columns);
-  const int64_t stride = num_dense();
-  const at::Tensor dense =
-      at::empty({columns.batch_size(), stride}, at::kFloat);
-  auto* numbers = dense.data_ptr<float>();
-  Features::Map features;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const State::Step& step = state_->steps[i];
-    if (!gives_numbers(step.output->transform)) {
-      features.emplace_back(
-          step.output->name,
-          step.transform.to_ids(inputs[i], step.output->max_length));
-      continue;
-    }
-    float* out = numbers + step.first_dense;
-    for (const Column* column : inputs[i]) {
-      step.transform.to_numbers(*column, out++, stride);
-    }
+  std::vector<at::Tensor> kept;
+  const PipelineInputs inputs = core_->make_inputs(
+      columns.entries(),
+      [&](const Column& column) { return view_of(column, kept); });
+  TensorMemory memory(columns, num_dense());
+  const std::string warning = core_->apply(inputs, memory);
+  if (!warning.empty()) {
+    TORCH_WARN(warning);
   }
-  state_->remember_types(columns);
-  return {.features = Features::map(std::move(features)), .dense = dense};
+  return memory.batch();
 }
 
 const std::vector<PipelineOutput>& FeaturePipeline::outputs() const& {
-  return state_->outputs;
+  return core_->outputs();
 }
 
 std::vector<PipelineOutput> FeaturePipeline::outputs() && {
-  return state_->outputs;  // copies of the pipeline share them
+  return core_->outputs();  // copies of the pipeline share them
 }
 
 std::map<std::string, ColumnType> FeaturePipeline::types() const {
-  const std::lock_guard<std::mutex> lock(state_->mutex);
-  return state_->types;
+  return core_->types();
 }
 
 std::vector<std::string> FeaturePipeline::untyped_columns() const {
-  const std::map<std::string, ColumnType> known = types();
-  std::vector<std::string> names;
-  for (const std::string& name : state_->hashed) {
-    if (!known.contains(name)) {
-      names.push_back(name);
-    }
-  }
-  return names;
+  return core_->untyped_columns();
 }
 
 int64_t FeaturePipeline::num_dense() const {
-  return state_->num_dense;
-}
-
-const Transform& FeaturePipeline::transform_of(std::string_view feature) const {
-  std::vector<std::string> known;
-  for (const PipelineOutput& output : outputs()) {
-    if (gives_numbers(output.transform)) {
-      continue;
-    }
-    if (output.name == feature) {
-      return output.transform;
-    }
-    known.push_back(output.name);
-  }
-  C10_THROW_ERROR(
-      ValueError,
-      c10::str(
-          "[FeaturePipeline] there is no feature '",
-          shorten(feature),
-          "'. Known: ",
-          list(known),
-          "."));
+  return core_->num_dense();
 }
 
 int64_t FeaturePipeline::vocabulary_size(std::string_view feature) const {
-  return data::vocabulary_size(transform_of(feature));
+  return data::vocabulary_size(core_->transform_of(feature));
 }
 
 int64_t FeaturePipeline::num_reserved_ids(std::string_view feature) const {
-  return data::num_reserved_ids(transform_of(feature));
+  return data::num_reserved_ids(core_->transform_of(feature));
 }
 
 std::vector<std::string> FeaturePipeline::to_text(
     std::string_view feature,
     const at::Tensor& ids) const {
-  const Transform& transform = transform_of(feature);
+  const Transform& transform = core_->transform_of(feature);
   const std::string where =
       c10::str("[FeaturePipeline '", shorten(feature), "'] to_text():");
   TESSERA_CHECK_TYPE(
@@ -453,7 +220,7 @@ Nest<FeatureConfig> FeaturePipeline::make_features(
       "[FeaturePipeline] expected a config without a name, because each table is named after its feature, but got the name '{}'. Leave it out, or call make_table() for each feature.",
       shorten(config.name));
   Nest<FeatureConfig>::Map features;
-  for (const PipelineOutput& output : state_->outputs) {
+  for (const PipelineOutput& output : core_->outputs()) {
     if (!gives_numbers(output.transform)) {
       features.emplace_back(
           output.name, FeatureConfig{.table = make_table(output.name, config)});
@@ -466,7 +233,7 @@ Nest<FeatureConfig> FeaturePipeline::make_features(
 }
 
 bool FeaturePipeline::operator==(const FeaturePipeline& other) const {
-  return state_ == other.state_ ||
+  return core_ == other.core_ ||
       (outputs() == other.outputs() && types() == other.types());
 }
 
@@ -565,6 +332,18 @@ void validate(
         ". If training has no such values, a new value gets a random vector in "
         "serving. Make the tables with pipeline.make_table(), or set their zero_rows.");
   }
+}
+
+Json to_json(const FeaturePipeline& pipeline) {
+  return write_pipeline(pipeline.outputs(), pipeline.types());
+}
+
+FeaturePipeline pipeline_from_json(const Json& json) {
+  PipelineDefinition definition = read_pipeline(json);
+  return {
+      std::move(definition.outputs),
+      std::move(definition.types),
+      /*is_from_file=*/true};
 }
 
 }  // namespace tessera::data

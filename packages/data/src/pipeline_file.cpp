@@ -1,25 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/pipeline_file.h>
 
+#include "packages/data/src/pipeline_json.h"
 #include "src/common/atomic_file.h"
 #include "src/common/check.h"
 
 #include <tessera/common/shorten.h>
-#include <tessera/serialization/json_file.h>
 
-#include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
 #include <vector>
 
 namespace tessera {
-
-namespace {
-
-// A pipeline holds its vocabularies, which take about 20 bytes per value.
-constexpr JsonLimits kLimits{.bytes = size_t{8} << 30};
-
-}  // namespace
 
 void save_pipeline(
     const data::FeaturePipeline& pipeline,
@@ -32,10 +24,10 @@ void save_pipeline(
       shorten_all(untyped));
   const std::string text = to_json(pipeline).dump() + "\n";
   TESSERA_CHECK_VALUE(
-      text.size() <= kLimits.bytes,
+      text.size() <= data::kPipelineLimits.bytes,
       "[save_pipeline] {}: the pipeline must take at most {} bytes, but takes {}. Use smaller vocabularies.",
       path,
-      kLimits.bytes,
+      data::kPipelineLimits.bytes,
       text.size());
   AtomicFile file(path, "[save_pipeline]");
   file.write(text.data(), text.size());
@@ -43,13 +35,7 @@ void save_pipeline(
 }
 
 data::FeaturePipeline load_pipeline(const std::string& path) {
-  const Json json = load_json(path, "[load_pipeline]", kLimits);
-  try {
-    return data::pipeline_from_json(json);
-  } catch (const c10::ValueError& error) {
-    TESSERA_CHECK_VALUE(
-        false, "[load_pipeline] {}: {}", path, error.what_without_backtrace());
-  }
+  return data::read_pipeline_file(path, data::pipeline_from_json);
 }
 
 }  // namespace tessera

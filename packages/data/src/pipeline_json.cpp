@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/data/feature_pipeline.h>
+#include "packages/data/src/pipeline_json.h"
 
 #include <tessera/common/shorten.h>
 
@@ -7,10 +7,10 @@
 #include "src/common/json_name.h"
 #include "src/common/utf8.h"
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <charconv>
+#include <utility>
 
 namespace tessera {
 
@@ -92,11 +92,11 @@ std::vector<T> read_values(
   for (const Json& item : json) {
     try {
       values.push_back(read(item, where));
-    } catch (const c10::ValueError& error) {
+    } catch (const checks::ValueError& error) {
       TESSERA_CHECK_VALUE(
           false,
           "{} It is value {}. The values must be all integers, or all text.",
-          error.what_without_backtrace(),
+          checks::message_of_error(error),
           values.size());
     }
   }
@@ -149,19 +149,20 @@ struct JsonValue<data::Transform> {
 
 namespace tessera::data {
 
-Json to_json(const FeaturePipeline& pipeline) {
-  Json types = Json::object();
-  for (const auto& [name, type] : pipeline.types()) {
-    types[name] = JsonValue<ColumnType>::write(type);
+Json write_pipeline(
+    const std::vector<PipelineOutput>& outputs,
+    const std::map<std::string, ColumnType>& types) {
+  Json types_json = Json::object();
+  for (const auto& [name, type] : types) {
+    types_json[name] = JsonValue<ColumnType>::write(type);
   }
   return {
       {"format_version", kFormatVersion},
-      {"types", types},
-      {"outputs",
-       JsonValue<std::vector<PipelineOutput>>::write(pipeline.outputs())}};
+      {"types", types_json},
+      {"outputs", JsonValue<std::vector<PipelineOutput>>::write(outputs)}};
 }
 
-FeaturePipeline pipeline_from_json(const Json& json) {
+PipelineDefinition read_pipeline(const Json& json) {
   check_depth(json, "pipeline");
   check_known_keys(json, {"format_version", "types", "outputs"}, "pipeline");
   const int64_t version = JsonValue<int64_t>::read(
@@ -193,7 +194,7 @@ FeaturePipeline pipeline_from_json(const Json& json) {
           type, fmt::format("pipeline.types.{}", shorten(name)));
     }
   }
-  return {std::move(outputs), std::move(types), /*is_from_file=*/true};
+  return {.outputs = std::move(outputs), .types = std::move(types)};
 }
 
 }  // namespace tessera::data

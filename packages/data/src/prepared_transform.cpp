@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/data/src/prepared_transform.h"
 
-#include "packages/data/src/column_values.h"
 #include "packages/data/src/cross.h"
 #include "packages/data/src/value_hash.h"
 #include "src/common/check.h"
+#include "src/common/overloaded.h"
 
-#include <ATen/ops/arange.h>
-#include <ATen/ops/empty.h>
-#include <c10/util/Exception.h>
-#include <c10/util/overloaded.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <concepts>
 #include <limits>
+#include <utility>
 
 namespace tessera::data {
 
@@ -34,7 +32,7 @@ template <class T>
 std::string shown(const T& value) {
   constexpr size_t kLength = 80;
   if constexpr (std::same_as<T, std::string>) {
-    return c10::str("'", std::string_view(value).substr(0, kLength), "'");
+    return fmt::format("'{}'", std::string_view(value).substr(0, kLength));
   } else {
     return std::to_string(value);
   }
@@ -65,52 +63,50 @@ int64_t id_or_missing(
 
 // Converts every value of a column to an id. The type of the values must be one of Ts.
 template <class... Ts, class IdOf>
-at::Tensor map_column(
-    const Column& column,
+void map_column(
+    const ColumnView& column,
     Missing missing,
     const std::string& where,
+    int64_t* out,
     IdOf id_of) {
-  at::Tensor ids;
-  visit_values(column, [&]<class T>(std::span<const T> values) {
-    if constexpr ((std::same_as<T, Ts> || ...)) {
-      ids = at::empty({static_cast<int64_t>(values.size())}, at::kLong);
-      int64_t* out = ids.data_ptr<int64_t>();
-      for (const T& value : values) {
-        *out++ = id_or_missing(value, missing, where, id_of);
-      }
-    } else {
-      TORCH_INTERNAL_ASSERT(false, where, " got ", kind_of(column));
-    }
-  });
-  return ids;
+  std::visit(
+      [&]<class T>(std::span<const T> values) {
+        if constexpr ((std::same_as<T, Ts> || ...)) {
+          for (const T& value : values) {
+            *out++ = id_or_missing(value, missing, where, id_of);
+          }
+        } else {
+          TESSERA_CHECK(false, "{} got {}", where, kind_of(column));
+        }
+      },
+      column.values);
 }
 
-// Removes dropped ids, and keeps at most max_length ids of each example.
-RaggedFeature compact(
-    const at::Tensor& ids,
-    const at::Tensor& row_splits,
-    int64_t max_length) {
-  const at::Tensor splits = row_splits.contiguous();
-  const int64_t batch = splits.numel() - 1;
-  const int64_t* from = ids.const_data_ptr<int64_t>();
-  const int64_t* begin = splits.const_data_ptr<int64_t>();
-  at::Tensor kept = at::empty({ids.numel()}, at::kLong);
-  at::Tensor kept_splits = at::empty({batch + 1}, at::kLong);
-  int64_t* out = kept.data_ptr<int64_t>();
-  int64_t* out_splits = kept_splits.data_ptr<int64_t>();
-  const int64_t limit = max_length > 0 ? max_length : ids.numel();
-  int64_t size = out_splits[0] = 0;
+// Removes dropped ids, and keeps at most max_length ids of each example. Without
+// row_splits, each example has one id.
+void compact(
+    std::span<int64_t> ids,
+    std::optional<std::span<const int64_t>> row_splits,
+    int64_t max_length,
+    IdsMemory& memory) {
+  const auto num_ids = static_cast<int64_t>(ids.size());
+  const int64_t batch =
+      row_splits ? static_cast<int64_t>(row_splits->size()) - 1 : num_ids;
+  const std::span<int64_t> kept_splits =
+      memory.make_row_splits(static_cast<size_t>(batch) + 1);
+  const int64_t limit = max_length > 0 ? max_length : num_ids;
+  int64_t size = kept_splits[0] = 0;
   for (int64_t example = 0; example < batch; ++example) {
+    const int64_t begin = row_splits ? (*row_splits)[example] : example;
+    const int64_t end = row_splits ? (*row_splits)[example + 1] : example + 1;
     const int64_t first = size;
-    for (int64_t i = begin[example];
-         i < begin[example + 1] && size - first < limit;
-         ++i) {
-      out[size] = from[i];
-      size += from[i] != kDropped ? 1 : 0;
+    for (int64_t i = begin; i < end && size - first < limit; ++i) {
+      ids[size] = ids[i];  // size <= i
+      size += ids[i] != kDropped ? 1 : 0;
     }
-    out_splits[example + 1] = size;
+    kept_splits[example + 1] = size;
   }
-  return {.values = kept.narrow(0, 0, size), .row_splits = kept_splits};
+  memory.shrink_ids(static_cast<size_t>(size));
 }
 
 Missing missing_of(const Transform& transform) {
@@ -140,14 +136,21 @@ auto number_of(const transforms::Normalize& normalize) {
 
 }  // namespace
 
-bool ReadableColumns::has(const Column& column) const {
-  if (column.row_splits.defined() && !lists) {
+void IdsMemory::take_row_splits(std::span<const int64_t> row_splits) {
+  std::copy(
+      row_splits.begin(),
+      row_splits.end(),
+      make_row_splits(row_splits.size()).begin());
+}
+
+bool ReadableColumns::has(const ColumnView& column) const {
+  if (column.row_splits && !lists) {
     return false;
   }
-  const auto* tensor = std::get_if<at::Tensor>(&column.values);
-  return tensor == nullptr                 ? text
-      : tensor->scalar_type() == at::kLong ? integers
-                                           : floats;
+  const ColumnType type = column.type();
+  return type == ColumnType::kText   ? text
+      : type == ColumnType::kFloat32 ? floats
+                                     : integers;
 }
 
 std::string ReadableColumns::describe() const {
@@ -168,7 +171,7 @@ ReadableColumns readable_columns(const Transform& transform) {
       .integers = true, .text = true, .lists = true};
   constexpr ReadableColumns kNumbers{.integers = true, .floats = true};
   return std::visit(
-      c10::overloaded(
+      Overloaded(
           [&](const transforms::Hash&) { return kIntegersOrText; },
           [&](const transforms::Hash64&) { return kIntegersOrText; },
           [&](const transforms::Cross64&) { return kIntegersOrText; },
@@ -198,7 +201,7 @@ PreparedTransform::PreparedTransform(
     : transform_(transform), where_(std::move(where)) {
   check_fields(transform_, where_);
   std::visit(
-      c10::overloaded(
+      Overloaded(
           [&](const transforms::Bucketize& bucketize) {
             boundaries_.assign(
                 bucketize.boundaries.begin(), bucketize.boundaries.end());
@@ -224,37 +227,40 @@ void PreparedTransform::make_index(const transforms::Vocabulary& vocabulary) {
       vocabulary.values);
 }
 
-at::Tensor PreparedTransform::ids_of(
+void PreparedTransform::write_ids(
     const transforms::Hash& hash,
-    const Column& column) const {
+    const ColumnView& column,
+    int64_t* out) const {
   const auto bins =
       static_cast<uint64_t>(hash.num_bins - num_missing_ids(hash.missing));
   const auto seed = static_cast<uint64_t>(hash.salt);
-  return map_column<int64_t, std::string>(
-      column, hash.missing, where_, [&](const auto& value) {
+  map_column<int64_t, std::string>(
+      column, hash.missing, where_, out, [&](const auto& value) {
         return static_cast<int64_t>(hash_of(value, seed) % bins);
       });
 }
 
-at::Tensor PreparedTransform::ids_of(
+void PreparedTransform::write_ids(
     const transforms::Hash64& hash,
-    const Column& column) const {
+    const ColumnView& column,
+    int64_t* out) const {
   const auto seed = static_cast<uint64_t>(hash.salt);
-  return map_column<int64_t, std::string>(
-      column, hash.missing, where_, [&](const auto& value) {
+  map_column<int64_t, std::string>(
+      column, hash.missing, where_, out, [&](const auto& value) {
         return key_of_hash(hash_of(value, seed));
       });
 }
 
-at::Tensor PreparedTransform::ids_of(
+void PreparedTransform::write_ids(
     const transforms::Bucketize& bucketize,
-    const Column& column) const {
+    const ColumnView& column,
+    int64_t* out) const {
   const auto bin_of = [](const auto& boundaries, auto value) {
     return std::upper_bound(boundaries.begin(), boundaries.end(), value) -
         boundaries.begin();
   };
-  return map_column<int64_t, float>(
-      column, bucketize.missing, where_, [&]<class T>(T value) -> int64_t {
+  map_column<int64_t, float>(
+      column, bucketize.missing, where_, out, [&]<class T>(T value) -> int64_t {
         if constexpr (std::same_as<T, float>) {
           return bin_of(boundaries_, value);
         } else {
@@ -263,11 +269,12 @@ at::Tensor PreparedTransform::ids_of(
       });
 }
 
-at::Tensor PreparedTransform::ids_of(
+void PreparedTransform::write_ids(
     const transforms::Identity& identity,
-    const Column& column) const {
-  return map_column<
-      int64_t>(column, identity.missing, where_, [&](int64_t value) {
+    const ColumnView& column,
+    int64_t* out) const {
+  map_column<
+      int64_t>(column, identity.missing, where_, out, [&](int64_t value) {
     if (value >= 0 && value < identity.num_ids) {
       return value;
     }
@@ -281,9 +288,10 @@ at::Tensor PreparedTransform::ids_of(
   });
 }
 
-at::Tensor PreparedTransform::ids_of(
+void PreparedTransform::write_ids(
     const transforms::Vocabulary& vocabulary,
-    const Column& column) const {
+    const ColumnView& column,
+    int64_t* out) const {
   const auto id_in = [&](const auto& index, const auto& value) {
     const uint64_t hash = hash_of(value, 0);
     const int64_t position = index.find(value, hash);
@@ -298,11 +306,11 @@ at::Tensor PreparedTransform::ids_of(
     return static_cast<int64_t>(
         hash % static_cast<uint64_t>(vocabulary.num_oov_indices));
   };
-  return std::visit(
+  std::visit(
       [&]<class T>(const std::vector<T>&) {
         const auto& index = std::get<ValueIndex<T>>(index_);
-        return map_column<T>(
-            column, vocabulary.missing, where_, [&](const T& value) {
+        map_column<T>(
+            column, vocabulary.missing, where_, out, [&](const T& value) {
               return id_in(index, value);
             });
       },
@@ -310,14 +318,10 @@ at::Tensor PreparedTransform::ids_of(
 }
 
 template <class Crossed>
-PreparedTransform::Ids PreparedTransform::crossed_ids(
+void PreparedTransform::write_crossed_ids(
     const Crossed& cross,
-    const std::vector<const Column*>& columns) const {
-  const CrossedHashes crossed =
-      cross_columns(columns, static_cast<uint64_t>(cross.salt), where_);
-  const at::Tensor ids =
-      at::empty({static_cast<int64_t>(crossed.hashes.size())}, at::kLong);
-  auto* out = ids.data_ptr<int64_t>();
+    const std::vector<ValueHash>& combinations,
+    int64_t* out) const {
   auto id_of = [&](const ValueHash& hashed) {
     if constexpr (std::same_as<Crossed, transforms::Cross>) {
       const auto bins = static_cast<uint64_t>(
@@ -327,50 +331,58 @@ PreparedTransform::Ids PreparedTransform::crossed_ids(
       return key_of_hash(hashed.hash);
     }
   };
-  for (const ValueHash& value : crossed.hashes) {
+  for (const ValueHash& value : combinations) {
     *out++ = id_or_missing(value, cross.missing, where_, id_of);
   }
-  return {.values = ids, .row_splits = crossed.row_splits};
 }
 
-Feature PreparedTransform::to_ids(
-    const std::vector<const Column*>& columns,
-    int64_t max_length) const {
+void PreparedTransform::to_ids(
+    std::span<const ColumnView* const> columns,
+    int64_t max_length,
+    IdsMemory& memory) const {
   const Missing missing = missing_of(transform_);
-  auto [ids, row_splits] = std::visit(
-      [&]<class Kind>(const Kind& transform) -> Ids {
+  std::span<int64_t> ids;
+  std::optional<std::span<const int64_t>> row_splits;
+  CrossedHashes crossed;
+  std::visit(
+      [&]<class Kind>(const Kind& transform) {
         if constexpr (
             std::same_as<Kind, transforms::Cross> ||
             std::same_as<Kind, transforms::Cross64>) {
-          return crossed_ids(transform, columns);
+          const auto seed = static_cast<uint64_t>(transform.salt);
+          crossed = cross_columns(columns, seed, where_);
+          ids = memory.make_ids(crossed.hashes.size());
+          row_splits = crossed.row_splits;
+          write_crossed_ids(transform, crossed.hashes, ids.data());
         } else if constexpr (ReturnsIds<Kind>) {
-          const Column& column = *columns.front();
-          return {ids_of(transform, column), column.row_splits};
+          const ColumnView& column = *columns.front();
+          ids = memory.make_ids(column.size());
+          row_splits = column.row_splits;
+          write_ids(transform, column, ids.data());
         } else {
-          TORCH_INTERNAL_ASSERT(false, where_, " gives numbers");
+          TESSERA_CHECK(false, "{} gives numbers", where_);
         }
       },
       transform_);
-  if (!row_splits.defined() && missing != Missing::kDrop) {
-    return ids;
+  const bool may_drop = missing == Missing::kDrop;
+  if (may_drop || (row_splits && max_length > 0)) {
+    compact(ids, row_splits, max_length, memory);
+  } else if (crossed.row_splits) {
+    const auto copied = memory.make_row_splits(row_splits->size());
+    std::copy(row_splits->begin(), row_splits->end(), copied.begin());
+  } else if (row_splits) {
+    memory.take_row_splits(*row_splits);
   }
-  if (!row_splits.defined()) {
-    row_splits = at::arange(ids.numel() + 1, at::kLong);
-  }
-  if (missing != Missing::kDrop && max_length == 0) {
-    return RaggedFeature{.values = ids, .row_splits = row_splits};
-  }
-  return compact(ids, row_splits, max_length);
 }
 
 void PreparedTransform::to_numbers(
-    const Column& column,
+    const ColumnView& column,
     float* out,
     int64_t stride) const {
   const auto write = [&]<class Kind, class T>(
                          const Kind& transform, std::span<const T> values) {
     if constexpr (ReturnsIds<Kind> || std::same_as<T, std::string>) {
-      TORCH_INTERNAL_ASSERT(false, where_, " got ", kind_of(column));
+      TESSERA_CHECK(false, "{} got {}", where_, kind_of(column));
     } else {
       const auto number = number_of(transform);
       for (const T& value : values) {
@@ -388,7 +400,8 @@ void PreparedTransform::to_numbers(
   };
   std::visit(
       [&](const auto& transform) {
-        visit_values(column, [&](auto values) { write(transform, values); });
+        std::visit(
+            [&](auto values) { write(transform, values); }, column.values);
       },
       transform_);
 }

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/data/columns.h>
 #include <tessera/data/transforms.h>
-#include <tessera/features/feature.h>
+
+#include "packages/data/src/column_view.h"
+#include "packages/data/src/cross.h"
 #include "packages/data/src/value_index.h"
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <variant>
@@ -46,12 +49,32 @@ struct ReadableColumns {
   bool text = false;
   bool lists = false;  // whether examples may have several values
 
-  bool has(const Column& column) const;
+  bool has(const ColumnView& column) const;
   /// "integers or text", for messages.
   std::string describe() const;
 };
 
 ReadableColumns readable_columns(const Transform& transform);
+
+/// The memory for the ids of an output. The caller of PreparedTransform::to_ids() decides
+/// what it is, such as a tensor.
+class IdsMemory {
+ public:
+  IdsMemory() = default;
+  virtual ~IdsMemory() = default;
+  IdsMemory(const IdsMemory&) = delete;
+  IdsMemory& operator=(const IdsMemory&) = delete;
+
+  /// Gives memory for `size` ids. This is called once.
+  virtual std::span<int64_t> make_ids(size_t size) = 0;
+  /// Keeps the first `size` ids.
+  virtual void shrink_ids(size_t size) = 0;
+  /// Gives memory for the row splits of the ids, [batch + 1]. If this is not called, each
+  /// example has one id.
+  virtual std::span<int64_t> make_row_splits(size_t size) = 0;
+  /// The ids have the same row splits as the output's first column.
+  virtual void take_row_splits(std::span<const int64_t> row_splits);
+};
 
 /// A transform and the data that it needs in addition to its fields. The transform must
 /// outlive this object, which keeps a reference to it.
@@ -66,28 +89,32 @@ class PreparedTransform {
 
   /// Runs a transform to ids on columns that it can read. If max_length > 0, keeps at
   /// most max_length ids of each example.
-  Feature to_ids(const std::vector<const Column*>& columns, int64_t max_length)
-      const;
+  void to_ids(
+      std::span<const ColumnView* const> columns,
+      int64_t max_length,
+      IdsMemory& memory) const;
 
   /// Runs a transform to numbers on a column that it can read. Writes one number per
   /// example, to out[0], out[stride], ...
-  void to_numbers(const Column& column, float* out, int64_t stride) const;
+  void to_numbers(const ColumnView& column, float* out, int64_t stride) const;
 
  private:
-  // If row_splits is undefined, there is one id per example.
-  struct Ids {
-    at::Tensor values;
-    at::Tensor row_splits;
-  };
   void make_index(const transforms::Vocabulary&);
   // For Cross and Cross64.
   template <class Crossed>
-  Ids crossed_ids(const Crossed&, const std::vector<const Column*>&) const;
-  at::Tensor ids_of(const transforms::Hash&, const Column&) const;
-  at::Tensor ids_of(const transforms::Hash64&, const Column&) const;
-  at::Tensor ids_of(const transforms::Bucketize&, const Column&) const;
-  at::Tensor ids_of(const transforms::Vocabulary&, const Column&) const;
-  at::Tensor ids_of(const transforms::Identity&, const Column&) const;
+  void write_crossed_ids(
+      const Crossed&,
+      const std::vector<ValueHash>& combinations,
+      int64_t*) const;
+  // Write one id for each value of the column.
+  void write_ids(const transforms::Hash&, const ColumnView&, int64_t*) const;
+  void write_ids(const transforms::Hash64&, const ColumnView&, int64_t*) const;
+  void write_ids(const transforms::Bucketize&, const ColumnView&, int64_t*)
+      const;
+  void write_ids(const transforms::Vocabulary&, const ColumnView&, int64_t*)
+      const;
+  void write_ids(const transforms::Identity&, const ColumnView&, int64_t*)
+      const;
 
   const Transform& transform_;
   std::string where_;

@@ -3,11 +3,11 @@
 
 #include <tessera/common/shorten.h>
 
-#include "packages/data/src/column_values.h"
+#include "packages/data/src/column_view.h"
 #include "packages/data/src/prepared_transform.h"
 #include "src/common/check.h"
+#include "src/common/overloaded.h"
 
-#include <c10/util/overloaded.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -148,7 +148,7 @@ bool gives_numbers(const Transform& transform) {
 
 void check_fields(const Transform& transform, const std::string& where) {
   std::visit(
-      c10::overloaded(
+      Overloaded(
           [&](const transforms::Hash& hash) { check_bins(hash, where); },
           [](const transforms::Hash64&) {},
           [](const transforms::Cross64&) {},
@@ -187,14 +187,14 @@ void check_fields(const Transform& transform, const std::string& where) {
 }
 
 int64_t vocabulary_size(const Transform& transform) {
-  const std::string where = c10::str("[", name_of(transform), "]");
+  const std::string where = fmt::format("[{}]", name_of(transform));
   TESSERA_CHECK_VALUE(
       !gives_numbers(transform),
       "{} gives numbers instead of ids, so it has no table and no vocabulary size. Leave this transform out.",
       where);
   check_fields(transform, where);
   return std::visit(
-      c10::overloaded(
+      Overloaded(
           [](const transforms::Bucketize& bucketize) {
             return num_missing_ids(bucketize.missing) +
                 static_cast<int64_t>(bucketize.boundaries.size()) + 1;

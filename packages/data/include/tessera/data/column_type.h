@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 
 namespace tessera::data {
+
+/// Stands for a missing value in an integer column. In float columns, NaN does, and in
+/// text columns the empty string.
+inline constexpr int64_t kMissing = std::numeric_limits<int64_t>::min();
 
 /// The types of values that a Column may have.
 enum class ColumnType {

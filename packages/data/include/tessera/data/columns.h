@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/data/column_type.h>
+
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <iosfwd>
-#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,10 +14,6 @@
 #include <vector>
 
 namespace tessera::data {
-
-/// Stands for a missing value in an integer column. In float columns, NaN does, and in
-/// text columns the empty string.
-inline constexpr int64_t kMissing = std::numeric_limits<int64_t>::min();
 
 // snippet: tests/docs/reference_data_test.cpp Column
 /// One column of a batch of examples.

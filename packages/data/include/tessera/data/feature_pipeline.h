@@ -17,35 +17,11 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <vector>
 
 namespace tessera::data {
 
-/// One feature, or a group of numbers, and the columns that it is computed from.
-struct PipelineOutput {
-  /// The key of the feature, unique in a pipeline. Names of outputs and columns must be
-  /// valid UTF-8.
-  std::string name = {};
-  /// The names of the columns. Cross and Cross64 need two or more, and other transforms to
-  /// ids need one. Transforms to numbers take one or more, and give one dense column for
-  /// each.
-  std::vector<std::string> columns = {};
-  Transform transform = {};
-  /// The maximum number of ids per example. Further ids are dropped. 0 means no limit.
-  int64_t max_length = 0;
-
-  bool operator==(const PipelineOutput&) const = default;
-
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("name", self.name);
-    visit("columns", self.columns);
-    visit("transform", self.transform);
-    visit("max_length", self.max_length);
-  }
-};
-static_assert(std::is_aggregate_v<PipelineOutput>);
+class PipelineCore;
 
 /// The result of a pipeline for one batch.
 struct PipelineBatch {
@@ -158,16 +134,14 @@ class FeaturePipeline {
 
  private:
   friend FeaturePipeline pipeline_from_json(const Json& json);
-  struct State;
   // A pipeline of a file warns when the first batch decides about a type that the file
   // does not have.
   FeaturePipeline(
       std::vector<PipelineOutput> outputs,
       std::map<std::string, ColumnType> types,
       bool is_from_file);
-  const Transform& transform_of(std::string_view feature) const;
 
-  std::shared_ptr<const State> state_;
+  std::shared_ptr<const PipelineCore> core_;
 };
 
 /// Checks that the features of the pipeline fit a layer with these feature configs. The

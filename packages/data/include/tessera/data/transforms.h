@@ -293,6 +293,31 @@ using Transform = std::variant<
     transforms::Cross64>;
 static_assert(std::is_aggregate_v<transforms::Vocabulary>);
 
+/// One feature, or a group of numbers, and the columns that it is computed from.
+struct PipelineOutput {
+  /// The key of the feature, unique in a pipeline. Names of outputs and columns must be
+  /// valid UTF-8.
+  std::string name = {};
+  /// The names of the columns. Cross and Cross64 need two or more, and other transforms to
+  /// ids need one. Transforms to numbers take one or more, and give one dense column for
+  /// each.
+  std::vector<std::string> columns = {};
+  Transform transform = {};
+  /// The maximum number of ids per example. Further ids are dropped. 0 means no limit.
+  int64_t max_length = 0;
+
+  bool operator==(const PipelineOutput&) const = default;
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("name", self.name);
+    visit("columns", self.columns);
+    visit("transform", self.transform);
+    visit("max_length", self.max_length);
+  }
+};
+static_assert(std::is_aggregate_v<PipelineOutput>);
+
 /// The class_name in JSON, such as "Hash" or "Bucketize".
 const char* name_of(const Transform& transform);
 

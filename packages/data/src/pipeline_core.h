@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/data/column_type.h>
+#include <tessera/data/transforms.h>
+
+#include "packages/data/src/column_view.h"
+#include "packages/data/src/prepared_transform.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::data {
+
+/// The kinds of values that all outputs of a column read.
+struct ColumnUse {
+  std::string name = {};
+  std::string outputs = {};  // for messages
+  bool integers = true;
+  bool floats = true;
+  bool text = true;
+  bool lists = true;
+};
+
+/// The columns of a batch as a PipelineCore reads them.
+struct PipelineInputs {
+  /// One for each column of PipelineCore::columns(), without a value if the batch lacks it.
+  std::vector<std::optional<ColumnView>> columns;
+  /// The names of all columns of the batch, for messages.
+  std::vector<std::string_view> names;
+};
+
+/// Gives the memory for the results of a pipeline.
+class PipelineMemory {
+ public:
+  PipelineMemory() = default;
+  virtual ~PipelineMemory() = default;
+  PipelineMemory(const PipelineMemory&) = delete;
+  PipelineMemory& operator=(const PipelineMemory&) = delete;
+
+  /// Gives memory for [batch, num_dense] numbers. This is called once.
+  virtual float* make_dense() = 0;
+  /// Gives memory for the ids of an output. It is used until the next call.
+  virtual IdsMemory& make_feature(const PipelineOutput& output) = 0;
+};
+
+/// All rules and the arithmetic of a pipeline, on plain memory. FeaturePipeline runs it on
+/// tensors, and serving::Pipeline runs it without LibTorch.
+class PipelineCore {
+ public:
+  /// Errors:  as the constructor of FeaturePipeline.
+  PipelineCore(
+      std::vector<PipelineOutput> outputs,
+      std::map<std::string, ColumnType> types,
+      bool is_from_file);
+  PipelineCore(const PipelineCore&) = delete;
+  PipelineCore& operator=(const PipelineCore&) = delete;
+
+  const std::vector<PipelineOutput>& outputs() const& {
+    return outputs_;
+  }
+  int64_t num_dense() const {
+    return num_dense_;
+  }
+  /// The columns that the outputs read, each once.
+  const std::vector<ColumnUse>& columns() const& {
+    return columns_;
+  }
+  std::map<std::string, ColumnType> types() const;
+  std::vector<std::string> untyped_columns() const;
+
+  /// The transform of a feature.
+  /// Errors:  c10::ValueError listing the features if there is no such feature.
+  const Transform& transform_of(std::string_view feature) const&;
+
+  /// The inputs of apply(). `entries` are pairs of a name and a column, and
+  /// `view_of(column)` is called for the columns that an output reads.
+  template <class Entries, class ViewOf>
+  PipelineInputs make_inputs(const Entries& entries, ViewOf view_of) const {
+    PipelineInputs inputs;
+    inputs.columns.resize(columns_.size());
+    for (const auto& [name, column] : entries) {
+      inputs.names.push_back(name);
+      if (const auto found = positions_.find(name); found != positions_.end()) {
+        inputs.columns[found->second] = view_of(column);
+      }
+    }
+    return inputs;
+  }
+
+  /// Converts one batch. Returns a warning, which is empty if all is well.
+  /// Errors:  as FeaturePipeline::apply().
+  std::string apply(const PipelineInputs& inputs, PipelineMemory& memory) const;
+
+ private:
+  // An output and its transform. If the transform gives numbers, `first_dense` is the
+  // first column of the output in the dense matrix.
+  struct Step {
+    Step(const PipelineOutput& of, int64_t first);
+
+    const PipelineOutput* output;
+    PreparedTransform transform;
+    ReadableColumns readable;
+    std::vector<size_t> columns = {};  // positions in columns_
+    int64_t first_dense;
+  };
+
+  void add_columns(Step& step);
+  void check_types();
+  void check_inputs(const PipelineInputs& inputs) const;
+  std::string remember_types(const PipelineInputs& inputs) const;
+
+  std::vector<PipelineOutput> outputs_;
+  std::deque<Step> steps_;  // a deque, because steps can't be moved
+  int64_t num_dense_ = 0;
+  std::vector<ColumnUse> columns_;
+  std::map<std::string, size_t, std::less<>> positions_;  // in columns_
+  // The columns whose hashes depend on whether they have integers or text.
+  std::vector<size_t> hashed_;
+  bool is_from_file_ = false;
+  mutable std::mutex mutex_;  // for types_
+  mutable std::map<std::string, ColumnType> types_;
+};
+
+}  // namespace tessera::data
