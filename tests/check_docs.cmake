@@ -480,7 +480,7 @@ function(check_header)
     elseif(line MATCHES "^}  // namespace")
       list(POP_BACK namespaces)
     elseif(namespaces MATCHES "^tessera" AND NOT namespaces MATCHES "detail" AND
-           line MATCHES "^(class|struct)( \\[\\[[a-z]+\\]\\])? ([A-Za-z0-9_]+)( |$)")
+           line MATCHES "^(class|struct)( \\[\\[[a-z]+\\]\\]| [A-Z_]+_API)? ([A-Za-z0-9_]+)( |$)")
       set(class "${CMAKE_MATCH_3}")
       set(${class}_line ${number})
       set(${class}_fields "")

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/serving/pipeline.h>
+
+#include "packages/data/src/column_view.h"
+#include "packages/data/src/pipeline_core.h"
+#include "packages/data/src/pipeline_json.h"
+
+#include <algorithm>
+#include <span>
+
+namespace tessera::serving {
+
+namespace {
+
+static_assert(kMissing == data::kMissing);
+
+data::ColumnView view_of(const RawColumn& column) {
+  data::ColumnView view;
+  std::visit(
+      [&]<class T>(const std::vector<T>& values) {
+        view.values = std::span<const T>(values);
+      },
+      column.values);
+  view.row_splits = column.row_splits;
+  return view;
+}
+
+ColumnType type_of(data::ColumnType type) {
+  switch (type) {
+    case data::ColumnType::kInt64:
+      return ColumnType::kInt64;
+    case data::ColumnType::kFloat32:
+      return ColumnType::kFloat32;
+    case data::ColumnType::kText:
+      return ColumnType::kText;
+    case data::ColumnType::kUInt64Bits:
+      return ColumnType::kUInt64Bits;
+  }
+  return ColumnType::kUnknown;
+}
+
+// The ids of a feature as vectors.
+class FeatureMemory final : public data::IdsMemory {
+ public:
+  std::span<int64_t> make_ids(size_t size) override {
+    feature_->ids.resize(size);
+    return feature_->ids;
+  }
+  void shrink_ids(size_t size) override {
+    feature_->ids.resize(size);
+  }
+  std::span<int64_t> make_row_splits(size_t size) override {
+    return feature_->row_splits.emplace(size);
+  }
+  void write_to(PipelineFeature& feature) {
+    feature_ = &feature;
+  }
+
+ private:
+  PipelineFeature* feature_ = nullptr;
+};
+
+// The result of a pipeline as vectors.
+class ResultMemory final : public data::PipelineMemory {
+ public:
+  explicit ResultMemory(PipelineResult& result) : result_(result) {}
+
+  float* make_dense() override {
+    result_.dense.resize(
+        static_cast<size_t>(result_.batch_size * result_.num_dense));
+    return result_.dense.data();
+  }
+  data::IdsMemory& make_feature(const data::PipelineOutput& output) override {
+    feature_.write_to(result_.features[output.name]);
+    return feature_;
+  }
+
+ private:
+  PipelineResult& result_;
+  FeatureMemory feature_;
+};
+
+}  // namespace
+
+struct Pipeline::State {
+  explicit State(data::PipelineDefinition definition)
+      : core(
+            std::move(definition.outputs),
+            std::move(definition.types),
+            /*is_from_file=*/true) {}
+
+  data::PipelineCore core;
+};
+
+void RawColumns::add(std::string name, RawColumn column) {
+  const data::ColumnView view = view_of(column);
+  if (view.row_splits) {
+    data::check_row_splits(
+        *view.row_splits, static_cast<int64_t>(view.size()), name);
+  }
+  data::check_added_column(
+      name,
+      std::any_of(
+          entries_.begin(),
+          entries_.end(),
+          [&](const Entry& entry) { return entry.first == name; }),
+      entries_.empty() ? std::nullopt : std::optional(batch_size()),
+      view.batch_size());
+  entries_.emplace_back(std::move(name), std::move(column));
+}
+
+int64_t RawColumns::batch_size() const {
+  return entries_.empty() ? 0 : view_of(entries_.front().second).batch_size();
+}
+
+Pipeline::Pipeline(std::shared_ptr<const State> state)
+    : state_(std::move(state)) {}
+
+Pipeline Pipeline::load(const std::string& path) {
+  return data::read_pipeline_file(path, [](const Json& json) {
+    return Pipeline(std::make_shared<const State>(data::read_pipeline(json)));
+  });
+}
+
+Pipeline Pipeline::from_json_text(std::string_view text) {
+  const Json json =
+      parse_json(text, "[Pipeline::from_json_text]", data::kPipelineLimits);
+  return Pipeline(std::make_shared<const State>(data::read_pipeline(json)));
+}
+
+PipelineResult Pipeline::apply(const RawColumns& columns) const {
+  PipelineResult result{
+      .batch_size = columns.batch_size(), .num_dense = num_dense()};
+  ResultMemory memory(result);
+  result.warning = state_->core.apply(
+      state_->core.make_inputs(columns.entries(), view_of), memory);
+  return result;
+}
+
+std::vector<PipelineColumn> Pipeline::columns() const {
+  const std::map<std::string, data::ColumnType> types = state_->core.types();
+  std::vector<PipelineColumn> columns;
+  for (const data::ColumnUse& use : state_->core.columns()) {
+    const auto known = types.find(use.name);
+    columns.push_back(
+        {.name = use.name,
+         .type = known != types.end() ? type_of(known->second)
+             : use.floats             ? ColumnType::kNumbers
+                                      : ColumnType::kUnknown,
+         .takes_lists = use.lists});
+  }
+  return columns;
+}
+
+std::vector<std::string> Pipeline::feature_names() const {
+  std::vector<std::string> names;
+  for (const data::PipelineOutput& output : state_->core.outputs()) {
+    if (!data::gives_numbers(output.transform)) {
+      names.push_back(output.name);
+    }
+  }
+  return names;
+}
+
+int64_t Pipeline::num_dense() const {
+  return state_->core.num_dense();
+}
+
+}  // namespace tessera::serving
