@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/serving/pipeline.h>
 
+#include <tessera/common/json_text.h>
 #include <tessera/data/feature_pipeline.h>
 #include <tessera/data/pipeline_file.h>
 
