@@ -18,7 +18,7 @@ struct PublishSchedule {
   double every_seconds = 0.0;
 };
 
-// snippet: packages/serving/tests/publisher_docs_test.cpp PublishCallback
+// snippet: packages/serving/tests/serving_docs_test.cpp PublishCallback
 /// Publishes the model during fit(), and once more at the end.
 ///
 ///   const auto publisher = std::make_shared<Publisher>(model, "published");

@@ -68,7 +68,7 @@ struct PublishReport {
   double seconds = 0.0;
 };
 
-// snippet: packages/serving/tests/publisher_docs_test.cpp Publisher
+// snippet: packages/serving/tests/serving_docs_test.cpp Publisher
 /// Writes versions of a model that is being trained, for processes that serve it by a
 /// Reader. The first version has all rows. Later ones have the rows that updates have
 /// written since, new and removed keys, and all dense weights.

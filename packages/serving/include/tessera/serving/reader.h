@@ -62,7 +62,7 @@ struct DenseWeight {
   std::span<const std::byte> bytes = {};
 };
 
-// snippet: packages/serving/tests/reader_docs_test.cpp Version
+// snippet: packages/serving/tests/serving_docs_test.cpp Version
 /// One version of a published model. It never changes, so a request that keeps the pointer
 /// reads only this version.
 ///
@@ -169,7 +169,7 @@ struct ReaderStatus {
   std::string problem = {};
 };
 
-// snippet: packages/serving/tests/reader_docs_test.cpp Reader
+// snippet: packages/serving/tests/serving_docs_test.cpp Reader
 /// Reads the versions that a Publisher writes, and follows them. It needs no LibTorch.
 ///
 ///   Reader reader("published");

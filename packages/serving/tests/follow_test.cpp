@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// Publishers are killed at random moments while threads look up all the time. Every answer
+// belongs to one published version.
+#include <tessera/serving/reader.h>
+
+#include "packages/serving/tests/stamped_rows.h"
+#include "tests/temporary_folder.h"
+
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+extern char** environ;
+
+namespace tessera::serving {
+namespace follow_test {
+
+using test::StampedRows;
+using test::TemporaryFolder;
+
+// How many publishers are killed. A campaign sets a larger number.
+int64_t kills() {
+  const char* text = std::getenv("TESSERA_KILLS");
+  return text == nullptr ? 8 : std::atoll(text);
+}
+
+pid_t start_publisher(const std::string& directory, int64_t first) {
+  std::string program = ENDLESS_PUBLISHER;
+  std::string path = directory;
+  std::string step = std::to_string(first);
+  char* arguments[] = {program.data(), path.data(), step.data(), nullptr};
+  pid_t process = -1;
+  EXPECT_EQ(
+      ::posix_spawn(
+          &process, program.c_str(), nullptr, nullptr, arguments, environ),
+      0);
+  return process;
+}
+
+// Counts the rows of an answer that are not those of the version.
+int64_t count_wrong(
+    const Version& version,
+    const std::vector<int64_t>& ids,
+    const std::vector<float>& out) {
+  const auto first = static_cast<int64_t>(version.metrics().at("first"));
+  int64_t wrong = 0;
+  float expected[StampedRows::kDim];
+  for (size_t i = 0; i < ids.size(); ++i) {
+    StampedRows::fill(
+        ids[i],
+        StampedRows::written_at(ids[i], first, version.step()),
+        expected);
+    wrong += std::equal(
+                 expected,
+                 expected + StampedRows::kDim,
+                 out.begin() + static_cast<int64_t>(i) * StampedRows::kDim)
+        ? 0
+        : 1;
+  }
+  return wrong;
+}
+
+TEST(FollowTest, EveryAnswerIsOfOneVersionWhenPublishersAreKilled) {
+  const TemporaryFolder folder;
+  const std::string directory = folder / "published";
+  std::optional<Reader> reader;
+  std::atomic<bool> ends = false;
+  std::atomic<int64_t> wrong = 0;
+  std::atomic<int64_t> rows = 0;
+  std::vector<std::thread> threads;
+  const auto look_up = [&](uint64_t seed) {
+    std::mt19937_64 random(seed);
+    std::vector<int64_t> ids(200);
+    std::vector<float> out(ids.size() * StampedRows::kDim);
+    while (!ends) {
+      for (int64_t& id : ids) {
+        id = static_cast<int64_t>(random() % StampedRows::kRows);
+      }
+      const std::shared_ptr<const Version> version = reader->version();
+      version->lookup(0, {.ids = ids}, out);
+      wrong += count_wrong(*version, ids, out);
+      rows += static_cast<int64_t>(ids.size());
+    }
+  };
+  std::mt19937_64 random(7);
+  int64_t taken = 0;
+  int64_t first = 1;
+  for (int64_t kill = 0; kill < kills(); ++kill) {
+    const pid_t publisher = start_publisher(directory, first);
+    // The program takes a while to start.
+    const auto limit =
+        std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!reader && std::chrono::steady_clock::now() < limit) {
+      try {
+        reader.emplace(directory, ReaderOptions{.poll_seconds = 0.05});
+        threads.emplace_back(look_up, 1);
+        threads.emplace_back(look_up, 2);
+      } catch (const std::runtime_error&) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      }
+    }
+    ASSERT_TRUE(reader.has_value());
+    while (reader->version()->step() < first &&
+           std::chrono::steady_clock::now() < limit) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_GE(reader->version()->step(), first);
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 200));
+    ::kill(publisher, SIGKILL);
+    ::waitpid(publisher, nullptr, 0);
+    first = 100'000 * (kill + 1) + kill % 2;
+  }
+  taken = reader->status().taken;
+  ends = true;
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GT(rows, 10'000);
+  EXPECT_GE(taken, kills());
+  std::printf(
+      "%lld rows of %lld versions\n",
+      static_cast<long long>(rows),
+      static_cast<long long>(taken));
+  // What the killed publishers have left does not pile up.
+  int64_t folders = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    folders += entry.is_directory() ? 1 : 0;
+  }
+  EXPECT_LE(folders, 45);
+}
+
+}  // namespace follow_test
+}  // namespace tessera::serving

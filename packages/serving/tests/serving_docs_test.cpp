@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// The code of docs/serving.md and of the docstrings.
+#include <tessera/layers/tpu_embedding.h>
+#include <tessera/serving/publish_callback.h>
+#include <tessera/serving/publisher.h>
+#include <tessera/serving/reader.h>
+#include <tessera/training/fit.h>
+
+#include "packages/serving/tests/published_model.h"
+#include "packages/training/tests/training_fixture.h"
+#include "tests/temporary_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace tessera::serving {
+namespace serving_docs_test {
+
+using test::PublishedModel;
+using test::TemporaryFolder;
+
+// Runs in a folder of its own.
+class ServingDocsTest : public ::testing::Test {
+ protected:
+  ServingDocsTest() : before_(std::filesystem::current_path()) {
+    std::filesystem::current_path(folder_.path());
+  }
+  ~ServingDocsTest() override {
+    std::filesystem::current_path(before_);
+  }
+
+ private:
+  TemporaryFolder folder_;
+  std::filesystem::path before_;
+};
+
+TEST_F(ServingDocsTest, PublishesAndReads) {
+  const auto model = std::make_shared<PublishedModel>();
+  const auto train_step = [&](int64_t step) {
+    std::mt19937_64 random(static_cast<uint64_t>(step));
+    model->train(model->random_batch(random));
+  };
+  // snippet: Publisher
+  Publisher publisher(model, "published", {.format = RowFormat::kInt8});
+  for (int64_t step = 1; step <= 20; ++step) {
+    train_step(step);
+    if (step % 5 == 0) {
+      publisher.publish({.step = step});
+    }
+  }
+  // end snippet
+  // snippet: Reader
+  Reader reader("published");
+  const auto current = reader.version();  // once per request
+  // end snippet
+  EXPECT_EQ(current->step(), 20);
+  // snippet: Version
+  const std::shared_ptr<const Version> version = reader.version();
+  const size_t movie = version->feature("movie");
+  const std::vector<int64_t> ids{3, 1, 4};
+  std::vector<float> out(version->output_size(movie, {.ids = ids}));
+  version->lookup(movie, {.ids = ids}, out);  // [3, dim]
+  // end snippet
+  EXPECT_EQ(out.size(), 48U);
+  // snippet: ragged
+  // The movies that two users have watched: 3 and 1, and 4.
+  const std::vector<int64_t> row_splits{0, 2, 3};
+  const FeatureBatch watched{.ids = ids, .row_splits = row_splits};
+  const size_t feature = version->feature("watched");
+  std::vector<float> means(version->output_size(feature, watched));
+  version->lookup(feature, watched, means);  // [2, dim]
+  // end snippet
+  EXPECT_EQ(means.size(), 32U);
+  // snippet: rollback
+  reader.rollback(2);  // serves version 2
+  reader.unpin();  // and the newest one again
+  // end snippet
+  EXPECT_EQ(reader.version()->number(), 4);
+}
+
+TEST_F(ServingDocsTest, PublishesDuringFit) {
+  using namespace training;
+  test::ClickRun run;
+  const auto model = run.model;
+  const auto batches = test::click_batches(5, 1);
+  const auto step = run.train_step();
+  // snippet: PublishCallback
+  const auto publisher = std::make_shared<Publisher>(model, "published");
+  const PublishCallback publish(publisher, {.every_seconds = 10.0});
+  fit(batches, step, {.callbacks = {publish}});
+  // end snippet
+  EXPECT_EQ(Reader("published").version()->number(), 1);
+}
+
+TEST_F(ServingDocsTest, AProgramInCReads) {
+  const auto model = std::make_shared<PublishedModel>();
+  Publisher publisher(model, "published");
+  publisher.publish();
+  const std::string command = C_CLIENT;
+  ASSERT_EQ(std::system((command + " published watched > out").c_str()), 0);
+  const at::Tensor rows = model->embedding->read_rows("movies", 0, 10);
+  const auto expected_line = [&] {
+    char text[100];
+    std::snprintf(
+        text,
+        sizeof(text),
+        "version 1: %.9g %.9g\n",
+        rows[3][0].item<double>(),
+        static_cast<double>(
+            (rows[3][0].item<float>() + rows[5][0].item<float>()) * 0.5F));
+    return std::string(text);
+  };
+  EXPECT_EQ(test::read_text("out"), expected_line());
+  EXPECT_NE(std::system((command + " published film 2> errors").c_str()), 0);
+  EXPECT_NE(
+      test::read_text("errors").find("there is no feature 'film'"),
+      std::string::npos);
+}
+
+}  // namespace serving_docs_test
+}  // namespace tessera::serving
