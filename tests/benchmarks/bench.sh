@@ -33,6 +33,9 @@ bench_usage() {
                     --recommenders  compare the time that models take to the same quality with RecTools and
                                   RecBole, on --data FOLDER of docs/quality.md (installs about 6 GB)
                     --serving     compare ways to serve a click model (installs about 6 GB)
+                    --live        time publishing a model that is being trained: lookups in published rows beside
+                                  a plain gather, and the way from a step to a changed row in another process
+                                  (needs 12 GB of memory and 6 GB of disk)
                     --scaling     estimate training steps of a terabyte of tables on many hosts
 USAGE
 }
@@ -95,7 +98,7 @@ run_bench() {
       ;;
     --recommenders) compare compare_recommenders.py recommenders examples/leaderboard "$@" ;;
     --serving) compare compare_serving.py torch "$folder/serving_benchmark" "$@" ;;
-    --overlap | --checkpoint | --reader | --dataset) run_program "$folder/${choice#--}_benchmark" "$@" ;;
+    --overlap | --checkpoint | --reader | --dataset | --live) run_program "$folder/${choice#--}_benchmark" "$@" ;;
     --corpus) run_program "$folder/corpus_evaluation_benchmark" "$@" ;;
     --scaling) run_program "$folder/scaling_plan" "$@" ;;
     --sharded)

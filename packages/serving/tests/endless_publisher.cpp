@@ -34,7 +34,8 @@ struct Model : torch::nn::Module {
 
 // Writes rows as an update does.
 void write(Model& model, int64_t first, int64_t step) {
-  model.embedding->change_state([&](tessera::EmbeddingState& state) {
+  tessera::TableModule& tables = *model.embedding;
+  tables.change_state([&](tessera::EmbeddingState& state) {
     tessera::TableState& table = state.tables[0];
     auto* rows = static_cast<float*>(table.parameters.mutable_data_ptr());
     for (int64_t row = 0; row < StampedRows::kRows; ++row) {
@@ -51,7 +52,7 @@ void write(Model& model, int64_t first, int64_t step) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  tessera::limit_thread_spins();
+  tessera::limit_thread_spins(argv);
   if (argc != 3) {
     std::fprintf(stderr, "expected a directory and a step\n");
     return 2;

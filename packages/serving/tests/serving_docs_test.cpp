@@ -14,6 +14,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <iostream>
 #include <memory>
 #include <random>
 #include <string>
@@ -54,6 +55,8 @@ TEST_F(ServingDocsTest, PublishesAndReads) {
       publisher.publish({.step = step});
     }
   }
+  const PublishReport report = publisher.report();
+  std::cout << "version " << report.version << ": " << report.rows << " rows\n";
   // end snippet
   // snippet: Reader
   Reader reader("published");
@@ -77,6 +80,16 @@ TEST_F(ServingDocsTest, PublishesAndReads) {
   version->lookup(feature, watched, means);  // [2, dim]
   // end snippet
   EXPECT_EQ(means.size(), 32U);
+  // snippet: ReaderOptions
+  const Reader careful(
+      "published", ReaderOptions{.on_event = [](const ReaderEvent& event) {
+        std::cerr << "version " << event.version << " " << event.problem
+                  << "\n";
+      }});
+  const ReaderStatus status = careful.status();
+  std::cout << "serves " << status.version << " of " << status.newest << "\n";
+  // end snippet
+  EXPECT_EQ(status.version, 4);
   // snippet: rollback
   reader.rollback(2);  // serves version 2
   reader.unpin();  // and the newest one again
@@ -92,8 +105,9 @@ TEST_F(ServingDocsTest, PublishesDuringFit) {
   const auto step = run.train_step();
   // snippet: PublishCallback
   const auto publisher = std::make_shared<Publisher>(model, "published");
-  const PublishCallback publish(publisher, {.every_seconds = 10.0});
-  fit(batches, step, {.callbacks = {publish}});
+  fit(batches,
+      step,
+      {.callbacks = {PublishCallback(publisher, {.every_seconds = 10.0})}});
   // end snippet
   EXPECT_EQ(Reader("published").version()->number(), 1);
 }

@@ -6,16 +6,15 @@
 #include <tessera/engine/table_module.h>
 #include <tessera/layers/layer.h>
 
-#include "packages/serving/src/format/key_buckets.h"
+#include "packages/serving/src/publisher/followed_table.h"
 #include "packages/serving/src/publisher/published_directory.h"
 #include "packages/serving/src/publisher/row_copier.h"
 #include "serialization/mapped_file.h"
-#include "src/common/buffer.h"
 #include "src/common/check.h"
 #include "src/common/check_path.h"
 #include "src/common/names.h"
+#include "src/common/rank_group.h"
 #include "src/engine/embedding_state.h"
-#include "src/tables/key_table_rows.h"
 
 #include <torch/nn/module.h>
 
@@ -23,8 +22,8 @@
 #include <chrono>
 #include <cmath>
 #include <future>
-#include <iterator>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <utility>
@@ -49,6 +48,9 @@ struct Part {
 
   TableModule& tables() const {
     return *TableModule::of(*module);
+  }
+  bool is_sharded() const {
+    return tables().strategy().is_sharded();
   }
 };
 
@@ -150,12 +152,6 @@ std::string dtype_name(at::ScalarType dtype) {
   }
 }
 
-template <class T>
-std::string bytes_of(const std::vector<T>& values) {
-  return {
-      reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
-}
-
 FeatureFile describe_feature(
     const FeatureState& feature,
     const std::string& prefix,
@@ -206,185 +202,6 @@ TableFile describe_table(
   return file;
 }
 
-// Follows the changes of one table.
-class FollowedTable {
- public:
-  FollowedTable(
-      TableState& table,
-      bool is_fused,
-      TableFile file,
-      StoredFormat format)
-      : file_(std::move(file)), format_(format) {
-    if (is_fused) {
-      TESSERA_CHECK(
-          table.marks == nullptr || table.marks.use_count() == 1,
-          "{} another Publisher follows table '{}'. Destroy it before you make a new one.",
-          kPublisher,
-          shorten(file_.name));
-      table.marks = std::make_shared<RowMarks>(
-          table.rows.count, "the marks of table '" + shorten(table.name) + "'");
-      marks_ = table.marks;
-      if (table.key_rows != nullptr) {
-        lost_keys_ = table.key_rows->index().collect_lost_keys();
-      }
-    } else {
-      compared_.emplace(table);
-    }
-    version_ = table.parameters._version();
-  }
-
-  const TableFile& file() const {
-    return file_;
-  }
-  int64_t base_bytes(const TableState& table) const {
-    return count(table) * row_bytes(format_, file_.dim);
-  }
-  int64_t count(const TableState& table) const {
-    return table.key_rows != nullptr ? table.key_rows->index().size()
-                                     : table.rows.count;
-  }
-
-  // What has changed since the last call.
-  struct Changes {
-    bool are_all = false;
-    std::vector<uint32_t> rows = {};  // ascending
-    std::vector<int64_t> lost_keys = {};
-  };
-  // With `again`, also those of the last call, whose version was not written.
-  Changes take(const TableState& table, bool again) {
-    Changes changes;
-    // Other code writes to the tensor by LibTorch's operators.
-    const auto version = table.parameters._version();
-    changes.are_all = std::exchange(version_, version) != version && marks_;
-    if (marks_ != nullptr) {
-      RowMarks::Taken taken = marks_->take();
-      changes.are_all = changes.are_all || taken.are_all;
-      changes.rows = std::move(taken.rows);
-    } else {
-      changes.rows = compared_->rows(table);
-      compared_->accept(table, changes.rows);
-    }
-    if (lost_keys_ != nullptr) {
-      for (std::vector<int64_t>& keys : *lost_keys_) {
-        changes.lost_keys.insert(
-            changes.lost_keys.end(), keys.begin(), keys.end());
-        keys.clear();
-      }
-    }
-    if (again) {
-      std::vector<uint32_t> rows;
-      std::set_union(
-          changes.rows.begin(),
-          changes.rows.end(),
-          last_.rows.begin(),
-          last_.rows.end(),
-          std::back_inserter(rows));
-      changes.rows = std::move(rows);
-      changes.lost_keys.insert(
-          changes.lost_keys.end(),
-          last_.lost_keys.begin(),
-          last_.lost_keys.end());
-      changes.are_all = changes.are_all || last_.are_all;
-    }
-    last_ = changes;
-    return changes;
-  }
-
-  // All rows, of a base.
-  TableContent all_rows(const TableState& table) const {
-    const RowCopier copier(table, format_);
-    TableContent content{.file = file_, .row_bytes = copier.row_bytes()};
-    content.file.count = count(table);
-    if (table.key_rows == nullptr) {
-      content.copy = [copier](int64_t begin, int64_t end, std::byte* out) {
-        copier.copy(begin, end - begin, out);
-      };
-      return content;
-    }
-    const NumberedKeys sorted = table.key_rows->sorted_keys();
-    const auto* keys = sorted.keys.const_data_ptr<int64_t>();
-    const auto* rows = sorted.rows.const_data_ptr<int64_t>();
-    const std::vector<uint32_t> numbers(rows, rows + sorted.rows.numel());
-    content.file.count = static_cast<int64_t>(numbers.size());
-    content.numbers = bytes_of(
-        make_key_buckets(std::vector<int64_t>(keys, keys + numbers.size())));
-    content.copy = [copier, numbers](
-                       int64_t begin, int64_t end, std::byte* out) {
-      copier.copy(
-          c10::ArrayRef<uint32_t>(numbers).slice(
-              static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
-          out);
-    };
-    return content;
-  }
-
-  // The changed rows.
-  TableContent changed_rows(const TableState& table, const Changes& changes)
-      const {
-    const RowCopier copier(table, format_);
-    TableContent content{.file = file_, .row_bytes = copier.row_bytes()};
-    std::vector<uint32_t> rows = changes.rows;
-    if (table.key_rows == nullptr) {
-      content.numbers = bytes_of(rows);
-    } else {
-      const KeyIndex& index = table.key_rows->index();
-      std::vector<uint32_t> with_key;
-      std::vector<int64_t> keys;
-      for (const uint32_t row : rows) {
-        // A row whose key was evicted since has none.
-        if (const auto key = index.key_of_row(row)) {
-          with_key.push_back(row);
-          keys.push_back(*key);
-        }
-      }
-      rows = std::move(with_key);
-      content.numbers = bytes_of(keys);
-      std::vector<uint32_t> found(changes.lost_keys.size());
-      index.find(
-          changes.lost_keys.data(),
-          static_cast<int64_t>(found.size()),
-          found.data());
-      std::vector<int64_t> removed;
-      for (size_t i = 0; i < found.size(); ++i) {
-        if (found[i] == kNoRow) {
-          removed.push_back(changes.lost_keys[i]);
-        }
-      }
-      content.removed = bytes_of(removed);
-    }
-    content.file.count = static_cast<int64_t>(rows.size());
-    content.copy = [copier, rows = std::move(rows)](
-                       int64_t begin, int64_t end, std::byte* out) {
-      copier.copy(
-          c10::ArrayRef<uint32_t>(rows).slice(
-              static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
-          out);
-    };
-    return content;
-  }
-
- private:
-  TableFile file_;
-  StoredFormat format_;
-  std::shared_ptr<RowMarks> marks_;
-  std::shared_ptr<KeyIndex::LostKeys> lost_keys_;
-  std::optional<TouchedRows> compared_;
-  uint32_t version_ = 0;
-  Changes last_;
-};
-
-// Copies the rows now, so that the table may change before they are written.
-void copy_now(TableContent& content) {
-  const auto rows = std::make_shared<Buffer<char>>();
-  rows->resize(static_cast<size_t>(content.file.count * content.row_bytes));
-  auto* to = reinterpret_cast<std::byte*>(rows->data());
-  content.copy(0, content.file.count, to);
-  content.copy = [rows, to, row_bytes = content.row_bytes](
-                     int64_t begin, int64_t end, std::byte* out) {
-    std::copy(to + begin * row_bytes, to + end * row_bytes, out);
-  };
-}
-
 }  // namespace
 
 class Publisher::Impl {
@@ -396,21 +213,26 @@ class Publisher::Impl {
       : model_(checked(std::move(model))),
         options_((check_options(options), std::move(options))),
         parts_(parts_of(model_)),
-        directory_(checked_path(directory), kPublisher) {
-    check_parts();
-    if (!options_.pipeline.empty()) {
-      const MappedFile file(options_.pipeline, kPublisher);
-      pipeline_ = std::string(file.text());
-    }
+        ranks_(checked_ranks(parts_)) {
+    check_directory(directory);
+    ranks_->broadcast(Rendezvous::kSaveCheckpoint, [&] {
+      directory_.emplace(directory, kPublisher);
+      if (!options_.pipeline.empty()) {
+        const MappedFile file(options_.pipeline, kPublisher);
+        pipeline_ = std::string(file.text());
+      }
+    });
     with_states([&](std::vector<EmbeddingState*>& states) {
-      check_names(states);
-      describe(states);
+      ranks_->run_on_all_ranks(Rendezvous::kSaveCheckpoint, [&] {
+        check_names(states);
+        describe(states);
+      });
     });
   }
 
   ~Impl() {
     try {
-      wait();
+      wait_here();
     } catch (const std::exception& error) {
       TORCH_WARN(
           "[Publisher] the last version was not published: ", error.what());
@@ -421,57 +243,45 @@ class Publisher::Impl {
     const ProfileScope scope("tessera::publish");
     wait();
     const Clock::time_point begin = Clock::now();
-    VersionContent content;
-    PublishReport report{.version = directory_.next_version()};
-    content.file.version = report.version;
-    content.file.previous = directory_.current();
-    content.file.step = info.step;
-    content.file.time = std::chrono::duration<double>(
-                            std::chrono::system_clock::now().time_since_epoch())
-                            .count();
-    for (const auto& [name, value] : info.metrics) {
-      if (!std::isnan(value)) {  // JSON has no NaN
-        content.file.metrics.push_back({.name = name, .value = value});
-      }
-    }
-    content.file.features = features_;
-    with_states([&](std::vector<EmbeddingState*>& states) {
-      add_tables(states, content, report);
-      add_dense(content);
-      if (report.is_base && pipeline_) {
-        content.pipeline = pipeline_;
-      }
-      // Set until the version is written, so that its rows are not lost.
-      has_failed_ = true;
-      if (options_.background) {
-        for (TableContent& table : content.tables) {
-          copy_now(table);
-        }
-      } else {
-        report.bytes = write(content);
-        commit();
-      }
-      report.copy_seconds = seconds_since(begin);
+    plan_ = ranks_->broadcast(Rendezvous::kSaveCheckpoint, [&] {
+      plan_.report = {.version = directory_->next_version()};
+      return plan_;
     });
-    if (options_.background) {
-      const auto shared = std::make_shared<VersionContent>(std::move(content));
-      writing_ = std::async(std::launch::async, [this, shared, report, begin] {
-        PublishReport done = report;
-        done.bytes = write(*shared);
-        finish(done, begin);
+    VersionContent content;
+    with_states([&](std::vector<EmbeddingState*>& states) {
+      add_tables(states, content);
+      ranks_->broadcast(Rendezvous::kSaveCheckpoint, [&] {
+        complete(info, content);
+        if (options_.background) {
+          for (TableContent& table : content.tables) {
+            copy_now(table);
+          }
+        } else {
+          plan_.report.bytes = write(content);
+          commit();
+        }
       });
+    });
+    plan_.report.copy_seconds = seconds_since(begin);
+    if (ranks_->rank() != 0) {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      report_ = plan_.report;
+    } else if (options_.background) {
+      const auto shared = std::make_shared<VersionContent>(std::move(content));
+      writing_ = std::async(
+          std::launch::async,
+          [this, shared, begin, report = plan_.report]() mutable {
+            report.bytes = write(*shared);
+            finish(report, begin);
+          });
     } else {
-      finish(report, begin);
+      finish(plan_.report, begin);
     }
-    return report.version;
+    return plan_.report.version;
   }
 
   void wait() {
-    if (!writing_.valid()) {
-      return;
-    }
-    writing_.get();
-    commit();
+    ranks_->broadcast(Rendezvous::kSaveCheckpoint, [&] { wait_here(); });
   }
 
   PublishReport report() const {
@@ -480,6 +290,21 @@ class Publisher::Impl {
   }
 
  private:
+  // The versions from the last base on.
+  struct Chain {
+    int64_t base = 0;  // 0: none
+    int64_t versions = 0;
+    int64_t bytes = 0;  // of the rows after the base
+  };
+  // What the ranks agree about before a version.
+  struct Plan {
+    Chain chain = {};
+    Chain next_chain = {};  // with this version
+    // Whether the changes of the last version were not written.
+    bool has_failed = false;
+    PublishReport report = {};
+  };
+
   static std::shared_ptr<torch::nn::Module> checked(
       training::ModelPointer model) {
     TESSERA_CHECK_VALUE(
@@ -488,27 +313,34 @@ class Publisher::Impl {
         kPublisher);
     return model;
   }
-  static const std::string& checked_path(const std::string& directory) {
+  static void check_directory(const std::string& directory) {
     TESSERA_CHECK_VALUE(
         !directory.empty(),
         "{} expected a directory, but got ''. Pass a path.",
         kPublisher);
     check_path(directory, kPublisher);
-    return directory;
   }
 
-  void check_parts() const {
+  // The ranks of the sharded tables, or this process alone.
+  static std::shared_ptr<RankGroup> checked_ranks(
+      const std::vector<Part>& parts) {
     TESSERA_CHECK_VALUE(
-        !parts_.empty(),
+        !parts.empty(),
         "{} the model has no tables. Pass one with a TPUEmbedding or an EmbeddingEngineModule.",
         kPublisher);
-    for (const Part& part : parts_) {
+    std::shared_ptr<RankGroup> ranks;
+    for (const Part& part : parts) {
+      if (!part.is_sharded()) {
+        continue;
+      }
+      const std::shared_ptr<RankGroup>& own = part.tables().state().ranks;
       TESSERA_CHECK_NOT_IMPLEMENTED(
-          !part.tables().strategy().is_sharded(),
-          "{} the tables of a {} are sharded, and only whole tables can be published. Save a checkpoint, load it in one process, and publish there.",
-          kPublisher,
-          part.tables().class_name());
+          ranks == nullptr || ranks == own,
+          "{} two layers of the model are spread over different processes. Publish them one by one.",
+          kPublisher);
+      ranks = own;
     }
+    return ranks == nullptr ? make_solo_group() : ranks;
   }
 
   // Calls `use` while no thread changes the tables of any part.
@@ -561,7 +393,7 @@ class Publisher::Impl {
             chosen == options_.formats.end() ? options_.format : chosen->second,
             table.config->dtype);
         tables_.emplace_back(
-            table, is_fused, describe_table(table, name, format), format);
+            table, is_fused, describe_table(table, name, format));
       }
       for (const FeatureState& feature : states[i]->features) {
         features_.push_back(describe_feature(
@@ -572,62 +404,125 @@ class Publisher::Impl {
     }
   }
 
-  // Calls visit(followed, state) for each table.
+  // Calls visit(i, followed, state, part) for each table.
   template <class Visit>
   void visit_tables(const std::vector<EmbeddingState*>& states, Visit visit) {
     size_t next = 0;
-    for (const EmbeddingState* state : states) {
-      for (const TableState& table : state->tables) {
-        visit(next, tables_[next], table);
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      for (const TableState& table : states[i]->tables) {
+        visit(next, tables_[next], table, parts_[i]);
         ++next;
       }
     }
   }
 
+  int64_t sum_of_ranks(int64_t value) const {
+    const std::vector<int64_t> values = ranks_->all_gather(value);
+    return std::accumulate(values.begin(), values.end(), int64_t{0});
+  }
+
+  // Takes the changes of all tables, and decides whether the version is a base. Rank 0 gets
+  // the rows of all ranks.
   void add_tables(
       const std::vector<EmbeddingState*>& states,
-      VersionContent& content,
-      PublishReport& report) {
+      VersionContent& content) {
+    const bool is_first = ranks_->rank() == 0;
     std::vector<FollowedTable::Changes> changes(tables_.size());
     bool needs_base =
-        chain_.base == 0 || chain_.versions >= options_.full_every;
+        plan_.chain.base == 0 || plan_.chain.versions >= options_.full_every;
     int64_t base_bytes = 0;
     int64_t changed_bytes = 0;
     visit_tables(
-        states, [&](size_t i, FollowedTable& table, const TableState& state) {
-          changes[i] = table.take(state, has_failed_);
+        states,
+        [&](size_t i,
+            FollowedTable& table,
+            const TableState& state,
+            const Part& part) {
+          changes[i] = table.take(state, plan_.has_failed);
           needs_base = needs_base || changes[i].are_all;
-          base_bytes += table.base_bytes(state);
-          changed_bytes += static_cast<int64_t>(changes[i].rows.size()) *
-              row_bytes(format_from_string(table.file().format),
-                        table.file().dim);
+          if ((part.is_sharded() || is_first) && !state.rows.is_copy) {
+            base_bytes += table.count(state) * table.row_bytes();
+            changed_bytes += static_cast<int64_t>(changes[i].rows.size()) *
+                table.row_bytes();
+          }
         });
-    report.is_base = needs_base ||
-        static_cast<double>(chain_.bytes + changed_bytes) >
+    // Until the version is written, so that its changes are not lost.
+    plan_.has_failed = true;
+    base_bytes = sum_of_ranks(base_bytes);
+    const int64_t bytes = plan_.chain.bytes + sum_of_ranks(changed_bytes);
+    const bool is_base =
+        ranks_->any_of(Rendezvous::kSaveCheckpoint, needs_base) ||
+        static_cast<double>(bytes) >
             options_.full_share * static_cast<double>(base_bytes);
-    content.file.base = report.is_base ? report.version : chain_.base;
+    plan_.report.is_base = is_base;
+    plan_.next_chain = is_base
+        ? Chain{.base = plan_.report.version, .versions = 1}
+        : Chain{
+              .base = plan_.chain.base,
+              .versions = plan_.chain.versions + 1,
+              .bytes = bytes};
     visit_tables(
-        states, [&](size_t i, FollowedTable& table, const TableState& state) {
-          content.tables.push_back(
-              report.is_base ? table.all_rows(state)
-                             : table.changed_rows(state, changes[i]));
-          const TableContent& added = content.tables.back();
-          report.rows += added.file.count;
-          report.removed_keys += added.removed
-              ? static_cast<int64_t>(added.removed->size() / sizeof(int64_t))
-              : 0;
+        states,
+        [&](size_t i,
+            FollowedTable& table,
+            const TableState& state,
+            const Part& part) {
+          if (part.is_sharded()) {
+            const std::string own =
+                ranks_->run_on_all_ranks(Rendezvous::kSaveCheckpoint, [&] {
+                  return table.pack(state, is_base ? nullptr : &changes[i]);
+                });
+            const std::vector<std::string> packed = ranks_->gather(own);
+            if (is_first) {
+              content.tables.push_back(table.unpack(packed, is_base));
+            }
+          } else if (is_first) {
+            content.tables.push_back(
+                is_base ? table.all_rows(state)
+                        : table.changed_rows(state, changes[i]));
+          }
         });
-    next_chain_ = report.is_base ? Chain{.base = report.version, .versions = 1}
-                                 : Chain{
-                                       .base = chain_.base,
-                                       .versions = chain_.versions + 1,
-                                       .bytes = chain_.bytes + changed_bytes};
+  }
+
+  // Adds everything but the tables.
+  void complete(const PublishInfo& info, VersionContent& content) {
+    PublishReport& report = plan_.report;
+    content.file.version = report.version;
+    content.file.base = plan_.next_chain.base;
+    content.file.previous = directory_->current();
+    content.file.step = info.step;
+    content.file.time = std::chrono::duration<double>(
+                            std::chrono::system_clock::now().time_since_epoch())
+                            .count();
+    for (const auto& [name, value] : info.metrics) {
+      if (!std::isnan(value)) {  // JSON has no NaN
+        content.file.metrics.push_back({.name = name, .value = value});
+      }
+    }
+    content.file.features = features_;
+    add_dense(content);
+    if (report.is_base && pipeline_) {
+      content.pipeline = pipeline_;
+    }
+    for (const TableContent& table : content.tables) {
+      report.rows += table.file.count;
+      report.removed_keys += table.removed
+          ? static_cast<int64_t>(table.removed->size() / sizeof(int64_t))
+          : 0;
+    }
   }
 
   // Called when a version is written.
   void commit() {
-    chain_ = next_chain_;
-    has_failed_ = false;
+    plan_.chain = plan_.next_chain;
+    plan_.has_failed = false;
+  }
+
+  void wait_here() {
+    if (writing_.valid()) {
+      writing_.get();
+      commit();
+    }
   }
 
   void add_dense(VersionContent& content) const {
@@ -668,7 +563,7 @@ class Publisher::Impl {
 
   int64_t write(const VersionContent& content) {
     Disk disk("[Publisher::publish]");
-    return directory_.write(content, disk);
+    return directory_->write(content, disk);
   }
 
   void finish(PublishReport report, Clock::time_point begin) {
@@ -679,7 +574,7 @@ class Publisher::Impl {
     }
     Disk disk("[Publisher::publish]");
     try {
-      directory_.keep(options_.keep_last, options_.keep_seconds, disk);
+      directory_->keep(options_.keep_last, options_.keep_seconds, disk);
     } catch (const c10::Error& error) {
       TORCH_WARN(
           error.what_without_backtrace(),
@@ -692,19 +587,12 @@ class Publisher::Impl {
   std::shared_ptr<torch::nn::Module> model_;
   PublishOptions options_;
   std::vector<Part> parts_;
-  PublishedDirectory directory_;
+  std::shared_ptr<RankGroup> ranks_;
+  std::optional<PublishedDirectory> directory_;  // of rank 0
   std::optional<std::string> pipeline_;
   std::vector<FollowedTable> tables_;  // of all parts
   std::vector<FeatureFile> features_;
-  // The versions from the last base on.
-  struct Chain {
-    int64_t base = 0;  // 0: none
-    int64_t versions = 0;
-    int64_t bytes = 0;  // of the rows after the base
-  };
-  Chain chain_;
-  Chain next_chain_;  // with the version that is being written
-  bool has_failed_ = false;
+  Plan plan_;
   mutable std::mutex mutex_;  // guards report_
   PublishReport report_;
   std::future<void> writing_;  // the last member, because it uses the others

@@ -22,8 +22,9 @@ struct PublishSchedule {
 /// Publishes the model during fit(), and once more at the end.
 ///
 ///   const auto publisher = std::make_shared<Publisher>(model, "published");
-///   const PublishCallback publish(publisher, {.every_seconds = 10.0});
-///   fit(batches, step, {.callbacks = {publish}});
+///   fit(batches,
+///       step,
+///       {.callbacks = {PublishCallback(publisher, {.every_seconds = 10.0})}});
 ///
 /// A version has the step and the logs of the training. If a version can't be written, for
 /// example because the disk is full, the callback warns and the training goes on. The next

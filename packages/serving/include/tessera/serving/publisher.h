@@ -80,6 +80,8 @@ struct PublishReport {
 ///       publisher.publish({.step = step});
 ///     }
 ///   }
+///   const PublishReport report = publisher.report();
+///   std::cout << "version " << report.version << ": " << report.rows << " rows\n";
 ///
 /// A version counts when all of it is on the disk. If this process dies at any moment,
 /// readers keep the version before. One Publisher writes to a directory and follows a model
@@ -91,9 +93,10 @@ struct PublishReport {
 ///
 /// If a version can't be written, its rows are in the next one. publish(), and after
 /// `background` the next publish() or wait(), raises the error.
+/// With sharded tables, all ranks make a Publisher and call its functions. They send their
+/// rows to rank 0, which writes the version.
 /// Errors:  c10::ValueError for options and formats that do not fit the model;
-///          c10::NotImplementedError for sharded tables, and for features with an
-///          output_shape; c10::Error naming the path for files, and for a directory or a
+///          c10::NotImplementedError for features with an output_shape; c10::Error naming the path for files, and for a directory or a
 ///          model that has another Publisher.
 class Publisher {
  public:

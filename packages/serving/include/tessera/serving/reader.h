@@ -141,7 +141,16 @@ struct ReaderEvent {
   std::string problem = {};
 };
 
+// snippet: packages/serving/tests/serving_docs_test.cpp ReaderOptions
 /// How a Reader opens a directory.
+///
+///   const Reader careful(
+///       "published", ReaderOptions{.on_event = [](const ReaderEvent& event) {
+///         std::cerr << "version " << event.version << " " << event.problem
+///                   << "\n";
+///       }});
+///   const ReaderStatus status = careful.status();
+///   std::cout << "serves " << status.version << " of " << status.newest << "\n";
 struct ReaderOptions {
   /// Whether a thread of the reader takes new versions. If not, call refresh().
   bool follow = true;
@@ -173,7 +182,7 @@ struct ReaderStatus {
 /// Reads the versions that a Publisher writes, and follows them. It needs no LibTorch.
 ///
 ///   Reader reader("published");
-///   const auto version = reader.version();  // once per request
+///   const auto current = reader.version();  // once per request
 ///
 /// A new version is taken whole: version() gives the old one, and from one moment on the
 /// new one. No lookup waits for it. A version that is damaged or not complete does not

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "packages/serving/src/publisher/followed_table.h"
+
+#include <tessera/common/shorten.h>
+
+#include "packages/serving/src/format/key_buckets.h"
+#include "packages/serving/src/publisher/row_copier.h"
+#include "src/common/buffer.h"
+#include "src/common/check.h"
+#include "src/tables/key_table_rows.h"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <numeric>
+#include <utility>
+
+namespace tessera::serving {
+
+namespace {
+
+template <class T>
+std::string bytes_of(const std::vector<T>& values) {
+  return {
+      reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+
+template <class T>
+void append(const std::vector<T>& values, std::string& bytes) {
+  bytes.append(
+      reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
+}
+
+// The parts of the bytes of one rank.
+struct Packed {
+  std::vector<int64_t> ids;
+  std::vector<int64_t> removed;
+  const std::byte* rows = nullptr;
+};
+
+Packed read_packed(const std::string& bytes) {
+  const char* next = bytes.data();
+  const auto read = [&](void* to, size_t size) {
+    std::memcpy(to, next, size);
+    next += size;
+  };
+  int64_t sizes[2] = {};
+  read(sizes, sizeof(sizes));
+  Packed packed{
+      .ids = std::vector<int64_t>(static_cast<size_t>(sizes[0])),
+      .removed = std::vector<int64_t>(static_cast<size_t>(sizes[1]))};
+  read(packed.ids.data(), packed.ids.size() * sizeof(int64_t));
+  read(packed.removed.data(), packed.removed.size() * sizeof(int64_t));
+  packed.rows = reinterpret_cast<const std::byte*>(next);
+  return packed;
+}
+
+}  // namespace
+
+FollowedTable::FollowedTable(TableState& table, bool is_fused, TableFile file)
+    : file_(std::move(file)),
+      format_(format_from_string(file_.format)),
+      row_bytes_(serving::row_bytes(format_, file_.dim)) {
+  if (is_fused) {
+    TESSERA_CHECK(
+        table.marks == nullptr || table.marks.use_count() == 1,
+        "[Publisher] another Publisher follows table '{}'. Destroy it before you make a new one.",
+        shorten(file_.name));
+    table.marks = std::make_shared<RowMarks>(
+        table.rows.count, "the marks of table '" + shorten(table.name) + "'");
+    marks_ = table.marks;
+    if (table.key_rows != nullptr) {
+      lost_keys_ = table.key_rows->index().collect_lost_keys();
+    }
+  } else {
+    compared_.emplace(table);
+  }
+  version_ = table.parameters._version();
+}
+
+int64_t FollowedTable::count(const TableState& table) const {
+  return table.rows.is_copy       ? 0
+      : table.key_rows != nullptr ? table.key_rows->index().size()
+                                  : table.rows.count;
+}
+
+FollowedTable::Changes FollowedTable::take(
+    const TableState& table,
+    bool again) {
+  Changes changes;
+  // Other code writes to the tensor by LibTorch's operators.
+  const auto version = table.parameters._version();
+  changes.are_all = std::exchange(version_, version) != version && marks_;
+  if (marks_ != nullptr) {
+    RowMarks::Taken taken = marks_->take();
+    changes.are_all = changes.are_all || taken.are_all;
+    changes.rows = std::move(taken.rows);
+  } else {
+    changes.rows = compared_->rows(table);
+    compared_->accept(table, changes.rows);
+  }
+  if (lost_keys_ != nullptr) {
+    for (std::vector<int64_t>& keys : *lost_keys_) {
+      changes.lost_keys.insert(
+          changes.lost_keys.end(), keys.begin(), keys.end());
+      keys.clear();
+    }
+  }
+  if (again) {
+    std::vector<uint32_t> rows;
+    std::set_union(
+        changes.rows.begin(),
+        changes.rows.end(),
+        last_.rows.begin(),
+        last_.rows.end(),
+        std::back_inserter(rows));
+    changes.rows = std::move(rows);
+    changes.lost_keys.insert(
+        changes.lost_keys.end(),
+        last_.lost_keys.begin(),
+        last_.lost_keys.end());
+    changes.are_all = changes.are_all || last_.are_all;
+  }
+  last_ = changes;
+  return changes;
+}
+
+FollowedTable::Rows FollowedTable::select(
+    const TableState& table,
+    const Changes* changes) const {
+  Rows selected;
+  if (table.rows.is_copy) {
+    return selected;
+  }
+  if (table.key_rows == nullptr) {
+    if (changes != nullptr) {
+      selected.rows = changes->rows;
+    } else {
+      selected.rows.resize(static_cast<size_t>(table.rows.count));
+      std::iota(selected.rows.begin(), selected.rows.end(), 0U);
+    }
+    for (const uint32_t row : selected.rows) {
+      selected.ids.push_back(table.rows.numbers[row]);
+    }
+    return selected;
+  }
+  const KeyIndex& index = table.key_rows->index();
+  if (changes == nullptr) {
+    const NumberedKeys sorted = table.key_rows->sorted_keys();
+    const auto* keys = sorted.keys.const_data_ptr<int64_t>();
+    const auto* rows = sorted.rows.const_data_ptr<int64_t>();
+    selected.ids.assign(keys, keys + sorted.keys.numel());
+    selected.rows.assign(rows, rows + sorted.rows.numel());
+    return selected;
+  }
+  for (const uint32_t row : changes->rows) {
+    // A row whose key was evicted since has none.
+    if (const auto key = index.key_of_row(row)) {
+      selected.rows.push_back(row);
+      selected.ids.push_back(*key);
+    }
+  }
+  std::vector<uint32_t> found(changes->lost_keys.size());
+  index.find(
+      changes->lost_keys.data(),
+      static_cast<int64_t>(found.size()),
+      found.data());
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (found[i] == kNoRow) {
+      selected.removed.push_back(changes->lost_keys[i]);
+    }
+  }
+  return selected;
+}
+
+void FollowedTable::set_ids(
+    const std::vector<int64_t>& ids,
+    const std::vector<int64_t>& removed,
+    bool is_base,
+    TableContent& content) const {
+  content.file.count = static_cast<int64_t>(ids.size());
+  if (!file_.keys) {
+    if (!is_base) {
+      content.numbers = bytes_of(std::vector<uint32_t>(ids.begin(), ids.end()));
+    }
+    return;
+  }
+  content.numbers = is_base ? bytes_of(make_key_buckets(ids)) : bytes_of(ids);
+  if (!is_base) {
+    content.removed = bytes_of(removed);
+  }
+}
+
+TableContent FollowedTable::content(
+    const TableState& table,
+    Rows rows,
+    bool is_base) const {
+  const RowCopier copier(table, format_);
+  TableContent content{.file = file_, .row_bytes = row_bytes_};
+  set_ids(rows.ids, rows.removed, is_base, content);
+  content.copy = [copier, rows = std::move(rows.rows)](
+                     int64_t begin, int64_t end, std::byte* out) {
+    copier.copy(
+        c10::ArrayRef<uint32_t>(rows).slice(
+            static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
+        out);
+  };
+  return content;
+}
+
+TableContent FollowedTable::all_rows(const TableState& table) const {
+  if (table.key_rows != nullptr) {
+    return content(table, select(table, nullptr), /*is_base=*/true);
+  }
+  const RowCopier copier(table, format_);
+  TableContent content{.file = file_, .row_bytes = row_bytes_};
+  content.file.count = table.rows.count;
+  content.copy = [copier](int64_t begin, int64_t end, std::byte* out) {
+    copier.copy(begin, end - begin, out);
+  };
+  return content;
+}
+
+TableContent FollowedTable::changed_rows(
+    const TableState& table,
+    const Changes& changes) const {
+  return content(table, select(table, &changes), /*is_base=*/false);
+}
+
+std::string FollowedTable::pack(const TableState& table, const Changes* changes)
+    const {
+  const Rows rows = select(table, changes);
+  const std::vector<int64_t> sizes{
+      static_cast<int64_t>(rows.ids.size()),
+      static_cast<int64_t>(rows.removed.size())};
+  std::string bytes;
+  append(sizes, bytes);
+  append(rows.ids, bytes);
+  append(rows.removed, bytes);
+  const size_t first = bytes.size();
+  bytes.resize(first + rows.rows.size() * static_cast<size_t>(row_bytes_));
+  RowCopier(table, format_)
+      .copy(rows.rows, reinterpret_cast<std::byte*>(bytes.data() + first));
+  return bytes;
+}
+
+TableContent FollowedTable::unpack(
+    const std::vector<std::string>& ranks,
+    bool is_base) const {
+  std::vector<std::pair<int64_t, const std::byte*>> rows;
+  std::vector<int64_t> removed;
+  for (const std::string& rank : ranks) {
+    const Packed packed = read_packed(rank);
+    for (size_t i = 0; i < packed.ids.size(); ++i) {
+      rows.emplace_back(
+          packed.ids[i], packed.rows + static_cast<int64_t>(i) * row_bytes_);
+    }
+    removed.insert(removed.end(), packed.removed.begin(), packed.removed.end());
+  }
+  // Ranks may have every n-th row.
+  std::sort(rows.begin(), rows.end());
+  std::vector<int64_t> ids;
+  const auto bytes = std::make_shared<Buffer<char>>();
+  bytes->resize(rows.size() * static_cast<size_t>(row_bytes_));
+  auto* to = reinterpret_cast<std::byte*>(bytes->data());
+  for (const auto& [id, row] : rows) {
+    ids.push_back(id);
+    std::memcpy(to, row, static_cast<size_t>(row_bytes_));
+    to += row_bytes_;
+  }
+  TableContent content{.file = file_, .row_bytes = row_bytes_};
+  set_ids(ids, removed, is_base, content);
+  content.copy = [bytes, row_bytes = row_bytes_](
+                     int64_t begin, int64_t end, std::byte* out) {
+    std::memcpy(
+        out,
+        bytes->data() + begin * row_bytes,
+        static_cast<size_t>((end - begin) * row_bytes));
+  };
+  return content;
+}
+
+void copy_now(TableContent& content) {
+  const auto rows = std::make_shared<Buffer<char>>();
+  rows->resize(static_cast<size_t>(content.file.count * content.row_bytes));
+  auto* to = reinterpret_cast<std::byte*>(rows->data());
+  content.copy(0, content.file.count, to);
+  content.copy = [rows, to, row_bytes = content.row_bytes](
+                     int64_t begin, int64_t end, std::byte* out) {
+    std::copy(to + begin * row_bytes, to + end * row_bytes, out);
+  };
+}
+
+}  // namespace tessera::serving

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "packages/serving/src/format/version_file.h"
+#include "packages/serving/src/publisher/published_directory.h"
+#include "src/tables/key_index.h"
+#include "src/tables/row_marks.h"
+#include "src/tables/table_state.h"
+#include "src/tables/touched_rows.h"
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera::serving {
+
+/// Follows the changes of one table, or of the part of it that this rank has.
+class FollowedTable {
+ public:
+  /// `file` describes the table, with its format.
+  /// Errors:  c10::Error naming the table if another publisher follows it.
+  FollowedTable(TableState& table, bool is_fused, TableFile file);
+
+  const TableFile& file() const {
+    return file_;
+  }
+  /// The rows of this rank in a base.
+  int64_t count(const TableState& table) const;
+  int64_t row_bytes() const {
+    return row_bytes_;
+  }
+
+  /// What has changed since the last call.
+  struct Changes {
+    bool are_all = false;
+    std::vector<uint32_t> rows = {};  // ascending
+    std::vector<int64_t> lost_keys = {};
+  };
+  /// With `again`, also the changes of the last call, whose version was not written.
+  Changes take(const TableState& table, bool again);
+
+  /// All rows, of a base.
+  TableContent all_rows(const TableState& table) const;
+  /// The changed rows.
+  TableContent changed_rows(const TableState& table, const Changes& changes)
+      const;
+
+  /// What this rank has of a version, as bytes. `changes` is nullptr for a base.
+  std::string pack(const TableState& table, const Changes* changes) const;
+  /// Joins the bytes of all ranks.
+  TableContent unpack(const std::vector<std::string>& ranks, bool is_base)
+      const;
+
+ private:
+  // Local rows, and their numbers in the table or their keys.
+  struct Rows {
+    std::vector<uint32_t> rows = {};
+    std::vector<int64_t> ids = {};
+    std::vector<int64_t> removed = {};  // keys
+  };
+  Rows select(const TableState& table, const Changes* changes) const;
+  TableContent content(const TableState& table, Rows rows, bool is_base) const;
+  void set_ids(
+      const std::vector<int64_t>& ids,
+      const std::vector<int64_t>& removed,
+      bool is_base,
+      TableContent& content) const;
+
+  TableFile file_;
+  StoredFormat format_;
+  int64_t row_bytes_;
+  std::shared_ptr<RowMarks> marks_;
+  std::shared_ptr<KeyIndex::LostKeys> lost_keys_;
+  std::optional<TouchedRows> compared_;
+  uint32_t version_ = 0;  // of LibTorch's tensor
+  Changes last_;
+};
+
+/// Copies the rows now, so that the table may change before they are written.
+void copy_now(TableContent& content);
+
+}  // namespace tessera::serving

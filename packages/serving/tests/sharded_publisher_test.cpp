@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks with sharded tables publish one version together. The test runs with any number of
+// ranks.
+#include <tessera/serving/publisher.h>
+#include <tessera/serving/reader.h>
+
+#include "packages/distributed/tests/sharded_layers.h"
+#include "packages/serving/tests/published_model.h"
+#include "src/common/rank_group.h"
+#include "tests/temporary_folder.h"
+#include "tests/test_util.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <variant>
+
+namespace tessera::serving {
+namespace sharded_publisher_test {
+
+using test::PublishedModel;
+using test::PublishedModelOptions;
+using test::rank;
+using test::TemporaryFolder;
+
+// With the placement of the table `movies`.
+class ShardedPublisherTest : public ::testing::TestWithParam<TablePlacement> {
+ protected:
+  ShardedPublisherTest()
+      : strategy_(test::sharded({.placement = {{"movies", GetParam()}}})) {
+    directory_ = group().broadcast(Rendezvous::kReadRows, [&] {
+      folder_.emplace();
+      return *folder_ / "published";
+    });
+    model_ = std::make_shared<PublishedModel>(
+        PublishedModelOptions{.strategy = strategy_});
+  }
+  ~ShardedPublisherTest() override {
+    group().barrier(Rendezvous::kReadRows);
+  }
+
+  RankGroup& group() const {
+    return *std::get<Strategy::Sharded>(strategy_.options()).ranks;
+  }
+
+  // Each rank has other examples.
+  void train(uint64_t seed) {
+    std::mt19937_64 random(1000 * seed + static_cast<uint64_t>(rank()));
+    model_->train(model_->random_batch(random));
+  }
+
+  Strategy strategy_;
+  std::optional<TemporaryFolder> folder_;  // of rank 0
+  std::string directory_;
+  std::shared_ptr<PublishedModel> model_;
+};
+
+TEST_P(ShardedPublisherTest, AReaderGivesTheBitsOfTheRanks) {
+  Publisher publisher(model_, directory_, {.full_share = 10.0});
+  publisher.publish();
+  Reader reader(directory_, {.follow = false});
+  for (uint64_t round = 1; round < 5; ++round) {
+    test::expect_same_lookups(*reader.version(), *model_, round);
+    train(round);
+    EXPECT_EQ(publisher.publish(), static_cast<int64_t>(round) + 1);
+    EXPECT_FALSE(publisher.report().is_base);
+    EXPECT_TRUE(reader.refresh());
+  }
+  model_->embedding->evict("users", 1);
+  publisher.publish();
+  reader.refresh();
+  test::expect_same_lookups(*reader.version(), *model_, 9);
+}
+
+TEST_P(ShardedPublisherTest, AnErrorOfRankZeroIsRaisedOnAll) {
+  EXPECT_RAISES(
+      c10::Error,
+      Publisher(model_, "/dev/null/published"),
+      "can't make the directory '/dev/null/published'");
+  Publisher publisher(model_, directory_, {.background = true});
+  publisher.publish();
+  publisher.wait();
+  EXPECT_EQ(Reader(directory_).version()->number(), 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Placements,
+    ShardedPublisherTest,
+    ::testing::Values(
+        TablePlacement::row_wise(),
+        TablePlacement::row_wise(RowSplit::kMod),
+        TablePlacement::data_parallel(),
+        TablePlacement::table_wise(0)));
+
+}  // namespace sharded_publisher_test
+}  // namespace tessera::serving
