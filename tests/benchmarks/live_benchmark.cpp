@@ -9,7 +9,6 @@
 #include <tessera/serving/reader.h>
 #include <torch/nn/module.h>
 
-#include "src/engine/embedding_state.h"
 #include "tests/benchmarks/benchmark.h"
 
 #include <ATen/ops/randint.h>
@@ -152,7 +151,6 @@ void gather(
 
 void measure_lookups(const Options& options) {
   const auto model = std::make_shared<Model>(options.rows, options.dim);
-  const tessera::TableState& table = model->embedding->state().tables[0];
   struct Side {
     std::string name;
     std::shared_ptr<const serving::Version> version;
@@ -188,7 +186,8 @@ void measure_lookups(const Options& options) {
     fs::remove_all(folder);
   }
   const Copy copy(
-      table.parameters.const_data_ptr<float>(), options.rows * options.dim);
+      model->embedding->embedding_tables()["rows"].const_data_ptr<float>(),
+      options.rows * options.dim);
   fmt::print(
       "Lookups of {} random rows of {} numbers from {} million, {}.\n"
       "The base is in memory with huge pages. Gather copies rows of float32.\n\n"

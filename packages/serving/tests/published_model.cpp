@@ -79,8 +79,9 @@ PublishedModel::PublishedModel(const PublishedModelOptions& given)
       "embedding",
       TPUEmbedding(TPUEmbeddingOptions{
           .features = Nest<FeatureConfig>::map(std::move(features)),
-          .optimizer = optim::Adagrad{.learning_rate = 0.1},
-          .strategy = options.strategy}));
+          .optimizer = options.optimizer,
+          .strategy = options.strategy,
+          .apply = options.apply}));
   head = register_module("head", torch::nn::Linear(4, 1));
 }
 

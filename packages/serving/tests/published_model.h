@@ -40,6 +40,8 @@ struct PublishedModelOptions {
   int64_t dim = 16;
   int64_t user_capacity = 4096;
   bool has_keys = true;
+  optim::OptimizerSpec optimizer = optim::Adagrad{.learning_rate = 0.1};
+  Apply apply = Apply::kInBackward;
 };
 
 /// A small model with every kind of feature:

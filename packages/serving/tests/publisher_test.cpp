@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a Publisher writes, and that a Reader gives what the layer gives.
-#include <tessera/layers/mlp.h>
+#include <tessera/layers/combined.h>
 #include <tessera/serving/publish_callback.h>
 #include <tessera/serving/publisher.h>
 #include <tessera/serving/reader.h>
 #include <torch/optim/sgd.h>
 
 #include "packages/serving/tests/published_model.h"
+#include "tests/optim/all_specs.h"
 #include "tests/small_files.h"
 #include "tests/temporary_folder.h"
 #include "tests/test_util.h"
@@ -185,6 +186,47 @@ TEST(PublisherTest, ATableMayHaveAFormatOfItsOwn) {
       Publisher(
           model, folder / "other", {.formats = {{"word", RowFormat::kInt8}}}),
       "`formats` has the table 'word', which the model does not have. Known: movies, users, words");
+}
+
+// The updates of all optimizers mark the rows that they write.
+TEST(PublisherTest, FollowsEveryOptimizer) {
+  for (const auto& [name, spec] : test::spec_variants()) {
+    SCOPED_TRACE(name);
+    const auto model = std::make_shared<PublishedModel>(
+        PublishedModelOptions{.user_capacity = 512, .optimizer = spec});
+    const TemporaryFolder folder;
+    Publisher publisher(model, folder / "published", {.full_share = 10.0});
+    publisher.publish();
+    Reader reader(folder / "published", kByHand);
+    for (uint64_t round = 0; round < 4; ++round) {
+      train(*model, round);
+      publisher.publish();
+      EXPECT_FALSE(publisher.report().is_base);
+      reader.refresh();
+      expect_same_lookups(*reader.version(), *model, round);
+    }
+  }
+}
+
+TEST(PublisherTest, FollowsGradientsThatWaitForAStep) {
+  const auto model = std::make_shared<PublishedModel>(
+      PublishedModelOptions{.apply = Apply::kOnStep});
+  Combined optimizer(
+      torch::optim::SGD(model->parameters(), 0.1), {model->embedding});
+  const TemporaryFolder folder;
+  Publisher publisher(model, folder / "published");
+  publisher.publish();
+  Reader reader(folder / "published", kByHand);
+  for (uint64_t round = 0; round < 3; ++round) {
+    train(*model, round);
+    publisher.publish();
+    EXPECT_EQ(publisher.report().rows, 0);
+    optimizer.step();
+    publisher.publish();
+    EXPECT_GT(publisher.report().rows, 0);
+    reader.refresh();
+    expect_same_lookups(*reader.version(), *model, round);
+  }
 }
 
 TEST(PublisherTest, StrategiesWithoutMarksCompareTheirRows) {

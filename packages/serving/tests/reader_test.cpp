@@ -4,7 +4,9 @@
 #include <tessera/serving/reader.h>
 #include <tessera/serving/tessera_serving.h>
 
+#include "packages/serving/src/format/version_file.h"
 #include "packages/serving/tests/published_model.h"
+#include "src/common/checksum.h"
 #include "tests/temporary_folder.h"
 
 #include <ATen/ops/full.h>
@@ -18,6 +20,8 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -25,6 +29,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <typeinfo>
 #include <vector>
@@ -309,6 +314,147 @@ TEST(ReaderTest, MistakesAreNamed) {
   EXPECT_TRUE(std::all_of(
       out.begin(), out.end(), [](float value) { return value == 0.0F; }));
   version.lookup(movie, {}, {});  // no examples
+}
+
+// Changes numbers of version.json and of the data, and corrects all checksums.
+class HostileVersion {
+ public:
+  explicit HostileVersion(std::string directory)
+      : directory_(std::move(directory)),
+        link_(
+            link_from_text(test::read_text(directory_ + "/CURRENT"), "[test]")),
+        folder_(directory_ + "/" + version_name(link_.version)),
+        file_(version_from_text(
+            test::read_text(folder_ + "/version.json"),
+            "[test]")),
+        data_(test::read_text(folder_ + "/data")) {}
+
+  void write_changed(std::mt19937_64& random) const {
+    VersionFile file = file_;
+    std::string data = data_;
+    const auto is_inside = [&](const Section& section) {
+      const auto size = static_cast<int64_t>(data.size());
+      return section.offset >= 0 && section.bytes >= 0 &&
+          section.offset <= size && section.bytes <= size - section.offset;
+    };
+    const auto change = [&](int64_t& number) {
+      constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+      const int64_t numbers[] = {
+          0,
+          -1,
+          1,
+          63,
+          64,
+          int64_t{1} << 31,
+          (int64_t{1} << 32) - 1,
+          kMax,
+          kMax - 63,
+          number + 1,
+          number - 1,
+          number * 2,
+          number + 64};
+      number = numbers[random() % std::size(numbers)];
+    };
+    std::vector<int64_t*> numbers{
+        &file.version, &file.base, &file.step, &file.data_bytes};
+    std::vector<Section*> sections;
+    for (TableFile& table : file.tables) {
+      numbers.insert(
+          numbers.end(), {&table.dim, &table.vocabulary_size, &table.count});
+      sections.push_back(&table.rows);
+      if (table.numbers) {
+        sections.push_back(&*table.numbers);
+      }
+      if (table.removed) {
+        sections.push_back(&*table.removed);
+      }
+      if (table.keys) {
+        numbers.push_back(&table.keys->capacity);
+      }
+    }
+    for (FeatureFile& feature : file.features) {
+      numbers.push_back(&feature.sequence_length);
+    }
+    for (Section* section : sections) {
+      numbers.insert(numbers.end(), {&section->offset, &section->bytes});
+    }
+    for (uint64_t i = random() % 3; i > 0; --i) {
+      change(*numbers[random() % numbers.size()]);
+    }
+    for (uint64_t i = random() % 4; i > 0; --i) {
+      // Numbers and keys rather than rows.
+      const Section& section = *sections[random() % sections.size()];
+      if (section.bytes > 0 && is_inside(section)) {
+        data[static_cast<size_t>(
+            section.offset + static_cast<int64_t>(random() % section.bytes))] ^=
+            static_cast<char>(1U << (random() % 8));
+      }
+    }
+    for (Section* section : sections) {
+      if (is_inside(*section)) {
+        section->xxh3 = checksum_of(std::string_view(data).substr(
+            static_cast<size_t>(section->offset),
+            static_cast<size_t>(section->bytes)));
+      }
+    }
+    const std::string text = to_text(file);
+    std::ofstream(folder_ + "/version.json") << text;
+    std::ofstream(folder_ + "/data") << data;
+    std::ofstream(directory_ + "/CURRENT") << to_text(
+        VersionLink{.version = link_.version, .xxh3 = checksum_in(text)});
+  }
+
+ private:
+  std::string directory_;
+  VersionLink link_;
+  std::string folder_;
+  VersionFile file_;
+  std::string data_;
+};
+
+// A version that somebody has made to do harm is refused, or looks up some numbers.
+TEST(ReaderTest, HostileVersionsDoNoHarm) {
+  Published published;
+  published.publish();
+  const std::string path = published.folder / "published";
+  std::mt19937_64 random(11);
+  const auto batch = published.model->random_batch(random);
+  int64_t refused = 0;
+  int64_t opened = 0;
+  for (const bool is_base : {false, true}) {
+    if (is_base) {
+      published.model->embedding->update_embedding_table(
+          "words", at::full({500, 10}, 0.5));
+      published.publish();
+    }
+    const HostileVersion hostile(path);
+    for (int i = 0; i < 400; ++i) {
+      hostile.write_changed(random);
+      try {
+        const Reader reader(
+            path, {.follow = false, .copy_to_memory = i % 2 == 0});
+        const std::shared_ptr<const Version> version = reader.version();
+        ++opened;
+        for (const auto& [name, one] : batch) {
+          const size_t feature = version->feature(name);
+          if (version->output_size(feature, one.for_reader()) > 10'000'000) {
+            continue;  // a long sequence
+          }
+          try {
+            look_up(*version, name, one);
+          } catch (const std::out_of_range&) {
+            // The table has fewer rows now.
+          }
+        }
+      } catch (const std::invalid_argument&) {
+        ++refused;
+      } catch (const std::runtime_error&) {
+        ++refused;
+      }
+    }
+  }
+  EXPECT_GT(refused, 100);
+  EXPECT_GT(opened, 100);
 }
 
 // Threads look up while versions are applied. Each row of a version has one value, its

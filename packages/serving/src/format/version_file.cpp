@@ -25,6 +25,7 @@ namespace {
 constexpr int64_t kFormatVersion = 1;
 constexpr std::string_view kVersionPrefix = "version_";
 constexpr int64_t kMaxDim = int64_t{1} << 24;
+constexpr int64_t kMaxSequence = int64_t{1} << 20;
 
 constexpr std::array<std::pair<const char*, StoredFormat>, 5> kFormats{{
     {"float32", StoredFormat::kFloat32},
@@ -63,7 +64,8 @@ class VersionChecker {
     for (const FeatureFile& feature : version_.features) {
       expect(
           features.insert(feature.name).second &&
-              tables.contains(feature.table) && feature.sequence_length >= 0,
+              tables.contains(feature.table) && feature.sequence_length >= 0 &&
+              feature.sequence_length <= kMaxSequence,
           "features");
       combiner_from_string(feature.combiner);
     }

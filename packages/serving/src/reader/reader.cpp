@@ -158,7 +158,17 @@ struct Reader::Impl {
       return std::nullopt;  // Files of a version never change.
     }
     refused = newest;
-    serve(make(newest, known));
+    VersionPtr version;
+    try {
+      version = make(newest, known);
+    } catch (const std::runtime_error&) {
+      // The publisher may have removed the files of a version that CURRENT named before.
+      if (read_current(directory, kReader) != newest) {
+        return take_newest();
+      }
+      throw;
+    }
+    serve(std::move(version));
     refused = {};
     return ReaderEvent{.version = newest.version};
   }

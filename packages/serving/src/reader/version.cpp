@@ -418,9 +418,16 @@ size_t Version::output_size(size_t feature, const FeatureBatch& batch) const {
       impl_->features.size(),
       feature);
   const FeatureInfo& info = impl_->feature_infos[feature];
-  return static_cast<size_t>(
-      examples_of(batch) * std::max<int64_t>(info.sequence_length, 1) *
-      info.dim);
+  const int64_t floats = std::max<int64_t>(info.sequence_length, 1) * info.dim;
+  int64_t size = 0;
+  TESSERA_CHECK_VALUE(
+      !__builtin_mul_overflow(examples_of(batch), floats, &size),
+      "{} feature '{}': {} examples of {} floats are too many. Split the batch.",
+      kLookup,
+      shorten(info.name),
+      examples_of(batch),
+      floats);
+  return static_cast<size_t>(size);
 }
 
 void Version::lookup(

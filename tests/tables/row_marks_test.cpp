@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/tables/row_marks.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <random>
+#include <set>
+#include <thread>
+#include <vector>
+
+namespace tessera {
+namespace row_marks_test {
+
+TEST(RowMarksTest, TakesEachMarkedRowOnceInOrder) {
+  constexpr int64_t kRows = 20'003;
+  RowMarks marks(kRows, "the marks");
+  EXPECT_TRUE(marks.take().rows.empty());
+  std::mt19937 random(1);
+  for (const int count : {1, 10, 3000, 0, 100'000}) {
+    std::set<uint32_t> expected{kRows - 1};
+    marks.mark(kRows - 1);
+    for (int i = 0; i < count; ++i) {
+      const auto row = static_cast<uint32_t>(random() % kRows);
+      marks.mark(row);
+      expected.insert(row);
+    }
+    const RowMarks::Taken taken = marks.take();
+    EXPECT_FALSE(taken.are_all);
+    EXPECT_EQ(
+        taken.rows, std::vector<uint32_t>(expected.begin(), expected.end()));
+    EXPECT_TRUE(marks.take().rows.empty());
+  }
+}
+
+TEST(RowMarksTest, ARangeAndAllRows) {
+  RowMarks marks(10'000, "the marks");
+  marks.mark(4000, 4200);
+  const std::vector<uint32_t> rows = marks.take().rows;
+  ASSERT_EQ(rows.size(), 200U);
+  EXPECT_EQ(rows.front(), 4000U);
+  EXPECT_EQ(rows.back(), 4199U);
+  marks.mark(7);
+  marks.mark_all();
+  const RowMarks::Taken taken = marks.take();
+  EXPECT_TRUE(taken.are_all);
+  EXPECT_TRUE(taken.rows.empty());
+  EXPECT_FALSE(marks.take().are_all);
+}
+
+TEST(RowMarksTest, ThreadsMarkTheSameBlock) {
+  constexpr uint32_t kRows = 4096;
+  RowMarks marks(kRows, "the marks");
+  std::vector<std::thread> threads;
+  for (uint32_t thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&marks, thread] {
+      for (uint32_t row = thread; row < kRows; row += 4) {
+        marks.mark(row);
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  EXPECT_EQ(marks.take().rows.size(), kRows);
+}
+
+}  // namespace row_marks_test
+}  // namespace tessera
