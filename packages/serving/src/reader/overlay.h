@@ -22,8 +22,8 @@ class RowOverlay {
  public:
   explicit RowOverlay(int64_t rows);
 
-  /// Where the row is now, or nullptr if it is still in the base.
-  const std::byte* find(uint32_t row) const {
+  /// Points to the place of the row, or is nullptr if the row is still in the base.
+  const std::byte* const* find(uint32_t row) const {
     const Chunk* chunk = chunks_[row / kChunkRows].get();
     if (chunk == nullptr) {
       return nullptr;
@@ -33,9 +33,8 @@ class RowOverlay {
     if ((word.rows & bit) == 0) {
       return nullptr;
     }
-    return chunk->places
-        [word.first +
-         static_cast<uint32_t>(std::popcount(word.rows & (bit - 1)))];
+    return chunk->places.data() + word.first +
+        std::popcount(word.rows & (bit - 1));
   }
   /// Prefetches what find() reads first.
   void prefetch(uint32_t row) const {

@@ -6,6 +6,7 @@
 #include <tessera/common/shorten.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <span>
 #include <utility>
@@ -216,13 +217,23 @@ void PublishedTable::find_places(const RowBags& bags, const void** places)
     }
     return;
   }
-  for (int64_t i = 0; i < bags.nnz; ++i) {
-    if (i + kAhead < bags.nnz) {
-      row_overlay_->prefetch(static_cast<uint32_t>(bags.ids[i + kAhead]));
+  // First the bits of a row are prefetched, then its place.
+  constexpr int64_t kNear = 8;
+  std::array<const std::byte* const*, kNear> found = {};
+  for (int64_t i = -kNear; i < bags.nnz; ++i) {
+    if (i + kNear + kAhead < bags.nnz) {
+      row_overlay_->prefetch(
+          static_cast<uint32_t>(bags.ids[i + kNear + kAhead]));
     }
-    const auto row = static_cast<uint32_t>(bags.ids[i]);
-    const std::byte* changed = row_overlay_->find(row);
-    places[i] = changed == nullptr ? base_row(row) : changed;
+    const std::byte* const*& slot = found[(i + kNear) % kNear];
+    if (i >= 0) {
+      places[i] = slot == nullptr ? base_row(static_cast<uint32_t>(bags.ids[i]))
+                                  : *slot;
+    }
+    if (i + kNear < bags.nnz) {
+      slot = row_overlay_->find(static_cast<uint32_t>(bags.ids[i + kNear]));
+      __builtin_prefetch(slot);
+    }
   }
 }
 

@@ -9,9 +9,15 @@
 #include "src/common/check.h"
 #include "src/common/check_path.h"
 
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
+#include <cstdint>
 #include <exception>
 #include <filesystem>
 #include <mutex>
@@ -27,42 +33,56 @@ constexpr const char* kReader = "[Reader]";
 
 using VersionPtr = std::shared_ptr<const Version>;
 
-// A pointer that many threads read and one thread replaces. The lock is held for the copy
-// of the pointer alone.
+// A pointer that many threads read and one thread at a time replaces. Readers never wait.
+// The thread that replaces it waits until no reader copies the old one. For that, a reader
+// counts itself in one of two counters. The other thread changes twice which one new
+// readers take, and each time waits for the one that they have left.
 class SharedVersion {
  public:
-  VersionPtr get() const {
-    const Guard guard(is_locked_);
-    return version_;
+  ~SharedVersion() {
+    delete current_.load();
   }
-  // Returns the old one.
-  VersionPtr exchange(VersionPtr version) {
-    const Guard guard(is_locked_);
-    std::swap(version_, version);
+
+  VersionPtr get() const {
+    std::atomic<int64_t>& readers = readers_[side_.load()].count;
+    ++readers;
+    const VersionPtr* current = current_.load();
+    VersionPtr version = current == nullptr ? nullptr : *current;
+    --readers;
     return version;
   }
 
- private:
-  class Guard {
-   public:
-    explicit Guard(std::atomic_flag& flag) : flag_(flag) {
-      while (flag_.test_and_set(std::memory_order_acquire)) {
+  // Returns the old one.
+  VersionPtr exchange(VersionPtr version) {
+    const std::unique_ptr<const VersionPtr> old(
+        current_.exchange(new VersionPtr(std::move(version))));
+    for (int i = 0; i < 2; ++i) {
+      const size_t left = side_.load();
+      side_ = 1 - left;
+      while (readers_[left].count.load() != 0) {
         std::this_thread::yield();
       }
     }
-    ~Guard() {
-      flag_.clear(std::memory_order_release);
-    }
-    Guard(const Guard&) = delete;
-    Guard& operator=(const Guard&) = delete;
+    return old == nullptr ? nullptr : *old;
+  }
 
-   private:
-    std::atomic_flag& flag_;
+ private:
+  struct alignas(64) Counter {
+    std::atomic<int64_t> count = 0;
   };
 
-  mutable std::atomic_flag is_locked_;
-  VersionPtr version_;
+  std::atomic<const VersionPtr*> current_ = nullptr;
+  std::atomic<size_t> side_ = 0;
+  mutable std::array<Counter, 2> readers_ = {};
 };
+
+// Lets other threads of the process go first, because lookups should not wait for a new
+// version.
+void lower_priority() {
+  constexpr int kNice = 10;
+  const auto thread = static_cast<id_t>(::syscall(SYS_gettid));
+  (void)::setpriority(PRIO_PROCESS, thread, kNice);
+}
 
 }  // namespace
 
@@ -201,6 +221,7 @@ struct Reader::Impl {
   }
 
   void follow() {
+    lower_priority();
     while (!watch.is_stopped()) {
       watch.wait(options.poll_seconds);
       if (!watch.is_stopped()) {
