@@ -32,7 +32,8 @@ void discard_pending(const TableModule& tables) {
   }
 }
 
-// Tells a publisher that a call has replaced the rows of all tables.
+// Tells a publisher that a call replaces the rows of all tables. It is called before, because
+// a load that fails may have replaced some.
 void mark_all_rows(EmbeddingState& state) {
   for (TableState& table : state.tables) {
     if (table.marks != nullptr) {
@@ -61,8 +62,8 @@ void TableModule::update_embedding_table(
     const std::string& name,
     const at::Tensor& values) {
   change_state([&](EmbeddingState& state) {
-    assign_table(find_table(state, name, kUpdateTable), values);
     mark_all_rows(state);
+    assign_table(find_table(state, name, kUpdateTable), values);
   });
 }
 
@@ -76,8 +77,8 @@ void TableModule::update_embedding_table(
       check_nothing_waits(
           state, table, has_pending_passes(*this), kUpdateTable);
     }
-    assign_keys(table, keys, values, updates_of(state, table));
     mark_all_rows(state);
+    assign_keys(table, keys, values, updates_of(state, table));
   });
 }
 
@@ -111,8 +112,8 @@ void TableModule::load(
     torch::serialize::InputArchive& archive,
     const LoadOptions& options) {
   change_state([&](EmbeddingState& state) {
-    load_state(state, archive, options, "[" + class_name() + "::load]");
     mark_all_rows(state);
+    load_state(state, archive, options, "[" + class_name() + "::load]");
     discard_pending(*this);
   });
 }
@@ -145,8 +146,8 @@ void TableModule::load_tables(
     const LoadOptions& options,
     const std::string& where) {
   change_state([&](EmbeddingState& state) {
-    tessera::load_checkpoint(state, directory, options, where);
     mark_all_rows(state);
+    tessera::load_checkpoint(state, directory, options, where);
     discard_pending(*this);
   });
 }

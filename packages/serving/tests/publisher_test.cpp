@@ -448,7 +448,7 @@ TEST(PublisherTest, MistakesAreNamed) {
   Publisher publisher(model, path, {.format = RowFormat::kInt8});
   EXPECT_VALUE_ERROR(
       publisher.publish(),
-      "table 'words': row 7 has a number that is not finite");
+      "table 'words': row 7 has a number that is not finite or too large");
 }
 
 }  // namespace publisher_test

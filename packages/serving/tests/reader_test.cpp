@@ -416,6 +416,7 @@ class HostileVersion {
 TEST(ReaderTest, HostileVersionsDoNoHarm) {
   Published published;
   published.publish();
+  published.publish();
   const std::string path = published.folder / "published";
   std::mt19937_64 random(11);
   const auto batch = published.model->random_batch(random);
@@ -533,12 +534,16 @@ TEST(CInterfaceTest, NamesMistakesAndThrowsNothing) {
   std::vector<float> out(32);
   const auto lookup = [&](int64_t feature, const int64_t* of, size_t size) {
     return tessera_version_lookup(
-        version, feature, of, 2, nullptr, 0, nullptr, out.data(), size);
+        version, feature, of, 2, nullptr, 2, nullptr, out.data(), size);
   };
   EXPECT_EQ(lookup(movie, ids.data(), 32), 32);
   EXPECT_EQ(lookup(movie, ids.data(), 31), -1);
   EXPECT_EQ(lookup(movie, nullptr, 32), -1);
   EXPECT_EQ(lookup(7, ids.data(), 32), -1);
+  EXPECT_EQ(
+      tessera_version_lookup(
+          version, movie, ids.data(), 2, nullptr, 1, nullptr, out.data(), 32),
+      -1);
   EXPECT_EQ(tessera_reader_rollback(reader, 7), -1);
   tessera_reader_close(reader);
   EXPECT_EQ(lookup(movie, ids.data(), 32), 32);  // versions stay valid

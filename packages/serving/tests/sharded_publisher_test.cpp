@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks with sharded tables publish one version together. The test runs with any number of
 // ranks.
+#include <tessera/serving/publish_callback.h>
 #include <tessera/serving/publisher.h>
 #include <tessera/serving/reader.h>
+#include <tessera/training/fit.h>
 
 #include "packages/distributed/tests/sharded_layers.h"
 #include "packages/serving/tests/published_model.h"
@@ -10,6 +12,7 @@
 #include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -17,6 +20,7 @@
 #include <random>
 #include <string>
 #include <variant>
+#include <vector>
 
 namespace tessera::serving {
 namespace sharded_publisher_test {
@@ -84,6 +88,22 @@ TEST_P(ShardedPublisherTest, AnErrorOfRankZeroIsRaisedOnAll) {
   publisher.publish();
   publisher.wait();
   EXPECT_EQ(Reader(directory_).version()->number(), 1);
+}
+
+// Each rank has a clock of its own, but they publish together.
+TEST_P(ShardedPublisherTest, RanksAgreeWhenTheSecondsHavePassed) {
+  using namespace training;
+  const auto publisher = std::make_shared<Publisher>(model_, directory_);
+  const double never = 1e9;
+  fit(std::vector<uint64_t>{1, 2, 3},
+      [&](uint64_t seed) {
+        train(seed);
+        return StepResult{.loss = at::zeros({})};
+      },
+      {.callbacks = {PublishCallback(
+           publisher, {.every_seconds = rank() == 0 ? 1e-9 : never})},
+       .strategy = strategy_});
+  EXPECT_EQ(Reader(directory_).version()->number(), 4);
 }
 
 INSTANTIATE_TEST_SUITE_P(

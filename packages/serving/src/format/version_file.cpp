@@ -9,9 +9,11 @@
 #include "src/common/checksum.h"
 #include "src/common/names.h"
 #include "src/kernels/quantized_rows.h"
+#include "src/tables/combiner_rule.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <limits>
@@ -34,6 +36,28 @@ constexpr std::array<std::pair<const char*, StoredFormat>, 5> kFormats{{
     {"int8", StoredFormat::kInt8},
     {"int4", StoredFormat::kInt4},
 }};
+
+bool is_combiner(const std::string& name) {
+  bool is_known = false;
+  for_each_combiner([&](Combiner combiner) {
+    is_known = is_known || name == to_string(combiner);
+  });
+  return is_known;
+}
+
+// 0 for a dtype that is not known.
+int64_t bytes_of_dtype(const std::string& dtype) {
+  if (dtype == "float64" || dtype == "int64") {
+    return 8;
+  }
+  if (dtype == "float32" || dtype == "int32") {
+    return 4;
+  }
+  if (dtype == "float16" || dtype == "bfloat16" || dtype == "int16") {
+    return 2;
+  }
+  return dtype == "int8" || dtype == "uint8" || dtype == "bool" ? 1 : 0;
+}
 
 // Checks a version.json part by part.
 class VersionChecker {
@@ -67,10 +91,11 @@ class VersionChecker {
               tables.contains(feature.table) && feature.sequence_length >= 0 &&
               feature.sequence_length <= kMaxSequence,
           "features");
-      combiner_from_string(feature.combiner);
+      expect(is_combiner(feature.combiner), "combiners");
     }
     for (const DenseFile& dense : version_.dense) {
       check_section(dense.values, "dense");
+      check_shape(dense);
     }
     if (version_.pipeline) {
       check_section(*version_.pipeline, "pipeline");
@@ -99,9 +124,23 @@ class VersionChecker {
         what);
   }
 
+  void check_shape(const DenseFile& dense) const {
+    int64_t bytes = bytes_of_dtype(dense.dtype);
+    bool fits = true;
+    for (const int64_t size : dense.shape) {
+      fits = fits && size >= 0 && !__builtin_mul_overflow(bytes, size, &bytes);
+    }
+    // Readers may know fewer dtypes than publishers.
+    expect(fits && (bytes == 0 || bytes == dense.values.bytes), "dense");
+  }
+
   void check_table(const TableFile& table) const {
     constexpr int64_t kMaxRows = std::numeric_limits<uint32_t>::max();
-    const int64_t bytes = table.dim >= 1 && table.dim <= kMaxDim
+    const bool has_format =
+        std::any_of(kFormats.begin(), kFormats.end(), [&](const auto& known) {
+          return known.first == table.format;
+        });
+    const int64_t bytes = has_format && table.dim >= 1 && table.dim <= kMaxDim
         ? row_bytes(format_from_string(table.format), table.dim)
         : 0;
     expect(

@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -87,18 +86,32 @@ int64_t FollowedTable::count(const TableState& table) const {
 FollowedTable::Changes FollowedTable::take(
     const TableState& table,
     bool again) {
-  Changes changes;
+  if (!again) {
+    last_ = {};
+  }
+  // If this throws, the next call adds to what last_ has.
+  Changes& changes = last_;
   // Other code writes to the tensor by LibTorch's operators.
   const auto version = table.parameters._version();
-  changes.are_all = std::exchange(version_, version) != version && marks_;
+  if (marks_ != nullptr && std::exchange(version_, version) != version) {
+    changes.are_all = true;
+  }
+  std::vector<uint32_t> touched;
   if (marks_ != nullptr) {
     RowMarks::Taken taken = marks_->take();
     changes.are_all = changes.are_all || taken.are_all;
-    changes.rows = std::move(taken.rows);
+    touched = std::move(taken.rows);
   } else {
-    changes.rows = compared_->rows(table);
-    compared_->accept(table, changes.rows);
+    touched = compared_->rows(table);
+    compared_->accept(table, touched);
   }
+  const auto before = static_cast<int64_t>(changes.rows.size());
+  changes.rows.insert(changes.rows.end(), touched.begin(), touched.end());
+  std::inplace_merge(
+      changes.rows.begin(), changes.rows.begin() + before, changes.rows.end());
+  changes.rows.erase(
+      std::unique(changes.rows.begin(), changes.rows.end()),
+      changes.rows.end());
   if (lost_keys_ != nullptr) {
     for (std::vector<int64_t>& keys : *lost_keys_) {
       changes.lost_keys.insert(
@@ -106,22 +119,6 @@ FollowedTable::Changes FollowedTable::take(
       keys.clear();
     }
   }
-  if (again) {
-    std::vector<uint32_t> rows;
-    std::set_union(
-        changes.rows.begin(),
-        changes.rows.end(),
-        last_.rows.begin(),
-        last_.rows.end(),
-        std::back_inserter(rows));
-    changes.rows = std::move(rows);
-    changes.lost_keys.insert(
-        changes.lost_keys.end(),
-        last_.lost_keys.begin(),
-        last_.lost_keys.end());
-    changes.are_all = changes.are_all || last_.are_all;
-  }
-  last_ = changes;
   return changes;
 }
 

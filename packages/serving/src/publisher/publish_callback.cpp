@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/serving/publish_callback.h>
 
+#include "packages/training/src/ranks.h"
 #include "src/common/check.h"
+#include "src/common/error_reason.h"
 
 #include <c10/util/Exception.h>
 
 #include <cmath>
+#include <exception>
 #include <utility>
 
 namespace tessera::serving {
@@ -33,10 +36,14 @@ void PublishCallback::on_train_begin(training::Training& /*training*/) {
 void PublishCallback::on_step_end(training::Training& training) {
   const std::chrono::duration<double> passed =
       std::chrono::steady_clock::now() - last_;
-  const bool is_due = (schedule_.every_steps > 0 &&
-                       training.progress().step % schedule_.every_steps == 0) ||
-      (schedule_.every_seconds > 0.0 &&
-       passed.count() >= schedule_.every_seconds);
+  bool is_due = schedule_.every_steps > 0 &&
+      training.progress().step % schedule_.every_steps == 0;
+  if (schedule_.every_seconds > 0.0) {
+    // Ranks have different clocks, but publish together.
+    is_due = training::on_any_rank(
+        is_due || passed.count() >= schedule_.every_seconds,
+        training.strategy());
+  }
   if (is_due) {
     publish(training);
   }
@@ -44,10 +51,17 @@ void PublishCallback::on_step_end(training::Training& training) {
 
 void PublishCallback::on_train_end(training::Training& training) {
   publish(training);
+  wait();
+}
+
+// A version that can't be written must not end the training.
+void PublishCallback::wait() {
   try {
     publisher_->wait();
-  } catch (const c10::Error& error) {
-    TORCH_WARN(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    TORCH_WARN(
+        reason_of(error),
+        " The training goes on, and the next version has these rows, too.");
   }
 }
 
@@ -58,11 +72,12 @@ void PublishCallback::publish(training::Training& training) {
   for (const auto& [name, value] : logs.entries()) {
     info.metrics[name] = value;
   }
+  wait();  // so that an error of the version before does not prevent this one
   try {
     publisher_->publish(info);
-  } catch (const c10::Error& error) {
+  } catch (const std::exception& error) {
     TORCH_WARN(
-        error.what_without_backtrace(),
+        reason_of(error),
         " The training goes on, and the next version has these rows, too.");
   }
 }

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <string_view>
 #include <utility>
 
@@ -193,6 +194,8 @@ int64_t PublishedDirectory::write(const VersionContent& content, Disk& disk) {
     const VersionFile file = write_data(content, data);
     bytes = file.data_bytes;
     const std::string text = to_text(file);
+    // Readers must not be the first to find out that they can't read it.
+    version_from_text(text, disk.where());
     xxh3 = checksum_in(text);
     write_file(hidden / kVersionFile, text, disk);
     disk.sync_directory(hidden);
@@ -208,10 +211,18 @@ int64_t PublishedDirectory::write(const VersionContent& content, Disk& disk) {
   written_[content.file.version] = {
       .base = content.file.base, .time = fs::file_time_type::clock::now()};
   const VersionLink link{.version = content.file.version, .xxh3 = xxh3};
-  AtomicFile current((path_ / kCurrentFile).string(), disk.where());
-  const std::string text = to_text(link);
-  current.write(text.data(), text.size());
-  current.commit();
+  try {
+    AtomicFile current((path_ / kCurrentFile).string(), disk.where());
+    const std::string text = to_text(link);
+    current.write(text.data(), text.size());
+    current.commit();
+  } catch (const c10::Error&) {
+    // It may have failed after its rename.
+    if (read_link(path_ / kCurrentFile, disk.where()) != link) {
+      remove_version(content.file.version, disk);
+      throw;
+    }
+  }
   current_ = link;
   return bytes;
 }
@@ -220,6 +231,9 @@ void PublishedDirectory::keep(int64_t count, double seconds, Disk& disk) {
   const auto now = fs::file_time_type::clock::now();
   // The versions from a base on stay together.
   int64_t oldest_base = current_ ? current_->version : 0;
+  if (current_ && written_.contains(current_->version)) {
+    oldest_base = written_.at(current_->version).base;
+  }
   auto newer = static_cast<int64_t>(written_.size());
   for (const auto& [version, written] : written_) {
     const double age =
@@ -228,14 +242,29 @@ void PublishedDirectory::keep(int64_t count, double seconds, Disk& disk) {
       oldest_base = std::min(oldest_base, written.base);
     }
   }
+  std::exception_ptr error;
   while (!written_.empty() && written_.begin()->first < oldest_base) {
-    // A reader that opens the version now sees that it is gone, and not a part of it.
-    const std::string name = version_name(written_.begin()->first);
-    const fs::path hidden = path_ / (std::string(kHiddenPrefix) + name);
-    disk.rename(path_ / name, hidden);
-    disk.remove(hidden);
-    written_.erase(written_.begin());
+    try {
+      remove_version(written_.begin()->first, disk);
+    } catch (const c10::Error&) {
+      error = std::current_exception();
+    }
   }
+  if (error != nullptr) {
+    std::rethrow_exception(error);
+  }
+}
+
+void PublishedDirectory::remove_version(int64_t version, Disk& disk) {
+  // A reader that opens the version now sees that it is gone, and not a part of it.
+  const std::string name = version_name(version);
+  const fs::path hidden = path_ / (std::string(kHiddenPrefix) + name);
+  written_.erase(version);
+  std::error_code ignored;
+  if (fs::exists(path_ / name, ignored)) {
+    disk.rename(path_ / name, hidden);
+  }
+  disk.remove(hidden);
 }
 
 }  // namespace tessera::serving

@@ -73,6 +73,7 @@ class PublishedDirectory {
   };
 
   void find_versions(const std::string& where);
+  void remove_version(int64_t version, Disk& disk);
 
   std::filesystem::path path_;
   std::optional<FileLock> lock_;

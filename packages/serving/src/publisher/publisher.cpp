@@ -12,6 +12,7 @@
 #include "serialization/mapped_file.h"
 #include "src/common/check.h"
 #include "src/common/check_path.h"
+#include "src/common/error_reason.h"
 #include "src/common/names.h"
 #include "src/common/rank_group.h"
 #include "src/engine/embedding_state.h"
@@ -245,6 +246,8 @@ class Publisher::Impl {
     const Clock::time_point begin = Clock::now();
     plan_ = ranks_->broadcast(Rendezvous::kSaveCheckpoint, [&] {
       plan_.report = {.version = directory_->next_version()};
+      plan_.wants_base = info.base;
+      keep_newest();  // makes room on a full disk
       return plan_;
     });
     VersionContent content;
@@ -302,6 +305,7 @@ class Publisher::Impl {
     Chain next_chain = {};  // with this version
     // Whether the changes of the last version were not written.
     bool has_failed = false;
+    bool wants_base = false;  // PublishInfo::base
     PublishReport report = {};
   };
 
@@ -428,26 +432,34 @@ class Publisher::Impl {
       VersionContent& content) {
     const bool is_first = ranks_->rank() == 0;
     std::vector<FollowedTable::Changes> changes(tables_.size());
-    bool needs_base =
-        plan_.chain.base == 0 || plan_.chain.versions >= options_.full_every;
+    bool needs_base = plan_.wants_base || plan_.chain.base == 0 ||
+        plan_.chain.versions >= options_.full_every;
     int64_t base_bytes = 0;
     int64_t changed_bytes = 0;
-    visit_tables(
-        states,
-        [&](size_t i,
-            FollowedTable& table,
-            const TableState& state,
-            const Part& part) {
-          changes[i] = table.take(state, plan_.has_failed);
-          needs_base = needs_base || changes[i].are_all;
-          if ((part.is_sharded() || is_first) && !state.rows.is_copy) {
-            base_bytes += table.count(state) * table.row_bytes();
-            changed_bytes += static_cast<int64_t>(changes[i].rows.size()) *
-                table.row_bytes();
-          }
-        });
-    // Until the version is written, so that its changes are not lost.
-    plan_.has_failed = true;
+    // Set until the version is written, so that its changes are not lost.
+    const bool again = std::exchange(plan_.has_failed, true);
+    const auto take = [&](size_t i,
+                          FollowedTable& table,
+                          const TableState& state,
+                          const Part& part) {
+      changes[i] = table.take(state, again);
+      needs_base = needs_base || changes[i].are_all;
+      if ((part.is_sharded() || is_first) && !state.rows.is_copy) {
+        base_bytes += table.count(state) * table.row_bytes();
+        changed_bytes +=
+            static_cast<int64_t>(changes[i].rows.size()) * table.row_bytes();
+      }
+    };
+    ranks_->run_on_all_ranks(Rendezvous::kSaveCheckpoint, [&] {
+      dense_bytes_ = dense_bytes();
+      visit_tables(states, take);
+    });
+    if (is_first) {
+      // Each version has all dense weights.
+      const int64_t dense = dense_bytes_;
+      base_bytes += dense;
+      changed_bytes += dense;
+    }
     base_bytes = sum_of_ranks(base_bytes);
     const int64_t bytes = plan_.chain.bytes + sum_of_ranks(changed_bytes);
     const bool is_base =
@@ -525,7 +537,9 @@ class Publisher::Impl {
     }
   }
 
-  void add_dense(VersionContent& content) const {
+  // Calls visit(name, tensor) for the parameters and buffers outside of the tables.
+  template <class Visit>
+  void visit_dense(Visit visit) const {
     std::set<const at::TensorImpl*> of_tables;
     for (const Part& part : parts_) {
       for (const auto& tensor : part.module->parameters()) {
@@ -535,30 +549,42 @@ class Publisher::Impl {
         of_tables.insert(tensor.unsafeGetTensorImpl());
       }
     }
-    const auto add = [&](const auto& named) {
+    const auto visit_all = [&](const auto& named) {
       for (const auto& item : named) {
-        const at::Tensor& tensor = item.value();
-        if (of_tables.contains(tensor.unsafeGetTensorImpl())) {
-          continue;
+        if (!of_tables.contains(item.value().unsafeGetTensorImpl())) {
+          visit(item.key(), item.value());
         }
-        TESSERA_CHECK_VALUE(
-            tensor.defined() && !tessera::detail::is_unsized(tensor),
-            "{} the layer of '{}' is not built. Call forward() or build() of the model before you publish it.",
-            kPublisher,
-            shorten(item.key()));
-        const at::Tensor values = tensor.detach().cpu().contiguous();
-        content.dense.push_back(
-            {.file =
-                 {.name = item.key(),
-                  .dtype = dtype_name(values.scalar_type()),
-                  .shape = values.sizes().vec()},
-             .values = std::string(
-                 static_cast<const char*>(values.const_data_ptr()),
-                 values.nbytes())});
       }
     };
-    add(model_->named_parameters());
-    add(model_->named_buffers());
+    visit_all(model_->named_parameters());
+    visit_all(model_->named_buffers());
+  }
+
+  int64_t dense_bytes() const {
+    int64_t bytes = 0;
+    visit_dense([&](const std::string& name, const at::Tensor& tensor) {
+      TESSERA_CHECK_VALUE(
+          tensor.defined() && !tessera::detail::is_unsized(tensor),
+          "{} the layer of '{}' is not built. Call forward() or build() of the model before you publish it.",
+          kPublisher,
+          shorten(name));
+      bytes += static_cast<int64_t>(tensor.nbytes());
+    });
+    return bytes;
+  }
+
+  void add_dense(VersionContent& content) const {
+    visit_dense([&](const std::string& name, const at::Tensor& tensor) {
+      const at::Tensor values = tensor.detach().cpu().contiguous();
+      content.dense.push_back(
+          {.file =
+               {.name = name,
+                .dtype = dtype_name(values.scalar_type()),
+                .shape = values.sizes().vec()},
+           .values = std::string(
+               static_cast<const char*>(values.const_data_ptr()),
+               values.nbytes())});
+    });
   }
 
   int64_t write(const VersionContent& content) {
@@ -572,15 +598,15 @@ class Publisher::Impl {
       const std::lock_guard<std::mutex> lock(mutex_);
       report_ = report;
     }
+    keep_newest();
+  }
+
+  void keep_newest() {
     Disk disk("[Publisher::publish]");
     try {
       directory_->keep(options_.keep_last, options_.keep_seconds, disk);
-    } catch (const c10::Error& error) {
-      TORCH_WARN(
-          error.what_without_backtrace(),
-          " Version ",
-          report.version,
-          " is published, but older ones take up the disk.");
+    } catch (const std::exception& error) {
+      TORCH_WARN(reason_of(error), " Old versions take up the disk.");
     }
   }
 
@@ -592,6 +618,7 @@ class Publisher::Impl {
   std::optional<std::string> pipeline_;
   std::vector<FollowedTable> tables_;  // of all parts
   std::vector<FeatureFile> features_;
+  int64_t dense_bytes_ = 0;
   Plan plan_;
   mutable std::mutex mutex_;  // guards report_
   PublishReport report_;

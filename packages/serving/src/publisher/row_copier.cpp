@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -27,12 +28,17 @@ void widen(const std::byte* from, int64_t dim, float* to) {
   }
 }
 
+// Returns false if a finite number becomes infinite.
 template <class To>
-void narrow(const float* from, int64_t dim, std::byte* to) {
+bool narrow(const float* from, int64_t dim, std::byte* to) {
+  bool fits = true;
   for (int64_t i = 0; i < dim; ++i) {
     const To value(from[i]);
     std::memcpy(to + i * sizeof(To), &value, sizeof(To));
+    fits = fits &&
+        (std::isfinite(static_cast<float>(value)) || !std::isfinite(from[i]));
   }
+  return fits;
 }
 
 }  // namespace
@@ -73,11 +79,9 @@ bool RowCopier::copy_row(int64_t row, std::byte* out, float* scratch) const {
       std::memcpy(out, values, static_cast<size_t>(row_bytes_));
       return true;
     case StoredFormat::kBFloat16:
-      narrow<c10::BFloat16>(values, dim_, out);
-      return true;
+      return narrow<c10::BFloat16>(values, dim_, out);
     case StoredFormat::kFloat16:
-      narrow<c10::Half>(values, dim_, out);
-      return true;
+      return narrow<c10::Half>(values, dim_, out);
     case StoredFormat::kInt8:
       return kernels::quantize_row(values, dim_, 8, out);
     case StoredFormat::kInt4:
@@ -105,7 +109,7 @@ void RowCopier::copy_rows(int64_t count, const RowOf& row_of, std::byte* out)
       });
   TESSERA_CHECK_VALUE(
       refused < 0,
-      "[Publisher] table '{}': row {} has a number that is not finite, which {} can't store. Find out why training gives such numbers, for example with NonFiniteGradients::kRefuse.",
+      "[Publisher] table '{}': row {} has a number that is not finite or too large, which {} can't store. Choose another format, or find out why training gives such numbers, for example with NonFiniteGradients::kRefuse.",
       shorten(table_name_),
       refused.load(),
       to_string(format_));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/serving/src/reader/directory_watch.h"
 
+#include "src/common/check.h"
+
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/inotify.h>
@@ -8,7 +10,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <utility>
 
 namespace tessera::serving {
@@ -17,6 +21,10 @@ DirectoryWatch::DirectoryWatch(std::filesystem::path directory)
     : directory_(std::move(directory)),
       inotify_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)),
       stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  TESSERA_CHECK(
+      stop_.is_open(),
+      "[Reader] can't watch a directory: {}. Close files, or raise the limit of open files.",
+      std::strerror(errno));
   watch_again();
 }
 
@@ -53,13 +61,9 @@ void DirectoryWatch::wait(double seconds) {
 }
 
 void DirectoryWatch::stop() {
+  is_stopped_ = true;
   const uint64_t one = 1;
   (void)!::write(stop_.number(), &one, sizeof(one));
-}
-
-bool DirectoryWatch::is_stopped() const {
-  pollfd file{.fd = stop_.number(), .events = POLLIN, .revents = 0};
-  return ::poll(&file, 1, 0) == 1;
 }
 
 }  // namespace tessera::serving

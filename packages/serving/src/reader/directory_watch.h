@@ -3,6 +3,7 @@
 
 #include "src/common/file_descriptor.h"
 
+#include <atomic>
 #include <filesystem>
 
 namespace tessera::serving {
@@ -11,20 +12,24 @@ namespace tessera::serving {
 /// vanish and come back.
 class DirectoryWatch {
  public:
+  /// Errors:  Error if the process has too many open files.
   explicit DirectoryWatch(std::filesystem::path directory);
 
   /// Returns after a change, after stop(), or after `seconds`.
   void wait(double seconds);
   /// Ends wait(), now and from now on. Another thread may call it.
   void stop();
-  bool is_stopped() const;
+  bool is_stopped() const {
+    return is_stopped_;
+  }
 
  private:
   void watch_again();
 
   std::filesystem::path directory_;
   FileDescriptor inotify_;
-  FileDescriptor stop_;
+  FileDescriptor stop_;  // wakes wait()
+  std::atomic<bool> is_stopped_ = false;
   int watch_ = -1;
 };
 

@@ -98,20 +98,24 @@ struct Reader::Impl {
       const Version* known) const {
     std::vector<VersionLink> chain{newest};
     VersionFile file =
-        read_version_file(directory, newest.version, newest.xxh3, kReader);
+        read_version_file(directory, newest.version, newest.xxh3, kReader).file;
     const int64_t base = file.base;
-    while (chain.back().version != base && file.previous &&
-           (known == nullptr || known->impl().link != *file.previous)) {
+    const auto check = [&](bool is_valid) {
       TESSERA_CHECK_VALUE(
-          file.base == base && file.previous->version >= base,
-          "{} {}: version {} does not lead to its base, {}. The files are damaged.",
-          kReader,
-          directory.string(),
-          file.version,
+          is_valid,
+          "{} version {} does not lead to its base, {}. The files are damaged.",
+          where_of(chain.back()),
+          newest.version,
           base);
+    };
+    while (chain.back().version != base &&
+           (known == nullptr || known->impl().link != file.previous)) {
+      check(file.previous && file.previous->version >= base);
       chain.push_back(*file.previous);
       file = read_version_file(
-          directory, chain.back().version, chain.back().xxh3, kReader);
+                 directory, chain.back().version, chain.back().xxh3, kReader)
+                 .file;
+      check(file.base == base);
     }
     return chain;
   }
@@ -137,6 +141,10 @@ struct Reader::Impl {
     for (auto link = chain.rbegin(); link != chain.rend(); ++link) {
       const VersionData data = read(*link);
       const bool is_base = data.file.base == data.file.version;
+      TESSERA_CHECK_VALUE(
+          is_base || version != nullptr,
+          "{} it is not a base. The files are damaged.",
+          where_of(*link));
       version = is_base ? make_version(data, where_of(*link))
                         : make_next_version(*version, data, where_of(*link));
     }
@@ -148,9 +156,21 @@ struct Reader::Impl {
     const int64_t number = version->number();
     retired.push_back(current.exchange(std::move(version)));
     free_retired();
-    status.version = number;
-    status.problem.clear();
-    ++status.taken;
+    change_status([&](ReaderStatus& status) {
+      status.version = number;
+      status.problem.clear();
+      ++status.taken;
+    });
+  }
+
+  template <class Change>
+  void change_status(Change change) {
+    const std::lock_guard<std::mutex> lock(status_mutex);
+    change(status);
+  }
+  ReaderStatus get_status() const {
+    const std::lock_guard<std::mutex> lock(status_mutex);
+    return status;
   }
 
   // Frees old versions here, because it takes long. A request that holds one keeps it.
@@ -163,24 +183,30 @@ struct Reader::Impl {
   // Takes the newest version. The mutex must be held. Returns the event, if there is one.
   std::optional<ReaderEvent> take_newest() {
     free_retired();
-    if (status.is_pinned) {
-      return std::nullopt;
-    }
-    status.newest = 0;
+    change_status([](ReaderStatus& status) { status.newest = 0; });
     const VersionLink newest = read_current(directory, kReader);
-    status.newest = newest.version;
+    change_status(
+        [&](ReaderStatus& status) { status.newest = newest.version; });
+    const ReaderStatus now = get_status();
     const VersionPtr known = current.get();
-    if (known != nullptr && known->impl().link == newest) {
-      status.problem.clear();
+    if (now.is_pinned) {
       return std::nullopt;
     }
-    if (known != nullptr && refused == newest && !status.problem.empty()) {
+    if (known != nullptr && known->impl().link == newest) {
+      change_status([](ReaderStatus& status) { status.problem.clear(); });
+      return std::nullopt;
+    }
+    if (known != nullptr && refused == newest) {
+      change_status([&](ReaderStatus& status) { status.problem = reason; });
       return std::nullopt;  // Files of a version never change.
     }
-    refused = newest;
     VersionPtr version;
     try {
       version = make(newest, known);
+    } catch (const std::invalid_argument& error) {
+      refused = newest;
+      reason = error.what();
+      throw;
     } catch (const std::runtime_error&) {
       // The publisher may have removed the files of a version that CURRENT named before.
       if (read_current(directory, kReader) != newest) {
@@ -193,39 +219,55 @@ struct Reader::Impl {
     return ReaderEvent{.version = newest.version};
   }
 
+  // take_newest() that keeps the reason of an error in the status. The mutex must be held.
+  std::optional<ReaderEvent> take_and_report() {
+    try {
+      return take_newest();
+    } catch (const std::exception& error) {
+      change_status(
+          [&](ReaderStatus& status) { status.problem = error.what(); });
+      throw;
+    }
+  }
+
   void tell(const std::optional<ReaderEvent>& event) const {
     if (event && options.on_event) {
       options.on_event(*event);
     }
   }
 
-  // Takes the newest version, and keeps the old one if there is a problem.
-  void try_to_take() {
+  // Takes the newest version, and keeps the old one if there is a problem. Returns whether
+  // there is the same problem as before.
+  bool try_to_take() {
     std::optional<ReaderEvent> event;
+    bool is_known_problem = false;
     {
       const std::lock_guard<std::mutex> lock(mutex);
+      const std::string before = get_status().problem;
       try {
-        event = take_newest();
+        event = take_and_report();
       } catch (const std::exception& error) {
-        if (status.problem != error.what()) {
-          event = {.version = status.newest, .problem = error.what()};
-        }
-        status.problem = error.what();
-        // A version may be removed while it is read. Then CURRENT names another one.
-        if (!dynamic_cast<const std::invalid_argument*>(&error)) {
-          refused = {};
+        is_known_problem = before == error.what();
+        if (!is_known_problem) {
+          event = {.version = get_status().newest, .problem = error.what()};
         }
       }
     }
     tell(event);
+    return is_known_problem;
   }
 
   void follow() {
     lower_priority();
+    constexpr double kLongest = 60.0;
+    double seconds = options.poll_seconds;
     while (!watch.is_stopped()) {
-      watch.wait(options.poll_seconds);
+      watch.wait(seconds);
       if (!watch.is_stopped()) {
-        try_to_take();
+        // What has failed twice is tried less often.
+        seconds = try_to_take()
+            ? std::max(options.poll_seconds, std::min(2.0 * seconds, kLongest))
+            : options.poll_seconds;
       }
     }
   }
@@ -233,10 +275,12 @@ struct Reader::Impl {
   std::filesystem::path directory;
   ReaderOptions options;
   SharedVersion current;
-  mutable std::mutex mutex;  // guards the next ones
-  ReaderStatus status;
+  std::mutex mutex;  // held while a version is taken; guards the next ones
   VersionLink refused;  // the last version with a problem
+  std::string reason;  // the problem
   std::vector<VersionPtr> retired;
+  mutable std::mutex status_mutex;  // guards status
+  ReaderStatus status;
   DirectoryWatch watch;
   std::thread thread;
 };
@@ -275,14 +319,15 @@ bool Reader::refresh() {
   {
     const std::lock_guard<std::mutex> lock(impl_->mutex);
     impl_->refused = {};
-    event = impl_->take_newest();
+    event = impl_->take_and_report();
   }
   impl_->tell(event);
   return event.has_value();
 }
 
 void Reader::rollback(int64_t version) {
-  ReaderEvent event{.version = version};
+  constexpr const char* kRollback = "[Reader::rollback]";
+  std::optional<ReaderEvent> event;
   {
     const std::lock_guard<std::mutex> lock(impl_->mutex);
     const VersionPtr known = impl_->current.get();
@@ -292,38 +337,34 @@ void Reader::rollback(int64_t version) {
       std::error_code ignored;
       TESSERA_CHECK_VALUE(
           version >= 1 && std::filesystem::exists(folder, ignored),
-          "[Reader::rollback] there is no version {} in '{}'. Its publisher may have removed it. Choose one that is there.",
+          "{} there is no version {} in '{}'. Its publisher may have removed it. Choose one that is there.",
+          kRollback,
           version,
           impl_->directory.string());
-      const VersionData data = read_version(
-          impl_->directory,
-          version,
-          std::nullopt,
-          DataPlace::kMapped,
-          "[Reader::rollback]");
+      const VersionText text =
+          read_version_file(impl_->directory, version, std::nullopt, kRollback);
       impl_->serve(impl_->make(
-          {.version = version, .xxh3 = data.xxh3},
+          {.version = version, .xxh3 = text.xxh3},
           version > known->number() ? known : nullptr));
+      event = ReaderEvent{.version = version};
     }
-    impl_->status.is_pinned = true;
-    impl_->status.problem.clear();
+    impl_->change_status([](ReaderStatus& status) {
+      status.is_pinned = true;
+      status.problem.clear();
+    });
   }
   impl_->tell(event);
 }
 
 void Reader::unpin() {
-  {
-    const std::lock_guard<std::mutex> lock(impl_->mutex);
-    impl_->status.is_pinned = false;
-  }
+  impl_->change_status([](ReaderStatus& status) { status.is_pinned = false; });
   if (impl_->options.follow) {
     impl_->try_to_take();
   }
 }
 
 ReaderStatus Reader::status() const {
-  const std::lock_guard<std::mutex> lock(impl_->mutex);
-  return impl_->status;
+  return impl_->get_status();
 }
 
 }  // namespace tessera::serving

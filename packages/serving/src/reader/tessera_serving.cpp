@@ -5,6 +5,7 @@
 
 #include "src/common/check.h"
 
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <string>
@@ -199,6 +200,13 @@ int64_t tessera_version_lookup(
     const size_t number =
         checked_number(feature, from.features().size(), "feature");
     FeatureBatch batch{.ids = span_of(ids, num_ids, "ids")};
+    TESSERA_CHECK_VALUE(
+        row_splits != nullptr ? num_examples < SIZE_MAX
+                              : num_examples == num_ids,
+        "[tessera_version_lookup] num_examples is {}, but there are {} ids{}. Correct it.",
+        num_examples,
+        num_ids,
+        row_splits == nullptr ? ", and row_splits is NULL" : "");
     if (row_splits != nullptr) {
       batch.row_splits = {row_splits, num_examples + 1};
     }

@@ -27,13 +27,14 @@ void add_file(const VersionData& data, Version::Impl& impl) {
   for (const MetricFile& metric : file.metrics) {
     impl.metrics[metric.name] = metric.value;
   }
-  for (const DenseFile& dense : file.dense) {
+  for (size_t i = 0; i < file.dense.size(); ++i) {
     impl.dense.push_back(
-        {.name = dense.name,
-         .dtype = dense.dtype,
-         .shape = dense.shape,
-         .bytes = data.bytes(dense.values)});
+        {.name = file.dense[i].name,
+         .dtype = file.dense[i].dtype,
+         .shape = file.dense[i].shape,
+         .bytes = data.dense[i]});
   }
+  impl.dense_owner = data.dense_owner;
   for (const PublishedTable& table : impl.tables) {
     impl.table_infos.push_back(
         {.name = table.name(),
@@ -481,8 +482,11 @@ void Version::lookup_rows(
         ids[i],
         i);
   }
-  const auto count = static_cast<int64_t>(ids.size());
-  rows.combine({.ids = ids.data(), .nnz = count, .bags = count}, out.data());
+  // As a dense feature, so that a padding key gives zeros.
+  thread_local BatchReader reader;
+  const FeatureInfo info{.name = rows.name()};
+  const Impl::Feature feature{};
+  rows.combine(reader.read(info, feature, rows, {.ids = ids}), out.data());
 }
 
 }  // namespace tessera::serving

@@ -6,6 +6,7 @@
 #include "src/common/checksum.h"
 #include "src/common/file_advice.h"
 #include "src/common/file_descriptor.h"
+#include "src/kernels/quantized_rows.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -15,6 +16,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -110,32 +112,45 @@ Bytes map_file(const std::string& path, const std::string& where) {
   return {.data = data, .owner = std::move(file)};
 }
 
-struct TextOfVersion {
-  VersionFile file;
-  std::string xxh3;
-};
-
-TextOfVersion read_version_text(
-    const std::filesystem::path& directory,
-    int64_t version,
-    const std::optional<std::string>& xxh3,
-    const std::string& where) {
-  constexpr int64_t kMaxText = int64_t{1} << 28;
-  const std::string path =
-      (directory / version_name(version) / kVersionFile).string();
-  const std::string text = read_text(path, kMaxText, where);
-  const std::string in_file = in_brackets(where, path);
-  const TextOfVersion result{
-      .file = version_from_text(text, in_file), .xxh3 = checksum_in(text)};
-  TESSERA_CHECK_VALUE(
-      result.file.version == version && (!xxh3 || *xxh3 == result.xxh3),
-      "{} expected version {} with the checksum {}, but got version {} with {}. The file is damaged, or of another training.",
-      in_file,
-      version,
-      xxh3.value_or("of its text"),
-      result.file.version,
-      result.xxh3);
-  return result;
+// Copies the dense weights of a version that is no base, and gives their memory in the data
+// back. So a long chain of versions keeps only rows.
+void move_dense(VersionData& version) {
+  const VersionFile& file = version.file;
+  size_t bytes = 0;
+  auto begin = static_cast<int64_t>(version.data.size());
+  for (const DenseFile& dense : file.dense) {
+    bytes += static_cast<size_t>(dense.values.bytes);
+    begin = std::min(begin, dense.values.offset);
+  }
+  const auto copy = std::make_shared<std::vector<std::byte>>();
+  copy->reserve(bytes);
+  for (const DenseFile& dense : file.dense) {
+    const auto values = version.bytes(dense.values);
+    version.dense.emplace_back(copy->data() + copy->size(), values.size());
+    copy->insert(copy->end(), values.begin(), values.end());
+  }
+  version.dense_owner = copy;
+  const auto is_before = [&](const Section& section) {
+    return section.offset + section.bytes + kernels::kReadAfterRow <= begin;
+  };
+  bool are_last = true;
+  for (const TableFile& table : file.tables) {
+    are_last = are_last && is_before(table.rows) &&
+        (!table.numbers || is_before(*table.numbers)) &&
+        (!table.removed || is_before(*table.removed));
+  }
+  const auto page = static_cast<int64_t>(::sysconf(_SC_PAGESIZE));
+  const auto address = reinterpret_cast<intptr_t>(version.data.data());
+  const int64_t first = (address + begin + page - 1) / page * page - address;
+  const int64_t last =
+      (address + static_cast<int64_t>(version.data.size())) / page * page -
+      address;
+  if (are_last && first < last) {
+    ::madvise(
+        const_cast<std::byte*>(version.data.data()) + first,
+        static_cast<size_t>(last - first),
+        MADV_DONTNEED);
+  }
 }
 
 void check_section(
@@ -168,12 +183,27 @@ VersionLink read_current(
       read_text(path, kMaxLink, where), in_brackets(where, path));
 }
 
-VersionFile read_version_file(
+VersionText read_version_file(
     const std::filesystem::path& directory,
     int64_t version,
     const std::optional<std::string>& xxh3,
     const std::string& where) {
-  return read_version_text(directory, version, xxh3, where).file;
+  constexpr int64_t kMaxText = int64_t{1} << 28;
+  const std::string path =
+      (directory / version_name(version) / kVersionFile).string();
+  const std::string text = read_text(path, kMaxText, where);
+  const std::string in_file = in_brackets(where, path);
+  VersionText result{
+      .file = version_from_text(text, in_file), .xxh3 = checksum_in(text)};
+  TESSERA_CHECK_VALUE(
+      result.file.version == version && (!xxh3 || *xxh3 == result.xxh3),
+      "{} expected version {} with the checksum {}, but got version {} with {}. The file is damaged, or of another training.",
+      in_file,
+      version,
+      xxh3.value_or("of its text"),
+      result.file.version,
+      result.xxh3);
+  return result;
 }
 
 VersionData read_version(
@@ -182,12 +212,13 @@ VersionData read_version(
     const std::optional<std::string>& xxh3,
     DataPlace place,
     const std::string& where) {
-  TextOfVersion text = read_version_text(directory, version, xxh3, where);
+  VersionText text = read_version_file(directory, version, xxh3, where);
   VersionData result{.file = std::move(text.file), .xxh3 = text.xxh3};
   const VersionFile& file = result.file;
   const std::string path =
       (directory / version_name(version) / kDataFile).string();
-  Bytes bytes = file.base == file.version && place == DataPlace::kMapped
+  const bool is_base = file.base == file.version;
+  Bytes bytes = is_base && place == DataPlace::kMapped
       ? map_file(path, where)
       : read_file(path, file.data_bytes, where);
   result.data = bytes.data;
@@ -216,6 +247,14 @@ VersionData read_version(
   if (file.pipeline) {
     check_section(result, *file.pipeline, "bytes of the pipeline", in_file);
   }
+  if (!is_base) {
+    move_dense(result);
+    return result;
+  }
+  for (const DenseFile& dense : file.dense) {
+    result.dense.push_back(result.bytes(dense.values));
+  }
+  result.dense_owner = result.owner;
   return result;
 }
 

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace tessera::serving {
 
@@ -21,6 +22,11 @@ struct VersionData {
   std::string xxh3 = {};  // of version.json
   std::span<const std::byte> data = {};
   std::shared_ptr<const void> owner = {};  // of the bytes
+
+  /// The values of VersionFile::dense. They have an owner of their own, because the next
+  /// version has new ones.
+  std::vector<std::span<const std::byte>> dense = {};
+  std::shared_ptr<const void> dense_owner = {};
 
   std::span<const std::byte> bytes(const Section& section) const {
     return data.subspan(
@@ -35,8 +41,14 @@ VersionLink read_current(
     const std::filesystem::path& directory,
     const std::string& where);
 
-/// Reads only version.json.
-VersionFile read_version_file(
+/// The content of version.json.
+struct VersionText {
+  VersionFile file = {};
+  std::string xxh3 = {};
+};
+
+/// Reads only version.json. If `xxh3` is given, it must have this checksum.
+VersionText read_version_file(
     const std::filesystem::path& directory,
     int64_t version,
     const std::optional<std::string>& xxh3,

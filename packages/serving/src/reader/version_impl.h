@@ -40,6 +40,7 @@ struct Version::Impl {
   std::vector<FeatureFile> feature_files = {};
   // Of the bytes that the members above point to. The first one is the base.
   std::vector<std::shared_ptr<const void>> owners = {};
+  std::shared_ptr<const void> dense_owner = {};
 };
 
 /// Makes a version from a base.

@@ -42,6 +42,7 @@ class PublishCallback : public training::Callback {
 
  private:
   void publish(training::Training& training);
+  void wait();
 
   std::shared_ptr<Publisher> publisher_;
   PublishSchedule schedule_;

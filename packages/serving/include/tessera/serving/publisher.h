@@ -48,6 +48,8 @@ static_assert(std::is_aggregate_v<PublishOptions>);
 
 /// What is published beside the weights.
 struct PublishInfo {
+  /// Makes the version a base, for example because an older one is damaged.
+  bool base = false;
   int64_t step = 0;
   /// NaN is left out.
   std::map<std::string, double> metrics = {};
@@ -89,7 +91,9 @@ struct PublishReport {
 ///
 /// With Strategy::fused(), updates mark the rows that they write, and publish() costs as
 /// much as it copies. With Strategy::host() and padded(), publish() compares all rows with
-/// their checksums. If you write to embedding_tables() yourself, the next version is a base.
+/// their checksums. If you write to embedding_tables() by LibTorch's operators, the next
+/// version is a base. Other writes, such as by data_ptr(), are not noticed: call
+/// update_embedding_table() instead.
 ///
 /// If a version can't be written, its rows are in the next one. publish(), and after
 /// `background` the next publish() or wait(), raises the error.

@@ -114,8 +114,8 @@ class TESSERA_SERVING_API Version {
   void lookup(size_t feature, const FeatureBatch& batch, std::span<float> out)
       const;
 
-  /// Copies the row of each id or key, as float32. Unknown keys get the row of the default
-  /// key or zeros.
+  /// Copies the row of each id or key, as float32, rounded if the table has a quantization.
+  /// An unknown key gets the row of the default key or zeros, and the padding key zeros.
   /// Shapes:  ids [n], out [n, dim].
   /// Errors:  as lookup().
   void lookup_rows(
@@ -160,7 +160,8 @@ struct ReaderOptions {
   /// processes on the same machine no longer share the pages.
   bool copy_to_memory = false;
   /// Called by the thread that takes a version, with each new version and each new problem.
-  /// It must not call the reader, and must not throw.
+  /// Two threads may call it if you call refresh() or rollback(). It must not call the
+  /// reader, and must not throw.
   std::function<void(const ReaderEvent&)> on_event = {};
 };
 
@@ -205,7 +206,8 @@ class TESSERA_SERVING_API Reader {
   /// Errors:  as the constructor; the old version stays.
   bool refresh();
 
-  /// Serves this version until unpin(). It must still be in the directory.
+  /// Serves this version until unpin(). It must still be in the directory. The call waits
+  /// while another version is being taken.
   /// Errors:  std::invalid_argument for a version that is not there, or damaged.
   void rollback(int64_t version);
   /// Follows the newest version again.

@@ -26,7 +26,7 @@ extern "C" {
 typedef struct tessera_reader tessera_reader;
 typedef struct tessera_version tessera_version;
 
-/* ReaderOptions. {0} is the same as NULL, but for `follow`. */
+/* ReaderOptions. {0} has the defaults, but does not follow. NULL follows. */
 typedef struct tessera_reader_options {
   int follow; /* 1: a thread takes new versions */
   double poll_seconds; /* 0: one second */
@@ -77,7 +77,7 @@ TESSERA_SERVING_API int64_t
 tessera_version_table_dim(const tessera_version* version, int64_t table);
 
 /* Version::lookup(). `row_splits` has num_examples + 1 numbers. If it is NULL, each id is an
- * example. `weights` has one number per id, or is NULL. `out` has out_size floats. Returns
+ * example, and num_examples is num_ids. `weights` has one number per id, or is NULL. `out` has out_size floats. Returns
  * the number of floats that were written, or -1. */
 TESSERA_SERVING_API int64_t tessera_version_lookup(
     const tessera_version* version,
