@@ -2,6 +2,7 @@
 #include "packages/serving/src/reader/published_table.h"
 
 #include "src/common/check.h"
+#include "src/tables/active_kernels.h"
 
 #include <tessera/common/shorten.h>
 
@@ -31,10 +32,6 @@ kernels::Storage storage_of(StoredFormat format) {
 
 bool is_quantized(StoredFormat format) {
   return format == StoredFormat::kInt8 || format == StoredFormat::kInt4;
-}
-
-const kernels::KernelTable& best_kernels() {
-  return kernels::available_kernels().front();
 }
 
 // Memory of this thread that lookups use again.
@@ -249,7 +246,7 @@ void PublishedTable::combine(const RowBags& bags, float* out) const {
     find_places(bags, places);
   }
   if (is_quantized(format_)) {
-    best_kernels().combine_quantized(
+    active_kernels().combine_quantized(
         {.dim = dim_,
          .bits = format_ == StoredFormat::kInt8 ? 8 : 4,
          .rows = places,
@@ -275,12 +272,12 @@ void PublishedTable::combine(const RowBags& bags, float* out) const {
       .end_bag = bags.bags};
   if (is_plain) {
     auto* ids = scratch<uint32_t>(bags.nnz + 1);
-    best_kernels().narrow_int64(bags.ids, bags.nnz, vocabulary_size_, ids);
+    active_kernels().narrow_int64(bags.ids, bags.nnz, vocabulary_size_, ids);
     args.ids = ids;
     // The kernel only reads the rows.
     args.table.data = const_cast<std::byte*>(base_rows_);
   }
-  best_kernels().combine(args);
+  active_kernels().combine(args);
 }
 
 }  // namespace tessera::serving

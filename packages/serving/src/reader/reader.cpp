@@ -8,6 +8,7 @@
 #include "packages/serving/src/reader/version_impl.h"
 #include "src/common/check.h"
 #include "src/common/check_path.h"
+#include "src/tables/active_kernels.h"
 
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -296,6 +297,7 @@ Reader::Reader(std::string directory, ReaderOptions options) {
       "{} poll_seconds must be > 0, but is {}. Correct the options.",
       kReader,
       options.poll_seconds);
+  active_kernels();  // refuses a wrong TESSERA_ISA here, and not in a lookup
   impl_ = std::make_unique<Impl>(std::move(directory), std::move(options));
   impl_->tell(impl_->take_newest());
   if (impl_->options.follow) {
