@@ -46,15 +46,15 @@ class LaunchTest(unittest.TestCase):
     def test_a_stop_is_passed_on_once(self):
         # Not a shell: bash forgets a SIGINT that arrives while its child ends by itself.
         script = """if True:
-            import signal, time
+            import os, signal, time
             received = []
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 signal.signal(number, lambda number, frame: received.append(number))
-            print("ready", flush=True)
+            os.write(1, b"ready\\n")  # one write, so that lines of ranks do not mix
             while not received:
                 time.sleep(0.02)
             time.sleep(1)
-            print("saved after", *received, flush=True)
+            os.write(1, ("saved after %s\\n" % received).encode())
         """
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             command = [sys.executable, "-B", LAUNCH, "--ranks", "2", "--grace", "0", "--restarts", "3"]
@@ -68,7 +68,7 @@ class LaunchTest(unittest.TestCase):
             launcher.send_signal(number)
             output, errors = launcher.communicate(timeout=60)
             self.assertEqual(launcher.returncode, 128 + number, errors)
-            self.assertEqual(output.splitlines(), [f"saved after {int(number)}"] * 2)
+            self.assertEqual(output.splitlines(), [f"saved after [{int(number)}]"] * 2)
 
     def test_a_second_stop_ends_the_ranks(self):
         begin = time.monotonic()

@@ -170,6 +170,13 @@ TEST(ReaderTest, RollsBackAndFollowsAgain) {
   published.publish();
   EXPECT_FALSE(reader.refresh());
   EXPECT_EQ(reader.version()->number(), 3);
+  EXPECT_EQ(reader.status().newest, 5);
+  std::filesystem::rename(
+      published.folder / "published", published.folder / "away");
+  EXPECT_FALSE(reader.refresh());
+  EXPECT_EQ(reader.status().problem, "");
+  std::filesystem::rename(
+      published.folder / "away", published.folder / "published");
   expect_error<std::invalid_argument>(
       [&] { reader.rollback(99); }, "there is no version 99");
   reader.unpin();
@@ -260,7 +267,8 @@ TEST(ReaderTest, MistakesAreNamed) {
   expect_error<std::runtime_error>(
       [&] { Reader(path + "/nothing"); }, "nothing/CURRENT'");
   expect_error<std::invalid_argument>(
-      [&] { Reader(path, {.poll_seconds = 0.0}); }, "poll_seconds must be > 0");
+      [&] { Reader(path, {.poll_seconds = 0.0}); },
+      "poll_seconds must be finite and > 0");
   const Reader reader(path);
   const Version& version = *reader.version();
   expect_error<std::invalid_argument>(
@@ -311,6 +319,14 @@ TEST(ReaderTest, MistakesAreNamed) {
   expect_error<std::out_of_range>(
       [&] { version.lookup_rows(version.table("movies"), large, out); },
       "got 3000 at position 1");
+  expect_error<std::invalid_argument>(
+      [&] {
+        version.lookup_rows(
+            version.table("movies"),
+            std::span(ids.data(), size_t{1} << 60),
+            {});
+      },
+      "are too many");
   EXPECT_TRUE(std::all_of(
       out.begin(), out.end(), [](float value) { return value == 0.0F; }));
   version.lookup(movie, {}, {});  // no examples

@@ -272,9 +272,9 @@ VersionLink link_from_text(const std::string& text, const std::string& where) {
   TESSERA_CHECK_VALUE(
       has_number && link.version >= 1 &&
           link.xxh3.size() == kChecksumDigits + 1 && link.xxh3.back() == '\n',
-      "{} expected the number and the checksum of a version, but got '{}'. The file is damaged, or not of a Publisher.",
+      "{} expected the number and the checksum of a version, but got {} bytes of something else. The file is damaged, or not of a Publisher.",
       where,
-      shorten(text));
+      text.size());
   link.xxh3.pop_back();
   return link;
 }

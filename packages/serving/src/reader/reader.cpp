@@ -185,14 +185,20 @@ struct Reader::Impl {
   std::optional<ReaderEvent> take_newest() {
     free_retired();
     change_status([](ReaderStatus& status) { status.newest = 0; });
+    if (get_status().is_pinned) {
+      try {
+        const VersionLink newest = read_current(directory, kReader);
+        change_status(
+            [&](ReaderStatus& status) { status.newest = newest.version; });
+      } catch (const std::exception&) {
+        // The pinned version needs no directory.
+      }
+      return std::nullopt;
+    }
     const VersionLink newest = read_current(directory, kReader);
     change_status(
         [&](ReaderStatus& status) { status.newest = newest.version; });
-    const ReaderStatus now = get_status();
     const VersionPtr known = current.get();
-    if (now.is_pinned) {
-      return std::nullopt;
-    }
     if (known != nullptr && known->impl().link == newest) {
       change_status([](ReaderStatus& status) { status.problem.clear(); });
       return std::nullopt;
@@ -260,7 +266,7 @@ struct Reader::Impl {
 
   void follow() {
     lower_priority();
-    constexpr double kLongest = 60.0;
+    constexpr double kLongest = 5.0;
     double seconds = options.poll_seconds;
     while (!watch.is_stopped()) {
       watch.wait(seconds);
@@ -294,7 +300,7 @@ Reader::Reader(std::string directory, ReaderOptions options) {
   check_path(directory, kReader);
   TESSERA_CHECK_VALUE(
       std::isfinite(options.poll_seconds) && options.poll_seconds > 0.0,
-      "{} poll_seconds must be > 0, but is {}. Correct the options.",
+      "{} poll_seconds must be finite and > 0, but is {}. Correct the options.",
       kReader,
       options.poll_seconds);
   active_kernels();  // refuses a wrong TESSERA_ISA here, and not in a lookup

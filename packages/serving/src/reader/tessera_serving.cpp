@@ -233,10 +233,18 @@ int tessera_version_lookup_rows(
     size_t out_size) {
   return without_exceptions(-1, [&] {
     const tessera::serving::Version& from = checked(version);
+    const size_t number = checked_number(table, from.tables().size(), "table");
+    const auto dim = static_cast<size_t>(from.tables()[number].dim);
+    TESSERA_CHECK_VALUE(
+        num_ids <= out_size / dim,
+        "[tessera_version_lookup_rows] {} rows of {} floats do not fit into `out` with {}. Pass a larger one.",
+        num_ids,
+        dim,
+        out_size);
     from.lookup_rows(
-        checked_number(table, from.tables().size(), "table"),
+        number,
         span_of(ids, num_ids, "ids"),
-        span_of(out, out_size, "out"));
+        span_of(out, num_ids * dim, "out"));
     return 0;
   });
 }

@@ -463,7 +463,14 @@ void Version::lookup_rows(
       impl_->tables.size(),
       table);
   const PublishedTable& rows = impl_->tables[table];
-  const size_t size = ids.size() * static_cast<size_t>(rows.dim());
+  size_t size = 0;
+  TESSERA_CHECK_VALUE(
+      !__builtin_mul_overflow(
+          ids.size(), static_cast<size_t>(rows.dim()), &size),
+      "{} {} ids of table '{}' are too many. Split them.",
+      kWhere,
+      ids.size(),
+      shorten(rows.name()));
   TESSERA_CHECK_VALUE(
       out.size() == size,
       "{} {} ids of table '{}' give {} floats, but `out` has {}. Pass that many.",

@@ -107,7 +107,10 @@ class TESSERA_SERVING_API Version {
   size_t output_size(size_t feature, const FeatureBatch& batch) const;
 
   /// Looks up the ids and combines those of an example, as the layer does in evaluation. The
-  /// result has the bits of the layer's if the rows are stored in the table's dtype.
+  /// result has the bits of the layer's if the rows are stored in the table's dtype. As in
+  /// the layer, ids < 0 of a feature with row_splits are dropped, and so are ids whose
+  /// weight is not > 0, unless the combiner is "sum" or the feature was trained with
+  /// validate_weights_and_indices = false.
   /// Shapes:  out [examples, dim], or [examples, sequence_length, dim].
   /// Errors:  std::invalid_argument for row_splits, weights or an `out` that do not fit;
   ///          std::out_of_range for an id that the layer refuses, too. `out` is not changed.
@@ -154,13 +157,15 @@ struct ReaderEvent {
 struct ReaderOptions {
   /// Whether a thread of the reader takes new versions. If not, call refresh().
   bool follow = true;
-  /// How often it looks where the system does not tell it about changes, in seconds.
+  /// How often it looks where the system does not tell it about changes, in seconds. While
+  /// there is the same problem each time, the time grows to five seconds.
   double poll_seconds = 1.0;
   /// Whether a base is copied into memory with huge pages. Lookups are faster then, but
   /// processes on the same machine no longer share the pages.
   bool copy_to_memory = false;
-  /// Called by the thread that takes a version, with each new version and each new problem.
-  /// Two threads may call it if you call refresh() or rollback(). It must not call the
+  /// Called by the thread that takes a version, with each new version, and with each new
+  /// problem that the reader's own thread meets; refresh() and rollback() throw instead. Two
+  /// threads may call it if you call refresh() or rollback(). It must not call the
   /// reader, and must not throw.
   std::function<void(const ReaderEvent&)> on_event = {};
 };
@@ -175,7 +180,7 @@ struct ReaderStatus {
   bool is_pinned = false;
   /// Versions that were taken since the reader was opened.
   int64_t taken = 0;
-  /// Why the newest version does not serve. Empty: it does, or is_pinned.
+  /// Why the newest version does not serve. Empty: it does, is_pinned, or nobody has looked.
   std::string problem = {};
 };
 
@@ -189,8 +194,9 @@ struct ReaderStatus {
 /// new one. No lookup waits for it. A version that is damaged or not complete does not
 /// serve. Then the old one stays, and status() names the problem. All functions may be
 /// called from several threads.
-/// Errors:  std::runtime_error naming the path for a directory without a version;
-///          std::invalid_argument for a damaged version, naming the file.
+/// Errors:  std::runtime_error naming the path for a directory without a version, and for
+///          files that can't be read or are missing; std::invalid_argument for damaged
+///          files, naming the file.
 class TESSERA_SERVING_API Reader {
  public:
   explicit Reader(std::string directory, ReaderOptions options = {});
@@ -208,7 +214,7 @@ class TESSERA_SERVING_API Reader {
 
   /// Serves this version until unpin(). It must still be in the directory. The call waits
   /// while another version is being taken.
-  /// Errors:  std::invalid_argument for a version that is not there, or damaged.
+  /// Errors:  as the constructor, and std::invalid_argument for a version that is not there.
   void rollback(int64_t version);
   /// Follows the newest version again.
   void unpin();

@@ -77,7 +77,8 @@ TESSERA_SERVING_API int64_t
 tessera_version_table_dim(const tessera_version* version, int64_t table);
 
 /* Version::lookup(). `row_splits` has num_examples + 1 numbers. If it is NULL, each id is an
- * example, and num_examples is num_ids. `weights` has one number per id, or is NULL. `out` has out_size floats. Returns
+ * example, and num_examples is num_ids. `weights` has one number per id, or is NULL. `out` has out_size floats, enough for
+ * all examples. Returns
  * the number of floats that were written, or -1. */
 TESSERA_SERVING_API int64_t tessera_version_lookup(
     const tessera_version* version,
@@ -90,7 +91,8 @@ TESSERA_SERVING_API int64_t tessera_version_lookup(
     float* out,
     size_t out_size);
 
-/* Version::lookup_rows(). Returns 0, or -1. */
+/* Version::lookup_rows(). `out` has at least num_ids * tessera_version_table_dim() floats.
+ * Returns 0, or -1. */
 TESSERA_SERVING_API int tessera_version_lookup_rows(
     const tessera_version* version,
     int64_t table,
