@@ -77,7 +77,7 @@ class VersionChecker {
             version_.base <= version_.version &&
             (!version_.previous ||
              version_.previous->version < version_.version) &&
-            (is_base() || version_.previous),
+            (version_.is_base() || version_.previous),
         "version, base and previous");
     std::set<std::string_view> tables;
     for (const TableFile& table : version_.tables) {
@@ -103,10 +103,6 @@ class VersionChecker {
   }
 
  private:
-  bool is_base() const {
-    return version_.base == version_.version;
-  }
-
   void expect(bool is_valid, const char* what) const {
     TESSERA_CHECK_VALUE(
         is_valid,
@@ -160,7 +156,7 @@ class VersionChecker {
     if (table.keys) {
       expect(table.numbers.has_value(), "keys");
       check_section(*table.numbers, "keys");
-      if (is_base()) {
+      if (version_.is_base()) {
         constexpr auto kBytes = static_cast<int64_t>(sizeof(KeyBucket));
         expect(
             table.numbers->bytes % kBytes == 0 && table.numbers->bytes > 0 &&
@@ -173,7 +169,7 @@ class VersionChecker {
         check_section(*table.removed, "keys");
         expect(table.removed->bytes % 8 == 0, "keys");
       }
-    } else if (is_base()) {
+    } else if (version_.is_base()) {
       expect(
           table.count == table.vocabulary_size && !table.numbers &&
               !table.removed,

@@ -204,6 +204,10 @@ struct VersionFile {
   /// Bytes of the file `data`.
   int64_t data_bytes = 0;
 
+  bool is_base() const {
+    return base == version;
+  }
+
   template <class Self, class Visit>
   static void visit_fields(Self& self, Visit&& visit) {
     visit("format_version", self.format_version);

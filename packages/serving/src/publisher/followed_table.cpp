@@ -54,6 +54,18 @@ Packed read_packed(const std::string& bytes) {
   return packed;
 }
 
+// Lets a content have copies of its rows.
+void set_rows(std::shared_ptr<const Buffer<char>> rows, TableContent& content) {
+  content.is_copy = true;
+  content.copy = [rows = std::move(rows), row_bytes = content.row_bytes](
+                     int64_t begin, int64_t end, std::byte* out) {
+    std::memcpy(
+        out,
+        rows->data() + begin * row_bytes,
+        static_cast<size_t>((end - begin) * row_bytes));
+  };
+}
+
 }  // namespace
 
 FollowedTable::FollowedTable(TableState& table, bool is_fused, TableFile file)
@@ -83,14 +95,14 @@ int64_t FollowedTable::count(const TableState& table) const {
                                   : table.rows.count;
 }
 
-FollowedTable::Changes FollowedTable::take(
+const FollowedTable::Changes& FollowedTable::take(
     const TableState& table,
     bool again) {
   if (!again) {
-    last_ = {};
+    changes_ = {};
   }
-  // If this throws, the next call adds to what last_ has.
-  Changes& changes = last_;
+  // If this throws, the next call adds to what changes_ has.
+  Changes& changes = changes_;
   // Other code writes to the tensor by LibTorch's operators.
   const auto version = table.parameters._version();
   if (marks_ != nullptr && std::exchange(version_, version) != version) {
@@ -122,16 +134,15 @@ FollowedTable::Changes FollowedTable::take(
   return changes;
 }
 
-FollowedTable::Rows FollowedTable::select(
-    const TableState& table,
-    const Changes* changes) const {
+FollowedTable::Rows FollowedTable::select(const TableState& table, bool is_base)
+    const {
   Rows selected;
   if (table.rows.is_copy) {
     return selected;
   }
   if (table.key_rows == nullptr) {
-    if (changes != nullptr) {
-      selected.rows = changes->rows;
+    if (!is_base) {
+      selected.rows = changes_.rows;
     } else {
       selected.rows.resize(static_cast<size_t>(table.rows.count));
       std::iota(selected.rows.begin(), selected.rows.end(), 0U);
@@ -142,7 +153,7 @@ FollowedTable::Rows FollowedTable::select(
     return selected;
   }
   const KeyIndex& index = table.key_rows->index();
-  if (changes == nullptr) {
+  if (is_base) {
     const NumberedKeys sorted = table.key_rows->sorted_keys();
     const auto* keys = sorted.keys.const_data_ptr<int64_t>();
     const auto* rows = sorted.rows.const_data_ptr<int64_t>();
@@ -150,21 +161,21 @@ FollowedTable::Rows FollowedTable::select(
     selected.rows.assign(rows, rows + sorted.rows.numel());
     return selected;
   }
-  for (const uint32_t row : changes->rows) {
+  for (const uint32_t row : changes_.rows) {
     // A row whose key was evicted since has none.
     if (const auto key = index.key_of_row(row)) {
       selected.rows.push_back(row);
       selected.ids.push_back(*key);
     }
   }
-  std::vector<uint32_t> found(changes->lost_keys.size());
+  std::vector<uint32_t> found(changes_.lost_keys.size());
   index.find(
-      changes->lost_keys.data(),
+      changes_.lost_keys.data(),
       static_cast<int64_t>(found.size()),
       found.data());
   for (size_t i = 0; i < found.size(); ++i) {
     if (found[i] == kNoRow) {
-      selected.removed.push_back(changes->lost_keys[i]);
+      selected.removed.push_back(changes_.lost_keys[i]);
     }
   }
   return selected;
@@ -188,10 +199,9 @@ void FollowedTable::set_ids(
   }
 }
 
-TableContent FollowedTable::content(
-    const TableState& table,
-    Rows rows,
-    bool is_base) const {
+TableContent FollowedTable::content(const TableState& table, bool is_base)
+    const {
+  Rows rows = select(table, is_base);
   const RowCopier copier(table, format_);
   TableContent content{.file = file_, .row_bytes = row_bytes_};
   set_ids(rows.ids, rows.removed, is_base, content);
@@ -207,7 +217,7 @@ TableContent FollowedTable::content(
 
 TableContent FollowedTable::all_rows(const TableState& table) const {
   if (table.key_rows != nullptr) {
-    return content(table, select(table, nullptr), /*is_base=*/true);
+    return content(table, /*is_base=*/true);
   }
   const RowCopier copier(table, format_);
   TableContent content{.file = file_, .row_bytes = row_bytes_};
@@ -218,15 +228,12 @@ TableContent FollowedTable::all_rows(const TableState& table) const {
   return content;
 }
 
-TableContent FollowedTable::changed_rows(
-    const TableState& table,
-    const Changes& changes) const {
-  return content(table, select(table, &changes), /*is_base=*/false);
+TableContent FollowedTable::changed_rows(const TableState& table) const {
+  return content(table, /*is_base=*/false);
 }
 
-std::string FollowedTable::pack(const TableState& table, const Changes* changes)
-    const {
-  const Rows rows = select(table, changes);
+std::string FollowedTable::pack(const TableState& table, bool is_base) const {
+  const Rows rows = select(table, is_base);
   const std::vector<int64_t> sizes{
       static_cast<int64_t>(rows.ids.size()),
       static_cast<int64_t>(rows.removed.size())};
@@ -267,25 +274,19 @@ TableContent FollowedTable::unpack(
   }
   TableContent content{.file = file_, .row_bytes = row_bytes_};
   set_ids(ids, removed, is_base, content);
-  content.copy = [bytes, row_bytes = row_bytes_](
-                     int64_t begin, int64_t end, std::byte* out) {
-    std::memcpy(
-        out,
-        bytes->data() + begin * row_bytes,
-        static_cast<size_t>((end - begin) * row_bytes));
-  };
+  set_rows(bytes, content);
   return content;
 }
 
 void copy_now(TableContent& content) {
+  if (content.is_copy) {
+    return;
+  }
   const auto rows = std::make_shared<Buffer<char>>();
   rows->resize(static_cast<size_t>(content.file.count * content.row_bytes));
-  auto* to = reinterpret_cast<std::byte*>(rows->data());
-  content.copy(0, content.file.count, to);
-  content.copy = [rows, to, row_bytes = content.row_bytes](
-                     int64_t begin, int64_t end, std::byte* out) {
-    std::copy(to + begin * row_bytes, to + end * row_bytes, out);
-  };
+  content.copy(
+      0, content.file.count, reinterpret_cast<std::byte*>(rows->data()));
+  set_rows(rows, content);
 }
 
 }  // namespace tessera::serving

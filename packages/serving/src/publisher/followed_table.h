@@ -38,17 +38,17 @@ class FollowedTable {
     std::vector<uint32_t> rows = {};  // ascending
     std::vector<int64_t> lost_keys = {};
   };
-  /// With `again`, also the changes of the last call, whose version was not written.
-  Changes take(const TableState& table, bool again);
+  /// With `again`, also the changes of the last call, whose version was not written. The
+  /// next functions use the result.
+  const Changes& take(const TableState& table, bool again);
 
-  /// All rows, of a base.
+  /// All rows, for a base.
   TableContent all_rows(const TableState& table) const;
   /// The changed rows.
-  TableContent changed_rows(const TableState& table, const Changes& changes)
-      const;
+  TableContent changed_rows(const TableState& table) const;
 
-  /// What this rank has of a version, as bytes. `changes` is nullptr for a base.
-  std::string pack(const TableState& table, const Changes* changes) const;
+  /// What this rank has of a version, as bytes.
+  std::string pack(const TableState& table, bool is_base) const;
   /// Joins the bytes of all ranks.
   TableContent unpack(const std::vector<std::string>& ranks, bool is_base)
       const;
@@ -60,8 +60,8 @@ class FollowedTable {
     std::vector<int64_t> ids = {};
     std::vector<int64_t> removed = {};  // keys
   };
-  Rows select(const TableState& table, const Changes* changes) const;
-  TableContent content(const TableState& table, Rows rows, bool is_base) const;
+  Rows select(const TableState& table, bool is_base) const;
+  TableContent content(const TableState& table, bool is_base) const;
   void set_ids(
       const std::vector<int64_t>& ids,
       const std::vector<int64_t>& removed,
@@ -75,7 +75,7 @@ class FollowedTable {
   std::shared_ptr<KeyIndex::LostKeys> lost_keys_;
   std::optional<TouchedRows> compared_;
   uint32_t version_ = 0;  // of LibTorch's tensor
-  Changes last_;
+  Changes changes_;
 };
 
 /// Copies the rows now, so that the table may change before they are written.

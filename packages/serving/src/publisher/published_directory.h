@@ -23,6 +23,8 @@ struct TableContent {
   int64_t row_bytes = 0;
   /// Writes rows [begin, end) of the content to `out`.
   std::function<void(int64_t begin, int64_t end, std::byte* out)> copy = {};
+  /// Whether `copy` reads copies, so that the table may change.
+  bool is_copy = false;
   /// The bytes of TableFile::numbers and TableFile::removed.
   std::optional<std::string> numbers = {};
   std::optional<std::string> removed = {};

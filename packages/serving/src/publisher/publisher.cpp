@@ -408,14 +408,13 @@ class Publisher::Impl {
     }
   }
 
-  // Calls visit(i, followed, state, part) for each table.
+  // Calls visit(followed, state, part) for each table.
   template <class Visit>
   void visit_tables(const std::vector<EmbeddingState*>& states, Visit visit) {
     size_t next = 0;
     for (size_t i = 0; i < parts_.size(); ++i) {
       for (const TableState& table : states[i]->tables) {
-        visit(next, tables_[next], table, parts_[i]);
-        ++next;
+        visit(tables_[next++], table, parts_[i]);
       }
     }
   }
@@ -431,35 +430,29 @@ class Publisher::Impl {
       const std::vector<EmbeddingState*>& states,
       VersionContent& content) {
     const bool is_first = ranks_->rank() == 0;
-    std::vector<FollowedTable::Changes> changes(tables_.size());
     bool needs_base = plan_.wants_base || plan_.chain.base == 0 ||
         plan_.chain.versions >= options_.full_every;
     int64_t base_bytes = 0;
     int64_t changed_bytes = 0;
     // Set until the version is written, so that its changes are not lost.
     const bool again = std::exchange(plan_.has_failed, true);
-    const auto take = [&](size_t i,
-                          FollowedTable& table,
-                          const TableState& state,
-                          const Part& part) {
-      changes[i] = table.take(state, again);
-      needs_base = needs_base || changes[i].are_all;
-      if ((part.is_sharded() || is_first) && !state.rows.is_copy) {
-        base_bytes += table.count(state) * table.row_bytes();
-        changed_bytes +=
-            static_cast<int64_t>(changes[i].rows.size()) * table.row_bytes();
-      }
-    };
+    const auto take =
+        [&](FollowedTable& table, const TableState& state, const Part& part) {
+          const FollowedTable::Changes& changes = table.take(state, again);
+          needs_base = needs_base || changes.are_all;
+          if ((part.is_sharded() || is_first) && !state.rows.is_copy) {
+            base_bytes += table.count(state) * table.row_bytes();
+            changed_bytes +=
+                static_cast<int64_t>(changes.rows.size()) * table.row_bytes();
+          }
+        };
     ranks_->run_on_all_ranks(Rendezvous::kSaveCheckpoint, [&] {
-      dense_bytes_ = dense_bytes();
+      if (is_first) {
+        // Each version has all dense weights.
+        base_bytes = changed_bytes = dense_bytes();
+      }
       visit_tables(states, take);
     });
-    if (is_first) {
-      // Each version has all dense weights.
-      const int64_t dense = dense_bytes_;
-      base_bytes += dense;
-      changed_bytes += dense;
-    }
     base_bytes = sum_of_ranks(base_bytes);
     const int64_t bytes = plan_.chain.bytes + sum_of_ranks(changed_bytes);
     const bool is_base =
@@ -475,23 +468,18 @@ class Publisher::Impl {
               .bytes = bytes};
     visit_tables(
         states,
-        [&](size_t i,
-            FollowedTable& table,
-            const TableState& state,
-            const Part& part) {
+        [&](FollowedTable& table, const TableState& state, const Part& part) {
           if (part.is_sharded()) {
-            const std::string own =
-                ranks_->run_on_all_ranks(Rendezvous::kSaveCheckpoint, [&] {
-                  return table.pack(state, is_base ? nullptr : &changes[i]);
-                });
+            const std::string own = ranks_->run_on_all_ranks(
+                Rendezvous::kSaveCheckpoint,
+                [&] { return table.pack(state, is_base); });
             const std::vector<std::string> packed = ranks_->gather(own);
             if (is_first) {
               content.tables.push_back(table.unpack(packed, is_base));
             }
           } else if (is_first) {
             content.tables.push_back(
-                is_base ? table.all_rows(state)
-                        : table.changed_rows(state, changes[i]));
+                is_base ? table.all_rows(state) : table.changed_rows(state));
           }
         });
   }
@@ -618,7 +606,6 @@ class Publisher::Impl {
   std::optional<std::string> pipeline_;
   std::vector<FollowedTable> tables_;  // of all parts
   std::vector<FeatureFile> features_;
-  int64_t dense_bytes_ = 0;
   Plan plan_;
   mutable std::mutex mutex_;  // guards report_
   PublishReport report_;

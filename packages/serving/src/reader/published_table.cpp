@@ -58,7 +58,6 @@ PublishedTable::PublishedTable(
       keys_(file.keys),
       rounded_to_(file.rounded_to),
       base_rows_(base.bytes(file.rows).data()),
-      base_count_(file.count),
       num_keys_(file.keys ? file.count : 0),
       zeros_(std::make_shared<const std::vector<std::byte>>(
           static_cast<size_t>(row_bytes_ + kernels::kReadAfterRow))) {
@@ -82,16 +81,16 @@ PublishedTable::PublishedTable(
     const KeyBucket& bucket = key_buckets_[i];
     are_valid = bucket.size <= KeyBucket::kSize;
     for (uint32_t j = 0; are_valid && j < bucket.size; ++j) {
-      are_valid = bucket.rows[j] < base_count_;
+      are_valid = bucket.rows[j] < file.count;
     }
     keys += bucket.size;
   }
   TESSERA_CHECK_VALUE(
-      are_valid && keys == base_count_,
+      are_valid && keys == file.count,
       "{} the keys of table '{}' do not fit its {} rows. The file is damaged.",
       where,
       shorten(name_),
-      base_count_);
+      file.count);
   find_default_row();
 }
 

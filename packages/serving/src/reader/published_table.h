@@ -87,7 +87,6 @@ class PublishedTable {
   std::optional<RoundedTo> rounded_to_;
   kernels::Buckets buckets_ = {};
   const std::byte* base_rows_ = nullptr;
-  int64_t base_count_ = 0;
   const KeyBucket* key_buckets_ = nullptr;
   int64_t num_key_buckets_ = 0;
   int64_t num_keys_ = 0;

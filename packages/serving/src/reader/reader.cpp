@@ -93,61 +93,51 @@ struct Reader::Impl {
         options(std::move(given)),
         watch(directory) {}
 
-  // The versions from `base` or from the one after `known` to `newest`, newest first.
-  std::vector<VersionLink> chain_to(
-      const VersionLink& newest,
-      const Version* known) const {
-    std::vector<VersionLink> chain{newest};
-    VersionFile file =
-        read_version_file(directory, newest.version, newest.xxh3, kReader).file;
-    const int64_t base = file.base;
+  // The versions from their base, or from the one after `known`, to `newest`, newest first.
+  std::vector<VersionText> chain_to(VersionText newest, const Version* known)
+      const {
+    const int64_t number = newest.file.version;
+    const int64_t base = newest.file.base;
+    std::vector<VersionText> chain;
+    chain.push_back(std::move(newest));
     const auto check = [&](bool is_valid) {
       TESSERA_CHECK_VALUE(
           is_valid,
           "{} version {} does not lead to its base, {}. The files are damaged.",
-          where_of(chain.back()),
-          newest.version,
+          where_of(chain.back().file.version),
+          number,
           base);
     };
-    while (chain.back().version != base &&
-           (known == nullptr || known->impl().link != file.previous)) {
-      check(file.previous && file.previous->version >= base);
-      chain.push_back(*file.previous);
-      file = read_version_file(
-                 directory, chain.back().version, chain.back().xxh3, kReader)
-                 .file;
-      check(file.base == base);
+    while (!chain.back().file.is_base()) {
+      const std::optional<VersionLink> previous = chain.back().file.previous;
+      if (known != nullptr && known->impl().link == previous) {
+        break;
+      }
+      check(previous && previous->version >= base);
+      chain.push_back(read_version_file(
+          directory, previous->version, previous->xxh3, kReader));
+      check(chain.back().file.base == base);
     }
     return chain;
   }
 
-  VersionData read(const VersionLink& link) const {
-    return read_version(
-        directory,
-        link.version,
-        link.xxh3,
-        options.copy_to_memory ? DataPlace::kInMemory : DataPlace::kMapped,
-        kReader);
-  }
-
-  std::string where_of(const VersionLink& link) const {
+  std::string where_of(int64_t version) const {
     return std::string(kReader) + " " +
-        (directory / version_name(link.version)).string() + ":";
+        (directory / version_name(version)).string() + ":";
   }
 
-  // Makes the version that `newest` names, from `known` if its files continue it.
-  VersionPtr make(const VersionLink& newest, const VersionPtr& known) const {
-    std::vector<VersionLink> chain = chain_to(newest, known.get());
+  // Makes the version `newest`, from `known` if its files continue it.
+  VersionPtr make(VersionText newest, const VersionPtr& known) const {
+    std::vector<VersionText> chain = chain_to(std::move(newest), known.get());
+    const DataPlace place =
+        options.copy_to_memory ? DataPlace::kInMemory : DataPlace::kMapped;
     VersionPtr version = known;
-    for (auto link = chain.rbegin(); link != chain.rend(); ++link) {
-      const VersionData data = read(*link);
-      const bool is_base = data.file.base == data.file.version;
-      TESSERA_CHECK_VALUE(
-          is_base || version != nullptr,
-          "{} it is not a base. The files are damaged.",
-          where_of(*link));
-      version = is_base ? make_version(data, where_of(*link))
-                        : make_next_version(*version, data, where_of(*link));
+    for (auto text = chain.rbegin(); text != chain.rend(); ++text) {
+      const VersionData data =
+          read_version(directory, std::move(*text), place, kReader);
+      const std::string where = where_of(data.file.version);
+      version = data.file.is_base() ? make_version(data, where)
+                                    : make_next_version(*version, data, where);
     }
     return version;
   }
@@ -209,7 +199,9 @@ struct Reader::Impl {
     }
     VersionPtr version;
     try {
-      version = make(newest, known);
+      version = make(
+          read_version_file(directory, newest.version, newest.xxh3, kReader),
+          known);
     } catch (const std::invalid_argument& error) {
       refused = newest;
       reason = error.what();
@@ -349,10 +341,8 @@ void Reader::rollback(int64_t version) {
           kRollback,
           version,
           impl_->directory.string());
-      const VersionText text =
-          read_version_file(impl_->directory, version, std::nullopt, kRollback);
       impl_->serve(impl_->make(
-          {.version = version, .xxh3 = text.xxh3},
+          read_version_file(impl_->directory, version, std::nullopt, kRollback),
           version > known->number() ? known : nullptr));
       event = ReaderEvent{.version = version};
     }

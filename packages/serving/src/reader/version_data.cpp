@@ -208,17 +208,15 @@ VersionText read_version_file(
 
 VersionData read_version(
     const std::filesystem::path& directory,
-    int64_t version,
-    const std::optional<std::string>& xxh3,
+    VersionText text,
     DataPlace place,
     const std::string& where) {
-  VersionText text = read_version_file(directory, version, xxh3, where);
-  VersionData result{.file = std::move(text.file), .xxh3 = text.xxh3};
+  VersionData result{
+      .file = std::move(text.file), .xxh3 = std::move(text.xxh3)};
   const VersionFile& file = result.file;
   const std::string path =
-      (directory / version_name(version) / kDataFile).string();
-  const bool is_base = file.base == file.version;
-  Bytes bytes = is_base && place == DataPlace::kMapped
+      (directory / version_name(file.version) / kDataFile).string();
+  Bytes bytes = file.is_base() && place == DataPlace::kMapped
       ? map_file(path, where)
       : read_file(path, file.data_bytes, where);
   result.data = bytes.data;
@@ -247,7 +245,7 @@ VersionData read_version(
   if (file.pipeline) {
     check_section(result, *file.pipeline, "bytes of the pipeline", in_file);
   }
-  if (!is_base) {
+  if (!file.is_base()) {
     move_dense(result);
     return result;
   }

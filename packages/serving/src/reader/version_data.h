@@ -54,14 +54,12 @@ VersionText read_version_file(
     const std::optional<std::string>& xxh3,
     const std::string& where);
 
-/// Reads a version and compares all checksums. The bytes of a base are at `place`, and
-/// those of other versions in memory, because they are few. If `xxh3` is given, version.json
-/// must have it.
+/// Reads the data of a version and compares all checksums. The bytes of a base are at
+/// `place`, and those of other versions in memory, because they are few.
 /// Errors:  Error naming the path; ValueError naming the file and what is damaged.
 VersionData read_version(
     const std::filesystem::path& directory,
-    int64_t version,
-    const std::optional<std::string>& xxh3,
+    VersionText text,
     DataPlace place,
     const std::string& where);
 
