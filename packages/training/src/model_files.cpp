@@ -92,37 +92,6 @@ void run_on_all_ranks(const Ranks& ranks, Rendezvous rendezvous, Work work) {
   }
 }
 
-struct NamedTensor {
-  std::string name;
-  at::Tensor tensor;
-};
-
-// The parameters and buffers outside of `layers`.
-std::vector<NamedTensor> dense_of(
-    const torch::nn::Module& model,
-    const Layers& layers) {
-  std::set<const at::TensorImpl*> layer_tensors;
-  for (const auto& layer : layers) {
-    for (const auto& tensor : layer->parameters()) {
-      layer_tensors.insert(tensor.unsafeGetTensorImpl());
-    }
-    for (const auto& tensor : layer->buffers()) {
-      layer_tensors.insert(tensor.unsafeGetTensorImpl());
-    }
-  }
-  std::vector<NamedTensor> dense;
-  const auto add = [&](const auto& named) {
-    for (const auto& item : named) {
-      if (layer_tensors.count(item.value().unsafeGetTensorImpl()) == 0) {
-        dense.push_back({item.key(), item.value()});
-      }
-    }
-  };
-  add(model.named_parameters());
-  add(model.named_buffers());
-  return dense;
-}
-
 std::vector<std::string> read_names(
     torch::serialize::InputArchive& archive,
     const std::string& key,
@@ -438,6 +407,31 @@ void check_layer(
 }
 
 }  // namespace
+
+std::vector<NamedTensor> dense_of(
+    const torch::nn::Module& model,
+    const std::vector<std::shared_ptr<torch::nn::Module>>& layers) {
+  std::set<const at::TensorImpl*> layer_tensors;
+  for (const auto& layer : layers) {
+    for (const auto& tensor : layer->parameters()) {
+      layer_tensors.insert(tensor.unsafeGetTensorImpl());
+    }
+    for (const auto& tensor : layer->buffers()) {
+      layer_tensors.insert(tensor.unsafeGetTensorImpl());
+    }
+  }
+  std::vector<NamedTensor> dense;
+  const auto add = [&](const auto& named) {
+    for (const auto& item : named) {
+      if (layer_tensors.count(item.value().unsafeGetTensorImpl()) == 0) {
+        dense.push_back({item.key(), item.value()});
+      }
+    }
+  };
+  add(model.named_parameters());
+  add(model.named_buffers());
+  return dense;
+}
 
 Ranks ranks_of(torch::nn::Module& model, const Strategy& strategy) {
   const Layers layers = layers_of(model);

@@ -9,6 +9,7 @@
 #include "packages/serving/src/publisher/followed_table.h"
 #include "packages/serving/src/publisher/published_directory.h"
 #include "packages/serving/src/publisher/row_copier.h"
+#include "packages/training/src/model_files.h"
 #include "serialization/mapped_file.h"
 #include "src/common/check.h"
 #include "src/common/check_path.h"
@@ -525,44 +526,30 @@ class Publisher::Impl {
     }
   }
 
-  // Calls visit(name, tensor) for the parameters and buffers outside of the tables.
-  template <class Visit>
-  void visit_dense(Visit visit) const {
-    std::set<const at::TensorImpl*> of_tables;
+  // The parameters and buffers outside of the tables.
+  std::vector<training::NamedTensor> dense() const {
+    std::vector<std::shared_ptr<torch::nn::Module>> layers;
     for (const Part& part : parts_) {
-      for (const auto& tensor : part.module->parameters()) {
-        of_tables.insert(tensor.unsafeGetTensorImpl());
-      }
-      for (const auto& tensor : part.module->buffers()) {
-        of_tables.insert(tensor.unsafeGetTensorImpl());
-      }
+      layers.push_back(part.module);
     }
-    const auto visit_all = [&](const auto& named) {
-      for (const auto& item : named) {
-        if (!of_tables.contains(item.value().unsafeGetTensorImpl())) {
-          visit(item.key(), item.value());
-        }
-      }
-    };
-    visit_all(model_->named_parameters());
-    visit_all(model_->named_buffers());
+    return training::dense_of(*model_, layers);
   }
 
   int64_t dense_bytes() const {
     int64_t bytes = 0;
-    visit_dense([&](const std::string& name, const at::Tensor& tensor) {
+    for (const auto& [name, tensor] : dense()) {
       TESSERA_CHECK_VALUE(
           tensor.defined() && !tessera::detail::is_unsized(tensor),
           "{} the layer of '{}' is not built. Call forward() or build() of the model before you publish it.",
           kPublisher,
           shorten(name));
       bytes += static_cast<int64_t>(tensor.nbytes());
-    });
+    }
     return bytes;
   }
 
   void add_dense(VersionContent& content) const {
-    visit_dense([&](const std::string& name, const at::Tensor& tensor) {
+    for (const auto& [name, tensor] : dense()) {
       const at::Tensor values = tensor.detach().cpu().contiguous();
       content.dense.push_back(
           {.file =
@@ -572,7 +559,7 @@ class Publisher::Impl {
            .values = std::string(
                static_cast<const char*>(values.const_data_ptr()),
                values.nbytes())});
-    });
+    }
   }
 
   int64_t write(const VersionContent& content) {
