@@ -78,7 +78,7 @@ enum class ColumnType {
 struct PipelineColumn {
   std::string name = {};
   ColumnType type = ColumnType::kUnknown;
-  /// Whether the column may have row_splits.
+  /// True if the column may have row_splits.
   bool takes_lists = false;
 
   bool operator==(const PipelineColumn&) const = default;

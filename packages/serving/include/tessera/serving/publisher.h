@@ -24,7 +24,7 @@ enum class RowFormat {
   kInt4
 };
 
-/// What a Publisher writes, and how long it keeps it.
+/// Options of a Publisher: what it writes, and how long it keeps old versions.
 struct PublishOptions {
   RowFormat format = RowFormat::kTable;
   /// The formats of some tables, by their names.
@@ -46,7 +46,7 @@ struct PublishOptions {
 };
 static_assert(std::is_aggregate_v<PublishOptions>);
 
-/// What is published beside the weights.
+/// Facts about the training that are published together with the weights.
 struct PublishInfo {
   /// Makes the version a base, for example because an older one is damaged.
   bool base = false;
@@ -56,7 +56,7 @@ struct PublishInfo {
 };
 static_assert(std::is_aggregate_v<PublishInfo>);
 
-/// What the last publish() has done.
+/// A report of what the last publish() has done.
 struct PublishReport {
   int64_t version = 0;
   bool is_base = false;

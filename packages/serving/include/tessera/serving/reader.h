@@ -26,7 +26,7 @@ struct FeatureBatch {
   std::span<const float> weights = {};
 };
 
-/// What is known about a feature.
+/// The name, the table and the combiner of a published feature.
 struct FeatureInfo {
   std::string name = {};
   std::string table = {};
@@ -37,7 +37,7 @@ struct FeatureInfo {
   int64_t sequence_length = 0;
 };
 
-/// What is known about a table.
+/// The name, the format and the number of rows of a published table.
 struct TableInfo {
   std::string name = {};
   int64_t dim = 0;
@@ -136,7 +136,7 @@ class TESSERA_SERVING_API Version {
   std::unique_ptr<const Impl> impl_;
 };
 
-/// What a Reader has done or could not do.
+/// A version that a Reader has taken, or a problem that it has met.
 struct ReaderEvent {
   /// The version that serves from now on, or whose files have the problem.
   int64_t version = 0;
@@ -170,7 +170,7 @@ struct ReaderOptions {
   std::function<void(const ReaderEvent&)> on_event = {};
 };
 
-/// What a Reader knows about its directory.
+/// The state of a Reader and of its directory.
 struct ReaderStatus {
   /// The version that serves.
   int64_t version = 0;

@@ -33,8 +33,8 @@ typedef struct tessera_reader_options {
   int copy_to_memory;
 } tessera_reader_options;
 
-/* What the last call of this thread that failed has to say. Never NULL. It is valid until
- * the next call. */
+/* The message of the last call of this thread that failed. The pointer is never NULL, and it
+ * is valid until the next call. */
 TESSERA_SERVING_API const char* tessera_error(void);
 
 /* Opens a directory and writes the reader to `out`. `options` may be NULL: then it follows.
