@@ -6,14 +6,36 @@
 
 #include <ATen/ops/cat.h>
 
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "layers/joined_inputs.h"
 #include "src/common/check.h"
 
 namespace tessera {
 
+namespace {
+
+void merge_batch_of(
+    const std::string& path,
+    std::optional<int64_t>& batch,
+    const std::optional<int64_t>& other) {
+  TESSERA_CHECK_VALUE(
+      merge_batch(batch, other),
+      "[Concatenate '{}'] all activations must have the same batch size or one row, but this one has {} rows and another one {}. Give all features the same number of examples.",
+      shorten(path),
+      other.value_or(0),
+      batch.value_or(0));
+}
+
+}  // namespace
+
 at::Tensor ConcatenateImpl::forward(const Nest<at::Tensor>& activations) {
   std::vector<at::Tensor> columns;
+  std::optional<int64_t> batch = 1;
   activations.for_each([&](const std::string& path, const at::Tensor& leaf) {
     TESSERA_CHECK_VALUE(
         leaf.defined() && leaf.dim() >= 1,
@@ -21,17 +43,12 @@ at::Tensor ConcatenateImpl::forward(const Nest<at::Tensor>& activations) {
         shorten(path),
         leaf.defined() ? "a scalar" : "an undefined tensor");
     columns.push_back(leaf.dim() == 1 ? leaf.unsqueeze(1) : leaf.flatten(1));
-    TESSERA_CHECK_VALUE(
-        columns.back().size(0) == columns.front().size(0),
-        "[Concatenate '{}'] all activations must have the same batch size, but this one has {} and the first one {}. Give all features the same number of examples.",
-        shorten(path),
-        columns.back().size(0),
-        columns.front().size(0));
+    merge_batch_of(path, batch, leaf.size(0));
   });
   TESSERA_CHECK_VALUE(
       !columns.empty(),
       "[Concatenate] expected one activation or more, but got an empty nest. Pass at least one.");
-  return at::cat(columns, 1);
+  return at::cat(with_equal_batches(std::move(columns)), 1);
 }
 
 Nest<PartialShape> ConcatenateImpl::compute_output_shape(
@@ -44,14 +61,11 @@ Nest<PartialShape> ConcatenateImpl::compute_output_shape(
         !shape.empty(),
         "[Concatenate '{}'] expected a shape with a batch dimension, but got []. Pass [batch, ...].",
         shorten(path));
-    TESSERA_CHECK_VALUE(
-        is_first || !output[0] || !shape[0] || *output[0] == *shape[0],
-        "[Concatenate '{}'] all activations must have the same batch size, but this one has {} and another one {}. Give all features the same number of examples.",
-        shorten(path),
-        shape[0].value_or(0),
-        output[0].value_or(0));
+    if (is_first) {
+      output[0] = shape[0];
+    }
     is_first = false;
-    output[0] = output[0] ? output[0] : shape[0];
+    merge_batch_of(path, output[0], shape[0]);
     std::optional<int64_t> width = 1;
     for (size_t i = 1; i < shape.size(); ++i) {
       width =

@@ -4,11 +4,11 @@
 #include <tessera/layers/input_checks.h>
 #include <tessera/layers/layer_json.h>  // defines get_config()
 #include "layers/initial_parameter.h"
+#include "layers/joined_inputs.h"
 #include "src/common/check.h"
 
 #include <ATen/ops/addcmul.h>
 #include <ATen/ops/linear.h>
-#include <ATen/ops/matmul.h>
 #include <c10/util/StringUtil.h>
 
 #include <cmath>
@@ -33,7 +33,7 @@ CrossImpl::CrossImpl(CrossOptions options) : LayerImpl(std::move(options)) {
 
 Nest<PartialShape> CrossImpl::compute_output_shape(
     const Nest<PartialShape>& input_shapes) const {
-  return check_rows(input_shapes, kClassName);
+  return joined_shape(input_shapes, kClassName);
 }
 
 void CrossImpl::declare_parameters() {
@@ -47,7 +47,7 @@ void CrossImpl::declare_parameters() {
 }
 
 void CrossImpl::make_parameters(const Nest<PartialShape>& input_shapes) {
-  const int64_t dim = known_dim(input_shapes.leaf(), kClassName);
+  const int64_t dim = joined_width(input_shapes, kClassName);
   const bool is_full = !options().projection_dim.has_value();
   const auto make = [](const Initializer& initializer,
                        const char* name,
@@ -73,24 +73,33 @@ void CrossImpl::make_parameters(const Nest<PartialShape>& input_shapes) {
   }
 }
 
-at::Tensor CrossImpl::forward(const at::Tensor& x0, const at::Tensor& given_x) {
+at::Tensor CrossImpl::forward(
+    const Nest<at::Tensor>& inputs,
+    const at::Tensor& given_x) {
+  const std::vector<at::Tensor> parts = checked_inputs(inputs, kClassName);
+  const at::Tensor x0 = joined(parts);
   const at::Tensor& x = given_x.defined() ? given_x : x0;
-  check_floating(x0, "x0", kClassName);
   check_floating(x, "x", kClassName);
   TESSERA_CHECK_VALUE(
       x0.sizes() == x.sizes(),
       "[Cross] x0 and x must have the same shape, but got {} and {}. Pass the output of the previous Cross as x, and the input of the first Cross as x0.",
       x0.sizes(),
       x.sizes());
-  build_on_first_call(x0);
+  build_on_first_call(inputs);
   check_fits(x0, kernel_, kClassName);
   check_fits(x, kernel_, kClassName);
 
-  const std::optional<at::Tensor> bias =
-      bias_.defined() ? std::optional(bias_) : std::nullopt;
-  at::Tensor product = kernel_v_.defined()
-      ? at::linear(at::matmul(x, kernel_), kernel_v_.t(), bias)
-      : at::linear(x, kernel_.t(), bias);
+  const bool is_full = !kernel_v_.defined();
+  at::Tensor product = compute(without_single_rows(
+      {.inputs = given_x.defined() ? std::vector{x} : parts,
+       .weight = kernel_.t(),
+       .bias = is_full ? bias_ : at::Tensor()}));
+  if (!is_full) {
+    product = at::linear(
+        product,
+        kernel_v_.t(),
+        bias_.defined() ? std::optional(bias_) : std::nullopt);
+  }
   product = activate(options().preactivation, product);
   if (options().diag_scale != 0.0) {
     product = product.add(x, options().diag_scale);

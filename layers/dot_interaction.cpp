@@ -4,6 +4,7 @@
 #include <tessera/layers/layer_json.h>  // defines get_config()
 
 #include "layers/feature_stack.h"
+#include "layers/joined_inputs.h"
 #include "src/common/parallel.h"
 #include "src/common/step_memory.h"
 #include "src/tables/active_kernels.h"
@@ -262,7 +263,8 @@ Nest<PartialShape> DotInteractionImpl::compute_output_shape(
 }
 
 at::Tensor DotInteractionImpl::forward(const Nest<at::Tensor>& features) {
-  const std::vector<at::Tensor> leaves = checked_features(features, kClassName);
+  const std::vector<at::Tensor> leaves =
+      with_equal_batches(checked_features(features, kClassName));
   build_on_first_call(features);
   return PairwiseDots::apply(at::TensorList(leaves), options());
 }

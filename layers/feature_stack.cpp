@@ -4,6 +4,7 @@
 #include <tessera/common/shorten.h>
 
 #include <tessera/layers/input_checks.h>
+#include "layers/joined_inputs.h"
 #include "src/common/check.h"
 
 #include <ATen/core/grad_mode.h>
@@ -26,17 +27,15 @@ std::string begin_of_message(
 }
 
 // Sets `known` to `size` if it is not known yet, and checks that both agree.
-void merge_sizes(
+void merge_dims(
     std::optional<int64_t>& known,
     const std::optional<int64_t>& size,
-    const char* name,
     const std::string& class_name,
     const std::string& path) {
   TESSERA_CHECK_VALUE(
       !known || !size || *known == *size,
-      "{}all features must have the same {}, but this one has {} and an earlier one {}. Project them to the same size, or correct the batch.",
+      "{}all features must have the same dim, but this one has {} and an earlier one {}. Project them to the same size.",
       begin_of_message(class_name, path),
-      name,
       size.value_or(0),
       known.value_or(0));
   known = known ? known : size;
@@ -47,6 +46,7 @@ void merge_sizes(
 PartialShape shape_of_features(
     const Nest<PartialShape>& input_shapes,
     const std::string& class_name) {
+  bool is_first = true;
   std::optional<int64_t> batch;
   std::optional<int64_t> dim;
   std::optional<int64_t> count = 0;
@@ -57,8 +57,15 @@ PartialShape shape_of_features(
         "{}expected a feature [batch, dim] or features [batch, n, dim], but got {}. Reshape it.",
         begin_of_message(class_name, path),
         to_string(shape));
-    merge_sizes(batch, shape.front(), "batch size", class_name, path);
-    merge_sizes(dim, shape.back(), "dim", class_name, path);
+    batch = is_first ? shape.front() : batch;
+    is_first = false;
+    TESSERA_CHECK_VALUE(
+        merge_batch(batch, shape.front()),
+        "{}all features must have the same batch size or one row, but this one has {} rows and an earlier one {}. Correct the batch.",
+        begin_of_message(class_name, path),
+        shape.front().value_or(0),
+        batch.value_or(0));
+    merge_dims(dim, shape.back(), class_name, path);
     const std::optional<int64_t> own =
         shape.size() == 2 ? std::optional<int64_t>(1) : shape[1];
     count = count && own ? std::optional(*count + *own) : std::nullopt;
@@ -93,7 +100,7 @@ std::vector<at::Tensor> checked_features(
 
 at::Tensor joined_features(at::TensorList leaves) {
   std::vector<at::Tensor> blocks;
-  for (const at::Tensor& leaf : leaves) {
+  for (const at::Tensor& leaf : with_equal_batches(leaves.vec())) {
     blocks.push_back(leaf.dim() == 2 ? leaf.unsqueeze(1) : leaf);
   }
   return blocks.size() == 1 ? blocks[0] : at::cat(blocks, 1);

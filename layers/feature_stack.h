@@ -15,7 +15,7 @@ namespace tessera {
 
 /// Returns [batch, features, dim] for leaves [batch, dim] and [batch, n, dim]. The batch
 /// size and dim are unknown if no leaf knows them. The number of features is unknown if a
-/// leaf does not know its n.
+/// leaf does not know its n. A leaf may have one row for the whole batch.
 /// Errors:  c10::ValueError naming the path, for another rank, and for different batch
 ///          sizes or dims; c10::ValueError for an empty nest and if there are no
 ///          features. Messages begin with `class_name`.

@@ -1,17 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/mlp.h>
 
-#include <tessera/common/shorten.h>
 #include <tessera/layers/input_checks.h>
 #include <tessera/layers/layer_json.h>  // defines get_config()
 #include "layers/initial_parameter.h"
+#include "layers/joined_inputs.h"
 #include "layers/mlp_blocks.h"
 #include "src/common/check.h"
-
-#include <ATen/autocast_mode.h>
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/cat.h>
-#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <string>
@@ -20,50 +15,6 @@
 namespace tessera {
 
 namespace {
-
-std::string name_of(const std::string& path) {
-  return path.empty() ? "MLP" : c10::str("MLP '", shorten(path), "'");
-}
-
-// The shape of the inputs joined along the last axis.
-PartialShape joined_shape(const Nest<PartialShape>& input_shapes) {
-  std::optional<PartialShape> joined;
-  input_shapes.for_each([&](const std::string& path,
-                            const PartialShape& shape) {
-    check_rows(shape, name_of(path));
-    if (!joined) {
-      joined = shape;
-      return;
-    }
-    PartialShape rows = shape;
-    PartialShape other_rows = *joined;
-    rows.back() = std::nullopt;
-    other_rows.back() = std::nullopt;
-    const std::optional<PartialShape> both = merge(other_rows, rows);
-    TESSERA_CHECK_VALUE(
-        both,
-        "[{}] all inputs must have the same sizes except the last one, but this one has the shape {} and the earlier ones {}. Correct the batch.",
-        name_of(path),
-        to_string(shape),
-        to_string(other_rows));
-    const std::optional<int64_t> width = joined->back();
-    joined = both;
-    joined->back() = width && shape.back()
-        ? std::optional(*width + *shape.back())
-        : std::nullopt;
-  });
-  TESSERA_CHECK_VALUE(
-      joined,
-      "[MLP] expected one input or more, but got an empty nest. Pass at least one.");
-  return *joined;
-}
-
-// Whether autocast chooses the dtype of operators on this tensor.
-bool has_autocast(const at::Tensor& tensor) {
-  const at::DeviceType device = tensor.device().type();
-  return at::autocast::is_autocast_available(device) &&
-      at::autocast::is_autocast_enabled(device);
-}
 
 // Returns whether mlp_blocks() can compute the activation.
 bool is_relu_or_linear(Activation activation) {
@@ -91,7 +42,7 @@ MLPImpl::MLPImpl(MLPOptions options) : LayerImpl(std::move(options)) {
 
 Nest<PartialShape> MLPImpl::compute_output_shape(
     const Nest<PartialShape>& input_shapes) const {
-  PartialShape shape = joined_shape(input_shapes);
+  PartialShape shape = joined_shape(input_shapes, kClassName);
   shape.back() = options().units.back();
   return shape;
 }
@@ -106,11 +57,7 @@ void MLPImpl::declare_parameters() {
 }
 
 void MLPImpl::make_parameters(const Nest<PartialShape>& input_shapes) {
-  int64_t inputs = 0;
-  input_shapes.for_each(
-      [&](const std::string& path, const PartialShape& shape) {
-        inputs += known_dim(shape, name_of(path));
-      });
+  int64_t inputs = joined_width(input_shapes, kClassName);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const int64_t outputs = options().units[i];
     const torch::nn::Linear linear(
@@ -126,31 +73,18 @@ Activation MLPImpl::activation_of(size_t layer) const {
 }
 
 at::Tensor MLPImpl::forward(const Nest<at::Tensor>& inputs) {
-  std::vector<at::Tensor> tensors;
-  std::vector<PartialShape> shapes;
-  inputs.for_each([&](const std::string& path, const at::Tensor& leaf) {
-    check_floating(
-        leaf,
-        path.empty() ? "input" : c10::str("input '", shorten(path), "'"),
-        kClassName);
-    const bool is_frozen = leaf.is_inference() && at::GradMode::is_enabled();
-    tensors.push_back(is_frozen ? leaf.clone() : leaf);  // for backward
-    shapes.emplace_back(leaf.sizes().begin(), leaf.sizes().end());
-    TESSERA_CHECK_TYPE(
-        leaf.scalar_type() == tensors[0].scalar_type() || has_autocast(leaf),
-        "[{}] all inputs must have the same dtype, but this one has {} and the first one {}. Convert one of them with .to().",
-        name_of(path),
-        leaf.scalar_type(),
-        tensors[0].scalar_type());
-  });
-  const PartialShape joined = joined_shape(inputs.pack(std::move(shapes)));
+  std::vector<at::Tensor> tensors = checked_inputs(inputs, kClassName);
   build_on_first_call(inputs);
+  int64_t columns = 0;
+  for (const at::Tensor& tensor : tensors) {
+    columns += tensor.size(-1);
+  }
   const at::Tensor& weight = layers_[0]->weight;
   TESSERA_CHECK_VALUE(
-      *joined.back() == weight.size(1),
+      columns == weight.size(1),
       "[MLP] was built for inputs of {} columns in total, but got {}. Make another layer for inputs of this size.",
       weight.size(1),
-      *joined.back());
+      columns);
   TESSERA_CHECK_TYPE(
       tensors[0].scalar_type() == weight.scalar_type() ||
           has_autocast(tensors[0]),
@@ -158,27 +92,39 @@ at::Tensor MLPImpl::forward(const Nest<at::Tensor>& inputs) {
       weight.scalar_type(),
       tensors[0].scalar_type());
 
+  JoinedProduct first = without_single_rows(
+      {.inputs = std::move(tensors),
+       .weight = weight,
+       .bias = layers_[0]->bias});
+  std::vector<DenseLayer> layers = blocks_of(first);
+  return !layers.empty() && has_mlp_blocks(first.inputs, layers)
+      ? mlp_blocks(first.inputs, layers)
+      : forward_by_operators(first);
+}
+
+// The layers as mlp_blocks() takes them, or none if it can't compute them.
+std::vector<DenseLayer> MLPImpl::blocks_of(const JoinedProduct& first) const {
   std::vector<DenseLayer> layers;
   for (size_t i = 0; i < layers_.size(); ++i) {
     if (!is_relu_or_linear(activation_of(i))) {
-      return forward_by_operators(tensors);
+      return {};
     }
     layers.push_back(
         {.weight = layers_[i]->weight,
          .bias = layers_[i]->bias,
          .has_relu = activation_of(i) == Activation::kRelu});
   }
-  return has_mlp_blocks(tensors, layers) ? mlp_blocks(tensors, layers)
-                                         : forward_by_operators(tensors);
+  layers[0].weight = first.weight;
+  layers[0].bias = first.bias.defined() ? first.bias.flatten() : first.bias;
+  return layers;
 }
 
-at::Tensor MLPImpl::forward_by_operators(
-    const std::vector<at::Tensor>& inputs) {
-  at::Tensor x = inputs.size() == 1 ? inputs[0] : at::cat(inputs, -1);
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    x = activate(activation_of(i), layers_[i]->forward(x));
+at::Tensor MLPImpl::forward_by_operators(const JoinedProduct& first) {
+  at::Tensor x = compute(first);
+  for (size_t i = 1; i < layers_.size(); ++i) {
+    x = layers_[i]->forward(activate(activation_of(i - 1), x));
   }
-  return x;
+  return activate(activation_of(layers_.size() - 1), x);
 }
 
 }  // namespace tessera

@@ -72,16 +72,28 @@ HWY_INLINE void FindRows(
   }
 }
 
+// The number of features at the beginning that have the same row in all examples, rounded
+// down to the number of rows that are computed together.
+HWY_INLINE int64_t CountConstant(const PairwiseDotsArgs& args) {
+  int64_t count = 0;
+  while (count < args.num_features && args.features[count].stride == 0) {
+    ++count;
+  }
+  return count / 4 * 4;
+}
+
 // Transposes the features of one example to columns [dim, width], so that one vector
-// holds the same column of several features.
+// holds the same column of several features. The features before `begin`, a multiple of 4,
+// are there already.
 HWY_INLINE void TransposeFeatures(
     const PairwiseDotsArgs& args,
     const float* const* rows,
+    int64_t begin,
     int64_t width,
     float* columns) {
   const int64_t features = args.num_features / 4 * 4;
   const int64_t dim = args.dim / 4 * 4;
-  for (int64_t i = 0; i < features; i += 4) {
+  for (int64_t i = begin; i < features; i += 4) {
     for (int64_t column = 0; column < dim; column += 4) {
       TransposeBlock(rows + i, column, width, columns + column * width + i);
     }
@@ -146,15 +158,17 @@ HWY_INLINE void ProductsOfRows(
   }
 }
 
-// products[i, j] = x[i] . x[j] at least for j <= i.
+// products[i, j] = x[i] . x[j] at least for j <= i, and for i from `begin` on, which is a
+// multiple of 4.
 HWY_INLINE void LowerProducts(
     const PairwiseDotsArgs& args,
+    int64_t begin,
     int64_t width,
     const float* columns,
     float* products) {
   const hn::ScalableTag<float> d;
   const int64_t block = 2 * static_cast<int64_t>(hn::Lanes(d));
-  int64_t i = 0;
+  int64_t i = begin;
   for (; i + 4 <= args.num_features; i += 4) {
     for (int64_t first = 0; first < i + 4; first += block) {
       ProductsOfRows<4>(d, args.dim, width, columns, i, first, products);
@@ -167,16 +181,18 @@ HWY_INLINE void LowerProducts(
   }
 }
 
-// Copies the products of all pairs, row by row. The last vector of a row also writes
-// past its end. The next row overwrites these numbers.
+// Copies the products of all pairs from row `begin` on, row by row. The last vector of a
+// row also writes past its end. The next row overwrites these numbers.
 HWY_INLINE void PackPairs(
     const PairwiseDotsArgs& args,
+    int64_t begin,
     int64_t width,
     const float* products,
     float* dots) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  for (int64_t i = 0; i < args.num_features; ++i) {
+  dots += begin * (args.with_self ? begin + 1 : begin - 1) / 2;
+  for (int64_t i = begin; i < args.num_features; ++i) {
     const int64_t count = i + (args.with_self ? 1 : 0);
     for (int64_t j = 0; j < count; j += lanes) {
       hn::StoreU(hn::LoadU(d, products + i * width + j), d, dots + j);
@@ -195,11 +211,14 @@ void PairwiseDots(const PairwiseDotsArgs& args) {
   std::vector<float> products(args.num_features * width);
   std::vector<float> dots(pairs + lanes);
   std::vector<const float*> rows(args.num_features);
+  const int64_t constant = CountConstant(args);
   for (int64_t b = args.begin_example; b < args.end_example; ++b) {
+    // The buffers keep what the first example has computed of constant features.
+    const int64_t begin = b == args.begin_example ? 0 : constant;
     FindRows(args, b, rows.data());
-    TransposeFeatures(args, rows.data(), width, columns.data());
-    LowerProducts(args, width, columns.data(), products.data());
-    PackPairs(args, width, products.data(), dots.data());
+    TransposeFeatures(args, rows.data(), begin, width, columns.data());
+    LowerProducts(args, begin, width, columns.data(), products.data());
+    PackPairs(args, begin, width, products.data(), dots.data());
     std::copy_n(dots.data(), pairs, args.dots + b * pairs);
   }
 }

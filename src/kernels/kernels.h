@@ -166,7 +166,8 @@ struct RandomArgs {
   float* out = nullptr;  // [end_row, dim]
 };
 
-/// A feature of a batch. The row [dim] of example b begins at first + b * stride.
+/// A feature of a batch. The row [dim] of example b begins at first + b * stride. With
+/// stride 0, all examples have the same row.
 template <class Float>
 struct FeatureRows {
   Float* first = nullptr;
@@ -175,7 +176,8 @@ struct FeatureRows {
 
 /// Examples [begin_example, end_example) of a batch. For each example, pairwise_dots()
 /// computes the dot products of all pairs of its features, and pairwise_dots_gradient()
-/// computes the gradients of the features:
+/// computes the gradients of the features. If several features at the beginning have
+/// stride 0, pairwise_dots() computes their products once.
 ///
 ///   for b in begin_example .. end_example:
 ///     for i in 0 .. num_features, for j in 0 .. i:   (with_self: j = i, too)

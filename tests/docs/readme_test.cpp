@@ -110,14 +110,12 @@ TEST_F(ReadmeTest, ARankerScoresAllItemsForOneUser) {
   // snippet: score_all
   model->eval();
   const torch::NoGradGuard no_grad;
-  const auto movies = torch::arange(50);  // all of them
-  const auto history = torch::tensor({7, 8, 9});  // of user 42
   const auto scores = model->forward(
-      {{"user", torch::full_like(movies, 42)},
-       {"movie", movies},
+      {{"user", torch::tensor({42})},
+       {"movie", torch::arange(50)},  // all of them
        {"history",
         tessera::RaggedFeature::from_lengths(
-            history.repeat(50), torch::full_like(movies, 3))}});
+            torch::tensor({7, 8, 9}), torch::tensor({3}))}});
   const auto [best_scores, best_movies] = scores.topk(10);
   // end snippet
   EXPECT_TRUE(at::equal(scores.index_select(0, best_movies), best_scores));

@@ -227,7 +227,8 @@ TEST(ConcatenateTest, FlattensAndJoinsInTheOrderOfTheNest) {
        {"a", test::floats({7, 8})}});
   test::expect_close(joined, test::floats({2, 3}, {1, 2, 7, 3, 4, 8}));
   EXPECT_VALUE_ERROR(
-      (join->forward({{"a", test::floats({1})}, {"b", test::floats({1, 2})}})),
+      (join->forward(
+          {{"a", test::floats({1, 2, 3})}, {"b", test::floats({1, 2})}})),
       "[Concatenate 'b'] all activations must have the same batch size");
   EXPECT_VALUE_ERROR(
       join->forward({}),

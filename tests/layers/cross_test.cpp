@@ -139,8 +139,8 @@ TEST(CrossTest, ComputesItsOutputShape) {
   EXPECT_VALUE_ERROR(
       layer->build(PartialShape{4, 0}), "must be >= 1, but got [4, 0]");
   EXPECT_VALUE_ERROR(
-      layer->build({{"a", PartialShape{4, 1}}}),
-      "expected the shape of one input, but got a map");
+      layer->build({{"a", PartialShape{4, 1}}, {"b", PartialShape{3, 1}}}),
+      "[Cross 'b'] all inputs must have the same sizes");
   EXPECT_EQ(layer->parameters()[0].numel(), 0);
 }
 
@@ -173,12 +173,13 @@ TEST(CrossTest, RefusesInputs) {
       layer->forward(at::randn({1, 3}), at::randn({2, 3})), "same shape");
   EXPECT_VALUE_ERROR(
       layer->forward(at::Tensor()),
-      "[Cross] x0: expected a tensor, but got an undefined tensor. Pass a batch.");
+      "[Cross] input: expected a tensor, but got an undefined tensor. Pass a "
+      "batch.");
   EXPECT_VALUE_ERROR(layer->forward(at::randn({3})), "of rank 2 or more");
-  EXPECT_VALUE_ERROR(layer->forward(at::randn({})), "got a scalar");
+  EXPECT_VALUE_ERROR(layer->forward(at::randn({})), "but got []");
   EXPECT_TYPE_ERROR(
       layer->forward(at::ones({2, 3}, at::kLong)),
-      "[Cross] x0: expected a dense floating-point tensor, but got Strided "
+      "[Cross] input: expected a dense floating-point tensor, but got Strided "
       "Long");
   EXPECT_EQ(layer->parameters()[0].numel(), 0);
 

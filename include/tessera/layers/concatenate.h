@@ -30,7 +30,8 @@ static_assert(std::is_aggregate_v<ConcatenateOptions>);
 ///   const auto scores = model->forward(features);
 ///
 /// Shapes:  leaves [batch, ...] are flattened from dimension 1 on and concatenated in the
-///          order of the nest. The result is [batch, sum of widths].
+///          order of the nest. The result is [batch, sum of widths]. A leaf [1, ...] beside
+///          larger ones is repeated. MLP and Cross take a nest and compute its part once.
 /// Errors:  c10::ValueError for an empty nest or different batch sizes.
 class ConcatenateImpl : public LayerImpl<ConcatenateImpl, ConcatenateOptions> {
  public:

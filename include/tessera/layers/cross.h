@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/features/nest.h>
 #include <tessera/layers/activation.h>
 #include <tessera/layers/layer.h>
 #include <tessera/layers/layer_holder.h>
@@ -56,11 +57,16 @@ static_assert(std::is_aggregate_v<CrossOptions>);
 ///   auto x = first->forward(x0);  // x is x0
 ///   x = second->forward(x0, x);
 ///
+/// x0 may be a nest, whose inputs are joined along the last axis. An input may have one row
+/// beside inputs of many rows, such as the vector of a user beside those of candidates. It
+/// counts for all rows, and the first layer computes its part of x W once.
+///
 /// Parameters:  `kernel` [dim, dim], or `kernel_u` and `kernel_v`; `bias` [dim].
 ///          build() or the first forward() creates them. torch::manual_seed() sets the
 ///          seed of random values. Kernels are [in, out] as in Keras: the transpose of
 ///          torch::nn::Linear's weight.
-/// Shapes:  x0, x and the result have the same shape, [batch, ..., dim].
+/// Shapes:  x0, x and the result [batch, ..., dim]; the inputs of a nest [batch, ..., n_i]
+///          or [1, ..., n_i], and dim is the sum of n_i.
 /// Errors:  c10::ValueError for options out of range; c10::ValueError or TypeError for
 ///          inputs that differ or don't fit the parameters.
 /// Source:  tfrs.layers.feature_interaction.Cross; Wang et al. 2020.
@@ -72,7 +78,7 @@ class CrossImpl : public LayerImpl<CrossImpl, CrossOptions> {
 
   explicit CrossImpl(CrossOptions options = {});
 
-  at::Tensor forward(const at::Tensor& x0, const at::Tensor& x = {});
+  at::Tensor forward(const Nest<at::Tensor>& x0, const at::Tensor& x = {});
 
   Nest<PartialShape> compute_output_shape(
       const Nest<PartialShape>& input_shapes) const override;

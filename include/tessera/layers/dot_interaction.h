@@ -43,11 +43,15 @@ static_assert(std::is_aggregate_v<DotInteractionOptions>);
 /// self_interaction they are (0, 0), (1, 0), (1, 1), ... Features are numbered in the
 /// order of the nest.
 ///
+/// A feature may have one row beside features of many rows, such as a vector of a user
+/// beside those of candidates. It counts for all rows. Without gradients, the products of
+/// such features with each other are computed once.
+///
 /// The backward pass reads the features, so don't change them in place before it. The
 /// computation uses the features' dtype, also under autocast.
 ///
-/// Shapes:  A leaf [batch, dim] is one feature, a leaf [batch, n, dim] is n features. The
-///          nest may be a single tensor. For F features in total, the result is
+/// Shapes:  A leaf [batch, dim] is one feature, a leaf [batch, n, dim] is n features, and
+///          batch may be 1 in some of the leaves. The nest may be a single tensor. For F features in total, the result is
 ///          [batch, F (F - 1) / 2], with self_interaction [batch, F (F + 1) / 2], and
 ///          with skip_gather [batch, F F].
 /// Errors:  c10::ValueError naming the path, for an empty nest and for different batch

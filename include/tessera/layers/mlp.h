@@ -16,6 +16,9 @@
 
 namespace tessera {
 
+struct DenseLayer;
+struct JoinedProduct;
+
 /// The config of an MLP layer.
 struct MLPOptions {
   /// The width of each layer's output, from the first layer to the last. There are 1 to
@@ -49,6 +52,10 @@ static_assert(std::is_aggregate_v<MLPOptions>);
 /// call of torch::cat. In a torch::nn::Sequential, the layer may come after one that
 /// returns a nest or a tensor.
 ///
+/// An input may have one row beside inputs of many rows, such as the vector of a user
+/// beside those of candidates. It counts for all rows, and the first layer computes its
+/// part of the product once.
+///
 /// In float32 on the CPU, with AVX-512 and the activations relu and linear, the layer is
 /// faster than a torch::nn::Sequential of the same parts, because one thread computes all
 /// layers for a block of rows while these rows are in its cache. If there are fewer blocks
@@ -59,8 +66,8 @@ static_assert(std::is_aggregate_v<MLPOptions>);
 /// Parameters:  `linear_0.weight` [units[0], n], `linear_0.bias` [units[0]],
 ///          `linear_1.weight`, ... with the initial values of torch::nn::Linear.
 ///          torch::manual_seed() sets their seed.
-/// Shapes:  inputs [batch, ..., n_i] that differ in n_i only, or one such tensor; the
-///          result [batch, ..., units.back()]. Once the layer is built, forward() needs
+/// Shapes:  inputs [batch, ..., n_i] or [1, ..., n_i] that differ in nothing else, or one
+///          such tensor; the result [batch, ..., units.back()]. Once the layer is built, forward() needs
 ///          the same sum of all n_i, but not the same nest.
 /// Errors:  c10::ValueError for options out of range, an empty nest and another sum of
 ///          widths; c10::ValueError naming the path, for different batch sizes;
@@ -81,7 +88,8 @@ class MLPImpl : public LayerImpl<MLPImpl, MLPOptions> {
   void declare_parameters() override;
   void make_parameters(const Nest<PartialShape>& input_shapes) override;
   Activation activation_of(size_t layer) const;
-  at::Tensor forward_by_operators(const std::vector<at::Tensor>& inputs);
+  std::vector<DenseLayer> blocks_of(const JoinedProduct& first) const;
+  at::Tensor forward_by_operators(const JoinedProduct& first);
 
   std::vector<torch::nn::Linear> layers_;
 };

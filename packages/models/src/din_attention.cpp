@@ -18,11 +18,13 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/matmul.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/softmax.h>
 #include <torch/csrc/jit/frontend/tracer.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <iterator>
 #include <limits>
@@ -88,13 +90,6 @@ at::Tensor history_lengths(const Feature& feature) {
   return ragged->row_splits.diff();
 }
 
-struct DINAttentionImpl::Positions {
-  at::Tensor keys;  // [rows, dim]
-  at::Tensor queries;  // [rows, dim], the query of each position
-  at::Tensor
-      projected;  // [rows, units], what the first layer makes of the query
-};
-
 DINAttentionImpl::DINAttentionImpl(DINAttentionOptions options)
     : LayerImpl(std::move(options)) {
   check_hidden_units(this->options().hidden_units, kClassName);
@@ -157,8 +152,9 @@ void DINAttentionImpl::check_inputs(
   check_floating(keys, "keys", kClassName);
   TESSERA_CHECK_VALUE(
       query.dim() == 2 && query.size(1) >= 1 && keys.dim() == 3 &&
-          keys.size(0) == query.size(0) && keys.size(2) == query.size(1),
-      "[DINAttention] expected a query [batch, dim] and keys [batch, seq, dim], but got {} and {}. Give the candidate and the history the same table, and the history a max_sequence_length.",
+          (keys.size(0) == query.size(0) || keys.size(0) == 1) &&
+          keys.size(2) == query.size(1),
+      "[DINAttention] expected a query [batch, dim] and keys [batch, seq, dim] or [1, seq, dim], but got {} and {}. Give the candidate and the history the same table, and the history a max_sequence_length.",
       query.sizes(),
       keys.sizes());
   TESSERA_CHECK_TYPE(
@@ -174,9 +170,9 @@ void DINAttentionImpl::check_inputs(
       "[DINAttention] lengths must be int32 or int64, but got {}. Convert with .to(torch::kInt64).",
       lengths.scalar_type());
   TESSERA_CHECK_VALUE(
-      lengths.dim() == 1 && lengths.size(0) == query.size(0),
-      "[DINAttention] lengths must have the shape [batch], which is [{}] for this query, but got {}. Pass one length per example.",
-      query.size(0),
+      lengths.dim() == 1 && lengths.size(0) == keys.size(0),
+      "[DINAttention] lengths must have the shape [batch], which is [{}] for these keys, but got {}. Pass one length per history.",
+      keys.size(0),
       lengths.sizes());
   // A trace must not read values, and on another device it would wait for them.
   if (lengths.is_cpu() && lengths.numel() > 0 &&
@@ -203,20 +199,30 @@ at::Tensor DINAttentionImpl::activated(size_t layer, const at::Tensor& x) {
   return x;
 }
 
+// The weight has columns of q, k, q - k and q * k. With
+// W_q q + W_d (q - k) = (W_q + W_d) q - W_d k, the part of q is the same for all positions
+// of an example, and that of k for all candidates of a history.
+at::Tensor DINAttentionImpl::product_of_queries(const at::Tensor& queries) {
+  const int64_t dim = queries.size(1);
+  const at::Tensor& weight = layers_[0]->weight;
+  return at::linear(
+      queries,
+      weight.narrow(1, 0, dim) + weight.narrow(1, 2 * dim, dim),
+      layers_[0]->bias);
+}
+
+at::Tensor DINAttentionImpl::weight_of_keys(int64_t dim) {
+  const at::Tensor& weight = layers_[0]->weight;
+  return weight.narrow(1, dim, dim) - weight.narrow(1, 2 * dim, dim);
+}
+
+// `x` has what the first layer makes of queries and keys without their products.
 at::Tensor DINAttentionImpl::scores(
-    const at::Tensor& query,
-    const Positions& positions) {
-  const int64_t dim = query.size(1);
-  const at::Tensor& weight = layers_[0]->weight;  // of q, k, q - k, q * k
-  const at::Tensor difference = weight.narrow(1, 2 * dim, dim);
+    const at::Tensor& products,
+    const at::Tensor& first) {
+  const int64_t dim = products.size(1);
   at::Tensor x = at::addmm(
-      positions.projected,
-      positions.keys,
-      (weight.narrow(1, dim, dim) - difference).t());
-  x = at::addmm(
-      x,
-      positions.queries * positions.keys,
-      weight.narrow(1, 3 * dim, dim).t());
+      first, products, layers_[0]->weight.narrow(1, 3 * dim, dim).t());
   for (size_t i = 1; i < layers_.size(); ++i) {
     x = layers_[i]->forward(activated(i - 1, x));
   }
@@ -243,51 +249,91 @@ at::Tensor DINAttentionImpl::forward(
       weight.scalar_type(),
       query.scalar_type());
 
-  // With W_q q + W_d (q - k) = (W_q + W_d) q - W_d k, the part of q is the same for all
-  // positions of an example.
-  const at::Tensor projected = at::linear(
-      query,
-      weight.narrow(1, 0, dim) + weight.narrow(1, 2 * dim, dim),
-      layers_[0]->bias);
+  if (keys.size(0) == 1 && query.size(0) != 1) {
+    return attend_to_one_history(query, keys[0], lengths);
+  }
+  const at::Tensor projected = product_of_queries(query);
   const at::Tensor is_key = lengths.defined()
       ? at::arange(seq, lengths.options()) < lengths.unsqueeze(1)
       : at::Tensor();  // [batch, seq]
-  const double padding =
-      options().use_softmax ? lowest_score(keys.scalar_type()) : 0.0;
   at::Tensor weights;  // [batch, seq]
   if (is_key.defined() && !torch::jit::tracer::isTracing()) {
     const at::Tensor position = is_key.flatten().nonzero().squeeze(1);
     const at::Tensor example =
         position.div(seq > 0 ? seq : 1, /*rounding_mode=*/"floor");
+    const at::Tensor own_keys = keys.flatten(0, 1).index_select(0, position);
     const at::Tensor own = scores(
-        query,
-        {.keys = keys.flatten(0, 1).index_select(0, position),
-         .queries = query.index_select(0, example),
-         .projected = projected.index_select(0, example)});
-    weights = at::full({is_key.numel()}, padding, own.options())
+        query.index_select(0, example) * own_keys,
+        at::addmm(
+            projected.index_select(0, example),
+            own_keys,
+            weight_of_keys(dim).t()));
+    weights = at::full(
+                  {is_key.numel()},
+                  weight_of_padding(keys.scalar_type()),
+                  own.options())
                   .index_copy(0, position, own)
                   .view_as(is_key);
   } else {
     weights =
         scores(
-            query,
-            {.keys = keys.flatten(0, 1),
-             .queries = query.unsqueeze(1).expand_as(keys).flatten(0, 1),
-             .projected =
-                 projected.unsqueeze(1).expand({-1, seq, -1}).flatten(0, 1)})
+            (query.unsqueeze(1) * keys).flatten(0, 1),
+            at::addmm(
+                projected.unsqueeze(1).expand({-1, seq, -1}).flatten(0, 1),
+                keys.flatten(0, 1),
+                weight_of_keys(dim).t()))
             .view_as(keys.select(2, 0));
-    if (is_key.defined()) {
-      weights = weights.masked_fill(is_key.logical_not(), padding);
-    }
+    weights = without_padding(weights, is_key);
   }
-  if (options().use_softmax) {
-    weights = at::softmax(weights, 1);
-    if (is_key.defined()) {
-      // Only in a history of length 0, padding has a weight.
-      weights = weights.masked_fill(is_key.logical_not(), 0.0);
-    }
+  return at::bmm(normalized(weights, is_key).unsqueeze(1), keys).squeeze(1);
+}
+
+// query [batch, dim], history [seq, dim], lengths [1] or undefined. What the first layer
+// makes of the history is the same for all queries.
+at::Tensor DINAttentionImpl::attend_to_one_history(
+    const at::Tensor& query,
+    const at::Tensor& history,
+    const at::Tensor& lengths) {
+  at::Tensor keys = history;
+  at::Tensor is_key;  // [1, seq]
+  if (lengths.defined() && torch::jit::tracer::isTracing()) {
+    is_key = at::arange(keys.size(0), lengths.options()) < lengths.unsqueeze(1);
+  } else if (lengths.defined()) {
+    keys = keys.narrow(0, 0, std::min(lengths.item().toLong(), keys.size(0)));
   }
-  return at::bmm(weights.unsqueeze(1), keys).squeeze(1);
+  const at::Tensor products = query.unsqueeze(1) * keys;
+  const at::Tensor first = product_of_queries(query).unsqueeze(1) +
+      at::linear(keys, weight_of_keys(keys.size(1)));
+  const at::Tensor weights = without_padding(
+      scores(products.flatten(0, 1), first.flatten(0, 1))
+          .view_as(products.select(2, 0)),
+      is_key);
+  return at::matmul(normalized(weights, is_key), keys);
+}
+
+double DINAttentionImpl::weight_of_padding(at::ScalarType dtype) const {
+  return options().use_softmax ? lowest_score(dtype) : 0.0;
+}
+
+at::Tensor DINAttentionImpl::without_padding(
+    const at::Tensor& weights,
+    const at::Tensor& is_key) const {
+  return is_key.defined()
+      ? weights.masked_fill(
+            is_key.logical_not(), weight_of_padding(weights.scalar_type()))
+      : weights;
+}
+
+at::Tensor DINAttentionImpl::normalized(
+    const at::Tensor& weights,
+    const at::Tensor& is_key) const {
+  if (!options().use_softmax) {
+    return weights;
+  }
+  const at::Tensor shares = at::softmax(weights, 1);
+  // Only in a history of length 0, padding has a weight.
+  return is_key.defined() ? shares.masked_fill(is_key.logical_not(), 0.0)
+                          : shares;
 }
 
 }  // namespace tessera

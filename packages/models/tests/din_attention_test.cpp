@@ -4,12 +4,14 @@
 #include "packages/models/tests/copies_check.h"
 #include "tests/test_util.h"
 
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <memory>
 #include <optional>
@@ -230,13 +232,13 @@ TEST(DINAttentionTest, RefusesBadInput) {
   EXPECT_VALUE_ERROR(
       layer->forward(query, query),
       "[DINAttention] expected a query [batch, dim] and keys [batch, seq, "
-      "dim], but got [2, 3] and [2, 3]");
+      "dim] or [1, seq, dim], but got [2, 3] and [2, 3]");
   EXPECT_VALUE_ERROR(
       layer->forward(query, at::ones({2, 4, 5})),
       "but got [2, 3] and [2, 4, 5]");
   EXPECT_VALUE_ERROR(
-      layer->forward(query, at::ones({1, 4, 3})),
-      "but got [2, 3] and [1, 4, 3]");
+      layer->forward(query, at::ones({3, 4, 3})),
+      "but got [2, 3] and [3, 4, 3]");
   EXPECT_VALUE_ERROR(
       layer->forward(at::ones({2, 0}), at::ones({2, 4, 0})),
       "but got [2, 0] and [2, 4, 0]");
@@ -251,7 +253,7 @@ TEST(DINAttentionTest, RefusesBadInput) {
       "[DINAttention] lengths must be int32 or int64, but got Float");
   EXPECT_VALUE_ERROR(
       layer->forward(query, keys, int64s({1, 2, 3})),
-      "lengths must have the shape [batch], which is [2] for this query, but "
+      "lengths must have the shape [batch], which is [2] for these keys, but "
       "got [3]");
   EXPECT_VALUE_ERROR(
       layer->forward(query, keys, int64s({1, 2}).view({2, 1})),
@@ -271,6 +273,45 @@ TEST(DINAttentionTest, RefusesBadInput) {
   EXPECT_TYPE_ERROR(
       layer->forward(query.to(at::kDouble), keys.to(at::kDouble)),
       "[DINAttention] has parameters of Float, but got inputs of Double");
+}
+
+// The history of a user beside the candidates. The result must be that of the same history
+// for each candidate.
+TEST(DINAttentionTest, OneHistoryServesAllQueries) {
+  for_each_kind([](DINAttention layer) {
+    layer->eval();
+    for (const int64_t candidates : {0, 1, 2, 40}) {
+      for (const std::optional<int64_t> length :
+           {std::optional<int64_t>(),
+            std::optional<int64_t>(0),
+            std::optional<int64_t>(3),
+            std::optional<int64_t>(9)}) {
+        const at::Tensor query = at::randn({candidates, 4});
+        const at::Tensor history = at::randn({1, 5, 4}).requires_grad_();
+        const at::Tensor lengths = length ? int64s({*length}) : at::Tensor();
+        const auto copies = [&](const at::Tensor& x) {
+          return x.expand_as(at::ones({candidates}).view({-1, 1, 1}) * x);
+        };
+        const at::Tensor expected = layer->forward(
+            query,
+            copies(history),
+            length ? at::full({candidates}, *length, at::kLong) : at::Tensor());
+        const at::Tensor actual = layer->forward(query, history, lengths);
+        EXPECT_TRUE(at::allclose(actual, expected, 1e-4, 1e-5));
+        EXPECT_EQ(actual.sizes(), expected.sizes());
+        if (candidates > 0 && length != 0) {
+          const auto gradient = [&](const at::Tensor& result) {
+            return torch::autograd::grad({result.square().sum()}, {history})[0];
+          };
+          EXPECT_TRUE(at::allclose(
+              gradient(layer->forward(query, history, lengths)),
+              gradient(expected),
+              1e-3,
+              1e-4));
+        }
+      }
+    }
+  });
 }
 
 }  // namespace din_attention_test

@@ -148,7 +148,7 @@ TEST(FactorizationMachineTest, RefusesBadInput) {
       "[FactorizationMachine 'b'] all features must have the same dim, but "
       "this one has 4 and an earlier one 3");
   EXPECT_VALUE_ERROR(
-      (layer->forward({{"a", rows}, {"b", at::ones({1, 3})}})),
+      (layer->forward({{"a", rows}, {"b", at::ones({4, 3})}})),
       "all features must have the same batch size");
   EXPECT_VALUE_ERROR(
       layer->forward(at::ones({2, 3, 1})),

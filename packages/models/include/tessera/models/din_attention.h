@@ -88,8 +88,11 @@ at::Tensor history_lengths(const Feature& feature);
 ///       rows["history"],  // [batch, 20, dim]
 ///       history_lengths(features["history"]));
 ///
+/// One history [1, seq, dim] may stand beside many queries, such as the candidates of a
+/// user. It counts for all of them.
+///
 /// The first layer multiplies with q once for each example, and not once for each
-/// position. In an exported model, the MLP also computes the padding, whose weights are
+/// position, and with one history once for all queries. In an exported model, the MLP also computes the padding, whose weights are
 /// then discarded.
 ///
 /// Parameters:  `linear_0.weight` [hidden_units[0], 4 dim], `linear_0.bias`,
@@ -97,8 +100,8 @@ at::Tensor history_lengths(const Feature& feature);
 ///          `activation_0.alpha` and so on for Dice, `activation_0.weight` for PRelu.
 ///          build(), which takes the shape of the query, or the first forward() creates
 ///          them.
-/// Shapes:  query [batch, dim], keys [batch, seq, dim], lengths [batch] int32 or int64. A
-///          length beyond seq counts as seq, because TPUEmbedding truncates longer
+/// Shapes:  query [batch, dim], keys [batch, seq, dim] or [1, seq, dim], lengths [batch] or
+///          [1] as the keys, int32 or int64. A length beyond seq counts as seq, because TPUEmbedding truncates longer
 ///          histories. Without lengths, no position is padding. The result is
 ///          [batch, dim].
 /// Errors:  c10::ValueError for options out of range, negative lengths, and shapes that do
@@ -125,9 +128,6 @@ class DINAttentionImpl
   FORWARD_HAS_DEFAULT_ARGS({2, torch::nn::AnyValue(at::Tensor())})
 
  private:
-  /// Positions that enter the MLP.
-  struct Positions;
-
   void declare_parameters() override;
   void make_parameters(const Nest<PartialShape>& input_shapes) override;
   void check_inputs(
@@ -135,8 +135,20 @@ class DINAttentionImpl
       const at::Tensor& keys,
       const at::Tensor& lengths) const;
   at::Tensor activated(size_t layer, const at::Tensor& x);
-  /// [rows], for keys and query in the rows of `positions`.
-  at::Tensor scores(const at::Tensor& query, const Positions& positions);
+  at::Tensor product_of_queries(const at::Tensor& queries);
+  at::Tensor weight_of_keys(int64_t dim);
+  /// [rows], for the products of queries and keys, and the rest of the first layer.
+  at::Tensor scores(const at::Tensor& products, const at::Tensor& first);
+  at::Tensor attend_to_one_history(
+      const at::Tensor& query,
+      const at::Tensor& history,
+      const at::Tensor& lengths);
+  double weight_of_padding(at::ScalarType dtype) const;
+  at::Tensor without_padding(
+      const at::Tensor& weights,
+      const at::Tensor& is_key) const;
+  at::Tensor normalized(const at::Tensor& weights, const at::Tensor& is_key)
+      const;
 
   std::vector<torch::nn::Linear> layers_;
   std::vector<Dice> dices_;

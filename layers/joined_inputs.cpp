@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/joined_inputs.h"
+
+#include <tessera/common/shorten.h>
+#include <tessera/layers/input_checks.h>
+
+#include "src/common/check.h"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/linear.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+std::string name_of(const std::string& path, const std::string& class_name) {
+  return path.empty() ? class_name
+                      : c10::str(class_name, " '", shorten(path), "'");
+}
+
+// The tensor with the largest batch.
+const at::Tensor& largest(const std::vector<at::Tensor>& tensors) {
+  return *std::max_element(
+      tensors.begin(),
+      tensors.end(),
+      [](const at::Tensor& a, const at::Tensor& b) {
+        // A batch of 0 examples has more rows than a single row has.
+        const auto rows = [](const at::Tensor& tensor) {
+          return tensor.size(0) == 1 ? -1 : tensor.size(0);
+        };
+        return rows(a) < rows(b);
+      });
+}
+
+// Repeats the only row of `x` for each row of `like`. A trace would record the number of
+// rows as a constant, so an operator reads it from a column of `like`.
+at::Tensor repeated(const at::Tensor& x, const at::Tensor& like) {
+  const at::Tensor row = x.dim() == 1 ? x.unsqueeze(1) : x.flatten(1);
+  const at::Tensor column =
+      like.dim() == 1 ? like.unsqueeze(1) : like.flatten(1).narrow(1, 0, 1);
+  const at::Tensor rows = row.expand_as(column.expand({-1, row.size(1)}));
+  if (x.dim() == 1) {
+    return rows.squeeze(1);
+  }
+  return x.dim() == 2 ? rows : rows.unflatten(1, x.sizes().slice(1));
+}
+
+bool differ_in_batch(const std::vector<at::Tensor>& tensors) {
+  return std::any_of(
+      tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
+        return tensor.size(0) != tensors[0].size(0);
+      });
+}
+
+// Collects columns of a matrix. Ranges that touch become one, because a single range needs
+// no copy.
+class Columns {
+ public:
+  void add(int64_t begin, int64_t count) {
+    if (!ranges_.empty() &&
+        ranges_.back().first + ranges_.back().second == begin) {
+      ranges_.back().second += count;
+    } else {
+      ranges_.emplace_back(begin, count);
+    }
+  }
+
+  at::Tensor of(const at::Tensor& matrix) const {
+    std::vector<at::Tensor> parts;
+    for (const auto& [begin, count] : ranges_) {
+      parts.push_back(matrix.narrow(1, begin, count));
+    }
+    return parts.size() == 1 ? parts[0] : at::cat(parts, 1);
+  }
+
+ private:
+  std::vector<std::pair<int64_t, int64_t>> ranges_;  // begin and count
+};
+
+}  // namespace
+
+bool merge_batch(
+    std::optional<int64_t>& batch,
+    const std::optional<int64_t>& other) {
+  if (batch == other || other == 1) {
+    return true;
+  }
+  if (batch && other && *batch != 1) {
+    return false;
+  }
+  batch = batch == 1 || !batch ? other : batch;
+  return true;
+}
+
+PartialShape joined_shape(
+    const Nest<PartialShape>& input_shapes,
+    const std::string& class_name) {
+  std::optional<PartialShape> joined;
+  input_shapes.for_each([&](const std::string& path,
+                            const PartialShape& shape) {
+    check_rows(shape, name_of(path, class_name));
+    if (!joined) {
+      joined = shape;
+      return;
+    }
+    PartialShape rows = shape;
+    PartialShape other_rows = *joined;
+    rows.back() = std::nullopt;
+    other_rows.back() = std::nullopt;
+    std::optional<int64_t> batch = joined->front();
+    const bool has_batch = merge_batch(batch, shape.front());
+    rows.front() = batch;
+    other_rows.front() = batch;
+    const std::optional<PartialShape> both =
+        has_batch ? merge(other_rows, rows) : std::nullopt;
+    other_rows.front() = joined->front();
+    TESSERA_CHECK_VALUE(
+        both,
+        "[{}] all inputs must have the same sizes except the last one, or a batch of one row, but this one has the shape {} and the earlier ones {}. Correct the batch.",
+        name_of(path, class_name),
+        to_string(shape),
+        to_string(other_rows));
+    const std::optional<int64_t> width = joined->back();
+    joined = both;
+    joined->back() = width && shape.back()
+        ? std::optional(*width + *shape.back())
+        : std::nullopt;
+  });
+  TESSERA_CHECK_VALUE(
+      joined,
+      "[{}] expected one input or more, but got an empty nest. Pass at least one.",
+      class_name);
+  return *joined;
+}
+
+int64_t joined_width(
+    const Nest<PartialShape>& input_shapes,
+    const std::string& class_name) {
+  int64_t width = 0;
+  input_shapes.for_each(
+      [&](const std::string& path, const PartialShape& shape) {
+        width += known_dim(shape, name_of(path, class_name));
+      });
+  return width;
+}
+
+bool has_autocast(const at::Tensor& tensor) {
+  const at::DeviceType device = tensor.device().type();
+  return at::autocast::is_autocast_available(device) &&
+      at::autocast::is_autocast_enabled(device);
+}
+
+std::vector<at::Tensor> checked_inputs(
+    const Nest<at::Tensor>& inputs,
+    const std::string& class_name) {
+  std::vector<at::Tensor> tensors;
+  std::vector<PartialShape> shapes;
+  inputs.for_each([&](const std::string& path, const at::Tensor& leaf) {
+    check_floating(
+        leaf,
+        path.empty() ? "input" : c10::str("input '", shorten(path), "'"),
+        class_name);
+    const bool is_frozen = leaf.is_inference() && at::GradMode::is_enabled();
+    tensors.push_back(is_frozen ? leaf.clone() : leaf);  // for backward
+    shapes.emplace_back(leaf.sizes().begin(), leaf.sizes().end());
+    TESSERA_CHECK_TYPE(
+        leaf.scalar_type() == tensors[0].scalar_type() || has_autocast(leaf),
+        "[{}] all inputs must have the same dtype, but this one has {} and the first one {}. Convert one of them with .to().",
+        name_of(path, class_name),
+        leaf.scalar_type(),
+        tensors[0].scalar_type());
+  });
+  joined_shape(inputs.pack(std::move(shapes)), class_name);
+  return tensors;
+}
+
+std::vector<at::Tensor> with_equal_batches(std::vector<at::Tensor> tensors) {
+  if (differ_in_batch(tensors)) {
+    const at::Tensor like = largest(tensors);
+    for (at::Tensor& tensor : tensors) {
+      if (tensor.size(0) == 1) {
+        tensor = repeated(tensor, like);
+      }
+    }
+  }
+  return tensors;
+}
+
+at::Tensor joined(const std::vector<at::Tensor>& inputs) {
+  return inputs.size() == 1 ? inputs[0]
+                            : at::cat(with_equal_batches(inputs), -1);
+}
+
+JoinedProduct without_single_rows(const JoinedProduct& product) {
+  if (product.inputs[0].dim() != 2 || !differ_in_batch(product.inputs)) {
+    return {with_equal_batches(product.inputs), product.weight, product.bias};
+  }
+  JoinedProduct single{.bias = product.bias};
+  JoinedProduct rest;
+  Columns single_columns;
+  Columns rest_columns;
+  int64_t begin = 0;
+  for (const at::Tensor& input : product.inputs) {
+    const bool is_single = input.size(0) == 1;
+    (is_single ? single : rest).inputs.push_back(input);
+    (is_single ? single_columns : rest_columns).add(begin, input.size(1));
+    begin += input.size(1);
+  }
+  single.weight = single_columns.of(product.weight);
+  rest.weight = rest_columns.of(product.weight);
+  rest.bias = compute(single);
+  return rest;
+}
+
+at::Tensor compute(const JoinedProduct& product) {
+  const at::Tensor x = joined(product.inputs);
+  if (product.bias.defined() && product.bias.dim() == 2) {
+    return at::addmm(product.bias, x, product.weight.t());
+  }
+  return at::linear(
+      x,
+      product.weight,
+      product.bias.defined() ? std::optional(product.bias) : std::nullopt);
+}
+
+}  // namespace tessera

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// The inputs of a layer that joins them along the last axis. An input may have one row for
+// the whole batch, such as the vector of a user beside those of many candidates.
+
+#include <tessera/features/nest.h>
+#include <tessera/features/partial_shape.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+/// Sets `batch` to the batch size of both. A size of 1 fits any other. Returns whether the
+/// sizes fit. The result is unknown if one is unknown and the other is unknown or 1.
+bool merge_batch(
+    std::optional<int64_t>& batch,
+    const std::optional<int64_t>& other);
+
+/// The shape of the inputs joined along the last axis.
+/// Errors:  c10::ValueError naming the path, for shapes that differ in more than the last
+///          size and a batch size of 1, and for a rank below 2; c10::ValueError for an
+///          empty nest. Messages begin with `class_name`.
+PartialShape joined_shape(
+    const Nest<PartialShape>& input_shapes,
+    const std::string& class_name);
+
+/// The sum of the inputs' last sizes.
+/// Errors:  c10::ValueError naming the path, if one is unknown.
+int64_t joined_width(
+    const Nest<PartialShape>& input_shapes,
+    const std::string& class_name);
+
+/// Checks the inputs with joined_shape() and returns them. If gradients are enabled, a
+/// tensor of inference mode is copied, so that it can be saved for the backward pass.
+/// Errors:  those of joined_shape(); c10::ValueError for an undefined tensor;
+///          c10::TypeError for tensors that are not dense or not of a floating-point type,
+///          and for different dtypes without autocast.
+std::vector<at::Tensor> checked_inputs(
+    const Nest<at::Tensor>& inputs,
+    const std::string& class_name);
+
+/// Whether autocast chooses the dtype of operators on this tensor.
+bool has_autocast(const at::Tensor& tensor);
+
+/// Gives each tensor the batch size of the largest. A trace records no sizes.
+std::vector<at::Tensor> with_equal_batches(std::vector<at::Tensor> tensors);
+
+/// Joins inputs along the last axis.
+at::Tensor joined(const std::vector<at::Tensor>& inputs);
+
+/// joined(inputs) weight^T + bias.
+struct JoinedProduct {
+  std::vector<at::Tensor> inputs = {};  // [batch, ..., n_i] each
+  at::Tensor weight = {};  // [out, sum of n_i]
+  at::Tensor bias = {};  // [out], [1, out] or undefined
+};
+
+/// Computes the part of inputs [1, n_i] once, and makes it a part of the bias. Returns the
+/// rest of the product, whose inputs have the same batch size.
+JoinedProduct without_single_rows(const JoinedProduct& product);
+
+/// Shapes:  the result [batch, ..., out].
+at::Tensor compute(const JoinedProduct& product);
+
+}  // namespace tessera
