@@ -5,6 +5,7 @@
 #include "layers/mode_guard.h"
 #include "packages/export/src/branch_free_lookup.h"
 #include "packages/export/src/classic_locale.h"
+#include "packages/export/src/dense_part.h"
 #include "packages/export/src/example_batch.h"
 #include "packages/export/src/export_options.h"
 #include "packages/export/src/exported_layer.h"
@@ -43,6 +44,9 @@ using exporting::ResizedExamples;
 using exporting::SizeSolver;
 
 constexpr const char* kPt2Where = "[export_pt2]";
+constexpr const char* kDenseWhere = "[export_dense_pt2]";
+
+using InputNames = std::vector<std::pair<std::string, std::string>>;
 
 // The layer or the whole model that is exported.
 struct Source {
@@ -56,14 +60,19 @@ struct Source {
   bool returns_list = false;
   /// The outputs that the file must give.
   exporting::Outputs outputs = {};
+  /// The path and the part of each input after features and weights. Empty: "input_0", ...
+  InputNames input_names = {};
   std::vector<std::string> output_names = {};
   std::string output_part = {};
   /// Whether the source may accept only the batch size of the example.
   bool may_fix_batch = false;
 };
 
-// The names and meanings of the tensors of flatten(example).
-std::vector<Pt2Value> describe_inputs(const ExportExample& example) {
+// The names and meanings of the tensors of flatten(example). `input_names` has a path and
+// a part for each of example.inputs, or is empty.
+std::vector<Pt2Value> describe_inputs(
+    const ExportExample& example,
+    const InputNames& input_names) {
   std::vector<Pt2Value> values;
   std::unordered_set<std::string> taken;
   const auto add = [&](const std::string& name,
@@ -95,8 +104,13 @@ std::vector<Pt2Value> describe_inputs(const ExportExample& example) {
         }
       });
   for (size_t i = 0; i < example.inputs.size(); ++i) {
-    const std::string name = fmt::format("input_{}", i);
-    add(name, name, "");
+    if (input_names.empty()) {
+      const std::string name = fmt::format("input_{}", i);
+      add(name, name, "");
+    } else {
+      const auto& [path, part] = input_names[i];
+      add(part == "row_splits" ? path + "_" + part : path, path, part);
+    }
   }
   return values;
 }
@@ -170,7 +184,7 @@ pt2::Archive make_archive(
     SizeSolver& solver,
     const std::vector<int64_t>& hints) {
   pt2::Archive archive;
-  archive.signature.inputs = describe_inputs(example);
+  archive.signature.inputs = describe_inputs(example, source.input_names);
   std::vector<std::string> names;
   for (const Pt2Value& input : archive.signature.inputs) {
     names.push_back(input.name);
@@ -501,6 +515,49 @@ Pt2Signature write_embedding(
   return write(source, file, parts);
 }
 
+// `traced` has found the layers of the model.
+Pt2Signature write_model(
+    const detail::ExportedModel& model,
+    exporting::TracedModel& traced,
+    AtomicFile& file,
+    const ExportExample& example,
+    InputNames input_names) {
+  Source source;
+  source.weights =
+      exporting::named_weights(model.module, traced.layers(), kPt2Where);
+  for (auto& [state, layer] : traced.layers()) {
+    source.layers.push_back(&layer);
+  }
+  source.returns_list = model.returns_list;
+  source.input_names = std::move(input_names);
+  source.record = [&](const std::vector<at::Tensor>& weights,
+                      const ExportExample& batch,
+                      exporting::Checks& checks) {
+    return traced.record(
+        weights,
+        batch,
+        [&](const exporting::ExportedLayer& layer,
+            size_t index,
+            const Feature& feature,
+            const at::Tensor& flat) {
+          const FeatureState& state = layer.features[index];
+          return exporting::branch_free_lookup(
+              state,
+              layer.tables[state.table],
+              layer.paths[index],
+              feature,
+              flat,
+              checks);
+        },
+        checks);
+  };
+  source.outputs = [&](const ExportExample& batch) {
+    return traced.outputs(batch);
+  };
+  source.may_fix_batch = exporting::has_output_shape(model.module);
+  return write(source, file, example);
+}
+
 }  // namespace
 
 Pt2Signature detail::export_pt2(
@@ -538,40 +595,25 @@ Pt2Signature detail::export_pt2(
       "{} expected a model whose forward() calls a TPUEmbedding or an EmbeddingEngineModule, but {} calls neither. Export such a model with LibTorch's own tools.",
       kPt2Where,
       model.module.name());
+  return write_model(model, traced, file, parts, /*input_names=*/{});
+}
 
-  Source source;
-  source.weights =
-      exporting::named_weights(model.module, traced.layers(), kPt2Where);
-  for (auto& [state, layer] : traced.layers()) {
-    source.layers.push_back(&layer);
-  }
-  source.returns_list = model.returns_list;
-  source.record = [&](const std::vector<at::Tensor>& weights,
-                      const ExportExample& batch,
-                      exporting::Checks& checks) {
-    return traced.record(
-        weights,
-        batch,
-        [&](const exporting::ExportedLayer& layer,
-            size_t index,
-            const Feature& feature,
-            const at::Tensor& flat) {
-          const FeatureState& state = layer.features[index];
-          return exporting::branch_free_lookup(
-              state,
-              layer.tables[state.table],
-              layer.paths[index],
-              feature,
-              flat,
-              checks);
-        },
-        checks);
-  };
-  source.outputs = [&](const ExportExample& batch) {
-    return traced.outputs(batch);
-  };
-  source.may_fix_batch = exporting::has_output_shape(model.module);
-  return write(source, file, parts);
+Pt2Signature detail::export_dense_pt2(
+    const ExportedModel& model,
+    const std::string& path,
+    const ExportExample& example,
+    const std::vector<std::string>& input_names) {
+  AtomicFile file(path, kDenseWhere);
+  const ClassicLocale locale;  // LibTorch's tracer prints numbers with streams
+  const at::NoGradGuard no_grad;
+  const ModeGuard modes(model.module);
+  modes.eval();
+  const exporting::DensePart dense(model, example, input_names, kDenseWhere);
+  const ExportOptions options;
+  exporting::TracedModel traced(
+      dense.model(), options, exporting::Conversion::kNow, kDenseWhere);
+  return write_model(
+      dense.model(), traced, file, dense.example(), dense.inputs());
 }
 
 }  // namespace tessera

@@ -115,8 +115,8 @@ std::string to_string(const Pt2Signature& signature) {
 
 class Pt2Program::Impl {
  public:
-  explicit Impl(const std::string& path)
-      : archive_(pt2::read_archive(path, kProgramWhere)),
+  Impl(pt2::Archive archive, const std::string& path)
+      : archive_(std::move(archive)),
         runner_(archive_.graph, tensors_of(archive_), kProgramWhere) {
     for (const std::string& input : archive_.graph.inputs) {
       metas_.push_back(archive_.graph.tensors.at(input));
@@ -137,24 +137,44 @@ class Pt2Program::Impl {
         num_symbols_);
   }
 
+  std::unique_ptr<Impl> with_weights(
+      const std::map<std::string, at::Tensor>& weights) const {
+    pt2::Archive archive = archive_;
+    for (pt2::Weight& weight : archive.weights) {
+      const auto found = weights.find(weight.name);
+      if (found == weights.end() && weight.name.starts_with("constant_")) {
+        continue;  // a constant of the graph, which no module has
+      }
+      TESSERA_CHECK_VALUE(
+          found != weights.end() && found->second.defined(),
+          "{} with_weights: expected the weight '{}', but it is missing. Pass all weights of the program.",
+          kProgramWhere,
+          shorten(weight.name));
+      const at::Tensor& tensor = found->second;
+      TESSERA_CHECK_VALUE(
+          tensor.sizes() == weight.tensor.sizes() && tensor.is_cpu() &&
+              tensor.layout() == at::kStrided,
+          "{} with_weights: the weight '{}' must be a dense tensor {} on the cpu, but is {} on {}. Export the program again if the model has changed.",
+          kProgramWhere,
+          shorten(weight.name),
+          weight.tensor.sizes(),
+          tensor.sizes(),
+          tensor.device());
+      TESSERA_CHECK_TYPE(
+          tensor.scalar_type() == weight.tensor.scalar_type(),
+          "{} with_weights: the weight '{}' must be {}, but is {}. Convert it with .to().",
+          kProgramWhere,
+          shorten(weight.name),
+          weight.tensor.scalar_type(),
+          tensor.scalar_type());
+      weight.tensor = tensor;
+    }
+    return std::make_unique<Impl>(std::move(archive), "");
+  }
+
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) const {
     check(inputs);
     return runner_.run(inputs);
-  }
-
-  const pt2::Archive& archive() const {
-    return archive_;
-  }
-
- private:
-  static constexpr size_t kMaxSymbols = 1'000'000;
-
-  static std::vector<at::Tensor> tensors_of(const pt2::Archive& archive) {
-    std::vector<at::Tensor> tensors;
-    for (const pt2::Weight& weight : archive.weights) {
-      tensors.push_back(weight.tensor);
-    }
-    return tensors;
   }
 
   void check(const std::vector<at::Tensor>& inputs) const {
@@ -211,6 +231,21 @@ class Pt2Program::Impl {
     }
   }
 
+  const pt2::Archive& archive() const {
+    return archive_;
+  }
+
+ private:
+  static constexpr size_t kMaxSymbols = 1'000'000;
+
+  static std::vector<at::Tensor> tensors_of(const pt2::Archive& archive) {
+    std::vector<at::Tensor> tensors;
+    for (const pt2::Weight& weight : archive.weights) {
+      tensors.push_back(weight.tensor);
+    }
+    return tensors;
+  }
+
   int64_t rank_of(size_t input) const {
     return static_cast<int64_t>(metas_[input].sizes.size());
   }
@@ -237,7 +272,11 @@ class Pt2Program::Impl {
 };
 
 Pt2Program::Pt2Program(const std::string& path)
-    : impl_(std::make_unique<Impl>(path)) {}
+    : impl_(std::make_unique<Impl>(
+          pt2::read_archive(path, kProgramWhere),
+          path)) {}
+
+Pt2Program::Pt2Program(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Pt2Program::~Pt2Program() = default;
 Pt2Program::Pt2Program(Pt2Program&&) noexcept = default;
@@ -250,6 +289,15 @@ const Pt2Signature& Pt2Program::signature() const& {
 std::vector<at::Tensor> Pt2Program::run(
     const std::vector<at::Tensor>& inputs) const {
   return impl_->run(inputs);
+}
+
+void Pt2Program::check(const std::vector<at::Tensor>& inputs) const {
+  impl_->check(inputs);
+}
+
+Pt2Program Pt2Program::with_weights(
+    const std::map<std::string, at::Tensor>& weights) const {
+  return Pt2Program(impl_->with_weights(weights));
 }
 
 std::vector<std::pair<std::string, at::Tensor>> Pt2Program::state_dict() const {

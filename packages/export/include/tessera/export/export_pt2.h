@@ -6,6 +6,7 @@
 #include <tessera/layers/tpu_embedding.h>
 
 #include <string>
+#include <vector>
 
 namespace tessera {
 
@@ -21,6 +22,11 @@ Pt2Signature export_pt2(
     const std::string& path,
     const ExportExample& example,
     const ExportOptions& options);
+Pt2Signature export_dense_pt2(
+    const ExportedModel& model,
+    const std::string& path,
+    const ExportExample& example,
+    const std::vector<std::string>& input_names);
 
 }  // namespace detail
 
@@ -103,6 +109,46 @@ requires(!detail::HasTables<Holder>) Pt2Signature export_pt2(
       "before the export.");
   return detail::export_pt2(
       detail::exported_model(*model), path, example, options);
+}
+
+/// Writes the dense part of a model in the format of export_pt2(), without tables: its
+/// arguments are activations in place of features. A server that looks the features up
+/// itself scores one user and many candidates with it.
+///
+///   export_dense_pt2(
+///       ranker,
+///       "ranker.pt2",
+///       {.features =
+///            {{"user", torch::tensor({42})},
+///             {"movie", torch::tensor({1, 2, 3})}},  // three candidates
+///        .inputs = {prices}},
+///       {"price"});
+///
+/// In the example, features and inputs with one row belong to the user, and the others have
+/// one row for each candidate. The file takes any number of candidates. Its arguments are
+///
+///   the activation of each feature that forward() looks up, in this order
+///   row_splits     of each ragged feature of the user
+///   the tensors of `example.inputs`, whose names are `input_names`
+///
+/// forward() must not read ids, nor the row_splits of candidates. Weights have the names
+/// that named_parameters() and named_buffers() give them, so Pt2Program::with_weights()
+/// can replace them.
+/// Errors:  those of a whole model; c10::NotImplementedError for feature weights, sparse
+///          features, and an output_shape; c10::ValueError for an example without
+///          candidates, for other numbers of rows, and for a forward() that reads ids.
+template <class Holder>
+Pt2Signature export_dense_pt2(
+    Holder model,
+    const std::string& path,
+    const ExportExample& example,
+    const std::vector<std::string>& input_names = {}) {
+  TORCH_CHECK_VALUE(
+      static_cast<bool>(model),
+      "[export_dense_pt2] expected a model, but got an empty holder. Make the "
+      "model before the export.");
+  return detail::export_dense_pt2(
+      detail::exported_model(*model), path, example, input_names);
 }
 
 }  // namespace tessera

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -77,11 +78,25 @@ class Pt2Program {
   ///          c10::Error if an operator fails.
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) const;
 
+  /// Checks arguments as run() does, for a program that AOTInductor has compiled from this
+  /// one.
+  /// Errors:  those of run() but for ids.
+  void check(const std::vector<at::Tensor>& inputs) const;
+
   /// The weights and their names in Python's state_dict(), without copies.
   std::vector<std::pair<std::string, at::Tensor>> state_dict() const;
 
+  /// The same program with other weights, which it keeps without a copy. Names that the
+  /// program does not have are ignored, and constants of the graph (`constant_0`, ...) need
+  /// not be there.
+  /// Errors:  c10::ValueError naming a weight of the program that is missing or has another
+  ///          shape; c10::TypeError for another dtype.
+  Pt2Program with_weights(
+      const std::map<std::string, at::Tensor>& weights) const;
+
  private:
   class Impl;
+  explicit Pt2Program(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 
