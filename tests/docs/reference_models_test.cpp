@@ -6,8 +6,10 @@
 #include <tessera/models/dice.h>
 #include <tessera/models/din_attention.h>
 #include <tessera/models/factorization_machine.h>
+#include <tessera/models/fold_in.h>
 #include <tessera/models/matrix_factorization.h>
 #include <tessera/models/mixture_of_experts.h>
+#include <tessera/search/top_k_index.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
@@ -128,6 +130,50 @@ TEST_F(ModelsReferenceTest, MMoE) {
       torch::binary_cross_entropy_with_logits(logits["purchase"], purchases);
   // end snippet
   EXPECT_EQ(loss.dim(), 0);
+}
+
+TEST_F(ModelsReferenceTest, FoldIn) {
+  const auto item_vectors = torch::randn({500, 16});
+  // snippet: FoldIn
+  // The vectors of 500 trained items, and two new users: 7, 8, 9, and 3.
+  const FoldIn fold_in(
+      item_vectors, {.regularization = 1.0, .catalogue_confidence = 0.1});
+  const RaggedFeature histories{
+      .values = torch::tensor({7, 8, 9, 3}),
+      .row_splits = torch::tensor({0, 3, 4})};
+  const auto users = fold_in.solve(histories);  // [2, dim]
+
+  const auto index = make_exact_index(item_vectors);
+  const TopK found = index->search(users, 10, histories);
+  // end snippet
+  EXPECT_EQ(users.sizes(), torch::IntArrayRef({2, 16}));
+  EXPECT_EQ(found.ids.sizes(), torch::IntArrayRef({2, 10}));
+}
+
+TEST_F(ModelsReferenceTest, FoldInOfRatings) {
+  const auto movie_rows = torch::randn({500, 1 + 16});
+  const double mean = 3.5;
+  // snippet: FoldInOfRatings
+  // The rows [500, 1 + 16] of movies in MatrixFactorization begin with their biases.
+  const auto biases = movie_rows.select(1, 0) + mean;
+  auto factors = movie_rows.clone();
+  factors.select(1, 0).fill_(1.0);  // stands for the bias of the user
+  const FoldIn fold_in(
+      factors,
+      {.regularization = 0.1, .regularization_per_item = 0.05},
+      biases);
+  // The row of a new user, who gave 5, 3 and 4 stars.
+  const auto rows = fold_in.solve(
+      {.values = torch::tensor({7, 8, 9}), .row_splits = torch::tensor({0, 3})},
+      {.targets = torch::tensor({5.0, 3.0, 4.0})});
+  const auto stars = rows.matmul(factors.t()) + biases;  // [1, 500]
+  // end snippet
+  MatrixFactorization model(MatrixFactorizationOptions{.global_mean = mean});
+  test::expect_close(
+      stars.squeeze(0),
+      model->forward({rows.expand({500, 17}), movie_rows}).squeeze(1),
+      1e-5,
+      1e-5);
 }
 
 }  // namespace reference_models_test

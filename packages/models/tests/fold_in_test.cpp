@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/models/fold_in.h>
+
+#include "tests/test_util.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tessera {
+namespace fold_in_test {
+
+using test::expect_close;
+using Lists = std::vector<std::vector<int64_t>>;
+
+constexpr int64_t kItems = 9;
+constexpr int64_t kDim = 4;
+
+at::Tensor ids_of(const std::vector<int64_t>& ids) {
+  return at::tensor(ids, at::kLong);
+}
+
+RaggedFeature histories_of(const Lists& lists) {
+  std::vector<int64_t> ids, splits{0};
+  for (const auto& list : lists) {
+    ids.insert(ids.end(), list.begin(), list.end());
+    splits.push_back(static_cast<int64_t>(ids.size()));
+  }
+  return {ids_of(ids), ids_of(splits)};
+}
+
+// A repeated item, one item, no item, and all items.
+const Lists kHistories{{7, 8, 7, 1}, {3}, {}, {0, 1, 2, 3, 4, 5, 6, 7, 8}};
+constexpr int64_t kNnz = 14;
+
+// Solves equations with a symmetric positive definite matrix by Gaussian elimination.
+std::vector<double> solution_of(
+    std::vector<std::vector<double>> matrix,
+    std::vector<double> right) {
+  const size_t size = right.size();
+  for (size_t pivot = 0; pivot < size; ++pivot) {
+    for (size_t row = pivot + 1; row < size; ++row) {
+      const double factor = matrix[row][pivot] / matrix[pivot][pivot];
+      for (size_t column = pivot; column < size; ++column) {
+        matrix[row][column] -= factor * matrix[pivot][column];
+      }
+      right[row] -= factor * right[pivot];
+    }
+  }
+  for (size_t row = size; row-- > 0;) {
+    for (size_t column = row + 1; column < size; ++column) {
+      right[row] -= matrix[row][column] * right[column];
+    }
+    right[row] /= matrix[row][row];
+  }
+  return right;
+}
+
+struct Problem {
+  at::Tensor vectors = {};
+  at::Tensor biases = {};
+  FoldInBatch batch = {};
+  FoldInOptions options = {};
+};
+
+Problem whole_problem() {
+  return {
+      .vectors = at::randn({kItems, kDim}),
+      .biases = at::randn({kItems}),
+      .batch =
+          {.targets = at::randn({kNnz}),
+           .confidences = at::rand({kNnz}) + 0.5,
+           .priors = at::randn({4, kDim})},
+      .options = {
+          .regularization = 0.3,
+          .regularization_per_item = 0.05,
+          .catalogue_confidence = 0.2}};
+}
+
+// The normal equations of the docstring's formula, term by term.
+at::Tensor plain_solve(const Problem& problem, const Lists& histories) {
+  const auto value = [](const at::Tensor& tensor, size_t i, double otherwise) {
+    return tensor.defined() ? tensor[static_cast<int64_t>(i)].item<double>()
+                            : otherwise;
+  };
+  const auto dim = static_cast<size_t>(problem.vectors.size(1));
+  std::vector<double> all;
+  size_t position = 0;
+  for (size_t user = 0; user < histories.size(); ++user) {
+    const std::vector<int64_t>& history = histories[user];
+    std::vector<std::vector<double>> matrix(dim, std::vector<double>(dim));
+    std::vector<double> right(dim);
+    // Adds the equations of weight * (target - u . vector)^2.
+    const auto add = [&](int64_t item, double weight, double target) {
+      for (size_t i = 0; i < dim; ++i) {
+        const double own = value(problem.vectors[item], i, 0.0);
+        for (size_t j = 0; j < dim; ++j) {
+          matrix[i][j] += weight * own * value(problem.vectors[item], j, 0.0);
+        }
+        right[i] += weight * own * target;
+      }
+    };
+    for (const int64_t item : history) {
+      add(item,
+          value(problem.batch.confidences, position, 1.0),
+          value(problem.batch.targets, position, 1.0) -
+              value(problem.biases, static_cast<size_t>(item), 0.0));
+      ++position;
+    }
+    for (int64_t item = 0; item < problem.vectors.size(0); ++item) {
+      if (std::find(history.begin(), history.end(), item) == history.end()) {
+        add(item,
+            problem.options.catalogue_confidence,
+            -value(problem.biases, static_cast<size_t>(item), 0.0));
+      }
+    }
+    const double regularization = problem.options.regularization +
+        static_cast<double>(history.size()) *
+            problem.options.regularization_per_item;
+    for (size_t i = 0; i < dim; ++i) {
+      matrix[i][i] += regularization;
+      const at::Tensor& priors = problem.batch.priors;
+      right[i] += regularization *
+          (priors.defined()
+               ? value(
+                     priors.dim() == 1 ? priors
+                                       : priors[static_cast<int64_t>(user)],
+                     i,
+                     0.0)
+               : 0.0);
+    }
+    const std::vector<double> solution = solution_of(matrix, right);
+    all.insert(all.end(), solution.begin(), solution.end());
+  }
+  return at::tensor(all, at::kDouble)
+      .view({static_cast<int64_t>(histories.size()), -1});
+}
+
+at::Tensor solve(const Problem& problem, const Lists& histories) {
+  return FoldIn(problem.vectors, problem.options, problem.biases)
+      .solve(histories_of(histories), problem.batch);
+}
+
+TEST(FoldInTest, MatchesNormalEquationsOfEachUser) {
+  const auto expect_same = [](auto&& change) {
+    Problem problem = whole_problem();
+    change(problem);
+    expect_close(
+        solve(problem, kHistories),
+        plain_solve(problem, kHistories),
+        1e-5,
+        1e-5);
+  };
+  expect_same([](Problem& /*problem*/) {});
+  expect_same([](Problem& problem) { problem.biases.reset(); });
+  expect_same([](Problem& problem) { problem.batch = FoldInBatch{}; });
+  expect_same([](Problem& problem) { problem.batch.targets.reset(); });
+  expect_same([](Problem& problem) { problem.batch.confidences.reset(); });
+  expect_same(
+      [](Problem& problem) { problem.batch.priors = at::randn({kDim}); });
+  expect_same(
+      [](Problem& problem) { problem.options.regularization_per_item = 0.0; });
+  expect_same(
+      [](Problem& problem) { problem.options.catalogue_confidence = 0.0; });
+  // A confidence below that of the catalogue.
+  expect_same(
+      [](Problem& problem) { problem.options.catalogue_confidence = 2.0; });
+}
+
+// The equations are solved in float64, and float32 only rounds the vectors.
+TEST(FoldInTest, SolvesBadlyScaledEquationsExactly) {
+  Problem problem = whole_problem();
+  problem.vectors = at::randn({kItems, kDim}, at::kDouble);
+  problem.vectors.select(1, 0).mul_(1e4);
+  problem.options.regularization = 1e-3;
+  const at::Tensor solved = solve(problem, kHistories);
+  EXPECT_EQ(solved.scalar_type(), at::kDouble);
+  expect_close(solved, plain_solve(problem, kHistories), 1e-8, 1e-12);
+}
+
+TEST(FoldInTest, EmptyHistoryGivesThePrior) {
+  const RaggedFeature histories = histories_of({{}, {3}, {}});
+  const at::Tensor vectors = at::randn({kItems, kDim});
+  for (const double catalogue : {0.0, 0.5}) {
+    const FoldIn fold_in(
+        vectors, {.regularization = 0.3, .catalogue_confidence = catalogue});
+    const at::Tensor solved = fold_in.solve(histories);
+    EXPECT_TRUE(at::equal(solved[0], at::zeros({kDim})));
+    EXPECT_FALSE(at::equal(solved[1], at::zeros({kDim})));
+    EXPECT_TRUE(at::equal(solved[2], at::zeros({kDim})));
+  }
+  const at::Tensor prior = at::randn({kDim});
+  const at::Tensor solved = FoldIn(vectors, {.regularization = 0.3})
+                                .solve(histories, {.priors = prior});
+  expect_close(solved[0], prior);
+  expect_close(solved[2], prior);
+}
+
+TEST(FoldInTest, TakesEmptyBatchesAndInt32) {
+  const at::Tensor vectors = at::randn({kItems, kDim});
+  const FoldIn fold_in(vectors, {.regularization = 0.3});
+  EXPECT_EQ(
+      fold_in.solve(histories_of({})).sizes(), at::IntArrayRef({0, kDim}));
+  EXPECT_TRUE(at::equal(
+      fold_in.solve(
+          {.values = test::int32s({7, 1}), .row_splits = test::int32s({0, 2})}),
+      fold_in.solve(histories_of({{7, 1}}))));
+}
+
+// More users than one block of matrices holds.
+TEST(FoldInTest, EachUserIsIndependentOfTheOthers) {
+  constexpr int64_t kWide = 600;
+  constexpr size_t kUsers = 13;
+  const FoldIn fold_in(
+      at::randn({kItems, kWide}),
+      {.regularization = 0.3, .catalogue_confidence = 0.2});
+  Lists histories;
+  for (size_t user = 0; user < kUsers; ++user) {
+    histories.push_back({static_cast<int64_t>(user) % kItems, 4});
+  }
+  const at::Tensor all = fold_in.solve(histories_of(histories));
+  for (size_t user = 0; user < kUsers; ++user) {
+    expect_close(
+        all[static_cast<int64_t>(user)],
+        fold_in.solve(histories_of({histories[user]}))[0]);
+  }
+}
+
+// Items and users may change sides: exact vectors are found again.
+TEST(FoldInTest, FindsTheVectorsOfExactScores) {
+  const at::Tensor users = at::randn({20, kDim}, at::kDouble);
+  const at::Tensor items = at::randn({kItems, kDim}, at::kDouble);
+  const at::Tensor scores = users.matmul(items.t());
+  Lists all_users(kItems);
+  for (auto& list : all_users) {
+    for (int64_t user = 0; user < 20; ++user) {
+      list.push_back(user);
+    }
+  }
+  expect_close(
+      FoldIn(users, {.regularization = 1e-9})
+          .solve(
+              histories_of(all_users),
+              {.targets = scores.t().contiguous().view({-1})}),
+      items,
+      1e-6,
+      1e-6);
+}
+
+TEST(FoldInTest, KeepsItsVectorsAndGivesNoGradient) {
+  at::Tensor vectors = at::randn({kItems, kDim}).requires_grad_();
+  const FoldIn fold_in(
+      vectors, {.regularization = 0.3, .catalogue_confidence = 0.2});
+  const RaggedFeature histories = histories_of(kHistories);
+  const at::Tensor before = fold_in.solve(histories);
+  EXPECT_FALSE(before.requires_grad());
+  vectors.detach().zero_();
+  EXPECT_TRUE(at::equal(fold_in.solve(histories), before));
+}
+
+TEST(FoldInTest, RefusesWrongOptions) {
+  const at::Tensor vectors = at::randn({kItems, kDim});
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const double value : {0.0, -1.0, nan, infinity}) {
+    EXPECT_VALUE_ERROR(
+        FoldIn(vectors, {.regularization = value}),
+        "[FoldIn] regularization must be > 0 and finite, but got ");
+  }
+  for (const double value : {-0.1, nan, infinity}) {
+    EXPECT_VALUE_ERROR(
+        FoldIn(
+            vectors, {.regularization = 1.0, .regularization_per_item = value}),
+        "regularization_per_item must be >= 0 and finite, but got ");
+    EXPECT_VALUE_ERROR(
+        FoldIn(vectors, {.regularization = 1.0, .catalogue_confidence = value}),
+        "catalogue_confidence must be >= 0 and finite, but got ");
+  }
+}
+
+TEST(FoldInTest, RefusesWrongInputs) {
+  const at::Tensor vectors = at::randn({kItems, kDim});
+  const FoldInOptions options{.regularization = 0.3};
+  const auto with_nan = [](at::Tensor tensor) {
+    tensor.view({-1})[1] = std::numeric_limits<float>::quiet_NaN();
+    return tensor;
+  };
+  EXPECT_VALUE_ERROR(
+      FoldIn({}, options), "vectors must have shape [items, dim]");
+  EXPECT_VALUE_ERROR(FoldIn(vectors[0], options), "but got Float of shape [4]");
+  EXPECT_VALUE_ERROR(
+      FoldIn(at::zeros({3, 0}), options), "with one column or more");
+  EXPECT_TYPE_ERROR(
+      FoldIn(vectors.to(at::kLong), options),
+      "vectors must be floats, but got Long");
+  EXPECT_VALUE_ERROR(
+      FoldIn(with_nan(vectors.clone()), options),
+      "vectors must be finite, but got 1 numbers that are not");
+  EXPECT_VALUE_ERROR(
+      FoldIn(vectors, options, at::zeros({8})),
+      "biases must have shape [items], [9], but got Float of shape [8]");
+
+  const FoldIn fold_in(vectors, options);
+  const RaggedFeature histories = histories_of({{7, 8}, {3}});
+  EXPECT_VALUE_ERROR(
+      fold_in.solve({}), "histories must have values of shape [nnz]");
+  EXPECT_TYPE_ERROR(
+      fold_in.solve({at::zeros({2}), ids_of({0, 2})}),
+      "histories must have int32 or int64 values, but got Float");
+  EXPECT_VALUE_ERROR(
+      fold_in.solve({ids_of({1, 2}), ids_of({0, 3})}),
+      "[FoldIn] row_splits must begin with 0 and end with");
+  EXPECT_INDEX_ERROR(
+      fold_in.solve(histories_of({{kItems}})),
+      "ids of histories must be in [0, 9), but got 9");
+  EXPECT_INDEX_ERROR(fold_in.solve(histories_of({{-1}})), "but got -1");
+  EXPECT_VALUE_ERROR(
+      fold_in.solve(histories, {.targets = at::zeros({2})}),
+      "targets must have shape [nnz], [3], but got Float of shape [2]");
+  EXPECT_TYPE_ERROR(
+      fold_in.solve(histories, {.targets = ids_of({1, 2, 3})}),
+      "targets must be floats");
+  EXPECT_VALUE_ERROR(
+      fold_in.solve(histories, {.targets = with_nan(at::zeros({3}))}),
+      "targets must be finite");
+  EXPECT_VALUE_ERROR(
+      fold_in.solve(histories, {.confidences = at::zeros({3, 1})}),
+      "confidences must have shape [nnz]");
+  EXPECT_VALUE_ERROR(
+      fold_in.solve(
+          histories, {.confidences = test::floats({1.0F, -0.5F, 1.0F})}),
+      "confidences must be >= 0, but got -0.5");
+  EXPECT_VALUE_ERROR(
+      fold_in.solve(histories, {.priors = at::zeros({3})}),
+      "priors must have shape [dim] or [batch, dim], [4] or [2, 4], but got "
+      "Float of shape [3]");
+  EXPECT_VALUE_ERROR(
+      fold_in.solve(histories, {.priors = at::zeros({3, kDim})}),
+      "but got Float of shape [3, 4]");
+}
+
+TEST(FoldInTest, RefusesEquationsThatCannotBeSolved) {
+  // Two equal columns, which no regularization above the precision tells apart.
+  EXPECT_VALUE_ERROR(
+      FoldIn(at::full({1, 2}, 1.0), {.regularization = 1e-30})
+          .solve(histories_of({{0}, {}})),
+      "the equations of 1 histories can't be solved in float64. Raise "
+      "regularization, which is 1e-30");
+  // All items have the confidence 0, so only rounding errors are left of the catalogue. Their
+  // matrix is finite, but not positive definite.
+  std::vector<int64_t> backwards;
+  for (int64_t item = 39; item >= 0; --item) {
+    backwards.push_back(item);
+  }
+  EXPECT_VALUE_ERROR(
+      FoldIn(
+          at::randn({40, 16}),
+          {.regularization = 1e-300, .catalogue_confidence = 1.0})
+          .solve(
+              histories_of({backwards}),
+              {.targets = at::zeros({40}), .confidences = at::zeros({40})}),
+      "the equations of 1 histories can't be solved in float64");
+  // Both sides overflow.
+  EXPECT_VALUE_ERROR(
+      FoldIn(at::full({1, 1}, 1e200, at::kDouble), {.regularization = 1.0})
+          .solve(
+              histories_of({{0}}),
+              {.targets = at::full({1}, 1e200, at::kDouble)}),
+      "can't be solved in float64");
+}
+
+}  // namespace fold_in_test
+}  // namespace tessera
