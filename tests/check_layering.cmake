@@ -21,7 +21,7 @@ set(core kernels common optim tables features engine serialization layers)
 set(packages formats data distributed models export training search serving)
 set(used_by_export formats)
 set(used_by_search formats training)
-set(used_by_serving data training)
+set(used_by_serving data training export)
 
 # Sets `result` to the layer or package of a path in the repository, "programs" for examples and tests, "none" for a
 # folder that is neither, or to nothing for the path of another project.
@@ -81,7 +81,7 @@ function(check_include file number included)
     complain("includes ${included}, which belongs to ${to}, and ${from} may not use it. Move what is needed from it to\
  ${from} or further down, or this code to ${to}.")
   endif()
-  if(file MATCHES "^packages/serving/(src/(format|reader)/|include/tessera/serving/(export|pipeline|reader|tessera_serving)\\.h)"
+  if(file MATCHES "^packages/serving/(src/(format|reader|server)/|include/tessera/serving/(export|pipeline|reader|server|tessera_serving)\\.h)"
      AND included MATCHES "^(ATen|c10|caffe2|torch)/")
     complain("includes ${included} of LibTorch in a library that must do without it.")
   endif()

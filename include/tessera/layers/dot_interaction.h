@@ -44,8 +44,9 @@ static_assert(std::is_aggregate_v<DotInteractionOptions>);
 /// order of the nest.
 ///
 /// A feature may have one row beside features of many rows, such as a vector of a user
-/// beside those of candidates. It counts for all rows. Without gradients, the products of
-/// such features with each other are computed once.
+/// beside those of candidates. It counts for all rows. If such features come first in the
+/// nest, their products with each other are computed once, without gradients and in float32
+/// on the CPU.
 ///
 /// The backward pass reads the features, so don't change them in place before it. The
 /// computation uses the features' dtype, also under autocast.

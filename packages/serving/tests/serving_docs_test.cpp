@@ -4,19 +4,23 @@
 #include <tessera/serving/publish_callback.h>
 #include <tessera/serving/publisher.h>
 #include <tessera/serving/reader.h>
+#include <tessera/serving/server.h>
 #include <tessera/training/fit.h>
 
+#include "packages/serving/tests/http_client.h"
 #include "packages/serving/tests/published_model.h"
 #include "packages/training/tests/training_fixture.h"
 #include "tests/temporary_folder.h"
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -95,6 +99,58 @@ TEST_F(ServingDocsTest, PublishesAndReads) {
   reader.unpin();  // and the newest one again
   // end snippet
   EXPECT_EQ(reader.version()->number(), 4);
+}
+
+TEST_F(ServingDocsTest, AnswersRequests) {
+  if (!TESSERA_HAS_BOOST) {
+    GTEST_SKIP() << "needs Boost";
+  }
+  const auto model = std::make_shared<PublishedModel>();
+  Publisher publisher(model, "published");
+  publisher.publish();
+  // snippet: Server
+  const auto reader = std::make_shared<Reader>("published");
+  // Gives each movie the first number of its row. A model would go here.
+  const auto score = [&](std::span<const ScoreRequest> requests) {
+    const std::shared_ptr<const Version> version = reader->version();
+    std::vector<ScoreResult> results;
+    for (const ScoreRequest& request : requests) {
+      ScoreResult& result = results.emplace_back();
+      result.version = version->number();
+      const ScoreInput& movies = request.candidates.at(0);
+      if (movies.name != "movie") {
+        result.error = "Expected the candidates as 'movie'.";
+        continue;
+      }
+      std::vector<float> rows(movies.ids.size() * 16);  // [candidates, dim]
+      version->lookup(version->feature("movie"), {.ids = movies.ids}, rows);
+      for (size_t i = 0; i < movies.ids.size(); ++i) {
+        result.scores.push_back(rows[i * 16]);
+      }
+    }
+    return results;
+  };
+  Server server(reader, {.port = 0}, score);
+  std::cout << "http://127.0.0.1:" << server.port() << "\n";
+  // end snippet
+  test::HttpClient client(server.port());
+  const test::HttpReply reply = client.post(
+      "/score", R"({"user":{"age":31.5},"candidates":{"movie":[3,1]}})");
+  EXPECT_EQ(reply.status, 200);
+  const at::Tensor rows = model->embedding->read_rows("movies", 0, 10);
+  float first = 0.0F;
+  float second = 0.0F;
+  ASSERT_EQ(
+      std::sscanf(
+          reply.body.c_str(),
+          R"({"version":1,"scores":[%f,%f]})",
+          &first,
+          &second),
+      2);
+  EXPECT_EQ(first, rows[3][0].item<float>());
+  EXPECT_EQ(second, rows[1][0].item<float>());
+  EXPECT_EQ(
+      client.post("/score", R"({"candidates":{"film":[3]}})").status, 400);
 }
 
 TEST_F(ServingDocsTest, PublishesDuringFit) {

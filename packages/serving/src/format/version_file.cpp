@@ -97,8 +97,10 @@ class VersionChecker {
       check_section(dense.values, "dense");
       check_shape(dense);
     }
-    if (version_.pipeline) {
-      check_section(*version_.pipeline, "pipeline");
+    std::set<std::string_view> files;
+    for (const AttachedFile& file : version_.files) {
+      expect(files.insert(file.name).second, "files");
+      check_section(file.bytes, "files");
     }
   }
 

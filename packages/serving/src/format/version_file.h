@@ -184,6 +184,18 @@ struct VersionLink {
   }
 };
 
+/// A file that is published with the model.
+struct AttachedFile {
+  std::string name = {};
+  Section bytes = {};
+
+  template <class Self, class Visit>
+  static void visit_fields(Self& self, Visit&& visit) {
+    visit("name", self.name);
+    visit("bytes", self.bytes);
+  }
+};
+
 /// version.json.
 struct VersionFile {
   int64_t format_version = 1;
@@ -199,8 +211,8 @@ struct VersionFile {
   std::vector<TableFile> tables = {};
   std::vector<FeatureFile> features = {};
   std::vector<DenseFile> dense = {};
-  /// The text of pipeline.json, in a base.
-  std::optional<Section> pipeline = {};
+  /// Files that are published with the model, in a base.
+  std::vector<AttachedFile> files = {};
   /// Bytes of the file `data`.
   int64_t data_bytes = 0;
 
@@ -220,10 +232,15 @@ struct VersionFile {
     visit("tables", self.tables);
     visit("features", self.features);
     visit("dense", self.dense);
-    visit("pipeline", self.pipeline);
+    visit("files", self.files);
     visit("data_bytes", self.data_bytes);
   }
 };
+
+// The names of attached files.
+inline constexpr const char* kPipeline = "pipeline";
+inline constexpr const char* kProgram = "program";
+inline constexpr const char* kCompiledProgram = "compiled_program";
 
 /// The text of version.json and its checksum.
 std::string to_text(const VersionFile& version);

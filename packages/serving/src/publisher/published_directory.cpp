@@ -105,8 +105,8 @@ VersionFile write_data(const VersionContent& content, DataFile& data) {
   for (const DenseContent& dense : content.dense) {
     file.dense.emplace_back(dense.file).values = data.section(dense.values);
   }
-  if (content.pipeline) {
-    file.pipeline = data.section(*content.pipeline);
+  for (const auto& [name, bytes] : content.files) {
+    file.files.push_back({.name = name, .bytes = data.section(bytes)});
   }
   file.data_bytes = data.finish();
   return file;

@@ -12,6 +12,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera::serving {
@@ -37,11 +38,12 @@ struct DenseContent {
 
 /// What a version has.
 struct VersionContent {
-  /// Without tables, dense values and pipeline.
+  /// Without tables, dense values and files.
   VersionFile file = {};
   std::vector<TableContent> tables = {};
   std::vector<DenseContent> dense = {};
-  std::optional<std::string> pipeline = {};
+  /// Their names and bytes.
+  std::vector<std::pair<std::string, std::string>> files = {};
 };
 
 /// The directory of a Publisher. It stays locked while this object lives.

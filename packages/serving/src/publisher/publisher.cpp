@@ -4,8 +4,10 @@
 #include <tessera/common/profile_scope.h>
 #include <tessera/common/shorten.h>
 #include <tessera/engine/table_module.h>
+#include <tessera/export/pt2_program.h>
 #include <tessera/layers/layer.h>
 
+#include "packages/serving/src/program/dense_dtype.h"
 #include "packages/serving/src/publisher/followed_table.h"
 #include "packages/serving/src/publisher/published_directory.h"
 #include "packages/serving/src/publisher/row_copier.h"
@@ -24,6 +26,7 @@
 #include <chrono>
 #include <cmath>
 #include <future>
+#include <map>
 #include <mutex>
 #include <numeric>
 #include <optional>
@@ -127,33 +130,6 @@ void check_options(const PublishOptions& options) {
       options.keep_seconds);
 }
 
-std::string dtype_name(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat:
-      return "float32";
-    case at::kDouble:
-      return "float64";
-    case at::kHalf:
-      return "float16";
-    case at::kBFloat16:
-      return "bfloat16";
-    case at::kLong:
-      return "int64";
-    case at::kInt:
-      return "int32";
-    case at::kShort:
-      return "int16";
-    case at::kChar:
-      return "int8";
-    case at::kByte:
-      return "uint8";
-    case at::kBool:
-      return "bool";
-    default:
-      return c10::toString(dtype);
-  }
-}
-
 FeatureFile describe_feature(
     const FeatureState& feature,
     const std::string& prefix,
@@ -219,15 +195,15 @@ class Publisher::Impl {
     check_directory(directory);
     ranks_->broadcast(Rendezvous::kSaveCheckpoint, [&] {
       directory_.emplace(directory, kPublisher);
-      if (!options_.pipeline.empty()) {
-        const MappedFile file(options_.pipeline, kPublisher);
-        pipeline_ = std::string(file.text());
-      }
+      read_file(kPipeline, options_.pipeline);
+      read_file(kProgram, options_.program);
+      read_file(kCompiledProgram, options_.compiled_program);
     });
     with_states([&](std::vector<EmbeddingState*>& states) {
       ranks_->run_on_all_ranks(Rendezvous::kSaveCheckpoint, [&] {
         check_names(states);
         describe(states);
+        check_program();
       });
     });
   }
@@ -388,6 +364,48 @@ class Publisher::Impl {
     }
   }
 
+  void read_file(const char* name, const std::string& path) {
+    if (!path.empty()) {
+      const MappedFile file(path, kPublisher);
+      files_.emplace_back(name, file.text());
+    }
+  }
+
+  // A program that does not fit would be noticed in the servers only.
+  void check_program() const {
+    TESSERA_CHECK_VALUE(
+        options_.compiled_program.empty() || !options_.program.empty(),
+        "{} options.compiled_program needs options.program, which has the names of its inputs, but that is empty. Set it to the file of export_dense_pt2() from which the package was compiled.",
+        kPublisher);
+    if (options_.program.empty()) {
+      return;
+    }
+    const Pt2Program program(options_.program);
+    std::map<std::string, at::Tensor> weights;
+    for (const auto& [name, tensor] : dense()) {
+      weights[name] = tensor;
+    }
+    program.with_weights(weights);
+    for (const Pt2Value& input : program.signature().inputs) {
+      const bool is_known = std::any_of(
+          features_.begin(), features_.end(), [&](const FeatureFile& feature) {
+            return feature.name == input.path;
+          });
+      TESSERA_CHECK_VALUE(
+          is_known || input.part.empty(),
+          "{} options.program has the feature '{}', which the model does not have. Export the program from this model.",
+          kPublisher,
+          shorten(input.path));
+      TESSERA_CHECK_VALUE(
+          input.part.empty() || input.part == "activations" ||
+              input.part == "row_splits",
+          "{} options.program takes {} of the feature '{}', but a program gets activations. Export it with export_dense_pt2().",
+          kPublisher,
+          input.part,
+          shorten(input.path));
+    }
+  }
+
   void describe(const std::vector<EmbeddingState*>& states) {
     for (size_t i = 0; i < parts_.size(); ++i) {
       const bool is_fused = parts_[i].tables().strategy().is_fused();
@@ -502,8 +520,8 @@ class Publisher::Impl {
     }
     content.file.features = features_;
     add_dense(content);
-    if (report.is_base && pipeline_) {
-      content.pipeline = pipeline_;
+    if (report.is_base) {
+      content.files = files_;
     }
     for (const TableContent& table : content.tables) {
       report.rows += table.file.count;
@@ -554,7 +572,7 @@ class Publisher::Impl {
       content.dense.push_back(
           {.file =
                {.name = name,
-                .dtype = dtype_name(values.scalar_type()),
+                .dtype = dense_dtype_name(values.scalar_type()),
                 .shape = values.sizes().vec()},
            .values = std::string(
                static_cast<const char*>(values.const_data_ptr()),
@@ -590,7 +608,7 @@ class Publisher::Impl {
   std::vector<Part> parts_;
   std::shared_ptr<RankGroup> ranks_;
   std::optional<PublishedDirectory> directory_;  // of rank 0
-  std::optional<std::string> pipeline_;
+  std::vector<std::pair<std::string, std::string>> files_;  // names and bytes
   std::vector<FollowedTable> tables_;  // of all parts
   std::vector<FeatureFile> features_;
   Plan plan_;

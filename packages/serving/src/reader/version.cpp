@@ -329,9 +329,10 @@ std::shared_ptr<const Version> make_version(
          .combiner = feature.combiner,
          .sequence_length = feature.sequence_length});
   }
-  if (base.file.pipeline) {
-    const auto text = base.bytes(*base.file.pipeline);
-    impl->pipeline = {reinterpret_cast<const char*>(text.data()), text.size()};
+  for (const AttachedFile& file : base.file.files) {
+    const auto bytes = base.bytes(file.bytes);
+    impl->files[file.name] = {
+        reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
   add_file(base, *impl);
   return std::make_shared<const Version>(std::move(impl));
@@ -357,7 +358,7 @@ std::shared_ptr<const Version> make_next_version(
   impl->features = old.features;
   impl->feature_infos = old.feature_infos;
   impl->feature_files = old.feature_files;
-  impl->pipeline = old.pipeline;
+  impl->files = old.files;
   impl->owners = old.owners;
   add_file(next, *impl);
   return std::make_shared<const Version>(std::move(impl));
@@ -400,7 +401,15 @@ const std::vector<DenseWeight>& Version::dense() const {
 }
 
 std::string_view Version::pipeline() const {
-  return impl_->pipeline;
+  return impl_->file(kPipeline);
+}
+
+std::string_view Version::program() const {
+  return impl_->file(kProgram);
+}
+
+std::string_view Version::compiled_program() const {
+  return impl_->file(kCompiledProgram);
 }
 
 size_t Version::feature(std::string_view name) const {

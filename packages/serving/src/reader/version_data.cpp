@@ -242,8 +242,8 @@ VersionData read_version(
   for (const DenseFile& dense : file.dense) {
     check_section(result, dense.values, "values of " + dense.name, in_file);
   }
-  if (file.pipeline) {
-    check_section(result, *file.pipeline, "bytes of the pipeline", in_file);
+  for (const AttachedFile& attached : file.files) {
+    check_section(result, attached.bytes, "bytes of " + attached.name, in_file);
   }
   if (!file.is_base()) {
     move_dense(result);

@@ -36,11 +36,17 @@ struct Version::Impl {
   std::vector<FeatureInfo> feature_infos = {};
   std::vector<TableInfo> table_infos = {};
   std::vector<DenseWeight> dense = {};
-  std::string_view pipeline = {};
+  std::map<std::string, std::string_view, std::less<>> files = {};
   std::vector<FeatureFile> feature_files = {};
   // Of the bytes that the members above point to. The first one is the base.
   std::vector<std::shared_ptr<const void>> owners = {};
   std::shared_ptr<const void> dense_owner = {};
+
+  /// The bytes of an attached file, or nothing.
+  std::string_view file(std::string_view name) const {
+    const auto found = files.find(name);
+    return found == files.end() ? std::string_view() : found->second;
+  }
 };
 
 /// Makes a version from a base.

@@ -93,6 +93,10 @@ class TESSERA_SERVING_API Version {
   const std::vector<DenseWeight>& dense() const;
   /// The text of the pipeline.json that was published with the model. Empty: none.
   std::string_view pipeline() const;
+  /// The bytes of PublishOptions::program, for Program. Empty: none.
+  std::string_view program() const;
+  /// The bytes of PublishOptions::compiled_program. Empty: none.
+  std::string_view compiled_program() const;
 
   /// The number of a feature in features(). It is the same in all versions of a training.
   /// Errors:  std::invalid_argument listing the features.

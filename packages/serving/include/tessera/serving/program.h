@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/export/pt2_program.h>
+#include <tessera/serving/reader.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+namespace tessera::serving {
+
+// snippet: packages/serving/tests/program_test.cpp Program
+/// The dense part of one version of a published model: the file of export_dense_pt2() with
+/// the dense weights of the version.
+///
+///   const Program program(reader->version());
+///   std::cout << to_string(program.signature());  // the names of the inputs
+///   const at::Tensor scores = program.run(inputs)[0];
+///
+/// If the version has a package of AOTInductor, the program runs this package. Otherwise
+/// LibTorch's operators run one after the other. A program keeps its version, so both are
+/// of one moment. Several threads may call run() at the same time.
+class Program {
+ public:
+  /// Loads the program. If `before` has the same files, it is not read again, and only the
+  /// weights change.
+  /// Errors:  c10::ValueError for a version without a program, for a damaged file, and
+  ///          naming a weight that the version does not have.
+  explicit Program(
+      std::shared_ptr<const Version> version,
+      std::shared_ptr<const Program> before = {});
+  ~Program();
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  const Version& version() const;
+  /// The arguments of run(). An activation has the path of its feature in the version. A
+  /// first size of 1 is for the user, and an unknown one for the candidates.
+  const Pt2Signature& signature() const;
+  /// Whether it runs a package of AOTInductor.
+  bool is_compiled() const;
+
+  /// Calls the program.
+  /// Errors:  those of Pt2Program::run().
+  std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tessera::serving

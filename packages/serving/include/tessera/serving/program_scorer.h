@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/serving/program.h>
+#include <tessera/serving/reader.h>
+#include <tessera/serving/server.h>
+
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace tessera::serving {
+
+// snippet: packages/serving/tests/program_test.cpp ProgramScorer
+/// Scores the requests of a Server with the program of the newest version.
+///
+///   const ProgramScorer score(reader);
+///   const Server server(reader, {.port = 0}, score);
+///
+/// It looks up the features of all requests of a batch together, those of a user once, and
+/// runs the program for each request. The first output of the program is the scores. Tables,
+/// dense weights and program are of one version. When a new one arrives, the first call
+/// loads its weights, while other threads go on with the version before.
+///
+/// An input of a request has the name of a feature or of an input of the program. Inputs of
+/// the user have one row.
+/// Errors:  c10::ValueError if the version of the reader has no program, or none that can
+///          be loaded. Later versions without such a program are errors of each request.
+///          ScoreResult::error names an input that is missing, unknown or of another shape,
+///          and an id that is out of range.
+class ProgramScorer {
+ public:
+  explicit ProgramScorer(std::shared_ptr<const Reader> reader);
+
+  std::vector<ScoreResult> operator()(
+      std::span<const ScoreRequest> requests) const;
+
+  /// The program of the newest version.
+  std::shared_ptr<const Program> program() const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace tessera::serving

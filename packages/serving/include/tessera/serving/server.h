@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// This header needs only the standard library, and the library behind it does not need
+// LibTorch.
+
+#include <tessera/serving/export.h>
+#include <tessera/serving/reader.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace tessera::serving {
+
+/// The values of one input of a score request.
+struct ScoreInput {
+  std::string name = {};
+  /// The ids of a feature. Empty for numbers.
+  std::vector<int64_t> ids = {};
+  /// As FeatureBatch::row_splits. Empty: one id per row.
+  std::vector<int64_t> row_splits = {};
+  /// The numbers of a dense input.
+  std::vector<float> numbers = {};  // [rows, width]
+  int64_t rows = 0;
+  /// Whether the input has `numbers`, because no feature has its name.
+  bool has_numbers = false;
+};
+
+/// One user and some candidates.
+struct ScoreRequest {
+  /// One row each.
+  std::vector<ScoreInput> user = {};
+  /// num_candidates rows each.
+  std::vector<ScoreInput> candidates = {};
+  int64_t num_candidates = 0;
+};
+
+/// The scores of one request.
+struct ScoreResult {
+  /// The version that has given the scores.
+  int64_t version = 0;
+  /// A score that is not finite is an error of the server.
+  std::vector<float> scores = {};  // [num_candidates]
+  /// Empty: no error. Otherwise why this request can't be scored. The client gets it with
+  /// status 400.
+  std::string error = {};
+};
+
+/// Scores requests that came at about the same time, and gives one result per request. The
+/// threads of the server may call it at the same time. After an exception for several
+/// requests, it is called again with each of them alone. The client then gets the message
+/// of a std::invalid_argument or std::out_of_range with status 400, and of any other
+/// exception only "internal error" with status 500.
+using ScoreFunction =
+    std::function<std::vector<ScoreResult>(std::span<const ScoreRequest>)>;
+
+/// Where a Server listens, and its limits.
+struct ServerOptions {
+  /// An IP address or "localhost". Any other than that of the own machine opens the server
+  /// to the network.
+  std::string address = "127.0.0.1";
+  /// 0: any free one, see Server::port().
+  uint16_t port = 8080;
+  /// The threads that look up and score. One more thread reads and writes.
+  int64_t threads = 1;
+  /// The requests that may wait for a thread. A request beyond them gets status 503 at once.
+  int64_t max_queue = 256;
+  /// The requests that one call of the score function gets, at most.
+  int64_t max_batch = 16;
+  /// A connection beyond them is closed at once.
+  int64_t max_connections = 20000;
+  /// The bytes of the body of a request.
+  int64_t max_body_bytes = 1 << 20;
+  /// The ids, numbers and rows of one request.
+  int64_t max_ids = 100000;
+  /// The time to receive a request, and the time that it may wait for a thread.
+  double request_seconds = 5.0;
+  /// The time that a connection may be idle, and the time to send an answer.
+  double idle_seconds = 60.0;
+};
+
+// snippet: packages/serving/tests/serving_docs_test.cpp Server
+/// Answers HTTP requests from the newest version of a model. It needs no LibTorch.
+///
+///   const auto reader = std::make_shared<Reader>("published");
+///   // Gives each movie the first number of its row. A model would go here.
+///   const auto score = [&](std::span<const ScoreRequest> requests) {
+///     const std::shared_ptr<const Version> version = reader->version();
+///     std::vector<ScoreResult> results;
+///     for (const ScoreRequest& request : requests) {
+///       ScoreResult& result = results.emplace_back();
+///       result.version = version->number();
+///       const ScoreInput& movies = request.candidates.at(0);
+///       if (movies.name != "movie") {
+///         result.error = "Expected the candidates as 'movie'.";
+///         continue;
+///       }
+///       std::vector<float> rows(movies.ids.size() * 16);  // [candidates, dim]
+///       version->lookup(version->feature("movie"), {.ids = movies.ids}, rows);
+///       for (size_t i = 0; i < movies.ids.size(); ++i) {
+///         result.scores.push_back(rows[i * 16]);
+///       }
+///     }
+///     return results;
+///   };
+///   Server server(reader, {.port = 0}, score);
+///   std::cout << "http://127.0.0.1:" << server.port() << "\n";
+///
+/// Paths:
+///   GET  /         a page that shows the version and tries requests
+///   GET  /healthz  {"status":"ok","version":7}
+///   GET  /version  what serves: step, metrics, features, tables
+///   GET  /metrics  counters in the text format of Prometheus
+///   POST /lookup   {"feature":"movie","ids":[3,1,4]}, or lists of ids: [[3,1],[4]], with
+///                  "weights" of the same shape -> {"version":7,"feature":"movie","dim":16,
+///                  "vectors":[[...],...]}. A number that is not finite is null.
+///   POST /score    {"user":{"user":42,"age":31.5},"candidates":{"movie":[3,1,4]}} ->
+///                  {"version":7,"scores":[...]}. An input with the name of a feature has
+///                  ids, and any other has numbers. It has one entry per candidate, which
+///                  may be a list.
+///
+/// A wrong request gets {"error":"..."} with status 400. Requests of /score that wait are
+/// scored in one call, but none waits for others.
+///
+/// The server has neither TLS nor passwords. To open it to others, put a proxy with both in
+/// front of it.
+/// Errors:  std::invalid_argument for an option that is out of range; std::runtime_error
+///          naming address and port if it can't listen there, and for a library that was
+///          built without Boost.
+class TESSERA_SERVING_API Server {
+ public:
+  /// Listens from now on. Without a score function, there is no /score.
+  Server(
+      std::shared_ptr<Reader> reader,
+      ServerOptions options = {},
+      ScoreFunction score = {});
+  /// Calls stop().
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  /// The port on which it listens.
+  uint16_t port() const;
+
+  /// Accepts no more connections, answers the requests that wait, and closes all
+  /// connections. It returns after the last call of the score function, which must not
+  /// call stop().
+  void stop();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tessera::serving

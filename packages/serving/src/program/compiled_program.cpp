@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "packages/serving/src/program/compiled_program.h"
+
+#include <tessera/common/shorten.h>
+
+#include "packages/serving/src/program/temporary_file.h"
+#include "src/common/check.h"
+
+#include <unordered_map>
+
+namespace tessera::serving {
+
+namespace {
+
+constexpr const char* kCompiledWhere = "[Program]";
+
+}  // namespace
+
+CompiledProgram::CompiledProgram(
+    std::shared_ptr<CompiledPackages> packages,
+    Package package,
+    Weights weights)
+    : packages_(std::move(packages)),
+      package_(std::move(package)),
+      weights_(std::move(weights)) {
+  std::unordered_map<std::string, at::Tensor> by_name(
+      weights_.begin(), weights_.end());
+  std::unordered_map<std::string, at::Tensor> used;
+  for (const std::string& name : package_->get_constant_fqns()) {
+    const auto found = by_name.find(name);
+    TESSERA_CHECK_VALUE(
+        found != by_name.end(),
+        "{} the compiled program has the weight '{}', which the program does not have. Compile the package from the file of export_dense_pt2() that is published.",
+        kCompiledWhere,
+        shorten(name));
+    used.insert(*found);
+  }
+  package_->load_constants(
+      used,
+      /*use_inactive=*/false,
+      /*check_full_update=*/true,
+      /*user_managed=*/true);
+}
+
+CompiledProgram::~CompiledProgram() {
+  packages_->give_back(std::move(package_));
+}
+
+std::vector<at::Tensor> CompiledProgram::run(
+    const std::vector<at::Tensor>& inputs) const {
+  return package_->run(inputs);
+}
+
+std::unique_ptr<CompiledProgram> CompiledPackages::with_weights(
+    const CompiledProgram::Weights& weights) {
+  return std::make_unique<CompiledProgram>(shared_from_this(), take(), weights);
+}
+
+CompiledProgram::Package CompiledPackages::take() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!idle_.empty()) {
+      CompiledProgram::Package package = std::move(idle_.back());
+      idle_.pop_back();
+      return package;
+    }
+  }
+  const TemporaryFile file(bytes_, kCompiledWhere);
+  return std::make_unique<torch::inductor::AOTIModelPackageLoader>(file.path());
+}
+
+void CompiledPackages::give_back(CompiledProgram::Package package) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  idle_.push_back(std::move(package));
+}
+
+}  // namespace tessera::serving

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "packages/serving/src/program/request_inputs.h"
+
+#include <tessera/common/shorten.h>
+
+#include "src/common/check.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <string>
+
+namespace tessera::serving {
+
+namespace {
+
+constexpr const char* kScore = "[/score]";
+
+bool is_of_user(const Pt2Value& value) {
+  return value.part == "row_splits" ||
+      (!value.shape.empty() && value.shape[0] == 1);
+}
+
+// The ids of several inputs as one batch.
+struct JoinedIds {
+  std::vector<int64_t> ids = {};
+  std::vector<int64_t> row_splits = {};
+
+  FeatureBatch batch() const {
+    return {.ids = ids, .row_splits = row_splits};
+  }
+};
+
+void append(const ScoreInput& input, bool has_bags, JoinedIds& all) {
+  const auto begin = static_cast<int64_t>(all.ids.size());
+  all.ids.insert(all.ids.end(), input.ids.begin(), input.ids.end());
+  if (!has_bags) {
+    return;
+  }
+  if (all.row_splits.empty()) {
+    all.row_splits.push_back(0);
+  }
+  for (int64_t row = 1; row <= input.rows; ++row) {
+    all.row_splits.push_back(
+        begin + (input.row_splits.empty() ? row : input.row_splits[row]));
+  }
+}
+
+}  // namespace
+
+RequestInputs::RequestInputs(
+    const Program& program,
+    std::span<const ScoreRequest> requests)
+    : requests_(requests) {
+  int64_t first = 0;
+  for (const ScoreRequest& request : requests_) {
+    first_candidates_.push_back(first);
+    first += request.num_candidates;
+  }
+  check_names(program);
+  for (const Pt2Value& value : program.signature().inputs) {
+    if (value.part == "activations") {
+      arguments_.push_back(activations(program.version(), value));
+    } else if (value.part == "row_splits") {
+      arguments_.push_back(row_splits(value));
+    } else {
+      arguments_.push_back(numbers(value));
+    }
+  }
+}
+
+std::vector<at::Tensor> RequestInputs::of(size_t request) const {
+  std::vector<at::Tensor> tensors;
+  for (const Argument& argument : arguments_) {
+    if (!argument.rows.defined()) {
+      tensors.push_back(argument.each[request]);
+    } else if (argument.is_of_user) {
+      tensors.push_back(
+          argument.rows.narrow(0, static_cast<int64_t>(request), 1));
+    } else {
+      tensors.push_back(argument.rows.narrow(
+          0, first_candidates_[request], candidates(request)));
+    }
+  }
+  return tensors;
+}
+
+const ScoreInput& RequestInputs::find(size_t request, const Pt2Value& value)
+    const {
+  const bool of_user = is_of_user(value);
+  const std::vector<ScoreInput>& inputs =
+      of_user ? requests_[request].user : requests_[request].candidates;
+  const auto found =
+      std::find_if(inputs.begin(), inputs.end(), [&](const ScoreInput& input) {
+        return input.name == value.path;
+      });
+  TESSERA_CHECK_VALUE(
+      found != inputs.end(),
+      "{} expected '{}' in {}, but it is missing. Add it.",
+      kScore,
+      shorten(value.path),
+      of_user ? "user" : "candidates");
+  return *found;
+}
+
+// Refuses inputs that the program does not have, such as misspelt ones.
+void RequestInputs::check_names(const Program& program) const {
+  const auto check = [&](const std::vector<ScoreInput>& inputs, bool of_user) {
+    for (const ScoreInput& input : inputs) {
+      const std::vector<Pt2Value>& known = program.signature().inputs;
+      TESSERA_CHECK_VALUE(
+          std::any_of(
+              known.begin(),
+              known.end(),
+              [&](const Pt2Value& value) {
+                return value.path == input.name && is_of_user(value) == of_user;
+              }),
+          "{} the program takes no '{}' of {}. Leave it out, or correct the name.",
+          kScore,
+          shorten(input.name),
+          of_user ? "the user" : "candidates");
+    }
+  };
+  for (const ScoreRequest& request : requests_) {
+    check(request.user, true);
+    check(request.candidates, false);
+  }
+}
+
+RequestInputs::Argument RequestInputs::activations(
+    const Version& version,
+    const Pt2Value& value) const {
+  const size_t feature = version.feature(value.path);
+  const FeatureInfo& info = version.features()[feature];
+  bool has_bags = info.sequence_length > 0;
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    has_bags = has_bags || !find(i, value).row_splits.empty();
+  }
+  JoinedIds all;
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    append(find(i, value), has_bags, all);
+  }
+  Argument argument{.is_of_user = is_of_user(value)};
+  std::vector<int64_t> sizes{
+      argument.is_of_user
+          ? static_cast<int64_t>(requests_.size())
+          : first_candidates_.back() + requests_.back().num_candidates};
+  if (info.sequence_length > 0) {
+    sizes.push_back(info.sequence_length);
+  }
+  sizes.push_back(info.dim);
+  argument.rows = at::empty(sizes, at::kFloat);
+  version.lookup(
+      feature,
+      all.batch(),
+      {argument.rows.mutable_data_ptr<float>(),
+       static_cast<size_t>(argument.rows.numel())});
+  return argument;
+}
+
+RequestInputs::Argument RequestInputs::row_splits(const Pt2Value& value) const {
+  Argument argument{.is_of_user = true};
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    const auto count = static_cast<int64_t>(find(i, value).ids.size());
+    argument.each.push_back(
+        at::tensor({int64_t{0}, count}, at::kLong).to(value.dtype));
+  }
+  return argument;
+}
+
+RequestInputs::Argument RequestInputs::numbers(const Pt2Value& value) const {
+  Argument argument{.is_of_user = is_of_user(value)};
+  int64_t width = 1;
+  for (size_t axis = 1; axis < value.shape.size(); ++axis) {
+    width *= value.shape[axis].value_or(1);
+  }
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    const ScoreInput& input = find(i, value);
+    const int64_t rows = argument.is_of_user ? 1 : candidates(i);
+    TESSERA_CHECK_VALUE(
+        input.has_numbers &&
+            static_cast<int64_t>(input.numbers.size()) == rows * width,
+        "{} '{}' must have {} numbers for each of {} rows, but has {} in total. Correct the request.",
+        kScore,
+        shorten(value.path),
+        width,
+        rows,
+        input.numbers.size());
+    std::vector<int64_t> sizes{rows};
+    for (size_t axis = 1; axis < value.shape.size(); ++axis) {
+      sizes.push_back(value.shape[axis].value_or(1));
+    }
+    argument.each.push_back(
+        at::tensor(input.numbers, at::kFloat).view(sizes).to(value.dtype));
+  }
+  return argument;
+}
+
+}  // namespace tessera::serving

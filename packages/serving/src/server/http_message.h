@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace tessera::serving {
+
+struct HttpRequest {
+  std::string method = {};
+  /// Without what follows '?'.
+  std::string path = {};
+  std::string body = {};
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string body = {};
+  std::string content_type = "application/json";
+  /// More header lines, each with its "\r\n".
+  std::string headers = {};
+  /// Whether the connection closes after it.
+  bool closes = false;
+};
+
+/// The response {"error": problem}.
+HttpResponse error_response(int status, std::string_view problem);
+
+/// The status line and the header of a response.
+std::string head_of(const HttpResponse& response, bool keeps_alive);
+
+}  // namespace tessera::serving

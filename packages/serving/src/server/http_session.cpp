@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "packages/serving/src/server/http_session.h"
+
+#include "packages/serving/src/server/error_log.h"
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/redirect_error.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core/string.hpp>
+#include <boost/beast/http/error.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/read.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+namespace tessera::serving {
+
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+using boost::system::error_code;
+
+constexpr uint32_t kMaxHeaderBytes = 16 * 1024;
+
+// An idle connection keeps no larger buffer.
+constexpr size_t kKeptBuffer = 4096;
+
+// All bodies that are being received take no more memory than this.
+constexpr size_t kMaxBodyBytes = size_t{1} << 30;
+
+// How long, and for how many bytes, a connection that closes reads on. Without that, the
+// system tells the client that it has lost bytes, and the client may lose the response.
+constexpr double kClosingSeconds = 1.0;
+constexpr size_t kMaxClosingBytes = size_t{64} << 20;
+
+// The time to write the last response after Server::stop().
+constexpr double kStoppingSeconds = 2.0;
+
+// Counts the bytes of one body in those of the server.
+class CountedBytes {
+ public:
+  explicit CountedBytes(size_t& total) : total_(total) {}
+  ~CountedBytes() {
+    total_ -= bytes_;
+  }
+  CountedBytes(const CountedBytes&) = delete;
+  CountedBytes& operator=(const CountedBytes&) = delete;
+
+  bool add(size_t bytes) {
+    if (bytes > kMaxBodyBytes - std::min(kMaxBodyBytes, total_)) {
+      return false;
+    }
+    bytes_ += bytes;
+    total_ += bytes;
+    return true;
+  }
+
+ private:
+  size_t& total_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace
+
+HttpSession::HttpSession(asio::ip::tcp::socket socket, SessionContext& context)
+    : socket_(std::move(socket)),
+      timer_(socket_.get_executor()),
+      context_(context) {
+  context_.sessions.insert(this);
+  context_.handler.metrics().count_connections(1);
+}
+
+HttpSession::~HttpSession() {
+  context_.sessions.erase(this);
+  context_.handler.metrics().count_connections(-1);
+}
+
+asio::awaitable<void> HttpSession::run() {
+  while (true) {
+    const bool has_request = co_await wait_for_request();
+    if (!has_request) {
+      co_return;
+    }
+    Received received = co_await read();
+    if (received.is_gone) {
+      co_return;
+    }
+    const auto received_at = Clock::now();
+    const bool is_head = received.request.method == "HEAD";
+    const std::string label = label_of(received.request.path);
+    ServerMetrics& metrics = context_.handler.metrics();
+    HttpResponse response;
+    if (received.error) {
+      response = std::move(*received.error);
+    } else {
+      response = co_await answer(std::move(received.request));
+      const std::chrono::duration<double> seconds = Clock::now() - received_at;
+      metrics.count_seconds(label, seconds.count());
+    }
+    metrics.count_response(label, response.status);
+    const bool keeps_alive =
+        received.keeps_alive && !response.closes && !context_.is_stopping;
+    std::string head = head_of(response, keeps_alive);
+    std::string body = is_head ? std::string() : std::move(response.body);
+    const bool is_written = co_await write(std::move(head), std::move(body));
+    if (!is_written) {
+      co_return;
+    }
+    if (!keeps_alive) {
+      co_await close();
+      co_return;
+    }
+  }
+}
+
+// Waits for the first byte of a request. Meanwhile, the connection has no buffer.
+asio::awaitable<bool> HttpSession::wait_for_request() {
+  if (context_.is_stopping) {
+    co_return false;
+  }
+  if (buffer_.size() != 0) {
+    co_return true;  // the client has sent several requests
+  }
+  if (buffer_.capacity() > kKeptBuffer) {
+    buffer_.shrink_to_fit();
+  }
+  begin(Phase::kIdle, context_.options.idle_seconds);
+  error_code error;
+  co_await socket_.async_wait(
+      asio::ip::tcp::socket::wait_read,
+      asio::redirect_error(asio::use_awaitable, error));
+  end_phase();
+  co_return !error && !context_.is_stopping;
+}
+
+asio::awaitable<HttpSession::Received> HttpSession::read() {
+  begin(Phase::kReading, context_.options.request_seconds);
+  const auto max_bytes = static_cast<uint64_t>(context_.options.max_body_bytes);
+  http::request_parser<http::string_body> parser;
+  parser.header_limit(kMaxHeaderBytes);
+  parser.body_limit(max_bytes);
+  CountedBytes bytes(context_.body_bytes);
+  error_code error;
+  co_await http::async_read_header(
+      socket_,
+      buffer_,
+      parser,
+      asio::redirect_error(asio::use_awaitable, error));
+  Received received;
+  if (!error && !parser.is_done()) {
+    const auto length = parser.content_length();
+    if (!bytes.add(static_cast<size_t>(length ? *length : max_bytes))) {
+      end_phase();
+      context_.handler.metrics().count_rejection(Rejection::kMemory);
+      received.error = error_response(
+          503, "The server receives too many large requests. Try again later.");
+      received.error->headers = "Retry-After: 1\r\n";
+      co_return received;
+    }
+    // curl waits a second for this before it sends a large body.
+    if (beast::iequals(parser.get()[http::field::expect], "100-continue")) {
+      const std::string text = "HTTP/1.1 100 Continue\r\n\r\n";
+      co_await asio::async_write(
+          socket_,
+          asio::buffer(text),
+          asio::redirect_error(asio::use_awaitable, error));
+    }
+  }
+  if (!error && !parser.is_done()) {
+    co_await http::async_read(
+        socket_,
+        buffer_,
+        parser,
+        asio::redirect_error(asio::use_awaitable, error));
+  }
+  end_phase();
+  if (error) {
+    co_return refusal_of(error);
+  }
+  auto message = parser.release();
+  // Without a known length, what follows would be taken for the next request.
+  if (message.count(http::field::transfer_encoding) != 0 &&
+      !message.chunked()) {
+    received.error = error_response(
+        400, "The transfer encoding must be chunked. Send a Content-Length.");
+    co_return received;
+  }
+  const beast::string_view target = message.target();
+  const beast::string_view method = message.method_string();
+  received.request.method.assign(method.data(), method.size());
+  received.request.path.assign(
+      target.data(), std::min(target.find('?'), target.size()));
+  received.keeps_alive = message.keep_alive();
+  received.request.body = std::move(message.body());
+  co_return received;
+}
+
+HttpSession::Received HttpSession::refusal_of(const error_code& error) {
+  ServerMetrics& metrics = context_.handler.metrics();
+  if (error == asio::error::operation_aborted && is_late_ &&
+      !context_.is_stopping) {
+    metrics.count_rejection(Rejection::kSlowClient);
+    return {
+        .error = error_response(
+            408,
+            fmt::format(
+                "The request must be complete after {} seconds, but was not.",
+                context_.options.request_seconds))};
+  }
+  if (error == http::error::body_limit) {
+    metrics.count_rejection(Rejection::kBodyTooLarge);
+    return {
+        .error = error_response(
+            413,
+            fmt::format(
+                "The body of a request may have at most {} bytes. Send a smaller one.",
+                context_.options.max_body_bytes))};
+  }
+  if (error == http::error::header_limit) {
+    metrics.count_rejection(Rejection::kHeaderTooLarge);
+    return {
+        .error = error_response(
+            431,
+            fmt::format(
+                "The header of a request may have at most {} bytes. Send a smaller one.",
+                kMaxHeaderBytes))};
+  }
+  const bool is_gone = error == http::error::end_of_stream ||
+      error == http::error::partial_message ||
+      error.category() !=
+          http::make_error_code(http::error::end_of_stream).category();
+  if (is_gone) {
+    return {.is_gone = true};
+  }
+  return {
+      .error = error_response(
+          400,
+          fmt::format(
+              "Expected a request of HTTP/1.1, but got: {}.",
+              error.message()))};
+}
+
+// Gives the response of the handler, and waits for it if a thread computes it.
+asio::awaitable<HttpResponse> HttpSession::answer(HttpRequest request) {
+  phase_ = Phase::kComputing;
+  response_.reset();
+  RequestHandler::Answer answer;
+  try {
+    answer = context_.handler.handle(
+        std::move(request),
+        Clock::now(),
+        [session = weak_from_this(),
+         executor = socket_.get_executor()](HttpResponse response) {
+          asio::post(
+              executor, [session, response = std::move(response)]() mutable {
+                if (const auto alive = session.lock()) {
+                  alive->take_response(std::move(response));
+                }
+              });
+        });
+  } catch (const std::exception& error) {
+    log_error(error.what());
+    answer.response = error_response(500, "internal error");
+  }
+  if (answer.response) {
+    co_return std::move(*answer.response);
+  }
+  // take_response() ends the wait. A thread that computes has no deadline.
+  timer_.expires_at(answer.job->deadline);
+  while (!response_) {
+    error_code ignored;
+    co_await timer_.async_wait(
+        asio::redirect_error(asio::use_awaitable, ignored));
+    if (!response_ && Clock::now() >= answer.job->deadline) {
+      response_ = context_.handler.give_up(*answer.job);
+      timer_.expires_after(std::chrono::hours(24));
+    }
+  }
+  co_return std::move(*response_);
+}
+
+void HttpSession::take_response(HttpResponse response) {
+  response_ = std::move(response);
+  timer_.cancel();
+}
+
+asio::awaitable<bool> HttpSession::write(std::string head, std::string body) {
+  begin(
+      Phase::kWriting,
+      context_.is_stopping
+          ? std::min(kStoppingSeconds, context_.options.idle_seconds)
+          : context_.options.idle_seconds);
+  error_code error;
+  const std::array<asio::const_buffer, 2> buffers{
+      asio::buffer(head), asio::buffer(body)};
+  co_await asio::async_write(
+      socket_, buffers, asio::redirect_error(asio::use_awaitable, error));
+  end_phase();
+  co_return !error;
+}
+
+// Tells the client that no more comes, and reads what it still sends.
+asio::awaitable<void> HttpSession::close() {
+  error_code error;
+  socket_.shutdown(asio::ip::tcp::socket::shutdown_send, error);
+  begin(Phase::kClosing, context_.is_stopping ? 0.0 : kClosingSeconds);
+  buffer_.clear();
+  size_t bytes = 0;
+  while (!error && !is_late_ && bytes < kMaxClosingBytes) {
+    constexpr size_t kPiece = 65536;
+    bytes += co_await socket_.async_read_some(
+        buffer_.prepare(kPiece),
+        asio::redirect_error(asio::use_awaitable, error));
+  }
+  end_phase();
+}
+
+void HttpSession::stop() {
+  if (phase_ == Phase::kWriting) {
+    begin(
+        Phase::kWriting,
+        std::min(kStoppingSeconds, context_.options.idle_seconds));
+  } else if (phase_ != Phase::kComputing) {
+    begin(phase_, 0.0);
+  }
+}
+
+void HttpSession::begin(Phase phase, double seconds) {
+  phase_ = phase;
+  ++phases_;
+  is_late_ = false;
+  watch(std::chrono::duration_cast<Clock::duration>(
+      std::chrono::duration<double>(seconds)));
+}
+
+void HttpSession::end_phase() {
+  ++phases_;
+  phase_ = Phase::kComputing;
+  timer_.cancel();
+}
+
+// Cancels what the socket does after some time, unless the phase has ended. An operation
+// that reads in several steps may begin the next one after it was cancelled, so it is
+// cancelled again.
+void HttpSession::watch(Clock::duration time) {
+  timer_.expires_after(time);
+  timer_.async_wait(
+      [session = weak_from_this(), number = phases_](const error_code& error) {
+        const auto alive = session.lock();
+        if (error || alive == nullptr || alive->phases_ != number) {
+          return;
+        }
+        alive->is_late_ = true;
+        error_code ignored;
+        alive->socket_.cancel(ignored);
+        alive->watch(std::chrono::milliseconds(20));
+      });
+}
+
+}  // namespace tessera::serving

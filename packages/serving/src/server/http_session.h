@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/serving/server.h>
+
+#include "packages/serving/src/server/request_handler.h"
+
+#include <utility>  // Boost 1.74 uses std::exchange without it
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_set>
+
+namespace tessera::serving {
+
+class HttpSession;
+
+/// What the sessions of a server share. Only its thread uses it.
+struct SessionContext {
+  RequestHandler& handler;
+  const ServerOptions& options;
+  bool is_stopping = false;
+  std::unordered_set<HttpSession*> sessions = {};
+  /// The bytes of bodies that are being received.
+  size_t body_bytes = 0;
+};
+
+/// One connection: it reads a request, writes the response, and reads the next one.
+class HttpSession : public std::enable_shared_from_this<HttpSession> {
+ public:
+  HttpSession(boost::asio::ip::tcp::socket socket, SessionContext& context);
+  ~HttpSession();
+  HttpSession(const HttpSession&) = delete;
+  HttpSession& operator=(const HttpSession&) = delete;
+
+  /// Serves the connection until it closes.
+  boost::asio::awaitable<void> run();
+
+  /// Closes the connection as soon as the current response is written.
+  void stop();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // What the session waits for.
+  enum class Phase { kIdle, kReading, kComputing, kWriting, kClosing };
+
+  struct Received {
+    HttpRequest request = {};
+    bool keeps_alive = false;
+    /// Set if the request is wrong. Then the connection closes.
+    std::optional<HttpResponse> error = {};
+    /// Whether there is nobody to answer.
+    bool is_gone = false;
+  };
+
+  boost::asio::awaitable<bool> wait_for_request();
+  boost::asio::awaitable<Received> read();
+  Received refusal_of(const boost::system::error_code& error);
+  boost::asio::awaitable<HttpResponse> answer(HttpRequest request);
+  boost::asio::awaitable<bool> write(std::string head, std::string body);
+  boost::asio::awaitable<void> close();
+
+  void begin(Phase phase, double seconds);
+  void end_phase();
+  void watch(Clock::duration time);
+  void take_response(HttpResponse response);
+
+  boost::asio::ip::tcp::socket socket_;
+  boost::asio::steady_timer timer_;
+  boost::beast::flat_buffer buffer_;
+  SessionContext& context_;
+  Phase phase_ = Phase::kComputing;
+  uint64_t phases_ = 0;  // so that the timer of an earlier phase does nothing
+  bool is_late_ = false;  // the time of this phase is over
+  std::optional<HttpResponse> response_;
+};
+
+}  // namespace tessera::serving

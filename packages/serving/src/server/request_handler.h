@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/serving/reader.h>
+#include <tessera/serving/server.h>
+
+#include "packages/serving/src/server/http_message.h"
+#include "packages/serving/src/server/request_queue.h"
+#include "packages/serving/src/server/request_workers.h"
+#include "packages/serving/src/server/server_metrics.h"
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace tessera::serving {
+
+/// Finds what answers a request: this object at once, or a thread later.
+class RequestHandler {
+ public:
+  RequestHandler(
+      std::shared_ptr<Reader> reader,
+      const ServerOptions& options,
+      ScoreFunction score);
+  ~RequestHandler();
+
+  /// The response, or the job that calls `reply` from a thread.
+  struct Answer {
+    std::optional<HttpResponse> response = {};
+    JobPtr job = {};
+  };
+  Answer handle(
+      HttpRequest request,
+      std::chrono::steady_clock::time_point now,
+      std::function<void(HttpResponse)> reply);
+
+  /// The response for a job whose deadline is over, or nothing if a thread computes it.
+  std::optional<HttpResponse> give_up(const Job& job);
+
+  /// Answers what waits, and ends the threads.
+  void finish();
+
+  ServerMetrics& metrics() {
+    return metrics_;
+  }
+
+ private:
+  HttpResponse get(const std::string& path);
+  Answer post(
+      JobKind kind,
+      std::string body,
+      std::chrono::steady_clock::time_point now,
+      std::function<void(HttpResponse)> reply);
+
+  std::shared_ptr<Reader> reader_;
+  ServerOptions options_;
+  bool scores_ = false;
+  ServerMetrics metrics_;
+  RequestQueue queue_;
+  RequestWorkers workers_;
+};
+
+/// The path as a label of the metrics: "other" if the server does not have it.
+std::string label_of(const std::string& path);
+
+}  // namespace tessera::serving

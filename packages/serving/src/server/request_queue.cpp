@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "packages/serving/src/server/request_queue.h"
+
+namespace tessera::serving {
+
+RequestQueue::Push RequestQueue::push(const JobPtr& job) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (is_closed_) {
+    return Push::kClosed;
+  }
+  if (lookups_.size() + scores_.size() >= max_size_) {
+    return Push::kFull;
+  }
+  job->number = next_++;
+  (job->kind == JobKind::kScore ? scores_ : lookups_).emplace(job->number, job);
+  has_changed_.notify_one();
+  return Push::kAdded;
+}
+
+bool RequestQueue::remove(const Job& job) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return (job.kind == JobKind::kScore ? scores_ : lookups_).erase(job.number) !=
+      0;
+}
+
+std::vector<JobPtr> RequestQueue::take() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  has_changed_.wait(lock, [this] {
+    return is_closed_ || !lookups_.empty() || !scores_.empty();
+  });
+  const bool has_score = !scores_.empty() &&
+      (lookups_.empty() || scores_.begin()->first < lookups_.begin()->first);
+  std::map<uint64_t, JobPtr>& waiting = has_score ? scores_ : lookups_;
+  const size_t max_taken = has_score ? max_batch_ : 1;
+  std::vector<JobPtr> taken;
+  while (taken.size() < max_taken && !waiting.empty()) {
+    taken.push_back(std::move(waiting.begin()->second));
+    waiting.erase(waiting.begin());
+  }
+  return taken;
+}
+
+void RequestQueue::close() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  is_closed_ = true;
+  has_changed_.notify_all();
+}
+
+size_t RequestQueue::size() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return lookups_.size() + scores_.size();
+}
+
+}  // namespace tessera::serving

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "packages/serving/src/server/request_values.h"
+
+#include <tessera/common/json_text.h>
+#include <tessera/common/json_value.h>
+#include <tessera/common/shorten.h>
+
+#include "src/common/check.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <limits>
+
+namespace tessera::serving {
+
+Json RequestValues::parse(
+    std::string_view text,
+    const std::vector<std::string>& known) {
+  // No request needs a deeper one.
+  constexpr size_t kDepth = 8;
+  Json json = parse_json(
+      text,
+      "[" + where_ + "]",
+      {.bytes = limits_.max_bytes,
+       .depth = kDepth,
+       .list_size = static_cast<size_t>(limits_.max_values)});
+  check_known_keys(json, known, where_);
+  return json;
+}
+
+int64_t RequestValues::read_id(const Json& json, const std::string& name)
+    const {
+  // nlohmann reads an integer beyond 64 bits as a floating point number.
+  if (!json.is_number_integer() ||
+      (json.is_number_unsigned() &&
+       json.get<uint64_t>() >
+           static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))) {
+    refuse(json, name, "an id, which is an integer from -2^63 to 2^63 - 1");
+  }
+  return json.get<int64_t>();
+}
+
+float RequestValues::read_number(const Json& json, const std::string& name)
+    const {
+  const double number = json.is_number() ? json.get<double>() : INFINITY;
+  // A larger double has no float.
+  if (std::abs(number) >
+      static_cast<double>(std::numeric_limits<float>::max())) {
+    refuse(json, name, "a number in the range of float32");
+  }
+  return static_cast<float>(number);
+}
+
+void RequestValues::append_ids(
+    const Json& list,
+    const std::string& name,
+    std::vector<int64_t>& ids) {
+  count(list.size());
+  for (const Json& id : list) {
+    ids.push_back(read_id(id, name));
+  }
+}
+
+void RequestValues::append_numbers(
+    const Json& list,
+    const std::string& name,
+    std::vector<float>& numbers) {
+  count(list.size());
+  for (const Json& number : list) {
+    numbers.push_back(read_number(number, name));
+  }
+}
+
+void RequestValues::count(size_t values) {
+  left_ -= static_cast<int64_t>(values);
+  TESSERA_CHECK_VALUE(
+      left_ >= 0,
+      "[{}] expected at most {} ids, numbers and rows, but got more. Send fewer in one request.",
+      where_,
+      limits_.max_values);
+}
+
+void RequestValues::refuse(
+    const Json& json,
+    const std::string& name,
+    std::string_view expected) const {
+  const std::string got = json.is_array() ? "a list"
+      : json.is_object()
+      ? "an object"
+      : shorten(json.dump(-1, ' ', false, Json::error_handler_t::replace));
+  checks::fail<checks::ValueError>(
+      {__func__, __FILE__, __LINE__},
+      "[{}] {}: expected {}, but got {}.",
+      where_,
+      shorten(name),
+      expected,
+      got);
+}
+
+bool has_lists(const Json& list) {
+  return !list.empty() && list.front().is_array();
+}
+
+}  // namespace tessera::serving

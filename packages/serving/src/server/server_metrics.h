@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace tessera::serving {
+
+/// Why a request or a connection was refused.
+enum class Rejection {
+  kQueueFull,
+  kDeadline,
+  kConnections,
+  kBodyTooLarge,
+  kHeaderTooLarge,
+  kSlowClient,
+  kMemory
+};
+
+/// What /metrics reads when it is asked.
+struct MetricsNow {
+  size_t queue_length = 0;
+  int64_t version = 0;
+  double age_seconds = 0.0;
+  int64_t step = 0;
+  int64_t taken = 0;
+};
+
+/// The counters of a server. All functions may be called from several threads.
+class ServerMetrics {
+ public:
+  /// Counts a response. `path` is "other" for an unknown one.
+  void count_response(const std::string& path, int status);
+  /// Counts the time from the last byte of a request to its response.
+  void count_seconds(const std::string& path, double seconds);
+  void count_rejection(Rejection reason);
+  void count_connections(int64_t change);
+  /// Counts the requests of one call of the score function.
+  void count_batch(size_t requests);
+  void count_candidates(int64_t candidates);
+  void count_lookups(size_t ids);
+
+  /// All of them in the text format 0.0.4 of Prometheus.
+  std::string text(const MetricsNow& now) const;
+
+ private:
+  // How many values are up to each bound, and beyond the last one.
+  struct Histogram {
+    std::array<uint64_t, 12> counts = {};
+    uint64_t count = 0;
+    double sum = 0.0;
+
+    void add(double value, std::span<const double> bounds);
+    void write(
+        std::string& text,
+        const std::string& name,
+        const std::string& label,
+        std::span<const double> bounds) const;
+  };
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::map<std::pair<std::string, int>, uint64_t> responses_;
+  std::map<std::string, Histogram> seconds_;
+  std::map<Rejection, uint64_t> rejections_;
+  Histogram batches_;
+  int64_t connections_ = 0;
+  uint64_t candidates_ = 0;
+  uint64_t lookups_ = 0;
+};
+
+}  // namespace tessera::serving

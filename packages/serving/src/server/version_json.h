@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/serving/reader.h>
+
+#include <string>
+
+namespace tessera::serving {
+
+/// The body of /version.
+std::string version_text(const Version& version, const ReaderStatus& status);
+
+/// The body of /healthz.
+std::string health_text(const Version& version, const ReaderStatus& status);
+
+/// The seconds since the version was published.
+double age_of(const Version& version);
+
+}  // namespace tessera::serving

@@ -1,0 +1,440 @@
+// SPDX-License-Identifier: Apache-2.0
+// The dense part of a published model: Program and ProgramScorer.
+#include <tessera/serving/program.h>
+#include <tessera/serving/program_scorer.h>
+
+#include <tessera/export/export_pt2.h>
+#include <tessera/layers/dot_interaction.h>
+#include <tessera/layers/mlp.h>
+#include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizers.h>
+#include <tessera/serving/publisher.h>
+
+#include "tests/temporary_folder.h"
+#include "tests/test_util.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/tensor.h>
+#include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
+
+#include <atomic>
+#include <cmath>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace tessera {
+namespace program_test {
+
+using serving::Program;
+using serving::ProgramScorer;
+using serving::Publisher;
+using serving::Reader;
+using serving::ScoreInput;
+using serving::ScoreRequest;
+using serving::ScoreResult;
+using serving::Server;
+
+struct RankerImpl : torch::nn::Module {
+  RankerImpl() {
+    const auto users =
+        make_table({.name = "users", .vocabulary_size = 50, .dim = 4});
+    const auto movies = make_table(
+        {.name = "movies",
+         .vocabulary_size = 80,
+         .dim = 4,
+         .combiner = Combiner::kMean});
+    embedding = register_module(
+        "embedding",
+        TPUEmbedding(TPUEmbeddingOptions{
+            .features =
+                {{"user", FeatureConfig{.table = users}},
+                 {"watched", FeatureConfig{.table = movies}},
+                 {"movie", FeatureConfig{.table = movies}},
+                 {"session",
+                  FeatureConfig{.table = movies, .max_sequence_length = 3}},
+                 {"tags", FeatureConfig{.table = movies}}},
+            .optimizer = optim::Adagrad{.learning_rate = 0.1}}));
+    dots = register_module("dots", DotInteraction());
+    tower = register_module("tower", MLP(MLPOptions{.units = {16, 1}}));
+  }
+
+  at::Tensor forward(
+      const Features& features,
+      const at::Tensor& age,
+      const at::Tensor& price) {
+    const Nest<at::Tensor> rows = embedding->forward(features);
+    const at::Tensor session = rows["session"].sum(1);
+    return tower
+        ->forward(
+            {{"dots",
+              dots->forward(
+                  {{"user", rows["user"]},
+                   {"watched", rows["watched"]},
+                   {"movie", rows["movie"]},
+                   {"tags", rows["tags"]}})},
+             {"session", session},
+             {"movie", rows["movie"]},
+             {"age", age},
+             {"price", price}})
+        .squeeze(1);
+  }
+
+  TPUEmbedding embedding{nullptr};
+  DotInteraction dots{nullptr};
+  MLP tower{nullptr};
+};
+TORCH_MODULE(Ranker);
+
+RaggedFeature bags(std::vector<int64_t> ids, std::vector<int64_t> row_splits) {
+  return {at::tensor(ids, at::kLong), at::tensor(row_splits, at::kLong)};
+}
+
+ExportExample example() {
+  return {
+      .features =
+          {{"user", at::tensor({3}, at::kLong)},
+           {"watched", bags({1, 2}, {0, 2})},
+           {"movie", at::tensor({1, 2, 3}, at::kLong)},
+           {"session", bags({5, 6}, {0, 2})},
+           {"tags", bags({1, 2, 3}, {0, 1, 1, 3})}},
+      .inputs = {at::rand({1, 1}), at::rand({3, 2})}};
+}
+
+ScoreRequest request_of(const ExportExample& batch) {
+  const auto ids = [&](const char* name) {
+    const Feature feature = batch.features[name];
+    ScoreInput input{.name = name};
+    const auto to_vector = [](const at::Tensor& tensor) {
+      const auto* first = tensor.const_data_ptr<int64_t>();
+      return std::vector<int64_t>(first, first + tensor.numel());
+    };
+    if (const auto* ragged = std::get_if<RaggedFeature>(&feature)) {
+      input.ids = to_vector(ragged->values);
+      input.row_splits = to_vector(ragged->row_splits);
+      input.rows = ragged->row_splits.numel() - 1;
+    } else {
+      input.ids = to_vector(std::get<at::Tensor>(feature));
+      input.rows = static_cast<int64_t>(input.ids.size());
+    }
+    return input;
+  };
+  const auto numbers = [](const char* name, const at::Tensor& tensor) {
+    const auto* first = tensor.const_data_ptr<float>();
+    return ScoreInput{
+        .name = name,
+        .numbers = {first, first + tensor.numel()},
+        .rows = tensor.size(0),
+        .has_numbers = true};
+  };
+  return {
+      .user =
+          {ids("user"),
+           ids("watched"),
+           ids("session"),
+           numbers("age", batch.inputs[0])},
+      .candidates =
+          {ids("movie"), ids("tags"), numbers("price", batch.inputs[1])},
+      .num_candidates = batch.inputs[1].size(0)};
+}
+
+ExportExample random_example(int64_t candidates) {
+  const int64_t watched = candidates % 4;
+  std::vector<int64_t> splits{0};
+  for (int64_t i = 0; i < candidates; ++i) {
+    splits.push_back(splits.back() + i % 3);
+  }
+  return {
+      .features =
+          {{"user", at::randint(50, {1}, at::kLong)},
+           {"watched",
+            RaggedFeature{
+                at::randint(80, {watched}, at::kLong),
+                at::tensor({int64_t{0}, watched}, at::kLong)}},
+           {"movie", at::randint(80, {candidates}, at::kLong)},
+           {"session",
+            RaggedFeature{
+                at::randint(80, {candidates % 5}, at::kLong),
+                at::tensor({int64_t{0}, candidates % 5}, at::kLong)}},
+           {"tags",
+            RaggedFeature{
+                at::randint(80, {splits.back()}, at::kLong),
+                at::tensor(splits, at::kLong)}}},
+      .inputs = {at::rand({1, 1}), at::rand({candidates, 2})}};
+}
+
+// Publishes a model with its program.
+class ProgramTest : public ::testing::Test {
+ protected:
+  ProgramTest() {
+    // Values so different that a mix of two versions shows.
+    export_dense_pt2(model_, program_, example(), {"age", "price"});
+    publisher_ = std::make_unique<Publisher>(
+        model_,
+        directory_,
+        serving::PublishOptions{.keep_last = 100, .program = program_});
+    publisher_->publish();
+  }
+
+  void train() {
+    const ExportExample batch = random_example(30);
+    torch::optim::SGD optimizer(model_->parameters(), 0.5);
+    model_->train();
+    optimizer.zero_grad();
+    ExportExample full = batch;
+    at::Tensor scores =
+        model_->forward(full.features, full.inputs[0], full.inputs[1]);
+    (scores - 1).square().mean().backward();
+    optimizer.step();
+    model_->eval();
+  }
+
+  std::vector<float> expected(const ExportExample& batch) {
+    const at::NoGradGuard no_grad;
+    model_->eval();
+    const at::Tensor scores =
+        model_->forward(batch.features, batch.inputs[0], batch.inputs[1]);
+    const auto* first = scores.const_data_ptr<float>();
+    return {first, first + scores.numel()};
+  }
+
+  static void expect_close(
+      const std::vector<float>& actual,
+      const std::vector<float>& expected) {
+    ASSERT_EQ(actual.size(), expected.size());
+    for (size_t i = 0; i < actual.size(); ++i) {
+      EXPECT_NEAR(actual[i], expected[i], 1e-4F + 1e-4F * std::abs(expected[i]))
+          << "candidate " << i;
+    }
+  }
+
+  Ranker model_;
+  test::TemporaryFolder folder_;
+  std::string program_ = folder_ / "program.pt2";
+  std::string directory_ = folder_ / "published";
+  std::unique_ptr<Publisher> publisher_;
+};
+
+TEST_F(ProgramTest, ScoresAreThoseOfTheModel) {
+  const auto reader = std::make_shared<Reader>(directory_);
+  const ProgramScorer score(reader);
+  EXPECT_FALSE(score.program()->is_compiled());
+  for (const int64_t candidates : {1, 2, 3, 40}) {
+    const ExportExample batch = random_example(candidates);
+    const std::vector<ScoreRequest> requests{request_of(batch)};
+    const std::vector<ScoreResult> results = score(requests);
+    ASSERT_EQ(results.size(), 1U);
+    EXPECT_EQ(results[0].error, "");
+    EXPECT_EQ(results[0].version, 1);
+    expect_close(results[0].scores, expected(batch));
+  }
+}
+
+TEST_F(ProgramTest, TheCodeOfTheDocsRuns) {
+  const std::string published = directory_;
+  const auto reader = std::make_shared<Reader>(published);
+  const ExportExample batch = random_example(3);
+  const at::NoGradGuard no_grad;
+  const Nest<at::Tensor> rows = model_->embedding->forward(batch.features);
+  const auto splits = [&](const char* name) {
+    return std::get<RaggedFeature>(batch.features[name]).row_splits;
+  };
+  const std::vector<at::Tensor> inputs{
+      rows["user"],
+      rows["watched"],
+      rows["movie"],
+      rows["session"],
+      rows["tags"],
+      splits("watched"),
+      splits("session"),
+      batch.inputs[0],
+      batch.inputs[1]};
+  // snippet: Program
+  const Program program(reader->version());
+  std::cout << to_string(program.signature());  // the names of the inputs
+  const at::Tensor scores = program.run(inputs)[0];
+  // end snippet
+  expect_close(
+      {scores.const_data_ptr<float>(), scores.const_data_ptr<float>() + 3},
+      expected(batch));
+  // snippet: ProgramScorer
+  const ProgramScorer score(reader);
+  const Server server(reader, {.port = 0}, score);
+  // end snippet
+  EXPECT_GT(server.port(), 0);
+}
+
+TEST_F(ProgramTest, RequestsOfABatchAreIndependent) {
+  const auto reader = std::make_shared<Reader>(directory_);
+  const ProgramScorer score(reader);
+  std::vector<ExportExample> batches;
+  std::vector<ScoreRequest> requests;
+  for (const int64_t candidates : {3, 1, 7, 20, 2}) {
+    batches.push_back(random_example(candidates));
+    requests.push_back(request_of(batches.back()));
+  }
+  std::vector<ScoreResult> results = score(requests);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    EXPECT_EQ(results[i].error, "");
+    expect_close(results[i].scores, expected(batches[i]));
+  }
+
+  // A wrong request does not disturb the others.
+  requests[2].candidates[0].ids[0] = 80;
+  results = score(requests);
+  EXPECT_NE(results[2].error.find("80"), std::string::npos) << results[2].error;
+  for (const size_t i : {0, 1, 3, 4}) {
+    EXPECT_EQ(results[i].error, "");
+    expect_close(results[i].scores, expected(batches[i]));
+  }
+}
+
+TEST_F(ProgramTest, TablesAndDenseWeightsChangeTogether) {
+  const auto reader = std::make_shared<Reader>(
+      directory_, serving::ReaderOptions{.follow = false});
+  const ProgramScorer score(reader);
+  const ExportExample batch = random_example(9);
+  const std::vector<ScoreRequest> requests{request_of(batch)};
+  const std::shared_ptr<const Program> first = score.program();
+  const std::vector<float> before = expected(batch);
+  for (int64_t version = 2; version <= 6; ++version) {
+    train();
+    publisher_->publish({.base = version == 4});
+    // Until the reader takes it, the old version serves.
+    EXPECT_EQ(score(requests)[0].version, version - 1);
+    ASSERT_TRUE(reader->refresh());
+    const ScoreResult result = score(requests)[0];
+    EXPECT_EQ(result.version, version);
+    expect_close(result.scores, expected(batch));
+    EXPECT_NE(result.scores, before);
+  }
+  // A request that has begun with an old version ends with it.
+  EXPECT_EQ(first->version().number(), 1);
+}
+
+// Each result must be that of one whole version.
+TEST_F(ProgramTest, NoRequestMixesVersions) {
+  const ExportExample batch = random_example(6);
+  const std::vector<ScoreRequest> requests{request_of(batch)};
+  std::map<int64_t, std::vector<float>> by_version{{1, expected(batch)}};
+  const auto reader = std::make_shared<Reader>(directory_);
+  const ProgramScorer score(reader);
+  std::atomic<bool> stops = false;
+  std::vector<std::vector<ScoreResult>> results(2);
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < results.size(); ++i) {
+    threads.emplace_back([&, i] {
+      while (!stops) {
+        results[i].push_back(score(requests)[0]);
+      }
+    });
+  }
+  for (int64_t version = 2; version <= 30; ++version) {
+    train();
+    by_version[version] = expected(batch);
+    publisher_->publish({.base = version % 10 == 0});
+  }
+  while (score(requests)[0].version < 30) {
+    std::this_thread::yield();
+  }
+  stops = true;
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  for (const auto& of_thread : results) {
+    EXPECT_FALSE(of_thread.empty());
+    for (const ScoreResult& result : of_thread) {
+      ASSERT_EQ(result.error, "");
+      expect_close(result.scores, by_version.at(result.version));
+    }
+  }
+}
+
+TEST_F(ProgramTest, WrongRequestsAreNamed) {
+  const auto reader = std::make_shared<Reader>(directory_);
+  const ProgramScorer score(reader);
+  const auto error_of = [&](auto&& change) {
+    ScoreRequest request = request_of(random_example(3));
+    change(request);
+    return score(std::vector<ScoreRequest>{request})[0].error;
+  };
+  EXPECT_EQ(
+      error_of([](ScoreRequest& request) {
+        request.user.erase(request.user.begin());
+      }),
+      "[/score] expected 'user' in user, but it is missing. Add it.");
+  EXPECT_EQ(
+      error_of([](ScoreRequest& request) { request.candidates.pop_back(); }),
+      "[/score] expected 'price' in candidates, but it is missing. Add it.");
+  EXPECT_EQ(
+      error_of([](ScoreRequest& request) {
+        request.user.push_back({.name = "agee", .numbers = {1}, .rows = 1});
+      }),
+      "[/score] the program takes no 'agee' of the user. Leave it out, or "
+      "correct the name.");
+  EXPECT_EQ(
+      error_of([](ScoreRequest& request) {
+        std::swap(request.user.back(), request.candidates.back());
+      }),
+      "[/score] the program takes no 'price' of the user. Leave it out, or "
+      "correct the name.");
+  EXPECT_EQ(
+      error_of([](ScoreRequest& request) {
+        request.candidates.back().numbers.pop_back();
+      }),
+      "[/score] 'price' must have 2 numbers for each of 3 rows, but has 5 in "
+      "total. Correct the request.");
+  EXPECT_EQ(
+      error_of([](ScoreRequest& request) {
+        request.user[0].ids = {1, 2};
+        request.user[0].row_splits = {0, 2};
+      }),
+      "");  // a bag of two users is combined
+}
+
+TEST_F(ProgramTest, AProgramThatDoesNotFitIsRefusedWhenItIsMade) {
+  EXPECT_VALUE_ERROR(
+      ProgramScorer(nullptr),
+      "[ProgramScorer] expected a reader, but got nullptr");
+  EXPECT_VALUE_ERROR(
+      Program(nullptr), "[Program] expected a version, but got nullptr");
+  publisher_.reset();
+  const std::string other = folder_ / "other";
+  {
+    Publisher without(model_, other);
+    without.publish();
+  }
+  const auto reader = std::make_shared<Reader>(other);
+  EXPECT_VALUE_ERROR(
+      ProgramScorer{reader}, "[Program] version 1 has no program");
+
+  Ranker changed;
+  changed->tower =
+      changed->replace_module("tower", MLP(MLPOptions{.units = {8, 1}}));
+  const ExportExample batch = example();
+  changed->forward(batch.features, batch.inputs[0], batch.inputs[1]);
+  EXPECT_VALUE_ERROR(
+      Publisher(
+          changed,
+          folder_ / "third",
+          serving::PublishOptions{.program = program_}),
+      "[Pt2Program] with_weights: the weight 'tower.linear_0.weight' must be a "
+      "dense tensor");
+  EXPECT_VALUE_ERROR(
+      Publisher(
+          model_,
+          folder_ / "fourth",
+          serving::PublishOptions{.compiled_program = program_}),
+      "options.compiled_program needs options.program");
+}
+
+}  // namespace program_test
+}  // namespace tessera

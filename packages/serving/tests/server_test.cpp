@@ -1,0 +1,1112 @@
+// SPDX-License-Identifier: Apache-2.0
+// The HTTP server, asked by clients with plain sockets.
+#include <tessera/common/json_text.h>
+#include <tessera/serving/publisher.h>
+#include <tessera/serving/reader.h>
+#include <tessera/serving/server.h>
+
+#include "packages/serving/tests/http_client.h"
+#include "packages/serving/tests/published_model.h"
+#include "tests/temporary_folder.h"
+#include "tests/test_files.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+namespace tessera::serving {
+namespace server_test {
+
+using test::HttpClient;
+using test::HttpReply;
+using test::look_up;
+using test::PublishedBatch;
+using test::PublishedModel;
+using test::TemporaryFolder;
+
+constexpr const char* kLookup = R"({"feature":"movie","ids":[3,1,4]})";
+constexpr const char* kScore =
+    R"({"user":{"user":42,"age":31.5},"candidates":{"movie":[1,2,3]}})";
+
+Json json_of(const HttpReply& reply) {
+  return parse_json(reply.body);
+}
+
+// Expects {"error": ...} with this status and text.
+void expect_error(const HttpReply& reply, int status, const std::string& text) {
+  EXPECT_EQ(reply.status, status) << reply.body;
+  ASSERT_EQ(reply.headers.at("content-type"), "application/json");
+  const Json json = json_of(reply);
+  ASSERT_TRUE(json.contains("error")) << reply.body;
+  EXPECT_NE(json["error"].get<std::string>().find(text), std::string::npos)
+      << "got: " << reply.body << "\nexpected: " << text;
+}
+
+// Gives 0.5, 1.5, ... to the candidates.
+ScoreResult counted_scores(const ScoreRequest& request) {
+  ScoreResult result{.version = 1};
+  for (int64_t i = 0; i < request.num_candidates; ++i) {
+    result.scores.push_back(static_cast<float>(i) + 0.5F);
+  }
+  return result;
+}
+
+std::vector<ScoreResult> score_all(std::span<const ScoreRequest> requests) {
+  std::vector<ScoreResult> results;
+  for (const ScoreRequest& request : requests) {
+    results.push_back(counted_scores(request));
+  }
+  return results;
+}
+
+// A score function that waits until it may go on, and counts.
+class BlockedScore {
+ public:
+  ScoreFunction function() {
+    return [this](std::span<const ScoreRequest> requests) {
+      std::unique_lock<std::mutex> lock(mutex_);
+      calls_.push_back(requests.size());
+      has_changed_.notify_all();
+      has_changed_.wait(lock, [this] { return is_open_; });
+      lock.unlock();
+      return score_all(requests);
+    };
+  }
+  // Waits until a thread of the server is in the function.
+  void wait_for_call() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    has_changed_.wait(lock, [this] { return !calls_.empty(); });
+  }
+  void open() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_open_ = true;
+    has_changed_.notify_all();
+  }
+  // The number of requests of each call.
+  std::vector<size_t> calls() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return calls_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable has_changed_;
+  bool is_open_ = false;
+  std::vector<size_t> calls_;
+};
+
+class ServerTest : public ::testing::Test {
+ protected:
+  ServerTest()
+      : model_(std::make_shared<PublishedModel>()),
+        publisher_(model_, folder_ / "published") {
+    train();
+    publisher_.publish({.step = 70, .metrics = {{"loss", 0.25}}});
+    reader_ = std::make_shared<Reader>(
+        folder_ / "published", ReaderOptions{.follow = false});
+  }
+
+  void train() {
+    model_->train(model_->random_batch(random_));
+  }
+
+  Server& start(ServerOptions options = {}, ScoreFunction score = {}) {
+    options.port = 0;
+    server_ = std::make_unique<Server>(reader_, options, std::move(score));
+    return *server_;
+  }
+
+  HttpClient connect() const {
+    return HttpClient(server_->port());
+  }
+  HttpReply get(const std::string& path) const {
+    return connect().get(path);
+  }
+  HttpReply post(const std::string& path, const std::string& body) const {
+    return connect().post(path, body);
+  }
+
+  // The value of a line of /metrics.
+  double metric(const std::string& name) const {
+    const std::string text = "\n" + get("/metrics").body;
+    const size_t begin = text.find("\n" + name + " ");
+    if (begin == std::string::npos) {
+      return -1.0;
+    }
+    return std::atof(text.c_str() + begin + name.size() + 2);
+  }
+  void wait_for_metric(const std::string& name, double value) const {
+    while (metric(name) != value) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  }
+
+  void expect_alive() const {
+    EXPECT_EQ(get("/healthz").status, 200);
+    EXPECT_EQ(post("/lookup", kLookup).status, 200);
+  }
+
+  TemporaryFolder folder_;
+  std::mt19937_64 random_{5};
+  std::shared_ptr<PublishedModel> model_;
+  Publisher publisher_;
+  std::shared_ptr<Reader> reader_;
+  std::unique_ptr<Server> server_;
+};
+
+TEST_F(ServerTest, ShowsThePage) {
+  start();
+  const HttpReply reply = get("/");
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(reply.headers.at("content-type"), "text/html; charset=utf-8");
+  EXPECT_EQ(
+      reply.headers.at("content-security-policy"),
+      "default-src 'self' 'unsafe-inline'");
+  EXPECT_EQ(
+      reply.body,
+      test::read_text(
+          test::test_file("../packages/serving/src/server/page.html")));
+  EXPECT_EQ(get("/?x=1").body, reply.body);
+}
+
+TEST_F(ServerTest, TellsWhatServes) {
+  start();
+  const HttpReply health = get("/healthz");
+  EXPECT_EQ(health.status, 200);
+  EXPECT_EQ(health.body, R"({"status":"ok","version":1})");
+
+  const Json version = json_of(get("/version"));
+  EXPECT_EQ(version["version"], 1);
+  EXPECT_EQ(version["base"], 1);
+  EXPECT_EQ(version["step"], 70);
+  EXPECT_EQ(version["time"], reader_->version()->time());
+  EXPECT_GE(version["age_seconds"], 0.0);
+  EXPECT_EQ(version["metrics"].dump(), R"({"loss":0.25})");
+  EXPECT_EQ(version["newest"], 1);
+  EXPECT_EQ(version["pinned"], false);
+  EXPECT_EQ(version["taken"], 1);
+  EXPECT_EQ(version["problem"], "");
+  ASSERT_EQ(version["features"].size(), reader_->version()->features().size());
+  EXPECT_EQ(
+      version["features"][reader_->version()->feature("session")].dump(),
+      R"({"name":"session","table":"movies","dim":16,"combiner":"mean","sequence_length":3})");
+  ASSERT_EQ(version["tables"].size(), 3U);
+  EXPECT_EQ(
+      version["tables"][reader_->version()->table("words")].dump(),
+      R"({"name":"words","dim":10,"format":"float32","rows":500,"overlaid_rows":0,"has_keys":false,"vocabulary_size":500})");
+}
+
+TEST_F(ServerTest, TellsOfAProblem) {
+  start();
+  train();
+  publisher_.publish();
+  std::ofstream(folder_ / "published/version_0000000002/data", std::ios::trunc);
+  EXPECT_THROW(reader_->refresh(), std::exception);
+  const HttpReply health = get("/healthz");
+  EXPECT_EQ(health.status, 200);
+  EXPECT_EQ(json_of(health)["version"], 1);
+  EXPECT_NE(
+      json_of(health)["problem"].get<std::string>().find("version_0000000002"),
+      std::string::npos);
+  EXPECT_EQ(json_of(get("/version"))["problem"], json_of(health)["problem"]);
+}
+
+// One value per example, or one list.
+template <class T>
+Json nested(const std::vector<T>& values, const std::vector<int64_t>& splits) {
+  if (splits.empty()) {
+    return values;
+  }
+  Json lists = Json::array();
+  for (size_t i = 0; i + 1 < splits.size(); ++i) {
+    lists.push_back(std::vector<T>(
+        values.begin() + splits[i], values.begin() + splits[i + 1]));
+  }
+  return lists;
+}
+
+void append_floats(const Json& json, std::vector<float>& floats) {
+  if (json.is_array()) {
+    for (const Json& item : json) {
+      append_floats(item, floats);
+    }
+  } else {
+    floats.push_back(json.get<float>());
+  }
+}
+
+TEST_F(ServerTest, LookupsHaveTheBitsOfTheVersion) {
+  start();
+  HttpClient client = connect();
+  for (const auto& [name, batch] : model_->random_batch(random_)) {
+    SCOPED_TRACE(name);
+    Json request{
+        {"feature", name}, {"ids", nested(batch.ids, batch.row_splits)}};
+    if (!batch.weights.empty()) {
+      request["weights"] = nested(batch.weights, batch.row_splits);
+    }
+    const HttpReply reply = client.post("/lookup", request.dump());
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    const Json answer = json_of(reply);
+    EXPECT_EQ(answer["version"], 1);
+    EXPECT_EQ(answer["feature"], name);
+    const size_t examples = batch.row_splits.empty()
+        ? batch.ids.size()
+        : batch.row_splits.size() - 1;
+    ASSERT_EQ(answer["vectors"].size(), examples);
+    const Json& first = answer["vectors"][0];
+    if (name == "session") {
+      ASSERT_EQ(first.size(), 3U);
+      EXPECT_EQ(first[0].size(), answer["dim"].get<size_t>());
+    } else {
+      EXPECT_EQ(first.size(), answer["dim"].get<size_t>());
+    }
+    std::vector<float> got;
+    append_floats(answer["vectors"], got);
+    const std::vector<float> expected =
+        look_up(*reader_->version(), name, batch);
+    ASSERT_EQ(got.size(), expected.size());
+    EXPECT_EQ(
+        std::memcmp(
+            got.data(), expected.data(), expected.size() * sizeof(float)),
+        0);
+  }
+  EXPECT_EQ(
+      client.post("/lookup", R"({"feature":"movie","ids":[]})").body,
+      R"({"version":1,"feature":"movie","dim":16,"vectors":[]})");
+  EXPECT_EQ(
+      client.post("/lookup", R"({"feature":"watched","ids":[[],[]]})").status,
+      200);
+}
+
+TEST_F(ServerTest, RefusesWrongLookups) {
+  start({.max_ids = 1000});
+  const auto expect = [&](const std::string& body, const std::string& text) {
+    SCOPED_TRACE(body);
+    expect_error(post("/lookup", body), 400, text);
+  };
+  expect("", "the text is empty");
+  expect("{", "expected JSON");
+  expect("[1]", "expected an object");
+  expect("\xff", "expected JSON");
+  expect("{}", "missing key 'feature'");
+  expect(R"({"feature":"movie"})", "missing key 'ids'");
+  expect(R"({"feature":7,"ids":[1]})", "feature: expected the name");
+  expect(R"({"feature":"film","ids":[1]})", "there is no feature 'film'");
+  expect(R"({"feature":"movie","ids":7})", "ids: expected a list, but got 7");
+  expect(R"({"feature":"movie","ids":[1],"x":1})", "unknown key 'x'");
+  expect(R"({"feature":"movie","ids":[1],"ids":[2]})", "the key 'ids' twice");
+  expect(R"({"feature":"movie","ids":[1.0]})", "an integer from -2^63");
+  expect(R"({"feature":"movie","ids":["1"]})", "but got \"1\"");
+  expect(R"({"feature":"movie","ids":[null]})", "but got null");
+  expect(
+      R"({"feature":"user","ids":[9223372036854775808]})",
+      "but got 9223372036854775808");
+  expect(
+      R"({"feature":"user","ids":[-9223372036854775809]})",
+      "an integer from -2^63");
+  expect(R"({"feature":"movie","ids":[NaN]})", "expected JSON");
+  expect(R"({"feature":"movie","ids":[3000]})", "has ids in [0, 3000)");
+  expect(R"({"feature":"session","ids":[1]})", "'session' is a sequence");
+  expect(R"({"feature":"watched","ids":[[1],2]})", "as the first entry is");
+  expect(R"({"feature":"movie","ids":[1,[2]]})", "but got a list");
+  expect(R"({"feature":"watched","ids":[[1],[[2]]]})", "but got a list");
+  expect(
+      R"({"feature":"watched","ids":[[1,2]],"weights":[[1]]})",
+      "but got 1 weights for 2 ids");
+  expect(
+      R"({"feature":"watched","ids":[[1,2]],"weights":[]})",
+      "one list per list of ids");
+  expect(
+      R"({"feature":"watched","ids":[[1]],"weights":[[Infinity]]})",
+      "expected JSON");
+  expect(
+      R"({"feature":"watched","ids":[[1]],"weights":[[1e400]]})",
+      "expected JSON");
+  expect(
+      R"({"feature":"watched","ids":[[1]],"weights":[[1e39]]})",
+      "in the range of float32");
+  expect(std::string(1000, '[') + std::string(1000, ']'), "levels deep");
+  Json ids = Json::array();
+  for (int i = 0; i < 600; ++i) {
+    ids.push_back({1});
+  }
+  expect(
+      Json{{"feature", "watched"}, {"ids", ids}}.dump(),
+      "at most 1000 ids, numbers and rows");
+  EXPECT_EQ(
+      post("/lookup", R"({"feature":"user","ids":[9223372036854775807,
+                        -9223372036854775808]})")
+          .status,
+      200);
+  expect_alive();
+}
+
+TEST_F(ServerTest, RefusesAnAnswerThatIsTooLong) {
+  start();
+  Json ids = Json::array();
+  for (int i = 0; i < 90000; ++i) {
+    ids.push_back(Json::array());
+  }
+  ids[0].push_back(1);
+  expect_error(
+      post("/lookup", Json{{"feature", "session"}, {"ids", ids}}.dump()),
+      400,
+      "at most 4194304 numbers in the answer, but it would have 4320000");
+}
+
+TEST_F(ServerTest, TheScoreFunctionGetsTheInputs) {
+  std::vector<ScoreRequest> seen;
+  start({}, [&](std::span<const ScoreRequest> requests) {
+    seen.assign(requests.begin(), requests.end());
+    return score_all(requests);
+  });
+  const HttpReply reply = post(
+      "/score",
+      R"({"user":{"user":42,"watched":[7,8,9],"age":31.5,"place":[1,2.5]},
+          "candidates":{"movie":[1,2,3],"session":[[1],[2,3],[]],
+                        "price":[1.5,2,3],"image":[[1,2],[3,4],[5,6]]}})");
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(reply.body, R"({"version":1,"scores":[0.5,1.5,2.5]})");
+  ASSERT_EQ(seen.size(), 1U);
+  const ScoreRequest& request = seen[0];
+  EXPECT_EQ(request.num_candidates, 3);
+  ASSERT_EQ(request.user.size(), 4U);
+  ASSERT_EQ(request.candidates.size(), 4U);
+  const auto expect_input = [](const ScoreInput& got,
+                               const ScoreInput& expected) {
+    EXPECT_EQ(got.name, expected.name);
+    EXPECT_EQ(got.ids, expected.ids);
+    EXPECT_EQ(got.row_splits, expected.row_splits);
+    EXPECT_EQ(got.numbers, expected.numbers);
+    EXPECT_EQ(got.rows, expected.rows);
+    EXPECT_EQ(got.has_numbers, expected.has_numbers);
+  };
+  expect_input(request.user[0], {.name = "user", .ids = {42}, .rows = 1});
+  expect_input(
+      request.user[1],
+      {.name = "watched", .ids = {7, 8, 9}, .row_splits = {0, 3}, .rows = 1});
+  expect_input(
+      request.user[2],
+      {.name = "age", .numbers = {31.5F}, .rows = 1, .has_numbers = true});
+  expect_input(
+      request.user[3],
+      {.name = "place",
+       .numbers = {1.0F, 2.5F},
+       .rows = 1,
+       .has_numbers = true});
+  expect_input(
+      request.candidates[0], {.name = "movie", .ids = {1, 2, 3}, .rows = 3});
+  expect_input(
+      request.candidates[1],
+      {.name = "session",
+       .ids = {1, 2, 3},
+       .row_splits = {0, 1, 3, 3},
+       .rows = 3});
+  expect_input(
+      request.candidates[2],
+      {.name = "price",
+       .numbers = {1.5F, 2.0F, 3.0F},
+       .rows = 3,
+       .has_numbers = true});
+  expect_input(
+      request.candidates[3],
+      {.name = "image",
+       .numbers = {1, 2, 3, 4, 5, 6},
+       .rows = 3,
+       .has_numbers = true});
+}
+
+TEST_F(ServerTest, RefusesWrongScoreRequests) {
+  start({}, score_all);
+  const auto expect = [&](const std::string& body, const std::string& text) {
+    SCOPED_TRACE(body);
+    expect_error(post("/score", body), 400, text);
+  };
+  expect("nonsense", "expected JSON");
+  expect("{}", "missing key 'candidates'");
+  expect(R"({"candidates":{}})", "one list per input");
+  expect(R"({"candidates":[1]})", "one list per input");
+  expect(R"({"candidates":{"movie":7}})", "one entry per candidate");
+  expect(R"({"candidates":{"movie":[]}})", "at least one candidate");
+  expect(
+      R"({"candidates":{"movie":[1,2,3],"price":[1.5,2]}})",
+      "but 'movie' has 3 and 'price' has 2");
+  expect(
+      R"({"candidates":{"movie":[1.5]}})", "candidates.movie: expected an id");
+  expect(R"({"candidates":{"movie":[1,"a"]}})", "but got \"a\"");
+  expect(
+      R"({"candidates":{"price":["a"]}})",
+      "candidates.price: expected a number");
+  expect(R"({"candidates":{"price":[1e300]}})", "in the range of float32");
+  expect(
+      R"({"candidates":{"tags":[[1],[2,3]]}})",
+      "'tags' is not a feature; the features are movie");
+  expect(R"({"candidates":{"tags":[[],[]]}})", "at least one number");
+  expect(R"({"candidates":{"session":[[1],2]}})", "as the first entry is");
+  expect(R"({"user":7,"candidates":{"movie":[1]}})", "the inputs of the user");
+  expect(
+      R"({"user":{"user":1.5},"candidates":{"movie":[1]}})",
+      "user.user: expected an id");
+  expect(
+      R"({"user":{"age":[]},"candidates":{"movie":[1]}})",
+      "user.age: expected at least one number");
+  expect(
+      R"({"user":{"movie":1},"candidates":{"movie":[1]}})",
+      "Name each input once");
+  expect(R"({"candidates":{"movie":[1]},"k":5})", "unknown key 'k'");
+  EXPECT_EQ(post("/score", R"({"candidates":{"movie":[1]}})").status, 200);
+}
+
+TEST_F(ServerTest, ErrorsOfTheScoreFunctionReachOnlyTheirRequest) {
+  start({}, [](std::span<const ScoreRequest> requests) {
+    std::vector<ScoreResult> results = score_all(requests);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      switch (requests[i].candidates[0].ids[0]) {
+        case 1:
+          results[i].error = "no such film";
+          break;
+        case 2:
+          throw std::invalid_argument("wrong film");
+        case 3:
+          throw std::out_of_range("far film");
+        case 4:
+          throw std::runtime_error("a secret");
+        case 5:
+          results[i].scores[0] = std::numeric_limits<float>::quiet_NaN();
+          break;
+        case 6:
+          results[i].scores.push_back(1.0F);
+          break;
+        case 7:
+          results.pop_back();
+          break;
+        case 8:
+          throw 8;  // not a std::exception
+      }
+    }
+    return results;
+  });
+  const auto score = [&](const std::string& id) {
+    return post("/score", R"({"candidates":{"movie":[)" + id + "]}}");
+  };
+  expect_error(score("1"), 400, "no such film");
+  expect_error(score("2"), 400, "wrong film");
+  expect_error(score("3"), 400, "far film");
+  for (const char* id : {"4", "5", "6", "7", "8"}) {
+    SCOPED_TRACE(id);
+    const HttpReply reply = score(id);
+    EXPECT_EQ(reply.status, 500);
+    EXPECT_EQ(reply.body, R"({"error":"internal error"})");
+  }
+  EXPECT_EQ(score("9").status, 200);
+}
+
+TEST_F(ServerTest, RequestsThatWaitAreScoredTogether) {
+  BlockedScore blocked;
+  std::vector<std::vector<int64_t>> batches;
+  const ScoreFunction wait = blocked.function();
+  start({.max_batch = 4}, [&](std::span<const ScoreRequest> requests) {
+    std::vector<ScoreResult> results = wait(requests);
+    std::vector<int64_t>& batch = batches.emplace_back();
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const int64_t id = requests[i].candidates[0].ids[0];
+      batch.push_back(id);
+      results[i].scores[0] = static_cast<float>(id);
+      if (id == 3) {
+        throw std::invalid_argument("no three");
+      }
+    }
+    return results;
+  });
+  std::vector<HttpClient> clients;
+  const auto ask = [&](int id) {
+    clients.push_back(connect());
+    clients.back().send(HttpClient::post_text(
+        "/score", R"({"candidates":{"movie":[)" + std::to_string(id) + "]}}"));
+  };
+  ask(0);
+  blocked.wait_for_call();
+  for (int id = 1; id <= 6; ++id) {
+    ask(id);
+    wait_for_metric("tessera_queue_length", id);
+  }
+  blocked.open();
+  for (int id = 0; id <= 6; ++id) {
+    const HttpReply reply = clients[static_cast<size_t>(id)].read();
+    if (id == 3) {
+      expect_error(reply, 400, "no three");
+    } else {
+      EXPECT_EQ(
+          reply.body, R"({"version":1,"scores":[)" + std::to_string(id) + "]}");
+    }
+  }
+  server_->stop();
+  // After the exception for four requests, each of them is alone.
+  const std::vector<std::vector<int64_t>> expected{
+      {0}, {1, 2, 3}, {1}, {2}, {3}, {4}, {5, 6}};
+  EXPECT_EQ(batches, expected);
+}
+
+TEST_F(ServerTest, UnknownPathsAndMethods) {
+  start();
+  HttpClient client = connect();
+  expect_error(
+      client.get("/nope"),
+      404,
+      "There is no path '/nope'. Choose one of /, /healthz, /version, /metrics, /lookup and /score.");
+  expect_error(client.post("/nope", "x"), 404, "There is no path");
+  const HttpReply get_reply = client.get("/lookup");
+  expect_error(get_reply, 405, "/lookup takes POST, but got GET");
+  EXPECT_EQ(get_reply.headers.at("allow"), "POST");
+  const HttpReply post_reply = client.post("/version", "{}");
+  expect_error(post_reply, 405, "/version takes GET, HEAD, but got POST");
+  EXPECT_EQ(post_reply.headers.at("allow"), "GET, HEAD");
+  expect_error(client.post("/score", kScore), 404, "third argument of Server");
+  EXPECT_EQ(client.get("/healthz").status, 200);
+}
+
+TEST_F(ServerTest, HeadHasNoBody) {
+  start();
+  HttpClient client = connect();
+  client.send("HEAD /healthz HTTP/1.1\r\n\r\n");
+  const HttpReply reply = client.read(/*has_body=*/false);
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(
+      reply.headers.at("content-length"),
+      std::to_string(client.get("/healthz").body.size()));
+}
+
+TEST_F(ServerTest, KeepsConnectionsUnlessToldNotTo) {
+  start();
+  HttpClient client = connect();
+  for (int i = 0; i < 3; ++i) {
+    const HttpReply reply = client.get("/healthz");
+    EXPECT_EQ(reply.status, 200);
+    EXPECT_EQ(reply.headers.at("connection"), "keep-alive");
+  }
+  client.send("GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n");
+  EXPECT_EQ(client.read().headers.at("connection"), "close");
+  EXPECT_TRUE(client.waits_for_close());
+  HttpClient old = connect();
+  old.send("GET /healthz HTTP/1.0\r\n\r\n");
+  EXPECT_EQ(old.read().status, 200);
+  EXPECT_TRUE(old.waits_for_close());
+}
+
+TEST_F(ServerTest, PipelinedRequestsAreAnsweredInOrder) {
+  start({.threads = 3}, score_all);
+  HttpClient client = connect();
+  std::string text;
+  for (int i = 0; i < 50; ++i) {
+    text += HttpClient::post_text(
+        "/lookup", R"({"feature":"movie","ids":[)" + std::to_string(i) + "]}");
+    text += HttpClient::post_text("/score", kScore);
+    text += "GET /nope" + std::to_string(i) + " HTTP/1.1\r\n\r\n";
+  }
+  ASSERT_TRUE(client.send(text));
+  for (int64_t i = 0; i < 50; ++i) {
+    std::vector<float> got;
+    append_floats(json_of(client.read())["vectors"], got);
+    EXPECT_EQ(got, look_up(*reader_->version(), "movie", {.ids = {i}}));
+    EXPECT_EQ(client.read().body, R"({"version":1,"scores":[0.5,1.5,2.5]})");
+    expect_error(client.read(), 404, "'/nope" + std::to_string(i) + "'");
+  }
+}
+
+TEST_F(ServerTest, TakesChunkedBodiesAndSplitRequests) {
+  start({.max_body_bytes = 100});
+  const std::string expected = post("/lookup", kLookup).body;
+  HttpClient client = connect();
+  const std::string head =
+      "POST /lookup HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
+  client.send(
+      head +
+      "9;x=y\r\n{\"feature\r\n18\r\n\":\"movie\",\"ids\":[3,1,4]}\r\n0\r\n\r\n");
+  EXPECT_EQ(client.read().body, expected);
+  for (const char byte : HttpClient::post_text("/lookup", kLookup)) {
+    client.send(std::string(1, byte));
+  }
+  EXPECT_EQ(client.read().body, expected);
+  client.send(head + "80\r\n" + std::string(128, ' '));
+  expect_error(client.read(), 413, "at most 100 bytes");
+  EXPECT_TRUE(client.waits_for_close());
+}
+
+TEST_F(ServerTest, TellsCurlToGoOn) {
+  start();
+  HttpClient client = connect();
+  client.send(
+      "POST /lookup HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: " +
+      std::to_string(std::string(kLookup).size()) + "\r\n\r\n");
+  EXPECT_EQ(client.read().status, 100);
+  client.send(kLookup);
+  EXPECT_EQ(client.read().status, 200);
+}
+
+TEST_F(ServerTest, RefusesLargeRequestsWithoutReadingThem) {
+  start({.max_body_bytes = 1000});
+  HttpClient client = connect();
+  client.send("POST /lookup HTTP/1.1\r\nContent-Length: 1001\r\n\r\n");
+  const HttpReply reply = client.read();
+  expect_error(reply, 413, "at most 1000 bytes");
+  EXPECT_EQ(reply.headers.at("connection"), "close");
+  EXPECT_TRUE(client.waits_for_close());
+
+  HttpClient sender = connect();  // sends all before it reads
+  sender.send(HttpClient::post_text("/lookup", std::string(10'000'000, ' ')));
+  expect_error(sender.read(), 413, "at most 1000 bytes");
+
+  HttpClient talker = connect();
+  talker.send("GET / HTTP/1.1\r\nX: " + std::string(20000, 'x'));
+  expect_error(talker.read(), 431, "at most 16384 bytes");
+  EXPECT_TRUE(talker.waits_for_close());
+  EXPECT_EQ(metric(R"(tessera_rejected_total{reason="body_size"})"), 2.0);
+  EXPECT_EQ(metric(R"(tessera_rejected_total{reason="header_size"})"), 1.0);
+  expect_alive();
+}
+
+TEST_F(ServerTest, RefusesWhatIsNotHttp) {
+  start();
+  for (
+      const std::string text :
+      {"junk\r\n\r\n",
+       "GET /healthz HTTP/9.9\r\n\r\n",
+       "GET  HTTP/1.1\r\n\r\n",
+       "POST /lookup HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+       "POST /lookup HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+       "POST /lookup HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
+       "POST /lookup HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\nabc",
+       "POST /lookup HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
+       "GET / HTTP/1.1\r\nno colon\r\n\r\n"}) {
+    SCOPED_TRACE(text);
+    HttpClient client = connect();
+    client.send(text);
+    const HttpReply reply = client.read();
+    EXPECT_EQ(reply.status, 400);
+    EXPECT_TRUE(json_of(reply).contains("error"));
+    EXPECT_TRUE(client.waits_for_close());
+  }
+  expect_alive();
+}
+
+TEST_F(ServerTest, SlowClientsAreSentAway) {
+  start({.request_seconds = 0.2, .idle_seconds = 0.4});
+  HttpClient header = connect();
+  header.send("GET / HT");
+  HttpClient body = connect();
+  body.send("POST /lookup HTTP/1.1\r\nContent-Length: 10\r\n\r\n123");
+  HttpClient idle = connect();
+  for (HttpClient* client : {&header, &body}) {
+    expect_error(client->read(), 408, "complete after 0.2 seconds");
+    EXPECT_TRUE(client->waits_for_close());
+  }
+  EXPECT_EQ(idle.read().status, 0);  // closed without a word
+  EXPECT_TRUE(idle.waits_for_close());
+  EXPECT_EQ(metric(R"(tessera_rejected_total{reason="slow_client"})"), 2.0);
+  expect_alive();
+}
+
+// A client that never reads its answers, so that the server can't write them.
+TEST_F(ServerTest, ClientsThatDoNotReadAreSentAway) {
+  start({.idle_seconds = 0.3});
+  Json ids = Json::array();
+  for (int i = 0; i < 50000; ++i) {
+    ids.push_back(i % 3000);
+  }
+  HttpClient client = connect();
+  client.send(HttpClient::post_text(
+      "/lookup", Json{{"feature", "movie"}, {"ids", ids}}.dump()));
+  wait_for_metric("tessera_lookups_total", 50000.0);
+  wait_for_metric("tessera_connections", 1.0);  // that of /metrics itself
+}
+
+TEST_F(ServerTest, AFullQueueRefusesAtOnce) {
+  BlockedScore blocked;
+  start({.max_queue = 2}, blocked.function());
+  HttpClient first = connect();
+  first.send(HttpClient::post_text("/score", kScore));
+  blocked.wait_for_call();
+  HttpClient second = connect();
+  second.send(HttpClient::post_text("/score", kScore));
+  HttpClient third = connect();
+  third.send(HttpClient::post_text("/lookup", kLookup));
+  wait_for_metric("tessera_queue_length", 2.0);
+  HttpClient refused = connect();
+  for (int i = 0; i < 3; ++i) {
+    const HttpReply reply = refused.post("/score", kScore);
+    expect_error(reply, 503, "2 requests wait already");
+    EXPECT_EQ(reply.headers.at("retry-after"), "1");
+    EXPECT_EQ(reply.headers.at("connection"), "keep-alive");
+  }
+  EXPECT_EQ(refused.get("/healthz").status, 200);
+  EXPECT_EQ(metric(R"(tessera_rejected_total{reason="queue_full"})"), 3.0);
+  blocked.open();
+  EXPECT_EQ(first.read().status, 200);
+  EXPECT_EQ(second.read().status, 200);
+  EXPECT_EQ(third.read().status, 200);
+  EXPECT_EQ(refused.post("/score", kScore).status, 200);
+}
+
+TEST_F(ServerTest, ARequestThatWaitsTooLongIsNotComputed) {
+  BlockedScore blocked;
+  start({.request_seconds = 0.3}, blocked.function());
+  HttpClient first = connect();
+  first.send(HttpClient::post_text("/score", kScore));
+  blocked.wait_for_call();
+  HttpClient second = connect();
+  const HttpReply reply = second.post("/score", kScore);
+  expect_error(reply, 503, "waited too long");
+  EXPECT_EQ(reply.headers.at("retry-after"), "1");
+  EXPECT_EQ(metric("tessera_queue_length"), 0.0);
+  EXPECT_EQ(metric(R"(tessera_rejected_total{reason="deadline"})"), 1.0);
+  blocked.open();
+  EXPECT_EQ(first.read().status, 200);  // its computation had begun
+  EXPECT_EQ(second.post("/score", kScore).status, 200);
+  EXPECT_EQ(blocked.calls(), (std::vector<size_t>{1, 1}));
+}
+
+TEST_F(ServerTest, ClientsMayLeaveAtAnyTime) {
+  BlockedScore blocked;
+  start({}, blocked.function());
+  {
+    HttpClient computed = connect();
+    computed.send(HttpClient::post_text("/score", kScore));
+    blocked.wait_for_call();
+    HttpClient waiting = connect();
+    waiting.send(HttpClient::post_text("/score", kScore));
+    wait_for_metric("tessera_queue_length", 1.0);
+    HttpClient half = connect();
+    half.send("POST /score HTTP/1.1\r\nContent-Le");
+    HttpClient silent = connect();
+  }
+  HttpClient closed_half = connect();
+  closed_half.send(HttpClient::post_text("/score", kScore));
+  closed_half.end_sending();
+  wait_for_metric("tessera_queue_length", 2.0);
+  blocked.open();
+  EXPECT_EQ(closed_half.read().status, 200);
+  wait_for_metric("tessera_connections", 1.0);
+  expect_alive();
+}
+
+TEST_F(ServerTest, ManyConnectionsAtOnce) {
+  constexpr int kClients = 400;
+  constexpr int kThreads = 4;
+  start({.threads = 2, .max_queue = 1000}, score_all);
+  std::atomic<bool> ends = false;
+  std::atomic<int> other_answers = 0;
+  std::thread other([&] {
+    HttpClient client = connect();
+    const std::string expected = client.post("/lookup", kLookup).body;
+    while (!ends) {
+      EXPECT_EQ(client.post("/lookup", kLookup).body, expected);
+      ++other_answers;
+    }
+  });
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      std::vector<HttpClient> clients;
+      for (int i = 0; i < kClients / kThreads; ++i) {
+        clients.push_back(connect());
+      }
+      for (int64_t repeat = 0; repeat < 3; ++repeat) {
+        const auto id_of = [&](size_t i) {
+          return static_cast<int64_t>(i) * 7 + t + repeat;
+        };
+        for (size_t i = 0; i < clients.size(); ++i) {
+          ASSERT_TRUE(clients[i].send(HttpClient::post_text(
+              "/lookup",
+              R"({"feature":"movie","ids":[)" + std::to_string(id_of(i)) +
+                  "]}")));
+        }
+        for (size_t i = 0; i < clients.size(); ++i) {
+          std::vector<float> got;
+          append_floats(json_of(clients[i].read())["vectors"], got);
+          ASSERT_EQ(
+              got, look_up(*reader_->version(), "movie", {.ids = {id_of(i)}}));
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  ends = true;
+  other.join();
+  EXPECT_GT(other_answers, 0);
+  wait_for_metric("tessera_connections", 1.0);
+}
+
+TEST_F(ServerTest, ClosesConnectionsBeyondTheLimit) {
+  start({.max_connections = 2});
+  HttpClient first = connect();
+  EXPECT_EQ(first.get("/healthz").status, 200);
+  HttpClient second = connect();
+  EXPECT_EQ(second.get("/healthz").status, 200);
+  HttpClient third = connect();
+  EXPECT_TRUE(third.waits_for_close());
+  const std::string metrics = first.get("/metrics").body;
+  EXPECT_NE(
+      metrics.find(R"(tessera_rejected_total{reason="connections"} 1)"),
+      std::string::npos);
+  EXPECT_NE(metrics.find("tessera_connections 2\n"), std::string::npos);
+}
+
+TEST_F(ServerTest, JunkAndMutatedRequestsDoNoHarm) {
+  start({.max_body_bytes = 4000, .max_ids = 1000}, score_all);
+  std::mt19937_64 random(17);
+  const auto below = [&](size_t end) { return random() % end; };
+  const std::vector<std::string> valid{
+      HttpClient::post_text("/lookup", kLookup),
+      HttpClient::post_text(
+          "/lookup",
+          R"({"feature":"watched","ids":[[3,1],[4]],"weights":[[1,2],[1]]})"),
+      HttpClient::post_text("/score", kScore),
+      "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\n\r\n",
+      "POST /score HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{\"a\":\r\n2\r\n1}\r\n0\r\n\r\n"};
+  std::map<int, int> statuses;
+  for (int i = 0; i < 3000; ++i) {
+    std::string text = valid[below(valid.size())];
+    for (size_t changes = 1 + below(4); changes > 0; --changes) {
+      const size_t at = below(text.size());
+      switch (below(5)) {
+        case 0:
+          text[at] = static_cast<char>(below(256));
+          break;
+        case 1:
+          text.erase(at, 1 + below(5));
+          break;
+        case 2:
+          text.insert(at, text.substr(below(text.size()), below(20)));
+          break;
+        case 3:
+          text.insert(at, std::string(below(30), "[{\"0-9,.e}]"[below(11)]));
+          break;
+        default:
+          text[at] = static_cast<char>(text[at] ^ (1 << below(8)));
+      }
+      if (text.empty()) {
+        text = "x";
+      }
+    }
+    if (i % 10 == 0) {
+      for (char& byte : text) {
+        byte = static_cast<char>(below(256));
+      }
+    }
+    HttpClient client = connect();
+    ASSERT_TRUE(client.is_connected());
+    client.send(text);
+    client.end_sending();
+    while (true) {
+      const HttpReply reply = client.read();
+      ++statuses[reply.status];
+      if (reply.status == 0) {
+        break;
+      }
+      ASSERT_NE(reply.status, 500) << text;
+      if (reply.status >= 400) {
+        ASSERT_TRUE(json_of(reply).contains("error")) << text;
+      }
+    }
+  }
+  EXPECT_GT(statuses[200], 100);
+  EXPECT_GT(statuses[400], 100);
+  expect_alive();
+}
+
+TEST_F(ServerTest, StopAnswersWhatWaits) {
+  BlockedScore blocked;
+  Server& server = start({}, blocked.function());
+  const uint16_t port = server.port();
+  std::vector<HttpClient> clients;
+  for (int i = 0; i < 4; ++i) {
+    clients.push_back(connect());
+    clients.back().send(HttpClient::post_text("/score", kScore));
+    if (i == 0) {
+      blocked.wait_for_call();
+    }
+  }
+  wait_for_metric("tessera_queue_length", 3.0);
+  HttpClient idle = connect();
+  EXPECT_EQ(idle.get("/healthz").status, 200);
+  HttpClient half = connect();
+  half.send("POST /sco");
+  std::thread stopper([&] { server.stop(); });
+  EXPECT_TRUE(idle.waits_for_close());
+  EXPECT_TRUE(half.waits_for_close());
+  EXPECT_FALSE(HttpClient(port).is_connected());
+  blocked.open();
+  for (HttpClient& client : clients) {
+    const HttpReply reply = client.read();
+    EXPECT_EQ(reply.status, 200);
+    EXPECT_EQ(reply.headers.at("connection"), "close");
+    EXPECT_TRUE(client.waits_for_close());
+  }
+  stopper.join();
+  server.stop();  // a second time
+}
+
+TEST_F(ServerTest, EachAnswerIsOfOneVersion) {
+  start({.threads = 2});
+  // All clients ask for the same rows.
+  const PublishedBatch batch{.ids = {1, 20, 300, 4, 50, 600}};
+  const std::string body =
+      Json{{"feature", "movie"}, {"ids", batch.ids}}.dump();
+  std::map<int64_t, std::vector<float>> expected;
+  expected[1] = look_up(*reader_->version(), "movie", batch);
+  std::atomic<bool> ends = false;
+  std::vector<std::vector<std::string>> answers(3);
+  std::vector<std::thread> clients;
+  for (std::vector<std::string>& own : answers) {
+    clients.emplace_back([&] {
+      HttpClient client = connect();
+      while (!ends) {
+        own.push_back(client.post("/lookup", body).body);
+      }
+    });
+  }
+  for (int64_t version = 2; version <= 20; ++version) {
+    train();
+    publisher_.publish();
+    ASSERT_TRUE(reader_->refresh());
+    expected[version] = look_up(*reader_->version(), "movie", batch);
+    // Some answers are of this version.
+    EXPECT_EQ(json_of(post("/lookup", body))["version"], version);
+  }
+  ends = true;
+  for (std::thread& client : clients) {
+    client.join();
+  }
+  for (const std::vector<std::string>& own : answers) {
+    int64_t last = 0;
+    for (const std::string& answer : own) {
+      const Json json = parse_json(answer);
+      const auto version = json["version"].get<int64_t>();
+      EXPECT_GE(version, last);
+      last = version;
+      std::vector<float> got;
+      append_floats(json["vectors"], got);
+      ASSERT_EQ(got, expected.at(version)) << "version " << version;
+    }
+    EXPECT_FALSE(own.empty());
+  }
+}
+
+TEST_F(ServerTest, CountsWhatItDoes) {
+  start({}, score_all);
+  HttpClient client = connect();
+  client.post("/score", kScore);
+  client.post("/lookup", kLookup);
+  client.post("/lookup", "{}");
+  client.get("/nope");
+  const HttpReply reply = client.get("/metrics");
+  EXPECT_EQ(
+      reply.headers.at("content-type"),
+      "text/plain; version=0.0.4; charset=utf-8");
+  for (const char* line :
+       {"# TYPE tessera_requests_total counter",
+        "# TYPE tessera_request_seconds histogram",
+        R"(tessera_requests_total{path="/score",code="200"} 1)",
+        R"(tessera_requests_total{path="/lookup",code="200"} 1)",
+        R"(tessera_requests_total{path="/lookup",code="400"} 1)",
+        R"(tessera_requests_total{path="other",code="404"} 1)",
+        R"(tessera_request_seconds_bucket{path="/lookup",le="+Inf"} 2)",
+        R"(tessera_request_seconds_count{path="/lookup"} 2)",
+        R"(tessera_batch_requests_bucket{le="1"} 1)",
+        "tessera_batch_requests_count 1",
+        R"(tessera_rejected_total{reason="queue_full"} 0)",
+        "tessera_queue_length 0",
+        "tessera_connections 1",
+        "tessera_version 1",
+        "tessera_version_step 70",
+        "tessera_versions_taken_total 1",
+        "tessera_candidates_total 3",
+        "tessera_lookups_total 3"}) {
+    EXPECT_NE(
+        ("\n" + reply.body).find("\n" + std::string(line) + "\n"),
+        std::string::npos)
+        << line;
+  }
+}
+
+TEST_F(ServerTest, RefusesWrongOptions) {
+  const auto expect = [&](const ServerOptions& options,
+                          const std::string& text) {
+    try {
+      const Server server(reader_, options);
+      ADD_FAILURE() << "expected an error with: " << text;
+    } catch (const std::invalid_argument& error) {
+      EXPECT_EQ(std::string(error.what()), "[Server] " + text);
+    }
+  };
+  expect(
+      {.address = "nowhere"},
+      "address must be an IP address or \"localhost\", but is 'nowhere'. Correct the options.");
+  expect(
+      {.threads = 0},
+      "threads must be from 1 to 1024, but is 0. Correct the options.");
+  expect(
+      {.max_queue = 0},
+      "max_queue must be from 1 to 1000000, but is 0. Correct the options.");
+  expect(
+      {.max_batch = -1},
+      "max_batch must be from 1 to 1000000, but is -1. Correct the options.");
+  expect(
+      {.max_connections = 0},
+      "max_connections must be from 1 to 1000000, but is 0. Correct the options.");
+  expect(
+      {.max_body_bytes = 0},
+      "max_body_bytes must be from 1 to 1073741824, but is 0. Correct the options.");
+  expect(
+      {.max_ids = 0},
+      "max_ids must be from 1 to 1073741824, but is 0. Correct the options.");
+  expect(
+      {.request_seconds = 0.0},
+      "request_seconds must be > 0 and at most 86400, but is 0. Correct the options.");
+  expect(
+      {.idle_seconds = std::numeric_limits<double>::quiet_NaN()},
+      "idle_seconds must be > 0 and at most 86400, but is nan. Correct the options.");
+  EXPECT_THROW(Server(nullptr, {.port = 0}), std::invalid_argument);
+}
+
+TEST_F(ServerTest, APortHasOneServer) {
+  const uint16_t port = start({.address = "localhost"}).port();
+  try {
+    const Server second(reader_, {.port = port});
+    ADD_FAILURE() << "expected an error";
+  } catch (const std::runtime_error& error) {
+    EXPECT_EQ(
+        std::string(error.what()),
+        "[Server] can't listen on address 127.0.0.1, port " +
+            std::to_string(port) +
+            ": Address already in use. Choose another port, or 0 for any.");
+  }
+  expect_alive();
+  server_->stop();
+  const Server next(reader_, {.port = port});  // free again
+  EXPECT_EQ(HttpClient(port).get("/healthz").status, 200);
+}
+
+}  // namespace server_test
+}  // namespace tessera::serving
