@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/serve/trainer.h"
+
+#include "examples/serve/movie_ranker.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <iostream>
+#include <random>
+#include <thread>
+
+namespace serving = tessera::serving;
+namespace training = tessera::training;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kBatch = 256;
+// Leaves time for the server on a machine with two cores.
+constexpr auto kPause = std::chrono::milliseconds(10);
+
+class Trainer {
+ public:
+  explicit Trainer(const MovieLens& data)
+      : model_(data),
+        stream_(data),
+        optimizer_((build(), model_->parameters()), 1e-3),
+        num_train_(stream_.size() * 9 / 10) {}
+
+  MovieRanker& model() {
+    return model_;
+  }
+  const RatingStream& stream() const {
+    return stream_;
+  }
+  int64_t step() const {
+    return step_;
+  }
+
+  /// One update with the next ratings. After the last one, the first one follows.
+  void train_step() {
+    const int64_t begin = step_ * kBatch % (num_train_ - kBatch);
+    const RatingBatch batch = stream_.batch(begin, begin + kBatch);
+    model_->train();
+    optimizer_.zero_grad();
+    const auto loss = torch::binary_cross_entropy_with_logits(
+        model_->forward(batch.features), batch.is_liked);
+    loss.backward();
+    optimizer_.step();
+    loss_ = step_ == 0 ? loss.item<double>()
+                       : 0.99 * loss_ + 0.01 * loss.item<double>();
+    ++step_;
+  }
+
+  /// The loss of the last steps, and the AUC of the last tenth of the ratings.
+  std::map<std::string, double> metrics() {
+    const torch::NoGradGuard no_grad;
+    model_->eval();
+    training::AUC auc;
+    for (int64_t begin = num_train_; begin + kBatch <= stream_.size();
+         begin += kBatch) {
+      const RatingBatch batch = stream_.batch(begin, begin + kBatch);
+      auc.update(model_->forward(batch.features).sigmoid(), batch.is_liked);
+    }
+    return {{"loss", loss_}, {"auc", auc.result()}};
+  }
+
+ private:
+  void build() {
+    const torch::NoGradGuard no_grad;
+    model_->eval();
+    model_->forward(stream_.batch(0, 2).features);
+  }
+
+  MovieRanker model_;
+  RatingStream stream_;
+  torch::optim::Adam optimizer_;
+  int64_t num_train_;
+  int64_t step_ = 0;
+  double loss_ = 0.0;
+};
+
+// One request per line, which a program that makes load can send.
+void write_requests(
+    const RatingStream& stream,
+    const MovieLens& data,
+    const std::string& path) {
+  constexpr int64_t kRequests = 200;
+  constexpr int64_t kCandidates = 100;
+  std::mt19937_64 random(1);
+  std::ofstream file(path);
+  for (int64_t i = 0; i < kRequests; ++i) {
+    const auto user = static_cast<int64_t>(random() % data.users.size());
+    std::vector<int64_t> movies;
+    for (int64_t j = 0; j < kCandidates; ++j) {
+      movies.push_back(static_cast<int64_t>(random() % data.movies.size()));
+    }
+    nlohmann::json request;
+    stream.request(user, movies)
+        .for_each([&](const std::string& name, const tessera::Feature& value) {
+          const bool is_of_movie =
+              name == "movie" || name == "year" || name == "genres";
+          nlohmann::json& part =
+              request[is_of_movie ? "candidates" : "user"][name];
+          const auto* bags = std::get_if<tessera::RaggedFeature>(&value);
+          const torch::Tensor ids =
+              bags != nullptr ? bags->values : std::get<torch::Tensor>(value);
+          const auto id = ids.accessor<int64_t, 1>();
+          if (bags == nullptr) {
+            for (int64_t k = 0; k < ids.size(0); ++k) {
+              part.push_back(id[k]);
+            }
+            part = is_of_movie ? part : part[0];
+            return;
+          }
+          const auto split = bags->row_splits.accessor<int64_t, 1>();
+          part = nlohmann::json::array();
+          for (int64_t row = 0; row + 1 < split.size(0); ++row) {
+            nlohmann::json bag = nlohmann::json::array();
+            for (int64_t k = split[row]; k < split[row + 1]; ++k) {
+              bag.push_back(id[k]);
+            }
+            if (is_of_movie) {
+              part.push_back(bag);
+            } else {
+              part = bag;
+            }
+          }
+        });
+    file << request.dump() << "\n";
+  }
+  TORCH_CHECK(
+      file.flush(), "[serve] could not write ", path, ". Free some space.");
+}
+
+}  // namespace
+
+int train_and_publish(const TrainerOptions& options) {
+  torch::manual_seed(1);
+  torch::set_num_threads(1);
+  const MovieLens data = load_movielens(options.movielens);
+  Trainer trainer(data);
+  const training::StopSignal signal;
+  for (int i = 0; i < 200 && signal.name() == nullptr; ++i) {
+    trainer.train_step();
+  }
+  // snippet: publish_program
+  const std::string program = options.directory + "/program.pt2";
+  tessera::export_dense_pt2(
+      trainer.model(),
+      program,
+      {.features = trainer.stream().request(42, {1, 2, 3})});
+  serving::Publisher publisher(
+      trainer.model(),
+      options.directory + "/published",
+      {.background = true, .program = program});
+  // end snippet
+  write_requests(trainer.stream(), data, options.directory + "/requests.jsonl");
+  while (signal.name() == nullptr) {
+    publisher.publish({.step = trainer.step(), .metrics = trainer.metrics()});
+    const auto next = Clock::now() +
+        std::chrono::duration_cast<Clock::duration>(
+                          std::chrono::duration<double>(options.every_seconds));
+    while (Clock::now() < next && signal.name() == nullptr) {
+      trainer.train_step();
+      std::this_thread::sleep_for(kPause);
+    }
+  }
+  publisher.wait();
+  return 0;
+}
