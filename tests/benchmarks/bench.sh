@@ -32,6 +32,7 @@ bench_usage() {
                     --sasrec      compare SASRec with Python's torch (installs about 6 GB)
                     --recommenders  compare the time that models take to the same quality with RecTools and
                                   RecBole, on --data FOLDER of docs/quality.md (installs about 6 GB)
+                    --candidates  compare ways to score many candidates for one user (installs about 6 GB)
                     --serving     compare ways to serve a click model (installs about 6 GB)
                     --live        time publishing a model that is being trained: lookups in published rows beside
                                   a plain gather, and the way from a step to a changed row in another process
@@ -97,8 +98,10 @@ run_bench() {
       compare compare_sasrec.py torch examples/sasrec "$@"
       ;;
     --recommenders) compare compare_recommenders.py recommenders examples/leaderboard "$@" ;;
+    --candidates) compare compare_candidates.py torch "$folder/candidates_benchmark" "$@" ;;
     --serving) compare compare_serving.py torch "$folder/serving_benchmark" "$@" ;;
     --overlap | --checkpoint | --reader | --dataset | --live) run_program "$folder/${choice#--}_benchmark" "$@" ;;
+    --load) run_program "$folder/http_load" "$@" ;;
     --corpus) run_program "$folder/corpus_evaluation_benchmark" "$@" ;;
     --scaling) run_program "$folder/scaling_plan" "$@" ;;
     --sharded)

@@ -16,13 +16,13 @@ from benchmark import Parser, count_threads, json_lines, markdown_table
 RUNTIMES = {"tessera": "Tessera", "torchscript": "TorchScript", "pt2_program": "Pt2Program", "aotinductor": "AOTInductor"}
 
 
-def compile_package(folder, threads):
+def compile_package(folder, threads, name="click"):
     import torch
 
     warnings.filterwarnings("ignore")
     torch.set_num_threads(threads)
-    program = torch.export.load(folder / "click.pt2")
-    package = folder / f"click.{threads}.aoti.pt2"
+    program = torch.export.load(folder / f"{name}.pt2")
+    package = folder / f"{name}.{threads}.aoti.pt2"
     torch._inductor.aoti_compile_and_package(
         program, package_path=str(package), inductor_configs={"cpp.threads": threads}
     )
