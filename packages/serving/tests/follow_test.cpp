@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Publishers are killed at random moments while threads look up all the time. Every answer
 // belongs to one published version.
+#include <tessera/serving/publisher.h>
 #include <tessera/serving/reader.h>
 
+#include "packages/serving/tests/published_model.h"
 #include "packages/serving/tests/stamped_rows.h"
 #include "tests/temporary_folder.h"
 
@@ -11,11 +13,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <random>
@@ -141,6 +146,56 @@ TEST(FollowTest, EveryAnswerIsOfOneVersionWhenPublishersAreKilled) {
     folders += entry.is_directory() ? 1 : 0;
   }
   EXPECT_LE(folders, 45);
+}
+
+int64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t pages = 0;
+  file >> pages >> pages;
+  return pages * ::sysconf(_SC_PAGESIZE);
+}
+
+// How many versions are published in a row. A campaign sets a larger number.
+int64_t versions() {
+  const char* text = std::getenv("TESSERA_VERSIONS");
+  return text == nullptr ? 300 : std::atoll(text);
+}
+
+TEST(FollowTest, ManyVersionsDoNotPileUp) {
+  const TemporaryFolder folder;
+  const std::string directory = folder / "published";
+  const auto model = std::make_shared<test::PublishedModel>();
+  Publisher publisher(
+      model,
+      directory,
+      {.full_every = 50, .keep_last = 3, .keep_seconds = 0.0});
+  publisher.publish();
+  Reader reader(directory, {.follow = false});
+  std::mt19937_64 random(3);
+  int64_t after_warm_up = 0;
+  size_t most_files = 0;
+  for (int64_t version = 2; version <= versions(); ++version) {
+    model->train(model->random_batch(random));
+    ASSERT_EQ(publisher.publish(), version);
+    ASSERT_TRUE(reader.refresh());
+    ASSERT_EQ(reader.version()->number(), version);
+    most_files = std::max(
+        most_files,
+        static_cast<size_t>(
+            std::distance(std::filesystem::directory_iterator(directory), {})));
+    if (version == versions() / 2) {
+      after_warm_up = resident_bytes();
+    }
+  }
+  test::expect_same_lookups(*reader.version(), *model, 1);
+  // A chain of 50 versions, the three before it with theirs, CURRENT and the lock.
+  EXPECT_LE(most_files, 110U);
+  EXPECT_LE(resident_bytes() - after_warm_up, int64_t{32} << 20);
+  std::printf(
+      "%lld versions, %zu files at most, %lld KiB more in the second half\n",
+      static_cast<long long>(versions()),
+      most_files,
+      static_cast<long long>((resident_bytes() - after_warm_up) / 1024));
 }
 
 }  // namespace follow_test

@@ -154,7 +154,10 @@ class ServerTest : public ::testing::Test {
     return std::atof(text.c_str() + begin + name.size() + 2);
   }
   void wait_for_metric(const std::string& name, double value) const {
+    const auto end =
+        std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (metric(name) != value) {
+      ASSERT_LT(std::chrono::steady_clock::now(), end) << name;
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
   }
@@ -563,6 +566,41 @@ TEST_F(ServerTest, RequestsThatWaitAreScoredTogether) {
   // After the exception for four requests, each of them is alone.
   const std::vector<std::vector<int64_t>> expected{
       {0}, {1, 2, 3}, {1}, {2}, {3}, {4}, {5, 6}};
+  EXPECT_EQ(batches, expected);
+}
+
+TEST_F(ServerTest, LargeRequestsAreScoredAlone) {
+  BlockedScore blocked;
+  std::vector<size_t> batches;
+  const ScoreFunction wait = blocked.function();
+  start({.max_batch_bytes = 100}, [&](std::span<const ScoreRequest> requests) {
+    batches.push_back(requests.size());
+    return wait(requests);
+  });
+  std::vector<HttpClient> clients;
+  const auto ask = [&](const std::string& ids) {
+    clients.push_back(connect());
+    clients.back().send(HttpClient::post_text(
+        "/score", R"({"candidates":{"movie":[)" + ids + "]}}"));
+  };
+  ask("0");
+  blocked.wait_for_call();
+  std::string many = "1";
+  for (int i = 0; i < 100; ++i) {
+    many += ",1";
+  }
+  const std::vector<std::string> waiting{many, many, "1", "1", many, "1"};
+  for (size_t i = 0; i < waiting.size(); ++i) {
+    ask(waiting[i]);
+    wait_for_metric("tessera_queue_length", static_cast<int>(i) + 1);
+  }
+  blocked.open();
+  for (HttpClient& client : clients) {
+    EXPECT_EQ(client.read().status, 200);
+  }
+  server_->stop();
+  // The first two of 230 bytes, and then two small ones with a large one.
+  const std::vector<size_t> expected{1, 1, 1, 3, 1};
   EXPECT_EQ(batches, expected);
 }
 

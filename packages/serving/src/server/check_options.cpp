@@ -38,6 +38,7 @@ void check_options(const Reader* reader, const ServerOptions& options) {
   check_count("threads", options.threads, 1024);
   check_count("max_queue", options.max_queue, kMax);
   check_count("max_batch", options.max_batch, kMax);
+  check_count("max_batch_bytes", options.max_batch_bytes, int64_t{1} << 30);
   check_count("max_connections", options.max_connections, kMax);
   check_count("max_body_bytes", options.max_body_bytes, int64_t{1} << 30);
   check_count("max_ids", options.max_ids, int64_t{1} << 30);

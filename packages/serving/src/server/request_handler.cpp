@@ -66,7 +66,8 @@ RequestHandler::RequestHandler(
       scores_(score != nullptr),
       queue_(
           static_cast<size_t>(options.max_queue),
-          static_cast<size_t>(options.max_batch)),
+          static_cast<size_t>(options.max_batch),
+          static_cast<size_t>(options.max_batch_bytes)),
       workers_(reader_, options, std::move(score), queue_, metrics_) {}
 
 RequestHandler::~RequestHandler() {

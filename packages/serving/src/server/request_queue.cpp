@@ -33,7 +33,10 @@ std::vector<JobPtr> RequestQueue::take() {
   std::map<uint64_t, JobPtr>& waiting = has_score ? scores_ : lookups_;
   const size_t max_taken = has_score ? max_batch_ : 1;
   std::vector<JobPtr> taken;
-  while (taken.size() < max_taken && !waiting.empty()) {
+  size_t bytes = 0;
+  while (taken.size() < max_taken && bytes < max_batch_bytes_ &&
+         !waiting.empty()) {
+    bytes += waiting.begin()->second->body.size();
     taken.push_back(std::move(waiting.begin()->second));
     waiting.erase(waiting.begin());
   }

@@ -36,8 +36,10 @@ class RequestQueue {
  public:
   enum class Push { kAdded, kFull, kClosed };
 
-  RequestQueue(size_t max_size, size_t max_batch)
-      : max_size_(max_size), max_batch_(max_batch) {}
+  RequestQueue(size_t max_size, size_t max_batch, size_t max_batch_bytes)
+      : max_size_(max_size),
+        max_batch_(max_batch),
+        max_batch_bytes_(max_batch_bytes) {}
 
   Push push(const JobPtr& job);
 
@@ -45,7 +47,7 @@ class RequestQueue {
   bool remove(const Job& job);
 
   /// Waits for requests, and returns the first one. If it is to be scored, so are those
-  /// after it, up to max_batch. Returns nothing after close(), when all are taken.
+  /// after it, up to max_batch and until their bodies have max_batch_bytes. Returns nothing after close(), when all are taken.
   std::vector<JobPtr> take();
 
   void close();
@@ -54,6 +56,7 @@ class RequestQueue {
  private:
   size_t max_size_;
   size_t max_batch_;
+  size_t max_batch_bytes_;
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable has_changed_;
   std::map<uint64_t, JobPtr> lookups_;

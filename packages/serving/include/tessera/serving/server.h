@@ -71,6 +71,9 @@ struct ServerOptions {
   int64_t max_queue = 256;
   /// The requests that one call of the score function gets, at most.
   int64_t max_batch = 16;
+  /// A batch gets no more requests when its bodies have this many bytes. Requests of
+  /// hundreds of candidates would only wait for each other.
+  int64_t max_batch_bytes = 1 << 14;
   /// A connection beyond them is closed at once.
   int64_t max_connections = 20000;
   /// The bytes of the body of a request.
