@@ -90,8 +90,9 @@ at::Tensor CrossImpl::forward(
   check_fits(x, kernel_, kClassName);
 
   const bool is_full = !kernel_v_.defined();
+  const bool has_single_rows = !given_x.defined() && differ_in_batch(parts);
   at::Tensor product = compute(without_single_rows(
-      {.inputs = given_x.defined() ? std::vector{x} : parts,
+      {.inputs = has_single_rows ? parts : std::vector{x},
        .weight = kernel_.t(),
        .bias = is_full ? bias_ : at::Tensor()}));
   if (!is_full) {

@@ -25,17 +25,20 @@ std::string name_of(const std::string& path, const std::string& class_name) {
                       : c10::str(class_name, " '", shorten(path), "'");
 }
 
-// The tensor with the largest batch.
+// A tensor with the largest batch, with columns if there is one that has some.
 const at::Tensor& largest(const std::vector<at::Tensor>& tensors) {
+  const auto size = [](const at::Tensor& tensor) {
+    const auto trailing = tensor.sizes().slice(1);
+    const bool has_columns =
+        std::find(trailing.begin(), trailing.end(), 0) == trailing.end();
+    // A batch of 0 examples is larger than a single row, which fits any batch.
+    return std::pair(tensor.size(0) == 1 ? -1 : tensor.size(0), has_columns);
+  };
   return *std::max_element(
       tensors.begin(),
       tensors.end(),
-      [](const at::Tensor& a, const at::Tensor& b) {
-        // A batch of 0 examples has more rows than a single row has.
-        const auto rows = [](const at::Tensor& tensor) {
-          return tensor.size(0) == 1 ? -1 : tensor.size(0);
-        };
-        return rows(a) < rows(b);
+      [&](const at::Tensor& a, const at::Tensor& b) {
+        return size(a) < size(b);
       });
 }
 
@@ -43,20 +46,15 @@ const at::Tensor& largest(const std::vector<at::Tensor>& tensors) {
 // rows as a constant, so an operator reads it from a column of `like`.
 at::Tensor repeated(const at::Tensor& x, const at::Tensor& like) {
   const at::Tensor row = x.dim() == 1 ? x.unsqueeze(1) : x.flatten(1);
-  const at::Tensor column =
-      like.dim() == 1 ? like.unsqueeze(1) : like.flatten(1).narrow(1, 0, 1);
-  const at::Tensor rows = row.expand_as(column.expand({-1, row.size(1)}));
+  const at::Tensor columns =
+      like.dim() == 1 ? like.unsqueeze(1) : like.flatten(1);
+  const at::Tensor rows = columns.size(1) == 0
+      ? row.expand({columns.size(0), row.size(1)})
+      : row.expand_as(columns.narrow(1, 0, 1).expand({-1, row.size(1)}));
   if (x.dim() == 1) {
     return rows.squeeze(1);
   }
   return x.dim() == 2 ? rows : rows.unflatten(1, x.sizes().slice(1));
-}
-
-bool differ_in_batch(const std::vector<at::Tensor>& tensors) {
-  return std::any_of(
-      tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
-        return tensor.size(0) != tensors[0].size(0);
-      });
 }
 
 // Collects columns of a matrix. Ranges that touch become one, because a single range needs
@@ -179,6 +177,13 @@ std::vector<at::Tensor> checked_inputs(
   });
   joined_shape(inputs.pack(std::move(shapes)), class_name);
   return tensors;
+}
+
+bool differ_in_batch(const std::vector<at::Tensor>& tensors) {
+  return std::any_of(
+      tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
+        return tensor.size(0) != tensors[0].size(0);
+      });
 }
 
 std::vector<at::Tensor> with_equal_batches(std::vector<at::Tensor> tensors) {

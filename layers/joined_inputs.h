@@ -48,6 +48,9 @@ std::vector<at::Tensor> checked_inputs(
 /// Whether autocast chooses the dtype of operators on this tensor.
 bool has_autocast(const at::Tensor& tensor);
 
+/// Whether the batch sizes of the tensors differ.
+bool differ_in_batch(const std::vector<at::Tensor>& tensors);
+
 /// Gives each tensor the batch size of the largest. A trace records no sizes.
 std::vector<at::Tensor> with_equal_batches(std::vector<at::Tensor> tensors);
 

@@ -96,14 +96,15 @@ at::Tensor MLPImpl::forward(const Nest<at::Tensor>& inputs) {
       {.inputs = std::move(tensors),
        .weight = weight,
        .bias = layers_[0]->bias});
-  std::vector<DenseLayer> layers = blocks_of(first);
+  std::vector<DenseLayer> layers = dense_layers(first);
   return !layers.empty() && has_mlp_blocks(first.inputs, layers)
       ? mlp_blocks(first.inputs, layers)
       : forward_by_operators(first);
 }
 
 // The layers as mlp_blocks() takes them, or none if it can't compute them.
-std::vector<DenseLayer> MLPImpl::blocks_of(const JoinedProduct& first) const {
+std::vector<DenseLayer> MLPImpl::dense_layers(
+    const JoinedProduct& first) const {
   std::vector<DenseLayer> layers;
   for (size_t i = 0; i < layers_.size(); ++i) {
     if (!is_relu_or_linear(activation_of(i))) {

@@ -18,11 +18,11 @@ using torch::Tensor;
 namespace {
 
 // The number of users from which a new item is folded in.
-struct Given {
+struct KnownUsers {
   const char* name;
-  size_t most;
+  size_t max_users;
 };
-constexpr Given kGiven[] = {
+constexpr KnownUsers kKnownUsers[] = {
     {"its genres", 0},
     {"5 of its users", kFewUsers},
     {"20 of its users", kMoreUsers},
@@ -32,14 +32,14 @@ constexpr Given kGiven[] = {
 RatingLists users_of_items(
     const Split& split,
     const HeldOut& items,
-    size_t most,
+    size_t max_users,
     int64_t seed) {
   RatingLists lists =
       lists_of(by_item(split.train, split.num_items), items.ids);
   std::mt19937_64 random(static_cast<uint64_t>(seed));
   for (Ratings& ratings : lists) {
     std::shuffle(ratings.begin(), ratings.end(), random);
-    ratings.resize(std::min(ratings.size(), most));
+    ratings.resize(std::min(ratings.size(), max_users));
   }
   return lists;
 }
@@ -116,12 +116,12 @@ Values item_ranking(
       {"recall@20 of all", mean_of<training::RecallAtK>(20, found, test)}};
 }
 
-Measured measure_rater(
+Result measure_rater(
     const Split& split,
     const HoldOuts& held_out,
     int64_t seed) {
   const auto& [users, items] = held_out;
-  Measured result;
+  Result result;
   const Rater whole = train_rater(split.train, split.num_items, seed);
 
   const Ratings user_test = flatten(lists_of(split.test, users.ids));
@@ -146,8 +146,8 @@ Measured measure_rater(
   model = train_rater(train, split.num_items, seed);
   const Tensor priors = vectors_of_genres(split, items, model.items, train);
   result.items.push_back({"in training", rmse(whole, item_test)});
-  for (const auto& [name, most] : kGiven) {
-    const RatingLists given = users_of_items(split, items, most, seed);
+  for (const auto& [name, max_users] : kKnownUsers) {
+    const RatingLists given = users_of_items(split, items, max_users, seed);
     model.items.index_copy_(
         0,
         item_ids,
@@ -157,20 +157,20 @@ Measured measure_rater(
             users_of(given),
             stars_of(flatten(given)),
             priors));
-    result.items.push_back({name, rmse(model, item_test), most > 0});
+    result.items.push_back({name, rmse(model, item_test), max_users > 0});
   }
   model.items.index_fill_(0, item_ids, 0.0);
   result.items.push_back({"user biases", rmse(model, item_test)});
   return result;
 }
 
-Measured measure_ranker(
+Result measure_ranker(
     const RankerKind& kind,
     const Split& split,
     const HoldOuts& held_out,
     int64_t seed) {
   const auto& [users, items] = held_out;
-  Measured result;
+  Result result;
   const Ranker whole = kind.train(split.train, split.num_items, seed);
 
   const RatingLists own = lists_of(split.train, users.ids);
@@ -197,26 +197,28 @@ Measured measure_ranker(
   result.items.push_back(
       {"in training", item_ranking(whole.users, whole.items, split, items)});
   const tessera::FoldIn fold_in(model.users, kind.new_items);
-  for (const auto& [name, most] : kGiven) {
+  for (const auto& [name, max_users] : kKnownUsers) {
     // Without users, the vectors of the genres are no solution, because the catalogue
     // counts as users who don't have the item.
-    Tensor rows = most == 0
+    Tensor rows = max_users == 0
         ? priors
         : fold_in.solve(
-              users_of(users_of_items(split, items, most, seed)),
+              users_of(users_of_items(split, items, max_users, seed)),
               {.priors = priors});
     if (kind.has_unit_vectors) {
       rows = torch::nn::functional::normalize(rows);
     }
     model.items.index_copy_(0, torch::tensor(items.ids), rows);
     result.items.push_back(
-        {name, item_ranking(model.users, model.items, split, items), most > 0});
+        {name,
+         item_ranking(model.users, model.items, split, items),
+         max_users > 0});
   }
   return result;
 }
 
 // A movie's vector is its number of ratings, and each user's vector is 1.
-Measured measure_popularity(const Split& split, const HoldOuts& held_out) {
+Result measure_popularity(const Split& split, const HoldOuts& held_out) {
   const auto& [users, items] = held_out;
   const auto counts_of = [&](const RatingLists& lists) {
     Tensor counts = torch::zeros({split.num_items, 1});

@@ -13,7 +13,7 @@
 using Values = std::vector<std::pair<std::string, double>>;
 
 /// The quality of one way to get the vectors of the held-out users or items.
-struct Way {
+struct Method {
   std::string name = {};
   Values values = {};
   /// Whether the report shows what this way loses against the first one, training.
@@ -21,9 +21,9 @@ struct Way {
 };
 
 /// The results of a model in one run.
-struct Measured {
-  std::vector<Way> users = {};
-  std::vector<Way> items = {};
+struct Result {
+  std::vector<Method> users = {};
+  std::vector<Method> items = {};
 };
 
 /// The users and items that a run holds out.
@@ -36,7 +36,7 @@ struct HoldOuts {
 struct Candidate {
   std::string name = {};  // for --only
   std::string title = {};
-  std::function<Measured(const Split&, const HoldOuts&, int64_t seed)> measure =
+  std::function<Result(const Split&, const HoldOuts&, int64_t seed)> measure =
       {};
 };
 

@@ -20,12 +20,12 @@ template <class Value>
 void print_line(
     const std::string& name,
     const Values& metrics,
-    const std::vector<Measured>& runs,
+    const std::vector<Result>& runs,
     Value&& value) {
   std::cout << fmt::format("  {:<24}", name);
   for (size_t metric = 0; metric < metrics.size(); ++metric) {
     std::vector<double> values;
-    for (const Measured& run : runs) {
+    for (const Result& run : runs) {
       values.push_back(value(run, metric));
     }
     std::cout << fmt::format("{:>21}", text_of(values));
@@ -36,33 +36,32 @@ void print_line(
 void print_table(
     const std::string& title,
     const std::vector<CandidateReport>& reports,
-    std::vector<Way> Measured::*side) {
+    std::vector<Method> Result::*side) {
   std::cout << "\n" << title << "\n";
   for (const auto& [name, runs] : reports) {
-    const std::vector<Way>& ways = runs[0].*side;
+    const std::vector<Method>& methods = runs[0].*side;
     std::cout << fmt::format("\n{:<26}", name);
-    for (const auto& [metric, value] : ways[0].values) {
+    for (const auto& [metric, value] : methods[0].values) {
       std::cout << fmt::format("{:>21}", metric);
     }
     std::cout << "\n";
-    for (size_t i = 0; i < ways.size(); ++i) {
-      const auto value_of =
-          [&](const Measured& run, size_t way, size_t metric) {
-            return (run.*side)[way].values[metric].second;
-          };
+    for (size_t i = 0; i < methods.size(); ++i) {
+      const auto value_of = [&](const Result& run, size_t way, size_t metric) {
+        return (run.*side)[way].values[metric].second;
+      };
       print_line(
-          ways[i].name,
-          ways[i].values,
+          methods[i].name,
+          methods[i].values,
           runs,
-          [&](const Measured& run, size_t metric) {
+          [&](const Result& run, size_t metric) {
             return value_of(run, i, metric);
           });
-      if (ways[i].shows_loss) {
+      if (methods[i].shows_loss) {
         print_line(
             "  minus in training",
-            ways[i].values,
+            methods[i].values,
             runs,
-            [&](const Measured& run, size_t metric) {
+            [&](const Result& run, size_t metric) {
               return value_of(run, i, metric) - value_of(run, 0, metric);
             });
       }
@@ -73,8 +72,8 @@ void print_table(
 }  // namespace
 
 void print_report(const std::vector<CandidateReport>& reports) {
-  print_table("the latest ratings of new users", reports, &Measured::users);
-  print_table("the latest ratings of new movies", reports, &Measured::items);
+  print_table("the latest ratings of new users", reports, &Result::users);
+  print_table("the latest ratings of new movies", reports, &Result::items);
   std::cout << fmt::format(
       "\nmeans and standard deviations of {} run{}\n",
       reports[0].runs.size(),

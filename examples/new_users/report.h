@@ -9,7 +9,7 @@
 /// The results of all runs of a model.
 struct CandidateReport {
   std::string title = {};
-  std::vector<Measured> runs = {};
+  std::vector<Result> runs = {};
 };
 
 void print_report(const std::vector<CandidateReport>& reports);

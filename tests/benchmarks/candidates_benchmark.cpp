@@ -380,29 +380,34 @@ struct Published {
   serving::ProgramScorer scorer;
 };
 
-// A new version has new weights, and the version before it keeps its own.
+// A new version has new weights, the version before it keeps its own, and old versions are
+// freed.
 void check_versions(
     Ranker& model,
     const Published& published,
     const Request& request) {
+  const std::weak_ptr<const serving::Version> first =
+      published.reader->version();
   const at::Tensor before = scores_of(published.scorer, request);
-  const auto old_program = published.scorer.program();
-  for (at::Tensor& parameter : model->tower->parameters()) {
-    parameter.mul_(1.1);
+  for (const double factor : {1.1, 1.0 / 1.1, 1.0}) {
+    const auto old_program = published.scorer.program();
+    const int64_t old_version = old_program->version().number();
+    for (at::Tensor& parameter : model->tower->parameters()) {
+      parameter.mul_(factor);
+    }
+    published.publish_next();
+    const at::Tensor expected =
+        model->forward(request.one_user.features, request.one_user.inputs[0]);
+    TESSERA_CHECK_VALUE(
+        at::allclose(
+            scores_of(published.scorer, request), expected, 1e-3, 1e-5) &&
+            at::allclose(before, expected, 1e-3, 1e-5) == (factor <= 1.0) &&
+            old_program->version().number() == old_version,
+        "[candidates_benchmark] the scores of a new version must be those of the new weights, but they differ.");
   }
-  published.publish_next();
-  const at::Tensor expected =
-      model->forward(request.one_user.features, request.one_user.inputs[0]);
   TESSERA_CHECK_VALUE(
-      at::allclose(
-          scores_of(published.scorer, request), expected, 1e-3, 1e-5) &&
-          !at::allclose(before, expected, 1e-3, 1e-5) &&
-          old_program->version().number() == 1,
-      "[candidates_benchmark] the scores of a new version must be those of the new weights, but they differ.");
-  for (at::Tensor& parameter : model->tower->parameters()) {
-    parameter.div_(1.1);
-  }
-  published.publish_next();
+      first.expired(),
+      "[candidates_benchmark] expected the first version to be freed, but a program keeps it.");
 }
 
 void measure_all(const Options& options) {

@@ -241,6 +241,17 @@ TEST(SingleRowsTest, ConcatenateRepeatsThem) {
       [&](const Inputs& x) { return concatenate->forward(x); }, lines, 4);
 }
 
+TEST(SingleRowsTest, InputsWithoutColumnsMayStandBesideThem) {
+  const at::Tensor joined = Concatenate()->forward(
+      Inputs{{"a", at::randn({5, 0})}, {"b", at::randn({1, 3})}});
+  EXPECT_EQ(joined.sizes(), (std::vector<int64_t>{5, 3}));
+  const at::Tensor dots = DotInteraction()->forward(Inputs{
+      {"a", at::randn({5, 0, 4})},
+      {"b", at::randn({1, 4})},
+      {"c", at::randn({1, 4})}});
+  EXPECT_EQ(dots.sizes(), (std::vector<int64_t>{5, 1}));
+}
+
 TEST(SingleRowsTest, ShapesOfOneRowFitAllBatchSizes) {
   const auto shape = [](auto layer, Nest<PartialShape> inputs) {
     return layer->compute_output_shape(inputs).leaf();

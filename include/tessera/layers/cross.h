@@ -59,7 +59,7 @@ static_assert(std::is_aggregate_v<CrossOptions>);
 ///
 /// x0 may be a nest, whose inputs are joined along the last axis. An input may have one row
 /// beside inputs of many rows, such as the vector of a user beside those of candidates. It
-/// counts for all rows, and the first layer computes its part of x W once.
+/// counts for all rows, and if inputs have two dimensions, its part of x W is computed once.
 ///
 /// Parameters:  `kernel` [dim, dim], or `kernel_u` and `kernel_v`; `bias` [dim].
 ///          build() or the first forward() creates them. torch::manual_seed() sets the

@@ -52,9 +52,9 @@ static_assert(std::is_aggregate_v<DotInteractionOptions>);
 /// computation uses the features' dtype, also under autocast.
 ///
 /// Shapes:  A leaf [batch, dim] is one feature, a leaf [batch, n, dim] is n features, and
-///          batch may be 1 in some of the leaves. The nest may be a single tensor. For F features in total, the result is
-///          [batch, F (F - 1) / 2], with self_interaction [batch, F (F + 1) / 2], and
-///          with skip_gather [batch, F F].
+///          batch may be 1 in some of the leaves. The nest may be a single tensor. For F
+///          features in total, the result is [batch, F (F - 1) / 2], with
+///          self_interaction [batch, F (F + 1) / 2], and with skip_gather [batch, F F].
 /// Errors:  c10::ValueError naming the path, for an empty nest and for different batch
 ///          sizes or dims; c10::TypeError for different dtypes or integers.
 /// Source:  tfrs.layers.feature_interaction.DotInteraction; Naumov et al. 2019.

@@ -53,8 +53,8 @@ static_assert(std::is_aggregate_v<MLPOptions>);
 /// returns a nest or a tensor.
 ///
 /// An input may have one row beside inputs of many rows, such as the vector of a user
-/// beside those of candidates. It counts for all rows, and the first layer computes its
-/// part of the product once.
+/// beside those of candidates. It counts for all rows, and if inputs have two dimensions,
+/// the first layer computes its part of the product once.
 ///
 /// In float32 on the CPU, with AVX-512 and the activations relu and linear, the layer is
 /// faster than a torch::nn::Sequential of the same parts, because one thread computes all
@@ -67,8 +67,8 @@ static_assert(std::is_aggregate_v<MLPOptions>);
 ///          `linear_1.weight`, ... with the initial values of torch::nn::Linear.
 ///          torch::manual_seed() sets their seed.
 /// Shapes:  inputs [batch, ..., n_i] or [1, ..., n_i] that differ in nothing else, or one
-///          such tensor; the result [batch, ..., units.back()]. Once the layer is built, forward() needs
-///          the same sum of all n_i, but not the same nest.
+///          such tensor; the result [batch, ..., units.back()]. Once the layer is built,
+///          forward() needs the same sum of all n_i, but not the same nest.
 /// Errors:  c10::ValueError for options out of range, an empty nest and another sum of
 ///          widths; c10::ValueError naming the path, for different batch sizes;
 ///          c10::TypeError for different dtypes or integers.
@@ -88,7 +88,7 @@ class MLPImpl : public LayerImpl<MLPImpl, MLPOptions> {
   void declare_parameters() override;
   void make_parameters(const Nest<PartialShape>& input_shapes) override;
   Activation activation_of(size_t layer) const;
-  std::vector<DenseLayer> blocks_of(const JoinedProduct& first) const;
+  std::vector<DenseLayer> dense_layers(const JoinedProduct& first) const;
   at::Tensor forward_by_operators(const JoinedProduct& first);
 
   std::vector<torch::nn::Linear> layers_;

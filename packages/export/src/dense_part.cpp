@@ -5,7 +5,8 @@
 #include <tessera/features/feature_config.h>
 #include <tessera/tables/table_config.h>
 
-#include <ATen/core/grad_mode.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/Generator.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/randn.h>
 
@@ -25,7 +26,7 @@ namespace tessera::exporting {
 
 namespace {
 
-// The number of rows of the candidates, so that it is no other size of the model.
+// The number of rows of the candidates in the example of the dense part.
 constexpr int64_t kBatch = 11;
 
 // What the names of the features of each layer begin with: nothing if there is one layer,
@@ -147,6 +148,8 @@ void DensePart::add(
 // Calls forward() once with random activations, and records which features it looks up.
 void DensePart::find_activations() {
   const auto prefixes = prefixes_of(original_.module);
+  // The generator of the training goes on as before.
+  const at::Generator generator = at::detail::createCPUGenerator(/*seed=*/1);
   const ForwardInterception interception([&](const auto& state,
                                              const auto& structure,
                                              const auto& features,
@@ -182,11 +185,14 @@ void DensePart::find_activations() {
         sizes.push_back(config.max_sequence_length);
       }
       sizes.push_back(config.table->dim);
-      activations.push_back(at::randn(sizes));
+      activations.push_back(at::randn(sizes, generator));
       if (rows > 1) {
         sizes[0] = kBatch;
       }
-      add(prefix->second + path, "activations", at::randn(sizes));
+      add(prefix->second + path, "activations", at::randn(sizes, generator));
+      if (rows == 1) {
+        path_in_model_.emplace(path, prefix->second + path);
+      }
     });
     return structure.pack(std::move(activations));
   });
@@ -209,7 +215,10 @@ void DensePart::add_row_splits() {
         }
         if (rows_of(path, feature) == 1) {
           with_splits_.push_back(stripped.size());
-          add(path, "row_splits", std::get<RaggedFeature>(feature).row_splits);
+          const auto found = path_in_model_.find(path);
+          add(found == path_in_model_.end() ? path : found->second,
+              "row_splits",
+              std::get<RaggedFeature>(feature).row_splits);
         }
         stripped.emplace_back(RaggedFeature());
       });
@@ -231,17 +240,18 @@ void DensePart::add_inputs(const std::vector<std::string>& names) {
 std::vector<at::Tensor> DensePart::forward(
     const std::vector<at::Tensor>& tensors) const {
   size_t next = 0;
+  const auto prefixes = prefixes_of(original_.module);
   const ForwardInterception interception([&](const auto& state,
                                              const auto& structure,
                                              const auto& features,
                                              const auto& weights) {
-    (void)state;
     (void)features;
     (void)weights;
     std::vector<at::Tensor> activations;
     structure.for_each([&](const std::string& path, const FeatureConfig&) {
       TESSERA_CHECK_VALUE(
-          next < num_activations_ && inputs_[next].first.ends_with(path),
+          next < num_activations_ &&
+              inputs_[next].first == prefixes.at(&state) + path,
           "{} forward() must look up the same features in each call, but it looks up '{}' in another order.",
           where_,
           shorten(path));

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,6 +58,8 @@ class DensePart {
   Features stripped_;  // without ids
   std::vector<size_t>
       with_splits_;  // the leaves of `stripped_` with row_splits
+  // The names of the user's features in a version, by their paths in `example_`.
+  std::map<std::string, std::string> path_in_model_;
   size_t num_activations_ = 0;
   detail::ExportedModel dense_;
   ExportExample dense_example_;

@@ -142,7 +142,8 @@ class Pt2Program::Impl {
     pt2::Archive archive = archive_;
     for (pt2::Weight& weight : archive.weights) {
       const auto found = weights.find(weight.name);
-      if (found == weights.end() && weight.name.starts_with("constant_")) {
+      if (found == weights.end() && !weight.is_parameter &&
+          weight.name.starts_with("constant_")) {
         continue;  // a constant of the graph, which no module has
       }
       TESSERA_CHECK_VALUE(

@@ -41,7 +41,7 @@ at::Tensor even_lengths(int64_t nnz, int64_t rows) {
 }
 
 // The batch size of a model without features.
-int64_t most_rows(const std::vector<at::Tensor>& inputs) {
+int64_t max_rows(const std::vector<at::Tensor>& inputs) {
   int64_t rows = 1;
   for (const at::Tensor& input : inputs) {
     rows = std::max(rows, input.dim() == 0 ? 1 : input.size(0));
@@ -87,7 +87,7 @@ ResizedExamples::ResizedExamples(
     : example_(example) {
   descriptions_.emplace_back("the batch size");
   sizes_.push_back(
-      example.features.empty() ? most_rows(example.inputs)
+      example.features.empty() ? max_rows(example.inputs)
                                : batch_size_of(example.features, where));
   example.features.for_each(
       [&](const std::string& path, const Feature& feature) {

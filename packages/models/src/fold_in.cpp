@@ -210,7 +210,7 @@ at::Tensor FoldIn::solve(
     }
   }
 
-  at::Tensor result = at::empty({users, dim}, at::kDouble);
+  at::Tensor result = at::empty({users, dim}, vectors_.options());
   const int64_t step = std::max<int64_t>(1, kBlock / (dim * dim));
   for (int64_t begin = 0; begin < users; begin += step) {
     const int64_t count = std::min(step, users - begin);
@@ -236,16 +236,18 @@ at::Tensor FoldIn::solve(
     const auto [factors, failed] = at::linalg_cholesky_ex(matrices);
     const at::Tensor solved =
         at::cholesky_solve(sides.unsqueeze(2), factors).squeeze(2);
-    const at::Tensor is_solved =
-        failed.eq(0).logical_and(at::isfinite(solved).all(1));
+    result.narrow(0, begin, count)
+        .copy_(solved);  // numbers may be too large for the dtype
+    const at::Tensor is_solved = failed.eq(0).logical_and(
+        at::isfinite(result.narrow(0, begin, count)).all(1));
     TESSERA_CHECK_VALUE(
         is_solved.all().item<bool>(),
-        "[FoldIn] the equations of {} histories can't be solved in float64. Raise regularization, which is {}, or scale the vectors down.",
+        "[FoldIn] the equations of {} histories can't be solved in {}. Raise regularization, which is {}, or scale the vectors down.",
         is_solved.logical_not().sum().item<int64_t>(),
+        vectors_.scalar_type(),
         options_.regularization);
-    result.narrow(0, begin, count).copy_(solved);
   }
-  return result.to(vectors_.scalar_type());
+  return result;
 }
 
 }  // namespace tessera

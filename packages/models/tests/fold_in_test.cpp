@@ -355,7 +355,7 @@ TEST(FoldInTest, RefusesEquationsThatCannotBeSolved) {
   EXPECT_VALUE_ERROR(
       FoldIn(at::full({1, 2}, 1.0), {.regularization = 1e-30})
           .solve(histories_of({{0}, {}})),
-      "the equations of 1 histories can't be solved in float64. Raise "
+      "the equations of 1 histories can't be solved in Float. Raise "
       "regularization, which is 1e-30");
   // All items have the confidence 0, so only rounding errors are left of the catalogue. Their
   // matrix is finite, but not positive definite.
@@ -370,14 +370,14 @@ TEST(FoldInTest, RefusesEquationsThatCannotBeSolved) {
           .solve(
               histories_of({backwards}),
               {.targets = at::zeros({40}), .confidences = at::zeros({40})}),
-      "the equations of 1 histories can't be solved in float64");
+      "the equations of 1 histories can't be solved in Float");
   // Both sides overflow.
   EXPECT_VALUE_ERROR(
       FoldIn(at::full({1, 1}, 1e200, at::kDouble), {.regularization = 1.0})
           .solve(
               histories_of({{0}}),
               {.targets = at::full({1}, 1e200, at::kDouble)}),
-      "can't be solved in float64");
+      "can't be solved in Double");
 }
 
 }  // namespace fold_in_test

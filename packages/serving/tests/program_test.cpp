@@ -175,7 +175,6 @@ ExportExample random_example(int64_t candidates) {
 class ProgramTest : public ::testing::Test {
  protected:
   ProgramTest() {
-    // Values so different that a mix of two versions shows.
     export_dense_pt2(model_, program_, example(), {"age", "price"});
     publisher_ = std::make_unique<Publisher>(
         model_,
@@ -370,27 +369,27 @@ TEST_F(ProgramTest, WrongRequestsAreNamed) {
       error_of([](ScoreRequest& request) {
         request.user.erase(request.user.begin());
       }),
-      "[/score] expected 'user' in user, but it is missing. Add it.");
+      "[ProgramScorer] expected 'user' in user, but it is missing. Add it.");
   EXPECT_EQ(
       error_of([](ScoreRequest& request) { request.candidates.pop_back(); }),
-      "[/score] expected 'price' in candidates, but it is missing. Add it.");
+      "[ProgramScorer] expected 'price' in candidates, but it is missing. Add it.");
   EXPECT_EQ(
       error_of([](ScoreRequest& request) {
         request.user.push_back({.name = "agee", .numbers = {1}, .rows = 1});
       }),
-      "[/score] the program takes no 'agee' of the user. Leave it out, or "
+      "[ProgramScorer] the program takes no 'agee' of the user. Leave it out, or "
       "correct the name.");
   EXPECT_EQ(
       error_of([](ScoreRequest& request) {
         std::swap(request.user.back(), request.candidates.back());
       }),
-      "[/score] the program takes no 'price' of the user. Leave it out, or "
+      "[ProgramScorer] the program takes no 'price' of the user. Leave it out, or "
       "correct the name.");
   EXPECT_EQ(
       error_of([](ScoreRequest& request) {
         request.candidates.back().numbers.pop_back();
       }),
-      "[/score] 'price' must have 2 numbers for each of 3 rows, but has 5 in "
+      "[ProgramScorer] 'price' must have 2 numbers for each of 3 rows, but has 5 in "
       "total. Correct the request.");
   EXPECT_EQ(
       error_of([](ScoreRequest& request) {
@@ -398,6 +397,87 @@ TEST_F(ProgramTest, WrongRequestsAreNamed) {
         request.user[0].row_splits = {0, 2};
       }),
       "");  // a bag of two users is combined
+}
+
+TEST_F(ProgramTest, RowsThatDoNotFitAreNamed) {
+  const auto reader = std::make_shared<Reader>(directory_);
+  const ProgramScorer score(reader);
+  EXPECT_TRUE(score(std::vector<ScoreRequest>{}).empty());
+  const std::vector<ScoreRequest> good{request_of(random_example(2))};
+  const auto error_of = [&](auto&& change) {
+    std::vector<ScoreRequest> requests{good[0], good[0]};
+    change(requests[0]);
+    const std::vector<ScoreResult> results = score(requests);
+    EXPECT_EQ(results[1].error, "");
+    return results[0].error;
+  };
+  EXPECT_EQ(
+      error_of([](ScoreRequest& request) {
+        request.candidates[0].ids.push_back(1);
+      }),
+      "[ProgramScorer] 'movie' must have 2 rows, but has 2 rows with 3 ids. "
+      "Correct the request.");
+  EXPECT_EQ(
+      error_of([](ScoreRequest& request) {
+        request.candidates[0].ids.push_back(1);
+        request.candidates[0].rows = 3;
+      }),
+      "[ProgramScorer] 'movie' must have 2 rows, but has 3 rows with 3 ids. "
+      "Correct the request.");
+  for (const std::vector<int64_t>& splits :
+       {std::vector<int64_t>{0, 2},
+        std::vector<int64_t>{0, 3, 2},
+        std::vector<int64_t>{1, 1, 2},
+        std::vector<int64_t>{0, 1, 1}}) {
+    EXPECT_NE(
+        error_of([&](ScoreRequest& request) {
+          request.candidates[0].row_splits = splits;
+        }),
+        "");
+  }
+  // Also if another request of the batch has lists, of which ids < 0 are dropped.
+  std::vector<ScoreRequest> requests{good[0], good[0]};
+  requests[0].candidates[0].ids[0] = -1;
+  requests[1].candidates[0].row_splits = {0, 1, 2};
+  const std::vector<ScoreResult> results = score(requests);
+  EXPECT_NE(results[0].error.find("must have ids >= 0"), std::string::npos);
+  EXPECT_EQ(results[1].error, "");
+}
+
+TEST_F(ProgramTest, OldVersionsAreFreed) {
+  const auto reader = std::make_shared<Reader>(
+      directory_, serving::ReaderOptions{.follow = false});
+  const ProgramScorer score(reader);
+  const std::vector<ScoreRequest> requests{request_of(random_example(2))};
+  std::vector<std::weak_ptr<const serving::Version>> versions;
+  for (int i = 0; i < 6; ++i) {
+    versions.push_back(reader->version());
+    train();
+    publisher_->publish({.base = i == 3});
+    reader->refresh();
+    score(requests);
+  }
+  versions.pop_back();  // the reader keeps one version before the newest
+  for (const auto& version : versions) {
+    EXPECT_TRUE(version.expired());
+  }
+}
+
+TEST_F(ProgramTest, AVersionWithoutAProgramDoesNotServe) {
+  const auto reader = std::make_shared<Reader>(
+      directory_, serving::ReaderOptions{.follow = false});
+  const ProgramScorer score(reader);
+  publisher_.reset();
+  Publisher without(model_, directory_);
+  without.publish();
+  reader->refresh();
+  EXPECT_EQ(reader->version()->number(), 2);
+  const std::vector<ScoreRequest> requests{request_of(random_example(2))};
+  for (int i = 0; i < 3; ++i) {
+    const ScoreResult result = score(requests)[0];
+    EXPECT_EQ(result.error, "");
+    EXPECT_EQ(result.version, 1);
+  }
 }
 
 TEST_F(ProgramTest, AProgramThatDoesNotFitIsRefusedWhenItIsMade) {
@@ -428,6 +508,47 @@ TEST_F(ProgramTest, AProgramThatDoesNotFitIsRefusedWhenItIsMade) {
           serving::PublishOptions{.program = program_}),
       "[Pt2Program] with_weights: the weight 'tower.linear_0.weight' must be a "
       "dense tensor");
+  // The dense weights are the same, and the tables are not.
+  struct ScaledImpl : torch::nn::Module {
+    explicit ScaledImpl(int64_t dim) {
+      embedding = register_module(
+          "embedding",
+          TPUEmbedding(TPUEmbeddingOptions{
+              .features = {
+                  {"user",
+                   FeatureConfig{
+                       .table = make_table(
+                           {.name = "users",
+                            .vocabulary_size = 9,
+                            .dim = dim})}},
+                  {"movie",
+                   FeatureConfig{
+                       .table = make_table(
+                           {.name = "movies",
+                            .vocabulary_size = 9,
+                            .dim = dim})}}}}));
+    }
+    at::Tensor forward(const Features& features) {
+      const Nest<at::Tensor> rows = embedding->forward(features);
+      return (rows["user"] * rows["movie"]).sum(1);
+    }
+    TPUEmbedding embedding{nullptr};
+  };
+  const torch::nn::ModuleHolder<ScaledImpl> narrow(4);
+  const torch::nn::ModuleHolder<ScaledImpl> wide(8);
+  const std::string of_narrow = folder_ / "narrow.pt2";
+  export_dense_pt2(
+      narrow,
+      of_narrow,
+      {.features = {
+           {"user", at::tensor({3}, at::kLong)},
+           {"movie", at::tensor({1, 2}, at::kLong)}}});
+  EXPECT_VALUE_ERROR(
+      Publisher(
+          wide.ptr(),
+          folder_ / "fifth",
+          serving::PublishOptions{.program = of_narrow}),
+      "options.program takes the feature 'user' with another dim");
   EXPECT_VALUE_ERROR(
       Publisher(
           model_,

@@ -6,6 +6,8 @@
 #include "packages/serving/src/program/temporary_file.h"
 #include "src/common/check.h"
 
+#include <algorithm>
+#include <thread>
 #include <unordered_map>
 
 namespace tessera::serving {
@@ -19,12 +21,10 @@ constexpr const char* kCompiledWhere = "[Program]";
 CompiledProgram::CompiledProgram(
     std::shared_ptr<CompiledPackages> packages,
     Package package,
-    Weights weights)
-    : packages_(std::move(packages)),
-      package_(std::move(package)),
-      weights_(std::move(weights)) {
-  std::unordered_map<std::string, at::Tensor> by_name(
-      weights_.begin(), weights_.end());
+    const Weights& weights)
+    : packages_(std::move(packages)), package_(std::move(package)) {
+  const std::unordered_map<std::string, at::Tensor> by_name(
+      weights.begin(), weights.end());
   std::unordered_map<std::string, at::Tensor> used;
   for (const std::string& name : package_->get_constant_fqns()) {
     const auto found = by_name.find(name);
@@ -35,11 +35,12 @@ CompiledProgram::CompiledProgram(
         shorten(name));
     used.insert(*found);
   }
+  // The package never frees weights that it does not copy.
   package_->load_constants(
       used,
       /*use_inactive=*/false,
       /*check_full_update=*/true,
-      /*user_managed=*/true);
+      /*user_managed=*/false);
 }
 
 CompiledProgram::~CompiledProgram() {
@@ -48,7 +49,12 @@ CompiledProgram::~CompiledProgram() {
 
 std::vector<at::Tensor> CompiledProgram::run(
     const std::vector<at::Tensor>& inputs) const {
-  return package_->run(inputs);
+  // The package expects the strides of the export and does not check them.
+  std::vector<at::Tensor> contiguous;
+  for (const at::Tensor& input : inputs) {
+    contiguous.push_back(input.contiguous());
+  }
+  return package_->run(contiguous);
 }
 
 std::unique_ptr<CompiledProgram> CompiledPackages::with_weights(
@@ -66,7 +72,14 @@ CompiledProgram::Package CompiledPackages::take() {
     }
   }
   const TemporaryFile file(bytes_, kCompiledWhere);
-  return std::make_unique<torch::inductor::AOTIModelPackageLoader>(file.path());
+  // Each thread that scores uses a runner. All of them share the weights.
+  const size_t runners =
+      std::max<size_t>(std::thread::hardware_concurrency(), 1);
+  return std::make_unique<torch::inductor::AOTIModelPackageLoader>(
+      file.path(),
+      /*model_name=*/"model",
+      /*run_single_threaded=*/false,
+      runners);
 }
 
 void CompiledPackages::give_back(CompiledProgram::Package package) {

@@ -15,17 +15,19 @@ namespace tessera::serving {
 
 class CompiledPackages;
 
-/// A package of AOTInductor with the weights of one version. When it ends, the next version
-/// may use its package.
+/// A package of AOTInductor with the weights of one version. When it is destroyed, the
+/// program of another version may use its package.
 class CompiledProgram {
  public:
   using Package = std::unique_ptr<torch::inductor::AOTIModelPackageLoader>;
   using Weights = std::vector<std::pair<std::string, at::Tensor>>;
 
+  /// Copies the weights into the package.
+  /// Errors:  c10::ValueError naming a weight of the package that is missing.
   CompiledProgram(
       std::shared_ptr<CompiledPackages> packages,
       Package package,
-      Weights weights);
+      const Weights& weights);
   ~CompiledProgram();
   CompiledProgram(const CompiledProgram&) = delete;
   CompiledProgram& operator=(const CompiledProgram&) = delete;
@@ -35,7 +37,6 @@ class CompiledProgram {
  private:
   std::shared_ptr<CompiledPackages> packages_;
   Package package_;
-  Weights weights_;  // which the package uses without a copy
 };
 
 /// The loaded packages of one file. Requests of an old version and of a new one may run at
@@ -46,7 +47,7 @@ class CompiledPackages : public std::enable_shared_from_this<CompiledPackages> {
   /// `bytes` are those of the file.
   explicit CompiledPackages(std::string_view bytes) : bytes_(bytes) {}
 
-  /// Errors:  c10::ValueError naming a weight of the package that is missing.
+  /// Errors:  c10::Error for a file that can't be loaded; those of CompiledProgram.
   std::unique_ptr<CompiledProgram> with_weights(
       const CompiledProgram::Weights& weights);
 

@@ -2,13 +2,15 @@
 #include <tessera/serving/program.h>
 
 #include "packages/serving/src/program/compiled_program.h"
-#include "packages/serving/src/program/dense_dtype.h"
 #include "packages/serving/src/program/temporary_file.h"
+#include "packages/serving/src/publisher/dense_dtype.h"
 #include "src/common/check.h"
+#include "src/common/error_reason.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
 
+#include <exception>
 #include <map>
 #include <string>
 #include <string_view>
@@ -54,29 +56,37 @@ Pt2Program load(std::string_view bytes) {
   return Pt2Program(file.path());
 }
 
+// Calls `load`, and says in an error which file of which version it concerns.
+template <class Load>
+void name_file(const Version& version, const char* file, Load&& load) {
+  try {
+    load();
+  } catch (const std::exception& error) {
+    TESSERA_CHECK_VALUE(
+        false,
+        "{} version {} has a {} that can't be loaded: {}",
+        kProgramWhere,
+        version.number(),
+        file,
+        reason_of(error));
+  }
+}
+
+// A file that is mapped at the same place needs no comparison.
+bool is_same(std::string_view a, std::string_view b) {
+  return a.size() == b.size() && (a.data() == b.data() || a == b);
+}
+
 }  // namespace
 
 class Program::Impl {
  public:
   Impl(std::shared_ptr<const Version> version, const Impl* before)
       : version_(checked(std::move(version))) {
-    // A file that is mapped at the same place is the same.
-    const bool is_same = before != nullptr &&
-        before->version_->program().data() == version_->program().data();
-    file_ = is_same
-        ? before->file_
-        : std::make_shared<const Pt2Program>(load(version_->program()));
-    const std::map<std::string, at::Tensor> weights = weights_of(version_);
-    program_ = std::make_unique<Pt2Program>(file_->with_weights(weights));
-    const std::string_view compiled = version_->compiled_program();
-    if (compiled.empty()) {
-      return;
+    name_file(*version_, "program", [&] { load_program(before); });
+    if (!version_->compiled_program().empty()) {
+      name_file(*version_, "compiled_program", [&] { load_compiled(before); });
     }
-    const bool is_same_package = before != nullptr &&
-        before->version_->compiled_program().data() == compiled.data();
-    packages_ = is_same_package ? before->packages_
-                                : std::make_shared<CompiledPackages>(compiled);
-    compiled_ = packages_->with_weights(program_->state_dict());
   }
 
   const Version& version() const {
@@ -90,6 +100,24 @@ class Program::Impl {
   }
 
  private:
+  void load_program(const Impl* before) {
+    const std::string_view bytes = version_->program();
+    file_ = before != nullptr && is_same(before->version_->program(), bytes)
+        ? before->file_
+        : std::make_shared<const Pt2Program>(load(bytes));
+    program_ = std::make_unique<const Pt2Program>(
+        file_->with_weights(weights_of(version_)));
+  }
+
+  void load_compiled(const Impl* before) {
+    const std::string_view bytes = version_->compiled_program();
+    packages_ = before != nullptr &&
+            is_same(before->version_->compiled_program(), bytes)
+        ? before->packages_
+        : std::make_shared<CompiledPackages>(bytes);
+    compiled_ = packages_->with_weights(program_->state_dict());
+  }
+
   std::shared_ptr<const Version> version_;
   std::shared_ptr<const Pt2Program> file_;  // with the weights of the export
   std::unique_ptr<const Pt2Program> program_;

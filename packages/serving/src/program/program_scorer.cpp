@@ -8,6 +8,7 @@
 #include "src/common/error_reason.h"
 
 #include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
 
 #include <exception>
 #include <mutex>
@@ -56,35 +57,58 @@ ScoreResult score(
 
 struct ProgramScorer::State {
   explicit State(std::shared_ptr<const Reader> from)
-      : reader(std::move(from)) {}
+      : reader(std::move(from)),
+        program(std::make_shared<const Program>(reader->version())) {}
 
-  std::shared_ptr<const Reader> reader;
-  std::mutex loading;  // held by the thread that loads
-  std::mutex mutex;  // of `program`
-  std::shared_ptr<const Program> program = {};
+  std::shared_ptr<const Program> newest() {
+    if (!has_tried(*reader->version())) {
+      // Meanwhile, other threads go on with the version before.
+      const std::unique_lock<std::mutex> lock(loading, std::try_to_lock);
+      if (lock) {
+        load();
+      }
+    }
+    return current();
+  }
 
   std::shared_ptr<const Program> current() {
     const std::lock_guard<std::mutex> lock(mutex);
     return program;
   }
 
-  std::shared_ptr<const Program> newest() {
-    const std::shared_ptr<const Version> version = reader->version();
-    std::shared_ptr<const Program> before = current();
-    if (before != nullptr && &before->version() == version.get()) {
-      return before;
-    }
-    std::unique_lock<std::mutex> lock(loading, std::defer_lock);
-    if (before == nullptr) {
-      lock.lock();
-    } else if (!lock.try_lock()) {
-      return before;  // another thread loads the new version
-    }
-    auto next = std::make_shared<const Program>(version, current());
-    const std::lock_guard<std::mutex> change(mutex);
-    program = std::move(next);
-    return program;
+  bool has_tried(const Version& version) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    return &program->version() == &version || refused.get() == &version;
   }
+
+  // Loads the newest version. The caller holds `loading`.
+  void load() {
+    const std::shared_ptr<const Version> version = reader->version();
+    if (has_tried(*version)) {
+      return;  // another thread was faster
+    }
+    const std::shared_ptr<const Program> before = current();
+    std::shared_ptr<const Program> next;
+    try {
+      next = std::make_shared<const Program>(version, before);
+    } catch (const std::exception& error) {
+      TORCH_WARN(
+          kScorer,
+          " goes on with version ",
+          before->version().number(),
+          ": ",
+          reason_of(error));
+    }
+    const std::lock_guard<std::mutex> lock(mutex);
+    program = next != nullptr ? next : before;
+    refused = next != nullptr ? nullptr : version;
+  }
+
+  std::shared_ptr<const Reader> reader;
+  std::mutex loading;  // held by the thread that loads
+  std::mutex mutex;  // guards what follows
+  std::shared_ptr<const Program> program;
+  std::shared_ptr<const Version> refused = {};  // it can't be loaded
 };
 
 ProgramScorer::ProgramScorer(std::shared_ptr<const Reader> reader) {
@@ -93,7 +117,6 @@ ProgramScorer::ProgramScorer(std::shared_ptr<const Reader> reader) {
       "{} expected a reader, but got nullptr. Make a Reader of the published directory.",
       kScorer);
   state_ = std::make_shared<State>(std::move(reader));
-  state_->newest();
 }
 
 std::shared_ptr<const Program> ProgramScorer::program() const {
@@ -102,6 +125,9 @@ std::shared_ptr<const Program> ProgramScorer::program() const {
 
 std::vector<ScoreResult> ProgramScorer::operator()(
     std::span<const ScoreRequest> requests) const {
+  if (requests.empty()) {
+    return {};
+  }
   const at::NoGradGuard no_grad;
   const std::shared_ptr<const Program> program = state_->newest();
   std::vector<ScoreResult> results(requests.size());

@@ -15,7 +15,7 @@ namespace tessera::serving {
 
 namespace {
 
-constexpr const char* kScore = "[/score]";
+constexpr const char* kScorerWhere = "[ProgramScorer]";
 
 bool is_of_user(const Pt2Value& value) {
   return value.part == "row_splits" ||
@@ -31,6 +31,35 @@ struct JoinedIds {
     return {.ids = ids, .row_splits = row_splits};
   }
 };
+
+void check_rows(const ScoreInput& input, int64_t rows) {
+  const std::vector<int64_t>& splits = input.row_splits;
+  const int64_t ids = std::ssize(input.ids);
+  const bool has_bags = std::ssize(splits) == rows + 1 && splits[0] == 0 &&
+      splits.back() == ids && std::is_sorted(splits.begin(), splits.end());
+  TESSERA_CHECK_VALUE(
+      input.rows == rows &&
+          (input.has_numbers || (splits.empty() ? ids == rows : has_bags)),
+      "{} '{}' must have {} rows, but has {} rows with {} ids. Correct the request.",
+      kScorerWhere,
+      shorten(input.name),
+      rows,
+      input.rows,
+      ids);
+}
+
+// A lookup of bags drops ids < 0, and a lookup of single ids refuses them. Both may be in
+// one batch.
+void check_single_ids(const ScoreInput& input, const TableInfo& table) {
+  for (const int64_t id : input.ids) {
+    TESSERA_CHECK_INDEX(
+        id >= 0 || table.has_keys || !input.row_splits.empty(),
+        "{} '{}' must have ids >= 0, but has {}. Correct the request.",
+        kScorerWhere,
+        shorten(input.name),
+        id);
+  }
+}
 
 void append(const ScoreInput& input, bool has_bags, JoinedIds& all) {
   const auto begin = static_cast<int64_t>(all.ids.size());
@@ -98,9 +127,10 @@ const ScoreInput& RequestInputs::find(size_t request, const Pt2Value& value)
   TESSERA_CHECK_VALUE(
       found != inputs.end(),
       "{} expected '{}' in {}, but it is missing. Add it.",
-      kScore,
+      kScorerWhere,
       shorten(value.path),
       of_user ? "user" : "candidates");
+  check_rows(*found, of_user ? 1 : candidates(request));
   return *found;
 }
 
@@ -117,7 +147,7 @@ void RequestInputs::check_names(const Program& program) const {
                 return value.path == input.name && is_of_user(value) == of_user;
               }),
           "{} the program takes no '{}' of {}. Leave it out, or correct the name.",
-          kScore,
+          kScorerWhere,
           shorten(input.name),
           of_user ? "the user" : "candidates");
     }
@@ -134,8 +164,11 @@ RequestInputs::Argument RequestInputs::activations(
   const size_t feature = version.feature(value.path);
   const FeatureInfo& info = version.features()[feature];
   bool has_bags = info.sequence_length > 0;
+  const TableInfo& table = version.tables()[version.table(info.table)];
   for (size_t i = 0; i < requests_.size(); ++i) {
-    has_bags = has_bags || !find(i, value).row_splits.empty();
+    const ScoreInput& input = find(i, value);
+    check_single_ids(input, table);
+    has_bags = has_bags || !input.row_splits.empty();
   }
   JoinedIds all;
   for (size_t i = 0; i < requests_.size(); ++i) {
@@ -182,7 +215,7 @@ RequestInputs::Argument RequestInputs::numbers(const Pt2Value& value) const {
         input.has_numbers &&
             static_cast<int64_t>(input.numbers.size()) == rows * width,
         "{} '{}' must have {} numbers for each of {} rows, but has {} in total. Correct the request.",
-        kScore,
+        kScorerWhere,
         shorten(value.path),
         width,
         rows,

@@ -6,8 +6,7 @@
 
 namespace tessera::serving {
 
-/// A file of its own in the folder for temporary files, with the ending `.pt2`. It is
-/// removed with this object.
+/// A temporary file with the ending `.pt2`. It is removed with this object.
 class TemporaryFile {
  public:
   /// Errors:  c10::Error beginning with `where`, if the file can't be written.

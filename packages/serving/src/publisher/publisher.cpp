@@ -7,7 +7,7 @@
 #include <tessera/export/pt2_program.h>
 #include <tessera/layers/layer.h>
 
-#include "packages/serving/src/program/dense_dtype.h"
+#include "packages/serving/src/publisher/dense_dtype.h"
 #include "packages/serving/src/publisher/followed_table.h"
 #include "packages/serving/src/publisher/published_directory.h"
 #include "packages/serving/src/publisher/row_copier.h"
@@ -203,9 +203,9 @@ class Publisher::Impl {
       ranks_->run_on_all_ranks(Rendezvous::kSaveCheckpoint, [&] {
         check_names(states);
         describe(states);
-        check_program();
       });
     });
+    ranks_->broadcast(Rendezvous::kSaveCheckpoint, [&] { check_program(); });
   }
 
   ~Impl() {
@@ -387,23 +387,52 @@ class Publisher::Impl {
     }
     program.with_weights(weights);
     for (const Pt2Value& input : program.signature().inputs) {
-      const bool is_known = std::any_of(
-          features_.begin(), features_.end(), [&](const FeatureFile& feature) {
-            return feature.name == input.path;
-          });
-      TESSERA_CHECK_VALUE(
-          is_known || input.part.empty(),
-          "{} options.program has the feature '{}', which the model does not have. Export the program from this model.",
-          kPublisher,
-          shorten(input.path));
-      TESSERA_CHECK_VALUE(
-          input.part.empty() || input.part == "activations" ||
-              input.part == "row_splits",
-          "{} options.program takes {} of the feature '{}', but a program gets activations. Export it with export_dense_pt2().",
-          kPublisher,
-          input.part,
-          shorten(input.path));
+      check_input(input);
     }
+  }
+
+  void check_input(const Pt2Value& input) const {
+    if (input.part.empty()) {
+      TESSERA_CHECK_TYPE(
+          input.dtype == at::kFloat,
+          "{} options.program has the input '{}' of {}, but servers pass numbers of float32. Convert it in forward().",
+          kPublisher,
+          shorten(input.path),
+          c10::toString(input.dtype));
+      return;
+    }
+    const auto feature = std::find_if(
+        features_.begin(), features_.end(), [&](const FeatureFile& each) {
+          return each.name == input.path;
+        });
+    TESSERA_CHECK_VALUE(
+        feature != features_.end(),
+        "{} options.program has the feature '{}', which the model does not have. Export the program from this model.",
+        kPublisher,
+        shorten(input.path));
+    if (input.part == "row_splits") {
+      return;
+    }
+    TESSERA_CHECK_VALUE(
+        input.part == "activations",
+        "{} options.program takes {} of the feature '{}', but a program gets activations. Export it with export_dense_pt2().",
+        kPublisher,
+        input.part,
+        shorten(input.path));
+    const auto table = std::find_if(
+        tables_.begin(), tables_.end(), [&](const FollowedTable& each) {
+          return each.file().name == feature->table;
+        });
+    std::vector<std::optional<int64_t>> sizes{input.shape.at(0)};
+    if (feature->sequence_length > 0) {
+      sizes.emplace_back(feature->sequence_length);
+    }
+    sizes.emplace_back(table->file().dim);
+    TESSERA_CHECK_VALUE(
+        input.shape == sizes,
+        "{} options.program takes the feature '{}' with another dim or sequence length than the model has. Export the program from this model.",
+        kPublisher,
+        shorten(input.path));
   }
 
   void describe(const std::vector<EmbeddingState*>& states) {

@@ -80,7 +80,7 @@ class Pt2Program {
 
   /// Checks arguments as run() does, for a program that AOTInductor has compiled from this
   /// one.
-  /// Errors:  those of run() but for ids.
+  /// Errors:  as run(), except for ids.
   void check(const std::vector<at::Tensor>& inputs) const;
 
   /// The weights and their names in Python's state_dict(), without copies.

@@ -88,12 +88,12 @@ at::Tensor history_lengths(const Feature& feature);
 ///       rows["history"],  // [batch, 20, dim]
 ///       history_lengths(features["history"]));
 ///
-/// One history [1, seq, dim] may stand beside many queries, such as the candidates of a
-/// user. It counts for all of them.
+/// One history [1, seq, dim] may stand beside many queries, which must be of one user, such
+/// as the user's candidates. It counts for all of them.
 ///
 /// The first layer multiplies with q once for each example, and not once for each
-/// position, and with one history once for all queries. In an exported model, the MLP also computes the padding, whose weights are
-/// then discarded.
+/// position, and with the keys of one history once for all queries. In an exported model,
+/// the MLP also computes the padding, whose weights are then discarded.
 ///
 /// Parameters:  `linear_0.weight` [hidden_units[0], 4 dim], `linear_0.bias`,
 ///          `linear_1.weight`, ... with the initial values of torch::nn::Linear;
@@ -101,9 +101,9 @@ at::Tensor history_lengths(const Feature& feature);
 ///          build(), which takes the shape of the query, or the first forward() creates
 ///          them.
 /// Shapes:  query [batch, dim], keys [batch, seq, dim] or [1, seq, dim], lengths [batch] or
-///          [1] as the keys, int32 or int64. A length beyond seq counts as seq, because TPUEmbedding truncates longer
-///          histories. Without lengths, no position is padding. The result is
-///          [batch, dim].
+///          [1] as the keys, int32 or int64. A length beyond seq counts as seq, because
+///          TPUEmbedding truncates longer histories. Without lengths, no position is
+///          padding. The result is [batch, dim].
 /// Errors:  c10::ValueError for options out of range, negative lengths, and shapes that do
 ///          not fit; c10::TypeError for other dtypes.
 /// Source:  Zhou et al. 2018.

@@ -20,14 +20,17 @@ namespace tessera::serving {
 ///   const at::Tensor scores = program.run(inputs)[0];
 ///
 /// If the version has a package of AOTInductor, the program runs this package. Otherwise
-/// LibTorch's operators run one after the other. A program keeps its version, so both are
-/// of one moment. Several threads may call run() at the same time.
+/// LibTorch's operators run one after the other. A program keeps its version, so tables and
+/// weights are of the same version. Several threads may call run() at the same time.
+///
+/// A package is machine code, so whoever can write to the directory can run code in the
+/// process that loads it.
 class Program {
  public:
   /// Loads the program. If `before` has the same files, it is not read again, and only the
   /// weights change.
-  /// Errors:  c10::ValueError for a version without a program, for a damaged file, and
-  ///          naming a weight that the version does not have.
+  /// Errors:  c10::ValueError for a version without a program, for files that can't be
+  ///          loaded, and naming a weight that the version does not have.
   explicit Program(
       std::shared_ptr<const Version> version,
       std::shared_ptr<const Program> before = {});
@@ -36,8 +39,9 @@ class Program {
   Program& operator=(const Program&) = delete;
 
   const Version& version() const;
-  /// The arguments of run(). An activation has the path of its feature in the version. A
-  /// first size of 1 is for the user, and an unknown one for the candidates.
+  /// The arguments of run(). An activation has the path of its feature in the version.
+  /// Inputs whose first size is 1 belong to the user. Those with an unknown first size have
+  /// one row per candidate.
   const Pt2Signature& signature() const;
   /// Whether it runs a package of AOTInductor.
   bool is_compiled() const;

@@ -24,10 +24,11 @@ namespace tessera::serving {
 ///
 /// An input of a request has the name of a feature or of an input of the program. Inputs of
 /// the user have one row.
-/// Errors:  c10::ValueError if the version of the reader has no program, or none that can
-///          be loaded. Later versions without such a program are errors of each request.
-///          ScoreResult::error names an input that is missing, unknown or of another shape,
-///          and an id that is out of range.
+/// If the program of a new version can't be loaded, the version before goes on, with a
+/// warning.
+/// Errors:  c10::ValueError if the version of the reader has no program, or one that can't
+///          be loaded. ScoreResult::error names an input that is missing, unknown or of
+///          another shape, and an id that is out of range.
 class ProgramScorer {
  public:
   explicit ProgramScorer(std::shared_ptr<const Reader> reader);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "packages/serving/src/program/dense_dtype.h"
+#include "packages/serving/src/publisher/dense_dtype.h"
 
 #include <tessera/common/shorten.h>
 
