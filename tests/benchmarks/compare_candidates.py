@@ -24,6 +24,12 @@ from compare_serving import compile_package
 MODELS = ["click", "dlrm", "two_towers", "din"]
 
 
+def compile_packages(folder, threads, model):
+    compile_package(folder, threads, model)
+    # Without this option, weights of up to 8 numbers become constants of the code.
+    compile_package(folder, threads, model + ".dense", always_keep_tensor_constants=True)
+
+
 def print_table(results, threads):
     print(f"\nWith {count_threads(threads)}, p50 / p99 in us, and how much faster than 'repeated' by p50:\n")
     sides = list(dict.fromkeys(line["side"] for line in results))
@@ -85,8 +91,7 @@ def highest_rate(options, folder, port):
 
 def compare_servers(options, folder):
     write_model(options, folder, "click")
-    for part in ["", ".dense"]:
-        compile_package(folder, 1, "click" + part)
+    compile_packages(folder, 1, "click")
     servers = {
         "Tessera": lambda: serve_tessera(options, folder),
         "uvicorn": lambda: serve_python(folder, 1),
@@ -136,8 +141,7 @@ def main():
             for model in options.model or MODELS:
                 common = write_model(options, folder, model)
                 print(f"compiling {model} for {count_threads(threads)}", file=sys.stderr)
-                for part in ["", ".dense"]:
-                    compile_package(folder, threads, model + part)
+                compile_packages(folder, threads, model)
                 command = [
                     *(options.program, folder, "--threads", threads, *common),
                     *("--calls", str(options.calls), "--rounds", str(options.rounds)),

@@ -16,7 +16,7 @@ from benchmark import Parser, count_threads, json_lines, markdown_table
 RUNTIMES = {"tessera": "Tessera", "torchscript": "TorchScript", "pt2_program": "Pt2Program", "aotinductor": "AOTInductor"}
 
 
-def compile_package(folder, threads, name="click"):
+def compile_package(folder, threads, name="click", **configs):
     import torch
 
     warnings.filterwarnings("ignore")
@@ -24,7 +24,7 @@ def compile_package(folder, threads, name="click"):
     program = torch.export.load(folder / f"{name}.pt2")
     package = folder / f"{name}.{threads}.aoti.pt2"
     torch._inductor.aoti_compile_and_package(
-        program, package_path=str(package), inductor_configs={"cpp.threads": threads}
+        program, package_path=str(package), inductor_configs={"cpp.threads": threads, **configs}
     )
 
 

@@ -12,9 +12,11 @@
 #include "src/common/names.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/bmm.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/linear.h>
@@ -30,6 +32,7 @@
 #include <limits>
 #include <utility>
 #include <variant>
+#include <vector>
 
 namespace tessera {
 
@@ -301,14 +304,29 @@ at::Tensor DINAttentionImpl::attend_to_one_history(
   } else if (lengths.defined()) {
     keys = keys.narrow(0, 0, std::min(lengths.item().toLong(), keys.size(0)));
   }
-  const at::Tensor products = query.unsqueeze(1) * keys;
-  const at::Tensor first = product_of_queries(query).unsqueeze(1) +
-      at::linear(keys, weight_of_keys(keys.size(1)));
-  const at::Tensor weights = without_padding(
-      scores(products.flatten(0, 1), first.flatten(0, 1))
-          .view_as(products.select(2, 0)),
-      is_key);
-  return at::matmul(normalized(weights, is_key), keys);
+  const at::Tensor of_keys = at::linear(keys, weight_of_keys(keys.size(1)));
+  const auto attend = [&](const at::Tensor& queries) {
+    const at::Tensor products = queries.unsqueeze(1) * keys;
+    const at::Tensor first = product_of_queries(queries).unsqueeze(1) + of_keys;
+    const at::Tensor weights = without_padding(
+        scores(products.flatten(0, 1), first.flatten(0, 1))
+            .view_as(products.select(2, 0)),
+        is_key);
+    return at::matmul(normalized(weights, is_key), keys);
+  };
+  if (torch::jit::tracer::isTracing() || at::GradMode::is_enabled() ||
+      is_training()) {
+    return attend(query);
+  }
+  // Blocks of queries whose activations stay in the second-level cache.
+  constexpr int64_t kNumbers = int64_t{1} << 16;
+  const int64_t of_query = std::max<int64_t>(1, keys.size(0) * of_keys.size(1));
+  std::vector<at::Tensor> results;
+  for (const at::Tensor& block :
+       query.split(std::max<int64_t>(1, kNumbers / of_query))) {
+    results.push_back(attend(block));
+  }
+  return at::cat(results);
 }
 
 double DINAttentionImpl::weight_of_padding(at::ScalarType dtype) const {

@@ -16,6 +16,13 @@ namespace {
 
 constexpr const char* kCompiledWhere = "[Program]";
 
+// AOTInductor writes the values of small weights into the code, unless an option forbids it.
+bool may_be_in_code(const at::Tensor& weight) {
+  constexpr int64_t kMaxNumbers = 8;
+  return weight.dim() == 0 ||
+      (weight.dim() == 1 && weight.numel() <= kMaxNumbers);
+}
+
 }  // namespace
 
 CompiledProgram::CompiledProgram(
@@ -23,9 +30,9 @@ CompiledProgram::CompiledProgram(
     Package package,
     const Weights& weights)
     : packages_(std::move(packages)), package_(std::move(package)) {
+  std::unordered_map<std::string, at::Tensor> used;
   const std::unordered_map<std::string, at::Tensor> by_name(
       weights.begin(), weights.end());
-  std::unordered_map<std::string, at::Tensor> used;
   for (const std::string& name : package_->get_constant_fqns()) {
     const auto found = by_name.find(name);
     TESSERA_CHECK_VALUE(
@@ -34,6 +41,13 @@ CompiledProgram::CompiledProgram(
         kCompiledWhere,
         shorten(name));
     used.insert(*found);
+  }
+  for (const auto& [name, weight] : weights) {
+    TESSERA_CHECK_VALUE(
+        used.contains(name) || !may_be_in_code(weight),
+        "{} the compiled program has the values of the weight '{}' in its code, so they can't change. Compile the package with inductor_configs={{\"always_keep_tensor_constants\": True}}.",
+        kCompiledWhere,
+        shorten(name));
   }
   // The package never frees weights that it does not copy.
   package_->load_constants(

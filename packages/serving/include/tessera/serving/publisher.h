@@ -46,8 +46,9 @@ struct PublishOptions {
   /// The path of a file of export_dense_pt2(), which is published with each base. A server
   /// runs it with the dense weights of each version. Empty: none.
   std::string program = {};
-  /// The path of a package that AOTInductor has compiled from `program`. It runs only on
-  /// machines with the instruction set of the one that compiled it. Empty: none.
+  /// The path of a package that AOTInductor has compiled from `program` with the option
+  /// always_keep_tensor_constants. It runs only on machines with the instruction set of the
+  /// one that compiled it. Empty: none.
   std::string compiled_program = {};
 };
 static_assert(std::is_aggregate_v<PublishOptions>);
