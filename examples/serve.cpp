@@ -98,8 +98,14 @@ class TrainerProcess {
 int serve(const std::string& program, const Options& options) {
   torch::set_num_threads(1);  // each thread of the server scores by itself
   const tessera::training::StopSignal signal;
-  TrainerProcess trainer(program, options.trainer);
   const std::string published = options.trainer.directory + "/published";
+  TORCH_CHECK_VALUE(
+      !fs::exists(published),
+      "[serve] --directory: '",
+      options.trainer.directory,
+      "' has versions of another training, and this one begins anew. Choose "
+      "another folder.");
+  TrainerProcess trainer(program, options.trainer);
   std::cerr << "training until the first version is there ...\n";
   while (!fs::exists(published + "/CURRENT")) {
     TORCH_CHECK(
@@ -122,20 +128,21 @@ int serve(const std::string& program, const Options& options) {
             << options.trainer.directory << "/requests.jsonl | curl " << url
             << "/score -d @-\nStop with Ctrl-C." << std::endl;
   const auto begin = std::chrono::steady_clock::now();
-  while (signal.name() == nullptr && trainer.is_running() &&
+  bool has_trainer = true;
+  while (signal.name() == nullptr &&
          (options.seconds == 0.0 ||
           std::chrono::steady_clock::now() - begin <
               std::chrono::duration<double>(options.seconds))) {
+    if (has_trainer && !trainer.is_running() && signal.name() == nullptr) {
+      has_trainer = false;
+      std::cerr << "the trainer has ended; version "
+                << reader->version()->number() << " goes on serving\n";
+    }
     std::this_thread::sleep_for(50ms);
   }
-  // Ctrl-C may have ended the trainer first.
-  const bool is_expected = trainer.is_running() || signal.name() != nullptr;
   server.stop();
   std::cout << "served version " << reader->version()->number() << " at the end"
             << std::endl;
-  TORCH_CHECK(
-      is_expected,
-      "[serve] the trainer has ended by itself. Its message is above.");
   return 0;
 }
 
@@ -152,7 +159,8 @@ std::optional<int> parse_arguments(int argc, char** argv, Options& options) {
       ->capture_default_str();
   app.add_option(
          "--port", options.server.port, "port to listen at; 0 is any free one")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(up_to(65'535, 0));
   app.add_option(
          "--threads", options.server.threads, "threads that look up and score")
       ->capture_default_str()

@@ -13,6 +13,8 @@
 #include <random>
 #include <thread>
 
+#include <unistd.h>
+
 namespace serving = tessera::serving;
 namespace training = tessera::training;
 
@@ -161,12 +163,21 @@ int train_and_publish(const TrainerOptions& options) {
       {.background = true, .program = program});
   // end snippet
   write_requests(trainer.stream(), data, options.directory + "/requests.jsonl");
-  while (signal.name() == nullptr) {
-    publisher.publish({.step = trainer.step(), .metrics = trainer.metrics()});
+  const pid_t server = getppid();
+  const auto goes_on = [&] {
+    return signal.name() == nullptr && getppid() == server;
+  };
+  while (goes_on()) {
+    try {
+      publisher.publish({.step = trainer.step(), .metrics = trainer.metrics()});
+    } catch (const c10::Error& error) {
+      // The next version has the rows of this one.
+      std::cerr << error.what_without_backtrace() << "\n";
+    }
     const auto next = Clock::now() +
         std::chrono::duration_cast<Clock::duration>(
                           std::chrono::duration<double>(options.every_seconds));
-    while (Clock::now() < next && signal.name() == nullptr) {
+    while (Clock::now() < next && goes_on()) {
       trainer.train_step();
       std::this_thread::sleep_for(kPause);
     }

@@ -47,7 +47,11 @@ struct Options : BenchmarkOptions {
   double& p99_ms = real("--p99-ms", 10.0, "the highest p99 for --find-rate");
   double& precision =
       real("--precision", 0.05, "relative, of the rate that --find-rate finds");
-  double& seconds = real("--seconds", 10.0, "measured time of each rate");
+  double& seconds = real(
+      "--seconds",
+      10.0,
+      "measured time of each rate",
+      CLI::Range(0.1, 86400.0));
   double& warmup = real("--warmup", 2.0, "time before that is not measured");
   int64_t& connections =
       integer("--connections", 64, "open connections", up_to(60'000));
@@ -58,6 +62,15 @@ struct Options : BenchmarkOptions {
 
   Options() {
     get_option("--rates")->delimiter(',');
+    footer(
+        "Each line of the output has, for one rate:\n"
+        "  rate, rate_reached           requests per second: asked, and answered with 2xx\n"
+        "  requests, ok, rejected       sent; answered with 2xx; answered with 503\n"
+        "  errors, timeouts             other answers or none; given up\n"
+        "  waited                       requests that found no free connection\n"
+        "  reconnects                   connections that the server has closed\n"
+        "  p50_ms ... max_ms            from the moment at which a request was due\n"
+        "  late_p99_ms, generator_cpu   how late the generator itself was; its share of a core");
     get_option("--rates")->excludes("--find-rate");
     get_option("--rate")->excludes("--rates");
   }
@@ -165,9 +178,8 @@ void warn_if_late(const LoadResult& result) {
     fmt::print(
         stderr,
         "[http_load] warning: at {:g} requests per second, the generator sent "
-        "requests up to {:.1f} ms late (p99), while it used {:.0f} % of a core. "
-        "The latencies include this. Lower the rate, or give the generator a "
-        "core of its own.\n",
+        "requests late (p99 {:.1f} ms), while it used {:.0f} % of a core. The "
+        "latencies include this. Give the generator a core of its own.\n",
         result.rate,
         result.late_p99_ms(),
         100.0 * result.cpu);

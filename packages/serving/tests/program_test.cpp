@@ -369,10 +369,12 @@ TEST_F(ProgramTest, WrongRequestsAreNamed) {
       error_of([](ScoreRequest& request) {
         request.user.erase(request.user.begin());
       }),
-      "[ProgramScorer] expected 'user' in user, but it is missing. Add it.");
+      "[ProgramScorer] expected 'user' in user, but the request does not have "
+      "it. Add what is missing.");
   EXPECT_EQ(
       error_of([](ScoreRequest& request) { request.candidates.pop_back(); }),
-      "[ProgramScorer] expected 'price' in candidates, but it is missing. Add it.");
+      "[ProgramScorer] expected 'price' in candidates, but the request does not "
+      "have it. Add what is missing.");
   EXPECT_EQ(
       error_of([](ScoreRequest& request) {
         request.user.push_back({.name = "agee", .numbers = {1}, .rows = 1});

@@ -12,6 +12,7 @@
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
@@ -895,6 +896,27 @@ TEST_F(ServerTest, ManyConnectionsAtOnce) {
   wait_for_metric("tessera_connections", 1.0);
 }
 
+// The rest would wait without an answer, and the reader could open no new version.
+TEST_F(ServerTest, KeepsFilesForTheReader) {
+  rlimit before = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  start();
+  std::vector<HttpClient> clients;
+  clients.push_back(connect());
+  EXPECT_EQ(clients[0].get("/healthz").status, 200);
+  // 64 files for others, of which this process has fewer open, and 8 connections.
+  const rlimit low{.rlim_cur = 72, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+  for (int i = 0; i < 7; ++i) {
+    clients.push_back(connect());
+    EXPECT_EQ(clients.back().get("/healthz").status, 200);
+  }
+  HttpClient ninth = connect();
+  EXPECT_TRUE(ninth.waits_for_close());
+  EXPECT_EQ(clients[0].get("/healthz").status, 200);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
 TEST_F(ServerTest, ClosesConnectionsBeyondTheLimit) {
   start({.max_connections = 2});
   HttpClient first = connect();
@@ -1138,7 +1160,7 @@ TEST_F(ServerTest, APortHasOneServer) {
         std::string(error.what()),
         "[Server] can't listen on address 127.0.0.1, port " +
             std::to_string(port) +
-            ": Address already in use. Choose another port, or 0 for any.");
+            ": Address already in use. Choose an address of this machine and another port, or 0 for any.");
   }
   expect_alive();
   server_->stop();

@@ -113,19 +113,23 @@ TEST_F(ServingDocsTest, AnswersRequests) {
   // Gives each movie the first number of its row. A model would go here.
   const auto score = [&](std::span<const ScoreRequest> requests) {
     const std::shared_ptr<const Version> version = reader->version();
+    const size_t movie = version->feature("movie");
     std::vector<ScoreResult> results;
     for (const ScoreRequest& request : requests) {
       ScoreResult& result = results.emplace_back();
       result.version = version->number();
-      const ScoreInput& movies = request.candidates.at(0);
-      if (movies.name != "movie") {
+      const ScoreInput& input = request.candidates.at(0);
+      if (input.name != "movie") {
         result.error = "Expected the candidates as 'movie'.";
         continue;
       }
-      std::vector<float> rows(movies.ids.size() * 16);  // [candidates, dim]
-      version->lookup(version->feature("movie"), {.ids = movies.ids}, rows);
-      for (size_t i = 0; i < movies.ids.size(); ++i) {
-        result.scores.push_back(rows[i * 16]);
+      const FeatureBatch movies{
+          .ids = input.ids, .row_splits = input.row_splits};
+      std::vector<float> rows(version->output_size(movie, movies));
+      version->lookup(movie, movies, rows);  // [candidates, dim]
+      const auto dim = static_cast<size_t>(version->features()[movie].dim);
+      for (size_t row = 0; row < rows.size(); row += dim) {
+        result.scores.push_back(rows[row]);
       }
     }
     return results;
@@ -151,6 +155,10 @@ TEST_F(ServingDocsTest, AnswersRequests) {
   EXPECT_EQ(second, rows[1][0].item<float>());
   EXPECT_EQ(
       client.post("/score", R"({"candidates":{"film":[3]}})").status, 400);
+  EXPECT_EQ(
+      client.post("/score", R"({"candidates":{"movie":[[1,2],[],[3]]}})")
+          .status,
+      200);
 }
 
 TEST_F(ServingDocsTest, PublishesDuringFit) {

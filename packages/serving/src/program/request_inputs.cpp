@@ -8,6 +8,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <string>
 
@@ -88,6 +91,7 @@ RequestInputs::RequestInputs(
     first += request.num_candidates;
   }
   check_names(program);
+  check_none_is_missing(program);
   for (const Pt2Value& value : program.signature().inputs) {
     if (value.part == "activations") {
       arguments_.push_back(activations(program.version(), value));
@@ -115,23 +119,43 @@ std::vector<at::Tensor> RequestInputs::of(size_t request) const {
   return tensors;
 }
 
-const ScoreInput& RequestInputs::find(size_t request, const Pt2Value& value)
-    const {
-  const bool of_user = is_of_user(value);
-  const std::vector<ScoreInput>& inputs =
-      of_user ? requests_[request].user : requests_[request].candidates;
+const ScoreInput* RequestInputs::find_or_null(
+    size_t request,
+    const Pt2Value& value) const {
+  const std::vector<ScoreInput>& inputs = is_of_user(value)
+      ? requests_[request].user
+      : requests_[request].candidates;
   const auto found =
       std::find_if(inputs.begin(), inputs.end(), [&](const ScoreInput& input) {
         return input.name == value.path;
       });
-  TESSERA_CHECK_VALUE(
-      found != inputs.end(),
-      "{} expected '{}' in {}, but it is missing. Add it.",
-      kScorerWhere,
-      shorten(value.path),
-      of_user ? "user" : "candidates");
-  check_rows(*found, of_user ? 1 : candidates(request));
-  return *found;
+  return found == inputs.end() ? nullptr : &*found;
+}
+
+const ScoreInput& RequestInputs::find(size_t request, const Pt2Value& value)
+    const {
+  const ScoreInput& input = *find_or_null(request, value);
+  check_rows(input, is_of_user(value) ? 1 : candidates(request));
+  return input;
+}
+
+void RequestInputs::check_none_is_missing(const Program& program) const {
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    std::vector<std::string> missing;
+    for (const Pt2Value& value : program.signature().inputs) {
+      if (value.part != "row_splits" && find_or_null(i, value) == nullptr) {
+        missing.push_back(fmt::format(
+            "'{}' in {}",
+            shorten(value.path),
+            is_of_user(value) ? "user" : "candidates"));
+      }
+    }
+    TESSERA_CHECK_VALUE(
+        missing.empty(),
+        "{} expected {}, but the request does not have it. Add what is missing.",
+        kScorerWhere,
+        fmt::to_string(fmt::join(missing, ", ")));
+  }
 }
 
 // Refuses inputs that the program does not have, such as misspelt ones.

@@ -36,7 +36,9 @@ class RequestInputs {
     std::vector<at::Tensor> each = {};
   };
 
+  const ScoreInput* find_or_null(size_t request, const Pt2Value& value) const;
   const ScoreInput& find(size_t request, const Pt2Value& value) const;
+  void check_none_is_missing(const Program& program) const;
   void check_names(const Program& program) const;
   Argument activations(const Version& version, const Pt2Value& value) const;
   Argument row_splits(const Pt2Value& value) const;

@@ -13,13 +13,25 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include <fcntl.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <exception>
 #include <thread>
 
 namespace tessera::serving {
 
 namespace {
+
+// Beyond the files that the process may open, connections would wait without an answer.
+size_t max_connections(const ServerOptions& options) {
+  constexpr rlim_t kOthers = 64;
+  rlimit files = {};
+  const bool is_known = ::getrlimit(RLIMIT_NOFILE, &files) == 0;
+  const rlim_t free = files.rlim_cur > kOthers ? files.rlim_cur - kOthers : 1;
+  const auto wanted = static_cast<rlim_t>(options.max_connections);
+  return static_cast<size_t>(is_known ? std::min(wanted, free) : wanted);
+}
 
 namespace asio = boost::asio;
 using asio::ip::tcp;
@@ -66,7 +78,7 @@ struct HttpServer::Impl {
     }
     TESSERA_CHECK(
         !error,
-        "[Server] can't listen on address {}, port {}: {}. Choose another port, or 0 for any.",
+        "[Server] can't listen on address {}, port {}: {}. Choose an address of this machine and another port, or 0 for any.",
         options.address,
         options.port,
         error.message());
@@ -106,8 +118,7 @@ struct HttpServer::Impl {
 
   bool start_session(tcp::socket socket) {
     try {
-      if (context.sessions.size() >=
-          static_cast<size_t>(options.max_connections)) {
+      if (context.sessions.size() >= max_connections(options)) {
         context.handler.metrics().count_rejection(Rejection::kConnections);
         return true;
       }

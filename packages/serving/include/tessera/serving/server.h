@@ -21,7 +21,8 @@ struct ScoreInput {
   std::string name = {};
   /// The ids of a feature. Empty for numbers.
   std::vector<int64_t> ids = {};
-  /// As FeatureBatch::row_splits. Empty: one id per row.
+  /// As FeatureBatch::row_splits, if the client has sent lists, which it may do for any
+  /// feature. Empty: one id per row.
   std::vector<int64_t> row_splits = {};
   /// The numbers of a dense input.
   std::vector<float> numbers = {};  // [rows, width]
@@ -74,7 +75,8 @@ struct ServerOptions {
   /// A batch gets no more requests when its bodies have this many bytes. Requests of
   /// hundreds of candidates would only wait for each other.
   int64_t max_batch_bytes = 1 << 14;
-  /// A connection beyond them is closed at once.
+  /// A connection beyond them is closed at once. If the process may open fewer files
+  /// (`ulimit -n`), that many are open less 64, which the reader and others need.
   int64_t max_connections = 20000;
   /// The bytes of the body of a request.
   int64_t max_body_bytes = 1 << 20;
@@ -93,19 +95,23 @@ struct ServerOptions {
 ///   // Gives each movie the first number of its row. A model would go here.
 ///   const auto score = [&](std::span<const ScoreRequest> requests) {
 ///     const std::shared_ptr<const Version> version = reader->version();
+///     const size_t movie = version->feature("movie");
 ///     std::vector<ScoreResult> results;
 ///     for (const ScoreRequest& request : requests) {
 ///       ScoreResult& result = results.emplace_back();
 ///       result.version = version->number();
-///       const ScoreInput& movies = request.candidates.at(0);
-///       if (movies.name != "movie") {
+///       const ScoreInput& input = request.candidates.at(0);
+///       if (input.name != "movie") {
 ///         result.error = "Expected the candidates as 'movie'.";
 ///         continue;
 ///       }
-///       std::vector<float> rows(movies.ids.size() * 16);  // [candidates, dim]
-///       version->lookup(version->feature("movie"), {.ids = movies.ids}, rows);
-///       for (size_t i = 0; i < movies.ids.size(); ++i) {
-///         result.scores.push_back(rows[i * 16]);
+///       const FeatureBatch movies{
+///           .ids = input.ids, .row_splits = input.row_splits};
+///       std::vector<float> rows(version->output_size(movie, movies));
+///       version->lookup(movie, movies, rows);  // [candidates, dim]
+///       const auto dim = static_cast<size_t>(version->features()[movie].dim);
+///       for (size_t row = 0; row < rows.size(); row += dim) {
+///         result.scores.push_back(rows[row]);
 ///       }
 ///     }
 ///     return results;
@@ -126,7 +132,7 @@ struct ServerOptions {
 ///                  ids, and any other has numbers. It has one entry per candidate, which
 ///                  may be a list.
 ///
-/// A wrong request gets {"error":"..."} with status 400. Requests of /score that wait are
+/// A wrong request gets {"error":"..."} with a status of 400 and above. Requests of /score that wait are
 /// scored in one call, but none waits for others.
 ///
 /// The server has neither TLS nor passwords. To open it to others, put a proxy with both in
