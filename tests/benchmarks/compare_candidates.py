@@ -9,6 +9,7 @@ Tessera's server, and of two workers of uvicorn, alone and with batches. The pro
 cores. Needs torch and a C++ compiler, and --http uvicorn, uvloop, httptools and orjson.
 """
 import contextlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -130,6 +131,9 @@ def main():
     parser.add_count("--seconds", 5, "with --http: the time of each rate that is tried")
     options = parser.parse_args()
     parser.check_program(options, "candidates_benchmark")
+    missing = [name for name in ["uvicorn", "uvloop", "httptools", "orjson"] if not importlib.util.find_spec(name)]
+    if options.http and missing:
+        sys.exit(f"--http needs {' '.join(missing)}. Run {sys.executable} -m pip install {' '.join(missing)}")
     options.load = pathlib.Path(options.program).with_name("http_load")
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
