@@ -87,6 +87,43 @@ class Trainer {
   double loss_ = 0.0;
 };
 
+std::vector<int64_t> to_vector(const torch::Tensor& numbers) {
+  const auto* first = numbers.const_data_ptr<int64_t>();
+  return {first, first + numbers.numel()};
+}
+
+// One entry per row: its id, or a list of its ids.
+nlohmann::json json_of(const tessera::Feature& feature) {
+  const auto* bags = std::get_if<tessera::RaggedFeature>(&feature);
+  if (bags == nullptr) {
+    return to_vector(std::get<torch::Tensor>(feature));
+  }
+  const std::vector<int64_t> ids = to_vector(bags->values);
+  const std::vector<int64_t> splits = to_vector(bags->row_splits);
+  nlohmann::json rows = nlohmann::json::array();
+  for (size_t row = 0; row + 1 < splits.size(); ++row) {
+    rows.push_back(std::vector<int64_t>(
+        ids.begin() + splits[row], ids.begin() + splits[row + 1]));
+  }
+  return rows;
+}
+
+// The body of a request for /score.
+nlohmann::json json_of(const tessera::Features& request) {
+  nlohmann::json json;
+  request.for_each(
+      [&](const std::string& name, const tessera::Feature& feature) {
+        const bool is_of_movie =
+            name == "movie" || name == "year" || name == "genres";
+        if (is_of_movie) {
+          json["candidates"][name] = json_of(feature);
+        } else {
+          json["user"][name] = json_of(feature)[0];  // the only row
+        }
+      });
+  return json;
+}
+
 // One request per line, which a program that makes load can send.
 void write_requests(
     const RatingStream& stream,
@@ -95,46 +132,17 @@ void write_requests(
   constexpr int64_t kRequests = 200;
   constexpr int64_t kCandidates = 100;
   std::mt19937_64 random(1);
+  const auto draw = [&](size_t end) {
+    return static_cast<int64_t>(random() % end);
+  };
   std::ofstream file(path);
   for (int64_t i = 0; i < kRequests; ++i) {
-    const auto user = static_cast<int64_t>(random() % data.users.size());
+    const int64_t user = draw(data.users.size());
     std::vector<int64_t> movies;
     for (int64_t j = 0; j < kCandidates; ++j) {
-      movies.push_back(static_cast<int64_t>(random() % data.movies.size()));
+      movies.push_back(draw(data.movies.size()));
     }
-    nlohmann::json request;
-    stream.request(user, movies)
-        .for_each([&](const std::string& name, const tessera::Feature& value) {
-          const bool is_of_movie =
-              name == "movie" || name == "year" || name == "genres";
-          nlohmann::json& part =
-              request[is_of_movie ? "candidates" : "user"][name];
-          const auto* bags = std::get_if<tessera::RaggedFeature>(&value);
-          const torch::Tensor ids =
-              bags != nullptr ? bags->values : std::get<torch::Tensor>(value);
-          const auto id = ids.accessor<int64_t, 1>();
-          if (bags == nullptr) {
-            for (int64_t k = 0; k < ids.size(0); ++k) {
-              part.push_back(id[k]);
-            }
-            part = is_of_movie ? part : part[0];
-            return;
-          }
-          const auto split = bags->row_splits.accessor<int64_t, 1>();
-          part = nlohmann::json::array();
-          for (int64_t row = 0; row + 1 < split.size(0); ++row) {
-            nlohmann::json bag = nlohmann::json::array();
-            for (int64_t k = split[row]; k < split[row + 1]; ++k) {
-              bag.push_back(id[k]);
-            }
-            if (is_of_movie) {
-              part.push_back(bag);
-            } else {
-              part = bag;
-            }
-          }
-        });
-    file << request.dump() << "\n";
+    file << json_of(stream.request(user, movies)).dump() << "\n";
   }
   TORCH_CHECK(
       file.flush(), "[serve] could not write ", path, ". Free some space.");

@@ -378,6 +378,13 @@ TEST(FoldInTest, RefusesEquationsThatCannotBeSolved) {
               histories_of({{0}}),
               {.targets = at::full({1}, 1e200, at::kDouble)}),
       "can't be solved in Double");
+  // The result is too large for the dtype of the vectors.
+  EXPECT_VALUE_ERROR(
+      FoldIn(at::ones({1, 1}, at::kHalf), {.regularization = 1.0})
+          .solve(
+              histories_of({{0}}),
+              {.targets = at::full({1}, 1e9, at::kDouble)}),
+      "can't be solved in Half");
 }
 
 }  // namespace fold_in_test
