@@ -209,6 +209,53 @@ TEST(DensePartTest, ProgramsTakeOtherWeights) {
       "expected the weight 'tower.linear_1.bias', but it is missing");
 }
 
+// With several embeddings, names begin with the path of the layer, as in a version.
+struct TwoLayersImpl : torch::nn::Module {
+  TwoLayersImpl() {
+    users = register_module(
+        "users",
+        TPUEmbedding(TPUEmbeddingOptions{
+            .features = {
+                {"user",
+                 FeatureConfig{
+                     .table = make_table(
+                         {.name = "users",
+                          .vocabulary_size = 20,
+                          .dim = 4})}}}}));
+    items = register_module("items", make_embedding());
+  }
+  at::Tensor forward(const Features& features) {
+    const Nest<at::Tensor> user =
+        users->forward(Features{{"user", features["user"]}});
+    const Nest<at::Tensor> rows = items->forward(features);
+    return (user["user"] * rows["item"] + rows["history"].sum(1) +
+            rows["tags"] + rows["user"])
+        .sum(1);
+  }
+  TPUEmbedding users{nullptr};
+  TPUEmbedding items{nullptr};
+};
+TORCH_MODULE(TwoLayers);
+
+TEST(DensePartTest, NamesOfSeveralLayersBeginWithTheirPaths) {
+  ExportExample example = example_of(3, 4);
+  example.inputs.clear();
+  const Pt2Signature signature =
+      export_dense_pt2(TwoLayers(), test::new_file(), example);
+  std::vector<std::string> names;
+  for (const Pt2Value& input : signature.inputs) {
+    names.push_back(input.path + ":" + input.part);
+  }
+  const std::vector<std::string> expected{
+      "users.user:activations",
+      "items.user:activations",
+      "items.item:activations",
+      "items.tags:activations",
+      "items.history:activations",
+      "items.history:row_splits"};
+  EXPECT_EQ(names, expected);
+}
+
 // forward() of a model that reads ids, which a program does not get.
 struct ReadsIdsImpl : torch::nn::Module {
   ReadsIdsImpl() {
