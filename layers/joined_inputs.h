@@ -45,10 +45,10 @@ std::vector<at::Tensor> checked_inputs(
     const Nest<at::Tensor>& inputs,
     const std::string& class_name);
 
-/// Whether autocast chooses the dtype of operators on this tensor.
+/// Returns whether autocast chooses the dtype of operators on this tensor.
 bool has_autocast(const at::Tensor& tensor);
 
-/// Whether the batch sizes of the tensors differ.
+/// Returns whether the batch sizes of the tensors differ.
 bool differ_in_batch(const std::vector<at::Tensor>& tensors);
 
 /// Gives each tensor the batch size of the largest. A trace records no sizes.

@@ -16,7 +16,7 @@ using Values = std::vector<std::pair<std::string, double>>;
 struct Method {
   std::string name = {};
   Values values = {};
-  /// Whether the report shows what this way loses against the first one, training.
+  /// Whether the report shows the loss of this method against the first one, training.
   bool shows_loss = false;
 };
 

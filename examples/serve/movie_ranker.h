@@ -22,7 +22,7 @@ struct MovieRankerImpl : torch::nn::Module {
 };
 TORCH_MODULE(MovieRanker);
 
-/// What the model sees of a rating, and what it predicts.
+/// The features and the labels of some ratings.
 struct RatingBatch {
   tessera::Features features = {};
   torch::Tensor is_liked = {};  // [batch], 0 or 1

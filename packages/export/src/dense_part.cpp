@@ -29,8 +29,8 @@ namespace {
 // The number of rows of the candidates in the example of the dense part.
 constexpr int64_t kBatch = 11;
 
-// What the names of the features of each layer begin with: nothing if there is one layer,
-// as in a published version.
+// Returns the prefix of each layer's feature names: its path, or nothing if there is one
+// layer, as in a published version.
 std::map<const EmbeddingState*, std::string> prefixes_of(
     const torch::nn::Module& model) {
   std::map<const EmbeddingState*, std::string> prefixes;
@@ -55,6 +55,7 @@ DensePart::DensePart(
     const std::vector<std::string>& input_names,
     std::string where)
     : original_(model),
+      prefixes_(prefixes_of(model.module)),
       where_(std::move(where)),
       example_(to_parts(example, where_)),
       dense_{
@@ -147,16 +148,15 @@ void DensePart::add(
 
 // Calls forward() once with random activations, and records which features it looks up.
 void DensePart::find_activations() {
-  const auto prefixes = prefixes_of(original_.module);
   // The generator of the training goes on as before.
   const at::Generator generator = at::detail::createCPUGenerator(/*seed=*/1);
   const ForwardInterception interception([&](const auto& state,
                                              const auto& structure,
                                              const auto& features,
                                              const auto& weights) {
-    const auto prefix = prefixes.find(&state);
+    const auto prefix = prefixes_.find(&state);
     TESSERA_CHECK_VALUE(
-        prefix != prefixes.end(),
+        prefix != prefixes_.end(),
         "{} every TPUEmbedding and EmbeddingEngine that forward() calls must be a submodule of the model, but one is not. Register it with register_module(). An EmbeddingEngine must be an EmbeddingEngineModule for that.",
         where_);
     TESSERA_CHECK_NOT_IMPLEMENTED(
@@ -240,7 +240,6 @@ void DensePart::add_inputs(const std::vector<std::string>& names) {
 std::vector<at::Tensor> DensePart::forward(
     const std::vector<at::Tensor>& tensors) const {
   size_t next = 0;
-  const auto prefixes = prefixes_of(original_.module);
   const ForwardInterception interception([&](const auto& state,
                                              const auto& structure,
                                              const auto& features,
@@ -251,7 +250,7 @@ std::vector<at::Tensor> DensePart::forward(
     structure.for_each([&](const std::string& path, const FeatureConfig&) {
       TESSERA_CHECK_VALUE(
           next < num_activations_ &&
-              inputs_[next].first == prefixes.at(&state) + path,
+              inputs_[next].first == prefixes_.at(&state) + path,
           "{} forward() must look up the same features in each call, but it looks up '{}' in another order.",
           where_,
           shorten(path));

@@ -52,6 +52,7 @@ class DensePart {
   int64_t rows_of(const std::string& path, const Feature& feature) const;
 
   const detail::ExportedModel& original_;
+  std::map<const EmbeddingState*, std::string> prefixes_;  // of feature names
   std::string where_;
   ExportExample example_;  // of the original model
   int64_t batch_ = 1;

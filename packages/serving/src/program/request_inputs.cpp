@@ -119,9 +119,8 @@ std::vector<at::Tensor> RequestInputs::of(size_t request) const {
   return tensors;
 }
 
-const ScoreInput* RequestInputs::find_or_null(
-    size_t request,
-    const Pt2Value& value) const {
+const ScoreInput* RequestInputs::find(size_t request, const Pt2Value& value)
+    const {
   const std::vector<ScoreInput>& inputs = is_of_user(value)
       ? requests_[request].user
       : requests_[request].candidates;
@@ -132,22 +131,28 @@ const ScoreInput* RequestInputs::find_or_null(
   return found == inputs.end() ? nullptr : &*found;
 }
 
-const ScoreInput& RequestInputs::find(size_t request, const Pt2Value& value)
-    const {
-  const ScoreInput& input = *find_or_null(request, value);
-  check_rows(input, is_of_user(value) ? 1 : candidates(request));
-  return input;
+std::vector<const ScoreInput*> RequestInputs::find_all(
+    const Pt2Value& value) const {
+  std::vector<const ScoreInput*> inputs;
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    inputs.push_back(find(i, value));
+    check_rows(*inputs.back(), is_of_user(value) ? 1 : candidates(i));
+  }
+  return inputs;
 }
 
 void RequestInputs::check_none_is_missing(const Program& program) const {
   for (size_t i = 0; i < requests_.size(); ++i) {
     std::vector<std::string> missing;
     for (const Pt2Value& value : program.signature().inputs) {
-      if (value.part != "row_splits" && find_or_null(i, value) == nullptr) {
-        missing.push_back(fmt::format(
-            "'{}' in {}",
-            shorten(value.path),
-            is_of_user(value) ? "user" : "candidates"));
+      const std::string name = fmt::format(
+          "'{}' in {}",
+          shorten(value.path),
+          is_of_user(value) ? "user" : "candidates");
+      // A feature may have two inputs: the activations and the row_splits.
+      if (find(i, value) == nullptr &&
+          std::find(missing.begin(), missing.end(), name) == missing.end()) {
+        missing.push_back(name);
       }
     }
     TESSERA_CHECK_VALUE(
@@ -189,14 +194,14 @@ RequestInputs::Argument RequestInputs::activations(
   const FeatureInfo& info = version.features()[feature];
   bool has_bags = info.sequence_length > 0;
   const TableInfo& table = version.tables()[version.table(info.table)];
-  for (size_t i = 0; i < requests_.size(); ++i) {
-    const ScoreInput& input = find(i, value);
-    check_single_ids(input, table);
-    has_bags = has_bags || !input.row_splits.empty();
+  const std::vector<const ScoreInput*> inputs = find_all(value);
+  for (const ScoreInput* input : inputs) {
+    check_single_ids(*input, table);
+    has_bags = has_bags || !input->row_splits.empty();
   }
   JoinedIds all;
-  for (size_t i = 0; i < requests_.size(); ++i) {
-    append(find(i, value), has_bags, all);
+  for (const ScoreInput* input : inputs) {
+    append(*input, has_bags, all);
   }
   Argument argument{.is_of_user = is_of_user(value)};
   std::vector<int64_t> sizes{
@@ -218,10 +223,10 @@ RequestInputs::Argument RequestInputs::activations(
 
 RequestInputs::Argument RequestInputs::row_splits(const Pt2Value& value) const {
   Argument argument{.is_of_user = true};
-  for (size_t i = 0; i < requests_.size(); ++i) {
-    const auto count = static_cast<int64_t>(find(i, value).ids.size());
+  for (const ScoreInput* input : find_all(value)) {
     argument.each.push_back(
-        at::tensor({int64_t{0}, count}, at::kLong).to(value.dtype));
+        at::tensor({int64_t{0}, std::ssize(input->ids)}, at::kLong)
+            .to(value.dtype));
   }
   return argument;
 }
@@ -232,24 +237,23 @@ RequestInputs::Argument RequestInputs::numbers(const Pt2Value& value) const {
   for (size_t axis = 1; axis < value.shape.size(); ++axis) {
     width *= value.shape[axis].value_or(1);
   }
-  for (size_t i = 0; i < requests_.size(); ++i) {
-    const ScoreInput& input = find(i, value);
-    const int64_t rows = argument.is_of_user ? 1 : candidates(i);
+  for (const ScoreInput* input : find_all(value)) {
+    const int64_t rows = input->rows;
     TESSERA_CHECK_VALUE(
-        input.has_numbers &&
-            static_cast<int64_t>(input.numbers.size()) == rows * width,
+        input->has_numbers &&
+            static_cast<int64_t>(input->numbers.size()) == rows * width,
         "{} '{}' must have {} numbers for each of {} rows, but has {} in total. Correct the request.",
         kScorerWhere,
         shorten(value.path),
         width,
         rows,
-        input.numbers.size());
+        input->numbers.size());
     std::vector<int64_t> sizes{rows};
     for (size_t axis = 1; axis < value.shape.size(); ++axis) {
       sizes.push_back(value.shape[axis].value_or(1));
     }
     argument.each.push_back(
-        at::tensor(input.numbers, at::kFloat).view(sizes).to(value.dtype));
+        at::tensor(input->numbers, at::kFloat).view(sizes).to(value.dtype));
   }
   return argument;
 }

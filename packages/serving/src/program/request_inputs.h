@@ -36,8 +36,10 @@ class RequestInputs {
     std::vector<at::Tensor> each = {};
   };
 
-  const ScoreInput* find_or_null(size_t request, const Pt2Value& value) const;
-  const ScoreInput& find(size_t request, const Pt2Value& value) const;
+  /// The input of a request for an argument of the program, or nullptr.
+  const ScoreInput* find(size_t request, const Pt2Value& value) const;
+  /// The inputs of all requests, whose numbers of rows are checked.
+  std::vector<const ScoreInput*> find_all(const Pt2Value& value) const;
   void check_none_is_missing(const Program& program) const;
   void check_names(const Program& program) const;
   Argument activations(const Version& version, const Pt2Value& value) const;

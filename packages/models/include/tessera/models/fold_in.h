@@ -107,7 +107,7 @@ class FoldIn {
   FoldInOptions options_;
   at::Tensor vectors_;  // [items, dim]
   at::Tensor biases_;  // [items] float64
-  // What the whole catalogue adds to both sides of the equations of each user.
+  // The terms of the whole catalogue on both sides of the equations of each user.
   at::Tensor catalogue_matrix_;  // [dim, dim] float64
   at::Tensor catalogue_vector_;  // [dim] float64
 };
