@@ -24,6 +24,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <filesystem>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -479,6 +480,23 @@ TEST_F(ProgramTest, AVersionWithoutAProgramDoesNotServe) {
     const ScoreResult result = score(requests)[0];
     EXPECT_EQ(result.error, "");
     EXPECT_EQ(result.version, 1);
+  }
+}
+
+TEST_F(ProgramTest, ADamagedProgramIsRefusedWhenItIsPublished) {
+  publisher_.reset();
+  const std::string whole = test::read_text(program_);
+  for (const size_t bytes : {size_t{0}, size_t{100}, whole.size() - 1}) {
+    const std::string damaged =
+        folder_.write("damaged.pt2", whole.substr(0, bytes));
+    EXPECT_THROW(
+        Publisher(
+            model_,
+            folder_ / "sixth",
+            serving::PublishOptions{.program = damaged}),
+        c10::Error)
+        << bytes << " bytes";
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "sixth/CURRENT"));
   }
 }
 
