@@ -4,6 +4,7 @@
 // The loops over rows, on raw pointers. The kernels do not check their input. Callers
 // have checked that ids are in range and that offsets ascend.
 
+#include "src/kernels/overlaid_rows.h"
 #include "src/kernels/quantized_rows.h"
 #include "src/kernels/random_bits.h"
 #include "src/kernels/row_rules.h"
@@ -55,7 +56,9 @@ struct CombineArgs {
 struct CombineQuantizedArgs {
   int64_t dim = 0;
   int bits = 8;  // 8 or 4
-  const void* const* rows = nullptr;  // [nnz]
+  const void* table = nullptr;
+  const uint32_t* ids = nullptr;  // [nnz], each < vocab
+  const void* const* rows = nullptr;  // [nnz]; as in CombineArgs
   int64_t nnz = 0;
   const int64_t* offsets = nullptr;  // [bags + 1]; nullptr: bag b holds row b
   const float* weights = nullptr;  // [nnz]; nullptr: ones
@@ -302,6 +305,7 @@ struct KernelTable {
   std::string isa;
   void (*combine)(const CombineArgs&) = nullptr;
   void (*combine_quantized)(const CombineQuantizedArgs&) = nullptr;
+  void (*locate)(const LocateArgs&) = nullptr;
   /// Copies ids as uint32. Returns false if an id is not in [0, vocab).
   bool (*narrow_int32)(
       const int32_t* ids,

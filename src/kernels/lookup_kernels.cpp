@@ -558,8 +558,46 @@ bool NarrowInt64(const int64_t* ids, int64_t n, int64_t vocab, uint32_t* out) {
   return NarrowIds(ids, n, vocab, out);
 }
 
+// Prefetches a word first, then the place that has the row's address.
+void Locate(const LocateArgs& args) {
+  constexpr int64_t kChunkWords = LocateArgs::kChunkRows / OverlaidWord::kRows;
+  constexpr int64_t kWordAhead = 64;
+  constexpr int64_t kPlaceAhead = 32;
+  const LocateArgs in = args;
+  const void* const* places[kPlaceAhead] = {};
+  const auto word_of = [&in](int64_t i) HWY_ATTR {
+    const int64_t id = in.ids[i];
+    return in.chunks[id / LocateArgs::kChunkRows] +
+        id / OverlaidWord::kRows % kChunkWords;
+  };
+  for (int64_t i = -kWordAhead; i < in.nnz; ++i) {
+    if (i + kWordAhead < in.nnz) {
+      PrefetchLine<CacheLevel::kFirst>(word_of(i + kWordAhead));
+    }
+    const int64_t near = i + kPlaceAhead;
+    const void* const*& place =
+        places[static_cast<uint64_t>(near) % kPlaceAhead];
+    if (i >= 0) {
+      in.out[i] = *place;
+    }
+    if (near >= 0 && near < in.nnz) {
+      const int64_t id = in.ids[near];
+      in.out[near] = static_cast<const char*>(in.table) + id * in.row_bytes;
+      const OverlaidWord& word = *word_of(near);
+      const int64_t bit = id % OverlaidWord::kRows;
+      const uint64_t before = word.replaced & ((uint64_t{1} << bit) - 1);
+      // A choice from an array takes no branch. Replacements come at random.
+      const void* const* choices[] = {
+          in.out + near, word.rows + __builtin_popcountll(before)};
+      place = choices[word.replaced >> bit & 1];
+      PrefetchLine<CacheLevel::kFirst>(place);
+    }
+  }
+}
+
 void AddLookupKernels(KernelTable& table) {
   table.combine = Combine;
+  table.locate = Locate;
   table.narrow_int32 = NarrowInt32;
   table.narrow_int64 = NarrowInt64;
 }

@@ -21,58 +21,91 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 #include "src/kernels/prefetch-inl.h"
 
+// The codes [column, column + lanes) of a row, as floats.
 template <int kBits, class D>
 HWY_INLINE hn::Vec<D> LoadCodes(D d, const uint8_t* codes, int64_t column) {
+  const hn::Rebind<int32_t, D> d32;
   if constexpr (kBits == 8) {
     const hn::Rebind<uint8_t, D> d8;
-    const hn::Rebind<int32_t, D> d32;
     return hn::ConvertTo(d, hn::PromoteTo(d32, hn::LoadU(d8, codes + column)));
   } else if constexpr (HWY_TARGET == HWY_SCALAR) {
     const int32_t pair = codes[column / 2];
     return hn::Set(
         d, static_cast<float>(column % 2 == 0 ? pair & 0xF : pair >> 4));
   } else {
-    // A byte becomes 32 bits, whose halves get one code each.
-    const hn::Repartition<uint16_t, hn::Half<hn::Rebind<uint32_t, D>>> d16;
-    const hn::Half<hn::Rebind<uint32_t, D>> half32;
-    const hn::Rebind<uint8_t, decltype(half32)> d8;
-    const hn::Rebind<int32_t, D> d32;
-    const auto bytes = hn::PromoteTo(half32, hn::LoadU(d8, codes + column / 2));
-    const auto pairs = hn::And(
-        hn::Or(bytes, hn::ShiftLeft<12>(bytes)), hn::Set(half32, 0x000F000F));
-    return hn::ConvertTo(d, hn::PromoteTo(d32, hn::BitCast(d16, pairs)));
+    // Each lane gets 32 bits with 8 codes, and shifts its code to the lowest bits.
+    constexpr int64_t kCodesPerWord = 8;
+    const hn::Rebind<uint32_t, D> du32;
+    const auto lane = hn::Iota(du32, 0);
+    const auto shift =
+        hn::ShiftLeft<2>(hn::And(lane, hn::Set(du32, kCodesPerWord - 1)));
+    auto words = hn::Zero(du32);
+    if constexpr (hn::MaxLanes(d) > kCodesPerWord) {
+      static_assert(hn::MaxLanes(d) <= 2 * kCodesPerWord);
+      uint64_t two_words;
+      std::memcpy(&two_words, codes + column / 2, sizeof(two_words));
+      const hn::Repartition<uint64_t, D> du64;
+      words = hn::TableLookupLanes(
+          hn::BitCast(du32, hn::Set(du64, two_words)),
+          hn::IndicesFromVec(du32, hn::ShiftRight<3>(lane)));
+    } else {
+      uint32_t word;
+      std::memcpy(&word, codes + column / 2, sizeof(word));
+      words = hn::Set(du32, word);
+    }
+    const auto mine = hn::And(hn::Shr(words, shift), hn::Set(du32, 0xF));
+    return hn::ConvertTo(d, hn::BitCast(d32, mine));
   }
 }
 
-template <int kBits>
+// Where the rows of one call are.
+enum class Places { kTable, kPointers };
+
+template <int kBits, Places kPlaces>
 struct QuantizedBags {
+  static constexpr int kCodeBits = kBits;
+
   const CombineQuantizedArgs& args;
   int64_t row_bytes;
+  // How many positions ahead of its use a row is prefetched.
   int64_t prefetch_distance;
+  // The same for the second-level cache.
+  int64_t far_prefetch_distance;
 
+  const char* RowOf(int64_t position) const {
+    if constexpr (kPlaces == Places::kPointers) {
+      return static_cast<const char*>(args.rows[position]);
+    } else {
+      return static_cast<const char*>(args.table) +
+          static_cast<int64_t>(args.ids[position]) * row_bytes;
+    }
+  }
+
+  template <CacheLevel kLevel>
   void Prefetch(int64_t position) const {
     if (position < args.nnz) {
-      PrefetchAround(args.rows[position]);
+      PrefetchAround<kLevel>(RowOf(position));
     }
   }
 
  private:
   // A row may begin anywhere in a line.
-  void PrefetchAround(const void* row) const {
-    const char* begin = static_cast<const char*>(row);
-    for (int64_t byte = 0; byte < row_bytes; byte += kLineBytes) {
-      PrefetchLine<CacheLevel::kFirst>(begin + byte);
+  template <CacheLevel kLevel>
+  void PrefetchAround(const char* row) const {
+    const char* last = row + row_bytes - 1;
+    for (; row < last; row += kLineBytes) {
+      PrefetchLine<kLevel>(row);
     }
-    PrefetchLine<CacheLevel::kFirst>(begin + row_bytes - 1);
+    PrefetchLine<kLevel>(last);
   }
 };
 
 // Sums columns [column, column + kVectors * lanes) of one bag in registers, and stores
 // those below `dim`.
-template <int kVectors, int kBits, class D>
+template <int kVectors, class Bags, class D>
 HWY_INLINE void SumQuantized(
     D d,
-    const QuantizedBags<kBits>& bags,
+    const Bags& bags,
     int64_t begin,
     int64_t end,
     int64_t column,
@@ -86,18 +119,22 @@ HWY_INLINE void SumQuantized(
   float offsets = 0.0F;
   for (int64_t i = begin; i < end; ++i) {
     if (column == 0) {
-      bags.Prefetch(i + bags.prefetch_distance);
+      bags.template Prefetch<CacheLevel::kSecond>(
+          i + bags.far_prefetch_distance);
+      bags.template Prefetch<CacheLevel::kFirst>(i + bags.prefetch_distance);
     }
+    const char* bytes = bags.RowOf(i);
     QuantizedRow row;
-    std::memcpy(&row, args.rows[i], sizeof(row));
-    const auto* codes =
-        static_cast<const uint8_t*>(args.rows[i]) + sizeof(QuantizedRow);
+    std::memcpy(&row, bytes, sizeof(row));
+    const auto* codes = reinterpret_cast<const uint8_t*>(bytes) + sizeof(row);
     const float weight = args.weights == nullptr ? 1.0F : args.weights[i];
     const V factor = hn::Set(d, weight * row.scale);
     offsets += weight * row.offset;
     const auto add = [&](int64_t vector, V sum) HWY_ATTR {
       return hn::MulAdd(
-          factor, LoadCodes<kBits>(d, codes, column + vector * lanes), sum);
+          factor,
+          LoadCodes<Bags::kCodeBits>(d, codes, column + vector * lanes),
+          sum);
     };
     sum0 = add(0, sum0);
     if constexpr (kVectors >= 2) {
@@ -145,17 +182,20 @@ HWY_INLINE void SumQuantized(
   }
 }
 
-template <int kBits>
+template <int kBits, Places kPlaces>
 void CombineQuantizedRows(const CombineQuantizedArgs& args) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t row_bytes = QuantizedRow::bytes(args.dim, kBits);
-  const QuantizedBags<kBits> bags{
-      args, row_bytes, prefetch_distance(row_bytes)};
+  const QuantizedBags<kBits, kPlaces> bags{
+      args,
+      row_bytes,
+      prefetch_distance(row_bytes),
+      quantized_prefetch_distance(row_bytes)};
   const int64_t first =
       args.offsets == nullptr ? args.begin_bag : args.offsets[args.begin_bag];
-  for (int64_t i = 0; i < bags.prefetch_distance; ++i) {
-    bags.Prefetch(first + i);
+  for (int64_t i = 0; i < bags.far_prefetch_distance; ++i) {
+    bags.template Prefetch<CacheLevel::kSecond>(first + i);
   }
   for (int64_t bag = args.begin_bag; bag < args.end_bag; ++bag) {
     const int64_t begin = args.offsets == nullptr ? bag : args.offsets[bag];
@@ -166,27 +206,36 @@ void CombineQuantizedRows(const CombineQuantizedArgs& args) {
     for (int64_t column = 0; column < args.dim;) {
       const int64_t left = args.dim - column;
       if (left > 4 * lanes) {
-        SumQuantized<8, kBits>(d, bags, begin, end, column, scale, out);
+        SumQuantized<8>(d, bags, begin, end, column, scale, out);
         column += 8 * lanes;
       } else if (left > 2 * lanes) {
-        SumQuantized<4, kBits>(d, bags, begin, end, column, scale, out);
+        SumQuantized<4>(d, bags, begin, end, column, scale, out);
         column += 4 * lanes;
       } else if (left > lanes) {
-        SumQuantized<2, kBits>(d, bags, begin, end, column, scale, out);
+        SumQuantized<2>(d, bags, begin, end, column, scale, out);
         column += 2 * lanes;
       } else {
-        SumQuantized<1, kBits>(d, bags, begin, end, column, scale, out);
+        SumQuantized<1>(d, bags, begin, end, column, scale, out);
         column += lanes;
       }
     }
   }
 }
 
+template <int kBits>
+void CombineQuantizedBits(const CombineQuantizedArgs& args) {
+  if (args.rows != nullptr) {
+    CombineQuantizedRows<kBits, Places::kPointers>(args);
+  } else {
+    CombineQuantizedRows<kBits, Places::kTable>(args);
+  }
+}
+
 void CombineQuantized(const CombineQuantizedArgs& args) {
   if (args.bits == 8) {
-    CombineQuantizedRows<8>(args);
+    CombineQuantizedBits<8>(args);
   } else {
-    CombineQuantizedRows<4>(args);
+    CombineQuantizedBits<4>(args);
   }
 }
 

@@ -37,6 +37,8 @@ struct Options : BenchmarkOptions {
   int64_t& rows = integer("--rows", 10'000'000, "rows of the table");
   int64_t& dim = integer("--dim", 64, "numbers per row", up_to(4096));
   int64_t& ids = integer("--ids", 4096, "ids per lookup");
+  int64_t& bag =
+      integer("--bag", 20, "ids per bag of pooled lookups", up_to(4096));
   int64_t& rounds = integer("--rounds", 5, "rounds; the medians are shown");
   double& share =
       real("--share", 0.01, "share of the rows that change per second");
@@ -65,7 +67,10 @@ double now() {
 struct Model : torch::nn::Module {
   Model(int64_t rows, int64_t dim) {
     const auto table = tessera::make_table(
-        {.name = "rows", .vocabulary_size = rows, .dim = dim});
+        {.name = "rows",
+         .vocabulary_size = rows,
+         .dim = dim,
+         .combiner = tessera::Combiner::kSum});
     embedding = register_module(
         "embedding",
         tessera::TPUEmbedding(tessera::TPUEmbeddingOptions{
@@ -129,10 +134,12 @@ class Copy {
   float* rows_;
 };
 
-void gather(
+// Writes the sum of the rows of each `bag` ids, or each row for bags of one id.
+void sum_bags(
     const float* rows,
     int64_t dim,
     const std::vector<int64_t>& ids,
+    int64_t bag,
     float* out) {
   constexpr size_t kAhead = 12;
   const auto bytes = static_cast<size_t>(dim) * sizeof(float);
@@ -144,17 +151,77 @@ void gather(
         __builtin_prefetch(next + byte);
       }
     }
-    std::memcpy(
-        out + static_cast<int64_t>(i) * dim, rows + ids[i] * dim, bytes);
+    const float* row = rows + ids[i] * dim;
+    float* sum = out + static_cast<int64_t>(i) / bag * dim;
+    if (static_cast<int64_t>(i) % bag == 0) {
+      std::memcpy(sum, row, bytes);
+      continue;
+    }
+    for (int64_t column = 0; column < dim; ++column) {
+      sum[column] += row[column];
+    }
+  }
+}
+
+struct Side {
+  std::string name;
+  std::shared_ptr<const serving::Version> version;
+};
+
+// Prints the times of lookups of bags of `bag` ids.
+void compare_lookups(
+    const Options& options,
+    const std::vector<Side>& sides,
+    const float* rows,
+    int64_t bag,
+    int64_t threads) {
+  std::vector<int64_t> splits;
+  for (int64_t split = 0; bag > 1 && split <= options.ids; split += bag) {
+    splits.push_back(split);
+  }
+  if (bag > 1 && splits.back() < options.ids) {
+    splits.push_back(options.ids);
+  }
+  const int64_t bags = (options.ids + bag - 1) / bag;
+  std::vector<std::vector<double>> times(sides.size() + 1);
+  for (int64_t round = 0; round < options.rounds; ++round) {
+    for (const size_t side : turns(round, sides.size() + 1)) {
+      const double seconds = seconds_on(threads, [&](int64_t thread) {
+        const Batches batches = random_batches(
+            options, static_cast<uint64_t>(100 * round + thread));
+        std::vector<float> out(static_cast<size_t>(bags * options.dim));
+        for (const auto& batch : batches) {
+          if (side == sides.size()) {
+            sum_bags(rows, options.dim, batch, bag, out.data());
+          } else {
+            sides[side].version->lookup(
+                0, {.ids = batch, .row_splits = splits}, out);
+          }
+        }
+      });
+      // The batches are made in the same time on all sides.
+      const double making = seconds_on(threads, [&](int64_t thread) {
+        random_batches(options, static_cast<uint64_t>(100 * round + thread));
+      });
+      times[side].push_back(
+          1e9 * (seconds - making) /
+          static_cast<double>(200 * options.ids * threads));
+    }
+  }
+  const double reference = median(times.back());
+  fmt::print("{:24} {:8} {:14.1f}\n", "loop", threads, reference);
+  for (size_t i = 0; i < sides.size(); ++i) {
+    fmt::print(
+        "{:24} {:8} {:14.1f} {:14.2f}\n",
+        sides[i].name,
+        threads,
+        median(times[i]),
+        reference / median(times[i]));
   }
 }
 
 void measure_lookups(const Options& options) {
   const auto model = std::make_shared<Model>(options.rows, options.dim);
-  struct Side {
-    std::string name;
-    std::shared_ptr<const serving::Version> version;
-  };
   std::vector<Side> sides;
   const auto open = [&](const std::string& name, const std::string& folder) {
     serving::Reader reader(folder, {.follow = false, .copy_to_memory = true});
@@ -190,51 +257,20 @@ void measure_lookups(const Options& options) {
       options.rows * options.dim);
   fmt::print(
       "Lookups of {} random rows of {} numbers from {} million, {}.\n"
-      "The base is in memory with huge pages. Gather copies rows of float32.\n\n"
-      "{:24} {:>8} {:>14} {:>14}\n",
+      "The base is in memory with huge pages. The loop copies or sums rows of float32.\n",
       options.ids,
       options.dim,
       static_cast<double>(options.rows) / 1e6,
-      machine(),
-      "",
-      "threads",
-      "ns per row",
-      "gather / this");
-  for (const int64_t threads : {1, 2}) {
-    std::vector<std::vector<double>> times(sides.size() + 1);
-    for (int64_t round = 0; round < options.rounds; ++round) {
-      for (const size_t side : turns(round, sides.size() + 1)) {
-        const double seconds = seconds_on(threads, [&](int64_t thread) {
-          const Batches batches = random_batches(
-              options, static_cast<uint64_t>(100 * round + thread));
-          std::vector<float> out(
-              static_cast<size_t>(options.ids * options.dim));
-          for (const auto& batch : batches) {
-            if (side == sides.size()) {
-              gather(copy.rows(), options.dim, batch, out.data());
-            } else {
-              sides[side].version->lookup(0, {.ids = batch}, out);
-            }
-          }
-        });
-        // The batches are made in the same time on all sides.
-        const double making = seconds_on(threads, [&](int64_t thread) {
-          random_batches(options, static_cast<uint64_t>(100 * round + thread));
-        });
-        times[side].push_back(
-            1e9 * (seconds - making) /
-            static_cast<double>(200 * options.ids * threads));
-      }
-    }
-    const double reference = median(times.back());
-    fmt::print("{:24} {:8} {:14.1f}\n", "gather", threads, reference);
-    for (size_t i = 0; i < sides.size(); ++i) {
-      fmt::print(
-          "{:24} {:8} {:14.1f} {:14.2f}\n",
-          sides[i].name,
-          threads,
-          median(times[i]),
-          reference / median(times[i]));
+      machine());
+  for (const int64_t bag : {int64_t{1}, options.bag}) {
+    fmt::print(
+        "\n{:24} {:>8} {:>14} {:>14}\n",
+        bag == 1 ? "rows" : fmt::format("sums of {} rows", bag),
+        "threads",
+        "ns per row",
+        "loop / this");
+    for (const int64_t threads : {1, 2}) {
+      compare_lookups(options, sides, copy.rows(), bag, threads);
     }
   }
 }

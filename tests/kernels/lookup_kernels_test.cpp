@@ -212,6 +212,13 @@ TEST(QuantizedKernelsTest, SumsTheDequantizedRowsOfEachBag) {
             .out = example.out.data(),
             .end_bag = Example::kBags};
         kernels.combine_quantized(args);
+        std::vector<float> by_ids(example.out.size());
+        args.table = stored.data();
+        args.ids = example.ids.data();
+        args.rows = nullptr;
+        args.out = by_ids.data();
+        kernels.combine_quantized(args);
+        ASSERT_EQ(by_ids, example.out);
         for (int64_t bag = 0; bag < Example::kBags; ++bag) {
           for (int64_t column = 0; column < dim; ++column) {
             double sum = 0.0;
@@ -255,6 +262,55 @@ TEST(QuantizedKernelsTest, EqualValuesAreExactAndRowsMustBeFinite) {
   EXPECT_FALSE(quantize_row(std::vector{1.0F, nan}.data(), 2, 8, row.data()));
   EXPECT_FALSE(
       quantize_row(std::vector{-largest, largest}.data(), 2, 8, row.data()));
+}
+
+TEST(LookupKernelsTest, ReplacedRowsAreFound) {
+  constexpr int64_t kRows = 3 * LocateArgs::kChunkRows;
+  constexpr int64_t kRowBytes = 12;
+  std::mt19937 random(3);
+  const std::vector<char> table(kRows * kRowBytes);
+  const std::vector<char> others(kRows);
+  // Of the three chunks, one has no replacement, and one has only few.
+  std::vector<const void*> expected;
+  std::vector<std::vector<OverlaidWord>> words(
+      3, std::vector<OverlaidWord>(LocateArgs::kChunkRows / 64));
+  std::vector<std::vector<const void*>> replacements(kRows / 64);
+  for (int64_t row = 0; row < kRows; ++row) {
+    const int64_t chunk = row / LocateArgs::kChunkRows;
+    const bool is_replaced =
+        chunk == 1 ? random() % 2 == 0 : chunk == 2 && random() % 100 == 0;
+    expected.push_back(
+        is_replaced ? others.data() + row : table.data() + row * kRowBytes);
+    if (is_replaced) {
+      words[chunk][row / 64 % words[chunk].size()].replaced |= uint64_t{1}
+          << (row % 64);
+      replacements[row / 64].push_back(expected.back());
+    }
+  }
+  for (int64_t i = 0; i < kRows / 64; ++i) {
+    words[i / 64][i % 64].rows = replacements[i].data();
+  }
+  const OverlaidWord* chunks[] = {
+      words[0].data(), words[1].data(), words[2].data()};
+  for_each_isa([&](const KernelTable& kernels) {
+    for (const int64_t count : {0, 1, 31, 32, 33, 64, 65, 5000}) {
+      std::vector<uint32_t> ids(count);
+      for (uint32_t& id : ids) {
+        id = static_cast<uint32_t>(random() % kRows);
+      }
+      std::vector<const void*> found(count);
+      kernels.locate(
+          {.table = table.data(),
+           .row_bytes = kRowBytes,
+           .chunks = chunks,
+           .ids = ids.data(),
+           .nnz = count,
+           .out = found.data()});
+      for (int64_t i = 0; i < count; ++i) {
+        ASSERT_EQ(found[i], expected[ids[i]]) << count << " ids, id " << ids[i];
+      }
+    }
+  });
 }
 
 TEST(LookupKernelsTest, WithoutOffsetsEachBagHoldsOneId) {

@@ -2,12 +2,16 @@
 #include "packages/serving/src/reader/overlay.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 namespace tessera::serving {
 
 RowOverlay::RowOverlay(int64_t rows)
-    : chunks_(static_cast<size_t>((rows + kChunkRows - 1) / kChunkRows)) {}
+    : chunks_(static_cast<size_t>((rows + kChunkRows - 1) / kChunkRows)) {
+  static constexpr decltype(Chunk::words) kUnchanged = {};
+  words_.assign(chunks_.size(), kUnchanged.data());
+}
 
 std::shared_ptr<const RowOverlay> RowOverlay::with(
     std::span<const uint32_t> rows,
@@ -16,45 +20,47 @@ std::shared_ptr<const RowOverlay> RowOverlay::with(
   std::shared_ptr<RowOverlay> result(new RowOverlay(*this));
   for (size_t begin = 0; begin < rows.size();) {
     const uint32_t number = rows[begin] / kChunkRows;
-    const auto chunk = std::make_shared<Chunk>();
+    const size_t end = static_cast<size_t>(
+        std::find_if(
+            rows.begin() + static_cast<int64_t>(begin),
+            rows.end(),
+            [&](uint32_t row) { return row / kChunkRows != number; }) -
+        rows.begin());
     const Chunk* old = chunks_[number].get();
-    if (old != nullptr) {
-      *chunk = *old;
-    }
-    size_t end = begin;
-    for (; end < rows.size() && rows[end] / kChunkRows == number; ++end) {
-      Word& word = chunk->words[rows[end] % kChunkRows / 64];
-      word.rows |= uint64_t{1} << (rows[end] % 64);
-    }
-    uint32_t places = 0;
-    for (Word& word : chunk->words) {
-      word.first = places;
-      places += static_cast<uint32_t>(std::popcount(word.rows));
-    }
-    chunk->places.assign(places, nullptr);
-    const auto place_of = [](auto& in, uint32_t row) -> auto& {
-      const Word& word = in.words[row / 64];
-      const uint64_t before = (uint64_t{1} << (row % 64)) - 1;
-      return in.places
-          [word.first +
-           static_cast<uint32_t>(std::popcount(word.rows & before))];
-    };
-    if (old != nullptr) {
-      for (uint32_t i = 0; i < old->words.size(); ++i) {
-        for (uint64_t left = old->words[i].rows; left != 0; left &= left - 1) {
-          const uint32_t row =
-              64 * i + static_cast<uint32_t>(std::countr_zero(left));
-          place_of(*chunk, row) = place_of(*old, row);
+    const auto chunk = std::make_shared<Chunk>();
+    chunk->rows.reserve((old == nullptr ? 0 : old->rows.size()) + end - begin);
+    size_t next = begin;
+    for (uint32_t i = 0; i < chunk->words.size(); ++i) {
+      uint64_t changed = 0;
+      for (size_t at = next; at < end && rows[at] % kChunkRows / 64 == i;
+           ++at) {
+        changed |= uint64_t{1} << (rows[at] % 64);
+      }
+      const kernels::OverlaidWord& before = words_[number][i];
+      const void* const* old_row = before.rows;
+      chunk->words[i].replaced = before.replaced | changed;
+      for (uint64_t left = before.replaced | changed; left != 0;
+           left &= left - 1) {
+        const uint64_t bit = left & -left;
+        const void* unchanged = nullptr;
+        if ((before.replaced & bit) != 0) {
+          unchanged = *old_row++;
         }
+        chunk->rows.push_back(
+            (changed & bit) == 0
+                ? unchanged
+                : first + static_cast<int64_t>(next++) * row_bytes);
       }
     }
-    for (size_t i = begin; i < end; ++i) {
-      place_of(*chunk, rows[i] % kChunkRows) =
-          first + static_cast<int64_t>(i) * row_bytes;
+    const void* const* place = chunk->rows.data();
+    for (kernels::OverlaidWord& word : chunk->words) {
+      word.rows = place;
+      place += std::popcount(word.replaced);
     }
-    result->size_ += places -
-        (old == nullptr ? 0 : static_cast<int64_t>(old->places.size()));
+    result->size_ += static_cast<int64_t>(chunk->rows.size()) -
+        (old == nullptr ? 0 : static_cast<int64_t>(old->rows.size()));
     result->chunks_[number] = chunk;
+    result->words_[number] = chunk->words.data();
     begin = end;
   }
   return result;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/kernels/overlaid_rows.h"
+#include "src/tables/active_kernels.h"
 #include "src/tables/key_partitions.h"
 
 #include <array>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -22,25 +23,10 @@ class RowOverlay {
  public:
   explicit RowOverlay(int64_t rows);
 
-  /// Points to the place of the row, or is nullptr if the row is still in the base.
-  const std::byte* const* find(uint32_t row) const {
-    const Chunk* chunk = chunks_[row / kChunkRows].get();
-    if (chunk == nullptr) {
-      return nullptr;
-    }
-    const Word& word = chunk->words[row % kChunkRows / 64];
-    const uint64_t bit = uint64_t{1} << (row % 64);
-    if ((word.rows & bit) == 0) {
-      return nullptr;
-    }
-    return chunk->places.data() + word.first +
-        std::popcount(word.rows & (bit - 1));
-  }
-  /// Prefetches what find() reads first.
-  void prefetch(uint32_t row) const {
-    if (const Chunk* chunk = chunks_[row / kChunkRows].get()) {
-      __builtin_prefetch(&chunk->words[row % kChunkRows / 64]);
-    }
+  /// Finds the rows args.ids, of which those that have not changed are in args.table.
+  void locate(kernels::LocateArgs args) const {
+    args.chunks = words_.data();
+    active_kernels().locate(args);
   }
 
   /// An overlay in which also rows[i] is at first + i * row_bytes. `rows` ascend and are
@@ -55,20 +41,16 @@ class RowOverlay {
   }
 
  private:
-  static constexpr uint32_t kChunkRows = 4096;
+  static constexpr uint32_t kChunkRows = kernels::LocateArgs::kChunkRows;
 
-  // 64 rows. The places of those that have changed begin at `first`.
-  struct Word {
-    uint64_t rows = 0;
-    uint32_t first = 0;
-  };
   struct Chunk {
-    std::array<Word, kChunkRows / 64> words = {};
-    std::vector<const std::byte*> places = {};
+    std::array<kernels::OverlaidWord, kChunkRows / 64> words = {};
+    std::vector<const void*> rows = {};
   };
   RowOverlay(const RowOverlay&) = default;
 
-  std::vector<std::shared_ptr<const Chunk>> chunks_;
+  std::vector<std::shared_ptr<const Chunk>> chunks_;  // nullptr: no row changed
+  std::vector<const kernels::OverlaidWord*> words_;  // of each chunk
   int64_t size_ = 0;
 };
 

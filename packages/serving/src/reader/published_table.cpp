@@ -7,7 +7,6 @@
 #include <tessera/common/shorten.h>
 
 #include <algorithm>
-#include <array>
 #include <functional>
 #include <span>
 #include <utility>
@@ -192,44 +191,26 @@ void PublishedTable::find_default_row() {
 
 void PublishedTable::find_places(const RowBags& bags, const void** places)
     const {
+  if (!keys_) {
+    row_overlay_->locate(
+        {.table = base_rows_,
+         .row_bytes = row_bytes_,
+         .ids = bags.rows,
+         .nnz = bags.nnz,
+         .out = places});
+    return;
+  }
   constexpr int64_t kAhead = 16;
-  if (keys_) {
-    for (int64_t i = 0; i < bags.nnz; ++i) {
-      if (i + kAhead < bags.nnz) {
-        const int64_t key = bags.ids[i + kAhead];
-        __builtin_prefetch(key_buckets_ + home_bucket(key, num_key_buckets_));
-        if (key_overlay_ != nullptr) {
-          key_overlay_->prefetch(key);
-        }
+  for (int64_t i = 0; i < bags.nnz; ++i) {
+    if (i + kAhead < bags.nnz) {
+      const int64_t key = bags.keys[i + kAhead];
+      __builtin_prefetch(key_buckets_ + home_bucket(key, num_key_buckets_));
+      if (key_overlay_ != nullptr) {
+        key_overlay_->prefetch(key);
       }
-      const std::byte* row = find(bags.ids[i]);
-      places[i] = row == nullptr ? default_row_ : row;
     }
-    return;
-  }
-  if (row_overlay_ == nullptr) {
-    for (int64_t i = 0; i < bags.nnz; ++i) {
-      places[i] = base_row(static_cast<uint32_t>(bags.ids[i]));
-    }
-    return;
-  }
-  // First the bits of a row are prefetched, then its place.
-  constexpr int64_t kNear = 8;
-  std::array<const std::byte* const*, kNear> found = {};
-  for (int64_t i = -kNear; i < bags.nnz; ++i) {
-    if (i + kNear + kAhead < bags.nnz) {
-      row_overlay_->prefetch(
-          static_cast<uint32_t>(bags.ids[i + kNear + kAhead]));
-    }
-    const std::byte* const*& slot = found[(i + kNear) % kNear];
-    if (i >= 0) {
-      places[i] = slot == nullptr ? base_row(static_cast<uint32_t>(bags.ids[i]))
-                                  : *slot;
-    }
-    if (i + kNear < bags.nnz) {
-      slot = row_overlay_->find(static_cast<uint32_t>(bags.ids[i + kNear]));
-      __builtin_prefetch(slot);
-    }
+    const std::byte* row = find(bags.keys[i]);
+    places[i] = row == nullptr ? default_row_ : row;
   }
 }
 
@@ -237,10 +218,8 @@ void PublishedTable::combine(const RowBags& bags, float* out) const {
   if (bags.bags == 0) {
     return;
   }
-  const bool is_plain =
-      !keys_ && row_overlay_ == nullptr && !is_quantized(format_);
   const void** places = nullptr;
-  if (!is_plain) {
+  if (keys_ || row_overlay_ != nullptr) {
     places = scratch<const void*>(bags.nnz + 1);
     find_places(bags, places);
   }
@@ -248,6 +227,8 @@ void PublishedTable::combine(const RowBags& bags, float* out) const {
     active_kernels().combine_quantized(
         {.dim = dim_,
          .bits = format_ == StoredFormat::kInt8 ? 8 : 4,
+         .table = base_rows_,
+         .ids = bags.rows,
          .rows = places,
          .nnz = bags.nnz,
          .offsets = bags.offsets,
@@ -258,25 +239,21 @@ void PublishedTable::combine(const RowBags& bags, float* out) const {
          .end_bag = bags.bags});
     return;
   }
-  kernels::CombineArgs args{
-      .table = {.dim = dim_, .storage = storage_of(format_)},
-      .rows = places,
-      .nnz = bags.nnz,
-      .offsets = bags.offsets,
-      .weights = bags.weights,
-      .scales = bags.scales,
-      .buckets = buckets_,
-      .out = out,
-      .begin_bag = 0,
-      .end_bag = bags.bags};
-  if (is_plain) {
-    auto* ids = scratch<uint32_t>(bags.nnz + 1);
-    active_kernels().narrow_int64(bags.ids, bags.nnz, vocabulary_size_, ids);
-    args.ids = ids;
-    // The kernel only reads the rows.
-    args.table.data = const_cast<std::byte*>(base_rows_);
-  }
-  active_kernels().combine(args);
+  active_kernels().combine({// The kernel only reads the rows.
+                            .table =
+                                {.data = const_cast<std::byte*>(base_rows_),
+                                 .dim = dim_,
+                                 .storage = storage_of(format_)},
+                            .ids = bags.rows,
+                            .rows = places,
+                            .nnz = bags.nnz,
+                            .offsets = bags.offsets,
+                            .weights = bags.weights,
+                            .scales = bags.scales,
+                            .buckets = buckets_,
+                            .out = out,
+                            .begin_bag = 0,
+                            .end_bag = bags.bags});
 }
 
 }  // namespace tessera::serving

@@ -18,7 +18,8 @@ namespace tessera::serving {
 
 /// The bags of one lookup, with checked ids.
 struct RowBags {
-  const int64_t* ids = nullptr;  // [nnz], numbers of rows or keys
+  const int64_t* keys = nullptr;  // [nnz], of a table with keys
+  const uint32_t* rows = nullptr;  // [nnz], of a table with a vocabulary
   int64_t nnz = 0;
   const int64_t* offsets = nullptr;  // as in kernels::CombineArgs
   const float* weights = nullptr;

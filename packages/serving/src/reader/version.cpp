@@ -5,6 +5,7 @@
 
 #include "src/common/check.h"
 #include "src/common/names.h"
+#include "src/tables/active_kernels.h"
 #include "src/tables/combiner_rule.h"
 
 #include <algorithm>
@@ -90,10 +91,14 @@ class BatchReader {
     check_shapes();
     const bool is_plain = feature.sequence_length == 0 && are_all_kept();
     is_plain ? read_plain() : read_others();
+    const std::span<const int64_t> ids = is_plain ? batch.ids : ids_;
+    if (!is_plain && !table.keys()) {
+      narrow(ids);
+    }
     return {
-        .ids = is_plain ? batch.ids.data() : ids_.data(),
-        .nnz = is_plain ? static_cast<int64_t>(batch.ids.size())
-                        : static_cast<int64_t>(ids_.size()),
+        .keys = ids.data(),
+        .rows = rows_.data(),
+        .nnz = static_cast<int64_t>(ids.size()),
         .offsets = offsets_,
         .weights = weights_,
         .scales = scales_.empty() ? nullptr : scales_.data(),
@@ -150,7 +155,7 @@ class BatchReader {
   }
 
   // Whether each id is a row that counts. Most batches are so.
-  bool are_all_kept() const {
+  bool are_all_kept() {
     if (drops_weights() &&
         !std::all_of(
             batch_->weights.begin(), batch_->weights.end(), [](float weight) {
@@ -164,12 +169,19 @@ class BatchReader {
               batch_->ids.begin(), batch_->ids.end(), *keys->padding_key) ==
           batch_->ids.end();
     }
-    uint64_t any_wrong = 0;
-    const auto limit = static_cast<uint64_t>(table_->vocabulary_size());
-    for (const int64_t id : batch_->ids) {
-      any_wrong |= static_cast<uint64_t>(static_cast<uint64_t>(id) >= limit);
+    return narrow(batch_->ids);
+  }
+
+  // Fills rows_. Returns false if an id is not the number of a row.
+  bool narrow(std::span<const int64_t> ids) {
+    if (rows_.size() < ids.size()) {
+      rows_.resize(ids.size());
     }
-    return any_wrong == 0;
+    return active_kernels().narrow_int64(
+        ids.data(),
+        static_cast<int64_t>(ids.size()),
+        table_->vocabulary_size(),
+        rows_.data());
   }
 
   void read_plain() {
@@ -293,6 +305,7 @@ class BatchReader {
   const float* weights_ = nullptr;
   int64_t bags_ = 0;
   std::vector<int64_t> ids_;
+  std::vector<uint32_t> rows_;  // the ids of a table with a vocabulary
   std::vector<float> kept_weights_;
   std::vector<int64_t> kept_offsets_;
   std::vector<float> scales_;
