@@ -19,7 +19,7 @@ struct OverlaidWord {
 ///   out[i] = the replacement of row ids[i], or table + ids[i] * row_bytes without one
 struct LocateArgs {
   /// The rows of one chunk have their words together.
-  static constexpr int64_t kChunkRows = 4096;
+  static constexpr int64_t kChunkRows = 1024;
 
   const void* table = nullptr;
   int64_t row_bytes = 0;

@@ -7,6 +7,27 @@
 
 namespace tessera {
 
+namespace {
+
+// Calls visit(i) for each mark that is set, in ascending order. It reads eight marks at a
+// time, because most are not set.
+template <class Visit>
+void visit_marks(const uint8_t* marks, int64_t count, Visit visit) {
+  constexpr int64_t kBytes = sizeof(uint64_t);
+  for (int64_t begin = 0; begin < count; begin += kBytes) {
+    const int64_t size = std::min(kBytes, count - begin);
+    uint64_t any = 0;
+    std::memcpy(&any, marks + begin, static_cast<size_t>(size));
+    for (int64_t i = begin; any != 0 && i < begin + size; ++i) {
+      if (marks[i] != 0) {
+        visit(i);
+      }
+    }
+  }
+}
+
+}  // namespace
+
 RowMarks::RowMarks(int64_t rows, const std::string& what)
     : count_(rows),
       rows_(rows, what),
@@ -21,26 +42,19 @@ void RowMarks::mark(int64_t begin, int64_t end) {
 
 RowMarks::Taken RowMarks::take() {
   Taken taken{.are_all = std::exchange(are_replaced_, false)};
-  for (size_t block = 0; block < blocks_.size(); ++block) {
-    if (blocks_[block] == 0) {
-      continue;
-    }
-    blocks_[block] = 0;
-    const int64_t begin = static_cast<int64_t>(block) * kRowsPerBlock;
-    const int64_t end = std::min(count_, begin + kRowsPerBlock);
-    for (int64_t row = begin; row < end; row += 8) {
-      // Eight marks at a time, because most are not set.
-      uint64_t marks = 0;
-      const int64_t size = std::min<int64_t>(8, end - row);
-      std::memcpy(&marks, rows_.data() + row, static_cast<size_t>(size));
-      for (int64_t i = 0; marks != 0 && i < size; ++i) {
-        if (rows_[row + i] != 0 && !taken.are_all) {
-          taken.rows.push_back(static_cast<uint32_t>(row + i));
+  visit_marks(
+      blocks_.data(), static_cast<int64_t>(blocks_.size()), [&](int64_t block) {
+        blocks_[block] = 0;
+        const int64_t begin = block * kRowsPerBlock;
+        const int64_t size = std::min(count_ - begin, kRowsPerBlock);
+        uint8_t* marks = rows_.data() + begin;
+        if (!taken.are_all) {
+          visit_marks(marks, size, [&](int64_t row) {
+            taken.rows.push_back(static_cast<uint32_t>(begin + row));
+          });
         }
-      }
-    }
-    std::fill_n(rows_.data() + begin, end - begin, uint8_t{0});
-  }
+        std::fill_n(marks, size, uint8_t{0});
+      });
   return taken;
 }
 

@@ -2,17 +2,22 @@
 // Times what serving a model that is being trained costs: lookups in published rows, beside
 // a plain gather of the same rows, and the way from a training step to a changed row in
 // another process, with the latencies of that process.
+#include <tessera/common/thread_spins.h>
 #include <tessera/engine/table_module.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/serving/publisher.h>
 #include <tessera/serving/reader.h>
+#include <tessera/serving/short_time_slices.h>
 #include <torch/nn/module.h>
 
 #include "tests/benchmarks/benchmark.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/randint.h>
+#include <sched.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -45,6 +50,8 @@ struct Options : BenchmarkOptions {
   double& seconds = real("--seconds", 20.0, "seconds of training");
   double& every = real("--every", 0.1, "seconds between two versions");
   double& rate = real("--rate", 1000.0, "requests per second");
+  bool& separate =
+      flag("--separate", "training on core 0, and the other process on core 1");
   std::string& part = text(
       "--part",
       "lookups, freshness or all",
@@ -62,6 +69,24 @@ double now() {
   ::clock_gettime(CLOCK_MONOTONIC, &time);
   return static_cast<double>(time.tv_sec) +
       1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+// Like a server that waits for its next request. A loop instead would use up the time that
+// the system gives to a thread.
+void sleep_until(double time) {
+  timespec until = {};
+  until.tv_sec = static_cast<time_t>(time);
+  until.tv_nsec =
+      static_cast<int64_t>(1e9 * (time - static_cast<double>(until.tv_sec)));
+  ::clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr);
+}
+
+// Binds this process to one core.
+void run_on(int core) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  CPU_SET(core, &cores);
+  ::sched_setaffinity(0, sizeof(cores), &cores);
 }
 
 struct Model : torch::nn::Module {
@@ -317,6 +342,9 @@ std::vector<double> receive(int pipe) {
 // Answers requests at fixed times until a byte arrives, and then sends what it has
 // measured. A late answer counts from the time of its request.
 void serve(const Options& options, int commands, int results) {
+  if (options.separate) {
+    run_on(1);
+  }
   std::optional<serving::Reader> reader;
   while (!reader) {
     try {
@@ -325,6 +353,8 @@ void serve(const Options& options, int commands, int results) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
   }
+  ::prctl(PR_SET_TIMERSLACK, 1);
+  serving::use_short_time_slices();
   std::mt19937_64 random(5);
   std::exponential_distribution<double> pause(options.rate);
   std::vector<int64_t> ids(100);
@@ -341,11 +371,7 @@ void serve(const Options& options, int commands, int results) {
     const double end = due + options.seconds;
     while (due < end) {
       due += pause(random);
-      while (now() < due) {
-        if (due - now() > 3e-4) {
-          std::this_thread::sleep_for(std::chrono::microseconds(100));
-        }
-      }
+      sleep_until(due);
       for (int64_t& id : ids) {
         id = static_cast<int64_t>(
             random() % static_cast<uint64_t>(options.rows));
@@ -389,6 +415,10 @@ void measure_freshness(const Options& options) {
     ::close(results[0]);
     serve(options, commands[0], results[1]);
     std::_Exit(0);
+  }
+  if (options.separate) {
+    run_on(0);
+    at::set_num_threads(1);
   }
   const auto model = std::make_shared<Model>(options.rows, options.dim);
   serving::Publisher publisher(
@@ -485,6 +515,7 @@ void measure(const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  tessera::limit_thread_spins(argv);
   return run_benchmark(
       argc,
       argv,

@@ -267,13 +267,14 @@ TEST(QuantizedKernelsTest, EqualValuesAreExactAndRowsMustBeFinite) {
 TEST(LookupKernelsTest, ReplacedRowsAreFound) {
   constexpr int64_t kRows = 3 * LocateArgs::kChunkRows;
   constexpr int64_t kRowBytes = 12;
+  constexpr int64_t kWords = LocateArgs::kChunkRows / 64;
   std::mt19937 random(3);
   const std::vector<char> table(kRows * kRowBytes);
   const std::vector<char> others(kRows);
   // Of the three chunks, one has no replacement, and one has only few.
   std::vector<const void*> expected;
   std::vector<std::vector<OverlaidWord>> words(
-      3, std::vector<OverlaidWord>(LocateArgs::kChunkRows / 64));
+      3, std::vector<OverlaidWord>(kWords));
   std::vector<std::vector<const void*>> replacements(kRows / 64);
   for (int64_t row = 0; row < kRows; ++row) {
     const int64_t chunk = row / LocateArgs::kChunkRows;
@@ -288,7 +289,7 @@ TEST(LookupKernelsTest, ReplacedRowsAreFound) {
     }
   }
   for (int64_t i = 0; i < kRows / 64; ++i) {
-    words[i / 64][i % 64].rows = replacements[i].data();
+    words[i / kWords][i % kWords].rows = replacements[i].data();
   }
   const OverlaidWord* chunks[] = {
       words[0].data(), words[1].data(), words[2].data()};

@@ -18,52 +18,61 @@ std::shared_ptr<const RowOverlay> RowOverlay::with(
     const std::byte* first,
     int64_t row_bytes) const {
   std::shared_ptr<RowOverlay> result(new RowOverlay(*this));
-  for (size_t begin = 0; begin < rows.size();) {
-    const uint32_t number = rows[begin] / kChunkRows;
-    const size_t end = static_cast<size_t>(
-        std::find_if(
-            rows.begin() + static_cast<int64_t>(begin),
-            rows.end(),
-            [&](uint32_t row) { return row / kChunkRows != number; }) -
-        rows.begin());
+  while (!rows.empty()) {
+    const uint32_t number = rows.front() / kChunkRows;
+    const auto end = std::find_if(rows.begin(), rows.end(), [&](uint32_t row) {
+      return row / kChunkRows != number;
+    });
+    const auto changed = rows.first(static_cast<size_t>(end - rows.begin()));
     const Chunk* old = chunks_[number].get();
-    const auto chunk = std::make_shared<Chunk>();
-    chunk->rows.reserve((old == nullptr ? 0 : old->rows.size()) + end - begin);
-    size_t next = begin;
-    for (uint32_t i = 0; i < chunk->words.size(); ++i) {
-      uint64_t changed = 0;
-      for (size_t at = next; at < end && rows[at] % kChunkRows / 64 == i;
-           ++at) {
-        changed |= uint64_t{1} << (rows[at] % 64);
-      }
-      const kernels::OverlaidWord& before = words_[number][i];
-      const void* const* old_row = before.rows;
-      chunk->words[i].replaced = before.replaced | changed;
-      for (uint64_t left = before.replaced | changed; left != 0;
-           left &= left - 1) {
-        const uint64_t bit = left & -left;
-        const void* unchanged = nullptr;
-        if ((before.replaced & bit) != 0) {
-          unchanged = *old_row++;
-        }
-        chunk->rows.push_back(
-            (changed & bit) == 0
-                ? unchanged
-                : first + static_cast<int64_t>(next++) * row_bytes);
-      }
-    }
-    const void* const* place = chunk->rows.data();
-    for (kernels::OverlaidWord& word : chunk->words) {
-      word.rows = place;
-      place += std::popcount(word.replaced);
-    }
+    const auto chunk = old == nullptr
+        ? std::make_shared<const Chunk>(Chunk(), changed, first, row_bytes)
+        : std::make_shared<const Chunk>(*old, changed, first, row_bytes);
     result->size_ += static_cast<int64_t>(chunk->rows.size()) -
         (old == nullptr ? 0 : static_cast<int64_t>(old->rows.size()));
-    result->chunks_[number] = chunk;
     result->words_[number] = chunk->words.data();
-    begin = end;
+    result->chunks_[number] = chunk;
+    first += static_cast<int64_t>(changed.size()) * row_bytes;
+    rows = rows.subspan(changed.size());
   }
   return result;
+}
+
+RowOverlay::Chunk::Chunk(
+    const Chunk& old,
+    std::span<const uint32_t> changed,
+    const std::byte* first,
+    int64_t row_bytes) {
+  rows.reserve(old.rows.size() + changed.size());
+  const void* const* old_row = old.rows.data();
+  size_t next = 0;
+  for (uint32_t i = 0; i < words.size(); ++i) {
+    uint64_t new_bits = 0;
+    for (size_t at = next;
+         at < changed.size() && changed[at] % kChunkRows / 64 == i;
+         ++at) {
+      new_bits |= uint64_t{1} << (changed[at] % 64);
+    }
+    const uint64_t old_bits = old.words[i].replaced;
+    words[i] = {
+        .replaced = old_bits | new_bits, .rows = rows.data() + rows.size()};
+    if (new_bits == 0) {
+      const void* const* old_end = i + 1 < words.size() && !old.rows.empty()
+          ? old.words[i + 1].rows
+          : old.rows.data() + old.rows.size();
+      rows.insert(rows.end(), old_row, old_end);
+      old_row = old_end;
+      continue;
+    }
+    for (uint64_t left = old_bits | new_bits; left != 0; left &= left - 1) {
+      const uint64_t bit = left & -left;
+      const void* row = (old_bits & bit) != 0 ? *old_row++ : nullptr;
+      if ((new_bits & bit) != 0) {
+        row = first + static_cast<int64_t>(next++) * row_bytes;
+      }
+      rows.push_back(row);
+    }
+  }
 }
 
 KeyOverlay::KeyOverlay(int64_t capacity)

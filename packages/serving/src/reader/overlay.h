@@ -44,6 +44,16 @@ class RowOverlay {
   static constexpr uint32_t kChunkRows = kernels::LocateArgs::kChunkRows;
 
   struct Chunk {
+    Chunk() = default;
+    /// `old` with the rows `changed`, which are one after the other from `first` on.
+    Chunk(
+        const Chunk& old,
+        std::span<const uint32_t> changed,
+        const std::byte* first,
+        int64_t row_bytes);
+    Chunk(const Chunk&) = delete;  // the words point to the rows
+    Chunk& operator=(const Chunk&) = delete;
+
     std::array<kernels::OverlaidWord, kChunkRows / 64> words = {};
     std::vector<const void*> rows = {};
   };

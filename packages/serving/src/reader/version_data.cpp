@@ -76,7 +76,8 @@ Bytes read_file(
       path);
   std::shared_ptr<void> owner(memory, std::free);
   if (size >= kHugePage) {
-    ::madvise(memory, size, MADV_HUGEPAGE);
+    // The end has small pages, because a huge one would be cleared whole.
+    ::madvise(memory, size / kHugePage * kHugePage, MADV_HUGEPAGE);
   }
   auto* to = static_cast<std::byte*>(memory);
   size_t done = 0;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/serving/src/server/http_server.h"
 
+#include <tessera/serving/short_time_slices.h>
+
 #include "packages/serving/src/server/error_log.h"
 #include "packages/serving/src/server/http_session.h"
 #include "src/common/check.h"
@@ -89,6 +91,7 @@ struct HttpServer::Impl {
   }
 
   void run() {
+    use_short_time_slices();
     while (true) {
       try {
         io.run();
