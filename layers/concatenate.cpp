@@ -17,22 +17,6 @@
 
 namespace tessera {
 
-namespace {
-
-void merge_batch_of(
-    const std::string& path,
-    std::optional<int64_t>& batch,
-    const std::optional<int64_t>& other) {
-  TESSERA_CHECK_VALUE(
-      merge_batch(batch, other),
-      "[Concatenate '{}'] all activations must have the same batch size or one row, but this one has {} rows and another one {}. Give all features the same number of examples.",
-      shorten(path),
-      other.value_or(0),
-      batch.value_or(0));
-}
-
-}  // namespace
-
 at::Tensor ConcatenateImpl::forward(const Nest<at::Tensor>& activations) {
   std::vector<at::Tensor> columns;
   std::optional<int64_t> batch = 1;
@@ -43,7 +27,7 @@ at::Tensor ConcatenateImpl::forward(const Nest<at::Tensor>& activations) {
         shorten(path),
         leaf.defined() ? "a scalar" : "an undefined tensor");
     columns.push_back(leaf.dim() == 1 ? leaf.unsqueeze(1) : leaf.flatten(1));
-    merge_batch_of(path, batch, leaf.size(0));
+    merge_batch(batch, leaf.size(0), path, kClassName);
   });
   TESSERA_CHECK_VALUE(
       !columns.empty(),
@@ -65,7 +49,7 @@ Nest<PartialShape> ConcatenateImpl::compute_output_shape(
       output[0] = shape[0];
     }
     is_first = false;
-    merge_batch_of(path, output[0], shape[0]);
+    merge_batch(output[0], shape[0], path, kClassName);
     std::optional<int64_t> width = 1;
     for (size_t i = 1; i < shape.size(); ++i) {
       width =

@@ -76,7 +76,8 @@ void CrossImpl::make_parameters(const Nest<PartialShape>& input_shapes) {
 at::Tensor CrossImpl::forward(
     const Nest<at::Tensor>& inputs,
     const at::Tensor& given_x) {
-  const std::vector<at::Tensor> parts = checked_inputs(inputs, kClassName);
+  const std::vector<at::Tensor> parts = checked_inputs(
+      inputs, kClassName, joined_shape, MixedDtypes::kAllowedByAutocast);
   const at::Tensor x0 = joined(parts);
   const at::Tensor& x = given_x.defined() ? given_x : x0;
   check_floating(x, "x", kClassName);

@@ -20,11 +20,6 @@ namespace tessera {
 
 namespace {
 
-std::string name_of(const std::string& path, const std::string& class_name) {
-  return path.empty() ? class_name
-                      : c10::str(class_name, " '", shorten(path), "'");
-}
-
 // A tensor with the largest batch, with columns if there is one that has some.
 const at::Tensor& largest(const std::vector<at::Tensor>& tensors) {
   const auto size = [](const at::Tensor& tensor) {
@@ -84,17 +79,26 @@ class Columns {
 
 }  // namespace
 
-bool merge_batch(
+std::string input_name(const std::string& path, const std::string& class_name) {
+  return path.empty() ? class_name
+                      : c10::str(class_name, " '", shorten(path), "'");
+}
+
+void merge_batch(
     std::optional<int64_t>& batch,
-    const std::optional<int64_t>& other) {
+    const std::optional<int64_t>& other,
+    const std::string& path,
+    const std::string& class_name) {
   if (batch == other || other == 1) {
-    return true;
+    return;
   }
-  if (batch && other && *batch != 1) {
-    return false;
-  }
+  TESSERA_CHECK_VALUE(
+      !batch || !other || *batch == 1,
+      "[{}] all inputs must have the same batch size or one row, but this one has {} rows and an earlier one {}. Correct the batch.",
+      input_name(path, class_name),
+      other.value_or(0),
+      batch.value_or(0));
   batch = batch == 1 || !batch ? other : batch;
-  return true;
 }
 
 PartialShape joined_shape(
@@ -103,26 +107,22 @@ PartialShape joined_shape(
   std::optional<PartialShape> joined;
   input_shapes.for_each([&](const std::string& path,
                             const PartialShape& shape) {
-    check_rows(shape, name_of(path, class_name));
+    check_rows(shape, input_name(path, class_name));
     if (!joined) {
       joined = shape;
       return;
     }
+    merge_batch(joined->front(), shape.front(), path, class_name);
     PartialShape rows = shape;
     PartialShape other_rows = *joined;
+    rows.front() = joined->front();
     rows.back() = std::nullopt;
     other_rows.back() = std::nullopt;
-    std::optional<int64_t> batch = joined->front();
-    const bool has_batch = merge_batch(batch, shape.front());
-    rows.front() = batch;
-    other_rows.front() = batch;
-    const std::optional<PartialShape> both =
-        has_batch ? merge(other_rows, rows) : std::nullopt;
-    other_rows.front() = joined->front();
+    const std::optional<PartialShape> both = merge(other_rows, rows);
     TESSERA_CHECK_VALUE(
         both,
-        "[{}] all inputs must have the same sizes except the last one, or a batch of one row, but this one has the shape {} and the earlier ones {}. Correct the batch.",
-        name_of(path, class_name),
+        "[{}] all inputs must have the same sizes between the first and the last one, but this one has the shape {} and the earlier ones {}. Reshape it.",
+        input_name(path, class_name),
         to_string(shape),
         to_string(other_rows));
     const std::optional<int64_t> width = joined->back();
@@ -144,7 +144,7 @@ int64_t joined_width(
   int64_t width = 0;
   input_shapes.for_each(
       [&](const std::string& path, const PartialShape& shape) {
-        width += known_dim(shape, name_of(path, class_name));
+        width += known_dim(shape, input_name(path, class_name));
       });
   return width;
 }
@@ -157,7 +157,9 @@ bool has_autocast(const at::Tensor& tensor) {
 
 std::vector<at::Tensor> checked_inputs(
     const Nest<at::Tensor>& inputs,
-    const std::string& class_name) {
+    const std::string& class_name,
+    PartialShape (*shape_of)(const Nest<PartialShape>&, const std::string&),
+    MixedDtypes mixed) {
   std::vector<at::Tensor> tensors;
   std::vector<PartialShape> shapes;
   inputs.for_each([&](const std::string& path, const at::Tensor& leaf) {
@@ -169,13 +171,14 @@ std::vector<at::Tensor> checked_inputs(
     tensors.push_back(is_frozen ? leaf.clone() : leaf);  // for backward
     shapes.emplace_back(leaf.sizes().begin(), leaf.sizes().end());
     TESSERA_CHECK_TYPE(
-        leaf.scalar_type() == tensors[0].scalar_type() || has_autocast(leaf),
+        leaf.scalar_type() == tensors[0].scalar_type() ||
+            (mixed == MixedDtypes::kAllowedByAutocast && has_autocast(leaf)),
         "[{}] all inputs must have the same dtype, but this one has {} and the first one {}. Convert one of them with .to().",
-        name_of(path, class_name),
+        input_name(path, class_name),
         leaf.scalar_type(),
         tensors[0].scalar_type());
   });
-  joined_shape(inputs.pack(std::move(shapes)), class_name);
+  shape_of(inputs.pack(std::move(shapes)), class_name);
   return tensors;
 }
 

@@ -16,11 +16,17 @@
 
 namespace tessera {
 
-/// Sets `batch` to the batch size of both. A size of 1 fits any other. Returns whether the
-/// sizes fit. The result is unknown if one is unknown and the other is unknown or 1.
-bool merge_batch(
+/// What messages about an input begin with: "Class 'path'", or "Class" for a single input.
+std::string input_name(const std::string& path, const std::string& class_name);
+
+/// Sets `batch` to the batch size of both. A size of 1 fits any other. The result is
+/// unknown if one is unknown and the other is unknown or 1.
+/// Errors:  c10::ValueError for other sizes, which names the input.
+void merge_batch(
     std::optional<int64_t>& batch,
-    const std::optional<int64_t>& other);
+    const std::optional<int64_t>& other,
+    const std::string& path,
+    const std::string& class_name);
 
 /// The shape of the inputs joined along the last axis.
 /// Errors:  c10::ValueError naming the path, for shapes that differ in more than the last
@@ -36,14 +42,20 @@ int64_t joined_width(
     const Nest<PartialShape>& input_shapes,
     const std::string& class_name);
 
-/// Checks the inputs with joined_shape() and returns them. If gradients are enabled, a
-/// tensor of inference mode is copied, so that it can be saved for the backward pass.
-/// Errors:  those of joined_shape(); c10::ValueError for an undefined tensor;
-///          c10::TypeError for tensors that are not dense or not of a floating-point type,
-///          and for different dtypes without autocast.
+/// Whether inputs may have different dtypes.
+enum class MixedDtypes { kRefused, kAllowedByAutocast };
+
+/// Checks the inputs with `shape_of`, such as joined_shape(), and returns them. If
+/// gradients are enabled, a tensor of inference mode is copied, so that it can be saved for
+/// the backward pass.
+/// Errors:  those of `shape_of`; c10::ValueError for an undefined tensor; c10::TypeError
+///          for tensors that are not dense or not of a floating-point type, and for
+///          different dtypes that `mixed` refuses.
 std::vector<at::Tensor> checked_inputs(
     const Nest<at::Tensor>& inputs,
-    const std::string& class_name);
+    const std::string& class_name,
+    PartialShape (*shape_of)(const Nest<PartialShape>&, const std::string&),
+    MixedDtypes mixed);
 
 /// Returns whether autocast chooses the dtype of operators on this tensor.
 bool has_autocast(const at::Tensor& tensor);

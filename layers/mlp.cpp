@@ -73,7 +73,8 @@ Activation MLPImpl::activation_of(size_t layer) const {
 }
 
 at::Tensor MLPImpl::forward(const Nest<at::Tensor>& inputs) {
-  std::vector<at::Tensor> tensors = checked_inputs(inputs, kClassName);
+  std::vector<at::Tensor> tensors = checked_inputs(
+      inputs, kClassName, joined_shape, MixedDtypes::kAllowedByAutocast);
   build_on_first_call(inputs);
   int64_t columns = 0;
   for (const at::Tensor& tensor : tensors) {

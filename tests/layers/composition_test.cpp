@@ -229,7 +229,7 @@ TEST(ConcatenateTest, FlattensAndJoinsInTheOrderOfTheNest) {
   EXPECT_VALUE_ERROR(
       (join->forward(
           {{"a", test::floats({1, 2, 3})}, {"b", test::floats({1, 2})}})),
-      "[Concatenate 'b'] all activations must have the same batch size");
+      "[Concatenate 'b'] all inputs must have the same batch size");
   EXPECT_VALUE_ERROR(
       join->forward({}),
       "[Concatenate] expected one activation or more, but got an empty nest. "

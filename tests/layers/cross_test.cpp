@@ -140,7 +140,7 @@ TEST(CrossTest, ComputesItsOutputShape) {
       layer->build(PartialShape{4, 0}), "must be >= 1, but got [4, 0]");
   EXPECT_VALUE_ERROR(
       layer->build({{"a", PartialShape{4, 1}}, {"b", PartialShape{3, 1}}}),
-      "[Cross 'b'] all inputs must have the same sizes");
+      "[Cross 'b'] all inputs must have the same batch size or one row");
   EXPECT_EQ(layer->parameters()[0].numel(), 0);
 }
 

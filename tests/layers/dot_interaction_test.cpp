@@ -278,14 +278,14 @@ TEST(DotInteractionTest, RefusesFeaturesThatItCannotMultiply) {
   EXPECT_VALUE_ERROR(layer->forward(at::randn({1, 2, 3, 4})), "but got [1, 2");
   EXPECT_VALUE_ERROR(
       (layer->forward({{"a", at::Tensor()}})),
-      "[DotInteraction] feature 'a': expected a tensor");
+      "[DotInteraction] input 'a': expected a tensor");
   EXPECT_TYPE_ERROR(
       layer->forward(at::ones({2, 3}, at::kLong)),
       "expected a dense floating-point tensor");
   EXPECT_TYPE_ERROR(
       (layer->forward(
           {{"a", at::randn({2, 3})}, {"b", at::randn({2, 3}, at::kDouble)}})),
-      "[DotInteraction 'b'] all features must have the same dtype");
+      "[DotInteraction 'b'] all inputs must have the same dtype");
   EXPECT_FALSE(layer->input_shapes().has_value());
 }
 

@@ -765,7 +765,7 @@ TEST(LayerTest, ComputesItsOutputShape) {
   EXPECT_VALUE_ERROR(
       Concatenate()->compute_output_shape(
           Nest<PartialShape>::list({PartialShape{3}, PartialShape{4}})),
-      "the same batch size or one row, but this one has 4 rows and another one 3");
+      "the same batch size or one row, but this one has 4 rows and an earlier one 3");
   EXPECT_VALUE_ERROR(
       embedding->compute_output_shape({{"user", PartialShape{1}}}),
       "missing entry 'movie'");

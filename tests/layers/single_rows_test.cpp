@@ -280,20 +280,20 @@ TEST(SingleRowsTest, OtherBatchSizesAreRefused) {
   const Inputs inputs{{"a", at::randn({2, 3})}, {"b", at::randn({3, 3})}};
   EXPECT_VALUE_ERROR(
       MLP(MLPOptions{.units = {2}})->forward(inputs),
-      "[MLP 'b'] all inputs must have the same sizes except the last one, or a "
-      "batch of one row, but this one has the shape [3, 3] and the earlier ones "
-      "[2, ?]");
+      "[MLP 'b'] all inputs must have the same batch size or one row, but this "
+      "one has 3 rows and an earlier one 2. Correct the batch.");
   EXPECT_VALUE_ERROR(
       Cross()->forward(inputs),
-      "[Cross 'b'] all inputs must have the same sizes");
+      "[Cross 'b'] all inputs must have the same batch size or one row, but "
+      "this one has 3 rows and an earlier one 2");
   EXPECT_VALUE_ERROR(
       DotInteraction()->forward(inputs),
-      "[DotInteraction 'b'] all features must have the same batch size or one "
+      "[DotInteraction 'b'] all inputs must have the same batch size or one "
       "row, but this one has 3 rows and an earlier one 2");
   EXPECT_VALUE_ERROR(
       Concatenate()->forward(inputs),
-      "[Concatenate 'b'] all activations must have the same batch size or one "
-      "row, but this one has 3 rows and another one 2");
+      "[Concatenate 'b'] all inputs must have the same batch size or one row, "
+      "but this one has 3 rows and an earlier one 2");
 }
 
 }  // namespace single_rows_test

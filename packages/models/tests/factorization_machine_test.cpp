@@ -149,7 +149,7 @@ TEST(FactorizationMachineTest, RefusesBadInput) {
       "this one has 4 and an earlier one 3");
   EXPECT_VALUE_ERROR(
       (layer->forward({{"a", rows}, {"b", at::ones({4, 3})}})),
-      "all features must have the same batch size");
+      "[FactorizationMachine 'b'] all inputs must have the same batch size");
   EXPECT_VALUE_ERROR(
       layer->forward(at::ones({2, 3, 1})),
       "the rows of features must have 2 or more columns, but their width is 1");
@@ -160,7 +160,7 @@ TEST(FactorizationMachineTest, RefusesBadInput) {
       "the rows of features must have 1 or more columns, but their width is 0");
   EXPECT_TYPE_ERROR(
       (layer->forward({{"a", rows}, {"b", rows.to(at::kDouble)}})),
-      "[FactorizationMachine 'b'] all features must have the same dtype");
+      "[FactorizationMachine 'b'] all inputs must have the same dtype");
   EXPECT_TYPE_ERROR(
       layer->forward(rows.to(at::kLong)),
       "expected a dense floating-point tensor");
