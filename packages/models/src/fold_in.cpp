@@ -129,6 +129,27 @@ at::Tensor checked_priors(
   return checked_floats(priors, "priors").expand({batch, dim}).contiguous();
 }
 
+// Solves matrix x = side for each of [users, dim, dim] and [users, dim].
+at::Tensor solution_of(
+    const at::Tensor& matrices,
+    const at::Tensor& sides,
+    at::ScalarType dtype,
+    double regularization) {
+  const auto [factors, failed] = at::linalg_cholesky_ex(matrices);
+  at::Tensor solution =
+      at::cholesky_solve(sides.unsqueeze(2), factors).squeeze(2).to(dtype);
+  // The numbers may be too large for the dtype.
+  const at::Tensor is_solved =
+      failed.eq(0).logical_and(at::isfinite(solution).all(1));
+  TESSERA_CHECK_VALUE(
+      is_solved.all().item<bool>(),
+      "[FoldIn] the equations of {} histories can't be solved in {}. Raise regularization, which is {}, or scale the vectors down.",
+      is_solved.logical_not().sum().item<int64_t>(),
+      dtype,
+      regularization);
+  return solution;
+}
+
 }  // namespace
 
 FoldIn::FoldIn(
@@ -167,16 +188,48 @@ FoldIn::FoldIn(
   }
 }
 
-at::Tensor FoldIn::solve(
+struct FoldIn::Terms {
+  at::Tensor ids = {};  // [nnz] int64
+  at::Tensor row_splits = {};  // [users + 1] int64
+  // The weights of an item's products on both sides of the equations.
+  at::Tensor left = {};  // [nnz] float64
+  at::Tensor right = {};  // [nnz] float64
+  at::Tensor priors = {};  // [users, dim] float64
+
+  int64_t users() const {
+    return row_splits.size(0) - 1;
+  }
+  void take_back_catalogue(double confidence, const at::Tensor& item_biases);
+};
+
+// The catalogue has a term for each item, which is taken back once for an item of the
+// history.
+void FoldIn::Terms::take_back_catalogue(
+    double confidence,
+    const at::Tensor& item_biases) {
+  const int64_t* id = ids.const_data_ptr<int64_t>();
+  const int64_t* split = row_splits.const_data_ptr<int64_t>();
+  const double* bias = item_biases.const_data_ptr<double>();
+  auto* left_weight = left.mutable_data_ptr<double>();
+  auto* right_weight = right.mutable_data_ptr<double>();
+  std::unordered_set<int64_t> seen;
+  for (int64_t user = 0; user < users(); ++user) {
+    seen.clear();
+    for (int64_t i = split[user]; i < split[user + 1]; ++i) {
+      if (seen.insert(id[i]).second) {
+        left_weight[i] -= confidence;
+        right_weight[i] += confidence * bias[i];
+      }
+    }
+  }
+}
+
+FoldIn::Terms FoldIn::terms_of(
     const RaggedFeature& histories,
     const FoldInBatch& batch) const {
-  const at::NoGradGuard no_grad;
-  const int64_t dim = vectors_.size(1);
-  const at::Tensor ids = checked_ids(histories.values, vectors_.size(0));
-  const int64_t nnz = ids.size(0);
-  const at::Tensor splits =
-      checked_row_splits(histories.row_splits, nnz, "FoldIn");
-  const int64_t users = splits.size(0) - 1;
+  Terms terms{.ids = checked_ids(histories.values, vectors_.size(0))};
+  const int64_t nnz = terms.ids.size(0);
+  terms.row_splits = checked_row_splits(histories.row_splits, nnz, "FoldIn");
   const at::Tensor targets =
       checked_list(batch.targets, "targets", "nnz", nnz, 1.0);
   const at::Tensor confidences =
@@ -185,67 +238,66 @@ at::Tensor FoldIn::solve(
       nnz == 0 || confidences.min().item<double>() >= 0.0,
       "[FoldIn] confidences must be >= 0, but got {}. Leave an item out that should not count.",
       confidences.min().item<double>());
-  const at::Tensor priors = checked_priors(batch.priors, users, dim);
+  terms.priors = checked_priors(batch.priors, terms.users(), vectors_.size(1));
 
-  // The weights of an item's products on both sides of the equations. The catalogue has a
-  // term for each item, which is taken back once for an item of the history.
-  const at::Tensor item_biases = biases_.index_select(0, ids);
-  at::Tensor left = confidences.clone();
-  at::Tensor right = confidences * (targets - item_biases);
-  const int64_t* id = ids.const_data_ptr<int64_t>();
-  const int64_t* split = splits.const_data_ptr<int64_t>();
-  if (const double catalogue = options_.catalogue_confidence; catalogue > 0.0) {
-    const double* bias = item_biases.const_data_ptr<double>();
-    auto* left_weight = left.mutable_data_ptr<double>();
-    auto* right_weight = right.mutable_data_ptr<double>();
-    std::unordered_set<int64_t> seen;
-    for (int64_t user = 0; user < users; ++user) {
-      seen.clear();
-      for (int64_t i = split[user]; i < split[user + 1]; ++i) {
-        if (seen.insert(id[i]).second) {
-          left_weight[i] -= catalogue;
-          right_weight[i] += catalogue * bias[i];
-        }
-      }
-    }
+  const at::Tensor item_biases = biases_.index_select(0, terms.ids);
+  terms.left = confidences.clone();
+  terms.right = confidences * (targets - item_biases);
+  if (options_.catalogue_confidence > 0.0) {
+    terms.take_back_catalogue(options_.catalogue_confidence, item_biases);
   }
+  return terms;
+}
 
+// Adds the terms of a user's history, prior and regularization to the equations
+// `matrix` [dim, dim] x = `side` [dim].
+void FoldIn::add_history(
+    const Terms& terms,
+    int64_t user,
+    at::Tensor matrix,
+    at::Tensor side) const {
+  const int64_t* split = terms.row_splits.const_data_ptr<int64_t>() + user;
+  const int64_t first = split[0];
+  const int64_t items = split[1] - first;
+  const double regularization = options_.regularization +
+      static_cast<double>(items) * options_.regularization_per_item;
+  matrix.diagonal().add_(regularization);
+  side.add_(terms.priors[user], regularization);
+  if (items > 0) {
+    const at::Tensor rows =
+        vectors_.index_select(0, terms.ids.narrow(0, first, items))
+            .to(at::kDouble);
+    const at::Tensor weighted =
+        rows * terms.left.narrow(0, first, items).unsqueeze(1);
+    matrix.addmm_(rows.t(), weighted);
+    side.addmv_(rows.t(), terms.right.narrow(0, first, items));
+  }
+}
+
+// Returns the vectors of `count` users from `begin` on, [count, dim].
+at::Tensor FoldIn::solve_block(const Terms& terms, int64_t begin, int64_t count)
+    const {
+  const at::Tensor matrices = catalogue_matrix_.repeat({count, 1, 1});
+  const at::Tensor sides = catalogue_vector_.repeat({count, 1});
+  for (int64_t i = 0; i < count; ++i) {
+    add_history(terms, begin + i, matrices[i], sides[i]);
+  }
+  return solution_of(
+      matrices, sides, vectors_.scalar_type(), options_.regularization);
+}
+
+at::Tensor FoldIn::solve(
+    const RaggedFeature& histories,
+    const FoldInBatch& batch) const {
+  const at::NoGradGuard no_grad;
+  const Terms terms = terms_of(histories, batch);
+  const int64_t dim = vectors_.size(1);
+  const int64_t users = terms.users();
   at::Tensor result = at::empty({users, dim}, vectors_.options());
   const int64_t step = std::max<int64_t>(1, kBlock / (dim * dim));
   for (int64_t begin = 0; begin < users; begin += step) {
     const int64_t count = std::min(step, users - begin);
-    const at::Tensor matrices = catalogue_matrix_.repeat({count, 1, 1});
-    const at::Tensor sides = catalogue_vector_.repeat({count, 1});
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t first = split[begin + i];
-      const int64_t items = split[begin + i + 1] - first;
-      const double regularization = options_.regularization +
-          static_cast<double>(items) * options_.regularization_per_item;
-      matrices[i].diagonal().add_(regularization);
-      sides[i].add_(priors[begin + i], regularization);
-      if (items > 0) {
-        const at::Tensor rows =
-            vectors_.index_select(0, ids.narrow(0, first, items))
-                .to(at::kDouble);
-        const at::Tensor weighted =
-            rows * left.narrow(0, first, items).unsqueeze(1);
-        matrices[i].addmm_(rows.t(), weighted);
-        sides[i].addmv_(rows.t(), right.narrow(0, first, items));
-      }
-    }
-    const auto [factors, failed] = at::linalg_cholesky_ex(matrices);
-    const at::Tensor solved =
-        at::cholesky_solve(sides.unsqueeze(2), factors).squeeze(2);
-    result.narrow(0, begin, count)
-        .copy_(solved);  // numbers may be too large for the dtype
-    const at::Tensor is_solved = failed.eq(0).logical_and(
-        at::isfinite(result.narrow(0, begin, count)).all(1));
-    TESSERA_CHECK_VALUE(
-        is_solved.all().item<bool>(),
-        "[FoldIn] the equations of {} histories can't be solved in {}. Raise regularization, which is {}, or scale the vectors down.",
-        is_solved.logical_not().sum().item<int64_t>(),
-        vectors_.scalar_type(),
-        options_.regularization);
+    result.narrow(0, begin, count).copy_(solve_block(terms, begin, count));
   }
   return result;
 }

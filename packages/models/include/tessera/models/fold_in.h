@@ -104,6 +104,18 @@ class FoldIn {
       const FoldInBatch& batch = {}) const;
 
  private:
+  struct Terms;  // what histories add to the equations
+
+  Terms terms_of(const RaggedFeature& histories, const FoldInBatch& batch)
+      const;
+  void add_history(
+      const Terms& terms,
+      int64_t user,
+      at::Tensor matrix,
+      at::Tensor side) const;
+  at::Tensor solve_block(const Terms& terms, int64_t begin, int64_t count)
+      const;
+
   FoldInOptions options_;
   at::Tensor vectors_;  // [items, dim]
   at::Tensor biases_;  // [items] float64
