@@ -140,6 +140,8 @@ class HttpClient {
 
   static HttpReply parse(std::string_view head) {
     HttpReply reply;
+    // Otherwise the body of the response before was longer than expected.
+    TORCH_CHECK(head.starts_with("HTTP/1.1 "), "no status line: ", head);
     const size_t space = head.find(' ');
     reply.status = std::atoi(std::string(head.substr(space + 1, 3)).c_str());
     head.remove_prefix(head.find("\r\n") + 2);

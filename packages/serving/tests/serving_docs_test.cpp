@@ -5,6 +5,7 @@
 #include <tessera/serving/publisher.h>
 #include <tessera/serving/reader.h>
 #include <tessera/serving/server.h>
+#include <tessera/serving/short_time_slices.h>
 #include <tessera/training/fit.h>
 
 #include "packages/serving/tests/http_client.h"
@@ -13,6 +14,7 @@
 #include "tests/temporary_folder.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -22,6 +24,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace tessera::serving {
@@ -99,6 +102,20 @@ TEST_F(ServingDocsTest, PublishesAndReads) {
   reader.unpin();  // and the newest one again
   // end snippet
   EXPECT_EQ(reader.version()->number(), 4);
+  const int policy = ::sched_getscheduler(0);
+  int policy_of_worker = -1;
+  // snippet: use_short_time_slices
+  std::thread worker([&] {
+    use_short_time_slices();
+    reader.version()->lookup(movie, {.ids = ids}, out);
+  });
+  // end snippet
+  worker.join();
+  std::thread([&] {
+    use_short_time_slices();
+    policy_of_worker = ::sched_getscheduler(0);
+  }).join();
+  EXPECT_EQ(policy_of_worker, policy);
 }
 
 TEST_F(ServingDocsTest, AnswersRequests) {

@@ -11,6 +11,8 @@ struct HttpRequest {
   /// Without what follows '?'.
   std::string path = {};
   std::string body = {};
+  /// How the body is compressed. Empty for a body as it is.
+  std::string content_encoding = {};
 };
 
 struct HttpResponse {

@@ -67,6 +67,18 @@ class CountedBytes {
   size_t bytes_ = 0;
 };
 
+// The first encoding that changes the body.
+std::string content_encoding_of(const http::fields& header) {
+  const auto [begin, end] = header.equal_range(http::field::content_encoding);
+  for (auto field = begin; field != end; ++field) {
+    const beast::string_view encoding = field->value();
+    if (!encoding.empty() && !beast::iequals(encoding, "identity")) {
+      return {encoding.data(), encoding.size()};
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 HttpSession::HttpSession(asio::ip::tcp::socket socket, SessionContext& context)
@@ -197,6 +209,7 @@ asio::awaitable<HttpSession::Received> HttpSession::read() {
   received.request.method.assign(method.data(), method.size());
   received.request.path.assign(
       target.data(), std::min(target.find('?'), target.size()));
+  received.request.content_encoding = content_encoding_of(message);
   received.keeps_alive = message.keep_alive();
   received.request.body = std::move(message.body());
   co_return received;

@@ -2,6 +2,7 @@
 #include "packages/serving/src/server/lookup_json.h"
 
 #include <tessera/common/json_value.h>
+#include <tessera/common/shorten.h>
 
 #include "packages/serving/src/server/number_text.h"
 #include "src/common/check.h"
@@ -56,11 +57,10 @@ void read_weights(
         expected);
   };
   check_list(values, weights, kName);
-  if (request.row_splits.empty()) {
-    check_size(weights.size(), ids.size());
-    values.append_numbers(weights, kName, request.weights);
-    return;
-  }
+  TESSERA_CHECK_VALUE(
+      weights.empty() || has_lists(ids),
+      "[{}] weights: expected none, because only lists of ids are combined with weights. Leave the weights out, or send a list of ids for each example.",
+      kWhere);
   TESSERA_CHECK_VALUE(
       weights.size() == ids.size(),
       "[{}] weights: expected one list per list of ids, but got {} for {}.",
@@ -83,8 +83,14 @@ LookupRequest read_lookup(
     values.refuse(name, "feature", "the name of a feature");
   }
   LookupRequest request{.feature = version.feature(name.get<std::string>())};
+  const FeatureInfo& feature = version.features()[request.feature];
   const Json& ids = field_of(json, "ids", kWhere);
   check_list(values, ids, "ids");
+  TESSERA_CHECK_VALUE(
+      feature.sequence_length == 0 || has_lists(ids),
+      "[{}] ids: expected a list of ids for each example, such as [[3,1],[4]], because the feature '{}' is a sequence.",
+      kWhere,
+      shorten(feature.name));
   if (has_lists(ids)) {
     values.count(ids.size());
     request.row_splits.push_back(0);

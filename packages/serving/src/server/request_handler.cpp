@@ -50,6 +50,16 @@ HttpResponse refuse_method(const HttpRequest& request, const char* allowed) {
   return response;
 }
 
+HttpResponse refuse_encoding(const HttpRequest& request) {
+  HttpResponse response = error_response(
+      415,
+      fmt::format(
+          "The body has the Content-Encoding '{}', which this server does not read. Send the body without one.",
+          shorten(request.content_encoding)));
+  response.headers = "Accept-Encoding: identity\r\n";
+  return response;
+}
+
 }  // namespace
 
 std::string label_of(const std::string& path) {
@@ -78,6 +88,9 @@ RequestHandler::Answer RequestHandler::handle(
     HttpRequest request,
     Clock::time_point now,
     std::function<void(HttpResponse)> reply) {
+  if (!request.content_encoding.empty()) {
+    return {.response = refuse_encoding(request)};
+  }
   if (is_get_path(request.path)) {
     if (request.method != "GET" && request.method != "HEAD") {
       return {.response = refuse_method(request, "GET, HEAD")};
@@ -101,8 +114,7 @@ RequestHandler::Answer RequestHandler::handle(
   if (request.path == kScore && !scores_) {
     return {
         .response = error_response(
-            404,
-            "This server has no score function. Pass one as the third argument of Server.")};
+            404, "This server does not score. Send requests to /lookup.")};
   }
   return post(
       request.path == kScore ? JobKind::kScore : JobKind::kLookup,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/serving/src/server/request_workers.h"
 
+#include <tessera/serving/short_time_slices.h>
+
 #include "packages/serving/src/server/error_log.h"
 #include "packages/serving/src/server/lookup_json.h"
 #include "packages/serving/src/server/score_json.h"
@@ -10,11 +12,24 @@
 #include <cstdint>
 #include <exception>
 #include <stdexcept>
+#include <string_view>
 #include <utility>
 
 namespace tessera::serving {
 
 namespace {
+
+// The client knows nothing of the function or path in brackets that begins a message.
+std::string_view without_place(std::string_view message) {
+  const size_t end = message.find(' ');
+  const bool has_place = message.starts_with('[') &&
+      end != std::string_view::npos && message[end - 1] == ']';
+  return has_place ? message.substr(end + 1) : message;
+}
+
+HttpResponse refusal(std::string_view problem) {
+  return error_response(400, without_place(problem));
+}
 
 // The response for the exception that is being handled. Only mistakes of the client are
 // told to it.
@@ -22,9 +37,9 @@ HttpResponse response_of_exception() {
   try {
     throw;
   } catch (const std::invalid_argument& error) {
-    return error_response(400, error.what());
+    return refusal(error.what());
   } catch (const std::out_of_range& error) {
-    return error_response(400, error.what());
+    return refusal(error.what());
   } catch (const std::exception& error) {
     log_error(error.what());
   } catch (...) {
@@ -83,6 +98,7 @@ void RequestWorkers::join() {
 }
 
 void RequestWorkers::run() {
+  use_short_time_slices();
   for (std::vector<JobPtr> jobs = queue_.take(); !jobs.empty();
        jobs = queue_.take()) {
     const auto now = std::chrono::steady_clock::now();
@@ -162,7 +178,7 @@ void RequestWorkers::score_together(
         response = json_response(write_score_result(results[i], requests[i]));
         metrics_.count_candidates(requests[i].num_candidates);
       } else {
-        response = error_response(400, results[i].error);
+        response = refusal(results[i].error);
       }
     } catch (...) {
       response = response_of_exception();

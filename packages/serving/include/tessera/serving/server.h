@@ -47,7 +47,7 @@ struct ScoreResult {
   /// A score that is not finite is an error of the server.
   std::vector<float> scores = {};  // [num_candidates]
   /// Empty: no error. Otherwise why this request can't be scored. The client gets it with
-  /// status 400.
+  /// status 400, without a place such as "[Version::lookup]" at its beginning.
   std::string error = {};
 };
 

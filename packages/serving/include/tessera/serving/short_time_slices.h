@@ -5,12 +5,13 @@
 
 namespace tessera::serving {
 
+// snippet: packages/serving/tests/serving_docs_test.cpp use_short_time_slices
 /// Lets the calling thread run soon when a request wakes it. Call it first in each thread
 /// that answers requests. The threads of a Server call it themselves.
 ///
 ///   std::thread worker([&] {
 ///     use_short_time_slices();
-///     answer_requests();
+///     reader.version()->lookup(movie, {.ids = ids}, out);
 ///   });
 ///
 /// A thread that wakes up while all cores compute waits until one of them has used up its
