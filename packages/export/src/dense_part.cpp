@@ -29,20 +29,12 @@ namespace {
 // The number of rows of the candidates in the example of the dense part.
 constexpr int64_t kBatch = 11;
 
-// Returns the prefix of each layer's feature names: its path, or nothing if there is one
-// layer, as in a published version.
+// Returns the prefix of each layer's feature names.
 std::map<const EmbeddingState*, std::string> prefixes_of(
     const torch::nn::Module& model) {
   std::map<const EmbeddingState*, std::string> prefixes;
-  visit_weights(
-      model,
-      "",
-      [](const std::string&, const at::Tensor&, WeightKind) {},
-      [&](const TableModule& tables, const std::string& prefix) {
-        prefixes.emplace(&tables.state(), prefix);
-      });
-  if (prefixes.size() == 1) {
-    prefixes.begin()->second.clear();
+  for (const auto& [tables, prefix] : tables_and_prefixes(model)) {
+    prefixes.emplace(&tables->state(), prefix);
   }
   return prefixes;
 }

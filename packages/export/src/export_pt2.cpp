@@ -11,6 +11,7 @@
 #include "packages/export/src/exported_layer.h"
 #include "packages/export/src/graph_conversion.h"
 #include "packages/export/src/graph_merge.h"
+#include "packages/export/src/input_names.h"
 #include "packages/export/src/named_weights.h"
 #include "packages/export/src/pt2/archive.h"
 #include "packages/export/src/record_graph.h"
@@ -33,20 +34,18 @@
 #include <memory>
 #include <optional>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 namespace tessera {
 
 namespace {
 
+using exporting::InputNames;
 using exporting::ResizedExamples;
 using exporting::SizeSolver;
 
 constexpr const char* kPt2Where = "[export_pt2]";
 constexpr const char* kDenseWhere = "[export_dense_pt2]";
-
-using InputNames = std::vector<std::pair<std::string, std::string>>;
 
 // The layer or the whole model that is exported.
 struct Source {
@@ -67,53 +66,6 @@ struct Source {
   /// Whether the source may accept only the batch size of the example.
   bool may_fix_batch = false;
 };
-
-// The names and meanings of the tensors of flatten(example). `input_names` has a path and
-// a part for each of example.inputs, or is empty.
-std::vector<Pt2Value> describe_inputs(
-    const ExportExample& example,
-    const InputNames& input_names) {
-  std::vector<Pt2Value> values;
-  std::unordered_set<std::string> taken;
-  const auto add = [&](const std::string& name,
-                       const std::string& path,
-                       const std::string& part) {
-    values.push_back(
-        {.name = exporting::identifier(name, taken),
-         .path = path,
-         .part = part});
-  };
-  example.features.for_each(
-      [&](const std::string& path, const Feature& feature) {
-        if (std::holds_alternative<at::Tensor>(feature)) {
-          add(path, path, "ids");
-          return;
-        }
-        const std::vector<const char*> parts =
-            std::holds_alternative<RaggedFeature>(feature)
-            ? std::vector<const char*>{"values", "row_splits"}
-            : std::vector<const char*>{"indices", "values", "dense_shape"};
-        for (const char* part : parts) {
-          add(path + "_" + part, path, part);
-        }
-      });
-  example.weights.for_each(
-      [&](const std::string& path, const std::optional<Feature>& weight) {
-        if (weight) {
-          add(path + "_weights", path, "weights");
-        }
-      });
-  for (size_t i = 0; i < example.inputs.size(); ++i) {
-    if (input_names.empty()) {
-      const std::string name = fmt::format("input_{}", i);
-      add(name, name, "");
-    } else {
-      const auto& [path, part] = input_names[i];
-      add(part == "row_splits" ? path + "_" + part : path, path, part);
-    }
-  }
-  return values;
-}
 
 // The inputs whose first element is the batch size.
 std::vector<exporting::ValueSource> batch_sources(
@@ -184,7 +136,8 @@ pt2::Archive make_archive(
     SizeSolver& solver,
     const std::vector<int64_t>& hints) {
   pt2::Archive archive;
-  archive.signature.inputs = describe_inputs(example, source.input_names);
+  archive.signature.inputs =
+      exporting::describe_inputs(example, source.input_names);
   std::vector<std::string> names;
   for (const Pt2Value& input : archive.signature.inputs) {
     names.push_back(input.name);

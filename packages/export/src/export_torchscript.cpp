@@ -5,19 +5,27 @@
 
 #include "layers/mode_guard.h"
 #include "packages/export/src/classic_locale.h"
+#include "packages/export/src/dense_part.h"
 #include "packages/export/src/example_batch.h"
 #include "packages/export/src/export_options.h"
 #include "packages/export/src/exported_layer.h"
+#include "packages/export/src/input_names.h"
 #include "packages/export/src/model_script.h"
+#include "packages/export/src/resized_examples.h"
 #include "packages/export/src/torchscript_module.h"
+#include "packages/export/src/torchscript_program.h"
 #include "packages/export/src/traced_model.h"
 #include "packages/export/src/verification.h"
 #include "src/common/atomic_file.h"
 #include "src/common/check.h"
 
 #include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
 #include <torch/csrc/jit/python/update_graph_executor_opt.h>
 #include <torch/csrc/jit/resource_guard.h>
+
+#include <optional>
+#include <utility>
 
 namespace tessera {
 
@@ -26,6 +34,7 @@ namespace {
 namespace jit = torch::jit;
 
 constexpr const char* kWhere = "[export_torchscript]";
+constexpr const char* kDensePartWhere = "[export_dense_torchscript]";
 
 // Compares the file with the layer. TorchScript's optimizations are off: they take 40 ms
 // per feature and do not make these few calls faster.
@@ -60,6 +69,56 @@ void write_embedding(
   file.commit();
 }
 
+// The sizes of a tensor. Those that differ between two numbers of candidates are unknown.
+std::vector<std::optional<int64_t>> common_sizes(
+    const at::Tensor& a,
+    const at::Tensor& b) {
+  TESSERA_CHECK_VALUE(
+      a.dim() == b.dim(),
+      "{} expected outputs with the same number of dimensions for any number of candidates, but an output has the shape {} or {}. Keep a dimension of size 1 in forward().",
+      kDensePartWhere,
+      a.sizes(),
+      b.sizes());
+  std::vector<std::optional<int64_t>> sizes;
+  for (int64_t axis = 0; axis < a.dim(); ++axis) {
+    sizes.push_back(
+        a.size(axis) == b.size(axis) ? std::make_optional(a.size(axis))
+                                     : std::nullopt);
+  }
+  return sizes;
+}
+
+// The batch size of a dense part is the number of candidates.
+Pt2Signature describe_dense_part(
+    const exporting::DensePart& dense,
+    int64_t candidates,
+    exporting::TracedModel& traced) {
+  const ExportExample& example = dense.example();
+  const ExportExample other = exporting::with_batch_size(
+      example, candidates, candidates + 6, kDensePartWhere);
+  Pt2Signature signature{
+      .inputs = exporting::describe_inputs(
+          example,
+          dense.inputs(),
+          {"self", "torch"})};  // TorchScript has other meanings for these
+  for (size_t i = 0; i < signature.inputs.size(); ++i) {
+    signature.inputs[i].dtype = example.inputs[i].scalar_type();
+    signature.inputs[i].shape =
+        common_sizes(example.inputs[i], other.inputs[i]);
+  }
+  const std::vector<at::Tensor> outputs = traced.outputs(example);
+  const std::vector<at::Tensor> others = traced.outputs(other);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const std::string name = fmt::format("output_{}", i);
+    signature.outputs.push_back(
+        {.name = name,
+         .path = name,
+         .dtype = outputs[i].scalar_type(),
+         .shape = common_sizes(outputs[i], others.at(i))});
+  }
+  return signature;
+}
+
 }  // namespace
 
 void detail::export_torchscript(
@@ -82,7 +141,7 @@ void detail::export_torchscript(
   const at::NoGradGuard no_grad;
   const ExportExample parts = exporting::to_parts(example, kWhere);
   exporting::check_unique(parts.features.paths(), kWhere);
-  exporting::batch_size_of(parts.features, kWhere);
+  const int64_t batch_size = exporting::batch_size_of(parts.features, kWhere);
   const ModeGuard modes(model.module);
   modes.eval();
   exporting::TracedModel traced(
@@ -92,12 +151,51 @@ void detail::export_torchscript(
   exporting::check_model(
       model.module,
       parts,
+      batch_size,
       [&](const ExportExample& batch) { return traced.outputs(batch); },
       [&](const ExportExample& batch) {
         return exporting::run_model(loaded, model, batch);
       },
       kWhere);
   file.commit();
+}
+
+Pt2Signature detail::export_dense_torchscript(
+    const ExportedModel& model,
+    const std::string& path,
+    const ExportExample& example,
+    const std::vector<std::string>& input_names) {
+  AtomicFile file(path, kDensePartWhere);
+  const ClassicLocale locale;  // LibTorch prints TorchScript with streams
+  const at::NoGradGuard no_grad;
+  const ModeGuard modes(model.module);
+  modes.eval();
+  const exporting::DensePart dense(
+      model, example, input_names, kDensePartWhere);
+  const ExportOptions options;
+  exporting::TracedModel traced(
+      dense.model(), options, exporting::Conversion::kNow, kDensePartWhere);
+  const int64_t candidates =
+      exporting::ResizedExamples(dense.example(), kDensePartWhere).sizes()[0];
+  Pt2Signature signature = describe_dense_part(dense, candidates, traced);
+  std::vector<std::string> names;
+  for (const Pt2Value& input : signature.inputs) {
+    names.push_back(input.name);
+  }
+  const exporting::DenseScript script = exporting::script_dense_part(
+      traced, dense.model(), dense.example(), names, kDensePartWhere);
+  exporting::write_torchscript_program(
+      file, script.module, signature, script.weights, kDensePartWhere);
+  const exporting::TorchScriptProgram program(file.written_path());
+  exporting::check_model(
+      model.module,
+      dense.example(),
+      candidates,
+      [&](const ExportExample& batch) { return traced.outputs(batch); },
+      [&](const ExportExample& batch) { return program.run(batch.inputs); },
+      kDensePartWhere);
+  file.commit();
+  return signature;
 }
 
 }  // namespace tessera

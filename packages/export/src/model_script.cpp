@@ -7,12 +7,16 @@
 #include <torch/csrc/jit/frontend/tracer.h>
 
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "packages/export/src/named_weights.h"
 #include "packages/export/src/torchscript_module.h"
 #include "packages/export/src/torchscript_source.h"
+#include "packages/export/src/value_read_observer.h"
 #include "src/common/check.h"
 #include "src/engine/embedding_state.h"
 
@@ -115,6 +119,37 @@ jit::Value* add_call(
           {}));
 }
 
+// Adds a method that the tracer has recorded.
+void add_method(
+    const jit::Module& root,
+    const char* name,
+    std::shared_ptr<jit::Graph> graph) {
+  root.type()->addMethod(root._ivalue()->compilation_unit()->create_function(
+      c10::QualifiedName(*root.type()->name(), name), std::move(graph)));
+}
+
+// Finds the attributes of the weights. Call it before detach_tensors(), which makes other
+// tensors of shared ones.
+std::vector<ScriptWeight> script_weights(
+    const jit::Module& root,
+    const torch::nn::Module& model,
+    const std::string& where) {
+  std::map<const void*, std::vector<std::string>> attributes;
+  for (const auto& attribute : root.named_attributes()) {
+    if (attribute.value.isTensor()) {
+      attributes[attribute.value.toTensor().unsafeGetTensorImpl()].push_back(
+          attribute.name);
+    }
+  }
+  std::vector<ScriptWeight> weights;
+  for (const pt2::Weight& weight : named_weights(model, {}, where)) {
+    weights.push_back(
+        {.name = weight.name,
+         .attributes = attributes.at(weight.tensor.unsafeGetTensorImpl())});
+  }
+  return weights;
+}
+
 }  // namespace
 
 jit::Module script_model(
@@ -140,12 +175,30 @@ jit::Module script_model(
                               jit::Value* weight) {
     return add_call(graph, tree.script_of(layer), index, parts, weight);
   };
-  root.type()->addMethod(root._ivalue()->compilation_unit()->create_function(
-      c10::QualifiedName(*root.type()->name(), "compute"),
-      traced.trace(root, example, add_lookup)));
+  add_method(root, "compute", traced.trace(root, example, add_lookup));
   define(root, forward_source(model, example));
   detach_tensors(root);
   return root;
+}
+
+DenseScript script_dense_part(
+    TracedModel& traced,
+    const detail::ExportedModel& dense,
+    const ExportExample& example,
+    const std::vector<std::string>& names,
+    const std::string& where) {
+  jit::Module root = ModuleTree(/*layers=*/{}).copy_module(dense.module);
+  const ValueReadObserver observer;
+  const auto graph = traced.trace(root, example, /*add_lookup=*/{});
+  check_no_reads(observer, where);
+  for (size_t i = 0; i < names.size(); ++i) {
+    graph->inputs()[i + 1]->setDebugName(names[i]);  // the first one is self
+  }
+  add_method(root, "forward", graph);
+  DenseScript script{
+      .module = root, .weights = script_weights(root, dense.module, where)};
+  detach_tensors(root);
+  return script;
 }
 
 }  // namespace tessera::exporting

@@ -84,11 +84,7 @@ std::shared_ptr<jit::Graph> record_operators(
   auto graph =
       record_graph(inputs, with_checks, {.returns_list = true, .where = where});
   check_filled(*graph, where);
-  TESSERA_CHECK_VALUE(
-      observer.after().empty(),
-      "{} forward() must not read values of tensors, but it does so after {}, for example by item() or in a condition. The file would keep the value of the example. Compute the same with operators, such as at::where().",
-      where,
-      observer.after());
+  check_no_reads(observer, where);
   return graph;
 }
 

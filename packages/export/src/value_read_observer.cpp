@@ -6,6 +6,8 @@
 #include <memory>
 #include <utility>
 
+#include "src/common/check.h"
+
 namespace tessera::exporting {
 
 namespace {
@@ -57,6 +59,16 @@ void ValueReadObserver::end(
   if (current != nullptr) {
     --current->depth_;
   }
+}
+
+void check_no_reads(
+    const ValueReadObserver& observer,
+    const std::string& where) {
+  TESSERA_CHECK_VALUE(
+      observer.after().empty(),
+      "{} forward() must not read values of tensors, but it does so after {}, for example by item() or in a condition. The file would keep the value of the example. Compute the same with operators, such as at::where().",
+      where,
+      observer.after());
 }
 
 }  // namespace tessera::exporting

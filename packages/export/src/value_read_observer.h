@@ -37,4 +37,10 @@ class ValueReadObserver {
   int depth_ = 0;  // of operators that call operators
 };
 
+/// Refuses a record in which a value was read.
+/// Errors:  c10::ValueError beginning with `where`.
+void check_no_reads(
+    const ValueReadObserver& observer,
+    const std::string& where);
+
 }  // namespace tessera::exporting

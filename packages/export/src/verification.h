@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -39,12 +40,14 @@ std::string difference(
 using Outputs =
     std::function<std::vector<at::Tensor>(const ExportExample& batch)>;
 
-/// Compares the file with the model on the example at several batch sizes.
+/// Compares the file with the model on the example, whose batch size is `batch`, and at
+/// other batch sizes.
 /// Errors:  c10::ValueError beginning with `where`, if they differ, and for a model that
 ///          accepts only the example's batch size.
 void check_model(
     const torch::nn::Module& model,
     const ExportExample& example,
+    int64_t batch,
     const Outputs& model_outputs,
     const Outputs& file_outputs,
     const std::string& where);

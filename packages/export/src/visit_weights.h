@@ -6,7 +6,10 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace tessera {
 
@@ -36,6 +39,32 @@ void visit_weights(
     Module& child = *entry.value();
     visit_weights(child, prefix + entry.key() + ".", use_tensor, use_tables);
   }
+}
+
+/// The modules with tables in a model, each once, and what the names of their tables and
+/// features begin with in a published version: the path of the module and a dot, or nothing
+/// if it is the only one.
+template <class Module>
+auto tables_and_prefixes(Module& model) {
+  using Tables = decltype(TableModule::of(model));
+  std::vector<std::pair<Tables, std::string>> result;
+  visit_weights(
+      model,
+      "",
+      [](const std::string&, const at::Tensor&, WeightKind) {},
+      [&](auto& tables, const std::string& prefix) {
+        const bool is_new =
+            std::none_of(result.begin(), result.end(), [&](const auto& known) {
+              return known.first == &tables;
+            });
+        if (is_new) {
+          result.emplace_back(&tables, prefix);
+        }
+      });
+  if (result.size() == 1) {
+    result.front().second.clear();
+  }
+  return result;
 }
 
 }  // namespace tessera

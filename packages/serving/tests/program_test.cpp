@@ -4,6 +4,7 @@
 #include <tessera/serving/program_scorer.h>
 
 #include <tessera/export/export_pt2.h>
+#include <tessera/export/export_torchscript.h>
 #include <tessera/layers/dot_interaction.h>
 #include <tessera/layers/mlp.h>
 #include <tessera/layers/tpu_embedding.h>
@@ -172,11 +173,27 @@ ExportExample random_example(int64_t candidates) {
       .inputs = {at::rand({1, 1}), at::rand({candidates, 2})}};
 }
 
-// Publishes a model with its program.
-class ProgramTest : public ::testing::Test {
+enum class Kind { kPt2, kTorchScript };
+
+template <class Model>
+void export_program(
+    Kind kind,
+    Model model,
+    const std::string& path,
+    const ExportExample& example,
+    const std::vector<std::string>& input_names = {}) {
+  if (kind == Kind::kPt2) {
+    export_dense_pt2(model, path, example, input_names);
+  } else {
+    export_dense_torchscript(model, path, example, input_names);
+  }
+}
+
+// Publishes a model with its program, of either kind.
+class ProgramTest : public ::testing::TestWithParam<Kind> {
  protected:
   ProgramTest() {
-    export_dense_pt2(model_, program_, example(), {"age", "price"});
+    export_program(GetParam(), model_, program_, example(), {"age", "price"});
     publisher_ = std::make_unique<Publisher>(
         model_,
         directory_,
@@ -218,12 +235,21 @@ class ProgramTest : public ::testing::Test {
 
   Ranker model_;
   test::TemporaryFolder folder_;
-  std::string program_ = folder_ / "program.pt2";
+  std::string program_ =
+      folder_ / "program";  // the name does not tell the kind
   std::string directory_ = folder_ / "published";
   std::unique_ptr<Publisher> publisher_;
 };
 
-TEST_F(ProgramTest, ScoresAreThoseOfTheModel) {
+INSTANTIATE_TEST_SUITE_P(
+    OfAllKinds,
+    ProgramTest,
+    ::testing::Values(Kind::kPt2, Kind::kTorchScript),
+    [](const ::testing::TestParamInfo<Kind>& info) {
+      return info.param == Kind::kPt2 ? "Pt2" : "TorchScript";
+    });
+
+TEST_P(ProgramTest, ScoresAreThoseOfTheModel) {
   const auto reader = std::make_shared<Reader>(directory_);
   const ProgramScorer score(reader);
   EXPECT_FALSE(score.program()->is_compiled());
@@ -238,7 +264,7 @@ TEST_F(ProgramTest, ScoresAreThoseOfTheModel) {
   }
 }
 
-TEST_F(ProgramTest, TheCodeOfTheDocsRuns) {
+TEST_P(ProgramTest, TheCodeOfTheDocsRuns) {
   const std::string published = directory_;
   const auto reader = std::make_shared<Reader>(published);
   const ExportExample batch = random_example(3);
@@ -272,7 +298,7 @@ TEST_F(ProgramTest, TheCodeOfTheDocsRuns) {
   EXPECT_GT(server.port(), 0);
 }
 
-TEST_F(ProgramTest, RequestsOfABatchAreIndependent) {
+TEST_P(ProgramTest, RequestsOfABatchAreIndependent) {
   const auto reader = std::make_shared<Reader>(directory_);
   const ProgramScorer score(reader);
   std::vector<ExportExample> batches;
@@ -297,7 +323,7 @@ TEST_F(ProgramTest, RequestsOfABatchAreIndependent) {
   }
 }
 
-TEST_F(ProgramTest, TablesAndDenseWeightsChangeTogether) {
+TEST_P(ProgramTest, TablesAndDenseWeightsChangeTogether) {
   const auto reader = std::make_shared<Reader>(
       directory_, serving::ReaderOptions{.follow = false});
   const ProgramScorer score(reader);
@@ -321,7 +347,7 @@ TEST_F(ProgramTest, TablesAndDenseWeightsChangeTogether) {
 }
 
 // Each result must be that of one whole version.
-TEST_F(ProgramTest, NoRequestMixesVersions) {
+TEST_P(ProgramTest, NoRequestMixesVersions) {
   const ExportExample batch = random_example(6);
   const std::vector<ScoreRequest> requests{request_of(batch)};
   std::map<int64_t, std::vector<float>> by_version{{1, expected(batch)}};
@@ -358,7 +384,7 @@ TEST_F(ProgramTest, NoRequestMixesVersions) {
   }
 }
 
-TEST_F(ProgramTest, WrongRequestsAreNamed) {
+TEST_P(ProgramTest, WrongRequestsAreNamed) {
   const auto reader = std::make_shared<Reader>(directory_);
   const ProgramScorer score(reader);
   const auto error_of = [&](auto&& change) {
@@ -402,7 +428,7 @@ TEST_F(ProgramTest, WrongRequestsAreNamed) {
       "");  // a bag of two users is combined
 }
 
-TEST_F(ProgramTest, RowsThatDoNotFitAreNamed) {
+TEST_P(ProgramTest, RowsThatDoNotFitAreNamed) {
   const auto reader = std::make_shared<Reader>(directory_);
   const ProgramScorer score(reader);
   EXPECT_TRUE(score(std::vector<ScoreRequest>{}).empty());
@@ -447,7 +473,7 @@ TEST_F(ProgramTest, RowsThatDoNotFitAreNamed) {
   EXPECT_EQ(results[1].error, "");
 }
 
-TEST_F(ProgramTest, OldVersionsAreFreed) {
+TEST_P(ProgramTest, OldVersionsAreFreed) {
   const auto reader = std::make_shared<Reader>(
       directory_, serving::ReaderOptions{.follow = false});
   const ProgramScorer score(reader);
@@ -466,7 +492,7 @@ TEST_F(ProgramTest, OldVersionsAreFreed) {
   }
 }
 
-TEST_F(ProgramTest, AVersionWithoutAProgramDoesNotServe) {
+TEST_P(ProgramTest, AVersionWithoutAProgramDoesNotServe) {
   const auto reader = std::make_shared<Reader>(
       directory_, serving::ReaderOptions{.follow = false});
   const ProgramScorer score(reader);
@@ -483,24 +509,30 @@ TEST_F(ProgramTest, AVersionWithoutAProgramDoesNotServe) {
   }
 }
 
-TEST_F(ProgramTest, ADamagedProgramIsRefusedWhenItIsPublished) {
+TEST_P(ProgramTest, ADamagedProgramIsRefusedWhenItIsPublished) {
   publisher_.reset();
   const std::string whole = test::read_text(program_);
+  std::vector<std::string> damaged;
   for (const size_t bytes : {size_t{0}, size_t{100}, whole.size() - 1}) {
-    const std::string damaged =
-        folder_.write("damaged.pt2", whole.substr(0, bytes));
+    damaged.push_back(whole.substr(0, bytes));
+  }
+  // The middle is in a weight or in code. LibTorch does not notice such damage.
+  damaged.push_back(whole);
+  damaged.back()[whole.size() / 2] ^= 1;
+  for (const std::string& bytes : damaged) {
+    const std::string path = folder_.write("damaged", bytes);
     EXPECT_THROW(
         Publisher(
             model_,
             folder_ / "sixth",
-            serving::PublishOptions{.program = damaged}),
+            serving::PublishOptions{.program = path}),
         c10::Error)
-        << bytes << " bytes";
+        << bytes.size() << " bytes";
     EXPECT_FALSE(std::filesystem::exists(folder_ / "sixth/CURRENT"));
   }
 }
 
-TEST_F(ProgramTest, AProgramThatDoesNotFitIsRefusedWhenItIsMade) {
+TEST_P(ProgramTest, AProgramThatDoesNotFitIsRefusedWhenItIsMade) {
   EXPECT_VALUE_ERROR(
       ProgramScorer(nullptr),
       "[ProgramScorer] expected a reader, but got nullptr");
@@ -526,8 +558,8 @@ TEST_F(ProgramTest, AProgramThatDoesNotFitIsRefusedWhenItIsMade) {
           changed,
           folder_ / "third",
           serving::PublishOptions{.program = program_}),
-      "[Pt2Program] with_weights: the weight 'tower.linear_0.weight' must be a "
-      "dense tensor");
+      "Program] with_weights: the weight 'tower.linear_0.weight' must be a dense "
+      "tensor");
   // The dense weights are the same, and the tables are not.
   struct ScaledImpl : torch::nn::Module {
     explicit ScaledImpl(int64_t dim) {
@@ -556,8 +588,9 @@ TEST_F(ProgramTest, AProgramThatDoesNotFitIsRefusedWhenItIsMade) {
   };
   const torch::nn::ModuleHolder<ScaledImpl> narrow(4);
   const torch::nn::ModuleHolder<ScaledImpl> wide(8);
-  const std::string of_narrow = folder_ / "narrow.pt2";
-  export_dense_pt2(
+  const std::string of_narrow = folder_ / "narrow";
+  export_program(
+      GetParam(),
       narrow,
       of_narrow,
       {.features = {
@@ -575,6 +608,49 @@ TEST_F(ProgramTest, AProgramThatDoesNotFitIsRefusedWhenItIsMade) {
           folder_ / "fourth",
           serving::PublishOptions{.compiled_program = program_}),
       "options.compiled_program needs options.program");
+}
+
+// AOTInductor compiles .pt2 files only.
+TEST_P(ProgramTest, OnlyAPt2FileMayBeCompiled) {
+  publisher_.reset();
+  const auto publish = [&] {
+    Publisher(
+        model_,
+        folder_ / "seventh",
+        {.program = program_, .compiled_program = program_});
+  };
+  if (GetParam() == Kind::kPt2) {
+    EXPECT_NO_THROW(publish());
+  } else {
+    EXPECT_VALUE_ERROR(
+        publish(),
+        "[Publisher] options.compiled_program needs a .pt2 file as "
+        "options.program, but that is TorchScript");
+  }
+}
+
+// A publisher may change the kind of its program.
+TEST_P(ProgramTest, TheOtherKindMayFollow) {
+  const auto reader = std::make_shared<Reader>(
+      directory_, serving::ReaderOptions{.follow = false});
+  const ProgramScorer score(reader);
+  publisher_.reset();
+  const std::string other = folder_ / "other_kind";
+  export_program(
+      GetParam() == Kind::kPt2 ? Kind::kTorchScript : Kind::kPt2,
+      model_,
+      other,
+      example(),
+      {"age", "price"});
+  train();
+  Publisher(model_, directory_, serving::PublishOptions{.program = other})
+      .publish();
+  ASSERT_TRUE(reader->refresh());
+  const ExportExample batch = random_example(5);
+  const ScoreResult result =
+      score(std::vector<ScoreRequest>{request_of(batch)})[0];
+  EXPECT_EQ(result.version, 2);
+  expect_close(result.scores, expected(batch));
 }
 
 }  // namespace program_test

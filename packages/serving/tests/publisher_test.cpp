@@ -6,6 +6,8 @@
 #include <tessera/serving/reader.h>
 #include <torch/optim/sgd.h>
 
+#include "packages/serving/src/format/dense_dtypes.h"
+#include "packages/serving/src/publisher/dense_dtype.h"
 #include "packages/serving/tests/published_model.h"
 #include "tests/optim/all_specs.h"
 #include "tests/small_files.h"
@@ -412,6 +414,29 @@ TEST(PublisherTest, DenseWeightsStepAndMetricsArePublished) {
       std::memcmp(
           weight.bytes.data(), model->head->weight.const_data_ptr<float>(), 16),
       0);
+}
+
+TEST(PublisherTest, DtypesOfDenseWeightsHaveTheirNamesAndSizes) {
+  const std::vector<std::pair<at::ScalarType, std::string>> names{
+      {at::kFloat, "float32"},
+      {at::kDouble, "float64"},
+      {at::kHalf, "float16"},
+      {at::kBFloat16, "bfloat16"},
+      {at::kLong, "int64"},
+      {at::kInt, "int32"},
+      {at::kShort, "int16"},
+      {at::kChar, "int8"},
+      {at::kByte, "uint8"},
+      {at::kBool, "bool"}};
+  ASSERT_EQ(names.size(), kDenseDtypes.size());
+  for (const auto& [dtype, name] : names) {
+    EXPECT_EQ(dense_dtype_name(dtype), name);
+    EXPECT_EQ(dense_dtype_from_string(name), dtype);
+  }
+  for (const DenseDtype& known : kDenseDtypes) {
+    const at::ScalarType dtype = dense_dtype_from_string(known.name);
+    EXPECT_EQ(c10::elementSize(dtype), known.bytes) << known.name;
+  }
 }
 
 TEST(PublisherTest, MistakesAreNamed) {

@@ -6,6 +6,7 @@
 
 #include "packages/export/src/pt2/graph_json.h"
 #include "packages/export/src/pt2/sample_inputs.h"
+#include "packages/export/src/pt2/signature_json.h"
 #include "packages/formats/src/tensor_bytes.h"
 #include "serialization/mapped_file.h"
 #include "src/common/check.h"
@@ -54,31 +55,6 @@ constexpr std::array<FixedRecord, 3> kFixedRecords = {{
 
 // A file may not describe more values than this.
 constexpr size_t kMaxValues = 100'000;
-
-Json shape_json(const std::vector<std::optional<int64_t>>& shape) {
-  Json list = Json::array();
-  for (const std::optional<int64_t>& size : shape) {
-    list.push_back(size ? Json(*size) : Json(nullptr));
-  }
-  return list;
-}
-
-Json value_json(const Pt2Value& value) {
-  return {
-      {"name", value.name},
-      {"path", value.path},
-      {"part", value.part},
-      {"dtype", c10::toString(value.dtype)},
-      {"shape", shape_json(value.shape)}};
-}
-
-Json values_json(const std::vector<Pt2Value>& values) {
-  Json list = Json::array();
-  for (const Pt2Value& value : values) {
-    list.push_back(value_json(value));
-  }
-  return list;
-}
 
 // Writes records and collects their checksums.
 class RecordWriter {
@@ -134,8 +110,8 @@ void write_records(
   }
   const Json values = {
       {"version", kValuesVersion},
-      {"inputs", values_json(archive.signature.inputs)},
-      {"outputs", values_json(archive.signature.outputs)},
+      {"inputs", signature_json(archive.signature.inputs)},
+      {"outputs", signature_json(archive.signature.outputs)},
       {"checksums", writer.checksums()}};
   const std::string text = values.dump();
   writer.add(kValues, text);
@@ -190,6 +166,9 @@ class RecordReader {
 
   const Json& values() const {
     return values_;
+  }
+  const std::string& where() const {
+    return where_;
   }
 
   // The bytes of a record, as they are in the file.
@@ -293,45 +272,30 @@ class RecordReader {
   Json values_;
 };
 
-at::ScalarType dtype_of(const std::string& name, const RecordReader& reader) {
-  for (const FileDtype& candidate : file_dtypes()) {
-    if (name == c10::toString(candidate.dtype)) {
-      return candidate.dtype;
-    }
-  }
-  reader.refuse(fmt::format("a dtype, but got '{}'", shorten(name)));
-}
-
 std::vector<Pt2Value> read_values(
     const Json& list,
     const std::vector<std::string>& names,
     const Graph& graph,
     const RecordReader& reader) {
-  std::vector<Pt2Value> values;
   if (list.size() > kMaxValues || list.size() != names.size()) {
     reader.refuse(fmt::format("a description of {} values", names.size()));
   }
-  for (const Json& json : list) {
-    Pt2Value value{
-        .name = json.at("name").get<std::string>(),
-        .path = json.at("path").get<std::string>(),
-        .part = json.at("part").get<std::string>(),
-        .dtype = dtype_of(json.at("dtype").get<std::string>(), reader)};
-    if (value.name != names[values.size()]) {
+  std::vector<Pt2Value> values = signature_from_json(list, reader.where());
+  for (size_t i = 0; i < values.size(); ++i) {
+    const Pt2Value& value = values[i];
+    if (value.name != names[i]) {
       reader.refuse(fmt::format(
           "a value '{}', but got '{}'",
-          shorten(names[values.size()]),
+          shorten(names[i]),
           shorten(value.name)));
     }
     const auto meta = graph.tensors.find(value.name);
     if (meta == graph.tensors.end() || meta->second.dtype != value.dtype ||
-        shape_json(shape_of(meta->second)) != json.at("shape")) {
+        shape_of(meta->second) != value.shape) {
       reader.refuse(fmt::format(
           "a description of '{}' with the type and the shape that the graph has",
           shorten(value.name)));
     }
-    value.shape = shape_of(meta->second);
-    values.push_back(std::move(value));
   }
   return values;
 }

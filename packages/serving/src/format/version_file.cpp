@@ -4,6 +4,7 @@
 #include <tessera/common/json_value.h>
 #include <tessera/common/shorten.h>
 
+#include "packages/serving/src/format/dense_dtypes.h"
 #include "packages/serving/src/format/key_buckets.h"
 #include "src/common/check.h"
 #include "src/common/checksum.h"
@@ -47,16 +48,12 @@ bool is_combiner(const std::string& name) {
 
 // 0 for a dtype that is not known.
 int64_t bytes_of_dtype(const std::string& dtype) {
-  if (dtype == "float64" || dtype == "int64") {
-    return 8;
+  for (const DenseDtype& known : kDenseDtypes) {
+    if (known.name == dtype) {
+      return known.bytes;
+    }
   }
-  if (dtype == "float32" || dtype == "int32") {
-    return 4;
-  }
-  if (dtype == "float16" || dtype == "bfloat16" || dtype == "int16") {
-    return 2;
-  }
-  return dtype == "int8" || dtype == "uint8" || dtype == "bool" ? 1 : 0;
+  return 0;
 }
 
 // Checks a version.json part by part.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/serving/program.h>
 
+#include "packages/export/src/dense_program.h"
 #include "packages/serving/src/program/compiled_program.h"
 #include "packages/serving/src/program/temporary_file.h"
 #include "packages/serving/src/publisher/dense_dtype.h"
@@ -45,15 +46,15 @@ std::shared_ptr<const Version> checked(std::shared_ptr<const Version> version) {
       kProgramWhere);
   TESSERA_CHECK_VALUE(
       !version->program().empty(),
-      "{} version {} has no program. Set PublishOptions::program to a file of export_dense_pt2().",
+      "{} version {} has no program. Set PublishOptions::program to a file of export_dense_pt2() or export_dense_torchscript().",
       kProgramWhere,
       version->number());
   return version;
 }
 
-Pt2Program load(std::string_view bytes) {
+exporting::DenseProgram load(std::string_view bytes) {
   const TemporaryFile file(bytes, kProgramWhere);
-  return Pt2Program(file.path());
+  return exporting::DenseProgram(file.path());
 }
 
 // Calls `load`, and says in an error which file of which version it concerns.
@@ -92,7 +93,7 @@ class Program::Impl {
   const Version& version() const {
     return *version_;
   }
-  const Pt2Program& program() const {
+  const exporting::DenseProgram& program() const {
     return *program_;
   }
   const CompiledProgram* compiled() const {
@@ -104,8 +105,8 @@ class Program::Impl {
     const std::string_view bytes = version_->program();
     file_ = before != nullptr && is_same(before->version_->program(), bytes)
         ? before->file_
-        : std::make_shared<const Pt2Program>(load(bytes));
-    program_ = std::make_unique<const Pt2Program>(
+        : std::make_shared<const exporting::DenseProgram>(load(bytes));
+    program_ = std::make_unique<const exporting::DenseProgram>(
         file_->with_weights(weights_of(version_)));
   }
 
@@ -119,8 +120,9 @@ class Program::Impl {
   }
 
   std::shared_ptr<const Version> version_;
-  std::shared_ptr<const Pt2Program> file_;  // with the weights of the export
-  std::unique_ptr<const Pt2Program> program_;
+  // With the weights of the export.
+  std::shared_ptr<const exporting::DenseProgram> file_;
+  std::unique_ptr<const exporting::DenseProgram> program_;
   std::shared_ptr<CompiledPackages> packages_;
   std::unique_ptr<CompiledProgram> compiled_;
 };

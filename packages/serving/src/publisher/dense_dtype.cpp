@@ -3,41 +3,45 @@
 
 #include <tessera/common/shorten.h>
 
+#include "packages/serving/src/format/dense_dtypes.h"
 #include "src/common/check.h"
 
-#include <utility>
+#include <array>
+#include <cstddef>
 
 namespace tessera::serving {
 
 namespace {
 
-constexpr std::pair<at::ScalarType, const char*> kNames[] = {
-    {at::kFloat, "float32"},
-    {at::kDouble, "float64"},
-    {at::kHalf, "float16"},
-    {at::kBFloat16, "bfloat16"},
-    {at::kLong, "int64"},
-    {at::kInt, "int32"},
-    {at::kShort, "int16"},
-    {at::kChar, "int8"},
-    {at::kByte, "uint8"},
-    {at::kBool, "bool"}};
+// LibTorch's dtypes, in the order of kDenseDtypes.
+constexpr auto kScalarTypes = std::to_array<at::ScalarType>(
+    {at::kFloat,
+     at::kDouble,
+     at::kHalf,
+     at::kBFloat16,
+     at::kLong,
+     at::kInt,
+     at::kShort,
+     at::kChar,
+     at::kByte,
+     at::kBool});
+static_assert(kScalarTypes.size() == kDenseDtypes.size());
 
 }  // namespace
 
 std::string dense_dtype_name(at::ScalarType dtype) {
-  for (const auto& [known, name] : kNames) {
-    if (known == dtype) {
-      return name;
+  for (size_t i = 0; i < kScalarTypes.size(); ++i) {
+    if (kScalarTypes[i] == dtype) {
+      return std::string(kDenseDtypes[i].name);
     }
   }
   return c10::toString(dtype);
 }
 
 at::ScalarType dense_dtype_from_string(std::string_view name) {
-  for (const auto& [dtype, known] : kNames) {
-    if (known == name) {
-      return dtype;
+  for (size_t i = 0; i < kDenseDtypes.size(); ++i) {
+    if (kDenseDtypes[i].name == name) {
+      return kScalarTypes[i];
     }
   }
   TESSERA_CHECK_VALUE(

@@ -3,15 +3,14 @@
 
 #include <tessera/common/profile_scope.h>
 #include <tessera/common/shorten.h>
-#include <tessera/engine/table_module.h>
-#include <tessera/export/pt2_program.h>
-#include <tessera/layers/layer.h>
 
-#include "packages/serving/src/publisher/dense_dtype.h"
+#include "packages/export/src/dense_program.h"
+#include "packages/serving/src/publisher/dense_weights.h"
+#include "packages/serving/src/publisher/described_model.h"
 #include "packages/serving/src/publisher/followed_table.h"
+#include "packages/serving/src/publisher/model_parts.h"
+#include "packages/serving/src/publisher/publish_options.h"
 #include "packages/serving/src/publisher/published_directory.h"
-#include "packages/serving/src/publisher/row_copier.h"
-#include "packages/training/src/model_files.h"
 #include "serialization/mapped_file.h"
 #include "src/common/check.h"
 #include "src/common/check_path.h"
@@ -38,146 +37,10 @@ namespace tessera::serving {
 
 namespace {
 
-constexpr const char* kPublisher = "[Publisher]";
-
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-// A module with tables, and what its names begin with.
-struct Part {
-  std::shared_ptr<torch::nn::Module> module;
-  std::string prefix;
-
-  TableModule& tables() const {
-    return *TableModule::of(*module);
-  }
-  bool is_sharded() const {
-    return tables().strategy().is_sharded();
-  }
-};
-
-std::vector<Part> parts_of(const std::shared_ptr<torch::nn::Module>& model) {
-  std::vector<Part> parts;
-  if (TableModule::of(*model) != nullptr) {
-    parts.push_back({model, ""});
-  }
-  for (const auto& item : model->named_modules("", /*include_self=*/false)) {
-    const bool is_new =
-        std::none_of(parts.begin(), parts.end(), [&](const Part& part) {
-          return part.module == item.value();
-        });
-    if (TableModule::of(*item.value()) != nullptr && is_new) {
-      parts.push_back({item.value(), item.key() + "."});
-    }
-  }
-  if (parts.size() == 1) {
-    parts.front().prefix.clear();
-  }
-  return parts;
-}
-
-StoredFormat stored_format(RowFormat format, at::ScalarType dtype) {
-  switch (format) {
-    case RowFormat::kTable:
-      return format_of(dtype);
-    case RowFormat::kFloat32:
-      return StoredFormat::kFloat32;
-    case RowFormat::kBFloat16:
-      return StoredFormat::kBFloat16;
-    case RowFormat::kFloat16:
-      return StoredFormat::kFloat16;
-    case RowFormat::kInt8:
-      return StoredFormat::kInt8;
-    case RowFormat::kInt4:
-      break;
-  }
-  return StoredFormat::kInt4;
-}
-
-bool is_enumerator(RowFormat format) {
-  return format >= RowFormat::kTable && format <= RowFormat::kInt4;
-}
-
-void check_options(const PublishOptions& options) {
-  const bool are_formats = is_enumerator(options.format) &&
-      std::all_of(options.formats.begin(),
-                  options.formats.end(),
-                  [](const auto& entry) {
-                    return is_enumerator(entry.second);
-                  });
-  TESSERA_CHECK_VALUE(
-      are_formats,
-      "{} format must be an enumerator of RowFormat. Correct the options.",
-      kPublisher);
-  TESSERA_CHECK_VALUE(
-      options.full_every >= 1 && options.keep_last >= 1,
-      "{} full_every and keep_last must be >= 1, but are {} and {}. Correct the options.",
-      kPublisher,
-      options.full_every,
-      options.keep_last);
-  TESSERA_CHECK_VALUE(
-      options.full_share > 0.0,
-      "{} full_share must be > 0, but is {}. Correct the options.",
-      kPublisher,
-      options.full_share);
-  TESSERA_CHECK_VALUE(
-      options.keep_seconds >= 0.0,
-      "{} keep_seconds must be >= 0, but is {}. Correct the options.",
-      kPublisher,
-      options.keep_seconds);
-}
-
-FeatureFile describe_feature(
-    const FeatureState& feature,
-    const std::string& prefix,
-    const std::string& table) {
-  const FeatureConfig& config = feature.config;
-  TESSERA_CHECK_NOT_IMPLEMENTED(
-      !config.output_shape,
-      "{} feature '{}' has an output_shape, which serving does not know. Leave it out; a dense or ragged feature needs none.",
-      kPublisher,
-      shorten(feature.path));
-  return {
-      .name = prefix + feature.path,
-      .table = table,
-      .combiner = to_string(config.table->combiner),
-      .sequence_length = config.sequence_length(),
-      .validates = config.validate_weights_and_indices,
-      .zeros_out_of_range = config.out_of_range == OutOfRange::kZero};
-}
-
-TableFile describe_table(
-    const TableState& table,
-    const std::string& name,
-    StoredFormat format) {
-  const TableConfig& config = *table.config;
-  TableFile file{
-      .name = name,
-      .dim = config.dim,
-      .format = to_string(format),
-      .vocabulary_size = config.vocabulary_size};
-  if (config.keys) {
-    file.keys = KeyOptions{
-        .capacity = config.keys->capacity,
-        .default_key = config.keys->default_key,
-        .padding_key = config.keys->padding_key};
-  }
-  if (config.quantization) {
-    TESSERA_CHECK_VALUE(
-        format != StoredFormat::kInt8 && format != StoredFormat::kInt4,
-        "{} table '{}' has a quantization, which rounds what is looked up, so its rows can't have the format {}. Choose another format for it in PublishOptions::formats.",
-        kPublisher,
-        shorten(name),
-        to_string(format));
-    file.rounded_to = RoundedTo{
-        .lower = config.quantization->lower,
-        .upper = config.quantization->upper,
-        .num_buckets = config.quantization->num_buckets};
-  }
-  return file;
 }
 
 }  // namespace
@@ -190,8 +53,8 @@ class Publisher::Impl {
       PublishOptions options)
       : model_(checked(std::move(model))),
         options_((check_options(options), std::move(options))),
-        parts_(parts_of(model_)),
-        ranks_(checked_ranks(parts_)) {
+        parts_(parts_of(*model_)),
+        ranks_(ranks_of(parts_)) {
     check_directory(directory);
     ranks_->broadcast(Rendezvous::kSaveCheckpoint, [&] {
       directory_.emplace(directory, kPublisher);
@@ -199,7 +62,7 @@ class Publisher::Impl {
       read_file(kProgram, options_.program);
       read_file(kCompiledProgram, options_.compiled_program);
     });
-    with_states([&](std::vector<EmbeddingState*>& states) {
+    with_states(parts_, [&](std::vector<EmbeddingState*>& states) {
       ranks_->run_on_all_ranks(Rendezvous::kSaveCheckpoint, [&] {
         check_names(states);
         describe(states);
@@ -228,7 +91,7 @@ class Publisher::Impl {
       return plan_;
     });
     VersionContent content;
-    with_states([&](std::vector<EmbeddingState*>& states) {
+    with_states(parts_, [&](std::vector<EmbeddingState*>& states) {
       add_tables(states, content);
       ranks_->broadcast(Rendezvous::kSaveCheckpoint, [&] {
         complete(info, content);
@@ -302,46 +165,6 @@ class Publisher::Impl {
     check_path(directory, kPublisher);
   }
 
-  // The ranks of the sharded tables, or this process alone.
-  static std::shared_ptr<RankGroup> checked_ranks(
-      const std::vector<Part>& parts) {
-    TESSERA_CHECK_VALUE(
-        !parts.empty(),
-        "{} the model has no tables. Pass one with a TPUEmbedding or an EmbeddingEngineModule.",
-        kPublisher);
-    std::shared_ptr<RankGroup> ranks;
-    for (const Part& part : parts) {
-      if (!part.is_sharded()) {
-        continue;
-      }
-      const std::shared_ptr<RankGroup>& own = part.tables().state().ranks;
-      TESSERA_CHECK_NOT_IMPLEMENTED(
-          ranks == nullptr || ranks == own,
-          "{} two layers of the model are spread over different processes. Publish them one by one.",
-          kPublisher);
-      ranks = own;
-    }
-    return ranks == nullptr ? make_solo_group() : ranks;
-  }
-
-  // Calls `use` while no thread changes the tables of any part.
-  template <class Use>
-  void with_states(Use use) {
-    std::vector<EmbeddingState*> states;
-    with_more_states(states, use);
-  }
-  template <class Use>
-  void with_more_states(std::vector<EmbeddingState*>& states, Use& use) {
-    if (states.size() == parts_.size()) {
-      use(states);
-      return;
-    }
-    parts_[states.size()].tables().change_state([&](EmbeddingState& state) {
-      states.push_back(&state);
-      with_more_states(states, use);
-    });
-  }
-
   void check_names(const std::vector<EmbeddingState*>& states) const {
     std::set<std::string> known;
     for (size_t i = 0; i < parts_.size(); ++i) {
@@ -380,7 +203,11 @@ class Publisher::Impl {
     if (options_.program.empty()) {
       return;
     }
-    const Pt2Program program(options_.program);
+    const exporting::DenseProgram program(options_.program);
+    TESSERA_CHECK_VALUE(
+        options_.compiled_program.empty() || !program.is_torchscript(),
+        "{} options.compiled_program needs a .pt2 file as options.program, but that is TorchScript, which AOTInductor can't compile. Export it with export_dense_pt2().",
+        kPublisher);
     std::map<std::string, at::Tensor> weights;
     for (const auto& [name, tensor] : dense()) {
       weights[name] = tensor;
@@ -440,10 +267,8 @@ class Publisher::Impl {
       const bool is_fused = parts_[i].tables().strategy().is_fused();
       for (TableState& table : states[i]->tables) {
         const std::string name = parts_[i].prefix + table.name;
-        const auto chosen = options_.formats.find(name);
-        const StoredFormat format = stored_format(
-            chosen == options_.formats.end() ? options_.format : chosen->second,
-            table.config->dtype);
+        const StoredFormat format =
+            stored_format(options_, name, table.config->dtype);
         tables_.emplace_back(
             table, is_fused, describe_table(table, name, format));
       }
@@ -497,7 +322,7 @@ class Publisher::Impl {
     ranks_->run_on_all_ranks(Rendezvous::kSaveCheckpoint, [&] {
       if (is_first) {
         // Each version has all dense weights.
-        base_bytes = changed_bytes = dense_bytes();
+        base_bytes = changed_bytes = dense_bytes(dense());
       }
       visit_tables(states, take);
     });
@@ -548,7 +373,7 @@ class Publisher::Impl {
       }
     }
     content.file.features = features_;
-    add_dense(content);
+    content.dense = dense_content(dense());
     if (report.is_base) {
       content.files = files_;
     }
@@ -573,40 +398,8 @@ class Publisher::Impl {
     }
   }
 
-  // The parameters and buffers outside of the tables.
-  std::vector<training::NamedTensor> dense() const {
-    std::vector<std::shared_ptr<torch::nn::Module>> layers;
-    for (const Part& part : parts_) {
-      layers.push_back(part.module);
-    }
-    return training::dense_of(*model_, layers);
-  }
-
-  int64_t dense_bytes() const {
-    int64_t bytes = 0;
-    for (const auto& [name, tensor] : dense()) {
-      TESSERA_CHECK_VALUE(
-          tensor.defined() && !tessera::detail::is_unsized(tensor),
-          "{} the layer of '{}' is not built. Call forward() or build() of the model before you publish it.",
-          kPublisher,
-          shorten(name));
-      bytes += static_cast<int64_t>(tensor.nbytes());
-    }
-    return bytes;
-  }
-
-  void add_dense(VersionContent& content) const {
-    for (const auto& [name, tensor] : dense()) {
-      const at::Tensor values = tensor.detach().cpu().contiguous();
-      content.dense.push_back(
-          {.file =
-               {.name = name,
-                .dtype = dense_dtype_name(values.scalar_type()),
-                .shape = values.sizes().vec()},
-           .values = std::string(
-               static_cast<const char*>(values.const_data_ptr()),
-               values.nbytes())});
-    }
+  DenseWeights dense() const {
+    return dense_weights(*model_, parts_);
   }
 
   int64_t write(const VersionContent& content) {

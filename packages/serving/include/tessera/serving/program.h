@@ -12,8 +12,8 @@
 namespace tessera::serving {
 
 // snippet: packages/serving/tests/program_test.cpp Program
-/// The dense part of one version of a published model: the file of export_dense_pt2() with
-/// the dense weights of the version.
+/// The dense part of one version of a published model: the file of export_dense_pt2() or
+/// export_dense_torchscript() with the dense weights of the version.
 ///
 ///   const Program program(reader->version());
 ///   std::cout << to_string(program.signature());  // the names of the inputs
