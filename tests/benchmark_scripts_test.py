@@ -19,6 +19,7 @@ import benchmark
 import compare_dlrm
 import compare_peers
 import compare_recommenders
+import compare_row_stores
 import compare_sasrec
 import key_quality
 import round_results
@@ -101,6 +102,22 @@ for point in points:
 settings = {{"rows": 4000, "test_rows": 1000, "seeds": [0, 1], "dim": 16, "threads": 2, "isa": "avx2"}}
 with open(arguments[arguments.index("--json") + 1], "w") as file:
     json.dump({{"settings": settings, "best_auc": [0.9, 0.8], "points": points}}, file)
+"""
+
+# Prints the times of each side, threads and operation, like row_store_benchmark. The time falls with the threads.
+ROW_STORE_PROGRAM = """#!{python}
+import json, os, sys
+arguments = sys.argv[1:]
+def values(name):
+    return [arguments[i + 1] for i, argument in enumerate(arguments) if argument == name]
+if "--write" in arguments:
+    sys.exit()
+for side in values("--side"):
+    for threads in map(int, values("--threads")):
+        ns = {{"float32": 10.0, "rocksdb": 400.0, "rocksdb_cuckoo": 100.0}}[side] / threads
+        total = 1.5 if side == "float32" else float(os.environ.get("SUM", "1.5"))
+        line = {{"side": side, "op": "unpooled", "threads": threads, "ns_per_row": ns, "sum": total, "isa": "avx2"}}
+        print(json.dumps(line))
 """
 
 
@@ -376,6 +393,43 @@ class BenchmarkScriptsTest(unittest.TestCase):
                 compare_recommenders.main()
         self.assertEqual([settings["negatives"] for settings in seen], [8, 8, 8, 8])
         self.assertEqual(tasks["Beauty"][2]["negatives"], 256)
+
+    def compare_row_stores(self, *arguments, **environment):
+        """Returns what compare_row_stores prints without FBGEMM and Redis, and the text of an error."""
+        program = self.make_program(self.folder / "row_stores", ROW_STORE_PROGRAM)
+        out, error = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error), contextlib.ExitStack() as replaced:
+            replaced.enter_context(mock.patch.object(sys, "argv", ["x", "--program", program, "--quick", *arguments]))
+            replaced.enter_context(mock.patch.object(compare_row_stores.shutil, "which", return_value=None))
+            replaced.enter_context(mock.patch.object(compare_row_stores.importlib.util, "find_spec", return_value=None))
+            replaced.enter_context(mock.patch.object(compare_row_stores.signal, "signal"))
+            replaced.enter_context(mock.patch.dict(os.environ, environment))
+            try:
+                compare_row_stores.main()
+            except SystemExit as stopped:
+                return out.getvalue(), error.getvalue() + str(stopped.code)
+        return out.getvalue(), ""
+
+    def test_row_stores_that_are_missing_are_skipped_in_a_sentence(self):
+        out, error = self.compare_row_stores()
+        self.assertEqual(error, "")
+        self.assertIn("redis is skipped: redis-server is not installed. Install the Debian package redis", out)
+        self.assertIn("fbgemm is skipped: this Python has no fbgemm_gpu.", out)
+        self.assertIn("Instruction sets: Tessera avx2. Requests of 4096 ids, rows of 64 numbers", out)
+        self.assertIn("| float32, unpooled, RocksDB, block cache | 10,000 | 1 | 10.0 | 400.0 | 40.00x |\n", out)
+        self.assertIn("| float32, unpooled, RocksDB, cuckoo table | 10,000 | 2 | 5.0 | 50.0 | 10.00x |\n", out)
+        self.assertNotIn("Redis |", out)
+        out, error = self.compare_row_stores("--side", "redis")
+        self.assertEqual((out.count("\n"), error), (1, ""))
+
+    def test_row_stores_must_look_up_the_same_rows(self):
+        out, error = self.compare_row_stores(SUM="2.5")
+        self.assertNotIn("| float32", out)
+        self.assertIn("all sides must look up the same rows, but the sums of their first unpooled requests are", error)
+        _, error = self.compare_row_stores("--dim", "6")
+        self.assertIn("--dim must be a multiple of 4, as FBGEMM needs it, but got 6", error)
+        _, error = self.compare_row_stores("--ids", "30")
+        self.assertIn("--ids must be >= 40, so that each thread has a bag, but got 30", error)
 
     def test_wrong_arguments_are_refused(self):
         for text in "0", "1,x", "1,,2", "", "1, 2", "-1":

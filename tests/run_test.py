@@ -28,6 +28,7 @@ BENCHMARKS = {  # options of bench: the program, and the script that calls it
     "--dlrm": ("examples/dlrm_criteo", "compare_dlrm.py"),
     "--sasrec": ("examples/sasrec", "compare_sasrec.py"),
     "--serving": ("tests/benchmarks/serving_benchmark", "compare_serving.py"),
+    "--row-stores": ("tests/benchmarks/row_store_benchmark", "compare_row_stores.py"),
     "--overlap": ("tests/benchmarks/overlap_benchmark", None),
     "--checkpoint": ("tests/benchmarks/checkpoint_benchmark", None),
     "--reader": ("tests/benchmarks/reader_benchmark", None),

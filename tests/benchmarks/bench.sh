@@ -34,6 +34,8 @@ bench_usage() {
                                   RecBole, on --data FOLDER of docs/quality.md (installs about 6 GB)
                     --candidates  compare ways to score many candidates for one user (installs about 6 GB)
                     --serving     compare ways to serve a click model (installs about 6 GB)
+                    --row-stores  compare lookups in published rows with FBGEMM, Redis and RocksDB (installs about
+                                  6 GB; needs 8 GB of memory and 4 GB of disk); --quick takes few rows
                     --live        time publishing a model that is being trained: lookups in published rows beside
                                   a plain gather, and the way from a step to a changed row in another process
                                   (needs 12 GB of memory and 6 GB of disk)
@@ -100,6 +102,10 @@ run_bench() {
     --recommenders) compare compare_recommenders.py recommenders examples/leaderboard "$@" ;;
     --candidates) compare compare_candidates.py torch "$folder/candidates_benchmark" "$@" ;;
     --serving) compare compare_serving.py torch "$folder/serving_benchmark" "$@" ;;
+    --row-stores)
+      ! measures "$@" || install_packages librocksdb-dev libhiredis-dev redis-server # only to compare with
+      compare compare_row_stores.py torch "$folder/row_store_benchmark" "$@"
+      ;;
     --overlap | --checkpoint | --reader | --dataset | --live) run_program "$folder/${choice#--}_benchmark" "$@" ;;
     --load) run_program "$folder/http_load" "$@" ;;
     --corpus) run_program "$folder/corpus_evaluation_benchmark" "$@" ;;
