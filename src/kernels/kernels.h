@@ -29,6 +29,9 @@ struct Buckets {
   float step = 0.0F;
 };
 
+/// Where the rows of one call are: in one table, or each at a place of its own.
+enum class Places { kTable, kPointers };
+
 /// Sums the rows of bags [begin_bag, end_bag):
 ///
 ///   for b in begin_bag .. end_bag:

@@ -19,9 +19,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 #include "src/kernels/prefetch-inl.h"
 #include "src/kernels/storage-inl.h"
 
-// Where the rows of one call are.
-enum class Places { kTable, kPointers };
-
 // The arguments of one call, with the element type of the table.
 template <class RowType, Places kPlaces>
 struct BagsOf {
@@ -558,12 +555,13 @@ bool NarrowInt64(const int64_t* ids, int64_t n, int64_t vocab, uint32_t* out) {
   return NarrowIds(ids, n, vocab, out);
 }
 
-// Prefetches a word first, then the place that has the row's address.
+// An id needs two reads, of its word and of the place with the row's address. Each is
+// prefetched.
 void Locate(const LocateArgs& args) {
   constexpr int64_t kChunkWords = LocateArgs::kChunkRows / OverlaidWord::kRows;
   constexpr int64_t kWordAhead = 64;
   constexpr int64_t kPlaceAhead = 32;
-  const LocateArgs in = args;
+  const LocateArgs in = args;  // in registers, because out could point to args
   const void* const* places[kPlaceAhead] = {};
   const auto word_of = [&in](int64_t i) HWY_ATTR {
     const int64_t id = in.ids[i];

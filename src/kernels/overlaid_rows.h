@@ -23,7 +23,7 @@ struct LocateArgs {
 
   const void* table = nullptr;
   int64_t row_bytes = 0;
-  const OverlaidWord* const* chunks = nullptr;  // none is nullptr
+  const OverlaidWord* const* chunks = nullptr;  // no entry is nullptr
   const uint32_t* ids = nullptr;  // [nnz], each < vocab
   int64_t nnz = 0;
   const void** out = nullptr;  // [nnz]

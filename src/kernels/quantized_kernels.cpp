@@ -53,13 +53,10 @@ HWY_INLINE hn::Vec<D> LoadCodes(D d, const uint8_t* codes, int64_t column) {
       std::memcpy(&word, codes + column / 2, sizeof(word));
       words = hn::Set(du32, word);
     }
-    const auto mine = hn::And(hn::Shr(words, shift), hn::Set(du32, 0xF));
-    return hn::ConvertTo(d, hn::BitCast(d32, mine));
+    const auto code_bits = hn::And(hn::Shr(words, shift), hn::Set(du32, 0xF));
+    return hn::ConvertTo(d, hn::BitCast(d32, code_bits));
   }
 }
-
-// Where the rows of one call are.
-enum class Places { kTable, kPointers };
 
 template <int kBits, Places kPlaces>
 struct QuantizedBags {

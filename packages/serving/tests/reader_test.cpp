@@ -2,6 +2,7 @@
 // How a Reader follows a directory, and what it does about damage.
 #include <tessera/serving/publisher.h>
 #include <tessera/serving/reader.h>
+#include <tessera/serving/short_time_slices.h>
 #include <tessera/serving/tessera_serving.h>
 
 #include "packages/serving/src/format/version_file.h"
@@ -11,11 +12,17 @@
 
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -32,6 +39,7 @@
 #include <string_view>
 #include <thread>
 #include <typeinfo>
+#include <utility>
 #include <vector>
 
 namespace tessera::serving {
@@ -566,6 +574,38 @@ TEST(CInterfaceTest, NamesMistakesAndThrowsNothing) {
   tessera_version_release(version);
   tessera_reader_close(nullptr);
   tessera_version_release(nullptr);
+}
+
+TEST(ShortTimeSlicesTest, OnlyTheCallingThreadHasThem) {
+  utsname system = {};
+  int major = 0;
+  int minor = 0;
+  ASSERT_EQ(::uname(&system), 0);
+  ASSERT_EQ(std::sscanf(system.release, "%d.%d", &major, &minor), 2);
+  if (std::pair(major, minor) < std::pair(6, 12)) {
+    GTEST_SKIP() << "Linux has short time slices since 6.12.";
+  }
+  // As struct sched_attr. Word 0 has the size and the policy, and word 3 the time slice.
+  using Attributes = std::array<uint64_t, 7>;
+  const auto read = [] {
+    Attributes attributes = {};
+    EXPECT_EQ(
+        ::syscall(
+            SYS_sched_getattr, 0, attributes.data(), sizeof(attributes), 0),
+        0);
+    return attributes;
+  };
+  const Attributes before = read();
+  Attributes after = {};
+  std::thread([&] {
+    use_short_time_slices();
+    after = read();
+  }).join();
+  EXPECT_EQ(after[3], 100'000U);
+  EXPECT_GT(before[3], after[3]);
+  EXPECT_EQ(read(), before);
+  after[3] = before[3];
+  EXPECT_EQ(after, before);
 }
 
 }  // namespace reader_test

@@ -665,6 +665,7 @@ TEST_F(ServerTest, RefusesEncodedBodies) {
       415,
       "the Content-Encoding 'identity, br'");
   EXPECT_EQ(ask("/lookup", "Content-Encoding: Identity\r\n").status, 200);
+  EXPECT_EQ(ask("/nowhere", "Content-Encoding: br\r\n").status, 404);
   EXPECT_EQ(client.post("/lookup", kLookup).status, 200);
 }
 

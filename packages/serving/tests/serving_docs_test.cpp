@@ -14,7 +14,6 @@
 #include "tests/temporary_folder.h"
 
 #include <gtest/gtest.h>
-#include <sched.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -102,8 +101,6 @@ TEST_F(ServingDocsTest, PublishesAndReads) {
   reader.unpin();  // and the newest one again
   // end snippet
   EXPECT_EQ(reader.version()->number(), 4);
-  const int policy = ::sched_getscheduler(0);
-  int policy_of_worker = -1;
   // snippet: use_short_time_slices
   std::thread worker([&] {
     use_short_time_slices();
@@ -111,11 +108,6 @@ TEST_F(ServingDocsTest, PublishesAndReads) {
   });
   // end snippet
   worker.join();
-  std::thread([&] {
-    use_short_time_slices();
-    policy_of_worker = ::sched_getscheduler(0);
-  }).join();
-  EXPECT_EQ(policy_of_worker, policy);
 }
 
 TEST_F(ServingDocsTest, AnswersRequests) {

@@ -76,7 +76,7 @@ Bytes read_file(
       path);
   std::shared_ptr<void> owner(memory, std::free);
   if (size >= kHugePage) {
-    // The end has small pages, because a huge one would be cleared whole.
+    // The end has small pages, because the system would clear a whole huge page for it.
     ::madvise(memory, size / kHugePage * kHugePage, MADV_HUGEPAGE);
   }
   auto* to = static_cast<std::byte*>(memory);

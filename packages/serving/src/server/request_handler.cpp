@@ -88,9 +88,6 @@ RequestHandler::Answer RequestHandler::handle(
     HttpRequest request,
     Clock::time_point now,
     std::function<void(HttpResponse)> reply) {
-  if (!request.content_encoding.empty()) {
-    return {.response = refuse_encoding(request)};
-  }
   if (is_get_path(request.path)) {
     if (request.method != "GET" && request.method != "HEAD") {
       return {.response = refuse_method(request, "GET, HEAD")};
@@ -115,6 +112,9 @@ RequestHandler::Answer RequestHandler::handle(
     return {
         .response = error_response(
             404, "This server does not score. Send requests to /lookup.")};
+  }
+  if (!request.content_encoding.empty()) {
+    return {.response = refuse_encoding(request)};
   }
   return post(
       request.path == kScore ? JobKind::kScore : JobKind::kLookup,

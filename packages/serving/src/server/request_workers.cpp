@@ -19,12 +19,15 @@ namespace tessera::serving {
 
 namespace {
 
-// The client knows nothing of the function or path in brackets that begins a message.
+// The client knows nothing of the function or path in brackets that begins a message, such
+// as [Version::lookup] or [/srv/published].
 std::string_view without_place(std::string_view message) {
-  const size_t end = message.find(' ');
+  const size_t end = message.find("] ");
   const bool has_place = message.starts_with('[') &&
-      end != std::string_view::npos && message[end - 1] == ']';
-  return has_place ? message.substr(end + 1) : message;
+      end != std::string_view::npos &&
+      (message[1] == '/' || (message[1] >= 'A' && message[1] <= 'Z')) &&
+      message.find(' ') == end + 1;
+  return has_place ? message.substr(end + 2) : message;
 }
 
 HttpResponse refusal(std::string_view problem) {
