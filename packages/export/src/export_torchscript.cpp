@@ -21,9 +21,9 @@
 
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
-#include <torch/csrc/jit/python/update_graph_executor_opt.h>
-#include <torch/csrc/jit/resource_guard.h>
+#include <torch/csrc/jit/runtime/graph_executor.h>
 
+#include <array>
 #include <optional>
 #include <utility>
 
@@ -36,13 +36,31 @@ namespace jit = torch::jit;
 constexpr const char* kWhere = "[export_torchscript]";
 constexpr const char* kDensePartWhere = "[export_dense_torchscript]";
 
+// Names that the code of a traced forward() uses, so no argument may have them. LibTorch
+// itself avoids Python's keywords.
+constexpr auto kTakenNames = std::to_array<const char*>(
+    {"annotate",
+     "bool",
+     "complex",
+     "float",
+     "int",
+     "isinstance",
+     "len",
+     "list",
+     "print",
+     "range",
+     "self",
+     "str",
+     "torch",
+     "tuple",
+     "unchecked_cast",
+     "unchecked_unwrap_optional",
+     "uninitialized"});
+
 // Compares the file with the layer. TorchScript's optimizations are off: they take 40 ms
 // per feature and do not make these few calls faster.
 void check_loaded(const exporting::ExportedLayer& layer, jit::Module loaded) {
-  const bool was_optimized = jit::getGraphExecutorOptimize();
-  jit::setGraphExecutorOptimize(false);
-  const jit::ResourceGuard restore(
-      [was_optimized] { jit::setGraphExecutorOptimize(was_optimized); });
+  const jit::GraphOptimizerEnabledGuard no_optimizations(false);
   exporting::check_embedding(
       layer,
       [&](const std::string& path,
@@ -98,9 +116,7 @@ Pt2Signature describe_dense_part(
       example, candidates, candidates + 6, kDensePartWhere);
   Pt2Signature signature{
       .inputs = exporting::describe_inputs(
-          example,
-          dense.inputs(),
-          {"self", "torch"})};  // TorchScript has other meanings for these
+          example, dense.inputs(), {kTakenNames.begin(), kTakenNames.end()})};
   for (size_t i = 0; i < signature.inputs.size(); ++i) {
     signature.inputs[i].dtype = example.inputs[i].scalar_type();
     signature.inputs[i].shape =
@@ -108,13 +124,19 @@ Pt2Signature describe_dense_part(
   }
   const std::vector<at::Tensor> outputs = traced.outputs(example);
   const std::vector<at::Tensor> others = traced.outputs(other);
+  TESSERA_CHECK_VALUE(
+      outputs.size() == others.size(),
+      "{} expected the same number of outputs for any number of candidates, but forward() gives {} or {}. Return tensors with one row per candidate.",
+      kDensePartWhere,
+      outputs.size(),
+      others.size());
   for (size_t i = 0; i < outputs.size(); ++i) {
     const std::string name = fmt::format("output_{}", i);
     signature.outputs.push_back(
         {.name = name,
          .path = name,
          .dtype = outputs[i].scalar_type(),
-         .shape = common_sizes(outputs[i], others.at(i))});
+         .shape = common_sizes(outputs[i], others[i])});
   }
   return signature;
 }

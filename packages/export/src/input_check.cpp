@@ -154,10 +154,10 @@ void InputCheck::operator()(const std::vector<at::Tensor>& tensors) const {
 void InputCheck::check_shape(
     size_t input,
     const at::Tensor& tensor,
-    bool is_right,
+    bool fits,
     const char* reason) const {
   TESSERA_CHECK_VALUE(
-      is_right,
+      fits,
       "{} input '{}' must have the shape {}, but has {}: {}. Correct the batch.",
       where_,
       shorten(inputs_[input].name),

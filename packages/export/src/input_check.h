@@ -36,7 +36,7 @@ class InputCheck {
   void check_shape(
       size_t input,
       const at::Tensor& tensor,
-      bool is_right,
+      bool fits,
       const char* reason) const;
 
   std::vector<Pt2Value> inputs_;

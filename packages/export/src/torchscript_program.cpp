@@ -94,7 +94,14 @@ std::pair<jit::Module, std::string> owner_of(
     std::string_view path) {
   for (size_t dot = path.find('.'); dot != std::string_view::npos;
        dot = path.find('.')) {
-    module = module.attr(std::string(path.substr(0, dot))).toModule();
+    const jit::IValue child = module.attr(std::string(path.substr(0, dot)));
+    // copy_objects() copies no other objects, so programs would share them.
+    TESSERA_CHECK_VALUE(
+        child.isModule(),
+        "{} the attribute '{}' must belong to a module. Export the model again.",
+        kScriptProgram,
+        shorten(std::string(path)));
+    module = child.toModule();
     path.remove_prefix(dot + 1);
   }
   return {module, std::string(path)};
@@ -135,6 +142,45 @@ std::vector<InputCheck::Sizes> sizes_of(const std::vector<Pt2Value>& inputs) {
   return sizes;
 }
 
+void check_value(const Pt2Value& value, const std::string& place) {
+  TESSERA_CHECK_VALUE(
+      value.part.empty() || value.part == "activations" ||
+          value.part == "row_splits",
+      "{} '{}' must have the part 'activations', 'row_splits' or '', but has '{}'. Export the model again.",
+      place,
+      shorten(value.name),
+      shorten(value.part));
+  int64_t numbers = 1;
+  for (const std::optional<int64_t>& size : value.shape) {
+    TESSERA_CHECK_VALUE(
+        size.value_or(1) >= 0 &&
+            !__builtin_mul_overflow(
+                numbers, std::max<int64_t>(size.value_or(1), 1), &numbers),
+        "{} '{}' must have sizes >= 0 whose product fits into 64 bits, but has the size {}. Export the model again.",
+        place,
+        shorten(value.name),
+        size.value_or(1));
+  }
+}
+
+void check_signature(const Pt2Signature& signature, const std::string& place) {
+  for (const Pt2Value& input : signature.inputs) {
+    check_value(input, place);
+    TESSERA_CHECK_VALUE(
+        !input.shape.empty(),
+        "{} input '{}' must have at least one dimension, but has none. Export the model again.",
+        place,
+        shorten(input.name));
+  }
+  TESSERA_CHECK_VALUE(
+      !signature.outputs.empty(),
+      "{} the signature must have at least one output, but has none. Export the model again.",
+      place);
+  for (const Pt2Value& output : signature.outputs) {
+    check_value(output, place);
+  }
+}
+
 struct Description {
   Pt2Signature signature = {};
   std::vector<ScriptWeight> weights = {};
@@ -155,6 +201,7 @@ Description parse(const std::string& text, const std::string& place) {
         .signature = {
             .inputs = pt2::signature_from_json(json.at("inputs"), place),
             .outputs = pt2::signature_from_json(json.at("outputs"), place)}};
+    check_signature(description.signature, place);
     for (const Json& weight : json.at("weights")) {
       description.weights.push_back(
           {.name = weight.at("name").get<std::string>(),
@@ -173,6 +220,23 @@ Description parse(const std::string& text, const std::string& place) {
   }
 }
 
+// Whether all attributes of a weight are there, with the same sizes and dtype.
+bool has_weight(const jit::Module& module, const ScriptWeight& weight) {
+  try {
+    const at::Tensor first = tensor_at(module, weight.attributes.at(0));
+    return std::all_of(
+        weight.attributes.begin(),
+        weight.attributes.end(),
+        [&](const std::string& attribute) {
+          const at::Tensor tensor = tensor_at(module, attribute);
+          return tensor.defined() && tensor.sizes() == first.sizes() &&
+              tensor.scalar_type() == first.scalar_type();
+        });
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 // Checks that the module is the one that the description is about.
 void check_module(
     const jit::Module& module,
@@ -186,16 +250,8 @@ void check_module(
       place,
       description.signature.inputs.size());
   for (const ScriptWeight& weight : description.weights) {
-    bool is_there = !weight.attributes.empty();
-    try {
-      for (const std::string& attribute : weight.attributes) {
-        is_there = is_there && tensor_at(module, attribute).defined();
-      }
-    } catch (const std::exception&) {
-      is_there = false;
-    }
     TESSERA_CHECK_VALUE(
-        is_there,
+        has_weight(module, weight),
         "{} the module does not have the weight '{}' of the signature. Export the model again.",
         place,
         shorten(weight.name));
@@ -274,19 +330,24 @@ std::vector<at::Tensor> TorchScriptProgram::run(
   // Without this, the first calls compile the program, which gains nothing.
   const jit::GraphOptimizerEnabledGuard no_optimizations(false);
   jit::Stack arguments(inputs.begin(), inputs.end());
-  std::vector<at::Tensor> outputs;
+  jit::IValue result;
   try {
-    const jit::IValue result =
-        module_.get_method("forward")(std::move(arguments));
-    outputs = result.isTensor() ? std::vector<at::Tensor>{result.toTensor()}
-                                : result.toTensorVector();
+    result = module_.get_method("forward")(std::move(arguments));
   } catch (const std::exception& error) {
     TESSERA_CHECK(
         false,
-        "{} forward() failed: {}. Pass tensors with the dtypes and sizes of the model's inputs.",
+        "{} forward() failed on inputs that fit the signature: {}. Export the model again.",
         kScriptProgram,
         reason_of(error));
   }
+  TESSERA_CHECK_VALUE(
+      result.isTensor() || result.isTensorList(),
+      "{} forward() must give a tensor or a list of tensors, but gives {}. Export the model again.",
+      kScriptProgram,
+      result.tagKind());
+  std::vector<at::Tensor> outputs = result.isTensor()
+      ? std::vector<at::Tensor>{result.toTensor()}
+      : result.toTensorVector();
   TESSERA_CHECK_VALUE(
       outputs.size() == signature().outputs.size(),
       "{} forward() must give the {} outputs of the signature, but gives {}. Export the model again.",

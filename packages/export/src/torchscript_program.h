@@ -38,6 +38,9 @@ void write_torchscript_program(
 
 /// A file of export_dense_torchscript(), ready to be called. Its functions are those of
 /// Pt2Program, and so are its errors. Programs made by with_weights() share the code.
+///
+/// The file is code, so read only files that you trust: the checksum shows damage, but not
+/// who wrote a file.
 class TorchScriptProgram {
  public:
   /// Errors:  c10::Error for a file that can't be read; c10::ValueError for a file that is

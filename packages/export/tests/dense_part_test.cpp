@@ -28,6 +28,7 @@
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/sigmoid.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -509,7 +510,7 @@ struct SharedImpl : torch::nn::Module {
             rows["history"].sum(1))
                .sum(1) *
         counts +
-        self.squeeze(1);
+        self.squeeze(1) + at::zeros(at::IntArrayRef(), self.options());
   }
   TPUEmbedding embedding{nullptr};
   torch::nn::Linear first{nullptr};
@@ -531,7 +532,17 @@ TEST(DensePartTest, TorchScriptKeepsSharedWeightsTogether) {
       export_dense_torchscript(model, path, example_with(3), {"self"});
   EXPECT_EQ(signature.inputs.back().path, "self");
   EXPECT_NE(signature.inputs.back().name, "self");
-  for (const char* name : {"torch", "Tensor", "CONSTANTS", "ops", "forward"}) {
+  // The code of zeros({}) calls annotate().
+  for (const char* name :
+       {"torch",
+        "Tensor",
+        "CONSTANTS",
+        "ops",
+        "forward",
+        "annotate",
+        "int",
+        "float",
+        "bool"}) {
     EXPECT_NO_THROW(
         export_dense_torchscript(model, path, example_with(3), {name}))
         << name;
@@ -583,6 +594,19 @@ struct CallsImpl : torch::nn::Module {
 };
 TORCH_MODULE(Calls);
 
+// A model with one output per candidate.
+struct SplitsImpl : torch::nn::Module {
+  SplitsImpl() {
+    embedding = register_module("embedding", make_embedding());
+  }
+  std::vector<at::Tensor> forward(const Features& features) {
+    const Nest<at::Tensor> rows = embedding->forward(features);
+    return (rows["item"] * rows["user"]).unbind(0);
+  }
+  TPUEmbedding embedding{nullptr};
+};
+TORCH_MODULE(Splits);
+
 TEST(DensePartTest, TorchScriptRefusesWhatATraceCannotHold) {
   const std::string path = test::new_file();
   ExportExample example = example_of(3, 4);
@@ -607,6 +631,10 @@ TEST(DensePartTest, TorchScriptRefusesWhatATraceCannotHold) {
           path,
           example),
       "[export_dense_torchscript] forward() must not read values of tensors");
+  EXPECT_VALUE_ERROR(
+      export_dense_torchscript(Splits(), path, example),
+      "[export_dense_torchscript] expected the same number of outputs for any "
+      "number of candidates, but forward() gives 11 or 17");
   EXPECT_VALUE_ERROR(
       export_dense_torchscript(Ranker(nullptr), path, example),
       "[export_dense_torchscript] expected a model, but got an empty holder");
@@ -660,8 +688,7 @@ TEST(DensePartTest, TorchScriptWithAnotherSignatureIsRefused) {
   const std::string path = folder / "ranker.pt";
   export_dense_torchscript(model, path, example_of(3, 4), {"age", "price"});
   torch::jit::ExtraFilesMap extra_files{{"tessera.json", ""}};
-  const torch::jit::Module module =
-      torch::jit::load(path, std::nullopt, extra_files);
+  torch::jit::Module module = torch::jit::load(path, std::nullopt, extra_files);
   const Json good = parse_json(extra_files["tessera.json"]);
   const auto load_text = [&](const std::string& text) {
     std::ostringstream stream;
@@ -693,6 +720,25 @@ TEST(DensePartTest, TorchScriptWithAnotherSignatureIsRefused) {
       load([](Json& json) { json["inputs"][0]["shape"][0] = 1.5; }),
       "[TorchScriptProgram]");
   EXPECT_VALUE_ERROR(
+      load([](Json& json) { json["inputs"][0]["shape"] = Json::array(); }),
+      "input 'user' must have at least one dimension, but has none");
+  for (const Json& size : {Json(-1), Json(int64_t{1} << 40)}) {
+    EXPECT_VALUE_ERROR(
+        load([&](Json& json) {
+          json["inputs"][0]["shape"] = Json::array({size, size, size});
+        }),
+        "'user' must have sizes >= 0 whose product fits into 64 bits, but has "
+        "the size " +
+            size.dump());
+  }
+  EXPECT_VALUE_ERROR(
+      load([](Json& json) { json["inputs"][0]["part"] = "values"; }),
+      "'user' must have the part 'activations', 'row_splits' or '', but has "
+      "'values'");
+  EXPECT_VALUE_ERROR(
+      load([](Json& json) { json["outputs"] = Json::array(); }),
+      "the signature must have at least one output, but has none");
+  EXPECT_VALUE_ERROR(
       load([](Json& json) { json["inputs"].erase(0); }),
       "forward() must take the 6 inputs of the signature");
   for (const char* attribute : {"", "tower", "tower.", "absent.weight"}) {
@@ -703,6 +749,29 @@ TEST(DensePartTest, TorchScriptWithAnotherSignatureIsRefused) {
         "the module does not have the weight 'attention.linear_0.weight' of the "
         "signature. Export the model again.");
   }
+  // The attributes of one weight have the same sizes.
+  EXPECT_VALUE_ERROR(
+      load([](Json& json) {
+        json["weights"][0]["attributes"].push_back(
+            json["weights"][1]["attributes"][0]);
+      }),
+      "the module does not have the weight 'attention.linear_0.weight'");
+
+  // The object of a class is not a module, so programs would share it.
+  const auto unit = module._ivalue()->compilation_unit();
+  const auto type = c10::ClassType::create("__torch__.Holder", unit);
+  type->addAttribute("weight", c10::TensorType::get());
+  unit->register_type(type);
+  const auto holder =
+      c10::ivalue::Object::create(c10::StrongTypePtr(unit, type), 1);
+  holder->setSlot(0, at::zeros({1}));
+  module.register_attribute("holder", type, holder);
+  EXPECT_NO_THROW(load([](Json&) {}));
+  EXPECT_VALUE_ERROR(
+      load([](Json& json) {
+        json["weights"][0]["attributes"] = Json::array({"holder.weight"});
+      }),
+      "the module does not have the weight 'attention.linear_0.weight'");
 }
 
 }  // namespace dense_part_test

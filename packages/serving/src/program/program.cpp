@@ -120,7 +120,7 @@ class Program::Impl {
   }
 
   std::shared_ptr<const Version> version_;
-  // With the weights of the export.
+  // The program as it was exported.
   std::shared_ptr<const exporting::DenseProgram> file_;
   std::unique_ptr<const exporting::DenseProgram> program_;
   std::shared_ptr<CompiledPackages> packages_;

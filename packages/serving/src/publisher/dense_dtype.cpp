@@ -7,41 +7,45 @@
 #include "src/common/check.h"
 
 #include <array>
-#include <cstddef>
+#include <string_view>
+#include <utility>
 
 namespace tessera::serving {
 
 namespace {
 
-// LibTorch's dtypes, in the order of kDenseDtypes.
-constexpr auto kScalarTypes = std::to_array<at::ScalarType>(
-    {at::kFloat,
-     at::kDouble,
-     at::kHalf,
-     at::kBFloat16,
-     at::kLong,
-     at::kInt,
-     at::kShort,
-     at::kChar,
-     at::kByte,
-     at::kBool});
-static_assert(kScalarTypes.size() == kDenseDtypes.size());
+// The dtypes of kDenseDtypes.
+constexpr auto kNamedDtypes =
+    std::to_array<std::pair<at::ScalarType, std::string_view>>({
+        {at::kFloat, "float32"},
+        {at::kDouble, "float64"},
+        {at::kHalf, "float16"},
+        {at::kBFloat16, "bfloat16"},
+        {at::kLong, "int64"},
+        {at::kInt, "int32"},
+        {at::kShort, "int16"},
+        {at::kChar, "int8"},
+        {at::kByte, "uint8"},
+        {at::kBool, "bool"},
+    });
+
+static_assert(kNamedDtypes.size() == kDenseDtypes.size());
 
 }  // namespace
 
 std::string dense_dtype_name(at::ScalarType dtype) {
-  for (size_t i = 0; i < kScalarTypes.size(); ++i) {
-    if (kScalarTypes[i] == dtype) {
-      return std::string(kDenseDtypes[i].name);
+  for (const auto& [known, name] : kNamedDtypes) {
+    if (known == dtype) {
+      return std::string(name);
     }
   }
   return c10::toString(dtype);
 }
 
 at::ScalarType dense_dtype_from_string(std::string_view name) {
-  for (size_t i = 0; i < kDenseDtypes.size(); ++i) {
-    if (kDenseDtypes[i].name == name) {
-      return kScalarTypes[i];
+  for (const auto& [dtype, known] : kNamedDtypes) {
+    if (known == name) {
+      return dtype;
     }
   }
   TESSERA_CHECK_VALUE(

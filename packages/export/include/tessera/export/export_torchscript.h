@@ -125,7 +125,8 @@ requires(!detail::HasTables<Holder>) void export_torchscript(
 ///
 /// In Python, call `torch.jit.load("ranker.pt")(user, movie, price)` with activations.
 /// Their names are those of the returned signature. The file has the signature as its
-/// extra file `tessera.json`, and a checksum behind the archive.
+/// extra file `tessera.json`, and a checksum behind the archive. The file is code, so read
+/// only files that you trust: the checksum shows damage, but not who wrote a file.
 ///
 /// LibTorch's tracer runs forward(), as for a whole model: sizes that C++ reads become
 /// constants, and then the export fails.

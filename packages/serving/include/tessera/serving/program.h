@@ -23,8 +23,9 @@ namespace tessera::serving {
 /// LibTorch's operators run one after the other. A program keeps its version, so tables and
 /// weights are of the same version. Several threads may call run() at the same time.
 ///
-/// A package is machine code, so whoever can write to the directory can run code in the
-/// process that loads it.
+/// A package is machine code, and a TorchScript file is code, too. Read only directories
+/// that you trust: whoever can write to one can run code in the process that loads the
+/// program. Checksums show damage, but not who wrote a file.
 class Program {
  public:
   /// Loads the program. If `before` has the same files, it is not read again, and only the
