@@ -406,14 +406,14 @@ TEST_P(ProgramTest, WrongRequestsAreNamed) {
       error_of([](ScoreRequest& request) {
         request.user.push_back({.name = "agee", .numbers = {1}, .rows = 1});
       }),
-      "[ProgramScorer] the program takes no 'agee' of the user. Leave it out, or "
-      "correct the name.");
+      "[ProgramScorer] expected an input of the model, but got 'agee'. Correct "
+      "the name, or leave it out.");
   EXPECT_EQ(
       error_of([](ScoreRequest& request) {
         std::swap(request.user.back(), request.candidates.back());
       }),
-      "[ProgramScorer] the program takes no 'price' of the user. Leave it out, or "
-      "correct the name.");
+      "[ProgramScorer] expected 'price' in candidates, but got it in user. Move "
+      "it.");
   EXPECT_EQ(
       error_of([](ScoreRequest& request) {
         request.candidates.back().numbers.pop_back();

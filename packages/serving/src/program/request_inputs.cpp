@@ -163,27 +163,34 @@ void RequestInputs::check_none_is_missing(const Program& program) const {
   }
 }
 
-// Refuses inputs that the program does not have, such as misspelt ones.
+// Refuses inputs that the model does not have, such as misspelt ones.
 void RequestInputs::check_names(const Program& program) const {
-  const auto check = [&](const std::vector<ScoreInput>& inputs, bool of_user) {
-    for (const ScoreInput& input : inputs) {
-      const std::vector<Pt2Value>& known = program.signature().inputs;
-      TESSERA_CHECK_VALUE(
-          std::any_of(
-              known.begin(),
-              known.end(),
-              [&](const Pt2Value& value) {
-                return value.path == input.name && is_of_user(value) == of_user;
-              }),
-          "{} the program takes no '{}' of {}. Leave it out, or correct the name.",
-          kScorerWhere,
-          shorten(input.name),
-          of_user ? "the user" : "candidates");
-    }
+  const std::vector<Pt2Value>& known = program.signature().inputs;
+  const auto check = [&](const ScoreInput& input, bool of_user) {
+    const auto found =
+        std::find_if(known.begin(), known.end(), [&](const Pt2Value& value) {
+          return value.path == input.name;
+        });
+    TESSERA_CHECK_VALUE(
+        found != known.end(),
+        "{} expected an input of the model, but got '{}'. Correct the name, or leave it out.",
+        kScorerWhere,
+        shorten(input.name));
+    TESSERA_CHECK_VALUE(
+        is_of_user(*found) == of_user,
+        "{} expected '{}' in {}, but got it in {}. Move it.",
+        kScorerWhere,
+        shorten(input.name),
+        of_user ? "candidates" : "user",
+        of_user ? "user" : "candidates");
   };
   for (const ScoreRequest& request : requests_) {
-    check(request.user, true);
-    check(request.candidates, false);
+    for (const ScoreInput& input : request.user) {
+      check(input, true);
+    }
+    for (const ScoreInput& input : request.candidates) {
+      check(input, false);
+    }
   }
 }
 

@@ -287,7 +287,7 @@ class BatchReader {
     }
     TESSERA_CHECK_INDEX(
         feature_->zeros_out_of_range && !is_invalid,
-        "{} feature '{}': its table '{}' has ids in [0, {}), but got {} at position {}. Correct the id, or train with OutOfRange::kZero.",
+        "{} feature '{}': its table '{}' has ids in [0, {}), but got {} at position {}. Correct the id. Features trained with out_of_range = kZero take any id.",
         kLookup,
         shorten(info_->name),
         shorten(table_->name()),
