@@ -1,5 +1,6 @@
 """What the scripts that compare benchmarks share: options, programs that take turns, medians, tables, the machine."""
 import argparse
+import ctypes
 import json
 import os
 import pathlib
@@ -30,6 +31,36 @@ def count_cores():
 def cpu_name():
     match = re.search(r"^model name\s*:\s*(.+)", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return match[1] if match else platform.machine()
+
+
+# --- FBGEMM ------------------------------------------------------------------
+
+
+def import_fbgemm():
+    """Imports FBGEMM so that it finds the instruction sets of the processor, and returns the name of the best one.
+
+    Torch's libtorch.so and libc10.so each have a copy of cpuinfo, and torch fills that of libtorch.so. Unless this
+    library is global, FBGEMM reads the other copy, finds no AVX, and takes reference kernels, which are much slower.
+    """
+    import torch
+
+    ctypes.CDLL(str(pathlib.Path(torch.__file__).parent / "lib" / "libtorch.so"), mode=ctypes.RTLD_GLOBAL)
+    import fbgemm_gpu
+
+    capability = torch.backends.cpu.get_cpu_capability().lower()  # fills cpuinfo
+    library = ctypes.CDLL(str(pathlib.Path(fbgemm_gpu.__file__).parent / "fbgemm.so"))
+    for name in "avx512", "avx2":
+        function = f"fbgemmHas{name.capitalize()}Support"
+        has = getattr(library, f"_ZN6fbgemm{len(function)}{function}Ev")
+        has.restype = ctypes.c_bool
+        if has():
+            return name
+    if capability.startswith("avx"):
+        sys.exit(
+            f"FBGEMM must use the processor's {capability}, but found no AVX, so its times would be those of its "
+            "reference kernels. Install the versions of torch and fbgemm-gpu-cpu that ./run installs."
+        )
+    return "default"
 
 
 # --- options -----------------------------------------------------------------

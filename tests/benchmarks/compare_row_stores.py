@@ -16,7 +16,6 @@ Redis and RocksDB have fewer rows, and so has Tessera beside them. Needs torch a
 """
 import argparse
 import contextlib
-import ctypes
 import importlib.util
 import json
 import pathlib
@@ -28,7 +27,7 @@ import sys
 import tempfile
 import time
 
-from benchmark import TUNED_MALLOC, Parser, cpu_name, json_lines, markdown_table, rounds, times_as_fast, turns
+from benchmark import TUNED_MALLOC, Parser, cpu_name, import_fbgemm, json_lines, markdown_table, rounds, times_as_fast, turns
 
 FORMATS = ["float32", "int8", "int4"]
 # side of FBGEMM: the format, and the bytes that rows are aligned to
@@ -63,33 +62,6 @@ def ids_of(numpy, options, chunk, count):
     first = ((options.seed + 1) * 0x5BD1E995 + chunk * count) % 2**32
     random = mixed(numpy, numpy.arange(count, dtype=numpy.uint32) + numpy.uint32(first))
     return ((random.astype(numpy.uint64) * numpy.uint64(options.rows)) >> numpy.uint64(32)).astype(numpy.int32)
-
-
-def import_fbgemm():
-    """Imports FBGEMM so that it finds the instruction sets of the processor, and returns the name of the best one.
-
-    Torch's libtorch.so and libc10.so each have a copy of cpuinfo, and torch fills that of libtorch.so. Unless this
-    library is global, FBGEMM reads the other copy, finds no AVX, and takes reference kernels, which are much slower.
-    """
-    import torch
-
-    ctypes.CDLL(str(pathlib.Path(torch.__file__).parent / "lib" / "libtorch.so"), mode=ctypes.RTLD_GLOBAL)
-    import fbgemm_gpu
-
-    capability = torch.backends.cpu.get_cpu_capability().lower()  # fills cpuinfo
-    library = ctypes.CDLL(str(pathlib.Path(fbgemm_gpu.__file__).parent / "fbgemm.so"))
-    for name in "avx512", "avx2":
-        function = f"fbgemmHas{name.capitalize()}Support"
-        has = getattr(library, f"_ZN6fbgemm{len(function)}{function}Ev")
-        has.restype = ctypes.c_bool
-        if has():
-            return name
-    if capability.startswith("avx"):
-        sys.exit(
-            f"FBGEMM must use the processor's {capability}, but found no AVX, so its times would be those of its "
-            "reference kernels. Install the versions of torch and fbgemm-gpu-cpu that ./run installs."
-        )
-    return "default"
 
 
 def make_table(options, side):

@@ -17,7 +17,7 @@ import os
 import pathlib
 import time
 
-from benchmark import Parser
+from benchmark import Parser, import_fbgemm
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -114,7 +114,8 @@ def torch_concat_operations(workload, batches, threads):
 
 def fbgemm_operations(workload, batches, threads):
     import torch
-    import fbgemm_gpu  # registers the operators
+
+    import_fbgemm()  # registers the operators
     from fbgemm_gpu.split_embedding_configs import EmbOptimType
     from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
     from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
