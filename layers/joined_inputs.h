@@ -16,7 +16,8 @@
 
 namespace tessera {
 
-/// What messages about an input begin with: "Class 'path'", or "Class" for a single input.
+/// Returns the name of an input for messages: "Class 'path'", or "Class" for a single
+/// input.
 std::string input_name(const std::string& path, const std::string& class_name);
 
 /// Sets `batch` to the batch size of both. A size of 1 fits any other. The result is
@@ -42,7 +43,7 @@ int64_t joined_width(
     const Nest<PartialShape>& input_shapes,
     const std::string& class_name);
 
-/// Whether inputs may have different dtypes.
+/// This says whether inputs may have different dtypes.
 enum class MixedDtypes { kRefused, kAllowedByAutocast };
 
 /// Checks the inputs with `shape_of`, such as joined_shape(), and returns them. If

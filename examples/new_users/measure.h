@@ -16,7 +16,8 @@ using Values = std::vector<std::pair<std::string, double>>;
 struct Method {
   std::string name = {};
   Values values = {};
-  /// Whether the report shows the loss of this method against the first one, training.
+  /// If true, the report shows how much quality this method loses against training, which
+  /// is the first method.
   bool shows_loss = false;
 };
 

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <exception>
 #include <iostream>
+#include <thread>
 
 int BenchmarkOptions::run(
     int argc,
@@ -60,6 +61,19 @@ double quantile(std::vector<double> values, double share) {
   std::sort(values.begin(), values.end());
   return values[static_cast<size_t>(
       share * static_cast<double>(values.size() - 1))];
+}
+
+double seconds_on(int64_t threads, const std::function<void(int64_t)>& work) {
+  const Stopwatch watch;
+  std::vector<std::thread> others;
+  for (int64_t i = 1; i < threads; ++i) {
+    others.emplace_back(work, i);
+  }
+  work(0);
+  for (std::thread& thread : others) {
+    thread.join();
+  }
+  return watch.seconds();
 }
 
 double median(std::vector<double> values) {

@@ -120,6 +120,9 @@ double seconds_of(const auto& work) {
   return watch.seconds();
 }
 
+/// Runs work(thread) on `threads` threads. Returns the seconds until all have ended.
+double seconds_on(int64_t threads, const std::function<void(int64_t)>& work);
+
 /// How often sorted_ms() runs something.
 struct Repetitions {
   int64_t warmup = 0;  // runs that are not timed

@@ -108,20 +108,6 @@ struct Model : torch::nn::Module {
   tessera::TPUEmbedding embedding = nullptr;
 };
 
-// Runs work(thread) on `threads` threads, and returns the seconds until all have ended.
-double seconds_on(int64_t threads, const std::function<void(int64_t)>& work) {
-  const Stopwatch watch;
-  std::vector<std::thread> others;
-  for (int64_t i = 1; i < threads; ++i) {
-    others.emplace_back(work, i);
-  }
-  work(0);
-  for (std::thread& thread : others) {
-    thread.join();
-  }
-  return watch.seconds();
-}
-
 using Batches = std::vector<std::vector<int64_t>>;
 
 Batches random_batches(const Options& options, uint64_t seed) {

@@ -26,7 +26,6 @@
 #include <numeric>
 #include <span>
 #include <stdexcept>
-#include <thread>
 #include <utility>
 
 namespace {
@@ -439,20 +438,6 @@ Side open_side(const Options& options, const std::string& side) {
 }
 
 // --- the measurement ---------------------------------------------------------
-
-// Runs work(thread) on `threads` threads, and returns the seconds until all have ended.
-double seconds_on(int64_t threads, const std::function<void(int64_t)>& work) {
-  const Stopwatch watch;
-  std::vector<std::thread> others;
-  for (int64_t i = 1; i < threads; ++i) {
-    others.emplace_back(work, i);
-  }
-  work(0);
-  for (std::thread& thread : others) {
-    thread.join();
-  }
-  return watch.seconds();
-}
 
 // Requests of `examples` bags of `bag` ids, of which a thread looks up a share.
 class Requests {

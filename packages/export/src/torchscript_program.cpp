@@ -220,7 +220,7 @@ Description parse(const std::string& text, const std::string& place) {
   }
 }
 
-// Whether all attributes of a weight are there, with the same sizes and dtype.
+// Returns whether all attributes of a weight are there, with the same sizes and dtype.
 bool has_weight(const jit::Module& module, const ScriptWeight& weight) {
   try {
     const at::Tensor first = tensor_at(module, weight.attributes.at(0));

@@ -59,7 +59,7 @@ class TorchScriptProgram {
       const std::map<std::string, at::Tensor>& weights) const;
 
  private:
-  // What all programs of a file share.
+  // All programs of a file share it.
   struct Content {
     Pt2Signature signature;
     std::vector<ScriptWeight> weights;
@@ -70,7 +70,7 @@ class TorchScriptProgram {
   torch::jit::Module module_;
 };
 
-/// Whether a file has a TorchScript module. False for a file that can't be read.
+/// Returns whether a file has a TorchScript module. A file that can't be read has none.
 bool is_torchscript(const std::string& path);
 
 }  // namespace tessera::exporting
