@@ -128,13 +128,6 @@ variable_list gradients_by_operators(
   return result;
 }
 
-// The tensors of a layer that the backward pass needs. It computes the inputs of the
-// layers again from the factors. That takes less time than to write and read the inputs.
-struct Saved {
-  at::Tensor projected;  // x u [rows, rank]
-  at::Tensor factor;  // x u v + bias [rows, dim]
-};
-
 // The layers as matrices.
 struct CrossWeights {
   ConstMatrix u;
@@ -153,25 +146,23 @@ std::vector<CrossWeights> weights_of(const std::vector<LowRankCross>& layers) {
   return weights;
 }
 
-// Computes all layers. Sets `saved` if it has an entry for each layer.
+// Computes all layers. If `saved` has a place for each layer, it gets the layer's x u
+// [rows, rank]. The backward pass computes everything else again from these. That takes less
+// time than to write and read larger tensors.
 at::Tensor compute(
     const at::Tensor& x0,
     const std::vector<LowRankCross>& layers,
-    std::vector<Saved>& saved) {
+    std::vector<at::Tensor>& saved) {
   const int64_t rows = x0.size(0);
   const int64_t dim = x0.size(1);
   const std::vector<CrossWeights> weights = weights_of(layers);
   int64_t rank = 1;
   std::vector<MutableMatrix> projected(layers.size());
-  std::vector<MutableMatrix> factors(layers.size());
   for (size_t i = 0; i < layers.size(); ++i) {
     rank = std::max(rank, weights[i].u.columns);
     if (!saved.empty()) {
-      saved[i] = {
-          empty_in_step_memory({rows, weights[i].u.columns}),
-          empty_in_step_memory({rows, dim})};
-      projected[i] = mutable_matrix_of(saved[i].projected);
-      factors[i] = mutable_matrix_of(saved[i].factor);
+      saved[i] = empty_in_step_memory({rows, weights[i].u.columns});
+      projected[i] = mutable_matrix_of(saved[i]);
     }
   }
   const at::Tensor result = empty_in_step_memory({rows, dim});
@@ -179,7 +170,7 @@ at::Tensor compute(
   const MutableMatrix out = mutable_matrix_of(result);
   const RowBlocks blocks = blocks_of(rows, dim);
   const int64_t size =
-      std::min(rows_in_cache(/*matrices=*/4, dim), blocks.size());
+      std::min(rows_in_cache(/*matrices=*/2, dim), blocks.size());
   blocks.for_each([&](int64_t block) {
     const at::Tensor memory = empty_in_step_memory({size * rank});
     for_each_part(blocks, block, size, [&](int64_t row, int64_t count) {
@@ -196,8 +187,7 @@ at::Tensor compute(
         multiply(
             own_projected,
             weights[i].v,
-            saved.empty() ? MutableMatrix{.row_stride = dim}
-                          : factors[i].row_range(row, count),
+            MutableMatrix{.row_stride = dim},
             {.bias = weights[i].bias,
              .x0 = own_first.data,
              .x = x.data,
@@ -212,29 +202,30 @@ at::Tensor compute(
 class CrossScratch {
  public:
   CrossScratch(size_t layers, int64_t rows, int64_t dim, int64_t rank)
-      : rows_(rows),
+      : layers_(static_cast<int64_t>(layers)),
+        rows_(rows),
         dim_(dim),
         memory_(
             empty_in_step_memory({rows * (matrices(layers) * dim + rank)})) {}
 
   // The number of matrices [rows, dim] for `layers` layers.
   static int64_t matrices(size_t layers) {
-    return static_cast<int64_t>(layers) + 1;
+    return 2 * static_cast<int64_t>(layers);
   }
 
-  // The input of a layer above the first one.
-  MutableMatrix x(size_t layer, int64_t rows) const {
-    return matrix(static_cast<int64_t>(layer) + 1, rows);
-  }
   MutableMatrix x_gradient(int64_t rows) const {
     return matrix(0, rows);
   }
-  MutableMatrix product_gradient(int64_t rows) const {
-    return matrix(1, rows);
+  // The x u v + bias of a layer, and then the gradient of x u v.
+  MutableMatrix factor(size_t layer, int64_t rows) const {
+    return matrix(1 + static_cast<int64_t>(layer), rows);
   }
-  MutableMatrix projected_gradient(size_t layers, int64_t rows, int64_t rank)
-      const {
-    return matrix_in(matrix(matrices(layers), 0).data, rows, rank);
+  // The input of a layer above the first one.
+  MutableMatrix x(size_t layer, int64_t rows) const {
+    return matrix(layers_ + static_cast<int64_t>(layer), rows);
+  }
+  MutableMatrix projected_gradient(int64_t rows, int64_t rank) const {
+    return matrix_in(matrix(2 * layers_, 0).data, rows, rank);
   }
 
  private:
@@ -243,6 +234,7 @@ class CrossScratch {
         memory_.mutable_data_ptr<float>() + index * rows_ * dim_, rows, dim_);
   }
 
+  int64_t layers_;
   int64_t rows_;
   int64_t dim_;
   at::Tensor memory_;
@@ -255,14 +247,16 @@ class CrossGradients {
   CrossGradients(
       const at::Tensor& x0,
       const std::vector<LowRankCross>& layers,
-      const std::vector<Saved>& saved,
+      const std::vector<at::Tensor>& projected,
       const at::Tensor& gradient,
       bool is_training)
       : blocks_(blocks_of(x0.size(0), x0.size(1))),
         x0_(matrix_of(x0)),
         gradient_(matrix_of(gradient)),
         has_bias_(layers[0].bias.defined()),
-        is_training_(is_training) {
+        is_training_(is_training),
+        weights_(weights_of(layers)),
+        projected_(matrices_of(projected)) {
     variable_list tensors = flatten(layers);
     tensors.insert(tensors.begin(), x0);
     sums_.emplace(
@@ -271,8 +265,6 @@ class CrossGradients {
         /*num_inputs=*/1,
         blocks_.count());
     for (size_t i = 0; i < layers.size(); ++i) {
-      projected_.push_back(matrix_of(saved[i].projected));
-      factors_.push_back(matrix_of(saved[i].factor));
       transposed_.push_back(layers[i].u.t().contiguous());
       transposed_u_.push_back(matrix_of(transposed_.back()));
       transposed_.push_back(layers[i].v.t().contiguous());
@@ -286,17 +278,17 @@ class CrossGradients {
     const int64_t dim = x0_.columns;
     const at::Tensor x0_gradient = empty_in_step_memory({x0_.rows, dim});
     const MutableMatrix out = mutable_matrix_of(x0_gradient);
-    // The cache also holds the rows of x0, of a factor and of the gradient of x0.
+    // The cache also holds the rows of x0 and of its gradient.
     const int64_t size = std::min(
-        rows_in_cache(CrossScratch::matrices(factors_.size()) + 3, dim),
+        rows_in_cache(CrossScratch::matrices(weights_.size()) + 2, dim),
         blocks_.size());
     blocks_.for_each([&](int64_t block) {
-      const CrossScratch scratch(factors_.size(), size, dim, rank_);
+      const CrossScratch scratch(weights_.size(), size, dim, rank_);
       for_each_part(blocks_, block, size, [&](int64_t row, int64_t count) {
         compute_rows(block, row, scratch, out.row_range(row, count));
       });
     });
-    variable_list result(1 + factors_.size() * (has_bias_ ? 3 : 2));
+    variable_list result(1 + weights_.size() * (has_bias_ ? 3 : 2));
     sums_->set_sums(result);
     result[0] = x0_gradient;
     return result;
@@ -316,22 +308,26 @@ class CrossGradients {
     const int64_t dim = x0_gradient.columns;
     const ConstMatrix first = x0_.row_range(row, rows);
     std::vector<ConstMatrix> x{first};
-    for (size_t i = 0; i + 1 < factors_.size(); ++i) {
-      const MutableMatrix next = scratch.x(i + 1, rows);
-      active_kernels().cross(
-          {.rows = rows,
-           .dim = dim,
-           .x0 = first.data,
-           .product = factors_[i].row_range(row, rows).data,
-           .x = x[i].data,
-           .out = next.data});
-      x.push_back(next);
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      kernels::ProductArgs args{.bias = weights_[i].bias};
+      if (i + 1 < weights_.size()) {
+        const MutableMatrix next = scratch.x(i + 1, rows);
+        args.x0 = first.data;
+        args.x = x[i].data;
+        args.crossed = next.data;
+        x.push_back(next);
+      }
+      multiply(
+          projected_[i].row_range(row, rows),
+          weights_[i].v,
+          scratch.factor(i, rows),
+          args);
     }
     const MutableMatrix x_gradient = scratch.x_gradient(rows);
     std::copy_n(
         gradient_.row_range(row, rows).data, rows * dim, x_gradient.data);
     std::fill_n(x0_gradient.data, rows * dim, 0.0F);
-    for (size_t i = factors_.size(); i-- > 0;) {
+    for (size_t i = weights_.size(); i-- > 0;) {
       compute_layer(i, block, row, x[i], scratch, x_gradient, x0_gradient);
     }
     for (int64_t i = 0; i < rows * dim; ++i) {
@@ -358,18 +354,18 @@ class CrossGradients {
         std::fill_n(bias.data, bias.columns, 0.0F);
       }
     }
-    const MutableMatrix product_gradient = scratch.product_gradient(rows);
+    const MutableMatrix product_gradient = scratch.factor(layer, rows);
     active_kernels().cross_gradient(
         {.rows = rows,
          .dim = x_gradient.columns,
          .x0 = x0_.row_range(row, rows).data,
-         .product = factors_[layer].row_range(row, rows).data,
+         .factor = product_gradient.data,
          .gradient = x_gradient.data,
          .x0_gradient = x0_gradient.data,
          .product_gradient = product_gradient.data,
          .bias_gradient = bias_gradient});
-    const MutableMatrix projected_gradient = scratch.projected_gradient(
-        factors_.size(), rows, transposed_v_[layer].columns);
+    const MutableMatrix projected_gradient =
+        scratch.projected_gradient(rows, transposed_v_[layer].columns);
     multiply(product_gradient, transposed_v_[layer], projected_gradient);
     if (is_training_) {
       const kernels::ProductArgs sum{.adds = !is_first};
@@ -395,8 +391,8 @@ class CrossGradients {
   bool is_training_;
   std::optional<PartialGradients> sums_;
   // The matrices of each layer.
-  std::vector<ConstMatrix> projected_;
-  std::vector<ConstMatrix> factors_;
+  std::vector<CrossWeights> weights_;
+  std::vector<ConstMatrix> projected_;  // x u
   std::vector<at::Tensor> transposed_;  // u and v
   std::vector<ConstMatrix> transposed_u_;
   std::vector<ConstMatrix> transposed_v_;
@@ -409,15 +405,12 @@ struct Crosses : torch::autograd::Function<Crosses> {
       const at::Tensor& x0,  // contiguous
       at::TensorList parameters) {
     const std::vector<LowRankCross> layers = unflatten(parameters);
-    std::vector<Saved> saved(layers.size());
+    std::vector<at::Tensor> saved(layers.size());
     const at::Tensor result = compute(x0, layers, saved);
     variable_list saved_tensors{x0};
     saved_tensors.insert(
         saved_tensors.end(), parameters.begin(), parameters.end());
-    for (const Saved& of_layer : saved) {
-      saved_tensors.insert(
-          saved_tensors.end(), {of_layer.projected, of_layer.factor});
-    }
+    saved_tensors.insert(saved_tensors.end(), saved.begin(), saved.end());
     context->save_for_backward(std::move(saved_tensors));
     context->saved_data["parameters"] = static_cast<int64_t>(parameters.size());
     return result;
@@ -433,10 +426,6 @@ struct Crosses : torch::autograd::Function<Crosses> {
     if (at::GradMode::is_enabled()) {
       return gradients_by_operators(saved_tensors[0], layers, gradients[0]);
     }
-    std::vector<Saved> saved;
-    for (size_t i = 1 + count; i + 1 < saved_tensors.size(); i += 2) {
-      saved.push_back({saved_tensors[i], saved_tensors[i + 1]});
-    }
     const bool is_training =
         context->needs_input_grad({torch::autograd::IndexRange(1, 1 + count)});
     // A tensor of zeros may have no memory.
@@ -444,7 +433,11 @@ struct Crosses : torch::autograd::Function<Crosses> {
         ? at::zeros(gradients[0].sizes(), at::kFloat)
         : gradients[0].resolve_neg().contiguous();
     return CrossGradients(
-               saved_tensors[0], layers, saved, gradient, is_training)
+               saved_tensors[0],
+               layers,
+               {saved_tensors.begin() + 1 + count, saved_tensors.end()},
+               gradient,
+               is_training)
         .run();
   }
 };
@@ -479,7 +472,7 @@ at::Tensor low_rank_crosses(
     const std::vector<LowRankCross>& layers) {
   const at::Tensor rows = x0.reshape({-1, x0.size(-1)}).contiguous();
   const variable_list parameters = flatten(layers);
-  std::vector<Saved> none;
+  std::vector<at::Tensor> none;
   const at::Tensor result = needs_gradient({rows}) || needs_gradient(parameters)
       ? Crosses::apply(rows, at::TensorList(parameters))
       : compute(rows, unflatten(parameters), none);

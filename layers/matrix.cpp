@@ -23,6 +23,14 @@ MutableMatrix mutable_matrix_of(const at::Tensor& tensor) {
       tensor.stride(1)};
 }
 
+std::vector<ConstMatrix> matrices_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<ConstMatrix> matrices;
+  for (const at::Tensor& tensor : tensors) {
+    matrices.push_back(matrix_of(tensor));
+  }
+  return matrices;
+}
+
 void multiply(
     ConstMatrix a,
     ConstMatrix b,

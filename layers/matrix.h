@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 namespace tessera {
 
@@ -42,6 +43,7 @@ using MutableMatrix = Matrix<float>;
 /// Views of a float32 tensor [rows, columns] on the CPU.
 ConstMatrix matrix_of(const at::Tensor& tensor);
 MutableMatrix mutable_matrix_of(const at::Tensor& tensor);
+std::vector<ConstMatrix> matrices_of(const std::vector<at::Tensor>& tensors);
 
 /// A contiguous matrix in memory that has space for it.
 inline MutableMatrix matrix_in(float* memory, int64_t rows, int64_t columns) {

@@ -125,14 +125,6 @@ void for_each_input(const std::vector<ConstMatrix>& inputs, Visit&& visit) {
   }
 }
 
-std::vector<ConstMatrix> matrices_of(const std::vector<at::Tensor>& tensors) {
-  std::vector<ConstMatrix> matrices;
-  for (const at::Tensor& tensor : tensors) {
-    matrices.push_back(matrix_of(tensor));
-  }
-  return matrices;
-}
-
 std::vector<at::Tensor> transposed_weights(const Stack& stack) {
   std::vector<at::Tensor> transposed;
   for (const DenseLayer& layer : stack.layers) {

@@ -402,36 +402,15 @@ void PairwiseDotsGradient(const PairwiseDotsArgs& args) {
   }
 }
 
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V ProductAndBias(D d, const CrossArgs& args, int64_t r, int64_t c) {
-  const V product = hn::LoadU(d, args.product + r * args.dim + c);
-  return args.bias == nullptr ? product
-                              : hn::Add(product, hn::LoadU(d, args.bias + c));
-}
-
-struct CrossColumns {
-  const CrossArgs& args;
-  int64_t row;
-
-  template <class D>
-  HWY_INLINE void operator()(D d, int64_t column) const {
-    const int64_t at = row * args.dim + column;
-    const auto factor = ProductAndBias(d, args, row, column);
-    const auto x = hn::LoadU(d, args.x + at);
-    hn::StoreU(
-        hn::MulAdd(hn::LoadU(d, args.x0 + at), factor, x), d, args.out + at);
-  }
-};
-
 struct CrossGradientColumns {
-  const CrossArgs& args;
+  const CrossGradientArgs& args;
   int64_t row;
 
   template <class D>
   HWY_INLINE void operator()(D d, int64_t column) const {
     const int64_t at = row * args.dim + column;
     const auto gradient = hn::LoadU(d, args.gradient + at);
-    const auto factor = ProductAndBias(d, args, row, column);
+    const auto factor = hn::LoadU(d, args.factor + at);
     const auto sum = hn::LoadU(d, args.x0_gradient + at);
     hn::StoreU(hn::MulAdd(gradient, factor, sum), d, args.x0_gradient + at);
     const auto product_gradient = hn::Mul(gradient, hn::LoadU(d, args.x0 + at));
@@ -443,20 +422,13 @@ struct CrossGradientColumns {
   }
 };
 
-void Cross(const CrossArgs& args) {
-  for (int64_t row = 0; row < args.rows; ++row) {
-    ForColumns(args.dim, CrossColumns{args, row});
-  }
-}
-
-void CrossGradient(const CrossArgs& args) {
+void CrossGradient(const CrossGradientArgs& args) {
   for (int64_t row = 0; row < args.rows; ++row) {
     ForColumns(args.dim, CrossGradientColumns{args, row});
   }
 }
 
 void AddInteractionKernels(KernelTable& table) {
-  table.cross = Cross;
   table.cross_gradient = CrossGradient;
   table.pairwise_dots = PairwiseDots;
   table.pairwise_dots_gradient = PairwiseDotsGradient;

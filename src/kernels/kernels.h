@@ -202,29 +202,21 @@ struct PairwiseDotsArgs {
   const FeatureRows<float>* gradients = nullptr;  // [num_features], overwritten
 };
 
-/// The parts of the layer Cross that are not matrix products. product is x W. cross()
-/// computes
+/// The part of the gradient of a cross that is not a matrix product. `factor` is what x0 is
+/// multiplied by.
 ///
 ///   for r in 0 .. rows:
-///     out[r] = x0[r] * (product[r] + bias) + x[r]
-///
-/// and cross_gradient() computes
-///
-///   for r in 0 .. rows:
-///     x0_gradient[r] += gradient[r] * (product[r] + bias)
+///     x0_gradient[r] += gradient[r] * factor[r]
 ///     product_gradient[r] = gradient[r] * x0[r]
 ///     bias_gradient += product_gradient[r]
-struct CrossArgs {
+struct CrossGradientArgs {
   int64_t rows = 0;
   int64_t dim = 0;
   const float* x0 = nullptr;  // [rows, dim], like all without a comment
-  const float* product = nullptr;
-  const float* bias = nullptr;  // [dim]; nullptr: zeros
-  const float* x = nullptr;
-  float* out = nullptr;
+  const float* factor = nullptr;
   const float* gradient = nullptr;
   float* x0_gradient = nullptr;
-  float* product_gradient = nullptr;
+  float* product_gradient = nullptr;  // may be factor
   float* bias_gradient = nullptr;  // [dim]; nullptr: not computed
 };
 
@@ -340,8 +332,7 @@ struct KernelTable {
   void (*pairwise_dots)(const PairwiseDotsArgs&) = nullptr;
   void (*pairwise_dots_gradient)(const PairwiseDotsArgs&) = nullptr;
   void (*product)(const ProductArgs&) = nullptr;
-  void (*cross)(const CrossArgs&) = nullptr;
-  void (*cross_gradient)(const CrossArgs&) = nullptr;
+  void (*cross_gradient)(const CrossGradientArgs&) = nullptr;
   void (*softmax)(const SoftmaxArgs&) = nullptr;
   void (*softmax_gradient)(const SoftmaxArgs&) = nullptr;
   void (*dropout)(const DropoutArgs&) = nullptr;

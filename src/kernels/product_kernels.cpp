@@ -3,11 +3,13 @@
 #define HWY_TARGET_INCLUDE "src/kernels/product_kernels.cpp"
 #include <hwy/foreach_target.h>
 // Must come after foreach_target.h.
-#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include "src/kernels/kernels.h"
 #include "src/kernels/targets.h"
+
+#include <algorithm>
+#include <type_traits>
 
 HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels {
@@ -22,143 +24,275 @@ namespace hn = hwy::HWY_NAMESPACE;
 // The rows of a full tile. Its sums are two vectors per row, and have to stay in
 // registers: there are 32 with AVX-512 and on aarch64, and 16 with AVX2 and SSE.
 #if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
-constexpr int kTileRows = 8;
+constexpr int kTileRows = 12;
 #else
 constexpr int kTileRows = 6;
 #endif
 
-constexpr int64_t kFloatsPerLine = 16;
+// The vectors of columns of a full tile.
+constexpr int kTileVectors = 2;
+
+// A tile multiplies as many rows of args.b at a time. Together with as many columns of its
+// rows of a, they stay in the first-level cache.
+constexpr int64_t kBlockDepth = 256;
 
 #include "src/kernels/columns-inl.h"
 
-// Prefetches what a tile reads and writes after its sums, while it computes them.
-HWY_INLINE void PrefetchResults(
-    const ProductArgs& args,
-    int64_t row,
-    int64_t rows,
-    int64_t column,
-    int64_t columns) {
-  for (int64_t r = row; r < row + rows; ++r) {
-    for (int64_t c = column; c < column + columns; c += kFloatsPerLine) {
-      const int64_t at = r * args.out_stride + c;
-      if (args.out != nullptr) {
-        hwy::Prefetch(args.out + at);
-      }
-      if (args.crossed != nullptr) {
-        hwy::Prefetch(args.x0 + at);
-        hwy::Prefetch(args.crossed + at);
-      }
+// Some columns of a block of args.b.
+struct Panel {
+  const float* data;
+  int64_t stride;  // between rows
+  int64_t depth;
+};
+
+// The steps of a product that only some blocks of the depth have.
+struct Block {
+  bool is_first;
+  bool is_last;
+};
+
+// The sums of a tile.
+template <int kRows, int kVectors, class D>
+struct TileSums {
+  hn::Vec<D> at[kRows][kVectors];
+};
+
+// Calls f(r, c, sum) for each vector of a tile. The compiler keeps the sums in registers
+// only if the loops are unrolled.
+template <int kRows, int kVectors, class D, class F>
+HWY_INLINE void ForSums(TileSums<kRows, kVectors, D>& sums, const F& f) {
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 16
+    for (int j = 0; j < kVectors; ++j) {
+      f(i, j, sums.at[i][j]);
     }
   }
 }
 
-// Computes kRows rows and kVectors vectors of columns of the result, whose first element
-// is at (row, column).
+// Adds the products of b.depth columns of a and rows of b. kIsTransposed: the elements of a
+// column of a are adjacent, else those of a row.
+template <int kRows, int kVectors, bool kIsTransposed, class D>
+HWY_INLINE void AddProducts(
+    D d,
+    const float* HWY_RESTRICT a,
+    int64_t a_stride,
+    const Panel& b,
+    TileSums<kRows, kVectors, D>& sums) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const float* HWY_RESTRICT factors = b.data;
+  // A register addresses four rows, because an address can be the sum of two registers.
+  constexpr int kGroup = 4;
+  constexpr int kGroups = (kRows + kGroup - 1) / kGroup;
+  const float* rows[kGroups];
+  for (int g = 0; g < kGroups; ++g) {
+    rows[g] = kIsTransposed ? a : a + g * kGroup * a_stride;
+  }
+  const int64_t stride3 = 3 * a_stride;
+  const auto add = [&](int64_t k) HWY_ATTR {
+    hn::Vec<D> own[kVectors];
+#pragma GCC unroll 16
+    for (int j = 0; j < kVectors; ++j) {
+      own[j] = hn::LoadU(d, factors + j * lanes);
+    }
+    factors += b.stride;
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+      const int r = i % kGroup;
+      const float* from = kIsTransposed
+          ? rows[0] + i
+          : rows[i / kGroup] + (r == 3 ? stride3 : r * a_stride) + k;
+      const hn::Vec<D> factor = hn::Set(d, *from);
+#pragma GCC unroll 16
+      for (int j = 0; j < kVectors; ++j) {
+        sums.at[i][j] = hn::MulAdd(factor, own[j], sums.at[i][j]);
+      }
+    }
+    if (kIsTransposed) {
+      rows[0] += a_stride;
+    }
+  };
+  constexpr int64_t kUnrolled = kTileRows > 6 ? 4 : 1;
+  int64_t k = 0;
+  for (; k + kUnrolled <= b.depth; k += kUnrolled) {
+#pragma GCC unroll 16
+    for (int64_t u = 0; u < kUnrolled; ++u) {
+      add(u);
+    }
+    if (!kIsTransposed) {
+#pragma GCC unroll 16
+      for (int g = 0; g < kGroups; ++g) {
+        rows[g] += kUnrolled;
+      }
+    }
+  }
+  for (int64_t rest = 0; k + rest < b.depth; ++rest) {
+    add(rest);
+  }
+}
+
+// Computes kRows rows and kVectors vectors of columns of the result for one block of the
+// depth. `a` is the first factor of the tile, and (row, column) its first result.
 template <int kRows, int kVectors, class D>
 HWY_INLINE void ComputeTile(
     D d,
     const ProductArgs& args,
+    const float* a,
+    const Panel& b,
+    Block block,
     int64_t row,
     int64_t column) {
   using V = hn::Vec<D>;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-
-  V sums[kRows][kVectors];
-  for (int i = 0; i < kRows; ++i) {
-    for (int j = 0; j < kVectors; ++j) {
-      const int64_t c = column + j * lanes;
-      sums[i][j] = args.adds
-          ? hn::LoadU(d, args.out + (row + i) * args.out_stride + c)
-          : args.bias != nullptr ? hn::LoadU(d, args.bias + c)
-                                 : hn::Zero(d);
-    }
+  // The compiler has to assume that a store changes args.
+  const int64_t stride = args.out_stride;
+  const int64_t first = row * stride + column;
+  float* const out = args.out;
+  TileSums<kRows, kVectors, D> sums;
+  if (args.adds || !block.is_first) {
+    ForSums(sums, [&](int i, int j, V& sum) HWY_ATTR {
+      sum = hn::LoadU(d, out + first + i * stride + j * lanes);
+    });
+  } else if (args.bias != nullptr) {
+    const float* const bias = args.bias + column;
+    ForSums(sums, [&](int, int j, V& sum) HWY_ATTR {
+      sum = hn::LoadU(d, bias + j * lanes);
+    });
+  } else {
+    ForSums(sums, [&](int, int, V& sum) HWY_ATTR { sum = hn::Zero(d); });
   }
 
-  PrefetchResults(args, row, kRows, column, kVectors * lanes);
-  // Whether to prefetch the rows of args.a that the next tile reads. The tiles of later
-  // columns find all of args.a in the cache.
-  const bool prefetches_a =
-      column == 0 && args.a_column_stride == 1 && row + 2 * kRows <= args.rows;
-  const float* a = args.a + row * args.a_row_stride;
-  const float* b = args.b + column;
-  for (int64_t k = 0; k < args.depth; ++k) {
-    if (prefetches_a && k % kFloatsPerLine == 0) {
-      for (int i = 0; i < kRows; ++i) {
-        hwy::Prefetch(a + (kRows + i) * args.a_row_stride);
-      }
-    }
-    V factors[kVectors];
-    for (int j = 0; j < kVectors; ++j) {
-      factors[j] = hn::LoadU(d, b + j * lanes);
-    }
-    for (int i = 0; i < kRows; ++i) {
-      const V own = hn::Set(d, a[i * args.a_row_stride]);
-      for (int j = 0; j < kVectors; ++j) {
-        sums[i][j] = hn::MulAdd(own, factors[j], sums[i][j]);
-      }
-    }
-    a += args.a_column_stride;
-    b += args.b_stride;
+  if (args.a_column_stride == 1) {
+    AddProducts<kRows, kVectors, false>(d, a, args.a_row_stride, b, sums);
+  } else {
+    AddProducts<kRows, kVectors, true>(d, a, args.a_column_stride, b, sums);
   }
 
-  const V zero = hn::Zero(d);
-  for (int i = 0; i < kRows; ++i) {
-    for (int j = 0; j < kVectors; ++j) {
-      const int64_t c = column + j * lanes;
-      const int64_t at = (row + i) * args.out_stride + c;
-      V sum = sums[i][j];
-      // A comparison with NaN is false, so NaN stays NaN.
-      if (args.has_relu) {
+  if (block.is_last) {
+    const V zero = hn::Zero(d);
+    // A comparison with NaN is false, so NaN stays NaN.
+    if (args.has_relu) {
+      ForSums(sums, [&](int, int, V& sum) HWY_ATTR {
         sum = hn::IfThenZeroElse(hn::Lt(sum, zero), sum);
-      }
-      if (args.relu_output != nullptr) {
-        const V output = hn::LoadU(
-            d, args.relu_output + (row + i) * args.relu_output_stride + c);
+      });
+    }
+    if (args.relu_output != nullptr) {
+      const int64_t output_stride = args.relu_output_stride;
+      const float* const outputs =
+          args.relu_output + row * output_stride + column;
+      ForSums(sums, [&](int i, int j, V& sum) HWY_ATTR {
+        const V output = hn::LoadU(d, outputs + i * output_stride + j * lanes);
         sum = hn::IfThenZeroElse(hn::Le(output, zero), sum);
-      }
-      if (args.crossed != nullptr) {
-        const V crossed = hn::MulAdd(
-            hn::LoadU(d, args.x0 + at), sum, hn::LoadU(d, args.x + at));
-        hn::StoreU(crossed, d, args.crossed + at);
-      }
-      if (args.out != nullptr) {
-        hn::StoreU(sum, d, args.out + at);
-      }
+      });
+    }
+    if (args.crossed != nullptr) {
+      const float* const x0 = args.x0 + first;
+      const float* const x = args.x + first;
+      float* const crossed = args.crossed + first;
+      ForSums(sums, [&](int i, int j, const V& sum) HWY_ATTR {
+        const int64_t at = i * stride + j * lanes;
+        hn::StoreU(
+            hn::MulAdd(hn::LoadU(d, x0 + at), sum, hn::LoadU(d, x + at)),
+            d,
+            crossed + at);
+      });
+    }
+  }
+  if (out != nullptr) {
+    ForSums(sums, [&](int i, int j, const V& sum) HWY_ATTR {
+      hn::StoreU(sum, d, out + first + i * stride + j * lanes);
+    });
+  }
+}
+
+// Copies kVectors vectors of each row of a block of b, so that they are adjacent.
+template <int kVectors, class D>
+HWY_INLINE void Pack(
+    D d,
+    const float* b,
+    int64_t stride,
+    int64_t depth,
+    float* packed) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  for (int64_t k = 0; k < depth; ++k) {
+    for (int j = 0; j < kVectors; ++j) {
+      hn::StoreU(
+          hn::LoadU(d, b + k * stride + j * lanes),
+          d,
+          packed + (k * kVectors + j) * lanes);
     }
   }
 }
 
-// Computes all rows of some columns. The rows share the columns of args.b, which stay in
-// the first-level cache.
-template <int kVectors, class D>
-HWY_INLINE void ComputeColumns(D d, const ProductArgs& args, int64_t column) {
-  int64_t row = 0;
-  for (; row + kTileRows <= args.rows; row += kTileRows) {
-    ComputeTile<kTileRows, kVectors>(d, args, row, column);
-  }
-  for (; row + 2 <= args.rows; row += 2) {
-    ComputeTile<2, kVectors>(d, args, row, column);
-  }
-  if (row < args.rows) {
-    ComputeTile<1, kVectors>(d, args, row, column);
-  }
-}
-
+// Computes all rows of some columns for the block of the depth that begins at `begin`.
 struct ProductColumns {
   const ProductArgs& args;
+  float*
+      packed;  // [kBlockDepth, columns of a full tile]; nullptr: b is not copied
+  int64_t begin;
+  int64_t depth;
 
   template <class D>
   HWY_INLINE void operator()(D d, int64_t column) const {
-    ComputeColumns<1>(d, args, column);
+    Compute<1>(d, column);
   }
   template <class D>
   HWY_INLINE void two(D d, int64_t column) const {
-    ComputeColumns<2>(d, args, column);
+    Compute<2>(d, column);
+  }
+
+ private:
+  template <int kVectors, class D>
+  HWY_INLINE void Compute(D d, int64_t column) const {
+    const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+    Panel b{args.b + begin * args.b_stride + column, args.b_stride, depth};
+    if (packed != nullptr) {
+      Pack<kVectors>(d, b.data, b.stride, depth, packed);
+      b.data = packed;
+      b.stride = kVectors * lanes;
+    }
+    const Block block{begin == 0, begin + depth == args.depth};
+    const float* a = args.a + begin * args.a_column_stride;
+    int64_t row = 0;
+    const auto compute = [&](auto rows) {
+      constexpr int kRows = decltype(rows)::value;
+      // Two tiles of four rows are faster than a tile of six and one of two.
+      for (; row + kRows <= args.rows && (kRows <= 4 || args.rows - row != 8);
+           row += kRows) {
+        ComputeTile<kRows, kVectors>(
+            d, args, a + row * args.a_row_stride, b, block, row, column);
+      }
+    };
+    compute(std::integral_constant<int, kTileRows>());
+    compute(std::integral_constant<int, 4>());
+    compute(std::integral_constant<int, 2>());
+    compute(std::integral_constant<int, 1>());
   }
 };
 
+// Returns whether to copy the columns of b that a tile reads to where they are adjacent. Rows
+// that are far from each other share few sets of the first-level cache. The rows of a share
+// the copy.
+HWY_INLINE bool PaysToPack(const ProductArgs& args) {
+  return args.rows >= 24 && args.depth > 64 && args.b_stride > 32;
+}
+
 void Product(const ProductArgs& args) {
-  ForTwoVectors(args.columns, ProductColumns{args});
+  const hn::ScalableTag<float> d;
+  HWY_ALIGN float memory[kBlockDepth * kTileVectors * HWY_MAX_BYTES / 4];
+  (void)d;
+  // Without out, there is no place for the sums of a block.
+  const int64_t size =
+      args.out == nullptr ? std::max<int64_t>(args.depth, 1) : kBlockDepth;
+  const bool packs = PaysToPack(args) && size <= kBlockDepth;
+  int64_t begin = 0;
+  do {
+    const int64_t depth = std::min(size, args.depth - begin);
+    ForTwoVectors(
+        args.columns,
+        ProductColumns{args, packs ? memory : nullptr, begin, depth});
+    begin += depth;
+  } while (begin < args.depth);
 }
 
 void AddProductKernels(KernelTable& table) {
