@@ -29,6 +29,7 @@ BENCHMARKS = {  # options of bench: the program, and the script that calls it
     "--sasrec": ("examples/sasrec", "compare_sasrec.py"),
     "--serving": ("tests/benchmarks/serving_benchmark", "compare_serving.py"),
     "--row-stores": ("tests/benchmarks/row_store_benchmark", "compare_row_stores.py"),
+    "--products": ("tests/benchmarks/product_benchmark", None),
     "--overlap": ("tests/benchmarks/overlap_benchmark", None),
     "--checkpoint": ("tests/benchmarks/checkpoint_benchmark", None),
     "--reader": ("tests/benchmarks/reader_benchmark", None),

@@ -29,6 +29,8 @@ bench_usage() {
                                   (installs about 400 MB)
                     --dataset     time the batches of a dataset in memory
                     --dlrm        compare DLRM and DCN-v2 with Python's torch (installs about 6 GB)
+                    --products    time the matrix products of these models, beside the peak of the cores, at::mm,
+                                  OpenBLAS and oneDNN
                     --sasrec      compare SASRec with Python's torch (installs about 6 GB)
                     --recommenders  compare the time that models take to the same quality with RecTools and
                                   RecBole, on --data FOLDER of docs/quality.md (installs about 6 GB)
@@ -105,6 +107,10 @@ run_bench() {
     --row-stores)
       ! measures "$@" || install_packages librocksdb-dev libhiredis-dev redis-server # only to compare with
       compare compare_row_stores.py torch "$folder/row_store_benchmark" "$@"
+      ;;
+    --products)
+      install_packages libopenblas0-pthread libdnnl2 # only to compare with
+      OPENBLAS_NUM_THREADS=1 run_program "$folder/product_benchmark" "$@"
       ;;
     --overlap | --checkpoint | --reader | --dataset | --live) run_program "$folder/${choice#--}_benchmark" "$@" ;;
     --load) run_program "$folder/http_load" "$@" ;;

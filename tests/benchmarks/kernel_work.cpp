@@ -168,33 +168,54 @@ class PairwiseWork {
   PairwiseDotsArgs args_;
 };
 
-// The product of 128 rows and the weights of a layer, with its bias and relu. The last 37
-// columns are too few for tiles of full width.
+// The product of 128 rows and the weights of a layer, with its bias and relu.
 class ProductWork {
  public:
+  ProductWork(int64_t columns, int64_t depth)
+      : columns_(columns),
+        depth_(depth),
+        a_(kRows * depth, 0.5F),
+        b_(depth * columns, 0.25F),
+        out_(kRows * columns) {}
+
   ProductArgs args() {
     return {
         .rows = kRows,
-        .columns = kColumns,
-        .depth = kDepth,
+        .columns = columns_,
+        .depth = depth_,
         .a = a_.data(),
-        .a_row_stride = kDepth,
+        .a_row_stride = depth_,
         .b = b_.data(),
-        .b_stride = kColumns,
+        .b_stride = columns_,
         .out = out_.data(),
-        .out_stride = kColumns,
+        .out_stride = columns_,
         .has_relu = true,
         .bias = b_.data()};
   }
 
+  // The gradient of the weights, [depth, columns].
+  ProductArgs gradient_args() {
+    return {
+        .rows = depth_,
+        .columns = columns_,
+        .depth = kRows,
+        .a = a_.data(),
+        .a_row_stride = 1,
+        .a_column_stride = depth_,
+        .b = out_.data(),
+        .b_stride = columns_,
+        .out = b_.data(),
+        .out_stride = columns_};
+  }
+
  private:
   static constexpr int64_t kRows = 128;
-  static constexpr int64_t kColumns = 101;
-  static constexpr int64_t kDepth = 64;
 
-  std::vector<float> a_ = std::vector<float>(kRows * kDepth, 0.5F);
-  std::vector<float> b_ = std::vector<float>(kDepth * kColumns, 0.25F);
-  std::vector<float> out_ = std::vector<float>(kRows * kColumns);
+  int64_t columns_;
+  int64_t depth_;
+  std::vector<float> a_;
+  std::vector<float> b_;
+  std::vector<float> out_;
 };
 
 std::map<std::string, Work> all_work(const KernelTable& kernels) {
@@ -202,7 +223,8 @@ std::map<std::string, Work> all_work(const KernelTable& kernels) {
   static Data odd(37);
   static Data wide(128);
   static const PairwiseWork pairs(narrow);
-  static ProductWork product;
+  static ProductWork product(101, 64);  // 37 columns are too few for full tiles
+  static ProductWork deep(64, 600);  // three blocks of the depth, copied
   static std::vector<Contribution> scratch(kIds);
   static std::vector<uint32_t> narrowed(kIds);
   // All rows have the same bits [2, 6).
@@ -255,6 +277,9 @@ std::map<std::string, Work> all_work(const KernelTable& kernels) {
       {"pairwise_dots_gradient_16",
        [&] { kernels.pairwise_dots_gradient(pairs.args()); }},
       {"product_128x101", [&] { kernels.product(product.args()); }},
+      {"product_128x64_deep", [&] { kernels.product(deep.args()); }},
+      {"product_gradient_600x64",
+       [&] { kernels.product(deep.gradient_args()); }},
       {"rowwise_adagrad_128",
        update(kernels, wide, RowWiseAdagradRule{kRate}, kFloat)}};
 }
