@@ -46,7 +46,7 @@ for operation in chosen or TIMES[peer]:
     if peer != "fbgemm":
         line["isa"] = "AVX2"
     if peer == "tessera" and "--no-limits" not in arguments:
-        line.update(gather_limit_ms=2.0, update_limit_ms=4.0)
+        line.update(gather_limit_ms=2.0, sgd_update_limit_ms=1.0, update_limit_ms=4.0)
     print(json.dumps(line))
 """
 
@@ -199,9 +199,13 @@ class BenchmarkScriptsTest(unittest.TestCase):
     def test_limits_have_a_share_of_the_update_alone(self):
         out, _ = self.run_script(thread_sweep, "--limits", "--workload", "pooled_zipf", "--threads-list", "1")
         self.assertIn("| 1 | 4.000 | 2.000 (fbgemm_tuned) | 0.50x | 1.00x | 50 % |", out)
-        self.assertIn("| 1 | 8.000 | 24.000 (torch_concat_tuned) | 3.00x | 1.00x |\n", out)  # no limit of sgd
-        # The loops need 2 + 4 of 20 ms for the step, and 4 of 20 - 4 ms for the update.
+        # The loops need 2 + 1 of 8 ms for the step, and 1 of 8 - 4 ms for the update.
+        self.assertIn("| 1 | 8.000 | 24.000 (torch_concat_tuned) | 3.00x | 1.00x | 38 % | 25 % |", out)
         self.assertIn("| 1 | 20.000 | 60.000 (fbgemm_tuned) | 3.00x | 1.00x | 30 % | 25 % |", out)
+
+    def test_limits_have_a_share_of_the_fastest_peer(self):
+        out, _ = self.compare("--limits", "--threads", "1")
+        self.assertIn("| pooled_zipf | 50 % | 100 % | 38 % | 25 % | 30 % | 25 % |", out)
 
     def test_markdown_has_times_ratios_and_geometric_means(self):
         out, _ = self.compare("--threads", "2", "--markdown")

@@ -42,7 +42,7 @@ def add_options(parser, svg):
     parser.add_count("--seed", 0, "of the ids", least=0)
     parser.add_argument("--isa", help="the instruction set of Tessera's kernels; avx2 also limits torch's own kernels, but not FBGEMM")
     parser.add_argument(
-        "--limits", action="store_true", help="also time plain loops that do the same, for forward and adagrad"
+        "--limits", action="store_true", help="also time plain loops that do the same, for forward, sgd and adagrad"
     )
     parser.add_argument("--svg", default=svg, metavar="FILE", help=f"where the chart goes; default: {svg}")
     parser.add_argument("--json", metavar="FILE", help="where the results go")
@@ -147,8 +147,9 @@ def run(side, workload, threads, options):
     environment = {"OMP_NUM_THREADS": str(threads)}
     if side == "tessera" and options.isa:
         environment["TESSERA_ISA"] = options.isa
-    if side != "tessera" and options.isa == "avx2":
-        environment["ATEN_CPU_CAPABILITY"] = "avx2"  # FBGEMM has no such setting
+    if side.startswith("torch") and options.isa == "avx2":
+        # With this setting, torch does not fill the cpuinfo from which FBGEMM chooses its kernels.
+        environment["ATEN_CPU_CAPABILITY"] = "avx2"
     if side.endswith("_tuned"):
         environment.update(TUNED_MALLOC)
     result = benchmark.run(command_of(side, workload, threads, options), environment)

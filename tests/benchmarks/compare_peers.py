@@ -4,8 +4,9 @@
 A ratio is the fastest peer's time divided by Tessera's; above 1, Tessera is faster. alternate_rounds.py describes how
 they are compared. With --batches 1, every step repeats one batch, whose rows are then in the cache.
 
-With --limits, the share of the limit is the time of plain loops divided by Tessera's. The column
-"update alone" compares only the update: the plain loop of updates, and an Adagrad step without its lookup.
+With --limits, the share of the limit is the time of plain loops divided by Tessera's. The columns
+"update alone" compare only the update: the plain loop of updates, and a step without its lookup. The column
+"forward, fastest peer" has the share of the fastest peer.
 
 --json writes the results of all rounds, and --from makes the tables and the chart from them. --markdown
 prints the tables of docs/performance.md.
@@ -35,7 +36,14 @@ PEER_TITLES = {
     "tf": "TensorFlow",
 }
 CHART_TITLE = "How many times as fast is Tessera as the fastest other library?"
-LIMIT_COLUMNS = ["forward", "adagrad", "update alone"]
+LIMIT_COLUMNS = {  # column: the operation, and the method of Results that returns its share
+    "forward": ("forward", "limit_share"),
+    "forward, fastest peer": ("forward", "peer_limit_share"),
+    "sgd": ("sgd", "limit_share"),
+    "sgd, update alone": ("sgd", "update_share"),
+    "adagrad": ("adagrad", "limit_share"),
+    "adagrad, update alone": ("adagrad", "update_share"),
+}
 
 
 def operations_with(threads, results):
@@ -69,17 +77,12 @@ def print_limits(threads, results):
 
 def limit_rows(threads, results):
     """Returns [workload, a share for each of LIMIT_COLUMNS], with the geometric means in the last row."""
-
-    def share_of(column):
-        if column == "update alone":
-            return lambda key: results.update_share(*key[:2])
-        return results.limit_share
-
+    columns = [(operation, getattr(results, share)) for operation, share in LIMIT_COLUMNS.values()]
     rows = [
-        [workload, *(percent(share_of(column)((threads, workload, column))) for column in LIMIT_COLUMNS)]
+        [workload, *(percent(share((threads, workload, operation))) for operation, share in columns)]
         for workload in results.workloads
     ]
-    means = [results.mean(share_of(column), threads, column, percent) for column in LIMIT_COLUMNS]
+    means = [results.mean(share, threads, operation, percent) for operation, share in columns]
     return [*rows, ["geometric mean", *means]]
 
 

@@ -297,6 +297,7 @@ Json limits_of(
   }
   return {
       {"gather_limit_ms", limits->gather_ms},
+      {"sgd_update_limit_ms", limits->sgd_update_ms},
       {"update_limit_ms", limits->update_ms}};
 }
 

@@ -4,6 +4,7 @@
 #include "tests/benchmarks/machine_limits.h"
 
 #include "src/common/parallel.h"
+#include "src/tables/active_kernels.h"
 #include "src/tables/table_memory.h"
 #include "tests/benchmarks/benchmark.h"
 
@@ -11,18 +12,14 @@
 #include <ATen/ops/randn.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <string>
+#include <tuple>
+#include <utility>
 
-// No clones under the thread sanitizer, which would instrument their resolver. That runs
-// before the sanitizer is ready.
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
-#define TESSERA_CLONES \
-  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define TESSERA_CLONES
-#endif
 #define TESSERA_INLINE inline __attribute__((always_inline))
 
 namespace {
@@ -34,13 +31,20 @@ using tessera::task_size;
 using Line = float __attribute__((vector_size(64), aligned(4), may_alias));
 constexpr int64_t kFloatsPerLine = 16;
 
-template <int kLines>
+// `locality` is that of __builtin_prefetch(): 3 for the first-level cache, 2 for the second.
+template <int kLines, int locality>
 TESSERA_INLINE void prefetch_row(const float* row) {
 #pragma GCC unroll 8
   for (int line = 0; line < kLines; ++line) {
-    __builtin_prefetch(row + line * kFloatsPerLine);
+    __builtin_prefetch(row + line * kFloatsPerLine, 0, locality);
   }
 }
+
+// How many rows ahead of its use a row is prefetched.
+struct Ahead {
+  int64_t near;  // to the first-level cache
+  int64_t far;  // to the second-level cache; 0: not at all
+};
 
 struct GatherTask {
   const float* table;
@@ -49,7 +53,7 @@ struct GatherTask {
   int64_t end;
   int64_t last;  // no id after this one is prefetched
   int64_t bag;
-  int64_t ahead;
+  Ahead ahead;
   float* out;  // of the first bag
 };
 
@@ -60,8 +64,12 @@ TESSERA_INLINE void gather_lines(const GatherTask& task) {
   for (int64_t i = task.begin; i < task.end; out += kDim) {
     Line sum[kLines] = {};
     for (const int64_t end = i + task.bag; i < end; ++i) {
-      const int64_t soon = std::min(i + task.ahead, task.last);
-      prefetch_row<kLines>(task.table + task.ids[soon] * kDim);
+      if (task.ahead.far > 0) {
+        const int64_t later = std::min(i + task.ahead.far, task.last);
+        prefetch_row<kLines, 2>(task.table + task.ids[later] * kDim);
+      }
+      const int64_t soon = std::min(i + task.ahead.near, task.last);
+      prefetch_row<kLines, 3>(task.table + task.ids[soon] * kDim);
       const float* row = task.table + task.ids[i] * kDim;
 #pragma GCC unroll 8
       for (int line = 0; line < kLines; ++line) {
@@ -103,24 +111,38 @@ Groups group(const int64_t* ids, int64_t count, int64_t bag) {
 
 struct UpdateTask {
   float* table;
-  float* accumulators;
+  float* accumulators;  // nullptr for SGD
   const float* gradients;
   const Groups& groups;
   int64_t begin;  // of the groups
   int64_t end;
-  int64_t ahead;
+  Ahead ahead;
 };
 
-template <int kLines>
+enum class Rule { kSgd, kAdagrad };
+
+template <int kLines, Rule kRule, int locality>
+TESSERA_INLINE void prefetch_for_update(const UpdateTask& task, int64_t group) {
+  constexpr int64_t kDim = kLines * kFloatsPerLine;
+  const int64_t row = task.groups.rows[std::min(group, task.end - 1)];
+  prefetch_row<kLines, locality>(task.table + row * kDim);
+  if constexpr (kRule == Rule::kAdagrad) {
+    prefetch_row<kLines, locality>(task.accumulators + row * kDim);
+  }
+}
+
+template <int kLines, Rule kRule>
 TESSERA_INLINE void update_lines(const UpdateTask& task) {
   constexpr int64_t kDim = kLines * kFloatsPerLine;
   constexpr float kRate = 0.01F;
   const Groups& groups = task.groups;
   for (int64_t i = task.begin; i < task.end; ++i) {
-    const int64_t soon = std::min(i + task.ahead, task.end - 1);
-    prefetch_row<kLines>(task.table + groups.rows[soon] * kDim);
-    prefetch_row<kLines>(task.accumulators + groups.rows[soon] * kDim);
-    prefetch_row<kLines>(
+    if (task.ahead.far > 0) {
+      prefetch_for_update<kLines, kRule, 2>(task, i + task.ahead.far);
+    }
+    prefetch_for_update<kLines, kRule, 3>(task, i + task.ahead.near);
+    const int64_t soon = std::min(i + task.ahead.near, task.end - 1);
+    prefetch_row<kLines, 3>(
         task.gradients + groups.bags[groups.begin[soon]] * kDim);
     Line sum[kLines] = {};
     for (int64_t j = groups.begin[i]; j < groups.begin[i + 1]; ++j) {
@@ -132,47 +154,77 @@ TESSERA_INLINE void update_lines(const UpdateTask& task) {
       }
     }
     float* __restrict row = task.table + groups.rows[i] * kDim;
-    float* __restrict accumulator = task.accumulators + groups.rows[i] * kDim;
+    float* __restrict accumulator = kRule == Rule::kAdagrad
+        ? task.accumulators + groups.rows[i] * kDim
+        : nullptr;
     for (int line = 0; line < kLines; ++line) {
       const auto* of_line = reinterpret_cast<const float*>(&sum[line]);
       for (int64_t j = 0; j < kFloatsPerLine; ++j) {
         const int64_t column = line * kFloatsPerLine + j;
-        accumulator[column] += of_line[j] * of_line[j];
-        row[column] -= kRate * of_line[j] / std::sqrt(accumulator[column]);
+        if constexpr (kRule == Rule::kSgd) {
+          row[column] -= kRate * of_line[j];
+        } else {
+          accumulator[column] += of_line[j] * of_line[j];
+          row[column] -= kRate * of_line[j] / std::sqrt(accumulator[column]);
+        }
       }
     }
   }
 }
 
-// The functions gatherN and updateN, for rows of N cache lines. A template can't have
-// clones.
-#define TESSERA_LOOPS(lines)                               \
-  TESSERA_CLONES void gather##lines(const GatherTask& t) { \
-    gather_lines<lines>(t);                                \
-  }                                                        \
-  TESSERA_CLONES void update##lines(const UpdateTask& t) { \
-    update_lines<lines>(t);                                \
-  }
-TESSERA_LOOPS(1)
-TESSERA_LOOPS(2)
-TESSERA_LOOPS(4)
-TESSERA_LOOPS(8)
-
 struct Loops {
   void (*gather)(const GatherTask&);
-  void (*update)(const UpdateTask&);
+  void (*update_sgd)(const UpdateTask&);
+  void (*update_adagrad)(const UpdateTask&);
 };
+
+// The functions of one instruction set, for rows of kLines cache lines.
+#define TESSERA_LOOPS(isa, attribute)                   \
+  template <int kLines>                                 \
+  attribute void gather_##isa(const GatherTask& task) { \
+    gather_lines<kLines>(task);                         \
+  }                                                     \
+  template <int kLines, Rule kRule>                     \
+  attribute void update_##isa(const UpdateTask& task) { \
+    update_lines<kLines, kRule>(task);                  \
+  }                                                     \
+  template <int kLines>                                 \
+  Loops loops_##isa() {                                 \
+    return {                                            \
+        gather_##isa<kLines>,                           \
+        update_##isa<kLines, Rule::kSgd>,               \
+        update_##isa<kLines, Rule::kAdagrad>};          \
+  }
+TESSERA_LOOPS(default, )
+#if defined(__x86_64__)
+TESSERA_LOOPS(avx2, __attribute__((target("arch=x86-64-v3"))))
+TESSERA_LOOPS(avx512, __attribute__((target("arch=x86-64-v4"))))
+#endif
+
+template <int kLines>
+Loops loops_of_kernels() {
+#if defined(__x86_64__)
+  const std::string& isa = tessera::active_kernels().isa;
+  if (isa == "avx512") {
+    return loops_avx512<kLines>();
+  }
+  if (isa == "avx2") {
+    return loops_avx2<kLines>();
+  }
+#endif
+  return loops_default<kLines>();
+}
 
 std::optional<Loops> loops_for(int64_t dim) {
   switch (dim) {
     case 16:
-      return Loops{gather1, update1};
+      return loops_of_kernels<1>();
     case 32:
-      return Loops{gather2, update2};
+      return loops_of_kernels<2>();
     case 64:
-      return Loops{gather4, update4};
+      return loops_of_kernels<4>();
     case 128:
-      return Loops{gather8, update8};
+      return loops_of_kernels<8>();
     default:
       return std::nullopt;
   }
@@ -185,7 +237,18 @@ constexpr double kMinMs = 20.0;
 template <class Run>
 double best_median(int64_t batches, int64_t repetitions, Run run) {
   double best = std::numeric_limits<double>::infinity();
-  for (const int64_t ahead : {2, 4, 8, 16, 32, 64}) {
+  constexpr std::array<Ahead, 10> kDistances = {
+      {{2, 0},
+       {4, 0},
+       {8, 0},
+       {16, 0},
+       {32, 0},
+       {64, 0},
+       {4, 16},
+       {4, 64},
+       {8, 128},
+       {16, 256}}};
+  for (const Ahead& ahead : kDistances) {
     const auto times = sorted_ms(
         {.least = repetitions, .least_ms = kMinMs},
         [&](int64_t i) { run(i % batches, ahead); });
@@ -220,7 +283,7 @@ double measure_gather(
   const int64_t* all = ids.const_data_ptr<int64_t>();
   auto* sums = out.mutable_data_ptr<float>();
   return best_median(
-      ids.size(0), repetitions, [&](int64_t batch, int64_t ahead) {
+      ids.size(0), repetitions, [&](int64_t batch, const Ahead& ahead) {
         run_tasks(workload.tables * parts, bytes, [&](int64_t task) {
           const int64_t table = task / parts;
           const int64_t first = workload.batch * (task % parts) / parts;
@@ -238,7 +301,8 @@ double measure_gather(
       });
 }
 
-double measure_update(
+// Returns the times of SGD and Adagrad.
+std::pair<double, double> measure_updates(
     const Workload& workload,
     const at::Tensor& ids,
     float* rows,
@@ -260,22 +324,25 @@ double measure_update(
   const int64_t parts = count_parts(workload, 4 * bytes);
   auto* accumulators = slots.mutable_data_ptr<float>();
   const float* gradient = gradients.const_data_ptr<float>();
-  return best_median(
-      ids.size(0), repetitions, [&](int64_t batch, int64_t ahead) {
-        run_tasks(workload.tables * parts, bytes, [&](int64_t task) {
-          const int64_t table = task / parts;
-          const Groups& of_table = groups[batch * workload.tables + table];
-          const auto count = static_cast<int64_t>(of_table.rows.size());
-          loops.update(
-              {.table = rows + table * table_size,
-               .accumulators = accumulators + table * table_size,
-               .gradients = gradient + table * workload.batch * workload.dim,
-               .groups = of_table,
-               .begin = count * (task % parts) / parts,
-               .end = count * (task % parts + 1) / parts,
-               .ahead = ahead});
+  const auto measure = [&](void (*update)(const UpdateTask&)) {
+    return best_median(
+        ids.size(0), repetitions, [&](int64_t batch, const Ahead& ahead) {
+          run_tasks(workload.tables * parts, bytes, [&](int64_t task) {
+            const int64_t table = task / parts;
+            const Groups& of_table = groups[batch * workload.tables + table];
+            const auto count = static_cast<int64_t>(of_table.rows.size());
+            update(
+                {.table = rows + table * table_size,
+                 .accumulators = accumulators + table * table_size,
+                 .gradients = gradient + table * workload.batch * workload.dim,
+                 .groups = of_table,
+                 .begin = count * (task % parts) / parts,
+                 .end = count * (task % parts + 1) / parts,
+                 .ahead = ahead});
+          });
         });
-      });
+  };
+  return {measure(loops.update_sgd), measure(loops.update_adagrad)};
 }
 
 }  // namespace
@@ -294,6 +361,7 @@ std::optional<MachineLimits> measure_limits(
   auto* rows = memory.mutable_data_ptr<float>();
   MachineLimits limits;
   limits.gather_ms = measure_gather(workload, ids, rows, *loops, repetitions);
-  limits.update_ms = measure_update(workload, ids, rows, *loops, repetitions);
+  std::tie(limits.sgd_update_ms, limits.update_ms) =
+      measure_updates(workload, ids, rows, *loops, repetitions);
   return limits;
 }

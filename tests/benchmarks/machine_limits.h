@@ -9,12 +9,13 @@
 
 /// The times of plain loops for a workload on this machine. The loops have no checks,
 /// sorting, allocation or autograd. Their rows are on huge pages, and each run takes the
-/// next batch.
+/// next batch. They have the instruction set of the active kernels.
 struct MachineLimits {
   double gather_ms = 0.0;  // sums the rows of each bag in registers
-  /// Adagrad on the rows of a batch, with the bags of each row given in advance. The
-  /// gradients of a row are summed in registers.
-  double update_ms = 0.0;
+  /// SGD on the rows of a batch, with the bags of each row given in advance. The gradients
+  /// of a row are summed in registers.
+  double sgd_update_ms = 0.0;
+  double update_ms = 0.0;  // the same with Adagrad
 };
 
 /// Measures the limits with the current number of threads, each with the best of several

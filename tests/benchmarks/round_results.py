@@ -11,6 +11,8 @@ import statistics
 from benchmark import count_threads, counted
 
 FORMAT = 1
+LOOPS = ["gather", "sgd_update", "update"]
+UPDATE_LOOPS = {"sgd": "sgd_update", "adagrad": "update"}  # of the operations that have one
 
 
 @dataclasses.dataclass
@@ -19,7 +21,7 @@ class Results:
     settings: dict  # what all rounds have in common
     # {(threads, workload, operation): {side: [ms of each round]}}, where a side is "tessera" or a peer
     times: dict = dataclasses.field(default_factory=dict)
-    # {(threads, workload): {"gather" or "update": [ms of each round]}}
+    # {(threads, workload): {a loop of LOOPS: [ms of each round]}}
     limits: dict = dataclasses.field(default_factory=dict)
 
     def add(self, threads, workload, side, line):
@@ -27,7 +29,7 @@ class Results:
         self.times.setdefault((threads, workload, line["op"]), {}).setdefault(side, []).append(line["ms"])
         if "isa" in line:
             self.settings["isa"][side] = line["isa"].lower()
-        for loop in "gather", "update":
+        for loop in LOOPS:
             if f"{loop}_limit_ms" in line:
                 self.limits.setdefault((threads, workload), {}).setdefault(loop, []).append(line[f"{loop}_limit_ms"])
 
@@ -72,30 +74,42 @@ class Results:
         one, ours = self.median((1, *key[1:])), self.median(key)
         return one / ours if one and ours else None
 
+    def loop_ms(self, threads, workload, loop):
+        """Returns the median of a plain loop in ms, or None."""
+        rounds = self.limits.get((threads, workload), {}).get(loop)
+        return statistics.median(rounds) if rounds else None
+
     def limit_ms(self, key):
-        """Returns what plain loops need for the operation in ms, or None. The loop of updates is that of Adagrad."""
+        """Returns what plain loops need for the operation in ms, or None. Only some operations have loops."""
         threads, workload, operation = key
-        loops = {loop: statistics.median(rounds) for loop, rounds in self.limits.get((threads, workload), {}).items()}
-        if "gather" not in loops or operation not in ("forward", "adagrad"):
-            return None
-        return loops["gather"] + (loops["update"] if operation == "adagrad" else 0.0)
+        gather = self.loop_ms(threads, workload, "gather")
+        if operation == "forward":
+            return gather
+        update = self.loop_ms(threads, workload, UPDATE_LOOPS.get(operation))
+        return gather + update if gather and update else None
 
     def limit_share(self, key):
         """Returns the time of plain loops divided by Tessera's, or None."""
         limit, ours = self.limit_ms(key), self.median(key)
         return limit / ours if limit and ours else None
 
-    def update_share(self, threads, workload):
+    def peer_limit_share(self, key):
+        """Returns the time of plain loops divided by that of the fastest peer, or None."""
+        limit, peer = self.limit_ms(key), self.fastest_peer(key)
+        return limit / peer[1] if limit and peer else None
+
+    def update_share(self, key):
         """Returns the time of the plain update loop divided by that of Tessera's update, or None.
 
-        Tessera's update is what an Adagrad step takes beyond a lookup. It includes the sorting of ids, which the
-        plain loop gets done in advance.
+        Tessera's update is what a step takes beyond a lookup. It includes the sorting of ids, which the plain loop
+        gets done in advance.
         """
-        forward, step = (threads, workload, "forward"), (threads, workload, "adagrad")
-        if not (self.limit_ms(step) and self.median(step) and self.median(forward)):
+        threads, workload, operation = key
+        loop = self.loop_ms(threads, workload, UPDATE_LOOPS.get(operation))
+        step, forward = self.median(key), self.median((threads, workload, "forward"))
+        if not (loop and step and forward and step > forward):
             return None
-        update = self.median(step) - self.median(forward)
-        return (self.limit_ms(step) - self.limit_ms(forward)) / update if update > 0 else None
+        return loop / (step - forward)
 
     def mean(self, value, threads, operation, show):
         """Returns the geometric mean of value(key) over the workloads as text, made by show(mean).

@@ -5,7 +5,7 @@ Tessera and the peers run alternately, with a new batch in each step. A ratio is
 by Tessera's; above 1, Tessera is faster. The speed-up is Tessera's time with 1 thread divided by its time.
 
 With --limits, "share of limit" is the time of plain loops divided by Tessera's. "Update alone" compares only the
-update: the plain loop of updates, and an Adagrad step without its lookup.
+update: the plain loop of updates, and a step without its lookup.
 
 --json writes the results of all rounds, and --from makes the tables and the chart from them.
 """
@@ -16,6 +16,7 @@ import alternate_rounds
 import benchmark
 import charts
 from benchmark import count_threads, markdown_table, percent, times_as_fast
+from round_results import UPDATE_LOOPS
 
 PEERS = ["torch_concat_tuned", "fbgemm_tuned"]
 WORKLOADS = ["pooled_uniform", "onehot_criteo", "large_uniform"]
@@ -53,10 +54,10 @@ def print_tables(results):
 def print_table(results, workload, operation):
     header = ["threads", "Tessera", "fastest peer", "ratio", "speed-up"]
     shares = {}
-    if results.limits and operation in ("forward", "adagrad"):
+    if results.limits and operation in ("forward", *UPDATE_LOOPS):
         shares["share of limit"] = lambda threads: results.limit_share((threads, workload, operation))
-    if results.limits and operation == "adagrad":
-        shares["update alone"] = lambda threads: results.update_share(threads, workload)
+    if results.limits and operation in UPDATE_LOOPS:
+        shares["update alone"] = lambda threads: results.update_share((threads, workload, operation))
     rows = []
     for threads in results.threads:
         key = threads, workload, operation
