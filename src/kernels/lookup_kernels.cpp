@@ -27,9 +27,12 @@ struct BagsOf {
 
   const CombineArgs& args;
   const typename Row::Element* table;
+  // The positions of this call end here. Rows after it are not prefetched, because another
+  // thread may use them.
+  int64_t end;
   // How many positions ahead of its use a row is prefetched.
   int64_t prefetch_distance;
-  // The same for the second-level cache. 0: no such prefetch.
+  // The same for the second-level cache.
   int64_t far_prefetch_distance;
 
   const typename Row::Element* RowOf(int64_t position) const {
@@ -41,35 +44,31 @@ struct BagsOf {
   }
 };
 
-template <class Bags>
+template <CacheLevel kLevel = CacheLevel::kFirst, class Bags>
 HWY_INLINE void PrefetchRow(const Bags& bags, int64_t position) {
   using Row = typename Bags::Row;
-  if (position >= bags.args.nnz) {
-    return;
+  if (position < bags.end) {
+    PrefetchLines<kLevel>(
+        bags.RowOf(position),
+        bags.args.table.dim *
+            static_cast<int64_t>(sizeof(typename Row::Element)));
   }
-  PrefetchLines(
-      bags.RowOf(position),
-      bags.args.table.dim *
-          static_cast<int64_t>(sizeof(typename Row::Element)));
 }
 
 // Prefetches a row that is exactly kVectors vectors wide, so the compiler knows the number
 // of lines. With that, a lookup of rows of 512 bytes took 0.63 times as long on Zen 5.
-template <int kVectors, class Bags, class D>
+template <
+    int kVectors,
+    CacheLevel kLevel = CacheLevel::kFirst,
+    class Bags,
+    class D>
 HWY_INLINE void PrefetchRowOfVectors(D d, const Bags& bags, int64_t position) {
   using Row = typename Bags::Row;
-  if (position < bags.args.nnz) {
-    PrefetchLines(
+  if (position < bags.end) {
+    PrefetchLines<kLevel>(
         bags.RowOf(position),
         kVectors *
             static_cast<int64_t>(hn::Lanes(d) * sizeof(typename Row::Element)));
-  }
-}
-
-template <class Bags>
-HWY_INLINE void PrefetchFarRow(const Bags& bags, int64_t position) {
-  if (position < bags.args.nnz) {
-    PrefetchLine<CacheLevel::kSecond>(bags.RowOf(position));
   }
 }
 
@@ -120,8 +119,11 @@ HWY_INLINE void SumColumns(
   V sum12 = sum0, sum13 = sum0, sum14 = sum0, sum15 = sum0;
   for (int64_t i = begin; i < end; ++i) {
     if constexpr (kPrefetched == Prefetched::kRowsOfVectors) {
+      PrefetchRowOfVectors<kVectors, CacheLevel::kSecond>(
+          d, bags, i + bags.far_prefetch_distance);
       PrefetchRowOfVectors<kVectors>(d, bags, i + bags.prefetch_distance);
     } else if constexpr (kPrefetched == Prefetched::kWiderRows) {
+      PrefetchRow<CacheLevel::kSecond>(bags, i + bags.far_prefetch_distance);
       PrefetchRow(bags, i + bags.prefetch_distance);
     }
     const auto* HWY_RESTRICT row = bags.RowOf(i) + column;
@@ -198,10 +200,9 @@ HWY_INLINE void SumNarrowRows(
     for (int64_t j = 0; j < 4; ++j) {
       PrefetchRowOfVectors<kVectors>(d, bags, i + j + bags.prefetch_distance);
     }
-    if (bags.far_prefetch_distance > 0) {
-      for (int64_t j = 0; j < 4; ++j) {
-        PrefetchFarRow(bags, i + j + bags.far_prefetch_distance);
-      }
+    for (int64_t j = 0; j < 4; ++j) {
+      PrefetchRowOfVectors<kVectors, CacheLevel::kSecond>(
+          d, bags, i + j + bags.far_prefetch_distance);
     }
     const auto* HWY_RESTRICT row0 = bags.RowOf(i);
     const auto* HWY_RESTRICT row1 = bags.RowOf(i + 1);
@@ -402,6 +403,7 @@ HWY_NOINLINE void CombineRounded(const Bags& bags) {
     const int64_t end =
         args.offsets == nullptr ? bag + 1 : args.offsets[bag + 1];
     for (int64_t i = begin; i < end; ++i) {
+      PrefetchRow<CacheLevel::kSecond>(bags, i + bags.far_prefetch_distance);
       PrefetchRow(bags, i + bags.prefetch_distance);
       const float weight = args.weights == nullptr ? 1.0F : args.weights[i];
       ForColumns(
@@ -438,7 +440,10 @@ HWY_INLINE void CopyRows(const Bags& bags) {
   constexpr auto kElement = static_cast<int64_t>(sizeof(typename Row::Element));
   float* HWY_RESTRICT out = args.out + args.begin_bag * kVectors * lanes;
   for (int64_t i = args.begin_bag; i < args.end_bag; ++i) {
-    const int64_t soon = HWY_MIN(i + bags.prefetch_distance, args.nnz - 1);
+    const int64_t late = HWY_MIN(i + bags.far_prefetch_distance, bags.end - 1);
+    PrefetchLines<CacheLevel::kSecond>(
+        RowOfVectors<kVectors>(bags, lanes, late), kVectors * lanes * kElement);
+    const int64_t soon = HWY_MIN(i + bags.prefetch_distance, bags.end - 1);
     PrefetchLines(
         RowOfVectors<kVectors>(bags, lanes, soon), kVectors * lanes * kElement);
     const auto* HWY_RESTRICT row = RowOfVectors<kVectors>(bags, lanes, i);
@@ -480,15 +485,19 @@ template <class Row, Places kPlaces>
 void CombineRows(const CombineArgs& args) {
   const int64_t row_bytes =
       args.table.dim * bytes_per_element(args.table.storage);
+  const auto first_of = [&args](int64_t bag) HWY_ATTR {
+    return args.offsets == nullptr ? bag : args.offsets[bag];
+  };
   const BagsOf<Row, kPlaces> bags{
       args,
       static_cast<const typename Row::Element*>(args.table.data),
-      prefetch_distance(row_bytes),
+      first_of(args.end_bag),
+      near_prefetch_distance(row_bytes),
       far_prefetch_distance(row_bytes)};
-  const int64_t first =
-      args.offsets == nullptr ? args.begin_bag : args.offsets[args.begin_bag];
-  for (int64_t i = 0; i < bags.prefetch_distance; ++i) {
-    PrefetchRow(bags, first + i);
+  const int64_t first = first_of(args.begin_bag);
+  const int64_t far = HWY_MIN(first + bags.far_prefetch_distance, bags.end);
+  for (int64_t i = first; i < far; ++i) {
+    PrefetchRow<CacheLevel::kSecond>(bags, i);
   }
   if (args.buckets.step > 0.0F) {
     CombineRounded(bags);
