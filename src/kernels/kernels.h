@@ -101,11 +101,26 @@ struct RowStages {
   }
 };
 
+/// Numbers rows from 0, without the bits that all of them share.
+struct RowNumbering {
+  uint32_t low_mask = 0;  // the bits below the shared ones
+  int shared_bits = 0;
+
+  uint32_t operator()(uint32_t row) const {
+    return (row & low_mask) | ((row >> shared_bits) & ~low_mask);
+  }
+};
+
 /// Memory for the summed gradients of some rows.
 struct SumScratch {
   uint32_t* rows = nullptr;  // [max_rows]
   float* sums = nullptr;  // [max_rows, dim]
   int64_t max_rows = 0;
+  /// If it has memory, one for each number of a row, the contributions to a row need not be
+  /// adjacent, and max_rows is at least the number of distinct rows. All places are 0
+  /// before and after the update.
+  uint16_t* places = nullptr;
+  RowNumbering number_of = {};
 };
 
 /// Updates each row that occurs in `contributions`:
@@ -114,7 +129,7 @@ struct SumScratch {
 ///     gradient = sum of factor * gradient over the run
 ///     apply stages and rule to table[r] and slots[..][r]
 ///
-/// The contributions to a row are adjacent. Without `accumulate`, the rule runs once per
+/// The contributions to a row are adjacent, except with SumScratch::places. Without `accumulate`, the rule runs once per
 /// contribution, in order. With `sweep`, the contributions are sorted by row, and the
 /// other rows of [first_row, end_row) are updated with a gradient of zeros.
 struct UpdateArgs {

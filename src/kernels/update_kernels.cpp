@@ -246,6 +246,79 @@ void SumRows(const SumArgs& args) {
   SumSomeRows(args, args.count);
 }
 
+// sum = keep & sum + factor * gradient.
+struct AddScattered {
+  const float* gradient;
+  float factor;
+  uint32_t keep;
+  float* sum;
+
+  template <class D>
+  HWY_INLINE void operator()(D d, int64_t column) const {
+    const hn::Rebind<uint32_t, D> d32;
+    const auto old =
+        hn::And(hn::LoadU(d, sum + column), hn::BitCast(d, hn::Set(d32, keep)));
+    hn::StoreU(
+        hn::MulAdd(hn::Set(d, factor), hn::LoadU(d, gradient + column), old),
+        d,
+        sum + column);
+  }
+};
+
+// Sums the gradients of all rows, in the order of their first contributions. The sort that
+// SumSomeRows() needs takes longer than these sums. kVectors is 0 if rows do not consist of
+// 1, 2 or 4 full vectors. Returns the number of rows.
+template <int kVectors, class D>
+int64_t SumScatteredColumns(D d, const UpdateArgs& args) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const SumScratch sums = args.sums;  // in registers
+  const int64_t dim = kVectors == 0 ? args.table.dim : kVectors * lanes;
+  const Contribution* const end = args.contributions + args.count;
+  const GradientSource* const sources = args.sources;
+  uint32_t rows = 0;
+  for (const Contribution* i = args.contributions; i < end; ++i) {
+    // Whether a row is new can't be predicted, so this is written without a condition, of
+    // which a compiler would make a branch.
+    uint16_t& place = sums.places[sums.number_of(i->row)];
+    const uint32_t known = place - 1U;  // all bits are set if the row is new
+    const uint32_t is_new = known >> 31;
+    const uint32_t keep = is_new - 1;
+    const uint32_t index = (known & keep) | (rows & ~keep);
+    place = static_cast<uint16_t>(index + 1);
+    sums.rows[index] = i->row;
+    rows += is_new;
+    const GradientSource& source = sources[i->source];
+    const AddScattered add{
+        source.gradient,
+        source.factor,
+        keep,
+        sums.sums + static_cast<int64_t>(index) * dim};
+    if constexpr (kVectors == 0) {
+      ForColumns(dim, add);
+    }
+    for (int64_t vector = 0; vector < kVectors; ++vector) {
+      add(d, vector * lanes);
+    }
+  }
+  return rows;
+}
+
+HWY_NOINLINE int64_t SumScatteredRows(const UpdateArgs& args) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t dim = args.table.dim;
+  if (dim == lanes) {
+    return SumScatteredColumns<1>(d, args);
+  }
+  if (dim == 2 * lanes) {
+    return SumScatteredColumns<2>(d, args);
+  }
+  if (dim == 4 * lanes) {
+    return SumScatteredColumns<4>(d, args);
+  }
+  return SumScatteredColumns<0>(d, args);
+}
+
 // The bits of the largest |value|. Without its sign, a float is ordered like an integer,
 // and NaN comes after infinity.
 struct LargestOfLast {
@@ -677,18 +750,26 @@ TESSERA_ROW_INLINE void UpdateSummedRows(
   const SumScratch& sums = args.sums;
   for (int64_t begin = 0; begin < args.count;) {
     PrefetchFirstRows<Row>(args, begin, begin + distance);
-    const Summed summed = SumSomeRows(
-        {.dim = dim,
-         .contributions = args.contributions + begin,
-         .count = args.count - begin,
-         .sources = args.sources,
-         .rows = sums.rows,
-         .sums = sums.sums},
-        sums.max_rows);
+    Summed summed{0, args.count};
+    if (sums.places != nullptr) {
+      summed.rows = SumScatteredRows(args);
+    } else {
+      summed = SumSomeRows(
+          {.dim = dim,
+           .contributions = args.contributions + begin,
+           .count = args.count - begin,
+           .sources = args.sources,
+           .rows = sums.rows,
+           .sums = sums.sums},
+          sums.max_rows);
+    }
     for (int64_t i = 0; i < summed.rows; ++i) {
       const int64_t soon = HWY_MIN(i + distance, summed.rows - 1);
       PrefetchRow<Row, CacheLevel::kSecond>(args, sums.rows[soon]);
       step_row(sums.rows[i], 0, sums.sums + i * dim);
+    }
+    for (int64_t i = 0; i < summed.rows && sums.places != nullptr; ++i) {
+      sums.places[sums.number_of(sums.rows[i])] = 0;
     }
     begin += summed.contributions;
   }

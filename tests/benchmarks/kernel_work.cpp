@@ -28,8 +28,9 @@ struct Data {
         gradients(kIds * dim, 0.25F),
         out(kIds * dim),
         scratch(4 * dim),
-        summed_rows(kMaxSummedRows),
-        sums(kMaxSummedRows * dim) {
+        summed_rows(kVocab),
+        sums(kVocab * dim),
+        places(kVocab) {
     std::mt19937 random(1);
     for (int64_t i = 0; i < kIds; ++i) {
       ids.push_back(random() % kVocab);
@@ -60,6 +61,7 @@ struct Data {
   std::vector<float> scratch;
   std::vector<uint32_t> summed_rows;
   std::vector<float> sums;
+  std::vector<uint16_t> places;
   std::vector<uint32_t> ids;
   std::vector<int64_t> wide_ids;
   std::vector<Contribution> contributions;
@@ -102,8 +104,9 @@ Work copy(const KernelTable& kernels, Data& data) {
   };
 }
 
-// With sums of many rows, as for narrow rows, or without.
-enum class Sums { kNone, kOfRows };
+// With sums of many rows, as for narrow rows, or without. Scattered contributions are not
+// sorted.
+enum class Sums { kNone, kOfRows, kOfScattered };
 
 Work update(
     const KernelTable& kernels,
@@ -127,6 +130,14 @@ Work update(
           .rows = data.summed_rows.data(),
           .sums = data.sums.data(),
           .max_rows = kMaxSummedRows};
+    }
+    if (sums == Sums::kOfScattered) {
+      args.contributions = data.contributions.data();
+      args.sums = {
+          .rows = data.summed_rows.data(),
+          .sums = data.sums.data(),
+          .max_rows = kVocab,
+          .places = data.places.data()};
     }
     kernels.update(args, rule);
   };
@@ -261,6 +272,8 @@ std::map<std::string, Work> all_work(const KernelTable& kernels) {
        }},
       {"sgd_16",
        update(kernels, narrow, SgdRule{kRate}, kFloat, Sums::kOfRows)},
+      {"sgd_16_scattered",
+       update(kernels, narrow, SgdRule{kRate}, kFloat, Sums::kOfScattered)},
       {"sgd_16_bfloat16",
        update(
            kernels, narrow, SgdRule{kRate}, Storage::kBFloat16, Sums::kOfRows)},

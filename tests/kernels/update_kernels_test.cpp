@@ -165,6 +165,12 @@ class Example {
     }
   }
 
+  // The contributions with those of different rows mixed. Those of one row keep their
+  // order.
+  static std::vector<Contribution> scattered() {
+    return {{2, 0}, {5, 4}, {2, 1}, {0, 2}, {5, 4}, {3, 3}, {2, 3}, {5, 0}};
+  }
+
   std::vector<float>& parameters() {
     return parameters_;
   }
@@ -280,6 +286,44 @@ TEST(UpdateKernelsTest, SummingManyRowsFirstGivesTheSameBits) {
       }
     }
   });
+}
+
+TEST(UpdateKernelsTest, SummingScatteredContributionsGivesTheSameBits) {
+  for_each_isa_and_rule([](const KernelTable& kernels, const RowRule& rule) {
+    const std::vector<Contribution> scattered = Example::scattered();
+    for (const RowStages& stages : stage_choices()) {
+      for (const int64_t dim : dims()) {
+        Example actual(dim);
+        Example expected(dim);
+        UpdateArgs args = expected.args();
+        args.stages = stages;
+        kernels.update(args, rule);
+        std::vector<uint32_t> rows(4);
+        std::vector<float> sums(4 * dim, kNaN);
+        std::vector<uint16_t> places(Example::kVocab);
+        args = actual.args();
+        args.stages = stages;
+        args.contributions = scattered.data();
+        args.sums = {
+            .rows = rows.data(),
+            .sums = sums.data(),
+            .max_rows = 4,
+            .places = places.data(),
+            .number_of = {.low_mask = 7}};
+        kernels.update(args, rule);
+        actual.expect_like(expected, 0.0);
+        EXPECT_EQ(rows, (std::vector<uint32_t>{2, 5, 0, 3}));
+        EXPECT_EQ(places, std::vector<uint16_t>(Example::kVocab, 0));
+      }
+    }
+  });
+}
+
+TEST(UpdateKernelsTest, ARowNumberLacksTheSharedBits) {
+  const RowNumbering number_of{.low_mask = 0x3, .shared_bits = 4};
+  EXPECT_EQ(number_of(0x2A), 0x2U);
+  EXPECT_EQ(number_of(0x7AB), 0x7BU);
+  EXPECT_EQ(RowNumbering()(0x7AB), 0x7ABU);
 }
 
 TEST(UpdateKernelsTest, WithoutAccumulationTheRuleRunsOncePerDuplicate) {
