@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests ./run in a scratch folder, with programs that only write down how they were called."""
 
+import json
 import os
 import pathlib
 import re
@@ -103,6 +104,12 @@ class RunTest(unittest.TestCase):
                 self.assertIn(f"\n  {word}", result.stdout)
             for option in (*BENCHMARKS, "--sharded", "--key-growth"):
                 self.assertRegex(result.stdout, rf"\n {{20}}{option} ")
+
+    def test_the_preset_core_leaves_out_every_package(self):
+        presets = json.loads((ROOT / "CMakePresets.json").read_text())["configurePresets"]
+        core = next(preset for preset in presets if preset["name"] == "core")
+        packages = [folder.name.upper() for folder in sorted((ROOT / "packages").iterdir())]
+        self.assertEqual(core["cacheVariables"], {f"TESSERA_BUILD_{package}": "OFF" for package in packages})
 
     def test_ccache_is_used_unless_another_launcher_is_set(self):
         self.write_program("movielens")
