@@ -6,6 +6,10 @@ add_compile_options($<$<CONFIG:Release>:-O0>)
 set(TESSERA_UNITY_SIZE 32) # their compiler needs less memory than that of the libraries
 set(tests "${PROJECT_SOURCE_DIR}/tests")
 find_package(Python3 COMPONENTS Interpreter)
+set(timeout 300) # seconds
+if(CMAKE_CROSSCOMPILING_EMULATOR)
+  set(timeout 1800) # emulated programs are slow
+endif()
 
 # tessera_test(NAME [HIGH_LEVEL] [SOURCES file...] [EXCEPT file...] [LABELS label...])
 #
@@ -36,7 +40,7 @@ function(tessera_test name)
     GENERATE
     OUTPUT "${list}"
     CONTENT "include(\"${tests}/discover_tests.cmake\")
-discover_tests(\"$<TARGET_FILE:${name}>\" 300 \"${arg_LABELS}\")
+discover_tests(\"$<TARGET_FILE:${name}>\" ${timeout} \"${arg_LABELS}\" \"${CMAKE_CROSSCOMPILING_EMULATOR}\")
 ")
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${list}")
 endfunction()

@@ -1,4 +1,5 @@
-# Installs LibTorch, Arrow and Python packages from wheels, into .deps. ./run sources this file.
+# Installs LibTorch, Arrow and Python packages from wheels, and Debian packages for arm64, into .deps. ./run sources this
+# file.
 # shellcheck shell=bash disable=SC2154 # ./run sets the variables
 
 # once FUNCTION [arguments]: calls a function below with an empty scratch folder. Another ./run waits meanwhile.
@@ -44,24 +45,48 @@ download() {
     --dest "$deps/scratch" "$@" >&2
 }
 
-# Installs the headers and libraries of the torch wheel, without those for CUDA and Python, and without libgomp, which
-# Debian has. The library for CPUs still loads CUDA's runtime and profiler.
+# install_libtorch [PROCESSOR]: installs LibTorch in .deps/libtorch, or that for another processor in
+# .deps/libtorch-PROCESSOR. It takes the headers and libraries of the torch wheel, without those for CUDA and Python, and
+# without libgomp, which Debian has. The library for CPUs still loads CUDA's runtime and profiler.
 install_libtorch() {
-  local cuda wheel scratch="$deps/scratch"
-  if [[ ! -d "$deps/libtorch-$torch_version" ]]; then
-    download "torch==$torch_version" --no-deps
+  local cuda wheel glibc platforms=() scratch="$deps/scratch" name="libtorch${1:+-$1}"
+  if [[ ! -d "$deps/$name-$torch_version" ]]; then
+    if (($#)); then
+      for glibc in 2_{17..36}; do # for another processor, pip must be told all versions of glibc that Debian 12 can run
+        platforms+=(--platform "manylinux_${glibc}_$1")
+      done
+    fi
+    download "torch==$torch_version" --no-deps "${platforms[@]}"
     cuda="$(unzip -p "$scratch"/torch-*.whl '*/METADATA' |
       sed -n 's/^Requires-Dist: cuda-toolkit\[.*\]==\([0-9.]*\).*/\1/p')"
-    download "cuda-toolkit[cudart,cupti]==$cuda"
+    download "cuda-toolkit[cudart,cupti]==$cuda" "${platforms[@]}"
     say "unpacking LibTorch $torch_version"
     unzip -q "$scratch"/torch-*.whl 'torch/include/*' 'torch/lib/*.so*' -d "$scratch" \
       -x torch/lib/libtorch.so 'torch/lib/libgomp*' 'torch/lib/*'{cuda,nvrtc,python,shm,global_deps}'*'
     for wheel in "$scratch"/nvidia_cuda_*.whl; do
       unzip -q -j "$wheel" '*/libcu*.so.*' -d "$scratch/torch/lib"
     done
-    mv "$scratch/torch" "$deps/libtorch-$torch_version"
+    mv "$scratch/torch" "$deps/$name-$torch_version"
   fi
-  ln -sfn "libtorch-$torch_version" "$deps/libtorch"
+  ln -sfn "$name-$torch_version" "$deps/$name"
+}
+
+# install_arm64 PACKAGE...: unpacks Debian's packages for arm64 into .deps/debian-arm64. This apt has folders of its own,
+# so it needs no root, and the machine's list of architectures stays as it is.
+install_arm64() {
+  local package target="$deps/debian-arm64" scratch="$deps/scratch" apt
+  apt=(apt-get -q -o APT::Architecture=arm64 -o APT::Architectures::=arm64 -o APT::Sandbox::User=root
+    -o "Dir::State=$scratch" -o Dir::State::status=/dev/null -o "Dir::Cache=$scratch")
+  [[ "$(cat "$target/ready" 2>/dev/null)" != "$*" ]] || return 0
+  say "unpacking $* for arm64 into .deps/debian-arm64"
+  rm -rf "$target"
+  mkdir -p "$scratch" "$target"
+  "${apt[@]}" update >&2
+  (cd "$scratch" && "${apt[@]}" download "$@" >&2)
+  for package in "$scratch"/*.deb; do
+    dpkg-deb -x "$package" "$target"
+  done
+  echo "$*" >"$target/ready"
 }
 
 # Installs MovieLens 100K. A wheel has it as parquet, and the script writes the original files.

@@ -4,8 +4,8 @@
 
 cmake_policy(VERSION 3.25) # ctest includes this file without a policy version
 
-# discover_tests(PROGRAM TIMEOUT LABELS)
-function(discover_tests program timeout labels)
+# discover_tests(PROGRAM TIMEOUT LABELS EMULATOR), where EMULATOR is the command that runs a program of another processor
+function(discover_tests program timeout labels emulator)
   if(NOT EXISTS "${program}")
     add_test("${program}" "${program}") # fails with the name of the missing program
     return()
@@ -14,7 +14,7 @@ function(discover_tests program timeout labels)
   if(NOT EXISTS "${list}" OR "${program}" IS_NEWER_THAN "${list}")
     file(REMOVE "${list}")
     execute_process(
-      COMMAND "${program}" --gtest_list_tests "--gtest_output=json:${list}"
+      COMMAND ${emulator} "${program}" --gtest_list_tests "--gtest_output=json:${list}"
       OUTPUT_QUIET
       ERROR_VARIABLE errors
       RESULT_VARIABLE status)
@@ -50,7 +50,7 @@ function(discover_tests program timeout labels)
   list(REMOVE_DUPLICATES files)
   foreach(file IN LISTS files)
     list(JOIN "tests_of_${file}" ":" filter)
-    add_test("${file}" "${program}" "--gtest_filter=${filter}" --gtest_brief=1)
+    add_test("${file}" ${emulator} "${program}" "--gtest_filter=${filter}" --gtest_brief=1)
     set_tests_properties("${file}" PROPERTIES TIMEOUT "${timeout}" LABELS "${labels}")
   endforeach()
 endfunction()

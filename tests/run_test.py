@@ -100,7 +100,7 @@ class RunTest(unittest.TestCase):
         for arguments in ((), ("help",), ("-h",), ("--help",)):
             result, calls = self.run_it(*arguments)
             self.assertEqual((result.returncode, calls), (0, []))
-            for word in (*EXAMPLES, "setup", "test ", "test-python", "bench", "docs", "format", "help"):
+            for word in (*EXAMPLES, "setup", "test ", "test-python", "test-arm", "bench", "docs", "format", "help"):
                 self.assertIn(f"\n  {word}", result.stdout)
             for option in (*BENCHMARKS, "--sharded", "--key-growth"):
                 self.assertRegex(result.stdout, rf"\n {{20}}{option} ")
@@ -120,6 +120,36 @@ class RunTest(unittest.TestCase):
         for launcher in ("", "sccache"):
             _, calls = self.run_it("train", CMAKE_CXX_COMPILER_LAUNCHER=launcher)
             self.assertEqual(calls[0], f"{launcher},,")
+
+    def test_the_tests_for_aarch64_run_in_an_emulator(self):
+        self.run_it("setup")
+        self.write(".deps/python/bin/python", STUB)
+        self.write("bin/apt-get", STUB + 'case "$*" in *download*) touch package.deb ;; esac\n')
+        self.write("bin/dpkg-deb", STUB)
+        self.write("bin/unzip", '#!/bin/sh\nmkdir -p .deps/scratch/torch\necho "Requires-Dist: cuda-toolkit[cudart]==1.2; x"\n')
+        self.write("bin/ctest", '#!/bin/sh\necho "ctest $* on $QEMU_CPU" >> "$CALLS"\n')
+        self.write("bin/uname", "#!/bin/sh\necho x86_64\n")
+        deps = self.folder.resolve() / ".deps"
+        tests = [
+            "cmake --preset aarch64-core",
+            "cmake --build --preset aarch64-core",
+            "ctest --preset aarch64-core -R kernels on neoverse-n1",
+        ]
+        result, calls = self.run_it("test-arm", "-R", "kernels")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(calls[0], r"^apt-get .*APT::Architecture=arm64 .* update$")
+        self.assertRegex(calls[1], r"^apt-get .* download .*libhwy-dev")
+        self.assertEqual(calls[2], f"dpkg-deb -x {deps}/scratch/package.deb {deps}/debian-arm64")
+        self.assertRegex(calls[3], r"download .* torch==[0-9.]+ .*--platform manylinux_2_28_aarch64 ")
+        self.assertRegex(calls[4], r"download .* cuda-toolkit\[cudart,cupti\]==1\.2 .*--platform manylinux_2_28_aarch64 ")
+        self.assertEqual(calls[5:], tests)
+        self.assertEqual((deps / "libtorch-aarch64").resolve().parent, deps)
+        _, calls = self.run_it("test-arm", "-R", "kernels")
+        self.assertEqual(calls, tests, "what is installed already is not downloaded again")
+        _, calls = self.run_it("test-arm", QEMU_CPU="max")
+        self.assertEqual(calls[-1], "ctest --preset aarch64-core on max")
+        self.write("bin/uname", "#!/bin/sh\necho aarch64\n")
+        self.expect_error("test-arm is for other processors, but this machine is an aarch64. Use ./run test", "test-arm")
 
     def test_idle_threads_of_programs_sleep_soon(self):
         self.write(

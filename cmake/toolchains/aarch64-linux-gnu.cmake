@@ -1,5 +1,5 @@
 # Compiles for aarch64 with Debian's g++-aarch64-linux-gnu. CMAKE_FIND_ROOT_PATH must have the arm64 packages of
-# Debian, unpacked, and CMAKE_PREFIX_PATH the torch wheel for aarch64. With qemu-user-static, tests run, too.
+# Debian, unpacked, and LibTorch_ROOT LibTorch for aarch64. With qemu-user-static, tests run, too.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
@@ -12,7 +12,19 @@ set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
 
+# qemu 7.2 shows programs this machine's /proc/cpuinfo, and LibTorch crashes if that has no aarch64. So qemu gets a folder,
+# where it searches each file first, which describes a Neoverse N1.
 find_program(TESSERA_QEMU qemu-aarch64-static)
 if(TESSERA_QEMU)
-  set(CMAKE_CROSSCOMPILING_EMULATOR "${TESSERA_QEMU};-L;/usr/aarch64-linux-gnu")
+  set(emulated "${CMAKE_BINARY_DIR}/emulated")
+  set(cpuinfo "")
+  cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
+  foreach(core RANGE 1 ${cores})
+    math(EXPR core "${core} - 1")
+    string(APPEND cpuinfo "processor : ${core}\nCPU implementer : 0x41\nCPU part : 0xd0c\n\n")
+  endforeach()
+  file(CONFIGURE OUTPUT "${emulated}/proc/cpuinfo" CONTENT "${cpuinfo}")
+  file(CONFIGURE OUTPUT "${emulated}/sys/devices/system/cpu/cpu0/regs/identification/midr_el1" CONTENT 0x413fd0c1\n)
+  file(CREATE_LINK /usr/aarch64-linux-gnu/lib "${emulated}/lib" SYMBOLIC)
+  set(CMAKE_CROSSCOMPILING_EMULATOR "${TESSERA_QEMU};-L;${emulated}")
 endif()
