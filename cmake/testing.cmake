@@ -11,13 +11,14 @@ if(CMAKE_CROSSCOMPILING_EMULATOR)
   set(timeout 1800) # emulated programs are slow
 endif()
 
-# tessera_test(NAME [HIGH_LEVEL] [SOURCES file...] [EXCEPT file...] [LABELS label...])
+# tessera_test(NAME [HIGH_LEVEL] [SOURCES file...] [EXCEPT file...] [LABELS label...] [NOT_EMULATED test...])
 #
 # Adds the GoogleTest binary NAME from the sources, or else from all *_test.cpp of the folder but those of EXCEPT. ctest
 # has one entry for each file. A binary has many files, because linking and loading LibTorch takes the most time. The
-# sanitizer preset leaves out HIGH_LEVEL suites, which handle no memory of their own.
+# sanitizer preset leaves out HIGH_LEVEL suites, which handle no memory of their own. An emulator of another processor
+# leaves out the tests of NOT_EMULATED.
 function(tessera_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "HIGH_LEVEL" "" "SOURCES;EXCEPT;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "HIGH_LEVEL" "" "SOURCES;EXCEPT;LABELS;NOT_EMULATED")
   if(arg_HIGH_LEVEL AND NOT TESSERA_TEST_HIGH_LEVEL)
     return()
   endif()
@@ -36,11 +37,12 @@ function(tessera_test name)
     ${name} PRIVATE tessera::tessera tessera_kernels GTest::gtest_main)
   # Tests are listed when ctest starts, with the environment of the test preset.
   set(list "${CMAKE_CURRENT_BINARY_DIR}/${name}_list.cmake")
+  list(JOIN arg_NOT_EMULATED ":" left_out)
   file(
     GENERATE
     OUTPUT "${list}"
     CONTENT "include(\"${tests}/discover_tests.cmake\")
-discover_tests(\"$<TARGET_FILE:${name}>\" ${timeout} \"${arg_LABELS}\" \"${CMAKE_CROSSCOMPILING_EMULATOR}\")
+discover_tests(\"$<TARGET_FILE:${name}>\" ${timeout} \"${arg_LABELS}\" \"${CMAKE_CROSSCOMPILING_EMULATOR}\" \"${left_out}\")
 ")
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES "${list}")
 endfunction()

@@ -4,8 +4,11 @@
 
 cmake_policy(VERSION 3.25) # ctest includes this file without a policy version
 
-# discover_tests(PROGRAM TIMEOUT LABELS EMULATOR), where EMULATOR is the command that runs a program of another processor
-function(discover_tests program timeout labels emulator)
+# discover_tests(PROGRAM TIMEOUT LABELS EMULATOR LEFT_OUT)
+#
+# If the command EMULATOR runs the program, for another processor, the tests LEFT_OUT do not run, and the others find the
+# command in TESSERA_EMULATOR.
+function(discover_tests program timeout labels emulator left_out)
   if(NOT EXISTS "${program}")
     add_test("${program}" "${program}") # fails with the name of the missing program
     return()
@@ -48,9 +51,15 @@ function(discover_tests program timeout labels emulator)
   endforeach()
 
   list(REMOVE_DUPLICATES files)
+  list(JOIN emulator " " command)
   foreach(file IN LISTS files)
     list(JOIN "tests_of_${file}" ":" filter)
+    set(environment "")
+    if(emulator)
+      string(APPEND filter "-${left_out}")
+      set(environment "TESSERA_EMULATOR=${command}")
+    endif()
     add_test("${file}" ${emulator} "${program}" "--gtest_filter=${filter}" --gtest_brief=1)
-    set_tests_properties("${file}" PROPERTIES TIMEOUT "${timeout}" LABELS "${labels}")
+    set_tests_properties("${file}" PROPERTIES TIMEOUT "${timeout}" LABELS "${labels}" ENVIRONMENT "${environment}")
   endforeach()
 endfunction()

@@ -154,8 +154,11 @@ TEST(FreshProcessTest, ContinuesWithTheSameBits) {
     torch::save(layer, folder / (spec.name + ".pt"));
     layer->save_checkpoint(folder / spec.name);
   }
+  // ctest names the emulator, if this program is for another processor.
+  const char* emulator = std::getenv("TESSERA_EMULATOR");
   const std::string command = "TESSERA_TEST_FOLDER=" + folder.path().string() +
-      " " + std::filesystem::read_symlink("/proc/self/exe").string() +
+      " " + (emulator == nullptr ? "" : emulator) + " " +
+      std::filesystem::read_symlink("/proc/self/exe").string() +
       " --gtest_also_run_disabled_tests"
       " --gtest_filter=FreshProcessTest.DISABLED_ContinuesTraining > /dev/null";
   ASSERT_EQ(std::system(command.c_str()), 0);
