@@ -12,8 +12,8 @@ set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
 
-# qemu 7.2 shows programs this machine's /proc/cpuinfo, and LibTorch crashes if that has no aarch64. So qemu gets a folder,
-# where it searches each file first, which describes a Neoverse N1.
+# qemu 7.2 shows programs this machine's /proc/cpuinfo, and LibTorch crashes if that is not of an aarch64. So this folder,
+# where qemu searches each file first, describes a Neoverse N1.
 find_program(TESSERA_QEMU qemu-aarch64-static)
 if(TESSERA_QEMU)
   set(emulated "${CMAKE_BINARY_DIR}/emulated")
