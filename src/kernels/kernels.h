@@ -245,7 +245,8 @@ struct CrossGradientArgs {
 ///     crossed[r, c] = x0[r, c] * sum + x[r, c]
 ///     out[r, c] = sum
 ///
-/// The rows of b and of the results are contiguous. a may be transposed.
+/// The rows of b and of the results are contiguous, and so are the rows or the columns of a:
+/// a_column_stride or a_row_stride is 1, unless a has one row.
 struct ProductArgs {
   int64_t rows = 0;
   int64_t columns = 0;

@@ -32,7 +32,7 @@ struct BagsOf {
   int64_t end;
   // How many positions ahead of its use a row is prefetched.
   int64_t prefetch_distance;
-  // The same for the second-level cache.
+  // The same for the second-level cache, or kNoPrefetch.
   int64_t far_prefetch_distance;
 
   const typename Row::Element* RowOf(int64_t position) const {
@@ -488,15 +488,19 @@ void CombineRows(const CombineArgs& args) {
   const auto first_of = [&args](int64_t bag) HWY_ATTR {
     return args.offsets == nullptr ? bag : args.offsets[bag];
   };
+  const bool is_cached = kPlaces == Places::kTable && args.table.vocab > 0 &&
+      args.table.vocab * row_bytes <= kCachedTableBytes;
   const BagsOf<Row, kPlaces> bags{
       args,
       static_cast<const typename Row::Element*>(args.table.data),
       first_of(args.end_bag),
-      near_prefetch_distance(row_bytes),
-      far_prefetch_distance(row_bytes)};
+      is_cached ? prefetch_distance(row_bytes)
+                : near_prefetch_distance(row_bytes),
+      is_cached ? kNoPrefetch : far_prefetch_distance(row_bytes)};
   const int64_t first = first_of(args.begin_bag);
-  const int64_t far = HWY_MIN(first + bags.far_prefetch_distance, bags.end);
-  for (int64_t i = first; i < far; ++i) {
+  const int64_t ahead =
+      is_cached ? bags.prefetch_distance : bags.far_prefetch_distance;
+  for (int64_t i = first; i < HWY_MIN(first + ahead, bags.end); ++i) {
     PrefetchRow<CacheLevel::kSecond>(bags, i);
   }
   if (args.buckets.step > 0.0F) {

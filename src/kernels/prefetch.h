@@ -64,6 +64,13 @@ constexpr int64_t near_prefetch_distance(int64_t bytes) {
       : prefetch_distance(bytes);
 }
 
+/// A table of this size stays in the second-level cache. Lookups of wide rows took 1.2 to 1.5
+/// times as long if they were prefetched to the cache that has them.
+inline constexpr int64_t kCachedTableBytes = int64_t{1024} * 1024;
+
+/// The distance of a prefetch that no row is far enough away for.
+inline constexpr int64_t kNoPrefetch = int64_t{1} << 60;
+
 /// How many quantized rows ahead of its use a row is prefetched to the second-level cache.
 /// With this prefetch, a lookup of random rows of 72 bytes took 0.9 times as long on Intel
 /// Xeon.

@@ -16,10 +16,11 @@ namespace tessera::kernels {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// at::mm calls MKL, which uses its AVX2 kernels on AMD. On a core of Zen 5, that gives 105
-// to 114 GFLOP/s for the blocks of a DLRM and a DCN-v2. This file gives 200 to 285 with
-// AVX-512 and 120 to 140 with AVX2. oneDNN's brgemm gives 245 to 280, but LibTorch has it
-// for AVX-512 only, and bias, relu and cross would need operators of their own.
+// Why no library computes the products: at::mm calls MKL, which uses its AVX2 kernels on
+// AMD, and whose bits depend on the addresses of the matrices. OpenBLAS is slower for these
+// small matrices. oneDNN is about as fast on x86, but LibTorch hides its functions, and it
+// has no such kernels for aarch64. With all of them, bias, relu and cross would be passes of
+// their own. docs/performance.md has the times.
 
 // The rows of a full tile. Its sums are two vectors per row, and have to stay in
 // registers: there are 32 with AVX-512 and on aarch64, and 16 with AVX2 and SSE.
@@ -32,8 +33,8 @@ constexpr int kTileRows = 6;
 // The vectors of columns of a full tile.
 constexpr int kTileVectors = 2;
 
-// A tile multiplies as many rows of args.b at a time. Together with as many columns of its
-// rows of a, they stay in the first-level cache.
+// A tile multiplies as many rows of args.b at a time. Their part in the tile and as many
+// columns of its rows of a stay in the first-level cache.
 constexpr int64_t kBlockDepth = 256;
 
 #include "src/kernels/columns-inl.h"
@@ -90,10 +91,10 @@ HWY_INLINE void AddProducts(
   }
   const int64_t stride3 = 3 * a_stride;
   const auto add = [&](int64_t k) HWY_ATTR {
-    hn::Vec<D> own[kVectors];
+    hn::Vec<D> values[kVectors];
 #pragma GCC unroll 16
     for (int j = 0; j < kVectors; ++j) {
-      own[j] = hn::LoadU(d, factors + j * lanes);
+      values[j] = hn::LoadU(d, factors + j * lanes);
     }
     factors += b.stride;
 #pragma GCC unroll 16
@@ -105,13 +106,14 @@ HWY_INLINE void AddProducts(
       const hn::Vec<D> factor = hn::Set(d, *from);
 #pragma GCC unroll 16
       for (int j = 0; j < kVectors; ++j) {
-        sums.at[i][j] = hn::MulAdd(factor, own[j], sums.at[i][j]);
+        sums.at[i][j] = hn::MulAdd(factor, values[j], sums.at[i][j]);
       }
     }
     if (kIsTransposed) {
       rows[0] += a_stride;
     }
   };
+  // With 16 registers, GCC moves sums to memory if it unrolls the loop.
   constexpr int64_t kUnrolled = kTileRows > 6 ? 4 : 1;
   int64_t k = 0;
   for (; k + kUnrolled <= b.depth; k += kUnrolled) {
@@ -227,8 +229,8 @@ HWY_INLINE void Pack(
 // Computes all rows of some columns for the block of the depth that begins at `begin`.
 struct ProductColumns {
   const ProductArgs& args;
-  float*
-      packed;  // [kBlockDepth, columns of a full tile]; nullptr: b is not copied
+  // Has space for the columns of a full tile in a block. nullptr: b is not copied.
+  float* packed;
   int64_t begin;
   int64_t depth;
 
@@ -254,7 +256,7 @@ struct ProductColumns {
     const Block block{begin == 0, begin + depth == args.depth};
     const float* a = args.a + begin * args.a_column_stride;
     int64_t row = 0;
-    const auto compute = [&](auto rows) {
+    const auto compute = [&](auto rows) HWY_ATTR {
       constexpr int kRows = decltype(rows)::value;
       // Two tiles of four rows are faster than a tile of six and one of two.
       for (; row + kRows <= args.rows && (kRows <= 4 || args.rows - row != 8);
@@ -270,20 +272,22 @@ struct ProductColumns {
   }
 };
 
-// Returns whether to copy the columns of b that a tile reads to where they are adjacent. Rows
-// that are far from each other share few sets of the first-level cache. The rows of a share
-// the copy.
+// Returns whether it pays to copy the columns of a tile in b to where they are adjacent. Many
+// rows that are far from each other do not stay in the first-level cache, because they share
+// few of its sets. The rows of a share the copy.
 HWY_INLINE bool PaysToPack(const ProductArgs& args) {
-  return args.rows >= 24 && args.depth > 64 && args.b_stride > 32;
+  constexpr int64_t kFewestRows = 24;
+  constexpr int64_t kDepthInCache = 64;
+  constexpr int64_t kNearStride = 32;
+  return args.rows >= kFewestRows && args.depth > kDepthInCache &&
+      args.b_stride > kNearStride;
 }
 
 void Product(const ProductArgs& args) {
-  const hn::ScalableTag<float> d;
-  HWY_ALIGN float memory[kBlockDepth * kTileVectors * HWY_MAX_BYTES / 4];
-  (void)d;
+  constexpr int64_t kMaxLanes = HWY_MAX_BYTES / sizeof(float);
+  HWY_ALIGN float memory[kBlockDepth * kTileVectors * kMaxLanes];
   // Without out, there is no place for the sums of a block.
-  const int64_t size =
-      args.out == nullptr ? std::max<int64_t>(args.depth, 1) : kBlockDepth;
+  const int64_t size = args.out == nullptr ? args.depth : kBlockDepth;
   const bool packs = PaysToPack(args) && size <= kBlockDepth;
   int64_t begin = 0;
   do {

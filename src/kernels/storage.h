@@ -46,6 +46,7 @@ struct Rounding {
 struct StoredRows {
   void* data = nullptr;  // [vocab, dim]
   int64_t dim = 0;
+  int64_t vocab = 0;  // 0: unknown; only decides about prefetching
   Storage storage = Storage::kFloat32;
   Rounding rounding = {};  // for 16-bit storage
 };

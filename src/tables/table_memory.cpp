@@ -100,6 +100,7 @@ kernels::StoredRows stored_rows(const at::Tensor& rows) {
   return {
       .data = const_cast<void*>(rows.const_data_ptr()),
       .dim = rows.size(1),
+      .vocab = rows.size(0),
       .storage = storage_of(rows.scalar_type())};
 }
 
@@ -107,6 +108,7 @@ kernels::StoredRows mutable_rows(at::Tensor& rows) {
   return {
       .data = rows.mutable_data_ptr(),
       .dim = rows.size(1),
+      .vocab = rows.size(0),
       .storage = storage_of(rows.scalar_type())};
 }
 

@@ -27,9 +27,15 @@ namespace {
 using tessera::run_tasks;
 using tessera::task_size;
 
-// One cache line of floats at any address.
-using Line = float __attribute__((vector_size(64), aligned(4), may_alias));
 constexpr int64_t kFloatsPerLine = 16;
+
+// A vector of floats at any address. The instruction set must have vectors of its size,
+// because GCC keeps sums of larger vectors in memory.
+template <int kFloats>
+struct VectorOf {
+  typedef float Type
+      __attribute__((vector_size(kFloats * 4), aligned(4), may_alias));
+};
 
 // `locality` is that of __builtin_prefetch(): 3 for the first-level cache, 2 for the second.
 template <int kLines, int locality>
@@ -57,12 +63,14 @@ struct GatherTask {
   float* out;  // of the first bag
 };
 
-template <int kLines>
+template <int kFloats, int kLines>
 TESSERA_INLINE void gather_lines(const GatherTask& task) {
+  using Vector = typename VectorOf<kFloats>::Type;
   constexpr int64_t kDim = kLines * kFloatsPerLine;
+  constexpr int kVectors = kDim / kFloats;
   float* out = task.out;
   for (int64_t i = task.begin; i < task.end; out += kDim) {
-    Line sum[kLines] = {};
+    Vector sum[kVectors] = {};
     for (const int64_t end = i + task.bag; i < end; ++i) {
       if (task.ahead.far > 0) {
         const int64_t later = std::min(i + task.ahead.far, task.last);
@@ -71,15 +79,14 @@ TESSERA_INLINE void gather_lines(const GatherTask& task) {
       const int64_t soon = std::min(i + task.ahead.near, task.last);
       prefetch_row<kLines, 3>(task.table + task.ids[soon] * kDim);
       const float* row = task.table + task.ids[i] * kDim;
-#pragma GCC unroll 8
-      for (int line = 0; line < kLines; ++line) {
-        sum[line] +=
-            *reinterpret_cast<const Line*>(row + line * kFloatsPerLine);
+#pragma GCC unroll 32
+      for (int vector = 0; vector < kVectors; ++vector) {
+        sum[vector] += *reinterpret_cast<const Vector*>(row + vector * kFloats);
       }
     }
-#pragma GCC unroll 8
-    for (int line = 0; line < kLines; ++line) {
-      *reinterpret_cast<Line*>(out + line * kFloatsPerLine) = sum[line];
+#pragma GCC unroll 32
+    for (int vector = 0; vector < kVectors; ++vector) {
+      *reinterpret_cast<Vector*>(out + vector * kFloats) = sum[vector];
     }
   }
 }
@@ -131,9 +138,11 @@ TESSERA_INLINE void prefetch_for_update(const UpdateTask& task, int64_t group) {
   }
 }
 
-template <int kLines, Rule kRule>
+template <int kFloats, int kLines, Rule kRule>
 TESSERA_INLINE void update_lines(const UpdateTask& task) {
+  using Vector = typename VectorOf<kFloats>::Type;
   constexpr int64_t kDim = kLines * kFloatsPerLine;
+  constexpr int kVectors = kDim / kFloats;
   constexpr float kRate = 0.01F;
   const Groups& groups = task.groups;
   for (int64_t i = task.begin; i < task.end; ++i) {
@@ -144,28 +153,28 @@ TESSERA_INLINE void update_lines(const UpdateTask& task) {
     const int64_t soon = std::min(i + task.ahead.near, task.end - 1);
     prefetch_row<kLines, 3>(
         task.gradients + groups.bags[groups.begin[soon]] * kDim);
-    Line sum[kLines] = {};
+    Vector sum[kVectors] = {};
     for (int64_t j = groups.begin[i]; j < groups.begin[i + 1]; ++j) {
       const float* gradient = task.gradients + groups.bags[j] * kDim;
-#pragma GCC unroll 8
-      for (int line = 0; line < kLines; ++line) {
-        sum[line] +=
-            *reinterpret_cast<const Line*>(gradient + line * kFloatsPerLine);
+#pragma GCC unroll 32
+      for (int vector = 0; vector < kVectors; ++vector) {
+        sum[vector] +=
+            *reinterpret_cast<const Vector*>(gradient + vector * kFloats);
       }
     }
     float* __restrict row = task.table + groups.rows[i] * kDim;
     float* __restrict accumulator = kRule == Rule::kAdagrad
         ? task.accumulators + groups.rows[i] * kDim
         : nullptr;
-    for (int line = 0; line < kLines; ++line) {
-      const auto* of_line = reinterpret_cast<const float*>(&sum[line]);
-      for (int64_t j = 0; j < kFloatsPerLine; ++j) {
-        const int64_t column = line * kFloatsPerLine + j;
+    for (int vector = 0; vector < kVectors; ++vector) {
+      const auto* values = reinterpret_cast<const float*>(&sum[vector]);
+      for (int64_t j = 0; j < kFloats; ++j) {
+        const int64_t column = vector * kFloats + j;
         if constexpr (kRule == Rule::kSgd) {
-          row[column] -= kRate * of_line[j];
+          row[column] -= kRate * values[j];
         } else {
-          accumulator[column] += of_line[j] * of_line[j];
-          row[column] -= kRate * of_line[j] / std::sqrt(accumulator[column]);
+          accumulator[column] += values[j] * values[j];
+          row[column] -= kRate * values[j] / std::sqrt(accumulator[column]);
         }
       }
     }
@@ -178,15 +187,16 @@ struct Loops {
   void (*update_adagrad)(const UpdateTask&);
 };
 
-// The functions of one instruction set, for rows of kLines cache lines.
-#define TESSERA_LOOPS(isa, attribute)                   \
+// The functions of one instruction set, whose vectors have `floats` floats, for rows of
+// kLines cache lines.
+#define TESSERA_LOOPS(isa, floats, attribute)           \
   template <int kLines>                                 \
   attribute void gather_##isa(const GatherTask& task) { \
-    gather_lines<kLines>(task);                         \
+    gather_lines<floats, kLines>(task);                 \
   }                                                     \
   template <int kLines, Rule kRule>                     \
   attribute void update_##isa(const UpdateTask& task) { \
-    update_lines<kLines, kRule>(task);                  \
+    update_lines<floats, kLines, kRule>(task);          \
   }                                                     \
   template <int kLines>                                 \
   Loops loops_##isa() {                                 \
@@ -195,10 +205,10 @@ struct Loops {
         update_##isa<kLines, Rule::kSgd>,               \
         update_##isa<kLines, Rule::kAdagrad>};          \
   }
-TESSERA_LOOPS(default, )
+TESSERA_LOOPS(default, 4, )
 #if defined(__x86_64__)
-TESSERA_LOOPS(avx2, __attribute__((target("arch=x86-64-v3"))))
-TESSERA_LOOPS(avx512, __attribute__((target("arch=x86-64-v4"))))
+TESSERA_LOOPS(avx2, 8, __attribute__((target("arch=x86-64-v3"))))
+TESSERA_LOOPS(avx512, 16, __attribute__((target("arch=x86-64-v4"))))
 #endif
 
 template <int kLines>
