@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t kMaxCapacity = int64_t{1} << 31;
 constexpr int64_t kMaxOccurrences = 255;  // a counter has one byte
+constexpr double kMaxMeanCounter = 255.0;
 constexpr int64_t kMaxCounters = int64_t{1} << 33;  // four per row
 constexpr double kMinHalfLife = 1e-3;
 constexpr int64_t kMaxAge = std::numeric_limits<uint32_t>::max() - 1;
@@ -51,6 +52,13 @@ void validate(const DynamicKeys& keys, const std::string& where) {
         where,
         kMaxCounters,
         occurrences->counters);
+    const double halve_at = occurrences->halve_at.value_or(0.0);
+    TESSERA_CHECK_VALUE(
+        halve_at >= 0.0 && halve_at <= kMaxMeanCounter,
+        "{} keys: the halve_at of AfterOccurrences must be in [0, {}], but got {}. Leave it out for count - 1.",
+        where,
+        kMaxMeanCounter,
+        halve_at);
   }
   if (const auto* random =
           std::get_if<admission::WithProbability>(&keys.admission)) {

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 namespace tessera {
 
@@ -52,6 +53,16 @@ int64_t counters_per_row(
   return std::max<int64_t>(1, counters / kSketchRows / partitions.count());
 }
 
+// The largest mean counter of a partition. With counters of `count - 1`, a new key is
+// admitted at once. So with a larger mean, most new keys would be.
+double max_mean_counter(const DynamicKeys& config) {
+  const auto* occurrences = occurrences_of(config);
+  return occurrences == nullptr
+      ? 0.0
+      : occurrences->halve_at.value_or(
+            static_cast<double>(occurrences->count - 1));
+}
+
 }  // namespace
 
 KeyIndex::KeyIndex(
@@ -70,6 +81,9 @@ KeyIndex::KeyIndex(
               (Chunk::kSize * max_load(config))) +
           1),
       counters_per_row_(tessera::counters_per_row(config, partitions_)),
+      max_counted_(
+          max_mean_counter(config) *
+          static_cast<double>(kSketchRows * counters_per_row_)),
       partition_(owned.count()) {
   first_row_.reserve(owned.count() + 1);
   for (int64_t p = owned.begin; p <= owned.end; ++p) {
@@ -102,6 +116,7 @@ KeyIndex::KeyIndex(const KeyIndex& other)
     const Partition& from = other.partition_[i];
     partition_[i].used = from.used;
     partition_[i].free = from.free;
+    partition_[i].counted = from.counted;
     if (from.used == 0) {
       continue;  // keeps its pages untouched
     }
@@ -404,6 +419,22 @@ void KeyIndex::visit_counters(
   }
 }
 
+uint8_t* KeyIndex::counters_of(int64_t partition) {
+  return sketch_.data() + partition * kSketchRows * counters_per_row_;
+}
+
+void KeyIndex::age_sketch(int64_t partition) {
+  int64_t& counted = partition_[partition].counted;
+  uint8_t* counters = counters_of(partition);
+  while (static_cast<double>(counted) > max_counted_) {
+    counted = 0;
+    for (int64_t i = 0; i < kSketchRows * counters_per_row_; ++i) {
+      counters[i] /= 2;
+      counted += counters[i];
+    }
+  }
+}
+
 bool KeyIndex::would_admit(int64_t key, uint32_t count, int64_t update) const {
   if (is_default(key)) {
     return true;
@@ -491,10 +522,13 @@ void KeyIndex::apply_part(
   const uint32_t first = first_row_[partition];
   for (const auto& [key, count] : part.counted) {
     visit_counters(partition, hash_of_key(key), [&](int64_t counter) {
-      sketch_[counter] = static_cast<uint8_t>(std::min<uint32_t>(
-          kMaxCounter, saturated_sum(sketch_[counter], count)));
+      const uint8_t before = sketch_[counter];
+      sketch_[counter] = static_cast<uint8_t>(
+          std::min<uint32_t>(kMaxCounter, saturated_sum(before, count)));
+      state.counted += sketch_[counter] - before;
     });
   }
+  age_sketch(partition);
   for (const KeyPlan::Used& used : part.used) {
     last_update_[used.row] = update;
     if (frequency_.size() > 0) {
@@ -792,6 +826,11 @@ void KeyIndex::assign(
       sketch.data() + owned_.begin * kSketchRows * counters_per_row_,
       sketch_.size(),
       sketch_.data());
+  for (int64_t p = 0; p < owned_.count(); ++p) {
+    const uint8_t* counters = counters_of(p);
+    partition_[p].counted = std::accumulate(
+        counters, counters + kSketchRows * counters_per_row_, int64_t{0});
+  }
   counts_ = owned_.begin == 0 && owned_.count() > 0 ? counts : KeyCounts{};
   has_open_plan_ = false;
   forget_evictions();

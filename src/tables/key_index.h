@@ -322,6 +322,7 @@ class KeyIndex {
   struct Partition {
     uint32_t used = 0;  // see visit_used_rows()
     std::vector<uint16_t> free = {};  // rows below `used` without a key
+    int64_t counted = 0;  // the sum of the counters of the sketch
     Victims victims = {};
   };
   // A set of rows.
@@ -432,6 +433,10 @@ class KeyIndex {
   template <class Visit>
   void visit_counters(int64_t partition, uint64_t hash, const Visit& visit)
       const;
+  // The counters of the partition, [kSketchRows * counters_per_row_].
+  uint8_t* counters_of(int64_t partition);
+  // Halves the counters of the partition while their mean is too large.
+  void age_sketch(int64_t partition);
   void clear_victims();
   void remember_evictions(std::vector<uint32_t> rows);
   void forget_evictions();
@@ -449,6 +454,7 @@ class KeyIndex {
   PartitionRange owned_;
   int64_t chunks_per_partition_;
   int64_t counters_per_row_ = 0;  // of the sketch of one partition
+  double max_counted_;  // the largest Partition::counted after an update
   std::vector<uint32_t>
       first_row_;  // [owned partitions + 1], counted from the first
   std::vector<Partition> partition_;  // [owned partitions]

@@ -954,7 +954,7 @@ TEST(KeyTableTest, TheConfigSurvivesJson) {
        {DynamicKeys{.capacity = 7},
         DynamicKeys{
             .capacity = 1,
-            .admission = admission::AfterOccurrences{.count = 9},
+            .admission = admission::AfterOccurrences{.halve_at = 1.5},
             .eviction = eviction::LeastFrequentlyUsed{.half_life = 2.5},
             .padding_key = -1},
         DynamicKeys{
@@ -968,6 +968,21 @@ TEST(KeyTableTest, TheConfigSurvivesJson) {
     const TableConfig config{.name = "t", .dim = 2, .keys = keys};
     EXPECT_EQ(table_from_json(to_json(config)), config);
   }
+}
+
+// Configs saved before the sketch could forget have no `halve_at`.
+TEST(KeyTableTest, AConfigWithoutHalveAtIsRead) {
+  const TableConfig config{
+      .name = "t",
+      .dim = 2,
+      .keys = DynamicKeys{
+          .capacity = 1, .admission = admission::AfterOccurrences{.count = 9}}};
+  nlohmann::json json = to_json(config);
+  nlohmann::json& admission = json["keys"]["admission"]["config"];
+  ASSERT_EQ(admission.erase("halve_at"), 1U);
+  EXPECT_EQ(table_from_json(json), config);
+  admission["halve_at"] = "often";
+  EXPECT_VALUE_ERROR(table_from_json(json), "halve_at");
 }
 
 TEST(KeyTableTest, RefusesWhatItCantDo) {

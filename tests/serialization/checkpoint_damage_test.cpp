@@ -559,7 +559,8 @@ TEST_F(HostileManifestTest, IsRefusedForWrongFilesOfKeys) {
       "removed_keys",
       [](std::string& bytes) {
         ASSERT_GE(bytes.size(), kKey);
-        bytes[0] ^= 1;
+        // The hash of key 0 is 0, so the keys stay in order.
+        std::fill_n(bytes.begin(), kKey, '\0');
       });
   for (const uint32_t bits : {0x7fc00000U, 0x7f800000U, 0xff800000U}) {
     expect("is not finite", "key_frequencies", [&](std::string& bytes) {

@@ -678,6 +678,168 @@ TEST(DynamicKeysTest, TheSketchAdmitsNoKeyLate) {
   EXPECT_EQ(index.size(), 1000);
 }
 
+// The sketch of AfterOccurrences as the documentation describes it.
+class ReferenceSketch {
+ public:
+  ReferenceSketch(const DynamicKeys& config, int64_t width, double halve_at)
+      : partitions_(config.capacity), width_(width), halve_at_(halve_at) {
+    counters_.resize(partitions_.count(), std::vector<uint8_t>(4 * width));
+  }
+
+  void count(int64_t key, uint64_t times) {
+    const uint64_t hash = hash_of_key(key);
+    for (uint64_t row = 0; row < 4; ++row) {
+      const uint64_t bits = mix_bits(hash + (row + 1) * 0x9E3779B97F4A7C15ULL);
+      const uint64_t column = ((bits >> 32) * width_) >> 32;
+      uint8_t& counter =
+          counters_[partitions_.of_hash(hash)][row * width_ + column];
+      counter = static_cast<uint8_t>(std::min<uint64_t>(255, counter + times));
+    }
+  }
+
+  void finish_update() {
+    for (std::vector<uint8_t>& counters : counters_) {
+      const auto sum = [&] {
+        double sum = 0.0;
+        for (const uint8_t counter : counters) {
+          sum += counter;
+        }
+        return sum;
+      };
+      for (; sum() / static_cast<double>(counters.size()) > halve_at_;
+           ++halvings) {
+        for (uint8_t& counter : counters) {
+          counter = static_cast<uint8_t>(counter / 2);
+        }
+      }
+    }
+  }
+
+  std::vector<uint8_t> counters() const {
+    std::vector<uint8_t> all;
+    for (const std::vector<uint8_t>& counters : counters_) {
+      all.insert(all.end(), counters.begin(), counters.end());
+    }
+    return all;
+  }
+
+  int64_t halvings = 0;
+
+ private:
+  KeyPartitions partitions_;
+  uint64_t width_;
+  double halve_at_;
+  std::vector<std::vector<uint8_t>> counters_;  // [partitions][4 * width]
+};
+
+// Updates one or two partitions of an index at a time, as ranks and threads do, and saves
+// and restores one of the indices after each update.
+TEST(DynamicKeysTest, TheSketchForgets) {
+  struct SketchCase {
+    int64_t capacity;
+    admission::AfterOccurrences admission;
+    int64_t width;  // counters of a partition / 4
+    double halve_at;
+  };
+  const int64_t threads = thread_count();
+  const auto restore = c10::make_scope_exit([&] { set_thread_count(threads); });
+  for (const SketchCase& param :
+       {SketchCase{1, {.count = 2}, 1, 1},
+        SketchCase{10, {.count = 3}, 10, 2},
+        SketchCase{20'000, {.count = 2}, 5'000, 1},
+        SketchCase{20'000, {.count = 7, .counters = 16'000}, 1'000, 6},
+        SketchCase{20'000, {.count = 250, .counters = 160}, 10, 249},
+        SketchCase{20'000, {.count = 3, .halve_at = 0.25}, 5'000, 0.25},
+        SketchCase{20'000, {.count = 3, .halve_at = 0}, 5'000, 0},
+        SketchCase{
+            20'000, {.count = 4, .counters = 16, .halve_at = 255}, 1, 255}}) {
+    SCOPED_TRACE(param.capacity);
+    SCOPED_TRACE(param.admission.count);
+    const DynamicKeys config{
+        .capacity = param.capacity,
+        .admission = param.admission,
+        .default_key = param.capacity > 1
+            ? std::optional<int64_t>(key_of_number(3))
+            : std::nullopt};
+    ReferenceSketch reference(config, param.width, param.halve_at);
+    KeyIndex whole = make_index(config);
+    KeyIndex restored = make_index(config);
+    const int64_t count = whole.partitions().count();
+    KeyIndex first(config, "t", kRandomKey, {0, (count + 1) / 2});
+    KeyIndex second(config, "t", kRandomKey, {(count + 1) / 2, count});
+    std::mt19937_64 random(11);
+    for (int64_t number = 1; number <= 60; ++number) {
+      Keys keys(param.capacity < 100 ? 5 : 5000);
+      std::vector<uint32_t> counts(keys.size());
+      for (size_t i = 0; i < keys.size(); ++i) {
+        keys[i] = key_of_number(static_cast<int64_t>(random() % 200'000));
+        counts[i] = random() % 100 == 0 ? 150 : 1;
+      }
+      const std::vector<uint32_t> before = find(whole, keys);
+      for (size_t i = 0; i < keys.size(); ++i) {
+        if (before[i] == kNoRow && keys[i] != config.default_key) {
+          reference.count(keys[i], counts[i]);
+        }
+      }
+      reference.finish_update();
+
+      set_thread_count(1);
+      update(whole, keys, number, counts);
+      set_thread_count(2);
+      update(restored, keys, number, counts);
+      for (KeyIndex* part : {&first, &second}) {
+        Keys owned;
+        std::vector<uint32_t> owned_counts;
+        for (size_t i = 0; i < keys.size(); ++i) {
+          if (part->owns(keys[i])) {
+            owned.push_back(keys[i]);
+            owned_counts.push_back(counts[i]);
+          }
+        }
+        if (!owned.empty()) {
+          update(*part, owned, number, owned_counts);
+        }
+      }
+      ASSERT_EQ(whole.sketch(), reference.counters()) << number;
+      ASSERT_EQ(restored.sketch(), whole.sketch()) << number;
+      ASSERT_EQ(restored.sorted_entries(), whole.sorted_entries()) << number;
+      std::vector<uint8_t> parts = first.sketch();
+      const std::vector<uint8_t> second_part = second.sketch();
+      parts.insert(parts.end(), second_part.begin(), second_part.end());
+      ASSERT_EQ(parts, whole.sketch()) << number;
+
+      restored = KeyIndex(whole);
+      if (number % 2 == 0) {
+        std::vector<KeyEntry> entries = whole.entries();
+        restored = make_index(config);
+        restored.assign(entries, whole.sketch(), whole.counts(), "[test]");
+        whole = KeyIndex(restored);
+      }
+    }
+    EXPECT_EQ(reference.halvings > 0, param.halve_at < 255.0);
+  }
+}
+
+// Each key occurs once, so none deserves a row.
+TEST(DynamicKeysTest, ALongStreamOfNewKeysFillsNoSketch) {
+  const auto admitted = [](std::optional<double> halve_at) {
+    KeyIndex index = make_index(
+        {.capacity = 10'000,
+         .admission =
+             admission::AfterOccurrences{.count = 2, .halve_at = halve_at}});
+    Keys keys(1000);
+    for (int64_t number = 1; number <= 200; ++number) {
+      for (size_t i = 0; i < keys.size(); ++i) {
+        keys[i] = key_of_number(number * 1000 + static_cast<int64_t>(i));
+      }
+      update(index, keys, number);
+    }
+    return index.counts().admitted;
+  };
+  EXPECT_LT(admitted(std::nullopt), 200'000 / 10);
+  EXPECT_GT(admitted(255), 200'000 / 2);
+}
+
 TEST(DynamicKeysTest, PartitionsShareTheCapacity) {
   for (const int64_t capacity :
        {int64_t{1},
@@ -820,6 +982,12 @@ TEST(DynamicKeysTest, RefusesOptionsOutOfRange) {
   expect(
       {.capacity = 1, .admission = admission::AfterOccurrences{.counters = -1}},
       "counters of AfterOccurrences");
+  for (const double halve_at : {-0.5, 255.5, std::nan("")}) {
+    expect(
+        {.capacity = 1,
+         .admission = admission::AfterOccurrences{.halve_at = halve_at}},
+        "the halve_at of AfterOccurrences must be in [0, 255]");
+  }
   for (const double probability : {0.0, -0.5, 1.5, std::nan("")}) {
     expect(
         {.capacity = 1,

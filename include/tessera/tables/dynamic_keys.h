@@ -27,23 +27,38 @@ struct EveryKey {
 /// A key gets a row when it has occurred `count` times in updates. Each duplicate in a
 /// batch counts.
 ///
-/// The occurrences are counted in a count-min sketch, whose memory is bounded. A key that
-/// shares its counters with other keys may be admitted earlier, and never later. The
-/// counters never decrease, also if a key loses its row. With the default number of
-/// counters, most new keys are admitted at once when ten times as many different keys have
-/// occurred as the table has rows.
+/// The occurrences of keys without a row are counted in a count-min sketch, whose memory is
+/// bounded. A key that shares its counters with other keys may be admitted earlier.
+///
+/// The sketch forgets, so that a long stream does not admit every key in the end. If an
+/// update makes the mean counter of a partition larger than `halve_at`, each counter of
+/// the partition is halved, until the mean is at most `halve_at`:
+///
+///   counter = floor(counter / 2)
+///
+/// A counted occurrence adds 1 to four counters. So an empty sketch is halved after about
+/// `halve_at * counters / 4` of them, and again after at least half as many. With the
+/// default options, the first number is `count - 1` times the capacity. A key whose
+/// occurrences are farther apart gets its row later than at occurrence `count`, or never.
 ///
 ///   const DynamicKeys keys{
 ///       .capacity = 1'000'000,
 ///       .admission = admission::AfterOccurrences{.count = 3}};
 ///
-/// Source:  Cormode and Muthukrishnan, An improved data stream summary, 2005.
+/// Source:  Cormode and Muthukrishnan, An improved data stream summary, 2005; Einziger,
+///          Friedman and Manes, TinyLFU: A highly efficient cache admission policy, 2017.
+/// Differs: TinyLFU halves after a number of occurrences. Here, the counters decide, so
+///          the sketch needs no other state.
 struct AfterOccurrences {
   /// In [1, 255].
   int64_t count = 2;
   /// The number of counters of one byte, in [0, 2^33]. 0 means four per row of the
   /// capacity. A key has four counters, so choose about ten times the number of rare keys.
   int64_t counters = 0;
+  /// The largest mean counter of a partition, in [0, 255]. Unset means count - 1. With
+  /// 255, the largest counter, nothing is halved. With 0, only the occurrences of one
+  /// update are counted together.
+  std::optional<double> halve_at = {};
 
   bool operator==(const AfterOccurrences&) const = default;
 
@@ -51,6 +66,7 @@ struct AfterOccurrences {
   static void visit_fields(Self& self, Visit&& visit) {
     visit("count", self.count);
     visit("counters", self.counters);
+    visit("halve_at", self.halve_at);
   }
 };
 
@@ -204,8 +220,8 @@ struct DynamicKeys {
 };
 static_assert(std::is_aggregate_v<DynamicKeys>);
 
-/// Refuses a capacity, count, probability, half-life or age out of range, and a default
-/// key that is the padding key.
+/// Refuses a capacity, count, mean counter, probability, half-life or age out of range, and
+/// a default key that is the padding key.
 /// Errors:  c10::ValueError beginning with `where`.
 void validate(const DynamicKeys& keys, const std::string& where);
 

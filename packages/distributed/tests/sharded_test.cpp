@@ -37,6 +37,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <numeric>
 #include <set>
 #include <string>
 #include <vector>
@@ -533,7 +534,7 @@ TEST(ShardedKeysTest, AdmitsAndEvictsAsOneProcessDoes) {
     SCOPED_TRACE(eviction.index());
     const DynamicKeys keys{
         .capacity = 30'000,
-        .admission = admission::AfterOccurrences{.count = 2},
+        .admission = admission::AfterOccurrences{.count = 2, .counters = 8'000},
         .eviction = eviction};
     TPUEmbedding one(key_options(Strategy::fused(), keys));
     TPUEmbedding shard(key_options(sharded(), keys));
@@ -549,6 +550,11 @@ TEST(ShardedKeysTest, AdmitsAndEvictsAsOneProcessDoes) {
     expect_same_state(shard, one);
     const KeyIndex& index = state_of(one).tables[0].key_rows->index();
     EXPECT_GT(index.counts().evicted, 1000);
+    // The two occurrences of each key have increased eight counters.
+    const auto sketch = index.sketch();
+    EXPECT_LT(
+        std::accumulate(sketch.begin(), sketch.end(), int64_t{0}),
+        index.counts().admitted * 4);
   }
 }
 
