@@ -13,7 +13,7 @@ bench_usage() {
                                   --threads-list 1,2,4 sets the numbers; --json and --from work as above
                     --growth      draw how times grow with each size
                     --overlap     time lookups during dense work
-                    --checkpoint  time saving and loading a big table (needs 25 GB of disk)
+                    --checkpoint  time saving and loading a big table, with --keys a key table (needs 25 GB of disk)
                     --sharded     time steps of several processes; --ranks N sets their number, and
                                   --hosts N gives each its own network (as root; --link-gbit G limits it)
                     --reader      time the reader of click logs

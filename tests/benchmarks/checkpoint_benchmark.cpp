@@ -8,6 +8,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randperm.h>
@@ -51,6 +52,15 @@ void run(const std::string& command) {
   TORCH_CHECK(std::system(command.c_str()) == 0, "failed: ", command);
 }
 
+int64_t bytes_in(const fs::path& folder) {
+  int64_t bytes = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    bytes +=
+        entry.is_regular_file() ? static_cast<int64_t>(entry.file_size()) : 0;
+  }
+  return bytes;
+}
+
 // Drops the files from the page cache, so that reads go to the disk.
 void drop_from_cache(const fs::path& path) {
   for (const auto& entry : fs::recursive_directory_iterator(path)) {
@@ -70,6 +80,7 @@ struct Options : BenchmarkOptions {
       "GiB of the table, without slots",
       CLI::Range(0.01, 1e3));
   int64_t& dim = integer("--dim", 64, "floats per row");
+  bool& keys = flag("--keys", "the table has keys and a sketch of new ones");
   int64_t& rounds = integer("--rounds", 3, "rounds; the medians are shown");
   std::string& directory = text(
       "--directory",
@@ -79,32 +90,57 @@ struct Options : BenchmarkOptions {
 };
 
 EmbeddingEngine make_engine(const Options& options, int64_t rows) {
+  tessera::TableConfig table{
+      .name = "table",
+      .dim = options.dim,
+      .initializer = tessera::initializers::Zeros{}};
+  if (options.keys) {
+    constexpr double kSpareRows = 0.05;  // partitions fill unequally
+    table.keys = tessera::DynamicKeys{
+        .capacity =
+            rows + static_cast<int64_t>(static_cast<double>(rows) * kSpareRows),
+        .admission = tessera::admission::AfterOccurrences{.count = 2}};
+  } else {
+    table.vocabulary_size = rows;
+  }
   return EmbeddingEngine(
       {.features =
            {{"id",
-             tessera::FeatureConfig{
-                 .table = tessera::make_table(
-                     {.name = "table",
-                      .vocabulary_size = rows,
-                      .dim = options.dim,
-                      .initializer = tessera::initializers::Zeros{}})}}},
+             tessera::FeatureConfig{.table = tessera::make_table(table)}}},
        .optimizer = tessera::optim::Adagrad{}});
+}
+
+void update(EmbeddingEngine& engine, const at::Tensor& ids, int64_t dim) {
+  engine.enqueue({{"id", ids}});
+  engine.dequeue();
+  engine.apply_gradients({{"id", at::ones({ids.numel(), dim})}});
 }
 
 // Updates `count` different rows once.
 void touch(EmbeddingEngine& engine, int64_t rows, int64_t count, int64_t dim) {
-  engine.enqueue(
-      {{"id", at::randperm(rows, at::kLong).slice(0, 0, count).contiguous()}});
-  engine.dequeue();
-  engine.apply_gradients({{"id", at::ones({count, dim})}});
+  update(
+      engine,
+      at::randperm(rows, at::kLong).slice(0, 0, count).contiguous(),
+      dim);
+}
+
+// Gives each key a row. The keys come in a random order.
+void insert_keys(EmbeddingEngine& engine, int64_t rows, int64_t dim) {
+  constexpr int64_t kUpdates = 32;
+  for (const at::Tensor& keys :
+       at::randperm(rows, at::kLong).tensor_split(kUpdates)) {
+    update(engine, at::cat({keys, keys}), dim);  // two occurrences admit a key
+  }
 }
 
 void report(const char* what, double seconds, double reference, int64_t bytes) {
+  const double gigabytes = static_cast<double>(bytes) / 1e9;
   fmt::print(
-      "{:28} {:8.2f} s {:8.2f} GB/s   dd {:6.2f} s   speed / dd {:5.2f}\n",
+      "{:24} {:6.2f} GB {:7.2f} s {:7.2f} GB/s   dd {:6.2f} s   speed / dd {:5.2f}\n",
       what,
+      gigabytes,
       seconds,
-      static_cast<double>(bytes) / 1e9 / seconds,
+      gigabytes / seconds,
       reference,
       reference / seconds);
 }
@@ -119,18 +155,28 @@ void measure(const Options& options) {
       static_cast<int64_t>(options.gib * 1024.0) * kMebibyte;
   const int64_t rows = table_bytes / row_bytes;
   EmbeddingEngine engine = make_engine(options, rows);
-  touch(engine, rows, rows / 2, options.dim);  // so that not all slots are zero
-  const int64_t bytes = 2 * rows * row_bytes;
+  if (options.keys) {
+    insert_keys(engine, rows, options.dim);
+  } else {
+    // Half of the slots become other values than zero.
+    touch(engine, rows, rows / 2, options.dim);
+  }
   fmt::print(
-      "{} rows of {}, Adagrad: {:.2f} GB with slots, {} rounds, medians\n",
+      "{} rows of {}{}, Adagrad: {:.2f} GB with slots, {} rounds, medians\n",
       rows,
       options.dim,
-      static_cast<double>(bytes) / 1e9,
+      options.keys ? " with keys" : "",
+      static_cast<double>(2 * rows * row_bytes) / 1e9,
       options.rounds);
-  const std::string write_file = fmt::format(
-      "dd if=/dev/zero of={} bs=8M count={} conv=fsync status=none",
-      (reference / "file").string(),
-      bytes / (8 * kMebibyte));
+  const auto write_file = [&](int64_t bytes) {
+    fs::remove(reference / "file");
+    return seconds_of([&] {
+      run(fmt::format(
+          "dd if=/dev/zero of={} bs=8M count={} iflag=count_bytes conv=fsync status=none",
+          (reference / "file").string(),
+          bytes));
+    });
+  };
   const std::string read_file = fmt::format(
       "dd if={} of=/dev/null bs=8M status=none", (reference / "file").string());
   std::vector<double> dd_write;
@@ -138,12 +184,13 @@ void measure(const Options& options) {
   std::vector<double> save;
   std::vector<double> load;
   std::vector<double> increment;
+  std::vector<double> dd_increment;
+  int64_t bytes = 0;
+  int64_t increment_bytes = 0;
   int64_t extra_save = 0;
   int64_t extra_load = 0;
   const tessera::CheckpointOptions full{.keep_last = 1, .full_every = 2};
   for (int64_t round = 0; round < options.rounds; ++round) {
-    fs::remove(reference / "file");
-    dd_write.push_back(seconds_of([&] { run(write_file); }));
     fs::remove_all(checkpoints);
     extra_save =
         std::max(extra_save, extra_mebibytes([&] {
@@ -151,6 +198,8 @@ void measure(const Options& options) {
                      engine.save_checkpoint(checkpoints.string(), full);
                    }));
                  }));
+    bytes = bytes_in(checkpoints);
+    dd_write.push_back(write_file(bytes));
     drop_from_cache(root);
     dd_read.push_back(seconds_of([&] { run(read_file); }));
     drop_from_cache(root);
@@ -166,16 +215,18 @@ void measure(const Options& options) {
     touch(engine, rows, rows / 100, options.dim);
     increment.push_back(seconds_of(
         [&] { engine.save_checkpoint(checkpoints.string(), full); }));
+    increment_bytes = bytes_in(checkpoints) - bytes;
+    dd_increment.push_back(write_file(increment_bytes));
   }
   report("save", median(save), median(dd_write), bytes);
   report("load", median(load), median(dd_read), bytes);
-  fmt::print(
-      "{:28} {:8.2f} s, {:.3f} of the full one\n",
+  report(
       "save after touching 1 %",
       median(increment),
-      median(increment) / median(save));
+      median(dd_increment),
+      increment_bytes);
   fmt::print(
-      "peak extra memory            save {} MiB, load {} MiB\n",
+      "peak extra memory        save {} MiB, load {} MiB\n",
       extra_save,
       extra_load);
   fs::remove_all(root);
