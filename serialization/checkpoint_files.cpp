@@ -2,10 +2,12 @@
 #include "serialization/checkpoint_files.h"
 
 #include "src/common/checksum.h"
+#include "src/kernels/prefetch.h"
 
 #include <algorithm>
 #include <cstddef>
-#include <string>
+#include <cstring>
+#include <vector>
 
 namespace tessera {
 
@@ -26,15 +28,28 @@ void CheckpointFiles::write_rows(ManifestFile& entry, const RowBytes& rows)
   }
   OutputFile file = disk_.create(folder_ / entry.name);
   entry.bytes = bytes;
-  std::string buffer;
+  // The processor can't predict rows that are in the order of their keys' hashes.
+  const int64_t ahead = kernels::prefetch_distance(rows.row_bytes);
+  std::vector<char> buffer(std::min(bytes, kChunkBytes) + rows.row_bytes);
+  size_t size = 0;
   for (int64_t i = 0; i < rows.count; ++i) {
-    buffer.append(rows.data + rows.rows[i] * rows.row_bytes, rows.row_bytes);
-    // All chunks except the last are written whole.
-    const size_t ready = buffer.size() / kChunkBytes * kChunkBytes;
-    write_chunks(file, {buffer.data(), ready}, entry);
-    buffer.erase(0, ready);
+    if (i + ahead < rows.count) {
+      kernels::prefetch_row(rows.data, rows.row_bytes, rows.rows[i + ahead]);
+    }
+    std::memcpy(
+        buffer.data() + size,
+        rows.data + rows.rows[i] * rows.row_bytes,
+        rows.row_bytes);
+    size += rows.row_bytes;
+    if (size >= kChunkBytes) {
+      // All chunks except the last are written whole.
+      const size_t ready = size / kChunkBytes * kChunkBytes;
+      write_chunks(file, {buffer.data(), ready}, entry);
+      size -= ready;
+      std::memmove(buffer.data(), buffer.data() + ready, size);
+    }
   }
-  write_chunks(file, buffer, entry);
+  write_chunks(file, {buffer.data(), size}, entry);
   disk_.sync(file);
 }
 

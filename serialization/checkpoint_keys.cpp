@@ -51,20 +51,19 @@ KeysToSave find_keys_to_save(
     ManifestTable& manifest) {
   KeyTableRows& key_rows = *table.key_rows;
   const KeyIndex& index = key_rows.index();
-  const std::vector<KeyEntry> entries = entries_by_hash(index);
   KeysToSave part{.sketch = index.sketch()};
   if (is_tracking) {
-    part.snapshot.emplace(table, entries);
+    part.snapshot.emplace(table);
   }
   RankKeys own{
-      .keys = size_of(entries),
+      .keys = index.size(),
       .counters = size_of(part.sketch),
       .counts = index.counts(),
       .knows_changes = has_parent && is_tracking && key_rows.snapshot()};
   KeySnapshot::Changes changes;
   if (own.knows_changes) {
-    changes = key_rows.snapshot()->until(*part.snapshot);
-    own.changed = size_of(changes.changed);
+    changes = key_rows.snapshot()->until(*part.snapshot, index);
+    own.changed = size_of(changes.changed.keys);
     own.removed = size_of(changes.removed);
   }
 
@@ -104,19 +103,12 @@ KeysToSave find_keys_to_save(
     tensor.shape[0] = saved;
   }
 
-  const auto add = [&](const KeyEntry& entry) {
-    part.rows.push_back(entry.row);
-    part.keys.push_back(entry.key);
-    part.updates.push_back(entry.last_update);
-    part.frequencies.push_back(entry.frequency);
-  };
   if (is_increment) {
-    for (const size_t i : changes.changed) {
-      add(entries[i]);
-    }
+    part.list = std::move(changes.changed);
     part.removed = std::move(changes.removed);
   } else {
-    std::for_each(entries.begin(), entries.end(), add);
+    part.list =
+        list_keys(index, [](const KeyEntry& /*entry*/) { return true; });
   }
   return part;
 }

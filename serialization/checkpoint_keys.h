@@ -6,6 +6,8 @@
 #include "src/engine/embedding_state.h"
 #include "src/tables/key_snapshot.h"
 
+#include <c10/util/ArrayRef.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -23,12 +25,10 @@ namespace tessera {
 /// The part of this rank of a key table in a new checkpoint. All lists are in the
 /// order of the keys' hashes.
 struct KeysToSave {
-  std::vector<uint32_t> rows = {};  // local rows
-  std::vector<int64_t> keys = {};  // [rows]
-  std::vector<uint32_t> updates = {};  // [rows]
-  std::vector<float> frequencies = {};  // [rows]
+  KeyList list = {};
   std::vector<int64_t> removed = {};  // empty unless it is an increment
-  std::vector<uint8_t> sketch = {};  // of the owned partitions
+  /// The counters of the owned partitions, in the memory of the index.
+  c10::ArrayRef<uint8_t> sketch = {};
   /// The positions of the first row, the first removed key and the first counter of this
   /// rank among those of all ranks.
   int64_t first = 0;

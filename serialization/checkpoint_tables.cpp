@@ -119,11 +119,11 @@ void add_keys(
   };
   for (ManifestTensor& tensor : entry.tensors) {
     if (tensor.name == kSavedKeys) {
-      add(keys.keys, tensor);
+      add(keys.list.keys, tensor);
     } else if (tensor.name == kKeyUpdates) {
-      add(keys.updates, tensor);
+      add(keys.list.updates, tensor);
     } else if (tensor.name == kKeyFrequencies) {
-      add(keys.frequencies, tensor);
+      add(keys.list.frequencies, tensor);
     }
   }
   add(keys.sketch, entry.keys->sketch);
@@ -223,18 +223,16 @@ void write_tables(
       continue;
     }
     const std::string prefix = prefix_of(state, i);
-    const std::vector<uint32_t>* rows = table.key_rows != nullptr
-        ? &keys[i].rows
-        : tables[i].touched ? &increments[i].rows
-                            : nullptr;
-    add_table(
-        table,
-        rows == nullptr ? nullptr : rows->data(),
-        rows == nullptr ? table.rows.count : static_cast<int64_t>(rows->size()),
-        prefix,
-        file_bytes,
-        tables[i],
-        contents);
+    const uint32_t* rows = nullptr;
+    int64_t count = table.rows.count;
+    if (table.key_rows != nullptr) {
+      rows = keys[i].list.rows.data();
+      count = keys[i].list.rows.size();
+    } else if (tables[i].touched) {
+      rows = increments[i].rows.data();
+      count = static_cast<int64_t>(increments[i].rows.size());
+    }
+    add_table(table, rows, count, prefix, file_bytes, tables[i], contents);
     if (table.key_rows != nullptr) {
       add_keys(keys[i], prefix, file_bytes, tables[i], contents);
     }

@@ -28,10 +28,13 @@ constexpr const char* kHalfLife = "key_half_life";
 constexpr const char* kCounts = "key_counts";
 
 template <class T>
-at::Tensor tensor_of(const std::vector<T>& values, at::ScalarType dtype) {
+at::Tensor tensor_of(const T& values, at::ScalarType dtype) {
   const at::Tensor tensor =
       at::empty({static_cast<int64_t>(values.size())}, dtype);
-  std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<T>());
+  std::copy(
+      values.begin(),
+      values.end(),
+      tensor.mutable_data_ptr<typename T::value_type>());
   return tensor;
 }
 

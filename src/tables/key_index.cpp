@@ -685,18 +685,7 @@ std::vector<KeyEntry> KeyIndex::entries() const {
   std::vector<KeyEntry> entries;
   entries.reserve(size());
   for (int64_t p = 0; p < owned_.count(); ++p) {
-    for (int64_t c = 0; c < chunks_per_partition_ && partition_[p].used > 0;
-         ++c) {
-      const Chunk& chunk = chunks_of(p)[c];
-      for (uint32_t i = 0; i < chunk.size; ++i) {
-        const uint32_t row = first_row_[p] + chunk.rows[i];
-        entries.push_back(
-            {.key = chunk.keys[i],
-             .row = row,
-             .last_update = last_update_[row],
-             .frequency = frequency_.size() > 0 ? frequency_[row] : 0.0F});
-      }
-    }
+    visit_entries(p, [&](const KeyEntry& entry) { entries.push_back(entry); });
   }
   return entries;
 }
@@ -710,8 +699,8 @@ std::vector<KeyEntry> KeyIndex::sorted_entries() const {
   return sorted;
 }
 
-std::vector<uint8_t> KeyIndex::sketch() const {
-  return {sketch_.data(), sketch_.data() + sketch_.size()};
+c10::ArrayRef<uint8_t> KeyIndex::sketch() const {
+  return {sketch_.data(), static_cast<size_t>(sketch_.size())};
 }
 
 std::vector<uint8_t> KeyIndex::table_sketch() const {

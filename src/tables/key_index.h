@@ -199,6 +199,24 @@ class KeyIndex {
   /// slots.
   int64_t bytes_at_capacity() const;
 
+  /// Calls visit(entry) for each key of an owned partition, which is counted from the
+  /// first one.
+  template <class Visit>
+  void visit_entries(int64_t partition, const Visit& visit) const {
+    const int64_t chunks =
+        partition_[partition].used > 0 ? chunks_per_partition_ : 0;
+    for (int64_t c = 0; c < chunks; ++c) {
+      const Chunk& chunk = chunks_of(partition)[c];
+      for (uint32_t i = 0; i < chunk.size; ++i) {
+        const uint32_t row = first_row_[partition] + chunk.rows[i];
+        visit(KeyEntry{
+            .key = chunk.keys[i],
+            .row = row,
+            .last_update = last_update_[row],
+            .frequency = frequency_.size() > 0 ? frequency_[row] : 0.0F});
+      }
+    }
+  }
   /// All keys of the owned partitions, by partition.
   std::vector<KeyEntry> entries() const;
   /// All keys, in ascending order.
@@ -206,7 +224,7 @@ class KeyIndex {
   /// The counters of the owned partitions. They are empty unless the admission is
   /// AfterOccurrences. The counters of all partitions, in order, are the sketch of the
   /// table, whose layout depends on the config alone.
-  std::vector<uint8_t> sketch() const;
+  c10::ArrayRef<uint8_t> sketch() const;
   /// The sketch of the table, with zeros for partitions that are not owned.
   std::vector<uint8_t> table_sketch() const;
   /// The number of counters of the table's sketch.

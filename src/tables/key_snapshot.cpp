@@ -2,32 +2,18 @@
 #include "src/tables/key_snapshot.h"
 
 #include "src/common/parallel.h"
+#include "src/tables/key_table_rows.h"
 #include "src/tables/row_checksums.h"
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 namespace tessera {
 
 namespace {
 
-// The position of the first entry of each partition that has entries, and the end. The
-// entries are ordered by partition.
-std::vector<size_t> partition_begins(
-    const KeyPartitions& partitions,
-    const std::vector<KeyEntry>& entries) {
-  std::vector<size_t> begins;
-  int64_t last = -1;
-  for (size_t i = 0; i < entries.size(); ++i) {
-    const int64_t partition = partitions.of_hash(hash_of_key(entries[i].key));
-    if (partition != last) {
-      begins.push_back(i);
-      last = partition;
-    }
-  }
-  begins.push_back(entries.size());
-  return begins;
-}
+constexpr const char* kWhat = "the keys of a checkpoint";
 
 // Stands for the numbers of a key that decide about its eviction.
 uint64_t score_bits(const KeyEntry& entry) {
@@ -37,68 +23,144 @@ uint64_t score_bits(const KeyEntry& entry) {
 
 }  // namespace
 
-std::vector<KeyEntry> entries_by_hash(const KeyIndex& index) {
-  std::vector<KeyEntry> entries = index.entries();
-  const std::vector<size_t> begins =
-      partition_begins(index.partitions(), entries);
-  // The high bits of a hash choose the partition, so each can be sorted by itself.
-  run_tasks(
-      static_cast<int64_t>(begins.size()) - 1,
-      static_cast<int64_t>(entries.size() * sizeof(KeyEntry)) * 4,
-      [&](int64_t i) {
-        std::sort(
-            entries.begin() + static_cast<std::ptrdiff_t>(begins[i]),
-            entries.begin() + static_cast<std::ptrdiff_t>(begins[i + 1]),
-            [](const KeyEntry& a, const KeyEntry& b) {
-              return hash_of_key(a.key) < hash_of_key(b.key);
-            });
-      });
-  return entries;
+KeyList list_keys(
+    const KeyIndex& index,
+    c10::function_ref<bool(const KeyEntry&)> takes) {
+  const int64_t partitions = index.owned().count();
+  const int64_t bytes =
+      index.size() * static_cast<int64_t>(sizeof(KeyEntry)) * 4;
+  std::vector<int64_t> begin(partitions + 1, 0);
+  run_tasks(partitions, bytes, [&](int64_t p) {
+    index.visit_entries(p, [&](const KeyEntry& entry) {
+      begin[p + 1] += takes(entry) ? 1 : 0;
+    });
+  });
+  for (int64_t p = 0; p < partitions; ++p) {
+    begin[p + 1] += begin[p];
+  }
+  const int64_t size = begin.back();
+  KeyList list{
+      .rows = {size, kWhat},
+      .keys = {size, kWhat},
+      .updates = {size, kWhat},
+      .frequencies = {size, kWhat}};
+  run_tasks(partitions, bytes, [&](int64_t p) {
+    std::vector<KeyEntry> entries;
+    std::vector<std::pair<uint64_t, uint32_t>> order;  // by hash
+    entries.reserve(begin[p + 1] - begin[p]);
+    order.reserve(begin[p + 1] - begin[p]);
+    index.visit_entries(p, [&](const KeyEntry& entry) {
+      if (takes(entry)) {
+        order.emplace_back(
+            hash_of_key(entry.key), static_cast<uint32_t>(entries.size()));
+        entries.push_back(entry);
+      }
+    });
+    std::sort(order.begin(), order.end());
+    int64_t i = begin[p];
+    for (const auto& [hash, position] : order) {
+      const KeyEntry& entry = entries[position];
+      list.rows[i] = entry.row;
+      list.keys[i] = entry.key;
+      list.updates[i] = entry.last_update;
+      list.frequencies[i] = entry.frequency;
+      ++i;
+    }
+  });
+  return list;
 }
 
-KeySnapshot::KeySnapshot(
-    const TableState& table,
-    const std::vector<KeyEntry>& entries)
-    : entries_(entries.size()) {
+KeySnapshot::KeySnapshot(const TableState& table)
+    : entries_(table.key_rows->index().rows(), kWhat) {
+  const KeyIndex& index = table.key_rows->index();
+  index.visit_used_rows([&](int64_t first, int64_t count) {
+    used_.push_back({first, count});
+  });
   const RowChecksums rows(table);
-  const auto count = static_cast<int64_t>(entries.size());
-  const int64_t step = rows.rows_per_task();
   run_tasks(
-      (count + step - 1) / step, count * rows.row_bytes(), [&](int64_t task) {
-        const int64_t end = std::min(count, (task + 1) * step);
-        for (int64_t i = task * step; i < end; ++i) {
-          const KeyEntry& entry = entries[i];
-          entries_[i] = {
-              entry.key, rows.checksum(entry.row, score_bits(entry))};
+      index.owned().count(), index.size() * rows.row_bytes(), [&](int64_t p) {
+        const auto [first, count] = used_[p];
+        std::vector<uint64_t> scores(count);
+        std::vector<bool> has_key(count);
+        index.visit_entries(p, [&](const KeyEntry& entry) {
+          entries_[entry.row].key = entry.key;
+          scores[entry.row - first] = score_bits(entry);
+          has_key[entry.row - first] = true;
+        });
+        for (int64_t i = 0; i < count; ++i) {
+          if (has_key[i]) {
+            entries_[first + i].checksum =
+                std::max<uint64_t>(1, rows.checksum(first + i, scores[i]));
+          }
         }
       });
 }
 
-KeySnapshot::Changes KeySnapshot::until(const KeySnapshot& later) const {
-  Changes changes;
-  auto before = entries_.begin();
-  const auto remove_until = [&](uint64_t hash) {
-    for (; before != entries_.end() && hash_of_key(before->key) < hash;
-         ++before) {
-      changes.removed.push_back(before->key);
+KeySnapshot::Changes KeySnapshot::until(
+    const KeySnapshot& now,
+    const KeyIndex& index) const {
+  const std::vector<std::vector<Entry>> lost = lost_entries(now);
+  const auto has_changed = [&](const KeyEntry& entry) {
+    const Entry& before = entries_[entry.row];
+    const Entry& later = now.entries_[entry.row];
+    if (before.checksum != 0 && before.key == later.key) {
+      return before.checksum != later.checksum;
     }
+    const uint64_t hash = hash_of_key(later.key);
+    const std::vector<Entry>& others =
+        lost[index.partitions().of_hash(hash) - index.owned().begin];
+    const auto moved =
+        std::ranges::lower_bound(others, hash, {}, hash_of_entry);
+    return moved == others.end() || *moved != later;
   };
-  for (size_t i = 0; i < later.entries_.size(); ++i) {
-    const Entry& entry = later.entries_[i];
-    remove_until(hash_of_key(entry.key));
-    if (before == entries_.end() || before->key != entry.key) {
-      changes.changed.push_back(i);
-      continue;
+  return {
+      .changed = list_keys(index, has_changed),
+      .removed = removed_keys(lost, index)};
+}
+
+std::vector<std::vector<KeySnapshot::Entry>> KeySnapshot::lost_entries(
+    const KeySnapshot& now) const {
+  std::vector<std::vector<Entry>> lost(used_.size());
+  run_tasks(
+      static_cast<int64_t>(used_.size()),
+      entries_.size() * static_cast<int64_t>(sizeof(Entry)) * 2,
+      [&](int64_t p) {
+        const auto [first, count] = used_[p];
+        for (int64_t row = first; row < first + count; ++row) {
+          const Entry& before = entries_[row];
+          const Entry& later = now.entries_[row];
+          if (before.checksum != 0 &&
+              (later.checksum == 0 || later.key != before.key)) {
+            lost[p].push_back(before);
+          }
+        }
+        std::ranges::sort(lost[p], {}, hash_of_entry);
+      });
+  return lost;
+}
+
+std::vector<int64_t> KeySnapshot::removed_keys(
+    const std::vector<std::vector<Entry>>& lost,
+    const KeyIndex& index) {
+  std::vector<int64_t> keys;
+  for (const std::vector<Entry>& entries : lost) {
+    for (const Entry& entry : entries) {
+      keys.push_back(entry.key);
     }
-    if (before->checksum != entry.checksum) {
-      changes.changed.push_back(i);
+  }
+  std::vector<uint32_t> rows(keys.size());
+  index.find(keys.data(), static_cast<int64_t>(keys.size()), rows.data());
+  std::vector<int64_t> removed;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (rows[i] == kNoRow) {
+      removed.push_back(keys[i]);
     }
-    ++before;
   }
-  for (; before != entries_.end(); ++before) {
-    changes.removed.push_back(before->key);
-  }
-  return changes;
+  return removed;
+}
+
+uint64_t KeySnapshot::hash_of_entry(const Entry& entry) {
+  return hash_of_key(entry.key);
 }
 
 }  // namespace tessera

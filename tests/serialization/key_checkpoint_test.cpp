@@ -350,6 +350,25 @@ TEST(KeyIncrementTest, HasOnlyTheChangedKeys) {
   EXPECT_EQ(save(), Changes(1, 0));
 }
 
+// A load moves rows of all partitions, which changes nothing.
+TEST(KeyIncrementTest, RowsMoveInManyPartitions) {
+  const MemoryFolder folder;
+  TPUEmbedding layer = make_layer({.keys = {.capacity = 20'000}});
+  ASSERT_GT(index_of(layer).partitions().count(), 1);
+  Keys keys(3000);
+  for (const int64_t first : {1, 3001}) {
+    std::iota(keys.begin(), keys.end(), first);
+    train_keys(layer, keys);
+  }
+  const CheckpointOptions options{.keep_last = 9, .full_every = 9};
+  layer->save_checkpoint(folder / "run", options);
+  const std::vector<KeyEntry> before = index_of(layer).sorted_entries();
+  layer->load_checkpoint(folder / "run");
+  EXPECT_FALSE(index_of(layer).sorted_entries() == before);
+  layer->save_checkpoint(folder / "run", options);
+  EXPECT_EQ(changes_in(folder / "run", 1), std::pair(int64_t{0}, int64_t{0}));
+}
+
 // A write to a row from outside is found, as it is for tables with a vocabulary.
 TEST(KeyIncrementTest, HasWritesFromOutside) {
   const MemoryFolder folder;

@@ -803,8 +803,8 @@ TEST(DynamicKeysTest, TheSketchForgets) {
       ASSERT_EQ(whole.sketch(), reference.counters()) << number;
       ASSERT_EQ(restored.sketch(), whole.sketch()) << number;
       ASSERT_EQ(restored.sorted_entries(), whole.sorted_entries()) << number;
-      std::vector<uint8_t> parts = first.sketch();
-      const std::vector<uint8_t> second_part = second.sketch();
+      std::vector<uint8_t> parts = first.sketch().vec();
+      const auto second_part = second.sketch();
       parts.insert(parts.end(), second_part.begin(), second_part.end());
       ASSERT_EQ(parts, whole.sketch()) << number;
 
@@ -812,7 +812,8 @@ TEST(DynamicKeysTest, TheSketchForgets) {
       if (number % 2 == 0) {
         std::vector<KeyEntry> entries = whole.entries();
         restored = make_index(config);
-        restored.assign(entries, whole.sketch(), whole.counts(), "[test]");
+        restored.assign(
+            entries, whole.sketch().vec(), whole.counts(), "[test]");
         whole = KeyIndex(restored);
       }
     }
@@ -896,7 +897,7 @@ TEST(DynamicKeysTest, EntriesCanBeSavedAndRestored) {
   KeyIndex restored = make_index(config);
   update(restored, {7, 8}, 1);
   auto entries = index.entries();
-  restored.assign(entries, index.sketch(), index.counts(), "[test]");
+  restored.assign(entries, index.sketch().vec(), index.counts(), "[test]");
   KeyIndex copy(index);
   for (int64_t number = 11; number <= 20; ++number) {
     train({&index, &restored, &copy}, number);

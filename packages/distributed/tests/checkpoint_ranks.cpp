@@ -180,7 +180,7 @@ void compare_keys(const TableState& part, const TableState& all) {
     TORCH_CHECK(is_equal, "table '", part.name, "' differs at key ", entry.key);
   }
   if (index.owned().count() > 0) {
-    const std::vector<uint8_t> sketch = all.key_rows->index().sketch();
+    const auto sketch = all.key_rows->index().sketch();
     const int64_t counters = index.sketch_size() / index.partitions().count();
     TORCH_CHECK(
         std::equal(

@@ -53,8 +53,8 @@ inline void expect_same_keys(const TableState& part, const TableState& all) {
     }
   }
   EXPECT_EQ(index.sorted_entries(), expected);
-  const std::vector<uint8_t> sketch = all.key_rows->index().sketch();
-  const std::vector<uint8_t> own = index.sketch();
+  const auto sketch = all.key_rows->index().sketch();
+  const auto own = index.sketch();
   EXPECT_TRUE(std::equal(
       own.begin(),
       own.end(),
