@@ -42,6 +42,8 @@ tessera::DynamicKeys keys_of_capacity(
   if (options.eviction == "lfu") {
     keys.eviction =
         tessera::eviction::LeastFrequentlyUsed{.half_life = options.half_life};
+  } else {
+    keys.eviction = tessera::eviction::LeastRecentlyUsed{};
   }
   return keys;
 }

@@ -31,6 +31,11 @@ struct Options : BenchmarkOptions {
       0,
       "percent of new keys, which evict others",
       up_to(100, 0));
+  std::string& eviction = text(
+      "--eviction",
+      "lfu: the least frequent keys lose their rows, lru: the oldest",
+      "lfu",
+      CLI::IsMember({"lfu", "lru"}));
 };
 
 // Spread over all of int64.
@@ -49,6 +54,11 @@ TPUEmbedding make_layer(const Options& options, bool with_keys) {
     // A vocabulary takes its memory beforehand, too.
     table.keys =
         tessera::DynamicKeys{.capacity = options.keys, .preallocate = true};
+    if (options.eviction == "lru") {
+      table.keys->eviction = tessera::eviction::LeastRecentlyUsed{};
+    } else {
+      table.keys->eviction = tessera::eviction::LeastFrequentlyUsed{};
+    }
   }
   return TPUEmbedding(tessera::TPUEmbeddingOptions{
       .features =
@@ -114,13 +124,14 @@ void run(const Options& options) {
     ratios.push_back(keyed_ms[i] / known_ms[i]);
   }
   fmt::print(
-      "step with Adagrad, {} rows of {} floats, {} ids per batch, {} % new keys, {}\n"
+      "step with Adagrad, {} rows of {} floats, {} ids per batch, {} % new keys, {}, {}\n"
       "  vocabulary {:8.3f} ms\n"
       "  keys       {:8.3f} ms, {:.2f} times as long (median of {} steps)\n",
       options.keys,
       options.dim,
       options.batch,
       options.new_percent,
+      options.eviction,
       machine(),
       median(known_ms),
       median(keyed_ms),
