@@ -158,8 +158,7 @@ CollectedKeys collect_keys(
 
 void record_with_rows(KeyUpdate& update, TableUpdate& table_update) {
   table_update.record = {
-      .last_update = update.table->key_rows->index().last_update(),
-      .update = update.plan.update};
+      .index = &update.table->key_rows->index(), .update = update.plan.update};
   update.plan.used_rows.clear();
 }
 

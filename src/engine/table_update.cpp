@@ -79,17 +79,24 @@ bool has_one_id_per_bag(const TableUpdate::Term& term) {
       term.positions == nullptr;
 }
 
-// Records the number of the update for each row of the contributions.
-void record_update(
+// Records the uses of each row of the contributions, where equal rows are adjacent.
+void record_uses(
     const RowRecord& record,
     const kernels::Contribution* contributions,
     int64_t count) {
   constexpr int64_t kAhead = 32;
+  KeyIndex& index = *record.index;
+  int64_t begin = 0;  // of the uses of one row
   for (int64_t i = 0; i < count; ++i) {
     if (i + kAhead < count) {
-      __builtin_prefetch(record.last_update + contributions[i + kAhead].row, 1);
+      index.prefetch_use(contributions[i + kAhead].row);
     }
-    record.last_update[contributions[i].row] = record.update;
+    const uint32_t row = contributions[i].row;
+    if (i + 1 == count || contributions[i + 1].row != row) {
+      index.record_use(
+          row, static_cast<uint32_t>(i + 1 - begin), record.update);
+      begin = i + 1;
+    }
   }
 }
 
@@ -592,8 +599,8 @@ void TableUpdater::update_bin(
     args.sums.number_of = {
         .low_mask = (1U << shift) - 1, .shared_bits = workspace.bin_bits};
   }
-  if (update.record.last_update != nullptr) {
-    record_update(update.record, args.contributions, args.count);
+  if (update.record.index != nullptr) {
+    record_uses(update.record, args.contributions, args.count);
   }
   if (table.marks != nullptr) {
     mark_rows(*table.marks, args);

@@ -16,11 +16,12 @@
 
 namespace tessera {
 
+class KeyIndex;
 struct TableState;
 
-/// Records when rows were updated: last_update[row] = update.
+/// Records the keys of rows as used, with KeyIndex::record_use().
 struct RowRecord {
-  uint32_t* last_update = nullptr;  // [rows], or nullptr
+  KeyIndex* index = nullptr;  // nullptr: records nothing
   uint32_t update = 0;
 };
 

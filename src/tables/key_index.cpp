@@ -93,17 +93,18 @@ KeyIndex::KeyIndex(
   const std::string what = "the keys of table '" + shorten(name_) + "'";
   chunks_ = ReservedArray<Chunk>(owned.count() * chunks_per_partition_, what);
   chunk_of_row_ = ReservedArray<uint16_t>(rows(), what);
-  last_update_ = ReservedArray<uint32_t>(rows(), what);
-  if (is_frequency(config)) {
-    frequency_ = ReservedArray<float>(rows(), what);
+  if (const auto* policy =
+          std::get_if<eviction::LeastFrequentlyUsed>(&config.eviction)) {
+    half_life_ = policy->half_life;
+    score_size_ = 2;
   }
+  scores_ = ReservedArray<uint32_t>(rows() * score_size_, what);
   sketch_ = ReservedArray<uint8_t>(
       owned.count() * kSketchRows * counters_per_row_, what);
   if (config.preallocate) {
     chunks_.touch_pages(what);
     chunk_of_row_.touch_pages(what);
-    last_update_.touch_pages(what);
-    frequency_.touch_pages(what);
+    scores_.touch_pages(what);
     sketch_.touch_pages(what);
   }
   marked_rows_ = RowSet(rows(), what);
@@ -121,17 +122,14 @@ KeyIndex::KeyIndex(const KeyIndex& other)
       continue;  // keeps its pages untouched
     }
     std::copy_n(other.chunks_of(i), chunks_per_partition_, chunks_of(i));
-    const auto copy_rows = [&](auto& array, const auto& source) {
-      if (array.size() > 0) {
-        std::copy_n(
-            source.data() + first_row_[i],
-            from.used,
-            array.data() + first_row_[i]);
-      }
-    };
-    copy_rows(chunk_of_row_, other.chunk_of_row_);
-    copy_rows(last_update_, other.last_update_);
-    copy_rows(frequency_, other.frequency_);
+    std::copy_n(
+        other.chunk_of_row_.data() + first_row_[i],
+        from.used,
+        chunk_of_row_.data() + first_row_[i]);
+    std::copy_n(
+        other.scores_.data() + first_row_[i] * score_size_,
+        from.used * score_size_,
+        scores_.data() + first_row_[i] * score_size_);
   }
   std::copy_n(other.sketch_.data(), sketch_.size(), sketch_.data());
 }
@@ -378,8 +376,8 @@ KeyIndex::EvictionScore KeyIndex::score_of(
     uint64_t hash) const {
   const int64_t row = first_row_[partition] + local_row;
   return {
-      .frequency = frequency_.size() > 0 ? frequency_[row] : 0.0F,
-      .last_update = last_update_[row],
+      .frequency = frequency_of(row),
+      .last_update = last_update_of(row),
       .hash = hash};
 }
 
@@ -388,13 +386,12 @@ float KeyIndex::frequency_after(
     bool is_new,
     uint32_t count,
     uint32_t update) const {
-  const auto* policy =
-      std::get_if<eviction::LeastFrequentlyUsed>(&config_.eviction);
-  if (policy == nullptr) {
+  if (!has_frequencies()) {
     return 0.0F;
   }
-  const double added = std::log2(static_cast<double>(count)) +
-      static_cast<double>(update) / policy->half_life;
+  const double added =
+      (count == 1 ? 0.0 : std::log2(static_cast<double>(count))) +
+      static_cast<double>(update) / half_life_;
   if (is_new) {
     return static_cast<float>(added);
   }
@@ -474,8 +471,8 @@ void KeyIndex::Victims::pop() {
   }
 }
 
-void KeyIndex::Victims::assign(c10::ArrayRef<Victim> victims) {
-  sorted_ = victims.vec();
+void KeyIndex::Victims::assign(std::vector<Victim>& victims) {
+  std::swap(sorted_, victims);
   std::sort(
       sorted_.begin(), sorted_.end(), [](const Victim& a, const Victim& b) {
         return a.score > b.score;
@@ -485,9 +482,6 @@ void KeyIndex::Victims::assign(c10::ArrayRef<Victim> victims) {
 }
 
 void KeyIndex::Victims::add(const Victim& victim, size_t max_added) {
-  if (empty() || victim.score > bound_) {
-    return;
-  }
   added_.push_back(victim);
   std::push_heap(
       added_.begin(), added_.end(), [](const Victim& a, const Victim& b) {
@@ -505,13 +499,46 @@ void KeyIndex::Victims::clear() {
 }
 
 void KeyIndex::push_victim(int64_t partition, uint32_t local_row) {
-  const EvictionScore score =
-      score_of(partition, local_row, hash_of_key(key_of(partition, local_row)));
+  EvictionScore score = score_of(partition, local_row, /*hash=*/0);
+  // Few keys are included, so the key is read only if it may be one of them.
+  if (partition_[partition].victims.includes(score)) {
+    score.hash = hash_of_key(key_of(partition, local_row));
+    push_victim(partition, {score, static_cast<uint16_t>(local_row)});
+  }
+}
+
+void KeyIndex::push_victim(int64_t partition, const Victim& victim) {
   constexpr int64_t kMinAdded = 64;
   constexpr int64_t kAddedShare = 8;  // of the rows
-  partition_[partition].victims.add(
-      {score, static_cast<uint16_t>(local_row)},
-      std::max(kMinAdded, partitions_.max_rows() / kAddedShare));
+  Victims& victims = partition_[partition].victims;
+  if (victims.includes(victim.score)) {
+    victims.add(
+        victim, std::max(kMinAdded, partitions_.max_rows() / kAddedShare));
+  }
+}
+
+void KeyIndex::free_row(int64_t partition, uint32_t local_row) {
+  partition_[partition].free.push_back(static_cast<uint16_t>(local_row));
+  // This score is above the bound of any Victims.
+  set_score(
+      first_row_[partition] + local_row,
+      kUnusedRow,
+      std::numeric_limits<float>::infinity());
+}
+
+void KeyIndex::prefetch_part(int64_t partition, const KeyPlan::Part& part) {
+  for (const uint32_t row : part.evicted) {
+    __builtin_prefetch(chunk_of_row_.data() + row, 1);
+  }
+  for (const KeyEntry& entry : part.inserted) {
+    __builtin_prefetch(
+        chunks_of(partition) + home_of(hash_of_key(entry.key)), 1);
+    __builtin_prefetch(chunk_of_row_.data() + entry.row, 1);
+    prefetch_use(entry.row);
+  }
+  for (const uint32_t row : part.evicted) {
+    __builtin_prefetch(chunks_of(partition) + chunk_of_row_[row], 1);
+  }
 }
 
 void KeyIndex::apply_part(
@@ -530,11 +557,7 @@ void KeyIndex::apply_part(
   }
   age_sketch(partition);
   for (const KeyPlan::Used& used : part.used) {
-    last_update_[used.row] = update;
-    if (frequency_.size() > 0) {
-      frequency_[used.row] = used.frequency;
-      push_victim(partition, used.row - first);
-    }
+    set_score(used.row, update, used.frequency);
   }
   for (const uint32_t row : part.evicted) {
     erase(partition, row - first);
@@ -548,17 +571,20 @@ void KeyIndex::apply_part(
   for (size_t i = part.inserted.size() - from_free - from_unused;
        i < part.evicted.size();
        ++i) {
-    state.free.push_back(static_cast<uint16_t>(part.evicted[i] - first));
+    free_row(partition, part.evicted[i] - first);
   }
   for (const KeyEntry& entry : part.inserted) {
     const uint32_t local = entry.row - first;
     insert(partition, entry.key, local);
-    last_update_[entry.row] = entry.last_update;
+    set_score(entry.row, entry.last_update, entry.frequency);
     state.used = std::max(state.used, local + 1);
-    if (frequency_.size() > 0) {
-      frequency_[entry.row] = entry.frequency;
-      push_victim(partition, local);
-    }
+    push_victim(
+        partition,
+        {.score =
+             {.frequency = entry.frequency,
+              .last_update = entry.last_update,
+              .hash = hash_of_key(entry.key)},
+         .row = static_cast<uint16_t>(local)});
   }
 }
 
@@ -572,18 +598,35 @@ void KeyIndex::apply(const KeyPlan& plan) {
         part.used.size() + part.inserted.size() + part.evicted.size() +
         part.counted.size());
   }
-  for (const c10::ArrayRef<uint32_t> rows : plan.used_rows) {
-    set_last_update(rows, plan.update);
-  }
   run_tasks(owned_.count(), changes * kFindBytes, [&](int64_t partition) {
+    prefetch_part(partition, plan.parts[partition]);
     apply_part(partition, plan.parts[partition], plan.update);
   });
+  record_rows(plan);
   std::vector<uint32_t> evicted;
   for (const KeyPlan::Part& part : plan.parts) {
     evicted.insert(evicted.end(), part.evicted.begin(), part.evicted.end());
   }
   remember_evictions(std::move(evicted));
   has_open_plan_ = false;
+}
+
+// This is not on the way of common steps, so frequencies take the simple one.
+void KeyIndex::record_rows(const KeyPlan& plan) {
+  std::vector<uint32_t> used;
+  for (const c10::ArrayRef<uint32_t> rows : plan.used_rows) {
+    if (has_frequencies()) {
+      used.insert(used.end(), rows.begin(), rows.end());
+    } else {
+      set_last_update(rows, plan.update);
+    }
+  }
+  std::sort(used.begin(), used.end());
+  for (auto row = used.begin(); row != used.end() && *row != kNoRow;) {
+    const auto end = std::upper_bound(row, used.end(), *row);
+    record_use(*row, static_cast<uint32_t>(end - row), plan.update);
+    row = end;
+  }
 }
 
 void KeyIndex::set_last_update(c10::ArrayRef<uint32_t> rows, uint32_t update) {
@@ -596,11 +639,11 @@ void KeyIndex::set_last_update(c10::ArrayRef<uint32_t> rows, uint32_t update) {
         const int64_t end = std::min(size, (task + 1) * kRowsPerTask);
         for (int64_t i = task * kRowsPerTask; i < end; ++i) {
           if (i + kFindAhead < end && rows[i + kFindAhead] != kNoRow) {
-            __builtin_prefetch(last_update_.data() + rows[i + kFindAhead], 1);
+            prefetch_use(rows[i + kFindAhead]);
           }
           // Threads may write the same number for the same row.
           if (rows[i] != kNoRow) {
-            std::atomic_ref<uint32_t>(last_update_[rows[i]])
+            std::atomic_ref<uint32_t>(scores_[rows[i]])
                 .store(update, std::memory_order_relaxed);
           }
         }
@@ -641,7 +684,7 @@ int64_t KeyIndex::evict_before(int64_t update) {
     Partition& state = partition_[p];
     const uint32_t default_row = default_row_in(p);
     const auto is_old = [&](uint32_t local_row) {
-      return last_update_[first_row_[p] + local_row] < update &&
+      return last_update_of(first_row_[p] + local_row) < update &&
           local_row != default_row;
     };
     std::vector<uint32_t> rows;
@@ -656,7 +699,7 @@ int64_t KeyIndex::evict_before(int64_t update) {
     std::sort(rows.begin(), rows.end());
     for (const uint32_t row : rows) {
       erase(p, row);
-      state.free.push_back(static_cast<uint16_t>(row));
+      free_row(p, row);
     }
     evicted += static_cast<int64_t>(rows.size());
   }
@@ -677,8 +720,8 @@ int64_t KeyIndex::bytes_at_capacity() const {
   const auto bytes_of = [](const auto& array) {
     return array.size() * static_cast<int64_t>(sizeof(array[0]));
   };
-  return bytes_of(chunks_) + bytes_of(chunk_of_row_) + bytes_of(last_update_) +
-      bytes_of(frequency_) + bytes_of(sketch_) + marked_rows_.bytes();
+  return bytes_of(chunks_) + bytes_of(chunk_of_row_) + bytes_of(scores_) +
+      bytes_of(sketch_) + marked_rows_.bytes();
 }
 
 std::vector<KeyEntry> KeyIndex::entries() const {
@@ -806,10 +849,7 @@ void KeyIndex::assign(
     const uint32_t local = partition_[p].used++;
     insert(p, entry.key, local);
     entry.row = first_row_[p] + local;
-    last_update_[entry.row] = entry.last_update;
-    if (frequency_.size() > 0) {
-      frequency_[entry.row] = entry.frequency;
-    }
+    set_score(entry.row, entry.last_update, entry.frequency);
   }
   std::copy_n(
       sketch.data() + owned_.begin * kSketchRows * counters_per_row_,

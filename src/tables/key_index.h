@@ -8,6 +8,8 @@
 
 #include <c10/util/ArrayRef.h>
 
+#include <algorithm>
+#include <bit>
 #include <compare>
 #include <cstdint>
 #include <deque>
@@ -80,7 +82,7 @@ struct KeyPlan {
   std::vector<Part> parts = {};  // [owned partitions]
   /// KeyOccurrences::rows of the terms whose lookups the plan trusts. Most of their
   /// occurrences are in no part. These arrays must not change before apply(). A caller may
-  /// clear this list, and set KeyIndex::last_update() of these rows itself.
+  /// clear this list, and call KeyIndex::record_use() for these rows after apply().
   std::vector<c10::ArrayRef<uint32_t>> used_rows = {};
   uint32_t update = 0;
 };
@@ -146,9 +148,20 @@ class KeyIndex {
   /// Nothing changes before apply().
   KeyPlan plan(c10::ArrayRef<KeyOccurrences> terms, int64_t update);
 
-  /// The number of the last update of the key of each row, [rows()].
-  uint32_t* last_update() {
-    return last_update_.data();
+  /// Records that the key of `row` has occurred `count` times in the update `update`,
+  /// unless apply() has recorded it. `count` only matters under LeastFrequentlyUsed.
+  /// Threads may record different rows.
+  void record_use(uint32_t row, uint32_t count, uint32_t update) {
+    uint32_t* score = scores_.data() + row * score_size_;
+    if (has_frequencies() && score[0] != update) {
+      score[1] = std::bit_cast<uint32_t>(frequency_after(
+          std::bit_cast<float>(score[1]), /*is_new=*/false, count, update));
+    }
+    score[0] = update;
+  }
+  /// Prefetches what record_use() writes.
+  void prefetch_use(uint32_t row) const {
+    __builtin_prefetch(scores_.data() + row * score_size_, 1);
   }
 
   /// Carries out a plan. Nothing else may have changed since plan().
@@ -212,8 +225,8 @@ class KeyIndex {
         visit(KeyEntry{
             .key = chunk.keys[i],
             .row = row,
-            .last_update = last_update_[row],
-            .frequency = frequency_.size() > 0 ? frequency_[row] : 0.0F});
+            .last_update = last_update_of(row),
+            .frequency = frequency_of(row)});
       }
     }
   }
@@ -249,6 +262,8 @@ class KeyIndex {
       const std::string& where);
 
  private:
+  // Stands in place of the last update for a row of Partition::free.
+  static constexpr uint32_t kUnusedRow = std::numeric_limits<uint32_t>::max();
   // How many keys ahead of its use a chunk is prefetched.
   static constexpr int64_t kFindAhead = 16;
   // Reading the chunk of a key takes about as long as moving this number of bytes.
@@ -301,7 +316,7 @@ class KeyIndex {
     uint16_t row;
   };
   // The keys of a partition with the lowest scores. The set has all keys whose score is at
-  // most a bound. It may also have outdated entries, of keys whose score has changed.
+  // most a bound. Their scores in the set may be outdated, and too low then.
   class Victims {
    public:
     bool empty() const {
@@ -312,18 +327,20 @@ class KeyIndex {
     }
     // Removes the lowest one.
     void pop();
-    // Calls visit(victim) for the victim that is kAhead places after the lowest one, if
-    // there is one. So a call before each pop() visits a victim before it is the lowest.
+    // Calls visit(row) for about the `count` lowest ones.
     template <class Visit>
-    void visit_later(const Visit& visit) const {
-      constexpr size_t kAhead = 8;
-      if (sorted_.size() > kAhead) {
-        visit(sorted_[sorted_.size() - 1 - kAhead]);
+    void visit_lowest(size_t count, const Visit& visit) const {
+      for (size_t i = 0; i < std::min(count, sorted_.size()); ++i) {
+        visit(sorted_[sorted_.size() - 1 - i].row);
       }
     }
-    void assign(c10::ArrayRef<Victim> victims);
-    // Adds a key whose score has changed, if the new score is at most the bound and the set
-    // is not empty. With more than `max_added` added keys, the set becomes empty.
+    void assign(std::vector<Victim>& victims);
+    // Returns true if the set must have a key with this score.
+    bool includes(const EvictionScore& score) const {
+      return !empty() && score <= bound_;
+    }
+    // Adds a key that the set includes. With more than `max_added` added keys, the set
+    // becomes empty.
     void add(const Victim& victim, size_t max_added);
     void clear();
 
@@ -377,6 +394,7 @@ class KeyIndex {
   };
   struct Missing;
   struct Admitted;
+  struct RowUses;
   struct Scratch;
   class PartitionPlanner;
   class Planner;
@@ -408,6 +426,24 @@ class KeyIndex {
   int64_t owned_partition_of(uint64_t hash) const {
     return partitions_.of_hash(hash) - owned_.begin;
   }
+  bool has_frequencies() const {
+    return half_life_ > 0.0;
+  }
+  // The number of the last update of the row's key, or kUnusedRow.
+  uint32_t last_update_of(int64_t row) const {
+    return scores_[row * score_size_];
+  }
+  float frequency_of(int64_t row) const {
+    return has_frequencies()
+        ? std::bit_cast<float>(scores_[row * score_size_ + 1])
+        : 0.0F;
+  }
+  void set_score(int64_t row, uint32_t last_update, float frequency) {
+    scores_[row * score_size_] = last_update;
+    if (has_frequencies()) {
+      scores_[row * score_size_ + 1] = std::bit_cast<uint32_t>(frequency);
+    }
+  }
   // Returns true if the default key belongs to the partition.
   bool has_default_key(int64_t partition) const {
     return config_.default_key &&
@@ -428,7 +464,10 @@ class KeyIndex {
   int64_t key_of(int64_t partition, uint32_t local_row) const;
   EvictionScore score_of(int64_t partition, uint32_t local_row, uint64_t hash)
       const;
-  // log2 of the sum of 2^(update / half_life) of all occurrences.
+  // Makes the row one of Partition::free.
+  void free_row(int64_t partition, uint32_t local_row);
+  // log2 of the sum of 2^(update / half_life) of all occurrences, or 0 if the eviction
+  // needs no frequencies.
   float frequency_after(
       float frequency,
       bool is_new,
@@ -438,15 +477,13 @@ class KeyIndex {
       int64_t partition,
       const KeyPlan::Part& part,
       uint32_t update);
+  // Prefetches what apply_part() reads and writes.
+  void prefetch_part(int64_t partition, const KeyPlan::Part& part);
+  void record_rows(const KeyPlan& plan);
   void set_last_update(c10::ArrayRef<uint32_t> rows, uint32_t update);
+  // Adds the key of the row to the victims, if their set includes it.
   void push_victim(int64_t partition, uint32_t local_row);
-  // Prefetches what is read before the key is evicted.
-  void prefetch_victim(int64_t partition, const Victim& victim) const {
-    const int64_t row = first_row_[partition] + victim.row;
-    __builtin_prefetch(chunk_of_row_.data() + row);
-    __builtin_prefetch(last_update_.data() + row);
-    __builtin_prefetch(chunks_of(partition) + home_of(victim.score.hash));
-  }
+  void push_victim(int64_t partition, const Victim& victim);
   // The counters of a key, one per row of the sketch.
   template <class Visit>
   void visit_counters(int64_t partition, uint64_t hash, const Visit& visit)
@@ -478,8 +515,11 @@ class KeyIndex {
   std::vector<Partition> partition_;  // [owned partitions]
   ReservedArray<Chunk> chunks_;
   ReservedArray<uint16_t> chunk_of_row_;  // [rows()]
-  ReservedArray<uint32_t> last_update_;  // [rows()]
-  ReservedArray<float> frequency_;  // [rows()], or empty
+  double half_life_ = 0.0;  // of LeastFrequentlyUsed, else 0
+  // For each row, the number of the last update of its key, and under LeastFrequentlyUsed
+  // the bits of the frequency. They share a cache line, because both change together.
+  ReservedArray<uint32_t> scores_;  // [rows(), score_size_]
+  int64_t score_size_ = 1;
   ReservedArray<uint8_t> sketch_;
   RowSet marked_rows_;  // empty, unless plan() is running
   KeyCounts counts_;

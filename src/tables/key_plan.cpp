@@ -7,7 +7,6 @@
 #include "src/tables/partition_planner.h"
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -85,11 +84,12 @@ class KeyIndex::Planner {
   Planner(const Planner&) = delete;
   Planner& operator=(const Planner&) = delete;
 
-  // Returns nothing if the lookups must not be trusted, because a partition may have to
-  // evict keys that occur, or because kMaxRounds rounds were not enough.
+  // Returns nothing if kMaxRounds rounds were not enough. Then the lookups must not be
+  // trusted.
   std::optional<KeyPlan> run() {
     const int64_t count = index_.owned_.count();
     plan_.parts.resize(count);
+    known_uses_.resize(count);
     take_known_rows();
     if (unknown_ == 0) {
       return std::move(plan_);
@@ -108,11 +108,9 @@ class KeyIndex::Planner {
         return std::nullopt;
       }
       plan_parts(partitions);
-      if (may_evict_used_) {
-        return std::nullopt;
-      }
-      partitions = mark_evicted_in_use(partitions);
+      partitions = count_known_uses(partitions);
     }
+    drop_evicted_uses();
     return std::move(plan_);
   }
 
@@ -127,7 +125,7 @@ class KeyIndex::Planner {
     int64_t end;
     uint32_t limit;  // rows of the lookup below this are trusted; 0: none
     int64_t unknown = 0;  // occurrences that must be searched
-    std::vector<uint32_t> evicted_in_use = {};  // rows
+    std::vector<uint32_t> found_rows = {};  // see count_known_uses()
   };
   struct Occurrence {
     uint64_t hash;
@@ -135,10 +133,10 @@ class KeyIndex::Planner {
     uint32_t index;  // in the term
   };
 
-  // Frequencies need the count of each key, so they need all keys grouped.
+  // KeyIndex::record_use() counts an occurrence of such a term once.
   bool trusts(const KeyOccurrences& term) const {
     return trusts_lookups_ && term.looked_up != nullptr && term.version &&
-        index_.frequency_.size() == 0 &&
+        (term.counts == nullptr || !index_.has_frequencies()) &&
         (*term.version == index_.version_ ||
          (!index_.evictions_.empty() &&
           *term.version >= index_.evictions_.front().version));
@@ -251,41 +249,81 @@ class KeyIndex::Planner {
         });
   }
 
-  // Marks the rows that the parts evict although lookups of this update have found them.
-  // Returns their partitions, which must be planned again.
-  std::vector<int64_t> mark_evicted_in_use(
-      const std::vector<int64_t>& partitions) {
-    std::vector<uint32_t> evicted;
-    for (const int64_t p : partitions) {
-      const std::vector<uint32_t>& rows = plan_.parts[p].evicted;
-      evicted.insert(evicted.end(), rows.begin(), rows.end());
+  // Calls visit(chunk, i) for the occurrences of the rows that their lookups have found and
+  // the plan has not searched, chunks in parallel.
+  template <class Visit>
+  void visit_known(std::vector<uint32_t> rows, const Visit& visit) {
+    if (rows.empty()) {
+      return;
     }
-    if (evicted.empty() || plan_.used_rows.empty()) {
-      return {};
-    }
-    const RowFilter filter(std::move(evicted));
+    const RowFilter filter(std::move(rows));
     run_tasks(static_cast<int64_t>(chunks_.size()), total_ * 8, [&](int64_t c) {
       Chunk& chunk = chunks_[c];
       const uint32_t* looked_up = chunk.term->looked_up;
-      const uint32_t* rows = chunk.term->rows;
+      const uint32_t* row = chunk.term->rows;
       for (int64_t i = chunk.begin; i < chunk.end && chunk.limit > 0; ++i) {
         // A new key may have got the row of an evicted one.
-        if (filter.may_have(rows[i]) && rows[i] == looked_up[i] &&
-            filter.has(rows[i])) {
-          chunk.evicted_in_use.push_back(rows[i]);
+        if (filter.may_have(row[i]) && row[i] == looked_up[i] &&
+            filter.has(row[i])) {
+          visit(chunk, i);
         }
       }
     });
-    std::vector<int64_t> again;
-    for (Chunk& chunk : chunks_) {
-      for (const uint32_t row : chunk.evicted_in_use) {
-        marked_.push_back(row);
-        index_.marked_rows_.insert(row);
-        again.push_back(index_.partition_of_row(row));
+  }
+
+  // The rows whose occurrences the parts must know: those that they evict, and for
+  // frequencies those that they have found by a search.
+  std::vector<uint32_t> rows_to_count(const std::vector<int64_t>& partitions) {
+    std::vector<uint32_t> rows;
+    const auto add = [&](uint32_t row) {
+      if (!index_.marked_rows_.has(row)) {
+        rows.push_back(row);
       }
-      chunk.evicted_in_use.clear();
+    };
+    for (const int64_t p : partitions) {
+      for (const uint32_t row : plan_.parts[p].evicted) {
+        add(row);
+      }
+      for (const KeyPlan::Used& used : plan_.parts[p].used) {
+        if (index_.has_frequencies()) {
+          add(used.row);
+        }
+      }
     }
-    std::sort(again.begin(), again.end());
+    return rows;
+  }
+
+  // Counts the occurrences of the rows of rows_to_count() that no search has found. Returns
+  // the partitions that have such rows, and must be planned again.
+  std::vector<int64_t> count_known_uses(
+      const std::vector<int64_t>& partitions) {
+    if (plan_.used_rows.empty()) {
+      return {};
+    }
+    visit_known(rows_to_count(partitions), [](Chunk& chunk, int64_t i) {
+      chunk.found_rows.push_back(chunk.term->rows[i]);
+    });
+    std::vector<uint32_t> found;
+    for (Chunk& chunk : chunks_) {
+      found.insert(
+          found.end(), chunk.found_rows.begin(), chunk.found_rows.end());
+      chunk.found_rows.clear();
+    }
+    std::sort(found.begin(), found.end());
+    std::vector<int64_t> again;
+    for (auto row = found.begin(); row != found.end();) {
+      const auto end = std::upper_bound(row, found.end(), *row);
+      const int64_t p = index_.partition_of_row(*row);
+      const auto searched = searched_uses(p, *row);
+      marked_.push_back(*row);
+      index_.marked_rows_.insert(*row);
+      if (end - row > searched) {
+        known_uses_[p].push_back(
+            {*row, static_cast<uint32_t>(end - row - searched)});
+        again.push_back(p);
+      }
+      row = end;
+    }
     again.erase(std::unique(again.begin(), again.end()), again.end());
     for (const int64_t p : again) {
       for (const uint32_t row : plan_.parts[p].evicted) {
@@ -294,6 +332,35 @@ class KeyIndex::Planner {
       plan_.parts[p] = {};
     }
     return again;
+  }
+
+  // The occurrences whose lookups have found the row, and a search, too.
+  int64_t searched_uses(int64_t p, uint32_t row) const {
+    int64_t count = 0;
+    for (int64_t i = begin_[p]; i < begin_[p + 1]; ++i) {
+      const Occurrence& at = occurrences_[i];
+      const KeyOccurrences& term = term_of(at);
+      count += chunks_[at.chunk].limit > 0 && term.rows[at.index] == row &&
+              term.looked_up[at.index] == row
+          ? 1
+          : 0;
+    }
+    return count;
+  }
+
+  // Takes the rows of keys that the update evicts from their occurrences.
+  void drop_evicted_uses() {
+    std::vector<uint32_t> rows;
+    for (size_t i = 0; i < plan_.parts.size() && !marked_.empty(); ++i) {
+      for (const uint32_t row : plan_.parts[i].evicted) {
+        if (index_.marked_rows_.has(row)) {
+          rows.push_back(row);
+        }
+      }
+    }
+    visit_known(std::move(rows), [](Chunk& chunk, int64_t i) {
+      chunk.term->rows[i] = kNoRow;
+    });
   }
 
   void clear_marks() {
@@ -310,17 +377,14 @@ class KeyIndex::Planner {
   void plan_part(int64_t p, Scratch& scratch) {
     const auto rows = static_cast<uint32_t>(index_.rows());
     PartitionPlanner planner(
-        index_,
-        p,
-        plan_.update,
-        /*has_kept_rows=*/!plan_.used_rows.empty(),
-        plan_.parts[p],
-        scratch);
+        index_, p, plan_.update, known_uses_[p], plan_.parts[p], scratch);
     for (int64_t i = begin_[p]; i < begin_[p + 1]; ++i) {
-      if (i + kFindAhead < begin_[p + 1]) {
+      // Few keys belong to a partition, so those of the next one are prefetched, too.
+      if (i + kFindAhead < begin_.back()) {
+        const uint64_t hash = occurrences_[i + kFindAhead].hash;
         __builtin_prefetch(
-            index_.chunks_of(p) +
-            index_.home_of(occurrences_[i + kFindAhead].hash));
+            index_.chunks_of(index_.owned_partition_of(hash)) +
+            index_.home_of(hash));
       }
       const Occurrence& at = occurrences_[i];
       const KeyOccurrences& term = term_of(at);
@@ -333,10 +397,7 @@ class KeyIndex::Planner {
           looked_up < rows,
           static_cast<uint32_t>(i));
     }
-    if (!planner.decide()) {
-      may_evict_used_ = true;
-      return;
-    }
+    planner.decide();
     if (planner.has_evicted_touched()) {
       for (int64_t i = begin_[p]; i < begin_[p + 1]; ++i) {
         uint32_t& row = term_of(occurrences_[i]).rows[occurrences_[i].index];
@@ -357,9 +418,10 @@ class KeyIndex::Planner {
   int64_t total_ = 0;
   int64_t unknown_ = 0;  // occurrences that must be searched
   std::vector<uint32_t> marked_;  // those of index_.marked_rows_
+  // Occurrences of rows that are not searched, as far as the parts must know them.
+  std::vector<std::vector<RowUses>> known_uses_;  // [owned partitions]
   std::vector<int64_t> begin_;  // [partitions + 1], in occurrences_
   Buffer<Occurrence> occurrences_;
-  std::atomic<bool> may_evict_used_ = false;
 };
 
 KeyPlan KeyIndex::plan(c10::ArrayRef<KeyOccurrences> terms, int64_t update) {

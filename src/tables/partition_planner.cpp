@@ -2,8 +2,11 @@
 #include "src/tables/partition_planner.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <tuple>
 #include <vector>
 
 namespace tessera {
@@ -20,7 +23,7 @@ KeyIndex::PartitionPlanner::PartitionPlanner(
     KeyIndex& index,
     int64_t partition,
     uint32_t update,
-    bool has_kept_rows,
+    c10::ArrayRef<RowUses> known,
     KeyPlan::Part& part,
     Scratch& scratch)
     : index_(index),
@@ -29,19 +32,27 @@ KeyIndex::PartitionPlanner::PartitionPlanner(
       first_row_(index.first_row_[partition]),
       rows_(index.first_row_[partition + 1] - first_row_),
       update_(update),
-      has_kept_rows_(has_kept_rows),
       part_(part),
       uses_(scratch.uses),
       touched_(scratch.touched),
       missing_(scratch.missing),
       admitted_(scratch.admitted),
-      candidates_(scratch.candidates) {
+      candidates_(scratch.candidates),
+      candidate_rows_(scratch.candidate_rows) {
   if (uses_.size() < rows_) {
     uses_.resize(rows_, 0);
   }
   touched_.clear();
   missing_.clear();
   admitted_.clear();
+  for (const RowUses& uses : known) {
+    add_uses(uses.row - first_row_, uses.count);
+  }
+  // About as many are evicted from a partition at once.
+  constexpr size_t kPrefetched = 16;
+  state_.victims.visit_lowest(kPrefetched, [&](uint16_t row) {
+    index_.prefetch_use(first_row_ + row);
+  });
 }
 
 KeyIndex::PartitionPlanner::~PartitionPlanner() {
@@ -53,33 +64,37 @@ KeyIndex::PartitionPlanner::~PartitionPlanner() {
   }
 }
 
-bool KeyIndex::PartitionPlanner::decide() {
+void KeyIndex::PartitionPlanner::decide() {
   find_admitted();
   default_row_ = index_.default_row_in(partition_);
   // The row of a new default key is not among the free ones.
   const int64_t needed =
       static_cast<int64_t>(admitted_.size()) - (admits_default_ ? 1 : 0);
-  if (!make_room(needed - index_.free_rows(partition_))) {
-    return false;
-  }
+  make_room(needed - index_.free_rows(partition_));
   give_rows();
   part_.used.reserve(touched_.size());
   for (const uint32_t row : touched_) {
     if (uses_[row] != Scratch::kEvicted) {
-      part_.used.push_back({first_row_ + row, frequency_of_used(row)});
+      const float frequency = frequency_of_used(row);
+      part_.used.push_back({first_row_ + row, frequency});
+      // The keys that occur are no victims now, but some may be again in the next update.
+      const EvictionScore score{frequency, update_, /*hash=*/0};
+      if (index_.has_frequencies() && state_.victims.includes(score)) {
+        const uint64_t hash = hash_of_key(index_.key_of(partition_, row));
+        index_.push_victim(
+            partition_,
+            {{frequency, update_, hash}, static_cast<uint16_t>(row)});
+      }
     }
   }
-  return true;
 }
 
 float KeyIndex::PartitionPlanner::frequency_of_used(uint32_t row) const {
-  return index_.frequency_.size() == 0
-      ? 0.0F
-      : index_.frequency_after(
-            index_.frequency_[first_row_ + row],
-            /*is_new=*/false,
-            uses_[row],
-            update_);
+  return index_.frequency_after(
+      index_.frequency_of(first_row_ + row),
+      /*is_new=*/false,
+      uses_[row],
+      update_);
 }
 
 void KeyIndex::PartitionPlanner::find_admitted() {
@@ -113,41 +128,39 @@ void KeyIndex::PartitionPlanner::find_admitted() {
   }
 }
 
-bool KeyIndex::PartitionPlanner::make_room(int64_t needed) {
+void KeyIndex::PartitionPlanner::make_room(int64_t needed) {
   if (needed <= 0) {
-    return true;
+    return;
   }
   const auto* old_only =
       std::get_if<eviction::OlderThan>(&index_.config_.eviction);
-  // Contenders are sorted when they are first needed. Without frequencies, a key that
-  // does not occur always has a lower score than those that do.
+  // Contenders are sorted when they are first needed.
   std::vector<Contender> contenders;
   size_t next = 0;
   const auto next_contender = [&]() -> const Contender& {
     if (contenders.empty()) {
       contenders = sort_contenders();
     }
-    while (old_only != nullptr && !contenders[next].is_new) {
-      ++next;
-    }
     return contenders[next];
+  };
+  const auto goes_first = [&](const EvictionScore& victim) {
+    if (old_only != nullptr) {
+      return int64_t{update_} - victim.last_update > old_only->updates;
+    }
+    if (!index_.has_frequencies()) {
+      return victim.last_update < update_;
+    }
+    const Contender& contender = next_contender();
+    return contender.is_new ? victim.frequency < contender.score.frequency
+                            : victim < contender.score;
   };
   part_.evicted.reserve(needed);
   for (; needed > 0; --needed) {
-    if (const Victim* victim = lowest_victim(needed)) {
-      const bool is_evicted = old_only != nullptr
-          ? int64_t{update_} - victim->score.last_update > old_only->updates
-          : index_.frequency_.size() == 0 ||
-              victim->score < next_contender().score;
-      if (is_evicted) {
-        evict(victim->row);
-        state_.victims.pop();
-        continue;
-      }
-    }
-    // OlderThan never evicts keys that occur.
-    if (has_kept_rows_ && old_only == nullptr) {
-      return false;
+    const Victim* victim = lowest_victim(needed);
+    if (victim != nullptr && goes_first(victim->score)) {
+      evict(victim->row);
+      state_.victims.pop();
+      continue;
     }
     const Contender contender = next_contender();
     ++next;
@@ -159,7 +172,6 @@ bool KeyIndex::PartitionPlanner::make_room(int64_t needed) {
       has_evicted_touched_ = true;
     }
   }
-  return true;
 }
 
 std::vector<KeyIndex::PartitionPlanner::Contender> KeyIndex::PartitionPlanner::
@@ -172,7 +184,9 @@ std::vector<KeyIndex::PartitionPlanner::Contender> KeyIndex::PartitionPlanner::
           {admitted_[i].score, true, static_cast<uint32_t>(i)});
     }
   }
-  for (const uint32_t row : touched_) {
+  // Without frequencies, the keys that occur have the highest score, and keep their rows.
+  for (size_t i = 0; i < touched_.size() && index_.has_frequencies(); ++i) {
+    const uint32_t row = touched_[i];
     const int64_t key = index_.key_of(partition_, row);
     if (!index_.is_default(key)) {
       const EvictionScore score{
@@ -182,10 +196,14 @@ std::vector<KeyIndex::PartitionPlanner::Contender> KeyIndex::PartitionPlanner::
       contenders.push_back({score, false, row});
     }
   }
+  // Of equal scores, those of new keys are first.
   std::sort(
       contenders.begin(),
       contenders.end(),
-      [](const Contender& a, const Contender& b) { return a.score < b.score; });
+      [](const Contender& a, const Contender& b) {
+        return std::tuple(a.score.frequency, !a.is_new, a.score.hash) <
+            std::tuple(b.score.frequency, !b.is_new, b.score.hash);
+      });
   return contenders;
 }
 
@@ -196,14 +214,18 @@ const KeyIndex::Victim* KeyIndex::PartitionPlanner::lowest_victim(
   }
   for (bool is_fresh = false;; is_fresh = true) {
     while (!state_.victims.empty()) {
-      state_.victims.visit_later([&](const Victim& later) {
-        index_.prefetch_victim(partition_, later);
-      });
       const Victim& victim = state_.victims.lowest();
-      if (is_current(victim)) {
+      const uint16_t row = victim.row;
+      const bool is_outdated =
+          index_.last_update_of(first_row_ + row) != victim.score.last_update ||
+          index_.frequency_of(first_row_ + row) != victim.score.frequency;
+      if (!is_outdated && !occurs(row)) {
         return &victim;
       }
       state_.victims.pop();
+      if (!occurs(row)) {
+        index_.push_victim(partition_, row);
+      }
     }
     if (is_fresh || !collect_victims(needed)) {
       is_exhausted_ = true;
@@ -212,43 +234,79 @@ const KeyIndex::Victim* KeyIndex::PartitionPlanner::lowest_victim(
   }
 }
 
-bool KeyIndex::PartitionPlanner::is_current(const Victim& victim) const {
-  if (occurs(victim.row)) {
-    return false;
+bool KeyIndex::PartitionPlanner::collect_victims(int64_t needed) {
+  const auto share = std::max<int64_t>(needed, rows_ / kVictimShare);
+  if (index_.has_frequencies()) {
+    collect_candidates(needed, share, [&](uint32_t row) {
+      // As whole numbers, the bits of floats have the order of the floats.
+      const auto bits =
+          std::bit_cast<uint32_t>(index_.frequency_of(first_row_ + row));
+      return (bits >> 31) != 0 ? ~bits : bits | 0x80000000U;
+    });
+  } else {
+    collect_candidates(needed, share, [&](uint32_t row) {
+      return index_.last_update_of(first_row_ + row);
+    });
   }
-  const Chunk& chunk = index_.chunks_of(
-      partition_)[index_.chunk_of_row_[first_row_ + victim.row]];
-  for (uint32_t i = 0; i < chunk.size; ++i) {
-    if (chunk.rows[i] == victim.row) {
-      return index_.score_of(
-                 partition_, victim.row, hash_of_key(chunk.keys[i])) ==
-          victim.score;
+  candidates_.clear();
+  constexpr size_t kAhead = 8;
+  for (size_t i = 0; i < candidate_rows_.size(); ++i) {
+    if (i + kAhead < candidate_rows_.size()) {
+      __builtin_prefetch(
+          index_.chunks_of(partition_) +
+          index_.chunk_of_row_[first_row_ + candidate_rows_[i + kAhead]]);
     }
+    const uint16_t row = candidate_rows_[i];
+    const uint64_t hash = hash_of_key(index_.key_of(partition_, row));
+    candidates_.push_back({index_.score_of(partition_, row, hash), row});
   }
-  return false;
+  // Many keys may have the same score.
+  if (candidates_.size() > 2 * static_cast<size_t>(share)) {
+    keep_lowest(static_cast<size_t>(share));
+  }
+  state_.victims.assign(candidates_);
+  return !state_.victims.empty();
 }
 
-bool KeyIndex::PartitionPlanner::collect_victims(int64_t needed) {
-  const Chunk* chunks = index_.chunks_of(partition_);
-  candidates_.clear();
-  for (int64_t b = 0; b < index_.chunks_per_partition_; ++b) {
-    for (uint32_t i = 0; i < chunks[b].size; ++i) {
-      const uint16_t row = chunks[b].rows[i];
-      if (!occurs(row)) {
-        candidates_.push_back(
-            {index_.score_of(partition_, row, /*hash=*/0), row});
-      }
+template <class OrderOf>
+void KeyIndex::PartitionPlanner::collect_candidates(
+    int64_t needed,
+    int64_t share,
+    const OrderOf& order_of) {
+  const auto is_candidate = [&](uint32_t row) {
+    return (index_.last_update_of(first_row_ + row) != kUnusedRow) &
+        (uses_[row] == 0) & (row != default_row_);
+  };
+  const auto collect = [&](uint32_t bound) {
+    candidate_rows_.resize(state_.used + 1);
+    size_t count = 0;
+    // There are no branches, because they can't be predicted.
+    for (uint32_t row = 0; row < state_.used; ++row) {
+      candidate_rows_[count] = static_cast<uint16_t>(row);
+      count += is_candidate(row) & (order_of(row) <= bound) ? 1 : 0;
+    }
+    candidate_rows_.resize(count);
+    return static_cast<int64_t>(count);
+  };
+  // With a bound from a sample of the rows, about `share` rows are candidates.
+  constexpr uint32_t kSample = 512;
+  std::vector<uint32_t> sample;
+  sample.reserve(kSample);
+  for (uint32_t i = 0; i < kSample && state_.used > 0; ++i) {
+    const uint32_t row = i * state_.used / kSample;
+    if (is_candidate(row)) {
+      sample.push_back(order_of(row));
     }
   }
-  const auto share =
-      static_cast<size_t>(std::max<int64_t>(needed, rows_ / kVictimShare));
-  keep_lowest(share);
-  for (Victim& victim : candidates_) {
-    victim.score.hash = hash_of_key(index_.key_of(partition_, victim.row));
+  const auto place = static_cast<size_t>(share) * sample.size() / rows_;
+  if (place < sample.size()) {
+    const auto bound = sample.begin() + static_cast<std::ptrdiff_t>(place);
+    std::nth_element(sample.begin(), bound, sample.end());
+    if (collect(*bound) >= needed) {
+      return;
+    }
   }
-  keep_lowest(share);
-  state_.victims.assign(candidates_);
-  return !candidates_.empty();
+  collect(std::numeric_limits<uint32_t>::max());
 }
 
 void KeyIndex::PartitionPlanner::keep_lowest(size_t count) {
@@ -271,6 +329,7 @@ void KeyIndex::PartitionPlanner::keep_lowest(size_t count) {
 }
 
 void KeyIndex::PartitionPlanner::give_rows() {
+  part_.inserted.reserve(admitted_.size());
   size_t free = state_.free.size();
   uint32_t used = state_.used;
   size_t evicted = 0;

@@ -28,6 +28,12 @@ struct KeyIndex::Admitted {
   bool is_rejected = false;
 };
 
+// The occurrences of a row.
+struct KeyIndex::RowUses {
+  uint32_t row;
+  uint32_t count;
+};
+
 // Memory that one thread uses for one partition after the other.
 struct KeyIndex::Scratch {
   // Marks a row that this update evicts.
@@ -40,18 +46,18 @@ struct KeyIndex::Scratch {
   std::vector<Missing> missing;
   std::vector<Admitted> admitted;
   std::vector<Victim> candidates;  // for eviction
+  std::vector<uint16_t> candidate_rows;
 };
 
 // Decides which keys of one partition an update admits and evicts.
 class KeyIndex::PartitionPlanner {
  public:
-  // `has_kept_rows`: the update also has rows that are not passed to add(), and must not be
-  // evicted. KeyIndex::marked_rows_ has those that are known so far.
+  // `known`: occurrences that are not passed to add(). The rows are those of the index.
   PartitionPlanner(
       KeyIndex& index,
       int64_t partition,
       uint32_t update,
-      bool has_kept_rows,
+      c10::ArrayRef<RowUses> known,
       KeyPlan::Part& part,
       Scratch& scratch);
   ~PartitionPlanner();
@@ -70,10 +76,7 @@ class KeyIndex::PartitionPlanner {
       uint32_t occurrence) {
     const uint32_t row = index_.find_in(partition_, key, hash);
     if (row != kNoRow) {
-      if (uses_[row] == 0) {
-        touched_.push_back(row);
-      }
-      uses_[row] = saturated_sum(uses_[row], count);
+      add_uses(row, count);
       return first_row_ + row;
     }
     if (had_row) {
@@ -84,10 +87,8 @@ class KeyIndex::PartitionPlanner {
     return kNoRow;
   }
 
-  // Decides which keys are admitted and evicted, and gives rows to new keys. Returns
-  // false if the choice needs the scores of all rows that occur, but some of them were
-  // not passed to add().
-  bool decide();
+  // Decides which keys are admitted and evicted, and gives rows to new keys.
+  void decide();
 
   bool is_evicted(uint32_t row) const {
     return uses_[row - first_row_] == Scratch::kEvicted;
@@ -114,14 +115,20 @@ class KeyIndex::PartitionPlanner {
     uint32_t index;  // of admitted_, or a row
   };
 
+  void add_uses(uint32_t row, uint32_t count) {
+    if (uses_[row] == 0) {
+      touched_.push_back(row);
+    }
+    uses_[row] = saturated_sum(uses_[row], count);
+  }
+
   float frequency_of_used(uint32_t row) const;
 
   void find_admitted();
 
   // Makes room for `needed` more keys. Evicts the keys with the lowest scores, or
-  // rejects admitted keys if theirs are lower. The default key always stays. Returns
-  // false if it might have to evict a row that occurs, but was not passed to add().
-  bool make_room(int64_t needed);
+  // rejects admitted keys if theirs are not higher. The default key always stays.
+  void make_room(int64_t needed);
 
   std::vector<Contender> sort_contenders() const;
 
@@ -131,8 +138,7 @@ class KeyIndex::PartitionPlanner {
   }
 
   bool occurs(uint32_t row) const {
-    return uses_[row] != 0 || row == default_row_ ||
-        (has_kept_rows_ && index_.marked_rows_.has(first_row_ + row));
+    return uses_[row] != 0 || row == default_row_;
   }
 
   // Returns the key with the lowest score among those that do not occur in this update,
@@ -140,14 +146,18 @@ class KeyIndex::PartitionPlanner {
   // included.
   const Victim* lowest_victim(int64_t needed);
 
-  // Returns true if the key still has the row and the score, and does not occur in this
-  // update.
-  bool is_current(const Victim& victim) const;
-
   // Reads the scores of all keys that do not occur in this update, and keeps the lowest
   // ones. Returns false if there are no such keys. Computes the hashes, the last
   // criterion of a score, only for the few keys that are left by then.
   bool collect_victims(int64_t needed);
+
+  // Sets candidate_rows_ to about `share` rows of the lowest scores, and at least `needed`
+  // of them if there are so many. order_of(row) is the first criterion of the score.
+  template <class OrderOf>
+  void collect_candidates(
+      int64_t needed,
+      int64_t share,
+      const OrderOf& order_of);
 
   // Keeps the `count` candidates with the lowest scores, and all others whose score
   // equals the highest of these.
@@ -162,13 +172,13 @@ class KeyIndex::PartitionPlanner {
   uint32_t first_row_;
   uint32_t rows_;
   uint32_t update_;
-  bool has_kept_rows_;
   KeyPlan::Part& part_;
   std::vector<uint32_t>& uses_;  // references into Scratch
   std::vector<uint32_t>& touched_;
   std::vector<Missing>& missing_;
   std::vector<Admitted>& admitted_;
   std::vector<Victim>& candidates_;
+  std::vector<uint16_t>& candidate_rows_;
   uint32_t default_row_ = kNoRow;  // is never evicted
   bool admits_default_ = false;
   bool is_exhausted_ = false;

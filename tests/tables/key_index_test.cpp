@@ -33,23 +33,44 @@ KeyIndex make_index(const DynamicKeys& config) {
   return {config, "t", kRandomKey, KeyPartitions(config.capacity).all()};
 }
 
-// One update of the index with these keys, each once. Returns their rows.
+// One update of the index with these keys, each once. Returns their rows. The keys from
+// `unknown_version` on are a term without a version.
 std::vector<uint32_t> update(
     KeyIndex& index,
     const std::vector<int64_t>& keys,
     int64_t number,
     const std::vector<uint32_t>& counts = {},
     const std::vector<uint32_t>& looked_up = {},
-    std::optional<uint64_t> version = {}) {
+    std::optional<uint64_t> version = {},
+    size_t unknown_version = std::numeric_limits<size_t>::max()) {
   std::vector<uint32_t> rows(keys.size());
-  const KeyOccurrences term{
-      .keys = keys.data(),
-      .looked_up = looked_up.empty() ? nullptr : looked_up.data(),
-      .version = version,
-      .counts = counts.empty() ? nullptr : counts.data(),
-      .size = static_cast<int64_t>(keys.size()),
-      .rows = rows.data()};
-  index.apply(index.plan(term, number));
+  const auto term_of = [&](size_t begin, size_t end) {
+    return KeyOccurrences{
+        .keys = keys.data() + begin,
+        .looked_up = looked_up.empty() ? nullptr : looked_up.data() + begin,
+        .version = begin == 0 ? version : std::nullopt,
+        .counts = counts.empty() ? nullptr : counts.data() + begin,
+        .size = static_cast<int64_t>(end - begin),
+        .rows = rows.data() + begin};
+  };
+  const size_t split = std::min(keys.size(), unknown_version);
+  KeyPlan plan =
+      index.plan({term_of(0, split), term_of(split, keys.size())}, number);
+  // The update of the rows records their uses in some steps, and apply() in the others.
+  std::map<uint32_t, uint32_t> uses;
+  if (number % 2 == 0) {
+    for (const auto& term : plan.used_rows) {
+      for (const uint32_t row : term) {
+        ++uses[row];
+      }
+    }
+    uses.erase(kNoRow);
+    plan.used_rows.clear();
+  }
+  index.apply(plan);
+  for (const auto& [row, count] : uses) {
+    index.record_use(row, count, static_cast<uint32_t>(number));
+  }
   return rows;
 }
 
@@ -175,9 +196,15 @@ class Reference {
     return true;
   }
 
-  std::tuple<double, int64_t, uint64_t> rank(int64_t key) const {
+  // A new key comes before the keys that have rows and the same score.
+  std::tuple<double, bool, int64_t, uint64_t> rank(int64_t key, bool is_new)
+      const {
     const Entry& entry = entries.at(key);
-    return {entry.frequency, entry.last_update, hash_of_key(key)};
+    const bool is_frequency =
+        std::holds_alternative<eviction::LeastFrequentlyUsed>(config_.eviction);
+    const double score =
+        is_frequency ? entry.frequency : static_cast<double>(entry.last_update);
+    return {score, !is_new, entry.last_update, hash_of_key(key)};
   }
 
   void shrink(
@@ -187,7 +214,7 @@ class Reference {
       std::unordered_set<int64_t>& is_new,
       const std::map<int64_t, uint64_t>& used) {
     std::sort(keys.begin(), keys.end(), [&](int64_t a, int64_t b) {
-      return rank(a) < rank(b);
+      return rank(a, is_new.count(a) > 0) < rank(b, is_new.count(b) > 0);
     });
     const auto* old_only = std::get_if<eviction::OlderThan>(&config_.eviction);
     auto excess = static_cast<int64_t>(keys.size()) - rows;
@@ -230,17 +257,22 @@ struct Case {
 std::vector<Case> cases() {
   const admission::AfterOccurrences thrice{
       .count = 3, .counters = int64_t{1} << 22};
+  const eviction::LeastRecentlyUsed recent;
   const eviction::LeastFrequentlyUsed frequent{.half_life = 3.0};
   return {
-      {"one_row", {.capacity = 1}, 4, 3, 400},
+      {"one_row", {.capacity = 1, .eviction = recent}, 4, 3, 400},
       {"two_rows_by_frequency",
        {.capacity = 2, .eviction = frequent},
        5,
        4,
        400},
-      {"few_rows", {.capacity = 7}, 30, 9, 400},
-      {"never_full", {.capacity = 20'000}, 10'000, 1000, 50},
-      {"recent", {.capacity = 900}, 3000, 700, 300},
+      {"few_rows", {.capacity = 7, .eviction = recent}, 30, 9, 400},
+      {"never_full",
+       {.capacity = 20'000, .eviction = recent},
+       10'000,
+       1000,
+       50},
+      {"recent", {.capacity = 900, .eviction = recent}, 3000, 700, 300},
       {"frequent", {.capacity = 900, .eviction = frequent}, 3000, 700, 300},
       {"frequent_for_long",
        {.capacity = 300,
@@ -253,33 +285,57 @@ std::vector<Case> cases() {
        3000,
        300,
        300},
-      {"thrice", {.capacity = 900, .admission = thrice}, 3000, 700, 300},
-      {"at_random",
-       {.capacity = 900,
-        .admission = admission::WithProbability{.probability = 0.2}},
+      {"thrice",
+       {.capacity = 900, .admission = thrice, .eviction = recent},
        3000,
        700,
        300},
-      {"partitions", {.capacity = 20'000}, 60'000, 6000, 40},
+      {"at_random",
+       {.capacity = 900,
+        .admission = admission::WithProbability{.probability = 0.2},
+        .eviction = recent},
+       3000,
+       700,
+       300},
+      {"partitions",
+       {.capacity = 20'000, .eviction = recent},
+       60'000,
+       6000,
+       40},
       {"partitions_thrice_frequent",
        {.capacity = 20'000, .admission = thrice, .eviction = frequent},
        60'000,
        6000,
        40},
-      {"few_evictions", {.capacity = 2000}, 4000, 60, 400},
+      {"few_evictions", {.capacity = 2000, .eviction = recent}, 4000, 60, 400},
+      {"few_evictions_by_frequency",
+       {.capacity = 2000,
+        .eviction = eviction::LeastFrequentlyUsed{.half_life = 30.0}},
+       4000,
+       60,
+       400},
+      {"partitions_by_frequency",
+       {.capacity = 20'000, .eviction = frequent},
+       60'000,
+       6000,
+       40},
       {"few_old",
        {.capacity = 2000, .eviction = eviction::OlderThan{.updates = 30}},
        4000,
        60,
        400},
-      {"larger_than_the_table", {.capacity = 50}, 400, 300, 100},
+      {"larger_than_the_table",
+       {.capacity = 50, .eviction = recent},
+       400,
+       300,
+       100},
       {"larger_than_the_table_by_frequency",
        {.capacity = 50, .eviction = frequent},
        400,
        300,
        100},
       {"two_rows_and_a_default",
-       {.capacity = 2, .default_key = key_of_number(2)},
+       {.capacity = 2, .eviction = recent, .default_key = key_of_number(2)},
        5,
        3,
        400},
@@ -290,7 +346,7 @@ std::vector<Case> cases() {
        400},
       // The default keys below are rare, so that they often come when the table is full.
       {"few_rows_and_a_default",
-       {.capacity = 7, .default_key = key_of_number(29)},
+       {.capacity = 7, .eviction = recent, .default_key = key_of_number(29)},
        30,
        9,
        400},
@@ -311,6 +367,7 @@ std::vector<Case> cases() {
       {"thrice_and_a_default",
        {.capacity = 900,
         .admission = thrice,
+        .eviction = recent,
         .default_key = key_of_number(2990)},
        3000,
        700,
@@ -318,17 +375,20 @@ std::vector<Case> cases() {
       {"partitions_at_random_and_a_default",
        {.capacity = 20'000,
         .admission = admission::WithProbability{.probability = 0.5},
+        .eviction = recent,
         .default_key = key_of_number(59'990)},
        60'000,
        6000,
        15},
       {"few_evictions_and_a_default",
-       {.capacity = 2000, .default_key = key_of_number(3990)},
+       {.capacity = 2000,
+        .eviction = recent,
+        .default_key = key_of_number(3990)},
        4000,
        60,
        400},
       {"larger_than_the_table_and_a_default",
-       {.capacity = 50, .default_key = key_of_number(399)},
+       {.capacity = 50, .eviction = recent, .default_key = key_of_number(399)},
        400,
        300,
        100},
@@ -339,6 +399,7 @@ std::vector<Case> cases() {
 struct Batch {
   std::vector<int64_t> keys;
   std::vector<uint32_t> counts;
+  bool has_counts = true;  // else all are 1
   std::vector<uint32_t> looked_up;
   uint64_t version = 0;
 };
@@ -351,12 +412,14 @@ class KeyIndexSpecTest : public testing::TestWithParam<Case> {
   Batch look_up_random_keys() {
     Batch batch;
     batch.version = index_.version();
+    batch.has_counts = random_() % 2 == 0;
     for (int64_t i = 0; i < GetParam().batch; ++i) {
       const double u = std::uniform_real_distribution<>(0.0, 1.0)(random_);
       const auto number = static_cast<int64_t>(
           static_cast<double>(GetParam().keys) * u * u * u);
       batch.keys.push_back(key_of_number(number));
-      batch.counts.push_back(random_() % 8 == 0 ? 3 : 1);
+      const bool is_repeated = batch.has_counts && random_() % 8 == 0;
+      batch.counts.push_back(is_repeated ? 3 : 1);
     }
     batch.looked_up = find(index_, batch.keys);
     return batch;
@@ -373,8 +436,14 @@ class KeyIndexSpecTest : public testing::TestWithParam<Case> {
     for (const uint32_t row : batch.looked_up) {
       had_row.push_back(row != kNoRow);
     }
-    const auto rows =
-        update(index_, keys, number, batch.counts, batch.looked_up, version);
+    const auto rows = update(
+        index_,
+        keys,
+        number,
+        batch.has_counts ? batch.counts : std::vector<uint32_t>{},
+        batch.looked_up,
+        version,
+        number % 3 == 0 ? keys.size() / 2 : keys.size());
     reference_.update(keys, batch.counts, had_row, number);
 
     const auto found = find(index_, keys);
@@ -579,13 +648,39 @@ TEST(DynamicKeysTest, TheOrderOfABatchMakesNoDifference) {
 }
 
 TEST(DynamicKeysTest, TheKeyThatWasUsedLastLongestAgoIsEvicted) {
-  KeyIndex index = make_index({.capacity = 3});
+  KeyIndex index =
+      make_index({.capacity = 3, .eviction = eviction::LeastRecentlyUsed{}});
   update(index, {1, 2, 3}, 1);
   update(index, {1}, 2);
   update(index, {3}, 3);
   const auto row = find(index, {2})[0];
   EXPECT_EQ(update(index, {9}, 4)[0], row);
   EXPECT_EQ(keys_of(index), (Keys{1, 3, 9}));
+}
+
+TEST(DynamicKeysTest, AKeyOfTheSameUpdateKeepsItsRow) {
+  for (int64_t i = 0; i < 20; ++i) {
+    KeyIndex index =
+        make_index({.capacity = 2, .eviction = eviction::LeastRecentlyUsed{}});
+    update(index, {i, i + 100}, 1);
+    update(index, {i + 200, i, i + 300, i + 100}, 2);
+    EXPECT_EQ(keys_of(index), (Keys{i, i + 100}));
+    EXPECT_EQ(index.counts().dropped, 0);
+  }
+}
+
+TEST(DynamicKeysTest, AKeyOfTheSameFrequencyKeepsItsRow) {
+  for (int64_t i = 0; i < 20; ++i) {
+    KeyIndex index = make_index(
+        {.capacity = 1,
+         .eviction = eviction::LeastFrequentlyUsed{.half_life = 1.0}});
+    update(index, {i, i}, 1);
+    // One occurrence counts as much as two of the update before.
+    update(index, {i + 100}, 2);
+    EXPECT_EQ(keys_of(index), Keys{i});
+    update(index, {i + 100}, 3);
+    EXPECT_EQ(keys_of(index), Keys{i + 100});
+  }
 }
 
 TEST(DynamicKeysTest, OldOccurrencesCountLess) {
@@ -597,8 +692,8 @@ TEST(DynamicKeysTest, OldOccurrencesCountLess) {
   update(index, {2}, 2);  // 2 has 1/2 + 1, and 1 has 4/2
   update(index, {3}, 3);
   EXPECT_EQ(keys_of(index), (Keys{1, 3}));
-  // 3 has 1, and 1 has 4/4 and an older update.
-  update(index, {4}, 3);
+  // 3 has 1/2, and 1 has 4/8 and an older update.
+  update(index, {4}, 4);
   EXPECT_EQ(keys_of(index), (Keys{3, 4}));
 }
 

@@ -153,13 +153,16 @@ struct OlderThan {
 
 }  // namespace eviction
 
-/// Decides which keys lose their rows if a table is full. Of keys with equal scores, the
-/// one with the older last update goes first, then the one with the smaller hash.
+/// Decides which keys lose their rows if a table is full. The score of a key is its
+/// frequency under LeastFrequentlyUsed, and else the number of its last update. The key
+/// with the lowest score loses its row. Of keys with equal scores, the one with the older
+/// last update goes first, then the one with the smaller hash.
 ///
-/// A new key takes part: if its own score is the lowest, it gets no row, and its gradient
-/// is dropped. Under LeastRecentlyUsed, all keys of one update have equal scores. So if the
-/// rows of the other keys are not enough, the hashes decide which keys of the update keep
-/// or get a row. Under OlderThan, a key of the update never loses its row.
+/// A new key gets a row only if its score is above that of a key with a row. With equal
+/// scores, the key with the row keeps it. The new one gets none, and its gradient is
+/// dropped. So under LeastRecentlyUsed and OlderThan, a key of an update never loses its
+/// row to a new key of this update. If the rows of other keys are not enough for the new
+/// keys, those with the largest hashes get them.
 using Eviction = std::variant<
     eviction::LeastRecentlyUsed,
     eviction::LeastFrequentlyUsed,
