@@ -5,8 +5,11 @@
 #include "src/engine/accumulated_gradients.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -45,16 +48,49 @@ void align_keys(IdBags& bags) {
   bags.keys = std::move(keys);
 }
 
+// Sorts by hash. Hashes are spread evenly, so their high bits give nearly the right place.
+// std::sort() alone took twice as long.
+void sort_by_hash(std::vector<NewKey>& keys) {
+  constexpr int kMaxBits = 16;
+  const int shift =
+      64 - std::clamp<int>(std::bit_width(keys.size()), 1, kMaxBits);
+  // place[b + 1] is where the next key of bucket b goes, and finally where bucket b ends.
+  std::vector<size_t> place((size_t{1} << (64 - shift)) + 1, 0);
+  for (const NewKey& key : keys) {
+    ++place[(key.hash >> shift) + 1];
+  }
+  std::exclusive_scan(
+      place.begin() + 1, place.end(), place.begin() + 1, size_t{0});
+  std::vector<NewKey> sorted(keys.size());
+  for (const NewKey& key : keys) {
+    sorted[place[(key.hash >> shift) + 1]++] = key;
+  }
+  for (size_t b = 0; b + 1 < place.size(); ++b) {
+    if (place[b + 1] - place[b] > 1) {
+      std::sort(
+          sorted.data() + place[b],
+          sorted.data() + place[b + 1],
+          [](const NewKey& x, const NewKey& y) { return x.hash < y.hash; });
+    }
+  }
+  keys = std::move(sorted);
+}
+
+struct PlacedKeys {
+  std::unique_ptr<KeyTableRows::Lease> lease = {};  // nullptr: there are none
+  std::shared_ptr<const InitialValues> initial_values = {};
+};
+
 // Gives scratch rows with initial values to the keys that the next update admits, and the
 // row of zeros to the others.
-std::unique_ptr<KeyTableRows::Lease> place_new_keys(
+PlacedKeys place_new_keys(
     KeyTableRows& rows,
     std::vector<NewKey>& new_keys,
     int64_t update) {
-  std::sort(
-      new_keys.begin(), new_keys.end(), [](const NewKey& a, const NewKey& b) {
-        return a.hash < b.hash;
-      });
+  if (new_keys.empty()) {
+    return {};
+  }
+  sort_by_hash(new_keys);
   std::vector<int64_t> keys;
   std::vector<std::pair<size_t, size_t>> ranges;  // of new_keys, for each key
   for (size_t begin = 0; begin < new_keys.size();) {
@@ -78,19 +114,19 @@ std::unique_ptr<KeyTableRows::Lease> place_new_keys(
     begin = end;
   }
   if (keys.empty()) {
-    return nullptr;
+    return {};
   }
-  const at::Tensor values = rows.initial_values(keys);
-  auto lease = rows.lease(static_cast<int64_t>(keys.size()));
-  std::vector<uint32_t> numbers(keys.size());
-  for (size_t k = 0; k < keys.size(); ++k) {
+  auto initial = rows.ordered_initial_values(std::move(keys));
+  auto lease = rows.lease(static_cast<int64_t>(ranges.size()));
+  std::vector<uint32_t> numbers(ranges.size());
+  for (size_t k = 0; k < ranges.size(); ++k) {
     numbers[k] = lease->first() + static_cast<uint32_t>(k);
     for (size_t i = ranges[k].first; i < ranges[k].second; ++i) {
       *new_keys[i].id = numbers[k];
     }
   }
-  rows.assign(numbers, values);
-  return lease;
+  rows.assign(numbers, initial->values);
+  return {.lease = std::move(lease), .initial_values = std::move(initial)};
 }
 
 // Lets the keys that look up zeros look up the default key.
@@ -166,11 +202,17 @@ void find_table_keys(
       }
     };
     if (missing > 0) {
+      new_keys.reserve(
+          new_keys.size() + (admits ? static_cast<size_t>(missing) : 0));
       visit_equal(feature->ids.data(), 0, feature->nnz(), kNoRow, add_new_key);
     }
   }
-  if (auto lease = place_new_keys(rows, new_keys, update)) {
-    scratch.push_back(std::move(lease));
+  PlacedKeys placed = place_new_keys(rows, new_keys, update);
+  for (IdBags* feature : bags) {
+    feature->initial_values = placed.initial_values;
+  }
+  if (placed.lease != nullptr) {
+    scratch.push_back(std::move(placed.lease));
   }
 }
 

@@ -56,6 +56,7 @@ KeyUpdate plan_keys(
   KeyUpdate result{.table = table_update.table};
   KeyTableRows& rows = *table_update.table->key_rows;
   std::vector<KeyOccurrences> occurrences;
+  std::vector<std::shared_ptr<const InitialValues>> known;
   if (collected != nullptr) {
     const auto size = static_cast<int64_t>(collected->keys.size());
     Buffer<uint32_t>& row_of_key = add_rows(result.rows, size);
@@ -85,6 +86,9 @@ KeyUpdate plan_keys(
            .size = bags.nnz(),
            .rows = row_of_id.data()});
       term.rows = row_of_id.data();
+      if (known.empty() || known.back() != bags.initial_values) {
+        known.push_back(bags.initial_values);
+      }
     }
     add_unknown_keys(table_update.terms, occurrences, result.rows);
     result.plan = rows.index().plan(occurrences, update);
@@ -103,7 +107,7 @@ KeyUpdate plan_keys(
     }
   }
   if (!result.new_keys.empty()) {
-    result.initial_values = rows.initial_values(result.new_keys);
+    result.initial_values = rows.initial_values(result.new_keys, known);
   }
   return result;
 }

@@ -11,11 +11,13 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <vector>
 
 namespace tessera {
 
 struct FeatureState;
+struct InitialValues;
 
 /// Stands for an id that is out of range under OutOfRange::kZero, and for the padding key
 /// of a key table. It looks up zeros.
@@ -38,6 +40,8 @@ struct IdBags {
   Buffer<uint32_t> unknown_counts;
   /// KeyIndex::version() at the lookup.
   uint64_t keys_version = 0;
+  /// The initial values of the new keys of the batch; nullptr: there are none.
+  std::shared_ptr<const InitialValues> initial_values = {};
   Buffer<int64_t> offsets;  // [bags + 1]; empty: bag b holds only ids[b]
   Buffer<float> weights;  // [nnz]; empty: ones
   /// 1 / denominator of the combiner, or 0 if the denominator is 0.

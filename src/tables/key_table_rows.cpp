@@ -128,6 +128,58 @@ at::Tensor KeyTableRows::initial_values(c10::ArrayRef<int64_t> keys) const {
   return values;
 }
 
+std::shared_ptr<const InitialValues> KeyTableRows::ordered_initial_values(
+    std::vector<int64_t> keys) const {
+  at::Tensor values = initial_values(keys);
+  return std::make_shared<const InitialValues>(InitialValues{
+      .seed = seed_, .keys = std::move(keys), .values = std::move(values)});
+}
+
+at::Tensor KeyTableRows::initial_values(
+    c10::ArrayRef<int64_t> keys,
+    c10::ArrayRef<std::shared_ptr<const InitialValues>> known) const {
+  std::vector<const float*> sources(keys.size(), nullptr);
+  for (const auto& initial : known) {
+    if (initial == nullptr || initial->seed != seed_) {
+      continue;
+    }
+    if (keys.equals(initial->keys)) {
+      return initial->values;
+    }
+    const auto* values = initial->values.const_data_ptr<float>();
+    size_t k = 0;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const uint64_t hash = hash_of_key(keys[i]);
+      while (k < initial->keys.size() && hash_of_key(initial->keys[k]) < hash) {
+        ++k;
+      }
+      if (k < initial->keys.size() && initial->keys[k] == keys[i]) {
+        sources[i] = values + static_cast<int64_t>(k) * config_.dim;
+      }
+    }
+  }
+  std::vector<int64_t> unknown;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (sources[i] == nullptr) {
+      unknown.push_back(keys[i]);
+    }
+  }
+  const at::Tensor computed = initial_values(unknown);
+  if (unknown.size() == keys.size()) {
+    return computed;
+  }
+  const auto* next = computed.const_data_ptr<float>();
+  at::Tensor values =
+      at::empty({static_cast<int64_t>(keys.size()), config_.dim}, at::kFloat);
+  auto* value = values.mutable_data_ptr<float>();
+  for (const float* source : sources) {
+    std::copy_n(source != nullptr ? source : next, config_.dim, value);
+    next += source != nullptr ? 0 : config_.dim;
+    value += config_.dim;
+  }
+  return values;
+}
+
 void KeyTableRows::set_row_keys(
     c10::ArrayRef<uint32_t> rows,
     c10::ArrayRef<int64_t> keys) {

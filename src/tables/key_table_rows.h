@@ -18,6 +18,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace tessera {
 
@@ -31,6 +32,14 @@ struct SortedKeyRows {
 struct NumberedKeys {
   at::Tensor keys = {};  // [keys] int64
   at::Tensor rows = {};  // [keys] int64
+};
+
+/// Initial values that a lookup has computed. The update that gives rows to the keys takes
+/// them.
+struct InitialValues {
+  uint64_t seed = 0;  // of the layer
+  std::vector<int64_t> keys = {};  // in the order of their hashes
+  at::Tensor values = {};  // [keys, dim] float32
 };
 
 /// The keys of a key table and the memory of its rows, or those of the partitions that
@@ -86,6 +95,14 @@ class KeyTableRows {
   /// Errors:  c10::ValueError for values that the dtype can't hold, and for an unusable
   ///          result of a Callable.
   at::Tensor initial_values(c10::ArrayRef<int64_t> keys) const;
+  /// Those of keys in the order of their hashes.
+  std::shared_ptr<const InitialValues> ordered_initial_values(
+      std::vector<int64_t> keys) const;
+  /// Like initial_values() of keys in the order of their hashes, but takes the values that
+  /// are known. Elements of `known` may be nullptr.
+  at::Tensor initial_values(
+      c10::ArrayRef<int64_t> keys,
+      c10::ArrayRef<std::shared_ptr<const InitialValues>> known) const;
 
   /// Records the keys of rows, which stochastic rounding uses.
   void set_row_keys(c10::ArrayRef<uint32_t> rows, c10::ArrayRef<int64_t> keys);

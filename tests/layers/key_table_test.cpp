@@ -386,6 +386,49 @@ TEST(KeyTableTest, InitialValuesAreAFunctionOfTheKey) {
   EXPECT_FALSE(at::equal(values[0], values[1]));
 }
 
+TEST(KeyTableTest, TheUpdateTakesTheInitialValuesOfTheLookup) {
+  int64_t computed = 0;  // values
+  const auto count_row_of_key = [&](int64_t key) {
+    ++computed;
+    return row_of_key(key);
+  };
+  TPUEmbedding layer = TPUEmbedding(TPUEmbeddingOptions{
+      .features =
+          {{"id",
+            FeatureConfig{
+                .table = make_table(
+                    {.name = "t",
+                     .dim = kDim,
+                     .initializer = initial_rows(count_row_of_key),
+                     .keys = DynamicKeys{.capacity = 30}})}}},
+      .optimizer = optim::SGD{.learning_rate = 0.0}});
+  const auto expect_initial_rows = [&] {
+    const std::vector<int64_t> keys = keys_of(layer);
+    const at::Tensor values = stored(layer, at::tensor(keys, at::kLong));
+    for (size_t i = 0; i < keys.size(); ++i) {
+      for (int64_t c = 0; c < kDim; ++c) {
+        EXPECT_EQ(
+            values[static_cast<int64_t>(i)][c].item<float>(),
+            initial_value(row_of_key(keys[i]), c));
+      }
+    }
+  };
+  train(layer, keys_of(at::arange(10, at::kLong)));
+  EXPECT_EQ(computed, 10 * kDim);
+  expect_initial_rows();
+  // Each lookup computes its own keys, and the update needs those of both.
+  (lookup(layer, keys_of(at::arange(8, 15, at::kLong))).sum() +
+   lookup(layer, keys_of(at::arange(12, 20, at::kLong))).sum())
+      .backward();
+  EXPECT_EQ(computed, (10 + 5 + 8) * kDim);
+  expect_initial_rows();
+  // Some of the new keys get no row.
+  train(layer, keys_of(at::arange(15, kVocab, at::kLong)));
+  EXPECT_EQ(computed, (10 + 5 + 8 + 20) * kDim);
+  EXPECT_EQ(index_of(layer).size(), 30);
+  expect_initial_rows();
+}
+
 TEST(KeyTableTest, RareKeysLookUpZerosAndGetNoGradient) {
   TPUEmbedding layer = small_layer(
       {.capacity = 10, .admission = admission::AfterOccurrences{.count = 3}});
