@@ -5,6 +5,7 @@
 
 #include "src/common/check.h"
 #include "src/common/parallel.h"
+#include "src/tables/log2_of_sum.h"
 
 #include <algorithm>
 #include <atomic>
@@ -390,15 +391,11 @@ float KeyIndex::frequency_after(
     return 0.0F;
   }
   const double added =
-      (count == 1 ? 0.0 : std::log2(static_cast<double>(count))) +
-      static_cast<double>(update) / half_life_;
+      log2_of_count(count) + static_cast<double>(update) / half_life_;
   if (is_new) {
     return static_cast<float>(added);
   }
-  const double larger = std::max<double>(frequency, added);
-  const double smaller = std::min<double>(frequency, added);
-  return static_cast<float>(
-      larger + std::log2(1.0 + std::exp2(smaller - larger)));
+  return static_cast<float>(log2_of_sum(frequency, added));
 }
 
 template <class Visit>

@@ -7,6 +7,7 @@
 #include <tessera/tables/dynamic_keys.h>
 
 #include <c10/util/ArrayRef.h>
+#include <c10/util/SmallVector.h>
 
 #include <algorithm>
 #include <bit>
@@ -70,11 +71,12 @@ struct KeyPlan {
     uint32_t row;
     float frequency;  // after the update
   };
-  /// The changes of one partition.
+  /// The changes of one partition. Few of them take no memory of their own, because large
+  /// tables have hundreds of partitions.
   struct Part {
     std::vector<Used> used = {};
-    std::vector<KeyEntry> inserted = {};
-    std::vector<uint32_t> evicted = {};  // rows
+    c10::SmallVector<KeyEntry, 16> inserted = {};
+    c10::SmallVector<uint32_t, 16> evicted = {};  // rows
     /// Keys without a row, with their occurrences, which the sketch counts.
     std::vector<std::pair<int64_t, uint32_t>> counted = {};
     int64_t dropped = 0;  // see KeyCounts

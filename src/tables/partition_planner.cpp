@@ -135,7 +135,7 @@ void KeyIndex::PartitionPlanner::make_room(int64_t needed) {
   const auto* old_only =
       std::get_if<eviction::OlderThan>(&index_.config_.eviction);
   // Contenders are sorted when they are first needed.
-  std::vector<Contender> contenders;
+  Contenders contenders;
   size_t next = 0;
   const auto next_contender = [&]() -> const Contender& {
     if (contenders.empty()) {
@@ -174,9 +174,9 @@ void KeyIndex::PartitionPlanner::make_room(int64_t needed) {
   }
 }
 
-std::vector<KeyIndex::PartitionPlanner::Contender> KeyIndex::PartitionPlanner::
+KeyIndex::PartitionPlanner::Contenders KeyIndex::PartitionPlanner::
     sort_contenders() const {
-  std::vector<Contender> contenders;
+  Contenders contenders;
   contenders.reserve(admitted_.size() + touched_.size());
   for (size_t i = 0; i < admitted_.size(); ++i) {
     if (!index_.is_default(admitted_[i].key)) {
@@ -290,8 +290,7 @@ void KeyIndex::PartitionPlanner::collect_candidates(
   };
   // With a bound from a sample of the rows, about `share` rows are candidates.
   constexpr uint32_t kSample = 512;
-  std::vector<uint32_t> sample;
-  sample.reserve(kSample);
+  c10::SmallVector<uint32_t, kSample> sample;
   for (uint32_t i = 0; i < kSample && state_.used > 0; ++i) {
     const uint32_t row = i * state_.used / kSample;
     if (is_candidate(row)) {

@@ -130,7 +130,8 @@ class KeyIndex::PartitionPlanner {
   // rejects admitted keys if theirs are not higher. The default key always stays.
   void make_room(int64_t needed);
 
-  std::vector<Contender> sort_contenders() const;
+  using Contenders = c10::SmallVector<Contender, 32>;
+  Contenders sort_contenders() const;
 
   void evict(uint32_t row) {
     uses_[row] = Scratch::kEvicted;

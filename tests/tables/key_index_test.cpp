@@ -4,6 +4,7 @@
 
 #include "src/common/parallel.h"
 #include "src/common/random_key.h"
+#include "src/tables/log2_of_sum.h"
 #include "tests/test_util.h"
 
 #include <c10/util/ScopeExit.h>
@@ -681,6 +682,16 @@ TEST(DynamicKeysTest, AKeyOfTheSameFrequencyKeepsItsRow) {
     update(index, {i + 100}, 3);
     EXPECT_EQ(keys_of(index), Keys{i + 100});
   }
+}
+
+TEST(DynamicKeysTest, SumsOfPowersOfTwo) {
+  for (double difference = 0.0; difference < 80.0; difference += 0.0037) {
+    const double expected = std::log2(1.0 + std::exp2(-difference));
+    ASSERT_NEAR(log2_of_sum(0.0, -difference), expected, 2e-15) << difference;
+    ASSERT_EQ(log2_of_sum(-difference, 0.0), log2_of_sum(0.0, -difference));
+  }
+  EXPECT_EQ(log2_of_sum(5.0, 5.0), 6.0);
+  EXPECT_EQ(log2_of_sum(-3e6, 7e6), 7e6);
 }
 
 TEST(DynamicKeysTest, OldOccurrencesCountLess) {
