@@ -188,6 +188,7 @@ void find_table_keys(
   for (IdBags* feature : bags) {
     align_keys(*feature);
     feature->keys_version = rows.index().version();
+    feature->keys_insertions = rows.index().insertions();
     const int64_t missing = rows.index().find(
         feature->keys.data(), feature->nnz(), feature->ids.data());
     const auto add_new_key = [&](int64_t i) {

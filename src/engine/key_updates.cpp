@@ -82,6 +82,7 @@ KeyUpdate plan_keys(
           {.keys = bags.keys.data(),
            .looked_up = bags.ids.data(),
            .version = bags.keys_version,
+           .insertions = bags.keys_insertions,
            .counts = bags.key_counts.empty() ? nullptr : bags.key_counts.data(),
            .size = bags.nnz(),
            .rows = row_of_id.data()});

@@ -40,6 +40,8 @@ struct IdBags {
   Buffer<uint32_t> unknown_counts;
   /// KeyIndex::version() at the lookup.
   uint64_t keys_version = 0;
+  /// KeyIndex::insertions() at the lookup.
+  uint64_t keys_insertions = 0;
   /// The initial values of the new keys of the batch; nullptr: there are none.
   std::shared_ptr<const InitialValues> initial_values = {};
   Buffer<int64_t> offsets;  // [bags + 1]; empty: bag b holds only ids[b]

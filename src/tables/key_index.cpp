@@ -589,6 +589,7 @@ void KeyIndex::apply(const KeyPlan& plan) {
   int64_t changes = 0;
   for (const KeyPlan::Part& part : plan.parts) {
     counts_.admitted += static_cast<int64_t>(part.inserted.size());
+    insertions_ += part.inserted.size();
     counts_.evicted += static_cast<int64_t>(part.evicted.size());
     counts_.dropped += part.dropped;
     changes += static_cast<int64_t>(
@@ -665,6 +666,7 @@ void KeyIndex::remember_evictions(std::vector<uint32_t> evicted) {
 
 void KeyIndex::forget_evictions() {
   ++version_;
+  ++insertions_;
   evictions_.clear();
   remembered_rows_ = 0;
 }

@@ -36,6 +36,9 @@ struct KeyOccurrences {
   /// KeyIndex::version() at that lookup. Unset: `looked_up` only tells which keys had a
   /// row.
   std::optional<uint64_t> version = {};
+  /// KeyIndex::insertions() at that lookup. If it is still the same, keys that had no row
+  /// have none. Unset: they are searched.
+  std::optional<uint64_t> insertions = {};
   /// How often each key occurred, at least once. nullptr: once.
   const uint32_t* counts = nullptr;  // [size]
   int64_t size = 0;
@@ -188,6 +191,10 @@ class KeyIndex {
   /// those of their keys.
   uint64_t version() const {
     return version_;
+  }
+  /// Increases when keys get rows. Until then, keys that find() has not found have none.
+  uint64_t insertions() const {
+    return insertions_;
   }
   const KeyCounts& counts() const {
     return counts_;
@@ -526,6 +533,7 @@ class KeyIndex {
   RowSet marked_rows_;  // empty, unless plan() is running
   KeyCounts counts_;
   uint64_t version_ = 0;
+  uint64_t insertions_ = 0;  // see insertions()
   // The evictions of the last versions, in their order. Keys that were looked up at
   // older versions are searched again.
   std::deque<Evictions> evictions_;

@@ -72,7 +72,9 @@ class KeyIndex::Planner {
             {.term = &term,
              .begin = begin,
              .end = std::min(term.size, begin + kChunk),
-             .limit = is_trusted ? static_cast<uint32_t>(index.rows()) : 0});
+             .limit = is_trusted ? static_cast<uint32_t>(index.rows()) : 0,
+             .knows_missing = term.looked_up != nullptr &&
+                 term.insertions == index.insertions_});
       }
       total_ += term.size;
     }
@@ -124,6 +126,7 @@ class KeyIndex::Planner {
     int64_t begin;
     int64_t end;
     uint32_t limit;  // rows of the lookup below this are trusted; 0: none
+    bool knows_missing;  // keys that the lookup has not found need no search
     int64_t unknown = 0;  // occurrences that must be searched
     std::vector<uint32_t> found_rows = {};  // see count_known_uses()
   };
@@ -379,6 +382,17 @@ class KeyIndex::Planner {
     PartitionPlanner planner(
         index_, p, plan_.update, known_uses_[p], plan_.parts[p], scratch);
     for (int64_t i = begin_[p]; i < begin_[p + 1]; ++i) {
+      const Occurrence& at = occurrences_[i];
+      const KeyOccurrences& term = term_of(at);
+      const uint32_t looked_up =
+          term.looked_up == nullptr ? kNoRow : term.looked_up[at.index];
+      const uint32_t count = term.counts == nullptr ? 1 : term.counts[at.index];
+      if (chunks_[at.chunk].knows_missing && looked_up >= rows) {
+        term.rows[at.index] = kNoRow;  // a round before may have given it one
+        planner.add_missing(
+            term.keys[at.index], at.hash, count, static_cast<uint32_t>(i));
+        continue;
+      }
       // Few keys belong to a partition, so those of the next one are prefetched, too.
       if (i + kFindAhead < begin_.back()) {
         const uint64_t hash = occurrences_[i + kFindAhead].hash;
@@ -386,14 +400,10 @@ class KeyIndex::Planner {
             index_.chunks_of(index_.owned_partition_of(hash)) +
             index_.home_of(hash));
       }
-      const Occurrence& at = occurrences_[i];
-      const KeyOccurrences& term = term_of(at);
-      const uint32_t looked_up =
-          term.looked_up == nullptr ? kNoRow : term.looked_up[at.index];
       term.rows[at.index] = planner.add(
           term.keys[at.index],
           at.hash,
-          term.counts == nullptr ? 1 : term.counts[at.index],
+          count,
           looked_up < rows,
           static_cast<uint32_t>(i));
     }

@@ -83,8 +83,17 @@ class KeyIndex::PartitionPlanner {
       part_.dropped += count;
       return kNoRow;
     }
-    missing_.push_back({hash, key, count, occurrence, kNoRow});
+    add_missing(key, hash, count, occurrence);
     return kNoRow;
+  }
+
+  // Like add(), for a key that has no row and had none when it was looked up.
+  void add_missing(
+      int64_t key,
+      uint64_t hash,
+      uint32_t count,
+      uint32_t occurrence) {
+    missing_.push_back({hash, key, count, occurrence, kNoRow});
   }
 
   // Decides which keys are admitted and evicted, and gives rows to new keys.

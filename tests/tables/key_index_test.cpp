@@ -43,13 +43,15 @@ std::vector<uint32_t> update(
     const std::vector<uint32_t>& counts = {},
     const std::vector<uint32_t>& looked_up = {},
     std::optional<uint64_t> version = {},
-    size_t unknown_version = std::numeric_limits<size_t>::max()) {
+    size_t unknown_version = std::numeric_limits<size_t>::max(),
+    std::optional<uint64_t> insertions = {}) {
   std::vector<uint32_t> rows(keys.size());
   const auto term_of = [&](size_t begin, size_t end) {
     return KeyOccurrences{
         .keys = keys.data() + begin,
         .looked_up = looked_up.empty() ? nullptr : looked_up.data() + begin,
         .version = begin == 0 ? version : std::nullopt,
+        .insertions = insertions,
         .counts = counts.empty() ? nullptr : counts.data() + begin,
         .size = static_cast<int64_t>(end - begin),
         .rows = rows.data() + begin};
@@ -403,6 +405,7 @@ struct Batch {
   bool has_counts = true;  // else all are 1
   std::vector<uint32_t> looked_up;
   uint64_t version = 0;
+  uint64_t insertions = 0;
 };
 
 // Frequencies that differ by less than rounding may be ordered otherwise by the
@@ -413,6 +416,7 @@ class KeyIndexSpecTest : public testing::TestWithParam<Case> {
   Batch look_up_random_keys() {
     Batch batch;
     batch.version = index_.version();
+    batch.insertions = index_.insertions();
     batch.has_counts = random_() % 2 == 0;
     for (int64_t i = 0; i < GetParam().batch; ++i) {
       const double u = std::uniform_real_distribution<>(0.0, 1.0)(random_);
@@ -444,7 +448,8 @@ class KeyIndexSpecTest : public testing::TestWithParam<Case> {
         batch.has_counts ? batch.counts : std::vector<uint32_t>{},
         batch.looked_up,
         version,
-        number % 3 == 0 ? keys.size() / 2 : keys.size());
+        number % 3 == 0 ? keys.size() / 2 : keys.size(),
+        number % 5 == 0 ? std::nullopt : std::optional(batch.insertions));
     reference_.update(keys, batch.counts, had_row, number);
 
     const auto found = find(index_, keys);
