@@ -560,8 +560,9 @@ void TableUpdater::update_bin(
       dim <= kMaxNarrowDim && update.rows.accumulate && !sweep;
   const int64_t possible_rows = int64_t{1}
       << std::max(workspace.row_bits - workspace.bin_bits, shift);
-  const bool has_places = sums_first && possible_rows <= kMaxPlaces &&
-      workspace.count(bin) >= kMinIdsForPlaces;
+  // record_uses() needs the ids of a row side by side.
+  const bool has_places = sums_first && update.record.index == nullptr &&
+      possible_rows <= kMaxPlaces && workspace.count(bin) >= kMinIdsForPlaces;
   const int64_t max_rows = !sums_first ? 0
       : has_places ? std::min(possible_rows, workspace.count(bin))
                    : kMaxSummedRows;
