@@ -157,7 +157,7 @@ class RunTest(unittest.TestCase):
             '#!/bin/sh\necho "${OMP_WAIT_POLICY-unset} ${GOMP_SPINCOUNT-unset}" >> "$CALLS"\n',
         )
         for variables, expected in (
-            ({}, "unset 1000"),
+            ({}, "unset 3000"),
             ({"GOMP_SPINCOUNT": "7"}, "unset 7"),
             ({"OMP_WAIT_POLICY": "active"}, "active unset"),
         ):

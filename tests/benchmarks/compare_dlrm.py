@@ -15,7 +15,7 @@ vocabularies. Tessera's time includes its first steps, the log loss and the prog
 few batches before the clock starts, and compute no metrics.
 
 Tessera's malloc has the settings of the system, but dlrm_criteo keeps the memory of earlier steps itself. No program
-lets idle threads spin for long (GOMP_SPINCOUNT=1000).
+lets idle threads spin for long (GOMP_SPINCOUNT=3000).
 """
 import sys
 import tempfile

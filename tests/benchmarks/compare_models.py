@@ -38,7 +38,7 @@ def add_options(parser, program, variants, rounds):
 def environment_of(options, has_tuned_malloc=False):
     environment = {}
     if "OMP_WAIT_POLICY" not in os.environ:  # the examples limit the spins of their threads, too
-        environment["GOMP_SPINCOUNT"] = os.environ.get("GOMP_SPINCOUNT", "1000")
+        environment["GOMP_SPINCOUNT"] = os.environ.get("GOMP_SPINCOUNT", "3000")
     if options.threads:
         environment["OMP_NUM_THREADS"] = str(options.threads)
     if options.isa:

@@ -43,7 +43,7 @@ int status_of_child(const char* policy, const char* spins) {
 TEST(ThreadSpinsTest, DISABLED_InRestartedProgram) {
   const char* spins = std::getenv("GOMP_SPINCOUNT");
   ASSERT_NE(spins, nullptr);
-  EXPECT_STREQ(spins, "1000");
+  EXPECT_STREQ(spins, "3000");
 }
 
 TEST(ThreadSpinsTest, RestartsTheProgramWithItsArguments) {

@@ -13,7 +13,8 @@ namespace tessera {
 /// spin for milliseconds, in case the next operator comes soon. On a busy machine they
 /// take cores from the thread that they wait for: beside one other busy program on 2
 /// cores, a training step took 14 times as long as without that program. With
-/// GOMP_SPINCOUNT=1000 they spin for about 10 us and then sleep.
+/// GOMP_SPINCOUNT=3000 they spin for 30 to 150 us, which depends on the processor, and then
+/// sleep.
 ///
 /// OpenMP reads this variable only when a program starts. So the call sets it and
 /// restarts the program with execv(). The process keeps its id, arguments, environment and

@@ -70,7 +70,7 @@ void SpinCheck::check() {
         "{:.1f} s, because other programs or too many threads use the cores. "
         "Meanwhile, idle threads of LibTorch spin, which can make steps ten "
         "times as slow. Call tessera::limit_thread_spins(argv) first in "
-        "main(), or set the environment variable GOMP_SPINCOUNT=1000 before "
+        "main(), or set the environment variable GOMP_SPINCOUNT=3000 before "
         "the program starts. See docs/training.md.",
         seconds,
         time.count()));

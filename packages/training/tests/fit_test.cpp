@@ -885,7 +885,7 @@ TEST(SpinCheckTest, ABusyMachineIsNoticedOnce) {
   for (const char* part :
        {"[fit] the threads of this program waited ",
         "Call tessera::limit_thread_spins(argv) first in main()",
-        "GOMP_SPINCOUNT=1000"}) {
+        "GOMP_SPINCOUNT=3000"}) {
     EXPECT_NE(texts[0].find(part), std::string::npos) << part << texts[0];
   }
   EXPECT_TRUE(warnings_of(nullptr).empty());
