@@ -129,9 +129,10 @@ struct SumScratch {
 ///     gradient = sum of factor * gradient over the run
 ///     apply stages and rule to table[r] and slots[..][r]
 ///
-/// The contributions to a row are adjacent, except with SumScratch::places. Without `accumulate`, the rule runs once per
-/// contribution, in order. With `sweep`, the contributions are sorted by row, and the
-/// other rows of [first_row, end_row) are updated with a gradient of zeros.
+/// The contributions to a row are adjacent, except with SumScratch::places. Without
+/// `accumulate`, the rule runs once per contribution, in order. With `sweep`, the
+/// contributions are sorted by row, and the other rows of [first_row, end_row) are updated
+/// with a gradient of zeros.
 struct UpdateArgs {
   StoredRows table = {};
   /// Each [vocab, dim], or [vocab] if the rule keeps one number per row; nullptr if the

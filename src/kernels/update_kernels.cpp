@@ -277,8 +277,8 @@ int64_t SumScatteredColumns(D d, const UpdateArgs& args) {
   const GradientSource* const sources = args.sources;
   uint32_t rows = 0;
   for (const Contribution* i = args.contributions; i < end; ++i) {
-    // Whether a row is new can't be predicted, so this is written without a condition, of
-    // which a compiler would make a branch.
+    // The processor can't predict which rows are new. So there is no condition here, because
+    // a compiler would make a branch of it.
     uint16_t& place = sums.places[sums.number_of(i->row)];
     const uint32_t known = place - 1U;  // all bits are set if the row is new
     const uint32_t is_new = known >> 31;

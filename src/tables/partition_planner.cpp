@@ -196,7 +196,7 @@ KeyIndex::PartitionPlanner::Contenders KeyIndex::PartitionPlanner::
       contenders.push_back({score, false, row});
     }
   }
-  // Of equal scores, those of new keys are first.
+  // If scores are equal, new keys come first.
   std::sort(
       contenders.begin(),
       contenders.end(),
