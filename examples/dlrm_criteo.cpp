@@ -43,12 +43,12 @@ namespace {
 // a larger initial accumulator.
 constexpr double kInitialAccumulator = 1e-8;
 
-optim::OptimizerSpec table_optimizer(const Options& options) {
+optim::OptimizerSpec make_spec(const Options& options, double learning_rate) {
   if (options.optimizer == "adam") {
-    return optim::Adam{.learning_rate = options.learning_rate};
+    return optim::Adam{.learning_rate = learning_rate};
   }
   return optim::Adagrad{
-      .learning_rate = options.learning_rate,
+      .learning_rate = learning_rate,
       .initial_accumulator_value = kInitialAccumulator};
 }
 
@@ -76,7 +76,7 @@ ClickModelOptions model_options(
   return {
       .features =
           tessera::Nest<tessera::FeatureConfig>::map(std::move(features)),
-      .optimizer = table_optimizer(options),
+      .optimizer = make_spec(options, options.learning_rate),
       .seed = static_cast<uint64_t>(options.seed),
       .interaction = options.model,
       .num_dense = pipeline.num_dense()};
@@ -127,20 +127,6 @@ std::shared_ptr<training::Checkpoint> make_checkpoint(
               directory.is_resumed() ? Resume::kRequired : Resume::kNever});
 }
 
-std::unique_ptr<torch::optim::Optimizer> dense_optimizer(
-    const ClickModelImpl& model,
-    const Options& options) {
-  if (options.optimizer == "adam") {
-    return std::make_unique<torch::optim::Adam>(
-        model.parameters(),
-        torch::optim::AdamOptions(options.dense_learning_rate));
-  }
-  return std::make_unique<torch::optim::Adagrad>(
-      model.parameters(),
-      torch::optim::AdagradOptions(options.dense_learning_rate)
-          .initial_accumulator_value(kInitialAccumulator));
-}
-
 std::vector<Batch> read_all(Clicks clicks) {
   std::vector<Batch> batches;
   while (auto batch = clicks.next()) {
@@ -157,7 +143,9 @@ training::History train(
     const RunDirectory& directory,
     const Options& options,
     Report& report) {
-  const auto optimizer = dense_optimizer(*model, options);
+  // The tables update themselves in the backward pass.
+  const auto optimizer = optim::make_optimizer(
+      make_spec(options, options.dense_learning_rate), model->parameters());
   const auto step =
       training::make_train_step(*optimizer, [&](const Batch& batch) {
         const Tensor logits =

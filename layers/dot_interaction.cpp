@@ -5,9 +5,9 @@
 
 #include "layers/feature_stack.h"
 #include "layers/joined_inputs.h"
+#include "src/common/active_kernels.h"
 #include "src/common/parallel.h"
 #include "src/common/step_memory.h"
-#include "src/tables/active_kernels.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>

@@ -4,9 +4,9 @@
 #include "layers/matrix.h"
 #include "layers/partial_gradients.h"
 #include "layers/row_blocks.h"
+#include "src/common/active_kernels.h"
 #include "src/common/parallel.h"
 #include "src/common/step_memory.h"
-#include "src/tables/active_kernels.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>

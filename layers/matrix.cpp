@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/matrix.h"
 
-#include "src/tables/active_kernels.h"
+#include "src/common/active_kernels.h"
 
 namespace tessera {
 

@@ -3,6 +3,7 @@
 
 #include <tessera/optim/optimizers.h>
 
+#include "optim/dense_update.h"
 #include "optim/learning_rate_reader.h"
 #include "src/common/check.h"
 
@@ -175,6 +176,13 @@ struct SpecOptimizer::Update {
     }
   }
 
+  // Returns false if the kernels can't do this update.
+  bool add_to(DenseUpdate& dense_update) const {
+    return !is_sparse() && !result.weights.defined() &&
+        dense_update.add(spec, context, gradient, rows);
+  }
+
+  // Updates with stock operators.
   void apply() {
     if (!has_rows()) {
       return;
@@ -349,14 +357,19 @@ at::Tensor SpecOptimizer::step(LossClosure closure) {
   }
   const at::NoGradGuard no_grad;
   std::vector<Update> updates = plan_updates();
+  DenseUpdate dense_update;
   for (Update& update : updates) {
     if (update.only_accumulates) {
       *update.state->sum = update.gradient;
       continue;
     }
-    update.apply();
+    // Strategy::host() promises stock operators for the tables of a layer.
+    if (!owns_slots_ || !update.add_to(dense_update)) {
+      update.apply();
+    }
     *update.state->sum = at::Tensor();
   }
+  dense_update.run();
   *passes_ += updates.empty() ? 0 : 1;
   return loss;
 }

@@ -3,10 +3,10 @@
 
 #include <tessera/common/shorten.h>
 
+#include "src/common/active_kernels.h"
 #include "src/common/names.h"
 #include "src/common/parallel.h"
 #include "src/kernels/kernels.h"
-#include "src/tables/active_kernels.h"
 
 #include <c10/util/ArrayRef.h>
 #include <fmt/format.h>

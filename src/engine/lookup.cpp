@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/engine/lookup.h"
 
+#include "src/common/active_kernels.h"
 #include "src/common/parallel.h"
 #include "src/common/step_memory.h"
 #include "src/kernels/prefetch.h"
-#include "src/tables/active_kernels.h"
 #include "src/tables/table_memory.h"
 
 #include <algorithm>

@@ -7,6 +7,7 @@
 
 #include "optim/learning_rate_reader.h"
 #include "optim/row_update.h"
+#include "src/common/active_kernels.h"
 #include "src/common/check.h"
 #include "src/common/parallel.h"
 #include "src/common/tensor_text.h"
@@ -14,7 +15,6 @@
 #include "src/engine/finite_gradients.h"
 #include "src/engine/lookup.h"
 #include "src/engine/update_observer.h"
-#include "src/tables/active_kernels.h"
 #include "src/tables/table_memory.h"
 
 #include <ATen/core/grad_mode.h>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/engine/table_update.h"
 
+#include "src/common/active_kernels.h"
 #include "src/common/parallel.h"
 #include "src/kernels/prefetch.h"
 #include "src/kernels/row_sort.h"
-#include "src/tables/active_kernels.h"
 #include "src/tables/key_index.h"
 #include "src/tables/table_memory.h"
 #include "src/tables/table_state.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/engine/weight_gradient.h"
 
-#include "src/tables/active_kernels.h"
+#include "src/common/active_kernels.h"
 #include "src/tables/combiner_rule.h"
 #include "src/tables/table_memory.h"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/features/batch_plan.h"
 
+#include "src/common/active_kernels.h"
 #include "src/common/parallel.h"
 #include "src/features/id_values.h"
-#include "src/tables/active_kernels.h"
 
 #include <new>
 #include <numeric>

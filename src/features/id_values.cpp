@@ -3,11 +3,11 @@
 
 #include <tessera/common/shorten.h>
 
+#include "src/common/active_kernels.h"
 #include "src/common/check.h"
 #include "src/common/parallel.h"
 #include "src/features/id_bags.h"
 #include "src/features/tensor_checks.h"
-#include "src/tables/active_kernels.h"
 #include "src/tables/combiner_rule.h"
 
 #include <algorithm>

@@ -5,12 +5,12 @@
 
 #include <tessera/common/shorten.h>
 
+#include "src/common/active_kernels.h"
 #include "src/common/check.h"
 #include "src/common/parallel.h"
 #include "src/common/random_key.h"
 #include "src/common/tensor_text.h"
 #include "src/kernels/kernels.h"
-#include "src/tables/active_kernels.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/tables/instruction_set.h>
 
-#include "src/tables/active_kernels.h"
+#include "src/common/active_kernels.h"
 
 namespace tessera {
 

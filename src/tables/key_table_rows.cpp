@@ -3,11 +3,11 @@
 
 #include <tessera/common/shorten.h>
 
+#include "src/common/active_kernels.h"
 #include "src/common/check.h"
 #include "src/common/parallel.h"
 #include "src/common/random_key.h"
 #include "src/kernels/prefetch.h"
-#include "src/tables/active_kernels.h"
 #include "src/tables/initial_values.h"
 #include "src/tables/table_memory.h"
 

@@ -5,9 +5,9 @@
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers.h>
 
+#include "src/common/active_kernels.h"
 #include "src/engine/table_store.h"
 #include "src/features/batch.h"
-#include "src/tables/active_kernels.h"
 #include "tests/benchmarks/benchmark.h"
 #include "tests/benchmarks/embedding_workload.h"
 #include "tests/benchmarks/machine_limits.h"

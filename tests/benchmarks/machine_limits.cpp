@@ -3,8 +3,8 @@
 // vector types, so that sums stay in registers on every instruction set.
 #include "tests/benchmarks/machine_limits.h"
 
+#include "src/common/active_kernels.h"
 #include "src/common/parallel.h"
-#include "src/tables/active_kernels.h"
 #include "src/tables/table_memory.h"
 #include "tests/benchmarks/benchmark.h"
 

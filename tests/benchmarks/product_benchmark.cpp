@@ -11,7 +11,7 @@
 #include <tessera/layers/multi_layer_dcn.h>
 
 #include "layers/matrix.h"
-#include "src/tables/active_kernels.h"
+#include "src/common/active_kernels.h"
 #include "tests/benchmarks/benchmark.h"
 
 #include <ATen/Parallel.h>

@@ -10,6 +10,7 @@
 #include "tests/serialization/changed_archive.h"
 #include "tests/test_util.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
@@ -83,6 +84,60 @@ TEST_P(MakeOptimizerTest, ASparseGradientOfAllRowsEqualsADenseOne) {
   EXPECT_FALSE(at::equal(dense, initial));
 }
 
+// Parameters that do not end where a row or a vector of the kernels does, and one that
+// several threads share.
+std::vector<at::Tensor> values_of_any_size() {
+  std::vector<at::Tensor> values;
+  for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{
+           {3, 0}, {1}, {255}, {37, 53}, {2, 3, 129}, {129, 1025}}) {
+    values.push_back(at::rand(shape) - 0.5);
+  }
+  return values;
+}
+
+std::vector<at::Tensor> train_on_values(
+    const OptimizerSpec& spec,
+    const std::vector<at::Tensor>& values,
+    at::ScalarType dtype) {
+  std::vector<at::Tensor> parameters;
+  for (const at::Tensor& value : values) {
+    parameters.push_back(parameter(value.to(dtype)));
+  }
+  const auto optimizer = make_optimizer(spec, parameters);
+  for (const double scale : {1.0, 0.5, -2.0}) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      parameters[i].mutable_grad() = (values[i].neg().exp() * scale).to(dtype);
+    }
+    optimizer->step();
+  }
+  return parameters;
+}
+
+TEST_P(MakeOptimizerTest, KernelsEqualStockOperatorsOnDoubles) {
+  const std::vector<at::Tensor> values = values_of_any_size();
+  const auto found = train_on_values(GetParam().spec, values, at::kFloat);
+  const auto expected = train_on_values(GetParam().spec, values, at::kDouble);
+  for (size_t i = 0; i < values.size(); ++i) {
+    SCOPED_TRACE(values[i].sizes());
+    test::expect_close(found[i].to(at::kDouble), expected[i], 1e-5, 1e-5);
+    EXPECT_TRUE(
+        values[i].numel() == 0 || !at::equal(found[i].detach(), values[i]));
+  }
+}
+
+TEST_P(MakeOptimizerTest, TheNumberOfThreadsChangesNoBit) {
+  const std::vector<at::Tensor> values = values_of_any_size();
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  const auto expected = train_on_values(GetParam().spec, values, at::kFloat);
+  at::set_num_threads(3);
+  const auto found = train_on_values(GetParam().spec, values, at::kFloat);
+  at::set_num_threads(threads);
+  for (size_t i = 0; i < values.size(); ++i) {
+    EXPECT_TRUE(at::equal(found[i], expected[i])) << values[i].sizes();
+  }
+}
+
 TEST_P(MakeOptimizerTest, ASparseGradientChangesOnlyItsRows) {
   const at::Tensor initial = at::rand({4, 3}) - 0.5;
   at::Tensor weight = parameter(initial);
@@ -121,7 +176,7 @@ TEST_P(MakeOptimizerTest, ContinuesBitForBitAfterLoading) {
   EXPECT_TRUE(at::equal(resumed, uninterrupted));
 }
 
-// In stock operators. CenteredRmspropIsExactOver10000Steps has the kernels.
+// In stock operators, which update rows of sparse gradients.
 TEST(SpecOptimizerTest, CenteredRmspropIsExactOver10000Steps) {
   for (const double rho : {0.5, 0.9}) {
     SCOPED_TRACE(rho);
@@ -138,7 +193,7 @@ TEST(SpecOptimizerTest, CenteredRmspropIsExactOver10000Steps) {
       const at::Tensor gradient = at::tensor(
           {1.4F, step < 10 ? 1.4F : 0.7F, random, 1.0F + 1e-3F * random, 1e3F},
           at::kFloat);
-      weight.mutable_grad() = gradient.unsqueeze(0);
+      weight.mutable_grad() = sparse_gradient({0}, gradient.unsqueeze(0), 1);
       optimizer->step();
       for (size_t i = 0; i < weights.size(); ++i) {
         const long double g = gradient[static_cast<int64_t>(i)].item<float>();
@@ -219,6 +274,31 @@ TEST(SpecOptimizerTest, AScalarTrainsUnlessTheRuleNeedsARow) {
       "[group 0, parameter 0] RowWiseAdagrad has a slot per row, so it needs a "
       "parameter of one dimension or more, but got a scalar. Reshape the "
       "parameter to [1].");
+}
+
+// Kernels write to the memory of a tensor, which autograd does not see by itself.
+TEST(SpecOptimizerTest, AutogradNoticesThatAStepChangedSavedWeights) {
+  at::Tensor weight = parameter(at::ones({3}));
+  const auto optimizer = make_optimizer(SGD{.learning_rate = 0.5}, {weight});
+  const at::Tensor loss = weight.square().sum();
+  weight.mutable_grad() = at::ones({3});
+  optimizer->step();
+  EXPECT_TORCH_ERROR(loss.backward(), "modified by an inplace operation");
+}
+
+TEST(SpecOptimizerTest, AnyStridesTrain) {
+  const at::Tensor values = at::rand({5, 7});
+  at::Tensor plain = parameter(values);
+  at::Tensor transposed = values.t().contiguous().t().requires_grad_(true);
+  const auto optimizer = make_optimizer(Adam{}, {plain, transposed});
+  for (int i = 0; i < 3; ++i) {
+    plain.mutable_grad() = at::ones({7, 5}).mul(i + 1).t();
+    transposed.mutable_grad() = at::full({5, 7}, i + 1);
+    optimizer->step();
+  }
+  EXPECT_FALSE(transposed.is_contiguous());
+  test::expect_close(transposed.detach(), plain.detach(), 1e-6, 1e-6);
+  EXPECT_FALSE(at::equal(plain, values));
 }
 
 TEST(SpecOptimizerTest, ASweepUpdatesRowsThatASparseGradientLacks) {

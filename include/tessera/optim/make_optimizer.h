@@ -23,7 +23,8 @@ struct SpecGroup {
 };
 
 /// Makes a torch::optim::Optimizer from any spec, for dense weights and for tables of
-/// Strategy::host(). It uses stock LibTorch operators.
+/// Strategy::host(). The kernels of the tables update float32 parameters that have dense
+/// gradients, all of them in one pass. Stock LibTorch operators update the others.
 ///
 ///   auto optimizer = optim::make_optimizer(
 ///       optim::translate_keras_optimizer(json, optim::Fidelity::kExact),

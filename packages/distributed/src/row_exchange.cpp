@@ -5,11 +5,11 @@
 
 #include <tessera/common/shorten.h>
 
+#include "src/common/active_kernels.h"
 #include "src/common/check.h"
 #include "src/common/parallel.h"
 #include "src/common/step_memory.h"
 #include "src/kernels/row_sort.h"
-#include "src/tables/active_kernels.h"
 #include "src/tables/key_table_rows.h"
 #include "src/tables/table_memory.h"
 

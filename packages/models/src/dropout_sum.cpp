@@ -2,8 +2,8 @@
 #include "packages/models/src/dropout_sum.h"
 
 #include "layers/row_blocks.h"
+#include "src/common/active_kernels.h"
 #include "src/common/step_memory.h"
-#include "src/tables/active_kernels.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>

@@ -5,10 +5,10 @@
 #include <tessera/models/sampled_losses.h>
 #include "layers/matrix.h"
 #include "layers/row_blocks.h"
+#include "src/common/active_kernels.h"
 #include "src/common/check.h"
 #include "src/common/number_in_message.h"
 #include "src/common/step_memory.h"
-#include "src/tables/active_kernels.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>

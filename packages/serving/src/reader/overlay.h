@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/common/active_kernels.h"
 #include "src/kernels/overlaid_rows.h"
-#include "src/tables/active_kernels.h"
 #include "src/tables/key_partitions.h"
 
 #include <array>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/serving/src/reader/published_table.h"
 
+#include "src/common/active_kernels.h"
 #include "src/common/check.h"
-#include "src/tables/active_kernels.h"
 
 #include <tessera/common/shorten.h>
 

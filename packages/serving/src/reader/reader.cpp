@@ -6,9 +6,9 @@
 #include "packages/serving/src/reader/directory_watch.h"
 #include "packages/serving/src/reader/version_data.h"
 #include "packages/serving/src/reader/version_impl.h"
+#include "src/common/active_kernels.h"
 #include "src/common/check.h"
 #include "src/common/check_path.h"
-#include "src/tables/active_kernels.h"
 
 #include <sys/resource.h>
 #include <sys/syscall.h>

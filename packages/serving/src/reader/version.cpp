@@ -3,9 +3,9 @@
 
 #include <tessera/common/shorten.h>
 
+#include "src/common/active_kernels.h"
 #include "src/common/check.h"
 #include "src/common/names.h"
-#include "src/tables/active_kernels.h"
 #include "src/tables/combiner_rule.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/tables/active_kernels.h"
+#include "src/common/active_kernels.h"
 
 #include <cstdlib>
 #include <string>

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/optim/optimizer.h>
+
+#include "optim/row_update.h"
+#include "optim/tensor_update.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera::optim {
+
+/// Dense parameters that one step updates together, with the kernels of the tables. Each
+/// weight, slot and gradient is read once, where stock operators read it once per
+/// operator.
+class DenseUpdate {
+ public:
+  /// Returns false if the kernels can't update `rows`, and then adds nothing. They need a
+  /// rule of their own and contiguous float32 tensors in the memory of the CPU.
+  bool add(
+      const OptimizerSpec& spec,
+      const StepContext& context,
+      const at::Tensor& gradient,
+      const TensorRows& rows);
+
+  /// Updates all parameters in place. The results do not depend on the number of threads.
+  void run() const;
+
+ private:
+  // A parameter, or the last numbers of one, as a table.
+  struct Part {
+    RowUpdate update = {};
+    kernels::UpdateArgs args = {};
+    const float* gradient = nullptr;
+  };
+  struct Task {
+    size_t part = 0;
+    int64_t begin_row = 0;
+    int64_t end_row = 0;
+  };
+
+  void add_part(const Part& part);
+  void run(const Task& task) const;
+
+  std::vector<Part> parts_;
+  std::vector<Task> tasks_;
+  int64_t bytes_ = 0;  // of memory traffic
+};
+
+}  // namespace tessera::optim
