@@ -11,6 +11,7 @@
 #include "src/kernels/targets.h"
 
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
 HWY_BEFORE_NAMESPACE();
@@ -55,20 +56,31 @@ HWY_INLINE void TransposeBlock(
 #endif
 }
 
-// Finds the rows of one example's features, and prefetches those of a later one. The
-// processor does not prefetch so many arrays at once by itself.
+// Prefetches a row of a later example. The processor does not prefetch so many arrays at
+// once by itself.
+template <class Float>
+HWY_INLINE void PrefetchRow(
+    const PairwiseDotsArgs& args,
+    const FeatureRows<Float>& rows,
+    int64_t example,
+    int64_t size) {
+  constexpr int64_t kExamplesAhead = 3;
+  constexpr int64_t kLine = kLineBytes / int64_t{sizeof(float)};
+  const int64_t later = HWY_MIN(example + kExamplesAhead, args.end_example - 1);
+  const Float* row = rows.first + later * rows.stride;
+  for (int64_t i = 0; i < size; i += kLine) {
+    PrefetchLine<CacheLevel::kFirst>(row + i);
+  }
+}
+
+// Finds the rows of one example's features.
 HWY_INLINE void FindRows(
     const PairwiseDotsArgs& args,
     int64_t example,
     const float** rows) {
-  constexpr int64_t kExamplesAhead = 3;
-  const int64_t row_bytes = args.dim * static_cast<int64_t>(sizeof(float));
   for (int64_t i = 0; i < args.num_features; ++i) {
     rows[i] = args.features[i].first + example * args.features[i].stride;
-    if (example + kExamplesAhead < args.end_example) {
-      PrefetchLines(
-          rows[i] + kExamplesAhead * args.features[i].stride, row_bytes);
-    }
+    PrefetchRow(args, args.features[i], example, args.dim);
   }
 }
 
@@ -110,6 +122,29 @@ HWY_INLINE void TransposeFeatures(
   }
 }
 
+// Calls f(i, std::integral_constant<int, size>()) for groups of four features from `begin`
+// on, and for the rest.
+template <class F>
+HWY_INLINE void ForGroups(int64_t begin, int64_t end, const F& f) {
+  int64_t i = begin;
+  for (; i + 4 <= end; i += 4) {
+    f(i, std::integral_constant<int, 4>());
+  }
+  switch (end - i) {
+    case 3:
+      f(i, std::integral_constant<int, 3>());
+      break;
+    case 2:
+      f(i, std::integral_constant<int, 2>());
+      break;
+    case 1:
+      f(i, std::integral_constant<int, 1>());
+      break;
+    default:
+      break;
+  }
+}
+
 // Computes kRows * 2 vectors of products, products[i + r, j] = x[i + r] . x[j] for j in
 // first .. first + 2 * lanes. With one row at a time, each addition would wait for the one
 // before.
@@ -133,14 +168,18 @@ HWY_INLINE void ProductsOfRows(
     const V own0 = hn::Set(d, x[i]);
     a0 = hn::MulAdd(own0, a, a0);
     b0 = hn::MulAdd(own0, b, b0);
-    if constexpr (kRows == 4) {
+    if constexpr (kRows >= 2) {
       const V own1 = hn::Set(d, x[i + 1]);
-      const V own2 = hn::Set(d, x[i + 2]);
-      const V own3 = hn::Set(d, x[i + 3]);
       a1 = hn::MulAdd(own1, a, a1);
       b1 = hn::MulAdd(own1, b, b1);
+    }
+    if constexpr (kRows >= 3) {
+      const V own2 = hn::Set(d, x[i + 2]);
       a2 = hn::MulAdd(own2, a, a2);
       b2 = hn::MulAdd(own2, b, b2);
+    }
+    if constexpr (kRows >= 4) {
+      const V own3 = hn::Set(d, x[i + 3]);
       a3 = hn::MulAdd(own3, a, a3);
       b3 = hn::MulAdd(own3, b, b3);
     }
@@ -148,11 +187,15 @@ HWY_INLINE void ProductsOfRows(
   float* out = products + i * width + first;
   hn::StoreU(a0, d, out);
   hn::StoreU(b0, d, out + lanes);
-  if constexpr (kRows == 4) {
+  if constexpr (kRows >= 2) {
     hn::StoreU(a1, d, out + width);
     hn::StoreU(b1, d, out + width + lanes);
+  }
+  if constexpr (kRows >= 3) {
     hn::StoreU(a2, d, out + 2 * width);
     hn::StoreU(b2, d, out + 2 * width + lanes);
+  }
+  if constexpr (kRows >= 4) {
     hn::StoreU(a3, d, out + 3 * width);
     hn::StoreU(b3, d, out + 3 * width + lanes);
   }
@@ -166,19 +209,14 @@ HWY_INLINE void LowerProducts(
     int64_t width,
     const float* columns,
     float* products) {
-  const hn::ScalableTag<float> d;
-  const int64_t block = 2 * static_cast<int64_t>(hn::Lanes(d));
-  int64_t i = begin;
-  for (; i + 4 <= args.num_features; i += 4) {
-    for (int64_t first = 0; first < i + 4; first += block) {
-      ProductsOfRows<4>(d, args.dim, width, columns, i, first, products);
+  ForGroups(begin, args.num_features, [&](int64_t i, auto rows) HWY_ATTR {
+    constexpr int kRows = decltype(rows)::value;
+    const hn::ScalableTag<float> d;
+    const int64_t block = 2 * static_cast<int64_t>(hn::Lanes(d));
+    for (int64_t first = 0; first < i + kRows; first += block) {
+      ProductsOfRows<kRows>(d, args.dim, width, columns, i, first, products);
     }
-  }
-  for (; i < args.num_features; ++i) {
-    for (int64_t first = 0; first <= i; first += block) {
-      ProductsOfRows<1>(d, args.dim, width, columns, i, first, products);
-    }
-  }
+  });
 }
 
 // Copies the products of all pairs from row `begin` on, row by row. The last vector of a
@@ -251,9 +289,9 @@ class PairGradients {
   bool with_self_;
 };
 
-// Adds the products of x and four factors to four sums.
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE void AddToFour(
+// Adds the products of x and one factor for each of kCount sums.
+template <int kCount, class D, class V = hn::Vec<D>>
+HWY_INLINE void AddToSums(
     D d,
     V x,
     float factor0,
@@ -265,9 +303,15 @@ HWY_INLINE void AddToFour(
     V& sum2,
     V& sum3) {
   sum0 = hn::MulAdd(hn::Set(d, factor0), x, sum0);
-  sum1 = hn::MulAdd(hn::Set(d, factor1), x, sum1);
-  sum2 = hn::MulAdd(hn::Set(d, factor2), x, sum2);
-  sum3 = hn::MulAdd(hn::Set(d, factor3), x, sum3);
+  if constexpr (kCount >= 2) {
+    sum1 = hn::MulAdd(hn::Set(d, factor1), x, sum1);
+  }
+  if constexpr (kCount >= 3) {
+    sum2 = hn::MulAdd(hn::Set(d, factor2), x, sum2);
+  }
+  if constexpr (kCount >= 4) {
+    sum3 = hn::MulAdd(hn::Set(d, factor3), x, sum3);
+  }
 }
 
 // Computes some columns of the gradients of all features.
@@ -283,78 +327,69 @@ struct GradientColumns {
     hn::StoreU(sum, d, gradients.first + example * gradients.stride + column);
   }
 
-  // Computes columns [column, column + kVectors * lanes) of the gradients of the features i
-  // to i + 3. The gradients of all features are the product of the matrix `pairs` and the
+  // Computes columns [column, column + kVectors * lanes) of the gradients of kCount features
+  // from i on. The gradients of all features are the product of the matrix `pairs` and the
   // rows. Each sum adds the features in their order.
-  template <int kVectors, class D>
-  HWY_INLINE void FourFeatures(D d, int64_t i, int64_t column) const {
+  template <int kCount, int kVectors, class D>
+  HWY_INLINE void Features(D d, int64_t i, int64_t column) const {
     using V = hn::Vec<D>;
     const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
     V a0 = hn::Zero(d), a1 = a0, a2 = a0, a3 = a0;
     V b0 = a0, b1 = a0, b2 = a0, b3 = a0;
+    // Without inlining, the sums would be in memory.
     const auto add = [&](int64_t j, float f0, float f1, float f2, float f3)
-                         HWY_ATTR {
-                           const V x = hn::LoadU(d, rows[j] + column);
-                           AddToFour(d, x, f0, f1, f2, f3, a0, a1, a2, a3);
-                           if constexpr (kVectors == 2) {
-                             const V y = hn::LoadU(d, rows[j] + column + lanes);
-                             AddToFour(d, y, f0, f1, f2, f3, b0, b1, b2, b3);
-                           }
-                         };
+        HWY_ATTR __attribute__((always_inline)) {
+      const V x = hn::LoadU(d, rows[j] + column);
+      AddToSums<kCount>(d, x, f0, f1, f2, f3, a0, a1, a2, a3);
+      if constexpr (kVectors == 2) {
+        const V y = hn::LoadU(d, rows[j] + column + lanes);
+        AddToSums<kCount>(d, y, f0, f1, f2, f3, b0, b1, b2, b3);
+      }
+    };
+    // A group of less than four features repeats the last one, whose sums are not used.
+    const int64_t i1 = i + HWY_MIN(1, kCount - 1);
+    const int64_t i2 = i + HWY_MIN(2, kCount - 1);
+    const int64_t i3 = i + kCount - 1;
     const float* row0 = pairs.Row(i);
-    const float* row1 = pairs.Row(i + 1);
-    const float* row2 = pairs.Row(i + 2);
-    const float* row3 = pairs.Row(i + 3);
+    const float* row1 = pairs.Row(i1);
+    const float* row2 = pairs.Row(i2);
+    const float* row3 = pairs.Row(i3);
     for (int64_t j = 0; j < i; ++j) {
       add(j, row0[j], row1[j], row2[j], row3[j]);
     }
-    for (int64_t j = i; j < i + 4; ++j) {
-      add(j,
-          pairs.At(i, j),
-          pairs.At(i + 1, j),
-          pairs.At(i + 2, j),
-          pairs.At(i + 3, j));
+    for (int64_t j = i; j < i + kCount; ++j) {
+      add(j, pairs.At(i, j), pairs.At(i1, j), pairs.At(i2, j), pairs.At(i3, j));
     }
-    const float* row = pairs.Row(i + 4) + i;
-    for (int64_t j = i + 4; j < args.num_features; ++j) {
-      add(j, row[0], row[1], row[2], row[3]);
-      row += pairs.Length(j);
+    if constexpr (kCount == 4) {  // the other groups are the last ones
+      const float* row = pairs.Row(i + 4) + i;
+      for (int64_t j = i + 4; j < args.num_features; ++j) {
+        add(j, row[0], row[1], row[2], row[3]);
+        row += pairs.Length(j);
+      }
     }
-    Store(d, i, column, a0);
-    Store(d, i + 1, column, a1);
-    Store(d, i + 2, column, a2);
-    Store(d, i + 3, column, a3);
-    if constexpr (kVectors == 2) {
-      Store(d, i, column + lanes, b0);
-      Store(d, i + 1, column + lanes, b1);
-      Store(d, i + 2, column + lanes, b2);
-      Store(d, i + 3, column + lanes, b3);
+    const auto store = [&](int64_t feature, V a, V b) HWY_ATTR {
+      Store(d, feature, column, a);
+      if constexpr (kVectors == 2) {
+        Store(d, feature, column + lanes, b);
+      }
+    };
+    store(i, a0, b0);
+    if constexpr (kCount >= 2) {
+      store(i + 1, a1, b1);
     }
-  }
-
-  template <class D>
-  HWY_INLINE void OneFeature(D d, int64_t i, int64_t column) const {
-    auto sum = hn::Zero(d);
-    for (int64_t j = 0; j < args.num_features; ++j) {
-      sum = hn::MulAdd(
-          hn::Set(d, pairs.At(i, j)), hn::LoadU(d, rows[j] + column), sum);
+    if constexpr (kCount >= 3) {
+      store(i + 2, a2, b2);
     }
-    Store(d, i, column, sum);
+    if constexpr (kCount >= 4) {
+      store(i + 3, a3, b3);
+    }
   }
 
   template <int kVectors, class D>
   HWY_INLINE void Vectors(D d, int64_t column) const {
-    const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-    int64_t i = 0;
-    for (; i + 4 <= args.num_features; i += 4) {
-      FourFeatures<kVectors>(d, i, column);
-    }
-    for (; i < args.num_features; ++i) {
-      OneFeature(d, i, column);
-      if constexpr (kVectors == 2) {
-        OneFeature(d, i, column + lanes);
-      }
-    }
+    ForGroups(0, args.num_features, [&](int64_t i, auto count) HWY_ATTR {
+      Features<decltype(count)::value, kVectors>(d, i, column);
+    });
   }
 
   template <class D>
@@ -378,26 +413,14 @@ struct GradientColumns {
   }
 };
 
-// Prefetches where the next example's gradients are written.
-HWY_INLINE void PrefetchGradients(
-    const PairwiseDotsArgs& args,
-    int64_t example) {
-  if (example + 1 == args.end_example) {
-    return;
-  }
-  const int64_t row_bytes = args.dim * static_cast<int64_t>(sizeof(float));
-  for (int64_t i = 0; i < args.num_features; ++i) {
-    const FeatureRows<float>& gradients = args.gradients[i];
-    PrefetchLines(
-        gradients.first + (example + 1) * gradients.stride, row_bytes);
-  }
-}
-
 void PairwiseDotsGradient(const PairwiseDotsArgs& args) {
   std::vector<const float*> rows(args.num_features);
   for (int64_t b = args.begin_example; b < args.end_example; ++b) {
     FindRows(args, b, rows.data());
-    PrefetchGradients(args, b);
+    PrefetchRow(args, args.dots_gradient, b, CountPairs(args));
+    for (int64_t i = 0; i < args.num_features; ++i) {
+      PrefetchRow(args, args.gradients[i], b, args.dim);
+    }
     GradientColumns{args, b, rows.data(), PairGradients(args, b)}.All();
   }
 }
