@@ -16,6 +16,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/jit/frontend/tracer.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -64,12 +65,25 @@ RowBlocks blocks_of(int64_t rows, int64_t dim) {
   return {rows, tiles * RowBlocks::kTile, row_bytes};
 }
 
+// Half of the second-level cache of a core. On Intel Xeon, a DCN-v2 trained at the same
+// speed with 0.16 to 0.62 of the cache, and took 1.08 times as long with 0.08 of it.
+int64_t half_of_cache() {
+  constexpr int64_t kSmallest = int64_t{256} * 1024;
+  constexpr int64_t kLargest = int64_t{1024} * 1024;
+  int64_t bytes = 0;  // unknown
+#ifdef _SC_LEVEL2_CACHE_SIZE
+  bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#endif
+  return std::clamp(bytes / 2, kSmallest, kLargest);
+}
+
 // Returns how many rows of a block are computed at once. With as many rows, `matrices`
-// matrices [rows, dim] stay in the second-level cache, unless that would be too few rows.
+// matrices [rows, dim] take half of the second-level cache, unless that would be too few
+// rows. The number of rows changes no bit of the results.
 int64_t rows_in_cache(int64_t matrices, int64_t dim) {
-  constexpr int64_t kBytes = int64_t{640} * 1024;
+  static const int64_t bytes = half_of_cache();
   constexpr uint64_t kFewest = 8;  // with fewer, products are slow
-  const int64_t rows = kBytes / (matrices * dim * int64_t{sizeof(float)});
+  const int64_t rows = bytes / (matrices * dim * int64_t{sizeof(float)});
   return static_cast<int64_t>(
       std::max(std::bit_floor(static_cast<uint64_t>(rows)), kFewest));
 }
