@@ -314,6 +314,44 @@ TEST_P(KeyTableSpecTest, RecordsWhichKeysWereUsed) {
   }
 }
 
+// So many keys are updated in several bins and parts, where new keys stand between others.
+TEST_P(KeyTableSpecTest, ManyNewKeysStartAtTheirInitialValues) {
+  TPUEmbedding layer = small_layer({.capacity = 8000}, GetParam().spec);
+  TPUEmbedding expected = TPUEmbedding(TPUEmbeddingOptions{
+      .features =
+          {{"id",
+            FeatureConfig{
+                .table = make_table(
+                    {.name = "t",
+                     .vocabulary_size = 15'000,
+                     .dim = 2,
+                     .initializer = initializers::Constant{.value = 1.0}})}}},
+      .optimizer = GetParam().spec});
+  // The last two evict keys that were not used since the first.
+  for (const int64_t begin : {0, 2500, 5000, 7500}) {
+    const at::Tensor keys =
+        at::arange(begin, begin + 4000, at::kLong).repeat({2});
+    train(layer, keys);
+    train(expected, keys);
+  }
+  EXPECT_EQ(index_of(layer).size(), 8000);
+  const at::Tensor keys = at::tensor(keys_of(layer), at::kLong);
+  expect_close(stored(layer, keys), stored(expected, keys), 1e-6, 1e-6);
+  EXPECT_FALSE(at::equal(stored(layer, keys), at::ones({8000, 2})));
+}
+
+TEST(KeyTableTest, ManyNewKeysWithoutAGradientKeepTheirInitialValues) {
+  TPUEmbedding layer = small_layer(
+      {.capacity = 8000,
+       .admission =
+           admission::AfterOccurrences{.count = 2, .counters = 1 << 24}});
+  // Each lookup alone gives zeros, and both together admit the keys.
+  const at::Tensor keys = at::arange(3000, at::kLong);
+  (lookup(layer, keys) + lookup(layer, keys)).sum().backward();
+  EXPECT_EQ(index_of(layer).size(), 3000);
+  EXPECT_TRUE(at::equal(stored(layer, keys), at::ones({3000, 2})));
+}
+
 TEST_P(KeyTableSpecTest, IsSavedAndContinues) {
   const TableOptions options{
       .keys = {
