@@ -1033,6 +1033,7 @@ TEST(KeyTableTest, SummaryShowsTheKeys) {
 TEST(KeyTableTest, TheConfigSurvivesJson) {
   for (const DynamicKeys& keys :
        {DynamicKeys{.capacity = 7},
+        DynamicKeys{.capacity = 7, .eviction = eviction::LeastRecentlyUsed{}},
         DynamicKeys{
             .capacity = 1,
             .admission = admission::AfterOccurrences{.halve_at = 1.5},
@@ -1049,6 +1050,7 @@ TEST(KeyTableTest, TheConfigSurvivesJson) {
     const TableConfig config{.name = "t", .dim = 2, .keys = keys};
     EXPECT_EQ(table_from_json(to_json(config)), config);
   }
+  EXPECT_EQ(DynamicKeys{}.eviction, Eviction{eviction::LeastFrequentlyUsed{}});
 }
 
 // Configs saved before the sketch could forget have no `halve_at`.

@@ -170,7 +170,8 @@ std::vector<NamedSetup> named_setups() {
   using namespace admission;
   using namespace eviction;
   return {
-      {"LeastRecentlyUsed", {.keys = {.capacity = 40}}},
+      {"LeastRecentlyUsed",
+       {.keys = {.capacity = 40, .eviction = LeastRecentlyUsed{}}}},
       {"LeastFrequentlyUsed",
        {.keys =
             {.capacity = 40, .eviction = LeastFrequentlyUsed{.half_life = 5}}}},
@@ -477,7 +478,8 @@ TEST(KeyCheckpointOptionsTest, AnotherConfig) {
   using namespace admission;
   using namespace eviction;
   const MemoryFolder folder;
-  TPUEmbedding layer = make_layer({});
+  TPUEmbedding layer =
+      make_layer({.keys = {.capacity = 40, .eviction = LeastRecentlyUsed{}}});
   Batches batches(100, 20);
   for (int step = 0; step < 4; ++step) {
     train(layer, batches.next());

@@ -115,7 +115,7 @@ struct LeastRecentlyUsed {
 /// The key with the lowest frequency loses its row. An occurrence at update u has the
 /// weight 2^((u - now) / half_life), so old occurrences count less and less. For each key,
 /// the table keeps log2 of the sum of 2^(u / half_life). The order of these values does not
-/// depend on `now`.
+/// depend on `now`. This is the default, because frequent keys survive many new ones.
 ///
 ///   const DynamicKeys keys{
 ///       .capacity = 1'000'000,
@@ -187,7 +187,7 @@ struct DynamicKeys {
   /// is taken only when rows are used, unless `preallocate` is set.
   int64_t capacity = 0;
   Admission admission = {};
-  Eviction eviction = {};
+  Eviction eviction = tessera::eviction::LeastFrequentlyUsed{};
   /// A key that stands for no value. A dense feature looks up zeros for it. A sparse or
   /// ragged feature drops it. The key gets no row and no gradient.
   std::optional<int64_t> padding_key = {};
