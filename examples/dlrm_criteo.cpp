@@ -43,12 +43,22 @@ namespace {
 // a larger initial accumulator.
 constexpr double kInitialAccumulator = 1e-8;
 
-optim::OptimizerSpec make_spec(const Options& options, double learning_rate) {
+optim::OptimizerSpec table_optimizer(const Options& options) {
   if (options.optimizer == "adam") {
-    return optim::Adam{.learning_rate = learning_rate};
+    return optim::Adam{.learning_rate = options.learning_rate};
   }
   return optim::Adagrad{
-      .learning_rate = learning_rate,
+      .learning_rate = options.learning_rate,
+      .initial_accumulator_value = kInitialAccumulator};
+}
+
+optim::OptimizerSpec dense_optimizer(const Options& options) {
+  if (options.optimizer == "adam") {
+    return optim::Adam{
+        .learning_rate = options.dense_learning_rate, .bias_correction = true};
+  }
+  return optim::Adagrad{
+      .learning_rate = options.dense_learning_rate,
       .initial_accumulator_value = kInitialAccumulator};
 }
 
@@ -76,7 +86,7 @@ ClickModelOptions model_options(
   return {
       .features =
           tessera::Nest<tessera::FeatureConfig>::map(std::move(features)),
-      .optimizer = make_spec(options, options.learning_rate),
+      .optimizer = table_optimizer(options),
       .seed = static_cast<uint64_t>(options.seed),
       .interaction = options.model,
       .num_dense = pipeline.num_dense()};
@@ -144,8 +154,8 @@ training::History train(
     const Options& options,
     Report& report) {
   // The tables update themselves in the backward pass.
-  const auto optimizer = optim::make_optimizer(
-      make_spec(options, options.dense_learning_rate), model->parameters());
+  const auto optimizer =
+      optim::make_optimizer(dense_optimizer(options), model->parameters());
   const auto step =
       training::make_train_step(*optimizer, [&](const Batch& batch) {
         const Tensor logits =

@@ -65,21 +65,22 @@ RowBlocks blocks_of(int64_t rows, int64_t dim) {
   return {rows, tiles * RowBlocks::kTile, row_bytes};
 }
 
-// Half of the second-level cache of a core. On Intel Xeon, a DCN-v2 trained at the same
+// Half of the second-level cache of a core, but at least 256 KiB and at most 1 MiB. On Intel Xeon, a DCN-v2 trained at the same
 // speed with 0.16 to 0.62 of the cache, and took 1.08 times as long with 0.08 of it.
 int64_t half_of_cache() {
   constexpr int64_t kSmallest = int64_t{256} * 1024;
   constexpr int64_t kLargest = int64_t{1024} * 1024;
-  int64_t bytes = 0;  // unknown
+  int64_t bytes = -1;
 #ifdef _SC_LEVEL2_CACHE_SIZE
   bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
 #endif
-  return std::clamp(bytes / 2, kSmallest, kLargest);
+  constexpr int64_t kUsual = int64_t{1024} * 1024;
+  return std::clamp((bytes > 0 ? bytes : kUsual) / 2, kSmallest, kLargest);
 }
 
 // Returns how many rows of a block are computed at once. With as many rows, `matrices`
-// matrices [rows, dim] take half of the second-level cache, unless that would be too few
-// rows. The number of rows changes no bit of the results.
+// matrices [rows, dim] take at most half_of_cache(), unless that would be too few rows. The
+// number of rows changes no bit of the results.
 int64_t rows_in_cache(int64_t matrices, int64_t dim) {
   static const int64_t bytes = half_of_cache();
   constexpr uint64_t kFewest = 8;  // with fewer, products are slow

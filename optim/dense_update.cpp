@@ -15,15 +15,30 @@ namespace tessera::optim {
 
 namespace {
 
-// A rule that treats each number alone may cut a parameter into rows of any length.
+// If a rule treats each number alone, its parameter may be cut into rows of any length.
 constexpr int64_t kRowLength = 256;
 
 // How many numbers a task updates.
 constexpr int64_t kTaskLength = 8 * 1024;
 
-bool is_plain(const at::Tensor& tensor) {
+bool is_plain(const at::Tensor& tensor, at::IntArrayRef shape) {
   return tensor.scalar_type() == at::kFloat && tensor.device().is_cpu() &&
-      tensor.layout() == at::kStrided && tensor.is_contiguous();
+      tensor.layout() == at::kStrided && tensor.is_contiguous() &&
+      !tensor.is_neg() && !tensor._is_zerotensor() && tensor.sizes() == shape;
+}
+
+// A gradient of another shape is broadcast or refused by LibTorch's operators, and so is a
+// parameter that has got another shape since its slots were made.
+bool are_plain(
+    const at::Tensor& gradient,
+    const TensorRows& rows,
+    const std::vector<SlotSpec>& slots) {
+  const at::IntArrayRef shape = rows.weights.sizes();
+  bool result = is_plain(rows.weights, shape) && is_plain(gradient, shape);
+  for (size_t i = 0; i < slots.size() && result; ++i) {
+    result = is_plain(rows.slots[i], slot_shape(slots[i], shape));
+  }
+  return result;
 }
 
 bool needs_whole_rows(const kernels::RowRule& rule) {
@@ -38,9 +53,9 @@ bool DenseUpdate::add(
     const StepContext& context,
     const at::Tensor& gradient,
     const TensorRows& rows) {
-  if (spec.get_if<CustomOptimizer>() != nullptr || !is_plain(gradient) ||
-      !is_plain(rows.weights) ||
-      !std::all_of(rows.slots.begin(), rows.slots.end(), is_plain)) {
+  const std::vector<SlotSpec> slots = slots_of(spec);
+  if (spec.get_if<CustomOptimizer>() != nullptr ||
+      !are_plain(gradient, rows, slots)) {
     return false;
   }
   Part whole{
@@ -60,7 +75,6 @@ bool DenseUpdate::add(
       .data = rows.weights.mutable_data_ptr<float>(),
       .dim = dim,
       .vocab = vocab};
-  const std::vector<SlotSpec> slots = slots_of(spec);
   for (size_t i = 0; i < slots.size(); ++i) {
     whole.args.slots[slots[i].position] =
         rows.slots[i].mutable_data_ptr<float>();
@@ -68,7 +82,9 @@ bool DenseUpdate::add(
   }
   // Autograd then notices that the weights have changed.
   rows.weights.unsafeGetTensorImpl()->bump_version();
-  add_part(whole);
+  if (vocab > 0) {
+    add_part(whole);
+  }
   if (rest > 0) {
     Part last = whole;
     last.gradient += vocab * dim;

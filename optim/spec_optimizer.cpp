@@ -178,8 +178,7 @@ struct SpecOptimizer::Update {
 
   // Returns false if the kernels can't do this update.
   bool add_to(DenseUpdate& dense_update) const {
-    return !is_sparse() && !result.weights.defined() &&
-        dense_update.add(spec, context, gradient, rows);
+    return !is_sparse() && dense_update.add(spec, context, gradient, rows);
   }
 
   // Updates with stock operators.
@@ -363,7 +362,7 @@ at::Tensor SpecOptimizer::step(LossClosure closure) {
       *update.state->sum = update.gradient;
       continue;
     }
-    // Strategy::host() promises stock operators for the tables of a layer.
+    // make_optimizer(layer) promises stock operators.
     if (!owns_slots_ || !update.add_to(dense_update)) {
       update.apply();
     }

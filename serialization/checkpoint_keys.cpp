@@ -26,6 +26,7 @@ struct RankKeys {
   int64_t counters = 0;
   KeyCounts counts = {};
   bool knows_changes = false;
+  bool has_new_sketch = true;
 };
 static_assert(std::is_trivially_copyable_v<RankKeys>);
 
@@ -65,21 +66,27 @@ KeysToSave find_keys_to_save(
     changes = key_rows.snapshot()->until(*part.snapshot, index);
     own.changed = size_of(changes.changed.keys);
     own.removed = size_of(changes.removed);
+    own.has_new_sketch = changes.has_new_sketch;
   }
 
   const std::vector<RankKeys> all = gather_from_ranks(own, ranks);
-  RankKeys total{.knows_changes = true};
+  RankKeys total{.knows_changes = true, .has_new_sketch = false};
   for (const RankKeys& rank : all) {
     total.keys += rank.keys;
     total.changed += rank.changed;
     total.knows_changes = total.knows_changes && rank.knows_changes;
+    total.has_new_sketch = total.has_new_sketch || rank.has_new_sketch;
   }
   // If all keys have changed, a list of removed ones would only make the checkpoint larger.
   const bool is_increment = total.knows_changes && total.changed < total.keys;
   ManifestKeys& keys = manifest.keys.emplace();
   keys.partitions = index.partitions().count();
   keys.half_life = half_life_of(index);
-  keys.sketch = {.name = "sketch", .dtype = "uint8", .shape = {0}};
+  if (!is_increment || total.has_new_sketch) {
+    keys.sketch = {.name = "sketch", .dtype = "uint8", .shape = {0}};
+  } else {
+    part.sketch = {};
+  }
   if (is_increment) {
     keys.removed = {.name = "removed_keys", .dtype = "int64", .shape = {0}};
   }
@@ -88,10 +95,12 @@ KeysToSave find_keys_to_save(
     if (static_cast<int64_t>(rank) == ranks.rank()) {
       part.first = saved;
       part.first_removed = is_increment ? keys.removed->shape[0] : 0;
-      part.first_counter = keys.sketch.shape[0];
+      part.first_counter = keys.sketch ? keys.sketch->shape[0] : 0;
     }
     saved += is_increment ? all[rank].changed : all[rank].keys;
-    keys.sketch.shape[0] += all[rank].counters;
+    if (keys.sketch) {
+      keys.sketch->shape[0] += all[rank].counters;
+    }
     if (is_increment) {
       keys.removed->shape[0] += all[rank].removed;
     }

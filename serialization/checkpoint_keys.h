@@ -27,7 +27,8 @@ namespace tessera {
 struct KeysToSave {
   KeyList list = {};
   std::vector<int64_t> removed = {};  // empty unless it is an increment
-  /// The counters of the owned partitions, in the memory of the index.
+  /// The counters of the owned partitions, in the memory of the index. Empty if they are
+  /// those of the parent.
   c10::ArrayRef<uint8_t> sketch = {};
   /// The positions of the first row, the first removed key and the first counter of this
   /// rank among those of all ranks.

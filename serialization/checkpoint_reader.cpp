@@ -32,6 +32,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// An increment without a sketch takes that of its parent.
+bool has_same_sketch_size(
+    const ManifestKeys& below,
+    const ManifestKeys& above) {
+  return !below.sketch || !above.sketch ||
+      below.sketch->shape == above.sketch->shape;
+}
+
 // Whether both checkpoints have the same tables, as an increment and its parent must.
 bool has_same_tables(const Manifest& below, const Manifest& above) {
   const std::vector<ManifestTable>& a = below.tables;
@@ -47,7 +55,7 @@ bool has_same_tables(const Manifest& below, const Manifest& above) {
     };
     return x.name == y.name && has_keys == y.keys.has_value() &&
         (!has_keys ||
-         (x.keys->sketch.shape == y.keys->sketch.shape &&
+         (has_same_sketch_size(*x.keys, *y.keys) &&
           x.keys->partitions == y.keys->partitions &&
           x.keys->half_life == y.keys->half_life)) &&
         std::equal(
@@ -256,6 +264,14 @@ std::vector<size_t> CheckpointReader::links_of(size_t table) const {
   return links;
 }
 
+size_t CheckpointReader::link_of_sketch(size_t table) const {
+  size_t link = chain_.size() - 1;
+  while (!table_of(link, table).keys->sketch) {
+    --link;  // check(ManifestKeys) has seen that the first one has a sketch
+  }
+  return link;
+}
+
 void CheckpointReader::check_files(
     const EmbeddingState& state,
     LoadPlan& plan) {
@@ -326,8 +342,8 @@ void CheckpointReader::append_key_files(
   if (entry.keys->removed) {
     append(*entry.keys->removed);
   }
-  if (link + 1 == chain_.size()) {
-    append(entry.keys->sketch);
+  if (link == link_of_sketch(table)) {
+    append(*entry.keys->sketch);
   }
 }
 
@@ -358,8 +374,9 @@ void CheckpointReader::read_keys(
         where_,
         stored);
   }
-  stored.saved.sketch =
-      read_vector<uint8_t>(folder_of(chain_.size() - 1), keys.sketch, where_);
+  const size_t link = link_of_sketch(entry.table);
+  stored.saved.sketch = read_vector<uint8_t>(
+      folder_of(link), *table_of(link, entry.table).keys->sketch, where_);
   adapt_scores(updates, entry.later_updates, table, stored.saved);
   entry.keys = LoadedKeys(std::move(stored.saved), table, where_);
   std::vector<StoredRow>& rows = stored_rows_[entry.table];

@@ -129,6 +129,8 @@ class CheckpointReader {
   // The positions of the checkpoints in the chain that hold rows of a table. The first of
   // these checkpoints has all rows.
   std::vector<size_t> links_of(size_t table) const;
+  // The newest checkpoint that has the sketch of a key table.
+  size_t link_of_sketch(size_t table) const;
   void read_touched(size_t link, size_t table);
   void append_file(
       size_t link,

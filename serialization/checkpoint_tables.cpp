@@ -126,7 +126,9 @@ void add_keys(
       add(keys.list.frequencies, tensor);
     }
   }
-  add(keys.sketch, entry.keys->sketch);
+  if (entry.keys->sketch) {
+    add(keys.sketch, *entry.keys->sketch);
+  }
   if (entry.keys->removed) {
     add(keys.removed, *entry.keys->removed);
   }
@@ -164,7 +166,9 @@ void merge_tables(
     }
     if (others[i].keys) {
       ManifestKeys& keys = *tables[i].keys;
-      move_parts(others[i].keys->sketch.parts, keys.sketch.parts);
+      if (keys.sketch) {
+        move_parts(others[i].keys->sketch->parts, keys.sketch->parts);
+      }
       if (keys.removed) {
         move_parts(others[i].keys->removed->parts, keys.removed->parts);
       }
@@ -306,9 +310,9 @@ void gather_tables(
       for (ManifestTensor& tensor : tables[i].tensors) {
         number_entries(rows, tensor);
       }
-      if (has_keys) {
+      if (has_keys && tables[i].keys->sketch) {
         number_entries(
-            {.first = keys[i].first_counter}, tables[i].keys->sketch);
+            {.first = keys[i].first_counter}, *tables[i].keys->sketch);
       }
       if (has_keys && tables[i].keys->removed) {
         number_entries(

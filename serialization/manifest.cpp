@@ -221,7 +221,12 @@ class ManifestCheck {
             keys.half_life >= 0.0,
         "the number of partitions or the half-life of keys is out of range");
     constexpr int64_t kMaxCounters = int64_t{1} << 33;
-    check_vector(keys.sketch, "uint8", kMaxCounters);
+    require(
+        keys.sketch || keys.removed,
+        "only an increment may take the sketch of its parent");
+    if (keys.sketch) {
+      check_vector(*keys.sketch, "uint8", kMaxCounters);
+    }
     if (keys.removed) {
       check_vector(*keys.removed, "int64", kMaxRows);
     }

@@ -157,9 +157,10 @@ struct ManifestKeys {
   int64_t partitions = 0;
   /// The half-life of the frequencies, in updates. 0: the keys have no frequencies.
   double half_life = 0.0;
-  /// The counters [counters] of the admission, of all partitions in order. An increment
-  /// has all of them, too, because a few keys change most blocks of the sketch.
-  ManifestTensor sketch = {};
+  /// The counters [counters] of the admission, of all partitions in order. Unset in an
+  /// increment if no counter has changed since the parent. Otherwise it has all counters,
+  /// because a few keys change most blocks of the sketch.
+  std::optional<ManifestTensor> sketch = {};
   /// The keys [keys] that have lost their rows since the parent, in the order of their
   /// hashes. Unset if the files hold all keys.
   std::optional<ManifestTensor> removed = {};

@@ -48,6 +48,7 @@ constexpr int64_t kMaxSummedRows = 512;
 // The sort and these sums give the same bits. The places of all rows, of 16 bits each, fit
 // into the first-level cache.
 constexpr int64_t kMaxPlaces = 16384;
+static_assert(kMaxPlaces <= 65535, "a place has 16 bits");
 // Fewer contributions are sorted in less time than it takes to load the places.
 constexpr int64_t kMinIdsForPlaces = 512;
 // The memory traffic of one task in a sweep over all rows, about 100 us of work.

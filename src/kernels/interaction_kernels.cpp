@@ -65,12 +65,9 @@ HWY_INLINE void PrefetchRow(
     int64_t example,
     int64_t size) {
   constexpr int64_t kExamplesAhead = 3;
-  constexpr int64_t kLine = kLineBytes / int64_t{sizeof(float)};
   const int64_t later = HWY_MIN(example + kExamplesAhead, args.end_example - 1);
-  const Float* row = rows.first + later * rows.stride;
-  for (int64_t i = 0; i < size; i += kLine) {
-    PrefetchLine<CacheLevel::kFirst>(row + i);
-  }
+  PrefetchLines(
+      rows.first + later * rows.stride, size * int64_t{sizeof(float)});
 }
 
 // Finds the rows of one example's features.
@@ -346,7 +343,7 @@ struct GradientColumns {
         AddToSums<kCount>(d, y, f0, f1, f2, f3, b0, b1, b2, b3);
       }
     };
-    // A group of less than four features repeats the last one, whose sums are not used.
+    // A group of fewer than four features repeats the last one, whose sums are not used.
     const int64_t i1 = i + HWY_MIN(1, kCount - 1);
     const int64_t i2 = i + HWY_MIN(2, kCount - 1);
     const int64_t i3 = i + kCount - 1;

@@ -116,9 +116,10 @@ struct SumScratch {
   uint32_t* rows = nullptr;  // [max_rows]
   float* sums = nullptr;  // [max_rows, dim]
   int64_t max_rows = 0;
-  /// If it has memory, one for each number of a row, the contributions to a row need not be
-  /// adjacent, and max_rows is at least the number of distinct rows. All places are 0
-  /// before and after the update.
+  /// nullptr, or a place for each number that `number_of` gives. With places, the
+  /// contributions to a row need not be adjacent. max_rows must be at least the number of
+  /// distinct rows, which must be at most 65,535. All places are 0 before and after the
+  /// update.
   uint16_t* places = nullptr;
   RowNumbering number_of = {};
 };

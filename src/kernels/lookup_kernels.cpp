@@ -440,9 +440,13 @@ HWY_INLINE void CopyRows(const Bags& bags) {
   constexpr auto kElement = static_cast<int64_t>(sizeof(typename Row::Element));
   float* HWY_RESTRICT out = args.out + args.begin_bag * kVectors * lanes;
   for (int64_t i = args.begin_bag; i < args.end_bag; ++i) {
-    const int64_t late = HWY_MIN(i + bags.far_prefetch_distance, bags.end - 1);
-    PrefetchLines<CacheLevel::kSecond>(
-        RowOfVectors<kVectors>(bags, lanes, late), kVectors * lanes * kElement);
+    if (bags.far_prefetch_distance != kNoPrefetch) {
+      const int64_t late =
+          HWY_MIN(i + bags.far_prefetch_distance, bags.end - 1);
+      PrefetchLines<CacheLevel::kSecond>(
+          RowOfVectors<kVectors>(bags, lanes, late),
+          kVectors * lanes * kElement);
+    }
     const int64_t soon = HWY_MIN(i + bags.prefetch_distance, bags.end - 1);
     PrefetchLines(
         RowOfVectors<kVectors>(bags, lanes, soon), kVectors * lanes * kElement);
@@ -501,7 +505,11 @@ void CombineRows(const CombineArgs& args) {
   const int64_t ahead =
       is_cached ? bags.prefetch_distance : bags.far_prefetch_distance;
   for (int64_t i = first; i < HWY_MIN(first + ahead, bags.end); ++i) {
-    PrefetchRow<CacheLevel::kSecond>(bags, i);
+    if (is_cached) {
+      PrefetchRow<CacheLevel::kFirst>(bags, i);
+    } else {
+      PrefetchRow<CacheLevel::kSecond>(bags, i);
+    }
   }
   if (args.buckets.step > 0.0F) {
     CombineRounded(bags);

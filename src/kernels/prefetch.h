@@ -8,7 +8,7 @@ namespace tessera::kernels {
 
 inline constexpr int64_t kLineBytes = 64;
 
-/// Lookups prefetch rows of up to this many bytes further ahead, counted in rows.
+/// Rows of up to this many bytes are narrow. Lookups prefetch more of them ahead.
 inline constexpr int64_t kNarrowRowBytes = 128;
 
 /// Prefetches a row of a table or a slot, whose rows have `row_bytes` bytes each.
@@ -64,11 +64,12 @@ constexpr int64_t near_prefetch_distance(int64_t bytes) {
       : prefetch_distance(bytes);
 }
 
-/// A table of this size stays in the second-level cache. Lookups of wide rows took 1.15 to
+/// Lookups take tables of up to this size to be in the second-level cache, which is true
+/// for caches of 1 MiB or more. Lookups of wide rows took 1.15 to
 /// 1.25 times as long on Intel Xeon if they were prefetched to the cache that has them.
 inline constexpr int64_t kCachedTableBytes = int64_t{1024} * 1024;
 
-/// The distance of a prefetch that no row is far enough away for.
+/// A distance beyond every row: there is no such prefetch.
 inline constexpr int64_t kNoPrefetch = int64_t{1} << 60;
 
 /// How many quantized rows ahead of its use a row is prefetched to the second-level cache.

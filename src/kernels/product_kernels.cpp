@@ -8,7 +8,6 @@
 #include "src/kernels/kernels.h"
 #include "src/kernels/targets.h"
 
-#include <algorithm>
 #include <type_traits>
 
 HWY_BEFORE_NAMESPACE();
@@ -33,7 +32,7 @@ constexpr int kTileRows = 6;
 // The vectors of columns of a full tile.
 constexpr int kTileVectors = 2;
 
-// A tile multiplies as many rows of args.b at a time. Their part in the tile and as many
+// A tile multiplies this many rows of args.b at a time. Their part in the tile and as many
 // columns of its rows of a stay in the first-level cache.
 constexpr int64_t kBlockDepth = 256;
 
@@ -291,7 +290,7 @@ void Product(const ProductArgs& args) {
   const bool packs = PaysToPack(args) && size <= kBlockDepth;
   int64_t begin = 0;
   do {
-    const int64_t depth = std::min(size, args.depth - begin);
+    const int64_t depth = HWY_MIN(size, args.depth - begin);
     ForTwoVectors(
         args.columns,
         ProductColumns{args, packs ? memory : nullptr, begin, depth});

@@ -609,7 +609,8 @@ void KeyIndex::apply(const KeyPlan& plan) {
   has_open_plan_ = false;
 }
 
-// This is not on the way of common steps, so frequencies take the simple one.
+// Rules that update all rows come here. Frequencies need the count of each row, so the rows
+// are sorted.
 void KeyIndex::record_rows(const KeyPlan& plan) {
   std::vector<uint32_t> used;
   for (const c10::ArrayRef<uint32_t> rows : plan.used_rows) {

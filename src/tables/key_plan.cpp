@@ -313,11 +313,15 @@ class KeyIndex::Planner {
       chunk.found_rows.clear();
     }
     std::sort(found.begin(), found.end());
+    const std::vector<uint32_t> searched_rows =
+        found.empty() ? std::vector<uint32_t>() : rows_found_twice();
     std::vector<int64_t> again;
     for (auto row = found.begin(); row != found.end();) {
       const auto end = std::upper_bound(row, found.end(), *row);
       const int64_t p = index_.partition_of_row(*row);
-      const auto searched = searched_uses(p, *row);
+      const auto uses =
+          std::equal_range(searched_rows.begin(), searched_rows.end(), *row);
+      const auto searched = uses.second - uses.first;
       marked_.push_back(*row);
       index_.marked_rows_.insert(*row);
       if (end - row > searched) {
@@ -337,18 +341,20 @@ class KeyIndex::Planner {
     return again;
   }
 
-  // The occurrences whose lookups have found the row, and a search, too.
-  int64_t searched_uses(int64_t p, uint32_t row) const {
-    int64_t count = 0;
-    for (int64_t i = begin_[p]; i < begin_[p + 1]; ++i) {
-      const Occurrence& at = occurrences_[i];
+  // The rows of the occurrences whose lookups have found them, and a search, too, sorted. A
+  // row is there once for each of its occurrences.
+  std::vector<uint32_t> rows_found_twice() const {
+    std::vector<uint32_t> rows;
+    for (const Occurrence& at : occurrences_) {
       const KeyOccurrences& term = term_of(at);
-      count += chunks_[at.chunk].limit > 0 && term.rows[at.index] == row &&
-              term.looked_up[at.index] == row
-          ? 1
-          : 0;
+      const uint32_t row = term.rows[at.index];
+      if (chunks_[at.chunk].limit > 0 && row != kNoRow &&
+          term.looked_up[at.index] == row) {
+        rows.push_back(row);
+      }
     }
-    return count;
+    std::sort(rows.begin(), rows.end());
+    return rows;
   }
 
   // Takes the rows of keys that the update evicts from their occurrences.

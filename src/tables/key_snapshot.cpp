@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/tables/key_snapshot.h"
 
+#include "src/common/checksum.h"
 #include "src/common/parallel.h"
 #include "src/tables/key_table_rows.h"
 #include "src/tables/row_checksums.h"
@@ -31,9 +32,11 @@ KeyList list_keys(
       index.size() * static_cast<int64_t>(sizeof(KeyEntry)) * 4;
   std::vector<int64_t> begin(partitions + 1, 0);
   run_tasks(partitions, bytes, [&](int64_t p) {
-    index.visit_entries(p, [&](const KeyEntry& entry) {
-      begin[p + 1] += takes(entry) ? 1 : 0;
-    });
+    // In `begin`, threads would wait for each other's cache lines.
+    int64_t count = 0;
+    index.visit_entries(
+        p, [&](const KeyEntry& entry) { count += takes(entry) ? 1 : 0; });
+    begin[p + 1] = count;
   });
   for (int64_t p = 0; p < partitions; ++p) {
     begin[p + 1] += begin[p];
@@ -76,6 +79,9 @@ KeySnapshot::KeySnapshot(const TableState& table)
   index.visit_used_rows([&](int64_t first, int64_t count) {
     used_.push_back({first, count});
   });
+  const c10::ArrayRef<uint8_t> sketch = index.sketch();
+  sketch_checksum_ = checksum_of(
+      {reinterpret_cast<const char*>(sketch.data()), sketch.size()});
   const RowChecksums rows(table);
   run_tasks(
       index.owned().count(), index.size() * rows.row_bytes(), [&](int64_t p) {
@@ -115,7 +121,8 @@ KeySnapshot::Changes KeySnapshot::until(
   };
   return {
       .changed = list_keys(index, has_changed),
-      .removed = removed_keys(lost, index)};
+      .removed = removed_keys(lost, index),
+      .has_new_sketch = sketch_checksum_ != now.sketch_checksum_};
 }
 
 std::vector<std::vector<KeySnapshot::Entry>> KeySnapshot::lost_entries(

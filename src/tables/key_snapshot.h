@@ -7,6 +7,7 @@
 #include <c10/util/FunctionRef.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace tessera {
@@ -30,9 +31,9 @@ KeyList list_keys(
 
 /// Finds the keys of a key table that have changed between two checkpoints, no matter
 /// which code has changed them. For each row, it keeps the key and one XXH3 checksum, over
-/// the key's last update, frequency, weights and slots. A key may move to another row. But
-/// nearly all keys stay in theirs, and rows are compared in their order, which is faster
-/// than that of the keys.
+/// the key's last update, frequency, weights and slots. It also keeps one checksum of the
+/// sketch. A key may move to another row. But nearly all keys stay in theirs, and rows are
+/// compared in their order, which is faster than that of the keys.
 class KeySnapshot {
  public:
   /// Reads all rows that have keys, on all threads.
@@ -41,6 +42,7 @@ class KeySnapshot {
   struct Changes {
     KeyList changed = {};  // changed and new keys
     std::vector<int64_t> removed = {};  // in the order of their hashes
+    bool has_new_sketch = true;
   };
   /// Returns what has changed since this snapshot. `now` is a snapshot of the present state,
   /// whose index is `index`.
@@ -69,6 +71,7 @@ class KeySnapshot {
   };
 
   ReservedArray<Entry> entries_;  // [KeyIndex::rows()]
+  std::string sketch_checksum_;
   std::vector<Rows>
       used_;  // [owned partitions], see KeyIndex::visit_used_rows()
 };

@@ -215,10 +215,10 @@ template <int kLines>
 Loops loops_of_kernels() {
 #if defined(__x86_64__)
   const std::string& isa = tessera::active_kernels().isa;
-  if (isa == "avx512") {
+  if (isa == "avx512" || isa.starts_with("avx3")) {  // Highway's avx3_dl, ...
     return loops_avx512<kLines>();
   }
-  if (isa == "avx2") {
+  if (isa.starts_with("avx2")) {
     return loops_avx2<kLines>();
   }
 #endif

@@ -53,7 +53,7 @@ struct Options : BenchmarkOptions {
       CLI::IsMember({"avx2"}));
 };
 
-// Runs 12 multiply-adds on vectors `count` times. More than 8 are needed to keep two units
+// Runs 12 multiply-adds on vectors `count` times. At least 8 are needed to keep two units
 // with a latency of 4 cycles busy.
 #if defined(__x86_64__)
 constexpr int kSums = 12;
@@ -98,8 +98,8 @@ double measure_peak(const Options& options, int64_t threads) {
   std::vector<double> speeds;
 #if defined(__x86_64__)
   const std::string isa = active_kernels().isa;
-  const bool has_avx512 = isa.find("avx512") != std::string::npos;
-  if (!has_avx512 && isa != "avx2") {
+  const bool has_avx512 = isa == "avx512" || isa.starts_with("avx3");
+  if (!has_avx512 && !isa.starts_with("avx2")) {
     return 0.0;
   }
   const auto run = has_avx512 ? multiply_add_avx512 : multiply_add_avx2;

@@ -270,7 +270,10 @@ void fuzz_checkpoint(FuzzedDataProvider& data) {
   const std::string name = "checkpoint_000002/";
   Manifest manifest = manifest_from_text(intact, "[fuzz]");
   ManifestKeys& keys = *manifest.tables[1].keys;
-  std::vector<ManifestTensor*> tensors{&*keys.removed, &keys.sketch};
+  std::vector<ManifestTensor*> tensors{&*keys.removed};
+  if (keys.sketch) {
+    tensors.push_back(&*keys.sketch);
+  }
   for (ManifestTensor& tensor : manifest.tables[1].tensors) {
     tensors.push_back(&tensor);
   }

@@ -314,7 +314,7 @@ TEST_P(KeyTableSpecTest, RecordsWhichKeysWereUsed) {
   }
 }
 
-// So many keys are updated in several bins and parts, where new keys stand between others.
+// An update of this many keys has several bins, and new keys are between others.
 TEST_P(KeyTableSpecTest, ManyNewKeysStartAtTheirInitialValues) {
   TPUEmbedding layer = small_layer({.capacity = 8000}, GetParam().spec);
   TPUEmbedding expected = TPUEmbedding(TPUEmbeddingOptions{
@@ -686,7 +686,9 @@ TEST(KeyTableTest, TheDefaultRowIsTrainedOnStepAndUnderAccumulation) {
 }
 
 TEST(KeyTableTest, AKeyThatIsAdmittedAfterItsLookupTrainsTheDefaultRow) {
-  TPUEmbedding layer = small_layer(keys_with_default(2, 2));
+  DynamicKeys keys = keys_with_default(2, 2);
+  keys.eviction = eviction::LeastRecentlyUsed{};
+  TPUEmbedding layer = small_layer(std::move(keys));
   auto ahead = layer->begin_forward({{"id", int64s({5})}});
   train(layer, int64s({5, 5}));
   EXPECT_EQ(keys_of(layer), (Keys{5}));

@@ -6,12 +6,15 @@
 #include <torch/optim/schedulers/step_lr.h>
 #include <torch/serialize.h>
 
+#include "optim/dense_update.h"
 #include "tests/optim/all_specs.h"
 #include "tests/serialization/changed_archive.h"
 #include "tests/test_util.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_efficientzerotensor.h>
+#include <ATen/ops/_neg_view.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -25,6 +28,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <sstream>
@@ -123,6 +127,59 @@ TEST_P(MakeOptimizerTest, KernelsEqualStockOperatorsOnDoubles) {
     EXPECT_TRUE(
         values[i].numel() == 0 || !at::equal(found[i].detach(), values[i]));
   }
+}
+
+// The tensors of an update of a parameter.
+struct UpdateTensors {
+  UpdateTensors(const OptimizerSpec& spec, at::IntArrayRef shape)
+      : gradient(at::ones(shape)), rows{.weights = at::ones(shape)} {
+    for (const SlotSpec& slot : slots_of(spec)) {
+      rows.slots.push_back(at::ones(slot_shape(slot, shape)));
+    }
+  }
+
+  at::Tensor gradient;
+  TensorRows rows;
+};
+
+TEST_P(MakeOptimizerTest, KernelsTakeAllRulesButCustomOnes) {
+  const OptimizerSpec& spec = GetParam().spec;
+  const bool is_custom = spec.get_if<CustomOptimizer>() != nullptr;
+  for (const std::vector<int64_t>& shape :
+       std::vector<std::vector<int64_t>>{{0}, {3, 0}, {7}, {4, 300}}) {
+    const UpdateTensors tensors(spec, shape);
+    DenseUpdate update;
+    EXPECT_EQ(update.add(spec, {}, tensors.gradient, tensors.rows), !is_custom);
+  }
+}
+
+TEST(DenseUpdateTest, LeavesOtherTensorsToStockOperators) {
+  const OptimizerSpec spec = Adagrad{};
+  const auto takes = [&](const std::function<void(UpdateTensors&)>& change) {
+    UpdateTensors tensors(spec, {4, 6});
+    change(tensors);
+    return DenseUpdate().add(spec, {}, tensors.gradient, tensors.rows);
+  };
+  EXPECT_TRUE(takes([](UpdateTensors&) {}));
+  EXPECT_FALSE(takes([](auto& t) { t.gradient = at::ones({6}); }));
+  EXPECT_FALSE(takes([](auto& t) { t.gradient = at::ones({6, 4}).t(); }));
+  EXPECT_FALSE(takes([](auto& t) { t.gradient = at::_neg_view(t.gradient); }));
+  EXPECT_FALSE(takes([](auto& t) {
+    t.gradient = at::_efficientzerotensor({4, 6});
+  }));
+  EXPECT_FALSE(takes([](auto& t) { t.gradient = t.gradient.to(at::kDouble); }));
+  EXPECT_FALSE(takes([](auto& t) { t.rows.weights = at::ones({6, 4}).t(); }));
+  EXPECT_FALSE(takes([](auto& t) { t.rows.weights = at::ones({8, 6}); }));
+  EXPECT_FALSE(takes([](auto& t) { t.rows.slots[0] = at::ones({4, 5}); }));
+}
+
+// LibTorch broadcasts it.
+TEST(DenseUpdateTest, AGradientOfOneNumberIsThatOfAllWeights) {
+  at::Tensor weight = parameter(at::ones({300}));
+  const auto optimizer = make_optimizer(SGD{.learning_rate = 0.5}, {weight});
+  weight.mutable_grad() = at::ones({1});
+  optimizer->step();
+  EXPECT_TRUE(at::equal(weight.detach(), at::full({300}, 0.5)));
 }
 
 TEST_P(MakeOptimizerTest, TheNumberOfThreadsChangesNoBit) {

@@ -479,6 +479,10 @@ TEST_F(HostileManifestTest, IsRefusedForWrongKeys) {
   expect("missing key 'sketch'", [](Json& table) {
     table["keys"].erase("sketch");
   });
+  expect("only an increment may take the sketch", [](Json& table) {
+    table["keys"]["sketch"] = nullptr;
+    table["keys"]["removed"] = nullptr;
+  });
   expect("is not the checkpoint that the increment", [](Json& table) {
     table["keys"]["sketch"]["shape"][0] = 0;
     table["keys"]["sketch"]["parts"] = Json::array();

@@ -188,7 +188,8 @@ std::vector<NamedSetup> named_setups() {
        {.keys =
             {.capacity = 20,
              .admission = WithProbability{.probability = 0.4}}}},
-      {"CapacityOne", {.keys = {.capacity = 1}}},
+      {"CapacityOne",
+       {.keys = {.capacity = 1, .eviction = LeastRecentlyUsed{}}}},
       {"SweepsOfAdam",
        {.keys = {.capacity = 40},
         .optimizer = optim::Adam{.learning_rate = 0.1}}},
@@ -304,7 +305,8 @@ TEST_P(KeyCheckpointTest, EveryIncrementLoads) {
 TEST(KeyIncrementTest, HasOnlyTheChangedKeys) {
   using Changes = std::pair<int64_t, int64_t>;
   const MemoryFolder folder;
-  const LayerSetup setup{.keys = {.capacity = 5}};
+  const LayerSetup setup{
+      .keys = {.capacity = 5, .eviction = eviction::LeastRecentlyUsed{}}};
   TPUEmbedding layer = make_layer(setup);
   size_t number = 0;
   const auto save = [&] {
@@ -472,6 +474,41 @@ TEST(KeySketchTest, ALoadedSketchIsHalvedInTheSameUpdate) {
     }
     EXPECT_EQ(sum() > 60, next == Keys{20});
   }
+}
+
+TEST(KeySketchTest, AnIncrementHasTheSketchOnlyIfItHasChanged) {
+  const MemoryFolder folder;
+  const LayerSetup setup{
+      .keys = {
+          .capacity = 10,
+          .admission = admission::AfterOccurrences{.count = 2}}};
+  TPUEmbedding layer = make_layer(setup);
+  train_keys(layer, {1, 2, 3});
+  train_keys(layer, {1, 2, 3});
+  const CheckpointOptions increments{.keep_last = 9, .full_every = 9};
+  int number = 0;
+  // Keys that have rows are not counted, but 4 has none.
+  for (const Keys& keys : {Keys{1, 2}, Keys{1}, Keys{4}, Keys{2}, Keys{3}}) {
+    train_keys(layer, keys);
+    layer->save_checkpoint(folder / "run", increments);
+    const std::string name = "checkpoint_00000" + std::to_string(++number);
+    const bool is_first_or_new = number == 1 || keys == Keys{4};
+    EXPECT_EQ(
+        fs::exists(fs::path(folder / "run") / name / "table_0.sketch.0"),
+        is_first_or_new)
+        << name;
+    TPUEmbedding loaded = make_layer(setup, 99);
+    loaded->load_checkpoint(folder / "run");
+    EXPECT_TRUE(saved(loaded) == saved(layer)) << name;
+  }
+  // The last one needs the sketch of the third.
+  const fs::path sketch =
+      fs::path(folder / "run") / "checkpoint_000003" / "table_0.sketch.0";
+  fs::resize_file(sketch, fs::file_size(sketch) - 1);
+  TPUEmbedding other = make_layer(setup, 99);
+  const std::string before = saved(other);
+  EXPECT_VALUE_ERROR(other->load_checkpoint(folder / "run"), sketch.string());
+  EXPECT_TRUE(saved(other) == before);
 }
 
 TEST(KeyCheckpointOptionsTest, AnotherConfig) {

@@ -45,6 +45,10 @@ static_assert(std::is_aggregate_v<MultiLayerDCNOptions>);
 ///       MultiLayerDCNOptions{.projection_dim = 16, .num_layers = 2});
 ///   const auto crossed = dcn->forward(x0);  // the shape of x0
 ///
+/// In float32 on the CPU, one thread computes all layers for a block of rows. If there are
+/// fewer blocks than threads, LibTorch's operators compute the result, and its last bits
+/// differ.
+///
 /// Parameters:  those of Cross, as `cross_0.kernel_u`, `cross_0.kernel_v`,
 ///          `cross_0.bias`, `cross_1.kernel_u`, ...
 /// Shapes:  x0 and the result [batch, ..., dim].

@@ -23,8 +23,9 @@ struct SpecGroup {
 };
 
 /// Makes a torch::optim::Optimizer from any spec, for dense weights and for tables of
-/// Strategy::host(). The kernels of the tables update float32 parameters that have dense
-/// gradients, all of them in one pass. Stock LibTorch operators update the others.
+/// Strategy::host(). Kernels update contiguous float32 parameters on the CPU that have
+/// dense gradients, all of them in one pass. Stock LibTorch operators update other
+/// parameters. make_optimizer(layer) always uses stock operators.
 ///
 ///   auto optimizer = optim::make_optimizer(
 ///       optim::translate_keras_optimizer(json, optim::Fidelity::kExact),

@@ -35,6 +35,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <filesystem>
 #include <iostream>
 #include <string>
 #include <thread>
@@ -261,10 +262,11 @@ struct Arguments {
   std::chrono::milliseconds pause = {};
 };
 
-// The steps at which a run from `begin` saves.
+// The steps at which a run from `begin` saves. At the end it saves twice, so that the last
+// checkpoint takes the sketches of the one before.
 std::vector<int64_t> saves_of(const Arguments& arguments, int64_t begin) {
   if (arguments.pause.count() == 0) {
-    return {(begin + arguments.steps) / 2, arguments.steps};
+    return {(begin + arguments.steps) / 2, arguments.steps, arguments.steps};
   }
   constexpr int64_t kEvery = 5;
   std::vector<int64_t> steps;
@@ -298,7 +300,7 @@ void run(const Arguments& arguments) {
   TPUEmbedding whole(options_for(Strategy::fused()));
   train(whole, begin, 0, 1);
   compare(layer, whole);
-  // The first save is a full checkpoint, the second an increment on it.
+  // The first save is a full checkpoint, and the next two are increments.
   for (const int64_t to : saves_of(arguments, begin)) {
     if (pause.count() > 0) {
       for (int64_t step = layer->iterations(); step < to; ++step) {
@@ -313,13 +315,23 @@ void run(const Arguments& arguments) {
     layer->save_checkpoint(
         directory,
         {.keep_last = 100,
-         .full_every = 2,
+         .full_every = 3,
          .file_bytes = 200,
          .extra = [&](torch::serialize::OutputArchive& archive) {
            archive.write("steps", at::full({1}, static_cast<double>(to)));
          }});
     if (!fault.empty() && rank == kFaultyRank) {
       misbehave(layer, fault);
+    }
+  }
+  if (pause.count() == 0 && rank == 0) {
+    const auto last =
+        std::filesystem::path(directory) / list_checkpoints(directory).back();
+    for (const auto& file : std::filesystem::directory_iterator(last)) {
+      TORCH_CHECK(
+          file.path().string().find(".sketch") == std::string::npos,
+          "an increment has the sketch of its parent again: ",
+          file.path().string());
     }
   }
   train(whole, steps, 0, 1);
