@@ -67,9 +67,12 @@ bool DenseUpdate::add(
                                 : rows.weights.size(-1);
   const int64_t vocab = dim == 0 ? 0 : length / dim;
   const int64_t rest = length - vocab * dim;
-  if (vocab > std::numeric_limits<uint32_t>::max()) {
+  if (vocab > std::numeric_limits<uint32_t>::max() ||
+      shares_memory(gradient, rows.weights)) {
     return false;
   }
+  written_.add(rows.weights);
+  read_.add(gradient);
   whole.args.stages = whole.update.stages;
   whole.args.table = {
       .data = rows.weights.mutable_data_ptr<float>(),
@@ -101,6 +104,13 @@ bool DenseUpdate::add(
   bytes_ +=
       length * static_cast<int64_t>((3 + 2 * slots.size()) * sizeof(float));
   return true;
+}
+
+bool DenseUpdate::shares_memory(
+    const at::Tensor& gradient,
+    const at::Tensor& weights) const {
+  return written_.overlap(weights) || written_.overlap(gradient) ||
+      read_.overlap(weights);
 }
 
 void DenseUpdate::add_part(const Part& part) {

@@ -5,6 +5,7 @@
 
 #include "optim/row_update.h"
 #include "optim/tensor_update.h"
+#include "src/common/memory_ranges.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -20,7 +21,8 @@ class DenseUpdate {
  public:
   /// Returns false if the kernels can't update `rows`, and then adds nothing. They have no
   /// custom rules, and need contiguous float32 tensors on the CPU. The shapes of all
-  /// tensors must be those that `spec` asks for.
+  /// tensors must be those that `spec` asks for, and no other parameter may share memory
+  /// with them, because threads update all parameters at the same time.
   bool add(
       const OptimizerSpec& spec,
       const StepContext& context,
@@ -43,9 +45,14 @@ class DenseUpdate {
     int64_t end_row = 0;
   };
 
+  // Whether a parameter shares memory with those that were added.
+  bool shares_memory(const at::Tensor& gradient, const at::Tensor& weights)
+      const;
   void add_part(const Part& part);
   void run(const Task& task) const;
 
+  MemoryRanges written_;
+  MemoryRanges read_;
   std::vector<Part> parts_;
   std::vector<Task> tasks_;
   int64_t bytes_ = 0;  // of memory traffic

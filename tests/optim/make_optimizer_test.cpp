@@ -173,6 +173,23 @@ TEST(DenseUpdateTest, LeavesOtherTensorsToStockOperators) {
   EXPECT_FALSE(takes([](auto& t) { t.rows.slots[0] = at::ones({4, 5}); }));
 }
 
+// Threads would update them at the same time.
+TEST(DenseUpdateTest, LeavesSharedMemoryToStockOperators) {
+  const OptimizerSpec spec = SGD{};
+  const UpdateTensors first(spec, {4, 6});
+  DenseUpdate update;
+  EXPECT_TRUE(update.add(spec, {}, first.gradient, first.rows));
+  UpdateTensors second(spec, {6});
+  EXPECT_TRUE(update.add(spec, {}, first.gradient[1], second.rows));
+  EXPECT_FALSE(update.add(
+      spec, {}, second.gradient, {.weights = first.rows.weights[3]}));
+  EXPECT_FALSE(
+      update.add(spec, {}, second.gradient, {.weights = first.gradient[3]}));
+  UpdateTensors third(spec, {6});
+  EXPECT_FALSE(update.add(spec, {}, first.rows.weights[2], third.rows));
+  EXPECT_TRUE(update.add(spec, {}, third.gradient, third.rows));
+}
+
 // LibTorch broadcasts it.
 TEST(DenseUpdateTest, AGradientOfOneNumberIsThatOfAllWeights) {
   at::Tensor weight = parameter(at::ones({300}));
