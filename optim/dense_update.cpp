@@ -27,8 +27,7 @@ bool is_plain(const at::Tensor& tensor, at::IntArrayRef shape) {
       !tensor.is_neg() && !tensor._is_zerotensor() && tensor.sizes() == shape;
 }
 
-// A gradient of another shape is broadcast or refused by LibTorch's operators, and so is a
-// parameter that has got another shape since its slots were made.
+// Returns whether all tensors are plain and fit each other.
 bool are_plain(
     const at::Tensor& gradient,
     const TensorRows& rows,
@@ -109,8 +108,12 @@ bool DenseUpdate::add(
 bool DenseUpdate::shares_memory(
     const at::Tensor& gradient,
     const at::Tensor& weights) const {
-  return written_.overlap(weights) || written_.overlap(gradient) ||
-      read_.overlap(weights);
+  MemoryRanges own;
+  own.add(weights);
+  const bool is_shifted = own.overlap(gradient) &&
+      weights.const_data_ptr() != gradient.const_data_ptr();
+  return is_shifted || written_.overlap(weights) ||
+      written_.overlap(gradient) || read_.overlap(weights);
 }
 
 void DenseUpdate::add_part(const Part& part) {

@@ -45,7 +45,8 @@ class DenseUpdate {
     int64_t end_row = 0;
   };
 
-  // Whether a parameter shares memory with those that were added.
+  // Whether a parameter shares memory with those that were added, or its gradient with other
+  // weights than its own.
   bool shares_memory(const at::Tensor& gradient, const at::Tensor& weights)
       const;
   void add_part(const Part& part);

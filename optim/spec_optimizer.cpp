@@ -87,9 +87,32 @@ void check_gradient(
       where,
       gradient.layout() == at::kSparse ? gradient.sparse_dim() : 0,
       parameter.dim());
+  TESSERA_CHECK_VALUE(
+      gradient.sizes() == parameter.sizes(),
+      "{} the gradient must have the shape of the parameter, {}, but has {}. Sum or reshape it.",
+      where,
+      parameter.sizes(),
+      gradient.sizes());
   if (gradient.layout() == at::kStrided) {
     // Raises an error under a NoTableUpdateGuard, whose gradients can't be read.
     static_cast<void>(gradient.const_data_ptr());
+  }
+}
+
+void check_slots(
+    const std::vector<at::Tensor>& slots,
+    const at::Tensor& parameter,
+    const OptimizerSpec& spec,
+    const std::string& where) {
+  const std::vector<SlotSpec> specs = slots_of(spec);
+  for (size_t i = 0; i < slots.size(); ++i) {
+    TESSERA_CHECK_VALUE(
+        slots[i].sizes() == slot_shape(specs[i], parameter.sizes()),
+        "{} the slot '{}' has the shape {}, which does not fit the parameter, whose shape is {} now. If you change the shape of a parameter, make a new optimizer.",
+        where,
+        specs[i].name,
+        slots[i].sizes(),
+        parameter.sizes());
   }
 }
 
@@ -290,6 +313,7 @@ SpecOptimizer::Update SpecOptimizer::update_of(
     const OptimizerSpec& spec,
     const std::string& where) {
   State& state = state_of(parameter, spec);
+  check_slots(state.slots, parameter, spec, where);
   Update update{
       .where = where,
       .spec = spec,
@@ -364,6 +388,8 @@ at::Tensor SpecOptimizer::step(LossClosure closure) {
     }
     // make_optimizer(layer) promises stock operators.
     if (!owns_slots_ || !update.add_to(dense_update)) {
+      // It may share memory with parameters before it.
+      std::exchange(dense_update, {}).run();
       update.apply();
     }
     *update.state->sum = at::Tensor();

@@ -188,15 +188,48 @@ TEST(DenseUpdateTest, LeavesSharedMemoryToStockOperators) {
   UpdateTensors third(spec, {6});
   EXPECT_FALSE(update.add(spec, {}, first.rows.weights[2], third.rows));
   EXPECT_TRUE(update.add(spec, {}, third.gradient, third.rows));
+  const at::Tensor memory = at::ones({7});
+  EXPECT_FALSE(DenseUpdate().add(
+      spec, {}, memory.slice(0, 1), {.weights = memory.slice(0, 0, 6)}));
+  EXPECT_TRUE(DenseUpdate().add(spec, {}, memory, {.weights = memory}));
 }
 
-// LibTorch broadcasts it.
-TEST(DenseUpdateTest, AGradientOfOneNumberIsThatOfAllWeights) {
-  at::Tensor weight = parameter(at::ones({300}));
-  const auto optimizer = make_optimizer(SGD{.learning_rate = 0.5}, {weight});
-  weight.mutable_grad() = at::ones({1});
+// Double has no kernels.
+TEST(SpecOptimizerTest, ParametersThatShareMemoryAreUpdatedInTheirOrder) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+    at::Tensor first = parameter(at::ones({1}, dtype));
+    at::Tensor second = first.detach().requires_grad_(true);
+    const auto optimizer = make_optimizer(
+        SGD{.learning_rate = 0.1, .weight_decay_factor = 0.5}, {first, second});
+    first.mutable_grad() = at::ones({1}, dtype);
+    second.mutable_grad() = at::zeros({1}, dtype);
+    optimizer->step();
+    EXPECT_NEAR(first.item<double>(), 0.2, 1e-6) << dtype;
+  }
+}
+
+TEST(SpecOptimizerTest, OtherShapesRaiseBeforeAnythingChanges) {
+  at::Tensor first = parameter(at::ones({2}));
+  at::Tensor weight = parameter(at::ones({3, 4}));
+  const auto optimizer = make_optimizer(Adam{}, {first, weight});
+  first.mutable_grad() = at::ones({2});
+  weight.mutable_grad() = at::ones({4});
+  EXPECT_VALUE_ERROR(
+      optimizer->step(),
+      "[group 0, parameter 1] the gradient must have the shape of the "
+      "parameter, [3, 4], but has [4]. Sum or reshape it.");
+  EXPECT_TRUE(at::equal(first.detach(), at::ones({2})));
+  weight.mutable_grad() = at::ones({3, 4});
   optimizer->step();
-  EXPECT_TRUE(at::equal(weight.detach(), at::full({300}, 0.5)));
+  const at::Tensor before = first.detach().clone();
+  weight.mutable_grad().reset();
+  weight.set_data(at::ones({1, 4}));
+  weight.mutable_grad() = at::ones({1, 4});
+  EXPECT_VALUE_ERROR(
+      optimizer->step(),
+      "[group 0, parameter 1] the slot 'momenta' has the shape [3, 4], which "
+      "does not fit the parameter, whose shape is [1, 4] now.");
+  EXPECT_TRUE(at::equal(first.detach(), before));
 }
 
 TEST_P(MakeOptimizerTest, TheNumberOfThreadsChangesNoBit) {

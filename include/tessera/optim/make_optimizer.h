@@ -45,8 +45,9 @@ struct SpecGroup {
 ///          duplicate (use_gradient_accumulation = false) or has slot_creation; an
 ///          empty list of parameters; and a parameter that is given twice or is not a
 ///          leaf of a floating-point type. Before anything changes, step() checks the
-///          learning rates, the results of custom rules, and that sparse gradients hold
-///          whole rows. The error of load() lists all differences.
+///          learning rates, the results of custom rules, the shapes of gradients and
+///          slots, and that sparse gradients hold whole rows. The error of load() lists
+///          all differences.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(
     const OptimizerSpec& spec,
     std::vector<at::Tensor> parameters);
