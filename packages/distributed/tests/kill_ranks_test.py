@@ -36,7 +36,7 @@ def ranks_of(launcher):
 class KillRanksTest(unittest.TestCase):
     def start(self, folder, ranks, steps, *options):
         # On a busy machine, a rank takes seconds to say what it knows.
-        command = [sys.executable, "-B", LAUNCH, "--ranks", str(ranks), "--grace", "10", *options, "--"]
+        command = [sys.executable, "-B", LAUNCH, "--ranks", str(ranks), "--grace", "20", *options, "--"]
         command += [PROGRAM, folder, str(steps), str(TIMEOUT_MS), str(PAUSE_MS)]
         environment = dict(os.environ) | {"OMP_NUM_THREADS": "1"}
         launcher = subprocess.Popen(
