@@ -65,8 +65,9 @@ RowBlocks blocks_of(int64_t rows, int64_t dim) {
   return {rows, tiles * RowBlocks::kTile, row_bytes};
 }
 
-// Half of the second-level cache of a core, but at least 256 KiB and at most 1 MiB. On Intel Xeon, a DCN-v2 trained at the same
-// speed with 0.16 to 0.62 of the cache, and took 1.08 times as long with 0.08 of it.
+// Returns half of the second-level cache of a core, but at least 256 KiB and at most 1 MiB.
+// On Intel Xeon, a DCN-v2 trained at the same speed with 0.16 to 0.62 of the cache, and took
+// 1.08 times as long with 0.08 of it.
 int64_t half_of_cache() {
   constexpr int64_t kSmallest = int64_t{256} * 1024;
   constexpr int64_t kLargest = int64_t{1024} * 1024;

@@ -45,8 +45,9 @@ class DenseUpdate {
     int64_t end_row = 0;
   };
 
-  // Whether a parameter shares memory with those that were added, or its gradient with other
-  // weights than its own.
+  // Returns whether the weights share memory with a parameter or gradient that was added, or
+  // the gradient with the weights of another parameter. It also returns true if the gradient
+  // overlaps its own weights but begins elsewhere.
   bool shares_memory(const at::Tensor& gradient, const at::Tensor& weights)
       const;
   void add_part(const Part& part);

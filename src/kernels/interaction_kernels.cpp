@@ -65,9 +65,15 @@ HWY_INLINE void PrefetchRow(
     int64_t example,
     int64_t size) {
   constexpr int64_t kExamplesAhead = 3;
+  constexpr int64_t kLine = kLineBytes / int64_t{sizeof(float)};
   const int64_t later = HWY_MIN(example + kExamplesAhead, args.end_example - 1);
-  PrefetchLines(
-      rows.first + later * rows.stride, size * int64_t{sizeof(float)});
+  const Float* row = rows.first + later * rows.stride;
+  // With PrefetchLines(), the gradient of 27 features of 16 floats took 1.04 to 1.16 times
+  // as long.
+  for (int64_t i = 0; i < size; i += kLine) {
+    PrefetchLine<CacheLevel::kFirst>(row + i);
+  }
+  PrefetchLine<CacheLevel::kFirst>(row + HWY_MAX(size, 1) - 1);
 }
 
 // Finds the rows of one example's features.
