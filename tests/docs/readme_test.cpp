@@ -64,7 +64,7 @@ TEST_F(ReadmeTest, AModelLearnsAndIsSaved) {
               tessera::optim::Adagrad{
                   .learning_rate = 0.1, .initial_accumulator_value = 1e-6}}),
       tessera::Concatenate(),
-      torch::nn::Linear(48, 1));
+      torch::nn::Linear(48, 1));  // 3 features of 16 numbers
   // Gets the dense weights and the virtual variable, but no tables.
   torch::optim::Adam optimizer(model->parameters(), 1e-3);
 
