@@ -63,8 +63,13 @@ class KeyPartitions {
     return (capacity_ + count_ - 1) / count_;
   }
   int64_t of_hash(uint64_t hash) const {
-    return static_cast<int64_t>(
-        ((hash >> 32) * static_cast<uint64_t>(count_)) >> 32);
+    return static_cast<int64_t>(scaled(hash) >> 32);
+  }
+  /// Splits the hashes of a partition into `buckets` ranges of equal size. Returns the one
+  /// of a hash.
+  int64_t bucket_of_hash(uint64_t hash, int64_t buckets) const {
+    const uint64_t place = scaled(hash) & 0xFFFFFFFFU;  // in the partition
+    return static_cast<int64_t>((place * static_cast<uint64_t>(buckets)) >> 32);
   }
   /// The partitions of `count` rows from `first` on, which must be whole partitions.
   PartitionRange in_rows(int64_t first, int64_t count) const {
@@ -77,6 +82,11 @@ class KeyPartitions {
   }
 
  private:
+  // The partition and 32 bits of the place in it.
+  uint64_t scaled(uint64_t hash) const {
+    return (hash >> 32) * static_cast<uint64_t>(count_);
+  }
+
   int64_t capacity_;
   int64_t count_;
 };

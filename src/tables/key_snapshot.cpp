@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 #include <utility>
 
 namespace tessera {
@@ -21,6 +22,59 @@ uint64_t score_bits(const KeyEntry& entry) {
   return (uint64_t{entry.last_update} << 32) |
       std::bit_cast<uint32_t>(entry.frequency);
 }
+
+// The entries of one partition in the order of the hashes of their keys. Hashes are equally
+// likely, so with a bucket for each entry, sorting takes a time in proportion to their number.
+class EntriesByHash {
+ public:
+  EntriesByHash(const KeyPartitions& partitions, int64_t count)
+      : partitions_(partitions), count_(count) {
+    unsorted_.reserve(count);
+    ends_.resize(count + 1);
+  }
+
+  void add(const KeyEntry& entry) {
+    unsorted_.push_back({hash_of_key(entry.key), entry});
+    ++ends_[bucket_of(unsorted_.back())];
+  }
+
+  // Calls visit(entry) for each of the `count` entries, all of which must have been added.
+  template <class Visit>
+  void visit_in_order(const Visit& visit) {
+    std::partial_sum(ends_.begin(), ends_.end(), ends_.begin());
+    std::vector<Hashed> sorted(unsorted_.size());
+    for (const Hashed& hashed : unsorted_) {
+      sorted[--ends_[bucket_of(hashed)]] = hashed;  // leaves the beginning
+    }
+    for (int64_t bucket = 0; bucket < count_; ++bucket) {
+      const auto begin = sorted.begin() + ends_[bucket];
+      const auto end = sorted.begin() + ends_[bucket + 1];
+      std::sort(begin, end);
+      for (auto hashed = begin; hashed != end; ++hashed) {
+        visit(hashed->entry);
+      }
+    }
+  }
+
+ private:
+  struct Hashed {
+    uint64_t hash;
+    KeyEntry entry;
+
+    bool operator<(const Hashed& other) const {
+      return hash < other.hash;
+    }
+  };
+
+  int64_t bucket_of(const Hashed& hashed) const {
+    return partitions_.bucket_of_hash(hashed.hash, count_);
+  }
+
+  const KeyPartitions& partitions_;
+  int64_t count_;
+  std::vector<Hashed> unsorted_;
+  std::vector<uint32_t> ends_;  // of the buckets, then their beginnings
+};
 
 }  // namespace
 
@@ -48,27 +102,20 @@ KeyList list_keys(
       .updates = {size, kWhat},
       .frequencies = {size, kWhat}};
   run_tasks(partitions, bytes, [&](int64_t p) {
-    std::vector<KeyEntry> entries;
-    std::vector<std::pair<uint64_t, uint32_t>> order;  // by hash
-    entries.reserve(begin[p + 1] - begin[p]);
-    order.reserve(begin[p + 1] - begin[p]);
+    EntriesByHash entries(index.partitions(), begin[p + 1] - begin[p]);
     index.visit_entries(p, [&](const KeyEntry& entry) {
       if (takes(entry)) {
-        order.emplace_back(
-            hash_of_key(entry.key), static_cast<uint32_t>(entries.size()));
-        entries.push_back(entry);
+        entries.add(entry);
       }
     });
-    std::sort(order.begin(), order.end());
     int64_t i = begin[p];
-    for (const auto& [hash, position] : order) {
-      const KeyEntry& entry = entries[position];
+    entries.visit_in_order([&](const KeyEntry& entry) {
       list.rows[i] = entry.row;
       list.keys[i] = entry.key;
       list.updates[i] = entry.last_update;
       list.frequencies[i] = entry.frequency;
       ++i;
-    }
+    });
   });
   return list;
 }
