@@ -223,7 +223,7 @@ struct PairwiseDotsArgs {
 /// multiplied by.
 ///
 ///   for r in 0 .. rows:
-///     x0_gradient[r] += gradient[r] * factor[r]
+///     x0_gradient[r] = gradient[r] * factor[r] + x0_gradient[r] (if adds)
 ///     product_gradient[r] = gradient[r] * x0[r]
 ///     bias_gradient += product_gradient[r]
 struct CrossGradientArgs {
@@ -232,6 +232,7 @@ struct CrossGradientArgs {
   const float* x0 = nullptr;  // [rows, dim], like all without a comment
   const float* factor = nullptr;
   const float* gradient = nullptr;
+  bool adds = false;
   float* x0_gradient = nullptr;
   float* product_gradient = nullptr;  // may be factor
   float* bias_gradient = nullptr;  // [dim]; nullptr: not computed
@@ -241,6 +242,7 @@ struct CrossGradientArgs {
 ///
 ///   for r in 0 .. rows, for c in 0 .. columns:
 ///     sum = out[r, c] (if adds), else bias[c]
+///     sum += added[r, c]
 ///     sum += a[r, k] * b[k, c] for k in 0 .. depth
 ///     if has_relu and sum < 0: sum = 0
 ///     if relu_output[r, c] <= 0: sum = 0      (the gradient of a relu)
@@ -263,6 +265,7 @@ struct ProductArgs {
   bool adds = false;
   bool has_relu = false;
   const float* bias = nullptr;  // [columns]; nullptr: zeros
+  const float* added = nullptr;  // has out_stride; nullptr: zeros
   const float* relu_output = nullptr;  // nullptr: no relu
   int64_t relu_output_stride = 0;
   const float* x0 = nullptr;  // this one and the next ones have out_stride, too

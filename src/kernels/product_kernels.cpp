@@ -38,6 +38,33 @@ constexpr int64_t kBlockDepth = 256;
 
 #include "src/kernels/columns-inl.h"
 
+// Loads and stores the vectors of a row of a tile. kIsPartial: only `mask` of the last vector
+// is in the matrix.
+template <int kVectors, bool kIsPartial, class D>
+struct RowVectors {
+  D d;
+  hn::Mask<D> mask;
+
+  static constexpr bool is_partial(int vector) {
+    return kIsPartial && vector + 1 == kVectors;
+  }
+  HWY_INLINE int64_t begin(int vector) const {
+    return vector * static_cast<int64_t>(hn::Lanes(d));
+  }
+  HWY_INLINE hn::Vec<D> load(const float* row, int vector) const {
+    const float* const from = row + begin(vector);
+    return is_partial(vector) ? hn::MaskedLoad(mask, d, from)
+                              : hn::LoadU(d, from);
+  }
+  HWY_INLINE void store(hn::Vec<D> values, float* row, int vector) const {
+    if (is_partial(vector)) {
+      hn::BlendedStore(values, mask, d, row + begin(vector));
+    } else {
+      hn::StoreU(values, d, row + begin(vector));
+    }
+  }
+};
+
 // Some columns of a block of args.b.
 struct Panel {
   const float* data;
@@ -72,14 +99,14 @@ HWY_INLINE void ForSums(TileSums<kRows, kVectors, D>& sums, const F& f) {
 
 // Adds the products of b.depth columns of a and rows of b. kIsTransposed: the elements of a
 // column of a are adjacent, else those of a row.
-template <int kRows, int kVectors, bool kIsTransposed, class D>
+template <int kRows, int kVectors, bool kIsTransposed, class D, class Vectors>
 HWY_INLINE void AddProducts(
     D d,
+    const Vectors& vectors,
     const float* HWY_RESTRICT a,
     int64_t a_stride,
     const Panel& b,
     TileSums<kRows, kVectors, D>& sums) {
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   const float* HWY_RESTRICT factors = b.data;
   // A register addresses four rows, because an address can be the sum of two registers.
   constexpr int kGroup = 4;
@@ -93,7 +120,7 @@ HWY_INLINE void AddProducts(
     hn::Vec<D> values[kVectors];
 #pragma GCC unroll 16
     for (int j = 0; j < kVectors; ++j) {
-      values[j] = hn::LoadU(d, factors + j * lanes);
+      values[j] = vectors.load(factors, j);
     }
     factors += b.stride;
 #pragma GCC unroll 16
@@ -134,9 +161,9 @@ HWY_INLINE void AddProducts(
 
 // Computes kRows rows and kVectors vectors of columns of the result for one block of the
 // depth. `a` is the first factor of the tile, and (row, column) its first result.
-template <int kRows, int kVectors, class D>
+template <int kRows, int kVectors, bool kIsPartial, class D>
 HWY_INLINE void ComputeTile(
-    D d,
+    const RowVectors<kVectors, kIsPartial, D>& vectors,
     const ProductArgs& args,
     const float* a,
     const Panel& b,
@@ -144,7 +171,7 @@ HWY_INLINE void ComputeTile(
     int64_t row,
     int64_t column) {
   using V = hn::Vec<D>;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const D d = vectors.d;
   // The compiler has to assume that a store changes args.
   const int64_t stride = args.out_stride;
   const int64_t first = row * stride + column;
@@ -152,21 +179,29 @@ HWY_INLINE void ComputeTile(
   TileSums<kRows, kVectors, D> sums;
   if (args.adds || !block.is_first) {
     ForSums(sums, [&](int i, int j, V& sum) HWY_ATTR {
-      sum = hn::LoadU(d, out + first + i * stride + j * lanes);
+      sum = vectors.load(out + first + i * stride, j);
     });
   } else if (args.bias != nullptr) {
     const float* const bias = args.bias + column;
     ForSums(sums, [&](int, int j, V& sum) HWY_ATTR {
-      sum = hn::LoadU(d, bias + j * lanes);
+      sum = vectors.load(bias, j);
     });
   } else {
     ForSums(sums, [&](int, int, V& sum) HWY_ATTR { sum = hn::Zero(d); });
   }
+  if (args.added != nullptr && block.is_first) {
+    const float* const added = args.added + first;
+    ForSums(sums, [&](int i, int j, V& sum) HWY_ATTR {
+      sum = hn::Add(sum, vectors.load(added + i * stride, j));
+    });
+  }
 
   if (args.a_column_stride == 1) {
-    AddProducts<kRows, kVectors, false>(d, a, args.a_row_stride, b, sums);
+    AddProducts<kRows, kVectors, false>(
+        d, vectors, a, args.a_row_stride, b, sums);
   } else {
-    AddProducts<kRows, kVectors, true>(d, a, args.a_column_stride, b, sums);
+    AddProducts<kRows, kVectors, true>(
+        d, vectors, a, args.a_column_stride, b, sums);
   }
 
   if (block.is_last) {
@@ -182,7 +217,7 @@ HWY_INLINE void ComputeTile(
       const float* const outputs =
           args.relu_output + row * output_stride + column;
       ForSums(sums, [&](int i, int j, V& sum) HWY_ATTR {
-        const V output = hn::LoadU(d, outputs + i * output_stride + j * lanes);
+        const V output = vectors.load(outputs + i * output_stride, j);
         sum = hn::IfThenZeroElse(hn::Le(output, zero), sum);
       });
     }
@@ -191,41 +226,40 @@ HWY_INLINE void ComputeTile(
       const float* const x = args.x + first;
       float* const crossed = args.crossed + first;
       ForSums(sums, [&](int i, int j, const V& sum) HWY_ATTR {
-        const int64_t at = i * stride + j * lanes;
-        hn::StoreU(
-            hn::MulAdd(hn::LoadU(d, x0 + at), sum, hn::LoadU(d, x + at)),
-            d,
-            crossed + at);
+        const int64_t at = i * stride;
+        vectors.store(
+            hn::MulAdd(vectors.load(x0 + at, j), sum, vectors.load(x + at, j)),
+            crossed + at,
+            j);
       });
     }
   }
   if (out != nullptr) {
     ForSums(sums, [&](int i, int j, const V& sum) HWY_ATTR {
-      hn::StoreU(sum, d, out + first + i * stride + j * lanes);
+      vectors.store(sum, out + first + i * stride, j);
     });
   }
 }
 
 // Copies kVectors vectors of each row of a block of b, so that they are adjacent.
-template <int kVectors, class D>
+template <int kVectors, bool kIsPartial, class D>
 HWY_INLINE void Pack(
-    D d,
+    const RowVectors<kVectors, kIsPartial, D>& vectors,
     const float* b,
     int64_t stride,
     int64_t depth,
     float* packed) {
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   for (int64_t k = 0; k < depth; ++k) {
     for (int j = 0; j < kVectors; ++j) {
       hn::StoreU(
-          hn::LoadU(d, b + k * stride + j * lanes),
-          d,
-          packed + (k * kVectors + j) * lanes);
+          vectors.load(b + k * stride, j),
+          vectors.d,
+          packed + k * vectors.begin(kVectors) + vectors.begin(j));
     }
   }
 }
 
-// Computes all rows of some columns for the block of the depth that begins at `begin`.
+// Computes all rows for the block of the depth that begins at `begin`.
 struct ProductColumns {
   const ProductArgs& args;
   // Has space for the columns of a full tile in a block. nullptr: b is not copied.
@@ -233,24 +267,47 @@ struct ProductColumns {
   int64_t begin;
   int64_t depth;
 
+  HWY_INLINE void ComputeAll() const {
+    const hn::ScalableTag<float> d;
+    using D = std::remove_const_t<decltype(d)>;
+    const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+    int64_t column = 0;
+    for (; column + 2 * lanes <= args.columns; column += 2 * lanes) {
+      Compute(RowVectors<2, false, D>{d, {}}, column);
+    }
+    const int64_t rest = args.columns - column;
+#if HWY_TARGET <= HWY_AVX2
+    if (rest > lanes) {
+      Compute(RowVectors<2, true, D>{d, hn::FirstN(d, rest - lanes)}, column);
+    } else if (rest > 0) {
+      Compute(RowVectors<1, true, D>{d, hn::FirstN(d, rest)}, column);
+    }
+#else
+    // Here, a masked load would read past the end of the matrix.
+    if (rest >= lanes) {
+      Compute(RowVectors<1, false, D>{d, {}}, column);
+      column += lanes;
+    }
+    ForLastColumns(args.columns, column, *this);
+#endif
+  }
+
+  // Computes the columns of one vector.
   template <class D>
   HWY_INLINE void operator()(D d, int64_t column) const {
-    Compute<1>(d, column);
-  }
-  template <class D>
-  HWY_INLINE void two(D d, int64_t column) const {
-    Compute<2>(d, column);
+    Compute(RowVectors<1, false, D>{d, {}}, column);
   }
 
  private:
-  template <int kVectors, class D>
-  HWY_INLINE void Compute(D d, int64_t column) const {
-    const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  template <int kVectors, bool kIsPartial, class D>
+  HWY_INLINE void Compute(
+      const RowVectors<kVectors, kIsPartial, D>& vectors,
+      int64_t column) const {
     Panel b{args.b + begin * args.b_stride + column, args.b_stride, depth};
     if (packed != nullptr) {
-      Pack<kVectors>(d, b.data, b.stride, depth, packed);
+      Pack(vectors, b.data, b.stride, depth, packed);
       b.data = packed;
-      b.stride = kVectors * lanes;
+      b.stride = vectors.begin(kVectors);
     }
     const Block block{begin == 0, begin + depth == args.depth};
     const float* a = args.a + begin * args.a_column_stride;
@@ -260,8 +317,8 @@ struct ProductColumns {
       // Two tiles of four rows are faster than a tile of six and one of two.
       for (; row + kRows <= args.rows && (kRows <= 4 || args.rows - row != 8);
            row += kRows) {
-        ComputeTile<kRows, kVectors>(
-            d, args, a + row * args.a_row_stride, b, block, row, column);
+        ComputeTile<kRows>(
+            vectors, args, a + row * args.a_row_stride, b, block, row, column);
       }
     };
     compute(std::integral_constant<int, kTileRows>());
@@ -291,9 +348,7 @@ void Product(const ProductArgs& args) {
   int64_t begin = 0;
   do {
     const int64_t depth = HWY_MIN(size, args.depth - begin);
-    ForTwoVectors(
-        args.columns,
-        ProductColumns{args, packs ? memory : nullptr, begin, depth});
+    ProductColumns{args, packs ? memory : nullptr, begin, depth}.ComputeAll();
     begin += depth;
   } while (begin < args.depth);
 }

@@ -2,6 +2,7 @@
 #include "src/kernels/kernels.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cmath>
@@ -22,6 +23,40 @@ std::vector<float> sample_values(int64_t count, double step) {
   }
   return values;
 }
+
+// Floats whose last one is followed by memory that nobody may touch.
+class GuardedFloats {
+ public:
+  explicit GuardedFloats(int64_t count)
+      : pages_((count * kFloat + kPage - 1) / kPage * kPage), count_(count) {
+    memory_ = static_cast<char*>(mmap(
+        nullptr,
+        pages_ + kPage,
+        PROT_READ | PROT_WRITE,
+        MAP_PRIVATE | MAP_ANONYMOUS,
+        -1,
+        0));
+    EXPECT_NE(memory_, MAP_FAILED);
+    EXPECT_EQ(mprotect(memory_ + pages_, kPage, PROT_NONE), 0);
+  }
+  ~GuardedFloats() {
+    munmap(memory_, pages_ + kPage);
+  }
+  GuardedFloats(const GuardedFloats&) = delete;
+  GuardedFloats& operator=(const GuardedFloats&) = delete;
+
+  float* data() const {
+    return reinterpret_cast<float*>(memory_ + pages_ - count_ * kFloat);
+  }
+
+ private:
+  static constexpr int64_t kFloat = sizeof(float);
+  static constexpr int64_t kPage = int64_t{64} * 1024;  // the largest usual one
+
+  int64_t pages_;
+  int64_t count_;
+  char* memory_ = nullptr;
+};
 
 // The matrices of a product [rows, depth] x [depth, columns].
 struct Matrices {
@@ -148,6 +183,58 @@ TEST(ProductKernelsTest, AddsToTheResult) {
       return 2.0 * m.sum_of(row, column, 0.0);
     });
   });
+}
+
+TEST(ProductKernelsTest, AddsAnotherMatrix) {
+  for_each_case([](const KernelTable& kernels, Matrices& m) {
+    m.args.added = m.x.data();
+    kernels.product(m.args);
+    const auto x = [&](int64_t row, int64_t column) {
+      return double{m.x[row * m.args.out_stride + column]};
+    };
+    expect_values(m.out, m.args, [&](int64_t row, int64_t column) {
+      return m.sum_of(row, column, x(row, column));
+    });
+    m.args.adds = true;
+    kernels.product(m.args);
+    expect_values(m.out, m.args, [&](int64_t row, int64_t column) {
+      return 2.0 * m.sum_of(row, column, x(row, column));
+    });
+  });
+}
+
+TEST(ProductKernelsTest, TouchesNothingBehindTheMatrices) {
+  for (const KernelTable& kernels : available_kernels()) {
+    SCOPED_TRACE(kernels.isa);
+    constexpr int64_t kRows = 7;
+    constexpr int64_t kDepth = 5;
+    for (int64_t columns = 1; columns < 70; ++columns) {
+      const GuardedFloats a(kRows * kDepth);
+      const GuardedFloats b(kDepth * columns);
+      const GuardedFloats bias(columns);
+      const GuardedFloats x(kRows * columns);
+      const GuardedFloats out(kRows * columns);
+      const GuardedFloats crossed(kRows * columns);
+      kernels.product(
+          {.rows = kRows,
+           .columns = columns,
+           .depth = kDepth,
+           .a = a.data(),
+           .a_row_stride = kDepth,
+           .b = b.data(),
+           .b_stride = columns,
+           .out = out.data(),
+           .out_stride = columns,
+           .bias = bias.data(),
+           .added = x.data(),
+           .relu_output = x.data(),
+           .relu_output_stride = columns,
+           .x0 = x.data(),
+           .x = x.data(),
+           .crossed = crossed.data()});
+      EXPECT_EQ(out.data()[kRows * columns - 1], 0.0F);
+    }
+  }
 }
 
 TEST(ProductKernelsTest, ComputesTheGradientOfARelu) {
