@@ -321,7 +321,6 @@ class CrossGradients {
       const CrossScratch& scratch,
       const MutableMatrix& x0_gradient) const {
     const int64_t rows = x0_gradient.rows;
-    const int64_t dim = x0_gradient.columns;
     const ConstMatrix first = x0_.row_range(row, rows);
     std::vector<ConstMatrix> x{first};
     for (size_t i = 0; i < weights_.size(); ++i) {
@@ -339,28 +338,27 @@ class CrossGradients {
           scratch.factor(i, rows),
           args);
     }
-    const MutableMatrix x_gradient = scratch.x_gradient(rows);
-    std::copy_n(
-        gradient_.row_range(row, rows).data, rows * dim, x_gradient.data);
-    std::fill_n(x0_gradient.data, rows * dim, 0.0F);
     for (size_t i = weights_.size(); i-- > 0;) {
-      compute_layer(i, block, row, x[i], scratch, x_gradient, x0_gradient);
-    }
-    for (int64_t i = 0; i < rows * dim; ++i) {
-      x0_gradient.data[i] += x_gradient.data[i];
+      compute_layer(i, block, row, x[i], scratch, x0_gradient);
     }
   }
 
-  // Changes the gradient of a layer's output to that of its input.
+  // Replaces the gradient of a layer's output in `scratch` by that of its input. The top
+  // layer reads the first one from gradient_, and the lowest layer adds the last one to
+  // `x0_gradient`.
   void compute_layer(
       size_t layer,
       int64_t block,
       int64_t row,
       const ConstMatrix& x,
       const CrossScratch& scratch,
-      const MutableMatrix& x_gradient,
       const MutableMatrix& x0_gradient) const {
-    const int64_t rows = x_gradient.rows;
+    const int64_t rows = x0_gradient.rows;
+    const int64_t dim = x0_gradient.columns;
+    const bool is_top = layer + 1 == weights_.size();
+    const MutableMatrix x_gradient = scratch.x_gradient(rows);
+    const float* gradient =
+        is_top ? gradient_.row_range(row, rows).data : x_gradient.data;
     const bool is_first = row == blocks_.begin(block);  // rows of the block
     float* bias_gradient = nullptr;
     if (has_bias_ && is_training_) {
@@ -373,10 +371,11 @@ class CrossGradients {
     const MutableMatrix product_gradient = scratch.factor(layer, rows);
     active_kernels().cross_gradient(
         {.rows = rows,
-         .dim = x_gradient.columns,
+         .dim = dim,
          .x0 = x0_.row_range(row, rows).data,
          .factor = product_gradient.data,
-         .gradient = x_gradient.data,
+         .gradient = gradient,
+         .adds = !is_top,
          .x0_gradient = x0_gradient.data,
          .product_gradient = product_gradient.data,
          .bias_gradient = bias_gradient});
@@ -397,7 +396,10 @@ class CrossGradients {
           sum);
     }
     multiply(
-        projected_gradient, transposed_u_[layer], x_gradient, {.adds = true});
+        projected_gradient,
+        transposed_u_[layer],
+        layer == 0 ? x0_gradient : x_gradient,
+        {.adds = layer == 0, .added = gradient});
   }
 
   RowBlocks blocks_;

@@ -437,7 +437,8 @@ struct CrossGradientColumns {
     const int64_t at = row * args.dim + column;
     const auto gradient = hn::LoadU(d, args.gradient + at);
     const auto factor = hn::LoadU(d, args.factor + at);
-    const auto sum = hn::LoadU(d, args.x0_gradient + at);
+    const auto sum =
+        args.adds ? hn::LoadU(d, args.x0_gradient + at) : hn::Zero(d);
     hn::StoreU(hn::MulAdd(gradient, factor, sum), d, args.x0_gradient + at);
     const auto product_gradient = hn::Mul(gradient, hn::LoadU(d, args.x0 + at));
     hn::StoreU(product_gradient, d, args.product_gradient + at);

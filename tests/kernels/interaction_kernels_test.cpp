@@ -140,6 +140,7 @@ TEST(InteractionKernelsTest, ComputesTheGradientsOfACross) {
   for (const KernelTable& kernels : available_kernels()) {
     SCOPED_TRACE(kernels.isa);
     for (const bool has_bias : {false, true}) {
+      const bool adds = !has_bias;
       for (const int64_t dim : {1, 3, 4, 16, 21, 64}) {
         SCOPED_TRACE(dim);
         const auto x0 = sample_values(kRows * dim, 0.7);
@@ -155,6 +156,7 @@ TEST(InteractionKernelsTest, ComputesTheGradientsOfACross) {
              .x0 = x0.data(),
              .factor = product_gradient.data(),
              .gradient = gradient.data(),
+             .adds = adds,
              .x0_gradient = x0_gradient.data(),
              .product_gradient = product_gradient.data(),
              .bias_gradient = has_bias ? bias_gradient.data() : nullptr});
@@ -162,7 +164,8 @@ TEST(InteractionKernelsTest, ComputesTheGradientsOfACross) {
         for (size_t i = 0; i < x0.size(); ++i) {
           ASSERT_NEAR(
               x0_gradient[i],
-              initial_gradient[i] + double{gradient[i]} * factor[i],
+              (adds ? initial_gradient[i] : 0.0) +
+                  double{gradient[i]} * factor[i],
               1e-5);
           ASSERT_NEAR(product_gradient[i], double{gradient[i]} * x0[i], 1e-5);
           bias_sums[i % static_cast<size_t>(dim)] +=
