@@ -344,8 +344,8 @@ class CrossGradients {
   }
 
   // Replaces the gradient of a layer's output in `scratch` by that of its input. The top
-  // layer reads the first one from gradient_, and the lowest layer adds the last one to
-  // `x0_gradient`.
+  // layer reads the gradient of the result from gradient_ and sets `x0_gradient`. The other
+  // layers add to it. The lowest layer also adds the gradient of its input, which is x0.
   void compute_layer(
       size_t layer,
       int64_t block,

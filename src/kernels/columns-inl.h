@@ -11,8 +11,8 @@ HWY_INLINE void ForVectors(int64_t dim, int64_t& column, const F& f) {
   }
 }
 
-// Calls f(tag, column) for the columns after the full vectors, with shorter vectors. A
-// masked load might read past the end of the table.
+// Calls f(tag, column) for the columns after the full vectors, with shorter vectors. Without
+// AVX2, a masked load would read past the end of the table.
 template <class F>
 HWY_INLINE void ForLastColumns(int64_t dim, int64_t column, const F& f) {
   if (column == dim) {

@@ -265,7 +265,7 @@ struct ProductArgs {
   bool adds = false;
   bool has_relu = false;
   const float* bias = nullptr;  // [columns]; nullptr: zeros
-  const float* added = nullptr;  // has out_stride; nullptr: zeros
+  const float* added = nullptr;  // has out_stride, may be out; nullptr: zeros
   const float* relu_output = nullptr;  // nullptr: no relu
   int64_t relu_output_stride = 0;
   const float* x0 = nullptr;  // this one and the next ones have out_stride, too

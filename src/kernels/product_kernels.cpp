@@ -38,8 +38,8 @@ constexpr int64_t kBlockDepth = 256;
 
 #include "src/kernels/columns-inl.h"
 
-// Loads and stores the vectors of a row of a tile. kIsPartial: only `mask` of the last vector
-// is in the matrix.
+// Loads and stores the vectors of a row of a tile. If kIsPartial, only the floats of the last
+// vector that `mask` selects are in the matrix.
 template <int kVectors, bool kIsPartial, class D>
 struct RowVectors {
   D d;
@@ -50,6 +50,9 @@ struct RowVectors {
   }
   HWY_INLINE int64_t begin(int vector) const {
     return vector * static_cast<int64_t>(hn::Lanes(d));
+  }
+  HWY_INLINE int64_t width() const {
+    return begin(kVectors);
   }
   HWY_INLINE hn::Vec<D> load(const float* row, int vector) const {
     const float* const from = row + begin(vector);
@@ -99,10 +102,9 @@ HWY_INLINE void ForSums(TileSums<kRows, kVectors, D>& sums, const F& f) {
 
 // Adds the products of b.depth columns of a and rows of b. kIsTransposed: the elements of a
 // column of a are adjacent, else those of a row.
-template <int kRows, int kVectors, bool kIsTransposed, class D, class Vectors>
+template <int kRows, bool kIsTransposed, int kVectors, bool kIsPartial, class D>
 HWY_INLINE void AddProducts(
-    D d,
-    const Vectors& vectors,
+    const RowVectors<kVectors, kIsPartial, D>& vectors,
     const float* HWY_RESTRICT a,
     int64_t a_stride,
     const Panel& b,
@@ -129,7 +131,7 @@ HWY_INLINE void AddProducts(
       const float* from = kIsTransposed
           ? rows[0] + i
           : rows[i / kGroup] + (r == 3 ? stride3 : r * a_stride) + k;
-      const hn::Vec<D> factor = hn::Set(d, *from);
+      const hn::Vec<D> factor = hn::Set(vectors.d, *from);
 #pragma GCC unroll 16
       for (int j = 0; j < kVectors; ++j) {
         sums.at[i][j] = hn::MulAdd(factor, values[j], sums.at[i][j]);
@@ -197,11 +199,9 @@ HWY_INLINE void ComputeTile(
   }
 
   if (args.a_column_stride == 1) {
-    AddProducts<kRows, kVectors, false>(
-        d, vectors, a, args.a_row_stride, b, sums);
+    AddProducts<kRows, false>(vectors, a, args.a_row_stride, b, sums);
   } else {
-    AddProducts<kRows, kVectors, true>(
-        d, vectors, a, args.a_column_stride, b, sums);
+    AddProducts<kRows, true>(vectors, a, args.a_column_stride, b, sums);
   }
 
   if (block.is_last) {
@@ -254,13 +254,13 @@ HWY_INLINE void Pack(
       hn::StoreU(
           vectors.load(b + k * stride, j),
           vectors.d,
-          packed + k * vectors.begin(kVectors) + vectors.begin(j));
+          packed + k * vectors.width() + vectors.begin(j));
     }
   }
 }
 
-// Computes all rows for the block of the depth that begins at `begin`.
-struct ProductColumns {
+// Computes all rows and columns for the block of the depth that begins at `begin`.
+struct ProductBlock {
   const ProductArgs& args;
   // Has space for the columns of a full tile in a block. nullptr: b is not copied.
   float* packed;
@@ -277,10 +277,14 @@ struct ProductColumns {
     }
     const int64_t rest = args.columns - column;
 #if HWY_TARGET <= HWY_AVX2
+    // No known processor touches the floats that a mask does not select, so Highway's
+    // HWY_MEM_OPS_MIGHT_FAULT is too careful about AVX2. AMD's manual leaves it open.
     if (rest > lanes) {
-      Compute(RowVectors<2, true, D>{d, hn::FirstN(d, rest - lanes)}, column);
+      const auto count = static_cast<size_t>(rest - lanes);
+      Compute(RowVectors<2, true, D>{d, hn::FirstN(d, count)}, column);
     } else if (rest > 0) {
-      Compute(RowVectors<1, true, D>{d, hn::FirstN(d, rest)}, column);
+      const auto count = static_cast<size_t>(rest);
+      Compute(RowVectors<1, true, D>{d, hn::FirstN(d, count)}, column);
     }
 #else
     // Here, a masked load would read past the end of the matrix.
@@ -307,7 +311,7 @@ struct ProductColumns {
     if (packed != nullptr) {
       Pack(vectors, b.data, b.stride, depth, packed);
       b.data = packed;
-      b.stride = vectors.begin(kVectors);
+      b.stride = vectors.width();
     }
     const Block block{begin == 0, begin + depth == args.depth};
     const float* a = args.a + begin * args.a_column_stride;
@@ -348,7 +352,7 @@ void Product(const ProductArgs& args) {
   int64_t begin = 0;
   do {
     const int64_t depth = HWY_MIN(size, args.depth - begin);
-    ProductColumns{args, packs ? memory : nullptr, begin, depth}.ComputeAll();
+    ProductBlock{args, packs ? memory : nullptr, begin, depth}.ComputeAll();
     begin += depth;
   } while (begin < args.depth);
 }

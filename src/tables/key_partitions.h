@@ -65,8 +65,9 @@ class KeyPartitions {
   int64_t of_hash(uint64_t hash) const {
     return static_cast<int64_t>(scaled(hash) >> 32);
   }
-  /// Splits the hashes of a partition into `buckets` ranges of equal size. Returns the one
-  /// of a hash.
+  /// Splits the hashes of each partition into ranges of about equal size, in ascending order.
+  /// Returns the number of the range that has `hash`, in [0, buckets). There are up to 2^32
+  /// buckets.
   int64_t bucket_of_hash(uint64_t hash, int64_t buckets) const {
     const uint64_t place = scaled(hash) & 0xFFFFFFFFU;  // in the partition
     return static_cast<int64_t>((place * static_cast<uint64_t>(buckets)) >> 32);
@@ -82,7 +83,7 @@ class KeyPartitions {
   }
 
  private:
-  // The partition and 32 bits of the place in it.
+  // The high half is the partition, and the low half is the place in it.
   uint64_t scaled(uint64_t hash) const {
     return (hash >> 32) * static_cast<uint64_t>(count_);
   }

@@ -23,32 +23,33 @@ uint64_t score_bits(const KeyEntry& entry) {
       std::bit_cast<uint32_t>(entry.frequency);
 }
 
-// The entries of one partition in the order of the hashes of their keys. Hashes are equally
-// likely, so with a bucket for each entry, sorting takes a time in proportion to their number.
+// Sorts the entries of one partition by the hashes of their keys. Hashes are equally likely,
+// so with a bucket for each entry, the time is usually in proportion to the entries.
 class EntriesByHash {
  public:
   EntriesByHash(const KeyPartitions& partitions, int64_t count)
       : partitions_(partitions), count_(count) {
     unsorted_.reserve(count);
-    ends_.resize(count + 1);
+    offsets_.resize(count + 1);
   }
 
   void add(const KeyEntry& entry) {
     unsorted_.push_back({hash_of_key(entry.key), entry});
-    ++ends_[bucket_of(unsorted_.back())];
+    ++offsets_[bucket_of(unsorted_.back())];
   }
 
   // Calls visit(entry) for each of the `count` entries, all of which must have been added.
+  // It must be called only once.
   template <class Visit>
   void visit_in_order(const Visit& visit) {
-    std::partial_sum(ends_.begin(), ends_.end(), ends_.begin());
+    std::partial_sum(offsets_.begin(), offsets_.end(), offsets_.begin());
     std::vector<Hashed> sorted(unsorted_.size());
     for (const Hashed& hashed : unsorted_) {
-      sorted[--ends_[bucket_of(hashed)]] = hashed;  // leaves the beginning
+      sorted[--offsets_[bucket_of(hashed)]] = hashed;  // leaves the beginning
     }
     for (int64_t bucket = 0; bucket < count_; ++bucket) {
-      const auto begin = sorted.begin() + ends_[bucket];
-      const auto end = sorted.begin() + ends_[bucket + 1];
+      const auto begin = sorted.begin() + offsets_[bucket];
+      const auto end = sorted.begin() + offsets_[bucket + 1];
       std::sort(begin, end);
       for (auto hashed = begin; hashed != end; ++hashed) {
         visit(hashed->entry);
@@ -73,7 +74,8 @@ class EntriesByHash {
   const KeyPartitions& partitions_;
   int64_t count_;
   std::vector<Hashed> unsorted_;
-  std::vector<uint32_t> ends_;  // of the buckets, then their beginnings
+  // The size of each bucket. visit_in_order() replaces it by where the bucket begins.
+  std::vector<uint32_t> offsets_;
 };
 
 }  // namespace

@@ -234,7 +234,7 @@ std::map<std::string, Work> all_work(const KernelTable& kernels) {
   static Data odd(37);
   static Data wide(128);
   static const PairwiseWork pairs(narrow);
-  static ProductWork product(101, 64);  // 37 columns are too few for full tiles
+  static ProductWork product(101, 64);  // the last 5 columns fill no vector
   static ProductWork deep(64, 600);  // three blocks of the depth, copied
   static std::vector<Contribution> scratch(kIds);
   static std::vector<uint32_t> narrowed(kIds);

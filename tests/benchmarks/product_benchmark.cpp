@@ -281,17 +281,22 @@ void measure_shape(const Options& options, const Shape& shape, double peak) {
 
 // Measures forward and backward of a layer. `products` is the number of multiply-adds of
 // its forward pass for an example. The backward pass has twice as many.
+template <class Layer>
 void measure_layer(
     const Options& options,
     const char* what,
+    Layer layer,
     int64_t width,
     double products,
-    double peak,
-    const std::function<at::Tensor(const at::Tensor&)>& forward) {
+    double peak) {
   const at::Tensor x = at::rand({options.batch, width}).requires_grad_();
-  const at::Tensor gradient = at::ones_like(forward(x));
-  const std::vector<Side> sides{
-      {"tessera", [&] { forward(x).backward(gradient); }}};
+  const at::Tensor gradient = at::ones_like(layer->forward(x));
+  const std::vector<Side> sides{{"tessera", [&] {
+                                   layer->forward(x).backward(gradient);
+                                   // As in a training step, the next gradients are not added to these.
+                                   layer->zero_grad();
+                                   x.mutable_grad().reset();
+                                 }}};
   const double flops = 6.0 * products * static_cast<double>(options.batch);
   print(what, speeds_of(options, sides, flops), peak);
 }
@@ -330,23 +335,21 @@ void run(const Options& options) {
     at::set_num_threads(static_cast<int>(threads));
   }
   // The layers of the DLRM and the DCN-v2 of examples/dlrm/click_model.h.
-  MLP top(MLPOptions{.units = {64, 32, 1}});
   measure_layer(
       options,
       "DLRM, top MLP",
+      MLP(MLPOptions{.units = {64, 32, 1}}),
       796,
       796 * 64 + 64 * 32 + 32,
-      peak,
-      [&](const at::Tensor& x) { return top->forward(x); });
-  MultiLayerDCN crosses(
-      MultiLayerDCNOptions{.projection_dim = 32, .num_layers = 3});
+      peak);
   measure_layer(
       options,
       "DCN-v2, crosses",
+      MultiLayerDCN(
+          MultiLayerDCNOptions{.projection_dim = 32, .num_layers = 3}),
       640,
       3 * 2 * 640 * 32,
-      peak,
-      [&](const at::Tensor& x) { return crosses->forward(x); });
+      peak);
 }
 
 }  // namespace

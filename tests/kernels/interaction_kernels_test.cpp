@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace tessera::kernels {
@@ -139,15 +140,17 @@ TEST(InteractionKernelsTest, ComputesTheGradientsOfACross) {
   constexpr int64_t kRows = 3;
   for (const KernelTable& kernels : available_kernels()) {
     SCOPED_TRACE(kernels.isa);
-    for (const bool has_bias : {false, true}) {
-      const bool adds = !has_bias;
+    for (const auto& [has_bias, adds] : std::vector<std::pair<bool, bool>>{
+             {false, false}, {false, true}, {true, false}, {true, true}}) {
       for (const int64_t dim : {1, 3, 4, 16, 21, 64}) {
         SCOPED_TRACE(dim);
         const auto x0 = sample_values(kRows * dim, 0.7);
         const auto factor = sample_values(kRows * dim, 0.9);
         const auto gradient = sample_values(kRows * dim, 1.1);
         const auto initial_gradient = sample_values(kRows * dim, 1.9);
-        std::vector<float> x0_gradient = initial_gradient;
+        std::vector<float> x0_gradient = adds
+            ? initial_gradient
+            : std::vector<float>(initial_gradient.size(), NAN);
         std::vector<float> product_gradient = factor;
         std::vector<float> bias_gradient(static_cast<size_t>(dim), 2.0F);
         kernels.cross_gradient(

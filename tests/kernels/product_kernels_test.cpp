@@ -24,10 +24,10 @@ std::vector<float> sample_values(int64_t count, double step) {
   return values;
 }
 
-// Floats whose last one is followed by memory that nobody may touch.
-class GuardedFloats {
+// Ones, behind which there is memory that nobody may touch.
+class GuardedOnes {
  public:
-  explicit GuardedFloats(int64_t count)
+  explicit GuardedOnes(int64_t count)
       : pages_((count * kFloat + kPage - 1) / kPage * kPage), count_(count) {
     memory_ = static_cast<char*>(mmap(
         nullptr,
@@ -38,12 +38,13 @@ class GuardedFloats {
         0));
     EXPECT_NE(memory_, MAP_FAILED);
     EXPECT_EQ(mprotect(memory_ + pages_, kPage, PROT_NONE), 0);
+    std::fill_n(data(), count, 1.0F);
   }
-  ~GuardedFloats() {
+  ~GuardedOnes() {
     munmap(memory_, pages_ + kPage);
   }
-  GuardedFloats(const GuardedFloats&) = delete;
-  GuardedFloats& operator=(const GuardedFloats&) = delete;
+  GuardedOnes(const GuardedOnes&) = delete;
+  GuardedOnes& operator=(const GuardedOnes&) = delete;
 
   float* data() const {
     return reinterpret_cast<float*>(memory_ + pages_ - count_ * kFloat);
@@ -116,7 +117,7 @@ void for_each_case(Check check) {
     SCOPED_TRACE(kernels.isa);
     for (const bool is_transposed : {false, true}) {
       for (const int64_t rows : {1, 2, 5, 6, 8, 15, 19, 53}) {
-        for (const int64_t columns : {1, 3, 4, 16, 31, 32, 55}) {
+        for (const int64_t columns : {1, 3, 4, 16, 24, 31, 32, 55}) {
           for (const int64_t depth : {1, 2, 33, 100, 300}) {
             SCOPED_TRACE(
                 testing::Message() << rows << " x " << depth << " x " << columns
@@ -203,18 +204,35 @@ TEST(ProductKernelsTest, AddsAnotherMatrix) {
   });
 }
 
+TEST(ProductKernelsTest, TheAddedMatrixMayBeTheResult) {
+  for_each_case([](const KernelTable& kernels, Matrices& m) {
+    for (int64_t row = 0; row < m.args.rows; ++row) {
+      const int64_t first = row * m.args.out_stride;
+      std::copy_n(&m.x[first], m.args.columns, &m.out[first]);
+    }
+    m.args.added = m.out.data();
+    m.args.bias = m.bias.data();
+    kernels.product(m.args);
+    expect_values(m.out, m.args, [&](int64_t row, int64_t column) {
+      const double x = m.x[row * m.args.out_stride + column];
+      return m.sum_of(row, column, m.bias[column] + x);
+    });
+  });
+}
+
 TEST(ProductKernelsTest, TouchesNothingBehindTheMatrices) {
   for (const KernelTable& kernels : available_kernels()) {
     SCOPED_TRACE(kernels.isa);
-    constexpr int64_t kRows = 7;
-    constexpr int64_t kDepth = 5;
+    constexpr int64_t kRows = 25;  // rows and depth make the kernel copy b
+    constexpr int64_t kDepth = 65;
     for (int64_t columns = 1; columns < 70; ++columns) {
-      const GuardedFloats a(kRows * kDepth);
-      const GuardedFloats b(kDepth * columns);
-      const GuardedFloats bias(columns);
-      const GuardedFloats x(kRows * columns);
-      const GuardedFloats out(kRows * columns);
-      const GuardedFloats crossed(kRows * columns);
+      SCOPED_TRACE(columns);
+      const GuardedOnes a(kRows * kDepth);
+      const GuardedOnes b(kDepth * columns);
+      const GuardedOnes bias(columns);
+      const GuardedOnes x(kRows * columns);
+      const GuardedOnes out(kRows * columns);
+      const GuardedOnes crossed(kRows * columns);
       kernels.product(
           {.rows = kRows,
            .columns = columns,
@@ -232,7 +250,10 @@ TEST(ProductKernelsTest, TouchesNothingBehindTheMatrices) {
            .x0 = x.data(),
            .x = x.data(),
            .crossed = crossed.data()});
-      EXPECT_EQ(out.data()[kRows * columns - 1], 0.0F);
+      for (int64_t i = 0; i < kRows * columns; ++i) {
+        ASSERT_EQ(out.data()[i], kDepth + 2.0F) << i;
+        ASSERT_EQ(crossed.data()[i], kDepth + 3.0F) << i;
+      }
     }
   }
 }

@@ -974,6 +974,34 @@ TEST(DynamicKeysTest, PartitionsShareTheCapacity) {
   }
 }
 
+TEST(DynamicKeysTest, BucketsAscendInEachPartition) {
+  for (const int64_t capacity :
+       {int64_t{1}, int64_t{100'003}, int64_t{1} << 31}) {
+    const KeyPartitions partitions(capacity);
+    for (const int64_t buckets : {int64_t{1}, int64_t{3}, int64_t{32'768}}) {
+      SCOPED_TRACE(testing::Message() << capacity << ", " << buckets);
+      int64_t partition = 0;
+      int64_t bucket = 0;
+      const auto check = [&](uint64_t hash) {
+        const int64_t p = partitions.of_hash(hash);
+        const int64_t b = partitions.bucket_of_hash(hash, buckets);
+        ASSERT_TRUE(b >= 0 && b < buckets) << hash;
+        ASSERT_LE(std::pair(partition, bucket), std::pair(p, b)) << hash;
+        partition = p;
+        bucket = b;
+      };
+      constexpr uint64_t kStep = 0x0000123456789ABCULL;
+      uint64_t hash = 0;
+      for (; hash <= ~kStep; hash += kStep) {
+        check(hash);
+      }
+      check(~uint64_t{0});
+      EXPECT_EQ(partition, partitions.count() - 1);
+      EXPECT_EQ(bucket, buckets - 1);
+    }
+  }
+}
+
 TEST(DynamicKeysTest, TheIndexTakesAtMost24BytesPerKey) {
   for (const int64_t capacity : {100'000, 10'000'000}) {
     for (const Eviction& eviction : std::vector<Eviction>{
