@@ -81,21 +81,20 @@ struct Block {
   bool is_last;
 };
 
-// The sums of a tile.
+// The sums of a tile. A struct would have a constructor, which GCC compiles without the
+// instruction set on aarch64.
 template <int kRows, int kVectors, class D>
-struct TileSums {
-  hn::Vec<D> at[kRows][kVectors];
-};
+using TileSums = hn::Vec<D>[kRows][kVectors];
 
 // Calls f(r, c, sum) for each vector of a tile. The compiler keeps the sums in registers
 // only if the loops are unrolled.
-template <int kRows, int kVectors, class D, class F>
-HWY_INLINE void ForSums(TileSums<kRows, kVectors, D>& sums, const F& f) {
+template <int kRows, int kVectors, class V, class F>
+HWY_INLINE void ForSums(V (&sums)[kRows][kVectors], const F& f) {
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
 #pragma GCC unroll 16
     for (int j = 0; j < kVectors; ++j) {
-      f(i, j, sums.at[i][j]);
+      f(i, j, sums[i][j]);
     }
   }
 }
@@ -134,7 +133,7 @@ HWY_INLINE void AddProducts(
       const hn::Vec<D> factor = hn::Set(vectors.d, *from);
 #pragma GCC unroll 16
       for (int j = 0; j < kVectors; ++j) {
-        sums.at[i][j] = hn::MulAdd(factor, values[j], sums.at[i][j]);
+        sums[i][j] = hn::MulAdd(factor, values[j], sums[i][j]);
       }
     }
     if (kIsTransposed) {
