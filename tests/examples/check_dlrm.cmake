@@ -1,6 +1,6 @@
-# Trains the click models on a few generated examples. Each model must learn, its exported file must give the same
-# predictions, and a run that resumes in the middle of an epoch must give the AUC of an uninterrupted run. Options that
-# can't work must be refused before training.
+# Trains the click models on a few generated examples, the DCN-v2 with Adam. Each model must learn, its exported file
+# must give the same predictions, and a run that resumes in the middle of an epoch must give the AUC of an uninterrupted
+# run. Options that can't work must be refused before training.
 #   cmake -D DLRM=<program> -D ARROW=<1 if it was built with Arrow> -D SCRATCH=<folder> -P ...
 foreach(variable IN ITEMS DLRM ARROW SCRATCH)
   if(NOT DEFINED ${variable})
@@ -30,12 +30,15 @@ ${output}")
   set(${result} "${auc}" PARENT_SCOPE)
 endfunction()
 
+set(optimizer_dlrm adagrad)
+set(optimizer_dcn adam)
 foreach(model IN ITEMS dlrm dcn)
   set(checkpoints "${SCRATCH}/${model}")
   # A run with other options left this file. It ended before its first checkpoint.
   file(WRITE "${checkpoints}/run.json" [[{"options": {"batch": 7}, "model": {}}]])
   set(arguments
-      --model ${model} --epochs 2 --every-steps 7 --checkpoint "${checkpoints}" --export "${SCRATCH}/${model}.pt")
+      --model ${model} --optimizer ${optimizer_${model}} --epochs 2 --every-steps 7 --checkpoint "${checkpoints}"
+      --export "${SCRATCH}/${model}.pt")
   auc_of(uninterrupted ${arguments} --history "${SCRATCH}/history_${model}")
   foreach(file IN ITEMS history_${model}/history.csv history_${model}/history.svg ${model}.pt
                         ${model}.pt.pipeline.json ${model}/run.json ${model}/pipeline.json)
