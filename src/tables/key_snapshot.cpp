@@ -45,7 +45,8 @@ class EntriesByHash {
     std::partial_sum(offsets_.begin(), offsets_.end(), offsets_.begin());
     std::vector<Hashed> sorted(unsorted_.size());
     for (const Hashed& hashed : unsorted_) {
-      sorted[--offsets_[bucket_of(hashed)]] = hashed;  // leaves the beginning
+      // At the end, each offset is where its bucket begins.
+      sorted[--offsets_[bucket_of(hashed)]] = hashed;
     }
     for (int64_t bucket = 0; bucket < count_; ++bucket) {
       const auto begin = sorted.begin() + offsets_[bucket];
@@ -74,7 +75,7 @@ class EntriesByHash {
   const KeyPartitions& partitions_;
   int64_t count_;
   std::vector<Hashed> unsorted_;
-  // The size of each bucket. visit_in_order() replaces it by where the bucket begins.
+  // They are the sizes of the buckets, until visit_in_order() makes them where buckets begin.
   std::vector<uint32_t> offsets_;
 };
 
