@@ -76,12 +76,12 @@ RatingStream::RatingStream(const MovieLens& data)
 
 std::vector<int64_t> RatingStream::history(int64_t user, int64_t liked_before)
     const {
-  const auto end = liked_[user].begin() + liked_before;
+  const auto end = liked_.at(user).begin() + liked_before;
   return {end - std::min(liked_before, kHistory), end};
 }
 
 std::vector<int64_t> RatingStream::liked(int64_t user) const {
-  return history(user, std::ssize(liked_[user]));
+  return history(user, std::ssize(liked_.at(user)));
 }
 
 RatingBatch RatingStream::batch(int64_t begin, int64_t end) const {

@@ -164,7 +164,7 @@ int train_and_publish(const TrainerOptions& options) {
   tessera::export_dense_pt2(
       trainer.model(),
       program,
-      {.features = trainer.stream().request(42, {1, 2, 3})});
+      {.features = trainer.stream().request(1, {1, 2, 3})});
   serving::Publisher publisher(
       trainer.model(),
       options.directory + "/published",
