@@ -23,61 +23,38 @@ uint64_t score_bits(const KeyEntry& entry) {
       std::bit_cast<uint32_t>(entry.frequency);
 }
 
-// Sorts the entries of one partition by the hashes of their keys. Hashes are equally likely,
-// so with a bucket for each entry, the time is usually in proportion to the entries.
-class EntriesByHash {
- public:
-  EntriesByHash(const KeyPartitions& partitions, int64_t count)
-      : partitions_(partitions), count_(count) {
-    unsorted_.reserve(count);
-    offsets_.resize(count + 1);
-  }
-
-  void add(const KeyEntry& entry) {
-    unsorted_.push_back({hash_of_key(entry.key), entry});
-    ++offsets_[bucket_of(unsorted_.back())];
-  }
-
-  // Calls visit(entry) for each of the `count` entries, all of which must have been added.
-  // It must be called only once.
-  template <class Visit>
-  void visit_in_order(const Visit& visit) {
-    std::partial_sum(offsets_.begin(), offsets_.end(), offsets_.begin());
-    std::vector<Hashed> sorted(unsorted_.size());
-    for (const Hashed& hashed : unsorted_) {
-      // At the end, each offset is where its bucket begins.
-      sorted[--offsets_[bucket_of(hashed)]] = hashed;
-    }
-    for (int64_t bucket = 0; bucket < count_; ++bucket) {
-      const auto begin = sorted.begin() + offsets_[bucket];
-      const auto end = sorted.begin() + offsets_[bucket + 1];
-      std::sort(begin, end);
-      for (auto hashed = begin; hashed != end; ++hashed) {
-        visit(hashed->entry);
-      }
-    }
-  }
-
- private:
-  struct Hashed {
-    uint64_t hash;
-    KeyEntry entry;
-
-    bool operator<(const Hashed& other) const {
-      return hash < other.hash;
-    }
+// Returns the entries of one partition in the order of the hashes of their keys. Hashes are
+// equally likely, so with a bucket for each entry, the time is usually in proportion to the
+// entries.
+std::vector<KeyEntry> sorted_by_hash(
+    const std::vector<KeyEntry>& entries,
+    const KeyPartitions& partitions) {
+  const auto hash_of = [](const KeyEntry& entry) {
+    return hash_of_key(entry.key);
   };
-
-  int64_t bucket_of(const Hashed& hashed) const {
-    return partitions_.bucket_of_hash(hashed.hash, count_);
+  const int64_t buckets = std::ssize(entries);
+  const auto bucket_of = [&](const KeyEntry& entry) {
+    return partitions.bucket_of_hash(hash_of(entry), buckets);
+  };
+  std::vector<uint32_t> begin(
+      buckets + 1, 0);  // at first the sizes of the buckets
+  for (const KeyEntry& entry : entries) {
+    ++begin[bucket_of(entry)];
   }
-
-  const KeyPartitions& partitions_;
-  int64_t count_;
-  std::vector<Hashed> unsorted_;
-  // They are the sizes of the buckets, until visit_in_order() makes them where buckets begin.
-  std::vector<uint32_t> offsets_;
-};
+  std::partial_sum(begin.begin(), begin.end(), begin.begin());
+  std::vector<KeyEntry> sorted(entries.size());
+  for (const KeyEntry& entry : entries) {
+    sorted[--begin[bucket_of(entry)]] = entry;
+  }
+  for (int64_t bucket = 0; bucket < buckets; ++bucket) {
+    std::ranges::sort(
+        sorted.begin() + begin[bucket],
+        sorted.begin() + begin[bucket + 1],
+        {},
+        hash_of);
+  }
+  return sorted;
+}
 
 }  // namespace
 
@@ -105,20 +82,21 @@ KeyList list_keys(
       .updates = {size, kWhat},
       .frequencies = {size, kWhat}};
   run_tasks(partitions, bytes, [&](int64_t p) {
-    EntriesByHash entries(index.partitions(), begin[p + 1] - begin[p]);
+    std::vector<KeyEntry> entries;
+    entries.reserve(begin[p + 1] - begin[p]);
     index.visit_entries(p, [&](const KeyEntry& entry) {
       if (takes(entry)) {
-        entries.add(entry);
+        entries.push_back(entry);
       }
     });
     int64_t i = begin[p];
-    entries.visit_in_order([&](const KeyEntry& entry) {
+    for (const KeyEntry& entry : sorted_by_hash(entries, index.partitions())) {
       list.rows[i] = entry.row;
       list.keys[i] = entry.key;
       list.updates[i] = entry.last_update;
       list.frequencies[i] = entry.frequency;
       ++i;
-    });
+    }
   });
   return list;
 }
