@@ -276,8 +276,8 @@ struct ProductBlock {
     }
     const int64_t rest = args.columns - column;
 #if HWY_TARGET <= HWY_AVX2
-    // No known processor touches the floats that a mask does not select, so Highway's
-    // HWY_MEM_OPS_MIGHT_FAULT is too careful about AVX2. AMD's manual leaves it open.
+    // Highway's HWY_MEM_OPS_MIGHT_FAULT says that masks do not protect with AVX2, because
+    // AMD's manual leaves it open. We know of no processor on which they do not.
     if (rest > lanes) {
       const auto count = static_cast<size_t>(rest - lanes);
       Compute(RowVectors<2, true, D>{d, hn::FirstN(d, count)}, column);

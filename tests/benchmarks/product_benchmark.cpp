@@ -291,12 +291,13 @@ void measure_layer(
     double peak) {
   const at::Tensor x = at::rand({options.batch, width}).requires_grad_();
   const at::Tensor gradient = at::ones_like(layer->forward(x));
-  const std::vector<Side> sides{{"tessera", [&] {
-                                   layer->forward(x).backward(gradient);
-                                   // As in a training step, the next gradients are not added to these.
-                                   layer->zero_grad();
-                                   x.mutable_grad().reset();
-                                 }}};
+  const auto step = [&] {
+    layer->forward(x).backward(gradient);
+    // As in a training step, the next gradients are not added to these.
+    layer->zero_grad();
+    x.mutable_grad().reset();
+  };
+  const std::vector<Side> sides{{"tessera", step}};
   const double flops = 6.0 * products * static_cast<double>(options.batch);
   print(what, speeds_of(options, sides, flops), peak);
 }

@@ -97,6 +97,14 @@ struct Matrices {
     return sum;
   }
 
+  // Leaves the numbers between two rows as they are.
+  void copy_x_to(std::vector<float>& matrix) const {
+    for (int64_t row = 0; row < args.rows; ++row) {
+      const int64_t first = row * args.out_stride;
+      std::copy_n(&x[first], args.columns, &matrix[first]);
+    }
+  }
+
   std::vector<float> a;
   std::vector<float> b;
   std::vector<float> bias;
@@ -206,10 +214,7 @@ TEST(ProductKernelsTest, AddsAnotherMatrix) {
 
 TEST(ProductKernelsTest, TheAddedMatrixMayBeTheResult) {
   for_each_case([](const KernelTable& kernels, Matrices& m) {
-    for (int64_t row = 0; row < m.args.rows; ++row) {
-      const int64_t first = row * m.args.out_stride;
-      std::copy_n(&m.x[first], m.args.columns, &m.out[first]);
-    }
+    m.copy_x_to(m.out);
     m.args.added = m.out.data();
     m.args.bias = m.bias.data();
     kernels.product(m.args);
@@ -281,10 +286,7 @@ TEST(ProductKernelsTest, CrossesEachSum) {
       m.args.x = m.x.data();
       m.args.crossed = m.crossed.data();
       if (!needs_product) {
-        for (int64_t row = 0; row < m.args.rows; ++row) {
-          const int64_t first = row * m.args.out_stride;
-          std::copy_n(&m.x[first], m.args.columns, &m.crossed[first]);
-        }
+        m.copy_x_to(m.crossed);
         m.args.x = m.crossed.data();
       }
       m.args.out = needs_product ? m.out.data() : nullptr;
