@@ -7,6 +7,8 @@
 //   layers  forward and backward of a whole layer on all threads
 //
 // OpenBLAS and oneDNN are loaded if the system has them. All values are in GFLOP/s.
+#include <tessera/common/step_memory.h>
+#include <tessera/common/thread_spins.h>
 #include <tessera/layers/mlp.h>
 #include <tessera/layers/multi_layer_dcn.h>
 
@@ -46,6 +48,7 @@ struct Options : BenchmarkOptions {
       CLI::PositiveNumber);
   int64_t& batch = integer("--batch", 1024, "examples of the layers");
   bool& peak_only = flag("--peak", "print only the peak");
+  bool& layers_only = flag("--layers", "leave out the single products");
   std::string& isa = text(
       "--isa",
       "avx2 limits all sides to AVX2",
@@ -327,7 +330,7 @@ void run(const Options& options) {
   if (options.peak_only) {
     return;
   }
-  {
+  if (!options.layers_only) {
     const at::NoGradGuard no_grad;
     at::set_num_threads(1);
     for (const Shape& shape : kShapes) {
@@ -356,6 +359,8 @@ void run(const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  tessera::limit_thread_spins(argv);
+  tessera::keep_memory_between_steps();
   return run_benchmark(
       argc, argv, "Times the matrix products of click models.", run);
 }
