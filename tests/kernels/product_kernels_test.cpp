@@ -117,8 +117,8 @@ struct Matrices {
 };
 
 // Calls check(kernels, matrices) for sizes below, at and above those of a tile, on every
-// instruction set of this machine. A depth of 300 has two blocks, and with depths of 100 and
-// 300, 53 rows share a copy of b.
+// instruction set of this machine. A depth of 300 has two blocks. With depths of 33 and more,
+// 53 rows share a copy of b.
 template <class Check>
 void for_each_case(Check check) {
   for (const KernelTable& kernels : available_kernels()) {
