@@ -64,18 +64,27 @@ RowBlocks blocks_of(int64_t rows, int64_t dim) {
 }
 
 // How many rows of a block the backward pass computes at once. It reads and writes the
-// gradients of the weights once for each part. On Zen 3, whose second-level cache has 512
-// KiB, the crosses of a DCN-v2 took 1.2 to 1.4 times as long with parts of 8 rows, which fit
-// into the cache, and about as long with 128 rows. On Intel Xeon, parts of 16 to 64 rows were
-// equally fast. The number of rows changes no bit of the results.
-constexpr int64_t kPartRows = 64;
+// gradients of the weights once for each part, so small parts are slow. On Zen 3, the crosses
+// of a DCN-v2 (dim 640) took 1.2 to 1.4 times as long with 8 rows, which fit into the
+// second-level cache of 512 KiB, and about as long with 128 rows as with 64. On Intel Xeon, 16
+// to 64 rows were equally fast. The number changes no bit of the results.
+int64_t part_rows_of(int64_t dim) {
+  constexpr int64_t kRows = 64;
+  constexpr int64_t kFloats = kRows * 640;
+  return std::max(kRows, kFloats / dim);
+}
 
-// Calls visit(first row, number of rows) for each part of a block.
+// Splits a block into parts of at most `size` rows. Calls visit(first row, number of rows)
+// for each part.
 template <class Visit>
-void for_each_part(const RowBlocks& blocks, int64_t block, Visit&& visit) {
+void for_each_part(
+    const RowBlocks& blocks,
+    int64_t block,
+    int64_t size,
+    Visit&& visit) {
   const int64_t end = blocks.begin(block) + blocks.rows(block);
-  for (int64_t row = blocks.begin(block); row < end; row += kPartRows) {
-    visit(row, std::min(kPartRows, end - row));
+  for (int64_t row = blocks.begin(block); row < end; row += size) {
+    visit(row, std::min(size, end - row));
   }
 }
 
@@ -163,7 +172,10 @@ at::Tensor compute(
   blocks.for_each([&](int64_t block) {
     const ConstMatrix own_first = blocks.part(first, block);
     const MutableMatrix own_out = blocks.part(out, block);
-    const at::Tensor memory = empty_in_step_memory({own_out.rows * rank});
+    at::Tensor memory;
+    if (saved.empty()) {
+      memory = empty_in_step_memory({own_out.rows * rank});
+    }
     for (size_t i = 0; i < layers.size(); ++i) {
       // All layers write to the result. The last one stays there.
       const ConstMatrix x = i == 0 ? own_first : ConstMatrix(own_out);
@@ -259,10 +271,10 @@ class CrossGradients {
     const int64_t dim = x0_.columns;
     const at::Tensor x0_gradient = empty_in_step_memory({x0_.rows, dim});
     const MutableMatrix out = mutable_matrix_of(x0_gradient);
+    const int64_t size = std::min(part_rows_of(dim), blocks_.size());
     blocks_.for_each([&](int64_t block) {
-      const int64_t part_rows = std::min(kPartRows, blocks_.rows(block));
-      const CrossScratch scratch(weights_.size(), part_rows, dim, rank_);
-      for_each_part(blocks_, block, [&](int64_t row, int64_t count) {
+      const CrossScratch scratch(weights_.size(), size, dim, rank_);
+      for_each_part(blocks_, block, size, [&](int64_t row, int64_t count) {
         compute_rows(block, row, scratch, out.row_range(row, count));
       });
     });

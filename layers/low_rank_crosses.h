@@ -26,8 +26,8 @@ bool has_low_rank_crosses(
 ///
 ///   x_0 = x0,  x_{i+1} = x0 * (x_i u_i v_i + bias_i) + x_i
 ///
-/// One thread computes all layers for a block of rows, forward and backward, while the
-/// block is in its cache.
+/// One thread computes all layers for some rows at a time, forward and backward, so that it
+/// reads most of them from its caches.
 /// Shapes:  x0 and the result [batch, ..., dim].
 at::Tensor low_rank_crosses(
     const at::Tensor& x0,

@@ -117,15 +117,16 @@ struct Matrices {
 };
 
 // Calls check(kernels, matrices) for sizes below, at and above those of a tile, on every
-// instruction set of this machine. A depth of 300 has two blocks. With depths of 33 and more,
-// 53 rows share a copy of b.
+// instruction set of this machine. A depth of 300 has two blocks. With 31 columns and more, 53
+// rows share a copy of b: from a depth of 33 on, and with 61 columns, whose rows are aligned,
+// from a depth of 100 on.
 template <class Check>
 void for_each_case(Check check) {
   for (const KernelTable& kernels : available_kernels()) {
     SCOPED_TRACE(kernels.isa);
     for (const bool is_transposed : {false, true}) {
       for (const int64_t rows : {1, 2, 5, 6, 8, 15, 19, 53}) {
-        for (const int64_t columns : {1, 3, 4, 16, 24, 31, 32, 55}) {
+        for (const int64_t columns : {1, 3, 4, 16, 24, 31, 32, 55, 61}) {
           for (const int64_t depth : {1, 2, 33, 100, 300}) {
             SCOPED_TRACE(
                 testing::Message() << rows << " x " << depth << " x " << columns
