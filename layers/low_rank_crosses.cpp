@@ -74,20 +74,6 @@ int64_t part_rows_of(int64_t dim) {
   return std::max(kRows, kFloats / dim);
 }
 
-// Splits a block into parts of at most `size` rows. Calls visit(first row, number of rows)
-// for each part.
-template <class Visit>
-void for_each_part(
-    const RowBlocks& blocks,
-    int64_t block,
-    int64_t size,
-    Visit&& visit) {
-  const int64_t end = blocks.begin(block) + blocks.rows(block);
-  for (int64_t row = blocks.begin(block); row < end; row += size) {
-    visit(row, std::min(size, end - row));
-  }
-}
-
 // The gradients in the order of Crosses::forward()'s arguments, computed by operators
 // that support a second derivative.
 variable_list gradients_by_operators(
@@ -274,9 +260,11 @@ class CrossGradients {
     const int64_t size = std::min(part_rows_of(dim), blocks_.size());
     blocks_.for_each([&](int64_t block) {
       const CrossScratch scratch(weights_.size(), size, dim, rank_);
-      for_each_part(blocks_, block, size, [&](int64_t row, int64_t count) {
-        compute_rows(block, row, scratch, out.row_range(row, count));
-      });
+      const int64_t end = blocks_.begin(block) + blocks_.rows(block);
+      for (int64_t row = blocks_.begin(block); row < end; row += size) {
+        compute_rows(
+            block, row, scratch, out.row_range(row, std::min(size, end - row)));
+      }
     });
     variable_list result(1 + weights_.size() * (has_bias_ ? 3 : 2));
     sums_->set_sums(result);

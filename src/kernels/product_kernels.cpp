@@ -347,13 +347,12 @@ struct ProductBlock {
 HWY_INLINE bool PaysToPack(const ProductArgs& args) {
   constexpr int64_t kFewestRows = 24;
   constexpr int64_t kDepthInCache = 64;
-  constexpr int64_t kFewestUnaligned = 32;
+  constexpr int64_t kUnalignedDepth = 32;
   constexpr int64_t kNearStride = 32;
   constexpr int64_t kLine = kLineBytes / int64_t{sizeof(float)};
   const bool is_aligned = args.b_stride % kLine == 0;
   return args.rows >= kFewestRows && args.b_stride > kNearStride &&
-      (is_aligned ? args.depth > kDepthInCache
-                  : args.depth >= kFewestUnaligned);
+      (is_aligned ? args.depth > kDepthInCache : args.depth >= kUnalignedDepth);
 }
 
 void Product(const ProductArgs& args) {
