@@ -164,7 +164,7 @@ void run_kernel(
   const int64_t bytes = batch * args.num_features *
       (args.num_features + args.dim) * int64_t{sizeof(float)};
   const int64_t examples =
-      task_size(batch, bytes, /*smallest=*/8, /*largest=*/32);
+      task_size(batch, bytes, /*smallest=*/16, /*largest=*/32);
   run_tasks((batch + examples - 1) / examples, bytes, [&](int64_t task) {
     kernels::PairwiseDotsArgs part = args;
     part.begin_example = task * examples;

@@ -3,6 +3,7 @@
 #define HWY_TARGET_INCLUDE "src/kernels/interaction_kernels.cpp"
 #include <hwy/foreach_target.h>
 // Must come after foreach_target.h.
+#include <hwy/aligned_allocator.h>
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
@@ -10,9 +11,7 @@
 #include "src/kernels/prefetch.h"
 #include "src/kernels/targets.h"
 
-#include <algorithm>
 #include <type_traits>
-#include <vector>
 
 HWY_BEFORE_NAMESPACE();
 namespace tessera::kernels {
@@ -22,68 +21,195 @@ namespace hn = hwy::HWY_NAMESPACE;
 #include "src/kernels/columns-inl.h"
 #include "src/kernels/prefetch-inl.h"
 
-HWY_INLINE int64_t CountPairs(const PairwiseDotsArgs& args) {
-  const int64_t count = args.num_features;
-  return count * (args.with_self ? count + 1 : count - 1) / 2;
+// The kernels of dot products compute this many examples at once, each in one lane of a
+// vector. With one example at a time, whose features would fill the lanes, some lanes would
+// be left over, and each factor would have to be copied to all lanes.
+constexpr int64_t kExamples = HWY_LANES(float);
+using Examples = hn::ScalableTag<float>;
+
+// A matrix [n, kExamples], whose row is a vector.
+HWY_INLINE hn::Vec<Examples> LoadVector(const float* matrix, int64_t row) {
+  return hn::Load(Examples(), matrix + row * kExamples);
+}
+HWY_INLINE void StoreVector(
+    hn::Vec<Examples> values,
+    float* matrix,
+    int64_t row) {
+  hn::Store(values, Examples(), matrix + row * kExamples);
 }
 
-// Transposes four columns of four rows.
-HWY_INLINE void TransposeBlock(
+#if HWY_TARGET != HWY_SCALAR
+
+constexpr int64_t kBlock = 4;  // lanes of 16 bytes
+
+// Returns four columns of every fourth row, in blocks of four lanes.
+template <class D>
+HWY_INLINE hn::Vec<D> LoadBlocks(
+    D d,
     const float* const* rows,
-    int64_t column,
-    int64_t width,
+    int64_t column) {
+  if constexpr (hn::MaxLanes(D()) == kBlock) {
+    return hn::LoadU(d, rows[0] + column);
+  } else {
+    const hn::Half<D> half;
+    const auto upper = LoadBlocks(half, rows + hn::MaxLanes(D()) / 2, column);
+    return hn::Combine(d, upper, LoadBlocks(half, rows, column));
+  }
+}
+
+// The reverse of LoadBlocks().
+template <class D>
+HWY_INLINE void StoreBlocks(
+    D d,
+    hn::Vec<D> values,
+    float* const* rows,
+    int64_t column) {
+  if constexpr (hn::MaxLanes(D()) == kBlock) {
+    hn::StoreU(values, d, rows[0] + column);
+  } else {
+    const hn::Half<D> half;
+    StoreBlocks(half, hn::LowerHalf(half, values), rows, column);
+    StoreBlocks(
+        half,
+        hn::UpperHalf(half, values),
+        rows + hn::MaxLanes(D()) / 2,
+        column);
+  }
+}
+
+// Transposes the 4 x 4 lanes of each block.
+template <class V>
+HWY_INLINE void TransposeBlocks(V (&values)[kBlock]) {
+  const Examples d;
+  const hn::Repartition<double, Examples> pairs;
+  const auto lower01 =
+      hn::BitCast(pairs, hn::InterleaveLower(d, values[0], values[1]));
+  const auto lower23 =
+      hn::BitCast(pairs, hn::InterleaveLower(d, values[2], values[3]));
+  const auto upper01 =
+      hn::BitCast(pairs, hn::InterleaveUpper(d, values[0], values[1]));
+  const auto upper23 =
+      hn::BitCast(pairs, hn::InterleaveUpper(d, values[2], values[3]));
+  values[0] = hn::BitCast(d, hn::InterleaveLower(pairs, lower01, lower23));
+  values[1] = hn::BitCast(d, hn::InterleaveUpper(pairs, lower01, lower23));
+  values[2] = hn::BitCast(d, hn::InterleaveLower(pairs, upper01, upper23));
+  values[3] = hn::BitCast(d, hn::InterleaveUpper(pairs, upper01, upper23));
+}
+
+// rows[e][column + k] = values[k][e]
+template <class V>
+HWY_INLINE void StoreColumns(
+    V (&values)[kBlock],
+    float* const* rows,
+    int64_t column) {
+  TransposeBlocks(values);
+  for (int64_t i = 0; i < kBlock; ++i) {
+    StoreBlocks(Examples(), values[i], rows + i, column);
+  }
+}
+
+#endif
+
+// columns[k][e] = rows[e][k], for kExamples rows of `size` floats
+HWY_INLINE void TransposeRows(
+    const float* const* rows,
+    int64_t size,
     float* columns) {
-#if HWY_TARGET == HWY_SCALAR
-  for (int64_t i = 0; i < 4; ++i) {
-    for (int64_t j = 0; j < 4; ++j) {
-      columns[j * width + i] = rows[i][column + j];
+  int64_t k = 0;
+#if HWY_TARGET != HWY_SCALAR
+  for (; k + kBlock <= size; k += kBlock) {
+    hn::Vec<Examples> values[kBlock];
+    for (int64_t i = 0; i < kBlock; ++i) {
+      values[i] = LoadBlocks(Examples(), rows + i, k);
+    }
+    TransposeBlocks(values);
+    for (int64_t i = 0; i < kBlock; ++i) {
+      StoreVector(values[i], columns, k + i);
     }
   }
-#else
-  const hn::FixedTag<float, 4> d;
-  const auto row0 = hn::LoadU(d, rows[0] + column);
-  const auto row1 = hn::LoadU(d, rows[1] + column);
-  const auto row2 = hn::LoadU(d, rows[2] + column);
-  const auto row3 = hn::LoadU(d, rows[3] + column);
-  const auto lower01 = hn::InterleaveLower(d, row0, row1);
-  const auto lower23 = hn::InterleaveLower(d, row2, row3);
-  const auto upper01 = hn::InterleaveUpper(d, row0, row1);
-  const auto upper23 = hn::InterleaveUpper(d, row2, row3);
-  hn::StoreU(hn::ConcatLowerLower(d, lower23, lower01), d, columns);
-  hn::StoreU(hn::ConcatUpperUpper(d, lower23, lower01), d, columns + width);
-  hn::StoreU(hn::ConcatLowerLower(d, upper23, upper01), d, columns + 2 * width);
-  hn::StoreU(hn::ConcatUpperUpper(d, upper23, upper01), d, columns + 3 * width);
 #endif
-}
-
-// Prefetches a row of a later example. The processor does not prefetch so many arrays at
-// once by itself.
-template <class Float>
-HWY_INLINE void PrefetchRow(
-    const PairwiseDotsArgs& args,
-    const FeatureRows<Float>& rows,
-    int64_t example,
-    int64_t size) {
-  constexpr int64_t kExamplesAhead = 3;
-  constexpr int64_t kLine = kLineBytes / int64_t{sizeof(float)};
-  const int64_t later = HWY_MIN(example + kExamplesAhead, args.end_example - 1);
-  const Float* row = rows.first + later * rows.stride;
-  // With PrefetchLines(), the gradient of 27 features of 16 floats took 1.04 to 1.16 times
-  // as long.
-  for (int64_t i = 0; i < size; i += kLine) {
-    PrefetchLine<CacheLevel::kFirst>(row + i);
+  for (; k < size; ++k) {
+    for (int64_t e = 0; e < kExamples; ++e) {
+      columns[k * kExamples + e] = rows[e][k];
+    }
   }
-  PrefetchLine<CacheLevel::kFirst>(row + HWY_MAX(size, 1) - 1);
 }
 
-// Finds the rows of one example's features.
+// The reverse of TransposeRows().
+HWY_INLINE void TransposeColumns(
+    const float* columns,
+    int64_t size,
+    float* const* rows) {
+  int64_t k = 0;
+#if HWY_TARGET != HWY_SCALAR
+  for (; k + kBlock <= size; k += kBlock) {
+    hn::Vec<Examples> values[kBlock];
+    for (int64_t i = 0; i < kBlock; ++i) {
+      values[i] = LoadVector(columns, k + i);
+    }
+    StoreColumns(values, rows, k);
+  }
+#endif
+  for (; k < size; ++k) {
+    for (int64_t e = 0; e < kExamples; ++e) {
+      rows[e][k] = columns[k * kExamples + e];
+    }
+  }
+}
+
+// The first pair of feature i.
+HWY_INLINE int64_t FirstPair(const PairwiseDotsArgs& args, int64_t i) {
+  return i * (args.with_self ? i + 1 : i - 1) / 2;
+}
+
+HWY_INLINE int64_t CountPairs(const PairwiseDotsArgs& args) {
+  return FirstPair(args, args.num_features);
+}
+
+// The rows of kExamples examples of a batch from `example` on. If there are fewer, the last
+// one repeats.
+template <class Float>
 HWY_INLINE void FindRows(
     const PairwiseDotsArgs& args,
+    const FeatureRows<Float>& feature,
     int64_t example,
-    const float** rows) {
-  for (int64_t i = 0; i < args.num_features; ++i) {
-    rows[i] = args.features[i].first + example * args.features[i].stride;
-    PrefetchRow(args, args.features[i], example, args.dim);
+    Float** rows) {
+  for (int64_t e = 0; e < kExamples; ++e) {
+    rows[e] = feature.first +
+        HWY_MIN(example + e, args.end_example - 1) * feature.stride;
+  }
+}
+
+// Prefetches the rows of the next examples. The processor does not prefetch so many arrays at
+// once by itself.
+template <class Float>
+HWY_INLINE void PrefetchNextRows(
+    const PairwiseDotsArgs& args,
+    const FeatureRows<Float>& feature,
+    int64_t example,
+    int64_t size) {
+  constexpr int64_t kLine = kLineBytes / int64_t{sizeof(float)};
+  const int64_t end = HWY_MIN(example + 2 * kExamples, args.end_example);
+  for (int64_t later = example + kExamples; later < end; ++later) {
+    const Float* row = feature.first + later * feature.stride;
+    for (int64_t i = 0; i < size; i += kLine) {
+      PrefetchLine<CacheLevel::kSecond>(row + i);
+    }
+    PrefetchLine<CacheLevel::kSecond>(row + HWY_MAX(size, 1) - 1);
+  }
+}
+
+// columns[i][k][e] = column k of feature i of example e, for the features from `begin` on
+HWY_INLINE void TransposeFeatures(
+    const PairwiseDotsArgs& args,
+    int64_t begin,
+    int64_t example,
+    float* columns) {
+  for (int64_t i = begin; i < args.num_features; ++i) {
+    const float* rows[kExamples];
+    FindRows(args, args.features[i], example, rows);
+    PrefetchNextRows(args, args.features[i], example, args.dim);
+    TransposeRows(rows, args.dim, columns + i * args.dim * kExamples);
   }
 }
 
@@ -97,334 +223,263 @@ HWY_INLINE int64_t CountConstant(const PairwiseDotsArgs& args) {
   return count / 4 * 4;
 }
 
-// Transposes the features of one example to columns [dim, width], so that one vector
-// holds the same column of several features. The features before `begin`, a multiple of 4,
-// are there already.
-HWY_INLINE void TransposeFeatures(
-    const PairwiseDotsArgs& args,
-    const float* const* rows,
-    int64_t begin,
-    int64_t width,
-    float* columns) {
-  const int64_t features = args.num_features / 4 * 4;
-  const int64_t dim = args.dim / 4 * 4;
-  for (int64_t i = begin; i < features; i += 4) {
-    for (int64_t column = 0; column < dim; column += 4) {
-      TransposeBlock(rows + i, column, width, columns + column * width + i);
-    }
-    for (int64_t j = i; j < i + 4; ++j) {
-      for (int64_t column = dim; column < args.dim; ++column) {
-        columns[column * width + j] = rows[j][column];
-      }
-    }
-  }
-  for (int64_t i = features; i < args.num_features; ++i) {
-    for (int64_t column = 0; column < args.dim; ++column) {
-      columns[column * width + i] = rows[i][column];
-    }
-  }
-}
-
-// Calls f(i, std::integral_constant<int, size>()) for groups of four features from `begin`
+// Calls f(i, std::integral_constant<int, size>()) for groups of kSize features from `begin`
 // on, and for the rest.
-template <class F>
+template <int kSize, class F>
 HWY_INLINE void ForGroups(int64_t begin, int64_t end, const F& f) {
-  int64_t i = begin;
-  for (; i + 4 <= end; i += 4) {
-    f(i, std::integral_constant<int, 4>());
+  for (; begin + kSize <= end; begin += kSize) {
+    f(begin, std::integral_constant<int, kSize>());
   }
-  switch (end - i) {
-    case 3:
-      f(i, std::integral_constant<int, 3>());
-      break;
-    case 2:
-      f(i, std::integral_constant<int, 2>());
-      break;
-    case 1:
-      f(i, std::integral_constant<int, 1>());
-      break;
-    default:
-      break;
+  if constexpr (kSize > 1) {
+    ForGroups<kSize - 1>(begin, end, f);
   }
 }
 
-// Computes kRows * 2 vectors of products, products[i + r, j] = x[i + r] . x[j] for j in
-// first .. first + 2 * lanes. With one row at a time, each addition would wait for the one
-// before.
-template <int kRows, class D>
-HWY_INLINE void ProductsOfRows(
-    D d,
-    int64_t dim,
-    int64_t width,
-    const float* columns,
-    int64_t i,
-    int64_t first,
-    float* products) {
-  using V = hn::Vec<D>;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  V a0 = hn::Zero(d), a1 = a0, a2 = a0, a3 = a0;
-  V b0 = a0, b1 = a0, b2 = a0, b3 = a0;
-  for (int64_t column = 0; column < dim; ++column) {
-    const float* x = columns + column * width;
-    const V a = hn::LoadU(d, x + first);
-    const V b = hn::LoadU(d, x + first + lanes);
-    const V own0 = hn::Set(d, x[i]);
-    a0 = hn::MulAdd(own0, a, a0);
-    b0 = hn::MulAdd(own0, b, b0);
-    if constexpr (kRows >= 2) {
-      const V own1 = hn::Set(d, x[i + 1]);
-      a1 = hn::MulAdd(own1, a, a1);
-      b1 = hn::MulAdd(own1, b, b1);
-    }
-    if constexpr (kRows >= 3) {
-      const V own2 = hn::Set(d, x[i + 2]);
-      a2 = hn::MulAdd(own2, a, a2);
-      b2 = hn::MulAdd(own2, b, b2);
-    }
-    if constexpr (kRows >= 4) {
-      const V own3 = hn::Set(d, x[i + 3]);
-      a3 = hn::MulAdd(own3, a, a3);
-      b3 = hn::MulAdd(own3, b, b3);
-    }
-  }
-  float* out = products + i * width + first;
-  hn::StoreU(a0, d, out);
-  hn::StoreU(b0, d, out + lanes);
-  if constexpr (kRows >= 2) {
-    hn::StoreU(a1, d, out + width);
-    hn::StoreU(b1, d, out + width + lanes);
-  }
-  if constexpr (kRows >= 3) {
-    hn::StoreU(a2, d, out + 2 * width);
-    hn::StoreU(b2, d, out + 2 * width + lanes);
-  }
-  if constexpr (kRows >= 4) {
-    hn::StoreU(a3, d, out + 3 * width);
-    hn::StoreU(b3, d, out + 3 * width + lanes);
-  }
-}
-
-// products[i, j] = x[i] . x[j] at least for j <= i, and for i from `begin` on, which is a
-// multiple of 4.
-HWY_INLINE void LowerProducts(
-    const PairwiseDotsArgs& args,
-    int64_t begin,
-    int64_t width,
-    const float* columns,
-    float* products) {
-  ForGroups(begin, args.num_features, [&](int64_t i, auto rows) HWY_ATTR {
-    constexpr int kRows = decltype(rows)::value;
-    const hn::ScalableTag<float> d;
-    const int64_t block = 2 * static_cast<int64_t>(hn::Lanes(d));
-    for (int64_t first = 0; first < i + kRows; first += block) {
-      ProductsOfRows<kRows>(d, args.dim, width, columns, i, first, products);
-    }
-  });
-}
-
-// Copies the products of all pairs from row `begin` on, row by row. The last vector of a
-// row also writes past its end. The next row overwrites these numbers.
-HWY_INLINE void PackPairs(
-    const PairwiseDotsArgs& args,
-    int64_t begin,
-    int64_t width,
-    const float* products,
-    float* dots) {
-  const hn::ScalableTag<float> d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  dots += begin * (args.with_self ? begin + 1 : begin - 1) / 2;
-  for (int64_t i = begin; i < args.num_features; ++i) {
-    const int64_t count = i + (args.with_self ? 1 : 0);
-    for (int64_t j = 0; j < count; j += lanes) {
-      hn::StoreU(hn::LoadU(d, products + i * width + j), d, dots + j);
-    }
-    dots += count;
-  }
-}
-
-void PairwiseDots(const PairwiseDotsArgs& args) {
-  const int64_t lanes =
-      static_cast<int64_t>(hn::Lanes(hn::ScalableTag<float>()));
-  const int64_t block = 2 * lanes;
-  const int64_t width = (args.num_features + block - 1) / block * block;
-  const int64_t pairs = CountPairs(args);
-  std::vector<float> columns(args.dim * width);
-  std::vector<float> products(args.num_features * width);
-  std::vector<float> dots(pairs + lanes);
-  std::vector<const float*> rows(args.num_features);
-  const int64_t constant = CountConstant(args);
-  for (int64_t b = args.begin_example; b < args.end_example; ++b) {
-    // The buffers keep what the first example has computed of constant features.
-    const int64_t begin = b == args.begin_example ? 0 : constant;
-    FindRows(args, b, rows.data());
-    TransposeFeatures(args, rows.data(), begin, width, columns.data());
-    LowerProducts(args, begin, width, columns.data(), products.data());
-    PackPairs(args, begin, width, products.data(), dots.data());
-    std::copy_n(dots.data(), pairs, args.dots + b * pairs);
-  }
-}
-
-// The gradient of the pairs of one example as a symmetric matrix. Only its lower triangle
-// is in memory.
-class PairGradients {
- public:
-  PairGradients(const PairwiseDotsArgs& args, int64_t example)
-      : first_(args.dots_gradient.first + example * args.dots_gradient.stride),
-        with_self_(args.with_self) {}
-
-  // Row i of the lower triangle, entries j < i, and j == i if with_self.
-  const float* Row(int64_t i) const {
-    return first_ + i * (with_self_ ? i + 1 : i - 1) / 2;
-  }
-  int64_t Length(int64_t i) const {
-    return with_self_ ? i + 1 : i;
-  }
-  float At(int64_t i, int64_t j) const {
-    if (i == j) {
-      // The gradient of x . x is 2 x.
-      return with_self_ ? 2.0F * Row(i)[i] : 0.0F;
-    }
-    return i > j ? Row(i)[j] : Row(j)[i];
-  }
-
- private:
-  const float* first_;
-  bool with_self_;
-};
-
-// Adds the products of x and one factor for each of kCount sums.
-template <int kCount, class D, class V = hn::Vec<D>>
-HWY_INLINE void AddToSums(
-    D d,
-    V x,
-    float factor0,
-    float factor1,
-    float factor2,
-    float factor3,
-    V& sum0,
-    V& sum1,
-    V& sum2,
-    V& sum3) {
-  sum0 = hn::MulAdd(hn::Set(d, factor0), x, sum0);
-  if constexpr (kCount >= 2) {
-    sum1 = hn::MulAdd(hn::Set(d, factor1), x, sum1);
-  }
-  if constexpr (kCount >= 3) {
-    sum2 = hn::MulAdd(hn::Set(d, factor2), x, sum2);
-  }
-  if constexpr (kCount >= 4) {
-    sum3 = hn::MulAdd(hn::Set(d, factor3), x, sum3);
-  }
-}
-
-// Computes some columns of the gradients of all features.
-struct GradientColumns {
+// Computes the dots of some pairs of examples whose features are in `columns`.
+struct DotsOfPairs {
   const PairwiseDotsArgs& args;
-  int64_t example;
-  const float* const* rows;  // [num_features]
-  PairGradients pairs;
+  const float* columns;  // [num_features, dim, kExamples]
+  float* dots;  // [pairs, kExamples]
 
-  template <class D>
-  HWY_INLINE void Store(D d, int64_t i, int64_t column, hn::Vec<D> sum) const {
-    const FeatureRows<float>& gradients = args.gradients[i];
-    hn::StoreU(sum, d, gradients.first + example * gradients.stride + column);
+  // Computes the dots of kRows features from i on with kColumns features from j on. With fewer
+  // sums at a time, each addition would wait for the one before.
+  template <int kRows, int kColumns>
+  HWY_INLINE void Rectangle(int64_t i, int64_t j) const {
+    hn::Vec<Examples> sums[kRows][kColumns];
+    Sum<kRows, kColumns>(i, j, sums, [](int, int) { return true; });
   }
 
-  // Computes columns [column, column + kVectors * lanes) of the gradients of kCount features
-  // from i on. The gradients of all features are the product of the matrix `pairs` and the
-  // rows. Each sum adds the features in their order.
-  template <int kCount, int kVectors, class D>
-  HWY_INLINE void Features(D d, int64_t i, int64_t column) const {
-    using V = hn::Vec<D>;
-    const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-    V a0 = hn::Zero(d), a1 = a0, a2 = a0, a3 = a0;
-    V b0 = a0, b1 = a0, b2 = a0, b3 = a0;
-    // Without inlining, the sums would be in memory.
-    const auto add = [&](int64_t j, float f0, float f1, float f2, float f3)
-        HWY_ATTR __attribute__((always_inline)) {
-      const V x = hn::LoadU(d, rows[j] + column);
-      AddToSums<kCount>(d, x, f0, f1, f2, f3, a0, a1, a2, a3);
-      if constexpr (kVectors == 2) {
-        const V y = hn::LoadU(d, rows[j] + column + lanes);
-        AddToSums<kCount>(d, y, f0, f1, f2, f3, b0, b1, b2, b3);
-      }
-    };
-    // A group of fewer than four features repeats the last one, whose sums are not used.
-    const int64_t i1 = i + HWY_MIN(1, kCount - 1);
-    const int64_t i2 = i + HWY_MIN(2, kCount - 1);
-    const int64_t i3 = i + kCount - 1;
-    const float* row0 = pairs.Row(i);
-    const float* row1 = pairs.Row(i1);
-    const float* row2 = pairs.Row(i2);
-    const float* row3 = pairs.Row(i3);
-    for (int64_t j = 0; j < i; ++j) {
-      add(j, row0[j], row1[j], row2[j], row3[j]);
-    }
-    for (int64_t j = i; j < i + kCount; ++j) {
-      add(j, pairs.At(i, j), pairs.At(i1, j), pairs.At(i2, j), pairs.At(i3, j));
-    }
-    if constexpr (kCount == 4) {  // the other groups are the last ones
-      const float* row = pairs.Row(i + 4) + i;
-      for (int64_t j = i + 4; j < args.num_features; ++j) {
-        add(j, row[0], row[1], row[2], row[3]);
-        row += pairs.Length(j);
+  // Computes the dots of kRows features from i on with each other.
+  template <int kRows, bool kWithSelf>
+  HWY_INLINE void Triangle(int64_t i) const {
+    hn::Vec<Examples> sums[kRows][kRows];
+    Sum<kRows, kRows>(
+        i, i, sums, [](int r, int c) { return c < r + (kWithSelf ? 1 : 0); });
+  }
+
+  // Computes the sums for which is_needed(row, column) is true.
+  template <int kRows, int kColumns, class F>
+  HWY_INLINE void Sum(
+      int64_t i,
+      int64_t j,
+      hn::Vec<Examples> (&sums)[kRows][kColumns],
+      const F& is_needed) const {
+    const Examples d;
+    const float* const x = columns + i * args.dim * kExamples;
+    const float* const y = columns + j * args.dim * kExamples;
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 16
+      for (int c = 0; c < kColumns; ++c) {
+        sums[r][c] = hn::Zero(d);
       }
     }
-    const auto store = [&](int64_t feature, V a, V b) HWY_ATTR {
-      Store(d, feature, column, a);
-      if constexpr (kVectors == 2) {
-        Store(d, feature, column + lanes, b);
+    for (int64_t k = 0; k < args.dim; ++k) {
+      hn::Vec<Examples> own[kRows];
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        own[r] = LoadVector(x, r * args.dim + k);
       }
-    };
-    store(i, a0, b0);
-    if constexpr (kCount >= 2) {
-      store(i + 1, a1, b1);
+#pragma GCC unroll 16
+      for (int c = 0; c < kColumns; ++c) {
+        const auto other = LoadVector(y, c * args.dim + k);
+#pragma GCC unroll 16
+        for (int r = 0; r < kRows; ++r) {
+          if (is_needed(r, c)) {
+            sums[r][c] = hn::MulAdd(own[r], other, sums[r][c]);
+          }
+        }
+      }
     }
-    if constexpr (kCount >= 3) {
-      store(i + 2, a2, b2);
-    }
-    if constexpr (kCount >= 4) {
-      store(i + 3, a3, b3);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const int64_t first = FirstPair(args, i + r) + j;
+#pragma GCC unroll 16
+      for (int c = 0; c < kColumns; ++c) {
+        if (is_needed(r, c)) {
+          StoreVector(sums[r][c], dots, first + c);
+        }
+      }
     }
   }
 
-  template <int kVectors, class D>
-  HWY_INLINE void Vectors(D d, int64_t column) const {
-    ForGroups(0, args.num_features, [&](int64_t i, auto count) HWY_ATTR {
-      Features<decltype(count)::value, kVectors>(d, i, column);
+  // Computes the pairs of the features from `begin` on, which is a multiple of 4.
+  HWY_INLINE void All(int64_t begin) const {
+    ForGroups<4>(begin, args.num_features, [&](int64_t i, auto rows) HWY_ATTR {
+      constexpr int kRows = decltype(rows)::value;
+      for (int64_t j = 0; j < i; j += 2) {
+        Rectangle<kRows, 2>(i, j);
+      }
+      if (args.with_self) {
+        Triangle<kRows, true>(i);
+      } else if constexpr (kRows > 1) {
+        Triangle<kRows, false>(i);
+      }
     });
   }
+};
 
-  template <class D>
-  HWY_INLINE void operator()(D d, int64_t column) const {
-    Vectors<1>(d, column);
+void PairwiseDots(const PairwiseDotsArgs& args) {
+  const int64_t pairs = CountPairs(args);
+  const auto columns =
+      hwy::AllocateAligned<float>(args.num_features * args.dim * kExamples);
+  const auto dots = hwy::AllocateAligned<float>((pairs + 1) * kExamples);
+  const auto unused = hwy::AllocateAligned<float>(pairs + 1);
+  const int64_t constant = CountConstant(args);
+  for (int64_t b = args.begin_example; b < args.end_example; b += kExamples) {
+    // The buffers keep what the first examples have computed of constant features.
+    const int64_t begin = b == args.begin_example ? 0 : constant;
+    TransposeFeatures(args, begin, b, columns.get());
+    DotsOfPairs{args, columns.get(), dots.get()}.All(begin);
+    float* rows[kExamples];
+    for (int64_t e = 0; e < kExamples; ++e) {
+      rows[e] =
+          b + e < args.end_example ? args.dots + (b + e) * pairs : unused.get();
+    }
+    TransposeColumns(dots.get(), pairs, rows);
+  }
+}
+
+// Computes the gradients of the features of examples.
+struct GradientsOfFeatures {
+  const PairwiseDotsArgs& args;
+  const float* columns;  // [num_features, dim, kExamples]
+  const float* dots_gradient;  // [pairs, kExamples]
+
+  // Computes kColumns columns of the gradients of kCount features from i on: sums of the other
+  // features in their order, each times the gradient of its pair.
+  template <int kCount, int kColumns>
+  HWY_INLINE void Columns(
+      int64_t i,
+      int64_t column,
+      hn::Vec<Examples> (&sums)[kCount][kColumns]) const {
+    const Examples d;
+#pragma GCC unroll 16
+    for (int f = 0; f < kCount; ++f) {
+#pragma GCC unroll 16
+      for (int k = 0; k < kColumns; ++k) {
+        sums[f][k] = hn::Zero(d);
+      }
+    }
+    for (int64_t j = 0; j < i; ++j) {
+      const auto pair = [&](int f) { return FirstPair(args, i + f) + j; };
+      Add<kCount, kColumns>(j, column, pair, sums);
+    }
+    for (int64_t j = i; j < i + kCount; ++j) {
+      AddOwn<kCount, kColumns>(i, j, column, sums);
+    }
+    for (int64_t j = i + kCount; j < args.num_features; ++j) {
+      const auto pair = [&](int f) { return FirstPair(args, j) + i + f; };
+      Add<kCount, kColumns>(j, column, pair, sums);
+    }
   }
 
-  // Two vectors of columns share the factors of the matrix.
-  HWY_INLINE void All() const {
-    const hn::ScalableTag<float> d;
-    const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  // Adds feature j to the sum of each feature i + f, with which it is the pair pair(f).
+  template <int kCount, int kColumns, class F>
+  HWY_INLINE void Add(
+      int64_t j,
+      int64_t column,
+      const F& pair,
+      hn::Vec<Examples> (&sums)[kCount][kColumns]) const {
+    hn::Vec<Examples> factors[kCount];
+#pragma GCC unroll 16
+    for (int f = 0; f < kCount; ++f) {
+      factors[f] = LoadVector(dots_gradient, pair(f));
+    }
+#pragma GCC unroll 16
+    for (int k = 0; k < kColumns; ++k) {
+      const auto x = LoadVector(columns, j * args.dim + column + k);
+#pragma GCC unroll 16
+      for (int f = 0; f < kCount; ++f) {
+        sums[f][k] = hn::MulAdd(factors[f], x, sums[f][k]);
+      }
+    }
+  }
+
+  // Adds feature j, which is one of the features i to i + kCount.
+  template <int kCount, int kColumns>
+  HWY_INLINE void AddOwn(
+      int64_t i,
+      int64_t j,
+      int64_t column,
+      hn::Vec<Examples> (&sums)[kCount][kColumns]) const {
+#pragma GCC unroll 16
+    for (int f = 0; f < kCount; ++f) {
+      const bool is_self = j == i + f;
+      if (is_self && !args.with_self) {
+        continue;
+      }
+      const int64_t pair =
+          FirstPair(args, HWY_MAX(i + f, j)) + HWY_MIN(i + f, j);
+      auto factor = LoadVector(dots_gradient, pair);
+      if (is_self) {
+        factor = hn::Add(factor, factor);  // the gradient of x . x is 2 x
+      }
+#pragma GCC unroll 16
+      for (int k = 0; k < kColumns; ++k) {
+        const auto x = LoadVector(columns, j * args.dim + column + k);
+        sums[f][k] = hn::MulAdd(factor, x, sums[f][k]);
+      }
+    }
+  }
+
+  // Computes the gradients of kCount features. Those of feature i + f are written to
+  // rows[f * kExamples ...].
+  template <int kCount>
+  HWY_INLINE void Features(int64_t i, float* const* rows) const {
     int64_t column = 0;
-    for (; column + 2 * lanes <= args.dim; column += 2 * lanes) {
-      Vectors<2>(d, column);
+#if HWY_TARGET != HWY_SCALAR
+    for (; column + kBlock <= args.dim; column += kBlock) {
+      hn::Vec<Examples> sums[kCount][kBlock];
+      Columns<kCount, kBlock>(i, column, sums);
+      for (int f = 0; f < kCount; ++f) {
+        StoreColumns(sums[f], rows + f * kExamples, column);
+      }
     }
-    if (column + lanes <= args.dim) {
-      Vectors<1>(d, column);
-      column += lanes;
+#endif
+    for (; column < args.dim; ++column) {
+      hn::Vec<Examples> sums[kCount][1];
+      Columns<kCount, 1>(i, column, sums);
+      for (int f = 0; f < kCount; ++f) {
+        HWY_ALIGN float values[kExamples];
+        StoreVector(sums[f][0], values, 0);
+        for (int64_t e = 0; e < kExamples; ++e) {
+          rows[f * kExamples + e][column] = values[e];
+        }
+      }
     }
-    ForLastColumns(args.dim, column, *this);
   }
 };
 
 void PairwiseDotsGradient(const PairwiseDotsArgs& args) {
-  std::vector<const float*> rows(args.num_features);
-  for (int64_t b = args.begin_example; b < args.end_example; ++b) {
-    FindRows(args, b, rows.data());
-    PrefetchRow(args, args.dots_gradient, b, CountPairs(args));
-    for (int64_t i = 0; i < args.num_features; ++i) {
-      PrefetchRow(args, args.gradients[i], b, args.dim);
-    }
-    GradientColumns{args, b, rows.data(), PairGradients(args, b)}.All();
+  const int64_t pairs = CountPairs(args);
+  const auto columns =
+      hwy::AllocateAligned<float>(args.num_features * args.dim * kExamples);
+  const auto dots_gradient =
+      hwy::AllocateAligned<float>((pairs + 1) * kExamples);
+  const auto unused = hwy::AllocateAligned<float>(args.dim);
+  for (int64_t b = args.begin_example; b < args.end_example; b += kExamples) {
+    TransposeFeatures(args, 0, b, columns.get());
+    const float* rows[kExamples];
+    FindRows(args, args.dots_gradient, b, rows);
+    PrefetchNextRows(args, args.dots_gradient, b, pairs);
+    TransposeRows(rows, pairs, dots_gradient.get());
+    const GradientsOfFeatures all{args, columns.get(), dots_gradient.get()};
+    const auto compute = [&](int64_t i, auto count) HWY_ATTR {
+      constexpr int kCount = decltype(count)::value;
+      float* out[kCount * kExamples];
+      for (int f = 0; f < kCount; ++f) {
+        const FeatureRows<float>& gradient = args.gradients[i + f];
+        PrefetchNextRows(args, gradient, b, args.dim);
+        for (int64_t e = 0; e < kExamples; ++e) {
+          out[f * kExamples + e] = b + e < args.end_example
+              ? gradient.first + (b + e) * gradient.stride
+              : unused.get();
+        }
+      }
+      all.Features<kCount>(i, out);
+    };
+    ForGroups<3>(0, args.num_features, compute);
   }
 }
 
