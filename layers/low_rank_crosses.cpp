@@ -219,7 +219,10 @@ class CrossScratch {
   at::Tensor memory_;
 };
 
-// Computes the gradients for blocks of rows.
+// Computes the gradients for blocks of rows. Two other ways were slower on Zen 3: 64 columns of
+// all matrices at a time, which stay in the first-level cache, took 1.01 to 1.04 times as long.
+// Two passes, of which the second one has no partial sums of the weights' gradients, took 1.07
+// to 1.18 times as long, because the passes recompute more products.
 class CrossGradients {
  public:
   // `gradient` is contiguous. Unless `is_training`, run() computes only the gradient of x0.
