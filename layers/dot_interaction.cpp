@@ -163,6 +163,7 @@ void run_kernel(
     int64_t batch) {
   const int64_t bytes = batch * args.num_features *
       (args.num_features + args.dim) * int64_t{sizeof(float)};
+  // A kernel computes up to 16 examples at once. A smaller task would leave lanes over.
   const int64_t examples =
       task_size(batch, bytes, /*smallest=*/16, /*largest=*/32);
   run_tasks((batch + examples - 1) / examples, bytes, [&](int64_t task) {

@@ -3,14 +3,15 @@
 #define HWY_TARGET_INCLUDE "src/kernels/interaction_kernels.cpp"
 #include <hwy/foreach_target.h>
 // Must come after foreach_target.h.
-#include <hwy/aligned_allocator.h>
-#include <hwy/cache_control.h>
 #include <hwy/highway.h>
+
+#include <hwy/aligned_allocator.h>
 
 #include "src/kernels/kernels.h"
 #include "src/kernels/prefetch.h"
 #include "src/kernels/targets.h"
 
+#include <new>
 #include <type_traits>
 
 HWY_BEFORE_NAMESPACE();
@@ -21,28 +22,28 @@ namespace hn = hwy::HWY_NAMESPACE;
 #include "src/kernels/columns-inl.h"
 #include "src/kernels/prefetch-inl.h"
 
-// The kernels of dot products compute this many examples at once, each in one lane of a
-// vector. With one example at a time, whose features would fill the lanes, some lanes would
-// be left over, and each factor would have to be copied to all lanes.
+// The kernels of dot products compute this many examples at once. Each example has one lane of
+// a vector. If the lanes held the features of one example, some would be left over, and each
+// factor would have to be copied to all lanes. On Zen 3, the dots of 27 features of 64 floats
+// and their gradients take 0.5 to 0.8 times as long as that way.
 constexpr int64_t kExamples = HWY_LANES(float);
-using Examples = hn::ScalableTag<float>;
+using ExampleTag = hn::ScalableTag<float>;
+using ExampleVector = hn::Vec<ExampleTag>;
 
 // A matrix [n, kExamples], whose row is a vector.
-HWY_INLINE hn::Vec<Examples> LoadVector(const float* matrix, int64_t row) {
-  return hn::Load(Examples(), matrix + row * kExamples);
+HWY_INLINE ExampleVector LoadVector(const float* matrix, int64_t row) {
+  return hn::Load(ExampleTag(), matrix + row * kExamples);
 }
-HWY_INLINE void StoreVector(
-    hn::Vec<Examples> values,
-    float* matrix,
-    int64_t row) {
-  hn::Store(values, Examples(), matrix + row * kExamples);
+HWY_INLINE void StoreVector(ExampleVector values, float* matrix, int64_t row) {
+  hn::Store(values, ExampleTag(), matrix + row * kExamples);
 }
 
 #if HWY_TARGET != HWY_SCALAR
 
-constexpr int64_t kBlock = 4;  // lanes of 16 bytes
+// Highway interleaves the lanes of each block of 16 bytes.
+constexpr int64_t kBlock = 4;
 
-// Returns four columns of every fourth row, in blocks of four lanes.
+// Returns four columns from `column` on of every fourth row. Block b is of rows[4 * b].
 template <class D>
 HWY_INLINE hn::Vec<D> LoadBlocks(
     D d,
@@ -80,8 +81,8 @@ HWY_INLINE void StoreBlocks(
 // Transposes the 4 x 4 lanes of each block.
 template <class V>
 HWY_INLINE void TransposeBlocks(V (&values)[kBlock]) {
-  const Examples d;
-  const hn::Repartition<double, Examples> pairs;
+  const ExampleTag d;
+  const hn::Repartition<uint64_t, ExampleTag> pairs;
   const auto lower01 =
       hn::BitCast(pairs, hn::InterleaveLower(d, values[0], values[1]));
   const auto lower23 =
@@ -96,7 +97,7 @@ HWY_INLINE void TransposeBlocks(V (&values)[kBlock]) {
   values[3] = hn::BitCast(d, hn::InterleaveUpper(pairs, upper01, upper23));
 }
 
-// rows[e][column + k] = values[k][e]
+// rows[e][column + k] = values[k][e]. Changes `values`.
 template <class V>
 HWY_INLINE void StoreColumns(
     V (&values)[kBlock],
@@ -104,7 +105,7 @@ HWY_INLINE void StoreColumns(
     int64_t column) {
   TransposeBlocks(values);
   for (int64_t i = 0; i < kBlock; ++i) {
-    StoreBlocks(Examples(), values[i], rows + i, column);
+    StoreBlocks(ExampleTag(), values[i], rows + i, column);
   }
 }
 
@@ -118,9 +119,9 @@ HWY_INLINE void TransposeRows(
   int64_t k = 0;
 #if HWY_TARGET != HWY_SCALAR
   for (; k + kBlock <= size; k += kBlock) {
-    hn::Vec<Examples> values[kBlock];
+    ExampleVector values[kBlock];
     for (int64_t i = 0; i < kBlock; ++i) {
-      values[i] = LoadBlocks(Examples(), rows + i, k);
+      values[i] = LoadBlocks(ExampleTag(), rows + i, k);
     }
     TransposeBlocks(values);
     for (int64_t i = 0; i < kBlock; ++i) {
@@ -143,7 +144,7 @@ HWY_INLINE void TransposeColumns(
   int64_t k = 0;
 #if HWY_TARGET != HWY_SCALAR
   for (; k + kBlock <= size; k += kBlock) {
-    hn::Vec<Examples> values[kBlock];
+    ExampleVector values[kBlock];
     for (int64_t i = 0; i < kBlock; ++i) {
       values[i] = LoadVector(columns, k + i);
     }
@@ -157,7 +158,7 @@ HWY_INLINE void TransposeColumns(
   }
 }
 
-// The first pair of feature i.
+// The number of the first pair of feature i with an earlier one.
 HWY_INLINE int64_t FirstPair(const PairwiseDotsArgs& args, int64_t i) {
   return i * (args.with_self ? i + 1 : i - 1) / 2;
 }
@@ -166,8 +167,8 @@ HWY_INLINE int64_t CountPairs(const PairwiseDotsArgs& args) {
   return FirstPair(args, args.num_features);
 }
 
-// The rows of kExamples examples of a batch from `example` on. If there are fewer, the last
-// one repeats.
+// Finds the rows of kExamples examples from `example` on. After the last example, its row
+// repeats.
 template <class Float>
 HWY_INLINE void FindRows(
     const PairwiseDotsArgs& args,
@@ -213,14 +214,17 @@ HWY_INLINE void TransposeFeatures(
   }
 }
 
-// The number of features at the beginning that have the same row in all examples, rounded
-// down to the number of rows that are computed together.
+// The dots of this many features are computed together.
+constexpr int kGroup = 4;
+
+// Returns how many features at the beginning have the same row in all examples, rounded down
+// to a multiple of kGroup.
 HWY_INLINE int64_t CountConstant(const PairwiseDotsArgs& args) {
   int64_t count = 0;
   while (count < args.num_features && args.features[count].stride == 0) {
     ++count;
   }
-  return count / 4 * 4;
+  return count / kGroup * kGroup;
 }
 
 // Calls f(i, std::integral_constant<int, size>()) for groups of kSize features from `begin`
@@ -235,7 +239,7 @@ HWY_INLINE void ForGroups(int64_t begin, int64_t end, const F& f) {
   }
 }
 
-// Computes the dots of some pairs of examples whose features are in `columns`.
+// Computes the dots of pairs of features, for kExamples examples.
 struct DotsOfPairs {
   const PairwiseDotsArgs& args;
   const float* columns;  // [num_features, dim, kExamples]
@@ -245,26 +249,21 @@ struct DotsOfPairs {
   // sums at a time, each addition would wait for the one before.
   template <int kRows, int kColumns>
   HWY_INLINE void Rectangle(int64_t i, int64_t j) const {
-    hn::Vec<Examples> sums[kRows][kColumns];
-    Sum<kRows, kColumns>(i, j, sums, [](int, int) { return true; });
+    Sum<kRows, kColumns>(i, j, [](int, int) { return true; });
   }
 
   // Computes the dots of kRows features from i on with each other.
   template <int kRows, bool kWithSelf>
   HWY_INLINE void Triangle(int64_t i) const {
-    hn::Vec<Examples> sums[kRows][kRows];
     Sum<kRows, kRows>(
-        i, i, sums, [](int r, int c) { return c < r + (kWithSelf ? 1 : 0); });
+        i, i, [](int r, int c) { return c < r + (kWithSelf ? 1 : 0); });
   }
 
   // Computes the sums for which is_needed(row, column) is true.
   template <int kRows, int kColumns, class F>
-  HWY_INLINE void Sum(
-      int64_t i,
-      int64_t j,
-      hn::Vec<Examples> (&sums)[kRows][kColumns],
-      const F& is_needed) const {
-    const Examples d;
+  HWY_INLINE void Sum(int64_t i, int64_t j, const F& is_needed) const {
+    const ExampleTag d;
+    ExampleVector sums[kRows][kColumns];
     const float* const x = columns + i * args.dim * kExamples;
     const float* const y = columns + j * args.dim * kExamples;
 #pragma GCC unroll 16
@@ -275,7 +274,7 @@ struct DotsOfPairs {
       }
     }
     for (int64_t k = 0; k < args.dim; ++k) {
-      hn::Vec<Examples> own[kRows];
+      ExampleVector own[kRows];
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
         own[r] = LoadVector(x, r * args.dim + k);
@@ -303,28 +302,39 @@ struct DotsOfPairs {
     }
   }
 
-  // Computes the pairs of the features from `begin` on, which is a multiple of 4.
+  // Computes the pairs of the features from `begin` on with all before them. `begin` is a
+  // multiple of kGroup, so the features before each group are an even number.
   HWY_INLINE void All(int64_t begin) const {
-    ForGroups<4>(begin, args.num_features, [&](int64_t i, auto rows) HWY_ATTR {
-      constexpr int kRows = decltype(rows)::value;
-      for (int64_t j = 0; j < i; j += 2) {
-        Rectangle<kRows, 2>(i, j);
-      }
-      if (args.with_self) {
-        Triangle<kRows, true>(i);
-      } else if constexpr (kRows > 1) {
-        Triangle<kRows, false>(i);
-      }
-    });
+    ForGroups<kGroup>(
+        begin, args.num_features, [&](int64_t i, auto rows) HWY_ATTR {
+          constexpr int kRows = decltype(rows)::value;
+          for (int64_t j = 0; j < i; j += 2) {
+            Rectangle<kRows, 2>(i, j);
+          }
+          if (args.with_self) {
+            Triangle<kRows, true>(i);
+          } else if constexpr (kRows > 1) {
+            Triangle<kRows, false>(i);
+          }
+        });
   }
 };
 
+// Memory for `count` vectors.
+HWY_INLINE hwy::AlignedFreeUniquePtr<float[]> AllocateVectors(int64_t count) {
+  auto memory =
+      hwy::AllocateAligned<float>(static_cast<size_t>(count * kExamples));
+  if (memory == nullptr) {
+    throw std::bad_alloc();
+  }
+  return memory;
+}
+
 void PairwiseDots(const PairwiseDotsArgs& args) {
   const int64_t pairs = CountPairs(args);
-  const auto columns =
-      hwy::AllocateAligned<float>(args.num_features * args.dim * kExamples);
-  const auto dots = hwy::AllocateAligned<float>((pairs + 1) * kExamples);
-  const auto unused = hwy::AllocateAligned<float>(pairs + 1);
+  const auto columns = AllocateVectors(args.num_features * args.dim);
+  const auto dots = AllocateVectors(pairs + 1);
+  const auto unused = AllocateVectors(pairs / kExamples + 1);
   const int64_t constant = CountConstant(args);
   for (int64_t b = args.begin_example; b < args.end_example; b += kExamples) {
     // The buffers keep what the first examples have computed of constant features.
@@ -352,8 +362,8 @@ struct GradientsOfFeatures {
   HWY_INLINE void Columns(
       int64_t i,
       int64_t column,
-      hn::Vec<Examples> (&sums)[kCount][kColumns]) const {
-    const Examples d;
+      ExampleVector (&sums)[kCount][kColumns]) const {
+    const ExampleTag d;
 #pragma GCC unroll 16
     for (int f = 0; f < kCount; ++f) {
 #pragma GCC unroll 16
@@ -380,8 +390,8 @@ struct GradientsOfFeatures {
       int64_t j,
       int64_t column,
       const F& pair,
-      hn::Vec<Examples> (&sums)[kCount][kColumns]) const {
-    hn::Vec<Examples> factors[kCount];
+      ExampleVector (&sums)[kCount][kColumns]) const {
+    ExampleVector factors[kCount];
 #pragma GCC unroll 16
     for (int f = 0; f < kCount; ++f) {
       factors[f] = LoadVector(dots_gradient, pair(f));
@@ -396,13 +406,14 @@ struct GradientsOfFeatures {
     }
   }
 
-  // Adds feature j, which is one of the features i to i + kCount.
+  // Adds feature j, which is one of the kCount features from i on. No feature is added to its
+  // own sum, unless with_self.
   template <int kCount, int kColumns>
   HWY_INLINE void AddOwn(
       int64_t i,
       int64_t j,
       int64_t column,
-      hn::Vec<Examples> (&sums)[kCount][kColumns]) const {
+      ExampleVector (&sums)[kCount][kColumns]) const {
 #pragma GCC unroll 16
     for (int f = 0; f < kCount; ++f) {
       const bool is_self = j == i + f;
@@ -430,7 +441,7 @@ struct GradientsOfFeatures {
     int64_t column = 0;
 #if HWY_TARGET != HWY_SCALAR
     for (; column + kBlock <= args.dim; column += kBlock) {
-      hn::Vec<Examples> sums[kCount][kBlock];
+      ExampleVector sums[kCount][kBlock];
       Columns<kCount, kBlock>(i, column, sums);
       for (int f = 0; f < kCount; ++f) {
         StoreColumns(sums[f], rows + f * kExamples, column);
@@ -438,7 +449,7 @@ struct GradientsOfFeatures {
     }
 #endif
     for (; column < args.dim; ++column) {
-      hn::Vec<Examples> sums[kCount][1];
+      ExampleVector sums[kCount][1];
       Columns<kCount, 1>(i, column, sums);
       for (int f = 0; f < kCount; ++f) {
         HWY_ALIGN float values[kExamples];
@@ -453,18 +464,17 @@ struct GradientsOfFeatures {
 
 void PairwiseDotsGradient(const PairwiseDotsArgs& args) {
   const int64_t pairs = CountPairs(args);
-  const auto columns =
-      hwy::AllocateAligned<float>(args.num_features * args.dim * kExamples);
-  const auto dots_gradient =
-      hwy::AllocateAligned<float>((pairs + 1) * kExamples);
-  const auto unused = hwy::AllocateAligned<float>(args.dim);
+  const auto columns = AllocateVectors(args.num_features * args.dim);
+  const auto dots_gradient = AllocateVectors(pairs + 1);
+  const auto unused = AllocateVectors(args.dim / kExamples + 1);
   for (int64_t b = args.begin_example; b < args.end_example; b += kExamples) {
     TransposeFeatures(args, 0, b, columns.get());
     const float* rows[kExamples];
     FindRows(args, args.dots_gradient, b, rows);
     PrefetchNextRows(args, args.dots_gradient, b, pairs);
     TransposeRows(rows, pairs, dots_gradient.get());
-    const GradientsOfFeatures all{args, columns.get(), dots_gradient.get()};
+    const GradientsOfFeatures gradients{
+        args, columns.get(), dots_gradient.get()};
     const auto compute = [&](int64_t i, auto count) HWY_ATTR {
       constexpr int kCount = decltype(count)::value;
       float* out[kCount * kExamples];
@@ -477,7 +487,7 @@ void PairwiseDotsGradient(const PairwiseDotsArgs& args) {
               : unused.get();
         }
       }
-      all.Features<kCount>(i, out);
+      gradients.Features<kCount>(i, out);
     };
     ForGroups<3>(0, args.num_features, compute);
   }

@@ -15,6 +15,13 @@ namespace interaction_kernels_test {
 constexpr int64_t kBatch = 21;
 constexpr float kUntouched = -77.0F;
 
+struct Case {
+  int64_t dim;
+  int64_t constant;  // features
+  int64_t begin;  // the first example
+  int64_t end;
+};
+
 // Values without symmetry between features, examples and columns.
 std::vector<float> sample_values(int64_t count, double step) {
   std::vector<float> values(static_cast<size_t>(count));
@@ -24,19 +31,29 @@ std::vector<float> sample_values(int64_t count, double step) {
   return values;
 }
 
-// Calls `check` with features [count, batch, dim] and the examples 1 to 19, on every
-// instruction set of this machine. Sometimes, the first five features have the same row in
-// all examples.
+// Calls `check` with features [count, batch, dim] and some examples, on every instruction set
+// of this machine. In the last cases, the first features have the same row in all examples.
 template <class Check>
 void for_each_case(Check check) {
   for (const KernelTable& kernels : available_kernels()) {
     SCOPED_TRACE(kernels.isa);
     for (const bool with_self : {false, true}) {
-      for (const int64_t count : {1, 2, 3, 8, 17, 33, 40}) {
-        for (const auto& [dim, constant] :
-             std::vector<std::pair<int64_t, int64_t>>{
-                 {1, 0}, {3, 0}, {4, 0}, {16, 0}, {21, 0}, {6, 5}}) {
-          SCOPED_TRACE(testing::Message() << count << " features of " << dim);
+      for (const int64_t count : {1, 2, 3, 6, 8, 17, 27, 40}) {
+        for (const auto& [dim, constant, begin, end] : std::vector<Case>{
+                 {1, 0, 1, 20},
+                 {3, 0, 1, 20},
+                 {4, 0, 2, 21},
+                 {16, 0, 1, 20},
+                 {16, 0, 20, 21},
+                 {21, 0, 0, 16},
+                 {6, 5, 1, 20},
+                 {6, 8, 1, 20},
+                 {3, 40, 1, 20}}) {
+          SCOPED_TRACE(
+              testing::Message()
+              << count << " features of " << dim << ", with self: " << with_self
+              << ", constant: " << constant << ", examples " << begin << " to "
+              << end - 1);
           const std::vector<float> x = sample_values(count * kBatch * dim, 0.7);
           std::vector<FeatureRows<const float>> features;
           for (int64_t i = 0; i < count; ++i) {
@@ -50,8 +67,8 @@ void for_each_case(Check check) {
                   .num_features = count,
                   .dim = dim,
                   .with_self = with_self,
-                  .begin_example = 1,
-                  .end_example = 20});
+                  .begin_example = begin,
+                  .end_example = end});
           if (testing::Test::HasFatalFailure()) {
             return;
           }
