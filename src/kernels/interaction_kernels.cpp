@@ -181,6 +181,21 @@ HWY_INLINE void FindRows(
   }
 }
 
+// Finds the rows that the results of kExamples examples from `example` on are written to. After
+// the last example, that is `unused`.
+HWY_INLINE void FindResultRows(
+    const PairwiseDotsArgs& args,
+    const FeatureRows<float>& results,
+    int64_t example,
+    float* unused,
+    float** rows) {
+  for (int64_t e = 0; e < kExamples; ++e) {
+    rows[e] = example + e < args.end_example
+        ? results.first + (example + e) * results.stride
+        : unused;
+  }
+}
+
 // Prefetches the rows of the next examples. The processor does not prefetch so many arrays at
 // once by itself.
 template <class Float>
@@ -342,10 +357,7 @@ void PairwiseDots(const PairwiseDotsArgs& args) {
     TransposeFeatures(args, begin, b, columns.get());
     DotsOfPairs{args, columns.get(), dots.get()}.All(begin);
     float* rows[kExamples];
-    for (int64_t e = 0; e < kExamples; ++e) {
-      rows[e] =
-          b + e < args.end_example ? args.dots + (b + e) * pairs : unused.get();
-    }
+    FindResultRows(args, {args.dots, pairs}, b, unused.get(), rows);
     TransposeColumns(dots.get(), pairs, rows);
   }
 }
@@ -481,11 +493,7 @@ void PairwiseDotsGradient(const PairwiseDotsArgs& args) {
       for (int f = 0; f < kCount; ++f) {
         const FeatureRows<float>& gradient = args.gradients[i + f];
         PrefetchNextRows(args, gradient, b, args.dim);
-        for (int64_t e = 0; e < kExamples; ++e) {
-          out[f * kExamples + e] = b + e < args.end_example
-              ? gradient.first + (b + e) * gradient.stride
-              : unused.get();
-        }
+        FindResultRows(args, gradient, b, unused.get(), out + f * kExamples);
       }
       gradients.Features<kCount>(i, out);
     };
