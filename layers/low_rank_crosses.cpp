@@ -247,9 +247,9 @@ class CrossGradients {
         /*num_inputs=*/1,
         blocks_.count());
     for (size_t i = 0; i < layers.size(); ++i) {
-      transposed_.push_back(layers[i].u.t().contiguous());
+      transposed_.push_back(transposed(layers[i].u));
       transposed_u_.push_back(matrix_of(transposed_.back()));
-      transposed_.push_back(layers[i].v.t().contiguous());
+      transposed_.push_back(transposed(layers[i].v));
       transposed_v_.push_back(matrix_of(transposed_.back()));
       rank_ = std::max(rank_, layers[i].u.size(1));
     }

@@ -2,6 +2,9 @@
 #include "layers/matrix.h"
 
 #include "src/common/active_kernels.h"
+#include "src/common/step_memory.h"
+
+#include <type_traits>
 
 namespace tessera {
 
@@ -29,6 +32,31 @@ std::vector<ConstMatrix> matrices_of(const std::vector<at::Tensor>& tensors) {
     matrices.push_back(matrix_of(tensor));
   }
   return matrices;
+}
+
+// Some rows at a time, because the compiler then writes several adjacent floats at once.
+at::Tensor transposed(const at::Tensor& tensor) {
+  constexpr int64_t kRows = 8;
+  const ConstMatrix from = matrix_of(tensor);
+  const at::Tensor result = empty_in_step_memory({from.columns, from.rows});
+  float* const to = result.mutable_data_ptr<float>();
+  const auto copy_rows = [&](int64_t row, auto count) {
+    const float* source = from.data + row * from.row_stride;
+    for (int64_t column = 0; column < from.columns; ++column) {
+      for (int64_t i = 0; i < count; ++i) {
+        to[column * from.rows + row + i] = source[i * from.row_stride];
+      }
+      source += from.column_stride;
+    }
+  };
+  int64_t row = 0;
+  for (; row + kRows <= from.rows; row += kRows) {
+    copy_rows(row, std::integral_constant<int64_t, kRows>());
+  }
+  for (; row < from.rows; ++row) {
+    copy_rows(row, std::integral_constant<int64_t, 1>());
+  }
+  return result;
 }
 
 void multiply(

@@ -45,6 +45,9 @@ ConstMatrix matrix_of(const at::Tensor& tensor);
 MutableMatrix mutable_matrix_of(const at::Tensor& tensor);
 std::vector<ConstMatrix> matrices_of(const std::vector<at::Tensor>& tensors);
 
+/// Returns a contiguous copy of the transpose of a float32 matrix on the CPU, in step memory.
+at::Tensor transposed(const at::Tensor& tensor);
+
 /// A contiguous matrix in memory that has space for it.
 inline MutableMatrix matrix_in(float* memory, int64_t rows, int64_t columns) {
   return {memory, rows, columns, columns};

@@ -126,11 +126,11 @@ void for_each_input(const std::vector<ConstMatrix>& inputs, Visit&& visit) {
 }
 
 std::vector<at::Tensor> transposed_weights(const Stack& stack) {
-  std::vector<at::Tensor> transposed;
+  std::vector<at::Tensor> weights;
   for (const DenseLayer& layer : stack.layers) {
-    transposed.push_back(layer.weight.t().contiguous());
+    weights.push_back(transposed(layer.weight));
   }
-  return transposed;
+  return weights;
 }
 
 // Computes the layers for blocks of rows.

@@ -41,62 +41,87 @@ std::vector<size_t> features_of(const EmbeddingState& state, size_t table) {
   return features;
 }
 
-// Some rows of the gradients of a term.
+// The gradients of one term, or of terms whose columns are adjacent in one matrix.
+struct GradientMatrix {
+  const float* first = nullptr;
+  int64_t stride = 0;
+  int64_t rows = 0;
+  int64_t columns = 0;
+};
+
+GradientMatrix matrix_of(const TableUpdate::Term& term) {
+  const IdBags& bags = *term.bags;
+  const int64_t rows =  // with a stride of 0, all bags share one row
+      term.stride == 0 ? std::min<int64_t>(bags.bags, 1) : bags.bags;
+  return {term.gradient, term.stride, rows, bags.dim};
+}
+
+// Adds the columns of `next` to `matrix` if they come after its own. The columns of a
+// concatenation are then read in the order of memory.
+bool append_columns(GradientMatrix& matrix, const GradientMatrix& next) {
+  const bool is_adjacent = next.first == matrix.first + matrix.columns &&
+      next.stride == matrix.stride && next.rows == matrix.rows &&
+      matrix.columns + next.columns <= matrix.stride;
+  if (is_adjacent) {
+    matrix.columns += next.columns;
+  }
+  return is_adjacent;
+}
+
+// Some rows of a matrix of gradients.
 struct GradientPart {
-  size_t term = 0;
+  size_t matrix = 0;
   kernels::FeatureRows<const float> rows = {};
   int64_t count = 0;
   int64_t dim = 0;
 };
 
 void add_gradient_parts(
-    const TableUpdate::Term& term,
+    const GradientMatrix& matrix,
     size_t index,
     std::vector<GradientPart>& parts) {
   constexpr int64_t kFloatsPerPart = 16384;
-  const IdBags& bags = *term.bags;
-  if (term.stride == 0) {  // all bags share one row
-    parts.push_back(
-        {.term = index,
-         .rows = {.first = term.gradient},
-         .count = bags.bags == 0 ? 0 : 1,
-         .dim = bags.dim});
-    return;
-  }
-  if (term.stride == bags.dim) {
-    const int64_t floats = bags.bags * bags.dim;
+  if (matrix.stride == matrix.columns) {
+    const int64_t floats = matrix.rows * matrix.columns;
     for (int64_t begin = 0; begin < floats; begin += kFloatsPerPart) {
       parts.push_back(
-          {.term = index,
-           .rows = {.first = term.gradient + begin},
+          {.matrix = index,
+           .rows = {.first = matrix.first + begin},
            .count = 1,
            .dim = std::min(kFloatsPerPart, floats - begin)});
     }
     return;
   }
-  const int64_t rows = std::max<int64_t>(1, kFloatsPerPart / bags.dim);
-  for (int64_t begin = 0; begin < bags.bags; begin += rows) {
+  const int64_t rows = std::max<int64_t>(1, kFloatsPerPart / matrix.columns);
+  for (int64_t begin = 0; begin < matrix.rows; begin += rows) {
     parts.push_back(
-        {.term = index,
+        {.matrix = index,
          .rows =
-             {.first = term.gradient + begin * term.stride,
-              .stride = term.stride},
-         .count = std::min(rows, bags.bags - begin),
-         .dim = bags.dim});
+             {.first = matrix.first + begin * matrix.stride,
+              .stride = matrix.stride},
+         .count = std::min(rows, matrix.rows - begin),
+         .dim = matrix.columns});
   }
 }
 
-// The largest |gradient| of each term, or NaN.
+// For each term, a number that no |gradient| exceeds, or NaN.
 std::vector<float> largest_gradients(
     const std::vector<const TableUpdate::Term*>& terms) {
-  std::vector<GradientPart> parts;
-  parts.reserve(2 * terms.size());
-  for (size_t i = 0; i < terms.size(); ++i) {
-    add_gradient_parts(*terms[i], i, parts);
+  std::vector<GradientMatrix> matrices;
+  std::vector<size_t> matrix_of_term;
+  matrices.reserve(terms.size());
+  for (const TableUpdate::Term* term : terms) {
+    const GradientMatrix matrix = matrix_of(*term);
+    if (matrices.empty() || !append_columns(matrices.back(), matrix)) {
+      matrices.push_back(matrix);
+    }
+    matrix_of_term.push_back(matrices.size() - 1);
   }
+  std::vector<GradientPart> parts;
   int64_t bytes = 0;
-  for (const GradientPart& part : parts) {
-    bytes += part.count * part.dim * static_cast<int64_t>(sizeof(float));
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    add_gradient_parts(matrices[i], i, parts);
+    bytes += matrices[i].rows * matrices[i].columns * int64_t{sizeof(float)};
   }
   const kernels::KernelTable& kernels = active_kernels();
   std::vector<float> of_parts(parts.size());
@@ -104,12 +129,17 @@ std::vector<float> largest_gradients(
     of_parts[i] =
         kernels.largest_magnitude(parts[i].rows, parts[i].count, parts[i].dim);
   });
-  std::vector<float> largest(terms.size(), 0.0F);
+  std::vector<float> of_matrices(matrices.size(), 0.0F);
   for (size_t i = 0; i < parts.size(); ++i) {
-    float& term = largest[parts[i].term];
-    term = std::isnan(of_parts[i]) || of_parts[i] > term ? of_parts[i] : term;
+    float& largest = of_matrices[parts[i].matrix];
+    largest = std::isnan(of_parts[i]) || of_parts[i] > largest ? of_parts[i]
+                                                               : largest;
   }
-  return largest;
+  std::vector<float> of_terms;
+  for (const size_t matrix : matrix_of_term) {
+    of_terms.push_back(of_matrices[matrix]);
+  }
+  return of_terms;
 }
 
 double largest_of(const Buffer<float>& values) {
