@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <exception>
@@ -62,10 +63,52 @@ int64_t threads_for(int64_t bytes) {
       : at::get_num_threads();
 }
 
-// All threads write this number. It has cache lines of its own, so that these writes do
-// not slow down reads of other variables.
-struct alignas(128) NextTask {
-  std::atomic<int64_t> number{0};
+// Tasks in ranges of about the same length. Each thread takes the tasks of its own range in
+// order, and then those that are left in the others.
+class TaskRanges {
+ public:
+  TaskRanges(int64_t tasks, int64_t threads)
+      : tasks_(tasks), ranges_(std::min(threads, kMaxRanges)) {
+    for (int64_t i = 0; i < ranges_; ++i) {
+      next_[i].store(begin(i), std::memory_order_relaxed);
+    }
+  }
+
+  // Runs tasks until all of them have been taken.
+  void run(int64_t thread, c10::function_ref<void(int64_t)> task) {
+    for (int64_t i = 0; i < ranges_; ++i) {
+      const int64_t range = (thread + i) % ranges_;
+      const int64_t end = begin(range + 1);
+      std::atomic<int64_t>& next = next_[range];
+      while (next.load(std::memory_order_relaxed) < end) {
+        const int64_t taken = next.fetch_add(1, std::memory_order_relaxed);
+        if (taken < end) {
+          task(taken);
+        }
+      }
+    }
+  }
+
+  // Lets no thread take another task.
+  void stop() {
+    for (int64_t i = 0; i < ranges_; ++i) {
+      next_[i].store(tasks_, std::memory_order_relaxed);
+    }
+  }
+
+ private:
+  // With more threads, some share a range. A thread looks at all ranges at the end.
+  static constexpr int64_t kMaxRanges = 64;
+
+  int64_t begin(int64_t range) const {
+    return range * tasks_ / ranges_;
+  }
+
+  int64_t tasks_;
+  int64_t ranges_;
+  // All threads write these numbers. They have cache lines of their own, so that these
+  // writes do not slow down reads of other variables.
+  alignas(128) std::array<std::atomic<int64_t>, kMaxRanges> next_ = {};
 };
 
 }  // namespace
@@ -106,20 +149,15 @@ void run_tasks(
     }
     return;
   }
-  NextTask next;
+  TaskRanges ranges(count, threads);
   std::atomic<bool> failed{false};
   std::exception_ptr error;  // of the first task that failed
-  const auto work = [&](int64_t, int64_t) {
+  const auto work = [&](int64_t thread, int64_t) {
     mark_task_begin();
     try {
-      for (int64_t i = next.number.fetch_add(1, std::memory_order_relaxed);
-           i < count;
-           i = next.number.fetch_add(1, std::memory_order_relaxed)) {
-        task(i);
-      }
+      ranges.run(thread, task);
     } catch (...) {  // must not pass through at::parallel_for
-      // Start no more tasks.
-      next.number.store(count, std::memory_order_relaxed);
+      ranges.stop();
       if (!failed.exchange(true)) {
         error = std::current_exception();
       }

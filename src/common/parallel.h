@@ -32,8 +32,11 @@ int64_t task_size(
 
 /// Runs task(0), ..., task(count - 1), each once, on LibTorch's intra-op threads.
 ///
-/// A thread takes the next task when it has finished one, so tasks may differ in length.
-/// It must not matter which thread runs which task. `bytes` is the memory traffic of all
+/// Each thread begins with its own share of the tasks, in order. The first thread has the
+/// first tasks, and so on. So if the tasks of two calls divide the same rows, most rows are
+/// still in the cache of the thread that needs them again. A thread that has finished takes
+/// tasks of the others, so tasks may differ in length. It must not matter which thread runs
+/// which task. `bytes` is the memory traffic of all
 /// tasks together: below kParallelBytes, everything runs on the calling thread. The same
 /// holds in a forked child if the forking thread has run tasks on several threads.
 /// Errors:  rethrows the first exception of a task; later tasks may not run.

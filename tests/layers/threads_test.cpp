@@ -18,6 +18,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -87,6 +88,36 @@ TEST(RunTasksTest, EachTaskRunsOnce) {
         EXPECT_EQ(runs[i], 1) << "task " << i << " of " << tasks;
       }
     }
+  }
+}
+
+TEST(RunTasksTest, AThreadFinishesItsOwnTasksAndThenTakesThoseOfOthers) {
+  if (std::thread::hardware_concurrency() < 2) {
+    GTEST_SKIP() << "this machine has one core";
+  }
+  const Threads threads(2);
+  constexpr size_t kTasks = 6;
+  std::array<std::atomic<bool>, kTasks> has_begun = {};
+  std::array<std::thread::id, kTasks> thread_of;
+  const auto deadline =
+      std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  const auto wait_for = [&](size_t task) {
+    while (!has_begun[task] && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::yield();
+    }
+  };
+  run_tasks(kTasks, kManyBytes, [&](int64_t task) {
+    thread_of[task] = std::this_thread::get_id();
+    has_begun[task] = true;
+    if (task == 0) {
+      wait_for(3);  // which the other thread begins with
+    } else if (task == 3) {
+      wait_for(5);  // so the first thread takes tasks 4 and 5
+    }
+  });
+  EXPECT_NE(thread_of[0], thread_of[3]);
+  for (const size_t task : {1, 2, 4, 5}) {
+    EXPECT_EQ(thread_of[task], thread_of[0]) << "task " << task;
   }
 }
 
