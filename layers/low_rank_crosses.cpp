@@ -5,7 +5,6 @@
 #include "layers/partial_gradients.h"
 #include "layers/row_blocks.h"
 #include "src/common/active_kernels.h"
-#include "src/common/parallel.h"
 #include "src/common/step_memory.h"
 
 #include <ATen/TensorOperators.h>
@@ -154,7 +153,7 @@ at::Tensor compute(
   const at::Tensor result = empty_in_step_memory({rows, dim});
   const ConstMatrix first = matrix_of(x0);
   const MutableMatrix out = mutable_matrix_of(result);
-  const RowBlocks blocks = blocks_of(rows, dim);
+  const RowBlocks blocks = blocks_of(rows, dim).divided_for_threads();
   blocks.for_each([&](int64_t block) {
     const ConstMatrix own_first = blocks.part(first, block);
     const MutableMatrix own_out = blocks.part(out, block);
@@ -439,7 +438,7 @@ bool has_low_rank_crosses(
   }
   const int64_t dim = x0.size(-1);
   const RowBlocks blocks = blocks_of(x0.numel() / dim, dim);
-  bool has_all = fits(x0, x0.sizes()) && blocks.count() >= thread_count();
+  bool has_all = fits(x0, x0.sizes()) && blocks.suffice_for_threads();
   for (const LowRankCross& layer : layers) {
     const int64_t rank = layer.u.size(-1);
     has_all = has_all && rank <= blocks.size() && fits(layer.u, {dim, rank}) &&

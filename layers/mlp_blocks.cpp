@@ -4,7 +4,6 @@
 #include "layers/matrix.h"
 #include "layers/partial_gradients.h"
 #include "layers/row_blocks.h"
-#include "src/common/parallel.h"
 #include "src/common/step_memory.h"
 
 #include <ATen/autocast_mode.h>
@@ -225,7 +224,8 @@ std::vector<at::Tensor> outputs_by_blocks(const Stack& stack, bool keeps_all) {
     out[i] = mutable_matrix_of(outputs[i]);
   }
   const ForwardPass pass(stack);
-  const RowBlocks blocks = blocks_of(stack.rows(), stack.layers);
+  const RowBlocks blocks =
+      blocks_of(stack.rows(), stack.layers).divided_for_threads();
   blocks.for_each([&](int64_t block) {
     std::optional<Scratch> scratch;
     if (!keeps_all) {
@@ -512,7 +512,7 @@ bool has_mlp_blocks(
     }
   }
   const int64_t rows = inputs[0].numel() / inputs[0].size(-1);
-  return blocks_of(rows, layers).count() >= thread_count();
+  return blocks_of(rows, layers).suffice_for_threads();
 }
 
 at::Tensor mlp_blocks(

@@ -11,6 +11,18 @@ void RowBlocks::for_each(c10::function_ref<void(int64_t)> task) const {
   run_tasks(count(), rows_ * row_bytes_, task);
 }
 
+RowBlocks RowBlocks::divided_for_threads() const {
+  return {
+      rows_,
+      task_size(rows_, rows_ * row_bytes_, std::min(kTile, size_), size_),
+      row_bytes_};
+}
+
+bool RowBlocks::suffice_for_threads() const {
+  constexpr int64_t kThreadsPerBlock = 4;
+  return kThreadsPerBlock * count() >= thread_count();
+}
+
 bool is_plain_float32(const at::Tensor& tensor) {
   return tensor.is_cpu() && tensor.layout() == at::kStrided &&
       tensor.scalar_type() == at::kFloat && !tensor.is_neg() &&

@@ -33,8 +33,8 @@
 namespace tessera {
 namespace mlp_test {
 
-// Sets the number of intra-op threads. The layer needs at least one block of rows per
-// thread, and a small batch is one block.
+// Sets the number of intra-op threads. The layer needs at least one block of rows for four
+// threads, and a small batch is one block.
 class Threads {
  public:
   explicit Threads(int count) {
@@ -227,7 +227,7 @@ TEST(MLPTest, TheNumberOfThreadsDoesNotChangeABit) {
         by_blocks(layer, inputs), joined(inputs, layer->parameters()));
   };
   const auto expected = run(1);
-  for (const int threads : {2, 3}) {
+  for (const int threads : {2, 3, 16}) {
     const auto results = run(threads);
     for (size_t i = 0; i < results.size(); ++i) {
       EXPECT_TRUE(at::equal(results[i], expected[i])) << threads << " " << i;
@@ -368,7 +368,11 @@ TEST(MLPTest, UsesOperatorsWhereBlocksDoNotFit) {
   const at::Tensor x = at::randn({3, 2});
   const at::Tensor expected = layer->forward(x);
   {
-    const Threads two(2);
+    const Threads four(4);
+    EXPECT_TRUE(has_blocks(layer, {x}));
+  }
+  {
+    const Threads five(5);
     EXPECT_FALSE(has_blocks(layer, {x}));  // one block
     test::expect_close(layer->forward(x), expected);
   }

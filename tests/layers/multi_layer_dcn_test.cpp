@@ -184,7 +184,7 @@ TEST(MultiLayerDCNTest, TheNumberOfThreadsDoesNotChangeABit) {
     return results;
   };
   const auto expected = run(1);
-  for (const int threads : {2, 3}) {
+  for (const int threads : {2, 3, 16}) {
     const auto results = run(threads);
     for (size_t i = 0; i < results.size(); ++i) {
       EXPECT_TRUE(at::equal(results[i], expected[i])) << threads << ", " << i;

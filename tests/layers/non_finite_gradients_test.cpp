@@ -77,6 +77,27 @@ at::Tensor loss_with(
   return loss;
 }
 
+// The gradients of concatenated activations are adjacent columns of one matrix, which the
+// check reads as a whole.
+TEST(NonFiniteGradientsTest, NamesTheFeatureOfAConcatenation) {
+  TPUEmbedding layer(options_of(optim::SGD{.learning_rate = 1.0}));
+  const auto pass = [&](int64_t row, int64_t column, float value) {
+    const Nest<at::Tensor> activations = layer->forward(batch());
+    const at::Tensor x = at::cat(
+        {activations["friends"], activations["user"], activations["item"]}, 1);
+    at::Tensor gradient = at::ones_like(x);
+    gradient[row][column] = value;
+    x.backward(gradient);
+  };
+  const std::string before = test::saved(layer);
+  EXPECT_VALUE_ERROR(pass(1, 4, kNan), "feature 'user'] the gradients of");
+  EXPECT_VALUE_ERROR(pass(1, 7, kNan), "feature 'item'] the gradients of");
+  EXPECT_VALUE_ERROR(pass(0, 2, kInfinity), "feature 'friends'] the gradients");
+  EXPECT_EQ(test::saved(layer), before);
+  pass(1, 2, kNan);  // no row has this gradient, because the bag is empty
+  EXPECT_NE(test::saved(layer), before);
+}
+
 class RefusingTest : public testing::TestWithParam<Strategy> {};
 
 INSTANTIATE_TEST_SUITE_P(
