@@ -14,8 +14,8 @@ struct LowRankCross {
   at::Tensor bias;  // [dim], in all layers or in none
 };
 
-/// Whether to call low_rank_crosses(). It needs float32 on the CPU, no trace, at least
-/// one block of rows per thread, and a small rank. With a larger rank, the blocks'
+/// Whether to call low_rank_crosses(). It needs float32 on the CPU, no trace,
+/// enough blocks of rows (RowBlocks::suffice_for_threads()), and a small rank. With a larger rank, the blocks'
 /// gradients of the weights would take more memory than the tensors that are saved for
 /// the rows.
 bool has_low_rank_crosses(

@@ -15,7 +15,7 @@ struct DenseLayer {
 };
 
 /// Whether to call mlp_blocks(). It needs float32 on the CPU, no trace, no autocast,
-/// and at least one block of rows per thread.
+/// and enough blocks of rows (RowBlocks::suffice_for_threads()).
 bool has_mlp_blocks(
     const std::vector<at::Tensor>& inputs,
     const std::vector<DenseLayer>& layers);

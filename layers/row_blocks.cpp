@@ -19,8 +19,10 @@ RowBlocks RowBlocks::divided_for_threads() const {
 }
 
 bool RowBlocks::suffice_for_threads() const {
-  constexpr int64_t kThreadsPerBlock = 4;
-  return kThreadsPerBlock * count() >= thread_count();
+  constexpr int64_t kManyBlocks = 8;
+  const int64_t threads = thread_count();
+  return count() >= threads ||
+      (count() >= kManyBlocks && 2 * count() >= threads);
 }
 
 bool is_plain_float32(const at::Tensor& tensor) {

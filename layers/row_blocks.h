@@ -34,14 +34,15 @@ class RowBlocks {
     return std::min(size_, rows_ - begin(block));
   }
 
-  /// The same rows in smaller blocks, if there are too few for all threads. Results must
-  /// not depend on the size of these blocks.
+  /// The same rows in blocks of at most this size, so that each thread gets a few. The size
+  /// depends on the number of threads, so results must not depend on it.
   RowBlocks divided_for_threads() const;
 
-  /// Whether blocks are worthwhile. Some threads without a block cost less than LibTorch's
-  /// operators, which read and write all matrices once more. On 16 threads of a Xeon with
-  /// AVX-512, 8 blocks trained a DLRM 1.9 to 2.0 times as fast as operators, and a DCN-v2
-  /// 1.4 to 1.6 times.
+  /// Whether there are at least as many blocks as threads, or at least 8 blocks and half as
+  /// many as threads. Then some threads without a block cost less than LibTorch's operators,
+  /// which read and write all matrices once more. On 16 threads of a Xeon with AVX-512, 8
+  /// blocks trained a DLRM 1.9 to 2.0 times as fast as operators, and a DCN-v2 1.4 to 1.6
+  /// times.
   bool suffice_for_threads() const;
 
   /// The rows of a block in a matrix.

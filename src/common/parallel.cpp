@@ -106,8 +106,9 @@ class TaskRanges {
 
   int64_t tasks_;
   int64_t ranges_;
-  // All threads write these numbers. They have cache lines of their own, so that these
-  // writes do not slow down reads of other variables.
+  // All threads write these numbers. The array has cache lines of its own, so that these
+  // writes do not slow down reads of other variables. A line has 8 of the numbers, so that a
+  // thread without tasks finds the others' soon.
   alignas(128) std::array<std::atomic<int64_t>, kMaxRanges> next_ = {};
 };
 

@@ -32,14 +32,14 @@ int64_t task_size(
 
 /// Runs task(0), ..., task(count - 1), each once, on LibTorch's intra-op threads.
 ///
-/// Each thread begins with its own share of the tasks, in order. The first thread has the
-/// first tasks, and so on. So if the tasks of two calls divide the same rows, most rows are
-/// still in the cache of the thread that needs them again. A thread that has finished takes
-/// tasks of the others, so tasks may differ in length. It must not matter which thread runs
-/// which task. `bytes` is the memory traffic of all
-/// tasks together: below kParallelBytes, everything runs on the calling thread. The same
-/// holds in a forked child if the forking thread has run tasks on several threads.
-/// Errors:  rethrows the first exception of a task; later tasks may not run.
+/// Each thread begins with its own share of the tasks, in order: the first thread with the
+/// first tasks, and so on. If the tasks of two calls divide the same rows, the tasks of a row
+/// therefore mostly run on the same thread, which still has the row in its cache. A thread
+/// that has finished takes tasks of the others, so tasks may differ in length. It must not
+/// matter which thread runs which task. `bytes` is the memory traffic of all tasks together:
+/// below kParallelBytes, everything runs on the calling thread. The same holds in a forked
+/// child if the forking thread has run tasks on several threads.
+/// Errors:  rethrows the first exception of a task; tasks that have not begun do not run.
 void run_tasks(
     int64_t count,
     int64_t bytes,

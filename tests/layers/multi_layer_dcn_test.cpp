@@ -22,7 +22,7 @@
 namespace tessera {
 namespace multi_layer_dcn_test {
 
-// Sets one intra-op thread. Kernels need at least as many blocks of rows as
+// Sets one intra-op thread. Kernels need enough blocks of rows for the
 // threads, and a small batch is one block.
 class OneThread {
  public:
@@ -168,7 +168,7 @@ TEST(MultiLayerDCNTest, TheNumberOfThreadsDoesNotChangeABit) {
   const OneThread one;
   MultiLayerDCN layer(
       MultiLayerDCNOptions{.projection_dim = 5, .num_layers = 3});
-  const at::Tensor x0 = at::randn({700, 643}).requires_grad_();
+  const at::Tensor x0 = at::randn({1000, 643}).requires_grad_();
   const auto run = [&](int threads) {
     at::set_num_threads(threads);
     layer->zero_grad();

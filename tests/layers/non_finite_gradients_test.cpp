@@ -84,17 +84,23 @@ TEST(NonFiniteGradientsTest, NamesTheFeatureOfAConcatenation) {
   const auto pass = [&](int64_t row, int64_t column, float value) {
     const Nest<at::Tensor> activations = layer->forward(batch());
     const at::Tensor x = at::cat(
-        {activations["friends"], activations["user"], activations["item"]}, 1);
+        {activations["user"],
+         activations["friends"],
+         at::zeros({2, 2}),
+         activations["item"],
+         at::zeros({2, 3})},
+        1);
     at::Tensor gradient = at::ones_like(x);
     gradient[row][column] = value;
     x.backward(gradient);
   };
   const std::string before = test::saved(layer);
-  EXPECT_VALUE_ERROR(pass(1, 4, kNan), "feature 'user'] the gradients of");
-  EXPECT_VALUE_ERROR(pass(1, 7, kNan), "feature 'item'] the gradients of");
-  EXPECT_VALUE_ERROR(pass(0, 2, kInfinity), "feature 'friends'] the gradients");
+  EXPECT_VALUE_ERROR(pass(1, 2, kNan), "feature 'user'] the gradients of");
+  EXPECT_VALUE_ERROR(pass(0, 5, kInfinity), "feature 'friends'] the gradients");
+  EXPECT_VALUE_ERROR(pass(1, 9, kNan), "feature 'item'] the gradients of");
   EXPECT_EQ(test::saved(layer), before);
-  pass(1, 2, kNan);  // no row has this gradient, because the bag is empty
+  pass(0, 7, kNan);  // of the first zeros
+  pass(1, 3, kNan);  // no row has this gradient, because the bag is empty
   EXPECT_NE(test::saved(layer), before);
 }
 

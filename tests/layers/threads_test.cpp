@@ -79,9 +79,9 @@ TEST(RunTasksTest, UsesTwoThreads) {
 }
 
 TEST(RunTasksTest, EachTaskRunsOnce) {
-  for (const int count : {1, 2, 4}) {
+  for (const int count : {1, 2, 4, 70}) {
     const Threads threads(count);
-    for (const int64_t tasks : {0, 1, 2, 3, 1000}) {
+    for (const int64_t tasks : {0, 1, 2, 3, 63, 65, 71, 1000}) {
       std::vector<std::atomic<int>> runs(tasks);
       run_tasks(tasks, kManyBytes, [&](int64_t i) { ++runs[i]; });
       for (int64_t i = 0; i < tasks; ++i) {

@@ -46,8 +46,8 @@ static_assert(std::is_aggregate_v<MultiLayerDCNOptions>);
 ///   const auto crossed = dcn->forward(x0);  // the shape of x0
 ///
 /// In float32 on the CPU, one thread computes all layers for a block of rows. If there are
-/// fewer blocks than threads, LibTorch's operators compute the result, and its last bits
-/// differ.
+/// fewer blocks than threads (from 8 blocks on, fewer than half as many), LibTorch's
+/// operators compute the result, and its last bits differ.
 ///
 /// Parameters:  those of Cross, as `cross_0.kernel_u`, `cross_0.kernel_v`,
 ///          `cross_0.bias`, `cross_1.kernel_u`, ...
