@@ -14,10 +14,10 @@ struct LowRankCross {
   at::Tensor bias;  // [dim], in all layers or in none
 };
 
-/// Whether to call low_rank_crosses(). It needs float32 on the CPU, no trace,
-/// enough blocks of rows (RowBlocks::suffice_for_threads()), and a small rank. With a larger rank, the blocks'
-/// gradients of the weights would take more memory than the tensors that are saved for
-/// the rows.
+/// Returns whether low_rank_crosses() may be called. It needs float32 on the CPU, no trace,
+/// enough blocks of rows (RowBlocks::suffice_for_threads()), and a small rank. With a larger
+/// rank, the blocks' gradients of the weights would take more memory than the tensors that
+/// are saved for the rows.
 bool has_low_rank_crosses(
     const at::Tensor& x0,
     const std::vector<LowRankCross>& layers);

@@ -14,7 +14,7 @@ struct DenseLayer {
   bool has_relu = false;  // the same in all layers but the last
 };
 
-/// Whether to call mlp_blocks(). It needs float32 on the CPU, no trace, no autocast,
+/// Returns whether mlp_blocks() may be called. It needs float32 on the CPU, no trace, no autocast,
 /// and enough blocks of rows (RowBlocks::suffice_for_threads()).
 bool has_mlp_blocks(
     const std::vector<at::Tensor>& inputs,

@@ -58,7 +58,7 @@ GradientMatrix matrix_of(const TableUpdate::Term& term) {
 
 // Adds the columns of `next` to `matrix` if they come after its own. The columns of a
 // concatenation are then read in the order of memory. All terms get the largest gradient of
-// the matrix. If that is too large for one of them, it costs only a look at its rows.
+// the matrix. If it is too large for one of them, find_non_finite() looks at its rows.
 bool append_columns(GradientMatrix& matrix, const GradientMatrix& next) {
   const bool is_adjacent = matrix.rows > 0 &&
       next.first == matrix.first + matrix.columns &&
