@@ -11,6 +11,7 @@
 #include "src/kernels/prefetch.h"
 #include "src/kernels/targets.h"
 
+#include <algorithm>
 #include <new>
 #include <type_traits>
 
@@ -38,10 +39,22 @@ HWY_INLINE void StoreVector(ExampleVector values, float* matrix, int64_t row) {
   hn::Store(values, ExampleTag(), matrix + row * kExamples);
 }
 
-#if HWY_TARGET != HWY_SCALAR
+// Writes lane e of `values` to rows[e][column].
+HWY_INLINE void StoreColumn(
+    ExampleVector values,
+    float* const* rows,
+    int64_t column) {
+  HWY_ALIGN float lanes[kExamples];
+  StoreVector(values, lanes, 0);
+  for (int64_t e = 0; e < kExamples; ++e) {
+    rows[e][column] = lanes[e];
+  }
+}
 
 // Highway interleaves the lanes of each block of 16 bytes.
 constexpr int64_t kBlock = 4;
+
+#if HWY_TARGET != HWY_SCALAR
 
 // Returns four columns from `column` on of every fourth row. Block b is of rows[4 * b].
 template <class D>
@@ -109,6 +122,18 @@ HWY_INLINE void StoreColumns(
   }
 }
 
+#else
+
+template <class V>
+HWY_INLINE void StoreColumns(
+    V (&values)[kBlock],
+    float* const* rows,
+    int64_t column) {
+  for (int64_t i = 0; i < kBlock; ++i) {
+    StoreColumn(values[i], rows, column + i);
+  }
+}
+
 #endif
 
 // columns[k][e] = rows[e][k], for kExamples rows of `size` floats
@@ -132,28 +157,6 @@ HWY_INLINE void TransposeRows(
   for (; k < size; ++k) {
     for (int64_t e = 0; e < kExamples; ++e) {
       columns[k * kExamples + e] = rows[e][k];
-    }
-  }
-}
-
-// The reverse of TransposeRows().
-HWY_INLINE void TransposeColumns(
-    const float* columns,
-    int64_t size,
-    float* const* rows) {
-  int64_t k = 0;
-#if HWY_TARGET != HWY_SCALAR
-  for (; k + kBlock <= size; k += kBlock) {
-    ExampleVector values[kBlock];
-    for (int64_t i = 0; i < kBlock; ++i) {
-      values[i] = LoadVector(columns, k + i);
-    }
-    StoreColumns(values, rows, k);
-  }
-#endif
-  for (; k < size; ++k) {
-    for (int64_t e = 0; e < kExamples; ++e) {
-      rows[e][k] = columns[k * kExamples + e];
     }
   }
 }
@@ -229,8 +232,9 @@ HWY_INLINE void TransposeFeatures(
   }
 }
 
-// The dots of this many features are computed together.
-constexpr int kGroup = 4;
+// This many features are computed together, kBlock sums each. All sums and their factors then
+// fit into the 16 registers of AVX2.
+constexpr int kGroup = 3;
 
 // Returns how many features at the beginning have the same row in all examples, rounded down
 // to a multiple of kGroup.
@@ -257,34 +261,47 @@ HWY_INLINE void ForGroups(int64_t begin, int64_t end, const F& f) {
 // Computes the dots of pairs of features, for kExamples examples.
 struct DotsOfPairs {
   const PairwiseDotsArgs& args;
-  const float* columns;  // [num_features, dim, kExamples]
-  float* dots;  // [pairs, kExamples]
+  // [num_features + kBlock - 1, dim, kExamples]. The last block may have fewer features, and is
+  // computed as a whole.
+  const float* columns;
+  float* const* rows;  // kExamples rows of dots
 
-  // Computes the dots of kRows features from i on with kColumns features from j on. With fewer
-  // sums at a time, each addition would wait for the one before.
-  template <int kRows, int kColumns>
-  HWY_INLINE void Rectangle(int64_t i, int64_t j) const {
-    Sum<kRows, kColumns>(i, j, [](int, int) { return true; });
+  // The number of pairs of feature i with those before it, and with itself if with_self.
+  HWY_INLINE int64_t Count(int64_t i) const {
+    return args.with_self ? i + 1 : i;
   }
 
-  // Computes the dots of kRows features from i on with each other.
-  template <int kRows, bool kWithSelf>
-  HWY_INLINE void Triangle(int64_t i) const {
-    Sum<kRows, kRows>(
-        i, i, [](int r, int c) { return c < r + (kWithSelf ? 1 : 0); });
+  // Computes the pairs of the features from `begin` on with all before them.
+  HWY_INLINE void All(int64_t begin) const {
+    ForGroups<kGroup>(
+        begin, args.num_features, [&](int64_t i, auto count) HWY_ATTR {
+          constexpr int kRows = decltype(count)::value;
+          // If the last pairs of a feature are less than a block, the block also overwrites
+          // the first pairs of the next feature. So these are computed later.
+          const int64_t full = Count(i) / kBlock * kBlock;
+          for (int64_t j = full; j < Count(i + kRows - 1); j += kBlock) {
+            Block<kRows, false>(i, j);
+          }
+          for (int64_t j = 0; j < full; j += kBlock) {
+            Block<kRows, true>(i, j);
+          }
+        });
   }
 
-  // Computes the sums for which is_needed(row, column) is true.
-  template <int kRows, int kColumns, class F>
-  HWY_INLINE void Sum(int64_t i, int64_t j, const F& is_needed) const {
+ private:
+  // Computes the dots of kRows features from i on with kBlock features from j on, and writes
+  // those that are pairs: all if kIsFull. With fewer sums at a time, each addition would wait
+  // for the one before.
+  template <int kRows, bool kIsFull>
+  HWY_INLINE void Block(int64_t i, int64_t j) const {
     const ExampleTag d;
-    ExampleVector sums[kRows][kColumns];
+    ExampleVector sums[kRows][kBlock];
     const float* const x = columns + i * args.dim * kExamples;
     const float* const y = columns + j * args.dim * kExamples;
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
-      for (int c = 0; c < kColumns; ++c) {
+      for (int c = 0; c < kBlock; ++c) {
         sums[r][c] = hn::Zero(d);
       }
     }
@@ -295,43 +312,35 @@ struct DotsOfPairs {
         own[r] = LoadVector(x, r * args.dim + k);
       }
 #pragma GCC unroll 16
-      for (int c = 0; c < kColumns; ++c) {
+      for (int c = 0; c < kBlock; ++c) {
         const auto other = LoadVector(y, c * args.dim + k);
 #pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r) {
-          if (is_needed(r, c)) {
-            sums[r][c] = hn::MulAdd(own[r], other, sums[r][c]);
-          }
+          sums[r][c] = hn::MulAdd(own[r], other, sums[r][c]);
         }
       }
     }
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      const int64_t first = FirstPair(args, i + r) + j;
-#pragma GCC unroll 16
-      for (int c = 0; c < kColumns; ++c) {
-        if (is_needed(r, c)) {
-          StoreVector(sums[r][c], dots, first + c);
-        }
-      }
+      Store<kIsFull>(sums[r], i + r, j);
     }
   }
 
-  // Computes the pairs of the features from `begin` on with all before them. `begin` is a
-  // multiple of kGroup, so the features before each group are an even number.
-  HWY_INLINE void All(int64_t begin) const {
-    ForGroups<kGroup>(
-        begin, args.num_features, [&](int64_t i, auto rows) HWY_ATTR {
-          constexpr int kRows = decltype(rows)::value;
-          for (int64_t j = 0; j < i; j += 2) {
-            Rectangle<kRows, 2>(i, j);
-          }
-          if (args.with_self) {
-            Triangle<kRows, true>(i);
-          } else if constexpr (kRows > 1) {
-            Triangle<kRows, false>(i);
-          }
-        });
+  // Writes the dots of feature i with kBlock features from j on.
+  template <bool kIsFull>
+  HWY_INLINE void Store(ExampleVector (&dots)[kBlock], int64_t i, int64_t j)
+      const {
+    const int64_t pair = FirstPair(args, i) + j;
+    if (kIsFull || (j < Count(i) && pair + kBlock <= CountPairs(args))) {
+      StoreColumns(dots, rows, pair);
+      return;
+    }
+#pragma GCC unroll 16
+    for (int64_t c = 0; c < kBlock; ++c) {
+      if (j + c < Count(i)) {
+        StoreColumn(dots[c], rows, pair + c);
+      }
+    }
   }
 };
 
@@ -345,20 +354,39 @@ HWY_INLINE hwy::AlignedFreeUniquePtr<float[]> AllocateVectors(int64_t count) {
   return memory;
 }
 
+// Copies the dots of the constant features with each other from the first example to `rows`.
+HWY_INLINE void CopyConstantDots(
+    const PairwiseDotsArgs& args,
+    int64_t constant,
+    float* const* rows) {
+  const float* first = args.dots + args.begin_example * CountPairs(args);
+  for (int64_t e = 0; e < kExamples; ++e) {
+    for (int64_t pair = 0; pair < FirstPair(args, constant); ++pair) {
+      rows[e][pair] = first[pair];
+    }
+  }
+}
+
 void PairwiseDots(const PairwiseDotsArgs& args) {
   const int64_t pairs = CountPairs(args);
-  const auto columns = AllocateVectors(args.num_features * args.dim);
-  const auto dots = AllocateVectors(pairs + 1);
+  const int64_t size = args.num_features * args.dim * kExamples;
+  const int64_t unused_size = (kBlock - 1) * args.dim * kExamples;
+  const auto columns =
+      AllocateVectors((args.num_features + kBlock - 1) * args.dim);
+  std::fill_n(columns.get() + size, unused_size, 0.0F);
   const auto unused = AllocateVectors(pairs / kExamples + 1);
   const int64_t constant = CountConstant(args);
   for (int64_t b = args.begin_example; b < args.end_example; b += kExamples) {
-    // The buffers keep what the first examples have computed of constant features.
-    const int64_t begin = b == args.begin_example ? 0 : constant;
-    TransposeFeatures(args, begin, b, columns.get());
-    DotsOfPairs{args, columns.get(), dots.get()}.All(begin);
     float* rows[kExamples];
     FindResultRows(args, {args.dots, pairs}, b, unused.get(), rows);
-    TransposeColumns(dots.get(), pairs, rows);
+    int64_t begin = 0;
+    if (b > args.begin_example) {
+      // `columns` keeps the constant features.
+      begin = constant;
+      CopyConstantDots(args, constant, rows);
+    }
+    TransposeFeatures(args, begin, b, columns.get());
+    DotsOfPairs{args, columns.get(), rows}.All(begin);
   }
 }
 
@@ -383,65 +411,77 @@ struct GradientsOfFeatures {
         sums[f][k] = hn::Zero(d);
       }
     }
+    const float* x = columns + column * kExamples;
+    const int64_t stride = args.dim * kExamples;
+    // The gradients of each feature's pairs with those before it.
+    const float* own[kCount];
+#pragma GCC unroll 16
+    for (int f = 0; f < kCount; ++f) {
+      own[f] = dots_gradient + FirstPair(args, i + f) * kExamples;
+    }
     for (int64_t j = 0; j < i; ++j) {
-      const auto pair = [&](int f) { return FirstPair(args, i + f) + j; };
-      Add<kCount, kColumns>(j, column, pair, sums);
+      Add(
+          x, [&](int f) HWY_ATTR { return LoadVector(own[f], j); }, sums);
+      x += stride;
     }
-    for (int64_t j = i; j < i + kCount; ++j) {
-      AddOwn<kCount, kColumns>(i, j, column, sums);
+#pragma GCC unroll 16
+    for (int j = 0; j < kCount; ++j) {
+      AddOwn(i, j, x, own, sums);
+      x += stride;
     }
+    const float* later =
+        dots_gradient + (FirstPair(args, i + kCount) + i) * kExamples;
     for (int64_t j = i + kCount; j < args.num_features; ++j) {
-      const auto pair = [&](int f) { return FirstPair(args, j) + i + f; };
-      Add<kCount, kColumns>(j, column, pair, sums);
+      Add(
+          x, [&](int f) HWY_ATTR { return LoadVector(later, f); }, sums);
+      x += stride;
+      later += (args.with_self ? j + 1 : j) * kExamples;
     }
   }
 
-  // Adds feature j to the sum of each feature i + f, with which it is the pair pair(f).
+  // Adds kColumns columns x of a feature to the sum of each feature f, times factor(f).
   template <int kCount, int kColumns, class F>
   HWY_INLINE void Add(
-      int64_t j,
-      int64_t column,
-      const F& pair,
+      const float* x,
+      const F& factor,
       ExampleVector (&sums)[kCount][kColumns]) const {
     ExampleVector factors[kCount];
 #pragma GCC unroll 16
     for (int f = 0; f < kCount; ++f) {
-      factors[f] = LoadVector(dots_gradient, pair(f));
+      factors[f] = factor(f);
     }
 #pragma GCC unroll 16
     for (int k = 0; k < kColumns; ++k) {
-      const auto x = LoadVector(columns, j * args.dim + column + k);
+      const auto value = LoadVector(x, k);
 #pragma GCC unroll 16
       for (int f = 0; f < kCount; ++f) {
-        sums[f][k] = hn::MulAdd(factors[f], x, sums[f][k]);
+        sums[f][k] = hn::MulAdd(factors[f], value, sums[f][k]);
       }
     }
   }
 
-  // Adds feature j, which is one of the kCount features from i on. No feature is added to its
-  // own sum, unless with_self.
+  // Adds columns x of feature i + j, which is one of the kCount features. No feature is added
+  // to its own sum, unless with_self.
   template <int kCount, int kColumns>
   HWY_INLINE void AddOwn(
       int64_t i,
-      int64_t j,
-      int64_t column,
+      int j,
+      const float* x,
+      const float* const (&own)[kCount],
       ExampleVector (&sums)[kCount][kColumns]) const {
 #pragma GCC unroll 16
     for (int f = 0; f < kCount; ++f) {
-      const bool is_self = j == i + f;
+      const bool is_self = j == f;
       if (is_self && !args.with_self) {
         continue;
       }
-      const int64_t pair =
-          FirstPair(args, HWY_MAX(i + f, j)) + HWY_MIN(i + f, j);
-      auto factor = LoadVector(dots_gradient, pair);
+      auto factor = LoadVector(own[HWY_MAX(f, j)], i + HWY_MIN(f, j));
       if (is_self) {
         factor = hn::Add(factor, factor);  // the gradient of x . x is 2 x
       }
 #pragma GCC unroll 16
       for (int k = 0; k < kColumns; ++k) {
-        const auto x = LoadVector(columns, j * args.dim + column + k);
-        sums[f][k] = hn::MulAdd(factor, x, sums[f][k]);
+        sums[f][k] = hn::MulAdd(factor, LoadVector(x, k), sums[f][k]);
       }
     }
   }
@@ -451,7 +491,6 @@ struct GradientsOfFeatures {
   template <int kCount>
   HWY_INLINE void Features(int64_t i, float* const* rows) const {
     int64_t column = 0;
-#if HWY_TARGET != HWY_SCALAR
     for (; column + kBlock <= args.dim; column += kBlock) {
       ExampleVector sums[kCount][kBlock];
       Columns<kCount, kBlock>(i, column, sums);
@@ -459,16 +498,11 @@ struct GradientsOfFeatures {
         StoreColumns(sums[f], rows + f * kExamples, column);
       }
     }
-#endif
     for (; column < args.dim; ++column) {
       ExampleVector sums[kCount][1];
       Columns<kCount, 1>(i, column, sums);
       for (int f = 0; f < kCount; ++f) {
-        HWY_ALIGN float values[kExamples];
-        StoreVector(sums[f][0], values, 0);
-        for (int64_t e = 0; e < kExamples; ++e) {
-          rows[f * kExamples + e][column] = values[e];
-        }
+        StoreColumn(sums[f][0], rows + f * kExamples, column);
       }
     }
   }
@@ -497,7 +531,7 @@ void PairwiseDotsGradient(const PairwiseDotsArgs& args) {
       }
       gradients.Features<kCount>(i, out);
     };
-    ForGroups<3>(0, args.num_features, compute);
+    ForGroups<kGroup>(0, args.num_features, compute);
   }
 }
 
