@@ -1,14 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/all_finite.h"
 
+#include "layers/row_blocks.h"
+#include "src/common/active_kernels.h"
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/isfinite.h>
 
 #include <cmath>
+#include <cstdint>
 
 namespace tessera {
 
 bool all_finite(const at::Tensor& tensor) {
+  // The operators below take several microseconds, even for a bias. They use all threads for
+  // a large tensor.
+  constexpr int64_t kSmall = 64 * 1024;
+  if (is_plain_float32(tensor) && tensor.is_contiguous() &&
+      tensor.numel() <= kSmall) {
+    const int64_t size = tensor.numel();
+    return std::isfinite(active_kernels().largest_magnitude(
+        {tensor.const_data_ptr<float>(), size}, 1, size));
+  }
   const at::NoGradGuard no_grad;
   const at::Tensor values = tensor.layout() == at::kSparse
       ? tensor.detach()._values()
