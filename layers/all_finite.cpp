@@ -13,14 +13,13 @@
 namespace tessera {
 
 bool all_finite(const at::Tensor& tensor) {
-  // The operators below take several microseconds, even for a bias. They use all threads for
-  // a large tensor.
+  // The operators below take several microseconds, even for a bias. So a kernel checks small
+  // tensors. For a large tensor, the operators use all threads.
   constexpr int64_t kSmall = 64 * 1024;
   if (is_plain_float32(tensor) && tensor.is_contiguous() &&
       tensor.numel() <= kSmall) {
-    const int64_t size = tensor.numel();
     return std::isfinite(active_kernels().largest_magnitude(
-        {tensor.const_data_ptr<float>(), size}, 1, size));
+        {.first = tensor.const_data_ptr<float>()}, 1, tensor.numel()));
   }
   const at::NoGradGuard no_grad;
   const at::Tensor values = tensor.layout() == at::kSparse

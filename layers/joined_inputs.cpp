@@ -163,14 +163,11 @@ std::vector<at::Tensor> checked_inputs(
   std::vector<at::Tensor> tensors;
   std::vector<PartialShape> shapes;
   inputs.for_each([&](const std::string& path, const at::Tensor& leaf) {
-    // Making the name takes longer than the check.
-    if (!leaf.defined() || !leaf.is_floating_point() ||
-        leaf.layout() != at::kStrided) {
-      check_floating(
-          leaf,
-          path.empty() ? "input" : c10::str("input '", shorten(path), "'"),
-          class_name);
-    }
+    // c10::str() would take longer than the check.
+    check_floating(
+        leaf,
+        path.empty() ? "input" : "input '" + shorten(path) + "'",
+        class_name);
     const bool is_frozen = leaf.is_inference() && at::GradMode::is_enabled();
     tensors.push_back(is_frozen ? leaf.clone() : leaf);  // for backward
     shapes.emplace_back(leaf.sizes().begin(), leaf.sizes().end());

@@ -457,8 +457,7 @@ struct MLPBlocks : torch::autograd::Function<MLPBlocks> {
     const Stack stack = unflatten(all.slice(0, count), layout);
     const at::Tensor gradient = gradients[0].resolve_neg();
     variable_list result;
-    if (at::GradMode::is_enabled() || !is_plain_float32(gradient) ||
-        gradient._is_zerotensor()) {
+    if (at::GradMode::is_enabled() || !is_plain_float32(gradient)) {
       result = gradients_by_operators(stack, gradient);
     } else {
       std::vector<bool> needed(count);

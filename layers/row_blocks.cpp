@@ -28,7 +28,7 @@ bool RowBlocks::suffice_for_threads() const {
 bool is_plain_float32(const at::Tensor& tensor) {
   return tensor.is_cpu() && tensor.layout() == at::kStrided &&
       tensor.scalar_type() == at::kFloat && !tensor.is_neg() &&
-      !tensor._fw_grad(/*level=*/0).defined();
+      !tensor._is_zerotensor() && !tensor._fw_grad(/*level=*/0).defined();
 }
 
 bool needs_gradient(at::TensorList tensors) {

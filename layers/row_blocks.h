@@ -62,8 +62,9 @@ class RowBlocks {
   int64_t row_bytes_;
 };
 
-/// Returns whether the tensor is dense float32 on the CPU, without a forward-mode tangent
-/// and without a lazy negation. Only LibTorch's operators support other tensors.
+/// Returns whether the tensor is dense float32 on the CPU and has memory, without a
+/// forward-mode tangent and without a lazy negation. Only LibTorch's operators support other
+/// tensors.
 bool is_plain_float32(const at::Tensor& tensor);
 
 /// Returns whether autograd records operators on these tensors for backward().

@@ -11,7 +11,6 @@
 #include "src/kernels/prefetch.h"
 #include "src/kernels/targets.h"
 
-#include <algorithm>
 #include <new>
 #include <type_traits>
 
@@ -51,7 +50,8 @@ HWY_INLINE void StoreColumn(
   }
 }
 
-// Highway interleaves the lanes of each block of 16 bytes.
+// Highway interleaves the lanes of each block of 16 bytes, so this many columns are stored
+// together.
 constexpr int64_t kBlock = 4;
 
 #if HWY_TARGET != HWY_SCALAR
@@ -124,6 +124,7 @@ HWY_INLINE void StoreColumns(
 
 #else
 
+// The same with one lane.
 template <class V>
 HWY_INLINE void StoreColumns(
     V (&values)[kBlock],
@@ -164,6 +165,11 @@ HWY_INLINE void TransposeRows(
 // The number of the first pair of feature i with an earlier one.
 HWY_INLINE int64_t FirstPair(const PairwiseDotsArgs& args, int64_t i) {
   return i * (args.with_self ? i + 1 : i - 1) / 2;
+}
+
+// The number of pairs of feature i with earlier features, and with itself if with_self.
+HWY_INLINE int64_t CountPairsOf(const PairwiseDotsArgs& args, int64_t i) {
+  return args.with_self ? i + 1 : i;
 }
 
 HWY_INLINE int64_t CountPairs(const PairwiseDotsArgs& args) {
@@ -236,14 +242,13 @@ HWY_INLINE void TransposeFeatures(
 // fit into the 16 registers of AVX2.
 constexpr int kGroup = 3;
 
-// Returns how many features at the beginning have the same row in all examples, rounded down
-// to a multiple of kGroup.
+// Returns how many features at the beginning have the same row in all examples.
 HWY_INLINE int64_t CountConstant(const PairwiseDotsArgs& args) {
   int64_t count = 0;
   while (count < args.num_features && args.features[count].stride == 0) {
     ++count;
   }
-  return count / kGroup * kGroup;
+  return count;
 }
 
 // Calls f(i, std::integral_constant<int, size>()) for groups of kSize features from `begin`
@@ -266,20 +271,16 @@ struct DotsOfPairs {
   const float* columns;
   float* const* rows;  // kExamples rows of dots
 
-  // The number of pairs of feature i with those before it, and with itself if with_self.
-  HWY_INLINE int64_t Count(int64_t i) const {
-    return args.with_self ? i + 1 : i;
-  }
-
   // Computes the pairs of the features from `begin` on with all before them.
   HWY_INLINE void All(int64_t begin) const {
     ForGroups<kGroup>(
         begin, args.num_features, [&](int64_t i, auto count) HWY_ATTR {
           constexpr int kRows = decltype(count)::value;
-          // If the last pairs of a feature are less than a block, the block also overwrites
-          // the first pairs of the next feature. So these are computed later.
-          const int64_t full = Count(i) / kBlock * kBlock;
-          for (int64_t j = full; j < Count(i + kRows - 1); j += kBlock) {
+          // If the last pairs of a feature do not fill a block, it overwrites the first pairs
+          // of the features after it. So the blocks of those are stored later.
+          const int64_t full = CountPairsOf(args, i) / kBlock * kBlock;
+          for (int64_t j = full; j < CountPairsOf(args, i + kRows - 1);
+               j += kBlock) {
             Block<kRows, false>(i, j);
           }
           for (int64_t j = 0; j < full; j += kBlock) {
@@ -331,13 +332,14 @@ struct DotsOfPairs {
   HWY_INLINE void Store(ExampleVector (&dots)[kBlock], int64_t i, int64_t j)
       const {
     const int64_t pair = FirstPair(args, i) + j;
-    if (kIsFull || (j < Count(i) && pair + kBlock <= CountPairs(args))) {
+    if (kIsFull ||
+        (j < CountPairsOf(args, i) && pair + kBlock <= CountPairs(args))) {
       StoreColumns(dots, rows, pair);
       return;
     }
 #pragma GCC unroll 16
     for (int64_t c = 0; c < kBlock; ++c) {
-      if (j + c < Count(i)) {
+      if (j + c < CountPairsOf(args, i)) {
         StoreColumn(dots[c], rows, pair + c);
       }
     }
@@ -369,11 +371,12 @@ HWY_INLINE void CopyConstantDots(
 
 void PairwiseDots(const PairwiseDotsArgs& args) {
   const int64_t pairs = CountPairs(args);
-  const int64_t size = args.num_features * args.dim * kExamples;
-  const int64_t unused_size = (kBlock - 1) * args.dim * kExamples;
-  const auto columns =
-      AllocateVectors((args.num_features + kBlock - 1) * args.dim);
-  std::fill_n(columns.get() + size, unused_size, 0.0F);
+  const int64_t size = args.num_features * args.dim;
+  const int64_t padded_size = size + (kBlock - 1) * args.dim;
+  const auto columns = AllocateVectors(padded_size);
+  for (int64_t k = size; k < padded_size; ++k) {
+    StoreVector(hn::Zero(ExampleTag()), columns.get(), k);
+  }
   const auto unused = AllocateVectors(pairs / kExamples + 1);
   const int64_t constant = CountConstant(args);
   for (int64_t b = args.begin_example; b < args.end_example; b += kExamples) {
@@ -413,33 +416,34 @@ struct GradientsOfFeatures {
     }
     const float* x = columns + column * kExamples;
     const int64_t stride = args.dim * kExamples;
-    // The gradients of each feature's pairs with those before it.
-    const float* own[kCount];
+    // The gradients of each feature's pairs with earlier features.
+    const float* earlier[kCount];
 #pragma GCC unroll 16
     for (int f = 0; f < kCount; ++f) {
-      own[f] = dots_gradient + FirstPair(args, i + f) * kExamples;
+      earlier[f] = dots_gradient + FirstPair(args, i + f) * kExamples;
     }
     for (int64_t j = 0; j < i; ++j) {
       Add(
-          x, [&](int f) HWY_ATTR { return LoadVector(own[f], j); }, sums);
+          x, [&](int f) HWY_ATTR { return LoadVector(earlier[f], j); }, sums);
       x += stride;
     }
 #pragma GCC unroll 16
     for (int j = 0; j < kCount; ++j) {
-      AddOwn(i, j, x, own, sums);
+      AddOwn(i, j, x, earlier, sums);
       x += stride;
     }
+    // The gradients of a later feature's pairs with features i, i + 1 and so on.
     const float* later =
         dots_gradient + (FirstPair(args, i + kCount) + i) * kExamples;
     for (int64_t j = i + kCount; j < args.num_features; ++j) {
       Add(
           x, [&](int f) HWY_ATTR { return LoadVector(later, f); }, sums);
       x += stride;
-      later += (args.with_self ? j + 1 : j) * kExamples;
+      later += CountPairsOf(args, j) * kExamples;
     }
   }
 
-  // Adds kColumns columns x of a feature to the sum of each feature f, times factor(f).
+  // Adds kColumns columns x of a feature, times factor(f), to the sums of each feature f.
   template <int kCount, int kColumns, class F>
   HWY_INLINE void Add(
       const float* x,
@@ -467,7 +471,7 @@ struct GradientsOfFeatures {
       int64_t i,
       int j,
       const float* x,
-      const float* const (&own)[kCount],
+      const float* const (&earlier)[kCount],
       ExampleVector (&sums)[kCount][kColumns]) const {
 #pragma GCC unroll 16
     for (int f = 0; f < kCount; ++f) {
@@ -475,7 +479,7 @@ struct GradientsOfFeatures {
       if (is_self && !args.with_self) {
         continue;
       }
-      auto factor = LoadVector(own[HWY_MAX(f, j)], i + HWY_MIN(f, j));
+      auto factor = LoadVector(earlier[HWY_MAX(f, j)], i + HWY_MIN(f, j));
       if (is_self) {
         factor = hn::Add(factor, factor);  // the gradient of x . x is 2 x
       }

@@ -38,7 +38,8 @@ void for_each_case(Check check) {
   for (const KernelTable& kernels : available_kernels()) {
     SCOPED_TRACE(kernels.isa);
     for (const bool with_self : {false, true}) {
-      for (const int64_t count : {1, 2, 3, 4, 5, 6, 7, 8, 17, 27, 40}) {
+      for (const int64_t count :
+           {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 17, 27, 40}) {
         for (const auto& [dim, constant, begin, end] : std::vector<Case>{
                  {1, 0, 1, 20},
                  {3, 0, 1, 20},

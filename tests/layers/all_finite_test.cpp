@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/all_finite.h"
 
+#include <ATen/ops/_efficientzerotensor.h>
+#include <ATen/ops/_neg_view.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/sparse_coo_tensor.h>
@@ -9,13 +11,12 @@
 
 #include <cstdint>
 #include <limits>
-#include <vector>
 
 namespace tessera {
 namespace all_finite_test {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-const std::vector<float> kNotFinite{
+constexpr float kNotFinite[] = {
     std::numeric_limits<float>::quiet_NaN(),
     kInfinity,
     -kInfinity};
@@ -38,6 +39,8 @@ TEST(AllFiniteTest, FindsOneValueInAnyPlace) {
 TEST(AllFiniteTest, TakesAnyKindOfTensor) {
   EXPECT_TRUE(all_finite(at::zeros({0})));
   EXPECT_TRUE(all_finite(at::ones({}, at::kLong)));
+  EXPECT_TRUE(all_finite(at::_efficientzerotensor({4, 6})));  // has no memory
+  EXPECT_TRUE(all_finite(at::_neg_view(at::ones({3}))));
   for (const float value : kNotFinite) {
     EXPECT_FALSE(all_finite(at::full({}, value)));
     EXPECT_FALSE(all_finite(at::full({3, 2}, value, at::kDouble)));

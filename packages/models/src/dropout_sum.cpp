@@ -73,8 +73,8 @@ struct DropoutSum : torch::autograd::Function<DropoutSum> {
     const double probability = context->saved_data["probability"].toDouble();
     const int64_t key = context->saved_data["key"].toInt();
     const at::Tensor& gradient = gradients[0];
-    const bool uses_kernel = !at::GradMode::is_enabled() &&
-        is_plain_float32(gradient) && !gradient._is_zerotensor();
+    const bool uses_kernel =
+        !at::GradMode::is_enabled() && is_plain_float32(gradient);
     // The product with a mask supports a second derivative.
     const at::Tensor x_gradient = uses_kernel
         ? dropout_by_kernel(gradient.contiguous(), {}, probability, key)

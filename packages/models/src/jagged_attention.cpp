@@ -309,8 +309,7 @@ struct JaggedAttention : torch::autograd::Function<JaggedAttention> {
     const int64_t num_heads = context->saved_data["num_heads"].toInt();
     const at::Tensor gradient = gradients[0].resolve_neg();
     at::Tensor result;
-    if (at::GradMode::is_enabled() || !is_plain_float32(gradient) ||
-        gradient._is_zerotensor()) {
+    if (at::GradMode::is_enabled() || !is_plain_float32(gradient)) {
       // Only the operators support a second derivative.
       const bool has_graph = at::GradMode::is_enabled();
       const at::AutoGradMode grad_mode(true);
