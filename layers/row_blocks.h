@@ -41,9 +41,8 @@ class RowBlocks {
   /// Returns whether the blocks keep enough threads busy: there are at least as many blocks as
   /// threads, or there are at least 8 blocks, and half as many as threads. The threads without
   /// a block then cost less than LibTorch's operators, which read and write all matrices once
-  /// more. On 16 threads of a Xeon with AVX-512, 8
-  /// blocks trained a DLRM 1.9 to 2.0 times as fast as operators, and a DCN-v2 1.4 to 1.6
-  /// times.
+  /// more. On 16 threads of a Xeon with AVX-512, 8 blocks trained a DLRM 1.9 to 2.0 times as
+  /// fast as operators, and a DCN-v2 1.4 to 1.6 times.
   bool suffice_for_threads() const;
 
   /// The rows of a block in a matrix.
