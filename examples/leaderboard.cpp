@@ -241,6 +241,9 @@ int run_jobs(
       const int64_t seed = job.has_seeds ? settings.seed + i : 0;
       const Result* known = file.find(name, job.model, seed, own);
       if (known == nullptr && !settings.only_show) {
+        // A signal before the first step stops the training, too, and one after the last
+        // step waits until the file has the result.
+        const tessera::training::StopSignal signal;
         std::cerr << name << ", " << job.model;
         if (job.has_seeds) {
           std::cerr << ", seed " << seed << " (" << i + 1 << " of "
@@ -248,8 +251,8 @@ int run_jobs(
         }
         std::cerr << "\n";
         Result result;
-        if (const int signal = job.run(seed, result)) {
-          return signal;
+        if (const int number = job.run(seed, result)) {
+          return number;
         }
         result.data = name;
         result.model = job.model;
