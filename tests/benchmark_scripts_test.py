@@ -46,7 +46,7 @@ for operation in chosen or TIMES[peer]:
     if peer != "fbgemm":
         line["isa"] = "AVX2"
     if peer == "tessera" and "--no-limits" not in arguments:
-        line.update(gather_limit_ms=2.0, sgd_update_limit_ms=1.0, update_limit_ms=4.0)
+        line.update(gather_limit_ms=2.0, sgd_update_limit_ms=1.0, adagrad_update_limit_ms=4.0, adam_update_limit_ms=7.0)
     print(json.dumps(line))
 """
 
@@ -462,7 +462,7 @@ class BenchmarkScriptsTest(unittest.TestCase):
         path.write_text("[]")
         self.expect_error(compare_peers, source, "has no results")
         path.write_text(json.dumps({"kind": "peers", "format": 0}))
-        self.expect_error(compare_peers, source, "has format 0, and this version reads format 1")
+        self.expect_error(compare_peers, source, "has format 0, and this version reads format 2")
         path.write_text(json.dumps({"kind": "peers", "format": 1}))
         self.expect_error(compare_peers, source, "is incomplete: KeyError('settings')")
         self.expect_error(thread_sweep, source, "`./run bench --threads --json` has written, but")

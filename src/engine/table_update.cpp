@@ -22,9 +22,9 @@ constexpr int64_t kMinIdsPerChunk = 2048;
 constexpr int64_t kMaxIdsPerChunk = int64_t{1} << 20;
 constexpr int64_t kMinIdsPerBin = 256;
 // 16,384 contributions and their copy take 256 KiB of the second-level cache. With eight
-// times as many bins, the sort was in the first-level cache, but the rows of a bin
-// were eight times as far apart, and the walks through the page tables took longer than
-// the sort saved: a step of Adagrad on a million rows of 64 floats took 1.5 times as long.
+// times as many bins, the sort was in the first-level cache, which saved little. If low
+// bits select the bins, their rows are then eight times as far apart, and a step of Adagrad
+// on a million rows of 64 floats took 1.5 times as long.
 constexpr int64_t kMaxIdsPerBin = 16384;
 // The ids per bin for sums, whose order must not depend on the number of threads. The bins
 // are so small that there are enough of them for many threads.
@@ -53,6 +53,9 @@ static_assert(kMaxPlaces <= 65535, "a place has 16 bits");
 constexpr int64_t kMinIdsForPlaces = 512;
 // The memory traffic of one task in a sweep over all rows, about 100 us of work.
 constexpr int64_t kSweepTaskBytes = int64_t{1} << 20;
+
+// Ranges of rows are bins if none of them has more than this many times its share of ids.
+constexpr int64_t kMaxShares = 2;
 
 int bin_bits_for(int64_t ids, int64_t ids_per_bin) {
   const int64_t bins = ids / ids_per_bin;
@@ -128,6 +131,28 @@ int64_t traffic_of(const TableUpdate& update) {
       update.rows.sweep ? update.table->rows.count : ids_of(update);
   return rows * update.table->config->dim * (1 + 2 * tensors) *
       static_cast<int64_t>(sizeof(float));
+}
+
+// Whether a range of 2^shift rows has more than kMaxShares of the ids, as far as a sample
+// shows.
+bool is_crowded(const TableUpdate& update, int64_t limit, int shift) {
+  constexpr int64_t kSamplesPerRange = 16;
+  const int64_t ranges = ((limit - 1) >> shift) + 1;
+  const int64_t stride =
+      std::max<int64_t>(ids_of(update) / (kSamplesPerRange * ranges), 1);
+  BinCounters counts = {};
+  int64_t samples = 0;
+  for (const TableUpdate::Term& term : update.terms) {
+    const uint32_t* ids = term.ids();
+    for (int64_t i = 0; i < term.bags->nnz(); i += stride) {
+      if (ids[i] != kNoRow) {
+        ++counts[uint64_t{ids[i]} >> shift];
+        ++samples;
+      }
+    }
+  }
+  return *std::max_element(counts.begin(), counts.end()) * ranges >
+      kMaxShares * samples;
 }
 
 bool has_few_ids(const std::vector<TableUpdate>& updates) {
@@ -225,7 +250,8 @@ void TableUpdater::update_few_ids(const std::vector<TableUpdate>& updates) {
     }
     chunks_.clear();
     counters_.clear();
-    choose_bins(updates[i], kMaxIdsPerBin, workspaces_[0]);
+    choose_bins(
+        updates[i], BinSizes::kByThreads, kMaxIdsPerBin, workspaces_[0]);
     add_chunks(updates[i], /*table=*/0, kMaxIdsPerChunk);
     int64_t begin = 0;
     for (const Chunk& chunk : chunks_) {
@@ -331,32 +357,49 @@ void TableUpdater::plan(Updates updates, BinSizes sizes) {
   chunks_.clear();
   counters_.clear();
   for (size_t i = 0; i < updates.size(); ++i) {
-    choose_bins(updates[i], ids_per_bin, workspaces_[i]);
+    choose_bins(updates[i], sizes, ids_per_bin, workspaces_[i]);
     add_chunks(updates[i], i, ids_per_chunk);
   }
 }
 
 void TableUpdater::choose_bins(
     const TableUpdate& update,
+    BinSizes sizes,
     int64_t ids_per_bin,
     Workspace& workspace) {
-  const int64_t limit = update.id_limit.value_or(update.table->rows.count);
-  workspace.row_bits = static_cast<int>(
-      std::bit_width(static_cast<uint64_t>(std::max<int64_t>(limit, 1) - 1)));
-  workspace.bin_bits = bin_bits_for(ids_of(update), ids_per_bin);
-  workspace.bin_shift = workspace.bin_bits == 0
-      ? 0
-      : std::min(
-            row_bits_of_line(update.table->parameters),
-            std::max(workspace.row_bits - workspace.bin_bits, 0));
+  const int64_t limit =
+      std::max<int64_t>(update.id_limit.value_or(update.table->rows.count), 1);
+  const int row_bits = std::bit_width(static_cast<uint64_t>(limit - 1));
+  const int line_bits = row_bits_of_line(update.table->parameters);
+  workspace.row_bits = row_bits;
   if (update.rows.sweep) {
     workspace.bin_bits = std::min(
-        {workspace.row_bits,
+        {row_bits,
          kMaxBinBits,
          static_cast<int>(std::bit_width(
              static_cast<uint64_t>(traffic_of(update) / kSweepTaskBytes)))});
-    workspace.bin_shift = workspace.row_bits - workspace.bin_bits;
+    workspace.bin_shift = row_bits - workspace.bin_bits;
+    return;
   }
+  workspace.bin_bits = bin_bits_for(ids_of(update), ids_per_bin);
+  workspace.bin_shift = 0;
+  if (workspace.bin_bits == 0) {
+    return;
+  }
+  if (sizes == BinSizes::kByThreads) {
+    // If the rows end before three quarters of their ranges, there are twice as many ranges.
+    const bool has_short_end = limit <= (int64_t{3} << row_bits) / 4;
+    const int bits =
+        std::min(workspace.bin_bits + (has_short_end ? 1 : 0), kMaxBinBits);
+    const int shift = std::max(row_bits - bits, line_bits);
+    if (!is_crowded(update, limit, shift)) {
+      workspace.bin_bits = bits;
+      workspace.bin_shift = shift;
+      return;
+    }
+  }
+  workspace.bin_shift =
+      std::min(line_bits, std::max(row_bits - workspace.bin_bits, 0));
 }
 
 void TableUpdater::add_chunks(

@@ -78,11 +78,13 @@ class TableUpdater {
   std::vector<RowGradients> sum(const std::vector<TableUpdate>& updates);
 
  private:
-  // Ids are spread over 2^bin_bits bins, and each bin is one task. Low bits of an
-  // id select its bin, so that neighbouring frequent rows get different tasks. Narrow
-  // rows that share a cache line get the same task, because two threads would wait for
-  // each other. In a sweep, the high bits select the bin, because each bin must be a
-  // range of rows.
+  // Ids are spread over 2^bin_bits bins, and each bin is one task. If the ids are spread
+  // evenly, the high bits of an id select its bin, which is a range of rows. The rows of a
+  // task are then close together, and the processor finds more of their pages in its caches:
+  // a step on a million rows of 64 floats took 0.8 to 0.87 times as long. Else low bits
+  // select it, so that neighbouring frequent rows get different tasks. Narrow rows that
+  // share a cache line get the same task, because two threads would wait for each other. In
+  // a sweep, each bin must be a range of rows.
   struct Workspace {
     Buffer<kernels::GradientSource> sources;
     Buffer<kernels::Contribution> contributions;
@@ -121,7 +123,7 @@ class TableUpdater {
     int64_t first_counter = 0;  // in counters_, where each bin has one
   };
   enum class BinSizes {
-    kFixed,
+    kFixed,  // the order of the rows does not depend on the number of threads
     kByThreads  // many threads get smaller bins
   };
 
@@ -135,6 +137,7 @@ class TableUpdater {
   void plan(Updates updates, BinSizes sizes);
   static void choose_bins(
       const TableUpdate& update,
+      BinSizes sizes,
       int64_t ids_per_bin,
       Workspace& workspace);
   void add_chunks(

@@ -43,6 +43,8 @@ LIMIT_COLUMNS = {  # column: the operation, and the method of Results that retur
     "sgd, update alone": ("sgd", "update_share"),
     "adagrad": ("adagrad", "limit_share"),
     "adagrad, update alone": ("adagrad", "update_share"),
+    "adam": ("adam", "limit_share"),
+    "adam, update alone": ("adam", "update_share"),
 }
 
 

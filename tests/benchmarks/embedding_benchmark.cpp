@@ -298,7 +298,8 @@ Json limits_of(
   return {
       {"gather_limit_ms", limits->gather_ms},
       {"sgd_update_limit_ms", limits->sgd_update_ms},
-      {"update_limit_ms", limits->update_ms}};
+      {"adagrad_update_limit_ms", limits->adagrad_update_ms},
+      {"adam_update_limit_ms", limits->adam_update_ms}};
 }
 
 bool is_chosen(const Workload& workload, const Options& options) {

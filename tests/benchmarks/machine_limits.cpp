@@ -17,8 +17,6 @@
 #include <limits>
 #include <numeric>
 #include <string>
-#include <tuple>
-#include <utility>
 
 #define TESSERA_INLINE inline __attribute__((always_inline))
 
@@ -116,9 +114,16 @@ Groups group(const int64_t* ids, int64_t count, int64_t bag) {
   return groups;
 }
 
+enum class Rule { kSgd, kAdagrad, kAdam };
+
+// How many slots a row has.
+constexpr int slots_of(Rule rule) {
+  return rule == Rule::kSgd ? 0 : rule == Rule::kAdagrad ? 1 : 2;
+}
+
 struct UpdateTask {
   float* table;
-  float* accumulators;  // nullptr for SGD
+  std::array<float*, 2> slots;
   const float* gradients;
   const Groups& groups;
   int64_t begin;  // of the groups
@@ -126,15 +131,21 @@ struct UpdateTask {
   Ahead ahead;
 };
 
-enum class Rule { kSgd, kAdagrad };
-
 template <int kLines, Rule kRule, int locality>
 TESSERA_INLINE void prefetch_for_update(const UpdateTask& task, int64_t group) {
   constexpr int64_t kDim = kLines * kFloatsPerLine;
   const int64_t row = task.groups.rows[std::min(group, task.end - 1)];
   prefetch_row<kLines, locality>(task.table + row * kDim);
-  if constexpr (kRule == Rule::kAdagrad) {
-    prefetch_row<kLines, locality>(task.accumulators + row * kDim);
+  for (int slot = 0; slot < slots_of(kRule); ++slot) {
+    prefetch_row<kLines, locality>(task.slots[slot] + row * kDim);
+  }
+}
+
+// A function that returned the vector would need AVX in its callers, too.
+template <int kFloats>
+TESSERA_INLINE void take_square_root(typename VectorOf<kFloats>::Type& values) {
+  for (int i = 0; i < kFloats; ++i) {
+    values[i] = std::sqrt(values[i]);
   }
 }
 
@@ -162,21 +173,28 @@ TESSERA_INLINE void update_lines(const UpdateTask& task) {
             *reinterpret_cast<const Vector*>(gradient + vector * kFloats);
       }
     }
-    float* __restrict row = task.table + groups.rows[i] * kDim;
-    float* __restrict accumulator = kRule == Rule::kAdagrad
-        ? task.accumulators + groups.rows[i] * kDim
-        : nullptr;
+    const int64_t offset = groups.rows[i] * kDim;
+#pragma GCC unroll 32
     for (int vector = 0; vector < kVectors; ++vector) {
-      const auto* values = reinterpret_cast<const float*>(&sum[vector]);
-      for (int64_t j = 0; j < kFloats; ++j) {
-        const int64_t column = vector * kFloats + j;
-        if constexpr (kRule == Rule::kSgd) {
-          row[column] -= kRate * values[j];
-        } else {
-          accumulator[column] += values[j] * values[j];
-          row[column] -= kRate * values[j] / std::sqrt(accumulator[column]);
-        }
+      const int64_t place = offset + vector * kFloats;
+      Vector step = sum[vector];
+      if constexpr (kRule == Rule::kAdagrad) {
+        auto& accumulator = *reinterpret_cast<Vector*>(task.slots[0] + place);
+        Vector root = accumulator + step * step;
+        accumulator = root;
+        take_square_root<kFloats>(root);
+        step /= root;
+      } else if constexpr (kRule == Rule::kAdam) {
+        auto& first = *reinterpret_cast<Vector*>(task.slots[0] + place);
+        auto& second = *reinterpret_cast<Vector*>(task.slots[1] + place);
+        Vector root = 0.999F * second + 0.001F * step * step;
+        second = root;
+        take_square_root<kFloats>(root);
+        step = 0.9F * first + 0.1F * step;
+        first = step;
+        step /= root + 1e-8F;
       }
+      *reinterpret_cast<Vector*>(task.table + place) -= kRate * step;
     }
   }
 }
@@ -185,6 +203,7 @@ struct Loops {
   void (*gather)(const GatherTask&);
   void (*update_sgd)(const UpdateTask&);
   void (*update_adagrad)(const UpdateTask&);
+  void (*update_adam)(const UpdateTask&);
 };
 
 // The functions of one instruction set, whose vectors have `floats` floats, for rows of
@@ -203,7 +222,8 @@ struct Loops {
     return {                                            \
         gather_##isa<kLines>,                           \
         update_##isa<kLines, Rule::kSgd>,               \
-        update_##isa<kLines, Rule::kAdagrad>};          \
+        update_##isa<kLines, Rule::kAdagrad>,           \
+        update_##isa<kLines, Rule::kAdam>};             \
   }
 TESSERA_LOOPS(default, 4, )
 #if defined(__x86_64__)
@@ -311,18 +331,21 @@ double measure_gather(
       });
 }
 
-// Returns the times of SGD and Adagrad.
-std::pair<double, double> measure_updates(
+void measure_updates(
     const Workload& workload,
     const at::Tensor& ids,
     float* rows,
     const Loops& loops,
-    int64_t repetitions) {
+    int64_t repetitions,
+    MachineLimits& limits) {
   const int64_t per_table = workload.ids_per_table();
   const int64_t table_size = workload.rows * workload.dim;
-  const at::Tensor slots =
-      tessera::allocate_rows(workload.tables * workload.rows, workload.dim);
-  slots.fill_(0.1);
+  std::array<at::Tensor, 2> slots;
+  for (at::Tensor& slot : slots) {
+    slot =
+        tessera::allocate_rows(workload.tables * workload.rows, workload.dim);
+    slot.fill_(0.1);
+  }
   const at::Tensor gradients =
       at::randn({workload.tables * workload.batch, workload.dim});
   const int64_t* all = ids.const_data_ptr<int64_t>();
@@ -332,7 +355,8 @@ std::pair<double, double> measure_updates(
   }
   const int64_t bytes = workload.tables * per_table * row_bytes(workload);
   const int64_t parts = count_parts(workload, 4 * bytes);
-  auto* accumulators = slots.mutable_data_ptr<float>();
+  auto* first_slots = slots[0].mutable_data_ptr<float>();
+  auto* second_slots = slots[1].mutable_data_ptr<float>();
   const float* gradient = gradients.const_data_ptr<float>();
   const auto measure = [&](void (*update)(const UpdateTask&)) {
     return best_median(
@@ -343,7 +367,9 @@ std::pair<double, double> measure_updates(
             const auto count = static_cast<int64_t>(of_table.rows.size());
             update(
                 {.table = rows + table * table_size,
-                 .accumulators = accumulators + table * table_size,
+                 .slots =
+                     {first_slots + table * table_size,
+                      second_slots + table * table_size},
                  .gradients = gradient + table * workload.batch * workload.dim,
                  .groups = of_table,
                  .begin = count * (task % parts) / parts,
@@ -352,7 +378,9 @@ std::pair<double, double> measure_updates(
           });
         });
   };
-  return {measure(loops.update_sgd), measure(loops.update_adagrad)};
+  limits.sgd_update_ms = measure(loops.update_sgd);
+  limits.adagrad_update_ms = measure(loops.update_adagrad);
+  limits.adam_update_ms = measure(loops.update_adam);
 }
 
 }  // namespace
@@ -371,7 +399,6 @@ std::optional<MachineLimits> measure_limits(
   auto* rows = memory.mutable_data_ptr<float>();
   MachineLimits limits;
   limits.gather_ms = measure_gather(workload, ids, rows, *loops, repetitions);
-  std::tie(limits.sgd_update_ms, limits.update_ms) =
-      measure_updates(workload, ids, rows, *loops, repetitions);
+  measure_updates(workload, ids, rows, *loops, repetitions, limits);
   return limits;
 }

@@ -15,7 +15,9 @@ struct MachineLimits {
   /// SGD on the rows of a batch, with the bags of each row given in advance. The gradients
   /// of a row are summed in registers.
   double sgd_update_ms = 0.0;
-  double update_ms = 0.0;  // the same with Adagrad
+  double adagrad_update_ms = 0.0;  // the same with Adagrad
+  double adam_update_ms =
+      0.0;  // the same with Adam, which updates only these rows
 };
 
 /// Measures the limits with the current number of threads, each with the best of several

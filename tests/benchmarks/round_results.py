@@ -10,9 +10,9 @@ import statistics
 
 from benchmark import count_threads, counted
 
-FORMAT = 1
-LOOPS = ["gather", "sgd_update", "update"]
-UPDATE_LOOPS = {"sgd": "sgd_update", "adagrad": "update"}  # of the operations that have one
+FORMAT = 2
+UPDATE_LOOPS = {name: f"{name}_update" for name in ("sgd", "adagrad", "adam")}  # of the operations that have one
+LOOPS = ["gather", *UPDATE_LOOPS.values()]
 
 
 @dataclasses.dataclass
