@@ -29,7 +29,7 @@ import thread_sweep
 PROGRAM = """#!{python}
 import json, sys
 TIMES = {{
-    "tessera": {{"forward": 4.0, "sgd": 8.0, "adagrad": 20.0, "initialize": 1.0}},
+    "tessera": {{"forward": 4.0, "sgd": 8.0, "adagrad": 20.0, "adam": 18.0, "initialize": 1.0}},
     "torch_concat": {{"forward": 8.0, "sgd": 24.0, "adagrad": 80.0}},
     "fbgemm": {{"forward": 2.0, "sgd": 32.0, "adagrad": 60.0}},
 }}
@@ -205,7 +205,7 @@ class BenchmarkScriptsTest(unittest.TestCase):
 
     def test_limits_have_a_share_of_the_fastest_peer(self):
         out, _ = self.compare("--limits", "--threads", "1")
-        self.assertIn("| pooled_zipf | 50 % | 100 % | 38 % | 25 % | 30 % | 25 % |", out)
+        self.assertIn("| pooled_zipf | 50 % | 100 % | 38 % | 25 % | 30 % | 25 % | 50 % | 50 % |", out)
 
     def test_markdown_has_times_ratios_and_geometric_means(self):
         out, _ = self.compare("--threads", "2", "--markdown")
@@ -463,7 +463,7 @@ class BenchmarkScriptsTest(unittest.TestCase):
         self.expect_error(compare_peers, source, "has no results")
         path.write_text(json.dumps({"kind": "peers", "format": 0}))
         self.expect_error(compare_peers, source, "has format 0, and this version reads format 2")
-        path.write_text(json.dumps({"kind": "peers", "format": 1}))
+        path.write_text(json.dumps({"kind": "peers", "format": 2}))
         self.expect_error(compare_peers, source, "is incomplete: KeyError('settings')")
         self.expect_error(thread_sweep, source, "`./run bench --threads --json` has written, but")
         self.expect_error(thread_sweep, [*source, "--limits"], "so --limits would have no effect")
