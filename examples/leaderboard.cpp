@@ -241,9 +241,12 @@ int run_jobs(
       const int64_t seed = job.has_seeds ? settings.seed + i : 0;
       const Result* known = file.find(name, job.model, seed, own);
       if (known == nullptr && !settings.only_show) {
-        // A signal before the first step stops the training, too, and one after the last
-        // step waits until the file has the result.
-        const tessera::training::StopSignal signal;
+        // A signal before the first step stops the training, too. After the last step, it
+        // takes effect when the file has the result.
+        std::optional<tessera::training::StopSignal> stop_signal;
+        if (job.has_seeds) {
+          stop_signal.emplace();
+        }
         std::cerr << name << ", " << job.model;
         if (job.has_seeds) {
           std::cerr << ", seed " << seed << " (" << i + 1 << " of "
@@ -251,8 +254,8 @@ int run_jobs(
         }
         std::cerr << "\n";
         Result result;
-        if (const int number = job.run(seed, result)) {
-          return number;
+        if (const int signal = job.run(seed, result)) {
+          return signal;
         }
         result.data = name;
         result.model = job.model;

@@ -54,7 +54,8 @@ constexpr int64_t kMinIdsForPlaces = 512;
 // The memory traffic of one task in a sweep over all rows, about 100 us of work.
 constexpr int64_t kSweepTaskBytes = int64_t{1} << 20;
 
-// Ranges of rows are bins if none of them has more than this many times its share of ids.
+// Ranges of rows are used as bins if no range has more than this many times the average
+// number of ids.
 constexpr int64_t kMaxShares = 2;
 
 int bin_bits_for(int64_t ids, int64_t ids_per_bin) {
@@ -133,8 +134,16 @@ int64_t traffic_of(const TableUpdate& update) {
       static_cast<int64_t>(sizeof(float));
 }
 
-// Whether a range of 2^shift rows has more than kMaxShares of the ids, as far as a sample
-// shows.
+// Returns a number in [0, limit) that varies with `i` as if it was random, for limits below
+// 2^32.
+int64_t scattered(int64_t i, int64_t limit) {
+  const auto mixed =
+      static_cast<uint32_t>(static_cast<uint64_t>(i) * 0x9E3779B9U);
+  return static_cast<int64_t>((mixed * static_cast<uint64_t>(limit)) >> 32);
+}
+
+// Whether a range of 2^shift rows has more than kMaxShares times the average number of ids,
+// as far as a sample shows.
 bool is_crowded(const TableUpdate& update, int64_t limit, int shift) {
   constexpr int64_t kSamplesPerRange = 16;
   const int64_t ranges = ((limit - 1) >> shift) + 1;
@@ -144,14 +153,18 @@ bool is_crowded(const TableUpdate& update, int64_t limit, int shift) {
   int64_t samples = 0;
   for (const TableUpdate::Term& term : update.terms) {
     const uint32_t* ids = term.ids();
-    for (int64_t i = 0; i < term.bags->nnz(); i += stride) {
+    const int64_t last = term.bags->nnz() - 1;
+    for (int64_t begin = 0; begin <= last; begin += stride) {
+      // A fixed stride could hit the same position of all bags.
+      const int64_t i =
+          std::min(begin + scattered(begin / stride, stride), last);
       if (ids[i] != kNoRow) {
         ++counts[uint64_t{ids[i]} >> shift];
         ++samples;
       }
     }
   }
-  return *std::max_element(counts.begin(), counts.end()) * ranges >
+  return *std::max_element(counts.begin(), counts.begin() + ranges) * ranges >
       kMaxShares * samples;
 }
 
@@ -333,7 +346,9 @@ std::vector<TableUpdater::Task> TableUpdater::distribute(
   tasks.reserve(updates.size());
   for (size_t i = 0; i < updates.size(); ++i) {
     for (int64_t bin = 0; bin < workspaces_[i].bins(); ++bin) {
-      tasks.emplace_back(i, bin);
+      if (workspaces_[i].count(bin) > 0 || updates[i].rows.sweep) {
+        tasks.emplace_back(i, bin);
+      }
     }
   }
   return tasks;
@@ -386,17 +401,16 @@ void TableUpdater::choose_bins(
   if (workspace.bin_bits == 0) {
     return;
   }
-  if (sizes == BinSizes::kByThreads) {
-    // If the rows end before three quarters of their ranges, there are twice as many ranges.
-    const bool has_short_end = limit <= (int64_t{3} << row_bits) / 4;
-    const int bits =
-        std::min(workspace.bin_bits + (has_short_end ? 1 : 0), kMaxBinBits);
-    const int shift = std::max(row_bits - bits, line_bits);
-    if (!is_crowded(update, limit, shift)) {
-      workspace.bin_bits = bits;
-      workspace.bin_shift = shift;
-      return;
-    }
+  // The ranges cover 2^row_bits rows. If at least a quarter of them would be empty, there
+  // are twice as many.
+  const bool has_empty_end = limit <= (int64_t{3} << row_bits) / 4;
+  const int bits = workspace.bin_bits + (has_empty_end ? 1 : 0);
+  const int shift = row_bits - bits;
+  if (sizes == BinSizes::kByThreads && bits <= kMaxBinBits &&
+      shift >= line_bits && !is_crowded(update, limit, shift)) {
+    workspace.bin_bits = bits;
+    workspace.bin_shift = shift;
+    return;
   }
   workspace.bin_shift =
       std::min(line_bits, std::max(row_bits - workspace.bin_bits, 0));
@@ -455,8 +469,8 @@ void TableUpdater::count_bins(const TableUpdate& update, const Chunk& chunk) {
 }
 
 // Turns the chunks' counts into positions. Inside each bin, the chunks stay in order,
-// which keeps the sort stable. Only here, one thread works for all. With one counter per
-// chunk and bin, that is an estimated 1 to 2 % of an update on 64 threads.
+// which keeps the sort stable. Only here and in is_crowded(), one thread works for all. With
+// one counter per chunk and bin, that is an estimated 1 to 2 % of an update on 64 threads.
 void TableUpdater::place_bins(size_t tables) {
   for (size_t i = 0; i < tables; ++i) {
     workspaces_[i].bin_begin.assign(workspaces_[i].bins() + 1, 0);

@@ -42,7 +42,7 @@ def add_options(parser, svg):
     parser.add_count("--seed", 0, "of the ids", least=0)
     parser.add_argument("--isa", help="the instruction set of Tessera's kernels; avx2 also limits torch's own kernels, but not FBGEMM")
     parser.add_argument(
-        "--limits", action="store_true", help="also time plain loops that do the same, for forward, sgd and adagrad"
+        "--limits", action="store_true", help="also time plain loops that do the same, for forward, sgd, adagrad and adam"
     )
     parser.add_argument("--svg", default=svg, metavar="FILE", help=f"where the chart goes; default: {svg}")
     parser.add_argument("--json", metavar="FILE", help="where the results go")

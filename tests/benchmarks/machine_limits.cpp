@@ -118,7 +118,15 @@ enum class Rule { kSgd, kAdagrad, kAdam };
 
 // How many slots a row has.
 constexpr int slots_of(Rule rule) {
-  return rule == Rule::kSgd ? 0 : rule == Rule::kAdagrad ? 1 : 2;
+  switch (rule) {
+    case Rule::kSgd:
+      return 0;
+    case Rule::kAdagrad:
+      return 1;
+    case Rule::kAdam:
+      return 2;
+  }
+  return 0;
 }
 
 struct UpdateTask {
@@ -166,35 +174,35 @@ TESSERA_INLINE void update_lines(const UpdateTask& task) {
         task.gradients + groups.bags[groups.begin[soon]] * kDim);
     Vector sum[kVectors] = {};
     for (int64_t j = groups.begin[i]; j < groups.begin[i + 1]; ++j) {
-      const float* gradient = task.gradients + groups.bags[j] * kDim;
+      const float* of_bag = task.gradients + groups.bags[j] * kDim;
 #pragma GCC unroll 32
       for (int vector = 0; vector < kVectors; ++vector) {
         sum[vector] +=
-            *reinterpret_cast<const Vector*>(gradient + vector * kFloats);
+            *reinterpret_cast<const Vector*>(of_bag + vector * kFloats);
       }
     }
-    const int64_t offset = groups.rows[i] * kDim;
 #pragma GCC unroll 32
     for (int vector = 0; vector < kVectors; ++vector) {
-      const int64_t place = offset + vector * kFloats;
-      Vector step = sum[vector];
+      const int64_t offset = groups.rows[i] * kDim + vector * kFloats;
+      const Vector gradient = sum[vector];
+      Vector step = gradient;
       if constexpr (kRule == Rule::kAdagrad) {
-        auto& accumulator = *reinterpret_cast<Vector*>(task.slots[0] + place);
-        Vector root = accumulator + step * step;
+        auto& accumulator = *reinterpret_cast<Vector*>(task.slots[0] + offset);
+        Vector root = accumulator + gradient * gradient;
         accumulator = root;
         take_square_root<kFloats>(root);
         step /= root;
       } else if constexpr (kRule == Rule::kAdam) {
-        auto& first = *reinterpret_cast<Vector*>(task.slots[0] + place);
-        auto& second = *reinterpret_cast<Vector*>(task.slots[1] + place);
-        Vector root = 0.999F * second + 0.001F * step * step;
+        auto& first = *reinterpret_cast<Vector*>(task.slots[0] + offset);
+        auto& second = *reinterpret_cast<Vector*>(task.slots[1] + offset);
+        Vector root = 0.999F * second + 0.001F * gradient * gradient;
         second = root;
         take_square_root<kFloats>(root);
-        step = 0.9F * first + 0.1F * step;
+        step = 0.9F * first + 0.1F * gradient;
         first = step;
         step /= root + 1e-8F;
       }
-      *reinterpret_cast<Vector*>(task.table + place) -= kRate * step;
+      *reinterpret_cast<Vector*>(task.table + offset) -= kRate * step;
     }
   }
 }

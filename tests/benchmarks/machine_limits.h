@@ -16,8 +16,7 @@ struct MachineLimits {
   /// of a row are summed in registers.
   double sgd_update_ms = 0.0;
   double adagrad_update_ms = 0.0;  // the same with Adagrad
-  double adam_update_ms =
-      0.0;  // the same with Adam, which updates only these rows
+  double adam_update_ms = 0.0;  // the same with Adam, on these rows only
 };
 
 /// Measures the limits with the current number of threads, each with the best of several

@@ -11,7 +11,8 @@ import statistics
 from benchmark import count_threads, counted
 
 FORMAT = 2
-UPDATE_LOOPS = {name: f"{name}_update" for name in ("sgd", "adagrad", "adam")}  # of the operations that have one
+# The loops of the operations that have one.
+UPDATE_LOOPS = {name: f"{name}_update" for name in ("sgd", "adagrad", "adam")}
 LOOPS = ["gather", *UPDATE_LOOPS.values()]
 
 
