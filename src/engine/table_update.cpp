@@ -3,6 +3,7 @@
 
 #include "src/common/active_kernels.h"
 #include "src/common/parallel.h"
+#include "src/common/random_key.h"
 #include "src/kernels/prefetch.h"
 #include "src/kernels/row_sort.h"
 #include "src/tables/key_index.h"
@@ -53,10 +54,6 @@ static_assert(kMaxPlaces <= 65535, "a place has 16 bits");
 constexpr int64_t kMinIdsForPlaces = 512;
 // The memory traffic of one task in a sweep over all rows, about 100 us of work.
 constexpr int64_t kSweepTaskBytes = int64_t{1} << 20;
-
-// Ranges of rows are used as bins if no range has more than this many times the average
-// number of ids.
-constexpr int64_t kMaxShares = 2;
 
 int bin_bits_for(int64_t ids, int64_t ids_per_bin) {
   const int64_t bins = ids / ids_per_bin;
@@ -134,16 +131,8 @@ int64_t traffic_of(const TableUpdate& update) {
       static_cast<int64_t>(sizeof(float));
 }
 
-// Returns a number in [0, limit) that varies with `i` as if it was random, for limits below
-// 2^32.
-int64_t scattered(int64_t i, int64_t limit) {
-  const auto mixed =
-      static_cast<uint32_t>(static_cast<uint64_t>(i) * 0x9E3779B9U);
-  return static_cast<int64_t>((mixed * static_cast<uint64_t>(limit)) >> 32);
-}
-
-// Whether a range of 2^shift rows has more than kMaxShares times the average number of ids,
-// as far as a sample shows.
+// Divides the rows [0, limit) into ranges of 2^shift rows. Returns true if a sample of the
+// ids has more than twice as many in one range as in an average range.
 bool is_crowded(const TableUpdate& update, int64_t limit, int shift) {
   constexpr int64_t kSamplesPerRange = 16;
   const int64_t ranges = ((limit - 1) >> shift) + 1;
@@ -156,8 +145,8 @@ bool is_crowded(const TableUpdate& update, int64_t limit, int shift) {
     const int64_t last = term.bags->nnz() - 1;
     for (int64_t begin = 0; begin <= last; begin += stride) {
       // A fixed stride could hit the same position of all bags.
-      const int64_t i =
-          std::min(begin + scattered(begin / stride, stride), last);
+      const auto place = static_cast<int64_t>(mix_bits(begin) % stride);
+      const int64_t i = std::min(begin + place, last);
       if (ids[i] != kNoRow) {
         ++counts[uint64_t{ids[i]} >> shift];
         ++samples;
@@ -165,7 +154,7 @@ bool is_crowded(const TableUpdate& update, int64_t limit, int shift) {
     }
   }
   return *std::max_element(counts.begin(), counts.begin() + ranges) * ranges >
-      kMaxShares * samples;
+      2 * samples;
 }
 
 bool has_few_ids(const std::vector<TableUpdate>& updates) {

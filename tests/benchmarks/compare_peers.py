@@ -18,6 +18,7 @@ import alternate_rounds
 import benchmark
 import charts
 from benchmark import count_threads, counted, markdown_table, percent, times_as_fast
+from round_results import UPDATE_LOOPS
 
 TITLES = {  # of the operations, for the table of geometric means and the chart
     "forward": "lookup",
@@ -39,13 +40,10 @@ CHART_TITLE = "How many times as fast is Tessera as the fastest other library?"
 LIMIT_COLUMNS = {  # column: the operation, and the method of Results that returns its share
     "forward": ("forward", "limit_share"),
     "forward, fastest peer": ("forward", "peer_limit_share"),
-    "sgd": ("sgd", "limit_share"),
-    "sgd, update alone": ("sgd", "update_share"),
-    "adagrad": ("adagrad", "limit_share"),
-    "adagrad, update alone": ("adagrad", "update_share"),
-    "adam": ("adam", "limit_share"),
-    "adam, update alone": ("adam", "update_share"),
 }
+for name in UPDATE_LOOPS:
+    LIMIT_COLUMNS[name] = (name, "limit_share")
+    LIMIT_COLUMNS[f"{name}, update alone"] = (name, "update_share")
 
 
 def operations_with(threads, results):
