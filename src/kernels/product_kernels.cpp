@@ -162,6 +162,30 @@ HWY_INLINE void AddProducts(
   }
 }
 
+// Prefetches kRows rows of `width` columns, unless `matrix` is nullptr. The processor does not
+// foresee lines that are a row apart. On Zen 3, products of 64 x 32 and 32 x 640 numbers with a
+// cross, whose rows were not in the second-level cache, took 0.5 to 0.7 times as long with these
+// prefetches. It has to be inlined always: GCC removes calls of functions that only prefetch.
+template <int kRows>
+HWY_INLINE void PrefetchTile(
+    const float* matrix,
+    int64_t stride,
+    int64_t row,
+    int64_t column,
+    int64_t width) {
+  if (matrix == nullptr) {
+    return;
+  }
+  constexpr int64_t kLine = kLineBytes / int64_t{sizeof(float)};
+  const int64_t step = HWY_MIN(width, kLine);
+  for (int64_t last = step - 1; last < width; last += step) {
+    const float* const from = matrix + row * stride + column + last;
+    for (int64_t i = 0; i < kRows; ++i) {
+      PrefetchLine<CacheLevel::kSecond>(from + i * stride);
+    }
+  }
+}
+
 // Computes kRows rows and kVectors vectors of columns of the result for one block of the
 // depth. `a` is the first factor of the tile, and (row, column) its first result.
 template <int kRows, int kVectors, bool kIsPartial, class D>
@@ -197,6 +221,17 @@ HWY_INLINE void ComputeTile(
     ForSums(sums, [&](int i, int j, V& sum) HWY_ATTR {
       sum = hn::Add(sum, vectors.load(added + i * stride, j));
     });
+  }
+  const int64_t next = column + vectors.width();
+  if (block.is_first && next < args.columns) {
+    const int64_t width = vectors.width();
+    PrefetchTile<kRows>(out, stride, row, next, width);
+    PrefetchTile<kRows>(args.added, stride, row, next, width);
+    PrefetchTile<kRows>(
+        args.relu_output, args.relu_output_stride, row, next, width);
+    PrefetchTile<kRows>(args.x0, stride, row, next, width);
+    PrefetchTile<kRows>(args.x, stride, row, next, width);
+    PrefetchTile<kRows>(args.crossed, stride, row, next, width);
   }
 
   if (args.a_column_stride == 1) {
