@@ -239,7 +239,7 @@ class KeyIndex::Finder {
         continue;
       }
       const Chunk* chunk = index_.chunks_of(p) + index_.home_of(hash);
-      __builtin_prefetch(chunk);
+      kernels::prefetch_line(chunk);
       block.requests[block.size++] = {chunk, i, p};
     }
   }
@@ -264,7 +264,7 @@ class KeyIndex::Finder {
     }
     block.num_passed = num_passed;
     for (int64_t i = 0; i < num_passed; ++i) {
-      __builtin_prefetch(block.requests[block.passed[i]].chunk + 1);
+      kernels::prefetch_line(block.requests[block.passed[i]].chunk + 1);
     }
     return missing;
   }
@@ -525,16 +525,16 @@ void KeyIndex::free_row(int64_t partition, uint32_t local_row) {
 
 void KeyIndex::prefetch_part(int64_t partition, const KeyPlan::Part& part) {
   for (const uint32_t row : part.evicted) {
-    __builtin_prefetch(chunk_of_row_.data() + row, 1);
+    kernels::prefetch_line(chunk_of_row_.data() + row);
   }
   for (const KeyEntry& entry : part.inserted) {
-    __builtin_prefetch(
-        chunks_of(partition) + home_of(hash_of_key(entry.key)), 1);
-    __builtin_prefetch(chunk_of_row_.data() + entry.row, 1);
+    kernels::prefetch_line(
+        chunks_of(partition) + home_of(hash_of_key(entry.key)));
+    kernels::prefetch_line(chunk_of_row_.data() + entry.row);
     prefetch_use(entry.row);
   }
   for (const uint32_t row : part.evicted) {
-    __builtin_prefetch(chunks_of(partition) + chunk_of_row_[row], 1);
+    kernels::prefetch_line(chunks_of(partition) + chunk_of_row_[row]);
   }
 }
 

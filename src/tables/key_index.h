@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/kernels/prefetch.h"
 #include "src/tables/key_partitions.h"
 #include "src/tables/reserved_memory.h"
 
@@ -166,7 +167,7 @@ class KeyIndex {
   }
   /// Prefetches what record_use() writes.
   void prefetch_use(uint32_t row) const {
-    __builtin_prefetch(scores_.data() + row * score_size_, 1);
+    kernels::prefetch_line(scores_.data() + row * score_size_);
   }
 
   /// Carries out a plan. Nothing else may have changed since plan().

@@ -402,7 +402,7 @@ class KeyIndex::Planner {
       // Few keys belong to a partition, so those of the next one are prefetched, too.
       if (i + kFindAhead < begin_.back()) {
         const uint64_t hash = occurrences_[i + kFindAhead].hash;
-        __builtin_prefetch(
+        kernels::prefetch_line(
             index_.chunks_of(index_.owned_partition_of(hash)) +
             index_.home_of(hash));
       }

@@ -252,7 +252,7 @@ bool KeyIndex::PartitionPlanner::collect_victims(int64_t needed) {
   constexpr size_t kAhead = 8;
   for (size_t i = 0; i < candidate_rows_.size(); ++i) {
     if (i + kAhead < candidate_rows_.size()) {
-      __builtin_prefetch(
+      kernels::prefetch_line(
           index_.chunks_of(partition_) +
           index_.chunk_of_row_[first_row_ + candidate_rows_[i + kAhead]]);
     }
