@@ -134,7 +134,7 @@ struct ClickModelImpl : torch::nn::Module {
 
   torch::Tensor forward(const Batch& batch) {
     const auto rows = embedding->forward(batch.features);
-    auto scores = tower->forward(crosses->forward(join->forward(rows)));
+    auto scores = tower->forward(crosses->forward(rows));
     if (!machine.is_empty()) {
       scores = scores + machine->forward(rows);
     }
@@ -142,7 +142,6 @@ struct ClickModelImpl : torch::nn::Module {
   }
 
   tessera::TPUEmbedding embedding{nullptr};
-  tessera::Concatenate join;
   tessera::MultiLayerDCN crosses{nullptr};
   torch::nn::Sequential tower{nullptr};
   tessera::FactorizationMachine machine{nullptr};

@@ -10,6 +10,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/addcmul.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -73,7 +74,7 @@ int64_t part_rows_of(int64_t dim) {
   return std::max(kRows, kFloats / dim);
 }
 
-// The gradients in the order of Crosses::forward()'s arguments, computed by operators
+// The gradients of x0 and of the parameters in the order of flatten(), computed by operators
 // that support a second derivative.
 variable_list gradients_by_operators(
     const at::Tensor& x0,
@@ -131,113 +132,170 @@ std::vector<CrossWeights> weights_of(const std::vector<LowRankCross>& layers) {
   return weights;
 }
 
-// Computes all layers. If `saved` has a place for each layer, it gets the layer's x u
-// [rows, rank]. The backward pass computes everything else again from these. That takes less
-// time than to write and read larger tensors.
-at::Tensor compute(
-    const at::Tensor& x0,
+// Writes the rows of the inputs beside each other.
+void join_rows(
+    const std::vector<ConstMatrix>& inputs,
+    const MutableMatrix& out) {
+  float* begin = out.data;
+  for (const ConstMatrix& input : inputs) {
+    for (int64_t row = 0; row < input.rows; ++row) {
+      std::copy_n(
+          input.data + row * input.row_stride,
+          input.columns,
+          begin + row * out.row_stride);
+    }
+    begin += input.columns;
+  }
+}
+
+// What the forward pass keeps of a layer for the backward pass.
+struct SavedCross {
+  at::Tensor projected;  // x_i u_i: [rows, rank]
+  at::Tensor scale;  // scale_{i+1}: [rows, dim]
+};
+
+// Returns what is added to the first layer's x u v: its bias, and scale_0.
+at::Tensor first_bias_of(const LowRankCross& layer, int64_t dim) {
+  at::Tensor sum = empty_in_step_memory({dim});
+  float* const values = sum.mutable_data_ptr<float>();
+  const float* const bias =
+      layer.bias.defined() ? layer.bias.const_data_ptr<float>() : nullptr;
+  for (int64_t i = 0; i < dim; ++i) {
+    values[i] = 1.0F + (bias == nullptr ? 0.0F : bias[i]);
+  }
+  return sum;
+}
+
+struct Crossed {
+  at::Tensor x0;  // contiguous
+  at::Tensor result;
+};
+
+// Computes all layers. If `saved` has a place for each layer, it is set.
+Crossed compute(
+    const std::vector<at::Tensor>& inputs,
     const std::vector<LowRankCross>& layers,
-    std::vector<at::Tensor>& saved) {
-  const int64_t rows = x0.size(0);
-  const int64_t dim = x0.size(1);
-  const std::vector<CrossWeights> weights = weights_of(layers);
+    std::vector<SavedCross>& saved) {
+  const int64_t rows = inputs[0].size(0);
+  const int64_t dim = layers[0].u.size(0);
+  std::vector<CrossWeights> weights = weights_of(layers);
+  const at::Tensor first_bias = first_bias_of(layers[0], dim);
+  weights[0].bias = first_bias.const_data_ptr<float>();
   int64_t rank = 1;
   std::vector<MutableMatrix> projected(layers.size());
+  std::vector<MutableMatrix> scales(layers.size());
   for (size_t i = 0; i < layers.size(); ++i) {
     rank = std::max(rank, weights[i].u.columns);
     if (!saved.empty()) {
-      saved[i] = empty_in_step_memory({rows, weights[i].u.columns});
-      projected[i] = mutable_matrix_of(saved[i]);
+      saved[i] = {
+          empty_in_step_memory({rows, weights[i].u.columns}),
+          empty_in_step_memory({rows, dim})};
+      projected[i] = mutable_matrix_of(saved[i].projected);
+      scales[i] = mutable_matrix_of(saved[i].scale);
     }
   }
+  const bool joins = inputs.size() > 1;
+  const at::Tensor x0 =
+      joins ? empty_in_step_memory({rows, dim}) : inputs[0].contiguous();
   const at::Tensor result = empty_in_step_memory({rows, dim});
+  const std::vector<ConstMatrix> input_matrices = matrices_of(inputs);
   const ConstMatrix first = matrix_of(x0);
+  const MutableMatrix joined = joins ? mutable_matrix_of(x0) : MutableMatrix();
   const MutableMatrix out = mutable_matrix_of(result);
   const RowBlocks blocks = blocks_of(rows, dim).divided_for_threads();
   blocks.for_each([&](int64_t block) {
+    if (joins) {
+      std::vector<ConstMatrix> own_inputs;
+      for (const ConstMatrix& input : input_matrices) {
+        own_inputs.push_back(blocks.part(input, block));
+      }
+      join_rows(own_inputs, blocks.part(joined, block));
+    }
     const ConstMatrix own_first = blocks.part(first, block);
     const MutableMatrix own_out = blocks.part(out, block);
     at::Tensor memory;
     if (saved.empty()) {
-      memory = empty_in_step_memory({own_out.rows * rank});
+      memory = empty_in_step_memory({own_out.rows * (rank + dim)});
     }
+    const float* scale = nullptr;
     for (size_t i = 0; i < layers.size(); ++i) {
-      // All layers write to the result. The last one stays there.
+      // All layers write x to the result. The last one stays there.
       const ConstMatrix x = i == 0 ? own_first : ConstMatrix(own_out);
-      const MutableMatrix own_projected = saved.empty()
-          ? matrix_in(
-                memory.mutable_data_ptr<float>(), x.rows, weights[i].u.columns)
-          : blocks.part(projected[i], block);
+      MutableMatrix own_projected;
+      MutableMatrix own_scale;
+      if (saved.empty()) {
+        float* const begin = memory.mutable_data_ptr<float>();
+        own_scale = matrix_in(begin, x.rows, dim);
+        own_projected =
+            matrix_in(begin + x.rows * dim, x.rows, weights[i].u.columns);
+      } else {
+        own_scale = blocks.part(scales[i], block);
+        own_projected = blocks.part(projected[i], block);
+      }
       multiply(x, weights[i].u, own_projected);
       multiply(
           own_projected,
           weights[i].v,
-          MutableMatrix{.row_stride = dim},
+          own_scale,
           {.bias = weights[i].bias,
+           .added = scale,
            .x0 = own_first.data,
-           .x = x.data,
            .crossed = own_out.data});
+      scale = own_scale.data;
     }
   });
-  return result;
+  return {x0, result};
 }
 
 // Memory for the matrices that the backward pass computes for some rows.
 class CrossScratch {
  public:
-  CrossScratch(size_t layers, int64_t rows, int64_t dim, int64_t rank)
-      : layers_(static_cast<int64_t>(layers)),
-        rows_(rows),
+  CrossScratch(int64_t rows, int64_t dim, int64_t rank)
+      : rows_(rows),
         dim_(dim),
-        memory_(empty_in_step_memory({rows * (2 * layers_ * dim + rank)})) {}
+        memory_(empty_in_step_memory({rows * (2 * dim + rank)})) {}
 
-  MutableMatrix x_gradient(int64_t rows) const {
-    return matrix(0, rows);
+  MutableMatrix scale_gradient(int64_t rows) const {
+    return matrix_in(begin(0), rows, dim_);
   }
-  // The x u v + bias of a layer, and then the gradient of x u v.
-  MutableMatrix factor(size_t layer, int64_t rows) const {
-    return matrix(1 + static_cast<int64_t>(layer), rows);
-  }
-  // The input of a layer above the first one.
-  MutableMatrix x(size_t layer, int64_t rows) const {
-    return matrix(layers_ + static_cast<int64_t>(layer), rows);
+  // The gradient of x_i, and then x_i.
+  MutableMatrix x(int64_t rows) const {
+    return matrix_in(begin(1), rows, dim_);
   }
   MutableMatrix projected_gradient(int64_t rows, int64_t rank) const {
-    return matrix_in(matrix(2 * layers_, 0).data, rows, rank);
+    return matrix_in(begin(2), rows, rank);
   }
 
  private:
-  MutableMatrix matrix(int64_t index, int64_t rows) const {
-    return matrix_in(
-        memory_.mutable_data_ptr<float>() + index * rows_ * dim_, rows, dim_);
+  float* begin(int64_t matrix) const {
+    return memory_.mutable_data_ptr<float>() + matrix * rows_ * dim_;
   }
 
-  int64_t layers_;
   int64_t rows_;
   int64_t dim_;
   at::Tensor memory_;
 };
 
-// Computes the gradients for blocks of rows. Two other ways were slower on Zen 3: 64 columns of
-// all matrices at a time, which stay in the first-level cache, took 1.01 to 1.04 times as long.
-// Two passes, of which the second one has no partial sums of the weights' gradients, took 1.07
-// to 1.18 times as long, because the passes recompute more products.
+// Computes the gradients for blocks of rows. Of a layer, the gradient of scale_{i+1} is known
+// first. That of x_i u_i follows by a product with v_i, and that of x_i by one with u_i. From
+// the gradient of x_i, those of x0 and scale_i follow elementwise. Two other ways were slower
+// on Zen 3: 64 columns of all matrices at a time, which stay in the first-level cache, took
+// 1.01 to 1.04 times as long. Two passes, of which the second one has no partial sums of the
+// weights' gradients, took 1.07 to 1.18 times as long.
 class CrossGradients {
  public:
   // `gradient` is contiguous. Unless `is_training`, run() computes only the gradient of x0.
   CrossGradients(
       const at::Tensor& x0,
       const std::vector<LowRankCross>& layers,
-      const std::vector<at::Tensor>& projected,
+      const std::vector<SavedCross>& saved,
       const at::Tensor& gradient,
       bool is_training)
       : blocks_(blocks_of(x0.size(0), x0.size(1))),
         x0_(matrix_of(x0)),
         gradient_(matrix_of(gradient)),
         has_bias_(layers[0].bias.defined()),
-        is_training_(is_training),
-        weights_(weights_of(layers)),
-        projected_(matrices_of(projected)) {
+        is_training_(is_training) {
     variable_list tensors = flatten(layers);
     tensors.insert(tensors.begin(), x0);
     sums_.emplace(
@@ -247,34 +305,44 @@ class CrossGradients {
         blocks_.count());
     for (size_t i = 0; i < layers.size(); ++i) {
       transposed_.push_back(transposed(layers[i].u));
-      transposed_u_.push_back(matrix_of(transposed_.back()));
       transposed_.push_back(transposed(layers[i].v));
-      transposed_v_.push_back(matrix_of(transposed_.back()));
+      layers_.push_back(
+          {matrix_of(saved[i].projected),
+           matrix_of(saved[i].scale),
+           matrix_of(transposed_[2 * i]),
+           matrix_of(transposed_[2 * i + 1])});
       rank_ = std::max(rank_, layers[i].u.size(1));
     }
   }
 
-  // Returns the gradients in the order of Crosses::forward()'s arguments.
+  // Returns the gradients of x0 and of the parameters in the order of flatten().
   variable_list run() const {
     const int64_t dim = x0_.columns;
     const at::Tensor x0_gradient = empty_in_step_memory({x0_.rows, dim});
     const MutableMatrix out = mutable_matrix_of(x0_gradient);
     const int64_t size = std::min(part_rows_of(dim), blocks_.size());
     blocks_.for_each([&](int64_t block) {
-      const CrossScratch scratch(weights_.size(), size, dim, rank_);
+      const CrossScratch scratch(size, dim, rank_);
       const int64_t end = blocks_.begin(block) + blocks_.rows(block);
       for (int64_t row = blocks_.begin(block); row < end; row += size) {
         compute_rows(
             block, row, scratch, out.row_range(row, std::min(size, end - row)));
       }
     });
-    variable_list result(1 + weights_.size() * (has_bias_ ? 3 : 2));
+    variable_list result(1 + layers_.size() * (has_bias_ ? 3 : 2));
     sums_->set_sums(result);
     result[0] = x0_gradient;
     return result;
   }
 
  private:
+  struct Layer {
+    ConstMatrix projected;
+    ConstMatrix scale;  // scale_{i+1}
+    ConstMatrix transposed_u;
+    ConstMatrix transposed_v;
+  };
+
   size_t place_of(size_t layer) const {
     return 1 + layer * (has_bias_ ? 3 : 2);
   }
@@ -284,86 +352,99 @@ class CrossGradients {
       int64_t row,
       const CrossScratch& scratch,
       const MutableMatrix& x0_gradient) const {
-    const int64_t rows = x0_gradient.rows;
-    const ConstMatrix first = x0_.row_range(row, rows);
-    std::vector<ConstMatrix> x{first};
-    for (size_t i = 0; i < weights_.size(); ++i) {
-      kernels::ProductArgs args{.bias = weights_[i].bias};
-      if (i + 1 < weights_.size()) {
-        const MutableMatrix next = scratch.x(i + 1, rows);
-        args.x0 = first.data;
-        args.x = x[i].data;
-        args.crossed = next.data;
-        x.push_back(next);
-      }
-      multiply(
-          projected_[i].row_range(row, rows),
-          weights_[i].v,
-          scratch.factor(i, rows),
-          args);
-    }
-    for (size_t i = weights_.size(); i-- > 0;) {
-      compute_layer(i, block, row, x[i], scratch, x0_gradient);
-    }
-  }
-
-  // Replaces the gradient of a layer's output in `scratch` by that of its input. The top
-  // layer reads the gradient of the result from gradient_ and sets `x0_gradient`. The other
-  // layers add to it. The lowest layer also adds the gradient of its input, which is x0.
-  void compute_layer(
-      size_t layer,
-      int64_t block,
-      int64_t row,
-      const ConstMatrix& x,
-      const CrossScratch& scratch,
-      const MutableMatrix& x0_gradient) const {
-    const int64_t rows = x0_gradient.rows;
-    const int64_t dim = x0_gradient.columns;
-    const bool is_top = layer + 1 == weights_.size();
-    const MutableMatrix x_gradient = scratch.x_gradient(rows);
-    const float* gradient =
-        is_top ? gradient_.row_range(row, rows).data : x_gradient.data;
     const bool is_first = row == blocks_.begin(block);  // rows of the block
-    float* bias_gradient = nullptr;
-    if (has_bias_ && is_training_) {
-      const MutableMatrix bias = sums_->part(place_of(layer) + 2, block);
-      bias_gradient = bias.data;
-      if (is_first) {
+    if (has_bias_ && is_training_ && is_first) {
+      for (size_t i = 0; i < layers_.size(); ++i) {
+        const MutableMatrix bias = sums_->part(place_of(i) + 2, block);
         std::fill_n(bias.data, bias.columns, 0.0F);
       }
     }
-    const MutableMatrix product_gradient = scratch.factor(layer, rows);
+    const ConstMatrix gradient = gradient_.row_range(row, x0_gradient.rows);
+    add_gradients_of_x(
+        layers_.size(),
+        block,
+        row,
+        gradient.data,
+        nullptr,
+        scratch,
+        x0_gradient);
+    for (size_t i = layers_.size(); i-- > 0;) {
+      compute_layer(i, block, row, scratch, x0_gradient);
+    }
+  }
+
+  // Adds the gradients of x0 and scale_i in x_i = x0 * scale_i, where i > 0. They are the first
+  // ones for the result. The gradient of bias_{i-1} is that of scale_i. Sets x unless nullptr.
+  void add_gradients_of_x(
+      size_t i,
+      int64_t block,
+      int64_t row,
+      const float* gradient,
+      float* x,
+      const CrossScratch& scratch,
+      const MutableMatrix& x0_gradient) const {
+    const int64_t rows = x0_gradient.rows;
     active_kernels().cross_gradient(
         {.rows = rows,
-         .dim = dim,
+         .dim = x0_gradient.columns,
          .x0 = x0_.row_range(row, rows).data,
-         .factor = product_gradient.data,
+         .scale = layers_[i - 1].scale.row_range(row, rows).data,
          .gradient = gradient,
-         .adds = !is_top,
+         .adds = i < layers_.size(),
          .x0_gradient = x0_gradient.data,
-         .product_gradient = product_gradient.data,
-         .bias_gradient = bias_gradient});
+         .scale_gradient = scratch.scale_gradient(rows).data,
+         .x = x,
+         .bias_gradient = has_bias_ && is_training_
+             ? sums_->part(place_of(i - 1) + 2, block).data
+             : nullptr});
+  }
+
+  // Replaces the gradient of scale_{i+1} in `scratch` by that of scale_i, and adds to that of
+  // x0.
+  void compute_layer(
+      size_t i,
+      int64_t block,
+      int64_t row,
+      const CrossScratch& scratch,
+      const MutableMatrix& x0_gradient) const {
+    const Layer& layer = layers_[i];
+    const int64_t rows = x0_gradient.rows;
+    const ConstMatrix scale_gradient = scratch.scale_gradient(rows);
     const MutableMatrix projected_gradient =
-        scratch.projected_gradient(rows, transposed_v_[layer].columns);
-    multiply(product_gradient, transposed_v_[layer], projected_gradient);
+        scratch.projected_gradient(rows, layer.transposed_v.columns);
+    const kernels::ProductArgs sum{.adds = row != blocks_.begin(block)};
+    multiply(scale_gradient, layer.transposed_v, projected_gradient);
     if (is_training_) {
-      const kernels::ProductArgs sum{.adds = !is_first};
+      multiply(
+          layer.projected.row_range(row, rows).transposed(),
+          scale_gradient,
+          sums_->part(place_of(i) + 1, block),
+          sum);
+    }
+    ConstMatrix x = x0_.row_range(row, rows);
+    if (i == 0) {
+      multiply(
+          projected_gradient, layer.transposed_u, x0_gradient, {.adds = true});
+    } else {
+      const MutableMatrix x_gradient = scratch.x(rows);
+      multiply(projected_gradient, layer.transposed_u, x_gradient);
+      add_gradients_of_x(
+          i,
+          block,
+          row,
+          x_gradient.data,
+          x_gradient.data,
+          scratch,
+          x0_gradient);
+      x = x_gradient;
+    }
+    if (is_training_) {
       multiply(
           x.transposed(),
           projected_gradient,
-          sums_->part(place_of(layer), block),
-          sum);
-      multiply(
-          projected_[layer].row_range(row, rows).transposed(),
-          product_gradient,
-          sums_->part(place_of(layer) + 1, block),
+          sums_->part(place_of(i), block),
           sum);
     }
-    multiply(
-        projected_gradient,
-        transposed_u_[layer],
-        layer == 0 ? x0_gradient : x_gradient,
-        {.adds = layer == 0, .added = gradient});
   }
 
   RowBlocks blocks_;
@@ -372,73 +453,110 @@ class CrossGradients {
   bool has_bias_;
   bool is_training_;
   std::optional<PartialGradients> sums_;
-  // The matrices of each layer.
-  std::vector<CrossWeights> weights_;
-  std::vector<ConstMatrix> projected_;  // x u
-  std::vector<at::Tensor> transposed_;  // u and v
-  std::vector<ConstMatrix> transposed_u_;
-  std::vector<ConstMatrix> transposed_v_;
+  std::vector<at::Tensor> transposed_;  // u and v of each layer
+  std::vector<Layer> layers_;
   int64_t rank_ = 1;
 };
 
 struct Crosses : torch::autograd::Function<Crosses> {
+  // `tensors` are the inputs, and then the parameters.
   static at::Tensor forward(
       AutogradContext* context,
-      const at::Tensor& x0,  // contiguous
-      at::TensorList parameters) {
-    const std::vector<LowRankCross> layers = unflatten(parameters);
-    std::vector<at::Tensor> saved(layers.size());
-    const at::Tensor result = compute(x0, layers, saved);
-    variable_list saved_tensors{x0};
-    saved_tensors.insert(
-        saved_tensors.end(), parameters.begin(), parameters.end());
-    saved_tensors.insert(saved_tensors.end(), saved.begin(), saved.end());
+      at::TensorList tensors,
+      int64_t num_inputs) {
+    const std::vector<LowRankCross> layers =
+        unflatten(tensors.slice(num_inputs));
+    std::vector<SavedCross> saved(layers.size());
+    const Crossed crossed =
+        compute(tensors.slice(0, num_inputs).vec(), layers, saved);
+    variable_list saved_tensors = tensors.vec();
+    saved_tensors.push_back(crossed.x0);
+    for (const SavedCross& layer : saved) {
+      saved_tensors.insert(saved_tensors.end(), {layer.projected, layer.scale});
+    }
     context->save_for_backward(std::move(saved_tensors));
-    context->saved_data["parameters"] = static_cast<int64_t>(parameters.size());
-    return result;
+    context->saved_data["tensors"] = static_cast<int64_t>(tensors.size());
+    context->saved_data["inputs"] = num_inputs;
+    return crossed.result;
   }
 
   static variable_list backward(
       AutogradContext* context,
       const variable_list& gradients) {
     const variable_list saved_tensors = context->get_saved_variables();
-    const size_t count = context->saved_data["parameters"].toInt();
-    const at::TensorList parameters(saved_tensors.data() + 1, count);
-    const std::vector<LowRankCross> layers = unflatten(parameters);
+    const size_t count = context->saved_data["tensors"].toInt();
+    const size_t num_inputs = context->saved_data["inputs"].toInt();
+    const at::TensorList all(saved_tensors);
+    const at::TensorList inputs = all.slice(0, num_inputs);
+    const std::vector<LowRankCross> layers =
+        unflatten(all.slice(num_inputs, count - num_inputs));
+    variable_list result;
     if (at::GradMode::is_enabled()) {
-      return gradients_by_operators(saved_tensors[0], layers, gradients[0]);
+      const at::Tensor x0 = num_inputs == 1 ? inputs[0] : at::cat(inputs, 1);
+      result = gradients_by_operators(x0, layers, gradients[0]);
+    } else {
+      result = gradients_by_blocks(
+          saved_tensors[count],
+          layers,
+          all.slice(count + 1),
+          gradients[0],
+          context->needs_input_grad(
+              {torch::autograd::IndexRange(num_inputs, count)}));
     }
-    const bool is_training =
-        context->needs_input_grad({torch::autograd::IndexRange(1, 1 + count)});
+    if (num_inputs > 1) {
+      variable_list parts;
+      int64_t begin = 0;
+      for (const at::Tensor& input : inputs) {
+        parts.push_back(result[0].narrow(1, begin, input.size(1)));
+        begin += input.size(1);
+      }
+      parts.insert(parts.end(), result.begin() + 1, result.end());
+      result = std::move(parts);
+    }
+    result.emplace_back();  // num_inputs has no gradient
+    return result;
+  }
+
+ private:
+  static variable_list gradients_by_blocks(
+      const at::Tensor& x0,
+      const std::vector<LowRankCross>& layers,
+      at::TensorList saved_tensors,
+      const at::Tensor& given_gradient,
+      bool is_training) {
+    std::vector<SavedCross> saved;
+    for (size_t i = 0; i < saved_tensors.size(); i += 2) {
+      saved.push_back({saved_tensors[i], saved_tensors[i + 1]});
+    }
     // A tensor of zeros may have no memory.
-    const at::Tensor gradient = gradients[0]._is_zerotensor()
-        ? at::zeros(gradients[0].sizes(), at::kFloat)
-        : gradients[0].resolve_neg().contiguous();
-    return CrossGradients(
-               saved_tensors[0],
-               layers,
-               {saved_tensors.begin() + 1 + count, saved_tensors.end()},
-               gradient,
-               is_training)
-        .run();
+    const at::Tensor gradient = given_gradient._is_zerotensor()
+        ? at::zeros(given_gradient.sizes(), at::kFloat)
+        : given_gradient.resolve_neg().contiguous();
+    return CrossGradients(x0, layers, saved, gradient, is_training).run();
   }
 };
 
 }  // namespace
 
 bool has_low_rank_crosses(
-    const at::Tensor& x0,
+    const std::vector<at::Tensor>& inputs,
     const std::vector<LowRankCross>& layers) {
+  if (inputs.empty() || layers.empty() || torch::jit::tracer::isTracing()) {
+    return false;
+  }
+  int64_t dim = 0;
+  for (const at::Tensor& input : inputs) {
+    if (!is_plain_float32(input) || input.dim() < 2 || input.numel() == 0) {
+      return false;
+    }
+    dim += input.size(-1);
+  }
   const auto fits = [](const at::Tensor& tensor, at::IntArrayRef shape) {
     return is_plain_float32(tensor) && tensor.sizes() == shape;
   };
-  if (layers.empty() || x0.dim() < 2 || x0.numel() == 0 ||
-      torch::jit::tracer::isTracing()) {
-    return false;
-  }
-  const int64_t dim = x0.size(-1);
-  const RowBlocks blocks = blocks_of(x0.numel() / dim, dim);
-  bool has_all = fits(x0, x0.sizes()) && blocks.suffice_for_threads();
+  const RowBlocks blocks =
+      blocks_of(inputs[0].numel() / inputs[0].size(-1), dim);
+  bool has_all = blocks.suffice_for_threads();
   for (const LowRankCross& layer : layers) {
     const int64_t rank = layer.u.size(-1);
     has_all = has_all && rank <= blocks.size() && fits(layer.u, {dim, rank}) &&
@@ -450,15 +568,29 @@ bool has_low_rank_crosses(
 }
 
 at::Tensor low_rank_crosses(
-    const at::Tensor& x0,
+    const std::vector<at::Tensor>& inputs,
     const std::vector<LowRankCross>& layers) {
-  const at::Tensor rows = x0.reshape({-1, x0.size(-1)}).contiguous();
+  variable_list tensors;
+  for (const at::Tensor& input : inputs) {
+    tensors.push_back(rows_of(input));
+  }
   const variable_list parameters = flatten(layers);
-  std::vector<at::Tensor> none;
-  const at::Tensor result = needs_gradient({rows}) || needs_gradient(parameters)
-      ? Crosses::apply(rows, at::TensorList(parameters))
-      : compute(rows, unflatten(parameters), none);
-  return x0.dim() == 2 ? result : result.view(x0.sizes());
+  tensors.insert(tensors.end(), parameters.begin(), parameters.end());
+  const auto num_inputs = static_cast<int64_t>(inputs.size());
+  std::vector<SavedCross> none;
+  const at::Tensor result = needs_gradient(tensors)
+      ? Crosses::apply(at::TensorList(tensors), num_inputs)
+      : compute(
+            {tensors.begin(), tensors.begin() + num_inputs},
+            unflatten(parameters),
+            none)
+            .result;
+  if (inputs[0].dim() == 2) {
+    return result;
+  }
+  std::vector<int64_t> shape = inputs[0].sizes().vec();
+  shape.back() = result.size(1);
+  return result.view(shape);
 }
 
 }  // namespace tessera

@@ -19,18 +19,22 @@ struct LowRankCross {
 /// rank, the blocks' gradients of the weights would take more memory than the tensors that
 /// are saved for the rows.
 bool has_low_rank_crosses(
-    const at::Tensor& x0,
+    const std::vector<at::Tensor>& inputs,
     const std::vector<LowRankCross>& layers);
 
-/// A stack of crosses over one x0:
+/// A stack of crosses over one x0, which is the inputs joined along the last axis:
 ///
 ///   x_0 = x0,  x_{i+1} = x0 * (x_i u_i v_i + bias_i) + x_i
 ///
+/// It computes them as x_i = x0 * scale_i, which needs fewer products for the gradients:
+///
+///   scale_0 = 1,  scale_{i+1} = scale_i + x_i u_i v_i + bias_i
+///
 /// One thread computes all layers for some rows at a time, forward and backward, so that it
 /// reads most of them from its caches.
-/// Shapes:  x0 and the result [batch, ..., dim].
+/// Shapes:  inputs [batch, ..., n_i]; the result [batch, ..., dim], and dim is the sum of n_i.
 at::Tensor low_rank_crosses(
-    const at::Tensor& x0,
+    const std::vector<at::Tensor>& inputs,
     const std::vector<LowRankCross>& layers);
 
 }  // namespace tessera

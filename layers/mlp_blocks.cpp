@@ -473,14 +473,6 @@ struct MLPBlocks : torch::autograd::Function<MLPBlocks> {
   }
 };
 
-// Returns `tensor` as a matrix. The elements of a row are adjacent. Rows do not overlap.
-at::Tensor rows_of(const at::Tensor& tensor) {
-  const at::Tensor rows = tensor.reshape({-1, tensor.size(-1)});
-  const bool has_rows = (rows.size(1) == 1 || rows.stride(1) == 1) &&
-      (rows.size(0) == 1 || rows.stride(0) >= rows.size(1));
-  return has_rows ? rows : rows.contiguous();
-}
-
 }  // namespace
 
 bool has_mlp_blocks(

@@ -3,6 +3,7 @@
 
 #include <tessera/layers/input_checks.h>
 #include <tessera/layers/layer_json.h>  // defines get_config()
+#include "layers/joined_inputs.h"
 #include "layers/low_rank_crosses.h"
 #include "src/common/check.h"
 
@@ -54,7 +55,7 @@ MultiLayerDCNImpl::MultiLayerDCNImpl(MultiLayerDCNOptions options)
 
 Nest<PartialShape> MultiLayerDCNImpl::compute_output_shape(
     const Nest<PartialShape>& input_shapes) const {
-  return check_rows(input_shapes, kClassName);
+  return joined_shape(input_shapes, kClassName);
 }
 
 void MultiLayerDCNImpl::declare_parameters() {
@@ -67,30 +68,33 @@ void MultiLayerDCNImpl::declare_parameters() {
 
 void MultiLayerDCNImpl::make_parameters(
     const Nest<PartialShape>& input_shapes) {
-  known_dim(input_shapes.leaf(), kClassName);
+  joined_width(input_shapes, kClassName);
+  const PartialShape x0 = joined_shape(input_shapes, kClassName);
   // Build all of them before the first is changed, because a callable may throw.
   std::vector<Cross> layers = crosses_of(options());
   for (Cross& layer : layers) {
-    layer->build(input_shapes);
+    layer->build(x0);
   }
   for (size_t i = 0; i < layers.size(); ++i) {
     layers_[i]->adopt(*layers[i]);
   }
 }
 
-at::Tensor MultiLayerDCNImpl::forward(const at::Tensor& x0) {
-  check_floating(x0, "x0", kClassName);
+at::Tensor MultiLayerDCNImpl::forward(const Nest<at::Tensor>& x0) {
+  const std::vector<at::Tensor> inputs = with_equal_batches(checked_inputs(
+      x0, kClassName, joined_shape, MixedDtypes::kAllowedByAutocast));
   build_on_first_call(x0);
   std::vector<LowRankCross> crosses;
   for (const Cross& layer : layers_) {
     crosses.push_back(parameters_of(*layer));
   }
-  if (has_low_rank_crosses(x0, crosses)) {
-    return low_rank_crosses(x0, crosses);
+  if (has_low_rank_crosses(inputs, crosses)) {
+    return low_rank_crosses(inputs, crosses);
   }
-  at::Tensor x = x0;
+  const at::Tensor all = joined(inputs);
+  at::Tensor x = all;
   for (Cross& layer : layers_) {
-    x = layer->forward(x0, x);
+    x = layer->forward(all, x);
   }
   return x;
 }

@@ -31,6 +31,13 @@ bool is_plain_float32(const at::Tensor& tensor) {
       !tensor._is_zerotensor() && !tensor._fw_grad(/*level=*/0).defined();
 }
 
+at::Tensor rows_of(const at::Tensor& tensor) {
+  const at::Tensor rows = tensor.reshape({-1, tensor.size(-1)});
+  const bool has_rows = (rows.size(1) == 1 || rows.stride(1) == 1) &&
+      (rows.size(0) == 1 || rows.stride(0) >= rows.size(1));
+  return has_rows ? rows : rows.contiguous();
+}
+
 bool needs_gradient(at::TensorList tensors) {
   return at::GradMode::is_enabled() &&
       std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) {

@@ -66,6 +66,10 @@ class RowBlocks {
 /// tensors.
 bool is_plain_float32(const at::Tensor& tensor);
 
+/// Returns `tensor` [..., n] as a matrix, copied if needed. The elements of a row are adjacent,
+/// and rows do not overlap.
+at::Tensor rows_of(const at::Tensor& tensor);
+
 /// Returns whether autograd records operators on these tensors for backward().
 bool needs_gradient(at::TensorList tensors);
 

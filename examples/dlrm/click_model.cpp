@@ -79,7 +79,7 @@ Tensor ClickModelImpl::forward(
   const auto all = tessera::Nest<Tensor>::list(std::move(embedded));
   const auto interactions = crosses_.is_empty()
       ? tessera::Nest<Tensor>(bottom, dots_->forward(all))
-      : tessera::Nest<Tensor>(crosses_->forward(torch::cat(all.flatten(), 1)));
+      : tessera::Nest<Tensor>(crosses_->forward(all));
   return top_->forward(interactions).squeeze(1);
 }
 // end snippet

@@ -230,7 +230,6 @@ HWY_INLINE void ComputeTile(
     PrefetchTile<kRows>(
         args.relu_output, args.relu_output_stride, row, next, width);
     PrefetchTile<kRows>(args.x0, stride, row, next, width);
-    PrefetchTile<kRows>(args.x, stride, row, next, width);
     PrefetchTile<kRows>(args.crossed, stride, row, next, width);
   }
 
@@ -259,14 +258,10 @@ HWY_INLINE void ComputeTile(
     }
     if (args.crossed != nullptr) {
       const float* const x0 = args.x0 + first;
-      const float* const x = args.x + first;
       float* const crossed = args.crossed + first;
       ForSums(sums, [&](int i, int j, const V& sum) HWY_ATTR {
         const int64_t at = i * stride;
-        vectors.store(
-            hn::MulAdd(vectors.load(x0 + at, j), sum, vectors.load(x + at, j)),
-            crossed + at,
-            j);
+        vectors.store(hn::Mul(vectors.load(x0 + at, j), sum), crossed + at, j);
       });
     }
   }

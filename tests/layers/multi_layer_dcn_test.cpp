@@ -8,6 +8,8 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
@@ -39,7 +41,9 @@ class OneThread {
   int before_ = at::get_num_threads();
 };
 
-bool has_kernels(const MultiLayerDCN& layer, const at::Tensor& x0) {
+bool has_kernels(
+    const MultiLayerDCN& layer,
+    const std::vector<at::Tensor>& inputs) {
   std::vector<LowRankCross> crosses;
   for (const auto& child : layer->children()) {
     const auto parameters = child->parameters();
@@ -48,7 +52,7 @@ bool has_kernels(const MultiLayerDCN& layer, const at::Tensor& x0) {
          parameters[1],
          parameters.size() > 2 ? parameters[2] : at::Tensor()});
   }
-  return has_low_rank_crosses(x0, crosses);
+  return has_low_rank_crosses(inputs, crosses);
 }
 
 TEST(MultiLayerDCNTest, GradientsMatchFiniteDifferences) {
@@ -116,7 +120,7 @@ TEST(MultiLayerDCNTest, Float32MatchesDoubles) {
         layer->to(dtype);
         layer->zero_grad();
         const at::Tensor input = x0.to(dtype).detach().requires_grad_();
-        EXPECT_EQ(has_kernels(layer, input), dtype == at::kFloat);
+        EXPECT_EQ(has_kernels(layer, {input}), dtype == at::kFloat);
         const at::Tensor result = layer->forward(input);
         result.mul(loss_weights.to(dtype)).sum().backward();
         std::vector<at::Tensor> results{result, input.grad()};
@@ -151,7 +155,7 @@ TEST(MultiLayerDCNTest, GivesTheSameWithoutGradients) {
     at::Tensor result;
     {
       const at::NoGradGuard no_grad;
-      EXPECT_TRUE(has_kernels(layer, x0));
+      EXPECT_TRUE(has_kernels(layer, {x0}));
       result = layer->forward(x0);
     }
     EXPECT_FALSE(result.requires_grad());
@@ -174,7 +178,7 @@ TEST(MultiLayerDCNTest, TheNumberOfThreadsDoesNotChangeABit) {
     layer->zero_grad();
     x0.mutable_grad() = at::Tensor();
     const at::Tensor result = layer->forward(x0);
-    EXPECT_TRUE(has_kernels(layer, x0));
+    EXPECT_TRUE(has_kernels(layer, {x0}));
     result.square().sum().backward();
     std::vector<at::Tensor> results{result, x0.grad()};
     for (const at::Tensor& parameter : layer->parameters()) {
@@ -211,6 +215,110 @@ TEST(MultiLayerDCNTest, FrozenParametersGetNoGradient) {
   EXPECT_TRUE(at::equal(gradient(), expected));
   for (const at::Tensor& parameter : layer->parameters()) {
     EXPECT_EQ(parameter.grad().defined(), parameter.requires_grad());
+  }
+}
+
+// Makes inputs of 3, 1 and 4 columns whose rows lie in different ways, and x0, which they
+// are parts of.
+struct JoinedInputs {
+  explicit JoinedInputs(int64_t rows, at::ScalarType dtype = at::kFloat)
+      : x0(at::randn({rows, 8}, dtype)),
+        parts{
+            x0.narrow(1, 0, 3),
+            x0.narrow(1, 3, 1).contiguous(),
+            x0.narrow(1, 4, 4).t().contiguous().t()} {
+    for (at::Tensor& part : parts) {
+      part = part.detach().requires_grad_();
+    }
+  }
+  Nest<at::Tensor> nest() const {
+    return {{"a", parts[0]}, {"b", parts[1]}, {"c", parts[2]}};
+  }
+
+  at::Tensor x0;
+  std::vector<at::Tensor> parts;
+};
+
+TEST(MultiLayerDCNTest, ANestIsJoined) {
+  const OneThread one;
+  MultiLayerDCN layer(MultiLayerDCNOptions{.projection_dim = 3});
+  const JoinedInputs inputs(/*rows=*/11000);  // two blocks, in parts
+  const at::Tensor x0 = inputs.x0.clone().requires_grad_();
+  const at::Tensor expected = layer->forward(x0);
+  EXPECT_EQ(layer->input_shapes()->leaf(), (PartialShape{11000, 8}));
+  expected.square().sum().backward();
+  std::vector<at::Tensor> expected_gradients;
+  for (const at::Tensor& parameter : layer->parameters()) {
+    expected_gradients.push_back(parameter.grad().clone());
+  }
+  layer->zero_grad();
+  ASSERT_TRUE(has_kernels(layer, inputs.parts));
+  const at::Tensor result = layer->forward(inputs.nest());
+  EXPECT_TRUE(at::equal(result, expected));
+  result.square().sum().backward();
+  int64_t begin = 0;
+  for (const at::Tensor& part : inputs.parts) {
+    EXPECT_TRUE(
+        at::equal(part.grad(), x0.grad().narrow(1, begin, part.size(1))));
+    begin += part.size(1);
+  }
+  for (size_t i = 0; i < expected_gradients.size(); ++i) {
+    EXPECT_TRUE(
+        at::equal(layer->parameters()[i].grad(), expected_gradients[i]));
+  }
+  const at::NoGradGuard no_grad;
+  EXPECT_TRUE(at::equal(layer->forward(inputs.nest()), expected));
+}
+
+TEST(MultiLayerDCNTest, ANestBuildsTheLayer) {
+  MultiLayerDCN layer(MultiLayerDCNOptions{.projection_dim = 3});
+  const JoinedInputs inputs(/*rows=*/5);
+  layer->forward(inputs.nest());
+  EXPECT_EQ(layer->parameters()[0].sizes(), (at::IntArrayRef{8, 3}));
+  EXPECT_EQ(
+      layer
+          ->compute_output_shape(
+              {{"a", PartialShape{std::nullopt, 2}},
+               {"b", PartialShape{std::nullopt, 6}}})
+          .leaf(),
+      (PartialShape{std::nullopt, 8}));
+  // A single row counts for all rows, and leading dimensions may be many.
+  const at::Tensor row = at::randn({1, 2, 3});
+  const at::Tensor rows = at::randn({6, 2, 5});
+  const at::Tensor result = layer->forward({row, rows});
+  EXPECT_EQ(result.sizes(), (at::IntArrayRef{6, 2, 8}));
+  EXPECT_TRUE(at::allclose(
+      result, layer->forward(at::cat({row.expand({6, 2, 3}), rows}, 2))));
+}
+
+TEST(MultiLayerDCNTest, SecondDerivativesOfANestMatchDoubles) {
+  const OneThread one;
+  MultiLayerDCN layer(MultiLayerDCNOptions{.projection_dim = 2});
+  layer->build(PartialShape{std::nullopt, 8});
+  const JoinedInputs inputs(/*rows=*/3, at::kDouble);
+  const auto run = [&](at::ScalarType dtype) {
+    layer->to(dtype);
+    std::vector<at::Tensor> sources;
+    for (const at::Tensor& part : inputs.parts) {
+      sources.push_back(part.detach().to(dtype).requires_grad_());
+    }
+    const at::Tensor energy =
+        layer->forward({sources[0], sources[1], sources[2]}).pow(3).sum();
+    at::Tensor penalty = at::zeros({}, dtype);
+    for (const at::Tensor& gradient : torch::autograd::grad(
+             {energy}, sources, {}, std::nullopt, /*create_graph=*/true)) {
+      penalty = penalty + gradient.square().sum();
+    }
+    return torch::autograd::grad({penalty}, sources);
+  };
+  const auto results = run(at::kFloat);
+  const auto expected = run(at::kDouble);
+  for (size_t i = 0; i < results.size(); ++i) {
+    const double size = expected[i].abs().max().item<double>();
+    EXPECT_GT(size, 0.0);
+    EXPECT_TRUE(at::allclose(
+        results[i].to(at::kDouble), expected[i], 1e-3, 1e-4 * size))
+        << i;
   }
 }
 
@@ -297,17 +405,20 @@ TEST(MultiLayerDCNTest, UsesOperatorsWhereKernelsDoNotFit) {
   MultiLayerDCN layer(MultiLayerDCNOptions{.projection_dim = 40});
   const at::Tensor x0 = at::randn({3, 4}).requires_grad_();
   layer->forward(x0);
-  EXPECT_TRUE(has_kernels(layer, x0));
-  EXPECT_FALSE(has_kernels(layer, at::randn({0, 4})));
-  EXPECT_FALSE(has_kernels(layer, x0.to(at::kBFloat16)));
+  EXPECT_TRUE(has_kernels(layer, {x0}));
+  EXPECT_FALSE(has_kernels(layer, {}));
+  EXPECT_FALSE(has_kernels(layer, {at::randn({0, 4})}));
+  EXPECT_FALSE(has_kernels(layer, {at::randn({3, 5})}));
+  EXPECT_FALSE(has_kernels(layer, {x0, at::empty({3, 0})}));
+  EXPECT_FALSE(has_kernels(layer, {x0.to(at::kBFloat16)}));
   // At this width a block has 32 rows, fewer than projection_dim.
   MultiLayerDCN wide(MultiLayerDCNOptions{.projection_dim = 40});
   const at::Tensor rows = at::randn({3, 3000});
   wide->forward(rows);
-  EXPECT_FALSE(has_kernels(wide, rows));
+  EXPECT_FALSE(has_kernels(wide, {rows}));
   // The user has set a bias of one number for all columns.
   layer->parameters()[2].set_data(at::ones({1}));
-  EXPECT_FALSE(has_kernels(layer, x0));
+  EXPECT_FALSE(has_kernels(layer, {x0}));
   EXPECT_EQ(layer->forward(x0).sizes(), x0.sizes());
   EXPECT_VALUE_ERROR(layer->forward(at::randn({4})), "[Cross]");
 }
@@ -329,9 +440,19 @@ TEST(MultiLayerDCNTest, RefusesOptionsAndInputs) {
       "[MultiLayerDCN kernel] initializer");
 
   MultiLayerDCN layer;
-  EXPECT_VALUE_ERROR(layer->forward(at::Tensor()), "[MultiLayerDCN] x0");
+  EXPECT_VALUE_ERROR(layer->forward(at::Tensor()), "[MultiLayerDCN] input");
   EXPECT_VALUE_ERROR(
       layer->forward(at::randn({4})), "[MultiLayerDCN] expected an input");
+  EXPECT_VALUE_ERROR(
+      layer->forward(Nest<at::Tensor>::list({})),
+      "[MultiLayerDCN] expected one input or more, but got an empty nest");
+  EXPECT_VALUE_ERROR(
+      layer->forward({{"a", at::randn({2, 4})}, {"b", at::randn({3, 4})}}),
+      "[MultiLayerDCN 'b'] all inputs must have the same batch size");
+  EXPECT_TYPE_ERROR(
+      layer->forward(
+          {{"a", at::randn({2, 4})}, {"b", at::randn({2, 4}, at::kDouble)}}),
+      "[MultiLayerDCN 'b'] all inputs must have the same dtype");
   EXPECT_TYPE_ERROR(
       layer->forward(at::ones({2, 4}, at::kInt)), "floating-point");
   EXPECT_VALUE_ERROR(
@@ -342,6 +463,9 @@ TEST(MultiLayerDCNTest, RefusesOptionsAndInputs) {
   layer->forward(at::randn({2, 4}));
   EXPECT_VALUE_ERROR(
       layer->forward(at::randn({2, 5})),
+      "was built for inputs [batch, ..., 4]");
+  EXPECT_VALUE_ERROR(
+      layer->forward({at::randn({2, 2}), at::randn({2, 3})}),
       "was built for inputs [batch, ..., 4]");
 }
 

@@ -45,13 +45,17 @@ static_assert(std::is_aggregate_v<MultiLayerDCNOptions>);
 ///       MultiLayerDCNOptions{.projection_dim = 16, .num_layers = 2});
 ///   const auto crossed = dcn->forward(x0);  // the shape of x0
 ///
+/// x0 may be a nest, whose inputs are joined along the last axis. An input of one row counts
+/// for all rows of the others.
+///
 /// In float32 on the CPU, one thread computes all layers for a block of rows. If there are
 /// fewer blocks than threads (from 8 blocks on, fewer than half as many), LibTorch's
 /// operators compute the result, and its last bits differ.
 ///
 /// Parameters:  those of Cross, as `cross_0.kernel_u`, `cross_0.kernel_v`,
 ///          `cross_0.bias`, `cross_1.kernel_u`, ...
-/// Shapes:  x0 and the result [batch, ..., dim].
+/// Shapes:  x0 and the result [batch, ..., dim]; the inputs of a nest [batch, ..., n_i] or
+///          [1, ..., n_i], and dim is the sum of n_i.
 /// Errors:  c10::ValueError for options out of range; c10::ValueError or TypeError for an
 ///          input that doesn't fit the parameters.
 /// Source:  tfrs.layers.feature_interaction.MultiLayerDCN.
@@ -63,7 +67,7 @@ class MultiLayerDCNImpl
 
   explicit MultiLayerDCNImpl(MultiLayerDCNOptions options = {});
 
-  at::Tensor forward(const at::Tensor& x0);
+  at::Tensor forward(const Nest<at::Tensor>& x0);
 
   Nest<PartialShape> compute_output_shape(
       const Nest<PartialShape>& input_shapes) const override;
