@@ -114,137 +114,112 @@ variable_list gradients_by_operators(
   return result;
 }
 
-// The layers as matrices.
-struct CrossWeights {
-  ConstMatrix u;
-  ConstMatrix v;
-  const float* bias = nullptr;
-};
-
-std::vector<CrossWeights> weights_of(const std::vector<LowRankCross>& layers) {
-  std::vector<CrossWeights> weights;
-  for (const LowRankCross& layer : layers) {
-    weights.push_back(
-        {matrix_of(layer.u),
-         matrix_of(layer.v),
-         layer.bias.defined() ? layer.bias.const_data_ptr<float>() : nullptr});
-  }
-  return weights;
-}
-
-// Writes the rows of the inputs beside each other.
-void join_rows(
-    const std::vector<ConstMatrix>& inputs,
-    const MutableMatrix& out) {
-  float* begin = out.data;
-  for (const ConstMatrix& input : inputs) {
-    for (int64_t row = 0; row < input.rows; ++row) {
-      std::copy_n(
-          input.data + row * input.row_stride,
-          input.columns,
-          begin + row * out.row_stride);
-    }
-    begin += input.columns;
-  }
-}
-
 // What the forward pass keeps of a layer for the backward pass.
 struct SavedCross {
   at::Tensor projected;  // x_i u_i: [rows, rank]
-  at::Tensor scale;  // scale_{i+1}: [rows, dim]
+  at::Tensor factor;  // factor_{i+1}: [rows, dim]
 };
 
-// Returns what is added to the first layer's x u v: its bias, and scale_0.
-at::Tensor first_bias_of(const LowRankCross& layer, int64_t dim) {
-  at::Tensor sum = empty_in_step_memory({dim});
-  float* const values = sum.mutable_data_ptr<float>();
-  const float* const bias =
-      layer.bias.defined() ? layer.bias.const_data_ptr<float>() : nullptr;
-  for (int64_t i = 0; i < dim; ++i) {
-    values[i] = 1.0F + (bias == nullptr ? 0.0F : bias[i]);
-  }
-  return sum;
+// Returns x0, or memory for it that compute() fills.
+at::Tensor make_x0(const variable_list& inputs, int64_t dim) {
+  return inputs.size() == 1 ? inputs[0]
+                            : empty_in_step_memory({inputs[0].size(0), dim});
 }
 
-struct Crossed {
-  at::Tensor x0;  // contiguous
-  at::Tensor result;
-};
+void copy_rows(const ConstMatrix& from, const MutableMatrix& to) {
+  for (int64_t row = 0; row < from.rows; ++row) {
+    std::copy_n(
+        from.data + row * from.row_stride,
+        from.columns,
+        to.data + row * to.row_stride);
+  }
+}
 
-// Computes all layers. If `saved` has a place for each layer, it is set.
-Crossed compute(
-    const std::vector<at::Tensor>& inputs,
+// Computes all layers. Joins several inputs in `x0`. Sets an element of `saved` for each
+// layer, unless `saved` is empty.
+at::Tensor compute(
+    const variable_list& inputs,
     const std::vector<LowRankCross>& layers,
+    const at::Tensor& x0,
     std::vector<SavedCross>& saved) {
-  const int64_t rows = inputs[0].size(0);
-  const int64_t dim = layers[0].u.size(0);
-  std::vector<CrossWeights> weights = weights_of(layers);
-  const at::Tensor first_bias = first_bias_of(layers[0], dim);
-  weights[0].bias = first_bias.const_data_ptr<float>();
+  struct Layer {
+    ConstMatrix u;
+    ConstMatrix v;
+    const float* bias = nullptr;
+    MutableMatrix projected = {};  // unless `saved` is empty, like factor
+    MutableMatrix factor = {};
+  };
+  const bool keeps = !saved.empty();
+  const int64_t rows = x0.size(0);
+  const int64_t dim = x0.size(1);
   int64_t rank = 1;
-  std::vector<MutableMatrix> projected(layers.size());
-  std::vector<MutableMatrix> scales(layers.size());
+  std::vector<Layer> stack;
   for (size_t i = 0; i < layers.size(); ++i) {
-    rank = std::max(rank, weights[i].u.columns);
-    if (!saved.empty()) {
+    const LowRankCross& layer = layers[i];
+    stack.push_back(
+        {matrix_of(layer.u),
+         matrix_of(layer.v),
+         layer.bias.defined() ? layer.bias.const_data_ptr<float>() : nullptr});
+    rank = std::max(rank, layer.u.size(1));
+    if (keeps) {
       saved[i] = {
-          empty_in_step_memory({rows, weights[i].u.columns}),
+          empty_in_step_memory({rows, layer.u.size(1)}),
           empty_in_step_memory({rows, dim})};
-      projected[i] = mutable_matrix_of(saved[i].projected);
-      scales[i] = mutable_matrix_of(saved[i].scale);
+      stack[i].projected = mutable_matrix_of(saved[i].projected);
+      stack[i].factor = mutable_matrix_of(saved[i].factor);
     }
   }
-  const bool joins = inputs.size() > 1;
-  const at::Tensor x0 =
-      joins ? empty_in_step_memory({rows, dim}) : inputs[0].contiguous();
   const at::Tensor result = empty_in_step_memory({rows, dim});
-  const std::vector<ConstMatrix> input_matrices = matrices_of(inputs);
+  const std::vector<ConstMatrix> parts = matrices_of(inputs);
   const ConstMatrix first = matrix_of(x0);
-  const MutableMatrix joined = joins ? mutable_matrix_of(x0) : MutableMatrix();
+  const MutableMatrix joined =
+      parts.size() > 1 ? mutable_matrix_of(x0) : MutableMatrix();
   const MutableMatrix out = mutable_matrix_of(result);
   const RowBlocks blocks = blocks_of(rows, dim).divided_for_threads();
   blocks.for_each([&](int64_t block) {
-    if (joins) {
-      std::vector<ConstMatrix> own_inputs;
-      for (const ConstMatrix& input : input_matrices) {
-        own_inputs.push_back(blocks.part(input, block));
-      }
-      join_rows(own_inputs, blocks.part(joined, block));
+    int64_t column = 0;
+    for (size_t i = 0; parts.size() > 1 && i < parts.size(); ++i) {
+      copy_rows(
+          blocks.part(parts[i], block),
+          blocks.part(joined, block).column_range(column, parts[i].columns));
+      column += parts[i].columns;
     }
     const ConstMatrix own_first = blocks.part(first, block);
     const MutableMatrix own_out = blocks.part(out, block);
     at::Tensor memory;
-    if (saved.empty()) {
-      memory = empty_in_step_memory({own_out.rows * (rank + dim)});
+    if (!keeps) {
+      memory = empty_in_step_memory({own_out.rows * (dim + rank)});
     }
-    const float* scale = nullptr;
-    for (size_t i = 0; i < layers.size(); ++i) {
+    const float* factor = nullptr;  // of the layer below
+    for (size_t i = 0; i < stack.size(); ++i) {
       // All layers write x to the result. The last one stays there.
       const ConstMatrix x = i == 0 ? own_first : ConstMatrix(own_out);
       MutableMatrix own_projected;
-      MutableMatrix own_scale;
-      if (saved.empty()) {
-        float* const begin = memory.mutable_data_ptr<float>();
-        own_scale = matrix_in(begin, x.rows, dim);
-        own_projected =
-            matrix_in(begin + x.rows * dim, x.rows, weights[i].u.columns);
+      MutableMatrix own_factor{.row_stride = dim};
+      if (keeps) {
+        own_projected = blocks.part(stack[i].projected, block);
+        own_factor = blocks.part(stack[i].factor, block);
       } else {
-        own_scale = blocks.part(scales[i], block);
-        own_projected = blocks.part(projected[i], block);
+        float* const begin = memory.mutable_data_ptr<float>();
+        own_projected =
+            matrix_in(begin + x.rows * dim, x.rows, stack[i].u.columns);
+        if (i + 1 < stack.size()) {  // no layer needs that of the last one
+          own_factor.data = begin;
+        }
       }
-      multiply(x, weights[i].u, own_projected);
+      multiply(x, stack[i].u, own_projected);
       multiply(
           own_projected,
-          weights[i].v,
-          own_scale,
-          {.bias = weights[i].bias,
-           .added = scale,
+          stack[i].v,
+          own_factor,
+          {.bias = stack[i].bias,
+           .added = factor,
            .x0 = own_first.data,
            .crossed = own_out.data});
-      scale = own_scale.data;
+      factor = own_factor.data;
     }
   });
-  return {x0, result};
+  return result;
 }
 
 // Memory for the matrices that the backward pass computes for some rows.
@@ -255,7 +230,7 @@ class CrossScratch {
         dim_(dim),
         memory_(empty_in_step_memory({rows * (2 * dim + rank)})) {}
 
-  MutableMatrix scale_gradient(int64_t rows) const {
+  MutableMatrix factor_gradient(int64_t rows) const {
     return matrix_in(begin(0), rows, dim_);
   }
   // The gradient of x_i, and then x_i.
@@ -276,19 +251,21 @@ class CrossScratch {
   at::Tensor memory_;
 };
 
-// Computes the gradients for blocks of rows. Of a layer, the gradient of scale_{i+1} is known
-// first. That of x_i u_i follows by a product with v_i, and that of x_i by one with u_i. From
-// the gradient of x_i, those of x0 and scale_i follow elementwise. Two other ways were slower
-// on Zen 3: 64 columns of all matrices at a time, which stay in the first-level cache, took
-// 1.01 to 1.04 times as long. Two passes, of which the second one has no partial sums of the
-// weights' gradients, took 1.07 to 1.18 times as long.
+// Computes the gradients for blocks of rows, from the last layer to the first. A layer begins
+// with the gradient of factor_{i+1}. Its product with v_i gives the gradient of x_i u_i, and the
+// product of that with u_i gives the gradient of x_i. This one is then split elementwise into
+// the gradients of x0 and factor_i. Two other ways were slower on Zen 3: 64 columns of all
+// matrices at a time, which stay in the first-level cache, took 1.01 to 1.04 times as long. Two
+// passes, of which the second one has no partial sums of the weights' gradients, took 1.07 to
+// 1.18 times as long.
 class CrossGradients {
  public:
-  // `gradient` is contiguous. Unless `is_training`, run() computes only the gradient of x0.
+  // `saved` has the tensors of each layer's SavedCross. `gradient` is contiguous. Unless
+  // `is_training`, run() computes only the gradient of x0.
   CrossGradients(
       const at::Tensor& x0,
       const std::vector<LowRankCross>& layers,
-      const std::vector<SavedCross>& saved,
+      at::TensorList saved,
       const at::Tensor& gradient,
       bool is_training)
       : blocks_(blocks_of(x0.size(0), x0.size(1))),
@@ -296,19 +273,18 @@ class CrossGradients {
         gradient_(matrix_of(gradient)),
         has_bias_(layers[0].bias.defined()),
         is_training_(is_training) {
-    variable_list tensors = flatten(layers);
-    tensors.insert(tensors.begin(), x0);
+    const variable_list parameters = flatten(layers);
     sums_.emplace(
-        tensors,
-        std::vector<bool>(tensors.size(), is_training),
-        /*num_inputs=*/1,
+        parameters,
+        std::vector<bool>(parameters.size(), is_training),
+        /*num_inputs=*/0,
         blocks_.count());
     for (size_t i = 0; i < layers.size(); ++i) {
       transposed_.push_back(transposed(layers[i].u));
       transposed_.push_back(transposed(layers[i].v));
       layers_.push_back(
-          {matrix_of(saved[i].projected),
-           matrix_of(saved[i].scale),
+          {matrix_of(saved[2 * i]),
+           matrix_of(saved[2 * i + 1]),
            matrix_of(transposed_[2 * i]),
            matrix_of(transposed_[2 * i + 1])});
       rank_ = std::max(rank_, layers[i].u.size(1));
@@ -325,125 +301,119 @@ class CrossGradients {
       const CrossScratch scratch(size, dim, rank_);
       const int64_t end = blocks_.begin(block) + blocks_.rows(block);
       for (int64_t row = blocks_.begin(block); row < end; row += size) {
-        compute_rows(
-            block, row, scratch, out.row_range(row, std::min(size, end - row)));
+        const int64_t rows = std::min(size, end - row);
+        compute_rows({block, row, rows, out.row_range(row, rows), scratch});
       }
     });
-    variable_list result(1 + layers_.size() * (has_bias_ ? 3 : 2));
+    variable_list result(layers_.size() * parameters_per_layer());
     sums_->set_sums(result);
-    result[0] = x0_gradient;
+    result.insert(result.begin(), x0_gradient);
     return result;
   }
 
  private:
   struct Layer {
     ConstMatrix projected;
-    ConstMatrix scale;  // scale_{i+1}
+    ConstMatrix factor;  // factor_{i+1}
     ConstMatrix transposed_u;
     ConstMatrix transposed_v;
   };
 
-  size_t place_of(size_t layer) const {
-    return 1 + layer * (has_bias_ ? 3 : 2);
+  // Some rows of a block.
+  struct Part {
+    int64_t block;
+    int64_t row;
+    int64_t rows;
+    MutableMatrix x0_gradient;
+    const CrossScratch& scratch;
+  };
+
+  size_t parameters_per_layer() const {
+    return has_bias_ ? 3 : 2;
+  }
+  MutableMatrix sum_of_u(size_t layer, int64_t block) const {
+    return sums_->part(layer * parameters_per_layer(), block);
+  }
+  MutableMatrix sum_of_v(size_t layer, int64_t block) const {
+    return sums_->part(layer * parameters_per_layer() + 1, block);
+  }
+  // nullptr if it is not needed.
+  float* sum_of_bias(size_t layer, int64_t block) const {
+    return has_bias_ && is_training_
+        ? sums_->part(layer * parameters_per_layer() + 2, block).data
+        : nullptr;
   }
 
-  void compute_rows(
-      int64_t block,
-      int64_t row,
-      const CrossScratch& scratch,
-      const MutableMatrix& x0_gradient) const {
-    const bool is_first = row == blocks_.begin(block);  // rows of the block
-    if (has_bias_ && is_training_ && is_first) {
-      for (size_t i = 0; i < layers_.size(); ++i) {
-        const MutableMatrix bias = sums_->part(place_of(i) + 2, block);
-        std::fill_n(bias.data, bias.columns, 0.0F);
-      }
+  void compute_rows(const Part& part) const {
+    for (size_t i = 0; part.row == blocks_.begin(part.block) &&
+         sum_of_bias(0, part.block) != nullptr && i < layers_.size();
+         ++i) {
+      std::fill_n(sum_of_bias(i, part.block), x0_.columns, 0.0F);
     }
-    const ConstMatrix gradient = gradient_.row_range(row, x0_gradient.rows);
-    add_gradients_of_x(
+    split_gradient(
         layers_.size(),
-        block,
-        row,
-        gradient.data,
-        nullptr,
-        scratch,
-        x0_gradient);
+        part,
+        gradient_.row_range(part.row, part.rows).data,
+        /*x=*/nullptr);
     for (size_t i = layers_.size(); i-- > 0;) {
-      compute_layer(i, block, row, scratch, x0_gradient);
+      compute_layer(i, part);
     }
   }
 
-  // Adds the gradients of x0 and scale_i in x_i = x0 * scale_i, where i > 0. They are the first
-  // ones for the result. The gradient of bias_{i-1} is that of scale_i. Sets x unless nullptr.
-  void add_gradients_of_x(
+  // Adds what x_i = x0 * factor_i + x0 contributes to the gradients of x0 and factor_i, for
+  // i > 0. For the result, which is the last x_i, sets them instead. Adds the gradient of
+  // factor_i to that of bias_{i-1}, which is the same. Writes x_i to `x`, unless it is nullptr.
+  void split_gradient(
       size_t i,
-      int64_t block,
-      int64_t row,
+      const Part& part,
       const float* gradient,
-      float* x,
-      const CrossScratch& scratch,
-      const MutableMatrix& x0_gradient) const {
-    const int64_t rows = x0_gradient.rows;
+      float* x) const {
     active_kernels().cross_gradient(
-        {.rows = rows,
-         .dim = x0_gradient.columns,
-         .x0 = x0_.row_range(row, rows).data,
-         .scale = layers_[i - 1].scale.row_range(row, rows).data,
+        {.rows = part.rows,
+         .dim = x0_.columns,
+         .x0 = x0_.row_range(part.row, part.rows).data,
+         .factor = layers_[i - 1].factor.row_range(part.row, part.rows).data,
          .gradient = gradient,
          .adds = i < layers_.size(),
-         .x0_gradient = x0_gradient.data,
-         .scale_gradient = scratch.scale_gradient(rows).data,
+         .x0_gradient = part.x0_gradient.data,
+         .factor_gradient = part.scratch.factor_gradient(part.rows).data,
          .x = x,
-         .bias_gradient = has_bias_ && is_training_
-             ? sums_->part(place_of(i - 1) + 2, block).data
-             : nullptr});
+         .bias_gradient = sum_of_bias(i - 1, part.block)});
   }
 
-  // Replaces the gradient of scale_{i+1} in `scratch` by that of scale_i, and adds to that of
-  // x0.
-  void compute_layer(
-      size_t i,
-      int64_t block,
-      int64_t row,
-      const CrossScratch& scratch,
-      const MutableMatrix& x0_gradient) const {
+  // Replaces the gradient of factor_{i+1} in the scratch by the gradient of factor_i, and adds
+  // to the gradient of x0.
+  void compute_layer(size_t i, const Part& part) const {
     const Layer& layer = layers_[i];
-    const int64_t rows = x0_gradient.rows;
-    const ConstMatrix scale_gradient = scratch.scale_gradient(rows);
+    const ConstMatrix factor_gradient = part.scratch.factor_gradient(part.rows);
     const MutableMatrix projected_gradient =
-        scratch.projected_gradient(rows, layer.transposed_v.columns);
-    const kernels::ProductArgs sum{.adds = row != blocks_.begin(block)};
-    multiply(scale_gradient, layer.transposed_v, projected_gradient);
+        part.scratch.projected_gradient(part.rows, layer.transposed_v.columns);
+    const kernels::ProductArgs sum{
+        .adds = part.row != blocks_.begin(part.block)};
+    multiply(factor_gradient, layer.transposed_v, projected_gradient);
     if (is_training_) {
       multiply(
-          layer.projected.row_range(row, rows).transposed(),
-          scale_gradient,
-          sums_->part(place_of(i) + 1, block),
+          layer.projected.row_range(part.row, part.rows).transposed(),
+          factor_gradient,
+          sum_of_v(i, part.block),
           sum);
     }
-    ConstMatrix x = x0_.row_range(row, rows);
+    ConstMatrix x = x0_.row_range(part.row, part.rows);
     if (i == 0) {
       multiply(
-          projected_gradient, layer.transposed_u, x0_gradient, {.adds = true});
+          projected_gradient,
+          layer.transposed_u,
+          part.x0_gradient,
+          {.adds = true});
     } else {
-      const MutableMatrix x_gradient = scratch.x(rows);
+      const MutableMatrix x_gradient = part.scratch.x(part.rows);
       multiply(projected_gradient, layer.transposed_u, x_gradient);
-      add_gradients_of_x(
-          i,
-          block,
-          row,
-          x_gradient.data,
-          x_gradient.data,
-          scratch,
-          x0_gradient);
+      split_gradient(i, part, x_gradient.data, x_gradient.data);
       x = x_gradient;
     }
     if (is_training_) {
       multiply(
-          x.transposed(),
-          projected_gradient,
-          sums_->part(place_of(i), block),
-          sum);
+          x.transposed(), projected_gradient, sum_of_u(i, part.block), sum);
     }
   }
 
@@ -466,18 +436,22 @@ struct Crosses : torch::autograd::Function<Crosses> {
       int64_t num_inputs) {
     const std::vector<LowRankCross> layers =
         unflatten(tensors.slice(num_inputs));
+    const variable_list inputs = tensors.slice(0, num_inputs).vec();
+    const at::Tensor x0 = make_x0(inputs, layers[0].u.size(0));
     std::vector<SavedCross> saved(layers.size());
-    const Crossed crossed =
-        compute(tensors.slice(0, num_inputs).vec(), layers, saved);
+    const at::Tensor result = compute(inputs, layers, x0, saved);
     variable_list saved_tensors = tensors.vec();
-    saved_tensors.push_back(crossed.x0);
     for (const SavedCross& layer : saved) {
-      saved_tensors.insert(saved_tensors.end(), {layer.projected, layer.scale});
+      saved_tensors.insert(
+          saved_tensors.end(), {layer.projected, layer.factor});
+    }
+    if (num_inputs > 1) {
+      saved_tensors.push_back(x0);
     }
     context->save_for_backward(std::move(saved_tensors));
     context->saved_data["tensors"] = static_cast<int64_t>(tensors.size());
     context->saved_data["inputs"] = num_inputs;
-    return crossed.result;
+    return result;
   }
 
   static variable_list backward(
@@ -495,13 +469,18 @@ struct Crosses : torch::autograd::Function<Crosses> {
       const at::Tensor x0 = num_inputs == 1 ? inputs[0] : at::cat(inputs, 1);
       result = gradients_by_operators(x0, layers, gradients[0]);
     } else {
-      result = gradients_by_blocks(
-          saved_tensors[count],
-          layers,
-          all.slice(count + 1),
-          gradients[0],
-          context->needs_input_grad(
-              {torch::autograd::IndexRange(num_inputs, count)}));
+      // A tensor of zeros may have no memory.
+      const at::Tensor gradient = gradients[0]._is_zerotensor()
+          ? at::zeros(gradients[0].sizes(), at::kFloat)
+          : gradients[0].resolve_neg().contiguous();
+      result = CrossGradients(
+                   num_inputs == 1 ? inputs[0] : all.back(),
+                   layers,
+                   all.slice(count),
+                   gradient,
+                   context->needs_input_grad(
+                       {torch::autograd::IndexRange(num_inputs, count)}))
+                   .run();
     }
     if (num_inputs > 1) {
       variable_list parts;
@@ -515,24 +494,6 @@ struct Crosses : torch::autograd::Function<Crosses> {
     }
     result.emplace_back();  // num_inputs has no gradient
     return result;
-  }
-
- private:
-  static variable_list gradients_by_blocks(
-      const at::Tensor& x0,
-      const std::vector<LowRankCross>& layers,
-      at::TensorList saved_tensors,
-      const at::Tensor& given_gradient,
-      bool is_training) {
-    std::vector<SavedCross> saved;
-    for (size_t i = 0; i < saved_tensors.size(); i += 2) {
-      saved.push_back({saved_tensors[i], saved_tensors[i + 1]});
-    }
-    // A tensor of zeros may have no memory.
-    const at::Tensor gradient = given_gradient._is_zerotensor()
-        ? at::zeros(given_gradient.sizes(), at::kFloat)
-        : given_gradient.resolve_neg().contiguous();
-    return CrossGradients(x0, layers, saved, gradient, is_training).run();
   }
 };
 
@@ -570,21 +531,25 @@ bool has_low_rank_crosses(
 at::Tensor low_rank_crosses(
     const std::vector<at::Tensor>& inputs,
     const std::vector<LowRankCross>& layers) {
-  variable_list tensors;
+  variable_list rows;
   for (const at::Tensor& input : inputs) {
-    tensors.push_back(rows_of(input));
+    rows.push_back(rows_of(input));
   }
+  if (rows.size() == 1) {
+    rows[0] = rows[0].contiguous();  // it is x0 itself
+  }
+  variable_list tensors = rows;
   const variable_list parameters = flatten(layers);
   tensors.insert(tensors.end(), parameters.begin(), parameters.end());
-  const auto num_inputs = static_cast<int64_t>(inputs.size());
-  std::vector<SavedCross> none;
-  const at::Tensor result = needs_gradient(tensors)
-      ? Crosses::apply(at::TensorList(tensors), num_inputs)
-      : compute(
-            {tensors.begin(), tensors.begin() + num_inputs},
-            unflatten(parameters),
-            none)
-            .result;
+  at::Tensor result;
+  if (needs_gradient(tensors)) {
+    result = Crosses::apply(
+        at::TensorList(tensors), static_cast<int64_t>(rows.size()));
+  } else {
+    std::vector<SavedCross> none;
+    result = compute(
+        rows, unflatten(parameters), make_x0(rows, layers[0].u.size(0)), none);
+  }
   if (inputs[0].dim() == 2) {
     return result;
   }

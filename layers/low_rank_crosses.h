@@ -16,8 +16,8 @@ struct LowRankCross {
 
 /// Returns whether low_rank_crosses() may be called. It needs float32 on the CPU, no trace,
 /// enough blocks of rows (RowBlocks::suffice_for_threads()), and a small rank. With a larger
-/// rank, the blocks' gradients of the weights would take more memory than the tensors that
-/// are saved for the rows.
+/// rank, the blocks' gradients of the weights would take more memory than what LibTorch's
+/// operators keep for the rows.
 bool has_low_rank_crosses(
     const std::vector<at::Tensor>& inputs,
     const std::vector<LowRankCross>& layers);
@@ -26,9 +26,9 @@ bool has_low_rank_crosses(
 ///
 ///   x_0 = x0,  x_{i+1} = x0 * (x_i u_i v_i + bias_i) + x_i
 ///
-/// It computes them as x_i = x0 * scale_i, which needs fewer products for the gradients:
+/// It computes them as x_i = x0 * factor_i + x0, which needs fewer products for the gradients:
 ///
-///   scale_0 = 1,  scale_{i+1} = scale_i + x_i u_i v_i + bias_i
+///   factor_0 = 0,  factor_{i+1} = factor_i + x_i u_i v_i + bias_i
 ///
 /// One thread computes all layers for some rows at a time, forward and backward, so that it
 /// reads most of them from its caches.

@@ -7,6 +7,7 @@
 #include "layers/low_rank_crosses.h"
 #include "src/common/check.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -66,14 +67,19 @@ void MultiLayerDCNImpl::declare_parameters() {
   layers_ = std::move(layers);  // replaces the original's layers in a copy
 }
 
+void MultiLayerDCNImpl::build(const Nest<PartialShape>& input_shapes) {
+  const PartialShape joined = joined_shape(input_shapes, kClassName);
+  joined_width(input_shapes, kClassName);  // an error names the input
+  LayerImpl::build(joined);
+}
+
 void MultiLayerDCNImpl::make_parameters(
     const Nest<PartialShape>& input_shapes) {
-  joined_width(input_shapes, kClassName);
-  const PartialShape x0 = joined_shape(input_shapes, kClassName);
+  known_dim(input_shapes.leaf(), kClassName);
   // Build all of them before the first is changed, because a callable may throw.
   std::vector<Cross> layers = crosses_of(options());
   for (Cross& layer : layers) {
-    layer->build(x0);
+    layer->build(input_shapes);
   }
   for (size_t i = 0; i < layers.size(); ++i) {
     layers_[i]->adopt(*layers[i]);
@@ -81,13 +87,29 @@ void MultiLayerDCNImpl::make_parameters(
 }
 
 at::Tensor MultiLayerDCNImpl::forward(const Nest<at::Tensor>& x0) {
-  const std::vector<at::Tensor> inputs = with_equal_batches(checked_inputs(
+  std::vector<at::Tensor> inputs = with_equal_batches(checked_inputs(
       x0, kClassName, joined_shape, MixedDtypes::kAllowedByAutocast));
-  build_on_first_call(x0);
+  const bool is_mixed =
+      std::any_of(inputs.begin(), inputs.end(), [&](const at::Tensor& input) {
+        return input.scalar_type() != inputs[0].scalar_type();
+      });
+  if (is_mixed) {
+    inputs = {joined(inputs)};  // autocast chooses the dtype
+  }
+  build_on_first_call(is_mixed ? Nest<at::Tensor>(inputs[0]) : x0);
   std::vector<LowRankCross> crosses;
   for (const Cross& layer : layers_) {
     crosses.push_back(parameters_of(*layer));
   }
+  int64_t columns = 0;
+  for (const at::Tensor& input : inputs) {
+    columns += input.size(-1);
+  }
+  TESSERA_CHECK_VALUE(
+      crosses.empty() || columns == crosses[0].u.size(0),
+      "[MultiLayerDCN] was built for inputs of {} columns in total, but got {}. Make another layer for inputs of this size.",
+      crosses[0].u.size(0),
+      columns);
   if (has_low_rank_crosses(inputs, crosses)) {
     return low_rank_crosses(inputs, crosses);
   }

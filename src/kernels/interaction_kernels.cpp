@@ -547,24 +547,24 @@ struct CrossGradientColumns {
   HWY_INLINE void operator()(D d, int64_t column) const {
     const int64_t at = row * args.dim + column;
     const auto x0 = hn::LoadU(d, args.x0 + at);
-    const auto scale = hn::LoadU(d, args.scale + at);
+    const auto factor = hn::LoadU(d, args.factor + at);
     const auto gradient = hn::LoadU(d, args.gradient + at);
     const auto sum = [&](const float* sums) HWY_ATTR {
       return args.adds ? hn::LoadU(d, sums + at) : hn::Zero(d);
     };
     hn::StoreU(
-        hn::MulAdd(gradient, scale, sum(args.x0_gradient)),
+        hn::Add(hn::MulAdd(gradient, factor, gradient), sum(args.x0_gradient)),
         d,
         args.x0_gradient + at);
-    const auto scale_gradient =
-        hn::MulAdd(gradient, x0, sum(args.scale_gradient));
-    hn::StoreU(scale_gradient, d, args.scale_gradient + at);
+    const auto factor_gradient =
+        hn::MulAdd(gradient, x0, sum(args.factor_gradient));
+    hn::StoreU(factor_gradient, d, args.factor_gradient + at);
     if (args.x != nullptr) {
-      hn::StoreU(hn::Mul(x0, scale), d, args.x + at);
+      hn::StoreU(hn::MulAdd(x0, factor, x0), d, args.x + at);
     }
     if (args.bias_gradient != nullptr) {
       float* bias = args.bias_gradient + column;
-      hn::StoreU(hn::Add(hn::LoadU(d, bias), scale_gradient), d, bias);
+      hn::StoreU(hn::Add(hn::LoadU(d, bias), factor_gradient), d, bias);
     }
   }
 };

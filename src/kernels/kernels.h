@@ -219,22 +219,22 @@ struct PairwiseDotsArgs {
   const FeatureRows<float>* gradients = nullptr;  // [num_features], overwritten
 };
 
-/// The gradients of x = x0 * scale, elementwise, which is the input or the output of a cross:
+/// The gradients of x = x0 * factor + x0, elementwise. x is the input or the output of a cross:
 ///
 ///   for r in 0 .. rows:
-///     x0_gradient[r] = gradient[r] * scale[r] + x0_gradient[r] (if adds)
-///     scale_gradient[r] = gradient[r] * x0[r] + scale_gradient[r] (if adds)
-///     x[r] = x0[r] * scale[r]
-///     bias_gradient += scale_gradient[r]
+///     x0_gradient[r] = gradient[r] * factor[r] + gradient[r] + x0_gradient[r] (if adds)
+///     factor_gradient[r] = gradient[r] * x0[r] + factor_gradient[r] (if adds)
+///     x[r] = x0[r] * factor[r] + x0[r]
+///     bias_gradient += factor_gradient[r]
 struct CrossGradientArgs {
   int64_t rows = 0;
   int64_t dim = 0;
   const float* x0 = nullptr;  // [rows, dim], like all without a comment
-  const float* scale = nullptr;
+  const float* factor = nullptr;
   const float* gradient = nullptr;
   bool adds = false;
   float* x0_gradient = nullptr;
-  float* scale_gradient = nullptr;
+  float* factor_gradient = nullptr;
   float* x = nullptr;  // may be gradient; nullptr: not computed
   float* bias_gradient = nullptr;  // [dim]; nullptr: not computed
 };
@@ -247,7 +247,7 @@ struct CrossGradientArgs {
 ///     sum += a[r, k] * b[k, c] for k in 0 .. depth
 ///     if has_relu and sum < 0: sum = 0
 ///     if relu_output[r, c] <= 0: sum = 0      (the gradient of a relu)
-///     crossed[r, c] = x0[r, c] * sum
+///     crossed[r, c] = x0[r, c] * sum + x0[r, c]
 ///     out[r, c] = sum
 ///
 /// The rows of b and of the results are contiguous, and so are the rows or the columns of a:
@@ -269,7 +269,7 @@ struct ProductArgs {
   const float* added = nullptr;  // has out_stride, may be out; nullptr: zeros
   const float* relu_output = nullptr;  // nullptr: no relu
   int64_t relu_output_stride = 0;
-  const float* x0 = nullptr;  // has out_stride, and so has crossed
+  const float* x0 = nullptr;  // has out_stride, like crossed
   float* crossed = nullptr;  // nullptr: no cross
 };
 

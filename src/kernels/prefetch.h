@@ -11,8 +11,8 @@ inline constexpr int64_t kLineBytes = 64;
 /// Rows of up to this many bytes are narrow. Lookups prefetch more of them ahead.
 inline constexpr int64_t kNarrowRowBytes = 128;
 
-/// Prefetches the cache line of `address`. GCC takes a function that does nothing else for one
-/// without effects, and removes its calls. The empty statement prevents this.
+/// Prefetches the cache line of `address`. GCC removes calls of a function that only prefetches,
+/// because it sees no effect. It takes the empty asm statement for an effect.
 inline void prefetch_line(const void* address) {
   __builtin_prefetch(address);
   asm volatile("");

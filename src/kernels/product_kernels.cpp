@@ -165,7 +165,7 @@ HWY_INLINE void AddProducts(
 // Prefetches kRows rows of `width` columns, unless `matrix` is nullptr. The processor does not
 // foresee lines that are a row apart. On Zen 3, products of 64 x 32 and 32 x 640 numbers with a
 // cross, whose rows were not in the second-level cache, took 0.5 to 0.7 times as long with these
-// prefetches. It has to be inlined always: GCC removes calls of functions that only prefetch.
+// prefetches. It must be inlined, because GCC removes calls of functions that only prefetch.
 template <int kRows>
 HWY_INLINE void PrefetchTile(
     const float* matrix,
@@ -178,6 +178,8 @@ HWY_INLINE void PrefetchTile(
   }
   constexpr int64_t kLine = kLineBytes / int64_t{sizeof(float)};
   const int64_t step = HWY_MIN(width, kLine);
+  // The line of the first column often belongs to the tile before, so the last column of each
+  // line is prefetched.
   for (int64_t last = step - 1; last < width; last += step) {
     const float* const from = matrix + row * stride + column + last;
     for (int64_t i = 0; i < kRows; ++i) {
@@ -261,7 +263,8 @@ HWY_INLINE void ComputeTile(
       float* const crossed = args.crossed + first;
       ForSums(sums, [&](int i, int j, const V& sum) HWY_ATTR {
         const int64_t at = i * stride;
-        vectors.store(hn::Mul(vectors.load(x0 + at, j), sum), crossed + at, j);
+        const V factor = vectors.load(x0 + at, j);
+        vectors.store(hn::MulAdd(factor, sum, factor), crossed + at, j);
       });
     }
   }

@@ -78,8 +78,9 @@ struct QuantizedBags {
     }
   }
 
+  // Always inlined, as is the next one: GCC removes calls of functions that only prefetch.
   template <CacheLevel kLevel>
-  void Prefetch(int64_t position) const {
+  HWY_INLINE void Prefetch(int64_t position) const {
     if (position < args.nnz) {
       PrefetchAround<kLevel>(RowOf(position));
     }
@@ -88,7 +89,7 @@ struct QuantizedBags {
  private:
   // A row may begin anywhere in a line.
   template <CacheLevel kLevel>
-  void PrefetchAround(const char* row) const {
+  HWY_INLINE void PrefetchAround(const char* row) const {
     const char* last = row + row_bytes - 1;
     for (; row < last; row += kLineBytes) {
       PrefetchLine<kLevel>(row);

@@ -168,35 +168,35 @@ TEST(InteractionKernelsTest, ComputesTheGradientsOfACross) {
       for (const int64_t dim : {1, 3, 4, 16, 21, 64}) {
         SCOPED_TRACE(dim);
         const auto x0 = sample_values(kRows * dim, 0.7);
-        const auto scale = sample_values(kRows * dim, 0.9);
+        const auto factor = sample_values(kRows * dim, 0.9);
         const auto gradient = sample_values(kRows * dim, 1.1);
         const auto initial = sample_values(kRows * dim, 1.9);
         const std::vector<float> unset(initial.size(), NAN);
         std::vector<float> x0_gradient = adds ? initial : unset;
-        std::vector<float> scale_gradient = adds ? initial : unset;
+        std::vector<float> factor_gradient = adds ? initial : unset;
         std::vector<float> x = gradient;
         std::vector<float> bias_gradient(static_cast<size_t>(dim), 2.0F);
         kernels.cross_gradient(
             {.rows = kRows,
              .dim = dim,
              .x0 = x0.data(),
-             .scale = scale.data(),
+             .factor = factor.data(),
              .gradient = x.data(),
              .adds = adds,
              .x0_gradient = x0_gradient.data(),
-             .scale_gradient = scale_gradient.data(),
+             .factor_gradient = factor_gradient.data(),
              .x = adds ? x.data() : nullptr,
              .bias_gradient = has_bias ? bias_gradient.data() : nullptr});
         std::vector<double> bias_sums(bias_gradient.size(), 2.0);
         for (size_t i = 0; i < x0.size(); ++i) {
           const double before = adds ? initial[i] : 0.0;
-          const double of_scale = before + double{gradient[i]} * x0[i];
+          const double of_factor = before + double{gradient[i]} * x0[i];
           ASSERT_NEAR(
-              x0_gradient[i], before + double{gradient[i]} * scale[i], 1e-5);
-          ASSERT_NEAR(scale_gradient[i], of_scale, 1e-5);
+              x0_gradient[i], before + gradient[i] * (1.0 + factor[i]), 1e-5);
+          ASSERT_NEAR(factor_gradient[i], of_factor, 1e-5);
           ASSERT_NEAR(
-              x[i], adds ? double{x0[i]} * scale[i] : gradient[i], 1e-5);
-          bias_sums[i % static_cast<size_t>(dim)] += has_bias ? of_scale : 0.0;
+              x[i], adds ? x0[i] * (1.0 + factor[i]) : gradient[i], 1e-5);
+          bias_sums[i % static_cast<size_t>(dim)] += has_bias ? of_factor : 0.0;
         }
         for (size_t i = 0; i < bias_gradient.size(); ++i) {
           ASSERT_NEAR(bias_gradient[i], bias_sums[i], 1e-5);

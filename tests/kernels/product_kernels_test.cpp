@@ -257,7 +257,7 @@ TEST(ProductKernelsTest, TouchesNothingBehindTheMatrices) {
            .crossed = crossed.data()});
       for (int64_t i = 0; i < kRows * columns; ++i) {
         ASSERT_EQ(out.data()[i], kDepth + 2.0F) << i;
-        ASSERT_EQ(crossed.data()[i], kDepth + 2.0F) << i;
+        ASSERT_EQ(crossed.data()[i], kDepth + 3.0F) << i;
       }
     }
   }
@@ -291,7 +291,8 @@ TEST(ProductKernelsTest, CrossesEachSum) {
         return m.sum_of(row, column, m.bias[column] + x);
       };
       expect_values(m.crossed, m.args, [&](int64_t row, int64_t column) {
-        return m.x0[row * m.args.out_stride + column] * sum(row, column);
+        const double x0 = m.x0[row * m.args.out_stride + column];
+        return x0 * sum(row, column) + x0;
       });
       if (needs_sums) {
         expect_values(m.out, m.args, sum);

@@ -7,6 +7,7 @@
 #include "tests/test_util.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -16,8 +17,10 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/serialize.h>
 
 #include <limits>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -218,8 +221,7 @@ TEST(MultiLayerDCNTest, FrozenParametersGetNoGradient) {
   }
 }
 
-// Makes inputs of 3, 1 and 4 columns whose rows lie in different ways, and x0, which they
-// are parts of.
+// x0, and its columns as a slice, a contiguous tensor and a transposed one.
 struct JoinedInputs {
   explicit JoinedInputs(int64_t rows, at::ScalarType dtype = at::kFloat)
       : x0(at::randn({rows, 8}, dtype)),
@@ -245,7 +247,6 @@ TEST(MultiLayerDCNTest, ANestIsJoined) {
   const JoinedInputs inputs(/*rows=*/11000);  // two blocks, in parts
   const at::Tensor x0 = inputs.x0.clone().requires_grad_();
   const at::Tensor expected = layer->forward(x0);
-  EXPECT_EQ(layer->input_shapes()->leaf(), (PartialShape{11000, 8}));
   expected.square().sum().backward();
   std::vector<at::Tensor> expected_gradients;
   for (const at::Tensor& parameter : layer->parameters()) {
@@ -270,6 +271,86 @@ TEST(MultiLayerDCNTest, ANestIsJoined) {
   EXPECT_TRUE(at::equal(layer->forward(inputs.nest()), expected));
 }
 
+// The sums of a product have two blocks of the depth.
+TEST(MultiLayerDCNTest, ALargeRankGivesTheSameWithoutGradients) {
+  const OneThread one;
+  MultiLayerDCN layer(
+      MultiLayerDCNOptions{.projection_dim = 300, .num_layers = 3});
+  const JoinedInputs inputs(/*rows=*/40);
+  const at::Tensor expected = layer->forward(inputs.nest());
+  EXPECT_TRUE(has_kernels(layer, inputs.parts));
+  EXPECT_TRUE(expected.requires_grad());
+  const at::NoGradGuard no_grad;
+  EXPECT_TRUE(at::equal(layer->forward(inputs.nest()), expected));
+  EXPECT_TRUE(at::equal(layer->forward(inputs.x0), expected));
+}
+
+// Few bits are lost although x0 is added to much smaller numbers.
+TEST(MultiLayerDCNTest, SmallCrossesAreAccurate) {
+  const OneThread one;
+  MultiLayerDCN layer(MultiLayerDCNOptions{
+      .projection_dim = 32,
+      .kernel_initializer = initializers::Normal{.stddev = 0.01}});
+  const at::Tensor x0 = at::randn({64, 640}, at::kDouble);
+  layer->build(PartialShape{std::nullopt, 640});
+  const at::NoGradGuard no_grad;
+  const at::Tensor result = layer->forward(x0.to(at::kFloat));
+  layer->to(at::kDouble);
+  const at::Tensor exact = layer->forward(x0.to(at::kFloat).to(at::kDouble));
+  const at::Tensor errors = (result.to(at::kDouble) - exact) / exact;
+  EXPECT_LT(errors.square().mean().sqrt().item<double>(), 8e-8);
+}
+
+TEST(MultiLayerDCNTest, InputsMayBeChangedLikeOtherTensors) {
+  const OneThread one;
+  MultiLayerDCN layer(MultiLayerDCNOptions{.projection_dim = 3});
+  // Another layer may change what a single input is a part of.
+  const at::Tensor base = at::randn({5, 9});
+  at::Tensor result = layer->forward(base.narrow(1, 1, 8));
+  base.zero_();
+  result.sum().backward();
+  // Those of a nest are kept for second derivatives, so LibTorch refuses a change.
+  const JoinedInputs inputs(/*rows=*/5);
+  std::vector<at::Tensor> parts;
+  for (const at::Tensor& part : inputs.parts) {
+    parts.push_back(part * 2);
+  }
+  result = layer->forward({parts[0], parts[1], parts[2]});
+  parts[1].zero_();
+  EXPECT_THROW(result.sum().backward(), c10::Error);
+}
+
+TEST(MultiLayerDCNTest, AutocastChoosesTheDtypeOfMixedInputs) {
+  const OneThread one;
+  const at::Tensor a = at::randn({3, 2});
+  const at::Tensor b = at::randn({3, 4});
+  for (const bool begins_with_bfloat16 : {false, true}) {
+    MultiLayerDCN layer(MultiLayerDCNOptions{.projection_dim = 3});
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    const at::Tensor result = begins_with_bfloat16
+        ? layer->forward({a.to(at::kBFloat16), b})
+        : layer->forward({a, b.to(at::kBFloat16)});
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+    EXPECT_EQ(layer->parameters()[0].scalar_type(), at::kFloat);
+    EXPECT_EQ(result.sizes(), (at::IntArrayRef{3, 6}));
+  }
+}
+
+TEST(MultiLayerDCNTest, ArchivesOfATensorAndOfANestFitEachOther) {
+  const JoinedInputs inputs(/*rows=*/5);
+  for (const bool saves_nest : {false, true}) {
+    MultiLayerDCN saved(MultiLayerDCNOptions{.projection_dim = 3});
+    MultiLayerDCN loaded(MultiLayerDCNOptions{.projection_dim = 3});
+    (saves_nest ? saved : loaded)->forward(inputs.nest());
+    (saves_nest ? loaded : saved)->forward(inputs.x0);
+    std::stringstream archive;
+    torch::save(saved, archive);
+    torch::load(loaded, archive);
+    EXPECT_TRUE(
+        at::equal(loaded->forward(inputs.x0), saved->forward(inputs.nest())));
+  }
+}
+
 TEST(MultiLayerDCNTest, ANestBuildsTheLayer) {
   MultiLayerDCN layer(MultiLayerDCNOptions{.projection_dim = 3});
   const JoinedInputs inputs(/*rows=*/5);
@@ -282,7 +363,7 @@ TEST(MultiLayerDCNTest, ANestBuildsTheLayer) {
                {"b", PartialShape{std::nullopt, 6}}})
           .leaf(),
       (PartialShape{std::nullopt, 8}));
-  // A single row counts for all rows, and leading dimensions may be many.
+  // An input of one row counts for all rows, and inputs may have more than two dimensions.
   const at::Tensor row = at::randn({1, 2, 3});
   const at::Tensor rows = at::randn({6, 2, 5});
   const at::Tensor result = layer->forward({row, rows});
@@ -463,10 +544,10 @@ TEST(MultiLayerDCNTest, RefusesOptionsAndInputs) {
   layer->forward(at::randn({2, 4}));
   EXPECT_VALUE_ERROR(
       layer->forward(at::randn({2, 5})),
-      "was built for inputs [batch, ..., 4]");
+      "[MultiLayerDCN] was built for inputs of 4 columns in total, but got 5");
   EXPECT_VALUE_ERROR(
       layer->forward({at::randn({2, 2}), at::randn({2, 3})}),
-      "was built for inputs [batch, ..., 4]");
+      "[MultiLayerDCN] was built for inputs of 4 columns in total, but got 5");
 }
 
 TEST(MultiLayerDCNTest, OptionsRoundTripThroughJson) {

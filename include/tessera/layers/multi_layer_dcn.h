@@ -45,8 +45,9 @@ static_assert(std::is_aggregate_v<MultiLayerDCNOptions>);
 ///       MultiLayerDCNOptions{.projection_dim = 16, .num_layers = 2});
 ///   const auto crossed = dcn->forward(x0);  // the shape of x0
 ///
-/// x0 may be a nest, whose inputs are joined along the last axis. An input of one row counts
-/// for all rows of the others.
+/// x0 may be a nest, whose inputs are joined along the last axis in the order of its entries.
+/// An input of one row counts for all rows of the others. The inputs of a nest must not be
+/// changed in place between forward() and backward().
 ///
 /// In float32 on the CPU, one thread computes all layers for a block of rows. If there are
 /// fewer blocks than threads (from 8 blocks on, fewer than half as many), LibTorch's
@@ -56,8 +57,8 @@ static_assert(std::is_aggregate_v<MultiLayerDCNOptions>);
 ///          `cross_0.bias`, `cross_1.kernel_u`, ...
 /// Shapes:  x0 and the result [batch, ..., dim]; the inputs of a nest [batch, ..., n_i] or
 ///          [1, ..., n_i], and dim is the sum of n_i.
-/// Errors:  c10::ValueError for options out of range; c10::ValueError or TypeError for an
-///          input that doesn't fit the parameters.
+/// Errors:  c10::ValueError for options out of range; c10::ValueError or TypeError for
+///          inputs that differ or don't fit the parameters.
 /// Source:  tfrs.layers.feature_interaction.MultiLayerDCN.
 /// Differs: There is no regularizer: add its term to the loss.
 class MultiLayerDCNImpl
@@ -68,6 +69,9 @@ class MultiLayerDCNImpl
   explicit MultiLayerDCNImpl(MultiLayerDCNOptions options = {});
 
   at::Tensor forward(const Nest<at::Tensor>& x0);
+
+  /// Keeps only the joined shape, so that archives of a tensor and of a nest fit each other.
+  void build(const Nest<PartialShape>& input_shapes) override;
 
   Nest<PartialShape> compute_output_shape(
       const Nest<PartialShape>& input_shapes) const override;
