@@ -501,7 +501,7 @@ TEST(MultiLayerDCNTest, UsesOperatorsWhereKernelsDoNotFit) {
   layer->parameters()[2].set_data(at::ones({1}));
   EXPECT_FALSE(has_kernels(layer, {x0}));
   EXPECT_EQ(layer->forward(x0).sizes(), x0.sizes());
-  EXPECT_VALUE_ERROR(layer->forward(at::randn({4})), "[Cross]");
+  EXPECT_VALUE_ERROR(layer->forward(at::randn({4})), "[MultiLayerDCN]");
 }
 
 TEST(MultiLayerDCNTest, RefusesOptionsAndInputs) {
