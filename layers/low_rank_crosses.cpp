@@ -177,12 +177,14 @@ at::Tensor compute(
   const MutableMatrix out = mutable_matrix_of(result);
   const RowBlocks blocks = blocks_of(rows, dim).divided_for_threads();
   blocks.for_each([&](int64_t block) {
-    int64_t column = 0;
-    for (size_t i = 0; parts.size() > 1 && i < parts.size(); ++i) {
-      copy_rows(
-          blocks.part(parts[i], block),
-          blocks.part(joined, block).column_range(column, parts[i].columns));
-      column += parts[i].columns;
+    if (parts.size() > 1) {
+      int64_t column = 0;
+      for (const ConstMatrix& part : parts) {
+        copy_rows(
+            blocks.part(part, block),
+            blocks.part(joined, block).column_range(column, part.columns));
+        column += part.columns;
+      }
     }
     const ConstMatrix own_first = blocks.part(first, block);
     const MutableMatrix own_out = blocks.part(out, block);
@@ -345,10 +347,11 @@ class CrossGradients {
   }
 
   void compute_rows(const Part& part) const {
-    for (size_t i = 0; part.row == blocks_.begin(part.block) &&
-         sum_of_bias(0, part.block) != nullptr && i < layers_.size();
-         ++i) {
-      std::fill_n(sum_of_bias(i, part.block), x0_.columns, 0.0F);
+    const bool is_first = part.row == blocks_.begin(part.block);
+    if (is_first && has_bias_ && is_training_) {
+      for (size_t i = 0; i < layers_.size(); ++i) {
+        std::fill_n(sum_of_bias(i, part.block), x0_.columns, 0.0F);
+      }
     }
     split_gradient(
         layers_.size(),
