@@ -114,7 +114,7 @@ variable_list gradients_by_operators(
   return result;
 }
 
-// What the forward pass keeps of a layer for the backward pass.
+// The forward pass keeps these tensors of a layer for the backward pass.
 struct SavedCross {
   at::Tensor projected;  // x_i u_i: [rows, rank]
   at::Tensor factor;  // factor_{i+1}: [rows, dim]
