@@ -183,6 +183,22 @@ std::vector<at::Tensor> checked_inputs(
   return tensors;
 }
 
+void check_columns(
+    const std::vector<at::Tensor>& inputs,
+    int64_t columns,
+    const std::string& class_name) {
+  int64_t sum = 0;
+  for (const at::Tensor& input : inputs) {
+    sum += input.size(-1);
+  }
+  TESSERA_CHECK_VALUE(
+      sum == columns,
+      "[{}] was built for inputs of {} columns in total, but got {}. Make another layer for inputs of this size.",
+      class_name,
+      columns,
+      sum);
+}
+
 bool differ_in_batch(const std::vector<at::Tensor>& tensors) {
   return std::any_of(
       tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {

@@ -58,6 +58,13 @@ std::vector<at::Tensor> checked_inputs(
     PartialShape (*shape_of)(const Nest<PartialShape>&, const std::string&),
     MixedDtypes mixed);
 
+/// Checks that the inputs have as many columns as a layer was built for.
+/// Errors:  c10::ValueError, which begins with `class_name`.
+void check_columns(
+    const std::vector<at::Tensor>& inputs,
+    int64_t columns,
+    const std::string& class_name);
+
 /// Returns whether autocast chooses the dtype of operators on this tensor.
 bool has_autocast(const at::Tensor& tensor);
 

@@ -553,12 +553,7 @@ at::Tensor low_rank_crosses(
     result = compute(
         rows, unflatten(parameters), make_x0(rows, layers[0].u.size(0)), none);
   }
-  if (inputs[0].dim() == 2) {
-    return result;
-  }
-  std::vector<int64_t> shape = inputs[0].sizes().vec();
-  shape.back() = result.size(1);
-  return result.view(shape);
+  return unflatten_rows(result, inputs[0]);
 }
 
 }  // namespace tessera

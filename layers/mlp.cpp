@@ -76,16 +76,8 @@ at::Tensor MLPImpl::forward(const Nest<at::Tensor>& inputs) {
   std::vector<at::Tensor> tensors = checked_inputs(
       inputs, kClassName, joined_shape, MixedDtypes::kAllowedByAutocast);
   build_on_first_call(inputs);
-  int64_t columns = 0;
-  for (const at::Tensor& tensor : tensors) {
-    columns += tensor.size(-1);
-  }
   const at::Tensor& weight = layers_[0]->weight;
-  TESSERA_CHECK_VALUE(
-      columns == weight.size(1),
-      "[MLP] was built for inputs of {} columns in total, but got {}. Make another layer for inputs of this size.",
-      weight.size(1),
-      columns);
+  check_columns(tensors, weight.size(1), kClassName);
   TESSERA_CHECK_TYPE(
       tensors[0].scalar_type() == weight.scalar_type() ||
           has_autocast(tensors[0]),

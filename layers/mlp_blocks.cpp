@@ -523,12 +523,7 @@ at::Tensor mlp_blocks(
   const at::Tensor result = needs_gradient(tensors)
       ? MLPBlocks::apply(at::TensorList(tensors), layout_of(stack))
       : outputs_by_blocks(stack, /*keeps_all=*/false).back();
-  if (inputs[0].dim() == 2) {
-    return result;
-  }
-  std::vector<int64_t> shape = inputs[0].sizes().vec();
-  shape.back() = result.size(1);
-  return result.view(shape);
+  return unflatten_rows(result, inputs[0]);
 }
 
 }  // namespace tessera

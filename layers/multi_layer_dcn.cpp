@@ -101,15 +101,9 @@ at::Tensor MultiLayerDCNImpl::forward(const Nest<at::Tensor>& x0) {
   for (const Cross& layer : layers_) {
     crosses.push_back(parameters_of(*layer));
   }
-  int64_t columns = 0;
-  for (const at::Tensor& input : inputs) {
-    columns += input.size(-1);
+  if (!crosses.empty()) {
+    check_columns(inputs, crosses[0].u.size(0), kClassName);
   }
-  TESSERA_CHECK_VALUE(
-      crosses.empty() || columns == crosses[0].u.size(0),
-      "[MultiLayerDCN] was built for inputs of {} columns in total, but got {}. Make another layer for inputs of this size.",
-      crosses[0].u.size(0),
-      columns);
   if (has_low_rank_crosses(inputs, crosses)) {
     return low_rank_crosses(inputs, crosses);
   }

@@ -5,6 +5,8 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <vector>
+
 namespace tessera {
 
 void RowBlocks::for_each(c10::function_ref<void(int64_t)> task) const {
@@ -36,6 +38,15 @@ at::Tensor rows_of(const at::Tensor& tensor) {
   const bool has_rows = (rows.size(1) == 1 || rows.stride(1) == 1) &&
       (rows.size(0) == 1 || rows.stride(0) >= rows.size(1));
   return has_rows ? rows : rows.contiguous();
+}
+
+at::Tensor unflatten_rows(const at::Tensor& rows, const at::Tensor& like) {
+  if (like.dim() == 2) {
+    return rows;
+  }
+  std::vector<int64_t> shape = like.sizes().vec();
+  shape.back() = rows.size(1);
+  return rows.view(shape);
 }
 
 bool needs_gradient(at::TensorList tensors) {

@@ -70,6 +70,10 @@ bool is_plain_float32(const at::Tensor& tensor);
 /// and rows do not overlap.
 at::Tensor rows_of(const at::Tensor& tensor);
 
+/// The reverse of rows_of(): returns `rows` [batch * ..., n] as [batch, ..., n], with all sizes of
+/// `like` but the last.
+at::Tensor unflatten_rows(const at::Tensor& rows, const at::Tensor& like);
+
 /// Returns whether autograd records operators on these tensors for backward().
 bool needs_gradient(at::TensorList tensors);
 
