@@ -540,7 +540,7 @@ void PairwiseDotsGradient(const PairwiseDotsArgs& args) {
 }
 
 struct CrossGradientColumns {
-  const CrossGradientArgs& args;
+  CrossGradientArgs args;  // a copy, in registers
   int64_t row;
 
   template <class D>

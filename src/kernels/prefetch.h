@@ -52,6 +52,11 @@ constexpr int64_t update_prefetch_distance(int64_t bytes) {
 /// cache.
 inline constexpr int64_t kNearRows = 4;
 
+/// The same for narrow rows. With this prefetch, updates by Adagrad and Adam took 0.65 to 0.9
+/// times as long for rows of 16 or 32 floats, on one core of Zen 3. Distances from 8 to 48 were
+/// equal.
+inline constexpr int64_t kNearNarrowRows = 16;
+
 /// How many rows ahead of its use a lookup prefetches a row to the second-level cache. More
 /// lines can be on their way to this cache than to the first-level cache. With this prefetch,
 /// a lookup of rows of 64 bytes took 0.8 times as long on Zen 5, and one of 256 or 512 bytes

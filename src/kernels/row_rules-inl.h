@@ -2,12 +2,41 @@
 // The update of a row by each rule. There is no include guard, because this file is
 // included once per instruction set, inside the target namespace of update_kernels.cpp.
 //
-// Step() updates one vector of columns. `slots` points to these columns of the slots
-// (nullptr if the table has no such slot). Step() stores the new slots and returns the
-// new weight. Begin() runs first and gets the whole row, for rules that need a norm. Each
+// Step() updates one vector of columns, stores the new slots of these columns, and returns
+// the new weight. Begin() runs first and gets the whole row, for rules that need a norm. Each
 // Step() gets the result of Begin().
 
 struct NoLocal {};
+
+// The slots of one row.
+struct RowSlots {
+  float* first[kMaxSlots] = {};  // each [dim], or nullptr
+};
+
+template <class Row>
+HWY_INLINE RowSlots SlotsOf(const UpdateArgs& args, int64_t row) {
+  RowSlots slots;
+  for (size_t i = 0; i < Row::kSlots; ++i) {
+    if (args.slots[i] != nullptr) {
+      slots.first[i] = args.slots[i] + row * args.table.dim;
+    }
+  }
+  return slots;
+}
+
+// The slots of one row, from one column on.
+struct SlotColumns {
+  const RowSlots& row;
+  int64_t column;
+
+  HWY_INLINE bool Has(size_t slot) const {
+    return row.first[slot] != nullptr;
+  }
+
+  HWY_INLINE float* operator[](size_t slot) const {
+    return row.first[slot] + column;
+  }
+};
 
 // The base of rules whose Step() needs only its own columns.
 template <class RuleType>
@@ -77,7 +106,7 @@ struct SgdRow : ColumnRow<SgdRule> {
 
   template <class D, class V = hn::Vec<D>>
   static HWY_INLINE V
-  Step(D d, const Rule& rule, Local, V weight, V gradient, float* const*) {
+  Step(D d, const Rule& rule, Local, V weight, V gradient, const SlotColumns&) {
     return hn::NegMulAdd(hn::Set(d, rule.learning_rate), gradient, weight);
   }
 };
@@ -92,7 +121,7 @@ struct AdagradRow : ColumnRow<AdagradRule> {
       Local,
       V weight,
       V gradient,
-      float* const* slots) {
+      const SlotColumns& slots) {
     const V accumulator =
         hn::MulAdd(gradient, gradient, hn::LoadU(d, slots[0]));
     hn::StoreU(accumulator, d, slots[0]);
@@ -114,7 +143,7 @@ struct AdagradMomentumRow : ColumnRow<AdagradMomentumRule> {
       Local,
       V weight,
       V gradient,
-      float* const* slots) {
+      const SlotColumns& slots) {
     const V old = hn::LoadU(d, slots[0]);
     const V square = hn::Mul(gradient, gradient);
     const V accumulator = rule.beta_2.decay == 1.0F
@@ -146,7 +175,7 @@ struct FtrlRow : ColumnRow<FtrlRule> {
       Local,
       V weight,
       V gradient,
-      float* const* slots) {
+      const SlotColumns& slots) {
     // The formula of the weight needs a learning rate > 0.
     if (rule.learning_rate == 0.0F) {
       return weight;
@@ -199,7 +228,7 @@ struct AdamRow : ColumnRow<AdamRule> {
       Local,
       V weight,
       V gradient,
-      float* const* slots) {
+      const SlotColumns& slots) {
     const V momentum = Blend(d, rule.beta_1, hn::LoadU(d, slots[0]), gradient);
     V velocity = Blend(
         d, rule.beta_2, hn::LoadU(d, slots[1]), hn::Mul(gradient, gradient));
@@ -227,7 +256,7 @@ struct MomentumRow : ColumnRow<MomentumRule> {
       Local,
       V weight,
       V gradient,
-      float* const* slots) {
+      const SlotColumns& slots) {
     const V mu = hn::Set(d, rule.momentum);
     const V rate = hn::Set(d, rule.learning_rate);
     const V old = hn::LoadU(d, slots[0]);
@@ -257,7 +286,7 @@ struct RmspropRow : ColumnRow<RmspropRule> {
       Local,
       V weight,
       V gradient,
-      float* const* slots) {
+      const SlotColumns& slots) {
     V square = hn::Mul(gradient, gradient);
     if (rule.is_centered) {
       // The variance is the moving mean of rho * (gradient - mean)^2. It equals the
@@ -276,7 +305,7 @@ struct RmspropRow : ColumnRow<RmspropRule> {
         hn::Set(d, rule.epsilon_outside));
     const V scaled = hn::Mul(hn::Set(d, rule.learning_rate), gradient);
     V step = hn::Div(scaled, denominator);
-    if (slots[1] != nullptr) {
+    if (slots.Has(1)) {
       step =
           hn::MulAdd(hn::Set(d, rule.momentum), hn::LoadU(d, slots[1]), step);
       hn::StoreU(step, d, slots[1]);
@@ -295,7 +324,7 @@ struct AdadeltaRow : ColumnRow<AdadeltaRule> {
       Local,
       V weight,
       V gradient,
-      float* const* slots) {
+      const SlotColumns& slots) {
     const V epsilon = hn::Set(d, rule.epsilon);
     const V accumulator =
         Blend(d, rule.rho, hn::LoadU(d, slots[0]), hn::Mul(gradient, gradient));
@@ -320,7 +349,7 @@ struct ProximalAdagradRow : ColumnRow<ProximalAdagradRule> {
       Local,
       V weight,
       V gradient,
-      float* const* slots) {
+      const SlotColumns& slots) {
     const V accumulator =
         hn::MulAdd(gradient, gradient, hn::LoadU(d, slots[0]));
     hn::StoreU(accumulator, d, slots[0]);
@@ -344,7 +373,7 @@ struct LionRow : ColumnRow<LionRule> {
       Local,
       V weight,
       V gradient,
-      float* const* slots) {
+      const SlotColumns& slots) {
     const V old = hn::LoadU(d, slots[0]);
     const V direction = Blend(d, rule.beta_1, old, gradient);
     hn::StoreU(Blend(d, rule.beta_2, old, gradient), d, slots[0]);
@@ -368,7 +397,7 @@ struct AdamaxRow : ColumnRow<AdamaxRule> {
       Local,
       V weight,
       V gradient,
-      float* const* slots) {
+      const SlotColumns& slots) {
     const V momentum = Blend(d, rule.beta_1, hn::LoadU(d, slots[0]), gradient);
     const V decayed = hn::Mul(hn::Set(d, rule.beta_2), hn::LoadU(d, slots[1]));
     const V size = hn::Abs(gradient);
@@ -392,7 +421,7 @@ struct NadamRow : ColumnRow<NadamRule> {
       Local,
       V weight,
       V gradient,
-      float* const* slots) {
+      const SlotColumns& slots) {
     const V momentum = Blend(d, rule.beta_1, hn::LoadU(d, slots[0]), gradient);
     const V velocity = Blend(
         d, rule.beta_2, hn::LoadU(d, slots[1]), hn::Mul(gradient, gradient));
@@ -467,8 +496,13 @@ struct RowWiseAdagradRow {
   }
 
   template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE V
-  Step(D d, const Rule&, Local local, V weight, V gradient, float* const*) {
+  static HWY_INLINE V Step(
+      D d,
+      const Rule&,
+      Local local,
+      V weight,
+      V gradient,
+      const SlotColumns&) {
     return hn::NegMulAdd(hn::Set(d, local.rate), gradient, weight);
   }
 };
@@ -477,19 +511,19 @@ struct LambRow {
   using Rule = LambRule;
   static constexpr size_t kSlots = 2;
 
-  // Writes the direction before the trust ratio to args.direction.
+  // Writes the direction before the trust ratio to `out`.
   struct Direction {
-    const UpdateArgs& args;
-    const Rule& rule;
+    Rule rule;
+    RowSlots slots;
     const float* weights;
     const float* gradient;
-    int64_t offset;  // of the slots
+    float* out;
 
     template <class D>
     HWY_INLINE hn::Vec<D> operator()(D d, int64_t column) const {
       using V = hn::Vec<D>;
-      float* momenta = args.slots[0] + offset + column;
-      float* velocities = args.slots[1] + offset + column;
+      float* momenta = slots.first[0] + column;
+      float* velocities = slots.first[1] + column;
       const V g = hn::LoadU(d, gradient + column);
       const V momentum = Blend(d, rule.beta_1, hn::LoadU(d, momenta), g);
       const V velocity =
@@ -502,7 +536,7 @@ struct LambRow {
           hn::Add(root, hn::Set(d, rule.epsilon)));
       const V direction = hn::MulAdd(
           hn::Set(d, rule.weight_decay), hn::LoadU(d, weights + column), ratio);
-      hn::StoreU(direction, d, args.direction + column);
+      hn::StoreU(direction, d, out + column);
       return hn::Mul(direction, direction);
     }
   };
@@ -518,8 +552,14 @@ struct LambRow {
       const float* weights,
       const float* gradient) {
     const int64_t dim = args.table.dim;
-    const float direction = ::sqrtf(
-        SumOverRow(dim, Direction{args, rule, weights, gradient, row * dim}));
+    const float direction = ::sqrtf(SumOverRow(
+        dim,
+        Direction{
+            rule,
+            SlotsOf<LambRow>(args, row),
+            weights,
+            gradient,
+            args.direction}));
     const float weight = ::sqrtf(SumOverRow(dim, SquaresOf{weights}));
     const float trust_ratio =
         weight > 0.0F && direction > 0.0F ? weight / direction : 1.0F;
@@ -528,8 +568,13 @@ struct LambRow {
 
   // GradientOf() passes the direction instead of the gradient.
   template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE V
-  Step(D d, const Rule&, Local local, V weight, V direction, float* const*) {
+  static HWY_INLINE V Step(
+      D d,
+      const Rule&,
+      Local local,
+      V weight,
+      V direction,
+      const SlotColumns&) {
     return hn::NegMulAdd(hn::Set(d, local.rate), direction, weight);
   }
 };

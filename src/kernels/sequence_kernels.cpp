@@ -158,7 +158,7 @@ void SoftmaxGradient(const SoftmaxArgs& args) {
 }
 
 struct DropoutColumns {
-  const DropoutArgs& args;
+  DropoutArgs args;  // a copy, in registers
   RowKey key;
   int64_t begin;  // of the row
 

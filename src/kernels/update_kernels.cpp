@@ -169,21 +169,22 @@ struct Summed {
 // stored, and the next one overwrites it unless the run has ended. If rows are in the
 // cache, an update of dim 16 takes half the time that it takes with such a branch.
 template <int kVectors, class D>
-Summed SumNarrowRows(D d, const SumArgs& args, int64_t max_rows) {
+Summed SumNarrowRows(D d, const SumArgs& given, int64_t max_rows) {
   static_assert(kVectors == 1 || kVectors == 2 || kVectors == 4);
   using V = hn::Vec<D>;
+  const SumArgs args = given;  // in registers
   const hn::Repartition<uint32_t, D> d32;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   V sum0 = hn::Zero(d), sum1 = sum0, sum2 = sum0, sum3 = sum0;
   int64_t rows = 0;
   int64_t i = 0;
   for (; i < args.count && rows < max_rows; ++i) {
-    const Contribution& current = args.contributions[i];
+    const Contribution current = args.contributions[i];
     const bool is_last = i + 1 == args.count;
     const uint32_t next_row = args.contributions[i + (is_last ? 0 : 1)].row;
     const uint32_t is_same = current.row == next_row && !is_last ? 1 : 0;
     const V keep = hn::BitCast(d, hn::Set(d32, 0U - is_same));
-    const GradientSource& source = args.sources[current.source];
+    const GradientSource source = args.sources[current.source];
     const V factor = hn::Set(d, source.factor);
     float* HWY_RESTRICT out = args.sums + rows * args.dim;
     const auto add = [&](int64_t vector, V& sum) HWY_ATTR {
@@ -287,7 +288,7 @@ int64_t SumScatteredColumns(D d, const UpdateArgs& args) {
     place = static_cast<uint16_t>(index + 1);
     sums.rows[index] = i->row;
     rows += is_new;
-    const GradientSource& source = sources[i->source];
+    const GradientSource source = sources[i->source];
     const AddScattered add{
         source.gradient,
         source.factor,
@@ -531,30 +532,25 @@ struct RandomlyRoundedWeights {
   }
 };
 
+// The members are copies, which stay in registers. Through a reference, all of them were
+// loaded again after each store.
 template <class Row, class Weights>
 struct Step {
-  const UpdateArgs& args;
-  const typename Row::Rule& rule;
+  typename Row::Rule rule;
   typename Row::Local local;
-  int64_t offset;
+  RowSlots slots;
   Weights weights;
   const float* HWY_RESTRICT gradient;
 
   template <class D>
   HWY_INLINE hn::Vec<D> Stepped(D d, int64_t column) const {
-    float* slots[kMaxSlots] = {};
-    for (size_t i = 0; i < Row::kSlots; ++i) {
-      if (args.slots[i] != nullptr) {
-        slots[i] = args.slots[i] + offset + column;
-      }
-    }
     return Row::Step(
         d,
         rule,
         local,
         weights.Load(d, column),
         hn::LoadU(d, gradient + column),
-        slots);
+        SlotColumns{slots, column});
   }
 
   template <class D>
@@ -581,7 +577,6 @@ struct StepAnyRow {
       int64_t step,
       const float* gradient) const {
     const int64_t dim = args.table.dim;
-    const int64_t offset = static_cast<int64_t>(row) * dim;
     const RowStages& stages = args.stages;
     float* weights = OpenRow(args.table, row, args.weights);
     if constexpr (kStages) {
@@ -603,10 +598,9 @@ struct StepAnyRow {
     ForColumns(
         dim,
         Step<Row, FloatWeights>{
-            args,
             rule,
             local,
-            offset,
+            SlotsOf<Row>(args, row),
             {weights},
             GradientOf<Row>(args, gradient)});
     if constexpr (kStages) {
@@ -644,7 +638,7 @@ struct StepRandomlyRoundedRow {
     ForTwoVectors(
         table.dim,
         Step<Row, RandomlyRoundedWeights<Stored>>{
-            args, rule, local, offset, weights, gradient});
+            rule, local, SlotsOf<Row>(args, row), weights, gradient});
   }
 };
 
@@ -763,9 +757,12 @@ TESSERA_ROW_INLINE void UpdateSummedRows(
            .sums = sums.sums},
           sums.max_rows);
     }
-    for (int64_t i = 0; i < summed.rows; ++i) {
-      const int64_t soon = HWY_MIN(i + distance, summed.rows - 1);
-      PrefetchRow<Row, CacheLevel::kSecond>(args, sums.rows[soon]);
+    const int64_t last = summed.rows - 1;
+    for (int64_t i = 0; i <= last; ++i) {
+      const uint32_t later = sums.rows[HWY_MIN(i + distance, last)];
+      const uint32_t soon = sums.rows[HWY_MIN(i + kNearNarrowRows, last)];
+      PrefetchRow<Row, CacheLevel::kSecond>(args, later);
+      PrefetchRow<Row, CacheLevel::kFirst>(args, soon);
       step_row(sums.rows[i], 0, sums.sums + i * dim);
     }
     for (int64_t i = 0; i < summed.rows && sums.places != nullptr; ++i) {
