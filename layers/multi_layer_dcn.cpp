@@ -7,7 +7,6 @@
 #include "layers/low_rank_crosses.h"
 #include "src/common/check.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -87,16 +86,9 @@ void MultiLayerDCNImpl::make_parameters(
 }
 
 at::Tensor MultiLayerDCNImpl::forward(const Nest<at::Tensor>& x0) {
-  std::vector<at::Tensor> inputs = with_equal_batches(checked_inputs(
+  const std::vector<at::Tensor> inputs = with_equal_batches(checked_inputs(
       x0, kClassName, joined_shape, MixedDtypes::kAllowedByAutocast));
-  const bool is_mixed =
-      std::any_of(inputs.begin(), inputs.end(), [&](const at::Tensor& input) {
-        return input.scalar_type() != inputs[0].scalar_type();
-      });
-  if (is_mixed) {
-    inputs = {joined(inputs)};  // autocast chooses the dtype
-  }
-  build_on_first_call(is_mixed ? Nest<at::Tensor>(inputs[0]) : x0);
+  build_on_first_call(x0);
   std::vector<LowRankCross> crosses;
   for (const Cross& layer : layers_) {
     crosses.push_back(parameters_of(*layer));

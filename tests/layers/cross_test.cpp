@@ -5,6 +5,7 @@
 #include "tests/layers/gradient_check.h"
 #include "tests/test_util.h"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -194,6 +195,20 @@ TEST(CrossTest, RefusesInputs) {
   EXPECT_TYPE_ERROR(
       layer->forward(at::randn({2, 3}), at::randn({2, 3}, at::kDouble)),
       "but got inputs of Double");
+}
+
+TEST(CrossTest, MixedInputsBuildTheLayerInTheWidestDtype) {
+  const at::Tensor a = at::randn({3, 2});
+  const at::Tensor b = at::randn({3, 4}).to(at::kBFloat16);
+  for (const Nest<at::Tensor>& inputs :
+       {Nest<at::Tensor>{a, b}, Nest<at::Tensor>{b, a}}) {
+    Cross layer;
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    const at::Tensor result = layer->forward(inputs);
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+    EXPECT_EQ(result.sizes(), (at::IntArrayRef{3, 6}));
+    EXPECT_EQ(layer->parameters()[0].scalar_type(), at::kFloat);
+  }
 }
 
 TEST(CrossTest, OptionsRoundTripThroughJson) {

@@ -392,6 +392,17 @@ TEST(MLPTest, UsesOperatorsWhereBlocksDoNotFit) {
   EXPECT_TRUE(at::allclose(mixed, result, 0.05, 0.05));
 }
 
+TEST(MLPTest, MixedInputsBuildTheLayerInTheWidestDtype) {
+  const at::Tensor a = at::randn({3, 2});
+  const at::Tensor b = at::randn({3, 4}).to(at::kBFloat16);
+  const Autocast autocast;
+  for (const auto& inputs : {list_of({a, b}), list_of({b, a})}) {
+    MLP layer(MLPOptions{.units = {4}});
+    EXPECT_EQ(layer->forward(inputs).sizes(), (at::IntArrayRef{3, 4}));
+    EXPECT_EQ(layer->parameters()[0].scalar_type(), at::kFloat);
+  }
+}
+
 TEST(MLPTest, ParametersMayBeTransposed) {
   const Threads one(1);
   MLP layer(MLPOptions{.units = {4, 3}});

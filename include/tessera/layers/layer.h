@@ -9,6 +9,7 @@
 #include <ATen/core/ivalue.h>
 #include <c10/core/Device.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 #include <torch/nn/cloneable.h>
@@ -339,8 +340,8 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
     declare_parameters();
   }
 
-  /// Builds the layer for the inputs of its first forward(), on their device and in their
-  /// dtype.
+  /// Builds the layer for the inputs of its first forward(), on their device and in the
+  /// dtype to which LibTorch promotes theirs.
   void build_on_first_call(const Nest<at::Tensor>& inputs) {
     if (input_shapes_) {
       return;
@@ -348,9 +349,15 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
     const c10::InferenceMode normal(
         false);  // the parameters may be trained later
     build(shapes_of(inputs, c10::str("[", class_name(), "] ")));
-    const at::Tensor first = inputs.flatten().front();
-    if (first.is_floating_point()) {
-      this->to(first.device(), first.scalar_type());
+    std::optional<at::ScalarType> dtype;
+    inputs.for_each([&](const std::string& /*path*/, const at::Tensor& input) {
+      if (input.is_floating_point()) {
+        dtype = c10::promoteTypes(
+            dtype.value_or(input.scalar_type()), input.scalar_type());
+      }
+    });
+    if (dtype) {
+      this->to(inputs.flatten().front().device(), *dtype);
     }
   }
 
