@@ -7,6 +7,7 @@
 #include "layers/low_rank_crosses.h"
 #include "src/common/check.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -86,8 +87,15 @@ void MultiLayerDCNImpl::make_parameters(
 }
 
 at::Tensor MultiLayerDCNImpl::forward(const Nest<at::Tensor>& x0) {
-  const std::vector<at::Tensor> inputs = with_equal_batches(checked_inputs(
+  std::vector<at::Tensor> inputs = with_equal_batches(checked_inputs(
       x0, kClassName, joined_shape, MixedDtypes::kAllowedByAutocast));
+  const bool is_mixed =
+      std::any_of(inputs.begin(), inputs.end(), [&](const at::Tensor& input) {
+        return input.scalar_type() != inputs[0].scalar_type();
+      });
+  if (is_mixed) {
+    inputs = {joined(inputs)};  // the kernels need one dtype
+  }
   build_on_first_call(x0);
   std::vector<LowRankCross> crosses;
   for (const Cross& layer : layers_) {

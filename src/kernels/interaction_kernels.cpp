@@ -540,7 +540,7 @@ void PairwiseDotsGradient(const PairwiseDotsArgs& args) {
 }
 
 struct CrossGradientColumns {
-  CrossGradientArgs args;  // a copy, in registers
+  CrossGradientArgs args;  // a copy, because stores could change the original
   int64_t row;
 
   template <class D>

@@ -4,19 +4,25 @@
 //
 // Step() updates one vector of columns, stores the new slots of these columns, and returns
 // the new weight. Begin() runs first and gets the whole row, for rules that need a norm. Each
-// Step() gets the result of Begin().
+// Step() gets the result of Begin(). A slot that a rule may lack is used only after
+// SlotColumns::Has(), or if the rule says that it is there.
 
 struct NoLocal {};
 
+template <class Row>
+inline constexpr bool kHasOneSlotPerRow =
+    std::is_same_v<typename Row::Rule, RowWiseAdagradRule>;
+
 // The slots of one row.
 struct RowSlots {
-  float* first[kMaxSlots] = {};  // each [dim], or nullptr
+  // Each [dim]. nullptr if there is no such slot, or if it has one number per row.
+  float* first[kMaxSlots] = {};
 };
 
 template <class Row>
 HWY_INLINE RowSlots SlotsOf(const UpdateArgs& args, int64_t row) {
   RowSlots slots;
-  for (size_t i = 0; i < Row::kSlots; ++i) {
+  for (size_t i = 0; i < Row::kSlots && !kHasOneSlotPerRow<Row>; ++i) {
     if (args.slots[i] != nullptr) {
       slots.first[i] = args.slots[i] + row * args.table.dim;
     }
@@ -33,6 +39,7 @@ struct SlotColumns {
     return row.first[slot] != nullptr;
   }
 
+  // Has(slot) must be true.
   HWY_INLINE float* operator[](size_t slot) const {
     return row.first[slot] + column;
   }
@@ -49,10 +56,6 @@ struct ColumnRow {
     return {};
   }
 };
-
-template <class Row>
-inline constexpr bool kHasOneSlotPerRow =
-    std::is_same_v<typename Row::Rule, RowWiseAdagradRule>;
 
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Blend(D d, const MovingAverage& average, V old, V value) {

@@ -158,7 +158,7 @@ void SoftmaxGradient(const SoftmaxArgs& args) {
 }
 
 struct DropoutColumns {
-  DropoutArgs args;  // a copy, in registers
+  DropoutArgs args;  // a copy, because stores could change the original
   RowKey key;
   int64_t begin;  // of the row
 

@@ -172,7 +172,7 @@ template <int kVectors, class D>
 Summed SumNarrowRows(D d, const SumArgs& given, int64_t max_rows) {
   static_assert(kVectors == 1 || kVectors == 2 || kVectors == 4);
   using V = hn::Vec<D>;
-  const SumArgs args = given;  // in registers
+  const SumArgs args = given;  // a copy, because stores could change `given`
   const hn::Repartition<uint32_t, D> d32;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   V sum0 = hn::Zero(d), sum1 = sum0, sum2 = sum0, sum3 = sum0;
@@ -532,7 +532,7 @@ struct RandomlyRoundedWeights {
   }
 };
 
-// The members are copies, which stay in registers. Through a reference, all of them were
+// The members are copies, which can stay in registers. Through a reference, all of them were
 // loaded again after each store.
 template <class Row, class Weights>
 struct Step {
@@ -757,12 +757,14 @@ TESSERA_ROW_INLINE void UpdateSummedRows(
            .sums = sums.sums},
           sums.max_rows);
     }
-    const int64_t last = summed.rows - 1;
-    for (int64_t i = 0; i <= last; ++i) {
-      const uint32_t later = sums.rows[HWY_MIN(i + distance, last)];
-      const uint32_t soon = sums.rows[HWY_MIN(i + kNearNarrowRows, last)];
-      PrefetchRow<Row, CacheLevel::kSecond>(args, later);
-      PrefetchRow<Row, CacheLevel::kFirst>(args, soon);
+    for (int64_t i = 0; i < summed.rows; ++i) {
+      if (i + distance < summed.rows) {
+        PrefetchRow<Row, CacheLevel::kSecond>(args, sums.rows[i + distance]);
+      }
+      if (i + kNearSummedRows < summed.rows) {
+        PrefetchRow<Row, CacheLevel::kFirst>(
+            args, sums.rows[i + kNearSummedRows]);
+      }
       step_row(sums.rows[i], 0, sums.sums + i * dim);
     }
     for (int64_t i = 0; i < summed.rows && sums.places != nullptr; ++i) {

@@ -2,10 +2,11 @@
 #include <tessera/layers/cross.h>
 #include <tessera/layers/layer_json.h>
 
+#include "tests/layers/autocast.h"
 #include "tests/layers/gradient_check.h"
 #include "tests/test_util.h"
 
-#include <ATen/autocast_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -197,17 +198,21 @@ TEST(CrossTest, RefusesInputs) {
       "but got inputs of Double");
 }
 
-TEST(CrossTest, MixedInputsBuildTheLayerInTheWidestDtype) {
+TEST(CrossTest, MixedInputsBuildTheLayerInTheirPromotedDtype) {
   const at::Tensor a = at::randn({3, 2});
   const at::Tensor b = at::randn({3, 4}).to(at::kBFloat16);
+  const test::Autocast autocast;
   for (const Nest<at::Tensor>& inputs :
        {Nest<at::Tensor>{a, b}, Nest<at::Tensor>{b, a}}) {
     Cross layer;
-    at::autocast::set_autocast_enabled(at::kCPU, true);
     const at::Tensor result = layer->forward(inputs);
-    at::autocast::set_autocast_enabled(at::kCPU, false);
-    EXPECT_EQ(result.sizes(), (at::IntArrayRef{3, 6}));
-    EXPECT_EQ(layer->parameters()[0].scalar_type(), at::kFloat);
+    for (const at::Tensor& parameter : layer->parameters()) {
+      EXPECT_EQ(parameter.scalar_type(), at::kFloat);
+    }
+    const auto leaves = inputs.flatten();
+    const at::Tensor all =
+        at::cat({leaves[0].to(at::kFloat), leaves[1].to(at::kFloat)}, 1);
+    EXPECT_TRUE(at::equal(layer->forward(all), result));
   }
 }
 

@@ -2,10 +2,10 @@
 #include <tessera/layers/dot_interaction.h>
 #include <tessera/layers/layer_json.h>
 
+#include "tests/layers/autocast.h"
 #include "tests/layers/gradient_check.h"
 #include "tests/test_util.h"
 
-#include <ATen/autocast_mode.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
@@ -177,10 +177,9 @@ TEST(DotInteractionTest, AutocastHasNoEffect) {
       return x.grad();
     };
     const at::Tensor expected_gradient = gradient(expected);
-    at::autocast::set_autocast_enabled(at::kCPU, true);
+    const test::Autocast autocast;
     const at::Tensor result = layer->forward(x);
     const at::Tensor result_gradient = gradient(result);
-    at::autocast::set_autocast_enabled(at::kCPU, false);
     EXPECT_EQ(result.scalar_type(), at::kFloat);
     EXPECT_TRUE(at::equal(result, expected));
     EXPECT_TRUE(at::equal(result_gradient, expected_gradient));

@@ -3,12 +3,12 @@
 #include <tessera/layers/mlp.h>
 
 #include "layers/mlp_blocks.h"
+#include "tests/layers/autocast.h"
 #include "tests/layers/gradient_check.h"
 #include "tests/test_util.h"
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
@@ -48,20 +48,6 @@ class Threads {
 
  private:
   int before_ = at::get_num_threads();
-};
-
-// Computes in bfloat16 while it exists.
-class Autocast {
- public:
-  Autocast() {
-    at::autocast::set_autocast_enabled(at::kCPU, true);
-  }
-  Autocast(const Autocast&) = delete;
-  Autocast& operator=(const Autocast&) = delete;
-  ~Autocast() {
-    at::autocast::set_autocast_enabled(at::kCPU, false);
-    at::autocast::clear_cache();
-  }
 };
 
 Nest<at::Tensor> list_of(const std::vector<at::Tensor>& tensors) {
@@ -381,7 +367,7 @@ TEST(MLPTest, UsesOperatorsWhereBlocksDoNotFit) {
   EXPECT_FALSE(has_blocks(layer, {at::randn({0, 2})}));
   EXPECT_EQ(
       layer->forward(at::randn({0, 2})).sizes(), (std::vector<int64_t>{0, 4}));
-  const Autocast autocast;
+  const test::Autocast autocast;
   EXPECT_FALSE(has_blocks(layer, {x}));
   const at::Tensor result = layer->forward(x);
   EXPECT_EQ(result.scalar_type(), at::kBFloat16);
@@ -392,14 +378,20 @@ TEST(MLPTest, UsesOperatorsWhereBlocksDoNotFit) {
   EXPECT_TRUE(at::allclose(mixed, result, 0.05, 0.05));
 }
 
-TEST(MLPTest, MixedInputsBuildTheLayerInTheWidestDtype) {
+TEST(MLPTest, MixedInputsBuildTheLayerInTheirPromotedDtype) {
   const at::Tensor a = at::randn({3, 2});
   const at::Tensor b = at::randn({3, 4}).to(at::kBFloat16);
-  const Autocast autocast;
+  const test::Autocast autocast;
   for (const auto& inputs : {list_of({a, b}), list_of({b, a})}) {
-    MLP layer(MLPOptions{.units = {4}});
-    EXPECT_EQ(layer->forward(inputs).sizes(), (at::IntArrayRef{3, 4}));
-    EXPECT_EQ(layer->parameters()[0].scalar_type(), at::kFloat);
+    MLP layer(MLPOptions{.units = {4, 2}});
+    const at::Tensor result = layer->forward(inputs);
+    for (const at::Tensor& parameter : layer->parameters()) {
+      EXPECT_EQ(parameter.scalar_type(), at::kFloat);
+    }
+    const auto leaves = inputs.flatten();
+    const at::Tensor all =
+        at::cat({leaves[0].to(at::kFloat), leaves[1].to(at::kFloat)}, 1);
+    EXPECT_TRUE(at::allclose(layer->forward(all), result, 0.05, 0.05));
   }
 }
 

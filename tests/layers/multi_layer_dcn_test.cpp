@@ -3,11 +3,11 @@
 #include <tessera/layers/multi_layer_dcn.h>
 
 #include "layers/low_rank_crosses.h"
+#include "tests/layers/autocast.h"
 #include "tests/layers/gradient_check.h"
 #include "tests/test_util.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -320,19 +320,22 @@ TEST(MultiLayerDCNTest, InputsMayBeChangedLikeOtherTensors) {
   EXPECT_THROW(result.sum().backward(), c10::Error);
 }
 
-TEST(MultiLayerDCNTest, AutocastChoosesTheDtypeOfMixedInputs) {
+TEST(MultiLayerDCNTest, MixedInputsHaveTheResultOfTheirPromotedDtype) {
   const OneThread one;
   const at::Tensor a = at::randn({3, 2});
-  const at::Tensor b = at::randn({3, 4});
-  for (const bool begins_with_bfloat16 : {false, true}) {
+  const at::Tensor b = at::randn({3, 4}).to(at::kBFloat16);
+  const test::Autocast autocast;
+  for (const Nest<at::Tensor>& inputs :
+       {Nest<at::Tensor>{a, b}, Nest<at::Tensor>{b, a}}) {
     MultiLayerDCN layer(MultiLayerDCNOptions{.projection_dim = 3});
-    at::autocast::set_autocast_enabled(at::kCPU, true);
-    const at::Tensor result = begins_with_bfloat16
-        ? layer->forward({a.to(at::kBFloat16), b})
-        : layer->forward({a, b.to(at::kBFloat16)});
-    at::autocast::set_autocast_enabled(at::kCPU, false);
-    EXPECT_EQ(layer->parameters()[0].scalar_type(), at::kFloat);
-    EXPECT_EQ(result.sizes(), (at::IntArrayRef{3, 6}));
+    const at::Tensor result = layer->forward(inputs);
+    for (const at::Tensor& parameter : layer->parameters()) {
+      EXPECT_EQ(parameter.scalar_type(), at::kFloat);
+    }
+    const auto leaves = inputs.flatten();
+    const at::Tensor all =
+        at::cat({leaves[0].to(at::kFloat), leaves[1].to(at::kFloat)}, 1);
+    EXPECT_TRUE(at::equal(layer->forward(all), result));
   }
 }
 

@@ -340,24 +340,29 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
     declare_parameters();
   }
 
-  /// Builds the layer for the inputs of its first forward(), on their device and in the
-  /// dtype to which LibTorch promotes theirs.
+  /// Builds the layer for the inputs of its first forward(). If some of them have a
+  /// floating-point dtype, moves it to the device of the first of these, and to the dtype to
+  /// which LibTorch promotes them.
   void build_on_first_call(const Nest<at::Tensor>& inputs) {
     if (input_shapes_) {
       return;
     }
     const c10::InferenceMode normal(
         false);  // the parameters may be trained later
-    build(shapes_of(inputs, c10::str("[", class_name(), "] ")));
-    std::optional<at::ScalarType> dtype;
+    const Nest<PartialShape> shapes =
+        shapes_of(inputs, c10::str("[", class_name(), "] "));
+    std::optional<c10::Device> device;
+    at::ScalarType dtype = at::kFloat;
     inputs.for_each([&](const std::string& /*path*/, const at::Tensor& input) {
       if (input.is_floating_point()) {
-        dtype = c10::promoteTypes(
-            dtype.value_or(input.scalar_type()), input.scalar_type());
+        dtype = device ? c10::promoteTypes(dtype, input.scalar_type())
+                       : input.scalar_type();
+        device = device.value_or(input.device());
       }
     });
-    if (dtype) {
-      this->to(inputs.flatten().front().device(), *dtype);
+    build(shapes);
+    if (device) {
+      this->to(*device, dtype);
     }
   }
 

@@ -72,7 +72,7 @@ static_assert(std::is_aggregate_v<MLPOptions>);
 ///          forward() needs the same sum of all n_i, but not the same nest.
 /// Errors:  c10::ValueError for options out of range, an empty nest and another sum of
 ///          widths; c10::ValueError naming the path, for different batch sizes;
-///          c10::TypeError for different dtypes or integers.
+///          c10::TypeError for different dtypes without autocast, or integers.
 /// Source:  tfrs.layers.blocks.MLP; torchrec.modules.mlp.MLP.
 class MLPImpl : public LayerImpl<MLPImpl, MLPOptions> {
  public:
