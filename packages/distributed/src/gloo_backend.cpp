@@ -19,6 +19,7 @@
 #include <torch/version.h>
 
 #include <netdb.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -48,6 +49,7 @@ using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
 constexpr const char* kWhere = "[make_gloo_backend]";
 constexpr int64_t kMaxRanks = 65536;
+constexpr milliseconds kMaxAgentWait{30'000};
 
 template <class... Arguments>
 [[noreturn]] void fail(
@@ -183,15 +185,22 @@ StorePtr open_store(
   }
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(world.port);
-  options.isServer =
-      world.rank == 0 && variable("TORCHELASTIC_USE_AGENT_STORE") != "True";
+  // torchrun opens the store before it starts the ranks. Programs that it has not started may
+  // inherit the variable.
+  const bool has_agent = variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  options.isServer = world.rank == 0 && !has_agent;
   options.numWorkers = world.size;
   options.waitWorkers = false;
   options.timeout = timeout;
   options.multiTenant = true;  // a second backend of this process
   const std::string address = c10::str(world.master, ":", world.port);
+  if (has_agent) {
+    options.timeout = std::min(timeout, kMaxAgentWait);
+  }
   progress.enter(
-      options.isServer
+      has_agent
+          ? Stage{"can't reach the store of torchrun at " + address + ", where TORCHELASTIC_USE_AGENT_STORE = True says that it is", "If torchrun did not start this program, remove TORCHELASTIC_USE_AGENT_STORE from the environment. Otherwise look at what torchrun printed last."}
+          : options.isServer
           ? Stage{"can't listen on " + address, "Set MASTER_ADDR to a name or address of this machine, and MASTER_PORT to a port that no other program uses. Only one process may have RANK = 0."}
           : Stage{
                 "can't reach rank 0 at " + address,
@@ -200,8 +209,9 @@ StorePtr open_store(
   static std::atomic<int64_t> backends = 0;
   const std::string prefix = c10::str(
       "tessera/", variable("TORCHELASTIC_RESTART_COUNT"), "/", backends++);
-  return c10::make_intrusive<c10d::PrefixStore>(
-      prefix, c10::make_intrusive<c10d::TCPStore>(world.master, options));
+  auto store = c10::make_intrusive<c10d::TCPStore>(world.master, options);
+  store->setTimeout(timeout);
+  return c10::make_intrusive<c10d::PrefixStore>(prefix, std::move(store));
 }
 
 // The address from which this machine reaches `host`, or an empty text.
@@ -396,22 +406,30 @@ std::string key_of_leavers(int64_t rank) {
 constexpr const char* kProblem = "problem";
 
 // Tells the others that this rank has failed, and why. Rank 0 has the store, so it first
-// lets them find out.
+// lets them find out, also those that arrive in the next seconds, if `last_arrival` is later.
 void leave(
     c10d::Store& store,
     const World& world,
-    const std::exception& error) {
+    const std::exception& error,
+    Clock::time_point last_arrival) {
   constexpr milliseconds kMaxTime{1000};
-  const auto end = Clock::now() + kMaxTime;
+  constexpr milliseconds kMaxArrivalTime{10'000};
+  const auto begin = Clock::now();
+  last_arrival = std::min(last_arrival, begin + kMaxArrivalTime);
   try {
     const std::string text =
         fmt::format("rank {}: {}", world.rank, reason_of(error));
     store.set(kProblem, std::vector<uint8_t>(text.begin(), text.end()));
     store.add(key_of_leavers(world.rank), 1);
     for (int64_t rank = 1; world.rank == 0 && rank < world.size; ++rank) {
-      while (Clock::now() < end &&
-             store.add(key_of_leavers(rank), 0) <
-                 store.add(key_of_arrivals(rank), 0)) {
+      for (;;) {
+        const int64_t arrivals = store.add(key_of_arrivals(rank), 0);
+        const int64_t leavers = store.add(key_of_leavers(rank), 0);
+        const auto end = std::max(last_arrival, begin + kMaxTime);
+        if (Clock::now() >= (arrivals > 0 ? end : last_arrival) ||
+            leavers >= std::max<int64_t>(arrivals, 1)) {
+          break;
+        }
         std::this_thread::sleep_for(milliseconds(10));
       }
     }
@@ -549,7 +567,7 @@ c10::intrusive_ptr<c10d::Backend> connect(
     return c10::make_intrusive<GlooBackend>(
         store, world, std::move(gloo), std::move(hosts));
   } catch (const std::exception& error) {
-    leave(*store, world, error);
+    leave(*store, world, error, end);
     throw;
   }
 }
@@ -596,6 +614,19 @@ c10::intrusive_ptr<c10d::Backend> connect_in_time(
       stage.advice);
 }
 
+// A write to a rank that has died must be an error, which names the rank. By default, it
+// ends this process.
+void ignore_broken_pipes() {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  struct sigaction action {};
+  if (::sigaction(SIGPIPE, nullptr, &action) == 0 &&
+      (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == SIG_DFL) {
+    action.sa_handler = SIG_IGN;
+    ::sigaction(SIGPIPE, &action, nullptr);
+  }
+}
+
 }  // namespace
 
 bool has_gloo() {
@@ -615,6 +646,7 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(
       options.interface,
       options.hostname);
   const World world = read_world(options);
+  ignore_broken_pipes();
   return connect_in_time(options, world);
 }
 

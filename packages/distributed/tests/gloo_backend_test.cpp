@@ -7,6 +7,8 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include <signal.h>
+
 #include <chrono>
 #include <future>
 #include <string>
@@ -60,6 +62,24 @@ TEST(GlooBackendTest, OneRankNeedsNoEnvironment) {
   EXPECT_EQ(backend->getRank(), 0);
   EXPECT_EQ(backend->getSize(), 1);
   EXPECT_EQ(backend->getBackendName(), "gloo");
+}
+
+// By default, SIGPIPE ends a process that writes to a rank that has died.
+TEST(GlooBackendTest, SigpipeIsIgnoredUnlessTheProgramHandlesIt) {
+  struct sigaction before {};
+  struct sigaction now {};
+  ASSERT_EQ(::sigaction(SIGPIPE, nullptr, &before), 0);
+  ::signal(SIGPIPE, SIG_DFL);
+  make_gloo_backend();
+  ::sigaction(SIGPIPE, nullptr, &now);
+  EXPECT_EQ(now.sa_handler, SIG_IGN);
+
+  const auto own = [](int) {};
+  ::signal(SIGPIPE, own);
+  make_gloo_backend();
+  ::sigaction(SIGPIPE, nullptr, &now);
+  EXPECT_EQ(now.sa_handler, static_cast<void (*)(int)>(own));
+  ::sigaction(SIGPIPE, &before, nullptr);
 }
 
 TEST(GlooBackendTest, BadOptionsAreNamed) {

@@ -91,6 +91,21 @@ class GlooBadInputTest(unittest.TestCase):
         self.assertIn("rank 1 can't listen on the interface 'nowhere0'", second)
         self.assertIn("another rank failed. rank 1: [make_gloo_backend] rank 1 can't listen on", first)
 
+    def test_a_wrong_interface_of_rank_0_is_named_on_all_ranks(self):
+        first, second = self.run_ranks({"RANK": 0, "GLOO_SOCKET_IFNAME": "nowhere0"}, {"RANK": 1})
+        self.assertIn("rank 0 can't listen on the interface 'nowhere0'", first)
+        self.assertIn("another rank failed. rank 0: [make_gloo_backend] rank 0 can't listen on", second)
+
+    def test_a_wrong_interface_of_all_ranks(self):
+        for error in self.run_ranks(*[{"RANK": rank, "GLOO_SOCKET_IFNAME": "nowhere0"} for rank in (0, 1)]):
+            self.assertIn("can't listen on the interface 'nowhere0'", error)
+
+    def test_a_store_of_torchrun_that_is_not_there(self):
+        for rank in (0, 1):
+            (error,) = self.run_ranks({"RANK": rank, "TORCHELASTIC_USE_AGENT_STORE": "True"})
+            self.assertIn(f"rank {rank} can't reach the store of torchrun at 127.0.0.1:", error)
+            self.assertIn("remove TORCHELASTIC_USE_AGENT_STORE from the environment", error)
+
     def test_addresses_of_two_kinds(self):
         for error in self.run_ranks({"RANK": 0}, {"RANK": 1, "MASTER_ADDR": "::1"}):
             self.assertIn("IPv4 and IPv6 can't be mixed", error)

@@ -55,7 +55,9 @@ bool has_gloo();
 /// connect to each other on ports that the system chooses.
 ///
 /// If a rank stops, ends or is cut off, the calls of all others raise at most two seconds
-/// after the timeout, and name it. A failed backend cannot recover.
+/// after the timeout, and name it. A failed backend cannot recover. So that a write to a
+/// rank that has died does not end the others, this function ignores the signal SIGPIPE in
+/// this process, unless the program has a handler for it.
 /// Errors:  c10::ValueError for options and variables that are missing, unusable, or not
 ///          the same on all ranks; c10::DistBackendError if ranks do not arrive;
 ///          c10::NotImplementedError if this build has no Gloo.
