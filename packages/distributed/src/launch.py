@@ -12,10 +12,12 @@ LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and TORCHELASTIC_RESTART_COUNT, and O
 If a rank fails, the others get --grace seconds to say what they know, and are then ended. With --restarts, all ranks
 start again, so a program that begins with its last checkpoint goes on. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed
 on once; the ranks then have --stop-grace seconds, for example to save a checkpoint. A second signal ends them. The exit
-status is that of the first rank that failed, or 128 and the number of its signal.
+status is that of the first rank that failed, or 128 and the number of its signal. On Linux, the ranks get SIGTERM if
+this program is killed. A script that starts the training must do so by `exec`, because only the script gets this signal.
 """
 
 import argparse
+import ctypes
 import os
 import signal
 import socket
@@ -66,6 +68,21 @@ def free_port():
         return listener.getsockname()[1]
 
 
+def follow_the_launcher(launcher):
+    """Returns a function that a new process calls, so that it gets SIGTERM when the process `launcher` dies."""
+    if not sys.platform.startswith("linux"):
+        return None
+    set_death_signal = ctypes.CDLL(None).prctl
+    pr_set_pdeathsig = 1
+
+    def follow():
+        set_death_signal(pr_set_pdeathsig, signal.SIGTERM)
+        if os.getppid() != launcher:  # It died before prctl(), so no signal will come.
+            os._exit(128 + signal.SIGTERM)
+
+    return follow
+
+
 def start(options, attempt):
     local = options.ranks // options.machines
     port = options.port or free_port()
@@ -85,7 +102,14 @@ def start(options, attempt):
         try:
             # A session of its own, so that a terminal sends its signals to this program alone, and so that signals
             # also reach what a rank has started.
-            processes.append(subprocess.Popen(options.command, env=environment, start_new_session=True))
+            processes.append(
+                subprocess.Popen(
+                    options.command,
+                    env=environment,
+                    start_new_session=True,
+                    preexec_fn=follow_the_launcher(os.getpid()),
+                )
+            )
         except OSError as error:
             end(processes, 0.0, [])
             sys.exit(f"launch.py: can't start {options.command[0]}: {error.strerror}")

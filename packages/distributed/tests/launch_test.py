@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests packages/distributed/src/launch.py with small shell programs."""
 
+import os
 import pathlib
 import signal
 import subprocess
@@ -84,6 +85,34 @@ class LaunchTest(unittest.TestCase):
         self.assertEqual(launcher.wait(timeout=40), 128 + signal.SIGTERM)
         self.assertLess(time.monotonic() - begin, 40)
         launcher.stdout.close()
+
+    @unittest.skipUnless(sys.platform.startswith("linux"), "other systems have no death signal")
+    def test_ranks_end_when_the_launcher_is_killed(self):
+        script = 'import os, time; os.write(1, b"%d\\n" % os.getpid()); time.sleep(600)'
+        launcher = subprocess.Popen(
+            [sys.executable, "-B", LAUNCH, "--ranks", "3", "--", sys.executable, "-c", script],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        ranks = [int(launcher.stdout.readline()) for _ in range(3)]
+        launcher.kill()
+        try:
+            # The pipe ends when the last rank has ended.
+            self.assertEqual(launcher.communicate(timeout=30)[0], "")
+        finally:
+            for rank in ranks:
+                try:
+                    os.kill(rank, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+
+    @unittest.skipUnless(sys.platform.startswith("linux"), "other systems have no death signal")
+    def test_a_rank_of_a_dead_launcher_does_not_start(self):
+        script = "import launch, os; launch.follow_the_launcher(launcher=os.getpid())(); print('trains')"
+        result = subprocess.run(
+            [sys.executable, "-B", "-c", script], cwd=LAUNCH.parent, capture_output=True, text=True, timeout=60
+        )
+        self.assertEqual((result.returncode, result.stdout), (128 + signal.SIGTERM, ""), result.stderr)
 
     def test_restarts_until_it_succeeds(self):
         with tempfile.TemporaryDirectory() as folder:
