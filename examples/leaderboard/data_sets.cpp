@@ -25,6 +25,9 @@ constexpr const char* kLightGcn =
 constexpr const char* kS3RecPaper = "S3-Rec, CIKM 2020";
 constexpr const char* kTransformers = "blondered/transformer_benchmark";
 constexpr const char* kBars = "BARS-Match, gowalla_m1";
+// The public logs of the authors, each of one seed.
+constexpr const char* kBsaRec = "log of one seed, arXiv 2312.10325";
+constexpr const char* kWeaRec = "log of one seed, arXiv 2511.07028";
 
 DataSet next_item(
     std::string name,
@@ -67,7 +70,9 @@ std::vector<DataSet> make_data_sets() {
            {"ActionPiece", {0.0775, 0.0424}, kTransformers},
            {"HSTU", {0.0788, 0.0439}, kTransformers},
            {"eSASRec", {0.0928, 0.0523}, kTransformers},
-           {"SASRec, sampled softmax", {0.0921, 0.0531}, kTransformers}}),
+           {"SASRec, sampled softmax", {0.0921, 0.0531}, kTransformers},
+           {"BSARec", {0.1008, 0.0611}, kBsaRec},
+           {"WEARec", {0.1041, 0.0614}, kWeaRec}}),
       next_item(
           "Sports",
           {"Sports_and_Outdoors.txt",
@@ -77,7 +82,8 @@ std::vector<DataSet> make_data_sets() {
            {"HSTU", {0.0437, 0.0243}, kTransformers},
            {"ActionPiece", {0.0500, 0.0264}, kTransformers},
            {"SASRec, sampled softmax", {0.0569, 0.0314}, kTransformers},
-           {"eSASRec", {0.0560, 0.0323}, kTransformers}}),
+           {"eSASRec", {0.0560, 0.0323}, kTransformers},
+           {"WEARec", {0.0631, 0.0367}, kWeaRec}}),
       next_item(
           "Toys",
           {"Toys_and_Games.txt",
@@ -99,7 +105,9 @@ std::vector<DataSet> make_data_sets() {
           {"LastFM.txt",
            "9ded486adb5b0fe9dc761950afa0a9a05e93ff018992e0c52bf11afec529f802"},
           {{"SASRec", {0.0688, 0.0390}, kS3RecPaper},
-           {"S3-Rec", {0.0743, 0.0427}, kS3RecPaper}}),
+           {"S3-Rec", {0.0743, 0.0427}, kS3RecPaper},
+           {"BSARec", {0.0807, 0.0435}, kBsaRec},
+           {"WEARec", {0.0899, 0.0465}, kWeaRec}}),
       {.name = "Gowalla",
        .task = Task::kNewItems,
        .files =
@@ -121,7 +129,10 @@ std::vector<DataSet> make_data_sets() {
            {"LightGCN", {0.1820, 0.1547}, kBars},
            {"MF, cosine contrastive loss", {0.1837, 0.1493}, kBars},
            {"UltraGCN", {0.1862, 0.1580}, kBars},
-           {"SimpleX", {0.1872, 0.1557}, kBars}}}};
+           {"SimpleX", {0.1872, 0.1557}, kBars},
+           {"GF-CF", {0.1849, 0.1518}, "arXiv 2108.07567"},
+           {"BSPM-EM", {0.1920, 0.1597}, "arXiv 2211.09324"},
+           {"ChebyCF", {0.1941, 0.1616}, "arXiv 2505.00552"}}}};
 }
 
 // Calls use(data, size) for each part of a text or gzip file's text.

@@ -13,6 +13,23 @@ endforeach()
 include("${CMAKE_CURRENT_LIST_DIR}/expect_message.cmake")
 file(REMOVE_RECURSE "${SCRATCH}")
 
+# The page has each published row of the program.
+set(root "${CMAKE_CURRENT_LIST_DIR}/../..")
+file(READ "${root}/docs/quality.md" page)
+file(READ "${root}/examples/leaderboard/data_sets.cpp" source)
+string(REGEX MATCHALL "{\"[^\"]+\", {[0-9.]+, [0-9.]+}" published "${source}")
+list(LENGTH published count)
+if(count LESS 40)
+  message(FATAL_ERROR "expected the published results in data_sets.cpp, but found ${count}")
+endif()
+foreach(row IN LISTS published)
+  string(REGEX REPLACE "{\"(.+)\", {(.+), (.+)}" "| \\1 | \\2 | \\3 |" line "${row}")
+  string(FIND "${page}" "${line}" place)
+  if(place EQUAL -1)
+    message(FATAL_ERROR "docs/quality.md has no line '${line}', which data_sets.cpp has. Put it in, or correct one of them.")
+  endif()
+endforeach()
+
 # 600 users with 12 items each, of 60 items.
 set(lines "")
 foreach(user RANGE 1 600)
