@@ -211,6 +211,8 @@ TEST_F(ReadmeTest, AnExportedModelNeedsNoTessera) {
   // snippet: export
   tessera::export_torchscript(model, "ranker.pt", {.features = batch});
   tessera::export_torchscript(
+      model, "small_ranker.pt", {.features = batch}, {.dtype = at::kChar});
+  tessera::export_torchscript(
       model->embedding,
       "embedding.pt",
       {.features = {"user"}, .dtype = at::kChar});
@@ -235,6 +237,9 @@ TEST_F(ReadmeTest, AnExportedModelNeedsNoTessera) {
            at::tensor({0, 1, 3}, at::kLong)}));
   auto ranker = torch::jit::load("ranker.pt");
   test::expect_close(ranker({inputs}).toTensor(), model->forward(batch));
+  auto small_ranker = torch::jit::load("small_ranker.pt");
+  test::expect_close(
+      small_ranker({inputs}).toTensor(), model->forward(batch), 0.0, 1e-2);
 }
 
 }  // namespace readme_test
