@@ -126,6 +126,13 @@ void check_without_fused(const OptimizerSpec& spec, const std::string& where) {
       where);
 }
 
+SpecOptimizerOptions::SpecOptimizerOptions(
+    OptimizerSpec spec,
+    std::shared_ptr<const int64_t> passes)
+    : spec_(std::move(spec)),
+      own_learning_rate_(learning_rate_of(spec_)),
+      passes_(std::move(passes)) {}
+
 std::unique_ptr<torch::optim::OptimizerOptions> SpecOptimizerOptions::clone()
     const {
   return std::make_unique<SpecOptimizerOptions>(*this);
@@ -139,6 +146,12 @@ void SpecOptimizerOptions::set_lr(double learning_rate) {
   const LearningRate replacement = learning_rate;
   replacement.validate("[set_lr]");
   modify(spec_, [&](auto& spec) { spec.learning_rate = replacement; });
+  set_rate_ = learning_rate;
+}
+
+void SpecOptimizerOptions::reset_lr() {
+  modify(spec_, [&](auto& spec) { spec.learning_rate = own_learning_rate_; });
+  set_rate_.reset();
 }
 
 // What one step does to one parameter.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/optim/learning_rate.h>
 #include <tessera/optim/make_optimizer.h>
 
 #include "optim/tensor_update.h"
@@ -8,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,8 +25,7 @@ class SpecOptimizerOptions : public torch::optim::OptimizerOptions {
   /// `passes` is the counter of the optimizer that holds the group.
   SpecOptimizerOptions(
       OptimizerSpec spec,
-      std::shared_ptr<const int64_t> passes)
-      : spec_(std::move(spec)), passes_(std::move(passes)) {}
+      std::shared_ptr<const int64_t> passes);
 
   const OptimizerSpec& spec() const {
     return spec_;
@@ -34,16 +35,28 @@ class SpecOptimizerOptions : public torch::optim::OptimizerOptions {
   double get_lr() const override;
   /// Errors:  c10::ValueError if `learning_rate` is negative or not finite.
   void set_lr(double learning_rate) override;
+  /// The rate of set_lr(). It is unset while the learning rate is that of the given spec.
+  std::optional<double> set_rate() const {
+    return set_rate_;
+  }
+  /// Undoes set_lr().
+  void reset_lr();
 
  private:
   OptimizerSpec spec_;
+  LearningRate own_learning_rate_;  // of the given spec
+  std::optional<double> set_rate_;
   std::shared_ptr<const int64_t> passes_;
 };
 
-/// The spec of a param group of a SpecOptimizer.
+/// The options and the spec of a param group of a SpecOptimizer.
+inline const SpecOptimizerOptions& options_of(
+    const torch::optim::OptimizerParamGroup& group) {
+  return static_cast<const SpecOptimizerOptions&>(group.options());
+}
 inline const OptimizerSpec& spec_of(
     const torch::optim::OptimizerParamGroup& group) {
-  return static_cast<const SpecOptimizerOptions&>(group.options()).spec();
+  return options_of(group).spec();
 }
 
 /// The optimizer that make_optimizer() returns.

@@ -30,6 +30,8 @@ constexpr const char* kAccumulationSteps = "accumulation_steps";
 constexpr const char* kSum = "sum";
 constexpr const char* kSumIndices = "sum_indices";
 constexpr const char* kSumValues = "sum_values";
+// Marks a learning rate of set_lr(). Archives without marks have every constant rate.
+constexpr const char* kIsSetRate = "is_set_rate";
 
 void save_sum(const at::Tensor& sum, int64_t steps, CheckedArchive& archive) {
   archive.write(kAccumulationSteps, c10::IValue(steps));
@@ -86,7 +88,8 @@ struct SpecOptimizer::Loaded {
   };
 
   int64_t passes = 0;
-  std::vector<std::pair<size_t, double>> learning_rates = {};  // by group
+  std::vector<std::optional<double>> set_rates = {};  // by group
+  std::vector<std::optional<double>> unmarked_rates = {};
   std::vector<Parameter> parameters = {};
   bool misses_sums = false;
   std::string problems = {};
@@ -106,9 +109,9 @@ void SpecOptimizer::save(torch::serialize::OutputArchive& output) const {
     const OptimizerSpec& spec = spec_of(param_groups_[g]);
     CheckedArchive group(archive.compilation_unit());
     group.write("optimizer", c10::IValue(name_of(spec)));
-    const LearningRate& learning_rate = learning_rate_of(spec);
-    if (learning_rate.is_constant()) {
-      group.write("learning_rate", c10::IValue(learning_rate.value(0, "")));
+    if (const auto rate = options_of(param_groups_[g]).set_rate()) {
+      group.write("learning_rate", c10::IValue(*rate));
+      group.write(kIsSetRate, c10::IValue(true));
     }
     const std::vector<at::Tensor>& parameters = param_groups_[g].params();
     group.write(
@@ -229,8 +232,12 @@ void SpecOptimizer::read_group(
             where,
             learning_rate.isDouble() ? c10::str(learning_rate.toDouble())
                                      : "no number"));
-    loaded.learning_rates.emplace_back(
-        group, is_learning_rate ? learning_rate.toDouble() : 0.0);
+    c10::IValue is_set_rate;
+    if (is_learning_rate && entry.try_read(kIsSetRate, is_set_rate)) {
+      loaded.set_rates[group] = learning_rate.toDouble();
+    } else if (is_learning_rate) {
+      loaded.unmarked_rates[group] = learning_rate.toDouble();
+    }
   }
   const size_t num_parameters = param_groups_[group].params().size();
   c10::IValue count;
@@ -268,6 +275,8 @@ SpecOptimizer::Loaded SpecOptimizer::read(
                       : "another archive");
   check_checksums(archive, "[SpecOptimizer::load]");
   Loaded loaded;
+  loaded.set_rates.resize(param_groups_.size());
+  loaded.unmarked_rates.resize(param_groups_.size());
   c10::IValue passes;
   const bool has_passes = archive.try_read("iterations", passes) &&
       passes.isInt() && passes.toInt() >= 0;
@@ -294,8 +303,22 @@ SpecOptimizer::Loaded SpecOptimizer::read(
 
 void SpecOptimizer::load(torch::serialize::InputArchive& archive) {
   const Loaded loaded = read(archive);
-  for (const auto& [group, learning_rate] : loaded.learning_rates) {
-    param_groups_[group].options().set_lr(learning_rate);
+  for (size_t g = 0; g < param_groups_.size(); ++g) {
+    auto& options =
+        static_cast<SpecOptimizerOptions&>(param_groups_[g].options());
+    options.reset_lr();
+    if (loaded.set_rates[g]) {
+      options.set_lr(*loaded.set_rates[g]);
+    }
+    const std::optional<double>& unmarked = loaded.unmarked_rates[g];
+    if (unmarked &&
+        learning_rate_of(options.spec()) != LearningRate(*unmarked)) {
+      TORCH_WARN(fmt::format(
+          "[SpecOptimizer::load] the archive is of an earlier version, which did not save whether set_lr() made the learning rate {} of group {}. The learning rate of the spec is used. If a scheduler had changed it, call set_lr({}).",
+          *unmarked,
+          g,
+          *unmarked));
+    }
   }
   if (!owns_slots_) {
     return;  // The layer loads the counter, the slots and the sums.
@@ -313,7 +336,10 @@ void SpecOptimizer::load(torch::serialize::InputArchive& archive) {
   for (const Loaded::Parameter& read : loaded.parameters) {
     auto state = std::make_unique<State>();
     for (const at::Tensor& value : read.slots) {
-      state->slots.push_back(value.to(read.parameter.options()));
+      // Copied, because a damaged archive may claim a larger storage than it has, which the
+      // next save() would write.
+      state->slots.push_back(value.to(
+          read.parameter.options(), /*non_blocking=*/false, /*copy=*/true));
     }
     *state->sum = read.sum;
     state_[read.parameter.unsafeGetTensorImpl()] = std::move(state);

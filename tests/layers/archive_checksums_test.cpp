@@ -408,7 +408,7 @@ TEST(ArchiveChecksumsTest, ArchivesWithoutChecksumsAreStillRead) {
     group.write("parameters", c10::IValue(1));
     archive.write("group_0", group);
   });
-  EXPECT_EQ(optimizer->param_groups()[0].options().get_lr(), 0.25);
+  EXPECT_EQ(optimizer->param_groups()[0].options().get_lr(), 0.5);
 }
 
 TEST(ArchiveChecksumsTest, SavedFeaturesRefusesADamagedConfig) {

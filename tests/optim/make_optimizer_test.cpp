@@ -823,9 +823,15 @@ TEST(MakeOptimizerErrorsTest, LoadRefusesALearningRateThatIsNoFloat) {
   EXPECT_VALUE_ERROR(
       optimizer->load(without_number), "but the archive has no number");
   EXPECT_EQ(rate(), 0.5);
+  // An archive of an earlier version does not say who chose its rate.
   auto fitting = archive_of_sgd(1, 0.25, 1);
+  testing::internal::CaptureStderr();
   optimizer->load(fitting);
-  EXPECT_EQ(rate(), 0.25);
+  const std::string warning = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(rate(), 0.5);
+  EXPECT_NE(
+      warning.find("the learning rate 0.25 of group 0"), std::string::npos)
+      << warning;
 }
 
 TEST(MakeOptimizerErrorsTest, LoadRefusesOtherGroupsAndOtherArchives) {

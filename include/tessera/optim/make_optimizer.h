@@ -39,8 +39,12 @@ struct SpecGroup {
 /// gradient are not updated; in a gradient accumulation, a missing gradient counts as
 /// zeros. get_lr() of a group is its learning rate at the next step; set_lr() also
 /// replaces a schedule or callable. LibTorch's add_param_group() gives new parameters
-/// the first group's spec. torch::save saves slots, steps, learning rates and the
-/// gradients of an unfinished accumulation.
+/// the first group's spec.
+///
+/// torch::save saves slots, steps, and the gradients of an unfinished accumulation. As for
+/// tables, the learning rate is that of the spec, whatever the saved optimizer had: a new
+/// schedule continues at the saved step. Only a rate of set_lr() is saved and restored.
+/// Loading an archive without one undoes an earlier set_lr().
 /// Errors:  c10::ValueError for an invalid spec; a spec that updates a row once per
 ///          duplicate (use_gradient_accumulation = false) or has slot_creation; an
 ///          empty list of parameters; and a parameter that is given twice or is not a
