@@ -154,7 +154,11 @@ OptimizerSpec translate_keras_optimizer(const Json& json, Fidelity fidelity) {
   check_depth(json, kWhere);
   const std::string name = read_keras_class_name(json, kWhere);
   const Json config = field_of(json, "config", kWhere);
-  check_kind(config.is_object(), config, "an object", kWhere);
+  check_kind(
+      config.is_object(),
+      config,
+      "an object with the options",
+      c10::str(kWhere, ".config"));
   const KerasSource source = source_of(json, config);
   const KerasClass& keras_class =
       find_class(name, source, fidelity == Fidelity::kTpu);

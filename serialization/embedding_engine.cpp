@@ -62,19 +62,24 @@ Json count_features(
   return batch_size ? Json(count) : Json(nullptr);
 }
 
-// Returns the learning rate tag of each table, or -1 for a table that is not trained.
+// Returns the learning rate tag of each table, or -1 for a table without one: as upstream,
+// only a schedule or callable has a tag, because the compiled program holds constants.
 std::vector<int64_t> rate_tags(const EmbeddingState& state) {
+  const auto has_tag = [](const TableState& table) {
+    return table.optimizer &&
+        !optim::learning_rate_of(*table.optimizer).is_constant();
+  };
   std::vector<optim::LearningRate> rates;
   for (const TableState& table : state.tables) {
-    if (table.optimizer) {
+    if (has_tag(table)) {
       rates.push_back(optim::learning_rate_of(*table.optimizer));
     }
   }
-  const std::vector<int64_t> trained = optim::learning_rate_tags(rates);
+  const std::vector<int64_t> tagged = optim::learning_rate_tags(rates);
   std::vector<int64_t> tags;
   size_t next = 0;
   for (const TableState& table : state.tables) {
-    tags.push_back(table.optimizer ? trained[next++] : -1);
+    tags.push_back(has_tag(table) ? tagged[next++] : -1);
   }
   return tags;
 }

@@ -75,7 +75,7 @@ class LoadPlanner {
         "{} the saved tables do not fit this layer. Nothing was changed. Problems:\n  {}\nBuild the layer with the saved configuration{} or load less with LoadOptions. load() and load_checkpoint() of the layer take LoadOptions, but torch::load() and load_weights() do not.",
         where,
         fmt::format("{}", fmt::join(problems_, "\n  ")),
-        state_.missing_slots == MissingSlots::kError
+        misses_slot_ && state_.missing_slots == MissingSlots::kError
             ? ", set the option missing_slots,"
             : ",");
     if (loads_counter()) {
@@ -196,6 +196,7 @@ class LoadPlanner {
     const SavedTensor* found = find_tensor(saved, key);
     if (found == nullptr) {
       report(table.name, "{} was not saved", what);
+      misses_slot_ |= key != "parameters";
       return nullptr;
     }
     SavedTensor expected{
@@ -405,6 +406,7 @@ class LoadPlanner {
   const LoadOptions& options_;
   std::vector<std::string> problems_;
   LoadPlan plan_;
+  bool misses_slot_ = false;
 };
 
 }  // namespace

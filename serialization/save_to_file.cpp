@@ -8,6 +8,10 @@
 #include "src/common/check.h"
 #include "src/common/checked_archive.h"
 #include "src/common/checksum.h"
+#include "src/common/error_reason.h"
+
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
 
 #include <exception>
 #include <utility>
@@ -58,9 +62,20 @@ void detail::load_from_file(
   }
   try {
     load(archive);
-  } catch (const std::exception& error) {
+  } catch (std::exception& error) {
     if (is_internal_error(error)) {
       refuse(path, "LibTorch can't decode one of its entries");
+    }
+    const std::string reason = reason_of(error);
+    TESSERA_CHECK_VALUE(
+        reason.rfind("No such serialized ", 0) != 0,
+        "{} {}: the file has the entries of another model: {}. Make the model as the program did that saved the file. Entries that were read before this one are loaded.",
+        kLoad,
+        shorten(path),
+        reason);
+    // The error of the module or optimizer begins with its own name.
+    if (auto* own = dynamic_cast<c10::Error*>(&error)) {
+      own->add_context(fmt::format("{} {}", kLoad, shorten(path)));
     }
     throw;
   }

@@ -9,6 +9,7 @@
 #include "tests/test_util.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/_neg_view.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
@@ -726,6 +727,11 @@ TEST_F(EngineFixtureTest, ConfigShowsTablesFeaturesAndRates) {
   EXPECT_EQ(config["features"][1]["path"], "history");
   EXPECT_EQ(config["features"][1]["output_shape"].dump(), "[4,3]");
   EXPECT_EQ(config["features"][3]["table"], 2);
+
+  mixed.optimizer = optim::Adagrad{.learning_rate = 0.1};
+  const auto constant = EmbeddingEngine(mixed).config();
+  EXPECT_EQ(constant["learning_rate_tags"], 0);
+  EXPECT_TRUE(constant["tables"][0]["learning_rate_tag"].is_null());
 }
 
 // Covers upstream's test_same_config_different_instantiations and
@@ -767,6 +773,123 @@ TEST(EngineTest, CountsIdsOutOfRange) {
   engine.enqueue({{"f", ragged({{0, 9}, {4}, {3}})}}, {}, {.training = false});
   test::expect_close(engine.dequeue()["f"], floats({0, 0, 3}).view({3, 1}));
   EXPECT_EQ(engine.out_of_range_count(), 2);
+}
+
+EmbeddingEngineOptions one_column_options() {
+  return {
+      .features =
+          {{"f",
+            FeatureConfig{
+                .table = make_table(
+                    {.name = "t",
+                     .vocabulary_size = 4,
+                     .dim = 1,
+                     .initializer = initializers::Constant{0.0}})}}},
+      .optimizer = optim::SGD{.learning_rate = 1.0},
+      .timeout = kSoon};
+}
+
+TEST(EngineSkippedBatchTest, AnUpdateWithoutANameIsRefusedWhileTwoAreOpen) {
+  EmbeddingEngine engine(one_column_options());
+  const auto gradient_for = [&](int64_t row) {
+    return Nest<at::Tensor>{
+        {"f", at::full({1, 1}, static_cast<float>(row + 1))}};
+  };
+  for (int64_t row = 0; row < 4; ++row) {
+    engine.enqueue({{"f", int64s({row})}});
+    const auto activations = engine.dequeue();
+    if (row == 1) {
+      continue;  // a loss that is not finite, without a drop()
+    }
+    if (row == 2) {
+      const at::Tensor before = engine.read_rows("t", 0, 4);
+      const char* const expected =
+          "[apply_gradients] expected one training batch without a name that replica 0 has dequeued and that has no gradients, but got 2";
+      EXPECT_VALUE_ERROR(engine.apply_gradients(gradient_for(row)), expected);
+      activations["f"].sum().backward();
+      EXPECT_VALUE_ERROR(engine.apply_gradients(), expected);
+      EXPECT_TRUE(at::equal(engine.read_rows("t", 0, 4), before));
+      EXPECT_EQ(engine.iterations(), 1);
+      engine.drop();  // the oldest, whose update was skipped
+    }
+    engine.apply_gradients(gradient_for(row));
+  }
+  test::expect_close(
+      engine.read_rows("t", 0, 4), floats({-1, 0, -3, -4}).view({4, 1}));
+}
+
+TEST(EngineSkippedBatchTest, AnEvaluationThatForgetsTrainingFalseIsRefused) {
+  for (const Pipelining pipelining : {Pipelining::kOff, Pipelining::kOn}) {
+    auto options = one_column_options();
+    options.pipelining = pipelining;
+    EmbeddingEngine engine(options);
+    {
+      const at::NoGradGuard no_grad;
+      engine.enqueue({{"f", int64s({3})}});
+      engine.dequeue();
+    }
+    engine.enqueue({{"f", int64s({0})}});
+    engine.dequeue()["f"].sum().backward();
+    EXPECT_VALUE_ERROR(
+        engine.apply_gradients(),
+        "enqueue batches of an evaluation with training = false");
+    engine.drop();
+    engine.apply_gradients();
+    test::expect_close(
+        engine.read_rows("t", 0, 4), floats({-1, 0, 0, 0}).view({4, 1}));
+  }
+}
+
+TEST(EngineSkippedBatchTest, NamedBatchesStayOpenBesideBatchesWithoutAName) {
+  EmbeddingEngine engine(one_column_options());
+  engine.enqueue({{"f", int64s({3})}}, {}, {.name = "kept"});
+  engine.dequeue("kept")["f"].sum().backward();
+  engine.enqueue({{"f", int64s({0})}});
+  engine.dequeue()["f"].sum().backward();
+  engine.apply_gradients();
+  engine.apply_gradients({}, "kept");
+  test::expect_close(
+      engine.read_rows("t", 0, 4), floats({-1, 0, 0, -1}).view({4, 1}));
+}
+
+TEST(EngineSkippedBatchTest, EachReplicaHasItsOwnOpenBatch) {
+  auto options = one_column_options();
+  options.replicas = 2;
+  EmbeddingEngine engine(options);
+  for (int64_t step = 0; step < 2; ++step) {
+    for (int64_t replica = 0; replica < 2; ++replica) {
+      engine.enqueue({{"f", int64s({replica})}}, {}, {.replica = replica});
+    }
+  }
+  engine.dequeue("", 0);
+  engine.dequeue("", 1);
+  engine.apply_gradients({{"f", at::ones({1, 1})}}, "", 0);
+  engine.apply_gradients({{"f", at::ones({1, 1})}}, "", 1);
+  engine.dequeue("", 1);
+  engine.dequeue("", 0);
+  engine.apply_gradients({{"f", at::ones({1, 1})}}, "", 1);
+  engine.apply_gradients({{"f", at::ones({1, 1})}}, "", 0);
+  test::expect_close(
+      engine.read_rows("t", 0, 4), floats({-2, -2, 0, 0}).view({4, 1}));
+}
+
+TEST(EngineSkippedBatchTest, AGrowingNumberOfOpenBatchesIsSaidOnce) {
+  Warnings warnings;
+  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  EmbeddingEngine engine(one_column_options());
+  for (int i = 0; i < 100; ++i) {
+    engine.enqueue({{"f", int64s({0})}});
+    engine.dequeue();
+    if (i == 31) {
+      EXPECT_TRUE(warnings.texts.empty());
+    }
+  }
+  ASSERT_EQ(warnings.texts.size(), 1U);
+  EXPECT_NE(
+      warnings.texts[0].find(
+          "[dequeue] 33 training batches of replica 0 were dequeued, but have no gradients"),
+      std::string::npos)
+      << warnings.texts[0];
 }
 
 }  // namespace embedding_engine_test

@@ -689,5 +689,32 @@ TEST(LoadFromFileTest, ADamagedFileIsAReadableErrorAndChangesNothing) {
   EXPECT_VALUE_ERROR(load_from_file(other, path), "no format_version");
 }
 
+TEST(LoadFromFileTest, TheFileOfAnotherModelIsNamed) {
+  const test::TemporaryFolder folder;
+  const std::string path = folder / "model.pt";
+  save_to_file(
+      torch::nn::Linear(torch::nn::LinearOptions(2, 3).bias(false)), path);
+  torch::nn::Linear with_bias(2, 3);
+  EXPECT_VALUE_ERROR(
+      load_from_file(with_bias, path),
+      "[load_from_file] " + path +
+          ": the file has the entries of another model: No such serialized "
+          "tensor 'bias'. Make the model as the program did that saved the file.");
+
+  // An error of the module names the file, too, and advises only what helps.
+  auto layer = make_layer();
+  save_to_file(layer, path);
+  TPUEmbedding wider(TPUEmbeddingOptions{
+      .features =
+          {{"a",
+            FeatureConfig{
+                .table = make_table(
+                    {.name = "class", .vocabulary_size = 3, .dim = 9})}}},
+      .optimizer = optim::Adagrad{}});
+  const std::string error = load_error(wider, test::saved(layer));
+  EXPECT_EQ(error.find("missing_slots"), std::string::npos) << error;
+  EXPECT_VALUE_ERROR(load_from_file(wider, path), "[load_from_file] " + path);
+}
+
 }  // namespace archive_test
 }  // namespace tessera

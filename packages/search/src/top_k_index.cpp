@@ -217,9 +217,10 @@ TopK TopKIndex::search(
       matrix.size(1));
   TESSERA_CHECK_VALUE(
       k >= 1 && k <= size(),
-      "[TopKIndex] k must be in [1, {}], the number of vectors, but got {}. Lower k.",
+      "[TopKIndex] k must be in [1, {}], the number of vectors, but got {}. {}",
       size(),
-      k);
+      k,
+      k < 1 ? "Set it to the number of results per query." : "Lower k.");
   const double length = max_row_norm(matrix);
   TESSERA_CHECK_VALUE(
       std::isfinite(length),

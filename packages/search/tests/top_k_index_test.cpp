@@ -255,10 +255,10 @@ TEST(ExactIndexTest, RefusesWrongSearches) {
   const at::Tensor good = at::ones({1, 2});
   EXPECT_VALUE_ERROR(
       index->search(good, 0),
-      "k must be in [1, 3], the number of vectors, but got 0");
+      "k must be in [1, 3], the number of vectors, but got 0. Set it to the number of results per query.");
   EXPECT_VALUE_ERROR(
       index->search(good, 4),
-      "k must be in [1, 3], the number of vectors, but got 4");
+      "k must be in [1, 3], the number of vectors, but got 4. Lower k.");
   EXPECT_VALUE_ERROR(index->search(at::ones({2}), 1), "must be a matrix");
   EXPECT_VALUE_ERROR(index->search(at::ones({1, 3}), 1), "dim, 2, but got 3");
   EXPECT_TYPE_ERROR(

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <string_view>
 
 #include "src/common/check.h"
 #include "src/common/tensor_text.h"
@@ -59,9 +60,12 @@ std::vector<double> read_values(
           numbers.begin(),
           numbers.end(),
           [](double number) { return std::isnan(number); }),
-      "{} {} must be numbers, but some are NaN. Lower the learning rate, or check the data.",
+      "{} {} must be numbers, but some are NaN. {}",
       where,
-      what);
+      what,
+      std::string_view(what) == "predictions"
+          ? "Lower the learning rate, or check the data."
+          : "Correct the data.");
   return numbers;
 }
 
