@@ -5,8 +5,10 @@
 #include <tessera/common/shorten.h>
 #include <torch/serialize/archive.h>
 
+#include "packages/training/src/merged_metrics.h"
 #include "packages/training/src/training_state.h"
 #include "src/common/check.h"
+#include "src/common/rank_group.h"
 
 #include <ATen/ops/tensor.h>
 #include <fmt/format.h>
@@ -56,6 +58,23 @@ Json read_json(
   return parse_json(text.toStringRef(), fmt::format("[Checkpoint] '{}':", key));
 }
 
+// Each saved state goes to one of the ranks, whose number may be another one than before.
+void load_own_states(
+    Metric& metric,
+    const std::vector<at::Tensor>& states,
+    const Ranks& ranks) {
+  const size_t count = ranks == nullptr ? 1 : ranks->size();
+  const size_t rank = ranks == nullptr ? 0 : ranks->rank();
+  metric.reset();
+  for (size_t i = rank; i < states.size(); i += count) {
+    if (i == rank) {
+      metric.load_state(states[i]);
+    } else if (can_merge(metric)) {
+      metric.merge(states[i]);
+    }
+  }
+}
+
 }  // namespace
 
 const Progress& Training::progress() const {
@@ -75,6 +94,12 @@ Logs Training::logs() const {
     return state_.epoch_logs;
   }
   Logs logs{{"loss", state_.loss_mean.result()}};
+  if (state_.ranks != nullptr) {
+    for (const auto& [name, value] : state_.step_metrics.entries()) {
+      logs.set(name, value);
+    }
+    return logs;
+  }
   for (const auto& metric : state_.metrics) {
     if (metric->is_cheap()) {
       logs.set(metric->name(), metric->result());
@@ -137,6 +162,12 @@ void Training::keep(std::shared_ptr<void> resource) {
   state_.kept.push_back(std::move(resource));
 }
 
+void Training::collect() {
+  if (state_.ranks != nullptr && state_.progress.step_in_epoch > 0) {
+    state_.metrics_of_ranks = gather_states(state_.metrics, *state_.ranks);
+  }
+}
+
 void Training::save(torch::serialize::OutputArchive& archive) const {
   const LossMean& mean = state_.loss_mean;
   archive.write(
@@ -151,6 +182,12 @@ void Training::save(torch::serialize::OutputArchive& archive) const {
   for (size_t i = 0; is_in_epoch && i < state_.metrics.size(); ++i) {
     archive.write(
         fmt::format("metric_{}", i), state_.metrics[i]->state(), true);
+    for (size_t rank = 1; rank < state_.metrics_of_ranks.size(); ++rank) {
+      archive.write(
+          fmt::format("metric_{}_rank_{}", i, rank),
+          state_.metrics_of_ranks[rank][i],
+          true);
+    }
   }
   for (const auto& callback : state_.callbacks) {
     if (const std::string name = callback->state_name(); !name.empty()) {
@@ -195,12 +232,19 @@ void Training::load(torch::serialize::InputArchive& archive) {
       "[Checkpoint] the checkpoint was saved after step {} of an epoch, but steps_per_epoch is {}. Resume with at least as many steps.",
       saved.progress.step_in_epoch,
       steps_per_epoch.value_or(0));
-  std::vector<at::Tensor> metrics(is_in_epoch ? names.size() : 0);
+  std::vector<std::vector<at::Tensor>> metrics(
+      is_in_epoch ? names.size() : 0);  // of each rank
   at::Tensor loss, logged_loss, generator, epoch_generator;
   for (size_t i = 0; i < metrics.size(); ++i) {
-    archive.read(fmt::format("metric_{}", i), metrics[i], true);
-    // Raises for the state of another metric, before anything is changed.
-    state_.metrics[i]->make_empty()->load_state(metrics[i]);
+    at::Tensor state;
+    archive.read(fmt::format("metric_{}", i), state, true);
+    do {
+      // Raises for the state of another metric, before anything is changed.
+      state_.metrics[i]->make_empty()->load_state(state);
+      metrics[i].push_back(state);
+      state = at::Tensor();
+    } while (archive.try_read(
+        fmt::format("metric_{}_rank_{}", i, metrics[i].size()), state, true));
   }
   if (is_in_epoch) {
     archive.read("epoch_generator", epoch_generator, true);
@@ -212,7 +256,7 @@ void Training::load(torch::serialize::InputArchive& archive) {
       archive.try_read("logged_loss", logged_loss, true);
 
   for (size_t i = 0; i < metrics.size(); ++i) {
-    state_.metrics[i]->load_state(metrics[i]);
+    load_own_states(*state_.metrics[i], metrics[i], state_.ranks);
   }
   state_.loss_mean = {loss[0].item<double>(), loss[1].item<double>()};
   state_.logged_loss = {};

@@ -130,6 +130,7 @@ void Checkpoint::resume(Training& training) {
 
 void Checkpoint::save(Training& training) {
   const ProfileScope scope("tessera::checkpoint");
+  training.collect();
   save_model(
       *model_,
       ranks_of(*model_, training.strategy()),

@@ -140,6 +140,13 @@ void GroupedAUC::load_state(const at::Tensor& state) {
   }
 }
 
+void GroupedAUC::merge(const at::Tensor& state) {
+  GroupedAUC other(name());
+  other.load_state(state);
+  examples_.insert(
+      examples_.end(), other.examples_.begin(), other.examples_.end());
+}
+
 // The sums: weight * loss, weight, weight * label.
 NormalizedEntropy::NormalizedEntropy(NormalizedEntropyOptions options)
     : SumMetric(options.name, 3), options_(std::move(options)) {}

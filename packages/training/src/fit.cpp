@@ -9,6 +9,7 @@
 #include "packages/training/src/epoch_batches.h"
 #include "packages/training/src/evaluation.h"
 #include "packages/training/src/fit_checks.h"
+#include "packages/training/src/merged_metrics.h"
 #include "packages/training/src/movement_check.h"
 #include "packages/training/src/optimizer_check.h"
 #include "packages/training/src/spin_check.h"
@@ -17,11 +18,15 @@
 #include "packages/training/src/update_check.h"
 #include "src/common/check.h"
 #include "src/common/number_in_message.h"
+#include "src/common/rank_group.h"
 #include "src/engine/finite_gradients.h"
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
+#include <ATen/ops/isnan.h>
+
+#include <algorithm>
 #include <exception>
 #include <optional>
 #include <string>
@@ -87,7 +92,9 @@ class TrainingLoop {
     state_.progress.epochs = options_.epochs;
     state_.progress.steps_per_epoch = options_.steps_per_epoch;
     state_.metrics = options_.metrics;
-    state_.strategy = options_.strategy;
+    state_.strategy = strategy_of(options_);
+    const Ranks ranks = ranks_of(state_.strategy);
+    state_.ranks = ranks != nullptr && ranks->size() > 1 ? ranks : nullptr;
     state_.callbacks = options_.callbacks;
     if (options_.validation) {
       validation_metrics_ = metrics_of(*options_.validation, options_.metrics);
@@ -131,7 +138,8 @@ class TrainingLoop {
         movement_.begin(*options_.model);
         updates_.begin(*options_.model);
       }
-      parameters_.emplace(options_.model, options_.unoptimized);
+      parameters_.emplace(
+          options_.model, options_.unoptimized, state_.strategy);
       spins_.begin();
       run_epochs();
       parameters_.reset();
@@ -223,16 +231,40 @@ class TrainingLoop {
     state_.loss = result.loss.item<double>();
     state_.is_skipped = result.is_skipped;
     state_.is_skip_allowed = result.is_skip_allowed;
+    has_nan_labels_ = result.is_skipped && result.labels.defined() &&
+        at::isnan(result.labels).any().item<bool>();
+    RankStep step{.loss = state_.loss};
+    step.examples = static_cast<double>(examples_of(result));
     if (!result.is_skipped) {
       update_metrics(state_.metrics, result, kFit);
-      state_.loss_mean.add(result, kFit);
+      step.weight = std::max(1.0, step.examples);
+    }
+    if (state_.ranks != nullptr) {
+      const ProfileScope scope("tessera::metrics");
+      if (!std::exchange(has_compared_, true)) {
+        step.checksum = checksum_after_step();
+      }
+      step =
+          merge_step(step, state_.metrics, *state_.ranks, state_.step_metrics);
+      state_.loss = step.loss;
+    }
+    if (step.weight > 0.0) {
+      state_.loss_mean.total += step.weight * step.loss;
+      state_.loss_mean.weight += step.weight;
     }
     ++progress.step_in_epoch;
     ++progress.step;
-    progress.examples += examples_of(result);
+    progress.examples += static_cast<int64_t>(step.examples);
     if (options_.log_every_steps > 0) {
       log_step();
     }
+  }
+
+  // The steps of make_train_step() have compared the weights before they changed them.
+  uint64_t checksum_after_step() const {
+    return options_.model == nullptr || parameters_->has_checked()
+        ? 0
+        : checksum_of(options_.model->parameters());
   }
 
   void log_step() {
@@ -261,9 +293,11 @@ class TrainingLoop {
     stop_.agree_on_step();
     TESSERA_CHECK_VALUE(
         !state_.is_skipped || state_.is_skip_allowed || state_.is_stopping,
-        "[fit] the loss of step {} is {}, so its update was skipped. Lower the learning rate, or check the data. TrainStepOptions::max_skipped_steps allows some. With the callback TerminateOnNonFinite, such a training stops without an error.",
+        "[fit] the loss of step {} is {}, so its update was skipped. {} TrainStepOptions::max_skipped_steps allows some. With the callback TerminateOnNonFinite, such a training stops without an error.",
         state_.progress.step,
-        number_in_message(state_.loss));
+        number_in_message(state_.loss),
+        has_nan_labels_ ? "Its labels have NaN. Correct the data."
+                        : "Lower the learning rate, or check the data.");
     save_step();
   }
 
@@ -286,7 +320,8 @@ class TrainingLoop {
       }
     }
     state_.epoch_logs = {};
-    add_logs(state_.epoch_logs, "", state_.loss_mean, state_.metrics);
+    add_logs_of_all(
+        state_.epoch_logs, "", state_.loss_mean, nullptr, state_.metrics);
     for (const auto& [name, value] : validation_logs.entries()) {
       state_.epoch_logs.set(name, value);
     }
@@ -311,15 +346,34 @@ class TrainingLoop {
         loss,
         kFitValidation,
         [&] {
-          if (!options_.strategy.is_sharded()) {
+          if (!state_.strategy.is_sharded()) {
             stop_.check_signal();
           }
           return state_.is_stopping;
         });
     if (is_complete) {
-      add_logs(logs, "val_", loss, *validation_metrics_);
+      add_logs_of_all(logs, "val_", loss, &loss, *validation_metrics_);
     }
     return is_complete;
+  }
+
+  // Adds the metrics of all ranks, and the loss. `own_loss` is the loss if it is only that
+  // of this rank.
+  void add_logs_of_all(
+      Logs& logs,
+      const std::string& prefix,
+      const LossMean& loss,
+      LossMean* own_loss,
+      const Metrics& metrics) const {
+    if (state_.ranks == nullptr) {
+      add_logs(logs, prefix, loss, metrics);
+      return;
+    }
+    const Logs results = merge_results(metrics, own_loss, *state_.ranks);
+    logs.set(prefix + "loss", loss.result());
+    for (const auto& [name, value] : results.entries()) {
+      logs.set(prefix + name, value);
+    }
   }
 
   // Callbacks that log come first, so that the others see all logs.
@@ -365,6 +419,8 @@ class TrainingLoop {
   MovementCheck movement_;
   UpdateCheck updates_;
   bool has_checked_gradients_ = false;  // in this step
+  bool has_nan_labels_ = false;  // of a skipped step
+  bool has_compared_ = false;  // the weights of the ranks
   std::optional<ParameterWatch> parameters_;
   SpinCheck spins_;
 };

@@ -124,15 +124,15 @@ void check_strategy(const FitOptions& options) {
   if (options.model == nullptr) {
     return;
   }
-  const Ranks own = ranks_of(options.strategy);
+  const Ranks own = ranks_of(strategy_of(options));
   for (const auto& part : options.model->modules()) {
     const auto* tables = TableModule::of(*part);
     const Ranks ranks =
         tables == nullptr ? nullptr : ranks_of(tables->strategy());
     TESSERA_CHECK_VALUE(
         ranks == nullptr || ranks == own,
-        "[fit] the model has sharded tables, but FitOptions::strategy is {}. Set it to the strategy of the tables.",
-        own == nullptr ? options.strategy.name() : "of another backend");
+        "[fit] the model has sharded tables, but FitOptions::strategy is {}. Leave it unset, or set it to the strategy of the tables, which must have one backend.",
+        own == nullptr ? strategy_of(options).name() : "of another backend");
   }
 }
 
@@ -160,6 +160,14 @@ void check_metrics(const Metrics& metrics, const std::string& where) {
   }
 }
 
+Strategy strategy_of(const FitOptions& options) {
+  std::optional<Strategy> strategy = options.strategy;
+  if (!strategy && options.model != nullptr) {
+    strategy = sharded_strategy_of(*options.model);
+  }
+  return strategy.value_or(Strategy::fused());
+}
+
 void check_fit(const std::shared_ptr<Pass>& pass, const FitOptions& options) {
   check_pass(pass, "the training");
   TESSERA_CHECK_VALUE(
@@ -177,6 +185,7 @@ void check_fit(const std::shared_ptr<Pass>& pass, const FitOptions& options) {
   check_metrics(options.metrics, "[fit]");
   check_validation(options);
   check_strategy(options);
+  pass->check_step(strategy_of(options));
   check_engines(options);
   check_callbacks(options.callbacks);
   check_directories(options);

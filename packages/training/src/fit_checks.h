@@ -16,6 +16,9 @@ inline constexpr const char* kFitValidation = "[fit] validation:";
 ///          name is used already.
 void check_metrics(const Metrics& metrics, const std::string& where);
 
+/// FitOptions::strategy, or that of the sharded tables of the model, or Strategy::fused().
+Strategy strategy_of(const FitOptions& options);
+
 /// Checks the arguments of fit().
 /// Errors:  c10::ValueError.
 void check_fit(const std::shared_ptr<Pass>& pass, const FitOptions& options);

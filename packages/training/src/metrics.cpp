@@ -29,6 +29,13 @@ void Metric::update_batch(const MetricBatch& batch) {
   update(batch.predictions, batch.labels, batch.weights);
 }
 
+void Metric::merge(const at::Tensor& /*state*/) {
+  C10_THROW_ERROR(
+      NotImplementedError,
+      where_of(name()) +
+          " it cannot be merged with the metrics of other ranks. Override merge(), or derive it from SumMetric.");
+}
+
 void SumMetric::reset() {
   std::fill(sums_.begin(), sums_.end(), 0.0);
 }
@@ -46,6 +53,14 @@ void SumMetric::load_state(const at::Tensor& state) {
       sums_.size(),
       numbers.size());
   sums_ = std::move(numbers);
+}
+
+void SumMetric::merge(const at::Tensor& state) {
+  const std::vector<double> own = sums_;
+  SumMetric::load_state(state);
+  for (size_t i = 0; i < own.size(); ++i) {
+    sums_[i] += own[i];
+  }
 }
 
 void MeanMetric::add(
@@ -164,6 +179,26 @@ void TwoClassMetric::load_state(const at::Tensor& state) {
         split(2 + static_cast<std::ptrdiff_t>(count));
   }
   has_weights_ = has_weights;
+}
+
+void TwoClassMetric::merge(const at::Tensor& state) {
+  const std::unique_ptr<Metric> made = make_empty();
+  made->load_state(state);
+  const auto& other = dynamic_cast<const TwoClassMetric&>(*made);
+  has_weights_ = has_weights_ || other.has_weights_;
+  const auto append = [&](WeightedScores& scores, const WeightedScores& added) {
+    scores.values.insert(
+        scores.values.end(), added.values.begin(), added.values.end());
+    if (has_weights_) {
+      // Examples without weights count 1.
+      scores.weights.resize(scores.values.size() - added.values.size(), 1.0);
+      scores.weights.insert(
+          scores.weights.end(), added.weights.begin(), added.weights.end());
+      scores.weights.resize(scores.values.size(), 1.0);
+    }
+  };
+  append(positives_, other.positives_);
+  append(negatives_, other.negatives_);
 }
 
 double AUC::result_of(

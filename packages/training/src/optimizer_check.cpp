@@ -43,11 +43,18 @@ std::string parameter_text(const at::Tensor& parameter) {
 // Whether this input of a node is the virtual variable of a layer with tables, which has
 // always the value 0.
 bool is_virtual_variable(const Node& node, size_t input) {
-  return input == 0 && node.name() == "tessera::LookupNode";
+  return input == 0 &&
+      (node.name() == "tessera::LookupNode" ||
+       node.name() == "tessera::ShardedLookupNode");
 }
 
-// The parameters that get a gradient from loss.backward() and are not in `optimizer`.
-std::vector<at::Tensor> missing_parameters(
+struct GraphFindings {
+  std::vector<at::Tensor> missing = {};
+  bool has_sharded_tables = false;
+};
+
+// Finds the parameters that get a gradient from loss.backward() and are not in `optimizer`.
+GraphFindings search_graph(
     const torch::optim::Optimizer& optimizer,
     const at::Tensor& loss) {
   std::unordered_set<const at::TensorImpl*> known;
@@ -56,7 +63,7 @@ std::vector<at::Tensor> missing_parameters(
       known.insert(parameter.unsafeGetTensorImpl());
     }
   }
-  std::vector<at::Tensor> missing;
+  GraphFindings findings;
   // The edge keeps all nodes alive.
   const torch::autograd::Edge root = torch::autograd::impl::gradient_edge(loss);
   std::unordered_set<const Node*> seen{root.function.get()};
@@ -64,6 +71,8 @@ std::vector<at::Tensor> missing_parameters(
   while (!left.empty()) {
     const Node* node = left.back();
     left.pop_back();
+    findings.has_sharded_tables = findings.has_sharded_tables ||
+        node->name() == "tessera::ShardedLookupNode";
     for (size_t i = 0; i < node->next_edges().size(); ++i) {
       const Node* next = node->next_edge(i).function.get();
       if (next == nullptr || !seen.insert(next).second) {
@@ -75,11 +84,11 @@ std::vector<at::Tensor> missing_parameters(
       } else if (
           known.count(leaf->variable.unsafeGetTensorImpl()) == 0 &&
           !is_virtual_variable(*node, i)) {
-        missing.push_back(leaf->variable);
+        findings.missing.push_back(leaf->variable);
       }
     }
   }
-  return missing;
+  return findings;
 }
 
 // Refuses accumulators without a size. The constructor of torch::optim::Adagrad makes them,
@@ -127,16 +136,22 @@ void check_optimizer(
     const torch::optim::Optimizer& optimizer,
     const at::Tensor& loss,
     Unoptimized unoptimized,
+    const Strategy& strategy,
     const std::string& where) {
   if (watch != nullptr) {
     watch->note_check();
   }
   check_accumulators(optimizer, where);
+  const GraphFindings findings = search_graph(optimizer, loss);
+  const std::vector<at::Tensor>& missing = findings.missing;
+  TESSERA_CHECK_VALUE(
+      !findings.has_sharded_tables || strategy.is_sharded(),
+      "{} the loss depends on sharded tables, but the step has no sharded strategy, so the dense weights of the ranks would differ. Set FitOptions::model, or TrainStepOptions::model for a loop without fit().",
+      where);
   if (unoptimized == Unoptimized::kAllow ||
       (watch != nullptr && watch->unoptimized() == Unoptimized::kAllow)) {
     return;
   }
-  const std::vector<at::Tensor> missing = missing_parameters(optimizer, loss);
   TESSERA_CHECK_VALUE(
       missing.empty(),
       "{} each parameter that gets a gradient must be in the optimizer, but it lacks {}, which would never be trained. {}",
@@ -147,15 +162,21 @@ void check_optimizer(
 
 ParameterWatch::ParameterWatch(
     std::shared_ptr<torch::nn::Module> model,
-    Unoptimized unoptimized)
+    Unoptimized unoptimized,
+    Strategy strategy)
     : model_(std::move(model)),
       unoptimized_(unoptimized),
+      strategy_(std::move(strategy)),
       previous_(std::exchange(watch, this)) {
   if (model_ != nullptr) {
     for (const at::Tensor& parameter : model_->parameters()) {
       known_.insert(parameter.unsafeGetTensorImpl());
     }
   }
+}
+
+const ParameterWatch* ParameterWatch::current() {
+  return watch;
 }
 
 ParameterWatch::~ParameterWatch() {

@@ -17,11 +17,13 @@ namespace tessera::training {
 /// Checks that the optimizer has every parameter that would get a gradient from
 /// loss.backward(), unless `unoptimized` allows others. Virtual variables need no
 /// optimizer. It visits each node of the autograd graph once, and changes nothing.
-/// Errors:  c10::ValueError beginning with `where`, naming the parameters.
+/// Errors:  c10::ValueError beginning with `where`, naming the parameters; and for a loss
+///          that depends on sharded tables if `strategy` is not sharded.
 void check_optimizer(
     const torch::optim::Optimizer& optimizer,
     const at::Tensor& loss,
     Unoptimized unoptimized,
+    const Strategy& strategy,
     const std::string& where);
 
 /// Lists parameters in a message, such as "'tower.weight' (Float of shape [1, 8])". The
@@ -29,7 +31,7 @@ void check_optimizer(
 std::string parameter_list(const std::vector<at::Tensor>& parameters);
 
 /// What fit() adds to these checks. While a ParameterWatch lives, messages on this thread
-/// name the parameters of the model. For steps that do not call check_optimizer(), it finds
+/// name the parameters of the model, and steps take the strategy from here. For steps that do not call check_optimizer(), it finds
 /// parameters that the model did not have at the beginning, because an optimizer that was
 /// made before the training does not have them.
 class ParameterWatch {
@@ -37,10 +39,14 @@ class ParameterWatch {
   /// `model` may be nullptr.
   ParameterWatch(
       std::shared_ptr<torch::nn::Module> model,
-      Unoptimized unoptimized);
+      Unoptimized unoptimized,
+      Strategy strategy);
   ~ParameterWatch();
   ParameterWatch(const ParameterWatch&) = delete;
   ParameterWatch& operator=(const ParameterWatch&) = delete;
+
+  /// That of the fit() that runs on this thread, or nullptr.
+  static const ParameterWatch* current();
 
   const torch::nn::Module* model() const {
     return model_.get();
@@ -48,9 +54,15 @@ class ParameterWatch {
   Unoptimized unoptimized() const {
     return unoptimized_;
   }
+  const Strategy& strategy() const {
+    return strategy_;
+  }
   /// Called by check_optimizer().
   void note_check() {
     has_checked_ = true;
+  }
+  bool has_checked() const {
+    return has_checked_;
   }
   /// Looks for new parameters after the steps 1, 2, 4 and so on.
   /// Errors:  c10::ValueError naming a new parameter.
@@ -59,6 +71,7 @@ class ParameterWatch {
  private:
   std::shared_ptr<torch::nn::Module> model_;
   Unoptimized unoptimized_;
+  Strategy strategy_;
   ParameterWatch* previous_;  // of a fit() around this one
   std::set<const at::TensorImpl*> known_;
   int64_t step_ = 0;

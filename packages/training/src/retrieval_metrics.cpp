@@ -111,4 +111,13 @@ void CatalogueCoverage::load_state(const at::Tensor& state) {
   }
 }
 
+void CatalogueCoverage::merge(const at::Tensor& state) {
+  CatalogueCoverage other(options_);
+  other.load_state(state);
+  other.ids_.insert(ids_.begin(), ids_.end());
+  check_size(other.ids_.size());
+  ids_ = std::move(other.ids_);
+  has_queries_ = has_queries_ || other.has_queries_;
+}
+
 }  // namespace tessera::training

@@ -2,6 +2,7 @@
 #include <tessera/training/task_metrics.h>
 
 #include "packages/training/src/metric_state.h"
+#include "packages/training/src/training_state.h"
 #include "src/common/check.h"
 
 #include <algorithm>
@@ -80,6 +81,10 @@ void TaskMetric::load_state(const at::Tensor& state) {
   metric_->load_state(state);
 }
 
+void TaskMetric::merge(const at::Tensor& state) {
+  metric_->merge(state);
+}
+
 TaskLoss::TaskLoss(std::string task)
     : SumMetric(task + "_loss", 2), task_(std::move(task)) {
   check_task_name(task_, "TaskLoss");
@@ -107,6 +112,14 @@ void TaskLoss::update_batch(const MetricBatch& batch) {
 
 double TaskLoss::result() const {
   return sums()[1] > 0.0 ? sums()[0] / sums()[1] : kUndefined;
+}
+
+// The mean losses of ranks add up, as their gradients do.
+void TaskLoss::merge(const at::Tensor& state) {
+  const LossMean own{sums()[0], sums()[1]};
+  load_state(state);
+  const LossMean both = merged(own, {sums()[0], sums()[1]});
+  sums() = {both.total, both.weight};
 }
 
 std::unique_ptr<Metric> TaskLoss::make_empty() const {

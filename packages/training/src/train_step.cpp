@@ -12,6 +12,7 @@
 #include "packages/training/src/ranks.h"
 #include "src/common/check.h"
 #include "src/common/number_in_message.h"
+#include "src/common/rank_group.h"
 #include "src/common/tensor_text.h"
 #include "src/engine/finite_gradients.h"
 
@@ -20,6 +21,7 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <set>
@@ -129,6 +131,80 @@ class DenseParameterGuard {
   bool has_checked_ = false;
 };
 
+// TrainStepOptions::strategy, or that of the sharded tables of TrainStepOptions::model.
+std::optional<Strategy> own_strategy(const TrainStepOptions& options) {
+  return !options.strategy && options.model != nullptr
+      ? sharded_strategy_of(*options.model)
+      : options.strategy;
+}
+
+void check_strategies(
+    const std::optional<Strategy>& own,
+    const Strategy& expected,
+    const char* what) {
+  TESSERA_CHECK_VALUE(
+      !own || ranks_of(*own) == ranks_of(expected),
+      "[make_train_step] the strategy of the step is {}, but that of {} is {}{}. Leave TrainStepOptions::strategy unset, and FitOptions::strategy, too, if its model has sharded tables.",
+      own ? own->name() : "",
+      what,
+      expected.name(),
+      own && own->is_sharded() && expected.is_sharded()
+          ? " over another backend"
+          : "");
+}
+
+// The strategy of the options, of their model, or of the fit() around this step.
+Strategy strategy_of(const TrainStepOptions& options) {
+  const std::optional<Strategy> own = own_strategy(options);
+  if (const ParameterWatch* fit = ParameterWatch::current()) {
+    check_strategies(own, fit->strategy(), "fit()");
+    return fit->strategy();
+  }
+  return own.value_or(Strategy::fused());
+}
+
+// The parameters whose gradients are summed: those that the optimizer changes, because it
+// must change them alike on all ranks, and those of the options.
+std::vector<at::Tensor> dense_parameters_of(
+    const torch::optim::Optimizer& optimizer,
+    const TrainStepOptions& options,
+    const Strategy& strategy) {
+  if (!strategy.is_sharded()) {
+    return {};
+  }
+  std::vector<at::Tensor> all = parameters_of(optimizer);
+  const auto& given = options.dense_parameters;
+  all.insert(all.end(), given.begin(), given.end());
+  std::set<const at::TensorImpl*> seen;
+  std::erase_if(all, [&](const at::Tensor& parameter) {
+    return !parameter.requires_grad() ||
+        !seen.insert(parameter.unsafeGetTensorImpl()).second;
+  });
+  return all;
+}
+
+// Whether a step is skipped on any rank. The checksum, if not 0, travels along. Collective.
+bool is_any_skipped(bool is_own, const Strategy& strategy, uint64_t checksum) {
+  const Ranks ranks = ranks_of(strategy);
+  if (ranks == nullptr) {
+    return is_own;
+  }
+  const auto arrivals = ranks->arrive(
+      Rendezvous::kTrain,
+      nullptr,
+      {.value = int64_t{is_own},
+       .bodies = {bytes_of(std::to_string(checksum))}})();
+  std::vector<uint64_t> checksums;
+  for (const at::Tensor& body : arrivals.bodies) {
+    checksums.push_back(std::stoull(text_of(body)));
+  }
+  check_same_weights(checksums, "[make_train_step] at the first step,", "");
+  return std::any_of(
+      arrivals.values.begin(), arrivals.values.end(), [](int64_t value) {
+        return value != 0;
+      });
+}
+
 }  // namespace
 
 StepResult to_step_result(StepResult result) {
@@ -163,9 +239,12 @@ bool check_loss(const StepResult& result, const std::string& where) {
 }
 
 void validate(const TrainStepOptions& options) {
-  TESSERA_CHECK_VALUE(
-      !options.strategy.is_sharded() || options.dense_parameters,
-      "[make_train_step] with a sharded strategy, the ranks sum the gradients of the dense parameters, but dense_parameters is not set. Set TrainStepOptions::dense_parameters to dense_parameters(*model), or to {{}} if there are none.");
+  if (options.model != nullptr && options.strategy) {
+    check_strategies(
+        options.strategy,
+        sharded_strategy_of(*options.model).value_or(*options.strategy),
+        "the tables of TrainStepOptions::model");
+  }
   TESSERA_CHECK_VALUE(
       !options.max_gradient_norm ||
           (std::isfinite(*options.max_gradient_norm) &&
@@ -178,31 +257,55 @@ void validate(const TrainStepOptions& options) {
       options.max_skipped_steps);
 }
 
+void detail::check_step(
+    const TrainStepOptions& options,
+    const Strategy& strategy) {
+  check_strategies(own_strategy(options), strategy, "fit()");
+}
+
 void apply_update(
     torch::optim::Optimizer& optimizer,
     StepResult& result,
     const TrainStepOptions& options) {
+  bool has_compared = false;
+  detail::apply_update(optimizer, result, options, has_compared);
+}
+
+void detail::apply_update(
+    torch::optim::Optimizer& optimizer,
+    StepResult& result,
+    const TrainStepOptions& options,
+    bool& has_compared) {
   validate(options);
+  const Strategy strategy = strategy_of(options);
+  const std::vector<at::Tensor> dense_parameters =
+      dense_parameters_of(optimizer, options, strategy);
   const bool is_finite = check_loss(result, "[make_train_step]");
   TESSERA_CHECK_VALUE(
       !is_finite || result.loss.requires_grad(),
       "[make_train_step] the loss has no gradient. Compute it from parameters that require one, outside of NoGradGuard.");
   // Decided here, because backward() already writes to tables.
-  result.is_skipped = on_any_rank(!is_finite, options.strategy);
+  const uint64_t checksum =
+      strategy.is_sharded() && !std::exchange(has_compared, true)
+      ? checksum_of(dense_parameters)
+      : 0;
+  result.is_skipped = is_any_skipped(!is_finite, strategy, checksum);
   if (!result.is_skipped) {
     check_optimizer(
-        optimizer, result.loss, options.unoptimized, "[make_train_step]");
+        optimizer,
+        result.loss,
+        options.unoptimized,
+        strategy,
+        "[make_train_step]");
     DenseParameterGuard dense(optimizer);
     {
       const ProfileScope scope("tessera::backward");
       optimizer.zero_grad();
       result.loss.backward();
     }
-    if (options.dense_parameters) {
-      distributed::sum_gradients(*options.dense_parameters, options.strategy);
-    }
+    distributed::sum_gradients(dense_parameters, strategy);
     const ProfileScope scope("tessera::optimizer_step");
-    dense.check_before_step(options.strategy);
+    dense.check_before_step(strategy);
     if (options.max_gradient_norm) {
       clip_gradients(optimizer, *options.max_gradient_norm);
     }

@@ -3,6 +3,7 @@
 
 #include <tessera/common/profile_scope.h>
 
+#include "packages/training/src/merged_metrics.h"
 #include "src/common/check.h"
 #include "src/common/names.h"
 
@@ -24,6 +25,13 @@ void LossMean::add(const StepResult& result, const std::string& where) {
 double LossMean::result() const {
   return weight > 0.0 ? total / weight
                       : std::numeric_limits<double>::quiet_NaN();
+}
+
+LossMean merged(const LossMean& a, const LossMean& b) {
+  const double mean =
+      (a.weight > 0.0 ? a.result() : 0.0) + (b.weight > 0.0 ? b.result() : 0.0);
+  const double weight = a.weight + b.weight;
+  return {.total = mean * weight, .weight = weight};
 }
 
 at::Tensor generator_state() {
@@ -143,7 +151,9 @@ void set_log_names(
                                     const Metrics& metrics) {
     add_log_name(prefix + "loss", Better::kLower);
     for (const auto& metric : metrics) {
-      add_log_name(prefix + metric->name(), metric->better());
+      for (const std::string& name : log_names_of(*metric, state.ranks)) {
+        add_log_name(prefix + name, metric->better());
+      }
     }
   };
   add_metric_names("", state.metrics);

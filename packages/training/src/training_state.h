@@ -3,6 +3,8 @@
 
 #include <tessera/training/fit.h>
 
+#include "packages/training/src/ranks.h"
+
 #include <limits>
 #include <map>
 #include <memory>
@@ -22,6 +24,9 @@ struct LossMean {
   double result() const;
 };
 
+/// The loss of two ranks together: their means add up, as their gradients do.
+LossMean merged(const LossMean& a, const LossMean& b);
+
 /// The state of a running fit(), which Training shows to callbacks.
 struct TrainingState {
   Progress progress = {};
@@ -29,6 +34,12 @@ struct TrainingState {
   Metrics metrics = {};
   Callbacks callbacks = {};
   Strategy strategy = Strategy::fused();
+  /// nullptr if this process trains alone.
+  Ranks ranks = {};
+  /// The metrics of all ranks after the last step. Unused without ranks.
+  Logs step_metrics = {};
+  /// The states of `metrics` on each rank, which Training::collect() sets.
+  std::vector<std::vector<at::Tensor>> metrics_of_ranks = {};
   std::vector<std::string> log_names = {};
   std::map<std::string, Better> better = {};
   /// The log_names() of the callback whose on_epoch_end() runs.

@@ -53,7 +53,7 @@ inline training::MetricBatch slice(
 }
 
 /// Expects the same bits of the result for any split into batches, and after a state was
-/// saved and loaded.
+/// saved and loaded. Metrics of parts that are merged in any order give the same value.
 inline void expect_independent_of_batches(
     const training::Metric& example,
     const training::MetricBatch& batch) {
@@ -76,6 +76,20 @@ inline void expect_independent_of_batches(
     }
     metric->reset();
     EXPECT_TRUE(std::isnan(metric->result()));
+    for (const bool is_reversed : {false, true}) {
+      const auto merged = example.make_empty();
+      for (int64_t i = 0; i < size; i += step) {
+        const int64_t begin = is_reversed ? (size - 1 - i) / step * step : i;
+        const auto part = example.make_empty();
+        part->update_batch(slice(batch, begin, std::min(begin + step, size)));
+        merged->merge(part->state());
+      }
+      merged->merge(example.make_empty()->state());
+      if (!std::isnan(whole->result())) {
+        EXPECT_NEAR(merged->result(), whole->result(), 1e-12)
+            << "merged batches of " << step;
+      }
+    }
   }
 }
 

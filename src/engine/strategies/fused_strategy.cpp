@@ -189,13 +189,13 @@ at::Tensor zero_gradient() {
 // releases.
 class LookupNode : public torch::autograd::Node {
  public:
-  LookupNode(LookupRecordPtr record, size_t num_activations)
-      : record_(std::move(record)) {
+  LookupNode(LookupRecordPtr record, size_t num_activations, bool is_sharded)
+      : record_(std::move(record)), is_sharded_(is_sharded) {
     input_metadata_.reserve(num_activations);
   }
 
   std::string name() const override {
-    return "tessera::LookupNode";
+    return is_sharded_ ? "tessera::ShardedLookupNode" : "tessera::LookupNode";
   }
 
   // LibTorch calls this after apply(), unless the graph is retained.
@@ -240,6 +240,7 @@ class LookupNode : public torch::autograd::Node {
 
  private:
   LookupRecordPtr record_;  // guarded by mutex_
+  bool is_sharded_;
 };
 
 // Refuses optimizers that depend on the order or the number of the gradients, because
@@ -417,7 +418,9 @@ class FusedStrategy : public EmbeddingStrategy {
     record->updates = updates_;
     record->virtual_variable = virtual_variable_;
     const auto node = c10::make_intrusive<LookupNode>(
-        std::move(record), found.lookup.activations.size());
+        std::move(record),
+        found.lookup.activations.size(),
+        /*is_sharded=*/state_->ranks->size() > 1);
     node->set_next_edges(torch::autograd::collect_next_edges(inputs));
     torch::autograd::set_history(found.lookup.activations, node);
     torch::autograd::fire_node_creation_hooks(node);

@@ -37,6 +37,9 @@ class Pass {
   virtual std::optional<StepResult> step() = 0;
   /// Closes the source.
   virtual void end() = 0;
+
+  /// fit() calls it to check that a step of make_train_step() has no other strategy.
+  virtual void check_step(const Strategy& /*strategy*/) const {}
 };
 
 namespace detail {
@@ -242,6 +245,11 @@ class SourcePass : public Pass {
   void end() override {
     reader_.reset();
     opened_ = nullptr;
+  }
+  void check_step(const Strategy& strategy) const override {
+    if constexpr (requires { step_.check(strategy); }) {
+      step_.check(strategy);
+    }
   }
 
  private:

@@ -29,7 +29,8 @@ struct Progress {
   int64_t step_in_epoch = 0;
   /// Steps done since the training began.
   int64_t step = 0;
-  /// Examples seen since the training began; 0 if the steps do not report them.
+  /// Examples seen by all ranks since the training began; 0 if the steps do not report
+  /// them.
   int64_t examples = 0;
 
   bool operator==(const Progress&) const = default;
@@ -56,10 +57,11 @@ class Training {
   /// The epochs that have ended. In on_epoch_end() they include the current one.
   const History& history() const;
   /// In on_step_end(): the loss and the cheap metrics (see Metric::is_cheap()) of the epoch
-  /// so far. In on_epoch_end(): everything that the epoch has logged so far. A callback
-  /// without log_names() sees all of it.
+  /// so far. On several ranks, these are the metrics whose state() has at most 1024 numbers
+  /// on each rank. In on_epoch_end(): everything that the epoch has logged so far. A
+  /// callback without log_names() sees all of it.
   Logs logs() const;
-  /// The loss of the last step; NaN before the first.
+  /// The loss of the last step, summed over the ranks; NaN before the first.
   double loss() const;
   /// Returns whether the loss of the last step was finite, on all ranks if tables are
   /// sharded. If is_skip_allowed(), a skipped step counts as finite. False before the first
@@ -93,6 +95,9 @@ class Training {
   /// `resource` can undo what a callback did in on_train_begin().
   void keep(std::shared_ptr<void> resource);
 
+  /// Collects the metrics of all ranks for save(). All ranks call it before one calls
+  /// save(). Without ranks, it does nothing.
+  void collect();
   /// Saves the state that is not in the model or the optimizer: progress, history, the
   /// callbacks' state, LibTorch's random generator and, in the middle of an epoch, the
   /// metrics.

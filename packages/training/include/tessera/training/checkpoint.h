@@ -81,8 +81,9 @@ static_assert(std::is_aggregate_v<TrainingCheckpointOptions>);
 /// sharded, and the state of metrics and callbacks. Each rank resumes with these. Random
 /// generators are not restored then. So tables, dense weights and optimizer are equal to
 /// those of an uninterrupted training, bit for bit, only if nothing draws random numbers.
-/// In an epoch that is resumed in its middle, loss and metrics of the other ranks continue
-/// from those of rank 0. Nothing is saved while the last loss is not finite on some rank.
+/// In an epoch that is resumed in its middle, each rank continues its own metrics. With
+/// another number of ranks, the metrics of all ranks together are the same. Nothing is saved
+/// while the last loss is not finite on some rank.
 /// Errors:  c10::ValueError for options, or if the directory's checkpoint is of another
 ///          model or training; c10::Error naming the path for files, and for a
 ///          directory in use.

@@ -86,6 +86,7 @@ class GroupedAUC : public Metric {
   }
   at::Tensor state() const override;
   void load_state(const at::Tensor& state) override;
+  void merge(const at::Tensor& state) override;
 
  private:
   struct Example {

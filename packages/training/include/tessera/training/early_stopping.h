@@ -38,9 +38,9 @@ static_assert(std::is_aggregate_v<EarlyStoppingOptions>);
 /// Stops when a logged number no longer improves. NaN never counts as an
 /// improvement.
 ///
-/// On several ranks, rank 0's value decides for all ranks if `restore_best` is set.
-/// Otherwise each rank monitors its own value, such as the loss of its own batches, and
-/// all ranks stop with the first one.
+/// On several ranks, all ranks have the same loss and metrics. If a callback logs other
+/// values on each rank, that of rank 0 decides if `restore_best` is set. Otherwise all ranks
+/// stop with the first one.
 ///
 ///   const auto stopping = std::make_shared<EarlyStopping>(EarlyStoppingOptions{
 ///       .monitor = "loss", .patience = 2, .restore_best = model});

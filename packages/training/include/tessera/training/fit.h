@@ -87,10 +87,10 @@ struct FitOptions {
   /// other steps, fit() sees only whether `model` gets new parameters. kAllow switches
   /// both checks off.
   Unoptimized unoptimized = Unoptimized::kError;
-  /// The strategy of the model's tables. If no table is sharded but gradients are summed
-  /// over ranks, the strategy of these sums. With a sharded strategy, all ranks stop with
-  /// the first one that stops.
-  Strategy strategy = Strategy::fused();
+  /// Unset: the strategy of the model's tables. If no table is sharded but gradients are
+  /// summed over ranks, the strategy of these sums. With a sharded strategy, all ranks stop
+  /// with the first one that stops.
+  std::optional<Strategy> strategy = {};
   /// Every n-th step is in History::steps, and so in each checkpoint. 0: no steps.
   int64_t log_every_steps = 0;
 };
@@ -133,14 +133,21 @@ static_assert(std::is_aggregate_v<FitOptions>);
 /// other ranks raise an error of their own.
 ///
 /// With a sharded strategy, every rank calls it with the same number of training and
-/// validation batches, and each rank logs its own values. Pass callbacks that print or
-/// write files (ProgressBar, CsvHistory, JsonHistory, LearningCurves) on rank 0 only, and
-/// Checkpoint, EarlyStopping, TensorBoard and TerminateOnNonFinite on all ranks.
+/// validation batches. The steps of make_train_step() take the strategy from here. Pass
+/// callbacks that print or write files (ProgressBar, CsvHistory, JsonHistory,
+/// LearningCurves) on rank 0 only, and Checkpoint, EarlyStopping, TensorBoard and
+/// TerminateOnNonFinite on all ranks.
+///
+/// Loss, metrics and numbers of examples are those of all ranks together, and are equal on
+/// all of them. The ranks sum their gradients, so their losses are summed, too: divide the
+/// loss of a rank by the size of the batch of all ranks. A metric that has no merge() is
+/// logged once per rank, as "name_rank_0" and so on. A callback logs its own values.
 ///
 /// Errors:  c10::ValueError for options, before the training starts; for an epoch
 ///          without a batch or with fewer than steps_per_epoch; for a loss that is
 ///          undefined or not one number; for a parameter that no optimizer has; for
 ///          gradients that are not finite, naming table and feature, or the parameters;
+///          on all ranks if the dense weights of ranks differ at the first step;
 ///          and when a step skipped its update because its loss was not finite, unless
 ///          max_skipped_steps allows it or the training stops.
 History fit(std::shared_ptr<Pass> training, FitOptions options);
@@ -157,7 +164,8 @@ History fit(Source&& source, Step step, FitOptions options) {
 template <class Source, class Step>
 History fit(Source&&, Step, ...) = delete;  // FitOptions{...} tells which field
 
-/// Returns "loss" and the metrics over all batches of `pass`, under NoGradGuard.
+/// Returns "loss" and the metrics over all batches of `pass`, under NoGradGuard. On several
+/// ranks, these are the values of this rank. Metric::merge() combines them.
 /// Errors:  c10::ValueError if it has no batch.
 Logs evaluate(Pass& pass, const Metrics& metrics = {});
 

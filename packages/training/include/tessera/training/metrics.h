@@ -94,6 +94,12 @@ class Metric {
   virtual at::Tensor state() const = 0;
   /// Errors:  c10::ValueError for the state of another metric.
   virtual void load_state(const at::Tensor& state) = 0;
+  /// Adds the examples of another metric of the same kind, whose state() this is. fit()
+  /// merges the metrics of all ranks. It logs a metric that cannot be merged once per rank,
+  /// as "name_rank_0", "name_rank_1" and so on.
+  /// Errors:  c10::NotImplementedError if the metric cannot be merged, which is the
+  ///          default; c10::ValueError for the state of another metric.
+  virtual void merge(const at::Tensor& state);
 
  protected:
   /// Errors:  c10::ValueError for an empty name.
@@ -103,12 +109,13 @@ class Metric {
   std::string name_;
 };
 
-/// A metric whose state is a fixed number of sums.
+/// A metric whose state is a fixed number of sums. merge() adds them.
 class SumMetric : public Metric {
  public:
   void reset() override;
   at::Tensor state() const override;
   void load_state(const at::Tensor& state) override;
+  void merge(const at::Tensor& state) override;
 
  protected:
   SumMetric(std::string name, size_t count)
@@ -174,6 +181,7 @@ class TwoClassMetric : public Metric {
   }
   at::Tensor state() const override;
   void load_state(const at::Tensor& state) override;
+  void merge(const at::Tensor& state) override;
 
  protected:
   using Metric::Metric;

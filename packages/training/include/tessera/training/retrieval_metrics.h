@@ -66,6 +66,7 @@ class CatalogueCoverage : public Metric {
   }
   at::Tensor state() const override;
   void load_state(const at::Tensor& state) override;
+  void merge(const at::Tensor& state) override;
 
  private:
   void check_size(size_t count) const;

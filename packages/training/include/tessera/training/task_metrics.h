@@ -54,6 +54,7 @@ class TaskMetric : public Metric {
   std::optional<int64_t> depth() const override;
   at::Tensor state() const override;
   void load_state(const at::Tensor& state) override;
+  void merge(const at::Tensor& state) override;
 
  private:
   std::string task_;
@@ -61,7 +62,8 @@ class TaskMetric : public Metric {
 };
 
 /// The mean over examples of TaskResult::loss of one task, without its loss_weight. The
-/// name is "click_loss" for the task "click". TaskMetric has an example.
+/// name is "click_loss" for the task "click". TaskMetric has an example. Like the losses of
+/// ranks, their mean losses add up: see fit().
 /// Errors:  c10::ValueError for an empty task; from fit() for a task without a loss.
 class TaskLoss : public SumMetric {
  public:
@@ -77,6 +79,7 @@ class TaskLoss : public SumMetric {
       const at::Tensor& weights = {}) override;
   void update_batch(const MetricBatch& batch) override;
   double result() const override;
+  void merge(const at::Tensor& state) override;
   std::unique_ptr<Metric> make_empty() const override;
   Better better() const override {
     return Better::kLower;

@@ -3,6 +3,7 @@
 
 #include <tessera/common/profile_scope.h>
 #include <tessera/engine/strategy.h>
+#include <tessera/training/pointers.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -100,21 +101,20 @@ enum class Unoptimized {
 ///   auto clipped = make_train_step(
 ///       optimizer, loss_of, {.max_gradient_norm = 1.0, .max_skipped_steps = 3});
 ///
-/// For training on several ranks:
+/// Steps on several ranks need no options inside of fit(). Your own loop passes the model:
 ///
-///   auto step = make_train_step(
-///       optimizer,
-///       loss_of,
-///       {.strategy = strategy,  // a sharded one
-///        .dense_parameters = dense_parameters(*model)});
+///   auto step = make_train_step(optimizer, loss_of, {.model = model});
 struct TrainStepOptions {
-  /// The strategy of the tables. If it is sharded, the gradients of `dense_parameters`
-  /// are summed over the ranks, and a loss that is not finite on one rank skips the
-  /// update on all ranks.
-  Strategy strategy = Strategy::fused();
-  /// The result of dense_parameters(*model). Required with a sharded strategy, and used
-  /// only then.
-  std::optional<std::vector<at::Tensor>> dense_parameters = {};
+  /// The model, whose tables have the strategy. Unset: FitOptions::model inside of fit().
+  ModelPointer model = {};
+  /// The strategy of the tables. If it is sharded, the gradients of dense parameters are
+  /// summed over the ranks, and a loss that is not finite on one rank skips the update on
+  /// all ranks. Unset: that of `model`, or of fit(). Set it only if gradients
+  /// are summed over ranks, but no table is sharded and there is no fit().
+  std::optional<Strategy> strategy = {};
+  /// Dense parameters that another optimizer trains. The gradients of the parameters of
+  /// this optimizer are summed in any case.
+  std::vector<at::Tensor> dense_parameters = {};
   /// Set kAllow if another optimizer trains the other parameters.
   Unoptimized unoptimized = Unoptimized::kError;
   /// Scales the gradients so that their common Euclidean norm is at most this, > 0. It
@@ -129,8 +129,8 @@ struct TrainStepOptions {
 };
 static_assert(std::is_aggregate_v<TrainStepOptions>);
 
-/// Errors:  c10::ValueError for a sharded strategy without dense_parameters, and for
-///          options out of range.
+/// Errors:  c10::ValueError for options out of range, and for a strategy that is not that
+///          of the tables of `model`.
 void validate(const TrainStepOptions& options);
 
 /// Converts what a step function returns, a StepResult or only the loss, to a StepResult
@@ -175,14 +175,28 @@ bool check_loss(
 
 /// Calls zero_grad(), backward() and step(), and clips gradients in between. If the loss is
 /// not finite, it instead sets `is_skipped` and changes neither tables nor other weights.
+///
+/// On several ranks, it compares checksums of the dense weights. make_train_step() does so
+/// only at the first step.
 /// Errors:  as check_loss() and validate(), and c10::ValueError for a parameter that would
-///          get a gradient but is not in the optimizer; nothing is changed.
+///          get a gradient but is not in the optimizer, and on all ranks if their dense
+///          weights differ. Nothing is changed.
 void apply_update(
     torch::optim::Optimizer& optimizer,
     StepResult& result,
     const TrainStepOptions& options = {});
 
 namespace detail {
+
+/// Compares the dense weights of the ranks unless `has_compared`, and sets it.
+void apply_update(
+    torch::optim::Optimizer& optimizer,
+    StepResult& result,
+    const TrainStepOptions& options,
+    bool& has_compared);
+
+/// Errors:  c10::ValueError if the options have another strategy than fit().
+void check_step(const TrainStepOptions& options, const Strategy& strategy);
 
 /// Counts the skipped updates of a step.
 struct SkippedSteps {
@@ -215,10 +229,15 @@ class TrainStep {
         const ProfileScope scope("tessera::forward");
         result = to_step_result(loss_of_(std::forward<decltype(batch)>(batch)));
       }
-      apply_update(optimizer_, result, options_);
+      apply_update(optimizer_, result, options_, has_compared_);
       skipped_.count(result, options_.max_skipped_steps);
     }
     return result;
+  }
+
+  /// fit() calls it before it begins.
+  void check(const Strategy& strategy) const {
+    check_step(options_, strategy);
   }
 
  private:
@@ -226,6 +245,7 @@ class TrainStep {
   LossOf loss_of_;
   TrainStepOptions options_;
   SkippedSteps skipped_;
+  bool has_compared_ = false;  // the weights of the ranks
 };
 
 }  // namespace detail
