@@ -31,6 +31,12 @@ class FileLock {
       const std::string& where,
       const char* advice);
 
+  /// Whether the path, a file, still names the file that is locked. If not, somebody else
+  /// can lock the path.
+  bool is_at(const std::string& path) const {
+    return file_.is_at(path.c_str());
+  }
+
  private:
   explicit FileLock(FileDescriptor file) : file_(std::move(file)) {}
 

@@ -35,16 +35,6 @@ bool take_lock(const FileDescriptor& file) {
   return ::flock(file.number(), LOCK_EX | LOCK_NB) == 0;
 }
 
-// Whether `path` still names the file: another process may have renamed or deleted it
-// before the lock was taken.
-bool is_at(const std::string& path, const FileDescriptor& file) {
-  struct stat opened = {};
-  struct stat named = {};
-  return ::fstat(file.number(), &opened) == 0 &&
-      ::lstat(path.c_str(), &named) == 0 && S_ISREG(named.st_mode) &&
-      opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
-}
-
 // Deletes the temporary file of a process that died. The file is not used again, because
 // it may have another owner, other permissions or another hard link.
 void remove_abandoned(const std::string& path) {
@@ -53,7 +43,7 @@ void remove_abandoned(const std::string& path) {
   // NFS can only lock a file that is open for writing, but a file may be read-only.
   for (const int access : {O_WRONLY, O_RDONLY}) {
     const FileDescriptor file(::open(path.c_str(), access | kFlags));
-    if (file.is_open() && take_lock(file) && is_at(path, file)) {
+    if (file.is_open() && take_lock(file) && file.is_at(path.c_str())) {
       ::unlink(path.c_str());
       return;
     }
@@ -75,7 +65,8 @@ FileDescriptor create_locked(const std::string& path) {
     }
     return {};
   }
-  if (!is_at(path, file)) {
+  // Another process may have deleted the file before the lock was taken.
+  if (!file.is_at(path.c_str())) {
     return {};
   }
   return file;

@@ -2,6 +2,7 @@
 #include "src/common/file_descriptor.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,14 @@ FileDescriptor::~FileDescriptor() {
   if (is_open()) {
     ::close(number_);
   }
+}
+
+bool FileDescriptor::is_at(const char* path) const {
+  struct stat opened = {};
+  struct stat named = {};
+  return ::fstat(number_, &opened) == 0 && ::lstat(path, &named) == 0 &&
+      S_ISREG(named.st_mode) && opened.st_dev == named.st_dev &&
+      opened.st_ino == named.st_ino;
 }
 
 bool FileDescriptor::write(const void* data, size_t size) const {

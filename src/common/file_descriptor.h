@@ -31,6 +31,9 @@ class FileDescriptor {
     return number_;
   }
 
+  /// Whether `path` names this file, which is a regular one. Another process may have
+  /// renamed or deleted it since it was opened.
+  bool is_at(const char* path) const;
   /// Writes all bytes at the current position.
   [[nodiscard]] bool write(const void* data, size_t size) const;
   /// Returns when the content is on the disk.

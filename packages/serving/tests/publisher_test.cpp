@@ -343,6 +343,81 @@ TEST(PublisherTest, TheNextPublisherOfADirectoryContinuesIt) {
   expect_same_lookups(*reader.version(), *model, 1);
 }
 
+// Two publishers in one directory would show readers two trainings in turn.
+TEST(PublisherTest, APublisherEndsWhenItHasLostItsLock) {
+  for (const bool is_moved : {true, false}) {
+    for (const bool background : {false, true}) {
+      const TemporaryFolder folder;
+      const std::string path = folder / "published";
+      Publisher first(
+          std::make_shared<PublishedModel>(),
+          path,
+          {.keep_last = 1, .keep_seconds = 0.0, .background = background});
+      first.publish();
+      first.wait();
+      if (is_moved) {
+        std::filesystem::rename(path, folder / "old");
+      } else {
+        std::filesystem::remove(path + "/.publisher_lock");
+      }
+      const std::string lost =
+          "[Publisher::publish] '" + path + "/.publisher_lock' is no longer";
+      EXPECT_TORCH_ERROR((first.publish(), first.wait()), lost);
+      const auto model = std::make_shared<PublishedModel>();
+      Publisher second(model, path);
+      const int64_t version = second.publish();
+      EXPECT_EQ(version, is_moved ? 1 : 2);
+      EXPECT_TORCH_ERROR((first.publish(), first.wait()), lost);
+      const Reader reader(path, kByHand);
+      EXPECT_EQ(reader.version()->number(), version);
+      expect_same_lookups(*reader.version(), *model, 1);
+      EXPECT_EQ(second.publish(), version + 1);
+    }
+  }
+}
+
+// Whatever is missing of the versions that the next one would build on.
+TEST(PublisherTest, ADirectoryEmptiedUnderAPublisherGetsABase) {
+  for (const std::string missing :
+       {"version_0000000001",
+        "version_0000000002",
+        "version_0000000001/data",
+        "everything"}) {
+    SCOPED_TRACE(missing);
+    const auto model = std::make_shared<PublishedModel>();
+    const TemporaryFolder folder;
+    const std::string path = folder / "published";
+    Publisher publisher(model, path);
+    for (uint64_t round = 0; round < 3; ++round) {
+      publisher.publish();
+      EXPECT_EQ(publisher.report().is_base, round == 0);
+      train(*model, round);
+    }
+    if (missing == "everything") {
+      std::vector<std::filesystem::path> found;
+      for (const auto& entry : std::filesystem::directory_iterator(path)) {
+        if (entry.path().filename() != ".publisher_lock") {
+          found.push_back(entry.path());
+        }
+      }
+      for (const std::filesystem::path& each : found) {
+        std::filesystem::remove_all(each);
+      }
+    } else {
+      std::filesystem::remove_all(path + "/" + missing);
+    }
+    EXPECT_EQ(publisher.publish(), 4);
+    EXPECT_TRUE(publisher.report().is_base);
+    Reader reader(path, kByHand);
+    expect_same_lookups(*reader.version(), *model, 1);
+    train(*model, 5);
+    publisher.publish();
+    EXPECT_FALSE(publisher.report().is_base);
+    EXPECT_TRUE(reader.refresh());
+    expect_same_lookups(*reader.version(), *model, 1);
+  }
+}
+
 // A full disk takes nothing away: the rows are in the next version.
 TEST(PublisherTest, RowsOfAFailedVersionAreInTheNextOne) {
   for (const bool background : {false, true}) {

@@ -62,7 +62,7 @@ class VersionChecker {
   VersionChecker(const VersionFile& version, const std::string& where)
       : version_(version), where_(where) {}
 
-  void check() const {
+  void check() {
     TESSERA_CHECK_VALUE(
         version_.format_version == kFormatVersion,
         "{} expected format_version {}, but got {}. Read it with the version of Tessera that wrote it.",
@@ -110,13 +110,16 @@ class VersionChecker {
         what);
   }
 
-  void check_section(const Section& section, const char* what) const {
+  // Sections do not overlap, so reading all of them reads the data once.
+  void check_section(const Section& section, const char* what) {
     expect(
         section.offset >= 0 && section.bytes >= 0 &&
             section.offset <= version_.data_bytes &&
             section.bytes <= version_.data_bytes - section.offset &&
+            section.bytes <= version_.data_bytes - section_bytes_ &&
             section.offset % kSectionAlignment == 0,
         what);
+    section_bytes_ += section.bytes;
   }
 
   void check_shape(const DenseFile& dense) const {
@@ -129,7 +132,7 @@ class VersionChecker {
     expect(fits && (bytes == 0 || bytes == dense.values.bytes), "dense");
   }
 
-  void check_table(const TableFile& table) const {
+  void check_table(const TableFile& table) {
     constexpr int64_t kMaxRows = std::numeric_limits<uint32_t>::max();
     const bool has_format =
         std::any_of(kFormats.begin(), kFormats.end(), [&](const auto& known) {
@@ -183,6 +186,7 @@ class VersionChecker {
 
   const VersionFile& version_;
   const std::string& where_;
+  int64_t section_bytes_ = 0;  // of all sections so far
 };
 
 }  // namespace
@@ -228,9 +232,13 @@ std::string checksum_in(const std::string& text) {
   return text.substr(text.size() - kChecksumDigits - 1, kChecksumDigits);
 }
 
-VersionFile version_from_text(
-    const std::string& text,
-    const std::string& where) {
+VersionFile version_from_text(std::string_view text, const std::string& where) {
+  TESSERA_CHECK_VALUE(
+      text.size() <= static_cast<size_t>(kMaxVersionBytes),
+      "{} expected at most {} bytes, but got {}. Publish a model with fewer tables, features or dense weights.",
+      where,
+      kMaxVersionBytes,
+      text.size());
   std::string_view json = text;
   bool has_checksum = false;
   try {
@@ -256,11 +264,12 @@ std::string to_text(const VersionLink& link) {
   return fmt::format("{} {}\n", link.version, link.xxh3);
 }
 
-VersionLink link_from_text(const std::string& text, const std::string& where) {
+VersionLink link_from_text(std::string_view text, const std::string& where) {
   VersionLink link;
   const char* end = text.data() + text.size();
   const auto [after, error] = std::from_chars(text.data(), end, link.version);
-  const bool has_number = error == std::errc() && after != end && *after == ' ';
+  const bool has_number = error == std::errc() && after != end &&
+      *after == ' ' && text.size() <= static_cast<size_t>(kMaxLinkBytes);
   if (has_number) {
     link.xxh3 = std::string(after + 1, end);
   }

@@ -247,15 +247,13 @@ std::string to_text(const VersionFile& version);
 /// The checksum that to_text() has put at the end.
 std::string checksum_in(const std::string& text);
 /// Reads a text of to_text() and checks it: names are unique, sections are within the data
-/// and have the bytes that shapes need, and features name tables.
+/// and not longer than it together, and have the bytes that shapes need, and features name tables.
 /// Errors:  ValueError beginning with `where`.
-VersionFile version_from_text(
-    const std::string& text,
-    const std::string& where);
+VersionFile version_from_text(std::string_view text, const std::string& where);
 
 /// The text of CURRENT.
 std::string to_text(const VersionLink& link);
-VersionLink link_from_text(const std::string& text, const std::string& where);
+VersionLink link_from_text(std::string_view text, const std::string& where);
 
 /// "version_0000000007".
 std::string version_name(int64_t version);
@@ -265,6 +263,11 @@ std::optional<int64_t> version_number(const std::string& name);
 inline constexpr const char* kCurrentFile = "CURRENT";
 inline constexpr const char* kVersionFile = "version.json";
 inline constexpr const char* kDataFile = "data";
+/// The largest number of bytes of version.json and of CURRENT. version.json takes some 300
+/// bytes for a table, a feature or a dense weight, and reading it takes 20 times as much
+/// memory.
+inline constexpr int64_t kMaxVersionBytes = int64_t{1} << 24;
+inline constexpr int64_t kMaxLinkBytes = 256;
 /// Sections begin at multiples of this, and quantized rows may be read a little beyond
 /// their end.
 inline constexpr int64_t kSectionAlignment = 64;

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -128,7 +129,7 @@ std::optional<VersionLink> read_link(
   try {
     const MappedFile file(path.string(), where);
     return link_from_text(
-        std::string(file.text()), fmt::format("{} {}:", where, path.string()));
+        file.text(), fmt::format("{} {}:", where, path.string()));
   } catch (const c10::ValueError& error) {
     TORCH_WARN(
         error.what_without_backtrace(), " The next version replaces it.");
@@ -165,6 +166,35 @@ PublishedDirectory::PublishedDirectory(
                current_ ? current_->version : 0);
 }
 
+void PublishedDirectory::check_lock(const std::string& where) const {
+  const std::string lock = (path_ / kLockFile).string();
+  TESSERA_CHECK(
+      lock_->is_at(lock),
+      "{} '{}' is no longer the file that this Publisher has locked: its directory was moved, or the file was removed. Another Publisher may write to '{}'. Stop one of them, and make a new Publisher for the directory.",
+      where,
+      lock,
+      path_.string());
+}
+
+bool PublishedDirectory::has_chain(int64_t base) const {
+  std::set<int64_t> found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(path_, error)) {
+    if (const auto version = version_number(entry.path().filename().string())) {
+      found.insert(*version);
+    }
+  }
+  const fs::path folder = path_ / version_name(base);
+  return fs::exists(folder / kVersionFile, error) &&
+      fs::exists(folder / kDataFile, error) &&
+      std::all_of(
+             written_.lower_bound(base),
+             written_.end(),
+             [&](const auto& version) {
+               return found.contains(version.first);
+             });
+}
+
 void PublishedDirectory::find_versions(const std::string& where) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(path_, error)) {
@@ -176,7 +206,7 @@ void PublishedDirectory::find_versions(const std::string& where) {
     written = {.base = *version, .time = entry.last_write_time(error)};
     try {
       const MappedFile file((entry.path() / kVersionFile).string(), where);
-      written.base = version_from_text(std::string(file.text()), where).base;
+      written.base = version_from_text(file.text(), where).base;
     } catch (const c10::Error&) {
       // No version can build on a damaged one.
     }
@@ -188,6 +218,7 @@ int64_t PublishedDirectory::write(const VersionContent& content, Disk& disk) {
   const fs::path hidden = path_ / (std::string(kHiddenPrefix) + name);
   std::string xxh3;
   int64_t bytes = 0;
+  check_lock(disk.where());
   try {
     disk.make_directory(hidden);
     DataFile data(disk.create(hidden / kDataFile), disk);
@@ -199,6 +230,7 @@ int64_t PublishedDirectory::write(const VersionContent& content, Disk& disk) {
     xxh3 = checksum_in(text);
     write_file(hidden / kVersionFile, text, disk);
     disk.sync_directory(hidden);
+    check_lock(disk.where());  // Writing may have taken long.
     disk.rename(hidden, path_ / name);
     disk.sync_directory(path_);
   } catch (...) {
@@ -228,6 +260,7 @@ int64_t PublishedDirectory::write(const VersionContent& content, Disk& disk) {
 }
 
 void PublishedDirectory::keep(int64_t count, double seconds, Disk& disk) {
+  check_lock(disk.where());
   const auto now = fs::file_time_type::clock::now();
   // The versions from a base on stay together.
   int64_t oldest_base = current_ ? current_->version : 0;

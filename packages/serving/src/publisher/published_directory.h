@@ -62,6 +62,14 @@ class PublishedDirectory {
     return next_version_;
   }
 
+  /// Errors:  c10::Error if another Publisher can lock the directory, because it was moved
+  ///          or because the lock file was removed.
+  void check_lock(const std::string& where) const;
+
+  /// Whether all versions from `base` to the current one are there, so that a reader can
+  /// read a version that builds on them.
+  bool has_chain(int64_t base) const;
+
   /// Writes a version and lets CURRENT name it. Returns the bytes of its data. If it fails,
   /// CURRENT still names the version before.
   int64_t write(const VersionContent& content, Disk& disk);

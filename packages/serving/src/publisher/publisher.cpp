@@ -37,6 +37,8 @@ namespace tessera::serving {
 
 namespace {
 
+constexpr const char* kPublish = "[Publisher::publish]";
+
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point begin) {
@@ -86,7 +88,9 @@ class Publisher::Impl {
     const Clock::time_point begin = Clock::now();
     plan_ = ranks_->broadcast(Rendezvous::kSaveCheckpoint, [&] {
       plan_.report = {.version = directory_->next_version()};
-      plan_.wants_base = info.base;
+      directory_->check_lock(kPublish);
+      plan_.wants_base = info.base ||
+          (plan_.chain.base != 0 && !directory_->has_chain(plan_.chain.base));
       keep_newest();  // makes room on a full disk
       return plan_;
     });
@@ -403,7 +407,7 @@ class Publisher::Impl {
   }
 
   int64_t write(const VersionContent& content) {
-    Disk disk("[Publisher::publish]");
+    Disk disk(kPublish);
     return directory_->write(content, disk);
   }
 
@@ -417,7 +421,7 @@ class Publisher::Impl {
   }
 
   void keep_newest() {
-    Disk disk("[Publisher::publish]");
+    Disk disk(kPublish);
     try {
       directory_->keep(options_.keep_last, options_.keep_seconds, disk);
     } catch (const std::exception& error) {
