@@ -251,6 +251,58 @@ TEST(ReaderTest, NamesAProblemOnceAndGoesOnWhenItIsSolved) {
   EXPECT_EQ(reader.status().problem, "");
 }
 
+// A version that is copied to the directory in pieces is taken when it is complete, whatever
+// the reader has seen of it before.
+TEST(ReaderTest, LooksAgainWhileTheFilesOfAVersionChange) {
+  Published published;
+  const std::string copy = published.folder / "copy";
+  std::filesystem::copy(
+      published.folder / "published",
+      copy,
+      std::filesystem::copy_options::recursive);
+  Events events;
+  Reader reader(copy, events.options());
+  published.publish();
+  const auto wait_for_problem = [&](const std::string& text) {
+    return events.wait_for([&](const ReaderEvent& event) {
+      return event.problem.find(text) != std::string::npos;
+    });
+  };
+  const std::string folder = copy + "/version_0000000002/";
+  std::filesystem::create_directory(folder);
+  std::filesystem::copy_file(
+      published.folder / "published/CURRENT",
+      copy + "/CURRENT",
+      std::filesystem::copy_options::overwrite_existing);
+  ASSERT_TRUE(wait_for_problem("can't read"));
+  const auto copy_in_pieces = [&](const std::string& name,
+                                  const std::string& problem) {
+    const std::string bytes = test::read_text(published.file(2, name.c_str()));
+    std::ofstream out(folder + name, std::ios::binary);
+    out << bytes.substr(0, bytes.size() / 2) << std::flush;
+    EXPECT_TRUE(wait_for_problem(name + problem));
+    out << bytes.substr(bytes.size() / 2);
+  };
+  copy_in_pieces("version.json", ": expected a checksum");
+  ASSERT_TRUE(wait_for_problem("data': No such file"));
+  copy_in_pieces("data", ": expected ");
+  ASSERT_TRUE(events.wait_for_version(2));
+  expect_same_lookups(*reader.version(), *published.model, 1);
+
+  // The size stays, and the time may stay, too.
+  published.publish();
+  std::filesystem::copy(published.file(3, ""), copy + "/version_0000000003");
+  change_byte(copy + "/version_0000000003/data", 0);
+  std::filesystem::copy_file(
+      published.folder / "published/CURRENT",
+      copy + "/CURRENT",
+      std::filesystem::copy_options::overwrite_existing);
+  ASSERT_TRUE(wait_for_problem("version_0000000003/data: the rows of table"));
+  change_byte(copy + "/version_0000000003/data", 0);
+  ASSERT_TRUE(events.wait_for_version(3));
+  expect_same_lookups(*reader.version(), *published.model, 1);
+}
+
 TEST(ReaderTest, ADirectoryMayVanishAndComeBack) {
   Published published;
   Events events;
@@ -296,6 +348,14 @@ TEST(ReaderTest, MistakesAreNamed) {
   expect_error<std::invalid_argument>(
       [&] { version.lookup(movie, {.ids = ids}, std::span(out).first(16)); },
       "gives 32 floats for this batch, but `out` has 16");
+  for (const size_t size : {SIZE_MAX, SIZE_MAX / 2 + 2, SIZE_MAX / 2 + 1}) {
+    expect_error<std::invalid_argument>(
+        [&] {
+          (void)version.output_size(
+              movie, {.ids = ids, .row_splits = std::span(ids.data(), size)});
+        },
+        "are too many. Split the batch");
+  }
   const std::vector<int64_t> large{1, 3000};
   expect_error<std::out_of_range>(
       [&] { version.lookup(movie, {.ids = large}, out); },
@@ -568,6 +628,25 @@ TEST(CInterfaceTest, NamesMistakesAndThrowsNothing) {
       tessera_version_lookup(
           version, movie, ids.data(), 2, nullptr, 1, nullptr, out.data(), 32),
       -1);
+  // Numbers of examples whose row_splits would have more bytes than there are addresses.
+  for (const size_t examples :
+       {SIZE_MAX, SIZE_MAX - 1, SIZE_MAX / 2 + 1, SIZE_MAX / 2, SIZE_MAX / 8}) {
+    EXPECT_EQ(
+        tessera_version_lookup(
+            version,
+            movie,
+            ids.data(),
+            2,
+            ids.data(),
+            examples,
+            nullptr,
+            out.data(),
+            32),
+        -1);
+    EXPECT_NE(
+        std::string(tessera_error()).find("num_examples is"), std::string::npos)
+        << tessera_error();
+  }
   EXPECT_EQ(tessera_reader_rollback(reader, 7), -1);
   tessera_reader_close(reader);
   EXPECT_EQ(lookup(movie, ids.data(), 32), 32);  // versions stay valid

@@ -45,9 +45,24 @@ T* scratch(int64_t size) {
 
 }  // namespace
 
+PublishedTable::Zeros PublishedTable::make_zeros(
+    const std::vector<TableFile>& tables) {
+  int64_t bytes = 0;
+  for (const TableFile& table : tables) {
+    if (table.keys) {
+      bytes = std::max(
+          bytes,
+          serving::row_bytes(format_from_string(table.format), table.dim));
+    }
+  }
+  return std::make_shared<const std::vector<std::byte>>(
+      static_cast<size_t>(bytes + kernels::kReadAfterRow));
+}
+
 PublishedTable::PublishedTable(
     const TableFile& file,
     const VersionData& base,
+    Zeros zeros,
     const std::string& where)
     : name_(file.name),
       dim_(file.dim),
@@ -58,8 +73,7 @@ PublishedTable::PublishedTable(
       rounded_to_(file.rounded_to),
       base_rows_(base.bytes(file.rows).data()),
       num_keys_(file.keys ? file.count : 0),
-      zeros_(std::make_shared<const std::vector<std::byte>>(
-          static_cast<size_t>(row_bytes_ + kernels::kReadAfterRow))) {
+      zeros_(std::move(zeros)) {
   if (rounded_to_) {
     const double step = (rounded_to_->upper - rounded_to_->lower) /
         static_cast<double>(rounded_to_->num_buckets - 1);
@@ -145,7 +159,11 @@ PublishedTable PublishedTable::with(
     first += row_bytes_;
   }
   if (!changes.empty()) {
-    const KeyOverlay empty(key_overlay_ == nullptr ? keys_->capacity : 1);
+    // A capacity may be far larger than the number of keys, and costs memory.
+    const int64_t expected_keys =
+        16 * (num_keys_ + static_cast<int64_t>(changes.size()));
+    const KeyOverlay empty(
+        key_overlay_ == nullptr ? std::min(keys_->capacity, expected_keys) : 1);
     const KeyOverlay& old = key_overlay_ == nullptr ? empty : *key_overlay_;
     std::vector<int64_t> changed;
     for (const KeyOverlay::Change& change : changes) {

@@ -10,6 +10,7 @@
 #include "src/common/check.h"
 #include "src/common/check_path.h"
 
+#include <pthread.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -19,10 +20,12 @@
 #include <atomic>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -51,6 +54,12 @@ class SharedVersion {
     VersionPtr version = current == nullptr ? nullptr : *current;
     --readers;
     return version;
+  }
+
+  // Called in a child of fork(), in which no thread reads.
+  void forget_readers() {
+    readers_[0].count = 0;
+    readers_[1].count = 0;
   }
 
   // Returns the old one.
@@ -89,9 +98,77 @@ void lower_priority() {
 
 struct Reader::Impl {
   Impl(std::string path, ReaderOptions given)
-      : directory(std::move(path)),
-        options(std::move(given)),
-        watch(directory) {}
+      : directory(std::move(path)), options(std::move(given)) {
+    Registry& registry = Registry::get();
+    const std::lock_guard<std::mutex> lock(registry.mutex);
+    registry.readers.insert(this);
+  }
+  ~Impl() {
+    Registry& registry = Registry::get();
+    const std::lock_guard<std::mutex> lock(registry.mutex);
+    registry.readers.erase(this);
+  }
+
+  // All readers, so that a child of fork() can go on with them.
+  struct Registry {
+    Registry() {
+      const int error = ::pthread_atfork(
+          [] { get().mutex.lock(); },
+          [] { get().mutex.unlock(); },
+          [] {
+            for (Impl* reader : get().readers) {
+              reader->continue_in_child();
+            }
+            get().mutex.unlock();
+          });
+      TESSERA_CHECK(
+          error == 0,
+          "{} can't prepare for fork(): {}. Free memory.",
+          kReader,
+          std::strerror(error));
+    }
+    static Registry& get() {
+      // Never destroyed, because a reader may live until the program ends.
+      static auto& registry = *new Registry;
+      return registry;
+    }
+
+    std::mutex mutex;
+    std::set<Impl*> readers;
+  };
+
+  // Threads of the parent may have been changing `process`, and may have held its locks. So
+  // the child leaves that object as it is. The reader's thread starts at the first call,
+  // because many children only start another program.
+  void continue_in_child() {
+    Process& old = *process.release();
+    old.watch.reset();  // The parent has the same open files.
+    current.forget_readers();
+    process = std::make_unique<Process>();
+    const VersionPtr version = current.get();
+    process->status = {
+        .version = version == nullptr ? 0 : version->number(),
+        .newest = old.status.newest,
+        .is_pinned = old.status.is_pinned,
+        .taken = old.status.taken};
+    must_follow = options.follow;
+  }
+
+  // Starts the reader's thread in a child of fork().
+  void follow_in_child() {
+    if (!must_follow) {
+      return;
+    }
+    const std::lock_guard<std::mutex> lock(process->mutex);
+    if (must_follow) {
+      process->watch.emplace(directory);
+      process->thread = std::thread([this] {
+        try_to_take();  // what came since fork()
+        follow();
+      });
+      must_follow = false;
+    }
+  }
 
   // The versions from their base, or from the one after `known`, to `newest`, newest first.
   std::vector<VersionText> chain_to(VersionText newest, const Version* known)
@@ -145,7 +222,7 @@ struct Reader::Impl {
   // Lets `version` serve. The mutex must be held.
   void serve(VersionPtr version) {
     const int64_t number = version->number();
-    retired.push_back(current.exchange(std::move(version)));
+    process->retired.push_back(current.exchange(std::move(version)));
     free_retired();
     change_status([&](ReaderStatus& status) {
       status.version = number;
@@ -156,17 +233,17 @@ struct Reader::Impl {
 
   template <class Change>
   void change_status(Change change) {
-    const std::lock_guard<std::mutex> lock(status_mutex);
-    change(status);
+    const std::lock_guard<std::mutex> lock(process->status_mutex);
+    change(process->status);
   }
   ReaderStatus get_status() const {
-    const std::lock_guard<std::mutex> lock(status_mutex);
-    return status;
+    const std::lock_guard<std::mutex> lock(process->status_mutex);
+    return process->status;
   }
 
   // Frees old versions here, because it takes long. A request that holds one keeps it.
   void free_retired() {
-    std::erase_if(retired, [](const VersionPtr& version) {
+    std::erase_if(process->retired, [](const VersionPtr& version) {
       return version == nullptr || version.use_count() == 1;
     });
   }
@@ -193,9 +270,15 @@ struct Reader::Impl {
       change_status([](ReaderStatus& status) { status.problem.clear(); });
       return std::nullopt;
     }
-    if (known != nullptr && refused == newest) {
-      change_status([&](ReaderStatus& status) { status.problem = reason; });
-      return std::nullopt;  // Files of a version never change.
+    if (known != nullptr && process->refused == newest) {
+      // Somebody may be copying the files.
+      std::vector<int64_t> stamps = version_stamps(directory);
+      if (process->refused_stamps == stamps) {
+        change_status(
+            [&](ReaderStatus& status) { status.problem = process->reason; });
+        return std::nullopt;
+      }
+      process->refused_stamps = std::move(stamps);
     }
     VersionPtr version;
     try {
@@ -203,8 +286,11 @@ struct Reader::Impl {
           read_version_file(directory, newest.version, newest.xxh3, kReader),
           known);
     } catch (const std::invalid_argument& error) {
-      refused = newest;
-      reason = error.what();
+      if (process->refused != newest) {
+        process->refused_stamps.clear();  // The next look reads it once more.
+      }
+      process->refused = newest;
+      process->reason = error.what();
       throw;
     } catch (const std::runtime_error&) {
       // The publisher may have removed the files of a version that CURRENT named before.
@@ -214,7 +300,7 @@ struct Reader::Impl {
       throw;
     }
     serve(std::move(version));
-    refused = {};
+    process->refused = {};
     return ReaderEvent{.version = newest.version};
   }
 
@@ -241,7 +327,7 @@ struct Reader::Impl {
     std::optional<ReaderEvent> event;
     bool is_known_problem = false;
     {
-      const std::lock_guard<std::mutex> lock(mutex);
+      const std::lock_guard<std::mutex> lock(process->mutex);
       const std::string before = get_status().problem;
       try {
         event = take_and_report();
@@ -259,6 +345,7 @@ struct Reader::Impl {
   void follow() {
     lower_priority();
     constexpr double kLongest = 5.0;
+    DirectoryWatch& watch = *process->watch;
     double seconds = options.poll_seconds;
     while (!watch.is_stopped()) {
       watch.wait(seconds);
@@ -271,17 +358,24 @@ struct Reader::Impl {
     }
   }
 
+  // What a child of fork() has anew.
+  struct Process {
+    std::mutex mutex;  // held while a version is taken; guards the next ones
+    VersionLink refused;  // the last version with a problem
+    std::vector<int64_t> refused_stamps;  // before its files were read again
+    std::string reason;  // the problem
+    std::vector<VersionPtr> retired;
+    std::mutex status_mutex;  // guards status
+    ReaderStatus status;
+    std::optional<DirectoryWatch> watch;  // if it follows
+    std::thread thread;
+  };
+
   std::filesystem::path directory;
   ReaderOptions options;
   SharedVersion current;
-  std::mutex mutex;  // held while a version is taken; guards the next ones
-  VersionLink refused;  // the last version with a problem
-  std::string reason;  // the problem
-  std::vector<VersionPtr> retired;
-  mutable std::mutex status_mutex;  // guards status
-  ReaderStatus status;
-  DirectoryWatch watch;
-  std::thread thread;
+  std::unique_ptr<Process> process = std::make_unique<Process>();
+  std::atomic<bool> must_follow = false;  // in a child of fork()
 };
 
 Reader::Reader(std::string directory, ReaderOptions options) {
@@ -297,28 +391,34 @@ Reader::Reader(std::string directory, ReaderOptions options) {
       options.poll_seconds);
   active_kernels();  // refuses a wrong TESSERA_ISA here, and not in a lookup
   impl_ = std::make_unique<Impl>(std::move(directory), std::move(options));
+  if (impl_->options.follow) {
+    impl_->process->watch.emplace(impl_->directory);
+  }
   impl_->tell(impl_->take_newest());
   if (impl_->options.follow) {
-    impl_->thread = std::thread([this] { impl_->follow(); });
+    impl_->process->thread = std::thread([this] { impl_->follow(); });
   }
 }
 
 Reader::~Reader() {
-  impl_->watch.stop();
-  if (impl_->thread.joinable()) {
-    impl_->thread.join();
+  Impl::Process& process = *impl_->process;
+  if (process.thread.joinable()) {
+    process.watch->stop();
+    process.thread.join();
   }
 }
 
 std::shared_ptr<const Version> Reader::version() const {
+  impl_->follow_in_child();
   return impl_->current.get();
 }
 
 bool Reader::refresh() {
+  impl_->follow_in_child();
   std::optional<ReaderEvent> event;
   {
-    const std::lock_guard<std::mutex> lock(impl_->mutex);
-    impl_->refused = {};
+    const std::lock_guard<std::mutex> lock(impl_->process->mutex);
+    impl_->process->refused = {};
     event = impl_->take_and_report();
   }
   impl_->tell(event);
@@ -327,9 +427,10 @@ bool Reader::refresh() {
 
 void Reader::rollback(int64_t version) {
   constexpr const char* kRollback = "[Reader::rollback]";
+  impl_->follow_in_child();
   std::optional<ReaderEvent> event;
   {
-    const std::lock_guard<std::mutex> lock(impl_->mutex);
+    const std::lock_guard<std::mutex> lock(impl_->process->mutex);
     const VersionPtr known = impl_->current.get();
     if (known->number() != version) {
       const std::filesystem::path folder =
@@ -355,6 +456,7 @@ void Reader::rollback(int64_t version) {
 }
 
 void Reader::unpin() {
+  impl_->follow_in_child();
   impl_->change_status([](ReaderStatus& status) { status.is_pinned = false; });
   if (impl_->options.follow) {
     impl_->try_to_take();
@@ -362,6 +464,7 @@ void Reader::unpin() {
 }
 
 ReaderStatus Reader::status() const {
+  impl_->follow_in_child();
   return impl_->get_status();
 }
 

@@ -201,7 +201,7 @@ int64_t tessera_version_lookup(
         checked_number(feature, from.features().size(), "feature");
     FeatureBatch batch{.ids = span_of(ids, num_ids, "ids")};
     TESSERA_CHECK_VALUE(
-        row_splits != nullptr ? num_examples < SIZE_MAX
+        row_splits != nullptr ? num_examples < SIZE_MAX / sizeof(int64_t)
                               : num_examples == num_ids,
         "[tessera_version_lookup] num_examples is {}, but there are {} ids{}. Correct it.",
         num_examples,

@@ -72,7 +72,7 @@ size_t find_name(
 int64_t examples_of(const FeatureBatch& batch) {
   return batch.row_splits.empty()
       ? static_cast<int64_t>(batch.ids.size())
-      : static_cast<int64_t>(batch.row_splits.size()) - 1;
+      : static_cast<int64_t>(batch.row_splits.size() - 1);
 }
 
 // Reads the ids of one feature as the layer does. The members keep their memory, so a
@@ -318,19 +318,17 @@ std::shared_ptr<const Version> make_version(
     const VersionData& base,
     const std::string& where) {
   auto impl = std::make_unique<Version::Impl>();
+  const auto zeros = PublishedTable::make_zeros(base.file.tables);
+  std::map<std::string_view, size_t> numbers;  // of the tables
   for (const TableFile& table : base.file.tables) {
-    impl->tables.emplace_back(table, base, where);
+    numbers[table.name] = impl->tables.size();
+    impl->tables.emplace_back(table, base, zeros, where);
   }
   impl->feature_files = base.file.features;
   for (const FeatureFile& feature : base.file.features) {
-    const auto table = std::find_if(
-        impl->tables.begin(),
-        impl->tables.end(),
-        [&](const PublishedTable& each) {
-          return each.name() == feature.table;
-        });
+    const size_t table = numbers.at(feature.table);
     impl->features.push_back(
-        {.table = static_cast<size_t>(table - impl->tables.begin()),
+        {.table = table,
          .combiner = combiner_from_string(feature.combiner),
          .sequence_length = feature.sequence_length,
          .validates = feature.validates,
@@ -338,7 +336,7 @@ std::shared_ptr<const Version> make_version(
     impl->feature_infos.push_back(
         {.name = feature.name,
          .table = feature.table,
-         .dim = table->dim(),
+         .dim = impl->tables[table].dim(),
          .combiner = feature.combiner,
          .sequence_length = feature.sequence_length});
   }
@@ -444,11 +442,12 @@ size_t Version::output_size(size_t feature, const FeatureBatch& batch) const {
   const int64_t floats = std::max<int64_t>(info.sequence_length, 1) * info.dim;
   int64_t size = 0;
   TESSERA_CHECK_VALUE(
-      !__builtin_mul_overflow(examples_of(batch), floats, &size),
+      examples_of(batch) >= 0 &&
+          !__builtin_mul_overflow(examples_of(batch), floats, &size),
       "{} feature '{}': {} examples of {} floats are too many. Split the batch.",
       kLookup,
       shorten(info.name),
-      examples_of(batch),
+      static_cast<uint64_t>(examples_of(batch)),
       floats);
   return static_cast<size_t>(size);
 }

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <utility>
 
 namespace tessera::serving {
@@ -178,10 +179,9 @@ void check_section(
 VersionLink read_current(
     const std::filesystem::path& directory,
     const std::string& where) {
-  constexpr int64_t kMaxLink = 256;
   const std::string path = (directory / kCurrentFile).string();
   return link_from_text(
-      read_text(path, kMaxLink, where), in_brackets(where, path));
+      read_text(path, kMaxLinkBytes, where), in_brackets(where, path));
 }
 
 VersionText read_version_file(
@@ -189,10 +189,9 @@ VersionText read_version_file(
     int64_t version,
     const std::optional<std::string>& xxh3,
     const std::string& where) {
-  constexpr int64_t kMaxText = int64_t{1} << 28;
   const std::string path =
       (directory / version_name(version) / kVersionFile).string();
-  const std::string text = read_text(path, kMaxText, where);
+  const std::string text = read_text(path, kMaxVersionBytes, where);
   const std::string in_file = in_brackets(where, path);
   VersionText result{
       .file = version_from_text(text, in_file), .xxh3 = checksum_in(text)};
@@ -205,6 +204,39 @@ VersionText read_version_file(
       result.file.version,
       result.xxh3);
   return result;
+}
+
+std::vector<int64_t> version_stamps(const std::filesystem::path& directory) {
+  // Times are a few milliseconds apart, so a file may change again at the same time.
+  constexpr time_t kMaxTick = 2;
+  timespec now = {};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  std::vector<int64_t> stamps;
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(directory, error), end;
+       entry != end;
+       entry.increment(error)) {
+    if (!version_number(entry->path().filename().string())) {
+      continue;
+    }
+    for (const char* name : {kVersionFile, kDataFile}) {
+      struct stat status = {};
+      (void)::stat((entry->path() / name).c_str(), &status);
+      for (const auto number :
+           {static_cast<int64_t>(status.st_ino),
+            static_cast<int64_t>(status.st_size),
+            static_cast<int64_t>(status.st_mtim.tv_sec),
+            static_cast<int64_t>(status.st_mtim.tv_nsec),
+            static_cast<int64_t>(status.st_ctim.tv_sec),
+            static_cast<int64_t>(status.st_ctim.tv_nsec)}) {
+        stamps.push_back(number);
+      }
+      if (status.st_ctim.tv_sec + kMaxTick > now.tv_sec) {
+        stamps.insert(stamps.end(), {now.tv_sec, now.tv_nsec});
+      }
+    }
+  }
+  return stamps;
 }
 
 VersionData read_version(

@@ -196,8 +196,11 @@ struct ReaderStatus {
 ///
 /// A new version is taken whole: version() gives the old one, and from one moment on the
 /// new one. No lookup waits for it. A version that is damaged or not complete does not
-/// serve. Then the old one stays, and status() names the problem. All functions may be
-/// called from several threads.
+/// serve. Then the old one stays, and status() names the problem. While its files change,
+/// the reader looks again. All functions may be called from several threads.
+///
+/// A child of fork() may use the reader. It follows from its first call on, by a thread of
+/// its own.
 /// Errors:  std::runtime_error naming the path for a directory without a version, and for
 ///          files that can't be read or are missing; std::invalid_argument for damaged
 ///          files, naming the file.
