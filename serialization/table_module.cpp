@@ -53,7 +53,7 @@ EmbeddingTables TableModule::embedding_tables() const {
   wait_for_lookups();
   std::optional<EmbeddingTables> tables;
   read_state([&](const EmbeddingState& state) {
-    tables = embedding_tables_of(state);
+    tables = embedding_tables_of(state, !strategy().is_fused());
   });
   return std::move(*tables);
 }

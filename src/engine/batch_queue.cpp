@@ -67,6 +67,11 @@ bool QueuedBatch::is_done_for(int64_t replica) const {
   return is_training ? !slice.gradients.empty() : slice.is_dequeued;
 }
 
+bool QueuedBatch::is_open_for(int64_t replica) const {
+  const BatchSlice& slice = slices[replica];
+  return is_training && slice.is_dequeued && slice.gradients.empty();
+}
+
 std::string QueuedBatch::missing_replicas() const {
   std::vector<std::string> missing;
   for (size_t i = 0; i < slices.size(); ++i) {
@@ -207,12 +212,8 @@ QueuedBatch* BatchQueue::find_to_dequeue(
 QueuedBatch& BatchQueue::find_to_train(
     const std::string& name,
     int64_t replica) {
-  const auto is_open = [&](const QueuedBatch& batch) {
-    const BatchSlice& slice = batch.slices[replica];
-    return batch.is_training && slice.is_dequeued && slice.gradients.empty();
-  };
   QueuedBatch* batch = find_first(batches_, name, [&](const auto& other) {
-    return !name.empty() || is_open(other);
+    return !name.empty() || other.is_open_for(replica);
   });
   TESSERA_CHECK_VALUE(
       batch != nullptr,
@@ -226,11 +227,29 @@ QueuedBatch& BatchQueue::find_to_train(
       ? " has not been dequeued. Dequeue its activations first."
       : " already has its gradients. Pass the sum of all gradients in one call.";
   TESSERA_CHECK_VALUE(
-      is_open(*batch),
+      batch->is_open_for(replica),
       "{}{}",
       where_of("apply_gradients", name, replica),
       problem);
+  if (name.empty()) {
+    const auto open =
+        std::count_if(batches_.begin(), batches_.end(), [&](const auto& other) {
+          return other.name.empty() && other.is_open_for(replica);
+        });
+    TESSERA_CHECK_VALUE(
+        open == 1,
+        "[apply_gradients] expected one training batch without a name that replica {} has dequeued and that has no gradients, but got {}, and the gradients may belong to any of them. Call drop() when you skip the update of a batch, enqueue batches of an evaluation with training = false, or give each batch a name.",
+        replica,
+        open);
+  }
   return *batch;
+}
+
+int64_t BatchQueue::num_open(int64_t replica) const {
+  return std::count_if(
+      batches_.begin(), batches_.end(), [&](const QueuedBatch& batch) {
+        return batch.is_open_for(replica);
+      });
 }
 
 QueuedBatch& BatchQueue::find_to_drop(const std::string& name) {

@@ -43,12 +43,16 @@ struct QueuedBatch {
   bool has_all_gradients() const;
   /// Whether the replica has made all its calls for this batch.
   bool is_done_for(int64_t replica) const;
+  /// Whether the batch is for training, and the replica has dequeued it, but has not
+  /// passed its gradients.
+  bool is_open_for(int64_t replica) const;
   /// The replicas that have not finished the batch, such as "1, 3".
   std::string missing_replicas() const;
 };
 
-/// The batches in flight, in the order of their first enqueue(). An empty name stands for
-/// the oldest batch without a name that fits the call. Not thread safe.
+/// The batches in flight, in the order of their first enqueue(). In find_to_dequeue() and
+/// find_to_drop(), an empty name stands for the oldest batch without a name that fits the
+/// call. Not thread safe.
 class BatchQueue {
  public:
   BatchQueue(int64_t replicas, int64_t depth)
@@ -72,7 +76,8 @@ class BatchQueue {
   std::string why_not_dequeue(const std::string& name, int64_t replica);
 
   /// The batch that waits for the replica's gradients.
-  /// Errors:  c10::ValueError with the reason if there is none.
+  /// Errors:  c10::ValueError with the reason if there is none, and if several batches
+  ///          without a name wait for them.
   QueuedBatch& find_to_train(const std::string& name, int64_t replica);
 
   /// The batch to drop.
@@ -83,6 +88,9 @@ class BatchQueue {
   /// A batch that has this replica's gradients and waits for those of other replicas, or
   /// nullptr.
   const QueuedBatch* find_partly_updated(int64_t replica) const;
+
+  /// The number of batches that are open for the replica.
+  int64_t num_open(int64_t replica) const;
 
   void erase(const QueuedBatch& batch);
 

@@ -18,6 +18,7 @@
 
 #include <c10/util/FunctionRef.h>
 #include <c10/util/ScopeExit.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
@@ -258,6 +259,7 @@ class EmbeddingEngine::Impl {
     // Shared, because the batch may be dropped while the lookup runs.
     std::shared_ptr<Activations> leaves;
     if (batch->is_training) {
+      warn_about_open_batches(replica);
       leaves = slice.activations = std::make_shared<Activations>();
       slice.dequeued_by = std::this_thread::get_id();
     } else if (batch->is_dequeued_by_all()) {
@@ -403,6 +405,19 @@ class EmbeddingEngine::Impl {
         where);
   }
 
+  // Says once that the caller collects batches, whose activations are kept.
+  void warn_about_open_batches(int64_t replica) {
+    constexpr int64_t kManyBatches = 32;
+    const int64_t open = queue_.num_open(replica);
+    if (open <= kManyBatches || std::exchange(has_warned_, true)) {
+      return;
+    }
+    TORCH_WARN(fmt::format(
+        "[dequeue] {} training batches of replica {} were dequeued, but have no gradients, and the engine keeps their activations. Call apply_gradients() or drop() for each of them, or enqueue them with training = false. This warning is given once.",
+        open,
+        replica));
+  }
+
   Batch read(const Features& features, const Weights& weights) {
     Batch batch;
     const auto read_it = [&] {
@@ -489,6 +504,7 @@ class EmbeddingEngine::Impl {
 
   CallGate gate_;  // its lock guards the queue
   BatchQueue queue_;
+  bool has_warned_ = false;  // about open batches
   std::atomic<int64_t> iterations_ = 0;
   std::atomic<int64_t> out_of_range_count_ = 0;
   TableStore store_;  // the last member: its worker uses the others

@@ -357,7 +357,9 @@ at::Tensor read_rows(
   return sum.view(rows.sizes());
 }
 
-EmbeddingTables embedding_tables_of(const EmbeddingState& state) {
+EmbeddingTables embedding_tables_of(
+    const EmbeddingState& state,
+    bool are_parameters) {
   std::vector<EmbeddingTables::Entry> entries;
   for (const TableState& table : state.tables) {
     if (table.key_rows != nullptr) {
@@ -369,7 +371,11 @@ EmbeddingTables embedding_tables_of(const EmbeddingState& state) {
            std::move(rows.keys)});
       continue;
     }
-    entries.push_back({table.config, table.name, table.parameters.detach()});
+    entries.push_back(
+        {.config = table.config,
+         .name = table.name,
+         .parameters = table.parameters.detach(),
+         .variable = are_parameters ? table.parameters : at::Tensor()});
   }
   return EmbeddingTables(std::move(entries));
 }

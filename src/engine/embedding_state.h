@@ -123,6 +123,10 @@ at::Tensor read_rows(
     int64_t begin,
     int64_t end);
 
-EmbeddingTables embedding_tables_of(const EmbeddingState& state);
+/// `are_parameters`: whether the tables are parameters of a layer, which become the
+/// entries' variables.
+EmbeddingTables embedding_tables_of(
+    const EmbeddingState& state,
+    bool are_parameters);
 
 }  // namespace tessera

@@ -12,6 +12,7 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
 #include <torch/types.h>
 
 #include "tests/test_util.h"
@@ -20,6 +21,7 @@
 #include <nlohmann/json.hpp>
 
 #include <string>
+#include <vector>
 
 namespace optim = tessera::optim;
 using tessera::FeatureConfig;
@@ -165,6 +167,31 @@ TEST(KerasPageTest, TheMidLevelApiIsTheEngine) {
   tessera::test::expect_close(
       rows[0], activations["movie"][0] - 0.2);  // summed, applied once
   tessera::test::expect_close(rows[1], activations["movie"][2] - 0.1);
+}
+
+TEST(KerasPageTest, AnyOptimizerTrainsTheVariablesOfTheTables) {
+  const auto movies = tessera::make_table(
+      {.name = "movies",
+       .vocabulary_size = 10,
+       .dim = 2,
+       .initializer = tessera::initializers::Constant{1.0}});
+  const tessera::Features features{{"movie", torch::tensor({4, 4, 5})}};
+  // snippet: variables
+  tessera::TPUEmbedding embedding(tessera::TPUEmbeddingOptions{
+      .features = {{"movie", FeatureConfig{.table = movies}}},
+      .strategy = tessera::Strategy::padded()});
+  std::vector<torch::Tensor> variables;
+  for (const auto& table : embedding->embedding_tables()) {
+    variables.push_back(table.variable);
+  }
+  torch::optim::SGD optimizer(variables, /*lr=*/0.1);
+  embedding->forward(features)["movie"].sum().backward();
+  optimizer.step();  // updates the tables
+  // end snippet
+  const auto rows = embedding->embedding_tables()["movies"];
+  tessera::test::expect_close(rows[4], torch::full({2}, 0.8));
+  tessera::test::expect_close(rows[5], torch::full({2}, 0.9));
+  tessera::test::expect_close(rows[6], torch::full({2}, 1.0));
 }
 
 TEST(KerasPageTest, LooksUpTablesOfTheCaller) {

@@ -324,8 +324,6 @@ TEST_F(EngineFixtureTest, BatchesWithoutNamesKeepTheirOrder) {
   }
   for (int64_t id = 0; id < 3; ++id) {
     EXPECT_EQ(engine.dequeue()["watched"][0][0].item<float>(), 4.0F * id);
-  }
-  for (int64_t id = 0; id < 3; ++id) {
     engine.apply_gradients(
         {{"watched", at::full({1, 4}, static_cast<float>(id))},
          {"favorited", at::zeros({1, 4})},

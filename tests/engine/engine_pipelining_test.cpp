@@ -189,16 +189,16 @@ TEST_F(PipeliningTest, ReplicasSeeTheSameTables) {
 
 TEST_F(PipeliningTest, SeveralConsumersTakeOneBatchEach) {
   EmbeddingEngine engine(options());
-  for (int i = 0; i < 4; ++i) {
-    engine.enqueue(ids());
+  for (const char* name : {"0", "1", "2", "3"}) {
+    enqueue(engine, name);
   }
-  engine.dequeue();
-  engine.dequeue();
+  dequeue(engine, "0");
+  dequeue(engine, "1");
   // Both threads wait for updates.
-  std::thread first([&] { engine.dequeue(); });
-  std::thread second([&] { engine.dequeue(); });
-  engine.apply_gradients({{"f", at::ones({1, 1})}});
-  engine.apply_gradients({{"f", at::ones({1, 1})}});
+  std::thread first([&] { engine.dequeue("2"); });
+  std::thread second([&] { engine.dequeue("3"); });
+  engine.apply_gradients({{"f", at::ones({1, 1})}}, "0");
+  engine.apply_gradients({{"f", at::ones({1, 1})}}, "1");
   first.join();
   second.join();
 }

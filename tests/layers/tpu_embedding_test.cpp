@@ -15,6 +15,8 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/StringUtil.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/optim/sgd.h>
 
 #include <memory>
 #include <optional>
@@ -183,6 +185,33 @@ TEST_P(TPUEmbeddingOnBothStrategies, WritesToEmbeddingTablesChangeLookups) {
   EXPECT_VALUE_ERROR(
       embedding->embedding_tables()[numbered_table("t", 4, 2)],
       "no feature of this layer uses the table 't'");
+}
+
+// TPUEmbeddingV0 of TensorFlow gives ordinary variables, which any optimizer trains.
+TEST_P(TPUEmbeddingOnBothStrategies, VariablesOfTheTablesCanBeTrained) {
+  auto embedding = layer(FeatureConfig{.table = numbered_table("t", 4, 2)});
+  std::vector<at::Tensor> variables;
+  for (const auto& table : embedding->embedding_tables()) {
+    if (table.variable.defined()) {
+      variables.push_back(table.variable);
+    }
+  }
+  if (GetParam().is_fused()) {
+    EXPECT_TRUE(variables.empty());
+    return;
+  }
+  ASSERT_EQ(variables.size(), 1U);
+  EXPECT_TRUE(variables[0].is_same(embedding->parameters()[0]));
+  const at::Tensor loss = embedding->forward(int64s({2})).leaf().sum();
+  const auto gradients = torch::autograd::grad({loss}, variables);
+  test::expect_close(
+      gradients[0].to_dense(), floats({4, 2}, {0, 0, 0, 0, 1, 1, 0, 0}));
+  torch::optim::SGD optimizer(variables, 0.5);
+  embedding->forward(int64s({2})).leaf().sum().backward();
+  optimizer.step();
+  test::expect_close(
+      embedding->embedding_tables()["t"],
+      floats({4, 2}, {0, 0, 1, 1, 1.5F, 1.5F, 3, 3}));
 }
 
 TEST_P(

@@ -82,8 +82,8 @@ struct EnqueueOptions {
   /// Whether apply_gradients() will be called for the batch.
   bool training = true;
   /// The name by which dequeue() and apply_gradients() find the batch. It can be used
-  /// again after the last of these calls. Batches without a name are first in, first
-  /// out.
+  /// again after the last of these calls. dequeue() gets the oldest batch without a name,
+  /// and apply_gradients() the only one that was dequeued.
   std::string name = {};
   /// The replica that enqueues its slice, in [0, replicas).
   int64_t replica = 0;
@@ -159,7 +159,7 @@ class EmbeddingEngine : public TableModule {
   ///
   /// The activations of a training batch are leaves that require a gradient, unless
   /// their table is not trainable. The engine holds them until the batch has its
-  /// gradients or is dropped.
+  /// gradients or is dropped. It warns once if it holds more than 32 batches.
   /// Errors:  c10::Error before the first enqueue() or build(); c10::Error after the
   ///          timeout, naming the batch that was not enqueued, or the earlier batch
   ///          whose gradients are missing;
@@ -170,13 +170,18 @@ class EmbeddingEngine : public TableModule {
 
   /// Updates the tables once all replicas have passed their gradients.
   ///
+  /// Without a name, exactly one training batch without a name may be open: the replica
+  /// has dequeued it, but has passed no gradients. If you skip the update of a batch, such
+  /// as one whose loss is not finite, call drop() before the next one is dequeued. Enqueue
+  /// batches that are never trained with EnqueueOptions::training = false.
+  ///
   /// If `gradients` is empty, the engine reads the grad() of the activations that
   /// dequeue() returned for this batch and replica.
   /// An undefined tensor stands for a gradient of zeros, and the rows of its feature
   /// count as touched. Gradients are summed over replicas, not averaged.
-  /// Errors:  c10::ValueError for another nest, shape or dtype, or a batch that
-  ///          has not been dequeued or was not enqueued for training;
-  ///          c10::IndexError for the replica; c10::Error before the first
+  /// Errors:  c10::ValueError for another nest, shape or dtype, for a batch that
+  ///          has not been dequeued or was not enqueued for training, or for several
+  ///          open batches if `name` is empty; c10::IndexError for the replica; c10::Error before the first
   ///          enqueue() or build(); what a learning rate or a custom rule
   ///          throws. Nothing is changed.
   void apply_gradients(

@@ -30,6 +30,10 @@ class EmbeddingTables {
     /// The keys of a table with TableConfig::keys, [keys] int64, ascending. `parameters`
     /// [keys, dim] is then a copy of their rows. Undefined for a table with a vocabulary.
     at::Tensor keys = {};
+    /// The parameter [vocab, dim] of the layer on Strategy::host() and padded(), where a
+    /// torch::optim and autograd::grad() train it. Undefined on other strategies, which
+    /// update the tables themselves.
+    at::Tensor variable = {};
   };
 
   /// Errors:  c10::ValueError for keys that are not a contiguous int64 vector on the CPU,
