@@ -422,6 +422,10 @@ TEST(FitTest, ALossThatIsNotFiniteChangesNothing) {
   EXPECT_VALUE_ERROR(
       fit(batches, run.train_step(), {}),
       ", so its update was skipped. Lower the learning rate");
+  batches[2].click.fill_(std::numeric_limits<float>::quiet_NaN());
+  EXPECT_VALUE_ERROR(
+      fit(batches, run.train_step(), {}),
+      ", so its update was skipped. Its labels have NaN. Correct the data.");
 }
 
 // A step function of a user, which does not look at the loss.
