@@ -82,6 +82,22 @@ TEST_F(SourcesReferenceTest, CsvOptions) {
           "price float32: 9.5 _ 2"}));
 }
 
+TEST_F(SourcesReferenceTest, ColumnTypes) {
+  std::ofstream("clicks.csv") << "user,time\n1,2\n";
+  const FeaturePipeline pipeline(
+      {{.name = "user",
+        .columns = {"user"},
+        .transform = transforms::Hash{.num_bins = 9}}},
+      {{"user", ColumnType::kText}});
+  // snippet: ColumnTypes
+  ColumnTypes types = pipeline.types();
+  types["time"] = ColumnType::kInt64;
+  const auto source =
+      make_csv_source({.files = {"clicks.csv"}, .types = types});
+  // end snippet
+  EXPECT_EQ(test::show_all(*source), (Texts{"user text: 1", "time int64: 2"}));
+}
+
 TEST_F(SourcesReferenceTest, CsvSource) {
   std::ofstream("clicks.csv", std::ios::app) << "u3,i1\n";
   std::ostringstream output;

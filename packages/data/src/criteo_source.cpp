@@ -114,6 +114,9 @@ std::unique_ptr<CriteoSource> make_criteo_source(
       !options.drop_last,
       "[make_criteo_source] drop_last must be false, because a source gives all examples. Drop the last examples when you make batches.");
   validate(options);
+  for (const std::string& file : options.files) {
+    check_regular_file("make_criteo_source", file);
+  }
   return std::make_unique<CriteoFiles>(options);
 }
 

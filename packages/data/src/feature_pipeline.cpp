@@ -161,8 +161,10 @@ std::vector<PipelineOutput> FeaturePipeline::outputs() && {
   return core_->outputs();  // copies of the pipeline share them
 }
 
-std::map<std::string, ColumnType> FeaturePipeline::types() const {
-  return core_->types();
+ColumnTypes FeaturePipeline::types() const {
+  ColumnTypes types = core_->types();
+  types.may_name_other_columns = true;
+  return types;
 }
 
 std::vector<std::string> FeaturePipeline::untyped_columns() const {

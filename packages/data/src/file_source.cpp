@@ -6,6 +6,7 @@
 
 #include <tessera/common/shorten.h>
 
+#include "packages/data/src/reader_checks.h"
 #include "packages/data/src/text_begin.h"
 #include "src/common/check.h"
 
@@ -26,6 +27,7 @@ bool is_gzip(const std::string& file) {
 
 std::string_view format_of(const std::string& file) {
   check_readable(file, kFileSource);
+  check_regular_file(kFileSource, file);
   char begin[kTextBeginBytes] = {};
   FileBytes bytes(file, kFileSource);
   size_t size = 0;
@@ -76,7 +78,8 @@ std::unique_ptr<ExampleSource> make_file_source(const FileOptions& options) {
     return make_parquet_source(
         {.files = options.files,
          .columns = options.columns,
-         .types = options.types});
+         .types = options.types,
+         .int96_unit = options.int96_unit});
   }
   return make_csv_source(
       {.files = options.files,

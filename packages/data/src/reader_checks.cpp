@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/data/src/reader_checks.h"
 
+#include <tessera/common/shorten.h>
+
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -28,6 +31,16 @@ void check_files(
       "[{}] expected at least one file, but files is empty. Set {}.",
       reader,
       option);
+}
+
+void check_regular_file(std::string_view reader, const std::string& path) {
+  struct stat status = {};
+  const bool is_found = ::stat(path.c_str(), &status) == 0;
+  TESSERA_CHECK_VALUE(
+      is_found && S_ISREG(status.st_mode),
+      "[{}] '{}' is not a regular file, but a source reads its files several times. Write the examples to a file first.",
+      reader,
+      shorten(path));
 }
 
 void check_first(std::string_view reader, int64_t first) {

@@ -44,6 +44,10 @@ void check_files(
     const std::vector<std::string>& files,
     std::string_view option = "`files`");
 
+/// Errors:  c10::ValueError for a pipe or a device, which can't be read several times. A pipe
+///          without a writer would even block.
+void check_regular_file(std::string_view reader, const std::string& path);
+
 /// Errors:  c10::ValueError if `first` is negative.
 void check_first(std::string_view reader, int64_t first);
 

@@ -2,6 +2,11 @@
 #include <tessera/data/csv_source.h>
 
 #include <tessera/data/column_types_file.h>
+#include <tessera/data/criteo_source.h>
+#include <tessera/data/dataset.h>
+#include <tessera/data/feature_pipeline.h>
+#include <tessera/data/file_source.h>
+#include <tessera/data/parquet_source.h>
 
 #include "packages/data/src/arrow/csv_rows.h"
 #include "packages/data/src/value_hash.h"
@@ -10,6 +15,8 @@
 #include "packages/data/tests/source_examples.h"
 #include "tests/temporary_folder.h"
 #include "tests/test_util.h"
+
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
@@ -975,6 +982,73 @@ TEST_F(CsvSourceTest, SkipsAndCountsMalformedRows) {
     changed.max_malformed_lines = 6;
     EXPECT_EQ(count_rest(*source_of(text, changed)->open()), 2);
   }
+}
+
+TEST_F(CsvSourceTest, TinyNumbersAreZero) {
+  const CsvOptions floats{.types = {{"x", ColumnType::kFloat32}}};
+  const std::string zeros = "0." + std::string(400, '0') + "1";
+  const std::string ones = "1" + std::string(400, '0') + "e-800";
+  EXPECT_EQ(
+      show_all(*source_of(
+          "x\n1e-300\n1e-400\n-1E-400\n+1e-99999999999999999999\n" + zeros +
+              "\n" + ones + "\n",
+          floats)),
+      Texts{"x float32: 0 0 -0 0 0 0"});
+  for (const std::string& huge :
+       {std::string("1e39"),
+        std::string("1e400"),
+        std::string("-1e+99999999999999999999"),
+        "1" + std::string(400, '0') + "e-1",
+        "0." + std::string(400, '0') + "1e900"}) {
+    EXPECT_VALUE_ERROR(
+        count_rest(*source_of("x\n" + huge + "\n", floats)->open()), "'");
+  }
+}
+
+TEST_F(CsvSourceTest, TypesOfAPipelineMayNameColumnsThatAreMadeLater) {
+  const FeaturePipeline pipeline(
+      {{.name = "day",
+        .columns = {"day"},
+        .transform = transforms::Hash{.num_bins = 100}},
+       {.name = "item",
+        .columns = {"item"},
+        .transform = transforms::Hash{.num_bins = 100}}},
+      {{"day", ColumnType::kInt64}, {"item", ColumnType::kText}});
+  const std::string path = folder_.write("clicks.csv", "item,time\n7,90000\n");
+  const std::shared_ptr<const ExampleSource> source =
+      make_csv_source({.files = {path}, .types = pipeline.types()});
+  const Dataset clicks = Dataset(source).map([](Columns columns) {
+    columns.add("day", {.values = columns.tensor("time").floor_divide(86400)});
+    return columns;
+  });
+  const PipelineBatch batch = pipeline.apply(clicks.head());
+  EXPECT_EQ(batch.features.paths(), (Texts{"day", "item"}));
+  EXPECT_EQ(
+      show_all(*make_file_source({.files = {path}, .types = pipeline.types()})),
+      (Texts{"item text: 7", "time int64: 90000"}));
+  const std::string parquet = path_of("clicks.parquet");
+  test::write_parquet(
+      parquet,
+      test::table_of({{"item", test::array_of(arrow::int64(), "[7]")}}));
+  EXPECT_EQ(
+      show_all(*make_parquet_source(
+          {.files = {parquet}, .types = pipeline.types()})),
+      Texts{"item text: 7"});
+}
+
+// A pipe without a writer would block whoever opens it.
+TEST_F(CsvSourceTest, PipesAreRefused) {
+  const std::string pipe = path_of("pipe");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_VALUE_ERROR(
+      make_file_source({.files = {pipe}}),
+      "[make_file_source] '" + pipe + "' is not a regular file");
+  EXPECT_VALUE_ERROR(
+      make_criteo_source({.files = {pipe}}),
+      "[make_criteo_source] '" + pipe + "' is not a regular file");
+  EXPECT_VALUE_ERROR(
+      make_csv_source({.files = {pipe}}),
+      "[make_csv_source] '" + pipe + "' is not a regular file");
 }
 
 TEST_F(CsvSourceTest, NamesMissingColumns) {

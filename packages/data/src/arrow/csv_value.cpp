@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/data/src/arrow/csv_value.h"
 
+#include "packages/data/src/parse_float.h"
+
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
@@ -9,6 +11,7 @@
 #include <cmath>
 #include <cstddef>
 #include <system_error>
+#include <type_traits>
 #include <utility>
 
 namespace tessera::data {
@@ -49,6 +52,9 @@ bool parse_boolean(std::string_view field, Value& value) {
 template <class Value>
 bool parse_number(std::string_view field, Value& value) {
   field = without_plus(without_spaces(field));
+  if constexpr (std::is_same_v<Value, float>) {
+    return parse_float(field, value) || parse_boolean(field, value);
+  }
   const char* end = field.data() + field.size();
   const auto result = std::from_chars(field.data(), end, value);
   return (result.ec == std::errc() && result.ptr == end) ||
@@ -140,20 +146,7 @@ bool parse_csv_bits(std::string_view field, int64_t& value) {
 }
 
 bool parse_csv_float(std::string_view field, float& value) {
-  if (parse_number(field, value)) {
-    return true;
-  }
-  // A number that is too small for float32 is 0 or denormal.
-  field = without_plus(without_spaces(field));
-  double precise = 0;
-  const char* end = field.data() + field.size();
-  const auto result = std::from_chars(field.data(), end, precise);
-  const bool is_small = precise > -1 && precise < 1;
-  if (result.ec != std::errc() || result.ptr != end || !is_small) {
-    return false;
-  }
-  value = static_cast<float>(precise);
-  return true;
+  return parse_number(field, value);
 }
 
 bool is_any_number(std::string_view field) {

@@ -4,6 +4,7 @@
 #include <tessera/common/shorten.h>
 #include <tessera/data/file_bytes.h>
 
+#include "packages/data/src/reader_checks.h"
 #include "packages/data/src/text_begin.h"
 #include "src/common/check.h"
 #include "src/common/check_path.h"
@@ -24,18 +25,15 @@ std::string where_of_file(const std::string& reader, const std::string& path) {
 FileStamp stamp_of(const std::string& reader, const std::string& path) {
   check_path(path, "[" + reader + "]");
   check_readable(path, reader);
+  check_regular_file(reader, path);
   struct stat status = {};
-  const bool is_found = ::stat(path.c_str(), &status) == 0;
-  TESSERA_CHECK_VALUE(
-      is_found && S_ISREG(status.st_mode),
-      "{} is not a regular file, but a source reads its files several times. Write the examples to a file first.",
-      where_of_file(reader, path));
+  ::stat(path.c_str(), &status);
   return {
       .device = status.st_dev,
       .inode = status.st_ino,
       .bytes = status.st_size,
-      .changed =
-          status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec};
+      .changed_seconds = status.st_mtim.tv_sec,
+      .changed_nanoseconds = status.st_mtim.tv_nsec};
 }
 
 void check_format(

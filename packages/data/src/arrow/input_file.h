@@ -17,7 +17,9 @@ struct FileStamp {
   uint64_t device = 0;
   uint64_t inode = 0;
   int64_t bytes = 0;
-  int64_t changed = 0;  // in nanoseconds
+  // Apart, because nanoseconds since 1970 end in the year 2262.
+  int64_t changed_seconds = 0;
+  int64_t changed_nanoseconds = 0;
 
   bool operator==(const FileStamp&) const = default;
 };

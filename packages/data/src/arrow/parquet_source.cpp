@@ -3,6 +3,7 @@
 
 #include "packages/data/src/arrow/convert_array.h"
 #include "packages/data/src/arrow/input_file.h"
+#include "packages/data/src/arrow/int96_column.h"
 #include "packages/data/src/arrow/record_batches.h"
 #include "packages/data/src/reader_checks.h"
 #include "src/common/check.h"
@@ -18,6 +19,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 #include <utility>
 
 namespace tessera::data {
@@ -33,6 +35,7 @@ struct ParquetFile {
   std::shared_ptr<parquet::FileMetaData> footer = {};
   std::vector<int> fields = {};  // of the requested columns, in the schema
   std::vector<int> leaves = {};  // columns of Parquet that make up these fields
+  std::vector<std::optional<int>> int96 = {};  // leaf of each field of INT96
 };
 
 // Row groups of a file that are decoded one after the other.
@@ -61,6 +64,7 @@ auto without_exceptions(const std::string& where, Function&& function) {
 
 std::unique_ptr<parquet::arrow::FileReader> open_parquet(
     const ParquetFile& file,
+    Int96Unit int96_unit,
     bool has_few_groups) {
   const std::string where = where_of_file(kReader, file.path);
   parquet::ReaderProperties properties(arrow::default_memory_pool());
@@ -72,6 +76,9 @@ std::unique_ptr<parquet::arrow::FileReader> open_parquet(
   parquet::ArrowReaderProperties arrow_properties(has_few_groups);
   arrow_properties.set_batch_size(kBatchExamples);
   arrow_properties.set_pre_buffer(false);
+  arrow_properties.set_coerce_int96_timestamp_unit(
+      int96_unit == Int96Unit::kNanoseconds ? arrow::TimeUnit::NANO
+                                            : arrow::TimeUnit::MICRO);
   parquet::arrow::FileReaderBuilder builder;
   check_status(
       builder.Open(
@@ -100,13 +107,14 @@ class GroupDecoder {
   GroupDecoder(
       GroupRange range,
       const std::vector<ColumnRequest>& requests,
+      Int96Unit int96_unit,
       bool has_few_groups)
       : range_(std::move(range)),
         requests_(requests),
         where_(where_of_file(kReader, range_.file->path)) {
     const ParquetFile& file = *range_.file;
     without_exceptions(where_, [&] {
-      reader_ = open_parquet(file, has_few_groups);
+      reader_ = open_parquet(file, int96_unit, has_few_groups);
       auto batches = reader_->GetRecordBatchReader(range_.groups, file.leaves);
       check_status(batches.status(), where_);
       batches_ = batches.MoveValueUnsafe();
@@ -118,6 +126,13 @@ class GroupDecoder {
       positions_.push_back(static_cast<int>(
           std::lower_bound(sorted.begin(), sorted.end(), field) -
           sorted.begin()));
+    }
+    for (const std::optional<int>& leaf : file.int96) {
+      int96_.push_back(
+          leaf
+              ? std::make_unique<Int96Column>(
+                    reader_->parquet_reader(), range_.groups, *leaf, int96_unit)
+              : nullptr);
     }
   }
 
@@ -143,6 +158,21 @@ class GroupDecoder {
             range_.first_row);
         return std::nullopt;
       }
+      for (size_t i = 0; i < int96_.size(); ++i) {
+        if (int96_[i] != nullptr) {
+          const int position = positions_[i];
+          auto times = batch->SetColumn(
+              position,
+              batch->schema()->field(position),
+              int96_[i]->convert(
+                  *batch->column(position),
+                  where_,
+                  requests_[i].name,
+                  range_.first_row));
+          check_status(times.status(), where_);
+          batch = times.MoveValueUnsafe();
+        }
+      }
       const int64_t skipped = std::min(range_.skip, batch->num_rows());
       const int64_t first_row = range_.first_row + skipped;
       range_.first_row += batch->num_rows();
@@ -163,12 +193,14 @@ class GroupDecoder {
   std::unique_ptr<parquet::arrow::FileReader> reader_;
   std::unique_ptr<arrow::RecordBatchReader> batches_;
   std::vector<int> positions_;
+  std::vector<std::unique_ptr<Int96Column>> int96_;  // nullptr for other types
 };
 
 class ParquetSource : public ExampleSource {
  public:
-  explicit ParquetSource(RecordFileOptions options)
+  ParquetSource(RecordFileOptions options, Int96Unit int96_unit)
       : files_(std::make_shared<Files>()) {
+    files_->int96_unit = int96_unit;
     files_->options = validated(std::move(options));
     for (const std::string& path : files_->options.files) {
       add_file(path);
@@ -198,7 +230,10 @@ class ParquetSource : public ExampleSource {
                   decoder = std::shared_ptr<GroupDecoder>()]() mutable {
             if (decoder == nullptr) {
               decoder = std::make_shared<GroupDecoder>(
-                  std::move(range), files->requests, has_few_groups);
+                  std::move(range),
+                  files->requests,
+                  files->int96_unit,
+                  has_few_groups);
             }
             return decoder->next();
           };
@@ -217,6 +252,7 @@ class ParquetSource : public ExampleSource {
   // Readers may live longer than the source.
   struct Files {
     RecordFileOptions options = {};
+    Int96Unit int96_unit = Int96Unit::kNanoseconds;
     std::vector<ColumnRequest> requests = {};
     std::vector<ParquetFile> files = {};
     int64_t size = 0;
@@ -228,7 +264,7 @@ class ParquetSource : public ExampleSource {
     check_format(
         kReader, path, "Parquet", "PAR");  // PAR1, or PARE if encrypted
     without_exceptions(where, [&] {
-      const auto reader = open_parquet(file, false);
+      const auto reader = open_parquet(file, files_->int96_unit, false);
       file.footer = reader->parquet_reader()->metadata();
       std::shared_ptr<arrow::Schema> schema;
       check_status(reader->GetSchema(&schema), where);
@@ -237,7 +273,13 @@ class ParquetSource : public ExampleSource {
       }
       file.fields = find_fields(where, files_->requests, *schema);
       for (const int field : file.fields) {
+        const size_t first = file.leaves.size();
         collect_leaves(reader->manifest().schema_fields.at(field), file.leaves);
+        const int leaf = file.leaves.at(first);
+        const bool is_int96 =
+            file.footer->schema()->Column(leaf)->physical_type() ==
+            parquet::Type::INT96;
+        file.int96.push_back(is_int96 ? std::optional(leaf) : std::nullopt);
       }
       std::sort(file.leaves.begin(), file.leaves.end());
     });
@@ -279,13 +321,15 @@ class ParquetSource : public ExampleSource {
 
 std::unique_ptr<ExampleSource> make_parquet_source(
     const ParquetOptions& options) {
-  return std::make_unique<ParquetSource>(RecordFileOptions{
-      .reader = kReader,
-      .files = options.files,
-      .columns = options.columns,
-      .types = options.types,
-      .threads = options.threads,
-      .queue_examples = options.queue_examples});
+  return std::make_unique<ParquetSource>(
+      RecordFileOptions{
+          .reader = kReader,
+          .files = options.files,
+          .columns = options.columns,
+          .types = options.types,
+          .threads = options.threads,
+          .queue_examples = options.queue_examples},
+      options.int96_unit);
 }
 
 }  // namespace tessera::data

@@ -34,7 +34,7 @@ struct RecordFileOptions {
   std::string reader = {};  // the name in messages
   std::vector<std::string> files = {};
   std::vector<std::string> columns = {};
-  std::map<std::string, ColumnType> types = {};
+  ColumnTypes types = {};
   int64_t threads = 0;
   int64_t queue_examples = 0;
 };

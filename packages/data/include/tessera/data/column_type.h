@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace tessera::data {
 
@@ -21,6 +23,24 @@ enum class ColumnType {
   /// int64 with the same bits: 2^64 - 1 becomes -1. 2^63 is an error, because its bits are
   /// kMissing. Use the result as a key of a table with TableConfig::keys, or hash it.
   kUInt64Bits
+};
+
+// snippet: tests/docs/reference_sources_test.cpp ColumnTypes
+/// The types of columns, by name. For a reader, a name that the files do not have is an
+/// error, unless the types are those of FeaturePipeline::types():
+///
+///   ColumnTypes types = pipeline.types();
+///   types["time"] = ColumnType::kInt64;
+///   const auto source =
+///       make_csv_source({.files = {"clicks.csv"}, .types = types});
+struct ColumnTypes : std::map<std::string, ColumnType> {
+  using Map = std::map<std::string, ColumnType>;
+  using Map::Map;
+  ColumnTypes(Map types) : Map(std::move(types)) {}
+
+  /// Set by FeaturePipeline::types(). A pipeline also reads columns that Dataset::map()
+  /// makes, and no file has these.
+  bool may_name_other_columns = false;
 };
 
 /// "int64", "float32", "text", "uint64_bits".

@@ -48,7 +48,7 @@ struct CsvOptions {
   /// MalformedLines::kSkip. Set the type of a column of numbers with many digits, such as
   /// 0.8444218515250481, to kFloat32. Write times as integers: kFloat32 rounds a time such
   /// as 881252142.0 to a multiple of 64, and split() refuses such times.
-  std::map<std::string, ColumnType> types = {};
+  ColumnTypes types = {};
   /// The columns that have lists, such as 1|2|3, with the delimiter of their values. An
   /// empty field is an empty list. The types are those of the values.
   std::map<std::string, char> list_delimiters = {};

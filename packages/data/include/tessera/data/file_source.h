@@ -4,6 +4,7 @@
 #include <tessera/data/column_type.h>
 #include <tessera/data/example_source.h>
 #include <tessera/data/malformed_lines.h>
+#include <tessera/data/parquet_source.h>
 
 #include <map>
 #include <memory>
@@ -20,10 +21,12 @@ struct FileOptions {
   /// The columns to read, in this order. If empty, all of them.
   std::vector<std::string> columns = {};
   /// The types of columns that should not have the default one.
-  std::map<std::string, ColumnType> types = {};
+  ColumnTypes types = {};
   /// The columns of a CSV file that have lists, such as 1|2|3, with the delimiter of their
   /// values. Parquet files have lists of their own, and this option is ignored for them.
   std::map<std::string, char> list_delimiters = {};
+  /// The unit of times that a Parquet file has as INT96. A time beyond it is an error.
+  Int96Unit int96_unit = Int96Unit::kNanoseconds;
   /// The reader fails at a malformed row of a CSV file, or skips it. The CsvSource of
   /// make_csv_source() also counts malformed rows.
   MalformedLines malformed_lines = MalformedLines::kError;
@@ -42,7 +45,8 @@ static_assert(std::is_aggregate_v<FileOptions>);
 ///        .types = {{"user", ColumnType::kText}}}));
 ///
 /// Errors:  c10::ValueError if there are no files, if one can't be read or has another
-///          format, and if the formats differ; those of make_csv_source() and
+///          format, and if the formats differ; for a pipe, because files are read several
+///          times; those of make_csv_source() and
 ///          make_parquet_source().
 std::unique_ptr<ExampleSource> make_file_source(const FileOptions& options);
 

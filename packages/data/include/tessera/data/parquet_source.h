@@ -5,12 +5,17 @@
 #include <tessera/data/example_source.h>
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 namespace tessera::data {
+
+/// What the integers of times count that a Parquet file has as INT96.
+enum class Int96Unit {
+  kNanoseconds,  // 1677-09-21 to 2262-04-11
+  kMicroseconds  // 290,000 years before and after 1970
+};
 
 // snippet: tests/docs/reference_sources_test.cpp ParquetOptions
 /// The options of make_parquet_source().
@@ -29,7 +34,11 @@ struct ParquetOptions {
   /// The types of columns that should not have the default type of the table at
   /// make_parquet_source(). Integers can become floats, text or kUInt64Bits, which is for
   /// integers beyond int64. No other conversions are possible.
-  std::map<std::string, ColumnType> types = {};
+  ColumnTypes types = {};
+  /// The unit of the times that Spark and others write as INT96. A time that does not fit
+  /// into int64 is an error. With kMicroseconds, even the year 9999 fits, and times are
+  /// rounded down.
+  Int96Unit int96_unit = Int96Unit::kNanoseconds;
   /// The number of threads that decode. 0 means one per core, but at most four.
   int64_t threads = 0;
   /// The number of decoded examples that may wait for the caller. Each thread may have
@@ -64,7 +73,8 @@ struct ParquetOptions {
 /// Errors:  c10::ValueError for options out of range; for files that are missing, empty,
 ///          damaged, cut off or changed since this call; for columns that are missing
 ///          or have other types; for the integer -2^63, which stands for a missing
-///          value; for integers above 2^63 - 1; for finite numbers beyond float32; for
+///          value; for integers above 2^63 - 1; for times
+///          beyond int96_unit; for finite numbers beyond float32; for
 ///          text that is not UTF-8. The message names file, row and column. Rows are
 ///          counted from 1.
 ///          c10::NotImplementedError if Tessera was built without Arrow.
