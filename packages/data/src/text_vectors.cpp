@@ -4,6 +4,7 @@
 #include <tessera/common/shorten.h>
 #include <tessera/data/line_source.h>
 
+#include "packages/data/src/parse_float.h"
 #include "src/common/check.h"
 #include "src/common/tensor_text.h"
 #include "src/common/utf8.h"
@@ -25,6 +26,7 @@ namespace tessera::data {
 namespace {
 
 constexpr const char* kReader = "load_text_vectors";
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 constexpr size_t kMaxLineBytes = size_t{1} << 22;
 
 bool is_space(char c) {
@@ -50,11 +52,19 @@ std::string_view take_last_field(std::string_view& line) {
   return field;
 }
 
-template <class Number>
-bool parse_field(std::string_view field, Number& number) {
+bool parse_field(std::string_view field, int64_t& number) {
   const char* end = field.data() + field.size();
   const auto result = std::from_chars(field.data(), end, number);
   return result.ec == std::errc() && result.ptr == end;
+}
+
+// Whether a field looks like a number, in any spelling.
+bool is_number(std::string_view field) {
+  double number = 0;
+  field.remove_prefix(field.starts_with('+') ? 1 : 0);
+  const char* end = field.data() + field.size();
+  const auto result = std::from_chars(field.data(), end, number);
+  return result.ec != std::errc::invalid_argument && result.ptr == end;
 }
 
 int64_t count_fields(std::string_view line) {
@@ -77,17 +87,21 @@ class Parser {
 
   void add_line(std::string_view line) {
     ++line_;
+    if (line_ == 1 && line.starts_with(kByteOrderMark)) {
+      line.remove_prefix(kByteOrderMark.size());
+    }
     TESSERA_CHECK_VALUE(
         line.size() <= kMaxLineBytes,
         "{} is longer than {} bytes. Pass a file of the text format of word2vec or GloVe.",
         where(),
         kMaxLineBytes);
     line = without_spaces_at_end(line);
-    if (line.empty() || is_header(line) || is_full()) {
+    if (line.empty() || is_full() || (words_.empty() && is_header(line))) {
       return;
     }
     if (dim_ == 0) {
       dim_ = count_fields(line) - 1;
+      source_ = c10::str(" as line ", line_, " has");
     }
     const size_t begin = values_.size();
     values_.resize(begin + static_cast<size_t>(dim_));
@@ -95,10 +109,11 @@ class Parser {
       const std::string_view field = take_last_field(line);
       float& value = values_[begin + static_cast<size_t>(i)];
       TESSERA_CHECK_VALUE(
-          parse_field(field, value) && std::isfinite(value),
-          "{} must have a word and {} numbers, but number {} is '{}'. Correct the file.",
+          parse_float(field, value) && std::isfinite(value),
+          "{} must have a word and {} numbers{}, but number {} is '{}'. Correct the file, or set `dim` if its first word has spaces.",
           where(),
           dim_,
+          source_,
           i + 1,
           shorten(field));
     }
@@ -111,6 +126,15 @@ class Parser {
         dim_ == 0          ? "one field"
             : word.empty() ? "no word"
                            : "other bytes than UTF-8");
+    std::string_view rest = word;
+    const std::string_view last = take_last_field(rest);
+    TESSERA_CHECK_VALUE(
+        without_spaces_at_end(rest).empty() || !is_number(last),
+        "{} must have a word and {} numbers{}, but has more: its word would be '{}', which ends in a number. Remove what is no vector from the beginning of the file, correct its first line or `dim`, or replace the spaces in the word.",
+        where(),
+        dim_,
+        source_,
+        shorten(word));
     words_.emplace_back(word);
   }
 
@@ -145,7 +169,7 @@ class Parser {
   bool is_header(std::string_view line) {
     int64_t words = 0;
     int64_t dim = 0;
-    if (line_ != 1 || count_fields(line) != 2 ||
+    if (expected_ || count_fields(line) != 2 ||
         !parse_field(take_last_field(line), dim) ||
         !parse_field(take_last_field(line), words) || dim < 1 || words < 0) {
       return false;
@@ -157,6 +181,7 @@ class Parser {
         dim,
         dim_);
     dim_ = dim;
+    source_ = c10::str(" as line ", line_, " says");
     expected_ = words;
     return true;
   }
@@ -164,6 +189,7 @@ class Parser {
   std::string path_;
   const TextVectorOptions& options_;
   int64_t dim_;
+  std::string source_;  // where dim_ comes from, if not from the options
   std::optional<int64_t> expected_;
   int64_t line_ = 0;
   std::vector<std::string> words_;

@@ -60,10 +60,10 @@ TEST_F(TextVectorsTest, NamesTheLineOfAnError) {
   };
   refuses(
       "a 1 2\nb 1\n",
-      "vectors.txt' line 2 must have a word and 2 numbers, but number 1 is 'b'");
+      "vectors.txt' line 2 must have a word and 2 numbers as line 1 has, but number 1 is 'b'");
   refuses(
       "a 1 2\nb 1 x\n",
-      "line 2 must have a word and 2 numbers, but number 2 is 'x'");
+      "line 2 must have a word and 2 numbers as line 1 has, but number 2 is 'x'");
   refuses("a 1 2\nb 1 nan\n", "number 2 is 'nan'");
   refuses(
       "a 1 2\n 1 2\n",
@@ -81,6 +81,49 @@ TEST_F(TextVectorsTest, NamesTheLineOfAnError) {
   EXPECT_VALUE_ERROR(load("a 1\n", {.dim = -1}), "dim must be in [0, 100000]");
   EXPECT_VALUE_ERROR(load("a 1\n", {.max_words = 0}), "max_words must be >= 1");
   EXPECT_VALUE_ERROR(load_text_vectors("nowhere.txt"), "[load_text_vectors]");
+}
+
+TEST_F(TextVectorsTest, ByteOrderMarkIsNoPartOfTheFirstLine) {
+  for (const char* text :
+       {"\xef\xbb\xbf"
+        "a 1 2\nb 3 4\n",
+        "\xef\xbb\xbf"
+        "2 2\na 1 2\nb 3 4\n",
+        "\n2 2\na 1 2\nb 3 4\n"}) {
+    const TextVectors vectors = load(text);
+    EXPECT_EQ(vectors.words, (Texts{"a", "b"}));
+    test::expect_close(vectors.vectors, floats({1, 2, 3, 4}).view({2, 2}));
+  }
+}
+
+TEST_F(TextVectorsTest, RefusesLinesOfAnotherWidth) {
+  const std::string rows = "a 1 2\nb 3 4\n";
+  for (const char* first :
+       {"# 300", "dim 2", "1,000 2", "x 1", "3 0", "-2 2", "2.0 2"}) {
+    EXPECT_VALUE_ERROR(
+        load(first + ("\n" + rows)),
+        "line 2 must have a word and 1 numbers as line 1 has, but has more: "
+        "its word would be 'a 1', which ends in a number");
+  }
+  EXPECT_VALUE_ERROR(
+      load("2 1\n" + rows),
+      "line 2 must have a word and 1 numbers as line 1 says, but has more");
+  EXPECT_VALUE_ERROR(
+      load("2 3\n" + rows),
+      "line 2 must have a word and 3 numbers as line 1 says, but number 1 is");
+  EXPECT_VALUE_ERROR(
+      load(rows, {.dim = 1}), "line 1 must have a word and 1 numbers, but has");
+  for (const char* number : {"5", "+5", "-.5e3", "1e400", "nan"}) {
+    EXPECT_VALUE_ERROR(
+        load(rows + "c " + number + " 1 2\n"), "line 3 must have a word and 2");
+  }
+}
+
+TEST_F(TextVectorsTest, TinyNumbersAreZero) {
+  const TextVectors vectors = load("a 1e-50 -1e-400\nb 0.5 1e-40\n");
+  EXPECT_EQ(vectors.vectors[0].abs().sum().item<float>(), 0.0F);
+  EXPECT_GT(vectors.vectors[1][1].item<float>(), 0.0F);
+  EXPECT_VALUE_ERROR(load("a 1e400\n"), "number 1 is '1e400'");
 }
 
 TEST_F(TextVectorsTest, VectorsAreCopiedByName) {

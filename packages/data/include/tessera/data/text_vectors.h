@@ -43,9 +43,11 @@ static_assert(std::is_aggregate_v<TextVectorOptions>);
 ///   const int64_t found = copy_vectors(glove, pipeline, "word", rows);
 ///   layer->update_embedding_table("words", rows);
 ///
-/// Set `dim` if the first word has spaces. Other words may have them. Binary files of
-/// word2vec are not read.
-/// Errors:  c10::ValueError naming the file, the line and the problem.
+/// Set `dim` if the first word has spaces. Other words may have them, but may not end in a
+/// number, such as "iPhone 4", because that is how a line with more numbers begins. Binary
+/// files of word2vec are not read.
+/// Errors:  c10::ValueError naming the file, the line and the problem, such as a line that
+///          has more or fewer numbers than the first one says.
 TextVectors load_text_vectors(
     const std::string& path,
     const TextVectorOptions& options = {});
