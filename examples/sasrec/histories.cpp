@@ -6,12 +6,14 @@
 #include "examples/common/number_lines.h"
 
 #include <c10/util/Exception.h>
+#include <tessera/data/collect_sequences.h>
 #include <torch/types.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <limits>
 #include <utility>
+#include <variant>
 
 using torch::Tensor;
 
@@ -52,14 +54,27 @@ Histories read_movielens(
     int64_t max_length,
     bool windows) {
   const MovieLens data = load_movielens(folder);
-  std::vector<MovieLens::Rating> ratings = data.ratings;
-  std::stable_sort(
-      ratings.begin(), ratings.end(), [](const auto& a, const auto& b) {
-        return a.seconds < b.seconds;
-      });
-  std::vector<std::vector<int64_t>> items(data.users.size());
-  for (const MovieLens::Rating& rating : ratings) {
-    items[rating.user].push_back(rating.movie);
+  std::vector<int64_t> users;
+  std::vector<int64_t> movies;
+  std::vector<int64_t> seconds;
+  for (const MovieLens::Rating& rating : data.ratings) {
+    users.push_back(rating.user);
+    movies.push_back(rating.movie);
+    seconds.push_back(rating.seconds);
+  }
+  tessera::data::Columns log;
+  log.add("user", {.values = int64_tensor(users)});
+  log.add("movie", {.values = int64_tensor(movies)});
+  log.add("seconds", {.values = int64_tensor(seconds)});
+  const tessera::data::Columns histories = tessera::data::collect_sequences(
+      tessera::data::Dataset(log),
+      {.by = "user", .time = "seconds", .values = {"movie"}});
+  const auto& [values, splits] = histories.at("movie");
+  std::vector<std::vector<int64_t>> items;
+  const auto* own = std::get<Tensor>(values).const_data_ptr<int64_t>();
+  const auto* ends = splits.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i + 1 < splits.numel(); ++i) {
+    items.emplace_back(own + ends[i], own + ends[i + 1]);
   }
   return {std::move(items), std::ssize(data.movies), max_length, windows};
 }

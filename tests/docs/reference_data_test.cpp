@@ -333,7 +333,8 @@ TEST_F(DataReferenceTest, IdsForOtherLanguages) {
   check(Cross{.num_bins = 1000}, {"a.org", 7}, 877);
   check(Cross{.num_bins = 1000}, {7, "a.org"}, 989);
   // Id 0: missing, 1 to 3: unknown values, 4: "de", 5: "fr".
-  const Vocabulary countries{.values = Texts{"de", "fr"}, .num_oov_indices = 3};
+  const Vocabulary countries{
+      .values = std::vector<std::string>{"de", "fr"}, .num_oov_indices = 3};
   check(countries, {"fr"}, 5);
   check(countries, {"it"}, 3);
   // end snippet

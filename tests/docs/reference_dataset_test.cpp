@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The examples in the docstrings of dataset.h, batches.h, dataset_split.h and
-// negative_sampling.h, which check_docs.cmake compares with them.
+// The examples in the docstrings of dataset.h, batches.h, dataset_split.h,
+// collect_sequences.h and negative_sampling.h, which check_docs.cmake compares with them.
+#include <tessera/data/collect_sequences.h>
 #include <tessera/data/dataset.h>
 #include <tessera/data/dataset_split.h>
 #include <tessera/data/negative_sampling.h>
@@ -137,6 +138,22 @@ TEST(DatasetReferenceTest, Split) {
   EXPECT_EQ(*by_user.train.size() + *by_user.test.size(), 10);
   EXPECT_EQ(by_time.train.size(), 8);
   EXPECT_EQ(last_of_each_user.train.size(), 4);
+}
+
+TEST(DatasetReferenceTest, CollectSequences) {
+  const Dataset clicks(ten_ratings());
+  // snippet: collect_sequences
+  const Columns histories = collect_sequences(
+      clicks, {.by = "user", .time = "time", .values = {"item"}});
+  const Dataset users(histories);
+  // end snippet
+  EXPECT_EQ(
+      to_string(users.head()),
+      "user   item\n"
+      "int64  [int64]\n"
+      "1      [0,1,2,3]\n"
+      "2      [4,5,6]\n"
+      "3      [7,8,9]\n");
 }
 
 TEST(DatasetReferenceTest, NegativeSampler) {

@@ -3,7 +3,7 @@
 
 #include <tessera/common/shorten.h>
 
-#include "packages/data/src/column_values.h"
+#include "packages/data/src/example_columns.h"
 #include "packages/data/src/random_stream.h"
 #include "packages/data/src/select_stage.h"
 #include "packages/data/src/value_hash.h"
@@ -57,124 +57,23 @@ void check_order(const char* where, const Dataset& dataset) {
       where);
 }
 
-void check_column_name(
-    const char* where,
-    const char* option,
-    const std::string& name) {
-  TESSERA_CHECK_VALUE(
-      !name.empty(),
-      "[{}] {} must be the name of a column, but it is empty.",
-      where,
-      option);
-}
-
-/// Finds a column with one value per example, and checks its values.
-struct SplitColumn {
-  const char* where;
-  const std::string& name;
-
-  const Column& of(const Columns& columns) const {
-    return find_value_column(columns, name, c10::str("[", where, "]"));
-  }
-
-  void check_kind(bool condition, const char* kinds, const Column& column)
-      const {
-    TESSERA_CHECK_TYPE(
-        condition,
-        "[{}] column '{}' must have {}, but it has {}. Convert the column, or set its type in the options of the source, which then names the first value of another type.",
-        where,
-        shorten(name),
-        kinds,
-        kind_of(column));
-  }
-
-  void check_present(bool condition, int64_t row) const {
-    TESSERA_CHECK_VALUE(
-        condition,
-        "[{}] column '{}' has no value in example {} (counted from 0). Drop such examples before, with filter().",
-        where,
-        shorten(name),
-        row);
-  }
-
-  // A float32 beyond 2^24 may stand for several integers.
-  void check_exact(float time, int64_t row) const {
-    const float size = std::abs(time);
-    TESSERA_CHECK_VALUE(
-        size < 0x1p24F || std::isinf(time),
-        "[{}] column '{}' has the time {} in example {} (counted from 0), but float32 rounds such times to multiples of {}. Store the times as integers, such as milliseconds.",
-        where,
-        shorten(name),
-        fmt::format("{:.0f}", time),
-        row,
-        static_cast<double>(std::nextafter(size, INFINITY) - size));
-  }
-};
-
-// Maps floats to integers with the same order. 0 and -0 become equal.
-int64_t ordered(float value) {
-  const auto bits = std::bit_cast<int32_t>(value);
-  return bits >= 0 ? bits : std::numeric_limits<int32_t>::min() - int64_t{bits};
-}
-int64_t ordered(int64_t value) {
-  return value;
-}
-
 // The smallest ordered() of the times >= `time`. Unset if there is none.
-std::optional<int64_t> first_at(double time, bool is_float) {
+std::optional<int64_t> first_at(long double time, bool is_float) {
+  static_assert(
+      std::numeric_limits<long double>::digits >= 63,
+      "long double must have all integers of 64 bits");
   if (is_float) {
     auto value = static_cast<float>(time);
-    if (static_cast<double>(value) < time) {
+    if (static_cast<long double>(value) < time) {
       value = std::nextafter(value, std::numeric_limits<float>::infinity());
     }
     return ordered(value);
   }
-  if (time >= 0x1p63) {
+  if (time >= 0x1p63L) {
     return std::nullopt;
   }
-  return time <= -0x1p63 ? std::numeric_limits<int64_t>::min()
-                         : static_cast<int64_t>(std::ceil(time));
-}
-
-// The times of all examples, converted by ordered().
-struct Times {
-  std::vector<int64_t> values;
-  bool is_float = false;
-
-  void add(const SplitColumn& where, const Columns& columns, RowRange range) {
-    const Column& column = where.of(columns);
-    visit_values(column, [&]<class T>(std::span<const T> all) {
-      if constexpr (std::same_as<T, std::string>) {
-        where.check_kind(false, "integers or floats", column);
-      } else {
-        is_float = std::same_as<T, float>;
-        for (int64_t i = 0; i < range.count; ++i) {
-          const T value = all[static_cast<size_t>(range.first + i)];
-          const auto row = static_cast<int64_t>(values.size());
-          where.check_present(!is_missing(value), row);
-          if constexpr (std::same_as<T, float>) {
-            where.check_exact(value, row);
-          }
-          values.push_back(ordered(value));
-        }
-      }
-    });
-  }
-};
-
-// Calls `use` for the user of each example, an int64_t or a std::string.
-template <class Use>
-void visit_users(const SplitColumn& where, const RowRange& range, Use&& use) {
-  const Column& column = where.of(*range.columns);
-  visit_values(column, [&]<class T>(std::span<const T> all) {
-    if constexpr (std::same_as<T, float>) {
-      where.check_kind(false, "integers or text", column);
-    } else {
-      for (int64_t i = 0; i < range.count; ++i) {
-        use(i, all[static_cast<size_t>(range.first + i)]);
-      }
-    }
-  });
+  return time <= -0x1p63L ? std::numeric_limits<int64_t>::min()
+                          : static_cast<int64_t>(std::ceil(time));
 }
 
 DatasetSplit make_split(const Dataset& dataset, RowParts parts) {
@@ -213,16 +112,15 @@ void check_times(const SplitByTime& by) {
       "[{}] test_from must be set if validation_from is. Set it to the first time of the test examples.",
       kName);
   TESSERA_CHECK_VALUE(
-      !std::isnan(*by.test_from) &&
-          by.validation_from.value_or(0.0) == by.validation_from.value_or(0.0),
+      !std::isnan(*by.test_from) && !std::isnan(by.validation_from.value_or(0)),
       "[{}] test_from and validation_from must be numbers, but got NaN.",
       kName);
   TESSERA_CHECK_VALUE(
       !by.validation_from || *by.validation_from <= *by.test_from,
       "[{}] validation_from must be <= test_from, but got {} and {}.",
       kName,
-      by.validation_from.value_or(0.0),
-      *by.test_from);
+      fmt::format("{:.19g}", by.validation_from.value_or(0)),
+      fmt::format("{:.19g}", *by.test_from));
 }
 
 // Assigns the newest examples to test and validation by the shares of these parts.
@@ -311,7 +209,7 @@ DatasetSplit split(const Dataset& dataset, const SplitByTime& by) {
   constexpr const char* kName = "SplitByTime";
   check_times(by);
   check_order(kName, dataset);
-  const SplitColumn column{kName, by.column};
+  const ExampleColumn column{kName, by.column};
   Times times;
   scan_rows(
       *DatasetAccess::stage(dataset), [&](const RowRange& range, int64_t) {
@@ -322,7 +220,7 @@ DatasetSplit split(const Dataset& dataset, const SplitByTime& by) {
     assign_newest(times, by, parts);
     return make_split(dataset, std::move(parts));
   }
-  const auto assign = [&](double from, uint8_t part) {
+  const auto assign = [&](long double from, uint8_t part) {
     const std::optional<int64_t> first = first_at(from, times.is_float);
     for (size_t i = 0; first && i < parts.size(); ++i) {
       if (times.values[i] >= *first) {
@@ -342,7 +240,7 @@ DatasetSplit split(const Dataset& dataset, const SplitByUser& by) {
   check_column_name(kName, "column", by.column);
   check_shares(kName, by.test, by.validation);
   check_order(kName, dataset);
-  const SplitColumn column{kName, by.column};
+  const ExampleColumn column{kName, by.column};
   RowParts parts;
   scan_rows(
       *DatasetAccess::stage(dataset),
@@ -367,8 +265,8 @@ DatasetSplit split(const Dataset& dataset, const LeaveOneOut& by) {
       kName,
       by.min_examples);
   check_order(kName, dataset);
-  const SplitColumn user_column{kName, by.user};
-  const SplitColumn time_column{kName, by.time};
+  const ExampleColumn user_column{kName, by.user};
+  const ExampleColumn time_column{kName, by.time};
   Times times;
   std::variant<UserEnds<int64_t>, UserEnds<std::string>> users;
   scan_rows(

@@ -194,6 +194,42 @@ TEST(DatasetSplitTest, ByTimeHasThresholds) {
       Ids{1});
 }
 
+TEST(DatasetSplitTest, ByTimeIsExactForNanoseconds) {
+  constexpr int64_t kTime = 1'700'000'000'000'000'001;
+  constexpr int64_t kLast = std::numeric_limits<int64_t>::max();
+  Columns columns;
+  columns.add("id", integers({0, 1, 2, 3, 4}));
+  columns.add(
+      "time", integers({kTime - 1, kTime, kTime + 1, kLast - 1, kLast}));
+  const Dataset dataset(columns);
+  const auto test_of = [&](const SplitByTime& by) {
+    return column_of(split(dataset, by).test, "id");
+  };
+  EXPECT_EQ(test_of({.column = "time", .test_from = kTime}), (Ids{1, 2, 3, 4}));
+  EXPECT_EQ(test_of({.column = "time", .test_from = kLast}), Ids{4});
+  const double rounded = 1.7e18;  // kTime - 1
+  EXPECT_EQ(test_of({.column = "time", .test_from = rounded}).size(), 5);
+  EXPECT_EQ(test_of({.column = "time", .test_from = 0x1p63}), Ids{});
+  EXPECT_EQ(
+      column_of(
+          split(
+              dataset,
+              SplitByTime{
+                  .column = "time",
+                  .test_from = kTime + 1,
+                  .validation_from = kTime})
+              .validation,
+          "id"),
+      Ids{1});
+  EXPECT_VALUE_ERROR(
+      (test_of(
+          {.column = "time",
+           .test_from = kTime,
+           .validation_from = kTime + 1})),
+      "validation_from must be <= test_from, but got "
+      "1700000000000000002 and 1700000000000000001");
+}
+
 TEST(DatasetSplitTest, ByUserKeepsUsersTogether) {
   const std::vector<Visit> visits = random_visits(8000, 5);
   const Dataset dataset(visit_columns(visits));

@@ -44,10 +44,11 @@ struct SplitByTime {
   /// The share of all examples that is in `validation`, in [0, 1): the newest ones before
   /// those in `test`. test + validation is < 1.
   double validation = 0.0;
-  /// Examples with a time >= test_from are in `test`.
-  std::optional<double> test_from = {};
+  /// Examples with a time >= test_from are in `test`. Pass an int64_t or a double. Both
+  /// are exact in long double, such as the nanosecond 1700000000000000001.
+  std::optional<long double> test_from = {};
   /// Other examples with a time >= validation_from are in `validation`.
-  std::optional<double> validation_from = {};
+  std::optional<long double> validation_from = {};
 
   bool operator==(const SplitByTime&) const = default;
 };

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/data/collect_sequences.h>
+
+#include <tessera/common/shorten.h>
+
+#include "packages/data/src/example_columns.h"
+#include "packages/data/src/row_stage.h"
+#include "src/common/check.h"
+
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace tessera::data {
+
+namespace {
+
+constexpr const char* kCollectName = "collect_sequences";
+constexpr const char* kCollectWhere = "[collect_sequences]";
+
+void validate(const CollectOptions& options) {
+  check_column_name(kCollectName, "by", options.by);
+  check_column_name(kCollectName, "time", options.time);
+  TESSERA_CHECK_VALUE(
+      options.min_length >= 1,
+      "{} min_length must be >= 1, but got {}. Leave it at 1 to keep all sequences.",
+      kCollectWhere,
+      options.min_length);
+  TESSERA_CHECK_VALUE(
+      !options.max_length || *options.max_length >= 1,
+      "{} max_length must be >= 1, but got {}. Leave it unset to keep all examples.",
+      kCollectWhere,
+      options.max_length.value_or(1));
+}
+
+// The examples of the dataset with the columns `by`, `time` and those to collect.
+struct Log {
+  std::vector<std::string> values = {};  // the names of the columns to collect
+  std::vector<RowRange> parts = {};
+  Times times = {};
+
+  // Copies the columns that are needed, and none of the others.
+  void add(
+      const CollectOptions& options,
+      const RowRange& range,
+      int64_t first) {
+    if (parts.empty()) {
+      choose_values(options, *range.columns);
+    }
+    const ExampleColumn by{kCollectName, options.by};
+    visit_users(by, range, [&](int64_t i, const auto& value) {
+      by.check_present(!is_missing(value), first + i);
+    });
+    times.add(ExampleColumn{kCollectName, options.time}, *range.columns, range);
+    Columns needed;
+    needed.add(options.by, by.of(*range.columns));
+    for (const std::string& name : values) {
+      needed.add(name, find_value_column(*range.columns, name, kCollectWhere));
+    }
+    const RowRange view{
+        .columns = std::make_shared<Columns>(std::move(needed)),
+        .first = range.first,
+        .count = range.count};
+    parts.push_back(owned_range(copy_rows({&view, 1})));
+  }
+
+ private:
+  void choose_values(const CollectOptions& options, const Columns& columns) {
+    values = options.values;
+    if (values.empty()) {
+      for (const auto& [name, column] : columns.entries()) {
+        if (name != options.by) {
+          values.push_back(name);
+        }
+      }
+    }
+    TESSERA_CHECK_VALUE(
+        std::find(values.begin(), values.end(), options.by) == values.end(),
+        "{} `values` has the column '{}' of `by`, which the result has anyway. Leave it out.",
+        kCollectWhere,
+        shorten(options.by));
+  }
+};
+
+}  // namespace
+
+Columns collect_sequences(
+    const Dataset& examples,
+    const CollectOptions& options) {
+  validate(options);
+  Log log;
+  scan_rows(
+      *DatasetAccess::stage(examples),
+      [&](const RowRange& range, int64_t first) {
+        log.add(options, range, first);
+      });
+  if (log.parts.empty()) {
+    return {};
+  }
+  const RowRange all = owned_range(copy_rows(std::exchange(log.parts, {})));
+  std::vector<int64_t> rows(static_cast<size_t>(all.count));
+  std::iota(rows.begin(), rows.end(), int64_t{0});
+  std::vector<int64_t> kept;
+  std::vector<int64_t> heads;  // an example of each sequence
+  std::vector<int64_t> splits{0};
+  visit_values(
+      all.columns->at(options.by), [&]<class T>(std::span<const T> by) {
+        std::stable_sort(
+            rows.begin(), rows.end(), [&](int64_t left, int64_t right) {
+              const auto order = by[left] <=> by[right];
+              return order != 0
+                  ? order < 0
+                  : log.times.values[left] < log.times.values[right];
+            });
+        for (auto begin = rows.begin(); begin != rows.end();) {
+          const auto end = std::find_if(begin, rows.end(), [&](int64_t row) {
+            return by[row] != by[*begin];
+          });
+          const int64_t length = end - begin;
+          if (length >= options.min_length) {
+            heads.push_back(*begin);
+            kept.insert(
+                kept.end(),
+                end - std::min(length, options.max_length.value_or(length)),
+                end);
+            splits.push_back(static_cast<int64_t>(kept.size()));
+          }
+          begin = end;
+        }
+      });
+  const at::Tensor row_splits = at::tensor(splits, at::kLong);
+  Columns result;
+  result.add(options.by, gather_rows(all, heads).at(options.by));
+  const Columns sorted = gather_rows(all, kept);
+  for (const std::string& name : log.values) {
+    result.add(
+        name, {.values = sorted.at(name).values, .row_splits = row_splits});
+  }
+  return result;
+}
+
+}  // namespace tessera::data

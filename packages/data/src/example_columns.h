@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/common/shorten.h>
+
+#include "packages/data/src/column_values.h"
+#include "packages/data/src/row_range.h"
+#include "src/common/check.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <cmath>
+#include <concepts>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+// The columns of users and times, which a split and collect_sequences() read. Messages
+// begin with the name of the function or its options, `where`.
+
+namespace tessera::data {
+
+/// Errors:  c10::ValueError if the name of a column, which is an `option`, is empty.
+inline void check_column_name(
+    const char* where,
+    const char* option,
+    const std::string& name) {
+  TESSERA_CHECK_VALUE(
+      !name.empty(),
+      "[{}] {} must be the name of a column, but it is empty.",
+      where,
+      option);
+}
+
+/// Finds a column with one value per example, and checks its values.
+struct ExampleColumn {
+  const char* where;
+  const std::string& name;
+
+  const Column& of(const Columns& columns) const {
+    return find_value_column(columns, name, c10::str("[", where, "]"));
+  }
+
+  void check_kind(bool condition, const char* kinds, const Column& column)
+      const {
+    TESSERA_CHECK_TYPE(
+        condition,
+        "[{}] column '{}' must have {}, but it has {}. Convert the column, or set its type in the options of the source, which then names the first value of another type.",
+        where,
+        shorten(name),
+        kinds,
+        kind_of(column));
+  }
+
+  void check_present(bool condition, int64_t row) const {
+    TESSERA_CHECK_VALUE(
+        condition,
+        "[{}] column '{}' has no value in example {} (counted from 0). Drop such examples before, with filter().",
+        where,
+        shorten(name),
+        row);
+  }
+
+  // A float32 beyond 2^24 may stand for several integers.
+  void check_exact(float time, int64_t row) const {
+    const float size = std::abs(time);
+    TESSERA_CHECK_VALUE(
+        size < 0x1p24F || std::isinf(time),
+        "[{}] column '{}' has the time {} in example {} (counted from 0), but float32 rounds such times to multiples of {}. Store the times as integers, such as milliseconds.",
+        where,
+        shorten(name),
+        fmt::format("{:.0f}", time),
+        row,
+        static_cast<double>(std::nextafter(size, INFINITY) - size));
+  }
+};
+
+/// Maps floats to integers with the same order. 0 and -0 become equal.
+inline int64_t ordered(float value) {
+  const auto bits = std::bit_cast<int32_t>(value);
+  return bits >= 0 ? bits : std::numeric_limits<int32_t>::min() - int64_t{bits};
+}
+inline int64_t ordered(int64_t value) {
+  return value;
+}
+
+/// The times of all examples, converted by ordered().
+struct Times {
+  std::vector<int64_t> values;
+  bool is_float = false;
+
+  void add(const ExampleColumn& where, const Columns& columns, RowRange range) {
+    const Column& column = where.of(columns);
+    visit_values(column, [&]<class T>(std::span<const T> all) {
+      if constexpr (std::same_as<T, std::string>) {
+        where.check_kind(false, "integers or floats", column);
+      } else {
+        is_float = std::same_as<T, float>;
+        for (int64_t i = 0; i < range.count; ++i) {
+          const T value = all[static_cast<size_t>(range.first + i)];
+          const auto row = static_cast<int64_t>(values.size());
+          where.check_present(!is_missing(value), row);
+          if constexpr (std::same_as<T, float>) {
+            where.check_exact(value, row);
+          }
+          values.push_back(ordered(value));
+        }
+      }
+    });
+  }
+};
+
+/// Calls `use` for the user of each example, an int64_t or a std::string.
+template <class Use>
+void visit_users(const ExampleColumn& where, const RowRange& range, Use&& use) {
+  const Column& column = where.of(*range.columns);
+  visit_values(column, [&]<class T>(std::span<const T> all) {
+    if constexpr (std::same_as<T, float>) {
+      where.check_kind(false, "integers or text", column);
+    } else {
+      for (int64_t i = 0; i < range.count; ++i) {
+        use(i, all[static_cast<size_t>(range.first + i)]);
+      }
+    }
+  });
+}
+
+}  // namespace tessera::data
