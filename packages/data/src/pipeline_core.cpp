@@ -69,6 +69,24 @@ std::string kind_problem(ColumnType expected, const ColumnView& column) {
       kind_of(expected));
 }
 
+// What to do if a transform can't read a column.
+std::string advice_for(
+    const ReadableColumns& readable,
+    const ColumnView& column) {
+  if (column.row_splits && !readable.lists) {
+    return " Pass a column with one value per example.";
+  }
+  const ColumnType type = readable.text ? ColumnType::kText
+      : readable.integers               ? ColumnType::kInt64
+                                        : ColumnType::kFloat32;
+  return fmt::format(
+      " Read the column as {}: set its type in `types` of the reader to ColumnType::{}, or `types` to pipeline.types().",
+      kind_of(type),
+      type == ColumnType::kText        ? "kText"
+          : type == ColumnType::kInt64 ? "kInt64"
+                                       : "kFloat32");
+}
+
 }  // namespace
 
 PipelineCore::Step::Step(const PipelineOutput& of, int64_t first)
@@ -182,11 +200,12 @@ void PipelineCore::check_inputs(const PipelineInputs& inputs) const {
         add_problem("is missing.");
       } else if (!step.readable.has(*column)) {
         add_problem(fmt::format(
-            "has {}{}, but {} takes {}.",
+            "has {}{}, but {} takes {}.{}",
             column->row_splits ? "lists of " : "",
             kind_of(*column),
             name_of(step.output->transform),
-            step.readable.describe()));
+            step.readable.describe(),
+            advice_for(step.readable, *column)));
       } else if (const auto known = types_.find(name); known != types_.end() &&
                  column->size() > 0 && !is_same_kind(known->second, *column)) {
         add_problem(kind_problem(known->second, *column));

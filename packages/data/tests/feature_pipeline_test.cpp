@@ -122,7 +122,10 @@ TEST(FeaturePipelineTest, NamesAllColumnsThatDoNotFitAtOnce) {
       apply(),
       "'site': column 'C1' has floats, but Hash takes integers or text.");
   EXPECT_VALUE_ERROR(
-      apply(), "'words': column 'W' has integers, but Vocabulary takes text.");
+      apply(),
+      "'words': column 'W' has integers, but Vocabulary takes text. Read the "
+      "column as text: set its type in `types` of the reader to "
+      "ColumnType::kText, or `types` to pipeline.types().");
   EXPECT_VALUE_ERROR(apply(), "'band': column 'P' is missing.");
   EXPECT_VALUE_ERROR(apply(), "Columns of the batch: C1, W, I1.");
 }
