@@ -40,8 +40,8 @@ training::History train(
     const Options& options,
     const Process& process,
     Report& report) {
-  const std::vector<Tensor> dense_weights = tessera::dense_parameters(*model);
-  tessera::distributed::broadcast_parameters(dense_weights, process.strategy);
+  tessera::distributed::broadcast_parameters(
+      tessera::dense_parameters(*model), process.strategy);
   torch::optim::AdamW optimizer(
       model->parameters(), torch::optim::AdamWOptions().weight_decay(0.1));
 
@@ -66,8 +66,7 @@ training::History train(
         // The sum over all ranks is the mean over the whole batch.
         .loss = (error + 0.03 * penalty) / static_cast<double>(size),
         .predictions = stars,
-        .labels = batch.stars,
-        .examples = size};
+        .labels = batch.stars};
   };
 
   const auto progress = std::make_shared<training::ProgressBar>();
@@ -86,10 +85,7 @@ training::History train(
   }
   training::History history = training::fit(
       batches_of,
-      training::make_train_step(
-          optimizer,
-          loss_of,
-          {.strategy = process.strategy, .dense_parameters = dense_weights}),
+      training::make_train_step(optimizer, loss_of),
       {.epochs = options.epochs,
        .model = model,
        .metrics = {std::make_shared<training::RMSE>()},

@@ -3,7 +3,6 @@
 // include/tessera/common/profile_scope.h, which check_docs.cmake compares with them.
 #include <tessera/common/profile_scope.h>
 #include <tessera/layers/concatenate.h>
-#include <tessera/layers/dense_parameters.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/serialization/json_file.h>
 #include <tessera/training/early_stopping.h>
@@ -122,13 +121,8 @@ TEST_F(TrainingReferenceTest, ProfileScope) {
 }
 
 TEST_F(TrainingReferenceTest, TrainStepOptions) {
-  const Strategy strategy = Strategy::fused();
   // snippet: TrainStepOptions
-  auto step = make_train_step(
-      optimizer,
-      loss_of,
-      {.strategy = strategy,  // a sharded one
-       .dense_parameters = dense_parameters(*model)});
+  auto step = make_train_step(optimizer, loss_of, {.model = model});
   // end snippet
   EXPECT_FALSE(step(batches[0]).is_skipped);
   EXPECT_EQ(embedding->iterations(), 1);

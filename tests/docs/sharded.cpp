@@ -10,16 +10,21 @@
 // end snippet
 #include <tessera/distributed/mpi_backend.h>
 #include <tessera/layers/dense_parameters.h>
+#include <tessera/training/fit.h>
+#include <tessera/training/progress_bar.h>
 #include <torch/optim/sgd.h>
 
 #include "tests/docs/ranker.h"
 
+#include <ATen/core/Reduction.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/binary_cross_entropy_with_logits.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <iostream>
 #include <vector>
@@ -64,6 +69,83 @@ c10::intrusive_ptr<c10d::Backend> backend_of_mpi() {
   const auto backend = make_mpi_backend({.timeout = std::chrono::minutes(5)});
   // end snippet
   return backend;
+}
+
+struct ClickBatch {
+  Features features;
+  at::Tensor click;
+};
+
+// The batches of some ranks, of which each example with an even user is a click.
+std::vector<ClickBatch> click_batches_of(int64_t first, int64_t count = 1) {
+  std::vector<ClickBatch> batches;
+  for (const Features& features : batches_of(first, count)) {
+    const auto user = at::arange(first * kBatch, (first + count) * kBatch);
+    batches.push_back({features, (user % 2).to(at::kFloat)});
+  }
+  return batches;
+}
+
+// Returns true if fit() logs what one process does with the batches of all ranks.
+bool fit_logs_the_values_of_one_process() {
+  const auto backend = make_gloo_backend();
+  const auto strategy = distributed::sharded_strategy(backend);
+  Ranker model(strategy);
+  Ranker single;
+  fill_dense_parameters(single);
+  if (backend->getRank() == 0) {
+    fill_dense_parameters(model);
+  }
+  const auto batches = click_batches_of(backend->getRank());
+  const double global_batch_size =
+      static_cast<double>(kBatch * backend->getSize());
+  // snippet: fit
+  tessera::distributed::broadcast_parameters(
+      tessera::dense_parameters(*model), strategy);
+  torch::optim::SGD optimizer(model->parameters(), 0.1);
+  const auto loss_of = [&](const ClickBatch& batch) {
+    const auto scores = model->forward(batch.features);
+    return tessera::training::StepResult{
+        .loss = at::binary_cross_entropy_with_logits(
+                    scores, batch.click, {}, {}, at::Reduction::Sum) /
+            global_batch_size,
+        .predictions = scores,
+        .labels = batch.click};
+  };
+  tessera::training::Callbacks callbacks;
+  if (backend->getRank() == 0) {
+    callbacks.push_back(tessera::training::ProgressBar());
+  }
+  const tessera::training::History history = tessera::training::fit(
+      batches,  // of this rank
+      tessera::training::make_train_step(optimizer, loss_of),
+      {.epochs = 3,
+       .model = model,
+       .metrics = {tessera::training::AUC()},
+       .callbacks = callbacks});
+  // end snippet
+  torch::optim::SGD single_optimizer(single->parameters(), 0.1);
+  const auto expected = tessera::training::fit(
+      click_batches_of(0, backend->getSize()),
+      tessera::training::make_train_step(
+          single_optimizer,
+          [&](const ClickBatch& batch) {
+            const auto scores = single->forward(batch.features);
+            return tessera::training::StepResult{
+                .loss =
+                    at::binary_cross_entropy_with_logits(scores, batch.click),
+                .predictions = scores,
+                .labels = batch.click};
+          }),
+      {.epochs = 3, .model = single, .metrics = {tessera::training::AUC()}});
+  bool is_equal = true;
+  for (const char* name : {"loss", "auc"}) {
+    for (size_t i = 0; i < 3; ++i) {
+      is_equal =
+          is_equal && std::abs(history[name][i] - expected[name][i]) < 1e-5;
+    }
+  }
+  return is_equal;
 }
 
 // Returns true if other placements give the rows that one process has.
@@ -149,6 +231,11 @@ int main() {
   if (!is_equal) {
     std::cerr << "rank " << backend->getRank()
               << ": expected what one process trains on all batches\n";
+    return 1;
+  }
+  if (!tessera::distributed::fit_logs_the_values_of_one_process()) {
+    std::cerr << "rank " << backend->getRank()
+              << ": expected that fit() logs the values of one process\n";
     return 1;
   }
   if (!is_placed) {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/training/src/evaluation.h"
 
-#include <tessera/common/profile_scope.h>
-
 #include "src/common/check.h"
 
 #include <ATen/core/grad_mode.h>
@@ -46,11 +44,10 @@ void add_logs(
     Logs& logs,
     const std::string& prefix,
     const LossMean& loss,
-    const Metrics& metrics) {
-  const ProfileScope scope("tessera::metrics");
+    const Logs& results) {
   logs.set(prefix + "loss", loss.result());
-  for (const auto& metric : metrics) {
-    logs.set(prefix + metric->name(), metric->result());
+  for (const auto& [name, value] : results.entries()) {
+    logs.set(prefix + name, value);
   }
 }
 

@@ -20,11 +20,11 @@ bool run_evaluation(
     const std::string& where,
     const std::function<bool()>& is_interrupted);
 
-/// Adds the loss and the metrics to `logs`, with `prefix` before their names.
+/// Adds the loss and the results of metrics to `logs`, with `prefix` before their names.
 void add_logs(
     Logs& logs,
     const std::string& prefix,
     const LossMean& loss,
-    const Metrics& metrics);
+    const Logs& results);
 
 }  // namespace tessera::training

@@ -240,7 +240,6 @@ class TrainingLoop {
       step.weight = std::max(1.0, step.examples);
     }
     if (state_.ranks != nullptr) {
-      const ProfileScope scope("tessera::metrics");
       if (!std::exchange(has_compared_, true)) {
         step.checksum = checksum_after_step();
       }
@@ -320,8 +319,8 @@ class TrainingLoop {
       }
     }
     state_.epoch_logs = {};
-    add_logs_of_all(
-        state_.epoch_logs, "", state_.loss_mean, nullptr, state_.metrics);
+    const Logs results = merge_results(state_.metrics, nullptr, state_.ranks);
+    add_logs(state_.epoch_logs, "", state_.loss_mean, results);
     for (const auto& [name, value] : validation_logs.entries()) {
       state_.epoch_logs.set(name, value);
     }
@@ -352,28 +351,11 @@ class TrainingLoop {
           return state_.is_stopping;
         });
     if (is_complete) {
-      add_logs_of_all(logs, "val_", loss, &loss, *validation_metrics_);
+      const Logs results =
+          merge_results(*validation_metrics_, &loss, state_.ranks);
+      add_logs(logs, "val_", loss, results);
     }
     return is_complete;
-  }
-
-  // Adds the metrics of all ranks, and the loss. `own_loss` is the loss if it is only that
-  // of this rank.
-  void add_logs_of_all(
-      Logs& logs,
-      const std::string& prefix,
-      const LossMean& loss,
-      LossMean* own_loss,
-      const Metrics& metrics) const {
-    if (state_.ranks == nullptr) {
-      add_logs(logs, prefix, loss, metrics);
-      return;
-    }
-    const Logs results = merge_results(metrics, own_loss, *state_.ranks);
-    logs.set(prefix + "loss", loss.result());
-    for (const auto& [name, value] : results.entries()) {
-      logs.set(prefix + name, value);
-    }
   }
 
   // Callbacks that log come first, so that the others see all logs.
@@ -438,7 +420,7 @@ Logs evaluate(Pass& pass, const Metrics& metrics) {
   LossMean loss;
   run_evaluation(pass, metrics, loss, kEvaluate, [] { return false; });
   Logs logs;
-  add_logs(logs, "", loss, metrics);
+  add_logs(logs, "", loss, merge_results(metrics, nullptr, nullptr));
   return logs;
 }
 

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/training/src/merged_metrics.h"
 
+#include <tessera/common/profile_scope.h>
+
 #include "packages/training/src/metric_state.h"
+#include "src/common/random_key.h"
 #include "src/common/rank_group.h"
 
 #include <ATen/ops/cat.h>
@@ -18,16 +21,27 @@ namespace {
 constexpr int64_t kMaxNumbersOfStep = 1024;
 
 // Sends tensors of doubles to all ranks. Returns those of all ranks, as [rank][tensor].
+// Errors:  c10::ValueError on all ranks if they differ in `what` or in the metrics.
 std::vector<std::vector<at::Tensor>> gather(
+    std::string what,
+    const Metrics& metrics,
     std::vector<at::Tensor> own,
     RankGroup& ranks) {
+  for (const auto& metric : metrics) {
+    what.append("/").append(metric->name());
+  }
   std::vector<double> sizes;
   for (const at::Tensor& tensor : own) {
     sizes.push_back(static_cast<double>(tensor.numel()));
   }
   own.insert(own.begin(), metric_state(sizes));
   const RankGroup::Arrivals arrivals = ranks.arrive(
-      Rendezvous::kTrain, nullptr, {.bodies = {as_bytes(at::cat(own))}})();
+      Rendezvous::kTrain,
+      nullptr,
+      {.value = static_cast<int64_t>(random_key(0, what)),
+       .problem =
+           "has other metrics in fit(), or another number of batches. Pass the same metrics and as many batches on all ranks.",
+       .bodies = {as_bytes(at::cat(own))}})();
   std::vector<std::vector<at::Tensor>> all;
   for (const at::Tensor& body : arrivals.bodies) {
     std::vector<double> numbers(body.numel() / sizeof(double));
@@ -53,14 +67,13 @@ at::Tensor part_of(const Metric& metric) {
 }
 
 // The results of the metrics that all ranks have sent. Every rank merges in the order of
-// the ranks, so all get the same bits. The part of metric i is at `first + i`.
+// the ranks, so all get the same bits. Other numbers come before the parts of the metrics.
 Logs results_of(
     const Metrics& metrics,
-    const std::vector<std::vector<at::Tensor>>& parts,
-    size_t first) {
+    const std::vector<std::vector<at::Tensor>>& parts) {
   Logs logs;
-  for (size_t i = first; i < first + metrics.size(); ++i) {
-    const Metric& metric = *metrics[i - first];
+  for (size_t i = 1; i <= metrics.size(); ++i) {
+    const Metric& metric = *metrics[i - 1];
     if (std::any_of(parts.begin(), parts.end(), [&](const auto& part) {
           return part[i].numel() == 0;
         })) {
@@ -112,17 +125,29 @@ std::vector<std::vector<at::Tensor>> gather_states(
   for (const auto& metric : metrics) {
     own.push_back(metric->state());
   }
-  return gather(std::move(own), ranks);
+  return gather("states", metrics, std::move(own), ranks);
 }
 
-Logs merge_results(const Metrics& metrics, LossMean* loss, RankGroup& ranks) {
+Logs merge_results(const Metrics& metrics, LossMean* loss, const Ranks& ranks) {
+  const ProfileScope scope("tessera::metrics");
+  if (ranks == nullptr) {
+    Logs logs;
+    for (const auto& metric : metrics) {
+      logs.set(metric->name(), metric->result());
+    }
+    return logs;
+  }
   std::vector<at::Tensor> own{metric_state(
       loss == nullptr ? std::vector<double>()
                       : std::vector{loss->total, loss->weight})};
   for (const auto& metric : metrics) {
     own.push_back(part_of(*metric));
   }
-  const auto parts = gather(std::move(own), ranks);
+  const auto parts = gather(
+      loss == nullptr ? "epoch" : "validation",
+      metrics,
+      std::move(own),
+      *ranks);
   if (loss != nullptr) {
     *loss = {};
     for (const auto& part : parts) {
@@ -130,7 +155,7 @@ Logs merge_results(const Metrics& metrics, LossMean* loss, RankGroup& ranks) {
       *loss = merged(*loss, {numbers[0], numbers[1]});
     }
   }
-  return results_of(metrics, parts, 1);
+  return results_of(metrics, parts);
 }
 
 RankStep merge_step(
@@ -138,6 +163,7 @@ RankStep merge_step(
     const Metrics& metrics,
     RankGroup& ranks,
     Logs& results) {
+  const ProfileScope scope("tessera::metrics");
   // Two halves of the checksum, because a double can't hold 64 bits.
   std::vector<at::Tensor> own{metric_state(
       {step.loss,
@@ -150,7 +176,7 @@ RankStep merge_step(
         metric->is_cheap() && metric->state().numel() <= kMaxNumbersOfStep;
     own.push_back(is_sent ? part_of(*metric) : metric_state({}));
   }
-  const auto parts = gather(std::move(own), ranks);
+  const auto parts = gather("step", metrics, std::move(own), ranks);
   RankStep whole;
   std::vector<uint64_t> checksums;
   for (const auto& part : parts) {
@@ -166,7 +192,7 @@ RankStep merge_step(
       checksums,
       "[fit] after the first step,",
       " In each step, call sum_gradients(), or use make_train_step().");
-  results = results_of(metrics, parts, 1);
+  results = results_of(metrics, parts);
   return whole;
 }
 

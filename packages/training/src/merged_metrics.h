@@ -19,9 +19,9 @@ std::vector<std::vector<at::Tensor>> gather_states(
     const Metrics& metrics,
     RankGroup& ranks);
 
-/// The results of the metrics over the examples of all ranks, the same on all of them. It
-/// also merges `loss`, unless it is nullptr. Collective.
-Logs merge_results(const Metrics& metrics, LossMean* loss, RankGroup& ranks);
+/// The results of the metrics. With ranks, they are those over the examples of all ranks,
+/// `loss` is merged, too, unless it is nullptr, and the call is collective.
+Logs merge_results(const Metrics& metrics, LossMean* loss, const Ranks& ranks);
 
 /// What a rank tells the others about its step.
 struct RankStep {

@@ -17,12 +17,14 @@
 #include "src/engine/finite_gradients.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <optional>
 #include <set>
 #include <utility>
@@ -131,13 +133,6 @@ class DenseParameterGuard {
   bool has_checked_ = false;
 };
 
-// TrainStepOptions::strategy, or that of the sharded tables of TrainStepOptions::model.
-std::optional<Strategy> own_strategy(const TrainStepOptions& options) {
-  return !options.strategy && options.model != nullptr
-      ? sharded_strategy_of(*options.model)
-      : options.strategy;
-}
-
 void check_strategies(
     const std::optional<Strategy>& own,
     const Strategy& expected,
@@ -151,6 +146,19 @@ void check_strategies(
       own && own->is_sharded() && expected.is_sharded()
           ? " over another backend"
           : "");
+}
+
+// TrainStepOptions::strategy, or that of the sharded tables of TrainStepOptions::model.
+std::optional<Strategy> own_strategy(const TrainStepOptions& options) {
+  std::optional<Strategy> of_model;
+  if (options.model != nullptr) {
+    of_model = sharded_strategy_of(*options.model);
+  }
+  if (of_model) {
+    check_strategies(
+        options.strategy, *of_model, "the tables of TrainStepOptions::model");
+  }
+  return options.strategy ? options.strategy : of_model;
 }
 
 // The strategy of the options, of their model, or of the fit() around this step.
@@ -193,10 +201,15 @@ bool is_any_skipped(bool is_own, const Strategy& strategy, uint64_t checksum) {
       Rendezvous::kTrain,
       nullptr,
       {.value = int64_t{is_own},
-       .bodies = {bytes_of(std::to_string(checksum))}})();
+       .bodies = {at::from_blob(
+           &checksum, {int64_t{sizeof(checksum)}}, at::kByte)}})();
   std::vector<uint64_t> checksums;
   for (const at::Tensor& body : arrivals.bodies) {
-    checksums.push_back(std::stoull(text_of(body)));
+    // A rank at another place of the program sends something else.
+    uint64_t& other = checksums.emplace_back(0);
+    if (body.numel() == sizeof(other)) {
+      std::memcpy(&other, body.const_data_ptr(), sizeof(other));
+    }
   }
   check_same_weights(checksums, "[make_train_step] at the first step,", "");
   return std::any_of(
@@ -239,12 +252,7 @@ bool check_loss(const StepResult& result, const std::string& where) {
 }
 
 void validate(const TrainStepOptions& options) {
-  if (options.model != nullptr && options.strategy) {
-    check_strategies(
-        options.strategy,
-        sharded_strategy_of(*options.model).value_or(*options.strategy),
-        "the tables of TrainStepOptions::model");
-  }
+  own_strategy(options);
   TESSERA_CHECK_VALUE(
       !options.max_gradient_norm ||
           (std::isfinite(*options.max_gradient_norm) &&

@@ -419,6 +419,20 @@ TEST(FitOnRanksTest, AMetricWithoutMergeIsLoggedForEachRank) {
   expect_equal_on_ranks(to_json(history).dump());
 }
 
+TEST(FitOnRanksTest, OtherMetricsAreAnErrorOnAllRanks) {
+  if (ranks() == 1) {
+    GTEST_SKIP() << "the test needs two ranks";
+  }
+  ModelRun run(test::sharded());
+  FitOptions options{.model = run.model, .metrics = {RMSE()}};
+  if (is_last()) {
+    options.metrics.push_back(Mean());
+  }
+  EXPECT_VALUE_ERROR(
+      fit(batches_of(rank(), 10), run.train_step(), options),
+      "has other metrics in fit()");
+}
+
 TEST(FitOnRanksTest, TheLossesOfATaskAddUp) {
   ModelRun run(test::sharded());
   const auto loss_of = [&](const ClickBatch& batch) {
