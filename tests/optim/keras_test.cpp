@@ -502,7 +502,13 @@ TEST(TranslateKerasOptimizerTest, RefusesWrongShapesAndUnknownKeys) {
   expect_refused(no_options(), "missing key 'class_name'");
   expect_refused({{"class_name", 3}}, "expected a string");
   expect_refused({{"class_name", "SGD"}}, "missing key 'config'");
-  expect_refused({{"class_name", "SGD"}, {"config", 3}}, "expected an object");
+  for (const Json& bad : {Json(3), Json(nullptr)}) {
+    expect_refused(
+        {{"class_name", "SGD"}, {"config", bad}},
+        "[translate_keras_optimizer.config] expected an object with the "
+        "options in the JSON, but got " +
+            bad.dump());
+  }
   expect_refused(
       {{"class_name", "SGD"}, {"config", no_options()}, {"class", 1}},
       "unknown key 'class' in the JSON. Known: module, class_name, config, "
