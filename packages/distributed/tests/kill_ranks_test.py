@@ -21,6 +21,7 @@ TIMES = int(sys.argv[2]) if len(sys.argv) > 2 else 3
 TIMEOUT_MS = 3000
 PAUSE_MS = 5
 ENDLESS = 1_000_000  # steps
+STEPS_PER_CHECKPOINT = 5  # of PROGRAM, which numbers its checkpoints
 
 
 def ranks_of(launcher):
@@ -74,12 +75,13 @@ class KillRanksTest(unittest.TestCase):
                         self.assertTrue(re.search(f"ranks: .*{name}", text), errors)
             newest = max(int(name) for path in folder.iterdir() for name in re.findall(r"\d+", path.name))
             # The launcher itself starts all ranks again.
-            launcher = self.start(folder, 3, newest + 300, "--restarts", "1")
+            end = newest * STEPS_PER_CHECKPOINT + 300
+            launcher = self.start(folder, 3, end, "--restarts", "1")
             self.disturb(launcher, choice)
             output, errors = launcher.communicate(timeout=120)
             self.assertEqual(launcher.returncode, 0, errors)
             self.assertIn("starts all ranks again, attempt 1 of 1", errors)
-            begin = re.search(rf"3 ranks: steps (\d+) to {newest + 300}, equal", output)
+            begin = re.search(rf"3 ranks: steps (\d+) to {end}, equal", output)
             self.assertTrue(begin and int(begin[1]) > 0, output)
 
 
