@@ -123,12 +123,15 @@ TEST(UpdateCheckTest, StepsThatPassTheirGradientsOnGiveNoWarning) {
   // The next batch is enqueued, and even dequeued, before the gradients of this one.
   const auto ahead =
       std::make_shared<Model>(ModelOptions{.pipelining = Pipelining::kOn});
-  ahead->enqueue();
-  at::Tensor loss = ahead->backward();
+  std::string name = "0";
+  ahead->enqueue({.name = name});
+  at::Tensor loss = ahead->backward(name);
   EXPECT_TRUE(warnings_of(ahead, [&] {
-                ahead->enqueue();
-                const at::Tensor next = ahead->backward();
-                ahead->engine->apply_gradients();
+                const std::string next_name = name == "0" ? "1" : "0";
+                ahead->enqueue({.name = next_name});
+                const at::Tensor next = ahead->backward(next_name);
+                ahead->engine->apply_gradients(
+                    {}, std::exchange(name, next_name));
                 return std::exchange(loss, next);
               }).empty());
 }
