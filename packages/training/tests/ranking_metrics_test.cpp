@@ -96,7 +96,9 @@ TEST(RankingMetricsTest, DoNotDependOnTheSplitIntoBatches) {
   // Random orders of ties do not, either.
   const at::Tensor labels = at::randint(0, 3, {40, 12}).to(at::kFloat);
   test::expect_independent_of_batches(
-      NDCG({.k = 5}), {.predictions = at::zeros({40, 12}), .labels = labels});
+      NDCG({.k = 5}),
+      {.predictions = at::zeros({40, 12}), .labels = labels},
+      /*numbers_lists=*/true);
 }
 
 TEST(RankingMetricsTest, HitRateCountsListsWithAHit) {
