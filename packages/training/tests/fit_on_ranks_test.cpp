@@ -352,7 +352,7 @@ FitOptions logging_options(ModelRun& run, std::vector<ClickBatch> validation) {
 void expect_near(const Logs& found, const Logs& expected) {
   ASSERT_EQ(found.entries().size(), expected.entries().size());
   for (const auto& [name, value] : expected.entries()) {
-    EXPECT_NEAR(found[name], value, name == "val_loss" ? 0.02 : 1e-5) << name;
+    EXPECT_NEAR(found[name], value, 1e-5) << name;
   }
 }
 
