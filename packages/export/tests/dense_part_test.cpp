@@ -5,6 +5,7 @@
 #include <tessera/common/json_text.h>
 #include <tessera/export/export_pt2.h>
 #include <tessera/export/export_torchscript.h>
+#include <tessera/export/with_one_user.h>
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/cross.h>
 #include <tessera/layers/dot_interaction.h>
@@ -169,6 +170,53 @@ TEST(DensePartTest, GivesTheScoresOfTheModel) {
           << items << " items, history of " << history;
     }
   }
+}
+
+// A batch of training, in which the user has one row per example.
+TEST(DensePartTest, TakesABatchOfTrainingWithOneUser) {
+  Ranker model;
+  const std::string path = test::new_file();
+  const ExportExample batch{
+      .features =
+          {{"user", at::randint(20, {4}, at::kLong)},
+           {"item", at::randint(60, {4}, at::kLong)},
+           {"tags", bags(4, 2)},
+           {"history", bags(4, 3)}},
+      .inputs = {at::rand({4, 1}), at::rand({4, 2})}};
+  // snippet: with_one_user
+  const ExportExample example =
+      with_one_user(batch, {"user", "history"}, /*user_inputs=*/{0});
+  export_dense_pt2(model, path, example, {"age", "price"});
+  // end snippet
+  EXPECT_TRUE(at::equal(
+      std::get<at::Tensor>(example.features["user"]),
+      std::get<at::Tensor>(batch.features["user"]).narrow(0, 0, 1)));
+  const auto history = std::get<RaggedFeature>(example.features["history"]);
+  EXPECT_TRUE(at::equal(
+      history.values,
+      std::get<RaggedFeature>(batch.features["history"])
+          .values.narrow(0, 0, 3)));
+  EXPECT_EQ(history.row_splits.numel(), 2);
+  const at::NoGradGuard no_grad;
+  model->eval();
+  EXPECT_TRUE(at::allclose(
+      Pt2Program(path).run(arguments_of(model, example)).at(0),
+      model->forward(example.features, example.inputs[0], example.inputs[1]),
+      1e-4,
+      1e-5));
+
+  EXPECT_VALUE_ERROR(
+      with_one_user(batch, {"users"}),
+      "[with_one_user] user_features: the batch has no feature 'users'. Choose "
+      "from user, item, tags, history.");
+  EXPECT_VALUE_ERROR(
+      with_one_user(example, {"user"}),
+      "[with_one_user] 'user': expected at least two rows, one per example, but "
+      "got [1]. Pass a batch of training.");
+  EXPECT_VALUE_ERROR(
+      with_one_user(example, {"history"}),
+      "'history': expected row_splits of at least two rows");
+  EXPECT_THROW(with_one_user(batch, {}, {2}), c10::IndexError);
 }
 
 TEST(DensePartTest, TheFileHasNoTables) {
