@@ -3,6 +3,7 @@
 #include <tessera/serving/program.h>
 #include <tessera/serving/program_scorer.h>
 
+#include <tessera/common/json_text.h>
 #include <tessera/export/export_pt2.h>
 #include <tessera/export/export_torchscript.h>
 #include <tessera/layers/dot_interaction.h>
@@ -11,6 +12,7 @@
 #include <tessera/optim/optimizers.h>
 #include <tessera/serving/publisher.h>
 
+#include "packages/serving/tests/http_client.h"
 #include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 
@@ -21,6 +23,7 @@
 #include <ATen/ops/randint.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 #include <torch/optim/sgd.h>
 
 #include <atomic>
@@ -295,7 +298,17 @@ TEST_P(ProgramTest, TheCodeOfTheDocsRuns) {
   const ProgramScorer score(reader);
   const Server server(reader, {.port = 0}, score);
   // end snippet
-  EXPECT_GT(server.port(), 0);
+  const Json version =
+      parse_json(test::HttpClient(server.port()).get("/version").body);
+  EXPECT_EQ(
+      version["inputs"].dump(),
+      R"([{"name":"user","side":"user","values":"ids","width":0},)"
+      R"({"name":"watched","side":"user","values":"ids","width":0},)"
+      R"({"name":"movie","side":"candidates","values":"ids","width":0},)"
+      R"({"name":"session","side":"user","values":"ids","width":0},)"
+      R"({"name":"tags","side":"candidates","values":"ids","width":0},)"
+      R"({"name":"age","side":"user","values":"numbers","width":1},)"
+      R"({"name":"price","side":"candidates","values":"numbers","width":2}])");
 }
 
 TEST_P(ProgramTest, RequestsOfABatchAreIndependent) {
@@ -407,7 +420,7 @@ TEST_P(ProgramTest, WrongRequestsAreNamed) {
         request.user.push_back({.name = "agee", .numbers = {1}, .rows = 1});
       }),
       "[ProgramScorer] expected an input of the model, but got 'agee'. Correct "
-      "the name, or leave it out.");
+      "the name, or leave it out. GET /version of the server lists the inputs.");
   EXPECT_EQ(
       error_of([](ScoreRequest& request) {
         std::swap(request.user.back(), request.candidates.back());

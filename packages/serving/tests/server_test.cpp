@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The HTTP server, asked by clients with plain sockets.
 #include <tessera/common/json_text.h>
+#include <tessera/data/feature_pipeline.h>
+#include <tessera/data/pipeline_file.h>
+#include <tessera/data/transforms.h>
 #include <tessera/serving/publisher.h>
 #include <tessera/serving/reader.h>
 #include <tessera/serving/server.h>
@@ -218,10 +221,27 @@ TEST_F(ServerTest, TellsWhatServes) {
   EXPECT_EQ(
       version["features"][reader_->version()->feature("session")].dump(),
       R"({"name":"session","table":"movies","dim":16,"combiner":"mean","sequence_length":3})");
+  EXPECT_EQ(version["inputs"].dump(), "[]");
   ASSERT_EQ(version["tables"].size(), 3U);
   EXPECT_EQ(
       version["tables"][reader_->version()->table("words")].dump(),
       R"({"name":"words","dim":10,"format":"float32","rows":500,"overlaid_rows":0,"has_keys":false,"vocabulary_size":500})");
+}
+
+TEST_F(ServerTest, TellsTheInputsOfTheScoreFunction) {
+  const auto& reader = reader_;
+  const ScoreFunction score = score_all;
+  // snippet: ScoreInputInfo
+  const auto inputs = [] {
+    return std::vector<ScoreInputInfo>{
+        {.name = "age", .is_of_user = true, .width = 2}, {.name = "movie"}};
+  };
+  const Server server(reader, {.port = 0, .inputs = inputs}, score);
+  // end snippet
+  EXPECT_EQ(
+      json_of(HttpClient(server.port()).get("/version"))["inputs"].dump(),
+      R"([{"name":"age","side":"user","values":"numbers","width":2},)"
+      R"({"name":"movie","side":"candidates","values":"ids","width":0}])");
 }
 
 TEST_F(ServerTest, TellsOfAProblem) {
@@ -377,6 +397,79 @@ TEST_F(ServerTest, RefusesWrongLookups) {
           .status,
       200);
   expect_alive();
+}
+
+// Each number that the server writes is one that it reads.
+TEST_F(ServerTest, TakesEveryFloatAsItWritesIt) {
+  const std::vector<float> numbers{
+      std::numeric_limits<float>::max(),
+      std::numeric_limits<float>::lowest(),
+      std::numeric_limits<float>::min(),
+      std::numeric_limits<float>::denorm_min(),
+      -0.0F,
+      0.0F,
+      16777216.0F,
+      1e-45F};
+  std::vector<float> seen;
+  start({}, [&](std::span<const ScoreRequest> requests) {
+    seen = requests[0].candidates[0].numbers;
+    return std::vector<ScoreResult>{{.version = 1, .scores = numbers}};
+  });
+  HttpClient client = connect();
+  const auto score = [&](const std::string& list) {
+    return client.post("/score", R"({"candidates":{"price":)" + list + "}}");
+  };
+  const HttpReply first = score("[1,1,1,1,1,1,1,1]");
+  const std::string list = first.body.substr(first.body.find('['));
+  EXPECT_EQ(
+      list,
+      "[3.4028235e+38,-3.4028235e+38,1.1754944e-38,1e-45,-0.0,0,16777216,1e-45]}");
+  const HttpReply second = score(list.substr(0, list.size() - 1));
+  ASSERT_EQ(second.status, 200) << second.body;
+  EXPECT_EQ(
+      std::memcmp(seen.data(), numbers.data(), numbers.size() * sizeof(float)),
+      0);
+  // Beyond them, numbers are rounded to zero or refused.
+  EXPECT_EQ(score("[1e-400,1e-300,-1e-46,0,0,0,0,0]").status, 200);
+  EXPECT_EQ(seen[0], 0.0F);
+  expect_error(score("[3.4028236e38]"), 400, "in the range of float32");
+}
+
+TEST_F(ServerTest, TextIsRefusedWithWhatToDo) {
+  start({}, score_all);
+  for (const auto& [path, body] :
+       std::vector<std::pair<std::string, std::string>>{
+           {"/lookup", R"({"feature":"movie","ids":["Heat"]})"},
+           {"/score", R"({"candidates":{"movie":["Heat"]}})"},
+           {"/score", R"({"user":{"user":"Ann"},"candidates":{"movie":[1]}})"},
+           {"/score", R"({"candidates":{"price":["cheap"]}})"}}) {
+    expect_error(
+        post(path, body),
+        400,
+        "The server takes no text, and this version has no pipeline. Send the ids and numbers with which the model was trained");
+  }
+  // With a pipeline, the ids and numbers are those of the pipeline.
+  const std::string pipeline = folder_ / "pipeline.json";
+  save_pipeline(
+      data::FeaturePipeline(
+          {{.name = "movie",
+            .columns = {"title"},
+            .transform = data::transforms::Hash{.num_bins = 9}}},
+          {{"title", data::ColumnType::kText}}),
+      pipeline);
+  Publisher(
+      std::make_shared<PublishedModel>(),
+      folder_ / "other",
+      {.pipeline = pipeline})
+      .publish();
+  const Server other(
+      std::make_shared<Reader>(folder_ / "other"), {.port = 0}, score_all);
+  expect_error(
+      HttpClient(other.port())
+          .post("/score", R"({"candidates":{"movie":["Heat"]}})"),
+      400,
+      "candidates.movie: expected an id, which is an integer from -2^63 to 2^63 - 1, but got \"Heat\". "
+      "The server takes no text. Apply the pipeline of this version in the client, and send its ids and numbers");
 }
 
 TEST_F(ServerTest, RefusesAnAnswerThatIsTooLong) {
@@ -697,7 +790,7 @@ TEST_F(ServerTest, ErrorsOfLookupsInTheScoreFunctionConcernTheRequest) {
 TEST_F(ServerTest, HeadHasNoBody) {
   start();
   HttpClient client = connect();
-  client.send("HEAD /healthz HTTP/1.1\r\n\r\n");
+  client.send("HEAD /healthz HTTP/1.1\r\nHost: a\r\n\r\n");
   const HttpReply reply = client.read(/*has_body=*/false);
   EXPECT_EQ(reply.status, 200);
   EXPECT_EQ(
@@ -713,7 +806,7 @@ TEST_F(ServerTest, KeepsConnectionsUnlessToldNotTo) {
     EXPECT_EQ(reply.status, 200);
     EXPECT_EQ(reply.headers.at("connection"), "keep-alive");
   }
-  client.send("GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n");
+  client.send("GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
   EXPECT_EQ(client.read().headers.at("connection"), "close");
   EXPECT_TRUE(client.waits_for_close());
   HttpClient old = connect();
@@ -730,7 +823,7 @@ TEST_F(ServerTest, PipelinedRequestsAreAnsweredInOrder) {
     text += HttpClient::post_text(
         "/lookup", R"({"feature":"movie","ids":[)" + std::to_string(i) + "]}");
     text += HttpClient::post_text("/score", kScore);
-    text += "GET /nope" + std::to_string(i) + " HTTP/1.1\r\n\r\n";
+    text += "GET /nope" + std::to_string(i) + " HTTP/1.1\r\nHost: a\r\n\r\n";
   }
   ASSERT_TRUE(client.send(text));
   for (int64_t i = 0; i < 50; ++i) {
@@ -747,7 +840,7 @@ TEST_F(ServerTest, TakesChunkedBodiesAndSplitRequests) {
   const std::string expected = post("/lookup", kLookup).body;
   HttpClient client = connect();
   const std::string head =
-      "POST /lookup HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
+      "POST /lookup HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
   client.send(
       head +
       "9;x=y\r\n{\"feature\r\n18\r\n\":\"movie\",\"ids\":[3,1,4]}\r\n0\r\n\r\n");
@@ -765,7 +858,7 @@ TEST_F(ServerTest, TellsCurlToGoOn) {
   start();
   HttpClient client = connect();
   client.send(
-      "POST /lookup HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: " +
+      "POST /lookup HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: " +
       std::to_string(std::string(kLookup).size()) + "\r\n\r\n");
   EXPECT_EQ(client.read().status, 100);
   client.send(kLookup);
@@ -775,7 +868,8 @@ TEST_F(ServerTest, TellsCurlToGoOn) {
 TEST_F(ServerTest, RefusesLargeRequestsWithoutReadingThem) {
   start({.max_body_bytes = 1000});
   HttpClient client = connect();
-  client.send("POST /lookup HTTP/1.1\r\nContent-Length: 1001\r\n\r\n");
+  client.send(
+      "POST /lookup HTTP/1.1\r\nHost: a\r\nContent-Length: 1001\r\n\r\n");
   const HttpReply reply = client.read();
   expect_error(reply, 413, "at most 1000 bytes");
   EXPECT_EQ(reply.headers.at("connection"), "close");
@@ -795,7 +889,7 @@ TEST_F(ServerTest, RefusesLargeRequestsWithoutReadingThem) {
   EXPECT_TRUE(is_sent);
 
   HttpClient talker = connect();
-  talker.send("GET / HTTP/1.1\r\nX: " + std::string(20000, 'x'));
+  talker.send("GET / HTTP/1.1\r\nHost: a\r\nX: " + std::string(20000, 'x'));
   expect_error(talker.read(), 431, "at most 16384 bytes");
   EXPECT_TRUE(talker.waits_for_close());
   EXPECT_EQ(
@@ -809,7 +903,7 @@ TEST_F(ServerTest, BodiesThatAreBeingReceivedTakeBoundedMemory) {
   {
     HttpClient large = connect();  // may become as large as all bodies together
     large.send(
-        "POST /lookup HTTP/1.1\r\nExpect: 100-continue\r\n"
+        "POST /lookup HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n"
         "Transfer-Encoding: chunked\r\n\r\n");
     EXPECT_EQ(large.read().status, 100);
     HttpClient refused = connect();
@@ -823,19 +917,57 @@ TEST_F(ServerTest, BodiesThatAreBeingReceivedTakeBoundedMemory) {
   expect_alive();
 }
 
+// Its answer of some 8 MB is more than the system keeps for a client that does not read.
+std::string large_lookup() {
+  Json ids = Json::array();
+  for (int i = 0; i < 50000; ++i) {
+    ids.push_back(i % 3000);
+  }
+  return HttpClient::post_text(
+      "/lookup", Json{{"feature", "movie"}, {"ids", ids}}.dump());
+}
+
+TEST_F(ServerTest, AnswersThatNobodyReadsTakeBoundedMemory) {
+  start({.max_body_bytes = int64_t{1} << 30, .request_seconds = 60.0});
+  HttpClient large = connect();  // leaves 12 MiB for others
+  large.send(
+      "POST /lookup HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n"
+      "Content-Length: " +
+      std::to_string((1 << 30) - (12 << 20)) + "\r\n\r\n");
+  EXPECT_EQ(large.read().status, 100);
+  {
+    HttpClient silent = connect();
+    silent.send(large_lookup());
+    wait_for_metric("tessera_lookups_total", 50000.0);
+    HttpClient refused = connect();
+    refused.send(large_lookup());
+    const HttpReply reply = refused.read();
+    expect_error(reply, 503, "too many large requests and answers");
+    EXPECT_EQ(reply.headers.at("retry-after"), "1");
+    EXPECT_EQ(metric(R"(tessera_rejected_total{reason="memory"})"), 1.0);
+    // Small answers go on, on the same connection, too.
+    EXPECT_EQ(refused.post("/lookup", kLookup).status, 200);
+    EXPECT_EQ(get("/healthz").status, 200);
+  }
+  wait_for_metric("tessera_connections", 2.0);
+  HttpClient next = connect();
+  next.send(large_lookup());
+  EXPECT_EQ(next.read().status, 200);
+}
+
 TEST_F(ServerTest, RefusesWhatIsNotHttp) {
   start();
   for (
       const std::string text :
       {"junk\r\n\r\n",
-       "GET /healthz HTTP/9.9\r\n\r\n",
-       "GET  HTTP/1.1\r\n\r\n",
-       "POST /lookup HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
-       "POST /lookup HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
-       "POST /lookup HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
-       "POST /lookup HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\nabc",
-       "POST /lookup HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
-       "GET / HTTP/1.1\r\nno colon\r\n\r\n"}) {
+       "GET /healthz HTTP/9.9\r\nHost: a\r\n\r\n",
+       "GET  HTTP/1.1\r\nHost: a\r\n\r\n",
+       "POST /lookup HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
+       "POST /lookup HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+       "POST /lookup HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
+       "POST /lookup HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\nabc",
+       "POST /lookup HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
+       "GET / HTTP/1.1\r\nHost: a\r\nno colon\r\n\r\n"}) {
     SCOPED_TRACE(text);
     HttpClient client = connect();
     client.send(text);
@@ -853,7 +985,8 @@ TEST_F(ServerTest, SlowClientsAreSentAway) {
   HttpClient header = connect();
   header.send("GET / HT");
   HttpClient body = connect();
-  body.send("POST /lookup HTTP/1.1\r\nContent-Length: 10\r\n\r\n123");
+  body.send(
+      "POST /lookup HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n123");
   HttpClient idle = connect();
   for (HttpClient* client : {&header, &body}) {
     expect_error(client->read(), 408, "complete after 0.2 seconds");
@@ -867,14 +1000,9 @@ TEST_F(ServerTest, SlowClientsAreSentAway) {
 
 // A client that never reads its answers, so that the server can't write them.
 TEST_F(ServerTest, ClientsThatDoNotReadAreSentAway) {
-  start({.idle_seconds = 0.3});
-  Json ids = Json::array();
-  for (int i = 0; i < 50000; ++i) {
-    ids.push_back(i % 3000);
-  }
+  start({.request_seconds = 2.0});
   HttpClient client = connect();
-  client.send(HttpClient::post_text(
-      "/lookup", Json{{"feature", "movie"}, {"ids", ids}}.dump()));
+  client.send(large_lookup());
   wait_for_metric("tessera_lookups_total", 50000.0);
   wait_for_metric("tessera_connections", 1.0);  // that of /metrics itself
 }
@@ -1103,7 +1231,7 @@ TEST_F(ServerTest, JunkAndMutatedRequestsDoNoHarm) {
           R"({"feature":"watched","ids":[[3,1],[4]],"weights":[[1,2],[1]]})"),
       HttpClient::post_text("/score", kScore),
       "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\n\r\n",
-      "POST /score HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{\"a\":\r\n2\r\n1}\r\n0\r\n\r\n"};
+      "POST /score HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{\"a\":\r\n2\r\n1}\r\n0\r\n\r\n"};
   std::map<int, int> statuses;
   for (int i = 0; i < 3000; ++i) {
     std::string text = valid[below(valid.size())];
@@ -1150,7 +1278,7 @@ TEST_F(ServerTest, JunkAndMutatedRequestsDoNoHarm) {
       }
     }
   }
-  EXPECT_GT(statuses[200], 100);
+  EXPECT_GT(statuses[200], 30);
   EXPECT_GT(statuses[400], 100);
   expect_alive();
 }
@@ -1170,11 +1298,8 @@ TEST_F(ServerTest, StopAnswersWhatWaits) {
   wait_for_metric("tessera_queue_length", 3.0);
   HttpClient idle = connect();
   EXPECT_EQ(idle.get("/healthz").status, 200);
-  HttpClient half = connect();
-  half.send("POST /sco");
   std::thread stopper([&] { server.stop(); });
   EXPECT_TRUE(idle.waits_for_close());
-  EXPECT_TRUE(half.waits_for_close());
   EXPECT_FALSE(HttpClient(port).is_connected());
   blocked.open();
   for (HttpClient& client : clients) {
@@ -1185,6 +1310,46 @@ TEST_F(ServerTest, StopAnswersWhatWaits) {
   }
   stopper.join();
   server.stop();  // a second time
+}
+
+// The body, or the rest of the header, comes after stop() was called.
+TEST_F(ServerTest, StopReceivesWhatIsOnItsWay) {
+  Server& server = start({.request_seconds = 60.0});
+  const std::string lookup = HttpClient::post_text("/lookup", kLookup);
+  const size_t body = lookup.find("\r\n\r\n") + 4;
+  HttpClient with_body = connect();
+  with_body.send(
+      lookup.substr(0, body - 2) + "Expect: 100-continue\r\n\r\n" +
+      lookup.substr(body, 5));
+  EXPECT_EQ(with_body.read().status, 100);
+  HttpClient with_header = connect();
+  with_header.send("GET /healthz HTTP/1.1\r\nHost: a\r\n\r\nGET /ver");
+  EXPECT_EQ(with_header.read().status, 200);
+  HttpClient idle = connect();
+  EXPECT_EQ(idle.get("/healthz").status, 200);
+  std::thread stopper([&] { server.stop(); });
+  EXPECT_TRUE(idle.waits_for_close());
+  with_body.send(lookup.substr(body + 5));
+  with_header.send("sion HTTP/1.1\r\nHost: a\r\n\r\n");
+  for (HttpClient* client : {&with_body, &with_header}) {
+    const HttpReply reply = client->read();
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    EXPECT_EQ(reply.headers.at("connection"), "close");
+    EXPECT_TRUE(client->waits_for_close());
+  }
+  stopper.join();
+}
+
+TEST_F(ServerTest, StopDoesNotWaitLongerThanAClientMayTake) {
+  Server& server = start({.request_seconds = 0.5});
+  HttpClient client = connect();
+  client.send(
+      "POST /lookup HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n"
+      "Content-Length: 10\r\n\r\n");
+  EXPECT_EQ(client.read().status, 100);
+  server.stop();
+  expect_error(client.read(), 408, "complete after 0.5 seconds");
+  EXPECT_TRUE(client.waits_for_close());
 }
 
 TEST_F(ServerTest, EachAnswerIsOfOneVersion) {

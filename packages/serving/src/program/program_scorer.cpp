@@ -123,6 +123,10 @@ std::shared_ptr<const Program> ProgramScorer::program() const {
   return state_->newest();
 }
 
+std::vector<ScoreInputInfo> ProgramScorer::inputs() const {
+  return inputs_of(state_->current()->signature());
+}
+
 std::vector<ScoreResult> ProgramScorer::operator()(
     std::span<const ScoreRequest> requests) const {
   if (requests.empty()) {

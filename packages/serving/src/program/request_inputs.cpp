@@ -25,6 +25,15 @@ bool is_of_user(const Pt2Value& value) {
       (!value.shape.empty() && value.shape[0] == 1);
 }
 
+// The numbers of a row.
+int64_t width_of(const Pt2Value& value) {
+  int64_t width = 1;
+  for (size_t axis = 1; axis < value.shape.size(); ++axis) {
+    width *= value.shape[axis].value_or(1);
+  }
+  return width;
+}
+
 // The ids of several inputs as one batch.
 struct JoinedIds {
   std::vector<int64_t> ids = {};
@@ -80,6 +89,24 @@ void append(const ScoreInput& input, bool has_bags, JoinedIds& all) {
 }
 
 }  // namespace
+
+std::vector<ScoreInputInfo> inputs_of(const Pt2Signature& signature) {
+  std::vector<ScoreInputInfo> inputs;
+  for (const Pt2Value& value : signature.inputs) {
+    // A feature may have two arguments: the activations and the row_splits.
+    const bool is_known = std::any_of(
+        inputs.begin(), inputs.end(), [&](const ScoreInputInfo& input) {
+          return input.name == value.path;
+        });
+    if (!is_known) {
+      inputs.push_back(
+          {.name = value.path,
+           .is_of_user = is_of_user(value),
+           .width = value.part.empty() ? width_of(value) : 0});
+    }
+  }
+  return inputs;
+}
 
 RequestInputs::RequestInputs(
     const Program& program,
@@ -173,7 +200,7 @@ void RequestInputs::check_names(const Program& program) const {
         });
     TESSERA_CHECK_VALUE(
         found != known.end(),
-        "{} expected an input of the model, but got '{}'. Correct the name, or leave it out.",
+        "{} expected an input of the model, but got '{}'. Correct the name, or leave it out. GET /version of the server lists the inputs.",
         kScorerWhere,
         shorten(input.name));
     TESSERA_CHECK_VALUE(
@@ -240,10 +267,7 @@ RequestInputs::Argument RequestInputs::row_splits(const Pt2Value& value) const {
 
 RequestInputs::Argument RequestInputs::numbers(const Pt2Value& value) const {
   Argument argument{.is_of_user = is_of_user(value)};
-  int64_t width = 1;
-  for (size_t axis = 1; axis < value.shape.size(); ++axis) {
-    width *= value.shape[axis].value_or(1);
-  }
+  const int64_t width = width_of(value);
   for (const ScoreInput* input : find_all(value)) {
     const int64_t rows = input->rows;
     TESSERA_CHECK_VALUE(

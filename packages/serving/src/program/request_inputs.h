@@ -13,6 +13,9 @@
 
 namespace tessera::serving {
 
+/// The inputs of a program with this signature, each once.
+std::vector<ScoreInputInfo> inputs_of(const Pt2Signature& signature);
+
 /// The arguments of a program for some requests. Each feature is looked up once, for all
 /// requests together.
 class RequestInputs {

@@ -6,6 +6,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <array>
+#include <ctime>
+
 namespace tessera::serving {
 
 namespace {
@@ -24,15 +27,50 @@ const char* reason_of(int status) {
       return "Request Timeout";
     case 413:
       return "Payload Too Large";
+    case 414:
+      return "URI Too Long";
     case 415:
       return "Unsupported Media Type";
     case 431:
       return "Request Header Fields Too Large";
+    case 501:
+      return "Not Implemented";
     case 503:
       return "Service Unavailable";
     default:
       return "Internal Server Error";
   }
+}
+
+// The date of now, such as "Sun, 06 Nov 1994 08:49:37 GMT". strftime() would
+// write it in the language of the process.
+std::string date_text() {
+  constexpr std::array kDays{"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
+  constexpr std::array kMonths{
+      "Jan",
+      "Feb",
+      "Mar",
+      "Apr",
+      "May",
+      "Jun",
+      "Jul",
+      "Aug",
+      "Sep",
+      "Oct",
+      "Nov",
+      "Dec"};
+  const std::time_t now = std::time(nullptr);
+  std::tm utc = {};
+  ::gmtime_r(&now, &utc);
+  return fmt::format(
+      "{}, {:02} {} {} {:02}:{:02}:{:02} GMT",
+      kDays.at(static_cast<size_t>(utc.tm_wday)),
+      utc.tm_mday,
+      kMonths.at(static_cast<size_t>(utc.tm_mon)),
+      1900 + utc.tm_year,
+      utc.tm_hour,
+      utc.tm_min,
+      utc.tm_sec);
 }
 
 }  // namespace
@@ -45,9 +83,16 @@ HttpResponse error_response(int status, std::string_view problem) {
           -1, ' ', false, Json::error_handler_t::replace)};
 }
 
+HttpResponse busy_response(std::string_view problem) {
+  HttpResponse response = error_response(503, problem);
+  response.headers = "Retry-After: 1\r\n";
+  return response;
+}
+
 std::string head_of(const HttpResponse& response, bool keeps_alive) {
   return fmt::format(
       "HTTP/1.1 {} {}\r\n"
+      "Date: {}\r\n"
       "Content-Type: {}\r\n"
       "Content-Length: {}\r\n"
       "Cache-Control: no-store\r\n"
@@ -56,6 +101,7 @@ std::string head_of(const HttpResponse& response, bool keeps_alive) {
       "{}\r\n",
       response.status,
       reason_of(response.status),
+      date_text(),
       response.content_type,
       response.body.size(),
       keeps_alive ? "keep-alive" : "close",

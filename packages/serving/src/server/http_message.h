@@ -28,6 +28,9 @@ struct HttpResponse {
 /// The response {"error": problem}.
 HttpResponse error_response(int status, std::string_view problem);
 
+/// The response with status 503 that asks the client to try again.
+HttpResponse busy_response(std::string_view problem);
+
 /// The status line and the header of a response.
 std::string head_of(const HttpResponse& response, bool keeps_alive);
 

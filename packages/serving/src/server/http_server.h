@@ -21,11 +21,11 @@ class HttpServer {
 
   uint16_t port() const;
 
-  /// Accepts no more connections, and closes those that don't wait for a response.
+  /// Accepts no more connections, and closes those that have no request.
   void stop_accepting();
 
-  /// Writes the responses that have come, closes all connections, and ends the thread. All
-  /// jobs of the handler must have replied.
+  /// Receives and answers the requests that have begun, closes all connections, and ends the
+  /// thread. The handler must still work.
   void join();
 
  private:

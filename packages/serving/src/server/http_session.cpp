@@ -2,13 +2,13 @@
 #include "packages/serving/src/server/http_session.h"
 
 #include "packages/serving/src/server/error_log.h"
+#include "packages/serving/src/server/request_head.h"
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
-#include <boost/beast/core/string.hpp>
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
@@ -17,6 +17,8 @@
 
 #include <algorithm>
 #include <array>
+#include <string_view>
+#include <utility>
 
 namespace tessera::serving {
 
@@ -32,59 +34,49 @@ constexpr uint32_t kMaxHeaderBytes = 16 * 1024;
 // An idle connection keeps no larger buffer.
 constexpr size_t kKeptBuffer = 4096;
 
-// All bodies that are being received take no more memory than this.
-constexpr size_t kMaxBodyBytes = size_t{1} << 30;
+// What a connection has received and not yet parsed. It ends the lines of
+// chunks and trailers, for which the parser has no limit.
+constexpr size_t kMaxBuffer = 65536;
+
+// All connections hold no more bytes of bodies than this.
+constexpr size_t kMaxHeldBytes = size_t{1} << 30;
+
+// Responses up to this size are not counted, so that health checks work while
+// clients that do not read hold all bytes.
+constexpr size_t kSmallResponse = 16 * 1024;
 
 // How long, and for how many bytes, a connection that closes reads on. Without that, the
 // system tells the client that it has lost bytes, and the client may lose the response.
 constexpr double kClosingSeconds = 1.0;
 constexpr size_t kMaxClosingBytes = size_t{64} << 20;
 
-// The time to write the last response after Server::stop().
-constexpr double kStoppingSeconds = 2.0;
+std::string_view text_of(const beast::flat_buffer& buffer) {
+  return {static_cast<const char*>(buffer.cdata().data()), buffer.size()};
+}
 
-// Counts the bytes of one body in those of the server.
-class CountedBytes {
- public:
-  explicit CountedBytes(size_t& total) : total_(total) {}
-  ~CountedBytes() {
-    total_ -= bytes_;
-  }
-  CountedBytes(const CountedBytes&) = delete;
-  CountedBytes& operator=(const CountedBytes&) = delete;
-
-  bool add(size_t bytes) {
-    if (bytes > kMaxBodyBytes - std::min(kMaxBodyBytes, total_)) {
-      return false;
-    }
-    bytes_ += bytes;
-    total_ += bytes;
-    return true;
-  }
-
- private:
-  size_t& total_;
-  size_t bytes_ = 0;
-};
-
-// The first encoding that changes the body.
-std::string content_encoding_of(const http::fields& header) {
-  const auto [begin, end] = header.equal_range(http::field::content_encoding);
-  for (auto field = begin; field != end; ++field) {
-    const beast::string_view encoding = field->value();
-    if (!encoding.empty() && !beast::iequals(encoding, "identity")) {
-      return {encoding.data(), encoding.size()};
-    }
-  }
-  return "";
+HttpResponse memory_response() {
+  return busy_response(
+      "The server has too many large requests and answers. Try again later.");
 }
 
 }  // namespace
 
+bool HeldBytes::set(size_t bytes) {
+  total_ -= std::exchange(bytes_, 0);
+  if (bytes > kMaxHeldBytes - std::min(kMaxHeldBytes, total_)) {
+    return false;
+  }
+  bytes_ = bytes;
+  total_ += bytes;
+  return true;
+}
+
 HttpSession::HttpSession(asio::ip::tcp::socket socket, SessionContext& context)
     : socket_(std::move(socket)),
       timer_(socket_.get_executor()),
-      context_(context) {
+      buffer_(kMaxBuffer),
+      context_(context),
+      held_(context.held_bytes) {
   context_.sessions.insert(this);
   context_.handler.metrics().count_connections(1);
 }
@@ -116,12 +108,14 @@ asio::awaitable<void> HttpSession::run() {
       const std::chrono::duration<double> seconds = Clock::now() - received_at;
       metrics.count_seconds(label, seconds.count());
     }
+    hold(response);
     metrics.count_response(label, response.status);
     const bool keeps_alive =
         received.keeps_alive && !response.closes && !context_.is_stopping;
     std::string head = head_of(response, keeps_alive);
     std::string body = is_head ? std::string() : std::move(response.body);
     const bool is_written = co_await write(std::move(head), std::move(body));
+    held_.set(0);
     if (!is_written) {
       co_return;
     }
@@ -134,22 +128,32 @@ asio::awaitable<void> HttpSession::run() {
 
 // Waits for the first byte of a request. Meanwhile, the connection has no buffer.
 asio::awaitable<bool> HttpSession::wait_for_request() {
-  if (context_.is_stopping) {
-    co_return false;
-  }
-  if (buffer_.size() != 0) {
-    co_return true;  // the client has sent several requests
-  }
-  if (buffer_.capacity() > kKeptBuffer) {
-    buffer_.shrink_to_fit();
-  }
   begin(Phase::kIdle, context_.options.idle_seconds);
   error_code error;
-  co_await socket_.async_wait(
-      asio::ip::tcp::socket::wait_read,
-      asio::redirect_error(asio::use_awaitable, error));
+  while (!error && !context_.is_stopping && !has_request()) {
+    if (buffer_.size() == 0 && buffer_.capacity() > kKeptBuffer) {
+      buffer_.shrink_to_fit();
+    }
+    co_await socket_.async_wait(
+        asio::ip::tcp::socket::wait_read,
+        asio::redirect_error(asio::use_awaitable, error));
+    if (!error) {
+      const size_t size = co_await socket_.async_read_some(
+          buffer_.prepare(kKeptBuffer),
+          asio::redirect_error(asio::use_awaitable, error));
+      buffer_.commit(size);
+    }
+  }
   end_phase();
-  co_return !error && !context_.is_stopping;
+  co_return !error && has_request();
+}
+
+// Some clients send an empty line before a request.
+bool HttpSession::has_request() {
+  while (text_of(buffer_).starts_with("\r\n")) {
+    buffer_.consume(2);
+  }
+  return buffer_.size() != 0 && text_of(buffer_) != "\r";
 }
 
 asio::awaitable<HttpSession::Received> HttpSession::read() {
@@ -158,26 +162,31 @@ asio::awaitable<HttpSession::Received> HttpSession::read() {
   http::request_parser<http::string_body> parser;
   parser.header_limit(kMaxHeaderBytes);
   parser.body_limit(max_bytes);
-  CountedBytes bytes(context_.body_bytes);
   error_code error;
   co_await http::async_read_header(
       socket_,
       buffer_,
       parser,
       asio::redirect_error(asio::use_awaitable, error));
-  Received received;
-  if (!error && !parser.is_done()) {
+  // Before the body is read, because the parser adds the trailer to the header.
+  RequestHead head;
+  if (!error) {
+    head = read_head(parser.get());
     const auto length = parser.content_length();
-    if (!bytes.add(static_cast<size_t>(length ? *length : max_bytes))) {
-      end_phase();
+    if (!head.refusal && !parser.is_done() &&
+        !held_.set(static_cast<size_t>(length ? *length : max_bytes))) {
       context_.handler.metrics().count_rejection(Rejection::kMemory);
-      received.error = error_response(
-          503, "The server receives too many large requests. Try again later.");
-      received.error->headers = "Retry-After: 1\r\n";
-      co_return received;
+      head.refusal = memory_response();
+    }
+    if (head.refusal) {
+      end_phase();
+      Received refused;
+      refused.request.method = std::move(head.request.method);
+      refused.error = std::move(head.refusal);
+      co_return refused;
     }
     // curl waits a second for this before it sends a large body.
-    if (beast::iequals(parser.get()[http::field::expect], "100-continue")) {
+    if (head.expects_continue && !parser.is_done()) {
       const std::string text = "HTTP/1.1 100 Continue\r\n\r\n";
       co_await asio::async_write(
           socket_,
@@ -194,31 +203,26 @@ asio::awaitable<HttpSession::Received> HttpSession::read() {
   }
   end_phase();
   if (error) {
-    co_return refusal_of(error);
-  }
-  auto message = parser.release();
-  // Without a known length, what follows would be taken for the next request.
-  if (message.count(http::field::transfer_encoding) != 0 &&
-      !message.chunked()) {
-    received.error = error_response(
-        400, "The transfer encoding must be chunked. Send a Content-Length.");
+    held_.set(0);
+    const bool has_request_line = !parser.get().target().empty() ||
+        text_of(buffer_).find('\n') != std::string_view::npos;
+    Received received = refusal_of(error, has_request_line);
+    received.request.method = std::string(parser.get().method_string());
     co_return received;
   }
-  const beast::string_view target = message.target();
-  const beast::string_view method = message.method_string();
-  received.request.method.assign(method.data(), method.size());
-  received.request.path.assign(
-      target.data(), std::min(target.find('?'), target.size()));
-  received.request.content_encoding = content_encoding_of(message);
-  received.keeps_alive = message.keep_alive();
-  received.request.body = std::move(message.body());
+  head.request.body = std::move(parser.get().body());
+  held_.set(head.request.body.size());
+  Received received;
+  received.request = std::move(head.request);
+  received.keeps_alive = head.keeps_alive;
   co_return received;
 }
 
-HttpSession::Received HttpSession::refusal_of(const error_code& error) {
+HttpSession::Received HttpSession::refusal_of(
+    const error_code& error,
+    bool has_request_line) {
   ServerMetrics& metrics = context_.handler.metrics();
-  if (error == asio::error::operation_aborted && is_late_ &&
-      !context_.is_stopping) {
+  if (error == asio::error::operation_aborted && is_late_) {
     metrics.count_rejection(Rejection::kSlowClient);
     return {
         .error = error_response(
@@ -240,10 +244,19 @@ HttpSession::Received HttpSession::refusal_of(const error_code& error) {
     metrics.count_rejection(Rejection::kHeaderTooLarge);
     return {
         .error = error_response(
-            431,
+            has_request_line ? 431 : 414,
             fmt::format(
                 "The header of a request may have at most {} bytes. Send a smaller one.",
                 kMaxHeaderBytes))};
+  }
+  if (error == http::error::buffer_overflow) {
+    metrics.count_rejection(Rejection::kHeaderTooLarge);
+    return {
+        .error = error_response(
+            431,
+            fmt::format(
+                "The first line of a chunk, and the trailer, may have at most {} bytes. Send smaller ones.",
+                kMaxBuffer))};
   }
   const bool is_gone = error == http::error::end_of_stream ||
       error == http::error::partial_message ||
@@ -258,6 +271,17 @@ HttpSession::Received HttpSession::refusal_of(const error_code& error) {
           fmt::format(
               "Expected a request of HTTP/1.1, but got: {}.",
               error.message()))};
+}
+
+// Counts the body of a response. If all connections hold too much, another
+// response takes its place.
+void HttpSession::hold(HttpResponse& response) {
+  held_.set(0);
+  if (response.body.size() > kSmallResponse &&
+      !held_.set(response.body.size())) {
+    context_.handler.metrics().count_rejection(Rejection::kMemory);
+    response = memory_response();
+  }
 }
 
 // Gives the response of the handler, and waits for it if a thread computes it.
@@ -305,11 +329,7 @@ void HttpSession::take_response(HttpResponse response) {
 }
 
 asio::awaitable<bool> HttpSession::write(std::string head, std::string body) {
-  begin(
-      Phase::kWriting,
-      context_.is_stopping
-          ? std::min(kStoppingSeconds, context_.options.idle_seconds)
-          : context_.options.idle_seconds);
+  begin(Phase::kWriting, context_.options.request_seconds);
   error_code error;
   const std::array<asio::const_buffer, 2> buffers{
       asio::buffer(head), asio::buffer(body)};
@@ -336,11 +356,7 @@ asio::awaitable<void> HttpSession::close() {
 }
 
 void HttpSession::stop() {
-  if (phase_ == Phase::kWriting) {
-    begin(
-        Phase::kWriting,
-        std::min(kStoppingSeconds, context_.options.idle_seconds));
-  } else if (phase_ != Phase::kComputing) {
+  if (phase_ == Phase::kIdle || phase_ == Phase::kClosing) {
     begin(phase_, 0.0);
   }
 }

@@ -24,14 +24,33 @@ namespace tessera::serving {
 
 class HttpSession;
 
+/// The bytes that a connection holds for the body of a request or of a
+/// response, counted in those of all connections.
+class HeldBytes {
+ public:
+  explicit HeldBytes(size_t& total) : total_(total) {}
+  ~HeldBytes() {
+    set(0);
+  }
+  HeldBytes(const HeldBytes&) = delete;
+  HeldBytes& operator=(const HeldBytes&) = delete;
+
+  /// Returns false, and counts none, if all connections would hold too many.
+  bool set(size_t bytes);
+
+ private:
+  size_t& total_;
+  size_t bytes_ = 0;
+};
+
 /// What the sessions of a server share. Only its thread uses it.
 struct SessionContext {
   RequestHandler& handler;
   const ServerOptions& options;
   bool is_stopping = false;
   std::unordered_set<HttpSession*> sessions = {};
-  /// The bytes of bodies that are being received.
-  size_t body_bytes = 0;
+  /// The bytes of the bodies that are being received, wait or are being sent.
+  size_t held_bytes = 0;
 };
 
 /// One connection: it reads a request, writes the response, and reads the next one.
@@ -45,7 +64,8 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   /// Serves the connection until it closes.
   boost::asio::awaitable<void> run();
 
-  /// Closes the connection as soon as the current response is written.
+  /// Closes the connection as soon as the current request is answered, and at
+  /// once if there is none.
   void stop();
 
  private:
@@ -55,7 +75,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   enum class Phase { kIdle, kReading, kComputing, kWriting, kClosing };
 
   struct Received {
-    HttpRequest request = {};
+    HttpRequest request = {};  // of a wrong one, perhaps only the method
     bool keeps_alive = false;
     /// Set if the request is wrong. Then the connection closes.
     std::optional<HttpResponse> error = {};
@@ -64,8 +84,12 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   };
 
   boost::asio::awaitable<bool> wait_for_request();
+  bool has_request();
   boost::asio::awaitable<Received> read();
-  Received refusal_of(const boost::system::error_code& error);
+  Received refusal_of(
+      const boost::system::error_code& error,
+      bool has_request_line);
+  void hold(HttpResponse& response);
   boost::asio::awaitable<HttpResponse> answer(HttpRequest request);
   boost::asio::awaitable<bool> write(std::string head, std::string body);
   boost::asio::awaitable<void> close();
@@ -79,6 +103,7 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   boost::asio::steady_timer timer_;
   boost::beast::flat_buffer buffer_;
   SessionContext& context_;
+  HeldBytes held_;
   Phase phase_ = Phase::kComputing;
   uint64_t phases_ = 0;  // so that the timer of an earlier phase does nothing
   bool is_late_ = false;  // the time of this phase is over

@@ -133,7 +133,7 @@ LookupAnswer answer_lookup(
     std::string_view body,
     const Version& version,
     const RequestLimits& limits) {
-  RequestValues values(kWhere, limits);
+  RequestValues values(kWhere, version, limits);
   const LookupRequest request = read_lookup(
       values.parse(body, {"feature", "ids", "weights"}), version, values);
   const FeatureInfo& feature = version.features()[request.feature];

@@ -9,7 +9,7 @@
 namespace tessera::serving {
 
 /// Appends the shortest text that a parser reads as the same float, or "null", because JSON
-/// has no other numbers.
+/// has no other numbers. A parser would read "-0" as an integer, which has no sign.
 inline void append_number(std::string& text, float number) {
   if (!std::isfinite(number)) {
     text += "null";
@@ -20,6 +20,9 @@ inline void append_number(std::string& text, float number) {
   const std::to_chars_result end =
       std::to_chars(digits.data(), digits.data() + digits.size(), number);
   text.append(digits.data(), end.ptr);
+  if (number == 0.0F && std::signbit(number)) {
+    text += ".0";
+  }
 }
 
 }  // namespace tessera::serving

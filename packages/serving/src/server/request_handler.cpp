@@ -32,12 +32,6 @@ bool is_get_path(std::string_view path) {
   return std::find(kGetPaths.begin(), kGetPaths.end(), path) != kGetPaths.end();
 }
 
-HttpResponse busy_response(std::string_view problem) {
-  HttpResponse response = error_response(503, problem);
-  response.headers = "Retry-After: 1\r\n";
-  return response;
-}
-
 HttpResponse refuse_method(const HttpRequest& request, const char* allowed) {
   HttpResponse response = error_response(
       405,
@@ -137,7 +131,12 @@ HttpResponse RequestHandler::get(const std::string& path) {
     return {.body = health_text(*version, status)};
   }
   if (path == "/version") {
-    return {.body = version_text(*version, status)};
+    return {
+        .body = version_text(
+            *version,
+            status,
+            options_.inputs ? options_.inputs()
+                            : std::vector<ScoreInputInfo>())};
   }
   return {
       .body = metrics_.text(

@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -44,12 +45,15 @@ int64_t RequestValues::read_id(const Json& json, const std::string& name)
 float RequestValues::read_number(const Json& json, const std::string& name)
     const {
   const double number = json.is_number() ? json.get<double>() : INFINITY;
-  // A larger double has no float.
-  if (std::abs(number) >
-      static_cast<double>(std::numeric_limits<float>::max())) {
+  // From here on, rounding gives infinity. Below it lies the largest float, and
+  // also its shortest text, 3.4028235e+38, which as a double is a little
+  // larger.
+  constexpr double kEnd = 0x1.ffffffp127;
+  if (!(std::abs(number) < kEnd)) {
     refuse(json, name, "a number in the range of float32");
   }
-  return static_cast<float>(number);
+  constexpr double kMax = std::numeric_limits<float>::max();
+  return static_cast<float>(std::clamp(number, -kMax, kMax));
 }
 
 void RequestValues::append_ids(
@@ -91,11 +95,18 @@ void RequestValues::refuse(
       : shorten(json.dump(-1, ' ', false, Json::error_handler_t::replace));
   checks::fail<checks::ValueError>(
       {__func__, __FILE__, __LINE__},
-      "[{}] {}: expected {}, but got {}.",
+      "[{}] {}: expected {}, but got {}.{}",
       where_,
       shorten(name),
       expected,
-      got);
+      got,
+      json.is_string() ? advice_for_text() : "");
+}
+
+const char* RequestValues::advice_for_text() const {
+  return version_.pipeline().empty()
+      ? " The server takes no text, and this version has no pipeline. Send the ids and numbers with which the model was trained."
+      : " The server takes no text. Apply the pipeline of this version in the client, and send its ids and numbers, as docs/serving.md shows under \"Raw values\".";
 }
 
 bool has_lists(const Json& list) {

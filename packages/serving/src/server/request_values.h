@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tessera/common/json.h>
+#include <tessera/serving/reader.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -24,8 +25,14 @@ struct RequestLimits {
 class RequestValues {
  public:
   /// `where` is the path of the request, such as "/score".
-  RequestValues(std::string where, const RequestLimits& limits)
-      : where_(std::move(where)), limits_(limits), left_(limits.max_values) {}
+  RequestValues(
+      std::string where,
+      const Version& version,
+      const RequestLimits& limits)
+      : where_(std::move(where)),
+        version_(version),
+        limits_(limits),
+        left_(limits.max_values) {}
 
   /// The object in the text. It must not have other keys than `known`.
   Json parse(std::string_view text, const std::vector<std::string>& known);
@@ -58,7 +65,10 @@ class RequestValues {
   }
 
  private:
+  const char* advice_for_text() const;
+
   std::string where_;
+  const Version& version_;
   RequestLimits limits_;
   int64_t left_;
 };

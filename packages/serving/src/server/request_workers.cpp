@@ -58,10 +58,8 @@ HttpResponse json_response(std::string body) {
 }  // namespace
 
 HttpResponse deadline_response() {
-  HttpResponse response = error_response(
-      503, "The request waited too long for a thread. Try again later.");
-  response.headers = "Retry-After: 1\r\n";
-  return response;
+  return busy_response(
+      "The request waited too long for a thread. Try again later.");
 }
 
 RequestWorkers::RequestWorkers(

@@ -23,7 +23,7 @@ constexpr const char* kWhere = "/score";
 class ScoreReader {
  public:
   ScoreReader(const Version& version, const RequestLimits& limits)
-      : version_(version), values_(kWhere, limits) {}
+      : version_(version), values_(kWhere, version, limits) {}
 
   ScoreRequest read(std::string_view body) {
     const Json json = values_.parse(body, {"user", "candidates"});

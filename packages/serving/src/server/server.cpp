@@ -42,8 +42,8 @@ uint16_t Server::port() const {
 void Server::stop() {
   const std::lock_guard<std::mutex> lock(impl_->mutex);
   impl_->http.stop_accepting();
-  impl_->handler.finish();
   impl_->http.join();
+  impl_->handler.finish();
 }
 
 }  // namespace tessera::serving

@@ -19,7 +19,10 @@ std::string text_of(const Json& json) {
 
 }  // namespace
 
-std::string version_text(const Version& version, const ReaderStatus& status) {
+std::string version_text(
+    const Version& version,
+    const ReaderStatus& status,
+    const std::vector<ScoreInputInfo>& score_inputs) {
   Json metrics = Json::object();
   for (const auto& [name, value] : version.metrics()) {
     metrics[name] = value;
@@ -44,6 +47,14 @@ std::string version_text(const Version& version, const ReaderStatus& status) {
          {"has_keys", table.has_keys},
          {"vocabulary_size", table.vocabulary_size}});
   }
+  Json inputs = Json::array();
+  for (const ScoreInputInfo& input : score_inputs) {
+    inputs.push_back(
+        {{"name", input.name},
+         {"side", input.is_of_user ? "user" : "candidates"},
+         {"values", input.width == 0 ? "ids" : "numbers"},
+         {"width", input.width}});
+  }
   return text_of(
       {{"version", version.number()},
        {"base", version.base()},
@@ -55,6 +66,7 @@ std::string version_text(const Version& version, const ReaderStatus& status) {
        {"pinned", status.is_pinned},
        {"taken", status.taken},
        {"problem", status.problem},
+       {"inputs", std::move(inputs)},
        {"features", std::move(features)},
        {"tables", std::move(tables)}});
 }

@@ -2,13 +2,18 @@
 #pragma once
 
 #include <tessera/serving/reader.h>
+#include <tessera/serving/server.h>
 
 #include <string>
+#include <vector>
 
 namespace tessera::serving {
 
 /// The body of /version.
-std::string version_text(const Version& version, const ReaderStatus& status);
+std::string version_text(
+    const Version& version,
+    const ReaderStatus& status,
+    const std::vector<ScoreInputInfo>& score_inputs);
 
 /// The body of /healthz.
 std::string health_text(const Version& version, const ReaderStatus& status);

@@ -22,8 +22,9 @@ namespace tessera::serving {
 /// dense weights and program are of one version. When a new one arrives, the first call
 /// loads its weights, while other threads go on with the version before.
 ///
-/// An input of a request has the name of a feature or of an input of the program. Inputs of
-/// the user have one row.
+/// An input of a request has the name of a feature or of an input of the program, which
+/// input_names of export_dense_pt2() gives it. Features and inputs with one row in the
+/// example of the export belong to the user, and the others to the candidates.
 /// If the program of a new version can't be loaded, the version before goes on, with a
 /// warning.
 /// Errors:  c10::ValueError if the version of the reader has no program, or one that can't
@@ -35,6 +36,10 @@ class ProgramScorer {
 
   std::vector<ScoreResult> operator()(
       std::span<const ScoreRequest> requests) const;
+
+  /// The inputs that a request must have, for GET /version. While a new version is not loaded
+  /// yet, they are those of the version before.
+  std::vector<ScoreInputInfo> inputs() const;
 
   /// The program of the newest version.
   std::shared_ptr<const Program> program() const;

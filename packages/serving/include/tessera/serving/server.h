@@ -7,11 +7,13 @@
 #include <tessera/serving/export.h>
 #include <tessera/serving/reader.h>
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera::serving {
@@ -59,6 +61,25 @@ struct ScoreResult {
 using ScoreFunction =
     std::function<std::vector<ScoreResult>(std::span<const ScoreRequest>)>;
 
+// snippet: packages/serving/tests/server_test.cpp ScoreInputInfo
+/// An input that a score function takes.
+///
+///   const auto inputs = [] {
+///     return std::vector<ScoreInputInfo>{
+///         {.name = "age", .is_of_user = true, .width = 2}, {.name = "movie"}};
+///   };
+///   const Server server(reader, {.port = 0, .inputs = inputs}, score);
+struct ScoreInputInfo {
+  /// The name of a feature, or that of an input of numbers.
+  std::string name = {};
+  /// Whether a request has it in "user", with one row, or else in "candidates".
+  bool is_of_user = false;
+  /// How many numbers a row has. 0: it has ids.
+  int64_t width = 0;
+
+  bool operator==(const ScoreInputInfo&) const = default;
+};
+
 /// Where a Server listens, and its limits.
 struct ServerOptions {
   /// An IP address or "localhost". Any other than that of the own machine opens the server
@@ -82,10 +103,15 @@ struct ServerOptions {
   int64_t max_body_bytes = 1 << 20;
   /// The ids, numbers and rows of one request.
   int64_t max_ids = 100000;
-  /// The time to receive a request, and the time that it may wait for a thread.
+  /// The time to receive a request, the time that it may wait for a thread, and the time in
+  /// which the client must take the answer.
   double request_seconds = 5.0;
-  /// The time that a connection may be idle, and the time to send an answer.
+  /// The time that a connection may be idle.
   double idle_seconds = 60.0;
+  /// Lists the inputs of the score function for GET /version. The thread that reads and
+  /// writes calls it. Empty: GET /version lists none, unless the score function is a
+  /// ProgramScorer.
+  std::function<std::vector<ScoreInputInfo>()> inputs = {};
 };
 
 // snippet: packages/serving/tests/serving_docs_test.cpp Server
@@ -122,7 +148,7 @@ struct ServerOptions {
 /// Paths:
 ///   GET  /         a page that shows the version and tries requests
 ///   GET  /healthz  {"status":"ok","version":7}
-///   GET  /version  what serves: step, metrics, features, tables
+///   GET  /version  what serves: step, metrics, features, tables, inputs of /score
 ///   GET  /metrics  counters in the text format of Prometheus
 ///   POST /lookup   {"feature":"movie","ids":[3,1,4]}, or lists of ids: [[3,1],[4]], with
 ///                  "weights" of the same shape -> {"version":7,"feature":"movie","dim":16,
@@ -132,8 +158,12 @@ struct ServerOptions {
 ///                  ids, and any other has numbers. It has one entry per candidate, which
 ///                  may be a list.
 ///
-/// A wrong request gets {"error":"..."} with a status of 400 and above. Requests of /score that wait are
-/// scored in one call, but none waits for others.
+/// A wrong request gets {"error":"..."} with a status of 400 and above. Requests of /score
+/// that wait are scored in one call, but none waits for others.
+///
+/// The bodies of all requests and answers, from the first byte that is received to the last
+/// one that is sent, may have 1 GiB. What comes beyond gets status 503. Answers of up to
+/// 16 KiB are not counted.
 ///
 /// The server has neither TLS nor passwords. To open it to others, put a proxy with both in
 /// front of it.
@@ -147,6 +177,20 @@ class TESSERA_SERVING_API Server {
       std::shared_ptr<Reader> reader,
       ServerOptions options = {},
       ScoreFunction score = {});
+  /// The same with a score function that lists its inputs for GET /version, such as a
+  /// ProgramScorer.
+  template <class Scorer>
+  requires requires(const Scorer& scorer) {
+    { scorer.inputs() } -> std::same_as<std::vector<ScoreInputInfo>>;
+  }
+  Server(
+      std::shared_ptr<Reader> reader,
+      ServerOptions options,
+      const Scorer& scorer)
+      : Server(
+            std::move(reader),
+            with_inputs(std::move(options), scorer),
+            ScoreFunction(scorer)) {}
   /// Calls stop().
   ~Server();
   Server(const Server&) = delete;
@@ -155,12 +199,23 @@ class TESSERA_SERVING_API Server {
   /// The port on which it listens.
   uint16_t port() const;
 
-  /// Accepts no more connections, answers the requests that wait, and closes all
-  /// connections. It returns after the last call of the score function, which must not
-  /// call stop().
+  /// Accepts no more connections, receives and answers the requests that have begun to
+  /// arrive, and closes all connections. The options bound the time for that as before: a
+  /// client has request_seconds to send a request, and as long to take its answer. It
+  /// returns after the last call of the score function, which must not call stop().
   void stop();
 
  private:
+  template <class Scorer>
+  static ServerOptions with_inputs(
+      ServerOptions options,
+      const Scorer& scorer) {
+    if (!options.inputs) {
+      options.inputs = [scorer] { return scorer.inputs(); };
+    }
+    return options;
+  }
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
