@@ -90,7 +90,7 @@ RatingBatch RatingStream::batch(int64_t begin, int64_t end) const {
   std::vector<float> labels;
   Bags histories;
   for (int64_t i = begin; i < end; ++i) {
-    const auto& [rating, liked_before] = ratings_[i];
+    const auto& [rating, liked_before] = ratings_.at(i);
     users.push_back(rating.user);
     movies.push_back(rating.movie);
     labels.push_back(rating.stars >= 4.0F ? 1.0F : 0.0F);

@@ -23,8 +23,27 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kBatch = 256;
+// Nine tenths of them are more than a batch.
+constexpr int64_t kMinRatings = (kBatch + 1) * 10 / 9 + 1;
 // Leaves time for the server on a machine with two cores.
 constexpr auto kPause = std::chrono::milliseconds(10);
+
+void check_data(const MovieLens& data, const std::string& folder) {
+  TORCH_CHECK_VALUE(
+      std::ssize(data.ratings) >= kMinRatings && data.users.size() >= 2 &&
+          data.movies.size() >= 4,
+      "[serve] --data: expected at least ",
+      kMinRatings,
+      " ratings, 2 users and 4 movies, but '",
+      folder,
+      "' has ",
+      data.ratings.size(),
+      " ratings, ",
+      data.users.size(),
+      " users and ",
+      data.movies.size(),
+      " movies. Use the files of MovieLens 100K.");
+}
 
 class Trainer {
  public:
@@ -64,9 +83,9 @@ class Trainer {
     const torch::NoGradGuard no_grad;
     model_->eval();
     training::AUC auc;
-    for (int64_t begin = num_train_; begin + kBatch <= stream_.size();
-         begin += kBatch) {
-      const RatingBatch batch = stream_.batch(begin, begin + kBatch);
+    for (int64_t begin = num_train_; begin < stream_.size(); begin += kBatch) {
+      const RatingBatch batch =
+          stream_.batch(begin, std::min(begin + kBatch, stream_.size()));
       auc.update(model_->forward(batch.features).sigmoid(), batch.is_liked);
     }
     return {{"loss", loss_}, {"auc", auc.result()}};
@@ -154,6 +173,7 @@ int train_and_publish(const TrainerOptions& options) {
   torch::manual_seed(1);
   torch::set_num_threads(1);
   const MovieLens data = load_movielens(options.movielens);
+  check_data(data, options.movielens);
   Trainer trainer(data);
   const training::StopSignal signal;
   for (int i = 0; i < 200 && signal.name() == nullptr; ++i) {

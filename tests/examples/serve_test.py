@@ -16,8 +16,8 @@ import urllib.error
 import urllib.request
 
 
-def write_ratings(folder):
-    """40 users with 50 ratings each of 60 movies, in the format of MovieLens 100K."""
+def write_ratings(folder, each=50):
+    """40 users with ratings of `each` of 60 movies, in the format of MovieLens 100K."""
     chance = random.Random(1)
     folder.mkdir()
     (folder / "u.genre").write_text("unknown|0\nDrama|1\n")
@@ -28,9 +28,26 @@ def write_ratings(folder):
         "".join(
             f"{user}\t{movie}\t{1 + 4 * ((user + movie) % 2)}\t{880000000 + chance.randrange(1000)}\n"
             for user in range(1, 41)
-            for movie in chance.sample(range(1, 61), 50)
+            for movie in chance.sample(range(1, 61), each)
         )
     )
+
+
+class DataTest(unittest.TestCase):
+    def test_too_few_ratings_are_refused(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        few = pathlib.Path(folder.name) / "few"
+        write_ratings(few, each=7)
+        program = subprocess.run(
+            [sys.argv[1], "--data", few, "--port", "0", "--seconds", "1"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        self.assertEqual(program.returncode, 1)
+        self.assertIn("expected at least 286 ratings, 2 users and 4 movies", program.stderr)
+        self.assertIn("has 280 ratings, 40 users and 60 movies. Use the files of MovieLens 100K.", program.stderr)
 
 
 class ServeTest(unittest.TestCase):
@@ -77,7 +94,11 @@ class ServeTest(unittest.TestCase):
         later = self.ask("/score", self.body)
         self.assertGreater(later["version"], first["version"])
         self.assertNotEqual(later["scores"], first["scores"])
-        self.assertIn("loss", self.ask("/version")["metrics"])
+        version = self.ask("/version")
+        self.assertIn("loss", version["metrics"])
+        sides = {each["name"]: each["side"] for each in version["inputs"]}
+        self.assertEqual(sides["liked"], "user")
+        self.assertEqual(sides["movie"], "candidates")
 
         with self.assertRaises(urllib.error.HTTPError) as refused:
             self.ask("/score", '{"user": {}, "candidates": {"movie": [1]}}')
