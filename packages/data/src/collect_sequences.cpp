@@ -35,54 +35,23 @@ void validate(const CollectOptions& options) {
       options.max_length.value_or(1));
 }
 
-// The examples of the dataset with the columns `by`, `time` and those to collect.
-struct Log {
-  std::vector<std::string> values = {};  // the names of the columns to collect
-  std::vector<RowRange> parts = {};
-  Times times = {};
-
-  // Copies the columns that are needed, and none of the others.
-  void add(
-      const CollectOptions& options,
-      const RowRange& range,
-      int64_t first) {
-    if (parts.empty()) {
-      choose_values(options, *range.columns);
+// The names of the columns to collect.
+std::vector<std::string> values_of(
+    const CollectOptions& options,
+    const Columns& columns) {
+  std::vector<std::string> values = options.values;
+  for (const auto& [name, column] : columns.entries()) {
+    if (options.values.empty() && name != options.by) {
+      values.push_back(name);
     }
-    const ExampleColumn by{kCollectName, options.by};
-    visit_users(by, range, [&](int64_t i, const auto& value) {
-      by.check_present(!is_missing(value), first + i);
-    });
-    times.add(ExampleColumn{kCollectName, options.time}, *range.columns, range);
-    Columns needed;
-    needed.add(options.by, by.of(*range.columns));
-    for (const std::string& name : values) {
-      needed.add(name, find_value_column(*range.columns, name, kCollectWhere));
-    }
-    const RowRange view{
-        .columns = std::make_shared<Columns>(std::move(needed)),
-        .first = range.first,
-        .count = range.count};
-    parts.push_back(owned_range(copy_rows({&view, 1})));
   }
-
- private:
-  void choose_values(const CollectOptions& options, const Columns& columns) {
-    values = options.values;
-    if (values.empty()) {
-      for (const auto& [name, column] : columns.entries()) {
-        if (name != options.by) {
-          values.push_back(name);
-        }
-      }
-    }
-    TESSERA_CHECK_VALUE(
-        std::find(values.begin(), values.end(), options.by) == values.end(),
-        "{} `values` has the column '{}' of `by`, which the result has anyway. Leave it out.",
-        kCollectWhere,
-        shorten(options.by));
-  }
-};
+  TESSERA_CHECK_VALUE(
+      std::find(values.begin(), values.end(), options.by) == values.end(),
+      "{} `values` has the column '{}' of `by`, which the result has anyway. Leave it out.",
+      kCollectWhere,
+      shorten(options.by));
+  return values;
+}
 
 }  // namespace
 
@@ -90,51 +59,60 @@ Columns collect_sequences(
     const Dataset& examples,
     const CollectOptions& options) {
   validate(options);
-  Log log;
+  const ExampleColumn by{kCollectName, options.by};
+  Times times;
+  // The parts keep the columns that are needed, and none of the others.
+  std::vector<RowRange> parts;
   scan_rows(
       *DatasetAccess::stage(examples),
       [&](const RowRange& range, int64_t first) {
-        log.add(options, range, first);
+        times.add({kCollectName, options.time}, *range.columns, range);
+        visit_users(by, range, [&](int64_t i, const auto& value) {
+          by.check_present(!is_missing(value), first + i);
+        });
+        auto needed = std::make_shared<Columns>();
+        needed->add(options.by, by.of(*range.columns));
+        for (const std::string& name : values_of(options, *range.columns)) {
+          needed->add(
+              name, find_value_column(*range.columns, name, kCollectWhere));
+        }
+        parts.push_back(
+            {.columns = needed, .first = range.first, .count = range.count});
       });
-  if (log.parts.empty()) {
+  if (parts.empty()) {
     return {};
   }
-  const RowRange all = owned_range(copy_rows(std::exchange(log.parts, {})));
-  std::vector<int64_t> rows(static_cast<size_t>(all.count));
+  const RowRange all = owned_range(copy_rows(parts));
+  parts.clear();
+  std::vector<int64_t> rows(times.values.size());
   std::iota(rows.begin(), rows.end(), int64_t{0});
   std::vector<int64_t> kept;
   std::vector<int64_t> heads;  // an example of each sequence
   std::vector<int64_t> splits{0};
-  visit_values(
-      all.columns->at(options.by), [&]<class T>(std::span<const T> by) {
-        std::stable_sort(
-            rows.begin(), rows.end(), [&](int64_t left, int64_t right) {
-              const auto order = by[left] <=> by[right];
-              return order != 0
-                  ? order < 0
-                  : log.times.values[left] < log.times.values[right];
-            });
-        for (auto begin = rows.begin(); begin != rows.end();) {
-          const auto end = std::find_if(begin, rows.end(), [&](int64_t row) {
-            return by[row] != by[*begin];
-          });
-          const int64_t length = end - begin;
-          if (length >= options.min_length) {
-            heads.push_back(*begin);
-            kept.insert(
-                kept.end(),
-                end - std::min(length, options.max_length.value_or(length)),
-                end);
-            splits.push_back(static_cast<int64_t>(kept.size()));
-          }
-          begin = end;
-        }
+  visit_values(all.columns->at(options.by), [&](auto users) {
+    std::stable_sort(rows.begin(), rows.end(), [&](int64_t a, int64_t b) {
+      return users[a] != users[b] ? users[a] < users[b]
+                                  : times.values[a] < times.values[b];
+    });
+    for (auto begin = rows.begin(); begin != rows.end();) {
+      const auto end = std::find_if(begin, rows.end(), [&](int64_t row) {
+        return users[row] != users[*begin];
       });
+      const int64_t length = end - begin;
+      if (length >= options.min_length) {
+        heads.push_back(*begin);
+        begin = end - std::min(length, options.max_length.value_or(length));
+        kept.insert(kept.end(), begin, end);
+        splits.push_back(static_cast<int64_t>(kept.size()));
+      }
+      begin = end;
+    }
+  });
   const at::Tensor row_splits = at::tensor(splits, at::kLong);
   Columns result;
   result.add(options.by, gather_rows(all, heads).at(options.by));
   const Columns sorted = gather_rows(all, kept);
-  for (const std::string& name : log.values) {
+  for (const std::string& name : values_of(options, sorted)) {
     result.add(
         name, {.values = sorted.at(name).values, .row_splits = row_splits});
   }

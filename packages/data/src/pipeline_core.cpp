@@ -70,21 +70,12 @@ std::string kind_problem(ColumnType expected, const ColumnView& column) {
 }
 
 // What to do if a transform can't read a column.
-std::string advice_for(
-    const ReadableColumns& readable,
-    const ColumnView& column) {
-  if (column.row_splits && !readable.lists) {
-    return " Pass a column with one value per example.";
-  }
-  const ColumnType type = readable.text ? ColumnType::kText
-      : readable.integers               ? ColumnType::kInt64
-                                        : ColumnType::kFloat32;
-  return fmt::format(
-      " Read the column as {}: set its type in `types` of the reader to ColumnType::{}, or `types` to pipeline.types().",
-      kind_of(type),
-      type == ColumnType::kText        ? "kText"
-          : type == ColumnType::kInt64 ? "kInt64"
-                                       : "kFloat32");
+const char* advice_for(const ReadableColumns& readable, bool has_lists) {
+  return has_lists && !readable.lists
+      ? "Pass a column with one value per example."
+      : readable.text
+      ? "Read it as text: set its type to ColumnType::kText in `types` of the reader, or pass `types = pipeline.types()`."
+      : "Read it as numbers: set its type to ColumnType::kInt64 or kFloat32 in `types` of the reader.";
 }
 
 }  // namespace
@@ -200,12 +191,12 @@ void PipelineCore::check_inputs(const PipelineInputs& inputs) const {
         add_problem("is missing.");
       } else if (!step.readable.has(*column)) {
         add_problem(fmt::format(
-            "has {}{}, but {} takes {}.{}",
+            "has {}{}, but {} takes {}. {}",
             column->row_splits ? "lists of " : "",
             kind_of(*column),
             name_of(step.output->transform),
             step.readable.describe(),
-            advice_for(step.readable, *column)));
+            advice_for(step.readable, column->row_splits.has_value())));
       } else if (const auto known = types_.find(name); known != types_.end() &&
                  column->size() > 0 && !is_same_kind(known->second, *column)) {
         add_problem(kind_problem(known->second, *column));

@@ -123,9 +123,9 @@ TEST(FeaturePipelineTest, NamesAllColumnsThatDoNotFitAtOnce) {
       "'site': column 'C1' has floats, but Hash takes integers or text.");
   EXPECT_VALUE_ERROR(
       apply(),
-      "'words': column 'W' has integers, but Vocabulary takes text. Read the "
-      "column as text: set its type in `types` of the reader to "
-      "ColumnType::kText, or `types` to pipeline.types().");
+      "'words': column 'W' has integers, but Vocabulary takes text. Read it "
+      "as text: set its type to ColumnType::kText in `types` of the reader, or "
+      "pass `types = pipeline.types()`.");
   EXPECT_VALUE_ERROR(apply(), "'band': column 'P' is missing.");
   EXPECT_VALUE_ERROR(apply(), "Columns of the batch: C1, W, I1.");
 }

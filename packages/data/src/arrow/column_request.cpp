@@ -154,15 +154,6 @@ std::vector<std::string> requested_columns(
   return requested;
 }
 
-void check_types(
-    const std::string& where,
-    const ColumnTypes& types,
-    const std::vector<std::string>& requested) {
-  if (!types.may_name_other_columns) {
-    check_keys(where, "types", types, requested);
-  }
-}
-
 void check_keys(
     const std::string& where,
     const char* option,

@@ -75,13 +75,6 @@ void check_keys(
     const std::vector<std::string>& keys,
     const std::vector<std::string>& requested);
 
-/// Errors:  c10::ValueError if the option `types` has a column that is not requested, and
-///          may not have one.
-void check_types(
-    const std::string& where,
-    const ColumnTypes& types,
-    const std::vector<std::string>& requested);
-
 template <class Value>
 void check_keys(
     const std::string& where,

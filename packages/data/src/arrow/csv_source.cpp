@@ -314,7 +314,9 @@ class CsvFileSource : public CsvSource {
     const std::vector<std::string> requested =
         requested_columns(where, options.columns, names);
     const std::string option = c10::str("[", kCsvReader, "]");
-    check_types(option, options.types, requested);
+    if (!options.types.may_name_other_columns) {
+      check_keys(option, "types", options.types, requested);
+    }
     check_keys(option, "list_delimiters", options.list_delimiters, requested);
     for (const std::string& name : requested) {
       const auto delimiter = options.list_delimiters.find(name);

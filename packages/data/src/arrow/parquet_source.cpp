@@ -128,11 +128,11 @@ class GroupDecoder {
           sorted.begin()));
     }
     for (const std::optional<int>& leaf : file.int96) {
-      int96_.push_back(
-          leaf
-              ? std::make_unique<Int96Column>(
-                    reader_->parquet_reader(), range_.groups, *leaf, int96_unit)
-              : nullptr);
+      int96_.emplace_back();
+      if (leaf) {
+        int96_.back().emplace(Int96Column{
+            reader_->parquet_reader(), range_.groups, *leaf, int96_unit});
+      }
     }
   }
 
@@ -159,7 +159,7 @@ class GroupDecoder {
         return std::nullopt;
       }
       for (size_t i = 0; i < int96_.size(); ++i) {
-        if (int96_[i] != nullptr) {
+        if (int96_[i]) {
           const int position = positions_[i];
           auto times = batch->SetColumn(
               position,
@@ -193,7 +193,7 @@ class GroupDecoder {
   std::unique_ptr<parquet::arrow::FileReader> reader_;
   std::unique_ptr<arrow::RecordBatchReader> batches_;
   std::vector<int> positions_;
-  std::vector<std::unique_ptr<Int96Column>> int96_;  // nullptr for other types
+  std::vector<std::optional<Int96Column>> int96_;  // of each request
 };
 
 class ParquetSource : public ExampleSource {

@@ -59,7 +59,9 @@ std::vector<ColumnRequest> make_requests(
       where_of_file(options.reader, options.files.front());
   const std::vector<std::string> names =
       requested_columns(where, options.columns, first_schema.field_names());
-  check_types("[" + options.reader + "]", options.types, names);
+  if (!options.types.may_name_other_columns) {
+    check_keys("[" + options.reader + "]", "types", options.types, names);
+  }
   const std::vector<int> positions =
       find_columns(where, first_schema.field_names(), names);
   std::vector<ColumnRequest> requests;
