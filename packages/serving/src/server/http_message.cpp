@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <array>
 #include <ctime>
 
 namespace tessera::serving {
@@ -45,28 +44,16 @@ const char* reason_of(int status) {
 // The date of now, such as "Sun, 06 Nov 1994 08:49:37 GMT". strftime() would
 // write it in the language of the process.
 std::string date_text() {
-  constexpr std::array kDays{"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
-  constexpr std::array kMonths{
-      "Jan",
-      "Feb",
-      "Mar",
-      "Apr",
-      "May",
-      "Jun",
-      "Jul",
-      "Aug",
-      "Sep",
-      "Oct",
-      "Nov",
-      "Dec"};
+  constexpr std::string_view kDays = "SunMonTueWedThuFriSat";
+  constexpr std::string_view kMonths = "JanFebMarAprMayJunJulAugSepOctNovDec";
   const std::time_t now = std::time(nullptr);
   std::tm utc = {};
   ::gmtime_r(&now, &utc);
   return fmt::format(
       "{}, {:02} {} {} {:02}:{:02}:{:02} GMT",
-      kDays.at(static_cast<size_t>(utc.tm_wday)),
+      kDays.substr(3 * static_cast<size_t>(utc.tm_wday), 3),
       utc.tm_mday,
-      kMonths.at(static_cast<size_t>(utc.tm_mon)),
+      kMonths.substr(3 * static_cast<size_t>(utc.tm_mon), 3),
       1900 + utc.tm_year,
       utc.tm_hour,
       utc.tm_min,

@@ -2,7 +2,6 @@
 #include "packages/serving/src/server/http_session.h"
 
 #include "packages/serving/src/server/error_log.h"
-#include "packages/serving/src/server/request_head.h"
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/post.hpp>
@@ -92,7 +91,7 @@ asio::awaitable<void> HttpSession::run() {
     if (!has_request) {
       co_return;
     }
-    Received received = co_await read();
+    ReceivedRequest received = co_await read();
     if (received.is_gone) {
       co_return;
     }
@@ -156,7 +155,7 @@ bool HttpSession::has_request() {
   return buffer_.size() != 0 && text_of(buffer_) != "\r";
 }
 
-asio::awaitable<HttpSession::Received> HttpSession::read() {
+asio::awaitable<ReceivedRequest> HttpSession::read() {
   begin(Phase::kReading, context_.options.request_seconds);
   const auto max_bytes = static_cast<uint64_t>(context_.options.max_body_bytes);
   http::request_parser<http::string_body> parser;
@@ -169,24 +168,21 @@ asio::awaitable<HttpSession::Received> HttpSession::read() {
       parser,
       asio::redirect_error(asio::use_awaitable, error));
   // Before the body is read, because the parser adds the trailer to the header.
-  RequestHead head;
+  ReceivedRequest received;
   if (!error) {
-    head = read_head(parser.get());
+    received = read_head(parser.get());
     const auto length = parser.content_length();
-    if (!head.refusal && !parser.is_done() &&
+    if (!received.error && !parser.is_done() &&
         !held_.set(static_cast<size_t>(length ? *length : max_bytes))) {
       context_.handler.metrics().count_rejection(Rejection::kMemory);
-      head.refusal = memory_response();
+      received.error = memory_response();
     }
-    if (head.refusal) {
+    if (received.error) {
       end_phase();
-      Received refused;
-      refused.request.method = std::move(head.request.method);
-      refused.error = std::move(head.refusal);
-      co_return refused;
+      co_return received;
     }
     // curl waits a second for this before it sends a large body.
-    if (head.expects_continue && !parser.is_done()) {
+    if (received.expects_continue && !parser.is_done()) {
       const std::string text = "HTTP/1.1 100 Continue\r\n\r\n";
       co_await asio::async_write(
           socket_,
@@ -206,19 +202,16 @@ asio::awaitable<HttpSession::Received> HttpSession::read() {
     held_.set(0);
     const bool has_request_line = !parser.get().target().empty() ||
         text_of(buffer_).find('\n') != std::string_view::npos;
-    Received received = refusal_of(error, has_request_line);
+    received = refusal_of(error, has_request_line);
     received.request.method = std::string(parser.get().method_string());
     co_return received;
   }
-  head.request.body = std::move(parser.get().body());
-  held_.set(head.request.body.size());
-  Received received;
-  received.request = std::move(head.request);
-  received.keeps_alive = head.keeps_alive;
+  received.request.body = std::move(parser.get().body());
+  held_.set(received.request.body.size());
   co_return received;
 }
 
-HttpSession::Received HttpSession::refusal_of(
+ReceivedRequest HttpSession::refusal_of(
     const error_code& error,
     bool has_request_line) {
   ServerMetrics& metrics = context_.handler.metrics();
@@ -240,23 +233,17 @@ HttpSession::Received HttpSession::refusal_of(
                 "The body of a request may have at most {} bytes. Send a smaller one.",
                 context_.options.max_body_bytes))};
   }
-  if (error == http::error::header_limit) {
+  const bool is_long_header = error == http::error::header_limit;
+  if (is_long_header || error == http::error::buffer_overflow) {
     metrics.count_rejection(Rejection::kHeaderTooLarge);
     return {
         .error = error_response(
-            has_request_line ? 431 : 414,
+            is_long_header && !has_request_line ? 414 : 431,
             fmt::format(
-                "The header of a request may have at most {} bytes. Send a smaller one.",
-                kMaxHeaderBytes))};
-  }
-  if (error == http::error::buffer_overflow) {
-    metrics.count_rejection(Rejection::kHeaderTooLarge);
-    return {
-        .error = error_response(
-            431,
-            fmt::format(
-                "The first line of a chunk, and the trailer, may have at most {} bytes. Send smaller ones.",
-                kMaxBuffer))};
+                "{} may have at most {} bytes. Send a smaller one.",
+                is_long_header ? "The header of a request"
+                               : "The first line of a chunk, and the trailer,",
+                is_long_header ? kMaxHeaderBytes : kMaxBuffer))};
   }
   const bool is_gone = error == http::error::end_of_stream ||
       error == http::error::partial_message ||

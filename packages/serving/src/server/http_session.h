@@ -4,6 +4,7 @@
 #include <tessera/serving/server.h>
 
 #include "packages/serving/src/server/request_handler.h"
+#include "packages/serving/src/server/request_head.h"
 
 #include <utility>  // Boost 1.74 uses std::exchange without it
 
@@ -74,19 +75,10 @@ class HttpSession : public std::enable_shared_from_this<HttpSession> {
   // What the session waits for.
   enum class Phase { kIdle, kReading, kComputing, kWriting, kClosing };
 
-  struct Received {
-    HttpRequest request = {};  // of a wrong one, perhaps only the method
-    bool keeps_alive = false;
-    /// Set if the request is wrong. Then the connection closes.
-    std::optional<HttpResponse> error = {};
-    /// Whether there is nobody to answer.
-    bool is_gone = false;
-  };
-
   boost::asio::awaitable<bool> wait_for_request();
   bool has_request();
-  boost::asio::awaitable<Received> read();
-  Received refusal_of(
+  boost::asio::awaitable<ReceivedRequest> read();
+  ReceivedRequest refusal_of(
       const boost::system::error_code& error,
       bool has_request_line);
   void hold(HttpResponse& response);

@@ -3,8 +3,6 @@
 
 #include <tessera/common/shorten.h>
 
-#include <utility>  // Boost 1.74 uses std::exchange without it
-
 #include <boost/asio/ip/address_v6.hpp>
 #include <boost/beast/core/string.hpp>
 #include <boost/beast/http/rfc7230.hpp>
@@ -100,22 +98,18 @@ std::optional<std::string> path_of(
 
 std::optional<HttpResponse> refuse_host(const http::request_header<>& header) {
   const size_t hosts = header.count(http::field::host);
-  if (hosts > 1 || (hosts == 0 && header.version() >= 11)) {
-    return error_response(
-        400,
-        fmt::format(
-            "A request must have one Host, but this one has {}. Correct the header.",
-            hosts));
-  }
   const std::string_view host = to_view(header[http::field::host]);
-  if (!is_host(host)) {
-    return error_response(
-        400,
-        fmt::format(
-            "The Host must be a name or an address, with or without a port, but is '{}'. Correct the header.",
-            shorten(host)));
+  const bool has_host =
+      hosts == 1 ? is_host(host) : hosts == 0 && header.version() < 11;
+  if (has_host) {
+    return std::nullopt;
   }
-  return std::nullopt;
+  return error_response(
+      400,
+      fmt::format(
+          "A request must have one Host, a name or an address with or without a port, but has {}, with the value '{}'. Correct the header.",
+          hosts,
+          shorten(host)));
 }
 
 // Any other coding than one "chunked" would leave bytes of the body to be read
@@ -176,30 +170,29 @@ bool keeps_alive(const http::request_header<>& header) {
 
 }  // namespace
 
-RequestHead read_head(const http::request_header<>& header) {
-  RequestHead head;
+ReceivedRequest read_head(const http::request_header<>& header) {
+  ReceivedRequest head;
   head.request.method = to_view(header.method_string());
-  head.refusal = refuse_host(header);
-  if (!head.refusal) {
-    head.refusal = refuse_coding(header);
+  head.error = refuse_host(header);
+  if (!head.error) {
+    head.error = refuse_coding(header);
   }
   const std::string_view target = to_view(header.target());
   std::optional<std::string> path = path_of(head.request.method, target);
-  if (!head.refusal && !path) {
-    head.refusal = error_response(
+  if (!head.error && !path) {
+    head.error = error_response(
         400,
         fmt::format(
             "The target of a request must be a path, such as /healthz, or a URL of HTTP, but is '{}'. Correct the request.",
             shorten(target)));
   }
-  if (head.refusal) {
-    return head;
+  if (!head.error) {
+    head.request.path = std::move(*path);
+    head.request.content_encoding = content_encoding_of(header);
+    head.keeps_alive = keeps_alive(header);
+    head.expects_continue = header.version() >= 11 &&
+        beast::iequals(header[http::field::expect], "100-continue");
   }
-  head.request.path = std::move(*path);
-  head.request.content_encoding = content_encoding_of(header);
-  head.keeps_alive = keeps_alive(header);
-  head.expects_continue = header.version() >= 11 &&
-      beast::iequals(header[http::field::expect], "100-continue");
   return head;
 }
 

@@ -3,6 +3,8 @@
 
 #include "packages/serving/src/server/http_message.h"
 
+#include <utility>  // Boost 1.74 uses std::exchange without it
+
 #include <boost/beast/http/fields.hpp>
 #include <boost/beast/http/message.hpp>
 
@@ -10,20 +12,21 @@
 
 namespace tessera::serving {
 
-/// What the header of a request says.
-struct RequestHead {
-  /// Without its body.
-  HttpRequest request = {};
+/// What a session has received.
+struct ReceivedRequest {
+  HttpRequest request = {};  // of a wrong one, perhaps only the method
   bool keeps_alive = false;
   /// Whether the client waits for "100 Continue" before it sends the body.
   bool expects_continue = false;
-  /// Set if the request breaks a rule of HTTP. The connection must close then,
-  /// because what follows may not be a request.
-  std::optional<HttpResponse> refusal = {};
+  /// Set if the request is wrong. The connection must close then, because what follows may
+  /// not be a request.
+  std::optional<HttpResponse> error = {};
+  /// Whether there is nobody to answer.
+  bool is_gone = false;
 };
 
-/// Reads a header, and applies those rules of RFC 9112 that Beast's parser
-/// leaves to its caller.
-RequestHead read_head(const boost::beast::http::request_header<>& header);
+/// Reads a header, and applies those rules of RFC 9112 that Beast's parser leaves to its
+/// caller. The body is still missing.
+ReceivedRequest read_head(const boost::beast::http::request_header<>& header);
 
 }  // namespace tessera::serving
