@@ -6,18 +6,15 @@
 #include <tessera/data/batches.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 
 namespace tessera::data {
 
-/// Reads the batches of one epoch.
-class BatchStageReader {
- public:
-  virtual ~BatchStageReader() = default;
-  /// The next batch, or nullopt at the end, also if it is called again.
-  virtual std::optional<Columns> next() = 0;
-};
+/// Reads the batches of one epoch. Returns the next one, or nullopt at the end, also if it
+/// is called again.
+using BatchStageReader = std::function<std::optional<Columns>()>;
 
 /// One step of Batches. Several threads may use it at the same time.
 class BatchStage {
@@ -25,8 +22,7 @@ class BatchStage {
   virtual ~BatchStage() = default;
 
   /// A reader from the batch `first` >= 0 of the epoch. The stage must outlive it.
-  virtual std::unique_ptr<BatchStageReader> open(int64_t epoch, int64_t first)
-      const = 0;
+  virtual BatchStageReader open(int64_t epoch, int64_t first) const = 0;
   virtual std::optional<int64_t> size() const = 0;
   /// The number of examples in each batch but the last, before any map().
   virtual int64_t batch_size() const = 0;

@@ -18,8 +18,21 @@ class RowBatchStage : public BatchStage {
   RowBatchStage(RowStagePtr rows, const BatchOptions& options)
       : rows_(std::move(rows)), options_(options) {}
 
-  std::unique_ptr<BatchStageReader> open(int64_t epoch, int64_t first)
-      const override;
+  BatchStageReader open(int64_t epoch, int64_t first) const override {
+    constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+    const int64_t first_row =
+        first > kMax / options_.size ? kMax : first * options_.size;
+    return [this,
+            rows = rows_->open(epoch, first_row)]() -> std::optional<Columns> {
+      std::vector<RowRange> ranges;
+      const int64_t filled = read_ranges(rows, options_.size, ranges);
+      if (filled == 0 || (options_.drop_last && filled < options_.size)) {
+        return std::nullopt;
+      }
+      return ranges.size() == 1 ? take_rows(std::move(ranges.front()))
+                                : copy_rows(ranges);
+    };
+  }
   std::optional<int64_t> size() const override {
     const std::optional<int64_t> rows = rows_->size();
     if (!rows) {
@@ -33,58 +46,32 @@ class RowBatchStage : public BatchStage {
   }
 
  private:
-  class Reader;
-
   RowStagePtr rows_;
   BatchOptions options_;
 };
-
-class RowBatchStage::Reader : public BatchStageReader {
- public:
-  Reader(const RowBatchStage& stage, int64_t epoch, int64_t first_row)
-      : options_(stage.options_), rows_(stage.rows_->open(epoch, first_row)) {}
-
-  std::optional<Columns> next() override {
-    ranges_.clear();
-    int64_t filled = 0;
-    while (filled < options_.size) {
-      std::optional<RowRange> range = rows_->next(options_.size - filled);
-      if (!range) {
-        break;
-      }
-      filled += range->count;
-      ranges_.push_back(std::move(*range));
-    }
-    if (filled == 0 || (options_.drop_last && filled < options_.size)) {
-      return std::nullopt;
-    }
-    return ranges_.size() == 1 ? take_rows(std::move(ranges_.front()))
-                               : copy_rows(ranges_);
-  }
-
- private:
-  BatchOptions options_;
-  std::unique_ptr<RowReader> rows_;
-  std::vector<RowRange> ranges_;
-};
-
-std::unique_ptr<BatchStageReader> RowBatchStage::open(
-    int64_t epoch,
-    int64_t first) const {
-  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
-  return std::make_unique<Reader>(
-      *this,
-      epoch,
-      first > kMax / options_.size ? kMax : first * options_.size);
-}
 
 class BatchMapStage : public BatchStage {
  public:
   BatchMapStage(BatchStagePtr input, detail::MapFunction map)
       : input_(std::move(input)), map_(std::move(map)) {}
 
-  std::unique_ptr<BatchStageReader> open(int64_t epoch, int64_t first)
-      const override;
+  BatchStageReader open(int64_t epoch, int64_t first) const override {
+    BatchStageReader begin = input_->open(epoch, first);
+    return [this,
+            epoch,
+            batch = first,
+            batches = std::move(begin)]() mutable -> std::optional<Columns> {
+      std::optional<Columns> columns = batches();
+      if (!columns) {
+        return std::nullopt;
+      }
+      const MapContext context{
+          .epoch = epoch,
+          .first_row = batch++ * batch_size(),
+          .is_batch = true};
+      return map_(std::move(*columns), context);
+    };
+  }
   std::optional<int64_t> size() const override {
     return input_->size();
   }
@@ -93,44 +80,9 @@ class BatchMapStage : public BatchStage {
   }
 
  private:
-  class Reader;
-
   BatchStagePtr input_;
   detail::MapFunction map_;
 };
-
-class BatchMapStage::Reader : public BatchStageReader {
- public:
-  Reader(const BatchMapStage& stage, int64_t epoch, int64_t first)
-      : stage_(stage),
-        epoch_(epoch),
-        batch_(first),
-        batches_(stage.input_->open(epoch, first)) {}
-
-  std::optional<Columns> next() override {
-    std::optional<Columns> batch = batches_->next();
-    if (!batch) {
-      return std::nullopt;
-    }
-    const MapContext context{
-        .epoch = epoch_,
-        .first_row = batch_++ * stage_.batch_size(),
-        .is_batch = true};
-    return stage_.map_(std::move(*batch), context);
-  }
-
- private:
-  const BatchMapStage& stage_;
-  int64_t epoch_;
-  int64_t batch_;  // the number of the next batch
-  std::unique_ptr<BatchStageReader> batches_;
-};
-
-std::unique_ptr<BatchStageReader> BatchMapStage::open(
-    int64_t epoch,
-    int64_t first) const {
-  return std::make_unique<Reader>(*this, epoch, first);
-}
 
 }  // namespace
 
@@ -150,7 +102,7 @@ struct BatchReader::State {
       if (reader == nullptr) {
         reader = stage->open(position.epoch, position.batch);
       }
-      std::optional<Columns> batch = reader->next();
+      std::optional<Columns> batch = reader();
       has_ended = !batch;
       position.batch += batch ? 1 : 0;
       return batch;
@@ -186,7 +138,7 @@ struct BatchReader::State {
 
   BatchStagePtr stage;
   BatchPosition position;
-  std::unique_ptr<BatchStageReader> reader;  // unset until the next read()
+  BatchStageReader reader;  // unset until the next read()
   std::exception_ptr error;
   bool has_ended = false;
 };

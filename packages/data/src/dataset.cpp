@@ -19,35 +19,12 @@ namespace {
 
 constexpr const char* kWhere = "[Dataset]";
 
-class ColumnsReader : public RowReader {
- public:
-  ColumnsReader(std::shared_ptr<Columns> columns, int64_t first)
-      : columns_(std::move(columns)),
-        first_(std::min(first, columns_->batch_size())),
-        end_(columns_->batch_size()) {}
-
-  std::optional<RowRange> next(int64_t max_rows) override {
-    if (first_ == end_) {
-      return std::nullopt;
-    }
-    const int64_t count = std::min(max_rows, end_ - first_);
-    RowRange range{.columns = columns_, .first = first_, .count = count};
-    first_ += count;
-    return range;
-  }
-
- private:
-  std::shared_ptr<Columns> columns_;
-  int64_t first_;
-  int64_t end_;
-};
-
 class ColumnsStage : public RowStage {
  public:
   explicit ColumnsStage(Columns columns)
       : columns_(std::make_shared<Columns>(contiguous(std::move(columns)))) {}
 
-  std::unique_ptr<RowReader> open(int64_t, int64_t first) const override {
+  RowReader open(int64_t, int64_t first) const override {
     return read_columns(columns_, first);
   }
   std::optional<int64_t> size() const override {
@@ -67,7 +44,9 @@ class SourceStage : public RowStage {
   explicit SourceStage(std::shared_ptr<const ExampleSource> source)
       : source_(std::move(source)) {}
 
-  std::unique_ptr<RowReader> open(int64_t, int64_t first) const override;
+  RowReader open(int64_t, int64_t first) const override {
+    return Reader(*this, first);
+  }
   std::optional<int64_t> size() const override {
     return source_->size();
   }
@@ -76,8 +55,6 @@ class SourceStage : public RowStage {
   }
 
  private:
-  class Reader;
-
   void check_columns(const Columns& columns) const {
     const std::lock_guard<std::mutex> lock(mutex_);
     kinds_.check(columns, "[Dataset] the source:");
@@ -100,92 +77,63 @@ class SourceStage : public RowStage {
   mutable std::mutex mutex_;
   mutable ColumnKinds kinds_;
   mutable std::optional<int64_t> count_;  // after the first complete epoch
-};
 
-class SourceStage::Reader : public RowReader {
- public:
-  Reader(const SourceStage& stage, int64_t first)
-      : stage_(stage), rows_(first), reader_(stage.source_->open(first)) {
-    TESSERA_CHECK_VALUE(
-        reader_ != nullptr,
-        "{} open() of the source returned no reader. Return one, or raise an error.",
-        kWhere);
-  }
-
-  std::optional<RowRange> next(int64_t max_rows) override {
-    if (left_.count == 0 && !read()) {
-      return std::nullopt;
+  class Reader {
+   public:
+    Reader(const SourceStage& stage, int64_t first)
+        : stage_(stage), rows_(first), reader_(stage.source_->open(first)) {
+      TESSERA_CHECK_VALUE(
+          reader_ != nullptr,
+          "{} open() of the source returned no reader. Return one, or raise an error.",
+          kWhere);
     }
-    const int64_t count = std::min(max_rows, left_.count);
-    RowRange range = part_of(left_, 0, count);
-    left_ = part_of(left_, count, left_.count - count);
-    return range;
-  }
 
- private:
-  bool read() {
-    if (has_ended_) {
-      return false;
-    }
-    left_ = {};
-    std::optional<Columns> columns = reader_->next();
-    if (!columns) {
-      has_ended_ = true;
-      if (has_read_) {  // otherwise, the reader may have begun after the end
-        stage_.check_count(rows_);
-      } else if (rows_ == 0) {
-        stage_.check_count(0);
+    std::optional<RowRange> operator()(int64_t max_rows) {
+      if (left_.count == 0 && !read()) {
+        return std::nullopt;
       }
-      return false;
+      const int64_t count = std::min(max_rows, left_.count);
+      RowRange range = part_of(left_, 0, count);
+      left_ = part_of(left_, count, left_.count - count);
+      return range;
     }
-    has_read_ = true;
-    stage_.check_columns(*columns);
-    left_.columns = std::make_shared<Columns>(contiguous(std::move(*columns)));
-    left_.count = left_.columns->batch_size();
-    TESSERA_CHECK_VALUE(
-        left_.count > 0,
-        "{} the source returned columns without examples. Return at least one example, or nullopt at the end.",
-        kWhere);
-    rows_ += left_.count;
-    return true;
-  }
 
-  const SourceStage& stage_;
-  int64_t rows_;  // before the end of the last chunk
-  std::unique_ptr<ExampleReader> reader_;
-  RowRange left_;
-  bool has_read_ = false;
-  bool has_ended_ = false;
-};
-
-std::unique_ptr<RowReader> SourceStage::open(int64_t, int64_t first) const {
-  return std::make_unique<Reader>(*this, first);
-}
-
-class EmptyReader : public RowReader {
- public:
-  std::optional<RowRange> next(int64_t) override {
-    return std::nullopt;
-  }
-};
-
-class TakeReader : public RowReader {
- public:
-  TakeReader(std::unique_ptr<RowReader> rows, int64_t count)
-      : rows_(std::move(rows)), left_(count) {}
-
-  std::optional<RowRange> next(int64_t max_rows) override {
-    if (left_ == 0) {
-      return std::nullopt;
+   private:
+    bool read() {
+      if (has_ended_) {
+        return false;
+      }
+      left_ = {};
+      std::optional<Columns> columns = reader_->next();
+      if (!columns) {
+        has_ended_ = true;
+        if (has_read_) {  // otherwise, the reader may have begun after the end
+          stage_.check_count(rows_);
+        } else if (rows_ == 0) {
+          stage_.check_count(0);
+        }
+        return false;
+      }
+      has_read_ = true;
+      stage_.check_columns(*columns);
+      left_.columns =
+          std::make_shared<Columns>(contiguous(std::move(*columns)));
+      left_.count = left_.columns->batch_size();
+      TESSERA_CHECK_VALUE(
+          left_.count > 0,
+          "{} the source returned columns without examples. Return at least one example, or nullopt at the end.",
+          kWhere);
+      rows_ += left_.count;
+      return true;
     }
-    std::optional<RowRange> range = rows_->next(std::min(max_rows, left_));
-    left_ -= range ? range->count : 0;
-    return range;
-  }
 
- private:
-  std::unique_ptr<RowReader> rows_;
-  int64_t left_;
+    const SourceStage& stage_;
+    int64_t rows_;  // before the end of the last chunk
+    std::shared_ptr<ExampleReader> reader_;
+    RowRange left_;
+    bool has_read_ = false;
+    bool has_ended_ = false;
+  };
 };
 
 class TakeStage : public RowStep {
@@ -193,12 +141,19 @@ class TakeStage : public RowStep {
   TakeStage(RowStagePtr input, int64_t count)
       : RowStep(std::move(input)), count_(count) {}
 
-  std::unique_ptr<RowReader> open(int64_t epoch, int64_t first) const override {
+  RowReader open(int64_t epoch, int64_t first) const override {
     if (first >= count_) {
-      return std::make_unique<EmptyReader>();
+      return [](int64_t) { return std::optional<RowRange>(); };
     }
-    return std::make_unique<TakeReader>(
-        input().open(epoch, first), count_ - first);
+    return [rows = input().open(epoch, first), left = count_ - first](
+               int64_t max_rows) mutable -> std::optional<RowRange> {
+      if (left == 0) {
+        return std::nullopt;
+      }
+      std::optional<RowRange> range = rows(std::min(max_rows, left));
+      left -= range ? range->count : 0;
+      return range;
+    };
   }
   std::optional<int64_t> size() const override {
     const std::optional<int64_t> size = input().size();
@@ -214,7 +169,7 @@ class SkipStage : public RowStep {
   SkipStage(RowStagePtr input, int64_t count)
       : RowStep(std::move(input)), count_(count) {}
 
-  std::unique_ptr<RowReader> open(int64_t epoch, int64_t first) const override {
+  RowReader open(int64_t epoch, int64_t first) const override {
     constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
     return input().open(epoch, first > kMax - count_ ? kMax : first + count_);
   }
@@ -232,7 +187,28 @@ class ConcatenateStage : public RowStage {
   ConcatenateStage(RowStagePtr first, RowStagePtr second)
       : first_(std::move(first)), second_(std::move(second)) {}
 
-  std::unique_ptr<RowReader> open(int64_t epoch, int64_t first) const override;
+  RowReader open(int64_t epoch, int64_t first) const override {
+    const bool begins_second = first > 0 && first >= first_size(epoch);
+    RowReader begin = begins_second
+        ? second_->open(epoch, first - first_size(epoch))
+        : first_->open(epoch, first);
+    return [this,
+            epoch,
+            rows = std::move(begin),
+            is_second = begins_second,
+            kinds = ColumnKinds()](int64_t max_rows) mutable {
+      std::optional<RowRange> range = rows(max_rows);
+      if (!range && !is_second) {
+        is_second = true;
+        rows = second_->open(epoch, 0);
+        range = rows(max_rows);
+      }
+      if (range) {
+        kinds.check(*range->columns, "[Dataset] concatenate():");
+      }
+      return range;
+    };
+  }
   std::optional<int64_t> size() const override {
     const std::optional<int64_t> one = first_->size();
     const std::optional<int64_t> two = second_->size();
@@ -243,8 +219,6 @@ class ConcatenateStage : public RowStage {
   }
 
  private:
-  class Reader;
-
   // The number of examples in the first dataset. Reads them if there is no other way.
   int64_t first_size(int64_t epoch) const {
     if (const std::optional<int64_t> size = first_->size()) {
@@ -253,8 +227,8 @@ class ConcatenateStage : public RowStage {
     int64_t count = count_.load();
     if (count < 0) {
       count = 0;
-      const std::unique_ptr<RowReader> rows = first_->open(epoch, 0);
-      while (const std::optional<RowRange> range = rows->next(kScanRows)) {
+      const RowReader rows = first_->open(epoch, 0);
+      while (const std::optional<RowRange> range = rows(kScanRows)) {
         count += range->count;
       }
       count_.store(count);
@@ -268,47 +242,6 @@ class ConcatenateStage : public RowStage {
   mutable std::atomic<int64_t> count_{-1};
 };
 
-class ConcatenateStage::Reader : public RowReader {
- public:
-  Reader(const ConcatenateStage& stage, int64_t epoch, int64_t first)
-      : stage_(stage), epoch_(epoch) {
-    if (first > 0 && first >= stage.first_size(epoch)) {
-      open_second(first - stage.first_size(epoch));
-    } else {
-      rows_ = stage.first_->open(epoch, first);
-    }
-  }
-
-  std::optional<RowRange> next(int64_t max_rows) override {
-    std::optional<RowRange> range = rows_->next(max_rows);
-    if (!range && !is_second_) {
-      open_second(0);
-      range = rows_->next(max_rows);
-    }
-    if (range) {
-      kinds_.check(*range->columns, "[Dataset] concatenate():");
-    }
-    return range;
-  }
-
- private:
-  void open_second(int64_t first) {
-    is_second_ = true;
-    rows_ = stage_.second_->open(epoch_, first);
-  }
-
-  const ConcatenateStage& stage_;
-  int64_t epoch_;
-  bool is_second_ = false;
-  std::unique_ptr<RowReader> rows_;
-  ColumnKinds kinds_;
-};
-
-std::unique_ptr<RowReader> ConcatenateStage::open(int64_t epoch, int64_t first)
-    const {
-  return std::make_unique<Reader>(*this, epoch, first);
-}
-
 class FilterStage : public RowStep {
  public:
   using Predicate = std::function<at::Tensor(const Columns&)>;
@@ -316,14 +249,14 @@ class FilterStage : public RowStep {
   FilterStage(RowStagePtr input, Predicate predicate)
       : RowStep(std::move(input)), predicate_(std::move(predicate)) {}
 
-  std::unique_ptr<RowReader> open(int64_t epoch, int64_t first) const override;
+  RowReader open(int64_t epoch, int64_t first) const override {
+    return Reader(*this, epoch, first);
+  }
   std::optional<int64_t> size() const override {
     return std::nullopt;
   }
 
  private:
-  class Reader;
-
   // The numbers of the kept rows.
   std::vector<int64_t> kept(const Columns& columns) const {
     const at::Tensor result = predicate_(columns);
@@ -352,109 +285,87 @@ class FilterStage : public RowStep {
   }
 
   Predicate predicate_;
-};
 
-class FilterStage::Reader : public RowReader {
- public:
-  Reader(const FilterStage& stage, int64_t epoch, int64_t first)
-      : stage_(stage), skipped_(first), rows_(stage.input().open(epoch, 0)) {}
+  class Reader {
+   public:
+    Reader(const FilterStage& stage, int64_t epoch, int64_t first)
+        : stage_(stage), skipped_(first), rows_(stage.input().open(epoch, 0)) {}
 
-  std::optional<RowRange> next(int64_t max_rows) override {
-    while (used_ == kept_.size()) {
-      // More than the caller wants, because few of them may be kept.
-      constexpr int64_t kMinRows = 4096;
-      std::optional<RowRange> range = rows_->next(std::max(max_rows, kMinRows));
-      if (!range) {
-        return std::nullopt;
+    std::optional<RowRange> operator()(int64_t max_rows) {
+      while (used_ == kept_.size()) {
+        // More than the caller wants, because few of them may be kept.
+        constexpr int64_t kMinRows = 4096;
+        std::optional<RowRange> range = rows_(std::max(max_rows, kMinRows));
+        if (!range) {
+          return std::nullopt;
+        }
+        kept_.clear();
+        used_ = 0;
+        range_ = owned_range(take_rows(std::move(*range)));
+        kept_ = stage_.kept(*range_.columns);
+        used_ = static_cast<size_t>(
+            std::min(skipped_, static_cast<int64_t>(kept_.size())));
+        skipped_ -= static_cast<int64_t>(used_);
       }
-      kept_.clear();
-      used_ = 0;
-      range_ = owned_range(take_rows(std::move(*range)));
-      kept_ = stage_.kept(*range_.columns);
-      used_ = static_cast<size_t>(
-          std::min(skipped_, static_cast<int64_t>(kept_.size())));
-      skipped_ -= static_cast<int64_t>(used_);
+      const size_t count =
+          std::min(static_cast<size_t>(max_rows), kept_.size() - used_);
+      RowRange result = owned_range(
+          gather_rows(range_, std::span(kept_).subspan(used_, count)));
+      used_ += count;
+      return result;
     }
-    const size_t count =
-        std::min(static_cast<size_t>(max_rows), kept_.size() - used_);
-    RowRange result = owned_range(
-        gather_rows(range_, std::span(kept_).subspan(used_, count)));
-    used_ += count;
-    return result;
-  }
 
- private:
-  const FilterStage& stage_;
-  int64_t skipped_;  // kept rows that are still to be skipped
-  std::unique_ptr<RowReader> rows_;
-  RowRange range_;
-  std::vector<int64_t> kept_;  // rows of range_
-  size_t used_ = 0;
+   private:
+    const FilterStage& stage_;
+    int64_t skipped_;  // kept rows that are still to be skipped
+    RowReader rows_;
+    RowRange range_;
+    std::vector<int64_t> kept_;  // rows of range_
+    size_t used_ = 0;
+  };
 };
-
-std::unique_ptr<RowReader> FilterStage::open(int64_t epoch, int64_t first)
-    const {
-  return std::make_unique<Reader>(*this, epoch, first);
-}
 
 class MapStage : public RowStep {
  public:
   MapStage(RowStagePtr input, detail::MapFunction map)
       : RowStep(std::move(input)), map_(std::move(map)) {}
 
-  std::unique_ptr<RowReader> open(int64_t epoch, int64_t first) const override;
-
- private:
-  class Reader;
-
-  detail::MapFunction map_;
-};
-
-class MapStage::Reader : public RowReader {
- public:
-  Reader(const MapStage& stage, int64_t epoch, int64_t first)
-      : stage_(stage),
-        context_{.epoch = epoch, .first_row = first},
-        rows_(stage.input().open(epoch, first)) {}
-
-  std::optional<RowRange> next(int64_t max_rows) override {
-    std::optional<RowRange> range = rows_->next(max_rows);
-    if (!range) {
-      return std::nullopt;
-    }
-    const int64_t count = range->count;
-    RowRange result = owned_range(contiguous(
-        stage_.map_(take_rows(std::move(*range)), MapContext(context_))));
-    TESSERA_CHECK_VALUE(
-        result.count == count,
-        "{} the function of map() got {} examples, but returned {}. Return as many; use filter() to drop examples, or map() after batch().",
-        kWhere,
-        count,
-        result.count);
-    kinds_.check(*result.columns, "[Dataset] the function of map():");
-    context_.first_row += count;
-    return result;
+  RowReader open(int64_t epoch, int64_t first) const override {
+    return [this,
+            rows = input().open(epoch, first),
+            context = MapContext{.epoch = epoch, .first_row = first},
+            kinds = ColumnKinds()](
+               int64_t max_rows) mutable -> std::optional<RowRange> {
+      std::optional<RowRange> range = rows(max_rows);
+      if (!range) {
+        return std::nullopt;
+      }
+      const int64_t count = range->count;
+      RowRange result = owned_range(
+          contiguous(map_(take_rows(std::move(*range)), MapContext(context))));
+      TESSERA_CHECK_VALUE(
+          result.count == count,
+          "{} the function of map() got {} examples, but returned {}. Return as many; use filter() to drop examples, or map() after batch().",
+          kWhere,
+          count,
+          result.count);
+      kinds.check(*result.columns, "[Dataset] the function of map():");
+      context.first_row += count;
+      return result;
+    };
   }
 
  private:
-  const MapStage& stage_;
-  MapContext context_;
-  ColumnKinds kinds_;
-  std::unique_ptr<RowReader> rows_;
+  detail::MapFunction map_;
 };
-
-std::unique_ptr<RowReader> MapStage::open(int64_t epoch, int64_t first) const {
-  return std::make_unique<Reader>(*this, epoch, first);
-}
 
 class CacheStage : public RowStep {
  public:
   CacheStage(RowStagePtr input, const CacheOptions& options)
       : RowStep(std::move(input)), options_(options) {}
 
-  std::unique_ptr<RowReader> open(int64_t, int64_t first) const override {
-    const std::shared_ptr<Columns> columns = load();
-    return read_columns(columns, first);
+  RowReader open(int64_t, int64_t first) const override {
+    return read_columns(load(), first);
   }
   std::optional<int64_t> size() const override {
     return input().size();
@@ -514,7 +425,7 @@ class StageReader : public ExampleReader {
       std::rethrow_exception(error_);
     }
     try {
-      std::optional<RowRange> range = rows_->next(kScanRows);
+      std::optional<RowRange> range = rows_(kScanRows);
       if (!range) {
         return std::nullopt;
       }
@@ -527,24 +438,47 @@ class StageReader : public ExampleReader {
 
  private:
   RowStagePtr stage_;
-  std::unique_ptr<RowReader> rows_;
+  RowReader rows_;
   std::exception_ptr error_;
 };
 
 }  // namespace
 
-std::unique_ptr<RowReader> read_columns(
-    std::shared_ptr<Columns> columns,
-    int64_t first) {
-  return std::make_unique<ColumnsReader>(std::move(columns), first);
+RowReader read_columns(std::shared_ptr<Columns> columns, int64_t first) {
+  const int64_t end = columns->batch_size();
+  return [columns = std::move(columns), next = std::min(first, end), end](
+             int64_t max_rows) mutable -> std::optional<RowRange> {
+    if (next == end) {
+      return std::nullopt;
+    }
+    const int64_t count = std::min(max_rows, end - next);
+    next += count;
+    return RowRange{.columns = columns, .first = next - count, .count = count};
+  };
+}
+
+int64_t read_ranges(
+    const RowReader& rows,
+    int64_t count,
+    std::vector<RowRange>& ranges) {
+  int64_t left = count;
+  while (left > 0) {
+    std::optional<RowRange> range = rows(left);
+    if (!range) {
+      break;
+    }
+    left -= range->count;
+    ranges.push_back(std::move(*range));
+  }
+  return count - left;
 }
 
 void scan_rows(
     const RowStage& stage,
     c10::function_ref<void(const RowRange&, int64_t)> use) {
-  const std::unique_ptr<RowReader> rows = stage.open(0, 0);
+  const RowReader rows = stage.open(0, 0);
   int64_t first = 0;
-  while (const std::optional<RowRange> range = rows->next(kScanRows)) {
+  while (const std::optional<RowRange> range = rows(kScanRows)) {
     use(*range, first);
     first += range->count;
   }
@@ -594,16 +528,8 @@ Dataset Dataset::concatenate(const Dataset& other) const {
 
 Columns Dataset::head(int64_t count) const {
   check_count_argument("head", count);
-  const std::unique_ptr<RowReader> rows = stage_->open(0, 0);
   std::vector<RowRange> ranges;
-  while (count > 0) {
-    std::optional<RowRange> range = rows->next(count);
-    if (!range) {
-      break;
-    }
-    count -= range->count;
-    ranges.push_back(std::move(*range));
-  }
+  read_ranges(stage_->open(0, 0), count, ranges);
   return ranges.empty() ? Columns() : copy_rows(ranges);
 }
 

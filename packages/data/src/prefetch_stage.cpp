@@ -61,7 +61,7 @@ class BatchThread {
     std::exception_ptr error;
     try {
       const auto reader = stage_.open(begin_.epoch, begin_.batch);
-      while (std::optional<Columns> batch = reader->next()) {
+      while (std::optional<Columns> batch = reader()) {
         if (!push(std::move(*batch))) {
           return;
         }
@@ -104,47 +104,32 @@ class BatchThread {
   std::thread thread_;  // the last member, because it uses the others
 };
 
-class PrefetchReader : public BatchStageReader {
- public:
-  PrefetchReader(const BatchStage& stage, BatchPosition begin, int64_t count)
-      : thread_(std::make_unique<BatchThread>(
-            stage,
-            begin,
-            static_cast<size_t>(count))) {}
-
-  ~PrefetchReader() override {
-    if (process_ != ::getpid()) {
-      // The thread does not exist in a forked child. Joining it would wait forever.
-      (void)thread_.release();
-    }
-  }
-
-  PrefetchReader(const PrefetchReader&) = delete;
-  PrefetchReader& operator=(const PrefetchReader&) = delete;
-
-  std::optional<Columns> next() override {
-    TESSERA_CHECK(
-        process_ == ::getpid(),
-        "[Batches] expected a call in process {}, whose thread reads the batches, but got one in its forked child {}. Open a reader in the child.",
-        process_,
-        ::getpid());
-    return thread_->next();
-  }
-
- private:
-  pid_t process_ = ::getpid();
-  std::unique_ptr<BatchThread> thread_;
-};
-
 class PrefetchStage : public BatchStage {
  public:
   PrefetchStage(BatchStagePtr input, int64_t count)
       : input_(std::move(input)), count_(count) {}
 
-  std::unique_ptr<BatchStageReader> open(int64_t epoch, int64_t first)
-      const override {
-    return std::make_unique<PrefetchReader>(
-        *input_, BatchPosition{.epoch = epoch, .batch = first}, count_);
+  BatchStageReader open(int64_t epoch, int64_t first) const override {
+    const pid_t process = ::getpid();
+    const std::shared_ptr<BatchThread> thread(
+        new BatchThread(
+            *input_,
+            {.epoch = epoch, .batch = first},
+            static_cast<size_t>(count_)),
+        [process](const BatchThread* own) {
+          // The thread does not exist in a forked child. Joining it would wait forever.
+          if (process == ::getpid()) {
+            delete own;
+          }
+        });
+    return [process, thread] {
+      TESSERA_CHECK(
+          process == ::getpid(),
+          "[Batches] expected a call in process {}, whose thread reads the batches, but got one in its forked child {}. Open a reader in the child.",
+          process,
+          ::getpid());
+      return thread->next();
+    };
   }
   std::optional<int64_t> size() const override {
     return input_->size();

@@ -8,21 +8,18 @@
 #include <c10/util/FunctionRef.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace tessera::data {
 
-/// Reads the examples of one epoch.
-class RowReader {
- public:
-  virtual ~RowReader() = default;
-
-  /// The next examples, between 1 and `max_rows`, or nullopt at the end, also if it is
-  /// called again. All ranges of a reader have the same columns.
-  virtual std::optional<RowRange> next(int64_t max_rows) = 0;
-};
+/// Reads the examples of one epoch. Returns the next ones, between 1 and `max_rows`, or
+/// nullopt at the end, also if it is called again. All ranges of a reader have the same
+/// columns.
+using RowReader = std::function<std::optional<RowRange>(int64_t max_rows)>;
 
 /// One step of a Dataset. Several threads may use it at the same time.
 class RowStage {
@@ -30,8 +27,7 @@ class RowStage {
   virtual ~RowStage() = default;
 
   /// A reader from the row `first` >= 0 of the epoch. The stage must outlive it.
-  virtual std::unique_ptr<RowReader> open(int64_t epoch, int64_t first)
-      const = 0;
+  virtual RowReader open(int64_t epoch, int64_t first) const = 0;
   virtual std::optional<int64_t> size() const = 0;
   /// Whether each epoch has the same examples in the same order.
   virtual bool has_fixed_order() const = 0;
@@ -64,9 +60,13 @@ class RowStep : public RowStage {
 inline constexpr int64_t kScanRows = 65536;
 
 /// The examples of tensors in memory.
-std::unique_ptr<RowReader> read_columns(
-    std::shared_ptr<Columns> columns,
-    int64_t first);
+RowReader read_columns(std::shared_ptr<Columns> columns, int64_t first);
+
+/// Appends `count` rows to `ranges`, or fewer at the end. Returns their number.
+int64_t read_ranges(
+    const RowReader& rows,
+    int64_t count,
+    std::vector<RowRange>& ranges);
 
 RowStagePtr shuffle_stage(RowStagePtr input, const ShuffleOptions& options);
 
