@@ -167,17 +167,8 @@ struct UserEnd {
   }
 };
 
-struct UserHasher {
-  size_t operator()(int64_t value) const {
-    return hash_of(value, 0);
-  }
-  size_t operator()(const std::string& value) const {
-    return hash_of(value, 0);
-  }
-};
-
 template <class User>
-using UserEnds = std::unordered_map<User, UserEnd, UserHasher>;
+using UserEnds = std::unordered_map<User, UserEnd, ValueHasher>;
 
 }  // namespace
 

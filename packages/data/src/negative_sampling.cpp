@@ -9,15 +9,15 @@
 #include "packages/data/src/value_hash.h"
 #include "src/common/check.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <cmath>
 #include <concepts>
 #include <span>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
-#include <variant>
 #include <vector>
 
 namespace tessera::data {
@@ -53,15 +53,6 @@ void check_options(const NegativeSamplingOptions& options) {
       options.power);
 }
 
-struct ItemHasher {
-  size_t operator()(int64_t value) const {
-    return hash_of(value, 0);
-  }
-  size_t operator()(const std::string& value) const {
-    return hash_of(value, 0);
-  }
-};
-
 // Numbers the distinct values of a column by their first appearance.
 class ValueNumbers {
  public:
@@ -73,9 +64,6 @@ class ValueNumbers {
   template <class Use>
   void add(const RowRange& range, Use&& use) {
     visit(*range.columns, [&]<class T>(std::span<const T> values) {
-      if (values_.index() == 0) {
-        values_.emplace<Map<T>>();
-      }
       auto& map = std::get<Map<T>>(values_);
       for (int64_t i = 0; i < range.count; ++i) {
         const T& value = values[static_cast<size_t>(range.first + i)];
@@ -96,9 +84,9 @@ class ValueNumbers {
   std::vector<int64_t> find(const Columns& columns) const {
     std::vector<int64_t> numbers;
     visit(columns, [&]<class T>(std::span<const T> values) {
-      const auto* map = std::get_if<Map<T>>(&values_);
+      const auto& map = std::get<Map<T>>(values_);
       TESSERA_CHECK_TYPE(
-          map != nullptr,
+          static_cast<int64_t>(map.size()) == size(),
           "{} column '{}' must have the same kind as in the dataset of the sampler, but it has {}.",
           kSampler,
           shorten(name_),
@@ -106,8 +94,8 @@ class ValueNumbers {
       Map<T> others;
       numbers.reserve(values.size());
       for (const T& value : values) {
-        const auto found = map->find(value);
-        if (found != map->end()) {
+        const auto found = map.find(value);
+        if (found != map.end()) {
           numbers.push_back(found->second);
           continue;
         }
@@ -119,40 +107,29 @@ class ValueNumbers {
   }
 
   int64_t size() const {
-    return std::visit(
-        []<class T>(const T& map) -> int64_t {
-          if constexpr (std::same_as<T, std::monostate>) {
-            return 0;
-          } else {
-            return static_cast<int64_t>(map.size());
-          }
-        },
-        values_);
+    const auto& [integers, texts] = values_;
+    return static_cast<int64_t>(integers.size() + texts.size());
   }
 
   // The values in the order of their numbers.
   Column values() const {
-    Column result;
-    if (const auto* map = std::get_if<Map<int64_t>>(&values_)) {
-      at::Tensor tensor = at::empty({size()}, at::kLong);
-      auto* data = tensor.mutable_data_ptr<int64_t>();
-      for (const auto& [value, number] : *map) {
-        data[number] = value;
-      }
-      result.values = std::move(tensor);
-    } else if (const auto* texts = std::get_if<Map<std::string>>(&values_)) {
-      std::vector<std::string> all(texts->size());
-      for (const auto& [value, number] : *texts) {
+    const auto in_order = []<class T>(const Map<T>& map) {
+      std::vector<T> all(map.size());
+      for (const auto& [value, number] : map) {
         all[static_cast<size_t>(number)] = value;
       }
-      result.values = std::move(all);
+      return all;
+    };
+    const auto& [integers, texts] = values_;
+    if (texts.empty()) {
+      return {.values = at::tensor(in_order(integers), at::kLong)};
     }
-    return result;
+    return {.values = in_order(texts)};
   }
 
  private:
   template <class T>
-  using Map = std::unordered_map<T, int64_t, ItemHasher>;
+  using Map = std::unordered_map<T, int64_t, ValueHasher>;
 
   template <class Use>
   void visit(const Columns& columns, Use&& use) const {
@@ -173,7 +150,8 @@ class ValueNumbers {
   std::string name_;
   const char*
       missing_;  // what the message calls a missing value; nullptr: allowed
-  std::variant<std::monostate, Map<int64_t>, Map<std::string>> values_;
+  // One of them is empty.
+  std::tuple<Map<int64_t>, Map<std::string>> values_;
 };
 
 // The items that are excluded for one example. Each member may exclude nothing.
@@ -440,12 +418,7 @@ Column NegativeSampler::sample(
   Columns gathered =
       gather_rows(owned_range(contiguous(from)), negatives.numbers);
   Column result = gathered.at("values");
-  const auto size = static_cast<int64_t>(negatives.splits.size());
-  result.row_splits = at::empty({size}, at::kLong);
-  std::copy(
-      negatives.splits.begin(),
-      negatives.splits.end(),
-      result.row_splits.mutable_data_ptr<int64_t>());
+  result.row_splits = at::tensor(negatives.splits, at::kLong);
   return result;
 }
 

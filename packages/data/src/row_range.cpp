@@ -9,6 +9,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <concepts>
 #include <utility>
 
 namespace tessera::data {
@@ -36,6 +37,37 @@ std::string kind_text(const Columns::Entry& entry) {
       ")");
 }
 
+// Values of the kind of `model`, which `write` fills in.
+template <class Write>
+std::variant<at::Tensor, RangeText> make_values(
+    const Column& model,
+    int64_t size,
+    Write&& write) {
+  if (std::holds_alternative<RangeText>(model.values)) {
+    RangeText values(static_cast<size_t>(size));
+    write(values.data());
+    return values;
+  }
+  const at::ScalarType type = std::get<at::Tensor>(model.values).scalar_type();
+  at::Tensor values = at::empty({size}, type);
+  if (type == at::kLong) {
+    write(values.mutable_data_ptr<int64_t>());
+  } else {
+    write(values.mutable_data_ptr<float>());
+  }
+  return values;
+}
+
+// The values of a column of this type.
+template <class T>
+const T* values_in(const Column& column) {
+  if constexpr (std::same_as<T, std::string>) {
+    return std::get<RangeText>(column.values).data();
+  } else {
+    return std::get<at::Tensor>(column.values).const_data_ptr<T>();
+  }
+}
+
 // Some values of a column, and where they are.
 struct ValueSpan {
   const Column* column;
@@ -46,38 +78,15 @@ struct ValueSpan {
 // Copies the values of the spans, one after the other.
 std::variant<at::Tensor, RangeText> copy_values(
     const std::vector<ValueSpan>& spans) {
-  const Column& model = *spans.front().column;
   int64_t total = 0;
   for (const ValueSpan& span : spans) {
     total += span.count;
   }
-  if (std::holds_alternative<RangeText>(model.values)) {
-    RangeText result;
-    result.reserve(static_cast<size_t>(total));
+  return make_values(*spans.front().column, total, [&]<class T>(T* to) {
     for (const ValueSpan& span : spans) {
-      const auto begin =
-          std::get<RangeText>(span.column->values).begin() + span.first;
-      result.insert(result.end(), begin, begin + span.count);
+      to = std::copy_n(values_in<T>(*span.column) + span.first, span.count, to);
     }
-    return result;
-  }
-  const at::ScalarType type = std::get<at::Tensor>(model.values).scalar_type();
-  at::Tensor result = at::empty({total}, type);
-  const auto copy = [&]<class T>(T* to) {
-    for (const ValueSpan& span : spans) {
-      to = std::copy_n(
-          std::get<at::Tensor>(span.column->values).const_data_ptr<T>() +
-              span.first,
-          span.count,
-          to);
-    }
-  };
-  if (type == at::kLong) {
-    copy(result.mutable_data_ptr<int64_t>());
-  } else {
-    copy(result.mutable_data_ptr<float>());
-  }
-  return result;
+  });
 }
 
 Column copy_column(std::span<const RowRange> ranges, size_t index) {
@@ -117,62 +126,36 @@ Column copy_column(std::span<const RowRange> ranges, size_t index) {
   return result;
 }
 
-// Copies the values of some rows. `splits` is nullptr if each row has one value.
-struct RowGather {
-  const int64_t* splits;
-  int64_t first;
-  std::span<const int64_t> rows;
-  int64_t total;  // values
-
-  template <class T>
-  void run(const T* from, T* to) const {
-    if (splits == nullptr) {
-      from += first;
-      for (size_t i = 0; i < rows.size(); ++i) {
-        to[i] = from[rows[i]];
-      }
-      return;
-    }
-    for (const int64_t row : rows) {
-      const int64_t begin = splits[row];
-      to = std::copy_n(from + begin, splits[row + 1] - begin, to);
-    }
-  }
-};
-
 Column gather_column(
     const Column& column,
     int64_t first,
     std::span<const int64_t> rows) {
   Column result;
-  RowGather gather{nullptr, first, rows, static_cast<int64_t>(rows.size())};
+  auto total = static_cast<int64_t>(rows.size());
+  const int64_t* splits = nullptr;
   if (column.row_splits.defined()) {
-    gather.splits = column.row_splits.const_data_ptr<int64_t>() + first;
-    result.row_splits = at::empty({gather.total + 1}, at::kLong);
-    auto* splits = result.row_splits.mutable_data_ptr<int64_t>();
-    int64_t end = 0;
-    *splits++ = end;
+    splits = column.row_splits.const_data_ptr<int64_t>() + first;
+    result.row_splits = at::empty({total + 1}, at::kLong);
+    auto* to = result.row_splits.mutable_data_ptr<int64_t>();
+    total = 0;
+    *to++ = total;
     for (const int64_t row : rows) {
-      end += gather.splits[row + 1] - gather.splits[row];
-      *splits++ = end;
+      total += splits[row + 1] - splits[row];
+      *to++ = total;
     }
-    gather.total = end;
   }
-  if (const auto* text = std::get_if<RangeText>(&column.values)) {
-    RangeText values(static_cast<size_t>(gather.total));
-    gather.run(text->data(), values.data());
-    result.values = std::move(values);
-    return result;
-  }
-  const auto& from = std::get<at::Tensor>(column.values);
-  at::Tensor values = at::empty({gather.total}, from.scalar_type());
-  if (from.scalar_type() == at::kLong) {
-    gather.run(
-        from.const_data_ptr<int64_t>(), values.mutable_data_ptr<int64_t>());
-  } else {
-    gather.run(from.const_data_ptr<float>(), values.mutable_data_ptr<float>());
-  }
-  result.values = std::move(values);
+  result.values = make_values(column, total, [&]<class T>(T* to) {
+    const T* from = values_in<T>(column);
+    if (splits == nullptr) {
+      for (const int64_t row : rows) {
+        *to++ = from[first + row];
+      }
+      return;
+    }
+    for (const int64_t row : rows) {
+      to = std::copy_n(from + splits[row], splits[row + 1] - splits[row], to);
+    }
+  });
   return result;
 }
 

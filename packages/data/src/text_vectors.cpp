@@ -10,7 +10,6 @@
 #include "src/common/utf8.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
@@ -151,9 +150,7 @@ class Parser {
         shorten(path_),
         expected_.value_or(0),
         count());
-    at::Tensor vectors = at::empty({count(), dim_}, at::kFloat);
-    std::copy(
-        values_.begin(), values_.end(), vectors.mutable_data_ptr<float>());
+    at::Tensor vectors = at::tensor(values_, at::kFloat).view({count(), dim_});
     return {.words = std::move(words_), .vectors = std::move(vectors)};
   }
 

@@ -6,7 +6,7 @@
 #include "packages/data/src/column_values.h"
 #include "src/common/check.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <optional>
@@ -75,27 +75,19 @@ RaggedFeature UserItems::of(const at::Tensor& users) const {
   const at::Tensor ids = users.contiguous();
   const std::span all(
       ids.const_data_ptr<int64_t>(), static_cast<size_t>(ids.numel()));
-  at::Tensor splits = at::empty({ids.numel() + 1}, at::kLong);
-  auto* split = splits.mutable_data_ptr<int64_t>();
-  split[0] = 0;
-  std::vector<const std::vector<int64_t>*> bags;
-  bags.reserve(all.size());
+  std::vector<int64_t> values;
+  std::vector<int64_t> splits{0};
+  splits.reserve(all.size() + 1);
   for (const int64_t user : all) {
-    const auto found = items_.find(user);
-    bags.push_back(found == items_.end() ? nullptr : &found->second);
-    split[1] = split[0] +
-        (bags.back() == nullptr ? 0
-                                : static_cast<int64_t>(bags.back()->size()));
-    ++split;
-  }
-  at::Tensor values = at::empty({*split}, at::kLong);
-  auto* to = values.mutable_data_ptr<int64_t>();
-  for (const auto* bag : bags) {
-    if (bag != nullptr) {
-      to = std::copy(bag->begin(), bag->end(), to);
+    if (const auto found = items_.find(user); found != items_.end()) {
+      const std::vector<int64_t>& bag = found->second;
+      values.insert(values.end(), bag.begin(), bag.end());
     }
+    splits.push_back(static_cast<int64_t>(values.size()));
   }
-  return {.values = values, .row_splits = splits};
+  return {
+      .values = at::tensor(values, at::kLong),
+      .row_splits = at::tensor(splits, at::kLong)};
 }
 
 }  // namespace tessera::data

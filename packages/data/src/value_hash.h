@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -23,6 +24,13 @@ inline uint64_t hash_of(int64_t value, uint64_t seed) {
 inline uint64_t hash_of(const std::string& value, uint64_t seed) {
   return XXH3_64bits_withSeed(value.data(), value.size(), seed);
 }
+
+/// Hashes integers and text for maps.
+struct ValueHasher {
+  size_t operator()(const auto& value) const {
+    return hash_of(value, 0);
+  }
+};
 
 /// The hash of a sequence of values. Their order matters.
 inline uint64_t combine_hashes(uint64_t first, uint64_t second) {

@@ -15,16 +15,7 @@ namespace tessera::data {
 
 namespace {
 
-// A hash with good low bits, because the flat map grows if many keys collide.
-struct ValueHasher {
-  size_t operator()(int64_t value) const {
-    return hash_of(value, 0);
-  }
-  size_t operator()(const std::string& value) const {
-    return hash_of(value, 0);
-  }
-};
-
+// The hash has good low bits. The flat map would grow if many keys collided.
 using IntegerCounts = ska::flat_hash_map<int64_t, int64_t, ValueHasher>;
 // Not a flat map, which would take 24 to 48 bytes for every free slot.
 using TextCounts = std::unordered_map<std::string, int64_t, ValueHasher>;

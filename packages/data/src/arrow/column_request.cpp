@@ -90,6 +90,14 @@ const char* name_of(ColumnType type) {
   return "unknown";
 }
 
+std::vector<std::string> names_of(const std::vector<ColumnRequest>& requests) {
+  std::vector<std::string> names;
+  for (const ColumnRequest& request : requests) {
+    names.push_back(request.name);
+  }
+  return names;
+}
+
 std::vector<int> find_columns(
     const std::string& where,
     const std::vector<std::string>& names,

@@ -50,6 +50,8 @@ struct ColumnRequest {
 /// The name of a type in messages.
 const char* name_of(ColumnType type);
 
+std::vector<std::string> names_of(const std::vector<ColumnRequest>& requests);
+
 /// Returns the positions of the requested columns in a file, whose columns are `names`.
 /// Errors:  c10::ValueError that begins with `where`, for a requested column that the file
 ///          has twice or not at all. If it is missing, the message lists similar names, or

@@ -9,7 +9,7 @@
 #include "src/common/check.h"
 #include "src/common/utf8.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 #include <arrow/csv/parser.h>
 #include <arrow/memory_pool.h>
 
@@ -190,35 +190,28 @@ class ColumnParser {
     }
     switch (request_.type) {
       case ColumnType::kInt64:
-        visit_values_of(field, request_.list_delimiter, [&](auto value) {
-          int64_t number = kMissing;
-          if (!parse(value, number)) {
-            number = kMissing;
-            check_missing(row, value, "an integer above -2^63 and below 2^63");
-          }
-          integers_.push_back(number);
-        });
+        add_numbers(
+            row,
+            field,
+            integers_,
+            kMissing,
+            "an integer above -2^63 and below 2^63");
         break;
       case ColumnType::kUInt64Bits:
-        visit_values_of(field, request_.list_delimiter, [&](auto value) {
-          int64_t bits = kMissing;
-          if (!parse(value, bits)) {
-            bits = kMissing;
-            check_missing(
-                row, value, "an integer from 0 to 2^64 - 1, but not 2^63");
-          }
-          integers_.push_back(bits);
-        });
+        add_numbers(
+            row,
+            field,
+            integers_,
+            kMissing,
+            "an integer from 0 to 2^64 - 1, but not 2^63");
         break;
       case ColumnType::kFloat32:
-        visit_values_of(field, request_.list_delimiter, [&](auto value) {
-          float number = 0;
-          if (!parse(value, number)) {
-            number = std::numeric_limits<float>::quiet_NaN();
-            check_missing(row, value, "a number in the range of float32");
-          }
-          floats_.push_back(number);
-        });
+        add_numbers(
+            row,
+            field,
+            floats_,
+            std::numeric_limits<float>::quiet_NaN(),
+            "a number in the range of float32");
         break;
       case ColumnType::kText:
         visit_values_of(field, request_.list_delimiter, [&](auto value) {
@@ -237,27 +230,20 @@ class ColumnParser {
 
   Column finish() {
     Column column;
-    const auto copy = [](const auto& values, at::ScalarType type) {
-      using Value = typename std::decay_t<decltype(values)>::value_type;
-      at::Tensor tensor =
-          at::empty({static_cast<int64_t>(values.size())}, type);
-      std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<Value>());
-      return tensor;
-    };
     switch (request_.type) {
       case ColumnType::kInt64:
       case ColumnType::kUInt64Bits:
-        column.values = copy(integers_, at::kLong);
+        column.values = at::tensor(integers_, at::kLong);
         break;
       case ColumnType::kFloat32:
-        column.values = copy(floats_, at::kFloat);
+        column.values = at::tensor(floats_, at::kFloat);
         break;
       case ColumnType::kText:
         column.values = std::move(texts_);
         break;
     }
     if (is_list_) {
-      column.row_splits = copy(splits_, at::kLong);
+      column.row_splits = at::tensor(splits_, at::kLong);
     }
     return column;
   }
@@ -269,6 +255,23 @@ class ColumnParser {
         missing_values.begin(),
         missing_values.end(),
         [](const std::string& value) { return is_any_number(value); });
+  }
+
+  template <class Number>
+  void add_numbers(
+      int64_t row,
+      std::string_view field,
+      std::vector<Number>& numbers,
+      Number missing,
+      const char* expected) {
+    visit_values_of(field, request_.list_delimiter, [&](auto value) {
+      Number number = missing;
+      if (!parse(value, number)) {
+        number = missing;
+        check_missing(row, value, expected);
+      }
+      numbers.push_back(number);
+    });
   }
 
   // Returns false for a missing value and for one of another type.

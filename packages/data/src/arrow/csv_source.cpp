@@ -7,11 +7,10 @@
 #include "packages/data/src/arrow/csv_blocks.h"
 #include "packages/data/src/arrow/csv_parser.h"
 #include "packages/data/src/arrow/csv_rows.h"
-#include "packages/data/src/arrow/record_batches.h"
-#include "packages/data/src/arrow/slice_columns.h"
 #include "packages/data/src/last_report.h"
 #include "packages/data/src/ordered_tasks.h"
 #include "packages/data/src/reader_checks.h"
+#include "packages/data/src/row_range.h"
 #include "src/common/check.h"
 
 #include <c10/util/Exception.h>
@@ -57,15 +56,6 @@ void check_csv(const CsvOptions& options) {
         "[make_csv_source] the list delimiter of the column '{}' must be a character and no newline. Correct CsvOptions::list_delimiters.",
         shorten(name));
   }
-}
-
-std::vector<std::string> names_of_requests(
-    const std::vector<ColumnRequest>& requests) {
-  std::vector<std::string> names;
-  for (const ColumnRequest& request : requests) {
-    names.push_back(request.name);
-  }
-  return names;
 }
 
 // Opens a file again to read its rows.
@@ -203,10 +193,8 @@ class CsvExampleReader : public ExampleReader {
       return std::nullopt;
     }
     report_.examples += end - begin;
-    if (begin == 0 && end == block.examples) {
-      return std::move(block.columns);
-    }
-    return slice_columns(block.columns, begin, end);
+    return take_rows(
+        part_of(owned_range(std::move(block.columns)), begin, end - begin));
   }
 
   // Returns false if the row is an error.
@@ -302,7 +290,7 @@ class CsvFileSource : public CsvSource {
     file.positions = find_columns(
         where,
         file.names,
-        names_of_requests(files_->requests),
+        names_of(files_->requests),
         "Correct the name, or set CsvOptions::delimiter if the columns are not split.");
     files_->files.push_back(std::move(file));
   }

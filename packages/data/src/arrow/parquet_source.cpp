@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/parquet_source.h>
 
+#include <tessera/common/profile_scope.h>
+
+#include "packages/data/src/arrow/column_request.h"
 #include "packages/data/src/arrow/convert_array.h"
 #include "packages/data/src/arrow/input_file.h"
 #include "packages/data/src/arrow/int96_column.h"
-#include "packages/data/src/arrow/record_batches.h"
+#include "packages/data/src/ordered_tasks.h"
 #include "packages/data/src/reader_checks.h"
 #include "src/common/check.h"
 
@@ -27,6 +30,16 @@ namespace tessera::data {
 namespace {
 
 constexpr const char* kReader = "make_parquet_source";
+// The number of examples that a thread decodes at once.
+constexpr int64_t kBatchExamples = 65'536;
+
+// Converted examples, which wait for the caller.
+struct DecodedExamples {
+  Columns columns = {};
+  int64_t size = 0;
+};
+
+using DecodeTasks = OrderedTasks<DecodedExamples>;
 
 // What a source knows about a file from its footer.
 struct ParquetFile {
@@ -196,12 +209,69 @@ class GroupDecoder {
   std::vector<std::optional<Int96Column>> int96_;  // of each request
 };
 
+class TaskReader : public ExampleReader {
+ public:
+  TaskReader(DecodeTasks::NextTask next_task, const ParquetOptions& options)
+      : tasks_(std::move(next_task), options.threads, options.queue_examples) {}
+
+  std::optional<Columns> next() override {
+    const ProfileScope scope("tessera::ExampleReader");
+    std::optional<DecodedExamples> item = tasks_.next();
+    if (!item) {
+      return std::nullopt;
+    }
+    return std::move(item->columns);
+  }
+
+ private:
+  DecodeTasks tasks_;
+};
+
+// Checks the options and replaces zeros by the values that they stand for.
+ParquetOptions validated(ParquetOptions options) {
+  constexpr int64_t kDefaultQueue = int64_t{1} << 20;
+  constexpr int64_t kMaxQueue = int64_t{1} << 40;
+  check_files(kReader, options.files);
+  options.threads = checked_threads(kReader, options.threads);
+  check_option(kReader, "queue_examples", options.queue_examples, 0, kMaxQueue);
+  if (options.queue_examples == 0) {
+    options.queue_examples = kDefaultQueue;
+  }
+  return options;
+}
+
+// Returns the requested columns. Types that the options do not set are those of the first
+// file.
+std::vector<ColumnRequest> make_requests(
+    const ParquetOptions& options,
+    const arrow::Schema& first_schema) {
+  const std::string where = where_of_file(kReader, options.files.front());
+  const std::vector<std::string> names =
+      requested_columns(where, options.columns, first_schema.field_names());
+  if (!options.types.may_name_other_columns) {
+    check_keys(c10::str("[", kReader, "]"), "types", options.types, names);
+  }
+  const std::vector<int> positions =
+      find_columns(where, first_schema.field_names(), names);
+  std::vector<ColumnRequest> requests;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const arrow::DataType& type = *first_schema.field(positions[i])->type();
+    const ColumnType own = default_type(where, names[i], type);
+    const auto asked = options.types.find(names[i]);
+    requests.push_back(
+        {.name = names[i],
+         .type = asked == options.types.end() ? own : asked->second,
+         .unit = unit_of(type),
+         .has_unknown_unit = type.id() == arrow::Type::NA});
+  }
+  return requests;
+}
+
 class ParquetSource : public ExampleSource {
  public:
-  ParquetSource(RecordFileOptions options, Int96Unit int96_unit)
+  explicit ParquetSource(const ParquetOptions& options)
       : files_(std::make_shared<Files>()) {
-    files_->int96_unit = int96_unit;
-    files_->options = validated(std::move(options));
+    files_->options = validated(options);
     for (const std::string& path : files_->options.files) {
       add_file(path);
     }
@@ -217,7 +287,7 @@ class ParquetSource : public ExampleSource {
     // With fewer row groups than threads, Arrow's threads decode columns in parallel.
     const bool has_few_groups =
         files_->options.threads > 1 && groups < files_->options.threads;
-    return make_task_reader(
+    return std::make_unique<TaskReader>(
         [files = files_, ranges, has_few_groups, i = size_t{0}]() mutable
         -> DecodeTasks::Task {
           if (i == ranges->size()) {
@@ -232,7 +302,7 @@ class ParquetSource : public ExampleSource {
               decoder = std::make_shared<GroupDecoder>(
                   std::move(range),
                   files->requests,
-                  files->int96_unit,
+                  files->options.int96_unit,
                   has_few_groups);
             }
             return decoder->next();
@@ -245,14 +315,19 @@ class ParquetSource : public ExampleSource {
     return files_->size;
   }
   std::map<std::string, std::string> units() const override {
-    return units_of(files_->requests);
+    std::map<std::string, std::string> units;
+    for (const ColumnRequest& request : files_->requests) {
+      if (!request.unit.empty()) {
+        units.emplace(request.name, request.unit);
+      }
+    }
+    return units;
   }
 
  private:
   // Readers may live longer than the source.
   struct Files {
-    RecordFileOptions options = {};
-    Int96Unit int96_unit = Int96Unit::kNanoseconds;
+    ParquetOptions options = {};
     std::vector<ColumnRequest> requests = {};
     std::vector<ParquetFile> files = {};
     int64_t size = 0;
@@ -264,15 +339,19 @@ class ParquetSource : public ExampleSource {
     check_format(
         kReader, path, "Parquet", "PAR");  // PAR1, or PARE if encrypted
     without_exceptions(where, [&] {
-      const auto reader = open_parquet(file, files_->int96_unit, false);
+      const auto reader = open_parquet(file, files_->options.int96_unit, false);
       file.footer = reader->parquet_reader()->metadata();
       std::shared_ptr<arrow::Schema> schema;
       check_status(reader->GetSchema(&schema), where);
       if (files_->files.empty()) {
         files_->requests = make_requests(files_->options, *schema);
       }
-      file.fields = find_fields(where, files_->requests, *schema);
-      for (const int field : file.fields) {
+      const std::vector<ColumnRequest>& requests = files_->requests;
+      file.fields =
+          find_columns(where, schema->field_names(), names_of(requests));
+      for (size_t i = 0; i < requests.size(); ++i) {
+        const int field = file.fields[i];
+        check_convertible(where, requests[i], *schema->field(field)->type());
         const size_t first = file.leaves.size();
         collect_leaves(reader->manifest().schema_fields.at(field), file.leaves);
         const int leaf = file.leaves.at(first);
@@ -321,15 +400,7 @@ class ParquetSource : public ExampleSource {
 
 std::unique_ptr<ExampleSource> make_parquet_source(
     const ParquetOptions& options) {
-  return std::make_unique<ParquetSource>(
-      RecordFileOptions{
-          .reader = kReader,
-          .files = options.files,
-          .columns = options.columns,
-          .types = options.types,
-          .threads = options.threads,
-          .queue_examples = options.queue_examples},
-      options.int96_unit);
+  return std::make_unique<ParquetSource>(options);
 }
 
 }  // namespace tessera::data
