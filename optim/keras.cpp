@@ -9,6 +9,7 @@
 #include "optim/keras_writer.h"
 #include "optim/optimizer_definition.h"
 #include "src/common/check.h"
+#include "src/common/names.h"
 
 #include <algorithm>
 #include <cctype>
@@ -22,15 +23,6 @@ namespace tessera::optim {
 namespace {
 
 constexpr const char* kWhere = "translate_keras_optimizer";
-
-template <class Named>
-std::string names_of(const std::vector<Named>& all) {
-  std::string names;
-  for (const Named& named : all) {
-    names += (names.empty() ? "" : ", ") + std::string(named.name);
-  }
-  return names;
-}
 
 // Calls `visit` with each spec, which has its defaults.
 template <class Visit, class... Specs>
@@ -65,7 +57,7 @@ const KerasClass& find_class(
       false,
       "[{}] class_name must be one of {}{}, but got '{}'. {}",
       kWhere,
-      names_of(usable),
+      join_names(usable, &KerasClass::name),
       is_tpu ? " with Fidelity::kTpu" : "",
       shorten(name),
       is_in_other_fidelities
@@ -94,21 +86,13 @@ struct NamedSpec {
   OptimizerSpec spec = {};
 };
 
-std::string lower_case(std::string text) {
-  for (char& letter : text) {
-    letter =
-        static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-  }
-  return text;
-}
-
-// The specs of all optimizers that Keras also has, with their defaults.
+// The specs of all optimizers that Keras also has, with their defaults, by their names in
+// lower case.
 std::vector<NamedSpec> named_specs() {
   std::vector<NamedSpec> specs;
   for_each_spec(std::in_place_type<AllSpecs>, [&](const auto& defaults) {
-    const auto& definition = definition_of(defaults);
-    if (!definition.keras_classes().empty()) {
-      specs.push_back({lower_case(definition.name()), defaults});
+    if (!definition_of(defaults).keras_classes().empty()) {
+      specs.push_back({lower_case(name_of(defaults)), defaults});
     }
   });
   return specs;
@@ -124,7 +108,7 @@ OptimizerSpec translate_name(const std::string& name) {
       named != all.end(),
       "[{}] the optimizer's name must be one of {}, but got '{}'. Use one of them, the JSON of a Keras optimizer, or a native spec such as optim::Adam.",
       kWhere,
-      names_of(all),
+      join_names(all, &NamedSpec::name),
       shorten(name));
   return named->spec;
 }

@@ -3,22 +3,17 @@
 
 #include "src/common/check.h"
 
-#include <algorithm>
-#include <vector>
+#include <cctype>
 
 namespace tessera::optim {
 
-namespace {
-
-bool begins_with_any(
-    const std::string& text,
-    const std::vector<const char*>& prefixes) {
-  return std::any_of(prefixes.begin(), prefixes.end(), [&](const char* prefix) {
-    return text.starts_with(prefix);
-  });
+std::string lower_case(std::string text) {
+  for (char& letter : text) {
+    letter =
+        static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  }
+  return text;
 }
-
-}  // namespace
 
 std::string read_keras_class_name(const Json& json, const std::string& where) {
   check_known_keys(
@@ -26,8 +21,9 @@ std::string read_keras_class_name(const Json& json, const std::string& where) {
   if (json.contains("module") && !json.at("module").is_null()) {
     const std::string module =
         JsonValue<std::string>::read(json.at("module"), where + ".module");
+    const std::string package = module.substr(0, module.find('.'));
     TESSERA_CHECK_VALUE(
-        begins_with_any(module + ".", {"keras.", "tf_keras.", "tensorflow."}),
+        package == "keras" || package == "tf_keras" || package == "tensorflow",
         "[{}] module must be a module of Keras, such as keras.optimizers, but got '{}'. Your own class can't be translated. Use a native spec such as optim::Adam instead.",
         where,
         shorten(module));

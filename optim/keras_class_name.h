@@ -7,6 +7,9 @@
 
 namespace tessera::optim {
 
+/// The text with its ASCII letters in lower case.
+std::string lower_case(std::string text);
+
 /// Returns the class name of an object that Keras serialized, and checks its other keys.
 /// Errors:  c10::ValueError for wrong keys and for classes outside Keras; `where` is the
 ///          path of the object.

@@ -5,6 +5,7 @@
 
 #include "optim/keras_class_name.h"
 #include "src/common/check.h"
+#include "src/common/names.h"
 
 #include <algorithm>
 #include <utility>
@@ -33,14 +34,6 @@ const std::vector<KerasSchedule>& keras_schedules() {
   return schedules;
 }
 
-std::string names_of_schedules() {
-  std::string names;
-  for (const KerasSchedule& schedule : keras_schedules()) {
-    names += (names.empty() ? "" : ", ") + std::string(schedule.name);
-  }
-  return names;
-}
-
 Schedule read_schedule(const Json& json, const std::string& where) {
   const std::string name = read_keras_class_name(json, where);
   const auto& all = keras_schedules();
@@ -52,7 +45,7 @@ Schedule read_schedule(const Json& json, const std::string& where) {
       schedule != all.end(),
       "[{}] class_name must be one of {}, but got '{}'. To use your own schedule, set the learning_rate of a native spec to a callable.",
       where,
-      names_of_schedules(),
+      join_names(all, &KerasSchedule::name),
       shorten(name));
   Json config = field_of(json, "config", where);
   const std::string inside = where + "." + name;

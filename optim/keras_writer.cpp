@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optim/keras_writer.h"
 
+#include "optim/keras_class_name.h"
 #include "optim/keras_options.h"
 #include "optim/keras_schedule.h"
 #include "src/common/check.h"
 
-#include <cctype>
 #include <utility>
 #include <variant>
 
@@ -28,14 +28,7 @@ Json defaults_of(const KerasClass& keras_class) {
 
 // The default name of an optimizer in Keras 3, such as "adam". SGD keeps its capitals.
 std::string name_in_keras(const std::string& class_name) {
-  std::string name = class_name;
-  if (name != "SGD") {
-    for (char& letter : name) {
-      letter =
-          static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-    }
-  }
-  return name;
+  return class_name == "SGD" ? class_name : lower_case(class_name);
 }
 
 }  // namespace

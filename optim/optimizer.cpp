@@ -9,6 +9,8 @@
 
 #include <c10/util/Type.h>
 
+#include <iterator>
+
 namespace tessera::optim {
 
 namespace {
@@ -75,11 +77,24 @@ bool OptimizerSpec::operator==(const OptimizerSpec& other) const {
 }
 
 std::string name_of(const OptimizerSpec& optimizer) {
-  return std::visit(
-      [](const auto& spec) -> std::string {
-        return definition_of(spec).name();
-      },
-      optimizer.variant());
+  constexpr const char* kNames[] = {
+      "SGD",
+      "Momentum",
+      "Adagrad",
+      "AdagradMomentum",
+      "ProximalAdagrad",
+      "RowWiseAdagrad",
+      "Adam",
+      "FTRL",
+      "RMSprop",
+      "Adadelta",
+      "Lion",
+      "LAMB",
+      "Adamax",
+      "Nadam",
+      "CustomOptimizer"};
+  static_assert(std::size(kNames) == std::variant_size_v<AllSpecs>);
+  return kNames[optimizer.variant().index()];
 }
 
 void validate(const OptimizerSpec& optimizer, const std::string& where) {

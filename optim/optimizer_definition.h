@@ -29,10 +29,6 @@ class OptimizerDefinition {
  public:
   virtual ~OptimizerDefinition() = default;
 
-  /// The name in JSON and in summaries. If Keras has the optimizer, the name in lower
-  /// case also means the spec with its defaults.
-  virtual const char* name() const = 0;
-
   /// The slots in the order in which they are created and saved.
   virtual std::vector<SlotSpec> slots(const Spec& spec) const = 0;
 

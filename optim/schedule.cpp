@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <iterator>
 #include <numbers>
 
 #include "src/common/check.h"
@@ -12,27 +13,16 @@ namespace tessera::optim {
 
 namespace {
 
-const char* name(const ExponentialDecay&) {
-  return "ExponentialDecay";
-}
-const char* name(const PiecewiseConstantDecay&) {
-  return "PiecewiseConstantDecay";
-}
-const char* name(const PolynomialDecay&) {
-  return "PolynomialDecay";
-}
-const char* name(const InverseTimeDecay&) {
-  return "InverseTimeDecay";
-}
-const char* name(const CosineDecay&) {
-  return "CosineDecay";
-}
-const char* name(const CosineDecayRestarts&) {
-  return "CosineDecayRestarts";
-}
-const char* name(const Warmup&) {
-  return "Warmup";
-}
+// In the order of PlainSchedule and Schedule.
+constexpr const char* kNames[] = {
+    "ExponentialDecay",
+    "PiecewiseConstantDecay",
+    "PolynomialDecay",
+    "InverseTimeDecay",
+    "CosineDecay",
+    "CosineDecayRestarts",
+    "Warmup"};
+static_assert(std::size(kNames) == std::variant_size_v<Schedule>);
 
 double periods(double step, double decay_steps, bool staircase) {
   const double periods = step / decay_steps;
@@ -291,18 +281,15 @@ void check(const CosineDecayRestarts& decay, const Checks& checks) {
 void check(const Warmup& warmup, const Checks& checks) {
   checks.not_negative({{"start", warmup.start}});
   checks.positive({"steps", warmup.steps});
-  std::visit(
-      [&](const auto& decay) {
-        check(decay, Checks(checks.where() + " then " + name(decay) + ":"));
-      },
-      warmup.then);
+  const Checks own(
+      checks.where() + " then " + kNames[warmup.then.index()] + ":");
+  std::visit([&](const auto& decay) { check(decay, own); }, warmup.then);
 }
 
 }  // namespace
 
 std::string name_of(const Schedule& schedule) {
-  return std::visit(
-      [](const auto& decay) -> std::string { return name(decay); }, schedule);
+  return kNames[schedule.index()];
 }
 
 double value_at(const Schedule& schedule, int64_t step) {
@@ -314,11 +301,8 @@ double value_at(const Schedule& schedule, int64_t step) {
 }
 
 void validate(const Schedule& schedule, const std::string& where) {
-  std::visit(
-      [&](const auto& decay) {
-        check(decay, Checks(where + " " + name(decay) + ":"));
-      },
-      schedule);
+  const Checks checks(where + " " + name_of(schedule) + ":");
+  std::visit([&](const auto& decay) { check(decay, checks); }, schedule);
 }
 
 }  // namespace tessera::optim

@@ -87,9 +87,14 @@ struct SpecOptimizer::Loaded {
     at::Tensor sum = {};
   };
 
+  struct Rate {
+    size_t group = 0;
+    double value = 0.0;
+    bool is_set = false;  // by set_lr()
+  };
+
   int64_t passes = 0;
-  std::vector<std::optional<double>> set_rates = {};  // by group
-  std::vector<std::optional<double>> unmarked_rates = {};
+  std::vector<Rate> rates = {};
   std::vector<Parameter> parameters = {};
   bool misses_sums = false;
   std::string problems = {};
@@ -232,11 +237,10 @@ void SpecOptimizer::read_group(
             where,
             learning_rate.isDouble() ? c10::str(learning_rate.toDouble())
                                      : "no number"));
-    c10::IValue is_set_rate;
-    if (is_learning_rate && entry.try_read(kIsSetRate, is_set_rate)) {
-      loaded.set_rates[group] = learning_rate.toDouble();
-    } else if (is_learning_rate) {
-      loaded.unmarked_rates[group] = learning_rate.toDouble();
+    if (is_learning_rate) {
+      c10::IValue mark;
+      const bool is_set = entry.try_read(kIsSetRate, mark);
+      loaded.rates.push_back({group, learning_rate.toDouble(), is_set});
     }
   }
   const size_t num_parameters = param_groups_[group].params().size();
@@ -275,8 +279,6 @@ SpecOptimizer::Loaded SpecOptimizer::read(
                       : "another archive");
   check_checksums(archive, "[SpecOptimizer::load]");
   Loaded loaded;
-  loaded.set_rates.resize(param_groups_.size());
-  loaded.unmarked_rates.resize(param_groups_.size());
   c10::IValue passes;
   const bool has_passes = archive.try_read("iterations", passes) &&
       passes.isInt() && passes.toInt() >= 0;
@@ -303,21 +305,19 @@ SpecOptimizer::Loaded SpecOptimizer::read(
 
 void SpecOptimizer::load(torch::serialize::InputArchive& archive) {
   const Loaded loaded = read(archive);
-  for (size_t g = 0; g < param_groups_.size(); ++g) {
-    auto& options =
-        static_cast<SpecOptimizerOptions&>(param_groups_[g].options());
-    options.reset_lr();
-    if (loaded.set_rates[g]) {
-      options.set_lr(*loaded.set_rates[g]);
-    }
-    const std::optional<double>& unmarked = loaded.unmarked_rates[g];
-    if (unmarked &&
-        learning_rate_of(options.spec()) != LearningRate(*unmarked)) {
+  for (auto& group : param_groups_) {
+    static_cast<SpecOptimizerOptions&>(group.options()).reset_lr();
+  }
+  for (const auto& [group, rate, is_set] : loaded.rates) {
+    if (is_set) {
+      param_groups_[group].options().set_lr(rate);
+    } else if (
+        learning_rate_of(spec_of(param_groups_[group])) != LearningRate(rate)) {
       TORCH_WARN(fmt::format(
           "[SpecOptimizer::load] the archive is of an earlier version, which did not save whether set_lr() made the learning rate {} of group {}. The learning rate of the spec is used. If a scheduler had changed it, call set_lr({}).",
-          *unmarked,
-          g,
-          *unmarked));
+          rate,
+          group,
+          rate));
     }
   }
   if (!owns_slots_) {

@@ -22,10 +22,6 @@ OptimizerSpec translate_adadelta(const KerasConfig& config) {
 
 class AdadeltaDefinition final : public OptimizerDefinition<Adadelta> {
  public:
-  const char* name() const override {
-    return "Adadelta";
-  }
-
   std::vector<SlotSpec> slots(const Adadelta& /*spec*/) const override {
     return {{.name = "accumulators"}, {.name = "updates", .position = 1}};
   }

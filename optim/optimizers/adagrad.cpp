@@ -25,10 +25,6 @@ OptimizerSpec translate_adagrad(const KerasConfig& config) {
 
 class AdagradDefinition final : public OptimizerDefinition<Adagrad> {
  public:
-  const char* name() const override {
-    return "Adagrad";
-  }
-
   std::vector<SlotSpec> slots(const Adagrad& spec) const override {
     return {
         {.name = "accumulators",

@@ -15,10 +15,6 @@ using at::Tensor;
 class AdagradMomentumDefinition final
     : public OptimizerDefinition<AdagradMomentum> {
  public:
-  const char* name() const override {
-    return "AdagradMomentum";
-  }
-
   std::vector<SlotSpec> slots(const AdagradMomentum& /*spec*/) const override {
     return {{.name = "accumulators"}, {.name = "momenta", .position = 1}};
   }

@@ -49,10 +49,6 @@ OptimizerSpec translate_adam(const KerasConfig& config) {
 
 class AdamDefinition final : public OptimizerDefinition<Adam> {
  public:
-  const char* name() const override {
-    return "Adam";
-  }
-
   std::vector<SlotSpec> slots(const Adam& spec) const override {
     std::vector<SlotSpec> slots{
         {.name = "momenta"}, {.name = "velocities", .position = 1}};

@@ -25,10 +25,6 @@ OptimizerSpec translate_adamax(const KerasConfig& config) {
 
 class AdamaxDefinition final : public OptimizerDefinition<Adamax> {
  public:
-  const char* name() const override {
-    return "Adamax";
-  }
-
   std::vector<SlotSpec> slots(const Adamax& /*spec*/) const override {
     return {{.name = "momenta"}, {.name = "norms", .position = 1}};
   }

@@ -61,10 +61,6 @@ void check_result(
 class CustomOptimizerDefinition final
     : public OptimizerDefinition<CustomOptimizer> {
  public:
-  const char* name() const override {
-    return "CustomOptimizer";
-  }
-
   std::vector<SlotSpec> slots(const CustomOptimizer& spec) const override {
     std::vector<SlotSpec> slots;
     for (const CustomSlot& slot : spec.slots) {

@@ -32,10 +32,6 @@ OptimizerSpec translate_ftrl(const KerasConfig& config) {
 
 class FTRLDefinition final : public OptimizerDefinition<FTRL> {
  public:
-  const char* name() const override {
-    return "FTRL";
-  }
-
   std::vector<SlotSpec> slots(const FTRL& spec) const override {
     return {
         {.name = "accumulators",

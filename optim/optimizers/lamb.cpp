@@ -21,10 +21,6 @@ Tensor norm_of_rows(const Tensor& rows) {
 
 class LAMBDefinition final : public OptimizerDefinition<LAMB> {
  public:
-  const char* name() const override {
-    return "LAMB";
-  }
-
   std::vector<SlotSpec> slots(const LAMB& /*spec*/) const override {
     return {{.name = "momenta"}, {.name = "velocities", .position = 1}};
   }

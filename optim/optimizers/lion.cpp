@@ -22,10 +22,6 @@ OptimizerSpec translate_lion(const KerasConfig& config) {
 
 class LionDefinition final : public OptimizerDefinition<Lion> {
  public:
-  const char* name() const override {
-    return "Lion";
-  }
-
   std::vector<SlotSpec> slots(const Lion& /*spec*/) const override {
     return {{.name = "momenta"}};
   }

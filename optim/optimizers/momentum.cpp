@@ -14,10 +14,6 @@ using at::Tensor;
 
 class MomentumDefinition final : public OptimizerDefinition<Momentum> {
  public:
-  const char* name() const override {
-    return "Momentum";
-  }
-
   std::vector<SlotSpec> slots(const Momentum& /*spec*/) const override {
     return {{.name = "momenta"}};
   }

@@ -27,10 +27,6 @@ OptimizerSpec translate_nadam(const KerasConfig& config) {
 
 class NadamDefinition final : public OptimizerDefinition<Nadam> {
  public:
-  const char* name() const override {
-    return "Nadam";
-  }
-
   std::vector<SlotSpec> slots(const Nadam& /*spec*/) const override {
     return {{.name = "momenta"}, {.name = "velocities", .position = 1}};
   }

@@ -14,10 +14,6 @@ using at::Tensor;
 class ProximalAdagradDefinition final
     : public OptimizerDefinition<ProximalAdagrad> {
  public:
-  const char* name() const override {
-    return "ProximalAdagrad";
-  }
-
   std::vector<SlotSpec> slots(const ProximalAdagrad& spec) const override {
     return {
         {.name = "accumulators",

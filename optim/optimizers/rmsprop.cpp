@@ -33,10 +33,6 @@ OptimizerSpec translate_rmsprop(const KerasConfig& config) {
 
 class RMSpropDefinition final : public OptimizerDefinition<RMSprop> {
  public:
-  const char* name() const override {
-    return "RMSprop";
-  }
-
   std::vector<SlotSpec> slots(const RMSprop& spec) const override {
     std::vector<SlotSpec> slots;
     if (spec.centered) {

@@ -14,10 +14,6 @@ using at::Tensor;
 class RowWiseAdagradDefinition final
     : public OptimizerDefinition<RowWiseAdagrad> {
  public:
-  const char* name() const override {
-    return "RowWiseAdagrad";
-  }
-
   std::vector<SlotSpec> slots(const RowWiseAdagrad& spec) const override {
     return {
         {.name = "accumulators",

@@ -29,10 +29,6 @@ OptimizerSpec translate_sgd(const KerasConfig& config) {
 
 class SGDDefinition final : public OptimizerDefinition<SGD> {
  public:
-  const char* name() const override {
-    return "SGD";
-  }
-
   std::vector<SlotSpec> slots(const SGD& /*spec*/) const override {
     return {};
   }
