@@ -13,6 +13,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -106,10 +107,8 @@ template <class T>
 at::Tensor integers_of(const std::string& bytes) {
   std::vector<T> values(bytes.size() / sizeof(T));
   std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));
-  at::Tensor tensor =
-      at::empty({static_cast<int64_t>(values.size())}, at::kLong);
-  std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<int64_t>());
-  return tensor;
+  return at::tensor(
+      std::vector<int64_t>(values.begin(), values.end()), at::kLong);
 }
 
 // Copies single rows, several ranges at the same time. read(first, count, to) reads rows

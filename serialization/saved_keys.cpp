@@ -10,7 +10,7 @@
 #include "src/tables/key_table_rows.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,17 +26,6 @@ namespace {
 constexpr const char* kSketch = "key_sketch";
 constexpr const char* kHalfLife = "key_half_life";
 constexpr const char* kCounts = "key_counts";
-
-template <class T>
-at::Tensor tensor_of(const T& values, at::ScalarType dtype) {
-  const at::Tensor tensor =
-      at::empty({static_cast<int64_t>(values.size())}, dtype);
-  std::copy(
-      values.begin(),
-      values.end(),
-      tensor.mutable_data_ptr<typename T::value_type>());
-  return tensor;
-}
 
 template <class T>
 std::vector<T> vector_of(const at::Tensor& tensor) {
@@ -63,12 +52,12 @@ void check_keys(
 // The counts, and the number of partitions of the sketch.
 at::Tensor counts_of(const KeyIndex& index) {
   const KeyCounts& counts = index.counts();
-  const std::vector<int64_t> values{
-      counts.admitted,
-      counts.evicted,
-      counts.dropped,
-      index.partitions().count()};
-  return tensor_of(values, at::kLong);
+  return at::tensor(
+      {counts.admitted,
+       counts.evicted,
+       counts.dropped,
+       index.partitions().count()},
+      at::kLong);
 }
 
 }  // namespace
@@ -93,15 +82,14 @@ std::vector<std::pair<std::string, at::Tensor>> saved_tensors(
     updates.push_back(entry.last_update);
     frequencies.push_back(entry.frequency);
   }
-  const at::Tensor row_numbers = tensor_of(rows, at::kLong);
+  const at::Tensor row_numbers = at::tensor(rows, at::kLong);
   std::vector<std::pair<std::string, at::Tensor>> tensors{
-      {kSavedKeys, tensor_of(keys, at::kLong)},
+      {kSavedKeys, at::tensor(keys, at::kLong)},
       {"parameters", table.parameters.index_select(0, row_numbers)},
-      {kKeyUpdates, tensor_of(updates, at::kLong)},
-      {kKeyFrequencies, tensor_of(frequencies, at::kFloat)},
-      {kSketch, tensor_of(index.sketch(), at::kByte)},
-      {kHalfLife,
-       tensor_of(std::vector<double>{half_life_of(index)}, at::kDouble)},
+      {kKeyUpdates, at::tensor(updates, at::kLong)},
+      {kKeyFrequencies, at::tensor(frequencies, at::kFloat)},
+      {kSketch, at::tensor(index.sketch(), at::kByte)},
+      {kHalfLife, at::tensor({half_life_of(index)}, at::kDouble)},
       {kCounts, counts_of(index)}};
   for (const Slot& slot : table.slots) {
     tensors.emplace_back(
@@ -368,7 +356,7 @@ void copy_key_rows(
     TableState& table) {
   const at::NoGradGuard no_grad;
   const at::Tensor row_numbers =
-      tensor_of(std::vector<int64_t>(rows.begin(), rows.end()), at::kLong);
+      at::tensor(std::vector<int64_t>(rows.begin(), rows.end()), at::kLong);
   const auto copy = [&](const std::string& name, at::Tensor& to) {
     const at::Tensor& values = tensors.at(name);
     const bool has_all =
@@ -378,7 +366,7 @@ void copy_key_rows(
         row_numbers,
         has_all
             ? values
-            : values.index_select(0, tensor_of(keys.positions(), at::kLong)));
+            : values.index_select(0, at::tensor(keys.positions(), at::kLong)));
   };
   copy("parameters", table.parameters);
   for (size_t i = 0; i < slots.size(); ++i) {
@@ -403,7 +391,7 @@ void finish_slots(
     const std::vector<std::string>& slots,
     TableState& table) {
   const at::Tensor row_numbers =
-      tensor_of(std::vector<int64_t>(rows.begin(), rows.end()), at::kLong);
+      at::tensor(std::vector<int64_t>(rows.begin(), rows.end()), at::kLong);
   if (are_earlier(slots, table)) {
     std::vector<at::Tensor> values;
     for (const Slot& slot : table.slots) {
