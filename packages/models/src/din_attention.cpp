@@ -168,10 +168,7 @@ void DINAttentionImpl::check_inputs(
   if (!lengths.defined()) {
     return;
   }
-  TESSERA_CHECK_TYPE(
-      lengths.scalar_type() == at::kLong || lengths.scalar_type() == at::kInt,
-      "[DINAttention] lengths must be int32 or int64, but got {}. Convert with .to(torch::kInt64).",
-      lengths.scalar_type());
+  check_integers(lengths, "lengths", kClassName);
   TESSERA_CHECK_VALUE(
       lengths.dim() == 1 && lengths.size(0) == keys.size(0),
       "[DINAttention] lengths must have the shape [batch], which is [{}] for these keys, but got {}. Pass one length per history.",

@@ -3,6 +3,7 @@
 
 #include "layers/matrix.h"
 #include "layers/row_blocks.h"
+#include "packages/models/src/model_checks.h"
 #include "src/common/active_kernels.h"
 #include "src/common/check.h"
 #include "src/common/parallel.h"
@@ -341,12 +342,7 @@ at::Tensor checked_row_splits(
       class_name,
       row_splits.defined() ? c10::str("shape ", row_splits.sizes())
                            : "an undefined tensor");
-  TESSERA_CHECK_TYPE(
-      row_splits.scalar_type() == at::kLong ||
-          row_splits.scalar_type() == at::kInt,
-      "[{}] row_splits must be int32 or int64, but got {}. Convert it with to(torch::kLong).",
-      class_name,
-      row_splits.scalar_type());
+  check_integers(row_splits, "row_splits", class_name);
   const at::Tensor splits =
       row_splits.detach().to(at::kCPU, at::kLong).contiguous();
   const int64_t* data = splits.const_data_ptr<int64_t>();

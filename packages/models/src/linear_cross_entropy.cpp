@@ -5,6 +5,7 @@
 #include <tessera/models/sampled_losses.h>
 #include "layers/matrix.h"
 #include "layers/row_blocks.h"
+#include "packages/models/src/model_checks.h"
 #include "src/common/active_kernels.h"
 #include "src/common/check.h"
 #include "src/common/number_in_message.h"
@@ -364,12 +365,7 @@ at::Tensor checked_ids(
       matrix.size(0),
       rows_name,
       ids.defined() ? c10::str("shape ", ids.sizes()) : "an undefined tensor");
-  TESSERA_CHECK_TYPE(
-      ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt,
-      "[{}] {} must be int32 or int64, but got {}. Convert them with to(torch::kLong).",
-      loss,
-      name,
-      ids.scalar_type());
+  check_integers(ids, name, loss);
   TESSERA_CHECK_VALUE(
       ids.device() == matrix.device(),
       "[{}] {} must be on {}, the device of {}, but got {}. Move it with .to().",

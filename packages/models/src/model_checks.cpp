@@ -2,6 +2,7 @@
 #include "packages/models/src/model_checks.h"
 
 #include "src/common/check.h"
+#include "src/common/tensor_text.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -18,6 +19,18 @@ void check_positive_option(
       class_name,
       name,
       value);
+}
+
+void check_integers(
+    const at::Tensor& ids,
+    const char* name,
+    const std::string& class_name) {
+  TESSERA_CHECK_TYPE(
+      ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt,
+      "[{}] {} must be int32 or int64, but got {}. Convert them with to(torch::kLong).",
+      class_name,
+      name,
+      describe(ids));
 }
 
 void check_hidden_units(

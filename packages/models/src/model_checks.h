@@ -3,6 +3,8 @@
 
 #include <tessera/features/partial_shape.h>
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -14,6 +16,12 @@ void check_positive_option(
     const char* class_name,
     const char* name,
     int64_t value);
+
+/// Errors:  c10::TypeError unless `ids` are int32 or int64.
+void check_integers(
+    const at::Tensor& ids,
+    const char* name,
+    const std::string& class_name);
 
 /// Checks the widths of hidden layers, after which one layer follows.
 /// Errors:  c10::ValueError unless there are 1 to 1023 sizes >= 1.

@@ -5,6 +5,7 @@
 #include <tessera/layers/layer_json.h>  // defines get_config()
 
 #include "layers/all_finite.h"
+#include "packages/models/src/model_checks.h"
 #include "src/common/check.h"
 #include "src/common/json_name.h"
 #include "src/common/number_in_message.h"
@@ -109,10 +110,7 @@ void check_ids(
         "[Retrieval] remove_accidental_hits needs candidate_ids, but got none. Pass the id of each candidate.");
     return;
   }
-  TESSERA_CHECK_TYPE(
-      ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt,
-      "[Retrieval] candidate_ids must be int32 or int64, but got {}. Convert them with to(torch::kLong).",
-      ids.scalar_type());
+  check_integers(ids, "candidate_ids", "Retrieval");
   check_values(ids, "candidate_ids", candidate.size(0), candidate);
 }
 

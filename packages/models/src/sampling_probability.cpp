@@ -3,6 +3,7 @@
 
 #include <tessera/layers/layer_json.h>  // defines get_config()
 
+#include "packages/models/src/model_checks.h"
 #include "src/common/check.h"
 #include "src/common/random_key.h"
 #include "src/common/tensor_text.h"
@@ -44,10 +45,7 @@ void check_ids(const at::Tensor& ids) {
       "[SamplingProbability] ids must have shape [batch] and be on the CPU, but got {}. Call flatten() and to(torch::kCPU).",
       ids.defined() ? c10::str(ids.sizes(), " on ", ids.device())
                     : "an undefined tensor");
-  TESSERA_CHECK_TYPE(
-      ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt,
-      "[SamplingProbability] ids must be int32 or int64, but got {}. Convert them with to(torch::kLong).",
-      ids.scalar_type());
+  check_integers(ids, "ids", "SamplingProbability");
 }
 
 }  // namespace

@@ -63,14 +63,6 @@ at::Tensor positions_of(const at::Tensor& splits) {
   return positions;
 }
 
-void check_integers(const at::Tensor& ids, const char* name) {
-  TESSERA_CHECK_TYPE(
-      ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt,
-      "[SASRec] {} must be int32 or int64, but got {}. Convert them with to(torch::kLong).",
-      name,
-      ids.scalar_type());
-}
-
 std::string shape_text(const at::Tensor& ids) {
   return ids.defined() ? c10::str("shape ", ids.sizes())
                        : "an undefined tensor";
@@ -83,7 +75,7 @@ void check_items(const at::Tensor& ids, const char* name, int64_t count) {
       name,
       count,
       shape_text(ids));
-  check_integers(ids, name);
+  check_integers(ids, name, "SASRec");
   TESSERA_CHECK_VALUE(
       count >= 1,
       "[SASRec] a loss needs one position or more, but all sequences are empty. Skip this batch.");
@@ -145,8 +137,7 @@ at::Tensor SASRecImpl::checked_splits(const RaggedFeature& sequences) const {
   TESSERA_CHECK_VALUE(
       sequences.values.defined() && sequences.values.dim() == 1,
       "[SASRec] the ids of sequences must have shape [nnz], but got {}. Pass a RaggedFeature.",
-      sequences.values.defined() ? c10::str("shape ", sequences.values.sizes())
-                                 : "an undefined tensor");
+      shape_text(sequences.values));
   const at::Tensor splits = checked_row_splits(
       sequences.row_splits, sequences.values.size(0), kClassName);
   const int64_t* data = splits.const_data_ptr<int64_t>();
@@ -218,7 +209,7 @@ at::Tensor SASRecImpl::sampled_softmax_loss(
       negatives.defined() && negatives.dim() == 1 && negatives.size(0) >= 1,
       "[SASRec] negatives must have shape [num_negatives], with one item or more, but got {}. Draw some items for the batch, for example 1000 with torch::randint().",
       shape_text(negatives));
-  check_integers(negatives, "negatives");
+  check_integers(negatives, "negatives", kClassName);
   const auto [states, rows] = look_up(
       splits,
       sequences,

@@ -41,11 +41,7 @@ void check_ids(const at::Tensor& ids, const char* name) {
       "[SimpleX] {} must have one dimension, but got {}. Pass a list of ids.",
       name,
       ids.defined() ? describe(ids) : "an undefined tensor");
-  TESSERA_CHECK_TYPE(
-      ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt,
-      "[SimpleX] {} must be int32 or int64, but got {}. Convert them with to(torch::kLong).",
-      name,
-      describe(ids));
+  check_integers(ids, name, "SimpleX");
 }
 
 at::Tensor lengths_of(const at::Tensor& splits) {
