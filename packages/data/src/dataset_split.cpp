@@ -12,9 +12,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <concepts>
 #include <limits>
 #include <numeric>
 #include <unordered_map>
