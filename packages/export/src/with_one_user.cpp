@@ -11,6 +11,7 @@
 #include <utility>
 #include <variant>
 
+#include "packages/export/src/example_batch.h"
 #include "src/common/check.h"
 
 namespace tessera {
@@ -19,36 +20,18 @@ namespace {
 
 constexpr const char* kOneUserWhere = "[with_one_user]";
 
-// The first row of a tensor.
-at::Tensor first_row(const at::Tensor& tensor, const std::string& name) {
+Feature first_row(const Feature& feature, const std::string& name) {
+  const ExportExample batch{.features = Features(feature)};
+  const int64_t rows = exporting::batch_size_of(batch.features, kOneUserWhere);
   TESSERA_CHECK_VALUE(
-      tensor.defined() && tensor.dim() >= 1 && tensor.size(0) >= 2,
+      rows >= 2,
       "{} {}: expected at least two rows, one per example, but got {}. Pass a batch of training.",
       kOneUserWhere,
       name,
-      tensor.defined() ? fmt::format("{}", tensor.sizes().vec()) : "no tensor");
-  return tensor.narrow(0, 0, 1);
-}
-
-Feature first_row(const Feature& feature, const std::string& name) {
-  if (const auto* ragged = std::get_if<RaggedFeature>(&feature)) {
-    TESSERA_CHECK_VALUE(
-        ragged->row_splits.defined() && ragged->row_splits.dim() == 1 &&
-            ragged->row_splits.numel() >= 3,
-        "{} {}: expected row_splits of at least two rows. Pass a batch of training.",
-        kOneUserWhere,
-        name);
-    const at::Tensor splits = ragged->row_splits.narrow(0, 0, 2);
-    return RaggedFeature{
-        ragged->values.narrow(0, 0, splits[1].item<int64_t>()), splits};
-  }
-  const auto* dense = std::get_if<at::Tensor>(&feature);
-  TESSERA_CHECK_NOT_IMPLEMENTED(
-      dense != nullptr && dense->layout() == at::kStrided,
-      "{} {}: expected a dense or a ragged feature. Pass sparse features as ragged ones.",
-      kOneUserWhere,
-      name);
-  return first_row(*dense, name);
+      rows);
+  return exporting::with_batch_size(batch, rows, 1, kOneUserWhere)
+      .features.flatten()
+      .front();
 }
 
 }  // namespace
@@ -84,7 +67,8 @@ ExportExample with_one_user(
         kOneUserWhere,
         batch.inputs.size(),
         i);
-    batch.inputs[i] = first_row(batch.inputs[i], fmt::format("inputs[{}]", i));
+    batch.inputs[i] = std::get<at::Tensor>(
+        first_row(batch.inputs[i], fmt::format("inputs[{}]", i)));
   }
   return batch;
 }

@@ -212,10 +212,10 @@ TEST(DensePartTest, TakesABatchOfTrainingWithOneUser) {
   EXPECT_VALUE_ERROR(
       with_one_user(example, {"user"}),
       "[with_one_user] 'user': expected at least two rows, one per example, but "
-      "got [1]. Pass a batch of training.");
+      "got 1. Pass a batch of training.");
   EXPECT_VALUE_ERROR(
       with_one_user(example, {"history"}),
-      "'history': expected row_splits of at least two rows");
+      "'history': expected at least two rows, one per example, but got 1");
   EXPECT_THROW(with_one_user(batch, {}, {2}), c10::IndexError);
 }
 
