@@ -7,6 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include <ctime>
+#include <iomanip>
+#include <locale>
+#include <sstream>
 
 namespace tessera::serving {
 
@@ -44,20 +47,12 @@ const char* reason_of(int status) {
 // The date of now, such as "Sun, 06 Nov 1994 08:49:37 GMT". strftime() would
 // write it in the language of the process.
 std::string date_text() {
-  constexpr std::string_view kDays = "SunMonTueWedThuFriSat";
-  constexpr std::string_view kMonths = "JanFebMarAprMayJunJulAugSepOctNovDec";
   const std::time_t now = std::time(nullptr);
   std::tm utc = {};
-  ::gmtime_r(&now, &utc);
-  return fmt::format(
-      "{}, {:02} {} {} {:02}:{:02}:{:02} GMT",
-      kDays.substr(3 * static_cast<size_t>(utc.tm_wday), 3),
-      utc.tm_mday,
-      kMonths.substr(3 * static_cast<size_t>(utc.tm_mon), 3),
-      1900 + utc.tm_year,
-      utc.tm_hour,
-      utc.tm_min,
-      utc.tm_sec);
+  std::ostringstream text;
+  text.imbue(std::locale::classic());
+  text << std::put_time(::gmtime_r(&now, &utc), "%a, %d %b %Y %T GMT");
+  return text.str();
 }
 
 }  // namespace

@@ -30,6 +30,17 @@ std::string_view to_view(beast::string_view text) {
   return {text.data(), text.size()};
 }
 
+// The values of all fields with this name, as one list.
+std::string list_of(const http::request_header<>& header, http::field name) {
+  const auto [begin, end] = header.equal_range(name);
+  std::string list;
+  for (auto field = begin; field != end; ++field) {
+    list += field == begin ? "" : ", ";
+    list += to_view(field->value());
+  }
+  return list;
+}
+
 bool has_only(std::string_view text, std::string_view characters) {
   return text.find_first_not_of(characters) == std::string_view::npos;
 }
@@ -116,16 +127,10 @@ std::optional<HttpResponse> refuse_host(const http::request_header<>& header) {
 // as requests.
 std::optional<HttpResponse> refuse_coding(
     const http::request_header<>& header) {
-  const auto [begin, end] = header.equal_range(http::field::transfer_encoding);
-  if (begin == end) {
-    return std::nullopt;
-  }
-  std::string codings;
-  for (auto field = begin; field != end; ++field) {
-    codings += field == begin ? "" : ", ";
-    codings += to_view(field->value());
-  }
-  if (header.version() >= 11 && beast::iequals(codings, "chunked")) {
+  const std::string codings = list_of(header, http::field::transfer_encoding);
+  const bool is_right = header.count(http::field::transfer_encoding) == 0 ||
+      (header.version() >= 11 && beast::iequals(codings, "chunked"));
+  if (is_right) {
     return std::nullopt;
   }
   const http::token_list list(codings);
@@ -157,17 +162,6 @@ std::string content_encoding_of(const http::request_header<>& header) {
   return "";
 }
 
-// message::keep_alive() of Beast reads only the first of several fields.
-bool keeps_alive(const http::request_header<>& header) {
-  const auto [begin, end] = header.equal_range(http::field::connection);
-  const auto has = [&, first = begin, last = end](const char* option) {
-    return std::any_of(first, last, [&](const auto& field) {
-      return http::token_list(field.value()).exists(option);
-    });
-  };
-  return !has("close") && (header.version() >= 11 || has("keep-alive"));
-}
-
 }  // namespace
 
 ReceivedRequest read_head(const http::request_header<>& header) {
@@ -189,7 +183,11 @@ ReceivedRequest read_head(const http::request_header<>& header) {
   if (!head.error) {
     head.request.path = std::move(*path);
     head.request.content_encoding = content_encoding_of(header);
-    head.keeps_alive = keeps_alive(header);
+    // message::keep_alive() of Beast reads only the first of several fields.
+    const std::string options = list_of(header, http::field::connection);
+    http::token_list connection(options);
+    head.keeps_alive = !connection.exists("close") &&
+        (header.version() >= 11 || connection.exists("keep-alive"));
     head.expects_continue = header.version() >= 11 &&
         beast::iequals(header[http::field::expect], "100-continue");
   }
