@@ -27,7 +27,6 @@ namespace {
 
 constexpr int64_t kFormatVersion = 1;
 constexpr std::string_view kVersionPrefix = "version_";
-constexpr int64_t kMaxDim = int64_t{1} << 24;
 constexpr int64_t kMaxSequence = int64_t{1} << 20;
 
 constexpr std::array<std::pair<const char*, StoredFormat>, 5> kFormats{{

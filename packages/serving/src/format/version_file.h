@@ -268,6 +268,7 @@ inline constexpr const char* kDataFile = "data";
 /// memory.
 inline constexpr int64_t kMaxVersionBytes = int64_t{1} << 24;
 inline constexpr int64_t kMaxLinkBytes = 256;
+inline constexpr int64_t kMaxDim = int64_t{1} << 24;
 /// Sections begin at multiples of this, and quantized rows may be read a little beyond
 /// their end.
 inline constexpr int64_t kSectionAlignment = 64;

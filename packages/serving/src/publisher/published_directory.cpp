@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
-#include <set>
 #include <string_view>
 #include <utility>
 
@@ -177,22 +176,13 @@ void PublishedDirectory::check_lock(const std::string& where) const {
 }
 
 bool PublishedDirectory::has_chain(int64_t base) const {
-  std::set<int64_t> found;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(path_, error)) {
-    if (const auto version = version_number(entry.path().filename().string())) {
-      found.insert(*version);
-    }
-  }
-  const fs::path folder = path_ / version_name(base);
-  return fs::exists(folder / kVersionFile, error) &&
-      fs::exists(folder / kDataFile, error) &&
-      std::all_of(
-             written_.lower_bound(base),
-             written_.end(),
-             [&](const auto& version) {
-               return found.contains(version.first);
-             });
+  return std::all_of(
+      written_.lower_bound(base), written_.end(), [&](const auto& version) {
+        const fs::path folder = path_ / version_name(version.first);
+        std::error_code ignored;
+        return fs::exists(folder / kVersionFile, ignored) &&
+            fs::exists(folder / kDataFile, ignored);
+      });
 }
 
 void PublishedDirectory::find_versions(const std::string& where) {

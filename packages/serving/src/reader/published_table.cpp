@@ -7,6 +7,7 @@
 #include <tessera/common/shorten.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <span>
 #include <utility>
@@ -43,26 +44,17 @@ T* scratch(int64_t size) {
   return memory.data();
 }
 
-}  // namespace
-
-PublishedTable::Zeros PublishedTable::make_zeros(
-    const std::vector<TableFile>& tables) {
-  int64_t bytes = 0;
-  for (const TableFile& table : tables) {
-    if (table.keys) {
-      bytes = std::max(
-          bytes,
-          serving::row_bytes(format_from_string(table.format), table.dim));
-    }
-  }
-  return std::make_shared<const std::vector<std::byte>>(
-      static_cast<size_t>(bytes + kernels::kReadAfterRow));
+// The row of unknown keys, for all tables. What nobody writes to takes no memory.
+const std::byte* zeros() {
+  static std::array<std::byte, 4 * kMaxDim + kernels::kReadAfterRow> row;
+  return row.data();
 }
+
+}  // namespace
 
 PublishedTable::PublishedTable(
     const TableFile& file,
     const VersionData& base,
-    Zeros zeros,
     const std::string& where)
     : name_(file.name),
       dim_(file.dim),
@@ -72,8 +64,7 @@ PublishedTable::PublishedTable(
       keys_(file.keys),
       rounded_to_(file.rounded_to),
       base_rows_(base.bytes(file.rows).data()),
-      num_keys_(file.keys ? file.count : 0),
-      zeros_(std::move(zeros)) {
+      num_keys_(file.keys ? file.count : 0) {
   if (rounded_to_) {
     const double step = (rounded_to_->upper - rounded_to_->lower) /
         static_cast<double>(rounded_to_->num_buckets - 1);
@@ -204,7 +195,7 @@ const std::byte* PublishedTable::find(int64_t key) const {
 void PublishedTable::find_default_row() {
   const std::byte* row =
       keys_->default_key ? find(*keys_->default_key) : nullptr;
-  default_row_ = row == nullptr ? zeros_->data() : row;
+  default_row_ = row == nullptr ? zeros() : row;
 }
 
 void PublishedTable::find_places(const RowBags& bags, const void** places)

@@ -31,16 +31,11 @@ struct RowBags {
 /// copy shares both.
 class PublishedTable {
  public:
-  /// The zeros of unknown keys, for all tables of a base.
-  using Zeros = std::shared_ptr<const std::vector<std::byte>>;
-  static Zeros make_zeros(const std::vector<TableFile>& tables);
-
   /// The table of a base.
   /// Errors:  ValueError beginning with `where` for keys that do not fit the rows.
   PublishedTable(
       const TableFile& file,
       const VersionData& base,
-      Zeros zeros,
       const std::string& where);
 
   /// The table in the next version.
@@ -98,7 +93,6 @@ class PublishedTable {
   int64_t num_keys_ = 0;
   std::shared_ptr<const RowOverlay> row_overlay_;
   std::shared_ptr<const KeyOverlay> key_overlay_;
-  Zeros zeros_;
   // The row of unknown keys.
   const std::byte* default_row_ = nullptr;
 };

@@ -25,7 +25,6 @@
 #include <filesystem>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <thread>
 #include <utility>
 
@@ -56,7 +55,7 @@ class SharedVersion {
     return version;
   }
 
-  // Called in a child of fork(), in which no thread reads.
+  // Called in a child of fork() before a thread reads.
   void forget_readers() {
     readers_[0].count = 0;
     readers_[1].count = 0;
@@ -94,80 +93,77 @@ void lower_priority() {
   (void)::setpriority(PRIO_PROCESS, thread, kNice);
 }
 
+// Counts the calls of fork() that lead to this process. fork() waits for the mutex, so in a
+// child no thread of the parent holds it.
+struct Forks {
+  Forks() {
+    const int error = ::pthread_atfork(
+        [] { get().mutex.lock(); },
+        [] { get().mutex.unlock(); },
+        [] {
+          ++get().count;
+          get().mutex.unlock();
+        });
+    TESSERA_CHECK(
+        error == 0,
+        "{} can't prepare for fork(): {}. Free memory.",
+        kReader,
+        std::strerror(error));
+  }
+  static Forks& get() {
+    // Never destroyed, because a reader may live until the program ends.
+    static auto& forks = *new Forks;
+    return forks;
+  }
+
+  std::mutex mutex;
+  std::atomic<int64_t> count = 0;
+};
+
 }  // namespace
 
 struct Reader::Impl {
   Impl(std::string path, ReaderOptions given)
-      : directory(std::move(path)), options(std::move(given)) {
-    Registry& registry = Registry::get();
-    const std::lock_guard<std::mutex> lock(registry.mutex);
-    registry.readers.insert(this);
-  }
-  ~Impl() {
-    Registry& registry = Registry::get();
-    const std::lock_guard<std::mutex> lock(registry.mutex);
-    registry.readers.erase(this);
+      : directory(std::move(path)), options(std::move(given)) {}
+
+  bool is_of_parent() const {
+    return forks != Forks::get().count;
   }
 
-  // All readers, so that a child of fork() can go on with them.
-  struct Registry {
-    Registry() {
-      const int error = ::pthread_atfork(
-          [] { get().mutex.lock(); },
-          [] { get().mutex.unlock(); },
-          [] {
-            for (Impl* reader : get().readers) {
-              reader->continue_in_child();
-            }
-            get().mutex.unlock();
-          });
-      TESSERA_CHECK(
-          error == 0,
-          "{} can't prepare for fork(): {}. Free memory.",
-          kReader,
-          std::strerror(error));
-    }
-    static Registry& get() {
-      // Never destroyed, because a reader may live until the program ends.
-      static auto& registry = *new Registry;
-      return registry;
-    }
-
-    std::mutex mutex;
-    std::set<Impl*> readers;
-  };
-
-  // Threads of the parent may have been changing `process`, and may have held its locks. So
-  // the child leaves that object as it is. The reader's thread starts at the first call,
-  // because many children only start another program.
+  // Each function of the reader calls it first. Threads of the parent may have been changing
+  // `process`, and may have held its locks. So a child leaves that object as it is. The
+  // reader's thread starts at the first call, because many children only start another
+  // program.
   void continue_in_child() {
-    Process& old = *process.release();
-    old.watch.reset();  // The parent has the same open files.
-    current.forget_readers();
-    process = std::make_unique<Process>();
-    const VersionPtr version = current.get();
-    process->status = {
-        .version = version == nullptr ? 0 : version->number(),
-        .newest = old.status.newest,
-        .is_pinned = old.status.is_pinned,
-        .taken = old.status.taken};
-    must_follow = options.follow;
-  }
-
-  // Starts the reader's thread in a child of fork().
-  void follow_in_child() {
-    if (!must_follow) {
+    if (!is_of_parent()) {
       return;
     }
-    const std::lock_guard<std::mutex> lock(process->mutex);
-    if (must_follow) {
+    const std::lock_guard<std::mutex> lock(Forks::get().mutex);
+    if (!is_of_parent()) {
+      return;  // another thread was faster
+    }
+    auto next = std::make_unique<Process>();
+    current.forget_readers();
+    next->status = {
+        .version = current.get()->number(),
+        .newest = process->status.newest,
+        .is_pinned = process->status.is_pinned,
+        .taken = process->status.taken};
+    leave_process();
+    process = std::move(next);
+    if (options.follow) {
       process->watch.emplace(directory);
       process->thread = std::thread([this] {
         try_to_take();  // what came since fork()
         follow();
       });
-      must_follow = false;
     }
+    forks = Forks::get().count.load();
+  }
+
+  // The parent has the same open files.
+  void leave_process() {
+    process.release()->watch.reset();
   }
 
   // The versions from their base, or from the one after `known`, to `newest`, newest first.
@@ -272,13 +268,13 @@ struct Reader::Impl {
     }
     if (known != nullptr && process->refused == newest) {
       // Somebody may be copying the files.
-      std::vector<int64_t> stamps = version_stamps(directory);
-      if (process->refused_stamps == stamps) {
+      const int64_t change = last_change(directory);
+      if (process->refused_change == change) {
         change_status(
             [&](ReaderStatus& status) { status.problem = process->reason; });
         return std::nullopt;
       }
-      process->refused_stamps = std::move(stamps);
+      process->refused_change = change;
     }
     VersionPtr version;
     try {
@@ -287,7 +283,7 @@ struct Reader::Impl {
           known);
     } catch (const std::invalid_argument& error) {
       if (process->refused != newest) {
-        process->refused_stamps.clear();  // The next look reads it once more.
+        process->refused_change = 0;  // The next look reads it once more.
       }
       process->refused = newest;
       process->reason = error.what();
@@ -362,7 +358,7 @@ struct Reader::Impl {
   struct Process {
     std::mutex mutex;  // held while a version is taken; guards the next ones
     VersionLink refused;  // the last version with a problem
-    std::vector<int64_t> refused_stamps;  // before its files were read again
+    int64_t refused_change = 0;  // before its files were read again
     std::string reason;  // the problem
     std::vector<VersionPtr> retired;
     std::mutex status_mutex;  // guards status
@@ -375,7 +371,7 @@ struct Reader::Impl {
   ReaderOptions options;
   SharedVersion current;
   std::unique_ptr<Process> process = std::make_unique<Process>();
-  std::atomic<bool> must_follow = false;  // in a child of fork()
+  std::atomic<int64_t> forks = Forks::get().count.load();  // of `process`
 };
 
 Reader::Reader(std::string directory, ReaderOptions options) {
@@ -401,6 +397,10 @@ Reader::Reader(std::string directory, ReaderOptions options) {
 }
 
 Reader::~Reader() {
+  if (impl_->is_of_parent()) {
+    impl_->leave_process();
+    return;
+  }
   Impl::Process& process = *impl_->process;
   if (process.thread.joinable()) {
     process.watch->stop();
@@ -409,12 +409,12 @@ Reader::~Reader() {
 }
 
 std::shared_ptr<const Version> Reader::version() const {
-  impl_->follow_in_child();
+  impl_->continue_in_child();
   return impl_->current.get();
 }
 
 bool Reader::refresh() {
-  impl_->follow_in_child();
+  impl_->continue_in_child();
   std::optional<ReaderEvent> event;
   {
     const std::lock_guard<std::mutex> lock(impl_->process->mutex);
@@ -427,7 +427,7 @@ bool Reader::refresh() {
 
 void Reader::rollback(int64_t version) {
   constexpr const char* kRollback = "[Reader::rollback]";
-  impl_->follow_in_child();
+  impl_->continue_in_child();
   std::optional<ReaderEvent> event;
   {
     const std::lock_guard<std::mutex> lock(impl_->process->mutex);
@@ -456,7 +456,7 @@ void Reader::rollback(int64_t version) {
 }
 
 void Reader::unpin() {
-  impl_->follow_in_child();
+  impl_->continue_in_child();
   impl_->change_status([](ReaderStatus& status) { status.is_pinned = false; });
   if (impl_->options.follow) {
     impl_->try_to_take();
@@ -464,7 +464,7 @@ void Reader::unpin() {
 }
 
 ReaderStatus Reader::status() const {
-  impl_->follow_in_child();
+  impl_->continue_in_child();
   return impl_->get_status();
 }
 

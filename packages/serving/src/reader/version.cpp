@@ -318,11 +318,10 @@ std::shared_ptr<const Version> make_version(
     const VersionData& base,
     const std::string& where) {
   auto impl = std::make_unique<Version::Impl>();
-  const auto zeros = PublishedTable::make_zeros(base.file.tables);
   std::map<std::string_view, size_t> numbers;  // of the tables
   for (const TableFile& table : base.file.tables) {
     numbers[table.name] = impl->tables.size();
-    impl->tables.emplace_back(table, base, zeros, where);
+    impl->tables.emplace_back(table, base, where);
   }
   impl->feature_files = base.file.features;
   for (const FeatureFile& feature : base.file.features) {

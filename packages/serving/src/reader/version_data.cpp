@@ -206,37 +206,28 @@ VersionText read_version_file(
   return result;
 }
 
-std::vector<int64_t> version_stamps(const std::filesystem::path& directory) {
+int64_t last_change(const std::filesystem::path& directory) {
   // Times are a few milliseconds apart, so a file may change again at the same time.
-  constexpr time_t kMaxTick = 2;
-  timespec now = {};
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  std::vector<int64_t> stamps;
+  constexpr int64_t kMaxTick = 2'000'000'000;
+  const auto nanoseconds = [](const timespec& time) {
+    return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+  };
+  int64_t last = 0;
   std::error_code error;
   for (std::filesystem::directory_iterator entry(directory, error), end;
        entry != end;
        entry.increment(error)) {
-    if (!version_number(entry->path().filename().string())) {
-      continue;
-    }
-    for (const char* name : {kVersionFile, kDataFile}) {
-      struct stat status = {};
-      (void)::stat((entry->path() / name).c_str(), &status);
-      for (const auto number :
-           {static_cast<int64_t>(status.st_ino),
-            static_cast<int64_t>(status.st_size),
-            static_cast<int64_t>(status.st_mtim.tv_sec),
-            static_cast<int64_t>(status.st_mtim.tv_nsec),
-            static_cast<int64_t>(status.st_ctim.tv_sec),
-            static_cast<int64_t>(status.st_ctim.tv_nsec)}) {
-        stamps.push_back(number);
-      }
-      if (status.st_ctim.tv_sec + kMaxTick > now.tv_sec) {
-        stamps.insert(stamps.end(), {now.tv_sec, now.tv_nsec});
+    if (version_number(entry->path().filename().string())) {
+      for (const char* name : {"", kVersionFile, kDataFile}) {
+        struct stat status = {};
+        (void)::stat((entry->path() / name).c_str(), &status);
+        last = std::max(last, nanoseconds(status.st_ctim));
       }
     }
   }
-  return stamps;
+  timespec now = {};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  return last + kMaxTick > nanoseconds(now) ? nanoseconds(now) : last;
 }
 
 VersionData read_version(

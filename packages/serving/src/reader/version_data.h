@@ -54,9 +54,9 @@ VersionText read_version_file(
     const std::optional<std::string>& xxh3,
     const std::string& where);
 
-/// Numbers that change with the files of the versions: their sizes, times and inodes. They
-/// differ at each call until no file has changed for a while.
-std::vector<int64_t> version_stamps(const std::filesystem::path& directory);
+/// The time in nanoseconds at which a file of a version has changed last. It differs at each
+/// call until no file has changed for a while.
+int64_t last_change(const std::filesystem::path& directory);
 
 /// Reads the data of a version and compares all checksums. The bytes of a base are at
 /// `place`, and those of other versions in memory, because they are few.
