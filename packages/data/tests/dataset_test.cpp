@@ -10,9 +10,12 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <map>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <set>
 #include <stdexcept>
@@ -677,6 +680,28 @@ TEST(DatasetTest, PrefetchReadsNoMoreThanItsQueueAndStopsAtAnyTime) {
   EXPECT_TRUE(target.next().has_value());
   EXPECT_TORCH_ERROR(moved.next(), "moved from");  // NOLINT
   EXPECT_TORCH_ERROR(moved.position(), "moved from");  // NOLINT
+}
+
+TEST(DatasetTest, AForkedChildCanNotUseAPrefetchingReaderButCloseIt) {
+  std::optional<BatchReader> reader =
+      row_dataset(100).batch({.size = 10}).prefetch(2)(0);
+  EXPECT_TRUE(reader->next().has_value());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    bool is_refused = false;
+    try {
+      reader->next();
+    } catch (const c10::Error& error) {
+      is_refused =
+          std::string(error.what()).find("forked child") != std::string::npos;
+    }
+    reader.reset();  // does not wait for a thread that the child lacks
+    ::_exit(is_refused ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(reader->next().has_value());
 }
 
 TEST(DatasetTest, EmptyDataGiveNoBatches) {
