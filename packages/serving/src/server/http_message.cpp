@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/serving/src/server/http_message.h"
 
-#include <tessera/common/json.h>
-
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -57,12 +55,13 @@ std::string date_text() {
 
 }  // namespace
 
+std::string text_of(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 HttpResponse error_response(int status, std::string_view problem) {
-  // A message may quote bytes of the client that are not UTF-8.
   return {
-      .status = status,
-      .body = Json{{"error", std::string(problem)}}.dump(
-          -1, ' ', false, Json::error_handler_t::replace)};
+      .status = status, .body = text_of(Json{{"error", std::string(problem)}})};
 }
 
 HttpResponse busy_response(std::string_view problem) {

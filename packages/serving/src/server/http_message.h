@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/json.h>
+
 #include <string>
 #include <string_view>
 
@@ -24,6 +26,9 @@ struct HttpResponse {
   /// Whether the connection closes after it.
   bool closes = false;
 };
+
+/// JSON for a client. What is not UTF-8, such as the path of a file, is replaced.
+std::string text_of(const Json& json);
 
 /// The response {"error": problem}.
 HttpResponse error_response(int status, std::string_view problem);

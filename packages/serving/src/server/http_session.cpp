@@ -53,7 +53,8 @@ std::string_view text_of(const beast::flat_buffer& buffer) {
   return {static_cast<const char*>(buffer.cdata().data()), buffer.size()};
 }
 
-HttpResponse memory_response() {
+HttpResponse memory_response(ServerMetrics& metrics) {
+  metrics.count_rejection(Rejection::kMemory);
   return busy_response(
       "The server has too many large requests and answers. Try again later.");
 }
@@ -174,8 +175,7 @@ asio::awaitable<ReceivedRequest> HttpSession::read() {
     const auto length = parser.content_length();
     if (!received.error && !parser.is_done() &&
         !held_.set(static_cast<size_t>(length ? *length : max_bytes))) {
-      context_.handler.metrics().count_rejection(Rejection::kMemory);
-      received.error = memory_response();
+      received.error = memory_response(context_.handler.metrics());
     }
     if (received.error) {
       end_phase();
@@ -266,8 +266,7 @@ void HttpSession::hold(HttpResponse& response) {
   held_.set(0);
   if (response.body.size() > kSmallResponse &&
       !held_.set(response.body.size())) {
-    context_.handler.metrics().count_rejection(Rejection::kMemory);
-    response = memory_response();
+    response = memory_response(context_.handler.metrics());
   }
 }
 

@@ -5,6 +5,7 @@
 #include <tessera/common/json_value.h>
 #include <tessera/common/shorten.h>
 
+#include "packages/serving/src/server/http_message.h"
 #include "src/common/check.h"
 
 #include <nlohmann/json.hpp>
@@ -90,9 +91,8 @@ void RequestValues::refuse(
     const std::string& name,
     std::string_view expected) const {
   const std::string got = json.is_array() ? "a list"
-      : json.is_object()
-      ? "an object"
-      : shorten(json.dump(-1, ' ', false, Json::error_handler_t::replace));
+      : json.is_object()                  ? "an object"
+                                          : shorten(text_of(json));
   checks::fail<checks::ValueError>(
       {__func__, __FILE__, __LINE__},
       "[{}] {}: expected {}, but got {}.{}",

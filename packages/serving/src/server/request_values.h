@@ -60,10 +60,6 @@ class RequestValues {
       const std::string& name,
       std::string_view expected) const;
 
-  const std::string& where() const {
-    return where_;
-  }
-
  private:
   const char* advice_for_text() const;
 

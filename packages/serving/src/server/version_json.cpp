@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/serving/src/server/version_json.h"
 
-#include <tessera/common/json.h>
+#include "packages/serving/src/server/http_message.h"
 
 #include <nlohmann/json.hpp>
 
@@ -9,15 +9,6 @@
 #include <utility>
 
 namespace tessera::serving {
-
-namespace {
-
-// A path in a problem may have bytes that are not UTF-8.
-std::string text_of(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
-}  // namespace
 
 std::string version_text(
     const Version& version,
