@@ -43,9 +43,9 @@ bool run_evaluation(
 void add_logs(
     Logs& logs,
     const std::string& prefix,
-    const LossMean& loss,
+    double loss,
     const Logs& results) {
-  logs.set(prefix + "loss", loss.result());
+  logs.set(prefix + "loss", loss);
   for (const auto& [name, value] : results.entries()) {
     logs.set(prefix + name, value);
   }

@@ -24,7 +24,7 @@ bool run_evaluation(
 void add_logs(
     Logs& logs,
     const std::string& prefix,
-    const LossMean& loss,
+    double loss,
     const Logs& results);
 
 }  // namespace tessera::training

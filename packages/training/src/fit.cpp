@@ -233,8 +233,9 @@ class TrainingLoop {
     state_.is_skip_allowed = result.is_skip_allowed;
     has_nan_labels_ = result.is_skipped && result.labels.defined() &&
         at::isnan(result.labels).any().item<bool>();
-    RankStep step{.loss = state_.loss};
-    step.examples = static_cast<double>(examples_of(result));
+    RankStep step{
+        .loss = state_.loss,
+        .examples = static_cast<double>(examples_of(result))};
     if (!result.is_skipped) {
       update_metrics(state_.metrics, result, kFit);
       step.weight = std::max(1.0, step.examples);
@@ -243,8 +244,13 @@ class TrainingLoop {
       if (!std::exchange(has_compared_, true)) {
         step.checksum = checksum_after_step();
       }
+      constexpr MergePoint kStep{
+          .where = "[fit] after the first step,",
+          .advice =
+              " In each step, call sum_gradients(), or use make_train_step().",
+          .is_step = true};
       step =
-          merge_step(step, state_.metrics, *state_.ranks, state_.step_metrics);
+          merge(kStep, step, state_.metrics, state_.ranks, state_.step_metrics);
       state_.loss = step.loss;
     }
     if (step.weight > 0.0) {
@@ -319,8 +325,9 @@ class TrainingLoop {
       }
     }
     state_.epoch_logs = {};
-    const Logs results = merge_results(state_.metrics, nullptr, state_.ranks);
-    add_logs(state_.epoch_logs, "", state_.loss_mean, results);
+    Logs results;
+    merge({"[fit] after an epoch,"}, {}, state_.metrics, state_.ranks, results);
+    add_logs(state_.epoch_logs, "", state_.loss_mean.result(), results);
     for (const auto& [name, value] : validation_logs.entries()) {
       state_.epoch_logs.set(name, value);
     }
@@ -351,9 +358,14 @@ class TrainingLoop {
           return state_.is_stopping;
         });
     if (is_complete) {
-      const Logs results =
-          merge_results(*validation_metrics_, &loss, state_.ranks);
-      add_logs(logs, "val_", loss, results);
+      Logs results;
+      const RankStep whole = merge(
+          {kFitValidation},
+          {.loss = loss.result()},
+          *validation_metrics_,
+          state_.ranks,
+          results);
+      add_logs(logs, "val_", whole.loss, results);
     }
     return is_complete;
   }
@@ -419,8 +431,9 @@ Logs evaluate(Pass& pass, const Metrics& metrics) {
   check_metrics(metrics, kEvaluate);
   LossMean loss;
   run_evaluation(pass, metrics, loss, kEvaluate, [] { return false; });
-  Logs logs;
-  add_logs(logs, "", loss, merge_results(metrics, nullptr, nullptr));
+  Logs logs, results;
+  merge({kEvaluate}, {}, metrics, nullptr, results);
+  add_logs(logs, "", loss.result(), results);
   return logs;
 }
 

@@ -4,6 +4,7 @@
 #include <tessera/common/profile_scope.h>
 
 #include "packages/training/src/metric_state.h"
+#include "src/common/check.h"
 #include "src/common/random_key.h"
 #include "src/common/rank_group.h"
 
@@ -12,6 +13,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 namespace tessera::training {
 
@@ -128,70 +130,46 @@ std::vector<std::vector<at::Tensor>> gather_states(
   return gather("states", metrics, std::move(own), ranks);
 }
 
-Logs merge_results(const Metrics& metrics, LossMean* loss, const Ranks& ranks) {
-  const ProfileScope scope("tessera::metrics");
-  if (ranks == nullptr) {
-    Logs logs;
-    for (const auto& metric : metrics) {
-      logs.set(metric->name(), metric->result());
-    }
-    return logs;
-  }
-  std::vector<at::Tensor> own{metric_state(
-      loss == nullptr ? std::vector<double>()
-                      : std::vector{loss->total, loss->weight})};
-  for (const auto& metric : metrics) {
-    own.push_back(part_of(*metric));
-  }
-  const auto parts = gather(
-      loss == nullptr ? "epoch" : "validation",
-      metrics,
-      std::move(own),
-      *ranks);
-  if (loss != nullptr) {
-    *loss = {};
-    for (const auto& part : parts) {
-      const double* numbers = part[0].const_data_ptr<double>();
-      *loss = merged(*loss, {numbers[0], numbers[1]});
-    }
-  }
-  return results_of(metrics, parts);
-}
-
-RankStep merge_step(
-    const RankStep& step,
+RankStep merge(
+    const MergePoint& point,
+    const RankStep& own,
     const Metrics& metrics,
-    RankGroup& ranks,
+    const Ranks& ranks,
     Logs& results) {
-  const ProfileScope scope("tessera::metrics");
-  // Two halves of the checksum, because a double can't hold 64 bits.
-  std::vector<at::Tensor> own{metric_state(
-      {step.loss,
-       step.weight,
-       step.examples,
-       static_cast<double>(step.checksum >> 32U),
-       static_cast<double>(step.checksum & 0xFFFFFFFFU)})};
-  for (const auto& metric : metrics) {
-    const bool is_sent =
-        metric->is_cheap() && metric->state().numel() <= kMaxNumbersOfStep;
-    own.push_back(is_sent ? part_of(*metric) : metric_state({}));
+  std::optional<ProfileScope> scope;
+  if (!metrics.empty()) {
+    scope.emplace("tessera::metrics");
   }
-  const auto parts = gather("step", metrics, std::move(own), ranks);
+  if (ranks == nullptr) {
+    for (const auto& metric : metrics) {
+      results.set(metric->name(), metric->result());
+    }
+    return own;
+  }
+  std::vector<at::Tensor> sent{metric_state(
+      {own.loss, own.weight, own.examples, own.skipped, own.checksum})};
+  for (const auto& metric : metrics) {
+    const bool is_sent = !point.is_step ||
+        (metric->is_cheap() && metric->state().numel() <= kMaxNumbersOfStep);
+    sent.push_back(is_sent ? part_of(*metric) : metric_state({}));
+  }
+  const auto parts = gather(point.where, metrics, std::move(sent), *ranks);
   RankStep whole;
-  std::vector<uint64_t> checksums;
-  for (const auto& part : parts) {
-    const double* numbers = part[0].const_data_ptr<double>();
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const double* numbers = parts[i][0].const_data_ptr<double>();
     whole.loss += numbers[0];
     whole.weight += numbers[1];
     whole.examples += numbers[2];
-    checksums.push_back(
-        (static_cast<uint64_t>(numbers[3]) << 32U) |
-        static_cast<uint64_t>(numbers[4]));
+    whole.skipped += numbers[3];
+    whole.checksum = i == 0 ? numbers[4] : whole.checksum;
+    TESSERA_CHECK_VALUE(
+        whole.checksum == 0.0 || numbers[4] == 0.0 ||
+            numbers[4] == whole.checksum,
+        "{} the dense weights must be equal on all ranks, but those of rank {} differ from those of rank 0. Call broadcast_parameters() before the training, or make the model with the same seed on all ranks.{}",
+        point.where,
+        i,
+        point.advice);
   }
-  check_same_weights(
-      checksums,
-      "[fit] after the first step,",
-      " In each step, call sum_gradients(), or use make_train_step().");
   results = results_of(metrics, parts);
   return whole;
 }

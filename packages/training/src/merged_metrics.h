@@ -19,25 +19,33 @@ std::vector<std::vector<at::Tensor>> gather_states(
     const Metrics& metrics,
     RankGroup& ranks);
 
-/// The results of the metrics. With ranks, they are those over the examples of all ranks,
-/// `loss` is merged, too, unless it is nullptr, and the call is collective.
-Logs merge_results(const Metrics& metrics, LossMean* loss, const Ranks& ranks);
-
 /// What a rank tells the others about its step.
 struct RankStep {
   double loss = 0.0;
-  double weight = 0.0;  // of the loss; 0: the update was skipped
+  double weight = 0.0;  // of the loss
   double examples = 0.0;
-  uint64_t checksum = 0;  // of the weights; 0: none
+  double skipped = 0.0;  // 1: the update must not be made
+  double checksum = 0.0;  // of the weights, see checksum_of(); 0: none
 };
 
-/// Returns the step of all ranks, and sets `results` to their cheap metrics that have a
-/// small state. Collective.
-/// Errors:  c10::ValueError on all ranks if two of them pass different checksums.
-RankStep merge_step(
-    const RankStep& step,
+/// A place at which ranks merge.
+struct MergePoint {
+  /// The beginning of errors, another one for each point.
+  const char* where = "";
+  /// The end of the error about other weights.
+  const char* advice = "";
+  /// Whether only cheap metrics with a small state are merged.
+  bool is_step = false;
+};
+
+/// Returns the sums over all ranks, and sets `results` to those of the metrics over the
+/// examples of all ranks. Collective. Without ranks, it returns `own`.
+/// Errors:  c10::ValueError on all ranks if their metrics, points or checksums differ.
+RankStep merge(
+    const MergePoint& point,
+    const RankStep& own,
     const Metrics& metrics,
-    RankGroup& ranks,
+    const Ranks& ranks,
     Logs& results);
 
 }  // namespace tessera::training

@@ -58,10 +58,8 @@ GraphFindings search_graph(
     const torch::optim::Optimizer& optimizer,
     const at::Tensor& loss) {
   std::unordered_set<const at::TensorImpl*> known;
-  for (const auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
-      known.insert(parameter.unsafeGetTensorImpl());
-    }
+  for (const at::Tensor& parameter : parameters_of(optimizer)) {
+    known.insert(parameter.unsafeGetTensorImpl());
   }
   GraphFindings findings;
   // The edge keeps all nodes alive.
@@ -99,22 +97,19 @@ void check_accumulators(
   if (dynamic_cast<const torch::optim::Adagrad*>(&optimizer) == nullptr) {
     return;
   }
-  for (const auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
-      const auto found =
-          optimizer.state().find(parameter.unsafeGetTensorImpl());
-      if (found == optimizer.state().end()) {
-        continue;
-      }
-      const auto& state =
-          static_cast<const torch::optim::AdagradParamState&>(*found->second);
-      TESSERA_CHECK_VALUE(
-          !tessera::detail::is_unsized(state.sum()) ||
-              tessera::detail::is_unsized(parameter),
-          "{} torch::optim::Adagrad makes its accumulators at once, but it was made before the layer of {} was built. Call build() or forward() of the layer before you make this optimizer, or make it with optim::make_optimizer().",
-          where,
-          parameter_text(parameter));
+  for (const at::Tensor& parameter : parameters_of(optimizer)) {
+    const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+    if (found == optimizer.state().end()) {
+      continue;
     }
+    const auto& state =
+        static_cast<const torch::optim::AdagradParamState&>(*found->second);
+    TESSERA_CHECK_VALUE(
+        !tessera::detail::is_unsized(state.sum()) ||
+            tessera::detail::is_unsized(parameter),
+        "{} torch::optim::Adagrad makes its accumulators at once, but it was made before the layer of {} was built. Call build() or forward() of the layer before you make this optimizer, or make it with optim::make_optimizer().",
+        where,
+        parameter_text(parameter));
   }
 }
 
@@ -122,6 +117,16 @@ constexpr const char* kAdvice =
     "Make the optimizer after the layers have their parameters: call build() or forward() before. Freeze what should not be trained by requires_grad_(false), or set `unoptimized` to Unoptimized::kAllow.";
 
 }  // namespace
+
+std::vector<at::Tensor> parameters_of(
+    const torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> parameters;
+  for (const auto& group : optimizer.param_groups()) {
+    parameters.insert(
+        parameters.end(), group.params().begin(), group.params().end());
+  }
+  return parameters;
+}
 
 std::string parameter_list(const std::vector<at::Tensor>& parameters) {
   std::vector<std::string> texts;

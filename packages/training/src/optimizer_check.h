@@ -26,6 +26,9 @@ void check_optimizer(
     const Strategy& strategy,
     const std::string& where);
 
+/// The parameters of all groups.
+std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer);
+
 /// Lists parameters in a message, such as "'tower.weight' (Float of shape [1, 8])". The
 /// names are those of the model of the fit() that runs on this thread.
 std::string parameter_list(const std::vector<at::Tensor>& parameters);

@@ -4,6 +4,7 @@
 #include "packages/training/src/metric_inputs.h"
 #include "packages/training/src/metric_state.h"
 #include "src/common/check.h"
+#include "src/common/random_key.h"
 #include "src/common/tensor_text.h"
 
 #include <algorithm>
@@ -29,26 +30,25 @@ enum RankingSum : size_t {
   kNumSums
 };
 
-// The finalizer of splitmix64, a bijection that spreads all bits.
-uint64_t mix_bits(uint64_t bits) {
-  bits += 0x9E3779B97F4A7C15U;
-  bits = (bits ^ (bits >> 30U)) * 0xBF58476D1CE4E5B9U;
-  bits = (bits ^ (bits >> 27U)) * 0x94D049BB133111EBU;
-  return bits ^ (bits >> 31U);
+// One step of splitmix64, a bijection that spreads all bits.
+uint64_t spread_bits(uint64_t bits) {
+  return mix_bits(bits + 0x9E3779B97F4A7C15U);
 }
 
 // Sorts items with equal scores. `list` numbers the lists.
 class TieOrder {
  public:
   TieOrder(const RankingMetricOptions& options, uint64_t list)
-      : ties_(options.ties), key_(mix_bits(mix_bits(options.seed) ^ list)) {}
+      : ties_(options.ties),
+        key_(spread_bits(spread_bits(options.seed) ^ list)) {}
 
   bool is_before(size_t a, size_t b, const double* labels) const {
     if (ties_ == Ties::kWorst && labels[a] != labels[b]) {
       return labels[a] < labels[b];
     }
-    return ties_ == Ties::kRandom ? mix_bits(key_ ^ a) < mix_bits(key_ ^ b)
-                                  : a < b;
+    return ties_ == Ties::kRandom
+        ? spread_bits(key_ ^ a) < spread_bits(key_ ^ b)
+        : a < b;
   }
 
  private:
@@ -99,7 +99,6 @@ RankingMetric::RankingMetric(
       "[Metric '{}'] k must be >= 1, but got {}. Set it to the number of items that count, or leave it unset for all.",
       name(),
       options_.k.value_or(0));
-  const std::string where = where_of(name());
 }
 
 void RankingMetric::update(

@@ -4,7 +4,6 @@
 #include <tessera/engine/table_module.h>
 #include <torch/nn/module.h>
 
-#include "src/common/check.h"
 #include "src/common/checksum.h"
 #include "src/common/rank_group.h"
 
@@ -28,7 +27,7 @@ std::optional<Strategy> sharded_strategy_of(const torch::nn::Module& model) {
   return strategy;
 }
 
-uint64_t checksum_of(const std::vector<at::Tensor>& parameters) {
+double checksum_of(const std::vector<at::Tensor>& parameters) {
   Checksum checksum;
   for (const at::Tensor& parameter : parameters) {
     if (parameter.defined() && parameter.numel() > 0 && parameter.is_cpu() &&
@@ -37,26 +36,9 @@ uint64_t checksum_of(const std::vector<at::Tensor>& parameters) {
       checksum.add(values.const_data_ptr(), values.nbytes());
     }
   }
-  return std::stoull(checksum.digits(), nullptr, 16) | 1U;
-}
-
-void check_same_weights(
-    const std::vector<uint64_t>& checksums,
-    const std::string& where,
-    const std::string& advice) {
-  for (size_t i = 1; i < checksums.size(); ++i) {
-    TESSERA_CHECK_VALUE(
-        checksums[0] == 0 || checksums[i] == 0 || checksums[i] == checksums[0],
-        "{} the dense weights must be equal on all ranks, but those of rank {} differ from those of rank 0. Call broadcast_parameters() before the training, or make the model with the same seed on all ranks.{}",
-        where,
-        i,
-        advice);
-  }
-}
-
-bool on_any_rank(bool flag, const Strategy& strategy) {
-  const Ranks ranks = ranks_of(strategy);
-  return ranks == nullptr ? flag : ranks->any_of(Rendezvous::kTrain, flag);
+  // A double holds 53 bits.
+  const uint64_t bits = std::stoull(checksum.digits(), nullptr, 16) >> 11U;
+  return static_cast<double>(bits | 1U);
 }
 
 std::vector<bool> on_any_rank(
@@ -64,6 +46,10 @@ std::vector<bool> on_any_rank(
     const Strategy& strategy) {
   const Ranks ranks = ranks_of(strategy);
   return ranks == nullptr ? flags : ranks->any_of(Rendezvous::kTrain, flags);
+}
+
+bool on_any_rank(bool flag, const Strategy& strategy) {
+  return on_any_rank(std::vector<bool>{flag}, strategy)[0];
 }
 
 }  // namespace tessera::training

@@ -5,10 +5,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 namespace tessera {
@@ -30,13 +28,7 @@ Ranks ranks_of(const Strategy& strategy);
 std::optional<Strategy> sharded_strategy_of(const torch::nn::Module& model);
 
 /// A checksum of the values of the parameters; never 0.
-uint64_t checksum_of(const std::vector<at::Tensor>& parameters);
-/// Compares the checksums of the ranks. 0 means that a rank has none.
-/// Errors:  c10::ValueError beginning with `where`, with `advice` at its end.
-void check_same_weights(
-    const std::vector<uint64_t>& checksums,
-    const std::string& where,
-    const std::string& advice);
+double checksum_of(const std::vector<at::Tensor>& parameters);
 
 /// Whether `flag` is set on any rank. Collective. Returns `flag` if nothing is sharded.
 bool on_any_rank(bool flag, const Strategy& strategy);

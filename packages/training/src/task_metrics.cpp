@@ -2,7 +2,6 @@
 #include <tessera/training/task_metrics.h>
 
 #include "packages/training/src/metric_state.h"
-#include "packages/training/src/training_state.h"
 #include "src/common/check.h"
 
 #include <algorithm>
@@ -116,10 +115,12 @@ double TaskLoss::result() const {
 
 // The mean losses of ranks add up, as their gradients do.
 void TaskLoss::merge(const at::Tensor& state) {
-  const LossMean own{sums()[0], sums()[1]};
+  const double own = sums()[1] > 0.0 ? result() : 0.0;
+  const double own_weight = sums()[1];
   load_state(state);
-  const LossMean both = merged(own, {sums()[0], sums()[1]});
-  sums() = {both.total, both.weight};
+  const double mean = own + (sums()[1] > 0.0 ? result() : 0.0);
+  sums()[1] += own_weight;
+  sums()[0] = mean * sums()[1];
 }
 
 std::unique_ptr<Metric> TaskLoss::make_empty() const {

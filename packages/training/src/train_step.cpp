@@ -8,23 +8,19 @@
 #include <torch/optim/optimizer.h>
 
 #include "packages/training/src/dense_parameter_check.h"
+#include "packages/training/src/merged_metrics.h"
 #include "packages/training/src/optimizer_check.h"
-#include "packages/training/src/ranks.h"
 #include "src/common/check.h"
 #include "src/common/number_in_message.h"
-#include "src/common/rank_group.h"
 #include "src/common/tensor_text.h"
 #include "src/engine/finite_gradients.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <optional>
 #include <set>
 #include <utility>
@@ -58,26 +54,24 @@ void clip_gradients(torch::optim::Optimizer& optimizer, double max_norm) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients;
   double squares = 0.0;
-  for (const auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
-      at::Tensor& gradient = parameter.mutable_grad();
-      if (!gradient.defined() || gradient.numel() == 0) {
-        continue;
-      }
-      const bool is_sparse = gradient.layout() == at::kSparse;
-      if (is_sparse) {
-        gradient = gradient.coalesce();
-      }
-      gradients.push_back(is_sparse ? gradient._values() : gradient);
-      const double norm = at::linalg_vector_norm(
-                              gradients.back(),
-                              2,
-                              {},
-                              /*keepdim=*/false,
-                              at::kDouble)
-                              .item<double>();
-      squares += norm * norm;
+  for (const at::Tensor& parameter : parameters_of(optimizer)) {
+    at::Tensor& gradient = parameter.mutable_grad();
+    if (!gradient.defined() || gradient.numel() == 0) {
+      continue;
     }
+    const bool is_sparse = gradient.layout() == at::kSparse;
+    if (is_sparse) {
+      gradient = gradient.coalesce();
+    }
+    gradients.push_back(is_sparse ? gradient._values() : gradient);
+    const double norm = at::linalg_vector_norm(
+                            gradients.back(),
+                            2,
+                            {},
+                            /*keepdim=*/false,
+                            at::kDouble)
+                            .item<double>();
+    squares += norm * norm;
   }
   // The epsilon is that of LibTorch's clip_grad_norm_. It avoids a division by zero.
   constexpr double kEpsilon = 1e-6;
@@ -87,16 +81,6 @@ void clip_gradients(torch::optim::Optimizer& optimizer, double max_norm) {
       gradient.mul_(factor);
     }
   }
-}
-
-std::vector<at::Tensor> parameters_of(
-    const torch::optim::Optimizer& optimizer) {
-  std::vector<at::Tensor> parameters;
-  for (const auto& group : optimizer.param_groups()) {
-    parameters.insert(
-        parameters.end(), group.params().begin(), group.params().end());
-  }
-  return parameters;
 }
 
 // Refuses gradients of dense parameters that are not finite, if rows with such gradients
@@ -191,33 +175,6 @@ std::vector<at::Tensor> dense_parameters_of(
   return all;
 }
 
-// Whether a step is skipped on any rank. The checksum, if not 0, travels along. Collective.
-bool is_any_skipped(bool is_own, const Strategy& strategy, uint64_t checksum) {
-  const Ranks ranks = ranks_of(strategy);
-  if (ranks == nullptr) {
-    return is_own;
-  }
-  const auto arrivals = ranks->arrive(
-      Rendezvous::kTrain,
-      nullptr,
-      {.value = int64_t{is_own},
-       .bodies = {at::from_blob(
-           &checksum, {int64_t{sizeof(checksum)}}, at::kByte)}})();
-  std::vector<uint64_t> checksums;
-  for (const at::Tensor& body : arrivals.bodies) {
-    // A rank at another place of the program sends something else.
-    uint64_t& other = checksums.emplace_back(0);
-    if (body.numel() == sizeof(other)) {
-      std::memcpy(&other, body.const_data_ptr(), sizeof(other));
-    }
-  }
-  check_same_weights(checksums, "[make_train_step] at the first step,", "");
-  return std::any_of(
-      arrivals.values.begin(), arrivals.values.end(), [](int64_t value) {
-        return value != 0;
-      });
-}
-
 }  // namespace
 
 StepResult to_step_result(StepResult result) {
@@ -293,11 +250,18 @@ void detail::apply_update(
       !is_finite || result.loss.requires_grad(),
       "[make_train_step] the loss has no gradient. Compute it from parameters that require one, outside of NoGradGuard.");
   // Decided here, because backward() already writes to tables.
-  const uint64_t checksum =
-      strategy.is_sharded() && !std::exchange(has_compared, true)
-      ? checksum_of(dense_parameters)
-      : 0;
-  result.is_skipped = is_any_skipped(!is_finite, strategy, checksum);
+  RankStep step{.skipped = is_finite ? 0.0 : 1.0};
+  if (strategy.is_sharded() && !std::exchange(has_compared, true)) {
+    step.checksum = checksum_of(dense_parameters);
+  }
+  Logs no_metrics;
+  step = merge(
+      {"[make_train_step] at the first step,"},
+      step,
+      {},
+      ranks_of(strategy),
+      no_metrics);
+  result.is_skipped = step.skipped > 0.0;
   if (!result.is_skipped) {
     check_optimizer(
         optimizer,

@@ -27,13 +27,6 @@ double LossMean::result() const {
                       : std::numeric_limits<double>::quiet_NaN();
 }
 
-LossMean merged(const LossMean& a, const LossMean& b) {
-  const double mean =
-      (a.weight > 0.0 ? a.result() : 0.0) + (b.weight > 0.0 ? b.result() : 0.0);
-  const double weight = a.weight + b.weight;
-  return {.total = mean * weight, .weight = weight};
-}
-
 at::Tensor generator_state() {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   const std::lock_guard lock(generator.mutex());

@@ -24,9 +24,6 @@ struct LossMean {
   double result() const;
 };
 
-/// The loss of two ranks together: their means add up, as their gradients do.
-LossMean merged(const LossMean& a, const LossMean& b);
-
 /// The state of a running fit(), which Training shows to callbacks.
 struct TrainingState {
   Progress progress = {};
