@@ -79,9 +79,10 @@ Columns collect_sequences(
         parts.push_back(
             {.columns = needed, .first = range.first, .count = range.count});
       });
-  if (parts.empty()) {
-    return {};
-  }
+  TESSERA_CHECK_VALUE(
+      !parts.empty(),
+      "{} expected a dataset with examples, but got none, so their columns are unknown. Check the files, and the conditions of filter().",
+      kCollectWhere);
   const RowRange all = owned_range(copy_rows(parts));
   parts.clear();
   std::vector<int64_t> rows(times.values.size());

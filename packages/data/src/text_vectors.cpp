@@ -24,6 +24,7 @@ namespace tessera::data {
 
 namespace {
 
+constexpr int64_t kMaxDim = 100'000;
 constexpr const char* kReader = "load_text_vectors";
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 constexpr size_t kMaxLineBytes = size_t{1} << 22;
@@ -57,13 +58,14 @@ bool parse_field(std::string_view field, int64_t& number) {
   return result.ec == std::errc() && result.ptr == end;
 }
 
-// Whether a field looks like a number, in any spelling.
+// Whether a field looks like a number, in any spelling. "inf" and "nan" are words.
 bool is_number(std::string_view field) {
   double number = 0;
   field.remove_prefix(field.starts_with('+') ? 1 : 0);
   const char* end = field.data() + field.size();
   const auto result = std::from_chars(field.data(), end, number);
-  return result.ec != std::errc::invalid_argument && result.ptr == end;
+  return result.ec != std::errc::invalid_argument && result.ptr == end &&
+      field.find_first_of("0123456789") != std::string_view::npos;
 }
 
 int64_t count_fields(std::string_view line) {
@@ -172,6 +174,12 @@ class Parser {
       return false;
     }
     TESSERA_CHECK_VALUE(
+        dim <= kMaxDim,
+        "{} says that vectors have {} values, but they may have at most {}. Correct the file.",
+        where(),
+        dim,
+        kMaxDim);
+    TESSERA_CHECK_VALUE(
         dim_ == 0 || dim_ == dim,
         "{} says that vectors have {} values, but `dim` is {}. Leave `dim` out.",
         where(),
@@ -198,7 +206,6 @@ class Parser {
 TextVectors load_text_vectors(
     const std::string& path,
     const TextVectorOptions& options) {
-  constexpr int64_t kMaxDim = 100'000;
   TESSERA_CHECK_VALUE(
       options.dim >= 0 && options.dim <= kMaxDim,
       "[{}] dim must be in [0, {}], but got {}. Leave it at 0 to take it from the file.",

@@ -113,6 +113,10 @@ TEST(CollectSequencesTest, NamesWhatIsWrong) {
       collect_sequences(Dataset(events()), {.by = "user"}),
       "[collect_sequences] time must be the name of a column");
   EXPECT_VALUE_ERROR(
+      collect_sequences(
+          Dataset(events()).take(0), {.by = "user", .time = "time"}),
+      "[collect_sequences] expected a dataset with examples, but got none");
+  EXPECT_VALUE_ERROR(
       collect(events(), {.time = "tme"}),
       "[collect_sequences] there is no column 'tme'. Known: user");
   EXPECT_VALUE_ERROR(

@@ -113,9 +113,24 @@ TEST_F(TextVectorsTest, RefusesLinesOfAnotherWidth) {
       "line 2 must have a word and 3 numbers as line 1 says, but number 1 is");
   EXPECT_VALUE_ERROR(
       load(rows, {.dim = 1}), "line 1 must have a word and 1 numbers, but has");
-  for (const char* number : {"5", "+5", "-.5e3", "1e400", "nan"}) {
+  for (const char* number : {"5", "+5", "-.5e3", "1e400"}) {
     EXPECT_VALUE_ERROR(
         load(rows + "c " + number + " 1 2\n"), "line 3 must have a word and 2");
+  }
+}
+
+TEST_F(TextVectorsTest, WordsMayEndInInfAndNan) {
+  EXPECT_EQ(
+      load("to 1 2\nto inf 3 4\nla nan 5 6\n").words,
+      (std::vector<std::string>{"to", "to inf", "la nan"}));
+}
+
+TEST_F(TextVectorsTest, AHeaderWithAHugeDimIsRefused) {
+  for (const char* dim : {"100001", "100000000000", "9223372036854775807"}) {
+    EXPECT_VALUE_ERROR(
+        load("1 " + std::string(dim) + "\na 1 2\n"),
+        "line 1 says that vectors have " + std::string(dim) +
+            " values, but they may have at most 100000");
   }
 }
 

@@ -46,9 +46,10 @@ static_assert(std::is_aggregate_v<CollectOptions>);
 ///
 /// Reads epoch 0 of the dataset once.
 /// Memory:  all examples with their columns twice, and 16 bytes for each example.
-/// Errors:  c10::ValueError for columns that are missing, named twice or have lists, for
-///          missing values of `by` and `time`, and for lengths out of range; c10::TypeError
-///          for a column of another kind. Errors of the source are passed on.
+/// Errors:  c10::ValueError for a dataset without examples, for columns that are missing,
+///          named twice or have lists, for missing values of `by` and `time`, and for
+///          lengths out of range; c10::TypeError for a column of another kind. Errors of
+///          the source are passed on.
 Columns collect_sequences(
     const Dataset& examples,
     const CollectOptions& options);
