@@ -235,11 +235,13 @@ class TrainingLoop {
         at::isnan(result.labels).any().item<bool>();
     RankStep step{
         .loss = state_.loss,
-        .examples = static_cast<double>(examples_of(result))};
+        .examples = static_cast<double>(examples_of(result)),
+        .skipped = result.is_skipped ? 1.0 : 0.0};
     if (!result.is_skipped) {
       update_metrics(state_.metrics, result, kFit);
       step.weight = std::max(1.0, step.examples);
     }
+    state_.metrics_of_ranks.clear();  // those before this step
     if (state_.ranks != nullptr) {
       if (!std::exchange(has_compared_, true)) {
         step.checksum = checksum_after_step();
@@ -253,7 +255,8 @@ class TrainingLoop {
           merge(kStep, step, state_.metrics, state_.ranks, state_.step_metrics);
       state_.loss = step.loss;
     }
-    if (step.weight > 0.0) {
+    // A rank that has skipped its update sends a loss that is not finite.
+    if (step.skipped == 0.0) {
       state_.loss_mean.total += step.weight * step.loss;
       state_.loss_mean.weight += step.weight;
     }
@@ -266,7 +269,7 @@ class TrainingLoop {
   }
 
   // The steps of make_train_step() have compared the weights before they changed them.
-  uint64_t checksum_after_step() const {
+  double checksum_after_step() const {
     return options_.model == nullptr || parameters_->has_checked()
         ? 0
         : checksum_of(options_.model->parameters());

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <optional>
 
 namespace tessera::training {
@@ -68,30 +69,36 @@ at::Tensor part_of(const Metric& metric) {
   return can_merge(metric) ? metric.state() : metric_state({metric.result()});
 }
 
+// The numbers of a RankStep that are sent. After them, a flag for each metric says whether
+// the rank sends it.
+constexpr size_t kStepNumbers = 5;
+
 // The results of the metrics that all ranks have sent. Every rank merges in the order of
-// the ranks, so all get the same bits. Other numbers come before the parts of the metrics.
+// the ranks, so all get the same bits.
 Logs results_of(
     const Metrics& metrics,
     const std::vector<std::vector<at::Tensor>>& parts) {
   Logs logs;
-  for (size_t i = 1; i <= metrics.size(); ++i) {
-    const Metric& metric = *metrics[i - 1];
+  for (size_t i = 0; i < metrics.size(); ++i) {
     if (std::any_of(parts.begin(), parts.end(), [&](const auto& part) {
-          return part[i].numel() == 0;
+          return part[0].template const_data_ptr<double>()[kStepNumbers + i] ==
+              0.0;
         })) {
       continue;
     }
-    const std::unique_ptr<Metric> whole = metric.make_empty();
-    for (size_t rank = 0; rank < parts.size(); ++rank) {
-      if (can_merge(metric)) {
-        whole->merge(parts[rank][i]);
-      } else {
-        logs.set(name_on_rank(metric, rank), parts[rank][i][0].item<double>());
+    const Metric& metric = *metrics[i];
+    if (!can_merge(metric)) {
+      for (size_t rank = 0; rank < parts.size(); ++rank) {
+        logs.set(
+            name_on_rank(metric, rank), parts[rank][i + 1][0].item<double>());
       }
+      continue;
     }
-    if (can_merge(metric)) {
-      logs.set(metric.name(), whole->result());
+    const std::unique_ptr<Metric> whole = metric.make_empty();
+    for (const auto& part : parts) {
+      whole->merge(part[i + 1]);
     }
+    logs.set(metric.name(), whole->result());
   }
   return logs;
 }
@@ -104,6 +111,8 @@ bool can_merge(const Metric& metric) {
     return true;
   } catch (const c10::NotImplementedError&) {
     return false;
+  } catch (const std::exception&) {
+    return true;  // It has a merge(), which refuses an empty state.
   }
 }
 
@@ -146,13 +155,16 @@ RankStep merge(
     }
     return own;
   }
-  std::vector<at::Tensor> sent{metric_state(
-      {own.loss, own.weight, own.examples, own.skipped, own.checksum})};
+  std::vector<double> numbers_and_flags{
+      own.loss, own.weight, own.examples, own.skipped, own.checksum};
+  std::vector<at::Tensor> sent(1);
   for (const auto& metric : metrics) {
     const bool is_sent = !point.is_step ||
         (metric->is_cheap() && metric->state().numel() <= kMaxNumbersOfStep);
+    numbers_and_flags.push_back(is_sent ? 1.0 : 0.0);
     sent.push_back(is_sent ? part_of(*metric) : metric_state({}));
   }
+  sent[0] = metric_state(numbers_and_flags);
   const auto parts = gather(point.where, metrics, std::move(sent), *ranks);
   RankStep whole;
   for (size_t i = 0; i < parts.size(); ++i) {

@@ -123,13 +123,16 @@ void check_strategies(
     const char* what) {
   TESSERA_CHECK_VALUE(
       !own || ranks_of(*own) == ranks_of(expected),
-      "[make_train_step] the strategy of the step is {}, but that of {} is {}{}. Leave TrainStepOptions::strategy unset, and FitOptions::strategy, too, if its model has sharded tables.",
+      "[make_train_step] the strategy of the step is {}, but that of {} is {}{}. {}",
       own ? own->name() : "",
       what,
       expected.name(),
       own && own->is_sharded() && expected.is_sharded()
           ? " over another backend"
-          : "");
+          : "",
+      expected.is_sharded()
+          ? "Leave TrainStepOptions::strategy unset."
+          : "Set FitOptions::strategy to that of the step, or leave both unset and set FitOptions::model, if its tables are sharded.");
 }
 
 // TrainStepOptions::strategy, or that of the sharded tables of TrainStepOptions::model.

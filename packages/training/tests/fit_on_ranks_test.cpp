@@ -27,6 +27,7 @@
 
 #include <cmath>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <variant>
@@ -237,7 +238,7 @@ TEST(FitOnRanksTest, ContradictionsAreRefusedBeforeTheTraining) {
       fit(batches_of(rank(), 10),
           single.train_step({.model = run.model}),
           {.model = single.model, .callbacks = {hooks}}),
-      "the strategy of the step is sharded, but that of fit() is fused");
+      "the strategy of the step is sharded, but that of fit() is fused. Set FitOptions::strategy to that of the step");
   EXPECT_FALSE(has_begun);
   EXPECT_VALUE_ERROR(
       run.train_step({.model = run.model, .strategy = Strategy::fused()}),
@@ -417,6 +418,80 @@ TEST(FitOnRanksTest, AMetricWithoutMergeIsLoggedForEachRank) {
     EXPECT_NE(history.steps[0].logs.find(name(i)), nullptr);
   }
   expect_equal_on_ranks(to_json(history).dump());
+}
+
+// A metric whose state is a list: the sum of the predictions of ranks that keep them.
+class Kept : public Metric {
+ public:
+  Kept(bool keeps, bool is_strict)
+      : Metric("kept"), keeps_(keeps), is_strict_(is_strict) {}
+  void update(
+      const at::Tensor& predictions,
+      const at::Tensor& /*labels*/,
+      const at::Tensor& /*weights*/) override {
+    if (keeps_) {
+      values_.push_back(predictions.sum().item<double>());
+    }
+  }
+  double result() const override {
+    return std::accumulate(values_.begin(), values_.end(), 0.0);
+  }
+  void reset() override {
+    values_.clear();
+  }
+  std::unique_ptr<Metric> make_empty() const override {
+    return std::make_unique<Kept>(keeps_, is_strict_);
+  }
+  at::Tensor state() const override {
+    return at::tensor(values_, at::kDouble);
+  }
+  void load_state(const at::Tensor& state) override {
+    values_.clear();
+    merge(state);
+  }
+  void merge(const at::Tensor& state) override {
+    TORCH_CHECK_VALUE(!is_strict_ || state.numel() > 0, "empty state");
+    const auto* begin = state.const_data_ptr<double>();
+    values_.insert(values_.end(), begin, begin + state.numel());
+  }
+
+ private:
+  bool keeps_;
+  bool is_strict_;
+  std::vector<double> values_;
+};
+
+TEST(FitOnRanksTest, EmptyStatesOfSomeRanksAreMerged) {
+  for (const bool is_strict : {false, true}) {
+    ModelRun run(test::sharded());
+    const auto kept =
+        std::make_shared<Kept>(is_strict || rank() == 0, is_strict);
+    const History history =
+        fit(batches_of(rank(), 10),
+            run.train_step(),
+            {.model = run.model, .metrics = {kept}, .log_every_steps = 1});
+    ASSERT_NE(history.epochs[0].logs.find("kept"), nullptr);
+    ASSERT_NE(history.steps[0].logs.find("kept"), nullptr);
+    EXPECT_NE(history["kept"].back(), 0.0);
+    if (rank() == 0 && (!is_strict || ranks() == 1)) {
+      EXPECT_DOUBLE_EQ(history["kept"].back(), kept->result());
+    }
+    expect_equal_on_ranks(to_json(history).dump());
+  }
+}
+
+TEST(FitOnRanksTest, AStepThatOneRankSkipsDoesNotCountInTheLoss) {
+  const History history =
+      fit(batches_of(rank(), 10),
+          [step = 0](const ClickBatch& /*batch*/) mutable {
+            const bool is_skipped = step++ == 1 && is_last();
+            return StepResult{
+                .loss = at::tensor(is_skipped ? std::nan("") : 1.0),
+                .is_skipped = is_skipped,
+                .is_skip_allowed = is_skipped};
+          },
+          {.strategy = test::sharded()});
+  EXPECT_EQ(history["loss"].back(), static_cast<double>(ranks()));
 }
 
 TEST(FitOnRanksTest, OtherMetricsAreAnErrorOnAllRanks) {
