@@ -40,6 +40,12 @@ ExportExample with_one_user(
     ExportExample batch,
     const std::vector<std::string>& user_features,
     const std::vector<size_t>& user_inputs) {
+  TESSERA_CHECK_VALUE(
+      batch.weights.empty(),
+      "{} expected a batch without weights, because the server looks features up without them, but got some. Leave them out.",
+      kOneUserWhere);
+  exporting::batch_size_of(
+      batch.features, kOneUserWhere);  // checks the features
   std::vector<std::string> paths;
   std::vector<Feature> features;
   batch.features.for_each([&](const std::string& path, const Feature& feature) {

@@ -217,6 +217,21 @@ TEST(DensePartTest, TakesABatchOfTrainingWithOneUser) {
       with_one_user(example, {"history"}),
       "'history': expected at least two rows, one per example, but got 1");
   EXPECT_THROW(with_one_user(batch, {}, {2}), c10::IndexError);
+  EXPECT_VALUE_ERROR(
+      with_one_user({}, {"user"}), "expected a batch of at least one row");
+  EXPECT_VALUE_ERROR(
+      with_one_user(
+          {.features =
+               {{"user", at::zeros({3}, at::kLong)},
+                {"item", at::zeros({2}, at::kLong)}}},
+          {"user"}),
+      "[with_one_user] example.features 'user': the number of rows must be a "
+      "multiple of the batch size 2, but it is 3");
+  ExportExample weighted = batch;
+  weighted.weights = {{"user", at::ones({4})}};
+  EXPECT_VALUE_ERROR(
+      with_one_user(weighted, {"user"}),
+      "[with_one_user] expected a batch without weights");
 }
 
 TEST(DensePartTest, TheFileHasNoTables) {

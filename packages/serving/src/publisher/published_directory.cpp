@@ -224,8 +224,11 @@ int64_t PublishedDirectory::write(const VersionContent& content, Disk& disk) {
     disk.rename(hidden, path_ / name);
     disk.sync_directory(path_);
   } catch (...) {
-    std::error_code ignored;
-    fs::remove_all(hidden, ignored);
+    // Without the lock, the folder may be that of another Publisher.
+    if (lock_->is_at((path_ / kLockFile).string())) {
+      std::error_code ignored;
+      fs::remove_all(hidden, ignored);
+    }
     throw;
   }
   // The number is used, even if the next lines fail.

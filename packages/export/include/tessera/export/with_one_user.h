@@ -20,8 +20,9 @@ namespace tessera {
 ///
 /// `user_inputs` are the positions in `batch.inputs` of the tensors of the user.
 /// Errors:  c10::ValueError for a path that the batch does not have, listing those that it
-///          has, and for a batch with fewer than two rows, from which the export could not
-///          tell the two kinds apart; c10::IndexError for a position without an input.
+///          has, for features with other numbers of rows, for weights, and for a batch with
+///          fewer than two rows, from which the export could not tell the two kinds apart;
+///          c10::IndexError for a position without an input.
 ExportExample with_one_user(
     ExportExample batch,
     const std::vector<std::string>& user_features,
