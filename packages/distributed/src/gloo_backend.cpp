@@ -405,8 +405,8 @@ std::string key_of_leavers(int64_t rank) {
 
 constexpr const char* kProblem = "problem";
 
-// Tells the others that this rank has failed, and why. Rank 0 has the store, so it first
-// lets them find out, also those that arrive in the next seconds, if `last_arrival` is later.
+// Tells the others that this rank has failed, and why. The store ends with rank 0, so rank 0
+// waits for ranks that arrive until `last_arrival`, which then can read the reason.
 void leave(
     c10d::Store& store,
     const World& world,

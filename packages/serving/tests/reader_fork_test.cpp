@@ -7,6 +7,7 @@
 #include "tests/temporary_folder.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -166,6 +167,21 @@ TEST_F(ReaderForkTest, AChildFollowsFromItsFirstCallOn) {
   EXPECT_FALSE(reader->status().is_pinned);
   ::close(pipe[0]);
   ::close(pipe[1]);
+}
+
+TEST_F(ReaderForkTest, AChildWithoutFilesKeepsTheVersionAndSaysSo) {
+  Reader reader(folder_ / "published");
+  const int64_t number = reader.version()->number();
+  const pid_t child = start_child([&] {
+    const rlimit none{0, 0};
+    ::setrlimit(RLIMIT_NOFILE, &none);
+    return reader.version()->number() != number ? 1
+        : reader.status().problem.find("after fork(), no versions follow") ==
+            std::string::npos
+        ? 2
+        : 0;
+  });
+  EXPECT_EQ(wait_for(child), 0);
 }
 
 TEST_F(ReaderForkTest, AChildMayLeaveTheReaderAlone) {

@@ -34,9 +34,10 @@ std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer);
 std::string parameter_list(const std::vector<at::Tensor>& parameters);
 
 /// What fit() adds to these checks. While a ParameterWatch lives, messages on this thread
-/// name the parameters of the model, and steps take the strategy from here. For steps that do not call check_optimizer(), it finds
-/// parameters that the model did not have at the beginning, because an optimizer that was
-/// made before the training does not have them.
+/// use the names of the model's parameters, and steps take their strategy from here. For
+/// steps that do not call check_optimizer(), it finds parameters that the model did not
+/// have at the beginning, because an optimizer that was made before the training does not
+/// have them.
 class ParameterWatch {
  public:
   /// `model` may be nullptr.

@@ -246,8 +246,9 @@ inline constexpr const char* kCompiledProgram = "compiled_program";
 std::string to_text(const VersionFile& version);
 /// The checksum that to_text() has put at the end.
 std::string checksum_in(const std::string& text);
-/// Reads a text of to_text() and checks it: names are unique, sections are within the data
-/// and not longer than it together, and have the bytes that shapes need, and features name tables.
+/// Reads a text of to_text() and checks it: names are unique, features name tables, and
+/// sections are within the data, have the bytes that shapes need, and together are not
+/// longer than the data.
 /// Errors:  ValueError beginning with `where`.
 VersionFile version_from_text(std::string_view text, const std::string& where);
 

@@ -152,11 +152,18 @@ struct Reader::Impl {
     leave_process();
     process = std::move(next);
     if (options.follow) {
-      process->watch.emplace(directory);
-      process->thread = std::thread([this] {
-        try_to_take();  // what came since fork()
-        follow();
-      });
+      try {
+        process->watch.emplace(directory);
+        process->thread = std::thread([this] {
+          try_to_take();  // what came since fork()
+          follow();
+        });
+      } catch (const std::exception& error) {
+        process->watch.reset();
+        // The version of the parent goes on.
+        process->status.problem =
+            std::string("after fork(), no versions follow: ") + error.what();
+      }
     }
     forks = Forks::get().count.load();
   }

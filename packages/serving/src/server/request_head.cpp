@@ -117,10 +117,12 @@ std::optional<HttpResponse> refuse_host(const http::request_header<>& header) {
   }
   return error_response(
       400,
-      fmt::format(
-          "A request must have one Host, a name or an address with or without a port, but has {}, with the value '{}'. Correct the header.",
-          hosts,
-          shorten(host)));
+      hosts == 0
+          ? "A request must have a Host header, but has none. Add one, such as 'Host: localhost'."
+          : fmt::format(
+                "A request must have one Host header with a name or an address, but has {} with the value '{}'. Correct it.",
+                hosts,
+                shorten(host)));
 }
 
 // Any other coding than one "chunked" would leave bytes of the body to be read
@@ -143,11 +145,11 @@ std::optional<HttpResponse> refuse_coding(
       chunked != list.end() && std::next(chunked) == list.end();
   return error_response(
       has_end ? 501 : 400,
-      fmt::format(
-          "The Transfer-Encoding must be chunked, in a request of HTTP/1.1, but is '{}' in HTTP/{}.{}. Send a Content-Length.",
-          shorten(codings),
-          header.version() / 10,
-          header.version() % 10));
+      header.version() < 11
+          ? "HTTP/1.0 has no Transfer-Encoding. Send a Content-Length."
+          : fmt::format(
+                "The Transfer-Encoding must be chunked, but is '{}'. Send a Content-Length.",
+                shorten(codings)));
 }
 
 // The first encoding that changes the body.
