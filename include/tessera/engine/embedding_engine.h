@@ -181,9 +181,9 @@ class EmbeddingEngine : public TableModule {
   /// count as touched. Gradients are summed over replicas, not averaged.
   /// Errors:  c10::ValueError for another nest, shape or dtype, for a batch that
   ///          has not been dequeued or was not enqueued for training, or for several
-  ///          open batches if `name` is empty; c10::IndexError for the replica; c10::Error before the first
-  ///          enqueue() or build(); what a learning rate or a custom rule
-  ///          throws. Nothing is changed.
+  ///          open batches if `name` is empty; c10::IndexError for the replica;
+  ///          c10::Error before the first enqueue() or build(); what a learning rate or a
+  ///          custom rule throws. Nothing is changed.
   void apply_gradients(
       const Nest<at::Tensor>& gradients = {},
       const std::string& name = {},

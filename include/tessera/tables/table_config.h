@@ -62,7 +62,7 @@ struct QuantizationConfig {
 void validate(const QuantizationConfig& config, const std::string& where);
 
 // snippet: tests/docs/reference_engine_test.cpp TableConfig
-/// One embedding table. Features share it if they have the same TablePtr.
+/// One embedding table. Features of one layer share it if they have the same TablePtr.
 ///
 ///   const TablePtr users = make_table(
 ///       {.name = "users",
@@ -134,7 +134,8 @@ struct TableConfig {
 };
 static_assert(std::is_aggregate_v<TableConfig>);
 
-/// Features with the same pointer share a table. Two equal configs are two tables.
+/// Features of one layer with the same pointer share a table. Two equal configs are two
+/// tables, and two layers with the same pointer have a table each.
 using TablePtr = std::shared_ptr<const TableConfig>;
 
 /// Makes a table that several features can share.

@@ -39,7 +39,7 @@ struct ColumnTypes : std::map<std::string, ColumnType> {
   ColumnTypes(Map types) : Map(std::move(types)) {}
 
   /// Set by FeaturePipeline::types(). A pipeline also reads columns that Dataset::map()
-  /// makes, and no file has these.
+  /// makes, and no file has these. Readers then ignore all names that no file has.
   bool may_name_other_columns = false;
 };
 

@@ -46,8 +46,7 @@ static_assert(std::is_aggregate_v<FileOptions>);
 ///
 /// Errors:  c10::ValueError if there are no files, if one can't be read or has another
 ///          format, and if the formats differ; for a pipe, because files are read several
-///          times; those of make_csv_source() and
-///          make_parquet_source().
+///          times; those of make_csv_source() and make_parquet_source().
 std::unique_ptr<ExampleSource> make_file_source(const FileOptions& options);
 
 }  // namespace tessera::data

@@ -73,10 +73,9 @@ struct ParquetOptions {
 /// Errors:  c10::ValueError for options out of range; for files that are missing, empty,
 ///          damaged, cut off or changed since this call; for columns that are missing
 ///          or have other types; for the integer -2^63, which stands for a missing
-///          value; for integers above 2^63 - 1; for times
-///          beyond int96_unit; for finite numbers beyond float32; for
-///          text that is not UTF-8. The message names file, row and column. Rows are
-///          counted from 1.
+///          value; for integers above 2^63 - 1; for times beyond int96_unit; for finite
+///          numbers beyond float32; for text that is not UTF-8. The message names file,
+///          row and column. Rows are counted from 1.
 ///          c10::NotImplementedError if Tessera was built without Arrow.
 std::unique_ptr<ExampleSource> make_parquet_source(
     const ParquetOptions& options);
