@@ -22,6 +22,7 @@ import compare_recommenders
 import compare_row_stores
 import compare_sasrec
 import key_quality
+import page_tables
 import round_results
 import thread_sweep
 
@@ -213,7 +214,7 @@ class BenchmarkScriptsTest(unittest.TestCase):
         self.assertIn("| | 2 threads |\n|---|---:|\n| lookup | 1.00x |\n| step with SGD | 6.00x |", out)
         self.assertIn("| | forward | sgd | adagrad |\n|---|---:|---:|---:|\n", out)  # no peer has initialize
         self.assertIn("| pooled_zipf | 2.000 (1.00x) | 4.000 (6.00x) | 10.000 (6.00x) |", out)
-        self.assertIn("| **geometric mean** | **1.00x** | **6.00x** | **6.00x** |", out)
+        self.assertIn("| geometric mean | 1.00x | 6.00x | 6.00x |", out)
 
     def test_the_chart_has_plain_names(self):
         for name, workload in alternate_rounds.WORKLOADS.items():
@@ -233,8 +234,8 @@ class BenchmarkScriptsTest(unittest.TestCase):
 
     def test_the_picture_of_the_pages_shows_the_run_of_their_table(self):
         docs = pathlib.Path(__file__).resolve().parent.parent / "docs"
-        table = (docs / "performance.md").read_text().split("\nWith 2 threads and AVX-512:\n")[1].split("\nWith ")[0]
-        rows = [re.findall(r"\(([0-9.]+)x\)", line) for line in table.splitlines()]
+        table = json.loads((docs / "performance/peers_avx512.json").read_text())
+        rows = [re.findall(r"\(([0-9.]+)x\)", " ".join(row)) for row in table["rows"]]
         by_operation = [float(ratio) for column in zip(*filter(None, rows)) for ratio in column]
         texts = re.findall("<!-- (.*?) -->", (docs / "peers.svg").read_text())
         labels = [float(text) for text in texts if re.fullmatch(r"[0-9.]+", text)]
@@ -245,6 +246,24 @@ class BenchmarkScriptsTest(unittest.TestCase):
         for text in compare_peers.CHART_TITLE, "times as fast", "step with SGD":
             self.assertIn(text, texts)
         self.assertNotIn("onehot_criteo", texts)
+
+    def test_the_page_shows_its_tables(self):
+        self.assertEqual(page_tables.render_page(page_tables.PAGE.read_text()), page_tables.PAGE.read_text())
+        tables = {str(path.relative_to(page_tables.ROOT)) for path in page_tables.PAGE.with_suffix("").glob("*.json")}
+        shown = [name for _, name, _ in page_tables.BLOCK.findall(page_tables.PAGE.read_text())]
+        self.assertEqual((len(shown), set(shown)), (len(tables), tables))
+
+    def test_comparisons_write_tables_for_the_page(self):
+        path = str(self.folder / "table.json")
+        shown = f"<!-- table: {path} -->\n<!-- end table -->"
+        self.compare("--threads", "1", "--threads", "2", "--table", path)
+        page = page_tables.render_page(shown)
+        self.assertIn("| pooled_zipf | 2.000 (1.00x) | 4.000 (6.00x) | 10.000 (6.00x) |\n", page)
+        self.assertIn("| geometric mean with 1 thread | 0.50x | 3.00x | 3.00x |\n\n`./run bench --peers`: ", page)
+        self.run_script(thread_sweep, "--table", path)
+        self.assertIn("| threads | forward, ratio | forward, speed-up | ", page_tables.render_page(shown))
+        self.compare_dlrm("--variants", "plain", "tuned", "--threads", "2", "--table", path)
+        self.assertIn("| dlrm | 300 | 100 | 200 | 1.50 (1.50 to 1.50) |\n", page_tables.render_page(shown))
 
     def test_a_file_gives_the_same_tables(self):
         path = str(self.folder / "results.json")

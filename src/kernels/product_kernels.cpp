@@ -20,7 +20,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 // AMD, and whose bits depend on the addresses of the matrices. OpenBLAS is slower for these
 // small matrices. oneDNN is about as fast on x86, but LibTorch hides its functions, and it
 // has no such kernels for aarch64. With all of them, bias, relu and cross would be passes of
-// their own. docs/performance.md has the times.
+// their own. `./run bench --products` prints the times.
 
 // The rows of a full tile. Its sums are two vectors per row, and have to stay in
 // registers: there are 32 with AVX-512 and on aarch64, and 16 with AVX2 and SSE.

@@ -55,7 +55,7 @@ def check_options(parser, options):
     """Refuses contradictions, and paths that do not exist. Sets options.peer, workload and op to lists."""
     if options.source:
         for action in parser._actions:
-            kept = ("program", "peers", "source", "svg", "markdown", "help")
+            kept = ("program", "peers", "source", "svg", "markdown", "table", "help")
             if action.dest not in kept and getattr(options, action.dest) != action.default:
                 parser.error(f"--from measures nothing, so {action.option_strings[0]} would have no effect")
     else:

@@ -6,8 +6,7 @@ bench_usage() {
   bench [args]      build and run the embedding benchmark; the first of args may choose another one:
                     --peers       compare with FBGEMM, torch::nn::EmbeddingBag and TensorFlow
                                   (installs about 8 GB); --json FILE writes the results, and --from FILE
-                                  prints and draws them without a measurement; --markdown prints the
-                                  tables of docs/performance.md
+                                  prints and draws them without a measurement
                     --threads     compare with the fastest of these libraries with 1, 2, 4, ... threads, up to
                                   all cores (installs as much, but no library with --peer none);
                                   --threads-list 1,2,4 sets the numbers; --json and --from work as above
@@ -42,6 +41,9 @@ bench_usage() {
                                   a plain gather, and the way from a step to a changed row in another process
                                   (needs 12 GB of memory and 6 GB of disk)
                     --scaling     estimate training steps of a terabyte of tables on many hosts
+                    --markdown    put the tables of docs/performance/ into docs/performance.md; --check only
+                                  compares. --peers, --threads, --dlrm and --serving write such a
+                                  table with --table FILE
 USAGE
 }
 
@@ -113,6 +115,7 @@ run_bench() {
       OPENBLAS_NUM_THREADS=1 run_program "$folder/product_benchmark" "$@"
       ;;
     --overlap | --checkpoint | --reader | --dataset | --live) run_program "$folder/${choice#--}_benchmark" "$@" ;;
+    --markdown) launch python3 "$PWD/$folder/page_tables.py" "$@" ;;
     --load) run_program "$folder/http_load" "$@" ;;
     --corpus) run_program "$folder/corpus_evaluation_benchmark" "$@" ;;
     --scaling) run_program "$folder/scaling_plan" "$@" ;;

@@ -165,6 +165,18 @@ def count_threads(threads):
     return counted(threads, "thread")
 
 
+def add_table_option(parser):
+    parser.add_argument("--table", metavar="FILE", help="where a table for docs/performance.md goes, as JSON")
+
+
+def write_table(options, command, about, header, rows):
+    """Writes a table to the file of --table, if it is set. page_tables.py puts it into the page."""
+    if options.table:
+        start = json.dumps({"command": f"./run bench {command}", "about": about, "header": header}, indent=1)
+        lines = ",\n".join("  " + json.dumps([str(cell) for cell in row]) for row in rows)
+        pathlib.Path(options.table).write_text(f'{start[:-2]},\n "rows": [\n{lines}\n ]\n}}\n')
+
+
 def markdown_table(header, rows):
     """Returns a Markdown table. All columns but a first one of names are aligned to the right."""
 

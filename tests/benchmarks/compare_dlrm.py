@@ -17,12 +17,13 @@ few batches before the clock starts, and compute no metrics.
 Tessera's malloc has the settings of the system, but dlrm_criteo keeps the memory of earlier steps itself. No program
 lets idle threads spin for long (GOMP_SPINCOUNT=3000).
 """
+import statistics
 import sys
 import tempfile
 from pathlib import Path
 
 import compare_models
-from benchmark import DEPS, HERE, Parser, median
+from benchmark import DEPS, HERE, Parser, add_table_option, count_threads, counted, cpu_name, median, write_table
 from compare_models import Variant
 
 VARIANTS = {
@@ -69,6 +70,13 @@ def print_results(model, streamed, reports, options):
     return is_close
 
 
+def table_row(model, reports):
+    """Returns the examples per second of all sides, and the ratio to the fastest variant with its range."""
+    _, ratios = compare_models.ratio_to_fastest(reports)
+    speeds = [f"{median(of_side, 'examples_per_second'):,.0f}" for of_side in reports.values()]
+    return [model, *speeds, f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"]
+
+
 def main():
     parser = Parser(__doc__)
     compare_models.add_options(parser, "dlrm_criteo", VARIANTS, "")
@@ -76,9 +84,21 @@ def main():
     parser.add_count("--generate", 1_000_000, "training examples")
     parser.add_argument("--models", nargs="+", choices=["dlrm", "dcn"], default=["dlrm", "dcn"])
     parser.add_count("--batch", 1024)
+    add_table_option(parser)
     options = parser.parse_args()
+    are_close, rows = [], []
     with tempfile.TemporaryDirectory() as arrays:
-        are_close = [print_results(model, *measure(model, arrays, options), options) for model in options.models]
+        for model in options.models:
+            streamed, reports = measure(model, arrays, options)
+            are_close.append(print_results(model, streamed, reports, options))
+            rows.append(table_row(model, reports))
+    ours = reports["tessera"][0]
+    about = (
+        f"{cpu_name()}, {count_threads(ours['threads'])}, {ours['isa']}, medians of {counted(options.rounds, 'round')} "
+        f"of {options.generate:,} examples, in examples per second"
+    )
+    header = ["", *map(compare_models.title, reports), "ratio to the fastest"]
+    write_table(options, "--dlrm", about, header, rows)
     return 0 if all(are_close) else 1
 
 

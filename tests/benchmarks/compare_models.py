@@ -104,11 +104,16 @@ def print_machines(reports):
         print(f"  {name}: {count_threads(report['threads'])}, {report['isa']}")
 
 
-def print_ratio(reports):
+def ratio_to_fastest(reports):
+    """Returns the fastest variant, and the ratio of Tessera to it in each round."""
     speed = "examples_per_second"
     peers = peers_of(reports)
     fastest = max(peers, key=lambda variant: median(peers[variant], speed))
-    ratios = [a[speed] / b[speed] for a, b in zip(reports["tessera"], peers[fastest])]
+    return fastest, [a[speed] / b[speed] for a, b in zip(reports["tessera"], peers[fastest])]
+
+
+def print_ratio(reports):
+    fastest, ratios = ratio_to_fastest(reports)
     print(
         f"  times as fast as torch {fastest}, the fastest: {statistics.median(ratios):.2f}, between {min(ratios):.2f}"
         f" and {max(ratios):.2f} (rounds: {', '.join(f'{ratio:.2f}' for ratio in ratios)})"

@@ -8,8 +8,7 @@ With --limits, the share of the limit is the time of plain loops divided by Tess
 "update alone" compare only the update: the plain loop of updates, and a step without its lookup. The column
 "forward, fastest peer" has the share of the fastest peer.
 
---json writes the results of all rounds, and --from makes the tables and the chart from them. --markdown
-prints the tables of docs/performance.md.
+--json writes the results of all rounds, and --from makes the tables and the chart from them.
 """
 import sys
 import textwrap
@@ -86,17 +85,34 @@ def limit_rows(threads, results):
     return [*rows, ["geometric mean", *means]]
 
 
-def bold(ratio):
-    return f"**{times_as_fast(ratio)}**"
-
-
-def print_markdown(results):
-    """Prints the tables of docs/performance.md: geometric means, then all workloads for each number of threads."""
+def columns_of(results):
+    """Returns the operations that a peer has, too."""
     compared = {key[2] for key in results.times if results.ratio(key)}
     columns = [operation for operation in results.operations if operation in compared or not results.peers]
     if not columns:
         raise SystemExit("no table, because all peers have failed")
+    return columns
 
+
+def workload_rows(threads, results, columns):
+    """Returns [workload, time and ratio of each operation], with the geometric means in the last row."""
+    rows = []
+    for workload in results.workloads:
+        cells = []
+        for operation in columns:
+            key = threads, workload, operation
+            ours, ratio = results.median(key), results.ratio(key)
+            cells.append((f"{ours:.3f}" if ours else "-") + (f" ({times_as_fast(ratio)})" if ratio else ""))
+        rows.append([workload, *cells])
+    if results.peers:
+        means = [results.mean(results.ratio, threads, operation, times_as_fast) for operation in columns]
+        rows.append(["geometric mean", *means])
+    return rows
+
+
+def print_markdown(results):
+    """Prints geometric means, and all workloads for each number of threads."""
+    columns = columns_of(results)
     print(results.description())
     if results.peers:
         rows = []
@@ -106,20 +122,21 @@ def print_markdown(results):
         print(f"\nThe time of the fastest of {', '.join(results.peers)}, divided by Tessera's (geometric means):\n")
         print(markdown_table(["", *map(count_threads, results.threads)], rows))
     for threads in results.threads:
-        rows = []
-        for workload in results.workloads:
-            cells = []
-            for operation in columns:
-                key = threads, workload, operation
-                ours, ratio = results.median(key), results.ratio(key)
-                cells.append((f"{ours:.3f}" if ours else "-") + (f" ({times_as_fast(ratio)})" if ratio else ""))
-            rows.append([workload, *cells])
-        if results.peers:
-            means = [results.mean(results.ratio, threads, operation, bold) for operation in columns]
-            rows.append(["**geometric mean**", *means])
         print(f"\nTessera's time in ms{' and the ratio' if results.peers else ''}, with {count_threads(threads)}:\n")
-        print(markdown_table(["", *columns], rows))
+        print(markdown_table(["", *columns], workload_rows(threads, results, columns)))
         print_limits(threads, results)
+
+
+def write_table(results, options):
+    """Writes all workloads with the largest number of threads, and the geometric means with the others."""
+    columns = columns_of(results)
+    *others, threads = results.threads
+    rows = workload_rows(threads, results, columns)
+    for other in others:
+        name, *means = workload_rows(other, results, columns)[-1]
+        rows.append([f"{name} with {count_threads(other)}", *means])
+    about = f"{results.description().rstrip('.')}, with {count_threads(threads)}"
+    benchmark.write_table(options, "--peers", about, ["", *columns], rows)
 
 
 def plain_ratio(ratio):
@@ -190,7 +207,8 @@ def main():
     parser = benchmark.Parser(__doc__)
     alternate_rounds.add_options(parser, svg="peers.svg")
     parser.add_count("--threads", help="default: 1 and all", action="append", metavar="N")
-    parser.add_argument("--markdown", action="store_true", help="print the tables of docs/performance.md")
+    parser.add_argument("--markdown", action="store_true", help="print tables in Markdown")
+    benchmark.add_table_option(parser)
     options = parser.parse_args()
     results = alternate_rounds.results_of(
         parser,
@@ -206,6 +224,8 @@ def main():
     else:
         print(results.description())
         print_table(results)
+    if options.table:
+        write_table(results, options)
     draw(results, options.svg)
 
 

@@ -11,7 +11,16 @@ import sys
 import tempfile
 import warnings
 
-from benchmark import Parser, count_threads, json_lines, markdown_table
+from benchmark import (
+    Parser,
+    add_table_option,
+    count_threads,
+    counted,
+    cpu_name,
+    json_lines,
+    markdown_table,
+    write_table,
+)
 
 RUNTIMES = {"tessera": "Tessera", "torchscript": "TorchScript", "pt2_program": "Pt2Program", "aotinductor": "AOTInductor"}
 
@@ -28,7 +37,7 @@ def compile_package(folder, threads, name="click", **configs):
     )
 
 
-def print_table(results, threads):
+def print_table(results, threads, options):
     print(f"\nWith {count_threads(threads)}, p50 / p99 in us, and examples per second:\n")
     cells = {
         (line["batch"], line["runtime"]): f"{line['p50_us']:.0f} / {line['p99_us']:.0f}, {line['examples_per_s']:,.0f}"
@@ -36,7 +45,10 @@ def print_table(results, threads):
     }
     runtimes = [runtime for runtime in RUNTIMES if any(runtime == name for _, name in cells)]
     rows = [[batch, *(cells[batch, name] for name in runtimes)] for batch in sorted({batch for batch, _ in cells})]
-    print(markdown_table(["batch", *(RUNTIMES[name] for name in runtimes)], rows))
+    header = ["batch", *(RUNTIMES[name] for name in runtimes)]
+    print(markdown_table(header, rows))
+    about = f"{cpu_name()}, {count_threads(threads)}, {counted(options.rounds, 'round')} of {options.calls} calls"
+    write_table(options, "--serving", about, header, rows)
 
 
 def main():
@@ -47,6 +59,7 @@ def main():
     parser.add_count("--threads", help="default: 1 and 2", action="append")
     parser.add_count("--calls", 1000, "timed calls in each round")
     parser.add_count("--rounds", 3)
+    add_table_option(parser)
     options = parser.parse_args()
     parser.check_program(options, "serving_benchmark")
     model = ["--rows", str(options.rows), *(["--only-pt2"] if options.only_pt2 else [])]
@@ -59,7 +72,7 @@ def main():
             print(f"compiling for {count_threads(threads)}", file=sys.stderr)
             compile_package(folder, threads)
             command = [options.program, folder, "--threads", threads, *extra]
-            print_table(json_lines(command, "serving_benchmark failed"), threads)
+            print_table(json_lines(command, "serving_benchmark failed"), threads, options)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,8 @@ def print_tables(results):
         for workload in results.workloads:
             print_table(results, workload, operation)
     if len(results.workloads) > 1:
-        print_means(results)
+        print("\ngeometric means over the workloads\n")
+        print(markdown_table(*means(results)))
 
 
 def print_table(results, workload, operation):
@@ -69,15 +70,14 @@ def print_table(results, workload, operation):
     print(markdown_table([*header, *shares], rows), flush=True)
 
 
-def print_means(results):
-    """Prints ratios and speed-ups as geometric means over the workloads."""
+def means(results):
+    """Returns header and rows of ratios and speed-ups, as geometric means over the workloads."""
     header = [f"{operation}, {name}" for operation in results.operations for name in ("ratio", "speed-up")]
     rows = []
     for threads in results.threads:
         values = [(value, op) for op in results.operations for value in (results.ratio, results.speed_up)]
         rows.append([threads, *(results.mean(value, threads, op, times_as_fast) for value, op in values)])
-    print("\ngeometric means over the workloads\n")
-    print(markdown_table(["threads", *header], rows))
+    return ["threads", *header], rows
 
 
 def draw(results, path):
@@ -113,6 +113,7 @@ def main():
     parser.add_argument(
         "--threads-list", type=thread_counts, metavar="LIST", help="such as 1,2,4; default: 1, 2, 4, ... and all cores"
     )
+    benchmark.add_table_option(parser)
     options = parser.parse_args()
     results = alternate_rounds.results_of(
         parser,
@@ -125,6 +126,8 @@ def main():
     )
     print(results.description())
     print_tables(results)
+    about = f"{results.description().rstrip('.')}. Geometric means over {', '.join(results.workloads)}"
+    benchmark.write_table(options, "--threads", about, *means(results))
     draw(results, options.svg)
 
 
