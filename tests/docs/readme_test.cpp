@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The code of README.md and of the pages docs/checkpoints.md, export.md, layers.md and
+// The code of the pages docs/checkpoints.md, export.md, layers.md and
 // training.md, which check_docs.cmake compares with them.
 #include <tessera/export/export_torchscript.h>
 #include <tessera/formats/npy.h>
@@ -49,7 +49,6 @@ Features two_examples() {
 TEST_F(ReadmeTest, AModelLearnsAndIsSaved) {
   const std::vector<std::pair<Features, at::Tensor>> batches(
       50, {two_examples(), at::tensor({1.0F, 0.0F})});
-  // snippet: model
   const auto users = tessera::make_table(
       {.name = "users", .vocabulary_size = 1000, .dim = 16});
   const auto movies = tessera::make_table(
@@ -76,7 +75,6 @@ TEST_F(ReadmeTest, AModelLearnsAndIsSaved) {
     optimizer.step();  // updates the dense weights
   }
   tessera::save_to_file(model, "ranker.pt");
-  // end snippet
   const at::Tensor logits = model->forward(two_examples()).squeeze(1);
   EXPECT_GT(logits[0].item<float>(), 0.0F);
   EXPECT_LT(logits[1].item<float>(), 0.0F);
