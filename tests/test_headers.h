@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The headers of other projects that most tests read. They are precompiled once.
+// The headers of other projects and of the standard library that most tests read. They are precompiled once, and each
+// source of a test is compiled with them. So it includes none of them, nor what they include, such as LibTorch's tensors.
 #include "cmake/libtorch_headers.h"
 
 #include <gtest/gtest.h>
@@ -8,10 +9,17 @@
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
+#include <csignal>
+#include <cstring>
 #include <fstream>
 #include <iostream>
 #include <limits>
+#include <numeric>
 #include <random>
+#include <set>
 #include <sstream>
+#include <stdexcept>
 #include <thread>

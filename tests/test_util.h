@@ -12,6 +12,7 @@
 #include <limits>
 #include <string>
 #include <typeinfo>
+#include <vector>
 
 // Expects that the statement throws exactly this type, and that
 // what_without_backtrace() contains the text. If the statement has commas inside
@@ -55,6 +56,24 @@ void expect_raises(
     return;
   }
   ADD_FAILURE_AT(file, line) << "expected " << expected << "no error";
+}
+
+/// An input that is refused, and the text of the error.
+template <class Input>
+struct Refusal {
+  Input input = {};
+  std::string text = {};
+};
+
+/// Expects that `action` raises a ValueError with the text of the row for each input.
+template <class Input, class Action>
+void expect_refusals(
+    const std::vector<Refusal<Input>>& rows,
+    const Action& action) {
+  for (const Refusal<Input>& row : rows) {
+    SCOPED_TRACE(row.text);
+    EXPECT_VALUE_ERROR(action(row.input), row.text);
+  }
 }
 
 /// Expects equal shapes, and |actual - expected| <= atol + rtol * |expected| for

@@ -1,32 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/layers/layer_json.h>
 #include <tessera/models/causal_self_attention.h>
-#include <tessera/models/register_models.h>
 
 #include "packages/models/src/jagged_attention.h"
+#include "packages/models/tests/copies_check.h"
 #include "packages/models/tests/padded_attention.h"
 #include "tests/layers/gradient_check.h"
-#include "tests/test_util.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/isfinite.h>
-#include <ATen/ops/isnan.h>
-#include <ATen/ops/randn.h>
-#include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/serialize.h>
 
-#include <cmath>
-#include <limits>
-#include <sstream>
-#include <vector>
+namespace tessera::causal_self_attention_test {
 
-namespace tessera {
-namespace causal_self_attention_test {
-
-using test::expect_close;
-using test::kLengths;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 constexpr int64_t kDim = 12;
 
@@ -70,13 +55,13 @@ at::Tensor plain_attention(
 }
 
 at::Tensor random_rows(int64_t columns) {
-  return at::randn({test::sum_of(kLengths), columns});
+  return at::randn({sum_of(kLengths), columns});
 }
 
 TEST(CausalSelfAttentionTest, MatchesPlainLoops) {
   for (const int64_t num_heads : {1, 2, 3, 12}) {
     const at::Tensor projected = random_rows(3 * kDim);
-    const at::Tensor splits = test::splits_of(kLengths);
+    const at::Tensor splits = splits_of(kLengths);
     const at::Tensor expected = plain_attention(projected, kLengths, num_heads);
     expect_close(
         jagged_causal_attention(projected, splits, num_heads),
@@ -102,10 +87,9 @@ TEST(CausalSelfAttentionTest, MatchesPaddedAttentionOfTorch) {
       sources.push_back(x);
       return torch::autograd::grad({(result * slopes).sum()}, sources);
     };
-    const at::Tensor result = layer->forward(x, test::splits_of(kLengths));
-    const at::Tensor expected = test::packed(
-        test::attention_on_padded(
-            *layer, "", num_heads, test::padded(x, kLengths)),
+    const at::Tensor result = layer->forward(x, splits_of(kLengths));
+    const at::Tensor expected = packed(
+        test::attention_on_padded(*layer, "", num_heads, padded(x, kLengths)),
         kLengths);
     expect_close(result, expected, 1e-4, 1e-5);
     const auto gradients = gradients_of(result);
@@ -120,10 +104,10 @@ TEST(CausalSelfAttentionTest, MatchesPaddedAttentionOfTorch) {
 TEST(CausalSelfAttentionTest, GradientsMatchFiniteDifferences) {
   const std::vector<int64_t> lengths{3, 0, 4, 1};
   const at::Tensor projected = at::randn({8, 12}, at::kDouble).requires_grad_();
-  test::expect_gradients(
+  expect_gradients(
       [&] {
         return jagged_causal_attention(
-            projected, test::splits_of(lengths), /*num_heads=*/2);
+            projected, splits_of(lengths), /*num_heads=*/2);
       },
       {projected});
 }
@@ -131,7 +115,7 @@ TEST(CausalSelfAttentionTest, GradientsMatchFiniteDifferences) {
 // The gradients of the kernels against those of the operators, in double.
 TEST(CausalSelfAttentionTest, KernelGradientsMatchOperators) {
   for (const int64_t num_heads : {1, 2, 6}) {
-    const at::Tensor splits = test::splits_of(kLengths);
+    const at::Tensor splits = splits_of(kLengths);
     const at::Tensor slopes = random_rows(kDim);
     const at::Tensor values = random_rows(3 * kDim);
     const auto gradient_in = [&](at::ScalarType dtype) {
@@ -147,7 +131,7 @@ TEST(CausalSelfAttentionTest, KernelGradientsMatchOperators) {
 }
 
 TEST(CausalSelfAttentionTest, HasSecondDerivatives) {
-  const at::Tensor splits = test::splits_of({2, 3});
+  const at::Tensor splits = splits_of({2, 3});
   const at::Tensor values = at::randn({5, 6});
   const auto second_in = [&](at::ScalarType dtype) {
     const at::Tensor source = values.to(dtype, false, true).requires_grad_();
@@ -160,7 +144,7 @@ TEST(CausalSelfAttentionTest, HasSecondDerivatives) {
 }
 
 TEST(CausalSelfAttentionTest, SequencesAndLaterPositionsHaveNoEffect) {
-  const at::Tensor splits = test::splits_of({40, 40});
+  const at::Tensor splits = splits_of({40, 40});
   CausalSelfAttention layer;
   const at::Tensor x = at::randn({80, kDim});
   const at::Tensor before = layer->forward(x, splits);
@@ -173,7 +157,7 @@ TEST(CausalSelfAttentionTest, SequencesAndLaterPositionsHaveNoEffect) {
 }
 
 TEST(CausalSelfAttentionTest, NumberOfThreadsDoesNotChangeTheBits) {
-  const at::Tensor splits = test::splits_of(kLengths);
+  const at::Tensor splits = splits_of(kLengths);
   const at::Tensor values = random_rows(3 * 64);
   const at::Tensor slopes = random_rows(64);
   const int threads = at::get_num_threads();
@@ -194,8 +178,7 @@ TEST(CausalSelfAttentionTest, NumberOfThreadsDoesNotChangeTheBits) {
 TEST(CausalSelfAttentionTest, TakesEmptyBatchesAndInt32Splits) {
   CausalSelfAttention layer;
   layer->build(PartialShape{std::nullopt, kDim});
-  for (const at::Tensor& splits :
-       {test::int64s({0}), test::int64s({0, 0, 0})}) {
+  for (const at::Tensor& splits : {int64s({0}), int64s({0, 0, 0})}) {
     const at::Tensor x = at::randn({0, kDim}).requires_grad_();
     const at::Tensor result = layer->forward(x, splits);
     EXPECT_EQ(result.sizes(), at::IntArrayRef({0, kDim}));
@@ -204,15 +187,15 @@ TEST(CausalSelfAttentionTest, TakesEmptyBatchesAndInt32Splits) {
   }
   const at::Tensor x = at::randn({3, kDim});
   EXPECT_TRUE(at::equal(
-      layer->forward(x, test::int32s({0, 1, 3})),
-      layer->forward(x, test::int64s({0, 1, 3}))));
+      layer->forward(x, int32s({0, 1, 3})),
+      layer->forward(x, int64s({0, 1, 3}))));
 }
 
 TEST(CausalSelfAttentionTest, KeepsNaNInItsSequence) {
   CausalSelfAttention layer;
   at::Tensor x = at::randn({8, kDim});
   x[5].fill_(std::numeric_limits<double>::quiet_NaN());
-  const at::Tensor result = layer->forward(x, test::int64s({0, 4, 8}));
+  const at::Tensor result = layer->forward(x, int64s({0, 4, 8}));
   EXPECT_TRUE(at::isfinite(result.narrow(0, 0, 4)).all().item<bool>());
   EXPECT_TRUE(at::isnan(result.narrow(0, 5, 3)).all().item<bool>());
 }
@@ -222,54 +205,40 @@ TEST(CausalSelfAttentionTest, RefusesWrongInputs) {
       CausalSelfAttention(CausalSelfAttentionOptions{.num_heads = 0}),
       "[CausalSelfAttention] num_heads must be >= 1, but got 0");
   CausalSelfAttention layer(CausalSelfAttentionOptions{.num_heads = 5});
+  const at::Tensor x = at::randn({4, kDim});
+  const at::Tensor splits = int64s({0, 4});
   EXPECT_VALUE_ERROR(
-      layer->forward(at::randn({4, kDim}), test::int64s({0, 4})),
+      layer->forward(x, splits),
       "num_heads must divide dim, but got 5 heads and dim 12");
   CausalSelfAttention attention;
-  const at::Tensor x = at::randn({4, kDim});
-  EXPECT_VALUE_ERROR(
-      attention->forward(at::randn({2, 2, kDim}), test::int64s({0, 4})),
-      "x must have shape [nnz, dim]");
+  EXPECT_TYPE_ERROR(attention->forward(x.to(at::kLong), splits), "x");
   EXPECT_TYPE_ERROR(
-      attention->forward(x.to(at::kLong), test::int64s({0, 4})), "x");
-  EXPECT_VALUE_ERROR(attention->forward(at::Tensor(), test::int64s({0})), "x");
-  EXPECT_VALUE_ERROR(
-      attention->forward(x, at::Tensor()), "got an undefined tensor");
-  EXPECT_VALUE_ERROR(
-      attention->forward(x, at::empty({0}, at::kLong)),
-      "row_splits must have shape [batch + 1]");
-  EXPECT_TYPE_ERROR(
-      attention->forward(x, test::floats({0, 4})),
+      attention->forward(x, floats({0, 4})),
       "row_splits must be int32 or int64");
-  EXPECT_VALUE_ERROR(
-      attention->forward(x, test::int64s({0, 3})),
-      "end with the number of positions, 4, but got 0 and 3");
-  EXPECT_VALUE_ERROR(
-      attention->forward(x, test::int64s({0, 5, 3, 4})),
-      "row_splits[1] is 5 and row_splits[2] is 3");
+  expect_refusals<std::pair<at::Tensor, at::Tensor>>(
+      {{{at::randn({2, 2, kDim}), splits}, "x must have shape [nnz, dim]"},
+       {{at::Tensor(), int64s({0})}, "x"},
+       {{x, at::Tensor()}, "got an undefined tensor"},
+       {{x, at::empty({0}, at::kLong)},
+        "row_splits must have shape [batch + 1]"},
+       {{x, int64s({0, 3})},
+        "end with the number of positions, 4, but got 0 and 3"},
+       {{x, int64s({0, 5, 3, 4})},
+        "row_splits[1] is 5 and row_splits[2] is 3"}},
+      [&](const auto& row) { attention->forward(row.first, row.second); });
   EXPECT_FALSE(attention->input_shapes().has_value());  // nothing was built
-  attention->forward(x, test::int64s({0, 4}));
-  EXPECT_VALUE_ERROR(
-      attention->forward(at::randn({4, 6}), test::int64s({0, 4})), "6");
+  attention->forward(x, splits);
+  EXPECT_VALUE_ERROR(attention->forward(at::randn({4, 6}), splits), "6");
 }
 
-TEST(CausalSelfAttentionTest, IsSavedAndBuiltFromJson) {
+TEST(CausalSelfAttentionTest, CopiesAreEqual) {
   CausalSelfAttention layer(
       CausalSelfAttentionOptions{.num_heads = 3, .use_bias = false});
   const at::Tensor x = at::randn({4, kDim});
-  const at::Tensor splits = test::int64s({0, 1, 4});
-  const at::Tensor expected = layer->forward(x, splits);
-  register_models();
-  auto same = from_json<CausalSelfAttention>(to_json(layer));
-  EXPECT_EQ(same->options(), layer->options());
-  std::stringstream archive;
-  torch::save(layer, archive);
-  torch::load(same, archive);
-  EXPECT_TRUE(at::equal(same->forward(x, splits), expected));
-  const auto copy =
-      std::dynamic_pointer_cast<CausalSelfAttentionImpl>(layer->clone());
-  EXPECT_TRUE(at::equal(copy->forward(x, splits), expected));
+  const at::Tensor splits = int64s({0, 1, 4});
+  layer->forward(x, splits);
+  expect_equal_copies<CausalSelfAttention>(
+      layer, [&](auto& other) { return other->forward(x, splits); });
 }
 
-}  // namespace causal_self_attention_test
-}  // namespace tessera
+}  // namespace tessera::causal_self_attention_test

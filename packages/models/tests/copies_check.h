@@ -4,18 +4,6 @@
 #include <tessera/layers/layer_json.h>
 #include <tessera/models/register_models.h>
 
-#include <ATen/core/Tensor.h>
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/equal.h>
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-#include <torch/serialize.h>
-
-#include <functional>
-#include <memory>
-#include <sstream>
-#include <string>
-
 namespace tessera::test {
 
 /// Checks that a built layer gives the same results bit for bit as its clone, a layer

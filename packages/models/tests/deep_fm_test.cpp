@@ -4,17 +4,7 @@
 #include "packages/models/tests/copies_check.h"
 #include "tests/test_util.h"
 
-#include <ATen/ops/cat.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/randn.h>
-#include <gtest/gtest.h>
-
-#include <optional>
-#include <string>
-#include <vector>
-
-namespace tessera {
-namespace deep_fm_test {
+namespace tessera::deep_fm_test {
 
 TEST(DeepFMTest, SharesTheVectorsAndHasOneBias) {
   DeepFM layer(DeepFMOptions{.hidden_units = {7, 4}});
@@ -92,5 +82,4 @@ TEST(DeepFMTest, RefusesBadInput) {
       "has parameters of Float, but got inputs of Double");
 }
 
-}  // namespace deep_fm_test
-}  // namespace tessera
+}  // namespace tessera::deep_fm_test

@@ -3,17 +3,8 @@
 
 #include "packages/models/tests/copies_check.h"
 #include "tests/layers/gradient_check.h"
-#include "tests/test_util.h"
 
-#include <ATen/ops/full.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/randn.h>
-#include <gtest/gtest.h>
-
-#include <vector>
-
-namespace tessera {
-namespace dice_test {
+namespace tessera::dice_test {
 
 at::Tensor buffer_of(const Dice& layer, const char* name) {
   return layer->named_buffers()[name].clone();
@@ -110,5 +101,4 @@ TEST(DiceTest, RefusesBadInput) {
       "[Dice] was built for inputs [batch, ..., 3], but got [2, 4]");
 }
 
-}  // namespace dice_test
-}  // namespace tessera
+}  // namespace tessera::dice_test

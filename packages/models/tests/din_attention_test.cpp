@@ -4,23 +4,10 @@
 #include "packages/models/tests/copies_check.h"
 #include "tests/test_util.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/allclose.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/randn.h>
-#include <ATen/ops/zeros.h>
 #include <ATen/record_function.h>
-#include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
-
-namespace tessera {
-namespace din_attention_test {
+namespace tessera::din_attention_test {
 
 using test::int64s;
 
@@ -320,5 +307,4 @@ TEST(DINAttentionTest, OneHistoryServesAllQueries) {
   });
 }
 
-}  // namespace din_attention_test
-}  // namespace tessera
+}  // namespace tessera::din_attention_test

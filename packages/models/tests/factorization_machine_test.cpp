@@ -3,22 +3,8 @@
 
 #include "packages/models/tests/copies_check.h"
 #include "tests/layers/gradient_check.h"
-#include "tests/test_util.h"
 
-#include <ATen/ops/cat.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/pow.h>
-#include <ATen/ops/randint.h>
-#include <ATen/ops/randn.h>
-#include <ATen/ops/tensor.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
-
-#include <optional>
-#include <vector>
-
-namespace tessera {
-namespace factorization_machine_test {
+namespace tessera::factorization_machine_test {
 
 // The sum over all pairs, one after the other.
 at::Tensor sum_of_pairs(const at::Tensor& vectors) {
@@ -133,40 +119,38 @@ TEST(FactorizationMachineTest, ComputesItsOutputShape) {
 TEST(FactorizationMachineTest, RefusesBadInput) {
   FactorizationMachine layer;
   const at::Tensor rows = at::ones({2, 3});
-  EXPECT_VALUE_ERROR(
-      layer->forward(Nest<at::Tensor>::list({})),
-      "[FactorizationMachine] expected one feature or more, but got none");
-  EXPECT_VALUE_ERROR(
-      layer->forward(at::ones({2, 0, 3})),
-      "[FactorizationMachine] expected one feature or more, but got none");
-  EXPECT_VALUE_ERROR(
-      (layer->forward({{"a", rows}, {"b", at::ones({3})}})),
-      "[FactorizationMachine 'b'] expected a feature [batch, dim] or features "
-      "[batch, n, dim], but got [3]");
-  EXPECT_VALUE_ERROR(
-      (layer->forward({{"a", rows}, {"b", at::ones({2, 4})}})),
-      "[FactorizationMachine 'b'] all features must have the same dim, but "
-      "this one has 4 and an earlier one 3");
-  EXPECT_VALUE_ERROR(
-      (layer->forward({{"a", rows}, {"b", at::ones({4, 3})}})),
-      "[FactorizationMachine 'b'] all inputs must have the same batch size");
-  EXPECT_VALUE_ERROR(
-      layer->forward(at::ones({2, 3, 1})),
-      "the rows of features must have 2 or more columns, but their width is 1");
+  const auto with = [&](const at::Tensor& other) {
+    return Nest<at::Tensor>{{"a", rows}, {"b", other}};
+  };
+  test::expect_refusals<Nest<at::Tensor>>(
+      {{Nest<at::Tensor>::list({}),
+        "[FactorizationMachine] expected one feature or more, but got none"},
+       {at::ones({2, 0, 3}),
+        "[FactorizationMachine] expected one feature or more, but got none"},
+       {with(at::ones({3})),
+        "[FactorizationMachine 'b'] expected a feature [batch, dim] or "
+        "features [batch, n, dim], but got [3]"},
+       {with(at::ones({2, 4})),
+        "[FactorizationMachine 'b'] all features must have the same dim, but "
+        "this one has 4 and an earlier one 3"},
+       {with(at::ones({4, 3})),
+        "[FactorizationMachine 'b'] all inputs must have the same batch size"},
+       {at::ones({2, 3, 1}),
+        "the rows of features must have 2 or more columns, but their width is "
+        "1"},
+       {at::Tensor(), "expected a tensor, but got an undefined"}},
+      [&](const auto& features) { layer->forward(features); });
   EXPECT_VALUE_ERROR(
       FactorizationMachine(
           FactorizationMachineOptions{.use_first_order = false})
           ->forward(at::ones({2, 3, 0})),
       "the rows of features must have 1 or more columns, but their width is 0");
   EXPECT_TYPE_ERROR(
-      (layer->forward({{"a", rows}, {"b", rows.to(at::kDouble)}})),
+      layer->forward(with(rows.to(at::kDouble))),
       "[FactorizationMachine 'b'] all inputs must have the same dtype");
   EXPECT_TYPE_ERROR(
       layer->forward(rows.to(at::kLong)),
       "expected a dense floating-point tensor");
-  EXPECT_VALUE_ERROR(
-      layer->forward(at::Tensor()), "expected a tensor, but got an undefined");
 }
 
-}  // namespace factorization_machine_test
-}  // namespace tessera
+}  // namespace tessera::factorization_machine_test

@@ -1,28 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/models/fold_in.h>
 
-#include "tests/test_util.h"
+#include "tests/features/feature_builders.h"
 
-#include <ATen/ops/cat.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/rand.h>
-#include <ATen/ops/randn.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
+namespace tessera::fold_in_test {
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace tessera {
-namespace fold_in_test {
-
-using test::expect_close;
-using Lists = std::vector<std::vector<int64_t>>;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 constexpr int64_t kItems = 9;
 constexpr int64_t kDim = 4;
@@ -31,17 +14,8 @@ at::Tensor ids_of(const std::vector<int64_t>& ids) {
   return at::tensor(ids, at::kLong);
 }
 
-RaggedFeature histories_of(const Lists& lists) {
-  std::vector<int64_t> ids, splits{0};
-  for (const auto& list : lists) {
-    ids.insert(ids.end(), list.begin(), list.end());
-    splits.push_back(static_cast<int64_t>(ids.size()));
-  }
-  return {ids_of(ids), ids_of(splits)};
-}
-
 // A repeated item, one item, no item, and all items.
-const Lists kHistories{{7, 8, 7, 1}, {3}, {}, {0, 1, 2, 3, 4, 5, 6, 7, 8}};
+const Rows kHistories{{7, 8, 7, 1}, {3}, {}, {0, 1, 2, 3, 4, 5, 6, 7, 8}};
 constexpr int64_t kNnz = 14;
 
 // Solves equations with a symmetric positive definite matrix by Gaussian elimination.
@@ -89,7 +63,7 @@ Problem whole_problem() {
 }
 
 // The normal equations of the docstring's formula, term by term.
-at::Tensor plain_solve(const Problem& problem, const Lists& histories) {
+at::Tensor plain_solve(const Problem& problem, const Rows& histories) {
   const auto value = [](const at::Tensor& tensor, size_t i, double otherwise) {
     return tensor.defined() ? tensor[static_cast<int64_t>(i)].item<double>()
                             : otherwise;
@@ -147,9 +121,9 @@ at::Tensor plain_solve(const Problem& problem, const Lists& histories) {
       .view({static_cast<int64_t>(histories.size()), -1});
 }
 
-at::Tensor solve(const Problem& problem, const Lists& histories) {
+at::Tensor solve(const Problem& problem, const Rows& histories) {
   return FoldIn(problem.vectors, problem.options, problem.biases)
-      .solve(histories_of(histories), problem.batch);
+      .solve(ragged(histories), problem.batch);
 }
 
 TEST(FoldInTest, MatchesNormalEquationsOfEachUser) {
@@ -190,7 +164,7 @@ TEST(FoldInTest, SolvesBadlyScaledEquationsExactly) {
 }
 
 TEST(FoldInTest, EmptyHistoryGivesThePrior) {
-  const RaggedFeature histories = histories_of({{}, {3}, {}});
+  const RaggedFeature histories = ragged({{}, {3}, {}});
   const at::Tensor vectors = at::randn({kItems, kDim});
   for (const double catalogue : {0.0, 0.5}) {
     const FoldIn fold_in(
@@ -210,12 +184,11 @@ TEST(FoldInTest, EmptyHistoryGivesThePrior) {
 TEST(FoldInTest, TakesEmptyBatchesAndInt32) {
   const at::Tensor vectors = at::randn({kItems, kDim});
   const FoldIn fold_in(vectors, {.regularization = 0.3});
-  EXPECT_EQ(
-      fold_in.solve(histories_of({})).sizes(), at::IntArrayRef({0, kDim}));
+  EXPECT_EQ(fold_in.solve(ragged({})).sizes(), at::IntArrayRef({0, kDim}));
   EXPECT_TRUE(at::equal(
       fold_in.solve(
           {.values = test::int32s({7, 1}), .row_splits = test::int32s({0, 2})}),
-      fold_in.solve(histories_of({{7, 1}}))));
+      fold_in.solve(ragged({{7, 1}}))));
 }
 
 // More users than one block of matrices holds.
@@ -225,15 +198,15 @@ TEST(FoldInTest, EachUserIsIndependentOfTheOthers) {
   const FoldIn fold_in(
       at::randn({kItems, kWide}),
       {.regularization = 0.3, .catalogue_confidence = 0.2});
-  Lists histories;
+  Rows histories;
   for (size_t user = 0; user < kUsers; ++user) {
     histories.push_back({static_cast<int64_t>(user) % kItems, 4});
   }
-  const at::Tensor all = fold_in.solve(histories_of(histories));
+  const at::Tensor all = fold_in.solve(ragged(histories));
   for (size_t user = 0; user < kUsers; ++user) {
     expect_close(
         all[static_cast<int64_t>(user)],
-        fold_in.solve(histories_of({histories[user]}))[0]);
+        fold_in.solve(ragged({histories[user]}))[0]);
   }
 }
 
@@ -242,7 +215,7 @@ TEST(FoldInTest, FindsTheVectorsOfExactScores) {
   const at::Tensor users = at::randn({20, kDim}, at::kDouble);
   const at::Tensor items = at::randn({kItems, kDim}, at::kDouble);
   const at::Tensor scores = users.matmul(items.t());
-  Lists all_users(kItems);
+  Rows all_users(kItems);
   for (auto& list : all_users) {
     for (int64_t user = 0; user < 20; ++user) {
       list.push_back(user);
@@ -251,7 +224,7 @@ TEST(FoldInTest, FindsTheVectorsOfExactScores) {
   expect_close(
       FoldIn(users, {.regularization = 1e-9})
           .solve(
-              histories_of(all_users),
+              ragged(all_users),
               {.targets = scores.t().contiguous().view({-1})}),
       items,
       1e-6,
@@ -262,7 +235,7 @@ TEST(FoldInTest, KeepsItsVectorsAndGivesNoGradient) {
   at::Tensor vectors = at::randn({kItems, kDim}).requires_grad_();
   const FoldIn fold_in(
       vectors, {.regularization = 0.3, .catalogue_confidence = 0.2});
-  const RaggedFeature histories = histories_of(kHistories);
+  const RaggedFeature histories = ragged(kHistories);
   const at::Tensor before = fold_in.solve(histories);
   EXPECT_FALSE(before.requires_grad());
   vectors.detach().zero_();
@@ -296,65 +269,56 @@ TEST(FoldInTest, RefusesWrongInputs) {
     tensor.view({-1})[1] = std::numeric_limits<float>::quiet_NaN();
     return tensor;
   };
-  EXPECT_VALUE_ERROR(
-      FoldIn({}, options), "vectors must have shape [items, dim]");
-  EXPECT_VALUE_ERROR(FoldIn(vectors[0], options), "but got Float of shape [4]");
-  EXPECT_VALUE_ERROR(
-      FoldIn(at::zeros({3, 0}), options), "with one column or more");
+  expect_refusals<std::pair<at::Tensor, at::Tensor>>(
+      {{{}, "vectors must have shape [items, dim]"},
+       {{vectors[0], {}}, "but got Float of shape [4]"},
+       {{at::zeros({3, 0}), {}}, "with one column or more"},
+       {{with_nan(vectors.clone()), {}},
+        "vectors must be finite, but got 1 numbers that are not"},
+       {{vectors, at::zeros({8})},
+        "biases must have shape [items], [9], but got Float of shape [8]"}},
+      [&](const auto& row) { FoldIn fold_in(row.first, options, row.second); });
   EXPECT_TYPE_ERROR(
       FoldIn(vectors.to(at::kLong), options),
       "vectors must be floats, but got Long");
-  EXPECT_VALUE_ERROR(
-      FoldIn(with_nan(vectors.clone()), options),
-      "vectors must be finite, but got 1 numbers that are not");
-  EXPECT_VALUE_ERROR(
-      FoldIn(vectors, options, at::zeros({8})),
-      "biases must have shape [items], [9], but got Float of shape [8]");
 
   const FoldIn fold_in(vectors, options);
-  const RaggedFeature histories = histories_of({{7, 8}, {3}});
-  EXPECT_VALUE_ERROR(
-      fold_in.solve({}), "histories must have values of shape [nnz]");
   EXPECT_TYPE_ERROR(
       fold_in.solve({at::zeros({2}), ids_of({0, 2})}),
       "histories must have int32 or int64 values, but got Float");
-  EXPECT_VALUE_ERROR(
-      fold_in.solve({ids_of({1, 2}), ids_of({0, 3})}),
-      "[FoldIn] row_splits must begin with 0 and end with");
   EXPECT_INDEX_ERROR(
-      fold_in.solve(histories_of({{kItems}})),
+      fold_in.solve(ragged({{kItems}})),
       "ids of histories must be in [0, 9), but got 9");
-  EXPECT_INDEX_ERROR(fold_in.solve(histories_of({{-1}})), "but got -1");
-  EXPECT_VALUE_ERROR(
-      fold_in.solve(histories, {.targets = at::zeros({2})}),
-      "targets must have shape [nnz], [3], but got Float of shape [2]");
+  EXPECT_INDEX_ERROR(fold_in.solve(ragged({{-1}})), "but got -1");
+  const RaggedFeature histories = ragged({{7, 8}, {3}});
   EXPECT_TYPE_ERROR(
       fold_in.solve(histories, {.targets = ids_of({1, 2, 3})}),
       "targets must be floats");
-  EXPECT_VALUE_ERROR(
-      fold_in.solve(histories, {.targets = with_nan(at::zeros({3}))}),
-      "targets must be finite");
-  EXPECT_VALUE_ERROR(
-      fold_in.solve(histories, {.confidences = at::zeros({3, 1})}),
-      "confidences must have shape [nnz]");
-  EXPECT_VALUE_ERROR(
-      fold_in.solve(
-          histories, {.confidences = test::floats({1.0F, -0.5F, 1.0F})}),
-      "confidences must be >= 0, but got -0.5");
-  EXPECT_VALUE_ERROR(
-      fold_in.solve(histories, {.priors = at::zeros({3})}),
-      "priors must have shape [dim] or [batch, dim], [4] or [2, 4], but got "
-      "Float of shape [3]");
-  EXPECT_VALUE_ERROR(
-      fold_in.solve(histories, {.priors = at::zeros({3, kDim})}),
-      "but got Float of shape [3, 4]");
+  expect_refusals<std::pair<RaggedFeature, FoldInBatch>>(
+      {{{}, "histories must have values of shape [nnz]"},
+       {{{ids_of({1, 2}), ids_of({0, 3})}, {}},
+        "[FoldIn] row_splits must begin with 0 and end with"},
+       {{histories, {.targets = at::zeros({2})}},
+        "targets must have shape [nnz], [3], but got Float of shape [2]"},
+       {{histories, {.targets = with_nan(at::zeros({3}))}},
+        "targets must be finite"},
+       {{histories, {.confidences = at::zeros({3, 1})}},
+        "confidences must have shape [nnz]"},
+       {{histories, {.confidences = floats({1.0F, -0.5F, 1.0F})}},
+        "confidences must be >= 0, but got -0.5"},
+       {{histories, {.priors = at::zeros({3})}},
+        "priors must have shape [dim] or [batch, dim], [4] or [2, 4], but got "
+        "Float of shape [3]"},
+       {{histories, {.priors = at::zeros({3, kDim})}},
+        "but got Float of shape [3, 4]"}},
+      [&](const auto& row) { fold_in.solve(row.first, row.second); });
 }
 
 TEST(FoldInTest, RefusesEquationsThatCannotBeSolved) {
   // Two equal columns, which no regularization above the precision tells apart.
   EXPECT_VALUE_ERROR(
       FoldIn(at::full({1, 2}, 1.0), {.regularization = 1e-30})
-          .solve(histories_of({{0}, {}})),
+          .solve(ragged({{0}, {}})),
       "the equations of 1 histories can't be solved in Float. Raise "
       "regularization, which is 1e-30");
   // All items have the confidence 0, so only rounding errors are left of the catalogue. Their
@@ -368,24 +332,19 @@ TEST(FoldInTest, RefusesEquationsThatCannotBeSolved) {
           at::randn({40, 16}),
           {.regularization = 1e-300, .catalogue_confidence = 1.0})
           .solve(
-              histories_of({backwards}),
+              ragged({backwards}),
               {.targets = at::zeros({40}), .confidences = at::zeros({40})}),
       "the equations of 1 histories can't be solved in Float");
   // Both sides overflow.
   EXPECT_VALUE_ERROR(
       FoldIn(at::full({1, 1}, 1e200, at::kDouble), {.regularization = 1.0})
-          .solve(
-              histories_of({{0}}),
-              {.targets = at::full({1}, 1e200, at::kDouble)}),
+          .solve(ragged({{0}}), {.targets = at::full({1}, 1e200, at::kDouble)}),
       "can't be solved in Double");
   // The result is too large for the dtype of the vectors.
   EXPECT_VALUE_ERROR(
       FoldIn(at::ones({1, 1}, at::kHalf), {.regularization = 1.0})
-          .solve(
-              histories_of({{0}}),
-              {.targets = at::full({1}, 1e9, at::kDouble)}),
+          .solve(ragged({{0}}), {.targets = at::full({1}, 1e9, at::kDouble)}),
       "can't be solved in Half");
 }
 
-}  // namespace fold_in_test
-}  // namespace tessera
+}  // namespace tessera::fold_in_test

@@ -2,30 +2,13 @@
 #include <tessera/models/linear_cross_entropy.h>
 
 #include "tests/layers/gradient_check.h"
-#include "tests/test_util.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/cross_entropy_loss.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/matmul.h>
-#include <ATen/ops/randint.h>
-#include <ATen/ops/randn.h>
-#include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
-#include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include <cmath>
-#include <limits>
-#include <string>
-#include <vector>
+namespace tessera::linear_cross_entropy_test {
 
-namespace tessera {
-namespace linear_cross_entropy_test {
-
-using test::expect_close;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 // The formula of the docstring in plain loops over doubles.
 double plain_loss(
@@ -85,11 +68,49 @@ TEST(LinearCrossEntropyTest, MatchesItsFormulaAndTorchsGradients) {
   }
 }
 
+// Second derivatives in float32 against those in float64. `loss_in` gives the loss and its
+// variables.
+template <class LossIn>
+void expect_second_derivatives(LossIn loss_in) {
+  const auto second_in = [&](at::ScalarType dtype) {
+    const auto [loss, variables] = loss_in(dtype);
+    const auto gradients = torch::autograd::grad(
+        {loss}, variables, {}, true, /*create_graph=*/true);
+    at::Tensor squares = at::zeros({}, dtype);
+    for (const at::Tensor& gradient : gradients) {
+      squares = squares + gradient.square().sum();
+    }
+    return torch::autograd::grad({squares}, variables);
+  };
+  const auto second = second_in(at::kFloat);
+  const auto expected = second_in(at::kDouble);
+  for (size_t i = 0; i < second.size(); ++i) {
+    expect_close(second[i], expected[i], 1e-4, 1e-5);
+  }
+}
+
+void expect_same_bits_for_all_threads(
+    const std::function<at::Tensor()>& loss_of,
+    const std::vector<at::Tensor>& variables) {
+  const int threads = at::get_num_threads();
+  std::vector<std::vector<at::Tensor>> results;
+  for (const int count : {1, 3}) {
+    at::set_num_threads(count);
+    const at::Tensor loss = loss_of();
+    results.push_back(torch::autograd::grad({loss}, variables));
+    results.back().push_back(loss.detach());
+  }
+  at::set_num_threads(threads);
+  for (size_t i = 0; i < results[0].size(); ++i) {
+    EXPECT_TRUE(at::equal(results[0][i], results[1][i])) << i;
+  }
+}
+
 TEST(LinearCrossEntropyTest, GradientsMatchFiniteDifferences) {
   const at::Tensor states = at::randn({4, 3}, at::kDouble).requires_grad_();
   const at::Tensor rows = at::randn({5, 3}, at::kDouble).requires_grad_();
-  const at::Tensor targets = test::int64s({0, 4, 2, 2});
-  test::expect_gradients(
+  const at::Tensor targets = int64s({0, 4, 2, 2});
+  expect_gradients(
       [&] { return linear_cross_entropy(states, rows, targets); },
       {states, rows});
 }
@@ -97,46 +118,30 @@ TEST(LinearCrossEntropyTest, GradientsMatchFiniteDifferences) {
 TEST(LinearCrossEntropyTest, HasSecondDerivatives) {
   const at::Tensor values = at::randn({4, 3});
   const at::Tensor row_values = at::randn({5, 3});
-  const auto second_in = [&](at::ScalarType dtype) {
+  expect_second_derivatives([&](at::ScalarType dtype) {
     const at::Tensor states = values.to(dtype, false, true).requires_grad_();
     const at::Tensor rows = row_values.to(dtype, false, true).requires_grad_();
-    const auto gradients = torch::autograd::grad(
-        {linear_cross_entropy(states, rows, test::int64s({0, 4, 2, 2}))},
-        {states, rows},
-        {},
-        true,
-        /*create_graph=*/true);
-    return torch::autograd::grad(
-        {gradients[0].square().sum() + gradients[1].square().sum()},
-        {states})[0];
-  };
-  expect_close(second_in(at::kFloat), second_in(at::kDouble), 1e-4, 1e-5);
+    return std::pair(
+        linear_cross_entropy(states, rows, int64s({0, 4, 2, 2})),
+        std::vector<at::Tensor>{states, rows});
+  });
 }
 
 TEST(LinearCrossEntropyTest, NumberOfThreadsDoesNotChangeTheBits) {
   const at::Tensor states = at::randn({700, 32}).requires_grad_();
   const at::Tensor rows = at::randn({150, 32}).requires_grad_();
   const at::Tensor targets = at::randint(150, {700}, at::kLong);
-  const int threads = at::get_num_threads();
-  std::vector<std::vector<at::Tensor>> results;
-  for (const int count : {1, 3}) {
-    at::set_num_threads(count);
-    const at::Tensor loss = linear_cross_entropy(states, rows, targets);
-    results.push_back(torch::autograd::grad({loss}, {states, rows}));
-    results.back().push_back(loss.detach());
-  }
-  at::set_num_threads(threads);
-  for (size_t i = 0; i < 3; ++i) {
-    EXPECT_TRUE(at::equal(results[0][i], results[1][i])) << i;
-  }
+  expect_same_bits_for_all_threads(
+      [&] { return linear_cross_entropy(states, rows, targets); },
+      {states, rows});
 }
 
 TEST(LinearCrossEntropyTest, RefusesWrongInputs) {
   const at::Tensor states = at::randn({2, 3});
   const at::Tensor rows = at::randn({4, 3});
-  const at::Tensor targets = test::int64s({0, 3});
+  const at::Tensor targets = int64s({0, 3});
   EXPECT_VALUE_ERROR(
-      linear_cross_entropy(at::randn({0, 3}), rows, test::int64s({})),
+      linear_cross_entropy(at::randn({0, 3}), rows, int64s({})),
       "states must be a matrix of one row or more, but got shape [0, 3]");
   EXPECT_VALUE_ERROR(
       linear_cross_entropy(states, at::randn({4}), targets),
@@ -150,16 +155,16 @@ TEST(LinearCrossEntropyTest, RefusesWrongInputs) {
   EXPECT_TYPE_ERROR(
       linear_cross_entropy(states.to(at::kLong), rows, targets), "states");
   EXPECT_VALUE_ERROR(
-      linear_cross_entropy(states, rows, test::int64s({0})),
+      linear_cross_entropy(states, rows, int64s({0})),
       "targets must have shape [2], one per row of states, but got shape [1]");
   EXPECT_TYPE_ERROR(
-      linear_cross_entropy(states, rows, test::floats({0, 1})),
+      linear_cross_entropy(states, rows, floats({0, 1})),
       "targets must be int32 or int64");
   EXPECT_INDEX_ERROR(
-      linear_cross_entropy(states, rows, test::int64s({0, 4})),
+      linear_cross_entropy(states, rows, int64s({0, 4})),
       "targets must be in [0, 4), but got 4");
   EXPECT_INDEX_ERROR(
-      linear_cross_entropy(states, rows, test::int64s({-1, 0})),
+      linear_cross_entropy(states, rows, int64s({-1, 0})),
       "targets must be in [0, 4), but got -1");
   EXPECT_VALUE_ERROR(
       linear_cross_entropy(
@@ -254,32 +259,21 @@ TEST(SampledLinearCrossEntropyTest, MatchesItsFormulaAndDoubles) {
 
 TEST(SampledLinearCrossEntropyTest, GradientsMatchFiniteDifferences) {
   const Sample sample = Sample(4, 5, 3).in(at::kDouble);
-  test::expect_gradients([&] { return sample.loss(); }, sample.variables());
+  expect_gradients([&] { return sample.loss(); }, sample.variables());
 }
 
 TEST(SampledLinearCrossEntropyTest, HasSecondDerivatives) {
   const Sample sample(4, 5, 3);
-  const auto second_in = [&](at::ScalarType dtype) {
+  expect_second_derivatives([&](at::ScalarType dtype) {
     const Sample copy = sample.in(dtype);
-    const auto gradients = torch::autograd::grad(
-        {copy.loss()}, copy.variables(), {}, true, /*create_graph=*/true);
-    at::Tensor squares = at::zeros({}, dtype);
-    for (const at::Tensor& gradient : gradients) {
-      squares = squares + gradient.square().sum();
-    }
-    return torch::autograd::grad({squares}, copy.variables());
-  };
-  const auto second = second_in(at::kFloat);
-  const auto expected = second_in(at::kDouble);
-  for (size_t i = 0; i < second.size(); ++i) {
-    expect_close(second[i], expected[i], 1e-4, 1e-5);
-  }
+    return std::pair(copy.loss(), copy.variables());
+  });
 }
 
 // All inputs come from one tensor, as with tied weights.
 TEST(SampledLinearCrossEntropyTest, InputsMayDependOnEachOther) {
   const at::Tensor rows = at::randn({4, 3}).requires_grad_();
-  const at::Tensor ids = test::int64s({0, 1, 2, 3});
+  const at::Tensor ids = int64s({0, 1, 2, 3});
   const auto gradient = [&](bool create_graph) {
     const at::Tensor states = 2.0 * rows;
     const at::Tensor loss = linear_cross_entropy(states, rows, ids) +
@@ -324,68 +318,44 @@ TEST(SampledLinearCrossEntropyTest, OnlyHitsGiveNoLoss) {
 
 TEST(SampledLinearCrossEntropyTest, NumberOfThreadsDoesNotChangeTheBits) {
   const Sample sample(700, 150, 32);
-  const int threads = at::get_num_threads();
-  std::vector<std::vector<at::Tensor>> results;
-  for (const int count : {1, 3}) {
-    at::set_num_threads(count);
-    const at::Tensor loss = sample.loss();
-    results.push_back(torch::autograd::grad({loss}, sample.variables()));
-    results.back().push_back(loss.detach());
-  }
-  at::set_num_threads(threads);
-  for (size_t i = 0; i < results[0].size(); ++i) {
-    EXPECT_TRUE(at::equal(results[0][i], results[1][i])) << i;
-  }
+  expect_same_bits_for_all_threads(
+      [&] { return sample.loss(); }, sample.variables());
 }
 
 TEST(SampledLinearCrossEntropyTest, RefusesWrongInputs) {
-  const auto refuse = [](auto&& change, const std::string& text) {
+  const auto with = [](at::Tensor Sample::*field, at::Tensor value) {
     Sample sample(2, 4, 3);
-    change(sample);
-    EXPECT_VALUE_ERROR(sample.loss(), "[sampled_linear_cross_entropy] " + text);
+    sample.*field = std::move(value);
+    return sample;
   };
-  refuse(
-      [](Sample& some) {
-        some.states = at::randn({0, 3});
-      },
-      "states must be a matrix");
-  refuse(
-      [](Sample& some) {
-        some.negatives = at::randn({0, 3});
-      },
-      "negatives must be a matrix of one row or more");
-  refuse(
-      [](Sample& some) {
-        some.positives = at::randn({3, 3});
-      },
-      "positives must have shape [2, dim], one row per state, but got 3 rows");
-  refuse(
-      [](Sample& some) {
-        some.negatives = at::randn({4, 2});
-      },
-      "states and negatives must have the same dim, but got 3 and 2");
-  refuse(
-      [](Sample& some) { some.positive_ids = test::int64s({1}); },
-      "positive_ids must have shape [2]");
-  refuse(
-      [](Sample& some) { some.negative_ids = at::Tensor(); },
-      "negative_ids must have shape [4], one per row of negatives, but got an undefined tensor");
-  for (const double value :
-       {std::numeric_limits<double>::quiet_NaN(),
-        std::numeric_limits<double>::infinity()}) {
-    refuse(
-        [&](Sample& some) {
-          some.positives = at::full({2, 3}, value);
-        },
-        "the loss must be finite");
+  const std::string where = "[sampled_linear_cross_entropy] ";
+  for (const auto& [sample, text] : std::vector<std::pair<Sample, std::string>>{
+           {with(&Sample::states, at::randn({0, 3})),
+            "states must be a matrix"},
+           {with(&Sample::negatives, at::randn({0, 3})),
+            "negatives must be a matrix of one row or more"},
+           {with(&Sample::positives, at::randn({3, 3})),
+            "positives must have shape [2, dim], one row per state, but got 3 "
+            "rows"},
+           {with(&Sample::negatives, at::randn({4, 2})),
+            "states and negatives must have the same dim, but got 3 and 2"},
+           {with(&Sample::positive_ids, int64s({1})),
+            "positive_ids must have shape [2]"},
+           {with(&Sample::negative_ids, {}),
+            "negative_ids must have shape [4], one per row of negatives, but "
+            "got an undefined tensor"},
+           {with(&Sample::positives, at::full({2, 3}, NAN)),
+            "the loss must be finite"},
+           {with(&Sample::positives, at::full({2, 3}, INFINITY)),
+            "the loss must be finite"}}) {
+    EXPECT_VALUE_ERROR(sample.loss(), where + text);
   }
-  Sample sample(2, 4, 3);
-  sample.negatives = sample.negatives.to(at::kDouble);
-  EXPECT_TYPE_ERROR(sample.loss(), "must have the same dtype");
-  Sample other(2, 4, 3);
-  other.positive_ids = test::floats({0, 1});
-  EXPECT_TYPE_ERROR(other.loss(), "positive_ids must be int32 or int64");
+  EXPECT_TYPE_ERROR(
+      with(&Sample::negatives, at::randn({4, 3}, at::kDouble)).loss(),
+      "must have the same dtype");
+  EXPECT_TYPE_ERROR(
+      with(&Sample::positive_ids, floats({0, 1})).loss(),
+      "positive_ids must be int32 or int64");
 }
 
-}  // namespace linear_cross_entropy_test
-}  // namespace tessera
+}  // namespace tessera::linear_cross_entropy_test

@@ -4,16 +4,7 @@
 #include "packages/models/tests/copies_check.h"
 #include "tests/test_util.h"
 
-#include <ATen/ops/ones.h>
-#include <ATen/ops/randn.h>
-#include <gtest/gtest.h>
-
-#include <limits>
-#include <optional>
-#include <vector>
-
-namespace tessera {
-namespace matrix_factorization_test {
+namespace tessera::matrix_factorization_test {
 
 using test::floats;
 
@@ -74,37 +65,32 @@ TEST(MatrixFactorizationTest, RefusesBadInput) {
       "[MatrixFactorization] global_mean must be finite, but got nan");
   MatrixFactorization layer;
   const at::Tensor rows = at::ones({2, 3});
-  EXPECT_VALUE_ERROR(
-      layer->forward(rows),
-      "[MatrixFactorization] expected two inputs, the rows of users and of "
-      "items, but got 1");
-  EXPECT_VALUE_ERROR(
-      (layer->forward({{"a", rows}, {"b", rows}, {"c", rows}})), "but got 3");
-  EXPECT_VALUE_ERROR(layer->forward(Nest<at::Tensor>::list({})), "but got 0");
-  EXPECT_VALUE_ERROR(
-      (layer->forward({{"user", rows}, {"item", at::Tensor()}})),
-      "[MatrixFactorization] input 'item': expected a tensor");
-  EXPECT_VALUE_ERROR(
-      (layer->forward({{"user", rows}, {"item", at::ones({2, 4})}})),
-      "users and items must have the same shape, but got [2, 3] and [2, 4]");
-  EXPECT_VALUE_ERROR(
-      (layer->forward({{"user", rows}, {"item", at::ones({1, 3})}})),
-      "but got [2, 3] and [1, 3]");
-  EXPECT_VALUE_ERROR(
-      (layer->forward({{"user", at::ones({3})}, {"item", at::ones({3})}})),
-      "expected an input [batch, ..., dim] of rank 2 or more, but got [3]");
-  EXPECT_VALUE_ERROR(
-      (layer->forward(
-          {{"user", at::ones({2, 1})}, {"item", at::ones({2, 1})}})),
-      "a row must have a bias and one factor or more, but the rows have the "
-      "shape [2, 1]");
+  const auto pair = [](const at::Tensor& user, const at::Tensor& item) {
+    return Nest<at::Tensor>{{"user", user}, {"item", item}};
+  };
+  test::expect_refusals<Nest<at::Tensor>>(
+      {{rows,
+        "[MatrixFactorization] expected two inputs, the rows of users and of "
+        "items, but got 1"},
+       {Nest<at::Tensor>{{"a", rows}, {"b", rows}, {"c", rows}}, "but got 3"},
+       {Nest<at::Tensor>::list({}), "but got 0"},
+       {pair(rows, {}),
+        "[MatrixFactorization] input 'item': expected a tensor"},
+       {pair(rows, at::ones({2, 4})),
+        "users and items must have the same shape, but got [2, 3] and [2, 4]"},
+       {pair(rows, at::ones({1, 3})), "but got [2, 3] and [1, 3]"},
+       {pair(at::ones({3}), at::ones({3})),
+        "expected an input [batch, ..., dim] of rank 2 or more, but got [3]"},
+       {pair(at::ones({2, 1}), at::ones({2, 1})),
+        "a row must have a bias and one factor or more, but the rows have the "
+        "shape [2, 1]"}},
+      [&](const auto& inputs) { layer->forward(inputs); });
   EXPECT_TYPE_ERROR(
-      (layer->forward({{"user", rows}, {"item", rows.to(at::kDouble)}})),
+      layer->forward(pair(rows, rows.to(at::kDouble))),
       "users and items must have the same dtype, but got Float and Double");
   EXPECT_TYPE_ERROR(
-      (layer->forward({{"user", rows}, {"item", rows.to(at::kLong)}})),
+      layer->forward(pair(rows, rows.to(at::kLong))),
       "input 'item': expected a dense floating-point tensor");
 }
 
-}  // namespace matrix_factorization_test
-}  // namespace tessera
+}  // namespace tessera::matrix_factorization_test

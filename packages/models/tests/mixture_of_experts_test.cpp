@@ -4,17 +4,12 @@
 #include "packages/models/tests/copies_check.h"
 #include "tests/test_util.h"
 
-#include <ATen/ops/cat.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/randn.h>
-#include <gtest/gtest.h>
+namespace tessera::mixture_of_experts_test {
 
-#include <optional>
-#include <string>
-#include <vector>
+using namespace test;  // NOLINT(google-build-using-namespace)
 
-namespace tessera {
-namespace mixture_of_experts_test {
+using Sizes = std::vector<int64_t>;
+using Texts = std::vector<std::string>;
 
 MMoEOptions two_tasks() {
   return {
@@ -28,8 +23,8 @@ TEST(MMoETest, OutputsHaveTheNamesOfTheTasks) {
   MMoE layer(two_tasks());
   const at::Tensor x = at::randn({3, 7});
   const Nest<at::Tensor> outputs = layer->forward(x);
-  EXPECT_EQ(outputs.paths(), (std::vector<std::string>{"click", "buy"}));
-  EXPECT_EQ(outputs["buy"].sizes(), (std::vector<int64_t>{3, 1}));
+  EXPECT_EQ(outputs.paths(), (Texts{"click", "buy"}));
+  EXPECT_EQ(outputs["buy"].sizes(), (Sizes{3, 1}));
   const auto shapes = layer->compute_output_shape(PartialShape{3, 7});
   EXPECT_EQ(shapes["click"], (PartialShape{3, 1}));
   // Several inputs are joined in the order of the nest.
@@ -53,59 +48,52 @@ TEST(MMoETest, OneExpertIsAnMLPForEachTask) {
     parameter.value().copy_(
         layer->named_parameters()["expert_0." + parameter.key()]);
   }
-  test::expect_close(outputs["click"], expert->forward(x));
-  test::expect_close(outputs["buy"], expert->forward(x));
+  expect_close(outputs["click"], expert->forward(x));
+  expect_close(outputs["buy"], expert->forward(x));
 }
 
 TEST(MMoETest, CopiesAreEqual) {
   MMoE layer(two_tasks());
   const at::Tensor x = at::randn({3, 7});
   layer->forward(x);
-  test::expect_equal_copies<MMoE>(layer, [&](auto& other) {
+  expect_equal_copies<MMoE>(layer, [&](auto& other) {
     return at::cat(other->forward(x).flatten(), 1);
   });
 }
 
 TEST(MMoETest, AcceptsNoExamples) {
   MMoE layer(two_tasks());
-  EXPECT_EQ(
-      layer->forward(at::ones({0, 7}))["buy"].sizes(),
-      (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(layer->forward(at::ones({0, 7}))["buy"].sizes(), (Sizes{0, 1}));
 }
 
 TEST(MMoETest, RefusesOptionsOutOfRange) {
-  const auto with = [](auto change) {
-    MMoEOptions options = two_tasks();
-    change(options);
-    return options;
-  };
-  EXPECT_VALUE_ERROR(
-      MMoE(with([](auto& options) { options.tasks = {}; })),
-      "[MMoE] tasks must have 1 to 1024 names, but got 0");
-  EXPECT_VALUE_ERROR(
-      MMoE(with([](auto& options) {
-        options.tasks = {"a", ""};
-      })),
-      "[MMoE] tasks must be different names that are not empty, but got ''");
-  EXPECT_VALUE_ERROR(
-      MMoE(with([](auto& options) {
-        options.tasks = {"a", "a"};
-      })),
-      "but got 'a' twice");
-  EXPECT_VALUE_ERROR(
-      MMoE(with([](auto& options) { options.num_experts = 0; })),
-      "[MMoE] num_experts must be in [1, 1024], but got 0");
-  EXPECT_VALUE_ERROR(
-      MMoE(with([](auto& options) { options.expert_units = {}; })),
-      "[MMoE] expert_units must have one size or more, but got none");
-  EXPECT_VALUE_ERROR(
-      MMoE(with([](auto& options) {
-        options.expert_units = {4, 0};
-      })),
-      "[MMoE] expert_units[1] must be >= 1, but got 0");
-  EXPECT_VALUE_ERROR(
-      MMoE(with([](auto& options) { options.tower_units = {-1}; })),
-      "[MMoE] tower_units[0] must be >= 1, but got -1");
+  using Change = std::function<void(MMoEOptions&)>;
+  expect_refusals<Change>(
+      {{[](auto& options) { options.tasks = {}; },
+        "[MMoE] tasks must have 1 to 1024 names, but got 0"},
+       {[](auto& options) {
+          options.tasks = Texts{"a", ""};
+        },
+        "[MMoE] tasks must be different names that are not empty, but got ''"},
+       {[](auto& options) {
+          options.tasks = Texts{"a", "a"};
+        },
+        "but got 'a' twice"},
+       {[](auto& options) { options.num_experts = 0; },
+        "[MMoE] num_experts must be in [1, 1024], but got 0"},
+       {[](auto& options) { options.expert_units = {}; },
+        "[MMoE] expert_units must have one size or more, but got none"},
+       {[](auto& options) {
+          options.expert_units = Sizes{4, 0};
+        },
+        "[MMoE] expert_units[1] must be >= 1, but got 0"},
+       {[](auto& options) { options.tower_units = {-1}; },
+        "[MMoE] tower_units[0] must be >= 1, but got -1"}},
+      [](const Change& change) {
+        MMoEOptions options = two_tasks();
+        change(options);
+        MMoE layer(options);
+      });
 }
 
 TEST(MMoETest, RefusesBadInput) {
@@ -147,5 +135,4 @@ TEST(MMoETest, RefusesBadInput) {
       "[MMoE] has parameters of Float, but got inputs of Double");
 }
 
-}  // namespace mixture_of_experts_test
-}  // namespace tessera
+}  // namespace tessera::mixture_of_experts_test

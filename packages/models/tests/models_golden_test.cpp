@@ -12,20 +12,7 @@
 #include "tests/golden_util.h"
 #include "tests/test_util.h"
 
-#include <ATen/TensorOperators.h>
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/tensor.h>
-#include <ATen/ops/zeros_like.h>
-#include <gtest/gtest.h>
-
-#include <functional>
-#include <optional>
-#include <string>
-#include <vector>
-
-namespace tessera {
-namespace models_golden_test {
+namespace tessera::models_golden_test {
 
 const Json& document() {
   static const Json json = test::read_golden("models.json");
@@ -165,5 +152,4 @@ TEST(ModelsGoldenTest, MMoE) {
   });
 }
 
-}  // namespace models_golden_test
-}  // namespace tessera
+}  // namespace tessera::models_golden_test

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers of well-known models after a TPUEmbedding: training, copies, export.
-#include <tessera/export/export_pt2.h>
-#include <tessera/export/export_torchscript.h>
-#include <tessera/layers/concatenate.h>
 #include <tessera/layers/cross.h>
 #include <tessera/layers/mlp.h>
 #include <tessera/layers/multi_layer_dcn.h>
@@ -15,35 +12,15 @@
 #include <tessera/models/mixture_of_experts.h>
 #include <tessera/models/transformer_block.h>
 #include <tessera/optim/make_optimizer.h>
-#include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/sgd.h>
-#include <torch/nn/modules/container/sequential.h>
-#include <torch/optim/sgd.h>
-#include <torch/serialize.h>
 
 #include "packages/export/tests/export_test_util.h"
-#include "tests/layers/layer_test_util.h"
 
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/randn.h>
 #include <c10/core/InferenceMode.h>
-#include <gtest/gtest.h>
 
-#include <functional>
-#include <map>
-#include <memory>
-#include <sstream>
-#include <string>
-#include <utility>
-#include <vector>
+namespace tessera::models_in_use_test {
 
-namespace tessera {
-namespace models_in_use_test {
-
-using test::int64s;
-using test::ragged;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 TPUEmbedding make_embedding() {
   const auto users = make_table({.vocabulary_size = 20, .dim = 5});
@@ -335,5 +312,4 @@ TEST(ModelsInUseTest, Pt2GivesTheSameScores) {
   }
 }
 
-}  // namespace models_in_use_test
-}  // namespace tessera
+}  // namespace tessera::models_in_use_test

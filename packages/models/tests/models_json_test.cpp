@@ -9,16 +9,7 @@
 
 #include "tests/test_util.h"
 
-#include <ATen/ops/equal.h>
-#include <ATen/ops/randn.h>
-#include <gtest/gtest.h>
-
-#include <map>
-#include <optional>
-#include <string>
-
-namespace tessera {
-namespace models_json_test {
+namespace tessera::models_json_test {
 
 Json reread(const Json& json) {
   return parse_json(json.dump());
@@ -74,5 +65,4 @@ TEST(ModelsJsonTest, SamplingProbabilityIsRebuiltFromItsJson) {
       share->compute_output_shape(PartialShape{std::nullopt}).leaf().size(), 1);
 }
 
-}  // namespace models_json_test
-}  // namespace tessera
+}  // namespace tessera::models_json_test

@@ -1,20 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/linear.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
-#include <ATen/ops/softmax.h>
-#include <ATen/ops/stack.h>
-#include <ATen/ops/zeros.h>
-#include <torch/nn/module.h>
-
-#include <algorithm>
-#include <cstdint>
-#include <string>
-#include <vector>
+#include <tessera/models/transformer_block.h>
 
 namespace tessera::test {
 
@@ -91,6 +78,66 @@ inline at::Tensor attention_on_padded(
       heads[0], heads[1], heads[2], {}, 0.0, /*is_causal=*/true);
   return linear(
       attended.transpose(1, 2).reshape({batch, length, dim}), "out_projection");
+}
+
+/// The formula of TransformerBlock, by LibTorch's operators on a padded batch, with the
+/// parameters of the block with this prefix.
+inline at::Tensor block_on_padded(
+    const torch::nn::Module& module,
+    const std::string& prefix,
+    const TransformerBlockOptions& options,
+    const at::Tensor& x) {
+  const auto parameters = module.named_parameters();
+  const auto norm = [&](const at::Tensor& input, const std::string& name) {
+    return at::layer_norm(
+        input,
+        {input.size(-1)},
+        parameters[prefix + name + ".weight"],
+        parameters[prefix + name + ".bias"]);
+  };
+  const auto attention = [&](const at::Tensor& input) {
+    return attention_on_padded(
+        module, prefix + "attention.", options.num_heads, input);
+  };
+  const auto linear = [&](const at::Tensor& input, const std::string& name) {
+    return at::linear(
+        input,
+        parameters[prefix + name + ".weight"],
+        parameters.contains(prefix + name + ".bias")
+            ? parameters[prefix + name + ".bias"]
+            : at::Tensor());
+  };
+  const bool gated = options.gated;
+  const auto gate = [&](const at::Tensor& input, const std::string& name) {
+    return gated ? at::sigmoid(linear(input, name)) : at::ones({1});
+  };
+  const auto feed_forward = [&](const at::Tensor& input) {
+    if (gated) {
+      const at::Tensor both = linear(input, "hidden");
+      const int64_t half = both.size(-1) / 2;
+      return linear(
+          at::silu(both.narrow(-1, 0, half)) * both.narrow(-1, half, half),
+          "output");
+    }
+    const at::Tensor hidden = linear(input, "feed_forward.linear_0");
+    return linear(
+        options.activation == Activation::kRelu       ? at::relu(hidden)
+            : options.activation == Activation::kSilu ? at::silu(hidden)
+                                                      : at::gelu(hidden),
+        "feed_forward.linear_1");
+  };
+  if (options.norm == NormOrder::kPre) {
+    const at::Tensor sum =
+        x + gate(x, "attention_gate") * attention(norm(x, "attention_norm"));
+    return sum +
+        gate(sum, "feed_forward_gate") *
+        feed_forward(norm(sum, "feed_forward_norm"));
+  }
+  const at::Tensor sum =
+      norm(x + gate(x, "attention_gate") * attention(x), "attention_norm");
+  return norm(
+      sum + gate(sum, "feed_forward_gate") * feed_forward(sum),
+      "feed_forward_norm");
 }
 
 }  // namespace tessera::test

@@ -3,30 +3,10 @@
 
 #include "tests/golden_util.h"
 #include "tests/layers/gradient_check.h"
-#include "tests/test_util.h"
 
-#include <ATen/ops/cross_entropy_loss.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/rand.h>
-#include <ATen/ops/randint.h>
-#include <ATen/ops/randn.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
+namespace tessera::ranking_losses_test {
 
-#include <cmath>
-#include <limits>
-#include <map>
-#include <string>
-#include <vector>
-
-namespace tessera {
-namespace ranking_losses_test {
-
-using test::expect_close;
-using test::floats;
-using test::int64s;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -313,5 +293,4 @@ TEST(RankingLossesTest, RefuseBadInput) {
       "temperature must be 1, but got 2");
 }
 
-}  // namespace ranking_losses_test
-}  // namespace tessera
+}  // namespace tessera::ranking_losses_test

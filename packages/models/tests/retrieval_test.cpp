@@ -3,27 +3,11 @@
 #include <tessera/models/retrieval.h>
 
 #include "tests/golden_util.h"
-#include "tests/test_util.h"
+#include "tests/layers/gradient_check.h"
 
-#include <ATen/ops/full.h>
-#include <ATen/ops/log.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/rand.h>
-#include <ATen/ops/randn.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
+namespace tessera::retrieval_test {
 
-#include <functional>
-#include <limits>
-
-namespace tessera {
-
-namespace retrieval_test {
-
-using test::expect_close;
-using test::floats;
-using test::int32s;
-using test::int64s;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -64,25 +48,6 @@ TEST(RetrievalTest, MatchesTfrsGolden) {
   }
 }
 
-// Returns the gradient of the loss by `values`, computed by central differences.
-at::Tensor central_differences(
-    const at::Tensor& values,
-    const std::function<double()>& loss) {
-  constexpr double kStep = 1e-6;
-  at::Tensor gradient = at::zeros_like(values);
-  double* value = values.mutable_data_ptr<double>();
-  for (int64_t i = 0; i < values.numel(); ++i) {
-    const double before = value[i];
-    value[i] = before + kStep;
-    const double above = loss();
-    value[i] = before - kStep;
-    const double below = loss();
-    value[i] = before;
-    gradient.mutable_data_ptr<double>()[i] = (above - below) / (2.0 * kStep);
-  }
-  return gradient;
-}
-
 TEST(RetrievalTest, GradientsMatchFiniteDifferences) {
   for (const auto& options :
        {RetrievalOptions{},
@@ -92,22 +57,16 @@ TEST(RetrievalTest, GradientsMatchFiniteDifferences) {
            .remove_accidental_hits = true,
            .reduction = LossReduction::kMean}}) {
     Retrieval retrieval(options);
-    const at::Tensor query = at::randn({5, 3}, at::kDouble);
-    const at::Tensor candidate = at::randn({7, 3}, at::kDouble);
+    const at::Tensor query = at::randn({5, 3}, at::kDouble).requires_grad_();
+    const at::Tensor candidate =
+        at::randn({7, 3}, at::kDouble).requires_grad_();
     const RetrievalBatch batch{
         .candidate_ids = int64s({0, 1, 0, 2, 3, 1, 4}),
         .candidate_sampling_probability = at::rand({7}) * 0.9 + 0.05,
         .sample_weights = at::rand({5})};
-    const auto loss = [&] {
-      return retrieval->forward(query, candidate, batch).item<double>();
-    };
-    const at::Tensor query_gradient = central_differences(query, loss);
-    const at::Tensor candidate_gradient = central_differences(candidate, loss);
-    query.requires_grad_();
-    candidate.requires_grad_();
-    retrieval->forward(query, candidate, batch).backward();
-    expect_close(query.grad(), query_gradient, 1e-6, 1e-8);
-    expect_close(candidate.grad(), candidate_gradient, 1e-6, 1e-8);
+    expect_gradients(
+        [&] { return retrieval->forward(query, candidate, batch); },
+        {query, candidate});
   }
 }
 
@@ -294,6 +253,4 @@ TEST(RetrievalTest, RoundTripsThroughJson) {
       " 'none'");
 }
 
-}  // namespace retrieval_test
-
-}  // namespace tessera
+}  // namespace tessera::retrieval_test

@@ -3,35 +3,10 @@
 
 #include "tests/golden_util.h"
 #include "tests/layers/gradient_check.h"
-#include "tests/test_util.h"
 
-#include <ATen/ops/cross_entropy_loss.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/index_select.h>
-#include <ATen/ops/matmul.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/rand.h>
-#include <ATen/ops/randint.h>
-#include <ATen/ops/randn.h>
-#include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
+namespace tessera::sampled_losses_test {
 
-#include <algorithm>
-#include <cmath>
-#include <functional>
-#include <limits>
-#include <map>
-#include <string>
-#include <vector>
-
-namespace tessera {
-namespace sampled_losses_test {
-
-using test::expect_close;
-using test::floats;
-using test::int64s;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
@@ -435,5 +410,4 @@ TEST(SampledLossesTest, RefuseBadInput) {
       warp_loss(good, {.num_items = 9, .margin = -1.0}), "margin must be");
 }
 
-}  // namespace sampled_losses_test
-}  // namespace tessera
+}  // namespace tessera::sampled_losses_test

@@ -1,28 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/models/sampling_probability.h>
-#include <torch/serialize.h>
 
 #include "tests/test_util.h"
 
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/multinomial.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
+namespace tessera::sampling_probability_test {
 
-#include <sstream>
-#include <string>
-
-namespace tessera {
-
-namespace sampling_probability_test {
-
-using test::expect_close;
-using test::floats;
-using test::int32s;
-using test::int64s;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 TEST(SamplingProbabilityTest, AveragesGapsAsThePaperDoes) {
   SamplingProbability estimate(
@@ -134,6 +117,4 @@ TEST(SamplingProbabilityTest, RefusesWrongOptions) {
   }
 }
 
-}  // namespace sampling_probability_test
-
-}  // namespace tessera
+}  // namespace tessera::sampling_probability_test

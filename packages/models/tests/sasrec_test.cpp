@@ -10,34 +10,10 @@
 #include "tests/test_util.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/cross_entropy_loss.h>
-#include <ATen/ops/embedding.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/layer_norm.h>
-#include <ATen/ops/matmul.h>
-#include <ATen/ops/randint.h>
-#include <ATen/ops/randn.h>
-#include <ATen/ops/relu.h>
-#include <ATen/ops/softplus.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/optim/adam.h>
-#include <torch/serialize.h>
 #include <torch/utils.h>
 
-#include <limits>
-#include <sstream>
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace tessera {
-namespace sasrec_test {
+namespace tessera::sasrec_test {
 
 using test::expect_close;
 
@@ -70,44 +46,18 @@ at::Tensor states_on_padded(
     const at::Tensor& ids,
     const std::vector<int64_t>& lengths) {
   const auto parameters = model->named_parameters();
-  const auto norm = [&](const at::Tensor& x, const std::string& name) {
-    return at::layer_norm(
-        x,
-        {x.size(-1)},
-        parameters[name + ".weight"],
-        parameters[name + ".bias"]);
-  };
-  const bool is_pre = model->options().block.norm == NormOrder::kPre;
   const at::Tensor padded_ids = test::padded(ids, lengths);
   at::Tensor x = at::embedding(table, padded_ids) +
       parameters["positions"].narrow(0, 0, padded_ids.size(1));
   for (int64_t i = 0; i < model->options().num_blocks; ++i) {
-    const std::string block = "block_" + std::to_string(i) + ".";
-    const auto attention = [&](const at::Tensor& input) {
-      return test::attention_on_padded(
-          *model,
-          block + "attention.",
-          model->options().block.num_heads,
-          input);
-    };
-    const auto feed_forward = [&](const at::Tensor& input) {
-      const auto linear = [&](const at::Tensor& at, const std::string& name) {
-        return at::linear(
-            at,
-            parameters[block + "feed_forward." + name + ".weight"],
-            parameters[block + "feed_forward." + name + ".bias"]);
-      };
-      return linear(at::relu(linear(input, "linear_0")), "linear_1");
-    };
-    if (is_pre) {
-      x = x + attention(norm(x, block + "attention_norm"));
-      x = x + feed_forward(norm(x, block + "feed_forward_norm"));
-    } else {
-      x = norm(x + attention(x), block + "attention_norm");
-      x = norm(x + feed_forward(x), block + "feed_forward_norm");
-    }
+    x = test::block_on_padded(
+        *model, c10::str("block_", i, "."), model->options().block, x);
   }
-  return test::packed(is_pre ? norm(x, "norm") : x, lengths);
+  if (model->options().block.norm == NormOrder::kPre) {
+    x = at::layer_norm(
+        x, {x.size(-1)}, parameters["norm.weight"], parameters["norm.bias"]);
+  }
+  return test::packed(x, lengths);
 }
 
 at::Tensor unit(const at::Tensor& rows) {
@@ -414,5 +364,4 @@ TEST(SASRecTest, IsSavedClonedAndBuiltFromJson) {
   EXPECT_TRUE(at::equal(model->forward(sequences), expected));
 }
 
-}  // namespace sasrec_test
-}  // namespace tessera
+}  // namespace tessera::sasrec_test

@@ -6,36 +6,14 @@
 #include <tessera/optim/optimizers/sgd.h>
 #include <tessera/search/top_k_index.h>
 
-#include "tests/test_util.h"
+#include "tests/features/feature_builders.h"
 
-#include <ATen/ops/arange.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/cosine_similarity.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/randint.h>
-#include <ATen/ops/randn.h>
-#include <ATen/ops/randperm.h>
-#include <ATen/ops/stack.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/optim/adam.h>
-#include <torch/serialize.h>
 #include <torch/utils.h>
 
-#include <algorithm>
-#include <limits>
-#include <sstream>
-#include <string>
-#include <utility>
-#include <vector>
+namespace tessera::simplex_test {
 
-namespace tessera {
-namespace simplex_test {
-
-using test::expect_close;
-using Lists = std::vector<std::vector<int64_t>>;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 constexpr int64_t kUsers = 5;
 constexpr int64_t kItems = 9;
@@ -51,15 +29,6 @@ SimpleXOptions small_options() {
 
 at::Tensor ids_of(const std::vector<int64_t>& ids) {
   return at::tensor(ids, at::kLong);
-}
-
-RaggedFeature bags_of(const Lists& lists) {
-  std::vector<int64_t> ids, splits{0};
-  for (const auto& list : lists) {
-    ids.insert(ids.end(), list.begin(), list.end());
-    splits.push_back(static_cast<int64_t>(ids.size()));
-  }
-  return {ids_of(ids), ids_of(splits)};
 }
 
 // The formula of the docstring in doubles, for one user.
@@ -84,8 +53,8 @@ TEST(SimpleXTest, ScoresAndUpdatesMatchPlainFormulas) {
   // Users with repeated items, positive items that are not in the history, no item besides
   // the positive one, no item at all, and no positive item.
   const std::vector<int64_t> users{4, 0, 2, 1, 3};
-  const Lists histories{{7, 8, 7, 1}, {2, 3}, {5}, {}, {6, 4}};
-  const Lists positives{{7, 1, 8}, {2, 6}, {5}, {0}, {}};
+  const Rows histories{{7, 8, 7, 1}, {2, 3}, {5}, {}, {6, 4}};
+  const Rows positives{{7, 1, 8}, {2, 6}, {5}, {0}, {}};
   const std::vector<int64_t> negatives{1, 3, 3, 5, 0};
 
   SimpleX model(small_options());
@@ -117,7 +86,7 @@ TEST(SimpleXTest, ScoresAndUpdatesMatchPlainFormulas) {
     }
   }
   const SampledScores scores = model->scores(
-      ids_of(users), bags_of(histories), bags_of(positives), ids_of(negatives));
+      ids_of(users), ragged(histories), ragged(positives), ids_of(negatives));
   expect_close(
       scores.positive.to(at::kDouble), at::stack(positive), 1e-4, 1e-5);
   expect_close(
@@ -138,8 +107,8 @@ TEST(SimpleXTest, ScoresAndUpdatesMatchPlainFormulas) {
       1e-5);
   const at::Tensor loss = model->sampled_softmax_loss(
       ids_of(users),
-      bags_of(histories),
-      bags_of(positives),
+      ragged(histories),
+      ragged(positives),
       ids_of(negatives),
       0.5);
   expect_close(loss.to(at::kDouble), expected, 1e-4, 1e-5);
@@ -162,10 +131,7 @@ TEST(SimpleXTest, UserWithoutItemsGivesNoGradient) {
   SimpleX model(options);
   const at::Tensor before = model->tables->read_rows("items", 0, kItems);
   const SampledScores scores = model->scores(
-      test::int64s({0, 1}),
-      bags_of({{}, {}}),
-      bags_of({{5}, {7}}),
-      test::int64s({1, 2}));
+      int64s({0, 1}), ragged({{}, {}}), ragged({{5}, {7}}), int64s({1, 2}));
   EXPECT_TRUE(at::equal(scores.positive, at::zeros({2})));
   EXPECT_TRUE(at::equal(scores.negative, at::zeros({2, 2})));
   sampled_softmax_loss(scores).backward();
@@ -175,8 +141,8 @@ TEST(SimpleXTest, UserWithoutItemsGivesNoGradient) {
 TEST(SimpleXTest, QueriesUseTheWholeHistory) {
   SimpleX model(small_options());
   const std::vector<int64_t> users{3, 1};
-  const Lists histories{{2, 2, 8}, {}};
-  const at::Tensor queries = model->queries(ids_of(users), bags_of(histories));
+  const Rows histories{{2, 2, 8}, {}};
+  const at::Tensor queries = model->queries(ids_of(users), ragged(histories));
   EXPECT_FALSE(queries.requires_grad());
   const auto table = [&](const char* name, int64_t rows) {
     return model->tables->read_rows(name, 0, rows).to(at::kDouble);
@@ -213,14 +179,14 @@ TEST(SimpleXTest, ShareOfOneUsesNoItems) {
   SimpleX model(options);
   const at::Tensor users = at::arange(2);
   EXPECT_TRUE(at::equal(
-      model->forward(users, bags_of({{1, 2}, {3}})),
-      model->forward(users, bags_of({{}, {}}))));
+      model->forward(users, ragged({{1, 2}, {3}})),
+      model->forward(users, ragged({{}, {}}))));
 
   const auto items = [&] { return model->tables->read_rows("items", 0, 4); };
   const at::Tensor before = items();
   model
       ->sampled_softmax_loss(
-          users, bags_of({{1, 2}, {3}}), bags_of({{4}, {5}}), test::int64s({6}))
+          users, ragged({{1, 2}, {3}}), ragged({{4}, {5}}), int64s({6}))
       .backward();
   EXPECT_TRUE(at::equal(items(), before));
 }
@@ -239,7 +205,7 @@ TEST(SimpleXTest, FindsItemsOfTheSameColor) {
       .optimizer =
           optim::Adam{.learning_rate = 0.01, .bias_correction = true}});
   torch::optim::Adam optimizer(model->parameters(), 0.01);
-  Lists histories(kCount);
+  Rows histories(kCount);
   for (int64_t user = 0; user < kCount; ++user) {
     const at::Tensor order = at::randperm(kPerColor);
     for (int64_t i = 0; i < kPerColor / 2; ++i) {
@@ -248,7 +214,7 @@ TEST(SimpleXTest, FindsItemsOfTheSameColor) {
     }
   }
   const at::Tensor users = at::arange(kCount);
-  const RaggedFeature items = bags_of(histories);
+  const RaggedFeature items = ragged(histories);
   for (int64_t step = 0; step < 60; ++step) {
     optimizer.zero_grad();
     model
@@ -270,10 +236,10 @@ TEST(SimpleXTest, FindsItemsOfTheSameColor) {
 
 TEST(SimpleXTest, TakesEmptyBatches) {
   SimpleX model(small_options());
-  const at::Tensor none = test::int64s({});
-  EXPECT_EQ(model->forward(none, bags_of({})).sizes(), at::IntArrayRef({0, 4}));
+  const at::Tensor none = int64s({});
+  EXPECT_EQ(model->forward(none, ragged({})).sizes(), at::IntArrayRef({0, 4}));
   const SampledScores scores =
-      model->scores(none, bags_of({}), bags_of({}), none);
+      model->scores(none, ragged({}), ragged({}), none);
   EXPECT_EQ(scores.positive.sizes(), at::IntArrayRef({0}));
   EXPECT_EQ(scores.negative.sizes(), at::IntArrayRef({0, 0}));
 }
@@ -281,9 +247,9 @@ TEST(SimpleXTest, TakesEmptyBatches) {
 TEST(SimpleXTest, RefusesWrongInputsAndChangesNothing) {
   SimpleX model(small_options());
   const at::Tensor before = model->item_vectors();
-  const at::Tensor users = test::int64s({0, 1});
-  const RaggedFeature two = bags_of({{1}, {2, 3}});
-  const at::Tensor negatives = test::int64s({4});
+  const at::Tensor users = int64s({0, 1});
+  const RaggedFeature two = ragged({{1}, {2, 3}});
+  const at::Tensor negatives = int64s({4});
   const auto refuse = [&](const at::Tensor& some,
                           const RaggedFeature& histories,
                           const RaggedFeature& positives,
@@ -300,14 +266,14 @@ TEST(SimpleXTest, RefusesWrongInputsAndChangesNothing) {
   refuse(users, two, two, {}, "negatives must have one dimension");
   refuse(
       users,
-      bags_of({{1}}),
+      ragged({{1}}),
       two,
       negatives,
       "histories must have one bag for each of the 2 users, but got 1 bags");
   refuse(
       users,
       two,
-      bags_of({{1}, {2}, {3}}),
+      ragged({{1}, {2}, {3}}),
       negatives,
       "positives must have one bag for each of the 2 users, but got 3 bags");
   EXPECT_TYPE_ERROR(
@@ -317,22 +283,22 @@ TEST(SimpleXTest, RefusesWrongInputsAndChangesNothing) {
       model->scores(users, two, two, at::randn({3})),
       "negatives must be int32 or int64");
   EXPECT_INDEX_ERROR(
-      model->scores(test::int64s({0, kUsers}), two, two, negatives), "5");
+      model->scores(int64s({0, kUsers}), two, two, negatives), "5");
   EXPECT_INDEX_ERROR(
-      model->scores(users, two, bags_of({{kItems}, {}}), negatives), "9");
-  EXPECT_INDEX_ERROR(model->scores(users, two, two, test::int64s({-1})), "-1");
+      model->scores(users, two, ragged({{kItems}, {}}), negatives), "9");
+  EXPECT_INDEX_ERROR(model->scores(users, two, two, int64s({-1})), "-1");
   EXPECT_VALUE_ERROR(
-      model->forward(users, bags_of({{1}})), "one bag for each of the 2 users");
+      model->forward(users, ragged({{1}})), "one bag for each of the 2 users");
   for (const double temperature : {0.0, -1.0}) {
     EXPECT_VALUE_ERROR(
         model->sampled_softmax_loss(users, two, two, negatives, temperature),
         "[SimpleX] temperature");
   }
   EXPECT_VALUE_ERROR(
-      model->sampled_softmax_loss(users, two, bags_of({{}, {}}), negatives),
+      model->sampled_softmax_loss(users, two, ragged({{}, {}}), negatives),
       "positives must have one item or more in all, but got none");
   EXPECT_VALUE_ERROR(
-      model->sampled_softmax_loss(users, two, two, test::int64s({})),
+      model->sampled_softmax_loss(users, two, two, int64s({})),
       "negatives must have one item or more in all, but got none");
   EXPECT_TRUE(at::equal(model->item_vectors(), before));
 }
@@ -360,9 +326,9 @@ TEST(SimpleXTest, RefusesWrongOptions) {
 TEST(SimpleXTest, IsSavedClonedAndBuiltFromJson) {
   SimpleX model(small_options());
   const at::Tensor users = at::arange(2);
-  const RaggedFeature items = bags_of({{1, 2}, {3}});
+  const RaggedFeature items = ragged({{1, 2}, {3}});
   const auto step = [&](SimpleXImpl& some) {
-    sampled_softmax_loss(some.scores(users, items, items, test::int64s({4, 5})))
+    sampled_softmax_loss(some.scores(users, items, items, int64s({4, 5})))
         .backward();
   };
   step(*model);
@@ -382,5 +348,4 @@ TEST(SimpleXTest, IsSavedClonedAndBuiltFromJson) {
   EXPECT_TRUE(at::equal(model->queries(users, items), expected));
 }
 
-}  // namespace simplex_test
-}  // namespace tessera
+}  // namespace tessera::simplex_test
