@@ -4,8 +4,6 @@
 #include <tessera/data/parquet_source.h>
 #include <tessera/data/write_parquet.h>
 
-#include <gtest/gtest.h>
-
 #include "tests/test_util.h"
 
 namespace tessera::data {

@@ -1,22 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/collect_sequences.h>
 
-#include "packages/data/tests/column_builders.h"
 #include "packages/data/tests/dataset_rows.h"
-#include "tests/test_util.h"
 
-#include <gtest/gtest.h>
+namespace tessera::data::collect_sequences_test {
 
-#include <cstdint>
-#include <string>
-#include <vector>
-
-namespace tessera::data {
-namespace collect_sequences_test {
-
-using test::integers;
-using test::numbers;
-using test::ragged;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 using Texts = std::vector<std::string>;
 
@@ -154,5 +143,4 @@ TEST(CollectSequencesTest, NamesWhatIsWrong) {
       collect(missing, {}), "column 'tags' must have one value per example");
 }
 
-}  // namespace collect_sequences_test
-}  // namespace tessera::data
+}  // namespace tessera::data::collect_sequences_test

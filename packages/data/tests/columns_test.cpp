@@ -2,18 +2,8 @@
 #include <tessera/data/columns.h>
 
 #include "packages/data/tests/column_builders.h"
-#include "tests/test_util.h"
 
-#include <torch/types.h>
-
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <sstream>
-
-namespace tessera::data {
-namespace columns_test {
+namespace tessera::data::columns_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
 
@@ -129,5 +119,4 @@ TEST(ColumnsTest, LongValuesAreCutWhenPrinted) {
   EXPECT_EQ(printed.substr(0, 3), "a b");
 }
 
-}  // namespace columns_test
-}  // namespace tessera::data
+}  // namespace tessera::data::columns_test

@@ -3,21 +3,9 @@
 
 #include <tessera/data/criteo_reader.h>
 
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/equal.h>
-#include <c10/util/Exception.h>
-#include <gtest/gtest.h>
-#include <zlib.h>
+#include "tests/temporary_folder.h"
 
-#include <cstdint>
-#include <cstdlib>
-#include <random>
-#include <sstream>
-#include <string>
-#include <string_view>
-#include <vector>
+#include <zlib.h>
 
 namespace tessera::test {
 
@@ -134,6 +122,24 @@ inline void expect_examples(
   }
   expect_same(join(batches), expected);
 }
+
+/// The examples in [begin, end) of a batch.
+inline data::CriteoBatch slice(
+    const data::CriteoBatch& batch,
+    int64_t begin,
+    std::optional<int64_t> end = {}) {
+  return {
+      .labels = batch.labels.slice(0, begin, end),
+      .integers = batch.integers.slice(0, begin, end),
+      .categories = batch.categories.slice(0, begin, end)};
+}
+
+/// Tests write files with random lines into a folder of their own.
+class CriteoFilesTest : public testing::Test {
+ protected:
+  TemporaryFolder folder;
+  std::mt19937_64 random{1};
+};
 
 /// The text as one gzip member.
 inline std::string make_gzip(const std::string& text) {

@@ -1,28 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/data/criteo_reader.h>
 
 #include "packages/data/src/criteo_line.h"
 #include "packages/data/tests/criteo_files.h"
-#include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 
-#include <cstdint>
-#include <filesystem>
-#include <random>
-#include <string>
-#include <utility>
-#include <vector>
+namespace tessera::data::criteo_reader_errors_test {
 
-namespace tessera::data {
-namespace criteo_reader_errors_test {
+using namespace test;  // NOLINT(google-build-using-namespace)
 
-using test::expect_same;
-using test::join;
-using test::make_gzip;
-using test::parse_slowly;
-using test::random_line;
-using test::random_text;
-using test::TemporaryFolder;
+using CriteoReaderErrorsTest = CriteoFilesTest;
 
 // The line with one field replaced.
 std::string with_field(
@@ -37,6 +23,8 @@ std::string with_field(
   return line.substr(0, begin) + value +
       (end == std::string::npos ? "" : line.substr(end));
 }
+
+using Texts = std::vector<std::string>;
 
 struct Malformed {
   std::string line;
@@ -61,26 +49,27 @@ std::vector<Malformed> malformed_lines() {
        "is longer than max_line_bytes = 4096"},
       {std::string(100'000, 'x'), "is longer than max_line_bytes = 4096"},
   };
-  for (const std::string integer :
-       {"-",
-        "--1",
-        "+1",
-        "1-",
-        "x",
-        "1x",
-        "12345678x",
-        " 1",
-        "1.5",
-        "1 ",
-        ":",
-        "/",
-        "-x",
-        "123456\xb1",
-        "9223372036854775808",
-        "-9223372036854775808",
-        "-9223372036854775809",
-        "99999999999999999999999",
-        "\r"}) {
+  const std::string too_long = "9223372036854775808";
+  for (const std::string& integer : Texts{
+           "-",
+           "--1",
+           "+1",
+           "1-",
+           "x",
+           "1x",
+           "12345678x",
+           " 1",
+           "1.5",
+           "1 ",
+           ":",
+           "/",
+           "-x",
+           "123456\xb1",
+           too_long,
+           "-" + too_long,
+           "-9223372036854775809",
+           "99999999999999999999999",
+           "\r"}) {
     lines.push_back(
         {with_field(good, 7, integer),
          "field 8 (I7) must be an integer above -2^63 and below 2^63, or empty, "
@@ -116,9 +105,7 @@ std::vector<Malformed> malformed_lines() {
   return lines;
 }
 
-TEST(CriteoReaderErrorsTest, MalformedLinesAreNamed) {
-  const TemporaryFolder folder;
-  std::mt19937_64 random(2);
+TEST_F(CriteoReaderErrorsTest, MalformedLinesAreNamed) {
   const std::string first = folder.write("first", random_text(random, 3));
   const std::string before = random_text(random, 12);
   for (const auto& [line, problem] : malformed_lines()) {
@@ -140,9 +127,7 @@ TEST(CriteoReaderErrorsTest, MalformedLinesAreNamed) {
   }
 }
 
-TEST(CriteoReaderErrorsTest, MalformedLinesAreSkippedAndCounted) {
-  const TemporaryFolder folder;
-  std::mt19937_64 random(3);
+TEST_F(CriteoReaderErrorsTest, MalformedLinesAreSkippedAndCounted) {
   const std::vector<Malformed> malformed = malformed_lines();
   std::string good;
   std::string all;
@@ -181,9 +166,7 @@ TEST(CriteoReaderErrorsTest, MalformedLinesAreSkippedAndCounted) {
   }
 }
 
-TEST(CriteoReaderErrorsTest, TooManyMalformedLinesAreAnError) {
-  const TemporaryFolder folder;
-  std::mt19937_64 random(4);
+TEST_F(CriteoReaderErrorsTest, TooManyMalformedLinesAreAnError) {
   const std::string path = folder.write(
       "a", random_text(random, 4) + "x\ny\n" + random_text(random, 4) + "z\n");
   CriteoReader reader(
@@ -202,9 +185,9 @@ TEST(CriteoReaderErrorsTest, TooManyMalformedLinesAreAnError) {
 }
 
 // Some blocks end between the last batch and the error.
-TEST(CriteoReaderErrorsTest, AnotherReaderContinuesAfterAnErrorWithoutLosses) {
-  const TemporaryFolder folder;
-  std::mt19937_64 random(10);
+TEST_F(
+    CriteoReaderErrorsTest,
+    AnotherReaderContinuesAfterAnErrorWithoutLosses) {
   const std::string before = random_text(random, 14);
   const std::string after = random_text(random, 9);
   const std::string bytes = make_gzip(before + after);
@@ -224,12 +207,7 @@ TEST(CriteoReaderErrorsTest, AnotherReaderContinuesAfterAnErrorWithoutLosses) {
   options.start_line = 10;
   options.malformed_lines = MalformedLines::kSkip;
   const CriteoBatch expected = parse_slowly(before + after);
-  const CriteoBatch rest = join(test::read_all(options));
-  expect_same(
-      rest,
-      {expected.labels.slice(0, 10),
-       expected.integers.slice(0, 10),
-       expected.categories.slice(0, 10)});
+  expect_same(join(read_all(options)), slice(expected, 10));
 
   options.start_line = 0;
   options.max_malformed_lines = 0;
@@ -243,8 +221,7 @@ TEST(CriteoReaderErrorsTest, AnotherReaderContinuesAfterAnErrorWithoutLosses) {
   EXPECT_EQ(line_of_error(cut), 20);
 }
 
-TEST(CriteoReaderErrorsTest, FastAndSlowParserAgreeOnAlmostValidLines) {
-  std::mt19937_64 random(5);
+TEST_F(CriteoReaderErrorsTest, FastAndSlowParserAgreeOnAlmostValidLines) {
   std::vector<float> labels(1);
   std::vector<int64_t> integers(13);
   std::vector<int64_t> categories(26);
@@ -277,9 +254,7 @@ TEST(CriteoReaderErrorsTest, FastAndSlowParserAgreeOnAlmostValidLines) {
   EXPECT_LT(right, 35'000);
 }
 
-TEST(CriteoReaderErrorsTest, FilesThatCannotBeReadAreNamed) {
-  const TemporaryFolder folder;
-  std::mt19937_64 random(6);
+TEST_F(CriteoReaderErrorsTest, FilesThatCannotBeReadAreNamed) {
   const std::string good = folder.write("good", random_text(random, 5));
   const auto open = [&](const std::string& path) {
     CriteoReader({.files = {good, path}});
@@ -292,16 +267,14 @@ TEST(CriteoReaderErrorsTest, FilesThatCannotBeReadAreNamed) {
   EXPECT_VALUE_ERROR(open(folder / "folder"), "folder': it is a folder.");
   EXPECT_VALUE_ERROR(open(folder.write("empty", "")), "empty': it is empty.");
   EXPECT_VALUE_ERROR(
-      test::read_all(
+      read_all(
           {.files = {good, folder.write("no_lines", make_gzip(""))},
            .batch_size = 5}),
       "no_lines': it is empty. Correct its path in `files`. The reader "
       "gave 5 examples before this error.");
 }
 
-TEST(CriteoReaderErrorsTest, InterruptedDownloadsEndInAnError) {
-  const TemporaryFolder folder;
-  std::mt19937_64 random(7);
+TEST_F(CriteoReaderErrorsTest, InterruptedDownloadsEndInAnError) {
   const std::string text = random_text(random, 300);
   const std::string bytes = make_gzip(text);
   const std::string members = make_gzip(text) + bytes;
@@ -330,30 +303,22 @@ TEST(CriteoReaderErrorsTest, InterruptedDownloadsEndInAnError) {
     EXPECT_GT(examples, complete + 100);
     EXPECT_LT(examples, complete + 200);
     EXPECT_EQ(reader.report().malformed_lines, 0);
-    expect_same(
-        join(batches),
-        {expected.labels.slice(0, 0, examples),
-         expected.integers.slice(0, 0, examples),
-         expected.categories.slice(0, 0, examples)});
+    expect_same(join(batches), slice(expected, 0, examples));
   }
 }
 
-TEST(CriteoReaderErrorsTest, EveryCutOfAGzipFileIsAnError) {
-  const TemporaryFolder folder;
-  std::mt19937_64 random(8);
+TEST_F(CriteoReaderErrorsTest, EveryCutOfAGzipFileIsAnError) {
   const std::string bytes = make_gzip(random_text(random, 3));
   for (size_t length = 2; length < bytes.size(); ++length) {
     const std::string path = folder.write("a", bytes.substr(0, length));
     EXPECT_VALUE_ERROR(
-        test::read_all({.files = {path}, .threads = 1}),
+        read_all({.files = {path}, .threads = 1}),
         "ends in the middle of its gzip data, as after an interrupted download. "
         "Download it again.");
   }
 }
 
-TEST(CriteoReaderErrorsTest, DamagedGzipFilesAreErrors) {
-  const TemporaryFolder folder;
-  std::mt19937_64 random(9);
+TEST_F(CriteoReaderErrorsTest, DamagedGzipFilesAreErrors) {
   const std::string text = random_text(random, 100);
   const std::string bytes = make_gzip(text);
   const auto expect_error = [&](const std::string& damaged,
@@ -371,16 +336,15 @@ TEST(CriteoReaderErrorsTest, DamagedGzipFilesAreErrors) {
     EXPECT_EQ(examples, reader.report().examples);
     return examples;
   };
-  std::string checksum = bytes;
-  checksum[bytes.size() - 8] ^= 1;
-  EXPECT_EQ(
-      expect_error(checksum, "has damaged gzip data: incorrect data check"),
-      100);
-  std::string length = bytes;
-  length[bytes.size() - 1] ^= 1;
-  EXPECT_EQ(
-      expect_error(length, "has damaged gzip data: incorrect length check"),
-      100);
+  for (const auto& [from_end, check] :
+       {std::pair(8, "data check"), std::pair(1, "length check")}) {
+    std::string damaged = bytes;
+    damaged[bytes.size() - from_end] ^= 1;
+    EXPECT_EQ(
+        expect_error(
+            damaged, c10::str("has damaged gzip data: incorrect ", check)),
+        100);
+  }
   EXPECT_EQ(
       expect_error(
           bytes + "behind it",
@@ -394,9 +358,7 @@ TEST(CriteoReaderErrorsTest, DamagedGzipFilesAreErrors) {
   }
 }
 
-TEST(CriteoReaderErrorsTest, AMovedFromReaderIsAnError) {
-  const TemporaryFolder folder;
-  std::mt19937_64 random(1);
+TEST_F(CriteoReaderErrorsTest, AMovedFromReaderIsAnError) {
   const std::string file = folder.write("day", random_text(random, 3));
   CriteoReader from({.files = {file}});
   CriteoReader to = std::move(from);
@@ -412,5 +374,4 @@ TEST(CriteoReaderErrorsTest, AMovedFromReaderIsAnError) {
   EXPECT_EQ(from.report().examples, 3);
 }
 
-}  // namespace criteo_reader_errors_test
-}  // namespace tessera::data
+}  // namespace tessera::data::criteo_reader_errors_test

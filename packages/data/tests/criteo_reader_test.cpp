@@ -3,33 +3,15 @@
 #include <tessera/data/line_source.h>
 
 #include "packages/data/tests/criteo_files.h"
-#include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 
-#include <ATen/ops/equal.h>
-#include <ATen/ops/ones.h>
+namespace tessera::data::criteo_reader_test {
 
-#include <cstdint>
-#include <optional>
-#include <random>
-#include <string>
-#include <variant>
-#include <vector>
+using namespace test;  // NOLINT(google-build-using-namespace)
 
-namespace tessera::data {
-namespace criteo_reader_test {
+using CriteoReaderTest = CriteoFilesTest;
 
-using test::expect_examples;
-using test::expect_same;
-using test::join;
-using test::make_gzip;
-using test::parse_slowly;
-using test::random_text;
-using test::read_all;
-using test::TemporaryFolder;
-
-TEST(CriteoReaderTest, ReturnsTheContentsOfTheFile) {
-  const TemporaryFolder folder;
+TEST_F(CriteoReaderTest, ReturnsTheContentsOfTheFile) {
   const std::string path = folder.write(
       "a",
       "1\t5\t-3\t\t123456\t1234567\t12345678\t-1234567\t"
@@ -67,9 +49,7 @@ TEST(CriteoReaderTest, ReturnsTheContentsOfTheFile) {
   EXPECT_FALSE(reader.next().has_value());
 }
 
-TEST(CriteoReaderTest, AgreesWithASlowParserWhereverBlocksEnd) {
-  const TemporaryFolder folder;
-  std::mt19937_64 random(1);
+TEST_F(CriteoReaderTest, AgreesWithASlowParserWhereverBlocksEnd) {
   const std::string text = random_text(random, 97);
   const CriteoBatch expected = parse_slowly(text);
   const std::string plain = folder.write("plain", text);
@@ -92,9 +72,7 @@ TEST(CriteoReaderTest, AgreesWithASlowParserWhereverBlocksEnd) {
   }
 }
 
-TEST(CriteoReaderTest, BatchesDoNotDependOnThreadsAndBlocks) {
-  const TemporaryFolder folder;
-  std::mt19937_64 random(2);
+TEST_F(CriteoReaderTest, BatchesDoNotDependOnThreadsAndBlocks) {
   const std::vector<std::string> files{
       folder.write("a", random_text(random, 3000)),
       folder.write("b", make_gzip(random_text(random, 2000))),
@@ -118,9 +96,7 @@ TEST(CriteoReaderTest, BatchesDoNotDependOnThreadsAndBlocks) {
   }
 }
 
-TEST(CriteoReaderTest, ReadsLineEndsOfEveryKind) {
-  const TemporaryFolder folder;
-  std::mt19937_64 random(3);
+TEST_F(CriteoReaderTest, ReadsLineEndsOfEveryKind) {
   const std::string text = random_text(random, 20);
   const CriteoBatch expected = parse_slowly(text);
   std::string windows;
@@ -142,9 +118,7 @@ TEST(CriteoReaderTest, ReadsLineEndsOfEveryKind) {
       join({expected, expected}));
 }
 
-TEST(CriteoReaderTest, ReadsGzipOfSeveralMembers) {
-  const TemporaryFolder folder;
-  std::mt19937_64 random(4);
+TEST_F(CriteoReaderTest, ReadsGzipOfSeveralMembers) {
   const std::string text = random_text(random, 500);
   const std::string members = make_gzip(text.substr(0, 1000)) + make_gzip("") +
       make_gzip(text.substr(1000)) + std::string(100, '\0');
@@ -153,9 +127,7 @@ TEST(CriteoReaderTest, ReadsGzipOfSeveralMembers) {
       parse_slowly(text));
 }
 
-TEST(CriteoReaderTest, ColumnsShareTheBatchesMemory) {
-  const TemporaryFolder folder;
-  std::mt19937_64 random(5);
+TEST_F(CriteoReaderTest, ColumnsShareTheBatchesMemory) {
   CriteoReader reader({.files = {folder.write("a", random_text(random, 9))}});
   const CriteoBatch batch = reader.next().value();
   const Columns columns = to_columns(batch);
@@ -182,24 +154,18 @@ TEST(CriteoReaderTest, ColumnsShareTheBatchesMemory) {
       "categories must be Long [9, 26], but got Long of shape [9, 13]");
 }
 
-TEST(CriteoReaderTest, DropsTheLastBatchOnlyOnRequest) {
-  const TemporaryFolder folder;
-  std::mt19937_64 random(6);
+TEST_F(CriteoReaderTest, DropsTheLastBatchOnlyOnRequest) {
   const std::string path = folder.write("a", random_text(random, 25));
   EXPECT_EQ(read_all({.files = {path}, .batch_size = 10}).size(), 3U);
-  EXPECT_EQ(
-      read_all({.files = {path}, .batch_size = 10, .drop_last = true}).size(),
-      2U);
-  EXPECT_EQ(
-      read_all({.files = {path}, .batch_size = 5, .drop_last = true}).size(),
-      5U);
-  EXPECT_TRUE(
-      read_all({.files = {path}, .batch_size = 26, .drop_last = true}).empty());
+  for (const auto& [size, batches] : {std::pair(10, 2), {5, 5}, {26, 0}}) {
+    EXPECT_EQ(
+        read_all({.files = {path}, .batch_size = size, .drop_last = true})
+            .size(),
+        batches);
+  }
 }
 
-TEST(CriteoReaderTest, ContinuesWhereAnotherReaderStopped) {
-  const TemporaryFolder folder;
-  std::mt19937_64 random(7);
+TEST_F(CriteoReaderTest, ContinuesWhereAnotherReaderStopped) {
   // There are also malformed lines at the ends of files.
   const std::vector<std::string> files{
       folder.write(
@@ -230,9 +196,7 @@ TEST(CriteoReaderTest, ContinuesWhereAnotherReaderStopped) {
   }
 }
 
-TEST(CriteoReaderTest, ContinuesWithTheExamplesOfADroppedBatch) {
-  const TemporaryFolder folder;
-  std::mt19937_64 random(12);
+TEST_F(CriteoReaderTest, ContinuesWithTheExamplesOfADroppedBatch) {
   const std::string text = random_text(random, 23);
   const CriteoBatch all = parse_slowly(text);
   CriteoReaderOptions options{
@@ -248,16 +212,10 @@ TEST(CriteoReaderTest, ContinuesWithTheExamplesOfADroppedBatch) {
   EXPECT_EQ(reader.next_line(), 20);
   options.start_line = reader.next_line();
   options.drop_last = false;
-  expect_examples(
-      options,
-      {all.labels.slice(0, 20),
-       all.integers.slice(0, 20),
-       all.categories.slice(0, 20)});
+  expect_examples(options, slice(all, 20));
 }
 
-TEST(CriteoReaderTest, MayStartAtTheEndButNotAfterIt) {
-  const TemporaryFolder folder;
-  std::mt19937_64 random(8);
+TEST_F(CriteoReaderTest, MayStartAtTheEndButNotAfterIt) {
   const std::string path = folder.write("a", random_text(random, 8));
   CriteoReader reader({.files = {path}, .batch_size = 8});
   EXPECT_EQ(reader.next_line(), 0);
@@ -270,9 +228,7 @@ TEST(CriteoReaderTest, MayStartAtTheEndButNotAfterIt) {
       "[CriteoReader] start_line must be at most the number of lines, 8, but got 9");
 }
 
-TEST(CriteoReaderTest, EachShardGetsEveryNthLine) {
-  const TemporaryFolder folder;
-  std::mt19937_64 random(9);
+TEST_F(CriteoReaderTest, EachShardGetsEveryNthLine) {
   const std::string first = random_text(random, 31);
   const std::string second = random_text(random, 20);
   const std::vector<std::string> files{
@@ -293,9 +249,7 @@ TEST(CriteoReaderTest, EachShardGetsEveryNthLine) {
   }
 }
 
-TEST(CriteoReaderTest, CountsExamplesAndBytes) {
-  const TemporaryFolder folder;
-  std::mt19937_64 random(10);
+TEST_F(CriteoReaderTest, CountsExamplesAndBytes) {
   const std::string text = random_text(random, 100);
   CriteoReader reader(
       {.files = {folder.write("a", make_gzip(text))}, .batch_size = 30});
@@ -312,33 +266,23 @@ TEST(CriteoReaderTest, CountsExamplesAndBytes) {
   EXPECT_EQ(reader.report().malformed_lines, 0);
 }
 
-TEST(CriteoReaderTest, RefusesOptionsOutOfRange) {
-  const TemporaryFolder folder;
-  std::mt19937_64 random(11);
-  const std::vector<std::string> files{
-      folder.write("a", random_text(random, 1))};
+TEST_F(CriteoReaderTest, RefusesOptionsOutOfRange) {
   EXPECT_VALUE_ERROR(CriteoReader({}), "expected at least one file");
-  EXPECT_VALUE_ERROR(
-      CriteoReader({.files = files, .batch_size = 0}),
-      "batch_size must be in [1, 1073741824], but got 0");
-  EXPECT_VALUE_ERROR(
-      CriteoReader({.files = files, .start_line = -1}), "start_line must be");
-  EXPECT_VALUE_ERROR(
-      CriteoReader({.files = files, .shard = {.index = 2, .count = 2}}),
-      "shard.index must be in [0, 1], but got 2");
-  EXPECT_VALUE_ERROR(
-      CriteoReader({.files = files, .threads = -1}), "threads must be");
-  EXPECT_VALUE_ERROR(
-      CriteoReader({.files = files, .queue_blocks = -1}), "queue_blocks must");
-  EXPECT_VALUE_ERROR(
-      CriteoReader({.files = files, .block_bytes = 0}), "block_bytes must be");
-  EXPECT_VALUE_ERROR(
-      CriteoReader({.files = files, .max_line_bytes = 0}),
-      "max_line_bytes must be");
-  EXPECT_VALUE_ERROR(
-      CriteoReader({.files = files, .max_malformed_lines = 5}),
-      "Set malformed_lines to MalformedLines::kSkip");
+  expect_refusals<CriteoReaderOptions>(
+      {{{.batch_size = 0}, "batch_size must be in [1, 1073741824], but got 0"},
+       {{.start_line = -1}, "start_line must be"},
+       {{.shard = {.index = 2, .count = 2}},
+        "shard.index must be in [0, 1], but got 2"},
+       {{.threads = -1}, "threads must be"},
+       {{.queue_blocks = -1}, "queue_blocks must"},
+       {{.block_bytes = 0}, "block_bytes must be"},
+       {{.max_line_bytes = 0}, "max_line_bytes must be"},
+       {{.max_malformed_lines = 5},
+        "malformed_lines to MalformedLines::kSkip"}},
+      [&](CriteoReaderOptions options) {
+        options.files = {folder.write("a", random_text(random, 1))};
+        CriteoReader reader(options);
+      });
 }
 
-}  // namespace criteo_reader_test
-}  // namespace tessera::data
+}  // namespace tessera::data::criteo_reader_test

@@ -1,32 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/data/criteo_reader.h>
 
 #include "packages/data/tests/criteo_files.h"
-#include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
-#include <chrono>
-#include <csignal>
-#include <cstdint>
-#include <optional>
-#include <random>
-#include <string>
-#include <thread>
-#include <utility>
-#include <vector>
+namespace tessera::data::criteo_reader_threads_test {
 
-namespace tessera::data {
-namespace criteo_reader_threads_test {
+using namespace test;  // NOLINT(google-build-using-namespace)
 
-using test::make_gzip;
-using test::parse_slowly;
-using test::random_text;
-using test::TemporaryFolder;
+using CriteoReaderThreadsTest = CriteoFilesTest;
 
 // Writes a text into a named pipe again and again, far more than a reader may take. The
 // writing ends, so that a reader that takes everything fails the test and does not hang.
@@ -91,9 +76,7 @@ constexpr int64_t kBlockBytes = 100'000;
 constexpr int64_t kPipeAndBuffers = 400'000;
 constexpr int64_t kMaxAhead = kBlocks * kBlockBytes + kPipeAndBuffers;
 
-TEST(CriteoReaderThreadsTest, SlowCallersDoNotLetMemoryGrow) {
-  const TemporaryFolder folder;
-  std::mt19937_64 random(1);
+TEST_F(CriteoReaderThreadsTest, SlowCallersDoNotLetMemoryGrow) {
   LongFile file(folder / "pipe", random_text(random, 1000));
   CriteoReader reader(
       {.files = {folder / "pipe"},
@@ -114,8 +97,7 @@ TEST(CriteoReaderThreadsTest, SlowCallersDoNotLetMemoryGrow) {
 
 // The readers are destroyed while they skip lines, or the rest of a line that is too
 // long.
-TEST(CriteoReaderThreadsTest, ReadersMayBeDestroyedBeforeTheFirstExample) {
-  std::mt19937_64 random(6);
+TEST_F(CriteoReaderThreadsTest, ReadersMayBeDestroyedBeforeTheFirstExample) {
   for (const std::string& text :
        {random_text(random, 1000), std::string(100'000, 'x')}) {
     const TemporaryFolder folder;
@@ -134,9 +116,7 @@ TEST(CriteoReaderThreadsTest, ReadersMayBeDestroyedBeforeTheFirstExample) {
   }
 }
 
-TEST(CriteoReaderThreadsTest, VeryLongLinesDoNotLetMemoryGrow) {
-  const TemporaryFolder folder;
-  std::mt19937_64 random(2);
+TEST_F(CriteoReaderThreadsTest, VeryLongLinesDoNotLetMemoryGrow) {
   // Two lines of 50 MB together, of which 4 kB are kept.
   const std::string good = random_text(random, 3);
   const std::string endless(25'000'000, 'x');
@@ -146,14 +126,12 @@ TEST(CriteoReaderThreadsTest, VeryLongLinesDoNotLetMemoryGrow) {
       {.files = {path}, .malformed_lines = MalformedLines::kSkip});
   const CriteoBatch batch = reader.next().value();
   EXPECT_FALSE(reader.next().has_value());
-  test::expect_same(batch, parse_slowly(good + good));
+  expect_same(batch, parse_slowly(good + good));
   EXPECT_EQ(reader.report().malformed_lines, 2);
   EXPECT_LT(reader.report().bytes, 600'000);
 }
 
-TEST(CriteoReaderThreadsTest, ReadersMayBeDestroyedAtAnyTime) {
-  const TemporaryFolder folder;
-  std::mt19937_64 random(3);
+TEST_F(CriteoReaderThreadsTest, ReadersMayBeDestroyedAtAnyTime) {
   const std::string text = random_text(random, 400);
   const std::vector<std::string> files{
       folder.write("a", text), folder.write("b", make_gzip(text))};
@@ -172,9 +150,8 @@ TEST(CriteoReaderThreadsTest, ReadersMayBeDestroyedAtAnyTime) {
   }
 }
 
-TEST(CriteoReaderThreadsTest, ReadersMayBeDestroyedAfterErrors) {
-  const TemporaryFolder folder;
-  std::mt19937_64 random(4);
+TEST_F(CriteoReaderThreadsTest, ReadersMayBeDestroyedAfterErrors) {
+  random.seed(4);
   const std::string text = random_text(random, 100);
   const std::string bytes = make_gzip(text + text);
   const std::vector<std::string> files{
@@ -196,17 +173,14 @@ TEST(CriteoReaderThreadsTest, ReadersMayBeDestroyedAfterErrors) {
   }
 }
 
-TEST(CriteoReaderThreadsTest, BatchesOutliveTheirReader) {
-  const TemporaryFolder folder;
-  std::mt19937_64 random(5);
+TEST_F(CriteoReaderThreadsTest, BatchesOutliveTheirReader) {
   const std::string text = random_text(random, 50);
   const std::string path = folder.write("a", text);
   std::optional<CriteoReader> reader(
       CriteoReaderOptions{.files = {path}, .batch_size = 50});
   const CriteoBatch batch = reader->next().value();
   reader.reset();
-  test::expect_same(batch, parse_slowly(text));
+  expect_same(batch, parse_slowly(text));
 }
 
-}  // namespace criteo_reader_threads_test
-}  // namespace tessera::data
+}  // namespace tessera::data::criteo_reader_threads_test

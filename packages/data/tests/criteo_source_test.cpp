@@ -3,28 +3,18 @@
 
 #include "packages/data/tests/criteo_files.h"
 #include "packages/data/tests/source_examples.h"
-#include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 
-#include <random>
-#include <string>
-#include <utility>
-#include <vector>
+namespace tessera::data::criteo_source_test {
 
-namespace tessera::data {
-namespace criteo_source_test {
+using namespace test;  // NOLINT(google-build-using-namespace)
 
-using test::make_gzip;
-using test::random_text;
-using test::show_all;
-using test::TemporaryFolder;
-
-using Texts = std::vector<std::string>;
+using CriteoSourceTest = CriteoFilesTest;
 
 // The examples of a reader, which the source must give in the same order.
 Texts show_reader(CriteoReaderOptions options, int64_t first) {
   options.batch_size = 1;
-  std::vector<test::ShownColumn> columns;
+  std::vector<ShownColumn> columns;
   CriteoReader reader(options);
   for (CriteoBatch& batch : reader) {
     if (first-- > 0) {
@@ -39,15 +29,13 @@ Texts show_reader(CriteoReaderOptions options, int64_t first) {
     }
   }
   Texts texts;
-  for (const test::ShownColumn& column : columns) {
+  for (const ShownColumn& column : columns) {
     texts.push_back(column.text());
   }
   return texts;
 }
 
-TEST(CriteoSourceTest, OpensAtAnyExample) {
-  const TemporaryFolder folder;
-  std::mt19937_64 random(1);
+TEST_F(CriteoSourceTest, OpensAtAnyExample) {
   const std::string first =
       folder.write("a.gz", make_gzip(random_text(random, 11)));
   const std::string second = folder.write("b", random_text(random, 6));
@@ -70,9 +58,7 @@ TEST(CriteoSourceTest, OpensAtAnyExample) {
   }
 }
 
-TEST(CriteoSourceTest, SkippedLinesAreNoExamples) {
-  const TemporaryFolder folder;
-  std::mt19937_64 random(2);
+TEST_F(CriteoSourceTest, SkippedLinesAreNoExamples) {
   const CriteoReaderOptions options{
       .files = {folder.write(
           "a",
@@ -88,9 +74,7 @@ TEST(CriteoSourceTest, SkippedLinesAreNoExamples) {
   EXPECT_EQ(source->report().first_malformed_lines.size(), 2U);
 }
 
-TEST(CriteoSourceTest, ErrorsAreThoseOfTheReader) {
-  const TemporaryFolder folder;
-  std::mt19937_64 random(3);
+TEST_F(CriteoSourceTest, ErrorsAreThoseOfTheReader) {
   const std::string path = folder.write("a", random_text(random, 2) + "bad\n");
   EXPECT_VALUE_ERROR(
       make_criteo_source({.files = {folder / "no file"}}),
@@ -108,5 +92,4 @@ TEST(CriteoSourceTest, ErrorsAreThoseOfTheReader) {
   EXPECT_EQ(source->open(100)->next(), std::nullopt);
 }
 
-}  // namespace criteo_source_test
-}  // namespace tessera::data
+}  // namespace tessera::data::criteo_source_test

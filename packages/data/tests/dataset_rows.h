@@ -5,19 +5,6 @@
 
 #include "packages/data/tests/column_builders.h"
 
-#include <ATen/ops/tensor.h>
-
-#include <algorithm>
-#include <atomic>
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <ostream>
-#include <string>
-#include <utility>
-#include <vector>
-
 namespace tessera::test {
 
 /// An example with a column of each kind.

@@ -2,18 +2,8 @@
 #include <tessera/data/dataset_split.h>
 
 #include "packages/data/tests/dataset_rows.h"
-#include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <limits>
-#include <map>
-#include <random>
-#include <set>
-
-namespace tessera::data {
-namespace dataset_split_test {
+namespace tessera::data::dataset_split_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
 
@@ -184,14 +174,8 @@ TEST(DatasetSplitTest, ByTimeHasThresholds) {
   columns.add("id", integers({0, 1}));
   columns.add("time", numbers({0.1F, std::nextafter(0.1F, 1.0F)}));
   const double between = static_cast<double>(0.1F) + 1e-12;
-  EXPECT_EQ(
-      column_of(
-          split(
-              Dataset(columns),
-              SplitByTime{.column = "time", .test_from = between})
-              .test,
-          "id"),
-      Ids{1});
+  const SplitByTime by{.column = "time", .test_from = between};
+  EXPECT_EQ(column_of(split(Dataset(columns), by).test, "id"), Ids{1});
 }
 
 TEST(DatasetSplitTest, ByTimeIsExactForNanoseconds) {
@@ -210,17 +194,9 @@ TEST(DatasetSplitTest, ByTimeIsExactForNanoseconds) {
   const double rounded = 1.7e18;  // kTime - 1
   EXPECT_EQ(test_of({.column = "time", .test_from = rounded}).size(), 5);
   EXPECT_EQ(test_of({.column = "time", .test_from = 0x1p63}), Ids{});
-  EXPECT_EQ(
-      column_of(
-          split(
-              dataset,
-              SplitByTime{
-                  .column = "time",
-                  .test_from = kTime + 1,
-                  .validation_from = kTime})
-              .validation,
-          "id"),
-      Ids{1});
+  const SplitByTime both{
+      .column = "time", .test_from = kTime + 1, .validation_from = kTime};
+  EXPECT_EQ(column_of(split(dataset, both).validation, "id"), Ids{1});
   EXPECT_VALUE_ERROR(
       (test_of(
           {.column = "time",
@@ -297,52 +273,47 @@ TEST(DatasetSplitTest, LeavesTheLastTwoOfEachUserOut) {
   }
 }
 
+// Expects that a split of one example is refused.
+void refuses(const auto& by, const std::string& text) {
+  SCOPED_TRACE(text);
+  EXPECT_VALUE_ERROR(split(Dataset(visit_columns({{0, 0}})), by), text);
+}
+
 TEST(DatasetSplitTest, RefusesShares) {
-  const Dataset dataset(visit_columns({{0, 0}}));
   const double nan = std::numeric_limits<double>::quiet_NaN();
+  const std::string range = "test must be in (0, 1)";
   for (const double share : {0.0, 1.0, -0.1, 1.5, nan}) {
-    EXPECT_VALUE_ERROR(
-        split(dataset, SplitByShare{.test = share}),
-        "[SplitByShare] test must be in (0, 1)");
-    EXPECT_VALUE_ERROR(
-        (split(dataset, SplitByUser{.column = "user", .test = share})),
-        "[SplitByUser] test must be in (0, 1)");
-    EXPECT_VALUE_ERROR(
-        (split(dataset, SplitByTime{.column = "time", .test = share})),
-        "[SplitByTime] test must be in (0, 1)");
+    refuses(SplitByShare{.test = share}, "[SplitByShare] " + range);
+    refuses(
+        SplitByUser{.column = "user", .test = share}, "[SplitByUser] " + range);
+    refuses(
+        SplitByTime{.column = "time", .test = share}, "[SplitByTime] " + range);
   }
-  EXPECT_VALUE_ERROR(
-      (split(dataset, SplitByShare{.test = 0.5, .validation = -0.1})),
+  refuses(
+      SplitByShare{.test = 0.5, .validation = -0.1},
       "validation must be in [0, 1), but got -0.1");
-  EXPECT_VALUE_ERROR(
-      (split(dataset, SplitByShare{.test = 0.5, .validation = 0.5})),
+  refuses(
+      SplitByShare{.test = 0.5, .validation = 0.5},
       "sum < 1, but got 0.5 and 0.5");
 }
 
 TEST(DatasetSplitTest, RefusesTimes) {
-  const Dataset dataset(visit_columns({{0, 0}}));
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_VALUE_ERROR(
-      (split(
-          dataset,
-          SplitByTime{.column = "time", .test = 0.1, .test_from = 3.0})),
+  const std::string time = "time";
+  refuses(
+      SplitByTime{.column = time, .test = 0.1, .test_from = 3.0},
       "either shares or times, but got both");
-  EXPECT_VALUE_ERROR(
-      (split(dataset, SplitByTime{.column = "time", .validation_from = 3.0})),
+  refuses(
+      SplitByTime{.column = time, .validation_from = 3.0},
       "test_from must be set");
-  EXPECT_VALUE_ERROR(
-      (split(dataset, SplitByTime{.column = "time", .test_from = nan})),
+  refuses(
+      SplitByTime{.column = time, .test_from = nan},
       "must be numbers, but got NaN");
-  EXPECT_VALUE_ERROR(
-      (split(
-          dataset,
-          SplitByTime{
-              .column = "time", .test_from = 3.0, .validation_from = 4.0})),
+  refuses(
+      SplitByTime{.column = time, .test_from = 3.0, .validation_from = 4.0},
       "validation_from must be <= test_from, but got 4 and 3");
-  EXPECT_VALUE_ERROR(
-      (split(
-          dataset,
-          LeaveOneOut{.user = "user", .time = "time", .min_examples = 2})),
+  refuses(
+      LeaveOneOut{.user = "user", .time = time, .min_examples = 2},
       "min_examples must be >= 3");
 }
 
@@ -462,5 +433,4 @@ TEST(DatasetSplitTest, RefusesDataThatHaveShrunk) {
   EXPECT_VALUE_ERROR(read_rows(test), "expected 100 examples");
 }
 
-}  // namespace dataset_split_test
-}  // namespace tessera::data
+}  // namespace tessera::data::dataset_split_test

@@ -3,26 +3,11 @@
 
 #include "packages/data/src/random_stream.h"
 #include "packages/data/tests/dataset_rows.h"
-#include "tests/test_util.h"
 
-#include <ATen/ops/arange.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <map>
-#include <numeric>
-#include <optional>
-#include <random>
-#include <set>
-#include <stdexcept>
-#include <thread>
-
-namespace tessera::data {
-namespace dataset_test {
+namespace tessera::data::dataset_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
 
@@ -230,20 +215,6 @@ TEST(DatasetTest, BlocksOfAShuffleBeginElsewhereInEachEpoch) {
   EXPECT_GT(neighbours_of_50.size(), 10);
 }
 
-TEST(DatasetTest, FiltersExamples) {
-  const Dataset dataset = row_dataset(100).filter(has_even_id);
-  EXPECT_EQ(dataset.size(), std::nullopt);
-  const Rows rows = read_rows(dataset);
-  ASSERT_EQ(rows.size(), 50);
-  EXPECT_EQ(rows[7], make_rows(100)[14]);
-  EXPECT_EQ(ids_in(read_rows(dataset, 0, 48)), (Ids{96, 98}));
-  EXPECT_EQ(ids_in(read_rows(dataset, 0, 50)), Ids{});
-  const Dataset nothing = dataset.filter([](const Columns& columns) {
-    return at::zeros({columns.batch_size()}, at::kBool);
-  });
-  EXPECT_EQ(read_ids(nothing), Ids{});
-}
-
 TEST(DatasetTest, MapsExamplesWithTheirNumbers) {
   // The function gets different numbers of examples, but the same examples.
   for (const int64_t chunk : {1, 7, 100}) {
@@ -366,24 +337,6 @@ TEST(DatasetTest, SkipsBatchesWithoutReadingThem) {
   EXPECT_FALSE(reader.next().has_value());
   EXPECT_EQ(reader.skip(1), 0);
   EXPECT_LE(source->num_read, 100);
-}
-
-TEST(DatasetTest, CountsSkippedBatchesOfAnUnknownNumber) {
-  const Batches batches =
-      row_dataset(100).filter(has_even_id).batch({.size = 8});
-  for (const int64_t begin : {0, 1, 6, 7}) {
-    for (const int64_t count : {0, 1, 3, 6, 7, 8, 1000}) {
-      BatchReader reader = batches(0);
-      EXPECT_EQ(reader.skip(begin), begin);
-      EXPECT_EQ(reader.skip(count), std::min<int64_t>(count, 7 - begin));
-      const int64_t next = begin + count;
-      const std::optional<Columns> batch = reader.next();
-      ASSERT_EQ(batch.has_value(), next < 7);
-      if (batch) {
-        EXPECT_EQ(to_rows(*batch).front().id, next * 16);
-      }
-    }
-  }
 }
 
 TEST(DatasetTest, ResumesAtAPosition) {
@@ -866,5 +819,4 @@ TEST(DatasetTest, RefusesSourcesThatShrinkOrGrow) {
   EXPECT_VALUE_ERROR(read_all(Dataset(source)), "but got 0");
 }
 
-}  // namespace dataset_test
-}  // namespace tessera::data
+}  // namespace tessera::data::dataset_test

@@ -2,17 +2,8 @@
 #include <tessera/data/feature_pipeline.h>
 
 #include "packages/data/tests/column_builders.h"
-#include "tests/test_util.h"
 
-#include <ATen/ops/equal.h>
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <map>
-#include <thread>
-
-namespace tessera::data {
-namespace feature_pipeline_test {
+namespace tessera::data::feature_pipeline_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
 using namespace transforms;  // NOLINT(google-build-using-namespace)
@@ -112,67 +103,52 @@ TEST(FeaturePipelineTest, NamesAllColumnsThatDoNotFitAtOnce) {
   columns.add("C1", numbers({1.0F}));
   columns.add("W", integers({3}));
   columns.add("I1", ragged(integers({1}), {0, 1}));
-  const auto apply = [&] { sample_pipeline().apply(columns); };
-  EXPECT_VALUE_ERROR(apply(), "'counts': column 'I2' is missing.");
-  EXPECT_VALUE_ERROR(
-      apply(),
-      "'counts': column 'I1' has lists of integers, but Log1p takes integers or "
-      "floats, one per example.");
-  EXPECT_VALUE_ERROR(
-      apply(),
-      "'site': column 'C1' has floats, but Hash takes integers or text.");
-  EXPECT_VALUE_ERROR(
-      apply(),
-      "'words': column 'W' has integers, but Vocabulary takes text. Read it "
-      "as text: set its type to ColumnType::kText in `types` of the reader, or "
-      "pass `types = pipeline.types()`.");
-  EXPECT_VALUE_ERROR(apply(), "'band': column 'P' is missing.");
-  EXPECT_VALUE_ERROR(apply(), "Columns of the batch: C1, W, I1.");
+  for (const char* text :
+       {"'counts': column 'I2' is missing.",
+        "'counts': column 'I1' has lists of integers, but Log1p takes integers "
+        "or floats, one per example.",
+        "'site': column 'C1' has floats, but Hash takes integers or text.",
+        "'words': column 'W' has integers, but Vocabulary takes text. Read it "
+        "as text: set its type to ColumnType::kText in `types` of the reader, "
+        "or pass `types = pipeline.types()`.",
+        "'band': column 'P' is missing.",
+        "Columns of the batch: C1, W, I1."}) {
+    EXPECT_VALUE_ERROR(sample_pipeline().apply(columns), text);
+  }
 }
 
 TEST(FeaturePipelineTest, RefusesUnusableOutputs) {
-  const auto refuses = [](std::vector<PipelineOutput> outputs,
-                          const char* message) {
-    EXPECT_VALUE_ERROR(FeaturePipeline(std::move(outputs)), message);
-  };
   const Hash hash{.num_bins = 9};
   const PipelineOutput good{.name = "a", .columns = {"x"}, .transform = hash};
-  refuses({good, good}, "[FeaturePipeline 'a'] two outputs have this name");
-  refuses(
-      {good, {.columns = {"x"}, .transform = hash}},
-      "the name of outputs[1] must be UTF-8 text, but is empty");
-  refuses(
-      {{.name = "\xff", .columns = {"x"}, .transform = hash}},
-      "the name of outputs[0] must be UTF-8 text, but is not UTF-8");
-  refuses(
-      {{.name = "a", .columns = {"\xff"}, .transform = hash}},
-      "the names of columns must be UTF-8");
-  refuses(
-      {{.name = "a", .transform = hash}}, "Hash takes one column, but got 0");
-  refuses(
-      {{.name = "a", .columns = {"x", "y"}, .transform = hash}},
-      "Hash takes one column, but got 2");
-  refuses(
-      {{.name = "a", .columns = {"x"}, .transform = Cross{.num_bins = 9}}},
-      "Cross takes two columns or more, but got 1");
-  refuses(
-      {{.name = "a", .transform = Log1p{}}},
-      "Log1p takes one column or more, but got 0");
-  refuses(
-      {{.name = "a", .columns = {"x"}, .transform = hash, .max_length = -1}},
-      "max_length must be >= 0");
-  refuses(
-      {{.name = "a", .columns = {"x"}, .transform = Log1p{}, .max_length = 1}},
-      "and 0 for transforms that give numbers, but got 1");
-  refuses(
-      {{.name = "a", .columns = {"x"}, .transform = Hash{}}},
-      "[FeaturePipeline 'a'] Hash num_bins must be in");
-  refuses(
-      {{.name = "a",
-        .columns = {"x"},
-        .transform = Vocabulary{.values = std::vector<int64_t>{4, 5, 6, 5}}}},
-      "[FeaturePipeline 'a'] Vocabulary values must all be different, but 5 at "
-      "index 3 repeats an earlier value");
+  const auto with = [&](const Transform& transform,
+                        std::vector<std::string> columns,
+                        int64_t max_length = 0) -> std::vector<PipelineOutput> {
+    return {
+        {.name = "a",
+         .columns = std::move(columns),
+         .transform = transform,
+         .max_length = max_length}};
+  };
+  expect_refusals<std::vector<PipelineOutput>>(
+      {{{good, good}, "[FeaturePipeline 'a'] two outputs have this name"},
+       {{good, {.columns = {"x"}, .transform = hash}},
+        "the name of outputs[1] must be UTF-8 text, but is empty"},
+       {{{.name = "\xff", .columns = {"x"}, .transform = hash}},
+        "the name of outputs[0] must be UTF-8 text, but is not UTF-8"},
+       {with(hash, {"\xff"}), "the names of columns must be UTF-8"},
+       {with(hash, {}), "Hash takes one column, but got 0"},
+       {with(hash, {"x", "y"}), "Hash takes one column, but got 2"},
+       {with(Cross{.num_bins = 9}, {"x"}),
+        "Cross takes two columns or more, but got 1"},
+       {with(Log1p{}, {}), "Log1p takes one column or more, but got 0"},
+       {with(hash, {"x"}, -1), "max_length must be >= 0"},
+       {with(Log1p{}, {"x"}, 1),
+        "and 0 for transforms that give numbers, but got 1"},
+       {with(Hash{}, {"x"}), "[FeaturePipeline 'a'] Hash num_bins must be in"},
+       {with(Vocabulary{.values = Ids{4, 5, 6, 5}}, {"x"}),
+        "[FeaturePipeline 'a'] Vocabulary values must all be different, but 5 "
+        "at index 3 repeats an earlier value"}},
+      [](const auto& outputs) { FeaturePipeline pipeline(outputs); });
 }
 
 Nest<FeatureConfig> sample_configs() {
@@ -282,17 +258,8 @@ TEST(FeaturePipelineTest, EachFeatureOfALayerGetsATableOfItsOwn) {
       "expected outputs to ids, but all of them are numbers");
 }
 
-class WarningTexts : public c10::WarningHandler {
- public:
-  void process(const c10::Warning& warning) override {
-    texts.push_back(warning.msg());
-  }
-  std::vector<std::string> texts;
-};
-
 TEST(FeaturePipelineTest, WarnsAboutRandomRowsOfUnknownValues) {
   WarningTexts warnings;
-  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
   validate(sample_pipeline(), sample_configs());
   ASSERT_EQ(warnings.texts.size(), 1);
   EXPECT_NE(
@@ -508,5 +475,4 @@ TEST(FeaturePipelineTest, AMovedFromPipelineStaysUsable) {
   // NOLINTEND(bugprone-use-after-move)
 }
 
-}  // namespace feature_pipeline_test
-}  // namespace tessera::data
+}  // namespace tessera::data::feature_pipeline_test

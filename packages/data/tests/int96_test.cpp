@@ -8,52 +8,38 @@
 #include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 
-#include <gtest/gtest.h>
 #include <parquet/column_writer.h>
 #include <parquet/file_writer.h>
 
-#include <cstring>
-#include <map>
-#include <memory>
-#include <string>
-#include <vector>
+namespace tessera::data::int96_test {
 
-namespace tessera::data {
-namespace int96_test {
-
-using test::array_of;
-using test::count_rest;
-using test::show_all;
-using test::show_rest;
-using test::table_of;
+using namespace test;  // NOLINT(google-build-using-namespace)
 using Unit = arrow::TimeUnit;
 
-using Texts = std::vector<std::string>;
-
-constexpr const char* kYear9999 = "253402300799000000";  // its last second
+const std::string kYear9999 = "253402300799000000";  // its last second
 
 class Int96Test : public testing::Test {
  protected:
   // Arrow writes all times as INT96, with or without the types that they had.
   std::string write(
-      const std::vector<test::NamedArray>& columns,
+      const std::vector<NamedArray>& columns,
       int64_t row_group = 1 << 20,
       bool has_schema = false) {
     const std::string path = folder_ / "times.parquet";
-    const auto file = test::value_of(arrow::io::FileOutputStream::Open(path));
+    const auto file = value_of(arrow::io::FileOutputStream::Open(path));
     parquet::ArrowWriterProperties::Builder builder;
     builder.enable_deprecated_int96_timestamps();
     if (has_schema) {
       builder.store_schema();
     }
-    test::check_arrow(parquet::arrow::WriteTable(
+    check_arrow(parquet::arrow::WriteTable(
         *table_of(columns),
         arrow::default_memory_pool(),
         file,
         row_group,
         parquet::default_writer_properties(),
         builder.build()));
-    test::check_arrow(file->Close());
+    check_arrow(file->Close());
     return path;
   }
 
@@ -61,7 +47,7 @@ class Int96Test : public testing::Test {
   std::string write_days(
       const std::vector<std::pair<int64_t, int64_t>>& times) {
     const std::string path = folder_ / "days.parquet";
-    const auto file = test::value_of(arrow::io::FileOutputStream::Open(path));
+    const auto file = value_of(arrow::io::FileOutputStream::Open(path));
     const auto root = parquet::schema::GroupNode::Make(
         "schema",
         parquet::Repetition::REQUIRED,
@@ -82,12 +68,18 @@ class Int96Test : public testing::Test {
         static_cast<int64_t>(values.size()), nullptr, nullptr, values.data());
     column->Close();
     writer->Close();
-    test::check_arrow(file->Close());
+    check_arrow(file->Close());
     return path;
   }
 
   static std::shared_ptr<arrow::Array> micros(const std::string& json) {
     return array_of(arrow::timestamp(Unit::MICRO), json);
+  }
+  static int64_t read(const ParquetOptions& options) {
+    return count_rest(*make_parquet_source(options)->open());
+  }
+  static Texts show(const ParquetOptions& options) {
+    return show_all(*make_parquet_source(options));
   }
   static ParquetOptions in_microseconds(const std::string& path) {
     return {.files = {path}, .int96_unit = Int96Unit::kMicroseconds};
@@ -97,13 +89,10 @@ class Int96Test : public testing::Test {
 };
 
 TEST_F(Int96Test, TimesBeyondNanosecondsAreErrors) {
-  const auto read = [](const ParquetOptions& options) {
-    return count_rest(*make_parquet_source(options)->open());
-  };
   for (const bool has_schema : {false, true}) {
     const std::string path = write(
         {{"id", array_of(arrow::int64(), "[0, 1, 2, 3]")},
-         {"end", micros(std::string("[0, null, 1, ") + kYear9999 + "]")}},
+         {"end", micros("[0, null, 1, " + kYear9999 + "]")}},
         2,
         has_schema);
     EXPECT_VALUE_ERROR(
@@ -117,22 +106,20 @@ TEST_F(Int96Test, TimesBeyondNanosecondsAreErrors) {
     const auto source = make_parquet_source(in_microseconds(path));
     EXPECT_EQ(
         show_all(*source),
-        (Texts{
-            "id int64: 0 1 2 3",
-            std::string("end int64: 0 _ 1 ") + kYear9999}));
+        (Texts{"id int64: 0 1 2 3", "end int64: 0 _ 1 " + kYear9999}));
     EXPECT_EQ(
         source->units(),
         (std::map<std::string, std::string>{
             {"end", "microseconds since 1970"}}));
     EXPECT_EQ(
         show_rest(*source->open(3)),
-        (Texts{"id int64: 3", std::string("end int64: ") + kYear9999}));
+        (Texts{"id int64: 3", "end int64: " + kYear9999}));
     EXPECT_EQ(
         show_all(*make_file_source(
             {.files = {path},
              .columns = {"end"},
              .int96_unit = Int96Unit::kMicroseconds})),
-        Texts{std::string("end int64: 0 _ 1 ") + kYear9999});
+        Texts{"end int64: 0 _ 1 " + kYear9999});
   }
 }
 
@@ -141,7 +128,7 @@ TEST_F(Int96Test, ListsAreChecked) {
        {arrow::list(arrow::timestamp(Unit::MICRO)),
         arrow::large_list(arrow::timestamp(Unit::MICRO))}) {
     const std::string json =
-        std::string("[[1, null], null, [], [2, 3], [4, ") + kYear9999 + "]]";
+        "[[1, null], null, [], [2, 3], [4, " + kYear9999 + "]]";
     for (const bool has_schema : {false, true}) {
       const std::string path = write(
           {{"times", array_of(type, json)},
@@ -149,13 +136,13 @@ TEST_F(Int96Test, ListsAreChecked) {
           2,
           has_schema);
       EXPECT_VALUE_ERROR(
-          count_rest(*make_parquet_source({.files = {path}})->open()),
+          read({.files = {path}}),
           "row 5: column 'times' is 9999-12-31 23:59:59");
       const auto source = make_parquet_source(in_microseconds(path));
       EXPECT_EQ(
           show_rest(*source->open(1)),
           (Texts{
-              std::string("times int64: [] [] [2 3] [4 ") + kYear9999 + "]",
+              "times int64: [] [] [2 3] [4 " + kYear9999 + "]",
               "id int64: 1 2 3 4"}));
     }
   }
@@ -166,7 +153,7 @@ TEST_F(Int96Test, FirstAndLastNanosecondsFit) {
   const std::vector<std::pair<int64_t, int64_t>> ends{
       {-106752, 763145224193}, {106751, 85636854775807}};
   EXPECT_EQ(
-      show_all(*make_parquet_source({.files = {write_days(ends)}})),
+      show({.files = {write_days(ends)}}),
       Texts{"time int64: -9223372036854775807 9223372036854775807"});
   for (const auto& [first, text] :
        {std::pair(std::pair<int64_t, int64_t>(-106752, 763145224192), "1677"),
@@ -174,7 +161,7 @@ TEST_F(Int96Test, FirstAndLastNanosecondsFit) {
         std::pair(std::pair<int64_t, int64_t>(193607, 0), "2500-01-29")}) {
     const std::string path = write_days({{0, 0}, first});
     EXPECT_VALUE_ERROR(
-        count_rest(*make_parquet_source({.files = {path}})->open()),
+        read({.files = {path}}),
         std::string("row 2: column 'time' is ") + text);
   }
   // Days beyond any calendar do not fit into microseconds either.
@@ -192,18 +179,12 @@ TEST_F(Int96Test, TimesBefore1970AreExact) {
         array_of(
             arrow::timestamp(Unit::NANO), "[-1, -1001, -86400000000001]")}});
   EXPECT_EQ(
-      show_all(*make_parquet_source({.files = {path}})),
-      Texts{"time int64: -1 -1001 -86400000000001"});
+      show({.files = {path}}), Texts{"time int64: -1 -1001 -86400000000001"});
   EXPECT_EQ(
-      show_all(*make_parquet_source(in_microseconds(path))),
-      Texts{"time int64: -1 -2 -86400000001"});
+      show(in_microseconds(path)), Texts{"time int64: -1 -2 -86400000001"});
   const std::string days = write_days({{-1, 86'399'999'999'999}});
-  EXPECT_EQ(
-      show_all(*make_parquet_source({.files = {days}})),
-      Texts{"time int64: -1"});
-  EXPECT_EQ(
-      show_all(*make_parquet_source(in_microseconds(days))),
-      Texts{"time int64: -1"});
+  EXPECT_EQ(show({.files = {days}}), Texts{"time int64: -1"});
+  EXPECT_EQ(show(in_microseconds(days)), Texts{"time int64: -1"});
 }
 
 TEST_F(Int96Test, ManyRowsKeepTheirTimes) {
@@ -211,11 +192,11 @@ TEST_F(Int96Test, ManyRowsKeepTheirTimes) {
       arrow::timestamp(Unit::MICRO), arrow::default_memory_pool());
   constexpr int64_t kRows = 200'000;
   for (int64_t i = 0; i < kRows; ++i) {
-    test::check_arrow(
+    check_arrow(
         i % 7 == 0 ? builder.AppendNull() : builder.Append(i * 3'600'000'123));
   }
   const std::string path =
-      write({{"time", test::value_of(builder.Finish())}}, 70'000);
+      write({{"time", value_of(builder.Finish())}}, 70'000);
   for (const int64_t first : {0, 69'999, 150'001}) {
     int64_t row = first;
     const auto reader = make_parquet_source(in_microseconds(path))->open(first);
@@ -230,5 +211,4 @@ TEST_F(Int96Test, ManyRowsKeepTheirTimes) {
   }
 }
 
-}  // namespace int96_test
-}  // namespace tessera::data
+}  // namespace tessera::data::int96_test

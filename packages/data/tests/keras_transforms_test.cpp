@@ -7,15 +7,8 @@
 
 #include "packages/data/tests/column_builders.h"
 #include "tests/test_files.h"
-#include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-
-#include <fstream>
-
-namespace tessera::data {
-namespace keras_transforms_test {
+namespace tessera::data::keras_transforms_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
 using namespace transforms;  // NOLINT(google-build-using-namespace)
@@ -130,5 +123,4 @@ TEST(KerasTransformsTest, NormalizeGivesTheNumbersOfNormalization) {
   }
 }
 
-}  // namespace keras_transforms_test
-}  // namespace tessera::data
+}  // namespace tessera::data::keras_transforms_test

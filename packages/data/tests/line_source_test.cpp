@@ -4,19 +4,11 @@
 #include <tessera/data/file_bytes.h>
 
 #include "packages/data/tests/criteo_files.h"
-#include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 
-#include <limits>
-#include <string>
-#include <string_view>
-#include <vector>
+namespace tessera::data::line_source_test {
 
-namespace tessera::data {
-namespace line_source_test {
-
-using test::make_gzip;
-using test::TemporaryFolder;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 using Texts = std::vector<std::string>;
 
@@ -155,5 +147,4 @@ TEST(LineSourceTest, ErrorsNameTheReader) {
       "[LineSource] expected a file with examples");
 }
 
-}  // namespace line_source_test
-}  // namespace tessera::data
+}  // namespace tessera::data::line_source_test

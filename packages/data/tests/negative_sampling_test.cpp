@@ -3,18 +3,8 @@
 
 #include "packages/data/src/alias_table.h"
 #include "packages/data/tests/column_builders.h"
-#include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <limits>
-#include <map>
-#include <set>
-#include <thread>
-
-namespace tessera::data {
-namespace negative_sampling_test {
+namespace tessera::data::negative_sampling_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
 
@@ -434,5 +424,4 @@ TEST(AliasTableTest, DrawsByWeight) {
   }
 }
 
-}  // namespace negative_sampling_test
-}  // namespace tessera::data
+}  // namespace tessera::data::negative_sampling_test

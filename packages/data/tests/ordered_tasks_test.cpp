@@ -1,16 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/data/src/ordered_tasks.h"
 
-#include <gtest/gtest.h>
-
-#include <atomic>
-#include <chrono>
-#include <stdexcept>
-#include <thread>
-#include <vector>
-
-namespace tessera::data {
-namespace ordered_tasks_test {
+namespace tessera::data::ordered_tasks_test {
 
 struct Number {
   int64_t value = 0;
@@ -100,5 +91,4 @@ TEST(OrderedTasksTest, CanBeDroppedAtAnyTime) {
   }
 }
 
-}  // namespace ordered_tasks_test
-}  // namespace tessera::data
+}  // namespace tessera::data::ordered_tasks_test

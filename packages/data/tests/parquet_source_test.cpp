@@ -6,40 +6,18 @@
 #include "packages/data/tests/arrow_files.h"
 #include "packages/data/tests/criteo_files.h"
 #include "packages/data/tests/source_examples.h"
-#include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 
-#include <ATen/ops/tensor.h>
-#include <ATen/ops/zeros.h>
 #include <arrow/io/memory.h>
 #include <parquet/column_page.h>
 #include <parquet/column_reader.h>
 #include <parquet/file_reader.h>
 #include <parquet/metadata.h>
-#include <zlib.h>
 
-#include <algorithm>
-#include <cmath>
-#include <filesystem>
-#include <fstream>
-#include <map>
-#include <memory>
-#include <random>
-#include <string>
-#include <vector>
+namespace tessera::data::parquet_source_test {
 
-namespace tessera::data {
-namespace parquet_source_test {
-
-using test::array_of;
-using test::count_rest;
-using test::numbered_table;
-using test::show_all;
-using test::table_of;
-using test::TemporaryFolder;
+using namespace test;  // NOLINT(google-build-using-namespace)
 using test::write_parquet;
-
-using Texts = std::vector<std::string>;
 
 // A page of a Parquet file: its header in [begin, body) and its data in [body, end).
 struct PageRange {
@@ -97,8 +75,7 @@ std::vector<PageRange> pages_of(
           *footer->schema()->Column(column));
       auto begin = static_cast<size_t>(first);
       while (reader->NextPage() != nullptr) {
-        const auto end =
-            static_cast<size_t>(first + test::value_of(stream->Tell()));
+        const auto end = static_cast<size_t>(first + value_of(stream->Tell()));
         const size_t header = header_size(bytes.substr(begin, end - begin));
         pages.push_back({.begin = begin, .body = begin + header, .end = end});
         begin = end;
@@ -112,12 +89,26 @@ class ParquetSourceTest : public testing::Test {
  protected:
   // A source of a file with these columns.
   std::unique_ptr<ExampleSource> source_of(
-      const std::vector<test::NamedArray>& columns,
+      const std::vector<NamedArray>& columns,
       ParquetOptions options = {}) {
     path_ = folder_ / "a.parquet";
     write_parquet(path_, table_of(columns));
     options.files = {path_};
     return make_parquet_source(options);
+  }
+  Texts show(
+      const std::vector<NamedArray>& columns,
+      const ParquetOptions& options = {}) {
+    return show_all(*source_of(columns, options));
+  }
+  void expect_shown(
+      const std::vector<NamedArray>& columns,
+      const ParquetOptions& options,
+      const Texts& expected) {
+    EXPECT_EQ(show(columns, options), expected);
+  }
+  static Texts show_file(const std::string& path) {
+    return show_all(*make_parquet_source({.files = {path}}));
   }
 
   TemporaryFolder folder_;
@@ -166,7 +157,7 @@ TEST_F(ParquetSourceTest, EveryTypeBecomesAColumn) {
 }
 
 TEST_F(ParquetSourceTest, ListsAndDictionariesBecomeTheirValues) {
-  const auto dictionary = test::value_of(arrow::json::DictArrayFromJSONString(
+  const auto dictionary = value_of(arrow::json::DictArrayFromJSONString(
       arrow::dictionary(arrow::int8(), arrow::utf8()),
       "[1, 0, null, 1]",
       R"(["x", "y"])"));
@@ -194,7 +185,7 @@ TEST_F(ParquetSourceTest, ListsAndDictionariesBecomeTheirValues) {
 }
 
 TEST_F(ParquetSourceTest, ReadsTheRequestedColumnsAsTheRequestedTypes) {
-  const std::vector<test::NamedArray> columns{
+  const std::vector<NamedArray> columns{
       {"a", array_of(arrow::int64(), "[1, null]")},
       {"b", array_of(arrow::list(arrow::utf8()), R"([["x"], []])")},
       {"c", array_of(arrow::uint64(), "[18446744073709551615, 1]")},
@@ -270,7 +261,6 @@ TEST_F(ParquetSourceTest, OpensAtAnyExample) {
   write_parquet(second, numbered_table(9), 4);
   const auto source = make_parquet_source(
       {.files = {first, second}, .columns = {"id"}, .threads = 2});
-  std::string all = "id int64:";
   std::vector<std::string> ids;
   for (int i = 0; i < 29; ++i) {
     ids.push_back(" " + std::to_string(i < 20 ? i : i - 20));
@@ -325,7 +315,7 @@ TEST_F(ParquetSourceTest, FilesMayHaveOtherOrdersOfColumns) {
 }
 
 TEST_F(ParquetSourceTest, NamesMissingColumnsAndOtherTypes) {
-  const std::vector<test::NamedArray> columns{
+  const std::vector<NamedArray> columns{
       {"user_id", array_of(arrow::int64(), "[1]")},
       {"item", array_of(arrow::utf8(), R"(["x"])")},
       {"money", array_of(arrow::decimal128(5, 2), R"(["1.25"])")},
@@ -333,54 +323,39 @@ TEST_F(ParquetSourceTest, NamesMissingColumnsAndOtherTypes) {
        array_of(
            arrow::struct_({arrow::field("x", arrow::int8())}),
            R"([{"x": 1}])")}};
+  expect_refusals<ParquetOptions>(
+      {{{.columns = {"userid"}},
+        "a.parquet' has no column 'userid'. Similar columns are: user_id. "
+        "Correct the name."},
+       {{.columns = {"price"}}, "Its columns are: user_id, item, money, pair."},
+       {{},
+        "column 'money' is of the type decimal128(5, 2), which a column can't "
+        "have. Leave it out of `columns`"},
+       {{.columns = {"pair"}}, "the type struct<x: int8>"},
+       {{.columns = {"item"}, .types = {{"item", ColumnType::kInt64}}},
+        "column 'item' is of the type string, which can't be read as int64"},
+       {{.columns = {"item"}, .types = {{"user_id", ColumnType::kText}}},
+        "`types` has the column 'user_id', which is not read"},
+       {{.columns = {"item", "item"}}, "'item' twice"}},
+      [&](const ParquetOptions& options) { source_of(columns, options); });
   EXPECT_VALUE_ERROR(
-      source_of(columns, {.columns = {"userid"}}),
-      "a.parquet' has no column 'userid'. Similar columns are: user_id. "
-      "Correct the name.");
-  EXPECT_VALUE_ERROR(
-      source_of(columns, {.columns = {"price"}}),
-      "Its columns are: user_id, item, money, pair.");
-  EXPECT_VALUE_ERROR(
-      source_of(columns),
-      "column 'money' is of the type decimal128(5, 2), which a column can't "
-      "have. Leave it out of `columns`");
-  EXPECT_VALUE_ERROR(
-      source_of(columns, {.columns = {"pair"}}), "the type struct<x: int8>");
-  EXPECT_VALUE_ERROR(
-      source_of(
-          columns,
-          {.columns = {"item"}, .types = {{"item", ColumnType::kInt64}}}),
-      "column 'item' is of the type string, which can't be read as int64");
-  EXPECT_VALUE_ERROR(
-      source_of(
-          columns,
-          {.columns = {"item"}, .types = {{"user_id", ColumnType::kText}}}),
-      "`types` has the column 'user_id', which is not read");
-  EXPECT_VALUE_ERROR(
-      source_of(columns, {.columns = {"item", "item"}}), "'item' twice");
-  EXPECT_VALUE_ERROR(
-      source_of(
-          {{"a", array_of(arrow::int8(), "[1]")},
-           {"a", array_of(arrow::int8(), "[2]")}}),
+      source_of({{"a", columns[0].second}, {"a", columns[0].second}}),
       "has several columns 'a'");
 }
 
 TEST_F(ParquetSourceTest, UnsignedIntegersAreReadByTheirBits) {
   const ParquetOptions bits{.types = {{"a", ColumnType::kUInt64Bits}}};
-  EXPECT_EQ(
-      show_all(*source_of(
-          {{"a",
-            array_of(
-                arrow::uint64(),
-                "[1, 18446744073709551615, null, 9223372036854775809]")}},
-          bits)),
-      Texts{"a int64: 1 -1 _ -9223372036854775807"});
-  EXPECT_EQ(
-      show_all(*source_of({{"a", array_of(arrow::int64(), "[1, -1]")}}, bits)),
-      Texts{"a int64: 1 -1"});
+  expect_shown(
+      {{"a",
+        array_of(
+            arrow::uint64(),
+            "[1, 18446744073709551615, null, 9223372036854775809]")}},
+      bits,
+      {"a int64: 1 -1 _ -9223372036854775807"});
+  expect_shown(
+      {{"a", array_of(arrow::int64(), "[1, -1]")}}, bits, {"a int64: 1 -1"});
   EXPECT_VALUE_ERROR(
-      show_all(*source_of(
-          {{"a", array_of(arrow::uint64(), "[9223372036854775808]")}}, bits)),
+      show({{"a", array_of(arrow::uint64(), "[9223372036854775808]")}}, bits),
       "row 1: column 'a' is 9223372036854775808, whose bits stand for a missing "
       "integer. Set the column's type in `types` to kText.");
   EXPECT_VALUE_ERROR(
@@ -469,30 +444,27 @@ TEST_F(ParquetSourceTest, WrittenColumnsAreReadAgain) {
 }
 
 TEST_F(ParquetSourceTest, NamesTheRowOfAValueThatDoesNotFit) {
-  EXPECT_VALUE_ERROR(
-      show_all(*source_of(
-          {{"a", array_of(arrow::uint64(), "[1, 9223372036854775808]")}})),
-      "a.parquet' row 2: column 'a' is 9223372036854775808, which does not "
-      "fit into int64. Set the column's type in `types` to kUInt64Bits for keys of "
-      "64 bits, or to kText.");
-  EXPECT_VALUE_ERROR(
-      show_all(*source_of(
-          {{"a", array_of(arrow::int64(), "[1, -9223372036854775808]")}})),
-      "row 2: column 'a' is -2^63, which stands for a missing integer");
-  EXPECT_VALUE_ERROR(
-      show_all(*source_of({{"a", array_of(arrow::float64(), "[1, 1e39]")}})),
-      "row 2: column 'a' is 1e+39, which is too large for float32");
   arrow::BinaryBuilder builder;
-  test::check_arrow(builder.Append("good"));
-  test::check_arrow(builder.Append("\xc3("));
-  EXPECT_VALUE_ERROR(
-      show_all(*source_of({{"a", test::value_of(builder.Finish())}})),
-      "row 2: column 'a' is not UTF-8");
-  const auto lists = source_of(
-      {{"a",
-        array_of(
-            arrow::list(arrow::float64()), "[[], [1, 2], null, [3, 1e39]]")}});
-  EXPECT_VALUE_ERROR(show_all(*lists), "row 4: column 'a' is 1e+39");
+  check_arrow(builder.Append("good"));
+  check_arrow(builder.Append("\xc3("));
+  const auto list = arrow::list(arrow::float64());
+  expect_refusals<std::shared_ptr<arrow::Array>>(
+      {{array_of(arrow::uint64(), "[1, 9223372036854775808]"),
+        "a.parquet' row 2: column 'a' is 9223372036854775808, which does not "
+        "fit into int64. Set the column's type in `types` to kUInt64Bits for "
+        "keys of 64 bits, or to kText."},
+       {array_of(arrow::int64(), "[1, -9223372036854775808]"),
+        "row 2: column 'a' is -2^63, which stands for a missing integer"},
+       {array_of(arrow::float64(), "[1, 1e39]"),
+        "row 2: column 'a' is 1e+39, which is too large for float32"},
+       {value_of(builder.Finish()), "row 2: column 'a' is not UTF-8"},
+       {array_of(list, "[[], [1, 2], null, [3, 1e39]]"),
+        "row 4: column 'a' is 1e+39"}},
+      [&](const auto& array) {
+        show({{"a", array}});
+      });
+  const auto lists =
+      source_of({{"a", array_of(list, "[[], [1, 2], null, [3, 1e39]]")}});
   EXPECT_VALUE_ERROR(show_all(*lists, 3), "row 4: column 'a' is 1e+39");
 }
 
@@ -525,7 +497,7 @@ TEST_F(ParquetSourceTest, RefusesDamagedFiles) {
           "' must be a Parquet file, but it does not begin with 'PAR'. Use "
           "make_csv_source() for text, or make_file_source(), which");
   write_parquet(path, numbered_table(5000), 1000);
-  const std::string bytes = test::read_text(path);
+  const std::string bytes = read_text(path);
   // Every truncated file is refused, and damaged bytes never crash the reader.
   for (size_t size = 1; size < bytes.size(); size += bytes.size() / 20) {
     folder_.write("b.parquet", bytes.substr(0, size));
@@ -555,10 +527,10 @@ TEST_F(ParquetSourceTest, ChecksumsOfPagesAreVerified) {
   for (const auto compression :
        {arrow::Compression::UNCOMPRESSED, arrow::Compression::ZSTD}) {
     write_parquet(path, numbered_table(600), 250, compression, true);
-    const std::string bytes = test::read_text(path);
+    const std::string bytes = read_text(path);
     const std::vector<PageRange> pages = pages_of(path, bytes);
     ASSERT_GE(pages.size(), 12U);
-    const Texts intact = show_all(*make_parquet_source({.files = {path}}));
+    const Texts intact = show_file(path);
     int64_t in_bodies = 0;
     for (int round = 0; round < 400; ++round) {
       const size_t i = random() % bytes.size();
@@ -572,8 +544,7 @@ TEST_F(ParquetSourceTest, ChecksumsOfPagesAreVerified) {
       in_bodies += is_in_body ? 1 : 0;
       Texts shown;
       try {
-        shown =
-            show_all(*make_parquet_source({.files = {folder_ / "b.parquet"}}));
+        shown = show_file(folder_ / "b.parquet");
       } catch (const c10::ValueError& error) {
         EXPECT_NE(
             std::string(error.what()).find("b.parquet"), std::string::npos);
@@ -591,15 +562,15 @@ TEST_F(ParquetSourceTest, RefusesAPageOfAnUnknownType) {
   const std::string path = folder_ / "a.parquet";
   arrow::Int64Builder builder;
   for (int64_t i = 0; i < 70'000; ++i) {
-    test::check_arrow(builder.Append(i));
+    check_arrow(builder.Append(i));
   }
   write_parquet(
       path,
-      table_of({{"a", test::value_of(builder.Finish())}}),
+      table_of({{"a", value_of(builder.Finish())}}),
       1 << 20,
       arrow::Compression::ZSTD,
       true);
-  std::string bytes = test::read_text(path);
+  std::string bytes = read_text(path);
   const std::vector<PageRange> pages = pages_of(path, bytes);
   ASSERT_GE(pages.size(), 3U);
   // The header begins with the field 1, the type.
@@ -631,18 +602,16 @@ TEST_F(ParquetSourceTest, FilesWithoutRowsHaveNoExamples) {
 
 TEST_F(ParquetSourceTest, RefusesOptionsOutOfRange) {
   EXPECT_VALUE_ERROR(make_parquet_source({}), "files is empty");
-  const std::string path = folder_ / "a.parquet";
-  write_parquet(path, numbered_table(1));
-  EXPECT_VALUE_ERROR(
-      make_parquet_source({.files = {path}, .threads = -1}),
-      "threads must be in [0, 1024], but got -1");
-  EXPECT_VALUE_ERROR(
-      make_parquet_source({.files = {path}, .queue_examples = -1}),
-      "queue_examples must be in");
+  expect_refusals<ParquetOptions>(
+      {{{.threads = -1}, "threads must be in [0, 1024], but got -1"},
+       {{.queue_examples = -1}, "queue_examples must be in"}},
+      [&](const ParquetOptions& options) {
+        source_of({{"a", array_of(arrow::int8(), "[1]")}}, options);
+      });
 }
 
 TEST_F(ParquetSourceTest, TooManyColumnsMustBeChosen) {
-  std::vector<test::NamedArray> columns;
+  std::vector<NamedArray> columns;
   const auto array = array_of(arrow::int8(), "[7]");
   for (int i = 0; i < 20'000; ++i) {
     columns.emplace_back("c" + std::to_string(i), array);
@@ -682,15 +651,14 @@ TEST(FileSourceTest, NamesOtherFormats) {
         make_file_source({.files = {path}}),
         "[make_file_source] " + here + "a CSV or Parquet file, but " + problem);
   }
-  const std::string path = folder.write("a.parquet", test::make_gzip("ARROW1"));
+  const std::string path = folder.write("a.parquet", make_gzip("ARROW1"));
   EXPECT_VALUE_ERROR(
       make_file_source({.files = {path}}),
       "what it unpacks to is an Arrow file, also called Feather. Write it");
-  folder.write("a.parquet", test::make_gzip("PAR1"));
+  folder.write("a.parquet", make_gzip("PAR1"));
   EXPECT_VALUE_ERROR(
       make_file_source({.files = {path}}),
       "it is compressed with gzip. Unpack it first.");
 }
 
-}  // namespace parquet_source_test
-}  // namespace tessera::data
+}  // namespace tessera::data::parquet_source_test

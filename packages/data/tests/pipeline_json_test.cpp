@@ -1,25 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/data/feature_pipeline.h>
 #include <tessera/data/pipeline_file.h>
 
 #include "packages/data/tests/column_builders.h"
-#include "tests/test_util.h"
+#include "tests/temporary_folder.h"
 
-#include <ATen/ops/equal.h>
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-
-#include <fmt/format.h>
-
-#include <cmath>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <limits>
-#include <random>
-
-namespace tessera::data {
-namespace pipeline_json_test {
+namespace tessera::data::pipeline_json_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
 using namespace transforms;  // NOLINT(google-build-using-namespace)
@@ -154,26 +139,16 @@ Columns x_and_y(Column x, Column y) {
   return columns;
 }
 
-class WarningTexts : public c10::WarningHandler {
- public:
-  void process(const c10::Warning& warning) override {
-    texts.push_back(warning.msg());
-  }
-  std::vector<std::string> texts;
-};
-
 TEST(PipelineJsonTest, TheTypesOfColumnsAreKept) {
   const FeaturePipeline pipeline = pipeline_from_json(hashing_json(2));
   {
-    WarningTexts ignored;
-    const c10::WarningUtils::WarningHandlerGuard guard(&ignored);
+    const WarningTexts ignored;
     pipeline.apply(x_and_y(integers({1}), text({"1"})));
   }
   const Json json = to_json(pipeline);
   EXPECT_EQ(json["types"].dump(), R"({"x":"int64","y":"text"})");
   const FeaturePipeline served = pipeline_from_json(json);
   WarningTexts warnings;
-  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
   EXPECT_VALUE_ERROR(
       served.apply(x_and_y(text({"1", "guest"}), text({"1", "2"}))),
       "column 'x' has text, but this pipeline takes integers for it");
@@ -185,7 +160,6 @@ TEST(PipelineJsonTest, AnOldFileLoadsAndSaysWhichTypesItAssumes) {
   for (const int64_t version : {1, 2}) {
     const FeaturePipeline pipeline = pipeline_from_json(hashing_json(version));
     WarningTexts warnings;
-    const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
     pipeline.apply(x_and_y(integers({}), text({})));
     EXPECT_TRUE(warnings.texts.empty());
     pipeline.apply(x_and_y(integers({7}), text({"7"})));
@@ -240,157 +214,116 @@ Json with_transform(const std::string& class_name, const std::string& config) {
 }
 
 TEST(PipelineJsonTest, NamesThePathOfAWrongKey) {
-  const auto refuses = [](const Json& json, const char* message) {
-    EXPECT_VALUE_ERROR(pipeline_from_json(json), message);
-  };
   const Json good = with_transform("Hash", R"({"num_bins":9})");
   EXPECT_EQ(pipeline_from_json(good).outputs().size(), 1);
-  refuses(Json(), "[pipeline] expected an object");
-  refuses(Json::object(), "[pipeline] missing key 'format_version'");
-  Json json = good;
-  json["format_version"] = 3;
-  refuses(json, "[pipeline.format_version] expected 1 to 2, but got 3");
-  json = good;
-  json["more"] = 1;
-  refuses(json, "[pipeline] unknown key 'more'");
-  json = good;
-  json["outputs"] = 3;
-  refuses(json, "[pipeline.outputs] expected a list");
-  json = good;
-  json["outputs"][0]["length"] = 3;
-  refuses(json, "[pipeline.outputs[0]] unknown key 'length'");
-  for (const char* key : {"name", "columns", "transform"}) {
-    json = good;
+  const auto with = [&](const char* place, const Json& value) {
+    Json json = good;
+    json[Json::json_pointer(place)] = value;
+    return json;
+  };
+  const auto without = [&](const char* key) {
+    Json json = good;
     json["outputs"][0].erase(key);
-    refuses(json, "[pipeline.outputs[0]] missing key '");
-  }
-  json = good;
-  json["outputs"][0]["name"] = 7;
-  refuses(json, "[pipeline.outputs[0].name] expected a string");
-  json["outputs"][0]["name"] = "\xff";
-  refuses(json, "the name of outputs[0] must be UTF-8 text");
-  json = good;
-  json["outputs"][0]["max_length"] = 1.5;
-  refuses(json, "[pipeline.outputs[0].max_length] expected a whole number");
-  json["outputs"][0]["max_length"] = uint64_t{1} << 63;
-  refuses(json, "[pipeline.outputs[0].max_length] expected a whole number");
-  json = good;
-  json["outputs"].push_back(json["outputs"][0]);
-  refuses(json, "[FeaturePipeline 'a'] two outputs have this name");
+    return json;
+  };
   Json deep = 0;
   for (int i = 0; i < 100; ++i) {
     deep = Json::array({deep});
   }
-  json = good;
-  json["outputs"][0]["columns"] = deep;
-  refuses(json, "[pipeline] the JSON must be at most 64 levels deep");
+  const char* length = "/outputs/0/max_length";
+  const std::string whole =
+      "[pipeline.outputs[0].max_length] expected a whole number";
+  expect_refusals<Json>(
+      {{Json(), "[pipeline] expected an object"},
+       {Json::object(), "[pipeline] missing key 'format_version'"},
+       {with("/format_version", 3),
+        "[pipeline.format_version] expected 1 to 2, but got 3"},
+       {with("/more", 1), "[pipeline] unknown key 'more'"},
+       {with("/outputs", 3), "[pipeline.outputs] expected a list"},
+       {with("/outputs/0/length", 3),
+        "[pipeline.outputs[0]] unknown key 'length'"},
+       {without("name"), "[pipeline.outputs[0]] missing key 'name'"},
+       {without("columns"), "[pipeline.outputs[0]] missing key 'columns'"},
+       {without("transform"), "[pipeline.outputs[0]] missing key 'transform'"},
+       {with("/outputs/0/name", 7),
+        "[pipeline.outputs[0].name] expected a string"},
+       {with("/outputs/0/name", "\xff"),
+        "the name of outputs[0] must be UTF-8 text"},
+       {with(length, 1.5), whole},
+       {with(length, uint64_t{1} << 63), whole},
+       {with("/outputs/1", good["outputs"][0]),
+        "[FeaturePipeline 'a'] two outputs have this name"},
+       {with("/outputs/0/columns", deep),
+        "[pipeline] the JSON must be at most 64 levels deep"}},
+      [](const Json& json) { pipeline_from_json(json); });
 }
 
 TEST(PipelineJsonTest, NamesThePathOfAWrongTransform) {
-  const auto refuses =
-      [](const char* class_name, const char* config, const char* message) {
-        EXPECT_VALUE_ERROR(
-            pipeline_from_json(with_transform(class_name, config)), message);
-      };
-  refuses(
-      "Hashing",
-      "{}",
-      "class_name must be one of Hash, Bucketize, Vocabulary, Cross, Identity, "
-      "Log1p, Normalize, Hash64, Cross64, but got 'Hashing'");
-  refuses(
-      "Hash",
-      R"({"bins":9})",
-      "[pipeline.outputs[0].transform.Hash] unknown key 'bins'");
-  refuses(
-      "Hash", R"({"num_bins":"9"})", "Hash.num_bins] expected a whole number");
-  refuses("Hash", R"({"num_bins":1e30})", "Hash.num_bins] expected a whole");
-  refuses("Hash", R"({"num_bins":0})", "[FeaturePipeline 'a'] Hash num_bins");
-  refuses(
-      "Hash",
-      R"({"num_bins":9,"missing":"none"})",
-      "[pipeline.outputs[0].transform.Hash.missing] [Missing] missing must be");
-  refuses(
-      "Bucketize",
-      R"({"boundaries":[1,0.5]})",
-      "[FeaturePipeline 'a'] Bucketize boundaries must ascend");
-  refuses(
-      "Bucketize", R"({"boundaries":["inf"]})", "must be finite, but got inf");
-  refuses(
-      "Bucketize",
-      R"({"boundaries":[[1]]})",
-      "Bucketize.boundaries] expected a number");
-  refuses(
-      "Vocabulary",
-      R"({"values":["a","b","a"]})",
-      "[FeaturePipeline 'a'] Vocabulary values must all be different, but 'a' at "
-      "index 2 repeats an earlier value");
-  refuses(
-      "Vocabulary",
-      R"({"values":[1,2,"a"]})",
-      "Vocabulary.values] expected a whole number in the JSON, but got \"a\". "
-      "Correct the value. It is value 2. The values must be all integers, or all text.");
-  refuses(
-      "Vocabulary",
-      R"({"values":["a",1]})",
-      "but got 1. Correct the value. It is value 1");
-  refuses("Vocabulary", R"({"values":[1.0]})", "expected a whole number");
-  refuses(
-      "Vocabulary", R"({"values":[]})", "values must have 1 to 2^30 entries");
-  refuses(
-      "Vocabulary", R"({"values":{}})", "Vocabulary.values] expected a list");
+  std::vector<Refusal<std::string>> cases{
+      // a class and its config
+      {R"(Hashing {})",
+       "class_name must be one of Hash, Bucketize, Vocabulary, Cross, Identity, "
+       "Log1p, Normalize, Hash64, Cross64, but got 'Hashing'"},
+      {R"(Hash {"bins":9})",
+       "[pipeline.outputs[0].transform.Hash] unknown key 'bins'"},
+      {R"(Hash {"num_bins":"9"})", "Hash.num_bins] expected a whole number"},
+      {R"(Hash {"num_bins":1e30})", "Hash.num_bins] expected a whole"},
+      {R"(Hash {"num_bins":0})", "[FeaturePipeline 'a'] Hash num_bins"},
+      {R"(Hash {"num_bins":9,"missing":"none"})",
+       "[pipeline.outputs[0].transform.Hash.missing] [Missing] missing must be"},
+      {R"(Bucketize {"boundaries":[1,0.5]})",
+       "[FeaturePipeline 'a'] Bucketize boundaries must ascend"},
+      {R"(Bucketize {"boundaries":["inf"]})", "must be finite, but got inf"},
+      {R"(Bucketize {"boundaries":[[1]]})",
+       "Bucketize.boundaries] expected a number"},
+      {R"(Vocabulary {"values":["a","b","a"]})",
+       "[FeaturePipeline 'a'] Vocabulary values must all be different, but 'a' at "
+       "index 2 repeats an earlier value"},
+      {R"(Vocabulary {"values":[1,2,"a"]})",
+       "Vocabulary.values] expected a whole number in the JSON, but got \"a\". "
+       "Correct the value. It is value 2. The values must be all integers, or all text."},
+      {R"(Vocabulary {"values":["a",1]})",
+       "but got 1. Correct the value. It is value 1"},
+      {R"(Vocabulary {"values":[1.0]})", "expected a whole number"},
+      {R"(Vocabulary {"values":[]})", "values must have 1 to 2^30 entries"},
+      {R"(Vocabulary {"values":{}})", "Vocabulary.values] expected a list"},
+      {R"(Vocabulary {"values":[{"hex":""}]})", "stand for missing"},
+      {R"(Vocabulary {"values":[{"b64":""}]})", "unknown key 'b64'"},
+      {R"(Vocabulary {"values":["a",{"hex":"61"}]})",
+       "but 'a' at index 1 repeats an earlier value"},
+      {R"(Normalize {"variance":-1})", "variance must be >= 0, but got -1"},
+      {R"(Normalize {"mean":"inf"})", "mean must be finite"},
+      {R"(Log1p {"missing_value":null})", "missing_value] expected a number"}};
   for (const char* hex : {"f", "fg", "+1", " 1", "0x1"}) {
-    Json json = with_transform("Vocabulary", R"({"values":[{"hex":""}]})");
-    json["outputs"][0]["transform"]["config"]["values"][0]["hex"] = hex;
-    EXPECT_VALUE_ERROR(
-        pipeline_from_json(json), "expected an even number of digits");
+    cases.push_back(
+        {c10::str(R"(Vocabulary {"values":[{"hex":")", hex, R"("}]})"),
+         "expected an even number of digits"});
   }
-  refuses("Vocabulary", R"({"values":[{"hex":""}]})", "stand for missing");
-  refuses("Vocabulary", R"({"values":[{"b64":""}]})", "unknown key 'b64'");
-  refuses(
-      "Vocabulary",
-      R"({"values":["a",{"hex":"61"}]})",
-      "but 'a' at index 1 repeats an earlier value");
+  expect_refusals(cases, [](const std::string& text) {
+    const size_t space = text.find(' ');
+    pipeline_from_json(
+        with_transform(text.substr(0, space), text.substr(space + 1)));
+  });
   Json bad = with_transform("Vocabulary", R"({"values":["a"]})");
   bad["outputs"][0]["transform"]["config"]["values"][0] = "a\xff";
   EXPECT_VALUE_ERROR(pipeline_from_json(bad), "expected valid UTF-8, or {");
-  refuses(
-      "Normalize", R"({"variance":-1})", "variance must be >= 0, but got -1");
-  refuses("Normalize", R"({"mean":"inf"})", "mean must be finite");
-  refuses(
-      "Log1p", R"({"missing_value":null})", "missing_value] expected a number");
 }
 
 class PipelineFileTest : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "pipeline_XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override {
-    std::filesystem::remove_all(folder_);
-  }
-
-  std::string write(const std::string& text) const {
-    const std::string path = (folder_ / "pipeline.json").string();
-    std::ofstream(path, std::ios::binary) << text;
-    return path;
-  }
-
-  std::filesystem::path folder_;
+  TemporaryFolder folder_;
 };
 
 TEST_F(PipelineFileTest, RoundTripsAndLeavesNoOtherFile) {
-  const std::string path = write("an older file");
+  const std::string path = folder_.write("pipeline.json", "an older file");
   save_pipeline(full_pipeline(), path);
   EXPECT_EQ(load_pipeline(path), full_pipeline());
-  const std::filesystem::directory_iterator files(folder_);
+  const std::filesystem::directory_iterator files(folder_.path());
   EXPECT_EQ(std::distance(begin(files), end(files)), 1);
 }
 
 TEST_F(PipelineFileTest, IsNotWrittenWithoutTheTypesOfHashedColumns) {
-  const std::string path = (folder_ / "pipeline.json").string();
+  const std::string path = folder_ / "pipeline.json";
   const FeaturePipeline pipeline(
       {{.name = "a", .columns = {"x"}, .transform = Hash{.num_bins = 9}}});
   EXPECT_VALUE_ERROR(
@@ -407,24 +340,23 @@ TEST_F(PipelineFileTest, IsNotWrittenWithoutTheTypesOfHashedColumns) {
 }
 
 TEST_F(PipelineFileTest, NamesAFileThatIsNotAPipeline) {
-  const auto refuses = [&](const std::string& text, const char* message) {
-    const std::string path = write(text);
-    EXPECT_VALUE_ERROR(load_pipeline(path), path);
-    EXPECT_VALUE_ERROR(load_pipeline(path), message);
-  };
-  refuses("", "expected JSON, but the text is empty");
-  refuses("{\"outputs\": [}", "expected JSON, but got");
-  refuses("{\"outputs\": [\"\xff\"]}", "ill-formed UTF-8 byte");
-  refuses("{\"a\": 1e999}", "expected JSON, but got");
-  refuses("{}", "[pipeline] missing key 'format_version'");
-  std::string deep(100'000, '[');
-  deep.append(100'000, ']');
-  refuses(deep, "at most 64 levels deep");
+  const std::string deep =
+      std::string(100'000, '[') + std::string(100'000, ']');
+  expect_refusals<std::string>(
+      {{"", "expected JSON, but the text is empty"},
+       {"{\"outputs\": [}", "expected JSON, but got"},
+       {"{\"outputs\": [\"\xff\"]}", "ill-formed UTF-8 byte"},
+       {"{\"a\": 1e999}", "expected JSON, but got"},
+       {"{}", "[pipeline] missing key 'format_version'"},
+       {deep, "at most 64 levels deep"}},
+      [&](const std::string& text) {
+        const std::string path = folder_.write("pipeline.json", text);
+        EXPECT_VALUE_ERROR(load_pipeline(path), path);
+        load_pipeline(path);
+      });
+  EXPECT_TORCH_ERROR(load_pipeline(folder_ / "nothing"), "[load_pipeline]");
   EXPECT_TORCH_ERROR(
-      load_pipeline((folder_ / "nothing").string()), "[load_pipeline]");
-  EXPECT_TORCH_ERROR(
-      save_pipeline(full_pipeline(), (folder_ / "no" / "x").string()),
-      "[save_pipeline]");
+      save_pipeline(full_pipeline(), folder_ / "no/x"), "[save_pipeline]");
   EXPECT_VALUE_ERROR(
       save_pipeline(full_pipeline(), "/dev/null"),
       "[save_pipeline] /dev/null: expected the path of a file");
@@ -603,5 +535,4 @@ TEST(PipelinesForPython, Write) {
   }
 }
 
-}  // namespace pipeline_json_test
-}  // namespace tessera::data
+}  // namespace tessera::data::pipeline_json_test

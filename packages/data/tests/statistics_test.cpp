@@ -2,17 +2,8 @@
 #include <tessera/data/statistics.h>
 
 #include "packages/data/tests/column_builders.h"
-#include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <limits>
-#include <numeric>
-#include <random>
-
-namespace tessera::data {
-namespace statistics_test {
+namespace tessera::data::statistics_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
 
@@ -91,5 +82,4 @@ TEST(NormalizeBuilderTest, RefusesDataWithoutNumbers) {
   EXPECT_TYPE_ERROR(builder.add(text({"a"})), "but got text");
 }
 
-}  // namespace statistics_test
-}  // namespace tessera::data
+}  // namespace tessera::data::statistics_test

@@ -2,17 +2,9 @@
 #include <tessera/data/text_vectors.h>
 
 #include "packages/data/tests/criteo_files.h"
-#include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
-
-#include <string>
-#include <vector>
-
-namespace tessera::data {
-namespace text_vectors_test {
+namespace tessera::data::text_vectors_test {
 
 using test::floats;
 
@@ -164,5 +156,4 @@ TEST_F(TextVectorsTest, VectorsAreCopiedByName) {
       "expected a vector for each of 1 words");
 }
 
-}  // namespace text_vectors_test
-}  // namespace tessera::data
+}  // namespace tessera::data::text_vectors_test

@@ -2,18 +2,8 @@
 #include <tessera/data/transforms.h>
 
 #include "packages/data/tests/column_builders.h"
-#include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <limits>
-#include <map>
-#include <numeric>
-#include <set>
-
-namespace tessera::data {
-namespace transforms_test {
+namespace tessera::data::transforms_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
 using namespace transforms;  // NOLINT(google-build-using-namespace)
@@ -22,6 +12,20 @@ constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+void expect_ids(
+    const Transform& transform,
+    const std::vector<Column>& inputs,
+    const Ids& expected) {
+  EXPECT_EQ(ids_of(transform, inputs), expected);
+}
+
+void expect_bags(
+    const Transform& transform,
+    const std::vector<Column>& inputs,
+    const std::vector<Ids>& expected) {
+  EXPECT_EQ(bags_of(transform, inputs), expected);
+}
 
 std::vector<std::string> unusual_texts() {
   return {"", "a", std::string("\xff\0\xfe", 3), std::string(300, 'x'), "日本"};
@@ -33,31 +37,29 @@ TEST(HashTest, IsTheSameEverywhereAndForever) {
   const auto hash = [](int64_t salt) {
     return Hash{.num_bins = 1000, .salt = salt, .missing = Missing::kAsValue};
   };
-  EXPECT_EQ(ids_of(hash(0), {extremes}), (Ids{897, 78, 627, 142, 495, 6}));
-  EXPECT_EQ(ids_of(hash(42), {extremes}), (Ids{462, 795, 766, 570, 591, 408}));
-  EXPECT_EQ(ids_of(hash(-1), {extremes}), (Ids{884, 988, 674, 678, 782, 169}));
-  EXPECT_EQ(
-      ids_of(hash(0), {text(unusual_texts())}), (Ids{138, 719, 268, 492, 296}));
-  EXPECT_EQ(
-      ids_of(hash(42), {text(unusual_texts())}), (Ids{650, 900, 71, 674, 287}));
-  EXPECT_EQ(
-      ids_of(
-          Hash{.num_bins = int64_t{1} << 53, .missing = Missing::kAsValue},
-          {integers({0})}),
-      (Ids{7664401075645657}));
+  expect_ids(hash(0), {extremes}, {897, 78, 627, 142, 495, 6});
+  expect_ids(hash(42), {extremes}, {462, 795, 766, 570, 591, 408});
+  expect_ids(hash(-1), {extremes}, {884, 988, 674, 678, 782, 169});
+  expect_ids(hash(0), {text(unusual_texts())}, {138, 719, 268, 492, 296});
+  expect_ids(hash(42), {text(unusual_texts())}, {650, 900, 71, 674, 287});
+  expect_ids(
+      Hash{.num_bins = int64_t{1} << 53, .missing = Missing::kAsValue},
+      {integers({0})},
+      {7664401075645657});
 }
 
 TEST(HashTest, AMissingValueHasItsOwnIdOrNone) {
   const Column column = integers({kMissing, 0, 1, kMissing});
   const Hash hash{.num_bins = 1001};
-  EXPECT_EQ(ids_of(hash, {column}), (Ids{0, 898, 79, 0}));
-  EXPECT_EQ(
-      bags_of(Hash{.num_bins = 1000, .missing = Missing::kDrop}, {column}),
-      (std::vector<Ids>{{}, {897}, {78}, {}}));
-  EXPECT_EQ(
-      bags_of(
-          Hash{.num_bins = 1000, .missing = Missing::kDrop}, {text({"", "a"})}),
-      (std::vector<Ids>{{}, {719}}));
+  expect_ids(hash, {column}, {0, 898, 79, 0});
+  expect_bags(
+      Hash{.num_bins = 1000, .missing = Missing::kDrop},
+      {column},
+      {{}, {897}, {78}, {}});
+  expect_bags(
+      Hash{.num_bins = 1000, .missing = Missing::kDrop},
+      {text({"", "a"})},
+      {{}, {719}});
   EXPECT_VALUE_ERROR(
       ids_of(Hash{.num_bins = 9, .missing = Missing::kError}, {column}),
       "[FeaturePipeline 'f'] Hash a value is missing");
@@ -82,27 +84,26 @@ TEST(HashTest, FillsTheBinsEvenly) {
 TEST(BucketizeTest, ABoundaryBelongsToTheBinAboveIt) {
   const Bucketize bucketize{
       .boundaries = {-1.5, 0.0, 2.0}, .missing = Missing::kError};
-  EXPECT_EQ(
-      ids_of(
-          bucketize,
-          {numbers({-kInfinity, -1.5F, -0.0F, 0.0F, 1.9F, 2.0F, kInfinity})}),
-      (Ids{0, 1, 2, 2, 2, 3, 3}));
-  EXPECT_EQ(
-      ids_of(bucketize, {integers({kMin + 1, -2, -1, 0, 1, 2, kMax})}),
-      (Ids{0, 0, 1, 2, 2, 3, 3}));
+  expect_ids(
+      bucketize,
+      {numbers({-kInfinity, -1.5F, -0.0F, 0.0F, 1.9F, 2.0F, kInfinity})},
+      {0, 1, 2, 2, 2, 3, 3});
+  expect_ids(
+      bucketize,
+      {integers({kMin + 1, -2, -1, 0, 1, 2, kMax})},
+      {0, 0, 1, 2, 2, 3, 3});
   EXPECT_EQ(vocabulary_size(bucketize), 4);
 }
 
 TEST(BucketizeTest, AMissingNumberHasItsOwnIdOrNone) {
   const Bucketize own{.boundaries = {0.0}};
-  EXPECT_EQ(ids_of(own, {numbers({-1.0F, kNaN, 1.0F})}), (Ids{1, 0, 2}));
-  EXPECT_EQ(ids_of(own, {integers({-1, kMissing, 1})}), (Ids{1, 0, 2}));
+  expect_ids(own, {numbers({-1.0F, kNaN, 1.0F})}, {1, 0, 2});
+  expect_ids(own, {integers({-1, kMissing, 1})}, {1, 0, 2});
   EXPECT_EQ(vocabulary_size(own), 3);
-  EXPECT_EQ(
-      bags_of(
-          Bucketize{.boundaries = {0.0}, .missing = Missing::kDrop},
-          {numbers({-1.0F, kNaN, 1.0F})}),
-      (std::vector<Ids>{{0}, {}, {1}}));
+  expect_bags(
+      Bucketize{.boundaries = {0.0}, .missing = Missing::kDrop},
+      {numbers({-1.0F, kNaN, 1.0F})},
+      {{0}, {}, {1}});
 }
 
 TEST(VocabularyTest, UnknownValuesComeFirst) {
@@ -111,9 +112,7 @@ TEST(VocabularyTest, UnknownValuesComeFirst) {
       .num_oov_indices = 2,
       .missing = Missing::kOwnId};
   EXPECT_EQ(vocabulary_size(vocabulary), 6);
-  EXPECT_EQ(
-      ids_of(vocabulary, {integers({-7, kMax, 30, kMissing})}),
-      (Ids{5, 4, 3, 0}));
+  expect_ids(vocabulary, {integers({-7, kMax, 30, kMissing})}, {5, 4, 3, 0});
   std::set<int64_t> unknown;
   for (const int64_t id : ids_of(vocabulary, {integers({1, 2, 3, 4, 5, 6})})) {
     unknown.insert(id);
@@ -125,12 +124,10 @@ TEST(VocabularyTest, AMissingValueMayCountAsUnknownOrBeDropped) {
   Vocabulary vocabulary{
       .values = std::vector<std::string>{"a", "b"},
       .missing = Missing::kAsValue};
-  EXPECT_EQ(ids_of(vocabulary, {text({"", "b", "?"})}), (Ids{0, 2, 0}));
+  expect_ids(vocabulary, {text({"", "b", "?"})}, {0, 2, 0});
   EXPECT_EQ(vocabulary_size(vocabulary), 3);
   vocabulary.missing = Missing::kDrop;
-  EXPECT_EQ(
-      bags_of(vocabulary, {text({"", "b", "?"})}),
-      (std::vector<Ids>{{}, {2}, {0}}));
+  expect_bags(vocabulary, {text({"", "b", "?"})}, {{}, {2}, {0}});
   vocabulary.missing = Missing::kError;
   EXPECT_VALUE_ERROR(ids_of(vocabulary, {text({""})}), "a value is missing");
 }
@@ -166,11 +163,10 @@ TEST(VocabularyTest, TextMayHaveAnyBytes) {
   std::vector<std::string> values = unusual_texts();
   values.erase(values.begin());
   values.insert(values.end(), {std::string(1, '\0'), std::string(2, '\0')});
-  EXPECT_EQ(
-      ids_of(
-          Vocabulary{.values = values, .missing = Missing::kAsValue},
-          {text(values)}),
-      (Ids{1, 2, 3, 4, 5, 6}));
+  expect_ids(
+      Vocabulary{.values = values, .missing = Missing::kAsValue},
+      {text(values)},
+      {1, 2, 3, 4, 5, 6});
 }
 
 // The expected numbers are the chained hashes of the values, mod 10007, by Python's
@@ -179,19 +175,17 @@ TEST(CrossTest, IsTheSameEverywhereAndForever) {
   const auto cross = [](int64_t salt) {
     return Cross{.num_bins = 10007, .salt = salt};
   };
-  EXPECT_EQ(
-      ids_of(cross(0), {integers({1, 2, kMin}), integers({2, 1, 7})}),
-      (Ids{9774, 2615, 1475}));
-  EXPECT_EQ(
-      ids_of(cross(5), {integers({1, 2, kMin}), integers({2, 1, 7})}),
-      (Ids{7315, 9394, 8967}));
-  EXPECT_EQ(
-      ids_of(cross(0), {text({"ab", "a"}), text({"c", "bc"})}),
-      (Ids{1655, 9209}));
-  EXPECT_EQ(ids_of(cross(0), {integers({1}), text({"a"})}), (Ids{9255}));
-  EXPECT_EQ(
-      ids_of(cross(5), {integers({1}), integers({2}), integers({3})}),
-      (Ids{204}));
+  expect_ids(
+      cross(0),
+      {integers({1, 2, kMin}), integers({2, 1, 7})},
+      {9774, 2615, 1475});
+  expect_ids(
+      cross(5),
+      {integers({1, 2, kMin}), integers({2, 1, 7})},
+      {7315, 9394, 8967});
+  expect_ids(cross(0), {text({"ab", "a"}), text({"c", "bc"})}, {1655, 9209});
+  expect_ids(cross(0), {integers({1}), text({"a"})}, {9255});
+  expect_ids(cross(5), {integers({1}), integers({2}), integers({3})}, {204});
 }
 
 TEST(CrossTest, GivesAllCombinationsOfLists) {
@@ -200,16 +194,16 @@ TEST(CrossTest, GivesAllCombinationsOfLists) {
     return ids_of(cross, {integers({left}), integers({right})})[0];
   };
   const Column lists = ragged(integers({1, 2, 3}), {0, 2, 2, 3});
-  EXPECT_EQ(
-      bags_of(cross, {lists, ragged(integers({7, 8, 9}), {0, 2, 3, 3})}),
-      (std::vector<Ids>{
-          {cross_one(1, 7), cross_one(1, 8), cross_one(2, 7), cross_one(2, 8)},
-          {},
-          {}}));
-  EXPECT_EQ(
-      bags_of(cross, {lists, integers({5, 6, 7})}),
-      (std::vector<Ids>{
-          {cross_one(1, 5), cross_one(2, 5)}, {}, {cross_one(3, 7)}}));
+  expect_bags(
+      cross,
+      {lists, ragged(integers({7, 8, 9}), {0, 2, 3, 3})},
+      {{cross_one(1, 7), cross_one(1, 8), cross_one(2, 7), cross_one(2, 8)},
+       {},
+       {}});
+  expect_bags(
+      cross,
+      {lists, integers({5, 6, 7})},
+      {{cross_one(1, 5), cross_one(2, 5)}, {}, {cross_one(3, 7)}});
   EXPECT_EQ(
       bags_of(cross, {lists, integers({5, 6, 7})}, 1),
       (std::vector<Ids>{{cross_one(1, 5)}, {}, {cross_one(3, 7)}}));
@@ -239,14 +233,12 @@ TEST(CrossTest, RefusesMoreCombinationsThanFitIntoMemory) {
       bags_of(cross, {lists, lists}), "at most 2^26 combinations");
   // Without a value in the last column, there are no combinations, and no time is spent
   // on the other columns.
-  EXPECT_EQ(
-      bags_of(cross, {lists, lists, lists, ragged(integers({}), {0, 0})}),
-      (std::vector<Ids>{{}}));
+  expect_bags(cross, {lists, lists, lists, ragged(integers({}), {0, 0})}, {{}});
 }
 
 TEST(IdentityTest, LeavesIdsAsTheyAre) {
   const Identity identity{.num_ids = 3};
-  EXPECT_EQ(ids_of(identity, {integers({2, 0, 1})}), (Ids{2, 0, 1}));
+  expect_ids(identity, {integers({2, 0, 1})}, {2, 0, 1});
   EXPECT_EQ(vocabulary_size(identity), 3);
   for (const int64_t id : {int64_t{3}, int64_t{-1}, kMax, kMin + 1}) {
     EXPECT_INDEX_ERROR(
@@ -259,16 +251,14 @@ TEST(IdentityTest, LeavesIdsAsTheyAre) {
 
 TEST(IdentityTest, GivesIdsOutOfRangeTheDefaultId) {
   Identity identity{.num_ids = 3, .default_id = 2};
-  EXPECT_EQ(ids_of(identity, {integers({1, 3, -1})}), (Ids{1, 2, 2}));
+  expect_ids(identity, {integers({1, 3, -1})}, {1, 2, 2});
   identity.missing = Missing::kAsValue;
-  EXPECT_EQ(ids_of(identity, {integers({kMissing, 0})}), (Ids{2, 0}));
+  expect_ids(identity, {integers({kMissing, 0})}, {2, 0});
   identity.missing = Missing::kOwnId;
-  EXPECT_EQ(ids_of(identity, {integers({kMissing, 0, 9})}), (Ids{0, 1, 3}));
+  expect_ids(identity, {integers({kMissing, 0, 9})}, {0, 1, 3});
   EXPECT_EQ(vocabulary_size(identity), 4);
   identity.missing = Missing::kDrop;
-  EXPECT_EQ(
-      bags_of(identity, {integers({kMissing, 0})}),
-      (std::vector<Ids>{{}, {0}}));
+  expect_bags(identity, {integers({kMissing, 0})}, {{}, {0}});
 }
 
 TEST(Log1pTest, ClampsNegativeNumbers) {
@@ -317,12 +307,8 @@ TEST(RaggedTest, KeepsTheFirstIdsOfEachExample) {
   const auto identity = [](Missing missing) {
     return Identity{.num_ids = 3, .missing = missing};
   };
-  EXPECT_EQ(
-      bags_of(identity(Missing::kOwnId), {lists}),
-      (std::vector<Ids>{{0, 2, 3}, {}, {1, 0, 3}}));
-  EXPECT_EQ(
-      bags_of(identity(Missing::kDrop), {lists}),
-      (std::vector<Ids>{{1, 2}, {}, {0, 2}}));
+  expect_bags(identity(Missing::kOwnId), {lists}, {{0, 2, 3}, {}, {1, 0, 3}});
+  expect_bags(identity(Missing::kDrop), {lists}, {{1, 2}, {}, {0, 2}});
   EXPECT_EQ(
       bags_of(identity(Missing::kOwnId), {lists}, 2),
       (std::vector<Ids>{{0, 2}, {}, {1, 0}}));
@@ -379,5 +365,4 @@ TEST(TransformTest, MissingHasNamesForEachPolicy) {
       "must be one of own_id, drop, as_value, error, but got 'skip'");
 }
 
-}  // namespace transforms_test
-}  // namespace tessera::data
+}  // namespace tessera::data::transforms_test

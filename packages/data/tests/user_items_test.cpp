@@ -2,61 +2,50 @@
 #include <tessera/data/user_items.h>
 
 #include "packages/data/tests/column_builders.h"
-#include "tests/test_util.h"
 
-#include <torch/types.h>
+namespace tessera::data::user_items_test {
 
-#include <gtest/gtest.h>
-
-#include <string>
-#include <vector>
-
-namespace tessera::data {
-namespace user_items_test {
-
-at::Tensor ints(const std::vector<int64_t>& values) {
-  return torch::tensor(values, torch::kLong);
-}
+using test::int64s;
 
 Columns clicks(
     const std::vector<int64_t>& users,
     const std::vector<int64_t>& items) {
   Columns columns;
-  columns.add("user", {.values = ints(users)});
-  columns.add("item", {.values = ints(items)});
+  columns.add("user", {.values = torch::tensor(users)});
+  columns.add("item", {.values = torch::tensor(items)});
   return columns;
 }
 
 TEST(UserItemsTest, BagsHaveTheItemsInTheOrderOfTheDataset) {
   const UserItems seen(Dataset(clicks({5, -1, 5, 5}, {30, 7, 10, 30})));
-  const RaggedFeature bags = seen.of(ints({5, 4, -1, 5}));
-  EXPECT_TRUE(bags.values.equal(ints({30, 10, 30, 7, 30, 10, 30})));
-  EXPECT_TRUE(bags.row_splits.equal(ints({0, 3, 3, 4, 7})));
+  const RaggedFeature bags = seen.of(int64s({5, 4, -1, 5}));
+  EXPECT_TRUE(bags.values.equal(int64s({30, 10, 30, 7, 30, 10, 30})));
+  EXPECT_TRUE(bags.row_splits.equal(int64s({0, 3, 3, 4, 7})));
 }
 
 TEST(UserItemsTest, NoUsersHaveNoBags) {
   const UserItems seen(Dataset(clicks({}, {})));
-  EXPECT_TRUE(seen.of(ints({})).row_splits.equal(ints({0})));
-  EXPECT_TRUE(seen.of(ints({3})).row_splits.equal(ints({0, 0})));
+  EXPECT_TRUE(seen.of(int64s({})).row_splits.equal(int64s({0})));
+  EXPECT_TRUE(seen.of(int64s({3})).row_splits.equal(int64s({0, 0})));
 }
 
 TEST(UserItemsTest, ReadsTheNamedColumns) {
   Columns columns = clicks({1, 2}, {3, 4});
   const UserItems users_of_items(
       Dataset(columns), {.user = "item", .item = "user"});
-  EXPECT_TRUE(users_of_items.of(ints({4})).values.equal(ints({2})));
+  EXPECT_TRUE(users_of_items.of(int64s({4})).values.equal(int64s({2})));
 }
 
 TEST(UserItemsTest, RefusesOtherColumns) {
   Columns text;
   text.add("user", {.values = std::vector<std::string>{"a"}});
-  text.add("item", {.values = ints({1})});
+  text.add("item", {.values = int64s({1})});
   EXPECT_TYPE_ERROR(
       UserItems(Dataset(text)),
       "[UserItems] column 'user' must have integers, but it has text.");
   Columns lists;
-  lists.add("user", {.values = ints({1})});
-  lists.add("item", {.values = ints({1, 2}), .row_splits = ints({0, 2})});
+  lists.add("user", {.values = int64s({1})});
+  lists.add("item", {.values = int64s({1, 2}), .row_splits = int64s({0, 2})});
   EXPECT_VALUE_ERROR(
       UserItems(Dataset(lists)),
       "[UserItems] column 'item' must have one value per example, but it has "
@@ -74,8 +63,7 @@ TEST(UserItemsTest, RefusesOtherTensorsOfUsers) {
   EXPECT_TYPE_ERROR(seen.of({}), "got an undefined tensor");
   EXPECT_TYPE_ERROR(seen.of(torch::zeros({2})), "must be an int64 tensor");
   EXPECT_VALUE_ERROR(
-      seen.of(ints({1}).view({1, 1})), "must have the shape [n]");
+      seen.of(int64s({1}).view({1, 1})), "must have the shape [n]");
 }
 
-}  // namespace user_items_test
-}  // namespace tessera::data
+}  // namespace tessera::data::user_items_test

@@ -1,31 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/data/feature_pipeline.h>
 #include <tessera/data/vocabulary_builder.h>
 #include <tessera/engine/embedding_engine.h>
 #include <tessera/optim/optimizers/adagrad.h>
 
 #include "packages/data/tests/area_under_curve.h"
 #include "packages/data/tests/column_builders.h"
-#include "tests/test_util.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/binary_cross_entropy_with_logits.h>
-#include <c10/util/StringUtil.h>
-#include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
-#include <iostream>
-#include <limits>
-#include <map>
-#include <numeric>
-#include <random>
-#include <string>
-#include <vector>
-
-namespace tessera::data {
-namespace vocabulary_builder_test {
+namespace tessera::data::vocabulary_builder_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
 using transforms::VocabularyValues;
@@ -357,5 +340,4 @@ TEST(VocabularyBuilderTest, ZerosForUnknownUsersAreBetterThanARandomVector) {
   EXPECT_GT(trained, random + 0.003);
 }
 
-}  // namespace vocabulary_builder_test
-}  // namespace tessera::data
+}  // namespace tessera::data::vocabulary_builder_test
