@@ -153,7 +153,7 @@ Nest<at::Tensor> TPUEmbeddingImpl::converted(
   }
   std::vector<at::Tensor> leaves = activations.flatten();
   for (at::Tensor& leaf : leaves) {
-    // to(dtype) keeps the device out of an exported model.
+    // A conversion of the dtype alone records no device in an exported model.
     leaf = activation_device_.is_cpu()
         ? leaf.to(activation_dtype_)
         : leaf.to(activation_device_, activation_dtype_);

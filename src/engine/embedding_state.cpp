@@ -219,7 +219,7 @@ EmbeddingState describe_state(
       table.optimizer =
           table.config->optimizer ? table.config->optimizer : optimizer;
     }
-    // make_table() accepts the placeholders that JSON gives for optimizers.
+    // A layer refuses the placeholders that make_table() accepts for optimizers from JSON.
     if (table.optimizer) {
       optim::validate(
           *table.optimizer,

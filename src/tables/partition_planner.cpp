@@ -48,7 +48,7 @@ KeyIndex::PartitionPlanner::PartitionPlanner(
   for (const RowUses& uses : known) {
     add_uses(uses.row - first_row_, uses.count);
   }
-  // About as many are evicted from a partition at once.
+  // An update usually evicts about so many keys from a partition.
   constexpr size_t kPrefetched = 16;
   state_.victims.visit_lowest(kPrefetched, [&](uint16_t row) {
     index_.prefetch_use(first_row_ + row);

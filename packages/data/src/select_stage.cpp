@@ -88,7 +88,7 @@ class SelectStage : public RowStep {
     }
 
    private:
-    // Finds the rows to read next. The last one is of the part.
+    // Finds the rows to read next, which end with a row of the part.
     void find_end(int64_t max_rows) {
       end_ = row_;
       left_ = 0;

@@ -148,7 +148,7 @@ class PeerChannel final : public Channel {
         pending.receive(peer, empty_bytes(1), kUnusedTag);
         pending.receives[peer]->wait(milliseconds(1));
       } catch (const std::exception&) {
-        // That it times out is the purpose.
+        // The time-out is intended.
       }
     }
   }

@@ -311,7 +311,7 @@ RowExchange::Request RowExchange::find_distinct_keys(
   }
   const size_t count = keys.size();
   Buffer<kernels::Contribution> scratch(count);
-  // By the upper half of the hash, which chooses the partition.
+  // Sorted by the upper half of the hash, which chooses the partition.
   kernels::Contribution* sorted = kernels::sort_by_row(
       unsorted.data(), scratch.data(), static_cast<int64_t>(count), 32);
   const auto is_less = [&](const kernels::Contribution& a,

@@ -52,7 +52,7 @@ ShardedTableStore::ShardedTableStore(
   check_placement_names(this->state(), options.placement, "[ShardingOptions]");
   for (const TableState& table : this->state().tables) {
     check_shardable(table);
-    // Initial values of new keys may be unusable.
+    // User code may fail on one rank alone, as may the initial values of new keys.
     needs_second_barrier_ = needs_second_barrier_ ||
         (table.optimizer &&
          (table.key_rows != nullptr || calls_user_code(*table.optimizer)));

@@ -128,8 +128,8 @@ void check_numbers(
     const std::string& factory,
     const at::Tensor& vectors,
     const std::string& where) {
-  // There are at most as many clusters as vectors, and as many parts as dim. 2^16 is
-  // more than any usual number of links.
+  // The largest number that makes sense: a cluster for each vector, a part for each column,
+  // or 2^16 links.
   const int64_t max_value =
       std::max({vectors.size(0), vectors.size(1), int64_t{1} << 16});
   constexpr const char* kDigits = "0123456789";

@@ -300,7 +300,7 @@ void detail::SkippedSteps::count(StepResult& result, int64_t max_in_row) {
   ++in_row;
   ++total;
   result.is_skip_allowed = in_row <= max_in_row;
-  // After the first, second, fourth, eighth, ... one.
+  // Warns about the first, second, fourth, eighth, ... skipped step.
   if (result.is_skip_allowed && (total & (total - 1)) == 0) {
     TORCH_WARN(fmt::format(
         "[make_train_step] the loss of a step is {}, so its update was "
