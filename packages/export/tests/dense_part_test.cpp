@@ -3,53 +3,20 @@
 // activations.
 #include <tessera/common/json.h>
 #include <tessera/common/json_text.h>
-#include <tessera/export/export_pt2.h>
-#include <tessera/export/export_torchscript.h>
 #include <tessera/export/with_one_user.h>
-#include <tessera/layers/concatenate.h>
 #include <tessera/layers/cross.h>
 #include <tessera/layers/dot_interaction.h>
 #include <tessera/layers/mlp.h>
-#include <tessera/layers/tpu_embedding.h>
 #include <tessera/models/din_attention.h>
 
 #include "packages/export/src/dense_program.h"
 #include "packages/export/tests/export_test_util.h"
 #include "src/common/checksum.h"
 #include "tests/temporary_folder.h"
-#include "tests/test_util.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/allclose.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/linear.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/rand.h>
-#include <ATen/ops/randint.h>
-#include <ATen/ops/randn.h>
-#include <ATen/ops/sigmoid.h>
-#include <ATen/ops/zeros.h>
 #include <ATen/record_function.h>
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-#include <torch/csrc/jit/serialization/import.h>
-#include <torch/nn/module.h>
-#include <torch/nn/modules/linear.h>
 
-#include <algorithm>
-#include <filesystem>
-#include <functional>
-#include <map>
-#include <memory>
-#include <optional>
-#include <sstream>
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace tessera {
-namespace dense_part_test {
+namespace tessera::dense_part_test {
 
 TPUEmbedding make_embedding() {
   const auto items =
@@ -837,5 +804,4 @@ TEST(DensePartTest, TorchScriptWithAnotherSignatureIsRefused) {
       "the module does not have the weight 'attention.linear_0.weight'");
 }
 
-}  // namespace dense_part_test
-}  // namespace tessera
+}  // namespace tessera::dense_part_test

@@ -1,18 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exports of models with an EmbeddingEngineModule.
-#include <tessera/export/export_torchscript.h>
 
 #include "packages/export/tests/export_test_util.h"
 #include "tests/layers/engine_module_fixture.h"
 
-#include <gtest/gtest.h>
-
-#include <memory>
-#include <string>
-#include <utility>
-
-namespace tessera {
-namespace export_engine_module_test {
+namespace tessera::export_engine_module_test {
 
 using namespace engine_module;
 
@@ -167,5 +159,4 @@ TEST(ExportEngineModuleTest, RefusesToExportALookupWithoutRounding) {
       run_model(loaded, example.features), model->engine->dequeue()["user"]);
 }
 
-}  // namespace export_engine_module_test
-}  // namespace tessera
+}  // namespace tessera::export_engine_module_test

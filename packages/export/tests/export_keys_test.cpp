@@ -2,198 +2,38 @@
 // Export of tables with TableConfig::keys, in both formats. The files must give what the
 // layer gives in evaluation.
 #include <tessera/engine/embedding_engine.h>
-#include <tessera/export/export_pt2.h>
-#include <tessera/export/export_torchscript.h>
 #include <tessera/export/load_state_dict.h>
-#include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/sgd.h>
-#include <torch/nn/modules/linear.h>
 
 #include "packages/export/tests/export_test_util.h"
 #include "tests/anonymous_memory.h"
-#include "tests/layers/layer_test_util.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/rand.h>
-#include <ATen/ops/stack.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
+namespace tessera::export_keys_test {
 
-#include <cstdint>
-#include <functional>
-#include <limits>
-#include <map>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace tessera {
-namespace export_keys_test {
-
-using test::floats;
-using test::int64s;
-using test::ragged;
-using test::sparse;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 // Not a key of any table here.
 constexpr int64_t kUnknown = 1'234'567'890'123;
 
-enum class Format { kTorchScript, kPt2 };
-
-struct Kind {
-  FeatureConfig config = {};
-  Combiner combiner = Combiner::kMean;
-  at::ScalarType dtype = at::kFloat;
-  std::optional<QuantizationConfig> quantization = {};
-  std::optional<int64_t> padding_key = {};
-  std::optional<int64_t> default_key = {};
-};
-
-// A layer with one feature `f` over a table with these keys.
-TPUEmbedding layer_of(const Kind& kind, const at::Tensor& keys) {
-  FeatureConfig config = kind.config;
-  config.table = make_table(
-      {.name = "t",
-       .dim = 3,
-       .combiner = kind.combiner,
-       .dtype = kind.dtype,
-       .quantization = kind.quantization,
-       .keys = DynamicKeys{
-           .capacity = 64,
-           .padding_key = kind.padding_key,
-           .default_key = kind.default_key}});
-  TPUEmbedding layer(TPUEmbeddingOptions{
-      .features = {{"f", config}}, .optimizer = optim::Adagrad{}});
-  layer->update_embedding_table("t", keys, at::rand({keys.numel(), 3}) - 0.5);
-  return layer;
-}
-
 at::Tensor spread_keys() {
   return int64s({7, kMin, -1, 1LL << 40, 3, kMax, -(1LL << 50), 0, 4});
 }
 
-struct Input {
-  Feature feature;
-  at::Tensor weights = {};
-};
-
-ExportExample example_of(const Input& input) {
-  ExportExample example{.features = {{"f", input.feature}}};
-  if (input.weights.defined()) {
-    example.weights = {{"f", std::optional<Feature>(input.weights)}};
-  }
-  return example;
-}
-
-at::Tensor evaluate(TPUEmbedding& layer, const Input& input) {
-  const at::NoGradGuard no_grad;
-  const ExportExample example = example_of(input);
-  return layer->forward(example.features, example.weights)["f"];
-}
-
-class ExportKeysTest : public testing::TestWithParam<Format> {
+class ExportKeysTest : public ExportFormatTest {
  protected:
-  // The file's activations of each input. All must be of the same kind.
-  std::vector<at::Tensor> run_file(
-      const TPUEmbedding& layer,
-      const std::vector<Input>& inputs,
-      const ExportOptions& options = {}) const {
-    return run_files(layer, {inputs}, options)[0];
-  }
-
-  // The same for several kinds. A TorchScript file takes all kinds, so it is written once.
-  std::vector<std::vector<at::Tensor>> run_files(
-      const TPUEmbedding& layer,
-      const std::vector<std::vector<Input>>& kinds,
-      const ExportOptions& options) const {
-    std::vector<std::vector<at::Tensor>> results;
-    if (GetParam() == Format::kPt2) {
-      for (const std::vector<Input>& inputs : kinds) {
-        results.push_back(run_pt2(layer, inputs, options));
-      }
-      return results;
-    }
-    const std::string path = test::new_file();
-    export_torchscript(layer, path, options);
-    torch::jit::Module loaded = torch::jit::load(path);
-    for (const std::vector<Input>& inputs : kinds) {
-      results.emplace_back();
-      for (const Input& input : inputs) {
-        test::Tensors weights;
-        if (input.weights.defined()) {
-          weights["f"] = input.weights;
-        }
-        results.back().push_back(test::run_embedding(
-            loaded, {{"f", test::parts_of(input.feature)}}, weights)["f"]);
-      }
-    }
-    return results;
-  }
-
-  static std::vector<at::Tensor> run_pt2(
-      const TPUEmbedding& layer,
-      const std::vector<Input>& inputs,
-      const ExportOptions& options) {
-    const std::string path = test::new_file();
-    export_pt2(layer, path, example_of(inputs[0]), options);
-    const Pt2Program program(path);
-    std::vector<at::Tensor> results;
-    for (const Input& input : inputs) {
-      std::vector<at::Tensor> arguments = test::parts_of(input.feature);
-      if (input.weights.defined()) {
-        arguments.push_back(input.weights);
-      }
-      results.push_back(program.run(arguments)[0]);
-    }
-    return results;
-  }
-
-  void expect_agrees(TPUEmbedding layer, const std::vector<Input>& inputs)
-      const {
-    expect_all_agree(layer, {inputs});
-  }
-
-  // Returns the file's activations.
-  std::vector<std::vector<at::Tensor>> expect_all_agree(
-      TPUEmbedding layer,
-      const std::vector<std::vector<Input>>& kinds,
-      const ExportOptions& options = {},
-      double tolerance = 1e-6) const {
-    auto actual = run_files(layer, kinds, options);
-    for (size_t kind = 0; kind < kinds.size(); ++kind) {
-      SCOPED_TRACE(kind);
-      for (size_t i = 0; i < kinds[kind].size(); ++i) {
-        SCOPED_TRACE(i);
-        EXPECT_EQ(actual[kind][i].scalar_type(), at::kFloat);
-        test::expect_close(
-            actual[kind][i],
-            evaluate(layer, kinds[kind][i]),
-            tolerance,
-            tolerance);
-      }
-    }
-    return actual;
-  }
-
   // Checks all kinds of features, with known, unknown and padding keys.
-  void expect_agrees_on_all_kinds(
+  static void expect_agrees_on_all_kinds(
       TPUEmbedding layer,
       int64_t padding,
       const ExportOptions& options = {},
-      double tolerance = 1e-6) const {
-    const test::Rows rows{
-        {3, kUnknown, 7}, {}, {kMin, padding, kMax, -1}, {padding}};
+      double tolerance = 1e-6) {
+    const Rows rows{{3, kUnknown, 7}, {}, {kMin, padding, kMax, -1}, {padding}};
     const at::Tensor weights =
         floats({0.5F, 2.0F, 0.0F, 1.5F, -1.0F, 0.25F, 3.0F, 1.0F});
     const at::Tensor keys = int64s({3, kUnknown, padding, kMin, kMax, 0});
-    expect_all_agree(
+    expect_agrees(
         layer,
         {{{keys}, {int64s({})}, {int64s({kUnknown})}},
          {{keys.view({6, 1})}},
@@ -216,13 +56,7 @@ class ExportKeysTest : public testing::TestWithParam<Format> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(
-    Formats,
-    ExportKeysTest,
-    testing::Values(Format::kTorchScript, Format::kPt2),
-    [](const auto& info) {
-      return info.param == Format::kPt2 ? "pt2" : "torchscript";
-    });
+INSTANTIATE_TEST_SUITE_P(Formats, ExportKeysTest, kExportFormats, format_name);
 
 TEST_P(ExportKeysTest, AgreesOnEveryKindOfFeature) {
   for (const Combiner combiner :
@@ -236,7 +70,7 @@ TEST_P(ExportKeysTest, AgreesOnEveryKindOfFeature) {
 TEST_P(ExportKeysTest, SequencesKeepTheirFirstKeys) {
   TPUEmbedding layer = layer_of(
       {.config = {.max_sequence_length = 2}, .padding_key = -2}, spread_keys());
-  expect_all_agree(
+  expect_agrees(
       layer,
       {{{ragged({{3, -2, 7}, {}, {kUnknown, kMin}, {-2, kMax}})},
         {ragged({})},
@@ -244,7 +78,7 @@ TEST_P(ExportKeysTest, SequencesKeepTheirFirstKeys) {
        {{sparse({{3, -2, 7}, {}, {kUnknown, kMin}}, 3)}, {sparse({}, 3)}}});
   TPUEmbedding shaped =
       layer_of({.config = {.output_shape = {{2, 3}}}}, spread_keys());
-  expect_agrees(shaped, {{ragged({{3, kUnknown, 7, 0}, {kMax}})}});
+  expect_agrees(shaped, {{{ragged({{3, kUnknown, 7, 0}, {kMax}})}}});
 }
 
 // The first key, the last one, those between two keys, and both ends of int64.
@@ -275,7 +109,7 @@ TEST_P(ExportKeysTest, EveryInt64IsAPaddingKey) {
   for (const int64_t padding : {kMin, int64_t{-1}, int64_t{0}, kMax}) {
     SCOPED_TRACE(padding);
     TPUEmbedding layer = layer_of({.padding_key = padding}, int64s({1, 2, 3}));
-    const auto actual = expect_all_agree(
+    const auto actual = expect_agrees(
         layer,
         {{{int64s({padding, 1, kMin, kMax, 0, -1})}},
          {{ragged({{padding, 1, kUnknown}, {padding}, {2, 3}})},
@@ -315,7 +149,7 @@ TEST_P(ExportKeysTest, NegativePaddingIsDroppedWithoutValidation) {
   TPUEmbedding layer = layer_of(
       {.config = {.validate_weights_and_indices = false}, .padding_key = -1},
       int64s({kMin, 3, 7, kMax}));
-  expect_all_agree(
+  expect_agrees(
       layer,
       {{{ragged({{-1, 3}, {kMin, kUnknown}, {-1}})}},
        {{ragged({{-1, 3}, {kMin, 7}}), floats({1.0F, -2.0F, 0.5F, 3.0F})}},
@@ -371,9 +205,9 @@ TEST_P(ExportKeysTest, KeysThatLostTheirRowsGiveZeros) {
 
 TEST_P(ExportKeysTest, AnotherExportHasTheNewKeys) {
   TPUEmbedding layer = layer_of({}, int64s({1, 2}));
-  expect_agrees(layer, {{int64s({1, 2, 3})}});
+  expect_agrees(layer, {{{int64s({1, 2, 3})}}});
   layer->update_embedding_table("t", int64s({3}), floats({1, 3}, {1, 2, 3}));
-  expect_agrees(layer, {{int64s({1, 2, 3})}});
+  expect_agrees(layer, {{{int64s({1, 2, 3})}}});
 }
 
 // Features of two key tables and one with a vocabulary, below a dense layer.
@@ -425,20 +259,14 @@ TORCH_MODULE(Tower);
 
 TEST_P(ExportKeysTest, AModelWithSharedAndStaticTables) {
   Tower tower;
-  const std::string path = test::new_file();
+  const std::string path = new_file();
   const Features other = TowerImpl::batch(kUnknown);
   const at::NoGradGuard no_grad;
   at::Tensor actual;
-  if (GetParam() == Format::kPt2) {
+  if (is_pt2()) {
     export_pt2(tower, path, {.features = TowerImpl::batch(7)});
     const Pt2Program program(path);
-    std::vector<at::Tensor> arguments;
-    for (const Feature& feature : other.flatten()) {
-      for (const at::Tensor& part : test::parts_of(feature)) {
-        arguments.push_back(part);
-      }
-    }
-    actual = program.run(arguments)[0];
+    actual = program.run(arguments_of(other))[0];
     std::vector<std::string> names;
     for (const auto& [name, tensor] : program.state_dict()) {
       names.push_back(name);
@@ -457,11 +285,10 @@ TEST_P(ExportKeysTest, AModelWithSharedAndStaticTables) {
   } else {
     export_torchscript(tower, path, {.features = TowerImpl::batch(7)});
     torch::jit::Module loaded = torch::jit::load(path);
-    actual =
-        loaded.forward({test::to_dict(test::all_parts_of(other))}).toTensor();
+    actual = loaded.forward({to_dict(all_parts_of(other))}).toTensor();
   }
   tower->eval();
-  test::expect_close(actual, tower->forward(other));
+  expect_close(actual, tower->forward(other));
 }
 
 TEST_P(ExportKeysTest, AnEngineIsExported) {
@@ -475,25 +302,23 @@ TEST_P(ExportKeysTest, AnEngineIsExported) {
   engine.apply_gradients();
   const EmbeddingTables tables = engine.embedding_tables();
   const at::Tensor& rows = tables.begin()->parameters;
-  const std::string path = test::new_file();
+  const std::string path = new_file();
   const at::Tensor ids = int64s({-9, kUnknown, kMax});
   at::Tensor actual;
-  if (GetParam() == Format::kPt2) {
+  if (is_pt2()) {
     export_pt2(engine, path, {.features = {{"f", ids}}});
     actual = Pt2Program(path).run({ids})[0];
   } else {
     export_torchscript(engine, path);
     torch::jit::Module loaded = torch::jit::load(path);
-    actual = test::run_embedding(loaded, {{"f", {ids}}})["f"];
+    actual = run_embedding(loaded, {{"f", {ids}}})["f"];
   }
   EXPECT_TRUE(at::equal(actual, at::stack({rows[0], at::zeros({3}), rows[1]})));
 }
 
 TEST(ExportKeysFileTest, HoldsSortedKeysAndTheirRows) {
   TPUEmbedding layer = layer_of({.padding_key = kMin}, int64s({4, -3, 9}));
-  const std::string path = test::new_file();
-  export_torchscript(layer, path);
-  const torch::jit::Module loaded = torch::jit::load(path);
+  const torch::jit::Module loaded = export_and_load(layer);
   const EmbeddingTables tables = layer->embedding_tables();
   EXPECT_TRUE(at::equal(
       loaded.attr("table_0_keys").toTensor(), int64s({-3, 4, 9, kMax})));
@@ -506,9 +331,7 @@ TEST(ExportKeysFileTest, HoldsSortedKeysAndTheirRows) {
 
 TEST(ExportKeysFileTest, BadInputIsRefused) {
   TPUEmbedding layer = layer_of({.padding_key = 5}, spread_keys());
-  const std::string path = test::new_file();
-  export_torchscript(layer, path);
-  torch::jit::Module loaded = torch::jit::load(path);
+  torch::jit::Module loaded = export_and_load(layer);
   const at::Tensor ids = int64s({1, 2});
   const struct {
     std::vector<at::Tensor> parts;
@@ -524,7 +347,7 @@ TEST(ExportKeysFileTest, BadInputIsRefused) {
   for (const auto& test_case : cases) {
     SCOPED_TRACE(test_case.text);
     try {
-      test::run_embedding(loaded, {{"f", test_case.parts}});
+      run_embedding(loaded, {{"f", test_case.parts}});
       ADD_FAILURE() << "expected an error";
     } catch (const std::exception& error) {
       EXPECT_NE(
@@ -536,7 +359,7 @@ TEST(ExportKeysFileTest, BadInputIsRefused) {
 
 TEST(ExportKeysFileTest, KeysAndRowsGoBackIntoALayer) {
   TPUEmbedding layer = layer_of({}, spread_keys());
-  const std::string path = test::new_file();
+  const std::string path = new_file();
   export_pt2(layer, path, example_of({int64s({1})}));
   const NamedTensors state{.tensors = Pt2Program(path).state_dict()};
   TPUEmbedding other = layer_of({}, int64s({5}));
@@ -553,19 +376,16 @@ TEST(ExportKeysFileTest, KeysAndRowsGoBackIntoALayer) {
   EXPECT_TRUE(at::equal(evaluate(other, keys), evaluate(layer, keys)));
 }
 
-TEST(ExportKeysFileTest, RowsThatDoNotFitAreRefused) {
+TEST_P(ExportKeysTest, RowsThatDoNotFitAreRefused) {
   TPUEmbedding layer = layer_of({}, int64s({1}));
   layer->update_embedding_table("t", int64s({1}), floats({1, 3}, {1e9, 0, 0}));
-  const std::string path = test::new_file();
-  const std::string text =
-      " table 't' can't be stored as float16: some values are beyond the range";
+  const std::string path = new_file();
   EXPECT_VALUE_ERROR(
-      export_torchscript(layer, path, {.dtype = at::kHalf}),
-      "[export_torchscript]" + text);
-  EXPECT_VALUE_ERROR(
-      export_pt2(layer, path, example_of({int64s({1})}), {.dtype = at::kHalf}),
-      "[export_pt2]" + text);
-  test::expect_nothing_at(path);
+      export_layer(layer, path, {int64s({1})}, {.dtype = at::kHalf}),
+      std::string(is_pt2() ? "[export_pt2]" : "[export_torchscript]") +
+          " table 't' can't be stored as float16: some values are beyond the "
+          "range");
+  expect_nothing_at(path);
 }
 
 // Two tables of 16 MiB, whose rows the file has in another order than the memory.
@@ -590,13 +410,12 @@ TEST(ExportKeysFileTest, SortedRowsTakeTheMemoryOfOneTable) {
   }
   const at::Tensor ids = int64s({0, 1, 7919});
   const ExportExample example{.features = {{"a", ids}, {"b", ids}}};
-  const std::string path = test::new_file();
+  const std::string path = new_file();
   export_pt2(layer, path, example);  // fills caches that later calls reuse
-  test::PeakMemory peak;
+  PeakMemory peak;
   export_pt2(layer, path, example);
   // One table of rows, the keys of both, and 24 bytes per key while they are sorted.
   EXPECT_LT(peak.growth(), kRows * (64 + 2 * 8 + 24 + 8) + (int64_t{12} << 20));
 }
 
-}  // namespace export_keys_test
-}  // namespace tessera
+}  // namespace tessera::export_keys_test

@@ -1,69 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Export of whole models, with tables and dense weights, to TorchScript.
-#include <tessera/export/export_torchscript.h>
-#include <tessera/layers/concatenate.h>
-#include <tessera/optim/optimizers/adagrad.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
-#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/dropout.h>
-#include <torch/nn/modules/linear.h>
 
 #include "packages/export/tests/export_test_util.h"
-#include "tests/layers/layer_test_util.h"
 
-#include <ATen/ops/cat.h>
-#include <ATen/ops/rand.h>
-#include <ATen/ops/randn.h>
-#include <ATen/ops/sigmoid.h>
-#include <gtest/gtest.h>
+namespace tessera::export_model_test {
 
-#include <filesystem>
-#include <functional>
-#include <memory>
-#include <string>
-#include <vector>
-
-namespace tessera {
-namespace export_model_test {
-
-using test::int64s;
-using test::ragged;
-
-TPUEmbedding make_embedding(const Strategy& strategy = Strategy::fused()) {
-  const auto users =
-      make_table({.name = "users", .vocabulary_size = 20, .dim = 3});
-  const auto items = make_table(
-      {.name = "items",
-       .vocabulary_size = 30,
-       .dim = 4,
-       .combiner = Combiner::kSqrtn});
-  return TPUEmbedding(TPUEmbeddingOptions{
-      .features =
-          {{"user", FeatureConfig{.table = users}},
-           {"item", FeatureConfig{.table = items}},
-           {"history", FeatureConfig{.table = items}}},
-      .optimizer = optim::Adagrad{},
-      .strategy = strategy});
-}
-
-Features make_features() {
-  return {
-      {"user", int64s({1, 2, 3})},
-      {"item", test::sparse({{4, 5}, {6}, {29}}, 2)},
-      {"history", ragged({{7, 8, 9}, {}, {10}})}};
-}
-
-Features other_features() {
-  return {
-      {"user", int64s({9, 8, 7, 6, 5})},
-      {"item", test::sparse({{1}, {2, 3}, {}, {4, 4}, {0}}, 2)},
-      {"history", ragged({{}, {1, 2, 3, 4}, {5}, {6}, {7, 7}})}};
-}
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 struct RankerImpl : torch::nn::Module {
   explicit RankerImpl(const Strategy& strategy = Strategy::fused()) {
-    embedding = register_module("embedding", make_embedding(strategy));
+    embedding = register_module("embedding", user_item_embedding(strategy));
     tower = register_module(
         "tower",
         torch::nn::Sequential(
@@ -94,45 +43,55 @@ TORCH_MODULE(Ranker);
 
 ExportExample ranker_example() {
   return {
-      .features = make_features(),
-      .inputs = {at::rand({3, 2}), test::floats({2})}};
+      .features = three_examples(), .inputs = {at::rand({3, 2}), floats({2})}};
 }
 
 at::Tensor run_ranker(
     torch::jit::Module& loaded,
     const Features& features,
     const std::vector<at::Tensor>& inputs) {
-  std::vector<c10::IValue> arguments{
-      test::to_dict(test::all_parts_of(features))};
+  std::vector<c10::IValue> arguments{to_dict(all_parts_of(features))};
   arguments.insert(arguments.end(), inputs.begin(), inputs.end());
   return loaded.forward(arguments).toTensor();
 }
 
 template <class Model>
-torch::jit::Module export_and_load(
+torch::jit::Module export_model(
     const Model& model,
     const ExportExample& example,
     const ExportOptions& options = {}) {
-  const std::string path = test::new_file();
+  const std::string path = new_file();
   export_torchscript(model, path, example, options);
   return torch::jit::load(path);
+}
+
+template <class Model, class... Inputs>
+void expect_same_results(
+    torch::jit::Module& loaded,
+    Model& model,
+    const Features& features,
+    const Inputs&... inputs) {
+  const at::NoGradGuard no_grad;
+  expect_close(
+      run_ranker(loaded, features, {inputs...}),
+      model.forward(features, inputs...));
 }
 
 TEST(ExportModelTest, TablesAndTowerMatchTheModel) {
   for (const Strategy& strategy :
        {Strategy::fused(), Strategy::host(), Strategy::padded()}) {
     Ranker model(strategy);
-    torch::jit::Module loaded = export_and_load(model, ranker_example());
+    torch::jit::Module loaded = export_model(model, ranker_example());
     model->eval();
     const at::NoGradGuard no_grad;
     const at::Tensor prices = at::rand({5, 2});
-    const at::Tensor scale = test::floats({3});
-    test::expect_close(
-        run_ranker(loaded, other_features(), {prices, scale}),
-        model->forward(other_features(), prices, scale));
+    const at::Tensor scale = floats({3});
+    expect_close(
+        run_ranker(loaded, five_examples(), {prices, scale}),
+        model->forward(five_examples(), prices, scale));
     const Features nothing{
         {"user", at::empty({0}, at::kLong)},
-        {"item", test::sparse({}, 2)},
+        {"item", sparse({}, 2)},
         {"history", ragged({})}};
     EXPECT_EQ(
         run_ranker(loaded, nothing, {at::rand({0, 2}), scale}).numel(), 0);
@@ -147,22 +106,22 @@ TEST(ExportModelTest, AConvertedModelKeepsItsDtype) {
     for (at::Tensor& input : example.inputs) {
       input = input.to(dtype);
     }
-    torch::jit::Module loaded = export_and_load(model, example);
+    torch::jit::Module loaded = export_model(model, example);
     model->eval();
     const at::NoGradGuard no_grad;
     const at::Tensor prices = at::rand({5, 2}).to(dtype);
-    const at::Tensor scale = test::floats({3}).to(dtype);
+    const at::Tensor scale = floats({3}).to(dtype);
     const at::Tensor scores =
-        run_ranker(loaded, other_features(), {prices, scale});
+        run_ranker(loaded, five_examples(), {prices, scale});
     EXPECT_EQ(scores.scalar_type(), dtype);
-    test::expect_close(
-        scores, model->forward(other_features(), prices, scale), 1e-2, 1e-2);
+    expect_close(
+        scores, model->forward(five_examples(), prices, scale), 1e-2, 1e-2);
   }
 }
 
 TEST(ExportModelTest, RefusesAnotherDeviceAndAConvertedLayerAlone) {
   Ranker model;
-  const std::string path = test::new_file();
+  const std::string path = new_file();
   model->embedding->to(torch::kDouble);
   EXPECT_VALUE_ERROR(
       export_torchscript(model->embedding, path),
@@ -177,7 +136,7 @@ TEST(ExportModelTest, RefusesAnotherDeviceAndAConvertedLayerAlone) {
 }
 
 TEST(ExportModelTest, ParametersKeepTheirNamesWithoutGradients) {
-  torch::jit::Module loaded = export_and_load(Ranker(), ranker_example());
+  torch::jit::Module loaded = export_model(Ranker(), ranker_example());
   std::vector<std::string> parameters;
   for (const auto& parameter : loaded.named_parameters()) {
     parameters.push_back(parameter.name);
@@ -205,9 +164,9 @@ TEST(ExportModelTest, ExportLeavesTheModelUnchanged) {
   Ranker model;
   model->train();
   model->tower[3]->eval();
-  const std::string tables = test::saved(model->embedding);
+  const std::string tables = saved(model->embedding);
   const std::vector<at::Tensor> parameters = model->parameters();
-  export_and_load(model, ranker_example(), {.dtype = at::kChar});
+  export_model(model, ranker_example(), {.dtype = at::kChar});
   EXPECT_TRUE(model->is_training());
   EXPECT_TRUE(model->tower[1]->is_training());
   EXPECT_FALSE(model->tower[3]->is_training());
@@ -215,11 +174,11 @@ TEST(ExportModelTest, ExportLeavesTheModelUnchanged) {
     EXPECT_TRUE(parameter.requires_grad());
     EXPECT_FALSE(parameter.grad().defined());
   }
-  EXPECT_EQ(test::saved(model->embedding), tables);
+  EXPECT_EQ(saved(model->embedding), tables);
   EXPECT_EQ(model->embedding->iterations(), 0);
   EXPECT_TRUE(at::GradMode::is_enabled());
   // The model can still be trained.
-  model->forward(make_features(), at::rand({3, 2}), test::floats({1}))
+  model->forward(three_examples(), at::rand({3, 2}), floats({1}))
       .sum()
       .backward();
   EXPECT_EQ(model->embedding->iterations(), 1);
@@ -228,30 +187,30 @@ TEST(ExportModelTest, ExportLeavesTheModelUnchanged) {
 TEST(ExportModelTest, TablesMayHaveOtherDtypes) {
   Ranker model;
   const at::Tensor prices = at::rand({5, 2});
-  const at::Tensor scale = test::floats({1});
+  const at::Tensor scale = floats({1});
   for (const auto& [dtype, tolerance] :
        {std::pair{at::kHalf, 1e-3}, std::pair{at::kChar, 1e-2}}) {
     torch::jit::Module loaded =
-        export_and_load(model, ranker_example(), {.dtype = dtype});
+        export_model(model, ranker_example(), {.dtype = dtype});
     model->eval();
     const at::NoGradGuard no_grad;
-    test::expect_close(
-        run_ranker(loaded, other_features(), {prices, scale}),
-        model->forward(other_features(), prices, scale),
+    expect_close(
+        run_ranker(loaded, five_examples(), {prices, scale}),
+        model->forward(five_examples(), prices, scale),
         tolerance,
         tolerance);
   }
 }
 
 TEST(ExportModelTest, OutOfRangeIdsRaise) {
-  torch::jit::Module loaded = export_and_load(Ranker(), ranker_example());
-  Features features = make_features();
+  torch::jit::Module loaded = export_model(Ranker(), ranker_example());
+  Features features = three_examples();
   features = {
       {"user", int64s({1, 2, 20})},
       {"item", features["item"]},
       {"history", features["history"]}};
   try {
-    run_ranker(loaded, features, {at::rand({3, 2}), test::floats({1})});
+    run_ranker(loaded, features, {at::rand({3, 2}), floats({1})});
     ADD_FAILURE() << "expected an error";
   } catch (const std::exception& error) {
     EXPECT_NE(
@@ -263,12 +222,11 @@ TEST(ExportModelTest, OutOfRangeIdsRaise) {
 }
 
 TEST(ExportModelTest, AnotherKindOfFeatureThanTheExamplesRaises) {
-  torch::jit::Module loaded = export_and_load(Ranker(), ranker_example());
-  auto features = test::all_parts_of(make_features());
+  torch::jit::Module loaded = export_model(Ranker(), ranker_example());
+  auto features = all_parts_of(three_examples());
   const auto error_of = [&] {
     try {
-      loaded.forward(
-          {test::to_dict(features), at::rand({3, 2}), test::floats({1})});
+      loaded.forward({to_dict(features), at::rand({3, 2}), floats({1})});
     } catch (const std::exception& error) {
       return std::string(error.what());
     }
@@ -283,38 +241,6 @@ TEST(ExportModelTest, AnotherKindOfFeatureThanTheExamplesRaises) {
       error_of().find("[feature 'history'] is missing"), std::string::npos);
 }
 
-// A model whose forward() is a function of its modules.
-template <class Result = at::Tensor>
-struct FunctionImpl : torch::nn::Module {
-  using Function =
-      std::function<Result(FunctionImpl&, const Features&, const at::Tensor&)>;
-
-  explicit FunctionImpl(Function function) : function_(std::move(function)) {
-    embedding = register_module("embedding", make_embedding());
-    linear = register_module("linear", torch::nn::Linear(11, 2));
-  }
-  Result forward(const Features& features, const at::Tensor& input) {
-    return function_(*this, features, input);
-  }
-  at::Tensor embed(const Features& features) {
-    return Concatenate()->forward(embedding->forward(features));
-  }
-
-  TPUEmbedding embedding{nullptr};
-  torch::nn::Linear linear{nullptr};
-  Function function_;
-};
-
-template <class Result = at::Tensor>
-std::shared_ptr<FunctionImpl<Result>> make_model(
-    typename FunctionImpl<Result>::Function function) {
-  return std::make_shared<FunctionImpl<Result>>(std::move(function));
-}
-
-ExportExample function_example() {
-  return {.features = make_features(), .inputs = {at::rand({3, 2})}};
-}
-
 TEST(ExportModelTest, ResultsMayBeAList) {
   auto model = make_model<std::vector<at::Tensor>>(
       [](auto& self, const Features& features, const at::Tensor& input) {
@@ -322,17 +248,16 @@ TEST(ExportModelTest, ResultsMayBeAList) {
         return std::vector<at::Tensor>{
             self.linear->forward(embedded), embedded, input * 2};
       });
-  torch::jit::Module loaded = export_and_load(model, function_example());
+  torch::jit::Module loaded = export_model(model, model_example());
   const at::NoGradGuard no_grad;
   const at::Tensor input = at::rand({5, 2});
-  const auto expected = model->forward(other_features(), input);
+  const auto expected = model->forward(five_examples(), input);
   const auto actual =
-      loaded
-          .forward({test::to_dict(test::all_parts_of(other_features())), input})
+      loaded.forward({to_dict(all_parts_of(five_examples())), input})
           .toTensorVector();
   ASSERT_EQ(actual.size(), 3);
   for (size_t i = 0; i < 3; ++i) {
-    test::expect_close(actual[i], expected[i]);
+    expect_close(actual[i], expected[i]);
   }
 }
 
@@ -346,16 +271,13 @@ TEST(ExportModelTest, IdsMayBeComputedFromTheInputs) {
              {"history",
               RaggedFeature{history.values + 1, history.row_splits}}});
       });
-  torch::jit::Module loaded = export_and_load(model, function_example());
-  Features features = other_features();
+  torch::jit::Module loaded = export_model(model, model_example());
+  Features features = five_examples();
   features = {
       {"user", int64s({29, 48, 7, 6, 5})},
       {"item", features["item"]},
       {"history", features["history"]}};
-  const at::NoGradGuard no_grad;
-  test::expect_close(
-      run_ranker(loaded, features, {at::rand({5, 2})}),
-      model->forward(features, at::rand({5, 2})));
+  expect_same_results(loaded, *model, features, at::rand({5, 2}));
 }
 
 TEST(ExportModelTest, TheLayerMayBeCalledTwice) {
@@ -368,11 +290,8 @@ TEST(ExportModelTest, TheLayerMayBeCalledTwice) {
              {"history", features["item"]}});
         return at::cat({first["user"], second["item"], second["history"]}, 1);
       });
-  torch::jit::Module loaded = export_and_load(model, function_example());
-  const at::NoGradGuard no_grad;
-  test::expect_close(
-      run_ranker(loaded, other_features(), {at::rand({5, 2})}),
-      model->forward(other_features(), at::rand({5, 2})));
+  torch::jit::Module loaded = export_model(model, model_example());
+  expect_same_results(loaded, *model, five_examples(), at::rand({5, 2}));
 }
 
 TEST(ExportModelTest, AFeatureMayBeForTheTowerOnly) {
@@ -393,21 +312,18 @@ TEST(ExportModelTest, AFeatureMayBeForTheTowerOnly) {
         {"age", age},
         {"history", features["history"]}};
   };
-  ExportExample example = function_example();
+  ExportExample example = model_example();
   example.features = with_age(example.features, at::rand({3}));
-  torch::jit::Module loaded = export_and_load(model, example);
-  const Features features = with_age(other_features(), at::rand({5}));
-  const at::NoGradGuard no_grad;
-  test::expect_close(
-      run_ranker(loaded, features, {at::rand({5, 2})}),
-      model->forward(features, at::rand({5, 2})));
+  torch::jit::Module loaded = export_model(model, example);
+  const Features features = with_age(five_examples(), at::rand({5}));
+  expect_same_results(loaded, *model, features, at::rand({5, 2}));
 }
 
 // A model that gets the weights of one feature as Weights, and those of another as
 // a tensor.
 struct WeightedImpl : torch::nn::Module {
   WeightedImpl() {
-    embedding = register_module("embedding", make_embedding());
+    embedding = register_module("embedding", user_item_embedding());
   }
   at::Tensor forward(
       const Features& features,
@@ -456,10 +372,9 @@ TEST(ExportModelTest, ATowerThatReadsATableSharesItInTheFile) {
   const Features features{{"user", int64s({1, 2})}, {"item", int64s({1, 2})}};
   for (const Strategy& strategy : {Strategy::fused(), Strategy::host()}) {
     Retrieval model(strategy);
-    torch::jit::Module loaded = export_and_load(model, {.features = features});
+    torch::jit::Module loaded = export_model(model, {.features = features});
     const at::NoGradGuard no_grad;
-    test::expect_close(
-        run_ranker(loaded, features, {}), model->forward(features));
+    expect_close(run_ranker(loaded, features, {}), model->forward(features));
     at::Tensor items =
         loaded.attr("embedding").toModule().attr("table_1").toTensor();
     EXPECT_FALSE(items.requires_grad());
@@ -470,23 +385,23 @@ TEST(ExportModelTest, ATowerThatReadsATableSharesItInTheFile) {
 
 TEST(ExportModelTest, WeightsAreInputs) {
   Weighted model;
-  torch::jit::Module loaded = export_and_load(
+  torch::jit::Module loaded = export_model(
       model,
-      {.features = make_features(),
+      {.features = three_examples(),
        .weights = weights_of_item(at::rand({4})),
        .inputs = {at::rand({4})}});
   const at::Tensor item_weights = at::rand({6});
   const at::Tensor history_weights = at::rand({8});
   const Features features{
       {"user", int64s({9, 8, 7, 6})},
-      {"item", test::sparse({{1}, {2, 3}, {}, {4, 4, 0}}, 3)},
+      {"item", sparse({{1}, {2, 3}, {}, {4, 4, 0}}, 3)},
       {"history", ragged({{}, {1, 2, 3, 4, 5}, {6}, {7, 7}})}};
   const at::NoGradGuard no_grad;
-  test::expect_close(
+  expect_close(
       loaded
           .forward(
-              {test::to_dict(test::all_parts_of(features)),
-               test::to_dict(test::Tensors{{"item", item_weights}}),
+              {to_dict(all_parts_of(features)),
+               to_dict(Tensors{{"item", item_weights}}),
                history_weights})
           .toTensor(),
       model->forward(features, weights_of_item(item_weights), history_weights));
@@ -494,20 +409,17 @@ TEST(ExportModelTest, WeightsAreInputs) {
 
 TEST(ExportModelTest, ASequentialIsExported) {
   torch::nn::Sequential model(
-      make_embedding(), Concatenate(), torch::nn::Linear(11, 1));
+      user_item_embedding(), Concatenate(), torch::nn::Linear(11, 1));
   torch::jit::Module loaded =
-      export_and_load(model, {.features = make_features()});
-  const at::NoGradGuard no_grad;
-  test::expect_close(
-      run_ranker(loaded, other_features(), {}),
-      model->forward(other_features()));
+      export_model(model, {.features = three_examples()});
+  expect_same_results(loaded, *model, five_examples());
 }
 
 struct TwoLayersImpl : torch::nn::Module {
   TwoLayersImpl() {
-    left = register_module("left", make_embedding());
-    right = register_module("right", make_embedding());
-    unused = register_module("unused", make_embedding());
+    left = register_module("left", user_item_embedding());
+    right = register_module("right", user_item_embedding());
+    unused = register_module("unused", user_item_embedding());
     shared = register_module("shared", torch::nn::Linear(11, 2));
     register_module("shared again", shared.ptr());
   }
@@ -526,12 +438,9 @@ TEST(ExportModelTest, SeveralLayersAndSharedModulesAreExported) {
   TwoLayers model;
   model->right->embedding_tables()["items"].copy_(at::randn({30, 4}));
   torch::jit::Module loaded =
-      export_and_load(model, {.features = make_features()});
+      export_model(model, {.features = three_examples()});
   EXPECT_FALSE(loaded.hasattr("unused"));
-  const at::NoGradGuard no_grad;
-  test::expect_close(
-      run_ranker(loaded, other_features(), {}),
-      model->forward(other_features()));
+  expect_same_results(loaded, *model, five_examples());
 }
 
 // A module whose type is named like a type of TorchScript. The test gives its
@@ -562,31 +471,10 @@ TEST(ExportModelTest, PartsMayHaveAnyName) {
         return part->forward(self.embed(features));
       });
   model->register_module("import", part);
-  torch::jit::Module loaded = export_and_load(model, function_example());
-  const at::NoGradGuard no_grad;
-  test::expect_close(
-      run_ranker(loaded, other_features(), {at::rand({5, 2})}),
-      model->forward(other_features(), at::rand({5, 2})));
+  torch::jit::Module loaded = export_model(model, model_example());
+  expect_same_results(loaded, *model, five_examples(), at::rand({5, 2}));
   EXPECT_EQ(
       loaded.attr("import_").toModule().parameters().size(), names.size());
-}
-
-// Returns the error of an export, and checks that it leaves no file.
-template <class Model>
-std::string export_error(const Model& model, const ExportExample& example) {
-  const std::string path = test::new_file();
-  std::string message = "no error";
-  try {
-    export_torchscript(model, path, example);
-  } catch (const c10::ValueError& error) {
-    message = error.what_without_backtrace();
-  }
-  test::expect_nothing_at(path);
-  return message;
-}
-
-void expect_text(const std::string& message, const std::string& text) {
-  EXPECT_NE(message.find(text), std::string::npos) << message;
 }
 
 // A model whose forward() calls embedding_lookup() or another lookup.
@@ -594,7 +482,7 @@ struct LookupModelImpl : torch::nn::Module {
   using Lookup = std::function<at::Tensor(TPUEmbedding&, const Features&)>;
 
   explicit LookupModelImpl(Lookup lookup) : lookup(std::move(lookup)) {
-    embedding = register_module("embedding", make_embedding());
+    embedding = register_module("embedding", user_item_embedding());
   }
 
   at::Tensor forward(const Features& features) {
@@ -610,14 +498,13 @@ TEST(ExportModelTest, ALookupForServingIsExported) {
       [](TPUEmbedding& layer, const Features& features) {
         return layer->embedding_lookup(features)["item"];
       });
-  const std::string path = test::new_file();
-  export_torchscript(model, path, {.features = make_features()});
+  const std::string path = new_file();
+  export_torchscript(model, path, {.features = three_examples()});
   auto loaded = torch::jit::load(path);
   const at::Tensor exported =
-      loaded.forward({test::to_dict(test::all_parts_of(other_features()))})
-          .toTensor();
+      loaded.forward({to_dict(all_parts_of(five_examples()))}).toTensor();
   const at::NoGradGuard no_grad;
-  test::expect_close(exported, model->forward(other_features()));
+  expect_close(exported, model->forward(five_examples()));
 }
 
 TEST(ExportModelTest, RefusesLookupsThatTorchScriptCannotMake) {
@@ -626,113 +513,86 @@ TEST(ExportModelTest, RefusesLookupsThatTorchScriptCannotMake) {
         return layer->embedding_lookup(
             features, {}, layer->options().features)["item"];
       });
-  const ExportExample example{.features = make_features()};
+  const ExportExample example{.features = three_examples()};
   EXPECT_RAISES(
       c10::NotImplementedError,
-      export_torchscript(by_config, test::new_file(), example),
+      export_torchscript(by_config, new_file(), example),
       "but this one passes a serving_config. Leave it out.");
   const auto partial = std::make_shared<LookupModelImpl>(
       [](TPUEmbedding& layer, const Features& features) {
         const at::NoGradGuard no_grad;
         return layer->forward({{"user", features["user"]}})["user"];
       });
-  expect_text(
-      export_error(partial, example),
+  EXPECT_VALUE_ERROR(
+      export_torchscript(partial, new_file(), example),
       "An exported model must look up all features of a layer.");
 }
 
-TEST(ExportModelTest, AFrozenBatchSizeIsAnError) {
-  auto model = make_model(
-      [](auto& self, const Features& features, const at::Tensor& input) {
-        const at::Tensor embedded = self.embed(features);
-        return embedded.reshape({embedded.size(0), 11}) +
-            input.reshape({input.size(0) * 2}).sum();
-      });
-  expect_text(
-      export_error(model, function_example()),
-      "[export_torchscript] at batch size 0: the exported file must give what "
-      "the model gives, but it gives an error: ");
-}
-
-TEST(ExportModelTest, FrozenConditionsAndRandomNumbersAreErrors) {
-  auto condition = make_model(
-      [](auto& self, const Features& features, const at::Tensor& input) {
-        const bool is_long = input.size(0) > 3;
-        return self.embed(features) * (is_long ? 2 : 1);
-      });
-  expect_text(
-      export_error(condition, function_example()),
-      "[export_torchscript] at batch size 7: the exported file must give what "
-      "the model gives, but it gives other values. The file was traced from a "
-      "batch of 3.");
-  auto random =
-      make_model([](auto& self, const Features& features, const at::Tensor&) {
-        return self.embed(features) + at::randn({1});
-      });
-  expect_text(
-      export_error(random, function_example()), "leave random numbers out");
-}
-
-TEST(ExportModelTest, AModelForOneBatchSizeIsAnError) {
-  auto model = make_model(
-      [](auto& self, const Features& features, const at::Tensor& input) {
-        TORCH_CHECK(input.size(0) == 3, "three examples only");
-        return self.embed(features);
-      });
-  expect_text(
-      export_error(model, function_example()),
-      "[export_torchscript] expected a model that takes batches of any size, but "
-      "it takes only the example's batch size, 3: three examples only");
-}
-
-TEST(ExportModelTest, IdsThatAreNotInputsAreAnError) {
+TEST(ExportModelTest, RefusesModelsThatCanNotBeTraced) {
   const at::Tensor ids = int64s({1, 2, 3});
-  auto model = make_model(
-      [ids](auto& self, const Features& features, const at::Tensor&) {
-        return self.embed(
-            {{"user", ids},
-             {"item", features["item"]},
-             {"history", features["history"]}});
+  const at::Tensor weight = at::randn({11, 2}).requires_grad_();
+  auto hidden = user_item_embedding();
+  expect_refusals<FunctionModel<>::Function>(
+      {{[](auto& self, const Features& features, const at::Tensor& input) {
+          const at::Tensor embedded = self.embed(features);
+          return embedded.reshape({embedded.size(0), 11}) +
+              input.reshape({input.size(0) * 2}).sum();
+        },
+        "[export_torchscript] at batch size 0: the exported file must give "
+        "what the model gives, but it gives an error: "},
+       {[](auto& self, const Features& features, const at::Tensor& input) {
+          return self.embed(features) * (input.size(0) > 3 ? 2 : 1);
+        },
+        "[export_torchscript] at batch size 7: the exported file must give "
+        "what the model gives, but it gives other values. The file was traced "
+        "from a batch of 3."},
+       {[](auto& self, const Features& features, const at::Tensor&) {
+          return self.embed(features) + at::randn({1});
+        },
+        "leave random numbers out"},
+       {[](auto& self, const Features& features, const at::Tensor& input) {
+          TORCH_CHECK(input.size(0) == 3, "three examples only");
+          return self.embed(features);
+        },
+        "[export_torchscript] expected a model that takes batches of any size, "
+        "but it takes only the example's batch size, 3: three examples only"},
+       {[=](auto& self, const Features& features, const at::Tensor&) {
+          return self.embed(
+              {{"user", ids},
+               {"item", features["item"]},
+               {"history", features["history"]}});
+        },
+        "[export_torchscript] feature 'user': ids and weights must be the "
+        "model's inputs, or be computed from them by LibTorch's operators"},
+       {[](auto& self, const Features& features, const at::Tensor&) {
+          return self.embed(features) * floats({2});
+        },
+        "operators must compute all tensors, but forward() fills one with C++ "
+        "values, by at::tensor() or through its memory"},
+       {[](auto&, const Features& features, const at::Tensor&) {
+          return std::get<at::Tensor>(features["user"]) * 2;
+        },
+        "[export_torchscript] expected a model whose forward() calls a "
+        "TPUEmbedding or an EmbeddingEngineModule, but"},
+       {[=](auto&, const Features& features, const at::Tensor&) mutable {
+          return Concatenate()->forward(hidden->forward(features));
+        },
+        "every TPUEmbedding and EmbeddingEngine that forward() calls must be a "
+        "submodule of the model, but one is not. Register it with "
+        "register_module()."},
+       {[=](auto& self, const Features& features, const at::Tensor&) {
+          return self.embed(features).matmul(weight);
+        },
+        "[export_torchscript] LibTorch can't trace the model: Cannot insert a "
+        "Tensor that requires grad as a constant"}},
+      [](const auto& function) {
+        const std::string path = new_file();
+        const auto model = make_model(function);
+        EXPECT_VALUE_ERROR(
+            export_torchscript(model, path, model_example()), "");
+        expect_nothing_at(path);
+        export_torchscript(model, path, model_example());
       });
-  expect_text(
-      export_error(model, function_example()),
-      "[export_torchscript] feature 'user': ids and weights must be the model's "
-      "inputs, or be computed from them by LibTorch's operators");
-}
-
-TEST(ExportModelTest, TensorsFilledFromCppValuesAreAnError) {
-  auto model =
-      make_model([](auto& self, const Features& features, const at::Tensor&) {
-        return self.embed(features) * test::floats({2});
-      });
-  expect_text(
-      export_error(model, function_example()),
-      "operators must compute all tensors, but forward() fills one with C++ "
-      "values, by at::tensor() or through its memory");
-}
-
-TEST(ExportModelTest, AModelWithoutALayerIsAnError) {
-  auto model =
-      make_model([](auto&, const Features& features, const at::Tensor&) {
-        return std::get<at::Tensor>(features["user"]) * 2;
-      });
-  expect_text(
-      export_error(model, function_example()),
-      "[export_torchscript] expected a model whose forward() calls a "
-      "TPUEmbedding or an EmbeddingEngineModule, but");
-}
-
-TEST(ExportModelTest, AnUnregisteredLayerIsAnError) {
-  auto hidden = make_embedding();
-  auto model = make_model(
-      [hidden](auto&, const Features& features, const at::Tensor&) mutable {
-        return Concatenate()->forward(hidden->forward(features));
-      });
-  expect_text(
-      export_error(model, function_example()),
-      "every TPUEmbedding and EmbeddingEngine that forward() calls must be a "
-      "submodule of the model, but one is not. Register it with "
-      "register_module().");
 }
 
 TEST(ExportModelTest, RefusesBeginForward) {
@@ -744,71 +604,59 @@ TEST(ExportModelTest, RefusesBeginForward) {
       });
   EXPECT_RAISES(
       c10::NotImplementedError,
-      export_torchscript(model, test::new_file(), function_example()),
+      export_torchscript(model, new_file(), model_example()),
       "an exported model must call forward(), but this one calls "
       "begin_forward().");
 }
 
-TEST(ExportModelTest, UnregisteredWeightsAreAnError) {
-  const at::Tensor weight = at::randn({11, 2}).requires_grad_();
-  auto model = make_model(
-      [weight](auto& self, const Features& features, const at::Tensor&) {
-        return self.embed(features).matmul(weight);
-      });
-  expect_text(
-      export_error(model, function_example()),
-      "[export_torchscript] LibTorch can't trace the model: Cannot insert a "
-      "Tensor that requires grad as a constant");
-}
-
 TEST(ExportModelTest, ErrorsNameUnusableExamples) {
   Ranker model;
-  ExportExample example = ranker_example();
-  example.inputs.pop_back();
-  expect_text(
-      export_error(model, example),
-      "[export_torchscript] example.inputs: expected 2 tensors, which forward() "
-      "takes after features and weights, but got 1.");
-  example = ranker_example();
-  example.inputs[1] = at::Tensor();
-  expect_text(export_error(model, example), "example.inputs[1]: expected a");
-  example = ranker_example();
-  example.weights = weights_of_item(at::rand({4}));
-  expect_text(export_error(model, example), "forward() takes no Weights");
-  example = ranker_example();
-  example.features = {
-      {"user", at::empty({0}, at::kLong)},
-      {"item", test::sparse({}, 2)},
-      {"history", ragged({})}};
-  expect_text(
-      export_error(model, example),
-      "[export_torchscript] example: expected a batch of at least one row, but "
-      "got an empty one.");
-  example.features = {};
-  expect_text(export_error(model, example), "at least one row");
-  example.features = {
-      {"user", int64s({1, 2, 3, 4})},
-      {"item", test::sparse({{1}, {2}, {3}}, 2)},
-      {"history", ragged({{1}, {2}, {3}})}};
-  expect_text(
-      export_error(model, example),
-      "example.features 'user': the number of rows must be a multiple of the "
-      "batch size 3, but it is 4.");
-  example = ranker_example();
-  example.features = {{"user", int64s({1, 2, 3})}};
-  expect_text(export_error(model, example), "missing entry 'item'");
+  const std::string path = new_file();
+  const auto with = [](Features features) {
+    ExportExample example = ranker_example();
+    example.features = std::move(features);
+    return example;
+  };
+  ExportExample short_one = ranker_example();
+  short_one.inputs.pop_back();
+  ExportExample undefined = ranker_example();
+  undefined.inputs[1] = at::Tensor();
+  ExportExample weighted = ranker_example();
+  weighted.weights = weights_of_item(at::rand({4}));
+  expect_refusals<ExportExample>(
+      {{short_one,
+        "[export_torchscript] example.inputs: expected 2 tensors, which "
+        "forward() takes after features and weights, but got 1."},
+       {undefined, "example.inputs[1]: expected a"},
+       {weighted, "forward() takes no Weights"},
+       {with(
+            {{"user", at::empty({0}, at::kLong)},
+             {"item", sparse({}, 2)},
+             {"history", ragged({})}}),
+        "[export_torchscript] example: expected a batch of at least one row, "
+        "but got an empty one."},
+       {with({}), "at least one row"},
+       {with(
+            {{"user", int64s({1, 2, 3, 4})},
+             {"item", sparse({{1}, {2}, {3}}, 2)},
+             {"history", ragged({{1}, {2}, {3}})}}),
+        "example.features 'user': the number of rows must be a multiple of the "
+        "batch size 3, but it is 4."},
+       {with({{"user", int64s({1, 2, 3})}}), "missing entry 'item'"}},
+      [&](const ExportExample& example) {
+        export_torchscript(model, path, example);
+      });
+  expect_nothing_at(path);
   EXPECT_VALUE_ERROR(
       export_torchscript(
-          model,
-          test::new_file(),
-          ranker_example(),
-          {.features = {"embedding"}}),
-      "options.features must be empty for a model, which needs all its features. "
-      "It chooses features only when a single TPUEmbedding is exported.");
+          model, path, ranker_example(), {.features = {"embedding"}}),
+      "options.features must be empty for a model, which needs all its "
+      "features. It chooses features only when a single TPUEmbedding is "
+      "exported.");
   EXPECT_VALUE_ERROR(
-      export_torchscript(Ranker(nullptr), test::new_file(), ranker_example()),
-      "[export_torchscript] expected a model, but got an empty holder. Make the "
-      "model before the export.");
+      export_torchscript(Ranker(nullptr), path, ranker_example()),
+      "[export_torchscript] expected a model, but got an empty holder. Make "
+      "the model before the export.");
   EXPECT_VALUE_ERROR(
       export_torchscript(model, "", ranker_example()),
       "expected the path of a file, but got ''");
@@ -816,5 +664,4 @@ TEST(ExportModelTest, ErrorsNameUnusableExamples) {
   EXPECT_TRUE(at::GradMode::is_enabled());
 }
 
-}  // namespace export_model_test
-}  // namespace tessera
+}  // namespace tessera::export_model_test

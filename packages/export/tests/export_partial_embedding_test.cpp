@@ -1,21 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model with a PartialTPUEmbedding is exported like one with a TPUEmbedding.
-#include <tessera/export/export_torchscript.h>
-#include <tessera/layers/concatenate.h>
 #include <tessera/layers/partial_tpu_embedding.h>
 #include <tessera/optim/optimizers/sgd.h>
 
 #include "packages/export/tests/export_test_util.h"
-#include "tests/layers/layer_test_util.h"
 
-#include <ATen/core/grad_mode.h>
-#include <gtest/gtest.h>
-#include <torch/nn/modules/linear.h>
-
-#include <string>
-
-namespace tessera {
-namespace export_partial_embedding_test {
+namespace tessera::export_partial_embedding_test {
 
 // One small and one large table.
 PartialTPUEmbeddingOptions options() {
@@ -59,5 +49,4 @@ TEST(ExportPartialEmbeddingTest, GivesTheSameResults) {
       model->forward(batch()));
 }
 
-}  // namespace export_partial_embedding_test
-}  // namespace tessera
+}  // namespace tessera::export_partial_embedding_test

@@ -2,274 +2,48 @@
 // Export of embeddings and whole models to the format of torch.export.
 #include <tessera/common/json_text.h>
 #include <tessera/export/export_pt2.h>
-#include <tessera/layers/concatenate.h>
 #include <tessera/layers/cross.h>
 #include <tessera/layers/dot_interaction.h>
 #include <tessera/layers/mlp.h>
 #include <tessera/layers/multi_layer_dcn.h>
-#include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/sgd.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
-#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/dropout.h>
-#include <torch/nn/modules/linear.h>
 
 #include "packages/export/tests/export_test_util.h"
 #include "src/common/checksum.h"
 #include "tests/anonymous_memory.h"
-#include "tests/layers/layer_test_util.h"
-#include "tests/small_files.h"
+#include "tests/temporary_folder.h"
 
-#include <ATen/ops/arange.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/rand.h>
-#include <ATen/ops/randn.h>
-#include <ATen/ops/sigmoid.h>
-#include <ATen/ops/tensor.h>
 #include <caffe2/serialize/inline_container.h>
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
-#include <algorithm>
-#include <cstdint>
-#include <fstream>
-#include <functional>
-#include <iterator>
-#include <limits>
-#include <memory>
-#include <optional>
-#include <random>
-#include <stdexcept>
-#include <string>
-#include <utility>
-#include <vector>
+namespace tessera::export_pt2_test {
 
-namespace tessera {
-namespace export_pt2_test {
-
-using test::int64s;
-using test::ragged;
-using test::sparse;
-
-// A layer with one feature `f` over a table of 10 rows.
-struct Kind {
-  FeatureConfig config = {};
-  Combiner combiner = Combiner::kMean;
-  at::ScalarType dtype = at::kFloat;
-  std::optional<QuantizationConfig> quantization = {};
-};
-
-TPUEmbedding layer_of(const Kind& kind) {
-  FeatureConfig config = kind.config;
-  config.table = make_table(
-      {.name = "t",
-       .vocabulary_size = 10,
-       .dim = 3,
-       .combiner = kind.combiner,
-       .dtype = kind.dtype,
-       .quantization = kind.quantization});
-  return TPUEmbedding(TPUEmbeddingOptions{
-      .features = {{"f", config}}, .optimizer = optim::Adagrad{}});
-}
-
-struct Input {
-  Feature feature;
-  at::Tensor weights = {};
-};
-
-ExportExample example_of(const Input& input) {
-  ExportExample example{.features = {{"f", input.feature}}};
-  if (input.weights.defined()) {
-    example.weights = {{"f", std::optional<Feature>(input.weights)}};
-  }
-  return example;
-}
-
-std::vector<at::Tensor> arguments_of(const Input& input) {
-  std::vector<at::Tensor> arguments = test::parts_of(input.feature);
-  if (input.weights.defined()) {
-    arguments.push_back(input.weights);
-  }
-  return arguments;
-}
-
-// Exports the layer for the kind of the first input, and compares all inputs.
-void expect_agrees(
-    TPUEmbedding layer,
-    const std::vector<Input>& inputs,
-    const ExportOptions& options = {},
-    double tolerance = 1e-6) {
-  const std::string path = test::new_file();
-  export_pt2(layer, path, example_of(inputs[0]), options);
-  const Pt2Program program(path);
-  const at::NoGradGuard no_grad;
-  for (const Input& input : inputs) {
-    const ExportExample example = example_of(input);
-    const at::Tensor expected =
-        layer->forward(example.features, example.weights)["f"];
-    const at::Tensor actual = program.run(arguments_of(input))[0];
-    EXPECT_EQ(actual.scalar_type(), at::kFloat);
-    test::expect_close(actual, expected, tolerance, tolerance);
-  }
-}
-
-SparseFeature sparse_of(
-    const std::vector<int64_t>& indices,
-    const std::vector<int64_t>& values,
-    const std::vector<int64_t>& shape) {
-  return {
-      .indices = at::tensor(indices, at::kLong)
-                     .view(
-                         {static_cast<int64_t>(values.size()),
-                          static_cast<int64_t>(shape.size())}),
-      .values = at::tensor(values, at::kLong),
-      .dense_shape = at::tensor(shape, at::kLong)};
-}
-
-class Pt2CombinerTest : public testing::TestWithParam<Combiner> {};
-
-TEST_P(Pt2CombinerTest, AgreesOnEveryKindOfFeature) {
-  const TPUEmbedding layer = layer_of({.combiner = GetParam()});
-  const test::Rows rows{{3, 1, 4}, {}, {1, 5, 9, 2}, {6}};
-  const at::Tensor weights =
-      test::floats({0.5F, 2.0F, 0.0F, 1.5F, -1.0F, 0.25F, 3.0F, 1.0F});
-  expect_agrees(layer, {{int64s({1, 2, 3})}, {int64s({})}, {int64s({9})}});
-  expect_agrees(
-      layer,
-      {{int64s({1, 2, 3}).view({3, 1})}, {at::empty({0, 1}, at::kLong)}});
-  expect_agrees(
-      layer,
-      {{int64s({1, 2, 3, 4, 5, 6}).view({2, 3})},
-       {at::empty({0, 3}, at::kLong)}});
-  expect_agrees(layer, {{at::arange(8, at::kInt).view({2, 2, 2})}});
-  expect_agrees(
-      layer,
-      {{ragged(rows)},
-       {ragged({})},
-       {ragged({{}, {}})},
-       {ragged({{4}})},
-       {ragged({{-1, 2}, {-3}})}});
-  expect_agrees(
-      layer,
-      {{ragged(rows), weights},
-       {ragged({{1, 2}, {3}}), test::floats({1.0F, 0.0F, -1.0F})},
-       {ragged({}), test::floats({})}});
-  expect_agrees(
-      layer,
-      {{sparse(rows, 5)},
-       {sparse({}, 5)},
-       {sparse({{-1, 2}, {-3}}, 7)},
-       {sparse({{}}, 1)}});
-  expect_agrees(layer, {{sparse(rows, 5), weights}});
-  expect_agrees(
-      layer,
-      {{sparse_of({1, 2, 0, 0, 0, 3, 1, 2, 2}, {7, 8, 9}, {2, 3, 4})},
-       {sparse_of({4, 2, 0}, {1}, {5, 3, 9})},
-       {sparse_of({}, {}, {0, 3, 4})}});
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Combiners,
-    Pt2CombinerTest,
-    testing::Values(Combiner::kSum, Combiner::kMean, Combiner::kSqrtn),
-    [](const auto& info) { return to_string(info.param); });
-
-TEST(ExportPt2Test, IdsDroppedByTheirWeightMayHaveAnyValue) {
-  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
-  const test::Rows rows{{3, 99, kMax}, {}, {1}};
-  const at::Tensor weights = test::floats({2.0F, 0.0F, -1.0F, 1.0F});
-  const TPUEmbedding layer = layer_of({.combiner = Combiner::kSqrtn});
-  expect_agrees(
-      layer,
-      {{ragged({{1}, {2}}), test::floats({1.0F, 1.0F})},
-       {ragged(rows), weights}});
-  expect_agrees(
-      layer,
-      {{sparse({{1}, {2}}, 3), test::floats({1.0F, 1.0F})},
-       {sparse(rows, 3), weights}});
-}
-
-TEST(ExportPt2Test, SequencesKeepTheirFirstIds) {
-  const TPUEmbedding layer = layer_of({.config = {.max_sequence_length = 2}});
-  expect_agrees(
-      layer,
-      {{ragged({{1, 2, 3}, {}, {4}})},
-       {ragged({})},
-       {ragged({{5, 6, 7, 8}})},
-       {ragged({{}, {}})}});
-  expect_agrees(layer, {{sparse({{1, 2, 3}, {}, {4}}, 4)}, {sparse({}, 4)}});
-}
-
-TEST(ExportPt2Test, OutputShapesOfRaggedFeatures) {
-  const TPUEmbedding fixed = layer_of({.config = {.output_shape = {{2, 3}}}});
-  expect_agrees(fixed, {{ragged({{1, 2, 3}, {4}})}, {ragged({{}, {5, 6}})}});
-}
-
-TEST(ExportPt2Test, ZerosForIdsOutOfRange) {
-  const TPUEmbedding layer =
-      layer_of({.config = {.out_of_range = OutOfRange::kZero}});
-  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
-  constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
-  expect_agrees(layer, {{int64s({1, 2})}, {int64s({10, -1, kMax, kMin, 9})}});
-  expect_agrees(
-      layer,
-      {{ragged({{1}, {2}})}, {ragged({{10, 3}, {kMax}, {-1, kMin, 4}})}});
-}
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 TEST(ExportPt2Test, RefusesWhatTheLayerRefuses) {
-  const TPUEmbedding layer = layer_of({});
-  const std::string path = test::new_file();
-  export_pt2(layer, path, example_of({ragged({{1}, {2, 3}})}));
+  const std::string path = new_file();
+  export_pt2(layer_of({}), path, example_of({ragged({{1}, {2, 3}})}));
   const Pt2Program program(path);
-  EXPECT_VALUE_ERROR(
-      program.run({int64s({10}), int64s({0, 1})}),
-      "[Pt2Program] feature f: ids must be at least 0 and less than 10");
-  EXPECT_VALUE_ERROR(
-      program.run({int64s({1}), int64s({0, 2})}),
-      "feature f: row_splits must end with the number of values");
-  EXPECT_VALUE_ERROR(
-      program.run({int64s({1}), int64s({1, 1})}),
-      "feature f: row_splits must begin with 0");
-  EXPECT_VALUE_ERROR(
-      program.run({int64s({1}), int64s({0, 2, 1})}),
-      "feature f: row_splits must not decrease");
-  EXPECT_VALUE_ERROR(
-      program.run({int64s({}), int64s({})}),
-      "input 'f_row_splits' must have the shape");
-  EXPECT_VALUE_ERROR(
-      program.run({int64s({1})}), "expected 2 tensors, but got 1");
-  EXPECT_VALUE_ERROR(
-      program.run({int64s({1}).view({1, 1}), int64s({0, 1})}),
-      "input 'f_values' must have the shape");
-  EXPECT_VALUE_ERROR(
-      program.run({at::Tensor(), int64s({0, 1})}),
-      "input 'f_values' must be a dense tensor on the cpu");
-  try {
-    program.run({int64s({1}).to(at::kInt), int64s({0, 1})});
-    ADD_FAILURE() << "expected an error";
-  } catch (const c10::TypeError& error) {
-    EXPECT_NE(
-        std::string(error.what_without_backtrace())
-            .find("input 'f_values' must have the dtype Long, but has Int"),
-        std::string::npos);
-  }
-}
-
-TEST(ExportPt2Test, TablesOfOtherDtypes) {
-  const std::vector<Input> inputs{{ragged({{1, 2, 3}, {}, {4}})}};
-  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
-    expect_agrees(layer_of({.dtype = dtype}), inputs);
-  }
-  expect_agrees(layer_of({}), inputs, {.dtype = at::kChar}, 1e-2);
-  expect_agrees(layer_of({}), inputs, {.dtype = at::kHalf}, 1e-3);
-  expect_agrees(
-      layer_of(
-          {.quantization =
-               QuantizationConfig{.num_buckets = 9, .lower = -1, .upper = 1}}),
-      inputs);
+  const at::Tensor one = int64s({1});
+  const std::string shape = "input 'f_values' must have the shape";
+  expect_refusals<std::vector<at::Tensor>>(
+      {{{int64s({10}), int64s({0, 1})},
+        "[Pt2Program] feature f: ids must be at least 0 and less than 10"},
+       {{one, int64s({0, 2})},
+        "feature f: row_splits must end with the number of values"},
+       {{one, int64s({1, 1})}, "feature f: row_splits must begin with 0"},
+       {{one, int64s({0, 2, 1})}, "feature f: row_splits must not decrease"},
+       {{int64s({}), int64s({})}, "input 'f_row_splits' must have the shape"},
+       {{one}, "expected 2 tensors, but got 1"},
+       {{one.view({1, 1}), int64s({0, 1})}, shape},
+       {{at::Tensor(), int64s({0, 1})},
+        "input 'f_values' must be a dense tensor on the cpu"}},
+      [&](const auto& arguments) { program.run(arguments); });
+  EXPECT_TYPE_ERROR(
+      program.run({one.to(at::kInt), int64s({0, 1})}),
+      "input 'f_values' must have the dtype Long, but has Int");
 }
 
 // Four tables of 16 MiB. int8 rows take a quarter of that, and 8 bytes more per row.
@@ -291,9 +65,9 @@ TEST(ExportPt2Test, ConvertedTablesTakeTheMemoryOfOne) {
   const ExportExample example{.features = Features::map(std::move(ids))};
   for (const at::ScalarType dtype : {at::kFloat, at::kHalf, at::kChar}) {
     SCOPED_TRACE(c10::toString(dtype));
-    const std::string path = test::new_file();
+    const std::string path = new_file();
     export_pt2(layer, path, example);  // fills caches that later calls reuse
-    test::PeakMemory peak;
+    PeakMemory peak;
     export_pt2(layer, path, example, {.dtype = dtype});
     const int64_t converted =
         dtype == at::kFloat ? 0 : kRows * 16 * c10::elementSize(dtype);
@@ -352,17 +126,12 @@ void expect_many_features_agree(ManyFeaturesImpl::Head head) {
     }
     return Features::map(std::move(features));
   };
-  const std::string path = test::new_file();
+  const std::string path = new_file();
   export_pt2(model, path, {.features = batch_of(0)});
-  std::vector<at::Tensor> arguments;
-  for (const Feature& feature : batch_of(3).flatten()) {
-    for (const at::Tensor& part : test::parts_of(feature)) {
-      arguments.push_back(part);
-    }
-  }
   const at::NoGradGuard no_grad;
-  test::expect_close(
-      Pt2Program(path).run(arguments)[0], model->forward(batch_of(3)));
+  expect_close(
+      Pt2Program(path).run(arguments_of(batch_of(3)))[0],
+      model->forward(batch_of(3)));
 }
 
 TEST(ExportPt2ModelTest, ManyNumbersOfIds) {
@@ -379,17 +148,6 @@ TEST(ExportPt2ModelTest, ManyNumbersOfIdsInOneSize) {
   });
 }
 
-TEST(ExportPt2Test, AConversionThatFailsLeavesNoFile) {
-  TPUEmbedding layer = layer_of({});
-  layer->embedding_tables()["t"].detach().fill_(1e30);
-  const std::string path = test::new_file();
-  EXPECT_VALUE_ERROR(
-      export_pt2(layer, path, example_of({int64s({1})}), {.dtype = at::kHalf}),
-      "[export_pt2] table 't' can't be stored as float16: some values are "
-      "beyond the range");
-  test::expect_nothing_at(path);
-}
-
 TEST(ExportPt2Test, NamesSayWhatTheArgumentsAre) {
   const auto table = make_table({.name = "t", .vocabulary_size = 9, .dim = 2});
   const TPUEmbedding layer(TPUEmbeddingOptions{
@@ -401,7 +159,7 @@ TEST(ExportPt2Test, NamesSayWhatTheArgumentsAre) {
            {"user_history", FeatureConfig{.table = table}},
            {"\xc3\xa9 1", FeatureConfig{.table = table}}},
       .optimizer = optim::Adagrad{}});
-  const std::string path = test::new_file();
+  const std::string path = new_file();
   const Features features{
       {"user", Features{{"history", ragged({{1}, {2, 3}})}}},
       {"\xc3\xa9 1", int64s({1, 2})}};
@@ -432,105 +190,34 @@ TEST(ExportPt2Test, NamesSayWhatTheArgumentsAre) {
       to_string(signature).find("user_history_values"), std::string::npos);
 }
 
-// A model whose forward() is a function of its modules.
-struct FunctionImpl : torch::nn::Module {
-  using Function = std::function<
-      at::Tensor(FunctionImpl&, const Features&, const at::Tensor&)>;
-
-  explicit FunctionImpl(Function function) : function_(std::move(function)) {
-    const auto users =
-        make_table({.name = "users", .vocabulary_size = 20, .dim = 4});
-    const auto items = make_table(
-        {.name = "items",
-         .vocabulary_size = 30,
-         .dim = 4,
-         .combiner = Combiner::kSqrtn});
-    embedding = register_module(
-        "embedding",
-        TPUEmbedding(TPUEmbeddingOptions{
-            .features =
-                {{"user", FeatureConfig{.table = users}},
-                 {"item", FeatureConfig{.table = items}},
-                 {"history", FeatureConfig{.table = items}}},
-            .optimizer = optim::Adagrad{}}));
-    tower = register_module(
-        "tower",
-        torch::nn::Sequential(
-            torch::nn::Linear(14, 8),
-            torch::nn::BatchNorm1d(8),
-            torch::nn::ReLU(),
-            torch::nn::Dropout(0.5),
-            torch::nn::Linear(8, 1)));
-    cross = register_module("cross", Cross(CrossOptions{}));
-    dots = register_module("dots", DotInteraction());
-  }
-  at::Tensor forward(const Features& features, const at::Tensor& input) {
-    return function_(*this, features, input);
-  }
-  at::Tensor embed(const Features& features) {
-    return Concatenate()->forward(embedding->forward(features));
-  }
-
-  TPUEmbedding embedding{nullptr};
-  torch::nn::Sequential tower{nullptr};
-  Cross cross{nullptr};
-  DotInteraction dots{nullptr};
-  Function function_;
-};
-
-std::shared_ptr<FunctionImpl> make_model(FunctionImpl::Function function) {
-  return std::make_shared<FunctionImpl>(std::move(function));
-}
-
-std::shared_ptr<FunctionImpl> make_ranker() {
-  return make_model(
-      [](auto& self, const Features& features, const auto& input) {
+auto make_ranker() {
+  torch::nn::Sequential tower(
+      torch::nn::Linear(14, 8),
+      torch::nn::BatchNorm1d(8),
+      torch::nn::ReLU(),
+      torch::nn::Dropout(0.5),
+      torch::nn::Linear(8, 1));
+  auto model = make_model(
+      [tower](auto& self, const Features& features, const auto& input) mutable {
         const at::Tensor embedded = at::cat({self.embed(features), input}, 1);
-        return at::sigmoid(self.tower->forward(embedded)).squeeze(1);
-      });
+        return at::sigmoid(tower->forward(embedded)).squeeze(1);
+      },
+      4);
+  model->register_module("tower", tower);
+  return model;
 }
 
-Features three_examples() {
-  return {
-      {"user", int64s({1, 2, 3})},
-      {"item", sparse({{4, 5}, {6}, {29}}, 2)},
-      {"history", ragged({{7, 8, 9}, {}, {10}})}};
-}
-
-Features five_examples() {
-  return {
-      {"user", int64s({9, 8, 7, 6, 5})},
-      {"item", sparse({{1}, {2, 3}, {}, {4, 4}, {0}}, 2)},
-      {"history", ragged({{}, {1, 2, 3, 4}, {5}, {6}, {7, 7}})}};
-}
-
-ExportExample model_example() {
-  return {.features = three_examples(), .inputs = {at::rand({3, 2})}};
-}
-
-std::vector<at::Tensor> model_arguments(
-    const Features& features,
-    const at::Tensor& input) {
-  std::vector<at::Tensor> arguments;
-  for (const Feature& feature : features.flatten()) {
-    for (const at::Tensor& part : test::parts_of(feature)) {
-      arguments.push_back(part);
-    }
-  }
-  arguments.push_back(input);
-  return arguments;
-}
-
-void expect_model_agrees(const std::shared_ptr<FunctionImpl>& model) {
-  const std::string path = test::new_file();
+void expect_model_agrees(const std::shared_ptr<FunctionModel<>>& model) {
+  const std::string path = new_file();
   export_pt2(model, path, model_example());
   const Pt2Program program(path);
   model->eval();
   const at::NoGradGuard no_grad;
-  const at::Tensor input = at::rand({5, 2});
-  test::expect_close(
-      program.run(model_arguments(five_examples(), input))[0],
-      model->forward(five_examples(), input));
+  std::vector<at::Tensor> arguments = arguments_of(five_examples());
+  arguments.push_back(at::rand({5, 2}));
+  expect_close(
+      program.run(arguments)[0],
+      model->forward(five_examples(), arguments.back()));
 }
 
 TEST(ExportPt2ModelTest, TablesAndTowerMatchTheModel) {
@@ -538,14 +225,21 @@ TEST(ExportPt2ModelTest, TablesAndTowerMatchTheModel) {
 }
 
 TEST(ExportPt2ModelTest, OwnLayersMatchTheModel) {
-  expect_model_agrees(make_model(
-      [](auto& self, const Features& features, const auto& /*input*/) {
-        return self.cross->forward(self.embed(features));
-      }));
-  expect_model_agrees(make_model(
-      [](auto& self, const Features& features, const auto& /*input*/) {
-        return self.dots->forward(self.embedding->forward(features));
-      }));
+  const auto expect_layer_agrees = [](auto layer, auto inputs_of) {
+    auto model = make_model(
+        [=](auto& self, const Features& features, const auto&) mutable {
+          return layer->forward(inputs_of(self, features));
+        },
+        4);
+    model->register_module("layer", layer);
+    expect_model_agrees(model);
+  };
+  expect_layer_agrees(Cross(CrossOptions{}), [](auto& self, auto& features) {
+    return self.embed(features);
+  });
+  expect_layer_agrees(DotInteraction(), [](auto& self, auto& features) {
+    return self.embedding->forward(features);
+  });
 }
 
 TEST(ExportPt2ModelTest, SizesThatCppReadsBecomeExpressions) {
@@ -554,7 +248,8 @@ TEST(ExportPt2ModelTest, SizesThatCppReadsBecomeExpressions) {
         const at::Tensor embedded = self.embed(features);
         return embedded.view({input.size(0) * 3, 4}).sum(1, true) +
             at::arange(input.size(0) * 3).unsqueeze(1);
-      }));
+      },
+      4));
 }
 
 TEST(ExportPt2ModelTest, InPlaceOperatorsAndLists) {
@@ -564,12 +259,13 @@ TEST(ExportPt2ModelTest, InPlaceOperatorsAndLists) {
         embedded.add_(1).mul_(2);
         const auto parts = embedded.chunk(3, 1);
         return at::cat({parts[2], parts[0] + parts[1], input}, 1);
-      }));
+      },
+      4));
 }
 
 TEST(ExportPt2ModelTest, StateDictHasTheModelsNames) {
   const auto model = make_ranker();
-  const std::string path = test::new_file();
+  const std::string path = new_file();
   export_pt2(model, path, model_example());
   std::vector<std::string> names;
   for (const auto& [name, tensor] : Pt2Program(path).state_dict()) {
@@ -588,86 +284,45 @@ TEST(ExportPt2ModelTest, StateDictHasTheModelsNames) {
   }
 }
 
-TEST(ExportPt2ModelTest, RefusesModelsThatReadValues) {
-  const std::string path = test::new_file();
-  EXPECT_VALUE_ERROR(
-      export_pt2(
-          make_model(
-              [](auto& self, const Features& features, const auto& input) {
-                const double scale = input.sum().item().toDouble();
-                return self.embed(features) * scale;
-              }),
-          path,
-          model_example()),
-      "[export_pt2] forward() must not read values of tensors, but it does so "
-      "after aten::sum");
-  test::expect_nothing_at(path);
-}
-
-TEST(ExportPt2ModelTest, RefusesConditionsOnSizes) {
-  const std::string path = test::new_file();
-  EXPECT_VALUE_ERROR(
-      export_pt2(
-          make_model(
-              [](auto& self, const Features& features, const auto& input) {
-                const at::Tensor embedded = self.embed(features);
-                return input.size(0) > 12 ? embedded.relu() : embedded.tanh();
-              }),
-          path,
-          model_example()),
-      "forward() must call the same operators for batches of all sizes");
-  EXPECT_VALUE_ERROR(
-      export_pt2(
-          make_model(
-              [](auto& self, const Features& features, const auto& input) {
-                return self.embed(features) * (1.0 / input.size(0));
-              }),
-          path,
-          model_example()),
-      "must not depend on the sizes of the batch, unless it is an integer");
-  EXPECT_VALUE_ERROR(
-      export_pt2(
-          make_model(
-              [](auto& self, const Features& features, const auto& input) {
-                return self.embed(features).slice(0, 0, input.size(0) / 2);
-              }),
-          path,
-          model_example()),
-      "sizes must be sums of products of the batch size");
-  test::expect_nothing_at(path);
-}
-
-TEST(ExportPt2ModelTest, RefusesAModelWithoutTables) {
-  const std::string path = test::new_file();
-  EXPECT_VALUE_ERROR(
-      export_pt2(
-          make_model([](auto& /*self*/, const Features&, const auto& input) {
-            return input * 2;
-          }),
-          path,
-          model_example()),
-      "[export_pt2] expected a model whose forward() calls a TPUEmbedding");
-  test::expect_nothing_at(path);
+TEST(ExportPt2ModelTest, RefusesModelsThatCanNotBeTraced) {
+  const std::string path = new_file();
+  expect_refusals<FunctionModel<>::Function>(
+      {{[](auto& self, const Features& features, const auto& input) {
+          return self.embed(features) * input.sum().item().toDouble();
+        },
+        "[export_pt2] forward() must not read values of tensors, but it does "
+        "so after aten::sum"},
+       {[](auto& self, const Features& features, const auto& input) {
+          const at::Tensor embedded = self.embed(features);
+          return input.size(0) > 12 ? embedded.relu() : embedded.tanh();
+        },
+        "forward() must call the same operators for batches of all sizes"},
+       {[](auto& self, const Features& features, const auto& input) {
+          return self.embed(features) * (1.0 / input.size(0));
+        },
+        "must not depend on the sizes of the batch, unless it is an integer"},
+       {[](auto& self, const Features& features, const auto& input) {
+          return self.embed(features).slice(0, 0, input.size(0) / 2);
+        },
+        "sizes must be sums of products of the batch size"},
+       {[](auto&, const Features&, const auto& input) { return input * 2; },
+        "[export_pt2] expected a model whose forward() calls a TPUEmbedding"}},
+      [&](const auto& function) {
+        export_pt2(make_model(function), path, model_example());
+      });
+  expect_nothing_at(path);
 }
 
 TEST(ExportPt2ModelTest, ExportLeavesTheModelUnchanged) {
   const auto model = make_ranker();
   model->train();
-  const std::string tables = test::saved(model->embedding);
-  export_pt2(model, test::new_file(), model_example(), {.dtype = at::kChar});
+  const std::string tables = saved(model->embedding);
+  export_pt2(model, new_file(), model_example(), {.dtype = at::kChar});
   EXPECT_TRUE(model->is_training());
-  EXPECT_EQ(test::saved(model->embedding), tables);
+  EXPECT_EQ(saved(model->embedding), tables);
   for (const at::Tensor& parameter : model->parameters()) {
     EXPECT_TRUE(parameter.requires_grad());
   }
-}
-
-TEST(ExportPt2Test, AFullDiskLeavesNoFile) {
-  const std::string path = test::new_file();
-  const TPUEmbedding layer = layer_of({});
-  const test::SmallFiles full(1000);
-  EXPECT_THROW(export_pt2(layer, path, example_of({int64s({1})})), c10::Error);
-  test::expect_nothing_at(path);
 }
 
 TEST(ExportPt2Test, RefusesPathsAndExamples) {
@@ -675,7 +330,7 @@ TEST(ExportPt2Test, RefusesPathsAndExamples) {
   EXPECT_THROW(
       export_pt2(layer, "/no/such/folder/f.pt2", example_of({int64s({1})})),
       c10::Error);
-  const std::string path = test::new_file();
+  const std::string path = new_file();
   EXPECT_VALUE_ERROR(
       export_pt2(layer, path, {}),
       "[export_pt2] example.features must have the feature 'f'");
@@ -687,23 +342,17 @@ TEST(ExportPt2Test, RefusesPathsAndExamples) {
       "expected paths of the layer's features, but got 'user'");
   EXPECT_VALUE_ERROR(
       export_pt2(TPUEmbedding(nullptr), path, {}), "got an empty holder");
-  test::expect_nothing_at(path);
-}
-
-std::string read_bytes(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
+  expect_nothing_at(path);
 }
 
 void write_bytes(const std::string& path, const std::string& bytes) {
-  std::ofstream stream(path, std::ios::binary);
-  stream.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  std::ofstream(path, std::ios::binary) << bytes;
 }
 
 TEST(Pt2ProgramTest, RefusesDamagedFiles) {
-  const std::string path = test::new_file();
+  const std::string path = new_file();
   export_pt2(layer_of({}), path, example_of({ragged({{1}, {2, 3}})}));
-  const std::string bytes = read_bytes(path);
+  const std::string bytes = read_text(path);
   const std::string damaged = path + ".damaged";
   for (const size_t size :
        {size_t{0}, size_t{1}, bytes.size() / 2, bytes.size() - 1}) {
@@ -784,7 +433,7 @@ void write_records(Records records, const std::string& path) {
 // Changes one character of the graph, of the weights' config or of the description. Each
 // file is refused, or it runs.
 TEST(Pt2ProgramTest, HostileFilesWithRightChecksumsDoNoHarm) {
-  const std::string path = test::new_file();
+  const std::string path = new_file();
   export_pt2(layer_of({}), path, example_of({ragged({{1}, {2, 3}})}));
   const Records records = read_records(path);
   write_records(records, path);
@@ -819,7 +468,7 @@ TEST(Pt2ProgramTest, HostileFilesWithRightChecksumsDoNoHarm) {
 
 // The checksums agree, as in a file of another release or machine.
 TEST(Pt2ProgramTest, RefusesOtherVersionsAndNumbersOutOfRange) {
-  const std::string path = test::new_file();
+  const std::string path = new_file();
   export_pt2(layer_of({}), path, example_of({ragged({{1}, {2, 3}})}));
   const Records records = read_records(path);
   const auto expect_refused = [&](const std::string& record,
@@ -879,7 +528,7 @@ TEST(Pt2ProgramTest, RefusesOtherVersionsAndNumbersOutOfRange) {
 }
 
 TEST(Pt2ProgramTest, ATensorOfManyDimensionsTakesLittleMemory) {
-  const std::string path = test::new_file();
+  const std::string path = new_file();
   export_pt2(layer_of({}), path, example_of({ragged({{1}, {2, 3}})}));
   Records records = read_records(path);
   std::string sizes = R"("sizes":[)";
@@ -889,18 +538,17 @@ TEST(Pt2ProgramTest, ATensorOfManyDimensionsTakesLittleMemory) {
   std::string& text = find_record(records, "models/model.json");
   text.replace(text.find(R"("sizes":[)"), 9, sizes);
   write_records(records, path);
-  test::PeakMemory peak;
+  PeakMemory peak;
   EXPECT_VALUE_ERROR(
       Pt2Program{path}, "expected tensors with at most 64 dimensions");
   EXPECT_LT(peak.growth(), int64_t{64} << 20);
 }
 
 TEST(Pt2ProgramTest, RefusesFilesOfOthers) {
-  const std::string path = test::new_file();
+  const std::string path = new_file();
   torch::save(at::ones({2}), path);
   EXPECT_VALUE_ERROR(
       Pt2Program{path}, "expected the record 'extra/tessera.json'");
 }
 
-}  // namespace export_pt2_test
-}  // namespace tessera
+}  // namespace tessera::export_pt2_test

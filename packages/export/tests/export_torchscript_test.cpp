@@ -1,52 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // Export of a single embedding layer to TorchScript.
 #include <tessera/export/export_torchscript.h>
-#include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/adam.h>
 
 #include "packages/export/tests/export_test_util.h"
 #include "tests/golden_layer.h"
 #include "tests/grouping_locale.h"
-#include "tests/layers/layer_test_util.h"
-#include "tests/small_files.h"
 
-#include <ATen/ops/arange.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/randn.h>
-#include <gtest/gtest.h>
 #include <torch/csrc/jit/ir/ir.h>
 
-#include <algorithm>
 #include <clocale>
-#include <filesystem>
-#include <fstream>
-#include <limits>
-#include <locale>
-#include <map>
-#include <set>
-#include <string>
-#include <vector>
 
-namespace tessera {
-namespace export_torchscript_test {
+namespace tessera::export_torchscript_test {
 
-using test::int64s;
-using test::ragged;
-using test::run_embedding;
-using test::sparse;
-
-torch::jit::Module export_and_load(
-    const TPUEmbedding& layer,
-    const ExportOptions& options = {}) {
-  const std::string path = test::new_file();
-  export_torchscript(layer, path, options);
-  return torch::jit::load(path);
-}
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 void expect_error(
     torch::jit::Module& loaded,
-    const test::TensorLists& features,
-    const test::Tensors& weights,
+    const TensorLists& features,
+    const Tensors& weights,
     const std::string& text) {
   try {
     run_embedding(loaded, features, weights);
@@ -57,117 +29,37 @@ void expect_error(
   }
 }
 
-struct Kind {
-  FeatureConfig config = {};
-  Combiner combiner = Combiner::kMean;
-  at::ScalarType dtype = at::kFloat;
-  std::optional<QuantizationConfig> quantization = {};
-};
-
-// A layer with one feature `f` over a table of 10 rows.
-TPUEmbedding layer_of(const Kind& kind) {
-  FeatureConfig config = kind.config;
-  config.table = make_table(
-      {.name = "t",
-       .vocabulary_size = 10,
-       .dim = 3,
-       .combiner = kind.combiner,
-       .dtype = kind.dtype,
-       .quantization = kind.quantization});
-  return TPUEmbedding(TPUEmbeddingOptions{
-      .features = {{"f", config}}, .optimizer = optim::Adagrad{}});
+void expect_refused(
+    torch::jit::Module& loaded,
+    const Feature& feature,
+    const std::string& text) {
+  expect_error(loaded, {{"f", parts_of(feature)}}, {}, text);
 }
-
-struct Input {
-  Feature feature;
-  at::Tensor weights = {};
-};
 
 void expect_agrees(
     TPUEmbedding& layer,
     torch::jit::Module& loaded,
     const Input& input) {
-  const at::NoGradGuard no_grad;
-  Weights weights;
-  test::Tensors flat;
+  Tensors weights;
   if (input.weights.defined()) {
-    weights = {{"f", std::optional<Feature>(input.weights)}};
-    flat["f"] = input.weights;
+    weights["f"] = input.weights;
   }
-  const at::Tensor expected =
-      layer->forward({{"f", input.feature}}, weights)["f"];
   const at::Tensor actual =
-      run_embedding(loaded, {{"f", test::parts_of(input.feature)}}, flat)["f"];
+      run_embedding(loaded, {{"f", parts_of(input.feature)}}, weights)["f"];
   EXPECT_EQ(actual.scalar_type(), at::kFloat);
-  test::expect_close(actual, expected);
+  expect_close(actual, evaluate(layer, input));
 }
 
-class CombinerExportTest : public testing::TestWithParam<Combiner> {};
-
-TEST_P(CombinerExportTest, AgreesOnEveryKindOfFeature) {
-  TPUEmbedding layer = layer_of({.combiner = GetParam()});
-  torch::jit::Module loaded = export_and_load(layer);
-  const test::Rows rows{{3, 1, 4}, {}, {1, 5, 9, 2}, {6}};
-  const at::Tensor weights =
-      test::floats({0.5F, 2.0F, 0.0F, 1.5F, -1.0F, 0.25F, 3.0F, 1.0F});
-  const SparseFeature rank_3{
-      .indices = int64s({1, 2, 0, 0, 0, 3, 1, 2, 2}).view({3, 3}),
-      .values = int64s({7, 8, 9}),
-      .dense_shape = int64s({2, 3, 4})};
-  for (const Input& input : std::vector<Input>{
-           {int64s({1, 2, 3})},
-           {int64s({1, 2, 3}).view({3, 1})},
-           {int64s({1, 2, 3, 4, 5, 6}).view({2, 3})},
-           {at::arange(8, at::kInt).view({2, 2, 2})},
-           {at::empty({0}, at::kLong)},
-           {at::empty({0, 3}, at::kLong)},
-           {ragged(rows)},
-           {ragged(rows), weights},
-           {ragged({})},
-           {ragged({{}, {}})},
-           {ragged({{-1, 2}, {-3}})},
-           {sparse(rows, 5)},
-           {sparse(rows, 5), weights},
-           {sparse({}, 5)},
-           {sparse({{-1, 2}, {-3}}, 2)},
-           {rank_3}}) {
-    expect_agrees(layer, loaded, input);
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Combiners,
-    CombinerExportTest,
-    testing::Values(Combiner::kSum, Combiner::kMean, Combiner::kSqrtn),
-    [](const auto& info) { return to_string(info.param); });
-
-TEST(ExportTest, IdsDroppedByTheirWeightMayHaveAnyValue) {
-  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
-  TPUEmbedding layer = layer_of({.combiner = Combiner::kSqrtn});
-  torch::jit::Module loaded = export_and_load(layer);
-  const test::Rows rows{{3, 99, kMax}, {}, {1}};
-  const at::Tensor weights = test::floats({2.0F, 0.0F, -1.0F, 1.0F});
-  expect_agrees(layer, loaded, {ragged(rows), weights});
-  expect_agrees(layer, loaded, {sparse(rows, 3), weights});
-}
-
-TEST(ExportTest, AgreesOnSequences) {
+TEST(ExportTest, SequencesTakeNoDenseIdsAndNoWeights) {
   TPUEmbedding layer = layer_of({.config = {.max_sequence_length = 2}});
   torch::jit::Module loaded = export_and_load(layer);
-  const test::Rows rows{{3, 1, 4}, {}, {-1, 5}, {6}};
-  SparseFeature gaps = sparse({{3, 1}, {2}}, 3);
-  gaps.indices = int64s({0, 1, 0, 2, 1, 0}).view({3, 2});
-  for (const Input& input : std::vector<Input>{
-           {ragged(rows)}, {ragged({})}, {sparse(rows, 3)}, {gaps}}) {
-    expect_agrees(layer, loaded, input);
-  }
-  expect_error(loaded, {{"f", {int64s({1})}}}, {}, "sparse or ragged");
+  expect_refused(loaded, int64s({1}), "sparse or ragged");
   // Ids past the end of a sequence are not checked.
   expect_agrees(layer, loaded, {ragged({{1, 2, 99}})});
   expect_error(
       loaded,
-      {{"f", test::parts_of(ragged({{1}}))}},
-      {{"f", test::floats({1})}},
+      {{"f", parts_of(ragged({{1}}))}},
+      {{"f", floats({1})}},
       "sequence feature. Leave the weights out");
 }
 
@@ -185,9 +77,9 @@ TEST(ExportTest, SequencesOfRankThreeCombineTheIdsOfEachPosition) {
       .dense_shape = int64s({1, 2, 2, 3})};
   for (const Input& input : std::vector<Input>{
            {rank_3},
-           {rank_3, test::floats({1, 2, 0.5F, 4, 3})},
+           {rank_3, floats({1, 2, 0.5F, 4, 3})},
            {rank_4},
-           {rank_4, test::floats({1, 2})}}) {
+           {rank_4, floats({1, 2})}}) {
     expect_agrees(layer, loaded, input);
   }
 }
@@ -202,19 +94,15 @@ TEST(ExportTest, KeepsUnknownDimensions) {
   torch::jit::Module loaded = export_and_load(layer);
   TPUEmbedding unbuilt =
       layer_of({.config = {.output_shape = PartialShape{std::nullopt, 2}}});
-  test::write_table(unbuilt, "t", test::tables_of(layer)[0]);
+  write_table(unbuilt, "t", tables_of(layer)[0]);
   for (const Input& input : std::vector<Input>{
            {ragged({{1}, {2, 3}, {}, {4}, {5}, {6, 7}})},
-           {ragged({{1, 2, 3, 4}, {5}}), test::floats({1, 2, 3, 4, 5})},
+           {ragged({{1, 2, 3, 4}, {5}}), floats({1, 2, 3, 4, 5})},
            {ragged({})},
            {int64s({1, 2, 3, 4, 5, 6}).view({3, 2})}}) {
     expect_agrees(unbuilt, loaded, input);
   }
-  expect_error(
-      loaded,
-      {{"f", test::parts_of(ragged({{1}, {2}, {3}}))}},
-      {},
-      "but this batch has 3 rows");
+  expect_refused(loaded, ragged({{1}, {2}, {3}}), "but this batch has 3 rows");
   TPUEmbedding inner =
       layer_of({.config = {.output_shape = PartialShape{2, std::nullopt}}});
   torch::jit::Module loaded_inner = export_and_load(inner);
@@ -223,8 +111,7 @@ TEST(ExportTest, KeepsUnknownDimensions) {
   inner->build(Nest<PartialShape>({{"f", PartialShape{2, 2, std::nullopt}}}));
   torch::jit::Module built = export_and_load(inner);
   expect_agrees(inner, built, {ragged({{1}, {2, 3}, {}, {4}})});
-  expect_error(
-      built, {{"f", test::parts_of(ragged({{1}, {2}}))}}, {}, "has 2 rows");
+  expect_refused(built, ragged({{1}, {2}}), "has 2 rows");
 }
 
 TEST(ExportTest, KeepsOutputShapes) {
@@ -245,22 +132,19 @@ TEST(ExportTest, KeepsOutputShapes) {
   layer->forward({{"f", ragged({{1}, {2, 3}, {}, {4}, {5}, {6, 7}})}});
   torch::jit::Module fixed = export_and_load(layer);
   expect_agrees(layer, fixed, {ragged({{1}, {2, 3}, {}, {4}, {5}, {6, 7}})});
-  expect_error(
+  expect_refused(
       fixed,
-      {{"f", test::parts_of(ragged({{1}, {2}}))}},
-      {},
+      ragged({{1}, {2}}),
       "output_shape [2, 3] fixes the number of rows of a ragged batch to 6, but "
       "this batch has 2 rows");
-  expect_error(
+  expect_refused(
       loaded,
-      {{"f", test::parts_of(ragged({{1}, {2}, {3}, {4}}))}},
-      {},
+      ragged({{1}, {2}, {3}, {4}}),
       "the product of output_shape must be a multiple of the number of rows, but "
       "got [2, 3] for 4");
-  expect_error(
+  expect_refused(
       loaded,
-      {{"f", {int64s({1, 2})}}},
-      {},
+      int64s({1, 2}),
       "the output shape is set to [2, 3], but this batch gives [2]");
 }
 
@@ -271,16 +155,15 @@ TEST(ExportTest, DropsTheBatchSizeOfBuild) {
   torch::jit::Module loaded = export_and_load(layer);
   for (const Feature& feature : std::vector<Feature>{
            int64s({1, 2}), ragged({{1}, {2}, {3}, {4}, {5}})}) {
-    test::expect_close(
-        run_embedding(loaded, {{"f", test::parts_of(feature)}})["f"],
-        run_embedding(any, {{"f", test::parts_of(feature)}})["f"]);
+    expect_close(
+        run_embedding(loaded, {{"f", parts_of(feature)}})["f"],
+        run_embedding(any, {{"f", parts_of(feature)}})["f"]);
   }
   TPUEmbedding pairs = layer_of({});
   pairs->build({{"f", PartialShape{std::nullopt, 2, 5}}});
   torch::jit::Module by_pairs = export_and_load(pairs);
   expect_agrees(pairs, by_pairs, {ragged({{1}, {2}, {3, 4}, {5}})});
-  expect_error(
-      by_pairs, {{"f", test::parts_of(ragged({{1}}))}}, {}, "has 1 rows");
+  expect_refused(by_pairs, ragged({{1}}), "has 1 rows");
 }
 
 TEST(ExportTest, OutOfRangeIdsRaise) {
@@ -290,40 +173,20 @@ TEST(ExportTest, OutOfRangeIdsRaise) {
   for (const int64_t id : {int64_t{10}, kFar}) {
     for (const Feature& feature : std::vector<Feature>{
              int64s({1, id}), ragged({{1, id}}), sparse({{1, id}}, 2)}) {
-      expect_error(
+      expect_refused(
           loaded,
-          {{"f", test::parts_of(feature)}},
-          {},
+          feature,
           "IndexError: [feature 'f'] ids must be in [0, 10), but got " +
               std::to_string(id));
     }
   }
-  expect_error(loaded, {{"f", {int64s({-1})}}}, {}, "but got -1");
+  expect_refused(loaded, int64s({-1}), "but got -1");
   TPUEmbedding strict = layer_of(
       {.config = {
            .validate_weights_and_indices = false,
            .out_of_range = OutOfRange::kZero}});
   torch::jit::Module loaded_strict = export_and_load(strict);
-  expect_error(
-      loaded_strict, {{"f", test::parts_of(ragged({{-1}}))}}, {}, "but got -1");
-}
-
-TEST(ExportTest, OutOfRangeIdsGiveZerosWhereTheConfigSaysSo) {
-  for (const Combiner combiner :
-       {Combiner::kSum, Combiner::kMean, Combiner::kSqrtn}) {
-    TPUEmbedding layer = layer_of(
-        {.config = {.out_of_range = OutOfRange::kZero}, .combiner = combiner});
-    torch::jit::Module loaded = export_and_load(layer);
-    EXPECT_EQ(layer->out_of_range_count(), 0);
-    for (const Input& input : std::vector<Input>{
-             {int64s({1, 10, -1})},
-             {int64s({99})},
-             {ragged({{1, 99, 2}, {10}})},
-             {ragged({{1, 99, 2}, {10}}), test::floats({1, 2, 3, 4})},
-             {sparse({{1, 99, -2}, {10}}, 3), test::floats({1, 2, 3, 4})}}) {
-      expect_agrees(layer, loaded, input);
-    }
-  }
+  expect_refused(loaded_strict, ragged({{-1}}), "but got -1");
 }
 
 TEST(ExportTest, BrokenStructureRaises) {
@@ -362,18 +225,18 @@ TEST(ExportTest, BrokenStructureRaises) {
           {{"f", {int64s({row, 1, 0}).view({1, 3}), int64s({1}), shape}}}));
     }
   }
-  const auto bags = test::parts_of(ragged({{1, 2}}));
+  const auto bags = parts_of(ragged({{1, 2}}));
   expect_error(
       loaded,
       {{"f", bags}},
-      {{"f", test::floats({1})}},
+      {{"f", floats({1})}},
       "must be floats of shape [2], one per id");
   expect_error(loaded, {{"f", bags}}, {{"f", ids}}, "must be floats");
-  expect_error(loaded, {{"f", {ids}}}, {{"f", test::floats({1, 2})}}, "dense");
+  expect_error(loaded, {{"f", {ids}}}, {{"f", floats({1, 2})}}, "dense");
   expect_error(
       loaded,
       {},
-      {{"f", test::floats({1})}},
+      {{"f", floats({1})}},
       "[weights 'f'] were passed without the feature of that name.");
   expect_error(
       loaded, {{"g", {ids}}}, {}, "'g' must be one of the exported features");
@@ -381,12 +244,8 @@ TEST(ExportTest, BrokenStructureRaises) {
 
 TEST(ExportTest, RowsOfAnyDtypeAreExportedAsTheyAre) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
-    TPUEmbedding layer = layer_of({.dtype = dtype});
-    torch::jit::Module loaded = export_and_load(layer);
+    torch::jit::Module loaded = export_and_load(layer_of({.dtype = dtype}));
     EXPECT_EQ(loaded.attr("table_0").toTensor().scalar_type(), dtype);
-    expect_agrees(layer, loaded, {int64s({0, 9, 3})});
-    expect_agrees(
-        layer, loaded, {ragged({{1, 2}, {3}}), test::floats({1, 2, 3})});
   }
 }
 
@@ -395,18 +254,12 @@ TEST(ExportTest, SixteenBitRowsAreRounded) {
   const at::Tensor ids = at::arange(10, at::kLong);
   for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
     torch::jit::Module loaded = export_and_load(layer, {.dtype = dtype});
-    test::expect_close(
+    expect_close(
         run_embedding(loaded, {{"f", {ids}}})["f"],
         layer->embedding_tables()["t"].to(dtype).to(at::kFloat),
         0,
         0);
   }
-  layer->embedding_tables()["t"].fill_(70000);
-  EXPECT_VALUE_ERROR(
-      export_torchscript(layer, test::new_file(), {.dtype = at::kHalf}),
-      "[export_torchscript] table 't' can't be stored as float16: some values "
-      "are beyond the range of that dtype. Export as kFloat.");
-  test::expect_nothing_at(test::new_file());
 }
 
 TEST(ExportTest, Int8RowsAreWithinHalfAStep) {
@@ -414,8 +267,8 @@ TEST(ExportTest, Int8RowsAreWithinHalfAStep) {
   const at::Tensor table = layer->embedding_tables()["t"];
   table.copy_(at::randn({10, 3}));
   table[3].fill_(0.7);  // a row of one value
-  table[4].copy_(test::floats({-5000, 1, 20000}));
-  table[5].copy_(test::floats({1000, 1000.001, 1000.002}));
+  table[4].copy_(floats({-5000, 1, 20000}));
+  table[5].copy_(floats({1000, 1000.001, 1000.002}));
   torch::jit::Module loaded = export_and_load(layer, {.dtype = at::kChar});
   EXPECT_EQ(loaded.attr("table_0").toTensor().scalar_type(), at::kChar);
   const at::Tensor rows =
@@ -429,9 +282,9 @@ TEST(ExportTest, Int8RowsAreWithinHalfAStep) {
   // Weighted sums use the same rounded rows.
   const at::Tensor sums = run_embedding(
       loaded,
-      {{"f", test::parts_of(ragged({{1, 4, 4}, {}, {9}}))}},
-      {{"f", test::floats({2, 1, 0.5, 3})}})["f"];
-  test::expect_close(
+      {{"f", parts_of(ragged({{1, 4, 4}, {}, {9}}))}},
+      {{"f", floats({2, 1, 0.5, 3})}})["f"];
+  expect_close(
       sums,
       at::stack({2 * rows[1] + 1.5 * rows[4], at::zeros({3}), 3 * rows[9]}));
 }
@@ -443,7 +296,7 @@ TEST(ExportTest, Int8RefusesRowsWithoutAFiniteRange) {
     TPUEmbedding layer = layer_of({});
     layer->embedding_tables()["t"][2][1] = bad;
     EXPECT_VALUE_ERROR(
-        export_torchscript(layer, test::new_file(), {.dtype = at::kChar}),
+        export_torchscript(layer, new_file(), {.dtype = at::kChar}),
         "table 't' can't be stored as int8: its rows and their range must be finite");
     expect_agrees(
         layer,
@@ -452,22 +305,11 @@ TEST(ExportTest, Int8RefusesRowsWithoutAFiniteRange) {
   }
 }
 
-TEST(ExportTest, QuantizedTablesAreRoundedAsInForward) {
-  TPUEmbedding layer = layer_of(
-      {.quantization =
-           QuantizationConfig{.num_buckets = 5, .lower = -0.3, .upper = 0.4}});
-  torch::jit::Module loaded = export_and_load(layer);
-  expect_agrees(layer, loaded, {at::arange(10, at::kLong)});
-  expect_agrees(
-      layer, loaded, {ragged({{1, 2}, {}, {3}}), test::floats({1, 2, 3})});
-  export_and_load(layer, {.dtype = at::kChar});
-}
-
 // A layer of two tables and four features. Their names, such as `class`, can't be
 // attributes in TorchScript.
 TPUEmbedding nested_layer(const Strategy& strategy = Strategy::fused()) {
-  const auto items = test::numbered_table("class", 100, 4);
-  const auto users = test::numbered_table("a\"b\\\n\xc3\xa9", 50, 2);
+  const auto items = numbered_table("class", 100, 4);
+  const auto users = numbered_table("a\"b\\\n\xc3\xa9", 50, 2);
   return TPUEmbedding(TPUEmbeddingOptions{
       .features =
           {{"class", FeatureConfig{.table = items}},
@@ -488,7 +330,7 @@ TEST(ExportTest, FeaturesMayHaveAnyName) {
         loaded,
         {{"class", {int64s({3})}},
          {"quote\" \\ \n \t' {} %d \xc3\xa9", {int64s({4})}},
-         {"history/0", test::parts_of(ragged({{1, 2}}))},
+         {"history/0", parts_of(ragged({{1, 2}}))},
          {"history/1", {int64s({7})}}});
     ASSERT_EQ(activations.size(), 4);
     EXPECT_EQ(activations.at("class")[0][3].item<float>(), 3);
@@ -507,8 +349,8 @@ TEST(ExportTest, ACallerMayPassSomeOfTheFeatures) {
   EXPECT_EQ(some.at("history/1").sizes(), c10::IntArrayRef({2, 4}));
   EXPECT_TRUE(run_embedding(loaded, {}).empty());
   // Weights may be left out.
-  c10::IValue result = loaded.forward(
-      {test::to_dict(test::TensorLists{{"class", {int64s({3})}}})});
+  c10::IValue result =
+      loaded.forward({to_dict(TensorLists{{"class", {int64s({3})}}})});
   EXPECT_EQ(result.toGenericDict().size(), 1);
 }
 
@@ -564,9 +406,9 @@ TEST(ExportTest, TheFileHasOnlyStockOperators) {
 TEST(ExportTest, ExportLeavesTheLayerUnchanged) {
   TPUEmbedding layer = nested_layer();
   layer->train();
-  const std::string before = test::saved(layer);
+  const std::string before = saved(layer);
   export_and_load(layer, {.dtype = at::kHalf});
-  EXPECT_EQ(test::saved(layer), before);
+  EXPECT_EQ(saved(layer), before);
   EXPECT_TRUE(layer->is_training());
   EXPECT_TRUE(layer->virtual_variable().requires_grad());
   EXPECT_EQ(layer->iterations(), 0);
@@ -587,7 +429,7 @@ TEST(ExportTest, LaterTrainingDoesNotChangeTheFile) {
 TEST(ExportTest, ReplacesRegularFilesOnly) {
   namespace fs = std::filesystem;
   const TPUEmbedding layer = nested_layer();
-  const std::string path = test::new_file();
+  const std::string path = new_file();
   const std::string problem = "expected the path of a file, but this is a ";
   EXPECT_VALUE_ERROR(export_torchscript(layer, testing::TempDir()), problem);
   fs::create_symlink("/dev/null", path);
@@ -604,21 +446,7 @@ TEST(ExportTest, ReplacesRegularFilesOnly) {
   EXPECT_GT(fs::file_size(path + ".linked"), 3U);
   fs::remove(path);
   fs::remove(path + ".linked");
-  test::expect_nothing_at(path);
-}
-
-TEST(ExportTest, AFullDiskIsAnErrorAndLeavesTheOldFile) {
-  const TPUEmbedding layer = nested_layer();
-  const std::string path = test::new_file();
-  std::ofstream(path) << "old";
-  {
-    const test::SmallFiles small(200);
-    EXPECT_TORCH_ERROR(
-        export_torchscript(layer, path), "can't be written: File too large.");
-  }
-  EXPECT_EQ(std::filesystem::file_size(path), 3U);
-  std::filesystem::remove(path);
-  test::expect_nothing_at(path);
+  expect_nothing_at(path);
 }
 
 TEST(ExportTest, AGlobalLocaleDoesNotGroupTheDigitsOfTheSource) {
@@ -630,9 +458,9 @@ TEST(ExportTest, AGlobalLocaleDoesNotGroupTheDigitsOfTheSource) {
                    {.name = "users", .vocabulary_size = 1234, .dim = 2}),
                .output_shape = std::vector<int64_t>{1500}}}}});
   const at::Tensor ids = at::arange(1500, at::kLong).remainder(1234);
-  const std::string path = test::new_file();
+  const std::string path = new_file();
   {
-    const test::GroupingLocale locale;
+    const GroupingLocale locale;
     const std::string before = std::setlocale(LC_ALL, nullptr);
     export_torchscript(layer, path);
     EXPECT_VALUE_ERROR(
@@ -651,7 +479,7 @@ TEST(ExportTest, AGlobalLocaleDoesNotGroupTheDigitsOfTheSource) {
 
 TEST(ExportTest, ErrorsNameBadArguments) {
   const TPUEmbedding layer = nested_layer();
-  const std::string path = test::new_file();
+  const std::string path = new_file();
   EXPECT_VALUE_ERROR(
       export_torchscript(layer, path, {.features = {"class", "movie"}}),
       "[export_torchscript] options.features: expected paths of the layer's "
@@ -670,7 +498,7 @@ TEST(ExportTest, ErrorsNameBadArguments) {
   EXPECT_TORCH_ERROR(
       export_torchscript(layer, testing::TempDir() + "no/such/folder.pt"),
       "folder.pt: the file can't be created: No such file");
-  test::expect_nothing_at(path);
+  expect_nothing_at(path);
   const auto table = make_table({.vocabulary_size = 2, .dim = 1});
   const TPUEmbedding twice(TPUEmbeddingOptions{
       .features = {
@@ -683,27 +511,26 @@ TEST(ExportTest, ErrorsNameBadArguments) {
 class GoldenExportTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(GoldenExportTest, GivesTensorFlowsActivations) {
-  for (const Json& test_case : test::read_golden(GetParam())) {
+  for (const Json& test_case : read_golden(GetParam())) {
     SCOPED_TRACE(test_case.at("name").get<std::string>());
-    torch::jit::Module loaded = export_and_load(test::golden_layer(test_case));
-    test::TensorLists features;
-    test::Tensors weights;
+    torch::jit::Module loaded = export_and_load(golden_layer(test_case));
+    TensorLists features;
+    Tensors weights;
     for (const auto& feature : test_case.at("features")) {
       const std::string name = feature.at("name");
-      features[name] =
-          test::parts_of(test::golden_feature(feature.at("value")));
+      features[name] = parts_of(golden_feature(feature.at("value")));
       if (!feature.at("weights").is_null()) {
         weights[name] = at::tensor(
             feature.at("weights").get<std::vector<float>>(), at::kFloat);
       }
     }
-    const test::Tensors activations = run_embedding(loaded, features, weights);
+    const Tensors activations = run_embedding(loaded, features, weights);
     for (const auto& feature : test_case.at("features")) {
       const std::string name = feature.at("name");
       SCOPED_TRACE(name);
-      test::expect_close(
+      expect_close(
           activations.at(name),
-          test::golden_tensor(feature.at("expected")),
+          golden_tensor(feature.at("expected")),
           1e-5,
           1e-5);
     }
@@ -713,8 +540,7 @@ TEST_P(GoldenExportTest, GivesTensorFlowsActivations) {
 INSTANTIATE_TEST_SUITE_P(
     Files,
     GoldenExportTest,
-    testing::ValuesIn(test::golden_files("lookup")),
-    test::golden_test_name);
+    testing::ValuesIn(golden_files("lookup")),
+    golden_test_name);
 
-}  // namespace export_torchscript_test
-}  // namespace tessera
+}  // namespace tessera::export_torchscript_test

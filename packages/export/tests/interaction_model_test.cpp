@@ -1,35 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The interaction layers in models: Sequential, training, export.
-#include <tessera/export/export_torchscript.h>
-#include <tessera/layers/concatenate.h>
 #include <tessera/layers/cross.h>
 #include <tessera/layers/dot_interaction.h>
 #include <tessera/layers/embed_reduce.h>
 #include <tessera/layers/mlp.h>
 #include <tessera/layers/multi_layer_dcn.h>
 #include <tessera/optim/optimizers/sgd.h>
-#include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/optim/sgd.h>
 
 #include "packages/export/tests/export_test_util.h"
-#include "tests/layers/layer_test_util.h"
 
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/randn.h>
-#include <gtest/gtest.h>
+namespace tessera::interaction_model_test {
 
-#include <memory>
-#include <vector>
-
-namespace tessera {
-namespace interaction_model_test {
-
-using test::int64s;
-using test::ragged;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 TPUEmbedding make_embedding() {
   const auto users = make_table({.vocabulary_size = 20, .dim = 4});
@@ -174,5 +156,4 @@ TEST(InteractionModelTest, ExportedModelsGiveTheSameScores) {
   }
 }
 
-}  // namespace interaction_model_test
-}  // namespace tessera
+}  // namespace tessera::interaction_model_test

@@ -1,27 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights that a Python program has trained, back in a model.
-#include <tessera/export/export_pt2.h>
 #include <tessera/export/load_state_dict.h>
-#include <tessera/layers/concatenate.h>
 #include <tessera/layers/embedding_engine_module.h>
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/optimizers/adagrad.h>
 #include <torch/nn/modules/batchnorm.h>
-#include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/linear.h>
 
 #include "packages/export/tests/export_test_util.h"
-#include "tests/layers/layer_test_util.h"
 
-#include <ATen/ops/ones.h>
-#include <ATen/ops/rand.h>
-#include <gtest/gtest.h>
-
-#include <functional>
-#include <string>
-
-namespace tessera {
-namespace load_state_dict_test {
+namespace tessera::load_state_dict_test {
 
 using test::int64s;
 
@@ -230,5 +215,4 @@ TEST(LoadStateDictTest, TakesTheTablesOfAnEngine) {
   test::expect_close(engine->read_rows("users", 0, 4), rows);
 }
 
-}  // namespace load_state_dict_test
-}  // namespace tessera
+}  // namespace tessera::load_state_dict_test
