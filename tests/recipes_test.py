@@ -122,10 +122,12 @@ def add_format(tree):
     code = tree.excerpt(without_arrow, "std::unique_ptr<ExampleSource> make_parquet_source", "\n}\n")
     code = code.replace("parquet", "recipe").replace("Parquet", "Recipe")
     tree.after(without_arrow, "}  // namespace", "\n" + code)
+    known = '    {.bytes = "RECIPE", .name = "a recipe file", .advice = "Use make_recipe_source()."},\n'
+    tree.after(f"{package}/src/text_begin.cpp", "BinaryFormat kFormats[]", known)
     tree.after(f"{package}/src/file_source.cpp", "parquet_source.h", "#include <tessera/data/recipe_source.h>\n")
 
 
-RECIPES = {add_optimizer: 5, add_layer: 3, add_format: 4}
+RECIPES = {add_optimizer: 5, add_layer: 3, add_format: 5}
 
 
 def main():
