@@ -6,10 +6,7 @@
 #include <tessera/serialization/checkpoint.h>
 #include <tessera/training/checkpoint.h>
 #include <tessera/training/early_stopping.h>
-#include <tessera/training/fit.h>
 #include <tessera/training/history_files.h>
-#include <torch/nn/modules/container/sequential.h>
-#include <torch/optim/sgd.h>
 
 #include "packages/training/src/model_files.h"
 #include "packages/training/src/training_state.h"
@@ -17,29 +14,12 @@
 #include "tests/small_files.h"
 #include "tests/test_util.h"
 
-#include <ATen/ops/equal.h>
-
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
-#include <memory>
-#include <optional>
-#include <sstream>
-#include <stdexcept>
-#include <string>
+namespace tessera::training::checkpoint_test {
 
-namespace tessera::training {
-namespace checkpoint_test {
-
-using test::click_batches;
-using test::ClickBatch;
-using test::ClickRun;
-using test::Hooks;
-using test::TemporaryFolder;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 constexpr int64_t kBatches = 5;
 constexpr int64_t kEpochs = 3;
@@ -103,7 +83,7 @@ class Trainer {
         training.stop("interrupted");
       }
     };
-    Callbacks callbacks{hooks, std::make_shared<CsvHistory>(csv_)};
+    Callbacks callbacks{hooks, CsvHistory(csv_)};
     if (case_.has_early_stopping) {
       callbacks.push_back(std::make_shared<EarlyStopping>(EarlyStoppingOptions{
           .patience = 2,
@@ -117,13 +97,10 @@ class Trainer {
         {.epochs = kEpochs,
          .model = run.model.ptr(),
          .metrics =
-             {std::make_shared<AUC>(),
-              std::make_shared<LogLoss>(
-                  LogLossOptions{.scores = ScoreKind::kLogits})},
-         .validation = Validation{.pass = make_pass(held_out_, run.loss_of())},
+             {AUC(), LogLoss(LogLossOptions{.scores = ScoreKind::kLogits})},
+         .validation = run.validation(held_out_),
          .callbacks = callbacks,
-         .checkpoint = std::make_shared<Checkpoint>(
-             directory_, run.model.ptr(), run.optimizer, case_.options),
+         .checkpoint = run.checkpoint(directory_, case_.options),
          .log_every_steps = 2});
   }
 
@@ -190,12 +167,7 @@ TEST(TrainingCheckpointTest, ResumesTablesOfTheHostFromIncrements) {
     const auto model = std::make_shared<Model>();
     torch::optim::SGD optimizer(
         model->parameters(), torch::optim::SGDOptions(0.5));
-    const auto hooks = std::make_shared<Hooks>();
-    hooks->step_end = [&](Training& training) {
-      if (training.progress().step == stop_after) {
-        training.stop("interrupted");
-      }
-    };
+    const auto hooks = test::stopping_after(stop_after);
     fit(batches,
         make_train_step(
             optimizer,
@@ -261,17 +233,10 @@ TEST(TrainingCheckpointTest, UsesTheSkipOfASource) {
   int64_t skipped = 0;
   const auto train = [&](int64_t stop_after) {
     ClickRun run;
-    const auto hooks = std::make_shared<Hooks>();
-    hooks->step_end = [&](Training& training) {
-      if (training.progress().step == stop_after) {
-        training.stop("");
-      }
-    };
+    const auto hooks = test::stopping_after(stop_after, "");
     fit([&] { return Skipping(batches, skipped); },
         run.train_step(),
-        {.callbacks = {hooks},
-         .checkpoint = std::make_shared<Checkpoint>(
-             folder / "run", run.model.ptr(), run.optimizer)});
+        {.callbacks = {hooks}, .checkpoint = run.checkpoint(folder / "run")});
   };
   train(3);
   EXPECT_EQ(skipped, 0);
@@ -297,10 +262,8 @@ TEST(TrainingCheckpointTest, LoadsWeightsWithoutTheOptimizer) {
         EXPECT_FALSE(std::filesystem::exists(folder / "run"));
       }
     }
-    fit(click_batches(2, 1),
-        run.train_step(),
-        {.checkpoint = std::make_shared<Checkpoint>(
-             folder / "run", run.model.ptr(), run.optimizer)});
+    run.train(
+        click_batches(2, 1), {.checkpoint = run.checkpoint(folder / "run")});
     load_weights(*loaded.model, folder / "run");
     run.model->eval();
     loaded.model->eval();
@@ -419,11 +382,10 @@ TEST(TrainingCheckpointTest, RefusesADamagedFile) {
   ClickRun run(0), loaded(0);
   const auto batches = click_batches(2, 1);
   const auto checkpoint = [&](ClickRun& run) {
-    return std::make_shared<Checkpoint>(
-        folder / "run", run.model.ptr(), run.optimizer);
+    return run.checkpoint(folder / "run");
   };
   const auto resume = [&](ClickRun& run) {
-    fit(batches, run.train_step(), {.checkpoint = checkpoint(run)});
+    run.train(batches, {.checkpoint = checkpoint(run)});
   };
   resume(run);
   const std::string path = folder / "run/model.pt";
@@ -492,11 +454,9 @@ TEST(TrainingCheckpointTest, AFullDiskIsAnErrorAndLeavesTheOldFile) {
     const TemporaryFolder folder;
     ClickRun run(layers), loaded(layers);
     const auto train = [&](int64_t epochs) {
-      fit(click_batches(2, 1),
-          run.train_step(),
-          {.epochs = epochs,
-           .checkpoint = std::make_shared<Checkpoint>(
-               folder / "run", run.model.ptr(), run.optimizer)});
+      run.train(
+          click_batches(2, 1),
+          {.epochs = epochs, .checkpoint = run.checkpoint(folder / "run")});
     };
     train(1);
     run.model->eval();
@@ -545,13 +505,10 @@ TEST(TrainingCheckpointTest, OneProcessAtATimeTrainsWithADirectory) {
   const std::string directory = folder / "run";
   ClickRun run;
   const auto hooks = std::make_shared<Hooks>();
-  const auto make = [&] {
-    return std::make_shared<Checkpoint>(
-        directory, run.model.ptr(), run.optimizer);
-  };
+  const auto make = [&] { return run.checkpoint(directory); };
   const auto train = [&](std::shared_ptr<Checkpoint> checkpoint) {
-    fit(click_batches(2, 1),
-        run.train_step(),
+    run.train(
+        click_batches(2, 1),
         {.callbacks = {hooks}, .checkpoint = std::move(checkpoint)});
   };
   const auto failed = make(), ended = make();
@@ -579,26 +536,18 @@ TEST(TrainingCheckpointTest, RefusesBadOptionsAndCheckpointsThatDoNotFit) {
   const auto train = [&](TrainingCheckpointOptions options,
                          const std::vector<ClickBatch>& source,
                          Metrics metrics = {}) {
-    fit(source,
-        run.train_step(),
+    run.train(
+        source,
         {.metrics = std::move(metrics),
-         .checkpoint = std::make_shared<Checkpoint>(
-             folder / "run", run.model.ptr(), run.optimizer, options)});
+         .checkpoint = run.checkpoint(folder / "run", options)});
   };
   EXPECT_VALUE_ERROR(
       train({.resume = Resume::kRequired}, batches), "no checkpoint to resume");
   EXPECT_FALSE(std::filesystem::exists(folder / "run"));
-  const auto stopping = std::make_shared<Hooks>();
-  stopping->step_end = [](Training& training) {
-    if (training.progress().step == 3) {
-      training.stop("");
-    }
-  };
-  fit(batches,
-      run.train_step(),
-      {.callbacks = {stopping},
-       .checkpoint = std::make_shared<Checkpoint>(
-           folder / "run", run.model.ptr(), run.optimizer)});
+  const auto stopping = test::stopping_after(3, "");
+  run.train(
+      batches,
+      {.callbacks = {stopping}, .checkpoint = run.checkpoint(folder / "run")});
   EXPECT_VALUE_ERROR(
       train({.resume = Resume::kNever}, batches),
       "has a checkpoint already, but Resume::kNever allows none");
@@ -613,7 +562,7 @@ TEST(TrainingCheckpointTest, RefusesBadOptionsAndCheckpointsThatDoNotFit) {
       train({}, click_batches(2, 1)),
       "saved after 3 batches of epoch 0, but the source has no more than 2");
   EXPECT_VALUE_ERROR(
-      train({}, batches, {std::make_shared<AUC>()}),
+      train({}, batches, {AUC()}),
       "with the metrics [], but this training has [auc]");
   EXPECT_VALUE_ERROR(
       train({.resume = static_cast<Resume>(7)}, batches),
@@ -630,21 +579,16 @@ TEST(TrainingCheckpointTest, RefusesBadOptionsAndCheckpointsThatDoNotFit) {
   ClickRun untouched;
   const std::string before = untouched.bytes();
   EXPECT_TORCH_ERROR(
-      fit(batches,
-          untouched.train_step(),
-          {.checkpoint = std::make_shared<Checkpoint>(
-               folder / "file", untouched.model.ptr(), untouched.optimizer)}),
+      untouched.train(
+          batches, {.checkpoint = untouched.checkpoint(folder / "file")}),
       "[Checkpoint] " + folder / "file" +
           ": the directory can't be made: Not a directory. Choose another "
           "path.");
   EXPECT_TORCH_ERROR(
-      fit(batches,
-          untouched.train_step(),
-          {.checkpoint = std::make_shared<Checkpoint>(
-               folder / "file",
-               untouched.model.ptr(),
-               untouched.optimizer,
-               TrainingCheckpointOptions{.resume = Resume::kRequired})}),
+      untouched.train(
+          batches,
+          {.checkpoint = untouched.checkpoint(
+               folder / "file", {.resume = Resume::kRequired})}),
       "[Checkpoint] can't read the directory '" + folder / "file" +
           "': Not a directory. Correct the path.");
   EXPECT_TORCH_ERROR(
@@ -670,10 +614,9 @@ TEST(TrainingCheckpointTest, ErrorsOfTablesNameTheFunctionThatWasCalled) {
         load_weights(*loaded.model, folder / "weights"),
         "[load_weights] '" + path + "': the bytes [0, ");
     EXPECT_VALUE_ERROR(
-        fit(click_batches(1, 1),
-            loaded.train_step(),
-            {.checkpoint = std::make_shared<Checkpoint>(
-                 folder / "weights", loaded.model.ptr(), loaded.optimizer)}),
+        loaded.train(
+            click_batches(1, 1),
+            {.checkpoint = loaded.checkpoint(folder / "weights")}),
         layers == 1 ? "[Checkpoint] '" + folder / "weights" +
                 "' has the weights of a model, but no training to resume"
                     : "[Checkpoint] '" + path + "': the bytes [0, ");
@@ -699,11 +642,9 @@ TEST(TrainingCheckpointTest, AFitThatCanNotSaveNamesItsCheckpoint) {
     std::ofstream(folder / "run") << "text";
   };
   EXPECT_TORCH_ERROR(
-      fit(click_batches(1, 1),
-          run.train_step(),
-          {.callbacks = {hooks},
-           .checkpoint = std::make_shared<Checkpoint>(
-               folder / "run", run.model.ptr(), run.optimizer)}),
+      run.train(
+          click_batches(1, 1),
+          {.callbacks = {hooks}, .checkpoint = run.checkpoint(folder / "run")}),
       "[Checkpoint] '" + folder / "run" + "' is not a directory.");
 }
 
@@ -730,11 +671,10 @@ TEST(TrainingCheckpointTest, TwoTrainingsOfOneProcessSaveOneAfterTheOther) {
   const std::string directory = folder / "run";
   ClickRun run, other;
   const auto train = [&](ClickRun& clicks, Callbacks callbacks) {
-    fit(click_batches(1, 1),
-        clicks.train_step(),
+    clicks.train(
+        click_batches(1, 1),
         {.callbacks = std::move(callbacks),
-         .checkpoint = std::make_shared<Checkpoint>(
-             directory, clicks.model.ptr(), clicks.optimizer)});
+         .checkpoint = clicks.checkpoint(directory)});
   };
   const auto hooks = std::make_shared<Hooks>();
   hooks->step_end = [&](Training&) { train(other, {}); };
@@ -753,5 +693,4 @@ TEST(TrainingCheckpointTest, TwoTrainingsOfOneProcessSaveOneAfterTheOther) {
   EXPECT_TRUE(was_refused);
 }
 
-}  // namespace checkpoint_test
-}  // namespace tessera::training
+}  // namespace tessera::training::checkpoint_test

@@ -3,32 +3,17 @@
 #include <tessera/data/dataset.h>
 #include <tessera/data/negative_sampling.h>
 #include <tessera/layers/prefetch.h>
-#include <tessera/training/checkpoint.h>
-#include <tessera/training/fit.h>
 #include <tessera/training/predict.h>
 
 #include "packages/data/tests/column_builders.h"
 #include "packages/training/tests/training_fixture.h"
-#include "tests/test_util.h"
 
-#include <ATen/ops/cat.h>
-#include <ATen/ops/equal.h>
-#include <gtest/gtest.h>
-
-#include <memory>
-#include <string>
-#include <vector>
-
-namespace tessera::training {
-namespace dataset_fit_test {
+namespace tessera::training::dataset_fit_test {
 
 using data::Batches;
 using data::Columns;
 using data::Dataset;
-using test::ClickBatch;
-using test::ClickRun;
-using test::Hooks;
-using test::TemporaryFolder;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 constexpr int64_t kExamples = 100;
 constexpr int64_t kBatch = 8;
@@ -71,12 +56,7 @@ History train(
     const std::string& directory,
     int64_t stop_after,
     std::vector<std::vector<int64_t>>& ids) {
-  const auto hooks = std::make_shared<Hooks>();
-  hooks->step_end = [&](Training& training) {
-    if (training.progress().step == stop_after) {
-      training.stop("interrupted");
-    }
-  };
+  const auto hooks = test::stopping_after(stop_after);
   const auto loss_of = run.loss_of();
   at::manual_seed(11);
   return fit(
@@ -95,8 +75,7 @@ History train(
       {.epochs = 3,
        .model = run.model.ptr(),
        .callbacks = {hooks},
-       .checkpoint = std::make_shared<Checkpoint>(
-           directory, run.model.ptr(), run.optimizer)});
+       .checkpoint = run.checkpoint(directory)});
 }
 
 void expect_resumes(const Batches& batches) {
@@ -203,5 +182,4 @@ TEST(DatasetFitTest, PrefetchReadsAnEpoch) {
   EXPECT_TRUE(std::is_sorted(ids.begin(), ids.end()));
 }
 
-}  // namespace dataset_fit_test
-}  // namespace tessera::training
+}  // namespace tessera::training::dataset_fit_test

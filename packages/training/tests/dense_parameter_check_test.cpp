@@ -1,30 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients of dense parameters that are not finite, in fit().
 #include <tessera/layers/combined.h>
-#include <tessera/training/fit.h>
-#include <torch/optim/sgd.h>
 
 #include "packages/training/tests/training_fixture.h"
 #include "tests/test_util.h"
 
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/isfinite.h>
-#include <ATen/ops/sqrt.h>
-#include <gtest/gtest.h>
+namespace tessera::training::dense_parameter_check_test {
 
-#include <limits>
-#include <optional>
-#include <sstream>
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace tessera::training {
-namespace dense_parameter_check_test {
-
-using test::click_batches;
-using test::ClickBatch;
-using test::ClickRun;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
@@ -77,7 +60,7 @@ TEST(DenseParameterCheckTest, AStepIsRefusedBeforeItChangesAnything) {
       EXPECT_FALSE(before.empty());
       EXPECT_TRUE(run.bytes() == before);
       // The next training is not disturbed.
-      fit(click_batches(3, 1), run.train_step(), {.model = run.model});
+      run.train(click_batches(3, 1), {.model = run.model});
       EXPECT_TRUE(is_finite(run));
     }
   }
@@ -196,5 +179,4 @@ TEST(DenseParameterCheckTest, ACombinedRefusesOrSkips) {
   EXPECT_TRUE(bytes() == before);
 }
 
-}  // namespace dense_parameter_check_test
-}  // namespace tessera::training
+}  // namespace tessera::training::dense_parameter_check_test

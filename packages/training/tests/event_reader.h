@@ -3,21 +3,6 @@
 
 #include "tests/temporary_folder.h"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <bit>
-#include <cstdint>
-#include <cstring>
-#include <filesystem>
-#include <map>
-#include <optional>
-#include <stdexcept>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
 // A reader of TensorBoard's event files that shares no code with the writer.
 namespace tessera::test {
 

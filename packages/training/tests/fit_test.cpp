@@ -7,43 +7,20 @@
 #include <tessera/training/fit.h>
 #include <tessera/training/learning_rate_log.h>
 #include <tessera/training/terminate_on_non_finite.h>
-#include <torch/nn/modules/container/sequential.h>
 #include <torch/optim/adagrad.h>
-#include <torch/optim/sgd.h>
 
 #include "packages/training/src/spin_check.h"
 #include "packages/training/tests/training_fixture.h"
 #include "src/common/parallel.h"
 #include "tests/test_util.h"
 
-#include <ATen/ops/isfinite.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <chrono>
-#include <cmath>
-#include <csignal>
-#include <cstdlib>
-#include <limits>
-#include <list>
-#include <memory>
-#include <optional>
-#include <stdexcept>
-#include <string>
-#include <utility>
-#include <vector>
+namespace tessera::training::fit_test {
 
-namespace tessera::training {
-namespace fit_test {
-
-using test::click_batches;
-using test::ClickBatch;
-using test::ClickRun;
-using test::Hooks;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 struct OptionsOfLate {
   bool operator==(const OptionsOfLate&) const = default;
@@ -63,7 +40,7 @@ TEST(FitTest, TrainsLikeAPlainLoop) {
     }
   }
   at::manual_seed(7);
-  const History history = fit(batches, fitted.train_step(), {.epochs = 3});
+  const History history = fitted.train(batches, {.epochs = 3});
   EXPECT_EQ(fitted.bytes(), plain.bytes());
   EXPECT_EQ(history.epochs.size(), 3U);
   EXPECT_LT(history["loss"][2], history["loss"][0]);
@@ -234,26 +211,24 @@ TEST(FitTest, TakesMetricsAndCallbacksAsValues) {
   const auto batches = click_batches(3, 1);
   ClickRun with_values, with_pointers;
   at::manual_seed(7);
-  const History values =
-      fit(batches,
-          with_values.train_step(),
-          {.epochs = 2,
-           .model = with_values.model,
-           .metrics = {AUC(), LogLoss({.scores = ScoreKind::kLogits})},
-           .callbacks = {EarlyStopping({.monitor = "loss", .patience = 3})}});
+  const History values = with_values.train(
+      batches,
+      {.epochs = 2,
+       .model = with_values.model,
+       .metrics = {AUC(), LogLoss({.scores = ScoreKind::kLogits})},
+       .callbacks = {EarlyStopping({.monitor = "loss", .patience = 3})}});
   const auto auc = std::make_shared<AUC>();
   at::manual_seed(7);
-  const History pointers =
-      fit(batches,
-          with_pointers.train_step(),
-          {.epochs = 2,
-           .model = with_pointers.model.ptr(),
-           .metrics =
-               {auc,
-                std::make_shared<LogLoss>(
-                    LogLossOptions{.scores = ScoreKind::kLogits})},
-           .callbacks = {std::make_shared<EarlyStopping>(
-               EarlyStoppingOptions{.monitor = "loss", .patience = 3})}});
+  const History pointers = with_pointers.train(
+      batches,
+      {.epochs = 2,
+       .model = with_pointers.model.ptr(),
+       .metrics =
+           {auc,
+            std::make_shared<LogLoss>(
+                LogLossOptions{.scores = ScoreKind::kLogits})},
+       .callbacks = {std::make_shared<EarlyStopping>(
+           EarlyStoppingOptions{.monitor = "loss", .patience = 3})}});
   EXPECT_EQ(values["auc"], pointers["auc"]);
   EXPECT_EQ(auc->result(), pointers["auc"].back());
   EXPECT_EQ(values.names(), pointers.names());
@@ -263,13 +238,12 @@ TEST(FitTest, LogsLossAndMetricsOfTrainingAndValidation) {
   const auto batches = click_batches(5, 1);
   const auto held_out = click_batches(3, 2);
   ClickRun run;
-  const History history = fit(
+  const History history = run.train(
       batches,
-      run.train_step(),
       {.epochs = 2,
        .model = run.model.ptr(),
-       .metrics = {std::make_shared<AUC>()},
-       .validation = Validation{.pass = make_pass(held_out, run.loss_of())}});
+       .metrics = {AUC()},
+       .validation = run.validation(held_out)});
   EXPECT_EQ(
       history.names(),
       (std::vector<std::string>{"loss", "auc", "val_loss", "val_auc"}));
@@ -293,12 +267,11 @@ TEST(FitTest, ValidationChangesNothingAndRestoresModes) {
   ClickRun with, without;
   with.model->tower->eval();
   at::manual_seed(7);
-  fit(batches,
-      with.train_step(),
-      {.model = with.model.ptr(),
-       .validation = Validation{.pass = make_pass(batches, with.loss_of())}});
+  with.train(
+      batches,
+      {.model = with.model.ptr(), .validation = with.validation(batches)});
   at::manual_seed(7);
-  fit(batches, without.train_step(), {});
+  without.train(batches);
   EXPECT_EQ(with.bytes(), without.bytes());
   EXPECT_TRUE(with.model->is_training());
   EXPECT_FALSE(with.model->tower->is_training());
@@ -411,20 +384,18 @@ TEST(FitTest, ALossThatIsNotFiniteChangesNothing) {
     }
   };
   const History history =
-      fit(batches,
-          run.train_step(),
-          {.callbacks = {hooks, std::make_shared<TerminateOnNonFinite>()}});
+      run.train(batches, {.callbacks = {hooks, TerminateOnNonFinite()}});
   EXPECT_EQ(run.bytes(), before);
   EXPECT_TRUE(
       history.stop_reason.find("the loss of step 3 is -inf") == 0 ||
       history.stop_reason.find("the loss of step 3 is NaN") == 0)
       << history.stop_reason;
   EXPECT_VALUE_ERROR(
-      fit(batches, run.train_step(), {}),
+      run.train(batches),
       ", so its update was skipped. Lower the learning rate");
   batches[2].click.fill_(std::numeric_limits<float>::quiet_NaN());
   EXPECT_VALUE_ERROR(
-      fit(batches, run.train_step(), {}),
+      run.train(batches),
       ", so its update was skipped. Its labels have NaN. Correct the data.");
 }
 
@@ -480,13 +451,11 @@ TEST(FitTest, RefusesBadOptionsBeforeTraining) {
   EXPECT_VALUE_ERROR(run({.callbacks = {nullptr}}), "callback 0 is null");
   EXPECT_VALUE_ERROR(run({.metrics = {nullptr}}), "metric 0 is null");
   EXPECT_VALUE_ERROR(
-      run({.metrics = {std::make_shared<AUC>(), std::make_shared<AUC>()}}),
-      "two metrics are named 'auc'");
-  EXPECT_VALUE_ERROR(
-      run({.metrics = {std::make_shared<AUC>("loss")}}), "named 'loss'");
+      run({.metrics = {AUC(), AUC()}}), "two metrics are named 'auc'");
+  EXPECT_VALUE_ERROR(run({.metrics = {AUC("loss")}}), "named 'loss'");
   EXPECT_VALUE_ERROR(
       run(
-          {.metrics = {std::make_shared<AUC>("val_loss")},
+          {.metrics = {AUC("val_loss")},
            .validation = Validation{.pass = make_pass(two, counter.step())}}),
       "two values would be logged as 'val_loss'");
   EXPECT_VALUE_ERROR(
@@ -507,7 +476,7 @@ TEST(FitTest, RefusesBadOptionsBeforeTraining) {
       "loss.");
   EXPECT_VALUE_ERROR(
       run(
-          {.metrics = {std::make_shared<Mean>()},
+          {.metrics = {Mean()},
            .callbacks = {std::make_shared<EarlyStopping>(
                EarlyStoppingOptions{.monitor = "mean"})}}),
       "Set EarlyStoppingOptions::better");
@@ -580,7 +549,7 @@ TEST(FitTest, RefusesStepsThatGiveNoLossOrNothingToMeasure) {
       "of shape [2]. Take its mean or sum");
   EXPECT_VALUE_ERROR(
       run({.loss = test::int64s({1})}), "one floating-point number");
-  const Metrics metrics{std::make_shared<AUC>()};
+  const Metrics metrics{AUC()};
   EXPECT_VALUE_ERROR(
       run({.loss = test::floats({1})}, {.metrics = metrics}),
       "metrics need predictions");
@@ -604,7 +573,7 @@ TEST(FitTest, ErrorsNameTheFunctionThatWasCalled) {
   const auto none = [](double) { return StepResult{}; };
   const auto loss = [](double) { return test::floats({1}); };
   const Metrics null{nullptr};
-  const Metrics metrics{std::make_shared<AUC>()};
+  const Metrics metrics{AUC()};
   EXPECT_VALUE_ERROR(
       evaluate(*make_pass(one, loss), null),
       "[evaluate] expected a metric, but metric 0 is null");
@@ -691,9 +660,7 @@ TEST(FitTest, LearningRatesAreLogged) {
   const auto rates =
       std::make_shared<LearningRateLog>(run.optimizer, run.model->embeddings);
   const History history =
-      fit(click_batches(2, 1),
-          run.train_step(),
-          {.epochs = 2, .callbacks = {rates}});
+      run.train(click_batches(2, 1), {.epochs = 2, .callbacks = {rates}});
   EXPECT_EQ(
       history.names(),
       (std::vector<std::string>{
@@ -718,16 +685,15 @@ TEST(FitTest, LearningRatesAreLogged) {
               .initial_learning_rate = 1.0,
               .decay_steps = 1,
               .decay_rate = 0.5}}});
-  const History decayed =
-      fit(std::vector<at::Tensor>{test::int64s({0}), test::int64s({1})},
-          [&](const at::Tensor& ids) {
-            const at::Tensor loss = scheduled->forward({{"a", ids}})["a"].sum();
-            loss.backward();
-            return loss;
-          },
-          {.epochs = 2,
-           .callbacks = {std::make_shared<LearningRateLog>(
-               std::vector<TPUEmbedding>{scheduled})}});
+  const History decayed = fit(
+      std::vector<at::Tensor>{test::int64s({0}), test::int64s({1})},
+      [&](const at::Tensor& ids) {
+        const at::Tensor loss = scheduled->forward({{"a", ids}})["a"].sum();
+        loss.backward();
+        return loss;
+      },
+      {.epochs = 2,
+       .callbacks = {LearningRateLog(std::vector<TPUEmbedding>{scheduled})}});
   EXPECT_EQ(
       decayed["learning_rate_table_0"], (std::vector<double>{0.25, 0.0625}));
 }
@@ -748,7 +714,7 @@ TEST(FitTest, ModulesInEvalStayInEvalWhileTheModelTrains) {
         step,
         {.epochs = 2,
          .model = run.model.ptr(),
-         .validation = Validation{.pass = make_pass(batches, run.loss_of())}});
+         .validation = run.validation(batches)});
     return modes;
   };
   EXPECT_EQ(train(), (std::vector<bool>{true, false, true, false}));
@@ -871,7 +837,6 @@ TEST(SpinCheckTest, ABusyMachineIsNoticedOnce) {
     using Clock = std::chrono::steady_clock;
     const Variable variable("GOMP_SPINCOUNT", spins);
     test::WarningList warnings;
-    const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
     const auto end = Clock::now() + std::chrono::milliseconds(2300);
     const auto step = [&](double loss) {
       const auto step_end =
@@ -954,12 +919,11 @@ TEST(EarlyStoppingTest, RestoresTablesAndDenseWeightsOfTheBestEpoch) {
         .restore_best = run.model.ptr(),
         .directory = on_disk ? folder / "best" : ""});
     const auto batches = click_batches(6, 1);
-    const History history = fit(
+    const History history = run.train(
         batches,
-        run.train_step(),
         {.epochs = 20,
          .model = run.model.ptr(),
-         .validation = Validation{.pass = make_pass(batches, run.loss_of())},
+         .validation = run.validation(batches),
          .callbacks = {hooks, stopping}});
     ASSERT_LT(history.epochs.size(), 20U);
     ASSERT_EQ(stopping->best_epoch(), static_cast<int64_t>(after.size()) - 3);
@@ -968,5 +932,4 @@ TEST(EarlyStoppingTest, RestoresTablesAndDenseWeightsOfTheBestEpoch) {
   }
 }
 
-}  // namespace fit_test
-}  // namespace tessera::training
+}  // namespace tessera::training::fit_test

@@ -4,17 +4,9 @@
 #include "packages/training/tests/training_fixture.h"
 #include "tests/test_util.h"
 
-#include <gtest/gtest.h>
+namespace tessera::training::learning_rate_scheduler_test {
 
-#include <memory>
-#include <vector>
-
-namespace tessera::training {
-namespace learning_rate_scheduler_test {
-
-using test::click_batches;
-using test::ClickBatch;
-using test::ClickRun;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 TEST(LearningRateSchedulerTest, SetsTheRateOfEveryStep) {
   ClickRun run;
@@ -27,7 +19,7 @@ TEST(LearningRateSchedulerTest, SetsTheRateOfEveryStep) {
   fit(click_batches(2, 1),
       step,
       {.epochs = 2,
-       .callbacks = {std::make_shared<LearningRateScheduler>(
+       .callbacks = {LearningRateScheduler(
            run.optimizer,
            optim::PolynomialDecay{
                .initial_learning_rate = 0.5,
@@ -40,17 +32,16 @@ TEST(LearningRateSchedulerTest, ResumesInTheMiddleOfTheSchedule) {
   const test::TemporaryFolder folder;
   const auto train_to = [&](int64_t epochs) {
     ClickRun run;
-    fit(click_batches(2, 1),
-        run.train_step(),
+    run.train(
+        click_batches(2, 1),
         {.epochs = epochs,
-         .callbacks = {std::make_shared<LearningRateScheduler>(
+         .callbacks = {LearningRateScheduler(
              run.optimizer,
              optim::ExponentialDecay{
                  .initial_learning_rate = 1.0,
                  .decay_steps = 1,
                  .decay_rate = 0.5})},
-         .checkpoint = std::make_shared<Checkpoint>(
-             folder / "checkpoints", run.model.ptr(), run.optimizer)});
+         .checkpoint = run.checkpoint(folder / "checkpoints")});
     return run.optimizer.param_groups()[0].options().get_lr();
   };
   EXPECT_EQ(train_to(1), 0.25);
@@ -68,10 +59,10 @@ TEST(LearningRateSchedulerTest, RefusesAScheduleOutOfRange) {
 TEST(LearningRateSchedulerTest, RefusesARateThatIsNotFinite) {
   ClickRun run;
   EXPECT_VALUE_ERROR(
-      fit(click_batches(2, 1),
-          run.train_step(),
+      run.train(
+          click_batches(2, 1),
           {.epochs = 1,
-           .callbacks = {std::make_shared<LearningRateScheduler>(
+           .callbacks = {LearningRateScheduler(
                run.optimizer,
                optim::ExponentialDecay{
                    .initial_learning_rate = 0.1,
@@ -81,5 +72,4 @@ TEST(LearningRateSchedulerTest, RefusesARateThatIsNotFinite) {
   EXPECT_EQ(run.optimizer.param_groups()[0].options().get_lr(), 0.1);
 }
 
-}  // namespace learning_rate_scheduler_test
-}  // namespace tessera::training
+}  // namespace tessera::training::learning_rate_scheduler_test

@@ -6,16 +6,10 @@
 
 #include <tessera/training/metrics.h>
 
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <memory>
-#include <vector>
-
 namespace tessera::test {
+
+inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 /// Reads a flat list of numbers; undefined for null.
 inline at::Tensor golden_doubles(const Json& json) {
@@ -93,6 +87,40 @@ inline void expect_independent_of_batches(
       }
     }
   }
+}
+
+/// What each metric of one score per example refuses. Refused batches do not count.
+inline void expect_refuses_bad_batches(training::Metric& metric) {
+  SCOPED_TRACE(metric.name());
+  struct Row {
+    at::Tensor predictions, labels, weights;
+    const char* text;
+  };
+  const at::Tensor one = floats({1});
+  const at::Tensor state = metric.state();
+  for (const Row& row : std::vector<Row>{
+           {{}, one, {}, "predictions, but got an undefined"},
+           {one, {}, {}, "labels, but got an undefined"},
+           {floats({kNan}), one, {}, "some are NaN"},
+           {one, floats({kNan}), {}, "some are NaN"},
+           {one, floats({2}), {}, "classes 0 to 1, but got 2"},
+           {one, floats({1, 1}), {}, "1 predictions and 2"},
+           {at::full({1, 3}, 0.5), one, {}, "shape [n"},
+           {one, one, floats({-1}), ">= 0, but got -1"},
+           {one, one, floats({1, 1}), "but got 2"}}) {
+    EXPECT_VALUE_ERROR(
+        metric.update_batch(
+            {.predictions = row.predictions,
+             .labels = row.labels,
+             .weights = row.weights,
+             .groups = int64s({1})}),
+        row.text);
+  }
+  EXPECT_TRUE(at::equal(metric.state(), state));
+  EXPECT_VALUE_ERROR(metric.load_state(floats({1})), "a float64 tensor [n]");
+  EXPECT_VALUE_ERROR(
+      metric.load_state(at::full({7}, 9.0, at::kDouble)),
+      "Resume with the same metrics");
 }
 
 }  // namespace tessera::test

@@ -1,28 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/common/json.h>
 #include <tessera/training/metrics.h>
 
-#include "tests/golden_util.h"
-#include "tests/test_util.h"
+#include "packages/training/tests/metric_test_util.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/rand.h>
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
+namespace tessera::training::metrics_test {
 
-#include <cmath>
-#include <limits>
-#include <memory>
-#include <string>
-#include <vector>
-
-namespace tessera::training {
-namespace metrics_test {
-
-using test::floats;
-using test::int64s;
-
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 std::unique_ptr<Metric> metric_of(const Json& json) {
   const std::string kind = json["metric"];
@@ -50,35 +33,18 @@ std::unique_ptr<Metric> metric_of(const Json& json) {
   return std::make_unique<Mean>();
 }
 
-struct Examples {
-  explicit Examples(const Json& json) {
-    const auto dtype = json["dtype"] == "float32" ? at::kFloat : at::kDouble;
-    predictions =
-        at::tensor(json["predictions"].get<std::vector<double>>(), at::kDouble)
-            .view(json["shape"].get<std::vector<int64_t>>())
-            .to(dtype);
-    labels = at::tensor(json["labels"].get<std::vector<double>>(), at::kDouble);
-    if (!json["weights"].is_null()) {
-      weights =
-          at::tensor(json["weights"].get<std::vector<double>>(), at::kDouble);
-    }
-  }
-  int64_t size() const {
-    return labels.size(0);
-  }
-  void update(Metric& metric, int64_t begin, int64_t end) const {
-    metric.update(
-        predictions.slice(0, begin, end),
-        labels.slice(0, begin, end),
-        weights.defined() ? weights.slice(0, begin, end) : at::Tensor());
-  }
+MetricBatch batch_of(const Json& json) {
+  const auto dtype = json["dtype"] == "float32" ? at::kFloat : at::kDouble;
+  return {
+      .predictions = golden_doubles(json["predictions"])
+                         .view(json["shape"].get<std::vector<int64_t>>())
+                         .to(dtype),
+      .labels = golden_doubles(json["labels"]),
+      .weights = golden_doubles(json["weights"])};
+}
 
-  at::Tensor predictions, labels, weights;
-};
-
-template <class Visit>
-void for_each_case(Visit visit) {
-  const auto golden = test::read_golden("metrics.json");
+TEST(MetricsTest, MatchScikitLearnForAnyBatchSize) {
+  const auto golden = read_golden("metrics.json");
   ASSERT_EQ(golden["cases"].size(), 50U);
   for (const auto& entry : golden["cases"]) {
     SCOPED_TRACE(entry["name"].get<std::string>());
@@ -87,54 +53,13 @@ void for_each_case(Visit visit) {
         entry["dtype"] == "float32" && entry["metric"] == "log_loss";
     // The reference converts logits to probabilities.
     const bool is_logits = entry["options"].contains("logits");
-    visit(
-        entry,
-        Examples(entry),
-        is_rounded      ? 1e-6
-            : is_logits ? 1e-10
-                        : 1e-13);
+    const double tolerance = is_rounded ? 1e-6 : is_logits ? 1e-10 : 1e-13;
+    const auto metric = metric_of(entry);
+    metric->update_batch(batch_of(entry));
+    const double expected = entry["result"];
+    EXPECT_NEAR(metric->result(), expected, tolerance * std::abs(expected));
+    expect_independent_of_batches(*metric, batch_of(entry));
   }
-}
-
-TEST(MetricsTest, MatchScikitLearn) {
-  for_each_case(
-      [](const auto& entry, const Examples& examples, double tolerance) {
-        const auto metric = metric_of(entry);
-        examples.update(*metric, 0, examples.size());
-        const double expected = entry["result"];
-        EXPECT_NEAR(metric->result(), expected, tolerance * std::abs(expected));
-      });
-}
-
-TEST(MetricsTest, GiveTheSameBitsForAnyBatchSize) {
-  for_each_case([](const auto& entry, const Examples& examples, double) {
-    const auto whole = metric_of(entry);
-    examples.update(*whole, 0, examples.size());
-    for (const int64_t batch : {1, 7, 50}) {
-      const auto metric = whole->make_empty();
-      for (int64_t i = 0; i < examples.size(); i += batch) {
-        examples.update(*metric, i, std::min(i + batch, examples.size()));
-        metric->result();  // must not change later results
-      }
-      EXPECT_EQ(metric->result(), whole->result()) << "batches of " << batch;
-    }
-  });
-}
-
-TEST(MetricsTest, ContinueFromTheirState) {
-  for_each_case([](const auto& entry, const Examples& examples, double) {
-    const auto whole = metric_of(entry);
-    const auto first = metric_of(entry);
-    examples.update(*whole, 0, examples.size());
-    examples.update(*first, 0, 20);
-    first->result();
-    const auto second = first->make_empty();
-    second->load_state(first->state());
-    examples.update(*second, 20, examples.size());
-    EXPECT_EQ(second->result(), whole->result());
-    second->reset();
-    EXPECT_TRUE(std::isnan(second->result()));
-  });
 }
 
 TEST(MetricsTest, AreNanWhereTheyAreUndefined) {
@@ -187,24 +112,10 @@ TEST(MetricsTest, TakeColumnsAndEveryDtype) {
 
 TEST(MetricsTest, RefuseBadBatchesAndDoNotCountThem) {
   AUC auc;
+  expect_refuses_bad_batches(auc);
   EXPECT_VALUE_ERROR(
-      auc.update(floats({0.5F}), int64s({0, 1})), "got 1 predictions and 2");
-  EXPECT_VALUE_ERROR(
-      auc.update(floats({0.5F}), int64s({2})), "classes 0 to 1, but got 2");
-  EXPECT_VALUE_ERROR(
-      auc.update(floats({kNan}), int64s({0})),
-      "[Metric 'auc'] predictions must be");
-  EXPECT_VALUE_ERROR(
-      auc.update({}, int64s({0})), "predictions, but got an undefined");
-  EXPECT_VALUE_ERROR(
-      auc.update(floats({1}), {}), "labels, but got an undefined");
-  EXPECT_VALUE_ERROR(
-      auc.update(at::rand({2, 3}), int64s({0, 1})), "shape [n] or [n, 1]");
-  EXPECT_VALUE_ERROR(
-      auc.update(floats({1}), int64s({0}), floats({-1})), ">= 0, but got -1");
-  EXPECT_VALUE_ERROR(
-      auc.update(floats({1}), int64s({0}), floats({1, 1})), "but got 2");
-  EXPECT_EQ(auc.state().numel(), 2);
+      auc.load_state(at::tensor({5.0, 0.0, 1.0}, at::kDouble)),
+      "the state of scores of two classes");
   LogLoss log_loss;
   EXPECT_VALUE_ERROR(
       log_loss.update(floats({1.5F}), int64s({1})), "set the option `scores`");
@@ -219,13 +130,6 @@ TEST(MetricsTest, RefuseBadBatchesAndDoNotCountThem) {
       top_k.update(at::rand({1, 3}), int64s({3})), "classes 0 to 2, but got 3");
   EXPECT_VALUE_ERROR(TopKAccuracy({.k = 0}), "k must be >= 1, but got 0");
   EXPECT_VALUE_ERROR(AUC(""), "expected a name");
-  EXPECT_VALUE_ERROR(
-      auc.load_state(floats({1})),
-      "a float64 tensor [n], but got Float of shape [1]");
-  EXPECT_VALUE_ERROR(
-      auc.load_state(at::tensor({5.0, 0.0, 1.0}, at::kDouble)),
-      "the state of scores of two classes");
 }
 
-}  // namespace metrics_test
-}  // namespace tessera::training
+}  // namespace tessera::training::metrics_test

@@ -1,26 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // save_weights() and load_weights() with the layers and tables of the core.
 #include <tessera/engine/table_module.h>
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/sgd.h>
 #include <tessera/training/checkpoint.h>
 
 #include "tests/layers/engine_module_fixture.h"
-#include "tests/layers/layer_test_util.h"
 #include "tests/serialization/recording_disk.h"
 
-#include <gtest/gtest.h>
+namespace tessera::model_files_test {
 
-#include <filesystem>
-#include <functional>
-#include <string>
-
-namespace tessera {
-namespace model_files_test {
-
-using test::int64s;
-using test::MemoryFolder;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 TEST(SaveWeightsTest, StoresTheTablesOfAnEngine) {
   const MemoryFolder folder;
@@ -121,5 +110,4 @@ TEST(LoadWeightsTest, DamageInTheSecondLayerKeepsTheFirstUnchanged) {
   EXPECT_EQ(test::saved(other.second), test::saved(model.second));
 }
 
-}  // namespace model_files_test
-}  // namespace tessera
+}  // namespace tessera::model_files_test

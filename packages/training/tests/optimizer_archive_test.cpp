@@ -1,19 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The learning rate of a resumed optimizer of make_optimizer().
 #include <tessera/optim/make_optimizer.h>
-#include <tessera/optim/optimizers/adam.h>
-#include <tessera/training/checkpoint.h>
-#include <tessera/training/fit.h>
 
 #include "packages/training/tests/training_fixture.h"
 
-#include <gtest/gtest.h>
-
-#include <memory>
-#include <optional>
-
-namespace tessera::training {
-namespace optimizer_archive_test {
+namespace tessera::training::optimizer_archive_test {
 
 // Trains to the end of `epochs` with a checkpoint. Returns the next learning rate.
 double train_to(
@@ -51,5 +42,4 @@ TEST(OptimizerArchiveTest, AResumedTrainingKeepsARateOfSetLr) {
   EXPECT_EQ(train_to(2, 0.25, {}, folder), 0.125);
 }
 
-}  // namespace optimizer_archive_test
-}  // namespace tessera::training
+}  // namespace tessera::training::optimizer_archive_test

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The parts of fit() in a user's own loop.
-#include <tessera/training/checkpoint.h>
 #include <tessera/training/early_stopping.h>
 #include <tessera/training/learning_rate_log.h>
 #include <tessera/training/progress_bar.h>
@@ -8,13 +7,7 @@
 
 #include "packages/training/tests/training_fixture.h"
 
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 #include <signal.h>
-
-#include <cstdint>
-#include <string>
-#include <vector>
 
 namespace plain_loop_test {
 

@@ -4,19 +4,9 @@
 #include "packages/training/tests/training_fixture.h"
 #include "tests/test_util.h"
 
-#include <ATen/ops/cat.h>
-#include <ATen/ops/ones.h>
-#include <gtest/gtest.h>
+namespace tessera::training::predict_test {
 
-#include <vector>
-
-namespace tessera::training {
-namespace predict_test {
-
-using test::click_batches;
-using test::ClickBatch;
-using test::ClickRun;
-using test::floats;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 TEST(PredictTest, GivesAllExamplesInOrderWithoutGradient) {
   const auto batches = click_batches(3, 1);
@@ -63,40 +53,35 @@ TEST(PredictTest, RefusesMissingBatchesPredictionsAndLabels) {
 }
 
 TEST(PredictTest, RefusesTensorsThatDoNotFitTogether) {
-  const std::vector<int64_t> batches{2, 3};
-  const auto error_of = [&](const auto& step) {
-    return [&batches, step] { predict(*make_pass(batches, step)); };
+  const auto predicted = [](auto tensor_of) {
+    return [=](int64_t n) { return StepResult{.predictions = tensor_of(n)}; };
   };
-  EXPECT_VALUE_ERROR(
-      error_of(
-          [](int64_t) { return StepResult{.predictions = at::ones({})}; })(),
-      "the predictions of batch 0 must have the shape [batch, ...]");
-  EXPECT_VALUE_ERROR(
-      error_of([](int64_t n) {
-        return StepResult{.predictions = at::ones({2, n})};
-      })(),
-      "the predictions of all batches must have the same device, dtype and "
-      "shape, except for the number of rows, but batch 1 has");
-  EXPECT_VALUE_ERROR(
-      error_of([](int64_t n) {
-        return StepResult{.predictions = at::ones({n}).to_sparse()};
-      })(),
-      "the predictions of batch 0 must be a dense tensor, but got Float of "
-      "shape [2] in Sparse layout. Return a dense tensor from the step.");
-  EXPECT_VALUE_ERROR(
-      error_of([](int64_t n) {
-        return StepResult{
-            .predictions = at::ones({n}), .labels = at::ones({5 - n})};
-      })(),
-      "batch 0 has 2 predictions but 3 labels");
-  EXPECT_VALUE_ERROR(
-      error_of([](int64_t n) {
-        return StepResult{
-            .predictions = at::ones({n}),
-            .labels = n == 2 ? at::ones({n}) : at::ones({n, 1})};
-      })(),
-      "the labels of all batches must have the same device, dtype and shape");
+  expect_refusals<std::function<StepResult(int64_t)>>(
+      {{predicted([](int64_t) { return at::ones({}); }),
+        "the predictions of batch 0 must have the shape [batch, ...]"},
+       {predicted([](int64_t n) {
+          return at::ones({2, n});
+        }),
+        "the predictions of all batches must have the same device, dtype and "
+        "shape, except for the number of rows, but batch 1 has"},
+       {predicted([](int64_t n) { return at::ones({n}).to_sparse(); }),
+        "the predictions of batch 0 must be a dense tensor, but got Float of "
+        "shape [2] in Sparse layout. Return a dense tensor from the step."},
+       {[](int64_t n) {
+          return StepResult{
+              .predictions = at::ones({n}), .labels = at::ones({5 - n})};
+        },
+        "batch 0 has 2 predictions but 3 labels"},
+       {[](int64_t n) {
+          return StepResult{
+              .predictions = at::ones({n}),
+              .labels = n == 2 ? at::ones({n}) : at::ones({n, 1})};
+        },
+        "the labels of all batches must have the same device, dtype and "
+        "shape"}},
+      [](const auto& step) {
+        predict(*make_pass(std::vector<int64_t>{2, 3}, step));
+      });
 }
 
-}  // namespace predict_test
-}  // namespace tessera::training
+}  // namespace tessera::training::predict_test

@@ -6,38 +6,17 @@
 #include <tessera/data/criteo_reader.h>
 #include <tessera/data/feature_pipeline.h>
 #include <tessera/layers/prefetch.h>
-#include <tessera/training/checkpoint.h>
-#include <tessera/training/fit.h>
 
 #include "packages/training/tests/training_fixture.h"
 #include "tests/test_util.h"
 
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/tensor.h>
 #include <ATen/record_function.h>
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
-#include <algorithm>
-#include <chrono>
-#include <functional>
-#include <memory>
-#include <optional>
 #include <regex>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <utility>
-#include <vector>
 
-namespace tessera::training {
-namespace profile_test {
+namespace tessera::training::profile_test {
 
-using test::click_batches;
-using test::ClickBatch;
-using test::ClickRun;
-using test::Hooks;
-using test::TemporaryFolder;
+using namespace test;  // NOLINT(google-build-using-namespace)
 using Strings = std::vector<std::string>;
 
 constexpr bool kForeground = false;
@@ -126,16 +105,14 @@ TEST(ProfileTest, ShowsAllPhasesOfATraining) {
   ClickRun run;
   const auto profile = std::make_shared<Profile>();
   const Stopwatch stopwatch;
-  fit(batches,
-      run.train_step(),
+  run.train(
+      batches,
       {.epochs = 2,
        .model = run.model.ptr(),
-       .metrics = {std::make_shared<LogLoss>(
-           LogLossOptions{.scores = ScoreKind::kLogits})},
-       .validation = Validation{.pass = make_pass(batches, run.loss_of())},
+       .metrics = {LogLoss(LogLossOptions{.scores = ScoreKind::kLogits})},
+       .validation = run.validation(batches),
        .callbacks = {profile},
-       .checkpoint = std::make_shared<Checkpoint>(
-           folder / "checkpoints", run.model.ptr(), run.optimizer)});
+       .checkpoint = run.checkpoint(folder / "checkpoints")});
   EXPECT_LE(profile->seconds(), stopwatch.seconds());
   EXPECT_EQ(profile->steps(), 10);
   expect_consistent(*profile);
@@ -216,9 +193,7 @@ TEST(ProfileTest, CallbacksContainTheTimeOfScopesWithinThem) {
     const ProfileScope within("within it");
     paused += pause();
   };
-  fit(std::vector<double>{1, 2},
-      [](double batch) { return at::tensor(batch, at::kDouble); },
-      {.callbacks = {profile, hooks}});
+  fit(std::vector<double>{1, 2}, own_loss, {.callbacks = {profile, hooks}});
   EXPECT_EQ(row_of(*profile, "in a callback").calls, 0);
   EXPECT_EQ(row_of(*profile, "within it").calls, 0);
   EXPECT_GE(row_of(*profile, "callbacks").seconds, paused);
@@ -361,9 +336,7 @@ TEST(ProfileTest, StopsAtTheEndAndAfterAnException) {
   const auto hooks = std::make_shared<Hooks>();
   hooks->train_begin = [](Training&) { throw std::runtime_error("mine"); };
   EXPECT_THROW(
-      fit(std::vector<double>{1},
-          [](double batch) { return at::tensor(batch, at::kDouble); },
-          {.callbacks = {profile, hooks}}),
+      fit(std::vector<double>{1}, own_loss, {.callbacks = {profile, hooks}}),
       std::runtime_error);
   EXPECT_FALSE(at::hasGlobalCallbacks());
   EXPECT_TRUE(profile->result().empty());
@@ -383,9 +356,7 @@ TEST(ProfileTest, RefusesASecondTrainingAtTheSameTime) {
   EXPECT_EQ(other->steps(), 0);
   expect_consistent(*profile);
   const auto train_with_both = [&] {
-    fit(std::vector<double>{1},
-        [](double batch) { return at::tensor(batch, at::kDouble); },
-        {.callbacks = {profile, other}});
+    fit(std::vector<double>{1}, own_loss, {.callbacks = {profile, other}});
   };
   EXPECT_TORCH_ERROR(train_with_both(), error);
   EXPECT_FALSE(at::hasGlobalCallbacks());
@@ -412,9 +383,7 @@ TEST(ProfileTest, IsEmptyUntilAStepHasEnded) {
     }
     is_first_step = false;
   });
-  fit(std::vector<double>{1},
-      [](double batch) { return at::tensor(batch, at::kDouble); },
-      {.epochs = 0, .callbacks = {profile}});
+  fit(std::vector<double>{1}, own_loss, {.epochs = 0, .callbacks = {profile}});
   expect_empty();
 }
 
@@ -443,5 +412,4 @@ TEST(ProfileTest, PrintsATableAndIsWrittenAsJson) {
   EXPECT_EQ(JsonValue<std::vector<ProfileRow>>::read(json, "profile"), rows);
 }
 
-}  // namespace profile_test
-}  // namespace tessera::training
+}  // namespace tessera::training::profile_test

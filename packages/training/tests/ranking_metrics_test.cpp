@@ -4,25 +4,9 @@
 
 #include "packages/training/tests/metric_test_util.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/rand.h>
-#include <ATen/ops/randint.h>
-#include <ATen/ops/zeros.h>
+namespace tessera::training::ranking_metrics_test {
 
-#include <limits>
-#include <optional>
-#include <string>
-
-namespace tessera::training {
-namespace ranking_metrics_test {
-
-using test::floats;
-using test::int64s;
-
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 std::unique_ptr<Metric> metric_of(
     const std::string& kind,
@@ -261,5 +245,4 @@ TEST(RankingMetricsTest, RefuseBadBatchesAndDoNotCountThem) {
       "one label for each example, but got bags of labels");
 }
 
-}  // namespace ranking_metrics_test
-}  // namespace tessera::training
+}  // namespace tessera::training::ranking_metrics_test

@@ -2,9 +2,7 @@
 // When fit() refuses to resume, and what a resume keeps.
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/serialization/checkpoint.h>
-#include <tessera/training/checkpoint.h>
 #include <tessera/training/early_stopping.h>
-#include <tessera/training/fit.h>
 #include <tessera/training/history_files.h>
 #include <tessera/training/learning_rate_log.h>
 #include <tessera/training/learning_rate_scheduler.h>
@@ -15,57 +13,20 @@
 #include "packages/training/tests/training_fixture.h"
 #include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <chrono>
-#include <csignal>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <functional>
-#include <iostream>
-#include <memory>
-#include <optional>
-#include <random>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <vector>
+namespace tessera::training::resume_test {
 
-namespace tessera::training {
-namespace resume_test {
-
-using test::click_batches;
-using test::ClickBatch;
-using test::ClickRun;
-using test::Hooks;
-using test::TemporaryFolder;
-
-std::shared_ptr<Hooks> stop_after(int64_t step) {
-  auto hooks = std::make_shared<Hooks>();
-  hooks->step_end = [step](Training& training) {
-    if (training.progress().step == step) {
-      training.stop("interrupted");
-    }
-  };
-  return hooks;
-}
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 History train(
     ClickRun& run,
     const std::string& directory,
     FitOptions options = {},
     int64_t batches = 4) {
-  options.checkpoint = std::make_shared<Checkpoint>(
-      directory,
-      run.model.ptr(),
-      run.optimizer,
-      TrainingCheckpointOptions{.keep_last = 1});
-  return fit(click_batches(batches, 1), run.train_step(), std::move(options));
+  options.checkpoint = run.checkpoint(directory, {.keep_last = 1});
+  return run.train(click_batches(batches, 1), std::move(options));
 }
 
 TEST(TrainingResumeTest, ARefusedResumeLeavesTheModelUnchanged) {
@@ -73,12 +34,11 @@ TEST(TrainingResumeTest, ARefusedResumeLeavesTheModelUnchanged) {
     SCOPED_TRACE(layers);
     const TemporaryFolder folder;
     ClickRun first(layers), second(layers);
-    train(first, folder / "run", {.callbacks = {stop_after(3)}});
+    train(first, folder / "run", {.callbacks = {stopping_after(3)}});
     const std::string before = second.bytes();
     EXPECT_NE(before, first.bytes());
     EXPECT_VALUE_ERROR(
-        train(
-            second, folder / "run", {.metrics = {std::make_shared<LogLoss>()}}),
+        train(second, folder / "run", {.metrics = {LogLoss()}}),
         "with the metrics [], but this training has [log_loss]");
     EXPECT_EQ(second.bytes(), before);
     EXPECT_VALUE_ERROR(
@@ -125,11 +85,7 @@ TEST(TrainingResumeTest, AStopAtTheStartOfAnEpochIsSaved) {
         run.train_step(),
         {.epochs = 3,
          .callbacks = {hooks},
-         .checkpoint = std::make_shared<Checkpoint>(
-             folder / name,
-             run.model.ptr(),
-             run.optimizer,
-             TrainingCheckpointOptions{.every_epochs = 0})});
+         .checkpoint = run.checkpoint(folder / name, {.every_epochs = 0})});
   };
   ClickRun uninterrupted, stopped, resumed;
   run_in(uninterrupted, "whole", {});
@@ -147,8 +103,8 @@ TEST(TrainingResumeTest, AStopAtTheStartOfAnEpochIsSaved) {
 TEST(TrainingResumeTest, ThePreviousStopReasonIsCleared) {
   const TemporaryFolder folder;
   ClickRun first, second;
-  const auto stopped =
-      train(first, folder / "run", {.epochs = 2, .callbacks = {stop_after(5)}});
+  const auto stopped = train(
+      first, folder / "run", {.epochs = 2, .callbacks = {stopping_after(5)}});
   EXPECT_EQ(stopped.stop_reason, "interrupted");
   const auto hooks = std::make_shared<Hooks>();
   hooks->epoch_end = [](Training& training) {
@@ -162,7 +118,6 @@ TEST(TrainingResumeTest, ThePreviousStopReasonIsCleared) {
 TEST(TrainingResumeTest, SaysThatAFinishedTrainingTrainedNothing) {
   const TemporaryFolder folder;
   test::WarningList warnings;
-  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
   const auto resume = [&](FitOptions options) {
     ClickRun run;
     train(run, folder / "run", std::move(options));
@@ -210,10 +165,7 @@ TEST(TrainingResumeTest, AnEpochIsSavedWhenItsHistoryFileFails) {
         run,
         folder / name,
         {.epochs = 3,
-         .callbacks = {
-             before,
-             std::make_shared<CsvHistory>(where + "/history.csv"),
-             after}});
+         .callbacks = {before, CsvHistory(where + "/history.csv"), after}});
     EXPECT_EQ(test::read_text(where + "/history.csv"), to_csv(history));
     return to_csv(history) + run.bytes();
   };
@@ -312,11 +264,11 @@ TEST(TrainingResumeTest, NoticesASourceWithFewerBatches) {
   const auto resume = [](auto source, int64_t stopped_after) {
     const TemporaryFolder folder;
     ClickRun first, second;
-    train(first, folder / "run", {.callbacks = {stop_after(stopped_after)}});
+    train(
+        first, folder / "run", {.callbacks = {stopping_after(stopped_after)}});
     fit([&] { return source; },
         second.train_step(),
-        {.checkpoint = std::make_shared<Checkpoint>(
-             folder / "run", second.model.ptr(), second.optimizer)});
+        {.checkpoint = second.checkpoint(folder / "run")});
   };
   const char* message = "saved after 3 batches of epoch 0, but the source has";
   EXPECT_VALUE_ERROR(resume(Counting{2}, 3), message);
@@ -340,13 +292,13 @@ class BestOnDiskTest : public testing::Test {
         folder_ / "run",
         {.epochs = 3,
          .callbacks = {
-             stop_after(stopped_after),
-             std::make_shared<EarlyStopping>(EarlyStoppingOptions{
-                 .monitor = "loss",
-                 .patience = 9,
-                 .min_delta = 1e9,
-                 .restore_best = clicks.model.ptr(),
-                 .directory = best})}});
+             stopping_after(stopped_after),
+             EarlyStopping(
+                 {.monitor = "loss",
+                  .patience = 9,
+                  .min_delta = 1e9,
+                  .restore_best = clicks.model.ptr(),
+                  .directory = best})}});
   }
   TemporaryFolder folder_;
 };
@@ -358,12 +310,12 @@ TEST_F(BestOnDiskTest, AResumeNeedsTheDirectoryOfItsBestEpoch) {
       "has no best weights, but must have those of epoch 0 with the value");
   ClickRun other;
   const auto batches = click_batches(4, 2);
-  fit(batches,
-      other.train_step(),
-      {.callbacks = {std::make_shared<EarlyStopping>(EarlyStoppingOptions{
-           .monitor = "loss",
-           .restore_best = other.model.ptr(),
-           .directory = folder_ / "foreign"})}});
+  other.train(
+      batches,
+      {.callbacks = {EarlyStopping(
+           {.monitor = "loss",
+            .restore_best = other.model.ptr(),
+            .directory = folder_ / "foreign"})}});
   EXPECT_VALUE_ERROR(
       run(-1, folder_ / "foreign"),
       "has the weights of epoch 0 with the value");
@@ -379,17 +331,17 @@ TEST_F(BestOnDiskTest, MissingBestWeightsAtTheEndAreAnError) {
     }
   };
   EXPECT_VALUE_ERROR(
-      fit(click_batches(2, 1),
-          clicks.train_step(),
+      clicks.train(
+          click_batches(2, 1),
           {.epochs = 2,
            .callbacks =
                {hooks,
-                std::make_shared<EarlyStopping>(EarlyStoppingOptions{
-                    .monitor = "loss",
-                    .patience = 9,
-                    .min_delta = 1e9,
-                    .restore_best = clicks.model.ptr(),
-                    .directory = folder_ / "best"})}}),
+                EarlyStopping(
+                    {.monitor = "loss",
+                     .patience = 9,
+                     .min_delta = 1e9,
+                     .restore_best = clicks.model.ptr(),
+                     .directory = folder_ / "best"})}}),
       "has no best weights");
 }
 
@@ -483,28 +435,26 @@ void train_and_log(
       make_train_step(optimizer, loss_of),
       {.epochs = epochs,
        .model = model.ptr(),
-       .metrics = {std::make_shared<AUC>(), std::make_shared<Mean>()},
+       .metrics = {AUC(), Mean()},
        .validation =
            Validation{.pass = make_pass(click_batches(3, 2), loss_of)},
        .callbacks =
            {std::make_shared<TableActivity>(
                 layers, TableActivityOptions{.max_rows = 7}),
-            std::make_shared<LearningRateScheduler>(
+            LearningRateScheduler(
                 optimizer,
                 optim::CosineDecay{
                     .initial_learning_rate = 0.02, .decay_steps = 42}),
-            std::make_shared<LearningRateLog>(optimizer, layers),
-            std::make_shared<EarlyStopping>(EarlyStoppingOptions{
-                .patience = 99, .restore_best = model.ptr()}),
-            std::make_shared<TensorBoard>(TensorBoardOptions{
-                .directory = folder + "/logs",
-                .every_steps = 3,
-                .step_values = [&] { return learning_rates(optimizer); },
-                .histograms_of = model.ptr()}),
-            std::make_shared<CsvHistory>(folder + "/epochs.csv"),
-            std::make_shared<CsvHistory>(
-                folder + "/steps.csv", HistoryRows::kSteps),
-            std::make_shared<JsonHistory>(folder + "/history.json"),
+            LearningRateLog(optimizer, layers),
+            EarlyStopping({.patience = 99, .restore_best = model.ptr()}),
+            TensorBoard(
+                {.directory = folder + "/logs",
+                 .every_steps = 3,
+                 .step_values = [&] { return learning_rates(optimizer); },
+                 .histograms_of = model.ptr()}),
+            CsvHistory(folder + "/epochs.csv"),
+            CsvHistory(folder + "/steps.csv", HistoryRows::kSteps),
+            JsonHistory(folder + "/history.json"),
             hooks},
        .checkpoint = std::make_shared<Checkpoint>(
            folder + "/checkpoints",
@@ -629,5 +579,4 @@ TEST(KilledTrainingTest, LogsTheSameAfterADeathAtASelectedStep) {
   expect_same({.step = 7, .is_at_epoch_end = true});
 }
 
-}  // namespace resume_test
-}  // namespace tessera::training
+}  // namespace tessera::training::resume_test

@@ -5,19 +5,9 @@
 
 #include "packages/training/tests/metric_test_util.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/randperm.h>
-#include <ATen/ops/stack.h>
+namespace tessera::training::retrieval_metrics_test {
 
-#include <set>
-#include <string>
-
-namespace tessera::training {
-namespace retrieval_metrics_test {
-
-using test::floats;
-using test::int64s;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 TEST(RetrievalMetricsTest, MatchTfrsFactorizedTopK) {
   const Json json = test::read_golden("ranking.json")["retrieved"];
@@ -254,5 +244,4 @@ TEST(RetrievalMetricsTest, CoverageRefusesBadInput) {
       CatalogueCoverage({.catalogue_size = 1, .k = 0}), "k must be >= 1");
 }
 
-}  // namespace retrieval_metrics_test
-}  // namespace tessera::training
+}  // namespace tessera::training::retrieval_metrics_test

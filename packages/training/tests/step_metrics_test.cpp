@@ -2,32 +2,17 @@
 // What a step returns for metrics beside predictions, labels and weights.
 #include <tessera/layers/combined.h>
 #include <tessera/optim/optimizers/sgd.h>
-#include <tessera/training/checkpoint.h>
 #include <tessera/training/classification_metrics.h>
-#include <tessera/training/fit.h>
 #include <tessera/training/predict.h>
 #include <tessera/training/ranking_metrics.h>
 #include <tessera/training/task_metrics.h>
-#include <torch/optim/sgd.h>
 
 #include "packages/training/tests/training_fixture.h"
 #include "tests/test_util.h"
 
-#include <ATen/ops/cat.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/tensor.h>
-#include <gtest/gtest.h>
+namespace tessera::training::step_metrics_test {
 
-#include <cmath>
-#include <memory>
-#include <string>
-#include <vector>
-
-namespace tessera::training {
-namespace step_metrics_test {
-
-using test::floats;
-using test::int64s;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 TEST(StepMetricsTest, GroupsReachTheGroupedAUC) {
   const auto pass = make_pass(std::vector<int64_t>{0, 1}, [](int64_t user) {
@@ -38,8 +23,7 @@ TEST(StepMetricsTest, GroupsReachTheGroupedAUC) {
         .groups = int64s({user, user})};
   });
   // Both also take the batches of a metric without groups.
-  const Logs logs = evaluate(
-      *pass, {std::make_shared<GroupedAUC>(), std::make_shared<AUC>()});
+  const Logs logs = evaluate(*pass, {GroupedAUC(), AUC()});
   EXPECT_EQ(logs["gauc"], 0.5);  // right for user 0, wrong for user 1
   EXPECT_EQ(logs["auc"], 0.5);
   const auto without = make_pass(std::vector<int64_t>{0}, [](int64_t) {
@@ -49,8 +33,7 @@ TEST(StepMetricsTest, GroupsReachTheGroupedAUC) {
         .labels = int64s({1})};
   });
   EXPECT_VALUE_ERROR(
-      evaluate(*without, {std::make_shared<GroupedAUC>()}),
-      "Return StepResult::groups");
+      evaluate(*without, {GroupedAUC()}), "Return StepResult::groups");
 }
 
 TEST(StepMetricsTest, BagsOfLabelsReachTheRankingMetrics) {
@@ -61,12 +44,11 @@ TEST(StepMetricsTest, BagsOfLabelsReachTheRankingMetrics) {
         .labels = int64s({6, 9, 1, 7}).slice(0, 0, queries == 1 ? 3 : 4),
         .label_splits = int64s({0, 3, 4}).slice(0, 0, queries + 1)};
   });
-  const Logs logs = evaluate(*pass, {std::make_shared<RecallAtK>()});
+  const Logs logs = evaluate(*pass, {RecallAtK()});
   EXPECT_DOUBLE_EQ(logs["recall_at_10"], (1.0 / 3.0 + 1.0 / 3.0 + 1.0) / 3.0);
   // The bags, and not the labels, count the examples of a batch.
   EXPECT_DOUBLE_EQ(logs["loss"], (1.0 * 1.0 + 2.0 * 2.0) / 3.0);
-  EXPECT_VALUE_ERROR(
-      evaluate(*pass, {std::make_shared<AUC>()}), "but got bags of labels");
+  EXPECT_VALUE_ERROR(evaluate(*pass, {AUC()}), "but got bags of labels");
 }
 
 // Two tasks with losses, of which "late" has the labels of one example only.
@@ -89,11 +71,10 @@ TEST(TaskMetricsTest, TasksHaveMetricsAndWeights) {
     return two_tasks(loss, loss == 1.0 ? 0.75F : 0.25F);
   });
   const Metrics metrics{
-      std::make_shared<TaskMetric>("early", AUC()),
-      std::make_shared<TaskMetric>(
-          "late", std::make_shared<Mean>("mean_score")),
-      std::make_shared<TaskLoss>("early"),
-      std::make_shared<TaskLoss>("late")};
+      TaskMetric("early", AUC()),
+      TaskMetric("late", Mean("mean_score")),
+      TaskLoss("early"),
+      TaskLoss("late")};
   for (int repeat = 0; repeat < 2; ++repeat) {  // evaluate() resets them
     const Logs logs = evaluate(*pass, metrics);
     EXPECT_DOUBLE_EQ(logs["loss"], 2.0 + 0.25 * 20.0);
@@ -143,13 +124,11 @@ TEST(TaskMetricsTest, RefusesUnusableTasks) {
   const auto step = [](double loss) { return two_tasks(loss, 0.5F); };
   const std::vector<double> batches{1.0};
   EXPECT_VALUE_ERROR(
-      evaluate(
-          *make_pass(batches, step),
-          {std::make_shared<TaskMetric>("never", AUC())}),
+      evaluate(*make_pass(batches, step), {TaskMetric("never", AUC())}),
       "[evaluate] the metric 'never_auc' needs the task 'never', but the step "
       "gave [early, late]");
   EXPECT_VALUE_ERROR(
-      evaluate(*make_pass(batches, step), {std::make_shared<AUC>()}),
+      evaluate(*make_pass(batches, step), {AUC()}),
       "metrics need predictions, but the step gave none. Return a StepResult "
       "with predictions and labels, or use a TaskMetric.");
   const auto changed = [&](auto change) {
@@ -157,7 +136,7 @@ TEST(TaskMetricsTest, RefusesUnusableTasks) {
     change(result.tasks);
     evaluate(
         *make_pass(batches, [&](double) { return result; }),
-        {std::make_shared<TaskLoss>("late")});
+        {TaskLoss("late")});
   };
   EXPECT_VALUE_ERROR(
       changed([](auto& tasks) { tasks[1].name = "early"; }),
@@ -268,7 +247,6 @@ TEST(TrainStepTest, AllowedSkipsContinueTheTraining) {
         {.log_every_steps = 2});
   };
   test::WarningList warnings;
-  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
   const History history = run({1, nan, nan, 3, nan, 5}, 2);
   EXPECT_EQ(history["loss"], std::vector<double>{3.0});
   ASSERT_EQ(history.steps.size(), 3);
@@ -301,13 +279,10 @@ TEST(TrainStepTest, AnEpochThatEndsWithASkipIsSaved) {
     return result;
   };
   test::WarningList warnings;
-  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
   fit(test::click_batches(3, 1),
       make_train_step(run.optimizer, loss_of, {.max_skipped_steps = 1}),
-      {.checkpoint = std::make_shared<Checkpoint>(
-           folder / "run", run.model.ptr(), run.optimizer)});
+      {.checkpoint = run.checkpoint(folder / "run")});
   EXPECT_TRUE(has_weights(*run.model, folder / "run"));
 }
 
-}  // namespace step_metrics_test
-}  // namespace tessera::training
+}  // namespace tessera::training::step_metrics_test

@@ -1,28 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/training/checkpoint.h>
-#include <tessera/training/fit.h>
 
 #include "packages/training/tests/training_fixture.h"
 #include "tests/test_util.h"
 
-#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <nlohmann/json.hpp>
-#include <array>
-#include <cstdlib>
-#include <stdexcept>
-#include <string>
-#include <thread>
+namespace tessera::training::stop_signal_test {
 
-namespace tessera::training {
-namespace stop_signal_test {
-
-using test::click_batches;
-using test::ClickRun;
-using test::Hooks;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 // Installs a signal handler, and restores the previous one when it is destroyed.
 class HandlerGuard {
@@ -165,24 +152,22 @@ TEST(TrainingSignalTest, ASignalDuringValidationResumesAfterTheLastStep) {
     ClickRun run;
     at::manual_seed(5);
     const auto loss_of = run.loss_of();
-    const History history =
-        fit(batches,
-            run.train_step(),
-            {.epochs = 2,
-             .model = run.model.ptr(),
-             .metrics = {std::make_shared<AUC>()},
-             .validation =
-                 Validation{
-                     .pass = make_pass(
-                         batches,
-                         [&](const auto& batch) {
-                           if (is_interrupted) {
-                             ::raise(SIGINT);
-                           }
-                           return loss_of(batch);
-                         })},
-             .checkpoint = std::make_shared<Checkpoint>(
-                 folder / name, run.model.ptr(), run.optimizer)});
+    const History history = run.train(
+        batches,
+        {.epochs = 2,
+         .model = run.model.ptr(),
+         .metrics = {AUC()},
+         .validation =
+             Validation{
+                 .pass = make_pass(
+                     batches,
+                     [&](const auto& batch) {
+                       if (is_interrupted) {
+                         ::raise(SIGINT);
+                       }
+                       return loss_of(batch);
+                     })},
+         .checkpoint = run.checkpoint(folder / name)});
     EXPECT_EQ(history.stop_reason, is_interrupted ? "SIGINT" : "");
     return to_json(history).dump() + run.bytes();
   };
@@ -208,14 +193,12 @@ std::string train_in(const std::string& folder, bool hangs) {
       } while (::read(STDIN_FILENO, &byte, 1) == 1);
     }
   };
-  const History history =
-      fit(click_batches(5, 1),
-          run.train_step(),
-          {.epochs = 3,
-           .model = run.model.ptr(),
-           .callbacks = {hooks},
-           .checkpoint = std::make_shared<Checkpoint>(
-               folder, run.model.ptr(), run.optimizer)});
+  const History history = run.train(
+      click_batches(5, 1),
+      {.epochs = 3,
+       .model = run.model.ptr(),
+       .callbacks = {hooks},
+       .checkpoint = run.checkpoint(folder)});
   return to_json(history).dump() + run.bytes();
 }
 
@@ -287,5 +270,4 @@ TEST(TrainingSignalTest, ASecondInterruptEndsTheProcess) {
       train_in(folder / "child", false), train_in(folder / "other", false));
 }
 
-}  // namespace stop_signal_test
-}  // namespace tessera::training
+}  // namespace tessera::training::stop_signal_test

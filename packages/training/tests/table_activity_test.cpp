@@ -2,34 +2,17 @@
 // The movement of rows: TableActivity, and the warning of fit().
 #include <tessera/layers/embedding_engine_module.h>
 #include <tessera/optim/optimizers/adagrad.h>
-#include <tessera/optim/optimizers/adam.h>
 #include <tessera/optim/optimizers/sgd.h>
-#include <tessera/training/fit.h>
 #include <tessera/training/learning_rate_log.h>
 #include <tessera/training/table_activity.h>
-#include <torch/optim/sgd.h>
 #include <torch/serialize/archive.h>
 
 #include "packages/training/tests/training_fixture.h"
 #include "tests/layers/layer_test_util.h"
-#include "tests/test_util.h"
 
-#include <ATen/ops/arange.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/randint.h>
 #include <c10/core/CPUAllocator.h>
-#include <gtest/gtest.h>
 
-#include <cmath>
-#include <memory>
-#include <new>
-#include <sstream>
-#include <string>
-#include <vector>
-
-namespace tessera::training {
-namespace table_activity_test {
+namespace tessera::training::table_activity_test {
 
 constexpr int64_t kRows = 200;
 constexpr int64_t kBatch = 1024;
@@ -483,5 +466,4 @@ TEST(TableActivityTest, RefusesADamagedState) {
   EXPECT_VALUE_ERROR(load("ranks", 1), problem);
 }
 
-}  // namespace table_activity_test
-}  // namespace tessera::training
+}  // namespace tessera::training::table_activity_test

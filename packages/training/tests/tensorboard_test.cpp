@@ -3,8 +3,6 @@
 // them with the tensorboard package.
 #include <tessera/layers/embedding_engine_module.h>
 #include <tessera/optim/optimizers/sgd.h>
-#include <tessera/training/checkpoint.h>
-#include <tessera/training/fit.h>
 #include <tessera/training/history_files.h>
 #include <tessera/training/learning_rate_log.h>
 #include <tessera/training/tensorboard.h>
@@ -12,47 +10,15 @@
 #include "packages/training/src/event_file.h"
 #include "packages/training/tests/event_reader.h"
 #include "packages/training/tests/training_fixture.h"
+#include "tests/small_files.h"
 #include "tests/test_util.h"
 
-#include <ATen/ops/tensor.h>
 #include <fcntl.h>
-#include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <bit>
-#include <cmath>
-#include <csignal>
-#include <cstdlib>
-#include <cstring>
-#include <filesystem>
-#include <limits>
-#include <map>
-#include <memory>
-#include <optional>
-#include <stdexcept>
-#include <string>
-#include <string_view>
-#include <vector>
+namespace tessera::training::tensorboard_test {
 
-namespace tessera::training {
-namespace tensorboard_test {
-
-using test::click_batches;
-using test::ClickRun;
-using test::crc32c;
-using test::Event;
-using test::files_of;
-using test::Hooks;
-using test::little_endian;
-using test::masked;
-using test::Message;
-using test::read_events;
-using test::read_scalars;
-using test::read_text;
-using test::Steps;
-using test::TemporaryFolder;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -168,20 +134,18 @@ TEST(TensorBoardTest, WritesStepsAndEpochsOfBothRuns) {
   const TemporaryFolder folder;
   ClickRun run;
   const auto batches = click_batches(5, 1);
-  const History history = fit(
+  const History history = run.train(
       batches,
-      run.train_step(),
       {.epochs = 2,
        .model = run.model.ptr(),
-       .metrics = {std::make_shared<AUC>()},
-       .validation =
-           Validation{.pass = make_pass(click_batches(2, 2), run.loss_of())},
+       .metrics = {AUC()},
+       .validation = run.validation(click_batches(2, 2)),
        .callbacks =
-           {std::make_shared<TensorBoard>(TensorBoardOptions{
-                .directory = folder / "logs",
-                .every_steps = 3,
-                .step_values = [&] { return learning_rates(run.optimizer); }}),
-            std::make_shared<LearningRateLog>(run.optimizer)},
+           {TensorBoard(
+                {.directory = folder / "logs",
+                 .every_steps = 3,
+                 .step_values = [&] { return learning_rates(run.optimizer); }}),
+            LearningRateLog(run.optimizer)},
        .log_every_steps = 3});
   const auto train = read_scalars(folder / "logs/train");
   const auto validation = read_scalars(folder / "logs/validation");
@@ -247,10 +211,10 @@ TEST(TensorBoardTest, CountsNormsThatAreNotFinite) {
   model->embeddings[0]->update_embedding_table("users", rows);
   model->embeddings[0]->update_embedding_table(
       "movies", at::full({10, 4}, kNan));
-  train({std::make_shared<TensorBoard>(TensorBoardOptions{
-      .directory = folder / "",
-      .histograms_of = model.ptr(),
-      .histogram_epochs = 2})});
+  train({TensorBoard(
+      {.directory = folder / "",
+       .histograms_of = model.ptr(),
+       .histogram_epochs = 2})});
   const auto scalars = read_scalars(folder / "train");
   const std::string prefix = "row_norms/embedding_0/";
   EXPECT_EQ(scalars.at("non_finite/" + prefix + "users"), (Steps{{8, 2.0F}}));
@@ -282,8 +246,8 @@ TEST(TensorBoardTest, AnEngineModuleHasHistogramsOfItsTables) {
   engine->update_embedding_table("users", at::full({6, 4}, 0.5));
   engine->update_embedding_table(
       "items", at::tensor({70, -1, 5}, at::kLong), at::full({3, 4}, 2.0));
-  train({std::make_shared<TensorBoard>(TensorBoardOptions{
-      .directory = folder / "", .histograms_of = engine.ptr()})});
+  train(
+      {TensorBoard({.directory = folder / "", .histograms_of = engine.ptr()})});
   std::map<std::string, std::vector<double>>
       norms;  // smallest, count, by epoch
   for (const Event& event : read_events(files_of(folder / "train").front())) {
@@ -302,11 +266,11 @@ TEST(TensorBoardTest, AnEngineModuleHasHistogramsOfItsTables) {
 TEST(TensorBoardTest, HistogramsHaveTheNumbersOfTheModel) {
   const TemporaryFolder folder;
   ClickRun run;
-  fit(click_batches(3, 1),
-      run.train_step(),
+  run.train(
+      click_batches(3, 1),
       {.model = run.model.ptr(),
-       .callbacks = {std::make_shared<TensorBoard>(TensorBoardOptions{
-           .directory = folder / "", .histograms_of = run.model.ptr()})}});
+       .callbacks = {TensorBoard(
+           {.directory = folder / "", .histograms_of = run.model.ptr()})}});
   std::map<std::string, Message> histograms;
   for (const Event& event : read_events(files_of(folder / "train").front())) {
     if (event.histogram) {
@@ -374,25 +338,17 @@ TEST(TensorBoardTest, ResumesInANewFile) {
   const auto batches = click_batches(5, 1);
   const auto run_in = [&](const std::string& name, int64_t fail_after) {
     ClickRun run;
-    const auto hooks = std::make_shared<Hooks>();
-    hooks->step_end = [&](Training& training) {
-      if (training.progress().step == fail_after) {
-        throw std::runtime_error("killed");
-      }
-    };
-    fit(batches,
-        run.train_step(),
+    const auto hooks = test::dying_after(fail_after);
+    run.train(
+        batches,
         {.epochs = 3,
          .model = run.model.ptr(),
-         .validation = Validation{.pass = make_pass(batches, run.loss_of())},
+         .validation = run.validation(batches),
          .callbacks =
-             {std::make_shared<TensorBoard>(TensorBoardOptions{
-                  .directory = folder / (name + "/logs"), .every_steps = 1}),
+             {TensorBoard(
+                  {.directory = folder / (name + "/logs"), .every_steps = 1}),
               hooks},
-         .checkpoint = std::make_shared<Checkpoint>(
-             folder / (name + "/checkpoints"),
-             run.model.ptr(),
-             run.optimizer)});
+         .checkpoint = run.checkpoint(folder / (name + "/checkpoints"))});
   };
   run_in("whole", -1);
   EXPECT_THROW(run_in("parts", 8), std::runtime_error);
@@ -416,23 +372,15 @@ TEST(TensorBoardTest, ALossSinceTheLastLoggedStepSurvivesAResume) {
   const TemporaryFolder folder;
   const auto run_in = [&](const std::string& name, int64_t fail_after) {
     ClickRun run;
-    const auto hooks = std::make_shared<Hooks>();
-    hooks->step_end = [&](Training& training) {
-      if (training.progress().step == fail_after) {
-        throw std::runtime_error("killed");
-      }
-    };
-    fit(click_batches(8, 1),
-        run.train_step(),
+    const auto hooks = test::dying_after(fail_after);
+    run.train(
+        click_batches(8, 1),
         {.callbacks =
-             {std::make_shared<TensorBoard>(TensorBoardOptions{
-                  .directory = folder / (name + "/logs"), .every_steps = 4}),
+             {TensorBoard(
+                  {.directory = folder / (name + "/logs"), .every_steps = 4}),
               hooks},
-         .checkpoint = std::make_shared<Checkpoint>(
-             folder / (name + "/checkpoints"),
-             run.model.ptr(),
-             run.optimizer,
-             TrainingCheckpointOptions{.every_steps = 1})});
+         .checkpoint = run.checkpoint(
+             folder / (name + "/checkpoints"), {.every_steps = 1})});
     return read_scalars(folder / (name + "/logs/train"));
   };
   const auto whole = run_in("whole", -1);
@@ -474,10 +422,10 @@ TEST(TensorBoardTest, WritesStepsWhileAnEpochRuns) {
       }
     };
     train(
-        {std::make_shared<TensorBoard>(TensorBoardOptions{
-             .directory = folder / "",
-             .every_steps = 1,
-             .flush_seconds = seconds}),
+        {TensorBoard(
+             {.directory = folder / "",
+              .every_steps = 1,
+              .flush_seconds = seconds}),
          hooks});
     EXPECT_EQ(events, seconds == 0.0 ? 2 + 3 : 0);
   }
@@ -487,10 +435,10 @@ TEST(TensorBoardTest, WritesNumbersThatAreNotFinite) {
   const TemporaryFolder folder;
   int64_t calls = 0;
   const std::vector<double> values{0, kNan, kInfinity, -kInfinity, 1e300};
-  train({std::make_shared<TensorBoard>(TensorBoardOptions{
-      .directory = folder / "", .every_steps = 1, .step_values = [&] {
-        return Logs{{"a/b//c", values[std::min<int64_t>(calls++, 4)]}};
-      }})});
+  train({TensorBoard(
+      {.directory = folder / "", .every_steps = 1, .step_values = [&] {
+         return Logs{{"a/b//c", values[std::min<int64_t>(calls++, 4)]}};
+       }})});
   const Steps steps = read_scalars(folder / "train").at("step/a/b//c");
   EXPECT_TRUE(std::isnan(steps.at(1)));
   EXPECT_EQ(steps.at(2), kInfinity);
@@ -526,19 +474,16 @@ TEST(TensorBoardTest, FailsBeforeTrainingIfItCannotWork) {
         locked + "/train", std::filesystem::perms::owner_read);
     EXPECT_TORCH_ERROR(run({.directory = locked}), "Permission denied");
   }
-  const auto returning = [](Logs logs) {
-    return [logs = std::move(logs)] { return logs; };
-  };
   const std::string logs = folder / "logs";
-  EXPECT_VALUE_ERROR(
-      run({.directory = logs, .step_values = returning({{"", 1.0}})}),
-      "must have a name in UTF-8, but got ''");
-  EXPECT_VALUE_ERROR(
-      run({.directory = logs, .step_values = returning({{"\xff", 1.0}})}),
-      "must have a name in UTF-8");
-  EXPECT_VALUE_ERROR(
-      run({.directory = logs, .step_values = returning({{"loss", 1.0}})}),
-      "step_values returned 'loss', which is logged already");
+  expect_refusals<std::string>(
+      {{"", "must have a name in UTF-8, but got ''"},
+       {"\xff", "must have a name in UTF-8"},
+       {"loss", "step_values returned 'loss', which is logged already"}},
+      [&](const std::string& name) {
+        run({.directory = logs, .step_values = [name] {
+               return Logs{{name, 1.0}};
+             }});
+      });
   EXPECT_VALUE_ERROR(TensorBoard({}), "expected the path of a folder");
   EXPECT_VALUE_ERROR(
       TensorBoard({.directory = std::string("a\0b", 3)}), "zero byte");
@@ -555,30 +500,9 @@ TEST(TensorBoardTest, FailsBeforeTrainingIfItCannotWork) {
   EXPECT_FALSE(std::filesystem::exists(logs));
 }
 
-// Limits the size of files that this process writes, as a full disk would.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) {
-    previous_handler_ = std::signal(SIGXFSZ, SIG_IGN);
-    ::getrlimit(RLIMIT_FSIZE, &previous_);
-    const rlimit limit{bytes, previous_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  FileSizeLimit(const FileSizeLimit&) = delete;
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-  ~FileSizeLimit() {
-    ::setrlimit(RLIMIT_FSIZE, &previous_);
-    std::signal(SIGXFSZ, previous_handler_);
-  }
-
- private:
-  rlimit previous_ = {};
-  void (*previous_handler_)(int) = nullptr;
-};
-
 TEST(TensorBoardTest, AFullDiskDoesNotLoseTheEpoch) {
   const TemporaryFolder folder;
-  std::optional<FileSizeLimit> limit;
+  std::optional<SmallFiles> limit;
   const auto hooks = std::make_shared<Hooks>();
   hooks->step_end = [&](Training& training) {
     if (training.progress().step == 2) {
@@ -591,8 +515,10 @@ TEST(TensorBoardTest, AFullDiskDoesNotLoseTheEpoch) {
     counter->step_end = [&](Training&) { ++steps; };
     train(
         {hooks,
-         std::make_shared<TensorBoard>(TensorBoardOptions{
-             .directory = folder / "", .every_steps = 1, .flush_seconds = 0.0}),
+         TensorBoard(
+             {.directory = folder / "",
+              .every_steps = 1,
+              .flush_seconds = 0.0}),
          counter});
   };
   EXPECT_TORCH_ERROR(run(), "the file can't be written: File too large");
@@ -622,35 +548,27 @@ TEST(TensorBoardForPython, Write) {
   ClickRun run;
   const auto batches = click_batches(40, 1);
   const auto train = [&](int64_t fail_after) {
-    const auto hooks = std::make_shared<Hooks>();
-    hooks->step_end = [&](Training& training) {
-      if (training.progress().step == fail_after) {
-        throw std::runtime_error("killed");
-      }
-    };
-    fit(batches,
-        run.train_step(),
+    const auto hooks = test::dying_after(fail_after);
+    run.train(
+        batches,
         {.epochs = 12,
          .model = run.model.ptr(),
-         .metrics = {std::make_shared<AUC>()},
-         .validation =
-             Validation{.pass = make_pass(click_batches(10, 2), run.loss_of())},
+         .metrics = {AUC()},
+         .validation = run.validation(click_batches(10, 2)),
          .callbacks =
-             {std::make_shared<LearningRateLog>(
-                  run.optimizer, run.model->embeddings),
-              std::make_shared<TensorBoard>(TensorBoardOptions{
-                  .directory = path + "/logs",
-                  .every_steps = 5,
-                  .step_values =
-                      [&] {
-                        return learning_rates(
-                            run.optimizer, run.model->embeddings);
-                      },
-                  .histograms_of = run.model.ptr()}),
-              std::make_shared<JsonHistory>(path + "/history.json"),
+             {LearningRateLog(run.optimizer, run.model->embeddings),
+              TensorBoard(
+                  {.directory = path + "/logs",
+                   .every_steps = 5,
+                   .step_values =
+                       [&] {
+                         return learning_rates(
+                             run.optimizer, run.model->embeddings);
+                       },
+                   .histograms_of = run.model.ptr()}),
+              JsonHistory(path + "/history.json"),
               hooks},
-         .checkpoint = std::make_shared<Checkpoint>(
-             path + "/checkpoints", run.model.ptr(), run.optimizer),
+         .checkpoint = run.checkpoint(path + "/checkpoints"),
          .log_every_steps = 5});
   };
   // The steps 201 to 210 are logged twice.
@@ -658,5 +576,4 @@ TEST(TensorBoardForPython, Write) {
   train(-1);
 }
 
-}  // namespace tensorboard_test
-}  // namespace tessera::training
+}  // namespace tessera::training::tensorboard_test

@@ -6,30 +6,12 @@
 #include <tessera/layers/concatenate.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adam.h>
+#include <tessera/training/checkpoint.h>
 #include <tessera/training/fit.h>
-#include <torch/nn/module.h>
 #include <torch/nn/modules/dropout.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/nn/pimpl.h>
-#include <torch/optim/adam.h>
-#include <torch/serialize.h>
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
-#include <ATen/ops/binary_cross_entropy_with_logits.h>
-
-#include <ATen/ops/full.h>
-#include <ATen/ops/randint.h>
-#include <ATen/ops/randperm.h>
-#include <ATen/ops/stack.h>
-#include <c10/util/Exception.h>
-
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <sstream>
-#include <string>
-#include <vector>
 
 namespace tessera::test {
 
@@ -114,6 +96,21 @@ struct ClickRun {
   auto train_step() {
     return training::make_train_step(optimizer, loss_of());
   }
+  template <class Source>
+  training::History train(Source&& source, training::FitOptions options = {}) {
+    return training::fit(
+        std::forward<Source>(source), train_step(), std::move(options));
+  }
+  /// A validation of these batches.
+  training::Validation validation(std::vector<ClickBatch> batches) {
+    return {.pass = training::make_pass(std::move(batches), loss_of())};
+  }
+  std::shared_ptr<training::Checkpoint> checkpoint(
+      const std::string& directory,
+      training::TrainingCheckpointOptions options = {}) {
+    return std::make_shared<training::Checkpoint>(
+        directory, model.ptr(), optimizer, options);
+  }
   /// Returns all tables, slots, dense weights and the optimizer's state.
   std::string bytes() {
     std::ostringstream stream;
@@ -140,7 +137,7 @@ struct ClickRun {
   torch::optim::Adam optimizer{model->parameters(), 0.01};
 };
 
-/// Collects warnings. Install it with c10::WarningUtils::WarningHandlerGuard.
+/// While an object lives, LibTorch's warnings are in `texts`.
 class WarningList : public c10::WarningHandler {
  public:
   void process(const c10::Warning& warning) override {
@@ -148,6 +145,9 @@ class WarningList : public c10::WarningHandler {
   }
 
   std::vector<std::string> texts;
+
+ private:
+  c10::WarningUtils::WarningHandlerGuard guard_{this};
 };
 
 /// A callback that calls the functions that are set.
@@ -180,5 +180,34 @@ class Hooks : public training::Callback {
     }
   }
 };
+
+/// Calls `act` after the step with this number.
+template <class Act>
+std::shared_ptr<Hooks> hook_after(int64_t step, Act act) {
+  auto hooks = std::make_shared<Hooks>();
+  hooks->step_end = [=](training::Training& training) {
+    if (training.progress().step == step) {
+      act(training);
+    }
+  };
+  return hooks;
+}
+
+/// Stops the training after the step with this number.
+inline std::shared_ptr<Hooks> stopping_after(
+    int64_t step,
+    const std::string& reason = "interrupted") {
+  return hook_after(step, [=](auto& training) { training.stop(reason); });
+}
+
+/// Throws after the step with this number, as a process dies.
+inline std::shared_ptr<Hooks> dying_after(int64_t step) {
+  return hook_after(step, [](auto&) { throw std::runtime_error("killed"); });
+}
+
+/// A step whose loss is the batch itself.
+inline at::Tensor own_loss(double batch) {
+  return at::full({}, batch, at::kDouble);
+}
 
 }  // namespace tessera::test

@@ -2,22 +2,11 @@
 // The warning of fit() about an apply_gradients() that a step forgets.
 #include <tessera/layers/embedding_engine_module.h>
 #include <tessera/optim/optimizers/sgd.h>
-#include <tessera/training/fit.h>
 
 #include "packages/training/tests/training_fixture.h"
 #include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-
-#include <functional>
-#include <memory>
-#include <string>
-#include <thread>
-#include <utility>
-#include <vector>
-
-namespace tessera::training {
-namespace update_check_test {
+namespace tessera::training::update_check_test {
 
 struct ModelOptions {
   Pipelining pipelining = Pipelining::kOff;
@@ -67,7 +56,6 @@ std::vector<std::string> warnings_of(
     int64_t steps = 3,
     MovementWarning warning = MovementWarning::kOn) {
   test::WarningList warnings;
-  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
   fit(std::vector<int>(steps, 0),
       [&](int) { return StepResult{.loss = step(), .examples = 2}; },
       {.model = model, .movement_warning = warning});
@@ -179,5 +167,4 @@ TEST(UpdateCheckTest, OtherThreadsMayStillComputeTheirGradients) {
                   .empty());
 }
 
-}  // namespace update_check_test
-}  // namespace tessera::training
+}  // namespace tessera::training::update_check_test
