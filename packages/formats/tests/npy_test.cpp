@@ -2,27 +2,11 @@
 #include "packages/formats/tests/tensor_file_fixture.h"
 #include "tests/small_files.h"
 
-#include <ATen/ops/_neg_view.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/ones.h>
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include <cstdlib>
-#include <filesystem>
-#include <string>
-#include <vector>
+namespace tessera::npy_test {
 
-namespace tessera {
-namespace npy_test {
-
-using test::counting;
-using test::expect_same;
-using test::kDtypes;
-using test::python_file;
-using test::read_bytes;
-using test::write_bytes;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 std::string npy_bytes(
     const std::string& header,
@@ -106,7 +90,7 @@ TEST_F(NpyTest, WritesTheBytesThatNumpyWrites) {
   // the header still has the same length.
   save_npy(counting(at::kFloat, {2, 3}), path("float32.npy"));
   EXPECT_EQ(
-      read_bytes(path("float32.npy")), read_bytes(python_file("float32.npy")));
+      read_text(path("float32.npy")), read_text(python_file("float32.npy")));
 }
 
 TEST_F(NpyTest, WritesOnlyTheElementsOfAView) {
@@ -133,10 +117,10 @@ TEST_F(NpyTest, WritesOnlyTheElementsOfAView) {
 TEST_F(NpyTest, WritingToALoadedTensorDoesNotChangeTheFile) {
   const at::Tensor tensor = counting(at::kFloat, {4, 3});
   const at::Tensor first = round_trip(tensor);
-  const std::string before = read_bytes(path("tensor.npy"));
+  const std::string before = read_text(path("tensor.npy"));
   const at::Tensor second = load_npy(path("tensor.npy"));
   first.fill_(9);
-  EXPECT_EQ(read_bytes(path("tensor.npy")), before);
+  EXPECT_EQ(read_text(path("tensor.npy")), before);
   expect_same(second, tensor);
   expect_same(first, at::full({4, 3}, 9.0F));
 }
@@ -144,7 +128,7 @@ TEST_F(NpyTest, WritingToALoadedTensorDoesNotChangeTheFile) {
 TEST_F(NpyTest, UnmapsTheFileWithItsLastView) {
   const auto is_mapped = [&]() {
     const std::string file = std::filesystem::canonical(path("tensor.npy"));
-    return read_bytes("/proc/self/maps").find(file) != std::string::npos;
+    return read_text("/proc/self/maps").find(file) != std::string::npos;
   };
   at::Tensor view = round_trip(counting(at::kFloat, {4, 3})).slice(0, 1, 2);
   EXPECT_TRUE(is_mapped());
@@ -212,70 +196,62 @@ TEST_F(NpyTest, RefusesHeadersThatNumpyDoesNotWrite) {
   const std::string good = header_of("'<f4'", "(3,)");
   ASSERT_EQ(error_of(npy_bytes(good, data)), "no error");
   ASSERT_EQ(error_of(npy_bytes(good, data, 3)), "no error");
-  EXPECT_CONTAINS(error_of(npy_bytes(good, data, 4)), "but got 4.0");
-  EXPECT_CONTAINS(error_of(npy_bytes(good, data + "x")), "the file has 13");
-
-  const auto error_for = [&](const std::string& header) {
-    return error_of(npy_bytes(header, data));
-  };
-  const auto error_for_shape = [&](const std::string& shape) {
-    return error_for(header_of("'<f4'", shape));
-  };
+  std::vector<Refusal<std::string>> files{
+      {npy_bytes(good, data, 4), "but got 4.0"},
+      {npy_bytes(good, data + "x"), "the file has 13"},
+      {npy_bytes(header_of("'|b1'", "(3,)"), std::string("\0\1\2", 3)),
+       "bools must be 0 or 1, but element 2 is 2"}};
   const std::string order = "'fortran_order': False, ";
-  EXPECT_CONTAINS(error_for(""), "expected '{'");
-  EXPECT_CONTAINS(error_for("{"), "a quoted string");
-  EXPECT_CONTAINS(error_for("{}"), "keys descr, fortran_order and shape");
-  EXPECT_CONTAINS(error_for("{'descr': '<f4', " + order + "}"), "each once");
-  EXPECT_CONTAINS(
-      error_for("{'descr': '<f4', 'descr': '<f4', 'shape': (3,)}"),
-      "each once");
-  EXPECT_CONTAINS(
-      error_for("{'descr': '<f4', " + order + order + "'shape': (3,)}"),
-      "expected '}'");
-  EXPECT_CONTAINS(error_for("{'descr': '<f4}"), "a string that ends");
-  EXPECT_CONTAINS(error_for("{'de\\x73cr': '<f4'}"), "a string without '\\'");
-  EXPECT_CONTAINS(error_for("{'descr' '<f4'}"), "expected ':'");
-  EXPECT_CONTAINS(error_for("{'descr': '<f4' 'shape': ()}"), "',' or '}'");
-  EXPECT_CONTAINS(error_for("{'fortran_order': 1}"), "True or False");
-  EXPECT_CONTAINS(error_for(good + "x"), "the end of the header");
-  EXPECT_CONTAINS(
-      error_for(good + std::string(1, '\0')), "the end of the header");
-  EXPECT_CONTAINS(error_for(header_of("''", "(3,)")), "but got ''");
-  EXPECT_CONTAINS(error_for(header_of("'='", "(3,)")), "but got '='");
-  EXPECT_CONTAINS(error_for(header_of("'<f3'", "(3,)")), "but got '<f3'");
-  EXPECT_CONTAINS(error_for_shape("3"), "expected '('");
-  EXPECT_CONTAINS(error_for_shape("(3)"), "',' or ')'");
-  EXPECT_CONTAINS(error_for_shape("(3,"), "a dimension that is not negative");
-  EXPECT_CONTAINS(error_for_shape("(-3,)"), "a dimension that is not negative");
-  EXPECT_CONTAINS(error_for_shape("(3.0,)"), "',' or ')'");
-  EXPECT_CONTAINS(
-      error_for_shape("(9223372036854775808,)"), "fits into an int64");
-  EXPECT_CONTAINS(
-      error_for_shape("(9223372036854775807, 9)"), "more than 2^63");
-  EXPECT_CONTAINS(
-      error_for_shape("(0, 9223372036854775807, 9)"), "more than 2^63");
-  EXPECT_CONTAINS(
-      error_for_shape("(4611686018427387904, 4)"), "more than 2^63");
-  EXPECT_CONTAINS(error_for_shape("(1000000000000,)"), "needs 4000000000000");
+  for (const auto& [header, text] : std::vector<Refusal<std::string>>{
+           {"", "expected '{'"},
+           {"{", "a quoted string"},
+           {"{}", "keys descr, fortran_order and shape"},
+           {"{'descr': '<f4', " + order + "}", "each once"},
+           {"{'descr': '<f4', 'descr': '<f4', 'shape': (3,)}", "each once"},
+           {"{'descr': '<f4', " + order + order + "'shape': (3,)}",
+            "expected '}'"},
+           {"{'descr': '<f4}", "a string that ends"},
+           {"{'de\\x73cr': '<f4'}", "a string without '\\'"},
+           {"{'descr' '<f4'}", "expected ':'"},
+           {"{'descr': '<f4' 'shape': ()}", "',' or '}'"},
+           {"{'fortran_order': 1}", "True or False"},
+           {good + "x", "the end of the header"},
+           {good + std::string(1, '\0'), "the end of the header"},
+           {header_of("''", "(3,)"), "but got ''"},
+           {header_of("'='", "(3,)"), "but got '='"},
+           {header_of("'<f3'", "(3,)"), "but got '<f3'"}}) {
+    files.push_back({npy_bytes(header, data), text});
+  }
   std::string deep = "(";
   for (int i = 0; i < 65; ++i) {
     deep += "1,";
   }
-  EXPECT_CONTAINS(error_for_shape(deep + ")"), "at most 64 dimensions");
-  EXPECT_CONTAINS(
-      error_of(npy_bytes(header_of("'|b1'", "(3,)"), std::string("\0\1\2", 3))),
-      "bools must be 0 or 1, but element 2 is 2");
+  for (const auto& [shape, text] : std::vector<Refusal<std::string>>{
+           {"3", "expected '('"},
+           {"(3)", "',' or ')'"},
+           {"(3,", "a dimension that is not negative"},
+           {"(-3,)", "a dimension that is not negative"},
+           {"(3.0,)", "',' or ')'"},
+           {"(9223372036854775808,)", "fits into an int64"},
+           {"(9223372036854775807, 9)", "more than 2^63"},
+           {"(0, 9223372036854775807, 9)", "more than 2^63"},
+           {"(4611686018427387904, 4)", "more than 2^63"},
+           {"(1000000000000,)", "needs 4000000000000"},
+           {deep + ")", "at most 64 dimensions"}}) {
+    files.push_back({npy_bytes(header_of("'<f4'", shape), data), text});
+  }
+  expect_load_errors(files, [](const std::string& path) { load_npy(path); });
 }
 
 TEST_F(NpyTest, EveryTruncationIsAnError) {
-  const std::string bytes = read_bytes(python_file("float32.npy"));
+  const std::string bytes = read_text(python_file("float32.npy"));
   for (size_t size = 0; size < bytes.size(); ++size) {
     EXPECT_NE(error_of(bytes.substr(0, size)), "no error") << size;
   }
 }
 
 TEST_F(NpyTest, ADamagedHeaderIsAnErrorOrGivesTheSameSize) {
-  const std::string bytes = read_bytes(python_file("float32.npy"));
+  const std::string bytes = read_text(python_file("float32.npy"));
   int errors = 0;
   int visited = 0;
   test::for_each_corruption(bytes, 128, [&](const std::string& damaged) {
@@ -355,5 +331,4 @@ TEST_F(NpyTest, AFailedWriteKeepsTheOldFileAndLeavesNoOther) {
   EXPECT_EQ(files(), std::vector<std::string>{"tensor.npy"});
 }
 
-}  // namespace npy_test
-}  // namespace tessera
+}  // namespace tessera::npy_test

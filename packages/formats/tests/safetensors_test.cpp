@@ -1,27 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/formats/tests/tensor_file_fixture.h"
 
-#include <ATen/ops/full.h>
-#include <ATen/ops/ones.h>
-#include <fmt/format.h>
-#include <gtest/gtest.h>
+namespace tessera::safetensors_test {
 
-#include <cstdint>
-#include <cstdlib>
-#include <filesystem>
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace tessera {
-namespace safetensors_test {
-
-using test::counting;
-using test::expect_same;
-using test::kDtypes;
-using test::python_file;
-using test::read_bytes;
-using test::write_bytes;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 std::string safetensors_bytes(
     const std::string& header,
@@ -118,7 +100,7 @@ TEST_F(SafetensorsTest, AlignsEveryTensor) {
   for (const auto& [name, tensor] : loaded.tensors) {
     EXPECT_TRUE(test::is_aligned(tensor)) << name;
   }
-  const std::string bytes = read_bytes(path("all.safetensors"));
+  const std::string bytes = read_text(path("all.safetensors"));
   EXPECT_EQ(static_cast<unsigned char>(bytes[0]) % 8, 0);
   EXPECT_EQ(bytes.substr(8, 5), "{\"a\":");
   // The tensors are in one mapping: 24 bytes of b, 28 of e, 2 of d and 3 of a.
@@ -148,11 +130,11 @@ TEST_F(SafetensorsTest, WritesOnlyTheElementsOfAView) {
 
 TEST_F(SafetensorsTest, WritingToALoadedTensorDoesNotChangeTheFile) {
   const NamedTensors loaded = round_trip(one_of_each());
-  const std::string before = read_bytes(path("all.safetensors"));
+  const std::string before = read_text(path("all.safetensors"));
   for (const auto& [name, tensor] : loaded.tensors) {
     tensor.fill_(1);
   }
-  EXPECT_EQ(read_bytes(path("all.safetensors")), before);
+  EXPECT_EQ(read_text(path("all.safetensors")), before);
   expect_same_contents(
       load_safetensors(path("all.safetensors")), one_of_each());
   // Replaces the file that the tensors are views of.
@@ -166,7 +148,7 @@ TEST_F(SafetensorsTest, OneTensorKeepsTheFileMapped) {
   const auto is_mapped = [&]() {
     const std::string file =
         std::filesystem::canonical(path("all.safetensors"));
-    return read_bytes("/proc/self/maps").find(file) != std::string::npos;
+    return read_text("/proc/self/maps").find(file) != std::string::npos;
   };
   at::Tensor tensor = round_trip(one_of_each())["int64"];
   EXPECT_TRUE(is_mapped());
@@ -189,116 +171,94 @@ TEST_F(SafetensorsTest, CopiesUnalignedData) {
 
 TEST_F(SafetensorsTest, RefusesDamagedHeaders) {
   const std::string data(8, '\0');
-  const auto error_for = [&](const std::string& header) {
-    return error_of(safetensors_bytes(header, data));
-  };
-  const auto error_for_entry = [&](const std::string& entry) {
-    return error_for("{\"a\":" + entry + "}");
-  };
   const std::string good = entry_of("F32", "[2]", "[0,8]");
-  ASSERT_EQ(error_for_entry(good), "no error");
-  ASSERT_EQ(error_for("{\"a\":" + good + "}   \n"), "no error");
-
-  EXPECT_CONTAINS(error_of(""), "the file has only 0 bytes");
-  EXPECT_CONTAINS(error_of(std::string(8, '\xFF')), "at most 100000000 bytes");
-  EXPECT_CONTAINS(
-      error_of(std::string("\x09\0\0\0\0\0\0\0", 8) + "{}      "),
-      "its length is given as 9");
-  EXPECT_CONTAINS(error_for(""), "not a JSON object");
-  EXPECT_CONTAINS(error_for(" {}"), "not a JSON object");
-  EXPECT_CONTAINS(error_for("[]"), "not a JSON object");
-  EXPECT_CONTAINS(
-      error_for("{\"a\":" + good + "}" + std::string(1, '\0')),
-      "header: expected JSON, but got a zero byte");
-  EXPECT_CONTAINS(error_for("{"), "unexpected end of input");
-  EXPECT_CONTAINS(error_for("{} {}"), "expected end of input");
-  EXPECT_CONTAINS(error_for("{\"\xFF\": {}}"), "ill-formed UTF-8 byte");
-  EXPECT_CONTAINS(error_for("{}"), "the tensors need 0 bytes");
-
-  EXPECT_CONTAINS(error_for_entry("1"), "'a' must be an object");
-  EXPECT_CONTAINS(error_for_entry("null"), "'a' must be an object");
-  EXPECT_CONTAINS(error_for_entry("[]"), "'a' must be an object");
-  EXPECT_CONTAINS(error_for_entry("{}"), "expected dtype, shape and");
-  EXPECT_CONTAINS(error_for_entry("{\"b\":{}}"), "expected dtype, shape and");
-  EXPECT_CONTAINS(error_for_entry("{\"b\":[[]]}"), "at most 3 levels deep");
-  EXPECT_CONTAINS(error_for_entry("{\"b\":[{}]}"), "at most 3 levels deep");
-  EXPECT_CONTAINS(
-      error_for_entry("{\"x\":1," + good.substr(1)), "and nothing else");
-  EXPECT_CONTAINS(
-      error_for_entry("{\"dtype\":\"F64\"," + good.substr(1)),
-      "got the key 'dtype' twice");
-  EXPECT_CONTAINS(
-      error_for("{\"a\":" + good + ",\"a\":" + good + "}"),
-      "got the key 'a' twice");
-  EXPECT_CONTAINS(
-      error_for("{\"a\":" + good + ",\"\\u0061\":" + good + "}"),
-      "got the key 'a' twice");
-
-  EXPECT_CONTAINS(
-      error_for_entry(entry_of("F4", "[2]", "[0,8]")),
-      "tensor 'a': dtype must be one of F32, F64, F16, BF16, I8, I16, I32, "
-      "I64, U8, BOOL, but got \"F4\"");
-  for (const std::string shape :
-       {"[-1]", "[2.0]", "[1e0]", "2", "[\"2\"]", "[9223372036854775808]"}) {
-    EXPECT_CONTAINS(
-        error_for_entry(entry_of("F32", shape, "[0,8]")), "shape must be a");
+  const auto with_entry = [&](const std::string& entry) {
+    return safetensors_bytes("{\"a\":" + entry + "}", data);
+  };
+  ASSERT_EQ(error_of(with_entry(good)), "no error");
+  ASSERT_EQ(
+      error_of(safetensors_bytes("{\"a\":" + good + "}   \n", data)),
+      "no error");
+  std::vector<Refusal<std::string>> files{
+      {"", "the file has only 0 bytes"},
+      {std::string(8, '\xFF'), "at most 100000000 bytes"},
+      {std::string("\x09\0\0\0\0\0\0\0", 8) + "{}      ",
+       "its length is given as 9"},
+      {safetensors_bytes(
+           "{\"a\":" + entry_of("BOOL", "[2]", "[0,2]") + "}", "\1\2"),
+       "tensor 'a': bools must be 0 or 1, but element 1 is 2"}};
+  for (const auto& [header, text] : std::vector<Refusal<std::string>>{
+           {"", "not a JSON object"},
+           {" {}", "not a JSON object"},
+           {"[]", "not a JSON object"},
+           {"{\"a\":" + good + "}" + std::string(1, '\0'),
+            "header: expected JSON, but got a zero byte"},
+           {"{", "unexpected end of input"},
+           {"{} {}", "expected end of input"},
+           {"{\"\xFF\": {}}", "ill-formed UTF-8 byte"},
+           {"{}", "the tensors need 0 bytes"},
+           {"{\"a\":" + good + ",\"a\":" + good + "}", "got the key 'a' twice"},
+           {"{\"a\":" + good + ",\"\\u0061\":" + good + "}",
+            "got the key 'a' twice"},
+           {"{\"a\":" + good + ",\"b\":" + entry_of("F32", "[1]", "[4,8]") +
+                "}",
+            "tensor 'b' has the bytes [4, 8) of the data, but must begin at "
+            "byte 8"},
+           {R"({"__metadata__":1})", "'__metadata__' must be an object"},
+           {R"({"__metadata__":{"a":1}})", "must be strings, but 'a' has 1"},
+           {R"({"__metadata__":{"a":[]}})", "must be strings, but 'a' has []"},
+           {R"({"__metadata__":{},"__metadata__":{}})",
+            "the key '__metadata__' twice"},
+           {R"({"__metadata__":{"b":"1","b":"2"}})", "the key 'b' twice"}}) {
+    files.push_back({safetensors_bytes(header, data), text});
   }
   std::string ones = "1";
   for (int i = 0; i < 64; ++i) {
     ones += ",1";
   }
-  EXPECT_CONTAINS(
-      error_for_entry(entry_of("F32", "[" + ones + "]", "[0,8]")),
-      "expected lists of at most 64 values");
+  for (const auto& [entry, text] : std::vector<Refusal<std::string>>{
+           {"1", "'a' must be an object"},
+           {"null", "'a' must be an object"},
+           {"[]", "'a' must be an object"},
+           {"{}", "expected dtype, shape and"},
+           {R"({"b":{}})", "expected dtype, shape and"},
+           {R"({"b":[[]]})", "at most 3 levels deep"},
+           {R"({"b":[{}]})", "at most 3 levels deep"},
+           {R"({"x":1,)" + good.substr(1), "and nothing else"},
+           {R"({"dtype":"F64",)" + good.substr(1), "got the key 'dtype' twice"},
+           {entry_of("F4", "[2]", "[0,8]"),
+            "tensor 'a': dtype must be one of F32, F64, F16, BF16, I8, I16, "
+            "I32, I64, U8, BOOL, but got \"F4\""},
+           {entry_of("F32", "[" + ones + "]", "[0,8]"),
+            "expected lists of at most 64 values"},
+           {entry_of("F32", "[2]", "[8,0]"),
+            "needs 8 bytes, but data_offsets are [8, 0]"},
+           {entry_of("F32", "[3]", "[0,8]"), "needs 12 bytes"},
+           {entry_of("F32", "[4611686018427387904,4]", "[0,8]"),
+            "needs more than 2^63 bytes"},
+           {entry_of("F32", "[0,9223372036854775807,9]", "[0,0]"),
+            "needs more than 2^63 bytes"},
+           {entry_of("F32", "[2]", "[4,12]"),
+            "tensor 'a' has the bytes [4, 12) of the data, but must begin at "
+            "byte 0 and end within the 8 bytes of data"},
+           {entry_of("F32", "[3]", "[0,12]"), "[0, 12) of the data"},
+           {entry_of("F32", "[1]", "[0,4]"),
+            "the tensors need 4 bytes of data, but the file has 8"}}) {
+    files.push_back({with_entry(entry), text});
+  }
+  for (const std::string shape :
+       {"[-1]", "[2.0]", "[1e0]", "2", "[\"2\"]", "[9223372036854775808]"}) {
+    files.push_back(
+        {with_entry(entry_of("F32", shape, "[0,8]")), "shape must be a"});
+  }
   for (const std::string offsets :
        {"[0]", "[0,8,8]", "[-0,8]", "8", "[0.0,8]", "[0,null]"}) {
-    EXPECT_CONTAINS(
-        error_for_entry(entry_of("F32", "[2]", offsets)),
-        "data_offsets must be two numbers >= 0, but got ");
+    files.push_back(
+        {with_entry(entry_of("F32", "[2]", offsets)),
+         "data_offsets must be two numbers >= 0, but got "});
   }
-  EXPECT_CONTAINS(
-      error_for_entry(entry_of("F32", "[2]", "[8,0]")),
-      "needs 8 bytes, but data_offsets are [8, 0]");
-  EXPECT_CONTAINS(
-      error_for_entry(entry_of("F32", "[3]", "[0,8]")), "needs 12 bytes");
-  EXPECT_CONTAINS(
-      error_for_entry(entry_of("F32", "[4611686018427387904,4]", "[0,8]")),
-      "needs more than 2^63 bytes");
-  EXPECT_CONTAINS(
-      error_for_entry(entry_of("F32", "[0,9223372036854775807,9]", "[0,0]")),
-      "needs more than 2^63 bytes");
-  EXPECT_CONTAINS(
-      error_for_entry(entry_of("F32", "[2]", "[4,12]")),
-      "tensor 'a' has the bytes [4, 12) of the data, but must begin at byte 0 "
-      "and end within the 8 bytes of data");
-  EXPECT_CONTAINS(
-      error_for_entry(entry_of("F32", "[3]", "[0,12]")), "[0, 12) of the data");
-  EXPECT_CONTAINS(
-      error_for_entry(entry_of("F32", "[1]", "[0,4]")),
-      "the tensors need 4 bytes of data, but the file has 8");
-  EXPECT_CONTAINS(
-      error_for(
-          "{\"a\":" + good + ",\"b\":" + entry_of("F32", "[1]", "[4,8]") + "}"),
-      "tensor 'b' has the bytes [4, 8) of the data, but must begin at byte 8");
-  EXPECT_CONTAINS(
-      error_of(safetensors_bytes(
-          "{\"a\":" + entry_of("BOOL", "[2]", "[0,2]") + "}", "\1\2")),
-      "tensor 'a': bools must be 0 or 1, but element 1 is 2");
-
-  EXPECT_CONTAINS(
-      error_for("{\"__metadata__\":1}"), "'__metadata__' must be an object");
-  EXPECT_CONTAINS(
-      error_for("{\"__metadata__\":{\"a\":1}}"),
-      "must be strings, but 'a' has 1");
-  EXPECT_CONTAINS(
-      error_for("{\"__metadata__\":{\"a\":[]}}"),
-      "must be strings, but 'a' has []");
-  EXPECT_CONTAINS(
-      error_for("{\"__metadata__\":{},\"__metadata__\":{}}"),
-      "the key '__metadata__' twice");
-  EXPECT_CONTAINS(
-      error_for("{\"__metadata__\":{\"b\":\"1\",\"b\":\"2\"}}"),
-      "the key 'b' twice");
+  expect_load_errors(
+      files, [](const std::string& path) { load_safetensors(path); });
 }
 
 TEST_F(SafetensorsTest, RefusesFilesThatItCannotRead) {
@@ -325,7 +285,7 @@ TEST_F(SafetensorsTest, ManyTensorsAreReadInLinearTime) {
 }
 
 TEST_F(SafetensorsTest, EveryTruncationIsAnError) {
-  const std::string bytes = read_bytes(python_file("all.safetensors"));
+  const std::string bytes = read_text(python_file("all.safetensors"));
   for (size_t size = 0; size < bytes.size(); ++size) {
     EXPECT_NE(error_of(bytes.substr(0, size)), "no error") << size;
   }
@@ -339,7 +299,7 @@ TEST_F(SafetensorsTest, ADamagedHeaderIsAnErrorOrCoversTheData) {
             {"empty", counting(at::kHalf, {0, 2})}},
        .metadata = {{"format", "pt"}}},
       path("small"));
-  const std::string bytes = read_bytes(path("small"));
+  const std::string bytes = read_text(path("small"));
   int errors = 0;
   int visited = 0;
   test::for_each_corruption(
@@ -414,5 +374,4 @@ TEST(TensorFilesForPython, Write) {
   save_safetensors({}, prefix + "none.safetensors");
 }
 
-}  // namespace safetensors_test
-}  // namespace tessera
+}  // namespace tessera::safetensors_test

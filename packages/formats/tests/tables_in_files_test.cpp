@@ -7,17 +7,7 @@
 #include "packages/formats/tests/tensor_file_fixture.h"
 #include "tests/anonymous_memory.h"
 
-#include <ATen/ops/ones.h>
-#include <ATen/ops/randn.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
-
-#include <cstdint>
-#include <string>
-#include <vector>
-
-namespace tessera {
-namespace tables_in_files_test {
+namespace tessera::tables_in_files_test {
 
 using test::expect_same;
 
@@ -183,5 +173,4 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
     [](const auto& info) { return c10::toString(info.param); });
 
-}  // namespace tables_in_files_test
-}  // namespace tessera
+}  // namespace tessera::tables_in_files_test

@@ -8,21 +8,6 @@
 #include "tests/test_files.h"
 #include "tests/test_util.h"
 
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/equal.h>
-#include <c10/util/Exception.h>
-#include <gtest/gtest.h>
-
-#include <cstdint>
-#include <filesystem>
-#include <fstream>
-#include <functional>
-#include <iterator>
-#include <map>
-#include <string>
-#include <vector>
-
 #define EXPECT_CONTAINS(text, part) \
   EXPECT_NE((text).find(part), std::string::npos) << (text)
 
@@ -66,12 +51,6 @@ inline std::string python_file(const std::string& name) {
   return test_file("../packages/formats/tests/tensor_files/" + name);
 }
 
-inline std::string read_bytes(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  EXPECT_TRUE(file.is_open()) << path;
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 inline void write_bytes(const std::string& path, const std::string& bytes) {
   // On ext4 it takes longer to truncate a file than to make a new one.
   std::filesystem::remove(path);
@@ -108,6 +87,15 @@ class TensorFileTest : public testing::Test {
       return message;
     }
     return "no error";
+  }
+
+  // Expects that `load` refuses each file with the text of the row.
+  void expect_load_errors(
+      const std::vector<Refusal<std::string>>& files,
+      const std::function<void(const std::string&)>& load) const {
+    for (const Refusal<std::string>& file : files) {
+      EXPECT_CONTAINS(load_error(file.input, load), file.text);
+    }
   }
 
   const TemporaryFolder folder_;
