@@ -44,10 +44,6 @@ size_t find_or_add(std::vector<TableState>& tables, const TablePtr& config) {
   return tables.size() - 1;
 }
 
-}  // namespace
-
-namespace {
-
 std::vector<Slot> make_slots(const TableState& table) {
   std::vector<Slot> slots;
   if (!table.optimizer) {
@@ -292,6 +288,7 @@ EmbeddingState deep_copy(const EmbeddingState& state) {
   clear_last_checkpoint(copy);
   for (TableState& table : copy.tables) {
     table.marks = nullptr;
+    table.first_rows.reset();
     if (table.key_rows != nullptr) {
       table.key_rows = table.key_rows->clone();
       table.parameters = table.key_rows->rows();

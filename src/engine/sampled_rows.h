@@ -3,34 +3,29 @@
 
 #include <tessera/engine/table_movement.h>
 
-#include "src/engine/embedding_state.h"
-
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <limits>
 #include <string>
-#include <utility>
-#include <vector>
 
 namespace tessera {
 
-// The summary of a layer and fit() warn about tables that do not learn. Both read at most
-// kMaxSampledRows rows of a table. They warn after at least kMinUpdates updates, and only
-// if at least kMinTouchedRows of the rows are touched.
+struct TableState;
+struct TableUpdate;
+
+// The summary of a layer and fit() warn about tables that do not learn. They warn after at
+// least kMinUpdates updates, and only if at least kMinTouchedRows of the rows are touched.
 constexpr int64_t kMaxSampledRows = 4096;
 constexpr int64_t kMinUpdates = 100;
 constexpr int64_t kMinTouchedRows = 16;
 
-/// Whether the accumulators of most touched rows are about as large as at their start.
-bool has_hardly_grown(const TableMovement& found);
-
-/// The value at which the accumulators of the table's optimizer start. 0 if it has none,
-/// or if the user's own function makes them.
-double initial_accumulator_of(const TableState& table);
-
-/// Copies of rows of a table. A checkpoint may have them.
-struct RowCopies {
+/// Copies of some rows of a table, which are compared with the same rows later. A
+/// checkpoint may have them. Rows that are not local are left out of comparisons.
+///
+/// A key table gets rows while it is trained. There, the keys with the lowest hashes
+/// are compared, and a key that came later is compared with its initial value.
+struct SampledRows {
   std::string table = {};
   // Numbers in the whole table, or keys in the order of their hashes.
   at::Tensor ids = {};  // [rows] int64
@@ -39,43 +34,35 @@ struct RowCopies {
   at::Tensor accumulators = {};
   /// For a key table: the copies have all keys up to this hash.
   uint64_t complete_to = std::numeric_limits<uint64_t>::max();
-  int64_t max_rows = 0;
+  int64_t max_rows = kMaxSampledRows;
 };
 
-/// Copies of some rows of a table, which are compared with the same rows later.
-///
-/// A key table gets rows while it is trained. There, the keys with the lowest hashes
-/// are compared, and a key that came later is compared with its initial value.
-class SampledRows {
- public:
-  /// Copies at most `max_rows` local rows, evenly spread over the table.
-  explicit SampledRows(
-      const TableState& table,
-      int64_t max_rows = kMaxSampledRows);
-  /// Copies these local rows of a table without keys.
-  SampledRows(const TableState& table, const std::vector<int64_t>& rows);
-  /// Takes copies that were made earlier, perhaps on another rank. Rows that are not local
-  /// are left out of comparisons.
-  explicit SampledRows(RowCopies copies) : copies_(std::move(copies)) {}
+/// Copies at most `max_rows` local rows, evenly spread over the table.
+SampledRows sample_rows(
+    const TableState& table,
+    int64_t max_rows = kMaxSampledRows);
 
-  const RowCopies& copies() const {
-    return copies_;
-  }
-  /// Whether the copies can be those of the table.
-  bool fits(const TableState& table) const {
-    return copies_.weights.size(1) == table.config->dim;
-  }
-  /// How far the rows have moved since the copies were made.
-  TableMovement compare(const TableState& table) const;
+/// Copies of no rows of a table without keys, for add_rows_with_gradient().
+SampledRows no_rows(const TableState& table);
 
- private:
-  std::pair<std::vector<int64_t>, RowCopies> match(
-      const TableState& table) const;
+/// Adds rows that get a gradient other than zero in an update of a table without keys, as
+/// they are before the update, until there are max_rows. An update must not fail because
+/// of this. If there is no memory, no rows are added.
+void add_rows_with_gradient(
+    const TableUpdate& update,
+    SampledRows& rows) noexcept;
 
-  RowCopies copies_;
-};
+/// Copies of both, perhaps from two ranks. Of a row that both have, the first one counts.
+SampledRows joined(const SampledRows& first, const SampledRows& second);
 
-/// The copies of several ranks. Each row counts once.
-RowCopies merged(const std::vector<RowCopies>& parts);
+/// How far the rows have moved since the copies were made.
+TableMovement compare(const SampledRows& start, const TableState& table);
+
+/// Whether the accumulators of most touched rows are about as large as at their start.
+bool has_hardly_grown(const TableMovement& found);
+
+/// The value at which the accumulators of the table's optimizer start. 0 if it has none,
+/// or if the user's own function makes them.
+double initial_accumulator_of(const TableState& table);
 
 }  // namespace tessera

@@ -14,7 +14,7 @@
 #include "src/engine/accumulated_gradients.h"
 #include "src/engine/finite_gradients.h"
 #include "src/engine/lookup.h"
-#include "src/engine/update_observer.h"
+#include "src/engine/sampled_rows.h"
 #include "src/tables/table_memory.h"
 
 #include <ATen/core/grad_mode.h>
@@ -409,6 +409,9 @@ void TableStore::add_row_updates(
       continue;
     }
     TableState& table = *table_update.table;
+    if (const auto first_rows = table.first_rows.lock()) {
+      add_rows_with_gradient(table_update, *first_rows);
+    }
     const auto keys = std::find_if(
         update.keys.begin(), update.keys.end(), [&](const KeyUpdate& each) {
           return each.table == &table;
@@ -520,7 +523,6 @@ TableStore::Update TableStore::plan_accumulated_update(
 
 void TableStore::apply_update(Update update) {
   const auto writing = lock_for_writing();
-  UpdateObserver::notify(update.tables);
   for (const KeyUpdate& keys : update.keys) {
     apply(keys);
   }

@@ -51,9 +51,9 @@ std::string warning_line(const EmbeddingState& state, const TableState& table) {
   if (start <= 0.0) {
     return "";
   }
-  RowCopies copies = SampledRows(table).copies();
-  copies.accumulators.fill_(start);
-  const TableMovement found = SampledRows(std::move(copies)).compare(table);
+  const SampledRows rows = sample_rows(table);
+  rows.accumulators.fill_(start);
+  const TableMovement found = compare(rows, table);
   if (!has_hardly_grown(found)) {
     return "";
   }

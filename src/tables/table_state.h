@@ -21,6 +21,7 @@
 namespace tessera {
 
 class KeyTableRows;
+struct SampledRows;
 
 /// A tensor that an optimizer keeps beside a table.
 struct Slot {
@@ -50,6 +51,9 @@ struct TableState {
   /// The local rows that fused updates have written since a publisher took them. nullptr
   /// unless a publisher follows the table. A copy of the table has none.
   std::shared_ptr<RowMarks> marks = {};
+  /// Collects the first rows that get a gradient. Expired unless fit() checks that they
+  /// move. A copy of the table has none.
+  std::weak_ptr<SampledRows> first_rows = {};
   /// The sum of the gradients that an optimizer on the host has accumulated under
   /// gradient_accumulation_steps. The optimizer shares this tensor. nullptr without such
   /// an optimizer. A fused strategy has EmbeddingState::accumulated instead.

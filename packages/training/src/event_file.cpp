@@ -13,6 +13,7 @@
 #include <bit>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
@@ -101,6 +102,25 @@ std::string start_event(int64_t first_step) {
   return event;
 }
 
+// The limits of the bins of a ValueHistogram.
+const std::vector<double>& all_limits() {
+  static const std::vector<double> limits = [] {
+    std::vector<double> positive;
+    for (double limit = 1e-12; limit < 1e20; limit *= 1.1) {
+      positive.push_back(limit);
+    }
+    positive.push_back(std::numeric_limits<double>::max());
+    std::vector<double> all;
+    for (auto limit = positive.rbegin(); limit != positive.rend(); ++limit) {
+      all.push_back(-*limit);
+    }
+    all.push_back(0.0);
+    all.insert(all.end(), positive.begin(), positive.end());
+    return all;
+  }();
+  return limits;
+}
+
 // A HistogramProto of histogram.proto.
 std::string encoded(const ValueHistogram& histogram) {
   std::string limits, counts;
@@ -109,11 +129,11 @@ std::string encoded(const ValueHistogram& histogram) {
     proto::add_little_endian(counts, std::bit_cast<uint64_t>(bin.count));
   }
   std::string message;
-  proto::add_double(message, 1, histogram.min());
-  proto::add_double(message, 2, histogram.max());
-  proto::add_double(message, 3, static_cast<double>(histogram.count()));
-  proto::add_double(message, 4, histogram.sum());
-  proto::add_double(message, 5, histogram.sum_of_squares());
+  proto::add_double(message, 1, histogram.min);
+  proto::add_double(message, 2, histogram.max);
+  proto::add_double(message, 3, static_cast<double>(histogram.count));
+  proto::add_double(message, 4, histogram.sum);
+  proto::add_double(message, 5, histogram.sum_of_squares);
   proto::add_bytes(message, 6, limits);
   proto::add_bytes(message, 7, counts);
   return message;
@@ -187,6 +207,37 @@ std::pair<FileDescriptor, std::string> create_event_file(
 
 }  // namespace
 
+void ValueHistogram::add(double value) {
+  if (!std::isfinite(value)) {
+    ++non_finite;
+    return;
+  }
+  const auto& limits = all_limits();
+  counts.resize(limits.size());
+  const auto bin = std::lower_bound(limits.begin(), limits.end(), value);
+  counts[static_cast<size_t>(bin - limits.begin())] += 1.0;
+  ++count;
+  min = std::min(min, value);
+  max = std::max(max, value);
+  sum += value;
+  sum_of_squares += value * value;
+}
+
+std::vector<ValueHistogram::Bin> ValueHistogram::bins() const {
+  const auto& limits = all_limits();
+  std::vector<Bin> bins;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] > 0.0) {
+      const bool is_gap = i > 0 && counts[i - 1] <= 0.0;
+      if (is_gap) {
+        bins.push_back({limits[i - 1], 0.0});
+      }
+      bins.push_back({limits[i], counts[i]});
+    }
+  }
+  return bins;
+}
+
 std::string framed_record(std::string_view bytes) {
   std::string record;
   proto::add_little_endian(record, static_cast<uint64_t>(bytes.size()));
@@ -251,7 +302,7 @@ void EventFile::add_histogram(
     const std::string& tag,
     int64_t step,
     const ValueHistogram& histogram) {
-  if (histogram.count() > 0) {
+  if (histogram.count > 0) {
     std::string encoded_value;
     proto::add_bytes(encoded_value, 1, tag);
     proto::add_bytes(encoded_value, 5, encoded(histogram));

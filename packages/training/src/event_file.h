@@ -1,15 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "packages/training/src/value_histogram.h"
 #include "src/common/file_descriptor.h"
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace tessera::training {
+
+/// The distribution of some numbers, as TensorBoard stores it: in bins whose limits
+/// grow by 10% each, from 1e-12 to 1e20, and the same below 0. It takes the same memory
+/// for any number of values.
+/// Source:  tensorflow/core/lib/histogram/histogram.cc.
+struct ValueHistogram {
+  /// Values that are not finite are only counted, because no bin has them.
+  void add(double value);
+
+  /// The values in (limit of the bin before, limit].
+  struct Bin {
+    double limit = 0.0;
+    double count = 0.0;
+  };
+  /// The bins with values. An empty one stands for each run of empty bins, so that
+  /// each bin begins where the one before ends.
+  std::vector<Bin> bins() const;
+
+  int64_t count = 0;
+  int64_t non_finite = 0;
+  double min = std::numeric_limits<double>::infinity();
+  double max = -std::numeric_limits<double>::infinity();
+  double sum = 0.0;
+  double sum_of_squares = 0.0;
+  std::vector<double> counts = {};  // of all bins, or empty without values
+};
 
 /// Frames a record as TFRecord does: its length, a checksum of the length, the bytes, and
 /// a checksum of the bytes.

@@ -41,7 +41,7 @@ void visit_tables(const TableModules& layers, Visit visit) {
   }
 }
 
-// The fields of RowCopies, as an archive has them: table, numbers and tensors.
+// The fields of SampledRows, as an archive has them: table, numbers and tensors.
 using Entry =
     std::tuple<std::string, std::vector<int64_t>, std::vector<at::Tensor>>;
 
@@ -53,23 +53,18 @@ std::string entry_name(size_t table) {
 std::string samples_to_bytes(const std::vector<SampledRows>& tables) {
   torch::serialize::OutputArchive archive;
   for (size_t i = 0; i < tables.size(); ++i) {
-    const RowCopies& copies = tables[i].copies();
-    const auto complete_to = static_cast<int64_t>(copies.complete_to);
+    const auto& [table, ids, weights, accumulators, complete_to, max_rows] =
+        tables[i];
     archive.write(
         entry_name(i),
         c10::IValue(Entry(
-            copies.table,
-            {copies.max_rows, complete_to},
-            {copies.ids, copies.weights, copies.accumulators})));
+            table,
+            {max_rows, static_cast<int64_t>(complete_to)},
+            {ids, weights, accumulators})));
   }
   std::ostringstream stream;
   archive.save_to(stream);
   return stream.str();
-}
-
-bool is_float_matrix(const at::Tensor& values, int64_t rows) {
-  return values.dim() == 2 && values.size(0) == rows &&
-      values.scalar_type() == at::kFloat;
 }
 
 void check_state(bool is_good) {
@@ -78,31 +73,37 @@ void check_state(bool is_good) {
       "[TableActivity] its state in the checkpoint is damaged, or of another version. Load another checkpoint.");
 }
 
-std::vector<RowCopies> samples_from_bytes(const std::string& bytes) {
+// Adds the copies of each table, by its name. Those of several ranks are joined.
+void add_samples(
+    const std::string& bytes,
+    std::map<std::string, SampledRows>& tables) {
   std::istringstream stream(bytes);
   torch::serialize::InputArchive archive;
   archive.load_from(stream);
-  std::vector<RowCopies> tables;
   c10::IValue entry;
-  while (archive.try_read(entry_name(tables.size()), entry)) {
+  for (size_t i = 0; archive.try_read(entry_name(i), entry); ++i) {
     check_state(entry.isTuple());
     const auto [table, numbers, tensors] = entry.to<Entry>();
-    TESSERA_CHECK_VALUE(
-        numbers.size() == 2 && numbers[0] >= 1 && tensors.size() == 3 &&
-            tensors[0].dim() == 1 && tensors[0].scalar_type() == at::kLong &&
-            is_float_matrix(tensors[1], tensors[0].numel()) &&
-            is_float_matrix(tensors[2], tensors[0].numel()),
-        "[TableActivity] the copies of table '{}' in the checkpoint are damaged. Load another checkpoint.",
-        shorten(table));
-    tables.push_back(
-        {.table = table,
-         .ids = tensors[0],
-         .weights = tensors[1],
-         .accumulators = tensors[2],
-         .complete_to = static_cast<uint64_t>(numbers[1]),
-         .max_rows = numbers[0]});
+    check_state(numbers.size() == 2 && numbers[0] >= 1 && tensors.size() == 3);
+    check_state(tensors[0].dim() == 1 && tensors[0].scalar_type() == at::kLong);
+    for (const size_t values : {1, 2}) {
+      check_state(
+          tensors[values].dim() == 2 &&
+          tensors[values].size(0) == tensors[0].numel() &&
+          tensors[values].scalar_type() == at::kFloat);
+    }
+    const SampledRows rows{
+        .table = table,
+        .ids = tensors[0],
+        .weights = tensors[1],
+        .accumulators = tensors[2],
+        .complete_to = static_cast<uint64_t>(numbers[1]),
+        .max_rows = numbers[0]};
+    const auto [known, is_new] = tables.emplace(table, rows);
+    if (!is_new) {
+      known->second = joined(known->second, rows);
+    }
   }
-  return tables;
 }
 
 }  // namespace
@@ -143,13 +144,11 @@ TableActivity::TableActivity(TableModules layers, TableActivityOptions options)
 
 TableActivity::~TableActivity() = default;
 
-TableActivity::TableActivity(TableActivity&& other) noexcept = default;
-
 std::vector<TableMovement> TableActivity::measure() const {
   std::vector<TableMovement> movements;
   if (!samples_.empty()) {
     visit_tables(layers_, [&](const TableState& table) {
-      movements.push_back(samples_[movements.size()].compare(table));
+      movements.push_back(compare(samples_[movements.size()], table));
     });
   }
   return movements;
@@ -167,27 +166,23 @@ void TableActivity::sample(const Training& training) {
   const size_t count = ranks == nullptr ? 1 : ranks->size();
   const size_t own = ranks == nullptr ? 0 : ranks->rank();
   const bool has_same_ranks = saved_.size() == count;
-  std::map<std::string, std::vector<RowCopies>> loaded;
+  std::map<std::string, SampledRows> loaded;
   for (size_t i = 0; i < saved_.size(); ++i) {
     if (!has_same_ranks || i == own) {
-      for (RowCopies& copies : samples_from_bytes(saved_[i])) {
-        loaded[copies.table].push_back(std::move(copies));
-      }
+      add_samples(saved_[i], loaded);
     }
   }
   std::vector<SampledRows> samples;
   bool is_complete = has_same_ranks;
   visit_tables(layers_, [&](const TableState& table) {
     const auto found = loaded.find(table.name);
-    if (found != loaded.end()) {
-      SampledRows rows(merged(found->second));
-      if (rows.fits(table)) {
-        samples.push_back(std::move(rows));
-        return;
-      }
+    if (found != loaded.end() &&
+        found->second.weights.size(1) == table.config->dim) {
+      samples.push_back(found->second);
+    } else {
+      is_complete = false;
+      samples.push_back(sample_rows(table, options_.max_rows));
     }
-    is_complete = false;
-    samples.emplace_back(table, options_.max_rows);
   });
   if (!is_complete) {
     const std::string bytes = samples_to_bytes(samples);

@@ -325,11 +325,11 @@ void TensorBoard::on_epoch_end(Training& training) {
   }
   for (const auto& [tag, histogram] : histograms.by_tag) {
     files->train.add_histogram(tag, progress.step, histogram);
-    if (histogram.non_finite() > 0) {
+    if (histogram.non_finite > 0) {
       files->train.add_scalar(
           "non_finite/" + tag,
           progress.step,
-          static_cast<double>(histogram.non_finite()));
+          static_cast<double>(histogram.non_finite));
     }
   }
   files->train.flush();

@@ -16,10 +16,11 @@ namespace tessera::training::table_activity_test {
 
 constexpr int64_t kRows = 200;
 constexpr int64_t kBatch = 1024;
+const initializers::TruncatedNormal kUsual{.stddev = 0.5};
 
 TPUEmbedding make_layer(
     const optim::OptimizerSpec& optimizer,
-    Initializer initializer = initializers::TruncatedNormal{.stddev = 0.5},
+    Initializer initializer = kUsual,
     int64_t rows = kRows) {
   const auto table = make_table(
       {.name = "users",
@@ -64,21 +65,32 @@ std::vector<std::string> train(TPUEmbedding layer, RunOptions options = {}) {
 }
 
 const optim::Adagrad kDefaultStart{.learning_rate = 0.01};
+const optim::SGD kTiny{.learning_rate = 1e-9};  // too small for float32
 
-TEST(MovementWarningTest, AdagradsDefaultStartUnderAMeanLossWarnsOnce) {
-  const auto texts = train(make_layer(kDefaultStart), {.steps = 400});
+// Expects one warning, with these parts and those of every warning.
+void expect_one(
+    const std::vector<std::string>& texts,
+    std::vector<const char*> parts) {
   ASSERT_EQ(texts.size(), 1);
   for (const char* part :
-       {"[fit] the rows of table 'users' hardly move: after 100 updates",
-        "initial_accumulator_value",
-        "mean loss over a batch",
-        "1e-6",
+       {"mean loss over a batch",
         "larger learning rate",
         "sum of the loss",
         "docs/optimizers.md",
         "FitOptions::movement_warning"}) {
+    parts.push_back(part);
+  }
+  for (const char* part : parts) {
     EXPECT_NE(texts[0].find(part), std::string::npos) << part << texts[0];
   }
+}
+
+TEST(MovementWarningTest, AdagradsDefaultStartUnderAMeanLossWarnsOnce) {
+  expect_one(
+      train(make_layer(kDefaultStart), {.steps = 400}),
+      {"[fit] the rows of table 'users' hardly move: after 100 updates",
+       "initial_accumulator_value",
+       "1e-6"});
 }
 
 TEST(MovementWarningTest, TheTablesOfAnEngineModuleAreWatchedToo) {
@@ -99,10 +111,7 @@ TEST(MovementWarningTest, TheTablesOfAnEngineModuleAreWatchedToo) {
         return StepResult{.loss = loss.detach(), .examples = kBatch};
       },
       {.model = engine.ptr()});
-  ASSERT_EQ(warnings.texts.size(), 1);
-  EXPECT_NE(
-      warnings.texts[0].find("the rows of table 'users' hardly move"),
-      std::string::npos);
+  expect_one(warnings.texts, {"the rows of table 'users' hardly move"});
 }
 
 TEST(MovementWarningTest, WhatTheWarningAdvisesEndsIt) {
@@ -119,9 +128,9 @@ TEST(MovementWarningTest, WhatTheWarningAdvisesEndsIt) {
 
 TEST(MovementWarningTest, OtherOptimizersWarnOnlyOfTinySteps) {
   EXPECT_TRUE(train(make_layer(optim::SGD{.learning_rate = 0.1})).empty());
-  const auto texts = train(make_layer(optim::SGD{.learning_rate = 1e-3}));
-  ASSERT_EQ(texts.size(), 1);
-  EXPECT_NE(texts[0].find("Use Adam or Adagrad"), std::string::npos);
+  expect_one(
+      train(make_layer(optim::SGD{.learning_rate = 1e-3})),
+      {"Use Adam or Adagrad"});
 }
 
 TEST(MovementWarningTest, RowsThatRestForAReasonGiveNoWarning) {
@@ -153,30 +162,23 @@ TEST(MovementWarningTest, RowsThatRestForAReasonGiveNoWarning) {
   EXPECT_TRUE(train(make_layer(kDefaultStart, initializers::Zeros{})).empty());
 }
 
-// The steps are too small for float32.
 TEST(MovementWarningTest, RowsThatDoNotMoveAtAllWarnOnce) {
-  const initializers::TruncatedNormal usual{.stddev = 0.5};
   for (const optim::OptimizerSpec& optimizer :
-       {optim::OptimizerSpec(optim::SGD{.learning_rate = 1e-9}),
+       {optim::OptimizerSpec(kTiny),
         optim::OptimizerSpec(optim::Adam{.learning_rate = 1e-12})}) {
-    const auto texts = train(make_layer(optimizer), {.steps = 300});
-    ASSERT_EQ(texts.size(), 1);
-    for (const char* part :
-         {"[fit] the rows of table 'users' do not move: after 101 updates",
-          "none of",
-          "rows with a gradient has changed",
-          "larger learning rate",
-          "docs/optimizers.md",
-          "FitOptions::movement_warning"}) {
-      EXPECT_NE(texts[0].find(part), std::string::npos) << part << texts[0];
-    }
+    expect_one(
+        train(make_layer(optimizer), {.steps = 300}),
+        {"[fit] the rows of table 'users' do not move: after 100 updates",
+         "none of ",
+         "rows with a gradient has changed",
+         "too small for float32"});
   }
-  // The sample has none of these rows.
-  const optim::SGD tiny{.learning_rate = 1e-9};
-  EXPECT_EQ(train(make_layer(tiny, usual, 1'000'000), {.ids = 100}).size(), 1);
+  // Few rows of a large table.
+  expect_one(
+      train(make_layer(kTiny, kUsual, 1'000'000), {.ids = 100}),
+      {"none of 100 rows"});
 }
 
-// The accumulators of all rows grow. The sample has none of these rows.
 TEST(MovementWarningTest, SaysHowManyRowsHaveMoved) {
   const int64_t rows = 1'000'000;
   auto layer = make_layer(
@@ -184,12 +186,9 @@ TEST(MovementWarningTest, SaysHowManyRowsHaveMoved) {
   at::Tensor values = at::full({rows, 4}, 0.5);
   values.narrow(0, 0, 10).fill_(1e-3);
   layer->update_embedding_table("users", values);
-  const auto texts = train(layer, {.ids = 40});
-  ASSERT_EQ(texts.size(), 1);
-  EXPECT_NE(
-      texts[0].find("only 10 of 40 rows with a gradient have changed"),
-      std::string::npos)
-      << texts[0];
+  expect_one(
+      train(layer, {.ids = 40}),
+      {"hardly move", "only 10 of 40 rows with a gradient have changed"});
 }
 
 // Fails to allocate this number of bytes.
@@ -220,32 +219,25 @@ class FailingAllocator : public at::Allocator {
 };
 
 TEST(MovementWarningTest, TrainsOnIfThereIsNoMemoryForCopies) {
-  auto layer = make_layer(
-      optim::SGD{.learning_rate = 0.1},
-      initializers::TruncatedNormal{.stddev = 0.5},
-      1'000'000);
+  auto layer = make_layer(kTiny);
   FailingAllocator allocator(17 * 4 * sizeof(float));
   EXPECT_TRUE(train(layer, {.steps = 220, .ids = 17}).empty());
-  EXPECT_EQ(allocator.failures, 1);
+  EXPECT_GE(allocator.failures, 1);
 }
 
 TEST(MovementWarningTest, OnlyRowsWithAGradientHaveToMove) {
-  const initializers::TruncatedNormal usual{.stddev = 0.5};
-  const optim::SGD tiny{.learning_rate = 1e-9};
-  EXPECT_TRUE(train(make_layer(tiny), {.factor = 0.0}).empty());
-  EXPECT_TRUE(train(make_layer(tiny), {.ids = 15}).empty());
+  EXPECT_TRUE(train(make_layer(kTiny), {.factor = 0.0}).empty());
+  EXPECT_TRUE(train(make_layer(kTiny), {.ids = 15}).empty());
   EXPECT_TRUE(train(make_layer(optim::SGD{.learning_rate = 0.0})).empty());
   EXPECT_TRUE(
-      train(make_layer(tiny), {.warning = MovementWarning::kOff}).empty());
-  EXPECT_TRUE(train(make_layer(tiny), {.steps = 100}).empty());
-  // The sample has none of the rows, which move.
+      train(make_layer(kTiny), {.warning = MovementWarning::kOff}).empty());
+  EXPECT_TRUE(train(make_layer(kTiny), {.steps = 99}).empty());
+  // Few rows of a large table, which move.
+  const optim::SGD usual_steps{.learning_rate = 0.1};
   EXPECT_TRUE(
-      train(
-          make_layer(optim::SGD{.learning_rate = 0.1}, usual, 1'000'000),
-          {.ids = 100})
-          .empty());
+      train(make_layer(usual_steps, kUsual, 1'000'000), {.ids = 100}).empty());
   // A feature without ids.
-  auto layer = make_layer(tiny);
+  auto layer = make_layer(kTiny);
   torch::optim::SGD optimizer(layer->parameters(), 0.1);
   test::WarningList warnings;
   const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
@@ -283,9 +275,7 @@ TEST(MovementWarningTest, WaitsForTheEndOfAWarmUp) {
   // After the warm-up, Adagrad's rows still hardly move.
   optim::Adagrad slow = kDefaultStart;
   slow.learning_rate = warm_up(300, 0.001);
-  const auto texts = train(make_layer(slow), {.steps = 210});
-  ASSERT_EQ(texts.size(), 1);
-  EXPECT_NE(texts[0].find("after 200 updates"), std::string::npos) << texts[0];
+  expect_one(train(make_layer(slow), {.steps = 210}), {"after 200 updates"});
 }
 
 TEST(MovementWarningTest, AScheduleMayEndSoonAfterTheComparison) {

@@ -109,10 +109,10 @@ TEST(ValueHistogramTest, CountsValuesBetweenItsLimits) {
   for (const double value : {kNan, kInfinity, -kInfinity}) {
     histogram.add(value);
   }
-  EXPECT_EQ(histogram.count(), 10);
-  EXPECT_EQ(histogram.non_finite(), 3);
-  EXPECT_EQ(histogram.min(), -1e30);
-  EXPECT_EQ(histogram.max(), 1e300);
+  EXPECT_EQ(histogram.count, 10);
+  EXPECT_EQ(histogram.non_finite, 3);
+  EXPECT_EQ(histogram.min, -1e30);
+  EXPECT_EQ(histogram.max, 1e300);
   double low = -kInfinity;
   double total = 0.0;
   for (const auto& [limit, count] : histogram.bins()) {

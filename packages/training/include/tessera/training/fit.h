@@ -49,12 +49,11 @@ enum class Signals {
 /// rows do not move at all although they get gradients, and if two steps in a row dequeue
 /// training batches of an EmbeddingEngineModule, but forget to call apply_gradients().
 ///
-/// fit() compares at most 4096 rows of each table, once. If none of these has changed, it
-/// then compares up to 64 rows with a gradient. It leaves out key tables, tables that were
-/// trained or loaded before, frozen tables, tables with few touched rows, and tables whose
-/// learning rate is 0 or your own function. While a schedule raises the learning rate, the
-/// comparison waits. FitOptions::model must be set, and the strategy of the tables must be
-/// fused.
+/// fit() compares, once, at most 4096 rows of each table that got a gradient with what they
+/// were before. It leaves out key tables, tables that were trained or loaded before, frozen
+/// tables, tables with few touched rows, and tables whose learning rate is 0 or your own
+/// function. While a schedule raises the learning rate, the comparison waits.
+/// FitOptions::model must be set, and the strategy of the tables must be fused.
 enum class MovementWarning { kOn, kOff };
 
 /// What fit() does in addition to the steps.

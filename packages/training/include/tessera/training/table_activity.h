@@ -11,7 +11,7 @@
 #include <vector>
 
 namespace tessera {
-class SampledRows;
+struct SampledRows;
 }  // namespace tessera
 
 namespace tessera::training {
@@ -62,7 +62,6 @@ class TableActivity : public Callback {
       TableModules layers,
       TableActivityOptions options = {});
   ~TableActivity() override;
-  TableActivity(TableActivity&& other) noexcept;
 
   /// The movement of each table since the first epoch began. Before that, empty.
   std::vector<TableMovement> measure() const;
