@@ -59,9 +59,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
     for (const Slot& slot : table.slots) {
       bound.slots.push_back(slot.values);
     }
-    if (const auto rows = layer->strategy_->gradient_rows(i)) {
-      bound.touched_rows = [rows] { return rows->touched(); };
-    }
+    bound.touched_rows = layer->strategy_->touched_rows(i);
     tables.push_back(std::move(bound));
   }
   return std::make_unique<optim::SpecOptimizer>(

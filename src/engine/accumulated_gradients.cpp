@@ -29,28 +29,23 @@ AccumulatedGradients gradients_of(const at::Tensor& sum) {
   return {.rows = rows, .sums = sum.index_select(0, rows)};
 }
 
-AccumulatedGradients gradients_of(
-    const GradientAccumulator& accumulator,
-    int64_t dim) {
-  const auto count = static_cast<int64_t>(accumulator.rows().size());
-  at::Tensor rows = at::empty({count}, at::kLong);
-  at::Tensor sums = at::empty({count, dim}, at::kFloat);
-  std::copy(
-      accumulator.rows().begin(),
-      accumulator.rows().end(),
-      rows.mutable_data_ptr<int64_t>());
-  std::copy(
-      accumulator.sums().begin(),
-      accumulator.sums().end(),
-      sums.mutable_data_ptr<float>());
-  return {.rows = std::move(rows), .sums = std::move(sums)};
-}
-
 at::Tensor tensor_of_integers(const auto& values) {
   at::Tensor tensor =
       at::empty({static_cast<int64_t>(values.size())}, at::kLong);
   std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<int64_t>());
   return tensor;
+}
+
+AccumulatedGradients gradients_of(
+    const GradientAccumulator& accumulator,
+    int64_t dim) {
+  at::Tensor rows = tensor_of_integers(accumulator.rows());
+  at::Tensor sums = at::empty({rows.numel(), dim}, at::kFloat);
+  std::copy(
+      accumulator.sums().begin(),
+      accumulator.sums().end(),
+      sums.mutable_data_ptr<float>());
+  return {.rows = std::move(rows), .sums = std::move(sums)};
 }
 
 c10::ArrayRef<int64_t> integers_in(const at::Tensor& values) {
@@ -260,40 +255,35 @@ void set_accumulated(
   TableState& table = state.tables[index];
   const AccumulatedGradients local = local_part(gradients, table);
   const at::Tensor sums = local.sums.contiguous();
-  if (table.key_rows != nullptr) {
-    RowGradients by_key;
-    const c10::ArrayRef<int64_t> rows = integers_in(local.rows);
-    const c10::ArrayRef<int64_t> keys = integers_in(local.keys);
-    const c10::ArrayRef<int64_t> counts = integers_in(local.counts);
-    const auto* sum = sums.const_data_ptr<float>();
-    by_key.rows.assign(rows.begin(), rows.end());
-    by_key.sums.assign(sum, sum + sums.numel());
-    CollectedKeys collected{.dropped = local.dropped};
-    collected.keys.assign(keys.begin(), keys.end());
-    collected.counts.assign(counts.begin(), counts.end());
-    state.accumulated[index] =
-        GradientAccumulator(std::move(by_key), table.config->dim, passes);
-    state.accumulated[index].set_keys(std::move(collected));
-    return;
+  at::Tensor rows = local.rows;
+  if (table.key_rows == nullptr) {
+    const kernels::RowNumbers numbers = table.rows.numbers;
+    rows = (rows - numbers.first)
+               .div(numbers.step, "floor")
+               .to(at::kLong)
+               .contiguous();
   }
-  const kernels::RowNumbers numbers = table.rows.numbers;
-  const at::Tensor rows = (local.rows - numbers.first)
-                              .div(numbers.step, "floor")
-                              .to(at::kLong)
-                              .contiguous();
   if (table.gradient_sum != nullptr) {
     *table.gradient_sum =
         at::sparse_coo_tensor(rows.unsqueeze(0), sums, table.parameters.sizes())
             ._coalesced_(true);
     return;
   }
-  const int64_t* row = rows.const_data_ptr<int64_t>();
+  const c10::ArrayRef<int64_t> row = integers_in(rows);
   const float* sum = sums.const_data_ptr<float>();
   RowGradients by_row;
-  by_row.rows.assign(row, row + rows.numel());
+  by_row.rows.assign(row.begin(), row.end());
   by_row.sums.assign(sum, sum + sums.numel());
   state.accumulated[index] =
       GradientAccumulator(std::move(by_row), table.config->dim, passes);
+  if (table.key_rows != nullptr) {
+    const c10::ArrayRef<int64_t> keys = integers_in(local.keys);
+    const c10::ArrayRef<int64_t> counts = integers_in(local.counts);
+    CollectedKeys collected{.dropped = local.dropped};
+    collected.keys.assign(keys.begin(), keys.end());
+    collected.counts.assign(counts.begin(), counts.end());
+    state.accumulated[index].set_keys(std::move(collected));
+  }
 }
 
 void clear_accumulated(EmbeddingState& state, size_t index) {

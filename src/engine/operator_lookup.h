@@ -17,15 +17,11 @@ at::Tensor lookup_by_operators(
     const at::Tensor& weights,
     bool sparse_gradients);
 
-// The steps of lookup_by_operators():
-
-/// Rounds the rows. The gradient passes as if there were no rounding.
-at::Tensor round_to_buckets(
-    const at::Tensor& rows,
-    const kernels::Buckets& buckets);
-
-/// The weight of each id, [nnz], and ones if `weights` is undefined. Differentiable.
-at::Tensor weight_per_id(const IdBags& bags, const at::Tensor& weights);
+/// The same with bags that are padded to the longest one.
+at::Tensor lookup_in_grid(
+    const LookupTable& table,
+    const IdBags& bags,
+    const at::Tensor& weights);
 
 /// sum [bags, dim] / total [bags] for kMean, and sum / sqrt(total) for kSqrtn. The result
 /// is 0 where total is 0.

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "src/engine/embedding_state.h"
-#include "src/engine/gradient_rows.h"
 #include "src/features/batch.h"
 
 #include <tessera/engine/strategy.h>
@@ -67,9 +66,9 @@ class EmbeddingStrategy {
     return nullptr;
   }
 
-  /// Which rows the dense gradient of a table belongs to. nullptr if the gradient is
-  /// sparse or does not exist.
-  virtual std::shared_ptr<GradientRows> gradient_rows(size_t /*table*/) {
+  /// Returns a function that returns the rows to which the dense gradient of a table
+  /// belongs: [n] int64, sorted. Unset if the gradient is sparse or does not exist.
+  virtual std::function<at::Tensor()> touched_rows(size_t /*table*/) {
     return nullptr;
   }
 

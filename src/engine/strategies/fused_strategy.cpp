@@ -8,7 +8,6 @@
 #include "src/engine/pending_gradients.h"
 #include "src/engine/strategies/embedding_strategy.h"
 #include "src/engine/table_store.h"
-#include "src/engine/weight_gradient.h"
 #include "src/features/batch_plan.h"
 
 #include <ATen/core/grad_mode.h>
