@@ -3,10 +3,8 @@
 
 #include <tessera/optim/optimizers.h>
 
-#include "optim/keras_class_name.h"
 #include "optim/keras_config.h"
 #include "optim/keras_options.h"
-#include "optim/keras_writer.h"
 #include "optim/optimizer_definition.h"
 #include "src/common/check.h"
 #include "src/common/names.h"

@@ -5,11 +5,13 @@
 #include <tessera/optim/keras.h>
 #include <tessera/optim/learning_rate.h>
 
+#include "optim/common_options.h"
 #include "optim/keras_options.h"
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace tessera::optim {
@@ -48,12 +50,15 @@ class KerasConfig {
     return where_;
   }
 
-  /// Returns `spec` with the options that all classes share.
+  /// Returns `spec` with the options that all classes share, and with those of this class
+  /// that the spec calls by the same name.
   template <class Spec>
   Spec finish(
       Spec spec,
       IdleRows idle_rows,
       LegacyDecay legacy_decay = LegacyDecay::kOfLearningRate) const {
+    Spec::visit_fields(
+        spec, [&](const char* key, auto& field) { read(key, field); });
     const Shared shared = read_shared(idle_rows, legacy_decay);
     spec.learning_rate = shared.learning_rate;
     if (shared.clip) {
@@ -74,6 +79,16 @@ class KerasConfig {
   }
 
  private:
+  // Whether the option exists and becomes a part of the spec.
+  bool is_read(const char* key) const;
+  void read(const char* key, double& field) const {
+    field = is_read(key) ? number(key) : field;
+  }
+  void read(const char* key, bool& field) const {
+    field = is_read(key) ? flag(key) : field;
+  }
+  void read(const char* /*key*/, const auto& /*field*/) const {}
+
   // The values of the options that all classes share.
   struct Shared {
     LearningRate learning_rate = 0.0;
@@ -97,6 +112,43 @@ class KerasConfig {
   Json config_;
   KerasSource source_;
   Fidelity fidelity_;
+};
+
+/// Writes the config of one Keras class. It refuses what the class does not support.
+class KerasWriter {
+ public:
+  /// `name` is the name of the spec, for messages.
+  explicit KerasWriter(const std::string& name);
+
+  /// Errors:  c10::ValueError unless `is_expressible`. It says that `what` has no
+  ///          counterpart in Keras 3.
+  void require(bool is_expressible, const char* what) const;
+
+  /// Returns {"module": ..., "class_name": ..., "config": ...}. The config has the options
+  /// that all specs share, the fields of the spec that the class calls by the same name,
+  /// and Keras's defaults.
+  template <class Spec>
+  Json write(const char* class_name, const Spec& spec) const {
+    Json json = begin(class_name, common_options(spec));
+    Json& config = json["config"];
+    Spec::visit_fields(spec, [&](const char* key, const auto& field) {
+      using Field = std::remove_cvref_t<decltype(field)>;
+      if constexpr (
+          std::is_same_v<Field, double> || std::is_same_v<Field, bool>) {
+        if (config.contains(key)) {
+          config[key] = field;
+        }
+      }
+    });
+    return json;
+  }
+
+ private:
+  // The same without the fields of the spec.
+  Json begin(const char* class_name, const CommonOptions& options) const;
+  Json learning_rate(const LearningRate& rate) const;
+
+  std::string where_;
 };
 
 }  // namespace tessera::optim

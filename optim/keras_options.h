@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The classes of Keras and their options. Both directions of the translation read them.
+// The classes of Keras, their options and schedules. Both directions of the translation
+// read them.
 
 #include <tessera/common/json_value.h>
+#include <tessera/optim/learning_rate.h>
 #include <tessera/optim/optimizer.h>
 
 #include <string>
@@ -54,5 +56,22 @@ const std::vector<KerasClass>& keras_classes();
 std::vector<KerasOption> options_of(
     const KerasClass& keras_class,
     KerasSource source);
+
+/// The text with its ASCII letters in lower case.
+std::string lower_case(std::string text);
+
+/// Returns the class name of an object that Keras serialized, and checks its other keys.
+/// Errors:  c10::ValueError for wrong keys and for classes outside Keras; `where` is the
+///          path of the object.
+std::string read_keras_class_name(const Json& json, const std::string& where);
+
+/// Reads a number or a schedule that Keras serialized.
+LearningRate read_keras_learning_rate(
+    const Json& json,
+    const std::string& where);
+
+/// Writes a schedule as Keras serializes it. `schedule` is not a Warmup, which Keras does
+/// not have.
+Json write_keras_schedule(const Schedule& schedule);
 
 }  // namespace tessera::optim

@@ -5,7 +5,6 @@
 
 #include "optim/keras_config.h"
 #include "optim/keras_options.h"
-#include "optim/keras_writer.h"
 #include "optim/range_checks.h"
 #include "optim/row_update.h"
 #include "optim/tensor_update.h"
@@ -55,10 +54,12 @@ class OptimizerDefinition {
     return {};
   }
 
-  /// The JSON that Keras serializes for the same optimizer.
-  virtual Json to_keras(const Spec& /*spec*/, const KerasWriter& writer) const {
-    writer.require(false, "the rule");
-    return nullptr;
+  /// The JSON that Keras serializes for the same optimizer: that of the first of
+  /// keras_classes().
+  virtual Json to_keras(const Spec& spec, const KerasWriter& writer) const {
+    const std::vector<KerasClass> classes = keras_classes();
+    writer.require(!classes.empty(), "the rule");
+    return writer.write(classes.front().name, spec);
   }
 };
 

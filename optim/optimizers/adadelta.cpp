@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/optim/optimizers/adadelta.h>
 
-#include "optim/common_options.h"
 #include "optim/moving_average.h"
 #include "optim/optimizer_definition.h"
 
@@ -15,8 +14,7 @@ using at::Tensor;
 
 OptimizerSpec translate_adadelta(const KerasConfig& config) {
   return config.finish(
-      Adadelta{
-          .rho = config.number("rho"), .epsilon = config.number("epsilon")},
+      Adadelta{},
       config.is_legacy() ? IdleRows::kUnchanged : IdleRows::kUpdated);
 }
 
@@ -59,14 +57,6 @@ class AdadeltaDefinition final : public OptimizerDefinition<Adadelta> {
          .options =
              {{"learning_rate", 0.001}, {"rho", 0.95}, {"epsilon", 1e-7}},
          .translate = translate_adadelta}};
-  }
-
-  Json to_keras(const Adadelta& spec, const KerasWriter& writer)
-      const override {
-    Json json = writer.begin("Adadelta", common_options(spec));
-    json["config"]["rho"] = spec.rho;
-    json["config"]["epsilon"] = spec.epsilon;
-    return json;
   }
 };
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/optim/optimizers/adagrad.h>
 
-#include "optim/common_options.h"
 #include "optim/optimizer_definition.h"
 
 #include <ATen/TensorOperators.h>
@@ -13,13 +12,9 @@ namespace {
 using at::Tensor;
 
 OptimizerSpec translate_adagrad(const KerasConfig& config) {
-  const double epsilon = config.is_tpu() ? 0.0 : config.number("epsilon");
+  const bool has_epsilon = !config.is_tpu() && config.number("epsilon") != 0.0;
   return config.finish(
-      Adagrad{
-          .initial_accumulator_value =
-              config.number("initial_accumulator_value"),
-          .epsilon = epsilon,
-          .epsilon_inside_sqrt = epsilon != 0.0 && !config.is_legacy()},
+      Adagrad{.epsilon_inside_sqrt = has_epsilon && !config.is_legacy()},
       IdleRows::kUnchanged);
 }
 
@@ -73,11 +68,7 @@ class AdagradDefinition final : public OptimizerDefinition<Adagrad> {
     writer.require(
         spec.epsilon == 0.0 || spec.epsilon_inside_sqrt,
         "epsilon_inside_sqrt = false");
-    Json json = writer.begin("Adagrad", common_options(spec));
-    json["config"]["initial_accumulator_value"] =
-        spec.initial_accumulator_value;
-    json["config"]["epsilon"] = spec.epsilon;
-    return json;
+    return writer.write("Adagrad", spec);
   }
 };
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/optim/optimizers/adam.h>
 
-#include "optim/common_options.h"
 #include "optim/moving_average.h"
 #include "optim/optimizer_definition.h"
 
@@ -38,12 +37,8 @@ std::vector<KerasOption> adam_options() {
 OptimizerSpec translate_adam(const KerasConfig& config) {
   return config.finish(
       Adam{
-          .beta_1 = config.number("beta_1"),
-          .beta_2 = config.number("beta_2"),
-          .epsilon = config.number("epsilon"),
           .sum_inside_sqrt = config.is_tpu(),
-          .bias_correction = !config.is_tpu(),
-          .amsgrad = config.flag("amsgrad")},
+          .bias_correction = !config.is_tpu()},
       IdleRows::kUpdated);
 }
 
@@ -113,12 +108,7 @@ class AdamDefinition final : public OptimizerDefinition<Adam> {
     writer.require(spec.bias_correction, "bias_correction = false");
     writer.require(!spec.sum_inside_sqrt, "sum_inside_sqrt = true");
     const bool decays = spec.weight_decay_factor.value_or(0.0) != 0.0;
-    Json json = writer.begin(decays ? "AdamW" : "Adam", common_options(spec));
-    json["config"]["beta_1"] = spec.beta_1;
-    json["config"]["beta_2"] = spec.beta_2;
-    json["config"]["epsilon"] = spec.epsilon;
-    json["config"]["amsgrad"] = spec.amsgrad;
-    return json;
+    return writer.write(decays ? "AdamW" : "Adam", spec);
   }
 };
 

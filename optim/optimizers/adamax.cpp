@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/optim/optimizers/adamax.h>
 
-#include "optim/common_options.h"
 #include "optim/moving_average.h"
 #include "optim/optimizer_definition.h"
 
@@ -16,11 +15,7 @@ using at::Tensor;
 
 OptimizerSpec translate_adamax(const KerasConfig& config) {
   return config.finish(
-      Adamax{
-          .beta_1 = config.number("beta_1"),
-          .beta_2 = config.number("beta_2"),
-          .epsilon = config.number("epsilon")},
-      config.is_legacy() ? IdleRows::kUnchanged : IdleRows::kUpdated);
+      Adamax{}, config.is_legacy() ? IdleRows::kUnchanged : IdleRows::kUpdated);
 }
 
 class AdamaxDefinition final : public OptimizerDefinition<Adamax> {
@@ -68,14 +63,6 @@ class AdamaxDefinition final : public OptimizerDefinition<Adamax> {
               {"beta_2", 0.999},
               {"epsilon", 1e-7}},
          .translate = translate_adamax}};
-  }
-
-  Json to_keras(const Adamax& spec, const KerasWriter& writer) const override {
-    Json json = writer.begin("Adamax", common_options(spec));
-    json["config"]["beta_1"] = spec.beta_1;
-    json["config"]["beta_2"] = spec.beta_2;
-    json["config"]["epsilon"] = spec.epsilon;
-    return json;
   }
 };
 

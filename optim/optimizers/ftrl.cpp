@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/optim/optimizers/ftrl.h>
 
-#include "optim/common_options.h"
 #include "optim/optimizer_definition.h"
 
 #include <ATen/TensorOperators.h>
@@ -16,18 +15,7 @@ using at::Tensor;
 
 OptimizerSpec translate_ftrl(const KerasConfig& config) {
   return config.finish(
-      FTRL{
-          .learning_rate_power = config.number("learning_rate_power"),
-          .l1_regularization_strength =
-              config.number("l1_regularization_strength"),
-          .l2_regularization_strength =
-              config.number("l2_regularization_strength"),
-          .beta = config.number("beta"),
-          .initial_accumulator_value =
-              config.number("initial_accumulator_value"),
-          .l2_shrinkage_regularization_strength =
-              config.number("l2_shrinkage_regularization_strength")},
-      config.is_legacy() ? IdleRows::kUnchanged : IdleRows::kUpdated);
+      FTRL{}, config.is_legacy() ? IdleRows::kUnchanged : IdleRows::kUpdated);
 }
 
 class FTRLDefinition final : public OptimizerDefinition<FTRL> {
@@ -131,16 +119,7 @@ class FTRLDefinition final : public OptimizerDefinition<FTRL> {
         !spec.multiply_linear_by_learning_rate,
         "multiply_linear_by_learning_rate = true");
     writer.require(!spec.keep_initial_weight, "keep_initial_weight = true");
-    Json json = writer.begin("Ftrl", common_options(spec));
-    Json& config = json["config"];
-    config["learning_rate_power"] = spec.learning_rate_power;
-    config["initial_accumulator_value"] = spec.initial_accumulator_value;
-    config["l1_regularization_strength"] = spec.l1_regularization_strength;
-    config["l2_regularization_strength"] = spec.l2_regularization_strength;
-    config["l2_shrinkage_regularization_strength"] =
-        spec.l2_shrinkage_regularization_strength;
-    config["beta"] = spec.beta;
-    return json;
+    return writer.write("Ftrl", spec);
   }
 };
 

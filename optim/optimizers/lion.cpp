@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/optim/optimizers/lion.h>
 
-#include "optim/common_options.h"
 #include "optim/moving_average.h"
 #include "optim/optimizer_definition.h"
 
@@ -14,10 +13,7 @@ namespace {
 using at::Tensor;
 
 OptimizerSpec translate_lion(const KerasConfig& config) {
-  return config.finish(
-      Lion{
-          .beta_1 = config.number("beta_1"), .beta_2 = config.number("beta_2")},
-      IdleRows::kUpdated);
+  return config.finish(Lion{}, IdleRows::kUpdated);
 }
 
 class LionDefinition final : public OptimizerDefinition<Lion> {
@@ -55,13 +51,6 @@ class LionDefinition final : public OptimizerDefinition<Lion> {
          .options =
              {{"learning_rate", 0.001}, {"beta_1", 0.9}, {"beta_2", 0.99}},
          .translate = translate_lion}};
-  }
-
-  Json to_keras(const Lion& spec, const KerasWriter& writer) const override {
-    Json json = writer.begin("Lion", common_options(spec));
-    json["config"]["beta_1"] = spec.beta_1;
-    json["config"]["beta_2"] = spec.beta_2;
-    return json;
   }
 };
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/optim/optimizers/momentum.h>
 
-#include "optim/common_options.h"
 #include "optim/optimizer_definition.h"
 
 #include <ATen/TensorOperators.h>
@@ -57,8 +56,7 @@ class MomentumDefinition final : public OptimizerDefinition<Momentum> {
     writer.require(
         spec.scale_momentum_by_learning_rate,
         "scale_momentum_by_learning_rate = false");
-    Json json = writer.begin("SGD", common_options(spec));
-    json["config"]["momentum"] = spec.momentum;
+    Json json = writer.write("SGD", spec);
     json["config"]["nesterov"] = spec.use_nesterov;
     return json;
   }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/optim/optimizers/nadam.h>
 
-#include "optim/common_options.h"
 #include "optim/moving_average.h"
 #include "optim/optimizer_definition.h"
 #include "optim/optimizers/nadam_factors.h"
@@ -17,9 +16,6 @@ using at::Tensor;
 OptimizerSpec translate_nadam(const KerasConfig& config) {
   return config.finish(
       Nadam{
-          .beta_1 = config.number("beta_1"),
-          .beta_2 = config.number("beta_2"),
-          .epsilon = config.number("epsilon"),
           .schedule_decay = config.is_legacy() ? config.number("decay") : 1.0},
       config.is_legacy() ? IdleRows::kOnlySlotsUpdated : IdleRows::kUpdated,
       LegacyDecay::kOfMomentum);
@@ -79,11 +75,7 @@ class NadamDefinition final : public OptimizerDefinition<Nadam> {
 
   Json to_keras(const Nadam& spec, const KerasWriter& writer) const override {
     writer.require(spec.schedule_decay == 1.0, "schedule_decay other than 1");
-    Json json = writer.begin("Nadam", common_options(spec));
-    json["config"]["beta_1"] = spec.beta_1;
-    json["config"]["beta_2"] = spec.beta_2;
-    json["config"]["epsilon"] = spec.epsilon;
-    return json;
+    return writer.write("Nadam", spec);
   }
 };
 

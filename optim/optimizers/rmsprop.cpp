@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/optim/optimizers/rmsprop.h>
 
-#include "optim/common_options.h"
 #include "optim/moving_average.h"
 #include "optim/optimizer_definition.h"
 
@@ -16,18 +15,12 @@ using at::Tensor;
 constexpr const char* kMeanSquares = "mean_squares";
 
 OptimizerSpec translate_rmsprop(const KerasConfig& config) {
-  const double momentum = config.number("momentum");
   // Legacy Keras has two implementations. With momentum, it uses TensorFlow's fused one:
   // epsilon is inside the root, and only rows of the batch change. Without momentum,
   // epsilon is outside the root, and the slots of all rows decay.
-  const bool is_fused = config.is_legacy() && momentum > 0.0;
+  const bool is_fused = config.is_legacy() && config.number("momentum") > 0.0;
   return config.finish(
-      RMSprop{
-          .rho = config.number("rho"),
-          .momentum = momentum,
-          .epsilon = config.number("epsilon"),
-          .centered = config.flag("centered"),
-          .epsilon_inside_sqrt = is_fused || !config.is_legacy()},
+      RMSprop{.epsilon_inside_sqrt = is_fused || !config.is_legacy()},
       is_fused ? IdleRows::kUnchanged : IdleRows::kUpdated);
 }
 
@@ -111,12 +104,7 @@ class RMSpropDefinition final : public OptimizerDefinition<RMSprop> {
 
   Json to_keras(const RMSprop& spec, const KerasWriter& writer) const override {
     writer.require(spec.epsilon_inside_sqrt, "epsilon_inside_sqrt = false");
-    Json json = writer.begin("RMSprop", common_options(spec));
-    json["config"]["rho"] = spec.rho;
-    json["config"]["momentum"] = spec.momentum;
-    json["config"]["epsilon"] = spec.epsilon;
-    json["config"]["centered"] = spec.centered;
-    return json;
+    return writer.write("RMSprop", spec);
   }
 };
 

@@ -3,7 +3,6 @@
 
 #include <tessera/optim/optimizers/momentum.h>
 
-#include "optim/common_options.h"
 #include "optim/optimizer_definition.h"
 
 #include <ATen/TensorOperators.h>
@@ -14,14 +13,12 @@ namespace {
 
 // Keras's SGD with momentum becomes a Momentum.
 OptimizerSpec translate_sgd(const KerasConfig& config) {
-  const double momentum = config.number("momentum");
   const bool use_nesterov = config.flag("nesterov");
-  if (momentum == 0.0) {
+  if (config.number("momentum") == 0.0) {
     return config.finish(SGD{}, IdleRows::kUnchanged);
   }
   return config.finish(
       Momentum{
-          .momentum = momentum,
           .use_nesterov = use_nesterov,
           .scale_momentum_by_learning_rate = true},
       config.is_legacy() ? IdleRows::kUnchanged : IdleRows::kUpdated);
@@ -56,10 +53,6 @@ class SGDDefinition final : public OptimizerDefinition<SGD> {
               {"momentum", 0.0, Mapping::kNotOnTpu},
               {"nesterov", false, Mapping::kNotOnTpu}},
          .translate = translate_sgd}};
-  }
-
-  Json to_keras(const SGD& spec, const KerasWriter& writer) const override {
-    return writer.begin("SGD", common_options(spec));
   }
 };
 
