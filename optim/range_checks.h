@@ -14,6 +14,10 @@ class RangeChecks {
   /// `where` begins the messages.
   explicit RangeChecks(std::string where);
 
+  const std::string& where() const {
+    return where_;
+  }
+
   /// For values that the kernels divide by: they are neither 0 nor subnormal in float32.
   void positive(const char* option, double value) const;
   void not_negative(const char* option, double value) const;

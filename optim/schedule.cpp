@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <initializer_list>
 #include <iterator>
 #include <numbers>
 
+#include "optim/range_checks.h"
 #include "src/common/check.h"
 
 namespace tessera::optim {
@@ -174,60 +174,13 @@ double value(const Warmup& warmup, double step) {
   return warmup.start + (then(0.0) - warmup.start) * step / warmup.steps;
 }
 
-struct Option {
-  const char* name;
-  double value;
-};
-
-// Checks of single options, whose messages all have the same form.
-class Checks {
- public:
-  explicit Checks(std::string where) : where_(std::move(where)) {}
-
-  void finite(std::initializer_list<Option> options) const {
-    for (const Option& option : options) {
-      require(std::isfinite(option.value), option, "finite");
-    }
-  }
-  void positive(const Option& option) const {
-    require(
-        std::isfinite(option.value) && option.value > 0.0,
-        option,
-        "> 0 and finite");
-  }
-  void not_negative(std::initializer_list<Option> options) const {
-    for (const Option& option : options) {
-      require(
-          std::isfinite(option.value) && option.value >= 0.0,
-          option,
-          ">= 0 and finite");
-    }
-  }
-  void require(bool holds, const Option& option, const char* expected) const {
-    TESSERA_CHECK_VALUE(
-        holds,
-        "{} {} must be {}, but got {}.",
-        where_,
-        option.name,
-        expected,
-        option.value);
-  }
-  const std::string& where() const {
-    return where_;
-  }
-
- private:
-  std::string where_;
-};
-
-void check(const ExponentialDecay& decay, const Checks& checks) {
-  checks.not_negative(
-      {{"initial_learning_rate", decay.initial_learning_rate},
-       {"decay_rate", decay.decay_rate}});
-  checks.positive({"decay_steps", decay.decay_steps});
+void check(const ExponentialDecay& decay, const RangeChecks& checks) {
+  checks.not_negative("initial_learning_rate", decay.initial_learning_rate);
+  checks.not_negative("decay_rate", decay.decay_rate);
+  checks.positive("decay_steps", decay.decay_steps);
 }
 
-void check(const PiecewiseConstantDecay& decay, const Checks& checks) {
+void check(const PiecewiseConstantDecay& decay, const RangeChecks& checks) {
   TESSERA_CHECK_VALUE(
       decay.values.size() == decay.boundaries.size() + 1,
       "{} values must have one entry more than boundaries, but got {} values and {} boundaries. Add or remove entries.",
@@ -235,53 +188,51 @@ void check(const PiecewiseConstantDecay& decay, const Checks& checks) {
       decay.values.size(),
       decay.boundaries.size());
   for (const double value : decay.values) {
-    checks.not_negative({{"values", value}});
+    checks.not_negative("values", value);
   }
   for (size_t i = 0; i < decay.boundaries.size(); ++i) {
-    const Option boundary{"boundaries", decay.boundaries[i]};
-    checks.finite({boundary});
-    checks.require(
+    checks.finite("boundaries", decay.boundaries[i]);
+    checks.check(
         i == 0 || decay.boundaries[i] > decay.boundaries[i - 1],
-        boundary,
-        "in strictly ascending order");
+        "boundaries",
+        "in strictly ascending order",
+        decay.boundaries[i]);
   }
 }
 
-void check(const PolynomialDecay& decay, const Checks& checks) {
-  checks.not_negative(
-      {{"initial_learning_rate", decay.initial_learning_rate},
-       {"end_learning_rate", decay.end_learning_rate},
-       {"power", decay.power}});
-  checks.positive({"decay_steps", decay.decay_steps});
+void check(const PolynomialDecay& decay, const RangeChecks& checks) {
+  checks.not_negative("initial_learning_rate", decay.initial_learning_rate);
+  checks.not_negative("end_learning_rate", decay.end_learning_rate);
+  checks.not_negative("power", decay.power);
+  checks.positive("decay_steps", decay.decay_steps);
 }
 
-void check(const InverseTimeDecay& decay, const Checks& checks) {
-  checks.not_negative(
-      {{"initial_learning_rate", decay.initial_learning_rate},
-       {"decay_rate", decay.decay_rate}});
-  checks.positive({"decay_steps", decay.decay_steps});
+void check(const InverseTimeDecay& decay, const RangeChecks& checks) {
+  checks.not_negative("initial_learning_rate", decay.initial_learning_rate);
+  checks.not_negative("decay_rate", decay.decay_rate);
+  checks.positive("decay_steps", decay.decay_steps);
 }
 
-void check(const CosineDecay& decay, const Checks& checks) {
-  checks.not_negative(
-      {{"initial_learning_rate", decay.initial_learning_rate},
-       {"warmup_target", decay.warmup_target.value_or(0.0)},
-       {"warmup_steps", decay.warmup_steps}});
-  checks.finite({{"alpha", decay.alpha}});
-  checks.positive({"decay_steps", decay.decay_steps});
+void check(const CosineDecay& decay, const RangeChecks& checks) {
+  checks.not_negative("initial_learning_rate", decay.initial_learning_rate);
+  checks.not_negative("warmup_target", decay.warmup_target.value_or(0.0));
+  checks.not_negative("warmup_steps", decay.warmup_steps);
+  checks.finite("alpha", decay.alpha);
+  checks.positive("decay_steps", decay.decay_steps);
 }
 
-void check(const CosineDecayRestarts& decay, const Checks& checks) {
-  checks.not_negative({{"initial_learning_rate", decay.initial_learning_rate}});
-  checks.finite({{"m_mul", decay.m_mul}, {"alpha", decay.alpha}});
-  checks.positive({"first_decay_steps", decay.first_decay_steps});
-  checks.positive({"t_mul", decay.t_mul});
+void check(const CosineDecayRestarts& decay, const RangeChecks& checks) {
+  checks.not_negative("initial_learning_rate", decay.initial_learning_rate);
+  checks.finite("m_mul", decay.m_mul);
+  checks.finite("alpha", decay.alpha);
+  checks.positive("first_decay_steps", decay.first_decay_steps);
+  checks.positive("t_mul", decay.t_mul);
 }
 
-void check(const Warmup& warmup, const Checks& checks) {
-  checks.not_negative({{"start", warmup.start}});
-  checks.positive({"steps", warmup.steps});
-  const Checks own(
+void check(const Warmup& warmup, const RangeChecks& checks) {
+  checks.not_negative("start", warmup.start);
+  checks.positive("steps", warmup.steps);
+  const RangeChecks own(
       checks.where() + " then " + kNames[warmup.then.index()] + ":");
   std::visit([&](const auto& decay) { check(decay, own); }, warmup.then);
 }
@@ -301,7 +252,7 @@ double value_at(const Schedule& schedule, int64_t step) {
 }
 
 void validate(const Schedule& schedule, const std::string& where) {
-  const Checks checks(where + " " + name_of(schedule) + ":");
+  const RangeChecks checks(where + " " + name_of(schedule) + ":");
   std::visit([&](const auto& decay) { check(decay, checks); }, schedule);
 }
 

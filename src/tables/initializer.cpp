@@ -5,6 +5,7 @@
 
 #include <tessera/common/shorten.h>
 
+#include "optim/range_checks.h"
 #include "src/common/active_kernels.h"
 #include "src/common/check.h"
 #include "src/common/parallel.h"
@@ -156,6 +157,26 @@ struct Fill {
   }
 };
 
+// `keys` are used instead of the numbers, unless they are nullptr.
+void fill(
+    const Initializer& initializer,
+    uint64_t seed,
+    std::string_view table_name,
+    kernels::RowNumbers numbers,
+    const int64_t* keys,
+    at::Tensor rows) {
+  if (rows.numel() == 0) {
+    return;  // the user's function need not handle zero rows
+  }
+  Fill fill{
+      .key = random_key(seed, table_name),
+      .numbers = numbers,
+      .keys = keys,
+      .rows = std::move(rows),
+      .where = "[TableConfig '" + shorten(table_name) + "']"};
+  std::visit(fill, initializer);
+}
+
 }  // namespace
 
 void initialize_rows(
@@ -173,16 +194,13 @@ void initialize_rows(
       describe(rows),
       first_row,
       row_step);
-  if (rows.numel() == 0) {
-    return;  // the user's function need not handle zero rows
-  }
-  Fill fill{
-      .key = random_key(seed, table_name),
-      .numbers = {.first = first_row, .step = row_step},
-      .keys = nullptr,
-      .rows = std::move(rows),
-      .where = "[TableConfig '" + shorten(table_name) + "']"};
-  std::visit(fill, initializer);
+  fill(
+      initializer,
+      seed,
+      table_name,
+      {.first = first_row, .step = row_step},
+      nullptr,
+      std::move(rows));
 }
 
 void initialize_keys(
@@ -191,58 +209,32 @@ void initialize_keys(
     std::string_view table_name,
     const int64_t* keys,
     at::Tensor rows) {
-  if (rows.numel() == 0) {
-    return;  // the user's function need not handle zero rows
-  }
-  Fill fill{
-      .key = random_key(seed, table_name),
-      .numbers = {},
-      .keys = keys,
-      .rows = std::move(rows),
-      .where = "[TableConfig '" + shorten(table_name) + "']"};
-  std::visit(fill, initializer);
+  fill(initializer, seed, table_name, {}, keys, std::move(rows));
 }
 
 void validate(const Initializer& initializer, const std::string& where) {
-  constexpr double kMaxDeviations =
-      7.0;  // more than any value: the quantile of 2^-25 is -5.4
-  const auto fits_float = [](double value) {
-    return std::abs(value) <= std::numeric_limits<float>::max();
-  };
-  const auto check = [&](bool is_valid, const char* expected, double value) {
-    TESSERA_CHECK_VALUE(
-        is_valid,
-        "{} initializer: {}, but got {}. Correct it.",
-        where,
-        expected,
-        value);
-  };
+  const optim::RangeChecks checks(where + " initializer:");
   if (const auto* constant = std::get_if<init::Constant>(&initializer)) {
-    check(
-        fits_float(constant->value),
-        "value must be finite in float32",
-        constant->value);
+    checks.finite("value", constant->value);
   } else if (const auto* uniform = std::get_if<init::Uniform>(&initializer)) {
-    check(
-        fits_float(uniform->low),
-        "low must be finite in float32",
-        uniform->low);
-    check(
-        fits_float(uniform->high) && uniform->high >= uniform->low,
-        "high must be finite in float32 and >= low",
+    checks.finite("low", uniform->low);
+    checks.check(
+        optim::is_finite_float(uniform->high) && uniform->high >= uniform->low,
+        "high",
+        "finite in float32 and >= low",
         uniform->high);
   }
   const auto check_normal = [&](const auto* normal) {
     if (normal != nullptr) {
-      check(
-          fits_float(normal->mean),
-          "mean must be finite in float32",
-          normal->mean);
-      check(
+      // More than any value: the quantile of 2^-25 is -5.4.
+      constexpr double kMaxDeviations = 7.0;
+      checks.finite("mean", normal->mean);
+      checks.check(
           normal->stddev >= 0.0 &&
-              fits_float(
+              optim::is_finite_float(
                   std::abs(normal->mean) + kMaxDeviations * normal->stddev),
-          "stddev must be >= 0, and mean +- 7 stddev must be finite in float32",
+          "stddev",
+          ">= 0, and mean +- 7 stddev must be finite in float32",
           normal->stddev);
     }
   };
@@ -250,9 +242,10 @@ void validate(const Initializer& initializer, const std::string& where) {
   check_normal(std::get_if<init::TruncatedNormal>(&initializer));
   if (const auto* row_id = std::get_if<init::RowId>(&initializer)) {
     constexpr int64_t kLimit = int64_t{1} << 62;
-    check(
+    checks.check(
         row_id->offset >= -kLimit && row_id->offset <= kLimit,
-        "offset must be within +- 2^62",
+        "offset",
+        "within +- 2^62",
         static_cast<double>(row_id->offset));
   }
 }

@@ -296,46 +296,48 @@ TEST(ScheduleTest, RefusesOptionsOutOfRange) {
   for (const double bad : {0.0, -1.0, kNan, kInfinity}) {
     expect_refused(
         ExponentialDecay{.decay_steps = bad},
-        "[here] ExponentialDecay: decay_steps must be > 0 and finite, but got");
+        "[here] ExponentialDecay: decay_steps must be > 0 and fit in float32, but got");
     expect_refused(
         PolynomialDecay{.decay_steps = bad},
-        "[here] PolynomialDecay: decay_steps must be > 0 and finite, but got");
+        "[here] PolynomialDecay: decay_steps must be > 0 and fit in float32, but got");
     expect_refused(
         InverseTimeDecay{.decay_steps = bad},
-        "[here] InverseTimeDecay: decay_steps must be > 0 and finite, but got");
+        "[here] InverseTimeDecay: decay_steps must be > 0 and fit in float32, but got");
     expect_refused(
         CosineDecay{.decay_steps = bad},
-        "[here] CosineDecay: decay_steps must be > 0 and finite, but got");
+        "[here] CosineDecay: decay_steps must be > 0 and fit in float32, but got");
     expect_refused(
         CosineDecayRestarts{.first_decay_steps = bad},
-        "[here] CosineDecayRestarts: first_decay_steps must be > 0 and finite, but got");
+        "[here] CosineDecayRestarts: first_decay_steps must be > 0 and fit in float32, but got");
     expect_refused(
         CosineDecayRestarts{.t_mul = bad},
-        "[here] CosineDecayRestarts: t_mul must be > 0 and finite, but got");
+        "[here] CosineDecayRestarts: t_mul must be > 0 and fit in float32, but got");
     expect_refused(
         Warmup{.steps = bad},
-        "[here] Warmup: steps must be > 0 and finite, but got");
+        "[here] Warmup: steps must be > 0 and fit in float32, but got");
     expect_refused(
         Warmup{.then = CosineDecay{.decay_steps = bad}},
-        "[here] Warmup: then CosineDecay: decay_steps must be > 0 and finite, but got");
+        "[here] Warmup: then CosineDecay: decay_steps must be > 0 and fit in float32, but got");
   }
   for (const double bad : {-0.1, kNan, kInfinity}) {
     expect_refused(
         ExponentialDecay{.initial_learning_rate = bad},
-        "initial_learning_rate must be >= 0 and finite, but got");
+        "initial_learning_rate must be >= 0 and finite in float32, but got");
     expect_refused(
         PolynomialDecay{.end_learning_rate = bad},
-        "end_learning_rate must be >= 0 and finite, but got");
+        "end_learning_rate must be >= 0 and finite in float32, but got");
     expect_refused(
         CosineDecay{.warmup_target = bad},
-        "warmup_target must be >= 0 and finite, but got");
+        "warmup_target must be >= 0 and finite in float32, but got");
     expect_refused(
         PiecewiseConstantDecay{{}, {bad}},
-        "values must be >= 0 and finite, but got");
+        "values must be >= 0 and finite in float32, but got");
     expect_refused(
-        Warmup{.start = bad}, "start must be >= 0 and finite, but got");
+        Warmup{.start = bad},
+        "start must be >= 0 and finite in float32, but got");
   }
-  expect_refused(CosineDecay{.alpha = kNan}, "alpha must be finite, but got");
+  expect_refused(
+      CosineDecay{.alpha = kNan}, "alpha must be finite in float32, but got");
 }
 
 TEST(ScheduleTest, RefusesMismatchedBoundaries) {
@@ -351,7 +353,8 @@ TEST(ScheduleTest, RefusesMismatchedBoundaries) {
   expect_refused(
       {{2.0, 2.0}, {0.1, 0.2, 0.3}},
       "boundaries must be in strictly ascending order, but got 2");
-  expect_refused({{kNan}, {0.1, 0.2}}, "boundaries must be finite, but got");
+  expect_refused(
+      {{kNan}, {0.1, 0.2}}, "boundaries must be finite in float32, but got");
 }
 
 TEST(ScheduleTest, RefusesMalformedJson) {
