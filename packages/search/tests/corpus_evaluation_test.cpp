@@ -9,28 +9,9 @@
 
 #include "tests/test_util.h"
 
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/eye.h>
-#include <ATen/ops/matmul.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/randint.h>
-#include <ATen/ops/randn.h>
-#include <ATen/ops/randperm.h>
+namespace tessera::training::corpus_evaluation_test {
 
-#include <algorithm>
-#include <cmath>
-#include <optional>
-#include <set>
-#include <vector>
-
-namespace tessera::training {
-namespace corpus_evaluation_test {
-
-using test::floats;
-using test::int64s;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 Metrics recall_at(int64_t k) {
   return {std::make_shared<RecallAtK>(RankingMetricOptions{.k = k})};
@@ -264,32 +245,26 @@ TEST(CorpusEvaluationTest, TakesAnyIndexAndSmallCorpora) {
 TEST(CorpusEvaluationTest, RefusesBadInput) {
   const CandidateVectors items{.vectors = at::eye(3), .ids = at::arange(3)};
   const CorpusQueries queries{.vectors = at::eye(3), .labels = at::arange(3)};
-  const auto make = [&](CorpusEvaluationOptions options) {
-    return CorpusEvaluation(
-        one_batch_of(items), one_batch_of(queries), std::move(options));
-  };
-  EXPECT_VALUE_ERROR(make({}), "[CorpusEvaluation] expected metrics");
-  EXPECT_VALUE_ERROR(make({.metrics = {nullptr}}), "metric 0 is null");
-  EXPECT_VALUE_ERROR(
-      (make({.metrics = {recall_at(1)[0], recall_at(1)[0]}})),
-      "two metrics are named 'recall_at_1'");
-  EXPECT_VALUE_ERROR(
-      make({.metrics = {std::make_shared<AveragePrecision>()}}),
-      "'average_precision' does not say how many retrieved ids it uses");
-  EXPECT_VALUE_ERROR(
-      make(
-          {.metrics = {std::make_shared<NDCG>(
-               NDCGOptions{.k = std::nullopt})}}),
-      "'ndcg' does not say");
-  EXPECT_VALUE_ERROR(
-      make({.metrics = recall_at(1), .every_epochs = 0}),
-      "every_epochs must be >= 1, but got 0");
+  expect_refusals<CorpusEvaluationOptions>(
+      {{{}, "[CorpusEvaluation] expected metrics"},
+       {{.metrics = {nullptr}}, "metric 0 is null"},
+       {{.metrics = {recall_at(1)[0], recall_at(1)[0]}},
+        "two metrics are named 'recall_at_1'"},
+       {{.metrics = {AveragePrecision()}},
+        "'average_precision' does not say how many retrieved ids it uses"},
+       {{.metrics = {NDCG({.k = std::nullopt})}}, "'ndcg' does not say"},
+       {{.metrics = recall_at(1), .every_epochs = 0},
+        "every_epochs must be >= 1, but got 0"}},
+      [&](const CorpusEvaluationOptions& options) {
+        CorpusEvaluation(one_batch_of(items), one_batch_of(queries), options);
+      });
   EXPECT_VALUE_ERROR(
       CorpusEvaluation({}, one_batch_of(queries), {.metrics = recall_at(1)}),
       "got an empty function");
 
-  const auto run = [&](const std::vector<CandidateVectors>& batches,
-                       const std::vector<CorpusQueries>& asked) {
+  using Items = std::vector<CandidateVectors>;
+  using Queries = std::vector<CorpusQueries>;
+  const auto run = [&](const Items& batches, const Queries& asked) {
     CorpusEvaluation(
         make_batch_loop<CandidateVectors>(
             batches, [](const CandidateVectors& batch) { return batch; }),
@@ -298,38 +273,29 @@ TEST(CorpusEvaluationTest, RefusesBadInput) {
         {.metrics = recall_at(2)})
         .evaluate();
   };
-  const auto queries_of = [](int64_t label) {
-    return CorpusQueries{
-        .vectors = at::eye(3), .labels = int64s({label, label, label})};
-  };
+  const at::Tensor unknown = int64s({11, 11, 11});
   run({items}, {queries});
-  EXPECT_VALUE_ERROR(run({}, {queries}), "expected items, but their source");
-  EXPECT_VALUE_ERROR(run({items}, {}), "expected queries, but their source");
-  EXPECT_VALUE_ERROR(
-      run({{.vectors = items.vectors}}, {queries}), "and no tensor");
-  EXPECT_VALUE_ERROR(
-      run({{.vectors = items.vectors, .ids = int64s({1})}}, {queries}),
-      "batch 0 of the items must have vectors [n, dim]");
-  EXPECT_VALUE_ERROR(
-      run({items, {.vectors = at::eye(2), .ids = int64s({7, 8})}}, {queries}),
-      "the same dim, but batch 1 has 2 and batch 0 has 3");
-  EXPECT_VALUE_ERROR(run({items, items}, {queries}), "ids must be unique");
-  EXPECT_VALUE_ERROR(
-      run({items}, {{.vectors = at::eye(2), .labels = int64s({1, 2})}}),
-      "queries must have the vectors' dim, 3, but got 2");
-  EXPECT_VALUE_ERROR(
-      run({items}, {{.labels = int64s({1})}}), "queries must be a matrix");
-  EXPECT_VALUE_ERROR(
-      run({items}, {{.vectors = at::eye(3), .labels = int64s({1})}}),
-      "got 3 predictions and 1 labels");
   // One label is known, and then none.
   run({items}, {{.vectors = at::eye(3), .labels = int64s({7, 2, 9})}});
-  EXPECT_VALUE_ERROR(
-      run({items},
-          {{.vectors = at::eye(3), .labels = int64s({7, 8, 9})},
-           queries_of(11)}),
-      "expected labels that are ids of items, but none of 6 labels is");
+  expect_refusals<std::pair<Items, Queries>>(
+      {{{{}, {queries}}, "expected items, but their source"},
+       {{{items}, {}}, "expected queries, but their source"},
+       {{{{.vectors = items.vectors}}, {queries}}, "and no tensor"},
+       {{{{.vectors = items.vectors, .ids = int64s({1})}}, {queries}},
+        "batch 0 of the items must have vectors [n, dim]"},
+       {{{items, {.vectors = at::eye(2), .ids = int64s({7, 8})}}, {queries}},
+        "the same dim, but batch 1 has 2 and batch 0 has 3"},
+       {{{items, items}, {queries}}, "ids must be unique"},
+       {{{items}, {{.vectors = at::eye(2), .labels = int64s({1, 2})}}},
+        "queries must have the vectors' dim, 3, but got 2"},
+       {{{items}, {{.labels = int64s({1})}}}, "queries must be a matrix"},
+       {{{items}, {{.vectors = at::eye(3), .labels = int64s({1})}}},
+        "got 3 predictions and 1 labels"},
+       {{{items},
+         {{.vectors = at::eye(3), .labels = int64s({7, 8, 9})},
+          {.vectors = at::eye(3), .labels = unknown}}},
+        "expected labels that are ids of items, but none of 6 labels is"}},
+      [&](const auto& row) { run(row.first, row.second); });
 }
 
-}  // namespace corpus_evaluation_test
-}  // namespace tessera::training
+}  // namespace tessera::training::corpus_evaluation_test

@@ -5,23 +5,9 @@
 #include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/matmul.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/rand.h>
-#include <ATen/ops/randint.h>
-#include <ATen/ops/randn.h>
 #include <dlfcn.h>
-#include <gtest/gtest.h>
 
-#include <limits>
-#include <string>
-
-namespace tessera {
-
-namespace faiss_index_test {
+namespace tessera::faiss_index_test {
 
 using test::int64s;
 
@@ -218,6 +204,4 @@ TEST_F(FaissIndexTest, RefusesWhatFaissRefuses) {
       make_faiss_index(vectors, int64s({1})), "[100], but got [1]");
 }
 
-}  // namespace faiss_index_test
-
-}  // namespace tessera
+}  // namespace tessera::faiss_index_test

@@ -3,8 +3,6 @@
 // installed.
 #include <tessera/search/faiss_index.h>
 
-#include <gtest/gtest.h>
-
 #include "tests/test_util.h"
 
 namespace tessera {

@@ -5,32 +5,9 @@
 #include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/matmul.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/randint.h>
-#include <ATen/ops/randn.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
+namespace tessera::top_k_index_test {
 
-#include <algorithm>
-#include <limits>
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace tessera {
-
-namespace top_k_index_test {
-
-using test::expect_close;
-using test::floats;
-using test::int32s;
-using test::int64s;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -299,6 +276,4 @@ TEST(ExactIndexTest, RefusesWrongExclusions) {
       "end with the number of its values, 1.");
 }
 
-}  // namespace top_k_index_test
-
-}  // namespace tessera
+}  // namespace tessera::top_k_index_test
