@@ -24,22 +24,7 @@
 #include "src/tables/key_table_rows.h"
 #include "tests/test_util.h"
 
-#include <ATen/ops/allclose.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/equal.h>
-#include <fmt/format.h>
-#include <torch/serialize.h>
-
 #include <signal.h>
-
-#include <algorithm>
-#include <chrono>
-#include <exception>
-#include <filesystem>
-#include <iostream>
-#include <string>
-#include <thread>
-#include <vector>
 
 namespace tessera {
 namespace {

@@ -3,20 +3,13 @@
 
 #include "tests/test_util.h"
 
-#include <c10/util/Exception.h>
-#include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <signal.h>
 
-#include <chrono>
 #include <future>
-#include <string>
-#include <thread>
-#include <vector>
 
-namespace tessera {
-namespace gloo_backend_test {
+namespace tessera::gloo_backend_test {
 
 using distributed::GlooBackendOptions;
 using distributed::make_gloo_backend;
@@ -156,5 +149,4 @@ TEST(GlooBackendTest, RanksMustAgree) {
   EXPECT_NE(versions.find("rank 1 has Tessera 0.0.1"), std::string::npos);
 }
 
-}  // namespace gloo_backend_test
-}  // namespace tessera
+}  // namespace tessera::gloo_backend_test

@@ -2,8 +2,6 @@
 // This test links mpi_unavailable.cpp even where MPI is installed.
 #include <tessera/distributed/mpi_backend.h>
 
-#include <gtest/gtest.h>
-
 #include "tests/test_util.h"
 
 namespace tessera {

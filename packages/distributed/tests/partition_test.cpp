@@ -3,13 +3,7 @@
 
 #include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-
-#include <set>
-#include <vector>
-
-namespace tessera {
-namespace partition_test {
+namespace tessera::partition_test {
 
 const std::vector<TablePlacement> kSplit{
     TablePlacement::row_wise(),
@@ -93,5 +87,4 @@ TEST(PartitionTest, RefusesARankThatDoesNotExist) {
       TablePlacement::row_wise());
 }
 
-}  // namespace partition_test
-}  // namespace tessera
+}  // namespace tessera::partition_test

@@ -3,13 +3,6 @@
 // GoogleTest does; the others print only failures.
 #include "packages/distributed/tests/rank_test_main.h"
 
-#include <gtest/gtest.h>
-
-#include <chrono>
-#include <iostream>
-#include <sstream>
-#include <string>
-
 namespace tessera::test {
 
 namespace {

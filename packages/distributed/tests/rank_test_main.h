@@ -4,10 +4,6 @@
 #include <tessera/distributed/gloo_backend.h>
 #include <tessera/distributed/mpi_backend.h>
 
-#include <chrono>
-#include <cstdlib>
-#include <string_view>
-
 namespace tessera::test {
 
 /// The backend of this process: Gloo's, or MPI's if the variable TESSERA_TEST_BACKEND is

@@ -7,18 +7,6 @@
 #include "tests/features/feature_builders.h"
 #include "tests/optim/all_specs.h"
 
-#include <ATen/ops/cat.h>
-#include <ATen/ops/rand.h>
-#include <ATen/ops/tensor.h>
-
-#include <algorithm>
-#include <cstdint>
-#include <optional>
-#include <random>
-#include <string>
-#include <utility>
-#include <vector>
-
 namespace tessera::test {
 
 /// How a feature of a ShardedCase is passed.

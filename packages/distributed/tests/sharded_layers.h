@@ -7,16 +7,11 @@
 #include <tessera/optim/optimizers/sgd.h>
 
 #include "packages/distributed/tests/rank_test_main.h"
+#include "src/common/rank_group.h"
 #include "src/engine/embedding_state.h"
 #include "src/tables/key_table_rows.h"
+#include "tests/temporary_folder.h"
 #include "tests/test_util.h"
-
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace tessera::test {
 
@@ -36,6 +31,36 @@ inline Strategy sharded(ShardingOptions options = {}) {
           &backend()),
       std::move(options));
 }
+
+inline std::shared_ptr<RankGroup> group() {
+  return std::get<Strategy::Sharded>(sharded().options()).ranks;
+}
+
+/// A folder of rank 0 that all ranks see.
+class SharedFolder {
+ public:
+  SharedFolder() {
+    path_ = group_->broadcast(Rendezvous::kReadRows, [&] {
+      own_.emplace();
+      return own_->path().string();
+    });
+  }
+  // Waits until all ranks have finished with it.
+  ~SharedFolder() {
+    group_->barrier(Rendezvous::kReadRows);
+  }
+  SharedFolder(const SharedFolder&) = delete;
+  SharedFolder& operator=(const SharedFolder&) = delete;
+
+  std::string operator/(const std::string& name) const {
+    return path_ + "/" + name;
+  }
+
+ private:
+  std::shared_ptr<RankGroup> group_ = group();
+  std::optional<TemporaryFolder> own_;
+  std::string path_;
+};
 
 inline const EmbeddingState& state_of(const TPUEmbedding& layer) {
   return TableModule::of(*layer)->state();
@@ -105,24 +130,42 @@ inline void expect_same_state(
 inline constexpr int64_t kVocab = 11;
 inline constexpr int64_t kDim = 3;
 
+/// A feature with a table of its own.
+inline FeatureConfig feature_of(const TableConfig& table) {
+  return {.table = make_table(table)};
+}
+
 inline TPUEmbeddingOptions small_options(
     Strategy strategy,
     optim::OptimizerSpec optimizer = optim::SGD{.learning_rate = 1.0}) {
   return {
       .features =
           {{"user",
-            FeatureConfig{
-                .table = make_table(
-                    {.name = "users",
-                     .vocabulary_size = kVocab,
-                     .dim = kDim,
-                     .combiner = Combiner::kSum})}}},
+            feature_of(
+                {.name = "users",
+                 .vocabulary_size = kVocab,
+                 .dim = kDim,
+                 .combiner = Combiner::kSum})}},
       .optimizer = std::move(optimizer),
       .strategy = std::move(strategy)};
 }
 
 inline at::Tensor all_rows(const TPUEmbedding& layer) {
   return layer->read_rows("users", 0, kVocab);
+}
+
+inline at::Tensor activation_of(TPUEmbedding& layer, const at::Tensor& ids) {
+  return layer->forward({{"user", ids}})["user"];
+}
+
+inline const std::vector<TablePlacement> kPlacements{
+    TablePlacement::row_wise(),
+    TablePlacement::row_wise(RowSplit::kMod),
+    TablePlacement::data_parallel(),
+    TablePlacement::table_wise(0)};
+
+inline Strategy placed(const TablePlacement& placement) {
+  return sharded({.placement = {{"users", placement}}});
 }
 
 /// How this rank reports an error of the last rank.

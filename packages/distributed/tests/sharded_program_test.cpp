@@ -1,79 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sharded layers in a program: other calls between theirs, loading and saving, and
 // failures on one rank alone.
-#include <tessera/distributed/sharded_strategy.h>
 #include <tessera/engine/sum_gradients.h>
 #include <tessera/export/export_torchscript.h>
 #include <tessera/layers/combined.h>
 #include <tessera/layers/prefetch.h>
 #include <tessera/optim/optimizers.h>
 #include <tessera/serialization/checkpoint.h>
-#include <torch/optim/sgd.h>
-#include <torch/serialize.h>
 
 #include "packages/distributed/tests/sharded_layers.h"
 #include "serialization/checkpoint_writer.h"
-#include "src/common/rank_group.h"
+#include "serialization/disk.h"
 #include "tests/layers/layer_test_util.h"
-#include "tests/serialization/recording_disk.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
-
-#include <filesystem>
-#include <limits>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
-
-namespace tessera {
-namespace sharded_program_test {
+namespace tessera::sharded_program_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
-
-const std::vector<TablePlacement> kPlacements{
-    TablePlacement::row_wise(),
-    TablePlacement::row_wise(RowSplit::kMod),
-    TablePlacement::data_parallel(),
-    TablePlacement::table_wise(0)};
-
-Strategy placed(const TablePlacement& placement) {
-  return sharded({.placement = {{"users", placement}}});
-}
-
-// A folder of rank 0 that all ranks see.
-class SharedFolder {
- public:
-  SharedFolder() {
-    path_ = group_->broadcast(Rendezvous::kReadRows, [&] {
-      own_ = std::make_unique<MemoryFolder>();
-      return own_->path().string();
-    });
-  }
-  // Waits until all ranks have finished with it.
-  ~SharedFolder() {
-    group_->broadcast(Rendezvous::kReadRows, [] { return std::string(); });
-  }
-
-  std::string operator/(const std::string& name) const {
-    return path_ + "/" + name;
-  }
-
- private:
-  std::shared_ptr<RankGroup> group_ =
-      std::get<Strategy::Sharded>(sharded().options()).ranks;
-  std::unique_ptr<MemoryFolder> own_;
-  std::string path_;
-};
-
-at::Tensor activation_of(TPUEmbedding& layer, const at::Tensor& ids) {
-  return layer->forward({{"user", ids}})["user"];
-}
 
 // Row 1, which all ranks use, and a row that only this rank uses.
 at::Tensor own_ids() {
@@ -464,12 +406,11 @@ TEST(ShardedLoadTest, SomeTablesOfACheckpointLoadIntoShards) {
     // A larger table keeps its additional rows.
     options.features = {
         {"user",
-         FeatureConfig{
-             .table = make_table(
-                 {.name = "users",
-                  .vocabulary_size = kVocab + 6,
-                  .dim = kDim,
-                  .combiner = Combiner::kSum})}}};
+         feature_of(
+             {.name = "users",
+              .vocabulary_size = kVocab + 6,
+              .dim = kDim,
+              .combiner = Combiner::kSum})}};
     TPUEmbedding larger(options);
     const at::Tensor before = larger->read_rows("users", 0, kVocab + 6);
     larger->load_checkpoint(folder / "run", {.grown = true});
@@ -528,7 +469,7 @@ TEST(ShardedSaveTest, AnIncrementIsSmallAndLoads) {
     const at::Tensor rows = all_rows(layer);
     int64_t bytes = 0;
     for (const auto& file :
-         fs::directory_iterator(run + "/checkpoint_000002")) {
+         std::filesystem::directory_iterator(run + "/checkpoint_000002")) {
       if (file.path().filename().string().find("parameters") !=
           std::string::npos) {
         bytes += static_cast<int64_t>(file.file_size());
@@ -571,7 +512,8 @@ TEST(ShardedSaveTest, ADiskThatFailsOnOneRankFailsTheSave) {
   all_rows(layer);  // rank 0 has removed the files
   EXPECT_EQ(list_checkpoints(folder / "run").size(), 1);
   int64_t entries = 0;
-  for (const auto& entry : fs::directory_iterator(folder / "run")) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator(folder / "run")) {
     entries += entry.is_directory() ? 1 : 0;
   }
   EXPECT_EQ(entries, 1);
@@ -671,5 +613,4 @@ TEST(ShardedErrorTest, RefusesToReadWholeTablesWithAnyPlacement) {
   }
 }
 
-}  // namespace sharded_program_test
-}  // namespace tessera
+}  // namespace tessera::sharded_program_test

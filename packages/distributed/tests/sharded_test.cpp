@@ -1,49 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compares ranks that share tables with one process that does all their work.
-#include <tessera/distributed/sharded_strategy.h>
 #include <tessera/engine/sum_gradients.h>
-#include <tessera/engine/table_module.h>
 #include <tessera/layers/combined.h>
 #include <tessera/layers/mlp.h>
 #include <tessera/layers/prefetch.h>
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/adam.h>
-#include <tessera/optim/optimizers/sgd.h>
-#include <torch/optim/sgd.h>
 
 #include "packages/distributed/src/row_exchange.h"
-#include "packages/distributed/tests/rank_test_main.h"
 #include "packages/distributed/tests/sharded_case.h"
 #include "packages/distributed/tests/sharded_layers.h"
 #include "src/common/random_key.h"
-#include "src/common/rank_group.h"
-#include "src/engine/embedding_state.h"
 #include "tests/layers/layer_test_util.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/_unique.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/linspace.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/rand.h>
-#include <ATen/ops/zeros.h>
 #include <c10/util/ScopeExit.h>
-#include <gtest/gtest.h>
 
-#include <cmath>
-#include <cstdlib>
-#include <limits>
-#include <numeric>
-#include <set>
-#include <string>
-#include <vector>
-
-namespace tessera {
-namespace sharded_test {
+namespace tessera::sharded_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
 
@@ -214,8 +185,7 @@ TEST(ShardedTest, GradientsAreSummedInTheStatedOrder) {
   for (int64_t i = 0; i < ranks(); ++i) {
     gradients.push_back(at::rand({3, kDim}));
   }
-  const at::Tensor activation =
-      layer->forward({{"user", int64s({3, 3, 3})}})["user"];
+  const at::Tensor activation = activation_of(layer, int64s({3, 3, 3}));
   activation.backward(gradients[rank()]);
   at::Tensor total = at::zeros({kDim});
   for (int64_t i = 0; i < ranks(); ++i) {
@@ -230,7 +200,7 @@ TEST(ShardedTest, GradientsAreSummedInTheStatedOrder) {
 
 TEST(ShardedTest, ReplicasStayEqualToTheLastBit) {
   TPUEmbedding layer(small_options(
-      sharded({.placement = {{"users", TablePlacement::data_parallel()}}}),
+      placed(TablePlacement::data_parallel()),
       optim::Adam{.learning_rate = 0.1}));
   for (int step = 0; step < 5; ++step) {
     torch::manual_seed(100 * step + rank());
@@ -255,8 +225,7 @@ TEST(ShardedTest, ReplicasStayEqualToTheLastBit) {
 
 TEST(ShardedTest, EachRankHasTheRowsOfItsPlacement) {
   const auto rows_of = [](const TablePlacement& placement) {
-    TPUEmbedding layer(
-        small_options(sharded({.placement = {{"users", placement}}})));
+    TPUEmbedding layer(small_options(placed(placement)));
     return state_of(layer).tables[0].rows;
   };
   const int64_t more = kVocab % ranks();
@@ -280,9 +249,8 @@ TEST(ShardedTest, ARankHoldsItsShareOfTablesAndSlots) {
   const auto options = [](Strategy strategy) {
     TPUEmbeddingOptions options =
         small_options(std::move(strategy), optim::Adam{.learning_rate = 0.1});
-    options.features = FeatureConfig{
-        .table = make_table(
-            {.name = "users", .vocabulary_size = 10'000, .dim = 16})};
+    options.features =
+        feature_of({.name = "users", .vocabulary_size = 10'000, .dim = 16});
     return options;
   };
   const auto bytes_of = [](const TPUEmbedding& layer) {
@@ -305,10 +273,8 @@ TEST(ShardedTest, SendsLittleMoreThanTheDistinctRows) {
   constexpr int64_t kRows = 500;
   constexpr int64_t kWidth = 64;
   TPUEmbedding layer(TPUEmbeddingOptions{
-      .features =
-          FeatureConfig{
-              .table = make_table(
-                  {.name = "users", .vocabulary_size = kRows, .dim = kWidth})},
+      .features = feature_of(
+          {.name = "users", .vocabulary_size = kRows, .dim = kWidth}),
       .optimizer = optim::Adagrad{},
       .strategy = sharded()});
   const auto ids_of = [](int64_t of_rank) {
@@ -342,8 +308,7 @@ TEST(ShardedTest, RowsAndGradientsTravelAsBFloat16IfRequested) {
   TPUEmbedding layer(small_options(sharded(
       {.row_transport = at::kBFloat16, .gradient_transport = at::kBFloat16})));
   const at::Tensor before = all_rows(layer);
-  const at::Tensor activation =
-      layer->forward({{"user", int64s({3, 9})}})["user"];
+  const at::Tensor activation = activation_of(layer, int64s({3, 9}));
   // A single rank exchanges nothing but rounds as well.
   EXPECT_TRUE(at::equal(
       activation.detach(),
@@ -387,8 +352,7 @@ TEST(ShardedTest, LooksUpTheSameWithoutGradients) {
   TPUEmbedding layer(small_options(sharded()));
   const at::Tensor ids = int64s({rank() % kVocab, 10});
   EXPECT_TRUE(at::equal(
-      layer->forward({{"user", ids}})["user"],
-      all_rows(layer).index_select(0, ids)));
+      activation_of(layer, ids), all_rows(layer).index_select(0, ids)));
   EXPECT_EQ(layer->iterations(), 0);
 }
 
@@ -423,12 +387,11 @@ TEST(ShardedTest, ForwardPartialTrainsAsOneProcessDoes) {
     options.features = {
         {"user", options.features["user"]},
         {"movie",
-         FeatureConfig{
-             .table = make_table(
-                 {.name = "movies",
-                  .vocabulary_size = kVocab,
-                  .dim = kDim,
-                  .combiner = Combiner::kSum})}}};
+         feature_of(
+             {.name = "movies",
+              .vocabulary_size = kVocab,
+              .dim = kDim,
+              .combiner = Combiner::kSum})}};
     return options;
   };
   TPUEmbedding one(options(Strategy::fused()));
@@ -468,14 +431,9 @@ TEST(ShardedTest, ForwardPartialTrainsAsOneProcessDoes) {
 }
 
 TEST(ShardedTest, RowsCanBeReplacedAndRead) {
-  for (const TablePlacement& placement :
-       {TablePlacement::row_wise(),
-        TablePlacement::row_wise(RowSplit::kMod),
-        TablePlacement::data_parallel(),
-        TablePlacement::table_wise(0)}) {
+  for (const TablePlacement& placement : kPlacements) {
     SCOPED_TRACE(to_string(placement));
-    TPUEmbedding layer(
-        small_options(sharded({.placement = {{"users", placement}}})));
+    TPUEmbedding layer(small_options(placed(placement)));
     const at::Tensor values =
         at::linspace(0, 1, kVocab * kDim).view({kVocab, kDim});
     layer->update_embedding_table("users", values);
@@ -490,7 +448,7 @@ TEST(ShardedTest, ACloneIsAShardOfItsOwn) {
   TPUEmbedding layer(small_options(sharded()));
   TPUEmbedding copy(
       std::dynamic_pointer_cast<TPUEmbeddingImpl>(layer->clone()));
-  copy->forward({{"user", int64s({1})}})["user"].sum().backward();
+  activation_of(copy, int64s({1})).sum().backward();
   EXPECT_TRUE(at::equal(all_rows(layer)[2], all_rows(copy)[2]));
   EXPECT_FALSE(at::equal(all_rows(layer)[1], all_rows(copy)[1]));
 }
@@ -503,9 +461,7 @@ TPUEmbeddingOptions key_options(Strategy strategy, const DynamicKeys& keys) {
   return {
       .features =
           {{"user",
-            FeatureConfig{
-                .table = make_table(
-                    {.name = "users", .dim = kKeyDim, .keys = keys})}}},
+            feature_of({.name = "users", .dim = kKeyDim, .keys = keys})}},
       .optimizer = optim::Adagrad{.learning_rate = 0.1},
       .strategy = std::move(strategy),
       .seed = 3};
@@ -577,9 +533,8 @@ TEST(ShardedKeysTest, UnknownKeysShareTheDefaultRowOfAllRanks) {
             kNoRow;
       };
       const auto step = [&](const at::Tensor& all) {
-        const at::Tensor expected = one->forward({{"user", all}})["user"];
-        const at::Tensor own =
-            shard->forward({{"user", own_part(all)}})["user"];
+        const at::Tensor expected = activation_of(one, all);
+        const at::Tensor own = activation_of(shard, own_part(all));
         expect_close(own, expected.tensor_split(ranks())[rank()], 2e-4, 2e-5);
         expected.sum().backward();
         own.sum().backward();
@@ -600,7 +555,7 @@ TEST(ShardedKeysTest, UnknownKeysShareTheDefaultRowOfAllRanks) {
       expect_same_state(shard, one, 5.0);
       const at::NoGradGuard no_grad;
       const at::Tensor unknown = int64s({1'234'567, default_key});
-      const at::Tensor rows = shard->forward({{"user", unknown}})["user"];
+      const at::Tensor rows = activation_of(shard, unknown);
       EXPECT_TRUE(at::equal(rows[0], rows[1]));
       EXPECT_TRUE(rows[0].ne(0).any().item<bool>());
     }
@@ -616,12 +571,11 @@ TEST(ShardedKeysTest, TheWholeBatchDecidesBeforeAnyKeyIsServed) {
   TPUEmbedding layer(key_options(sharded(), keys));
   const at::Tensor once = int64s({5, -7, std::numeric_limits<int64_t>::min()});
   const auto is_zero = [&] {
-    return layer->forward({{"user", once}})["user"].eq(0).all().item<bool>();
+    return activation_of(layer, once).eq(0).all().item<bool>();
   };
   EXPECT_TRUE(is_zero());
   const at::Tensor twice = rank() == 0 ? at::cat({once, once}) : once;
-  EXPECT_FALSE(
-      layer->forward({{"user", twice}})["user"].eq(0).any().item<bool>());
+  EXPECT_FALSE(activation_of(layer, twice).eq(0).any().item<bool>());
 }
 
 TEST(ShardedKeysTest, EachRankOwnsItsShareOfThePartitions) {
@@ -633,9 +587,8 @@ TEST(ShardedKeysTest, EachRankOwnsItsShareOfThePartitions) {
   EXPECT_NEAR(share, 1.0, 0.05);
   EXPECT_EQ(table.parameters.size(0), table.rows.count);
   const int64_t last = ranks() - 1;
-  TPUEmbedding on_one(key_options(
-      sharded({.placement = {{"users", TablePlacement::table_wise(last)}}}),
-      keys));
+  TPUEmbedding on_one(
+      key_options(placed(TablePlacement::table_wise(last)), keys));
   EXPECT_EQ(
       state_of(on_one).tables[0].rows.count, rank() == last ? 2'000'000 : 0);
 }
@@ -652,7 +605,7 @@ TEST(ShardedKeysTest, RowsAreReplacedAndEvictedOnTheRankThatOwnsThem) {
   shard->update_embedding_table("users", distinct, values);
   expect_same_state(shard, one);
   const at::NoGradGuard no_grad;
-  EXPECT_TRUE(at::equal(shard->forward({{"user", distinct}})["user"], values));
+  EXPECT_TRUE(at::equal(activation_of(shard, distinct), values));
   for (TPUEmbedding* layer : {&one, &shard}) {
     const torch::AutoGradMode with_gradients(true);
     const at::Tensor batch = layer == &one ? distinct : own_part(distinct);
@@ -672,7 +625,7 @@ TEST(ShardedKeysTest, RowsAreReplacedAndEvictedOnTheRankThatOwnsThem) {
 TEST(ShardedKeysTest, RefusesToCopyATableWithKeysToAllRanks) {
   EXPECT_VALUE_ERROR(
       TPUEmbedding(key_options(
-          sharded({.placement = {{"users", TablePlacement::data_parallel()}}}),
+          placed(TablePlacement::data_parallel()),
           DynamicKeys{.capacity = 10})),
       "[ShardingOptions] table 'users' has keys, so it can't be data-parallel");
 }
@@ -682,16 +635,15 @@ TEST(ShardedKeysTest, AnInitializerThatFailsOnOneRankRaisesOnAll) {
       key_options(sharded(), DynamicKeys{.capacity = 50'000});
   options.features = {
       {"user",
-       FeatureConfig{
-           .table = make_table(
-               {.name = "users",
-                .dim = kKeyDim,
-                .initializer = initializers::Callable(
-                    "one_row_more",
-                    [](const at::Tensor& ids, int64_t dim) {
-                      return at::zeros({ids.numel() + 1, dim});
-                    }),
-                .keys = DynamicKeys{.capacity = 50'000}})}}};
+       feature_of(
+           {.name = "users",
+            .dim = kKeyDim,
+            .initializer = initializers::Callable(
+                "one_row_more",
+                [](const at::Tensor& ids, int64_t dim) {
+                  return at::zeros({ids.numel() + 1, dim});
+                }),
+            .keys = DynamicKeys{.capacity = 50'000}})}};
   TPUEmbedding layer(std::move(options));
   EXPECT_VALUE_ERROR(
       layer->forward({{"user", int64s({1, 2, 3})}}),
@@ -740,7 +692,7 @@ TEST(ShardedErrorTest, ABadIdOnOneRankRaisesOnAllAndChangesNothing) {
   EXPECT_TRUE(at::equal(all_rows(layer), before));
   EXPECT_EQ(layer->iterations(), 0);
   // The ranks can continue.
-  layer->forward({{"user", int64s({2})}})["user"].sum().backward();
+  activation_of(layer, int64s({2})).sum().backward();
   EXPECT_EQ(layer->iterations(), 1);
 }
 
@@ -804,7 +756,7 @@ TEST(ShardedErrorTest, AThrowingLearningRateRaisesOnAll) {
                               return 0.1;
                             })}));
   const at::Tensor before = all_rows(layer);
-  const at::Tensor loss = layer->forward({{"user", int64s({2})}})["user"].sum();
+  const at::Tensor loss = activation_of(layer, int64s({2})).sum();
   EXPECT_VALUE_ERROR((loss.backward()), reported("no rate here"));
   EXPECT_TRUE(at::equal(all_rows(layer), before));
   EXPECT_EQ(layer->iterations(), 0);
@@ -819,7 +771,7 @@ TEST(ShardedErrorTest, LearningRatesMustBeTheSame) {
                               return 0.1 * static_cast<double>(rank() + 1);
                             })}));
   const at::Tensor before = all_rows(layer);
-  const at::Tensor loss = layer->forward({{"user", int64s({2})}})["user"].sum();
+  const at::Tensor loss = activation_of(layer, int64s({2})).sum();
   EXPECT_VALUE_ERROR(
       (loss.backward()), "it has read other learning rates for this update");
   EXPECT_TRUE(at::equal(all_rows(layer), before));
@@ -864,35 +816,35 @@ TEST(ShardedErrorTest, NamesOtherCallsOnOneRank) {
     EXPECT_TORCH_ERROR((layer->forward({{"user", int64s({2})}})), text);
   }
   // A correct step succeeds afterwards.
-  layer->forward({{"user", int64s({2})}})["user"].sum().backward();
+  activation_of(layer, int64s({2})).sum().backward();
   EXPECT_EQ(layer->iterations(), 1);
-  const auto first = layer->forward({{"user", int64s({2})}})["user"].sum();
-  const auto second = layer->forward({{"user", int64s({2})}})["user"].sum();
+  const auto first = activation_of(layer, int64s({2})).sum();
+  const auto second = activation_of(layer, int64s({2})).sum();
   EXPECT_VALUE_ERROR(
       ((is_last() ? first : second).backward()),
       "it runs backward() over other forward() calls");
 }
 
 TEST(ShardedErrorTest, NamesUnusableOptions) {
-  EXPECT_VALUE_ERROR(
-      TPUEmbedding(small_options(sharded(
-          {.placement = {{"users", TablePlacement::table_wise(ranks())}}}))),
-      "[ShardingOptions] table 'users' is placed on rank");
-  EXPECT_VALUE_ERROR(
-      TPUEmbedding(small_options(
-          sharded({.placement = {{"movies", TablePlacement::table_wise(0)}}}))),
-      "[ShardingOptions] placement must name tables that a feature uses, but "
-      "names 'movies'");
-  EXPECT_VALUE_ERROR(
-      TPUEmbedding(small_options(sharded({.row_transport = at::kHalf}))),
-      "[ShardingOptions] row_transport must be kFloat or kBFloat16, but got "
-      "kHalf");
-  EXPECT_VALUE_ERROR(
-      TPUEmbedding(small_options(sharded({.gradient_transport = at::kDouble}))),
-      "[ShardingOptions] gradient_transport must be kFloat or kBFloat16");
-  EXPECT_VALUE_ERROR(
-      TPUEmbedding(small_options(sharded({.lookup_threads = -1}))),
-      "[ShardingOptions] lookup_threads must be in [0, 4096], but got -1");
+  const auto users_on = [](int64_t on_rank) {
+    return ShardingOptions{
+        .placement = {{"users", TablePlacement::table_wise(on_rank)}}};
+  };
+  expect_refusals<ShardingOptions>(
+      {{users_on(ranks()), "[ShardingOptions] table 'users' is placed on rank"},
+       {{.placement = {{"movies", TablePlacement::table_wise(0)}}},
+        "[ShardingOptions] placement must name tables that a feature uses, but "
+        "names 'movies'"},
+       {{.row_transport = at::kHalf},
+        "[ShardingOptions] row_transport must be kFloat or kBFloat16, but got "
+        "kHalf"},
+       {{.gradient_transport = at::kDouble},
+        "[ShardingOptions] gradient_transport must be kFloat or kBFloat16"},
+       {{.lookup_threads = -1},
+        "[ShardingOptions] lookup_threads must be in [0, 4096], but got -1"}},
+      [](const ShardingOptions& options) {
+        TPUEmbedding layer(small_options(sharded(options)));
+      });
   EXPECT_VALUE_ERROR(
       TPUEmbedding(small_options(
           sharded(), optim::SGD{.use_gradient_accumulation = false})),
@@ -955,16 +907,12 @@ TEST(ShardedTest, AStepHasFourExchanges) {
   TPUEmbedding layer(small_options(strategy));
   at::Tensor dense = at::zeros({100});
   dense.mutable_grad() = at::ones({100});
-  RankGroup& group = *std::get<Strategy::Sharded>(strategy.options()).ranks;
   for (int step = 0; step < 3; ++step) {
-    const int64_t before = group.exchanges();
-    layer->forward({{"user", int64s({1, 2 + rank()})}})["user"]
-        .sum()
-        .backward();
+    const int64_t before = group()->exchanges();
+    activation_of(layer, int64s({1, 2 + rank()})).sum().backward();
     distributed::sum_gradients({dense}, strategy);
-    EXPECT_EQ(group.exchanges() - before, 4);
+    EXPECT_EQ(group()->exchanges() - before, 4);
   }
 }
 
-}  // namespace sharded_test
-}  // namespace tessera
+}  // namespace tessera::sharded_test

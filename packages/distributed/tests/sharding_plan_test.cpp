@@ -6,16 +6,7 @@
 
 #include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <map>
-#include <string>
-
-namespace tessera {
-namespace sharding_plan_test {
+namespace tessera::sharding_plan_test {
 
 using Kind = TablePlacement::Kind;
 
@@ -220,5 +211,4 @@ TEST(ShardingPlanTest, RefusesUnusableOptions) {
       "[plan_sharding] features must have at least one feature");
 }
 
-}  // namespace sharding_plan_test
-}  // namespace tessera
+}  // namespace tessera::sharding_plan_test

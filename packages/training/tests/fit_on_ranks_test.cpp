@@ -2,52 +2,20 @@
 // What fit() adds to a training on several ranks: it trains and logs what one process would
 // with the batches of all ranks. The test runs with any number of ranks.
 #include <tessera/engine/sum_gradients.h>
-#include <tessera/layers/concatenate.h>
 #include <tessera/layers/dense_parameters.h>
-#include <tessera/optim/optimizers/sgd.h>
 #include <tessera/training/calibration_metrics.h>
-#include <tessera/training/checkpoint.h>
 #include <tessera/training/classification_metrics.h>
-#include <tessera/training/fit.h>
 #include <tessera/training/retrieval_metrics.h>
 #include <tessera/training/task_metrics.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/optim/sgd.h>
 
 #include "packages/distributed/tests/sharded_layers.h"
 #include "packages/training/tests/training_fixture.h"
-#include "src/common/rank_group.h"
-#include "tests/test_util.h"
 
-#include <ATen/ops/allclose.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/tensor.h>
-#include <gtest/gtest.h>
+namespace tessera::training::fit_on_ranks_test {
 
-#include <cmath>
-#include <memory>
-#include <numeric>
-#include <string>
-#include <utility>
-#include <variant>
-#include <vector>
-
-namespace tessera::training {
-namespace fit_on_ranks_test {
-
-using test::ClickBatch;
-using test::Hooks;
-using test::is_last;
-using test::rank;
-using test::ranks;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 constexpr int64_t kSteps = 3;
-
-RankGroup& group() {
-  static const Strategy strategy = test::sharded();
-  return *std::get<Strategy::Sharded>(strategy.options()).ranks;
-}
 
 // The batches of one rank. Ranks have batches of different sizes.
 std::vector<ClickBatch> batches_of(int64_t rank, uint64_t seed) {
@@ -163,7 +131,7 @@ void expect_trained(ModelRun& run) {
   const std::string bytes = text_of(as_bytes(at::cat(
       {run.model->tower->weight.detach().flatten(),
        run.model->tower->bias.detach()})));
-  for (const std::string& other : group().all_gather(bytes)) {
+  for (const std::string& other : group()->all_gather(bytes)) {
     EXPECT_EQ(other, bytes);
   }
 }
@@ -359,7 +327,7 @@ void expect_near(const Logs& found, const Logs& expected) {
 
 // Texts that are equal on all ranks.
 void expect_equal_on_ranks(const std::string& text) {
-  for (const std::string& other : group().all_gather(text)) {
+  for (const std::string& other : group()->all_gather(text)) {
     EXPECT_EQ(other, text);
   }
 }
@@ -524,27 +492,16 @@ TEST(FitOnRanksTest, TheLossesOfATaskAddUp) {
       fit(equal_sizes,
           make_train_step(run.optimizer, loss_of),
           {.model = run.model,
-           .metrics = {
-               std::make_shared<TaskLoss>("click"),
-               std::make_shared<TaskMetric>("click", AUC())}});
+           .metrics = {TaskLoss("click"), TaskMetric("click", AUC())}});
   EXPECT_NEAR(history["click_loss"][0], history["loss"][0], 1e-9);
   EXPECT_GT(history["click_auc"][0], 0.0);
 }
 
 TEST(FitOnRanksTest, AnEpochThatIsResumedInItsMiddleLogsTheSame) {
-  std::optional<test::TemporaryFolder> own;
-  const std::string folder = group().broadcast(Rendezvous::kReadRows, [&] {
-    own.emplace();
-    return *own / "";
-  });
+  const SharedFolder folder;
   const auto train = [&](const std::string& name, int64_t stop_after) {
     ModelRun run(test::sharded());
-    const auto hooks = std::make_shared<Hooks>();
-    hooks->step_end = [=](Training& training) {
-      if (training.progress().step == stop_after) {
-        training.stop("enough");
-      }
-    };
+    const auto hooks = test::stopping_after(stop_after, "enough");
     return fit(
         batches_of(rank(), 10),
         run.train_step(),
@@ -553,14 +510,12 @@ TEST(FitOnRanksTest, AnEpochThatIsResumedInItsMiddleLogsTheSame) {
          .metrics = {AUC(), RMSE(), Largest()},
          .callbacks = {hooks},
          .checkpoint = std::make_shared<Checkpoint>(
-             folder + name, run.model.ptr(), run.optimizer)});
+             folder / name, run.model.ptr(), run.optimizer)});
   };
   const History whole = train("whole", 0);
   train("parts", 4);
   const History resumed = train("parts", 0);
   EXPECT_EQ(to_json(resumed).dump(), to_json(whole).dump());
-  group().barrier(Rendezvous::kReadRows);
 }
 
-}  // namespace fit_on_ranks_test
-}  // namespace tessera::training
+}  // namespace tessera::training::fit_on_ranks_test

@@ -3,11 +3,8 @@
 // number of ranks.
 #include <tessera/layers/dense_parameters.h>
 #include <tessera/layers/partial_tpu_embedding.h>
-#include <tessera/optim/optimizers/adam.h>
 #include <tessera/serialization/checkpoint.h>
-#include <tessera/training/checkpoint.h>
 #include <tessera/training/early_stopping.h>
-#include <tessera/training/fit.h>
 #include <tessera/training/table_activity.h>
 #include <tessera/training/tensorboard.h>
 #include <tessera/training/terminate_on_non_finite.h>
@@ -15,70 +12,13 @@
 #include "packages/distributed/tests/sharded_layers.h"
 #include "packages/training/src/model_files.h"
 #include "packages/training/tests/training_fixture.h"
-#include "src/common/rank_group.h"
-#include "tests/test_util.h"
 
-#include <ATen/ops/cat.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/sqrt.h>
-#include <ATen/ops/tensor.h>
-#include <c10/util/Exception.h>
-#include <gtest/gtest.h>
 #include <signal.h>
 #include <torch/nn/modules/embedding.h>
 
-#include <cmath>
-#include <filesystem>
-#include <limits>
-#include <memory>
-#include <optional>
-#include <stdexcept>
-#include <string>
-#include <variant>
-#include <vector>
+namespace tessera::training::sharded_training_test {
 
-namespace tessera::training {
-namespace sharded_training_test {
-
-using test::ClickBatch;
-using test::Hooks;
-using test::is_last;
-using test::rank;
-using test::ranks;
-
-// A temporary folder that all ranks share.
-class SharedFolder {
- public:
-  SharedFolder() {
-    path_ = group().broadcast(Rendezvous::kReadRows, [&] {
-      folder_.emplace();
-      return *folder_ / "";
-    });
-  }
-  ~SharedFolder() {
-    try {
-      // Rank 0 removes the folder when no rank needs it any more.
-      group().barrier(Rendezvous::kReadRows, nullptr);
-    } catch (const c10::Error& error) {
-      ADD_FAILURE() << error.what_without_backtrace();
-    }
-  }
-  SharedFolder(const SharedFolder&) = delete;
-  SharedFolder& operator=(const SharedFolder&) = delete;
-
-  std::string operator/(const std::string& name) const {
-    return path_ + name;
-  }
-
- private:
-  RankGroup& group() {
-    return *std::get<Strategy::Sharded>(strategy_.options()).ranks;
-  }
-
-  Strategy strategy_ = test::sharded();
-  std::optional<test::TemporaryFolder> folder_;
-  std::string path_;
-};
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 FeatureConfig feature(const char* name, int64_t rows) {
   return {
@@ -151,7 +91,7 @@ struct ShardedRun {
     return {
         .epochs = epochs,
         .model = model.ptr(),
-        .metrics = {std::make_shared<Accuracy>()},
+        .metrics = {Accuracy()},
         .callbacks = std::move(callbacks),
         .checkpoint = std::move(checkpoint),
         .strategy = strategy};
@@ -328,7 +268,7 @@ TEST(ShardedTrainingTest, ANonFiniteLossOnOneRankStopsAllRanks) {
           run.train_step(),
           run.options(
               1,
-              {std::make_shared<TerminateOnNonFinite>()},
+              {TerminateOnNonFinite()},
               run.checkpoint(folder / "run", {.every_steps = 1})));
   EXPECT_EQ(history.stop_reason.find("the loss of step 3 is"), 0U)
       << history.stop_reason;
@@ -484,8 +424,10 @@ at::Tensor train_replicated(
       {.epochs = epochs,
        .model = model.ptr(),
        .callbacks =
-           {std::make_shared<EarlyStopping>(EarlyStoppingOptions{
-                .monitor = "loss", .patience = 9, .restore_best = model.ptr()}),
+           {EarlyStopping(
+                {.monitor = "loss",
+                 .patience = 9,
+                 .restore_best = model.ptr()}),
             saves},
        .checkpoint =
            std::make_shared<Checkpoint>(directory, model.ptr(), optimizer),
@@ -522,15 +464,15 @@ TEST(ShardedTrainingTest, OnlyRankZeroWritesForTensorBoard) {
       run.train_step(),
       run.options(
           2,
-          {std::make_shared<TensorBoard>(TensorBoardOptions{
-              .directory = folder / "logs",
-              .every_steps = 1,
-              .step_values =
-                  [&] {
-                    ++calls;
-                    return Logs{{"rank", static_cast<double>(rank())}};
-                  },
-              .histograms_of = run.model.ptr()})}));
+          {TensorBoard(
+              {.directory = folder / "logs",
+               .every_steps = 1,
+               .step_values =
+                   [&] {
+                     ++calls;
+                     return Logs{{"rank", static_cast<double>(rank())}};
+                   },
+               .histograms_of = run.model.ptr()})}));
   EXPECT_EQ(calls > 0, rank() == 0);
   if (rank() == 0) {
     std::vector<std::string> files;
@@ -563,11 +505,10 @@ TEST(ShardedTrainingTest, RefusesBadOptionsBeforeTraining) {
           run.train_step(),
           run.options(
               1,
-              {std::make_shared<EarlyStopping>(EarlyStoppingOptions{
-                  .monitor = "loss", .restore_best = run.model.ptr()})})),
+              {EarlyStopping(
+                  {.monitor = "loss", .restore_best = run.model.ptr()})})),
       "Set EarlyStoppingOptions::directory");
   EXPECT_EQ(run.model->partial->tpu_embedding()->iterations(), 0);
 }
 
-}  // namespace sharded_training_test
-}  // namespace tessera::training
+}  // namespace tessera::training::sharded_training_test
