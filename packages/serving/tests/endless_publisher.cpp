@@ -4,15 +4,9 @@
 #include <tessera/engine/table_module.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/serving/publisher.h>
-#include <torch/nn/module.h>
 
 #include "packages/serving/tests/stamped_rows.h"
 #include "src/engine/embedding_state.h"
-
-#include <cstdio>
-#include <cstdlib>
-#include <exception>
-#include <memory>
 
 namespace {
 

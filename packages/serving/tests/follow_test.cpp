@@ -2,39 +2,20 @@
 // Publishers are killed at random moments while threads look up all the time. Every answer
 // belongs to one published version.
 #include <tessera/serving/publisher.h>
-#include <tessera/serving/reader.h>
 
 #include "packages/serving/tests/published_model.h"
 #include "packages/serving/tests/stamped_rows.h"
 #include "tests/temporary_folder.h"
 
-#include <gtest/gtest.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <csignal>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <memory>
-#include <optional>
-#include <random>
-#include <string>
-#include <thread>
-#include <vector>
-
 extern char** environ;
 
-namespace tessera::serving {
-namespace follow_test {
+namespace tessera::serving::follow_test {
 
-using test::StampedRows;
-using test::TemporaryFolder;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 // How many publishers are killed. A campaign sets a larger number.
 int64_t kills() {
@@ -198,5 +179,4 @@ TEST(FollowTest, ManyVersionsDoNotPileUp) {
       static_cast<long long>((resident_bytes() - after_warm_up) / 1024));
 }
 
-}  // namespace follow_test
-}  // namespace tessera::serving
+}  // namespace tessera::serving::follow_test

@@ -2,22 +2,10 @@
 #pragma once
 
 #include <arpa/inet.h>
-#include <c10/util/Exception.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
-
-#include <algorithm>
-#include <array>
-#include <cctype>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <map>
-#include <string>
-#include <string_view>
-#include <utility>
 
 namespace tessera::test {
 

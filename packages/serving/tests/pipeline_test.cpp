@@ -5,23 +5,7 @@
 #include <tessera/data/feature_pipeline.h>
 #include <tessera/data/pipeline_file.h>
 
-#include <ATen/ops/tensor.h>
-#include <c10/util/Exception.h>
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-
-#include <atomic>
-#include <cmath>
-#include <cstdio>
-#include <cstring>
-#include <filesystem>
-#include <limits>
-#include <random>
-#include <stdexcept>
-#include <thread>
-
-namespace tessera::serving {
-namespace pipeline_test {
+namespace tessera::serving::pipeline_test {
 
 using data::FeaturePipeline;
 using data::Missing;
@@ -580,5 +564,4 @@ TEST(ServingPipelineTest, WarnsWhenTheFirstBatchDecidesAboutAType) {
   EXPECT_THROW(pipeline.apply(integers), std::invalid_argument);
 }
 
-}  // namespace pipeline_test
-}  // namespace tessera::serving
+}  // namespace tessera::serving::pipeline_test

@@ -16,28 +16,7 @@
 #include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/allclose.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/rand.h>
-#include <ATen/ops/randint.h>
-#include <ATen/ops/tensor.h>
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-#include <torch/optim/sgd.h>
-
-#include <atomic>
-#include <cmath>
-#include <filesystem>
-#include <iostream>
-#include <map>
-#include <memory>
-#include <string>
-#include <thread>
-#include <vector>
-
-namespace tessera {
-namespace program_test {
+namespace tessera::program_test {
 
 using serving::Program;
 using serving::ProgramScorer;
@@ -666,5 +645,4 @@ TEST_P(ProgramTest, TheOtherKindMayFollow) {
   expect_close(result.scores, expected(batch));
 }
 
-}  // namespace program_test
-}  // namespace tessera
+}  // namespace tessera::program_test

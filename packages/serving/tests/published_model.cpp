@@ -3,16 +3,6 @@
 
 #include "tests/test_util.h"
 
-#include <ATen/TensorOperators.h>
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/from_blob.h>
-#include <ATen/ops/zeros.h>
-
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cstring>
-
 namespace tessera::test {
 
 namespace {

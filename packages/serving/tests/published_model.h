@@ -7,17 +7,6 @@
 #include <tessera/optim/optimizers.h>
 #include <tessera/serving/reader.h>
 #include <tessera/tables/table_config.h>
-#include <torch/nn/module.h>
-#include <torch/nn/modules/linear.h>
-
-#include <ATen/core/Tensor.h>
-
-#include <cstdint>
-#include <map>
-#include <random>
-#include <span>
-#include <string>
-#include <vector>
 
 namespace tessera::test {
 

@@ -3,8 +3,6 @@
 #include <tessera/layers/combined.h>
 #include <tessera/serving/publish_callback.h>
 #include <tessera/serving/publisher.h>
-#include <tessera/serving/reader.h>
-#include <torch/optim/sgd.h>
 
 #include "packages/serving/src/format/dense_dtypes.h"
 #include "packages/serving/src/publisher/dense_dtype.h"
@@ -14,34 +12,18 @@
 #include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/zeros.h>
+namespace tessera::serving::publisher_test {
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <filesystem>
-#include <memory>
-#include <random>
-#include <set>
-#include <string>
-#include <vector>
-
-namespace tessera::serving {
-namespace publisher_test {
-
-using test::expect_same_lookups;
-using test::look_up;
-using test::PublishedBatch;
-using test::PublishedModel;
-using test::PublishedModelOptions;
-using test::SmallFiles;
-using test::TemporaryFolder;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 const ReaderOptions kByHand{.follow = false};
+
+struct PublisherTest : ::testing::Test {
+  const TemporaryFolder folder;
+  const std::string path = folder / "published";
+  const std::shared_ptr<PublishedModel> model =
+      std::make_shared<PublishedModel>();
+};
 
 void train(PublishedModel& model, uint64_t seed, int steps = 1) {
   std::mt19937_64 random(seed);
@@ -51,7 +33,7 @@ void train(PublishedModel& model, uint64_t seed, int steps = 1) {
 }
 
 // Whatever is between the versions, each gives the bits of the layer.
-TEST(PublisherTest, EachVersionLooksUpTheBitsOfTheLayer) {
+TEST_F(PublisherTest, EachVersionLooksUpTheBitsOfTheLayer) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     SCOPED_TRACE(c10::toString(dtype));
     const auto model =
@@ -75,10 +57,8 @@ TEST(PublisherTest, EachVersionLooksUpTheBitsOfTheLayer) {
   }
 }
 
-TEST(PublisherTest, AVersionHasOnlyTheTouchedRows) {
-  const auto model = std::make_shared<PublishedModel>();
-  const TemporaryFolder folder;
-  Publisher publisher(model, folder / "published");
+TEST_F(PublisherTest, AVersionHasOnlyTheTouchedRows) {
+  Publisher publisher(model, path);
   publisher.publish();
   publisher.publish();
   EXPECT_EQ(publisher.report().rows, 0);
@@ -118,14 +98,12 @@ TEST(PublisherTest, AVersionHasOnlyTheTouchedRows) {
   EXPECT_FALSE(publisher.report().is_base);
 }
 
-TEST(PublisherTest, KeysComeAndGo) {
+TEST_F(PublisherTest, KeysComeAndGo) {
   const auto model = std::make_shared<PublishedModel>(
       PublishedModelOptions{.user_capacity = 256});
-  const TemporaryFolder folder;
-  Publisher publisher(
-      model, folder / "published", {.full_every = 1000, .full_share = 10.0});
+  Publisher publisher(model, path, {.full_every = 1000, .full_share = 10.0});
   publisher.publish();
-  Reader reader(folder / "published", kByHand);
+  Reader reader(path, kByHand);
   int64_t removed = 0;
   int64_t patches = 0;
   for (uint64_t round = 0; round < 20; ++round) {
@@ -145,7 +123,7 @@ TEST(PublisherTest, KeysComeAndGo) {
   EXPECT_GT(patches, 5);
 }
 
-TEST(PublisherTest, FormatsOfFewBitsAreWithinTheirBound) {
+TEST_F(PublisherTest, FormatsOfFewBitsAreWithinTheirBound) {
   for (const auto& [format, codes] :
        {std::pair{RowFormat::kInt8, 255.0},
         std::pair{RowFormat::kInt4, 15.0}}) {
@@ -174,13 +152,10 @@ TEST(PublisherTest, FormatsOfFewBitsAreWithinTheirBound) {
   }
 }
 
-TEST(PublisherTest, ATableMayHaveAFormatOfItsOwn) {
-  const auto model = std::make_shared<PublishedModel>();
-  const TemporaryFolder folder;
-  Publisher publisher(
-      model, folder / "published", {.formats = {{"words", RowFormat::kInt8}}});
+TEST_F(PublisherTest, ATableMayHaveAFormatOfItsOwn) {
+  Publisher publisher(model, path, {.formats = {{"words", RowFormat::kInt8}}});
   publisher.publish();
-  const Reader reader(folder / "published", kByHand);
+  const Reader reader(path, kByHand);
   const Version& version = *reader.version();
   EXPECT_EQ(version.tables()[version.table("words")].format, "int8");
   EXPECT_EQ(version.tables()[version.table("movies")].format, "float32");
@@ -191,7 +166,7 @@ TEST(PublisherTest, ATableMayHaveAFormatOfItsOwn) {
 }
 
 // The updates of all optimizers mark the rows that they write.
-TEST(PublisherTest, FollowsEveryOptimizer) {
+TEST_F(PublisherTest, FollowsEveryOptimizer) {
   for (const auto& [name, spec] : test::spec_variants()) {
     SCOPED_TRACE(name);
     const auto model = std::make_shared<PublishedModel>(
@@ -210,15 +185,14 @@ TEST(PublisherTest, FollowsEveryOptimizer) {
   }
 }
 
-TEST(PublisherTest, FollowsGradientsThatWaitForAStep) {
+TEST_F(PublisherTest, FollowsGradientsThatWaitForAStep) {
   const auto model = std::make_shared<PublishedModel>(
       PublishedModelOptions{.apply = Apply::kOnStep});
   Combined optimizer(
       torch::optim::SGD(model->parameters(), 0.1), {model->embedding});
-  const TemporaryFolder folder;
-  Publisher publisher(model, folder / "published");
+  Publisher publisher(model, path);
   publisher.publish();
-  Reader reader(folder / "published", kByHand);
+  Reader reader(path, kByHand);
   for (uint64_t round = 0; round < 3; ++round) {
     train(*model, round);
     publisher.publish();
@@ -231,14 +205,13 @@ TEST(PublisherTest, FollowsGradientsThatWaitForAStep) {
   }
 }
 
-TEST(PublisherTest, StrategiesWithoutMarksCompareTheirRows) {
+TEST_F(PublisherTest, StrategiesWithoutMarksCompareTheirRows) {
   const auto model = std::make_shared<PublishedModel>(
       PublishedModelOptions{.strategy = Strategy::host(), .has_keys = false});
   torch::optim::SGD optimizer(model->embedding->parameters(), 0.1);
-  const TemporaryFolder folder;
-  Publisher publisher(model, folder / "published");
+  Publisher publisher(model, path);
   publisher.publish();
-  Reader reader(folder / "published", kByHand);
+  Reader reader(path, kByHand);
   for (uint64_t round = 1; round < 4; ++round) {
     optimizer.zero_grad();
     train(*model, round);
@@ -259,12 +232,10 @@ TEST(PublisherTest, StrategiesWithoutMarksCompareTheirRows) {
   }
 }
 
-TEST(PublisherTest, ReplacedTablesMakeABase) {
-  const auto model = std::make_shared<PublishedModel>();
-  const TemporaryFolder folder;
-  Publisher publisher(model, folder / "published");
+TEST_F(PublisherTest, ReplacedTablesMakeABase) {
+  Publisher publisher(model, path);
   publisher.publish();
-  Reader reader(folder / "published", kByHand);
+  Reader reader(path, kByHand);
   const auto expect_base = [&] {
     publisher.publish();
     EXPECT_TRUE(publisher.report().is_base);
@@ -289,9 +260,7 @@ TEST(PublisherTest, ReplacedTablesMakeABase) {
   expect_base();
 }
 
-TEST(PublisherTest, ManyChangedRowsMakeABase) {
-  const auto model = std::make_shared<PublishedModel>();
-  const TemporaryFolder folder;
+TEST_F(PublisherTest, ManyChangedRowsMakeABase) {
   Publisher by_share(model, folder / "share", {.full_share = 0.05});
   by_share.publish();
   train(*model, 1, 10);
@@ -299,44 +268,39 @@ TEST(PublisherTest, ManyChangedRowsMakeABase) {
   EXPECT_TRUE(by_share.report().is_base);
 }
 
-TEST(PublisherTest, EveryNthVersionIsABaseAndOldOnesGo) {
-  const auto model = std::make_shared<PublishedModel>();
-  const TemporaryFolder folder;
+TEST_F(PublisherTest, EveryNthVersionIsABaseAndOldOnesGo) {
   Publisher publisher(
       model,
-      folder / "published",
+      path,
       {.full_every = 4, .full_share = 10.0, .keep_last = 2, .keep_seconds = 0});
   for (int64_t version = 1; version <= 20; ++version) {
     train(*model, static_cast<uint64_t>(version));
     publisher.publish();
     EXPECT_EQ(publisher.report().is_base, version % 4 == 1);
     int64_t folders = 0;
-    for (const auto& entry :
-         std::filesystem::directory_iterator(folder / "published")) {
+    for (const auto& entry : std::filesystem::directory_iterator(path)) {
       folders += entry.is_directory() ? 1 : 0;
     }
     EXPECT_LE(folders, 6);  // a chain of 4 and a new base
-    const Reader reader(folder / "published", kByHand);
+    const Reader reader(path, kByHand);
     EXPECT_EQ(reader.version()->number(), version);
     expect_same_lookups(*reader.version(), *model, 1);
   }
 }
 
-TEST(PublisherTest, TheNextPublisherOfADirectoryContinuesIt) {
-  const auto model = std::make_shared<PublishedModel>();
-  const TemporaryFolder folder;
+TEST_F(PublisherTest, TheNextPublisherOfADirectoryContinuesIt) {
   {
-    Publisher publisher(model, folder / "published");
+    Publisher publisher(model, path);
     publisher.publish();
     EXPECT_TORCH_ERROR(
-        Publisher(std::make_shared<PublishedModel>(), folder / "published"),
+        Publisher(std::make_shared<PublishedModel>(), path),
         "Another Publisher writes to this directory");
     EXPECT_TORCH_ERROR(
         Publisher(model, folder / "other"),
         "another Publisher follows table 'movies'");
   }
-  Reader reader(folder / "published", kByHand);
-  Publisher publisher(model, folder / "published");
+  Reader reader(path, kByHand);
+  Publisher publisher(model, path);
   EXPECT_EQ(publisher.publish(), 2);
   EXPECT_TRUE(publisher.report().is_base);
   EXPECT_TRUE(reader.refresh());
@@ -344,7 +308,7 @@ TEST(PublisherTest, TheNextPublisherOfADirectoryContinuesIt) {
 }
 
 // Two publishers in one directory would show readers two trainings in turn.
-TEST(PublisherTest, APublisherEndsWhenItHasLostItsLock) {
+TEST_F(PublisherTest, APublisherEndsWhenItHasLostItsLock) {
   for (const bool is_moved : {true, false}) {
     for (const bool background : {false, true}) {
       const TemporaryFolder folder;
@@ -377,7 +341,7 @@ TEST(PublisherTest, APublisherEndsWhenItHasLostItsLock) {
 }
 
 // Whatever is missing of the versions that the next one would build on.
-TEST(PublisherTest, ADirectoryEmptiedUnderAPublisherGetsABase) {
+TEST_F(PublisherTest, ADirectoryEmptiedUnderAPublisherGetsABase) {
   for (const std::string missing :
        {"version_0000000001",
         "version_0000000002",
@@ -419,7 +383,7 @@ TEST(PublisherTest, ADirectoryEmptiedUnderAPublisherGetsABase) {
 }
 
 // A full disk takes nothing away: the rows are in the next version.
-TEST(PublisherTest, RowsOfAFailedVersionAreInTheNextOne) {
+TEST_F(PublisherTest, RowsOfAFailedVersionAreInTheNextOne) {
   for (const bool background : {false, true}) {
     const auto model = std::make_shared<PublishedModel>();
     const TemporaryFolder folder;
@@ -446,10 +410,8 @@ TEST(PublisherTest, RowsOfAFailedVersionAreInTheNextOne) {
   }
 }
 
-TEST(PublisherTest, InTheBackgroundAVersionIsTheModelAtItsCall) {
-  const auto model = std::make_shared<PublishedModel>();
-  const TemporaryFolder folder;
-  Publisher publisher(model, folder / "published", {.background = true});
+TEST_F(PublisherTest, InTheBackgroundAVersionIsTheModelAtItsCall) {
+  Publisher publisher(model, path, {.background = true});
   for (uint64_t round = 0; round < 5; ++round) {
     train(*model, round);
     std::mt19937_64 random(round);
@@ -458,7 +420,7 @@ TEST(PublisherTest, InTheBackgroundAVersionIsTheModelAtItsCall) {
     publisher.publish();
     train(*model, round + 100);  // changes the rows that are being written
     publisher.wait();
-    const Reader reader(folder / "published", kByHand);
+    const Reader reader(path, kByHand);
     for (const auto& [name, activation] : expected) {
       const at::Tensor values = activation.contiguous();
       const auto got = look_up(*reader.version(), name, batch.at(name));
@@ -470,13 +432,11 @@ TEST(PublisherTest, InTheBackgroundAVersionIsTheModelAtItsCall) {
   }
 }
 
-TEST(PublisherTest, DenseWeightsStepAndMetricsArePublished) {
-  const auto model = std::make_shared<PublishedModel>();
-  const TemporaryFolder folder;
-  Publisher publisher(model, folder / "published");
+TEST_F(PublisherTest, DenseWeightsStepAndMetricsArePublished) {
+  Publisher publisher(model, path);
   publisher.publish(
       {.step = 12, .metrics = {{"loss", 0.5}, {"auc", std::nan("")}}});
-  const Reader reader(folder / "published", kByHand);
+  const Reader reader(path, kByHand);
   const Version& version = *reader.version();
   EXPECT_EQ(version.step(), 12);
   EXPECT_EQ(version.metrics(), (std::map<std::string, double>{{"loss", 0.5}}));
@@ -491,7 +451,7 @@ TEST(PublisherTest, DenseWeightsStepAndMetricsArePublished) {
       0);
 }
 
-TEST(PublisherTest, DtypesOfDenseWeightsHaveTheirNamesAndSizes) {
+TEST_F(PublisherTest, DtypesOfDenseWeightsHaveTheirNamesAndSizes) {
   const std::vector<std::pair<at::ScalarType, std::string>> names{
       {at::kFloat, "float32"},
       {at::kDouble, "float64"},
@@ -514,10 +474,7 @@ TEST(PublisherTest, DtypesOfDenseWeightsHaveTheirNamesAndSizes) {
   }
 }
 
-TEST(PublisherTest, MistakesAreNamed) {
-  const auto model = std::make_shared<PublishedModel>();
-  const TemporaryFolder folder;
-  const std::string path = folder / "published";
+TEST_F(PublisherTest, MistakesAreNamed) {
   EXPECT_VALUE_ERROR(
       Publisher(nullptr, path), "expected a model, but got nullptr");
   EXPECT_VALUE_ERROR(Publisher(model, ""), "expected a directory, but got ''");
@@ -551,5 +508,4 @@ TEST(PublisherTest, MistakesAreNamed) {
       "table 'words': row 7 has a number that is not finite or too large");
 }
 
-}  // namespace publisher_test
-}  // namespace tessera::serving
+}  // namespace tessera::serving::publisher_test

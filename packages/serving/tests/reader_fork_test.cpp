@@ -1,33 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // A Reader in a child of fork().
 #include <tessera/serving/publisher.h>
-#include <tessera/serving/reader.h>
 
 #include "packages/serving/tests/published_model.h"
 #include "tests/temporary_folder.h"
 
-#include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
-#include <atomic>
-#include <chrono>
-#include <csignal>
-#include <functional>
-#include <memory>
-#include <random>
-#include <string>
-#include <thread>
-#include <vector>
+namespace tessera::serving::reader_fork_test {
 
-namespace tessera::serving {
-namespace reader_fork_test {
-
-using test::look_up;
-using test::PublishedModel;
-using test::TemporaryFolder;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 constexpr int kHangs = -1;
 
@@ -205,5 +189,4 @@ TEST_F(ReaderForkTest, AChildMayLeaveTheReaderAlone) {
   EXPECT_TRUE(wait_until([&] { return reader->version()->number() == 2; }));
 }
 
-}  // namespace reader_fork_test
-}  // namespace tessera::serving
+}  // namespace tessera::serving::reader_fork_test

@@ -10,46 +10,13 @@
 #include "src/common/checksum.h"
 #include "tests/temporary_folder.h"
 
-#include <ATen/ops/full.h>
-#include <gtest/gtest.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <chrono>
-#include <condition_variable>
-#include <cstdint>
-#include <cstdio>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <functional>
-#include <iterator>
-#include <limits>
-#include <memory>
-#include <mutex>
-#include <random>
-#include <set>
-#include <span>
-#include <stdexcept>
-#include <string>
-#include <string_view>
-#include <thread>
-#include <typeinfo>
-#include <utility>
-#include <vector>
+namespace tessera::serving::reader_test {
 
-namespace tessera::serving {
-namespace reader_test {
-
-using test::expect_same_lookups;
-using test::look_up;
-using test::PublishedModel;
-using test::PublishedModelOptions;
-using test::TemporaryFolder;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 // Expects an exception of exactly this type whose message has the text.
 template <class Error>
@@ -687,5 +654,4 @@ TEST(ShortTimeSlicesTest, OnlyTheCallingThreadHasThem) {
   EXPECT_EQ(after, before);
 }
 
-}  // namespace reader_test
-}  // namespace tessera::serving
+}  // namespace tessera::serving::reader_test

@@ -5,48 +5,19 @@
 #include <tessera/data/pipeline_file.h>
 #include <tessera/data/transforms.h>
 #include <tessera/serving/publisher.h>
-#include <tessera/serving/reader.h>
 #include <tessera/serving/server.h>
 
 #include "packages/serving/tests/http_client.h"
 #include "packages/serving/tests/published_model.h"
 #include "tests/temporary_folder.h"
 #include "tests/test_files.h"
+#include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 #include <sys/resource.h>
 
-#include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <condition_variable>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <functional>
-#include <iterator>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <random>
-#include <span>
-#include <stdexcept>
-#include <string>
-#include <string_view>
-#include <thread>
-#include <utility>
-#include <vector>
+namespace tessera::serving::server_test {
 
-namespace tessera::serving {
-namespace server_test {
-
-using test::HttpClient;
-using test::HttpReply;
-using test::look_up;
-using test::PublishedBatch;
-using test::PublishedModel;
-using test::TemporaryFolder;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 constexpr const char* kLookup = R"({"feature":"movie","ids":[3,1,4]})";
 constexpr const char* kScore =
@@ -147,6 +118,12 @@ class ServerTest : public ::testing::Test {
   HttpClient connect() const {
     return HttpClient(server_->port());
   }
+  // A client that has sent this.
+  HttpClient sent(const std::string& text) const {
+    HttpClient client = connect();
+    EXPECT_TRUE(client.send(text));
+    return client;
+  }
   HttpReply get(const std::string& path) const {
     return connect().get(path);
   }
@@ -172,6 +149,15 @@ class ServerTest : public ::testing::Test {
     }
   }
 
+  // Expects that these bodies are refused with these texts.
+  void expect_refusals(
+      const std::string& path,
+      const std::vector<std::pair<std::string, std::string>>& rows) const {
+    for (const auto& [body, text] : rows) {
+      SCOPED_TRACE(body);
+      expect_error(post(path, body), 400, text);
+    }
+  }
   void expect_alive() const {
     EXPECT_EQ(get("/healthz").status, 200);
     EXPECT_EQ(post("/lookup", kLookup).status, 200);
@@ -329,68 +315,56 @@ TEST_F(ServerTest, LookupsHaveTheBitsOfTheVersion) {
 
 TEST_F(ServerTest, RefusesWrongLookups) {
   start({.max_ids = 1000});
-  const auto expect = [&](const std::string& body, const std::string& text) {
-    SCOPED_TRACE(body);
-    expect_error(post("/lookup", body), 400, text);
-  };
-  expect("", "the text is empty");
-  expect("{", "expected JSON");
-  expect("[1]", "expected an object");
-  expect("\xff", "expected JSON");
-  expect("{}", "missing key 'feature'");
-  expect(R"({"feature":"movie"})", "missing key 'ids'");
-  expect(R"({"feature":7,"ids":[1]})", "feature: expected the name");
-  expect(R"({"feature":"film","ids":[1]})", "there is no feature 'film'");
-  expect(R"({"feature":"movie","ids":7})", "ids: expected a list, but got 7");
-  expect(R"({"feature":"movie","ids":[1],"x":1})", "unknown key 'x'");
-  expect(R"({"feature":"movie","ids":[1],"ids":[2]})", "the key 'ids' twice");
-  expect(R"({"feature":"movie","ids":[1.0]})", "an integer from -2^63");
-  expect(R"({"feature":"movie","ids":["1"]})", "but got \"1\"");
-  expect(R"({"feature":"movie","ids":[null]})", "but got null");
-  expect(
-      R"({"feature":"user","ids":[9223372036854775808]})",
-      "but got 9223372036854775808");
-  expect(
-      R"({"feature":"user","ids":[-9223372036854775809]})",
-      "an integer from -2^63");
-  expect(R"({"feature":"movie","ids":[NaN]})", "expected JSON");
-  expect(R"({"feature":"movie","ids":[3000]})", "has ids in [0, 3000)");
-  expect(
-      R"({"feature":"session","ids":[1]})",
-      "ids: expected a list of ids for each example, such as [[3,1],[4]], "
-      "because the feature 'session' is a sequence");
-  expect(
-      R"({"feature":"movie","ids":[1],"weights":[1]})",
-      "weights: expected none, because only lists of ids are combined");
-  expect(R"({"feature":"watched","ids":[[1],2]})", "as the first entry is");
-  expect(R"({"feature":"movie","ids":[1,[2]]})", "but got a list");
-  expect(R"({"feature":"watched","ids":[[1],[[2]]]})", "but got a list");
-  expect(
-      R"({"feature":"watched","ids":[[1,2]],"weights":[[1]]})",
-      "but got 1 weights for 2 ids");
-  expect(
-      R"({"feature":"watched","ids":[[1]],"weights":[1]})",
-      "weights: expected a list, but got 1");
-  expect(
-      R"({"feature":"watched","ids":[[1,2]],"weights":[]})",
-      "one list per list of ids");
-  expect(
-      R"({"feature":"watched","ids":[[1]],"weights":[[Infinity]]})",
-      "expected JSON");
-  expect(
-      R"({"feature":"watched","ids":[[1]],"weights":[[1e400]]})",
-      "expected JSON");
-  expect(
-      R"({"feature":"watched","ids":[[1]],"weights":[[1e39]]})",
-      "in the range of float32");
-  expect(std::string(1000, '[') + std::string(1000, ']'), "levels deep");
   Json ids = Json::array();
   for (int i = 0; i < 600; ++i) {
     ids.push_back({1});
   }
-  expect(
-      Json{{"feature", "watched"}, {"ids", ids}}.dump(),
-      "at most 1000 ids, numbers and rows");
+  expect_refusals(
+      "/lookup",
+      {{"", "the text is empty"},
+       {"{", "expected JSON"},
+       {"[1]", "expected an object"},
+       {"\xff", "expected JSON"},
+       {"{}", "missing key 'feature'"},
+       {R"({"feature":"movie"})", "missing key 'ids'"},
+       {R"({"feature":7,"ids":[1]})", "feature: expected the name"},
+       {R"({"feature":"film","ids":[1]})", "there is no feature 'film'"},
+       {R"({"feature":"movie","ids":7})", "ids: expected a list, but got 7"},
+       {R"({"feature":"movie","ids":[1],"x":1})", "unknown key 'x'"},
+       {R"({"feature":"movie","ids":[1],"ids":[2]})", "the key 'ids' twice"},
+       {R"({"feature":"movie","ids":[1.0]})", "an integer from -2^63"},
+       {R"({"feature":"movie","ids":["1"]})", "but got \"1\""},
+       {R"({"feature":"movie","ids":[null]})", "but got null"},
+       {R"({"feature":"user","ids":[9223372036854775808]})",
+        "but got 9223372036854775808"},
+       {R"({"feature":"user","ids":[-9223372036854775809]})",
+        "an integer from -2^63"},
+       {R"({"feature":"movie","ids":[NaN]})", "expected JSON"},
+       {R"({"feature":"movie","ids":[3000]})", "has ids in [0, 3000)"},
+       {R"({"feature":"session","ids":[1]})",
+        "ids: expected a list of ids for each example, such as [[3,1],[4]], "
+        "because the feature 'session' is a sequence"},
+       {R"({"feature":"movie","ids":[1],"weights":[1]})",
+        "weights: expected none, because only lists of ids are combined"},
+       {R"({"feature":"watched","ids":[[1],2]})", "as the first entry is"},
+       {R"({"feature":"movie","ids":[1,[2]]})", "but got a list"},
+       {R"({"feature":"watched","ids":[[1],[[2]]]})", "but got a list"},
+       {R"({"feature":"watched","ids":[[1,2]],"weights":[[1]]})",
+        "but got 1 weights for 2 ids"},
+       {R"({"feature":"watched","ids":[[1]],"weights":[1]})",
+        "weights: expected a list, but got 1"},
+       {R"({"feature":"watched","ids":[[1,2]],"weights":[]})",
+        "one list per list of ids"},
+       {R"({"feature":"watched","ids":[[1]],"weights":[[Infinity]]})",
+        "expected JSON"},
+       {R"({"feature":"watched","ids":[[1]],"weights":[[1e400]]})",
+        "expected JSON"},
+       {R"({"feature":"watched","ids":[[1]],"weights":[[1e39]]})",
+        "in the range of float32"},
+       {std::string(1000, '[') + std::string(1000, ']'), "levels deep"},
+       {Json{{"feature", "watched"}, {"ids", ids}}.dump(),
+        "at most 1000 ids, numbers and rows"}});
+
   EXPECT_EQ(
       post("/lookup", R"({"feature":"user","ids":[9223372036854775807,
                         -9223372036854775808]})")
@@ -549,42 +523,35 @@ TEST_F(ServerTest, TheScoreFunctionGetsTheInputs) {
 
 TEST_F(ServerTest, RefusesWrongScoreRequests) {
   start({}, score_all);
-  const auto expect = [&](const std::string& body, const std::string& text) {
-    SCOPED_TRACE(body);
-    expect_error(post("/score", body), 400, text);
-  };
-  expect("nonsense", "expected JSON");
-  expect("{}", "missing key 'candidates'");
-  expect(R"({"candidates":{}})", "one list per input");
-  expect(R"({"candidates":[1]})", "one list per input");
-  expect(R"({"candidates":{"movie":7}})", "one entry per candidate");
-  expect(R"({"candidates":{"movie":[]}})", "at least one candidate");
-  expect(
-      R"({"candidates":{"movie":[1,2,3],"price":[1.5,2]}})",
-      "but 'movie' has 3 and 'price' has 2");
-  expect(
-      R"({"candidates":{"movie":[1.5]}})", "candidates.movie: expected an id");
-  expect(R"({"candidates":{"movie":[1,"a"]}})", "but got \"a\"");
-  expect(
-      R"({"candidates":{"price":["a"]}})",
-      "candidates.price: expected a number");
-  expect(R"({"candidates":{"price":[1e300]}})", "in the range of float32");
-  expect(
-      R"({"candidates":{"tags":[[1],[2,3]]}})",
-      "'tags' is not a feature; the features are movie");
-  expect(R"({"candidates":{"tags":[[],[]]}})", "at least one number");
-  expect(R"({"candidates":{"session":[[1],2]}})", "as the first entry is");
-  expect(R"({"user":7,"candidates":{"movie":[1]}})", "the inputs of the user");
-  expect(
-      R"({"user":{"user":1.5},"candidates":{"movie":[1]}})",
-      "user.user: expected an id");
-  expect(
-      R"({"user":{"age":[]},"candidates":{"movie":[1]}})",
-      "user.age: expected at least one number");
-  expect(
-      R"({"user":{"movie":1},"candidates":{"movie":[1]}})",
-      "Name each input once");
-  expect(R"({"candidates":{"movie":[1]},"k":5})", "unknown key 'k'");
+  expect_refusals(
+      "/score",
+      {{"nonsense", "expected JSON"},
+       {"{}", "missing key 'candidates'"},
+       {R"({"candidates":{}})", "one list per input"},
+       {R"({"candidates":[1]})", "one list per input"},
+       {R"({"candidates":{"movie":7}})", "one entry per candidate"},
+       {R"({"candidates":{"movie":[]}})", "at least one candidate"},
+       {R"({"candidates":{"movie":[1,2,3],"price":[1.5,2]}})",
+        "but 'movie' has 3 and 'price' has 2"},
+       {R"({"candidates":{"movie":[1.5]}})",
+        "candidates.movie: expected an id"},
+       {R"({"candidates":{"movie":[1,"a"]}})", "but got \"a\""},
+       {R"({"candidates":{"price":["a"]}})",
+        "candidates.price: expected a number"},
+       {R"({"candidates":{"price":[1e300]}})", "in the range of float32"},
+       {R"({"candidates":{"tags":[[1],[2,3]]}})",
+        "'tags' is not a feature; the features are movie"},
+       {R"({"candidates":{"tags":[[],[]]}})", "at least one number"},
+       {R"({"candidates":{"session":[[1],2]}})", "as the first entry is"},
+       {R"({"user":7,"candidates":{"movie":[1]}})", "the inputs of the user"},
+       {R"({"user":{"user":1.5},"candidates":{"movie":[1]}})",
+        "user.user: expected an id"},
+       {R"({"user":{"age":[]},"candidates":{"movie":[1]}})",
+        "user.age: expected at least one number"},
+       {R"({"user":{"movie":1},"candidates":{"movie":[1]}})",
+        "Name each input once"},
+       {R"({"candidates":{"movie":[1]},"k":5})", "unknown key 'k'"}});
+
   EXPECT_EQ(post("/score", R"({"candidates":{"movie":[1]}})").status, 200);
 }
 
@@ -651,9 +618,8 @@ TEST_F(ServerTest, RequestsThatWaitAreScoredTogether) {
   });
   std::vector<HttpClient> clients;
   const auto ask = [&](int id) {
-    clients.push_back(connect());
-    clients.back().send(HttpClient::post_text(
-        "/score", R"({"candidates":{"movie":[)" + std::to_string(id) + "]}}"));
+    clients.push_back(sent(HttpClient::post_text(
+        "/score", R"({"candidates":{"movie":[)" + std::to_string(id) + "]}}")));
   };
   ask(0);
   blocked.wait_for_call();
@@ -688,9 +654,8 @@ TEST_F(ServerTest, LargeRequestsAreScoredAlone) {
   });
   std::vector<HttpClient> clients;
   const auto ask = [&](const std::string& ids) {
-    clients.push_back(connect());
-    clients.back().send(HttpClient::post_text(
-        "/score", R"({"candidates":{"movie":[)" + ids + "]}}"));
+    clients.push_back(sent(HttpClient::post_text(
+        "/score", R"({"candidates":{"movie":[)" + ids + "]}}")));
   };
   ask("0");
   blocked.wait_for_call();
@@ -789,8 +754,7 @@ TEST_F(ServerTest, ErrorsOfLookupsInTheScoreFunctionConcernTheRequest) {
 
 TEST_F(ServerTest, HeadHasNoBody) {
   start();
-  HttpClient client = connect();
-  client.send("HEAD /healthz HTTP/1.1\r\nHost: a\r\n\r\n");
+  HttpClient client = sent("HEAD /healthz HTTP/1.1\r\nHost: a\r\n\r\n");
   const HttpReply reply = client.read(/*has_body=*/false);
   EXPECT_EQ(reply.status, 200);
   EXPECT_EQ(
@@ -809,8 +773,7 @@ TEST_F(ServerTest, KeepsConnectionsUnlessToldNotTo) {
   client.send("GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
   EXPECT_EQ(client.read().headers.at("connection"), "close");
   EXPECT_TRUE(client.waits_for_close());
-  HttpClient old = connect();
-  old.send("GET /healthz HTTP/1.0\r\n\r\n");
+  HttpClient old = sent("GET /healthz HTTP/1.0\r\n\r\n");
   EXPECT_EQ(old.read().status, 200);
   EXPECT_TRUE(old.waits_for_close());
 }
@@ -856,8 +819,7 @@ TEST_F(ServerTest, TakesChunkedBodiesAndSplitRequests) {
 
 TEST_F(ServerTest, TellsCurlToGoOn) {
   start();
-  HttpClient client = connect();
-  client.send(
+  HttpClient client = sent(
       "POST /lookup HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: " +
       std::to_string(std::string(kLookup).size()) + "\r\n\r\n");
   EXPECT_EQ(client.read().status, 100);
@@ -867,9 +829,8 @@ TEST_F(ServerTest, TellsCurlToGoOn) {
 
 TEST_F(ServerTest, RefusesLargeRequestsWithoutReadingThem) {
   start({.max_body_bytes = 1000});
-  HttpClient client = connect();
-  client.send(
-      "POST /lookup HTTP/1.1\r\nHost: a\r\nContent-Length: 1001\r\n\r\n");
+  HttpClient client =
+      sent("POST /lookup HTTP/1.1\r\nHost: a\r\nContent-Length: 1001\r\n\r\n");
   const HttpReply reply = client.read();
   expect_error(reply, 413, "at most 1000 bytes");
   EXPECT_EQ(reply.headers.at("connection"), "close");
@@ -888,8 +849,8 @@ TEST_F(ServerTest, RefusesLargeRequestsWithoutReadingThem) {
   }
   EXPECT_TRUE(is_sent);
 
-  HttpClient talker = connect();
-  talker.send("GET / HTTP/1.1\r\nHost: a\r\nX: " + std::string(20000, 'x'));
+  HttpClient talker =
+      sent("GET / HTTP/1.1\r\nHost: a\r\nX: " + std::string(20000, 'x'));
   expect_error(talker.read(), 431, "at most 16384 bytes");
   EXPECT_TRUE(talker.waits_for_close());
   EXPECT_EQ(
@@ -901,8 +862,8 @@ TEST_F(ServerTest, RefusesLargeRequestsWithoutReadingThem) {
 TEST_F(ServerTest, BodiesThatAreBeingReceivedTakeBoundedMemory) {
   start({.max_body_bytes = int64_t{1} << 30});
   {
-    HttpClient large = connect();  // may become as large as all bodies together
-    large.send(
+    // It may become as large as all bodies together.
+    HttpClient large = sent(
         "POST /lookup HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n"
         "Transfer-Encoding: chunked\r\n\r\n");
     EXPECT_EQ(large.read().status, 100);
@@ -929,18 +890,16 @@ std::string large_lookup() {
 
 TEST_F(ServerTest, AnswersThatNobodyReadsTakeBoundedMemory) {
   start({.max_body_bytes = int64_t{1} << 30, .request_seconds = 60.0});
-  HttpClient large = connect();  // leaves 12 MiB for others
-  large.send(
+  // It leaves 12 MiB for others.
+  HttpClient large = sent(
       "POST /lookup HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n"
       "Content-Length: " +
       std::to_string((1 << 30) - (12 << 20)) + "\r\n\r\n");
   EXPECT_EQ(large.read().status, 100);
   {
-    HttpClient silent = connect();
-    silent.send(large_lookup());
+    HttpClient silent = sent(large_lookup());
     wait_for_metric("tessera_lookups_total", 50000.0);
-    HttpClient refused = connect();
-    refused.send(large_lookup());
+    HttpClient refused = sent(large_lookup());
     const HttpReply reply = refused.read();
     expect_error(reply, 503, "too many large requests and answers");
     EXPECT_EQ(reply.headers.at("retry-after"), "1");
@@ -950,8 +909,7 @@ TEST_F(ServerTest, AnswersThatNobodyReadsTakeBoundedMemory) {
     EXPECT_EQ(get("/healthz").status, 200);
   }
   wait_for_metric("tessera_connections", 2.0);
-  HttpClient next = connect();
-  next.send(large_lookup());
+  HttpClient next = sent(large_lookup());
   EXPECT_EQ(next.read().status, 200);
 }
 
@@ -969,8 +927,7 @@ TEST_F(ServerTest, RefusesWhatIsNotHttp) {
        "POST /lookup HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
        "GET / HTTP/1.1\r\nHost: a\r\nno colon\r\n\r\n"}) {
     SCOPED_TRACE(text);
-    HttpClient client = connect();
-    client.send(text);
+    HttpClient client = sent(text);
     const HttpReply reply = client.read();
     EXPECT_EQ(reply.status, 400);
     EXPECT_TRUE(json_of(reply).contains("error"));
@@ -982,11 +939,9 @@ TEST_F(ServerTest, RefusesWhatIsNotHttp) {
 
 TEST_F(ServerTest, SlowClientsAreSentAway) {
   start({.request_seconds = 0.2, .idle_seconds = 0.4});
-  HttpClient header = connect();
-  header.send("GET / HT");
-  HttpClient body = connect();
-  body.send(
-      "POST /lookup HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n123");
+  HttpClient header = sent("GET / HT");
+  HttpClient body =
+      sent("POST /lookup HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n123");
   HttpClient idle = connect();
   for (HttpClient* client : {&header, &body}) {
     expect_error(client->read(), 408, "complete after 0.2 seconds");
@@ -1001,8 +956,7 @@ TEST_F(ServerTest, SlowClientsAreSentAway) {
 // A client that never reads its answers, so that the server can't write them.
 TEST_F(ServerTest, ClientsThatDoNotReadAreSentAway) {
   start({.request_seconds = 2.0});
-  HttpClient client = connect();
-  client.send(large_lookup());
+  HttpClient client = sent(large_lookup());
   wait_for_metric("tessera_lookups_total", 50000.0);
   wait_for_metric("tessera_connections", 1.0);  // that of /metrics itself
 }
@@ -1010,13 +964,10 @@ TEST_F(ServerTest, ClientsThatDoNotReadAreSentAway) {
 TEST_F(ServerTest, AFullQueueRefusesAtOnce) {
   BlockedScore blocked;
   start({.max_queue = 2}, blocked.function());
-  HttpClient first = connect();
-  first.send(HttpClient::post_text("/score", kScore));
+  HttpClient first = sent(HttpClient::post_text("/score", kScore));
   blocked.wait_for_call();
-  HttpClient second = connect();
-  second.send(HttpClient::post_text("/score", kScore));
-  HttpClient third = connect();
-  third.send(HttpClient::post_text("/lookup", kLookup));
+  HttpClient second = sent(HttpClient::post_text("/score", kScore));
+  HttpClient third = sent(HttpClient::post_text("/lookup", kLookup));
   wait_for_metric("tessera_queue_length", 2.0);
   HttpClient refused = connect();
   for (int i = 0; i < 3; ++i) {
@@ -1037,8 +988,7 @@ TEST_F(ServerTest, AFullQueueRefusesAtOnce) {
 TEST_F(ServerTest, ARequestThatWaitsTooLongIsNotComputed) {
   BlockedScore blocked;
   start({.request_seconds = 0.3}, blocked.function());
-  HttpClient first = connect();
-  first.send(HttpClient::post_text("/score", kScore));
+  HttpClient first = sent(HttpClient::post_text("/score", kScore));
   blocked.wait_for_call();
   HttpClient second = connect();
   const HttpReply reply = second.post("/score", kScore);
@@ -1056,18 +1006,14 @@ TEST_F(ServerTest, ClientsMayLeaveAtAnyTime) {
   BlockedScore blocked;
   start({}, blocked.function());
   {
-    HttpClient computed = connect();
-    computed.send(HttpClient::post_text("/score", kScore));
+    HttpClient computed = sent(HttpClient::post_text("/score", kScore));
     blocked.wait_for_call();
-    HttpClient waiting = connect();
-    waiting.send(HttpClient::post_text("/score", kScore));
+    HttpClient waiting = sent(HttpClient::post_text("/score", kScore));
     wait_for_metric("tessera_queue_length", 1.0);
-    HttpClient half = connect();
-    half.send("POST /score HTTP/1.1\r\nContent-Le");
+    HttpClient half = sent("POST /score HTTP/1.1\r\nContent-Le");
     HttpClient silent = connect();
   }
-  HttpClient closed_half = connect();
-  closed_half.send(HttpClient::post_text("/score", kScore));
+  HttpClient closed_half = sent(HttpClient::post_text("/score", kScore));
   closed_half.end_sending();
   wait_for_metric("tessera_queue_length", 2.0);
   blocked.open();
@@ -1289,8 +1235,7 @@ TEST_F(ServerTest, StopAnswersWhatWaits) {
   const uint16_t port = server.port();
   std::vector<HttpClient> clients;
   for (int i = 0; i < 4; ++i) {
-    clients.push_back(connect());
-    clients.back().send(HttpClient::post_text("/score", kScore));
+    clients.push_back(sent(HttpClient::post_text("/score", kScore)));
     if (i == 0) {
       blocked.wait_for_call();
     }
@@ -1317,13 +1262,12 @@ TEST_F(ServerTest, StopReceivesWhatIsOnItsWay) {
   Server& server = start({.request_seconds = 60.0});
   const std::string lookup = HttpClient::post_text("/lookup", kLookup);
   const size_t body = lookup.find("\r\n\r\n") + 4;
-  HttpClient with_body = connect();
-  with_body.send(
+  HttpClient with_body = sent(
       lookup.substr(0, body - 2) + "Expect: 100-continue\r\n\r\n" +
       lookup.substr(body, 5));
   EXPECT_EQ(with_body.read().status, 100);
-  HttpClient with_header = connect();
-  with_header.send("GET /healthz HTTP/1.1\r\nHost: a\r\n\r\nGET /ver");
+  HttpClient with_header =
+      sent("GET /healthz HTTP/1.1\r\nHost: a\r\n\r\nGET /ver");
   EXPECT_EQ(with_header.read().status, 200);
   HttpClient idle = connect();
   EXPECT_EQ(idle.get("/healthz").status, 200);
@@ -1342,8 +1286,7 @@ TEST_F(ServerTest, StopReceivesWhatIsOnItsWay) {
 
 TEST_F(ServerTest, StopDoesNotWaitLongerThanAClientMayTake) {
   Server& server = start({.request_seconds = 0.5});
-  HttpClient client = connect();
-  client.send(
+  HttpClient client = sent(
       "POST /lookup HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n"
       "Content-Length: 10\r\n\r\n");
   EXPECT_EQ(client.read().status, 100);
@@ -1443,42 +1386,29 @@ TEST_F(ServerTest, CountsWhatItDoes) {
 }
 
 TEST_F(ServerTest, RefusesWrongOptions) {
-  const auto expect = [&](const ServerOptions& options,
-                          const std::string& text) {
+  const std::vector<Refusal<ServerOptions>> rows{
+      {{.address = "nowhere"},
+       "address must be an IP address or \"localhost\", but is 'nowhere'"},
+      {{.threads = 0}, "threads must be from 1 to 1024, but is 0"},
+      {{.max_queue = 0}, "max_queue must be from 1 to 1000000, but is 0"},
+      {{.max_batch = -1}, "max_batch must be from 1 to 1000000, but is -1"},
+      {{.max_connections = 0},
+       "max_connections must be from 1 to 1000000, but is 0"},
+      {{.max_body_bytes = 0},
+       "max_body_bytes must be from 1 to 1073741824, but is 0"},
+      {{.max_ids = 0}, "max_ids must be from 1 to 1073741824, but is 0"},
+      {{.request_seconds = 0.0},
+       "request_seconds must be > 0 and at most 86400, but is 0"},
+      {{.idle_seconds = std::numeric_limits<double>::quiet_NaN()},
+       "idle_seconds must be > 0 and at most 86400, but is nan"}};
+  for (const auto& [options, text] : rows) {
     try {
       const Server server(reader_, options);
       ADD_FAILURE() << "expected an error with: " << text;
     } catch (const std::invalid_argument& error) {
-      EXPECT_EQ(std::string(error.what()), "[Server] " + text);
+      EXPECT_EQ(error.what(), "[Server] " + text + ". Correct the options.");
     }
-  };
-  expect(
-      {.address = "nowhere"},
-      "address must be an IP address or \"localhost\", but is 'nowhere'. Correct the options.");
-  expect(
-      {.threads = 0},
-      "threads must be from 1 to 1024, but is 0. Correct the options.");
-  expect(
-      {.max_queue = 0},
-      "max_queue must be from 1 to 1000000, but is 0. Correct the options.");
-  expect(
-      {.max_batch = -1},
-      "max_batch must be from 1 to 1000000, but is -1. Correct the options.");
-  expect(
-      {.max_connections = 0},
-      "max_connections must be from 1 to 1000000, but is 0. Correct the options.");
-  expect(
-      {.max_body_bytes = 0},
-      "max_body_bytes must be from 1 to 1073741824, but is 0. Correct the options.");
-  expect(
-      {.max_ids = 0},
-      "max_ids must be from 1 to 1073741824, but is 0. Correct the options.");
-  expect(
-      {.request_seconds = 0.0},
-      "request_seconds must be > 0 and at most 86400, but is 0. Correct the options.");
-  expect(
-      {.idle_seconds = std::numeric_limits<double>::quiet_NaN()},
-      "idle_seconds must be > 0 and at most 86400, but is nan. Correct the options.");
+  }
   EXPECT_THROW(Server(nullptr, {.port = 0}), std::invalid_argument);
 }
 
@@ -1504,5 +1434,4 @@ TEST_F(ServerTest, APortHasOneServer) {
   EXPECT_EQ(HttpClient(port).get("/healthz").status, 200);
 }
 
-}  // namespace server_test
-}  // namespace tessera::serving
+}  // namespace tessera::serving::server_test

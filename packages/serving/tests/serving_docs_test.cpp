@@ -1,36 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The code of docs/serving.md and of the docstrings.
-#include <tessera/layers/tpu_embedding.h>
 #include <tessera/serving/publish_callback.h>
 #include <tessera/serving/publisher.h>
-#include <tessera/serving/reader.h>
 #include <tessera/serving/server.h>
 #include <tessera/serving/short_time_slices.h>
-#include <tessera/training/fit.h>
 
 #include "packages/serving/tests/http_client.h"
 #include "packages/serving/tests/published_model.h"
 #include "packages/training/tests/training_fixture.h"
-#include "tests/temporary_folder.h"
 
-#include <gtest/gtest.h>
+namespace tessera::serving::serving_docs_test {
 
-#include <cstdio>
-#include <cstdlib>
-#include <filesystem>
-#include <iostream>
-#include <memory>
-#include <random>
-#include <span>
-#include <string>
-#include <thread>
-#include <vector>
-
-namespace tessera::serving {
-namespace serving_docs_test {
-
-using test::PublishedModel;
-using test::TemporaryFolder;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 // Runs in a folder of its own.
 class ServingDocsTest : public ::testing::Test {
@@ -210,5 +191,4 @@ TEST_F(ServingDocsTest, AProgramInCReads) {
       std::string::npos);
 }
 
-}  // namespace serving_docs_test
-}  // namespace tessera::serving
+}  // namespace tessera::serving::serving_docs_test

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
-
 namespace tessera::test {
 
 // Rows that tell which version they are of. A publisher begins with the step `first`, at

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files that would take far more memory than they have bytes.
 #include <tessera/serving/publisher.h>
-#include <tessera/serving/reader.h>
 
 #include "packages/serving/src/format/version_file.h"
 #include "packages/serving/tests/published_model.h"
@@ -9,18 +8,9 @@
 #include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 
-#include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
-#include <memory>
-#include <stdexcept>
-#include <string>
-#include <utility>
-
-namespace tessera::serving {
-namespace version_bounds_test {
+namespace tessera::serving::version_bounds_test {
 
 using test::TemporaryFolder;
 
@@ -150,5 +140,4 @@ TEST(VersionBoundsTest, LargeFilesAreRefusedBeforeTheyAreRead) {
       "[test] expected at most 16777216 bytes, but got 17825");
 }
 
-}  // namespace version_bounds_test
-}  // namespace tessera::serving
+}  // namespace tessera::serving::version_bounds_test
