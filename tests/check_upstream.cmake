@@ -1,6 +1,6 @@
 # Checks that every test that UPSTREAM.md names exists.
 #   cmake -D ROOT=<project> -P check_upstream.cmake
-file(GLOB_RECURSE sources "${ROOT}/tests/*_test.cpp" "${ROOT}/packages/*_test.cpp")
+file(GLOB_RECURSE sources "${ROOT}/tests/*_test.cpp" "${ROOT}/tests/*_contract.h" "${ROOT}/packages/*_test.cpp")
 set(tests "")
 foreach(source IN LISTS sources)
   file(READ "${source}" text)

@@ -1,18 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/tensor.h>
-#include <c10/util/Exception.h>
-#include <gtest/gtest.h>
+#include "tests/test_headers.h"
 
-#include <cmath>
-#include <cstdint>
-#include <initializer_list>
-#include <limits>
-#include <string>
 #include <typeinfo>
-#include <vector>
 
 // Expects that the statement throws exactly this type, and that
 // what_without_backtrace() contains the text. If the statement has commas inside
@@ -28,6 +19,9 @@
   EXPECT_RAISES(c10::IndexError, statement, text)
 #define EXPECT_TORCH_ERROR(statement, text) \
   EXPECT_RAISES(c10::Error, statement, text)
+
+#define EXPECT_CONTAINS(text, part) \
+  EXPECT_PRED_FORMAT2(::tessera::test::contains, text, part)
 
 namespace tessera::test {
 
@@ -65,15 +59,27 @@ struct Refusal {
   std::string text = {};
 };
 
-/// Expects that `action` raises a ValueError with the text of the row for each input.
-template <class Input, class Action>
+/// Expects that `action` raises this error with the text of the row for each input.
+template <class Input, class Error = c10::ValueError, class Action>
 void expect_refusals(
     const std::vector<Refusal<Input>>& rows,
     const Action& action) {
   for (const Refusal<Input>& row : rows) {
     SCOPED_TRACE(row.text);
-    EXPECT_VALUE_ERROR(action(row.input), row.text);
+    EXPECT_RAISES(Error, action(row.input), row.text);
   }
+}
+
+inline testing::AssertionResult contains(
+    const char* /*text_name*/,
+    const char* /*part_name*/,
+    const std::string& text,
+    const std::string& part) {
+  if (text.find(part) != std::string::npos) {
+    return testing::AssertionSuccess();
+  }
+  return testing::AssertionFailure()
+      << "expected the text:\n  " << part << "\nin:\n  " << text;
 }
 
 /// Expects equal shapes, and |actual - expected| <= atol + rtol * |expected| for
@@ -124,5 +130,75 @@ inline at::Tensor int32s(std::initializer_list<int32_t> values) {
 inline at::Tensor floats(std::initializer_list<float> values) {
   return at::tensor(at::ArrayRef<float>(values), at::kFloat);
 }
+
+/// The archive of a module, an optimizer or tensors.
+template <class Saved>
+std::string bytes_of(const Saved& saved) {
+  std::ostringstream stream;
+  torch::save(saved, stream);
+  return std::move(stream).str();
+}
+
+/// Saves `from`, and loads the archive into `to`.
+template <class From, class To>
+void copy_by_archive(const From& from, To& to) {
+  std::istringstream stream(bytes_of(from));
+  torch::load(to, stream);
+}
+
+template <class Holder>
+void load_bytes(Holder& holder, const std::string& bytes) {
+  std::istringstream stream(bytes);
+  torch::load(holder, stream);
+}
+
+inline torch::serialize::InputArchive archive_of(const std::string& bytes) {
+  std::istringstream stream(bytes);
+  torch::serialize::InputArchive archive;
+  archive.load_from(stream);
+  return archive;
+}
+
+inline torch::serialize::InputArchive reread(
+    torch::serialize::OutputArchive& archive) {
+  std::ostringstream stream;
+  archive.save_to(stream);
+  return archive_of(stream.str());
+}
+
+template <class Holder>
+Holder clone_of(const Holder& layer) {
+  return Holder(std::dynamic_pointer_cast<typename Holder::ContainedType>(
+      layer->clone()));
+}
+
+/// Sets the number of intra-op threads while it exists.
+class Threads {
+ public:
+  explicit Threads(int count) {
+    at::set_num_threads(count);
+  }
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+  ~Threads() {
+    at::set_num_threads(before_);
+  }
+
+ private:
+  int before_ = at::get_num_threads();
+};
+
+/// Collects LibTorch's warnings while it exists.
+class Warnings : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    texts.push_back(warning.msg());
+  }
+
+  std::vector<std::string> texts;
+
+ private:
+  c10::WarningUtils::WarningHandlerGuard guard_{this};
+};
 
 }  // namespace tessera::test

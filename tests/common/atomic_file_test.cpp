@@ -3,18 +3,11 @@
 #include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 
-#include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <filesystem>
-#include <iterator>
-#include <set>
-#include <string>
-
-namespace tessera {
-namespace atomic_file_test {
+namespace tessera::atomic_file_test {
 
 using test::read_text;
 using test::TemporaryFolder;
@@ -160,5 +153,4 @@ TEST(AtomicFileTest, AnyNameThatTheSystemAllowsIsWritten) {
   EXPECT_TRUE(names_in(folder).empty());
 }
 
-}  // namespace atomic_file_test
-}  // namespace tessera
+}  // namespace tessera::atomic_file_test

@@ -1,16 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/common/error_reason.h"
+#include "tests/test_util.h"
 
 #include "src/common/device_problem.h"
 
-#include <c10/util/Exception.h>
-#include <gtest/gtest.h>
-
-#include <stdexcept>
-#include <string>
-
-namespace tessera {
-namespace error_reason_test {
+namespace tessera::error_reason_test {
 
 TEST(ErrorReasonTest, IsTheFirstLineOfAMessage) {
   const c10::Error error(
@@ -38,5 +32,4 @@ TEST(DeviceProblemTest, IsEmptyForADeviceThatLibTorchCanUse) {
   EXPECT_EQ(problem.find('\n'), std::string::npos);
 }
 
-}  // namespace error_reason_test
-}  // namespace tessera
+}  // namespace tessera::error_reason_test

@@ -1,16 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/common/profile_scope.h>
 
-#include <ATen/record_function.h>
-#include <gtest/gtest.h>
+#include "tests/test_util.h"
 
-#include <memory>
-#include <stdexcept>
-#include <string>
-#include <thread>
-
-namespace tessera {
-namespace profile_scope_test {
+namespace tessera::profile_scope_test {
 
 // What a profiler of this thread has seen: "(name" where a scope begins, and ")" where it
 // ends.
@@ -74,5 +67,4 @@ TEST_F(ProfileScopeTest, DoesNothingOnAThreadWithoutAProfiler) {
   EXPECT_EQ(seen(), "");
 }
 
-}  // namespace profile_scope_test
-}  // namespace tessera
+}  // namespace tessera::profile_scope_test

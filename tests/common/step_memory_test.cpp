@@ -6,24 +6,13 @@
 #include "src/common/buffer.h"
 #include "tests/test_util.h"
 
-#include <ATen/EmptyTensor.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/sum.h>
 #include <c10/core/CPUAllocator.h>
-#include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <cstdint>
-#include <cstring>
-#include <fstream>
-#include <limits>
 #include <new>
-#include <thread>
-#include <vector>
 
-namespace tessera {
-namespace step_memory_test {
+namespace tessera::step_memory_test {
 
 #ifdef __SANITIZE_ADDRESS__
 constexpr bool kKeepsBlocks = false;
@@ -172,5 +161,4 @@ TEST(StepMemoryTest, ServesSeveralThreads) {
   second.join();
 }
 
-}  // namespace step_memory_test
-}  // namespace tessera
+}  // namespace tessera::step_memory_test

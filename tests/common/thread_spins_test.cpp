@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/common/thread_spins.h>
 
-#include <gtest/gtest.h>
+#include "tests/test_util.h"
+
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <cstdlib>
-#include <string>
 
 namespace tessera {
 namespace {

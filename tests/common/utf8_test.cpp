@@ -1,15 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/common/utf8.h"
+#include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-
-#include <cstdint>
-#include <string>
-#include <vector>
-
-namespace tessera {
-namespace utf8_test {
+namespace tessera::utf8_test {
 
 // Encodes the code point in `length` bytes, even if fewer would be enough.
 std::string encode(uint32_t code, int length) {
@@ -83,5 +76,4 @@ TEST(Utf8Test, AgreesWithJson) {
   }
 }
 
-}  // namespace utf8_test
-}  // namespace tessera
+}  // namespace tessera::utf8_test

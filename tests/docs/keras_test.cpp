@@ -9,19 +9,8 @@
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/adam.h>
 #include <tessera/optim/optimizers/sgd.h>
-#include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/sgd.h>
-#include <torch/types.h>
 
 #include "tests/test_util.h"
-
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-
-#include <string>
-#include <vector>
 
 namespace optim = tessera::optim;
 using tessera::FeatureConfig;

@@ -7,16 +7,9 @@
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/serialization/save_to_file.h>
-#include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/types.h>
 
 #include "tests/docs/pages_fixture.h"
-
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-
-#include <string>
+#include "tests/test_util.h"
 
 namespace own_layer_test {
 

@@ -8,31 +8,13 @@
 #include <tessera/search/top_k_index.h>
 #include <tessera/serialization/checkpoint.h>
 #include <tessera/serialization/save_to_file.h>
-#include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/serialization/import.h>
-#include <torch/optim/adam.h>
-#include <torch/serialize.h>
-#include <torch/types.h>
 
 #include "tests/docs/pages_fixture.h"
 #include "tests/docs/ranker.h"
 #include "tests/test_util.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/full_like.h>
-#include <ATen/ops/matmul.h>
-#include <ATen/ops/rand.h>
-#include <ATen/ops/zeros_like.h>
-#include <gtest/gtest.h>
-
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace tessera {
-namespace readme_test {
+namespace tessera::readme_test {
 
 class ReadmeTest : public test::PagesTest {};
 
@@ -240,5 +222,4 @@ TEST_F(ReadmeTest, AnExportedModelNeedsNoTessera) {
       small_ranker({inputs}).toTensor(), model->forward(batch), 0.0, 1e-2);
 }
 
-}  // namespace readme_test
-}  // namespace tessera
+}  // namespace tessera::readme_test

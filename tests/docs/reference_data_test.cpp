@@ -7,25 +7,11 @@
 #include <tessera/data/text_vectors.h>
 #include <tessera/data/vocabulary_builder.h>
 #include <tessera/layers/tpu_embedding.h>
-#include <torch/types.h>
 
 #include "tests/docs/pages_fixture.h"
 #include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-
-#include <c10/util/StringUtil.h>
-
-#include <cmath>
-#include <fstream>
-#include <iostream>
-#include <sstream>
-#include <string>
-#include <variant>
-#include <vector>
-
-namespace tessera::data {
-namespace reference_data_test {
+namespace tessera::data::reference_data_test {
 
 using test::expect_close;
 
@@ -412,5 +398,4 @@ TEST_F(DataReferenceTest, AVocabularyComesFromTheData) {
       (std::vector<int64_t>{0x1a, 0xa}));
 }
 
-}  // namespace reference_data_test
-}  // namespace tessera::data
+}  // namespace tessera::data::reference_data_test

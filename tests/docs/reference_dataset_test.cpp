@@ -8,16 +8,10 @@
 #include <tessera/data/user_items.h>
 #include <tessera/data/vocabulary_builder.h>
 #include <tessera/search/top_k_index.h>
-#include <torch/types.h>
 
-#include <gtest/gtest.h>
+#include "tests/test_util.h"
 
-#include <iostream>
-#include <variant>
-#include <vector>
-
-namespace tessera::data {
-namespace reference_dataset_test {
+namespace tessera::data::reference_dataset_test {
 
 // Ten examples of three users, who rate two items each or more.
 Columns ten_ratings() {
@@ -201,5 +195,4 @@ TEST(DatasetReferenceTest, UserItems) {
   EXPECT_EQ(found.ids[1][0].item<int64_t>(), 0);
 }
 
-}  // namespace reference_dataset_test
-}  // namespace tessera::data
+}  // namespace tessera::data::reference_dataset_test

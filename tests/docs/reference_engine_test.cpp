@@ -9,23 +9,10 @@
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/sgd.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/optim/adagrad.h>
-#include <torch/serialize/archive.h>
-#include <torch/types.h>
 
 #include "tests/docs/pages_fixture.h"
 #include "tests/test_util.h"
-
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-
-#include <cmath>
-#include <iostream>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace tessera {
 namespace reference_engine_test {

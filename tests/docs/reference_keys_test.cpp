@@ -9,14 +9,7 @@
 #include "tests/serialization/recording_disk.h"
 #include "tests/test_util.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
-#include <torch/types.h>
-
-namespace tessera {
-namespace reference_keys_test {
+namespace tessera::reference_keys_test {
 
 TEST(KeysReferenceTest, Admissions) {
   {
@@ -104,5 +97,4 @@ TEST(KeysReferenceTest, DynamicKeys) {
   EXPECT_EQ(embedding->evict("users", 1), 0);
 }
 
-}  // namespace reference_keys_test
-}  // namespace tessera
+}  // namespace tessera::reference_keys_test

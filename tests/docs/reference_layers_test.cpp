@@ -26,34 +26,12 @@
 #include <tessera/search/faiss_index.h>
 #include <tessera/serialization/save_to_file.h>
 #include <tessera/serialization/saved_features.h>
-#include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/serialization/import.h>
-#include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/sgd.h>
-#include <torch/serialize.h>
-#include <torch/types.h>
-
-#include <ATen/ops/equal.h>
 
 #include "tests/docs/pages_fixture.h"
 #include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-
-#include <cmath>
-#include <iostream>
-#include <limits>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace tessera {
-namespace reference_layers_test {
+namespace tessera::reference_layers_test {
 
 using test::expect_close;
 
@@ -638,5 +616,4 @@ TEST_F(LayersReferenceTest, CallableBinder) {
   EXPECT_EQ(options.optimizer, this->options.optimizer);
 }
 
-}  // namespace reference_layers_test
-}  // namespace tessera
+}  // namespace tessera::reference_layers_test

@@ -11,19 +11,10 @@
 #include <tessera/training/ranking_metrics.h>
 #include <tessera/training/retrieval_metrics.h>
 #include <torch/nn/modules/embedding.h>
-#include <torch/optim/adam.h>
-#include <torch/types.h>
 
-#include <ATen/ops/cross_entropy_loss.h>
-#include <gtest/gtest.h>
+#include "tests/test_util.h"
 
-#include <cmath>
-#include <iostream>
-#include <memory>
-#include <vector>
-
-namespace tessera::training {
-namespace reference_metrics_test {
+namespace tessera::training::reference_metrics_test {
 
 // Metrics of click models.
 
@@ -297,5 +288,4 @@ TEST(CorpusReferenceTest, CorpusEvaluation) {
   EXPECT_GT(recall, 0.5);  // that of chance
 }
 
-}  // namespace reference_metrics_test
-}  // namespace tessera::training
+}  // namespace tessera::training::reference_metrics_test

@@ -10,19 +10,10 @@
 #include <tessera/models/matrix_factorization.h>
 #include <tessera/models/mixture_of_experts.h>
 #include <tessera/search/top_k_index.h>
-#include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/types.h>
 
 #include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-
-#include <string>
-#include <vector>
-
-namespace tessera {
-namespace reference_models_test {
+namespace tessera::reference_models_test {
 
 class ModelsReferenceTest : public testing::Test {
  protected:
@@ -176,5 +167,4 @@ TEST_F(ModelsReferenceTest, FoldInOfRatings) {
       1e-5);
 }
 
-}  // namespace reference_models_test
-}  // namespace tessera
+}  // namespace tessera::reference_models_test

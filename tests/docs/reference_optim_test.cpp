@@ -5,23 +5,10 @@
 #include <tessera/optim/keras.h>
 #include <tessera/optim/make_optimizer.h>
 #include <tessera/optim/optimizers.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/types.h>
 
 #include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <map>
-#include <string>
-#include <variant>
-
-namespace tessera::optim {
-namespace reference_optim_test {
+namespace tessera::optim::reference_optim_test {
 
 constexpr double kTolerance = 1e-6;
 
@@ -424,5 +411,4 @@ TEST_F(OptimReferenceTest, SpecGroup) {
   EXPECT_FALSE(at::equal(tower->weight, before));
 }
 
-}  // namespace reference_optim_test
-}  // namespace tessera::optim
+}  // namespace tessera::optim::reference_optim_test

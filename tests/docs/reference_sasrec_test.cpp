@@ -9,15 +9,10 @@
 #include <tessera/optim/optimizers/adam.h>
 #include <tessera/search/top_k_index.h>
 #include <torch/nn/functional/loss.h>
-#include <torch/optim/adam.h>
-#include <torch/types.h>
 
 #include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-
-namespace tessera {
-namespace reference_sasrec_test {
+namespace tessera::reference_sasrec_test {
 
 TEST(SASRecReferenceTest, CausalSelfAttentionImpl) {
   // snippet: CausalSelfAttentionImpl
@@ -119,5 +114,4 @@ TEST(SASRecReferenceTest, SimpleXImpl) {
   EXPECT_EQ(found.ids.sizes(), torch::IntArrayRef({2, 10}));
 }
 
-}  // namespace reference_sasrec_test
-}  // namespace tessera
+}  // namespace tessera::reference_sasrec_test

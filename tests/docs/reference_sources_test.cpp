@@ -12,24 +12,15 @@
 #include <tessera/data/parquet_source.h>
 #include <tessera/data/vocabulary_builder.h>
 #include <tessera/data/write_parquet.h>
-#include <torch/types.h>
 
 #include "packages/data/tests/arrow_files.h"
 #include "packages/data/tests/source_examples.h"
 #include "tests/docs/pages_fixture.h"
+#include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-
-#include <fstream>
-#include <iostream>
-#include <map>
-#include <sstream>
-#include <string>
 #include <string_view>
-#include <vector>
 
-namespace tessera::data {
-namespace reference_sources_test {
+namespace tessera::data::reference_sources_test {
 
 using Texts = std::vector<std::string>;
 
@@ -262,5 +253,4 @@ TEST_F(SourcesReferenceTest, MakeFileSource) {
   EXPECT_EQ(test::count_rest(*skipping->open()), 3);
 }
 
-}  // namespace reference_sources_test
-}  // namespace tessera::data
+}  // namespace tessera::data::reference_sources_test

@@ -6,21 +6,11 @@
 #include <tessera/training/fit.h>
 #include <tessera/training/learning_rate_log.h>
 #include <tessera/training/tensorboard.h>
-#include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/optim/adam.h>
-#include <torch/types.h>
 
 #include "tests/docs/pages_fixture.h"
+#include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-
-#include <filesystem>
-#include <memory>
-#include <vector>
-
-namespace tessera::training {
-namespace reference_tensorboard_test {
+namespace tessera::training::reference_tensorboard_test {
 
 class TensorBoardReferenceTest : public test::PagesTest {};
 
@@ -50,5 +40,4 @@ TEST_F(TensorBoardReferenceTest, TensorBoard) {
   EXPECT_FALSE(std::filesystem::is_empty("run/logs/train"));
 }
 
-}  // namespace reference_tensorboard_test
-}  // namespace tessera::training
+}  // namespace tessera::training::reference_tensorboard_test

@@ -17,29 +17,15 @@
 #include <tessera/training/stop_signal.h>
 #include <tessera/training/task_metrics.h>
 #include <tessera/training/terminate_on_non_finite.h>
-#include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/optim/adam.h>
-#include <torch/types.h>
 
 #include "tests/docs/pages_fixture.h"
 #include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 #include <signal.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstdio>
-#include <functional>
-#include <iostream>
-#include <memory>
-#include <string>
-#include <vector>
 
-namespace tessera::training {
-namespace reference_training_test {
+namespace tessera::training::reference_training_test {
 
 struct Batch {
   Features features;
@@ -342,7 +328,7 @@ TEST_F(TrainingReferenceTest, ProgressBar) {
   std::rewind(log_file);
   text.resize(std::fread(text.data(), 1, text.size(), log_file));
   std::fclose(log_file);
-  EXPECT_NE(text.find("epoch 1/1  5 steps"), std::string::npos) << text;
+  EXPECT_CONTAINS(text, "epoch 1/1  5 steps");
 }
 
 TEST_F(TrainingReferenceTest, Profile) {
@@ -355,7 +341,7 @@ TEST_F(TrainingReferenceTest, Profile) {
   }
   // end snippet
   EXPECT_EQ(profile->steps(), 5);
-  EXPECT_NE(profile->text().find("table update"), std::string::npos);
+  EXPECT_CONTAINS(profile->text(), "table update");
 }
 
 TEST_F(TrainingReferenceTest, TerminateOnNonFinite) {
@@ -367,8 +353,7 @@ TEST_F(TrainingReferenceTest, TerminateOnNonFinite) {
       fit(batches, step, {.epochs = 10, .callbacks = {terminate}});
   std::cout << history.stop_reason << "\n";
   // end snippet
-  EXPECT_NE(history.stop_reason.find("NaN"), std::string::npos)
-      << history.stop_reason;
+  EXPECT_CONTAINS(history.stop_reason, "NaN");
   EXPECT_EQ(embedding->iterations(), 2);
 }
 
@@ -444,8 +429,8 @@ TEST_F(TrainingReferenceTest, LearningCurves) {
   fit(batches, step, {.epochs = 3, .callbacks = {curves}});
   // end snippet
   const std::string text = test::read_text("curves.svg");
-  EXPECT_NE(text.find("Clicks"), std::string::npos);
-  EXPECT_NE(text.find("loss"), std::string::npos);
+  EXPECT_CONTAINS(text, "Clicks");
+  EXPECT_CONTAINS(text, "loss");
 }
 
 // Metrics.
@@ -529,5 +514,4 @@ TEST_F(TrainingReferenceTest, Mean) {
   EXPECT_EQ(probability, 0.5);
 }
 
-}  // namespace reference_training_test
-}  // namespace tessera::training
+}  // namespace tessera::training::reference_training_test

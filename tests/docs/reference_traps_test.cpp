@@ -6,18 +6,10 @@
 #include <tessera/training/fit.h>
 #include <tessera/training/table_activity.h>
 #include <torch/nn/functional/loss.h>
-#include <torch/optim/sgd.h>
-#include <torch/types.h>
 
-#include <ATen/ops/tensor.h>
-#include <gtest/gtest.h>
+#include "tests/test_util.h"
 
-#include <iostream>
-#include <memory>
-#include <vector>
-
-namespace tessera {
-namespace reference_traps_test {
+namespace tessera::reference_traps_test {
 
 TEST(ReferenceTrapsTest, LayerHolder) {
   // snippet: LayerHolder
@@ -72,5 +64,4 @@ TEST(ReferenceTrapsTest, TwoTowersShareALayer) {
   EXPECT_EQ(embedding->iterations(), 1);
 }
 
-}  // namespace reference_traps_test
-}  // namespace tessera
+}  // namespace tessera::reference_traps_test

@@ -8,17 +8,8 @@
 #include <tessera/optim/optimizers/row_wise_adagrad.h>
 #include <tessera/optim/optimizers/sgd.h>
 #include <torch/nn/modules/embedding.h>
-#include <torch/optim/sgd.h>
-#include <torch/types.h>
 
 #include "tests/test_util.h"
-
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace optim = tessera::optim;
 using tessera::FeatureConfig;

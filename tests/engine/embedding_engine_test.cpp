@@ -8,42 +8,13 @@
 #include "tests/features/feature_builders.h"
 #include "tests/test_util.h"
 
-#include <ATen/TensorOperators.h>
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/_neg_view.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/ones_like.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-
-#include <atomic>
-#include <chrono>
-#include <memory>
-#include <string>
-#include <thread>
-#include <utility>
-#include <vector>
-
-namespace tessera {
-namespace embedding_engine_test {
+namespace tessera::embedding_engine_test {
 
 using std::chrono::milliseconds;
 using test::floats;
 using test::int64s;
 using test::ragged;
 using test::sparse;
-
-class Warnings : public c10::WarningHandler {
- public:
-  void process(const c10::Warning& warning) override {
-    texts.push_back(warning.msg());
-  }
-  std::vector<std::string> texts;
-};
 
 // A loss whose gradient with respect to each activation is the activation.
 at::Tensor half_square(const Nest<at::Tensor>& activations) {
@@ -183,8 +154,7 @@ TEST_F(EngineFixtureTest, GivenGradientsReplaceThoseOfTheActivations) {
 }
 
 TEST_F(EngineFixtureTest, AnActivationOutsideTheLossHasAGradientOfZeros) {
-  Warnings warnings;
-  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  const test::Warnings warnings;
   auto decays = options();
   decays.optimizer =
       optim::SGD{.learning_rate = 0.1, .weight_decay_factor = 0.5};
@@ -193,10 +163,8 @@ TEST_F(EngineFixtureTest, AnActivationOutsideTheLossHasAGradientOfZeros) {
   engine.dequeue()["friends"].sum().backward();
   engine.apply_gradients();
   ASSERT_EQ(warnings.texts.size(), 1U);
-  EXPECT_NE(
-      warnings.texts[0].find("[feature 'watched'] no gradient reached its"),
-      std::string::npos)
-      << warnings.texts[0];
+  EXPECT_CONTAINS(
+      warnings.texts[0], "[feature 'watched'] no gradient reached its");
   // The row counts as touched, although it has no gradient.
   test::expect_close(
       engine.read_rows("video", 0, 2), count_up(at::arange(2), 4) * 0.5);
@@ -222,34 +190,6 @@ TEST_F(EngineFixtureTest, OnlyTrainingOfTrainableTablesNeedsGradients) {
   EXPECT_FALSE(activations["frozen"].requires_grad());
   (activations["trained"].sum() * activations["frozen"].sum()).backward();
   engine.apply_gradients();
-  EXPECT_EQ(engine.iterations(), 1);
-}
-
-TEST_F(EngineFixtureTest, RefusesToReadGradientsOfNoBatch) {
-  EmbeddingEngine engine(options());
-  EXPECT_TORCH_ERROR(
-      engine.apply_gradients(),
-      "[apply_gradients] called on an unbuilt engine");
-  engine.enqueue(batch(), {}, {.training = false, .name = "eval"});
-  engine.enqueue(batch(), {}, {.name = "train"});
-  EXPECT_VALUE_ERROR(
-      engine.apply_gradients({}, "eval"),
-      "the batch 'eval' of replica 0 was enqueued with training = false");
-  EXPECT_VALUE_ERROR(
-      engine.apply_gradients({}, "train"), "has not been dequeued");
-  EXPECT_VALUE_ERROR(
-      engine.apply_gradients(), "no training batch without a name");
-  engine.dequeue("eval");
-  const auto activations = engine.dequeue("train");
-  EXPECT_VALUE_ERROR(
-      engine.apply_gradients({}, "train"),
-      "no activation of the batch 'train' has a gradient. First call "
-      "backward()");
-  EXPECT_EQ(engine.iterations(), 0);
-  half_square(activations).backward();
-  engine.apply_gradients({}, "train");
-  EXPECT_VALUE_ERROR(
-      engine.apply_gradients({}, "train"), "no training batch 'train'");
   EXPECT_EQ(engine.iterations(), 1);
 }
 
@@ -334,53 +274,59 @@ TEST_F(EngineFixtureTest, BatchesWithoutNamesKeepTheirOrder) {
       count_up(at::arange(3), 4) - floats({0, .1F, .2F}).unsqueeze(1));
 }
 
+// Given gradients, and those of the activations.
 TEST_F(EngineFixtureTest, RefusesGradientsThatDoNotBelong) {
-  EmbeddingEngine engine(options());
-  const Nest<at::Tensor> gradients{
+  const Nest<at::Tensor> given{
       {"watched", at::ones({2, 4})},
       {"favorited", at::ones({2, 4})},
       {"friends", at::ones({2, 2})}};
-  EXPECT_TORCH_ERROR(
-      engine.apply_gradients(gradients),
-      "[apply_gradients] called on an unbuilt engine");
-  EXPECT_TORCH_ERROR(engine.dequeue(), "[dequeue] called on an unbuilt engine");
-  engine.enqueue(batch(), {}, {.training = false, .name = "eval"});
-  engine.enqueue(batch(), {}, {.name = "train"});
-  EXPECT_VALUE_ERROR(
-      engine.apply_gradients(gradients, "eval"),
-      "the batch 'eval' of replica 0 was enqueued with training = false");
-  EXPECT_VALUE_ERROR(
-      engine.apply_gradients(gradients, "train"), "has not been dequeued");
-  EXPECT_VALUE_ERROR(
-      engine.apply_gradients(gradients, "nobody"),
-      "no training batch 'nobody' of replica 0 waits for gradients. In flight: "
-      "'eval', 'train'.");
-  EXPECT_VALUE_ERROR(
-      engine.apply_gradients(gradients), "no training batch without a name");
-  engine.dequeue("train");
-  EXPECT_VALUE_ERROR(engine.dequeue("train"), "has been dequeued already");
-  EXPECT_VALUE_ERROR(
-      engine.apply_gradients({{"watched", at::ones({2, 4})}}, "train"),
-      "missing entry 'favorited'");
-  EXPECT_VALUE_ERROR(
-      engine.apply_gradients(
-          Nest<at::Tensor>::list(
+  for (const Nest<at::Tensor>& gradients : {given, Nest<at::Tensor>()}) {
+    EmbeddingEngine engine(options());
+    EXPECT_TORCH_ERROR(
+        engine.apply_gradients(gradients),
+        "[apply_gradients] called on an unbuilt engine");
+    EXPECT_TORCH_ERROR(
+        engine.dequeue(), "[dequeue] called on an unbuilt engine");
+    engine.enqueue(batch(), {}, {.training = false, .name = "eval"});
+    engine.enqueue(batch(), {}, {.name = "train"});
+    test::expect_refusals<std::string>(
+        {{"eval",
+          "the batch 'eval' of replica 0 was enqueued with training = false"},
+         {"train", "has not been dequeued"},
+         {"nobody",
+          "no training batch 'nobody' of replica 0 waits for gradients. In "
+          "flight: 'eval', 'train'."},
+         {"", "no training batch without a name"}},
+        [&](const std::string& name) {
+          engine.apply_gradients(gradients, name);
+        });
+    engine.dequeue("eval");
+    const auto activations = engine.dequeue("train");
+    EXPECT_VALUE_ERROR(engine.dequeue("train"), "has been dequeued already");
+    test::expect_refusals<Nest<at::Tensor>>(
+        {{{},
+          "no activation of the batch 'train' has a gradient. First call "
+          "backward()"},
+         {{{"watched", at::ones({2, 4})}}, "missing entry 'favorited'"},
+         {Nest<at::Tensor>::list(
               {at::ones({2, 4}), at::ones({2, 4}), at::ones({2, 2})}),
-          "train"),
-      "expected a map here, but got a list");
-  EXPECT_VALUE_ERROR(
-      engine.apply_gradients(
-          {{"watched", at::ones({2, 4})},
+          "expected a map here, but got a list"},
+         {{{"watched", at::ones({2, 4})},
            {"favorited", at::ones({3, 4})},
            {"friends", at::ones({2, 2})}},
-          "train"),
-      "[feature 'favorited'] the gradient must be a dense float32 cpu tensor of "
-      "shape [2, 4]");
-  EXPECT_EQ(engine.iterations(), 0);
-  engine.apply_gradients(gradients, "train");
-  EXPECT_VALUE_ERROR(
-      engine.apply_gradients(gradients, "train"), "no training batch 'train'");
-  EXPECT_EQ(engine.iterations(), 1);
+          "[feature 'favorited'] the gradient must be a dense float32 cpu "
+          "tensor of shape [2, 4]"}},
+        [&](const Nest<at::Tensor>& wrong) {
+          engine.apply_gradients(wrong, "train");
+        });
+    EXPECT_EQ(engine.iterations(), 0);
+    half_square(activations).backward();
+    engine.apply_gradients(gradients, "train");
+    EXPECT_VALUE_ERROR(
+        engine.apply_gradients(gradients, "train"),
+        "no training batch 'train'");
+    EXPECT_EQ(engine.iterations(), 1);
+  }
 }
 
 TEST_F(EngineFixtureTest, RefusesBatchesThatDoNotFit) {
@@ -626,45 +572,39 @@ TEST_F(EngineFixtureTest, LooksUpByAnotherConfigOverItsTables) {
 // --- options, tables, configuration ------------------------------------------
 
 TEST_F(EngineFixtureTest, RefusesUnusableOptions) {
-  const auto with = [&](auto change) {
-    auto changed = options();
-    change(changed);
-    EmbeddingEngine engine(changed);
-  };
-  EXPECT_VALUE_ERROR(
-      with([](auto& options) { options.replicas = 0; }),
-      "replicas must be in [1, 65536], but got 0");
-  EXPECT_VALUE_ERROR(
-      with([](auto& options) { options.replicas = int64_t{1} << 50; }),
-      "replicas must be in [1, 65536]");
-  EXPECT_VALUE_ERROR(
-      with([](auto& options) {
-        options.fixed_batch_size = true;
-        options.verify_output_shapes = false;
-      }),
-      "fixed_batch_size = true needs verify_output_shapes = true, which checks "
-      "the batch sizes, but got false");
-  EXPECT_VALUE_ERROR(
-      with([](auto& options) { options.queue_depth = 0; }),
-      "queue_depth must be >= 1");
-  EXPECT_VALUE_ERROR(
-      with([](auto& options) { options.lookup_threads = -1; }),
-      "lookup_threads must be in");
-  EXPECT_VALUE_ERROR(
-      with([](auto& options) { options.timeout = milliseconds(0); }),
-      "timeout must be > 0 ms");
-  EXPECT_VALUE_ERROR(
-      with([](auto& options) { options.features = {}; }),
-      "features must have at least one feature");
-  EXPECT_VALUE_ERROR(
-      with([&](auto& options) {
-        options.features = {
-            {"a", FeatureConfig{.table = video_}},
-            {"b",
-             FeatureConfig{
-                 .table = counting_table("video", 8, 4, Combiner::kSum)}}};
-      }),
-      "two are named 'video'");
+  using Change = std::function<void(EmbeddingEngineOptions&)>;
+  test::expect_refusals<Change>(
+      {{[](auto& options) { options.replicas = 0; },
+        "replicas must be in [1, 65536], but got 0"},
+       {[](auto& options) { options.replicas = int64_t{1} << 50; },
+        "replicas must be in [1, 65536]"},
+       {[](auto& options) {
+          options.fixed_batch_size = true;
+          options.verify_output_shapes = false;
+        },
+        "fixed_batch_size = true needs verify_output_shapes = true, which checks "
+        "the batch sizes, but got false"},
+       {[](auto& options) { options.queue_depth = 0; },
+        "queue_depth must be >= 1"},
+       {[](auto& options) { options.lookup_threads = -1; },
+        "lookup_threads must be in"},
+       {[](auto& options) { options.timeout = milliseconds(0); },
+        "timeout must be > 0 ms"},
+       {[](auto& options) { options.features = {}; },
+        "features must have at least one feature"},
+       {[&](auto& options) {
+          options.features = {
+              {"a", FeatureConfig{.table = video_}},
+              {"b",
+               FeatureConfig{
+                   .table = counting_table("video", 8, 4, Combiner::kSum)}}};
+        },
+        "two are named 'video'"}},
+      [&](const Change& change) {
+        auto changed = options();
+        change(changed);
+        EmbeddingEngine engine(changed);
+      });
 }
 
 TEST_F(EngineFixtureTest, TablesAreReadAndReplacedByName) {
@@ -872,8 +812,7 @@ TEST(EngineSkippedBatchTest, EachReplicaHasItsOwnOpenBatch) {
 }
 
 TEST(EngineSkippedBatchTest, AGrowingNumberOfOpenBatchesIsSaidOnce) {
-  Warnings warnings;
-  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  const test::Warnings warnings;
   EmbeddingEngine engine(one_column_options());
   for (int i = 0; i < 100; ++i) {
     engine.enqueue({{"f", int64s({0})}});
@@ -883,12 +822,9 @@ TEST(EngineSkippedBatchTest, AGrowingNumberOfOpenBatchesIsSaidOnce) {
     }
   }
   ASSERT_EQ(warnings.texts.size(), 1U);
-  EXPECT_NE(
-      warnings.texts[0].find(
-          "[dequeue] 33 training batches of replica 0 were dequeued, but have no gradients"),
-      std::string::npos)
-      << warnings.texts[0];
+  EXPECT_CONTAINS(
+      warnings.texts[0],
+      "[dequeue] 33 training batches of replica 0 were dequeued, but have no gradients");
 }
 
-}  // namespace embedding_engine_test
-}  // namespace tessera
+}  // namespace tessera::embedding_engine_test

@@ -7,15 +7,6 @@
 #include "tests/features/feature_builders.h"
 #include "tests/test_util.h"
 
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/ones_like.h>
-#include <gtest/gtest.h>
-
-#include <chrono>
-#include <string>
-#include <vector>
-
 namespace tessera {
 
 /// The timeout of calls that a test expects to fail.

@@ -4,14 +4,7 @@
 
 #include "tests/engine/engine_fixture.h"
 
-#include <ATen/ops/full.h>
-#include <ATen/ops/ones.h>
-
-#include <algorithm>
-#include <thread>
-
-namespace tessera {
-namespace engine_pipelining_test {
+namespace tessera::engine_pipelining_test {
 
 using test::int64s;
 
@@ -233,5 +226,4 @@ TEST_F(PipeliningTest, AProducerAndATrainerLoseNoBatch) {
   EXPECT_EQ(engine.read_rows("t", 0, 1).item<float>(), -kSteps);
 }
 
-}  // namespace engine_pipelining_test
-}  // namespace tessera
+}  // namespace tessera::engine_pipelining_test

@@ -4,15 +4,7 @@
 
 #include "tests/engine/engine_fixture.h"
 
-#include <ATen/ops/equal.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/zeros.h>
-
-#include <thread>
-#include <utility>
-
-namespace tessera {
-namespace engine_replicas_test {
+namespace tessera::engine_replicas_test {
 
 using test::floats;
 using test::int64s;
@@ -23,6 +15,14 @@ Features slice(const std::vector<std::vector<int64_t>>& rows) {
       {"watched", ragged(rows)},
       {"favorited", ragged(rows)},
       {"friends", ragged(rows)}};
+}
+
+EmbeddingEngineOptions with_two_replicas(
+    EmbeddingEngineOptions options,
+    std::chrono::milliseconds timeout = kSoon) {
+  options.replicas = 2;
+  options.timeout = timeout;
+  return options;
 }
 
 TEST_F(EngineFixtureTest, ReplicasOfDifferentLengthMakeOneUpdate) {
@@ -92,9 +92,7 @@ TEST_F(EngineFixtureTest, TheOrderOfReplicasDoesNotChangeABit) {
 }
 
 TEST_F(EngineFixtureTest, ReplicasInThreadsWaitForOneAnother) {
-  auto two = options();
-  two.replicas = 2;
-  two.timeout = std::chrono::minutes(5);
+  const auto two = with_two_replicas(options(), std::chrono::minutes(5));
   EmbeddingEngine engine(two);
   engine.build();
   constexpr int kSteps = 50;
@@ -117,9 +115,7 @@ TEST_F(EngineFixtureTest, ReplicasInThreadsWaitForOneAnother) {
 }
 
 TEST_F(EngineFixtureTest, ReplicasThatDisagreeGetAnError) {
-  auto two = options();
-  two.replicas = 2;
-  EmbeddingEngine engine(two);
+  EmbeddingEngine engine(with_two_replicas(options()));
   engine.enqueue(batch(), {}, {.name = "s", .replica = 0});
   EXPECT_VALUE_ERROR(
       engine.enqueue(
@@ -146,9 +142,7 @@ TEST_F(EngineFixtureTest, ReplicasThatDisagreeGetAnError) {
 }
 
 TEST_F(EngineFixtureTest, AnEvaluationBatchStaysUntilAllReplicasHaveIt) {
-  auto two = options();
-  two.replicas = 2;
-  EmbeddingEngine engine(two);
+  EmbeddingEngine engine(with_two_replicas(options()));
   // Replica 0 runs ahead.
   engine.enqueue(batch(), {}, {.training = false, .replica = 0});
   engine.dequeue("", 0);
@@ -162,9 +156,7 @@ TEST_F(EngineFixtureTest, AnEvaluationBatchStaysUntilAllReplicasHaveIt) {
 }
 
 TEST_F(EngineFixtureTest, AReusedNameWaitsForTheOtherReplicas) {
-  auto two = options();
-  two.replicas = 2;
-  two.timeout = std::chrono::minutes(5);
+  const auto two = with_two_replicas(options(), std::chrono::minutes(5));
   EmbeddingEngine engine(two);
   engine.build();
   constexpr int kSteps = 30;
@@ -180,8 +172,7 @@ TEST_F(EngineFixtureTest, AReusedNameWaitsForTheOtherReplicas) {
   other.join();
   EXPECT_EQ(engine.iterations(), kSteps);
 
-  two.timeout = kSoon;
-  EmbeddingEngine alone(two);
+  EmbeddingEngine alone(with_two_replicas(options()));
   alone.enqueue(batch(), {}, {.name = "train"});
   alone.apply_gradients(alone.dequeue("train"), "train");
   EXPECT_TORCH_ERROR(
@@ -191,9 +182,7 @@ TEST_F(EngineFixtureTest, AReusedNameWaitsForTheOtherReplicas) {
 }
 
 TEST_F(EngineFixtureTest, CopiesGradientsThatWaitForOtherReplicas) {
-  auto two = options();
-  two.replicas = 2;
-  EmbeddingEngine engine(two);
+  EmbeddingEngine engine(with_two_replicas(options()));
   for (const int64_t replica : {0, 1}) {
     engine.enqueue(slice({{0}}), {}, {.replica = replica});
     engine.dequeue("", replica);
@@ -213,10 +202,8 @@ TEST_F(EngineFixtureTest, CopiesGradientsThatWaitForOtherReplicas) {
 }
 
 TEST_F(EngineFixtureTest, EachReplicaHasTheGradientsOfItsActivations) {
-  auto two = options();
-  two.replicas = 2;
-  EmbeddingEngine engine(two);
-  EmbeddingEngine explicit_engine(two);
+  EmbeddingEngine engine(with_two_replicas(options()));
+  EmbeddingEngine explicit_engine(with_two_replicas(options()));
   for (const int64_t replica : {0, 1}) {
     for (EmbeddingEngine* each : {&engine, &explicit_engine}) {
       each->enqueue(slice({{0, replica}, {2}}), {}, {.replica = replica});
@@ -249,9 +236,7 @@ TEST_F(EngineFixtureTest, EachReplicaHasTheGradientsOfItsActivations) {
 }
 
 TEST_F(EngineFixtureTest, DropsAnUnnamedBatchOnlyForAllReplicas) {
-  auto two = options();
-  two.replicas = 2;
-  EmbeddingEngine engine(two);
+  EmbeddingEngine engine(with_two_replicas(options()));
   engine.enqueue(batch(), {}, {.replica = 0});
   EXPECT_VALUE_ERROR(
       engine.drop(),
@@ -291,5 +276,4 @@ TEST_F(EngineFixtureTest, ARefusedBatchIsNotCounted) {
   EXPECT_EQ(engine.out_of_range_count(), 1);
 }
 
-}  // namespace engine_replicas_test
-}  // namespace tessera
+}  // namespace tessera::engine_replicas_test

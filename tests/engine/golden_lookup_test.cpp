@@ -7,22 +7,7 @@
 #include "tests/golden_util.h"
 #include "tests/test_util.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/tensor.h>
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-
-#include <algorithm>
-#include <iostream>
-#include <numeric>
-#include <optional>
-#include <random>
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace tessera {
-namespace golden_lookup_test {
+namespace tessera::golden_lookup_test {
 
 constexpr double kTolerance = 1e-5;
 
@@ -172,5 +157,4 @@ TEST(GoldenFolderTest, HasLookupCases) {
       << ". Set TESSERA_GOLDEN_DIR to a folder that has one.";
 }
 
-}  // namespace golden_lookup_test
-}  // namespace tessera
+}  // namespace tessera::golden_lookup_test

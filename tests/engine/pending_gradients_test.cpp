@@ -6,20 +6,9 @@
 #include "src/features/batch.h"
 #include "tests/test_util.h"
 
-#include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <limits>
 #include <list>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 
-namespace tessera {
-namespace pending_gradients_test {
+namespace tessera::pending_gradients_test {
 
 using test::int64s;
 
@@ -121,5 +110,4 @@ TEST_F(PendingGradientsTest, AreClaimedByOneCallerAtATime) {
   pending_.claim();
 }
 
-}  // namespace pending_gradients_test
-}  // namespace tessera
+}  // namespace tessera::pending_gradients_test

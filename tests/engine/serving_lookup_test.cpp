@@ -4,19 +4,7 @@
 #include "tests/features/feature_builders.h"
 #include "tests/test_util.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/_neg_view.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
-
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace tessera {
-namespace serving_lookup_test {
+namespace tessera::serving_lookup_test {
 
 using test::floats;
 using test::int64s;
@@ -224,5 +212,4 @@ TEST_F(ServingLookupTest, DoesNotRoundToBuckets) {
   test::expect_close(activations["user"], floats({6, 7}).view({1, 2}));
 }
 
-}  // namespace serving_lookup_test
-}  // namespace tessera
+}  // namespace tessera::serving_lookup_test

@@ -5,23 +5,9 @@
 #include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/equal.h>
 #include <zlib.h>
 
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstdint>
-#include <filesystem>
-#include <iterator>
-#include <limits>
-#include <map>
-#include <string>
-#include <vector>
-
-namespace tessera {
-namespace criteo_generator_test {
+namespace tessera::criteo_generator_test {
 
 using click_logs::CriteoGenerator;
 using click_logs::CriteoGeneratorOptions;
@@ -238,18 +224,17 @@ TEST(CriteoGeneratorTest, ExampleNumbersMustFitIntoInt64) {
 }
 
 TEST(CriteoGeneratorTest, RefusesOptionsOutOfRange) {
-  EXPECT_VALUE_ERROR(
-      CriteoGenerator({.examples = -1}), "examples must be >= 0, but got -1");
-  EXPECT_VALUE_ERROR(
-      CriteoGenerator({.vocabulary_sizes = {1, 2}}),
-      "expected 26 vocabulary_sizes, one per column, but got 2");
-  EXPECT_VALUE_ERROR(
-      CriteoGenerator({.vocabulary_sizes = std::vector<int64_t>(26, 0)}),
-      "vocabulary_sizes must be in [1, 1e+07], but got 0");
-  EXPECT_VALUE_ERROR(
-      CriteoGenerator({.missing_rate = NAN}), "missing_rate must be in [0, 1]");
-  EXPECT_VALUE_ERROR(
-      CriteoGenerator({.click_rate = 1}), "click_rate must be in (0, 1)");
+  test::expect_refusals<CriteoGeneratorOptions>(
+      {{{.examples = -1}, "examples must be >= 0, but got -1"},
+       {{.vocabulary_sizes = {1, 2}},
+        "expected 26 vocabulary_sizes, one per column, but got 2"},
+       {{.vocabulary_sizes = std::vector<int64_t>(26, 0)},
+        "vocabulary_sizes must be in [1, 1e+07], but got 0"},
+       {{.missing_rate = NAN}, "missing_rate must be in [0, 1]"},
+       {{.click_rate = 1}, "click_rate must be in (0, 1)"}},
+      [](const CriteoGeneratorOptions& options) {
+        const CriteoGenerator generator(options);
+      });
   const CriteoGenerator generator({.examples = 1});
   std::string text;
   EXPECT_VALUE_ERROR(
@@ -259,5 +244,4 @@ TEST(CriteoGeneratorTest, RefusesOptionsOutOfRange) {
       "can't write '/nowhere/clicks.tsv': No such file");
 }
 
-}  // namespace criteo_generator_test
-}  // namespace tessera
+}  // namespace tessera::criteo_generator_test

@@ -1,9 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gtest/gtest.h>
-
-#include <filesystem>
-#include <fstream>
-#include <string>
 
 #include "examples/common/movielens_data.h"
 #include "tests/test_files.h"

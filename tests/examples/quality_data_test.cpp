@@ -2,17 +2,6 @@
 // The splits and metrics of the leaderboard. With the environment variable
 // TESSERA_QUALITY_DATA, a folder with the public files, their sizes are compared with the
 // published ones.
-#include <ATen/ops/equal.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <cstdlib>
-#include <filesystem>
-#include <numeric>
-#include <string>
-#include <vector>
 
 #include "examples/leaderboard/interactions.h"
 #include "examples/leaderboard/new_item_ranking.h"

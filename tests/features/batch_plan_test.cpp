@@ -5,17 +5,7 @@
 #include "tests/features/feature_state.h"
 #include "tests/test_util.h"
 
-#include <ATen/ops/arange.h>
-#include <ATen/ops/randint.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
-
-#include <optional>
-#include <utility>
-#include <vector>
-
-namespace tessera {
-namespace batch_plan_test {
+namespace tessera::batch_plan_test {
 
 using test::feature_state;
 using test::floats;
@@ -242,5 +232,4 @@ TEST_F(BatchPlanTest, UsesTheMemoryOfBagsThatWereGivenBack) {
   EXPECT_EQ(third.bags[0].ids.data(), memory);
 }
 
-}  // namespace batch_plan_test
-}  // namespace tessera
+}  // namespace tessera::batch_plan_test

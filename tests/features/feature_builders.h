@@ -5,11 +5,7 @@
 
 #include "tests/test_util.h"
 
-#include <ATen/ops/tensor.h>
-
 #include <cstddef>
-#include <cstdint>
-#include <vector>
 
 namespace tessera::test {
 

@@ -3,14 +3,7 @@
 
 #include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-
-#include <memory>
-#include <optional>
-#include <vector>
-
-namespace tessera {
-namespace feature_config_test {
+namespace tessera::feature_config_test {
 
 TablePtr users() {
   return make_table({.name = "users", .vocabulary_size = 10, .dim = 4});
@@ -126,5 +119,4 @@ TEST(OutOfRangeTest, AnUnknownNameListsTheChoices) {
       "out_of_range must be one of error, zero, but got 'clip'");
 }
 
-}  // namespace feature_config_test
-}  // namespace tessera
+}  // namespace tessera::feature_config_test

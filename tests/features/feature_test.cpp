@@ -3,14 +3,7 @@
 
 #include "tests/test_util.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/sparse_coo_tensor.h>
-#include <gtest/gtest.h>
-
-namespace tessera {
-namespace feature_test {
+namespace tessera::feature_test {
 
 using test::floats;
 using test::int32s;
@@ -124,5 +117,4 @@ TEST(RaggedFeatureTest, FromOffsetsRefusesBadOffsets) {
       "values must be a tensor, but got no tensor");
 }
 
-}  // namespace feature_test
-}  // namespace tessera
+}  // namespace tessera::feature_test

@@ -5,17 +5,7 @@
 #include "tests/features/feature_state.h"
 #include "tests/test_util.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
-
-#include <limits>
-#include <vector>
-
-namespace tessera {
-namespace id_bags_errors_test {
+namespace tessera::id_bags_errors_test {
 
 using test::feature_state;
 using test::floats;
@@ -157,57 +147,46 @@ TEST(IdBagsErrorsTest, DenseIdsNeedABatchDimensionAndNoSequence) {
 
 TEST(IdBagsErrorsTest, SparsePartsMustFitEachOther) {
   const SparseFeature sparse = sparse_sample();
-  EXPECT_VALUE_ERROR(
-      make_sparse(sparse.indices, int64s({4, 5}), sparse.dense_shape),
-      "[feature 'clicks'] indices must have shape [nnz, rank] = [2, 2], but "
-      "got [3, 2].");
-  EXPECT_VALUE_ERROR(
-      make_sparse(sparse.indices, sparse.values, int64s({3, 3, 3})),
-      "indices must have shape [nnz, rank] = [3, 3], but got [3, 2].");
-  EXPECT_VALUE_ERROR(
-      make_sparse(int64s({0, 1, 2}), sparse.values, sparse.dense_shape),
-      "but got [3].");
-  EXPECT_VALUE_ERROR(
-      make_sparse(
-          sparse.indices, sparse.values.view({3, 1}), sparse.dense_shape),
-      "values must have rank 1, but got shape [3, 1].");
-  EXPECT_VALUE_ERROR(
-      make_sparse(
-          sparse.indices, sparse.values, sparse.dense_shape.view({1, 2})),
-      "dense_shape must have rank 1, but got shape [1, 2].");
-  EXPECT_VALUE_ERROR(
-      make_sparse(int64s({0}).view({1, 1}), int64s({4}), int64s({3})),
-      "a sparse feature must have rank 2 or above, but dense_shape has 1 "
-      "entries");
+  test::expect_refusals<SparseFeature>(
+      {{{sparse.indices, int64s({4, 5}), sparse.dense_shape},
+        "[feature 'clicks'] indices must have shape [nnz, rank] = [2, 2], but "
+        "got [3, 2]."},
+       {{sparse.indices, sparse.values, int64s({3, 3, 3})},
+        "indices must have shape [nnz, rank] = [3, 3], but got [3, 2]."},
+       {{int64s({0, 1, 2}), sparse.values, sparse.dense_shape}, "but got [3]."},
+       {{sparse.indices, sparse.values.view({3, 1}), sparse.dense_shape},
+        "values must have rank 1, but got shape [3, 1]."},
+       {{sparse.indices, sparse.values, sparse.dense_shape.view({1, 2})},
+        "dense_shape must have rank 1, but got shape [1, 2]."},
+       {{int64s({0}).view({1, 1}), int64s({4}), int64s({3})},
+        "a sparse feature must have rank 2 or above, but dense_shape has 1 "
+        "entries"}},
+      [&](const SparseFeature& x) { make(x); });
 }
 
 TEST(IdBagsErrorsTest, SparseIndicesMustLieInsideTheDenseShape) {
   const at::Tensor values = int64s({4});
-  EXPECT_VALUE_ERROR(
-      make_sparse(int64s({0, 3}).view({1, 2}), values, int64s({3, 3})),
-      "[feature 'clicks'] indices must lie inside dense_shape, but "
-      "indices[0][1] is 3 and dense_shape[1] is 3.");
-  EXPECT_VALUE_ERROR(
-      make_sparse(int64s({-1, 0}).view({1, 2}), values, int64s({3, 3})),
-      "indices[0][0] is -1 and dense_shape[0] is 3.");
-  EXPECT_VALUE_ERROR(
-      make_sparse(int64s({0, 0}).view({1, 2}), values, int64s({0, 3})),
-      "indices[0][0] is 0 and dense_shape[0] is 0.");
+  test::expect_refusals<SparseFeature>(
+      {{{int64s({0, 3}).view({1, 2}), values, int64s({3, 3})},
+        "[feature 'clicks'] indices must lie inside dense_shape, but "
+        "indices[0][1] is 3 and dense_shape[1] is 3."},
+       {{int64s({-1, 0}).view({1, 2}), values, int64s({3, 3})},
+        "indices[0][0] is -1 and dense_shape[0] is 3."},
+       {{int64s({0, 0}).view({1, 2}), values, int64s({0, 3})},
+        "indices[0][0] is 0 and dense_shape[0] is 0."}},
+      [&](const SparseFeature& x) { make(x); });
 }
 
 TEST(IdBagsErrorsTest, ADenseShapeMustNotBeNegativeOrOverflow) {
   const at::Tensor indices = int64s({0, 0}).view({1, 2});
   const at::Tensor values = int64s({4});
-  EXPECT_VALUE_ERROR(
-      make_sparse(indices, values, int64s({3, -1})),
-      "the entries of dense_shape must be >= 0, and their product must fit in 64 "
-      "bits, but entry 1 is -1.");
-  EXPECT_VALUE_ERROR(
-      make_sparse(indices, values, int64s({kHuge, 2})),
-      "product must fit in 64 bits, but entry 1 is 2.");
-  EXPECT_VALUE_ERROR(
-      make_sparse(indices, values, int64s({kHuge, 1})),
-      "a batch must have fewer than 2^32 - 1 bags");
+  test::expect_refusals<at::Tensor>(
+      {{int64s({3, -1}),
+        "the entries of dense_shape must be >= 0, and their product must fit in 64 "
+        "bits, but entry 1 is -1."},
+       {int64s({kHuge, 2}), "product must fit in 64 bits, but entry 1 is 2."},
+       {int64s({kHuge, 1}), "a batch must have fewer than 2^32 - 1 bags"}},
+      [&](const at::Tensor& x) { make_sparse(indices, values, x); });
 }
 
 TEST(IdBagsErrorsTest, ASequenceMustNotOverflow) {
@@ -230,29 +209,23 @@ TEST(IdBagsErrorsTest, ASequenceMustNotOverflow) {
 }
 
 TEST(IdBagsErrorsTest, EveryRowSplitIsChecked) {
-  EXPECT_VALUE_ERROR(
-      make_ragged(int64s({0, 3, 2, 4})),
-      "[feature 'clicks'] row_splits must not decrease, but entry 2 is 2, and the "
-      "entry before it is 3.");
-  EXPECT_VALUE_ERROR(
-      make_ragged(int64s({0, 9, 4})),
-      "must not decrease, but entry 2 is 4, and the entry before it is 9");
-  EXPECT_VALUE_ERROR(
-      make_ragged(int64s({1, 2, 4})),
-      "row_splits must begin with 0, but begins with 1.");
-  EXPECT_VALUE_ERROR(
-      make_ragged(int64s({0, 5})),
-      "row_splits must end with the number of values, 4, but ends with 5.");
-  EXPECT_VALUE_ERROR(
-      make_ragged(int64s({0, 3})), "the number of values, 4, but ends with 3.");
-  EXPECT_VALUE_ERROR(make_ragged(int64s({0})), "4, but ends with 0.");
-  EXPECT_VALUE_ERROR(
-      make_ragged(at::empty({0}, at::kLong)),
-      "row_splits must have one entry more than the batch has rows, but is "
-      "empty");
-  EXPECT_VALUE_ERROR(
-      make_ragged(int64s({0, 4}).view({1, 2})),
-      "row_splits must have rank 1, but got shape [1, 2].");
+  test::expect_refusals<at::Tensor>(
+      {{int64s({0, 3, 2, 4}),
+        "[feature 'clicks'] row_splits must not decrease, but entry 2 is 2, and the "
+        "entry before it is 3."},
+       {int64s({0, 9, 4}),
+        "must not decrease, but entry 2 is 4, and the entry before it is 9"},
+       {int64s({1, 2, 4}), "row_splits must begin with 0, but begins with 1."},
+       {int64s({0, 5}),
+        "row_splits must end with the number of values, 4, but ends with 5."},
+       {int64s({0, 3}), "the number of values, 4, but ends with 3."},
+       {int64s({0}), "4, but ends with 0."},
+       {at::empty({0}, at::kLong),
+        "row_splits must have one entry more than the batch has rows, but is "
+        "empty"},
+       {int64s({0, 4}).view({1, 2}),
+        "row_splits must have rank 1, but got shape [1, 2]."}},
+      [&](const at::Tensor& x) { make_ragged(x); });
   EXPECT_VALUE_ERROR(
       make(RaggedFeature{int64s({1, 2}).view({2, 1}), int64s({0, 2})}),
       "values must have rank 1, but got shape [2, 1].");
@@ -385,5 +358,4 @@ TEST(FlatWeightsTest, RefusesWeightsOfAnotherLengthShapeOrDtype) {
       "[feature 'clicks'] weights must be a tensor, but is an undefined tensor.");
 }
 
-}  // namespace id_bags_errors_test
-}  // namespace tessera
+}  // namespace tessera::id_bags_errors_test

@@ -4,19 +4,7 @@
 #include "tests/features/feature_state.h"
 #include "tests/test_util.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/sparse_coo_tensor.h>
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <limits>
-#include <optional>
-#include <random>
-#include <utility>
-#include <vector>
-
-namespace tessera {
-namespace id_bags_test {
+namespace tessera::id_bags_test {
 
 using test::feature_state;
 using test::floats;
@@ -531,5 +519,4 @@ TEST(IdBagsTest, TheIdsAreACopy) {
   EXPECT_EQ(second.weights, (Buffer<float>{1, 2, 3, 4}));
 }
 
-}  // namespace id_bags_test
-}  // namespace tessera
+}  // namespace tessera::id_bags_test

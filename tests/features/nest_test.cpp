@@ -3,16 +3,9 @@
 
 #include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-
-#include <optional>
 #include <ranges>
-#include <string>
-#include <utility>
-#include <vector>
 
-namespace tessera {
-namespace nest_test {
+namespace tessera::nest_test {
 
 using Ints = Nest<int>;
 
@@ -262,38 +255,23 @@ TEST(LeavesLikeTest, SomeLeavesMayBeMissing) {
       some({{"history", Ints::list({20})}}), "expected a list of 2");
 }
 
-TEST(LeavesLikeTest, NamesThePathOfAMissingEntry) {
-  EXPECT_VALUE_ERROR(
-      matched_leaves(sample(), (Ints{{"user", 1}, {"movie", 2}})),
-      "[features] missing entry 'history'. Got: user, movie.");
-  EXPECT_VALUE_ERROR(
-      matched_leaves(
-          (Ints{{"a", Ints{{"b", 1}, {"c", 2}}}}),
-          (Ints{{"a", Ints{{"b", 1}}}})),
-      "[features 'a'] missing entry 'a/c'");
-}
-
-TEST(LeavesLikeTest, NamesThePathOfAnUnexpectedEntry) {
-  EXPECT_VALUE_ERROR(
-      matched_leaves((Ints{{"a", 1}}), (Ints{{"a", 1}, {"b", 2}})),
-      "[features] unexpected entry 'b'. Known: a.");
-}
-
-TEST(LeavesLikeTest, NamesThePathOfAnEntryOfAnotherKind) {
-  const Ints value{{"user", 1}, {"history", Ints::list({2, 3})}, {"movie", 4}};
-  EXPECT_VALUE_ERROR(
-      matched_leaves(sample(), value),
-      "[features 'history/1'] expected a map here, but got a value");
-  EXPECT_VALUE_ERROR(
-      matched_leaves(Ints::list({1}), (Ints{{"0", 1}})),
-      "[features] expected a list here, but got a map");
-}
-
-TEST(LeavesLikeTest, NamesThePathOfAListOfAnotherLength) {
-  const Ints value{{"user", 1}, {"history", Ints::list({2})}, {"movie", 4}};
-  EXPECT_VALUE_ERROR(
-      matched_leaves(sample(), value),
-      "[features 'history'] expected a list of 2 entries, but got 1");
+TEST(LeavesLikeTest, NamesThePathOfWhatDiffers) {
+  const Ints deep{{"a", Ints{{"b", 1}, {"c", 2}}}};
+  using Pair = std::pair<Ints, Ints>;
+  test::expect_refusals<Pair>(
+      {{{sample(), {{"user", 1}, {"movie", 2}}},
+        "[features] missing entry 'history'. Got: user, movie."},
+       {{deep, {{"a", Ints{{"b", 1}}}}}, "[features 'a'] missing entry 'a/c'"},
+       {{{{"a", 1}}, {{"a", 1}, {"b", 2}}},
+        "[features] unexpected entry 'b'. Known: a."},
+       {{sample(),
+         {{"user", 1}, {"history", Ints::list({2, 3})}, {"movie", 4}}},
+        "[features 'history/1'] expected a map here, but got a value"},
+       {{Ints::list({1}), {{"0", 1}}},
+        "[features] expected a list here, but got a map"},
+       {{sample(), {{"user", 1}, {"history", Ints::list({2})}, {"movie", 4}}},
+        "[features 'history'] expected a list of 2 entries, but got 1"}},
+      [](const Pair& pair) { matched_leaves(pair.first, pair.second); });
 }
 
 TEST(NestTest, NamesTheFirstDuplicateKey) {
@@ -325,5 +303,4 @@ TEST(NestTest, ManyKeysAreFoundFast) {
   EXPECT_FALSE(packed.contains("feature_200000"));
 }
 
-}  // namespace nest_test
-}  // namespace tessera
+}  // namespace tessera::nest_test

@@ -7,17 +7,7 @@
 #include "tests/features/feature_builders.h"
 #include "tests/test_util.h"
 
-#include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
-
-#include <memory>
-#include <optional>
-#include <utility>
-#include <vector>
-
-namespace tessera {
-namespace output_shapes_test {
+namespace tessera::output_shapes_test {
 
 using test::int64s;
 using test::ragged;
@@ -70,14 +60,13 @@ TEST(OutputShapesTest, TheFirstBatchFixesRankAndInnerDimensions) {
   EXPECT_EQ(shape_of(engine, sparse_of({0, 5, 9})), (Sizes{0, 5, kDim}));
   // Ragged rows are reshaped to the known inner dimension.
   EXPECT_EQ(shape_of(engine, ragged_of(15)), (Sizes{3, 5, kDim}));
-  EXPECT_VALUE_ERROR(
-      shape_of(engine, sparse_of({2, 4, 4})),
-      "inconsistent shape: the output shape is set to [?, 5] (by output_shape, "
-      "build() or the first batch), but this batch gives [2, 4]");
-  EXPECT_VALUE_ERROR(
-      shape_of(engine, sparse_of({2, 5})), "but this batch gives [2]");
-  EXPECT_VALUE_ERROR(
-      shape_of(engine, ragged_of(14)), "but this batch has 14 rows");
+  test::expect_refusals<Feature>(
+      {{sparse_of({2, 4, 4}),
+        "inconsistent shape: the output shape is set to [?, 5] (by output_shape, "
+        "build() or the first batch), but this batch gives [2, 4]"},
+       {sparse_of({2, 5}), "but this batch gives [2]"},
+       {ragged_of(14), "but this batch has 14 rows"}},
+      [&](const Feature& x) { shape_of(engine, x); });
 }
 
 TEST(OutputShapesTest, ABatchOfOneStaysABatch) {
@@ -132,15 +121,14 @@ TEST(OutputShapesTest, BuildDropsTheLastDimensionOfRank2AndAbove) {
       shape_of(*built({4, 9}, sequence), sparse({{1}}, 2)),
       "is set to [4, 6] (by output_shape, build() or the first batch), but this "
       "batch gives [1, 6]");
-  EXPECT_VALUE_ERROR(
-      built({}), "an input shape must have rank 1 or above, but got []");
-  EXPECT_VALUE_ERROR(built({-1, 2}), "must have sizes >= 0, but got [-1, 2]");
-  EXPECT_VALUE_ERROR(
-      built({int64_t{1} << 40, int64_t{1} << 40, 1}),
-      "a batch must have fewer than 2^32 - 1 bags");
-  EXPECT_VALUE_ERROR(
-      built({1, kUnknown, kUnknown}),
-      "the output shape [1, ?] is not fully defined");
+  test::expect_refusals<PartialShape>(
+      {{{}, "an input shape must have rank 1 or above, but got []"},
+       {{-1, 2}, "must have sizes >= 0, but got [-1, 2]"},
+       {{int64_t{1} << 40, int64_t{1} << 40, 1},
+        "a batch must have fewer than 2^32 - 1 bags"},
+       {{1, kUnknown, kUnknown},
+        "the output shape [1, ?] is not fully defined"}},
+      [&](const PartialShape& x) { built(x); });
 }
 
 TEST(OutputShapesTest, BuildTakesABatchSize) {
@@ -350,5 +338,4 @@ TEST(OutputShapesTest, AFixedBatchSizeHoldsForAllFeatures) {
   EXPECT_VALUE_ERROR(enqueue(*unknown, 3, 3), "is set to [4]");
 }
 
-}  // namespace output_shapes_test
-}  // namespace tessera
+}  // namespace tessera::output_shapes_test

@@ -3,13 +3,7 @@
 
 #include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-
-#include <optional>
-#include <vector>
-
-namespace tessera {
-namespace partial_shape_test {
+namespace tessera::partial_shape_test {
 
 constexpr auto kUnknown = std::nullopt;
 
@@ -46,5 +40,4 @@ TEST(PartialShapeTest, FillUnknownKeepsKnownSizes) {
       "[2, 3]");
 }
 
-}  // namespace partial_shape_test
-}  // namespace tessera
+}  // namespace tessera::partial_shape_test

@@ -1,15 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/kernels/kernels.h"
+#include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <cstdint>
-#include <utility>
-#include <vector>
-
-namespace tessera::kernels {
-namespace interaction_kernels_test {
+namespace tessera::kernels::interaction_kernels_test {
 
 // The kernels compute up to 16 examples at once.
 constexpr int64_t kBatch = 21;
@@ -206,5 +199,4 @@ TEST(InteractionKernelsTest, ComputesTheGradientsOfACross) {
   }
 }
 
-}  // namespace interaction_kernels_test
-}  // namespace tessera::kernels
+}  // namespace tessera::kernels::interaction_kernels_test

@@ -1,20 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/kernels/kernels.h"
+#include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <numeric>
-#include <random>
-#include <set>
-#include <string>
-#include <vector>
-
-namespace tessera::kernels {
-namespace lookup_kernels_test {
+namespace tessera::kernels::lookup_kernels_test {
 
 // Dims near multiples of the vector widths, and dims of real tables.
 std::vector<int64_t> dims() {
@@ -469,5 +457,4 @@ TEST(AvailableKernelsTest, AreFoundByTheirDistinctNames) {
   EXPECT_EQ(find_kernels(""), nullptr);
 }
 
-}  // namespace lookup_kernels_test
-}  // namespace tessera::kernels
+}  // namespace tessera::kernels::lookup_kernels_test

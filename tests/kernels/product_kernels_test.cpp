@@ -1,17 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/kernels/kernels.h"
+#include "tests/test_util.h"
 
-#include <gtest/gtest.h>
 #include <sys/mman.h>
 
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <vector>
-
-namespace tessera::kernels {
-namespace product_kernels_test {
+namespace tessera::kernels::product_kernels_test {
 
 constexpr float kUntouched = -77.0F;
 constexpr int64_t kPadding = 3;  // floats between two rows of a matrix
@@ -315,5 +308,4 @@ TEST(ProductKernelsTest, ReluKeepsNaN) {
   });
 }
 
-}  // namespace product_kernels_test
-}  // namespace tessera::kernels
+}  // namespace tessera::kernels::product_kernels_test

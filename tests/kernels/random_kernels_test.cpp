@@ -1,18 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/kernels/kernels.h"
 #include "tests/kernels/random_bits_reference.h"
+#include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <set>
-#include <utility>
-#include <vector>
-
-namespace tessera::kernels {
-namespace random_kernels_test {
+namespace tessera::kernels::random_kernels_test {
 
 constexpr uint64_t kKey = 77;
 constexpr int64_t kFirstRow = int64_t{1} << 33;
@@ -107,5 +98,4 @@ TEST(RandomKernelsTest, RowsOfALargeTableAreDistinct) {
   EXPECT_LE(equal, 1);
 }
 
-}  // namespace random_kernels_test
-}  // namespace tessera::kernels
+}  // namespace tessera::kernels::random_kernels_test

@@ -1,18 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compares every rule with its formula in double precision, on every
 // instruction set.
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <functional>
-#include <random>
-#include <vector>
 
 #include "src/kernels/kernels.h"
+#include "tests/test_util.h"
 
-namespace tessera::kernels {
-namespace row_rules_test {
+namespace tessera::kernels::row_rules_test {
 
 // A row in double precision.
 struct Row {
@@ -698,5 +691,4 @@ TEST(RowRulesTest, SumRowsAddsDuplicatesInOrder) {
   }
 }
 
-}  // namespace row_rules_test
-}  // namespace tessera::kernels
+}  // namespace tessera::kernels::row_rules_test

@@ -1,16 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/kernels/row_sort.h"
+#include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cstdint>
-#include <random>
-#include <string>
-#include <vector>
-
-namespace tessera::kernels {
-namespace row_sort_test {
+namespace tessera::kernels::row_sort_test {
 
 // The position before sorting is the source. Equal rows must keep its order.
 std::vector<Contribution> contributions_of(const std::vector<uint32_t>& rows) {
@@ -105,5 +97,4 @@ TEST(RowSortTest, SortsSortedReversedAndEqualRows) {
   expect_sorted(std::vector<uint32_t>(3000, 9), 11);
 }
 
-}  // namespace row_sort_test
-}  // namespace tessera::kernels
+}  // namespace tessera::kernels::row_sort_test

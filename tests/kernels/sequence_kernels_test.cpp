@@ -1,16 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/kernels/kernels.h"
+#include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <vector>
-
-namespace tessera::kernels {
-namespace sequence_kernels_test {
+namespace tessera::kernels::sequence_kernels_test {
 
 constexpr float kUntouched = -77.0F;
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
@@ -221,5 +213,4 @@ TEST(SequenceKernelsTest, DropoutDropsTheRequestedShare) {
   }
 }
 
-}  // namespace sequence_kernels_test
-}  // namespace tessera::kernels
+}  // namespace tessera::kernels::sequence_kernels_test

@@ -2,24 +2,11 @@
 // Tests tables of 16-bit numbers. LibTorch's conversions are the reference.
 #include "src/kernels/kernels.h"
 #include "tests/kernels/random_bits_reference.h"
+#include "tests/test_util.h"
 
-#include <c10/util/BFloat16.h>
-#include <c10/util/Half.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
 #include <bit>
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <numeric>
-#include <random>
-#include <string>
-#include <utility>
-#include <vector>
 
-namespace tessera::kernels {
-namespace storage_test {
+namespace tessera::kernels::storage_test {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -432,5 +419,4 @@ TYPED_TEST(StorageTest, StepsWithoutACopyOfTheRowEqualStepsWithOne) {
   }
 }
 
-}  // namespace storage_test
-}  // namespace tessera::kernels
+}  // namespace tessera::kernels::storage_test

@@ -1,20 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/kernels/kernels.h"
+#include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <numeric>
-#include <random>
-#include <string>
-#include <variant>
-#include <vector>
-
-namespace tessera::kernels {
-namespace update_kernels_test {
+namespace tessera::kernels::update_kernels_test {
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -455,5 +443,4 @@ TEST(UpdateKernelsTest, AGradientOfZeroStillDecaysAndClipsTheWeight) {
   }
 }
 
-}  // namespace update_kernels_test
-}  // namespace tessera::kernels
+}  // namespace tessera::kernels::update_kernels_test

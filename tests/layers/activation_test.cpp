@@ -5,11 +5,7 @@
 #include "tests/layers/gradient_check.h"
 #include "tests/test_util.h"
 
-#include <ATen/ops/randn.h>
-#include <gtest/gtest.h>
-
-namespace tessera {
-namespace activation_test {
+namespace tessera::activation_test {
 
 // LayersGoldenTest.Cross compares the values of all activations with Keras.
 TEST(ActivationTest, NamesRoundTripAndGradientsMatchFiniteDifferences) {
@@ -40,5 +36,4 @@ TEST(ActivationTest, RefusesUnknownNames) {
       "named value such as Activation::kRelu.");
 }
 
-}  // namespace activation_test
-}  // namespace tessera
+}  // namespace tessera::activation_test

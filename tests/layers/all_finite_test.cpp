@@ -1,19 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/all_finite.h"
+#include "tests/test_util.h"
 
-#include <ATen/ops/_efficientzerotensor.h>
-#include <ATen/ops/_neg_view.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/sparse_coo_tensor.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
-
-#include <cstdint>
-#include <limits>
-
-namespace tessera {
-namespace all_finite_test {
+namespace tessera::all_finite_test {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNotFinite[] = {
@@ -56,5 +45,4 @@ TEST(AllFiniteTest, TakesAnyKindOfTensor) {
   }
 }
 
-}  // namespace all_finite_test
-}  // namespace tessera
+}  // namespace tessera::all_finite_test

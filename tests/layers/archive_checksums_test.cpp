@@ -12,50 +12,21 @@
 #include <tessera/optim/optimizers/adam.h>
 #include <tessera/optim/optimizers/sgd.h>
 #include <tessera/serialization/saved_features.h>
-#include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/optim/adam.h>
 
 #include "tests/layers/layer_test_util.h"
 
-#include <ATen/ops/arange.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/ones.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <functional>
-#include <memory>
-#include <sstream>
-#include <string>
-#include <vector>
-
-namespace tessera {
-namespace archive_checksums_test {
+namespace tessera::archive_checksums_test {
 
 using torch::serialize::InputArchive;
 using torch::serialize::OutputArchive;
 
-template <class Saved>
-std::string bytes_of(const Saved& saved) {
-  std::ostringstream stream;
-  torch::save(saved, stream);
-  return std::move(stream).str();
-}
-
-template <class Loaded>
-void load_bytes(Loaded& loaded, const std::string& bytes) {
-  std::istringstream stream(bytes);
-  torch::load(loaded, stream);
-}
+using test::bytes_of;
+using test::load_bytes;
 
 TPUEmbedding make_layer(uint64_t seed) {
   return TPUEmbedding(TPUEmbeddingOptions{
-      .features =
-          {{"a",
-            FeatureConfig{
-                .table = make_table(
-                    {.name = "t", .vocabulary_size = 5, .dim = 3})}}},
+      .features = test::features_of(
+          {{"a", make_table({.name = "t", .vocabulary_size = 5, .dim = 3})}}),
       .optimizer = optim::Adagrad{.learning_rate = 0.5},
       .seed = seed});
 }
@@ -209,10 +180,8 @@ TEST(ArchiveChecksumsTest, ADamagedOptimizerIsRefusedOrLoadsTheSameValues) {
 TEST(ArchiveChecksumsTest, ADamagedCombinedIsRefused) {
   const auto make = [](double rate) {
     TPUEmbedding layer(TPUEmbeddingOptions{
-        .features =
-            {{"a",
-              FeatureConfig{
-                  .table = make_table({.vocabulary_size = 5, .dim = 3})}}},
+        .features = test::features_of(
+            {{"a", make_table({.vocabulary_size = 5, .dim = 3})}}),
         .optimizer = optim::SGD{},
         .apply = Apply::kOnStep});
     return Combined(torch::optim::Adam(layer->parameters(), rate), {layer});
@@ -264,22 +233,14 @@ TEST(ArchiveChecksumsTest, EachDamagedEntryIsNamed) {
     again.write("name", c10::IValue(is("name") ? "y" : "x"));
     again.write("nested", part);
     archive.finish();
-    std::stringstream stream;
-    output.save_to(stream);
-    InputArchive read;
-    read.load_from(stream);
     c10::IValue text;
-    read.read(kChecksumsKey, text);
+    test::reread(output).read(kChecksumsKey, text);
     std::string checksums = text.toStringRef();
     if (is("checksums")) {
       checksums[40] ^= 1;
     }
     again.write(kChecksumsKey, c10::IValue(checksums));
-    std::stringstream damaged_stream;
-    again.save_to(damaged_stream);
-    InputArchive result;
-    result.load_from(damaged_stream);
-    return result;
+    return test::reread(again);
   };
   const auto expect = [&](const char* damaged, const std::string& problem) {
     SCOPED_TRACE(damaged);
@@ -312,10 +273,7 @@ TEST(ArchiveChecksumsTest, EntriesMayHaveTheSamePath) {
   part.write("b", at::full({2}, 2.0), true);
   archive.write("a", part);
   archive.finish();
-  std::stringstream whole_stream;
-  output.save_to(whole_stream);
-  InputArchive whole;
-  whole.load_from(whole_stream);
+  auto whole = test::reread(output);
   check_checksums(whole, "[here]");
   // The same entries with another value in a/b, and the old checksums.
   c10::IValue checksums;
@@ -326,10 +284,7 @@ TEST(ArchiveChecksumsTest, EntriesMayHaveTheSamePath) {
   nested.write("b", at::full({2}, 7.0), true);
   again.write("a", nested);
   again.write(kChecksumsKey, checksums);
-  std::stringstream stream;
-  again.save_to(stream);
-  InputArchive damaged;
-  damaged.load_from(stream);
+  auto damaged = test::reread(again);
   EXPECT_VALUE_ERROR(
       check_checksums(damaged, "[here]"),
       "nothing was changed. Damaged entries:\n  a/b does not agree with its "
@@ -347,10 +302,7 @@ TEST(ArchiveChecksumsTest, CoversEntriesOfPlainArchives) {
   plain.write("none", c10::IValue());
   archive.write("plain", plain);
   archive.finish();
-  std::stringstream stream;
-  output.save_to(stream);
-  InputArchive read;
-  read.load_from(stream);
+  auto read = test::reread(output);
   c10::IValue text;
   read.read(kChecksumsKey, text);
   EXPECT_EQ(
@@ -417,14 +369,11 @@ TEST(ArchiveChecksumsTest, SavedFeaturesRefusesADamagedConfig) {
   const size_t position = damaged.find("vocabulary_size\":5");
   ASSERT_NE(position, std::string::npos);
   damaged[position + 17] = '6';
-  std::istringstream stream(damaged);
-  InputArchive archive;
-  archive.load_from(stream);
+  auto archive = test::archive_of(damaged);
   EXPECT_VALUE_ERROR(
       saved_features(archive),
       "[saved_features] the archive is damaged, and nothing was changed. "
       "Damaged entries:\n  config does not agree");
 }
 
-}  // namespace archive_checksums_test
-}  // namespace tessera
+}  // namespace tessera::archive_checksums_test

@@ -7,37 +7,17 @@
 #include <tessera/optim/optimizers/adam.h>
 #include <tessera/optim/optimizers/sgd.h>
 #include <tessera/serialization/save_to_file.h>
-#include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/optim/sgd.h>
 
 #include "tests/layers/layer_test_util.h"
-#include "tests/optim/all_specs.h"
 #include "tests/small_files.h"
 #include "tests/temporary_folder.h"
 
-#include <ATen/ops/allclose.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
-#include <functional>
-#include <iterator>
-#include <memory>
-#include <random>
-#include <string>
-#include <utility>
-#include <vector>
 
-namespace tessera {
-namespace archive_test {
+namespace tessera::archive_test {
 
 using test::int64s;
+using test::load_bytes;
 using torch::serialize::OutputArchive;
 
 struct Setup {
@@ -55,9 +35,7 @@ TPUEmbedding make_layer(const Setup& setup = {}) {
   const auto unnamed = make_table({.vocabulary_size = 4, .dim = 2});
   return TPUEmbedding(TPUEmbeddingOptions{
       .features =
-          {{"a", FeatureConfig{.table = named}},
-           {"b", FeatureConfig{.table = unnamed}},
-           {"c", FeatureConfig{.table = named}}},
+          test::features_of({{"a", named}, {"b", unnamed}, {"c", named}}),
       .optimizer = setup.optimizer,
       .strategy = setup.strategy,
       .seed = setup.seed,
@@ -73,18 +51,8 @@ Features batch(int step) {
 
 void train(TPUEmbedding& layer, int begin, int end) {
   for (int step = begin; step < end; ++step) {
-    at::Tensor loss = at::zeros({});
-    for (const auto& activation : layer->forward(batch(step)).flatten()) {
-      loss = loss + (activation - 0.5).square().sum();
-    }
-    loss.backward();
+    test::loss_of(layer->forward(batch(step))).backward();
   }
-}
-
-template <class Module>
-void load_bytes(Module& module, const std::string& bytes) {
-  std::istringstream stream(bytes);
-  torch::load(module, stream);
 }
 
 // Returns the message of the ValueError of a load, and checks that nothing has
@@ -105,33 +73,8 @@ void expect_lines(
     const std::string& message,
     const std::vector<std::string>& lines) {
   for (const std::string& line : lines) {
-    EXPECT_NE(message.find(line), std::string::npos)
-        << "no '" << line << "' in:\n"
-        << message;
+    EXPECT_CONTAINS(message, line);
   }
-}
-
-class ArchiveTest : public testing::TestWithParam<test::NamedSpec> {};
-
-INSTANTIATE_TEST_SUITE_P(
-    Optimizers,
-    ArchiveTest,
-    testing::ValuesIn(test::spec_variants()),
-    [](const auto& info) { return info.param.name; });
-
-TEST_P(ArchiveTest, TrainingResumedFromAnArchiveGivesTheSameBits) {
-  auto uninterrupted = make_layer({.optimizer = GetParam().spec});
-  train(uninterrupted, 0, 10);
-
-  auto first = make_layer({.optimizer = GetParam().spec});
-  train(first, 0, 5);
-  auto second = make_layer({.optimizer = GetParam().spec, .seed = 99});
-  load_bytes(second, test::saved(first));
-  EXPECT_EQ(second->iterations(), 5);
-  train(second, 5, 10);
-  EXPECT_EQ(second->iterations(), 10);
-  test::expect_same_tables(second, test::tables_of(uninterrupted));
-  EXPECT_EQ(test::saved(second), test::saved(uninterrupted));
 }
 
 // Covers the first assertion of upstream's test_checkpoint_save_retrieves. A save
@@ -142,9 +85,7 @@ TEST(LayerArchiveTest, SavesTheCurrentTables) {
     auto first = make_layer({.strategy = strategy});
     auto second = make_layer({.strategy = strategy, .seed = 99});
     const auto saved_table = [&] {
-      std::istringstream stream(test::saved(first));
-      torch::serialize::InputArchive archive;
-      archive.load_from(stream);
+      auto archive = test::archive_of(test::saved(first));
       torch::serialize::InputArchive table;
       archive.read("table_0", table);
       at::Tensor rows;
@@ -276,9 +217,7 @@ TEST(LayerArchiveTest, HoldsTablesAndSlotsUnderOneSetOfKeys) {
     if (!strategy.is_fused()) {
       optimizer = make_optimizer(layer);
     }
-    std::istringstream stream(test::saved(layer));
-    torch::serialize::InputArchive archive;
-    archive.load_from(stream);
+    auto archive = test::archive_of(test::saved(layer));
     EXPECT_EQ(
         keys_of(archive),
         (Keys{
@@ -435,10 +374,7 @@ TEST(LayerArchiveTest, AllDifferencesAreListedAtOnce) {
   const auto more = make_table({.vocabulary_size = 5, .dim = 2});
   const auto third = make_table({.vocabulary_size = 5, .dim = 2});
   const TPUEmbedding other(TPUEmbeddingOptions{
-      .features =
-          {{"a", FeatureConfig{.table = wide}},
-           {"b", FeatureConfig{.table = more}},
-           {"c", FeatureConfig{.table = third}}},
+      .features = test::features_of({{"a", wide}, {"b", more}, {"c", third}}),
       .optimizer = optim::Adagrad{}});
   auto layer = make_layer({.seed = 99});
   expect_lines(
@@ -705,16 +641,13 @@ TEST(LoadFromFileTest, TheFileOfAnotherModelIsNamed) {
   auto layer = make_layer();
   save_to_file(layer, path);
   TPUEmbedding wider(TPUEmbeddingOptions{
-      .features =
+      .features = test::features_of(
           {{"a",
-            FeatureConfig{
-                .table = make_table(
-                    {.name = "class", .vocabulary_size = 3, .dim = 9})}}},
+            make_table({.name = "class", .vocabulary_size = 3, .dim = 9})}}),
       .optimizer = optim::Adagrad{}});
   const std::string error = load_error(wider, test::saved(layer));
   EXPECT_EQ(error.find("missing_slots"), std::string::npos) << error;
   EXPECT_VALUE_ERROR(load_from_file(wider, path), "[load_from_file] " + path);
 }
 
-}  // namespace archive_test
-}  // namespace tessera
+}  // namespace tessera::archive_test

@@ -5,32 +5,13 @@
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/adam.h>
 #include <tessera/optim/optimizers/sgd.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/nn/utils/clip_grad.h>
-#include <torch/optim/adam.h>
 #include <torch/optim/lbfgs.h>
 #include <torch/optim/schedulers/step_lr.h>
-#include <torch/optim/sgd.h>
 
 #include "tests/layers/layer_test_util.h"
 
-#include <ATen/ops/cat.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/mse_loss.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/sparse_coo_tensor.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <functional>
-#include <limits>
-#include <sstream>
-#include <string>
-#include <vector>
-
-namespace tessera {
-namespace combined_test {
+namespace tessera::combined_test {
 
 using test::floats;
 using test::int64s;
@@ -52,9 +33,7 @@ struct ModelImpl : torch::nn::Module {
     embedding = register_module(
         "embedding",
         TPUEmbedding(TPUEmbeddingOptions{
-            .features =
-                {{"a", FeatureConfig{.table = table}},
-                 {"b", FeatureConfig{.table = table}}},
+            .features = test::features_of({{"a", table}, {"b", table}}),
             .optimizer = spec,
             .strategy = std::move(strategy),
             .apply = apply}));
@@ -575,8 +554,7 @@ TEST(CombinedTest, ACloneHasNoGradientsAndNeedsItsOwnCombined) {
   Model model(optim::SGD{.learning_rate = 0.01});
   auto combined = make_combined(model);
   model->loss(int64s({0}), int64s({0})).backward();
-  TPUEmbedding copy(
-      std::dynamic_pointer_cast<TPUEmbeddingImpl>(model->embedding->clone()));
+  TPUEmbedding copy = test::clone_of(model->embedding);
   Combined copy_optimizer(torch::optim::SGD(copy->parameters(), 0.1), {copy});
   copy_optimizer.step();
   EXPECT_EQ(copy->iterations(), 0);
@@ -642,5 +620,4 @@ TEST(CombinedTest, RefusesOptimizersThatNeedEachPass) {
       "where each step() updates the tables, but got 4");
 }
 
-}  // namespace combined_test
-}  // namespace tessera
+}  // namespace tessera::combined_test

@@ -4,22 +4,10 @@
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/sgd.h>
-#include <torch/nn/cloneable.h>
-#include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/optim/sgd.h>
 
 #include "tests/layers/layer_test_util.h"
 
-#include <gtest/gtest.h>
-
-#include <memory>
-#include <sstream>
-#include <string>
-#include <vector>
-
-namespace tessera {
-namespace composition_test {
+namespace tessera::composition_test {
 
 using test::int64s;
 using test::ragged;
@@ -64,8 +52,8 @@ class CompositionTest : public testing::TestWithParam<Strategy> {};
 INSTANTIATE_TEST_SUITE_P(
     Strategies,
     CompositionTest,
-    testing::Values(Strategy::fused(), Strategy::host(), Strategy::padded()),
-    [](const auto& info) { return info.param.name(); });
+    test::strategies(),
+    test::strategy_name);
 
 // Makes one training step.
 template <class Model>
@@ -109,7 +97,7 @@ TEST_P(CompositionTest, AModelOfAnotherDtypeTrains) {
     EXPECT_EQ(
         test::tables_of(model->embedding)[0].scalar_type(), torch::kFloat);
 
-    Ranker copy(std::dynamic_pointer_cast<RankerImpl>(model->clone()));
+    Ranker copy = test::clone_of(model);
     EXPECT_TRUE(at::equal(copy->forward(batch()), model->forward(batch())));
 
     // A load does not change the dtypes of dense weights and activations.
@@ -128,8 +116,7 @@ TEST_P(CompositionTest, ACloneIsADeepCopy) {
   layer->forward(batch())["user"].sum().backward();
   layer->parameters()[0].requires_grad_(false);
   layer->eval();
-  TPUEmbedding copy(
-      std::dynamic_pointer_cast<TPUEmbeddingImpl>(layer->clone()));
+  TPUEmbedding copy = test::clone_of(layer);
   ASSERT_FALSE(copy.is_empty());
   EXPECT_EQ(copy->options(), layer->options());
   EXPECT_EQ(copy->iterations(), layer->iterations());
@@ -147,7 +134,7 @@ TEST_P(CompositionTest, ACloneIsADeepCopy) {
 TEST_P(CompositionTest, AModelsCloneIsIndependent) {
   Ranker model(two_features(GetParam()));
   train_step(model);
-  Ranker copy(std::dynamic_pointer_cast<RankerImpl>(model->clone()));
+  Ranker copy = test::clone_of(model);
   const auto before = test::tables_of(model->embedding);
   test::expect_same_tables(copy->embedding, before);
   EXPECT_TRUE(at::equal(copy->tower->weight, model->tower->weight));
@@ -165,8 +152,7 @@ TEST_P(CompositionTest, AModelsCloneIsIndependent) {
 TEST(CloneTest, UpdatesOfTheOriginalDoNotReachTheClone) {
   TPUEmbedding layer(two_features(Strategy::fused()));
   const at::Tensor loss = layer->forward(batch())["user"].sum();
-  TPUEmbedding copy(
-      std::dynamic_pointer_cast<TPUEmbeddingImpl>(layer->clone()));
+  TPUEmbedding copy = test::clone_of(layer);
   const auto before = test::tables_of(copy);
   loss.backward();
   EXPECT_EQ(layer->iterations(), 1);
@@ -207,7 +193,7 @@ TEST_P(CompositionTest, SequentialPassesWeightsOn) {
        .initializer = initializers::RowId{}});
   torch::nn::Sequential model(
       TPUEmbedding(TPUEmbeddingOptions{
-          .features = {{"seen", FeatureConfig{.table = table}}},
+          .features = test::features_of({{"seen", table}}),
           .optimizer = optim::SGD{},
           .strategy = GetParam()}),
       Concatenate());
@@ -256,5 +242,4 @@ TEST(ConcatenateTest, TakesBatchesOfZeroRowsAndPassesGradientsBack) {
   test::expect_close(activation.grad(), slopes.view({2, 2, 2}));
 }
 
-}  // namespace composition_test
-}  // namespace tessera
+}  // namespace tessera::composition_test

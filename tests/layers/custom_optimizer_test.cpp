@@ -7,16 +7,7 @@
 #include "tests/layers/layer_test_util.h"
 #include "tests/optim/all_specs.h"
 
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace tessera {
-namespace custom_optimizer_test {
+namespace tessera::custom_optimizer_test {
 
 using optim::CustomOptimizer;
 using optim::CustomRows;
@@ -79,8 +70,7 @@ TEST(CustomOptimizerTest, KeepsItsSlotsInCheckpoints) {
   backward(layer, int64s({1}));
   EXPECT_NEAR(test::slot_of(layer, 1, "squares")[1].item<float>(), 1.1, 1e-6);
   auto other = make_layer(test::custom_spec(0.1));
-  std::istringstream stream(test::saved(layer));
-  torch::load(other, stream);
+  test::copy_by_archive(layer, other);
   backward(layer, int64s({1, 2}));
   backward(other, int64s({1, 2}));
   test::expect_same_tables(other, test::tables_of(layer));
@@ -304,5 +294,4 @@ TEST(LearningRateTagsTest, EqualNumbersAndSchedulesShareATag) {
   EXPECT_TRUE(learning_rate_tags({}).empty());
 }
 
-}  // namespace custom_optimizer_test
-}  // namespace tessera
+}  // namespace tessera::custom_optimizer_test

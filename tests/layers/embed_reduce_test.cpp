@@ -3,25 +3,9 @@
 #include <tessera/layers/layer_json.h>
 
 #include "tests/features/feature_builders.h"
-#include "tests/layers/gradient_check.h"
 #include "tests/test_util.h"
 
-#include <ATen/Context.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/randn.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
-#include <torch/optim/adam.h>
-#include <torch/utils.h>
-
-#include <limits>
-#include <string>
-#include <vector>
-
-namespace tessera {
-namespace embed_reduce_test {
+namespace tessera::embed_reduce_test {
 
 using test::floats;
 using test::int64s;
@@ -44,24 +28,6 @@ EmbedReduce numbered(Combiner combiner) {
 
 at::Tensor first_column(const at::Tensor& rows) {
   return rows.select(1, 0);
-}
-
-TEST(EmbedReduceTest, GradientsMatchFiniteDifferences) {
-  for (const Combiner combiner : kCombiners) {
-    EmbedReduce layer = numbered(combiner);
-    layer->to(at::kDouble);
-    const at::Tensor table = layer->parameters()[0];
-    const at::Tensor matrix = int64s({1, 2, 2, 6, 0, 1}).view({2, 3});
-    test::expect_gradients([&] { return layer->forward(matrix); }, {table});
-    const at::Tensor weights = at::randn({2, 3}, at::kDouble).requires_grad_();
-    test::expect_gradients(
-        [&] { return layer->forward(matrix, weights); }, {table, weights});
-
-    const at::Tensor single = int64s({4, 4, 1});
-    const at::Tensor factors = at::randn({3}, at::kDouble).requires_grad_();
-    test::expect_gradients(
-        [&] { return layer->forward(single, factors); }, {table, factors});
-  }
 }
 
 TEST(EmbedReduceTest, DenseSparseAndRaggedIdsAgree) {
@@ -148,7 +114,7 @@ TEST(EmbedReduceTest, AnyOptimizerTrainsTheTable) {
   EXPECT_FALSE(at::equal(layer->parameters()[0][1], before[1]));
   EXPECT_TRUE(at::equal(layer->parameters()[0][3], before[3]));
 
-  EmbedReduce copy(std::dynamic_pointer_cast<EmbedReduceImpl>(layer->clone()));
+  EmbedReduce copy = test::clone_of(layer);
   EXPECT_TRUE(at::equal(copy->parameters()[0], layer->parameters()[0]));
   EXPECT_FALSE(copy->parameters()[0].is_alias_of(layer->parameters()[0]));
   const Feature ids = ragged({{1, 2}});
@@ -182,19 +148,16 @@ TEST(EmbedReduceTest, ComputesItsOutputShape) {
 }
 
 TEST(EmbedReduceTest, RefusesOptions) {
-  EXPECT_VALUE_ERROR(
-      EmbedReduce(EmbedReduceOptions{}),
-      "[EmbedReduce] input_dim and output_dim must be >= 1, but got 0 and 0");
-  EXPECT_VALUE_ERROR(
-      EmbedReduce(EmbedReduceOptions{
-          .input_dim = std::numeric_limits<int64_t>::max(), .output_dim = 1}),
-      "vocabulary_size");
-  EXPECT_VALUE_ERROR(
-      EmbedReduce(EmbedReduceOptions{
-          .input_dim = 1,
-          .output_dim = 1,
-          .embeddings_initializer = initializers::Normal{.stddev = -1}}),
-      "stddev must be >= 0");
+  test::expect_refusals<EmbedReduceOptions>(
+      {{{},
+        "[EmbedReduce] input_dim and output_dim must be >= 1, but got 0 and 0"},
+       {{.input_dim = std::numeric_limits<int64_t>::max(), .output_dim = 1},
+        "vocabulary_size"},
+       {{.input_dim = 1,
+         .output_dim = 1,
+         .embeddings_initializer = initializers::Normal{.stddev = -1}},
+        "stddev must be >= 0"}},
+      [](const EmbedReduceOptions& options) { EmbedReduce layer(options); });
   EXPECT_VALUE_ERROR(
       JsonValue<EmbedReduceOptions>::read(
           {{"input_dim", 1}, {"output_dim", 1}, {"combiner", "max"}}, "x"),
@@ -203,22 +166,21 @@ TEST(EmbedReduceTest, RefusesOptions) {
 
 TEST(EmbedReduceTest, RefusesIds) {
   EmbedReduce layer = numbered(Combiner::kSum);
-  EXPECT_INDEX_ERROR(
-      layer->forward(int64s({1, 7, 2})),
-      "[EmbedReduce] ids must be in [0, 7), but the one at position 1 is 7");
-  EXPECT_INDEX_ERROR(
-      layer->forward(test::int32s({1, -1}).view({1, 2})),
-      "the one at position 1 is -1");
-  EXPECT_INDEX_ERROR(layer->forward(ragged({{1, 7}})), "EmbedReduce");
-  EXPECT_INDEX_ERROR(layer->forward(sparse({{1, -1}}, 2)), "EmbedReduce");
+  test::expect_refusals<Feature, c10::IndexError>(
+      {{int64s({1, 7, 2}),
+        "[EmbedReduce] ids must be in [0, 7), but the one at position 1 is 7"},
+       {test::int32s({1, -1}).view({1, 2}), "the one at position 1 is -1"},
+       {ragged({{1, 7}}), "EmbedReduce"},
+       {sparse({{1, -1}}, 2), "EmbedReduce"}},
+      [&](const Feature& x) { layer->forward(x); });
   EXPECT_TYPE_ERROR(
       layer->forward(floats({1})), "ids must be int32 or int64, but got Float");
-  EXPECT_VALUE_ERROR(layer->forward(at::Tensor()), "expected a tensor of ids");
-  EXPECT_VALUE_ERROR(
-      layer->forward(at::zeros({1, 2, 3}, at::kLong)),
-      "[batch] or [batch, n], but got [1, 2, 3]");
-  EXPECT_VALUE_ERROR(
-      layer->forward(at::zeros({}, at::kLong)), "[batch, n], but got []");
+  test::expect_refusals<Feature>(
+      {{at::Tensor(), "expected a tensor of ids"},
+       {at::zeros({1, 2, 3}, at::kLong),
+        "[batch] or [batch, n], but got [1, 2, 3]"},
+       {at::zeros({}, at::kLong), "[batch, n], but got []"}},
+      [&](const Feature& x) { layer->forward(x); });
   SparseFeature deep = sparse({{1}}, 1);
   deep.indices = at::zeros({1, 3}, at::kLong);
   deep.dense_shape = int64s({1, 1, 1});
@@ -248,38 +210,4 @@ TEST(EmbedReduceTest, RefusesWeights) {
       layer->forward(ragged({{1, 2}}), floats({1})), "EmbedReduce");
 }
 
-TEST(EmbedReduceTest, ADeviceThatLibTorchLacksIsRefused) {
-  EmbedReduce layer = numbered(Combiner::kSum);
-  EXPECT_VALUE_ERROR(
-      layer->to(torch::kXLA),
-      "[EmbedReduce::to] the layer must go to a device that LibTorch can use, "
-      "but got xla: ");
-  EXPECT_VALUE_ERROR(layer->to(torch::kXLA, torch::kDouble), "but got xla: ");
-  EXPECT_VALUE_ERROR(
-      layer->clone(torch::Device(torch::kXLA)),
-      "[EmbedReduce::clone] the layer must go to a device that LibTorch can "
-      "use, but got xla: ");
-  if (!at::hasCUDA()) {
-    EXPECT_VALUE_ERROR(
-        layer->to(torch::kCUDA),
-        "but got cuda: this LibTorch was built without it. Choose another "
-        "device, or leave the layer on the cpu.");
-  }
-  EXPECT_TRUE(layer->parameters()[0].is_cpu());
-  EXPECT_EQ(layer->parameters()[0].scalar_type(), torch::kFloat);
-  layer->to(torch::kCPU, torch::kDouble);
-  EXPECT_EQ(layer->parameters()[0].scalar_type(), torch::kDouble);
-}
-
-TEST(EmbedReduceTest, OptionsRoundTripThroughJson) {
-  const EmbedReduceOptions options{
-      .input_dim = 5,
-      .output_dim = 2,
-      .combiner = Combiner::kSqrtn,
-      .embeddings_initializer = initializers::Constant{.value = 2}};
-  const Json json = EmbedReduce(options)->get_config();
-  EXPECT_EQ(JsonValue<EmbedReduceOptions>::read(json, "x"), options);
-}
-
-}  // namespace embed_reduce_test
-}  // namespace tessera
+}  // namespace tessera::embed_reduce_test

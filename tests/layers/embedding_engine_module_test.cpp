@@ -5,23 +5,10 @@
 #include <tessera/layers/layer.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/adam.h>
-#include <torch/nn/cloneable.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/serialize.h>
 
 #include "tests/layers/engine_module_fixture.h"
 
-#include <ATen/ops/cat.h>
-#include <ATen/ops/full_like.h>
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-
-#include <memory>
-#include <sstream>
-#include <string>
-
-namespace tessera {
-namespace embedding_engine_module_test {
+namespace tessera::embedding_engine_module_test {
 
 using namespace engine_module;
 
@@ -115,9 +102,8 @@ TEST(EmbeddingEngineModuleTest, TablesAreNotParameters) {
   }
   EXPECT_EQ(bytes_of(model->engine), tables);
   const std::string text = summary(*model);
-  EXPECT_NE(text.find("users"), std::string::npos) << text;
-  EXPECT_NE(text.find("accumulators"), std::string::npos) << text;
+  EXPECT_CONTAINS(text, "users");
+  EXPECT_CONTAINS(text, "accumulators");
 }
 
-}  // namespace embedding_engine_module_test
-}  // namespace tessera
+}  // namespace tessera::embedding_engine_module_test

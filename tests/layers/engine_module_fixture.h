@@ -5,24 +5,14 @@
 
 #include <tessera/layers/embedding_engine_module.h>
 #include <tessera/optim/optimizers/adagrad.h>
-#include <torch/nn/cloneable.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/serialize.h>
 
 #include "tests/layers/layer_test_util.h"
 
-#include <ATen/ops/cat.h>
-#include <ATen/ops/full_like.h>
-
-#include <cstdint>
-#include <functional>
-#include <sstream>
-#include <string>
-#include <utility>
-
 namespace tessera::engine_module {
 
+using test::bytes_of;
 using test::int64s;
+using test::load_bytes;
 using test::ragged;
 
 inline Nest<FeatureConfig> make_features() {
@@ -87,19 +77,6 @@ inline void train(EmbeddingEngine& engine, int64_t begin, int64_t end) {
         at::full_like(activations["user"], 0.25 + static_cast<double>(step));
     engine.apply_gradients({{"user", gradient}, {"item", gradient}});
   }
-}
-
-template <class Holder>
-std::string bytes_of(const Holder& holder) {
-  std::ostringstream stream;
-  torch::save(holder, stream);
-  return std::move(stream).str();
-}
-
-template <class Holder>
-void load_bytes(Holder& holder, const std::string& bytes) {
-  std::istringstream stream(bytes);
-  torch::load(holder, stream);
 }
 
 }  // namespace tessera::engine_module

@@ -8,17 +8,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-#include <ATen/ops/embedding.h>
-#include <ATen/ops/ones.h>
-#include <gtest/gtest.h>
-
-#include <stdexcept>
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace tessera {
-namespace failed_backward_test {
+namespace tessera::failed_backward_test {
 
 using test::floats;
 using test::int64s;
@@ -95,6 +85,11 @@ class HalfWayTest : public testing::Test {
     failing_ = FailingBackward::apply(at::ones({}).requires_grad_());
   }
 
+  void expect_table(int64_t iterations, const std::vector<float>& rows) {
+    EXPECT_EQ(layer_->iterations(), iterations);
+    test::expect_close(layer_->embedding_tables()["t"], floats({4, 1}, rows));
+  }
+
   TPUEmbedding layer_;
   at::Tensor failing_;
   int layer_runs_ = 0;
@@ -108,10 +103,7 @@ TEST_F(HalfWayTest, TablesAreUnchangedAndTheNextPassSucceeds) {
   before.expect_unchanged(layer_);
 
   loss_of(layer_, int64s({2})).backward();
-  EXPECT_EQ(layer_->iterations(), 1);
-  test::expect_close(
-      layer_->embedding_tables()["t"],
-      floats({4, 1}, {0, 0, -1 / std::sqrt(2.0F), 0}));
+  expect_table(1, {0, 0, -1 / std::sqrt(2.0F), 0});
 }
 
 TEST_F(HalfWayTest, ARetainedGraphCanBeTriedAgain) {
@@ -124,10 +116,7 @@ TEST_F(HalfWayTest, ARetainedGraphCanBeTriedAgain) {
 
   FailingBackward::is_failing = false;
   backward_and_retain(loss);
-  EXPECT_EQ(layer_->iterations(), 1);
-  test::expect_close(
-      layer_->embedding_tables()["t"],
-      floats({4, 1}, {-1 / std::sqrt(2.0F), -2 / std::sqrt(5.0F), 0, 0}));
+  expect_table(1, {-1 / std::sqrt(2.0F), -2 / std::sqrt(5.0F), 0, 0});
   EXPECT_TORCH_ERROR(backward_and_retain(loss), kSecondPass);
 }
 
@@ -143,10 +132,7 @@ TEST_F(HalfWayTest, AFailureBeforeTheLayerRanChangesNothing) {
 
   FailingBackward::is_failing = false;
   loss.backward();
-  EXPECT_EQ(layer_->iterations(), 1);
-  test::expect_close(
-      layer_->embedding_tables()["t"],
-      floats({4, 1}, {-1 / std::sqrt(2.0F), -2 / std::sqrt(5.0F), 0, 0}));
+  expect_table(1, {-1 / std::sqrt(2.0F), -2 / std::sqrt(5.0F), 0, 0});
 }
 
 TEST_F(HalfWayTest, AFailureBetweenTwoLookupsDropsCollectedGradients) {
@@ -167,10 +153,7 @@ TEST_F(HalfWayTest, AFailureBetweenTwoLookupsDropsCollectedGradients) {
 
   FailingBackward::is_failing = false;
   loss.backward();
-  EXPECT_EQ(layer_->iterations(), 1);
-  test::expect_close(
-      layer_->embedding_tables()["t"],
-      floats({4, 1}, {-1 / std::sqrt(2.0F), -3 / std::sqrt(10.0F), 0, 0}));
+  expect_table(1, {-1 / std::sqrt(2.0F), -3 / std::sqrt(10.0F), 0, 0});
 }
 
 TEST_F(HalfWayTest, LibTorchRefusesARetryWithoutARetainedGraph) {
@@ -328,5 +311,4 @@ TEST(NestedBackwardTest, EachPassMakesItsOwnUpdate) {
       test::slot_of(layer, 0, "accumulators")[0], floats({1 + 1 + 4}));
 }
 
-}  // namespace failed_backward_test
-}  // namespace tessera
+}  // namespace tessera::failed_backward_test

@@ -9,22 +9,10 @@
 #include "src/common/parallel.h"
 #include "tests/layers/layer_test_util.h"
 
-#include <ATen/Parallel.h>
-#include <ATen/ops/arange.h>
-#include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <atomic>
-#include <chrono>
-#include <functional>
 #include <future>
-#include <memory>
-#include <optional>
-#include <string>
-#include <thread>
-#include <utility>
-#include <vector>
 
 namespace tessera {
 namespace fork_test {
@@ -173,8 +161,7 @@ TEST(ForkTest, AChildOfAnIdleParentTrainsWithForward) {
 }
 
 TEST(ForkTest, AChildRunsTasksWithoutItsParentsThreads) {
-  const int before = at::get_num_threads();
-  at::set_num_threads(2);
+  const test::Threads threads(2);
   std::atomic<int> count = 0;
   const auto run = [&] {
     run_tasks(8, 100 * kParallelBytes, [&](int64_t) { ++count; });
@@ -187,7 +174,6 @@ TEST(ForkTest, AChildRunsTasksWithoutItsParentsThreads) {
         return count == 16 ? "all" : "some";
       }),
       "all");
-  at::set_num_threads(before);
 }
 
 TEST(ForkTest, AChildRefusesTheBatchesThatItsParentEnqueued) {

@@ -4,19 +4,10 @@
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/sgd.h>
-#include <torch/optim/sgd.h>
 
 #include "tests/layers/layer_test_util.h"
 
-#include <ATen/ops/arange.h>
-#include <ATen/ops/equal.h>
-#include <gtest/gtest.h>
-
-#include <string>
-#include <vector>
-
-namespace tessera {
-namespace forward_partial_test {
+namespace tessera::forward_partial_test {
 
 using test::floats;
 using test::int64s;
@@ -116,22 +107,12 @@ TEST_P(ForwardPartialTest, ErrorsNameMissingAndUnknownFeatures) {
 INSTANTIATE_TEST_SUITE_P(
     Strategies,
     ForwardPartialTest,
-    testing::Values(Strategy::fused(), Strategy::host(), Strategy::padded()),
-    [](const auto& info) { return info.param.name(); });
-
-class WarningTexts : public c10::WarningHandler {
- public:
-  void process(const c10::Warning& warning) override {
-    texts.push_back(warning.msg());
-  }
-
-  std::vector<std::string> texts;
-};
+    test::strategies(),
+    test::strategy_name);
 
 TEST(ForwardPartialLayersTest, AFeatureThatIsLeftOutGivesNoWarning) {
   auto layer = layer_on(Strategy::fused());
-  WarningTexts warnings;
-  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  const test::Warnings warnings;
   layer->forward_partial({{"movie", kMovies}})["movie"].sum().backward();
   EXPECT_TRUE(warnings.texts.empty());
 }
@@ -155,5 +136,4 @@ TEST(ForwardPartialLayersTest, PartialTPUEmbeddingLooksUpOneOfItsHalves) {
       "'genre' is not among the feature configs. Known: user, movie.");
 }
 
-}  // namespace forward_partial_test
-}  // namespace tessera
+}  // namespace tessera::forward_partial_test

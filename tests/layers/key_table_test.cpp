@@ -9,8 +9,6 @@
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers.h>
 #include <tessera/serialization/config_json.h>
-#include <torch/optim/sgd.h>
-#include <torch/serialize.h>
 
 #include "src/engine/embedding_state.h"
 #include "src/tables/key_table_rows.h"
@@ -21,34 +19,13 @@
 #include "tests/optim/all_specs.h"
 #include "tests/test_util.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/stack.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-
-#include <cmath>
-#include <cstdint>
-#include <functional>
-#include <limits>
-#include <map>
-#include <optional>
-#include <random>
-#include <sstream>
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace tessera {
-namespace key_table_test {
+namespace tessera::key_table_test {
 
 using test::expect_close;
 using test::floats;
 using test::int64s;
+using test::layer_of;
+using test::loss_of;
 using test::NamedSpec;
 
 // The key of row i. Keys are spread over all of int64.
@@ -136,22 +113,18 @@ TPUEmbedding make_layer(
       .seed = 3});
 }
 
-// A layer with one dense feature.
+// A layer with rows of two ones.
 TPUEmbedding small_layer(
     DynamicKeys keys,
     optim::OptimizerSpec optimizer = optim::SGD{.learning_rate = 1.0},
     Apply apply = Apply::kInBackward) {
-  return TPUEmbedding(TPUEmbeddingOptions{
-      .features =
-          {{"id",
-            FeatureConfig{
-                .table = make_table(
-                    {.name = "t",
-                     .dim = 2,
-                     .initializer = initializers::Constant{.value = 1.0},
-                     .keys = std::move(keys)})}}},
-      .optimizer = std::move(optimizer),
-      .apply = apply});
+  return layer_of(
+      {.name = "t",
+       .dim = 2,
+       .initializer = initializers::Constant{.value = 1.0},
+       .keys = std::move(keys)},
+      std::move(optimizer),
+      {.apply = apply});
 }
 
 at::Tensor lookup(TPUEmbedding& layer, const at::Tensor& keys) {
@@ -162,6 +135,13 @@ at::Tensor lookup(TPUEmbedding& layer, const at::Tensor& keys) {
 at::Tensor stored(TPUEmbedding& layer, const at::Tensor& keys) {
   const at::NoGradGuard no_grad;
   return lookup(layer, keys);
+}
+
+void expect_rows(
+    TPUEmbedding& layer,
+    std::initializer_list<int64_t> keys,
+    const at::Tensor& expected) {
+  EXPECT_TRUE(at::equal(stored(layer, int64s(keys)), expected));
 }
 
 void train(TPUEmbedding& layer, const at::Tensor& keys) {
@@ -236,14 +216,6 @@ class Batches {
   std::mt19937_64 random_{11};
 };
 
-at::Tensor loss_of(const Nest<at::Tensor>& activations) {
-  at::Tensor loss = at::zeros({});
-  for (const at::Tensor& activation : activations.flatten()) {
-    loss = loss + (activation - 0.3).square().sum();
-  }
-  return loss;
-}
-
 void expect_equal(const Nest<at::Tensor>& a, const Nest<at::Tensor>& b) {
   const auto x = a.flatten();
   const auto y = b.flatten();
@@ -317,16 +289,12 @@ TEST_P(KeyTableSpecTest, RecordsWhichKeysWereUsed) {
 // An update of this many keys has several bins, and new keys are between others.
 TEST_P(KeyTableSpecTest, ManyNewKeysStartAtTheirInitialValues) {
   TPUEmbedding layer = small_layer({.capacity = 8000}, GetParam().spec);
-  TPUEmbedding expected = TPUEmbedding(TPUEmbeddingOptions{
-      .features =
-          {{"id",
-            FeatureConfig{
-                .table = make_table(
-                    {.name = "t",
-                     .vocabulary_size = 15'000,
-                     .dim = 2,
-                     .initializer = initializers::Constant{.value = 1.0}})}}},
-      .optimizer = GetParam().spec});
+  TPUEmbedding expected = layer_of(
+      {.name = "t",
+       .vocabulary_size = 15'000,
+       .dim = 2,
+       .initializer = initializers::Constant{.value = 1.0}},
+      GetParam().spec);
   // The last two evict keys that were not used since the first.
   for (const int64_t begin : {0, 2500, 5000, 7500}) {
     const at::Tensor keys =
@@ -363,12 +331,9 @@ TEST_P(KeyTableSpecTest, IsSavedAndContinues) {
   for (int step = 0; step < 4; ++step) {
     loss_of(layer->forward(batches.next().with_keys)).backward();
   }
-  std::stringstream stream;
-  torch::save(layer, stream);
   TPUEmbedding loaded = make_layer(key_table(options), GetParam().spec);
-  torch::load(loaded, stream);
-  TPUEmbedding copy(
-      std::dynamic_pointer_cast<TPUEmbeddingImpl>(layer->clone()));
+  test::copy_by_archive(layer, loaded);
+  TPUEmbedding copy = test::clone_of(layer);
   for (int step = 0; step < 4; ++step) {
     const Features batch = batches.next().with_keys;
     const auto expected = layer->forward(batch);
@@ -386,8 +351,8 @@ TEST_P(KeyTableSpecTest, IsSavedAndContinues) {
 INSTANTIATE_TEST_SUITE_P(
     Specs,
     KeyTableSpecTest,
-    testing::ValuesIn(test::spec_variants()),
-    [](const auto& info) { return info.param.name; });
+    test::all_variants(),
+    test::spec_name);
 
 TEST(KeyTableTest, ForwardChangesNothing) {
   TPUEmbedding layer = small_layer({.capacity = 10});
@@ -402,15 +367,9 @@ TEST(KeyTableTest, ForwardChangesNothing) {
 
 TEST(KeyTableTest, InitialValuesAreAFunctionOfTheKey) {
   const auto layer = [](int64_t capacity) {
-    return TPUEmbedding(TPUEmbeddingOptions{
-        .features =
-            {{"id",
-              FeatureConfig{
-                  .table = make_table(
-                      {.name = "t",
-                       .dim = 3,
-                       .keys = DynamicKeys{.capacity = capacity}})}}},
-        .optimizer = optim::SGD{.learning_rate = 0.0}});
+    return layer_of(
+        {.name = "t", .dim = 3, .keys = DynamicKeys{.capacity = capacity}},
+        optim::SGD{.learning_rate = 0.0});
   };
   TPUEmbedding a = layer(100);
   TPUEmbedding b = layer(20'000);
@@ -430,16 +389,12 @@ TEST(KeyTableTest, TheUpdateTakesTheInitialValuesOfTheLookup) {
     ++computed;
     return row_of_key(key);
   };
-  TPUEmbedding layer = TPUEmbedding(TPUEmbeddingOptions{
-      .features =
-          {{"id",
-            FeatureConfig{
-                .table = make_table(
-                    {.name = "t",
-                     .dim = kDim,
-                     .initializer = initial_rows(count_row_of_key),
-                     .keys = DynamicKeys{.capacity = 30}})}}},
-      .optimizer = optim::SGD{.learning_rate = 0.0}});
+  TPUEmbedding layer = layer_of(
+      {.name = "t",
+       .dim = kDim,
+       .initializer = initial_rows(count_row_of_key),
+       .keys = DynamicKeys{.capacity = 30}},
+      optim::SGD{.learning_rate = 0.0});
   const auto expect_initial_rows = [&] {
     const std::vector<int64_t> keys = keys_of(layer);
     const at::Tensor values = stored(layer, at::tensor(keys, at::kLong));
@@ -509,9 +464,7 @@ TEST(KeyTableTest, UnknownKeysShareTheRowOfTheDefaultKey) {
   EXPECT_TRUE(at::equal(second, floats({2, 2}, {-1.75, -1.75, 1, 1})));
   second.sum().backward();
   EXPECT_EQ(keys_of(layer), (Keys{kDefault, 5}));
-  EXPECT_TRUE(at::equal(
-      stored(layer, int64s({kDefault, 5})),
-      floats({2, 2}, {-2.75, -2.75, 0, 0})));
+  expect_rows(layer, {kDefault, 5}, floats({2, 2}, {-2.75, -2.75, 0, 0}));
 }
 
 // The table as the documentation describes it, in double precision.
@@ -575,25 +528,20 @@ class SharedRowReference {
 };
 
 TEST(KeyTableTest, TheSharedRowFollowsAReferenceInDoubles) {
-  TPUEmbedding layer(TPUEmbeddingOptions{
-      .features =
-          {{"id",
-            FeatureConfig{
-                .table = make_table(
-                    {.name = "t",
-                     .dim = 1,
-                     .initializer = initializers::Callable(
-                         "sines",
-                         [](const at::Tensor& keys, int64_t) {
-                           at::Tensor values = at::zeros({keys.numel(), 1});
-                           for (int64_t i = 0; i < keys.numel(); ++i) {
-                             values[i] = SharedRowReference::initial(
-                                 keys[i].item<int64_t>());
-                           }
-                           return values;
-                         }),
-                     .keys = keys_with_default(5000, 3)})}}},
-      .optimizer = optim::Adagrad{.learning_rate = 0.1}});
+  TPUEmbedding layer = layer_of(
+      {.name = "t",
+       .dim = 1,
+       .initializer = initializers::Callable(
+           "sines",
+           [](const at::Tensor& keys, int64_t) {
+             at::Tensor values = at::zeros({keys.numel(), 1});
+             for (int64_t i = 0; i < keys.numel(); ++i) {
+               values[i] = SharedRowReference::initial(keys[i].item<int64_t>());
+             }
+             return values;
+           }),
+       .keys = keys_with_default(5000, 3)},
+      optim::Adagrad{.learning_rate = 0.1});
   SharedRowReference reference(3);
   std::mt19937_64 random(9);
   for (int step = 0; step < 60; ++step) {
@@ -668,9 +616,7 @@ TEST(KeyTableTest, TheDefaultRowIsTrainedOnStepAndUnderAccumulation) {
     if (accumulates) {
       run_passes();
     } else {
-      Combined combined(
-          torch::optim::SGD(layer->parameters(), 0.1),
-          std::vector<TPUEmbedding>{layer});
+      Combined combined = test::combined_of(layer);
       run_passes();
       combined.step();
     }
@@ -696,8 +642,7 @@ TEST(KeyTableTest, AKeyThatIsAdmittedAfterItsLookupTrainsTheDefaultRow) {
   EXPECT_TRUE(at::equal(late, at::ones({1, 2})));
   late.sum().backward();
   EXPECT_EQ(keys_of(layer), (Keys{kDefault, 5}));
-  EXPECT_TRUE(at::equal(
-      stored(layer, int64s({kDefault, 5})), floats({2, 2}, {0, 0, -1, -1})));
+  expect_rows(layer, {kDefault, 5}, floats({2, 2}, {0, 0, -1, -1}));
   EXPECT_EQ(index_of(layer).counts().dropped, 0);
   // 7 takes the row of 5. The default key keeps its own.
   train(layer, int64s({7, 7}));
@@ -724,7 +669,7 @@ TEST(KeyTableTest, MoreKeysThanRowsLeaveTheDefaultKeyItsRow) {
 // The tables of an engine after three updates with the keys -7 and 3.
 EmbeddingTables tables_of_engine(const TablePtr& table, Pipelining pipelining) {
   EmbeddingEngine engine(EmbeddingEngineOptions{
-      .features = {{"id", FeatureConfig{.table = table}}},
+      .features = test::features_of({{"id", table}}),
       .optimizer = optim::SGD{.learning_rate = 0.5},
       .pipelining = pipelining});
   for (int step = 0; step < 3; ++step) {
@@ -760,19 +705,15 @@ TEST(KeyTableTest, AGradientOfAnEvictedKeyIsDropped) {
   for (const Apply apply : {Apply::kInBackward, Apply::kOnStep}) {
     TPUEmbedding layer =
         small_layer({.capacity = 1}, optim::SGD{.learning_rate = 1.0}, apply);
-    std::unique_ptr<Combined> combined;
+    std::optional<Combined> combined;
     if (apply == Apply::kOnStep) {
-      combined = std::make_unique<Combined>(
-          torch::optim::SGD(layer->parameters(), 0.1),
-          std::vector<TPUEmbedding>{layer});
+      combined.emplace(test::combined_of(layer));
     }
     const auto step = [&](const at::Tensor& loss) {
-      if (combined != nullptr) {
-        combined->zero_grad();
-      }
       loss.backward();
-      if (combined != nullptr) {
+      if (combined) {
         combined->step();
+        combined->zero_grad();
       }
     };
     step(lookup(layer, int64s({1})).sum());
@@ -797,19 +738,14 @@ TEST(KeyTableTest, MoreKeysThanRowsInABatch) {
 }
 
 TEST(KeyTableTest, ThePaddingKeyIsNoKey) {
-  TPUEmbedding layer = TPUEmbedding(TPUEmbeddingOptions{
-      .features =
-          [] {
-            const TablePtr table = make_table(
-                {.name = "t",
-                 .dim = 2,
-                 .initializer = initializers::Constant{.value = 1.0},
-                 .keys = DynamicKeys{.capacity = 10, .padding_key = 0}});
-            return Nest<FeatureConfig>{
-                {"dense", FeatureConfig{.table = table}},
-                {"bag", FeatureConfig{.table = table}}};
-          }(),
-      .optimizer = optim::SGD{.learning_rate = 0.5}});
+  const TablePtr table = make_table(
+      {.name = "t",
+       .dim = 2,
+       .initializer = initializers::Constant{.value = 1.0},
+       .keys = DynamicKeys{.capacity = 10, .padding_key = 0}});
+  TPUEmbedding layer(
+      test::features_of({{"dense", table}, {"bag", table}}),
+      optim::SGD{.learning_rate = 0.5});
   const auto activations = layer->forward(
       {{"dense", int64s({0, 3})}, {"bag", test::ragged({{0, 4, 0}, {0}})}});
   EXPECT_TRUE(at::equal(activations["dense"], floats({2, 2}, {0, 0, 1, 1})));
@@ -821,52 +757,38 @@ TEST(KeyTableTest, ThePaddingKeyIsNoKey) {
 }
 
 TEST(KeyTableTest, OnStepAndAccumulationEqualTheVocabulary) {
-  const optim::OptimizerSpec spec = optim::Adagrad{.learning_rate = 0.1};
-  const auto run = [&](const TablePtr& table, bool with_keys) {
-    TPUEmbedding layer = make_layer(table, spec, Apply::kOnStep);
-    Combined combined(
-        torch::optim::SGD(layer->parameters(), 0.1),
-        std::vector<TPUEmbedding>{layer});
-    Batches batches;
-    std::vector<at::Tensor> losses;
-    for (int step = 0; step < 6; ++step) {
-      combined.zero_grad();
-      for (int pass = 0; pass < 2; ++pass) {
-        const auto batch = batches.next();
-        at::Tensor loss = loss_of(
-            layer->forward(with_keys ? batch.with_keys : batch.with_rows));
-        loss.backward();
-        losses.push_back(loss.detach());
-      }
-      combined.step();
-    }
-    return losses;
-  };
-  const auto expected = run(static_table({}), false);
-  const auto actual = run(key_table({}), true);
-  for (size_t i = 0; i < expected.size(); ++i) {
-    expect_close(actual[i], expected[i], 1e-5, 1e-6);
-  }
-
-  const auto accumulate = [&](const TablePtr& table, bool with_keys) {
+  const auto run = [&](const TablePtr& table, bool with_keys, bool on_step) {
     TPUEmbedding layer = make_layer(
         table,
-        optim::Adagrad{.learning_rate = 0.1, .gradient_accumulation_steps = 3});
+        optim::Adagrad{
+            .learning_rate = 0.1,
+            .gradient_accumulation_steps = on_step ? 1 : 3},
+        on_step ? Apply::kOnStep : Apply::kInBackward);
+    std::optional<Combined> combined;
+    if (on_step) {
+      combined.emplace(test::combined_of(layer));
+    }
     Batches batches;
     std::vector<at::Tensor> losses;
-    for (int step = 0; step < 10; ++step) {
+    for (int pass = 0; pass < 12; ++pass) {
       const auto batch = batches.next();
       at::Tensor loss = loss_of(
           layer->forward(with_keys ? batch.with_keys : batch.with_rows));
       loss.backward();
       losses.push_back(loss.detach());
+      if (on_step && pass % 2 == 1) {
+        combined->step();
+        combined->zero_grad();
+      }
     }
     return losses;
   };
-  const auto summed = accumulate(static_table({}), false);
-  const auto summed_by_key = accumulate(key_table({}), true);
-  for (size_t i = 0; i < summed.size(); ++i) {
-    expect_close(summed_by_key[i], summed[i], 1e-5, 1e-6);
+  for (const bool on_step : {true, false}) {
+    const auto expected = run(static_table({}), false, on_step);
+    const auto actual = run(key_table({}), true, on_step);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      expect_close(actual[i], expected[i], 1e-5, 1e-6);
+    }
   }
 }
 
@@ -964,9 +886,7 @@ TEST(KeyTableTest, EvictsOnDemand) {
 TEST(KeyTableTest, RefusesToEvictWhileGradientsWait) {
   TPUEmbedding layer = small_layer(
       {.capacity = 10}, optim::SGD{.learning_rate = 1.0}, Apply::kOnStep);
-  Combined combined(
-      torch::optim::SGD(layer->parameters(), 0.1),
-      std::vector<TPUEmbedding>{layer});
+  Combined combined = test::combined_of(layer);
   train(layer, int64s({1}));
   EXPECT_TORCH_ERROR(
       layer->evict("t", 1), "table 't' has gradients that wait for an update");
@@ -979,57 +899,44 @@ TEST(KeyTableTest, ASavedSketchCountsOn) {
       .capacity = 10, .admission = admission::AfterOccurrences{.count = 2}};
   TPUEmbedding layer = small_layer(keys);
   train(layer, int64s({5}));
-  std::stringstream stream;
-  torch::save(layer, stream);
   TPUEmbedding loaded = small_layer(keys);
-  torch::load(loaded, stream);
+  test::copy_by_archive(layer, loaded);
   train(loaded, int64s({5}));
   EXPECT_EQ(keys_of(loaded), (Keys{5}));
 
-  std::stringstream again;
-  torch::save(layer, again);
   TPUEmbedding other = small_layer({.capacity = 10});
   EXPECT_VALUE_ERROR(
-      torch::load(other, again),
+      test::copy_by_archive(layer, other),
       "the sketch of table 't' must have 0 counters, but got 40");
 }
 
 TEST(KeyTableTest, RowsOfAVocabularyBecomeKeys) {
   const TablePtr known =
       make_table({.name = "t", .vocabulary_size = 4, .dim = 2});
-  TPUEmbedding source(TPUEmbeddingOptions{
-      .features = {{"id", FeatureConfig{.table = known}}},
-      .optimizer = optim::SGD{.learning_rate = 1.0}});
-  std::stringstream stream;
-  torch::save(source, stream);
+  TPUEmbedding source = layer_of(*known, optim::SGD{.learning_rate = 1.0});
   TPUEmbedding layer = small_layer({.capacity = 10});
-  torch::load(layer, stream);
+  test::copy_by_archive(source, layer);
   EXPECT_EQ(keys_of(layer), (Keys{0, 1, 2, 3}));
   EXPECT_TRUE(at::equal(
       stored(layer, at::arange(4, at::kLong)),
       source->embedding_tables()["t"]));
 
   TPUEmbedding tiny = small_layer({.capacity = 3});
-  std::stringstream too_many;
-  torch::save(source, too_many);
-  EXPECT_VALUE_ERROR(torch::load(tiny, too_many), "has a capacity of 3 rows");
+  EXPECT_VALUE_ERROR(
+      test::copy_by_archive(source, tiny), "has a capacity of 3 rows");
   EXPECT_EQ(index_of(tiny).size(), 0);
 }
 
 TEST(KeyTableTest, SummaryShowsTheKeys) {
   TPUEmbedding layer = small_layer({.capacity = 4});
   train(layer, int64s({1, 2, 3}));
-  EXPECT_NE(
-      layer->summary().find(
-          "table 't': 3 of 4 rows have keys (75 %), 3 keys admitted, 0 evicted, 0 gradients of evicted keys dropped"),
-      std::string::npos)
-      << layer->summary();
+  EXPECT_CONTAINS(
+      layer->summary(),
+      "table 't': 3 of 4 rows have keys (75 %), 3 keys admitted, 0 evicted, 0 gradients of evicted keys dropped");
   TPUEmbedding shared = small_layer(keys_with_default(4, 2));
-  EXPECT_NE(
-      shared->summary().find(
-          "0 gradients of evicted keys dropped, unknown keys look up -12\n"),
-      std::string::npos)
-      << shared->summary();
+  EXPECT_CONTAINS(
+      shared->summary(),
+      "0 gradients of evicted keys dropped, unknown keys look up -12\n");
 }
 
 TEST(KeyTableTest, TheConfigSurvivesJson) {
@@ -1072,29 +979,24 @@ TEST(KeyTableTest, AConfigWithoutHalveAtIsRead) {
 
 TEST(KeyTableTest, RefusesWhatItCantDo) {
   const DynamicKeys keys{.capacity = 10};
-  EXPECT_VALUE_ERROR(
-      make_table({.name = "t", .vocabulary_size = 3, .dim = 2, .keys = keys}),
-      "vocabulary_size must be 0 if keys are set, but got 3");
-  EXPECT_VALUE_ERROR(
-      make_table({.name = "t", .dim = 2, .keys = DynamicKeys{}}),
-      "[TableConfig 't'] keys: capacity must be in [1, 2147483648], but got 0");
-  EXPECT_VALUE_ERROR(
-      make_table(
-          {.name = "t",
-           .dim = 2,
-           .keys =
-               DynamicKeys{.capacity = 2, .padding_key = 4, .default_key = 4}}),
-      "[TableConfig 't'] keys: default_key must differ from padding_key");
+  test::expect_refusals<TableConfig>(
+      {{{.name = "t", .vocabulary_size = 3, .dim = 2, .keys = keys},
+        "vocabulary_size must be 0 if keys are set, but got 3"},
+       {{.name = "t", .dim = 2, .keys = DynamicKeys{}},
+        "[TableConfig 't'] keys: capacity must be in [1, 2147483648], but got 0"},
+       {{.name = "t",
+         .dim = 2,
+         .keys =
+             DynamicKeys{.capacity = 2, .padding_key = 4, .default_key = 4}},
+        "[TableConfig 't'] keys: default_key must differ from padding_key"}},
+      [&](const TableConfig& x) { make_table(x); });
   for (const Strategy& strategy : {Strategy::host(), Strategy::padded()}) {
     EXPECT_RAISES(
         c10::NotImplementedError,
-        TPUEmbedding(TPUEmbeddingOptions{
-            .features =
-                {{"id",
-                  FeatureConfig{
-                      .table =
-                          make_table({.name = "t", .dim = 2, .keys = keys})}}},
-            .strategy = strategy}),
+        layer_of(
+            {.name = "t", .dim = 2, .keys = keys},
+            optim::SGD{},
+            {.strategy = strategy}),
         "[table 't'] keys need Strategy::fused()");
   }
 }
@@ -1102,15 +1004,11 @@ TEST(KeyTableTest, RefusesWhatItCantDo) {
 TEST(KeyTableTest, RefusesACapacityBeyondTheAddressSpace) {
   // 2^31 rows of 2^17 floats take 2^50 bytes.
   EXPECT_TORCH_ERROR(
-      TPUEmbedding(TPUEmbeddingOptions{
-          .features =
-              {{"id",
-                FeatureConfig{
-                    .table = make_table(
-                        {.name = "t",
-                         .dim = 1 << 17,
-                         .keys = DynamicKeys{.capacity = int64_t{1} << 31}})}}},
-          .optimizer = optim::SGD{}}),
+      layer_of(
+          {.name = "t",
+           .dim = 1 << 17,
+           .keys = DynamicKeys{.capacity = int64_t{1} << 31}},
+          optim::SGD{}),
       "[DynamicKeys] the rows of table 't' need");
 }
 
@@ -1119,35 +1017,27 @@ TEST(KeyTableTest, MemoryIsTakenAtOnceUnderPreallocate) {
   constexpr int64_t kRowBytes = 16 * sizeof(float);
   for (const bool preallocate : {false, true}) {
     SCOPED_TRACE(preallocate);
-    const int64_t before = test::anonymous_memory();
-    TPUEmbedding layer(TPUEmbeddingOptions{
-        .features =
-            {{"id",
-              FeatureConfig{
-                  .table = make_table(
-                      {.name = "t",
-                       .dim = 16,
-                       .keys =
-                           DynamicKeys{
-                               .capacity = kRows,
-                               .preallocate = preallocate}})}}},
-        .optimizer = optim::Adagrad{}});
-    const int64_t built = test::anonymous_memory() - before;
-    const int64_t index_bytes = index_of(layer).bytes_at_capacity();
-    if (preallocate) {
-      EXPECT_GT(built, 2 * kRows * kRowBytes + index_bytes);
-    } else {
-      EXPECT_LT(built, kRows * kRowBytes / 4);
-    }
+    int64_t before = test::anonymous_memory();
+    int64_t index_bytes = 0;
+    const auto expect_taken = [&] {
+      const int64_t taken = test::anonymous_memory() - before;
+      if (preallocate) {
+        EXPECT_GT(taken, 2 * kRows * kRowBytes + index_bytes);
+      } else {
+        EXPECT_LT(taken, kRows * kRowBytes / 4);
+      }
+    };
+    TPUEmbedding layer = layer_of(
+        {.name = "t",
+         .dim = 16,
+         .keys = DynamicKeys{.capacity = kRows, .preallocate = preallocate}},
+        optim::Adagrad{});
+    index_bytes = index_of(layer).bytes_at_capacity();
+    expect_taken();
     // A copy is as its original.
-    const int64_t before_copy = test::anonymous_memory();
+    before = test::anonymous_memory();
     const auto copy = layer->clone();
-    const int64_t copied = test::anonymous_memory() - before_copy;
-    if (preallocate) {
-      EXPECT_GT(copied, 2 * kRows * kRowBytes + index_bytes);
-    } else {
-      EXPECT_LT(copied, kRows * kRowBytes / 4);
-    }
+    expect_taken();
     train(layer, int64s({1, 2, 3}));
     EXPECT_EQ(index_of(layer).size(), 3);
   }
@@ -1170,11 +1060,15 @@ TEST(KeyTableTest, ThePaddingKeyGetsNoRow) {
   EXPECT_EQ(index_of(layer).size(), 1);
 }
 
+TablePtr ten_keys() {
+  return make_table(
+      {.name = "t", .dim = 2, .keys = DynamicKeys{.capacity = 10}});
+}
+
 TEST(KeyTableTest, KeysOfAnEngineCanBeReplacedAndEvicted) {
-  const TablePtr table =
-      make_table({.name = "t", .dim = 2, .keys = DynamicKeys{.capacity = 10}});
+  const TablePtr table = ten_keys();
   EmbeddingEngine engine(EmbeddingEngineOptions{
-      .features = {{"id", FeatureConfig{.table = table}}},
+      .features = test::features_of({{"id", table}}),
       .optimizer = optim::SGD{.learning_rate = 0.5}});
   engine.update_embedding_table(
       "t", int64s({4, -1}), floats({2, 2}, {1, 2, 3, 4}));
@@ -1197,8 +1091,7 @@ TEST(KeyTableTest, KeysOfAnEngineCanBeReplacedAndEvicted) {
 }
 
 TEST(KeyTableTest, TablesInMemoryNeedAscendingKeys) {
-  const TablePtr table =
-      make_table({.name = "t", .dim = 2, .keys = DynamicKeys{.capacity = 10}});
+  const TablePtr table = ten_keys();
   const auto make_tables = [&](const at::Tensor& keys) {
     return EmbeddingTables(
         {{.config = table,
@@ -1207,25 +1100,20 @@ TEST(KeyTableTest, TablesInMemoryNeedAscendingKeys) {
           .keys = keys}});
   };
   make_tables(int64s({-5, 1, 9}));
-  EXPECT_VALUE_ERROR(
-      make_tables(int64s({5, 1, 9})),
-      "[EmbeddingTables] the keys of table 't' must be ascending");
-  EXPECT_VALUE_ERROR(make_tables(int64s({1, 1, 9})), "each of them once");
-  EXPECT_VALUE_ERROR(make_tables(at::ones({3})), "contiguous int64 vector");
+  test::expect_refusals<at::Tensor>(
+      {{int64s({5, 1, 9}),
+        "[EmbeddingTables] the keys of table 't' must be ascending"},
+       {int64s({1, 1, 9}), "each of them once"},
+       {at::ones({3}), "contiguous int64 vector"}},
+      [&](const at::Tensor& x) { make_tables(x); });
 }
 
 // The keys lie far apart, so that most of them have pages of their own.
 TEST(KeyTableTest, FewKeysOfALargeCapacityTakeLittleMemory) {
   const int64_t before = test::anonymous_memory();
-  TPUEmbedding layer(TPUEmbeddingOptions{
-      .features =
-          {{"id",
-            FeatureConfig{
-                .table = make_table(
-                    {.name = "t",
-                     .dim = 64,
-                     .keys = DynamicKeys{.capacity = 50'000'000}})}}},
-      .optimizer = optim::Adagrad{}});
+  TPUEmbedding layer = layer_of(
+      {.name = "t", .dim = 64, .keys = DynamicKeys{.capacity = 50'000'000}},
+      optim::Adagrad{});
   train(layer, at::arange(1000, at::kLong));
   EXPECT_EQ(index_of(layer).size(), 1000);
   // All rows and slots would take 26 GB.
@@ -1268,25 +1156,19 @@ TEST(KeyTableTest, TheEngineTrainsKeys) {
 // The rows have other numbers after the load.
 TEST(KeyTableTest, RandomRoundingUsesTheKey) {
   const auto make = [] {
-    return TPUEmbedding(TPUEmbeddingOptions{
-        .features =
-            {{"id",
-              FeatureConfig{
-                  .table = make_table(
-                      {.name = "t",
-                       .dim = 32,
-                       .dtype = at::kBFloat16,
-                       .keys = DynamicKeys{.capacity = 100}})}}},
-        .optimizer = optim::SGD{.learning_rate = 0.01}});
+    return layer_of(
+        {.name = "t",
+         .dim = 32,
+         .dtype = at::kBFloat16,
+         .keys = DynamicKeys{.capacity = 100}},
+        optim::SGD{.learning_rate = 0.01});
   };
   TPUEmbedding layer = make();
   for (const int64_t key : {5, 90, 3, 8}) {
     train(layer, int64s({key}));
   }
-  std::stringstream stream;
-  torch::save(layer, stream);
   TPUEmbedding loaded = make();
-  torch::load(loaded, stream);
+  test::copy_by_archive(layer, loaded);
   const at::Tensor keys = int64s({3, 5, 8, 90});
   for (int step = 0; step < 3; ++step) {
     train(layer, keys);
@@ -1319,5 +1201,4 @@ TEST(KeyTableTest, FrozenTablesKeepTheirKeys) {
   EXPECT_EQ(index_of(layer).size(), 1);
 }
 
-}  // namespace key_table_test
-}  // namespace tessera
+}  // namespace tessera::key_table_test

@@ -14,26 +14,11 @@
 #include "tests/layers/layer_test_util.h"
 #include "tests/test_util.h"
 
-#include <ATen/ops/equal.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
-#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/dropout.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
-#include <torch/serialize.h>
-
-#include <limits>
-#include <map>
-#include <sstream>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace tessera {
 
@@ -340,9 +325,7 @@ TEST(LayerJsonTest, AModelIsOneJson) {
   EXPECT_EQ(reread(to_json(rebuilt)), json);
   EXPECT_EQ(rebuilt->ptr(2), rebuilt->ptr(4));
 
-  std::stringstream archive;
-  torch::save(model, archive);
-  torch::load(rebuilt, archive);
+  test::copy_by_archive(model, rebuilt);
   EXPECT_TRUE(at::equal(rebuilt->forward(features_of_batch()), expected));
 }
 
@@ -447,37 +430,6 @@ TEST(LayerJsonTest, EveryKnownClassIsBuiltFromItsJson) {
   }
 }
 
-// A layer that is rebuilt from its JSON and loaded gives the same results.
-TEST(LayerJsonTest, EveryLayerIsRebuiltFromItsJson) {
-  torch::nn::Sequential model(
-      TPUEmbedding(TPUEmbeddingOptions{.features = shared_features()}),
-      DotInteraction(
-          DotInteractionOptions{.self_interaction = true, .skip_gather = true}),
-      Cross(CrossOptions{
-          .projection_dim = 2,
-          .diag_scale = 0.5,
-          .preactivation = Activation::kTanh,
-          .bias_initializer = initializers::Constant{.value = 0.5}}),
-      MultiLayerDCN(
-          MultiLayerDCNOptions{.projection_dim = 3, .num_layers = 2}));
-  const auto expected = model->forward(features_of_batch());
-  auto rebuilt = from_json<torch::nn::Sequential>(reread(to_json(model)));
-  EXPECT_EQ(reread(to_json(rebuilt)), reread(to_json(model)));
-  std::stringstream archive;
-  torch::save(model, archive);
-  torch::load(rebuilt, archive);
-  EXPECT_TRUE(at::equal(rebuilt->forward(features_of_batch()), expected));
-
-  EmbedReduce tags(EmbedReduceOptions{
-      .input_dim = 5, .output_dim = 2, .combiner = Combiner::kSqrtn});
-  auto same_tags = from_json<EmbedReduce>(reread(to_json(tags)));
-  std::stringstream tags_archive;
-  torch::save(tags, tags_archive);
-  torch::load(same_tags, tags_archive);
-  const Feature ids = test::int64s({0, 4});
-  EXPECT_TRUE(at::equal(same_tags->forward(ids), tags->forward(ids)));
-}
-
 TEST(LayerJsonTest, AConvertedLayerIsConvertedAgain) {
   Scale layer;
   layer->forward(at::ones({1, 2}, at::kDouble));
@@ -519,36 +471,25 @@ TEST(LayerJsonTest, ErrorsNameThePathOfAValueOutOfRange) {
 }
 
 TEST(LayerJsonTest, RefusesUnknownClassesAndKeys) {
-  EXPECT_VALUE_ERROR(
-      layer_from_json({{"class_name", "Attention"}}),
-      "[layer] unknown class_name 'Attention'. Known: Sequential, ");
-  EXPECT_VALUE_ERROR(
-      layer_from_json({{"class_name", "Scale"}, {"options", 1}}), "'options'");
-  EXPECT_VALUE_ERROR(
-      layer_from_json({{"class_name", "Scale"}, {"config", {{"rate", 1}}}}),
-      "'rate'");
-  EXPECT_VALUE_ERROR(
-      layer_from_json({{"class_name", "ReLU"}, {"config", {{"rate", 1}}}}),
-      "'rate'");
-  EXPECT_VALUE_ERROR(
-      layer_from_json({{"class_name", "Tanh"}, {"config", {{"rate", 1}}}}),
-      "'rate'");
-  EXPECT_VALUE_ERROR(
-      layer_from_json({{"class_name", "Linear"}, {"config", {{"bias", true}}}}),
-      "in_features");
-  EXPECT_VALUE_ERROR(
-      layer_from_json(
-          {{"class_name", "Linear"},
-           {"build_config", {{"input_shape", {nullptr, 2}}}},
-           {"config", {{"in_features", 2}, {"out_features", 1}}}}),
-      "takes no build_config");
-  EXPECT_VALUE_ERROR(
-      layer_from_json(
-          {{"class_name", "Scale"}, {"config", {{"initial_value", "much"}}}}),
-      "layer.Scale.initial_value");
-  EXPECT_VALUE_ERROR(layer_from_json(Json::array()), "[layer]");
-  EXPECT_VALUE_ERROR(layer_from_json(Json(nullptr)), "[layer]");
-  EXPECT_VALUE_ERROR(layer_from_json(Json::object()), "class_name");
+  test::expect_refusals<Json>(
+      {{{{"class_name", "Attention"}},
+        "[layer] unknown class_name 'Attention'. Known: Sequential, "},
+       {{{"class_name", "Scale"}, {"options", 1}}, "'options'"},
+       {{{"class_name", "Scale"}, {"config", {{"rate", 1}}}}, "'rate'"},
+       {{{"class_name", "ReLU"}, {"config", {{"rate", 1}}}}, "'rate'"},
+       {{{"class_name", "Tanh"}, {"config", {{"rate", 1}}}}, "'rate'"},
+       {{{"class_name", "Linear"}, {"config", {{"bias", true}}}},
+        "in_features"},
+       {{{"class_name", "Linear"},
+         {"build_config", {{"input_shape", {nullptr, 2}}}},
+         {"config", {{"in_features", 2}, {"out_features", 1}}}},
+        "takes no build_config"},
+       {{{"class_name", "Scale"}, {"config", {{"initial_value", "much"}}}},
+        "layer.Scale.initial_value"},
+       {Json::array(), "[layer]"},
+       {Json(nullptr), "[layer]"},
+       {Json::object(), "class_name"}},
+      [&](const Json& x) { layer_from_json(x); });
   EXPECT_VALUE_ERROR(
       from_json<Concatenate>(Json{{"class_name", "Scale"}}),
       "[from_json] expected the JSON of a tessera::ConcatenateImpl, but its "
@@ -563,27 +504,21 @@ TEST(LayerJsonTest, RefusesABrokenSequential) {
     return Json{{"class_name", "Sequential"}, {"config", {{"layers", layers}}}};
   };
   const Json relu = {{"name", "0"}, {"class_name", "ReLU"}};
-  EXPECT_VALUE_ERROR(
-      layer_from_json(sequential("many")), "layer.Sequential.layers");
-  EXPECT_VALUE_ERROR(
-      layer_from_json(sequential(Json::array({relu, relu}))),
-      "layers[1]] name must be unique, not empty and without '.', but got '0'");
-  EXPECT_VALUE_ERROR(
-      layer_from_json(
-          sequential(Json::array({{{"name", "0"}, {"same_as", "1"}}}))),
-      "same_as must name a layer before this one, but got '1'");
-  EXPECT_VALUE_ERROR(
-      layer_from_json(sequential(Json::array({{{"class_name", "ReLU"}}}))),
-      "name");
+  test::expect_refusals<Json>(
+      {{"many", "layer.Sequential.layers"},
+       {Json::array({relu, relu}),
+        "layers[1]] name must be unique, not empty and without '.', but got '0'"},
+       {Json::array({{{"name", "0"}, {"same_as", "1"}}}),
+        "same_as must name a layer before this one, but got '1'"},
+       {Json::array({{{"class_name", "ReLU"}}}), "name"}},
+      [&](const Json& x) { layer_from_json(sequential(x)); });
   Json inner = sequential(Json::array());
   inner["name"] = "0";
-  EXPECT_VALUE_ERROR(
-      layer_from_json(sequential(Json::array({inner}))),
-      "a Sequential can't hold a Sequential");
-  EXPECT_VALUE_ERROR(
-      layer_from_json(sequential(
-          Json::array({{{"name", "0"}, {"class_name", "Attention"}}}))),
-      "[layer.Sequential.layers[0]] unknown class_name 'Attention'");
+  test::expect_refusals<Json>(
+      {{Json::array({inner}), "a Sequential can't hold a Sequential"},
+       {Json::array({{{"name", "0"}, {"class_name", "Attention"}}}),
+        "[layer.Sequential.layers[0]] unknown class_name 'Attention'"}},
+      [&](const Json& x) { layer_from_json(sequential(x)); });
 }
 
 TEST(LayerJsonTest, RefusesUnknownStrategies) {
@@ -777,13 +712,13 @@ TEST(LayerTest, SummaryListsPartsAndTables) {
   Ranker model(RankerOptions{
       .features = shared_features(), .optimizer = optim::SGD{}, .units = {4}});
   const std::string text = model->summary();
-  EXPECT_NE(text.find("embedding"), std::string::npos) << text;
-  EXPECT_NE(text.find("Linear"), std::string::npos) << text;
-  EXPECT_NE(text.find("[4, 4] [4]"), std::string::npos) << text;
-  EXPECT_NE(text.find("20 dense parameters"), std::string::npos) << text;
-  EXPECT_NE(text.find("movies"), std::string::npos) << text;
+  EXPECT_CONTAINS(text, "embedding");
+  EXPECT_CONTAINS(text, "Linear");
+  EXPECT_CONTAINS(text, "[4, 4] [4]");
+  EXPECT_CONTAINS(text, "20 dense parameters");
+  EXPECT_CONTAINS(text, "movies");
   torch::nn::Sequential unbuilt{Scale()};
-  EXPECT_NE(summary(*unbuilt).find("not built"), std::string::npos);
+  EXPECT_CONTAINS(summary(*unbuilt), "not built");
 }
 
 }  // namespace layer_json_test

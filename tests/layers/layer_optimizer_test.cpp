@@ -4,31 +4,13 @@
 #include <tessera/layers/layer_optimizer.h>
 #include <tessera/optim/optimizers.h>
 #include <torch/optim/schedulers/step_lr.h>
-#include <torch/optim/sgd.h>
 
 #include "optim/row_update.h"
 #include "tests/layers/layer_test_util.h"
 #include "tests/optim/all_specs.h"
 #include "tests/temporary_folder.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/full_like.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <map>
-#include <memory>
-#include <random>
-#include <sstream>
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace tessera {
-namespace layer_optimizer_test {
+namespace tessera::layer_optimizer_test {
 
 constexpr int64_t kVocab = 7;  // the last two rows are never looked up
 constexpr int64_t kDim = 5;
@@ -39,6 +21,12 @@ const std::vector<Strategy> kParameterStrategies{
     Strategy::host(),
     Strategy::padded()};
 
+const std::vector<Strategy> kStrategies{
+    kSparseHost,
+    Strategy::host(),
+    Strategy::padded(),
+    Strategy::fused()};
+
 TPUEmbedding make_layer(const optim::OptimizerSpec& spec, Strategy strategy) {
   const auto table = make_table(
       {.name = "t",
@@ -47,9 +35,7 @@ TPUEmbedding make_layer(const optim::OptimizerSpec& spec, Strategy strategy) {
        .combiner = Combiner::kMean,
        .initializer = initializers::Uniform{.low = -1, .high = 1}});
   return TPUEmbedding(TPUEmbeddingOptions{
-      .features =
-          {{"ids", FeatureConfig{.table = table}},
-           {"bags", FeatureConfig{.table = table}}},
+      .features = test::features_of({{"ids", table}, {"bags", table}}),
       .optimizer = spec,
       .strategy = std::move(strategy),
       .seed = 3});
@@ -58,12 +44,11 @@ TPUEmbedding make_layer(const optim::OptimizerSpec& spec, Strategy strategy) {
 // Trains on random batches with duplicates within and across features. In every
 // other step the gradient of one feature is zero, or the feature is not in the loss. Its
 // rows are touched all the same.
-class Trainer {
- public:
-  void step(
-      TPUEmbedding& layer,
-      torch::optim::Optimizer* optimizer,
-      int index) {
+struct Trainer {
+  explicit Trainer(TPUEmbedding trained)
+      : layer(std::move(trained)), optimizer(layer) {}
+
+  void step(int index) {
     std::mt19937 random(17 + index);
     const auto id = [&] {
       return static_cast<int64_t>(random() % (kVocab - 2));
@@ -84,21 +69,17 @@ class Trainer {
       loss = loss + (activations["bags"] * gradients[1] * (index % 2)).sum();
     }
     loss.backward();
-    if (optimizer != nullptr) {
-      optimizer->step();
-      optimizer->zero_grad();
+    optimizer.step();
+  }
+
+  void steps(int from, int to) {
+    for (int i = from; i < to; ++i) {
+      step(i);
     }
   }
 
-  void steps(
-      TPUEmbedding& layer,
-      torch::optim::Optimizer* optimizer,
-      int from,
-      int to) {
-    for (int i = from; i < to; ++i) {
-      step(layer, optimizer, i);
-    }
-  }
+  TPUEmbedding layer;
+  test::TableOptimizer optimizer;
 };
 
 std::vector<test::NamedSpec> all_specs() {
@@ -135,19 +116,17 @@ INSTANTIATE_TEST_SUITE_P(
     Specs,
     LayerOptimizerTest,
     testing::ValuesIn(all_specs()),
-    [](const auto& info) { return info.param.name; });
+    test::spec_name);
 
 TEST_P(LayerOptimizerTest, TheHostTrainsLikeFused) {
   TPUEmbedding fused = make_layer(GetParam().spec, Strategy::fused());
   const at::Tensor initial = test::tables_of(fused)[0];
-  Trainer trainer;
-  trainer.steps(fused, nullptr, 0, 8);
+  Trainer(fused).steps(0, 8);
   EXPECT_FALSE(at::equal(test::tables_of(fused)[0], initial));
   for (const Strategy& strategy : kParameterStrategies) {
     SCOPED_TRACE(strategy.name());
     TPUEmbedding host = make_layer(GetParam().spec, strategy);
-    const auto optimizer = make_optimizer(host);
-    trainer.steps(host, optimizer.get(), 0, 8);
+    Trainer(host).steps(0, 8);
     test::expect_close(
         test::tables_of(host)[0], test::tables_of(fused)[0], 2e-5, 2e-5);
     EXPECT_EQ(host->iterations(), fused->iterations());
@@ -155,41 +134,35 @@ TEST_P(LayerOptimizerTest, TheHostTrainsLikeFused) {
 }
 
 TEST_P(LayerOptimizerTest, CheckpointsCrossFromFusedToHostAndBack) {
-  const auto reloaded = [&](const TPUEmbedding& from, Strategy strategy) {
-    TPUEmbedding to = make_layer(GetParam().spec, std::move(strategy));
-    auto optimizer = to->options().strategy == Strategy::fused()
-        ? nullptr
-        : make_optimizer(to);
-    std::istringstream stream(test::saved(from));
-    torch::load(to, stream);
-    return std::pair(to, std::move(optimizer));
+  const auto make = [&](Strategy strategy) {
+    return Trainer(make_layer(GetParam().spec, std::move(strategy)));
   };
-  Trainer trainer;
-  TPUEmbedding uninterrupted = make_layer(GetParam().spec, Strategy::fused());
-  trainer.steps(uninterrupted, nullptr, 0, 6);
+  Trainer uninterrupted = make(Strategy::fused());
+  uninterrupted.steps(0, 6);
 
-  TPUEmbedding layer = make_layer(GetParam().spec, Strategy::fused());
-  trainer.steps(layer, nullptr, 0, 2);
-  auto [host, optimizer] = reloaded(layer, kSparseHost);
-  trainer.steps(host, optimizer.get(), 2, 4);
-  auto [second_fused, no_optimizer] = reloaded(host, Strategy::fused());
-  trainer.steps(second_fused, nullptr, 4, 6);
+  Trainer fused = make(Strategy::fused());
+  fused.steps(0, 2);
+  Trainer host = make(kSparseHost);
+  test::copy_by_archive(fused.layer, host.layer);
+  host.steps(2, 4);
+  Trainer second_fused = make(Strategy::fused());
+  test::copy_by_archive(host.layer, second_fused.layer);
+  second_fused.steps(4, 6);
   test::expect_close(
-      test::tables_of(second_fused)[0],
-      test::tables_of(uninterrupted)[0],
+      test::tables_of(second_fused.layer)[0],
+      test::tables_of(uninterrupted.layer)[0],
       2e-5,
       2e-5);
+  const int64_t iterations = second_fused.layer->iterations();
   EXPECT_EQ(
-      second_fused->iterations(),
-      6 / optim::gradient_accumulation_steps_of(GetParam().spec));
-  EXPECT_EQ(uninterrupted->iterations(), second_fused->iterations());
+      iterations, 6 / optim::gradient_accumulation_steps_of(GetParam().spec));
+  EXPECT_EQ(uninterrupted.layer->iterations(), iterations);
 }
 
 // The expected weights are those in doubles. The variance of equal gradients is a small
 // difference of two large squares.
 TEST(CenteredRmspropTest, GradientsThatHardlyChangeGiveTheRightRows) {
-  for (const Strategy& strategy :
-       {Strategy::fused(), kSparseHost, Strategy::host(), Strategy::padded()}) {
+  for (const Strategy& strategy : kStrategies) {
     for (const double rho : {0.5, 0.9}) {
       SCOPED_TRACE(strategy.name() + " rho " + std::to_string(rho));
       const auto table = make_table(
@@ -201,18 +174,14 @@ TEST(CenteredRmspropTest, GradientsThatHardlyChangeGiveTheRightRows) {
           .features = FeatureConfig{.table = table},
           .optimizer = optim::RMSprop{.rho = rho, .centered = true},
           .strategy = strategy});
-      const auto optimizer =
-          strategy.is_fused() ? nullptr : make_optimizer(layer);
+      test::TableOptimizer optimizer(layer);
       double square = 0.0;
       double mean = 0.0;
       double expected = 0.0;
       for (int step = 0; step < 200; ++step) {
         const double g = step < 10 ? 1.4F : 0.7F;
         layer->forward(test::int64s({1})).leaf().mul(g).sum().backward();
-        if (optimizer != nullptr) {
-          optimizer->step();
-          optimizer->zero_grad();
-        }
+        optimizer.step();
         square = rho * square + (1 - rho) * g * g;
         mean = rho * mean + (1 - rho) * g;
         expected -= 1e-3 * g / std::sqrt(square - mean * mean + 1e-7);
@@ -290,16 +259,13 @@ TEST(LayerOptimizerApiTest, ATableOutsideTheLossIsTouchedOnEveryStrategy) {
       {"a", FeatureConfig{.table = table("a")}},
       {"b", FeatureConfig{.table = table("b")}}};
   const Features batch{{"a", test::int64s({0})}, {"b", test::int64s({1})}};
-  std::vector<Strategy> strategies = kParameterStrategies;
-  strategies.push_back(Strategy::fused());
-  for (const Strategy& strategy : strategies) {
+  for (const Strategy& strategy : kStrategies) {
     SCOPED_TRACE(strategy.name());
     TPUEmbedding layer(TPUEmbeddingOptions{
         .features = features,
         .optimizer = optim::Momentum{.learning_rate = 0.5, .momentum = 0.5},
         .strategy = strategy});
-    const auto optimizer =
-        strategy.is_fused() ? nullptr : make_optimizer(layer);
+    test::TableOptimizer optimizer(layer);
     for (const bool is_in_loss : {true, false}) {
       const auto activations = layer->forward(batch);
       at::Tensor loss = activations["a"].sum();
@@ -307,10 +273,7 @@ TEST(LayerOptimizerApiTest, ATableOutsideTheLossIsTouchedOnEveryStrategy) {
         loss = loss + activations["b"].sum();
       }
       loss.backward();
-      if (optimizer != nullptr) {
-        optimizer->step();
-        optimizer->zero_grad();
-      }
+      optimizer.step();
     }
     // Row 1 of b moves by -0.5 * 1, then by -0.5 * 0.5. The other rows are not touched.
     test::expect_close(
@@ -452,9 +415,7 @@ struct SlotMaker {
 };
 
 TEST(LayerOptimizerApiTest, SlotCreationIsCalledWhenTheLayerIsMade) {
-  std::vector<Strategy> strategies = kParameterStrategies;
-  strategies.push_back(Strategy::fused());
-  for (const Strategy& strategy : strategies) {
+  for (const Strategy& strategy : kStrategies) {
     SCOPED_TRACE(strategy.name());
     SlotMaker maker;
     TPUEmbedding layer = make_layer(maker.adam(), strategy);
@@ -463,16 +424,12 @@ TEST(LayerOptimizerApiTest, SlotCreationIsCalledWhenTheLayerIsMade) {
     EXPECT_TRUE(at::equal(test::slot_of(layer, 0, "momenta"), maker.made[0]));
 
     // The slots are trained, saved and copied. The function is not called again.
-    const auto optimizer =
-        strategy.is_fused() ? nullptr : make_optimizer(layer);
-    Trainer trainer;
-    trainer.steps(layer, optimizer.get(), 0, 2);
+    Trainer(layer).steps(0, 2);
     EXPECT_FALSE(at::equal(maker.made[0], at::ones({kVocab, kDim})));
     EXPECT_TRUE(at::equal(test::slot_of(layer, 0, "momenta"), maker.made[0]));
     EXPECT_TRUE(
         at::equal(test::slot_of(layer, 0, "velocities"), maker.made[1]));
-    const TPUEmbedding copy(
-        std::dynamic_pointer_cast<TPUEmbeddingImpl>(layer->clone()));
+    const TPUEmbedding copy = test::clone_of(layer);
     EXPECT_EQ(test::saved(copy), test::saved(layer));
     EXPECT_EQ(maker.names, names);
   }
@@ -493,9 +450,7 @@ struct SlotOwner {
 
 // Source:  slot_variable_creation_fn of tf.tpu.experimental.embedding.
 TEST(LayerOptimizerApiTest, SlotCreationGetsTheTable) {
-  std::vector<Strategy> strategies = kParameterStrategies;
-  strategies.push_back(Strategy::fused());
-  for (const Strategy& strategy : strategies) {
+  for (const Strategy& strategy : kStrategies) {
     SCOPED_TRACE(strategy.name());
     SlotOwner owner;
     at::Tensor table;
@@ -539,10 +494,9 @@ TEST(LayerOptimizerApiTest, AFailingSlotCreationFailsTheConstructor) {
             TORCH_CHECK_VALUE(request.name != "velocities", "no memory today");
             return at::zeros(request.shape);
           })};
-  for (const Strategy& strategy : kParameterStrategies) {
+  for (const Strategy& strategy : kStrategies) {
     EXPECT_VALUE_ERROR(make_layer(adam, strategy), "no memory today");
   }
-  EXPECT_VALUE_ERROR(make_layer(adam, Strategy::fused()), "no memory today");
 }
 
 TEST(LayerOptimizerApiTest, EachSlotNeedsItsOwnMemory) {
@@ -650,10 +604,10 @@ TEST(LayerOptimizerApiTest, SlotCreationNeverMakesALoadFail) {
   using Layers = std::vector<std::pair<const char*, TPUEmbedding>>;
   SlotMaker saved_maker;
   TPUEmbedding trained = make_layer(optim::Adam{}, Strategy::fused());
-  Trainer().steps(trained, nullptr, 0, 2);
+  Trainer(trained).steps(0, 2);
   TPUEmbedding on_host = make_layer(optim::Adam{}, kSparseHost);
-  const auto optimizer = make_optimizer(on_host);
-  Trainer().steps(on_host, optimizer.get(), 0, 2);
+  Trainer on_host_trainer(on_host);
+  on_host_trainer.steps(0, 2);
   const Layers saved{
       {"fused", trained},
       {"fused, another optimizer",
@@ -725,5 +679,4 @@ TEST(LayerOptimizerApiTest, MustBeMadeBeforeSlotsAreLoaded) {
       "the saved slots were skipped. Make the optimizer first, then load.");
 }
 
-}  // namespace layer_optimizer_test
-}  // namespace tessera
+}  // namespace tessera::layer_optimizer_test

@@ -1,22 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/layers/combined.h>
+#include <tessera/layers/layer_optimizer.h>
 #include <tessera/layers/tpu_embedding.h>
-#include <torch/serialize.h>
 
 #include "tests/features/feature_builders.h"
 #include "tests/test_util.h"
-
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/rand.h>
-#include <ATen/ops/randint.h>
-#include <gtest/gtest.h>
-
-#include <ostream>
-#include <sstream>
-#include <string>
-#include <vector>
 
 namespace tessera {
 
@@ -26,6 +16,52 @@ inline void PrintTo(const Strategy& strategy, std::ostream* stream) {
 }
 
 namespace test {
+
+// The parameters of tests on every strategy, and their names.
+inline auto strategies() {
+  return testing::Values(
+      Strategy::fused(), Strategy::host(), Strategy::padded());
+}
+
+/// The same, with both forms of gradients on the host.
+inline auto gradient_forms() {
+  return testing::Values(
+      Strategy::fused(),
+      Strategy::host(),
+      Strategy::host({.sparse_gradients = true}),
+      Strategy::padded());
+}
+
+inline std::string strategy_name(const testing::TestParamInfo<Strategy>& info) {
+  return info.param.name() + std::to_string(info.index);
+}
+
+/// Updates the tables of a layer on any strategy after a backward pass.
+/// Strategy::fused() has updated them by itself.
+class TableOptimizer {
+ public:
+  explicit TableOptimizer(const TPUEmbedding& layer)
+      : optimizer_(
+            layer->options().strategy.is_fused() ? nullptr
+                                                 : make_optimizer(layer)) {}
+
+  void step() {
+    if (optimizer_ != nullptr) {
+      optimizer_->step();
+      optimizer_->zero_grad();
+    }
+  }
+
+ private:
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+};
+
+/// A Combined of the layer alone.
+inline Combined combined_of(
+    const TPUEmbedding& layer,
+    CombinedOptions options = {}) {
+  return {torch::optim::SGD(layer->parameters(), 0.1), {layer}, options};
+}
 
 /// Makes a table whose row i has the value i in every column. The combiner is the
 /// sum.
@@ -39,6 +75,26 @@ inline TablePtr numbered_table(
        .dim = dim,
        .combiner = Combiner::kSum,
        .initializer = initializers::RowId{}});
+}
+
+/// Returns the configs of features that only name their tables.
+inline Nest<FeatureConfig> features_of(
+    const std::vector<std::pair<std::string, TablePtr>>& tables) {
+  Nest<FeatureConfig>::Map features;
+  for (const auto& [name, table] : tables) {
+    features.emplace_back(name, FeatureConfig{.table = table});
+  }
+  return Nest<FeatureConfig>::map(std::move(features));
+}
+
+/// Makes a layer with the feature 'id' of this table.
+inline TPUEmbedding layer_of(
+    const TableConfig& table,
+    optim::OptimizerSpec optimizer,
+    TPUEmbeddingOptions options = {}) {
+  options.features = features_of({{"id", make_table(table)}});
+  options.optimizer = std::move(optimizer);
+  return TPUEmbedding(std::move(options));
 }
 
 /// Returns copies of all tables, in the order of the layer.
@@ -61,11 +117,27 @@ inline void expect_same_tables(
   }
 }
 
-/// Returns the bytes of the layer's archive.
+inline at::Tensor sum_of(const Nest<at::Tensor>& activations) {
+  at::Tensor sum = at::zeros({});
+  for (const at::Tensor& activation : activations.flatten()) {
+    sum = sum + activation.sum();
+  }
+  return sum;
+}
+
+/// Returns the sum of the squared differences from `center`.
+inline at::Tensor loss_of(
+    const Nest<at::Tensor>& activations,
+    double center = 0.5) {
+  at::Tensor loss = at::zeros({});
+  for (const at::Tensor& activation : activations.flatten()) {
+    loss = loss + (activation - center).square().sum();
+  }
+  return loss;
+}
+
 inline std::string saved(const TPUEmbedding& layer) {
-  std::ostringstream stream;
-  torch::save(layer, stream);
-  return stream.str();
+  return bytes_of(layer);
 }
 
 /// Returns a slot from the layer's archive, such as slot_of(layer, 0, "momenta").
@@ -73,9 +145,7 @@ inline at::Tensor slot_of(
     const TPUEmbedding& layer,
     size_t table,
     const std::string& name) {
-  std::istringstream stream(saved(layer));
-  torch::serialize::InputArchive archive;
-  archive.load_from(stream);
+  torch::serialize::InputArchive archive = archive_of(saved(layer));
   torch::serialize::InputArchive entry;
   archive.read("table_" + std::to_string(table), entry);
   at::Tensor values;

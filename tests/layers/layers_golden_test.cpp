@@ -10,18 +10,7 @@
 #include "tests/golden_util.h"
 #include "tests/test_util.h"
 
-#include <ATen/TensorOperators.h>
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/zeros_like.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <map>
-#include <string>
-#include <vector>
-
-namespace tessera {
-namespace layers_golden_test {
+namespace tessera::layers_golden_test {
 
 using Tensors = std::map<std::string, at::Tensor>;
 
@@ -211,5 +200,4 @@ TEST(LayersGoldenTest, RefusesWhatTheOriginalsRefuse) {
   EXPECT_EQ(refused_only_here, kRefusedOnlyHere);
 }
 
-}  // namespace layers_golden_test
-}  // namespace tessera
+}  // namespace tessera::layers_golden_test

@@ -6,18 +6,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <functional>
-#include <optional>
-#include <random>
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace tessera {
-namespace lookup_gradient_test {
+namespace tessera::lookup_gradient_test {
 
 constexpr int64_t kVocab = 7;
 constexpr int64_t kLength = 3;  // the length of sequences and grids
@@ -458,5 +447,4 @@ TEST_P(LookupGradientTest, LeavesOutDroppedIdsAndZeroRows) {
   check_all(GetParam().kind, Ids::kUnusual);
 }
 
-}  // namespace lookup_gradient_test
-}  // namespace tessera
+}  // namespace tessera::lookup_gradient_test

@@ -4,51 +4,12 @@
 
 #include "layers/mlp_blocks.h"
 #include "tests/layers/autocast.h"
-#include "tests/layers/gradient_check.h"
 #include "tests/test_util.h"
 
-#include <ATen/Context.h>
-#include <ATen/Parallel.h>
-#include <ATen/ops/allclose.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/linear.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/randn.h>
-#include <ATen/ops/relu.h>
-#include <ATen/ops/zeros.h>
-#include <c10/core/InferenceMode.h>
-#include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/serialize.h>
+namespace tessera::mlp_test {
 
-#include <memory>
-#include <optional>
-#include <sstream>
-#include <string>
-#include <vector>
-
-namespace tessera {
-namespace mlp_test {
-
-// Sets the number of intra-op threads. The layer needs enough blocks of rows for them,
-// and a small batch is one block.
-class Threads {
- public:
-  explicit Threads(int count) {
-    at::set_num_threads(count);
-  }
-  Threads(const Threads&) = delete;
-  Threads& operator=(const Threads&) = delete;
-  ~Threads() {
-    at::set_num_threads(before_);
-  }
-
- private:
-  int before_ = at::get_num_threads();
-};
+// The layer needs enough blocks of rows for the threads, and a small batch is one block.
+using test::Threads;
 
 Nest<at::Tensor> list_of(const std::vector<at::Tensor>& tensors) {
   return Nest<at::Tensor>::list({tensors.begin(), tensors.end()});
@@ -184,21 +145,6 @@ TEST(MLPTest, MatchesPlainOperatorsInDoubles) {
                 joined(inputs64, parameters64)));
       }
     }
-  }
-}
-
-TEST(MLPTest, OperatorsMatchFiniteDifferences) {
-  for (const Activation activation :
-       {Activation::kTanh, Activation::kGelu, Activation::kLinear}) {
-    MLP layer(MLPOptions{.units = {3, 2}, .activation = activation});
-    const at::Tensor a = at::randn({4, 2}, at::kDouble).requires_grad_();
-    const at::Tensor b = at::randn({4, 1}, at::kDouble).requires_grad_();
-    layer->forward(list_of({a, b}));
-    test::expect_gradients(
-        [&] {
-          return layer->forward(list_of({a, b}));
-        },
-        joined(layer->parameters(), {a, b}));
   }
 }
 
@@ -378,45 +324,6 @@ TEST(MLPTest, UsesOperatorsWhereBlocksDoNotFit) {
   EXPECT_TRUE(at::allclose(mixed, result, 0.05, 0.05));
 }
 
-TEST(MLPTest, MixedInputsBuildTheLayerInTheirPromotedDtype) {
-  const at::Tensor a = at::randn({3, 2});
-  const at::Tensor b = at::randn({3, 4}).to(at::kBFloat16);
-  const test::Autocast autocast;
-  for (const auto& inputs : {list_of({a, b}), list_of({b, a})}) {
-    MLP layer(MLPOptions{.units = {4, 2}});
-    const at::Tensor result = layer->forward(inputs);
-    for (const at::Tensor& parameter : layer->parameters()) {
-      EXPECT_EQ(parameter.scalar_type(), at::kFloat);
-    }
-    const auto leaves = inputs.flatten();
-    const at::Tensor all =
-        at::cat({leaves[0].to(at::kFloat), leaves[1].to(at::kFloat)}, 1);
-    EXPECT_TRUE(at::allclose(layer->forward(all), result, 0.05, 0.05));
-  }
-}
-
-TEST(MLPTest, ParametersMayBeTransposed) {
-  const Threads one(1);
-  MLP layer(MLPOptions{.units = {4, 3}});
-  const auto inputs = random_inputs(5, {2, 3});
-  by_blocks(layer, inputs);
-  const auto run = [&] {
-    return result_and_gradients(
-        by_blocks(layer, inputs), joined(inputs, layer->parameters()));
-  };
-  const auto expected = run();
-  for (at::Tensor& parameter : layer->parameters()) {
-    if (parameter.dim() == 2) {
-      parameter.set_data(parameter.t().contiguous().t());
-      ASSERT_FALSE(parameter.is_contiguous());
-    }
-  }
-  const auto results = run();
-  for (size_t i = 0; i < results.size(); ++i) {
-    EXPECT_TRUE(at::equal(results[i], expected[i])) << i;
-  }
-}
-
 TEST(MLPTest, ParametersAreThoseOfLinear) {
   at::manual_seed(5);
   MLP layer(MLPOptions{.units = {3, 2}});  // draws no numbers
@@ -464,98 +371,30 @@ TEST(MLPTest, ComputesItsOutputShape) {
   EXPECT_FALSE(layer->input_shapes().has_value());
 }
 
-TEST(MLPTest, ACloneHasEqualParametersOfItsOwn) {
-  MLP layer(MLPOptions{.units = {3, 2}});
-  const at::Tensor x = at::randn({2, 4});
-  const at::Tensor expected = layer->forward(x).detach().clone();
-  MLP copy(std::dynamic_pointer_cast<MLPImpl>(layer->clone()));
-  EXPECT_TRUE(at::equal(copy->forward(x), expected));
-  const at::NoGradGuard no_grad;
-  for (at::Tensor& parameter : copy->parameters()) {
-    parameter.fill_(1);
-  }
-  EXPECT_FALSE(at::equal(copy->forward(x), expected));
-  EXPECT_TRUE(at::equal(layer->forward(x), expected));
-}
-
-TEST(MLPTest, AnUnbuiltLayerLoadsABuiltOne) {
-  const MLPOptions options{.units = {3, 2}};
-  MLP layer(options);
-  const auto inputs = list_of({at::randn({2, 4}), at::randn({2, 1})});
-  const at::Tensor expected = layer->forward(inputs);
-  std::stringstream archive;
-  torch::save(layer, archive);
-  MLP other(options);
-  torch::load(other, archive);
-  EXPECT_TRUE(at::equal(other->forward(inputs), expected));
-}
-
-TEST(MLPTest, OptionsRoundTripThroughJson) {
-  for (const MLPOptions& options :
-       {MLPOptions{.units = {3}},
-        MLPOptions{
-            .units = {64, 1},
- .activation = Activation::kGelu,
- .final_activation = Activation::kTanh,
- .use_bias = false}}) {
-    const Json json = MLP(options)->get_config();
-    EXPECT_EQ(JsonValue<MLPOptions>::read(json, "x"), options);
-  }
-  MLP layer(MLPOptions{.units = {3, 2}});
-  layer->forward(list_of({at::randn({2, 4}), at::randn({2, 1})}));
-  const MLP rebuilt = from_json<MLP>(to_json(layer));
-  EXPECT_EQ(rebuilt->options(), layer->options());
-  EXPECT_EQ(rebuilt->parameters().size(), 4U);
-}
-
 TEST(MLPTest, RefusesOptionsAndInputs) {
-  EXPECT_VALUE_ERROR(
-      MLP(MLPOptions{}),
-      "[MLP] units must have 1 to 1024 sizes, but got 0. Set them");
-  EXPECT_VALUE_ERROR(
-      MLP(MLPOptions{.units = std::vector<int64_t>(1025, 1)}), "but got 1025");
-  EXPECT_VALUE_ERROR(
-      (MLP(MLPOptions{.units = {4, 0}})),
-      "[MLP] units[1] must be >= 1, but got 0");
-
+  test::expect_refusals<MLPOptions>(
+      {{{}, "[MLP] units must have 1 to 1024 sizes, but got 0. Set them"},
+       {{.units = std::vector<int64_t>(1025, 1)}, "but got 1025"},
+       {{.units = {4, 0}}, "[MLP] units[1] must be >= 1, but got 0"}},
+      [](const MLPOptions& options) { MLP layer(options); });
   MLP layer(MLPOptions{.units = {4}});
-  EXPECT_VALUE_ERROR(
-      layer->forward(Nest<at::Tensor>()),
-      "[MLP] expected one input or more, but got an empty nest");
-  EXPECT_VALUE_ERROR(
-      (layer->forward({{"a", at::Tensor()}})),
-      "[MLP] input 'a': expected a tensor");
-  EXPECT_VALUE_ERROR(
-      layer->forward(at::randn({3})),
-      "[MLP] expected an input [batch, ..., dim] of rank 2 or more, but got [3]");
-  EXPECT_VALUE_ERROR(
-      (layer->forward({{"a", at::randn({2, 3})}, {"b", at::randn({2, 0})}})),
-      "[MLP 'b'] the last dimension of the input must be >= 1");
-  EXPECT_VALUE_ERROR(
-      (layer->forward({{"a", at::randn({2, 3})}, {"b", at::randn({2, 1, 3})}})),
-      "[MLP 'b'] all inputs must have the same sizes");
-  EXPECT_TYPE_ERROR(
-      layer->forward(at::ones({2, 3}, at::kLong)),
-      "[MLP] input: expected a dense floating-point tensor");
-  EXPECT_TYPE_ERROR(
-      (layer->forward(
-          {{"a", at::randn({2, 3})}, {"b", at::randn({2, 3}, at::kDouble)}})),
-      "[MLP 'b'] all inputs must have the same dtype, but this one has Double");
+  test::expect_refusals<Nest<at::Tensor>>(
+      {{at::randn({3}),
+        "[MLP] expected an input [batch, ..., dim] of rank 2 or more, but got [3]"},
+       {{{"a", at::randn({2, 3})}, {"b", at::randn({2, 0})}},
+        "[MLP 'b'] the last dimension of the input must be >= 1"},
+       {{{"a", at::randn({2, 3})}, {"b", at::randn({2, 1, 3})}},
+        "[MLP 'b'] all inputs must have the same sizes"}},
+      [&](const Nest<at::Tensor>& inputs) { layer->forward(inputs); });
   EXPECT_VALUE_ERROR(
       (layer->build(Nest<PartialShape>{
           {"a", PartialShape{std::nullopt, 3}},
           {"b", PartialShape{std::nullopt, std::nullopt}}})),
       "[MLP 'b'] needs the size of the last dimension");
-  EXPECT_FALSE(layer->input_shapes().has_value());
-
   layer->forward(at::randn({2, 4}));
   EXPECT_VALUE_ERROR(
       layer->forward(at::randn({2, 5})),
       "[MLP] was built for inputs of 4 columns in total, but got 5");
-  EXPECT_TYPE_ERROR(
-      layer->forward(at::randn({2, 4}, at::kDouble)),
-      "[MLP] has parameters of Float, but got inputs of Double");
 }
 
-}  // namespace mlp_test
-}  // namespace tessera
+}  // namespace tessera::mlp_test

@@ -3,46 +3,9 @@
 #include <tessera/layers/multi_layer_dcn.h>
 
 #include "layers/low_rank_crosses.h"
-#include "tests/layers/autocast.h"
-#include "tests/layers/gradient_check.h"
 #include "tests/test_util.h"
 
-#include <ATen/Parallel.h>
-#include <ATen/ops/allclose.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/randn.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/serialize.h>
-
-#include <limits>
-#include <sstream>
-#include <string>
-#include <vector>
-
-namespace tessera {
-namespace multi_layer_dcn_test {
-
-// Sets one intra-op thread. Kernels need enough blocks of rows for the
-// threads, and a small batch is one block.
-class OneThread {
- public:
-  OneThread() {
-    at::set_num_threads(1);
-  }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
-  ~OneThread() {
-    at::set_num_threads(before_);
-  }
-
- private:
-  int before_ = at::get_num_threads();
-};
+namespace tessera::multi_layer_dcn_test {
 
 bool has_kernels(
     const MultiLayerDCN& layer,
@@ -56,27 +19,6 @@ bool has_kernels(
          parameters.size() > 2 ? parameters[2] : at::Tensor()});
   }
   return has_low_rank_crosses(inputs, crosses);
-}
-
-TEST(MultiLayerDCNTest, GradientsMatchFiniteDifferences) {
-  for (const int64_t projection_dim : {1, 3}) {
-    for (const int64_t num_layers : {0, 1, 3}) {
-      for (const bool use_bias : {false, true}) {
-        MultiLayerDCN layer(MultiLayerDCNOptions{
-            .projection_dim = projection_dim,
-            .num_layers = num_layers,
-            .use_bias = use_bias,
-            .kernel_initializer = initializers::Normal{.stddev = 1.0},
-            .bias_initializer = initializers::Normal{.stddev = 1.0}});
-        const at::Tensor x0 = at::randn({2, 4}, at::kDouble).requires_grad_();
-        layer->forward(x0);
-        std::vector<at::Tensor> sources = layer->parameters();
-        EXPECT_EQ(sources.size(), num_layers * (use_bias ? 3 : 2));
-        sources.push_back(x0);
-        test::expect_gradients([&] { return layer->forward(x0); }, sources);
-      }
-    }
-  }
 }
 
 TEST(MultiLayerDCNTest, IsAStackOfCrosses) {
@@ -104,7 +46,7 @@ TEST(MultiLayerDCNTest, IsAStackOfCrosses) {
 
 // Kernels compute float32, and LibTorch's operators compute doubles.
 TEST(MultiLayerDCNTest, Float32MatchesDoubles) {
-  const OneThread one;
+  const test::Threads one(1);
   for (const bool use_bias : {false, true}) {
     for (const int64_t dim : {1, 5, 40, 3000}) {
       SCOPED_TRACE(dim);
@@ -147,7 +89,7 @@ TEST(MultiLayerDCNTest, Float32MatchesDoubles) {
 }
 
 TEST(MultiLayerDCNTest, GivesTheSameWithoutGradients) {
-  const OneThread one;
+  const test::Threads one(1);
   for (const int64_t num_layers : {1, 3}) {
     MultiLayerDCN layer(
         MultiLayerDCNOptions{.projection_dim = 3, .num_layers = num_layers});
@@ -172,7 +114,7 @@ TEST(MultiLayerDCNTest, GivesTheSameWithoutGradients) {
 }
 
 TEST(MultiLayerDCNTest, TheNumberOfThreadsDoesNotChangeABit) {
-  const OneThread one;
+  const test::Threads one(1);
   MultiLayerDCN layer(
       MultiLayerDCNOptions{.projection_dim = 5, .num_layers = 3});
   const at::Tensor x0 = at::randn({1000, 643}).requires_grad_();
@@ -200,7 +142,7 @@ TEST(MultiLayerDCNTest, TheNumberOfThreadsDoesNotChangeABit) {
 }
 
 TEST(MultiLayerDCNTest, FrozenParametersGetNoGradient) {
-  const OneThread one;
+  const test::Threads one(1);
   MultiLayerDCN layer(MultiLayerDCNOptions{.projection_dim = 3});
   const at::Tensor x0 = at::randn({70, 3000}).requires_grad_();
   const auto gradient = [&] {
@@ -242,7 +184,7 @@ struct JoinedInputs {
 };
 
 TEST(MultiLayerDCNTest, ANestIsJoined) {
-  const OneThread one;
+  const test::Threads one(1);
   MultiLayerDCN layer(MultiLayerDCNOptions{.projection_dim = 3});
   const JoinedInputs inputs(/*rows=*/11000);  // two blocks, in parts
   const at::Tensor x0 = inputs.x0.clone().requires_grad_();
@@ -273,7 +215,7 @@ TEST(MultiLayerDCNTest, ANestIsJoined) {
 
 // The sums of a product have two blocks of the depth.
 TEST(MultiLayerDCNTest, ALargeRankGivesTheSameWithoutGradients) {
-  const OneThread one;
+  const test::Threads one(1);
   MultiLayerDCN layer(
       MultiLayerDCNOptions{.projection_dim = 300, .num_layers = 3});
   const JoinedInputs inputs(/*rows=*/40);
@@ -287,7 +229,7 @@ TEST(MultiLayerDCNTest, ALargeRankGivesTheSameWithoutGradients) {
 
 // Few bits are lost although x0 is added to much smaller numbers.
 TEST(MultiLayerDCNTest, SmallCrossesAreAccurate) {
-  const OneThread one;
+  const test::Threads one(1);
   MultiLayerDCN layer(MultiLayerDCNOptions{
       .projection_dim = 32,
       .kernel_initializer = initializers::Normal{.stddev = 0.01}});
@@ -302,7 +244,7 @@ TEST(MultiLayerDCNTest, SmallCrossesAreAccurate) {
 }
 
 TEST(MultiLayerDCNTest, InputsMayBeChangedLikeOtherTensors) {
-  const OneThread one;
+  const test::Threads one(1);
   MultiLayerDCN layer(MultiLayerDCNOptions{.projection_dim = 3});
   // Another layer may change what a single input is a part of.
   const at::Tensor base = at::randn({5, 9});
@@ -320,25 +262,6 @@ TEST(MultiLayerDCNTest, InputsMayBeChangedLikeOtherTensors) {
   EXPECT_THROW(result.sum().backward(), c10::Error);
 }
 
-TEST(MultiLayerDCNTest, MixedInputsHaveTheResultOfTheirPromotedDtype) {
-  const OneThread one;
-  const at::Tensor a = at::randn({3, 2});
-  const at::Tensor b = at::randn({3, 4}).to(at::kBFloat16);
-  const test::Autocast autocast;
-  for (const Nest<at::Tensor>& inputs :
-       {Nest<at::Tensor>{a, b}, Nest<at::Tensor>{b, a}}) {
-    MultiLayerDCN layer(MultiLayerDCNOptions{.projection_dim = 3});
-    const at::Tensor result = layer->forward(inputs);
-    for (const at::Tensor& parameter : layer->parameters()) {
-      EXPECT_EQ(parameter.scalar_type(), at::kFloat);
-    }
-    const auto leaves = inputs.flatten();
-    const at::Tensor all =
-        at::cat({leaves[0].to(at::kFloat), leaves[1].to(at::kFloat)}, 1);
-    EXPECT_TRUE(at::equal(layer->forward(all), result));
-  }
-}
-
 TEST(MultiLayerDCNTest, ArchivesOfATensorAndOfANestFitEachOther) {
   const JoinedInputs inputs(/*rows=*/5);
   for (const bool saves_nest : {false, true}) {
@@ -346,9 +269,7 @@ TEST(MultiLayerDCNTest, ArchivesOfATensorAndOfANestFitEachOther) {
     MultiLayerDCN loaded(MultiLayerDCNOptions{.projection_dim = 3});
     (saves_nest ? saved : loaded)->forward(inputs.nest());
     (saves_nest ? loaded : saved)->forward(inputs.x0);
-    std::stringstream archive;
-    torch::save(saved, archive);
-    torch::load(loaded, archive);
+    test::copy_by_archive(saved, loaded);
     EXPECT_TRUE(
         at::equal(loaded->forward(inputs.x0), saved->forward(inputs.nest())));
   }
@@ -375,64 +296,8 @@ TEST(MultiLayerDCNTest, ANestBuildsTheLayer) {
       result, layer->forward(at::cat({row.expand({6, 2, 3}), rows}, 2))));
 }
 
-TEST(MultiLayerDCNTest, SecondDerivativesOfANestMatchDoubles) {
-  const OneThread one;
-  MultiLayerDCN layer(MultiLayerDCNOptions{.projection_dim = 2});
-  layer->build(PartialShape{std::nullopt, 8});
-  const JoinedInputs inputs(/*rows=*/3, at::kDouble);
-  const auto run = [&](at::ScalarType dtype) {
-    layer->to(dtype);
-    std::vector<at::Tensor> sources;
-    for (const at::Tensor& part : inputs.parts) {
-      sources.push_back(part.detach().to(dtype).requires_grad_());
-    }
-    const at::Tensor energy =
-        layer->forward({sources[0], sources[1], sources[2]}).pow(3).sum();
-    at::Tensor penalty = at::zeros({}, dtype);
-    for (const at::Tensor& gradient : torch::autograd::grad(
-             {energy}, sources, {}, std::nullopt, /*create_graph=*/true)) {
-      penalty = penalty + gradient.square().sum();
-    }
-    return torch::autograd::grad({penalty}, sources);
-  };
-  const auto results = run(at::kFloat);
-  const auto expected = run(at::kDouble);
-  for (size_t i = 0; i < results.size(); ++i) {
-    const double size = expected[i].abs().max().item<double>();
-    EXPECT_GT(size, 0.0);
-    EXPECT_TRUE(at::allclose(
-        results[i].to(at::kDouble), expected[i], 1e-3, 1e-4 * size))
-        << i;
-  }
-}
-
-// Parameters that a user sets need not be contiguous.
-TEST(MultiLayerDCNTest, ParametersMayBeTransposed) {
-  const OneThread one;
-  MultiLayerDCN layer(MultiLayerDCNOptions{.projection_dim = 2});
-  const at::Tensor x0 = at::randn({3, 5}).requires_grad_();
-  const at::Tensor expected = layer->forward(x0);
-  const auto gradients = [&](const at::Tensor& result) {
-    return torch::autograd::grad(
-        {result.square().sum()}, layer->parameters(), {}, true);
-  };
-  const auto expected_gradients = gradients(expected);
-  for (at::Tensor& parameter : layer->parameters()) {
-    if (parameter.dim() == 2) {
-      parameter.set_data(parameter.t().contiguous().t());
-      ASSERT_FALSE(parameter.is_contiguous());
-    }
-  }
-  const at::Tensor result = layer->forward(x0);
-  EXPECT_TRUE(at::equal(result, expected));
-  const auto results = gradients(result);
-  for (size_t i = 0; i < results.size(); ++i) {
-    EXPECT_TRUE(at::equal(results[i], expected_gradients[i])) << i;
-  }
-}
-
 TEST(MultiLayerDCNTest, SecondDerivativesOfFloat32MatchDoubles) {
-  const OneThread one;
+  const test::Threads one(1);
   MultiLayerDCN layer(MultiLayerDCNOptions{.projection_dim = 2});
   layer->build(PartialShape{std::nullopt, 4});
   const at::Tensor x0 = at::randn({3, 4}, at::kDouble);
@@ -461,21 +326,6 @@ TEST(MultiLayerDCNTest, SecondDerivativesOfFloat32MatchDoubles) {
   }
 }
 
-TEST(MultiLayerDCNTest, ACloneHasEqualParametersOfItsOwn) {
-  MultiLayerDCN layer;
-  const at::Tensor x = at::randn({2, 4});
-  const at::Tensor expected = layer->forward(x).detach().clone();
-  MultiLayerDCN copy(
-      std::dynamic_pointer_cast<MultiLayerDCNImpl>(layer->clone()));
-  EXPECT_TRUE(at::equal(copy->forward(x), expected));
-  const at::NoGradGuard no_grad;
-  for (at::Tensor& parameter : copy->parameters()) {
-    parameter.fill_(1);
-  }
-  EXPECT_FALSE(at::equal(copy->forward(x), expected));
-  EXPECT_TRUE(at::equal(layer->forward(x), expected));
-}
-
 TEST(MultiLayerDCNTest, AFailedResetKeepsTheParameters) {
   MultiLayerDCN layer;
   const at::Tensor x = at::randn({2, 4});
@@ -485,7 +335,7 @@ TEST(MultiLayerDCNTest, AFailedResetKeepsTheParameters) {
 }
 
 TEST(MultiLayerDCNTest, UsesOperatorsWhereKernelsDoNotFit) {
-  const OneThread one;
+  const test::Threads one(1);
   MultiLayerDCN layer(MultiLayerDCNOptions{.projection_dim = 40});
   const at::Tensor x0 = at::randn({3, 4}).requires_grad_();
   layer->forward(x0);
@@ -508,61 +358,30 @@ TEST(MultiLayerDCNTest, UsesOperatorsWhereKernelsDoNotFit) {
 }
 
 TEST(MultiLayerDCNTest, RefusesOptionsAndInputs) {
-  EXPECT_VALUE_ERROR(
-      MultiLayerDCN(MultiLayerDCNOptions{.projection_dim = 0}),
-      "[MultiLayerDCN] projection_dim must be >= 1, but got 0");
-  EXPECT_VALUE_ERROR(
-      MultiLayerDCN(MultiLayerDCNOptions{.num_layers = -1}),
-      "[MultiLayerDCN] num_layers must be in [0, 1024], but got -1");
-  EXPECT_VALUE_ERROR(
-      MultiLayerDCN(MultiLayerDCNOptions{
-          .num_layers = std::numeric_limits<int64_t>::max()}),
-      "num_layers");
-  EXPECT_VALUE_ERROR(
-      MultiLayerDCN(MultiLayerDCNOptions{
-          .kernel_initializer = initializers::Normal{.stddev = -1}}),
-      "[MultiLayerDCN kernel] initializer");
-
+  test::expect_refusals<MultiLayerDCNOptions>(
+      {{{.projection_dim = 0},
+        "[MultiLayerDCN] projection_dim must be >= 1, but got 0"},
+       {{.num_layers = -1},
+        "[MultiLayerDCN] num_layers must be in [0, 1024], but got -1"},
+       {{.num_layers = std::numeric_limits<int64_t>::max()}, "num_layers"},
+       {{.kernel_initializer = initializers::Normal{.stddev = -1}},
+        "[MultiLayerDCN kernel] initializer"}},
+      [](const MultiLayerDCNOptions& options) {
+        MultiLayerDCN layer(options);
+      });
   MultiLayerDCN layer;
-  EXPECT_VALUE_ERROR(layer->forward(at::Tensor()), "[MultiLayerDCN] input");
-  EXPECT_VALUE_ERROR(
-      layer->forward(at::randn({4})), "[MultiLayerDCN] expected an input");
-  EXPECT_VALUE_ERROR(
-      layer->forward(Nest<at::Tensor>::list({})),
-      "[MultiLayerDCN] expected one input or more, but got an empty nest");
-  EXPECT_VALUE_ERROR(
-      layer->forward({{"a", at::randn({2, 4})}, {"b", at::randn({3, 4})}}),
-      "[MultiLayerDCN 'b'] all inputs must have the same batch size");
-  EXPECT_TYPE_ERROR(
-      layer->forward(
-          {{"a", at::randn({2, 4})}, {"b", at::randn({2, 4}, at::kDouble)}}),
-      "[MultiLayerDCN 'b'] all inputs must have the same dtype");
-  EXPECT_TYPE_ERROR(
-      layer->forward(at::ones({2, 4}, at::kInt)), "floating-point");
   EXPECT_VALUE_ERROR(
       layer->build(PartialShape{2, std::nullopt}),
       "needs the size of the last dimension to make its parameters, but got [2, "
       "?]");
   EXPECT_FALSE(layer->input_shapes().has_value());
   layer->forward(at::randn({2, 4}));
-  EXPECT_VALUE_ERROR(
-      layer->forward(at::randn({2, 5})),
-      "[MultiLayerDCN] was built for inputs of 4 columns in total, but got 5");
-  EXPECT_VALUE_ERROR(
-      layer->forward({at::randn({2, 2}), at::randn({2, 3})}),
-      "[MultiLayerDCN] was built for inputs of 4 columns in total, but got 5");
+  test::expect_refusals<Nest<at::Tensor>>(
+      {{at::randn({2, 5}),
+        "[MultiLayerDCN] was built for inputs of 4 columns in total, but got 5"},
+       {{at::randn({2, 2}), at::randn({2, 3})},
+        "4 columns in total, but got 5"}},
+      [&](const Nest<at::Tensor>& inputs) { layer->forward(inputs); });
 }
 
-TEST(MultiLayerDCNTest, OptionsRoundTripThroughJson) {
-  const MultiLayerDCNOptions options{
-      .projection_dim = 5,
-      .num_layers = 2,
-      .use_bias = false,
-      .kernel_initializer = initializers::Uniform{},
-      .bias_initializer = initializers::Constant{.value = 2}};
-  const Json json = MultiLayerDCN(options)->get_config();
-  EXPECT_EQ(JsonValue<MultiLayerDCNOptions>::read(json, "x"), options);
-}
-
-}  // namespace multi_layer_dcn_test
-}  // namespace tessera
+}  // namespace tessera::multi_layer_dcn_test

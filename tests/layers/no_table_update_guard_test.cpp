@@ -7,22 +7,11 @@
 #include <tessera/optim/make_optimizer.h>
 #include <tessera/optim/optimizers/momentum.h>
 #include <tessera/optim/optimizers/sgd.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/nn/utils/clip_grad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/sgd.h>
 
 #include "tests/layers/layer_test_util.h"
 
-#include <gtest/gtest.h>
-
-#include <memory>
-#include <optional>
-#include <stdexcept>
-#include <string>
-
-namespace tessera {
-namespace no_table_update_guard_test {
+namespace tessera::no_table_update_guard_test {
 
 using test::floats;
 using test::int64s;
@@ -62,14 +51,8 @@ class NoTableUpdateGuardTest : public testing::TestWithParam<Strategy> {
 INSTANTIATE_TEST_SUITE_P(
     Strategies,
     NoTableUpdateGuardTest,
-    testing::Values(
-        Strategy::fused(),
-        Strategy::host(),
-        Strategy::host({.sparse_gradients = true}),
-        Strategy::padded()),
-    [](const auto& info) {
-      return info.param.name() + std::to_string(info.index);
-    });
+    test::gradient_forms(),
+    test::strategy_name);
 
 TEST_P(NoTableUpdateGuardTest, ABackwardPassUnderTheGuardChangesNothing) {
   const std::string before = test::saved(layer_);
@@ -309,5 +292,4 @@ TEST(NoTableUpdateGuardModelTest, ReachesBothHalvesOfAPartialLayer) {
   EXPECT_TRUE(small.grad().defined());
 }
 
-}  // namespace no_table_update_guard_test
-}  // namespace tessera
+}  // namespace tessera::no_table_update_guard_test

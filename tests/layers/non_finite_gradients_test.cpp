@@ -7,25 +7,11 @@
 #include <tessera/layers/partial_tpu_embedding.h>
 #include <tessera/optim/optimizers/momentum.h>
 #include <tessera/optim/optimizers/sgd.h>
-#include <torch/optim/sgd.h>
 
 #include "src/engine/finite_gradients.h"
 #include "tests/layers/layer_test_util.h"
 
-#include <ATen/ops/cat.h>
-#include <ATen/ops/isfinite.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/ones_like.h>
-#include <ATen/ops/randint.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
-
-#include <limits>
-#include <optional>
-#include <string>
-
-namespace tessera {
-namespace non_finite_gradients_test {
+namespace tessera::non_finite_gradients_test {
 
 using test::floats;
 using test::int64s;
@@ -51,6 +37,12 @@ TPUEmbeddingOptions options_of(
       .features = configs(),
       .optimizer = optimizer,
       .non_finite_gradients = NonFiniteGradients::kRefuse};
+}
+
+TPUEmbedding layer_on(const Strategy& strategy) {
+  TPUEmbeddingOptions options = options_of();
+  options.strategy = strategy;
+  return TPUEmbedding(options);
 }
 
 Features batch() {
@@ -109,45 +101,32 @@ class RefusingTest : public testing::TestWithParam<Strategy> {};
 INSTANTIATE_TEST_SUITE_P(
     Strategies,
     RefusingTest,
-    testing::Values(
-        Strategy::fused(),
-        Strategy::host(),
-        Strategy::host({.sparse_gradients = true}),
-        Strategy::padded()),
-    [](const auto& info) {
-      return info.param.name() + std::to_string(info.index);
-    });
+    test::gradient_forms(),
+    test::strategy_name);
 
 TEST_P(RefusingTest, ThePassChangesNothingAndTheNextOneTrains) {
-  TPUEmbeddingOptions options = options_of();
-  options.strategy = GetParam();
-  TPUEmbedding layer(options);
-  const auto optimizer =
-      GetParam().is_fused() ? nullptr : make_optimizer(layer);
+  TPUEmbedding layer = layer_on(GetParam());
+  test::TableOptimizer optimizer(layer);
   const auto pass = [&](const std::string& feature, int64_t row, float value) {
     loss_with(layer->forward(batch()), feature, row, value).backward();
-    if (optimizer != nullptr) {
-      optimizer->step();
-      optimizer->zero_grad();
-    }
+    optimizer.step();
   };
   pass("user", 0, 2.0F);
   const std::string before = test::saved(layer);
-  EXPECT_VALUE_ERROR(
-      pass("user", 1, kNan),
-      "[table 'users', feature 'user'] the gradients of rows must be finite, "
-      "but index 1 of the batch gives NaN. No table was changed.");
-  EXPECT_VALUE_ERROR(
-      pass("friends", 0, kInfinity),
-      "[table 'users', feature 'friends'] the gradients of rows must be "
-      "finite, but index 0 of the batch gives infinity.");
-  EXPECT_VALUE_ERROR(
-      pass("item", 0, -kInfinity),
-      "[table 'items', feature 'item'] the gradients of rows must be finite, "
-      "but index 0 of the batch gives -infinity.");
-  if (optimizer != nullptr) {
-    optimizer->zero_grad();
-  }
+  test::expect_refusals<std::tuple<std::string, int64_t, float>>(
+      {{{"user", 1, kNan},
+        "[table 'users', feature 'user'] the gradients of rows must be finite, "
+        "but index 1 of the batch gives NaN. No table was changed."},
+       {{"friends", 0, kInfinity},
+        "[table 'users', feature 'friends'] the gradients of rows must be "
+        "finite, but index 0 of the batch gives infinity."},
+       {{"item", 0, -kInfinity},
+        "[table 'items', feature 'item'] the gradients of rows must be finite, "
+        "but index 0 of the batch gives -infinity."}},
+      [&](const std::tuple<std::string, int64_t, float>& x) {
+        std::apply(pass, x);
+      });
+  layer->zero_grad();
   EXPECT_TRUE(test::saved(layer) == before);
   EXPECT_EQ(layer->iterations(), 1);
   pass("user", 0, 2.0F);
@@ -157,15 +136,10 @@ TEST_P(RefusingTest, ThePassChangesNothingAndTheNextOneTrains) {
 
 // Its gradient belongs to no row.
 TEST_P(RefusingTest, AnEmptyBagMayHaveAnyGradient) {
-  TPUEmbeddingOptions options = options_of();
-  options.strategy = GetParam();
-  TPUEmbedding layer(options);
-  const auto optimizer =
-      GetParam().is_fused() ? nullptr : make_optimizer(layer);
+  TPUEmbedding layer = layer_on(GetParam());
+  test::TableOptimizer optimizer(layer);
   loss_with(layer->forward(batch()), "friends", 1, kNan).backward();
-  if (optimizer != nullptr) {
-    optimizer->step();
-  }
+  optimizer.step();
   EXPECT_EQ(layer->iterations(), 1);
   for (const at::Tensor& table : test::tables_of(layer)) {
     EXPECT_TRUE(at::isfinite(table).all().item<bool>());
@@ -173,9 +147,7 @@ TEST_P(RefusingTest, AnEmptyBagMayHaveAnyGradient) {
 }
 
 TEST_P(RefusingTest, AGuardedPassIsNotChecked) {
-  TPUEmbeddingOptions options = options_of();
-  options.strategy = GetParam();
-  TPUEmbedding layer(options);
+  TPUEmbedding layer = layer_on(GetParam());
   const std::string before = test::saved(layer);
   {
     const NoTableUpdateGuard guard(layer);
@@ -185,9 +157,7 @@ TEST_P(RefusingTest, AGuardedPassIsNotChecked) {
 }
 
 TEST(NonFiniteGradientsTest, WithoutTheOptionANaNStaysInTheRow) {
-  TPUEmbeddingOptions options = options_of();
-  options.non_finite_gradients = NonFiniteGradients::kApply;
-  TPUEmbedding layer(options);
+  TPUEmbedding layer(configs(), optim::Momentum{.learning_rate = 0.5});
   loss_with(layer->forward(batch()), "user", 1, kNan).backward();
   EXPECT_FALSE(
       at::isfinite(layer->embedding_tables()["users"][2][1]).item<bool>());
@@ -235,9 +205,7 @@ TEST(NonFiniteGradientsTest, EveryElementIsRead) {
     SCOPED_TRACE(dim);
     const auto table = test::numbered_table("t", 50, dim);
     TPUEmbedding layer(TPUEmbeddingOptions{
-        .features =
-            {{"a", FeatureConfig{.table = table}},
-             {"b", FeatureConfig{.table = table}}},
+        .features = test::features_of({{"a", table}, {"b", table}}),
         .optimizer = optim::SGD{.learning_rate = 0.1},
         .non_finite_gradients = NonFiniteGradients::kRefuse});
     const int64_t rows = 3000;
@@ -298,7 +266,7 @@ TEST(NonFiniteGradientsTest, TablesWithKeysAreChecked) {
   const auto table = make_table(
       {.name = "keys", .dim = 2, .keys = DynamicKeys{.capacity = 5}});
   TPUEmbedding layer(TPUEmbeddingOptions{
-      .features = {{"key", FeatureConfig{.table = table}}},
+      .features = test::features_of({{"key", table}}),
       .optimizer = optim::SGD{.learning_rate = 0.1},
       .non_finite_gradients = NonFiniteGradients::kRefuse});
   const Features features{{"key", int64s({70, 80})}};
@@ -414,9 +382,7 @@ TEST(NonFiniteGradientsTest, AnEmbeddingEngineRefusesThem) {
 }
 
 TEST(NonFiniteGradientsTest, AScopeHoldsForAllLayersOfItsThread) {
-  TPUEmbeddingOptions options = options_of();
-  options.non_finite_gradients = NonFiniteGradients::kApply;
-  TPUEmbedding layer(options);
+  TPUEmbedding layer(configs(), optim::Momentum{.learning_rate = 0.5});
   const std::string before = test::saved(layer);
   {
     const RefuseNonFiniteScope outer;
@@ -430,5 +396,4 @@ TEST(NonFiniteGradientsTest, AScopeHoldsForAllLayersOfItsThread) {
   EXPECT_FALSE(test::saved(layer) == before);
 }
 
-}  // namespace non_finite_gradients_test
-}  // namespace tessera
+}  // namespace tessera::non_finite_gradients_test

@@ -6,20 +6,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <ostream>
-#include <random>
-#include <string>
-#include <utility>
-#include <variant>
-#include <vector>
-
-namespace tessera {
-namespace optimizer_reference_test {
+namespace tessera::optimizer_reference_test {
 
 constexpr int64_t kVocab = 6;
 constexpr int64_t kDim = 5;
@@ -172,7 +159,7 @@ INSTANTIATE_TEST_SUITE_P(
     Specs,
     OptimizerReferenceTest,
     testing::ValuesIn(all_specs()),
-    [](const auto& info) { return info.param.name; });
+    test::spec_name);
 
 TEST_P(OptimizerReferenceTest, TwelveStepsMatchArithmeticInDoubles) {
   const optim::OptimizerSpec& spec = GetParam().spec;
@@ -183,9 +170,7 @@ TEST_P(OptimizerReferenceTest, TwelveStepsMatchArithmeticInDoubles) {
        .combiner = Combiner::kSum,
        .initializer = initializers::Uniform{.low = -1, .high = 1}});
   TPUEmbedding layer(TPUEmbeddingOptions{
-      .features =
-          {{"dense", FeatureConfig{.table = table}},
-           {"bags", FeatureConfig{.table = table}}},
+      .features = test::features_of({{"dense", table}, {"bags", table}}),
       .optimizer = spec,
       .seed = 5});
   const at::Tensor initial = test::tables_of(layer)[0];
@@ -257,5 +242,4 @@ TEST_P(OptimizerReferenceTest, TwelveStepsMatchArithmeticInDoubles) {
   EXPECT_TRUE(at::equal(actual[kVocab - 1], initial[kVocab - 1]));
 }
 
-}  // namespace optimizer_reference_test
-}  // namespace tessera
+}  // namespace tessera::optimizer_reference_test

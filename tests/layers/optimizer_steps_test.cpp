@@ -5,19 +5,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-#include <ATen/ops/full.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace tessera {
-namespace optimizer_steps_test {
+namespace tessera::optimizer_steps_test {
 
 using test::floats;
 using test::int64s;
@@ -56,6 +44,19 @@ void expect_weights(
   }
 }
 
+void expect_slots(
+    const optim::OptimizerSpec& optimizer,
+    const std::string& slot,
+    const std::vector<float>& expected,
+    double tolerance) {
+  auto layer = one_weight(optimizer);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    step(layer, {kGradients[i]});
+    const auto value = test::slot_of(layer, 0, slot).item<float>();
+    EXPECT_NEAR(value, expected[i], tolerance) << "step " << i;
+  }
+}
+
 TEST(OptimizerStepsTest, Sgd) {
   expect_weights(optim::SGD{.learning_rate = 0.1}, {0.95, 0.975, 0.965});
 }
@@ -63,12 +64,7 @@ TEST(OptimizerStepsTest, Sgd) {
 TEST(OptimizerStepsTest, Adagrad) {
   const optim::Adagrad adagrad{.learning_rate = 0.1};
   expect_weights(adagrad, {0.915484575, 0.954409522, 0.939024906});
-  auto layer = one_weight(adagrad);
-  for (const float accumulator : {0.35F, 0.4125F, 0.4225F}) {
-    step(layer, {kGradients[layer->iterations()]});
-    EXPECT_FLOAT_EQ(
-        test::slot_of(layer, 0, "accumulators").item<float>(), accumulator);
-  }
+  expect_slots(adagrad, "accumulators", {0.35, 0.4125, 0.4225}, 1e-7);
 }
 
 TEST(OptimizerStepsTest, AdamWithTheSumInsideTheRoot) {
@@ -77,18 +73,8 @@ TEST(OptimizerStepsTest, AdamWithTheSumInsideTheRoot) {
   expect_weights(
       optim::Adam{.learning_rate = 0.1, .epsilon = 1e-3},
       {0.684402798, 0.571401234, 0.415590051});
-  auto layer = one_weight(adam);
-  const std::vector<float> momenta{0.05, 0.02, 0.028};
-  const std::vector<float> velocities{0.00025, 0.00031225, 0.00032193775};
-  for (size_t i = 0; i < momenta.size(); ++i) {
-    step(layer, {kGradients[i]});
-    EXPECT_NEAR(
-        test::slot_of(layer, 0, "momenta").item<float>(), momenta[i], 1e-8);
-    EXPECT_NEAR(
-        test::slot_of(layer, 0, "velocities").item<float>(),
-        velocities[i],
-        1e-10);
-  }
+  expect_slots(adam, "momenta", {0.05, 0.02, 0.028}, 1e-8);
+  expect_slots(adam, "velocities", {0.00025, 0.00031225, 0.00032193775}, 1e-10);
 }
 
 TEST(OptimizerStepsTest, AdamWithTheSumOutsideTheRoot) {
@@ -111,11 +97,7 @@ TEST(OptimizerStepsTest, KerasAdam) {
 TEST(OptimizerStepsTest, Ftrl) {
   const optim::FTRL ftrl{.learning_rate = 0.1};
   expect_weights(ftrl, {0.380962091, 0.419887038, 0.404502423});
-  auto layer = one_weight(ftrl);
-  for (const float linear : {-2.25380212F, -2.69677333F, -2.62926575F}) {
-    step(layer, {kGradients[layer->iterations()]});
-    EXPECT_NEAR(test::slot_of(layer, 0, "linears").item<float>(), linear, 2e-6);
-  }
+  expect_slots(ftrl, "linears", {-2.25380212, -2.69677333, -2.62926575}, 2e-6);
 }
 
 TEST(OptimizerStepsTest, FtrlWithEverythingSet) {
@@ -129,15 +111,12 @@ TEST(OptimizerStepsTest, FtrlWithEverythingSet) {
   for (const bool multiplied : {false, true}) {
     ftrl.multiply_linear_by_learning_rate = multiplied;
     expect_weights(ftrl, weights);
-    auto layer = one_weight(ftrl);
     const float unit = multiplied ? 0.1F : 1.0F;
-    for (const float linear : {-2.31460002F, -2.71661023F, -2.642435F}) {
-      step(layer, {kGradients[layer->iterations()]});
-      EXPECT_NEAR(
-          test::slot_of(layer, 0, "linears").item<float>(),
-          unit * linear,
-          unit * 2e-6F);
-    }
+    expect_slots(
+        ftrl,
+        "linears",
+        {unit * -2.31460002F, unit * -2.71661023F, unit * -2.642435F},
+        unit * 2e-6);
   }
 }
 
@@ -307,7 +286,7 @@ Nest<FeatureConfig> two_tables(
 void step_two_tables(TPUEmbedding& layer) {
   const auto activations =
       layer->forward({{"a", int64s({1})}, {"b", int64s({1})}});
-  (activations["a"].sum() + activations["b"].sum()).backward();
+  test::sum_of(activations).backward();
 }
 
 TEST(LearningRateTest, ACallableIsReadOncePerUpdateForAllItsTables) {
@@ -366,13 +345,9 @@ TEST(LearningRateTest, ThirtyCallablesAreReadOnceEach) {
   }
   TPUEmbedding layer(
       TPUEmbeddingOptions{.features = Nest<FeatureConfig>::list(configs)});
-  const auto activations = layer->forward(Features::list(features)).flatten();
+  const auto activations = layer->forward(Features::list(features));
   EXPECT_EQ(reads, std::vector<int>(kTables, 0));
-  at::Tensor loss = at::zeros({}, at::kFloat);
-  for (const at::Tensor& activation : activations) {
-    loss = loss + activation.sum();
-  }
-  loss.backward();
+  test::sum_of(activations).backward();
   EXPECT_EQ(reads, std::vector<int>(kTables, 1));
   float expected = 0.0F;
   for (const auto& entry : layer->embedding_tables()) {
@@ -409,12 +384,7 @@ TEST(ManyTablesTest, ThirtyTablesLearnWithTheirOwnOptimizers) {
   }
   TPUEmbedding layer(
       TPUEmbeddingOptions{.features = Nest<FeatureConfig>::list(configs)});
-  at::Tensor loss = at::zeros({}, at::kFloat);
-  for (const at::Tensor& activation :
-       layer->forward(Features::list(features)).flatten()) {
-    loss = loss + activation.sum();
-  }
-  loss.backward();
+  test::sum_of(layer->forward(Features::list(features))).backward();
   EXPECT_EQ(layer->iterations(), 1);
   int64_t i = 0;
   for (const auto& entry : layer->embedding_tables()) {
@@ -425,5 +395,4 @@ TEST(ManyTablesTest, ThirtyTablesLearnWithTheirOwnOptimizers) {
   }
 }
 
-}  // namespace optimizer_steps_test
-}  // namespace tessera
+}  // namespace tessera::optimizer_steps_test

@@ -10,18 +10,6 @@
 #include "tests/layers/layer_test_util.h"
 #include "tests/test_util.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/ones.h>
-#include <gtest/gtest.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/optim/sgd.h>
-#include <torch/serialize.h>
-
-#include <sstream>
-#include <string>
-#include <vector>
-
 namespace tessera {
 
 namespace partial_tpu_embedding_test {
@@ -278,15 +266,11 @@ TEST(PartialTPUEmbeddingTest, ComputesItsOutputShapeAndBuilds) {
 
 TEST(PartialTPUEmbeddingTest, ASecondBuildMayFixMoreDimensions) {
   PartialTPUEmbedding layer(PartialTPUEmbeddingOptions{
-      .features =
+      .features = test::features_of(
           {{"large",
-            FeatureConfig{
-                .table = make_table(
-                    {.name = "large", .vocabulary_size = 20, .dim = 2})}},
+            make_table({.name = "large", .vocabulary_size = 20, .dim = 2})},
            {"small",
-            FeatureConfig{
-                .table = make_table(
-                    {.name = "small", .vocabulary_size = 5, .dim = 2})}}},
+            make_table({.name = "small", .vocabulary_size = 5, .dim = 2})}}),
       .optimizer = optim::SGD{},
       .size_threshold = 10});
   const auto build = [&](std::optional<int64_t> batch) {
@@ -303,15 +287,12 @@ TEST(PartialTPUEmbeddingTest, ASecondBuildMayFixMoreDimensions) {
   const char* const problem = "the output shape is set to [2]";
   EXPECT_VALUE_ERROR(forward(layer, 4), problem);
   EXPECT_EQ((*layer->input_shapes())["small"], PartialShape{2});
-  PartialTPUEmbedding copy(
-      std::dynamic_pointer_cast<PartialTPUEmbeddingImpl>(layer->clone()));
+  PartialTPUEmbedding copy = test::clone_of(layer);
   EXPECT_VALUE_ERROR(forward(copy, 4), problem);
   auto rebuilt = from_json<PartialTPUEmbedding>(to_json(layer));
   EXPECT_VALUE_ERROR(forward(rebuilt, 4), problem);
   PartialTPUEmbedding loaded(layer->options());
-  std::stringstream archive;
-  torch::save(layer, archive);
-  torch::load(loaded, archive);
+  test::copy_by_archive(layer, loaded);
   EXPECT_VALUE_ERROR(forward(loaded, 4), problem);
   EXPECT_EQ(forward(rebuilt, 2)["large"].sizes(), (std::vector<int64_t>{2, 2}));
   EXPECT_VALUE_ERROR(build(3), problem);
@@ -357,9 +338,7 @@ TEST(PartialTPUEmbeddingTest, RefusesBadOptionsAndBatches) {
   };
   EXPECT_VALUE_ERROR(
       PartialTPUEmbedding(PartialTPUEmbeddingOptions{
-          .features =
-              {{"a", FeatureConfig{.table = twin()}},
-               {"b", FeatureConfig{.table = twin()}}}}),
+          .features = test::features_of({{"a", twin()}, {"b", twin()}})}),
       "[TableConfig 'same'] tables of one layer must have different names");
   const FeatureConfig feature{.table = twin()};
   EXPECT_VALUE_ERROR(

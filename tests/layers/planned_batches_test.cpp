@@ -3,21 +3,10 @@
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/sgd.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include "tests/layers/layer_test_util.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/ones_like.h>
-#include <ATen/ops/randint.h>
-#include <gtest/gtest.h>
-
-#include <utility>
-#include <vector>
-
-namespace tessera {
-namespace planned_batches_test {
+namespace tessera::planned_batches_test {
 
 using test::expect_same_tables;
 using test::floats;
@@ -36,10 +25,8 @@ TPUEmbedding make_layer() {
   };
   const TablePtr shared = table("shared");
   return TPUEmbedding(TPUEmbeddingOptions{
-      .features =
-          {{"user", FeatureConfig{.table = table("user")}},
-           {"clicks", FeatureConfig{.table = shared}},
-           {"likes", FeatureConfig{.table = shared}}},
+      .features = test::features_of(
+          {{"user", table("user")}, {"clicks", shared}, {"likes", shared}}),
       .optimizer = optim::Adagrad{.learning_rate = 0.5}});
 }
 
@@ -178,5 +165,4 @@ TEST(PlannedBatchesTest, MayBeFollowedBySomeOfTheFeatures) {
   }
 }
 
-}  // namespace planned_batches_test
-}  // namespace tessera
+}  // namespace tessera::planned_batches_test

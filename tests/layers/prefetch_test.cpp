@@ -3,25 +3,10 @@
 
 #include <tessera/layers/combined.h>
 #include <tessera/optim/optimizers/sgd.h>
-#include <torch/optim/sgd.h>
 
 #include "tests/layers/layer_test_util.h"
 
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/rand.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <memory>
-#include <optional>
-#include <utility>
-#include <vector>
-
-namespace tessera {
-namespace prefetch_test {
+namespace tessera::prefetch_test {
 
 using test::int64s;
 using test::numbered_table;
@@ -259,5 +244,4 @@ TEST(PendingForwardTest, BackgroundThreadsAreAnOption) {
       "[Strategy::Fused] lookup_threads must be in [0, 4096], but got -1");
 }
 
-}  // namespace prefetch_test
-}  // namespace tessera
+}  // namespace tessera::prefetch_test

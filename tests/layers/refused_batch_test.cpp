@@ -5,13 +5,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-#include <gtest/gtest.h>
-
-#include <string>
-#include <utility>
-
-namespace tessera {
-namespace refused_batch_test {
+namespace tessera::refused_batch_test {
 
 using test::floats;
 using test::int64s;
@@ -31,8 +25,8 @@ class RefusedBatchTest : public testing::TestWithParam<Strategy> {
 INSTANTIATE_TEST_SUITE_P(
     Strategies,
     RefusedBatchTest,
-    testing::Values(Strategy::fused(), Strategy::host(), Strategy::padded()),
-    [](const auto& info) { return info.param.name(); });
+    test::strategies(),
+    test::strategy_name);
 
 TEST_P(RefusedBatchTest, ErrorsForAnotherNestNameThePath) {
   const auto table = numbered_table("t", 4, 2);
@@ -108,15 +102,14 @@ TEST_P(RefusedBatchTest, ARefusedBatchChangesNothing) {
     return Weights{{"a", std::nullopt}, {"b", b}};
   };
 
-  EXPECT_TYPE_ERROR(
-      forward(test::floats({1, 2})),
-      "[feature 'b'] ids must be int32 or int64, but got Float");
-  EXPECT_TYPE_ERROR(
-      forward(at::Tensor()),
-      "[feature 'b'] ids must be a tensor, but is an undefined tensor");
-  EXPECT_TYPE_ERROR(
-      forward(RaggedFeature{ids.values, test::floats({0, 2, 3})}),
-      "[feature 'b'] row_splits must be int32 or int64, but got Float");
+  test::expect_refusals<Feature, c10::TypeError>(
+      {{test::floats({1, 2}),
+        "[feature 'b'] ids must be int32 or int64, but got Float"},
+       {at::Tensor(),
+        "[feature 'b'] ids must be a tensor, but is an undefined tensor"},
+       {RaggedFeature{ids.values, test::floats({0, 2, 3})},
+        "[feature 'b'] row_splits must be int32 or int64, but got Float"}},
+      [&](const Feature& x) { forward(x); });
   EXPECT_VALUE_ERROR(
       forward(RaggedFeature{ids.values, int64s({0, 2})}),
       "[feature 'b'] row_splits must end with the number of values, 3");
@@ -127,12 +120,12 @@ TEST_P(RefusedBatchTest, ARefusedBatchChangesNothing) {
   EXPECT_VALUE_ERROR(
       forward(int64s({1}), weights(test::floats({1}))),
       "[feature 'b'] weights are given, but the feature is dense");
-  EXPECT_TYPE_ERROR(
-      forward(ids, weights(int64s({1, 2, 3}))),
-      "[feature 'b'] weights must be of a floating-point type, but got Long");
-  EXPECT_TYPE_ERROR(
-      forward(ids, weights(test::sparse({{1, 2}, {3}}, 2))),
-      "[feature 'b'] weights must be ragged like the feature");
+  test::expect_refusals<Feature, c10::TypeError>(
+      {{int64s({1, 2, 3}),
+        "[feature 'b'] weights must be of a floating-point type, but got Long"},
+       {test::sparse({{1, 2}, {3}}, 2),
+        "[feature 'b'] weights must be ragged like the feature"}},
+      [&](const Feature& x) { forward(ids, weights(x)); });
   EXPECT_INDEX_ERROR(
       forward(ragged({{1}, {2, 4}})),
       "[feature 'b'] table 't' has ids in [0, 4), but got 4 at position 2");
@@ -187,5 +180,4 @@ TEST_P(RefusedBatchTest, OutOfRangeIdsAreCountedOverAllForwards) {
   EXPECT_EQ(embedding->out_of_range_count(), 2 * (2 + 3 + 1));
 }
 
-}  // namespace refused_batch_test
-}  // namespace tessera
+}  // namespace tessera::refused_batch_test

@@ -6,26 +6,11 @@
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/sgd.h>
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/optim/sgd.h>
 
 #include "tests/layers/layer_test_util.h"
 #include "tests/optim/all_specs.h"
 
-#include <ATen/ops/arange.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/from_blob.h>
-#include <ATen/ops/full.h>
-#include <gtest/gtest.h>
-
-#include <functional>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace tessera {
-namespace shared_memory_test {
+namespace tessera::shared_memory_test {
 
 using test::int64s;
 
@@ -205,7 +190,7 @@ TEST(SharedMemoryTest, TheHostTakesItsTablesAsGradients) {
 TEST(SharedMemoryTest, TheEngineTakesItsTableAsAGradient) {
   const auto table = test::numbered_table("t", 4, 1);
   EmbeddingEngine engine(
-      {.features = {{"f", FeatureConfig{.table = table}}},
+      {.features = test::features_of({{"f", table}}),
        .optimizer = optim::SGD{.learning_rate = 1.0}});
   engine.update_embedding_table("t", test::floats({4, 1}, {10, 20, 30, 40}));
   engine.enqueue({{"f", int64s({1, 0, 3, 2})}});
@@ -221,10 +206,8 @@ TEST(SharedMemoryTest, AGradientMayBeSomeColumnsOfItsOwnTable) {
   const auto tables_after =
       [](const std::function<at::Tensor(at::Tensor)>& of) {
         TPUEmbedding layer(TPUEmbeddingOptions{
-            .features =
-                {{"a",
-                  FeatureConfig{
-                      .table = test::numbered_table("a", kVocab, 2 * kDim)}}},
+            .features = test::features_of(
+                {{"a", test::numbered_table("a", kVocab, 2 * kDim)}}),
             .optimizer = optim::SGD{.learning_rate = 1.0}});
         const at::Tensor rows = layer->embedding_tables()["a"];
         const at::Tensor activation =
@@ -242,5 +225,4 @@ TEST(SharedMemoryTest, AGradientMayBeSomeColumnsOfItsOwnTable) {
   EXPECT_TRUE(at::equal(shared, copied));
 }
 
-}  // namespace shared_memory_test
-}  // namespace tessera
+}  // namespace tessera::shared_memory_test

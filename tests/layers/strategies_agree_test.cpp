@@ -5,26 +5,10 @@
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/sgd.h>
 #include <torch/optim/adagrad.h>
-#include <torch/optim/sgd.h>
 
 #include "tests/layers/layer_test_util.h"
 
-#include <ATen/ops/cat.h>
-#include <ATen/ops/stack.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
-
-#include <array>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <random>
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace tessera {
-namespace strategies_agree_test {
+namespace tessera::strategies_agree_test {
 
 constexpr int64_t kSpreadRows = 16;  // rows of the feature `spread`
 constexpr int kSteps = 25;  // the first and last batch have the same size
@@ -239,41 +223,24 @@ std::unique_ptr<torch::optim::Optimizer> make_adagrad(TPUEmbedding& layer) {
       torch::optim::AdagradOptions(0.1).initial_accumulator_value(0.25).eps(0));
 }
 
-constexpr double kRate = 0.1;
+const std::vector<Strategy> kStrategies{
+    Strategy::host(),
+    Strategy::host({.sparse_gradients = true}),
+    Strategy::padded()};
 
 TEST(StrategiesAgreeTest, SgdMatchesTorchOptimSgd) {
-  expect_agreement(
-      optim::SGD{.learning_rate = kRate}, Strategy::host(), make_sgd);
-}
-
-TEST(StrategiesAgreeTest, SgdMatchesTorchOptimSgdWithSparseGradients) {
-  expect_agreement(
-      optim::SGD{.learning_rate = kRate},
-      Strategy::host({.sparse_gradients = true}),
-      make_sgd);
+  for (const Strategy& strategy : kStrategies) {
+    expect_agreement(optim::SGD{.learning_rate = 0.1}, strategy, make_sgd);
+  }
 }
 
 TEST(StrategiesAgreeTest, AdagradMatchesTorchOptimAdagrad) {
-  expect_agreement(
-      optim::Adagrad{.learning_rate = kRate, .initial_accumulator_value = 0.25},
-      Strategy::host(),
-      make_adagrad);
-}
-
-TEST(StrategiesAgreeTest, AdagradMatchesTorchOptimAdagradWithSparseGradients) {
-  expect_agreement(
-      optim::Adagrad{.learning_rate = kRate, .initial_accumulator_value = 0.25},
-      Strategy::host({.sparse_gradients = true}),
-      make_adagrad);
-}
-
-TEST(StrategiesAgreeTest, PaddedLearnsTheSame) {
-  expect_agreement(
-      optim::SGD{.learning_rate = kRate}, Strategy::padded(), make_sgd);
-  expect_agreement(
-      optim::Adagrad{.learning_rate = kRate, .initial_accumulator_value = 0.25},
-      Strategy::padded(),
-      make_adagrad);
+  for (const Strategy& strategy : kStrategies) {
+    expect_agreement(
+        optim::Adagrad{.learning_rate = 0.1, .initial_accumulator_value = 0.25},
+        strategy,
+        make_adagrad);
+  }
 }
 
 TEST(StrategiesAgreeTest, SparseGradientsAreSparse) {
@@ -305,5 +272,4 @@ TEST(StrategiesAgreeTest, InitialTablesDependOnTheSeedAlone) {
   }
 }
 
-}  // namespace strategies_agree_test
-}  // namespace tessera
+}  // namespace tessera::strategies_agree_test

@@ -3,27 +3,10 @@
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers.h>
 #include <tessera/serialization/config_json.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include "tests/layers/layer_test_util.h"
 
-#include <ATen/Parallel.h>
-#include <ATen/ops/allclose.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/ones_like.h>
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-
-#include <cmath>
-#include <memory>
-#include <random>
-#include <sstream>
-#include <string>
-#include <vector>
-
-namespace tessera {
-namespace table_dtype_test {
+namespace tessera::table_dtype_test {
 
 using test::ragged;
 
@@ -46,7 +29,7 @@ TPUEmbedding make_layer(const Setting& setting) {
        .dtype = setting.dtype,
        .stochastic_rounding = setting.stochastic_rounding});
   return TPUEmbedding(TPUEmbeddingOptions{
-      .features = {{"item", FeatureConfig{.table = table}}},
+      .features = test::features_of({{"item", table}}),
       .optimizer = setting.optimizer,
       .seed = setting.seed});
 }
@@ -142,15 +125,13 @@ TEST_P(TableDtypeTest, AdamaxAndNadamTrainCloseToFloat32) {
 }
 
 TEST_P(TableDtypeTest, SameSeedSameBitsForAnyNumberOfThreads) {
-  const int threads = at::get_num_threads();
   std::vector<at::Tensor> tables;
   for (const int count : {1, 2, 4}) {
-    at::set_num_threads(count);
+    const test::Threads threads(count);
     TPUEmbedding layer = make_layer({.dtype = GetParam()});
     train(layer, 3);
     tables.push_back(table_of(layer));
   }
-  at::set_num_threads(threads);
   EXPECT_TRUE(at::equal(tables[0], tables[1]));
   EXPECT_TRUE(at::equal(tables[0], tables[2]));
 }
@@ -190,9 +171,7 @@ TEST_P(TableDtypeTest, ContinuesBitForBitAfterSaveAndLoad) {
   TPUEmbedding whole = make_layer(setting);
   train(whole, 3);
   TPUEmbedding resumed = make_layer(setting);
-  std::stringstream stream;
-  torch::save(whole, stream);
-  torch::load(resumed, stream);
+  test::copy_by_archive(whole, resumed);
   train(whole, 3, 3);
   train(resumed, 3, 3);
   EXPECT_TRUE(at::equal(table_of(whole), table_of(resumed)));
@@ -267,8 +246,8 @@ TEST(TableDtypeErrorsTest, RefusesInitialValuesBeyondTheDtype) {
        .initializer = initializers::Constant{1e5},
        .dtype = at::kHalf});
   EXPECT_VALUE_ERROR(
-      TPUEmbedding(TPUEmbeddingOptions{
-          .features = {{"f", FeatureConfig{.table = table}}}}),
+      TPUEmbedding(
+          TPUEmbeddingOptions{.features = test::features_of({{"f", table}})}),
       "[table 't'] the initializer must return values in the range of dtype "
       "float16, but returned values beyond it. Use smaller values, or dtype = "
       "kFloat.");
@@ -284,12 +263,11 @@ TEST(TableDtypeErrorsTest, RefusesOtherDtypesAndTheHost) {
       {.name = "t", .vocabulary_size = 3, .dim = 2, .dtype = at::kBFloat16});
   EXPECT_VALUE_ERROR(
       TPUEmbedding(TPUEmbeddingOptions{
-          .features = {{"f", FeatureConfig{.table = table}}},
+          .features = test::features_of({{"f", table}}),
           .strategy = Strategy::host()}),
       "[table 't'] dtype must be kFloat on Strategy::host() and "
       "Strategy::padded(), but got bfloat16. Optimizers of LibTorch would lose "
       "small steps by rounding. Use kFloat or Strategy::fused().");
 }
 
-}  // namespace table_dtype_test
-}  // namespace tessera
+}  // namespace tessera::table_dtype_test

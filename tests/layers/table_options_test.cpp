@@ -7,29 +7,10 @@
 #include <tessera/optim/optimizers/adam.h>
 #include <tessera/optim/optimizers/sgd.h>
 #include <tessera/serialization/config_json.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/sgd.h>
 
 #include "tests/layers/layer_test_util.h"
 
-#include <ATen/ops/arange.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/randn.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-
-#include <cmath>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace tessera {
-namespace table_options_test {
+namespace tessera::table_options_test {
 
 using test::int64s;
 using test::numbered_table;
@@ -40,8 +21,8 @@ class TableOptionsTest : public testing::TestWithParam<Strategy> {};
 INSTANTIATE_TEST_SUITE_P(
     Strategies,
     TableOptionsTest,
-    testing::Values(Strategy::fused(), Strategy::host(), Strategy::padded()),
-    [](const auto& info) { return info.param.name(); });
+    test::strategies(),
+    test::strategy_name);
 
 // --- rows of unknown values ---------------------------------------------------
 
@@ -201,22 +182,18 @@ TEST(QuantizationConfigTest, RefusesUnusableValues) {
     make_table(
         {.name = "t", .vocabulary_size = 1, .dim = 1, .quantization = config});
   };
-  EXPECT_VALUE_ERROR(
-      make({.num_buckets = 0, .lower = 0, .upper = 1}),
-      "[TableConfig 't'] quantization: num_buckets must be >= 2, but got 0");
-  EXPECT_VALUE_ERROR(
-      make({.num_buckets = 1, .lower = 0, .upper = 1}),
-      "num_buckets must be >= 2, but got 1");
-  EXPECT_VALUE_ERROR(
-      make({.num_buckets = 2, .lower = 1, .upper = 1}), "lower < upper");
-  EXPECT_VALUE_ERROR(
-      make({.num_buckets = 2, .lower = 0, .upper = NAN}), "must be finite");
-  EXPECT_VALUE_ERROR(
-      make({.num_buckets = 4, .lower = -1e39, .upper = 1e37}),
-      "must be finite in float32");
-  EXPECT_VALUE_ERROR(
-      make({.num_buckets = int64_t{1} << 62, .lower = 0, .upper = 1e-38}),
-      "must be a positive float32");
+  test::expect_refusals<QuantizationConfig>(
+      {{{.num_buckets = 0, .lower = 0, .upper = 1},
+        "[TableConfig 't'] quantization: num_buckets must be >= 2, but got 0"},
+       {{.num_buckets = 1, .lower = 0, .upper = 1},
+        "num_buckets must be >= 2, but got 1"},
+       {{.num_buckets = 2, .lower = 1, .upper = 1}, "lower < upper"},
+       {{.num_buckets = 2, .lower = 0, .upper = NAN}, "must be finite"},
+       {{.num_buckets = 4, .lower = -1e39, .upper = 1e37},
+        "must be finite in float32"},
+       {{.num_buckets = int64_t{1} << 62, .lower = 0, .upper = 1e-38},
+        "must be a positive float32"}},
+      [&](const QuantizationConfig& x) { make(x); });
 }
 
 TEST(QuantizationConfigTest, IsPartOfTheJson) {
@@ -249,9 +226,8 @@ TPUEmbeddingOptions half_frozen(Strategy strategy, Apply apply) {
   trained.name = "trained";
   trained.trainable = true;
   return {
-      .features =
-          {{"a", FeatureConfig{.table = make_table(frozen)}},
-           {"b", FeatureConfig{.table = make_table(trained)}}},
+      .features = test::features_of(
+          {{"a", make_table(frozen)}, {"b", make_table(trained)}}),
       .strategy = std::move(strategy),
       .apply = apply};
 }
@@ -292,11 +268,8 @@ TEST(FrozenTableTest, IsNeverUpdated) {
 
 TEST(FrozenTableTest, HasNoSlotsAndNoGradient) {
   TPUEmbedding fused(half_frozen(Strategy::fused(), Apply::kInBackward));
-  EXPECT_NE(fused->summary().find("momenta, velocities"), std::string::npos);
-  EXPECT_NE(
-      fused->summary().find("frozen   4     2    float32  sum       -"),
-      std::string::npos)
-      << fused->summary();
+  EXPECT_CONTAINS(fused->summary(), "momenta, velocities");
+  EXPECT_CONTAINS(fused->summary(), "frozen   4     2    float32  sum       -");
   TPUEmbedding host(half_frozen(Strategy::host(), Apply::kInBackward));
   EXPECT_FALSE(host->parameters()[0].requires_grad());
   EXPECT_TRUE(host->parameters()[1].requires_grad());
@@ -307,8 +280,7 @@ TEST(FrozenTableTest, IsSavedAndLoaded) {
   auto other_options = half_frozen(Strategy::fused(), Apply::kInBackward);
   other_options.seed = 5;
   TPUEmbedding other(other_options);
-  std::istringstream stream(test::saved(layer));
-  torch::load(other, stream);
+  test::copy_by_archive(layer, other);
   test::expect_same_tables(other, test::tables_of(layer));
 }
 
@@ -391,7 +363,7 @@ TEST_P(TableOptionsTest, WeightsOfOneGiveTheSameAsNoWeights) {
 TEST_P(TableOptionsTest, BuildFixesShapes) {
   const auto make = [&] {
     return TPUEmbedding(TPUEmbeddingOptions{
-        .features = {{"f", FeatureConfig{.table = numbered_table("t", 9, 2)}}},
+        .features = test::features_of({{"f", numbered_table("t", 9, 2)}}),
         .strategy = GetParam()});
   };
   TPUEmbedding unbuilt = make();
@@ -446,5 +418,4 @@ TEST(DenseParametersTest, LeavesOutVirtualVariablesAndTables) {
   }
 }
 
-}  // namespace table_options_test
-}  // namespace tessera
+}  // namespace tessera::table_options_test

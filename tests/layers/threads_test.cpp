@@ -5,54 +5,18 @@
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/adam.h>
 #include <tessera/optim/optimizers/sgd.h>
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/optim/sgd.h>
 
 #include "src/common/parallel.h"
 #include "tests/layers/layer_test_util.h"
 
-#include <ATen/Parallel.h>
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/full.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <chrono>
-#include <cmath>
-#include <functional>
 #include <latch>
 #include <mutex>
-#include <optional>
-#include <random>
-#include <set>
-#include <stdexcept>
-#include <thread>
-#include <utility>
-#include <vector>
 
-namespace tessera {
-namespace threads_test {
+namespace tessera::threads_test {
 
 constexpr int64_t kManyBytes = 100 * kParallelBytes;
 
-// Sets the number of intra-op threads, and restores it when it is destroyed.
-class Threads {
- public:
-  explicit Threads(int count) : before_(at::get_num_threads()) {
-    at::set_num_threads(count);
-  }
-  ~Threads() {
-    at::set_num_threads(before_);
-  }
-  Threads(const Threads&) = delete;
-  Threads& operator=(const Threads&) = delete;
-
- private:
-  int before_;
-};
+using test::Threads;
 
 TEST(RunTasksTest, UsesTwoThreads) {
   if (std::thread::hardware_concurrency() < 2) {
@@ -336,11 +300,10 @@ TEST(ThreadsTest, OneBigFeatureGivesTheSameBits) {
   const auto train_on = [&](int count) {
     const Threads threads(count);
     TPUEmbedding layer(TPUEmbeddingOptions{
-        .features =
+        .features = test::features_of(
             {{"bags",
-              FeatureConfig{
-                  .table = make_table(
-                      {.name = "t", .vocabulary_size = kVocab, .dim = kDim})}}},
+              make_table(
+                  {.name = "t", .vocabulary_size = kVocab, .dim = kDim})}}),
         .optimizer = optim::Adagrad{.learning_rate = 0.1}});
     const at::Tensor activations =
         layer->forward(batch, {{"bags", weights}})["bags"];
@@ -697,5 +660,4 @@ TEST(ServingThreadsTest, ConcurrentBatchesFixOneNumberOfRaggedRows) {
   }
 }
 
-}  // namespace threads_test
-}  // namespace tessera
+}  // namespace tessera::threads_test

@@ -6,27 +6,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-#include <ATen/Context.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/sparse_coo_tensor.h>
-#include <ATen/ops/zeros.h>
-#include <c10/util/StringUtil.h>
-#include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/optim/sgd.h>
-
-#include <memory>
-#include <optional>
-#include <sstream>
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace tessera {
-namespace tpu_embedding_test {
+namespace tessera::tpu_embedding_test {
 
 using test::floats;
 using test::int64s;
@@ -53,8 +33,8 @@ class TPUEmbeddingOnBothStrategies : public testing::TestWithParam<Strategy> {
 INSTANTIATE_TEST_SUITE_P(
     Strategies,
     TPUEmbeddingOnBothStrategies,
-    testing::Values(Strategy::fused(), Strategy::host(), Strategy::padded()),
-    [](const auto& info) { return info.param.name(); });
+    test::strategies(),
+    test::strategy_name);
 
 TEST_P(TPUEmbeddingOnBothStrategies, ActivationsHaveTheNestOfTheConfigs) {
   const auto users = numbered_table("users", 8, 2);
@@ -252,11 +232,7 @@ TEST_P(
   EXPECT_EQ(activations["cube"].sizes(), (Shape{0, 5, 3}));
 
   const auto before = test::tables_of(embedding);
-  at::Tensor loss = at::zeros({}, at::kFloat);
-  for (const at::Tensor& activation : activations.flatten()) {
-    loss = loss + activation.sum();
-  }
-  loss.backward();
+  test::sum_of(activations).backward();
   test::expect_same_tables(embedding, before);
 }
 
@@ -480,7 +456,7 @@ TEST(TPUEmbeddingTest, WithoutOptimizerTablesCanBeReadButNotTrained) {
 
 TEST(TPUEmbeddingTest, SparseTensorsOfWeightsCannotReceiveAGradient) {
   TPUEmbedding embedding(TPUEmbeddingOptions{
-      .features = {{"a", FeatureConfig{.table = numbered_table("t", 4, 2)}}}});
+      .features = test::features_of({{"a", numbered_table("t", 4, 2)}})});
   const at::Tensor indices = at::zeros({2, 1}, at::kLong);
   const at::Tensor ids = at::sparse_coo_tensor(
       indices, at::ones({1}, at::kLong), {1, 1}, at::kLong);
@@ -534,11 +510,10 @@ TEST(TPUEmbeddingTest, SummaryIsATable) {
   std::ostringstream stream;
   stream << embedding;
   EXPECT_EQ(stream.str(), "tessera::TPUEmbedding(\n" + expected + ")");
-  const TPUEmbedding single(TPUEmbeddingOptions{
-      .features = {{"user", FeatureConfig{.table = users}}}});
+  const TPUEmbedding single(
+      TPUEmbeddingOptions{.features = test::features_of({{"user", users}})});
   const std::string text = single->summary();
-  EXPECT_NE(text.find("\n1 table, 1 feature, 12.0 MiB"), std::string::npos)
-      << text;
+  EXPECT_CONTAINS(text, "\n1 table, 1 feature, 12.0 MiB");
 }
 
 TEST(StrategyTest, ShardsNeedRanks) {
@@ -595,5 +570,4 @@ TEST(TPUEmbeddingGradientTest, AnyLayoutOfAGradientGivesTheSameUpdate) {
       {many.as_strided({kBatch, 1}, {4, 9})});
 }
 
-}  // namespace tpu_embedding_test
-}  // namespace tessera
+}  // namespace tessera::tpu_embedding_test

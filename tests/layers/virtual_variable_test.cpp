@@ -4,31 +4,12 @@
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/adam.h>
 #include <tessera/optim/optimizers/sgd.h>
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
 
 #include "tests/layers/layer_test_util.h"
 
-#include <ATen/ops/full.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/zeros.h>
-#include <c10/core/InferenceMode.h>
-#include <c10/util/Exception.h>
-#include <gtest/gtest.h>
-
-#include <limits>
-#include <memory>
-#include <optional>
-#include <string>
-#include <thread>
-#include <utility>
-#include <vector>
-
-namespace tessera {
-namespace virtual_variable_test {
+namespace tessera::virtual_variable_test {
 
 using test::floats;
 using test::int64s;
@@ -44,9 +25,7 @@ TPUEmbedding make_layer(
        .combiner = Combiner::kSum,
        .initializer = initializers::RowId{}});
   return TPUEmbedding(TPUEmbeddingOptions{
-      .features =
-          {{"a", FeatureConfig{.table = table}},
-           {"b", FeatureConfig{.table = table}}},
+      .features = test::features_of({{"a", table}, {"b", table}}),
       .optimizer = std::move(optimizer),
       .strategy = std::move(strategy)});
 }
@@ -89,8 +68,8 @@ class OneUpdateTest : public testing::TestWithParam<Strategy> {
 INSTANTIATE_TEST_SUITE_P(
     Strategies,
     OneUpdateTest,
-    testing::Values(Strategy::fused(), Strategy::host(), Strategy::padded()),
-    [](const auto& info) { return info.param.name(); });
+    test::strategies(),
+    test::strategy_name);
 
 TEST_P(OneUpdateTest, TwoForwardsInOneLoss) {
   const auto first = layer_->forward(kBatch);
@@ -362,28 +341,15 @@ TEST(VirtualVariableTest, TheLayerMayBeDestroyedBeforeBackward) {
   EXPECT_TRUE(at::equal(variable.grad(), at::zeros({1})));
 }
 
-class Warnings : public c10::WarningHandler {
- public:
-  void process(const c10::Warning& warning) override {
-    texts.push_back(warning.msg());
-  }
-
-  std::vector<std::string> texts;
-};
-
 TEST(VirtualVariableTest, AMissingGradientWarnsOnceAndCountsAsZeros) {
   auto layer =
       make_layer(optim::SGD{.learning_rate = 1.0, .weight_decay_factor = 0.5});
-  Warnings warnings;
-  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  const test::Warnings warnings;
   layer->forward(kBatch)["a"].sum().backward();
   layer->forward(kBatch)["a"].sum().backward();
   ASSERT_EQ(warnings.texts.size(), 1);
-  EXPECT_NE(
-      warnings.texts[0].find(
-          "[feature 'b'] no gradient reached its activation"),
-      std::string::npos)
-      << warnings.texts[0];
+  EXPECT_CONTAINS(
+      warnings.texts[0], "[feature 'b'] no gradient reached its activation");
   // Only feature b looks up row 2, whose weight decayed twice.
   expect_table(layer, {-1.5F, -1.25F, 0.5F, 3.0F});
 }
@@ -402,5 +368,4 @@ TEST(VirtualVariableTest, ABackwardPassWithCreateGraphUpdatesOnce) {
   expect_table(layer, {0, 1 - 2, 2, 3});
 }
 
-}  // namespace virtual_variable_test
-}  // namespace tessera
+}  // namespace tessera::virtual_variable_test

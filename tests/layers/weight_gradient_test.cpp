@@ -3,20 +3,10 @@
 // denominators, unused features.
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/sgd.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include "tests/layers/layer_test_util.h"
 
-#include <ATen/ops/ones.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <optional>
-#include <string>
-
-namespace tessera {
-namespace weight_gradient_test {
+namespace tessera::weight_gradient_test {
 
 class WeightGradientTest : public testing::TestWithParam<Strategy> {
  protected:
@@ -40,8 +30,8 @@ class WeightGradientTest : public testing::TestWithParam<Strategy> {
 INSTANTIATE_TEST_SUITE_P(
     Strategies,
     WeightGradientTest,
-    testing::Values(Strategy::fused(), Strategy::host(), Strategy::padded()),
-    [](const auto& info) { return info.param.name(); });
+    test::strategies(),
+    test::strategy_name);
 
 TEST_P(WeightGradientTest, IsZeroForDroppedIds) {
   const RaggedFeature ids = test::ragged({{0, -1, 1}, {-1}, {2, 3}});
@@ -181,5 +171,4 @@ TEST(FusedWeightGradientTest, GradientsOfWeightsAloneUpdateNoTable) {
   EXPECT_EQ(layer->iterations(), 1);
 }
 
-}  // namespace weight_gradient_test
-}  // namespace tessera
+}  // namespace tessera::weight_gradient_test

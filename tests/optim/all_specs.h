@@ -124,4 +124,13 @@ inline std::vector<NamedSpec> spec_variants() {
       {"Custom", custom_spec(0.1)}};
 }
 
+/// The parameters of tests of every spec, and their names.
+inline auto all_variants() {
+  return testing::ValuesIn(spec_variants());
+}
+
+inline constexpr auto spec_name = [](const auto& info) {
+  return info.param.name;
+};
+
 }  // namespace tessera::test

@@ -8,17 +8,7 @@
 #include "tests/test_files.h"
 #include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-
-#include <iostream>
-#include <limits>
-#include <set>
-#include <string>
-#include <utility>
-#include <vector>
-
-namespace tessera::optim {
-namespace keras_test {
+namespace tessera::optim::keras_test {
 
 // An optimizer's config as Keras 3 writes it. Options that `config` lacks have
 // their default.
@@ -39,6 +29,8 @@ Json legacy(const std::string& class_name, const Json& config) {
 Json no_options() {
   return Json::object();
 }
+
+using test::Refusal;
 
 const Fidelity kKerasFidelities[] = {Fidelity::kLazy, Fidelity::kExact};
 
@@ -271,49 +263,40 @@ TEST(TranslateKerasOptimizerTest, MissingKeysHaveKerasDefaults) {
 }
 
 TEST(TranslateKerasOptimizerTest, TpuRefusesWhatUpstreamRefuses) {
-  const auto expect_refused = [](const Json& json, const char* text) {
-    EXPECT_VALUE_ERROR(translate_keras_optimizer(json), text);
-    EXPECT_VALUE_ERROR(
-        translate_keras_optimizer(json),
-        "Use Fidelity::kLazy or Fidelity::kExact.");
-    for (const Fidelity fidelity : kKerasFidelities) {
-      EXPECT_NO_THROW(translate_keras_optimizer(json, fidelity));
-    }
-  };
-  expect_refused(
-      keras3("SGD", {{"momentum", 0.9}}),
-      "[Keras SGD] momentum is not supported with Fidelity::kTpu: it must be "
-      "Keras's default 0.0, but is 0.9.");
-  expect_refused(
-      keras3("SGD", {{"nesterov", true}}),
-      "[Keras SGD] nesterov is not supported");
-  expect_refused(
-      legacy("SGD", {{"decay", 0.1}}), "[Keras SGD] decay is not supported");
-  expect_refused(
-      legacy("Adagrad", {{"epsilon", 1e-6}}),
-      "[Keras Adagrad] epsilon is not supported");
-  expect_refused(
-      keras3("Adam", {{"amsgrad", true}}),
-      "[Keras Adam] amsgrad is not supported");
-  expect_refused(
-      legacy("Ftrl", {{"l2_shrinkage_regularization_strength", 0.1}}),
-      "[Keras Ftrl] l2_shrinkage_regularization_strength is not supported");
-  expect_refused(
-      legacy("Adam", {{"clipvalue", 0.5}}),
-      "[Keras Adam] clipvalue is not supported");
-  expect_refused(
-      keras3("Adam", {{"weight_decay", 0.1}}),
-      "[Keras Adam] weight_decay is not supported");
-  expect_refused(
-      keras3("Adam", {{"gradient_accumulation_steps", 2}}),
-      "[Keras Adam] gradient_accumulation_steps is not supported");
+  std::vector<Refusal<Json>> rows{
+      {keras3("SGD", {{"momentum", 0.9}}),
+       "[Keras SGD] momentum is not supported with Fidelity::kTpu: it must be "
+       "Keras's default 0.0, but is 0.9."},
+      {keras3("SGD", {{"nesterov", true}}), "[Keras SGD] nesterov is not"},
+      {legacy("SGD", {{"decay", 0.1}}), "[Keras SGD] decay is not supported"},
+      {legacy("Adagrad", {{"epsilon", 1e-6}}),
+       "[Keras Adagrad] epsilon is not"},
+      {keras3("Adam", {{"amsgrad", true}}), "[Keras Adam] amsgrad is not"},
+      {legacy("Ftrl", {{"l2_shrinkage_regularization_strength", 0.1}}),
+       "[Keras Ftrl] l2_shrinkage_regularization_strength is not supported"},
+      {legacy("Adam", {{"clipvalue", 0.5}}), "[Keras Adam] clipvalue is not"},
+      {keras3("Adam", {{"weight_decay", 0.1}}),
+       "[Keras Adam] weight_decay is not supported"},
+      {keras3("Adam", {{"gradient_accumulation_steps", 2}}),
+       "[Keras Adam] gradient_accumulation_steps is not supported"}};
   for (const char* other :
        {"AdamW", "RMSprop", "Adadelta", "Lion", "Adamax", "Nadam"}) {
-    expect_refused(
-        keras3(other, no_options()),
-        "class_name must be one of SGD, Adagrad, Adam, Ftrl with "
-        "Fidelity::kTpu, but got '");
+    rows.push_back(
+        {keras3(other, no_options()),
+         "class_name must be one of SGD, Adagrad, Adam, Ftrl with "
+         "Fidelity::kTpu, but got '"});
   }
+  const auto translate = [](const Json& json) {
+    translate_keras_optimizer(json);
+  };
+  test::expect_refusals(rows, translate);
+  for (Refusal<Json>& row : rows) {
+    row.text = "Use Fidelity::kLazy or Fidelity::kExact.";
+    for (const Fidelity fidelity : kKerasFidelities) {
+      EXPECT_NO_THROW(translate_keras_optimizer(row.input, fidelity));
+    }
+  }
+  test::expect_refusals(rows, translate);
 }
 
 // --- kLazy and kExact --------------------------------------------------------
@@ -343,31 +326,40 @@ TEST(TranslateKerasOptimizerTest, EpsilonIsInsideOrOutsideTheRootAsInKeras) {
 }
 
 TEST(TranslateKerasOptimizerTest, ExactSweepsWhereKerasMovesIdleRows) {
-  const auto sweeps = [](const Json& json) {
-    EXPECT_FALSE(
-        sweeps_all_rows(translate_keras_optimizer(json, Fidelity::kLazy)));
-    return sweeps_all_rows(translate_keras_optimizer(json, Fidelity::kExact));
+  const auto expect_sweeps = [](bool sweeps, const std::vector<Json>& configs) {
+    for (const Json& json : configs) {
+      SCOPED_TRACE(json.dump());
+      EXPECT_FALSE(
+          sweeps_all_rows(translate_keras_optimizer(json, Fidelity::kLazy)));
+      EXPECT_EQ(
+          sweeps_all_rows(translate_keras_optimizer(json, Fidelity::kExact)),
+          sweeps);
+    }
   };
-  EXPECT_FALSE(sweeps(keras3("SGD", no_options())));
-  EXPECT_TRUE(sweeps(keras3("SGD", {{"weight_decay", 0.1}})));
-  EXPECT_TRUE(sweeps(keras3("SGD", {{"momentum", 0.9}})));
-  EXPECT_FALSE(sweeps(legacy("SGD", {{"momentum", 0.9}})));
-  EXPECT_FALSE(sweeps(keras3("Adagrad", no_options())));
-  EXPECT_FALSE(sweeps(legacy("Adagrad", no_options())));
-  EXPECT_TRUE(sweeps(keras3("Adam", no_options())));
-  EXPECT_TRUE(sweeps(legacy("Adam", no_options())));
-  EXPECT_TRUE(sweeps(keras3("AdamW", no_options())));
-  EXPECT_TRUE(sweeps(keras3("Ftrl", no_options())));
-  EXPECT_FALSE(sweeps(legacy("Ftrl", no_options())));
-  EXPECT_TRUE(sweeps(keras3("RMSprop", no_options())));
-  EXPECT_TRUE(sweeps(legacy("RMSprop", no_options())));
-  EXPECT_FALSE(sweeps(legacy("RMSprop", {{"momentum", 0.5}})));
-  EXPECT_TRUE(sweeps(keras3("Adadelta", no_options())));
-  EXPECT_FALSE(sweeps(legacy("Adadelta", no_options())));
-  EXPECT_TRUE(sweeps(keras3("Lion", no_options())));
-  EXPECT_TRUE(sweeps(keras3("Adamax", no_options())));
-  EXPECT_FALSE(sweeps(legacy("Adamax", no_options())));
-  EXPECT_TRUE(sweeps(keras3("Nadam", no_options())));
+  expect_sweeps(
+      true,
+      {keras3("SGD", {{"weight_decay", 0.1}}),
+       keras3("SGD", {{"momentum", 0.9}}),
+       keras3("Adam", no_options()),
+       legacy("Adam", no_options()),
+       keras3("AdamW", no_options()),
+       keras3("Ftrl", no_options()),
+       keras3("RMSprop", no_options()),
+       legacy("RMSprop", no_options()),
+       keras3("Adadelta", no_options()),
+       keras3("Lion", no_options()),
+       keras3("Adamax", no_options()),
+       keras3("Nadam", no_options())});
+  expect_sweeps(
+      false,
+      {keras3("SGD", no_options()),
+       legacy("SGD", {{"momentum", 0.9}}),
+       keras3("Adagrad", no_options()),
+       legacy("Adagrad", no_options()),
+       legacy("Ftrl", no_options()),
+       legacy("RMSprop", {{"momentum", 0.5}}),
+       legacy("Adadelta", no_options()),
+       legacy("Adamax", no_options())});
 }
 
 TEST(TranslateKerasOptimizerTest, LegacyNadamsDecayBelongsToItsMomentum) {
@@ -491,109 +483,90 @@ TEST(TranslateKerasOptimizerTest, OldConfigsWithoutModuleAreLegacy) {
 // --- malformed input ---------------------------------------------------------
 
 TEST(TranslateKerasOptimizerTest, RefusesWrongShapesAndUnknownKeys) {
-  const auto expect_refused = [](const Json& json, const std::string& text) {
-    for (const Fidelity fidelity : kKerasFidelities) {
-      EXPECT_VALUE_ERROR(translate_keras_optimizer(json, fidelity), text);
-    }
-  };
-  expect_refused(Json::array(), "expected an object in the JSON, but got []");
-  expect_refused(nullptr, "expected an object in the JSON, but got null");
-  expect_refused(3, "expected an object in the JSON, but got 3");
-  expect_refused(no_options(), "missing key 'class_name'");
-  expect_refused({{"class_name", 3}}, "expected a string");
-  expect_refused({{"class_name", "SGD"}}, "missing key 'config'");
-  for (const Json& bad : {Json(3), Json(nullptr)}) {
-    expect_refused(
-        {{"class_name", "SGD"}, {"config", bad}},
-        "[translate_keras_optimizer.config] expected an object with the "
-        "options in the JSON, but got " +
-            bad.dump());
-  }
-  expect_refused(
-      {{"class_name", "SGD"}, {"config", no_options()}, {"class", 1}},
-      "unknown key 'class' in the JSON. Known: module, class_name, config, "
-      "registered_name.");
   Json other_module = keras3("SGD", no_options());
   other_module["module"] = "my_package";
-  expect_refused(
-      other_module,
-      "module must be a module of Keras, such as keras.optimizers, but got "
-      "'my_package'. Your own class can't be translated. Use a native spec such "
-      "as optim::Adam instead.");
-  expect_refused(
-      keras3("Lion", {{"lr", 0.1}}),
-      "[Keras Lion] unknown key 'lr' in the JSON. Known: name, learning_rate, "
-      "weight_decay, clipnorm, global_clipnorm, clipvalue, use_ema, ");
-  expect_refused(keras3("SGD", {{"decay", 0.1}}), "unknown key 'decay'");
-  expect_refused(
-      legacy("SGD", {{"weight_decay", 0.1}}), "unknown key 'weight_decay'");
-  expect_refused(
-      keras3("SGD", {{"momentum", "0.9"}}),
-      "[Keras SGD.momentum] expected a number");
-  expect_refused(keras3("SGD", {{"momentum", nullptr}}), "expected a number");
-  expect_refused(keras3("SGD", {{"nesterov", 1}}), "expected true or false");
-  expect_refused(keras3("SGD", {{"clipvalue", 0.0}}), "clipvalue must be > 0");
-  expect_refused(
-      keras3("SGD", {{"gradient_accumulation_steps", 1}}),
-      "gradient_accumulation_steps must be >= 2, but got 1");
-  expect_refused(
-      keras3("SGD", {{"gradient_accumulation_steps", 2.5}}),
-      "expected a whole number");
-  expect_refused(
-      keras3("Adam", {{"beta_1", 1.5}}), "[Keras Adam] Adam: beta_1 must be");
-  expect_refused(
-      keras3("SGD", {{"learning_rate", -0.1}}),
-      "learning_rate must be finite in float32 and >= 0, but got -0.1");
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  const double infinity = std::numeric_limits<double>::infinity();
-  for (const double bad : {nan, infinity}) {
+  const std::string no_object =
+      "[translate_keras_optimizer.config] expected an object with the options "
+      "in the JSON, but got ";
+  std::vector<Refusal<Json>> rows{
+      {Json::array(), "expected an object in the JSON, but got []"},
+      {nullptr, "expected an object in the JSON, but got null"},
+      {3, "expected an object in the JSON, but got 3"},
+      {no_options(), "missing key 'class_name'"},
+      {{{"class_name", 3}}, "expected a string"},
+      {{{"class_name", "SGD"}}, "missing key 'config'"},
+      {{{"class_name", "SGD"}, {"config", 3}}, no_object + "3"},
+      {{{"class_name", "SGD"}, {"config", nullptr}}, no_object + "null"},
+      {{{"class_name", "SGD"}, {"config", no_options()}, {"class", 1}},
+       "unknown key 'class' in the JSON. Known: module, class_name, config, "
+       "registered_name."},
+      {other_module,
+       "module must be a module of Keras, such as keras.optimizers, but got "
+       "'my_package'. Your own class can't be translated. Use a native spec "
+       "such as optim::Adam instead."},
+      {keras3("Lion", {{"lr", 0.1}}),
+       "[Keras Lion] unknown key 'lr' in the JSON. Known: name, learning_rate, "
+       "weight_decay, clipnorm, global_clipnorm, clipvalue, use_ema, "},
+      {keras3("SGD", {{"decay", 0.1}}), "unknown key 'decay'"},
+      {legacy("SGD", {{"weight_decay", 0.1}}), "unknown key 'weight_decay'"},
+      {keras3("SGD", {{"momentum", "0.9"}}),
+       "[Keras SGD.momentum] expected a number"},
+      {keras3("SGD", {{"momentum", nullptr}}), "expected a number"},
+      {keras3("SGD", {{"nesterov", 1}}), "expected true or false"},
+      {keras3("SGD", {{"clipvalue", 0.0}}), "clipvalue must be > 0"},
+      {keras3("SGD", {{"clipvalue", NAN}}), "clipvalue must be > 0"},
+      {keras3("SGD", {{"gradient_accumulation_steps", 1}}),
+       "gradient_accumulation_steps must be >= 2, but got 1"},
+      {keras3("SGD", {{"gradient_accumulation_steps", 2.5}}),
+       "expected a whole number"},
+      {keras3("Adam", {{"beta_1", 1.5}}), "[Keras Adam] Adam: beta_1 must be"},
+      {keras3("SGD", {{"learning_rate", -0.1}}),
+       "learning_rate must be finite in float32 and >= 0, but got -0.1"}};
+  for (const double bad : {double{NAN}, double{INFINITY}}) {
     for (const char* key : {"learning_rate", "momentum", "weight_decay"}) {
-      expect_refused(keras3("SGD", {{key, bad}}), "[Keras SGD] ");
+      rows.push_back({keras3("SGD", {{key, bad}}), "[Keras SGD] "});
     }
   }
-  expect_refused(keras3("SGD", {{"clipvalue", nan}}), "clipvalue must be > 0");
+  for (const Fidelity fidelity : kKerasFidelities) {
+    test::expect_refusals(rows, [&](const Json& json) {
+      translate_keras_optimizer(json, fidelity);
+    });
+  }
 }
 
 TEST(TranslateKerasOptimizerTest, RefusesWrongSchedules) {
-  const auto expect_refused = [](const Json& rate, const char* text) {
-    EXPECT_VALUE_ERROR(
-        translate_keras_optimizer(keras3("SGD", {{"learning_rate", rate}})),
-        text);
-  };
   const auto schedule = [](const char* name, const Json& config) {
     return Json{{"class_name", name}, {"config", config}};
   };
-  expect_refused("fast", "[Keras SGD.learning_rate] expected a number or a");
-  expect_refused(nullptr, "expected a number or a schedule");
-  expect_refused(Json::array(), "expected a number or a schedule");
-  expect_refused(
-      schedule("Warmup", no_options()),
-      "class_name must be one of ExponentialDecay, PiecewiseConstantDecay, "
-      "PolynomialDecay, InverseTimeDecay, CosineDecay, CosineDecayRestarts, "
-      "but got 'Warmup'.");
-  expect_refused({{"class_name", "CosineDecay"}}, "missing key 'config'");
-  expect_refused(schedule("CosineDecay", 3), "expected an object");
-  expect_refused(
-      schedule("CosineDecay", {{"decay_steps", 3}}),
-      "missing key 'initial_learning_rate'");
-  expect_refused(
-      schedule(
-          "CosineDecay",
-          {{"initial_learning_rate", 0.1}, {"decay_steps", 3}, {"steps", 4}}),
-      "unknown key 'steps'");
-  expect_refused(
-      schedule(
-          "CosineDecay", {{"initial_learning_rate", "a"}, {"decay_steps", 3}}),
-      "expected a number");
-  expect_refused(
-      schedule(
-          "CosineDecay", {{"initial_learning_rate", 0.1}, {"decay_steps", 0}}),
-      "decay_steps must be > 0");
-  expect_refused(
-      schedule(
-          "PiecewiseConstantDecay",
-          {{"boundaries", {1, 2}}, {"values", {0.1, 0.2}}}),
-      "values must have one entry more than boundaries");
+  const auto cosine = [&](const Json& rate, const Json& steps) {
+    return schedule(
+        "CosineDecay",
+        {{"initial_learning_rate", rate}, {"decay_steps", steps}});
+  };
+  Json more = cosine(0.1, 3);
+  more["config"]["steps"] = 4;
+  test::expect_refusals<Json>(
+      {{"fast", "[Keras SGD.learning_rate] expected a number or a"},
+       {nullptr, "expected a number or a schedule"},
+       {Json::array(), "expected a number or a schedule"},
+       {schedule("Warmup", no_options()),
+        "class_name must be one of ExponentialDecay, PiecewiseConstantDecay, "
+        "PolynomialDecay, InverseTimeDecay, CosineDecay, CosineDecayRestarts, "
+        "but got 'Warmup'."},
+       {{{"class_name", "CosineDecay"}}, "missing key 'config'"},
+       {schedule("CosineDecay", 3), "expected an object"},
+       {schedule("CosineDecay", {{"decay_steps", 3}}),
+        "missing key 'initial_learning_rate'"},
+       {more, "unknown key 'steps'"},
+       {cosine("a", 3), "expected a number"},
+       {cosine(0.1, 0), "decay_steps must be > 0"},
+       {schedule(
+            "PiecewiseConstantDecay",
+            {{"boundaries", {1, 2}}, {"values", {0.1, 0.2}}}),
+        "values must have one entry more than boundaries"}},
+      [](const Json& rate) {
+        translate_keras_optimizer(keras3("SGD", {{"learning_rate", rate}}));
+      });
 }
 
 TEST(TranslateKerasOptimizerTest, RefusesDeepJson) {
@@ -609,31 +582,22 @@ TEST(TranslateKerasOptimizerTest, RefusesDeepJson) {
 // --- text --------------------------------------------------------------------
 
 TEST(TranslateKerasOptimizerTest, NamesGiveNativeSpecs) {
-  for (const Fidelity fidelity :
-       {Fidelity::kTpu, Fidelity::kLazy, Fidelity::kExact}) {
-    EXPECT_EQ(translate_keras_optimizer("sgd", fidelity), OptimizerSpec(SGD{}));
-    EXPECT_EQ(
-        translate_keras_optimizer("adagrad", fidelity),
-        OptimizerSpec(Adagrad{}));
-    EXPECT_EQ(
-        translate_keras_optimizer("adam", fidelity), OptimizerSpec(Adam{}));
-    EXPECT_EQ(
-        translate_keras_optimizer("ftrl", fidelity), OptimizerSpec(FTRL{}));
-    EXPECT_EQ(
-        translate_keras_optimizer("rmsprop", fidelity),
-        OptimizerSpec(RMSprop{}));
-    EXPECT_EQ(
-        translate_keras_optimizer("adadelta", fidelity),
-        OptimizerSpec(Adadelta{}));
-    EXPECT_EQ(
-        translate_keras_optimizer("lion", fidelity), OptimizerSpec(Lion{}));
-    EXPECT_EQ(
-        translate_keras_optimizer("adamax", fidelity), OptimizerSpec(Adamax{}));
-    EXPECT_EQ(
-        translate_keras_optimizer("nadam", fidelity), OptimizerSpec(Nadam{}));
-    EXPECT_EQ(
-        translate_keras_optimizer(Json("adam"), fidelity),
-        OptimizerSpec(Adam{}));
+  const std::vector<std::pair<std::string, OptimizerSpec>> names{
+      {"sgd", SGD{}},
+      {"adagrad", Adagrad{}},
+      {"adam", Adam{}},
+      {"ftrl", FTRL{}},
+      {"rmsprop", RMSprop{}},
+      {"adadelta", Adadelta{}},
+      {"lion", Lion{}},
+      {"adamax", Adamax{}},
+      {"nadam", Nadam{}}};
+  for (const auto& [name, spec] : names) {
+    for (const Fidelity fidelity :
+         {Fidelity::kTpu, Fidelity::kLazy, Fidelity::kExact}) {
+      EXPECT_EQ(translate_keras_optimizer(name, fidelity), spec);
+      EXPECT_EQ(translate_keras_optimizer(Json(name), fidelity), spec);
+    }
   }
   for (const char* bad : {"", "SGD", "adamw", " adam", "[]"}) {
     EXPECT_VALUE_ERROR(
@@ -815,51 +779,45 @@ TEST(ToKerasTest, RoundTripsTheConfigsOfKeras3) {
 }
 
 TEST(ToKerasTest, RefusesSpecsWithoutCounterpartInKeras) {
-  const auto expect_refused = [](const OptimizerSpec& spec,
-                                 const std::string& text) {
+  const std::string rule = "the rule";
+  const std::string epsilon = "epsilon_inside_sqrt = false";
+  const std::string pair =
+      "a pair of clip_gradient_min and clip_gradient_max other than -c and c "
+      "> 0";
+  for (
+      const auto& [spec, text] : std::vector<Refusal<OptimizerSpec>>{
+          {Adam{}, "bias_correction = false"},
+          {Adam{.bias_correction = true}, "sum_inside_sqrt = true"},
+          {Momentum{}, "scale_momentum_by_learning_rate = false"},
+          {Adagrad{.epsilon = 1e-7}, epsilon},
+          {RMSprop{.epsilon_inside_sqrt = false}, epsilon},
+          {FTRL{.multiply_linear_by_learning_rate = true},
+           "multiply_linear_by_learning_rate = true"},
+          {FTRL{.keep_initial_weight = true}, "keep_initial_weight = true"},
+          {AdagradMomentum{}, rule},
+          {ProximalAdagrad{}, rule},
+          {RowWiseAdagrad{}, rule},
+          {LAMB{}, rule},
+          {Nadam{.schedule_decay = 0.004}, "schedule_decay other than 1"},
+          {SGD{.use_gradient_accumulation = false},
+           "use_gradient_accumulation = false"},
+          {SGD{.clip_weight_min = 0.0}, "clip_weight_min or clip_weight_max"},
+          {SGD{.clip_gradient_min = -1.0}, pair},
+          {SGD{.clip_gradient_max = 1.0}, pair},
+          {SGD{.clip_gradient_min = -1.0, .clip_gradient_max = 2.0}, pair},
+          {SGD{.weight_decay_factor = 0.1},
+           "weight decay without multiply_weight_decay_factor_by_learning_rate"},
+          {SGD{.learning_rate = [] { return 0.1; }},
+           "a callable learning_rate"},
+          {SGD{.learning_rate = Warmup{}}, "the schedule Warmup"},
+          {Adagrad{.slot_creation = SlotCreation("mine", nullptr)},
+           "slot_creation"}}) {
     EXPECT_VALUE_ERROR(
         to_keras(spec),
         "[to_keras] " + name_of(spec) + ": " + text +
             " has no counterpart in Keras 3. Change the spec, or save it as "
             "JSON with tessera::to_json().");
-  };
-  expect_refused(Adam{}, "bias_correction = false");
-  expect_refused(Adam{.bias_correction = true}, "sum_inside_sqrt = true");
-  expect_refused(Momentum{}, "scale_momentum_by_learning_rate = false");
-  expect_refused(Adagrad{.epsilon = 1e-7}, "epsilon_inside_sqrt = false");
-  expect_refused(
-      RMSprop{.epsilon_inside_sqrt = false}, "epsilon_inside_sqrt = false");
-  expect_refused(
-      FTRL{.multiply_linear_by_learning_rate = true},
-      "multiply_linear_by_learning_rate = true");
-  expect_refused(
-      FTRL{.keep_initial_weight = true}, "keep_initial_weight = true");
-  expect_refused(AdagradMomentum{}, "the rule");
-  expect_refused(ProximalAdagrad{}, "the rule");
-  expect_refused(RowWiseAdagrad{}, "the rule");
-  expect_refused(LAMB{}, "the rule");
-  expect_refused(Nadam{.schedule_decay = 0.004}, "schedule_decay other than 1");
-  expect_refused(
-      SGD{.use_gradient_accumulation = false},
-      "use_gradient_accumulation = false");
-  expect_refused(
-      SGD{.clip_weight_min = 0.0}, "clip_weight_min or clip_weight_max");
-  const std::string pair =
-      "a pair of clip_gradient_min and clip_gradient_max other than -c and c "
-      "> 0";
-  expect_refused(SGD{.clip_gradient_min = -1.0}, pair);
-  expect_refused(SGD{.clip_gradient_max = 1.0}, pair);
-  expect_refused(
-      SGD{.clip_gradient_min = -1.0, .clip_gradient_max = 2.0}, pair);
-  expect_refused(
-      SGD{.weight_decay_factor = 0.1},
-      "weight decay without multiply_weight_decay_factor_by_learning_rate");
-  expect_refused(
-      SGD{.learning_rate = [] { return 0.1; }}, "a callable learning_rate");
-  expect_refused(SGD{.learning_rate = Warmup{}}, "the schedule Warmup");
-  expect_refused(
-      Adagrad{.slot_creation = SlotCreation("mine", nullptr)}, "slot_creation");
+  }
 }
 
-}  // namespace keras_test
-}  // namespace tessera::optim
+}  // namespace tessera::optim::keras_test

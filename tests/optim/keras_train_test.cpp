@@ -4,24 +4,14 @@
 #include <tessera/layers/layer_optimizer.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/keras.h>
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/serialize.h>
 
 #include "tests/features/feature_builders.h"
 #include "tests/golden_util.h"
 #include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-
 #include <cstddef>
-#include <iostream>
-#include <map>
-#include <sstream>
-#include <string>
-#include <vector>
 
-namespace tessera {
-namespace keras_train_test {
+namespace tessera::keras_train_test {
 
 // The golden numbers are rounded to 7 decimals.
 double tolerance_of(const std::string& class_name) {
@@ -60,7 +50,7 @@ TPUEmbedding layer_of(
 
 void train_step(
     TPUEmbedding& layer,
-    torch::optim::Optimizer* optimizer,
+    test::TableOptimizer& optimizer,
     const Json& step,
     double tolerance) {
   Features::Map inputs;
@@ -86,10 +76,7 @@ void train_step(
     }
   }
   torch::autograd::backward(roots, gradients);
-  if (optimizer != nullptr) {
-    optimizer->step();
-    optimizer->zero_grad();
-  }
+  optimizer.step();
   test::expect_close(
       table_of(layer),
       test::golden_rows(step.at("rows_after")),
@@ -156,12 +143,11 @@ void run_case(const Json& test_case, const Strategy& strategy) {
       optim::translate_keras_optimizer(spec, fidelity);
   const double tolerance = tolerance_of(class_name);
   TPUEmbedding layer = layer_of(test_case, optimizer, strategy);
-  const auto host_optimizer =
-      strategy == Strategy::fused() ? nullptr : make_optimizer(layer);
+  test::TableOptimizer table_optimizer(layer);
   int64_t index = 0;
   for (const Json& step : test_case.at("steps")) {
     SCOPED_TRACE("step " + std::to_string(index++));
-    train_step(layer, host_optimizer.get(), step, tolerance);
+    train_step(layer, table_optimizer, step, tolerance);
   }
   if (test_case.contains("slots_after")) {
     expect_slots(layer, class_name, test_case.at("slots_after"), tolerance);
@@ -260,7 +246,7 @@ std::vector<double> row_0_after_each_batch(
            optim::translate_keras_optimizer(config, optim::Fidelity::kExact)});
   TPUEmbedding layer(TPUEmbeddingOptions{
       .features = FeatureConfig{.table = table}, .strategy = strategy});
-  const auto optimizer = strategy.is_fused() ? nullptr : make_optimizer(layer);
+  test::TableOptimizer optimizer(layer);
   std::vector<double> row_0;
   for (int step = 0; step < 3; ++step) {
     const Nest<at::Tensor> activations = step == 0
@@ -268,10 +254,7 @@ std::vector<double> row_0_after_each_batch(
         : weights.defined() ? layer->forward(second, weights)
                             : layer->forward(second);
     activations.leaf().sum().backward();
-    if (optimizer != nullptr) {
-      optimizer->step();
-      optimizer->zero_grad();
-    }
+    optimizer.step();
     row_0.push_back(table_of(layer)[0].item<double>());
   }
   return row_0;
@@ -305,5 +288,4 @@ TEST(GoldenFolderTest, HasTrainCases) {
       << ". Set TESSERA_GOLDEN_DIR to a folder that has one.";
 }
 
-}  // namespace keras_train_test
-}  // namespace tessera
+}  // namespace tessera::keras_train_test

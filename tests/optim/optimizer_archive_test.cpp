@@ -6,24 +6,11 @@
 #include <tessera/optim/optimizers.h>
 #include <tessera/serialization/save_to_file.h>
 #include <torch/optim/schedulers/step_lr.h>
-#include <torch/serialize.h>
 
 #include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 
-#include <ATen/ops/ones.h>
-#include <ATen/ops/zeros.h>
-
-#include <gtest/gtest.h>
-
-#include <functional>
-#include <memory>
-#include <sstream>
-#include <string>
-#include <vector>
-
-namespace tessera::optim {
-namespace optimizer_archive_test {
+namespace tessera::optim::optimizer_archive_test {
 
 using torch::optim::Optimizer;
 
@@ -47,11 +34,7 @@ TPUEmbedding make_layer(const Strategy& strategy = Strategy::fused()) {
 std::vector<Way> all_ways() {
   return {
       {"torch::save",
-       [](Optimizer& from, Optimizer& to) {
-         std::stringstream stream;
-         torch::save(from, stream);
-         torch::load(to, stream);
-       }},
+       [](Optimizer& from, Optimizer& to) { test::copy_by_archive(from, to); }},
       {"save_to_file",
        [](Optimizer& from, Optimizer& to) {
          const test::TemporaryFolder folder;
@@ -185,5 +168,4 @@ TEST(OptimizerArchiveTest, TheOptimizerOfTablesDoesTheSame) {
   }
 }
 
-}  // namespace optimizer_archive_test
-}  // namespace tessera::optim
+}  // namespace tessera::optim::optimizer_archive_test

@@ -7,19 +7,9 @@
 #include "tests/golden_util.h"
 #include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <iostream>
-#include <limits>
 #include <numbers>
-#include <random>
-#include <string>
-#include <vector>
 
-namespace tessera::optim {
-namespace schedule_test {
+namespace tessera::optim::schedule_test {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -290,92 +280,67 @@ TEST(ScheduleTest, WarmupRisesAndThenFollowsTheNextSchedule) {
 }
 
 TEST(ScheduleTest, RefusesOptionsOutOfRange) {
-  const auto expect_refused = [](const Schedule& schedule, const char* text) {
-    EXPECT_VALUE_ERROR(validate(schedule, "[here]"), text);
-  };
+  std::vector<test::Refusal<Schedule>> rows{
+      {CosineDecay{.alpha = kNan}, "alpha must be finite in float32, but got"},
+      {PiecewiseConstantDecay{{1.0, 2.0}, {0.1, 0.2}},
+       "[here] PiecewiseConstantDecay: values must have one entry more than "
+       "boundaries, but got 2 values and 2 boundaries. Add or remove entries."},
+      {PiecewiseConstantDecay{{}, {}}, "but got 0 values and 0 boundaries"},
+      {PiecewiseConstantDecay{{2.0, 2.0}, {0.1, 0.2, 0.3}},
+       "boundaries must be in strictly ascending order, but got 2"},
+      {PiecewiseConstantDecay{{kNan}, {0.1, 0.2}},
+       "boundaries must be finite in float32, but got"}};
   for (const double bad : {0.0, -1.0, kNan, kInfinity}) {
-    expect_refused(
-        ExponentialDecay{.decay_steps = bad},
-        "[here] ExponentialDecay: decay_steps must be > 0 and fit in float32, but got");
-    expect_refused(
-        PolynomialDecay{.decay_steps = bad},
-        "[here] PolynomialDecay: decay_steps must be > 0 and fit in float32, but got");
-    expect_refused(
-        InverseTimeDecay{.decay_steps = bad},
-        "[here] InverseTimeDecay: decay_steps must be > 0 and fit in float32, but got");
-    expect_refused(
-        CosineDecay{.decay_steps = bad},
-        "[here] CosineDecay: decay_steps must be > 0 and fit in float32, but got");
-    expect_refused(
-        CosineDecayRestarts{.first_decay_steps = bad},
-        "[here] CosineDecayRestarts: first_decay_steps must be > 0 and fit in float32, but got");
-    expect_refused(
-        CosineDecayRestarts{.t_mul = bad},
-        "[here] CosineDecayRestarts: t_mul must be > 0 and fit in float32, but got");
-    expect_refused(
-        Warmup{.steps = bad},
-        "[here] Warmup: steps must be > 0 and fit in float32, but got");
-    expect_refused(
-        Warmup{.then = CosineDecay{.decay_steps = bad}},
-        "[here] Warmup: then CosineDecay: decay_steps must be > 0 and fit in float32, but got");
+    const std::string text = " must be > 0 and fit in float32, but got";
+    rows.insert(
+        rows.end(),
+        {{ExponentialDecay{.decay_steps = bad},
+          "[here] ExponentialDecay: decay_steps" + text},
+         {PolynomialDecay{.decay_steps = bad},
+          "[here] PolynomialDecay: decay_steps" + text},
+         {InverseTimeDecay{.decay_steps = bad},
+          "[here] InverseTimeDecay: decay_steps" + text},
+         {CosineDecay{.decay_steps = bad},
+          "[here] CosineDecay: decay_steps" + text},
+         {CosineDecayRestarts{.first_decay_steps = bad},
+          "[here] CosineDecayRestarts: first_decay_steps" + text},
+         {CosineDecayRestarts{.t_mul = bad},
+          "[here] CosineDecayRestarts: t_mul" + text},
+         {Warmup{.steps = bad}, "[here] Warmup: steps" + text},
+         {Warmup{.then = CosineDecay{.decay_steps = bad}},
+          "[here] Warmup: then CosineDecay: decay_steps" + text}});
   }
   for (const double bad : {-0.1, kNan, kInfinity}) {
-    expect_refused(
-        ExponentialDecay{.initial_learning_rate = bad},
-        "initial_learning_rate must be >= 0 and finite in float32, but got");
-    expect_refused(
-        PolynomialDecay{.end_learning_rate = bad},
-        "end_learning_rate must be >= 0 and finite in float32, but got");
-    expect_refused(
-        CosineDecay{.warmup_target = bad},
-        "warmup_target must be >= 0 and finite in float32, but got");
-    expect_refused(
-        PiecewiseConstantDecay{{}, {bad}},
-        "values must be >= 0 and finite in float32, but got");
-    expect_refused(
-        Warmup{.start = bad},
-        "start must be >= 0 and finite in float32, but got");
+    const std::string text = " must be >= 0 and finite in float32, but got";
+    rows.insert(
+        rows.end(),
+        {{ExponentialDecay{.initial_learning_rate = bad},
+          "initial_learning_rate" + text},
+         {PolynomialDecay{.end_learning_rate = bad},
+          "end_learning_rate" + text},
+         {CosineDecay{.warmup_target = bad}, "warmup_target" + text},
+         {PiecewiseConstantDecay{{}, {bad}}, "values" + text},
+         {Warmup{.start = bad}, "start" + text}});
   }
-  expect_refused(
-      CosineDecay{.alpha = kNan}, "alpha must be finite in float32, but got");
-}
-
-TEST(ScheduleTest, RefusesMismatchedBoundaries) {
-  const auto expect_refused = [](const PiecewiseConstantDecay& decay,
-                                 const char* text) {
-    EXPECT_VALUE_ERROR(validate(Schedule(decay), "[here]"), text);
-  };
-  expect_refused(
-      {{1.0, 2.0}, {0.1, 0.2}},
-      "[here] PiecewiseConstantDecay: values must have one entry more than "
-      "boundaries, but got 2 values and 2 boundaries. Add or remove entries.");
-  expect_refused({{}, {}}, "but got 0 values and 0 boundaries");
-  expect_refused(
-      {{2.0, 2.0}, {0.1, 0.2, 0.3}},
-      "boundaries must be in strictly ascending order, but got 2");
-  expect_refused(
-      {{kNan}, {0.1, 0.2}}, "boundaries must be finite in float32, but got");
+  test::expect_refusals(
+      rows, [](const Schedule& schedule) { validate(schedule, "[here]"); });
 }
 
 TEST(ScheduleTest, RefusesMalformedJson) {
-  const auto read = [](const char* text) {
-    return JsonValue<Schedule>::read(Json::parse(text), "optimizer");
-  };
-  EXPECT_VALUE_ERROR(
-      read(R"({"class_name": "Halving"})"),
-      "[optimizer] class_name must be one of ExponentialDecay, ");
-  EXPECT_VALUE_ERROR(
-      read(R"({"class_name": "CosineDecay", "config": {"steps": 3}})"),
-      "unknown key 'steps'");
-  EXPECT_VALUE_ERROR(
-      read(R"({"class_name": "CosineDecay", "config": {"alpha": "a"}})"),
-      "expected a number in the JSON, but got \"a\"");
-  EXPECT_VALUE_ERROR(
-      read(R"({"class_name": "PiecewiseConstantDecay",
-               "config": {"boundaries": 3}})"),
-      "expected a list in the JSON, but got 3");
-  EXPECT_VALUE_ERROR(read("[]"), "expected an object");
+  test::expect_refusals<std::string>(
+      {{R"({"class_name": "Halving"})",
+        "[optimizer] class_name must be one of ExponentialDecay, "},
+       {R"({"class_name": "CosineDecay", "config": {"steps": 3}})",
+        "unknown key 'steps'"},
+       {R"({"class_name": "CosineDecay", "config": {"alpha": "a"}})",
+        "expected a number in the JSON, but got \"a\""},
+       {R"({"class_name": "PiecewiseConstantDecay",
+               "config": {"boundaries": 3}})",
+        "expected a list in the JSON, but got 3"},
+       {"[]", "expected an object"}},
+      [](const std::string& text) {
+        JsonValue<Schedule>::read(Json::parse(text), "optimizer");
+      });
 }
 
-}  // namespace schedule_test
-}  // namespace tessera::optim
+}  // namespace tessera::optim::schedule_test

@@ -7,7 +7,6 @@
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers.h>
 #include <tessera/serialization/checkpoint.h>
-#include <torch/optim/sgd.h>
 
 #include "serialization/manifest.h"
 #include "tests/layers/layer_test_util.h"
@@ -15,26 +14,10 @@
 #include "tests/serialization/changed_archive.h"
 #include "tests/serialization/recording_disk.h"
 
-#include <ATen/ops/equal.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/tensor.h>
-#include <ATen/ops/zeros.h>
-#include <c10/util/Exception.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <filesystem>
-#include <functional>
-#include <memory>
-#include <sstream>
-#include <string>
-#include <variant>
-#include <vector>
-
-namespace tessera {
-namespace accumulation_test {
+namespace tessera::accumulation_test {
 
 using test::int64s;
+using test::load_bytes;
 using test::MemoryFolder;
 
 constexpr int64_t kMovies = 30;
@@ -84,20 +67,12 @@ struct Trainee {
             .optimizer = setup.optimizer,
             .strategy = setup.strategy,
             .seed = setup.seed}),
-        optimizer(setup.strategy.is_fused() ? nullptr : make_optimizer(layer)) {
-  }
+        optimizer(layer) {}
 
   void train(int64_t begin, int64_t end) {
     for (int64_t step = begin; step < end; ++step) {
-      at::Tensor loss = at::zeros({});
-      for (const auto& activation : layer->forward(batch(step)).flatten()) {
-        loss = loss + (activation - 0.5).square().sum();
-      }
-      loss.backward();
-      if (optimizer != nullptr) {
-        optimizer->step();
-        optimizer->zero_grad();
-      }
+      test::loss_of(layer->forward(batch(step))).backward();
+      optimizer.step();
     }
   }
 
@@ -106,13 +81,8 @@ struct Trainee {
   }
 
   TPUEmbedding layer;
-  std::unique_ptr<torch::optim::Optimizer> optimizer;
+  test::TableOptimizer optimizer;
 };
-
-void load_bytes(TPUEmbedding& layer, const std::string& bytes) {
-  std::istringstream stream(bytes);
-  torch::load(layer, stream);
-}
 
 // Trains for 10 passes and stops after 4 and after 5. Training must continue
 // with the same bits from an archive, a full checkpoint and an increment.
@@ -154,15 +124,19 @@ class AccumulationSpecTest : public testing::TestWithParam<test::NamedSpec> {};
 INSTANTIATE_TEST_SUITE_P(
     Specs,
     AccumulationSpecTest,
-    testing::ValuesIn(test::spec_variants()),
-    [](const auto& info) { return info.param.name; });
+    test::all_variants(),
+    test::spec_name);
 
+// With one step, the middle of an accumulation is the end of an update.
 TEST_P(AccumulationSpecTest, ContinuesWithTheSameBitsFromItsMiddle) {
-  for (const Strategy& strategy :
-       {Strategy::fused(), Strategy::host({.sparse_gradients = true})}) {
-    SCOPED_TRACE(strategy.name());
-    expect_same_bits(
-        {.optimizer = with_steps(GetParam().spec, 3), .strategy = strategy});
+  for (const int64_t steps : {1, 3}) {
+    for (const Strategy& strategy :
+         {Strategy::fused(), Strategy::host({.sparse_gradients = true})}) {
+      SCOPED_TRACE(c10::str(steps, " steps on ", strategy.name()));
+      expect_same_bits(
+          {.optimizer = with_steps(GetParam().spec, steps),
+           .strategy = strategy});
+    }
   }
 }
 
@@ -241,11 +215,8 @@ TEST(AccumulationTest, ACloneContinues) {
     Trainee uninterrupted(setup), first(setup), second(setup);
     uninterrupted.train(0, 7);
     first.train(0, 5);
-    second.layer = TPUEmbedding(
-        std::dynamic_pointer_cast<TPUEmbeddingImpl>(first.layer->clone()));
-    if (!strategy.is_fused()) {
-      second.optimizer = make_optimizer(second.layer);
-    }
+    second.layer = test::clone_of(first.layer);
+    second.optimizer = test::TableOptimizer(second.layer);
     first.train(8, 9);  // does not affect the clone
     second.train(5, 7);
     EXPECT_TRUE(second.bytes() == uninterrupted.bytes()) << strategy.name();
@@ -302,7 +273,7 @@ TEST(AccumulationTest, RefusesAnotherNumberOfSteps) {
          {error_of(other, [&] { load_bytes(other.layer, run.bytes()); }),
           error_of(
               other, [&] { other.layer->load_checkpoint(folder / "run"); })}) {
-      EXPECT_NE(message.find(expected), std::string::npos) << message;
+      EXPECT_CONTAINS(message, expected);
     }
     other.layer->load_checkpoint(folder / "run", {.slots = false});
   }
@@ -326,7 +297,7 @@ TEST(AccumulationTest, RefusesDamagedGradients) {
             });
         const std::string message =
             error_of(other, [&] { load_bytes(other.layer, bytes); });
-        EXPECT_NE(message.find(text), std::string::npos) << message;
+        EXPECT_CONTAINS(message, text);
       };
   const char* rows = "accumulated_rows";
   const char* sums = "accumulated_sums";
@@ -380,7 +351,7 @@ TEST(AccumulationTest, NamesDamagedFilesOfGradients) {
       test::write_file(entry.path(), bytes);
       const std::string message = error_of(
           other, [&] { other.layer->load_checkpoint(folder / "run"); });
-      EXPECT_NE(message.find(name), std::string::npos) << message;
+      EXPECT_CONTAINS(message, name);
     }
     test::write_file(entry.path(), good);
   }
@@ -444,14 +415,6 @@ TEST(AccumulationTest, RefusesAWrongManifest) {
       "a file name must consist of letters");
 }
 
-class Warnings : public c10::WarningHandler {
- public:
-  void process(const c10::Warning& warning) override {
-    texts.push_back(warning.msg());
-  }
-  std::vector<std::string> texts;
-};
-
 bool is_key_of_old_files(const std::string& key, at::Tensor& /*value*/) {
   return !key.starts_with("accumul") && key != "seed";
 }
@@ -478,26 +441,20 @@ TEST(AccumulationTest, PassesThatOldFilesLackCountAsZeros) {
       test::changed_archive(run.bytes(), is_key_of_old_files);
 
   for (const bool is_archive : {true, false}) {
-    Warnings warnings;
     Trainee loaded(setup);
-    {
-      const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
-      if (is_archive) {
-        load_bytes(loaded.layer, bytes);
-      } else {
-        loaded.layer->load_checkpoint(folder / "run");
-      }
+    const test::Warnings warnings;
+    if (is_archive) {
+      load_bytes(loaded.layer, bytes);
+    } else {
+      loaded.layer->load_checkpoint(folder / "run");
     }
     ASSERT_EQ(warnings.texts.size(), 1U);
-    EXPECT_NE(
-        warnings.texts[0].find(
-            std::string(
-                is_archive ? "[TPUEmbedding::load]" : "[load_checkpoint]") +
+    EXPECT_CONTAINS(
+        warnings.texts[0],
+        std::string(is_archive ? "[TPUEmbedding::load]" : "[load_checkpoint]") +
             " the loaded tables were saved after pass 3, in the middle of a "
             "gradient accumulation of this layer, but without the accumulated "
-            "gradients of 'movies', 'users'"),
-        std::string::npos)
-        << warnings.texts[0];
+            "gradients of 'movies', 'users'");
     EXPECT_EQ(loaded.layer->iterations(), 1);
     const at::Tensor before = loaded.layer->embedding_tables()["users"].clone();
     // The update is the mean of zeros and of gradients of 1 for rows 0 and 3.
@@ -665,5 +622,4 @@ TEST(SavedSeedTest, ALayerMayKeepItsOwnSeed) {
   EXPECT_FALSE(at::equal(test::tables_of(run.layer)[0], expected[0]));
 }
 
-}  // namespace accumulation_test
-}  // namespace tessera
+}  // namespace tessera::accumulation_test

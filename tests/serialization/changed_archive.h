@@ -2,14 +2,7 @@
 #pragma once
 
 #include "src/common/checked_archive.h"
-
-#include <ATen/core/Tensor.h>
-#include <ATen/core/ivalue.h>
-#include <torch/serialize/archive.h>
-
-#include <functional>
-#include <sstream>
-#include <string>
+#include "tests/test_util.h"
 
 namespace tessera::test {
 
@@ -46,9 +39,7 @@ inline void copy_archive(
 inline std::string changed_archive(
     const std::string& bytes,
     const ChangeEntry& change) {
-  std::istringstream stream(bytes);
-  torch::serialize::InputArchive from;
-  from.load_from(stream);
+  auto from = test::archive_of(bytes);
   torch::serialize::OutputArchive to;
   copy_archive(from, to, change);
   std::ostringstream result;

@@ -8,25 +8,12 @@
 #include <tessera/optim/optimizers/sgd.h>
 #include <tessera/serialization/checkpoint.h>
 #include <tessera/serialization/saved_features.h>
-#include <torch/optim/sgd.h>
 
 #include "tests/layers/layer_test_util.h"
 #include "tests/optim/all_specs.h"
 #include "tests/serialization/recording_disk.h"
 
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
-#include <c10/core/InferenceMode.h>
-#include <gtest/gtest.h>
-
-#include <cstdlib>
-#include <functional>
-#include <string>
-#include <vector>
-
-namespace tessera {
-namespace checkpoint_test {
+namespace tessera::checkpoint_test {
 
 using test::int64s;
 using test::MemoryFolder;
@@ -76,12 +63,17 @@ Features batch(int64_t step) {
 
 void train(TPUEmbedding& layer, int64_t begin, int64_t end) {
   for (int64_t step = begin; step < end; ++step) {
-    at::Tensor loss = at::zeros({});
-    for (const auto& activation : layer->forward(batch(step)).flatten()) {
-      loss = loss + (activation - 0.5).square().sum();
-    }
-    loss.backward();
+    test::loss_of(layer->forward(batch(step))).backward();
   }
+}
+
+// Expects that another layer loads what `layer` has saved.
+void expect_loads(
+    const std::string& directory,
+    const TPUEmbedding& layer,
+    TPUEmbedding loaded = make_layer({.seed = 99})) {
+  loaded->load_checkpoint(directory);
+  EXPECT_TRUE(saved(loaded) == saved(layer));
 }
 
 class CheckpointSpecTest : public testing::TestWithParam<test::NamedSpec> {};
@@ -89,22 +81,8 @@ class CheckpointSpecTest : public testing::TestWithParam<test::NamedSpec> {};
 INSTANTIATE_TEST_SUITE_P(
     Specs,
     CheckpointSpecTest,
-    testing::ValuesIn(test::spec_variants()),
-    [](const auto& info) { return info.param.name; });
-
-TEST_P(CheckpointSpecTest, ContinuesWithTheSameBitsAfterLoading) {
-  const MemoryFolder folder;
-  auto uninterrupted = make_layer({.optimizer = GetParam().spec});
-  train(uninterrupted, 0, 6);
-  auto first = make_layer({.optimizer = GetParam().spec});
-  train(first, 0, 3);
-  first->save_checkpoint(folder / "run");
-  auto second = make_layer({.optimizer = GetParam().spec, .seed = 99});
-  second->load_checkpoint(folder / "run");
-  EXPECT_TRUE(saved(second) == saved(first));
-  train(second, 3, 6);
-  EXPECT_TRUE(saved(second) == saved(uninterrupted));
-}
+    test::all_variants(),
+    test::spec_name);
 
 // Every third checkpoint is a full one. If a rule changed rows that do not count
 // as touched, the increments would lose them.
@@ -197,10 +175,8 @@ TEST(SavedFeaturesTest, BuildTheSameLayer) {
   const auto users =
       make_table({.vocabulary_size = 4, .dim = 2, .optimizer = custom});
   TPUEmbedding layer(TPUEmbeddingOptions{
-      .features =
-          {{"seen", FeatureConfig{.table = movies}},
-           {"user", FeatureConfig{.table = users}},
-           {"next", FeatureConfig{.table = movies}}},
+      .features = test::features_of(
+          {{"seen", movies}, {"user", users}, {"next", movies}}),
       .optimizer = optim::Adagrad{.learning_rate = warm_up}});
   train(layer, 0, 3);
   layer->save_checkpoint(folder / "run");
@@ -280,9 +256,7 @@ TEST(CheckpointTest, AnIncrementHasOnlyTheTouchedRows) {
   EXPECT_EQ(bytes(2), 4 * (kMovieBytes + kId) + 2 * (kUserBytes + kId));
   // After a write from outside, the whole table is saved.
   EXPECT_EQ(bytes(3), 4 * kUserBytes);
-  auto loaded = make_layer({.seed = 99});
-  loaded->load_checkpoint(folder / "run");
-  EXPECT_TRUE(saved(loaded) == saved(layer));
+  expect_loads(folder / "run", layer);
 }
 
 // Writes from outside are saved, however they are made. torch::optim's SGD writes
@@ -354,23 +328,18 @@ TEST(CheckpointTest, AnIncrementBuildsOnTheLayersLastCheckpoint) {
   other->save_checkpoint(folder / "run", options);
   train(layer, 0, 1);
   layer->save_checkpoint(folder / "run", options);  // full
-  auto loaded = make_layer({.seed = 99});
-  loaded->load_checkpoint(folder / "run");
-  EXPECT_TRUE(saved(loaded) == saved(layer));
+  expect_loads(folder / "run", layer);
 
   // The same is true in another directory, after a load, and for a clone.
   layer->save_checkpoint(folder / "elsewhere", options);
   layer->load_checkpoint(folder / "run", {.checkpoint = "checkpoint_000002"});
   train(layer, 3, 4);
   layer->save_checkpoint(folder / "elsewhere", options);
-  loaded->load_checkpoint(folder / "elsewhere");
-  EXPECT_TRUE(saved(loaded) == saved(layer));
-  auto copy =
-      TPUEmbedding(std::dynamic_pointer_cast<TPUEmbeddingImpl>(layer->clone()));
+  expect_loads(folder / "elsewhere", layer);
+  auto copy = test::clone_of(layer);
   train(copy, 5, 6);
   copy->save_checkpoint(folder / "elsewhere", options);
-  loaded->load_checkpoint(folder / "elsewhere");
-  EXPECT_TRUE(saved(loaded) == saved(copy));
+  expect_loads(folder / "elsewhere", copy);
 }
 
 TEST(CheckpointTest, KeepsTheLastCheckpointsAndTheirBases) {
@@ -405,9 +374,8 @@ TEST(CheckpointTest, MovesBetweenLayerEngineAndStrategies) {
     engine.load_checkpoint(folder / "layer");
     EXPECT_EQ(engine.iterations(), 3);
     engine.save_checkpoint(folder / "engine");
-    auto loaded = make_layer({.seed = 99, .dtype = dtype});
-    loaded->load_checkpoint(folder / "engine");
-    EXPECT_TRUE(saved(loaded) == saved(layer));
+    expect_loads(
+        folder / "engine", layer, make_layer({.seed = 99, .dtype = dtype}));
     auto serving = make_layer({.optimizer = std::nullopt, .dtype = dtype});
     serving->load_checkpoint(folder / "engine");
     test::expect_same_tables(serving, test::tables_of(layer));
@@ -449,46 +417,6 @@ TEST(CheckpointTest, AnEngineSavesIncrements) {
       engine.read_rows("movies", 0, kMovies)));
 }
 
-// A host layer saves its slots once it has an optimizer.
-TEST_P(CheckpointSpecTest, TheHostContinuesWithTheSameBits) {
-  const MemoryFolder folder;
-  const auto make_host = [](uint64_t seed) {
-    return make_layer(
-        {.optimizer = GetParam().spec,
-         .strategy = Strategy::host({.sparse_gradients = true}),
-         .seed = seed});
-  };
-  const auto train_host = [](TPUEmbedding& layer,
-                             torch::optim::Optimizer& optimizer,
-                             int64_t begin,
-                             int64_t end) {
-    for (int64_t step = begin; step < end; ++step) {
-      train(layer, step, step + 1);
-      optimizer.step();
-      optimizer.zero_grad();
-    }
-  };
-  auto uninterrupted = make_host(0);
-  const auto uninterrupted_optimizer = make_optimizer(uninterrupted);
-  train_host(uninterrupted, *uninterrupted_optimizer, 0, 6);
-  auto first = make_host(0);
-  const auto first_optimizer = make_optimizer(first);
-  train_host(first, *first_optimizer, 0, 3);
-  first->save_checkpoint(folder / "run");
-  torch::save(first, folder / "layer.pt");
-  for (const bool is_archive : {true, false}) {
-    auto second = make_host(99);
-    const auto optimizer = make_optimizer(second);
-    if (is_archive) {
-      torch::load(second, folder / "layer.pt");
-    } else {
-      second->load_checkpoint(folder / "run");
-    }
-    train_host(second, *optimizer, 3, 6);
-    EXPECT_TRUE(saved(second) == saved(uninterrupted)) << is_archive;
-  }
-}
-
 // If slots are made between two checkpoints, the second is a full one.
 TEST(CheckpointTest, SavesTheSlotsOfALaterOptimizer) {
   const MemoryFolder folder;
@@ -503,8 +431,7 @@ TEST(CheckpointTest, SavesTheSlotsOfALaterOptimizer) {
   host->save_checkpoint(folder / "run", {.full_every = 100});
   auto loaded = make_host();
   const auto loaded_optimizer = make_optimizer(loaded);
-  loaded->load_checkpoint(folder / "run");
-  EXPECT_TRUE(saved(loaded) == saved(host));
+  expect_loads(folder / "run", host, loaded);
 }
 
 // The first load finds slots, but no optimizer. The second load skips the slots,
@@ -542,10 +469,7 @@ TEST(CheckpointTest, IncrementsFollowTheStepsOfACombined) {
       .features = configs(at::kFloat),
       .optimizer = optim::Adagrad{.learning_rate = 0.5},
       .apply = Apply::kOnStep});
-  Combined optimizer(
-      std::make_unique<torch::optim::SGD>(
-          layer->parameters(), torch::optim::SGDOptions(0.1)),
-      {layer});
+  Combined optimizer = test::combined_of(layer);
   const CheckpointOptions options{.full_every = 100};
   for (int64_t step = 0; step < 4; ++step) {
     train(layer, step, step + 1);
@@ -553,9 +477,7 @@ TEST(CheckpointTest, IncrementsFollowTheStepsOfACombined) {
     optimizer.step();
     optimizer.zero_grad();
     layer->save_checkpoint(folder / "run", options);
-    auto loaded = make_layer({.seed = 99});
-    loaded->load_checkpoint(folder / "run");
-    EXPECT_TRUE(saved(loaded) == saved(layer)) << step;
+    expect_loads(folder / "run", layer);
   }
 }
 
@@ -569,10 +491,8 @@ TEST(CheckpointTest, AFrozenTableIsSavedOnce) {
          .trainable = false});
     const auto users = make_table({.vocabulary_size = 4, .dim = 2});
     return TPUEmbedding(TPUEmbeddingOptions{
-        .features =
-            {{"seen", FeatureConfig{.table = movies}},
-             {"user", FeatureConfig{.table = users}},
-             {"next", FeatureConfig{.table = movies}}},
+        .features = test::features_of(
+            {{"seen", movies}, {"user", users}, {"next", movies}}),
         .optimizer = optim::Adagrad{.learning_rate = 0.5},
         .seed = seed});
   };
@@ -584,9 +504,7 @@ TEST(CheckpointTest, AFrozenTableIsSavedOnce) {
   layer->save_checkpoint(folder / "run", {.full_every = 100});
   EXPECT_FALSE(std::filesystem::exists(
       folder.path() / "run" / "checkpoint_000003" / "table_0.parameters.0"));
-  auto loaded = make_frozen(99);
-  loaded->load_checkpoint(folder / "run");
-  EXPECT_TRUE(saved(loaded) == saved(layer));
+  expect_loads(folder / "run", layer, make_frozen(99));
 }
 
 // A row has more bytes than a chunk, and several threads write.
@@ -597,7 +515,7 @@ TEST(CheckpointTest, RowsMayBeWide) {
       make_table({.name = "wide", .vocabulary_size = 5, .dim = kDim});
   const auto make = [&](uint64_t seed) {
     return TPUEmbedding(TPUEmbeddingOptions{
-        .features = {{"id", FeatureConfig{.table = wide}}},
+        .features = test::features_of({{"id", wide}}),
         .optimizer = optim::Adagrad{},
         .seed = seed});
   };
@@ -606,9 +524,7 @@ TEST(CheckpointTest, RowsMayBeWide) {
   layer->forward({{"id", int64s({1, 3})}})["id"].sum().backward();
   layer->save_checkpoint(
       folder / "run", {.full_every = 2, .file_bytes = 4 * kDim});
-  auto loaded = make(99);
-  loaded->load_checkpoint(folder / "run");
-  EXPECT_TRUE(saved(loaded) == saved(layer));
+  expect_loads(folder / "run", layer, make(99));
 }
 
 TEST(CheckpointTest, LoadsTablesMadeInInferenceMode) {
@@ -699,9 +615,8 @@ TEST(CheckpointTest, AnIncrementHasTheRowsOfEarlierPasses) {
   layer->save_checkpoint(folder / "run", options);  // no row has changed
   train(layer, 1, 2);
   layer->save_checkpoint(folder / "run", options);
-  auto loaded = make_layer({.optimizer = adagrad, .seed = 99});
-  loaded->load_checkpoint(folder / "run");
-  EXPECT_TRUE(saved(loaded) == saved(layer));
+  expect_loads(
+      folder / "run", layer, make_layer({.optimizer = adagrad, .seed = 99}));
 }
 
 TEST(CheckpointTest, LoadsExtraWithTheTables) {
@@ -727,15 +642,14 @@ TEST(CheckpointTest, LoadsExtraWithTheTables) {
 TEST(CheckpointTest, RefusesUnusableOptionsAndPaths) {
   const MemoryFolder folder;
   auto layer = make_layer();
-  EXPECT_VALUE_ERROR(
-      layer->save_checkpoint(folder / "run", {.keep_last = 0}),
-      "[save_checkpoint] keep_last must be >= 1, but got 0");
-  EXPECT_VALUE_ERROR(
-      layer->save_checkpoint(folder / "run", {.full_every = -1}),
-      "full_every must be >= 1, but got -1");
-  EXPECT_VALUE_ERROR(
-      layer->save_checkpoint(folder / "run", {.file_bytes = 0}),
-      "file_bytes must be >= 1, but got 0");
+  test::expect_refusals<CheckpointOptions>(
+      {{{.keep_last = 0},
+        "[save_checkpoint] keep_last must be >= 1, but got 0"},
+       {{.full_every = -1}, "full_every must be >= 1, but got -1"},
+       {{.file_bytes = 0}, "file_bytes must be >= 1, but got 0"}},
+      [&](const CheckpointOptions& options) {
+        layer->save_checkpoint(folder / "run", options);
+      });
   EXPECT_VALUE_ERROR(
       layer->save_checkpoint(""), "directory must be a path, but got ''");
   EXPECT_FALSE(std::filesystem::exists(folder / "run"));
@@ -760,12 +674,13 @@ TEST(LoadOptionsOfAnArchiveTest, RefusesOptionsOfDirectories) {
   torch::save(layer, folder / "layer.pt");
   torch::serialize::InputArchive archive;
   archive.load_from(folder / "layer.pt");
-  EXPECT_VALUE_ERROR(
-      layer->load(archive, {.checkpoint = "checkpoint_000001"}),
-      "are for checkpoint directories, but this is an archive");
-  EXPECT_VALUE_ERROR(
-      layer->load(archive, {.extra = [](torch::serialize::InputArchive&) {}}),
-      "are for checkpoint directories, but this is an archive");
+  for (const LoadOptions& options :
+       {LoadOptions{.checkpoint = "checkpoint_000001"},
+        LoadOptions{.extra = [](torch::serialize::InputArchive&) {}}}) {
+    EXPECT_VALUE_ERROR(
+        layer->load(archive, options),
+        "are for checkpoint directories, but this is an archive");
+  }
 }
 
 // LoadOptions work alike for archives and checkpoints.
@@ -777,6 +692,12 @@ class LoadOptionsTest : public testing::TestWithParam<bool> {
     } else {
       torch::save(layer, folder_ / "layer.pt");
     }
+  }
+  TPUEmbedding save_trained() {
+    auto trained = make_layer();
+    train(trained, 0, 4);
+    save(trained);
+    return trained;
   }
   void load(TPUEmbedding& layer, const LoadOptions& options) {
     if (GetParam()) {
@@ -798,9 +719,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param ? "Checkpoint" : "Archive"; });
 
 TEST_P(LoadOptionsTest, LoadsSomeTablesByName) {
-  auto trained = make_layer();
-  train(trained, 0, 4);
-  save(trained);
+  auto trained = save_trained();
   auto layer = make_layer({.seed = 99});
   train(layer, 0, 1);
   const auto before = test::tables_of(layer);
@@ -820,17 +739,13 @@ TEST_P(LoadOptionsTest, LoadsSomeTablesByName) {
 }
 
 TEST_P(LoadOptionsTest, LoadsSomeTablesIntoAnotherLayer) {
-  auto trained = make_layer();
-  train(trained, 0, 4);
-  save(trained);
+  auto trained = save_trained();
   const auto movies =
       make_table({.name = "movies", .vocabulary_size = kMovies, .dim = 3});
   const auto actors =
       make_table({.name = "actors", .vocabulary_size = 5, .dim = 7});
   TPUEmbedding layer(TPUEmbeddingOptions{
-      .features =
-          {{"actor", FeatureConfig{.table = actors}},
-           {"movie", FeatureConfig{.table = movies}}},
+      .features = test::features_of({{"actor", actors}, {"movie", movies}}),
       .optimizer = optim::SGD{}});
   EXPECT_VALUE_ERROR(
       load(layer, {.tables = {"movies"}}),
@@ -848,9 +763,7 @@ TEST_P(LoadOptionsTest, LoadsSomeTablesIntoAnotherLayer) {
 }
 
 TEST_P(LoadOptionsTest, LoadsRowsWithoutSlots) {
-  auto trained = make_layer();
-  train(trained, 0, 4);
-  save(trained);
+  auto trained = save_trained();
   auto layer = make_layer({.seed = 99});
   train(layer, 0, 1);
   const at::Tensor slot = test::slot_of(layer, 0, "accumulators");
@@ -861,17 +774,13 @@ TEST_P(LoadOptionsTest, LoadsRowsWithoutSlots) {
 }
 
 TEST_P(LoadOptionsTest, LoadsIntoATableThatHasGrown) {
-  auto trained = make_layer();
-  train(trained, 0, 4);
-  save(trained);
+  auto trained = save_trained();
   const auto grown = [] {
     const auto movies = make_table(
         {.name = "movies", .vocabulary_size = kMovies + 30, .dim = 3});
     const auto users = make_table({.vocabulary_size = 4, .dim = 2});
     return TPUEmbedding(TPUEmbeddingOptions{
-        .features =
-            {{"seen", FeatureConfig{.table = movies}},
-             {"user", FeatureConfig{.table = users}}},
+        .features = test::features_of({{"seen", movies}, {"user", users}}),
         .optimizer = optim::Adagrad{.learning_rate = 0.5},
         .seed = 7});
   };
@@ -904,5 +813,4 @@ TEST_P(LoadOptionsTest, LoadsIntoATableThatHasGrown) {
       "saved as float32 [100, 3]");
 }
 
-}  // namespace checkpoint_test
-}  // namespace tessera
+}  // namespace tessera::checkpoint_test

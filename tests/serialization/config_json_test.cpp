@@ -4,15 +4,6 @@
 
 #include "tests/test_util.h"
 
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-
-#include <limits>
-#include <string>
-#include <variant>
-#include <vector>
-
 namespace tessera {
 namespace config_json_test {
 
@@ -174,31 +165,27 @@ TEST(ConfigJsonTest, NamesTheKeyOfAWrongType) {
   const auto read = [](const std::string& text) {
     table_from_json(parse(text));
   };
-  EXPECT_VALUE_ERROR(read("[]"), "[table] expected an object in the JSON");
-  EXPECT_VALUE_ERROR(
-      read(R"({"name": 3})"),
-      "[table.name] expected a string in the JSON, but got 3.");
-  EXPECT_VALUE_ERROR(
-      read(R"({"dim": 3.0})"),
-      "[table.dim] expected a whole number in the JSON, but got 3.0.");
-  EXPECT_VALUE_ERROR(read(R"({"dim": "3"})"), "expected a whole number");
-  EXPECT_VALUE_ERROR(read(R"({"dim": true})"), "expected a whole number");
-  EXPECT_VALUE_ERROR(read(R"({"dim": null})"), "but got null.");
-  EXPECT_VALUE_ERROR(
-      read(R"({"combiner": "max"})"),
-      "[table.combiner] [Combiner] combiner must be one of sum, mean, sqrtn, "
-      "but got 'max'.");
-  EXPECT_VALUE_ERROR(
-      read(R"({"initializer": {"class_name": "Constant",
-                               "config": {"value": "1"}}})"),
-      "[table.initializer.Constant.value] expected a number");
-  EXPECT_VALUE_ERROR(
-      read(R"({"optimizer": {"class_name": "SGD", "config": null}})"),
-      "[table.optimizer.SGD] expected an object in the JSON, but got null.");
-  EXPECT_VALUE_ERROR(
-      read(R"({"optimizer": {"class_name": "SGD",
-               "config": {"use_gradient_accumulation": 1}}})"),
-      "use_gradient_accumulation] expected true or false");
+  test::expect_refusals<std::string>(
+      {{"[]", "[table] expected an object in the JSON"},
+       {R"({"name": 3})",
+        "[table.name] expected a string in the JSON, but got 3."},
+       {R"({"dim": 3.0})",
+        "[table.dim] expected a whole number in the JSON, but got 3.0."},
+       {R"({"dim": "3"})", "expected a whole number"},
+       {R"({"dim": true})", "expected a whole number"},
+       {R"({"dim": null})", "but got null."},
+       {R"({"combiner": "max"})",
+        "[table.combiner] [Combiner] combiner must be one of sum, mean, sqrtn, "
+        "but got 'max'."},
+       {R"({"initializer": {"class_name": "Constant",
+                               "config": {"value": "1"}}})",
+        "[table.initializer.Constant.value] expected a number"},
+       {R"({"optimizer": {"class_name": "SGD", "config": null}})",
+        "[table.optimizer.SGD] expected an object in the JSON, but got null."},
+       {R"({"optimizer": {"class_name": "SGD",
+               "config": {"use_gradient_accumulation": 1}}})",
+        "use_gradient_accumulation] expected true or false"}},
+      [&](const std::string& x) { read(x); });
 }
 
 TEST(ConfigJsonTest, RefusesNumbersOutsideOfInt64) {
@@ -363,29 +350,30 @@ TEST(FeaturesJsonTest, RefusesPathsThatAreNotANest) {
   const char* prefix =
       "the path of a feature must not be the beginning of another feature's "
       "path";
-  EXPECT_VALUE_ERROR(read_paths({R"(["a"])", R"(["a", "b"])"}), prefix);
-  EXPECT_VALUE_ERROR(read_paths({R"(["a", "b"])", R"(["a"])"}), prefix);
-  EXPECT_VALUE_ERROR(read_paths({"[]", R"(["a"])"}), prefix);
-  EXPECT_VALUE_ERROR(read_paths({R"(["a"])", "[]"}), prefix);
-  EXPECT_VALUE_ERROR(
-      read_paths({"[]", "[]"}), "two features have the same path");
-  EXPECT_VALUE_ERROR(
-      read_paths({R"(["a", "x"])", R"(["b"])", R"(["a", "y"])"}),
-      "'a' is given twice");
+  test::expect_refusals<std::vector<std::string>>(
+      {{{R"(["a"])", R"(["a", "b"])"}, prefix},
+       {{R"(["a", "b"])", R"(["a"])"}, prefix},
+       {{"[]", R"(["a"])"}, prefix},
+       {{R"(["a"])", "[]"}, prefix},
+       {{"[]", "[]"}, "two features have the same path"},
+       {{R"(["a", "x"])", R"(["b"])", R"(["a", "y"])"}, "'a' is given twice"}},
+      [&](const std::vector<std::string>& x) { read_paths(x); });
 }
 
 TEST(FeaturesJsonTest, StepsMustBeKeysOrIndicesInOrder) {
   const char* indices = "expected the indices 0, 1, ... in order";
-  EXPECT_VALUE_ERROR(read_paths({"[1]"}), indices);
-  EXPECT_VALUE_ERROR(read_paths({"[0]", "[2]"}), indices);
-  EXPECT_VALUE_ERROR(read_paths({"[18446744073709551615]"}), indices);
-  EXPECT_VALUE_ERROR(read_paths({"[0]", R"(["a"])"}), indices);
-  EXPECT_VALUE_ERROR(read_paths({R"(["a"])", "[0]"}), "expected a string");
-  EXPECT_VALUE_ERROR(read_paths({"[-1]"}), "expected a string");
-  EXPECT_VALUE_ERROR(read_paths({"[0.0]"}), "expected a string");
-  EXPECT_VALUE_ERROR(read_paths({"[null]"}), "expected a string");
-  EXPECT_VALUE_ERROR(read_paths({"[[0]]"}), "expected a string");
-  EXPECT_VALUE_ERROR(read_paths({R"("a")"}), "[features.path] expected a list");
+  test::expect_refusals<std::vector<std::string>>(
+      {{{"[1]"}, indices},
+       {{"[0]", "[2]"}, indices},
+       {{"[18446744073709551615]"}, indices},
+       {{"[0]", R"(["a"])"}, indices},
+       {{R"(["a"])", "[0]"}, "expected a string"},
+       {{"[-1]"}, "expected a string"},
+       {{"[0.0]"}, "expected a string"},
+       {{"[null]"}, "expected a string"},
+       {{"[[0]]"}, "expected a string"},
+       {{R"("a")"}, "[features.path] expected a list"}},
+      [&](const std::vector<std::string>& x) { read_paths(x); });
 }
 
 TEST(FeaturesJsonTest, ATableIndexOutOfRangeIsRefused) {

@@ -5,8 +5,8 @@
 #include "serialization/file_lock.h"
 #include "serialization/manifest.h"
 #include "src/common/atomic_file.h"
+#include "tests/layers/layer_test_util.h"
 #include "tests/serialization/recording_disk.h"
-#include "tests/test_util.h"
 
 #include <tessera/common/json_text.h>
 #include <tessera/common/shorten.h>
@@ -27,24 +27,14 @@
 #include <tessera/serialization/saved_features.h>
 #include <tessera/training/checkpoint.h>
 #include <tessera/training/history.h>
-#include <torch/nn/modules/linear.h>
-#include <torch/serialize.h>
 
-#include <ATen/ops/ones.h>
-#include <fmt/format.h>
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 #include <sys/stat.h>
-
-#include <filesystem>
-#include <functional>
-#include <string>
-#include <vector>
 
 namespace tessera {
 namespace hostile_input_test {
 
 namespace fs = std::filesystem;
+using test::bytes_of;
 using test::MemoryFolder;
 using test::write_file;
 
@@ -53,19 +43,8 @@ const std::string kLong(1'000'000, 'x');
 TPUEmbedding make_layer(
     const std::string& table = "users",
     const std::string& feature = "user") {
-  return TPUEmbedding(TPUEmbeddingOptions{
-      .features =
-          {{feature,
-            FeatureConfig{
-                .table = make_table(
-                    {.name = table, .vocabulary_size = 10, .dim = 2})}}},
-      .optimizer = optim::Adagrad{}});
-}
-
-std::string bytes_of(const TPUEmbedding& layer) {
-  std::ostringstream stream;
-  torch::save(layer, stream);
-  return stream.str();
+  const TableConfig config{.name = table, .vocabulary_size = 10, .dim = 2};
+  return {test::features_of({{feature, make_table(config)}}), optim::Adagrad{}};
 }
 
 TEST(ShortenTest, KeepsShortTextAndBothEndsOfLongText) {
@@ -191,7 +170,7 @@ TEST(LongNamesTest, AreShortenedInErrors) {
     } catch (const c10::Error& error) {
       const std::string message = error.what_without_backtrace();
       EXPECT_LT(message.size(), 2000);
-      EXPECT_NE(message.find(" bytes ...]"), std::string::npos) << message;
+      EXPECT_CONTAINS(message, " bytes ...]");
     }
   }
 }
@@ -295,19 +274,13 @@ TEST(LargeFilesTest, ExtraIsComparedWithTheManifestBeforeItIsRead) {
 
 TEST(LargeFilesTest, KeysAreComparedWithTheManifestBeforeTheyAreRead) {
   const MemoryFolder folder;
-  TPUEmbedding layer(TPUEmbeddingOptions{
-      .features =
-          {{"user",
-            FeatureConfig{
-                .table = make_table(
-                    {.name = "users",
-                     .dim = 2,
-                     .keys =
-                         DynamicKeys{
-                             .capacity = 5,
-                             .admission =
-                                 admission::AfterOccurrences{.count = 2}}})}}},
-      .optimizer = optim::Adagrad{}});
+  const TablePtr users = make_table(
+      {.name = "users",
+       .dim = 2,
+       .keys = DynamicKeys{
+           .capacity = 5,
+           .admission = admission::AfterOccurrences{.count = 2}}});
+  TPUEmbedding layer(test::features_of({{"user", users}}), optim::Adagrad{});
   const Features batch{{"user", test::int64s({7, -7, 7, -7, 1})}};
   layer->forward(batch)["user"].sum().backward();
   layer->save_checkpoint(folder / "run");

@@ -19,19 +19,8 @@
 #include <tessera/training/checkpoint.h>
 #include <tessera/training/fit.h>
 #include <tessera/training/history.h>
-#include <torch/serialize/archive.h>
 
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-
-#include <cstdint>
-#include <filesystem>
-#include <functional>
-#include <string>
-#include <vector>
-
-namespace tessera {
-namespace json_readers_test {
+namespace tessera::json_readers_test {
 
 using test::TemporaryFolder;
 
@@ -49,11 +38,7 @@ torch::serialize::InputArchive archive_with(
     const std::string& text) {
   torch::serialize::OutputArchive written;
   written.write(key, c10::IValue(text));
-  std::stringstream stream;
-  written.save_to(stream);
-  torch::serialize::InputArchive archive;
-  archive.load_from(stream);
-  return archive;
+  return test::reread(written);
 }
 
 // Adds the checksum that ends a manifest.
@@ -340,5 +325,4 @@ TEST(LoadJsonTest, ALargeFileIsRefusedBeforeItIsRead) {
       "[load_pipeline] " + path + ": expected at most 8589934592 bytes");
 }
 
-}  // namespace json_readers_test
-}  // namespace tessera
+}  // namespace tessera::json_readers_test

@@ -9,7 +9,6 @@
 #include <tessera/optim/optimizers/sgd.h>
 #include <tessera/serialization/checkpoint.h>
 #include <tessera/serialization/saved_features.h>
-#include <torch/serialize.h>
 
 #include "serialization/manifest.h"
 #include "src/engine/embedding_state.h"
@@ -18,24 +17,6 @@
 #include "tests/serialization/changed_archive.h"
 #include "tests/serialization/recording_disk.h"
 #include "tests/test_util.h"
-
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cstdint>
-#include <filesystem>
-#include <functional>
-#include <numeric>
-#include <random>
-#include <sstream>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace tessera {
 namespace key_checkpoint_test {
@@ -65,10 +46,8 @@ TPUEmbedding make_layer(const LayerSetup& setup, uint64_t seed = 0) {
   const TablePtr weeks =
       make_table({.name = "weeks", .vocabulary_size = 7, .dim = 2});
   return TPUEmbedding(TPUEmbeddingOptions{
-      .features =
-          {{"item", FeatureConfig{.table = items}},
-           {"seen", FeatureConfig{.table = items}},
-           {"week", FeatureConfig{.table = weeks}}},
+      .features = test::features_of(
+          {{"item", items}, {"seen", items}, {"week", weeks}}),
       .optimizer = setup.optimizer,
       .seed = seed});
 }
@@ -393,8 +372,7 @@ TEST(KeyIncrementTest, CopiesSaveAllKeys) {
   TPUEmbedding layer = make_layer({});
   train_keys(layer, {1, 2, 3});
   layer->save_checkpoint(folder / "run", {.full_every = 100});
-  TPUEmbedding copy(
-      std::dynamic_pointer_cast<TPUEmbeddingImpl>(layer->clone()));
+  TPUEmbedding copy = test::clone_of(layer);
   train_keys(copy, {1});
   copy->save_checkpoint(folder / "run", {.full_every = 100});
   EXPECT_EQ(changes_in(folder / "run", 1).first, 3);
@@ -595,7 +573,7 @@ class KeyConversionTest : public testing::TestWithParam<std::string> {
       config.keys = DynamicKeys{.capacity = 20};
     }
     return TPUEmbedding(TPUEmbeddingOptions{
-        .features = {{"id", FeatureConfig{.table = make_table(config)}}},
+        .features = test::features_of({{"id", make_table(config)}}),
         .optimizer = optim::Adagrad{.learning_rate = 0.5},
         .seed = seed});
   }
@@ -710,8 +688,7 @@ TEST_P(KeyConversionTest, KeysKeepTheirAgeBesideAnotherCounter) {
         EXPECT_EQ(entries[i].last_update, std::max<int64_t>(0, steps - age));
       }
       // The layer goes on as the saved one does, if it is not younger than the keys.
-      TPUEmbedding copy(
-          std::dynamic_pointer_cast<TPUEmbeddingImpl>(layer->clone()));
+      TPUEmbedding copy = test::clone_of(layer);
       for (const Keys& keys : std::vector<Keys>{{30}, {31, 4}, {32}}) {
         train_keys(copy, keys);
         train_keys(other, keys);
@@ -813,8 +790,7 @@ TEST_P(KeyConversionTest, UpdatesAreCountedAfterAnAccumulation) {
     train_keys(loaded, {8});
     load(loaded);
     EXPECT_TRUE(saved(loaded) == saved(layer));
-    TPUEmbedding copy(
-        std::dynamic_pointer_cast<TPUEmbeddingImpl>(layer->clone()));
+    TPUEmbedding copy = test::clone_of(layer);
     for (int64_t step = 0; step < 3; ++step) {
       train_keys(copy, {2, 3 * step});
       train_keys(loaded, {2, 3 * step});
@@ -826,11 +802,9 @@ TEST_P(KeyConversionTest, UpdatesAreCountedAfterAnAccumulation) {
   save(layer);
   const auto make_static = [&] {
     return TPUEmbedding(TPUEmbeddingOptions{
-        .features =
+        .features = test::features_of(
             {{"item",
-              FeatureConfig{
-                  .table = make_table(
-                      {.name = "items", .vocabulary_size = 9, .dim = 3})}}},
+              make_table({.name = "items", .vocabulary_size = 9, .dim = 3})}}),
         .optimizer = adagrad});
   };
   TPUEmbedding known = make_static();

@@ -5,13 +5,6 @@
 #include "src/tables/combiner_rule.h"
 #include "tests/test_util.h"
 
-#include <ATen/ops/tensor.h>
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <functional>
-#include <vector>
-
 namespace tessera {
 namespace {
 

@@ -3,20 +3,7 @@
 
 #include "tests/test_util.h"
 
-#include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/equal.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <functional>
-#include <string>
 #include <string_view>
-#include <vector>
 
 namespace tessera {
 namespace initializer_test {
@@ -98,15 +85,13 @@ TEST(InitializerTest, RowsDoNotDependOnTheSplitIntoParts) {
 }
 
 TEST(InitializerTest, ThreadsDoNotChangeTheValues) {
-  const int threads = at::get_num_threads();
+  const auto with = [](int threads, const Initializer& initializer) {
+    const test::Threads guard(threads);
+    return filled(initializer, 5000, 16);
+  };
   for (const Initializer& initializer : random_initializers()) {
-    at::set_num_threads(1);
-    const at::Tensor one = filled(initializer, 5000, 16);
-    at::set_num_threads(2);
-    const at::Tensor two = filled(initializer, 5000, 16);
-    EXPECT_TRUE(at::equal(one, two));
+    EXPECT_TRUE(at::equal(with(1, initializer), with(2, initializer)));
   }
-  at::set_num_threads(threads);
 }
 
 TEST(InitializerTest, ValuesDependOnSeedNameRowAndColumn) {
@@ -274,19 +259,17 @@ TEST(InitializerTest, ACallableMustGiveFiniteFloatsOfTheRightShape) {
         3,
         2);
   };
-  EXPECT_VALUE_ERROR(
-      fill_with(at::zeros({3, 1}, at::kFloat)),
-      "[TableConfig 'users'] initializer must return a float32 tensor of shape "
-      "[3, 2], but got Float of shape [3, 1].");
-  EXPECT_VALUE_ERROR(
-      fill_with(at::zeros({3, 2}, at::kDouble)), "but got Double of shape");
-  EXPECT_VALUE_ERROR(fill_with(at::Tensor()), "but got no tensor");
-  EXPECT_VALUE_ERROR(
-      fill_with(at::full({3, 2}, NAN, at::kFloat)),
-      "initializer must return finite values, but returned values that are not "
-      "finite");
-  EXPECT_VALUE_ERROR(
-      fill_with(at::full({3, 2}, INFINITY, at::kFloat)), "not finite");
+  test::expect_refusals<at::Tensor>(
+      {{at::zeros({3, 1}, at::kFloat),
+        "[TableConfig 'users'] initializer must return a float32 tensor of shape "
+        "[3, 2], but got Float of shape [3, 1]."},
+       {at::zeros({3, 2}, at::kDouble), "but got Double of shape"},
+       {at::Tensor(), "but got no tensor"},
+       {at::full({3, 2}, NAN, at::kFloat),
+        "initializer must return finite values, but returned values that are not "
+        "finite"},
+       {at::full({3, 2}, INFINITY, at::kFloat), "not finite"}},
+      [&](const at::Tensor& x) { fill_with(x); });
 }
 
 TEST(InitializerTest, APlaceholderHasNoValues) {
@@ -327,23 +310,19 @@ TEST(InitializerTest, ComparesByValueAndCallablesByIdentity) {
 
 TEST(InitializerTest, ValidateRefusesUnusableValues) {
   const std::string where = "[TableConfig 'users']";
-  EXPECT_VALUE_ERROR(
-      validate(init::Constant{.value = NAN}, where),
-      "[TableConfig 'users'] initializer: value must be finite in float32, but got nan");
-  EXPECT_VALUE_ERROR(
-      validate(init::Uniform{.low = -INFINITY}, where),
-      "low must be finite in float32, but got -inf");
-  EXPECT_VALUE_ERROR(
-      validate((init::Uniform{.low = 1.0, .high = 0.5}), where),
-      "high must be finite in float32 and >= low, but got 0.5");
-  EXPECT_VALUE_ERROR(
-      validate(init::Normal{.mean = NAN}, where), "mean must be finite");
-  EXPECT_VALUE_ERROR(
-      validate(init::TruncatedNormal{.stddev = -0.1}, where),
-      "stddev must be >= 0, and mean +- 7 stddev must be finite in float32, but "
-      "got -0.1");
-  EXPECT_VALUE_ERROR(
-      validate(init::Normal{.stddev = NAN}, where), "stddev must be >= 0");
+  test::expect_refusals<Initializer>(
+      {{init::Constant{.value = NAN},
+        "[TableConfig 'users'] initializer: value must be finite in float32, but got nan"},
+       {init::Uniform{.low = -INFINITY},
+        "low must be finite in float32, but got -inf"},
+       {(init::Uniform{.low = 1.0, .high = 0.5}),
+        "high must be finite in float32 and >= low, but got 0.5"},
+       {init::Normal{.mean = NAN}, "mean must be finite"},
+       {init::TruncatedNormal{.stddev = -0.1},
+        "stddev must be >= 0, and mean +- 7 stddev must be finite in float32, but "
+        "got -0.1"},
+       {init::Normal{.stddev = NAN}, "stddev must be >= 0"}},
+      [&](const Initializer& x) { validate(x, where); });
 }
 
 }  // namespace initializer_test

@@ -8,25 +8,11 @@
 #include "tests/test_util.h"
 
 #include <c10/util/ScopeExit.h>
-#include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
 #include <deque>
-#include <limits>
-#include <map>
-#include <optional>
-#include <random>
-#include <string>
-#include <thread>
-#include <tuple>
-#include <unordered_map>
 #include <unordered_set>
-#include <vector>
 
-namespace tessera {
-namespace key_index_test {
+namespace tessera::key_index_test {
 
 constexpr uint64_t kRandomKey = 1234;
 
@@ -257,145 +243,80 @@ struct Case {
   int64_t updates;
 };
 
-std::vector<Case> cases() {
-  const admission::AfterOccurrences thrice{
-      .count = 3, .counters = int64_t{1} << 22};
-  const eviction::LeastRecentlyUsed recent;
-  const eviction::LeastFrequentlyUsed frequent{.half_life = 3.0};
+// The keys of a test with `rows` rows.
+DynamicKeys recent(int64_t rows) {
+  return {.capacity = rows, .eviction = eviction::LeastRecentlyUsed{}};
+}
+
+DynamicKeys frequent(int64_t rows, double half_life = 3.0) {
   return {
-      {"one_row", {.capacity = 1, .eviction = recent}, 4, 3, 400},
-      {"two_rows_by_frequency",
-       {.capacity = 2, .eviction = frequent},
-       5,
-       4,
-       400},
-      {"few_rows", {.capacity = 7, .eviction = recent}, 30, 9, 400},
-      {"never_full",
-       {.capacity = 20'000, .eviction = recent},
-       10'000,
-       1000,
-       50},
-      {"recent", {.capacity = 900, .eviction = recent}, 3000, 700, 300},
-      {"frequent", {.capacity = 900, .eviction = frequent}, 3000, 700, 300},
-      {"frequent_for_long",
-       {.capacity = 300,
-        .eviction = eviction::LeastFrequentlyUsed{.half_life = 1000.0}},
-       1000,
-       200,
-       300},
-      {"old",
-       {.capacity = 900, .eviction = eviction::OlderThan{.updates = 4}},
-       3000,
-       300,
-       300},
-      {"thrice",
-       {.capacity = 900, .admission = thrice, .eviction = recent},
-       3000,
-       700,
-       300},
-      {"at_random",
-       {.capacity = 900,
-        .admission = admission::WithProbability{.probability = 0.2},
-        .eviction = recent},
-       3000,
-       700,
-       300},
-      {"partitions",
-       {.capacity = 20'000, .eviction = recent},
-       60'000,
-       6000,
-       40},
-      {"partitions_thrice_frequent",
-       {.capacity = 20'000, .admission = thrice, .eviction = frequent},
-       60'000,
-       6000,
-       40},
-      {"few_evictions", {.capacity = 2000, .eviction = recent}, 4000, 60, 400},
-      {"few_evictions_by_frequency",
-       {.capacity = 2000,
-        .eviction = eviction::LeastFrequentlyUsed{.half_life = 30.0}},
-       4000,
-       60,
-       400},
-      {"partitions_by_frequency",
-       {.capacity = 20'000, .eviction = frequent},
-       60'000,
-       6000,
-       40},
-      {"few_old",
-       {.capacity = 2000, .eviction = eviction::OlderThan{.updates = 30}},
-       4000,
-       60,
-       400},
-      {"larger_than_the_table",
-       {.capacity = 50, .eviction = recent},
-       400,
-       300,
-       100},
-      {"larger_than_the_table_by_frequency",
-       {.capacity = 50, .eviction = frequent},
-       400,
-       300,
-       100},
-      {"two_rows_and_a_default",
-       {.capacity = 2, .eviction = recent, .default_key = key_of_number(2)},
-       5,
-       3,
-       400},
-      {"two_rows_by_frequency_and_a_default",
-       {.capacity = 2, .eviction = frequent, .default_key = key_of_number(0)},
-       5,
-       4,
-       400},
+      .capacity = rows,
+      .eviction = eviction::LeastFrequentlyUsed{.half_life = half_life}};
+}
+
+DynamicKeys older(int64_t rows, int64_t updates) {
+  return {
+      .capacity = rows, .eviction = eviction::OlderThan{.updates = updates}};
+}
+
+DynamicKeys thrice(DynamicKeys keys) {
+  keys.admission =
+      admission::AfterOccurrences{.count = 3, .counters = int64_t{1} << 22};
+  return keys;
+}
+
+DynamicKeys at_random(double probability, DynamicKeys keys) {
+  keys.admission = admission::WithProbability{.probability = probability};
+  return keys;
+}
+
+DynamicKeys with_default(int64_t number, DynamicKeys keys) {
+  keys.default_key = key_of_number(number);
+  return keys;
+}
+
+std::vector<Case> cases() {
+  return {
+      {"one_row", recent(1), 4, 3, 400},
+      {"two_rows_by_frequency", frequent(2), 5, 4, 400},
+      {"few_rows", recent(7), 30, 9, 400},
+      {"never_full", recent(20'000), 10'000, 1000, 50},
+      {"recent", recent(900), 3000, 700, 300},
+      {"frequent", frequent(900), 3000, 700, 300},
+      {"frequent_for_long", frequent(300, 1000.0), 1000, 200, 300},
+      {"old", older(900, 4), 3000, 300, 300},
+      {"thrice", thrice(recent(900)), 3000, 700, 300},
+      {"at_random", at_random(0.2, recent(900)), 3000, 700, 300},
+      {"partitions", recent(20'000), 60'000, 6000, 40},
+      {"partitions_thrice", thrice(frequent(20'000)), 60'000, 6000, 40},
+      {"few_evictions", recent(2000), 4000, 60, 400},
+      {"few_evictions_by_frequency", frequent(2000, 30.0), 4000, 60, 400},
+      {"partitions_by_frequency", frequent(20'000), 60'000, 6000, 40},
+      {"few_old", older(2000, 30), 4000, 60, 400},
+      {"larger_than_the_table", recent(50), 400, 300, 100},
+      {"larger_by_frequency", frequent(50), 400, 300, 100},
+      {"two_rows_default", with_default(2, recent(2)), 5, 3, 400},
+      {"two_frequent_default", with_default(0, frequent(2)), 5, 4, 400},
       // The default keys below are rare, so that they often come when the table is full.
-      {"few_rows_and_a_default",
-       {.capacity = 7, .eviction = recent, .default_key = key_of_number(29)},
-       30,
-       9,
-       400},
-      {"frequent_and_a_default",
-       {.capacity = 900,
-        .eviction = frequent,
-        .default_key = key_of_number(2999)},
+      {"few_rows_default", with_default(29, recent(7)), 30, 9, 400},
+      {"frequent_default", with_default(2999, frequent(900)), 3000, 700, 300},
+      {"old_default", with_default(2999, older(900, 4)), 3000, 300, 300},
+      {"thrice_default",
+       with_default(2990, thrice(recent(900))),
        3000,
        700,
        300},
-      {"old_and_a_default",
-       {.capacity = 900,
-        .eviction = eviction::OlderThan{.updates = 4},
-        .default_key = key_of_number(2999)},
-       3000,
-       300,
-       300},
-      {"thrice_and_a_default",
-       {.capacity = 900,
-        .admission = thrice,
-        .eviction = recent,
-        .default_key = key_of_number(2990)},
-       3000,
-       700,
-       300},
-      {"partitions_at_random_and_a_default",
-       {.capacity = 20'000,
-        .admission = admission::WithProbability{.probability = 0.5},
-        .eviction = recent,
-        .default_key = key_of_number(59'990)},
+      {"partitions_at_random_default",
+       with_default(59'990, at_random(0.5, recent(20'000))),
        60'000,
        6000,
        15},
-      {"few_evictions_and_a_default",
-       {.capacity = 2000,
-        .eviction = recent,
-        .default_key = key_of_number(3990)},
+      {"few_evictions_default",
+       with_default(3990, recent(2000)),
        4000,
        60,
        400},
-      {"larger_than_the_table_and_a_default",
-       {.capacity = 50, .eviction = recent, .default_key = key_of_number(399)},
-       400,
-       300,
-       100},
-  };
+      {"larger_default", with_default(399, recent(50)), 400, 300, 100}};
 }
 
 // The ids of one step, and what their lookup found.
@@ -1099,66 +1020,63 @@ TEST(DynamicKeysTest, LookupsRunBesideAPlan) {
 }
 
 TEST(DynamicKeysTest, RefusesOptionsOutOfRange) {
-  const auto error_of = [](const DynamicKeys& keys) {
-    try {
-      validate(keys, "[test]");
-    } catch (const c10::ValueError& error) {
-      return std::string(error.what_without_backtrace());
+  const auto refuses = [](auto change, const auto& values, const char* text) {
+    for (const auto value : values) {
+      DynamicKeys keys{.capacity = 2};
+      change(keys, value);
+      EXPECT_VALUE_ERROR(validate(keys, "[test]"), text);
     }
-    return std::string();
   };
-  const auto expect = [&](const DynamicKeys& keys, const std::string& text) {
-    EXPECT_NE(error_of(keys).find(text), std::string::npos) << error_of(keys);
-  };
-  expect({}, "[test] keys: capacity must be in [1, 2147483648], but got 0");
-  expect({.capacity = -1}, "but got -1");
-  expect({.capacity = (int64_t{1} << 31) + 1}, "but got 2147483649");
-  for (const int64_t count : {0, 256}) {
-    expect(
-        {.capacity = 1,
-         .admission = admission::AfterOccurrences{.count = count}},
-        "the count of AfterOccurrences must be in [1, 255]");
-  }
-  expect(
-      {.capacity = 1, .admission = admission::AfterOccurrences{.counters = -1}},
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  using Integers = std::vector<int64_t>;
+  using Numbers = std::vector<double>;
+  refuses(
+      [](auto& keys, int64_t capacity) { keys.capacity = capacity; },
+      Integers{0, -1, (int64_t{1} << 31) + 1},
+      "[test] keys: capacity must be in [1, 2147483648], but got ");
+  refuses(
+      [](auto& keys, int64_t count) {
+        keys.admission = admission::AfterOccurrences{.count = count};
+      },
+      Integers{0, 256},
+      "the count of AfterOccurrences must be in [1, 255]");
+  refuses(
+      [](auto& keys, int64_t counters) {
+        keys.admission = admission::AfterOccurrences{.counters = counters};
+      },
+      Integers{-1},
       "counters of AfterOccurrences");
-  for (const double halve_at : {-0.5, 255.5, std::nan("")}) {
-    expect(
-        {.capacity = 1,
-         .admission = admission::AfterOccurrences{.halve_at = halve_at}},
-        "the halve_at of AfterOccurrences must be in [0, 255]");
-  }
-  for (const double probability : {0.0, -0.5, 1.5, std::nan("")}) {
-    expect(
-        {.capacity = 1,
-         .admission = admission::WithProbability{.probability = probability}},
-        "the probability of WithProbability must be in (0, 1]");
-  }
-  for (const double half_life :
-       {0.0,
-        1e-38,
-        -1.0,
-        std::nan(""),
-        std::numeric_limits<double>::infinity()}) {
-    expect(
-        {.capacity = 1,
-         .eviction = eviction::LeastFrequentlyUsed{.half_life = half_life}},
-        "half_life of LeastFrequentlyUsed");
-  }
-  for (const int64_t updates : {int64_t{0}, int64_t{1} << 32}) {
-    expect(
-        {.capacity = 1, .eviction = eviction::OlderThan{.updates = updates}},
-        "the updates of OlderThan");
-  }
-  expect(
-      {.capacity = 1, .default_key = 5},
-      "capacity must be >= 2 with a default_key, which keeps one row, but got 1");
-  expect(
-      {.capacity = 2, .padding_key = -5, .default_key = -5},
-      "default_key must differ from padding_key, which has no row, but both are -5");
-  EXPECT_EQ(error_of({.capacity = int64_t{1} << 31}), "");
-  EXPECT_EQ(error_of({.capacity = 2, .padding_key = 0, .default_key = 1}), "");
+  refuses(
+      [](auto& keys, double halve_at) {
+        keys.admission = admission::AfterOccurrences{.halve_at = halve_at};
+      },
+      Numbers{-0.5, 255.5, kNan},
+      "the halve_at of AfterOccurrences must be in [0, 255]");
+  refuses(
+      [](auto& keys, double probability) {
+        keys = at_random(probability, keys);
+      },
+      Numbers{0.0, -0.5, 1.5, kNan},
+      "the probability of WithProbability must be in (0, 1]");
+  refuses(
+      [](auto& keys, double half_life) { keys = frequent(1, half_life); },
+      Numbers{0.0, 1e-38, -1.0, kNan, INFINITY},
+      "half_life of LeastFrequentlyUsed");
+  refuses(
+      [](auto& keys, int64_t updates) { keys = older(1, updates); },
+      Integers{0, int64_t{1} << 32},
+      "the updates of OlderThan");
+  test::expect_refusals<DynamicKeys>(
+      {{{}, "but got 0"},
+       {{.capacity = -1}, "but got -1"},
+       {{.capacity = (int64_t{1} << 31) + 1}, "but got 2147483649"},
+       {{.capacity = 1, .default_key = 5},
+        "capacity must be >= 2 with a default_key, which keeps one row, but got 1"},
+       {{.capacity = 2, .padding_key = -5, .default_key = -5},
+        "default_key must differ from padding_key, which has no row, but both are -5"}},
+      [](const DynamicKeys& keys) { validate(keys, "[test]"); });
+  validate({.capacity = int64_t{1} << 31}, "[test]");
+  validate({.capacity = 2, .padding_key = 0, .default_key = 1}, "[test]");
 }
 
-}  // namespace key_index_test
-}  // namespace tessera
+}  // namespace tessera::key_index_test

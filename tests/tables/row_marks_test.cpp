@@ -1,16 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/tables/row_marks.h"
+#include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-
-#include <cstdint>
-#include <random>
-#include <set>
-#include <thread>
-#include <vector>
-
-namespace tessera {
-namespace row_marks_test {
+namespace tessera::row_marks_test {
 
 TEST(RowMarksTest, TakesEachMarkedRowOnceInOrder) {
   constexpr int64_t kRows = 20'003;
@@ -65,5 +57,4 @@ TEST(RowMarksTest, ThreadsMarkTheSameBlock) {
   EXPECT_EQ(marks.take().rows.size(), kRows);
 }
 
-}  // namespace row_marks_test
-}  // namespace tessera
+}  // namespace tessera::row_marks_test

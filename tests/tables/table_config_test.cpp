@@ -5,12 +5,7 @@
 
 #include "tests/test_util.h"
 
-#include <gtest/gtest.h>
-
-#include <limits>
-
-namespace tessera {
-namespace table_config_test {
+namespace tessera::table_config_test {
 
 TableConfig users() {
   return {.name = "users", .vocabulary_size = 10, .dim = 4};
@@ -152,5 +147,4 @@ TEST(CombinerTest, AnUnknownNameListsTheChoices) {
   EXPECT_VALUE_ERROR(combiner_from_string("Mean"), "but got 'Mean'");
 }
 
-}  // namespace table_config_test
-}  // namespace tessera
+}  // namespace tessera::table_config_test

@@ -1,16 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/tables/touched_rows.h"
+#include "tests/test_util.h"
 
 #include "src/tables/table_state.h"
 
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
-
-#include <cstdint>
-#include <vector>
-
-namespace tessera {
-namespace touched_rows_test {
+namespace tessera::touched_rows_test {
 
 // A table that several tasks read, of which every second row is touched.
 TEST(TouchedRowsTest, AcceptedRowsDoNotCountAnyMore) {
@@ -32,5 +26,4 @@ TEST(TouchedRowsTest, AcceptedRowsDoNotCountAnyMore) {
   EXPECT_EQ(touched.rows(table), (std::vector<uint32_t>{kRows - 1}));
 }
 
-}  // namespace touched_rows_test
-}  // namespace tessera
+}  // namespace tessera::touched_rows_test
