@@ -3,63 +3,29 @@
 // ranks.
 #include <tessera/serving/publish_callback.h>
 #include <tessera/serving/publisher.h>
-#include <tessera/serving/reader.h>
 #include <tessera/training/fit.h>
 
 #include "packages/distributed/tests/sharded_layers.h"
 #include "packages/serving/tests/published_model.h"
-#include "src/common/rank_group.h"
-#include "tests/temporary_folder.h"
-#include "tests/test_util.h"
 
-#include <ATen/ops/zeros.h>
-#include <gtest/gtest.h>
+namespace tessera::serving::sharded_publisher_test {
 
-#include <memory>
-#include <optional>
-#include <random>
-#include <string>
-#include <variant>
-#include <vector>
-
-namespace tessera::serving {
-namespace sharded_publisher_test {
-
-using test::PublishedModel;
-using test::PublishedModelOptions;
-using test::rank;
-using test::TemporaryFolder;
+using namespace test;  // NOLINT(google-build-using-namespace)
 
 // With the placement of the table `movies`.
 class ShardedPublisherTest : public ::testing::TestWithParam<TablePlacement> {
  protected:
-  ShardedPublisherTest()
-      : strategy_(test::sharded({.placement = {{"movies", GetParam()}}})) {
-    directory_ = group().broadcast(Rendezvous::kReadRows, [&] {
-      folder_.emplace();
-      return *folder_ / "published";
-    });
-    model_ = std::make_shared<PublishedModel>(
-        PublishedModelOptions{.strategy = strategy_});
-  }
-  ~ShardedPublisherTest() override {
-    group().barrier(Rendezvous::kReadRows);
-  }
-
-  RankGroup& group() const {
-    return *std::get<Strategy::Sharded>(strategy_.options()).ranks;
-  }
-
   // Each rank has other examples.
   void train(uint64_t seed) {
     std::mt19937_64 random(1000 * seed + static_cast<uint64_t>(rank()));
     model_->train(model_->random_batch(random));
   }
 
-  Strategy strategy_;
-  std::optional<TemporaryFolder> folder_;  // of rank 0
-  std::string directory_;
-  std::shared_ptr<PublishedModel> model_;
+  const Strategy strategy_ = sharded({.placement = {{"movies", GetParam()}}});
+  const SharedFolder folder_;
+  const std::string directory_ = folder_ / "published";
+  std::shared_ptr<PublishedModel> model_ = std::make_shared<PublishedModel>(
+      PublishedModelOptions{.strategy = strategy_});
 };
 
 TEST_P(ShardedPublisherTest, AReaderGivesTheBitsOfTheRanks) {
@@ -115,5 +81,4 @@ INSTANTIATE_TEST_SUITE_P(
         TablePlacement::data_parallel(),
         TablePlacement::table_wise(0)));
 
-}  // namespace sharded_publisher_test
-}  // namespace tessera::serving
+}  // namespace tessera::serving::sharded_publisher_test
