@@ -1,4 +1,4 @@
-# Compiles each public header on its own, without other includes before it.
+# Compiles public headers: those of a folder together, and each on its own.
 
 # Sets `result` to ON if the header, "tessera/...", includes a header that matches the regex, itself or through others.
 # `folders` are those of tessera_public_headers().
@@ -23,10 +23,37 @@ function(tessera_includes header regex result)
   set(${result} OFF PARENT_SCOPE)
 endfunction()
 
-# tessera_compile_headers(NAME): adds object libraries with one source per public header, which includes it twice.
+# tessera_compile_headers(NAME)
+#
+# Adds the object library NAME with one source for the core and for each package. It includes the headers of the folder
+# against the alphabet, and so against the order of tessera.h, each twice: most missing includes are found.
+# NAME_alone compiles each header without others before it, which takes minutes, so only untested_programs builds it.
+function(tessera_compile_headers name)
+  tessera_public_headers(headers)
+  set(folders ${headers_FOLDERS})
+  set(together "")
+  foreach(folder IN LISTS folders)
+    set(includes "")
+    foreach(header IN LISTS headers)
+      if(EXISTS "${PROJECT_SOURCE_DIR}/${folder}/${header}")
+        list(PREPEND includes "#include <${header}>\n#include <${header}>\n")
+      endif()
+    endforeach()
+    list(JOIN includes "" text)
+    string(MAKE_C_IDENTIFIER "${folder}" source)
+    set(source "${CMAKE_CURRENT_BINARY_DIR}/${name}/${source}.cpp")
+    file(CONFIGURE OUTPUT "${source}" CONTENT "${text}")
+    list(APPEND together "${source}")
+  endforeach()
+  add_library(${name} OBJECT ${together})
+  tessera_configure_headers(${name})
+  tessera_compile_headers_alone(${name}_alone)
+endfunction()
+
+# tessera_compile_headers_alone(NAME): adds object libraries with one source per public header, which includes it twice.
 # torch/types.h takes 14 s each time, torch/nn/cloneable.h 3 s more, and ATen/core/Tensor.h takes 3 s. So the headers that
 # include one of them share a precompiled header. That hides no missing include, because it contains nothing else.
-function(tessera_compile_headers name)
+function(tessera_compile_headers_alone name)
   tessera_public_headers(headers)
   set(folders ${headers_FOLDERS})
   foreach(header IN LISTS headers)
@@ -54,9 +81,14 @@ function(tessera_compile_headers name)
   add_library(${name}_with_layer OBJECT ${layer_sources})
   target_precompile_headers(${name}_with_layer PRIVATE <torch/nn/cloneable.h>)
   foreach(target ${name} ${name}_with_tensor ${name}_with_torch ${name}_with_layer)
-    tessera_configure(${target})
-    # This takes less time than -O0, with which GCC also compiles functions that nothing calls.
-    target_compile_options(${target} PRIVATE -O1)
-    target_link_libraries(${target} PRIVATE tessera::tessera)
+    tessera_configure_headers(${target})
+    tessera_without_test(${target})
   endforeach()
+endfunction()
+
+function(tessera_configure_headers target)
+  tessera_configure(${target})
+  # This takes less time than -O0, with which GCC also compiles functions that nothing calls.
+  target_compile_options(${target} PRIVATE -O1)
+  target_link_libraries(${target} PRIVATE tessera::tessera)
 endfunction()

@@ -12,7 +12,7 @@
 // The data is in movielens/rating_data.cpp, the model in movielens/rater.cpp, and the
 // training with its evaluation in movielens/training.cpp. The functions of this file
 // recommend, save and serve, in this order. run() calls them. You can ignore `Process`
-// unless you use mpirun (--sharded).
+// unless you use several processes (--sharded).
 #include "examples/common/batches.h"
 #include "examples/common/command_line.h"
 #include "examples/common/outputs.h"
@@ -118,6 +118,22 @@ bool export_gives_same(
   return torch::allclose(torch::cat(stars), expected, 1e-5, 1e-5);
 }
 
+// Copies tables and dense weights of a sharded model to a model in this process. All ranks
+// call it.
+void copy_weights(Rater& from, Rater& to) {
+  for (const auto& table : to->embedding->embedding_tables()) {
+    to->embedding->update_embedding_table(
+        table.name,
+        from->embedding->read_rows(table.name, 0, table.parameters.size(0)));
+  }
+  const torch::NoGradGuard no_grad;
+  const std::vector<Tensor> weights = tessera::dense_parameters(*from);
+  const std::vector<Tensor> copies = tessera::dense_parameters(*to);
+  for (size_t i = 0; i < copies.size(); ++i) {
+    copies[i].copy_(weights[i]);
+  }
+}
+
 int run(const Options& options) {
   const RatingData data(load_movielens(options.data), options.validate);
   const int64_t users = std::ssize(data.movielens().users);
@@ -134,7 +150,7 @@ int run(const Options& options) {
     temporary.emplace("movielens", ".export.pt");
   }
 
-  const Process process = join_processes(options.sharded);
+  const Process process = options.sharded ? join_processes() : Process();
   Rater model(data, options, process.strategy);
   if (!options.json && process.rank == 0) {
     std::cout << model->embedding->summary() << std::flush;

@@ -222,13 +222,13 @@ class RunTest(unittest.TestCase):
         self.assertIn("fbgemm-gpu-cpu", (self.folder / ".deps/peers/torch/ready").read_text())
 
     def test_ranks_start_processes(self):
-        self.write_program("movielens")
+        self.write_program("movielens_ranks")
         self.write("packages/distributed/src/launch.py", (ROOT / "packages/distributed/src/launch.py").read_text())
         for arguments in (["--ranks", "4"], ["--ranks=4"]):
             result, calls = self.run_it("train", *arguments, "--epochs", "2")
             self.assertEqual(result.returncode, 0, result.stderr)
             for call in calls[-4:]:
-                self.assertRegex(call, r"^movielens --data .*ml-100k --sharded --epochs 2$")
+                self.assertRegex(call, r"^movielens_ranks --data .*ml-100k --sharded --epochs 2$")
         self.expect_error("--ranks must be a number > 0, but got '0'", "train", "--ranks", "0")
         self.expect_error("--ranks must be a number > 0, but got ''", "train", "--epochs", "2", "--ranks")
         self.write_program("sharded_benchmark", "tests/benchmarks")
@@ -236,7 +236,7 @@ class RunTest(unittest.TestCase):
             _, calls = self.run_it("bench", "--sharded", *arguments, "--rows", "5")
             self.assertEqual(calls[-ranks - 1 :][1:], ["sharded_benchmark --rows 5"] * ranks)
             self.assertNotEqual(calls[-ranks - 1], "sharded_benchmark --rows 5")
-        self.write("build/release/examples/movielens", "#!/bin/sh\nexit 7\n")
+        self.write("build/release/examples/movielens_ranks", "#!/bin/sh\nexit 7\n")
         result, _ = self.run_it("train", "--ranks", "2")
         self.assertEqual(result.returncode, 1)
         self.assertIn("failed with --ranks 2 and status 7", result.stderr)

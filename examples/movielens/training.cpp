@@ -26,6 +26,15 @@ Tensor log_likelihood(const Tensor& at_most, const Tensor& stars) {
   return (upper - lower).gather(1, index - 1).clamp_min(kSmallest).log().sum();
 }
 
+// The examples of a batch that this rank trains on.
+Ratings share_of(const Ratings& batch, const Process& process) {
+  Ratings share;
+  for (size_t i = process.rank; i < batch.size(); i += process.ranks) {
+    share.push_back(batch[i]);
+  }
+  return share;
+}
+
 double rmse(const Tensor& predicted, const Tensor& stars) {
   training::RMSE metric;
   metric.update(predicted.clamp(1.0, 5.0), stars);
@@ -40,8 +49,7 @@ training::History train(
     const Options& options,
     const Process& process,
     Report& report) {
-  tessera::distributed::broadcast_parameters(
-      tessera::dense_parameters(*model), process.strategy);
+  process.broadcast(*model);
   torch::optim::AdamW optimizer(
       model->parameters(), torch::optim::AdamWOptions().weight_decay(0.1));
 
