@@ -5,7 +5,8 @@
 # are in include/tessera/NAME.
 #
 # A package may include the core, itself, and the packages that `used_by_<package>` names. Nothing else includes a
-# package, but for examples, tests and the header tessera/tessera.h, which is generated.
+# package, but for examples, tests and the header tessera/tessera.h, which is generated. In packages/export/src, the
+# folders torchscript/ and pt2/ may include trace/, but nothing else includes one of them.
 #
 # It also fails if no source file has the name of a public header that declares functions, if JSON is parsed
 # outside of src/common/json_text.cpp, which limits its depth and size, and if a library calls torch::save().
@@ -80,6 +81,12 @@ function(check_include file number included)
   if(NOT is_allowed)
     complain("includes ${included}, which belongs to ${to}, and ${from} may not use it. Move what is needed from it to\
  ${from} or further down, or this code to ${to}.")
+  endif()
+  if(file MATCHES "^packages/export/src/(trace|torchscript|pt2)/")
+    set(own "${CMAKE_MATCH_1}")
+    if(included MATCHES "^packages/export/src/(torchscript|pt2)/" AND NOT CMAKE_MATCH_1 STREQUAL own)
+      complain("includes ${included}, and ${own}/ may include only trace/ and itself. Move what both formats need to trace/.")
+    endif()
   endif()
   if(file MATCHES "^packages/serving/(src/(format|reader|server)/|include/tessera/serving/(export|pipeline|reader|server|tessera_serving)\\.h)"
      AND included MATCHES "^(ATen|c10|caffe2|torch)/")

@@ -49,6 +49,13 @@ expect("tests/a.h, which" "layers/a.cpp" "#include \"tests/a.h\"")
 expect("tessera/tessera.h, which" "layers/a.cpp" "#include <tessera/tessera.h>")
 expect("layers/b.h, which" "src/engine/a.cpp" "#include \"../../layers/b.h\"" "layers/b.h")
 
+# The formats of an export.
+expect("packages/export/src/pt2/a.h, and trace/ may include only" "packages/export/src/trace/a.cpp"
+       "#include \"packages/export/src/pt2/a.h\"")
+expect("packages/export/src/pt2/a.h, and torchscript/ may include only" "packages/export/src/torchscript/a.cpp"
+       "#include \"packages/export/src/pt2/a.h\"")
+expect(passes "packages/export/src/pt2/a.cpp" "#include \"packages/export/src/trace/a.h\"")
+
 # Headers of lower layers, of the same layer, and of other projects.
 expect(passes "optim/a.cpp" "#include \"src/kernels/kernels.h\"")
 expect(passes "src/engine/a.cpp" "#include <tessera/optim/schedule.h>")

@@ -6,8 +6,8 @@
 #include <tessera/layers/embedding_engine_module.h>
 #include <tessera/layers/tpu_embedding.h>
 
-#include "packages/export/src/exported_layer.h"
-#include "packages/export/src/visit_weights.h"
+#include "packages/export/src/trace/exported_layer.h"
+#include "packages/export/src/trace/visit_weights.h"
 #include "src/common/check.h"
 #include "src/engine/embedding_state.h"
 

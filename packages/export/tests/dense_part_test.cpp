@@ -1,18 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// export_dense_pt2() and export_dense_torchscript(): the part of a model that computes of
-// activations.
-#include <tessera/common/json.h>
-#include <tessera/common/json_text.h>
+// export_dense_pt2(): the part of a model that computes of activations.
 #include <tessera/export/with_one_user.h>
 #include <tessera/layers/cross.h>
 #include <tessera/layers/dot_interaction.h>
 #include <tessera/layers/mlp.h>
 #include <tessera/models/din_attention.h>
 
-#include "packages/export/src/dense_program.h"
 #include "packages/export/tests/export_test_util.h"
-#include "src/common/checksum.h"
-#include "tests/temporary_folder.h"
 
 #include <ATen/record_function.h>
 
@@ -127,7 +121,7 @@ TEST(DensePartTest, GivesTheScoresOfTheModel) {
   const Pt2Program program(path);
   model->eval();
   const at::NoGradGuard no_grad;
-  for (const int64_t items : {1, 2, 3, 100}) {
+  for (const int64_t items : {1, 2, 3, 100, 0}) {
     for (const int64_t history : {0, 2, 5, 9}) {
       const ExportExample example = example_of(items, history);
       const at::Tensor expected = model->forward(
@@ -354,97 +348,10 @@ TEST(DensePartTest, RefusesWhatAProgramCannotCompute) {
       export_dense_pt2(Ranker(nullptr), path, example), "an empty holder");
 }
 
-using exporting::DenseProgram;
-
-// LibTorch alone reads the file.
-TEST(DensePartTest, TorchScriptGivesTheScoresOfTheModel) {
-  Ranker model;
-  const std::string path = test::new_file();
-  const Pt2Signature signature =
-      export_dense_torchscript(model, path, example_of(3, 4), {"age", "price"});
-  const test::TemporaryFolder folder;
-  const Pt2Signature of_pt2 = export_dense_pt2(
-      model, folder / "ranker.pt2", example_of(3, 4), {"age", "price"});
-  EXPECT_EQ(signature.inputs, of_pt2.inputs);
-  ASSERT_EQ(signature.outputs.size(), 1U);
-  EXPECT_EQ(signature.outputs[0].path, of_pt2.outputs[0].path);
-  EXPECT_EQ(signature.outputs[0].dtype, of_pt2.outputs[0].dtype);
-  EXPECT_EQ(signature.outputs[0].shape, of_pt2.outputs[0].shape);
-  EXPECT_EQ(DenseProgram(path).signature(), signature);
-
-  torch::jit::Module loaded = torch::jit::load(path);
-  const DenseProgram program(path);
-  EXPECT_TRUE(program.is_torchscript());
-  model->eval();
-  const at::NoGradGuard no_grad;
-  for (const int64_t items : {1, 2, 3, 100, 0}) {
-    for (const int64_t history : {0, 2, 5, 9}) {
-      const ExportExample example = example_of(items, history);
-      const at::Tensor expected = model->forward(
-          example.features, example.inputs[0], example.inputs[1]);
-      const std::vector<at::Tensor> arguments = arguments_of(model, example);
-      const at::Tensor by_libtorch =
-          loaded.forward({arguments.begin(), arguments.end()}).toTensor();
-      EXPECT_TRUE(at::allclose(by_libtorch, expected, 1e-4, 1e-5))
-          << items << " items, history of " << history;
-      EXPECT_TRUE(
-          at::allclose(program.run(arguments).at(0), expected, 1e-4, 1e-5))
-          << items << " items, history of " << history;
-    }
-  }
-}
-
-TEST(DensePartTest, TorchScriptTakesOtherWeights) {
-  Ranker model;
-  const std::string path = test::new_file();
-  const ExportExample example = example_of(3, 4);
-  export_dense_torchscript(model, path, example);
-  const DenseProgram program(path);
-  EXPECT_EQ(
-      program.state_dict().size(),
-      model->parameters().size() - model->embedding->parameters().size() +
-          model->buffers().size());
-  for (const auto& [name, tensor] : program.state_dict()) {
-    EXPECT_TRUE(at::equal(tensor, weights_of(model).at(name))) << name;
-  }
-
-  Ranker other;
-  other->forward(example.features, example.inputs[0], example.inputs[1]);
-  other->eval();
-  const DenseProgram replaced = program.with_weights(weights_of(other));
-  const at::NoGradGuard no_grad;
-  const at::Tensor expected =
-      other->forward(example.features, example.inputs[0], example.inputs[1]);
-  const std::vector<at::Tensor> arguments = arguments_of(other, example);
-  const at::Tensor before = program.run(arguments)[0];
-  EXPECT_TRUE(at::allclose(replaced.run(arguments)[0], expected, 1e-4, 1e-5));
-  EXPECT_FALSE(at::allclose(before, expected, 1e-4, 1e-5));
-  EXPECT_TRUE(at::equal(program.run(arguments)[0], before));
-
-  std::map<std::string, at::Tensor> weights = weights_of(other);
-  weights["tower.linear_1.bias"] = at::randn({2});
-  EXPECT_VALUE_ERROR(
-      program.with_weights(weights),
-      "[TorchScriptProgram] with_weights: the weight 'tower.linear_1.bias' must "
-      "be a dense tensor [1] on the cpu, but is [2] on cpu");
-  weights["tower.linear_1.bias"] = at::randn({1}, at::kDouble);
-  EXPECT_TYPE_ERROR(
-      program.with_weights(weights),
-      "the weight 'tower.linear_1.bias' must be Float, but is Double");
-  weights.erase("tower.linear_1.bias");
-  EXPECT_VALUE_ERROR(
-      program.with_weights(weights),
-      "expected the weight 'tower.linear_1.bias', but it is missing");
-}
-
-// Both kinds of programs check their arguments in the same way.
 TEST(DensePartTest, ArgumentsThatDoNotFitAreNamed) {
   Ranker model;
-  const test::TemporaryFolder folder;
-  const std::string pt2 = folder / "ranker.pt2";
-  const std::string script = folder / "ranker.pt";
-  export_dense_pt2(model, pt2, example_of(3, 4), {"age", "price"});
-  export_dense_torchscript(model, script, example_of(3, 4), {"age", "price"});
+  const std::string path = test::new_file();
+  export_dense_pt2(model, path, example_of(3, 4), {"age", "price"});
   model->eval();
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> good = arguments_of(model, example_of(3, 4));
@@ -453,28 +360,25 @@ TEST(DensePartTest, ArgumentsThatDoNotFitAreNamed) {
     arguments[index] = tensor;
     return arguments;
   };
-  for (const std::string& path : {pt2, script}) {
-    const DenseProgram program(path);
-    EXPECT_VALUE_ERROR(
-        program.run({good[0]}), "Program] expected 7 tensors, but got 1");
-    EXPECT_VALUE_ERROR(
-        program.run(with(0, good[0].expand({3, 4}))),
-        "Program] input 'user' must have the shape [1, 4], but has [3, 4]");
-    EXPECT_VALUE_ERROR(
-        program.run(with(6, at::rand({2, 2}))),
-        "Program] input 'price' must have the shape [s0, 2], but has [2, 2]: "
-        "sizes of the same name must be equal in all inputs. Correct the batch.");
-    EXPECT_VALUE_ERROR(
-        program.run(with(1, at::rand({4}))),
-        "the number of dimensions differs");
-    EXPECT_VALUE_ERROR(
-        program.run(with(1, at::Tensor())),
-        "input 'item' must be a dense tensor on the cpu");
-    EXPECT_TYPE_ERROR(
-        program.run(with(5, at::rand({1, 1}, at::kDouble))),
-        "input 'age' must have the dtype Float, but has Double");
-    EXPECT_NO_THROW(program.run(good));
-  }
+  const Pt2Program program(path);
+  EXPECT_VALUE_ERROR(
+      program.run({good[0]}), "Program] expected 7 tensors, but got 1");
+  EXPECT_VALUE_ERROR(
+      program.run(with(0, good[0].expand({3, 4}))),
+      "Program] input 'user' must have the shape [1, 4], but has [3, 4]");
+  EXPECT_VALUE_ERROR(
+      program.run(with(6, at::rand({2, 2}))),
+      "Program] input 'price' must have the shape [s0, 2], but has [2, 2]: "
+      "sizes of the same name must be equal in all inputs. Correct the batch.");
+  EXPECT_VALUE_ERROR(
+      program.run(with(1, at::rand({4}))), "the number of dimensions differs");
+  EXPECT_VALUE_ERROR(
+      program.run(with(1, at::Tensor())),
+      "input 'item' must be a dense tensor on the cpu");
+  EXPECT_TYPE_ERROR(
+      program.run(with(5, at::rand({1, 1}, at::kDouble))),
+      "input 'age' must have the dtype Float, but has Double");
+  EXPECT_NO_THROW(program.run(good));
 }
 
 // Counts the rows that matrix products of the user's part have.
@@ -507,11 +411,11 @@ class ProductRows {
   at::CallbackHandle handle_;
 };
 
-TEST(DensePartTest, TorchScriptComputesThePartOfTheUserOnce) {
+TEST(DensePartTest, ProgramsComputeThePartOfTheUserOnce) {
   Ranker model;
   const std::string path = test::new_file();
-  export_dense_torchscript(model, path, example_of(3, 4), {"age", "price"});
-  const DenseProgram program(path);
+  export_dense_pt2(model, path, example_of(3, 4), {"age", "price"});
+  const Pt2Program program(path);
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> arguments =
       arguments_of(model, example_of(100, 4));
@@ -550,7 +454,7 @@ struct SharedImpl : torch::nn::Module {
 };
 TORCH_MODULE(Shared);
 
-TEST(DensePartTest, TorchScriptKeepsSharedWeightsTogether) {
+TEST(DensePartTest, ProgramsKeepSharedWeightsTogether) {
   const auto example_with = [](int64_t items) {
     ExportExample example = example_of(items, 4);
     example.inputs = {at::rand({items, 1})};
@@ -559,10 +463,8 @@ TEST(DensePartTest, TorchScriptKeepsSharedWeightsTogether) {
   Shared model;
   const std::string path = test::new_file();
   const Pt2Signature signature =
-      export_dense_torchscript(model, path, example_with(3), {"self"});
+      export_dense_pt2(model, path, example_with(3), {"self"});
   EXPECT_EQ(signature.inputs.back().path, "self");
-  EXPECT_NE(signature.inputs.back().name, "self");
-  // The code of zeros({}) calls annotate().
   for (const char* name :
        {"torch",
         "Tensor",
@@ -573,11 +475,10 @@ TEST(DensePartTest, TorchScriptKeepsSharedWeightsTogether) {
         "int",
         "float",
         "bool"}) {
-    EXPECT_NO_THROW(
-        export_dense_torchscript(model, path, example_with(3), {name}))
+    EXPECT_NO_THROW(export_dense_pt2(model, path, example_with(3), {name}))
         << name;
   }
-  const DenseProgram program(path);
+  const Pt2Program program(path);
   std::vector<std::string> names;
   for (const auto& [name, tensor] : program.state_dict()) {
     names.push_back(name);
@@ -607,201 +508,6 @@ TEST(DensePartTest, TorchScriptKeepsSharedWeightsTogether) {
        std::get<RaggedFeature>(example.features["history"]).row_splits,
        example.inputs[0]})[0];
   EXPECT_TRUE(at::allclose(actual, expected, 1e-4, 1e-5));
-}
-
-// A model whose forward() calls a function on the activations, which may not be traced.
-struct CallsImpl : torch::nn::Module {
-  using Function = std::function<at::Tensor(at::Tensor item, at::Tensor user)>;
-  explicit CallsImpl(Function function) : function(std::move(function)) {
-    embedding = register_module("embedding", make_embedding());
-  }
-  at::Tensor forward(const Features& features) {
-    const Nest<at::Tensor> rows = embedding->forward(features);
-    return function(rows["item"], rows["user"]);
-  }
-  TPUEmbedding embedding{nullptr};
-  Function function;
-};
-TORCH_MODULE(Calls);
-
-// A model with one output per candidate.
-struct SplitsImpl : torch::nn::Module {
-  SplitsImpl() {
-    embedding = register_module("embedding", make_embedding());
-  }
-  std::vector<at::Tensor> forward(const Features& features) {
-    const Nest<at::Tensor> rows = embedding->forward(features);
-    return (rows["item"] * rows["user"]).unbind(0);
-  }
-  TPUEmbedding embedding{nullptr};
-};
-TORCH_MODULE(Splits);
-
-TEST(DensePartTest, TorchScriptRefusesWhatATraceCannotHold) {
-  const std::string path = test::new_file();
-  ExportExample example = example_of(3, 4);
-  example.inputs.clear();
-  EXPECT_VALUE_ERROR(
-      export_dense_torchscript(ReadsIds(), path, example),
-      "[export_dense_torchscript] forward() must compute from the activations");
-  EXPECT_VALUE_ERROR(
-      export_dense_torchscript(
-          Calls([](const at::Tensor& item, const at::Tensor& user) {
-            return item * user.expand({item.size(0), 4});
-          }),
-          path,
-          example),
-      "[export_dense_torchscript] at batch size 0: the exported file must give "
-      "what the model gives");
-  EXPECT_VALUE_ERROR(
-      export_dense_torchscript(
-          Calls([](const at::Tensor& item, const at::Tensor& user) {
-            return user.sum().item<float>() > 1e9 ? item : item * user;
-          }),
-          path,
-          example),
-      "[export_dense_torchscript] forward() must not read values of tensors");
-  EXPECT_VALUE_ERROR(
-      export_dense_torchscript(Splits(), path, example),
-      "[export_dense_torchscript] expected the same number of outputs for any "
-      "number of candidates, but forward() gives 11 or 17");
-  EXPECT_VALUE_ERROR(
-      export_dense_torchscript(Ranker(nullptr), path, example),
-      "[export_dense_torchscript] expected a model, but got an empty holder");
-  EXPECT_FALSE(std::filesystem::exists(path));
-}
-
-TEST(DensePartTest, DamagedTorchScriptIsRefused) {
-  Ranker model;
-  const std::string path = test::new_file();
-  export_dense_torchscript(model, path, example_of(3, 4), {"age", "price"});
-  const std::string whole = test::read_text(path);
-  const test::TemporaryFolder folder;
-  std::string damaged;
-  for (size_t i = 0; i < 200; ++i) {
-    std::string bytes = whole;
-    const size_t place = i * (whole.size() - 1) / 199;
-    bytes[place] = static_cast<char>(bytes[place] ^ (1 << (i % 8)));
-    damaged = folder.write("damaged.pt", bytes);
-    EXPECT_THROW(DenseProgram{damaged}, c10::Error) << "byte " << place;
-    damaged = folder.write("damaged.pt", whole.substr(0, place));
-    EXPECT_THROW(DenseProgram{damaged}, c10::Error) << place << " bytes";
-  }
-  std::string bytes = whole;
-  bytes[whole.size() / 2] ^= 1;
-  damaged = folder.write("damaged.pt", bytes);
-  EXPECT_VALUE_ERROR(
-      DenseProgram{damaged},
-      "[TorchScriptProgram] " + damaged + ": the file is damaged: its");
-
-  // A whole model has no signature.
-  const ExportExample example = example_of(3, 4);
-  ExportExample batch = example;
-  batch.features = {
-      {"user", at::randint(20, {3}, at::kLong)},
-      {"item", example.features["item"]},
-      {"tags", example.features["tags"]},
-      {"history", bags(3, 4)}};
-  batch.inputs[0] = at::rand({3, 1});
-  export_torchscript(model, path, batch);
-  EXPECT_VALUE_ERROR(
-      DenseProgram{path},
-      "[TorchScriptProgram] " + path +
-          ": the TorchScript model has no signature. Export it with "
-          "export_dense_torchscript().");
-}
-
-// The bytes agree with their checksum, but another program has written the signature.
-TEST(DensePartTest, TorchScriptWithAnotherSignatureIsRefused) {
-  Ranker model;
-  const test::TemporaryFolder folder;
-  const std::string path = folder / "ranker.pt";
-  export_dense_torchscript(model, path, example_of(3, 4), {"age", "price"});
-  torch::jit::ExtraFilesMap extra_files{{"tessera.json", ""}};
-  torch::jit::Module module = torch::jit::load(path, std::nullopt, extra_files);
-  const Json good = parse_json(extra_files["tessera.json"]);
-  const auto load_text = [&](const std::string& text) {
-    std::ostringstream stream;
-    module.save(stream, {{"tessera.json", text}});
-    const std::string bytes = stream.str();
-    DenseProgram(
-        folder.write("other.pt", bytes + checksum_ending(checksum_of(bytes))));
-  };
-  const auto load = [&](auto&& change) {
-    Json json = good;
-    change(json);
-    load_text(json.dump());
-  };
-  EXPECT_NO_THROW(load([](Json&) {}));
-  EXPECT_VALUE_ERROR(
-      load_text(""), "[TorchScriptProgram] " + folder.path().string());
-  EXPECT_VALUE_ERROR(load_text("{"), "[TorchScriptProgram]");
-  EXPECT_VALUE_ERROR(
-      load_text("{}"),
-      "'tessera.json' must have the fields that export_dense_torchscript() "
-      "writes");
-  EXPECT_VALUE_ERROR(
-      load([](Json& json) { json["version"] = 2; }),
-      "'tessera.json' must have the version 1, but has 2");
-  EXPECT_VALUE_ERROR(
-      load([](Json& json) { json["inputs"][0]["dtype"] = "Floaty"; }),
-      "expected a dtype, but got 'Floaty'");
-  EXPECT_VALUE_ERROR(
-      load([](Json& json) { json["inputs"][0]["shape"][0] = 1.5; }),
-      "[TorchScriptProgram]");
-  EXPECT_VALUE_ERROR(
-      load([](Json& json) { json["inputs"][0]["shape"] = Json::array(); }),
-      "input 'user' must have at least one dimension, but has none");
-  for (const Json& size : {Json(-1), Json(int64_t{1} << 40)}) {
-    EXPECT_VALUE_ERROR(
-        load([&](Json& json) {
-          json["inputs"][0]["shape"] = Json::array({size, size, size});
-        }),
-        "'user' must have sizes >= 0 whose product fits into 64 bits, but has "
-        "the size " +
-            size.dump());
-  }
-  EXPECT_VALUE_ERROR(
-      load([](Json& json) { json["inputs"][0]["part"] = "values"; }),
-      "'user' must have the part 'activations', 'row_splits' or '', but has "
-      "'values'");
-  EXPECT_VALUE_ERROR(
-      load([](Json& json) { json["outputs"] = Json::array(); }),
-      "the signature must have at least one output, but has none");
-  EXPECT_VALUE_ERROR(
-      load([](Json& json) { json["inputs"].erase(0); }),
-      "forward() must take the 6 inputs of the signature");
-  for (const char* attribute : {"", "tower", "tower.", "absent.weight"}) {
-    EXPECT_VALUE_ERROR(
-        load([&](Json& json) {
-          json["weights"][0]["attributes"][0] = attribute;
-        }),
-        "the module does not have the weight 'attention.linear_0.weight' of the "
-        "signature. Export the model again.");
-  }
-  // The attributes of one weight have the same sizes.
-  EXPECT_VALUE_ERROR(
-      load([](Json& json) {
-        json["weights"][0]["attributes"].push_back(
-            json["weights"][1]["attributes"][0]);
-      }),
-      "the module does not have the weight 'attention.linear_0.weight'");
-
-  // The object of a class is not a module, so programs would share it.
-  const auto unit = module._ivalue()->compilation_unit();
-  const auto type = c10::ClassType::create("__torch__.Holder", unit);
-  type->addAttribute("weight", c10::TensorType::get());
-  unit->register_type(type);
-  const auto holder =
-      c10::ivalue::Object::create(c10::StrongTypePtr(unit, type), 1);
-  holder->setSlot(0, at::zeros({1}));
-  module.register_attribute("holder", type, holder);
-  EXPECT_NO_THROW(load([](Json&) {}));
-  EXPECT_VALUE_ERROR(
-      load([](Json& json) {
-        json["weights"][0]["attributes"] = Json::array({"holder.weight"});
-      }),
-      "the module does not have the weight 'attention.linear_0.weight'");
 }
 
 }  // namespace tessera::dense_part_test

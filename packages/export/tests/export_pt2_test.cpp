@@ -548,6 +548,15 @@ TEST(Pt2ProgramTest, RefusesFilesOfOthers) {
   const std::string path = new_file();
   torch::save(at::ones({2}), path);
   EXPECT_VALUE_ERROR(
+      Pt2Program{path},
+      "[Pt2Program] " + path +
+          ": the file is TorchScript, which only torch::jit::load runs. Export "
+          "the model with export_pt2(), or its dense part with "
+          "export_dense_pt2().");
+  const std::vector<char> bytes = torch::pickle_save(at::ones({2}));
+  std::ofstream(path).write(
+      bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  EXPECT_VALUE_ERROR(
       Pt2Program{path}, "expected the record 'extra/tessera.json'");
 }
 

@@ -5,16 +5,21 @@
 
 #include <tessera/common/json_text.h>
 #include <tessera/export/export_pt2.h>
-#include <tessera/export/export_torchscript.h>
 #include <tessera/layers/dot_interaction.h>
 #include <tessera/layers/mlp.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers.h>
 #include <tessera/serving/publisher.h>
 
+#include "packages/serving/src/format/version_file.h"
 #include "packages/serving/tests/http_client.h"
+#include "src/common/checksum.h"
 #include "tests/temporary_folder.h"
 #include "tests/test_util.h"
+
+#include <torch/csrc/jit/api/module.h>
+
+#include <sstream>
 
 namespace tessera::program_test {
 
@@ -155,27 +160,11 @@ ExportExample random_example(int64_t candidates) {
       .inputs = {at::rand({1, 1}), at::rand({candidates, 2})}};
 }
 
-enum class Kind { kPt2, kTorchScript };
-
-template <class Model>
-void export_program(
-    Kind kind,
-    Model model,
-    const std::string& path,
-    const ExportExample& example,
-    const std::vector<std::string>& input_names = {}) {
-  if (kind == Kind::kPt2) {
-    export_dense_pt2(model, path, example, input_names);
-  } else {
-    export_dense_torchscript(model, path, example, input_names);
-  }
-}
-
-// Publishes a model with its program, of either kind.
-class ProgramTest : public ::testing::TestWithParam<Kind> {
+// Publishes a model with its program.
+class ProgramTest : public ::testing::Test {
  protected:
   ProgramTest() {
-    export_program(GetParam(), model_, program_, example(), {"age", "price"});
+    export_dense_pt2(model_, program_, example(), {"age", "price"});
     publisher_ = std::make_unique<Publisher>(
         model_,
         directory_,
@@ -217,21 +206,12 @@ class ProgramTest : public ::testing::TestWithParam<Kind> {
 
   Ranker model_;
   test::TemporaryFolder folder_;
-  std::string program_ =
-      folder_ / "program";  // the name does not tell the kind
+  std::string program_ = folder_ / "program";
   std::string directory_ = folder_ / "published";
   std::unique_ptr<Publisher> publisher_;
 };
 
-INSTANTIATE_TEST_SUITE_P(
-    OfAllKinds,
-    ProgramTest,
-    ::testing::Values(Kind::kPt2, Kind::kTorchScript),
-    [](const ::testing::TestParamInfo<Kind>& info) {
-      return info.param == Kind::kPt2 ? "Pt2" : "TorchScript";
-    });
-
-TEST_P(ProgramTest, ScoresAreThoseOfTheModel) {
+TEST_F(ProgramTest, ScoresAreThoseOfTheModel) {
   const auto reader = std::make_shared<Reader>(directory_);
   const ProgramScorer score(reader);
   EXPECT_FALSE(score.program()->is_compiled());
@@ -246,7 +226,7 @@ TEST_P(ProgramTest, ScoresAreThoseOfTheModel) {
   }
 }
 
-TEST_P(ProgramTest, TheCodeOfTheDocsRuns) {
+TEST_F(ProgramTest, TheCodeOfTheDocsRuns) {
   const std::string published = directory_;
   const auto reader = std::make_shared<Reader>(published);
   const ExportExample batch = random_example(3);
@@ -290,7 +270,7 @@ TEST_P(ProgramTest, TheCodeOfTheDocsRuns) {
       R"({"name":"price","side":"candidates","values":"numbers","width":2}])");
 }
 
-TEST_P(ProgramTest, RequestsOfABatchAreIndependent) {
+TEST_F(ProgramTest, RequestsOfABatchAreIndependent) {
   const auto reader = std::make_shared<Reader>(directory_);
   const ProgramScorer score(reader);
   std::vector<ExportExample> batches;
@@ -315,7 +295,7 @@ TEST_P(ProgramTest, RequestsOfABatchAreIndependent) {
   }
 }
 
-TEST_P(ProgramTest, TablesAndDenseWeightsChangeTogether) {
+TEST_F(ProgramTest, TablesAndDenseWeightsChangeTogether) {
   const auto reader = std::make_shared<Reader>(
       directory_, serving::ReaderOptions{.follow = false});
   const ProgramScorer score(reader);
@@ -339,7 +319,7 @@ TEST_P(ProgramTest, TablesAndDenseWeightsChangeTogether) {
 }
 
 // Each result must be that of one whole version.
-TEST_P(ProgramTest, NoRequestMixesVersions) {
+TEST_F(ProgramTest, NoRequestMixesVersions) {
   const ExportExample batch = random_example(6);
   const std::vector<ScoreRequest> requests{request_of(batch)};
   std::map<int64_t, std::vector<float>> by_version{{1, expected(batch)}};
@@ -376,7 +356,7 @@ TEST_P(ProgramTest, NoRequestMixesVersions) {
   }
 }
 
-TEST_P(ProgramTest, WrongRequestsAreNamed) {
+TEST_F(ProgramTest, WrongRequestsAreNamed) {
   const auto reader = std::make_shared<Reader>(directory_);
   const ProgramScorer score(reader);
   const auto error_of = [&](auto&& change) {
@@ -420,7 +400,7 @@ TEST_P(ProgramTest, WrongRequestsAreNamed) {
       "");  // a bag of two users is combined
 }
 
-TEST_P(ProgramTest, RowsThatDoNotFitAreNamed) {
+TEST_F(ProgramTest, RowsThatDoNotFitAreNamed) {
   const auto reader = std::make_shared<Reader>(directory_);
   const ProgramScorer score(reader);
   EXPECT_TRUE(score(std::vector<ScoreRequest>{}).empty());
@@ -465,7 +445,7 @@ TEST_P(ProgramTest, RowsThatDoNotFitAreNamed) {
   EXPECT_EQ(results[1].error, "");
 }
 
-TEST_P(ProgramTest, OldVersionsAreFreed) {
+TEST_F(ProgramTest, OldVersionsAreFreed) {
   const auto reader = std::make_shared<Reader>(
       directory_, serving::ReaderOptions{.follow = false});
   const ProgramScorer score(reader);
@@ -484,7 +464,7 @@ TEST_P(ProgramTest, OldVersionsAreFreed) {
   }
 }
 
-TEST_P(ProgramTest, AVersionWithoutAProgramDoesNotServe) {
+TEST_F(ProgramTest, AVersionWithoutAProgramDoesNotServe) {
   const auto reader = std::make_shared<Reader>(
       directory_, serving::ReaderOptions{.follow = false});
   const ProgramScorer score(reader);
@@ -501,7 +481,7 @@ TEST_P(ProgramTest, AVersionWithoutAProgramDoesNotServe) {
   }
 }
 
-TEST_P(ProgramTest, ADamagedProgramIsRefusedWhenItIsPublished) {
+TEST_F(ProgramTest, ADamagedProgramIsRefusedWhenItIsPublished) {
   publisher_.reset();
   const std::string whole = test::read_text(program_);
   std::vector<std::string> damaged;
@@ -524,7 +504,7 @@ TEST_P(ProgramTest, ADamagedProgramIsRefusedWhenItIsPublished) {
   }
 }
 
-TEST_P(ProgramTest, AProgramThatDoesNotFitIsRefusedWhenItIsMade) {
+TEST_F(ProgramTest, AProgramThatDoesNotFitIsRefusedWhenItIsMade) {
   EXPECT_VALUE_ERROR(
       ProgramScorer(nullptr),
       "[ProgramScorer] expected a reader, but got nullptr");
@@ -581,8 +561,7 @@ TEST_P(ProgramTest, AProgramThatDoesNotFitIsRefusedWhenItIsMade) {
   const torch::nn::ModuleHolder<ScaledImpl> narrow(4);
   const torch::nn::ModuleHolder<ScaledImpl> wide(8);
   const std::string of_narrow = folder_ / "narrow";
-  export_program(
-      GetParam(),
+  export_dense_pt2(
       narrow,
       of_narrow,
       {.features = {
@@ -602,45 +581,73 @@ TEST_P(ProgramTest, AProgramThatDoesNotFitIsRefusedWhenItIsMade) {
       "options.compiled_program needs options.program");
 }
 
-// AOTInductor compiles .pt2 files only.
-TEST_P(ProgramTest, OnlyAPt2FileMayBeCompiled) {
-  publisher_.reset();
-  const auto publish = [&] {
-    Publisher(
-        model_,
-        folder_ / "seventh",
-        {.program = program_, .compiled_program = program_});
-  };
-  if (GetParam() == Kind::kPt2) {
-    EXPECT_NO_THROW(publish());
-  } else {
-    EXPECT_VALUE_ERROR(
-        publish(),
-        "[Publisher] options.compiled_program needs a .pt2 file as "
-        "options.program, but that is TorchScript");
-  }
+// What a Publisher before Tessera 0.3 may have published.
+std::string torchscript_program() {
+  torch::jit::Module module("Ranker");
+  module.define("def forward(self, user, movie):\n  return user * movie\n");
+  std::ostringstream stream;
+  module.save(stream, {{"tessera.json", "{}"}});
+  const std::string bytes = stream.str();
+  return bytes + checksum_ending(checksum_of(bytes));
 }
 
-// A publisher may change the kind of its program.
-TEST_P(ProgramTest, TheOtherKindMayFollow) {
-  const auto reader = std::make_shared<Reader>(
-      directory_, serving::ReaderOptions{.follow = false});
-  const ProgramScorer score(reader);
+// Replaces the program of the version that CURRENT names.
+void replace_program(const std::string& directory, const std::string& bytes) {
+  const std::string version = directory + "/version_0000000001/";
+  std::string data = test::read_text(version + "data");
+  data.resize((data.size() + 63) / 64 * 64);
+  serving::VersionFile file = serving::version_from_text(
+      test::read_text(version + "version.json"), "[test]");
+  ASSERT_EQ(file.files.size(), 1U);
+  file.files[0].bytes = {
+      .offset = static_cast<int64_t>(data.size()),
+      .bytes = static_cast<int64_t>(bytes.size()),
+      .xxh3 = checksum_of(bytes)};
+  data += bytes + std::string(64, '\0');
+  file.data_bytes = static_cast<int64_t>(data.size());
+  const std::string text = to_text(file);
+  std::ofstream(version + "data") << data;
+  std::ofstream(version + "version.json") << text;
+  std::ofstream(directory + "/CURRENT") << to_text(
+      serving::VersionLink{.version = 1, .xxh3 = serving::checksum_in(text)});
+}
+
+TEST_F(ProgramTest, OnlyLookupsOfAVersionWithTorchScriptWork) {
   publisher_.reset();
-  const std::string other = folder_ / "other_kind";
-  export_program(
-      GetParam() == Kind::kPt2 ? Kind::kTorchScript : Kind::kPt2,
-      model_,
-      other,
-      example(),
-      {"age", "price"});
-  train();
-  Publisher(model_, directory_, serving::PublishOptions{.program = other})
-      .publish();
-  ASSERT_TRUE(reader->refresh());
+  replace_program(directory_, torchscript_program());
+  const auto reader = std::make_shared<Reader>(directory_);
+  const std::shared_ptr<const serving::Version> version = reader->version();
+  const std::vector<int64_t> ids{3};
+  std::vector<float> row(4);
+  version->lookup(version->feature("user"), {.ids = ids}, row);
+  const at::NoGradGuard no_grad;
+  const at::Tensor user =
+      model_->embedding->forward(example().features)["user"].contiguous();
+  EXPECT_EQ(
+      row,
+      std::vector<float>(
+          user.const_data_ptr<float>(), user.const_data_ptr<float>() + 4));
+  const std::string advice =
+      "the file is TorchScript, which only torch::jit::load runs. Export the "
+      "model with export_pt2(), or its dense part with export_dense_pt2().";
+  EXPECT_VALUE_ERROR(
+      Program{version},
+      "[Program] version 1 has a program that can't be loaded: ");
+  EXPECT_VALUE_ERROR(Program{version}, advice);
+  EXPECT_VALUE_ERROR(ProgramScorer{reader}, advice);
+  EXPECT_VALUE_ERROR(
+      Publisher(
+          model_,
+          folder_ / "other",
+          {.program = folder_.write("program.pt", torchscript_program())}),
+      advice);
+
+  // The next version with another program serves.
+  Publisher(model_, directory_, {.program = program_}).publish();
+  const auto later = std::make_shared<Reader>(directory_);
   const ExportExample batch = random_example(5);
   const ScoreResult result =
-      score(std::vector<ScoreRequest>{request_of(batch)})[0];
+      ProgramScorer(later)(std::vector<ScoreRequest>{request_of(batch)})[0];
   EXPECT_EQ(result.version, 2);
   expect_close(result.scores, expected(batch));
 }

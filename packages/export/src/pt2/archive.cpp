@@ -6,7 +6,6 @@
 
 #include "packages/export/src/pt2/graph_json.h"
 #include "packages/export/src/pt2/sample_inputs.h"
-#include "packages/export/src/pt2/signature_json.h"
 #include "packages/formats/src/tensor_bytes.h"
 #include "serialization/mapped_file.h"
 #include "src/common/check.h"
@@ -18,6 +17,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -55,6 +55,62 @@ constexpr std::array<FixedRecord, 3> kFixedRecords = {{
 
 // A file may not describe more values than this.
 constexpr size_t kMaxValues = 100'000;
+
+at::ScalarType dtype_from_name(
+    const std::string& name,
+    const std::string& where) {
+  const auto dtypes = file_dtypes();
+  const auto found =
+      std::find_if(dtypes.begin(), dtypes.end(), [&](const FileDtype& each) {
+        return name == c10::toString(each.dtype);
+      });
+  TESSERA_CHECK_VALUE(
+      found != dtypes.end(),
+      "{} expected a dtype, but got '{}'. The file is damaged, or another program wrote it.",
+      where,
+      shorten(name));
+  return found->dtype;
+}
+
+// The inputs or the outputs of a signature, as files hold them.
+Json signature_json(const std::vector<Pt2Value>& values) {
+  Json list = Json::array();
+  for (const Pt2Value& value : values) {
+    Json shape = Json::array();
+    for (const std::optional<int64_t>& size : value.shape) {
+      shape.push_back(size ? Json(*size) : Json(nullptr));
+    }
+    list.push_back(
+        {{"name", value.name},
+         {"path", value.path},
+         {"part", value.part},
+         {"dtype", c10::toString(value.dtype)},
+         {"shape", std::move(shape)}});
+  }
+  return list;
+}
+
+// Errors:  c10::ValueError for an unknown dtype and for sizes that are not integers;
+//          Json::exception for missing fields.
+std::vector<Pt2Value> signature_from_json(
+    const Json& list,
+    const std::string& where) {
+  std::vector<Pt2Value> values;
+  for (const Json& json : list) {
+    Pt2Value value{
+        .name = json.at("name").get<std::string>(),
+        .path = json.at("path").get<std::string>(),
+        .part = json.at("part").get<std::string>(),
+        .dtype = dtype_from_name(json.at("dtype").get<std::string>(), where)};
+    for (const Json& size : json.at("shape")) {
+      value.shape.push_back(
+          size.is_null() ? std::nullopt
+                         : std::make_optional(integer_from_json(size, where)));
+    }
+    values.push_back(std::move(value));
+  }
+  return values;
+}
 
 // Writes records and collects their checksums.
 class RecordWriter {
@@ -154,6 +210,10 @@ class RecordReader {
     } catch (const std::exception& error) {
       refuse(fmt::format("a zip file ({})", reason_of(error)));
     }
+    TESSERA_CHECK_VALUE(
+        !has("constants.pkl"),
+        "{} the file is TorchScript, which only torch::jit::load runs. Export the model with export_pt2(), or its dense part with export_dense_pt2().",
+        where_);
     if (!has(kValues) || !has(kValuesChecksum)) {
       refuse(fmt::format(
           "the record '{}', which export_pt2() writes. Read other files with torch.export.load",

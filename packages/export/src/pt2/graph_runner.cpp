@@ -156,7 +156,7 @@ class GraphRunner::Impl {
 
   std::vector<at::Tensor> run(
       const std::vector<at::Tensor>& inputs,
-      const Observer* observer) const {
+      const Observer& observer) const {
     TESSERA_CHECK_VALUE(
         inputs.size() == num_inputs_,
         "{} expected {} tensors, but got {}. Pass one tensor for each input.",
@@ -507,7 +507,7 @@ class GraphRunner::Impl {
       const Step& step,
       std::vector<IValue>& values,
       Stack& stack,
-      const Observer* observer) const {
+      const Observer& observer) const {
     try {
       stack.clear();
       for (const Operand& operand : step.operands) {
@@ -545,7 +545,7 @@ class GraphRunner::Impl {
       bool is_list,
       const IValue& result,
       std::vector<IValue>& values,
-      const Observer* observer) const {
+      const Observer& observer) const {
     if (!is_list) {
       set(values, slots[0], result, observer);
       return;
@@ -565,13 +565,9 @@ class GraphRunner::Impl {
       std::vector<IValue>& values,
       int64_t slot,
       IValue value,
-      const Observer* observer) const {
-    if (observer != nullptr) {
-      if (value.isTensor()) {
-        observer->tensor(names_[slot], value.toTensor());
-      } else {
-        observer->integer(names_[slot], value.toInt());
-      }
+      const Observer& observer) const {
+    if (observer && value.isTensor()) {
+      observer(names_[slot], value.toTensor());
     }
     values[slot] = std::move(value);
   }
@@ -599,14 +595,9 @@ GraphRunner::GraphRunner(GraphRunner&&) noexcept = default;
 GraphRunner& GraphRunner::operator=(GraphRunner&&) noexcept = default;
 
 std::vector<at::Tensor> GraphRunner::run(
-    const std::vector<at::Tensor>& inputs) const {
-  return impl_->run(inputs, nullptr);
-}
-
-std::vector<at::Tensor> GraphRunner::run(
     const std::vector<at::Tensor>& inputs,
     const Observer& observer) const {
-  return impl_->run(inputs, &observer);
+  return impl_->run(inputs, observer);
 }
 
 }  // namespace tessera::pt2

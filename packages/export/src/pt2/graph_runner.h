@@ -13,7 +13,8 @@
 namespace tessera::pt2 {
 
 /// Runs a graph through LibTorch's dispatcher, one operator after the other. Several
-/// threads may call run() at the same time.
+/// threads may call run() at the same time. LibTorch declares a runner of its own in
+/// torch/nativert/ModelRunnerHandle.h, but libtorch_cpu.so of the wheel has no symbol of it.
 class GraphRunner {
  public:
   /// Finds the operators and the values of all nodes.
@@ -28,22 +29,18 @@ class GraphRunner {
   GraphRunner(GraphRunner&&) noexcept;
   GraphRunner& operator=(GraphRunner&&) noexcept;
 
+  /// A function that run() calls with the name and the value of each tensor, as soon as it
+  /// is known.
+  using Observer =
+      std::function<void(const std::string& name, const at::Tensor& tensor)>;
+
   /// The outputs for these inputs, in the order of the graph.
   /// Errors:  c10::ValueError beginning with `where`, for another number of inputs, and
   ///          with the text of the check that refuses the inputs; c10::Error with the
   ///          node that failed.
-  std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) const;
-
-  /// Functions that run() calls with the name and the value of each tensor and integer, as
-  /// soon as it is known.
-  struct Observer {
-    std::function<void(const std::string& name, const at::Tensor& tensor)>
-        tensor;
-    std::function<void(const std::string& name, int64_t value)> integer;
-  };
   std::vector<at::Tensor> run(
       const std::vector<at::Tensor>& inputs,
-      const Observer& observer) const;
+      const Observer& observer = {}) const;
 
  private:
   class Impl;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/serving/program.h>
 
-#include "packages/export/src/dense_program.h"
 #include "packages/serving/src/program/compiled_program.h"
 #include "packages/serving/src/program/temporary_file.h"
 #include "packages/serving/src/publisher/dense_dtype.h"
@@ -46,15 +45,15 @@ std::shared_ptr<const Version> checked(std::shared_ptr<const Version> version) {
       kProgramWhere);
   TESSERA_CHECK_VALUE(
       !version->program().empty(),
-      "{} version {} has no program. Set PublishOptions::program to a file of export_dense_pt2() or export_dense_torchscript().",
+      "{} version {} has no program. Set PublishOptions::program to a file of export_dense_pt2().",
       kProgramWhere,
       version->number());
   return version;
 }
 
-exporting::DenseProgram load(std::string_view bytes) {
+Pt2Program load(std::string_view bytes) {
   const TemporaryFile file(bytes, kProgramWhere);
-  return exporting::DenseProgram(file.path());
+  return Pt2Program(file.path());
 }
 
 // Calls `load`, and says in an error which file of which version it concerns.
@@ -93,7 +92,7 @@ class Program::Impl {
   const Version& version() const {
     return *version_;
   }
-  const exporting::DenseProgram& program() const {
+  const Pt2Program& program() const {
     return *program_;
   }
   const CompiledProgram* compiled() const {
@@ -105,8 +104,8 @@ class Program::Impl {
     const std::string_view bytes = version_->program();
     file_ = before != nullptr && is_same(before->version_->program(), bytes)
         ? before->file_
-        : std::make_shared<const exporting::DenseProgram>(load(bytes));
-    program_ = std::make_unique<const exporting::DenseProgram>(
+        : std::make_shared<const Pt2Program>(load(bytes));
+    program_ = std::make_unique<const Pt2Program>(
         file_->with_weights(weights_of(version_)));
   }
 
@@ -121,8 +120,8 @@ class Program::Impl {
 
   std::shared_ptr<const Version> version_;
   // The program as it was exported.
-  std::shared_ptr<const exporting::DenseProgram> file_;
-  std::unique_ptr<const exporting::DenseProgram> program_;
+  std::shared_ptr<const Pt2Program> file_;
+  std::unique_ptr<const Pt2Program> program_;
   std::shared_ptr<CompiledPackages> packages_;
   std::unique_ptr<CompiledProgram> compiled_;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/serving/src/publisher/model_parts.h"
 
-#include "packages/export/src/visit_weights.h"
+#include "packages/export/src/trace/visit_weights.h"
 #include "packages/serving/src/publisher/publish_options.h"
 #include "src/common/check.h"
 

@@ -3,8 +3,8 @@
 
 #include <tessera/common/profile_scope.h>
 #include <tessera/common/shorten.h>
+#include <tessera/export/pt2_program.h>
 
-#include "packages/export/src/dense_program.h"
 #include "packages/serving/src/publisher/dense_weights.h"
 #include "packages/serving/src/publisher/described_model.h"
 #include "packages/serving/src/publisher/followed_table.h"
@@ -207,11 +207,7 @@ class Publisher::Impl {
     if (options_.program.empty()) {
       return;
     }
-    const exporting::DenseProgram program(options_.program);
-    TESSERA_CHECK_VALUE(
-        options_.compiled_program.empty() || !program.is_torchscript(),
-        "{} options.compiled_program needs a .pt2 file as options.program, but that is TorchScript, which AOTInductor can't compile. Export it with export_dense_pt2().",
-        kPublisher);
+    const Pt2Program program(options_.program);
     std::map<std::string, at::Tensor> weights;
     for (const auto& [name, tensor] : dense()) {
       weights[name] = tensor;

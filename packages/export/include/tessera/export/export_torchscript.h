@@ -2,11 +2,9 @@
 #pragma once
 
 #include <tessera/export/exported_model.h>
-#include <tessera/export/pt2_program.h>
 #include <tessera/layers/tpu_embedding.h>
 
 #include <string>
-#include <vector>
 
 namespace tessera {
 
@@ -21,11 +19,6 @@ void export_torchscript(
     const std::string& path,
     const ExportExample& example,
     const ExportOptions& options);
-Pt2Signature export_dense_torchscript(
-    const ExportedModel& model,
-    const std::string& path,
-    const ExportExample& example,
-    const std::vector<std::string>& input_names);
 
 }  // namespace detail
 
@@ -108,41 +101,6 @@ requires(!detail::HasTables<Holder>) void export_torchscript(
       "model before the export.");
   detail::export_torchscript(
       detail::exported_model(*model), path, example, options);
-}
-
-/// Writes the dense part of a model as TorchScript, without tables: what
-/// export_dense_pt2() writes as `.pt2`, for the same arguments. A Publisher takes either
-/// file.
-///
-///   export_dense_torchscript(
-///       ranker,
-///       "ranker.pt",
-///       {.features =
-///            {{"user", torch::tensor({42})},
-///             {"movie", torch::tensor({1, 2, 3})}},  // three candidates
-///        .inputs = {prices}},
-///       {"price"});
-///
-/// In Python, call `torch.jit.load("ranker.pt")(user, movie, price)` with activations.
-/// Their names are those of the returned signature. The file has the signature as its
-/// extra file `tessera.json`, and a checksum behind the archive. The file is code, so read
-/// only files that you trust: the checksum shows damage, but not who wrote a file.
-///
-/// LibTorch's tracer runs forward(), as for a whole model: sizes that C++ reads become
-/// constants, and then the export fails.
-/// Errors:  those of export_dense_pt2() and of a whole model.
-template <class Holder>
-Pt2Signature export_dense_torchscript(
-    Holder model,
-    const std::string& path,
-    const ExportExample& example,
-    const std::vector<std::string>& input_names = {}) {
-  TORCH_CHECK_VALUE(
-      static_cast<bool>(model),
-      "[export_dense_torchscript] expected a model, but got an empty holder. "
-      "Make the model before the export.");
-  return detail::export_dense_torchscript(
-      detail::exported_model(*model), path, example, input_names);
 }
 
 }  // namespace tessera

@@ -12,8 +12,8 @@
 namespace tessera::serving {
 
 // snippet: packages/serving/tests/program_test.cpp Program
-/// The dense part of one version of a published model: the file of export_dense_pt2() or
-/// export_dense_torchscript() with the dense weights of the version.
+/// The dense part of one version of a published model: the file of export_dense_pt2() with
+/// the dense weights of the version.
 ///
 ///   const Program program(reader->version());
 ///   std::cout << to_string(program.signature());  // the names of the inputs
@@ -23,9 +23,9 @@ namespace tessera::serving {
 /// LibTorch's operators run one after the other. A program keeps its version, so tables and
 /// weights are of the same version. Several threads may call run() at the same time.
 ///
-/// A package is machine code, and a TorchScript file is code, too. Read only directories
-/// that you trust: whoever can write to one can run code in the process that loads the
-/// program. Checksums show damage, but not who wrote a file.
+/// A package is machine code. Read only directories that you trust: whoever can write to
+/// one can run code in the process that loads the program. Checksums show damage, but not
+/// who wrote a file.
 class Program {
  public:
   /// Loads the program. If `before` has the same files, it is not read again, and only the

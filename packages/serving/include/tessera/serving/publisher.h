@@ -43,14 +43,12 @@ struct PublishOptions {
   bool background = false;
   /// The path of a file of save_pipeline(), which is published with each base. Empty: none.
   std::string pipeline = {};
-  /// The path of a file of export_dense_pt2() or export_dense_torchscript(), which is
-  /// published with each base. A server runs it with the dense weights of each version.
-  /// A TorchScript file is code, so publish only files that you trust: checksums show
-  /// damage, but not who wrote a file. Empty: none.
+  /// The path of a file of export_dense_pt2(), which is published with each base. A server
+  /// runs it with the dense weights of each version. Empty: none.
   std::string program = {};
-  /// The path of a package that AOTInductor has compiled from `program`, a .pt2 file, with
-  /// the option always_keep_tensor_constants. It runs only on machines with the instruction
-  /// set of the one that compiled it. Empty: none.
+  /// The path of a package that AOTInductor has compiled from `program` with the option
+  /// always_keep_tensor_constants. It runs only on machines with the instruction set of the
+  /// one that compiled it. Empty: none.
   std::string compiled_program = {};
 };
 static_assert(std::is_aggregate_v<PublishOptions>);

@@ -1,0 +1,563 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/export/export_pt2.h>
+
+#include "layers/mode_guard.h"
+#include "packages/export/src/pt2/archive.h"
+#include "packages/export/src/pt2/branch_free_lookup.h"
+#include "packages/export/src/pt2/graph_conversion.h"
+#include "packages/export/src/pt2/graph_merge.h"
+#include "packages/export/src/pt2/input_names.h"
+#include "packages/export/src/pt2/named_weights.h"
+#include "packages/export/src/trace/classic_locale.h"
+#include "packages/export/src/trace/dense_part.h"
+#include "packages/export/src/trace/example_batch.h"
+#include "packages/export/src/trace/exported_layer.h"
+#include "packages/export/src/trace/record_graph.h"
+#include "packages/export/src/trace/resized_examples.h"
+#include "packages/export/src/trace/traced_model.h"
+#include "packages/export/src/trace/verification.h"
+#include "src/common/atomic_file.h"
+#include "src/common/check.h"
+#include "src/common/error_reason.h"
+#include "src/features/flat_weights.h"
+#include "src/features/id_bags.h"
+
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+using exporting::InputNames;
+using exporting::ResizedExamples;
+using exporting::SizeSolver;
+
+constexpr const char* kPt2Where = "[export_pt2]";
+constexpr const char* kDenseWhere = "[export_dense_pt2]";
+
+// The layer or the whole model that is exported.
+struct Source {
+  std::vector<pt2::Weight> weights = {};
+  std::vector<exporting::ExportedLayer*> layers = {};
+  std::function<std::shared_ptr<torch::jit::Graph>(
+      const std::vector<at::Tensor>& weights,
+      const ExportExample& example,
+      exporting::Checks& checks)>
+      record = {};
+  bool returns_list = false;
+  /// The outputs that the file must give.
+  exporting::Outputs outputs = {};
+  /// The path and the part of each input after features and weights. Empty: "input_0", ...
+  InputNames input_names = {};
+  std::vector<std::string> output_names = {};
+  std::string output_part = {};
+  /// Whether the source may accept only the batch size of the example.
+  bool may_fix_batch = false;
+};
+
+// The activations of a feature, computed by operators that can be recorded.
+at::Tensor look_up(
+    const exporting::ExportedLayer& layer,
+    size_t index,
+    const Feature& feature,
+    const at::Tensor& weights,
+    exporting::Checks& checks) {
+  const FeatureState& state = layer.features[index];
+  return exporting::branch_free_lookup(
+      state,
+      layer.tables[state.table],
+      layer.paths[index],
+      feature,
+      weights,
+      checks);
+}
+
+// The inputs whose first element is the batch size.
+std::vector<exporting::ValueSource> batch_sources(
+    const ExportExample& example,
+    const std::vector<Pt2Value>& inputs) {
+  const std::vector<at::Tensor> tensors = exporting::flatten(example);
+  std::vector<exporting::ValueSource> sources;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].part == "dense_shape") {
+      sources.push_back(
+          {.symbol = 0,
+           .input = inputs[i].name,
+           .dtype = tensors[i].scalar_type()});
+    }
+  }
+  return sources;
+}
+
+void add_type(Pt2Value& value, const pt2::TensorMeta& meta) {
+  value.dtype = meta.dtype;
+  value.shape = pt2::shape_of(meta);
+}
+
+// Sizes at which the records differ from each other in an unambiguous way.
+std::vector<int64_t> base_sizes(size_t count) {
+  std::vector<int64_t> sizes;
+  for (size_t i = 0; i < count; ++i) {
+    sizes.push_back(11 + 6 * static_cast<int64_t>(i));
+  }
+  return sizes;
+}
+
+// The sizes of the example, unless they are too small to tell symbols from constants.
+// AOTInductor decides by them whether loops use several threads.
+std::vector<int64_t> usual_sizes(
+    const ResizedExamples& examples,
+    const std::vector<int64_t>& base) {
+  std::vector<int64_t> sizes = base;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    sizes[i] = std::max(sizes[i], examples.sizes()[i]);
+  }
+  return sizes;
+}
+
+// Returns whether the source takes only the batch size of the example.
+bool is_batch_fixed(const Source& source, const ResizedExamples& examples) {
+  std::string refusal;
+  std::vector<int64_t> sizes = base_sizes(examples.sizes().size());
+  try {
+    source.outputs(examples.at(sizes));
+    return false;
+  } catch (const std::exception& error) {
+    refusal = reason_of(error);
+  }
+  TESSERA_CHECK_VALUE(
+      source.may_fix_batch,
+      "{} expected a model that takes batches of any size, but it refuses a batch of {} made of the example's rows: {}. Let each input that belongs to the batch have the batch size as its first dimension.",
+      kPt2Where,
+      sizes[0],
+      refusal);
+  return true;
+}
+
+pt2::Archive make_archive(
+    const Source& source,
+    const ResizedExamples& examples,
+    const ExportExample& example,
+    SizeSolver& solver,
+    const std::vector<int64_t>& hints) {
+  pt2::Archive archive;
+  archive.signature.inputs =
+      exporting::describe_inputs(example, source.input_names);
+  std::vector<std::string> names;
+  for (const Pt2Value& input : archive.signature.inputs) {
+    names.push_back(input.name);
+  }
+  std::vector<at::Tensor> weights;
+  for (const pt2::Weight& weight : source.weights) {
+    weights.push_back(weight.tensor);
+  }
+  std::vector<exporting::RecordedGraph> records;
+  for (const std::vector<int64_t>& point : solver.points()) {
+    const ExportExample batch = examples.at(point);
+    exporting::RecordedGraph record;
+    record.weights = source.weights;
+    record.inputs = exporting::flatten(batch);
+    exporting::Checks checks;
+    const auto recorded = source.record(weights, batch, checks);
+    record.graph = exporting::convert_graph(
+        *recorded, record.weights, names, checks, kPt2Where);
+    record.graph.returns_list = source.returns_list;
+    records.push_back(std::move(record));
+  }
+  archive.graph = exporting::merge_graphs(
+      records,
+      solver,
+      hints,
+      batch_sources(example, archive.signature.inputs),
+      examples.descriptions(),
+      kPt2Where);
+  archive.weights = std::move(records[0].weights);
+  for (Pt2Value& input : archive.signature.inputs) {
+    add_type(input, archive.graph.tensors.at(input.name));
+  }
+  for (size_t i = 0; i < archive.graph.outputs.size(); ++i) {
+    const std::string& name = archive.graph.outputs[i];
+    archive.signature.outputs.push_back(
+        {.name = name,
+         .path = source.output_names.empty() ? fmt::format("output_{}", i)
+                                             : source.output_names[i],
+         .part = source.output_part});
+    add_type(archive.signature.outputs.back(), archive.graph.tensors.at(name));
+  }
+  return archive;
+}
+
+// A record for each symbol would take minutes if there are hundreds of symbols. With many
+// symbols, a few batches in which all symbols change are tried first.
+pt2::Archive make_archive(
+    const Source& source,
+    const ResizedExamples& examples,
+    const ExportExample& example,
+    const std::vector<int64_t>& base,
+    const std::vector<bool>& is_fixed,
+    const std::vector<int64_t>& hints) {
+  constexpr size_t kManySymbols = 24;
+  if (base.size() > kManySymbols) {
+    SizeSolver solver(base, is_fixed, SizeSolver::Changes::kJoint);
+    try {
+      return make_archive(source, examples, example, solver, hints);
+    } catch (const c10::ValueError&) {
+      if (!solver.has_failed()) {
+        throw;
+      }
+    }
+  }
+  SizeSolver solver(base, is_fixed, SizeSolver::Changes::kSeparate);
+  return make_archive(source, examples, example, solver, hints);
+}
+
+// The outputs, or the reason why there are none.
+struct Result {
+  std::vector<at::Tensor> outputs = {};
+  std::string refusal = {};
+  bool is_refused = false;
+};
+
+template <class Run>
+Result try_run(const Run& run) {
+  try {
+    return {.outputs = run()};
+  } catch (const std::exception& error) {
+    return {.refusal = reason_of(error), .is_refused = true};
+  }
+}
+
+// Compares the file with the source at one size.
+void compare(
+    const Source& source,
+    const Pt2Program& program,
+    const ExportExample& batch,
+    const std::string& description) {
+  const Result expected = try_run([&] { return source.outputs(batch); });
+  const Result actual =
+      try_run([&] { return program.run(exporting::flatten(batch)); });
+  std::string problem;
+  if (actual.is_refused != expected.is_refused) {
+    problem = actual.is_refused
+        ? "an error: " + actual.refusal
+        : "a result where the model has an error: " + expected.refusal;
+  } else if (!actual.is_refused) {
+    problem = exporting::difference(actual.outputs, expected.outputs);
+  }
+  TESSERA_CHECK_VALUE(
+      problem.empty(),
+      "{} with {}: the exported file must give what the model gives, but it gives {}. The file has conditions and numbers that C++ code computes as constants. Compute them with operators.",
+      kPt2Where,
+      description,
+      problem);
+}
+
+void check_program(
+    const Source& source,
+    const Pt2Program& program,
+    const ResizedExamples& examples,
+    const ExportExample& example,
+    bool is_batch_fixed) {
+  compare(source, program, example, "the example");
+  const int64_t batch = examples.sizes()[0];
+  std::vector<int64_t> batch_sizes{batch};
+  if (!is_batch_fixed) {
+    batch_sizes.insert(batch_sizes.end(), {0, 1, 2 * batch + 1});
+  }
+  for (const int64_t size : batch_sizes) {
+    for (const int64_t ids_per_row : {0, 1, 3}) {
+      for (const int64_t shift : {0, -1, 1 << 30}) {
+        std::vector<int64_t> sizes{size};
+        for (size_t i = 1; i < examples.sizes().size(); ++i) {
+          sizes.push_back(
+              size * ids_per_row +
+              (size > 0 ? static_cast<int64_t>(i % 3) : 0));
+        }
+        const ExportExample resized = examples.at(sizes, shift);
+        // The model may refuse a size, and then the file need not compute it.
+        const Result result = try_run([&] {
+          return source.outputs(shift == 0 ? resized : examples.at(sizes));
+        });
+        if (!result.is_refused) {
+          compare(
+              source,
+              program,
+              resized,
+              fmt::format(
+                  "batch size {}, {} ids per row{}",
+                  size,
+                  ids_per_row,
+                  shift == 0 ? "" : " and ids out of range"));
+        }
+      }
+    }
+  }
+}
+
+// Gives the placeholders the rows of the written file, so that the layer's own lookup
+// reads them.
+void fill_placeholders(const Source& source, const Pt2Program& program) {
+  std::unordered_map<std::string, at::Tensor> written;
+  for (const auto& [name, tensor] : program.state_dict()) {
+    written.emplace(name, tensor);
+  }
+  for (const pt2::Weight& weight : source.weights) {
+    if (weight.make) {
+      weight.tensor.set_data(written.at(weight.name));
+    }
+  }
+  for (exporting::ExportedLayer* layer : source.layers) {
+    for (exporting::StoredTable& table : layer->tables) {
+      table.is_placeholder = false;
+    }
+  }
+}
+
+Pt2Signature write(
+    const Source& source,
+    AtomicFile& file,
+    const ExportExample& example) {
+  const ResizedExamples examples(example, kPt2Where);
+  std::vector<int64_t> base = base_sizes(examples.sizes().size());
+  std::vector<bool> is_fixed(base.size(), false);
+  if (is_batch_fixed(source, examples)) {
+    base[0] = examples.sizes()[0];
+    is_fixed[0] = true;
+  }
+  const std::vector<int64_t> hints = usual_sizes(examples, base);
+  const pt2::Archive archive =
+      make_archive(source, examples, example, base, is_fixed, hints);
+  pt2::write_archive(file, archive, exporting::flatten(examples.at(hints)));
+  const Pt2Program program(file.written_path());
+  fill_placeholders(source, program);
+  check_program(source, program, examples, example, is_fixed[0]);
+  file.commit();
+  return archive.signature;
+}
+
+// The leaves of a nest by their paths.
+template <class Leaf>
+std::map<std::string, Leaf> by_path(const Nest<Leaf>& nest) {
+  std::map<std::string, Leaf> leaves;
+  nest.for_each(
+      [&](const std::string& path, const Leaf& leaf) { leaves[path] = leaf; });
+  return leaves;
+}
+
+// Returns the layer's exported features in the example and their weights, as maps by path.
+ExportExample example_of_paths(
+    const ExportExample& example,
+    const exporting::ExportedLayer& layer) {
+  const auto features = by_path(example.features);
+  auto weights = by_path(example.weights);
+  Features::Map features_of_paths;
+  Weights::Map weights_of_paths;
+  for (const size_t index : layer.exported) {
+    const std::string& path = layer.paths[index];
+    const auto feature = features.find(path);
+    TESSERA_CHECK_VALUE(
+        feature != features.end(),
+        "{} example.features must have the feature '{}', but it is missing. Add it, or leave it out of options.features.",
+        kPt2Where,
+        path);
+    features_of_paths.emplace_back(path, feature->second);
+    if (weights[path]) {
+      weights_of_paths.emplace_back(path, weights[path]);
+    }
+  }
+  return {
+      .features = Features::map(std::move(features_of_paths)),
+      .weights = Weights::map(std::move(weights_of_paths))};
+}
+
+// Calls lookup(index, feature, weights) for each feature of a batch from
+// example_of_paths(), and returns the activations.
+template <class Lookup>
+std::vector<at::Tensor> layer_outputs(
+    const exporting::ExportedLayer& layer,
+    const ExportExample& batch,
+    const Lookup& lookup) {
+  auto weights = by_path(batch.weights);
+  std::vector<at::Tensor> outputs;
+  batch.features.for_each([&](const std::string& path, const Feature& feature) {
+    outputs.push_back(
+        lookup(layer.exported[outputs.size()], feature, weights[path]));
+  });
+  return outputs;
+}
+
+Pt2Signature write_embedding(
+    const EmbeddingState& state,
+    const Nest<FeatureConfig>& structure,
+    const std::string& path,
+    const ExportExample& example,
+    const ExportOptions& options) {
+  TESSERA_CHECK_VALUE(
+      example.inputs.empty(),
+      "{} example.inputs must be empty for an embedding, which takes only features and weights. Leave them out.",
+      kPt2Where);
+  AtomicFile file(path, kPt2Where);
+  const ClassicLocale locale;  // LibTorch's tracer prints numbers with streams
+  const at::NoGradGuard no_grad;
+  exporting::ExportedLayer layer = exporting::export_layer(
+      state,
+      structure,
+      options,
+      exporting::Conversion::kWhenWritten,
+      kPt2Where);
+  const ExportExample parts =
+      example_of_paths(exporting::to_parts(example, kPt2Where), layer);
+
+  Source source;
+  for (size_t i = 0; i < layer.tables.size(); ++i) {
+    exporting::add_table_weights(layer, i, /*prefix=*/"", source.weights);
+  }
+  source.layers = {&layer};
+  source.returns_list = true;
+  source.record = [&](const std::vector<at::Tensor>& weights,
+                      const ExportExample& batch,
+                      exporting::Checks& checks) {
+    return exporting::record_operators(
+        weights,
+        exporting::flatten(batch),
+        [&](const auto& tensors) {
+          return layer_outputs(
+              layer,
+              exporting::unflatten(batch, tensors),
+              [&](size_t index, const Feature& feature, const auto& weight) {
+                return look_up(
+                    layer,
+                    index,
+                    feature,
+                    weight ? std::get<at::Tensor>(*weight) : at::Tensor(),
+                    checks);
+              });
+        },
+        checks,
+        kPt2Where);
+  };
+  source.outputs = [&](const ExportExample& batch) {
+    return layer_outputs(
+        layer,
+        batch,
+        [&](size_t index, const Feature& feature, const auto& weight) {
+          const FeatureState& state = layer.features[index];
+          const at::Tensor flat = flat_weights(state, feature, weight);
+          return exporting::lookup_stored(
+              layer, index, make_id_bags(state, feature, flat));
+        });
+  };
+  for (const size_t index : layer.exported) {
+    source.output_names.push_back(layer.paths[index]);
+    source.may_fix_batch = source.may_fix_batch ||
+        layer.features[index].config.output_shape.has_value();
+  }
+  source.output_part = "activations";
+  return write(source, file, parts);
+}
+
+// `layers` are those that `traced` has found.
+Pt2Signature write_model(
+    const detail::ExportedModel& model,
+    exporting::TracedModel& traced,
+    exporting::TracedModel::Layers& layers,
+    AtomicFile& file,
+    const ExportExample& example,
+    InputNames input_names) {
+  Source source;
+  source.weights = exporting::named_weights(model.module, layers, kPt2Where);
+  for (auto& [state, layer] : layers) {
+    source.layers.push_back(&layer);
+  }
+  source.returns_list = model.returns_list;
+  source.input_names = std::move(input_names);
+  source.record = [&](const std::vector<at::Tensor>& weights,
+                      const ExportExample& batch,
+                      exporting::Checks& checks) {
+    return traced.record(
+        weights,
+        batch,
+        [&](const exporting::ExportedLayer& layer,
+            size_t index,
+            const Feature& feature,
+            const at::Tensor& flat,
+            const at::Tensor& /*activations*/) {
+          return look_up(layer, index, feature, flat, checks);
+        },
+        checks);
+  };
+  source.outputs = [&](const ExportExample& batch) {
+    return traced.outputs(batch);
+  };
+  source.may_fix_batch = exporting::has_output_shape(model.module);
+  return write(source, file, example);
+}
+
+}  // namespace
+
+Pt2Signature detail::export_pt2(
+    const TableModule* tables,
+    const std::string& path,
+    const ExportExample& example,
+    const ExportOptions& options) {
+  Pt2Signature signature;
+  exporting::read_tables(tables, kPt2Where, [&](const EmbeddingState& state) {
+    signature = write_embedding(
+        state, tables->feature_configs(), path, example, options);
+  });
+  return signature;
+}
+
+Pt2Signature detail::export_pt2(
+    const ExportedModel& model,
+    const std::string& path,
+    const ExportExample& example,
+    const ExportOptions& options) {
+  AtomicFile file(path, kPt2Where);
+  const ClassicLocale locale;  // LibTorch's tracer prints numbers with streams
+  const at::NoGradGuard no_grad;
+  const ExportExample parts =
+      exporting::model_parts(model, example, options, kPt2Where);
+  const ModeGuard modes(model.module);
+  modes.eval();
+  exporting::TracedModel traced(
+      model, options, exporting::Conversion::kWhenWritten, kPt2Where);
+  return write_model(
+      model,
+      traced,
+      traced.find_layers(parts),
+      file,
+      parts,
+      /*input_names=*/{});
+}
+
+Pt2Signature detail::export_dense_pt2(
+    const ExportedModel& model,
+    const std::string& path,
+    const ExportExample& example,
+    const std::vector<std::string>& input_names) {
+  AtomicFile file(path, kDenseWhere);
+  const ClassicLocale locale;  // LibTorch's tracer prints numbers with streams
+  const at::NoGradGuard no_grad;
+  const ModeGuard modes(model.module);
+  modes.eval();
+  const exporting::DensePart dense(model, example, input_names, kDenseWhere);
+  const ExportOptions options;
+  exporting::TracedModel traced(
+      dense.model(), options, exporting::Conversion::kNow, kDenseWhere);
+  exporting::TracedModel::Layers none;
+  return write_model(
+      dense.model(), traced, none, file, dense.example(), dense.inputs());
+}
+
+}  // namespace tessera

@@ -1,0 +1,560 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "packages/export/src/pt2/graph_merge.h"
+
+#include <tessera/common/shorten.h>
+
+#include "packages/export/src/pt2/graph_conversion.h"
+#include "packages/export/src/pt2/graph_runner.h"
+#include "src/common/check.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <set>
+#include <type_traits>
+#include <unordered_set>
+#include <utility>
+#include <variant>
+
+namespace tessera::exporting {
+
+using pt2::Polynomial;
+
+namespace {
+
+// A tensor's type and sizes at one point.
+struct Observation {
+  at::ScalarType dtype = at::kFloat;
+  std::vector<int64_t> sizes = {};
+  std::vector<int64_t> strides = {};
+  int64_t storage_offset = 0;
+};
+
+using Observations = std::map<std::string, Observation>;
+
+Observations observe(const RecordedGraph& record, const std::string& where) {
+  std::vector<at::Tensor> weights;
+  for (const pt2::Weight& weight : record.weights) {
+    weights.push_back(weight.tensor);
+  }
+  Observations seen;
+  const auto observer = [&](const std::string& name, const at::Tensor& tensor) {
+    if (tensor.defined()) {
+      seen[name] = {
+          .dtype = tensor.scalar_type(),
+          .sizes = tensor.sizes().vec(),
+          .strides = tensor.strides().vec(),
+          .storage_offset = tensor.storage_offset()};
+    }
+  };
+  pt2::GraphRunner(record.graph, std::move(weights), where)
+      .run(record.inputs, observer);
+  return seen;
+}
+
+class Merger {
+ public:
+  Merger(
+      const std::vector<RecordedGraph>& records,
+      SizeSolver& solver,
+      const std::vector<int64_t>& hints,
+      const std::vector<ValueSource>& value_sources,
+      const std::vector<std::string>& descriptions,
+      const std::string& where)
+      : records_(records),
+        solver_(solver),
+        hints_(hints),
+        value_sources_(value_sources),
+        descriptions_(descriptions),
+        where_(where),
+        graph_(records[0].graph) {}
+
+  pt2::Graph merge() {
+    graph_.symbols = hints_;
+    graph_.is_value.assign(graph_.symbols.size(), false);
+    taken_.insert(graph_.weights.begin(), graph_.weights.end());
+    taken_.insert(graph_.inputs.begin(), graph_.inputs.end());
+    for (size_t k = 1; k < records_.size(); ++k) {
+      check_structure(k);
+    }
+    for (const RecordedGraph& record : records_) {
+      observations_.push_back(observe(record, where_));
+    }
+    for (const auto& [name, first] : observations_[0]) {
+      taken_.insert(name);
+      graph_.tensors[name] = merge_meta(name, first);
+    }
+    add_undefined();
+    std::vector<pt2::Node> nodes = std::move(graph_.nodes);
+    name_input_sizes();
+    add_checks();
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      for (size_t j = 0; j < nodes[i].arguments.size(); ++j) {
+        merge_argument(nodes[i], i, j);
+      }
+    }
+    graph_.nodes = std::move(integer_nodes_);
+    std::move(nodes.begin(), nodes.end(), std::back_inserter(graph_.nodes));
+    substitute_symbols();
+    return std::move(graph_);
+  }
+
+ private:
+  // Raises an error that names the first node at which two records differ.
+  void check_structure(size_t k) const {
+    const pt2::Graph& a = records_[0].graph;
+    const pt2::Graph& b = records_[k].graph;
+    const size_t count = std::min(a.nodes.size(), b.nodes.size());
+    for (size_t i = 0; i < count; ++i) {
+      check_same(
+          k,
+          a.nodes[i].target == b.nodes[i].target &&
+              a.nodes[i].arguments.size() == b.nodes[i].arguments.size() &&
+              a.nodes[i].outputs == b.nodes[i].outputs,
+          fmt::format("{} and then {}", a.nodes[i].target, b.nodes[i].target));
+    }
+    check_same(
+        k,
+        a.nodes.size() == b.nodes.size() && a.outputs == b.outputs,
+        fmt::format(
+            "{} operators and then {}", a.nodes.size(), b.nodes.size()));
+    check_same(
+        k,
+        a.weights == b.weights &&
+            std::equal(
+                records_[0].weights.begin(),
+                records_[0].weights.end(),
+                records_[k].weights.begin(),
+                records_[k].weights.end(),
+                [](const pt2::Weight& x, const pt2::Weight& y) {
+                  return x.tensor.is_same(y.tensor) ||
+                      (x.tensor.sizes() == y.tensor.sizes() &&
+                       x.tensor.equal(y.tensor));
+                }),
+        "other tensors that C++ made");
+  }
+
+  void check_same(size_t k, bool is_same, const std::string& difference) const {
+    TESSERA_CHECK_VALUE(
+        is_same,
+        "{} forward() must call the same operators for batches of all sizes, but it calls {} with {}. Choose operators without conditions on sizes.",
+        where_,
+        difference,
+        point_text(k));
+  }
+
+  std::string point_text(size_t k) const {
+    std::vector<std::string> changes;
+    for (size_t i = 0; i < descriptions_.size(); ++i) {
+      const int64_t before = solver_.points()[0][i];
+      const int64_t after = solver_.points()[k][i];
+      if (before != after && changes.size() < 3) {
+        changes.push_back(fmt::format(
+            "{} {} instead of {}", descriptions_[i], after, before));
+      }
+    }
+    return fmt::format("{}", fmt::join(changes, ", "));
+  }
+
+  Polynomial solve(
+      const std::vector<int64_t>& values,
+      const std::string& what) {
+    const auto found = solver_.solve(values);
+    TESSERA_CHECK_VALUE(
+        found.has_value(),
+        "{} sizes must be sums of products of the batch size and the numbers of ids, but {} is {} with {}, and {} with {}. Compute it with operators, or without this size.",
+        where_,
+        what,
+        values[0],
+        sizes_text(0),
+        values.back(),
+        sizes_text(values.size() - 1));
+    return *found;
+  }
+
+  std::string sizes_text(size_t k) const {
+    std::vector<std::string> texts;
+    for (size_t i = 0; i < std::min<size_t>(descriptions_.size(), 3); ++i) {
+      texts.push_back(
+          fmt::format("{} {}", descriptions_[i], solver_.points()[k][i]));
+    }
+    return fmt::format("{}", fmt::join(texts, ", "));
+  }
+
+  // The values that `get` returns for the observations of a tensor.
+  template <class Get>
+  std::vector<int64_t> collect(const std::string& name, const Get& get) const {
+    std::vector<int64_t> values;
+    for (const Observations& seen : observations_) {
+      values.push_back(get(seen.at(name)));
+    }
+    return values;
+  }
+
+  pt2::TensorMeta merge_meta(
+      const std::string& name,
+      const Observation& first) {
+    pt2::TensorMeta meta{.dtype = first.dtype};
+    for (const Observations& seen : observations_) {
+      const auto other = seen.find(name);
+      TESSERA_CHECK_VALUE(
+          other != seen.end() && other->second.dtype == first.dtype &&
+              other->second.sizes.size() == first.sizes.size(),
+          "{} the tensor '{}' must have the same dtype and rank for batches of all sizes. Choose operators without conditions on sizes.",
+          where_,
+          name);
+    }
+    for (size_t axis = 0; axis < first.sizes.size(); ++axis) {
+      meta.sizes.push_back(solve(
+          collect(name, [&](const auto& seen) { return seen.sizes[axis]; }),
+          fmt::format("size {} of '{}'", axis, name)));
+      meta.strides.push_back(solve(
+          collect(name, [&](const auto& seen) { return seen.strides[axis]; }),
+          fmt::format("stride {} of '{}'", axis, name)));
+    }
+    meta.storage_offset = solve(
+        collect(name, [](const auto& seen) { return seen.storage_offset; }),
+        fmt::format("the storage offset of '{}'", name));
+    return meta;
+  }
+
+  // An operator may leave a result undefined that nobody needs. Files need a type for it,
+  // too, and describe it as empty.
+  void add_undefined() {
+    for (const pt2::Node& node : graph_.nodes) {
+      for (const pt2::Output& output : node.outputs) {
+        if (const auto* tensor = std::get_if<pt2::TensorName>(&output)) {
+          graph_.tensors.try_emplace(
+              tensor->name,
+              pt2::TensorMeta{
+                  .dtype = at::kLong, .sizes = {0}, .strides = {1}});
+        }
+      }
+    }
+  }
+
+  void merge_argument(pt2::Node& node, size_t i, size_t j) {
+    pt2::NamedArgument& argument = node.arguments[j];
+    std::vector<const pt2::Argument*> all;
+    for (const RecordedGraph& record : records_) {
+      all.push_back(&record.graph.nodes[i].arguments[j].value);
+    }
+    if (std::all_of(all.begin(), all.end(), [&](const auto* other) {
+          return *other == argument.value;
+        })) {
+      return;
+    }
+    const std::string what =
+        fmt::format("argument '{}' of {}", argument.name, node.target);
+    const auto merge_ints = [&](const auto& get) -> pt2::Int {
+      std::vector<int64_t> values;
+      for (const pt2::Argument* other : all) {
+        values.push_back(get(*other));
+      }
+      const Polynomial size = solve(values, what);
+      return size.is_constant() ? pt2::Int{size.constant()}
+                                : pt2::Int{pt2::IntName{name_of(size)}};
+    };
+    const auto is_alike = [&](const auto* other) {
+      const auto* list = std::get_if<std::vector<pt2::Int>>(&argument.value);
+      const auto* others = std::get_if<std::vector<pt2::Int>>(other);
+      return other->index() == argument.value.index() &&
+          (list == nullptr || list->size() == others->size());
+    };
+    const bool is_list =
+        std::holds_alternative<std::vector<pt2::Int>>(argument.value);
+    TESSERA_CHECK_VALUE(
+        (is_list || std::holds_alternative<pt2::Int>(argument.value)) &&
+            std::all_of(all.begin(), all.end(), is_alike),
+        "{} {} must not depend on the sizes of the batch, unless it is an integer, but C++ computes it from them. Compute it with operators.",
+        where_,
+        what);
+    if (!is_list) {
+      argument.value = merge_ints([](const pt2::Argument& other) {
+        return std::get<int64_t>(std::get<pt2::Int>(other));
+      });
+      return;
+    }
+    auto merged = std::get<std::vector<pt2::Int>>(argument.value);
+    for (size_t entry = 0; entry < merged.size(); ++entry) {
+      merged[entry] = merge_ints([&](const pt2::Argument& other) {
+        return std::get<int64_t>(std::get<std::vector<pt2::Int>>(other)[entry]);
+      });
+    }
+    argument.value = std::move(merged);
+  }
+
+  // Adds a node that computes an integer, and returns its name.
+  std::string add_integer(
+      const std::string& target,
+      std::vector<pt2::NamedArgument> arguments,
+      const Polynomial& value) {
+    const std::string name = identifier("size", taken_);
+    integer_nodes_.push_back(
+        {.target = target,
+         .arguments = std::move(arguments),
+         .outputs = {pt2::IntName{name}}});
+    graph_.integers[name] = value;
+    names_[value] = name;
+    return name;
+  }
+
+  std::string combine(
+      const char* target,
+      const pt2::Int& a,
+      const pt2::Int& b,
+      const Polynomial& value) {
+    return add_integer(target, {{"a", a}, {"b", b}}, value);
+  }
+
+  std::string name_of(const Polynomial& value) {
+    if (const auto known = names_.find(value); known != names_.end()) {
+      return known->second;
+    }
+    if (const auto read = read_from_input(value)) {
+      return *read;
+    }
+    // A sum is the sum of its first terms, plus its last one.
+    const auto [product, factor] = *value.terms().rbegin();
+    Polynomial last;
+    last.add(product, factor);
+    if (value.terms().size() > 1) {
+      Polynomial rest = value;
+      rest.add(product, -factor);
+      const pt2::Int left = int_of(rest);
+      return combine("_operator.add", left, int_of(last), value);
+    }
+    if (factor != 1) {
+      Polynomial plain;
+      plain.add(product, 1);
+      return combine("_operator.mul", int_of(plain), factor, value);
+    }
+    if (product.size() > 1) {
+      Polynomial first;
+      first.add({product.begin(), product.end() - 1}, 1);
+      const pt2::Int left = int_of(first);
+      return combine(
+          "_operator.mul",
+          left,
+          int_of(Polynomial::symbol(product.back())),
+          value);
+    }
+    return name_of_symbol(product[0]);
+  }
+
+  pt2::Int int_of(const Polynomial& value) {
+    return value.is_constant() ? pt2::Int{value.constant()}
+                               : pt2::Int{pt2::IntName{name_of(value)}};
+  }
+
+  // Reads a size of an input that is exactly this polynomial.
+  std::optional<std::string> read_from_input(const Polynomial& value) {
+    for (const std::string& input : graph_.inputs) {
+      const std::vector<Polynomial>& sizes = graph_.tensors.at(input).sizes;
+      const auto found = std::find(sizes.begin(), sizes.end(), value);
+      if (found != sizes.end()) {
+        return add_integer(
+            "torch.ops.aten.sym_size.int",
+            {{"self", pt2::TensorName{input}},
+             {"dim", pt2::Int{int64_t{found - sizes.begin()}}}},
+            value);
+      }
+    }
+    return std::nullopt;
+  }
+
+  // torch.export needs one symbol for each size of an input, not a sum such as s0 + 1: with
+  // a range for a sum, run_decompositions() fails, also for files of Python. A size that is
+  // a sum becomes a new symbol. If nothing else determines the symbol in the sum, it is
+  // computed from the new symbol. The graph checks that the new symbol equals the sum.
+  void name_input_sizes() {
+    std::set<size_t> plain;
+    for (const std::string& input : graph_.inputs) {
+      for (const Polynomial& size : graph_.tensors.at(input).sizes) {
+        if (const auto symbol = plain_symbol(size)) {
+          plain.insert(*symbol);
+        }
+      }
+    }
+    for (const std::string& input : graph_.inputs) {
+      std::vector<Polynomial>& sizes = graph_.tensors.at(input).sizes;
+      for (size_t axis = 0; axis < sizes.size(); ++axis) {
+        if (sizes[axis].is_constant() || plain_symbol(sizes[axis])) {
+          continue;
+        }
+        const Polynomial meaning = sizes[axis];
+        const Polynomial own = Polynomial::symbol(graph_.symbols.size());
+        graph_.symbols.push_back(meaning.at(graph_.symbols));
+        graph_.is_value.push_back(false);
+        sizes[axis] = own;
+        const auto defined = symbol_in(meaning);
+        if (defined && plain.insert(*defined).second) {
+          define_symbol(*defined, meaning, own);
+        }
+        checks_.push_back({input, own, meaning});
+      }
+    }
+  }
+
+  static std::optional<size_t> plain_symbol(const Polynomial& size) {
+    const auto symbol = symbol_in(size);
+    return symbol && size == Polynomial::symbol(*symbol) ? symbol
+                                                         : std::nullopt;
+  }
+
+  // Returns the symbol if `size` is factor * symbol + constant with a factor above 0.
+  static std::optional<size_t> symbol_in(const Polynomial& size) {
+    Polynomial::Product found;
+    for (const auto& [product, factor] : size.terms()) {
+      if (product.empty()) {
+        continue;
+      }
+      if (!found.empty() || product.size() != 1 || factor < 1) {
+        return std::nullopt;
+      }
+      found = product;
+    }
+    return found.empty() ? std::nullopt : std::make_optional(found[0]);
+  }
+
+  // Computes a symbol from the size `own` of an input, which is factor * symbol +
+  // constant.
+  void define_symbol(
+      size_t symbol,
+      const Polynomial& meaning,
+      const Polynomial& own) {
+    const Polynomial value = Polynomial::symbol(symbol);
+    const int64_t factor = meaning.terms().at({symbol});
+    Polynomial product = own;
+    product.add({}, -meaning.constant());
+    if (factor == 1) {
+      names_[value] = name_of(product);
+      substitutions_.emplace_back(symbol, product);
+    } else {
+      combine("_operator.floordiv", int_of(product), factor, value);
+    }
+  }
+
+  // torch.export accepts only symbols that are sizes of inputs. Replaces the other symbols
+  // in all sizes.
+  void substitute_symbols() {
+    for (const auto& [symbol, value] : substitutions_) {
+      for (auto& [name, integer] : graph_.integers) {
+        integer = integer.substitute(symbol, value);
+      }
+      for (auto& [name, meta] : graph_.tensors) {
+        for (Polynomial& size : meta.sizes) {
+          size = size.substitute(symbol, value);
+        }
+        for (Polynomial& stride : meta.strides) {
+          stride = stride.substitute(symbol, value);
+        }
+        meta.storage_offset = meta.storage_offset.substitute(symbol, value);
+      }
+    }
+  }
+
+  // Adds nodes that compare the sizes that have a symbol of their own with what they must
+  // be.
+  void add_checks() {
+    for (const SizeCheck& check : checks_) {
+      const std::string own = name_of(check.own);
+      const std::string tensor = add_tensor(
+          "torch.ops.aten.scalar_tensor.default",
+          {{"s", pt2::Int{pt2::IntName{own}}},
+           {.name = "dtype", .value = at::kLong, .is_keyword = true}},
+          at::kLong);
+      const std::string is_equal = add_tensor(
+          "torch.ops.aten.eq.Scalar",
+          {{"self", pt2::TensorName{tensor}}, {"other", int_of(check.meaning)}},
+          at::kBool);
+      integer_nodes_.push_back(
+          {.target = "torch.ops.aten._assert_async.msg",
+           .arguments = {
+               {"self", pt2::TensorName{is_equal}},
+               {"assert_msg",
+                fmt::format(
+                    "the size of {} must fit the sizes of the other inputs",
+                    check.input)}}});
+    }
+  }
+
+  // Adds a node whose result is a tensor with one element.
+  std::string add_tensor(
+      const char* target,
+      std::vector<pt2::NamedArgument> arguments,
+      at::ScalarType dtype) {
+    const std::string name = identifier("check", taken_);
+    integer_nodes_.push_back(
+        {.target = target,
+         .arguments = std::move(arguments),
+         .outputs = {pt2::TensorName{name}}});
+    graph_.tensors[name] = {.dtype = dtype};
+    return name;
+  }
+
+  // Reads a symbol that is no size of an input from the values of a dense_shape.
+  std::string name_of_symbol(size_t symbol) {
+    const auto source = std::find_if(
+        value_sources_.begin(),
+        value_sources_.end(),
+        [&](const ValueSource& candidate) {
+          return candidate.symbol == symbol;
+        });
+    TESSERA_CHECK_VALUE(
+        source != value_sources_.end(),
+        "{} {} must be a size of an input, but it is not. Pass an input with this size.",
+        where_,
+        descriptions_[symbol]);
+    graph_.is_value[symbol] = true;
+    const std::string tensor = add_tensor(
+        "torch.ops.aten.select.int",
+        {{"self", pt2::TensorName{source->input}},
+         {"dim", pt2::Int{int64_t{0}}},
+         {"index", pt2::Int{int64_t{0}}}},
+        source->dtype);
+    return add_integer(
+        "torch.ops.aten.item.default",
+        {{"self", pt2::TensorName{tensor}}},
+        Polynomial::symbol(symbol));
+  }
+
+  struct SizeCheck {
+    std::string input;
+    Polynomial own;
+    Polynomial meaning;
+  };
+
+  const std::vector<RecordedGraph>& records_;
+  SizeSolver& solver_;
+  const std::vector<int64_t>& hints_;
+  const std::vector<ValueSource>& value_sources_;
+  const std::vector<std::string>& descriptions_;
+  const std::string& where_;
+  pt2::Graph graph_;
+  std::vector<Observations> observations_;
+  std::vector<pt2::Node> integer_nodes_;
+  std::map<Polynomial, std::string> names_;
+  std::vector<std::pair<size_t, Polynomial>> substitutions_;
+  std::vector<SizeCheck> checks_;
+  std::unordered_set<std::string> taken_;  // all names of the graph
+};
+
+}  // namespace
+
+pt2::Graph merge_graphs(
+    const std::vector<RecordedGraph>& records,
+    SizeSolver& solver,
+    const std::vector<int64_t>& hints,
+    const std::vector<ValueSource>& value_sources,
+    const std::vector<std::string>& descriptions,
+    const std::string& where) {
+  return Merger(records, solver, hints, value_sources, descriptions, where)
+      .merge();
+}
+
+}  // namespace tessera::exporting

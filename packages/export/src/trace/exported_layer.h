@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "packages/export/src/trace/stored_table.h"
+#include "src/engine/embedding_state.h"
+#include "src/features/feature_state.h"
+#include "src/features/id_bags.h"
+
+#include <tessera/engine/table_module.h>
+#include <tessera/export/exported_model.h>
+#include <tessera/features/feature.h>
+#include <tessera/features/feature_config.h>
+#include <tessera/features/nest.h>
+#include <tessera/features/partial_shape.h>
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tessera::exporting {
+
+/// A layer, and its tables in the form in which they are written.
+struct ExportedLayer {
+  /// The beginning of error messages.
+  std::string where = {};
+  const EmbeddingState* state = nullptr;
+  Nest<FeatureConfig> structure = {};
+  std::vector<std::string> paths = {};
+  /// The features of `state`, but for batches of any size.
+  std::vector<FeatureState> features = {};
+  std::vector<size_t> exported = {};  // indices of features
+  std::vector<StoredTable> tables = {};  // undefined rows: no feature needs it
+  /// The dtype of all tables in the file. If unset, each keeps its own.
+  std::optional<at::ScalarType> dtype = {};
+
+  /// The dtype in which a table is written.
+  at::ScalarType dtype_of(size_t table) const;
+};
+
+/// When tables of another dtype than that of the file are converted.
+enum class Conversion {
+  kNow,
+  kWhenWritten  // until then, tables are placeholders
+};
+
+/// Calls `read` while nothing changes the tables.
+/// Errors:  c10::ValueError beginning with `where` for nullptr, and for a layer whose
+///          activations are not float32.
+void read_tables(
+    const TableModule* tables,
+    const std::string& where,
+    c10::function_ref<void(const EmbeddingState&)> read);
+
+/// Collects the parts of a layer that a file contains.
+/// Errors:  c10::ValueError beginning with `where`, for tables on a sharded strategy,
+///          unknown features, a dtype that files can't hold, and values that the dtype
+///          can't hold.
+ExportedLayer export_layer(
+    const EmbeddingState& state,
+    const Nest<FeatureConfig>& structure,
+    const ExportOptions& options,
+    Conversion conversion,
+    const std::string& where);
+
+/// The name of a table's rows among the tensors of a file. Other tensors of the table have
+/// the same name with "_scales", "_offsets", "_keys" or "_padding_key".
+std::string stored_name(size_t table);
+
+/// The activations that the layer computes for one feature, from the rows in the file.
+at::Tensor lookup_stored(const ExportedLayer& layer, size_t index, IdBags bags);
+
+/// The activations of all features of a batch, from the rows in the file.
+Nest<at::Tensor> lookup_all(
+    const ExportedLayer& layer,
+    const Features& features,
+    const Weights& weights);
+
+/// The sizes of `shape`, with `otherwise` in place of unknown ones.
+std::vector<int64_t> sizes_or(const PartialShape& shape, int64_t otherwise);
+
+/// The example of a whole model in the forms of to_parts().
+/// Errors:  c10::ValueError beginning with `where`, for options that only a layer has, and
+///          for an example that is empty or does not fit forward().
+ExportExample model_parts(
+    const detail::ExportedModel& model,
+    const ExportExample& example,
+    const ExportOptions& options,
+    const std::string& where);
+
+}  // namespace tessera::exporting
