@@ -76,30 +76,23 @@ TEST(GlooBackendTest, SigpipeIsIgnoredUnlessTheProgramHandlesIt) {
 }
 
 TEST(GlooBackendTest, BadOptionsAreNamed) {
-  EXPECT_VALUE_ERROR(
-      (make_gloo_backend({.timeout = milliseconds(0)})),
-      "[GlooBackendOptions] timeout must be from 1 ms to a year, but got 0 ms");
-  EXPECT_VALUE_ERROR(
-      (make_gloo_backend({.interface = "lo", .hostname = "localhost"})),
-      "two ways to say where this rank listens");
-  EXPECT_VALUE_ERROR(
-      (make_gloo_backend({.rank = 0})),
-      "but not set: WORLD_SIZE. Start the program with torchrun");
-  EXPECT_VALUE_ERROR(
-      (make_gloo_backend({.store = make_store(), .rank = 2, .size = 2})),
-      "RANK must be from 0 to WORLD_SIZE - 1 = 1, but got 2");
-  EXPECT_VALUE_ERROR(
-      (make_gloo_backend({.store = make_store(), .rank = 0, .size = 0})),
-      "WORLD_SIZE must be from 1 to 65536, but got 0");
-  EXPECT_VALUE_ERROR(
-      (make_gloo_backend({.timeout = milliseconds::max()})),
-      "timeout must be from 1 ms to a year");
-  EXPECT_VALUE_ERROR(
-      (make_gloo_backend({.store = make_store(), .rank = 0, .size = 2})),
-      "rank 0 finds no address of its own from which it reaches MASTER_ADDR = ''");
-  EXPECT_VALUE_ERROR(
-      (make_gloo_backend({.interface = "nowhere0"})),
-      "can't listen on the interface 'nowhere0'");
+  test::expect_refusals<GlooBackendOptions>(
+      {{{.timeout = milliseconds(0)},
+        "[GlooBackendOptions] timeout must be from 1 ms to a year, but got 0 ms"},
+       {{.interface = "lo", .hostname = "localhost"},
+        "two ways to say where this rank listens"},
+       {{.rank = 0},
+        "but not set: WORLD_SIZE. Start the program with torchrun"},
+       {{.store = make_store(), .rank = 2, .size = 2},
+        "RANK must be from 0 to WORLD_SIZE - 1 = 1, but got 2"},
+       {{.store = make_store(), .rank = 0, .size = 0},
+        "WORLD_SIZE must be from 1 to 65536, but got 0"},
+       {{.timeout = milliseconds::max()},
+        "timeout must be from 1 ms to a year"},
+       {{.store = make_store(), .rank = 0, .size = 2},
+        "rank 0 finds no address of its own from which it reaches MASTER_ADDR = ''"},
+       {{.interface = "nowhere0"}, "can't listen on the interface 'nowhere0'"}},
+      [](const auto& x) { make_gloo_backend(x); });
 }
 
 TEST(GlooBackendTest, ARankThatDoesNotArriveIsNamed) {

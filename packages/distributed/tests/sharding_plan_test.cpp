@@ -181,31 +181,24 @@ TEST(ShardingPlanTest, RefusesUnusableOptions) {
   const auto plan = [](const distributed::PlanOptions& options) {
     distributed::plan_sharding(features(), optim::SGD{}, options);
   };
-  EXPECT_VALUE_ERROR(
-      plan({.ranks = 0}),
-      "[PlanOptions] ranks must be in [1, 1000000] and batch_size must be >= 1");
-  EXPECT_VALUE_ERROR(
-      plan({.batch_size = 0}), "and batch_size must be >= 1, but got 1 and 0");
-  EXPECT_VALUE_ERROR(plan({.ranks = 1'000'001}), "but got 1000001");
+  test::expect_refusals<distributed::PlanOptions>(
+      {{{.ranks = 0},
+        "[PlanOptions] ranks must be in [1, 1000000] and batch_size must be >= 1"},
+       {{.batch_size = 0}, "and batch_size must be >= 1, but got 1 and 0"},
+       {{.ranks = 1'000'001}, "but got 1000001"},
+       {{.memory_slack = -0.1}, "memory_slack must be >= 0"},
+       {{.memory_slack = std::numeric_limits<double>::quiet_NaN()},
+        "memory_slack must be >= 0"},
+       {{.bag_lengths = {{"user", -1.0}}},
+        "bag_lengths of feature 'user' must be >= 0"},
+       {{.bag_lengths = {{"nobody", 1.0}}},
+        "bag_lengths names the feature 'nobody', which does not exist"},
+       {{.placement = {{"nothing", TablePlacement::row_wise()}}},
+        "placement must name tables that a feature uses, but names 'nothing'"},
+       {{.ranks = 2, .placement = {{"users", TablePlacement::table_wise(2)}}},
+        "[PlanOptions] table 'users' is placed on rank 2"}},
+      plan);
   EXPECT_FALSE(distributed::ShardingPlan{}.to_string().empty());
-  EXPECT_VALUE_ERROR(plan({.memory_slack = -0.1}), "memory_slack must be >= 0");
-  EXPECT_VALUE_ERROR(
-      plan({.memory_slack = std::numeric_limits<double>::quiet_NaN()}),
-      "memory_slack must be >= 0");
-  EXPECT_VALUE_ERROR(
-      plan({.bag_lengths = {{"user", -1.0}}}),
-      "bag_lengths of feature 'user' must be >= 0");
-  EXPECT_VALUE_ERROR(
-      plan({.bag_lengths = {{"nobody", 1.0}}}),
-      "bag_lengths names the feature 'nobody', which does not exist");
-  EXPECT_VALUE_ERROR(
-      plan({.placement = {{"nothing", TablePlacement::row_wise()}}}),
-      "placement must name tables that a feature uses, but names 'nothing'");
-  EXPECT_VALUE_ERROR(
-      plan(
-          {.ranks = 2,
-           .placement = {{"users", TablePlacement::table_wise(2)}}}),
-      "[PlanOptions] table 'users' is placed on rank 2");
   EXPECT_VALUE_ERROR(
       distributed::plan_sharding(Nest<FeatureConfig>(), optim::SGD{}, {}),
       "[plan_sharding] features must have at least one feature");

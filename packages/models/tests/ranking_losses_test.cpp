@@ -243,37 +243,30 @@ TEST(RankingLossesTest, RefuseBadInput) {
                          RankingLists lists, RankingLossOptions options = {}) {
       loss(lists, options);
     };
-    EXPECT_VALUE_ERROR(
-        run({}), "[" + name + "_loss] scores must be a dense tensor of shape");
-    EXPECT_VALUE_ERROR(
-        run({.scores = good[0], .labels = good[0]}), "shape [queries, list]");
-    EXPECT_VALUE_ERROR(run({.scores = good}), "labels must be a dense tensor");
-    EXPECT_VALUE_ERROR(
-        run({.scores = good, .labels = at::ones({2, 4})}),
-        "shape [2, 3], but got Float of shape [2, 4]");
+    expect_refusals<RankingLists>(
+        {{{}, "[" + name + "_loss] scores must be a dense tensor of shape"},
+         {{.scores = good[0], .labels = good[0]}, "shape [queries, list]"},
+         {{.scores = good}, "labels must be a dense tensor"},
+         {{.scores = good, .labels = at::ones({2, 4})},
+          "shape [2, 3], but got Float of shape [2, 4]"},
+         {{.scores = good, .labels = at::full({2, 3}, kNan)},
+          "labels must be finite"},
+         {{.scores = good, .labels = at::full({2, 3}, kInfinity)},
+          "labels must be finite"},
+         {{.scores = good, .labels = good, .mask = at::ones({2}, at::kBool)},
+          "mask must be a dense tensor of shape [2, 3]"},
+         {{.scores = good, .labels = good, .weights = floats({1, -1})},
+          "weights must be finite and >= 0"},
+         {{.scores = good, .labels = good, .weights = floats({1, kNan})},
+          "weights must be finite and >= 0"},
+         {{.scores = good, .labels = good, .weights = floats({1})},
+          "weights must be a dense tensor of shape [2]"}},
+        run);
     EXPECT_TYPE_ERROR(
         run({.scores = good.to(at::kLong), .labels = good}), "must be floats");
-    EXPECT_VALUE_ERROR(
-        run({.scores = good, .labels = at::full({2, 3}, kNan)}),
-        "labels must be finite");
-    EXPECT_VALUE_ERROR(
-        run({.scores = good, .labels = at::full({2, 3}, kInfinity)}),
-        "labels must be finite");
     EXPECT_TYPE_ERROR(
         run({.scores = good, .labels = good, .mask = good}),
         "mask must be bool");
-    EXPECT_VALUE_ERROR(
-        run({.scores = good, .labels = good, .mask = at::ones({2}, at::kBool)}),
-        "mask must be a dense tensor of shape [2, 3]");
-    EXPECT_VALUE_ERROR(
-        run({.scores = good, .labels = good, .weights = floats({1, -1})}),
-        "weights must be finite and >= 0");
-    EXPECT_VALUE_ERROR(
-        run({.scores = good, .labels = good, .weights = floats({1, kNan})}),
-        "weights must be finite and >= 0");
-    EXPECT_VALUE_ERROR(
-        run({.scores = good, .labels = good, .weights = floats({1})}),
-        "weights must be a dense tensor of shape [2]");
     EXPECT_TYPE_ERROR(
         run({.scores = good, .labels = good, .weights = int64s({1, 1})}),
         "weights must be floats");

@@ -66,8 +66,7 @@ void expect_count(
 
 TEST(ProgressBarTest, PrintsALinePerEpochIfItCannotRedraw) {
   const std::string text = printed([](std::FILE* stream) {
-    train({std::make_shared<ProgressBar>(
-        ProgressBarOptions{.stream = stream, .interval = 0.0})});
+    train({ProgressBar({.stream = stream, .interval = 0.0})});
   });
   expect_count(text, "\n", 2);
   expect_count(text, "\r", 0);
@@ -79,8 +78,7 @@ TEST(ProgressBarTest, PrintsALinePerEpochIfItCannotRedraw) {
 
 TEST(ProgressBarTest, PrintsLinesDuringALongEpoch) {
   const std::string text = printed([](std::FILE* stream) {
-    train({std::make_shared<ProgressBar>(
-        ProgressBarOptions{.stream = stream, .plain_interval = 0.0})});
+    train({ProgressBar({.stream = stream, .plain_interval = 0.0})});
   });
   expect_count(text, "\n", 8);
   expect_count(text, "\r", 0);
@@ -318,11 +316,7 @@ TEST(ProgressBarTest, CutsALongReasonToTheWidth) {
   hooks->epoch_end = [](Training& training) {
     training.stop(std::string(100, 'x'));
   };
-  train(
-      {std::make_shared<ProgressBar>(
-           ProgressBarOptions{.stream = terminal.stream()}),
-       hooks},
-      3);
+  train({ProgressBar({.stream = terminal.stream()}), hooks}, 3);
   const std::vector<std::string> lines = terminal.lines();
   ASSERT_EQ(lines.size(), 2);
   EXPECT_EQ(lines[1], "stopped: " + std::string(29, 'x') + "~");
@@ -394,8 +388,7 @@ Restored train_and_restore(int64_t patience) {
         {.epochs = 5,
          .model = model,
          .callbacks = {
-             std::make_shared<ProgressBar>(
-                 ProgressBarOptions{.stream = stream}),
+             ProgressBar({.stream = stream}),
              EarlyStopping(
                  {.monitor = "loss",
                   .patience = patience,

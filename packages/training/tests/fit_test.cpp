@@ -227,8 +227,7 @@ TEST(FitTest, TakesMetricsAndCallbacksAsValues) {
            {auc,
             std::make_shared<LogLoss>(
                 LogLossOptions{.scores = ScoreKind::kLogits})},
-       .callbacks = {std::make_shared<EarlyStopping>(
-           EarlyStoppingOptions{.monitor = "loss", .patience = 3})}});
+       .callbacks = {EarlyStopping({.monitor = "loss", .patience = 3})}});
   EXPECT_EQ(values["auc"], pointers["auc"]);
   EXPECT_EQ(auc->result(), pointers["auc"].back());
   EXPECT_EQ(values.names(), pointers.names());
@@ -440,46 +439,34 @@ TEST(FitTest, RefusesGradientsOfRowsThatAreNotFinite) {
 TEST(FitTest, RefusesBadOptionsBeforeTraining) {
   Counter counter;
   const std::vector<double> two{1, 2};
+  const auto auc = std::make_shared<AUC>();
   const auto run = [&](FitOptions options) {
     fit(two, counter.step(), std::move(options));
   };
-  EXPECT_VALUE_ERROR(run({.epochs = -1}), "epochs must be >= 0, but got -1");
-  EXPECT_VALUE_ERROR(
-      run({.steps_per_epoch = 0}), "steps_per_epoch must be >= 1, but got 0");
-  EXPECT_VALUE_ERROR(
-      run({.steps_per_epoch = 3}), "steps_per_epoch is 3, but epoch 0 has 2");
-  EXPECT_VALUE_ERROR(run({.callbacks = {nullptr}}), "callback 0 is null");
-  EXPECT_VALUE_ERROR(run({.metrics = {nullptr}}), "metric 0 is null");
-  EXPECT_VALUE_ERROR(
-      run({.metrics = {AUC(), AUC()}}), "two metrics are named 'auc'");
-  EXPECT_VALUE_ERROR(run({.metrics = {AUC("loss")}}), "named 'loss'");
-  EXPECT_VALUE_ERROR(
-      run(
-          {.metrics = {AUC("val_loss")},
-           .validation = Validation{.pass = make_pass(two, counter.step())}}),
-      "two values would be logged as 'val_loss'");
-  EXPECT_VALUE_ERROR(
-      run({.validation = Validation{}}), "batches for the validation");
-  const auto auc = std::make_shared<AUC>();
-  EXPECT_VALUE_ERROR(
-      run(
-          {.metrics = {auc},
-           .validation =
-               Validation{
-                   .pass = make_pass(two, counter.step()), .metrics = {auc}}}),
-      "metrics and validation->metrics have the same object 'auc'");
-  EXPECT_VALUE_ERROR(
-      run(
-          {.callbacks = {std::make_shared<EarlyStopping>(
-               EarlyStoppingOptions{.monitor = "val_auc"})}}),
-      "'val_auc' is not logged. Set EarlyStoppingOptions::monitor to one of "
-      "loss.");
-  EXPECT_VALUE_ERROR(
-      run(
-          {.metrics = {Mean()},
-           .callbacks = {std::make_shared<EarlyStopping>(
-               EarlyStoppingOptions{.monitor = "mean"})}}),
-      "Set EarlyStoppingOptions::better");
+  expect_refusals<FitOptions>(
+      {{{.epochs = -1}, "epochs must be >= 0, but got -1"},
+       {{.steps_per_epoch = 0}, "steps_per_epoch must be >= 1, but got 0"},
+       {{.steps_per_epoch = 3}, "steps_per_epoch is 3, but epoch 0 has 2"},
+       {{.callbacks = {nullptr}}, "callback 0 is null"},
+       {{.metrics = {nullptr}}, "metric 0 is null"},
+       {{.metrics = {AUC(), AUC()}}, "two metrics are named 'auc'"},
+       {{.metrics = {AUC("loss")}}, "named 'loss'"},
+       {{.metrics = {AUC("val_loss")},
+         .validation = Validation{.pass = make_pass(two, counter.step())}},
+        "two values would be logged as 'val_loss'"},
+       {{.validation = Validation{}}, "batches for the validation"},
+       {{.metrics = {auc},
+         .validation =
+             Validation{
+                 .pass = make_pass(two, counter.step()), .metrics = {auc}}},
+        "metrics and validation->metrics have the same object 'auc'"},
+       {{.callbacks = {EarlyStopping({.monitor = "val_auc"})}},
+        "'val_auc' is not logged. Set EarlyStoppingOptions::monitor to one of "
+        "loss."},
+       {{.metrics = {Mean()},
+         .callbacks = {EarlyStopping({.monitor = "mean"})}},
+        "Set EarlyStoppingOptions::better"}},
+      run);
   EXPECT_VALUE_ERROR(fit(nullptr, {}), "batches for the training");
   EXPECT_TRUE(counter.batches.empty());
   run({.epochs = 0});

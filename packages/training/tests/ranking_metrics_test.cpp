@@ -197,36 +197,26 @@ TEST(RankingMetricsTest, RefuseBadBatchesAndDoNotCountThem) {
   const at::Tensor scores = at::rand({2, 3});
   const at::Tensor labels = at::ones({2, 3});
   EXPECT_EQ(ndcg.name(), "ndcg_at_10");
-  EXPECT_VALUE_ERROR(
-      ndcg.update({}, labels), "predictions, but got an undefined tensor");
-  EXPECT_VALUE_ERROR(
-      ndcg.update(scores, {}),
-      "[queries, list], but got Float of shape [2, 3] and no tensor");
-  EXPECT_VALUE_ERROR(
-      ndcg.update(scores, at::ones({2, 4})), "and Float of shape [2, 4]");
-  EXPECT_VALUE_ERROR(
-      ndcg.update(scores[0], labels[0]), "lists of shape [queries, list]");
-  EXPECT_VALUE_ERROR(
-      ndcg.update(floats({1, kNan}).view({1, 2}), at::ones({1, 2})),
-      "[Metric 'ndcg_at_10'] predictions must be numbers, but some are NaN");
-  EXPECT_VALUE_ERROR(
-      ndcg.update(at::ones({1, 2}), floats({1, kNan}).view({1, 2})),
-      "labels must be numbers, but some are NaN");
-  EXPECT_VALUE_ERROR(
-      ndcg.update(at::ones({1, 2}), floats({1, kInfinity}).view({1, 2})),
-      "labels must be finite, but got inf");
-  EXPECT_VALUE_ERROR(
-      ndcg.update(at::ones({1, 2}), floats({1, 1001}).view({1, 2})),
-      "grades of at most 1000, but got 1001");
-  EXPECT_VALUE_ERROR(
-      ndcg.update(scores, labels, floats({1, -1})), ">= 0, but got -1");
-  EXPECT_VALUE_ERROR(
-      ndcg.update(scores, labels, floats({1, kInfinity})), "but got inf");
-  EXPECT_VALUE_ERROR(
-      ndcg.update(scores, labels, floats({1, 1, 1})),
-      "weights must have shape [2] or [2, 3], but got [3]");
-  EXPECT_VALUE_ERROR(
-      ndcg.update(scores.to(at::kComplexFloat), labels), "predictions");
+  expect_refusals<std::array<at::Tensor, 3>>(
+      {{{at::Tensor(), labels}, "predictions, but got an undefined tensor"},
+       {{scores},
+        "[queries, list], but got Float of shape [2, 3] and no tensor"},
+       {{scores, at::ones({2, 4})}, "and Float of shape [2, 4]"},
+       {{scores[0], labels[0]}, "lists of shape [queries, list]"},
+       {{floats({1, kNan}).view({1, 2}), at::ones({1, 2})},
+        "[Metric 'ndcg_at_10'] predictions must be numbers, but some are NaN"},
+       {{at::ones({1, 2}), floats({1, kNan}).view({1, 2})},
+        "labels must be numbers, but some are NaN"},
+       {{at::ones({1, 2}), floats({1, kInfinity}).view({1, 2})},
+        "labels must be finite, but got inf"},
+       {{at::ones({1, 2}), floats({1, 1001}).view({1, 2})},
+        "grades of at most 1000, but got 1001"},
+       {{scores, labels, floats({1, -1})}, ">= 0, but got -1"},
+       {{scores, labels, floats({1, kInfinity})}, "but got inf"},
+       {{scores, labels, floats({1, 1, 1})},
+        "weights must have shape [2] or [2, 3], but got [3]"},
+       {{scores.to(at::kComplexFloat), labels}, "predictions"}},
+      [&](const auto& x) { ndcg.update(x[0], x[1], x[2]); });
   EXPECT_VALUE_ERROR(
       ndcg.update_ragged(
           scores, {.values = int64s({1}), .row_splits = int64s({0, 0, 1})}),
