@@ -17,6 +17,35 @@ std::string read_callable(const Json& json, const std::string& where) {
       field_of(json, "callable", where), where + ".callable");
 }
 
+// null, or {"callable": name}, which is read as a placeholder.
+template <class Function>
+Json write_function(const Function& value) {
+  return value.is_set() ? Json{{"callable", value.name()}} : Json(nullptr);
+}
+
+template <class Function>
+Function read_function(const Json& json, const std::string& where) {
+  if (json.is_null()) {
+    return {};
+  }
+  return {read_callable(json, where), nullptr};
+}
+
+std::string name_of_plain(const optim::PlainSchedule& schedule) {
+  return std::visit(
+      [](const auto& decay) { return optim::name_of(optim::Schedule(decay)); },
+      schedule);
+}
+
+optim::OptimizerSpec spec_of(const optim::AllSpecs& spec) {
+  return std::visit(
+      [](const auto& held) -> optim::OptimizerSpec { return held; }, spec);
+}
+
+std::string name_of_spec(const optim::AllSpecs& spec) {
+  return optim::name_of(spec_of(spec));
+}
+
 }  // namespace
 
 Json JsonValue<optim::LearningRate>::write(const optim::LearningRate& value) {
@@ -41,24 +70,6 @@ optim::LearningRate JsonValue<optim::LearningRate>::read(
   return optim::LearningRate::placeholder(read_callable(json, where));
 }
 
-namespace {
-
-// null, or {"callable": name}, which is read as a placeholder.
-template <class Function>
-Json write_function(const Function& value) {
-  return value.is_set() ? Json{{"callable", value.name()}} : Json(nullptr);
-}
-
-template <class Function>
-Function read_function(const Json& json, const std::string& where) {
-  if (json.is_null()) {
-    return {};
-  }
-  return {read_callable(json, where), nullptr};
-}
-
-}  // namespace
-
 Json JsonValue<optim::SlotCreation>::write(const optim::SlotCreation& value) {
   return write_function(value);
 }
@@ -78,16 +89,6 @@ optim::CustomRule JsonValue<optim::CustomRule>::read(
     const std::string& where) {
   return read_function<optim::CustomRule>(json, where);
 }
-
-namespace {
-
-std::string name_of_plain(const optim::PlainSchedule& schedule) {
-  return std::visit(
-      [](const auto& decay) { return optim::name_of(optim::Schedule(decay)); },
-      schedule);
-}
-
-}  // namespace
 
 Json JsonValue<optim::Schedule>::write(const optim::Schedule& value) {
   return write_class(value, [](const optim::Schedule& schedule) {
@@ -113,19 +114,6 @@ optim::PlainSchedule JsonValue<optim::PlainSchedule>::read(
     const std::string& where) {
   return read_class<optim::PlainSchedule>(json, name_of_plain, where);
 }
-
-namespace {
-
-optim::OptimizerSpec spec_of(const optim::AllSpecs& spec) {
-  return std::visit(
-      [](const auto& held) -> optim::OptimizerSpec { return held; }, spec);
-}
-
-std::string name_of_spec(const optim::AllSpecs& spec) {
-  return optim::name_of(spec_of(spec));
-}
-
-}  // namespace
 
 Json JsonValue<optim::OptimizerSpec>::write(const optim::OptimizerSpec& value) {
   return write_class(value.variant(), name_of_spec);

@@ -6,8 +6,9 @@
 #include "src/tables/key_table_rows.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/sparse_coo_tensor.h>
 
 #include <algorithm>
@@ -57,23 +58,15 @@ c10::ArrayRef<int64_t> integers_in(const at::Tensor& values) {
 AccumulatedGradients select_keys(
     const AccumulatedGradients& gradients,
     const std::vector<int64_t>& positions) {
-  std::vector<int64_t> chosen;
-  std::vector<int64_t> rows;
-  const c10::ArrayRef<int64_t> old_rows = integers_in(gradients.rows);
-  size_t next = 0;
-  for (size_t i = 0; i < positions.size(); ++i) {
-    while (next < old_rows.size() && old_rows[next] < positions[i]) {
-      ++next;
-    }
-    if (next < old_rows.size() && old_rows[next] == positions[i]) {
-      chosen.push_back(static_cast<int64_t>(next));
-      rows.push_back(static_cast<int64_t>(i));
-    }
-  }
   const at::Tensor kept = tensor_of_integers(positions);
+  const at::Tensor new_position =
+      at::full_like(gradients.keys, -1)
+          .index_copy_(0, kept, at::arange(kept.numel(), at::kLong));
+  const at::Tensor rows = new_position.index_select(0, gradients.rows);
+  const at::Tensor chosen = rows.ge(0).nonzero().flatten();
   return {
-      .rows = tensor_of_integers(rows),
-      .sums = gradients.sums.index_select(0, tensor_of_integers(chosen)),
+      .rows = rows.index_select(0, chosen),
+      .sums = gradients.sums.index_select(0, chosen),
       .keys = gradients.keys.index_select(0, kept),
       .counts = gradients.counts.index_select(0, kept),
       .dropped = gradients.dropped};
@@ -84,25 +77,18 @@ AccumulatedGradients select_keys(
 AccumulatedGradients with_keys(
     AccumulatedGradients gradients,
     const CollectedKeys& collected) {
-  const size_t count = collected.keys.size();
-  std::vector<size_t> order(count);
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+  std::vector<int64_t> order(collected.keys.size());
+  std::iota(order.begin(), order.end(), int64_t{0});
+  std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
     return hash_of_key(collected.keys[a]) < hash_of_key(collected.keys[b]);
   });
-  std::vector<int64_t> position_of(count);
-  gradients.keys = at::empty({static_cast<int64_t>(count)}, at::kLong);
-  gradients.counts = at::empty_like(gradients.keys);
-  for (size_t i = 0; i < count; ++i) {
-    position_of[order[i]] = static_cast<int64_t>(i);
-    gradients.keys.mutable_data_ptr<int64_t>()[i] = collected.keys[order[i]];
-    gradients.counts.mutable_data_ptr<int64_t>()[i] =
-        collected.counts[order[i]];
-  }
-  auto* rows = gradients.rows.mutable_data_ptr<int64_t>();
-  for (int64_t i = 0; i < gradients.rows.numel(); ++i) {
-    rows[i] = position_of[rows[i]];
-  }
+  const at::Tensor old_position = tensor_of_integers(order);
+  const auto sorted = [&](const auto& values) {
+    return tensor_of_integers(values).index_select(0, old_position);
+  };
+  gradients.keys = sorted(collected.keys);
+  gradients.counts = sorted(collected.counts);
+  gradients.rows = old_position.argsort().index_select(0, gradients.rows);
   gradients.dropped = collected.dropped;
   return gradients;
 }

@@ -15,6 +15,7 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -314,20 +315,17 @@ TableState& find_table(
     EmbeddingState& state,
     const std::string& name,
     const std::string& where) {
-  for (TableState& table : state.tables) {
-    if (table.name == name) {
-      return table;
-    }
-  }
-  C10_THROW_ERROR(
-      ValueError,
-      c10::str(
-          where,
-          " no table '",
-          shorten(name),
-          "'. Known: ",
-          join_names(state.tables, shortened_name),
-          ". Correct the name."));
+  const auto found = std::find_if(
+      state.tables.begin(), state.tables.end(), [&](const TableState& table) {
+        return table.name == name;
+      });
+  TESSERA_CHECK_VALUE(
+      found != state.tables.end(),
+      "{} no table '{}'. Known: {}. Correct the name.",
+      where,
+      shorten(name),
+      join_names(state.tables, shortened_name));
+  return *found;
 }
 
 at::Tensor read_rows(

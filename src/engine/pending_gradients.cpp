@@ -18,19 +18,23 @@ namespace tessera {
 
 namespace {
 
-// The sum of |value|^p over a range, or its largest |value| for p = infinity.
+// The sum of two parts, or the larger one for p = infinity. NaN if one of them is NaN.
+double combined(double a, double b, double p) {
+  if (!std::isinf(p)) {
+    return a + b;
+  }
+  return std::isnan(a) || a > b ? a : b;
+}
+
+// Combines |value|^p over a range, or |value| for p = infinity.
 double part_of_norm(const float* values, int64_t count, double p) {
   double part = 0.0;
-  for (int64_t i = 0; i < count; ++i) {
+  for (int64_t i = 0; i < count && !std::isnan(part); ++i) {
     const double size = std::abs(static_cast<double>(values[i]));
-    if (std::isinf(p)) {
-      part = std::isnan(size) || size > part ? size : part;
-    } else {
-      part += p == 2.0 ? size * size : std::pow(size, p);
-    }
-    if (std::isnan(part)) {
-      break;
-    }
+    const double term = std::isinf(p) ? size
+        : p == 2.0                    ? size * size
+                                      : std::pow(size, p);
+    part = combined(part, term, p);
   }
   return part;
 }
@@ -38,14 +42,7 @@ double part_of_norm(const float* values, int64_t count, double p) {
 double add_parts(const std::vector<double>& parts, double p) {
   double total = 0.0;
   for (const double part : parts) {
-    if (std::isinf(p)) {
-      total = std::isnan(part) || part > total ? part : total;
-      if (std::isnan(total)) {
-        break;
-      }
-    } else {
-      total += part;
-    }
+    total = combined(total, part, p);
   }
   return total;
 }

@@ -11,6 +11,9 @@
 #include <tessera/engine/strategy.h>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 #include <string>
@@ -37,26 +40,19 @@ void check(const at::Tensor& tensor, const char* where, const char* what) {
                        : "undefined");
 }
 
-// The number of values of all parameters, plus one more behind each of them.
-int64_t count_floats(const std::vector<at::Tensor>& parameters) {
-  int64_t floats = 0;
+// One vector with a value for each number of the parameters, and one more number behind
+// each parameter: 1, or 0 if value_of(parameter) is undefined, which stands for zeros.
+template <class ValueOf>
+at::Tensor pack(const std::vector<at::Tensor>& parameters, ValueOf value_of) {
+  std::vector<at::Tensor> parts{at::empty({0}, at::kFloat)};
   for (const at::Tensor& parameter : parameters) {
-    floats += parameter.numel() + 1;
+    const at::Tensor value = value_of(parameter);
+    parts.push_back(
+        value.defined() ? value.flatten()
+                        : at::zeros({parameter.numel()}, at::kFloat));
+    parts.push_back(at::full({1}, value.defined() ? 1.0 : 0.0, at::kFloat));
   }
-  return floats;
-}
-
-// Calls `fill` with each parameter and its part [numel + 1] of one vector.
-template <class Fill>
-at::Tensor pack(const std::vector<at::Tensor>& parameters, Fill fill) {
-  at::Tensor values = at::zeros({count_floats(parameters)}, at::kFloat);
-  int64_t begin = 0;
-  for (const at::Tensor& parameter : parameters) {
-    const int64_t end = begin + parameter.numel() + 1;
-    fill(parameter, values.slice(0, begin, end));
-    begin = end;
-  }
-  return values;
+  return at::cat(parts);
 }
 
 template <class Use>
@@ -121,13 +117,9 @@ void sum_gradients(
             check(parameter.grad(), kWhere, "gradients");
           }
         }
-        // The value behind a gradient becomes the number of ranks that have it.
-        return pack(parameters, [](const at::Tensor& parameter, at::Tensor to) {
-          if (parameter.grad().defined()) {
-            const int64_t count = parameter.numel();
-            to.slice(0, 0, count).copy_(parameter.grad().reshape({count}));
-            to[count].fill_(1.0);
-          }
+        // The number behind a gradient becomes the number of ranks that have it.
+        return pack(parameters, [](const at::Tensor& parameter) {
+          return parameter.grad();
         });
       });
   unpack(
@@ -163,13 +155,9 @@ void broadcast_parameters(
               "{} each parameter must have a size, but one has none, because its layer is not built. Call build() or forward() of the layer on all ranks first.",
               kWhere);
         }
-        return pack(
-            parameters, [&](const at::Tensor& parameter, at::Tensor to) {
-              if (ranks.rank() == 0) {
-                const int64_t count = parameter.numel();
-                to.slice(0, 0, count).copy_(parameter.reshape({count}));
-              }
-            });
+        return pack(parameters, [&](const at::Tensor& parameter) {
+          return ranks.rank() == 0 ? parameter : at::Tensor();
+        });
       });
   unpack(
       parameters,

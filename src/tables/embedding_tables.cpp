@@ -7,8 +7,6 @@
 #include "src/common/names.h"
 #include "src/common/tensor_text.h"
 
-#include <c10/util/Exception.h>
-
 #include <algorithm>
 #include <functional>
 #include <utility>
@@ -37,34 +35,28 @@ EmbeddingTables::EmbeddingTables(std::vector<Entry> entries)
 }
 
 at::Tensor EmbeddingTables::operator[](const TablePtr& table) const {
-  for (const Entry& entry : entries_) {
-    if (entry.config == table) {
-      return entry.parameters;
-    }
-  }
-  C10_THROW_ERROR(
-      ValueError,
-      c10::str(
-          "[embedding_tables] no feature of this layer uses the table '",
-          table == nullptr ? "(null)" : shorten(table->name),
-          "' (tables are told apart by object). Pass the TablePtr of a feature "
-          "config."));
+  const auto found =
+      std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+        return entry.config == table;
+      });
+  TESSERA_CHECK_VALUE(
+      found != entries_.end(),
+      "[embedding_tables] no feature of this layer uses the table '{}' (tables are told apart by object). Pass the TablePtr of a feature config.",
+      table == nullptr ? "(null)" : shorten(table->name));
+  return found->parameters;
 }
 
 at::Tensor EmbeddingTables::operator[](const std::string& name) const {
-  for (const Entry& entry : entries_) {
-    if (entry.name == name) {
-      return entry.parameters;
-    }
-  }
-  C10_THROW_ERROR(
-      ValueError,
-      c10::str(
-          "[embedding_tables] no table '",
-          shorten(name),
-          "'. Known: ",
-          join_names(entries_, shortened_name),
-          "."));
+  const auto found =
+      std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+        return entry.name == name;
+      });
+  TESSERA_CHECK_VALUE(
+      found != entries_.end(),
+      "[embedding_tables] no table '{}'. Known: {}.",
+      shorten(name),
+      join_names(entries_, shortened_name));
+  return found->parameters;
 }
 
 }  // namespace tessera

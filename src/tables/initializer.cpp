@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/tables/initializer.h>
 
-#include "src/tables/initial_values.h"
-
 #include <tessera/common/shorten.h>
 
 #include "optim/range_checks.h"
@@ -12,6 +10,7 @@
 #include "src/common/random_key.h"
 #include "src/common/tensor_text.h"
 #include "src/kernels/kernels.h"
+#include "src/tables/table_state.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>

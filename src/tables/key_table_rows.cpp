@@ -8,7 +8,6 @@
 #include "src/common/parallel.h"
 #include "src/common/random_key.h"
 #include "src/kernels/prefetch.h"
-#include "src/tables/initial_values.h"
 #include "src/tables/table_memory.h"
 
 #include <ATen/core/grad_mode.h>

@@ -38,13 +38,10 @@ std::string to_string(at::ScalarType dtype) {
     case at::kHalf:
       return "float16";
     default:
-      C10_THROW_ERROR(
-          ValueError,
-          c10::str(
-              "[TableConfig] dtype must be kFloat, kBFloat16 or kHalf, but got "
-              "k",
-              c10::toString(dtype),
-              ". Set it to one of these."));
+      TESSERA_CHECK_VALUE(
+          false,
+          "[TableConfig] dtype must be kFloat, kBFloat16 or kHalf, but got k{}. Set it to one of these.",
+          c10::toString(dtype));
   }
 }
 
@@ -54,13 +51,10 @@ at::ScalarType dtype_from_string(std::string_view name) {
       return dtype;
     }
   }
-  C10_THROW_ERROR(
-      ValueError,
-      c10::str(
-          "[TableConfig] dtype must be one of float32, bfloat16, float16, but "
-          "got '",
-          shorten(name),
-          "'. Use one of these names."));
+  TESSERA_CHECK_VALUE(
+      false,
+      "[TableConfig] dtype must be one of float32, bfloat16, float16, but got '{}'. Use one of these names.",
+      shorten(name));
 }
 
 void validate(const QuantizationConfig& config, const std::string& where) {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/tables/table_state.h"
 
-#include "src/tables/initial_values.h"
-
 #include <tessera/common/shorten.h>
 
 #include "src/common/check.h"
@@ -22,27 +20,6 @@ namespace {
 
 // The size of the parts in which a table of 16 bits is initialised: 16 MiB.
 constexpr int64_t kPartFloats = int64_t{1} << 22;
-
-}  // namespace
-
-Initializer initializer_of(const TableConfig& config) {
-  const double stddev = 1.0 / std::sqrt(static_cast<double>(config.dim));
-  return config.initializer.value_or(
-      initializers::TruncatedNormal{.mean = 0.0, .stddev = stddev});
-}
-
-void check_initial_values(
-    const at::Tensor& rounded,
-    const TableConfig& config,
-    const std::string& name) {
-  TESSERA_CHECK_VALUE(
-      at::isfinite(rounded).all().item<bool>(),
-      "[table '{}'] the initializer must return values in the range of dtype {}, but returned values beyond it. Use smaller values, or dtype = kFloat.",
-      shorten(name),
-      to_string(config.dtype));
-}
-
-namespace {
 
 void fill_with_initializer(TableState& table, uint64_t seed) {
   const TableConfig& config = *table.config;
@@ -73,6 +50,23 @@ void fill_with_initializer(TableState& table, uint64_t seed) {
 }
 
 }  // namespace
+
+Initializer initializer_of(const TableConfig& config) {
+  const double stddev = 1.0 / std::sqrt(static_cast<double>(config.dim));
+  return config.initializer.value_or(
+      initializers::TruncatedNormal{.mean = 0.0, .stddev = stddev});
+}
+
+void check_initial_values(
+    const at::Tensor& rounded,
+    const TableConfig& config,
+    const std::string& name) {
+  TESSERA_CHECK_VALUE(
+      at::isfinite(rounded).all().item<bool>(),
+      "[table '{}'] the initializer must return values in the range of dtype {}, but returned values beyond it. Use smaller values, or dtype = kFloat.",
+      shorten(name),
+      to_string(config.dtype));
+}
 
 void fill_rows(TableState& table, uint64_t seed) {
   fill_with_initializer(table, seed);

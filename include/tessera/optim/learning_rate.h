@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/optim/is_alternative.h>
 #include <tessera/optim/schedule.h>
 
 #include <ATen/core/Tensor.h>
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -22,6 +22,13 @@ struct ModuleHolderIndicator;
 namespace tessera::optim {
 
 namespace detail {
+
+/// Whether T is one of the variant's alternatives. These may be incomplete types.
+template <class T, class Variant>
+inline constexpr bool kIsAlternative = false;
+template <class T, class... Ts>
+inline constexpr bool kIsAlternative<T, std::variant<Ts...>> =
+    (std::same_as<T, Ts> || ...);
 
 /// Excludes torch::nn::ModuleHolder, because the test whether it can be called does not
 /// compile.
