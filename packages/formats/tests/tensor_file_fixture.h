@@ -8,9 +8,6 @@
 #include "tests/test_files.h"
 #include "tests/test_util.h"
 
-#define EXPECT_CONTAINS(text, part) \
-  EXPECT_NE((text).find(part), std::string::npos) << (text)
-
 namespace tessera::test {
 
 inline const std::map<std::string, at::ScalarType> kDtypes{
@@ -83,7 +80,7 @@ class TensorFileTest : public testing::Test {
       load(file);
     } catch (const c10::ValueError& error) {
       std::string message = error.what_without_backtrace();
-      EXPECT_NE(message.find(file), std::string::npos) << message;
+      EXPECT_CONTAINS(message, file);
       return message;
     }
     return "no error";
