@@ -4,7 +4,6 @@
 #include "src/common/check.h"
 #include "src/common/check_path.h"
 #include "src/common/file_advice.h"
-#include "src/common/file_descriptor.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -12,33 +11,42 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 namespace tessera {
 
-MappedFile::MappedFile(const std::string& path, const std::string& where) {
-  const auto check_system = [&](bool has_succeeded) {
-    const int number = errno;
-    TESSERA_CHECK(
-        has_succeeded,
-        "{} {}: the file can't be read: {}. {}",
-        where,
-        path,
-        std::strerror(number),
-        advice_to_read(number));
-  };
+void check_read(
+    bool has_succeeded,
+    const std::string& path,
+    const std::string& where) {
+  const int number = errno;
+  TESSERA_CHECK(
+      has_succeeded,
+      "{} {}: the file can't be read: {}. {}",
+      where,
+      path,
+      std::strerror(number),
+      advice_to_read(number));
+}
+
+OpenFile open_file(const std::string& path, const std::string& where) {
   check_path(path, where);
   // Without O_NONBLOCK, opening a pipe would wait for its writer.
-  const FileDescriptor file(
-      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  check_system(file.is_open());
+  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  check_read(file.is_open(), path, where);
   struct stat status = {};
-  check_system(::fstat(file.number(), &status) == 0);
+  check_read(::fstat(file.number(), &status) == 0, path, where);
   TESSERA_CHECK_VALUE(
       S_ISREG(status.st_mode),
       "{} {}: expected a file, but this is a folder, a pipe or a device. Choose another path.",
       where,
       path);
-  size_ = static_cast<size_t>(status.st_size);
+  return {std::move(file), static_cast<size_t>(status.st_size)};
+}
+
+MappedFile::MappedFile(const std::string& path, const std::string& where) {
+  const OpenFile file = open_file(path, where);
+  size_ = file.size;
   if (size_ == 0) {
     return;  // mmap() refuses an empty mapping.
   }
@@ -49,9 +57,9 @@ MappedFile::MappedFile(const std::string& path, const std::string& where) {
       size_,
       PROT_READ | PROT_WRITE,
       MAP_PRIVATE | MAP_NORESERVE,
-      file.number(),
+      file.descriptor.number(),
       0);
-  check_system(memory != MAP_FAILED);
+  check_read(memory != MAP_FAILED, path, where);
   data_ = static_cast<char*>(memory);
 }
 

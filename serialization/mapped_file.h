@@ -1,11 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/common/file_descriptor.h"
+
 #include <cstddef>
 #include <string>
 #include <string_view>
 
 namespace tessera {
+
+/// Raises a c10::Error beginning with `where` with the reason in errno, unless a call that
+/// reads the file has succeeded.
+void check_read(
+    bool has_succeeded,
+    const std::string& path,
+    const std::string& where);
+
+struct OpenFile {
+  FileDescriptor descriptor;
+  size_t size = 0;
+};
+
+/// Opens a regular file to read it.
+/// Errors:  as MappedFile.
+OpenFile open_file(const std::string& path, const std::string& where);
 
 /// The bytes of a file, mapped into memory. A page is read from the disk when it is used.
 /// The bytes may be written to: then a page is copied, and the file does not change. If

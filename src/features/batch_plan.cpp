@@ -3,6 +3,7 @@
 
 #include "src/common/active_kernels.h"
 #include "src/common/parallel.h"
+#include "src/features/id_rule.h"
 #include "src/features/id_values.h"
 
 #include <new>
@@ -32,29 +33,13 @@ bool copy_valid_ids(const at::Tensor& ids, int64_t vocab, uint32_t* to) {
             ids.const_data_ptr<int32_t>(), ids.numel(), vocab, to);
 }
 
-bool ascend_by_one(const int64_t* splits, int64_t rows) {
-  int64_t difference = 0;
-  for (int64_t row = 0; row <= rows; ++row) {
-    difference |= splits[row] ^ row;
-  }
-  return difference == 0;
-}
-
-bool are_valid_splits(const int64_t* splits, int64_t rows, int64_t nnz) {
-  bool ascend = true;
-  for (int64_t row = 0; row < rows; ++row) {
-    ascend = ascend && splits[row] <= splits[row + 1];
-  }
-  return ascend && splits[0] == 0 && splits[rows] == nnz;
-}
-
 // Reads row splits as read_ragged_bags() does. Returns false if they are invalid.
 bool read_splits(const at::Tensor& row_splits, int64_t nnz, IdBags& bags) {
   const int64_t* splits = row_splits.const_data_ptr<int64_t>();
-  if (nnz == bags.bags && ascend_by_one(splits, bags.bags)) {
+  if (nnz == bags.bags && has_one_id_per_row(splits, bags.bags)) {
     return true;
   }
-  if (!are_valid_splits(splits, bags.bags, nnz)) {
+  if (!are_row_splits(splits, bags.bags, nnz)) {
     return false;
   }
   bags.offsets.assign(splits, splits + bags.bags + 1);

@@ -3,29 +3,14 @@
 
 #include "src/common/parallel.h"
 #include "src/features/feature_state.h"
+#include "src/features/id_rule.h"
 #include "src/features/id_values.h"
 #include "src/features/read_bags.h"
-#include "src/tables/combiner_rule.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace tessera {
-
-namespace {
-
-float scale_of(const IdBags& bags, int64_t bag) {
-  double total = static_cast<double>(bags.end(bag) - bags.begin(bag));
-  if (!bags.weights.empty()) {
-    total = 0.0;
-    for (int64_t i = bags.begin(bag); i < bags.end(bag); ++i) {
-      total += combiner_term(bags.combiner, bags.weights[i]);
-    }
-  }
-  return combiner_scale(bags.combiner, total);
-}
-
-}  // namespace
 
 bool has_sparse_layout(const Feature& feature) {
   const auto* tensor = std::get_if<at::Tensor>(&feature);
@@ -80,6 +65,7 @@ void compute_scales(IdBags& bags) {
     return;  // all scales are 1
   }
   constexpr int64_t kBagsPerTask = 4096;
+  const float* weights = bags.weights.empty() ? nullptr : bags.weights.data();
   bags.scales.resize(bags.bags);
   const int64_t bytes =
       (bags.bags + static_cast<int64_t>(bags.weights.size())) * kIdReadBytes;
@@ -87,7 +73,8 @@ void compute_scales(IdBags& bags) {
       (bags.bags + kBagsPerTask - 1) / kBagsPerTask, bytes, [&](int64_t task) {
         const int64_t end = std::min(bags.bags, (task + 1) * kBagsPerTask);
         for (int64_t bag = task * kBagsPerTask; bag < end; ++bag) {
-          bags.scales[bag] = scale_of(bags, bag);
+          bags.scales[bag] = scale_of_bag(
+              bags.combiner, weights, bags.begin(bag), bags.end(bag));
         }
       });
 }

@@ -7,8 +7,8 @@
 #include "src/common/check.h"
 #include "src/common/parallel.h"
 #include "src/features/id_bags.h"
+#include "src/features/id_rule.h"
 #include "src/features/tensor_checks.h"
-#include "src/tables/combiner_rule.h"
 
 #include <algorithm>
 #include <atomic>
@@ -16,6 +16,7 @@
 #include <limits>
 #include <numeric>
 #include <string>
+#include <utility>
 
 namespace tessera {
 
@@ -23,12 +24,16 @@ namespace {
 
 constexpr int64_t kIdsPerTask = 16384;
 
-// How an id < 0 is treated.
-enum class NegativeId {
-  kOutOfRange,  // like an id >= vocabulary_size
-  // Dropped, or an error without FeatureConfig::validate_weights_and_indices.
-  kInvalid
-};
+IdRule id_rule_of(const FeatureConfig& config) {
+  const TableConfig& table = *config.table;
+  return {
+      .vocabulary_size = table.vocabulary_size,
+      .has_keys = table.keys.has_value(),
+      .padding_key = table.keys ? table.keys->padding_key : std::nullopt,
+      .validates = config.validate_weights_and_indices,
+      .zeros_out_of_range = config.out_of_range == OutOfRange::kZero,
+      .combiner = table.combiner};
+}
 
 // Copies the ids. Returns false if one of them is not in [0, vocab).
 bool copy_ids(
@@ -58,17 +63,18 @@ bool copy_ids(
 }
 
 // Marks the ids that look up zeros and those that are dropped.
-void check_ids(
+void mark_ids(
     const FeatureState& feature,
     const at::Tensor& values,
-    NegativeId negative_id,
+    bool are_in_bags,
     const BagIndices& bag_indices,
     IdValues& read) {
   const FeatureConfig& config = feature.config;
-  const int64_t* ids = values.data_ptr<int64_t>();
-  const int64_t vocab = config.table->vocabulary_size;
+  const IdRule rule = id_rule_of(config);
+  const int64_t* ids = values.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < values.numel(); ++i) {
-    if (ids[i] >= 0 && ids[i] < vocab) {
+    const IdUse use = rule.use_of(ids[i], are_in_bags);
+    if (use == IdUse::kRow) {
       continue;
     }
     if (!bag_indices.empty() && bag_indices[i] == kNoBag) {
@@ -77,37 +83,32 @@ void check_ids(
     if (!read.is_dropped.empty() && read.is_dropped[i] != 0) {
       continue;  // The id is dropped because of its weight.
     }
-    const bool is_invalid = ids[i] < 0 && negative_id == NegativeId::kInvalid;
-    if (is_invalid && config.validate_weights_and_indices) {
+    if (use == IdUse::kDropped) {
       read.is_dropped.resize(read.ids.size(), 0);
       read.is_dropped[i] = 1;
       continue;
     }
     TESSERA_CHECK_INDEX(
-        config.out_of_range == OutOfRange::kZero && !is_invalid,
+        use == IdUse::kZeros,
         "{}{} has ids in [0, {}), but got {} at position {}. {}",
         where_of(feature),
         config.table->name.empty()
             ? std::string("its table")
             : "table '" + shorten(config.table->name) + "'",
-        vocab,
+        rule.vocabulary_size,
         ids[i],
         i,
-        is_invalid
+        ids[i] < 0 && are_in_bags
             ? "Set validate_weights_and_indices = true to drop negative ids."
             : "Correct the id, enlarge vocabulary_size, or set out_of_range "
               "= OutOfRange::kZero.");
     read.ids[i] = kZeroRow;
-    ++read.zero_rows;
+    ++(rule.has_keys ? read.padding : read.zero_rows);
   }
 }
 
 // Copies the keys of a key table. Any int64 is a key.
-void read_keys(
-    const DynamicKeys& config,
-    const at::Tensor& values,
-    NegativeId negative_id,
-    IdValues& read) {
+void copy_keys(const at::Tensor& values, IdValues& read) {
   const auto* keys = values.const_data_ptr<int64_t>();
   const int64_t count = values.numel();
   read.keys.resize(count);
@@ -124,27 +125,12 @@ void read_keys(
             read.ids.begin() + end,
             static_cast<uint32_t>(begin));
       });
-  if (!config.padding_key) {
-    return;
-  }
-  for (size_t i = 0; i < read.keys.size(); ++i) {
-    if (read.keys[i] != *config.padding_key) {
-      continue;
-    }
-    if (negative_id == NegativeId::kInvalid) {  // a value of a bag
-      read.is_dropped.resize(read.ids.size(), 0);
-      read.is_dropped[i] = 1;
-    } else {
-      read.ids[i] = kZeroRow;
-      ++read.padding;
-    }
-  }
 }
 
 void read_ids(
     const FeatureState& feature,
     const at::Tensor& values,
-    NegativeId negative_id,
+    bool are_in_bags,
     const BagIndices& bag_indices,
     IdValues& read) {
   TESSERA_CHECK_VALUE(
@@ -153,18 +139,21 @@ void read_ids(
       where_of(feature),
       values.numel());
   const at::Tensor contiguous = as_contiguous(values);
-  if (feature.config.table->keys) {
-    read_keys(
-        *feature.config.table->keys, as_int64(contiguous), negative_id, read);
-  } else if (!copy_ids(
-                 contiguous, feature.config.table->vocabulary_size, read.ids)) {
-    check_ids(feature, as_int64(contiguous), negative_id, bag_indices, read);
+  bool are_rows = false;
+  if (const auto& keys = feature.config.table->keys) {
+    copy_keys(as_int64(contiguous), read);
+    are_rows = !keys->padding_key;
+  } else {
+    are_rows =
+        copy_ids(contiguous, feature.config.table->vocabulary_size, read.ids);
+  }
+  if (!are_rows) {
+    mark_ids(feature, as_int64(contiguous), are_in_bags, bag_indices, read);
   }
 }
 
-// Copies the weights. If the combiner divides by them, and with
-// FeatureConfig::validate_weights_and_indices, ids whose weights are not positive are
-// dropped. Call it before read_ids(), which does not check these ids.
+// Copies the weights, and marks the ids that are dropped because of them. Call it before
+// read_ids(), which does not check these ids.
 void read_weights(
     const FeatureState& feature,
     const at::Tensor& weights,
@@ -172,8 +161,7 @@ void read_weights(
   const at::Tensor contiguous = as_contiguous(weights.detach());
   const float* begin = contiguous.data_ptr<float>();
   read.weights.assign(begin, begin + contiguous.numel());
-  if (!feature.config.validate_weights_and_indices ||
-      !is_divided(feature.config.table->combiner)) {
+  if (!id_rule_of(feature.config).drops_weights()) {
     return;
   }
   for (size_t i = 0; i < read.weights.size(); ++i) {
@@ -188,7 +176,7 @@ void read_weights(
 
 IdValues read_dense_ids(const FeatureState& feature, const at::Tensor& ids) {
   IdValues read;
-  read_ids(feature, ids, NegativeId::kOutOfRange, {}, read);
+  read_ids(feature, ids, /*are_in_bags=*/false, {}, read);
   return read;
 }
 
@@ -201,8 +189,51 @@ IdValues read_id_values(
   if (weights.defined()) {
     read_weights(feature, weights, read);
   }
-  read_ids(feature, values, NegativeId::kInvalid, bag_indices, read);
+  read_ids(feature, values, /*are_in_bags=*/true, bag_indices, read);
   return read;
+}
+
+// A stable counting sort.
+void sort_into_bags(
+    const IdValues& values,
+    BagIndices bag_indices,
+    IdBags& bags) {
+  for (size_t i = 0; i < values.is_dropped.size(); ++i) {
+    if (values.is_dropped[i] != 0) {
+      bag_indices[i] = kNoBag;
+    }
+  }
+  bags.offsets.assign(bags.bags + 1, 0);
+  for (const int64_t bag : bag_indices) {
+    if (bag != kNoBag) {
+      ++bags.offsets[bag + 1];
+    }
+  }
+  for (int64_t bag = 0; bag < bags.bags; ++bag) {
+    bags.offsets[bag + 1] += bags.offsets[bag];
+  }
+  const int64_t nnz = bags.offsets.back();
+  Buffer<int64_t> next(bags.offsets.begin(), bags.offsets.end());
+  Buffer<uint32_t> ids(nnz);
+  Buffer<float> weights(values.weights.empty() ? 0 : nnz);
+  Buffer<int64_t> kept(nnz);
+  int64_t zero_rows = 0;
+  for (size_t i = 0; i < bag_indices.size(); ++i) {
+    if (bag_indices[i] == kNoBag) {
+      continue;
+    }
+    const int64_t to = next[bag_indices[i]]++;
+    ids[to] = values.ids[i];
+    kept[to] = static_cast<int64_t>(i);
+    zero_rows += values.ids[i] == kZeroRow ? 1 : 0;
+    if (!weights.empty()) {
+      weights[to] = values.weights[i];
+    }
+  }
+  bags.ids = std::move(ids);
+  bags.weights = std::move(weights);
+  bags.kept = std::move(kept);
+  bags.zero_rows = zero_rows;
 }
 
 }  // namespace tessera

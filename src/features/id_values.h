@@ -11,6 +11,8 @@
 
 namespace tessera {
 
+struct IdBags;
+
 /// The number of the bag of each value, or kNoBag for a value that is in no bag.
 using BagIndices = Buffer<int64_t>;  // [nnz]
 
@@ -49,5 +51,12 @@ IdValues read_id_values(
     const at::Tensor& values,
     const at::Tensor& weights,
     const BagIndices& bag_indices);
+
+/// Fills `bags` with the values that are not dropped. Within a bag they keep their order.
+/// IdBags::bags must be set.
+void sort_into_bags(
+    const IdValues& values,
+    BagIndices bag_indices,
+    IdBags& bags);
 
 }  // namespace tessera

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/common/check.h"
+#include "src/features/id_rule.h"
+#include "src/features/id_values.h"
 #include "src/features/output_shapes.h"
 #include "src/features/read_bags.h"
-#include "src/features/sort_into_bags.h"
 #include "src/features/tensor_checks.h"
 
 #include <utility>
@@ -40,17 +41,6 @@ void check_row_splits(
       where_of(feature),
       nnz,
       splits[rows]);
-}
-
-bool has_one_id_per_row(const int64_t* splits, int64_t rows) {
-  if (splits[rows] != rows) {
-    return false;
-  }
-  int64_t row = 0;
-  while (row < rows && splits[row] == row) {
-    ++row;
-  }
-  return row == rows;
 }
 
 BagIndices compute_row_indices(const int64_t* splits, int64_t rows) {

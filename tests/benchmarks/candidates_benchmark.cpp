@@ -209,7 +209,9 @@ Request make_request(const Options& options) {
       request.tensors.push_back(std::get<at::Tensor>(all.back().second.leaf()));
       (is_user ? score.user : score.candidates)
           .push_back(
-              {.name = name, .ids = to_vector(ids), .rows = ids.numel()});
+              {.name = name,
+               .values = serving::IdLists{.ids = to_vector(ids)},
+               .rows = ids.numel()});
     }
   }
   if (options.model == "two_towers" || options.model == "din") {
@@ -226,17 +228,15 @@ Request make_request(const Options& options) {
     request.tensors.push_back(repeated.row_splits);
     score.user.push_back(
         {.name = "history",
-         .ids = to_vector(ids),
-         .row_splits = {0, history},
+         .values = serving::IdLists{to_vector(ids), {0, history}},
          .rows = 1});
   }
   const at::Tensor numbers = at::rand({1, kNumbers});
   const auto* first = numbers.const_data_ptr<float>();
   score.user.push_back(
       {.name = "numbers",
-       .numbers = {first, first + kNumbers},
-       .rows = 1,
-       .has_numbers = true});
+       .values = std::vector<float>(first, first + kNumbers),
+       .rows = 1});
   request.one_user = {
       .features = Features::map(std::move(one)), .inputs = {numbers}};
   request.repeated = {
@@ -304,11 +304,11 @@ Ranker make_model(const Options& options) {
 Json json_of(const std::vector<serving::ScoreInput>& inputs, bool is_user) {
   Json json = Json::object();
   for (const serving::ScoreInput& input : inputs) {
-    const bool is_id =
-        is_user && !input.has_numbers && input.row_splits.empty();
-    json[input.name] = input.has_numbers ? Json(input.numbers)
-        : is_id                          ? Json(input.ids[0])
-                                         : Json(input.ids);
+    const auto* ids = std::get_if<serving::IdLists>(&input.values);
+    json[input.name] = ids == nullptr
+        ? Json(std::get<std::vector<float>>(input.values))
+        : is_user && ids->row_splits.empty() ? Json(ids->ids[0])
+                                             : Json(ids->ids);
   }
   return json;
 }

@@ -46,7 +46,7 @@ void expect_same(const data::PipelineBatch& trained, PipelineResult served) {
   EXPECT_EQ(served.warning, "");
   EXPECT_EQ(trained.features.paths().size(), served.features.size());
   for (const auto& [name, feature] : served.features) {
-    PipelineFeature expected;
+    IdLists expected;
     if (const auto* ids =
             std::get_if<at::Tensor>(&trained.features.at(name).leaf())) {
       expected.ids = to_vector(*ids);
@@ -338,7 +338,7 @@ TEST(ServingPipelineTest, GivesFeaturesByNameAndOneMatrixOfNumbers) {
   expect_same(
       small_pipeline().apply(to_columns(SmallBatch().columns())), result);
   EXPECT_EQ(result.features.at("country").ids, (std::vector<int64_t>{3, 1}));
-  EXPECT_FALSE(result.features.at("country").row_splits);
+  EXPECT_TRUE(result.features.at("country").row_splits.empty());
   EXPECT_EQ(
       result.features.at("tags").row_splits, (std::vector<int64_t>{0, 2, 3}));
   EXPECT_EQ(result.dense, (std::vector<float>{31.0F, 0.0F}));
@@ -384,7 +384,7 @@ TEST(ServingPipelineTest, TheDocstringExample) {
   batch.add("country", {.values = std::vector<std::string>{"fr", "it"}});
   batch.add("age", {.values = std::vector<float>{45.0F, 30.0F}});
   const PipelineResult inputs = pipeline.apply(batch);
-  const PipelineFeature& country = inputs.features.at("country");
+  const IdLists& country = inputs.features.at("country");
   // country.ids: 3 and 1, which is the id of unknown values; inputs.dense: 0.5 and -1
   for (const PipelineColumn& column : pipeline.columns()) {
     std::puts(column.name.c_str());  // country, age

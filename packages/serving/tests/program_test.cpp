@@ -23,6 +23,7 @@
 
 namespace tessera::program_test {
 
+using serving::IdLists;
 using serving::Program;
 using serving::ProgramScorer;
 using serving::Publisher;
@@ -98,21 +99,26 @@ ExportExample example() {
       .inputs = {at::rand({1, 1}), at::rand({3, 2})}};
 }
 
+IdLists& ids_of(ScoreInput& input) {
+  return std::get<IdLists>(input.values);
+}
+
 ScoreRequest request_of(const ExportExample& batch) {
   const auto ids = [&](const char* name) {
     const Feature feature = batch.features[name];
     ScoreInput input{.name = name};
+    IdLists& read = ids_of(input);
     const auto to_vector = [](const at::Tensor& tensor) {
       const auto* first = tensor.const_data_ptr<int64_t>();
       return std::vector<int64_t>(first, first + tensor.numel());
     };
     if (const auto* ragged = std::get_if<RaggedFeature>(&feature)) {
-      input.ids = to_vector(ragged->values);
-      input.row_splits = to_vector(ragged->row_splits);
+      read.ids = to_vector(ragged->values);
+      read.row_splits = to_vector(ragged->row_splits);
       input.rows = ragged->row_splits.numel() - 1;
     } else {
-      input.ids = to_vector(std::get<at::Tensor>(feature));
-      input.rows = static_cast<int64_t>(input.ids.size());
+      read.ids = to_vector(std::get<at::Tensor>(feature));
+      input.rows = std::ssize(read.ids);
     }
     return input;
   };
@@ -120,9 +126,8 @@ ScoreRequest request_of(const ExportExample& batch) {
     const auto* first = tensor.const_data_ptr<float>();
     return ScoreInput{
         .name = name,
-        .numbers = {first, first + tensor.numel()},
-        .rows = tensor.size(0),
-        .has_numbers = true};
+        .values = std::vector<float>(first, first + tensor.numel()),
+        .rows = tensor.size(0)};
   };
   return {
       .user =
@@ -286,7 +291,7 @@ TEST_F(ProgramTest, RequestsOfABatchAreIndependent) {
   }
 
   // A wrong request does not disturb the others.
-  requests[2].candidates[0].ids[0] = 80;
+  ids_of(requests[2].candidates[0]).ids[0] = 80;
   results = score(requests);
   EXPECT_NE(results[2].error.find("80"), std::string::npos) << results[2].error;
   for (const size_t i : {0, 1, 3, 4}) {
@@ -376,7 +381,8 @@ TEST_F(ProgramTest, WrongRequestsAreNamed) {
       "have it. Add what is missing.");
   EXPECT_EQ(
       error_of([](ScoreRequest& request) {
-        request.user.push_back({.name = "agee", .numbers = {1}, .rows = 1});
+        request.user.push_back(
+            {.name = "agee", .values = std::vector<float>{1}, .rows = 1});
       }),
       "[ProgramScorer] expected an input of the model, but got 'agee'. Correct "
       "the name, or leave it out. GET /version of the server lists the inputs.");
@@ -388,14 +394,14 @@ TEST_F(ProgramTest, WrongRequestsAreNamed) {
       "it.");
   EXPECT_EQ(
       error_of([](ScoreRequest& request) {
-        request.candidates.back().numbers.pop_back();
+        std::get<std::vector<float>>(request.candidates.back().values)
+            .pop_back();
       }),
       "[ProgramScorer] 'price' must have 2 numbers for each of 3 rows, but has 5 in "
       "total. Correct the request.");
   EXPECT_EQ(
       error_of([](ScoreRequest& request) {
-        request.user[0].ids = {1, 2};
-        request.user[0].row_splits = {0, 2};
+        request.user[0].values = IdLists{{1, 2}, {0, 2}};
       }),
       "");  // a bag of two users is combined
 }
@@ -414,13 +420,13 @@ TEST_F(ProgramTest, RowsThatDoNotFitAreNamed) {
   };
   EXPECT_EQ(
       error_of([](ScoreRequest& request) {
-        request.candidates[0].ids.push_back(1);
+        ids_of(request.candidates[0]).ids.push_back(1);
       }),
       "[ProgramScorer] 'movie' must have 2 rows, but has 2 rows with 3 ids. "
       "Correct the request.");
   EXPECT_EQ(
       error_of([](ScoreRequest& request) {
-        request.candidates[0].ids.push_back(1);
+        ids_of(request.candidates[0]).ids.push_back(1);
         request.candidates[0].rows = 3;
       }),
       "[ProgramScorer] 'movie' must have 2 rows, but has 3 rows with 3 ids. "
@@ -432,14 +438,14 @@ TEST_F(ProgramTest, RowsThatDoNotFitAreNamed) {
         std::vector<int64_t>{0, 1, 1}}) {
     EXPECT_NE(
         error_of([&](ScoreRequest& request) {
-          request.candidates[0].row_splits = splits;
+          ids_of(request.candidates[0]).row_splits = splits;
         }),
         "");
   }
   // Also if another request of the batch has lists, of which ids < 0 are dropped.
   std::vector<ScoreRequest> requests{good[0], good[0]};
-  requests[0].candidates[0].ids[0] = -1;
-  requests[1].candidates[0].row_splits = {0, 1, 2};
+  ids_of(requests[0].candidates[0]).ids[0] = -1;
+  ids_of(requests[1].candidates[0]).row_splits = {0, 1, 2};
   const std::vector<ScoreResult> results = score(requests);
   EXPECT_NE(results[0].error.find("must have ids >= 0"), std::string::npos);
   EXPECT_EQ(results[1].error, "");

@@ -4,7 +4,7 @@
 #include <tessera/serving/publish_callback.h>
 #include <tessera/serving/publisher.h>
 
-#include "packages/serving/src/format/dense_dtypes.h"
+#include "packages/serving/src/format/version_file.h"
 #include "packages/serving/src/publisher/dense_dtype.h"
 #include "packages/serving/tests/published_model.h"
 #include "tests/optim/all_specs.h"
@@ -258,6 +258,22 @@ TEST_F(PublisherTest, ReplacedTablesMakeABase) {
   train(*model, 10);
   model->embedding->load_checkpoint(folder / "checkpoint");
   expect_base();
+}
+
+// Checkpoints notice them, see CheckpointTest.AnIncrementHasWritesFromOutside.
+TEST_F(PublisherTest, OnlyComparedRowsShowWritesByARawPointer) {
+  for (const Strategy& strategy : {Strategy::host(), Strategy::fused()}) {
+    const auto written = std::make_shared<PublishedModel>(
+        PublishedModelOptions{.strategy = strategy, .has_keys = false});
+    Publisher publisher(
+        written, folder / (strategy.is_fused() ? "fused" : "host"));
+    publisher.publish();
+    at::Tensor words = written->embedding->embedding_tables()["words"];
+    words.mutable_data_ptr<float>()[words.size(1)] = 7.0F;
+    publisher.publish();
+    EXPECT_FALSE(publisher.report().is_base);
+    EXPECT_EQ(publisher.report().rows, strategy.is_fused() ? 0 : 1);
+  }
 }
 
 TEST_F(PublisherTest, ManyChangedRowsMakeABase) {

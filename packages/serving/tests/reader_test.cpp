@@ -241,7 +241,7 @@ TEST(ReaderTest, LooksAgainWhileTheFilesOfAVersionChange) {
       published.folder / "published/CURRENT",
       copy + "/CURRENT",
       std::filesystem::copy_options::overwrite_existing);
-  ASSERT_TRUE(wait_for_problem("can't read"));
+  ASSERT_TRUE(wait_for_problem("can't be read"));
   const auto copy_in_pieces = [&](const std::string& name,
                                   const std::string& problem) {
     const std::string bytes = test::read_text(published.file(2, name.c_str()));
@@ -292,7 +292,7 @@ TEST(ReaderTest, MistakesAreNamed) {
   expect_error<std::invalid_argument>(
       [] { Reader(""); }, "expected the directory of a Publisher");
   expect_error<std::runtime_error>(
-      [&] { Reader(path + "/nothing"); }, "nothing/CURRENT'");
+      [&] { Reader(path + "/nothing"); }, "nothing/CURRENT:");
   expect_error<std::invalid_argument>(
       [&] { Reader(path, {.poll_seconds = 0.0}); },
       "poll_seconds must be finite and > 0");

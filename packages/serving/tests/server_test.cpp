@@ -41,6 +41,10 @@ void expect_error(const HttpReply& reply, int status, const std::string& text) {
   EXPECT_EQ(error.find("()"), std::string::npos) << error;
 }
 
+int64_t first_id(const ScoreRequest& request) {
+  return std::get<IdLists>(request.candidates[0].values).ids[0];
+}
+
 // Gives 0.5, 1.5, ... to the candidates.
 ScoreResult counted_scores(const ScoreRequest& request) {
   ScoreResult result{.version = 1};
@@ -386,7 +390,7 @@ TEST_F(ServerTest, TakesEveryFloatAsItWritesIt) {
       1e-45F};
   std::vector<float> seen;
   start({}, [&](std::span<const ScoreRequest> requests) {
-    seen = requests[0].candidates[0].numbers;
+    seen = std::get<std::vector<float>>(requests[0].candidates[0].values);
     return std::vector<ScoreResult>{{.version = 1, .scores = numbers}};
   });
   HttpClient client = connect();
@@ -480,45 +484,20 @@ TEST_F(ServerTest, TheScoreFunctionGetsTheInputs) {
   const auto expect_input = [](const ScoreInput& got,
                                const ScoreInput& expected) {
     EXPECT_EQ(got.name, expected.name);
-    EXPECT_EQ(got.ids, expected.ids);
-    EXPECT_EQ(got.row_splits, expected.row_splits);
-    EXPECT_EQ(got.numbers, expected.numbers);
+    EXPECT_TRUE(got.values == expected.values) << got.name;
     EXPECT_EQ(got.rows, expected.rows);
-    EXPECT_EQ(got.has_numbers, expected.has_numbers);
   };
-  expect_input(request.user[0], {.name = "user", .ids = {42}, .rows = 1});
+  using Ids = IdLists;
+  using Numbers = std::vector<float>;
+  expect_input(request.user[0], {"user", Ids{{42}}, 1});
+  expect_input(request.user[1], {"watched", Ids{{7, 8, 9}, {0, 3}}, 1});
+  expect_input(request.user[2], {"age", Numbers{31.5F}, 1});
+  expect_input(request.user[3], {"place", Numbers{1.0F, 2.5F}, 1});
+  expect_input(request.candidates[0], {"movie", Ids{{1, 2, 3}}, 3});
   expect_input(
-      request.user[1],
-      {.name = "watched", .ids = {7, 8, 9}, .row_splits = {0, 3}, .rows = 1});
-  expect_input(
-      request.user[2],
-      {.name = "age", .numbers = {31.5F}, .rows = 1, .has_numbers = true});
-  expect_input(
-      request.user[3],
-      {.name = "place",
-       .numbers = {1.0F, 2.5F},
-       .rows = 1,
-       .has_numbers = true});
-  expect_input(
-      request.candidates[0], {.name = "movie", .ids = {1, 2, 3}, .rows = 3});
-  expect_input(
-      request.candidates[1],
-      {.name = "session",
-       .ids = {1, 2, 3},
-       .row_splits = {0, 1, 3, 3},
-       .rows = 3});
-  expect_input(
-      request.candidates[2],
-      {.name = "price",
-       .numbers = {1.5F, 2.0F, 3.0F},
-       .rows = 3,
-       .has_numbers = true});
-  expect_input(
-      request.candidates[3],
-      {.name = "image",
-       .numbers = {1, 2, 3, 4, 5, 6},
-       .rows = 3,
-       .has_numbers = true});
+      request.candidates[1], {"session", Ids{{1, 2, 3}, {0, 1, 3, 3}}, 3});
+  expect_input(request.candidates[2], {"price", Numbers{1.5F, 2, 3}, 3});
+  expect_input(request.candidates[3], {"image", Numbers{1, 2, 3, 4, 5, 6}, 3});
 }
 
 TEST_F(ServerTest, RefusesWrongScoreRequests) {
@@ -559,7 +538,7 @@ TEST_F(ServerTest, ErrorsOfTheScoreFunctionReachOnlyTheirRequest) {
   start({}, [](std::span<const ScoreRequest> requests) {
     std::vector<ScoreResult> results = score_all(requests);
     for (size_t i = 0; i < requests.size(); ++i) {
-      switch (requests[i].candidates[0].ids[0]) {
+      switch (first_id(requests[i])) {
         case 1:
           results[i].error = "no such film";
           break;
@@ -607,7 +586,7 @@ TEST_F(ServerTest, RequestsThatWaitAreScoredTogether) {
     std::vector<ScoreResult> results = wait(requests);
     std::vector<int64_t>& batch = batches.emplace_back();
     for (size_t i = 0; i < requests.size(); ++i) {
-      const int64_t id = requests[i].candidates[0].ids[0];
+      const int64_t id = first_id(requests[i]);
       batch.push_back(id);
       results[i].scores[0] = static_cast<float>(id);
       if (id == 3) {
@@ -732,8 +711,12 @@ TEST_F(ServerTest, ErrorsOfLookupsInTheScoreFunctionConcernTheRequest) {
     std::vector<ScoreResult> results = score_all(requests);
     for (size_t i = 0; i < requests.size(); ++i) {
       const ScoreInput& input = requests[i].candidates[0];
+      const auto* ids = std::get_if<IdLists>(&input.values);
       try {
-        look_up(*reader_->version(), input.name, {.ids = input.ids});
+        look_up(
+            *reader_->version(),
+            input.name,
+            {.ids = ids == nullptr ? std::vector<int64_t>() : ids->ids});
       } catch (const std::out_of_range& error) {
         results[i].error = error.what();
       }

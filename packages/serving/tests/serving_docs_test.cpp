@@ -113,8 +113,7 @@ TEST_F(ServingDocsTest, AnswersRequests) {
         result.error = "Expected the candidates as 'movie'.";
         continue;
       }
-      const FeatureBatch movies{
-          .ids = input.ids, .row_splits = input.row_splits};
+      const FeatureBatch movies = std::get<IdLists>(input.values).batch();
       std::vector<float> rows(version->output_size(movie, movies));
       version->lookup(movie, movies, rows);  // [candidates, dim]
       const auto dim = static_cast<size_t>(version->features()[movie].dim);

@@ -4,7 +4,6 @@
 #include <tessera/common/json_value.h>
 #include <tessera/common/shorten.h>
 
-#include "packages/serving/src/format/dense_dtypes.h"
 #include "packages/serving/src/format/key_buckets.h"
 #include "src/common/check.h"
 #include "src/common/checksum.h"
@@ -207,18 +206,9 @@ StoredFormat format_from_string(std::string_view name) {
 }
 
 int64_t row_bytes(StoredFormat format, int64_t dim) {
-  switch (format) {
-    case StoredFormat::kFloat32:
-      return 4 * dim;
-    case StoredFormat::kBFloat16:
-    case StoredFormat::kFloat16:
-      return 2 * dim;
-    case StoredFormat::kInt8:
-      return kernels::QuantizedRow::bytes(dim, 8);
-    case StoredFormat::kInt4:
-      break;
-  }
-  return kernels::QuantizedRow::bytes(dim, 4);
+  const int bits = bits_of(format);
+  return is_quantized(format) ? kernels::QuantizedRow::bytes(dim, bits)
+                              : bits / 8 * dim;
 }
 
 std::string to_text(const VersionFile& version) {

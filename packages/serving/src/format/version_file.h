@@ -14,6 +14,8 @@
 
 #include <tessera/tables/combiner.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -36,6 +38,15 @@ enum class StoredFormat : uint8_t {
 /// "float32", "bfloat16", "float16", "int8", "int4".
 std::string to_string(StoredFormat format);
 StoredFormat format_from_string(std::string_view name);
+
+/// The bits of a number. Rows of 8 or 4 bits are quantized.
+constexpr int bits_of(StoredFormat format) {
+  constexpr std::array<int, 5> kBits{32, 16, 16, 8, 4};
+  return kBits.at(static_cast<size_t>(format));
+}
+constexpr bool is_quantized(StoredFormat format) {
+  return bits_of(format) <= 8;
+}
 
 /// The bytes of a row.
 int64_t row_bytes(StoredFormat format, int64_t dim);
@@ -141,6 +152,25 @@ struct FeatureFile {
     visit("zeros_out_of_range", self.zeros_out_of_range);
   }
 };
+
+/// A dtype of DenseFile.
+struct DenseDtype {
+  std::string_view name = {};
+  int64_t bytes = 0;  // of a number
+};
+
+inline constexpr auto kDenseDtypes = std::to_array<DenseDtype>({
+    {"float32", 4},
+    {"float64", 8},
+    {"float16", 2},
+    {"bfloat16", 2},
+    {"int64", 8},
+    {"int32", 4},
+    {"int16", 2},
+    {"int8", 1},
+    {"uint8", 1},
+    {"bool", 1},
+});
 
 /// A dense parameter or buffer of the model.
 struct DenseFile {

@@ -4,6 +4,7 @@
 #include <tessera/common/shorten.h>
 
 #include "src/common/check.h"
+#include "src/features/id_rule.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
@@ -34,24 +35,22 @@ int64_t width_of(const Pt2Value& value) {
   return width;
 }
 
-// The ids of several inputs as one batch.
-struct JoinedIds {
-  std::vector<int64_t> ids = {};
-  std::vector<int64_t> row_splits = {};
-
-  FeatureBatch batch() const {
-    return {.ids = ids, .row_splits = row_splits};
-  }
-};
+// The ids of an input. One with numbers has none.
+const IdLists& ids_of(const ScoreInput& input) {
+  static const IdLists none;
+  const auto* ids = std::get_if<IdLists>(&input.values);
+  return ids == nullptr ? none : *ids;
+}
 
 void check_rows(const ScoreInput& input, int64_t rows) {
-  const std::vector<int64_t>& splits = input.row_splits;
-  const int64_t ids = std::ssize(input.ids);
-  const bool has_bags = std::ssize(splits) == rows + 1 && splits[0] == 0 &&
-      splits.back() == ids && std::is_sorted(splits.begin(), splits.end());
+  const std::vector<int64_t>& splits = ids_of(input).row_splits;
+  const int64_t ids = std::ssize(ids_of(input).ids);
+  const bool fits = !std::holds_alternative<IdLists>(input.values) ||
+      (splits.empty() ? ids == rows
+                      : std::ssize(splits) == rows + 1 &&
+               are_row_splits(splits.data(), rows, ids));
   TESSERA_CHECK_VALUE(
-      input.rows == rows &&
-          (input.has_numbers || (splits.empty() ? ids == rows : has_bags)),
+      input.rows == rows && fits,
       "{} '{}' must have {} rows, but has {} rows with {} ids. Correct the request.",
       kScorerWhere,
       shorten(input.name),
@@ -63,9 +62,9 @@ void check_rows(const ScoreInput& input, int64_t rows) {
 // A lookup of bags drops ids < 0, and a lookup of single ids refuses them. Both may be in
 // one batch.
 void check_single_ids(const ScoreInput& input, const TableInfo& table) {
-  for (const int64_t id : input.ids) {
+  for (const int64_t id : ids_of(input).ids) {
     TESSERA_CHECK_INDEX(
-        id >= 0 || table.has_keys || !input.row_splits.empty(),
+        id >= 0 || table.has_keys || !ids_of(input).row_splits.empty(),
         "{} '{}' must have ids >= 0, but has {}. Correct the request.",
         kScorerWhere,
         shorten(input.name),
@@ -73,9 +72,10 @@ void check_single_ids(const ScoreInput& input, const TableInfo& table) {
   }
 }
 
-void append(const ScoreInput& input, bool has_bags, JoinedIds& all) {
-  const auto begin = static_cast<int64_t>(all.ids.size());
-  all.ids.insert(all.ids.end(), input.ids.begin(), input.ids.end());
+void append(const ScoreInput& input, bool has_bags, IdLists& all) {
+  const auto& [ids, row_splits] = ids_of(input);
+  const int64_t begin = std::ssize(all.ids);
+  all.ids.insert(all.ids.end(), ids.begin(), ids.end());
   if (!has_bags) {
     return;
   }
@@ -84,7 +84,7 @@ void append(const ScoreInput& input, bool has_bags, JoinedIds& all) {
   }
   for (int64_t row = 1; row <= input.rows; ++row) {
     all.row_splits.push_back(
-        begin + (input.row_splits.empty() ? row : input.row_splits[row]));
+        begin + (row_splits.empty() ? row : row_splits[row]));
   }
 }
 
@@ -231,9 +231,9 @@ RequestInputs::Argument RequestInputs::activations(
   const std::vector<const ScoreInput*> inputs = find_all(value);
   for (const ScoreInput* input : inputs) {
     check_single_ids(*input, table);
-    has_bags = has_bags || !input->row_splits.empty();
+    has_bags = has_bags || !ids_of(*input).row_splits.empty();
   }
-  JoinedIds all;
+  IdLists all;
   for (const ScoreInput* input : inputs) {
     append(*input, has_bags, all);
   }
@@ -259,7 +259,7 @@ RequestInputs::Argument RequestInputs::row_splits(const Pt2Value& value) const {
   Argument argument{.is_of_user = true};
   for (const ScoreInput* input : find_all(value)) {
     argument.each.push_back(
-        at::tensor({int64_t{0}, std::ssize(input->ids)}, at::kLong)
+        at::tensor({int64_t{0}, std::ssize(ids_of(*input).ids)}, at::kLong)
             .to(value.dtype));
   }
   return argument;
@@ -270,21 +270,21 @@ RequestInputs::Argument RequestInputs::numbers(const Pt2Value& value) const {
   const int64_t width = width_of(value);
   for (const ScoreInput* input : find_all(value)) {
     const int64_t rows = input->rows;
+    const auto* given = std::get_if<std::vector<float>>(&input->values);
     TESSERA_CHECK_VALUE(
-        input->has_numbers &&
-            static_cast<int64_t>(input->numbers.size()) == rows * width,
+        given != nullptr && std::ssize(*given) == rows * width,
         "{} '{}' must have {} numbers for each of {} rows, but has {} in total. Correct the request.",
         kScorerWhere,
         shorten(value.path),
         width,
         rows,
-        input->numbers.size());
+        given == nullptr ? 0 : given->size());
     std::vector<int64_t> sizes{rows};
     for (size_t axis = 1; axis < value.shape.size(); ++axis) {
       sizes.push_back(value.shape[axis].value_or(1));
     }
     argument.each.push_back(
-        at::tensor(input->numbers, at::kFloat).view(sizes).to(value.dtype));
+        at::tensor(*given, at::kFloat).view(sizes).to(value.dtype));
   }
   return argument;
 }

@@ -3,49 +3,44 @@
 
 #include <tessera/common/shorten.h>
 
-#include "packages/serving/src/format/dense_dtypes.h"
+#include "packages/serving/src/format/version_file.h"
 #include "src/common/check.h"
 
 #include <array>
-#include <string_view>
-#include <utility>
+#include <cstddef>
 
 namespace tessera::serving {
 
 namespace {
 
-// The dtypes of kDenseDtypes.
-constexpr auto kNamedDtypes =
-    std::to_array<std::pair<at::ScalarType, std::string_view>>({
-        {at::kFloat, "float32"},
-        {at::kDouble, "float64"},
-        {at::kHalf, "float16"},
-        {at::kBFloat16, "bfloat16"},
-        {at::kLong, "int64"},
-        {at::kInt, "int32"},
-        {at::kShort, "int16"},
-        {at::kChar, "int8"},
-        {at::kByte, "uint8"},
-        {at::kBool, "bool"},
-    });
-
-static_assert(kNamedDtypes.size() == kDenseDtypes.size());
+// In the order of kDenseDtypes.
+constexpr std::array<at::ScalarType, kDenseDtypes.size()> kDtypes{
+    at::kFloat,
+    at::kDouble,
+    at::kHalf,
+    at::kBFloat16,
+    at::kLong,
+    at::kInt,
+    at::kShort,
+    at::kChar,
+    at::kByte,
+    at::kBool};
 
 }  // namespace
 
 std::string dense_dtype_name(at::ScalarType dtype) {
-  for (const auto& [known, name] : kNamedDtypes) {
-    if (known == dtype) {
-      return std::string(name);
+  for (size_t i = 0; i < kDtypes.size(); ++i) {
+    if (kDtypes.at(i) == dtype) {
+      return std::string(kDenseDtypes.at(i).name);
     }
   }
   return c10::toString(dtype);
 }
 
 at::ScalarType dense_dtype_from_string(std::string_view name) {
-  for (const auto& [dtype, known] : kNamedDtypes) {
-    if (known == name) {
-      return dtype;
+  for (size_t i = 0; i < kDtypes.size(); ++i) {
+    if (kDenseDtypes.at(i).name == name) {
+      return kDtypes.at(i);
     }
   }
   TESSERA_CHECK_VALUE(

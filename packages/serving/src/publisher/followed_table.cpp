@@ -68,11 +68,15 @@ void set_rows(std::shared_ptr<const Buffer<char>> rows, TableContent& content) {
 
 }  // namespace
 
-FollowedTable::FollowedTable(TableState& table, bool is_fused, TableFile file)
+FollowedTable::FollowedTable(
+    TableState& table,
+    const Strategy& strategy,
+    TableFile file)
     : file_(std::move(file)),
       format_(format_from_string(file_.format)),
-      row_bytes_(serving::row_bytes(format_, file_.dim)) {
-  if (is_fused) {
+      row_bytes_(serving::row_bytes(format_, file_.dim)),
+      is_sharded_(strategy.is_sharded()) {
+  if (strategy.is_fused()) {
     TESSERA_CHECK(
         table.marks == nullptr || table.marks.use_count() == 1,
         "[Publisher] another Publisher follows table '{}'. Destroy it before you make a new one.",

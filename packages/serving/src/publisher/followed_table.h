@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/engine/strategy.h>
+
 #include "packages/serving/src/format/version_file.h"
 #include "packages/serving/src/publisher/published_directory.h"
 #include "src/tables/key_index.h"
@@ -21,10 +23,13 @@ class FollowedTable {
  public:
   /// `file` describes the table, with its format.
   /// Errors:  c10::Error naming the table if another publisher follows it.
-  FollowedTable(TableState& table, bool is_fused, TableFile file);
+  FollowedTable(TableState& table, const Strategy& strategy, TableFile file);
 
   const TableFile& file() const {
     return file_;
+  }
+  bool is_sharded() const {
+    return is_sharded_;
   }
   /// The rows of this rank in a base.
   int64_t count(const TableState& table) const;
@@ -71,6 +76,7 @@ class FollowedTable {
   TableFile file_;
   StoredFormat format_;
   int64_t row_bytes_;
+  bool is_sharded_;
   std::shared_ptr<RowMarks> marks_;
   std::shared_ptr<KeyIndex::LostKeys> lost_keys_;
   std::optional<TouchedRows> compared_;

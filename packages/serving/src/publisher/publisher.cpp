@@ -2,34 +2,22 @@
 #include <tessera/serving/publisher.h>
 
 #include <tessera/common/profile_scope.h>
-#include <tessera/common/shorten.h>
-#include <tessera/export/pt2_program.h>
 
-#include "packages/serving/src/publisher/dense_weights.h"
-#include "packages/serving/src/publisher/described_model.h"
-#include "packages/serving/src/publisher/followed_table.h"
-#include "packages/serving/src/publisher/model_parts.h"
-#include "packages/serving/src/publisher/publish_options.h"
 #include "packages/serving/src/publisher/published_directory.h"
+#include "packages/serving/src/publisher/published_model.h"
 #include "serialization/mapped_file.h"
 #include "src/common/check.h"
 #include "src/common/check_path.h"
 #include "src/common/error_reason.h"
-#include "src/common/names.h"
 #include "src/common/rank_group.h"
-#include "src/engine/embedding_state.h"
-
-#include <torch/nn/module.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <future>
-#include <map>
 #include <mutex>
 #include <numeric>
 #include <optional>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -45,6 +33,39 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
+bool is_enumerator(RowFormat format) {
+  return format >= RowFormat::kTable && format <= RowFormat::kInt4;
+}
+
+void check_options(const PublishOptions& options) {
+  const bool are_formats = is_enumerator(options.format) &&
+      std::all_of(options.formats.begin(),
+                  options.formats.end(),
+                  [](const auto& entry) {
+                    return is_enumerator(entry.second);
+                  });
+  TESSERA_CHECK_VALUE(
+      are_formats,
+      "{} format must be an enumerator of RowFormat. Correct the options.",
+      kPublisher);
+  TESSERA_CHECK_VALUE(
+      options.full_every >= 1 && options.keep_last >= 1,
+      "{} full_every and keep_last must be >= 1, but are {} and {}. Correct the options.",
+      kPublisher,
+      options.full_every,
+      options.keep_last);
+  TESSERA_CHECK_VALUE(
+      options.full_share > 0.0,
+      "{} full_share must be > 0, but is {}. Correct the options.",
+      kPublisher,
+      options.full_share);
+  TESSERA_CHECK_VALUE(
+      options.keep_seconds >= 0.0,
+      "{} keep_seconds must be >= 0, but is {}. Correct the options.",
+      kPublisher,
+      options.keep_seconds);
+}
+
 }  // namespace
 
 class Publisher::Impl {
@@ -53,24 +74,17 @@ class Publisher::Impl {
       training::ModelPointer model,
       const std::string& directory,
       PublishOptions options)
-      : model_(checked(std::move(model))),
-        options_((check_options(options), std::move(options))),
-        parts_(parts_of(*model_)),
-        ranks_(ranks_of(parts_)) {
+      : options_((check_options(options), std::move(options))),
+        model_(std::move(model)),
+        ranks_(model_.ranks()) {
     check_directory(directory);
-    ranks_->broadcast(Rendezvous::kSaveCheckpoint, [&] {
+    ranks_.broadcast(Rendezvous::kSaveCheckpoint, [&] {
       directory_.emplace(directory, kPublisher);
       read_file(kPipeline, options_.pipeline);
       read_file(kProgram, options_.program);
       read_file(kCompiledProgram, options_.compiled_program);
     });
-    with_states(parts_, [&](std::vector<EmbeddingState*>& states) {
-      ranks_->run_on_all_ranks(Rendezvous::kSaveCheckpoint, [&] {
-        check_names(states);
-        describe(states);
-      });
-    });
-    ranks_->broadcast(Rendezvous::kSaveCheckpoint, [&] { check_program(); });
+    model_.follow(options_);
   }
 
   ~Impl() {
@@ -86,7 +100,7 @@ class Publisher::Impl {
     const ProfileScope scope("tessera::publish");
     wait();
     const Clock::time_point begin = Clock::now();
-    plan_ = ranks_->broadcast(Rendezvous::kSaveCheckpoint, [&] {
+    plan_ = ranks_.broadcast(Rendezvous::kSaveCheckpoint, [&] {
       plan_.report = {.version = directory_->next_version()};
       directory_->check_lock(kPublish);
       plan_.wants_base = info.base ||
@@ -95,9 +109,9 @@ class Publisher::Impl {
       return plan_;
     });
     VersionContent content;
-    with_states(parts_, [&](std::vector<EmbeddingState*>& states) {
-      add_tables(states, content);
-      ranks_->broadcast(Rendezvous::kSaveCheckpoint, [&] {
+    model_.hold_tables([&] {
+      add_tables(content);
+      ranks_.broadcast(Rendezvous::kSaveCheckpoint, [&] {
         complete(info, content);
         if (options_.background) {
           for (TableContent& table : content.tables) {
@@ -110,7 +124,7 @@ class Publisher::Impl {
       });
     });
     plan_.report.copy_seconds = seconds_since(begin);
-    if (ranks_->rank() != 0) {
+    if (ranks_.rank() != 0) {
       const std::lock_guard<std::mutex> lock(mutex_);
       report_ = plan_.report;
     } else if (options_.background) {
@@ -128,7 +142,7 @@ class Publisher::Impl {
   }
 
   void wait() {
-    ranks_->broadcast(Rendezvous::kSaveCheckpoint, [&] { wait_here(); });
+    ranks_.broadcast(Rendezvous::kSaveCheckpoint, [&] { wait_here(); });
   }
 
   PublishReport report() const {
@@ -153,42 +167,12 @@ class Publisher::Impl {
     PublishReport report = {};
   };
 
-  static std::shared_ptr<torch::nn::Module> checked(
-      training::ModelPointer model) {
-    TESSERA_CHECK_VALUE(
-        model != nullptr,
-        "{} expected a model, but got nullptr. Pass the model that is trained.",
-        kPublisher);
-    return model;
-  }
   static void check_directory(const std::string& directory) {
     TESSERA_CHECK_VALUE(
         !directory.empty(),
         "{} expected a directory, but got ''. Pass a path.",
         kPublisher);
     check_path(directory, kPublisher);
-  }
-
-  void check_names(const std::vector<EmbeddingState*>& states) const {
-    std::set<std::string> known;
-    for (size_t i = 0; i < parts_.size(); ++i) {
-      for (const TableState& table : states[i]->tables) {
-        const std::string name = parts_[i].prefix + table.name;
-        TESSERA_CHECK_VALUE(
-            known.insert(name).second,
-            "{} two tables have the name '{}'. Rename one of them.",
-            kPublisher,
-            shorten(name));
-      }
-    }
-    for (const auto& [name, format] : options_.formats) {
-      TESSERA_CHECK_VALUE(
-          known.contains(name),
-          "{} `formats` has the table '{}', which the model does not have. Known: {}. Correct the name.",
-          kPublisher,
-          shorten(name),
-          shorten_all({known.begin(), known.end()}));
-    }
   }
 
   void read_file(const char* name, const std::string& path) {
@@ -198,138 +182,40 @@ class Publisher::Impl {
     }
   }
 
-  // A program that does not fit would be noticed in the servers only.
-  void check_program() const {
-    TESSERA_CHECK_VALUE(
-        options_.compiled_program.empty() || !options_.program.empty(),
-        "{} options.compiled_program needs options.program, which has the names of its inputs, but that is empty. Set it to the file of export_dense_pt2() from which the package was compiled.",
-        kPublisher);
-    if (options_.program.empty()) {
-      return;
-    }
-    const Pt2Program program(options_.program);
-    std::map<std::string, at::Tensor> weights;
-    for (const auto& [name, tensor] : dense()) {
-      weights[name] = tensor;
-    }
-    program.with_weights(weights);
-    for (const Pt2Value& input : program.signature().inputs) {
-      check_input(input);
-    }
-  }
-
-  void check_input(const Pt2Value& input) const {
-    if (input.part.empty()) {
-      TESSERA_CHECK_TYPE(
-          input.dtype == at::kFloat,
-          "{} options.program has the input '{}' of {}, but servers pass numbers of float32. Convert it in forward().",
-          kPublisher,
-          shorten(input.path),
-          c10::toString(input.dtype));
-      return;
-    }
-    const auto feature = std::find_if(
-        features_.begin(), features_.end(), [&](const FeatureFile& each) {
-          return each.name == input.path;
-        });
-    TESSERA_CHECK_VALUE(
-        feature != features_.end(),
-        "{} options.program has the feature '{}', which the model does not have. Export the program from this model.",
-        kPublisher,
-        shorten(input.path));
-    if (input.part == "row_splits") {
-      return;
-    }
-    TESSERA_CHECK_VALUE(
-        input.part == "activations",
-        "{} options.program takes {} of the feature '{}', but a program gets activations. Export it with export_dense_pt2().",
-        kPublisher,
-        input.part,
-        shorten(input.path));
-    const auto table = std::find_if(
-        tables_.begin(), tables_.end(), [&](const FollowedTable& each) {
-          return each.file().name == feature->table;
-        });
-    std::vector<std::optional<int64_t>> sizes{input.shape.at(0)};
-    if (feature->sequence_length > 0) {
-      sizes.emplace_back(feature->sequence_length);
-    }
-    sizes.emplace_back(table->file().dim);
-    TESSERA_CHECK_VALUE(
-        input.shape == sizes,
-        "{} options.program takes the feature '{}' with another dim or sequence length than the model has. Export the program from this model.",
-        kPublisher,
-        shorten(input.path));
-  }
-
-  void describe(const std::vector<EmbeddingState*>& states) {
-    for (size_t i = 0; i < parts_.size(); ++i) {
-      const bool is_fused = parts_[i].tables().strategy().is_fused();
-      for (TableState& table : states[i]->tables) {
-        const std::string name = parts_[i].prefix + table.name;
-        const StoredFormat format =
-            stored_format(options_, name, table.config->dtype);
-        tables_.emplace_back(
-            table, is_fused, describe_table(table, name, format));
-      }
-      for (const FeatureState& feature : states[i]->features) {
-        features_.push_back(describe_feature(
-            feature,
-            parts_[i].prefix,
-            parts_[i].prefix + states[i]->tables[feature.table].name));
-      }
-    }
-  }
-
-  // Calls visit(followed, state, part) for each table.
-  template <class Visit>
-  void visit_tables(const std::vector<EmbeddingState*>& states, Visit visit) {
-    size_t next = 0;
-    for (size_t i = 0; i < parts_.size(); ++i) {
-      for (const TableState& table : states[i]->tables) {
-        visit(tables_[next++], table, parts_[i]);
-      }
-    }
-  }
-
   int64_t sum_of_ranks(int64_t value) const {
-    const std::vector<int64_t> values = ranks_->all_gather(value);
+    const std::vector<int64_t> values = ranks_.all_gather(value);
     return std::accumulate(values.begin(), values.end(), int64_t{0});
   }
 
   // Takes the changes of all tables, and decides whether the version is a base. Rank 0 gets
   // the rows of all ranks.
-  void add_tables(
-      const std::vector<EmbeddingState*>& states,
-      VersionContent& content) {
-    const bool is_first = ranks_->rank() == 0;
+  void add_tables(VersionContent& content) {
+    const bool is_first = ranks_.rank() == 0;
     bool needs_base = plan_.wants_base || plan_.chain.base == 0 ||
         plan_.chain.versions >= options_.full_every;
     int64_t base_bytes = 0;
     int64_t changed_bytes = 0;
     // Set until the version is written, so that its changes are not lost.
     const bool again = std::exchange(plan_.has_failed, true);
-    const auto take =
-        [&](FollowedTable& table, const TableState& state, const Part& part) {
-          const FollowedTable::Changes& changes = table.take(state, again);
-          needs_base = needs_base || changes.are_all;
-          if ((part.is_sharded() || is_first) && !state.rows.is_copy) {
-            base_bytes += table.count(state) * table.row_bytes();
-            changed_bytes +=
-                static_cast<int64_t>(changes.rows.size()) * table.row_bytes();
-          }
-        };
-    ranks_->run_on_all_ranks(Rendezvous::kSaveCheckpoint, [&] {
+    const auto take = [&](FollowedTable& table, const TableState& state) {
+      const FollowedTable::Changes& changes = table.take(state, again);
+      needs_base = needs_base || changes.are_all;
+      if ((table.is_sharded() || is_first) && !state.rows.is_copy) {
+        base_bytes += table.count(state) * table.row_bytes();
+        changed_bytes += std::ssize(changes.rows) * table.row_bytes();
+      }
+    };
+    ranks_.run_on_all_ranks(Rendezvous::kSaveCheckpoint, [&] {
       if (is_first) {
         // Each version has all dense weights.
-        base_bytes = changed_bytes = dense_bytes(dense());
+        base_bytes = changed_bytes = model_.dense_bytes();
       }
-      visit_tables(states, take);
+      model_.visit_tables(take);
     });
     base_bytes = sum_of_ranks(base_bytes);
     const int64_t bytes = plan_.chain.bytes + sum_of_ranks(changed_bytes);
     const bool is_base =
-        ranks_->any_of(Rendezvous::kSaveCheckpoint, needs_base) ||
+        ranks_.any_of(Rendezvous::kSaveCheckpoint, needs_base) ||
         static_cast<double>(bytes) >
             options_.full_share * static_cast<double>(base_bytes);
     plan_.report.is_base = is_base;
@@ -339,22 +225,20 @@ class Publisher::Impl {
               .base = plan_.chain.base,
               .versions = plan_.chain.versions + 1,
               .bytes = bytes};
-    visit_tables(
-        states,
-        [&](FollowedTable& table, const TableState& state, const Part& part) {
-          if (part.is_sharded()) {
-            const std::string own = ranks_->run_on_all_ranks(
-                Rendezvous::kSaveCheckpoint,
-                [&] { return table.pack(state, is_base); });
-            const std::vector<std::string> packed = ranks_->gather(own);
-            if (is_first) {
-              content.tables.push_back(table.unpack(packed, is_base));
-            }
-          } else if (is_first) {
-            content.tables.push_back(
-                is_base ? table.all_rows(state) : table.changed_rows(state));
-          }
-        });
+    model_.visit_tables([&](FollowedTable& table, const TableState& state) {
+      if (table.is_sharded()) {
+        const std::string own = ranks_.run_on_all_ranks(
+            Rendezvous::kSaveCheckpoint,
+            [&] { return table.pack(state, is_base); });
+        const std::vector<std::string> packed = ranks_.gather(own);
+        if (is_first) {
+          content.tables.push_back(table.unpack(packed, is_base));
+        }
+      } else if (is_first) {
+        content.tables.push_back(
+            is_base ? table.all_rows(state) : table.changed_rows(state));
+      }
+    });
   }
 
   // Adds everything but the tables.
@@ -372,8 +256,8 @@ class Publisher::Impl {
         content.file.metrics.push_back({.name = name, .value = value});
       }
     }
-    content.file.features = features_;
-    content.dense = dense_content(dense());
+    content.file.features = model_.features();
+    content.dense = model_.dense_content();
     if (report.is_base) {
       content.files = files_;
     }
@@ -396,10 +280,6 @@ class Publisher::Impl {
       writing_.get();
       commit();
     }
-  }
-
-  DenseWeights dense() const {
-    return dense_weights(*model_, parts_);
   }
 
   int64_t write(const VersionContent& content) {
@@ -425,14 +305,11 @@ class Publisher::Impl {
     }
   }
 
-  std::shared_ptr<torch::nn::Module> model_;
   PublishOptions options_;
-  std::vector<Part> parts_;
-  std::shared_ptr<RankGroup> ranks_;
+  PublishedModel model_;
+  RankGroup& ranks_;
   std::optional<PublishedDirectory> directory_;  // of rank 0
   std::vector<std::pair<std::string, std::string>> files_;  // names and bytes
-  std::vector<FollowedTable> tables_;  // of all parts
-  std::vector<FeatureFile> features_;
   Plan plan_;
   mutable std::mutex mutex_;  // guards report_
   PublishReport report_;

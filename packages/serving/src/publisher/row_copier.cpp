@@ -83,11 +83,10 @@ bool RowCopier::copy_row(int64_t row, std::byte* out, float* scratch) const {
     case StoredFormat::kFloat16:
       return narrow<c10::Half>(values, dim_, out);
     case StoredFormat::kInt8:
-      return kernels::quantize_row(values, dim_, 8, out);
     case StoredFormat::kInt4:
       break;
   }
-  return kernels::quantize_row(values, dim_, 4, out);
+  return kernels::quantize_row(values, dim_, bits_of(format_), out);
 }
 
 template <class RowOf>

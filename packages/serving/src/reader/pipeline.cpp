@@ -25,18 +25,12 @@ data::ColumnView view_of(const RawColumn& column) {
   return view;
 }
 
+// The types of data are the first ones, in the same order.
 ColumnType type_of(data::ColumnType type) {
-  switch (type) {
-    case data::ColumnType::kInt64:
-      return ColumnType::kInt64;
-    case data::ColumnType::kFloat32:
-      return ColumnType::kFloat32;
-    case data::ColumnType::kText:
-      return ColumnType::kText;
-    case data::ColumnType::kUInt64Bits:
-      return ColumnType::kUInt64Bits;
-  }
-  return ColumnType::kUnknown;
+  static_assert(
+      static_cast<int>(data::ColumnType::kUInt64Bits) ==
+      static_cast<int>(ColumnType::kUInt64Bits));
+  return static_cast<ColumnType>(type);
 }
 
 // The ids of a feature as vectors.
@@ -50,14 +44,15 @@ class FeatureMemory final : public data::IdsMemory {
     feature_->ids.resize(size);
   }
   std::span<int64_t> make_row_splits(size_t size) override {
-    return feature_->row_splits.emplace(size);
+    feature_->row_splits.resize(size);
+    return feature_->row_splits;
   }
-  void write_to(PipelineFeature& feature) {
+  void write_to(IdLists& feature) {
     feature_ = &feature;
   }
 
  private:
-  PipelineFeature* feature_ = nullptr;
+  IdLists* feature_ = nullptr;
 };
 
 // The result of a pipeline as vectors.

@@ -17,21 +17,9 @@ namespace tessera::serving {
 namespace {
 
 kernels::Storage storage_of(StoredFormat format) {
-  switch (format) {
-    case StoredFormat::kBFloat16:
-      return kernels::Storage::kBFloat16;
-    case StoredFormat::kFloat16:
-      return kernels::Storage::kFloat16;
-    case StoredFormat::kFloat32:
-    case StoredFormat::kInt8:
-    case StoredFormat::kInt4:
-      break;
-  }
-  return kernels::Storage::kFloat32;
-}
-
-bool is_quantized(StoredFormat format) {
-  return format == StoredFormat::kInt8 || format == StoredFormat::kInt4;
+  return format == StoredFormat::kBFloat16 ? kernels::Storage::kBFloat16
+      : format == StoredFormat::kFloat16   ? kernels::Storage::kFloat16
+                                           : kernels::Storage::kFloat32;
 }
 
 // Memory of this thread that lookups use again.
@@ -56,24 +44,20 @@ PublishedTable::PublishedTable(
     const TableFile& file,
     const VersionData& base,
     const std::string& where)
-    : name_(file.name),
-      dim_(file.dim),
+    : file_(file),
       format_(format_from_string(file.format)),
-      row_bytes_(row_bytes(format_, dim_)),
-      vocabulary_size_(file.vocabulary_size),
-      keys_(file.keys),
-      rounded_to_(file.rounded_to),
+      row_bytes_(row_bytes(format_, file.dim)),
       base_rows_(base.bytes(file.rows).data()),
       num_keys_(file.keys ? file.count : 0) {
-  if (rounded_to_) {
-    const double step = (rounded_to_->upper - rounded_to_->lower) /
-        static_cast<double>(rounded_to_->num_buckets - 1);
+  if (const auto& rounded = file_.rounded_to) {
+    const double step = (rounded->upper - rounded->lower) /
+        static_cast<double>(rounded->num_buckets - 1);
     buckets_ = {
-        .lower = static_cast<float>(rounded_to_->lower),
-        .upper = static_cast<float>(rounded_to_->upper),
+        .lower = static_cast<float>(rounded->lower),
+        .upper = static_cast<float>(rounded->upper),
         .step = static_cast<float>(step)};
   }
-  if (!keys_) {
+  if (!file_.keys) {
     return;
   }
   const auto bytes = base.bytes(*file.numbers);
@@ -93,7 +77,7 @@ PublishedTable::PublishedTable(
       are_valid && keys == file.count,
       "{} the keys of table '{}' do not fit its {} rows. The file is damaged.",
       where,
-      shorten(name_),
+      shorten(file_.name),
       file.count);
   find_default_row();
 }
@@ -103,17 +87,17 @@ PublishedTable PublishedTable::with(
     const VersionData& version,
     const std::string& where) const {
   TESSERA_CHECK_VALUE(
-      file.name == name_ && file.dim == dim_ &&
-          file.vocabulary_size == vocabulary_size_ && file.keys == keys_ &&
-          file.rounded_to == rounded_to_ &&
-          format_from_string(file.format) == format_,
+      file.name == file_.name && file.dim == file_.dim &&
+          file.vocabulary_size == file_.vocabulary_size &&
+          file.keys == file_.keys && file.rounded_to == file_.rounded_to &&
+          file.format == file_.format,
       "{} its table '{}' is not the table '{}' of its base. The file is damaged, or of another training.",
       where,
       shorten(file.name),
-      shorten(name_));
+      shorten(file_.name));
   PublishedTable next = *this;
   const std::byte* first = version.bytes(file.rows).data();
-  if (!keys_) {
+  if (!file_.keys) {
     const auto bytes = version.bytes(*file.numbers);
     const std::span<const uint32_t> rows(
         reinterpret_cast<const uint32_t*>(bytes.data()),
@@ -122,13 +106,14 @@ PublishedTable PublishedTable::with(
         std::adjacent_find(rows.begin(), rows.end(), std::greater_equal<>()) ==
         rows.end();
     TESSERA_CHECK_VALUE(
-        ascend && (rows.empty() || rows.back() < vocabulary_size_),
+        ascend && (rows.empty() || rows.back() < file_.vocabulary_size),
         "{} the numbers of the rows of table '{}' do not ascend below {}. The file is damaged.",
         where,
-        shorten(name_),
-        vocabulary_size_);
+        shorten(file_.name),
+        file_.vocabulary_size);
     if (!rows.empty()) {
-      const RowOverlay empty(row_overlay_ == nullptr ? vocabulary_size_ : 0);
+      const RowOverlay empty(
+          row_overlay_ == nullptr ? file_.vocabulary_size : 0);
       const RowOverlay& old = row_overlay_ == nullptr ? empty : *row_overlay_;
       next.row_overlay_ = old.with(rows, first, row_bytes_);
     }
@@ -154,7 +139,8 @@ PublishedTable PublishedTable::with(
     const int64_t expected_keys =
         16 * (num_keys_ + static_cast<int64_t>(changes.size()));
     const KeyOverlay empty(
-        key_overlay_ == nullptr ? std::min(keys_->capacity, expected_keys) : 1);
+        key_overlay_ == nullptr ? std::min(file_.keys->capacity, expected_keys)
+                                : 1);
     const KeyOverlay& old = key_overlay_ == nullptr ? empty : *key_overlay_;
     std::vector<int64_t> changed;
     for (const KeyOverlay::Change& change : changes) {
@@ -175,10 +161,27 @@ PublishedTable PublishedTable::with(
   return next;
 }
 
-int64_t PublishedTable::overlaid_rows() const {
-  return row_overlay_ != nullptr ? row_overlay_->size()
-      : key_overlay_ != nullptr  ? key_overlay_->size()
-                                 : 0;
+TableInfo PublishedTable::info() const {
+  return {
+      .name = file_.name,
+      .dim = file_.dim,
+      .format = file_.format,
+      .vocabulary_size = file_.vocabulary_size,
+      .has_keys = file_.keys.has_value(),
+      .rows = file_.keys ? num_keys_ : file_.vocabulary_size,
+      .overlaid_rows = row_overlay_ != nullptr ? row_overlay_->size()
+          : key_overlay_ != nullptr            ? key_overlay_->size()
+                                               : 0};
+}
+
+IdRule PublishedTable::rule_of(const FeatureFile& feature) const {
+  return {
+      .vocabulary_size = file_.vocabulary_size,
+      .has_keys = file_.keys.has_value(),
+      .padding_key = file_.keys ? file_.keys->padding_key : std::nullopt,
+      .validates = feature.validates,
+      .zeros_out_of_range = feature.zeros_out_of_range,
+      .combiner = combiner_from_string(feature.combiner)};
 }
 
 const std::byte* PublishedTable::find(int64_t key) const {
@@ -194,13 +197,13 @@ const std::byte* PublishedTable::find(int64_t key) const {
 
 void PublishedTable::find_default_row() {
   const std::byte* row =
-      keys_->default_key ? find(*keys_->default_key) : nullptr;
+      file_.keys->default_key ? find(*file_.keys->default_key) : nullptr;
   default_row_ = row == nullptr ? zeros() : row;
 }
 
 void PublishedTable::find_places(const RowBags& bags, const void** places)
     const {
-  if (!keys_) {
+  if (!file_.keys) {
     row_overlay_->locate(
         {.table = base_rows_,
          .row_bytes = row_bytes_,
@@ -228,14 +231,14 @@ void PublishedTable::combine(const RowBags& bags, float* out) const {
     return;
   }
   const void** places = nullptr;
-  if (keys_ || row_overlay_ != nullptr) {
+  if (file_.keys || row_overlay_ != nullptr) {
     places = scratch<const void*>(bags.nnz + 1);
     find_places(bags, places);
   }
   if (is_quantized(format_)) {
     active_kernels().combine_quantized(
-        {.dim = dim_,
-         .bits = format_ == StoredFormat::kInt8 ? 8 : 4,
+        {.dim = file_.dim,
+         .bits = bits_of(format_),
          .table = base_rows_,
          .ids = bags.rows,
          .rows = places,
@@ -251,7 +254,7 @@ void PublishedTable::combine(const RowBags& bags, float* out) const {
   active_kernels().combine({// The kernel only reads the rows.
                             .table =
                                 {.data = const_cast<std::byte*>(base_rows_),
-                                 .dim = dim_,
+                                 .dim = file_.dim,
                                  .storage = storage_of(format_)},
                             .ids = bags.rows,
                             .rows = places,

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/serving/reader.h>
+
 #include "packages/serving/src/format/key_buckets.h"
 #include "packages/serving/src/format/version_file.h"
 #include "packages/serving/src/reader/overlay.h"
 #include "packages/serving/src/reader/version_data.h"
+#include "src/features/id_rule.h"
 #include "src/kernels/kernels.h"
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,27 +48,15 @@ class PublishedTable {
       const VersionData& version,
       const std::string& where) const;
 
-  const std::string& name() const {
-    return name_;
+  /// What the base says about the table.
+  const TableFile& file() const {
+    return file_;
   }
-  int64_t dim() const {
-    return dim_;
-  }
-  StoredFormat format() const {
-    return format_;
-  }
-  int64_t vocabulary_size() const {
-    return vocabulary_size_;
-  }
-  const std::optional<KeyOptions>& keys() const {
-    return keys_;
-  }
-  int64_t rows() const {
-    return keys_ ? num_keys_ : vocabulary_size_;
-  }
-  int64_t overlaid_rows() const;
+  TableInfo info() const;
+  /// Which ids of a feature of this table count.
+  IdRule rule_of(const FeatureFile& feature) const;
 
-  /// Sums the rows of bags. Numbers of rows must be below vocabulary_size().
+  /// Sums the rows of bags. Numbers of rows must be below the vocabulary_size.
   void combine(const RowBags& bags, float* out) const;
 
  private:
@@ -79,13 +69,9 @@ class PublishedTable {
   void find_places(const RowBags& bags, const void** places) const;
   void find_default_row();
 
-  std::string name_;
-  int64_t dim_ = 0;
+  TableFile file_;
   StoredFormat format_ = StoredFormat::kFloat32;
   int64_t row_bytes_ = 0;
-  int64_t vocabulary_size_ = 0;
-  std::optional<KeyOptions> keys_;
-  std::optional<RoundedTo> rounded_to_;
   kernels::Buckets buckets_ = {};
   const std::byte* base_rows_ = nullptr;
   const KeyBucket* key_buckets_ = nullptr;

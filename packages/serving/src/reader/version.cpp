@@ -37,14 +37,7 @@ void add_file(const VersionData& data, Version::Impl& impl) {
   }
   impl.dense_owner = data.dense_owner;
   for (const PublishedTable& table : impl.tables) {
-    impl.table_infos.push_back(
-        {.name = table.name(),
-         .dim = table.dim(),
-         .format = to_string(table.format()),
-         .vocabulary_size = table.vocabulary_size(),
-         .has_keys = table.keys().has_value(),
-         .rows = table.rows(),
-         .overlaid_rows = table.overlaid_rows()});
+    impl.table_infos.push_back(table.info());
   }
   impl.owners.push_back(data.owner);
 }
@@ -81,24 +74,25 @@ class BatchReader {
  public:
   RowBags read(
       const FeatureInfo& info,
-      const Version::Impl::Feature& feature,
+      const IdRule& rule,
       const PublishedTable& table,
       const FeatureBatch& batch) {
     info_ = &info;
-    feature_ = &feature;
-    table_ = &table;
+    rule_ = &rule;
     batch_ = &batch;
     check_shapes();
-    const bool is_plain = feature.sequence_length == 0 && are_all_kept();
-    is_plain ? read_plain() : read_others();
+    scales_.clear();
+    weights_ = batch.weights.empty() ? nullptr : batch.weights.data();
+    const bool is_plain = info.sequence_length == 0 && are_all_kept();
+    is_plain ? read_plain() : read_others(table);
     const std::span<const int64_t> ids = is_plain ? batch.ids : ids_;
-    if (!is_plain && !table.keys()) {
+    if (!is_plain && !rule.has_keys) {
       narrow(ids);
     }
     return {
         .keys = ids.data(),
         .rows = rows_.data(),
-        .nnz = static_cast<int64_t>(ids.size()),
+        .nnz = std::ssize(ids),
         .offsets = offsets_,
         .weights = weights_,
         .scales = scales_.empty() ? nullptr : scales_.data(),
@@ -106,8 +100,6 @@ class BatchReader {
   }
 
  private:
-  enum class Id { kRow, kZeros, kDropped };
-
   void check_shapes() const {
     const auto& [ids, splits, weights] = *batch_;
     TESSERA_CHECK_VALUE(
@@ -116,7 +108,7 @@ class BatchReader {
         kLookup,
         shorten(info_->name),
         ids.size());
-    const bool is_sequence = feature_->sequence_length > 0;
+    const bool is_sequence = info_->sequence_length > 0;
     TESSERA_CHECK_VALUE(
         weights.empty() ||
             (weights.size() == ids.size() && !splits.empty() && !is_sequence),
@@ -133,40 +125,39 @@ class BatchReader {
         "{} feature '{}' is a sequence, so it needs row_splits. Pass [0, n] for one example of n ids.",
         kLookup,
         shorten(info_->name));
-    if (splits.empty()) {
-      return;
-    }
-    const bool ascend = std::is_sorted(splits.begin(), splits.end());
     TESSERA_CHECK_VALUE(
-        ascend && splits.front() == 0 &&
-            splits.back() == static_cast<int64_t>(ids.size()),
+        splits.empty() ||
+            are_row_splits(
+                splits.data(), std::ssize(splits) - 1, std::ssize(ids)),
         "{} feature '{}': row_splits must ascend from 0 to the number of ids, {}, but go from {} to {}{}. Correct the row_splits.",
         kLookup,
         shorten(info_->name),
         ids.size(),
         splits.front(),
         splits.back(),
-        ascend ? "" : " and decrease in between");
+        std::is_sorted(splits.begin(), splits.end())
+            ? ""
+            : " and decrease in between");
   }
 
-  bool drops_weights() const {
-    return !batch_->weights.empty() && feature_->validates &&
-        is_divided(feature_->combiner);
+  bool drops_weight(int64_t i) const {
+    return weights_ != nullptr && rule_->drops_weights() &&
+        !(weights_[i] > 0.0F);
   }
 
   // Whether each id is a row that counts. Most batches are so.
   bool are_all_kept() {
-    if (drops_weights() &&
+    if (rule_->drops_weights() &&
         !std::all_of(
             batch_->weights.begin(), batch_->weights.end(), [](float weight) {
               return weight > 0.0F;
             })) {
       return false;
     }
-    if (const auto& keys = table_->keys()) {
-      return !keys->padding_key ||
+    if (rule_->has_keys) {
+      return !rule_->padding_key ||
           std::find(
-              batch_->ids.begin(), batch_->ids.end(), *keys->padding_key) ==
+              batch_->ids.begin(), batch_->ids.end(), *rule_->padding_key) ==
           batch_->ids.end();
     }
     return narrow(batch_->ids);
@@ -178,128 +169,85 @@ class BatchReader {
       rows_.resize(ids.size());
     }
     return active_kernels().narrow_int64(
-        ids.data(),
-        static_cast<int64_t>(ids.size()),
-        table_->vocabulary_size(),
-        rows_.data());
+        ids.data(), std::ssize(ids), rule_->vocabulary_size, rows_.data());
   }
 
   void read_plain() {
     bags_ = examples_of(*batch_);
-    weights_ = batch_->weights.empty() ? nullptr : batch_->weights.data();
     const bool has_offsets = !batch_->row_splits.empty() &&
-        (weights_ != nullptr || !has_one_id_per_example());
+        (weights_ != nullptr ||
+         !has_one_id_per_row(batch_->row_splits.data(), bags_));
     offsets_ = has_offsets ? batch_->row_splits.data() : nullptr;
-    scales_.clear();
-    if (has_offsets && is_divided(feature_->combiner)) {
+    if (has_offsets && is_divided(rule_->combiner)) {
       for (int64_t bag = 0; bag < bags_; ++bag) {
-        scales_.push_back(scale_of(offsets_[bag], offsets_[bag + 1], weights_));
+        scales_.push_back(scale_of_bag(
+            rule_->combiner, weights_, offsets_[bag], offsets_[bag + 1]));
       }
     }
-  }
-
-  bool has_one_id_per_example() const {
-    for (size_t i = 0; i < batch_->row_splits.size(); ++i) {
-      if (batch_->row_splits[i] != static_cast<int64_t>(i)) {
-        return false;
-      }
-    }
-    return true;
-  }
-
-  float scale_of(int64_t begin, int64_t end, const float* weights) const {
-    auto total = static_cast<double>(end - begin);
-    if (weights != nullptr) {
-      total = 0.0;
-      for (int64_t i = begin; i < end; ++i) {
-        total += combiner_term(feature_->combiner, weights[i]);
-      }
-    }
-    return combiner_scale(feature_->combiner, total);
   }
 
   // Decides about each id. An id that looks up zeros counts in the denominator.
-  void read_others() {
-    const int64_t length = feature_->sequence_length;
-    const int64_t examples = examples_of(*batch_);
+  void read_others(const PublishedTable& table) {
+    const int64_t length = info_->sequence_length;
     const bool is_dense = batch_->row_splits.empty();
     const bool has_scales =
-        length == 0 && !is_dense && is_divided(feature_->combiner);
+        length == 0 && !is_dense && is_divided(rule_->combiner);
     ids_.clear();
     kept_weights_.clear();
-    scales_.clear();
-    kept_offsets_.assign(1, 0);
-    for (int64_t example = 0; example < examples; ++example) {
+    offsets_of_kept_.assign(1, 0);
+    const auto end_bag = [&] { offsets_of_kept_.push_back(std::ssize(ids_)); };
+    for (int64_t example = 0; example < examples_of(*batch_); ++example) {
       const int64_t begin = is_dense ? example : batch_->row_splits[example];
       const int64_t end =
           is_dense ? example + 1 : batch_->row_splits[example + 1];
-      const int64_t read_end =
-          length == 0 ? end : std::min(end, begin + length);
-      counted_weights_.clear();
-      for (int64_t i = begin; i < read_end; ++i) {
-        const Id kind = kind_of(i, is_dense);
-        if (kind != Id::kDropped) {
-          counted_weights_.push_back(
-              batch_->weights.empty() ? 1.0F : batch_->weights[i]);
+      double total = 0.0;
+      for (int64_t i = begin;
+           i < (length == 0 ? end : std::min(end, begin + length));
+           ++i) {
+        const IdUse use = use_of(i, !is_dense, table);
+        const float weight = weights_ == nullptr ? 1.0F : weights_[i];
+        if (use != IdUse::kDropped) {
+          total += combiner_term(rule_->combiner, weight);
         }
-        if (kind == Id::kRow) {
+        if (use == IdUse::kRow) {
           ids_.push_back(batch_->ids[i]);
-          kept_weights_.push_back(counted_weights_.back());
+          kept_weights_.push_back(weight);
         }
         if (length > 0) {
-          kept_offsets_.push_back(static_cast<int64_t>(ids_.size()));
+          end_bag();
         }
       }
-      if (length > 0) {
-        kept_offsets_.resize(
-            static_cast<size_t>((example + 1) * length + 1),
-            static_cast<int64_t>(ids_.size()));
-      } else {
-        kept_offsets_.push_back(static_cast<int64_t>(ids_.size()));
-      }
+      // Each position of a sequence is a bag.
+      const int64_t bags = length > 0 ? (example + 1) * length : example + 1;
+      offsets_of_kept_.resize(static_cast<size_t>(bags + 1), std::ssize(ids_));
       if (has_scales) {
-        scales_.push_back(scale_of(
-            0,
-            static_cast<int64_t>(counted_weights_.size()),
-            batch_->weights.empty() ? nullptr : counted_weights_.data()));
+        scales_.push_back(combiner_scale(rule_->combiner, total));
       }
     }
-    bags_ = static_cast<int64_t>(kept_offsets_.size()) - 1;
-    offsets_ = kept_offsets_.data();
-    weights_ = batch_->weights.empty() ? nullptr : kept_weights_.data();
+    bags_ = std::ssize(offsets_of_kept_) - 1;
+    offsets_ = offsets_of_kept_.data();
+    weights_ = weights_ == nullptr ? nullptr : kept_weights_.data();
   }
 
-  Id kind_of(int64_t i, bool is_dense) const {
-    if (drops_weights() && !(batch_->weights[i] > 0.0F)) {
-      return Id::kDropped;
+  IdUse use_of(int64_t i, bool is_in_bag, const PublishedTable& table) const {
+    if (drops_weight(i)) {
+      return IdUse::kDropped;
     }
-    const int64_t id = batch_->ids[i];
-    if (const auto& keys = table_->keys()) {
-      const bool is_padding = keys->padding_key && id == *keys->padding_key;
-      return !is_padding ? Id::kRow : is_dense ? Id::kZeros : Id::kDropped;
-    }
-    if (id >= 0 && id < table_->vocabulary_size()) {
-      return Id::kRow;
-    }
-    const bool is_invalid = id < 0 && !is_dense;
-    if (is_invalid && feature_->validates) {
-      return Id::kDropped;
-    }
+    const IdUse use = rule_->use_of(batch_->ids[i], is_in_bag);
     TESSERA_CHECK_INDEX(
-        feature_->zeros_out_of_range && !is_invalid,
+        use != IdUse::kRefused,
         "{} feature '{}': its table '{}' has ids in [0, {}), but got {} at position {}. Correct the id. Features trained with out_of_range = kZero take any id.",
         kLookup,
         shorten(info_->name),
-        shorten(table_->name()),
-        table_->vocabulary_size(),
-        id,
+        shorten(table.file().name),
+        rule_->vocabulary_size,
+        batch_->ids[i],
         i);
-    return Id::kZeros;
+    return use;
   }
 
   const FeatureInfo* info_ = nullptr;
-  const Version::Impl::Feature* feature_ = nullptr;
-  const PublishedTable* table_ = nullptr;
+  const IdRule* rule_ = nullptr;
   const FeatureBatch* batch_ = nullptr;
   const int64_t* offsets_ = nullptr;
   const float* weights_ = nullptr;
@@ -307,9 +255,8 @@ class BatchReader {
   std::vector<int64_t> ids_;
   std::vector<uint32_t> rows_;  // the ids of a table with a vocabulary
   std::vector<float> kept_weights_;
-  std::vector<int64_t> kept_offsets_;
+  std::vector<int64_t> offsets_of_kept_;
   std::vector<float> scales_;
-  std::vector<float> counted_weights_;  // of one example
 };
 
 }  // namespace
@@ -327,15 +274,11 @@ std::shared_ptr<const Version> make_version(
   for (const FeatureFile& feature : base.file.features) {
     const size_t table = numbers.at(feature.table);
     impl->features.push_back(
-        {.table = table,
-         .combiner = combiner_from_string(feature.combiner),
-         .sequence_length = feature.sequence_length,
-         .validates = feature.validates,
-         .zeros_out_of_range = feature.zeros_out_of_range});
+        {.table = table, .rule = impl->tables[table].rule_of(feature)});
     impl->feature_infos.push_back(
         {.name = feature.name,
          .table = feature.table,
-         .dim = impl->tables[table].dim(),
+         .dim = impl->tables[table].file().dim,
          .combiner = feature.combiner,
          .sequence_length = feature.sequence_length});
   }
@@ -466,9 +409,9 @@ void Version::lookup(
       out.size());
   thread_local BatchReader reader;
   const PublishedTable& table = impl_->tables[impl_->features[feature].table];
-  const RowBags bags =
-      reader.read(info, impl_->features[feature], table, batch);
-  table.combine(bags, out.data());
+  table.combine(
+      reader.read(info, impl_->features[feature].rule, table, batch),
+      out.data());
 }
 
 void Version::lookup_rows(
@@ -482,38 +425,40 @@ void Version::lookup_rows(
       kWhere,
       impl_->tables.size(),
       table);
-  const PublishedTable& rows = impl_->tables[table];
+  const PublishedTable& published = impl_->tables[table];
+  const TableFile& rows = published.file();
   size_t size = 0;
   TESSERA_CHECK_VALUE(
-      !__builtin_mul_overflow(
-          ids.size(), static_cast<size_t>(rows.dim()), &size),
+      !__builtin_mul_overflow(ids.size(), static_cast<size_t>(rows.dim), &size),
       "{} {} ids of table '{}' are too many. Split them.",
       kWhere,
       ids.size(),
-      shorten(rows.name()));
+      shorten(rows.name));
   TESSERA_CHECK_VALUE(
       out.size() == size,
       "{} {} ids of table '{}' give {} floats, but `out` has {}. Pass that many.",
       kWhere,
       ids.size(),
-      shorten(rows.name()),
+      shorten(rows.name),
       size,
       out.size());
-  for (size_t i = 0; !rows.keys() && i < ids.size(); ++i) {
+  for (size_t i = 0; !rows.keys && i < ids.size(); ++i) {
     TESSERA_CHECK_INDEX(
-        ids[i] >= 0 && ids[i] < rows.vocabulary_size(),
+        ids[i] >= 0 && ids[i] < rows.vocabulary_size,
         "{} table '{}' has rows in [0, {}), but got {} at position {}. Correct the id.",
         kWhere,
-        shorten(rows.name()),
-        rows.vocabulary_size(),
+        shorten(rows.name),
+        rows.vocabulary_size,
         ids[i],
         i);
   }
   // As a dense feature, so that a padding key gives zeros.
   thread_local BatchReader reader;
-  const FeatureInfo info{.name = rows.name()};
-  const Impl::Feature feature{};
-  rows.combine(reader.read(info, feature, rows, {.ids = ids}), out.data());
+  const FeatureInfo info{.name = rows.name};
+  const IdRule rule =
+      published.rule_of({.combiner = to_string(Combiner::kSum)});
+  published.combine(
+      reader.read(info, rule, published, {.ids = ids}), out.data());
 }
 
 }  // namespace tessera::serving

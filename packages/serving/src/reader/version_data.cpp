@@ -4,11 +4,8 @@
 #include "serialization/mapped_file.h"
 #include "src/common/check.h"
 #include "src/common/checksum.h"
-#include "src/common/file_advice.h"
-#include "src/common/file_descriptor.h"
 #include "src/kernels/quantized_rows.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -18,7 +15,6 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <ctime>
 #include <utility>
 
@@ -41,30 +37,14 @@ Bytes read_file(
     const std::string& path,
     int64_t limit,
     const std::string& where) {
-  const auto check_system = [&](bool has_succeeded) {
-    const int number = errno;
-    TESSERA_CHECK(
-        has_succeeded,
-        "{} can't read '{}': {}. {}",
-        where,
-        path,
-        std::strerror(number),
-        advice_to_read(number));
-  };
-  const FileDescriptor file(
-      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  check_system(file.is_open());
-  struct stat status = {};
-  check_system(::fstat(file.number(), &status) == 0);
+  const auto [file, size] = open_file(path, where);
   TESSERA_CHECK_VALUE(
-      S_ISREG(status.st_mode) && status.st_size <= limit,
-      "{} expected a file of at most {} bytes at '{}', but got {}. It is damaged, or not of a Publisher.",
+      static_cast<int64_t>(size) <= limit,
+      "{} expected a file of at most {} bytes at '{}', but got {} bytes. It is damaged, or not of a Publisher.",
       where,
       limit,
       path,
-      S_ISREG(status.st_mode) ? fmt::format("{} bytes", status.st_size)
-                              : "a folder, a pipe or a device");
-  const auto size = static_cast<size_t>(status.st_size);
+      size);
   constexpr size_t kHugePage = size_t{1} << 21;
   const size_t alignment = size >= kHugePage ? kHugePage : 64;
   void* memory =
@@ -88,7 +68,7 @@ Bytes read_file(
     if (count < 0 && errno == EINTR) {
       continue;
     }
-    check_system(count >= 0);
+    check_read(count >= 0, path, where);
     TESSERA_CHECK_VALUE(
         count > 0,
         "{} '{}' became shorter while it was read. Try again.",

@@ -5,8 +5,7 @@
 
 #include "packages/serving/src/reader/published_table.h"
 #include "packages/serving/src/reader/version_data.h"
-
-#include <tessera/tables/combiner.h>
+#include "src/features/id_rule.h"
 
 #include <map>
 #include <memory>
@@ -20,10 +19,7 @@ struct Version::Impl {
   // What lookups need of a feature.
   struct Feature {
     size_t table = 0;
-    Combiner combiner = Combiner::kSum;
-    int64_t sequence_length = 0;
-    bool validates = true;
-    bool zeros_out_of_range = false;
+    IdRule rule = {};
   };
 
   VersionLink link = {};

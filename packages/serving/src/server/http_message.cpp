@@ -4,6 +4,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <array>
+#include <charconv>
+#include <cmath>
 #include <ctime>
 #include <iomanip>
 #include <locale>
@@ -57,6 +60,21 @@ std::string date_text() {
 
 std::string text_of(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+void append_number(std::string& text, float number) {
+  if (!std::isfinite(number)) {
+    text += "null";
+    return;
+  }
+  constexpr size_t kMaxLength = 32;  // the longest is -1.17549435e-38
+  std::array<char, kMaxLength> digits;
+  const std::to_chars_result end =
+      std::to_chars(digits.data(), digits.data() + digits.size(), number);
+  text.append(digits.data(), end.ptr);
+  if (number == 0.0F && std::signbit(number)) {
+    text += ".0";
+  }
 }
 
 HttpResponse error_response(int status, std::string_view problem) {

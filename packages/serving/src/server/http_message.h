@@ -30,6 +30,10 @@ struct HttpResponse {
 /// JSON for a client. What is not UTF-8, such as the path of a file, is replaced.
 std::string text_of(const Json& json);
 
+/// Appends the shortest text that a parser reads as the same float, or "null", because JSON
+/// has no other numbers. A parser would read "-0" as an integer, which has no sign.
+void append_number(std::string& text, float number);
+
 /// The response {"error": problem}.
 HttpResponse error_response(int status, std::string_view problem);
 

@@ -4,7 +4,8 @@
 #include <tessera/common/json_value.h>
 #include <tessera/common/shorten.h>
 
-#include "packages/serving/src/server/number_text.h"
+#include "packages/serving/src/server/http_message.h"
+#include "packages/serving/src/server/request_values.h"
 #include "src/common/check.h"
 
 #include <nlohmann/json.hpp>
@@ -16,98 +17,50 @@ namespace tessera::serving {
 
 namespace {
 
-constexpr const char* kWhere = "/lookup";
+constexpr const char* kLookupWhere = "/lookup";
 
 // An answer has at most so many numbers, because each takes about ten bytes of text.
 constexpr size_t kMaxNumbers = size_t{1} << 22;
 
-struct LookupRequest {
-  size_t feature = 0;
-  std::vector<int64_t> ids = {};
-  std::vector<int64_t> row_splits = {};
-  std::vector<float> weights = {};
-
-  FeatureBatch batch() const {
-    return {.ids = ids, .row_splits = row_splits, .weights = weights};
-  }
-};
-
-void check_list(
+std::span<const Json> checked_list(
     const RequestValues& values,
     const Json& json,
     const char* name) {
   if (!json.is_array()) {
     values.refuse(json, name, "a list");
   }
+  return rows_of(json);
 }
 
 // The weights have the shape of the ids.
-void read_weights(
-    const Json& weights,
-    const Json& ids,
-    RequestValues& values,
-    LookupRequest& request) {
+std::vector<float> read_weights(
+    const Json& json,
+    std::span<const Json> ids,
+    RequestValues& values) {
   constexpr const char* kName = "weights";
-  const auto check_size = [&](size_t size, size_t expected) {
-    TESSERA_CHECK_VALUE(
-        size == expected,
-        "[{}] weights: expected one weight per id, but got {} weights for {} ids.",
-        kWhere,
-        size,
-        expected);
-  };
-  check_list(values, weights, kName);
+  const std::span<const Json> weights = checked_list(values, json, kName);
   TESSERA_CHECK_VALUE(
-      weights.empty() || has_lists(ids),
+      weights.empty() || are_lists(ids),
       "[{}] weights: expected none, because only lists of ids are combined with weights. Leave the weights out, or send a list of ids for each example.",
-      kWhere);
+      kLookupWhere);
   TESSERA_CHECK_VALUE(
       weights.size() == ids.size(),
       "[{}] weights: expected one list per list of ids, but got {} for {}.",
-      kWhere,
+      kLookupWhere,
       weights.size(),
       ids.size());
+  std::vector<float> numbers;
   for (size_t i = 0; i < ids.size(); ++i) {
-    check_list(values, weights[i], kName);
-    check_size(weights[i].size(), ids[i].size());
-    values.append_numbers(weights[i], kName, request.weights);
+    const auto row = checked_list(values, weights[i], kName);
+    TESSERA_CHECK_VALUE(
+        row.size() == ids[i].size(),
+        "[{}] weights: expected one weight per id, but got {} weights for {} ids.",
+        kLookupWhere,
+        row.size(),
+        ids[i].size());
+    values.append_numbers(row, kName, numbers);
   }
-}
-
-LookupRequest read_lookup(
-    const Json& json,
-    const Version& version,
-    RequestValues& values) {
-  const Json& name = field_of(json, "feature", kWhere);
-  if (!name.is_string()) {
-    values.refuse(name, "feature", "the name of a feature");
-  }
-  LookupRequest request{.feature = version.feature(name.get<std::string>())};
-  const FeatureInfo& feature = version.features()[request.feature];
-  const Json& ids = field_of(json, "ids", kWhere);
-  check_list(values, ids, "ids");
-  TESSERA_CHECK_VALUE(
-      feature.sequence_length == 0 || has_lists(ids),
-      "[{}] ids: expected a list of ids for each example, such as [[3,1],[4]], because the feature '{}' is a sequence.",
-      kWhere,
-      shorten(feature.name));
-  if (has_lists(ids)) {
-    values.count(ids.size());
-    request.row_splits.push_back(0);
-    for (const Json& row : ids) {
-      if (!row.is_array()) {
-        values.refuse(row, "ids", "a list, as the first entry is");
-      }
-      values.append_ids(row, "ids", request.ids);
-      request.row_splits.push_back(static_cast<int64_t>(request.ids.size()));
-    }
-  } else {
-    values.append_ids(ids, "ids", request.ids);
-  }
-  if (json.contains("weights")) {
-    read_weights(json["weights"], ids, values, request);
-  }
-  return request;
+  return numbers;
 }
 
 // Appends `count` vectors, [count, dim].
@@ -132,20 +85,37 @@ void append_vectors(
 LookupAnswer answer_lookup(
     std::string_view body,
     const Version& version,
-    const RequestLimits& limits) {
-  RequestValues values(kWhere, version, limits);
-  const LookupRequest request = read_lookup(
-      values.parse(body, {"feature", "ids", "weights"}), version, values);
-  const FeatureInfo& feature = version.features()[request.feature];
-  const size_t size = version.output_size(request.feature, request.batch());
+    const ServerOptions& options) {
+  RequestValues values(kLookupWhere, version, options);
+  const Json json = values.parse(body, {"feature", "ids", "weights"});
+  const Json& name = field_of(json, "feature", kLookupWhere);
+  if (!name.is_string()) {
+    values.refuse(name, "feature", "the name of a feature");
+  }
+  const size_t number = version.feature(name.get<std::string>());
+  const FeatureInfo& feature = version.features()[number];
+  const auto rows =
+      checked_list(values, field_of(json, "ids", kLookupWhere), "ids");
+  TESSERA_CHECK_VALUE(
+      feature.sequence_length == 0 || are_lists(rows),
+      "[{}] ids: expected a list of ids for each example, such as [[3,1],[4]], because the feature '{}' is a sequence.",
+      kLookupWhere,
+      shorten(feature.name));
+  values.count(are_lists(rows) ? rows.size() : 0);
+  const IdLists ids = values.read_id_rows(rows, "ids");
+  const std::vector<float> weights = json.contains("weights")
+      ? read_weights(json["weights"], rows, values)
+      : std::vector<float>();
+  const FeatureBatch batch = ids.batch(weights);
+  const size_t size = version.output_size(number, batch);
   TESSERA_CHECK_VALUE(
       size <= kMaxNumbers,
       "[{}] expected at most {} numbers in the answer, but it would have {}. Send fewer ids in one request.",
-      kWhere,
+      kLookupWhere,
       kMaxNumbers,
       size);
   std::vector<float> out(size);
-  version.lookup(request.feature, request.batch(), out);
+  version.lookup(number, batch, out);
 
   constexpr size_t kBytesOfNumber = 12;
   const auto dim = static_cast<size_t>(feature.dim);
@@ -167,7 +137,7 @@ LookupAnswer answer_lookup(
     text += ']';
   }
   text += '}';
-  return {.body = std::move(text), .ids = request.ids.size()};
+  return {.body = std::move(text), .ids = ids.ids.size()};
 }
 
 }  // namespace tessera::serving

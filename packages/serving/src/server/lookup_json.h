@@ -2,8 +2,7 @@
 #pragma once
 
 #include <tessera/serving/reader.h>
-
-#include "packages/serving/src/server/request_values.h"
+#include <tessera/serving/server.h>
 
 #include <cstddef>
 #include <string>
@@ -22,6 +21,6 @@ struct LookupAnswer {
 LookupAnswer answer_lookup(
     std::string_view body,
     const Version& version,
-    const RequestLimits& limits);
+    const ServerOptions& options);
 
 }  // namespace tessera::serving

@@ -2,15 +2,23 @@
 #include "packages/serving/src/server/request_handler.h"
 
 #include <tessera/common/shorten.h>
+#include <tessera/serving/short_time_slices.h>
 
+#include "packages/serving/src/server/error_log.h"
+#include "packages/serving/src/server/lookup_json.h"
 #include "packages/serving/src/server/page.h"
+#include "packages/serving/src/server/score_json.h"
 #include "packages/serving/src/server/version_json.h"
+#include "src/common/check.h"
 #include "src/common/names.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <exception>
+#include <stdexcept>
 #include <string_view>
 #include <utility>
 
@@ -25,8 +33,8 @@ constexpr std::array<std::string_view, 4> kGetPaths{
     "/healthz",
     "/version",
     "/metrics"};
-constexpr std::string_view kLookup = "/lookup";
-constexpr std::string_view kScore = "/score";
+constexpr std::string_view kLookupPath = "/lookup";
+constexpr std::string_view kScorePath = "/score";
 
 bool is_get_path(std::string_view path) {
   return std::find(kGetPaths.begin(), kGetPaths.end(), path) != kGetPaths.end();
@@ -54,11 +62,49 @@ HttpResponse refuse_encoding(const HttpRequest& request) {
   return response;
 }
 
+// The client knows nothing of the function or path in brackets that begins a message, such
+// as [Version::lookup] or [/srv/published].
+std::string_view without_place(std::string_view message) {
+  const size_t end = message.find("] ");
+  const bool has_place = message.starts_with('[') &&
+      end != std::string_view::npos &&
+      (message[1] == '/' || (message[1] >= 'A' && message[1] <= 'Z')) &&
+      message.find(' ') == end + 1;
+  return has_place ? message.substr(end + 2) : message;
+}
+
+HttpResponse refusal(std::string_view problem) {
+  return error_response(400, without_place(problem));
+}
+
+// The response for the exception that is being handled. Only mistakes of the client are
+// told to it.
+HttpResponse response_of_exception() {
+  try {
+    throw;
+  } catch (const std::invalid_argument& error) {
+    return refusal(error.what());
+  } catch (const std::out_of_range& error) {
+    return refusal(error.what());
+  } catch (const std::exception& error) {
+    log_error(error.what());
+  } catch (...) {
+    log_error("an exception that is not a std::exception");
+  }
+  return error_response(500, "internal error");
+}
+
+HttpResponse deadline_response() {
+  return busy_response(
+      "The request waited too long for a thread. Try again later.");
+}
+
 }  // namespace
 
 std::string label_of(const std::string& path) {
-  return is_get_path(path) || path == kLookup || path == kScore ? path
-                                                                : "other";
+  return is_get_path(path) || path == kLookupPath || path == kScorePath
+      ? path
+      : "other";
 }
 
 RequestHandler::RequestHandler(
@@ -67,12 +113,17 @@ RequestHandler::RequestHandler(
     ScoreFunction score)
     : reader_(std::move(reader)),
       options_(options),
-      scores_(score != nullptr),
-      queue_(
-          static_cast<size_t>(options.max_queue),
-          static_cast<size_t>(options.max_batch),
-          static_cast<size_t>(options.max_batch_bytes)),
-      workers_(reader_, options, std::move(score), queue_, metrics_) {}
+      score_(std::move(score)),
+      queue_(options) {
+  try {
+    for (int64_t i = 0; i < options.threads; ++i) {
+      threads_.emplace_back([this] { run(); });
+    }
+  } catch (...) {  // the system has no more threads
+    finish();
+    throw;
+  }
+}
 
 RequestHandler::~RequestHandler() {
   finish();
@@ -88,7 +139,7 @@ RequestHandler::Answer RequestHandler::handle(
     }
     return {.response = get(request.path)};
   }
-  if (request.path != kLookup && request.path != kScore) {
+  if (request.path != kLookupPath && request.path != kScorePath) {
     return {
         .response = error_response(
             404,
@@ -96,13 +147,13 @@ RequestHandler::Answer RequestHandler::handle(
                 "There is no path '{}'. Choose one of {}, {} and {}.",
                 shorten(request.path),
                 join_names(kGetPaths),
-                kLookup,
-                kScore))};
+                kLookupPath,
+                kScorePath))};
   }
   if (request.method != "POST") {
     return {.response = refuse_method(request, "POST")};
   }
-  if (request.path == kScore && !scores_) {
+  if (request.path == kScorePath && !score_) {
     return {
         .response = error_response(
             404, "This server does not score. Send requests to /lookup.")};
@@ -111,7 +162,7 @@ RequestHandler::Answer RequestHandler::handle(
     return {.response = refuse_encoding(request)};
   }
   return post(
-      request.path == kScore ? JobKind::kScore : JobKind::kLookup,
+      request.path == kScorePath ? JobKind::kScore : JobKind::kLookup,
       std::move(request.body),
       now,
       std::move(reply));
@@ -187,7 +238,102 @@ std::optional<HttpResponse> RequestHandler::give_up(const Job& job) {
 
 void RequestHandler::finish() {
   queue_.close();
-  workers_.join();
+  for (std::thread& thread : threads_) {
+    if (thread.joinable()) {
+      thread.join();
+    }
+  }
+}
+
+void RequestHandler::run() {
+  use_short_time_slices();
+  for (std::vector<JobPtr> jobs = queue_.take(); !jobs.empty();
+       jobs = queue_.take()) {
+    const auto now = std::chrono::steady_clock::now();
+    std::erase_if(jobs, [&](const JobPtr& job) {
+      const bool is_late = now >= job->deadline;
+      if (is_late) {
+        metrics_.count_rejection(Rejection::kDeadline);
+        job->reply(deadline_response());
+      }
+      return is_late;
+    });
+    if (jobs.empty()) {
+      continue;
+    }
+    if (jobs.front()->kind == JobKind::kScore) {
+      score(std::move(jobs));
+    } else {
+      jobs.front()->reply(look_up(*jobs.front()));
+    }
+  }
+}
+
+HttpResponse RequestHandler::look_up(const Job& job) {
+  try {
+    LookupAnswer answer =
+        answer_lookup(job.body, *reader_->version(), options_);
+    metrics_.count_lookups(answer.ids);
+    return {.body = std::move(answer.body)};
+  } catch (...) {
+    return response_of_exception();
+  }
+}
+
+void RequestHandler::score(std::vector<JobPtr> jobs) {
+  std::vector<ScoreRequest> requests;
+  std::erase_if(jobs, [&](const JobPtr& job) {
+    try {
+      requests.push_back(
+          read_score_request(job->body, *reader_->version(), options_));
+      return false;
+    } catch (...) {
+      job->reply(response_of_exception());
+      return true;
+    }
+  });
+  if (!jobs.empty()) {
+    score_together(requests, jobs);
+  }
+}
+
+void RequestHandler::score_together(
+    std::span<const ScoreRequest> requests,
+    std::span<const JobPtr> jobs) {
+  metrics_.count_batch(requests.size());
+  std::vector<ScoreResult> results;
+  try {
+    results = score_(requests);
+    TESSERA_CHECK(
+        results.size() == requests.size(),
+        "the score function gave {} results for {} requests",
+        results.size(),
+        requests.size());
+  } catch (...) {
+    if (requests.size() == 1) {
+      jobs.front()->reply(response_of_exception());
+      return;
+    }
+    // One wrong request should not fail the others.
+    for (size_t i = 0; i < requests.size(); ++i) {
+      score_together(requests.subspan(i, 1), jobs.subspan(i, 1));
+    }
+    return;
+  }
+  for (size_t i = 0; i < requests.size(); ++i) {
+    HttpResponse response;
+    try {
+      if (results[i].error.empty()) {
+        response.body = write_score_result(results[i], requests[i]);
+        metrics_.count_candidates(requests[i].num_candidates);
+      } else {
+        response = refusal(results[i].error);
+      }
+    } catch (...) {
+      response = response_of_exception();
+    }
+    jobs[i]->reply(std::move(response));
+  }
 }
 
 }  // namespace tessera::serving

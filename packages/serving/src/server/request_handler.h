@@ -6,25 +6,30 @@
 
 #include "packages/serving/src/server/http_message.h"
 #include "packages/serving/src/server/request_queue.h"
-#include "packages/serving/src/server/request_workers.h"
 #include "packages/serving/src/server/server_metrics.h"
 
 #include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <thread>
+#include <vector>
 
 namespace tessera::serving {
 
-/// Finds what answers a request: this object at once, or a thread later.
+/// Answers requests, at once or by a thread that looks up and scores what waits in a queue.
 class RequestHandler {
  public:
+  /// Keeps a reference to the options.
   RequestHandler(
       std::shared_ptr<Reader> reader,
       const ServerOptions& options,
       ScoreFunction score);
   ~RequestHandler();
+  RequestHandler(const RequestHandler&) = delete;
+  RequestHandler& operator=(const RequestHandler&) = delete;
 
   /// The response, or the job that calls `reply` from a thread.
   struct Answer {
@@ -53,13 +58,20 @@ class RequestHandler {
       std::string body,
       std::chrono::steady_clock::time_point now,
       std::function<void(HttpResponse)> reply);
+  // What the threads do.
+  void run();
+  HttpResponse look_up(const Job& job);
+  void score(std::vector<JobPtr> jobs);
+  void score_together(
+      std::span<const ScoreRequest> requests,
+      std::span<const JobPtr> jobs);
 
   std::shared_ptr<Reader> reader_;
-  ServerOptions options_;
-  bool scores_ = false;
+  const ServerOptions& options_;
+  ScoreFunction score_;
   ServerMetrics metrics_;
   RequestQueue queue_;
-  RequestWorkers workers_;
+  std::vector<std::thread> threads_;
 };
 
 /// The path as a label of the metrics: "other" if the server does not have it.

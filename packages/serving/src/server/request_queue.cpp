@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/serving/src/server/request_queue.h"
 
+#include <iterator>
+
 namespace tessera::serving {
 
 RequestQueue::Push RequestQueue::push(const JobPtr& job) {
@@ -8,7 +10,7 @@ RequestQueue::Push RequestQueue::push(const JobPtr& job) {
   if (is_closed_) {
     return Push::kClosed;
   }
-  if (lookups_.size() + scores_.size() >= max_size_) {
+  if (std::ssize(lookups_) + std::ssize(scores_) >= options_.max_queue) {
     return Push::kFull;
   }
   job->number = next_++;
@@ -31,12 +33,12 @@ std::vector<JobPtr> RequestQueue::take() {
   const bool has_score = !scores_.empty() &&
       (lookups_.empty() || scores_.begin()->first < lookups_.begin()->first);
   std::map<uint64_t, JobPtr>& waiting = has_score ? scores_ : lookups_;
-  const size_t max_taken = has_score ? max_batch_ : 1;
+  const int64_t max_taken = has_score ? options_.max_batch : 1;
   std::vector<JobPtr> taken;
-  size_t bytes = 0;
-  while (taken.size() < max_taken && bytes < max_batch_bytes_ &&
+  int64_t bytes = 0;
+  while (std::ssize(taken) < max_taken && bytes < options_.max_batch_bytes &&
          !waiting.empty()) {
-    bytes += waiting.begin()->second->body.size();
+    bytes += std::ssize(waiting.begin()->second->body);
     taken.push_back(std::move(waiting.begin()->second));
     waiting.erase(waiting.begin());
   }

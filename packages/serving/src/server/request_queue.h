@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/serving/server.h>
+
 #include "packages/serving/src/server/http_message.h"
 
 #include <chrono>
@@ -36,10 +38,7 @@ class RequestQueue {
  public:
   enum class Push { kAdded, kFull, kClosed };
 
-  RequestQueue(size_t max_size, size_t max_batch, size_t max_batch_bytes)
-      : max_size_(max_size),
-        max_batch_(max_batch),
-        max_batch_bytes_(max_batch_bytes) {}
+  explicit RequestQueue(const ServerOptions& options) : options_(options) {}
 
   Push push(const JobPtr& job);
 
@@ -47,16 +46,15 @@ class RequestQueue {
   bool remove(const Job& job);
 
   /// Waits for requests, and returns the first one. If it is to be scored, so are those
-  /// after it, up to max_batch and until their bodies have max_batch_bytes. Returns nothing after close(), when all are taken.
+  /// after it, up to max_batch and until their bodies have max_batch_bytes. Returns nothing
+  /// after close(), when all are taken.
   std::vector<JobPtr> take();
 
   void close();
   size_t size() const;
 
  private:
-  size_t max_size_;
-  size_t max_batch_;
-  size_t max_batch_bytes_;
+  const ServerOptions& options_;
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable has_changed_;
   std::map<uint64_t, JobPtr> lookups_;

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 namespace tessera::serving {
@@ -24,9 +25,9 @@ Json RequestValues::parse(
   Json json = parse_json(
       text,
       "[" + where_ + "]",
-      {.bytes = limits_.max_bytes,
+      {.bytes = static_cast<size_t>(options_.max_body_bytes),
        .depth = kDepth,
-       .list_size = static_cast<size_t>(limits_.max_values)});
+       .list_size = static_cast<size_t>(options_.max_ids)});
   check_known_keys(json, known, where_);
   return json;
 }
@@ -57,8 +58,33 @@ float RequestValues::read_number(const Json& json, const std::string& name)
   return static_cast<float>(std::clamp(number, -kMax, kMax));
 }
 
+IdLists RequestValues::read_id_rows(
+    std::span<const Json> rows,
+    const std::string& name) {
+  IdLists read;
+  if (!are_lists(rows)) {
+    append_ids(rows, name, read.ids);
+    return read;
+  }
+  read.row_splits.push_back(0);
+  for (const Json& row : rows) {
+    append_ids(row_of(row, name), name, read.ids);
+    read.row_splits.push_back(std::ssize(read.ids));
+  }
+  return read;
+}
+
+std::span<const Json> RequestValues::row_of(
+    const Json& row,
+    const std::string& name) const {
+  if (!row.is_array()) {
+    refuse(row, name, "a list, as the first entry is");
+  }
+  return rows_of(row);
+}
+
 void RequestValues::append_ids(
-    const Json& list,
+    std::span<const Json> list,
     const std::string& name,
     std::vector<int64_t>& ids) {
   count(list.size());
@@ -68,7 +94,7 @@ void RequestValues::append_ids(
 }
 
 void RequestValues::append_numbers(
-    const Json& list,
+    std::span<const Json> list,
     const std::string& name,
     std::vector<float>& numbers) {
   count(list.size());
@@ -83,7 +109,7 @@ void RequestValues::count(size_t values) {
       left_ >= 0,
       "[{}] expected at most {} ids, numbers and rows, but got more. Send fewer in one request.",
       where_,
-      limits_.max_values);
+      options_.max_ids);
 }
 
 void RequestValues::refuse(
@@ -109,8 +135,12 @@ const char* RequestValues::advice_for_text() const {
       : " The server takes no text. Apply the pipeline of this version in the client, and send its ids and numbers, as docs/serving.md shows under \"Raw values\".";
 }
 
-bool has_lists(const Json& list) {
-  return !list.empty() && list.front().is_array();
+std::span<const Json> rows_of(const Json& list) {
+  return list.get_ref<const Json::array_t&>();
+}
+
+bool are_lists(std::span<const Json> rows) {
+  return !rows.empty() && rows.front().is_array();
 }
 
 }  // namespace tessera::serving

@@ -3,20 +3,16 @@
 
 #include <tessera/common/json.h>
 #include <tessera/serving/reader.h>
+#include <tessera/serving/server.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace tessera::serving {
-
-struct RequestLimits {
-  size_t max_bytes = 0;
-  /// Ids, numbers and rows.
-  int64_t max_values = 0;
-};
 
 /// Reads the lists of a request in JSON, and counts their values.
 ///
@@ -28,11 +24,11 @@ class RequestValues {
   RequestValues(
       std::string where,
       const Version& version,
-      const RequestLimits& limits)
+      const ServerOptions& options)
       : where_(std::move(where)),
         version_(version),
-        limits_(limits),
-        left_(limits.max_values) {}
+        options_(options),
+        left_(options.max_ids) {}
 
   /// The object in the text. It must not have other keys than `known`.
   Json parse(std::string_view text, const std::vector<std::string>& known);
@@ -41,13 +37,17 @@ class RequestValues {
   int64_t read_id(const Json& json, const std::string& name) const;
   float read_number(const Json& json, const std::string& name) const;
 
+  /// Reads rows of one id or of a list of ids. The first row decides.
+  IdLists read_id_rows(std::span<const Json> rows, const std::string& name);
+  /// The entries of a row, which must be a list.
+  std::span<const Json> row_of(const Json& row, const std::string& name) const;
   /// Appends the values of a list without lists.
   void append_ids(
-      const Json& list,
+      std::span<const Json> list,
       const std::string& name,
       std::vector<int64_t>& ids);
   void append_numbers(
-      const Json& list,
+      std::span<const Json> list,
       const std::string& name,
       std::vector<float>& numbers);
 
@@ -65,11 +65,14 @@ class RequestValues {
 
   std::string where_;
   const Version& version_;
-  RequestLimits limits_;
+  const ServerOptions& options_;
   int64_t left_;
 };
 
-/// Whether the entries of a list are lists. An empty list has none.
-bool has_lists(const Json& list);
+/// The entries of a list.
+std::span<const Json> rows_of(const Json& list);
+
+/// Whether the rows are lists. Without rows, none is.
+bool are_lists(std::span<const Json> rows);
 
 }  // namespace tessera::serving

@@ -4,7 +4,8 @@
 #include <tessera/common/json_value.h>
 #include <tessera/common/shorten.h>
 
-#include "packages/serving/src/server/number_text.h"
+#include "packages/serving/src/server/http_message.h"
+#include "packages/serving/src/server/request_values.h"
 #include "src/common/check.h"
 #include "src/common/names.h"
 
@@ -12,18 +13,20 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <span>
 #include <utility>
 
 namespace tessera::serving {
 
 namespace {
 
-constexpr const char* kWhere = "/score";
+constexpr const char* kScoreWhere = "/score";
 
 class ScoreReader {
  public:
-  ScoreReader(const Version& version, const RequestLimits& limits)
-      : version_(version), values_(kWhere, version, limits) {}
+  ScoreReader(const Version& version, const ServerOptions& options)
+      : version_(version), values_(kScoreWhere, version, options) {}
 
   ScoreRequest read(std::string_view body) {
     const Json json = values_.parse(body, {"user", "candidates"});
@@ -33,20 +36,24 @@ class ScoreReader {
           json["user"].is_object(),
           json["user"],
           "an object with the inputs of the user",
-          kWhere);
+          kScoreWhere);
       for (const auto& [name, value] : json["user"].items()) {
-        request.user.push_back(read_user(name, value));
+        request.user.push_back(
+            read_input(name, "user." + name, std::span(&value, 1)));
       }
     }
-    const Json& candidates = field_of(json, "candidates", kWhere);
+    const Json& candidates = field_of(json, "candidates", kScoreWhere);
     TESSERA_CHECK_VALUE(
         candidates.is_object() && !candidates.empty(),
         "[{}] candidates: expected an object with one list per input, such as {{\"movie\":[3,1,4]}}.",
-        kWhere);
+        kScoreWhere);
     for (const auto& [name, list] : candidates.items()) {
       check_candidates(request, name, list);
       request.num_candidates = static_cast<int64_t>(list.size());
-      request.candidates.push_back(read_candidates(name, list));
+      const auto rows = rows_of(list);
+      values_.count(are_lists(rows) ? rows.size() : 0);
+      request.candidates.push_back(
+          read_input(name, "candidates." + name, rows));
     }
     return request;
   }
@@ -60,24 +67,27 @@ class ScoreReader {
         });
   }
 
-  ScoreInput read_user(const std::string& name, const Json& value) {
-    const std::string place = "user." + name;
-    ScoreInput input{.name = name, .rows = 1, .has_numbers = !is_feature(name)};
-    // A row with one value, or a list with the values of the row.
-    if (input.has_numbers) {
-      if (value.is_array()) {
-        refuse_empty(value, place);
-        values_.append_numbers(value, place, input.numbers);
-      } else {
-        values_.count(1);
-        input.numbers.push_back(values_.read_number(value, place));
-      }
-    } else if (value.is_array()) {
-      values_.append_ids(value, place, input.ids);
-      input.row_splits = {0, static_cast<int64_t>(input.ids.size())};
-    } else {
-      values_.count(1);
-      input.ids.push_back(values_.read_id(value, place));
+  // A user's row is a value or a list of values, and so is that of each candidate. The input
+  // has ids if a feature has its name.
+  ScoreInput read_input(
+      const std::string& name,
+      const std::string& place,
+      std::span<const Json> rows) {
+    ScoreInput input{.name = name, .rows = std::ssize(rows)};
+    if (is_feature(name)) {
+      input.values = values_.read_id_rows(rows, place);
+      return input;
+    }
+    auto& numbers = input.values.emplace<std::vector<float>>();
+    if (!are_lists(rows)) {
+      values_.append_numbers(rows, place, numbers);
+      return input;
+    }
+    refuse_empty(rows.front(), place);
+    for (const Json& row : rows) {
+      const auto values = values_.row_of(row, place);
+      check_width(name, values.size(), rows.front().size());
+      values_.append_numbers(values, place, numbers);
     }
     return input;
   }
@@ -93,13 +103,13 @@ class ScoreReader {
     TESSERA_CHECK_VALUE(
         !list.empty(),
         "[{}] candidates.{}: expected at least one candidate, but the list is empty.",
-        kWhere,
+        kScoreWhere,
         shorten(name));
     if (!request.candidates.empty()) {
       TESSERA_CHECK_VALUE(
           static_cast<int64_t>(list.size()) == request.num_candidates,
           "[{}] candidates: expected one entry per candidate in each list, but '{}' has {} and '{}' has {}.",
-          kWhere,
+          kScoreWhere,
           shorten(request.candidates.front().name),
           request.num_candidates,
           shorten(name),
@@ -111,51 +121,15 @@ class ScoreReader {
             request.user.end(),
             [&](const ScoreInput& input) { return input.name == name; }),
         "[{}] '{}' is an input of the user and of the candidates. Name each input once.",
-        kWhere,
+        kScoreWhere,
         shorten(name));
-  }
-
-  ScoreInput read_candidates(const std::string& name, const Json& list) {
-    const std::string place = "candidates." + name;
-    ScoreInput input{
-        .name = name,
-        .rows = static_cast<int64_t>(list.size()),
-        .has_numbers = !is_feature(name)};
-    if (!has_lists(list)) {
-      if (input.has_numbers) {
-        values_.append_numbers(list, place, input.numbers);
-      } else {
-        values_.append_ids(list, place, input.ids);
-      }
-      return input;
-    }
-    values_.count(list.size());
-    if (!input.has_numbers) {
-      input.row_splits.push_back(0);
-    }
-    for (const Json& row : list) {
-      if (!row.is_array()) {
-        values_.refuse(row, place, "a list, as the first entry is");
-      }
-      if (input.has_numbers) {
-        check_width(name, row.size(), list.front().size());
-        values_.append_numbers(row, place, input.numbers);
-      } else {
-        values_.append_ids(row, place, input.ids);
-        input.row_splits.push_back(static_cast<int64_t>(input.ids.size()));
-      }
-    }
-    if (input.has_numbers) {
-      refuse_empty(list.front(), place);
-    }
-    return input;
   }
 
   void check_width(const std::string& name, size_t width, size_t first) const {
     TESSERA_CHECK_VALUE(
         width == first,
         "[{}] candidates.{}: expected as many numbers for each candidate, but got {} and {}. Its values are numbers, because '{}' is not a feature; the features are {}.",
-        kWhere,
+        kScoreWhere,
         shorten(name),
         first,
         width,
@@ -168,7 +142,7 @@ class ScoreReader {
     TESSERA_CHECK_VALUE(
         !row.empty(),
         "[{}] {}: expected at least one number, but the list is empty. The features, which have ids, are {}.",
-        kWhere,
+        kScoreWhere,
         shorten(place),
         join_names(version_.features(), shortened_name));
   }
@@ -182,8 +156,8 @@ class ScoreReader {
 ScoreRequest read_score_request(
     std::string_view body,
     const Version& version,
-    const RequestLimits& limits) {
-  return ScoreReader(version, limits).read(body);
+    const ServerOptions& options) {
+  return ScoreReader(version, options).read(body);
 }
 
 std::string write_score_result(

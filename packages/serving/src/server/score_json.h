@@ -4,8 +4,6 @@
 #include <tessera/serving/reader.h>
 #include <tessera/serving/server.h>
 
-#include "packages/serving/src/server/request_values.h"
-
 #include <string>
 #include <string_view>
 
@@ -16,7 +14,7 @@ namespace tessera::serving {
 ScoreRequest read_score_request(
     std::string_view body,
     const Version& version,
-    const RequestLimits& limits);
+    const ServerOptions& options);
 
 /// The body of the answer.
 /// Errors:  std::runtime_error for a result that does not fit the request.

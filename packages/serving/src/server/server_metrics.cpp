@@ -15,7 +15,7 @@ constexpr std::array
 constexpr std::array
     kBatchBounds{1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0};
 
-constexpr std::array kReasons{
+constexpr std::array<const char*, kNumRejections> kReasons{
     "queue_full",
     "deadline",
     "connections",
@@ -24,35 +24,41 @@ constexpr std::array kReasons{
     "slow_client",
     "memory"};
 
-template <class... Args>
-void add_line(
-    std::string& text,
-    fmt::format_string<Args...> format,
-    Args&&... values) {
-  fmt::format_to(
-      std::back_inserter(text), format, std::forward<Args>(values)...);
-  text += '\n';
-}
-
-void add_title(
-    std::string& text,
-    const char* name,
-    const char* type,
-    const char* help) {
-  add_line(text, "# HELP {} {}", name, help);
-  add_line(text, "# TYPE {} {}", name, type);
-}
-
-template <class T>
-void add_value(
-    std::string& text,
-    const char* name,
-    const char* type,
-    const char* help,
-    T value) {
-  add_title(text, name, type, help);
-  add_line(text, "{} {}", name, value);
-}
+// The text format 0.0.4 of Prometheus.
+constexpr const char* kText =
+    R"(# HELP tessera_requests_total Responses by path and status.
+# TYPE tessera_requests_total counter
+{requests}# HELP tessera_request_seconds Time from the last byte of a request to its response.
+# TYPE tessera_request_seconds histogram
+{seconds}# HELP tessera_batch_requests Requests that one call of the score function gets.
+# TYPE tessera_batch_requests histogram
+{batches}# HELP tessera_rejected_total Requests and connections that were refused, by reason.
+# TYPE tessera_rejected_total counter
+{rejected}# HELP tessera_queue_length Requests that wait for a thread.
+# TYPE tessera_queue_length gauge
+tessera_queue_length {queue_length}
+# HELP tessera_connections Connections that are open.
+# TYPE tessera_connections gauge
+tessera_connections {connections}
+# HELP tessera_version The version that serves.
+# TYPE tessera_version gauge
+tessera_version {version}
+# HELP tessera_version_age_seconds Time since the version was published.
+# TYPE tessera_version_age_seconds gauge
+tessera_version_age_seconds {age_seconds}
+# HELP tessera_version_step The step of the training at which the version was published.
+# TYPE tessera_version_step gauge
+tessera_version_step {step}
+# HELP tessera_versions_taken_total Versions that the reader has taken.
+# TYPE tessera_versions_taken_total counter
+tessera_versions_taken_total {taken}
+# HELP tessera_candidates_total Candidates that were scored.
+# TYPE tessera_candidates_total counter
+tessera_candidates_total {candidates}
+# HELP tessera_lookups_total Ids that /lookup has looked up.
+# TYPE tessera_lookups_total counter
+tessera_lookups_total {lookups}
+)";
 
 }  // namespace
 
@@ -70,23 +76,18 @@ void ServerMetrics::Histogram::write(
     const std::string& name,
     const std::string& label,
     std::span<const double> bounds) const {
+  const auto out = std::back_inserter(text);
+  const std::string bucket =
+      name + "_bucket{" + label + (label.empty() ? "" : ",") + "le=\"";
   uint64_t total = 0;
-  const char* comma = label.empty() ? "" : ",";
   for (size_t i = 0; i < bounds.size(); ++i) {
     total += counts.at(i);
-    add_line(
-        text,
-        "{}_bucket{{{}{}le=\"{}\"}} {}",
-        name,
-        label,
-        comma,
-        bounds[i],
-        total);
+    fmt::format_to(out, "{}{}\"}} {}\n", bucket, bounds[i], total);
   }
-  add_line(text, "{}_bucket{{{}{}le=\"+Inf\"}} {}", name, label, comma, count);
+  fmt::format_to(out, "{}+Inf\"}} {}\n", bucket, count);
   const std::string braces = label.empty() ? "" : "{" + label + "}";
-  add_line(text, "{}_sum{} {}", name, braces, sum);
-  add_line(text, "{}_count{} {}", name, braces, count);
+  fmt::format_to(out, "{}_sum{} {}\n", name, braces, sum);
+  fmt::format_to(out, "{}_count{} {}\n", name, braces, count);
 }
 
 void ServerMetrics::count_response(const std::string& path, int status) {
@@ -101,7 +102,7 @@ void ServerMetrics::count_seconds(const std::string& path, double seconds) {
 
 void ServerMetrics::count_rejection(Rejection reason) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  ++rejections_[reason];
+  ++rejections_.at(static_cast<size_t>(reason));
 }
 
 void ServerMetrics::count_connections(int64_t change) {
@@ -126,100 +127,47 @@ void ServerMetrics::count_lookups(size_t ids) {
 
 std::string ServerMetrics::text(const MetricsNow& now) const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::string text;
-  add_title(
-      text,
-      "tessera_requests_total",
-      "counter",
-      "Responses by path and status.");
+  std::string requests;
   for (const auto& [key, count] : responses_) {
-    add_line(
-        text,
-        "tessera_requests_total{{path=\"{}\",code=\"{}\"}} {}",
+    fmt::format_to(
+        std::back_inserter(requests),
+        "tessera_requests_total{{path=\"{}\",code=\"{}\"}} {}\n",
         key.first,
         key.second,
         count);
   }
-  add_title(
-      text,
-      "tessera_request_seconds",
-      "histogram",
-      "Time from the last byte of a request to its response.");
+  std::string seconds;
   for (const auto& [path, histogram] : seconds_) {
     histogram.write(
-        text,
+        seconds,
         "tessera_request_seconds",
         fmt::format("path=\"{}\"", path),
         kSecondsBounds);
   }
-  add_title(
-      text,
-      "tessera_batch_requests",
-      "histogram",
-      "Requests that one call of the score function gets.");
-  batches_.write(text, "tessera_batch_requests", "", kBatchBounds);
-  add_title(
-      text,
-      "tessera_rejected_total",
-      "counter",
-      "Requests and connections that were refused, by reason.");
+  std::string batches;
+  batches_.write(batches, "tessera_batch_requests", "", kBatchBounds);
+  std::string rejected;
   for (size_t i = 0; i < kReasons.size(); ++i) {
-    const auto found = rejections_.find(static_cast<Rejection>(i));
-    add_line(
-        text,
-        "tessera_rejected_total{{reason=\"{}\"}} {}",
+    fmt::format_to(
+        std::back_inserter(rejected),
+        "tessera_rejected_total{{reason=\"{}\"}} {}\n",
         kReasons.at(i),
-        found == rejections_.end() ? 0 : found->second);
+        rejections_.at(i));
   }
-  add_value(
-      text,
-      "tessera_queue_length",
-      "gauge",
-      "Requests that wait for a thread.",
-      now.queue_length);
-  add_value(
-      text,
-      "tessera_connections",
-      "gauge",
-      "Connections that are open.",
-      connections_);
-  add_value(
-      text,
-      "tessera_version",
-      "gauge",
-      "The version that serves.",
-      now.version);
-  add_value(
-      text,
-      "tessera_version_age_seconds",
-      "gauge",
-      "Time since the version was published.",
-      now.age_seconds);
-  add_value(
-      text,
-      "tessera_version_step",
-      "gauge",
-      "The step of the training at which the version was published.",
-      now.step);
-  add_value(
-      text,
-      "tessera_versions_taken_total",
-      "counter",
-      "Versions that the reader has taken.",
-      now.taken);
-  add_value(
-      text,
-      "tessera_candidates_total",
-      "counter",
-      "Candidates that were scored.",
-      candidates_);
-  add_value(
-      text,
-      "tessera_lookups_total",
-      "counter",
-      "Ids that /lookup has looked up.",
-      lookups_);
-  return text;
+  return fmt::format(
+      kText,
+      fmt::arg("requests", requests),
+      fmt::arg("seconds", seconds),
+      fmt::arg("batches", batches),
+      fmt::arg("rejected", rejected),
+      fmt::arg("queue_length", now.queue_length),
+      fmt::arg("connections", connections_),
+      fmt::arg("version", now.version),
+      fmt::arg("age_seconds", now.age_seconds),
+      fmt::arg("step", now.step),
+      fmt::arg("taken", now.taken),
+      fmt::arg("candidates", candidates_),
+      fmt::arg("lookups", lookups_));
 }
 
 }  // namespace tessera::serving

@@ -22,6 +22,7 @@ enum class Rejection {
   kSlowClient,
   kMemory
 };
+inline constexpr size_t kNumRejections = 7;
 
 /// What /metrics reads when it is asked.
 struct MetricsNow {
@@ -67,7 +68,7 @@ class ServerMetrics {
   mutable std::mutex mutex_;  // guards what follows
   std::map<std::pair<std::string, int>, uint64_t> responses_;
   std::map<std::string, Histogram> seconds_;
-  std::map<Rejection, uint64_t> rejections_;
+  std::array<uint64_t, kNumRejections> rejections_ = {};
   Histogram batches_;
   int64_t connections_ = 0;
   uint64_t candidates_ = 0;

@@ -5,6 +5,7 @@
 // LibTorch.
 
 #include <tessera/serving/export.h>
+#include <tessera/serving/reader.h>
 
 #include <cstdint>
 #include <functional>
@@ -84,20 +85,10 @@ struct PipelineColumn {
   bool operator==(const PipelineColumn&) const = default;
 };
 
-/// The ids of one feature.
-struct PipelineFeature {
-  std::vector<int64_t> ids = {};  // [nnz], or [batch] without row_splits
-  /// Without it, each example has one id. Otherwise [batch + 1], and example i has the ids
-  /// [row_splits[i], row_splits[i + 1]).
-  std::optional<std::vector<int64_t>> row_splits = {};
-
-  bool operator==(const PipelineFeature&) const = default;
-};
-
 /// The result of a pipeline for one batch.
 struct PipelineResult {
   /// The features by name.
-  std::map<std::string, PipelineFeature, std::less<>> features = {};
+  std::map<std::string, IdLists, std::less<>> features = {};
   std::vector<float> dense = {};  // [batch, num_dense], row by row
   int64_t batch_size = 0;
   int64_t num_dense = 0;
@@ -114,7 +105,7 @@ struct PipelineResult {
 ///   batch.add("country", {.values = std::vector<std::string>{"fr", "it"}});
 ///   batch.add("age", {.values = std::vector<float>{45.0F, 30.0F}});
 ///   const PipelineResult inputs = pipeline.apply(batch);
-///   const PipelineFeature& country = inputs.features.at("country");
+///   const IdLists& country = inputs.features.at("country");
 ///   // country.ids: 3 and 1, which is the id of unknown values; inputs.dense: 0.5 and -1
 ///   for (const PipelineColumn& column : pipeline.columns()) {
 ///     std::puts(column.name.c_str());  // country, age

@@ -99,8 +99,8 @@ struct PublishReport {
 /// With Strategy::fused(), updates mark the rows that they write, and publish() costs as
 /// much as it copies. With Strategy::host() and padded(), publish() compares all rows with
 /// their checksums. If you write to embedding_tables() by LibTorch's operators, the next
-/// version is a base. Other writes, such as by data_ptr(), are not noticed: call
-/// update_embedding_table() instead.
+/// version is a base. With Strategy::fused(), other writes, such as by data_ptr(), are not
+/// noticed: call update_embedding_table() instead. Checkpoints notice every write.
 ///
 /// If a version can't be written, its rows are in the next one. publish(), and after
 /// `background` the next publish() or wait(), raises the error.

@@ -26,6 +26,18 @@ struct FeatureBatch {
   std::span<const float> weights = {};
 };
 
+/// The ids of one feature for some examples, with their memory.
+struct IdLists {
+  std::vector<int64_t> ids = {};
+  /// As FeatureBatch::row_splits.
+  std::vector<int64_t> row_splits = {};
+
+  FeatureBatch batch(std::span<const float> weights = {}) const {
+    return {.ids = ids, .row_splits = row_splits, .weights = weights};
+  }
+  bool operator==(const IdLists&) const = default;
+};
+
 /// The name, the table and the combiner of a published feature.
 struct FeatureInfo {
   std::string name = {};

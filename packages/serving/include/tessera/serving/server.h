@@ -14,6 +14,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace tessera::serving {
@@ -21,16 +22,11 @@ namespace tessera::serving {
 /// The values of one input of a score request.
 struct ScoreInput {
   std::string name = {};
-  /// The ids of a feature. Empty for numbers.
-  std::vector<int64_t> ids = {};
-  /// As FeatureBatch::row_splits, if the client has sent lists, which it may do for any
-  /// feature. Empty: one id per row.
-  std::vector<int64_t> row_splits = {};
-  /// The numbers of a dense input.
-  std::vector<float> numbers = {};  // [rows, width]
+  /// The ids of a feature of this name, with row_splits if the client has sent lists, which
+  /// it may do for any feature. If no feature has the name, the numbers of a dense input,
+  /// [rows, width].
+  std::variant<IdLists, std::vector<float>> values = {};
   int64_t rows = 0;
-  /// Whether the input has `numbers`, because no feature has its name.
-  bool has_numbers = false;
 };
 
 /// One user and some candidates.
@@ -131,8 +127,7 @@ struct ServerOptions {
 ///         result.error = "Expected the candidates as 'movie'.";
 ///         continue;
 ///       }
-///       const FeatureBatch movies{
-///           .ids = input.ids, .row_splits = input.row_splits};
+///       const FeatureBatch movies = std::get<IdLists>(input.values).batch();
 ///       std::vector<float> rows(version->output_size(movie, movies));
 ///       version->lookup(movie, movies, rows);  // [candidates, dim]
 ///       const auto dim = static_cast<size_t>(version->features()[movie].dim);

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "packages/serving/src/publisher/published_model.h"
+
+#include <tessera/common/shorten.h>
+#include <tessera/layers/layer.h>
+
+#include "packages/export/src/trace/visit_weights.h"
+#include "packages/serving/src/publisher/dense_dtype.h"
+#include "packages/serving/src/publisher/row_copier.h"
+#include "src/common/check.h"
+#include "src/common/names.h"
+
+#include <c10/util/ScopeExit.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+namespace tessera::serving {
+
+namespace {
+
+// The format in which the options publish a table of this name and dtype.
+StoredFormat stored_format(
+    const PublishOptions& options,
+    const std::string& table,
+    at::ScalarType dtype) {
+  const auto chosen = options.formats.find(table);
+  const RowFormat format =
+      chosen == options.formats.end() ? options.format : chosen->second;
+  // The other formats are those of StoredFormat, in the same order.
+  static_assert(
+      static_cast<int>(RowFormat::kInt4) ==
+      static_cast<int>(StoredFormat::kInt4) + 1);
+  return format == RowFormat::kTable
+      ? format_of(dtype)
+      : static_cast<StoredFormat>(static_cast<int>(format) - 1);
+}
+
+FeatureFile describe_feature(
+    const FeatureState& feature,
+    const std::string& prefix,
+    const std::string& table) {
+  const FeatureConfig& config = feature.config;
+  TESSERA_CHECK_NOT_IMPLEMENTED(
+      !config.output_shape,
+      "{} feature '{}' has an output_shape, which serving does not know. Leave it out; a dense or ragged feature needs none.",
+      kPublisher,
+      shorten(feature.path));
+  return {
+      .name = prefix + feature.path,
+      .table = table,
+      .combiner = to_string(config.table->combiner),
+      .sequence_length = config.sequence_length(),
+      .validates = config.validate_weights_and_indices,
+      .zeros_out_of_range = config.out_of_range == OutOfRange::kZero};
+}
+
+TableFile describe_table(
+    const TableState& table,
+    const std::string& name,
+    StoredFormat format) {
+  const TableConfig& config = *table.config;
+  TableFile file{
+      .name = name,
+      .dim = config.dim,
+      .format = to_string(format),
+      .vocabulary_size = config.vocabulary_size};
+  if (config.keys) {
+    file.keys = KeyOptions{
+        .capacity = config.keys->capacity,
+        .default_key = config.keys->default_key,
+        .padding_key = config.keys->padding_key};
+  }
+  if (config.quantization) {
+    TESSERA_CHECK_VALUE(
+        format != StoredFormat::kInt8 && format != StoredFormat::kInt4,
+        "{} table '{}' has a quantization, which rounds what is looked up, so its rows can't have the format {}. Choose another format for it in PublishOptions::formats.",
+        kPublisher,
+        shorten(name),
+        to_string(format));
+    file.rounded_to = RoundedTo{
+        .lower = config.quantization->lower,
+        .upper = config.quantization->upper,
+        .num_buckets = config.quantization->num_buckets};
+  }
+  return file;
+}
+
+}  // namespace
+
+PublishedModel::PublishedModel(training::ModelPointer model)
+    : model_(std::move(model)) {
+  TESSERA_CHECK_VALUE(
+      model_ != nullptr,
+      "{} expected a model, but got nullptr. Pass the model that is trained.",
+      kPublisher);
+  for (const auto& [tables, prefix] : tables_and_prefixes(*model_)) {
+    auto& module = dynamic_cast<torch::nn::Module&>(*tables);
+    parts_.push_back({module.shared_from_this(), prefix});
+    if (tables->strategy().is_sharded()) {
+      const std::shared_ptr<RankGroup>& own = tables->state().ranks;
+      TESSERA_CHECK_NOT_IMPLEMENTED(
+          ranks_ == nullptr || ranks_ == own,
+          "{} two layers of the model are spread over different processes. Publish them one by one.",
+          kPublisher);
+      ranks_ = own;
+    }
+  }
+  TESSERA_CHECK_VALUE(
+      !parts_.empty(),
+      "{} the model has no tables. Pass one with a TPUEmbedding or an EmbeddingEngineModule.",
+      kPublisher);
+  ranks_ = ranks_ == nullptr ? make_solo_group() : ranks_;
+}
+
+void PublishedModel::follow(const PublishOptions& options) {
+  hold_tables([&] {
+    ranks_->run_on_all_ranks(Rendezvous::kSaveCheckpoint, [&] {
+      check_names(options);
+      describe(options);
+    });
+  });
+  ranks_->broadcast(
+      Rendezvous::kSaveCheckpoint, [&] { check_program(options); });
+}
+
+void PublishedModel::hold_tables(c10::function_ref<void()> use) {
+  if (states_.size() == parts_.size()) {
+    use();
+    return;
+  }
+  parts_[states_.size()].tables().change_state([&](EmbeddingState& state) {
+    states_.push_back(&state);
+    const auto release = c10::make_scope_exit([&] { states_.pop_back(); });
+    hold_tables(use);
+  });
+}
+
+void PublishedModel::visit_tables(
+    c10::function_ref<void(FollowedTable&, const TableState&)> visit) {
+  size_t next = 0;
+  for (const EmbeddingState* state : states_) {
+    for (const TableState& table : state->tables) {
+      visit(tables_[next++], table);
+    }
+  }
+}
+
+void PublishedModel::check_names(const PublishOptions& options) const {
+  std::set<std::string> known;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    for (const TableState& table : states_[i]->tables) {
+      const std::string name = parts_[i].prefix + table.name;
+      TESSERA_CHECK_VALUE(
+          known.insert(name).second,
+          "{} two tables have the name '{}'. Rename one of them.",
+          kPublisher,
+          shorten(name));
+    }
+  }
+  for (const auto& [name, format] : options.formats) {
+    TESSERA_CHECK_VALUE(
+        known.contains(name),
+        "{} `formats` has the table '{}', which the model does not have. Known: {}. Correct the name.",
+        kPublisher,
+        shorten(name),
+        shorten_all({known.begin(), known.end()}));
+  }
+}
+
+void PublishedModel::describe(const PublishOptions& options) {
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const Strategy& strategy = parts_[i].tables().strategy();
+    const std::string& prefix = parts_[i].prefix;
+    for (TableState& table : states_[i]->tables) {
+      const std::string name = prefix + table.name;
+      const StoredFormat format =
+          stored_format(options, name, table.config->dtype);
+      tables_.emplace_back(
+          table, strategy, describe_table(table, name, format));
+    }
+    for (const FeatureState& feature : states_[i]->features) {
+      features_.push_back(describe_feature(
+          feature, prefix, prefix + states_[i]->tables[feature.table].name));
+    }
+  }
+}
+
+std::vector<training::NamedTensor> PublishedModel::dense() const {
+  std::vector<std::shared_ptr<torch::nn::Module>> layers;
+  for (const Part& part : parts_) {
+    layers.push_back(part.module);
+  }
+  return training::dense_of(*model_, layers);
+}
+
+int64_t PublishedModel::dense_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& [name, tensor] : dense()) {
+    TESSERA_CHECK_VALUE(
+        tensor.defined() && !tessera::detail::is_unsized(tensor),
+        "{} the layer of '{}' is not built. Call forward() or build() of the model before you publish it.",
+        kPublisher,
+        shorten(name));
+    bytes += static_cast<int64_t>(tensor.nbytes());
+  }
+  return bytes;
+}
+
+std::vector<DenseContent> PublishedModel::dense_content() const {
+  std::vector<DenseContent> content;
+  for (const auto& [name, tensor] : dense()) {
+    const at::Tensor values = tensor.detach().cpu().contiguous();
+    content.push_back(
+        {.file =
+             {.name = name,
+              .dtype = dense_dtype_name(values.scalar_type()),
+              .shape = values.sizes().vec()},
+         .values = std::string(
+             static_cast<const char*>(values.const_data_ptr()),
+             values.nbytes())});
+  }
+  return content;
+}
+
+// A program that does not fit would be noticed in the servers only.
+void PublishedModel::check_program(const PublishOptions& options) const {
+  TESSERA_CHECK_VALUE(
+      options.compiled_program.empty() || !options.program.empty(),
+      "{} options.compiled_program needs options.program, which has the names of its inputs, but that is empty. Set it to the file of export_dense_pt2() from which the package was compiled.",
+      kPublisher);
+  if (options.program.empty()) {
+    return;
+  }
+  const Pt2Program program(options.program);
+  std::map<std::string, at::Tensor> weights;
+  for (const auto& [name, tensor] : dense()) {
+    weights[name] = tensor;
+  }
+  program.with_weights(weights);
+  for (const Pt2Value& input : program.signature().inputs) {
+    check_input(input);
+  }
+}
+
+void PublishedModel::check_input(const Pt2Value& input) const {
+  if (input.part.empty()) {
+    TESSERA_CHECK_TYPE(
+        input.dtype == at::kFloat,
+        "{} options.program has the input '{}' of {}, but servers pass numbers of float32. Convert it in forward().",
+        kPublisher,
+        shorten(input.path),
+        c10::toString(input.dtype));
+    return;
+  }
+  const auto feature = std::find_if(
+      features_.begin(), features_.end(), [&](const FeatureFile& each) {
+        return each.name == input.path;
+      });
+  TESSERA_CHECK_VALUE(
+      feature != features_.end(),
+      "{} options.program has the feature '{}', which the model does not have. Export the program from this model.",
+      kPublisher,
+      shorten(input.path));
+  if (input.part == "row_splits") {
+    return;
+  }
+  TESSERA_CHECK_VALUE(
+      input.part == "activations",
+      "{} options.program takes {} of the feature '{}', but a program gets activations. Export it with export_dense_pt2().",
+      kPublisher,
+      input.part,
+      shorten(input.path));
+  const auto table = std::find_if(
+      tables_.begin(), tables_.end(), [&](const FollowedTable& each) {
+        return each.file().name == feature->table;
+      });
+  std::vector<std::optional<int64_t>> sizes{input.shape.at(0)};
+  if (feature->sequence_length > 0) {
+    sizes.emplace_back(feature->sequence_length);
+  }
+  sizes.emplace_back(table->file().dim);
+  TESSERA_CHECK_VALUE(
+      input.shape == sizes,
+      "{} options.program takes the feature '{}' with another dim or sequence length than the model has. Export the program from this model.",
+      kPublisher,
+      shorten(input.path));
+}
+
+}  // namespace tessera::serving
