@@ -40,6 +40,9 @@ HEADERS = {
 
 # Headers that moved when the packages were made. Old folder, new folder: names.
 MOVED_HEADERS = {
+    ("tessera/layers", "tessera/layers/dense"): """
+        activation concatenate cross dot_interaction embed_reduce mlp multi_layer_dcn
+    """,
     ("tessera/layers", "tessera/export"): """
         export_pt2 export_torchscript exported_model load_state_dict
     """,

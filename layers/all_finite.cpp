@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/all_finite.h"
 
-#include "layers/row_blocks.h"
 #include "src/common/active_kernels.h"
 
 #include <ATen/core/grad_mode.h>
@@ -16,7 +15,9 @@ bool all_finite(const at::Tensor& tensor) {
   // The operators below take several microseconds, even for a bias. So a kernel checks small
   // tensors. For a large tensor, the operators use all threads.
   constexpr int64_t kSmall = 64 * 1024;
-  if (is_plain_float32(tensor) && tensor.is_contiguous() &&
+  if (tensor.is_cpu() && tensor.layout() == at::kStrided &&
+      tensor.scalar_type() == at::kFloat && !tensor.is_neg() &&
+      !tensor._is_zerotensor() && tensor.is_contiguous() &&
       tensor.numel() <= kSmall) {
     return std::isfinite(active_kernels().largest_magnitude(
         {.first = tensor.const_data_ptr<float>()}, 1, tensor.numel()));

@@ -6,12 +6,6 @@
 #include "src/common/names.h"
 
 #include <tessera/common/shorten.h>
-#include <tessera/layers/concatenate.h>
-#include <tessera/layers/cross.h>
-#include <tessera/layers/dot_interaction.h>
-#include <tessera/layers/embed_reduce.h>
-#include <tessera/layers/mlp.h>
-#include <tessera/layers/multi_layer_dcn.h>
 #include <tessera/layers/partial_tpu_embedding.h>
 #include <tessera/layers/sequential.h>
 #include <tessera/layers/tpu_embedding.h>
@@ -28,9 +22,8 @@ namespace {
 
 constexpr const char* kSequential = "Sequential";
 
-// The known classes by name. Static initializers of a user's sources add to them. Those of
-// this library are added at the first use, because a linker leaves out the objects of a
-// static library that nobody names.
+// The known classes by name. Those of this library are added at the first use, and static
+// initializers of register_dense_layers.cpp and of users' sources add others.
 class Registry {
  public:
   static Registry& get() {
@@ -54,7 +47,7 @@ class Registry {
     const auto found = classes_.find(name);
     TESSERA_CHECK_VALUE(
         found != classes_.end(),
-        "[{}] unknown class_name '{}'. Known: {}. Call register_models() for layers of the package models, and register_layer() for your own.",
+        "[{}] unknown class_name '{}'. Known: {}. Call register_dense_layers() for MLP and its like, register_models() for layers of the package models, and register_layer() for your own.",
         where,
         shorten(name),
         known());
@@ -71,7 +64,7 @@ class Registry {
         });
     TESSERA_CHECK_VALUE(
         found != classes_.end(),
-        "[{}] a layer of class {} can't be written as JSON. Known: {}. Call register_models() for layers of the package models, and register_layer() for your own.",
+        "[{}] a layer of class {} can't be written as JSON. Known: {}. Call register_dense_layers() for MLP and its like, register_models() for layers of the package models, and register_layer() for your own.",
         where,
         layer.name(),
         known());
@@ -81,12 +74,6 @@ class Registry {
  private:
   Registry() {
     std::vector<detail::LayerClass> known = stock_layer_classes();
-    known.push_back(detail::layer_class<Concatenate>());
-    known.push_back(detail::layer_class<Cross>());
-    known.push_back(detail::layer_class<DotInteraction>());
-    known.push_back(detail::layer_class<EmbedReduce>());
-    known.push_back(detail::layer_class<MLP>());
-    known.push_back(detail::layer_class<MultiLayerDCN>());
     known.push_back(detail::layer_class<PartialTPUEmbedding>());
     known.push_back(detail::layer_class<TPUEmbedding>());
     for (detail::LayerClass& layer_class : known) {

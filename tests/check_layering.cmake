@@ -4,9 +4,10 @@
 # below. Layer NAME is the folder src/NAME or, for optim, serialization and layers, the folder NAME. Its public headers
 # are in include/tessera/NAME.
 #
-# A package may include the core, itself, and the packages that `used_by_<package>` names. Nothing else includes a
-# package, but for examples, tests and the header tessera/tessera.h, which is generated. In packages/export/src, the
-# folders torchscript/ and pt2/ may include trace/, but nothing else includes one of them.
+# A package may include the core, itself, and the packages that `used_by_<package>` names. The dense layers are one: its
+# folders are layers/dense and include/tessera/layers/dense. Nothing else includes a package, but for examples, tests and
+# the header tessera/tessera.h, which is generated.
+# In packages/export/src, the folders torchscript/ and pt2/ may include trace/, but nothing else includes one of them.
 #
 # It also fails if no source file has the name of a public header that declares functions, if JSON is parsed
 # outside of src/common/json_text.cpp, which limits its depth and size, and if a library calls torch::save().
@@ -19,7 +20,8 @@ endif()
 file(REAL_PATH "${ROOT}" ROOT)
 
 set(core kernels common optim tables features engine serialization layers)
-set(packages formats data distributed models export training search serving)
+set(packages dense formats data distributed models export training search serving)
+set(used_by_models dense)
 set(used_by_export formats)
 set(used_by_search formats training)
 set(used_by_serving data training export)
@@ -31,6 +33,8 @@ function(place_of path result)
   set(place "")
   if(path MATCHES "^(examples|tests)/|^packages/[a-z]+/tests/|^tessera/tessera\\.h$")
     set(place programs)
+  elseif(path MATCHES "^(tessera/)?layers/dense/")
+    set(place dense)
   elseif(path MATCHES "^(src|tessera|packages)/([a-z]+)/|^(optim|serialization|layers)/")
     set(place "${CMAKE_MATCH_2}${CMAKE_MATCH_3}")
     if(NOT place IN_LIST core AND NOT place IN_LIST packages)
@@ -92,7 +96,7 @@ function(check_include file number included)
      AND included MATCHES "^(ATen|c10|caffe2|torch)/")
     complain("includes ${included} of LibTorch in a library that must do without it.")
   endif()
-  if(from STREQUAL kernels AND included MATCHES "^(ATen|c10|caffe2|torch)/")
+  if((from STREQUAL kernels OR file MATCHES "^layers/dense/kernels/") AND included MATCHES "^(ATen|c10|caffe2|torch)/")
     complain("includes ${included} of LibTorch in a kernel. Pass raw pointers and sizes in instead.")
   endif()
   if(NOT from STREQUAL programs AND included MATCHES "^torch/(torch|all)\\.h$")

@@ -5,7 +5,7 @@
 // test_pt2.py read these files without Tessera.
 #include <tessera/export/export_pt2.h>
 #include <tessera/export/export_torchscript.h>
-#include <tessera/layers/concatenate.h>
+#include <tessera/layers/dense/concatenate.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>

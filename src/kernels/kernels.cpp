@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <mutex>
 
 namespace tessera::kernels {
 
@@ -23,30 +24,35 @@ std::string isa_name(const char* target) {
   return name;
 }
 
-// GCC's target_clones is no alternative: its resolver runs before the thread sanitizer is
-// ready, and ends the program.
 std::vector<KernelTable> collect() {
   std::vector<KernelTable> tables;
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-    KernelTable table;
-    table.isa = isa_name(hwy::TargetName(target));
-    add_interaction_kernels(table);
+  for_each_target([&](const std::string& isa) {
+    KernelTable& table = tables.emplace_back();
+    table.isa = isa;
     add_lookup_kernels(table);
-    add_product_kernels(table);
     add_quantized_kernels(table);
     add_random_kernels(table);
-    add_sequence_kernels(table);
     add_update_kernels(table);
-    tables.push_back(std::move(table));
-  }
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  });
   return tables;
 }
 
 }  // namespace
+
+// GCC's target_clones is no alternative: its resolver runs before the thread sanitizer is
+// ready, and ends the program.
+void for_each_target(
+    const std::function<void(const std::string& isa)>& collect) {
+  static std::mutex mutex;  // the chosen target is one for the whole process
+  const std::lock_guard lock(mutex);
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    collect(isa_name(hwy::TargetName(target)));
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+}
 
 const std::vector<KernelTable>& available_kernels() {
   static const std::vector<KernelTable> tables = collect();
@@ -54,12 +60,7 @@ const std::vector<KernelTable>& available_kernels() {
 }
 
 const KernelTable* find_kernels(std::string_view isa) {
-  for (const KernelTable& table : available_kernels()) {
-    if (table.isa == isa) {
-      return &table;
-    }
-  }
-  return nullptr;
+  return find_table(available_kernels(), isa);
 }
 
 }  // namespace tessera::kernels

@@ -7,8 +7,8 @@
 // Prints one JSON line per model and side.
 #include <tessera/export/export_pt2.h>
 #include <tessera/features/feature_config.h>
-#include <tessera/layers/dot_interaction.h>
-#include <tessera/layers/mlp.h>
+#include <tessera/layers/dense/dot_interaction.h>
+#include <tessera/layers/dense/mlp.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/models/din_attention.h>
 #include <tessera/serving/program_scorer.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs one kernel on a fixed amount of work. callgrind counts the instructions in
 // measured() and nothing else. It links only the kernels.
+#include "layers/dense/kernels/dense_kernels.h"
 #include "src/kernels/kernels.h"
 #include "src/kernels/row_sort.h"
 
@@ -230,6 +231,7 @@ class ProductWork {
 };
 
 std::map<std::string, Work> all_work(const KernelTable& kernels) {
+  const DenseKernelTable& dense = *find_dense_kernels(kernels.isa);
   static Data narrow(16);
   static Data odd(37);
   static Data wide(128);
@@ -286,13 +288,12 @@ std::map<std::string, Work> all_work(const KernelTable& kernels) {
       {"adagrad_128_bfloat16",
        update(kernels, wide, AdagradRule{kRate}, Storage::kBFloat16)},
       {"adam_128", update(kernels, wide, AdamRule{kRate}, kFloat)},
-      {"pairwise_dots_16", [&] { kernels.pairwise_dots(pairs.args()); }},
+      {"pairwise_dots_16", [&] { dense.pairwise_dots(pairs.args()); }},
       {"pairwise_dots_gradient_16",
-       [&] { kernels.pairwise_dots_gradient(pairs.args()); }},
-      {"product_128x101", [&] { kernels.product(product.args()); }},
-      {"product_128x64_deep", [&] { kernels.product(deep.args()); }},
-      {"product_gradient_600x64",
-       [&] { kernels.product(deep.gradient_args()); }},
+       [&] { dense.pairwise_dots_gradient(pairs.args()); }},
+      {"product_128x101", [&] { dense.product(product.args()); }},
+      {"product_128x64_deep", [&] { dense.product(deep.args()); }},
+      {"product_gradient_600x64", [&] { dense.product(deep.gradient_args()); }},
       {"rowwise_adagrad_128",
        update(kernels, wide, RowWiseAdagradRule{kRate}, kFloat)}};
 }

@@ -9,10 +9,10 @@
 // OpenBLAS and oneDNN are loaded if the system has them. All values are in GFLOP/s.
 #include <tessera/common/step_memory.h>
 #include <tessera/common/thread_spins.h>
-#include <tessera/layers/mlp.h>
-#include <tessera/layers/multi_layer_dcn.h>
+#include <tessera/layers/dense/mlp.h>
+#include <tessera/layers/dense/multi_layer_dcn.h>
 
-#include "layers/matrix.h"
+#include "layers/dense/matrix.h"
 #include "src/common/active_kernels.h"
 #include "tests/benchmarks/benchmark.h"
 

@@ -7,7 +7,7 @@
 #include <tessera/export/export_pt2.h>
 #include <tessera/export/export_torchscript.h>
 #include <tessera/features/feature_config.h>
-#include <tessera/layers/concatenate.h>
+#include <tessera/layers/dense/concatenate.h>
 #include <tessera/layers/tpu_embedding.h>
 
 #include <ATen/Context.h>

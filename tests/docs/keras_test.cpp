@@ -2,7 +2,7 @@
 // The code of docs/keras.md, which check_docs.cmake compares with the page.
 #include <tessera/engine/embedding_engine.h>
 #include <tessera/engine/serving_lookup.h>
-#include <tessera/layers/concatenate.h>
+#include <tessera/layers/dense/concatenate.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/keras.h>
 #include <tessera/optim/make_optimizer.h>

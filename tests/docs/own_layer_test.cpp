@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The code of docs/keras.md and of LayerImpl's docstring about own layers and
 // models as JSON. check_docs.cmake compares it with them.
-#include <tessera/layers/concatenate.h>
+#include <tessera/layers/dense/concatenate.h>
 #include <tessera/layers/input_checks.h>
 #include <tessera/layers/layer_json.h>
 #include <tessera/layers/tpu_embedding.h>

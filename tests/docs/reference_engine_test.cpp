@@ -5,7 +5,7 @@
 #include <tessera/distributed/sharding_plan.h>
 #include <tessera/engine/embedding_engine.h>
 #include <tessera/engine/serving_lookup.h>
-#include <tessera/layers/cross.h>
+#include <tessera/layers/dense/cross.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/optim/optimizers/sgd.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The example in the docstring of packages/training/include/tessera/training/tensorboard.h, which
 // check_docs.cmake compares with it.
-#include <tessera/layers/concatenate.h>
+#include <tessera/layers/dense/concatenate.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/training/fit.h>
 #include <tessera/training/learning_rate_log.h>

@@ -2,7 +2,7 @@
 // The examples in the docstrings of packages/training/include/tessera/training/ and of
 // include/tessera/common/profile_scope.h, which check_docs.cmake compares with them.
 #include <tessera/common/profile_scope.h>
-#include <tessera/layers/concatenate.h>
+#include <tessera/layers/dense/concatenate.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/serialization/json_file.h>
 #include <tessera/training/early_stopping.h>

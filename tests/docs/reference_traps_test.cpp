@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The code in docstrings of layer_holder.h and table_activity.h.
+#include <tessera/layers/dense/mlp.h>
 #include <tessera/layers/layer_holder.h>
-#include <tessera/layers/mlp.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/training/fit.h>
 #include <tessera/training/table_activity.h>

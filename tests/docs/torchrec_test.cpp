@@ -2,7 +2,7 @@
 // The code of docs/torchrec.md, which check_docs.cmake compares with the page.
 #include <tessera/distributed/sharding_plan.h>
 #include <tessera/layers/combined.h>
-#include <tessera/layers/concatenate.h>
+#include <tessera/layers/dense/concatenate.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adam.h>
 #include <tessera/optim/optimizers/row_wise_adagrad.h>

@@ -1,4 +1,5 @@
 #include <ATen/ops/tensor.h>
+#include <tessera/layers/layer_json.h>
 #include <tessera/layers/tpu_embedding.h>
 
 #include <iostream>
@@ -9,4 +10,7 @@ int main() {
       .features = {{"user", tessera::FeatureConfig{.table = users}}}});
   std::cout << layer->forward({{"user", at::tensor({1, 2, 3})}})["user"].sizes()
             << "\n";
+  // The dense layers are registered when the program starts. Version 0.2 wrote this JSON.
+  tessera::layer_from_json(tessera::parse_json(
+      R"({"class_name": "MLP", "config": {"units": [8, 1]}, "build_config": {"input_shape": [null, 4]}})"));
 }

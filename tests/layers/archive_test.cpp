@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // torch::save() and torch::load() of the layer, and of a model that contains it.
-#include <tessera/layers/concatenate.h>
 #include <tessera/layers/layer_optimizer.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adagrad.h>
@@ -151,10 +150,22 @@ TEST(LayerArchiveTest, LoadingWritesToTheExistingTensors) {
   EXPECT_TRUE(variable.requires_grad());
 }
 
+// Joins the activations of a batch.
+struct JoinImpl : torch::nn::Module {
+  at::Tensor forward(const Nest<at::Tensor>& activations) {
+    std::vector<at::Tensor> columns;
+    activations.for_each([&](const std::string&, const at::Tensor& activation) {
+      columns.push_back(activation.flatten(1));
+    });
+    return at::cat(columns, 1);
+  }
+};
+TORCH_MODULE(Join);
+
 TEST(LayerArchiveTest, SavesAWholeModel) {
   const auto make_model = [](uint64_t seed, TPUEmbedding& layer) {
     layer = make_layer({.seed = seed});
-    return torch::nn::Sequential(layer, Concatenate(), torch::nn::Linear(8, 1));
+    return torch::nn::Sequential(layer, Join(), torch::nn::Linear(8, 1));
   };
   const auto train_model = [](torch::nn::Sequential& model, int step) {
     torch::optim::SGD optimizer(
@@ -298,7 +309,7 @@ TEST(LayerArchiveTest, FusedWithoutOptimizerReadsTheHostsTables) {
 TEST(LayerArchiveTest, FusedMayKeepItsSlotsWhenItLoadsHostTables) {
   const auto make_model = [](TPUEmbedding layer) {
     return torch::nn::Sequential(
-        std::move(layer), Concatenate(), torch::nn::Linear(8, 1));
+        std::move(layer), Join(), torch::nn::Linear(8, 1));
   };
   auto host = make_layer({.strategy = Strategy::host()});
   auto host_model = make_model(host);
@@ -529,14 +540,13 @@ TEST(LoadFromFileTest, ReadsWhatBothFunctionsSave) {
   const std::string path = folder / "file.pt";
   auto layer = make_layer();
   train(layer, 0, 3);
-  torch::nn::Sequential model(layer, Concatenate(), torch::nn::Linear(8, 2));
+  torch::nn::Sequential model(layer, Join(), torch::nn::Linear(8, 2));
   const std::vector<at::Tensor> tensors{at::ones({2, 3}), at::zeros({4})};
   torch::optim::SGD optimizer(model->parameters(), 0.5);
   const auto expect_loaded = [&](const auto& save) {
     save(model);
     const auto loaded_layer = make_layer({.seed = 99});
-    torch::nn::Sequential loaded(
-        loaded_layer, Concatenate(), torch::nn::Linear(8, 2));
+    torch::nn::Sequential loaded(loaded_layer, Join(), torch::nn::Linear(8, 2));
     load_from_file(loaded, path);
     EXPECT_EQ(test::saved(loaded_layer), test::saved(layer));
     EXPECT_TRUE(at::equal(loaded->forward(batch(1)), model->forward(batch(1))));

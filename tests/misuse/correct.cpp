@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // expects nothing: what looks like the misuse in this folder, but is correct.
-#include <tessera/layers/mlp.h>
+#include <tessera/layers/dense/mlp.h>
 #include <tessera/layers/prefetch.h>
 #include <tessera/training/early_stopping.h>
 #include <tessera/training/fit.h>

@@ -16,7 +16,7 @@
 #include <tessera/data/pipeline_file.h>
 #include <tessera/formats/npy.h>
 #include <tessera/formats/safetensors.h>
-#include <tessera/layers/cross.h>
+#include <tessera/layers/dense/cross.h>
 #include <tessera/layers/layer_json.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/keras.h>

@@ -10,7 +10,7 @@
 #include <tessera/data/feature_pipeline.h>
 #include <tessera/data/pipeline_file.h>
 #include <tessera/formats/safetensors.h>
-#include <tessera/layers/cross.h>
+#include <tessera/layers/dense/cross.h>
 #include <tessera/layers/layer_json.h>
 #include <tessera/optim/keras.h>
 #include <tessera/serialization/config_json.h>

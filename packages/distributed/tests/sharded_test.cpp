@@ -2,7 +2,7 @@
 // Compares ranks that share tables with one process that does all their work.
 #include <tessera/engine/sum_gradients.h>
 #include <tessera/layers/combined.h>
-#include <tessera/layers/mlp.h>
+#include <tessera/layers/dense/mlp.h>
 #include <tessera/layers/prefetch.h>
 #include <tessera/optim/optimizers/adam.h>
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // export_dense_pt2(): the part of a model that computes of activations.
 #include <tessera/export/with_one_user.h>
-#include <tessera/layers/cross.h>
-#include <tessera/layers/dot_interaction.h>
-#include <tessera/layers/mlp.h>
+#include <tessera/layers/dense/cross.h>
+#include <tessera/layers/dense/dot_interaction.h>
+#include <tessera/layers/dense/mlp.h>
 #include <tessera/models/din_attention.h>
 
 #include "packages/export/tests/export_test_util.h"

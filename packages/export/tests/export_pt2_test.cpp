@@ -2,10 +2,10 @@
 // Export of embeddings and whole models to the format of torch.export.
 #include <tessera/common/json_text.h>
 #include <tessera/export/export_pt2.h>
-#include <tessera/layers/cross.h>
-#include <tessera/layers/dot_interaction.h>
-#include <tessera/layers/mlp.h>
-#include <tessera/layers/multi_layer_dcn.h>
+#include <tessera/layers/dense/cross.h>
+#include <tessera/layers/dense/dot_interaction.h>
+#include <tessera/layers/dense/mlp.h>
+#include <tessera/layers/dense/multi_layer_dcn.h>
 #include <tessera/optim/optimizers/sgd.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>

@@ -3,7 +3,7 @@
 
 #include <tessera/export/export_pt2.h>
 #include <tessera/export/export_torchscript.h>
-#include <tessera/layers/concatenate.h>
+#include <tessera/layers/dense/concatenate.h>
 #include <tessera/optim/optimizers/adagrad.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/serialization/import.h>

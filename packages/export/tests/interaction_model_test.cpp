@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The interaction layers in models: Sequential, training, export.
-#include <tessera/layers/cross.h>
-#include <tessera/layers/dot_interaction.h>
-#include <tessera/layers/embed_reduce.h>
-#include <tessera/layers/mlp.h>
-#include <tessera/layers/multi_layer_dcn.h>
+#include <tessera/layers/dense/cross.h>
+#include <tessera/layers/dense/dot_interaction.h>
+#include <tessera/layers/dense/embed_reduce.h>
+#include <tessera/layers/dense/mlp.h>
+#include <tessera/layers/dense/multi_layer_dcn.h>
 #include <tessera/optim/optimizers/sgd.h>
 
 #include "packages/export/tests/export_test_util.h"

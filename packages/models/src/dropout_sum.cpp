@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/models/src/dropout_sum.h"
 
-#include "layers/row_blocks.h"
-#include "src/common/active_kernels.h"
+#include "layers/dense/active_dense_kernels.h"
+#include "layers/dense/row_blocks.h"
 #include "src/common/step_memory.h"
 
 #include <ATen/TensorOperators.h>
@@ -47,7 +47,7 @@ at::Tensor dropout_by_kernel(
     kernels::DropoutArgs part = args;
     part.begin_row = blocks.begin(block);
     part.end_row = part.begin_row + blocks.rows(block);
-    active_kernels().dropout(part);
+    active_dense_kernels().dropout(part);
   });
   return result;
 }

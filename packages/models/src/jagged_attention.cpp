@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/models/src/jagged_attention.h"
 
-#include "layers/matrix.h"
-#include "layers/row_blocks.h"
+#include "layers/dense/active_dense_kernels.h"
+#include "layers/dense/matrix.h"
+#include "layers/dense/row_blocks.h"
 #include "packages/models/src/model_checks.h"
-#include "src/common/active_kernels.h"
 #include "src/common/check.h"
 #include "src/common/parallel.h"
 #include "src/common/step_memory.h"
@@ -16,8 +16,6 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/zeros_like.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
-#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/jit/frontend/tracer.h>
 
@@ -46,16 +44,7 @@ int64_t padded(int64_t columns) {
 MutableMatrix transpose_to(float* memory, const ConstMatrix& matrix) {
   const MutableMatrix out{
       memory, matrix.columns, matrix.rows, padded(matrix.rows)};
-  constexpr int64_t kTile = 16;  // the floats of a cache line
-  for (int64_t first = 0; first < matrix.rows; first += kTile) {
-    const int64_t end = std::min(first + kTile, matrix.rows);
-    for (int64_t c = 0; c < matrix.columns; ++c) {
-      float* row = out.data + c * out.row_stride;
-      for (int64_t r = first; r < end; ++r) {
-        row[r] = matrix.data[r * matrix.row_stride + c];
-      }
-    }
-  }
+  transpose(matrix, out);
   return out;
 }
 
@@ -144,7 +133,7 @@ kernels::SoftmaxArgs compute_shares(
       .length_step = 1,
       .scale = scale,
       .values = memory};
-  active_kernels().softmax(args);
+  active_dense_kernels().softmax(args);
   return args;
 }
 
@@ -227,7 +216,7 @@ void head_gradient(
         gradient_memory, rows, columns, args.stride};
     multiply(own, value.column_range(0, columns), score_gradient);
     args.gradients = gradient_memory;
-    active_kernels().softmax_gradient(args);
+    active_dense_kernels().softmax_gradient(args);
     multiply(
         score_gradient,
         in.key.row_range(0, columns),
@@ -304,28 +293,20 @@ struct JaggedAttention : torch::autograd::Function<JaggedAttention> {
   static variable_list backward(
       AutogradContext* context,
       const variable_list& gradients) {
-    const c10::impl::ExcludeDispatchKeyGuard no_autocast(
-        c10::autocast_dispatch_keyset);
     const variable_list saved = context->get_saved_variables();
     const int64_t num_heads = context->saved_data["num_heads"].toInt();
     const at::Tensor gradient = gradients[0].resolve_neg();
-    at::Tensor result;
-    if (at::GradMode::is_enabled() || !is_plain_float32(gradient)) {
-      // Only the operators support a second derivative.
-      const bool has_graph = at::GradMode::is_enabled();
-      const at::AutoGradMode grad_mode(true);
-      const at::Tensor source =
-          has_graph ? saved[0] : saved[0].detach().requires_grad_();
-      result = torch::autograd::grad(
-          {attention_by_operators(source, saved[1], num_heads)},
-          {source},
-          {gradient},
-          /*retain_graph=*/has_graph,
-          /*create_graph=*/has_graph)[0];
-    } else {
-      result = gradient_by_kernels(
-          saved[0], saved[1], num_heads, gradient.contiguous());
-    }
+    const bool uses_kernels =
+        !at::GradMode::is_enabled() && is_plain_float32(gradient);
+    const at::Tensor result = uses_kernels
+        ? gradient_by_kernels(
+              saved[0], saved[1], num_heads, gradient.contiguous())
+        : gradients_by_operators(
+              {saved[0]},
+              [&](at::TensorList sources) {
+                return attention_by_operators(sources[0], saved[1], num_heads);
+              },
+              gradient)[0];
     return {result, at::Tensor(), at::Tensor()};
   }
 };

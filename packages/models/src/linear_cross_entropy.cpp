@@ -3,10 +3,10 @@
 
 #include <tessera/layers/input_checks.h>
 #include <tessera/models/sampled_losses.h>
-#include "layers/matrix.h"
-#include "layers/row_blocks.h"
+#include "layers/dense/active_dense_kernels.h"
+#include "layers/dense/matrix.h"
+#include "layers/dense/row_blocks.h"
 #include "packages/models/src/model_checks.h"
-#include "src/common/active_kernels.h"
 #include "src/common/check.h"
 #include "src/common/number_in_message.h"
 #include "src/common/step_memory.h"
@@ -17,9 +17,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/zeros.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/StringUtil.h>
-#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/jit/frontend/tracer.h>
 
@@ -197,7 +195,7 @@ class SoftmaxPass {
         }
         own[i] = row[target_of(first + i)];
       }
-      active_kernels().softmax(
+      active_dense_kernels().softmax(
           {.rows = count,
            .columns = width,
            .stride = stride,
@@ -278,38 +276,26 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   static variable_list backward(
       AutogradContext* context,
       const variable_list& gradients) {
-    const c10::impl::ExcludeDispatchKeyGuard no_autocast(
-        c10::autocast_dispatch_keyset);
     const variable_list saved = context->get_saved_variables();
-    // An input may depend on another one. Its alias has no graph before it.
-    const auto alias = [](const at::Tensor& input) {
-      return input.defined() ? input.view_as(input) : input;
-    };
-    const Inputs inputs{
-        .states = alias(saved[0]),
-        .rows = alias(saved[1]),
-        .targets = saved[3],
-        .positives = alias(saved[2]),
-        .positive_ids = saved[4],
-        .negative_ids = saved[5]};
-    variable_list sources{inputs.states, inputs.rows};
-    if (inputs.is_sampled()) {
-      sources.push_back(inputs.positives);
-    }
     variable_list result;
     if (!at::GradMode::is_enabled()) {
-      for (size_t i = 0; i < sources.size(); ++i) {
+      for (size_t i = 0; i < (saved[2].defined() ? 3 : 2); ++i) {
         result.push_back(saved[6 + i] * gradients[0]);
       }
     } else {
       // Only the operators support a second derivative.
-      result = torch::autograd::grad(
-          {loss_by_operators(inputs)},
-          sources,
-          {gradients[0]},
-          /*retain_graph=*/true,
-          /*create_graph=*/true,
-          /*allow_unused=*/true);
+      result = gradients_by_operators(
+          {saved[0], saved[1], saved[2]},
+          [&](at::TensorList sources) {
+            return loss_by_operators(
+                {.states = sources[0],
+                 .rows = sources[1],
+                 .targets = saved[3],
+                 .positives = sources[2],
+                 .positive_ids = saved[4],
+                 .negative_ids = saved[5]});
+          },
+          gradients[0]);
     }
     result.resize(4);
     return result;

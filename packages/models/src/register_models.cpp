@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/models/register_models.h>
 
+#include <tessera/layers/dense/register_dense_layers.h>
 #include <tessera/layers/layer_json.h>
 #include <tessera/models/causal_self_attention.h>
 #include <tessera/models/deep_fm.h>
@@ -18,6 +19,7 @@
 namespace tessera {
 
 void register_models() {
+  register_dense_layers();
   register_layer<CausalSelfAttention>();
   register_layer<DINAttention>();
   register_layer<DeepFM>();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers of well-known models after a TPUEmbedding: training, copies, export.
-#include <tessera/layers/cross.h>
-#include <tessera/layers/mlp.h>
-#include <tessera/layers/multi_layer_dcn.h>
+#include <tessera/layers/dense/cross.h>
+#include <tessera/layers/dense/mlp.h>
+#include <tessera/layers/dense/multi_layer_dcn.h>
 #include <tessera/models/causal_self_attention.h>
 #include <tessera/models/deep_fm.h>
 #include <tessera/models/dice.h>

@@ -5,8 +5,8 @@
 
 #include <tessera/common/json_text.h>
 #include <tessera/export/export_pt2.h>
-#include <tessera/layers/dot_interaction.h>
-#include <tessera/layers/mlp.h>
+#include <tessera/layers/dense/dot_interaction.h>
+#include <tessera/layers/dense/mlp.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers.h>
 #include <tessera/serving/publisher.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A training that is interrupted and resumed gives the same bits as one that is
 // not interrupted.
-#include <tessera/layers/mlp.h>
-#include <tessera/layers/multi_layer_dcn.h>
+#include <tessera/layers/dense/mlp.h>
+#include <tessera/layers/dense/multi_layer_dcn.h>
 #include <tessera/serialization/checkpoint.h>
 #include <tessera/training/checkpoint.h>
 #include <tessera/training/early_stopping.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/dense/mlp.h>
 #include <tessera/layers/embedding_engine_module.h>
 #include <tessera/layers/layer_json.h>
-#include <tessera/layers/mlp.h>
 #include <tessera/optim/optimizers/sgd.h>
 #include <tessera/training/early_stopping.h>
 #include <tessera/training/fit.h>

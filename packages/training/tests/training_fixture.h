@@ -3,7 +3,7 @@
 
 #include "tests/temporary_folder.h"
 
-#include <tessera/layers/concatenate.h>
+#include <tessera/layers/dense/concatenate.h>
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adam.h>
 #include <tessera/training/checkpoint.h>

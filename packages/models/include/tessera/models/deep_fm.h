@@ -2,10 +2,10 @@
 #pragma once
 
 #include <tessera/features/nest.h>
-#include <tessera/layers/activation.h>
+#include <tessera/layers/dense/activation.h>
+#include <tessera/layers/dense/mlp.h>
 #include <tessera/layers/layer.h>
 #include <tessera/layers/layer_holder.h>
-#include <tessera/layers/mlp.h>
 #include <tessera/models/factorization_machine.h>
 
 #include <ATen/core/Tensor.h>

@@ -3,10 +3,10 @@
 
 #include <tessera/common/json.h>
 #include <tessera/features/nest.h>
-#include <tessera/layers/activation.h>
+#include <tessera/layers/dense/activation.h>
+#include <tessera/layers/dense/mlp.h>
 #include <tessera/layers/layer.h>
 #include <tessera/layers/layer_holder.h>
-#include <tessera/layers/mlp.h>
 #include <tessera/models/causal_self_attention.h>
 
 #include <ATen/core/Tensor.h>

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/dense/mlp.h>
+
+#include <tessera/layers/input_checks.h>
+#include <tessera/layers/layer_json.h>  // defines get_config()
+#include "layers/dense/joined_inputs.h"
+#include "layers/dense/mlp_blocks.h"
+#include "layers/initial_parameter.h"
+#include "src/common/check.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace tessera {
+
+namespace {
+
+// Returns whether mlp_blocks() can compute the activation.
+bool is_relu_or_linear(Activation activation) {
+  return activation == Activation::kRelu || activation == Activation::kLinear;
+}
+
+}  // namespace
+
+MLPImpl::MLPImpl(MLPOptions options) : LayerImpl(std::move(options)) {
+  constexpr size_t kMaxLayers = 1024;
+  const std::vector<int64_t>& units = this->options().units;
+  TESSERA_CHECK_VALUE(
+      !units.empty() && units.size() <= kMaxLayers,
+      "[MLP] units must have 1 to {} sizes, but got {}. Set them to the widths of the layers.",
+      kMaxLayers,
+      units.size());
+  const auto smallest = std::min_element(units.begin(), units.end());
+  TESSERA_CHECK_VALUE(
+      *smallest >= 1,
+      "[MLP] units[{}] must be >= 1, but got {}. Set it to the width of that layer.",
+      smallest - units.begin(),
+      *smallest);
+  declare();
+}
+
+Nest<PartialShape> MLPImpl::compute_output_shape(
+    const Nest<PartialShape>& input_shapes) const {
+  PartialShape shape = joined_shape(input_shapes, kClassName);
+  shape.back() = options().units.back();
+  return shape;
+}
+
+void MLPImpl::declare_parameters() {
+  std::vector<torch::nn::Linear> layers;
+  for (size_t i = 0; i < options().units.size(); ++i) {
+    layers.push_back(register_module(
+        "linear_" + std::to_string(i), unsized_linear(options().use_bias)));
+  }
+  layers_ = std::move(layers);  // replaces the original's layers in a copy
+}
+
+void MLPImpl::make_parameters(const Nest<PartialShape>& input_shapes) {
+  int64_t inputs = joined_width(input_shapes, kClassName);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const int64_t outputs = options().units[i];
+    const torch::nn::Linear linear(
+        torch::nn::LinearOptions(inputs, outputs).bias(options().use_bias));
+    detail::adopt_parameters(*layers_[i], *linear);
+    inputs = outputs;
+  }
+}
+
+Activation MLPImpl::activation_of(size_t layer) const {
+  return layer + 1 < layers_.size() ? options().activation
+                                    : options().final_activation;
+}
+
+at::Tensor MLPImpl::forward(const Nest<at::Tensor>& inputs) {
+  std::vector<at::Tensor> tensors = checked_inputs(
+      inputs, kClassName, joined_shape, MixedDtypes::kAllowedByAutocast);
+  build_on_first_call(inputs);
+  const at::Tensor& weight = layers_[0]->weight;
+  check_columns(tensors, weight.size(1), kClassName);
+  TESSERA_CHECK_TYPE(
+      tensors[0].scalar_type() == weight.scalar_type() ||
+          has_autocast(tensors[0]),
+      "[MLP] has parameters of {}, but got inputs of {}. Convert one of them with .to().",
+      weight.scalar_type(),
+      tensors[0].scalar_type());
+
+  JoinedProduct first = without_single_rows(
+      {.inputs = std::move(tensors),
+       .weight = weight,
+       .bias = layers_[0]->bias});
+  std::vector<DenseLayer> layers = dense_layers(first);
+  return !layers.empty() && has_mlp_blocks(first.inputs, layers)
+      ? mlp_blocks(first.inputs, layers)
+      : forward_by_operators(first);
+}
+
+// The layers as mlp_blocks() takes them, or none if it can't compute them.
+std::vector<DenseLayer> MLPImpl::dense_layers(
+    const JoinedProduct& first) const {
+  std::vector<DenseLayer> layers;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    if (!is_relu_or_linear(activation_of(i))) {
+      return {};
+    }
+    layers.push_back(
+        {.weight = layers_[i]->weight,
+         .bias = layers_[i]->bias,
+         .has_relu = activation_of(i) == Activation::kRelu});
+  }
+  layers[0].weight = first.weight;
+  layers[0].bias = first.bias.defined() ? first.bias.flatten() : first.bias;
+  return layers;
+}
+
+at::Tensor MLPImpl::forward_by_operators(const JoinedProduct& first) {
+  at::Tensor x = compute(first);
+  for (size_t i = 1; i < layers_.size(); ++i) {
+    x = layers_[i]->forward(activate(activation_of(i - 1), x));
+  }
+  return activate(activation_of(layers_.size() - 1), x);
+}
+
+}  // namespace tessera

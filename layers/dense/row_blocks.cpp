@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "layers/dense/row_blocks.h"
+
+#include "src/common/parallel.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cstddef>
+
+namespace tessera {
+
+void RowBlocks::for_each(c10::function_ref<void(int64_t)> task) const {
+  run_tasks(count(), rows_ * row_bytes_, task);
+}
+
+RowBlocks RowBlocks::divided_for_threads() const {
+  return {
+      rows_,
+      task_size(rows_, rows_ * row_bytes_, std::min(kTile, size_), size_),
+      row_bytes_};
+}
+
+bool RowBlocks::suffice_for_threads() const {
+  constexpr int64_t kManyBlocks = 8;
+  const int64_t threads = thread_count();
+  return count() >= threads ||
+      (count() >= kManyBlocks && 2 * count() >= threads);
+}
+
+bool is_plain_float32(const at::Tensor& tensor) {
+  return tensor.is_cpu() && tensor.layout() == at::kStrided &&
+      tensor.scalar_type() == at::kFloat && !tensor.is_neg() &&
+      !tensor._is_zerotensor() && !tensor._fw_grad(/*level=*/0).defined();
+}
+
+at::Tensor rows_of(const at::Tensor& tensor) {
+  const at::Tensor rows = tensor.reshape({-1, tensor.size(-1)});
+  const bool has_rows = (rows.size(1) == 1 || rows.stride(1) == 1) &&
+      (rows.size(0) == 1 || rows.stride(0) >= rows.size(1));
+  return has_rows ? rows : rows.contiguous();
+}
+
+at::Tensor unflatten_rows(const at::Tensor& rows, const at::Tensor& like) {
+  if (like.dim() == 2) {
+    return rows;
+  }
+  std::vector<int64_t> shape = like.sizes().vec();
+  shape.back() = rows.size(1);
+  return rows.view(shape);
+}
+
+bool needs_gradient(at::TensorList tensors) {
+  return at::GradMode::is_enabled() &&
+      std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) {
+           return t.requires_grad();
+         });
+}
+
+std::vector<at::Tensor> gradients_by_operators(
+    at::TensorList tensors,
+    c10::function_ref<at::Tensor(at::TensorList)> compute,
+    const at::Tensor& gradient) {
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(
+      c10::autocast_dispatch_keyset);
+  const bool has_graph = at::GradMode::is_enabled();
+  const at::AutoGradMode grad_mode(true);
+  std::vector<at::Tensor> sources;
+  std::vector<at::Tensor> needed;
+  for (const at::Tensor& tensor : tensors) {
+    sources.push_back(tensor);
+    if (tensor.defined() && tensor.requires_grad()) {
+      // A tensor may depend on another one. Its alias has no graph before it.
+      sources.back() =
+          has_graph ? tensor.view_as(tensor) : tensor.detach().requires_grad_();
+      needed.push_back(sources.back());
+    }
+  }
+  const std::vector<at::Tensor> found = torch::autograd::grad(
+      {compute(sources)},
+      needed,
+      {gradient},
+      /*retain_graph=*/has_graph,
+      /*create_graph=*/has_graph,
+      /*allow_unused=*/true);
+  std::vector<at::Tensor> result(tensors.size());
+  size_t next = 0;
+  for (size_t i = 0; i < result.size(); ++i) {
+    if (tensors[i].defined() && tensors[i].requires_grad()) {
+      result[i] = found[next++];
+    }
+  }
+  return result;
+}
+
+}  // namespace tessera

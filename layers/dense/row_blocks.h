@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "layers/dense/matrix.h"
+
+#include <c10/util/FunctionRef.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace tessera {
+
+/// Splits the rows of a batch into blocks. Each block is a task for one thread.
+class RowBlocks {
+ public:
+  /// Block sizes should be multiples of this number.
+  static constexpr int64_t kTile = 32;
+
+  /// `size` is the number of rows of a block. `row_bytes` is the memory traffic per row.
+  RowBlocks(int64_t rows, int64_t size, int64_t row_bytes)
+      : rows_(rows), size_(size), row_bytes_(row_bytes) {}
+
+  int64_t size() const {
+    return size_;
+  }
+  int64_t count() const {
+    return (rows_ + size_ - 1) / size_;
+  }
+  int64_t begin(int64_t block) const {
+    return block * size_;
+  }
+  /// The number of rows of a block. Only the last one may be smaller.
+  int64_t rows(int64_t block) const {
+    return std::min(size_, rows_ - begin(block));
+  }
+
+  /// The same rows in blocks of at most this size, so that each thread gets a few. The size
+  /// depends on the number of threads, so results must not depend on it.
+  RowBlocks divided_for_threads() const;
+
+  /// Returns whether the blocks keep enough threads busy: there are at least as many blocks as
+  /// threads, or there are at least 8 blocks, and half as many as threads. The threads without
+  /// a block then cost less than LibTorch's operators, which read and write all matrices once
+  /// more. On 16 threads of a Xeon with AVX-512, 8 blocks trained a DLRM 1.9 to 2.0 times as
+  /// fast as operators, and a DCN-v2 1.4 to 1.6 times.
+  bool suffice_for_threads() const;
+
+  /// The rows of a block in a matrix.
+  template <class Float>
+  Matrix<Float> part(const Matrix<Float>& matrix, int64_t block) const {
+    return matrix.row_range(begin(block), rows(block));
+  }
+
+  /// Runs task(0), ..., task(count() - 1) on all threads. A task must not call operators:
+  /// autograd and autocast would apply to them.
+  void for_each(c10::function_ref<void(int64_t)> task) const;
+
+ private:
+  int64_t rows_;
+  int64_t size_;
+  int64_t row_bytes_;
+};
+
+/// Returns whether the tensor is dense float32 on the CPU and has memory, without a
+/// forward-mode tangent and without a lazy negation. Only LibTorch's operators support other
+/// tensors.
+bool is_plain_float32(const at::Tensor& tensor);
+
+/// Returns `tensor` [..., n] as a matrix, copied if needed. The elements of a row are adjacent,
+/// and rows do not overlap.
+at::Tensor rows_of(const at::Tensor& tensor);
+
+/// The reverse of rows_of(): returns `rows` [batch * ..., n] as [batch, ..., n], with all sizes of
+/// `like` but the last.
+at::Tensor unflatten_rows(const at::Tensor& rows, const at::Tensor& like);
+
+/// Returns whether autograd records operators on these tensors for backward().
+bool needs_gradient(at::TensorList tensors);
+
+/// The gradients of `tensors`, given that of compute(tensors). Autograd computes them by the
+/// operators of compute(), so they have a second derivative if gradients are enabled, and
+/// `gradient` may be any tensor. They are undefined for tensors that need none.
+std::vector<at::Tensor> gradients_by_operators(
+    at::TensorList tensors,
+    c10::function_ref<at::Tensor(at::TensorList)> compute,
+    const at::Tensor& gradient);
+
+}  // namespace tessera
