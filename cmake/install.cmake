@@ -21,7 +21,8 @@ endif()
 foreach(folder IN LISTS headers_FOLDERS)
   install(DIRECTORY "${folder}/tessera" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" ${left_out})
 endforeach()
-install(FILES "${PROJECT_BINARY_DIR}/include/tessera/tessera.h" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/tessera")
+install(FILES "${PROJECT_BINARY_DIR}/include/tessera/tessera.h" "${PROJECT_BINARY_DIR}/include/tessera/version.h"
+        DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/tessera")
 
 if(distributed IN_LIST TESSERA_BUILT_PACKAGES)
   install(PROGRAMS packages/distributed/src/launch.py DESTINATION "${CMAKE_INSTALL_BINDIR}" RENAME tessera_launch)

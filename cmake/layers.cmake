@@ -175,6 +175,18 @@ function(tessera_public_headers result)
   set(${result}_FOLDERS ${folders} PARENT_SCOPE)
 endfunction()
 
+# tessera_write_version_header(FILE) writes the header that has the version of this project.
+function(tessera_write_version_header file)
+  math(EXPR number "${PROJECT_VERSION_MAJOR} * 10000 + ${PROJECT_VERSION_MINOR} * 100 + ${PROJECT_VERSION_PATCH}")
+  file(CONFIGURE OUTPUT "${file}" CONTENT "// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// The version of these headers: 10000 * major + 100 * minor + patch, and as text.
+#define TESSERA_VERSION @number@
+#define TESSERA_VERSION_STRING \"@PROJECT_VERSION@\"
+" @ONLY)
+endfunction()
+
 # tessera_write_umbrella_header(FILE)
 #
 # Writes the header that includes all public headers. Those of Gloo and MPI are left out, because they include
@@ -191,6 +203,7 @@ function(tessera_write_umbrella_header file)
 // minute to compile.
 
 @includes@
+#include <tessera/version.h>
 #include <torch/torch.h>
 " @ONLY)
 endfunction()

@@ -27,76 +27,57 @@ namespace tessera {
 
 namespace {
 
+struct NamedActivation {
+  const char* name;
+  at::Tensor (*apply)(const at::Tensor&);
+};
+
 // In the order of the enum.
-constexpr const char* kNames[] = {
-    "linear",
-    "elu",
-    "exponential",
-    "gelu",
-    "mish",
-    "relu",
-    "selu",
-    "sigmoid",
-    "silu",
-    "softmax",
-    "softplus",
-    "softsign",
-    "tanh"};
-static_assert(std::size(kNames) == static_cast<size_t>(Activation::kTanh) + 1);
+constexpr NamedActivation kActivations[] = {
+    {"linear", [](const at::Tensor& x) { return x; }},
+    {"elu", [](const at::Tensor& x) { return at::elu(x); }},
+    {"exponential", [](const at::Tensor& x) { return at::exp(x); }},
+    {"gelu", [](const at::Tensor& x) { return at::gelu(x); }},
+    {"mish", [](const at::Tensor& x) { return at::mish(x); }},
+    {"relu", [](const at::Tensor& x) { return at::relu(x); }},
+    {"selu", [](const at::Tensor& x) { return at::selu(x); }},
+    {"sigmoid", [](const at::Tensor& x) { return at::sigmoid(x); }},
+    {"silu", [](const at::Tensor& x) { return at::silu(x); }},
+    {"softmax", [](const at::Tensor& x) { return at::softmax(x, -1); }},
+    {"softplus", [](const at::Tensor& x) { return at::softplus(x); }},
+    {"softsign", [](const at::Tensor& x) { return x / (x.abs() + 1); }},
+    {"tanh", [](const at::Tensor& x) { return at::tanh(x); }},
+};
+static_assert(
+    std::size(kActivations) == static_cast<size_t>(Activation::kTanh) + 1);
 
 }  // namespace
 
 std::string to_string(Activation activation) {
-  return kNames[static_cast<size_t>(activation)];
+  return kActivations[static_cast<size_t>(activation)].name;
 }
 
 Activation activation_from_string(std::string_view name) {
-  for (size_t i = 0; i < std::size(kNames); ++i) {
-    if (name == kNames[i]) {
+  for (size_t i = 0; i < std::size(kActivations); ++i) {
+    if (name == kActivations[i].name) {
       return static_cast<Activation>(i);
     }
   }
   TESSERA_CHECK_VALUE(
       name == "swish",
       "an activation must be one of {}, but got '{}'.",
-      join_names(kNames),
+      join_names(kActivations, &NamedActivation::name),
       shorten(name));
   return Activation::kSilu;
 }
 
 at::Tensor activate(Activation activation, const at::Tensor& x) {
-  switch (activation) {
-    case Activation::kLinear:
-      return x;
-    case Activation::kElu:
-      return at::elu(x);
-    case Activation::kExponential:
-      return at::exp(x);
-    case Activation::kGelu:
-      return at::gelu(x);
-    case Activation::kMish:
-      return at::mish(x);
-    case Activation::kRelu:
-      return at::relu(x);
-    case Activation::kSelu:
-      return at::selu(x);
-    case Activation::kSigmoid:
-      return at::sigmoid(x);
-    case Activation::kSilu:
-      return at::silu(x);
-    case Activation::kSoftmax:
-      return at::softmax(x, -1);
-    case Activation::kSoftplus:
-      return at::softplus(x);
-    case Activation::kSoftsign:
-      return x / (x.abs() + 1);
-    case Activation::kTanh:
-      return at::tanh(x);
-  }
+  const auto index = static_cast<size_t>(activation);
   TESSERA_CHECK_VALUE(
-      false,
+      index < std::size(kActivations),
       "[activate] expected one of the values of Activation, but got {}. Use a named value such as Activation::kRelu.",
       static_cast<int>(activation));
+  return kActivations[index].apply(x);
 }
 
 Json JsonValue<Activation>::write(Activation value) {

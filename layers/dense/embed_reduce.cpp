@@ -23,20 +23,6 @@ namespace tessera {
 namespace {
 
 // The ids are checked here, because LibTorch's lookups give other error messages, or none.
-template <class Id>
-void check_range(const at::Tensor& ids, int64_t input_dim) {
-  const at::Tensor contiguous = ids.contiguous();
-  const Id* data = contiguous.const_data_ptr<Id>();
-  for (int64_t i = 0; i < ids.numel(); ++i) {
-    TESSERA_CHECK_INDEX(
-        data[i] >= 0 && data[i] < input_dim,
-        "[EmbedReduce] ids must be in [0, {}), but the one at position {} is {}. Correct the batch, or raise input_dim.",
-        input_dim,
-        i,
-        data[i]);
-  }
-}
-
 void check_ids(const at::Tensor& ids, int64_t input_dim) {
   TESSERA_CHECK_VALUE(
       ids.defined(),
@@ -52,10 +38,15 @@ void check_ids(const at::Tensor& ids, int64_t input_dim) {
   if (!ids.is_cpu()) {
     return;  // the device checks the ids; reading them here would stall it
   }
-  if (ids.scalar_type() == at::kLong) {
-    check_range<int64_t>(ids, input_dim);
-  } else {
-    check_range<int32_t>(ids, input_dim);
+  const at::Tensor values = ids.to(at::kLong).contiguous();
+  const auto* data = values.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < values.numel(); ++i) {
+    TESSERA_CHECK_INDEX(
+        data[i] >= 0 && data[i] < input_dim,
+        "[EmbedReduce] ids must be in [0, {}), but the one at position {} is {}. Correct the batch, or raise input_dim.",
+        input_dim,
+        i,
+        data[i]);
   }
 }
 

@@ -19,7 +19,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <utility>
 
 namespace tessera {
@@ -197,35 +196,6 @@ at::Tensor compute(
   return result;
 }
 
-// Memory for the matrices that the backward pass computes for some rows.
-class CrossScratch {
- public:
-  CrossScratch(int64_t rows, int64_t dim, int64_t rank)
-      : rows_(rows),
-        dim_(dim),
-        memory_(empty_in_step_memory({rows * (2 * dim + rank)})) {}
-
-  MutableMatrix factor_gradient(int64_t rows) const {
-    return matrix_in(begin(0), rows, dim_);
-  }
-  // The gradient of x_i, and then x_i.
-  MutableMatrix x(int64_t rows) const {
-    return matrix_in(begin(1), rows, dim_);
-  }
-  MutableMatrix projected_gradient(int64_t rows, int64_t rank) const {
-    return matrix_in(begin(2), rows, rank);
-  }
-
- private:
-  float* begin(int64_t matrix) const {
-    return memory_.mutable_data_ptr<float>() + matrix * rows_ * dim_;
-  }
-
-  int64_t rows_;
-  int64_t dim_;
-  at::Tensor memory_;
-};
-
 // Computes the gradients for blocks of rows, from the last layer to the first. A layer begins
 // with the gradient of factor_{i+1}. Its product with v_i gives the gradient of x_i u_i, and the
 // product of that with u_i gives the gradient of x_i. This one is then split elementwise into
@@ -247,13 +217,14 @@ class CrossGradients {
         x0_(matrix_of(x0)),
         gradient_(matrix_of(gradient)),
         has_bias_(layers[0].bias.defined()),
-        is_training_(is_training) {
-    const variable_list parameters = flatten(layers);
-    sums_.emplace(
-        parameters,
-        std::vector<bool>(parameters.size(), is_training),
-        /*num_inputs=*/0,
-        blocks_.count());
+        is_training_(is_training),
+        sums_(
+            flatten(layers),
+            std::vector<bool>(
+                layers.size() * parameters_per_layer(),
+                is_training),
+            /*num_inputs=*/0,
+            blocks_.count()) {
     for (size_t i = 0; i < layers.size(); ++i) {
       transposed_.push_back(transposed(layers[i].u));
       transposed_.push_back(transposed(layers[i].v));
@@ -273,15 +244,24 @@ class CrossGradients {
     const MutableMatrix out = mutable_matrix_of(x0_gradient);
     const int64_t size = std::min(part_rows_of(dim), blocks_.size());
     blocks_.for_each([&](int64_t block) {
-      const CrossScratch scratch(size, dim, rank_);
+      const at::Tensor memory =
+          empty_in_step_memory({size * (2 * dim + rank_)});
+      float* const scratch = memory.mutable_data_ptr<float>();
       const int64_t end = blocks_.begin(block) + blocks_.rows(block);
       for (int64_t row = blocks_.begin(block); row < end; row += size) {
         const int64_t rows = std::min(size, end - row);
-        compute_rows({block, row, rows, out.row_range(row, rows), scratch});
+        compute_rows(
+            {.block = block,
+             .row = row,
+             .rows = rows,
+             .x0_gradient = out.row_range(row, rows),
+             .factor_gradient = matrix_in(scratch, rows, dim),
+             .x = matrix_in(scratch + size * dim, rows, dim),
+             .projected_gradient = scratch + 2 * size * dim});
       }
     });
     variable_list parameters(layers_.size() * parameters_per_layer());
-    sums_->set_sums(parameters);
+    sums_.set_sums(parameters);
     variable_list result;
     int64_t begin = 0;
     for (const at::Tensor& input : inputs) {
@@ -300,28 +280,30 @@ class CrossGradients {
     ConstMatrix transposed_v;
   };
 
-  // Some rows of a block.
+  // Some rows of a block, and memory for what is computed for them.
   struct Part {
     int64_t block;
     int64_t row;
     int64_t rows;
     MutableMatrix x0_gradient;
-    const CrossScratch& scratch;
+    MutableMatrix factor_gradient;
+    MutableMatrix x;  // the gradient of x_i, and then x_i
+    float* projected_gradient;
   };
 
   size_t parameters_per_layer() const {
     return has_bias_ ? 3 : 2;
   }
   MutableMatrix sum_of_u(size_t layer, int64_t block) const {
-    return sums_->part(layer * parameters_per_layer(), block);
+    return sums_.part(layer * parameters_per_layer(), block);
   }
   MutableMatrix sum_of_v(size_t layer, int64_t block) const {
-    return sums_->part(layer * parameters_per_layer() + 1, block);
+    return sums_.part(layer * parameters_per_layer() + 1, block);
   }
   // nullptr if it is not needed.
   float* sum_of_bias(size_t layer, int64_t block) const {
     return has_bias_ && is_training_
-        ? sums_->part(layer * parameters_per_layer() + 2, block).data
+        ? sums_.part(layer * parameters_per_layer() + 2, block).data
         : nullptr;
   }
 
@@ -358,18 +340,18 @@ class CrossGradients {
          .gradient = gradient,
          .adds = i < layers_.size(),
          .x0_gradient = part.x0_gradient.data,
-         .factor_gradient = part.scratch.factor_gradient(part.rows).data,
+         .factor_gradient = part.factor_gradient.data,
          .x = x,
          .bias_gradient = sum_of_bias(i - 1, part.block)});
   }
 
-  // Replaces the gradient of factor_{i+1} in the scratch by the gradient of factor_i, and adds
+  // Replaces the gradient of factor_{i+1} in `part` by the gradient of factor_i, and adds
   // to the gradient of x0.
   void compute_layer(size_t i, const Part& part) const {
     const Layer& layer = layers_[i];
-    const ConstMatrix factor_gradient = part.scratch.factor_gradient(part.rows);
-    const MutableMatrix projected_gradient =
-        part.scratch.projected_gradient(part.rows, layer.transposed_v.columns);
+    const ConstMatrix factor_gradient = part.factor_gradient;
+    const MutableMatrix projected_gradient = matrix_in(
+        part.projected_gradient, part.rows, layer.transposed_v.columns);
     const kernels::ProductArgs sum{
         .adds = part.row != blocks_.begin(part.block)};
     multiply(factor_gradient, layer.transposed_v, projected_gradient);
@@ -388,10 +370,9 @@ class CrossGradients {
           part.x0_gradient,
           {.adds = true});
     } else {
-      const MutableMatrix x_gradient = part.scratch.x(part.rows);
-      multiply(projected_gradient, layer.transposed_u, x_gradient);
-      split_gradient(i, part, x_gradient.data, x_gradient.data);
-      x = x_gradient;
+      multiply(projected_gradient, layer.transposed_u, part.x);
+      split_gradient(i, part, part.x.data, part.x.data);
+      x = part.x;
     }
     if (is_training_) {
       multiply(
@@ -404,7 +385,7 @@ class CrossGradients {
   ConstMatrix gradient_;
   bool has_bias_;
   bool is_training_;
-  std::optional<PartialGradients> sums_;
+  PartialGradients sums_;
   std::vector<at::Tensor> transposed_;  // u and v of each layer
   std::vector<Layer> layers_;
   int64_t rank_ = 1;

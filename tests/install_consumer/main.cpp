@@ -1,8 +1,11 @@
 #include <ATen/ops/tensor.h>
 #include <tessera/layers/layer_json.h>
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/version.h>
 
 #include <iostream>
+
+static_assert(TESSERA_VERSION >= 200, "the version is 0.2.0 or later");
 
 int main() {
   const auto users = tessera::make_table({.vocabulary_size = 10, .dim = 4});

@@ -4,6 +4,7 @@
 // only passes pointers to Gloo's classes on.
 #include <tessera/common/shorten.h>
 #include <tessera/distributed/gloo_backend.h>
+#include <tessera/version.h>
 
 #include "packages/distributed/src/fault_board.h"
 #include "src/common/check.h"
@@ -449,8 +450,8 @@ std::vector<std::string> register_rank(
   ::gethostname(host.data(), host.size() - 1);
   const Registration own{
       .size = world.size,
-      .versions =
-          c10::str("Tessera " TESSERA_VERSION ", LibTorch " TORCH_VERSION),
+      .versions = c10::str("Tessera " TESSERA_VERSION_STRING
+                           ", LibTorch " TORCH_VERSION),
       .host = host.data(),
       .address = address};
   if (store.add(key_of_arrivals(world.rank), 1) > 1) {
