@@ -4,9 +4,10 @@
 # below. Layer NAME is the folder src/NAME or, for optim, serialization and layers, the folder NAME. Its public headers
 # are in include/tessera/NAME.
 #
-# A package may include the core, itself, and the packages that `used_by_<package>` names. The dense layers are one: its
-# folders are layers/dense and include/tessera/layers/dense. Nothing else includes a package, but for examples, tests and
-# the header tessera/tessera.h, which is generated.
+# A package may include the core, itself, and the packages that `used_by_<package>` names, but of their private headers
+# only those of the lists `internal`. The dense layers are a package, too. Its folders are layers/dense and
+# include/tessera/layers/dense, and it may include all headers of the core. Nothing else includes a package, but for
+# examples, tests and the header tessera/tessera.h, which is generated.
 # In packages/export/src, the folders torchscript/ and pt2/ may include trace/, but nothing else includes one of them.
 #
 # It also fails if no source file has the name of a public header that declares functions, if JSON is parsed
@@ -22,6 +23,36 @@ file(REAL_PATH "${ROOT}" ROOT)
 set(core kernels common optim tables features engine serialization layers)
 set(packages dense formats data distributed models export training search serving)
 set(used_by_models dense)
+# A package in packages/ includes public headers of others, and only these private ones: those of the first list, and
+# those of the list with its name. Add none without need, because each ties a package to code that users can't see.
+set(internal layers/mode_guard.h serialization/mapped_file.h src/common/atomic_file.h src/common/check.h
+    src/common/check_path.h src/common/checksum.h src/common/error_reason.h src/common/file_advice.h
+    src/common/file_descriptor.h src/common/names.h src/common/parallel.h src/common/random_key.h
+    src/common/rank_group.h src/common/tensor_text.h src/engine/embedding_state.h src/tables/key_table_rows.h)
+set(internal_formats src/common/json_entries.h)
+set(internal_data src/common/json_name.h src/common/utf8.h)
+set(internal_distributed optim/row_update.h src/common/active_kernels.h src/common/buffer.h src/common/lookup_worker.h
+    src/common/step_memory.h src/engine/accumulated_gradients.h src/engine/find_keys.h src/engine/finite_gradients.h
+    src/engine/table_store.h src/engine/table_update.h src/features/id_bags.h src/kernels/row_sort.h
+    src/tables/key_index.h src/tables/key_partitions.h src/tables/local_rows.h src/tables/table_memory.h)
+set(internal_models layers/all_finite.h layers/dense/active_dense_kernels.h layers/dense/feature_stack.h
+    layers/dense/matrix.h layers/dense/row_blocks.h layers/initial_parameter.h optim/moving_average.h
+    src/common/json_name.h src/common/number_in_message.h src/common/step_memory.h)
+set(internal_export packages/formats/src/tensor_bytes.h src/engine/forward_interception.h src/engine/lookup.h
+    src/features/batch.h src/features/feature_state.h src/features/flat_weights.h src/features/id_bags.h
+    src/features/output_shapes.h src/tables/combiner_operators.h src/tables/combiner_rule.h src/tables/table_state.h)
+set(internal_training layers/all_finite.h optim/row_update.h serialization/checkpoint_directory.h
+    serialization/checkpoint_reader.h serialization/checkpoint_writer.h serialization/file_lock.h
+    src/common/checked_archive.h src/common/number_in_message.h src/common/text_table.h src/common/utf8.h
+    src/engine/accumulated_gradients.h src/engine/engine_access.h src/engine/finite_gradients.h
+    src/engine/sampled_rows.h src/engine/update_observer.h)
+set(internal_search packages/training/src/fit_checks.h serialization/manifest.h)
+set(internal_serving packages/data/src/column_view.h packages/data/src/pipeline_core.h
+    packages/data/src/pipeline_json.h packages/export/src/dense_program.h packages/export/src/visit_weights.h
+    packages/training/src/model_files.h packages/training/src/ranks.h serialization/disk.h serialization/file_lock.h
+    src/common/active_kernels.h src/common/buffer.h src/kernels/kernels.h src/kernels/overlaid_rows.h
+    src/kernels/quantized_rows.h src/tables/combiner_rule.h src/tables/key_index.h src/tables/key_partitions.h
+    src/tables/row_marks.h src/tables/table_state.h src/tables/touched_rows.h)
 set(used_by_export formats)
 set(used_by_search formats training)
 set(used_by_serving data training export)
@@ -91,6 +122,10 @@ function(check_include file number included)
     if(included MATCHES "^packages/export/src/(torchscript|pt2)/" AND NOT CMAKE_MATCH_1 STREQUAL own)
       complain("includes ${included}, and ${own}/ may include only trace/ and itself. Move what both formats need to trace/.")
     endif()
+  endif()
+  if(file MATCHES "^packages/" AND from IN_LIST packages AND NOT to STREQUAL "" AND NOT from STREQUAL to
+     AND NOT included MATCHES "^tessera/" AND NOT included IN_LIST internal AND NOT included IN_LIST internal_${from})
+    complain("includes ${included}, a private header that packages may not use. Include a public header, or move what is needed to where it belongs. The lists `internal` of check_layering.cmake have the private headers that they may use.")
   endif()
   if(file MATCHES "^packages/serving/(src/(format|reader|server)/|include/tessera/serving/(export|pipeline|reader|server|tessera_serving)\\.h)"
      AND included MATCHES "^(ATen|c10|caffe2|torch)/")

@@ -2,9 +2,9 @@
 #include "packages/data/src/prepared_transform.h"
 
 #include "packages/data/src/cross.h"
+#include "packages/data/src/overloaded.h"
 #include "packages/data/src/value_hash.h"
 #include "src/common/check.h"
-#include "src/common/overloaded.h"
 
 #include <fmt/format.h>
 
