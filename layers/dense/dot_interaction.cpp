@@ -98,7 +98,7 @@ at::Tensor dots_by_operators(
 
 // Let S be the sum of the gradient of the matrix and its transpose. Then the gradient of
 // the features is S x. That is one batched product, and autograd would compute two.
-std::vector<at::Tensor> gradients_by_operators(
+std::vector<at::Tensor> gradients_by_product(
     at::TensorList leaves,
     const at::Tensor& gradient,
     const DotInteractionOptions& options) {
@@ -246,7 +246,7 @@ struct PairwiseDots : torch::autograd::Function<PairwiseDots> {
         gradients[0].numel() > 0 && !at::GradMode::is_enabled();
     variable_list result = uses_kernel
         ? gradients_by_kernel(leaves, gradients[0], options)
-        : gradients_by_operators(leaves, gradients[0], options);
+        : gradients_by_product(leaves, gradients[0], options);
     result.emplace_back();  // the options have no gradient
     return result;
   }
