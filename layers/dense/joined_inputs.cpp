@@ -20,35 +20,25 @@ namespace tessera {
 
 namespace {
 
-// A tensor with the largest batch, with columns if there is one that has some.
-const at::Tensor& largest(const std::vector<at::Tensor>& tensors) {
-  const auto size = [](const at::Tensor& tensor) {
-    const auto trailing = tensor.sizes().slice(1);
-    const bool has_columns =
-        std::find(trailing.begin(), trailing.end(), 0) == trailing.end();
-    // A batch of 0 examples is larger than a single row, which fits any batch.
-    return std::pair(tensor.size(0) == 1 ? -1 : tensor.size(0), has_columns);
-  };
-  return *std::max_element(
-      tensors.begin(),
-      tensors.end(),
-      [&](const at::Tensor& a, const at::Tensor& b) {
-        return size(a) < size(b);
-      });
+// A tensor whose batch is not a single row, with columns if there is one that has some.
+const at::Tensor& batch_of(const std::vector<at::Tensor>& tensors) {
+  const at::Tensor* found = &tensors[0];
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.size(0) != 1 && (found->size(0) == 1 || found->numel() == 0)) {
+      found = &tensor;
+    }
+  }
+  return *found;
 }
 
 // Repeats the only row of `x` for each row of `like`. A trace would record the number of
 // rows as a constant, so an operator reads it from a column of `like`.
 at::Tensor repeated(const at::Tensor& x, const at::Tensor& like) {
-  const at::Tensor row = x.dim() == 1 ? x.unsqueeze(1) : x.flatten(1);
-  const at::Tensor columns =
-      like.dim() == 1 ? like.unsqueeze(1) : like.flatten(1);
+  const at::Tensor row = x.flatten(1);
+  const at::Tensor columns = like.flatten(1);
   const at::Tensor rows = columns.size(1) == 0
       ? row.expand({columns.size(0), row.size(1)})
       : row.expand_as(columns.narrow(1, 0, 1).expand({-1, row.size(1)}));
-  if (x.dim() == 1) {
-    return rows.squeeze(1);
-  }
   return x.dim() == 2 ? rows : rows.unflatten(1, x.sizes().slice(1));
 }
 
@@ -208,7 +198,7 @@ bool differ_in_batch(const std::vector<at::Tensor>& tensors) {
 
 std::vector<at::Tensor> with_equal_batches(std::vector<at::Tensor> tensors) {
   if (differ_in_batch(tensors)) {
-    const at::Tensor like = largest(tensors);
+    const at::Tensor like = batch_of(tensors);
     for (at::Tensor& tensor : tensors) {
       if (tensor.size(0) == 1) {
         tensor = repeated(tensor, like);

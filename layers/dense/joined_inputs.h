@@ -71,7 +71,7 @@ bool has_autocast(const at::Tensor& tensor);
 /// Returns whether the batch sizes of the tensors differ.
 bool differ_in_batch(const std::vector<at::Tensor>& tensors);
 
-/// Gives each tensor the batch size of the largest. A trace records no sizes.
+/// Gives each tensor [batch, ...] the batch size of the largest. A trace records no sizes.
 std::vector<at::Tensor> with_equal_batches(std::vector<at::Tensor> tensors);
 
 /// Joins inputs along the last axis.

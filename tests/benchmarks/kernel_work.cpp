@@ -4,6 +4,7 @@
 #include "layers/dense/kernels/dense_kernels.h"
 #include "src/kernels/kernels.h"
 #include "src/kernels/row_sort.h"
+#include "src/kernels/targets.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -231,7 +232,8 @@ class ProductWork {
 };
 
 std::map<std::string, Work> all_work(const KernelTable& kernels) {
-  const DenseKernelTable& dense = *find_dense_kernels(kernels.isa);
+  const DenseKernelTable& dense =
+      *find_table(available_dense_kernels(), kernels.isa);
   static Data narrow(16);
   static Data odd(37);
   static Data wide(128);

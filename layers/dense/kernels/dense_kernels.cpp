@@ -26,8 +26,4 @@ const std::vector<DenseKernelTable>& available_dense_kernels() {
   return tables;
 }
 
-const DenseKernelTable* find_dense_kernels(std::string_view isa) {
-  return find_table(available_dense_kernels(), isa);
-}
-
 }  // namespace tessera::kernels

@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace tessera::kernels {
@@ -146,9 +145,6 @@ struct DenseKernelTable {
 
 /// The kernels of the same instruction sets as available_kernels(), in the same order.
 const std::vector<DenseKernelTable>& available_dense_kernels();
-
-/// The kernels of `isa`, or nullptr if this machine lacks it.
-const DenseKernelTable* find_dense_kernels(std::string_view isa);
 
 // Each function sets its part of `table`, as those in src/kernels/targets.h do.
 void add_interaction_kernels(DenseKernelTable& table);
