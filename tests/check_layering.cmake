@@ -45,7 +45,7 @@ set(internal_training layers/all_finite.h optim/row_update.h serialization/check
     serialization/checkpoint_reader.h serialization/checkpoint_writer.h serialization/file_lock.h
     src/common/checked_archive.h src/common/number_in_message.h src/common/text_table.h src/common/utf8.h
     src/engine/accumulated_gradients.h src/engine/engine_access.h src/engine/finite_gradients.h
-    src/engine/sampled_rows.h src/engine/update_observer.h)
+    src/engine/sampled_rows.h)
 set(internal_search packages/training/src/fit_checks.h serialization/manifest.h)
 set(internal_serving packages/data/src/column_view.h packages/data/src/pipeline_core.h
     packages/data/src/pipeline_json.h packages/export/src/dense_program.h packages/export/src/visit_weights.h
