@@ -48,11 +48,11 @@ set(internal_training layers/all_finite.h optim/row_update.h serialization/check
     src/engine/sampled_rows.h)
 set(internal_search packages/training/src/fit_checks.h serialization/manifest.h)
 set(internal_serving packages/data/src/column_view.h packages/data/src/pipeline_core.h
-    packages/data/src/pipeline_json.h packages/export/src/dense_program.h packages/export/src/visit_weights.h
-    packages/training/src/model_files.h packages/training/src/ranks.h serialization/disk.h serialization/file_lock.h
-    src/common/active_kernels.h src/common/buffer.h src/kernels/kernels.h src/kernels/overlaid_rows.h
-    src/kernels/quantized_rows.h src/tables/combiner_rule.h src/tables/key_index.h src/tables/key_partitions.h
-    src/tables/row_marks.h src/tables/table_state.h src/tables/touched_rows.h)
+    packages/data/src/pipeline_json.h packages/export/src/trace/visit_weights.h packages/training/src/model_files.h
+    packages/training/src/ranks.h serialization/disk.h serialization/file_lock.h src/common/active_kernels.h
+    src/common/buffer.h src/kernels/kernels.h src/kernels/overlaid_rows.h src/kernels/quantized_rows.h
+    src/tables/combiner_rule.h src/tables/key_index.h src/tables/key_partitions.h src/tables/row_marks.h
+    src/tables/table_state.h src/tables/touched_rows.h)
 set(used_by_export formats)
 set(used_by_search formats training)
 set(used_by_serving data training export)
