@@ -26,11 +26,11 @@ set(used_by_models dense)
 # A package in packages/ includes public headers of others, and only these private ones: those of the first list, and
 # those of the list with its name. Add none without need, because each ties a package to code that users can't see.
 set(internal layers/mode_guard.h serialization/mapped_file.h src/common/atomic_file.h src/common/check.h
-    src/common/check_path.h src/common/checksum.h src/common/error_reason.h src/common/file_advice.h
-    src/common/file_descriptor.h src/common/names.h src/common/parallel.h src/common/random_key.h
-    src/common/rank_group.h src/common/tensor_text.h src/engine/embedding_state.h src/tables/key_table_rows.h)
+    src/common/check_path.h src/common/checksum.h src/common/error_reason.h src/common/file_descriptor.h
+    src/common/names.h src/common/parallel.h src/common/random_key.h src/common/rank_group.h src/common/tensor_text.h
+    src/engine/embedding_state.h src/tables/key_table_rows.h)
 set(internal_formats src/common/json_entries.h)
-set(internal_data src/common/json_name.h src/common/utf8.h)
+set(internal_data src/common/file_advice.h src/common/json_name.h src/common/utf8.h)
 set(internal_distributed optim/row_update.h src/common/active_kernels.h src/common/buffer.h src/common/lookup_worker.h
     src/common/step_memory.h src/engine/accumulated_gradients.h src/engine/find_keys.h src/engine/finite_gradients.h
     src/engine/table_store.h src/engine/table_update.h src/features/id_bags.h src/kernels/row_sort.h
@@ -43,16 +43,16 @@ set(internal_export packages/formats/src/tensor_bytes.h src/engine/forward_inter
     src/features/output_shapes.h src/tables/combiner_operators.h src/tables/combiner_rule.h src/tables/table_state.h)
 set(internal_training layers/all_finite.h optim/row_update.h serialization/checkpoint_directory.h
     serialization/checkpoint_reader.h serialization/checkpoint_writer.h serialization/file_lock.h
-    src/common/checked_archive.h src/common/number_in_message.h src/common/text_table.h src/common/utf8.h
-    src/engine/accumulated_gradients.h src/engine/engine_access.h src/engine/finite_gradients.h
+    src/common/checked_archive.h src/common/file_advice.h src/common/number_in_message.h src/common/text_table.h
+    src/common/utf8.h src/engine/accumulated_gradients.h src/engine/engine_access.h src/engine/finite_gradients.h
     src/engine/sampled_rows.h)
 set(internal_search packages/training/src/fit_checks.h serialization/manifest.h)
 set(internal_serving packages/data/src/column_view.h packages/data/src/pipeline_core.h
     packages/data/src/pipeline_json.h packages/export/src/trace/visit_weights.h packages/training/src/model_files.h
     packages/training/src/ranks.h serialization/disk.h serialization/file_lock.h src/common/active_kernels.h
-    src/common/buffer.h src/kernels/kernels.h src/kernels/overlaid_rows.h src/kernels/quantized_rows.h
-    src/tables/combiner_rule.h src/tables/key_index.h src/tables/key_partitions.h src/tables/row_marks.h
-    src/tables/table_state.h src/tables/touched_rows.h)
+    src/common/buffer.h src/features/id_rule.h src/kernels/kernels.h src/kernels/overlaid_rows.h
+    src/kernels/quantized_rows.h src/tables/combiner_rule.h src/tables/key_index.h src/tables/key_partitions.h
+    src/tables/row_marks.h src/tables/table_state.h src/tables/touched_rows.h)
 set(used_by_export formats)
 set(used_by_search formats training)
 set(used_by_serving data training export)
