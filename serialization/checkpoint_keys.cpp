@@ -5,122 +5,13 @@
 
 #include "serialization/checkpoint_input.h"
 #include "src/common/check.h"
-#include "src/common/rank_group.h"
-#include "src/tables/key_table_rows.h"
 
 #include <algorithm>
-#include <cstring>
-#include <functional>
-#include <type_traits>
 #include <utility>
 
 namespace tessera {
 
 namespace {
-
-// The numbers that the ranks exchange about one table.
-struct RankKeys {
-  int64_t keys = 0;
-  int64_t changed = 0;
-  int64_t removed = 0;
-  int64_t counters = 0;
-  KeyCounts counts = {};
-  bool knows_changes = false;
-  bool has_new_sketch = true;
-};
-static_assert(std::is_trivially_copyable_v<RankKeys>);
-
-std::vector<RankKeys> gather_from_ranks(const RankKeys& own, RankGroup& ranks) {
-  std::vector<RankKeys> all;
-  for (const std::string& bytes : ranks.all_gather(
-           std::string(reinterpret_cast<const char*>(&own), sizeof(own)))) {
-    TORCH_INTERNAL_ASSERT(bytes.size() == sizeof(RankKeys));
-    std::memcpy(&all.emplace_back(), bytes.data(), sizeof(RankKeys));
-  }
-  return all;
-}
-
-int64_t size_of(const auto& values) {
-  return static_cast<int64_t>(values.size());
-}
-
-KeysToSave find_keys_to_save(
-    const TableState& table,
-    bool has_parent,
-    bool is_tracking,
-    RankGroup& ranks,
-    ManifestTable& manifest) {
-  KeyTableRows& key_rows = *table.key_rows;
-  const KeyIndex& index = key_rows.index();
-  KeysToSave part{.sketch = index.sketch()};
-  if (is_tracking) {
-    part.snapshot.emplace(table);
-  }
-  RankKeys own{
-      .keys = index.size(),
-      .counters = size_of(part.sketch),
-      .counts = index.counts(),
-      .knows_changes = has_parent && is_tracking && key_rows.snapshot()};
-  KeySnapshot::Changes changes;
-  if (own.knows_changes) {
-    changes = key_rows.snapshot()->until(*part.snapshot, index);
-    own.changed = size_of(changes.changed.keys);
-    own.removed = size_of(changes.removed);
-    own.has_new_sketch = changes.has_new_sketch;
-  }
-
-  const std::vector<RankKeys> all = gather_from_ranks(own, ranks);
-  RankKeys total{.knows_changes = true, .has_new_sketch = false};
-  for (const RankKeys& rank : all) {
-    total.keys += rank.keys;
-    total.changed += rank.changed;
-    total.knows_changes = total.knows_changes && rank.knows_changes;
-    total.has_new_sketch = total.has_new_sketch || rank.has_new_sketch;
-  }
-  // If all keys have changed, a list of removed ones would only make the checkpoint larger.
-  const bool is_increment = total.knows_changes && total.changed < total.keys;
-  ManifestKeys& keys = manifest.keys.emplace();
-  keys.partitions = index.partitions().count();
-  keys.half_life = half_life_of(index);
-  if (!is_increment || total.has_new_sketch) {
-    keys.sketch = {.name = "sketch", .dtype = "uint8", .shape = {0}};
-  } else {
-    part.sketch = {};
-  }
-  if (is_increment) {
-    keys.removed = {.name = "removed_keys", .dtype = "int64", .shape = {0}};
-  }
-  int64_t saved = 0;
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (static_cast<int64_t>(rank) == ranks.rank()) {
-      part.first = saved;
-      part.first_removed = is_increment ? keys.removed->shape[0] : 0;
-      part.first_counter = keys.sketch ? keys.sketch->shape[0] : 0;
-    }
-    saved += is_increment ? all[rank].changed : all[rank].keys;
-    if (keys.sketch) {
-      keys.sketch->shape[0] += all[rank].counters;
-    }
-    if (is_increment) {
-      keys.removed->shape[0] += all[rank].removed;
-    }
-    keys.admitted += all[rank].counts.admitted;
-    keys.evicted += all[rank].counts.evicted;
-    keys.dropped += all[rank].counts.dropped;
-  }
-  for (ManifestTensor& tensor : manifest.tensors) {
-    tensor.shape[0] = saved;
-  }
-
-  if (is_increment) {
-    part.list = std::move(changes.changed);
-    part.removed = std::move(changes.removed);
-  } else {
-    part.list =
-        list_keys(index, [](const KeyEntry& /*entry*/) { return true; });
-  }
-  return part;
-}
 
 // Refuses keys that are not in the order of their hashes.
 void check_order(
@@ -145,22 +36,6 @@ void check_order(
 }
 
 }  // namespace
-
-std::vector<KeysToSave> find_keys_to_save(
-    const EmbeddingState& state,
-    bool has_parent,
-    bool is_tracking,
-    std::vector<ManifestTable>& tables) {
-  std::vector<KeysToSave> keys(tables.size());
-  for (size_t i = 0; i < tables.size(); ++i) {
-    const TableState& table = state.tables[i];
-    if (table.key_rows != nullptr) {
-      keys[i] = find_keys_to_save(
-          table, has_parent, is_tracking, *state.ranks, tables[i]);
-    }
-  }
-  return keys;
-}
 
 StoredChanges read_changes(
     const std::filesystem::path& folder,

@@ -6,12 +6,12 @@
 #include "serialization/archive.h"
 #include "serialization/checkpoint_directory.h"
 #include "serialization/checkpoint_files.h"
-#include "serialization/checkpoint_increment.h"
-#include "serialization/checkpoint_keys.h"
-#include "serialization/checkpoint_tables.h"
+#include "serialization/checkpoint_reader.h"
 #include "serialization/manifest.h"
+#include "serialization/table_writer.h"
 #include "src/common/check.h"
 #include "src/common/check_path.h"
+#include "src/common/parallel.h"
 #include "src/common/random_key.h"
 #include "src/common/rank_group.h"
 
@@ -21,8 +21,11 @@
 #include <torch/serialize/archive.h>
 
 #include <exception>
+#include <filesystem>
+#include <optional>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -52,16 +55,16 @@ class CheckpointWriter {
       manifest_.config = config_text(state_, features);
       manifest_.passes = state_.passes;
       manifest_.seed = state_.seed;
-      manifest_.tables = describe_tables(state_);
+      manifest_.tables.resize(state_.tables.size());
+      for (size_t i = 0; i < state_.tables.size(); ++i) {
+        tables_.emplace_back(state_, i, manifest_.tables[i]);
+      }
     });
-    if (manifest_.parent) {
-      increments_ = find_touched(state_, manifest_.tables);
+    for (TableWriter& table : tables_) {
+      table.choose_rows(
+          manifest_.parent.has_value(),
+          /*is_tracking=*/options_.full_every > 1);
     }
-    keys_ = find_keys_to_save(
-        state_,
-        manifest_.parent.has_value(),
-        options_.full_every > 1,
-        manifest_.tables);
     std::string id;
     try {
       id = write_files();
@@ -72,7 +75,10 @@ class CheckpointWriter {
       throw;
     }
     if (options_.full_every > 1) {
-      track_changes_from(id, increments_, keys_, state_);
+      for (TableWriter& table : tables_) {
+        table.track_changes();
+      }
+      state_.last_checkpoint = id;
     }
     ranks_.run_on_all_ranks(point_, [&] {
       if (is_first()) {
@@ -89,15 +95,43 @@ class CheckpointWriter {
   // Returns what the other ranks need: the checkpoint's name and its parent.
   std::string prepare() {
     directory_.open();
-    const ChainPosition position =
-        choose_parent(state_, directory_, options_.full_every);
-    Json plan{
-        {"name", directory_.next_name()}, {"increments", position.increments}};
-    if (position.parent) {
-      plan["parent"] = position.parent->name;
-      plan["xxh3"] = position.parent->xxh3;
+    Json plan{{"name", directory_.next_name()}, {"increments", 0}};
+    if (const auto parent = find_parent()) {
+      plan["increments"] = parent->manifest.increments + 1;
+      plan["parent"] = parent->name;
+      plan["xxh3"] = parent->xxh3;
     }
     return plan.dump();
+  }
+
+  // The newest checkpoint of the directory, if changes count from it and `full_every`
+  // allows one more increment.
+  std::optional<CheckpointLink> find_parent() const {
+    if (options_.full_every == 1 || directory_.complete().empty() ||
+        state_.last_checkpoint.empty()) {
+      return std::nullopt;
+    }
+    try {
+      CheckpointLink newest =
+          read_chain(
+              directory_.path(), directory_.complete().back(), disk_.where())
+              .back();
+      const bool fits = newest.manifest.increments + 1 < options_.full_every &&
+          state_.last_checkpoint == id_of(newest.name, newest.xxh3);
+      return fits ? std::optional(std::move(newest)) : std::nullopt;
+    } catch (const c10::Error&) {
+      return std::nullopt;  // Nothing can build on a damaged checkpoint.
+    }
+  }
+
+  // The checksum of the manifest tells a checkpoint from one of the same name that another
+  // layer has written.
+  std::string id_of(const std::string& name, const std::string& xxh3) const {
+    std::error_code ignored;
+    return std::filesystem::absolute(directory_.path() / name, ignored)
+               .lexically_normal()
+               .string() +
+        " " + xxh3;
   }
 
   void adopt(const std::string& text) {
@@ -119,40 +153,57 @@ class CheckpointWriter {
       (void)to_text(manifest_, disk_.where());
       disk_.make_directory(hidden);
     });
-    ranks_.run_on_all_ranks(point_, [&] {
-      write_tables(
-          state_,
-          increments_,
-          keys_,
-          options_.file_bytes,
-          files,
-          manifest_.tables);
-      write_accumulated(state_, files, manifest_.tables);
-    });
-    gather_tables(state_, increments_, keys_, manifest_.tables);
-    const std::vector<std::string> touched =
-        gather_touched(state_, manifest_.tables, increments_);
-    ranks_.broadcast(point_, [&] { write_touched(touched, files); });
+    ranks_.run_on_all_ranks(point_, [&] { write_tables(files); });
+    gather_tables();
     return ranks_.broadcast(point_, [&] {
+      for (TableWriter& table : tables_) {
+        table.write_touched(files);
+      }
       write_extra(files);
       const std::string text = write_manifest(files);
       disk_.sync_directory(hidden);
       directory_.publish(name_);
-      return checkpoint_id(directory_.path() / name_, checksum_in(text));
+      return id_of(name_, checksum_in(text));
     });
   }
 
-  // Writes one file per table, with the touched rows of all ranks.
-  void write_touched(
-      const std::vector<std::string>& touched,
-      const CheckpointFiles& files) {
-    for (size_t i = 0; i < touched.size(); ++i) {
-      if (manifest_.tables[i].touched) {
-        ManifestFile& file = manifest_.tables[i].touched->file;
-        file.name = fmt::format("table_{}.touched", i);
-        files.write_bytes(file, touched[i]);
-      }
+  // Writes the rows of this rank, several files at a time.
+  void write_tables(const CheckpointFiles& files) {
+    std::vector<DataFile> contents;
+    for (TableWriter& table : tables_) {
+      table.add_files(options_.file_bytes, contents);
     }
+    int64_t bytes = 0;
+    for (const DataFile& content : contents) {
+      bytes += content.rows.count * content.rows.row_bytes;
+    }
+    run_tasks(static_cast<int64_t>(contents.size()), bytes, [&](int64_t i) {
+      files.write_rows(*contents[i].entry, contents[i].rows);
+    });
+    for (TableWriter& table : tables_) {
+      table.write_accumulated(files);
+    }
+  }
+
+  // Adds the files of the other ranks to the manifest of rank 0.
+  void gather_tables() {
+    for (TableWriter& table : tables_) {
+      table.gather_touched();
+    }
+    if (ranks_.size() == 1) {
+      return;
+    }
+    const std::vector<std::string> texts =
+        ranks_.gather(ranks_.run_on_all_ranks(
+            point_, [&] { return to_text(manifest_.tables); }));
+    ranks_.run_on_all_ranks(point_, [&] {
+      for (size_t rank = 1; is_first() && rank < texts.size(); ++rank) {
+        std::vector<ManifestTable> others = tables_from_text(texts[rank]);
+        for (size_t i = 0; i < others.size(); ++i) {
+          tables_[i].merge(std::move(others[i]));
+        }
+      }
+    });
   }
 
   void write_extra(const CheckpointFiles& files) {
@@ -187,8 +238,7 @@ class CheckpointWriter {
   CheckpointDirectory directory_;  // open on rank 0
   std::string name_;
   Manifest manifest_;
-  std::vector<TableIncrement> increments_;  // [tables], or empty
-  std::vector<KeysToSave> keys_;  // [tables]
+  std::vector<TableWriter> tables_;  // one for each of manifest_.tables
 };
 
 }  // namespace

@@ -13,11 +13,11 @@
 namespace tessera {
 
 // A checkpoint is written in this order: the data files, each of which is synced, then
-// the manifest. When all of it is on the disk, its folder is renamed.
+// the manifest. When all of it is on the disk, its folder is renamed. An increment is a
+// checkpoint that holds only the rows that have changed since another one, its parent.
 //
 //   checkpoint_directory.h   the user's directory: names, lock, removal
-//   checkpoint_increment.h   which rows an increment holds
-//   checkpoint_tables.h      the tables' files and entries in the manifest
+//   table_writer.h           which rows of a table it holds, and their files
 //   checkpoint_files.h       one file with its checksums
 //   disk.h                   the system calls, which tests can make fail
 
