@@ -585,6 +585,10 @@ TEST_F(ProgramTest, AProgramThatDoesNotFitIsRefusedWhenItIsMade) {
           folder_ / "fourth",
           serving::PublishOptions{.compiled_program = program_}),
       "options.compiled_program needs options.program");
+  EXPECT_NO_THROW(Publisher(
+      model_,
+      folder_ / "seventh",
+      {.program = program_, .compiled_program = program_}));
 }
 
 // What a Publisher before Tessera 0.3 may have published.
