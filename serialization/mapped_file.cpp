@@ -63,8 +63,15 @@ MappedFile::MappedFile(const std::string& path, const std::string& where) {
   data_ = static_cast<char*>(memory);
 }
 
+MappedFile::MappedFile(
+    std::string_view bytes,
+    std::shared_ptr<const void> owner)
+    : owner_(std::move(owner)),
+      data_(const_cast<char*>(bytes.data())),
+      size_(bytes.size()) {}
+
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) {
+  if (data_ != nullptr && owner_ == nullptr) {
     ::munmap(data_, size_);
   }
 }

@@ -4,6 +4,7 @@
 #include "src/common/file_descriptor.h"
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -35,6 +36,8 @@ OpenFile open_file(const std::string& path, const std::string& where);
 class MappedFile {
  public:
   MappedFile(const std::string& path, const std::string& where);
+  /// The bytes of a file that are in memory already, where `owner` keeps them.
+  MappedFile(std::string_view bytes, std::shared_ptr<const void> owner);
   ~MappedFile();
 
   MappedFile(const MappedFile&) = delete;
@@ -52,6 +55,7 @@ class MappedFile {
   }
 
  private:
+  std::shared_ptr<const void> owner_;  // nullptr: this object
   char* data_ = nullptr;
   size_t size_ = 0;
 };

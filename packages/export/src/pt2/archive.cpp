@@ -201,9 +201,8 @@ class MemoryAdapter : public caffe2::serialize::ReadAdapterInterface {
 // Finds and checks the records of a file.
 class RecordReader {
  public:
-  RecordReader(const std::string& path, std::string where)
-      : where_(std::move(where)),
-        file_(std::make_shared<MappedFile>(path, "[Pt2Program]")) {
+  RecordReader(std::shared_ptr<MappedFile> file, std::string where)
+      : where_(std::move(where)), file_(std::move(file)) {
     try {
       zip_ = std::make_unique<caffe2::serialize::PyTorchStreamReader>(
           std::make_shared<MemoryAdapter>(file_));
@@ -388,9 +387,10 @@ void write_archive(
   }
 }
 
-Archive read_archive(const std::string& path, const std::string& where) {
-  const std::string place = fmt::format("{} {}:", where, path);
-  RecordReader reader(path, place);
+Archive read_archive(
+    std::shared_ptr<MappedFile> file,
+    const std::string& place) {
+  RecordReader reader(std::move(file), place);
   try {
     reader.check_versions();
     NamedGraph named =

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "packages/export/src/pt2/graph.h"
+#include "serialization/mapped_file.h"
 #include "src/common/atomic_file.h"
 
 #include <tessera/export/pt2_program.h>
@@ -9,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,10 +38,12 @@ void write_archive(
     const Archive& archive,
     const std::vector<at::Tensor>& sample);
 
-/// Reads a file that write_archive() wrote. Its weights stay in the mapped file. All
-/// records are compared with their checksums.
-/// Errors:  c10::Error beginning with `where` for a file that can't be read;
-///          c10::ValueError for one that is damaged or that another program wrote.
-Archive read_archive(const std::string& path, const std::string& where);
+/// Reads a file that write_archive() wrote. Its weights stay in `file`. All records are
+/// compared with their checksums.
+/// Errors:  c10::ValueError beginning with `place` for a file that is damaged or that
+///          another program wrote.
+Archive read_archive(
+    std::shared_ptr<MappedFile> file,
+    const std::string& place);
 
 }  // namespace tessera::pt2

@@ -85,7 +85,7 @@ std::string to_string(const Pt2Signature& signature) {
 
 class Pt2Program::Impl {
  public:
-  Impl(pt2::Archive archive, const std::string& path)
+  Impl(pt2::Archive archive, const std::string& place)
       : archive_(std::move(archive)),
         runner_(archive_.graph, tensors_of(archive_), kProgramWhere),
         check_(
@@ -94,9 +94,8 @@ class Pt2Program::Impl {
             kProgramWhere) {
     TESSERA_CHECK_VALUE(
         check_.num_symbols() <= kMaxSymbols,
-        "{} {}: expected at most {} symbols, but got {}. The file is damaged.",
-        kProgramWhere,
-        path,
+        "{} expected at most {} symbols, but got {}. The file is damaged.",
+        place,
         kMaxSymbols,
         check_.num_symbols());
   }
@@ -111,7 +110,7 @@ class Pt2Program::Impl {
       }
       weight.tensor = checked_weight(weights, weight.name, weight.tensor);
     }
-    return std::make_unique<Impl>(std::move(archive), "");
+    return std::make_unique<Impl>(std::move(archive), kProgramWhere);
   }
 
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) const {
@@ -152,10 +151,22 @@ class Pt2Program::Impl {
   exporting::InputCheck check_;
 };
 
-Pt2Program::Pt2Program(const std::string& path)
+Pt2Program::Pt2Program(const std::string& path) {
+  const std::string place = fmt::format("{} {}:", kProgramWhere, path);
+  impl_ = std::make_unique<Impl>(
+      pt2::read_archive(
+          std::make_shared<MappedFile>(path, kProgramWhere), place),
+      place);
+}
+
+Pt2Program::Pt2Program(
+    std::string_view bytes,
+    std::shared_ptr<const void> owner)
     : impl_(std::make_unique<Impl>(
-          pt2::read_archive(path, kProgramWhere),
-          path)) {}
+          pt2::read_archive(
+              std::make_shared<MappedFile>(bytes, std::move(owner)),
+              kProgramWhere),
+          kProgramWhere)) {}
 
 Pt2Program::Pt2Program(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 

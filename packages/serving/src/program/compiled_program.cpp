@@ -3,10 +3,16 @@
 
 #include <tessera/common/shorten.h>
 
-#include "packages/serving/src/program/temporary_file.h"
 #include "src/common/check.h"
 
+#include <stdlib.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <thread>
 #include <unordered_map>
 
@@ -15,6 +21,49 @@ namespace tessera::serving {
 namespace {
 
 constexpr const char* kCompiledWhere = "[Program]";
+
+// A temporary file with the ending `.pt2`, because LibTorch loads packages only from files.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(std::string_view bytes)
+      : path_((std::filesystem::temp_directory_path() / "tessera_XXXXXX.pt2")
+                  .string()) {
+    constexpr int kLengthOfEnding = 4;
+    const int file = mkstemps(path_.data(), kLengthOfEnding);
+    bool is_written = file >= 0;
+    while (is_written && !bytes.empty()) {
+      const ssize_t count = write(file, bytes.data(), bytes.size());
+      is_written = count > 0 || (count < 0 && errno == EINTR);
+      bytes.remove_prefix(count > 0 ? static_cast<size_t>(count) : 0);
+    }
+    const int error = errno;
+    if (file >= 0) {
+      close(file);
+    }
+    if (!is_written && file >= 0) {
+      unlink(path_.c_str());
+    }
+    TESSERA_CHECK(
+        is_written,
+        "{} could not write {}: {}. Free some space, or set TMPDIR to another folder.",
+        kCompiledWhere,
+        path_,
+        std::strerror(error));
+  }
+  ~TemporaryFile() {
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+
+  const std::string& path() const {
+    return path_;
+  }
+
+ private:
+  std::string path_;
+};
 
 // AOTInductor writes the values of small weights into the code, unless an option forbids it.
 bool may_be_in_code(const at::Tensor& weight) {
@@ -85,7 +134,7 @@ CompiledProgram::Package CompiledPackages::take() {
       return package;
     }
   }
-  const TemporaryFile file(bytes_, kCompiledWhere);
+  const TemporaryFile file(bytes_);
   // Each thread that scores uses a runner. All of them share the weights.
   const size_t runners =
       std::max<size_t>(std::thread::hardware_concurrency(), 1);

@@ -2,8 +2,8 @@
 #include <tessera/serving/program.h>
 
 #include "packages/serving/src/program/compiled_program.h"
-#include "packages/serving/src/program/temporary_file.h"
 #include "packages/serving/src/publisher/dense_dtype.h"
+#include "packages/serving/src/reader/version_impl.h"
 #include "src/common/check.h"
 #include "src/common/error_reason.h"
 
@@ -12,6 +12,7 @@
 
 #include <exception>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -51,11 +52,6 @@ std::shared_ptr<const Version> checked(std::shared_ptr<const Version> version) {
   return version;
 }
 
-Pt2Program load(std::string_view bytes) {
-  const TemporaryFile file(bytes, kProgramWhere);
-  return Pt2Program(file.path());
-}
-
 // Calls `load`, and says in an error which file of which version it concerns.
 template <class Load>
 void name_file(const Version& version, const char* file, Load&& load) {
@@ -72,58 +68,38 @@ void name_file(const Version& version, const char* file, Load&& load) {
   }
 }
 
-// A file that is mapped at the same place needs no comparison.
-bool is_same(std::string_view a, std::string_view b) {
-  return a.size() == b.size() && (a.data() == b.data() || a == b);
-}
-
 }  // namespace
 
-class Program::Impl {
- public:
-  Impl(std::shared_ptr<const Version> version, const Impl* before)
-      : version_(checked(std::move(version))) {
-    name_file(*version_, "program", [&] { load_program(before); });
-    if (!version_->compiled_program().empty()) {
-      name_file(*version_, "compiled_program", [&] { load_compiled(before); });
+struct Program::Impl {
+  Impl(std::shared_ptr<const Version> from, const Impl* before)
+      : version(checked(std::move(from))) {
+    name_file(*version, "program", [&] {
+      const std::string_view bytes = version->program();
+      // Versions of the same base have the same bytes.
+      file =
+          before != nullptr && before->version->program().data() == bytes.data()
+          ? before->file
+          : std::make_shared<const Pt2Program>(
+                bytes, version->impl().owners.front());
+      program.emplace(file->with_weights(weights_of(version)));
+    });
+    const std::string_view bytes = version->compiled_program();
+    if (!bytes.empty()) {
+      name_file(*version, "compiled_program", [&] {
+        packages =
+            before != nullptr && before->version->compiled_program() == bytes
+            ? before->packages
+            : std::make_shared<CompiledPackages>(bytes);
+        compiled = packages->with_weights(program->state_dict());
+      });
     }
   }
 
-  const Version& version() const {
-    return *version_;
-  }
-  const Pt2Program& program() const {
-    return *program_;
-  }
-  const CompiledProgram* compiled() const {
-    return compiled_.get();
-  }
-
- private:
-  void load_program(const Impl* before) {
-    const std::string_view bytes = version_->program();
-    file_ = before != nullptr && is_same(before->version_->program(), bytes)
-        ? before->file_
-        : std::make_shared<const Pt2Program>(load(bytes));
-    program_ = std::make_unique<const Pt2Program>(
-        file_->with_weights(weights_of(version_)));
-  }
-
-  void load_compiled(const Impl* before) {
-    const std::string_view bytes = version_->compiled_program();
-    packages_ = before != nullptr &&
-            is_same(before->version_->compiled_program(), bytes)
-        ? before->packages_
-        : std::make_shared<CompiledPackages>(bytes);
-    compiled_ = packages_->with_weights(program_->state_dict());
-  }
-
-  std::shared_ptr<const Version> version_;
-  // The program as it was exported.
-  std::shared_ptr<const Pt2Program> file_;
-  std::unique_ptr<const Pt2Program> program_;
-  std::shared_ptr<CompiledPackages> packages_;
-  std::unique_ptr<CompiledProgram> compiled_;
+  std::shared_ptr<const Version> version;
+  std::shared_ptr<const Pt2Program> file;  // with the weights of the export
+  std::optional<const Pt2Program> program;
+  std::shared_ptr<CompiledPackages> packages;
+  std::unique_ptr<CompiledProgram> compiled;
 };
 
 Program::Program(
@@ -136,25 +112,25 @@ Program::Program(
 Program::~Program() = default;
 
 const Version& Program::version() const {
-  return impl_->version();
+  return *impl_->version;
 }
 
 const Pt2Signature& Program::signature() const {
-  return impl_->program().signature();
+  return impl_->program->signature();
 }
 
 bool Program::is_compiled() const {
-  return impl_->compiled() != nullptr;
+  return impl_->compiled != nullptr;
 }
 
 std::vector<at::Tensor> Program::run(
     const std::vector<at::Tensor>& inputs) const {
   const at::NoGradGuard no_grad;
-  if (impl_->compiled() == nullptr) {
-    return impl_->program().run(inputs);
+  if (impl_->compiled == nullptr) {
+    return impl_->program->run(inputs);
   }
-  impl_->program().check(inputs);
-  return impl_->compiled()->run(inputs);
+  impl_->program->check(inputs);
+  return impl_->compiled->run(inputs);
 }
 
 }  // namespace tessera::serving

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -64,6 +65,9 @@ class Pt2Program {
   ///          is damaged, that another program wrote, or that needs operators of another
   ///          release of LibTorch.
   explicit Pt2Program(const std::string& path);
+  /// Reads the bytes of such a file, which `owner` keeps as long as the program needs them.
+  /// Errors:  c10::ValueError as above.
+  Pt2Program(std::string_view bytes, std::shared_ptr<const void> owner);
   ~Pt2Program();
   Pt2Program(Pt2Program&&) noexcept;
   Pt2Program& operator=(Pt2Program&&) noexcept;

@@ -52,7 +52,7 @@ class Program {
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) const;
 
  private:
-  class Impl;
+  struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 
