@@ -34,6 +34,12 @@ void expect_same_rows(EmbeddingEngine& one, EmbeddingEngine& other) {
   }
 }
 
+// Applies activations as gradients.
+void train(EmbeddingEngine& engine, const Features& batch) {
+  engine.enqueue(batch);
+  engine.apply_gradients(engine.dequeue());
+}
+
 TEST_F(EngineFixtureTest, OneStepGivesUpstreamsTables) {
   EmbeddingEngine engine(options());
   engine.enqueue(batch());
@@ -62,9 +68,7 @@ TEST_F(EngineFixtureTest, AMissingGradientIsAGradientOfZeros) {
   engine.enqueue(batch());
   const auto activations = engine.dequeue();
   engine.apply_gradients(
-      {{"watched", at::Tensor()},
-       {"favorited", at::Tensor()},
-       {"friends", at::ones({2, 2})}});
+      of_features(at::Tensor(), at::Tensor(), at::ones({2, 2})));
   EXPECT_TRUE(
       at::equal(engine.read_rows("video", 0, 8), count_up(at::arange(8), 4)));
   const at::Tensor user = engine.read_rows("user", 0, 4);
@@ -95,8 +99,7 @@ TEST_F(EngineFixtureTest, ActivationsAreLeavesWhoseGradientsAreApplied) {
     half_square(activations).backward();
     engine.apply_gradients();
 
-    explicit_engine.enqueue(batch());
-    explicit_engine.apply_gradients(explicit_engine.dequeue());
+    train(explicit_engine, batch());
   }
   EXPECT_EQ(engine.iterations(), 3);
   expect_same_rows(engine, explicit_engine);
@@ -109,8 +112,7 @@ TEST_F(EngineFixtureTest, KeepsTheActivationsWhoseGradientsItReads) {
   // Only the engine keeps the activations.
   half_square(engine.dequeue()).backward();
   engine.apply_gradients({});
-  explicit_engine.enqueue(batch());
-  explicit_engine.apply_gradients(explicit_engine.dequeue());
+  train(explicit_engine, batch());
   expect_same_rows(engine, explicit_engine);
 }
 
@@ -209,8 +211,7 @@ TEST_F(EngineFixtureTest, AFailedUpdateKeepsTheGradientsOfTheActivations) {
   expect_same_rows(engine, explicit_engine);
   fails = false;
   engine.apply_gradients();
-  explicit_engine.enqueue(batch());
-  explicit_engine.apply_gradients(explicit_engine.dequeue());
+  train(explicit_engine, batch());
   expect_same_rows(engine, explicit_engine);
 }
 
@@ -218,10 +219,10 @@ TEST_F(EngineFixtureTest, SequencesAreTruncatedAndPaddedWithoutGradient) {
   auto with_sequences = options();
   with_sequences.features = configs(/*length=*/1);
   EmbeddingEngine engine(with_sequences);
-  engine.enqueue(
-      {{"watched", sparse({{0}, {0, 1}}, 2)},
-       {"favorited", ragged({{0, 1, 5}, {1}})},
-       {"friends", sparse({{3}, {0, 1, 2}}, 3)}});
+  engine.enqueue(of_features<Feature>(
+      sparse({{0}, {0, 1}}, 2),
+      ragged({{0, 1, 5}, {1}}),
+      sparse({{3}, {0, 1, 2}}, 3)));
   const auto activations = engine.dequeue();
   EXPECT_EQ(activations["watched"].sizes(), at::IntArrayRef({2, 2, 4}));
   EXPECT_EQ(activations["favorited"].sizes(), at::IntArrayRef({2, 2, 4}));
@@ -258,16 +259,14 @@ TEST_F(EngineFixtureTest, BatchesWithoutNamesKeepTheirOrder) {
   EmbeddingEngine engine(options());
   for (int64_t id = 0; id < 3; ++id) {
     engine.enqueue(
-        {{"watched", ragged({{id}})},
-         {"favorited", ragged({{}})},
-         {"friends", ragged({{}})}});
+        of_features<Feature>(ragged({{id}}), ragged({{}}), ragged({{}})));
   }
   for (int64_t id = 0; id < 3; ++id) {
     EXPECT_EQ(engine.dequeue()["watched"][0][0].item<float>(), 4.0F * id);
-    engine.apply_gradients(
-        {{"watched", at::full({1, 4}, static_cast<float>(id))},
-         {"favorited", at::zeros({1, 4})},
-         {"friends", at::zeros({1, 2})}});
+    engine.apply_gradients(of_features(
+        at::full({1, 4}, static_cast<float>(id)),
+        at::zeros({1, 4}),
+        at::zeros({1, 2})));
   }
   test::expect_close(
       engine.read_rows("video", 0, 3),
@@ -276,10 +275,8 @@ TEST_F(EngineFixtureTest, BatchesWithoutNamesKeepTheirOrder) {
 
 // Given gradients, and those of the activations.
 TEST_F(EngineFixtureTest, RefusesGradientsThatDoNotBelong) {
-  const Nest<at::Tensor> given{
-      {"watched", at::ones({2, 4})},
-      {"favorited", at::ones({2, 4})},
-      {"friends", at::ones({2, 2})}};
+  const Nest<at::Tensor> given =
+      of_features(at::ones({2, 4}), at::ones({2, 4}), at::ones({2, 2}));
   for (const Nest<at::Tensor>& gradients : {given, Nest<at::Tensor>()}) {
     EmbeddingEngine engine(options());
     EXPECT_TORCH_ERROR(
@@ -311,9 +308,7 @@ TEST_F(EngineFixtureTest, RefusesGradientsThatDoNotBelong) {
          {Nest<at::Tensor>::list(
               {at::ones({2, 4}), at::ones({2, 4}), at::ones({2, 2})}),
           "expected a map here, but got a list"},
-         {{{"watched", at::ones({2, 4})},
-           {"favorited", at::ones({3, 4})},
-           {"friends", at::ones({2, 2})}},
+         {of_features(at::ones({2, 4}), at::ones({3, 4}), at::ones({2, 2})),
           "[feature 'favorited'] the gradient must be a dense float32 cpu "
           "tensor of shape [2, 4]"}},
         [&](const Nest<at::Tensor>& wrong) {
@@ -336,29 +331,25 @@ TEST_F(EngineFixtureTest, RefusesBatchesThatDoNotFit) {
       "missing entry 'favorited'");
   EXPECT_VALUE_ERROR(
       engine.enqueue(
-          {{"watched", int64s({0, 1})},
-           {"favorited", ragged({{0, 1}, {1}})},
-           {"friends", ragged({{3}, {0}})}},
-          {{"watched", Feature(floats({1, 1}))},
-           {"favorited", std::nullopt},
-           {"friends", std::nullopt}}),
+          of_features<Feature>(
+              int64s({0, 1}), ragged({{0, 1}, {1}}), ragged({{3}, {0}})),
+          of_features<std::optional<Feature>>(
+              Feature(floats({1, 1})), std::nullopt, std::nullopt)),
       "[feature 'watched'] weights are given, but the feature is dense");
   EXPECT_TYPE_ERROR(
       engine.enqueue(
           batch(),
-          {{"watched",
-            Feature(RaggedFeature{floats({1, 1, 1}), int64s({0, 1, 3})})},
-           {"favorited", std::nullopt},
-           {"friends", std::nullopt}}),
+          of_features<std::optional<Feature>>(
+              Feature(RaggedFeature{floats({1, 1, 1}), int64s({0, 1, 3})}),
+              std::nullopt,
+              std::nullopt)),
       "weights must be sparse like the feature");
   EXPECT_INDEX_ERROR(
       engine.enqueue(batch(), {}, {.replica = 1}),
       "[enqueue] replica must be in [0, 1), but got 1");
   EXPECT_INDEX_ERROR(
       engine.enqueue(
-          {{"watched", ragged({{8}})},
-           {"favorited", ragged({{0}})},
-           {"friends", ragged({{0}})}}),
+          of_features<Feature>(ragged({{8}}), ragged({{0}}), ragged({{0}}))),
       "[feature 'watched']");
   engine.enqueue(batch(), {}, {.name = "a"});
   EXPECT_VALUE_ERROR(
@@ -371,9 +362,8 @@ TEST_F(EngineFixtureTest, WeightsScaleAndMissingOnesDoNot) {
   const at::Tensor half = floats({.5F, .5F, .5F});
   engine.enqueue(
       batch(),
-      {{"watched", Feature(half)},
-       {"favorited", std::nullopt},
-       {"friends", Feature(floats({.5F, .5F, .5F, .5F}))}});
+      of_features<std::optional<Feature>>(
+          Feature(half), std::nullopt, Feature(floats({.5F, .5F, .5F, .5F}))));
   const auto activations = engine.dequeue();
   test::expect_close(activations["watched"][1], floats({2, 3, 4, 5}));
   test::expect_close(activations["favorited"][0], floats({4, 6, 8, 10}));
@@ -386,19 +376,16 @@ TEST_F(EngineFixtureTest, TensorsWithANegativeBitHaveTheirOwnSign) {
   const at::Tensor weights = at::_neg_view(floats({-1, -1, -1}));
   const at::Tensor ids = at::_neg_view(int64s({-1, -1}));
   engine.enqueue(
-      {{"watched", ragged({{0}, {0, 1}})},
-       {"favorited", ids},
-       {"friends", ragged({{3}, {0}})}},
-      {{"watched", Feature(weights)},
-       {"favorited", std::nullopt},
-       {"friends", std::nullopt}});
+      of_features<Feature>(ragged({{0}, {0, 1}}), ids, ragged({{3}, {0}})),
+      of_features<std::optional<Feature>>(
+          Feature(weights), std::nullopt, std::nullopt));
   const auto activations = engine.dequeue();
   test::expect_close(activations["watched"][1], floats({4, 6, 8, 10}));
   test::expect_close(activations["favorited"][0], floats({4, 5, 6, 7}));
-  engine.apply_gradients(
-      {{"watched", at::zeros({2, 4})},
-       {"favorited", at::_neg_view(at::full({2, 4}, -1.0F))},
-       {"friends", at::zeros({2, 2})}});
+  engine.apply_gradients(of_features(
+      at::zeros({2, 4}),
+      at::_neg_view(at::full({2, 4}, -1.0F)),
+      at::zeros({2, 2})));
   test::expect_close(
       engine.read_rows("video", 1, 2)[0], floats({3.8F, 4.8F, 5.8F, 6.8F}));
 }
@@ -799,14 +786,12 @@ TEST(EngineSkippedBatchTest, EachReplicaHasItsOwnOpenBatch) {
       engine.enqueue({{"f", int64s({replica})}}, {}, {.replica = replica});
     }
   }
-  engine.dequeue("", 0);
-  engine.dequeue("", 1);
-  engine.apply_gradients({{"f", at::ones({1, 1})}}, "", 0);
-  engine.apply_gradients({{"f", at::ones({1, 1})}}, "", 1);
-  engine.dequeue("", 1);
-  engine.dequeue("", 0);
-  engine.apply_gradients({{"f", at::ones({1, 1})}}, "", 1);
-  engine.apply_gradients({{"f", at::ones({1, 1})}}, "", 0);
+  for (const auto& [first, second] : {std::pair{0, 1}, std::pair{1, 0}}) {
+    engine.dequeue("", first);
+    engine.dequeue("", second);
+    engine.apply_gradients({{"f", at::ones({1, 1})}}, "", first);
+    engine.apply_gradients({{"f", at::ones({1, 1})}}, "", second);
+  }
   test::expect_close(
       engine.read_rows("t", 0, 4), floats({-2, -2, 0, 0}).view({4, 1}));
 }

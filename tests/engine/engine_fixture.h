@@ -30,6 +30,15 @@ inline TablePtr counting_table(
        .initializer = initializers::Callable("count_up", count_up)});
 }
 
+// A value for each feature of EngineFixtureTest.
+template <class T>
+Nest<T> of_features(T watched, T favorited, T friends) {
+  return {
+      {"watched", std::move(watched)},
+      {"favorited", std::move(favorited)},
+      {"friends", std::move(friends)}};
+}
+
 // The fixture of TensorFlow's tests: three features of two tables.
 class EngineFixtureTest : public testing::Test {
  protected:
@@ -41,10 +50,8 @@ class EngineFixtureTest : public testing::Test {
       return FeatureConfig{
           .table = table, .max_sequence_length = length > 0 ? of_table : 0};
     };
-    return {
-        {"watched", feature(video_, 2)},
-        {"favorited", feature(video_, 2)},
-        {"friends", feature(user_, 3)}};
+    return of_features(
+        feature(video_, 2), feature(video_, 2), feature(user_, 3));
   }
 
   EmbeddingEngineOptions options() const {
@@ -55,10 +62,10 @@ class EngineFixtureTest : public testing::Test {
   }
 
   static Features batch() {
-    return {
-        {"watched", test::sparse({{0}, {0, 1}}, 2)},
-        {"favorited", test::ragged({{0, 1}, {1}})},
-        {"friends", test::sparse({{3}, {0, 1, 2}}, 3)}};
+    return of_features<Feature>(
+        test::sparse({{0}, {0, 1}}, 2),
+        test::ragged({{0, 1}, {1}}),
+        test::sparse({{3}, {0, 1, 2}}, 3));
   }
 
   static Nest<at::Tensor> ones_like(const Nest<at::Tensor>& activations) {

@@ -68,6 +68,33 @@ std::string load_error(TPUEmbedding& layer, const std::string& bytes) {
   return message;
 }
 
+// A tensor of the first table in the archive of a layer.
+at::Tensor saved_tensor(const TPUEmbedding& layer, const std::string& key) {
+  auto archive = test::archive_of(test::saved(layer));
+  torch::serialize::InputArchive table;
+  archive.read("table_0", table);
+  at::Tensor tensor;
+  table.read(key, tensor, /*is_buffer=*/true);
+  return tensor;
+}
+
+// Joins the activations of a batch.
+struct JoinImpl : torch::nn::Module {
+  at::Tensor forward(const Nest<at::Tensor>& activations) {
+    std::vector<at::Tensor> columns;
+    activations.for_each([&](const std::string&, const at::Tensor& activation) {
+      columns.push_back(activation.flatten(1));
+    });
+    return at::cat(columns, 1);
+  }
+};
+TORCH_MODULE(Join);
+
+torch::nn::Sequential model_of(TPUEmbedding layer) {
+  return torch::nn::Sequential(
+      std::move(layer), Join(), torch::nn::Linear(8, 1));
+}
+
 void expect_lines(
     const std::string& message,
     const std::vector<std::string>& lines) {
@@ -83,14 +110,7 @@ TEST(LayerArchiveTest, SavesTheCurrentTables) {
     SCOPED_TRACE(strategy.name());
     auto first = make_layer({.strategy = strategy});
     auto second = make_layer({.strategy = strategy, .seed = 99});
-    const auto saved_table = [&] {
-      auto archive = test::archive_of(test::saved(first));
-      torch::serialize::InputArchive table;
-      archive.read("table_0", table);
-      at::Tensor rows;
-      table.read("parameters", rows, /*is_buffer=*/true);
-      return rows;
-    };
+    const auto saved_table = [&] { return saved_tensor(first, "parameters"); };
     const at::Tensor initial = test::tables_of(first)[0];
     EXPECT_TRUE(at::equal(saved_table(), initial));
     load_bytes(first, test::saved(second));
@@ -150,23 +170,7 @@ TEST(LayerArchiveTest, LoadingWritesToTheExistingTensors) {
   EXPECT_TRUE(variable.requires_grad());
 }
 
-// Joins the activations of a batch.
-struct JoinImpl : torch::nn::Module {
-  at::Tensor forward(const Nest<at::Tensor>& activations) {
-    std::vector<at::Tensor> columns;
-    activations.for_each([&](const std::string&, const at::Tensor& activation) {
-      columns.push_back(activation.flatten(1));
-    });
-    return at::cat(columns, 1);
-  }
-};
-TORCH_MODULE(Join);
-
 TEST(LayerArchiveTest, SavesAWholeModel) {
-  const auto make_model = [](uint64_t seed, TPUEmbedding& layer) {
-    layer = make_layer({.seed = seed});
-    return torch::nn::Sequential(layer, Join(), torch::nn::Linear(8, 1));
-  };
   const auto train_model = [](torch::nn::Sequential& model, int step) {
     torch::optim::SGD optimizer(
         model->parameters(), torch::optim::SGDOptions(0.1));
@@ -174,14 +178,14 @@ TEST(LayerArchiveTest, SavesAWholeModel) {
     optimizer.step();
     optimizer.zero_grad();
   };
-  TPUEmbedding layer{nullptr};
-  auto model = make_model(0, layer);
+  TPUEmbedding layer = make_layer();
+  auto model = model_of(layer);
   train_model(model, 0);
   const std::string path = testing::TempDir() + "tessera_model_archive.pt";
   torch::save(model, path);
 
-  TPUEmbedding loaded_layer{nullptr};
-  auto loaded = make_model(99, loaded_layer);
+  const TPUEmbedding loaded_layer = make_layer({.seed = 99});
+  auto loaded = model_of(loaded_layer);
   torch::load(loaded, path);
   std::remove(path.c_str());
   EXPECT_EQ(loaded_layer->iterations(), 1);
@@ -258,25 +262,25 @@ TEST(LayerArchiveTest, TrainingOnPaddedContinuesOnEveryStrategy) {
   step(padded, sgd, 0);
   const std::string bytes = test::saved(padded);
   step(padded, sgd, 1);
+  const auto expect_close_to_padded = [&](const TPUEmbedding& other) {
+    for (const char* table : {"class", "table_1"}) {
+      test::expect_close(
+          other->embedding_tables()[table], padded->embedding_tables()[table]);
+    }
+  };
   for (const Strategy& strategy : {Strategy::padded(), Strategy::host()}) {
     auto other = make_layer({.strategy = strategy, .seed = 99});
     load_bytes(other, bytes);
     torch::optim::SGD other_sgd(
         other->parameters(), torch::optim::SGDOptions(0.1));
     step(other, other_sgd, 1);
-    for (const char* table : {"class", "table_1"}) {
-      test::expect_close(
-          other->embedding_tables()[table], padded->embedding_tables()[table]);
-    }
+    expect_close_to_padded(other);
   }
   auto fused =
       make_layer({.optimizer = optim::SGD{.learning_rate = 0.1}, .seed = 99});
   load_bytes(fused, bytes);
   train(fused, 1, 2);
-  for (const char* table : {"class", "table_1"}) {
-    test::expect_close(
-        fused->embedding_tables()[table], padded->embedding_tables()[table]);
-  }
+  expect_close_to_padded(fused);
 }
 
 TEST(LayerArchiveTest, FusedWithoutOptimizerReadsTheTablesAlone) {
@@ -307,32 +311,19 @@ TEST(LayerArchiveTest, FusedWithoutOptimizerReadsTheHostsTables) {
 // MissingSlots is an option of the layer, because torch::load() of a model takes
 // no options.
 TEST(LayerArchiveTest, FusedMayKeepItsSlotsWhenItLoadsHostTables) {
-  const auto make_model = [](TPUEmbedding layer) {
-    return torch::nn::Sequential(
-        std::move(layer), Join(), torch::nn::Linear(8, 1));
-  };
   auto host = make_layer({.strategy = Strategy::host()});
-  auto host_model = make_model(host);
+  auto host_model = model_of(host);
   std::ostringstream stream;
   torch::save(host_model, stream);
 
   auto fused = make_layer({.seed = 99, .missing_slots = MissingSlots::kKeep});
   train(fused, 0, 2);
-  const auto slots_of = [](const TPUEmbedding& layer) {
-    std::istringstream bytes(test::saved(layer));
-    torch::serialize::InputArchive archive, table;
-    archive.load_from(bytes);
-    archive.read("table_0", table);
-    at::Tensor slots;
-    table.read("slot_accumulators", slots, /*is_buffer=*/true);
-    return slots;
-  };
-  const at::Tensor slots = slots_of(fused);
-  auto fused_model = make_model(fused);
+  const at::Tensor slots = saved_tensor(fused, "slot_accumulators");
+  auto fused_model = model_of(fused);
   load_bytes(fused_model, stream.str());
   test::expect_same_tables(fused, test::tables_of(host));
   EXPECT_EQ(fused->iterations(), 0);
-  EXPECT_TRUE(at::equal(slots_of(fused), slots));
+  EXPECT_TRUE(at::equal(saved_tensor(fused, "slot_accumulators"), slots));
   // The sums of the linear layer may be rounded differently.
   EXPECT_TRUE(at::allclose(
       fused_model->forward(batch(0)),
@@ -341,8 +332,7 @@ TEST(LayerArchiveTest, FusedMayKeepItsSlotsWhenItLoadsHostTables) {
       /*atol=*/1e-6));
 
   // A clone has the same option.
-  auto clone =
-      TPUEmbedding(std::dynamic_pointer_cast<TPUEmbeddingImpl>(fused->clone()));
+  auto clone = test::clone_of(fused);
   load_bytes(clone, test::saved(host));
 
   // Slots of the same optimizer are loaded, and those of another are refused.
@@ -473,32 +463,6 @@ TEST(LayerArchiveTest, TruncatedOrForeignBytesChangeNothing) {
   EXPECT_EQ(test::saved(loaded), whole);
 }
 
-TEST(SaveToFileTest, WritesFilesThatTorchLoads) {
-  const test::TemporaryFolder folder;
-  auto layer = make_layer();
-  train(layer, 0, 3);
-  save_to_file(layer, folder / "layer.pt");
-  auto loaded = make_layer({.seed = 99});
-  torch::load(loaded, folder / "layer.pt");
-  EXPECT_EQ(test::saved(loaded), test::saved(layer));
-
-  const std::vector<at::Tensor> tensors{at::ones({2, 3}), at::zeros({4})};
-  save_to_file(tensors, folder / "tensors.pt");
-  std::vector<at::Tensor> loaded_tensors;
-  torch::load(loaded_tensors, folder / "tensors.pt");
-  ASSERT_EQ(loaded_tensors.size(), 2U);
-  EXPECT_TRUE(at::equal(loaded_tensors[0], tensors[0]));
-  save_to_file(tensors[0], folder / "tensor.pt");
-  at::Tensor tensor;
-  torch::load(tensor, folder / "tensor.pt");
-  EXPECT_TRUE(at::equal(tensor, tensors[0]));
-
-  const torch::nn::Linear linear(2, 3);
-  torch::optim::SGD optimizer(linear->parameters(), 0.5);
-  save_to_file(optimizer, folder / "optimizer.pt");
-  torch::load(optimizer, folder / "optimizer.pt");
-}
-
 TEST(SaveToFileTest, AFullDiskIsAnErrorAndLeavesTheOldFile) {
   const test::TemporaryFolder folder;
   const std::string path = folder.write("layer.pt", "old");
@@ -535,7 +499,7 @@ TEST(SaveToFileTest, AFullDiskIsAnErrorAndLeavesTheOldFile) {
       1);
 }
 
-TEST(LoadFromFileTest, ReadsWhatBothFunctionsSave) {
+TEST(LoadFromFileTest, FilesAreThoseOfTorch) {
   const test::TemporaryFolder folder;
   const std::string path = folder / "file.pt";
   auto layer = make_layer();
@@ -543,30 +507,38 @@ TEST(LoadFromFileTest, ReadsWhatBothFunctionsSave) {
   torch::nn::Sequential model(layer, Join(), torch::nn::Linear(8, 2));
   const std::vector<at::Tensor> tensors{at::ones({2, 3}), at::zeros({4})};
   torch::optim::SGD optimizer(model->parameters(), 0.5);
-  const auto expect_loaded = [&](const auto& save) {
+  const auto expect_loaded = [&](const auto& save, const auto& load) {
     save(model);
     const auto loaded_layer = make_layer({.seed = 99});
     torch::nn::Sequential loaded(loaded_layer, Join(), torch::nn::Linear(8, 2));
-    load_from_file(loaded, path);
+    load(loaded);
     EXPECT_EQ(test::saved(loaded_layer), test::saved(layer));
     EXPECT_TRUE(at::equal(loaded->forward(batch(1)), model->forward(batch(1))));
 
     save(tensors);
-    std::vector<at::Tensor> loaded_tensors{at::ones({7})};
-    load_from_file(loaded_tensors, path);
+    std::vector<at::Tensor> loaded_tensors;
+    load(loaded_tensors);
     ASSERT_EQ(loaded_tensors.size(), 2U);
     EXPECT_TRUE(at::equal(loaded_tensors[1], tensors[1]));
 
     save(tensors[0]);
     at::Tensor loaded_tensor;
-    load_from_file(loaded_tensor, path);
+    load(loaded_tensor);
     EXPECT_TRUE(at::equal(loaded_tensor, tensors[0]));
 
     save(optimizer);
-    load_from_file(optimizer, path);
+    load(optimizer);
   };
-  expect_loaded([&](const auto& value) { save_to_file(value, path); });
-  expect_loaded([&](const auto& value) { torch::save(value, path); });
+  const auto save = [&](const auto& value) { save_to_file(value, path); };
+  const auto load = [&](auto& value) { load_from_file(value, path); };
+  expect_loaded(save, load);
+  expect_loaded(save, [&](auto& value) { torch::load(value, path); });
+  expect_loaded([&](const auto& value) { torch::save(value, path); }, load);
+
+  save(tensors);
+  std::vector<at::Tensor> replaced{at::ones({7})};
+  load(replaced);
+  EXPECT_EQ(replaced.size(), 2U);
 }
 
 // Loads copies of `whole` with a flipped bit, a missing end or other bytes in the middle.

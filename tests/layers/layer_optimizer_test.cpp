@@ -41,6 +41,13 @@ TPUEmbedding make_layer(const optim::OptimizerSpec& spec, Strategy strategy) {
       .seed = 3});
 }
 
+// A batch with one bag.
+Features batch_of(
+    const std::vector<int64_t>& ids,
+    const std::vector<int64_t>& bag) {
+  return {{"ids", at::tensor(ids, at::kLong)}, {"bags", test::ragged({bag})}};
+}
+
 // Trains on random batches with duplicates within and across features. In every
 // other step the gradient of one feature is zero, or the feature is not in the loss. Its
 // rows are touched all the same.
@@ -200,10 +207,8 @@ TEST(LayerOptimizerApiTest, ATableIsAParamGroupWithItsLearningRate) {
   const at::Tensor before = test::tables_of(host)[0];
   const auto optimizer = make_optimizer(host);
   torch::optim::StepLR scheduler(*optimizer, 1, 0.5);
-  const Features batch{
-      {"ids", test::int64s({0})}, {"bags", test::ragged({{1}})}};
   for (int i = 0; i < 2; ++i) {
-    host->forward(batch)["ids"].sum().backward();
+    host->forward(batch_of({0}, {1}))["ids"].sum().backward();
     optimizer->step();
     optimizer->zero_grad();
     scheduler.step();
@@ -223,8 +228,7 @@ TEST(LayerOptimizerApiTest, ADenseGradientUpdatesOnlyRowsThatWereLookedUp) {
       test::write_table(host, "t", at::ones({kVocab, kDim}));
       const auto optimizer = make_optimizer(host);
       const auto backward = [&](int64_t row) {
-        const auto activations = host->forward(
-            {{"ids", test::int64s({row})}, {"bags", test::ragged({{row}})}});
+        const auto activations = host->forward(batch_of({row}, {row}));
         (activations["ids"].sum() * 0 + activations["bags"].sum() * 0)
             .backward();
       };
@@ -291,8 +295,7 @@ TEST(LayerOptimizerApiTest, GradientsOfTwoLossesOfOneForwardAddUp) {
     TPUEmbedding host = make_layer(optim::SGD{}, strategy);
     const at::Tensor before = test::tables_of(host)[0];
     torch::optim::SGD optimizer(host->parameters(), 1.0);
-    const auto activations = host->forward(
-        {{"ids", test::int64s({0})}, {"bags", test::ragged({{1}})}});
+    const auto activations = host->forward(batch_of({0}, {1}));
     activations["ids"].sum().backward({}, /*retain_graph=*/true);
     (activations["bags"].sum() * 2).backward();
     optimizer.step();
@@ -311,8 +314,7 @@ TEST(LayerOptimizerApiTest, ActivationsMayBeChangedInPlace) {
     TPUEmbedding host = make_layer(optim::SGD{.learning_rate = 1.0}, strategy);
     const at::Tensor before = test::tables_of(host)[0];
     const auto optimizer = make_optimizer(host);
-    const auto activations = host->forward(
-        {{"ids", test::int64s({0})}, {"bags", test::ragged({{1}})}});
+    const auto activations = host->forward(batch_of({0}, {1}));
     at::Tensor ids = activations["ids"];
     ids.mul_(3);
     ids.sum().backward();
@@ -345,9 +347,7 @@ TEST(LayerOptimizerApiTest, ACustomRuleIsNotCalledWithoutRows) {
                 "count", [&](optim::CustomRows&) { ++calls; })},
         strategy);
     const auto optimizer = make_optimizer(host);
-    const auto activations = host->forward(
-        {{"ids", at::empty({0}, at::kLong)},
-         {"bags", test::ragged(test::Rows{{}})}});
+    const auto activations = host->forward(batch_of({}, {}));
     (activations["ids"].sum() + activations["bags"].sum()).backward();
     optimizer->step();
     EXPECT_EQ(calls, 0) << strategy.name();
@@ -520,83 +520,53 @@ TEST(LayerOptimizerApiTest, EachSlotNeedsItsOwnMemory) {
 }
 
 TEST(LayerOptimizerApiTest, ErrorsShowHowASlotDiffers) {
-  const auto make = [](const auto& slot_of_shape) {
-    make_layer(
-        optim::Adagrad{
-            .slot_creation = optim::SlotCreation(
-                "mine",
-                [=](const optim::SlotRequest& request) {
-                  return slot_of_shape(request.shape);
-                })},
-        Strategy::fused());
-  };
-  EXPECT_VALUE_ERROR(
-      make([](at::IntArrayRef shape) {
-        return at::zeros({shape[1], shape[0]}).t();
-      }),
-      c10::str(
-          "but got Float of shape [",
-          kVocab,
-          ", ",
-          kDim,
-          "] with strides [1, ",
-          kVocab,
-          "]."));
-  EXPECT_VALUE_ERROR(
-      make([](at::IntArrayRef shape) {
-        return at::empty(shape, at::TensorOptions(at::kMeta));
-      }),
-      "] on meta.");
-  EXPECT_VALUE_ERROR(
-      make([](at::IntArrayRef shape) { return at::zeros(shape).to_sparse(); }),
-      "] in Sparse layout.");
-  EXPECT_VALUE_ERROR(
-      make([](at::IntArrayRef) { return at::Tensor(); }), "but got no tensor.");
+  using Make = std::function<at::Tensor(at::IntArrayRef)>;
+  test::expect_refusals<Make>(
+      {{[](auto shape) {
+          return at::zeros({shape[1], shape[0]}).t();
+        },
+        "but got Float of shape [7, 5] with strides [1, 7]."},
+       {[](auto shape) { return at::empty(shape, at::Device(at::kMeta)); },
+        "] on meta."},
+       {[](auto shape) { return at::zeros(shape).to_sparse(); },
+        "] in Sparse layout."},
+       {[](auto) { return at::Tensor(); }, "but got no tensor."},
+       {[](auto) {
+          return at::zeros({1, 1});
+        },
+        "slot 'accumulators'"},
+       {[](auto shape) { return at::zeros(shape, at::kDouble); },
+        "slot 'accumulators'"}},
+      [](const Make& make) {
+        make_layer(
+            optim::Adagrad{
+                .slot_creation = optim::SlotCreation(
+                    "mine",
+                    [&](const optim::SlotRequest& request) {
+                      return make(request.shape);
+                    })},
+            Strategy::fused());
+      });
 }
 
 TEST(LayerOptimizerApiTest, FusedTrainsTheTensorThatSlotCreationMade) {
   std::vector<at::Tensor> made;
-  const auto make = [&](auto result) {
-    return optim::Adagrad{
-        .learning_rate = 1.0,
-        .slot_creation = optim::SlotCreation(
-            "make", [&made, result](const optim::SlotRequest& request) {
-              EXPECT_EQ(request.name, "accumulators");
-              EXPECT_EQ(request.table, "t");
-              made.push_back(result(request));
-              return made.back();
-            })};
-  };
-  const auto zeros = [](const optim::SlotRequest& request) {
-    return at::zeros(request.shape);
-  };
-  TPUEmbedding layer = make_layer(make(zeros), Strategy::fused());
+  const optim::Adagrad adagrad{
+      .learning_rate = 1.0,
+      .slot_creation =
+          optim::SlotCreation("make", [&](const optim::SlotRequest& request) {
+            EXPECT_EQ(request.name, "accumulators");
+            EXPECT_EQ(request.table, "t");
+            return made.emplace_back(at::zeros(request.shape));
+          })};
+  TPUEmbedding layer = make_layer(adagrad, Strategy::fused());
   const at::Tensor before = layer->read_rows("t", 0, kVocab);
-  layer
-      ->forward(
-          {{"ids", test::int64s({1})},
-           {"bags", test::ragged(test::Rows{{}})}})["ids"]
-      .sum()
-      .backward();
+  layer->forward(batch_of({1}, {}))["ids"].sum().backward();
   ASSERT_EQ(made.size(), 1);
   test::expect_close(made[0][1], at::ones({kDim}));
   test::expect_close(made[0][0], at::zeros({kDim}));
   // From zeros, the first step of a gradient of 1 is the learning rate.
   test::expect_close(layer->read_rows("t", 1, 2)[0], before[1] - 1.0F);
-  EXPECT_VALUE_ERROR(
-      make_layer(
-          make([](const optim::SlotRequest&) {
-            return at::zeros({1, 1});
-          }),
-          Strategy::fused()),
-      "slot 'accumulators'");
-  EXPECT_VALUE_ERROR(
-      make_layer(
-          make([](const optim::SlotRequest& request) {
-            return at::zeros(request.shape, at::kDouble);
-          }),
-          Strategy::fused()),
-      "slot 'accumulators'");
 }
 
 // A host layer with slot_creation loads the same files as one without.
