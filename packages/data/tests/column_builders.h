@@ -74,18 +74,6 @@ inline std::vector<Ids> bags_of(
   return bags;
 }
 
-/// While an object lives, LibTorch's warnings are in `texts`.
-class WarningTexts : public c10::WarningHandler {
- public:
-  void process(const c10::Warning& warning) override {
-    texts.push_back(warning.msg());
-  }
-  std::vector<std::string> texts;
-
- private:
-  c10::WarningUtils::WarningHandlerGuard guard_{this};
-};
-
 /// The numbers of one column.
 inline at::Tensor dense_of(
     const data::Transform& transform,

@@ -157,7 +157,7 @@ TEST_F(CriteoReaderErrorsTest, MalformedLinesAreSkippedAndCounted) {
     for (size_t i = 0; i < 10; ++i) {
       const std::string& text = reader.report().first_malformed_lines[i];
       EXPECT_TRUE(text.starts_with("'" + path + "' line ")) << text;
-      EXPECT_NE(text.find(malformed[i].problem), std::string::npos) << text;
+      EXPECT_CONTAINS(text, malformed[i].problem);
     }
     if (first.empty()) {
       first = reader.report().first_malformed_lines;

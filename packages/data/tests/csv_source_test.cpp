@@ -484,8 +484,7 @@ TEST_F(CsvSourceTest, RandomColumnsKeepDifferentTextsApart) {
       }
       EXPECT_EQ(reference.rows(0), rows);
     } catch (const c10::ValueError& error) {
-      EXPECT_NE(std::string(error.what()).find("in `types`"), std::string::npos)
-          << error.what_without_backtrace();
+      EXPECT_CONTAINS(error.what_without_backtrace(), "in `types`");
       EXPECT_TRUE(is_long) << error.what_without_backtrace();
       ++refused;
     }
@@ -619,7 +618,7 @@ TEST_F(CsvSourceTest, ThreadsAndBlocksDoNotChangeTheExamples) {
       if (expected.empty()) {
         expected = shown;
         expected_report = report;
-        EXPECT_NE(shown[0].find(" 7 8 9 "), std::string::npos);
+        EXPECT_CONTAINS(shown[0], " 7 8 9 ");
         EXPECT_EQ(report.examples, 500);
         EXPECT_EQ(report.malformed_lines, 10);
         // Rows 0, 3 and 6 have a line more, and the header is line 1.

@@ -259,13 +259,11 @@ TEST(FeaturePipelineTest, EachFeatureOfALayerGetsATableOfItsOwn) {
 }
 
 TEST(FeaturePipelineTest, WarnsAboutRandomRowsOfUnknownValues) {
-  WarningTexts warnings;
+  Warnings warnings;
   validate(sample_pipeline(), sample_configs());
   ASSERT_EQ(warnings.texts.size(), 1);
-  EXPECT_NE(
-      warnings.texts[0].find("begin at random: 'site', 'words', 'band'."),
-      std::string::npos)
-      << warnings.texts[0];
+  EXPECT_CONTAINS(
+      warnings.texts[0], "begin at random: 'site', 'words', 'band'.");
   const FeaturePipeline pipeline = sample_pipeline();
   const auto table = [&](const char* name) {
     return FeatureConfig{.table = pipeline.make_table(name, {.dim = 2})};

@@ -220,7 +220,7 @@ TEST_F(ParquetSourceTest, ThreadsAndRowGroupsDoNotChangeTheExamples) {
         const Texts shown = show_all(*source);
         if (expected.empty()) {
           expected = shown;
-          EXPECT_NE(shown[0].find(" 998 999 0 1 2"), std::string::npos);
+          EXPECT_CONTAINS(shown[0], " 998 999 0 1 2");
           EXPECT_EQ(
               shown[1].substr(0, 40),
               "score float32: _ 0.25 0.5 0.75 1 _ 1.5 1");
@@ -546,8 +546,7 @@ TEST_F(ParquetSourceTest, ChecksumsOfPagesAreVerified) {
       try {
         shown = show_file(folder_ / "b.parquet");
       } catch (const c10::ValueError& error) {
-        EXPECT_NE(
-            std::string(error.what()).find("b.parquet"), std::string::npos);
+        EXPECT_CONTAINS(error.what(), "b.parquet");
         continue;
       }
       // Headers and footers have no checksums.

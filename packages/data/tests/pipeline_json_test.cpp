@@ -142,13 +142,13 @@ Columns x_and_y(Column x, Column y) {
 TEST(PipelineJsonTest, TheTypesOfColumnsAreKept) {
   const FeaturePipeline pipeline = pipeline_from_json(hashing_json(2));
   {
-    const WarningTexts ignored;
+    const Warnings ignored;
     pipeline.apply(x_and_y(integers({1}), text({"1"})));
   }
   const Json json = to_json(pipeline);
   EXPECT_EQ(json["types"].dump(), R"({"x":"int64","y":"text"})");
   const FeaturePipeline served = pipeline_from_json(json);
-  WarningTexts warnings;
+  Warnings warnings;
   EXPECT_VALUE_ERROR(
       served.apply(x_and_y(text({"1", "guest"}), text({"1", "2"}))),
       "column 'x' has text, but this pipeline takes integers for it");
@@ -159,16 +159,13 @@ TEST(PipelineJsonTest, TheTypesOfColumnsAreKept) {
 TEST(PipelineJsonTest, AnOldFileLoadsAndSaysWhichTypesItAssumes) {
   for (const int64_t version : {1, 2}) {
     const FeaturePipeline pipeline = pipeline_from_json(hashing_json(version));
-    WarningTexts warnings;
+    Warnings warnings;
     pipeline.apply(x_and_y(integers({}), text({})));
     EXPECT_TRUE(warnings.texts.empty());
     pipeline.apply(x_and_y(integers({7}), text({"7"})));
     pipeline.apply(x_and_y(integers({8}), text({"8"})));
     ASSERT_EQ(warnings.texts.size(), 1);
-    EXPECT_NE(
-        warnings.texts[0].find("'x' as integers, 'y' as text"),
-        std::string::npos)
-        << warnings.texts[0];
+    EXPECT_CONTAINS(warnings.texts[0], "'x' as integers, 'y' as text");
     EXPECT_VALUE_ERROR(
         pipeline.apply(x_and_y(text({"7"}), text({"7"}))),
         "column 'x' has text, but this pipeline takes integers");

@@ -6,8 +6,6 @@
 #include "packages/data/tests/area_under_curve.h"
 #include "packages/data/tests/column_builders.h"
 
-#include <ATen/Parallel.h>
-
 namespace tessera::data::vocabulary_builder_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
@@ -309,8 +307,7 @@ double auc_of_new_users(
 // docs/data.md has the numbers.
 TEST(VocabularyBuilderTest, ZerosForUnknownUsersAreBetterThanARandomVector) {
   // The batches are small, and threads that wait would take longer than the work.
-  const int threads = at::get_num_threads();
-  at::set_num_threads(1);
+  const test::Threads one(1);
   double random = 0;
   double zeros = 0;
   double trained = 0;
@@ -333,7 +330,6 @@ TEST(VocabularyBuilderTest, ZerosForUnknownUsersAreBetterThanARandomVector) {
     trained +=
         auc_of_new_users(train, test, UnknownRow::kTrained, seed) / kSeeds;
   }
-  at::set_num_threads(threads);
   std::cout << "AUC of new users: random " << random << ", zeros " << zeros
             << ", trained " << trained << "\n";
   EXPECT_GT(zeros, random + 0.003);

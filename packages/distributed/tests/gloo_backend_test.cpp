@@ -96,11 +96,9 @@ TEST(GlooBackendTest, BadOptionsAreNamed) {
 }
 
 TEST(GlooBackendTest, ARankThatDoesNotArriveIsNamed) {
-  EXPECT_NE(
-      error_of([] {
-        make_gloo_backend(options_of(0, make_store()));
-      }).find("rank 1 of 2 did not arrive at rank 0 within 500 ms"),
-      std::string::npos);
+  EXPECT_CONTAINS(
+      error_of([] { make_gloo_backend(options_of(0, make_store())); }),
+      "rank 1 of 2 did not arrive at rank 0 within 500 ms");
 }
 
 TEST(GlooBackendTest, TwoProcessesWithOneRankAreAnErrorOnBoth) {
@@ -111,15 +109,11 @@ TEST(GlooBackendTest, TwoProcessesWithOneRankAreAnErrorOnBoth) {
   while (!store->check({"rank/0"})) {
     std::this_thread::yield();
   }
-  EXPECT_NE(
-      error_of([&] {
-        make_gloo_backend(options_of(0, store));
-      }).find("another process has RANK = 0, too"),
-      std::string::npos);
-  EXPECT_NE(
-      first.get().find(
-          "rank 0: [make_gloo_backend] another process has RANK = 0"),
-      std::string::npos);
+  EXPECT_CONTAINS(
+      error_of([&] { make_gloo_backend(options_of(0, store)); }),
+      "another process has RANK = 0, too");
+  EXPECT_CONTAINS(
+      first.get(), "rank 0: [make_gloo_backend] another process has RANK = 0");
 }
 
 TEST(GlooBackendTest, RanksMustAgree) {
@@ -128,18 +122,13 @@ TEST(GlooBackendTest, RanksMustAgree) {
     write(*store, "rank/1", registration);
     return error_of([&] { make_gloo_backend(options_of(0, store)); });
   };
-  EXPECT_NE(
-      with("3\nother\nhost\n127.0.0.1")
-          .find(
-              "WORLD_SIZE must be the same on all ranks, but is 2 on rank 0 and 3 on rank 1"),
-      std::string::npos);
+  EXPECT_CONTAINS(
+      with("3\nother\nhost\n127.0.0.1"),
+      "WORLD_SIZE must be the same on all ranks, but is 2 on rank 0 and 3 on rank 1");
   const std::string versions = with("2\nTessera 0.0.1\nhost\n127.0.0.1");
-  EXPECT_NE(
-      versions.find(
-          "all ranks must run the same versions, but rank 0 has Tessera"),
-      std::string::npos)
-      << versions;
-  EXPECT_NE(versions.find("rank 1 has Tessera 0.0.1"), std::string::npos);
+  EXPECT_CONTAINS(
+      versions, "all ranks must run the same versions, but rank 0 has Tessera");
+  EXPECT_CONTAINS(versions, "rank 1 has Tessera 0.0.1");
 }
 
 }  // namespace tessera::gloo_backend_test

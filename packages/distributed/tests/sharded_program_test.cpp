@@ -171,8 +171,7 @@ TEST(ShardedProgramTest, AnArchiveOfAnAccumulationLoadsIntoShards) {
   for (const TablePlacement& placement : kPlacements) {
     SCOPED_TRACE(to_string(placement));
     TPUEmbedding shard(small_options(placed(placement), optimizer));
-    std::istringstream stream(bytes);
-    torch::load(shard, stream);
+    load_bytes(shard, bytes);
     train(shard, own_ids(), 2);
     expect_same_state(shard, one);
   }
@@ -376,8 +375,7 @@ TEST(ShardedLoadTest, AnArchiveOfWholeTablesLoadsIntoShards) {
     SCOPED_TRACE(to_string(placement));
     TPUEmbedding shard(
         small_options(placed(placement), optim::Adam{.learning_rate = 0.1}));
-    std::istringstream stream(saved(one));
-    torch::load(shard, stream);
+    load_bytes(shard, saved(one));
     expect_same_state(shard, one, 0.0);
   }
 }

@@ -164,7 +164,7 @@ TEST(ShardingPlanTest, PrintsEveryTable) {
           .to_string();
   for (const char* word :
        {"users", "1000000", "row-wise (div)", "2 ranks", "sent per step"}) {
-    EXPECT_NE(text.find(word), std::string::npos) << word << "\n" << text;
+    EXPECT_CONTAINS(text, word);
   }
 }
 

@@ -82,7 +82,7 @@ void expect_refused(RankerImpl::Forward lookup, const std::string& text) {
     ADD_FAILURE() << "no error: " << text;
   } catch (const c10::Error& error) {
     const std::string message = error.what_without_backtrace();
-    EXPECT_NE(message.find(text), std::string::npos) << message;
+    EXPECT_CONTAINS(message, text);
   }
   test::expect_nothing_at(path);
   EXPECT_EQ(bytes_of(model), before);

@@ -350,9 +350,7 @@ TEST(ExportKeysFileTest, BadInputIsRefused) {
       run_embedding(loaded, {{"f", test_case.parts}});
       ADD_FAILURE() << "expected an error";
     } catch (const std::exception& error) {
-      EXPECT_NE(
-          std::string(error.what()).find(test_case.text), std::string::npos)
-          << error.what();
+      EXPECT_CONTAINS(error.what(), test_case.text);
     }
   }
 }

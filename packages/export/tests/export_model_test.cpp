@@ -213,11 +213,8 @@ TEST(ExportModelTest, OutOfRangeIdsRaise) {
     run_ranker(loaded, features, {at::rand({3, 2}), floats({1})});
     ADD_FAILURE() << "expected an error";
   } catch (const std::exception& error) {
-    EXPECT_NE(
-        std::string(error.what())
-            .find("[feature 'user'] ids must be in [0, 20), but got 20"),
-        std::string::npos)
-        << error.what();
+    EXPECT_CONTAINS(
+        error.what(), "[feature 'user'] ids must be in [0, 20), but got 20");
   }
 }
 
@@ -233,12 +230,9 @@ TEST(ExportModelTest, AnotherKindOfFeatureThanTheExamplesRaises) {
     return std::string("no error");
   };
   features["history"] = {int64s({1, 2, 3})};
-  EXPECT_NE(
-      error_of().find("[feature 'history'] must be 2 tensors"),
-      std::string::npos);
+  EXPECT_CONTAINS(error_of(), "[feature 'history'] must be 2 tensors");
   features.erase("history");
-  EXPECT_NE(
-      error_of().find("[feature 'history'] is missing"), std::string::npos);
+  EXPECT_CONTAINS(error_of(), "[feature 'history'] is missing");
 }
 
 TEST(ExportModelTest, ResultsMayBeAList) {

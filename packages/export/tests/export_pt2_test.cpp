@@ -186,8 +186,7 @@ TEST(ExportPt2Test, NamesSayWhatTheArgumentsAre) {
       (std::vector<std::optional<int64_t>>{std::nullopt, 2}));
   const Pt2Program program(path);
   EXPECT_EQ(program.signature(), signature);
-  EXPECT_NE(
-      to_string(signature).find("user_history_values"), std::string::npos);
+  EXPECT_CONTAINS(to_string(signature), "user_history_values");
 }
 
 auto make_ranker() {

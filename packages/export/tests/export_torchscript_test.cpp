@@ -24,8 +24,7 @@ void expect_error(
     run_embedding(loaded, features, weights);
     ADD_FAILURE() << "expected an error with the text: " << text;
   } catch (const std::exception& error) {
-    EXPECT_NE(std::string(error.what()).find(text), std::string::npos)
-        << error.what();
+    EXPECT_CONTAINS(error.what(), text);
   }
 }
 

@@ -109,8 +109,7 @@ void expect_refused(
     load_state_dict(*target, tensors);
     ADD_FAILURE() << "accepted, but expected: " << message;
   } catch (const c10::Error& error) {
-    EXPECT_NE(std::string(error.what()).find(message), std::string::npos)
-        << error.what();
+    EXPECT_CONTAINS(error.what(), message);
   }
   EXPECT_TRUE(at::equal(outputs_of(target), before));
 }

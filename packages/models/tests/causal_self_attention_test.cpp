@@ -6,9 +6,6 @@
 #include "packages/models/tests/padded_attention.h"
 #include "tests/layers/gradient_check.h"
 
-#include <ATen/Parallel.h>
-#include <torch/csrc/autograd/autograd.h>
-
 namespace tessera::causal_self_attention_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
@@ -160,17 +157,15 @@ TEST(CausalSelfAttentionTest, NumberOfThreadsDoesNotChangeTheBits) {
   const at::Tensor splits = splits_of(kLengths);
   const at::Tensor values = random_rows(3 * 64);
   const at::Tensor slopes = random_rows(64);
-  const int threads = at::get_num_threads();
   std::vector<at::Tensor> results;
   for (const int count : {1, 3}) {
-    at::set_num_threads(count);
+    const test::Threads threads(count);
     const at::Tensor source = values.detach().clone().requires_grad_();
     const at::Tensor result = jagged_causal_attention(source, splits, 2);
     (result * slopes).sum().backward();
     results.push_back(result.detach());
     results.push_back(source.grad());
   }
-  at::set_num_threads(threads);
   EXPECT_TRUE(at::equal(results[0], results[2]));
   EXPECT_TRUE(at::equal(results[1], results[3]));
 }

@@ -5,7 +5,6 @@
 #include "tests/test_util.h"
 
 #include <ATen/record_function.h>
-#include <torch/csrc/autograd/autograd.h>
 
 namespace tessera::din_attention_test {
 

@@ -3,9 +3,6 @@
 
 #include "tests/layers/gradient_check.h"
 
-#include <ATen/Parallel.h>
-#include <torch/csrc/autograd/autograd.h>
-
 namespace tessera::linear_cross_entropy_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
@@ -92,15 +89,13 @@ void expect_second_derivatives(LossIn loss_in) {
 void expect_same_bits_for_all_threads(
     const std::function<at::Tensor()>& loss_of,
     const std::vector<at::Tensor>& variables) {
-  const int threads = at::get_num_threads();
   std::vector<std::vector<at::Tensor>> results;
   for (const int count : {1, 3}) {
-    at::set_num_threads(count);
+    const test::Threads threads(count);
     const at::Tensor loss = loss_of();
     results.push_back(torch::autograd::grad({loss}, variables));
     results.back().push_back(loss.detach());
   }
-  at::set_num_threads(threads);
   for (size_t i = 0; i < results[0].size(); ++i) {
     EXPECT_TRUE(at::equal(results[0][i], results[1][i])) << i;
   }

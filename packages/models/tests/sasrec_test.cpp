@@ -9,10 +9,6 @@
 #include "packages/models/tests/padded_attention.h"
 #include "tests/test_util.h"
 
-#include <ATen/Parallel.h>
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/utils.h>
-
 namespace tessera::sasrec_test {
 
 using test::expect_close;
@@ -200,8 +196,7 @@ TEST(SASRecTest, SeedsDetermineTheTraining) {
   const RaggedFeature sequences = random_sequences(kSequenceLengths);
   const at::Tensor targets = random_items(sequences.values.size(0));
   const auto train = [&](uint64_t table_seed, uint64_t seed, int threads) {
-    const int before = at::get_num_threads();
-    at::set_num_threads(threads);
+    const test::Threads used(threads);
     torch::manual_seed(seed);
     SASRecOptions options = small_options();
     options.block.dropout = 0.3;
@@ -213,7 +208,6 @@ TEST(SASRecTest, SeedsDetermineTheTraining) {
       model->softmax_loss(sequences, targets).backward();
       optimizer.step();
     }
-    at::set_num_threads(before);
     return model->item_vectors();
   };
   const at::Tensor expected = train(1, 2, 1);
@@ -352,9 +346,7 @@ TEST(SASRecTest, IsSavedClonedAndBuiltFromJson) {
   register_models();
   auto same = from_json<SASRec>(to_json(model));
   EXPECT_EQ(same->options(), model->options());
-  std::stringstream archive;
-  torch::save(model, archive);
-  torch::load(same, archive);
+  test::copy_by_archive(model, same);
   EXPECT_TRUE(at::equal(same->forward(sequences), expected));
 
   const auto copy = std::dynamic_pointer_cast<SASRecImpl>(model->clone());

@@ -8,9 +8,6 @@
 
 #include "tests/features/feature_builders.h"
 
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/utils.h>
-
 namespace tessera::simplex_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
@@ -336,9 +333,7 @@ TEST(SimpleXTest, IsSavedClonedAndBuiltFromJson) {
   register_models();
   auto same = from_json<SimpleX>(to_json(model));
   EXPECT_EQ(same->options(), model->options());
-  std::stringstream archive;
-  torch::save(model, archive);
-  torch::load(same, archive);
+  copy_by_archive(model, same);
   EXPECT_TRUE(at::equal(same->queries(users, items), expected));
 
   const auto copy = std::dynamic_pointer_cast<SimpleXImpl>(model->clone());

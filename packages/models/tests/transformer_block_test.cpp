@@ -6,10 +6,6 @@
 #include "packages/models/tests/padded_attention.h"
 #include "tests/layers/gradient_check.h"
 
-#include <ATen/Parallel.h>
-#include <torch/csrc/autograd/autograd.h>
-#include <torch/utils.h>
-
 namespace tessera::transformer_block_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
@@ -80,9 +76,8 @@ TEST_P(TransformerBlockDropoutTest, SeedDeterminesIt) {
   const at::Tensor x = at::randn({test::sum_of(kLengths), kDim});
   const at::Tensor splits = test::splits_of(kLengths);
   block->build(PartialShape{std::nullopt, kDim});
-  const int threads = at::get_num_threads();
   const auto run = [&](uint64_t seed, int count) {
-    at::set_num_threads(count);
+    const test::Threads threads(count);
     torch::manual_seed(seed);
     return block->forward(x, splits);
   };
@@ -91,7 +86,6 @@ TEST_P(TransformerBlockDropoutTest, SeedDeterminesIt) {
   // LibTorch's products differ in the last bits.
   expect_close(run(3, 4), expected, 1e-4, 1e-5);
   EXPECT_FALSE(at::equal(run(4, 1), expected));
-  at::set_num_threads(threads);
   block->eval();
   const at::Tensor without = block->forward(x, splits);
   EXPECT_TRUE(at::equal(block->forward(x, splits), without));

@@ -5,6 +5,8 @@
 #include <tessera/data/feature_pipeline.h>
 #include <tessera/data/pipeline_file.h>
 
+#include "tests/test_util.h"
+
 namespace tessera::serving::pipeline_test {
 
 using data::FeaturePipeline;
@@ -420,7 +422,7 @@ void expect_same_error(const SmallBatch& batch, const char* text) {
   EXPECT_EQ(message, message_of<Trained>([&] {
               trained.apply(to_columns(columns));
             }));
-  EXPECT_NE(message.find(text), std::string::npos) << message;
+  EXPECT_CONTAINS(message, text);
 }
 
 TEST(ServingPipelineTest, RaisesTheErrorsOfTheTrainer) {
@@ -472,7 +474,7 @@ TEST(ServingPipelineTest, NamesEachMissingColumn) {
        {"'country': column 'country' is missing.",
         "'age': column 'age' is missing.",
         "Columns of the batch: other."}) {
-    EXPECT_NE(message.find(text), std::string::npos) << message;
+    EXPECT_CONTAINS(message, text);
   }
   EXPECT_THROW(reload(trained).apply({}), std::invalid_argument);
 }
@@ -555,8 +557,7 @@ TEST(ServingPipelineTest, WarnsWhenTheFirstBatchDecidesAboutAType) {
   EXPECT_EQ(pipeline.columns().front().type, ColumnType::kUnknown);
   RawColumns text;
   text.add("x", {.values = std::vector<std::string>{"7"}});
-  EXPECT_NE(
-      pipeline.apply(text).warning.find("'x' as text"), std::string::npos);
+  EXPECT_CONTAINS(pipeline.apply(text).warning, "'x' as text");
   EXPECT_EQ(pipeline.apply(text).warning, "");
   EXPECT_EQ(pipeline.columns().front().type, ColumnType::kText);
   RawColumns integers;

@@ -293,7 +293,7 @@ TEST_F(ProgramTest, RequestsOfABatchAreIndependent) {
   // A wrong request does not disturb the others.
   ids_of(requests[2].candidates[0]).ids[0] = 80;
   results = score(requests);
-  EXPECT_NE(results[2].error.find("80"), std::string::npos) << results[2].error;
+  EXPECT_CONTAINS(results[2].error, "80");
   for (const size_t i : {0, 1, 3, 4}) {
     EXPECT_EQ(results[i].error, "");
     expect_close(results[i].scores, expected(batches[i]));
@@ -447,7 +447,7 @@ TEST_F(ProgramTest, RowsThatDoNotFitAreNamed) {
   ids_of(requests[0].candidates[0]).ids[0] = -1;
   ids_of(requests[1].candidates[0]).row_splits = {0, 1, 2};
   const std::vector<ScoreResult> results = score(requests);
-  EXPECT_NE(results[0].error.find("must have ids >= 0"), std::string::npos);
+  EXPECT_CONTAINS(results[0].error, "must have ids >= 0");
   EXPECT_EQ(results[1].error, "");
 }
 

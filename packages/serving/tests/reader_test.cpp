@@ -9,6 +9,7 @@
 #include "packages/serving/tests/published_model.h"
 #include "src/common/checksum.h"
 #include "tests/temporary_folder.h"
+#include "tests/test_util.h"
 
 #include <sys/syscall.h>
 #include <sys/utsname.h>
@@ -26,8 +27,7 @@ void expect_error(const std::function<void()>& run, const std::string& text) {
     ADD_FAILURE() << "expected an error with: " << text;
   } catch (const Error& error) {
     EXPECT_EQ(typeid(error), typeid(Error));
-    EXPECT_NE(std::string(error.what()).find(text), std::string::npos)
-        << "got: " << error.what() << "\nexpected: " << text;
+    EXPECT_CONTAINS(error.what(), text);
   }
 }
 
@@ -178,8 +178,7 @@ TEST(ReaderTest, KeepsDamagedVersionsOut) {
         is_refused = !reader.refresh();
       } catch (const std::invalid_argument& error) {
         is_refused = true;
-        EXPECT_NE(std::string(error.what()).find(path), std::string::npos)
-            << error.what();
+        EXPECT_CONTAINS(error.what(), path);
       }
       // Bytes between sections have no meaning.
       if (is_refused) {
@@ -610,9 +609,7 @@ TEST(CInterfaceTest, NamesMistakesAndThrowsNothing) {
             out.data(),
             32),
         -1);
-    EXPECT_NE(
-        std::string(tessera_error()).find("num_examples is"), std::string::npos)
-        << tessera_error();
+    EXPECT_CONTAINS(tessera_error(), "num_examples is");
   }
   EXPECT_EQ(tessera_reader_rollback(reader, 7), -1);
   tessera_reader_close(reader);

@@ -34,8 +34,7 @@ void expect_error(const HttpReply& reply, int status, const std::string& text) {
   const Json json = json_of(reply);
   ASSERT_TRUE(json.contains("error")) << reply.body;
   const std::string error = json["error"];
-  EXPECT_NE(error.find(text), std::string::npos)
-      << "got: " << reply.body << "\nexpected: " << text;
+  EXPECT_CONTAINS(error, text);
   EXPECT_FALSE(error.starts_with('[')) << error;
   EXPECT_EQ(error.find("::"), std::string::npos) << error;
   EXPECT_EQ(error.find("()"), std::string::npos) << error;
@@ -243,9 +242,8 @@ TEST_F(ServerTest, TellsOfAProblem) {
   const HttpReply health = get("/healthz");
   EXPECT_EQ(health.status, 200);
   EXPECT_EQ(json_of(health)["version"], 1);
-  EXPECT_NE(
-      json_of(health)["problem"].get<std::string>().find("version_0000000002"),
-      std::string::npos);
+  EXPECT_CONTAINS(
+      json_of(health)["problem"].get<std::string>(), "version_0000000002");
   EXPECT_EQ(json_of(get("/version"))["problem"], json_of(health)["problem"]);
 }
 
@@ -1086,10 +1084,8 @@ TEST_F(ServerTest, ClosesConnectionsBeyondTheLimit) {
   HttpClient third = connect();
   EXPECT_TRUE(third.waits_for_close());
   const std::string metrics = first.get("/metrics").body;
-  EXPECT_NE(
-      metrics.find(R"(tessera_rejected_total{reason="connections"} 1)"),
-      std::string::npos);
-  EXPECT_NE(metrics.find("tessera_connections 2\n"), std::string::npos);
+  EXPECT_CONTAINS(metrics, R"(tessera_rejected_total{reason="connections"} 1)");
+  EXPECT_CONTAINS(metrics, "tessera_connections 2\n");
 }
 
 // Replaces a value in the JSON by one that is often of another kind.
@@ -1361,10 +1357,7 @@ TEST_F(ServerTest, CountsWhatItDoes) {
         "tessera_versions_taken_total 1",
         "tessera_candidates_total 3",
         "tessera_lookups_total 3"}) {
-    EXPECT_NE(
-        ("\n" + reply.body).find("\n" + std::string(line) + "\n"),
-        std::string::npos)
-        << line;
+    EXPECT_CONTAINS("\n" + reply.body, "\n" + std::string(line) + "\n");
   }
 }
 

@@ -8,6 +8,7 @@
 #include "packages/serving/tests/http_client.h"
 #include "packages/serving/tests/published_model.h"
 #include "packages/training/tests/training_fixture.h"
+#include "tests/test_util.h"
 
 namespace tessera::serving::serving_docs_test {
 
@@ -185,9 +186,7 @@ TEST_F(ServingDocsTest, AProgramInCReads) {
   };
   EXPECT_EQ(test::read_text("out"), expected_line());
   EXPECT_NE(std::system((command + " published film 2> errors").c_str()), 0);
-  EXPECT_NE(
-      test::read_text("errors").find("there is no feature 'film'"),
-      std::string::npos);
+  EXPECT_CONTAINS(test::read_text("errors"), "there is no feature 'film'");
 }
 
 }  // namespace tessera::serving::serving_docs_test

@@ -165,11 +165,7 @@ TEST(DenseParameterCheckTest, ACombinedRefusesOrSkips) {
     return optimizer.skipped_steps();
   };
   SteppedModel model;
-  const auto bytes = [&] {
-    std::ostringstream stream;
-    torch::save(model, stream);
-    return stream.str();
-  };
+  const auto bytes = [&] { return test::bytes_of(model); };
   const std::string before = bytes();
   EXPECT_VALUE_ERROR(train(model, NonFinite::kPass), kRefused);
   EXPECT_VALUE_ERROR(

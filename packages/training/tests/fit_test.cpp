@@ -823,7 +823,7 @@ TEST(SpinCheckTest, ABusyMachineIsNoticedOnce) {
   const auto warnings_of = [](const char* spins) {
     using Clock = std::chrono::steady_clock;
     const Variable variable("GOMP_SPINCOUNT", spins);
-    test::WarningList warnings;
+    test::Warnings warnings;
     const auto end = Clock::now() + std::chrono::milliseconds(2300);
     const auto step = [&](double loss) {
       const auto step_end =
@@ -842,7 +842,7 @@ TEST(SpinCheckTest, ABusyMachineIsNoticedOnce) {
        {"[fit] the threads of this program waited ",
         "Call tessera::limit_thread_spins(argv) first in main()",
         "GOMP_SPINCOUNT=3000"}) {
-    EXPECT_NE(texts[0].find(part), std::string::npos) << part << texts[0];
+    EXPECT_CONTAINS(texts[0], part);
   }
   EXPECT_TRUE(warnings_of(nullptr).empty());
   set_thread_count(threads);
@@ -891,11 +891,7 @@ TEST(EarlyStoppingTest, RestoresTablesAndDenseWeightsOfTheBestEpoch) {
     SCOPED_TRACE(on_disk ? "on disk" : "in memory");
     const test::TemporaryFolder folder;
     ClickRun run;
-    const auto save = [&] {
-      std::ostringstream stream;
-      torch::save(run.model, stream);
-      return stream.str();
-    };
+    const auto save = [&] { return test::bytes_of(run.model); };
     std::vector<std::string> after;
     const auto hooks = std::make_shared<Hooks>();
     hooks->epoch_end = [&](Training&) { after.push_back(save()); };

@@ -217,8 +217,8 @@ TEST(ProfileTest, TheWorkOfOtherThreadsIsInTheBackground) {
   EXPECT_GE(foreground.seconds, background.seconds);  // it waits for the thread
   EXPECT_TRUE(profile->result().back().is_background);
   expect_consistent(*profile);
-  EXPECT_NE(profile->text().find("work (background)"), std::string::npos);
-  EXPECT_NE(profile->text().find("\n(background): "), std::string::npos);
+  EXPECT_CONTAINS(profile->text(), "work (background)");
+  EXPECT_CONTAINS(profile->text(), "\n(background): ");
 }
 
 // The batches of a click log, as a pipeline converts them.

@@ -117,7 +117,7 @@ TEST(TrainingResumeTest, ThePreviousStopReasonIsCleared) {
 
 TEST(TrainingResumeTest, SaysThatAFinishedTrainingTrainedNothing) {
   const TemporaryFolder folder;
-  test::WarningList warnings;
+  test::Warnings warnings;
   const auto resume = [&](FitOptions options) {
     ClickRun run;
     train(run, folder / "run", std::move(options));

@@ -488,7 +488,7 @@ TEST(ShardedTrainingTest, OnlyRankZeroWritesForTensorBoard) {
           "/users",
           "row_norms/whole/biases",
           "gradients/tower.weight"}) {
-      EXPECT_NE(text.find(tag), std::string::npos) << tag;
+      EXPECT_CONTAINS(text, tag);
     }
   }
 }

@@ -246,7 +246,7 @@ TEST(TrainStepTest, AllowedSkipsContinueTheTraining) {
             {.max_skipped_steps = allowed}),
         {.log_every_steps = 2});
   };
-  test::WarningList warnings;
+  test::Warnings warnings;
   const History history = run({1, nan, nan, 3, nan, 5}, 2);
   EXPECT_EQ(history["loss"], std::vector<double>{3.0});
   ASSERT_EQ(history.steps.size(), 3);
@@ -254,13 +254,8 @@ TEST(TrainStepTest, AllowedSkipsContinueTheTraining) {
   EXPECT_EQ(history.steps[1].logs["loss"], 3.0);
   EXPECT_EQ(history.steps[2].logs["loss"], 5.0);
   EXPECT_EQ(warnings.texts.size(), 2);  // after the first and the second one
-  EXPECT_NE(
-      warnings.texts[0].find("the loss of a step is NaN"), std::string::npos)
-      << warnings.texts[0];
-  EXPECT_NE(
-      warnings.texts[1].find("2 updates were skipped so far"),
-      std::string::npos)
-      << warnings.texts[1];
+  EXPECT_CONTAINS(warnings.texts[0], "the loss of a step is NaN");
+  EXPECT_CONTAINS(warnings.texts[1], "2 updates were skipped so far");
   EXPECT_VALUE_ERROR(
       run({1, nan, nan, nan, 5}, 2),
       "the loss of step 4 is NaN, so its update was skipped");
@@ -278,7 +273,7 @@ TEST(TrainStepTest, AnEpochThatEndsWithASkipIsSaved) {
     result.loss = result.loss * (++steps == 3 ? std::nan("") : 1.0);
     return result;
   };
-  test::WarningList warnings;
+  test::Warnings warnings;
   fit(test::click_batches(3, 1),
       make_train_step(run.optimizer, loss_of, {.max_skipped_steps = 1}),
       {.checkpoint = run.checkpoint(folder / "run")});

@@ -45,8 +45,7 @@ struct RunOptions {
 std::vector<std::string> train(TPUEmbedding layer, RunOptions options = {}) {
   at::manual_seed(1);
   torch::optim::SGD optimizer(layer->parameters(), 0.1);
-  test::WarningList warnings;
-  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  test::Warnings warnings;
   fit(
       [&](int64_t) {
         return std::vector<at::Tensor>(
@@ -81,7 +80,7 @@ void expect_one(
     parts.push_back(part);
   }
   for (const char* part : parts) {
-    EXPECT_NE(texts[0].find(part), std::string::npos) << part << texts[0];
+    EXPECT_CONTAINS(texts[0], part);
   }
 }
 
@@ -99,8 +98,7 @@ TEST(MovementWarningTest, TheTablesOfAnEngineModuleAreWatchedToo) {
       .optimizer = kDefaultStart});
   const std::vector<at::Tensor> batches(
       120, at::arange(kBatch, at::kLong).remainder(kRows));
-  test::WarningList warnings;
-  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  test::Warnings warnings;
   fit(batches,
       [&](const at::Tensor& ids) {
         engine->enqueue({{"user", ids}});
@@ -239,8 +237,7 @@ TEST(MovementWarningTest, OnlyRowsWithAGradientHaveToMove) {
   // A feature without ids.
   auto layer = make_layer(kTiny);
   torch::optim::SGD optimizer(layer->parameters(), 0.1);
-  test::WarningList warnings;
-  const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+  test::Warnings warnings;
   fit(std::vector<at::Tensor>(210, at::empty({0}, at::kLong)),
       make_train_step(
           optimizer,
@@ -292,8 +289,8 @@ TEST(MovementWarningTest, TheSummaryNamesTheTable) {
   auto layer = make_layer(kDefaultStart);
   EXPECT_EQ(layer->summary().find(text), std::string::npos);
   train(layer);
-  EXPECT_NE(layer->summary().find(text), std::string::npos) << layer->summary();
-  EXPECT_NE(layer->summary().find("from their start, 0.1."), std::string::npos);
+  EXPECT_CONTAINS(layer->summary(), text);
+  EXPECT_CONTAINS(layer->summary(), "from their start, 0.1.");
   optim::Adagrad small_start = kDefaultStart;
   small_start.initial_accumulator_value = 1e-6;
   for (const optim::OptimizerSpec& optimizer :

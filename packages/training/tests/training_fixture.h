@@ -137,19 +137,6 @@ struct ClickRun {
   torch::optim::Adam optimizer{model->parameters(), 0.01};
 };
 
-/// While an object lives, LibTorch's warnings are in `texts`.
-class WarningList : public c10::WarningHandler {
- public:
-  void process(const c10::Warning& warning) override {
-    texts.push_back(warning.msg());
-  }
-
-  std::vector<std::string> texts;
-
- private:
-  c10::WarningUtils::WarningHandlerGuard guard_{this};
-};
-
 /// A callback that calls the functions that are set.
 class Hooks : public training::Callback {
  public:

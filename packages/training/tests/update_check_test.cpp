@@ -55,7 +55,7 @@ std::vector<std::string> warnings_of(
     const std::function<at::Tensor()>& step,
     int64_t steps = 3,
     MovementWarning warning = MovementWarning::kOn) {
-  test::WarningList warnings;
+  test::Warnings warnings;
   fit(std::vector<int>(steps, 0),
       [&](int) { return StepResult{.loss = step(), .examples = 2}; },
       {.model = model, .movement_warning = warning});
@@ -77,7 +77,7 @@ TEST(UpdateCheckTest, AForgottenApplyGradientsIsNoticedAfterTwoSteps) {
           "Call apply_gradients() after backward()",
           "training = false",
           "FitOptions::movement_warning"}) {
-      EXPECT_NE(texts[0].find(part), std::string::npos) << part << texts[0];
+      EXPECT_CONTAINS(texts[0], part);
     }
   }
 }
