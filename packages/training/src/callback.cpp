@@ -38,8 +38,7 @@ struct Saved {
   std::vector<std::string> metrics = {};
   std::vector<std::string> callbacks = {};  // their state_name()
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto visit) {
     visit("format", self.format);
     visit("progress", self.progress);
     visit("metrics", self.metrics);

@@ -2,7 +2,6 @@
 #include <tessera/training/classification_metrics.h>
 
 #include "packages/training/src/metric_inputs.h"
-#include "packages/training/src/metric_state.h"
 #include "packages/training/src/two_classes.h"
 #include "src/common/check.h"
 
@@ -13,9 +12,11 @@
 
 namespace tessera::training {
 
-double AveragePrecision::result_of(
-    const WeightedScores& positives,
-    const WeightedScores& negatives) const {
+namespace {
+
+double area_under_precision_recall(
+    const detail::WeightedScores& positives,
+    const detail::WeightedScores& negatives) {
   const double relevant = positives.total_weight();
   if (!(relevant > 0.0)) {
     return kUndefined;
@@ -45,9 +46,21 @@ double AveragePrecision::result_of(
   return area / relevant;
 }
 
-std::unique_ptr<Metric> AveragePrecision::make_empty() const {
-  return std::make_unique<AveragePrecision>(name());
+// The sums: weight * loss, weight, weight * label.
+double normalized_entropy(const std::vector<double>& sums) {
+  const double share = sums[2] / sums[1];
+  if (!(share > 0.0 && share < 1.0)) {
+    return kUndefined;
+  }
+  const double entropy =
+      -(share * std::log(share) + (1.0 - share) * std::log1p(-share));
+  return sums[0] / sums[1] / entropy;
 }
+
+}  // namespace
+
+AveragePrecision::AveragePrecision(std::string name)
+    : TwoClassMetric(std::move(name), area_under_precision_recall) {}
 
 void GroupedAUC::update(
     const at::Tensor& predictions,
@@ -63,17 +76,14 @@ void GroupedAUC::update_batch(const MetricBatch& batch) {
       batch.groups.defined(),
       "{} expected the group of each example, but got none. Return StepResult::groups from the step, or call update_batch() with groups.",
       where);
-  const MetricInputs inputs =
-      read_two_classes(batch.predictions, batch.labels, where);
-  const std::vector<double> weights =
-      read_weights(batch.weights, inputs.size(), where);
+  const MetricInputs inputs = read_two_classes(batch, where);
   const std::vector<int64_t> groups =
       read_groups(batch.groups, inputs.size(), where);
   for (size_t i = 0; i < inputs.size(); ++i) {
     examples_.push_back(
         {.group = groups[i],
          .score = inputs.predictions[i],
-         .weight = weights.empty() ? 1.0 : weights[i],
+         .weight = inputs.weights[i],
          .label = inputs.labels[i]});
   }
 }
@@ -86,10 +96,9 @@ double GroupedAUC::result() const {
   double impressions = 0.0;
   for (size_t i = 0; i < examples_.size();) {
     const int64_t group = examples_[i].group;
-    WeightedScores positives, negatives;
+    detail::WeightedScores positives, negatives;
     for (; i < examples_.size() && examples_[i].group == group; ++i) {
-      WeightedScores& scores =
-          examples_[i].label == 1.0 ? positives : negatives;
+      auto& scores = examples_[i].label == 1.0 ? positives : negatives;
       scores.values.push_back(examples_[i].score);
       scores.weights.push_back(examples_[i].weight);
     }
@@ -147,39 +156,28 @@ void GroupedAUC::merge(const at::Tensor& state) {
       examples_.end(), other.examples_.begin(), other.examples_.end());
 }
 
-// The sums: weight * loss, weight, weight * label.
 NormalizedEntropy::NormalizedEntropy(NormalizedEntropyOptions options)
-    : SumMetric(options.name, 3), options_(std::move(options)) {}
-
-void NormalizedEntropy::update(
-    const at::Tensor& predictions,
-    const at::Tensor& labels,
-    const at::Tensor& weights) {
-  const std::string where = where_of(name());
-  const MetricInputs inputs = read_two_classes(predictions, labels, where);
-  const std::vector<double> counted =
-      read_weights(weights, inputs.size(), where);
-  const std::vector<double> losses = log_losses(inputs, options_.scores, where);
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const double weight = counted.empty() ? 1.0 : counted[i];
-    sums()[0] += weight * losses[i];
-    sums()[1] += weight;
-    sums()[2] += weight * inputs.labels[i];
-  }
-}
-
-double NormalizedEntropy::result() const {
-  const double share = sums()[2] / sums()[1];
-  if (!(share > 0.0 && share < 1.0)) {
-    return kUndefined;
-  }
-  const double entropy =
-      -(share * std::log(share) + (1.0 - share) * std::log1p(-share));
-  return sums()[0] / sums()[1] / entropy;
-}
-
-std::unique_ptr<Metric> NormalizedEntropy::make_empty() const {
-  return std::make_unique<NormalizedEntropy>(options_);
-}
+    : RuleMetric(
+          options.name,
+          {.count = 3,
+           .better = Better::kLower,
+           .add =
+               [scores = options.scores](
+                   const MetricBatch& batch,
+                   const std::string& where,
+                   std::vector<double>& sums) {
+                 const MetricInputs inputs = read_two_classes(batch, where);
+                 std::vector<double> losses;
+                 for (size_t i = 0; i < inputs.size(); ++i) {
+                   losses.push_back(log_loss_of(inputs, i, scores, where));
+                 }
+                 for (size_t i = 0; i < inputs.size(); ++i) {
+                   const double weight = inputs.weights[i];
+                   sums[0] += weight * losses[i];
+                   sums[1] += weight;
+                   sums[2] += weight * inputs.labels[i];
+                 }
+               },
+           .result = normalized_entropy}) {}
 
 }  // namespace tessera::training

@@ -3,7 +3,7 @@
 
 #include <tessera/common/profile_scope.h>
 
-#include "packages/training/src/metric_state.h"
+#include "packages/training/src/metric_inputs.h"
 #include "src/common/check.h"
 #include "src/common/random_key.h"
 #include "src/common/rank_group.h"

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/training/src/metric_inputs.h"
 
+#include <ATen/ops/tensor.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 #include <string_view>
+#include <tuple>
 
 #include "src/common/check.h"
 #include "src/common/tensor_text.h"
@@ -13,6 +16,8 @@
 namespace tessera::training {
 
 namespace {
+
+constexpr int64_t kIdBase = int64_t{1} << 32;
 
 // The machine epsilon of a dtype; for integers that of float64.
 double epsilon_of(at::ScalarType dtype) {
@@ -124,8 +129,6 @@ std::vector<int64_t> read_integers(
   return {begin, begin + flat.numel()};
 }
 
-}  // namespace
-
 std::vector<double> read_column(
     const at::Tensor& values,
     const char* what,
@@ -134,12 +137,46 @@ std::vector<double> read_column(
   return read_values(values, what, where);
 }
 
+}  // namespace
+
+std::string where_of(const std::string& metric) {
+  return "[Metric '" + metric + "']";
+}
+
+at::Tensor metric_state(const std::vector<double>& numbers) {
+  return at::tensor(numbers, at::kDouble);
+}
+
+std::vector<double> read_state(
+    const at::Tensor& state,
+    const std::string& metric) {
+  TESSERA_CHECK_VALUE(
+      state.defined() && state.scalar_type() == at::kDouble && state.dim() == 1,
+      "[Metric '{}'] expected the saved state of a metric, a float64 tensor [n], but got {}. Resume with the same metrics.",
+      metric,
+      describe(state));
+  const at::Tensor flat = state.contiguous();
+  const double* begin = flat.const_data_ptr<double>();
+  return {begin, begin + flat.numel()};
+}
+
+void append_id(std::vector<double>& numbers, int64_t id) {
+  // The remainder has the sign of the id, so that both are exact.
+  numbers.push_back(static_cast<double>(id / kIdBase));
+  numbers.push_back(static_cast<double>(id % kIdBase));
+}
+
+int64_t id_at(const std::vector<double>& numbers, size_t position) {
+  return static_cast<int64_t>(numbers[position]) * kIdBase +
+      static_cast<int64_t>(numbers[position + 1]);
+}
+
 std::vector<double> read_weights(
     const at::Tensor& weights,
     size_t size,
     const std::string& where) {
   if (!weights.defined()) {
-    return {};
+    return std::vector<double>(size, 1.0);
   }
   std::vector<double> numbers = read_column(weights, "weights", where);
   TESSERA_CHECK_VALUE(
@@ -152,34 +189,38 @@ std::vector<double> read_weights(
   return numbers;
 }
 
-MetricInputs read_scores(
-    const at::Tensor& predictions,
-    const at::Tensor& labels,
+MetricInputs read_predictions(
+    const MetricBatch& batch,
     const std::string& where) {
   MetricInputs inputs{
-      .predictions = read_column(predictions, "predictions", where),
-      .labels = read_column(labels, "labels", where)};
-  check_sizes(
-      inputs.size(), static_cast<int64_t>(inputs.predictions.size()), where);
-  inputs.epsilon = epsilon_of(predictions.scalar_type());
+      .predictions = read_column(batch.predictions, "predictions", where)};
+  inputs.weights =
+      read_weights(batch.weights, inputs.predictions.size(), where);
+  inputs.epsilon = epsilon_of(batch.predictions.scalar_type());
   return inputs;
 }
 
-MetricInputs read_classes(
-    const at::Tensor& predictions,
-    const at::Tensor& labels,
-    const std::string& where) {
+MetricInputs read_scores(const MetricBatch& batch, const std::string& where) {
+  MetricInputs inputs = read_predictions(batch, where);
+  inputs.labels = read_column(batch.labels, "labels", where);
+  check_sizes(inputs.labels.size(), static_cast<int64_t>(inputs.size()), where);
+  return inputs;
+}
+
+MetricInputs read_classes(const MetricBatch& batch, const std::string& where) {
+  const at::Tensor& predictions = batch.predictions;
   MetricInputs inputs;
   if (predictions.defined() && predictions.dim() == 2 &&
       predictions.size(1) > 1) {
     inputs = {
         .predictions = read_values(predictions, "predictions", where),
-        .labels = read_column(labels, "labels", where),
+        .labels = read_column(batch.labels, "labels", where),
         .classes = predictions.size(1),
         .epsilon = epsilon_of(predictions.scalar_type())};
-    check_sizes(inputs.size(), predictions.size(0), where);
+    check_sizes(inputs.labels.size(), predictions.size(0), where);
+    inputs.weights = read_weights(batch.weights, inputs.labels.size(), where);
   } else {
-    inputs = read_scores(predictions, labels, where);
+    inputs = read_scores(batch, where);
   }
   const auto classes =
       static_cast<double>(std::max<int64_t>(2, inputs.classes));
@@ -195,23 +236,26 @@ MetricInputs read_classes(
 }
 
 MetricInputs read_two_classes(
-    const at::Tensor& predictions,
-    const at::Tensor& labels,
+    const MetricBatch& batch,
     const std::string& where) {
   TESSERA_CHECK_VALUE(
-      !predictions.defined() || predictions.dim() < 2 ||
-          predictions.size(1) == 1,
+      !batch.predictions.defined() || batch.predictions.dim() < 2 ||
+          batch.predictions.size(1) == 1,
       "{} predictions must have shape [n] or [n, 1], but got {}. Give the scores of one class.",
       where,
-      predictions.sizes());
-  return read_classes(predictions, labels, where);
+      batch.predictions.sizes());
+  return read_classes(batch, where);
+}
+
+double ratio_of(const std::vector<double>& sums) {
+  return sums[1] > 0.0 ? sums[0] / sums[1] : kUndefined;
 }
 
 ScoreLists read_score_lists(
-    const at::Tensor& predictions,
-    const at::Tensor& labels,
-    const at::Tensor& weights,
+    const MetricBatch& batch,
     const std::string& where) {
+  const auto& [predictions, labels, weights] =
+      std::tie(batch.predictions, batch.labels, batch.weights);
   TESSERA_CHECK_VALUE(
       predictions.defined() && predictions.dim() == 2 && labels.defined() &&
           labels.sizes() == predictions.sizes(),
@@ -232,6 +276,7 @@ ScoreLists read_score_lists(
         label);
   }
   if (!weights.defined()) {
+    lists.weights.assign(lists.scores.size(), 1.0);
     return lists;
   }
   const bool is_per_query =
@@ -264,10 +309,10 @@ std::vector<int64_t> read_id_rows(
 }
 
 RetrievedIds read_retrieved_ids(
-    const at::Tensor& predictions,
-    const at::Tensor& labels,
-    const at::Tensor& splits,
+    const MetricBatch& batch,
     const std::string& where) {
+  const auto& [predictions, labels, splits] =
+      std::tie(batch.predictions, batch.labels, batch.label_splits);
   RetrievedIds ids{.ids = read_id_rows(predictions, where)};
   const int64_t queries = predictions.size(0);
   ids.per_query = static_cast<size_t>(predictions.size(1));

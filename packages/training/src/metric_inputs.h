@@ -1,68 +1,114 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/training/metrics.h>
+
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace tessera::training {
 
+/// The result of a metric that is not defined for its examples.
+constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
+
+/// The beginning of the error messages of a metric.
+std::string where_of(const std::string& metric);
+
+at::Tensor metric_state(const std::vector<double>& numbers);
+
+/// Errors:  c10::ValueError naming the metric unless `state` is float64 [n].
+std::vector<double> read_state(
+    const at::Tensor& state,
+    const std::string& metric);
+
+/// Adds an id to a state. An id has two numbers, because a double would round large ids.
+void append_id(std::vector<double>& numbers, int64_t id);
+/// Reads the id that append_id() wrote at `position`.
+int64_t id_at(const std::vector<double>& numbers, size_t position);
+
+// The errors of the following functions are c10::ValueErrors that begin with `where`.
+
 /// A checked batch of a metric, in float64.
 struct MetricInputs {
-  std::vector<double> predictions;  // [n * classes]
-  std::vector<double> labels;  // [n]
+  std::vector<double> predictions = {};  // [n * classes]
+  std::vector<double> labels = {};  // [n]; empty if the metric takes none
+  std::vector<double> weights = {};  // [n]; 1 if the batch has none
   int64_t classes = 1;  // 1: one score per example
   double epsilon = 0.0;  // of the predictions' dtype; of float64 for integers
 
   size_t size() const {
-    return labels.size();
+    return weights.size();
   }
   const double* row(size_t i) const {
     return predictions.data() + i * static_cast<size_t>(classes);
   }
 };
 
-/// Reads one score per example, from predictions [n] or [n, 1].
-/// Errors:  c10::ValueError naming `where`.
-MetricInputs read_scores(
-    const at::Tensor& predictions,
-    const at::Tensor& labels,
+/// Reads predictions [n] or [n, 1], and ignores labels.
+MetricInputs read_predictions(
+    const MetricBatch& batch,
     const std::string& where);
+
+/// Reads one score and one label per example, each [n] or [n, 1].
+MetricInputs read_scores(const MetricBatch& batch, const std::string& where);
 
 /// Reads predictions [n] or [n, 1] with labels 0 and 1, or predictions [n, classes] with
 /// labels in [0, classes).
-/// Errors:  c10::ValueError naming `where`.
-MetricInputs read_classes(
-    const at::Tensor& predictions,
-    const at::Tensor& labels,
-    const std::string& where);
+MetricInputs read_classes(const MetricBatch& batch, const std::string& where);
 
 /// As read_classes(), but refuses more than one score per example.
 MetricInputs read_two_classes(
-    const at::Tensor& predictions,
-    const at::Tensor& labels,
+    const MetricBatch& batch,
     const std::string& where);
+
+/// sums[0] / sums[1], or kUndefined.
+double ratio_of(const std::vector<double>& sums);
+
+/// The rule of the mean of `value_of(inputs, i, where)` over the examples that `read`
+/// gives.
+template <class ValueOf>
+detail::SumRule mean_rule(
+    Better better,
+    MetricInputs (*read)(const MetricBatch& batch, const std::string& where),
+    ValueOf value_of) {
+  return {
+      .better = better,
+      .add =
+          [read, value_of](
+              const MetricBatch& batch,
+              const std::string& where,
+              std::vector<double>& sums) {
+            const MetricInputs inputs = read(batch, where);
+            std::vector<double>
+                values;  // before any is added, as errors may come
+            for (size_t i = 0; i < inputs.size(); ++i) {
+              values.push_back(value_of(inputs, i, where));
+            }
+            for (size_t i = 0; i < inputs.size(); ++i) {
+              sums[0] += inputs.weights[i] * values[i];
+              sums[1] += inputs.weights[i];
+            }
+          },
+      .result = ratio_of};
+}
 
 /// A checked batch of lists of scores.
 struct ScoreLists {
   std::vector<double> scores = {};  // [queries * list]
   std::vector<double> labels = {};  // [queries * list]
-  std::vector<double> weights = {};  // [queries * list]; empty: all 1
+  std::vector<double> weights = {};  // [queries * list]
   size_t queries = 0;
   size_t list = 0;
 };
 
 /// Reads predictions and labels [queries, list], and weights [queries] or
 /// [queries, list].
-/// Errors:  c10::ValueError naming `where`.
-ScoreLists read_score_lists(
-    const at::Tensor& predictions,
-    const at::Tensor& labels,
-    const at::Tensor& weights,
-    const std::string& where);
+ScoreLists read_score_lists(const MetricBatch& batch, const std::string& where);
 
 /// A checked batch of retrieved ids, with the relevant ids of each query.
 struct RetrievedIds {
@@ -83,37 +129,25 @@ struct RetrievedIds {
   }
 };
 
-/// Reads predictions [queries, per_query] int32 or int64. Without `splits`, labels
+/// Reads predictions [queries, per_query] int32 or int64. Without label_splits, labels
 /// [queries] or [queries, 1] are the relevant id of each query. Otherwise they are the
 /// values of bags.
-/// Errors:  c10::ValueError naming `where`.
 RetrievedIds read_retrieved_ids(
-    const at::Tensor& predictions,
-    const at::Tensor& labels,
-    const at::Tensor& splits,
+    const MetricBatch& batch,
     const std::string& where);
 
 /// Reads a matrix of ids, int32 or int64.
-/// Errors:  c10::ValueError naming `where`.
 std::vector<int64_t> read_id_rows(
     const at::Tensor& ids,
     const std::string& where);
 
 /// Reads one group per example, int32 or int64.
-/// Errors:  c10::ValueError naming `where`.
 std::vector<int64_t> read_groups(
     const at::Tensor& groups,
     size_t size,
     const std::string& where);
 
-/// Reads a tensor [n] or [n, 1].
-/// Errors:  c10::ValueError naming `where`, also for NaN.
-std::vector<double> read_column(
-    const at::Tensor& values,
-    const char* what,
-    const std::string& where);
-
-/// Reads `size` weights. Returns an empty vector if `weights` is undefined.
+/// Reads `size` weights, which are 1 if `weights` is undefined.
 std::vector<double> read_weights(
     const at::Tensor& weights,
     size_t size,

@@ -2,7 +2,6 @@
 #include <tessera/training/metrics.h>
 
 #include "packages/training/src/metric_inputs.h"
-#include "packages/training/src/metric_state.h"
 #include "packages/training/src/two_classes.h"
 #include "src/common/check.h"
 
@@ -63,30 +62,30 @@ void SumMetric::merge(const at::Tensor& state) {
   }
 }
 
-void MeanMetric::add(
-    const std::vector<double>& values,
+void detail::RuleMetric::update(
+    const at::Tensor& predictions,
+    const at::Tensor& labels,
     const at::Tensor& weights) {
-  const std::vector<double> counted =
-      read_weights(weights, values.size(), where_of(name()));
-  double& total = sums()[0];
-  double& weight_sum = sums()[1];
-  for (size_t i = 0; i < values.size(); ++i) {
-    const double weight = counted.empty() ? 1.0 : counted[i];
-    total += weight * values[i];
-    weight_sum += weight;
-  }
+  rule_.add(
+      {.predictions = predictions, .labels = labels, .weights = weights},
+      where_of(name()),
+      sums());
 }
 
-double MeanMetric::result() const {
-  return sums()[1] > 0.0 ? result_of(sums()[0] / sums()[1]) : kUndefined;
+double detail::RuleMetric::result() const {
+  return rule_.result(sums());
 }
 
-double WeightedScores::total_weight() const {
+std::unique_ptr<Metric> detail::RuleMetric::make_empty() const {
+  return std::make_unique<RuleMetric>(name(), rule_);
+}
+
+double detail::WeightedScores::total_weight() const {
   return weights.empty() ? static_cast<double>(values.size())
                          : std::accumulate(weights.begin(), weights.end(), 0.0);
 }
 
-void WeightedScores::sort() {
+void detail::WeightedScores::sort() {
   if (weights.empty()) {
     std::sort(values.begin(), values.end());
     return;
@@ -106,21 +105,20 @@ void TwoClassMetric::update(
     const at::Tensor& predictions,
     const at::Tensor& labels,
     const at::Tensor& weights) {
-  const std::string where = where_of(name());
-  const MetricInputs inputs = read_two_classes(predictions, labels, where);
-  const std::vector<double> counted =
-      read_weights(weights, inputs.size(), where);
+  const MetricInputs inputs = read_two_classes(
+      {.predictions = predictions, .labels = labels, .weights = weights},
+      where_of(name()));
   // Examples of earlier batches without weights count 1.
-  if (!counted.empty()) {
+  if (weights.defined()) {
     positives_.weights.resize(positives_.values.size(), 1.0);
     negatives_.weights.resize(negatives_.values.size(), 1.0);
     has_weights_ = true;
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
-    WeightedScores& scores = inputs.labels[i] == 1.0 ? positives_ : negatives_;
+    auto& scores = inputs.labels[i] == 1.0 ? positives_ : negatives_;
     scores.values.push_back(inputs.predictions[i]);
     if (has_weights_) {
-      scores.weights.push_back(counted.empty() ? 1.0 : counted[i]);
+      scores.weights.push_back(inputs.weights[i]);
     }
   }
 }
@@ -128,7 +126,11 @@ void TwoClassMetric::update(
 double TwoClassMetric::result() const {
   positives_.sort();
   negatives_.sort();
-  return result_of(positives_, negatives_);
+  return result_of_(positives_, negatives_);
+}
+
+std::unique_ptr<Metric> TwoClassMetric::make_empty() const {
+  return std::unique_ptr<Metric>(new TwoClassMetric(name(), result_of_));
 }
 
 void TwoClassMetric::reset() {
@@ -182,11 +184,10 @@ void TwoClassMetric::load_state(const at::Tensor& state) {
 }
 
 void TwoClassMetric::merge(const at::Tensor& state) {
-  const std::unique_ptr<Metric> made = make_empty();
-  made->load_state(state);
-  const auto& other = dynamic_cast<const TwoClassMetric&>(*made);
+  TwoClassMetric other(name(), result_of_);
+  other.load_state(state);
   has_weights_ = has_weights_ || other.has_weights_;
-  const auto append = [&](WeightedScores& scores, const WeightedScores& added) {
+  const auto append = [&](auto& scores, const auto& added) {
     scores.values.insert(
         scores.values.end(), added.values.begin(), added.values.end());
     if (has_weights_) {
@@ -201,129 +202,112 @@ void TwoClassMetric::merge(const at::Tensor& state) {
   append(negatives_, other.negatives_);
 }
 
-double AUC::result_of(
-    const WeightedScores& positives,
-    const WeightedScores& negatives) const {
-  return area_under_roc(positives, negatives);
-}
-
-std::unique_ptr<Metric> AUC::make_empty() const {
-  return std::make_unique<AUC>(name());
-}
+AUC::AUC(std::string name) : TwoClassMetric(std::move(name), area_under_roc) {}
 
 LogLoss::LogLoss(LogLossOptions options)
-    : MeanMetric(options.name), options_(std::move(options)) {}
+    : RuleMetric(
+          options.name,
+          mean_rule(
+              Better::kLower,
+              read_classes,
+              [scores = options.scores](
+                  const MetricInputs& inputs,
+                  size_t i,
+                  const std::string& where) {
+                return log_loss_of(inputs, i, scores, where);
+              })) {}
 
-void LogLoss::update(
-    const at::Tensor& predictions,
-    const at::Tensor& labels,
-    const at::Tensor& weights) {
-  const std::string where = where_of(name());
-  const MetricInputs inputs = read_classes(predictions, labels, where);
-  add(log_losses(inputs, options_.scores, where), weights);
-}
-
-std::unique_ptr<Metric> LogLoss::make_empty() const {
-  return std::make_unique<LogLoss>(options_);
-}
-
-void RMSE::update(
-    const at::Tensor& predictions,
-    const at::Tensor& labels,
-    const at::Tensor& weights) {
-  const MetricInputs inputs =
-      read_scores(predictions, labels, where_of(name()));
-  std::vector<double> squares(inputs.size());
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const double difference = inputs.predictions[i] - inputs.labels[i];
-    squares[i] = difference * difference;
-  }
-  add(squares, weights);
-}
-
-double RMSE::result_of(double mean) const {
-  return std::sqrt(mean);
-}
-
-std::unique_ptr<Metric> RMSE::make_empty() const {
-  return std::make_unique<RMSE>(name());
-}
+RMSE::RMSE(std::string name)
+    : RuleMetric(std::move(name), [] {
+        detail::SumRule rule = mean_rule(
+            Better::kLower,
+            read_scores,
+            [](const MetricInputs& inputs, size_t i, const std::string&) {
+              const double difference =
+                  inputs.predictions[i] - inputs.labels[i];
+              return difference * difference;
+            });
+        rule.result = [](const std::vector<double>& sums) {
+          return std::sqrt(ratio_of(sums));
+        };
+        return rule;
+      }()) {}
 
 Accuracy::Accuracy(AccuracyOptions options)
-    : MeanMetric(options.name), options_(std::move(options)) {}
+    : RuleMetric(
+          options.name,
+          mean_rule(
+              Better::kHigher,
+              read_classes,
+              [threshold = options.threshold](
+                  const MetricInputs& inputs,
+                  size_t i,
+                  const std::string&) {
+                const double* row = inputs.row(i);
+                const std::ptrdiff_t predicted = inputs.classes == 1
+                    ? std::ptrdiff_t{row[0] > threshold}
+                    : std::max_element(row, row + inputs.classes) - row;
+                return static_cast<double>(predicted) == inputs.labels[i] ? 1.0
+                                                                          : 0.0;
+              })) {}
 
-void Accuracy::update(
-    const at::Tensor& predictions,
-    const at::Tensor& labels,
-    const at::Tensor& weights) {
-  const MetricInputs inputs =
-      read_classes(predictions, labels, where_of(name()));
-  std::vector<double> hits(inputs.size());
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const double* row = inputs.row(i);
-    const std::ptrdiff_t predicted = inputs.classes == 1
-        ? std::ptrdiff_t{row[0] > options_.threshold}
-        : std::max_element(row, row + inputs.classes) - row;
-    hits[i] = static_cast<double>(predicted) == inputs.labels[i] ? 1.0 : 0.0;
-  }
-  add(hits, weights);
-}
+namespace {
 
-std::unique_ptr<Metric> Accuracy::make_empty() const {
-  return std::make_unique<Accuracy>(options_);
-}
-
-TopKAccuracy::TopKAccuracy(TopKAccuracyOptions options)
-    : MeanMetric(
-          options.name.empty()
-              ? "top_" + std::to_string(options.k) + "_accuracy"
-              : options.name),
-      options_(std::move(options)) {
-  TESSERA_CHECK_VALUE(
-      options_.k >= 1,
-      "[TopKAccuracy] k must be >= 1, but got {}. Set it to the number of classes that count.",
-      options_.k);
-}
-
-void TopKAccuracy::update(
-    const at::Tensor& predictions,
-    const at::Tensor& labels,
-    const at::Tensor& weights) {
-  const std::string where = where_of(name());
+MetricInputs read_several_classes(
+    const MetricBatch& batch,
+    const std::string& where) {
+  const at::Tensor& predictions = batch.predictions;
   TESSERA_CHECK_VALUE(
       !predictions.defined() ||
           (predictions.dim() == 2 && predictions.size(1) > 1),
       "{} predictions must have shape [n, classes] with 2 classes or more, but got {}. For one score per example, use Accuracy.",
       where,
       predictions.sizes());
-  const MetricInputs inputs = read_classes(predictions, labels, where);
-  std::vector<double> hits(inputs.size());
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const double* row = inputs.row(i);
-    const auto label = static_cast<int64_t>(inputs.labels[i]);
-    // Later classes win if scores are equal, as in scikit-learn's top_k_accuracy_score.
-    int64_t before = 0;  // classes that rank before the label
-    for (int64_t j = 0; j < inputs.classes; ++j) {
-      before += row[j] > row[label] || (row[j] == row[label] && j > label);
-    }
-    hits[i] = before < options_.k ? 1.0 : 0.0;
+  return read_classes(batch, where);
+}
+
+// The number of classes that rank before the label. Later classes win if scores are equal,
+// as in scikit-learn's top_k_accuracy_score.
+int64_t rank_of_label(const MetricInputs& inputs, size_t i) {
+  const double* row = inputs.row(i);
+  const auto label = static_cast<int64_t>(inputs.labels[i]);
+  int64_t before = 0;
+  for (int64_t j = 0; j < inputs.classes; ++j) {
+    before += row[j] > row[label] || (row[j] == row[label] && j > label);
   }
-  add(hits, weights);
+  return before;
 }
 
-std::unique_ptr<Metric> TopKAccuracy::make_empty() const {
-  return std::make_unique<TopKAccuracy>(options_);
+}  // namespace
+
+TopKAccuracy::TopKAccuracy(TopKAccuracyOptions options)
+    : RuleMetric(
+          options.name.empty()
+              ? "top_" + std::to_string(options.k) + "_accuracy"
+              : options.name,
+          mean_rule(
+              Better::kHigher,
+              read_several_classes,
+              [k = options.k](
+                  const MetricInputs& inputs,
+                  size_t i,
+                  const std::string&) {
+                return rank_of_label(inputs, i) < k ? 1.0 : 0.0;
+              })) {
+  TESSERA_CHECK_VALUE(
+      options.k >= 1,
+      "[TopKAccuracy] k must be >= 1, but got {}. Set it to the number of classes that count.",
+      options.k);
 }
 
-void Mean::update(
-    const at::Tensor& predictions,
-    const at::Tensor& /*labels*/,
-    const at::Tensor& weights) {
-  add(read_column(predictions, "predictions", where_of(name())), weights);
-}
-
-std::unique_ptr<Metric> Mean::make_empty() const {
-  return std::make_unique<Mean>(name());
-}
+Mean::Mean(std::string name)
+    : RuleMetric(
+          std::move(name),
+          mean_rule(
+              Better::kUnknown,
+              read_predictions,
+              [](const MetricInputs& inputs, size_t i, const std::string&) {
+                return inputs.predictions[i];
+              })) {}
 
 }  // namespace tessera::training

@@ -2,7 +2,6 @@
 #include <tessera/training/ranking_metrics.h>
 
 #include "packages/training/src/metric_inputs.h"
-#include "packages/training/src/metric_state.h"
 #include "src/common/check.h"
 #include "src/common/random_key.h"
 #include "src/common/tensor_text.h"
@@ -18,7 +17,21 @@
 
 namespace tessera::training {
 
+// The list of one query, without the items that are left out.
+struct detail::RankedList {
+  struct Item {
+    double label = 0.0;
+    double weight = 1.0;
+  };
+
+  std::vector<Item> top = {};  // the first k items, best first
+  std::vector<Item> rest = {};  // in any order
+};
+
 namespace {
+
+using detail::RankedList;
+using RankedItem = RankedList::Item;
 
 // The sums of a RankingMetric.
 enum RankingSum : size_t {
@@ -87,13 +100,120 @@ double discount(size_t index) {
   return 1.0 / std::log2(static_cast<double>(index) + 2.0);
 }
 
+double recall_of(const RankedList& list) {
+  const double found = count_relevant(list.top);
+  return found / (found + count_relevant(list.rest));
+}
+
+double precision_of(const RankedList& list) {
+  return list.top.empty()
+      ? 0.0
+      : count_relevant(list.top) / static_cast<double>(list.top.size());
+}
+
+double hit_of(const RankedList& list) {
+  return count_relevant(list.top) > 0.0 ? 1.0 : 0.0;
+}
+
+double reciprocal_rank_of(const RankedList& list) {
+  const auto first =
+      std::find_if(list.top.begin(), list.top.end(), is_relevant);
+  return first == list.top.end()
+      ? 0.0
+      : 1.0 / static_cast<double>(first - list.top.begin() + 1);
+}
+
+double average_precision_of(const RankedList& list) {
+  double found = 0.0;
+  double precision = 0.0;
+  double weight = 0.0;  // of all relevant items
+  for (size_t i = 0; i < list.top.size(); ++i) {
+    const RankedItem& item = list.top[i];
+    if (is_relevant(item)) {
+      found += 1.0;
+      precision += item.weight * (found / static_cast<double>(i + 1));
+      weight += item.weight;
+    }
+  }
+  for (const RankedItem& item : list.rest) {
+    weight += is_relevant(item) ? item.weight : 0.0;
+  }
+  return precision / weight;
+}
+
+// `name` is that of the metric.
+double exponential_gain(double label, const std::string& name) {
+  constexpr double kMaxLabel = 1000.0;  // 2^1024 is infinite
+  TESSERA_CHECK_VALUE(
+      label <= kMaxLabel,
+      "[Metric '{}'] labels must be grades of at most {}, but got {}. For counts, set NDCGOptions::gain to Gain::kLinear.",
+      name,
+      kMaxLabel,
+      label);
+  return std::exp2(label) - 1.0;
+}
+
+template <class GainOf>
+double normalized_gain(
+    const RankedList& list,
+    std::optional<int64_t> k,
+    const GainOf& gain_of) {
+  const auto gain = [&](const RankedItem& item) {
+    return item.weight * gain_of(item.label);
+  };
+  double reached = 0.0;
+  std::vector<double> gains;
+  for (size_t i = 0; i < list.top.size(); ++i) {
+    gains.push_back(gain(list.top[i]));
+    reached += gains.back() * discount(i);
+  }
+  for (const RankedItem& item : list.rest) {
+    gains.push_back(gain(item));
+  }
+  // Missed relevant ids are in `rest`, so the best list may be longer than `top`.
+  const size_t count = std::min(
+      gains.size(),
+      static_cast<size_t>(k.value_or(static_cast<int64_t>(gains.size()))));
+  std::partial_sort(
+      gains.begin(),
+      gains.begin() + static_cast<std::ptrdiff_t>(count),
+      gains.end(),
+      std::greater<>());
+  double best = 0.0;
+  for (size_t i = 0; i < count; ++i) {
+    best += gains[i] * discount(i);
+  }
+  return reached / best;
+}
+
+detail::RankingRule gain_rule(const NDCGOptions& options) {
+  std::function<double(double)> gain_of = [](double label) { return label; };
+  if (options.gain == Gain::kExponential) {
+    gain_of = [name = name_of("ndcg", ranking_options(options))](double label) {
+      return exponential_gain(label, name);
+    };
+  }
+  return {
+      .value_of =
+          [k = options.k, gain_of](const RankedList& list) {
+            return normalized_gain(list, k, gain_of);
+          },
+      .relevance_of = gain_of};
+}
+
 }  // namespace
 
 RankingMetric::RankingMetric(
     const std::string& kind,
-    RankingMetricOptions options)
+    RankingMetricOptions options,
+    detail::RankingRule rule)
     : SumMetric(name_of(kind, options), kNumSums),
-      options_(std::move(options)) {
+      options_(std::move(options)),
+      rule_(std::move(rule)) {
+  options_.name = name();
+  if (!rule_.relevance_of) {
+    rule_.relevance_of = [](double label) { return label >= 1.0 ? 1.0 : 0.0; };
+  }
   TESSERA_CHECK_VALUE(
       !options_.k || *options_.k >= 1,
       "[Metric '{}'] k must be >= 1, but got {}. Set it to the number of items that count, or leave it unset for all.",
@@ -144,23 +264,20 @@ void RankingMetric::add_scores(const MetricBatch& batch) {
       "{} bags of labels belong to retrieved ids, int32 or int64, but the predictions are scores: {}. Pass labels [queries, list], or ids.",
       where,
       describe(batch.predictions));
-  const ScoreLists lists =
-      read_score_lists(batch.predictions, batch.labels, batch.weights, where);
+  const ScoreLists lists = read_score_lists(batch, where);
   // Raises for labels without a finite relevance, before anything is changed.
   for (const double label : lists.labels) {
-    relevance_of(label);
+    rule_.relevance_of(label);
   }
   std::vector<size_t> order;
   for (size_t query = 0; query < lists.queries; ++query) {
     const size_t begin = query * lists.list;
     const double* scores = lists.scores.data() + begin;
     const double* labels = lists.labels.data() + begin;
-    const auto weight = [&](size_t i) {
-      return lists.weights.empty() ? 1.0 : lists.weights[begin + i];
-    };
+    const double* weights = lists.weights.data() + begin;
     order.clear();
     for (size_t i = 0; i < lists.list; ++i) {
-      if (labels[i] >= 0.0 && weight(i) > 0.0) {
+      if (labels[i] >= 0.0 && weights[i] > 0.0) {
         order.push_back(i);
       }
     }
@@ -179,7 +296,7 @@ void RankingMetric::add_scores(const MetricBatch& batch) {
     RankedList list;
     for (size_t i = 0; i < order.size(); ++i) {
       (i < count ? list.top : list.rest)
-          .push_back({.label = labels[order[i]], .weight = weight(order[i])});
+          .push_back({.label = labels[order[i]], .weight = weights[order[i]]});
     }
     add(list, !order.empty());
   }
@@ -187,8 +304,7 @@ void RankingMetric::add_scores(const MetricBatch& batch) {
 
 void RankingMetric::add_ids(const MetricBatch& batch) {
   const std::string where = where_of(name());
-  const RetrievedIds ids = read_retrieved_ids(
-      batch.predictions, batch.labels, batch.label_splits, where);
+  const RetrievedIds ids = read_retrieved_ids(batch, where);
   const std::vector<double> weights =
       read_weights(batch.weights, ids.queries(), where);
   const size_t count = std::min(
@@ -198,7 +314,7 @@ void RankingMetric::add_ids(const MetricBatch& batch) {
   std::unordered_set<int64_t> missing;
   std::unordered_set<int64_t> seen;
   for (size_t query = 0; query < ids.queries(); ++query) {
-    const double weight = weights.empty() ? 1.0 : weights[query];
+    const double weight = weights[query];
     const std::span<const int64_t> relevant = ids.relevant_of(query);
     missing = {relevant.begin(), relevant.end()};
     seen.clear();
@@ -222,13 +338,13 @@ void RankingMetric::add(const RankedList& list, bool is_counted) {
   double weighted = 0.0;
   for (const auto* part : {&list.top, &list.rest}) {
     for (const RankedItem& item : *part) {
-      relevance += relevance_of(item.label);
-      weighted += item.weight * relevance_of(item.label);
+      relevance += rule_.relevance_of(item.label);
+      weighted += item.weight * rule_.relevance_of(item.label);
     }
   }
   if (relevance > 0.0) {
     const double weight = weighted / relevance;
-    sums()[kTotal] += weight * value_of(list);
+    sums()[kTotal] += weight * rule_.value_of(list);
     sums()[kWeight] += weight;
     sums()[kWithRelevant] += 1.0;
   } else if (
@@ -236,6 +352,10 @@ void RankingMetric::add(const RankedList& list, bool is_counted) {
       options_.no_relevant_item == NoRelevantItem::kCountsAsZero) {
     sums()[kWithoutRelevant] += 1.0;
   }
+}
+
+std::unique_ptr<Metric> RankingMetric::make_empty() const {
+  return std::unique_ptr<Metric>(new RankingMetric(name(), options_, rule_));
 }
 
 double RankingMetric::result() const {
@@ -249,131 +369,21 @@ double RankingMetric::result() const {
 }
 
 RecallAtK::RecallAtK(RankingMetricOptions options)
-    : RankingMetric("recall", std::move(options)) {}
-
-double RecallAtK::value_of(const RankedList& list) const {
-  const double found = count_relevant(list.top);
-  return found / (found + count_relevant(list.rest));
-}
-
-std::unique_ptr<Metric> RecallAtK::make_empty() const {
-  return std::make_unique<RecallAtK>(options());
-}
+    : RankingMetric("recall", std::move(options), {recall_of}) {}
 
 PrecisionAtK::PrecisionAtK(RankingMetricOptions options)
-    : RankingMetric("precision", std::move(options)) {}
-
-double PrecisionAtK::value_of(const RankedList& list) const {
-  return list.top.empty()
-      ? 0.0
-      : count_relevant(list.top) / static_cast<double>(list.top.size());
-}
-
-std::unique_ptr<Metric> PrecisionAtK::make_empty() const {
-  return std::make_unique<PrecisionAtK>(options());
-}
+    : RankingMetric("precision", std::move(options), {precision_of}) {}
 
 HitRateAtK::HitRateAtK(RankingMetricOptions options)
-    : RankingMetric("hit_rate", std::move(options)) {}
-
-double HitRateAtK::value_of(const RankedList& list) const {
-  return count_relevant(list.top) > 0.0 ? 1.0 : 0.0;
-}
-
-std::unique_ptr<Metric> HitRateAtK::make_empty() const {
-  return std::make_unique<HitRateAtK>(options());
-}
+    : RankingMetric("hit_rate", std::move(options), {hit_of}) {}
 
 MeanReciprocalRank::MeanReciprocalRank(RankingMetricOptions options)
-    : RankingMetric("mrr", std::move(options)) {}
-
-double MeanReciprocalRank::value_of(const RankedList& list) const {
-  const auto first =
-      std::find_if(list.top.begin(), list.top.end(), is_relevant);
-  return first == list.top.end()
-      ? 0.0
-      : 1.0 / static_cast<double>(first - list.top.begin() + 1);
-}
-
-std::unique_ptr<Metric> MeanReciprocalRank::make_empty() const {
-  return std::make_unique<MeanReciprocalRank>(options());
-}
+    : RankingMetric("mrr", std::move(options), {reciprocal_rank_of}) {}
 
 MeanAveragePrecision::MeanAveragePrecision(RankingMetricOptions options)
-    : RankingMetric("map", std::move(options)) {}
-
-double MeanAveragePrecision::value_of(const RankedList& list) const {
-  double found = 0.0;
-  double precision = 0.0;
-  double weight = 0.0;  // of all relevant items
-  for (size_t i = 0; i < list.top.size(); ++i) {
-    const RankedItem& item = list.top[i];
-    if (is_relevant(item)) {
-      found += 1.0;
-      precision += item.weight * (found / static_cast<double>(i + 1));
-      weight += item.weight;
-    }
-  }
-  for (const RankedItem& item : list.rest) {
-    weight += is_relevant(item) ? item.weight : 0.0;
-  }
-  return precision / weight;
-}
-
-std::unique_ptr<Metric> MeanAveragePrecision::make_empty() const {
-  return std::make_unique<MeanAveragePrecision>(options());
-}
+    : RankingMetric("map", std::move(options), {average_precision_of}) {}
 
 NDCG::NDCG(NDCGOptions options)
-    : RankingMetric("ndcg", ranking_options(options)),
-      ndcg_options_(std::move(options)) {}
-
-double NDCG::relevance_of(double label) const {
-  if (ndcg_options_.gain == Gain::kLinear) {
-    return label;
-  }
-  constexpr double kMaxLabel = 1000.0;  // 2^1024 is infinite
-  TESSERA_CHECK_VALUE(
-      label <= kMaxLabel,
-      "[Metric '{}'] labels must be grades of at most {}, but got {}. For counts, set NDCGOptions::gain to Gain::kLinear.",
-      name(),
-      kMaxLabel,
-      label);
-  return std::exp2(label) - 1.0;
-}
-
-double NDCG::value_of(const RankedList& list) const {
-  const auto gain = [&](const RankedItem& item) {
-    return item.weight * relevance_of(item.label);
-  };
-  double reached = 0.0;
-  std::vector<double> gains;
-  for (size_t i = 0; i < list.top.size(); ++i) {
-    gains.push_back(gain(list.top[i]));
-    reached += gains.back() * discount(i);
-  }
-  for (const RankedItem& item : list.rest) {
-    gains.push_back(gain(item));
-  }
-  // Missed relevant ids are in `rest`, so the best list may be longer than `top`.
-  const size_t count = std::min(
-      gains.size(),
-      static_cast<size_t>(
-          options().k.value_or(static_cast<int64_t>(gains.size()))));
-  std::partial_sort(
-      gains.begin(),
-      gains.begin() + static_cast<std::ptrdiff_t>(count),
-      gains.end(),
-      std::greater<>());
-  double best = 0.0;
-  for (size_t i = 0; i < count; ++i) {
-    best += gains[i] * discount(i);
-  }
-  return reached / best;
-}
-
-std::unique_ptr<Metric> NDCG::make_empty() const {
-  return std::make_unique<NDCG>(ndcg_options_);
-}
+    : RankingMetric("ndcg", ranking_options(options), gain_rule(options)) {}
 
 }  // namespace tessera::training

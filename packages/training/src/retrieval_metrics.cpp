@@ -2,7 +2,6 @@
 #include <tessera/training/retrieval_metrics.h>
 
 #include "packages/training/src/metric_inputs.h"
-#include "packages/training/src/metric_state.h"
 #include "src/common/check.h"
 
 #include <algorithm>
@@ -50,7 +49,7 @@ void CatalogueCoverage::update(
   std::vector<int64_t> added;
   bool has_queries = has_queries_;
   for (size_t query = 0; query < queries; ++query) {
-    if (!counted.empty() && counted[query] == 0.0) {
+    if (counted[query] == 0.0) {
       continue;
     }
     has_queries = true;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/training/task_metrics.h>
 
-#include "packages/training/src/metric_state.h"
+#include "packages/training/src/metric_inputs.h"
 #include "src/common/check.h"
 
 #include <algorithm>
@@ -110,7 +110,7 @@ void TaskLoss::update_batch(const MetricBatch& batch) {
 }
 
 double TaskLoss::result() const {
-  return sums()[1] > 0.0 ? sums()[0] / sums()[1] : kUndefined;
+  return ratio_of(sums());
 }
 
 // The mean losses of ranks add up, as their gradients do.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/training/src/two_classes.h"
 
-#include "packages/training/src/metric_state.h"
 #include "src/common/check.h"
 
 #include <algorithm>
@@ -41,8 +40,8 @@ void check_probability(double value, const std::string& where) {
 }  // namespace
 
 double area_under_roc(
-    const WeightedScores& positives,
-    const WeightedScores& negatives) {
+    const detail::WeightedScores& positives,
+    const detail::WeightedScores& negatives) {
   const double pairs = positives.total_weight() * negatives.total_weight();
   if (!(pairs > 0.0)) {
     return kUndefined;
@@ -72,43 +71,35 @@ double area_under_roc(
   return concordant / pairs;
 }
 
-std::vector<double> log_losses(
+double log_loss_of(
     const MetricInputs& inputs,
+    size_t i,
     ScoreKind scores,
     const std::string& where) {
-  const bool is_logits = scores == ScoreKind::kLogits;
-  const double epsilon = inputs.epsilon;
-  const auto loss_of = [&](double probability) {
-    return -std::log(std::clamp(probability, epsilon, 1.0 - epsilon));
-  };
-  std::vector<double> losses(inputs.size());
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const double* row = inputs.row(i);
-    const auto label = static_cast<size_t>(inputs.labels[i]);
-    if (!is_logits) {
-      // The rounding errors of a sum grow with the number of classes.
-      constexpr double kTolerance = 1e-2;
-      double sum = 0.0;
-      for (int64_t j = 0; j < inputs.classes; ++j) {
-        check_probability(row[j], where);
-        sum += row[j];
-      }
-      TESSERA_CHECK_VALUE(
-          inputs.classes == 1 || std::abs(sum - 1.0) <= kTolerance,
-          "{} the probabilities of an example must sum to 1, but sum to {}. For logits, set the option `scores` to ScoreKind::kLogits.",
-          where,
-          sum);
-    }
-    if (inputs.classes == 1) {
-      losses[i] = is_logits ? softplus(label == 1 ? -row[0] : row[0])
-                            : loss_of(label == 1 ? row[0] : 1.0 - row[0]);
-    } else {
-      losses[i] = is_logits
-          ? log_of_sum_of_exp(row, inputs.classes) - row[label]
-          : loss_of(row[label]);
-    }
+  const double* row = inputs.row(i);
+  const auto label = static_cast<size_t>(inputs.labels[i]);
+  if (scores == ScoreKind::kLogits) {
+    return inputs.classes == 1
+        ? softplus(label == 1 ? -row[0] : row[0])
+        : log_of_sum_of_exp(row, inputs.classes) - row[label];
   }
-  return losses;
+  // The rounding errors of a sum grow with the number of classes.
+  constexpr double kTolerance = 1e-2;
+  double sum = 0.0;
+  for (int64_t j = 0; j < inputs.classes; ++j) {
+    check_probability(row[j], where);
+    sum += row[j];
+  }
+  TESSERA_CHECK_VALUE(
+      inputs.classes == 1 || std::abs(sum - 1.0) <= kTolerance,
+      "{} the probabilities of an example must sum to 1, but sum to {}. For logits, set the option `scores` to ScoreKind::kLogits.",
+      where,
+      sum);
+  const double probability = inputs.classes > 1 ? row[label]
+      : label == 1                              ? row[0]
+                                                : 1.0 - row[0];
+  return -std::log(
+      std::clamp(probability, inputs.epsilon, 1.0 - inputs.epsilon));
 }
 
 std::vector<double> probabilities_of(

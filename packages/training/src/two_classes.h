@@ -13,14 +13,15 @@ namespace tessera::training {
 /// How often a positive example has a higher score than a negative one. Equal scores count
 /// half. NaN without examples of both classes. Both arguments must be sorted.
 double area_under_roc(
-    const WeightedScores& positives,
-    const WeightedScores& negatives);
+    const detail::WeightedScores& positives,
+    const detail::WeightedScores& negatives);
 
-/// -log p(label) of each example. Probabilities are clipped to [eps, 1 - eps].
+/// -log p(label) of example i. Probabilities are clipped to [eps, 1 - eps].
 /// Errors:  c10::ValueError beginning with `where` for probabilities outside of [0, 1],
 ///          or that do not sum to 1.
-std::vector<double> log_losses(
+double log_loss_of(
     const MetricInputs& inputs,
+    size_t i,
     ScoreKind scores,
     const std::string& where);
 

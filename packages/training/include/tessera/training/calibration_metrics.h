@@ -3,12 +3,8 @@
 
 #include <tessera/training/metrics.h>
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
-#include <memory>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 namespace tessera::training {
@@ -18,7 +14,6 @@ struct CalibrationOptions {
   ScoreKind scores = ScoreKind::kProbabilities;
   std::string name = "calibration";
 };
-static_assert(std::is_aggregate_v<CalibrationOptions>);
 
 // snippet: tests/docs/reference_metrics_test.cpp Calibration
 /// The mean prediction, divided by the mean label: 1.1 means that the model expects 10 %
@@ -33,19 +28,9 @@ static_assert(std::is_aggregate_v<CalibrationOptions>);
 ///
 /// Shapes:  predictions [n] or [n, 1]; as many labels, each 0 or 1.
 /// Source:  He et al. 2014, section 3, doi:10.1145/2648584.2648589.
-class Calibration : public SumMetric {
+class Calibration : public detail::RuleMetric {
  public:
   explicit Calibration(CalibrationOptions options = {});
-
-  void update(
-      const at::Tensor& predictions,
-      const at::Tensor& labels,
-      const at::Tensor& weights = {}) override;
-  double result() const override;
-  std::unique_ptr<Metric> make_empty() const override;
-
- private:
-  CalibrationOptions options_;
 };
 
 /// The bins of a CalibrationError, the kind of its predictions, and its name in logs.
@@ -55,7 +40,6 @@ struct CalibrationErrorOptions {
   ScoreKind scores = ScoreKind::kProbabilities;
   std::string name = "calibration_error";
 };
-static_assert(std::is_aggregate_v<CalibrationErrorOptions>);
 
 /// One bin of a reliability diagram.
 struct CalibrationBin {
@@ -83,24 +67,12 @@ struct CalibrationBin {
 /// Shapes:  predictions [n] or [n, 1]; as many labels, each 0 or 1.
 /// Source:  Naeini et al. 2015, AAAI, "Obtaining Well Calibrated Probabilities Using
 ///          Bayesian Binning"; the bins are those of scikit-learn's calibration_curve.
-class CalibrationError : public SumMetric {
+class CalibrationError : public detail::RuleMetric {
  public:
   /// Errors:  c10::ValueError for bins outside of [1, 1'000'000].
   explicit CalibrationError(CalibrationErrorOptions options = {});
 
-  void update(
-      const at::Tensor& predictions,
-      const at::Tensor& labels,
-      const at::Tensor& weights = {}) override;
-  double result() const override;
   std::vector<CalibrationBin> bins() const;
-  std::unique_ptr<Metric> make_empty() const override;
-  Better better() const override {
-    return Better::kLower;
-  }
-
- private:
-  CalibrationErrorOptions options_;
 };
 
 }  // namespace tessera::training

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -34,15 +33,7 @@ namespace tessera::training {
 /// Source:  scikit-learn's average_precision_score, which gives 0 without positives.
 class AveragePrecision : public TwoClassMetric {
  public:
-  explicit AveragePrecision(std::string name = "average_precision")
-      : TwoClassMetric(std::move(name)) {}
-
-  std::unique_ptr<Metric> make_empty() const override;
-
- protected:
-  double result_of(
-      const WeightedScores& positives,
-      const WeightedScores& negatives) const override;
+  explicit AveragePrecision(std::string name = "average_precision");
 };
 
 // snippet: tests/docs/reference_metrics_test.cpp GroupedAUC
@@ -107,7 +98,6 @@ struct NormalizedEntropyOptions {
   ScoreKind scores = ScoreKind::kProbabilities;
   std::string name = "normalized_entropy";
 };
-static_assert(std::is_aggregate_v<NormalizedEntropyOptions>);
 
 // snippet: tests/docs/reference_metrics_test.cpp NormalizedEntropy
 /// The log loss, divided by the log loss of always predicting the share of positive
@@ -124,22 +114,9 @@ static_assert(std::is_aggregate_v<NormalizedEntropyOptions>);
 ///
 /// Shapes:  predictions [n] or [n, 1]; as many labels, each 0 or 1.
 /// Source:  He et al. 2014, section 3, doi:10.1145/2648584.2648589.
-class NormalizedEntropy : public SumMetric {
+class NormalizedEntropy : public detail::RuleMetric {
  public:
   explicit NormalizedEntropy(NormalizedEntropyOptions options = {});
-
-  void update(
-      const at::Tensor& predictions,
-      const at::Tensor& labels,
-      const at::Tensor& weights = {}) override;
-  double result() const override;
-  std::unique_ptr<Metric> make_empty() const override;
-  Better better() const override {
-    return Better::kLower;
-  }
-
- private:
-  NormalizedEntropyOptions options_;
 };
 
 }  // namespace tessera::training

@@ -3,11 +3,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -32,7 +33,6 @@ struct MetricBatch {
   /// The number of examples behind the loss.
   int64_t examples = 0;
 };
-static_assert(std::is_aggregate_v<MetricBatch>);
 
 // snippet: tests/docs/reference_training_test.cpp Metric
 /// A value over all examples since the last reset(). It does not depend on how they were
@@ -133,19 +133,39 @@ class SumMetric : public Metric {
   std::vector<double> sums_;
 };
 
-/// A metric that is a function of sum(weight * value) / sum(weight).
-class MeanMetric : public SumMetric {
+namespace detail {
+
+/// What the metrics of this library whose state is a few sums have of their own.
+struct SumRule {
+  size_t count = 2;
+  Better better = Better::kUnknown;
+  /// Checks a batch, and then adds it to the sums. Its errors begin with `where`.
+  std::function<void(
+      const MetricBatch& batch,
+      const std::string& where,
+      std::vector<double>& sums)>
+      add = {};
+  std::function<double(const std::vector<double>& sums)> result = {};
+};
+
+/// A metric with such a rule.
+class RuleMetric : public SumMetric {
  public:
+  RuleMetric(std::string name, SumRule rule)
+      : SumMetric(std::move(name), rule.count), rule_(std::move(rule)) {}
+
+  void update(
+      const at::Tensor& predictions,
+      const at::Tensor& labels = {},
+      const at::Tensor& weights = {}) override;
   double result() const override;
-
- protected:
-  explicit MeanMetric(std::string name) : SumMetric(std::move(name), 2) {}
-
-  /// Adds the values with their weights; without weights, each weight is 1.
-  void add(const std::vector<double>& values, const at::Tensor& weights);
-  virtual double result_of(double mean) const {
-    return mean;
+  std::unique_ptr<Metric> make_empty() const override;
+  Better better() const override {
+    return rule_.better;
   }
+
+ private:
+  SumRule rule_;
 };
 
 /// Scores with their weights.
@@ -161,6 +181,8 @@ struct WeightedScores {
   /// do not depend on the order of batches.
   void sort();
 };
+
+}  // namespace detail
 
 /// A metric of all scores of the two classes. It is exact, so it stores every score, with
 /// 8 bytes per example, or 16 once weights were given. result() sorts them.
@@ -180,22 +202,25 @@ class TwoClassMetric : public Metric {
   Better better() const override {
     return Better::kHigher;
   }
+  std::unique_ptr<Metric> make_empty() const override;
   at::Tensor state() const override;
   void load_state(const at::Tensor& state) override;
   void merge(const at::Tensor& state) override;
 
  protected:
-  using Metric::Metric;
-
   /// The result for sorted scores.
-  virtual double result_of(
-      const WeightedScores& positives,
-      const WeightedScores& negatives) const = 0;
+  using ResultOf = double (*)(
+      const detail::WeightedScores& positives,
+      const detail::WeightedScores& negatives);
+
+  TwoClassMetric(std::string name, ResultOf result_of)
+      : Metric(std::move(name)), result_of_(result_of) {}
 
  private:
+  ResultOf result_of_;
   // Mutable because result() sorts them.
-  mutable WeightedScores positives_;
-  mutable WeightedScores negatives_;
+  mutable detail::WeightedScores positives_;
+  mutable detail::WeightedScores negatives_;
   bool has_weights_ = false;
 };
 
@@ -211,14 +236,7 @@ class TwoClassMetric : public Metric {
 /// Source:  scikit-learn's roc_auc_score.
 class AUC : public TwoClassMetric {
  public:
-  explicit AUC(std::string name = "auc") : TwoClassMetric(std::move(name)) {}
-
-  std::unique_ptr<Metric> make_empty() const override;
-
- protected:
-  double result_of(
-      const WeightedScores& positives,
-      const WeightedScores& negatives) const override;
+  explicit AUC(std::string name = "auc");
 };
 
 /// What the predictions of a classifier are.
@@ -243,21 +261,9 @@ struct LogLossOptions {
 /// Shapes:  predictions [n] or [n, 1], for class 1, with labels 0 and 1; or
 ///          [n, classes], with rows that sum to 1 and labels in [0, classes).
 /// Source:  scikit-learn's log_loss.
-class LogLoss : public MeanMetric {
+class LogLoss : public detail::RuleMetric {
  public:
   explicit LogLoss(LogLossOptions options = {});
-
-  void update(
-      const at::Tensor& predictions,
-      const at::Tensor& labels,
-      const at::Tensor& weights = {}) override;
-  std::unique_ptr<Metric> make_empty() const override;
-  Better better() const override {
-    return Better::kLower;
-  }
-
- private:
-  LogLossOptions options_;
 };
 
 // snippet: tests/docs/reference_training_test.cpp RMSE
@@ -269,21 +275,9 @@ class LogLoss : public MeanMetric {
 ///
 /// Shapes:  predictions and labels [n] or [n, 1].
 /// Source:  scikit-learn's root_mean_squared_error.
-class RMSE : public MeanMetric {
+class RMSE : public detail::RuleMetric {
  public:
-  explicit RMSE(std::string name = "rmse") : MeanMetric(std::move(name)) {}
-
-  void update(
-      const at::Tensor& predictions,
-      const at::Tensor& labels,
-      const at::Tensor& weights = {}) override;
-  std::unique_ptr<Metric> make_empty() const override;
-  Better better() const override {
-    return Better::kLower;
-  }
-
- protected:
-  double result_of(double mean) const override;
+  explicit RMSE(std::string name = "rmse");
 };
 
 /// The threshold of an Accuracy, and its name in logs.
@@ -304,21 +298,9 @@ struct AccuracyOptions {
 /// Shapes:  predictions [n] or [n, 1] with labels 0 and 1; or [n, classes] with
 ///          labels in [0, classes), where the first of equal largest scores wins.
 /// Source:  scikit-learn's accuracy_score.
-class Accuracy : public MeanMetric {
+class Accuracy : public detail::RuleMetric {
  public:
   explicit Accuracy(AccuracyOptions options = {});
-
-  void update(
-      const at::Tensor& predictions,
-      const at::Tensor& labels,
-      const at::Tensor& weights = {}) override;
-  std::unique_ptr<Metric> make_empty() const override;
-  Better better() const override {
-    return Better::kHigher;
-  }
-
- private:
-  AccuracyOptions options_;
 };
 
 /// The number of classes that a TopKAccuracy compares, and its name in logs.
@@ -339,22 +321,10 @@ struct TopKAccuracyOptions {
 /// Shapes:  predictions [n, classes], any scores; labels [n] or [n, 1] in
 ///          [0, classes).
 /// Source:  scikit-learn's top_k_accuracy_score, also for the rule for equal scores.
-class TopKAccuracy : public MeanMetric {
+class TopKAccuracy : public detail::RuleMetric {
  public:
   /// Errors:  c10::ValueError for k < 1.
   explicit TopKAccuracy(TopKAccuracyOptions options = {});
-
-  void update(
-      const at::Tensor& predictions,
-      const at::Tensor& labels,
-      const at::Tensor& weights = {}) override;
-  std::unique_ptr<Metric> make_empty() const override;
-  Better better() const override {
-    return Better::kHigher;
-  }
-
- private:
-  TopKAccuracyOptions options_;
 };
 
 // snippet: tests/docs/reference_training_test.cpp Mean
@@ -366,15 +336,9 @@ class TopKAccuracy : public MeanMetric {
 ///   const double probability = mean.result();
 ///
 /// Shapes:  predictions [n] or [n, 1].
-class Mean : public MeanMetric {
+class Mean : public detail::RuleMetric {
  public:
-  explicit Mean(std::string name = "mean") : MeanMetric(std::move(name)) {}
-
-  void update(
-      const at::Tensor& predictions,
-      const at::Tensor& labels = {},
-      const at::Tensor& weights = {}) override;
-  std::unique_ptr<Metric> make_empty() const override;
+  explicit Mean(std::string name = "mean");
 };
 
 }  // namespace tessera::training

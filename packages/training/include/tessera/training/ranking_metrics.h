@@ -7,11 +7,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <type_traits>
-#include <vector>
 
 namespace tessera::training {
 
@@ -47,19 +46,20 @@ struct RankingMetricOptions {
   /// If empty, a name such as "recall_at_10", with the value of k, or "recall" without k.
   std::string name = "";
 };
-static_assert(std::is_aggregate_v<RankingMetricOptions>);
 
-/// An item of a list.
-struct RankedItem {
-  double label = 0.0;
-  double weight = 1.0;
+namespace detail {
+
+struct RankedList;
+
+/// What each RankingMetric has of its own.
+struct RankingRule {
+  /// The value of a list that has a relevant item.
+  std::function<double(const RankedList& list)> value_of = {};
+  /// The relevance of a label. Unset: 1 if the label is 1 or more, else 0.
+  std::function<double(double label)> relevance_of = {};
 };
 
-/// The list of one query, without the items that are left out.
-struct RankedList {
-  std::vector<RankedItem> top = {};  // the first k items, best first
-  std::vector<RankedItem> rest = {};  // in any order
-};
+}  // namespace detail
 
 /// The mean over queries of a function of the sorted items.
 ///
@@ -98,6 +98,7 @@ class RankingMetric : public SumMetric {
       const at::Tensor& weights = {});
   void update_batch(const MetricBatch& batch) override;
   double result() const override;
+  std::unique_ptr<Metric> make_empty() const override;
   Better better() const override {
     return Better::kHigher;
   }
@@ -108,24 +109,18 @@ class RankingMetric : public SumMetric {
  protected:
   /// `kind` is the name without k.
   /// Errors:  c10::ValueError for k < 1.
-  RankingMetric(const std::string& kind, RankingMetricOptions options);
-
-  /// The value of a list. Only called for lists with a relevant item.
-  virtual double value_of(const RankedList& list) const = 0;
-  /// The relevance of a label: 1 if the label is 1 or more, else 0.
-  virtual double relevance_of(double label) const {
-    return label >= 1.0 ? 1.0 : 0.0;
-  }
-  const RankingMetricOptions& options() const {
-    return options_;
-  }
+  RankingMetric(
+      const std::string& kind,
+      RankingMetricOptions options,
+      detail::RankingRule rule);
 
  private:
   void add_scores(const MetricBatch& batch);
   void add_ids(const MetricBatch& batch);
-  void add(const RankedList& list, bool is_counted);
+  void add(const detail::RankedList& list, bool is_counted);
 
   RankingMetricOptions options_;
+  detail::RankingRule rule_;
 };
 
 // snippet: tests/docs/reference_metrics_test.cpp RecallAtK
@@ -142,10 +137,6 @@ class RankingMetric : public SumMetric {
 class RecallAtK : public RankingMetric {
  public:
   explicit RecallAtK(RankingMetricOptions options = {});
-  std::unique_ptr<Metric> make_empty() const override;
-
- protected:
-  double value_of(const RankedList& list) const override;
 };
 
 // snippet: tests/docs/reference_metrics_test.cpp PrecisionAtK
@@ -162,10 +153,6 @@ class RecallAtK : public RankingMetric {
 class PrecisionAtK : public RankingMetric {
  public:
   explicit PrecisionAtK(RankingMetricOptions options = {});
-  std::unique_ptr<Metric> make_empty() const override;
-
- protected:
-  double value_of(const RankedList& list) const override;
 };
 
 // snippet: tests/docs/reference_metrics_test.cpp HitRateAtK
@@ -179,10 +166,6 @@ class PrecisionAtK : public RankingMetric {
 class HitRateAtK : public RankingMetric {
  public:
   explicit HitRateAtK(RankingMetricOptions options = {});
-  std::unique_ptr<Metric> make_empty() const override;
-
- protected:
-  double value_of(const RankedList& list) const override;
 };
 
 // snippet: tests/docs/reference_metrics_test.cpp MeanReciprocalRank
@@ -196,10 +179,6 @@ class HitRateAtK : public RankingMetric {
 class MeanReciprocalRank : public RankingMetric {
  public:
   explicit MeanReciprocalRank(RankingMetricOptions options = {});
-  std::unique_ptr<Metric> make_empty() const override;
-
- protected:
-  double value_of(const RankedList& list) const override;
 };
 
 // snippet: tests/docs/reference_metrics_test.cpp MeanAveragePrecision
@@ -220,10 +199,6 @@ class MeanReciprocalRank : public RankingMetric {
 class MeanAveragePrecision : public RankingMetric {
  public:
   explicit MeanAveragePrecision(RankingMetricOptions options = {});
-  std::unique_ptr<Metric> make_empty() const override;
-
- protected:
-  double value_of(const RankedList& list) const override;
 };
 
 /// The gain of an item with a label:
@@ -244,7 +219,6 @@ struct NDCGOptions {
   /// If empty, "ndcg_at_10", with the value of k, or "ndcg" without k.
   std::string name = "";
 };
-static_assert(std::is_aggregate_v<NDCGOptions>);
 
 // snippet: tests/docs/reference_metrics_test.cpp NDCG
 /// The normalized discounted cumulative gain (DCG). It is 1 if no other order of the items
@@ -265,14 +239,6 @@ static_assert(std::is_aggregate_v<NDCGOptions>);
 class NDCG : public RankingMetric {
  public:
   explicit NDCG(NDCGOptions options = {});
-  std::unique_ptr<Metric> make_empty() const override;
-
- protected:
-  double value_of(const RankedList& list) const override;
-  double relevance_of(double label) const override;
-
- private:
-  NDCGOptions ndcg_options_;
 };
 
 }  // namespace tessera::training

@@ -12,7 +12,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <type_traits>
 #include <unordered_set>
 
 namespace tessera::training {
@@ -26,7 +25,6 @@ struct CatalogueCoverageOptions {
   /// If empty, "coverage_at_10", with the value of k.
   std::string name = "";
 };
-static_assert(std::is_aggregate_v<CatalogueCoverageOptions>);
 
 // snippet: tests/docs/reference_metrics_test.cpp CatalogueCoverage
 /// The share of the catalogue that is among the first k ids of at least one query. A
