@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 namespace tessera::data {
@@ -30,7 +29,6 @@ struct CollectOptions {
 
   bool operator==(const CollectOptions&) const = default;
 };
-static_assert(std::is_aggregate_v<CollectOptions>);
 
 // snippet: tests/docs/reference_dataset_test.cpp collect_sequences
 /// Makes a sequence of each user, or of each session, from a log with a line for each

@@ -11,7 +11,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <type_traits>
 #include <utility>
 
 namespace tessera::data {
@@ -27,7 +26,6 @@ struct ShuffleOptions {
 
   bool operator==(const ShuffleOptions&) const = default;
 };
-static_assert(std::is_aggregate_v<ShuffleOptions>);
 
 // snippet: tests/docs/reference_dataset_test.cpp CacheOptions
 /// The options of Dataset::cache():
@@ -39,7 +37,6 @@ struct CacheOptions {
 
   bool operator==(const CacheOptions&) const = default;
 };
-static_assert(std::is_aggregate_v<CacheOptions>);
 
 /// The options of Dataset::batch().
 struct BatchOptions {
@@ -50,7 +47,6 @@ struct BatchOptions {
 
   bool operator==(const BatchOptions&) const = default;
 };
-static_assert(std::is_aggregate_v<BatchOptions>);
 
 // snippet: tests/docs/reference_dataset_test.cpp Dataset
 /// Examples in files or in memory, and the steps that turn them into batches. Each step

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <type_traits>
 
 namespace tessera::data {
 
@@ -29,7 +28,6 @@ struct SplitByShare {
 
   bool operator==(const SplitByShare&) const = default;
 };
-static_assert(std::is_aggregate_v<SplitByShare>);
 
 /// Puts the newest examples into `test`, and those before them into `validation`. Set
 /// either the shares or the times.
@@ -52,7 +50,6 @@ struct SplitByTime {
 
   bool operator==(const SplitByTime&) const = default;
 };
-static_assert(std::is_aggregate_v<SplitByTime>);
 
 /// Puts all examples of a user into the same part, by a hash of the user and the seed.
 struct SplitByUser {
@@ -67,7 +64,6 @@ struct SplitByUser {
 
   bool operator==(const SplitByUser&) const = default;
 };
-static_assert(std::is_aggregate_v<SplitByUser>);
 
 /// Puts the newest example of each user into `test`, and the one before it into
 /// `validation`. Of two examples with the same time, the one that comes later in the
@@ -86,7 +82,6 @@ struct LeaveOneOut {
 
   bool operator==(const LeaveOneOut&) const = default;
 };
-static_assert(std::is_aggregate_v<LeaveOneOut>);
 
 // snippet: tests/docs/reference_dataset_test.cpp split
 /// Splits the examples:

@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 namespace tessera::data {
@@ -33,7 +32,6 @@ struct FileOptions {
 
   bool operator==(const FileOptions&) const = default;
 };
-static_assert(std::is_aggregate_v<FileOptions>);
 
 // snippet: tests/docs/reference_sources_test.cpp make_file_source
 /// Examples in files. The format is recognised by the first bytes of a file: Parquet files

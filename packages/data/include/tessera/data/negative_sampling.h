@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <type_traits>
 
 namespace tessera::data {
 
@@ -48,7 +47,6 @@ struct NegativeSamplingOptions {
 
   bool operator==(const NegativeSamplingOptions&) const = default;
 };
-static_assert(std::is_aggregate_v<NegativeSamplingOptions>);
 
 // snippet: tests/docs/reference_dataset_test.cpp NegativeSampler
 /// Adds randomly drawn items to each example as negatives, for data that has clicks but no

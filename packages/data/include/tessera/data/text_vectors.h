@@ -9,7 +9,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <vector>
 
 namespace tessera::data {
@@ -30,7 +29,6 @@ struct TextVectorOptions {
 
   bool operator==(const TextVectorOptions&) const = default;
 };
-static_assert(std::is_aggregate_v<TextVectorOptions>);
 
 // snippet: tests/docs/reference_data_test.cpp load_text_vectors
 /// Reads the text formats of word2vec and GloVe, plain or gzip: a line for each word, with

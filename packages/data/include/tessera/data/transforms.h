@@ -5,7 +5,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -57,8 +56,7 @@ struct Hash {
 
   bool operator==(const Hash&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto visit) {
     visit("num_bins", self.num_bins);
     visit("salt", self.salt);
     visit("missing", self.missing);
@@ -86,8 +84,7 @@ struct Bucketize {
 
   bool operator==(const Bucketize&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto visit) {
     visit("boundaries", self.boundaries);
     visit("missing", self.missing);
   }
@@ -121,8 +118,7 @@ struct Vocabulary {
 
   bool operator==(const Vocabulary&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto visit) {
     visit("values", self.values);
     visit("num_oov_indices", self.num_oov_indices);
     visit("missing", self.missing);
@@ -152,8 +148,7 @@ struct Cross {
 
   bool operator==(const Cross&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto visit) {
     visit("num_bins", self.num_bins);
     visit("salt", self.salt);
     visit("missing", self.missing);
@@ -174,8 +169,7 @@ struct Hash64 {
 
   bool operator==(const Hash64&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto visit) {
     visit("salt", self.salt);
     visit("missing", self.missing);
   }
@@ -198,8 +192,7 @@ struct Cross64 {
 
   bool operator==(const Cross64&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto visit) {
     visit("salt", self.salt);
     visit("missing", self.missing);
   }
@@ -225,8 +218,7 @@ struct Identity {
 
   bool operator==(const Identity&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto visit) {
     visit("num_ids", self.num_ids);
     visit("default_id", self.default_id);
     visit("missing", self.missing);
@@ -246,8 +238,7 @@ struct Log1p {
 
   bool operator==(const Log1p&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto visit) {
     visit("missing_value", self.missing_value);
   }
 };
@@ -270,8 +261,7 @@ struct Normalize {
 
   bool operator==(const Normalize&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto visit) {
     visit("mean", self.mean);
     visit("variance", self.variance);
     visit("missing_value", self.missing_value);
@@ -291,7 +281,6 @@ using Transform = std::variant<
     transforms::Normalize,
     transforms::Hash64,
     transforms::Cross64>;
-static_assert(std::is_aggregate_v<transforms::Vocabulary>);
 
 /// One feature, or a group of numbers, and the columns that it is computed from.
 struct PipelineOutput {
@@ -308,15 +297,13 @@ struct PipelineOutput {
 
   bool operator==(const PipelineOutput&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto visit) {
     visit("name", self.name);
     visit("columns", self.columns);
     visit("transform", self.transform);
     visit("max_length", self.max_length);
   }
 };
-static_assert(std::is_aggregate_v<PipelineOutput>);
 
 /// The class_name in JSON, such as "Hash" or "Bucketize".
 const char* name_of(const Transform& transform);

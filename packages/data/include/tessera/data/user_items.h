@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <string>
-#include <type_traits>
 #include <unordered_map>
 #include <vector>
 
@@ -23,7 +22,6 @@ struct UserItemsOptions {
 
   bool operator==(const UserItemsOptions&) const = default;
 };
-static_assert(std::is_aggregate_v<UserItemsOptions>);
 
 // snippet: tests/docs/reference_dataset_test.cpp UserItems
 /// The items of each user, such as those that a search must leave out because the user

@@ -10,7 +10,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 namespace tessera::distributed {
@@ -30,7 +29,6 @@ struct PlanOptions {
   /// memory_slack >= 0.
   double memory_slack = 0.05;
 };
-static_assert(std::is_aggregate_v<PlanOptions>);
 
 /// One table of a ShardingPlan.
 struct PlannedTable {

@@ -9,7 +9,6 @@
 #include <torch/nn/modules/linear.h>
 
 #include <cstdint>
-#include <type_traits>
 
 namespace tessera {
 
@@ -21,13 +20,11 @@ struct CausalSelfAttentionOptions {
 
   bool operator==(const CausalSelfAttentionOptions&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto visit) {
     visit("num_heads", self.num_heads);
     visit("use_bias", self.use_bias);
   }
 };
-static_assert(std::is_aggregate_v<CausalSelfAttentionOptions>);
 
 // snippet: tests/docs/reference_sasrec_test.cpp CausalSelfAttentionImpl
 /// Self-attention over the earlier positions of each sequence of a jagged batch.
@@ -75,9 +72,6 @@ class CausalSelfAttentionImpl
   torch::nn::Linear out_projection_{nullptr};
 };
 
-class CausalSelfAttention : public LayerHolder<CausalSelfAttentionImpl> {
- public:
-  using LayerHolder::LayerHolder;
-};
+using CausalSelfAttention = LayerHolder<CausalSelfAttentionImpl>;
 
 }  // namespace tessera

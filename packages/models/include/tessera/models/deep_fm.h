@@ -11,7 +11,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <type_traits>
 #include <vector>
 
 namespace tessera {
@@ -28,14 +27,12 @@ struct DeepFMOptions {
 
   bool operator==(const DeepFMOptions&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto visit) {
     visit("hidden_units", self.hidden_units);
     visit("activation", self.activation);
     visit("use_first_order", self.use_first_order);
   }
 };
-static_assert(std::is_aggregate_v<DeepFMOptions>);
 
 // snippet: tests/docs/reference_models_test.cpp DeepFMImpl
 /// The sum of a factorization machine and an MLP that share the vectors of the features.
@@ -73,9 +70,6 @@ class DeepFMImpl : public LayerImpl<DeepFMImpl, DeepFMOptions> {
   MLP mlp_{nullptr};
 };
 
-class DeepFM : public LayerHolder<DeepFMImpl> {
- public:
-  using LayerHolder::LayerHolder;
-};
+using DeepFM = LayerHolder<DeepFMImpl>;
 
 }  // namespace tessera

@@ -6,7 +6,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <type_traits>
 
 namespace tessera {
 
@@ -19,13 +18,11 @@ struct DiceOptions {
 
   bool operator==(const DiceOptions&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto visit) {
     visit("momentum", self.momentum);
     visit("epsilon", self.epsilon);
   }
 };
-static_assert(std::is_aggregate_v<DiceOptions>);
 
 // snippet: tests/docs/reference_models_test.cpp DiceImpl
 /// An activation function that adapts to the distribution of its inputs. Its rectified
@@ -71,9 +68,6 @@ class DiceImpl : public LayerImpl<DiceImpl, DiceOptions> {
   at::Tensor running_var_;  // [dim]
 };
 
-class Dice : public LayerHolder<DiceImpl> {
- public:
-  using LayerHolder::LayerHolder;
-};
+using Dice = LayerHolder<DiceImpl>;
 
 }  // namespace tessera

@@ -16,7 +16,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <vector>
 
 namespace tessera {
@@ -56,14 +55,12 @@ struct DINAttentionOptions {
 
   bool operator==(const DINAttentionOptions&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto visit) {
     visit("hidden_units", self.hidden_units);
     visit("activation", self.activation);
     visit("use_softmax", self.use_softmax);
   }
 };
-static_assert(std::is_aggregate_v<DINAttentionOptions>);
 
 /// Returns the lengths of the histories in a ragged feature, [batch], for DINAttention.
 /// Errors:  c10::TypeError for a feature that is not ragged.
@@ -155,9 +152,6 @@ class DINAttentionImpl
   std::vector<torch::nn::PReLU> prelus_;
 };
 
-class DINAttention : public LayerHolder<DINAttentionImpl> {
- public:
-  using LayerHolder::LayerHolder;
-};
+using DINAttention = LayerHolder<DINAttentionImpl>;
 
 }  // namespace tessera

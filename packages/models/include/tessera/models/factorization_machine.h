@@ -7,7 +7,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <type_traits>
 
 namespace tessera {
 
@@ -21,13 +20,11 @@ struct FactorizationMachineOptions {
 
   bool operator==(const FactorizationMachineOptions&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto visit) {
     visit("use_first_order", self.use_first_order);
     visit("use_bias", self.use_bias);
   }
 };
-static_assert(std::is_aggregate_v<FactorizationMachineOptions>);
 
 // snippet: tests/docs/reference_models_test.cpp FactorizationMachineImpl
 /// A factorization machine: a linear model with the dot products of all pairs of
@@ -78,9 +75,6 @@ class FactorizationMachineImpl
   at::Tensor bias_;  // [1] or undefined
 };
 
-class FactorizationMachine : public LayerHolder<FactorizationMachineImpl> {
- public:
-  using LayerHolder::LayerHolder;
-};
+using FactorizationMachine = LayerHolder<FactorizationMachineImpl>;
 
 }  // namespace tessera

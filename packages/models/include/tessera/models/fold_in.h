@@ -5,7 +5,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <type_traits>
 
 namespace tessera {
 
@@ -24,7 +23,6 @@ struct FoldInOptions {
 
   bool operator==(const FoldInOptions&) const = default;
 };
-static_assert(std::is_aggregate_v<FoldInOptions>);
 
 // snippet: tests/docs/reference_models_test.cpp FoldInOfRatings
 /// Optional data of a batch for FoldIn::solve(). Tensors that are not given stay undefined.

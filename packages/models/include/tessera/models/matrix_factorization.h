@@ -7,7 +7,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <type_traits>
 
 namespace tessera {
 
@@ -20,13 +19,11 @@ struct MatrixFactorizationOptions {
 
   bool operator==(const MatrixFactorizationOptions&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto visit) {
     visit("global_mean", self.global_mean);
     visit("use_biases", self.use_biases);
   }
 };
-static_assert(std::is_aggregate_v<MatrixFactorizationOptions>);
 
 // snippet: tests/docs/reference_models_test.cpp MatrixFactorizationImpl
 /// Predicts the rating that a user gives to an item.
@@ -75,9 +72,6 @@ class MatrixFactorizationImpl
   at::Tensor global_mean_;  // [1]
 };
 
-class MatrixFactorization : public LayerHolder<MatrixFactorizationImpl> {
- public:
-  using LayerHolder::LayerHolder;
-};
+using MatrixFactorization = LayerHolder<MatrixFactorizationImpl>;
 
 }  // namespace tessera

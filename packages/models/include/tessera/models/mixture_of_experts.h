@@ -12,7 +12,6 @@
 
 #include <cstdint>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 namespace tessera {
@@ -32,8 +31,7 @@ struct MMoEOptions {
 
   bool operator==(const MMoEOptions&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto visit) {
     visit("tasks", self.tasks);
     visit("num_experts", self.num_experts);
     visit("expert_units", self.expert_units);
@@ -41,7 +39,6 @@ struct MMoEOptions {
     visit("activation", self.activation);
   }
 };
-static_assert(std::is_aggregate_v<MMoEOptions>);
 
 // snippet: tests/docs/reference_models_test.cpp MMoEImpl
 /// A multi-gate mixture of experts. Several tasks, such as click and purchase, share the
@@ -94,9 +91,6 @@ class MMoEImpl : public LayerImpl<MMoEImpl, MMoEOptions> {
   std::vector<MLP> towers_;
 };
 
-class MMoE : public LayerHolder<MMoEImpl> {
- public:
-  using LayerHolder::LayerHolder;
-};
+using MMoE = LayerHolder<MMoEImpl>;
 
 }  // namespace tessera

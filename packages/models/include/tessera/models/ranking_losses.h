@@ -8,7 +8,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <type_traits>
 
 namespace tessera {
 
@@ -23,7 +22,6 @@ struct RankingLists {
   /// Pairwise losses also take [queries, list].
   at::Tensor weights = {};  // [queries] floats >= 0
 };
-static_assert(std::is_aggregate_v<RankingLists>);
 
 /// The options of the losses of RankingLists.
 struct RankingLossOptions {
@@ -35,7 +33,6 @@ struct RankingLossOptions {
 
   bool operator==(const RankingLossOptions&) const = default;
 };
-static_assert(std::is_aggregate_v<RankingLossOptions>);
 
 // What the following losses have in common:
 //

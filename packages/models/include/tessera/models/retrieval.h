@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <type_traits>
 
 namespace tessera {
 
@@ -52,7 +51,6 @@ struct RetrievalOptions {
     visit("reduction", self.reduction);
   }
 };
-static_assert(std::is_aggregate_v<RetrievalOptions>);
 
 /// Optional data of a batch. Tensors that are not given stay undefined.
 struct RetrievalBatch {
@@ -112,9 +110,6 @@ class RetrievalImpl : public LayerImpl<RetrievalImpl, RetrievalOptions> {
   FORWARD_HAS_DEFAULT_ARGS({2, torch::nn::AnyValue(RetrievalBatch{})})
 };
 
-class Retrieval : public LayerHolder<RetrievalImpl> {
- public:
-  using LayerHolder::LayerHolder;
-};
+using Retrieval = LayerHolder<RetrievalImpl>;
 
 }  // namespace tessera

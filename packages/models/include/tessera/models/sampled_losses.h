@@ -9,7 +9,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <type_traits>
 
 namespace tessera {
 
@@ -27,7 +26,6 @@ struct SampledScores {
   at::Tensor negative_probability = {};  // [negatives] or [batch, negatives]
   at::Tensor weights = {};  // [batch] floats >= 0
 };
-static_assert(std::is_aggregate_v<SampledScores>);
 
 /// The options of bpr_loss() and sampled_softmax_loss().
 struct SampledLossOptions {
@@ -38,7 +36,6 @@ struct SampledLossOptions {
 
   bool operator==(const SampledLossOptions&) const = default;
 };
-static_assert(std::is_aggregate_v<SampledLossOptions>);
 
 /// The options of cosine_contrastive_loss().
 struct CosineContrastiveLossOptions {
@@ -50,7 +47,6 @@ struct CosineContrastiveLossOptions {
 
   bool operator==(const CosineContrastiveLossOptions&) const = default;
 };
-static_assert(std::is_aggregate_v<CosineContrastiveLossOptions>);
 
 /// The options of warp_loss().
 struct WarpLossOptions {
@@ -62,7 +58,6 @@ struct WarpLossOptions {
 
   bool operator==(const WarpLossOptions&) const = default;
 };
-static_assert(std::is_aggregate_v<WarpLossOptions>);
 
 // What the following losses have in common:
 //

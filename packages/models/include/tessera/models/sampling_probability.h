@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <span>
-#include <type_traits>
 
 namespace tessera {
 
@@ -31,7 +30,6 @@ struct SamplingProbabilityOptions {
     visit("learning_rate", self.learning_rate);
   }
 };
-static_assert(std::is_aggregate_v<SamplingProbabilityOptions>);
 
 // snippet: tests/docs/reference_layers_test.cpp SamplingProbabilityImpl
 /// Estimates from a stream of ids how likely each id comes next, in constant memory. Use
@@ -83,9 +81,6 @@ class SamplingProbabilityImpl
   at::Tensor average_gap_;  // [num_hashes, num_buckets] float32
 };
 
-class SamplingProbability : public LayerHolder<SamplingProbabilityImpl> {
- public:
-  using LayerHolder::LayerHolder;
-};
+using SamplingProbability = LayerHolder<SamplingProbabilityImpl>;
 
 }  // namespace tessera

@@ -14,7 +14,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <type_traits>
 #include <vector>
 
 namespace tessera {
@@ -42,8 +41,7 @@ struct SASRecOptions {
 
   bool operator==(const SASRecOptions&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto visit) {
     visit("num_items", self.num_items);
     visit("dim", self.dim);
     visit("max_length", self.max_length);
@@ -55,7 +53,6 @@ struct SASRecOptions {
     visit("seed", self.seed);
   }
 };
-static_assert(std::is_aggregate_v<SASRecOptions>);
 
 // snippet: tests/docs/reference_sasrec_test.cpp SASRecImpl
 /// SASRec: predicts the next item of each sequence with a causal transformer.
@@ -168,9 +165,6 @@ class SASRecImpl : public LayerImpl<SASRecImpl, SASRecOptions> {
   torch::nn::LayerNorm norm_{nullptr};
 };
 
-class SASRec : public LayerHolder<SASRecImpl> {
- public:
-  using LayerHolder::LayerHolder;
-};
+using SASRec = LayerHolder<SASRecImpl>;
 
 }  // namespace tessera

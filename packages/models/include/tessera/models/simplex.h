@@ -14,7 +14,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <type_traits>
 
 namespace tessera {
 
@@ -39,8 +38,7 @@ struct SimpleXOptions {
 
   bool operator==(const SimpleXOptions&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto visit) {
     visit("num_users", self.num_users);
     visit("num_items", self.num_items);
     visit("dim", self.dim);
@@ -50,7 +48,6 @@ struct SimpleXOptions {
     visit("seed", self.seed);
   }
 };
-static_assert(std::is_aggregate_v<SimpleXOptions>);
 
 // snippet: tests/docs/reference_sasrec_test.cpp SimpleXImpl
 /// SimpleX: finds new items for a user by the cosine of two vectors. The user's vector
@@ -160,9 +157,6 @@ class SimpleXImpl : public LayerImpl<SimpleXImpl, SimpleXOptions> {
   torch::nn::Linear projection_{nullptr};
 };
 
-class SimpleX : public LayerHolder<SimpleXImpl> {
- public:
-  using LayerHolder::LayerHolder;
-};
+using SimpleX = LayerHolder<SimpleXImpl>;
 
 }  // namespace tessera

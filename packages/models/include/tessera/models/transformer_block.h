@@ -15,7 +15,6 @@
 
 #include <cstdint>
 #include <string>
-#include <type_traits>
 
 namespace tessera {
 
@@ -50,8 +49,7 @@ struct TransformerBlockOptions {
 
   bool operator==(const TransformerBlockOptions&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto visit) {
     visit("num_heads", self.num_heads);
     visit("feed_forward_dim", self.feed_forward_dim);
     visit("activation", self.activation);
@@ -60,7 +58,6 @@ struct TransformerBlockOptions {
     visit("gated", self.gated);
   }
 };
-static_assert(std::is_aggregate_v<TransformerBlockOptions>);
 
 // snippet: tests/docs/reference_sasrec_test.cpp TransformerBlockImpl
 /// A block of a transformer on a jagged batch: causal self-attention, then a feed-forward
@@ -130,9 +127,6 @@ class TransformerBlockImpl
   torch::nn::Linear output_{nullptr};
 };
 
-class TransformerBlock : public LayerHolder<TransformerBlockImpl> {
- public:
-  using LayerHolder::LayerHolder;
-};
+using TransformerBlock = LayerHolder<TransformerBlockImpl>;
 
 }  // namespace tessera

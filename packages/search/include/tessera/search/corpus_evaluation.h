@@ -14,7 +14,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -25,7 +24,6 @@ struct CandidateVectors {
   at::Tensor vectors = {};  // [n, dim] floats
   at::Tensor ids = {};  // [n] int32 or int64, different ids >= 0
 };
-static_assert(std::is_aggregate_v<CandidateVectors>);
 
 /// The vectors of a batch of queries, such as users, and what they should find.
 struct CorpusQueries {
@@ -40,7 +38,6 @@ struct CorpusQueries {
   RaggedFeature seen = {};
   at::Tensor weights = {};  // [n] floats >= 0
 };
-static_assert(std::is_aggregate_v<CorpusQueries>);
 
 /// Gives batches to a function, one after another. It starts again with each call.
 template <class Batch>
@@ -75,7 +72,6 @@ struct CorpusEvaluationOptions {
       const at::Tensor& ids)>
       make_index = {};
 };
-static_assert(std::is_aggregate_v<CorpusEvaluationOptions>);
 
 // snippet: tests/docs/reference_metrics_test.cpp CorpusEvaluation
 /// At the end of each epoch, searches all items for the best ones of each query, and logs

@@ -9,7 +9,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <type_traits>
 
 namespace tessera {
 
@@ -33,7 +32,6 @@ struct FaissIndexOptions {
     visit("ef_search", self.ef_search);
   }
 };
-static_assert(std::is_aggregate_v<FaissIndexOptions>);
 
 /// Whether this Tessera was built with faiss.
 bool has_faiss();

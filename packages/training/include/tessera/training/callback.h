@@ -35,8 +35,7 @@ struct Progress {
 
   bool operator==(const Progress&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto visit) {
     visit("epochs", self.epochs);
     visit("steps_per_epoch", self.steps_per_epoch);
     visit("epoch", self.epoch);

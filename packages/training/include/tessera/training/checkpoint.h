@@ -9,7 +9,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <type_traits>
 
 namespace torch::nn {
 class Module;
@@ -42,7 +41,6 @@ struct TrainingCheckpointOptions {
   int64_t keep_last = 2;
   int64_t full_every = 1;
 };
-static_assert(std::is_aggregate_v<TrainingCheckpointOptions>);
 
 // snippet: tests/docs/reference_training_test.cpp Checkpoint
 /// Saves a training and resumes it, also in the middle of an epoch. A checkpoint has the

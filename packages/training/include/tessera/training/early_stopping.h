@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <type_traits>
 
 namespace tessera::training {
 
@@ -31,7 +30,6 @@ struct EarlyStoppingOptions {
   /// twice that while they are saved. A Checkpoint then writes them, too.
   std::string directory = {};
 };
-static_assert(std::is_aggregate_v<EarlyStoppingOptions>);
 
 // snippet: tests/docs/reference_training_test.cpp EarlyStopping
 // snippet: tests/docs/reference_training_test.cpp EarlyStopping_loop

@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -31,7 +30,6 @@ struct Validation {
   /// If empty, the same metrics as for training.
   Metrics metrics = {};
 };
-static_assert(std::is_aggregate_v<Validation>);
 
 /// What SIGINT (Ctrl-C) and SIGTERM do during fit().
 enum class Signals {
@@ -93,7 +91,6 @@ struct FitOptions {
   /// Every n-th step is in History::steps, and so in each checkpoint. 0: no steps.
   int64_t log_every_steps = 0;
 };
-static_assert(std::is_aggregate_v<FitOptions>);
 
 // snippet: tests/docs/reference_training_test.cpp fit
 /// Trains for some epochs: the loop of quick_start.cpp with metrics, validation,

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -41,7 +40,6 @@ struct LearningCurvesOptions {
   /// are better.
   Better better = Better::kUnknown;
 };
-static_assert(std::is_aggregate_v<LearningCurvesOptions>);
 
 /// Draws the history as an SVG picture: axes with ticks, training and validation as two
 /// curves, numbers that are not finite as gaps, and a dashed line at the best of several

@@ -6,7 +6,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <string>
-#include <type_traits>
 #include <vector>
 
 namespace tessera::training {
@@ -18,7 +17,6 @@ struct TaskPredictions {
   /// Undefined if the steps return none.
   at::Tensor labels = {};  // [n, ...]
 };
-static_assert(std::is_aggregate_v<TaskPredictions>);
 
 /// The predictions for all examples of a source, in their order.
 struct Predictions {
@@ -29,7 +27,6 @@ struct Predictions {
   /// One entry for each of StepResult::tasks.
   std::vector<TaskPredictions> tasks = {};
 };
-static_assert(std::is_aggregate_v<Predictions>);
 
 // snippet: tests/docs/reference_training_test.cpp Predictions
 /// Returns the predictions and labels of all batches of `pass`, under NoGradGuard.

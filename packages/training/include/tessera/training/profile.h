@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 namespace tessera::training {
@@ -30,8 +29,7 @@ struct ProfileRow {
 
   bool operator==(const ProfileRow&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto visit) {
     visit("phase", self.phase);
     visit("scope", self.scope);
     visit("seconds", self.seconds);
@@ -41,7 +39,6 @@ struct ProfileRow {
     visit("is_background", self.is_background);
   }
 };
-static_assert(std::is_aggregate_v<ProfileRow>);
 
 // snippet: tests/docs/reference_training_test.cpp Profile
 /// Measures what the time of a training is spent on.

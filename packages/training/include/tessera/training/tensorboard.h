@@ -11,7 +11,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -35,7 +34,6 @@ struct TensorBoardOptions {
   /// there when it ends.
   double flush_seconds = 30.0;
 };
-static_assert(std::is_aggregate_v<TensorBoardOptions>);
 
 // snippet: tests/docs/reference_tensorboard_test.cpp TensorBoard
 /// Writes the training to event files, which `tensorboard --logdir DIRECTORY` shows.

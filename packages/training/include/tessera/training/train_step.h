@@ -57,7 +57,6 @@ struct TaskResult {
   at::Tensor label_splits = {};
   at::Tensor groups = {};
 };
-static_assert(std::is_aggregate_v<TaskResult>);
 
 /// The result of a step on one batch.
 struct StepResult {
@@ -82,7 +81,6 @@ struct StepResult {
   /// TrainStepOptions::max_skipped_steps.
   bool is_skip_allowed = false;
 };
-static_assert(std::is_aggregate_v<StepResult>);
 
 /// What happens if a parameter would get a gradient but is not in the optimizer, for
 /// example because the optimizer was made before the parameter existed.
@@ -127,7 +125,6 @@ struct TrainStepOptions {
   /// at the first one.
   int64_t max_skipped_steps = 0;
 };
-static_assert(std::is_aggregate_v<TrainStepOptions>);
 
 /// Errors:  c10::ValueError for options out of range, and for a strategy that is not that
 ///          of the tables of `model`.
