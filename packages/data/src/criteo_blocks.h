@@ -7,7 +7,6 @@
 #include "packages/data/src/criteo_line.h"
 #include "packages/data/src/ordered_tasks.h"
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>

@@ -10,7 +10,6 @@
 #include <atomic>
 #include <limits>
 #include <mutex>
-#include <utility>
 #include <vector>
 
 namespace tessera::data {

@@ -14,7 +14,6 @@
 #include <c10/util/Exception.h>
 
 #include <deque>
-#include <map>
 #include <optional>
 #include <set>
 #include <span>

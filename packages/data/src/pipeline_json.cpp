@@ -3,7 +3,6 @@
 
 #include <tessera/common/shorten.h>
 
-#include "src/common/check.h"
 #include "src/common/json_name.h"
 #include "src/common/utf8.h"
 

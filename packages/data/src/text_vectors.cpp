@@ -15,8 +15,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <optional>
-#include <string_view>
 #include <unordered_map>
 #include <utility>
 

@@ -13,14 +13,12 @@
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <cstring>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <type_traits>
 #include <utility>
 

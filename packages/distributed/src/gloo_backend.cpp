@@ -34,7 +34,6 @@
 #include <mutex>
 #include <numeric>
 #include <sstream>
-#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>

@@ -19,11 +19,7 @@
 #include <cstring>
 #include <memory>
 #include <numeric>
-#include <string>
-#include <string_view>
 #include <unordered_set>
-#include <utility>
-#include <vector>
 
 namespace tessera {
 

@@ -7,8 +7,6 @@
 #include "packages/models/src/jagged_attention.h"
 #include "src/common/check.h"
 
-#include <c10/util/StringUtil.h>
-
 #include <utility>
 
 namespace tessera {

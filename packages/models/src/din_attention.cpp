@@ -32,7 +32,6 @@
 #include <limits>
 #include <utility>
 #include <variant>
-#include <vector>
 
 namespace tessera {
 

@@ -14,7 +14,6 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/jit/frontend/tracer.h>
 
-#include <cmath>
 #include <cstdint>
 
 namespace tessera {

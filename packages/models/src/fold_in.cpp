@@ -12,12 +12,10 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_cholesky_ex.h>
-#include <ATen/ops/matmul.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
-#include <tuple>
 #include <unordered_set>
 
 namespace tessera {

@@ -12,7 +12,6 @@
 #include <c10/util/StringUtil.h>
 
 #include <cmath>
-#include <string>
 #include <utility>
 #include <vector>
 

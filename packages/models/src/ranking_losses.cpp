@@ -6,15 +6,11 @@
 #include "src/common/tensor_text.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/eye.h>
-#include <ATen/ops/full_like.h>
 #include <ATen/ops/logcumsumexp.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/sigmoid.h>
-#include <ATen/ops/softplus.h>
 
-#include <cmath>
 #include <limits>
 #include <string>
 #include <tuple>

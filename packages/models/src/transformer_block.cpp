@@ -11,7 +11,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/sigmoid.h>
-#include <c10/util/StringUtil.h>
 
 #include <utility>
 #include <vector>

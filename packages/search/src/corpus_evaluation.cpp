@@ -15,9 +15,7 @@
 
 #include <algorithm>
 #include <limits>
-#include <memory>
 #include <optional>
-#include <utility>
 
 namespace tessera::training {
 

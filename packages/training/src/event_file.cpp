@@ -17,7 +17,6 @@
 #include <cstring>
 #include <filesystem>
 #include <system_error>
-#include <utility>
 
 namespace tessera::training {
 

@@ -28,10 +28,7 @@
 
 #include <algorithm>
 #include <exception>
-#include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
 namespace tessera::training {
 

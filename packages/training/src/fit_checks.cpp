@@ -17,7 +17,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
-#include <string>
 #include <system_error>
 
 namespace tessera::training {

@@ -10,8 +10,6 @@
 #include <cmath>
 #include <csignal>
 #include <limits>
-#include <string_view>
-#include <utility>
 
 #include "src/common/check.h"
 

@@ -7,10 +7,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 #include <numeric>
 #include <tuple>
-#include <utility>
 
 namespace tessera::training {
 

@@ -31,12 +31,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <memory>
 #include <optional>
 #include <set>
 #include <sstream>
 #include <utility>
-#include <vector>
 
 namespace tessera::training {
 

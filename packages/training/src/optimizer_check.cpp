@@ -15,7 +15,6 @@
 
 #include <unordered_set>
 #include <utility>
-#include <vector>
 
 namespace tessera::training {
 

@@ -12,8 +12,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <string>
-#include <vector>
 
 namespace tessera::training {
 

@@ -9,8 +9,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <functional>
-#include <numeric>
 #include <span>
 #include <unordered_set>
 #include <utility>

@@ -5,7 +5,6 @@
 #include "src/common/check.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace tessera::training {
 

@@ -28,8 +28,6 @@
 #include <optional>
 #include <string_view>
 #include <system_error>
-#include <utility>
-#include <vector>
 
 namespace tessera::training {
 

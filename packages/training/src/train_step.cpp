@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/training/train_step.h>
 
-#include <tessera/common/profile_scope.h>
 #include <tessera/common/shorten.h>
 #include <tessera/engine/sum_gradients.h>
 #include <tessera/layers/combined.h>
@@ -21,10 +20,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <optional>
 #include <set>
-#include <utility>
-#include <vector>
 
 namespace tessera::training {
 

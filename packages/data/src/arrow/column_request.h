@@ -3,7 +3,6 @@
 
 #include <tessera/data/column_type.h>
 
-#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>

@@ -19,8 +19,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <memory>
-#include <string_view>
 #include <type_traits>
 #include <utility>
 

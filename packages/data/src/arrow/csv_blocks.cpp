@@ -8,7 +8,6 @@
 #include <arrow/memory_pool.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <utility>
 
 namespace tessera::data {

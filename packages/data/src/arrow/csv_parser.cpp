@@ -4,7 +4,6 @@
 #include <tessera/common/shorten.h>
 
 #include "packages/data/src/arrow/csv_rows.h"
-#include "packages/data/src/arrow/csv_value.h"
 #include "packages/data/src/reader_checks.h"
 #include "src/common/check.h"
 #include "src/common/utf8.h"
@@ -19,7 +18,6 @@
 #include <string_view>
 #include <type_traits>
 #include <utility>
-#include <variant>
 
 namespace tessera::data {
 

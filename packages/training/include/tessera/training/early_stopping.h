@@ -5,7 +5,6 @@
 #include <tessera/training/pointers.h>
 
 #include <cstdint>
-#include <memory>
 #include <string>
 
 namespace tessera::training {
