@@ -3,7 +3,6 @@
 #include <tessera/serialization/config_json.h>
 
 #include "src/common/check.h"
-#include "src/common/json_name.h"
 
 #include <tessera/common/shorten.h>
 #include <tessera/serialization/config_values.h>

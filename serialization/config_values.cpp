@@ -4,7 +4,6 @@
 #include <tessera/serialization/config_json.h>
 
 #include "src/common/check.h"
-#include "src/common/json_name.h"
 
 #include <utility>
 
@@ -73,14 +72,6 @@ constexpr auto kNameOf = [](const auto& value) { return name_of(value); };
 
 }  // namespace
 
-Json JsonValue<Combiner>::write(Combiner value) {
-  return to_string(value);
-}
-
-Combiner JsonValue<Combiner>::read(const Json& json, const std::string& where) {
-  return read_name(json, combiner_from_string, where);
-}
-
 Json JsonValue<at::ScalarType>::write(at::ScalarType value) {
   return to_string(value);
 }
@@ -88,17 +79,12 @@ Json JsonValue<at::ScalarType>::write(at::ScalarType value) {
 at::ScalarType JsonValue<at::ScalarType>::read(
     const Json& json,
     const std::string& where) {
-  return read_name(json, dtype_from_string, where);
-}
-
-Json JsonValue<OutOfRange>::write(OutOfRange value) {
-  return to_string(value);
-}
-
-OutOfRange JsonValue<OutOfRange>::read(
-    const Json& json,
-    const std::string& where) {
-  return read_name(json, out_of_range_from_string, where);
+  at::ScalarType dtype = {};
+  detail::use_name(
+      json,
+      [&](const std::string& name) { dtype = dtype_from_string(name); },
+      where);
+  return dtype;
 }
 
 Json JsonValue<Apply>::write(Apply value) {

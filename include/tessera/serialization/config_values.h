@@ -4,7 +4,7 @@
 // How the configs of embeddings look in JSON. Options that hold such configs need this
 // header.
 
-#include <tessera/common/json.h>
+#include <tessera/common/json_name.h>
 #include <tessera/engine/checkpoint_options.h>
 #include <tessera/engine/strategy.h>
 #include <tessera/features/feature_config.h>
@@ -22,10 +22,7 @@ namespace tessera {
 
 /// "sum", "mean" or "sqrtn".
 template <>
-struct JsonValue<Combiner> {
-  static Json write(Combiner value);
-  static Combiner read(const Json& json, const std::string& where);
-};
+struct JsonValue<Combiner> : detail::JsonName<combiner_from_string> {};
 
 /// "float32", "bfloat16" or "float16".
 template <>
@@ -36,10 +33,7 @@ struct JsonValue<at::ScalarType> {
 
 /// "error" or "zero".
 template <>
-struct JsonValue<OutOfRange> {
-  static Json write(OutOfRange value);
-  static OutOfRange read(const Json& json, const std::string& where);
-};
+struct JsonValue<OutOfRange> : detail::JsonName<out_of_range_from_string> {};
 
 /// "in_backward" or "on_step".
 template <>

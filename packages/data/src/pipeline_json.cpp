@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/data/src/pipeline_json.h"
 
+#include <tessera/common/json_name.h>
 #include <tessera/common/shorten.h>
 
-#include "src/common/json_name.h"
 #include "src/common/utf8.h"
 
 #include <fmt/format.h>
@@ -14,24 +14,12 @@
 namespace tessera {
 
 template <>
-struct JsonValue<data::Missing> {
-  static Json write(data::Missing value) {
-    return data::to_string(value);
-  }
-  static data::Missing read(const Json& json, const std::string& where) {
-    return read_name(json, data::missing_from_string, where);
-  }
+struct JsonValue<data::Missing> : detail::JsonName<data::missing_from_string> {
 };
 
 template <>
-struct JsonValue<data::ColumnType> {
-  static Json write(data::ColumnType value) {
-    return data::to_string(value);
-  }
-  static data::ColumnType read(const Json& json, const std::string& where) {
-    return read_name(json, data::column_type_from_string, where);
-  }
-};
+struct JsonValue<data::ColumnType>
+    : detail::JsonName<data::column_type_from_string> {};
 
 }  // namespace tessera
 

@@ -128,13 +128,7 @@ std::string to_string(Missing policy) {
 }
 
 Missing missing_from_string(std::string_view name) {
-  const auto found =
-      std::find(kMissingNames.begin(), kMissingNames.end(), name);
-  TESSERA_CHECK_VALUE(
-      found != kMissingNames.end(),
-      "[Missing] missing must be one of own_id, drop, as_value, error, but got '{}'.",
-      shorten(name));
-  return static_cast<Missing>(found - kMissingNames.begin());
+  return value_named<Missing>(name, kMissingNames, "[Missing] missing");
 }
 
 const char* name_of(const Transform& transform) {

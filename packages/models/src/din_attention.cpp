@@ -8,7 +8,6 @@
 #include "layers/initial_parameter.h"
 #include "packages/models/src/model_checks.h"
 #include "src/common/check.h"
-#include "src/common/json_name.h"
 #include "src/common/names.h"
 
 #include <ATen/TensorOperators.h>
@@ -39,9 +38,6 @@ namespace {
 
 // In the order of the enum.
 constexpr const char* kDINActivations[] = {"dice", "prelu", "relu", "sigmoid"};
-static_assert(
-    std::size(kDINActivations) ==
-    static_cast<size_t>(DINActivation::kSigmoid) + 1);
 
 // A score that gets the weight 0 in a softmax. Minus infinity would give NaN for a
 // history of length 0.
@@ -58,26 +54,8 @@ std::string to_string(DINActivation activation) {
 }
 
 DINActivation din_activation_from_string(std::string_view name) {
-  for (size_t i = 0; i < std::size(kDINActivations); ++i) {
-    if (name == kDINActivations[i]) {
-      return static_cast<DINActivation>(i);
-    }
-  }
-  TESSERA_CHECK_VALUE(
-      false,
-      "an activation of DINAttention must be one of {}, but got '{}'.",
-      join_names(kDINActivations),
-      shorten(name));
-}
-
-Json JsonValue<DINActivation>::write(DINActivation value) {
-  return to_string(value);
-}
-
-DINActivation JsonValue<DINActivation>::read(
-    const Json& json,
-    const std::string& where) {
-  return read_name(json, din_activation_from_string, where);
+  return value_named<DINActivation>(
+      name, kDINActivations, "an activation of DINAttention");
 }
 
 at::Tensor history_lengths(const Feature& feature) {

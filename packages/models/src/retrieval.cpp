@@ -7,7 +7,7 @@
 #include "layers/all_finite.h"
 #include "packages/models/src/model_checks.h"
 #include "src/common/check.h"
-#include "src/common/json_name.h"
+#include "src/common/names.h"
 #include "src/common/number_in_message.h"
 
 #include <ATen/TensorOperators.h>
@@ -26,6 +26,8 @@
 namespace tessera {
 
 namespace {
+
+constexpr const char* kReductions[] = {"sum", "mean"};
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
@@ -146,29 +148,11 @@ void check_weights(const at::Tensor& weights, const at::Tensor& query) {
 }  // namespace
 
 const char* to_string(LossReduction reduction) {
-  return reduction == LossReduction::kSum ? "sum" : "mean";
+  return kReductions[static_cast<size_t>(reduction)];
 }
 
 LossReduction loss_reduction_from_string(const std::string& name) {
-  for (const auto reduction : {LossReduction::kSum, LossReduction::kMean}) {
-    if (name == to_string(reduction)) {
-      return reduction;
-    }
-  }
-  TESSERA_CHECK_VALUE(
-      false,
-      "reduction must be one of sum, mean, but got '{}'.",
-      shorten(name));
-}
-
-Json JsonValue<LossReduction>::write(LossReduction value) {
-  return to_string(value);
-}
-
-LossReduction JsonValue<LossReduction>::read(
-    const Json& json,
-    const std::string& where) {
-  return read_name(json, loss_reduction_from_string, where);
+  return value_named<LossReduction>(name, kReductions, "reduction");
 }
 
 RetrievalImpl::RetrievalImpl(RetrievalOptions options)

@@ -7,7 +7,7 @@
 #include "layers/initial_parameter.h"
 #include "packages/models/src/dropout_sum.h"
 #include "src/common/check.h"
-#include "src/common/json_name.h"
+#include "src/common/names.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/sigmoid.h>
@@ -17,28 +17,18 @@
 
 namespace tessera {
 
+namespace {
+
+constexpr const char* kNormOrders[] = {"pre", "post"};
+
+}  // namespace
+
 std::string to_string(NormOrder order) {
-  return order == NormOrder::kPre ? "pre" : "post";
+  return kNormOrders[static_cast<size_t>(order)];
 }
 
 NormOrder norm_order_from_string(const std::string& name) {
-  for (const auto order : {NormOrder::kPre, NormOrder::kPost}) {
-    if (name == to_string(order)) {
-      return order;
-    }
-  }
-  TESSERA_CHECK_VALUE(
-      false, "norm must be one of pre, post, but got '{}'.", shorten(name));
-}
-
-Json JsonValue<NormOrder>::write(NormOrder value) {
-  return to_string(value);
-}
-
-NormOrder JsonValue<NormOrder>::read(
-    const Json& json,
-    const std::string& where) {
-  return read_name(json, norm_order_from_string, where);
+  return value_named<NormOrder>(name, kNormOrders, "norm");
 }
 
 TransformerBlockImpl::TransformerBlockImpl(TransformerBlockOptions options)

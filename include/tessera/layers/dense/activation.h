@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/common/json.h>
+#include <tessera/common/json_name.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -42,9 +42,6 @@ at::Tensor activate(Activation activation, const at::Tensor& x);
 
 /// In JSON, an activation is its name.
 template <>
-struct JsonValue<Activation> {
-  static Json write(Activation value);
-  static Activation read(const Json& json, const std::string& where);
-};
+struct JsonValue<Activation> : detail::JsonName<activation_from_string> {};
 
 }  // namespace tessera

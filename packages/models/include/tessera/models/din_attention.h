@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/common/json.h>
+#include <tessera/common/json_name.h>
 #include <tessera/features/feature.h>
 #include <tessera/layers/layer.h>
 #include <tessera/layers/layer_holder.h>
@@ -38,9 +38,7 @@ DINActivation din_activation_from_string(std::string_view name);
 
 /// In JSON, an activation is its name.
 template <>
-struct JsonValue<DINActivation> {
-  static Json write(DINActivation value);
-  static DINActivation read(const Json& json, const std::string& where);
+struct JsonValue<DINActivation> : detail::JsonName<din_activation_from_string> {
 };
 
 /// The config of a DINAttention layer.

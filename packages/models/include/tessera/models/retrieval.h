@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/common/json.h>
+#include <tessera/common/json_name.h>
 #include <tessera/layers/layer.h>
 #include <tessera/layers/layer_holder.h>
 
@@ -26,9 +26,7 @@ const char* to_string(LossReduction reduction);
 LossReduction loss_reduction_from_string(const std::string& name);
 
 template <>
-struct JsonValue<LossReduction> {
-  static Json write(LossReduction value);
-  static LossReduction read(const Json& json, const std::string& where);
+struct JsonValue<LossReduction> : detail::JsonName<loss_reduction_from_string> {
 };
 
 /// The config of a Retrieval layer.

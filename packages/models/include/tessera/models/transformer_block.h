@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/common/json.h>
+#include <tessera/common/json_name.h>
 #include <tessera/features/nest.h>
 #include <tessera/layers/dense/activation.h>
 #include <tessera/layers/dense/mlp.h>
@@ -28,10 +28,7 @@ NormOrder norm_order_from_string(const std::string& name);
 
 /// In JSON, a NormOrder is its name.
 template <>
-struct JsonValue<NormOrder> {
-  static Json write(NormOrder value);
-  static NormOrder read(const Json& json, const std::string& where);
-};
+struct JsonValue<NormOrder> : detail::JsonName<norm_order_from_string> {};
 
 /// The config of a TransformerBlock.
 struct TransformerBlockOptions {

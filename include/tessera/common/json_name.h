@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <tessera/common/json.h>
+
+#include <functional>
+#include <string>
+
+namespace tessera::detail {
+
+/// Calls `use` with the name in `json`.
+/// Errors:  c10::ValueError if `json` is not a string; the c10::ValueError of `use`, with
+///          `[where]` before its message.
+void use_name(
+    const Json& json,
+    const std::function<void(const std::string&)>& use,
+    const std::string& where);
+
+/// An enum in JSON: its name, as to_string() and `from_string` have it.
+template <auto from_string>
+struct JsonName {
+  using Value = decltype(from_string(std::string()));
+
+  static Json write(Value value) {
+    return to_string(value);
+  }
+  static Value read(const Json& json, const std::string& where) {
+    Value value = {};
+    use_name(
+        json,
+        [&](const std::string& name) { value = from_string(name); },
+        where);
+    return value;
+  }
+};
+
+}  // namespace tessera::detail
