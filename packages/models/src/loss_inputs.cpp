@@ -35,12 +35,19 @@ void check_loss_scores(
       name,
       shape,
       describe(scores));
+  check_loss_floats(scores, name, where);
+}
+
+void check_loss_floats(
+    const at::Tensor& values,
+    const char* name,
+    const std::string& where) {
   TESSERA_CHECK_TYPE(
-      at::isFloatingType(scores.scalar_type()),
+      at::isFloatingType(values.scalar_type()),
       "{} {} must be floats, but got {}. Convert them with to(torch::kFloat).",
       where,
       name,
-      describe(scores));
+      describe(values));
 }
 
 void check_loss_values(
@@ -52,7 +59,7 @@ void check_loss_values(
   TESSERA_CHECK_VALUE(
       values.defined() && values.layout() == at::kStrided &&
           values.sizes() == shape,
-      "{} {} must be a dense tensor of shape {}, but got {}. Pass values that fit the scores, {}.",
+      "{} {} must be a dense tensor of shape {}, but got {}. Pass values that fit the batch, {}.",
       where,
       name,
       shape,
@@ -60,7 +67,7 @@ void check_loss_values(
       describe(scores));
   TESSERA_CHECK_VALUE(
       values.device() == scores.device(),
-      "{} {} must be on the device of the scores, {}, but is on {}. Move it with to().",
+      "{} {} must be on the device of the batch, {}, but is on {}. Move it with to().",
       where,
       name,
       scores.device(),
@@ -69,19 +76,17 @@ void check_loss_values(
 
 void check_loss_weights(
     const at::Tensor& weights,
+    const char* name,
     const at::Tensor& scores,
     at::IntArrayRef shape,
     const std::string& where) {
-  check_loss_values(weights, "weights", scores, shape, where);
-  TESSERA_CHECK_TYPE(
-      at::isFloatingType(weights.scalar_type()),
-      "{} weights must be floats, but got {}. Convert them with to(torch::kFloat).",
-      where,
-      describe(weights));
+  check_loss_values(weights, name, scores, shape, where);
+  check_loss_floats(weights, name, where);
   TESSERA_CHECK_VALUE(
       at::isfinite(weights).logical_and(weights >= 0.0).all().item<bool>(),
-      "{} weights must be finite and >= 0, but some are not. Use 0 to leave an example out.",
-      where);
+      "{} {} must be finite and >= 0, but some are not. Use 0 to leave an example out.",
+      where,
+      name);
 }
 
 at::Tensor stable_softplus(const at::Tensor& x) {

@@ -31,11 +31,18 @@ void check_loss_values(
     at::IntArrayRef shape,
     const std::string& where);
 
+/// Errors:  c10::TypeError beginning with `where` unless `values` are floats.
+void check_loss_floats(
+    const at::Tensor& values,
+    const char* name,
+    const std::string& where);
+
 /// Checks `weights` like check_loss_values().
 /// Errors:  those of check_loss_values(); c10::TypeError for weights that are not
 ///          floats, c10::ValueError for weights that are < 0 or not finite.
 void check_loss_weights(
     const at::Tensor& weights,
+    const char* name,
     const at::Tensor& scores,
     at::IntArrayRef shape,
     const std::string& where);

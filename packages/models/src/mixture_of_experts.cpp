@@ -6,14 +6,13 @@
 
 #include <tessera/layers/input_checks.h>
 #include "layers/initial_parameter.h"
+#include "layers/joined_inputs.h"
 #include "src/common/check.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/bmm.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/stack.h>
-#include <c10/util/StringUtil.h>
 
 #include <cstddef>
 #include <optional>
@@ -25,10 +24,6 @@ namespace tessera {
 namespace {
 
 constexpr int64_t kMaxParts = 1024;
-
-std::string input_name(const std::string& path) {
-  return path.empty() ? "MMoE" : c10::str("MMoE '", shorten(path), "'");
-}
 
 void check_tasks(const std::vector<std::string>& tasks) {
   TESSERA_CHECK_VALUE(
@@ -47,35 +42,18 @@ void check_tasks(const std::vector<std::string>& tasks) {
 }
 
 // The shape [batch, n] of the inputs joined along the last axis.
-PartialShape joined_inputs(const Nest<PartialShape>& input_shapes) {
-  std::optional<PartialShape> joined;
+PartialShape joined_rows(
+    const Nest<PartialShape>& input_shapes,
+    const std::string& class_name) {
   for (const auto& [path, shape] : input_shapes) {
-    check_rows(shape, input_name(path));
+    check_rows(shape, input_name(path, class_name));
     TESSERA_CHECK_VALUE(
         shape.size() == 2,
         "[{}] expected an input [batch, n], but got {}. Flatten it with Concatenate.",
-        input_name(path),
+        input_name(path, class_name),
         to_string(shape));
-    if (!joined) {
-      joined = shape;
-      continue;
-    }
-    std::optional<int64_t>& batch = joined->front();
-    std::optional<int64_t>& width = joined->back();
-    TESSERA_CHECK_VALUE(
-        !batch || !shape[0] || *batch == *shape[0],
-        "[{}] all inputs must have the same batch size, but this one has {} and an earlier one {}. Correct the batch.",
-        input_name(path),
-        shape[0].value_or(0),
-        batch.value_or(0));
-    batch = batch ? batch : shape[0];
-    width =
-        width && shape[1] ? std::optional(*width + *shape[1]) : std::nullopt;
   }
-  TESSERA_CHECK_VALUE(
-      joined,
-      "[MMoE] expected one input or more, but got an empty nest. Pass at least one.");
-  return *joined;
+  return joined_shape(input_shapes, class_name);
 }
 
 MLPOptions expert_options(const MMoEOptions& options) {
@@ -129,7 +107,7 @@ Nest<PartialShape> MMoEImpl::compute_output_shape(
   const int64_t units = options().tower_units.empty()
       ? options().expert_units.back()
       : options().tower_units.back();
-  const PartialShape output{joined_inputs(input_shapes)[0], units};
+  const PartialShape output{joined_rows(input_shapes, kClassName)[0], units};
   Nest<PartialShape>::Map outputs;
   for (const std::string& task : options().tasks) {
     outputs.emplace_back(task, output);
@@ -155,7 +133,8 @@ void MMoEImpl::declare_parameters() {
 }
 
 void MMoEImpl::make_parameters(const Nest<PartialShape>& input_shapes) {
-  const int64_t width = known_dim(joined_inputs(input_shapes), kClassName);
+  const int64_t width =
+      known_dim(joined_rows(input_shapes, kClassName), kClassName);
   for (MLP& expert : experts_) {
     expert->build(PartialShape{std::nullopt, width});
   }
@@ -169,34 +148,18 @@ void MMoEImpl::make_parameters(const Nest<PartialShape>& input_shapes) {
 }
 
 Nest<at::Tensor> MMoEImpl::forward(const Nest<at::Tensor>& inputs) {
-  std::vector<at::Tensor> tensors;
-  std::vector<PartialShape> shapes;
-  for (const auto& [path, leaf] : inputs) {
-    check_floating(leaf, c10::str("input '", shorten(path), "'"), kClassName);
-    tensors.push_back(leaf);
-    shapes.emplace_back(leaf.sizes().begin(), leaf.sizes().end());
-    TESSERA_CHECK_TYPE(
-        leaf.scalar_type() == tensors[0].scalar_type(),
-        "[{}] all inputs must have the same dtype, but this one has {} and the first one {}. Convert one of them with .to().",
-        input_name(path),
-        leaf.scalar_type(),
-        tensors[0].scalar_type());
-  }
-  const PartialShape joined = joined_inputs(inputs.pack(std::move(shapes)));
+  const std::vector<at::Tensor> tensors =
+      checked_inputs(inputs, kClassName, joined_rows, MixedDtypes::kRefused);
   build_on_first_call(inputs);
   const at::Tensor& weight = gates_->weight;
-  TESSERA_CHECK_VALUE(
-      *joined.back() == weight.size(1),
-      "[MMoE] was built for inputs of {} columns in total, but got {}. Make another layer for inputs of this size.",
-      weight.size(1),
-      *joined.back());
+  check_columns(tensors, weight.size(1), kClassName);
   TESSERA_CHECK_TYPE(
       tensors[0].scalar_type() == weight.scalar_type(),
       "[MMoE] has parameters of {}, but got inputs of {}. Convert one of them with .to().",
       weight.scalar_type(),
       tensors[0].scalar_type());
 
-  const at::Tensor x = tensors.size() == 1 ? tensors[0] : at::cat(tensors, 1);
+  const at::Tensor x = joined(tensors);
   std::vector<at::Tensor> outputs_of_experts;
   for (MLP& expert : experts_) {
     outputs_of_experts.push_back(expert->forward(x));

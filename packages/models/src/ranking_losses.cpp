@@ -67,6 +67,7 @@ CheckedLists check_lists(
         weights_per == WeightsPer::kListOrItem && weights.dim() == 2;
     check_loss_weights(
         weights,
+        "weights",
         lists.scores,
         is_per_item ? lists.scores.sizes() : at::IntArrayRef{queries},
         where);

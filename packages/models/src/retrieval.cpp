@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/models/retrieval.h>
 
-#include <tessera/common/shorten.h>
 #include <tessera/layers/layer_json.h>  // defines get_config()
 
 #include "layers/all_finite.h"
+#include "packages/models/src/loss_inputs.h"
 #include "packages/models/src/model_checks.h"
 #include "src/common/check.h"
 #include "src/common/names.h"
 #include "src/common/number_in_message.h"
+#include "src/common/tensor_text.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
@@ -17,7 +18,6 @@
 #include <ATen/ops/matmul.h>
 #include <c10/util/Exception.h>
 
-#include <cmath>
 #include <limits>
 #include <tuple>
 #include <utility>
@@ -27,6 +27,7 @@ namespace tessera {
 
 namespace {
 
+constexpr const char* kWhere = "[Retrieval]";
 constexpr const char* kReductions[] = {"sum", "mean"};
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
@@ -36,8 +37,7 @@ void check_vectors(const at::Tensor& tensor, const char* name) {
       tensor.defined() && tensor.dim() == 2 && tensor.numel() > 0,
       "[Retrieval] {} must be a matrix of one vector or more, but got {}. Give it the shape [batch, dim].",
       name,
-      tensor.defined() ? c10::str("shape ", tensor.sizes())
-                       : "an undefined tensor");
+      describe(tensor));
   TESSERA_CHECK_TYPE(
       tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kDouble,
       "[Retrieval] {} must be float32 or float64, but got {}. Convert it with to(torch::kFloat).",
@@ -74,34 +74,6 @@ void check_pair(const at::Tensor& query, const at::Tensor& candidate) {
       candidate.device());
 }
 
-// Checks for one number per vector.
-void check_values(
-    const at::Tensor& values,
-    const char* name,
-    int64_t count,
-    const at::Tensor& vectors) {
-  TESSERA_CHECK_VALUE(
-      values.dim() == 1 && values.size(0) == count,
-      "[Retrieval] {} must have shape [{}], but got {}. Pass one value per row.",
-      name,
-      count,
-      values.sizes());
-  TESSERA_CHECK_VALUE(
-      values.device() == vectors.device(),
-      "[Retrieval] {} must be on the device of the vectors, {}, but is on {}. Move it with to().",
-      name,
-      vectors.device(),
-      values.device());
-}
-
-void check_floats(const at::Tensor& values, const char* name) {
-  TESSERA_CHECK_TYPE(
-      at::isFloatingType(values.scalar_type()),
-      "[Retrieval] {} must be floats, but got {}. Convert it with to(torch::kFloat).",
-      name,
-      values.scalar_type());
-}
-
 void check_ids(
     const RetrievalOptions& options,
     const at::Tensor& ids,
@@ -113,18 +85,16 @@ void check_ids(
     return;
   }
   check_integers(ids, "candidate_ids", "Retrieval");
-  check_values(ids, "candidate_ids", candidate.size(0), candidate);
+  check_loss_values(
+      ids, "candidate_ids", candidate, {candidate.size(0)}, kWhere);
 }
 
 void check_probability(
     const at::Tensor& probability,
     const at::Tensor& candidate) {
-  check_floats(probability, "candidate_sampling_probability");
-  check_values(
-      probability,
-      "candidate_sampling_probability",
-      candidate.size(0),
-      candidate);
+  constexpr const char* kName = "candidate_sampling_probability";
+  check_loss_floats(probability, kName, kWhere);
+  check_loss_values(probability, kName, candidate, {candidate.size(0)}, kWhere);
   TESSERA_CHECK_VALUE(
       !probability.requires_grad(),
       "[Retrieval] candidate_sampling_probability must not require a gradient. Detach it.");
@@ -135,14 +105,6 @@ void check_probability(
       is_in_range.all().item<bool>(),
       "[Retrieval] candidate_sampling_probability must be in (0, 1], but got {}. Use a small probability for candidates that were never seen.",
       probability.masked_select(is_in_range.logical_not())[0].item<double>());
-}
-
-void check_weights(const at::Tensor& weights, const at::Tensor& query) {
-  check_floats(weights, "sample_weights");
-  check_values(weights, "sample_weights", query.size(0), query);
-  TESSERA_CHECK_VALUE(
-      all_finite(weights) && (weights >= 0.0).all().item<bool>(),
-      "[Retrieval] sample_weights must be finite and >= 0, but some are not. Use 0 to leave an example out.");
 }
 
 }  // namespace
@@ -158,10 +120,7 @@ LossReduction loss_reduction_from_string(const std::string& name) {
 RetrievalImpl::RetrievalImpl(RetrievalOptions options)
     : LayerImpl(std::move(options)) {
   const RetrievalOptions& checked = this->options();
-  TESSERA_CHECK_VALUE(
-      std::isfinite(checked.temperature) && checked.temperature > 0.0,
-      "[Retrieval] temperature must be > 0 and finite, but got {}. Set it to 1 to leave the scores as they are.",
-      checked.temperature);
+  check_temperature(checked.temperature, kWhere);
   TESSERA_CHECK_VALUE(
       !checked.num_hard_negatives || *checked.num_hard_negatives >= 1,
       "[Retrieval] num_hard_negatives must be >= 1, but got {}. Leave it unset for all negatives.",
@@ -190,16 +149,17 @@ at::Tensor RetrievalImpl::forward(
     const at::Tensor& candidate,
     const RetrievalBatch& batch) {
   check_pair(query, candidate);
+  const int64_t queries = query.size(0);
   check_ids(options(), batch.candidate_ids, candidate);
   const at::Tensor& probability = batch.candidate_sampling_probability;
   if (probability.defined()) {
     check_probability(probability, candidate);
   }
   if (batch.sample_weights.defined()) {
-    check_weights(batch.sample_weights, query);
+    check_loss_weights(
+        batch.sample_weights, "sample_weights", query, {queries}, kWhere);
   }
   build_on_first_call(Nest<at::Tensor>::list({query, candidate}));
-  const int64_t queries = query.size(0);
   const int64_t candidates = candidate.size(0);
 
   at::Tensor scores = at::matmul(query, candidate.t()) / options().temperature;

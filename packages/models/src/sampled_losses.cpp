@@ -57,7 +57,11 @@ void check_sampled_scores(
       describe(scores.negative));
   if (scores.weights.defined()) {
     check_loss_weights(
-        scores.weights, scores.positive, scores.positive.sizes(), where);
+        scores.weights,
+        "weights",
+        scores.positive,
+        scores.positive.sizes(),
+        where);
   }
 }
 
@@ -108,12 +112,7 @@ at::Tensor corrected(
     const at::Tensor& probability,
     const char* name,
     const std::string& where) {
-  TESSERA_CHECK_TYPE(
-      at::isFloatingType(probability.scalar_type()),
-      "{} {} must be floats, but got {}. Convert it with to(torch::kFloat).",
-      where,
-      name,
-      describe(probability));
+  check_loss_floats(probability, name, where);
   TESSERA_CHECK_VALUE(
       !probability.requires_grad(),
       "{} {} must not require a gradient. Detach it.",

@@ -105,9 +105,9 @@ TEST(MMoETest, RefusesBadInput) {
       (layer->forward({{"a", at::ones({2, 3})}, {"b", at::Tensor()}})),
       "[MMoE] input 'b': expected a tensor");
   EXPECT_VALUE_ERROR(
-      (layer->forward({{"a", at::ones({2, 3})}, {"b", at::ones({1, 3})}})),
-      "[MMoE 'b'] all inputs must have the same batch size, but this one has 1 "
-      "and an earlier one 2");
+      (layer->forward({{"a", at::ones({2, 3})}, {"b", at::ones({3, 3})}})),
+      "[MMoE 'b'] all inputs must have the same batch size or one row, but "
+      "this one has 3 rows and an earlier one 2");
   EXPECT_VALUE_ERROR(
       (layer->forward({{"a", at::ones({2, 3})}, {"b", at::ones({2, 3, 4})}})),
       "[MMoE 'b'] expected an input [batch, n], but got [2, 3, 4]");

@@ -76,26 +76,47 @@ std::string csv_field(const std::string& text) {
   return quoted + "\"";
 }
 
-std::string csv_head(std::string head, const std::vector<std::string>& names) {
+// `begin_of` is the text of a record before its values.
+template <class Record, class BeginOf>
+std::string csv_of(
+    std::string head,
+    const std::vector<Record>& records,
+    BeginOf begin_of) {
+  const std::vector<std::string> names = names_in(records);
+  std::string text = std::move(head);
   for (const std::string& name : names) {
-    head.append(",").append(csv_field(name));
+    text += "," + csv_field(name);
   }
-  return head + "\n";
-}
-
-// The values of a line, each after a comma.
-std::string csv_values(
-    const Logs& logs,
-    const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) {
-    const double* value = logs.find(name);
-    text += ',';
-    if (value != nullptr) {
-      text += number_text(*value);
+  for (const Record& record : records) {
+    text += "\n" + begin_of(record);
+    for (const std::string& name : names) {
+      const double* value = record.logs.find(name);
+      text += value == nullptr ? "," : "," + number_text(*value);
     }
   }
   return text + "\n";
+}
+
+// Adds the values to `json`.
+Json logs_to_json(const Logs& logs, Json json) {
+  for (const auto& [name, value] : logs.entries()) {
+    json[name] = number_to_json(value);
+  }
+  return json;
+}
+
+// Reads all values but the one named `other`.
+Logs logs_from_json(
+    const Json& json,
+    const std::string& where,
+    std::string_view other = {}) {
+  Logs logs;
+  for (const auto& [name, value] : json.items()) {
+    if (name != other) {
+      logs.set(name, number_from_json(value, where + "." + shorten(name)));
+    }
+  }
+  return logs;
 }
 
 int64_t int_from_json(
@@ -108,17 +129,12 @@ int64_t int_from_json(
 
 StepRecord step_from_json(const Json& json) {
   constexpr const char* kWhere = "History.steps";
-  StepRecord record{
-      .step = int_from_json(json, "step", kWhere),
-      .epoch = int_from_json(json, "epoch", kWhere),
-      .logs = {}};
   const Json& logs = field_of(json, "logs", kWhere);
   check_kind(logs.is_object(), logs, "an object", "History.steps.logs");
-  for (const auto& [name, value] : logs.items()) {
-    record.logs.set(
-        name, number_from_json(value, "History.steps." + shorten(name)));
-  }
-  return record;
+  return {
+      .step = int_from_json(json, "step", kWhere),
+      .epoch = int_from_json(json, "epoch", kWhere),
+      .logs = logs_from_json(logs, kWhere)};
 }
 
 }  // namespace
@@ -202,25 +218,17 @@ std::vector<double> History::operator[](std::string_view name) const {
 Json to_json(const History& history) {
   Json epochs = Json::array();
   for (const EpochRecord& record : history.epochs) {
-    Json entry = {{"epoch", record.epoch}};
-    for (const auto& [name, value] : record.logs.entries()) {
-      entry[name] = number_to_json(value);
-    }
-    epochs.push_back(std::move(entry));
+    epochs.push_back(logs_to_json(record.logs, {{"epoch", record.epoch}}));
   }
   Json json = {
       {"epochs", std::move(epochs)}, {"stop_reason", history.stop_reason}};
   if (!history.steps.empty()) {
     Json steps = Json::array();
     for (const StepRecord& record : history.steps) {
-      Json logs = Json::object();
-      for (const auto& [name, value] : record.logs.entries()) {
-        logs[name] = number_to_json(value);
-      }
       steps.push_back(
           {{"step", record.step},
            {"epoch", record.epoch},
-           {"logs", std::move(logs)}});
+           {"logs", logs_to_json(record.logs, Json::object())}});
     }
     json["steps"] = std::move(steps);
   }
@@ -245,15 +253,9 @@ History history_from_json(const Json& json) {
         json["stop_reason"], "History.stop_reason");
   }
   for (const Json& entry : epochs) {
-    EpochRecord record;
-    record.epoch = int_from_json(entry, "epoch", "History.epochs");
-    for (const auto& [name, value] : entry.items()) {
-      if (name != "epoch") {
-        record.logs.set(
-            name, number_from_json(value, "History." + shorten(name)));
-      }
-    }
-    history.epochs.push_back(std::move(record));
+    history.epochs.push_back(
+        {.epoch = int_from_json(entry, "epoch", "History.epochs"),
+         .logs = logs_from_json(entry, "History", "epoch")});
   }
   if (json.contains("steps")) {
     const Json& steps = json["steps"];
@@ -276,22 +278,14 @@ History history_from_json(const Json& json) {
 }
 
 std::string to_csv(const History& history, HistoryRows rows) {
-  std::string text;
   if (rows == HistoryRows::kEpochs) {
-    const std::vector<std::string> names = history.names();
-    text = csv_head("epoch", names);
-    for (const EpochRecord& record : history.epochs) {
-      text += std::to_string(record.epoch) + csv_values(record.logs, names);
-    }
-  } else {
-    const std::vector<std::string> names = history.step_names();
-    text = csv_head("step,epoch", names);
-    for (const StepRecord& record : history.steps) {
-      text += fmt::format("{},{}", record.step, record.epoch) +
-          csv_values(record.logs, names);
-    }
+    return csv_of("epoch", history.epochs, [](const EpochRecord& record) {
+      return std::to_string(record.epoch);
+    });
   }
-  return text;
+  return csv_of("step,epoch", history.steps, [](const StepRecord& record) {
+    return fmt::format("{},{}", record.step, record.epoch);
+  });
 }
 
 }  // namespace tessera::training
