@@ -36,7 +36,7 @@ class CriteoExampleReader : public ExampleReader {
   CriteoExampleReader(
       const CriteoReaderOptions& options,
       int64_t first,
-      LastReport::Writer report)
+      std::shared_ptr<SharedReport> report)
       : reader_(starting_at(options, first)),
         to_skip_(options.malformed_lines == MalformedLines::kError ? 0 : first),
         first_(first),
@@ -45,7 +45,7 @@ class CriteoExampleReader : public ExampleReader {
   std::optional<Columns> next() override {
     while (!is_ended_) {
       std::optional<CriteoBatch> batch = read();
-      report_.set(reader_.report());
+      report_->set(reader_.report());
       if (!batch) {
         is_ended_ = true;
         break;
@@ -79,7 +79,7 @@ class CriteoExampleReader : public ExampleReader {
   int64_t to_skip_;
   int64_t first_;
   bool is_ended_ = false;
-  LastReport::Writer report_;
+  std::shared_ptr<SharedReport> report_;
 };
 
 class CriteoFiles : public CriteoSource {
@@ -90,7 +90,7 @@ class CriteoFiles : public CriteoSource {
   std::unique_ptr<ExampleReader> open(int64_t first) const override {
     check_first("CriteoSource", first);
     return std::make_unique<CriteoExampleReader>(
-        options_, first, report_.begin());
+        options_, first, begin_report(report_));
   }
 
   std::optional<int64_t> size() const override {
@@ -98,12 +98,12 @@ class CriteoFiles : public CriteoSource {
   }
 
   ReadReport report() const override {
-    return report_.get();
+    return report_.load()->get();
   }
 
  private:
   CriteoReaderOptions options_;
-  LastReport report_;
+  mutable LastReport report_ = std::make_shared<SharedReport>();
 };
 
 }  // namespace

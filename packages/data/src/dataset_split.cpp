@@ -5,7 +5,7 @@
 
 #include "packages/data/src/example_columns.h"
 #include "packages/data/src/random_stream.h"
-#include "packages/data/src/select_stage.h"
+#include "packages/data/src/row_stage.h"
 #include "packages/data/src/value_hash.h"
 #include "src/common/check.h"
 

@@ -10,7 +10,6 @@
 #include "packages/data/src/text_begin.h"
 #include "src/common/check.h"
 
-#include <fstream>
 #include <string_view>
 
 namespace tessera::data {
@@ -18,12 +17,6 @@ namespace tessera::data {
 namespace {
 
 constexpr const char* kFileSource = "make_file_source";
-
-bool is_gzip(const std::string& file) {
-  char begin[2] = {};
-  std::ifstream(file, std::ios::binary).read(begin, sizeof(begin));
-  return begins_gzip({begin, sizeof(begin)});
-}
 
 std::string_view format_of(const std::string& file) {
   check_readable(file, kFileSource);
@@ -50,7 +43,7 @@ std::string_view format_of(const std::string& file) {
       "[{}] '{}' must be a CSV or Parquet file, but {} {}. {}",
       kFileSource,
       shorten(file),
-      is_gzip(file) ? "what it unpacks to is" : "it is",
+      begins_gzip(begin_of_file(file)) ? "what it unpacks to is" : "it is",
       format->name,
       format->advice);
 }

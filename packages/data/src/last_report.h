@@ -3,56 +3,38 @@
 
 #include <tessera/data/malformed_lines.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
-#include <utility>
 
 namespace tessera::data {
 
-/// The report of the last reader that a source has opened. Several readers may run at the
-/// same time.
-class LastReport {
-  struct Shared {
-    std::mutex mutex;
-    ReadReport report;
-  };
-
+/// The report of one reader, for several threads.
+class SharedReport {
  public:
-  /// Stores the report of one reader.
-  class Writer {
-   public:
-    explicit Writer(std::shared_ptr<Shared> shared)
-        : shared_(std::move(shared)) {}
-
-    void set(const ReadReport& report) const {
-      const std::lock_guard<std::mutex> lock(shared_->mutex);
-      shared_->report = report;
-    }
-
-   private:
-    std::shared_ptr<Shared> shared_;
-  };
-
-  /// Begins the report of a new reader.
-  Writer begin() const {
+  void set(const ReadReport& report) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    last_ = std::make_shared<Shared>();
-    return Writer(last_);
+    report_ = report;
   }
-
   ReadReport get() const {
-    std::shared_ptr<Shared> last;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      last = last_;
-    }
-    const std::lock_guard<std::mutex> lock(last->mutex);
-    return last->report;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return report_;
   }
 
  private:
   mutable std::mutex mutex_;
-  mutable std::shared_ptr<Shared> last_ = std::make_shared<Shared>();
+  ReadReport report_;
 };
+
+/// The report of the last reader that a source has opened. Several readers may run at the
+/// same time.
+using LastReport = std::atomic<std::shared_ptr<SharedReport>>;
+
+/// The report of a new reader.
+inline std::shared_ptr<SharedReport> begin_report(LastReport& last) {
+  auto report = std::make_shared<SharedReport>();
+  last = report;
+  return report;
+}
 
 }  // namespace tessera::data

@@ -4,18 +4,40 @@
 #include <tessera/data/transforms.h>
 
 #include "packages/data/src/column_view.h"
-#include "packages/data/src/cross.h"
 #include "packages/data/src/value_index.h"
 
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <variant>
 #include <vector>
 
 namespace tessera::data {
+
+struct ValueHash {
+  uint64_t hash = 0;
+  bool has_missing = false;
+};
+
+inline bool is_missing(const ValueHash& value) {
+  return value.has_missing;
+}
+
+struct CrossedHashes {
+  std::vector<ValueHash> hashes;
+  /// Without a value when all columns have single values.
+  std::optional<std::vector<int64_t>> row_splits;
+};
+
+/// Hashes all combinations of the columns' values, example by example.
+/// Errors:  c10::ValueError beginning with `where` if there are too many.
+CrossedHashes cross_columns(
+    std::span<const ColumnView* const> columns,
+    uint64_t seed,
+    const std::string& where);
 
 /// Checks the fields of a transform, except for repeated values in a vocabulary, which
 /// take longer to find.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "packages/data/src/select_stage.h"
+#include "packages/data/src/row_stage.h"
 
 #include "src/common/check.h"
 

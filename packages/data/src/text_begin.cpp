@@ -3,6 +3,8 @@
 
 #include "src/common/check.h"
 
+#include <fstream>
+
 namespace tessera::data {
 
 namespace {
@@ -10,62 +12,44 @@ namespace {
 constexpr std::string_view kGzip = "\x1f\x8b";
 constexpr std::string_view kZstd = "\x28\xb5\x2f\xfd";
 
+constexpr const char* kUnpack = "Unpack it first.";
 constexpr const char* kUnpackOrGzip =
     "Unpack it, or compress it with gzip if it is text.";
-
 constexpr const char* kWriteParquet =
     "Write it as a Parquet file, for example with pandas.DataFrame.to_parquet().";
+constexpr const char* kWriteCsv = "Write its values as CSV or Parquet.";
+constexpr const char* kConvert = "Convert it to UTF-8.";
 
 constexpr BinaryFormat kFormats[] = {
-    {.bytes = kGzip,
-     .name = "compressed with gzip",
-     .advice = "Unpack it first."},
-    {.bytes = kZstd,
-     .name = "compressed with zstd",
-     .advice = "Unpack it first."},
-    {.bytes = "BZh", .name = "compressed with bzip2", .advice = kUnpackOrGzip},
-    {.bytes = "\xfd"
-              "7zXZ",
-     .name = "compressed with xz",
-     .advice = kUnpackOrGzip},
-    {.bytes = "\x04\x22\x4d\x18",
-     .name = "compressed with LZ4",
-     .advice = kUnpackOrGzip},
-    {.bytes = "PK\x03\x04", .name = "a zip file", .advice = "Unpack it first."},
-    {.bytes = {"ustar\0", 6},
-     .offset = 257,
-     .name = "a tar file",
-     .advice = "Unpack it first."},
-    {.bytes = {"ustar  \0", 8},
-     .offset = 257,
-     .name = "a tar file",
-     .advice = "Unpack it first."},
-    {.bytes = "PAR1",
-     .name = "a Parquet file",
-     .advice = "Use make_parquet_source()."},
-    {.bytes = "ARROW1",
-     .name = "an Arrow file, also called Feather",
-     .advice = kWriteParquet},
-    {.bytes = "\xff\xff\xff\xff",
-     .name = "an Arrow stream",
-     .advice = kWriteParquet},
-    {.bytes = {"FEA1\0", 5},  // padded to 8 bytes
-     .name = "a Feather file of version 1",
-     .advice = kWriteParquet},
-    {.bytes = "\x93NUMPY",
-     .name = "a .npy file",
-     .advice = "Write its values as text, or use load_npy()."},
-    {.bytes = "\x89HDF",
-     .name = "an HDF5 file",
-     .advice = "Write its values as CSV or Parquet."},
-    {.bytes = "\xff\xfe",
-     .name = "UTF-16 text",
-     .advice = "Convert it to UTF-8."},
-    {.bytes = "\xfe\xff",
-     .name = "UTF-16 text",
-     .advice = "Convert it to UTF-8."}};
+    {kGzip, "compressed with gzip", kUnpack},
+    {kZstd, "compressed with zstd", kUnpack},
+    {"BZh", "compressed with bzip2", kUnpackOrGzip},
+    {"\3757zXZ", "compressed with xz", kUnpackOrGzip},
+    {"\x04\x22\x4d\x18", "compressed with LZ4", kUnpackOrGzip},
+    {"PK\x03\x04", "a zip file", kUnpack},
+    {{"ustar\0", 6}, "a tar file", kUnpack, 257},
+    {{"ustar  \0", 8}, "a tar file", kUnpack, 257},
+    {"PAR1", "a Parquet file", "Use make_parquet_source()."},
+    {"ARROW1", "an Arrow file, also called Feather", kWriteParquet},
+    {"\xff\xff\xff\xff", "an Arrow stream", kWriteParquet},
+    // Padded to 8 bytes.
+    {{"FEA1\0", 5}, "a Feather file of version 1", kWriteParquet},
+    {"\x93NUMPY",
+     "a .npy file",
+     "Write its values as text, or use load_npy()."},
+    {"\x89HDF", "an HDF5 file", kWriteCsv},
+    {"\xff\xfe", "UTF-16 text", kConvert},
+    {"\xfe\xff", "UTF-16 text", kConvert}};
 
 }  // namespace
+
+std::string begin_of_file(const std::string& path) {
+  std::string begin(kTextBeginBytes, '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  begin.resize(static_cast<size_t>(file.gcount()));
+  return begin;
+}
 
 const BinaryFormat* find_binary_format(std::string_view begin) {
   for (const BinaryFormat& format : kFormats) {

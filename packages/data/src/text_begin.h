@@ -12,11 +12,14 @@ inline constexpr size_t kTextBeginBytes = 265;
 
 /// A format that is often mistaken for another one.
 struct BinaryFormat {
-  std::string_view bytes = {};  // which the files have at this offset
-  size_t offset = 0;
+  std::string_view bytes = {};  // which the files have at `offset`
   const char* name = "";  // such as "a zip file"
   const char* advice = "";
+  size_t offset = 0;
 };
+
+/// The first kTextBeginBytes of a file, or fewer if it can't be read.
+std::string begin_of_file(const std::string& path);
 
 /// The format of a file that begins with these bytes, or nullptr if it may be text.
 const BinaryFormat* find_binary_format(std::string_view begin);

@@ -139,10 +139,10 @@ class CsvExampleReader : public ExampleReader {
   CsvExampleReader(
       std::shared_ptr<const CsvFiles> files,
       int64_t first,
-      LastReport::Writer writer)
+      std::shared_ptr<SharedReport> shared_report)
       : files_(std::move(files)),
         skip_(first),
-        writer_(std::move(writer)),
+        shared_report_(std::move(shared_report)),
         tasks_(
             [tasks = std::make_shared<BlockTasks>(files_)] {
               return tasks->next();
@@ -161,7 +161,7 @@ class CsvExampleReader : public ExampleReader {
         return std::nullopt;
       }
       std::optional<Columns> columns = take(std::move(*block));
-      writer_.set(report_);
+      shared_report_->set(report_);
       if (columns) {
         return columns;
       }
@@ -231,7 +231,7 @@ class CsvExampleReader : public ExampleReader {
 
   std::shared_ptr<const CsvFiles> files_;
   int64_t skip_;
-  LastReport::Writer writer_;
+  std::shared_ptr<SharedReport> shared_report_;
   ReadReport report_;
   size_t file_ = std::numeric_limits<size_t>::max();
   int64_t line_ = 1;  // of the next block in its file
@@ -254,7 +254,8 @@ class CsvFileSource : public CsvSource {
 
   std::unique_ptr<ExampleReader> open(int64_t first) const override {
     check_first(kCsvReader, first);
-    return std::make_unique<CsvExampleReader>(files_, first, report_.begin());
+    return std::make_unique<CsvExampleReader>(
+        files_, first, begin_report(report_));
   }
 
   std::optional<int64_t> size() const override {
@@ -262,7 +263,7 @@ class CsvFileSource : public CsvSource {
   }
 
   ReadReport report() const override {
-    return report_.get();
+    return report_.load()->get();
   }
 
   std::map<std::string, ColumnType> types() const override {
@@ -419,7 +420,7 @@ class CsvFileSource : public CsvSource {
   }
 
   std::shared_ptr<CsvFiles> files_;
-  LastReport report_;
+  mutable LastReport report_ = std::make_shared<SharedReport>();
 };
 
 }  // namespace

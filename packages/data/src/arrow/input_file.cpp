@@ -14,7 +14,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 
 namespace tessera::data {
 
@@ -41,10 +40,7 @@ void check_format(
     const std::string& path,
     const char* format,
     std::string_view magic) {
-  std::string begin(kTextBeginBytes, '\0');
-  std::ifstream file(path, std::ios::binary);
-  file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
-  begin.resize(static_cast<size_t>(file.gcount()));
+  const std::string begin = begin_of_file(path);
   if (magic.starts_with(begin.substr(0, magic.size()))) {
     return;
   }

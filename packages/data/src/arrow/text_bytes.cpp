@@ -10,7 +10,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <fstream>
 #include <utility>
 
 namespace tessera::data {
@@ -18,10 +17,7 @@ namespace tessera::data {
 TextBytes::TextBytes(std::string reader, std::string path)
     : where_(where_of_file(reader, path)) {
   plain_ = std::make_unique<FileBytes>(path, std::move(reader));
-  std::string begin(kTextBeginBytes, '\0');
-  std::ifstream file(path, std::ios::binary);
-  file.read(begin.data(), static_cast<std::streamsize>(begin.size()));
-  begin.resize(static_cast<size_t>(file.gcount()));
+  const std::string begin = begin_of_file(path);
   const bool is_zstd = begins_zstd(begin);
   if (is_zstd) {
     plain_ = nullptr;
