@@ -5,9 +5,7 @@
 #include <torch/nn/module.h>
 
 #include "layers/mode_guard.h"
-#include "packages/training/src/dense_parameter_check.h"
 #include "packages/training/src/epoch_batches.h"
-#include "packages/training/src/evaluation.h"
 #include "packages/training/src/fit_checks.h"
 #include "packages/training/src/merged_metrics.h"
 #include "packages/training/src/movement_check.h"
@@ -24,6 +22,7 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/isnan.h>
 
 #include <algorithm>
@@ -46,6 +45,51 @@ Metrics metrics_of(const Validation& validation, const Metrics& training) {
     metrics.push_back(metric->make_empty());
   }
   return metrics;
+}
+
+// Runs all batches of `pass` under NoGradGuard. Resets `metrics` first, and adds the
+// batches to `metrics` and `loss`. If `is_interrupted` returns true after a batch, the
+// evaluation ends early, and this function returns false.
+bool run_evaluation(
+    Pass& pass,
+    const Metrics& metrics,
+    LossMean& loss,
+    const std::string& where,
+    const std::function<bool()>& is_interrupted) {
+  const at::NoGradGuard no_grad;
+  for (const auto& metric : metrics) {
+    metric->reset();
+  }
+  int64_t batches = 0;
+  pass.begin(0);
+  bool is_complete = true;
+  while (const std::optional<StepResult> result = pass.step()) {
+    ++batches;
+    loss.add(*result, where);
+    update_metrics(metrics, *result, where);
+    if (is_interrupted()) {
+      is_complete = false;
+      break;
+    }
+  }
+  pass.end();
+  TESSERA_CHECK_VALUE(
+      batches > 0,
+      "{} expected batches, but the source gave none. Pass a source that can be read again, or a function that opens it.",
+      where);
+  return is_complete;
+}
+
+// Adds the loss and the results of metrics to `logs`, with `prefix` before their names.
+void add_logs(
+    Logs& logs,
+    const std::string& prefix,
+    double loss,
+    const Logs& results) {
+  logs.set(prefix + "loss", loss);
+  for (const auto& [name, value] : results.entries()) {
+    logs.set(prefix + name, value);
+  }
 }
 
 // The first error at the end of an epoch, kept until all callbacks have run and the

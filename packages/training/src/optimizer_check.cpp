@@ -4,6 +4,7 @@
 #include <tessera/common/shorten.h>
 #include <tessera/layers/layer.h>
 
+#include "layers/all_finite.h"
 #include "src/common/check.h"
 #include "src/common/tensor_text.h"
 
@@ -134,6 +135,22 @@ std::string parameter_list(const std::vector<at::Tensor>& parameters) {
     texts.push_back(parameter_text(parameter));
   }
   return shorten_all(texts);
+}
+
+void check_gradients(
+    const std::vector<at::Tensor>& parameters,
+    const char* unchanged) {
+  std::vector<at::Tensor> refused;
+  for (const at::Tensor& parameter : parameters) {
+    if (parameter.grad().defined() && !all_finite(parameter.grad())) {
+      refused.push_back(parameter);
+    }
+  }
+  TESSERA_CHECK_VALUE(
+      refused.empty(),
+      "[fit] the gradients of parameters must be finite, but NaN or infinity is in that of {}. {} Check the loss and the data, lower the learning rate, or set FitOptions::non_finite_gradients to NonFiniteGradients::kApply.",
+      parameter_list(refused),
+      unchanged);
 }
 
 void check_optimizer(

@@ -33,6 +33,13 @@ std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer);
 /// names are those of the model of the fit() that runs on this thread.
 std::string parameter_list(const std::vector<at::Tensor>& parameters);
 
+/// Checks that the gradients of the parameters that have one are finite.
+/// Errors:  c10::ValueError naming the parameters. The message contains `unchanged`, a
+///          sentence such as "Nothing was changed.".
+void check_gradients(
+    const std::vector<at::Tensor>& parameters,
+    const char* unchanged);
+
 /// What fit() adds to these checks. While a ParameterWatch lives, messages on this thread
 /// use the names of the model's parameters, and steps take their strategy from here. For
 /// steps that do not call check_optimizer(), it finds parameters that the model did not

@@ -6,7 +6,6 @@
 #include <tessera/layers/combined.h>
 #include <torch/optim/optimizer.h>
 
-#include "packages/training/src/dense_parameter_check.h"
 #include "packages/training/src/merged_metrics.h"
 #include "packages/training/src/optimizer_check.h"
 #include "src/common/check.h"
