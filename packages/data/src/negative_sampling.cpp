@@ -172,8 +172,56 @@ struct NegativeSampler::Items {
         items(options.item, "examples without an item"),
         users(options.user, nullptr) {}
 
-  void read(const Dataset& positives);
-  void collect_known(std::vector<std::pair<int64_t, int64_t>> pairs);
+  void read(const Dataset& positives) {
+    const bool has_users = options.excluded == ExcludedItems::kKnown;
+    std::vector<double> counts;
+    std::vector<std::pair<int64_t, int64_t>> pairs;  // user and item
+    scan_rows(
+        *DatasetAccess::stage(positives), [&](const RowRange& range, int64_t) {
+          const size_t first = pairs.size();
+          items.add(range, [&](int64_t, int64_t item) {
+            if (static_cast<size_t>(item) == counts.size()) {
+              counts.push_back(0.0);
+            }
+            counts[static_cast<size_t>(item)] += 1.0;
+            if (has_users) {
+              pairs.emplace_back(0, item);
+            }
+          });
+          if (has_users) {
+            users.add(range, [&](int64_t i, int64_t user) {
+              pairs[first + static_cast<size_t>(i)].first = user;
+            });
+          }
+        });
+    TESSERA_CHECK_VALUE(
+        items.size() > 0,
+        "{} expected examples with items, but the dataset has none.",
+        kSampler);
+    values = items.values();
+    if (options.distribution == NegativeDistribution::kPopularity) {
+      // The weights of counts in [1, 2^63] are above 1e-304.
+      const double largest = *std::max_element(counts.begin(), counts.end());
+      for (const double count : counts) {
+        weights.push_back(std::pow(count / largest, options.power));
+      }
+      table = AliasTable(weights);
+    }
+    collect_known(std::move(pairs));
+  }
+
+  void collect_known(std::vector<std::pair<int64_t, int64_t>> pairs) {
+    std::sort(pairs.begin(), pairs.end());
+    pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
+    known_splits.push_back(0);
+    for (const auto& [user, item] : pairs) {
+      while (static_cast<int64_t>(known_splits.size()) <= user) {
+        known_splits.push_back(static_cast<int64_t>(known.size()));
+      }
+      known.push_back(item);
+    }
+    known_splits.push_back(static_cast<int64_t>(known.size()));
+  }
 
   double weight(int64_t item) const {
     return options.distribution == NegativeDistribution::kUniform
@@ -185,8 +233,50 @@ struct NegativeSampler::Items {
         ? random.below(items.size())
         : table.draw(random);
   }
-  Exclusion excluded_for(int64_t item, int64_t user) const;
-  int64_t draw_allowed(const Exclusion& excluded, RandomStream& random) const;
+
+  Exclusion excluded_for(int64_t item, int64_t user) const {
+    Exclusion excluded;
+    if (options.excluded != ExcludedItems::kNone) {
+      excluded.own = item;
+    }
+    if (options.excluded == ExcludedItems::kKnown && user >= 0) {
+      const auto begin = static_cast<size_t>(user);
+      excluded.known = std::span(known).subspan(
+          static_cast<size_t>(known_splits[begin]),
+          static_cast<size_t>(known_splits[begin + 1] - known_splits[begin]));
+    }
+    return excluded;
+  }
+
+  // Returns kUnknown if no item is allowed.
+  int64_t draw_allowed(const Exclusion& excluded, RandomStream& random) const {
+    constexpr int kTries = 32;
+    for (int i = 0; i < kTries; ++i) {
+      const int64_t item = draw(random);
+      if (!excluded.has(item)) {
+        return item;
+      }
+    }
+    // Probably, nearly all of the weight is excluded. The walk over all items below draws
+    // from the same distribution.
+    double sum = 0.0;
+    for (int64_t item = 0; item < items.size(); ++item) {
+      sum += excluded.has(item) ? 0.0 : weight(item);
+    }
+    double left = random.uniform() * sum;
+    int64_t last = kUnknown;
+    for (int64_t item = 0; item < items.size(); ++item) {
+      if (excluded.has(item) || weight(item) == 0.0) {
+        continue;
+      }
+      last = item;
+      left -= weight(item);
+      if (left < 0.0) {
+        break;
+      }
+    }
+    return last;
+  }
 
   NegativeSamplingOptions options;
   ValueNumbers items;
@@ -199,105 +289,6 @@ struct NegativeSampler::Items {
   std::vector<int64_t> known;
   std::vector<int64_t> known_splits;
 };
-
-void NegativeSampler::Items::read(const Dataset& positives) {
-  const bool has_users = options.excluded == ExcludedItems::kKnown;
-  std::vector<double> counts;
-  std::vector<std::pair<int64_t, int64_t>> pairs;  // user and item
-  scan_rows(
-      *DatasetAccess::stage(positives), [&](const RowRange& range, int64_t) {
-        const size_t first = pairs.size();
-        items.add(range, [&](int64_t, int64_t item) {
-          if (static_cast<size_t>(item) == counts.size()) {
-            counts.push_back(0.0);
-          }
-          counts[static_cast<size_t>(item)] += 1.0;
-          if (has_users) {
-            pairs.emplace_back(0, item);
-          }
-        });
-        if (has_users) {
-          users.add(range, [&](int64_t i, int64_t user) {
-            pairs[first + static_cast<size_t>(i)].first = user;
-          });
-        }
-      });
-  TESSERA_CHECK_VALUE(
-      items.size() > 0,
-      "{} expected examples with items, but the dataset has none.",
-      kSampler);
-  values = items.values();
-  if (options.distribution == NegativeDistribution::kPopularity) {
-    // The weights of counts in [1, 2^63] are above 1e-304.
-    const double largest = *std::max_element(counts.begin(), counts.end());
-    for (const double count : counts) {
-      weights.push_back(std::pow(count / largest, options.power));
-    }
-    table = AliasTable(weights);
-  }
-  collect_known(std::move(pairs));
-}
-
-void NegativeSampler::Items::collect_known(
-    std::vector<std::pair<int64_t, int64_t>> pairs) {
-  std::sort(pairs.begin(), pairs.end());
-  pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
-  known_splits.push_back(0);
-  for (const auto& [user, item] : pairs) {
-    while (static_cast<int64_t>(known_splits.size()) <= user) {
-      known_splits.push_back(static_cast<int64_t>(known.size()));
-    }
-    known.push_back(item);
-  }
-  known_splits.push_back(static_cast<int64_t>(known.size()));
-}
-
-Exclusion NegativeSampler::Items::excluded_for(int64_t item, int64_t user)
-    const {
-  Exclusion excluded;
-  if (options.excluded != ExcludedItems::kNone) {
-    excluded.own = item;
-  }
-  if (options.excluded == ExcludedItems::kKnown && user >= 0) {
-    const auto begin = static_cast<size_t>(user);
-    excluded.known = std::span(known).subspan(
-        static_cast<size_t>(known_splits[begin]),
-        static_cast<size_t>(known_splits[begin + 1] - known_splits[begin]));
-  }
-  return excluded;
-}
-
-// Returns kUnknown if no item is allowed.
-int64_t NegativeSampler::Items::draw_allowed(
-    const Exclusion& excluded,
-    RandomStream& random) const {
-  constexpr int kTries = 32;
-  for (int i = 0; i < kTries; ++i) {
-    const int64_t item = draw(random);
-    if (!excluded.has(item)) {
-      return item;
-    }
-  }
-  // Probably, nearly all of the weight is excluded. The walk over all items below draws
-  // from the same distribution.
-  double sum = 0.0;
-  for (int64_t item = 0; item < items.size(); ++item) {
-    sum += excluded.has(item) ? 0.0 : weight(item);
-  }
-  double left = random.uniform() * sum;
-  int64_t last = kUnknown;
-  for (int64_t item = 0; item < items.size(); ++item) {
-    if (excluded.has(item) || weight(item) == 0.0) {
-      continue;
-    }
-    last = item;
-    left -= weight(item);
-    if (left < 0.0) {
-      break;
-    }
-  }
-  return last;
-}
 
 namespace {
 

@@ -7,6 +7,11 @@
 #include <algorithm>
 #include <cstddef>
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
+
 namespace tessera {
 
 void check_positive_option(
@@ -67,6 +72,16 @@ void check_vectors(
       with_weight
           ? "The first column is the weight of the feature and the others are its vector. Set use_first_order to false if there is no weight."
           : "Set the dim of the tables to the width of a vector.");
+}
+
+at::Tensor unit_rows(const at::Tensor& rows) {
+  constexpr double kSmallest = 1e-12;
+  const at::Tensor norms =
+      at::linalg_vector_norm(rows, 2, at::IntArrayRef{1}, /*keepdim=*/true);
+  return at::where(
+      norms > kSmallest,
+      rows / norms.clamp_min(kSmallest),
+      at::zeros_like(rows));
 }
 
 }  // namespace tessera

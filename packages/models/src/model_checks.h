@@ -38,4 +38,7 @@ void check_vectors(
     bool with_weight,
     const std::string& class_name);
 
+/// Rows divided by their lengths. A row of zeros stays, and gets no gradient.
+at::Tensor unit_rows(const at::Tensor& rows);
+
 }  // namespace tessera

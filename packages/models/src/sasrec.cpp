@@ -9,7 +9,6 @@
 #include "packages/models/src/jagged_attention.h"
 #include "packages/models/src/loss_inputs.h"
 #include "packages/models/src/model_checks.h"
-#include "packages/models/src/unit_rows.h"
 #include "src/common/check.h"
 #include "src/common/number_in_message.h"
 

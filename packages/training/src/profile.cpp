@@ -88,14 +88,105 @@ class Profile::Recording {
  public:
   /// Begins to record the scopes of all threads.
   /// Errors:  c10::Error if another recording runs.
-  static void start(const std::shared_ptr<Recording>& recording);
-  /// Ends the recording. Does nothing if it does not run.
-  void stop();
-  void count_step();
+  static void start(const std::shared_ptr<Recording>& recording) {
+    Running& running = Recording::running();
+    const std::lock_guard<std::mutex> lock(running.mutex);
+    TESSERA_CHECK(
+        running.recording == nullptr,
+        "[Profile] expected no other training with a Profile to run in this process, but one does. Pass a Profile to only one training at a time.");
+    {
+      const std::lock_guard<std::mutex> own_lock(recording->mutex_);
+      recording->is_running_ = true;
+      recording->begin_ = ProfileClock::now();
+    }
+    running.recording = recording;
+    // LibTorch says that addGlobalCallback() belongs to the start of a program. But its list
+    // of callbacks has a lock and a version, and each thread copies the list when it sees a
+    // new version. A scope that has begun keeps its callbacks, so its Context keeps the
+    // recording.
+    recording->handle_ =
+        at::addGlobalCallback(at::RecordFunctionCallback(begin_scope, end_scope)
+                                  .scopes({at::RecordScope::USER_SCOPE}));
+  }
 
-  int64_t steps() const;
-  double seconds() const;
-  std::vector<ProfileRow> rows() const;
+  /// Ends the recording. Does nothing if it does not run. Scopes of other threads may
+  /// still be open. Their ends find that nothing is recorded.
+  void stop() {
+    {
+      const std::lock_guard<std::mutex> own_lock(mutex_);
+      if (!is_running_) {
+        return;
+      }
+      is_running_ = false;
+      end_ = ProfileClock::now();
+    }
+    at::removeCallback(handle_);
+    Running& running = Recording::running();
+    const std::lock_guard<std::mutex> lock(running.mutex);
+    running.recording = nullptr;
+  }
+
+  void count_step() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ++steps_;
+  }
+
+  int64_t steps() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return steps_;
+  }
+
+  double seconds() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return in_seconds(elapsed());
+  }
+
+  std::vector<ProfileRow> rows() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<ProfileRow> rows;
+    if (steps_ == 0) {
+      return rows;
+    }
+    std::vector<Total> totals = totals_;
+    std::stable_sort(
+        totals.begin(), totals.end(), [](const Total& a, const Total& b) {
+          return index_of_scope(a.scope) < index_of_scope(b.scope);
+        });
+    const ProfileClock::duration all =
+        std::max(elapsed(), ProfileClock::duration(1));
+    const auto add_row = [&](std::string phase, const Total& total) {
+      const double seconds = in_seconds(total.time);
+      rows.push_back(
+          {.phase = std::move(phase),
+           .scope = total.scope,
+           .seconds = seconds,
+           .share = total.is_background ? 0.0 : seconds / in_seconds(all),
+           .calls = total.calls,
+           .microseconds_per_step = 1e6 * seconds / static_cast<double>(steps_),
+           .is_background = total.is_background});
+    };
+    const auto add_rows = [&](bool is_background) {
+      for (const Total& total : totals) {
+        if (total.is_background == is_background) {
+          const size_t index = index_of_scope(total.scope);
+          add_row(
+              index < kKnownScopes.size() ? kKnownScopes[index].phase
+                                          : total.scope,
+              total);
+        }
+      }
+    };
+    Total other{.time = all};
+    for (const Total& total : totals) {
+      if (!total.is_background) {
+        other.time -= total.time;
+      }
+    }
+    add_rows(/*is_background=*/false);
+    add_row("other", other);
+    add_rows(/*is_background=*/true);
+    return rows;
+  }
 
  private:
   struct Total {
@@ -121,16 +212,91 @@ class Profile::Recording {
     uint64_t number;  // of the OpenScope
   };
 
-  static Running& running();
+  static Running& running() {
+    // Never destroyed, because threads may outlive main().
+    static Running& running = *new Running;
+    return running;
+  }
+
   static std::unique_ptr<at::ObserverContext> begin_scope(
-      const at::RecordFunction& function);
+      const at::RecordFunction& function) {
+    std::shared_ptr<Recording> recording;
+    {
+      const std::lock_guard<std::mutex> lock(running().mutex);
+      recording = running().recording;
+    }
+    if (recording == nullptr) {
+      return nullptr;  // it has ended just now
+    }
+    static std::atomic<uint64_t> count = 0;
+    auto context = std::make_unique<Context>(std::move(recording), ++count);
+    std::vector<OpenScope>& scopes = open_scopes();
+    const size_t index = index_of_scope(function.name());
+    scopes.push_back(
+        {.number = context->number,
+         .is_whole =
+             index < kKnownScopes.size() && kKnownScopes[index].is_whole,
+         .is_part = !scopes.empty() &&
+             (scopes.back().is_whole || scopes.back().is_part)});
+    scopes.back().begin = ProfileClock::now();
+    return context;
+  }
+
   static void end_scope(
       const at::RecordFunction& function,
-      at::ObserverContext* context);
+      at::ObserverContext* context) {
+    const ProfileClock::time_point end = ProfileClock::now();
+    if (context == nullptr) {
+      return;
+    }
+    auto& own = static_cast<Context&>(*context);
+    std::vector<OpenScope>& scopes = open_scopes();
+    const auto found =
+        std::find_if(scopes.begin(), scopes.end(), [&](const OpenScope& scope) {
+          return scope.number == own.number;
+        });
+    // Scopes that are not nested are left out. LibTorch has functions that end a scope at
+    // any time, on any thread.
+    if (found == scopes.end()) {
+      return;
+    }
+    const OpenScope scope = *found;
+    scopes.erase(found, scopes.end());
+    if (scope.is_part) {
+      return;
+    }
+    const ProfileClock::duration time = end - scope.begin;
+    if (!scopes.empty()) {
+      scopes.back().inner += time;
+    }
+    own.recording->add(function.name(), time - scope.inner);
+  }
 
-  void add(std::string_view scope, ProfileClock::duration time);
+  void add(std::string_view scope, ProfileClock::duration time) {
+    // backward() and the update run on the thread of fit() if activations are on the CPU, and
+    // otherwise perhaps on a thread of autograd.
+    const bool is_background = std::this_thread::get_id() != thread_;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!is_running_) {
+      return;
+    }
+    auto found =
+        std::find_if(totals_.begin(), totals_.end(), [&](const Total& total) {
+          return total.is_background == is_background && total.scope == scope;
+        });
+    if (found == totals_.end()) {
+      totals_.push_back(
+          {.scope = std::string(scope), .is_background = is_background});
+      found = totals_.end() - 1;
+    }
+    found->time += time;
+    ++found->calls;
+  }
+
   // The time since start(). Call it with the lock.
-  ProfileClock::duration elapsed() const;
+  ProfileClock::duration elapsed() const {
+    return (is_running_ ? ProfileClock::now() : end_) - begin_;
+  }
 
   const std::thread::id thread_ = std::this_thread::get_id();  // that of fit()
   at::CallbackHandle handle_ = at::INVALID_CALLBACK_HANDLE;
@@ -142,191 +308,6 @@ class Profile::Recording {
   int64_t steps_ = 0;
   std::vector<Total> totals_;
 };
-
-Profile::Recording::Running& Profile::Recording::running() {
-  // Never destroyed, because threads may outlive main().
-  static Running& running = *new Running;
-  return running;
-}
-
-void Profile::Recording::start(const std::shared_ptr<Recording>& recording) {
-  Running& running = Recording::running();
-  const std::lock_guard<std::mutex> lock(running.mutex);
-  TESSERA_CHECK(
-      running.recording == nullptr,
-      "[Profile] expected no other training with a Profile to run in this process, but one does. Pass a Profile to only one training at a time.");
-  {
-    const std::lock_guard<std::mutex> own_lock(recording->mutex_);
-    recording->is_running_ = true;
-    recording->begin_ = ProfileClock::now();
-  }
-  running.recording = recording;
-  // LibTorch says that addGlobalCallback() belongs to the start of a program. But its list
-  // of callbacks has a lock and a version, and each thread copies the list when it sees a
-  // new version. A scope that has begun keeps its callbacks, so its Context keeps the
-  // recording.
-  recording->handle_ =
-      at::addGlobalCallback(at::RecordFunctionCallback(begin_scope, end_scope)
-                                .scopes({at::RecordScope::USER_SCOPE}));
-}
-
-// Scopes of other threads may still be open. Their ends find that nothing is recorded.
-void Profile::Recording::stop() {
-  {
-    const std::lock_guard<std::mutex> own_lock(mutex_);
-    if (!is_running_) {
-      return;
-    }
-    is_running_ = false;
-    end_ = ProfileClock::now();
-  }
-  at::removeCallback(handle_);
-  Running& running = Recording::running();
-  const std::lock_guard<std::mutex> lock(running.mutex);
-  running.recording = nullptr;
-}
-
-void Profile::Recording::count_step() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  ++steps_;
-}
-
-std::unique_ptr<at::ObserverContext> Profile::Recording::begin_scope(
-    const at::RecordFunction& function) {
-  std::shared_ptr<Recording> recording;
-  {
-    const std::lock_guard<std::mutex> lock(running().mutex);
-    recording = running().recording;
-  }
-  if (recording == nullptr) {
-    return nullptr;  // it has ended just now
-  }
-  static std::atomic<uint64_t> count = 0;
-  auto context = std::make_unique<Context>(std::move(recording), ++count);
-  std::vector<OpenScope>& scopes = open_scopes();
-  const size_t index = index_of_scope(function.name());
-  scopes.push_back(
-      {.number = context->number,
-       .is_whole = index < kKnownScopes.size() && kKnownScopes[index].is_whole,
-       .is_part = !scopes.empty() &&
-           (scopes.back().is_whole || scopes.back().is_part)});
-  scopes.back().begin = ProfileClock::now();
-  return context;
-}
-
-void Profile::Recording::end_scope(
-    const at::RecordFunction& function,
-    at::ObserverContext* context) {
-  const ProfileClock::time_point end = ProfileClock::now();
-  if (context == nullptr) {
-    return;
-  }
-  auto& own = static_cast<Context&>(*context);
-  std::vector<OpenScope>& scopes = open_scopes();
-  const auto found =
-      std::find_if(scopes.begin(), scopes.end(), [&](const OpenScope& scope) {
-        return scope.number == own.number;
-      });
-  // Scopes that are not nested are left out. LibTorch has functions that end a scope at
-  // any time, on any thread.
-  if (found == scopes.end()) {
-    return;
-  }
-  const OpenScope scope = *found;
-  scopes.erase(found, scopes.end());
-  if (scope.is_part) {
-    return;
-  }
-  const ProfileClock::duration time = end - scope.begin;
-  if (!scopes.empty()) {
-    scopes.back().inner += time;
-  }
-  own.recording->add(function.name(), time - scope.inner);
-}
-
-void Profile::Recording::add(
-    std::string_view scope,
-    ProfileClock::duration time) {
-  // backward() and the update run on the thread of fit() if activations are on the CPU, and
-  // otherwise perhaps on a thread of autograd.
-  const bool is_background = std::this_thread::get_id() != thread_;
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (!is_running_) {
-    return;
-  }
-  auto found =
-      std::find_if(totals_.begin(), totals_.end(), [&](const Total& total) {
-        return total.is_background == is_background && total.scope == scope;
-      });
-  if (found == totals_.end()) {
-    totals_.push_back(
-        {.scope = std::string(scope), .is_background = is_background});
-    found = totals_.end() - 1;
-  }
-  found->time += time;
-  ++found->calls;
-}
-
-ProfileClock::duration Profile::Recording::elapsed() const {
-  return (is_running_ ? ProfileClock::now() : end_) - begin_;
-}
-
-int64_t Profile::Recording::steps() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return steps_;
-}
-
-double Profile::Recording::seconds() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return in_seconds(elapsed());
-}
-
-std::vector<ProfileRow> Profile::Recording::rows() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<ProfileRow> rows;
-  if (steps_ == 0) {
-    return rows;
-  }
-  std::vector<Total> totals = totals_;
-  std::stable_sort(
-      totals.begin(), totals.end(), [](const Total& a, const Total& b) {
-        return index_of_scope(a.scope) < index_of_scope(b.scope);
-      });
-  const ProfileClock::duration all =
-      std::max(elapsed(), ProfileClock::duration(1));
-  const auto add_row = [&](std::string phase, const Total& total) {
-    const double seconds = in_seconds(total.time);
-    rows.push_back(
-        {.phase = std::move(phase),
-         .scope = total.scope,
-         .seconds = seconds,
-         .share = total.is_background ? 0.0 : seconds / in_seconds(all),
-         .calls = total.calls,
-         .microseconds_per_step = 1e6 * seconds / static_cast<double>(steps_),
-         .is_background = total.is_background});
-  };
-  const auto add_rows = [&](bool is_background) {
-    for (const Total& total : totals) {
-      if (total.is_background == is_background) {
-        const size_t index = index_of_scope(total.scope);
-        add_row(
-            index < kKnownScopes.size() ? kKnownScopes[index].phase
-                                        : total.scope,
-            total);
-      }
-    }
-  };
-  Total other{.time = all};
-  for (const Total& total : totals) {
-    if (!total.is_background) {
-      other.time -= total.time;
-    }
-  }
-  add_rows(/*is_background=*/false);
-  add_row("other", other);
-  add_rows(/*is_background=*/true);
-  return rows;
-}
 
 Profile::Profile() = default;
 Profile::~Profile() = default;
