@@ -14,7 +14,6 @@
 
 #include <cerrno>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
 #include <random>
 #include <system_error>
@@ -78,14 +77,9 @@ void sync_folder_of(const std::string& path, const std::string& where) {
   const FileDescriptor folder =
       open_folder(parent.empty() ? "." : parent.c_str());
   // A folder that may not be read can't be opened, and so not be synced.
-  const int number = !folder.is_open() || folder.sync_folder() ? 0 : errno;
-  TESSERA_CHECK(
-      number == 0,
-      "{} {}: the file can't be synced in its folder: {}. {}",
-      where,
-      path,
-      std::strerror(number),
-      advice_to_write(number));
+  if (folder.is_open() && !folder.sync_folder()) {
+    fail_to_write(where, path, "the file can't be synced in its folder");
+  }
 }
 
 // Returns the path of a temporary file without its suffix. If the suffix would make the
@@ -116,7 +110,7 @@ AtomicFile::AtomicFile(const std::string& path, std::string where)
   const auto status = std::filesystem::status(path, error);
   if (error == std::errc::filename_too_long) {
     errno = ENAMETOOLONG;
-    fail("created");
+    fail_to_write(where_, path_, "the file can't be created");
   }
   const bool exists = std::filesystem::exists(status);
   TESSERA_CHECK_VALUE(
@@ -140,7 +134,7 @@ AtomicFile::AtomicFile(const std::string& path, std::string where)
     written_path_ = fmt::format("{}.tmp-{:08x}", stem, random());
     file_ = create_file(written_path_);
     if (!file_.is_open() && errno != EEXIST) {
-      fail("created");
+      fail_to_write(where_, path_, "the file can't be created");
     }
   }
   if (exists) {  // If this is refused, the file has the permissions of a new file.
@@ -156,36 +150,24 @@ AtomicFile::~AtomicFile() {
   }
 }
 
-void AtomicFile::fail(const char* action) const {
-  const int number = errno;
-  TESSERA_CHECK(
-      false,
-      "{} {}: the file can't be {}: {}. {}",
-      where_,
-      path_,
-      action,
-      std::strerror(number),
-      advice_to_write(number));
-}
-
 void AtomicFile::write(const void* data, size_t size) {
   if (!file_.write(data, size)) {
-    fail("written");
+    fail_to_write(where_, path_, "the file can't be written");
   }
 }
 
 void AtomicFile::commit() {
   if (!file_.sync()) {
-    fail("synced");
+    fail_to_write(where_, path_, "the file can't be synced");
   }
   // Some file systems report a failed write only when a descriptor is closed. Closing a
   // copy shows such an error before the rename, and keeps the lock.
   FileDescriptor copy(::fcntl(file_.number(), F_DUPFD_CLOEXEC, 0));
   if (!copy.is_open() || !copy.close()) {
-    fail("closed");
+    fail_to_write(where_, path_, "the file can't be closed");
   }
   if (::rename(written_path_.c_str(), path_.c_str()) != 0) {
-    fail("renamed to its final path");
+    fail_to_write(where_, path_, "the file can't be renamed to its final path");
   }
   is_committed_ = true;
   file_ = FileDescriptor();

@@ -57,8 +57,6 @@ class AtomicFile {
   void commit();
 
  private:
-  [[noreturn]] void fail(const char* action) const;
-
   std::string where_;
   std::string path_;
   std::string written_path_;

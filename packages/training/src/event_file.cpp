@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/training/src/event_file.h"
 
-#include "src/common/check.h"
 #include "src/common/file_advice.h"
 
 #include <fcntl.h>
@@ -14,7 +13,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <system_error>
 
@@ -260,7 +258,7 @@ EventFile::EventFile(
       path_(std::move(file_and_path.second)),
       file_(std::move(file_and_path.first)) {
   if (!file_.is_open()) {
-    fail("created");
+    fail_to_write(where_, path_, "the file can't be created");
   }
   pending_ = framed_record(version_event());
   pending_ += framed_record(start_event(first_step));
@@ -268,18 +266,6 @@ EventFile::EventFile(
 
 EventFile::~EventFile() {
   try_flush();
-}
-
-void EventFile::fail(const char* action) const {
-  const int number = errno;
-  TESSERA_CHECK(
-      false,
-      "{} {}: the file can't be {}: {}. {}",
-      where_,
-      path_,
-      action,
-      std::strerror(number),
-      advice_to_write(number));
 }
 
 void EventFile::add_summary(int64_t step, std::string_view value) {
@@ -329,10 +315,10 @@ bool EventFile::try_flush() {
 
 void EventFile::flush() {
   if (!try_flush()) {
-    fail("written");
+    fail_to_write(where_, path_, "the file can't be written");
   }
   if (!file_.sync()) {
-    fail("synced");
+    fail_to_write(where_, path_, "the file can't be synced");
   }
 }
 

@@ -85,7 +85,6 @@ class EventFile {
 
  private:
   void add_summary(int64_t step, std::string_view value);
-  [[noreturn]] void fail(const char* action) const;
 
   std::string where_;
   std::string path_;

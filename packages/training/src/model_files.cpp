@@ -354,13 +354,10 @@ std::optional<std::string> find_newest(
 void make_directory(const std::string& directory, const std::string& where) {
   std::error_code error;
   std::filesystem::create_directories(directory, error);
-  TESSERA_CHECK(
-      !error,
-      "{} {}: the directory can't be made: {}. {}",
-      where,
-      directory,
-      error.message(),
-      advice_to_write(error.value()));
+  if (error) {
+    errno = error.value();
+    fail_to_write(where, directory, "the directory can't be made");
+  }
 }
 
 // Writes model.pt with the entries that `write` adds.

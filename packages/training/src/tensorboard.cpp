@@ -23,6 +23,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -60,12 +61,11 @@ void make_folder(const std::filesystem::path& folder) {
       !is_other && error != std::errc::not_a_directory,
       "[TensorBoard] {}: expected a folder, but this is a file, or is below one. Choose another path.",
       shorten(folder.string()));
-  TESSERA_CHECK(
-      !error,
-      "[TensorBoard] {}: the folder can't be created: {}. {}",
-      shorten(folder.string()),
-      error.message(),
-      advice_to_write(error.value()));
+  if (error) {
+    errno = error.value();
+    fail_to_write(
+        kTensorBoard, shorten(folder.string()), "the folder can't be created");
+  }
   // Creates a file and deletes it again.
   const AtomicFile probe((folder / "events").string(), kTensorBoard);
 }
