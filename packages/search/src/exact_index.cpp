@@ -52,7 +52,7 @@ void keep_best(
 
 class ExactIndex : public TopKIndex {
  public:
-  ExactIndex(IndexVectors vectors, const at::Tensor& ids)
+  ExactIndex(detail::IndexVectors vectors, const at::Tensor& ids)
       : TopKIndex(vectors, ids), vectors_(std::move(vectors.rows)) {}
 
   void save(const std::string& path) const override {
@@ -109,7 +109,7 @@ std::unique_ptr<TopKIndex> make_exact_index(
     const at::Tensor& vectors,
     const at::Tensor& ids) {
   return std::make_unique<ExactIndex>(
-      index_vectors(vectors, "[make_exact_index]"), ids);
+      detail::index_vectors(vectors, "[make_exact_index]"), ids);
 }
 
 std::unique_ptr<TopKIndex> load_exact_index(const std::string& path) {

@@ -80,7 +80,7 @@ class FaissIndex : public TopKIndex {
       : TopKIndex(index->d, max_norm, ids), index_(std::move(index)) {}
   FaissIndex(
       std::unique_ptr<faiss::Index> index,
-      const IndexVectors& vectors,
+      const detail::IndexVectors& vectors,
       const at::Tensor& ids)
       : TopKIndex(vectors, ids), index_(std::move(index)) {}
 
@@ -208,7 +208,7 @@ std::unique_ptr<TopKIndex> make_faiss_index(
     const at::Tensor& ids,
     const FaissIndexOptions& options) {
   const auto where = fmt::format("[make_faiss_index '{}']", options.factory);
-  const IndexVectors checked = index_vectors(vectors, where);
+  const detail::IndexVectors checked = detail::index_vectors(vectors, where);
   const at::Tensor& matrix = checked.rows;
   TESSERA_CHECK_VALUE(
       matrix.size(1) <= std::numeric_limits<int32_t>::max(),

@@ -181,7 +181,7 @@ int64_t block_end(int64_t begin, const std::vector<int64_t>& needed) {
 
 }  // namespace
 
-IndexVectors index_vectors(
+detail::IndexVectors detail::index_vectors(
     const at::Tensor& vectors,
     const std::string& where) {
   at::Tensor rows = matrix_of(vectors, where, "vectors");
@@ -197,7 +197,7 @@ IndexVectors index_vectors(
   return {.rows = std::move(rows), .max_norm = max_norm};
 }
 
-TopKIndex::TopKIndex(const IndexVectors& vectors, const at::Tensor& ids)
+TopKIndex::TopKIndex(const detail::IndexVectors& vectors, const at::Tensor& ids)
     : dim_(vectors.rows.size(1)),
       max_norm_(vectors.max_norm),
       ids_(checked_ids(ids, vectors.rows.size(0))) {}

@@ -89,7 +89,9 @@ TEST(ExactIndexTest, TakesOtherDtypesAndStrides) {
 class RecordingIndex : public TopKIndex {
  public:
   explicit RecordingIndex(int64_t size)
-      : TopKIndex(index_vectors(at::ones({size, 1}), "[RecordingIndex]"), {}) {}
+      : TopKIndex(
+            detail::index_vectors(at::ones({size, 1}), "[RecordingIndex]"),
+            {}) {}
 
   void save(const std::string&) const override {}
 

@@ -99,7 +99,7 @@ void detail::WeightedScores::sort() {
   }
 }
 
-void TwoClassMetric::update(
+void detail::TwoClassMetric::update(
     const at::Tensor& predictions,
     const at::Tensor& labels,
     const at::Tensor& weights) {
@@ -121,24 +121,24 @@ void TwoClassMetric::update(
   }
 }
 
-double TwoClassMetric::result() const {
+double detail::TwoClassMetric::result() const {
   positives_.sort();
   negatives_.sort();
   return result_of_(positives_, negatives_);
 }
 
-std::unique_ptr<Metric> TwoClassMetric::make_empty() const {
+std::unique_ptr<Metric> detail::TwoClassMetric::make_empty() const {
   return std::unique_ptr<Metric>(new TwoClassMetric(name(), result_of_));
 }
 
-void TwoClassMetric::reset() {
+void detail::TwoClassMetric::reset() {
   positives_ = {};
   negatives_ = {};
   has_weights_ = false;
 }
 
 // Layout: number of positives, whether there are weights, scores, weights.
-at::Tensor TwoClassMetric::state() const {
+at::Tensor detail::TwoClassMetric::state() const {
   std::vector<double> numbers{
       static_cast<double>(positives_.values.size()), has_weights_ ? 1.0 : 0.0};
   for (const auto* part :
@@ -151,7 +151,7 @@ at::Tensor TwoClassMetric::state() const {
   return metric_state(numbers);
 }
 
-void TwoClassMetric::load_state(const at::Tensor& state) {
+void detail::TwoClassMetric::load_state(const at::Tensor& state) {
   const std::vector<double> numbers = read_state(state, name());
   const bool has_head = numbers.size() >= 2 &&
       (numbers[1] == 0.0 || numbers[1] == 1.0) && numbers[0] >= 0.0;
@@ -181,7 +181,7 @@ void TwoClassMetric::load_state(const at::Tensor& state) {
   has_weights_ = has_weights;
 }
 
-void TwoClassMetric::merge(const at::Tensor& state) {
+void detail::TwoClassMetric::merge(const at::Tensor& state) {
   TwoClassMetric other(name(), result_of_);
   other.load_state(state);
   has_weights_ = has_weights_ || other.has_weights_;

@@ -112,7 +112,7 @@ class BatchReader {
   std::optional<int64_t> size() const;
   BatchPosition position() const;
 
-  using Iterator = ReaderIterator<BatchReader, Columns>;
+  using Iterator = detail::ReaderIterator<BatchReader, Columns>;
 
   /// Iterates over the remaining batches.
   Iterator begin() {

@@ -132,7 +132,7 @@ class CriteoReader {
   const CriteoReport& report() const&;
   const CriteoReport& report() const&& = delete;
 
-  using Iterator = ReaderIterator<CriteoReader, CriteoBatch>;
+  using Iterator = detail::ReaderIterator<CriteoReader, CriteoBatch>;
 
   /// Iterates over the remaining batches.
   Iterator begin() & {

@@ -5,7 +5,7 @@
 #include <iterator>
 #include <optional>
 
-namespace tessera::data {
+namespace tessera::data::detail {
 
 /// The iterator of a reader with `std::optional<Item> next()`. It holds the current item.
 template <class Reader, class Item>
@@ -37,4 +37,4 @@ class ReaderIterator {
   std::optional<Item> item_;
 };
 
-}  // namespace tessera::data
+}  // namespace tessera::data::detail

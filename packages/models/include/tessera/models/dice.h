@@ -6,7 +6,6 @@
 
 #include <ATen/core/Tensor.h>
 
-
 namespace tessera {
 
 /// The config of a Dice layer.

@@ -5,7 +5,6 @@
 
 #include <ATen/core/Tensor.h>
 
-
 namespace tessera {
 
 /// The options of a FoldIn.

@@ -7,7 +7,6 @@
 
 #include <ATen/core/Tensor.h>
 
-
 namespace tessera {
 
 /// The config of a MatrixFactorization layer.

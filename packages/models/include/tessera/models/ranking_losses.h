@@ -8,7 +8,6 @@
 
 #include <ATen/core/Tensor.h>
 
-
 namespace tessera {
 
 /// The lists of a batch of queries.

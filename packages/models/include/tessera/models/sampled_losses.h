@@ -4,7 +4,7 @@
 // Losses of one positive item per example and sampled negative items. Retrieval in
 // retrieval.h takes the other examples of the batch as negatives.
 
-#include <tessera/models/retrieval.h>
+#include <tessera/models/ranking_losses.h>
 
 #include <ATen/core/Tensor.h>
 
@@ -27,15 +27,9 @@ struct SampledScores {
   at::Tensor weights = {};  // [batch] floats >= 0
 };
 
-/// The options of bpr_loss() and sampled_softmax_loss().
-struct SampledLossOptions {
-  /// Scores are divided by it.
-  double temperature = 1.0;
-  /// kMean divides the sum by the batch size, also if the examples have weights.
-  LossReduction reduction = LossReduction::kMean;
-
-  bool operator==(const SampledLossOptions&) const = default;
-};
+/// The options of bpr_loss() and sampled_softmax_loss(). kMean divides the sum by the batch
+/// size, also if the examples have weights.
+using SampledLossOptions = RankingLossOptions;
 
 /// The options of cosine_contrastive_loss().
 struct CosineContrastiveLossOptions {

@@ -18,6 +18,8 @@ struct TopK {
   at::Tensor ids = {};  // [queries, k] int64
 };
 
+namespace detail {
+
 /// The vectors of an index.
 struct IndexVectors {
   at::Tensor rows = {};  // [size, dim] float32, contiguous, without gradient
@@ -28,6 +30,8 @@ struct IndexVectors {
 /// Errors:  c10::ValueError or TypeError unless `vectors` is a CPU matrix of a floating
 ///          dtype with at least one row and finite values. `where` begins the message.
 IndexVectors index_vectors(const at::Tensor& vectors, const std::string& where);
+
+}  // namespace detail
 
 // snippet: tests/docs/reference_layers_test.cpp TopKIndex
 /// Vectors, such as a candidate tower's outputs, and a search for those that have the
@@ -76,7 +80,7 @@ class TopKIndex {
   /// If `ids` is undefined, the vectors get the ids 0, 1, 2, ...
   /// Errors:  c10::ValueError or TypeError unless `ids` is undefined, or [size] int32 or
   ///          int64 with different values >= 0.
-  TopKIndex(const IndexVectors& vectors, const at::Tensor& ids);
+  TopKIndex(const detail::IndexVectors& vectors, const at::Tensor& ids);
   /// An index that stores its vectors itself. None of them is longer than `max_norm`.
   TopKIndex(int64_t dim, double max_norm, const at::Tensor& ids);
 

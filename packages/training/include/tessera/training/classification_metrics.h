@@ -31,7 +31,7 @@ namespace tessera::training {
 ///
 /// Shapes:  predictions [n] or [n, 1], any scores; as many labels, each 0 or 1.
 /// Source:  scikit-learn's average_precision_score, which gives 0 without positives.
-class AveragePrecision : public TwoClassMetric {
+class AveragePrecision : public detail::TwoClassMetric {
  public:
   explicit AveragePrecision(std::string name = "average_precision");
 };

@@ -182,8 +182,6 @@ struct WeightedScores {
   void sort();
 };
 
-}  // namespace detail
-
 /// A metric of all scores of the two classes. It is exact, so it stores every score, with
 /// 8 bytes per example, or 16 once weights were given. result() sorts them.
 ///
@@ -210,8 +208,8 @@ class TwoClassMetric : public Metric {
  protected:
   /// The result for sorted scores.
   using ResultOf = double (*)(
-      const detail::WeightedScores& positives,
-      const detail::WeightedScores& negatives);
+      const WeightedScores& positives,
+      const WeightedScores& negatives);
 
   TwoClassMetric(std::string name, ResultOf result_of)
       : Metric(std::move(name)), result_of_(result_of) {}
@@ -219,10 +217,12 @@ class TwoClassMetric : public Metric {
  private:
   ResultOf result_of_;
   // Mutable because result() sorts them.
-  mutable detail::WeightedScores positives_;
-  mutable detail::WeightedScores negatives_;
+  mutable WeightedScores positives_;
+  mutable WeightedScores negatives_;
   bool has_weights_ = false;
 };
+
+}  // namespace detail
 
 // snippet: tests/docs/reference_training_test.cpp AUC
 /// The area under the ROC curve: how often a positive example has a higher score than a
@@ -234,7 +234,7 @@ class TwoClassMetric : public Metric {
 ///
 /// Shapes:  predictions [n] or [n, 1], any scores; as many labels, each 0 or 1.
 /// Source:  scikit-learn's roc_auc_score.
-class AUC : public TwoClassMetric {
+class AUC : public detail::TwoClassMetric {
  public:
   explicit AUC(std::string name = "auc");
 };
