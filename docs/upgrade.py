@@ -101,7 +101,7 @@ NAMESPACES = {
             AUC Accuracy AccuracyOptions Better Callback Callbacks Checkpoint CsvHistory
             EarlyStopping EarlyStoppingOptions EpochRecord FitOptions History HistoryFile
             JsonHistory LearningCurves LearningCurvesOptions LearningRateLog LogLoss
-            LogLossOptions Logs Mean MeanMetric Metric Metrics Progress ProgressBar
+            LogLossOptions Logs Mean Metric Metrics Progress ProgressBar
             ProgressBarOptions RMSE ScoreKind Signals StepResult StopSignal
             TerminateOnNonFinite TopKAccuracy TopKAccuracyOptions TrainStepOptions Training
             TrainingCheckpointOptions Validation apply_update check_loss evaluate fit

@@ -215,16 +215,7 @@ at::Tensor DINAttentionImpl::forward(
   const int64_t dim = query.size(1);
   const int64_t seq = keys.size(1);
   const at::Tensor& weight = layers_[0]->weight;
-  TESSERA_CHECK_VALUE(
-      4 * dim == weight.size(1),
-      "[DINAttention] was built for queries [batch, {}], but got {}. Make another layer for inputs of this size.",
-      weight.size(1) / 4,
-      query.sizes());
-  TESSERA_CHECK_TYPE(
-      query.scalar_type() == weight.scalar_type(),
-      "[DINAttention] has parameters of {}, but got inputs of {}. Convert one of them with .to().",
-      weight.scalar_type(),
-      query.scalar_type());
+  check_fits(query, weight.t().narrow(0, 0, weight.size(1) / 4), kClassName);
 
   if (keys.size(0) == 1 && query.size(0) != 1) {
     return attend_to_one_history(query, keys[0], lengths);

@@ -2,6 +2,7 @@
 #include <tessera/models/fold_in.h>
 
 #include "packages/models/src/jagged_attention.h"
+#include "packages/models/src/model_checks.h"
 #include "src/common/check.h"
 #include "src/common/tensor_text.h"
 
@@ -91,10 +92,7 @@ at::Tensor checked_ids(const at::Tensor& ids, int64_t items) {
           ids.layout() == at::kStrided,
       "[FoldIn] histories must have values of shape [nnz], dense and on the CPU, but got {}. Make them with RaggedFeature::from_lengths().",
       describe(ids));
-  TESSERA_CHECK_TYPE(
-      ids.scalar_type() == at::kLong || ids.scalar_type() == at::kInt,
-      "[FoldIn] histories must have int32 or int64 values, but got {}. Convert them with to(torch::kLong).",
-      describe(ids));
+  check_integers(ids, "values of histories", "FoldIn");
   at::Tensor result = ids.to(at::kLong).contiguous();
   const int64_t* data = result.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < result.numel(); ++i) {
@@ -197,30 +195,27 @@ struct FoldIn::Terms {
   int64_t users() const {
     return row_splits.size(0) - 1;
   }
-  void take_back_catalogue(double confidence, const at::Tensor& item_biases);
-};
 
-// The catalogue has a term for each item, which is taken back once for an item of the
-// history.
-void FoldIn::Terms::take_back_catalogue(
-    double confidence,
-    const at::Tensor& item_biases) {
-  const int64_t* id = ids.const_data_ptr<int64_t>();
-  const int64_t* split = row_splits.const_data_ptr<int64_t>();
-  const double* bias = item_biases.const_data_ptr<double>();
-  auto* left_weight = left.mutable_data_ptr<double>();
-  auto* right_weight = right.mutable_data_ptr<double>();
-  std::unordered_set<int64_t> seen;
-  for (int64_t user = 0; user < users(); ++user) {
-    seen.clear();
-    for (int64_t i = split[user]; i < split[user + 1]; ++i) {
-      if (seen.insert(id[i]).second) {
-        left_weight[i] -= confidence;
-        right_weight[i] += confidence * bias[i];
+  // The catalogue has a term for each item, which is taken back once for an item of the
+  // history.
+  void take_back_catalogue(double confidence, const at::Tensor& item_biases) {
+    const int64_t* id = ids.const_data_ptr<int64_t>();
+    const int64_t* split = row_splits.const_data_ptr<int64_t>();
+    const double* bias = item_biases.const_data_ptr<double>();
+    auto* left_weight = left.mutable_data_ptr<double>();
+    auto* right_weight = right.mutable_data_ptr<double>();
+    std::unordered_set<int64_t> seen;
+    for (int64_t user = 0; user < users(); ++user) {
+      seen.clear();
+      for (int64_t i = split[user]; i < split[user + 1]; ++i) {
+        if (seen.insert(id[i]).second) {
+          left_weight[i] -= confidence;
+          right_weight[i] += confidence * bias[i];
+        }
       }
     }
   }
-}
+};
 
 FoldIn::Terms FoldIn::terms_of(
     const RaggedFeature& histories,

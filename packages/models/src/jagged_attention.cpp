@@ -8,6 +8,7 @@
 #include "src/common/check.h"
 #include "src/common/parallel.h"
 #include "src/common/step_memory.h"
+#include "src/common/tensor_text.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -321,8 +322,7 @@ at::Tensor checked_row_splits(
       row_splits.defined() && row_splits.dim() == 1 && row_splits.size(0) >= 1,
       "[{}] row_splits must have shape [batch + 1], but got {}. Pass the row_splits of a RaggedFeature.",
       class_name,
-      row_splits.defined() ? c10::str("shape ", row_splits.sizes())
-                           : "an undefined tensor");
+      describe(row_splits));
   check_integers(row_splits, "row_splits", class_name);
   const at::Tensor splits =
       row_splits.detach().to(at::kCPU, at::kLong).contiguous();

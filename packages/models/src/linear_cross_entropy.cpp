@@ -10,14 +10,13 @@
 #include "src/common/check.h"
 #include "src/common/number_in_message.h"
 #include "src/common/step_memory.h"
+#include "src/common/tensor_text.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/matmul.h>
-#include <ATen/ops/zeros.h>
-#include <c10/util/StringUtil.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/jit/frontend/tracer.h>
 
@@ -350,7 +349,7 @@ at::Tensor checked_ids(
       name,
       matrix.size(0),
       rows_name,
-      ids.defined() ? c10::str("shape ", ids.sizes()) : "an undefined tensor");
+      describe(ids));
   check_integers(ids, name, loss);
   TESSERA_CHECK_VALUE(
       ids.device() == matrix.device(),

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/models/src/model_checks.h"
 
+#include <tessera/layers/input_checks.h>
+
 #include "src/common/check.h"
 #include "src/common/tensor_text.h"
 
@@ -72,6 +74,25 @@ void check_vectors(
       with_weight
           ? "The first column is the weight of the feature and the others are its vector. Set use_first_order to false if there is no weight."
           : "Set the dim of the tables to the width of a vector.");
+}
+
+const PartialShape& check_positions(
+    const Nest<PartialShape>& input_shapes,
+    int64_t num_heads,
+    const std::string& class_name) {
+  const PartialShape& shape = check_rows(input_shapes, class_name);
+  TESSERA_CHECK_VALUE(
+      shape.size() == 2,
+      "[{}] x must have shape [nnz, dim], but got {}. Pass the positions of all sequences one after the other, and their row_splits.",
+      class_name,
+      to_string(shape));
+  TESSERA_CHECK_VALUE(
+      shape[1].value_or(0) % num_heads == 0,
+      "[{}] num_heads must divide dim, but got {} heads and dim {}. Choose another number of heads.",
+      class_name,
+      num_heads,
+      shape[1].value_or(0));
+  return shape;
 }
 
 at::Tensor unit_rows(const at::Tensor& rows) {

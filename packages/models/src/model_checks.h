@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/features/nest.h>
 #include <tessera/features/partial_shape.h>
 
 #include <ATen/core/Tensor.h>
@@ -36,6 +37,13 @@ void check_hidden_units(
 void check_vectors(
     const PartialShape& features,
     bool with_weight,
+    const std::string& class_name);
+
+/// Checks the shape [nnz, dim] of the positions of all sequences, and returns it.
+/// Errors:  c10::ValueError for another shape, and unless `num_heads` divides dim.
+const PartialShape& check_positions(
+    const Nest<PartialShape>& input_shapes,
+    int64_t num_heads,
     const std::string& class_name);
 
 /// Rows divided by their lengths. A row of zeros stays, and gets no gradient.

@@ -11,6 +11,7 @@
 #include "packages/models/src/model_checks.h"
 #include "src/common/check.h"
 #include "src/common/number_in_message.h"
+#include "src/common/tensor_text.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -62,18 +63,13 @@ at::Tensor positions_of(const at::Tensor& splits) {
   return positions;
 }
 
-std::string shape_text(const at::Tensor& ids) {
-  return ids.defined() ? c10::str("shape ", ids.sizes())
-                       : "an undefined tensor";
-}
-
 void check_items(const at::Tensor& ids, const char* name, int64_t count) {
   TESSERA_CHECK_VALUE(
       ids.defined() && ids.dim() == 1 && ids.size(0) == count,
       "[SASRec] {} must have shape [{}], one item for each position, but got {}. Pass a tensor with one item for each position of the sequences.",
       name,
       count,
-      shape_text(ids));
+      describe(ids));
   check_integers(ids, name, "SASRec");
   TESSERA_CHECK_VALUE(
       count >= 1,
@@ -136,7 +132,7 @@ at::Tensor SASRecImpl::checked_splits(const RaggedFeature& sequences) const {
   TESSERA_CHECK_VALUE(
       sequences.values.defined() && sequences.values.dim() == 1,
       "[SASRec] the ids of sequences must have shape [nnz], but got {}. Pass a RaggedFeature.",
-      shape_text(sequences.values));
+      describe(sequences.values));
   const at::Tensor splits = checked_row_splits(
       sequences.row_splits, sequences.values.size(0), kClassName);
   const int64_t* data = splits.const_data_ptr<int64_t>();
@@ -207,7 +203,7 @@ at::Tensor SASRecImpl::sampled_softmax_loss(
   TESSERA_CHECK_VALUE(
       negatives.defined() && negatives.dim() == 1 && negatives.size(0) >= 1,
       "[SASRec] negatives must have shape [num_negatives], with one item or more, but got {}. Draw some items for the batch, for example 1000 with torch::randint().",
-      shape_text(negatives));
+      describe(negatives));
   check_integers(negatives, "negatives", kClassName);
   const auto [states, rows] = look_up(
       splits,

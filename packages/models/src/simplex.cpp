@@ -39,7 +39,7 @@ void check_ids(const at::Tensor& ids, const char* name) {
       ids.defined() && ids.dim() == 1,
       "[SimpleX] {} must have one dimension, but got {}. Pass a list of ids.",
       name,
-      ids.defined() ? describe(ids) : "an undefined tensor");
+      describe(ids));
   check_integers(ids, name, "SimpleX");
 }
 

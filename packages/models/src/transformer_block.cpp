@@ -6,6 +6,7 @@
 #include <tessera/layers/layer_json.h>  // defines get_config()
 #include "layers/initial_parameter.h"
 #include "packages/models/src/dropout_sum.h"
+#include "packages/models/src/model_checks.h"
 #include "src/common/check.h"
 #include "src/common/names.h"
 
@@ -52,17 +53,7 @@ TransformerBlockImpl::TransformerBlockImpl(TransformerBlockOptions options)
 
 Nest<PartialShape> TransformerBlockImpl::compute_output_shape(
     const Nest<PartialShape>& input_shapes) const {
-  const PartialShape& shape = check_rows(input_shapes, kClassName);
-  TESSERA_CHECK_VALUE(
-      shape.size() == 2,
-      "[TransformerBlock] x must have shape [nnz, dim], but got {}. Pass the positions of all sequences one after the other, and their row_splits.",
-      to_string(shape));
-  TESSERA_CHECK_VALUE(
-      shape[1].value_or(0) % options().num_heads == 0,
-      "[TransformerBlock] num_heads must divide dim, but got {} heads and dim {}. Choose another number of heads.",
-      options().num_heads,
-      shape[1].value_or(0));
-  return shape;
+  return check_positions(input_shapes, options().num_heads, kClassName);
 }
 
 int64_t TransformerBlockImpl::hidden_units(int64_t dim) const {

@@ -246,7 +246,7 @@ TEST(DINAttentionTest, RefusesBadInput) {
   layer->forward(query, keys);
   EXPECT_VALUE_ERROR(
       layer->forward(at::ones({2, 5}), at::ones({2, 4, 5})),
-      "[DINAttention] was built for queries [batch, 3], but got [2, 5]");
+      "[DINAttention] was built for inputs [batch, ..., 3], but got [2, 5]");
   EXPECT_TYPE_ERROR(
       layer->forward(query.to(at::kDouble), keys.to(at::kDouble)),
       "[DINAttention] has parameters of Float, but got inputs of Double");

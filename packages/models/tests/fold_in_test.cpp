@@ -285,7 +285,7 @@ TEST(FoldInTest, RefusesWrongInputs) {
   const FoldIn fold_in(vectors, options);
   EXPECT_TYPE_ERROR(
       fold_in.solve({at::zeros({2}), ids_of({0, 2})}),
-      "histories must have int32 or int64 values, but got Float");
+      "values of histories must be int32 or int64, but got Float");
   EXPECT_INDEX_ERROR(
       fold_in.solve(ragged({{kItems}})),
       "ids of histories must be in [0, 9), but got 9");

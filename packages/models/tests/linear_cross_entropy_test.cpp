@@ -142,7 +142,8 @@ TEST(LinearCrossEntropyTest, RefusesWrongInputs) {
        {{states, at::randn({4, 2}), targets},
         "must have the same dim, but got 3 and 2"},
        {{states, rows, int64s({0})},
-        "targets must have shape [2], one per row of states, but got shape [1]"},
+        "targets must have shape [2], one per row of states, but got Long "
+        "of shape [1]"},
        {{at::full({2, 3}, std::numeric_limits<double>::quiet_NaN()),
          rows,
          targets},
@@ -331,7 +332,7 @@ TEST(SampledLinearCrossEntropyTest, RefusesWrongInputs) {
             "positive_ids must have shape [2]"},
            {with(&Sample::negative_ids, {}),
             "negative_ids must have shape [4], one per row of negatives, but "
-            "got an undefined tensor"},
+            "got no tensor"},
            {with(&Sample::positives, at::full({2, 3}, NAN)),
             "the loss must be finite"},
            {with(&Sample::positives, at::full({2, 3}, INFINITY)),

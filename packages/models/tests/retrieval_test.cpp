@@ -132,7 +132,7 @@ TEST(RetrievalTest, RefusesWrongVectors) {
       "query must be a matrix of one vector or more, but got an");
   EXPECT_VALUE_ERROR(run(good, at::ones({3})), "candidate must be a matrix");
   EXPECT_VALUE_ERROR(run(at::ones({2, 2, 3}), good), "query must be a matrix");
-  EXPECT_VALUE_ERROR(run(at::ones({0, 3}), good), "got shape [0, 3]");
+  EXPECT_VALUE_ERROR(run(at::ones({0, 3}), good), "got Float of shape [0, 3]");
   EXPECT_VALUE_ERROR(
       run(good, at::ones({2, 4})), "the same dim, but got 3 and 4");
   EXPECT_VALUE_ERROR(
