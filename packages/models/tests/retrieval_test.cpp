@@ -129,7 +129,7 @@ TEST(RetrievalTest, RefusesWrongVectors) {
   };
   EXPECT_VALUE_ERROR(
       run({}, good),
-      "query must be a matrix of one vector or more, but got an");
+      "query must be a matrix of one vector or more, but got no tensor");
   EXPECT_VALUE_ERROR(run(good, at::ones({3})), "candidate must be a matrix");
   EXPECT_VALUE_ERROR(run(at::ones({2, 2, 3}), good), "query must be a matrix");
   EXPECT_VALUE_ERROR(run(at::ones({0, 3}), good), "got Float of shape [0, 3]");
