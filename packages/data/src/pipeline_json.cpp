@@ -2,6 +2,7 @@
 #include "packages/data/src/pipeline_json.h"
 
 #include <tessera/common/json_name.h>
+#include <tessera/common/json_value.h>
 #include <tessera/common/shorten.h>
 
 #include "src/common/utf8.h"
