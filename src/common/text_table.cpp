@@ -7,6 +7,18 @@
 
 namespace tessera {
 
+namespace {
+
+// The number of characters in UTF-8 text.
+size_t width_of(const std::string& text) {
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char byte) {
+        return (static_cast<unsigned char>(byte) & 0xc0) != 0x80;
+      }));
+}
+
+}  // namespace
+
 std::string megabytes(int64_t bytes) {
   constexpr double kMegabyte = 1024.0 * 1024.0;
   return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / kMegabyte);
@@ -17,14 +29,15 @@ std::string align(const std::vector<std::vector<std::string>>& lines) {
   for (const auto& line : lines) {
     widths.resize(std::max(widths.size(), line.size()), 0);
     for (size_t i = 0; i < line.size(); ++i) {
-      widths[i] = std::max(widths[i], line[i].size());
+      widths[i] = std::max(widths[i], width_of(line[i]));
     }
   }
   std::string text;
   for (const auto& line : lines) {
     std::string row;
     for (size_t i = 0; i < line.size(); ++i) {
-      row += fmt::format("{:<{}}  ", line[i], widths[i]);
+      row += line[i];
+      row.append(widths[i] + 2 - width_of(line[i]), ' ');
     }
     text += row.substr(0, row.find_last_not_of(' ') + 1) + "\n";
   }

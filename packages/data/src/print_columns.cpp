@@ -2,6 +2,7 @@
 #include <tessera/data/columns.h>
 
 #include "packages/data/src/column_values.h"
+#include "src/common/text_table.h"
 
 #include <fmt/format.h>
 
@@ -16,14 +17,6 @@ namespace {
 // Longer text and lists are cut.
 constexpr size_t kMaxCellBytes = 40;
 constexpr int64_t kMaxListValues = 10;
-
-// The number of characters in UTF-8 text.
-size_t width_of(std::string_view text) {
-  return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char byte) {
-        return (static_cast<unsigned char>(byte) & 0xc0) != 0x80;
-      }));
-}
 
 // The text without line breaks and other control characters, and not too long.
 std::string cell_of(std::string text) {
@@ -95,25 +88,15 @@ std::vector<std::string> cells_of(const Column& column, int64_t examples) {
 std::string to_string(const Columns& columns, int64_t max_examples) {
   const int64_t size = columns.batch_size();
   const int64_t shown = std::clamp<int64_t>(max_examples, 0, size);
-  std::vector<std::string> lines(static_cast<size_t>(shown + 2));
-  size_t width = 0;
+  std::vector<std::vector<std::string>> lines(static_cast<size_t>(shown + 2));
   for (const auto& [name, column] : columns.entries()) {
-    std::vector<std::string> cells = cells_of(column, shown);
-    cells.insert(cells.begin(), cell_of(name));
-    size_t widest = 0;
+    lines[0].push_back(cell_of(name));
+    const std::vector<std::string> cells = cells_of(column, shown);
     for (size_t i = 0; i < cells.size(); ++i) {
-      if (width > 0) {
-        lines[i].append(width + 2 - width_of(lines[i]), ' ');
-      }
-      lines[i] += cells[i];
-      widest = std::max(widest, width_of(lines[i]));
+      lines[i + 1].push_back(cells[i]);
     }
-    width = widest;
   }
-  std::string text;
-  for (const std::string& line : lines) {
-    text += line + "\n";
-  }
+  std::string text = align(lines);
   if (columns.entries().empty()) {
     return "no columns\n";
   }

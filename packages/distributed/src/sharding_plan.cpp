@@ -6,6 +6,7 @@
 #include "optim/row_update.h"
 #include "packages/distributed/src/partition.h"
 #include "src/common/check.h"
+#include "src/common/text_table.h"
 #include "src/engine/embedding_state.h"
 #include "src/tables/key_index.h"
 
@@ -259,11 +260,6 @@ class Planner {
   ShardingPlan plan_;
 };
 
-std::string megabytes(double bytes) {
-  constexpr double kMegabyte = 1024.0 * 1024.0;
-  return fmt::format("{:.2f} MiB", bytes / kMegabyte);
-}
-
 }  // namespace
 
 std::map<std::string, TablePlacement> ShardingPlan::placement() const {
@@ -275,32 +271,25 @@ std::map<std::string, TablePlacement> ShardingPlan::placement() const {
 }
 
 std::string ShardingPlan::to_string() const {
-  size_t width = 5;
+  std::vector<std::vector<std::string>> lines{
+      {"table",
+       "rows",
+       "dim",
+       "memory",
+       "distinct ids",
+       "sent per step",
+       "placement"}};
   for (const PlannedTable& table : tables) {
-    width = std::max(width, table.name.size());
+    lines.push_back(
+        {table.name,
+         std::to_string(table.rows),
+         std::to_string(table.dim),
+         megabytes(table.bytes),
+         fmt::format("{:.0f}", table.distinct_ids),
+         megabytes(std::llround(table.bytes_sent)),
+         tessera::to_string(table.placement)});
   }
-  std::string text = fmt::format(
-      "{:<{}}  {:>12}  {:>5}  {:>14}  {:>12}  {:>14}  {}\n",
-      "table",
-      width,
-      "rows",
-      "dim",
-      "memory",
-      "distinct ids",
-      "sent per step",
-      "placement");
-  for (const PlannedTable& table : tables) {
-    text += fmt::format(
-        "{:<{}}  {:>12}  {:>5}  {:>14}  {:>12.0f}  {:>14}  {}\n",
-        table.name,
-        width,
-        table.rows,
-        table.dim,
-        megabytes(static_cast<double>(table.bytes)),
-        table.distinct_ids,
-        megabytes(table.bytes_sent),
-        tessera::to_string(table.placement));
-  }
+  std::string text = align(lines);
   if (rank_bytes.empty()) {
     return text;
   }
@@ -309,9 +298,9 @@ std::string ShardingPlan::to_string() const {
   text += fmt::format(
       "{} ranks, {} to {} each; a rank sends {} per step\n",
       rank_bytes.size(),
-      megabytes(static_cast<double>(*smallest)),
-      megabytes(static_cast<double>(*largest)),
-      megabytes(bytes_sent));
+      megabytes(*smallest),
+      megabytes(*largest),
+      megabytes(std::llround(bytes_sent)));
   return text;
 }
 
