@@ -13,11 +13,11 @@
 #include <arrow/memory_pool.h>
 #include <arrow/record_batch.h>
 #include <arrow/type.h>
+#include <arrow/type_traits.h>
 #include <arrow/util/float16.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <type_traits>
 #include <utility>
@@ -61,37 +61,14 @@ const arrow::DataType& value_type(const arrow::DataType& type) {
 enum class ValueKind { kInteger, kFloat, kText, kNull, kOther };
 
 ValueKind kind_of_type(const arrow::DataType& type) {
-  switch (value_type(type).id()) {
-    case arrow::Type::BOOL:
-    case arrow::Type::INT8:
-    case arrow::Type::INT16:
-    case arrow::Type::INT32:
-    case arrow::Type::INT64:
-    case arrow::Type::UINT8:
-    case arrow::Type::UINT16:
-    case arrow::Type::UINT32:
-    case arrow::Type::UINT64:
-    case arrow::Type::DATE32:
-    case arrow::Type::DATE64:
-    case arrow::Type::TIME32:
-    case arrow::Type::TIME64:
-    case arrow::Type::TIMESTAMP:
-    case arrow::Type::DURATION:
-      return ValueKind::kInteger;
-    case arrow::Type::HALF_FLOAT:
-    case arrow::Type::FLOAT:
-    case arrow::Type::DOUBLE:
-      return ValueKind::kFloat;
-    case arrow::Type::STRING:
-    case arrow::Type::BINARY:
-    case arrow::Type::LARGE_STRING:
-    case arrow::Type::LARGE_BINARY:
-      return ValueKind::kText;
-    case arrow::Type::NA:
-      return ValueKind::kNull;
-    default:
-      return ValueKind::kOther;
-  }
+  const arrow::Type::type id = value_type(type).id();
+  return id == arrow::Type::BOOL || id == arrow::Type::DURATION ||
+          arrow::is_integer(id) || arrow::is_temporal(id)
+      ? ValueKind::kInteger
+      : arrow::is_floating(id)         ? ValueKind::kFloat
+      : arrow::is_base_binary_like(id) ? ValueKind::kText
+      : id == arrow::Type::NA          ? ValueKind::kNull
+                                       : ValueKind::kOther;
 }
 
 // Positions of values: i, or -1 where the value is missing.
@@ -245,18 +222,13 @@ at::Tensor convert_numbers(
   return result;
 }
 
+// Without a branch in the loop, the compiler uses vectors.
 bool is_ascii(const char* text, size_t size) {
-  uint64_t all = 0;
-  size_t i = 0;
-  for (; i + sizeof(all) <= size; i += sizeof(all)) {
-    uint64_t bytes = 0;
-    std::memcpy(&bytes, text + i, sizeof(bytes));
-    all |= bytes;
-  }
-  for (; i < size; ++i) {
+  uint8_t all = 0;
+  for (size_t i = 0; i < size; ++i) {
     all |= static_cast<uint8_t>(text[i]);
   }
-  return (all & 0x8080808080808080) == 0;
+  return all < 0x80;
 }
 
 template <class Offset, class Position>

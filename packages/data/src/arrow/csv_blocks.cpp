@@ -8,7 +8,6 @@
 #include <arrow/memory_pool.h>
 
 #include <algorithm>
-#include <utility>
 
 namespace tessera::data {
 
@@ -76,19 +75,19 @@ bool CsvBlocks::read_some(std::string& text) {
 }
 
 // Describes a broken row. `row` is its text as far as it was read.
-BrokenRow CsvBlocks::describe(RowScan::State state, std::string_view row)
+RowProblem CsvBlocks::describe(RowScan::State state, std::string_view row)
     const {
   constexpr const char* kNoQuotes =
       "set CsvOptions::quote to '\\0' if quotes have no meaning in this file";
   if (state == RowScan::State::kTextAfterQuote) {
     return {
-        .problem =
+        .text =
             "text after a closing quote. A quote in this row may not be closed",
         .advice = kNoQuotes};
   }
   if (row.size() > max_row_bytes_) {
     return {
-        .problem = c10::str(
+        .text = c10::str(
             "the row is longer than max_row_bytes = ",
             max_row_bytes_,
             ". A quote may not be closed"),
@@ -100,7 +99,7 @@ BrokenRow CsvBlocks::describe(RowScan::State state, std::string_view row)
       ? 1
       : count_newlines(row);
   return {
-      .problem = lines < 2
+      .text = lines < 2
           ? "a quote is not closed"
           : c10::str(
                 "a quote is not closed, so the ",
@@ -215,8 +214,7 @@ size_t CsvBlocks::end_of_rows(CsvBlock& block, bool is_at_end) {
     const bool is_broken = found.state == kTextAfterQuote ||
         row.size() > max_row_bytes_ || (is_at_end && found.state == kOpenQuote);
     if (is_broken) {
-      block.broken.push_back(describe(found.state, row));
-      block.broken.back().begin = begin;
+      block.broken.push_back({begin, describe(found.state, row)});
       if (options_.malformed_lines == MalformedLines::kError) {
         return begin;
       }
@@ -290,8 +288,8 @@ std::vector<std::string> CsvBlocks::read_header() {
           "{} line {}: {}. Correct the row with the column names, or {}.",
           where,
           header_lines_ + 1 + count_newlines(text.substr(0, row.begin)),
-          row.problem,
-          row.advice);
+          row.problem.text,
+          row.problem.advice);
     }
     if (begin == text.size()) {
       header_lines_ += count_newlines(text);

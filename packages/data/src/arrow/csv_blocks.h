@@ -14,6 +14,7 @@
 #include <exception>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tessera::data {
@@ -29,12 +30,17 @@ struct CsvFile {
   std::vector<int> positions = {};  // of the requested columns
 };
 
+/// What is wrong with a row, and what the user can do apart from correcting the line.
+struct RowProblem {
+  std::string text = {};
+  const char* advice = "";
+  bool can_be_skipped = true;
+};
+
 /// A row that can't be split into fields.
 struct BrokenRow {
   size_t begin = 0;  // in the text of its block
-  std::string problem = {};
-  const char* advice =
-      "";  // what the user can do, apart from correcting the line
+  RowProblem problem = {};
 };
 
 /// Whole rows of a file.
@@ -74,10 +80,10 @@ class CsvBlocks {
   /// Errors:  c10::ValueError if the file has no row, or if the first one is broken.
   std::vector<std::string> read_header();
 
-  /// The number of lines that read_header() read: those of the first row and the empty
-  /// lines before it.
-  int64_t header_lines() const {
-    return header_lines_;
+  /// In the first call, the number of lines that read_header() read: those of the first
+  /// row and the empty lines before it. 0 afterwards.
+  int64_t take_header_lines() {
+    return std::exchange(header_lines_, 0);
   }
 
  private:
@@ -85,7 +91,7 @@ class CsvBlocks {
   void leave_out_rest_of_line(CsvBlock& block);
   size_t end_of_rows(CsvBlock& block, bool is_at_end);
   RowScan scan(std::string_view text, size_t begin);
-  BrokenRow describe(RowScan::State state, std::string_view row) const;
+  RowProblem describe(RowScan::State state, std::string_view row) const;
   size_t blank_line(std::string& text, size_t begin);
 
   CsvOptions options_;

@@ -11,6 +11,7 @@
 #include <ATen/ops/tensor.h>
 #include <arrow/csv/parser.h>
 #include <arrow/memory_pool.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
@@ -51,17 +52,11 @@ std::vector<RowBegin> find_rows(
   return rows;
 }
 
-// A row that has the wrong number of fields.
-struct RaggedRow {
-  int64_t row = 0;  // among all rows of the block, counted from 0
-  int32_t expected = 0;
-  int32_t actual = 0;
-};
-
 // The rows of a block, split into fields by Arrow.
 struct FieldRows {
   std::vector<std::unique_ptr<arrow::csv::BlockParser>> parts = {};
-  std::vector<RaggedRow> ragged = {};
+  // Rows with the wrong number of fields, counted from 0 among all rows of the block.
+  std::vector<std::pair<int64_t, RowProblem>> ragged = {};
   int64_t rows = 0;  // without the ragged ones
 };
 
@@ -73,10 +68,16 @@ FieldRows split_rows(
   arrow::csv::ParseOptions parse = parse_options_of(options);
   int64_t rows_before = 0;  // of the current part
   parse.invalid_row_handler = [&](const arrow::csv::InvalidRow& row) {
-    result.ragged.push_back(
-        {.row = rows_before + row.number,
-         .expected = row.expected_columns,
-         .actual = row.actual_columns});
+    result.ragged.emplace_back(
+        rows_before + row.number,
+        RowProblem{
+            .text = fmt::format(
+                "expected {} {}, but got {}",
+                row.expected_columns,
+                row.expected_columns == 1 ? "field" : "fields",
+                row.actual_columns),
+            .advice =
+                "set CsvOptions::delimiter or names if they do not fit the file"});
     return arrow::csv::InvalidRowResult::Skip;
   };
   std::string_view text = std::string_view(block.text).substr(block.begin);
@@ -135,15 +136,8 @@ void visit_values_of(std::string_view field, char delimiter, Visit&& visit) {
   }
 }
 
-// What is wrong with a row, and what the user can do apart from correcting the line.
-struct Problem {
-  std::string text = {};
-  const char* advice = "";
-  bool can_be_skipped = true;
-};
-
 // The problems by row. A row with several problems keeps that of its first column.
-using Problems = std::map<int64_t, Problem>;
+using Problems = std::map<int64_t, RowProblem>;
 
 // Converts the fields of a column. Skips the rows in `problems`. Rows whose values are
 // of another type are added to `problems`.
@@ -320,7 +314,7 @@ class ColumnParser {
       bool can_be_skipped = true) {
     problems_.emplace(
         row,
-        Problem{
+        RowProblem{
             .text = c10::str(
                 "column '",
                 shorten(request_.name),
@@ -370,15 +364,6 @@ Columns parse_columns(
   return columns;
 }
 
-std::string field_count_problem(const RaggedRow& row) {
-  return c10::str(
-      "expected ",
-      row.expected,
-      row.expected == 1 ? " field" : " fields",
-      ", but got ",
-      row.actual);
-}
-
 // Joins ragged rows, rows with other problems and broken rows, in the order of the file.
 std::vector<MalformedRow> malformed_rows(
     const CsvOptions& options,
@@ -398,30 +383,22 @@ std::vector<MalformedRow> malformed_rows(
     MalformedRow malformed = {};
   };
   std::vector<Found> found;
-  for (const RaggedRow& row : rows.ragged) {
+  for (const auto& [row, problem] : rows.ragged) {
     found.push_back(
-        {.begin = begins.at(static_cast<size_t>(row.row)),
-         .malformed = {
-             .example = row.row,
-             .problem = field_count_problem(row),
-             .advice =
-                 "set CsvOptions::delimiter or names if they do not fit the file"}});
+        {.begin = begins.at(static_cast<size_t>(row)),
+         .malformed = {.example = row, .problem = problem}});
   }
   int64_t ragged_before = 0;
   for (const auto& [row, problem] : problems) {
     // Row numbers of problems do not count ragged rows.
     while (ragged_before < static_cast<int64_t>(rows.ragged.size()) &&
-           rows.ragged[static_cast<size_t>(ragged_before)].row <=
+           rows.ragged[static_cast<size_t>(ragged_before)].first <=
                row + ragged_before) {
       ++ragged_before;
     }
     found.push_back(
         {.begin = begins.at(static_cast<size_t>(row + ragged_before)),
-         .malformed = {
-             .example = row + ragged_before,
-             .problem = problem.text,
-             .advice = problem.advice,
-             .can_be_skipped = problem.can_be_skipped}});
+         .malformed = {.example = row + ragged_before, .problem = problem}});
   }
   size_t position = 0;
   int64_t line = 0;
@@ -437,9 +414,7 @@ std::vector<MalformedRow> malformed_rows(
         {.begin = {.position = begin, .line = line},
          .is_broken = true,
          .malformed = {
-             .example = next - begins.begin(),
-             .problem = row.problem,
-             .advice = row.advice}});
+             .example = next - begins.begin(), .problem = row.problem}});
   }
   std::sort(
       found.begin(), found.end(), [](const Found& left, const Found& right) {

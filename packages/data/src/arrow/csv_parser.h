@@ -19,10 +19,7 @@ namespace tessera::data {
 struct MalformedRow {
   int64_t example = 0;  // the number of examples before it in its block
   int64_t line = 0;  // in its block, counted from 0
-  std::string problem = {};
-  const char* advice =
-      "";  // what the user can do, apart from correcting the line
-  bool can_be_skipped = true;
+  RowProblem problem = {};
 };
 
 /// The examples of a block.

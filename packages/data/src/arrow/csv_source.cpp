@@ -59,29 +59,15 @@ void check_csv(const CsvOptions& options) {
 }
 
 // Opens a file again to read its rows.
-class FileRows {
- public:
-  FileRows(const CsvOptions& options, const CsvFile& file)
-      : blocks_(options, file.path, file.stamp) {
-    if (options.names.empty()) {
-      blocks_.read_header();
-    }
-    header_lines_ = blocks_.header_lines();
+std::shared_ptr<CsvBlocks> open_rows(
+    const CsvOptions& options,
+    const CsvFile& file) {
+  auto blocks = std::make_shared<CsvBlocks>(options, file.path, file.stamp);
+  if (options.names.empty()) {
+    blocks->read_header();
   }
-
-  bool next(CsvBlock& block) {
-    return blocks_.next(block);
-  }
-
-  // Returns the number of lines of the header in the first call, and 0 afterwards.
-  int64_t take_header_lines() {
-    return std::exchange(header_lines_, 0);
-  }
-
- private:
-  CsvBlocks blocks_;
-  int64_t header_lines_ = 0;
-};
+  return blocks;
+}
 
 // Reads blocks one after the other, and gives tasks that parse them.
 class BlockTasks {
@@ -92,8 +78,7 @@ class BlockTasks {
   ParseTasks::Task next() {
     while (file_ < files_->files.size()) {
       if (rows_ == nullptr) {
-        rows_ =
-            std::make_shared<FileRows>(files_->options, files_->files[file_]);
+        rows_ = open_rows(files_->options, files_->files[file_]);
       }
       auto block = std::make_shared<CsvBlock>();
       if (rows_->next(*block)) {
@@ -131,7 +116,7 @@ class BlockTasks {
 
   std::shared_ptr<const CsvFiles> files_;
   size_t file_ = 0;
-  std::shared_ptr<FileRows> rows_;
+  std::shared_ptr<CsvBlocks> rows_;
 };
 
 class CsvExampleReader : public ExampleReader {
@@ -207,21 +192,21 @@ class CsvExampleReader : public ExampleReader {
           "' line ",
           line_ + row.line,
           ": ",
-          row.problem);
+          row.problem.text);
     };
     try {
       TESSERA_CHECK_VALUE(
-          row.can_be_skipped,
+          row.problem.can_be_skipped,
           "[make_csv_source] {}. Correct the line, or {}.",
           describe(),
-          row.advice);
+          row.problem.advice);
       count_malformed(
           kCsvReader,
           options.malformed_lines,
           options.max_malformed_lines,
           describe,
           report_,
-          row.advice);
+          row.problem.advice);
     } catch (...) {
       error_ = std::current_exception();
       return false;
@@ -351,9 +336,9 @@ class CsvFileSource : public CsvSource {
     int64_t sampled = 0;
     try {
       for (size_t i = 0; i < files_->files.size() && !columns.empty(); ++i) {
-        FileRows rows(options, files_->files[i]);
+        const auto rows = open_rows(options, files_->files[i]);
         CsvBlock block;
-        while (!columns.empty() && rows.next(block)) {
+        while (!columns.empty() && rows->next(block)) {
           infer_types(
               options,
               files_->files[i],

@@ -203,14 +203,15 @@ class RangeReader {
   decltype(std::end(std::declval<Epoch&>())) end_;
   bool has_read_ = false;  // whether *next_ was read already
 };
+template <class Epoch>
+using ReaderOf =
+    std::conditional_t<HasNext<Epoch>, NextReader<Epoch>, RangeReader<Epoch>>;
 
 template <class Source, class Step>
 class SourcePass : public Pass {
   using Opened =
       decltype(open_source(std::declval<Source&>(), std::declval<int64_t>()));
   using Epoch = std::remove_reference_t<Opened>;
-  using Reader =
-      std::conditional_t<HasNext<Epoch>, NextReader<Epoch>, RangeReader<Epoch>>;
 
  public:
   SourcePass(Source source, Step step)
@@ -259,18 +260,12 @@ class SourcePass : public Pass {
       conditional_t<std::is_reference_v<Opened>, Epoch*, std::unique_ptr<Epoch>>
           opened_ = nullptr;
   std::optional<int64_t> size_;
-  std::optional<Reader> reader_;
+  std::optional<ReaderOf<Epoch>> reader_;
 };
 
 /// Converts the batches of a source. Each call opens the source again.
 template <class Source, class Convert>
 class ConvertedSource {
-  using Opened =
-      decltype(open_source(std::declval<Source&>(), std::declval<int64_t>()));
-  using Epoch = std::remove_reference_t<Opened>;
-  using Reader =
-      std::conditional_t<HasNext<Epoch>, NextReader<Epoch>, RangeReader<Epoch>>;
-
  public:
   ConvertedSource(Source source, Convert convert)
       : source_(std::forward<Source>(source)), convert_(std::move(convert)) {}
@@ -278,7 +273,7 @@ class ConvertedSource {
   template <class Use>
   void for_each(const Use& use) {
     auto&& epoch = open_source(source_, int64_t{0});
-    Reader reader(epoch);
+    ReaderOf<std::remove_reference_t<decltype(epoch)>> reader(epoch);
     while (reader.read([&](auto&& batch) {
       use(convert_(std::forward<decltype(batch)>(batch)));
     })) {
