@@ -17,6 +17,7 @@ namespace tessera::data {
 namespace {
 
 constexpr const char* kWhere = "[Dataset]";
+constexpr int64_t kAllRows = std::numeric_limits<int64_t>::max();
 
 class ColumnsStage : public RowStage {
  public:
@@ -135,17 +136,20 @@ class SourceStage : public RowStage {
   };
 };
 
-class TakeStage : public RowStep {
+// `count` rows after the first `begin`, or fewer.
+class SliceStage : public RowStep {
  public:
-  TakeStage(RowStagePtr input, int64_t count)
-      : RowStep(std::move(input)), count_(count) {}
+  SliceStage(RowStagePtr input, int64_t begin, int64_t count)
+      : RowStep(std::move(input)), begin_(begin), count_(count) {}
 
   RowReader open(int64_t epoch, int64_t first) const override {
     if (first >= count_) {
       return [](int64_t) { return std::optional<RowRange>(); };
     }
-    return [rows = input().open(epoch, first), left = count_ - first](
-               int64_t max_rows) mutable -> std::optional<RowRange> {
+    return [rows = input().open(
+                epoch, first > kAllRows - begin_ ? kAllRows : first + begin_),
+            left = count_ -
+                first](int64_t max_rows) mutable -> std::optional<RowRange> {
       if (left == 0) {
         return std::nullopt;
       }
@@ -156,28 +160,11 @@ class TakeStage : public RowStep {
   }
   std::optional<int64_t> size() const override {
     const std::optional<int64_t> size = input().size();
-    return size ? std::min(*size, count_) : size;
+    return size ? std::clamp<int64_t>(*size - begin_, 0, count_) : size;
   }
 
  private:
-  int64_t count_;
-};
-
-class SkipStage : public RowStep {
- public:
-  SkipStage(RowStagePtr input, int64_t count)
-      : RowStep(std::move(input)), count_(count) {}
-
-  RowReader open(int64_t epoch, int64_t first) const override {
-    constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
-    return input().open(epoch, first > kMax - count_ ? kMax : first + count_);
-  }
-  std::optional<int64_t> size() const override {
-    const std::optional<int64_t> size = input().size();
-    return size ? std::max<int64_t>(*size - count_, 0) : size;
-  }
-
- private:
+  int64_t begin_;
   int64_t count_;
 };
 
@@ -513,12 +500,12 @@ Dataset Dataset::shuffle(const ShuffleOptions& options) const {
 
 Dataset Dataset::take(int64_t count) const {
   check_count_argument("take", count);
-  return Dataset(std::make_shared<TakeStage>(stage_, count));
+  return Dataset(std::make_shared<SliceStage>(stage_, 0, count));
 }
 
 Dataset Dataset::skip(int64_t count) const {
   check_count_argument("skip", count);
-  return Dataset(std::make_shared<SkipStage>(stage_, count));
+  return Dataset(std::make_shared<SliceStage>(stage_, count, kAllRows));
 }
 
 Dataset Dataset::concatenate(const Dataset& other) const {
