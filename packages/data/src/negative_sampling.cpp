@@ -3,8 +3,8 @@
 
 #include <tessera/common/shorten.h>
 
-#include "packages/data/src/alias_table.h"
 #include "packages/data/src/column_values.h"
+#include "packages/data/src/random_stream.h"
 #include "packages/data/src/row_stage.h"
 #include "packages/data/src/value_hash.h"
 #include "src/common/check.h"

@@ -3,7 +3,9 @@
 
 #include "src/common/random_key.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <vector>
 
 namespace tessera::data {
 
@@ -49,5 +51,65 @@ class RandomStream {
 
   uint64_t state_;
 };
+
+/// Draws numbers with given weights in constant time.
+/// Source:  Vose 1991, A linear algorithm for generating random numbers with a given
+///          distribution.
+class AliasTable {
+ public:
+  AliasTable() = default;
+
+  /// The weights are finite and >= 0, with a finite sum > 0.
+  explicit AliasTable(const std::vector<double>& weights);
+
+  int64_t draw(RandomStream& random) const {
+    const auto i =
+        static_cast<size_t>(random.below(static_cast<int64_t>(slots_.size())));
+    return random.uniform() < slots_[i].probability ? static_cast<int64_t>(i)
+                                                    : slots_[i].alias;
+  }
+
+ private:
+  struct Slot {
+    double probability = 1.0;  // of the slot's own number
+    int64_t alias = 0;
+  };
+
+  std::vector<Slot> slots_;
+};
+
+inline AliasTable::AliasTable(const std::vector<double>& weights)
+    : slots_(weights.size()) {
+  double sum = 0.0;
+  for (const double weight : weights) {
+    sum += weight;
+  }
+  const auto size = static_cast<double>(weights.size());
+  std::vector<double> shares;  // 1 on average
+  std::vector<size_t> small;
+  std::vector<size_t> large;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    shares.push_back(weights[i] / sum * size);
+    slots_[i].alias = static_cast<int64_t>(i);
+    (shares[i] < 1.0 ? small : large).push_back(i);
+  }
+  while (!small.empty() && !large.empty()) {
+    const size_t from = small.back();
+    const size_t to = large.back();
+    small.pop_back();
+    slots_[from] = {shares[from], static_cast<int64_t>(to)};
+    shares[to] -= 1.0 - shares[from];
+    if (shares[to] < 1.0) {
+      large.pop_back();
+      small.push_back(to);
+    }
+  }
+  // The shares of these items are a little too small, because sums are rounded.
+  const auto largest =
+      std::max_element(weights.begin(), weights.end()) - weights.begin();
+  for (const size_t i : small) {
+    slots_[i] = {shares[i], largest};
+  }
+}
 
 }  // namespace tessera::data

@@ -7,7 +7,12 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <charconv>
+#include <clocale>
+#include <cmath>
 #include <cstddef>
+#include <cstdlib>
+#include <system_error>
 #include <thread>
 
 namespace tessera::data {
@@ -108,6 +113,18 @@ std::string quote_text(std::string_view text) {
     }
   }
   return quoted + (text.size() > kMaxShown ? "...'" : "'");
+}
+
+bool parse_float(std::string_view text, float& value) {
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error == std::errc::result_out_of_range && stop == end) {
+    // Only strtof says whether the number is too large or too small.
+    static const locale_t c_locale = ::newlocale(LC_ALL_MASK, "C", nullptr);
+    value = ::strtof_l(std::string(text).c_str(), nullptr, c_locale);
+    return std::abs(value) < 1;
+  }
+  return error == std::errc() && stop == end;
 }
 
 }  // namespace tessera::data

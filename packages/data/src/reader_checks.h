@@ -72,4 +72,9 @@ void count_malformed(
 /// are escaped.
 std::string quote_text(std::string_view text);
 
+/// Parses a whole text as a float32, without spaces or a plus sign. A number that is too
+/// small for float32 is 0 or denormal. Returns false for any other text, and for a finite
+/// number that is too large.
+bool parse_float(std::string_view text, float& value);
+
 }  // namespace tessera::data

@@ -4,7 +4,7 @@
 #include <tessera/common/shorten.h>
 #include <tessera/data/line_source.h>
 
-#include "packages/data/src/parse_float.h"
+#include "packages/data/src/reader_checks.h"
 #include "src/common/check.h"
 #include "src/common/tensor_text.h"
 #include "src/common/utf8.h"

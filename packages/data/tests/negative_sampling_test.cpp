@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/negative_sampling.h>
 
-#include "packages/data/src/alias_table.h"
+#include "packages/data/src/random_stream.h"
 #include "packages/data/tests/column_builders.h"
 
 namespace tessera::data::negative_sampling_test {

@@ -13,7 +13,6 @@
 #include "packages/training/src/spin_check.h"
 #include "packages/training/src/stop_agreement.h"
 #include "packages/training/src/training_state.h"
-#include "packages/training/src/update_check.h"
 #include "src/common/check.h"
 #include "src/common/number_in_message.h"
 #include "src/common/rank_group.h"

@@ -2,7 +2,6 @@
 #include <tessera/training/metrics.h>
 
 #include "packages/training/src/metric_inputs.h"
-#include "packages/training/src/two_classes.h"
 #include "src/common/check.h"
 
 #include <algorithm>

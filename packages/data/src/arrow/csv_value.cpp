@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/data/src/arrow/csv_value.h"
 
-#include "packages/data/src/parse_float.h"
+#include "packages/data/src/reader_checks.h"
 
 #include <c10/util/StringUtil.h>
 
