@@ -17,6 +17,7 @@
 #include <arrow/util/float16.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <type_traits>
@@ -444,18 +445,10 @@ ColumnType default_type(
 
 std::string unit_of(const arrow::DataType& type) {
   const arrow::DataType& values = value_type(type);
-  const auto name_of_unit = [](arrow::TimeUnit::type unit) -> std::string {
-    switch (unit) {
-      case arrow::TimeUnit::SECOND:
-        return "seconds";
-      case arrow::TimeUnit::MILLI:
-        return "milliseconds";
-      case arrow::TimeUnit::MICRO:
-        return "microseconds";
-      case arrow::TimeUnit::NANO:
-        return "nanoseconds";
-    }
-    return "";
+  const auto name_of_unit = [](const auto& times) -> std::string {
+    constexpr std::array kNames{
+        "seconds", "milliseconds", "microseconds", "nanoseconds"};
+    return kNames.at(static_cast<size_t>(times.unit()));
   };
   switch (values.id()) {
     case arrow::Type::DATE32:
@@ -463,16 +456,14 @@ std::string unit_of(const arrow::DataType& type) {
     case arrow::Type::DATE64:
       return "milliseconds since 1970";
     case arrow::Type::TIMESTAMP:
-      return name_of_unit(
-                 static_cast<const arrow::TimestampType&>(values).unit()) +
+      return name_of_unit(static_cast<const arrow::TimestampType&>(values)) +
           " since 1970";
     case arrow::Type::TIME32:
     case arrow::Type::TIME64:
-      return name_of_unit(static_cast<const arrow::TimeType&>(values).unit()) +
+      return name_of_unit(static_cast<const arrow::TimeType&>(values)) +
           " since midnight";
     case arrow::Type::DURATION:
-      return name_of_unit(
-          static_cast<const arrow::DurationType&>(values).unit());
+      return name_of_unit(static_cast<const arrow::DurationType&>(values));
     default:
       return "";
   }

@@ -19,6 +19,7 @@
 #include <string_view>
 #include <type_traits>
 #include <utility>
+#include <variant>
 
 namespace tessera::data {
 
@@ -160,19 +161,14 @@ class ColumnParser {
       splits_.reserve(static_cast<size_t>(rows + 1));
       splits_.push_back(0);
     }
-    const auto size = static_cast<size_t>(rows);
-    switch (request.type) {
-      case ColumnType::kInt64:
-      case ColumnType::kUInt64Bits:
-        integers_.reserve(size);
-        break;
-      case ColumnType::kFloat32:
-        floats_.reserve(size);
-        break;
-      case ColumnType::kText:
-        texts_.reserve(size);
-        break;
+    if (request.type == ColumnType::kText) {
+      values_.emplace<std::vector<std::string>>();
+    } else if (request.type == ColumnType::kFloat32) {
+      values_.emplace<std::vector<float>>();
     }
+    std::visit(
+        [&](auto& values) { values.reserve(static_cast<size_t>(rows)); },
+        values_);
   }
 
   void add(int64_t row, std::string_view field) {
@@ -180,60 +176,31 @@ class ColumnParser {
       ++next_skipped_;
       return;
     }
-    switch (request_.type) {
-      case ColumnType::kInt64:
-        add_numbers(
-            row,
-            field,
-            integers_,
-            kMissing,
-            "an integer above -2^63 and below 2^63");
-        break;
-      case ColumnType::kUInt64Bits:
-        add_numbers(
-            row,
-            field,
-            integers_,
-            kMissing,
-            "an integer from 0 to 2^64 - 1, but not 2^63");
-        break;
-      case ColumnType::kFloat32:
-        add_numbers(
-            row,
-            field,
-            floats_,
-            std::numeric_limits<float>::quiet_NaN(),
-            "a number in the range of float32");
-        break;
-      case ColumnType::kText:
-        visit_values_of(field, request_.list_delimiter, [&](auto value) {
-          if (!is_utf8(value)) {
-            refuse(row, value, "UTF-8", "convert the file to UTF-8");
+    std::visit(
+        [&](auto& values) {
+          visit_values_of(
+              field, request_.list_delimiter, [&](std::string_view value) {
+                add_value(row, value, values);
+              });
+          if (is_list_) {
+            splits_.push_back(static_cast<int64_t>(values.size()));
           }
-          texts_.emplace_back(value);
-        });
-        break;
-    }
-    if (is_list_) {
-      splits_.push_back(static_cast<int64_t>(
-          integers_.size() + floats_.size() + texts_.size()));
-    }
+        },
+        values_);
   }
 
   Column finish() {
     Column column;
-    switch (request_.type) {
-      case ColumnType::kInt64:
-      case ColumnType::kUInt64Bits:
-        column.values = at::tensor(integers_, at::kLong);
-        break;
-      case ColumnType::kFloat32:
-        column.values = at::tensor(floats_, at::kFloat);
-        break;
-      case ColumnType::kText:
-        column.values = std::move(texts_);
-        break;
-    }
+    std::visit(
+        [&]<class T>(std::vector<T>& values) {
+          if constexpr (std::is_same_v<T, std::string>) {
+            column.values = std::move(values);
+          } else {
+            column.values =
+                at::tensor(values, c10::CppTypeToScalarType<T>::value);
+          }
+        },
+        values_);
     if (is_list_) {
       column.row_splits = at::tensor(splits_, at::kLong);
     }
@@ -249,21 +216,29 @@ class ColumnParser {
         [](const std::string& value) { return is_any_number(value); });
   }
 
-  template <class Number>
-  void add_numbers(
+  void add_value(
       int64_t row,
-      std::string_view field,
-      std::vector<Number>& numbers,
-      Number missing,
-      const char* expected) {
-    visit_values_of(field, request_.list_delimiter, [&](auto value) {
-      Number number = missing;
-      if (!parse(value, number)) {
-        number = missing;
-        check_missing(row, value, expected);
-      }
-      numbers.push_back(number);
-    });
+      std::string_view value,
+      std::vector<std::string>& texts) {
+    if (!is_utf8(value)) {
+      refuse(row, value, "UTF-8", "convert the file to UTF-8");
+    }
+    texts.emplace_back(value);
+  }
+
+  template <class Number>
+  void add_value(
+      int64_t row,
+      std::string_view value,
+      std::vector<Number>& numbers) {
+    Number number = 0;
+    if (!parse(value, number)) {
+      number = std::is_same_v<Number, float>
+          ? std::numeric_limits<Number>::quiet_NaN()
+          : static_cast<Number>(kMissing);
+      check_missing(row, value);
+    }
+    numbers.push_back(number);
   }
 
   // Returns false for a missing value and for one of another type.
@@ -286,15 +261,20 @@ class ColumnParser {
     }
   }
 
-  void check_missing(
-      int64_t row,
-      std::string_view value,
-      const char* expected) {
+  const char* expected() const {
+    return request_.type == ColumnType::kFloat32
+        ? "a number in the range of float32"
+        : request_.type == ColumnType::kInt64
+        ? "an integer above -2^63 and below 2^63"
+        : "an integer from 0 to 2^64 - 1, but not 2^63";
+  }
+
+  void check_missing(int64_t row, std::string_view value) {
     if (is_missing_number(value, options_.missing_values)) {
       return;
     }
     if (request_.style.kind == NumberStyle::Kind::kAny) {
-      refuse(row, value, expected, "set another type in `types`");
+      refuse(row, value, expected(), "set another type in `types`");
       return;
     }
     // A number in another style shows that the inferred type is wrong.
@@ -333,9 +313,11 @@ class ColumnParser {
   bool has_missing_numbers_;
   std::vector<int64_t> skipped_;
   size_t next_skipped_ = 0;
-  std::vector<int64_t> integers_;
-  std::vector<float> floats_;
-  std::vector<std::string> texts_;
+  std::variant<
+      std::vector<int64_t>,
+      std::vector<float>,
+      std::vector<std::string>>
+      values_;
   std::vector<int64_t> splits_;
 };
 
