@@ -360,7 +360,7 @@ TEST_F(ParquetSourceTest, UnsignedIntegersAreReadByTheirBits) {
       "integer. Set the column's type in `types` to kText.");
   EXPECT_VALUE_ERROR(
       source_of({{"a", array_of(arrow::float64(), "[1]")}}, bits),
-      "can't be read as the bits of uint64");
+      "can't be read as uint64_bits");
 }
 
 TEST_F(ParquetSourceTest, TimesHaveUnits) {

@@ -76,20 +76,6 @@ std::vector<std::string> similar_names(
 
 }  // namespace
 
-const char* name_of(ColumnType type) {
-  switch (type) {
-    case ColumnType::kInt64:
-      return "int64";
-    case ColumnType::kFloat32:
-      return "float32";
-    case ColumnType::kText:
-      return "text";
-    case ColumnType::kUInt64Bits:
-      return "the bits of uint64";
-  }
-  return "unknown";
-}
-
 std::vector<std::string> names_of(const std::vector<ColumnRequest>& requests) {
   std::vector<std::string> names;
   for (const ColumnRequest& request : requests) {

@@ -46,9 +46,6 @@ struct ColumnRequest {
   bool has_unknown_unit = false;  // the first file has only nulls
 };
 
-/// The name of a type in messages.
-const char* name_of(ColumnType type);
-
 std::vector<std::string> names_of(const std::vector<ColumnRequest>& requests);
 
 /// Returns the positions of the requested columns in a file, whose columns are `names`.

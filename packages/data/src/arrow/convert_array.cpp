@@ -482,8 +482,8 @@ void check_convertible(
       where,
       shorten(request.name),
       shorten(type.ToString()),
-      name_of(request.type),
-      name_of(own));
+      to_string(request.type),
+      to_string(own));
   const std::string unit = unit_of(type);
   TESSERA_CHECK_VALUE(
       unit == request.unit || request.has_unknown_unit ||

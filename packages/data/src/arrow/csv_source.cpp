@@ -374,7 +374,7 @@ class CsvFileSource : public CsvSource {
     std::vector<std::string> remarks;
     for (const size_t i : inferred) {
       const std::string name = shorten(files_->requests[i].name);
-      types.push_back(name + " " + name_of(inferences[i].type()));
+      types.push_back(name + " " + to_string(inferences[i].type()));
       if (!inferences[i].has_values()) {
         remarks.push_back("'" + name + "' has no values");
       } else if (!inferences[i].ambiguous_number().empty()) {
