@@ -19,7 +19,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -55,15 +54,6 @@ struct SafetensorsHeader {
 
 std::string dtype_names() {
   return join_names(file_dtypes(), &FileDtype::safetensors);
-}
-
-bool is_list_of_sizes(const Json& value) {
-  constexpr auto kMax =
-      static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
-  return value.is_array() &&
-      std::all_of(value.begin(), value.end(), [](const Json& item) {
-           return item.is_number_unsigned() && item.get<uint64_t>() <= kMax;
-         });
 }
 
 // Reads the header entry by entry, so that a header with many entries takes little

@@ -5,11 +5,13 @@
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
+#include <limits>
 
 #include "src/common/check.h"
 
@@ -157,6 +159,15 @@ void write_elements(AtomicFile& file, const at::Tensor& tensor) {
         rows.slice(0, begin, end).clone(at::MemoryFormat::Contiguous);
     file.write(part.const_data_ptr(), part.nbytes());
   }
+}
+
+bool is_list_of_sizes(const Json& value) {
+  constexpr auto kMax =
+      static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+  return value.is_array() &&
+      std::all_of(value.begin(), value.end(), [](const Json& item) {
+           return item.is_number_unsigned() && item.get<uint64_t>() <= kMax;
+         });
 }
 
 }  // namespace tessera

@@ -2,6 +2,8 @@
 // The common parts of .npy and safetensors files: dtypes, sizes, tensors as bytes.
 #pragma once
 
+#include <tessera/common/json.h>
+
 #include "serialization/mapped_file.h"
 #include "src/common/atomic_file.h"
 
@@ -66,5 +68,8 @@ const FileDtype& check_saveable(
 
 /// Writes the elements of a tensor in C order.
 void write_elements(AtomicFile& file, const at::Tensor& tensor);
+
+/// Whether it is a list of integers in [0, 2^63).
+bool is_list_of_sizes(const Json& value);
 
 }  // namespace tessera
