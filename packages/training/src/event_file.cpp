@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -157,18 +158,13 @@ constexpr std::string_view kFilePrefix = "events.out.tfevents.";
 
 // The seconds in a name that EventFile or TensorFlow gave a file; 0 for other names.
 int64_t seconds_of(const std::string& name) {
-  if (name.rfind(kFilePrefix, 0) != 0) {
-    return 0;
-  }
   int64_t seconds = 0;
-  constexpr size_t kMaxDigits = 12;
-  for (const char digit : name.substr(kFilePrefix.size(), kMaxDigits)) {
-    if (digit < '0' || digit > '9') {
-      break;
-    }
-    seconds = seconds * 10 + (digit - '0');
+  if (name.starts_with(kFilePrefix)) {
+    constexpr size_t kMaxDigits = 12;
+    const std::string digits = name.substr(kFilePrefix.size(), kMaxDigits);
+    std::from_chars(digits.data(), digits.data() + digits.size(), seconds);
   }
-  return seconds;
+  return std::max<int64_t>(seconds, 0);
 }
 
 // The seconds of a file that comes after all files in the folder, also if the clock has
