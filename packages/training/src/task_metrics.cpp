@@ -35,54 +35,6 @@ TaskMetric::TaskMetric(std::string task, std::shared_ptr<Metric> metric)
       task_(std::move(task)),
       metric_(std::move(metric)) {}
 
-void TaskMetric::update(
-    const at::Tensor& predictions,
-    const at::Tensor& labels,
-    const at::Tensor& weights) {
-  metric_->update(predictions, labels, weights);
-}
-
-void TaskMetric::update_batch(const MetricBatch& batch) {
-  metric_->update_batch(batch);
-}
-
-double TaskMetric::result() const {
-  return metric_->result();
-}
-
-void TaskMetric::reset() {
-  metric_->reset();
-}
-
-std::unique_ptr<Metric> TaskMetric::make_empty() const {
-  return std::make_unique<TaskMetric>(
-      task_, std::shared_ptr<Metric>(metric_->make_empty()));
-}
-
-Better TaskMetric::better() const {
-  return metric_->better();
-}
-
-bool TaskMetric::is_cheap() const {
-  return metric_->is_cheap();
-}
-
-std::optional<int64_t> TaskMetric::depth() const {
-  return metric_->depth();
-}
-
-at::Tensor TaskMetric::state() const {
-  return metric_->state();
-}
-
-void TaskMetric::load_state(const at::Tensor& state) {
-  metric_->load_state(state);
-}
-
-void TaskMetric::merge(const at::Tensor& state) {
-  metric_->merge(state);
-}
-
 TaskLoss::TaskLoss(std::string task)
     : SumMetric(task + "_loss", 2), task_(std::move(task)) {
   check_task_name(task_, "TaskLoss");

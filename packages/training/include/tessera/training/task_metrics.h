@@ -44,17 +44,40 @@ class TaskMetric : public Metric {
   void update(
       const at::Tensor& predictions,
       const at::Tensor& labels,
-      const at::Tensor& weights = {}) override;
-  void update_batch(const MetricBatch& batch) override;
-  double result() const override;
-  void reset() override;
-  std::unique_ptr<Metric> make_empty() const override;
-  Better better() const override;
-  bool is_cheap() const override;
-  std::optional<int64_t> depth() const override;
-  at::Tensor state() const override;
-  void load_state(const at::Tensor& state) override;
-  void merge(const at::Tensor& state) override;
+      const at::Tensor& weights = {}) override {
+    metric_->update(predictions, labels, weights);
+  }
+  void update_batch(const MetricBatch& batch) override {
+    metric_->update_batch(batch);
+  }
+  double result() const override {
+    return metric_->result();
+  }
+  void reset() override {
+    metric_->reset();
+  }
+  std::unique_ptr<Metric> make_empty() const override {
+    return std::make_unique<TaskMetric>(
+        task_, std::shared_ptr<Metric>(metric_->make_empty()));
+  }
+  Better better() const override {
+    return metric_->better();
+  }
+  bool is_cheap() const override {
+    return metric_->is_cheap();
+  }
+  std::optional<int64_t> depth() const override {
+    return metric_->depth();
+  }
+  at::Tensor state() const override {
+    return metric_->state();
+  }
+  void load_state(const at::Tensor& state) override {
+    metric_->load_state(state);
+  }
+  void merge(const at::Tensor& state) override {
+    metric_->merge(state);
+  }
 
  private:
   std::string task_;
