@@ -532,10 +532,6 @@ ScratchRows RowExchange::find_served_keys(Route& route, UnknownKeys unknown)
   return scratch;
 }
 
-bool RowExchange::has_default_key(size_t table) const {
-  return is_key_table(table) && state_.tables[table].config->keys->default_key;
-}
-
 int64_t RowExchange::owner_of_default_key(size_t table) const {
   const TableState& state = state_.tables[table];
   const int64_t partition = state.key_rows->index().partitions().of_hash(

@@ -140,7 +140,10 @@ class RowExchange {
   // Finds the rows of the keys that this rank serves. Collective if a table has keys.
   ScratchRows find_served_keys(Route& route, UnknownKeys unknown) const;
   // Whether unknown keys of the table look up another key.
-  bool has_default_key(size_t table) const;
+  bool has_default_key(size_t table) const {
+    return is_key_table(table) &&
+        state_.tables[table].config->keys->default_key;
+  }
   // The rank that owns the default key of the table.
   int64_t owner_of_default_key(size_t table) const;
   // Tells each rank which of its keys are unknown. Tells the owner of a default key how

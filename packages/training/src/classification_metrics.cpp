@@ -110,14 +110,6 @@ double GroupedAUC::result() const {
   return impressions > 0.0 ? total / impressions : kUndefined;
 }
 
-void GroupedAUC::reset() {
-  examples_.clear();
-}
-
-std::unique_ptr<Metric> GroupedAUC::make_empty() const {
-  return std::make_unique<GroupedAUC>(name());
-}
-
 // Layout: two numbers for the group, then score, weight and label of each example.
 at::Tensor GroupedAUC::state() const {
   std::vector<double> numbers;

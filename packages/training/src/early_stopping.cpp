@@ -139,10 +139,6 @@ bool EarlyStopping::update(int64_t epoch, double value) {
   return is_best;
 }
 
-RestoredEpoch EarlyStopping::best_record() const {
-  return {.epoch = best_epoch_, .monitor = options_.monitor, .value = best_};
-}
-
 void EarlyStopping::stop_if_done(Training& training) const {
   if (is_done()) {
     std::string reason = fmt::format(
@@ -152,11 +148,6 @@ void EarlyStopping::stop_if_done(Training& training) const {
     }
     training.stop(reason);
   }
-}
-
-// If the checkpoint was saved after the stop, the resumed training stops again.
-void EarlyStopping::on_epoch_begin(Training& training) {
-  stop_if_done(training);
 }
 
 void EarlyStopping::on_epoch_end(Training& training) {
@@ -217,10 +208,6 @@ void EarlyStopping::on_last_step(Training& training) {
     }
   }
   training.set_restored(best_record());
-}
-
-std::string EarlyStopping::state_name() const {
-  return "EarlyStopping " + options_.monitor;
 }
 
 void EarlyStopping::save_state(torch::serialize::OutputArchive& archive) const {

@@ -46,10 +46,6 @@ void HistoryFile::on_step_end(Training& training) {
   }
 }
 
-void HistoryFile::on_epoch_end(Training& training) {
-  write(training.history());
-}
-
 // The file gets the stop reason, which is known only now.
 void HistoryFile::on_train_end(Training& training) {
   const History& history = training.history();
@@ -60,10 +56,6 @@ void HistoryFile::on_train_end(Training& training) {
 
 CsvHistory::CsvHistory(std::string path, HistoryRows rows)
     : HistoryFile("[CsvHistory]", std::move(path)), rows_(rows) {}
-
-std::string CsvHistory::text_of(const History& history) const {
-  return to_csv(history, rows_);
-}
 
 std::string JsonHistory::text_of(const History& history) const {
   return to_json(history).dump(2) + "\n";

@@ -17,15 +17,6 @@ LearningRateScheduler::LearningRateScheduler(
   optim::validate(schedule_, "[LearningRateScheduler]");
 }
 
-// Also needed after a resume, because the checkpoint has the rate of the last step.
-void LearningRateScheduler::on_epoch_begin(Training& training) {
-  set_learning_rate(training);
-}
-
-void LearningRateScheduler::on_step_end(Training& training) {
-  set_learning_rate(training);
-}
-
 void LearningRateScheduler::set_learning_rate(const Training& training) {
   const int64_t step = training.progress().step;
   const double learning_rate = optim::value_at(schedule_, step);

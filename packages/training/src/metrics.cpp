@@ -69,14 +69,6 @@ void detail::RuleMetric::update(
       sums());
 }
 
-double detail::RuleMetric::result() const {
-  return rule_.result(sums());
-}
-
-std::unique_ptr<Metric> detail::RuleMetric::make_empty() const {
-  return std::make_unique<RuleMetric>(name(), rule_);
-}
-
 double detail::WeightedScores::total_weight() const {
   return weights.empty() ? static_cast<double>(values.size())
                          : std::accumulate(weights.begin(), weights.end(), 0.0);
@@ -124,10 +116,6 @@ double detail::TwoClassMetric::result() const {
   positives_.sort();
   negatives_.sort();
   return result_of_(positives_, negatives_);
-}
-
-std::unique_ptr<Metric> detail::TwoClassMetric::make_empty() const {
-  return std::unique_ptr<Metric>(new TwoClassMetric(name(), result_of_));
 }
 
 void detail::TwoClassMetric::reset() {

@@ -125,10 +125,6 @@ double ProgressBar::seconds() const {
   return elapsed.count();
 }
 
-int64_t ProgressBar::examples() const {
-  return first_ ? last_examples_ - first_->examples : 0;
-}
-
 // A loop without fit() has done one step when it calls show() for the first time.
 void ProgressBar::record(const Progress& progress) {
   last_examples_ = progress.examples;
@@ -322,10 +318,6 @@ void ProgressBar::on_step_end(Training& training) {
   if (is_due()) {
     show(training.progress(), training.logs());
   }
-}
-
-void ProgressBar::on_epoch_end(Training& training) {
-  end_epoch(training.progress(), training.logs());
 }
 
 void ProgressBar::on_train_end(Training& training) {

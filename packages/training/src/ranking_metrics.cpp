@@ -352,10 +352,6 @@ void RankingMetric::add(const RankedList& list, bool is_counted) {
   }
 }
 
-std::unique_ptr<Metric> RankingMetric::make_empty() const {
-  return std::unique_ptr<Metric>(new RankingMetric(name(), options_, rule_));
-}
-
 double RankingMetric::result() const {
   const double with = sums()[kWithRelevant];
   const double without = sums()[kWithoutRelevant];

@@ -66,23 +66,10 @@ void CatalogueCoverage::update(
   has_queries_ = has_queries;
 }
 
-void CatalogueCoverage::update_batch(const MetricBatch& batch) {
-  update(batch.predictions, batch.labels, batch.weights);
-}
-
 double CatalogueCoverage::result() const {
   return has_queries_ ? static_cast<double>(ids_.size()) /
           static_cast<double>(options_.catalogue_size)
                       : kUndefined;
-}
-
-void CatalogueCoverage::reset() {
-  ids_.clear();
-  has_queries_ = false;
-}
-
-std::unique_ptr<Metric> CatalogueCoverage::make_empty() const {
-  return std::make_unique<CatalogueCoverage>(options_);
 }
 
 // Layout: whether there were queries, then two numbers for each id, sorted.

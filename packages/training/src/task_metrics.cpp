@@ -74,8 +74,4 @@ void TaskLoss::merge(const at::Tensor& state) {
   sums()[0] = mean * sums()[1];
 }
 
-std::unique_ptr<Metric> TaskLoss::make_empty() const {
-  return std::make_unique<TaskLoss>(task_);
-}
-
 }  // namespace tessera::training

@@ -67,8 +67,12 @@ class GroupedAUC : public Metric {
       const at::Tensor& weights = {}) override;
   void update_batch(const MetricBatch& batch) override;
   double result() const override;
-  void reset() override;
-  std::unique_ptr<Metric> make_empty() const override;
+  void reset() override {
+    examples_.clear();
+  }
+  std::unique_ptr<Metric> make_empty() const override {
+    return std::make_unique<GroupedAUC>(name());
+  }
   Better better() const override {
     return Better::kHigher;
   }

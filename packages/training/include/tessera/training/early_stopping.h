@@ -85,17 +85,24 @@ class EarlyStopping : public Callback {
   bool update(int64_t epoch, double value);
 
   void on_train_begin(Training& training) override;
-  void on_epoch_begin(Training& training) override;
+  // If the checkpoint was saved after the stop, the resumed training stops again.
+  void on_epoch_begin(Training& training) override {
+    stop_if_done(training);
+  }
   void on_epoch_end(Training& training) override;
   /// Restores the weights of the best epoch, and tells Training::set_restored().
   void on_last_step(Training& training) override;
-  std::string state_name() const override;
+  std::string state_name() const override {
+    return "EarlyStopping " + options_.monitor;
+  }
   void save_state(torch::serialize::OutputArchive& archive) const override;
   void load_state(torch::serialize::InputArchive& archive) override;
 
  private:
   void check_better() const;
-  RestoredEpoch best_record() const;
+  RestoredEpoch best_record() const {
+    return {.epoch = best_epoch_, .monitor = options_.monitor, .value = best_};
+  }
   void stop_if_done(Training& training) const;
   void keep_best(const Training& training);
 

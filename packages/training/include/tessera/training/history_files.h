@@ -22,7 +22,9 @@ class HistoryFile : public Callback {
   }
   void on_train_begin(Training& training) override;
   void on_step_end(Training& training) override;
-  void on_epoch_end(Training& training) override;
+  void on_epoch_end(Training& training) override {
+    write(training.history());
+  }
   void on_train_end(Training& training) override;
 
  protected:
@@ -51,7 +53,9 @@ class CsvHistory : public HistoryFile {
       HistoryRows rows = HistoryRows::kEpochs);
 
  protected:
-  std::string text_of(const History& history) const override;
+  std::string text_of(const History& history) const override {
+    return to_csv(history, rows_);
+  }
 
  private:
   HistoryRows rows_;

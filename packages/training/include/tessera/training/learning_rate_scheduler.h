@@ -31,8 +31,13 @@ class LearningRateScheduler : public Callback {
       torch::optim::Optimizer& optimizer,
       optim::Schedule schedule);
 
-  void on_epoch_begin(Training& training) override;
-  void on_step_end(Training& training) override;
+  // Also needed after a resume, because the checkpoint has the rate of the last step.
+  void on_epoch_begin(Training& training) override {
+    set_learning_rate(training);
+  }
+  void on_step_end(Training& training) override {
+    set_learning_rate(training);
+  }
 
  private:
   void set_learning_rate(const Training& training);

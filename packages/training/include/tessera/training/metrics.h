@@ -158,8 +158,12 @@ class RuleMetric : public SumMetric {
       const at::Tensor& predictions,
       const at::Tensor& labels = {},
       const at::Tensor& weights = {}) override;
-  double result() const override;
-  std::unique_ptr<Metric> make_empty() const override;
+  double result() const override {
+    return rule_.result(sums());
+  }
+  std::unique_ptr<Metric> make_empty() const override {
+    return std::make_unique<RuleMetric>(name(), rule_);
+  }
   Better better() const override {
     return rule_.better;
   }
@@ -200,7 +204,9 @@ class TwoClassMetric : public Metric {
   Better better() const override {
     return Better::kHigher;
   }
-  std::unique_ptr<Metric> make_empty() const override;
+  std::unique_ptr<Metric> make_empty() const override {
+    return std::unique_ptr<Metric>(new TwoClassMetric(name(), result_of_));
+  }
   at::Tensor state() const override;
   void load_state(const at::Tensor& state) override;
   void merge(const at::Tensor& state) override;

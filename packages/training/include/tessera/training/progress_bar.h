@@ -70,12 +70,16 @@ class ProgressBar : public Callback {
   /// The seconds since fit() began, or without fit() since the bar was created.
   double seconds() const;
   /// The examples that were trained on in these seconds, without those before a resume.
-  int64_t examples() const;
+  int64_t examples() const {
+    return first_ ? last_examples_ - first_->examples : 0;
+  }
 
   void on_train_begin(Training& training) override;
   void on_epoch_begin(Training& training) override;
   void on_step_end(Training& training) override;
-  void on_epoch_end(Training& training) override;
+  void on_epoch_end(Training& training) override {
+    end_epoch(training.progress(), training.logs());
+  }
   void on_train_end(Training& training) override;
 
  private:

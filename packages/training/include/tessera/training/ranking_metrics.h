@@ -98,7 +98,9 @@ class RankingMetric : public SumMetric {
       const at::Tensor& weights = {});
   void update_batch(const MetricBatch& batch) override;
   double result() const override;
-  std::unique_ptr<Metric> make_empty() const override;
+  std::unique_ptr<Metric> make_empty() const override {
+    return std::unique_ptr<Metric>(new RankingMetric(name(), options_, rule_));
+  }
   Better better() const override {
     return Better::kHigher;
   }

@@ -52,10 +52,17 @@ class CatalogueCoverage : public Metric {
       const at::Tensor& predictions,
       const at::Tensor& labels = {},
       const at::Tensor& weights = {}) override;
-  void update_batch(const MetricBatch& batch) override;
+  void update_batch(const MetricBatch& batch) override {
+    update(batch.predictions, batch.labels, batch.weights);
+  }
   double result() const override;
-  void reset() override;
-  std::unique_ptr<Metric> make_empty() const override;
+  void reset() override {
+    ids_.clear();
+    has_queries_ = false;
+  }
+  std::unique_ptr<Metric> make_empty() const override {
+    return std::make_unique<CatalogueCoverage>(options_);
+  }
   Better better() const override {
     return Better::kHigher;
   }

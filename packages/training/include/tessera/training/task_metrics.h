@@ -103,7 +103,9 @@ class TaskLoss : public SumMetric {
   void update_batch(const MetricBatch& batch) override;
   double result() const override;
   void merge(const at::Tensor& state) override;
-  std::unique_ptr<Metric> make_empty() const override;
+  std::unique_ptr<Metric> make_empty() const override {
+    return std::make_unique<TaskLoss>(task_);
+  }
   Better better() const override {
     return Better::kLower;
   }
