@@ -7,6 +7,7 @@
 #include "packages/data/src/overloaded.h"
 #include "packages/data/src/prepared_transform.h"
 #include "src/common/check.h"
+#include "src/common/names.h"
 
 #include <fmt/format.h>
 
