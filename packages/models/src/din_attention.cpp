@@ -47,6 +47,90 @@ double lowest_score(at::ScalarType dtype) {
                             : double{std::numeric_limits<float>::lowest()};
 }
 
+void check_inputs(
+    const at::Tensor& query,
+    const at::Tensor& keys,
+    const at::Tensor& lengths) {
+  check_floating(query, "query", DINAttentionImpl::kClassName);
+  check_floating(keys, "keys", DINAttentionImpl::kClassName);
+  TESSERA_CHECK_VALUE(
+      query.dim() == 2 && query.size(1) >= 1 && keys.dim() == 3 &&
+          (keys.size(0) == query.size(0) || keys.size(0) == 1) &&
+          keys.size(2) == query.size(1),
+      "[DINAttention] expected a query [batch, dim] and keys [batch, seq, dim] or [1, seq, dim], but got {} and {}. Give the candidate and the history the same table, and the history a max_sequence_length.",
+      query.sizes(),
+      keys.sizes());
+  TESSERA_CHECK_TYPE(
+      query.scalar_type() == keys.scalar_type(),
+      "[DINAttention] query and keys must have the same dtype, but got {} and {}. Convert one of them with .to().",
+      query.scalar_type(),
+      keys.scalar_type());
+  if (!lengths.defined()) {
+    return;
+  }
+  check_integers(lengths, "lengths", DINAttentionImpl::kClassName);
+  TESSERA_CHECK_VALUE(
+      lengths.dim() == 1 && lengths.size(0) == keys.size(0),
+      "[DINAttention] lengths must have the shape [batch], which is [{}] for these keys, but got {}. Pass one length per history.",
+      keys.size(0),
+      lengths.sizes());
+  // A trace must not read values, and on another device it would wait for them.
+  if (lengths.is_cpu() && lengths.numel() > 0 &&
+      !torch::jit::tracer::isTracing()) {
+    const auto smallest = lengths.min().item<int64_t>();
+    TESSERA_CHECK_VALUE(
+        smallest >= 0,
+        "[DINAttention] lengths must be >= 0, but the smallest one is {}. Correct the batch.",
+        smallest);
+  }
+}
+
+// The weight has columns of q, k, q - k and q * k. With
+// W_q q + W_d (q - k) = (W_q + W_d) q - W_d k, the part of q is the same for all positions
+// of an example, and that of k for all candidates of a history.
+at::Tensor product_of_queries(
+    const torch::nn::Linear& first,
+    const at::Tensor& queries) {
+  const int64_t dim = queries.size(1);
+  const at::Tensor& weight = first->weight;
+  return at::linear(
+      queries,
+      weight.narrow(1, 0, dim) + weight.narrow(1, 2 * dim, dim),
+      first->bias);
+}
+
+at::Tensor weight_of_keys(const at::Tensor& weight, int64_t dim) {
+  return weight.narrow(1, dim, dim) - weight.narrow(1, 2 * dim, dim);
+}
+
+double weight_of_padding(bool use_softmax, at::ScalarType dtype) {
+  return use_softmax ? lowest_score(dtype) : 0.0;
+}
+
+at::Tensor without_padding(
+    const at::Tensor& weights,
+    const at::Tensor& is_key,
+    bool use_softmax) {
+  return is_key.defined()
+      ? weights.masked_fill(
+            is_key.logical_not(),
+            weight_of_padding(use_softmax, weights.scalar_type()))
+      : weights;
+}
+
+at::Tensor normalized(
+    const at::Tensor& weights,
+    const at::Tensor& is_key,
+    bool use_softmax) {
+  if (!use_softmax) {
+    return weights;
+  }
+  const at::Tensor shares = at::softmax(weights, 1);
+  // Only in a history of length 0, padding has a weight.
+  return is_key.defined() ? shares.masked_fill(is_key.logical_not(), 0.0)
+                          : shares;
+}
+
 }  // namespace
 
 std::string to_string(DINActivation activation) {
@@ -124,44 +208,6 @@ void DINAttentionImpl::make_parameters(const Nest<PartialShape>& input_shapes) {
   }
 }
 
-void DINAttentionImpl::check_inputs(
-    const at::Tensor& query,
-    const at::Tensor& keys,
-    const at::Tensor& lengths) const {
-  check_floating(query, "query", kClassName);
-  check_floating(keys, "keys", kClassName);
-  TESSERA_CHECK_VALUE(
-      query.dim() == 2 && query.size(1) >= 1 && keys.dim() == 3 &&
-          (keys.size(0) == query.size(0) || keys.size(0) == 1) &&
-          keys.size(2) == query.size(1),
-      "[DINAttention] expected a query [batch, dim] and keys [batch, seq, dim] or [1, seq, dim], but got {} and {}. Give the candidate and the history the same table, and the history a max_sequence_length.",
-      query.sizes(),
-      keys.sizes());
-  TESSERA_CHECK_TYPE(
-      query.scalar_type() == keys.scalar_type(),
-      "[DINAttention] query and keys must have the same dtype, but got {} and {}. Convert one of them with .to().",
-      query.scalar_type(),
-      keys.scalar_type());
-  if (!lengths.defined()) {
-    return;
-  }
-  check_integers(lengths, "lengths", kClassName);
-  TESSERA_CHECK_VALUE(
-      lengths.dim() == 1 && lengths.size(0) == keys.size(0),
-      "[DINAttention] lengths must have the shape [batch], which is [{}] for these keys, but got {}. Pass one length per history.",
-      keys.size(0),
-      lengths.sizes());
-  // A trace must not read values, and on another device it would wait for them.
-  if (lengths.is_cpu() && lengths.numel() > 0 &&
-      !torch::jit::tracer::isTracing()) {
-    const auto smallest = lengths.min().item<int64_t>();
-    TESSERA_CHECK_VALUE(
-        smallest >= 0,
-        "[DINAttention] lengths must be >= 0, but the smallest one is {}. Correct the batch.",
-        smallest);
-  }
-}
-
 at::Tensor DINAttentionImpl::activated(size_t layer, const at::Tensor& x) {
   switch (options().activation) {
     case DINActivation::kDice:
@@ -174,23 +220,6 @@ at::Tensor DINAttentionImpl::activated(size_t layer, const at::Tensor& x) {
       return at::sigmoid(x);
   }
   return x;
-}
-
-// The weight has columns of q, k, q - k and q * k. With
-// W_q q + W_d (q - k) = (W_q + W_d) q - W_d k, the part of q is the same for all positions
-// of an example, and that of k for all candidates of a history.
-at::Tensor DINAttentionImpl::product_of_queries(const at::Tensor& queries) {
-  const int64_t dim = queries.size(1);
-  const at::Tensor& weight = layers_[0]->weight;
-  return at::linear(
-      queries,
-      weight.narrow(1, 0, dim) + weight.narrow(1, 2 * dim, dim),
-      layers_[0]->bias);
-}
-
-at::Tensor DINAttentionImpl::weight_of_keys(int64_t dim) {
-  const at::Tensor& weight = layers_[0]->weight;
-  return weight.narrow(1, dim, dim) - weight.narrow(1, 2 * dim, dim);
 }
 
 // `x` has what the first layer makes of queries and keys without their products.
@@ -220,7 +249,7 @@ at::Tensor DINAttentionImpl::forward(
   if (keys.size(0) == 1 && query.size(0) != 1) {
     return attend_to_one_history(query, keys[0], lengths);
   }
-  const at::Tensor projected = product_of_queries(query);
+  const at::Tensor projected = product_of_queries(layers_[0], query);
   const at::Tensor is_key = lengths.defined()
       ? at::arange(seq, lengths.options()) < lengths.unsqueeze(1)
       : at::Tensor();  // [batch, seq]
@@ -235,10 +264,10 @@ at::Tensor DINAttentionImpl::forward(
         at::addmm(
             projected.index_select(0, example),
             own_keys,
-            weight_of_keys(dim).t()));
+            weight_of_keys(weight, dim).t()));
     weights = at::full(
                   {is_key.numel()},
-                  weight_of_padding(keys.scalar_type()),
+                  weight_of_padding(options().use_softmax, keys.scalar_type()),
                   own.options())
                   .index_copy(0, position, own)
                   .view_as(is_key);
@@ -249,11 +278,14 @@ at::Tensor DINAttentionImpl::forward(
             at::addmm(
                 projected.unsqueeze(1).expand({-1, seq, -1}).flatten(0, 1),
                 keys.flatten(0, 1),
-                weight_of_keys(dim).t()))
+                weight_of_keys(weight, dim).t()))
             .view_as(keys.select(2, 0));
-    weights = without_padding(weights, is_key);
+    weights = without_padding(weights, is_key, options().use_softmax);
   }
-  return at::bmm(normalized(weights, is_key).unsqueeze(1), keys).squeeze(1);
+  return at::bmm(
+             normalized(weights, is_key, options().use_softmax).unsqueeze(1),
+             keys)
+      .squeeze(1);
 }
 
 // query [batch, dim], history [seq, dim], lengths [1] or undefined. What the first layer
@@ -269,15 +301,18 @@ at::Tensor DINAttentionImpl::attend_to_one_history(
   } else if (lengths.defined()) {
     keys = keys.narrow(0, 0, std::min(lengths.item().toLong(), keys.size(0)));
   }
-  const at::Tensor of_keys = at::linear(keys, weight_of_keys(keys.size(1)));
+  const at::Tensor of_keys =
+      at::linear(keys, weight_of_keys(layers_[0]->weight, keys.size(1)));
   const auto attend = [&](const at::Tensor& queries) {
     const at::Tensor products = queries.unsqueeze(1) * keys;
-    const at::Tensor first = product_of_queries(queries).unsqueeze(1) + of_keys;
+    const at::Tensor first =
+        product_of_queries(layers_[0], queries).unsqueeze(1) + of_keys;
     const at::Tensor weights = without_padding(
         scores(products.flatten(0, 1), first.flatten(0, 1))
             .view_as(products.select(2, 0)),
-        is_key);
-    return at::matmul(normalized(weights, is_key), keys);
+        is_key,
+        options().use_softmax);
+    return at::matmul(normalized(weights, is_key, options().use_softmax), keys);
   };
   if (torch::jit::tracer::isTracing() || at::GradMode::is_enabled() ||
       is_training()) {
@@ -292,31 +327,6 @@ at::Tensor DINAttentionImpl::attend_to_one_history(
     results.push_back(attend(block));
   }
   return at::cat(results);
-}
-
-double DINAttentionImpl::weight_of_padding(at::ScalarType dtype) const {
-  return options().use_softmax ? lowest_score(dtype) : 0.0;
-}
-
-at::Tensor DINAttentionImpl::without_padding(
-    const at::Tensor& weights,
-    const at::Tensor& is_key) const {
-  return is_key.defined()
-      ? weights.masked_fill(
-            is_key.logical_not(), weight_of_padding(weights.scalar_type()))
-      : weights;
-}
-
-at::Tensor DINAttentionImpl::normalized(
-    const at::Tensor& weights,
-    const at::Tensor& is_key) const {
-  if (!options().use_softmax) {
-    return weights;
-  }
-  const at::Tensor shares = at::softmax(weights, 1);
-  // Only in a history of length 0, padding has a weight.
-  return is_key.defined() ? shares.masked_fill(is_key.logical_not(), 0.0)
-                          : shares;
 }
 
 }  // namespace tessera

@@ -125,25 +125,13 @@ class DINAttentionImpl
  private:
   void declare_parameters() override;
   void make_parameters(const Nest<PartialShape>& input_shapes) override;
-  void check_inputs(
-      const at::Tensor& query,
-      const at::Tensor& keys,
-      const at::Tensor& lengths) const;
   at::Tensor activated(size_t layer, const at::Tensor& x);
-  at::Tensor product_of_queries(const at::Tensor& queries);
-  at::Tensor weight_of_keys(int64_t dim);
   /// [rows], for the products of queries and keys, and the rest of the first layer.
   at::Tensor scores(const at::Tensor& products, const at::Tensor& first);
   at::Tensor attend_to_one_history(
       const at::Tensor& query,
       const at::Tensor& history,
       const at::Tensor& lengths);
-  double weight_of_padding(at::ScalarType dtype) const;
-  at::Tensor without_padding(
-      const at::Tensor& weights,
-      const at::Tensor& is_key) const;
-  at::Tensor normalized(const at::Tensor& weights, const at::Tensor& is_key)
-      const;
 
   std::vector<torch::nn::Linear> layers_;
   std::vector<Dice> dices_;
