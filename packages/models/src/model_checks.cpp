@@ -76,11 +76,11 @@ void check_vectors(
           : "Set the dim of the tables to the width of a vector.");
 }
 
-const PartialShape& check_positions(
+PartialShape check_positions(
     const Nest<PartialShape>& input_shapes,
     int64_t num_heads,
     const std::string& class_name) {
-  const PartialShape& shape = check_rows(input_shapes, class_name);
+  PartialShape shape = check_rows(input_shapes, class_name);
   TESSERA_CHECK_VALUE(
       shape.size() == 2,
       "[{}] x must have shape [nnz, dim], but got {}. Pass the positions of all sequences one after the other, and their row_splits.",

@@ -41,7 +41,7 @@ void check_vectors(
 
 /// Checks the shape [nnz, dim] of the positions of all sequences, and returns it.
 /// Errors:  c10::ValueError for another shape, and unless `num_heads` divides dim.
-const PartialShape& check_positions(
+PartialShape check_positions(
     const Nest<PartialShape>& input_shapes,
     int64_t num_heads,
     const std::string& class_name);

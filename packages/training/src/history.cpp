@@ -85,13 +85,13 @@ std::string csv_of(
   const std::vector<std::string> names = names_in(records);
   std::string text = std::move(head);
   for (const std::string& name : names) {
-    text += "," + csv_field(name);
+    text.append(",").append(csv_field(name));
   }
   for (const Record& record : records) {
-    text += "\n" + begin_of(record);
+    text.append("\n").append(begin_of(record));
     for (const std::string& name : names) {
       const double* value = record.logs.find(name);
-      text += value == nullptr ? "," : "," + number_text(*value);
+      text.append(",").append(value == nullptr ? "" : number_text(*value));
     }
   }
   return text + "\n";
