@@ -193,7 +193,7 @@ TEST(RetrievalTest, RefusesWrongBatches) {
   };
   EXPECT_VALUE_ERROR(
       run({.candidate_ids = int64s({1})}),
-      "candidate_ids must have shape [2], but got [1]");
+      "candidate_ids must be a dense tensor of shape [2], but got Long of shape [1]");
   EXPECT_TYPE_ERROR(
       run({.candidate_ids = floats({1, 2})}), "must be int32 or int64");
   const auto probability = [&](at::Tensor values) {
@@ -204,14 +204,14 @@ TEST(RetrievalTest, RefusesWrongBatches) {
   EXPECT_VALUE_ERROR(probability(floats({0.5F, -1.0F})), "but got -1");
   EXPECT_VALUE_ERROR(probability(floats({1.5F, 1.0F})), "but got 1.5");
   EXPECT_VALUE_ERROR(probability(floats({1.0F, 1.0F}) * kNaN), "but got nan");
-  EXPECT_VALUE_ERROR(probability(at::ones({2, 1})), "must have shape [2]");
+  EXPECT_VALUE_ERROR(probability(at::ones({2, 1})), "of shape [2]");
   EXPECT_VALUE_ERROR(
       probability(floats({1.0F, 1.0F}).requires_grad_()), "Detach it");
   EXPECT_TYPE_ERROR(probability(int64s({1, 1})), "must be floats");
   const auto weights = [&](at::Tensor values) {
     run({.sample_weights = std::move(values)});
   };
-  EXPECT_VALUE_ERROR(weights(floats({1.0F})), "sample_weights must have shape");
+  EXPECT_VALUE_ERROR(weights(floats({1.0F})), "sample_weights must be a");
   EXPECT_VALUE_ERROR(weights(floats({1.0F, -1.0F})), "finite and >= 0");
   EXPECT_VALUE_ERROR(weights(floats({1.0F, 1.0F}) * kNaN), "finite and >= 0");
   EXPECT_TYPE_ERROR(weights(int64s({1, 1})), "must be floats");
