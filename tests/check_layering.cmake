@@ -30,14 +30,14 @@ set(internal layers/mode_guard.h serialization/mapped_file.h src/common/atomic_f
     src/common/names.h src/common/parallel.h src/common/random_key.h src/common/rank_group.h src/common/tensor_text.h
     src/engine/embedding_state.h src/tables/key_table_rows.h)
 set(internal_formats src/common/json_entries.h)
-set(internal_data src/common/file_advice.h src/common/json_name.h src/common/utf8.h)
+set(internal_data src/common/file_advice.h src/common/text_table.h src/common/utf8.h)
 set(internal_distributed optim/row_update.h src/common/active_kernels.h src/common/buffer.h src/common/lookup_worker.h
-    src/common/step_memory.h src/engine/accumulated_gradients.h src/engine/find_keys.h src/engine/finite_gradients.h
-    src/engine/table_store.h src/engine/table_update.h src/features/id_bags.h src/kernels/row_sort.h
+    src/common/step_memory.h src/common/text_table.h src/engine/accumulated_gradients.h src/engine/find_keys.h
+    src/engine/finite_gradients.h src/engine/table_store.h src/engine/table_update.h src/features/id_bags.h src/kernels/row_sort.h
     src/tables/key_index.h src/tables/key_partitions.h src/tables/local_rows.h src/tables/table_memory.h)
 set(internal_models layers/all_finite.h layers/dense/active_dense_kernels.h layers/dense/feature_stack.h
-    layers/dense/matrix.h layers/dense/row_blocks.h layers/initial_parameter.h optim/moving_average.h
-    src/common/json_name.h src/common/number_in_message.h src/common/step_memory.h)
+    layers/dense/joined_inputs.h layers/dense/matrix.h layers/dense/row_blocks.h layers/initial_parameter.h
+    optim/moving_average.h src/common/number_in_message.h src/common/step_memory.h)
 set(internal_export packages/formats/src/tensor_bytes.h src/engine/forward_interception.h src/engine/lookup.h
     src/features/batch.h src/features/feature_state.h src/features/flat_weights.h src/features/id_bags.h
     src/features/output_shapes.h src/tables/combiner_operators.h src/tables/combiner_rule.h src/tables/table_state.h)

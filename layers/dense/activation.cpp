@@ -4,7 +4,6 @@
 #include <tessera/common/shorten.h>
 
 #include "src/common/check.h"
-#include "src/common/json_name.h"
 #include "src/common/names.h"
 
 #include <ATen/TensorOperators.h>
@@ -78,16 +77,6 @@ at::Tensor activate(Activation activation, const at::Tensor& x) {
       "[activate] expected one of the values of Activation, but got {}. Use a named value such as Activation::kRelu.",
       static_cast<int>(activation));
   return kActivations[index].apply(x);
-}
-
-Json JsonValue<Activation>::write(Activation value) {
-  return to_string(value);
-}
-
-Activation JsonValue<Activation>::read(
-    const Json& json,
-    const std::string& where) {
-  return read_name(json, activation_from_string, where);
 }
 
 }  // namespace tessera

@@ -14,6 +14,7 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <random>
 #include <system_error>
@@ -98,6 +99,21 @@ std::string stem_of(const std::string& path) {
 }
 
 }  // namespace
+
+void fail_to_write(
+    const std::string& where,
+    const std::string& path,
+    const char* problem) {
+  const int number = errno;
+  TESSERA_CHECK(
+      false,
+      "{} {}: {}: {}. {}",
+      where,
+      path,
+      problem,
+      std::strerror(number),
+      advice_to_write(number));
+}
 
 AtomicFile::AtomicFile(const std::string& path, std::string where)
     : where_(std::move(where)), path_(path) {

@@ -9,6 +9,14 @@
 
 namespace tessera {
 
+/// Raises the error about a path that the system refuses to write to, for the reason in
+/// errno.
+/// Errors:  c10::Error, "<where> <path>: <problem>: <reason>. <advice>".
+[[noreturn]] void fail_to_write(
+    const std::string& where,
+    const std::string& path,
+    const char* problem);
+
 /// A file that appears whole or not at all. It is written in the same folder under a
 /// temporary name, and commit() renames it to `path`.
 ///

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/common/file_advice.h"
 
-#include "src/common/check.h"
-
 #include <cerrno>
-#include <cstring>
 
 namespace tessera {
 
@@ -46,21 +43,6 @@ const char* advice_to_write(int number) {
     default:
       return "Choose another path.";
   }
-}
-
-void fail_to_write(
-    const std::string& where,
-    const std::string& path,
-    const char* problem) {
-  const int number = errno;
-  TESSERA_CHECK(
-      false,
-      "{} {}: {}: {}. {}",
-      where,
-      path,
-      problem,
-      std::strerror(number),
-      advice_to_write(number));
 }
 
 }  // namespace tessera

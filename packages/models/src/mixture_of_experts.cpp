@@ -6,7 +6,7 @@
 
 #include <tessera/layers/input_checks.h>
 #include "layers/initial_parameter.h"
-#include "layers/joined_inputs.h"
+#include "layers/dense/joined_inputs.h"
 #include "src/common/check.h"
 
 #include <ATen/TensorOperators.h>

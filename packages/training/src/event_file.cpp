@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/training/src/event_file.h"
 
-#include "src/common/file_advice.h"
+#include "src/common/atomic_file.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -12,7 +12,6 @@
 #include "src/common/atomic_file.h"
 #include "src/common/check.h"
 #include "src/common/check_path.h"
-#include "src/common/file_advice.h"
 #include "src/common/rank_group.h"
 #include "src/common/utf8.h"
 #include "src/engine/embedding_state.h"
