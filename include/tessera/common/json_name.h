@@ -16,15 +16,16 @@ void use_name(
     const std::function<void(const std::string&)>& use,
     const std::string& where);
 
-/// An enum in JSON: its name, as to_string() and `from_string` have it.
-template <auto from_string>
+/// An enum in JSON: its name, as to_string() and `from_string` have it. `AnyJson` is a
+/// parameter because Json may be incomplete here.
+template <auto from_string, class AnyJson = Json>
 struct JsonName {
   using Value = decltype(from_string(std::string()));
 
-  static Json write(Value value) {
+  static AnyJson write(Value value) {
     return to_string(value);
   }
-  static Value read(const Json& json, const std::string& where) {
+  static Value read(const AnyJson& json, const std::string& where) {
     Value value = {};
     use_name(
         json,
