@@ -25,6 +25,7 @@ HEADERS = {
         "tessera/optim/custom_rule.h",
         "tessera/optim/optimizers/custom_optimizer.h",
     ],
+    "tessera/optim/is_alternative.h": ["tessera/optim/learning_rate.h"],
     "tessera/optim/json_text.h": ["tessera/common/json_text.h"],
     "tessera/optim/json_value.h": ["tessera/common/json_value.h", "tessera/optim/optimizer_json.h"],
     "tessera/optim/shorten.h": ["tessera/common/shorten.h"],

@@ -28,6 +28,7 @@ class UpgradeTest(unittest.TestCase):
             '#include "tessera/engine/sharding_options.h"\n#include "tessera/engine/sum_gradients.h"\n',
         )
         self.expect("#include <tessera/layers/training/fit.h>\n", "#include <tessera/training/fit.h>\n")
+        self.expect("#include <tessera/optim/is_alternative.h>\n", "#include <tessera/optim/learning_rate.h>\n")
         self.expect("#include <tessera/layers/mlp.h>\n", "#include <tessera/layers/dense/mlp.h>\n")
         self.expect("#include <tessera/layers/sasrec.h>\n", "#include <tessera/models/sasrec.h>\n")
         self.expect("#include <tessera/distributed/dense_gradients.h>\n", "#include <tessera/engine/sum_gradients.h>\n")
