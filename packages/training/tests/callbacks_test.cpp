@@ -312,7 +312,7 @@ TEST(ProgressBarTest, FollowsAChangeOfTheWidth) {
 
 TEST(ProgressBarTest, CutsALongReasonToTheWidth) {
   Terminal terminal(40);
-  const auto hooks = std::make_shared<test::Hooks>();
+  const auto hooks = std::make_shared<Hooks>();
   hooks->epoch_end = [](Training& training) {
     training.stop(std::string(100, 'x'));
   };
@@ -486,8 +486,7 @@ TEST(HistoryTest, NamesWhatIsWrongInAFile) {
 TEST(HistoryFilesTest, CanHaveTheSteps) {
   const TemporaryFolder folder;
   const std::string path = folder / "steps.csv";
-  const auto hooks =
-      test::stopping_after(2, "in the middle of the first epoch");
+  const auto hooks = stopping_after(2, "in the middle of the first epoch");
   const History history =
       fit(std::vector<double>{1, 2, 3},
           [](double loss) {
@@ -530,7 +529,7 @@ TEST(HistoryFilesTest, RoundTripNonFiniteNumbers) {
 
 TEST(HistoryFilesTest, FailBeforeTrainingIfTheyCannotBeWritten) {
   const TemporaryFolder folder;
-  const auto hooks = std::make_shared<test::Hooks>();
+  const auto hooks = std::make_shared<Hooks>();
   int64_t steps = 0;
   hooks->step_end = [&](Training&) { ++steps; };
   const auto refuse = [&](std::shared_ptr<Callback> file, const char* text) {
@@ -560,7 +559,7 @@ TEST(HistoryFilesTest, KeepTheirContentUntilTheFirstEpochHasEnded) {
   const std::string path = folder / "history.csv";
   train({CsvHistory(path)});
   const std::string before = read_text(path);
-  const auto hooks = std::make_shared<test::Hooks>();
+  const auto hooks = std::make_shared<Hooks>();
   hooks->step_end = [](Training& training) { training.stop("at once"); };
   train({CsvHistory(path), hooks});
   EXPECT_EQ(read_text(path), before);
@@ -786,7 +785,7 @@ TEST(HistoryTest, AGlobalLocaleDoesNotGroupTheDigitsOfFiles) {
   const std::string svg = learning_curves_svg(history);
   const std::string csv = to_csv(history);
   const std::string json = to_json(history).dump();
-  const test::GroupingLocale locale;
+  const GroupingLocale locale;
   EXPECT_EQ(learning_curves_svg(history), svg);
   EXPECT_EQ(to_csv(history), csv);
   EXPECT_EQ(to_json(history).dump(), json);

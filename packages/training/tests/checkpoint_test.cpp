@@ -345,15 +345,15 @@ TEST(TrainingCheckpointTest, ResumesATrainingThatItsFirstStepBuilt) {
   }
 }
 
-// Checkpoints did not always have the shapes that layers were built for.
-TEST(TrainingCheckpointTest, AnOlderCheckpointNeedsABuiltModel) {
-  const TemporaryFolder folder;
-  LateRun saved(false), loaded(false);
-  saved.loss_of(click_batches(1, 1)[0]);
+// Writes model.pt as the first versions did: without the shapes that layers were built for,
+// and without a checksum.
+void save_as_before(
+    const torch::nn::Module& model,
+    const TemporaryFolder& folder) {
   torch::serialize::OutputArchive archive;
   torch::serialize::OutputArchive dense(archive.compilation_unit());
   nlohmann::json names = nlohmann::json::array();
-  for (const auto& parameter : saved.whole->named_parameters()) {
+  for (const auto& parameter : model.named_parameters()) {
     dense.write(
         "tensor_" + std::to_string(names.size()),
         parameter.value().detach(),
@@ -364,6 +364,14 @@ TEST(TrainingCheckpointTest, AnOlderCheckpointNeedsABuiltModel) {
   archive.write("dense_names", c10::IValue(names.dump()));
   archive.write("layers", c10::IValue("[]"));
   archive.save_to(folder / "model.pt");
+}
+
+// Checkpoints did not always have the shapes that layers were built for.
+TEST(TrainingCheckpointTest, AnOlderCheckpointNeedsABuiltModel) {
+  const TemporaryFolder folder;
+  LateRun saved(false), loaded(false);
+  saved.loss_of(click_batches(1, 1)[0]);
+  save_as_before(*saved.whole, folder);
   EXPECT_VALUE_ERROR(
       load_weights(*loaded.whole, folder.path()),
       "the saved model.crosses.cross_0.kernel_u is Float of shape [2, 2], but its layer "
@@ -422,20 +430,7 @@ TEST(TrainingCheckpointTest, AFileWithoutAChecksumIsStillRead) {
   const TemporaryFolder folder;
   ClickRun run(0), loaded(0);
   run.model->parameters()[0].data().fill_(0.5);
-  torch::serialize::OutputArchive archive;
-  torch::serialize::OutputArchive dense(archive.compilation_unit());
-  nlohmann::json names = nlohmann::json::array();
-  for (const auto& parameter : run.model->named_parameters()) {
-    dense.write(
-        "tensor_" + std::to_string(names.size()),
-        parameter.value().detach(),
-        /*is_buffer=*/true);
-    names.push_back(parameter.key());
-  }
-  archive.write("dense", dense);
-  archive.write("dense_names", c10::IValue(names.dump()));
-  archive.write("layers", c10::IValue("[]"));
-  archive.save_to(folder / "model.pt");
+  save_as_before(*run.model, folder);
   load_weights(*loaded.model, folder.path());
   EXPECT_TRUE(loaded.bytes() == run.bytes());
 

@@ -22,6 +22,8 @@ namespace tessera::training::fit_test {
 
 using namespace test;  // NOLINT(google-build-using-namespace)
 
+using Doubles = std::vector<double>;
+
 struct OptionsOfLate {
   bool operator==(const OptionsOfLate&) const = default;
   template <class Self, class Visit>
@@ -279,7 +281,7 @@ TEST(FitTest, ValidationChangesNothingAndRestoresModes) {
 
 // A step whose loss is the batch itself.
 struct Counter {
-  std::vector<double> batches;
+  Doubles batches;
   auto step() {
     return [this](double batch) {
       batches.push_back(batch);
@@ -288,8 +290,17 @@ struct Counter {
   }
 };
 
+// Gives the numbers from 1 to `end`.
+struct Next {
+  int i = 0;
+  int end = 3;
+  std::optional<double> next() {
+    return i < end ? std::optional<double>(++i) : std::nullopt;
+  }
+};
+
 TEST(FitTest, ReadsRangesFunctionsAndNextSources) {
-  const std::vector<double> expected{1, 2, 3, 1, 2, 3};
+  const Doubles expected{1, 2, 3, 1, 2, 3};
   Counter range;
   fit(std::list<double>{1, 2, 3}, range.step(), {.epochs = 2});
   EXPECT_EQ(range.batches, expected);
@@ -299,19 +310,13 @@ TEST(FitTest, ReadsRangesFunctionsAndNextSources) {
   fit(
       [&](int64_t epoch) {
         epochs.push_back(epoch);
-        return std::vector<double>{1, 2, 3};
+        return Doubles{1, 2, 3};
       },
       function.step(),
       {.epochs = 2});
   EXPECT_EQ(function.batches, expected);
   EXPECT_EQ(epochs, (std::vector<int64_t>{0, 1}));
 
-  struct Next {
-    int i = 0;
-    std::optional<double> next() {
-      return i < 3 ? std::optional<double>(++i) : std::nullopt;
-    }
-  };
   Counter next;
   fit([] { return Next{}; }, next.step(), {.epochs = 2});
   EXPECT_EQ(next.batches, expected);
@@ -327,7 +332,7 @@ TEST(FitTest, ReadsRangesFunctionsAndNextSources) {
 TEST(FitTest, CallsCallbacksInOrder) {
   const auto hooks = std::make_shared<Hooks>();
   std::string calls;
-  std::vector<double> losses;
+  Doubles losses;
   hooks->train_begin = [&](Training&) { calls += "("; };
   hooks->epoch_begin = [&](Training& training) {
     calls += "[" + std::to_string(training.progress().epoch);
@@ -345,11 +350,9 @@ TEST(FitTest, CallsCallbacksInOrder) {
   };
   hooks->train_end = [&](Training&) { calls += ")"; };
   Counter counter;
-  fit(std::vector<double>{1, 3},
-      counter.step(),
-      {.epochs = 2, .callbacks = {hooks}});
+  fit(Doubles{1, 3}, counter.step(), {.epochs = 2, .callbacks = {hooks}});
   EXPECT_EQ(calls, "([0.1.2][1.1.2])");
-  EXPECT_EQ(losses, (std::vector<double>{1, 2, 1, 2}));
+  EXPECT_EQ(losses, (Doubles{1, 2, 1, 2}));
 }
 
 TEST(FitTest, ACallbackStopsTrainingWithAReason) {
@@ -361,10 +364,8 @@ TEST(FitTest, ACallbackStopsTrainingWithAReason) {
     }
   };
   Counter counter;
-  const History history =
-      fit(std::vector<double>{1, 2, 3},
-          counter.step(),
-          {.epochs = 5, .callbacks = {hooks}});
+  const History history = fit(
+      Doubles{1, 2, 3}, counter.step(), {.epochs = 5, .callbacks = {hooks}});
   EXPECT_EQ(counter.batches.size(), 4U);
   EXPECT_EQ(history.stop_reason, "enough");
   EXPECT_EQ(history.epochs.size(), 1U);
@@ -438,7 +439,7 @@ TEST(FitTest, RefusesGradientsOfRowsThatAreNotFinite) {
 
 TEST(FitTest, RefusesBadOptionsBeforeTraining) {
   Counter counter;
-  const std::vector<double> two{1, 2};
+  const Doubles two{1, 2};
   const auto auc = std::make_shared<AUC>();
   const auto run = [&](FitOptions options) {
     fit(two, counter.step(), std::move(options));
@@ -490,7 +491,7 @@ TEST(FitTest, RefusesAnEngineThatWasShutDown) {
   for (const MovementWarning warning :
        {MovementWarning::kOn, MovementWarning::kOff}) {
     EXPECT_VALUE_ERROR(
-        fit(std::vector<double>{1},
+        fit(Doubles{1},
             counter.step(),
             {.model = model, .movement_warning = warning}),
         "[fit] 'engine' of the model must be a running engine, but its "
@@ -503,62 +504,55 @@ TEST(FitTest, RefusesAnEngineThatWasShutDown) {
 TEST(FitTest, RefusesSourcesWithTooFewBatches) {
   Counter counter;
   EXPECT_VALUE_ERROR(
-      fit(std::vector<double>{}, counter.step(), {}), "epoch 0 has no batch");
-  struct Once {
-    int i = 0;
-    std::optional<double> next() {
-      return i < 2 ? std::optional<double>(++i) : std::nullopt;
-    }
-  };
+      fit(Doubles{}, counter.step(), {}), "epoch 0 has no batch");
   EXPECT_VALUE_ERROR(
-      fit(Once{}, counter.step(), {.epochs = 2}), "epoch 1 has no batch");
+      fit(Next{.end = 2}, counter.step(), {.epochs = 2}),
+      "epoch 1 has no batch");
   EXPECT_VALUE_ERROR(
-      fit([] { return Once{}; }, counter.step(), {.steps_per_epoch = 3}),
+      fit([] { return Next{.end = 2}; },
+          counter.step(),
+          {.steps_per_epoch = 3}),
       "steps_per_epoch is 3, but the source gave 2 batches in epoch 0");
   EXPECT_VALUE_ERROR(
-      fit(std::vector<double>{1},
+      fit(Doubles{1},
           counter.step(),
           {.validation =
-               Validation{
-                   .pass = make_pass(std::vector<double>{}, counter.step())}}),
+               Validation{.pass = make_pass(Doubles{}, counter.step())}}),
       "[fit] validation: expected batches, but the source gave none");
 }
 
 TEST(FitTest, RefusesStepsThatGiveNoLossOrNothingToMeasure) {
-  const std::vector<double> one{1};
+  const Doubles one{1};
   const auto run = [&](StepResult result, FitOptions options = {}) {
     fit(
         one, [&](double) { return result; }, std::move(options));
   };
   EXPECT_VALUE_ERROR(run({}), "expected a loss, but got an undefined tensor");
   EXPECT_VALUE_ERROR(
-      run({.loss = test::floats({1, 2})}),
-      "of shape [2]. Take its mean or sum");
-  EXPECT_VALUE_ERROR(
-      run({.loss = test::int64s({1})}), "one floating-point number");
+      run({.loss = floats({1, 2})}), "of shape [2]. Take its mean or sum");
+  EXPECT_VALUE_ERROR(run({.loss = int64s({1})}), "one floating-point number");
   const Metrics metrics{AUC()};
   EXPECT_VALUE_ERROR(
-      run({.loss = test::floats({1})}, {.metrics = metrics}),
+      run({.loss = floats({1})}, {.metrics = metrics}),
       "metrics need predictions");
   EXPECT_VALUE_ERROR(
-      run({.loss = test::floats({1}),
-           .predictions = test::floats({1, 2}),
-           .labels = test::floats({1})},
+      run({.loss = floats({1}),
+           .predictions = floats({1, 2}),
+           .labels = floats({1})},
           {.metrics = metrics}),
       "got 2 predictions and 1 labels");
   ClickRun clicks;
   EXPECT_VALUE_ERROR(
       fit(one,
-          make_train_step(
-              clicks.optimizer, [](double) { return test::floats({1}); }),
+          make_train_step(clicks.optimizer, [](double) { return floats({1}); }),
           {}),
       "the loss has no gradient");
 }
 
 TEST(FitTest, ErrorsNameTheFunctionThatWasCalled) {
-  const std::vector<double> one{1};
+  const Doubles one{1};
   const auto none = [](double) { return StepResult{}; };
-  const auto loss = [](double) { return test::floats({1}); };
+  const auto loss = [](double) { return floats({1}); };
   const Metrics null{nullptr};
   const Metrics metrics{AUC()};
   EXPECT_VALUE_ERROR(
@@ -574,7 +568,7 @@ TEST(FitTest, ErrorsNameTheFunctionThatWasCalled) {
       evaluate(*make_pass(one, loss), metrics),
       "[evaluate] metrics need predictions, but the step gave none");
   EXPECT_VALUE_ERROR(
-      evaluate(*make_pass(std::vector<double>{}, loss)),
+      evaluate(*make_pass(Doubles{}, loss)),
       "[evaluate] expected batches, but the source gave none");
 
   const auto validate = [&](const auto& step, Metrics own) {
@@ -630,15 +624,14 @@ TEST(FitTest, ReleasesWhatCallbacksKeepAlsoAfterAnException) {
   };
   hooks->train_end = [&](Training&) { calls += "end "; };
   Counter counter;
-  fit(std::vector<double>{1}, counter.step(), {.callbacks = {hooks}});
+  fit(Doubles{1}, counter.step(), {.callbacks = {hooks}});
   EXPECT_EQ(calls, "end released ");
   calls.clear();
   const auto throwing = [](double) -> StepResult {
     throw std::runtime_error("mine");
   };
   EXPECT_THROW(
-      fit(std::vector<double>{1}, throwing, {.callbacks = {hooks}}),
-      std::runtime_error);
+      fit(Doubles{1}, throwing, {.callbacks = {hooks}}), std::runtime_error);
   EXPECT_EQ(calls, "released ");
 }
 
@@ -673,7 +666,7 @@ TEST(FitTest, LearningRatesAreLogged) {
               .decay_steps = 1,
               .decay_rate = 0.5}}});
   const History decayed = fit(
-      std::vector<at::Tensor>{test::int64s({0}), test::int64s({1})},
+      std::vector<at::Tensor>{int64s({0}), int64s({1})},
       [&](const at::Tensor& ids) {
         const at::Tensor loss = scheduled->forward({{"a", ids}})["a"].sum();
         loss.backward();
@@ -681,8 +674,7 @@ TEST(FitTest, LearningRatesAreLogged) {
       },
       {.epochs = 2,
        .callbacks = {LearningRateLog(std::vector<TPUEmbedding>{scheduled})}});
-  EXPECT_EQ(
-      decayed["learning_rate_table_0"], (std::vector<double>{0.25, 0.0625}));
+  EXPECT_EQ(decayed["learning_rate_table_0"], (Doubles{0.25, 0.0625}));
 }
 
 TEST(FitTest, ModulesInEvalStayInEvalWhileTheModelTrains) {
@@ -727,10 +719,7 @@ struct Logger : Callback {
 TEST(FitTest, ACallbackLogsItsOwnNamesOnly) {
   Counter counter;
   const auto run = [&](Callbacks callbacks) {
-    return fit(
-        std::vector<double>{1},
-        counter.step(),
-        {.callbacks = std::move(callbacks)});
+    return fit(Doubles{1}, counter.step(), {.callbacks = std::move(callbacks)});
   };
   using Names = std::vector<std::string>;
   const auto logger = [](const Names& names, const std::string& logged) {
@@ -823,7 +812,7 @@ TEST(SpinCheckTest, ABusyMachineIsNoticedOnce) {
   const auto warnings_of = [](const char* spins) {
     using Clock = std::chrono::steady_clock;
     const Variable variable("GOMP_SPINCOUNT", spins);
-    test::Warnings warnings;
+    Warnings warnings;
     const auto end = Clock::now() + std::chrono::milliseconds(2300);
     const auto step = [&](double loss) {
       const auto step_end =
@@ -832,7 +821,7 @@ TEST(SpinCheckTest, ABusyMachineIsNoticedOnce) {
       }
       return at::full({}, loss);
     };
-    fit(std::vector<double>(240, 1.0), step, {.epochs = 1});
+    fit(Doubles(240, 1.0), step, {.epochs = 1});
     return warnings.texts;
   };
   EXPECT_TRUE(warnings_of("1000").empty());
@@ -849,7 +838,7 @@ TEST(SpinCheckTest, ABusyMachineIsNoticedOnce) {
 }
 
 TEST(EarlyStoppingTest, StopsAfterItsPatienceAndKeepsTheBest) {
-  const std::vector<std::vector<double>> losses{{5}, {3}, {2.95}, {4}, {1}};
+  const std::vector<Doubles> losses{{5}, {3}, {2.95}, {4}, {1}};
   const auto run = [&](EarlyStoppingOptions options) {
     options.monitor = "loss";
     const auto stopping = std::make_shared<EarlyStopping>(options);
@@ -889,9 +878,9 @@ TEST(EarlyStoppingTest, WorksWithoutFit) {
 TEST(EarlyStoppingTest, RestoresTablesAndDenseWeightsOfTheBestEpoch) {
   for (const bool on_disk : {false, true}) {
     SCOPED_TRACE(on_disk ? "on disk" : "in memory");
-    const test::TemporaryFolder folder;
+    const TemporaryFolder folder;
     ClickRun run;
-    const auto save = [&] { return test::bytes_of(run.model); };
+    const auto save = [&] { return bytes_of(run.model); };
     std::vector<std::string> after;
     const auto hooks = std::make_shared<Hooks>();
     hooks->epoch_end = [&](Training&) { after.push_back(save()); };

@@ -7,9 +7,7 @@
 #include "tests/layers/engine_module_fixture.h"
 #include "tests/serialization/recording_disk.h"
 
-namespace tessera::model_files_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
+namespace tessera::test::model_files_test {
 
 TEST(SaveWeightsTest, StoresTheTablesOfAnEngine) {
   const MemoryFolder folder;
@@ -43,9 +41,9 @@ TEST(SaveWeightsTest, StoresKeys) {
       .backward();
   training::save_weights(*layer, folder / "model");
   TPUEmbedding loaded = make_layer(99);
-  EXPECT_FALSE(test::saved(loaded) == test::saved(layer));
+  EXPECT_FALSE(saved(loaded) == saved(layer));
   training::load_weights(*loaded, folder / "model");
-  EXPECT_TRUE(test::saved(loaded) == test::saved(layer));
+  EXPECT_TRUE(saved(loaded) == saved(layer));
 }
 
 // A model is loaded completely or not at all, even if only the second layer is
@@ -71,7 +69,7 @@ TEST(LoadWeightsTest, DamageInTheSecondLayerKeepsTheFirstUnchanged) {
       for (TPUEmbedding& layer : {std::ref(first), std::ref(second)}) {
         layer
             ->forward(
-                {{"seen", test::ragged({{7, 2, 2, 29}, {1, 5}})},
+                {{"seen", ragged({{7, 2, 2, 29}, {1, 5}})},
                  {"user", int64s({1, 3})}})["user"]
             .sum()
             .backward();
@@ -85,8 +83,7 @@ TEST(LoadWeightsTest, DamageInTheSecondLayerKeepsTheFirstUnchanged) {
   model.train();
   training::save_weights(model, folder / "run");
   ModelImpl other(1);
-  const std::string before =
-      test::saved(other.first) + test::saved(other.second);
+  const std::string before = saved(other.first) + saved(other.second);
   int64_t files = 0;
   for (const auto& entry :
        std::filesystem::recursive_directory_iterator(folder.path() / "run")) {
@@ -96,18 +93,18 @@ TEST(LoadWeightsTest, DamageInTheSecondLayerKeepsTheFirstUnchanged) {
       continue;
     }
     ++files;
-    const std::string good = test::read_file(path);
+    const std::string good = read_file(path);
     std::string bad = good;
     bad[0] = static_cast<char>(bad[0] ^ 1);
-    test::write_file(path, bad);
+    write_file(path, bad);
     EXPECT_VALUE_ERROR(
         training::load_weights(other, folder / "run"), "accumulated_sums");
-    EXPECT_TRUE(test::saved(other.first) + test::saved(other.second) == before);
-    test::write_file(path, good);
+    EXPECT_TRUE(saved(other.first) + saved(other.second) == before);
+    write_file(path, good);
   }
   EXPECT_EQ(files, 2);
   training::load_weights(other, folder / "run");
-  EXPECT_EQ(test::saved(other.second), test::saved(model.second));
+  EXPECT_EQ(saved(other.second), saved(model.second));
 }
 
-}  // namespace tessera::model_files_test
+}  // namespace tessera::test::model_files_test

@@ -117,7 +117,7 @@ TEST(TrainingResumeTest, ThePreviousStopReasonIsCleared) {
 
 TEST(TrainingResumeTest, SaysThatAFinishedTrainingTrainedNothing) {
   const TemporaryFolder folder;
-  test::Warnings warnings;
+  Warnings warnings;
   const auto resume = [&](FitOptions options) {
     ClickRun run;
     train(run, folder / "run", std::move(options));
@@ -166,7 +166,7 @@ TEST(TrainingResumeTest, AnEpochIsSavedWhenItsHistoryFileFails) {
         folder / name,
         {.epochs = 3,
          .callbacks = {before, CsvHistory(where + "/history.csv"), after}});
-    EXPECT_EQ(test::read_text(where + "/history.csv"), to_csv(history));
+    EXPECT_EQ(read_text(where + "/history.csv"), to_csv(history));
     return to_csv(history) + run.bytes();
   };
   ClickRun uninterrupted, failed, resumed;
@@ -283,6 +283,16 @@ TEST(TrainingResumeTest, NoticesASourceWithFewerBatches) {
 
 class BestOnDiskTest : public testing::Test {
  protected:
+  static EarlyStopping first_is_best(
+      const ClickRun& clicks,
+      const std::string& directory) {
+    return EarlyStopping(
+        {.monitor = "loss",
+         .patience = 9,
+         .min_delta = 1e9,
+         .restore_best = clicks.model.ptr(),
+         .directory = directory});
+  }
   // Trains so that the first epoch is the best one.
   void run(int64_t stopped_after, const std::string& best) {
     ClickRun clicks;
@@ -292,13 +302,7 @@ class BestOnDiskTest : public testing::Test {
         folder_ / "run",
         {.epochs = 3,
          .callbacks = {
-             stopping_after(stopped_after),
-             EarlyStopping(
-                 {.monitor = "loss",
-                  .patience = 9,
-                  .min_delta = 1e9,
-                  .restore_best = clicks.model.ptr(),
-                  .directory = best})}});
+             stopping_after(stopped_after), first_is_best(clicks, best)}});
   }
   TemporaryFolder folder_;
 };
@@ -334,14 +338,7 @@ TEST_F(BestOnDiskTest, MissingBestWeightsAtTheEndAreAnError) {
       clicks.train(
           click_batches(2, 1),
           {.epochs = 2,
-           .callbacks =
-               {hooks,
-                EarlyStopping(
-                    {.monitor = "loss",
-                     .patience = 9,
-                     .min_delta = 1e9,
-                     .restore_best = clicks.model.ptr(),
-                     .directory = folder_ / "best"})}}),
+           .callbacks = {hooks, first_is_best(clicks, folder_ / "best")}}),
       "has no best weights");
 }
 
@@ -469,13 +466,12 @@ void train_and_log(
 void expect_same_logs(const std::string& folder, const std::string& whole) {
   for (const char* name :
        {"/epochs.csv", "/steps.csv", "/history.json", "/model.pt"}) {
-    EXPECT_EQ(test::read_text(folder + name), test::read_text(whole + name))
-        << name;
+    EXPECT_EQ(read_text(folder + name), read_text(whole + name)) << name;
   }
   for (const char* run : {"/logs/train", "/logs/validation"}) {
-    const auto values = test::read_bytes(whole + run);
+    const auto values = read_bytes(whole + run);
     EXPECT_FALSE(values.empty());
-    EXPECT_EQ(test::read_bytes(folder + run), values) << run;
+    EXPECT_EQ(read_bytes(folder + run), values) << run;
   }
 }
 
@@ -537,7 +533,7 @@ TEST(KilledTrainingTest, LogsWhatAnUninterruptedTrainingLogs) {
   const TemporaryFolder folder;
   const std::string whole = folder / "whole";
   ASSERT_TRUE(train_in_child(whole, {}));
-  const int64_t time = std::stoll(test::read_text(whole + "/microseconds"));
+  const int64_t time = std::stoll(read_text(whole + "/microseconds"));
   std::mt19937 generator(1);
   std::uniform_int_distribution<int64_t> delay(0, time / 2);
   int64_t killed = 0;

@@ -10,10 +10,10 @@ namespace tessera::training::retrieval_metrics_test {
 using namespace test;  // NOLINT(google-build-using-namespace)
 
 TEST(RetrievalMetricsTest, MatchTfrsFactorizedTopK) {
-  const Json json = test::read_golden("ranking.json")["retrieved"];
-  const at::Tensor ids = test::golden_int64s(json["ids"])
+  const Json json = read_golden("ranking.json")["retrieved"];
+  const at::Tensor ids = golden_int64s(json["ids"])
                              .view(json["shape"].get<std::vector<int64_t>>());
-  const at::Tensor labels = test::golden_int64s(json["labels"]);
+  const at::Tensor labels = golden_int64s(json["labels"]);
   ASSERT_EQ(json["results"].size(), 6U);
   for (const Json& result : json["results"]) {
     const RankingMetricOptions options{.k = result["k"]};
@@ -23,8 +23,7 @@ TEST(RetrievalMetricsTest, MatchTfrsFactorizedTopK) {
       metric->update(
           ids,
           labels,
-          result["weighted"] ? test::golden_doubles(json["weights"])
-                             : at::Tensor());
+          result["weighted"] ? golden_doubles(json["weights"]) : at::Tensor());
       // TFRS computes in float32.
       EXPECT_NEAR(metric->result(), result["result"].get<double>(), 1e-6);
     }
@@ -104,7 +103,7 @@ TEST(RetrievalMetricsTest, OfBagsMatchTheirFormulas) {
       metric.update_ragged(
           ids, {.values = batch.labels, .row_splits = batch.label_splits});
       EXPECT_NEAR(metric.result(), expected, 1e-14);
-      test::expect_independent_of_batches(metric, batch);
+      expect_independent_of_batches(metric, batch);
     };
     const RankingMetricOptions options{.k = k};
     expect(RecallAtK(options), mean.recall);
@@ -213,7 +212,7 @@ TEST(RetrievalMetricsTest, CoverageCountsDifferentIds) {
   coverage.update(ids, {}, floats({0, 0, 0, 0}));
   coverage.update(int64s({6}).view({1, 1}).to(at::kInt), {}, floats({0.5F}));
   EXPECT_EQ(coverage.result(), 5.0 / 8.0);
-  test::expect_independent_of_batches(
+  expect_independent_of_batches(
       coverage, {.predictions = ids, .labels = int64s({1, 1, 1, 1})});
   // An empty list still counts as a query.
   coverage.reset();

@@ -442,10 +442,7 @@ TEST(TableActivityTest, RefusesADamagedState) {
   const auto load = [&](const char* key, const c10::IValue& value) {
     torch::serialize::OutputArchive written;
     written.write(key, value);
-    std::stringstream stream;
-    written.save_to(stream);
-    torch::serialize::InputArchive archive;
-    archive.load_from(stream);
+    torch::serialize::InputArchive archive = test::reread(written);
     activity.load_state(archive);
   };
   const char* problem = "its state in the checkpoint is damaged";

@@ -186,8 +186,7 @@ TEST(TensorBoardTest, WritesStepsAndEpochsOfBothRuns) {
 
 TEST(TensorBoardTest, AStepHasTheMeanLossSinceTheOneBefore) {
   const TemporaryFolder folder;
-  train({std::make_shared<TensorBoard>(
-      TensorBoardOptions{.directory = folder / "", .every_steps = 3})});
+  train({TensorBoard({.directory = folder / "", .every_steps = 3})});
   const auto scalars = read_scalars(folder / "train");
   EXPECT_EQ(
       scalars.at("step/loss"), (Steps{{3, 2.0F}, {6, (4 + 1 + 2) / 3.0F}}));
@@ -197,8 +196,7 @@ TEST(TensorBoardTest, AStepHasTheMeanLossSinceTheOneBefore) {
 
 TEST(TensorBoardTest, EpochsAloneHaveNoSteps) {
   const TemporaryFolder folder;
-  train({std::make_shared<TensorBoard>(
-      TensorBoardOptions{.directory = folder / "", .every_steps = 0})});
+  train({TensorBoard({.directory = folder / "", .every_steps = 0})});
   EXPECT_EQ(read_scalars(folder / "train").size(), 1);
 }
 
@@ -403,8 +401,7 @@ TEST(TensorBoardTest, ANewTrainingReplacesTheOneBefore) {
 
 TEST(TensorBoardTest, SkipsARecordThatAProcessDidNotFinish) {
   const TemporaryFolder folder;
-  train({std::make_shared<TensorBoard>(
-      TensorBoardOptions{.directory = folder / ""})});
+  train({TensorBoard({.directory = folder / ""})});
   const std::string path = files_of(folder / "train").front();
   const size_t complete = read_events(path).size();
   std::filesystem::resize_file(path, std::filesystem::file_size(path) - 3);
