@@ -29,6 +29,8 @@ struct Case {
   at::ScalarType dtype = at::kFloat;
 };
 
+const Strategy kSparseHost = Strategy::host({.sparse_gradients = true});
+
 optim::OptimizerSpec with_steps(optim::OptimizerSpec spec, int64_t steps) {
   optim::modify(
       spec, [&](auto& held) { held.gradient_accumulation_steps = steps; });
@@ -36,21 +38,18 @@ optim::OptimizerSpec with_steps(optim::OptimizerSpec spec, int64_t steps) {
 }
 
 Nest<FeatureConfig> configs(at::ScalarType dtype = at::kFloat) {
-  const auto movies = make_table(
-      {.name = "movies",
-       .vocabulary_size = kMovies,
-       .dim = 3,
-       .dtype = dtype,
-       .stochastic_rounding = dtype != at::kFloat});
-  const auto users = make_table(
-      {.name = "users",
-       .vocabulary_size = 4,
-       .dim = 2,
-       .dtype = dtype,
-       .stochastic_rounding = dtype != at::kFloat});
+  const auto feature = [&](const char* name, int64_t rows, int64_t dim) {
+    return FeatureConfig{
+        .table = make_table(
+            {.name = name,
+             .vocabulary_size = rows,
+             .dim = dim,
+             .dtype = dtype,
+             .stochastic_rounding = dtype != at::kFloat})};
+  };
   return {
-      {"seen", FeatureConfig{.table = movies}},
-      {"user", FeatureConfig{.table = users}}};
+      {"seen", feature("movies", kMovies, 3)},
+      {"user", feature("users", 4, 2)}};
 }
 
 Features batch(int64_t step) {
@@ -130,8 +129,7 @@ INSTANTIATE_TEST_SUITE_P(
 // With one step, the middle of an accumulation is the end of an update.
 TEST_P(AccumulationSpecTest, ContinuesWithTheSameBitsFromItsMiddle) {
   for (const int64_t steps : {1, 3}) {
-    for (const Strategy& strategy :
-         {Strategy::fused(), Strategy::host({.sparse_gradients = true})}) {
+    for (const Strategy& strategy : {Strategy::fused(), kSparseHost}) {
       SCOPED_TRACE(c10::str(steps, " steps on ", strategy.name()));
       expect_same_bits(
           {.optimizer = with_steps(GetParam().spec, steps),
@@ -155,16 +153,15 @@ TEST(AccumulationTest, DenseGradientsContinueWithTheSameBits) {
 TEST(AccumulationTest, MovesBetweenHostAndFused) {
   const optim::OptimizerSpec adagrad =
       with_steps(optim::Adagrad{.learning_rate = 0.5}, 3);
-  const Strategy host = Strategy::host({.sparse_gradients = true});
   Trainee uninterrupted({.optimizer = adagrad});
   uninterrupted.train(0, 8);
   for (const bool begins_on_host : {true, false}) {
     Trainee first(
         {.optimizer = adagrad,
-         .strategy = begins_on_host ? host : Strategy::fused()});
+         .strategy = begins_on_host ? kSparseHost : Strategy::fused()});
     Trainee second(
         {.optimizer = adagrad,
-         .strategy = begins_on_host ? Strategy::fused() : host,
+         .strategy = begins_on_host ? Strategy::fused() : kSparseHost,
          .seed = 99});
     first.train(0, 5);
     load_bytes(second.layer, first.bytes());
@@ -208,8 +205,7 @@ TEST(AccumulationTest, AnEmbeddingEngineContinues) {
 }
 
 TEST(AccumulationTest, ACloneContinues) {
-  for (const Strategy& strategy :
-       {Strategy::fused(), Strategy::host({.sparse_gradients = true})}) {
+  for (const Strategy& strategy : {Strategy::fused(), kSparseHost}) {
     const Case setup{
         .optimizer = with_steps(optim::Adagrad{}, 3), .strategy = strategy};
     Trainee uninterrupted(setup), first(setup), second(setup);
@@ -284,49 +280,42 @@ TEST(AccumulationTest, RefusesDamagedGradients) {
   run.train(0, 5);  // at least two rows of each table have gradients
   Trainee other({.optimizer = with_steps(optim::SGD{}, 3), .seed = 99});
   other.train(0, 2);
-  const auto expect_refused =
-      [&](const std::string& key,
-          const std::function<void(at::Tensor&)>& damage,
-          const char* text) {
-        const std::string bytes = test::changed_archive(
-            run.bytes(), [&](const std::string& name, at::Tensor& value) {
-              if (name == key) {
-                damage(value);
-              }
-              return value.defined() || name != key;
-            });
-        const std::string message =
-            error_of(other, [&] { load_bytes(other.layer, bytes); });
-        EXPECT_CONTAINS(message, text);
-      };
-  const char* rows = "accumulated_rows";
-  const char* sums = "accumulated_sums";
-  expect_refused(
-      rows,
-      [](at::Tensor& tensor) { tensor[0] = -1; },
-      "damaged: their rows must be in [0, vocabulary_size)");
-  expect_refused(
-      rows,
-      [](at::Tensor& tensor) { tensor[-1] = kMovies; },
-      "damaged: their rows must be in [0, vocabulary_size)");
-  expect_refused(
-      rows,
-      [](at::Tensor& tensor) { tensor[1] = tensor[0].clone(); },
-      "damaged: their rows must be in ascending order");
-  expect_refused(
-      rows,
-      [](at::Tensor& tensor) { tensor = tensor.to(at::kFloat); },
-      "damaged: their rows must be int64 [n]");
-  expect_refused(
-      rows,
-      [](at::Tensor& tensor) { tensor = at::Tensor(); },
-      "damaged: their rows must be int64 [n]");
-  expect_refused(
-      sums,
-      [](at::Tensor& tensor) { tensor = tensor.slice(1, 0, 1).clone(); },
-      "sums must be float32 [n, dim]. Load another file, or load no slots with "
-      "LoadOptions{.slots = false}. load() and load_checkpoint() of the layer "
-      "take LoadOptions, but torch::load() and load_weights() do not.");
+  struct Row {
+    std::string key;
+    std::function<void(at::Tensor&)> damage;
+    const char* text;
+  };
+  const std::string rows = "accumulated_rows";
+  const char* out_of_range =
+      "damaged: their rows must be in [0, vocabulary_size)";
+  const char* no_int64s = "damaged: their rows must be int64 [n]";
+  const std::vector<Row> cases{
+      {rows, [](at::Tensor& tensor) { tensor[0] = -1; }, out_of_range},
+      {rows, [](at::Tensor& tensor) { tensor[-1] = kMovies; }, out_of_range},
+      {rows,
+       [](at::Tensor& tensor) { tensor[1] = tensor[0].clone(); },
+       "damaged: their rows must be in ascending order"},
+      {rows,
+       [](at::Tensor& tensor) { tensor = tensor.to(at::kFloat); },
+       no_int64s},
+      {rows, [](at::Tensor& tensor) { tensor = at::Tensor(); }, no_int64s},
+      {"accumulated_sums",
+       [](at::Tensor& tensor) { tensor = tensor.slice(1, 0, 1).clone(); },
+       "sums must be float32 [n, dim]. Load another file, or load no slots "
+       "with LoadOptions{.slots = false}. load() and load_checkpoint() of the "
+       "layer take LoadOptions, but torch::load() and load_weights() do not."}};
+  for (const Row& row : cases) {
+    const std::string bytes = test::changed_archive(
+        run.bytes(), [&](const std::string& name, at::Tensor& value) {
+          if (name == row.key) {
+            row.damage(value);
+          }
+          return value.defined() || name != row.key;
+        });
+    const std::string message =
+        error_of(other, [&] { load_bytes(other.layer, bytes); });
+    EXPECT_CONTAINS(message, row.text);
+  }
 }
 
 TEST(AccumulationTest, NamesDamagedFilesOfGradients) {
@@ -370,16 +359,12 @@ TEST(AccumulationTest, AHostNeedsItsOptimizerBeforeItLoadsGradients) {
   run.train(0, 4);
   const std::string bytes = run.bytes();
   TPUEmbedding without_optimizer(TPUEmbeddingOptions{
-      .features = configs(),
-      .optimizer = adagrad,
-      .strategy = Strategy::host({.sparse_gradients = true})});
+      .features = configs(), .optimizer = adagrad, .strategy = kSparseHost});
   load_bytes(without_optimizer, bytes);
   EXPECT_VALUE_ERROR(
       make_optimizer(without_optimizer),
       "Make the optimizer first, then load.");
-  Trainee with_optimizer(
-      {.optimizer = adagrad,
-       .strategy = Strategy::host({.sparse_gradients = true})});
+  Trainee with_optimizer({.optimizer = adagrad, .strategy = kSparseHost});
   load_bytes(with_optimizer.layer, bytes);
   EXPECT_TRUE(with_optimizer.bytes() == bytes);
 }
@@ -392,27 +377,21 @@ TEST(AccumulationTest, RefusesAWrongManifest) {
   const Manifest good = manifest_from_text(
       test::read_file(folder / "run/checkpoint_000001/manifest.json"),
       "[test]");
-  const auto expect_refused =
-      [&](const std::function<void(ManifestAccumulated&)>& damage,
-          const char* text) {
+  using Damage = std::function<void(ManifestAccumulated&)>;
+  test::expect_refusals<Damage>(
+      {{[](auto& accumulated) { accumulated.steps = 1; },
+        "accumulated steps must be more than 1"},
+       {[](auto& accumulated) { accumulated.parts[0].count = -1; },
+        "the number of rows with accumulated gradients must be in"},
+       {[](auto& accumulated) { --accumulated.parts[0].count; },
+        "the size of a file of accumulated gradients does not fit its rows"},
+       {[](auto& accumulated) { accumulated.parts[0].rows.name = "../rows"; },
+        "a file name must consist of letters"}},
+      [&](const Damage& damage) {
         Manifest bad = good;
         damage(*bad.tables[0].accumulated);
-        EXPECT_VALUE_ERROR(manifest_from_text(to_text(bad), "[test]"), text);
-      };
-  expect_refused(
-      [](ManifestAccumulated& accumulated) { accumulated.steps = 1; },
-      "accumulated steps must be more than 1");
-  expect_refused(
-      [](ManifestAccumulated& accumulated) { accumulated.parts[0].count = -1; },
-      "the number of rows with accumulated gradients must be in");
-  expect_refused(
-      [](ManifestAccumulated& accumulated) { --accumulated.parts[0].count; },
-      "the size of a file of accumulated gradients does not fit its rows");
-  expect_refused(
-      [](ManifestAccumulated& accumulated) {
-        accumulated.parts[0].rows.name = "../rows";
-      },
-      "a file name must consist of letters");
+        manifest_from_text(to_text(bad), "[test]");
+      });
 }
 
 bool is_key_of_old_files(const std::string& key, at::Tensor& /*value*/) {
@@ -474,8 +453,7 @@ TEST(AccumulationTest, PassesThatOldFilesLackCountAsZeros) {
 }
 
 TEST(AccumulationTest, IterationsCountUpdatesNotPasses) {
-  for (const Strategy& strategy :
-       {Strategy::fused(), Strategy::host({.sparse_gradients = true})}) {
+  for (const Strategy& strategy : {Strategy::fused(), kSparseHost}) {
     SCOPED_TRACE(strategy.name());
     Trainee run(
         {.optimizer = with_steps(optim::SGD{.learning_rate = 1.0}, 3),

@@ -76,7 +76,15 @@ void expect_loads(
   EXPECT_TRUE(saved(loaded) == saved(layer));
 }
 
-class CheckpointSpecTest : public testing::TestWithParam<test::NamedSpec> {};
+struct RunFolder {
+  const MemoryFolder folder_;
+  const std::string run_ = folder_ / "run";
+};
+
+class CheckpointTest : public testing::Test, protected RunFolder {};
+
+class CheckpointSpecTest : public testing::TestWithParam<test::NamedSpec>,
+                           protected RunFolder {};
 
 INSTANTIATE_TEST_SUITE_P(
     Specs,
@@ -87,20 +95,19 @@ INSTANTIATE_TEST_SUITE_P(
 // Every third checkpoint is a full one. If a rule changed rows that do not count
 // as touched, the increments would lose them.
 TEST_P(CheckpointSpecTest, EveryIncrementLoads) {
-  const MemoryFolder folder;
   auto layer = make_layer({.optimizer = GetParam().spec});
   std::vector<std::string> expected;
   for (int64_t step = 0; step < 7; ++step) {
     train(layer, 2 * step, 2 * step + 2);
     layer->save_checkpoint(
-        folder / "run", {.keep_last = 100, .full_every = 3, .file_bytes = 100});
+        run_, {.keep_last = 100, .full_every = 3, .file_bytes = 100});
     expected.push_back(saved(layer));
   }
-  const Names names = list_checkpoints(folder / "run");
+  const Names names = list_checkpoints(run_);
   ASSERT_EQ(names.size(), expected.size());
   for (size_t i = 0; i < names.size(); ++i) {
     auto loaded = make_layer({.optimizer = GetParam().spec, .seed = 99});
-    loaded->load_checkpoint(folder / "run", {.checkpoint = names[i]});
+    loaded->load_checkpoint(run_, {.checkpoint = names[i]});
     EXPECT_TRUE(saved(loaded) == expected[i]) << names[i];
   }
 }
@@ -224,18 +231,17 @@ int64_t bytes_of(const std::filesystem::path& folder) {
   return bytes;
 }
 
-TEST(CheckpointTest, AnIncrementHasOnlyTheTouchedRows) {
-  const MemoryFolder folder;
+TEST_F(CheckpointTest, AnIncrementHasOnlyTheTouchedRows) {
   auto layer = make_layer();
   const CheckpointOptions options{.keep_last = 100, .full_every = 100};
-  const auto save = [&] { layer->save_checkpoint(folder / "run", options); };
+  const auto save = [&] { layer->save_checkpoint(run_, options); };
   save();
   save();
   train(layer, 1, 2);
   save();
   layer->embedding_tables()["table_1"].add_(1.0F);
   save();
-  const Names names = list_checkpoints(folder / "run");
+  const Names names = list_checkpoints(run_);
   ASSERT_EQ(
       names,
       (Names{
@@ -244,7 +250,7 @@ TEST(CheckpointTest, AnIncrementHasOnlyTheTouchedRows) {
           "checkpoint_000003",
           "checkpoint_000004"}));
   const auto bytes = [&](size_t i) {
-    return bytes_of(folder.path() / "run" / names[i]);
+    return bytes_of(folder_.path() / "run" / names[i]);
   };
   // A row and its accumulators.
   constexpr int64_t kMovieBytes = 2 * 3 * sizeof(float);
@@ -256,12 +262,12 @@ TEST(CheckpointTest, AnIncrementHasOnlyTheTouchedRows) {
   EXPECT_EQ(bytes(2), 4 * (kMovieBytes + kId) + 2 * (kUserBytes + kId));
   // After a write from outside, the whole table is saved.
   EXPECT_EQ(bytes(3), 4 * kUserBytes);
-  expect_loads(folder / "run", layer);
+  expect_loads(run_, layer);
 }
 
 // Writes from outside are saved, however they are made. torch::optim's SGD writes
 // through data().
-TEST(CheckpointTest, AnIncrementHasWritesFromOutside) {
+TEST_F(CheckpointTest, AnIncrementHasWritesFromOutside) {
   struct Writer {
     std::string name;
     Strategy strategy;
@@ -319,49 +325,47 @@ TEST(CheckpointTest, AnIncrementHasWritesFromOutside) {
 }
 
 // Touched rows are counted from the last checkpoint that this layer wrote.
-TEST(CheckpointTest, AnIncrementBuildsOnTheLayersLastCheckpoint) {
-  const MemoryFolder folder;
+TEST_F(CheckpointTest, AnIncrementBuildsOnTheLayersLastCheckpoint) {
   auto layer = make_layer();
   auto other = make_layer({.seed = 5});
   const CheckpointOptions options{.keep_last = 100, .full_every = 100};
-  layer->save_checkpoint(folder / "run", options);
-  other->save_checkpoint(folder / "run", options);
+  layer->save_checkpoint(run_, options);
+  other->save_checkpoint(run_, options);
   train(layer, 0, 1);
-  layer->save_checkpoint(folder / "run", options);  // full
-  expect_loads(folder / "run", layer);
+  layer->save_checkpoint(run_, options);  // full
+  expect_loads(run_, layer);
 
   // The same is true in another directory, after a load, and for a clone.
-  layer->save_checkpoint(folder / "elsewhere", options);
-  layer->load_checkpoint(folder / "run", {.checkpoint = "checkpoint_000002"});
+  layer->save_checkpoint(folder_ / "elsewhere", options);
+  layer->load_checkpoint(run_, {.checkpoint = "checkpoint_000002"});
   train(layer, 3, 4);
-  layer->save_checkpoint(folder / "elsewhere", options);
-  expect_loads(folder / "elsewhere", layer);
+  layer->save_checkpoint(folder_ / "elsewhere", options);
+  expect_loads(folder_ / "elsewhere", layer);
   auto copy = test::clone_of(layer);
   train(copy, 5, 6);
-  copy->save_checkpoint(folder / "elsewhere", options);
-  expect_loads(folder / "elsewhere", copy);
+  copy->save_checkpoint(folder_ / "elsewhere", options);
+  expect_loads(folder_ / "elsewhere", copy);
 }
 
-TEST(CheckpointTest, KeepsTheLastCheckpointsAndTheirBases) {
-  const MemoryFolder folder;
+TEST_F(CheckpointTest, KeepsTheLastCheckpointsAndTheirBases) {
   auto layer = make_layer();
   for (int64_t step = 0; step < 6; ++step) {
     train(layer, step, step + 1);
-    layer->save_checkpoint(folder / "run", {.keep_last = 2, .full_every = 4});
+    layer->save_checkpoint(run_, {.keep_last = 2, .full_every = 4});
   }
   EXPECT_EQ(
-      list_checkpoints(folder / "run"),
+      list_checkpoints(run_),
       (Names{"checkpoint_000005", "checkpoint_000006"}));
-  layer->save_checkpoint(folder / "run", {.keep_last = 1, .full_every = 4});
+  layer->save_checkpoint(run_, {.keep_last = 1, .full_every = 4});
   EXPECT_EQ(
-      list_checkpoints(folder / "run"),
+      list_checkpoints(run_),
       (Names{"checkpoint_000005", "checkpoint_000006", "checkpoint_000007"}));
-  layer->save_checkpoint(folder / "run", {.keep_last = 1});
-  EXPECT_EQ(list_checkpoints(folder / "run"), (Names{"checkpoint_000008"}));
-  EXPECT_EQ(list_checkpoints(folder / "nowhere"), Names{});
+  layer->save_checkpoint(run_, {.keep_last = 1});
+  EXPECT_EQ(list_checkpoints(run_), (Names{"checkpoint_000008"}));
+  EXPECT_EQ(list_checkpoints(folder_ / "nowhere"), Names{});
 }
 
-TEST(CheckpointTest, MovesBetweenLayerEngineAndStrategies) {
+TEST_F(CheckpointTest, MovesBetweenLayerEngineAndStrategies) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     const MemoryFolder folder;
     auto layer = make_layer({.dtype = dtype});
@@ -395,8 +399,7 @@ TEST(CheckpointTest, MovesBetweenLayerEngineAndStrategies) {
   EXPECT_TRUE(host->parameters()[0].requires_grad());
 }
 
-TEST(CheckpointTest, AnEngineSavesIncrements) {
-  const MemoryFolder folder;
+TEST_F(CheckpointTest, AnEngineSavesIncrements) {
   EmbeddingEngine engine(
       {.features = configs(at::kFloat),
        .optimizer = optim::Adagrad{.learning_rate = 0.5}});
@@ -404,13 +407,13 @@ TEST(CheckpointTest, AnEngineSavesIncrements) {
     engine.enqueue(batch(step));
     auto activations = engine.dequeue();
     engine.apply_gradients(activations);
-    engine.save_checkpoint(folder / "run", {.full_every = 100});
+    engine.save_checkpoint(run_, {.full_every = 100});
   }
   EXPECT_LT(
-      bytes_of(folder.path() / "run" / "checkpoint_000003"),
-      bytes_of(folder.path() / "run" / "checkpoint_000001") / 4);
+      bytes_of(folder_.path() / "run" / "checkpoint_000003"),
+      bytes_of(folder_.path() / "run" / "checkpoint_000001") / 4);
   auto layer = make_layer({.seed = 99});
-  layer->load_checkpoint(folder / "run");
+  layer->load_checkpoint(run_);
   EXPECT_EQ(layer->iterations(), 3);
   EXPECT_TRUE(at::equal(
       layer->read_rows("movies", 0, kMovies),
@@ -418,53 +421,48 @@ TEST(CheckpointTest, AnEngineSavesIncrements) {
 }
 
 // If slots are made between two checkpoints, the second is a full one.
-TEST(CheckpointTest, SavesTheSlotsOfALaterOptimizer) {
-  const MemoryFolder folder;
+TEST_F(CheckpointTest, SavesTheSlotsOfALaterOptimizer) {
   const auto make_host = [] {
     return make_layer(
         {.optimizer = optim::Adagrad{.lazy = false},
          .strategy = Strategy::host()});
   };
   auto host = make_host();
-  host->save_checkpoint(folder / "run", {.full_every = 100});
+  host->save_checkpoint(run_, {.full_every = 100});
   const auto optimizer = make_optimizer(host);
-  host->save_checkpoint(folder / "run", {.full_every = 100});
+  host->save_checkpoint(run_, {.full_every = 100});
   auto loaded = make_host();
   const auto loaded_optimizer = make_optimizer(loaded);
-  expect_loads(folder / "run", host, loaded);
+  expect_loads(run_, host, loaded);
 }
 
 // The first load finds slots, but no optimizer. The second load skips the slots,
 // so they are still missing.
-TEST(CheckpointTest, SkippedSlotsAreRemembered) {
-  const MemoryFolder folder;
+TEST_F(CheckpointTest, SkippedSlotsAreRemembered) {
   auto fused = make_layer({.optimizer = optim::Adagrad{.lazy = false}});
-  fused->save_checkpoint(folder / "run");
+  fused->save_checkpoint(run_);
   auto host = make_layer(
       {.optimizer = optim::Adagrad{.lazy = false},
        .strategy = Strategy::host()});
-  host->load_checkpoint(folder / "run");
-  host->load_checkpoint(folder / "run", {.slots = false});
+  host->load_checkpoint(run_);
+  host->load_checkpoint(run_, {.slots = false});
   EXPECT_VALUE_ERROR(make_optimizer(host), "Make the optimizer first");
 }
 
-TEST(CheckpointTest, MissingSlotsAreAnErrorUnlessTheLayerKeepsItsOwn) {
-  const MemoryFolder folder;
+TEST_F(CheckpointTest, MissingSlotsAreAnErrorUnlessTheLayerKeepsItsOwn) {
   auto host = make_layer({.strategy = Strategy::host()});
-  host->save_checkpoint(folder / "run");
+  host->save_checkpoint(run_);
   auto strict = make_layer({.seed = 99});
   EXPECT_VALUE_ERROR(
-      strict->load_checkpoint(folder / "run"),
-      "slot accumulators was not saved");
+      strict->load_checkpoint(run_), "slot accumulators was not saved");
   auto fused = make_layer({.seed = 99, .missing_slots = MissingSlots::kKeep});
-  fused->load_checkpoint(folder / "run");
+  fused->load_checkpoint(run_);
   auto fresh = make_layer();
-  fresh->load_checkpoint(folder / "run", {.slots = false});
+  fresh->load_checkpoint(run_, {.slots = false});
   EXPECT_TRUE(saved(fused) == saved(fresh));
 }
 
-TEST(CheckpointTest, IncrementsFollowTheStepsOfACombined) {
-  const MemoryFolder folder;
+TEST_F(CheckpointTest, IncrementsFollowTheStepsOfACombined) {
   TPUEmbedding layer(TPUEmbeddingOptions{
       .features = configs(at::kFloat),
       .optimizer = optim::Adagrad{.learning_rate = 0.5},
@@ -473,16 +471,15 @@ TEST(CheckpointTest, IncrementsFollowTheStepsOfACombined) {
   const CheckpointOptions options{.full_every = 100};
   for (int64_t step = 0; step < 4; ++step) {
     train(layer, step, step + 1);
-    layer->save_checkpoint(folder / "run", options);
+    layer->save_checkpoint(run_, options);
     optimizer.step();
     optimizer.zero_grad();
-    layer->save_checkpoint(folder / "run", options);
-    expect_loads(folder / "run", layer);
+    layer->save_checkpoint(run_, options);
+    expect_loads(run_, layer);
   }
 }
 
-TEST(CheckpointTest, AFrozenTableIsSavedOnce) {
-  const MemoryFolder folder;
+TEST_F(CheckpointTest, AFrozenTableIsSavedOnce) {
   const auto make_frozen = [](uint64_t seed) {
     const auto movies = make_table(
         {.name = "movies",
@@ -498,18 +495,17 @@ TEST(CheckpointTest, AFrozenTableIsSavedOnce) {
   };
   auto layer = make_frozen(0);
   for (int64_t step = 0; step < 2; ++step) {
-    layer->save_checkpoint(folder / "run", {.full_every = 100});
+    layer->save_checkpoint(run_, {.full_every = 100});
     train(layer, step, step + 1);
   }
-  layer->save_checkpoint(folder / "run", {.full_every = 100});
+  layer->save_checkpoint(run_, {.full_every = 100});
   EXPECT_FALSE(std::filesystem::exists(
-      folder.path() / "run" / "checkpoint_000003" / "table_0.parameters.0"));
-  expect_loads(folder / "run", layer, make_frozen(99));
+      folder_.path() / "run" / "checkpoint_000003" / "table_0.parameters.0"));
+  expect_loads(run_, layer, make_frozen(99));
 }
 
 // A row has more bytes than a chunk, and several threads write.
-TEST(CheckpointTest, RowsMayBeWide) {
-  const MemoryFolder folder;
+TEST_F(CheckpointTest, RowsMayBeWide) {
   constexpr int64_t kDim = 400'000;
   const auto wide =
       make_table({.name = "wide", .vocabulary_size = 5, .dim = kDim});
@@ -520,29 +516,26 @@ TEST(CheckpointTest, RowsMayBeWide) {
         .seed = seed});
   };
   auto layer = make(0);
-  layer->save_checkpoint(folder / "run", {.full_every = 2});
+  layer->save_checkpoint(run_, {.full_every = 2});
   layer->forward({{"id", int64s({1, 3})}})["id"].sum().backward();
-  layer->save_checkpoint(
-      folder / "run", {.full_every = 2, .file_bytes = 4 * kDim});
-  expect_loads(folder / "run", layer, make(99));
+  layer->save_checkpoint(run_, {.full_every = 2, .file_bytes = 4 * kDim});
+  expect_loads(run_, layer, make(99));
 }
 
-TEST(CheckpointTest, LoadsTablesMadeInInferenceMode) {
-  const MemoryFolder folder;
+TEST_F(CheckpointTest, LoadsTablesMadeInInferenceMode) {
   auto trained = make_layer();
   train(trained, 0, 2);
-  trained->save_checkpoint(folder / "run");
+  trained->save_checkpoint(run_);
   const auto make_serving = [] {
     const c10::InferenceMode inference;
     return make_layer({.optimizer = std::nullopt, .seed = 99});
   };
   auto serving = make_serving();
-  serving->load_checkpoint(folder / "run");
+  serving->load_checkpoint(run_);
   test::expect_same_tables(serving, test::tables_of(trained));
 }
 
-TEST(CheckpointTest, LoadingDropsTheAccumulatedGradientsOfAnEngine) {
-  const MemoryFolder folder;
+TEST_F(CheckpointTest, LoadingDropsTheAccumulatedGradientsOfAnEngine) {
   optim::Adagrad adagrad{.learning_rate = 0.5};
   adagrad.gradient_accumulation_steps = 2;
   EmbeddingEngine engine(
@@ -551,36 +544,35 @@ TEST(CheckpointTest, LoadingDropsTheAccumulatedGradientsOfAnEngine) {
     engine.enqueue(batch(index));
     engine.apply_gradients(engine.dequeue());
   };
-  engine.save_checkpoint(folder / "run");
+  engine.save_checkpoint(run_);
   const at::Tensor initial = engine.read_rows("movies", 0, kMovies);
   step(0);
-  engine.load_checkpoint(folder / "run");
+  engine.load_checkpoint(run_);
   step(1);
   EXPECT_TRUE(at::equal(engine.read_rows("movies", 0, kMovies), initial));
   step(2);
   EXPECT_FALSE(at::equal(engine.read_rows("movies", 0, kMovies), initial));
 }
 
-TEST(CheckpointTest, ExtraMayThrowButNotCallTheEngine) {
-  const MemoryFolder folder;
+TEST_F(CheckpointTest, ExtraMayThrowButNotCallTheEngine) {
   EmbeddingEngine engine({.features = configs(at::kFloat)});
   EXPECT_TORCH_ERROR(
       engine.save_checkpoint(
-          folder / "run",
+          run_,
           {.extra =
                [&](torch::serialize::OutputArchive&) {
                  engine.read_rows("movies", 0, 1);
                }}),
       "expected no call of the engine within its own update or checkpoint");
-  EXPECT_EQ(list_checkpoints(folder / "run"), Names{});
-  EXPECT_TRUE(std::filesystem::is_empty(folder / "run"));
+  EXPECT_EQ(list_checkpoints(run_), Names{});
+  EXPECT_TRUE(std::filesystem::is_empty(run_));
   engine.save_checkpoint(
-      folder / "run", {.extra = [](torch::serialize::OutputArchive& archive) {
+      run_, {.extra = [](torch::serialize::OutputArchive& archive) {
         archive.write("x", c10::IValue(1));
       }});
   EXPECT_TORCH_ERROR(
       engine.load_checkpoint(
-          folder / "run",
+          run_,
           {.extra =
                [](torch::serialize::InputArchive&) {
                  TORCH_CHECK(false, "mine");
@@ -589,58 +581,53 @@ TEST(CheckpointTest, ExtraMayThrowButNotCallTheEngine) {
   engine.read_rows("movies", 0, 1);  // still works
 }
 
-TEST(CheckpointTest, KeepsForeignFilesInTheDirectory) {
-  const MemoryFolder folder;
+TEST_F(CheckpointTest, KeepsForeignFilesInTheDirectory) {
   auto layer = make_layer();
-  std::filesystem::create_directories(folder / "run/.writing_notes");
+  std::filesystem::create_directories(folder_ / "run/.writing_notes");
   std::filesystem::create_directories(
-      folder / "run/.writing_checkpoint_000007");
-  test::write_file(folder / "run/checkpoint_1", "");
-  test::write_file(folder / "run/checkpoint_9223372036854775807", "");
-  layer->save_checkpoint(folder / "run");
-  EXPECT_EQ(list_checkpoints(folder / "run"), (Names{"checkpoint_000001"}));
-  EXPECT_TRUE(std::filesystem::exists(folder / "run/.writing_notes"));
+      folder_ / "run/.writing_checkpoint_000007");
+  test::write_file(folder_ / "run/checkpoint_1", "");
+  test::write_file(folder_ / "run/checkpoint_9223372036854775807", "");
+  layer->save_checkpoint(run_);
+  EXPECT_EQ(list_checkpoints(run_), (Names{"checkpoint_000001"}));
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "run/.writing_notes"));
   EXPECT_FALSE(
-      std::filesystem::exists(folder / "run/.writing_checkpoint_000007"));
+      std::filesystem::exists(folder_ / "run/.writing_checkpoint_000007"));
 }
 
-TEST(CheckpointTest, AnIncrementHasTheRowsOfEarlierPasses) {
-  const MemoryFolder folder;
+TEST_F(CheckpointTest, AnIncrementHasTheRowsOfEarlierPasses) {
   optim::Adagrad adagrad{.learning_rate = 0.5};
   adagrad.gradient_accumulation_steps = 2;
   auto layer = make_layer({.optimizer = adagrad});
   const CheckpointOptions options{.full_every = 100};
-  layer->save_checkpoint(folder / "run", options);
+  layer->save_checkpoint(run_, options);
   train(layer, 0, 1);
-  layer->save_checkpoint(folder / "run", options);  // no row has changed
+  layer->save_checkpoint(run_, options);  // no row has changed
   train(layer, 1, 2);
-  layer->save_checkpoint(folder / "run", options);
-  expect_loads(
-      folder / "run", layer, make_layer({.optimizer = adagrad, .seed = 99}));
+  layer->save_checkpoint(run_, options);
+  expect_loads(run_, layer, make_layer({.optimizer = adagrad, .seed = 99}));
 }
 
-TEST(CheckpointTest, LoadsExtraWithTheTables) {
-  const MemoryFolder folder;
+TEST_F(CheckpointTest, LoadsExtraWithTheTables) {
   auto layer = make_layer();
   const at::Tensor dense = test::floats({1.0F, 2.0F});
   layer->save_checkpoint(
-      folder / "run", {.extra = [&](torch::serialize::OutputArchive& archive) {
+      run_, {.extra = [&](torch::serialize::OutputArchive& archive) {
         archive.write("dense", dense);
       }});
   at::Tensor read;
   const auto extra = [&](torch::serialize::InputArchive& archive) {
     archive.read("dense", read);
   };
-  layer->load_checkpoint(folder / "run", {.extra = extra});
+  layer->load_checkpoint(run_, {.extra = extra});
   EXPECT_TRUE(at::equal(read, dense));
-  layer->save_checkpoint(folder / "run");
+  layer->save_checkpoint(run_);
   EXPECT_VALUE_ERROR(
-      layer->load_checkpoint(folder / "run", {.extra = extra}),
+      layer->load_checkpoint(run_, {.extra = extra}),
       "'checkpoint_000002' was saved without CheckpointOptions::extra");
 }
 
-TEST(CheckpointTest, RefusesUnusableOptionsAndPaths) {
-  const MemoryFolder folder;
+TEST_F(CheckpointTest, RefusesUnusableOptionsAndPaths) {
   auto layer = make_layer();
   test::expect_refusals<CheckpointOptions>(
       {{{.keep_last = 0},
@@ -648,20 +635,19 @@ TEST(CheckpointTest, RefusesUnusableOptionsAndPaths) {
        {{.full_every = -1}, "full_every must be >= 1, but got -1"},
        {{.file_bytes = 0}, "file_bytes must be >= 1, but got 0"}},
       [&](const CheckpointOptions& options) {
-        layer->save_checkpoint(folder / "run", options);
+        layer->save_checkpoint(run_, options);
       });
   EXPECT_VALUE_ERROR(
       layer->save_checkpoint(""), "directory must be a path, but got ''");
-  EXPECT_FALSE(std::filesystem::exists(folder / "run"));
+  EXPECT_FALSE(std::filesystem::exists(run_));
+  EXPECT_VALUE_ERROR(layer->load_checkpoint(run_), "there is no checkpoint in");
+  layer->save_checkpoint(run_);
   EXPECT_VALUE_ERROR(
-      layer->load_checkpoint(folder / "run"), "there is no checkpoint in");
-  layer->save_checkpoint(folder / "run");
-  EXPECT_VALUE_ERROR(
-      layer->load_checkpoint(folder / "run", {.checkpoint = "../run"}),
+      layer->load_checkpoint(run_, {.checkpoint = "../run"}),
       "must be one of checkpoint_000001, but got '../run'");
-  test::write_file(folder / "file", "");
+  test::write_file(folder_ / "file", "");
   EXPECT_TORCH_ERROR(
-      layer->save_checkpoint(folder / "file"),
+      layer->save_checkpoint(folder_ / "file"),
       "file' is not a directory. Choose another path.");
   EXPECT_TORCH_ERROR(
       layer->save_checkpoint("/proc/nowhere"),
