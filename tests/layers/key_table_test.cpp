@@ -113,18 +113,21 @@ TPUEmbedding make_layer(
       .seed = 3});
 }
 
-// A layer with rows of two ones.
+// A table with rows of two ones.
+TableConfig small_table(DynamicKeys keys) {
+  return {
+      .name = "t",
+      .dim = 2,
+      .initializer = initializers::Constant{.value = 1.0},
+      .keys = std::move(keys)};
+}
+
 TPUEmbedding small_layer(
     DynamicKeys keys,
     optim::OptimizerSpec optimizer = optim::SGD{.learning_rate = 1.0},
     Apply apply = Apply::kInBackward) {
   return layer_of(
-      {.name = "t",
-       .dim = 2,
-       .initializer = initializers::Constant{.value = 1.0},
-       .keys = std::move(keys)},
-      std::move(optimizer),
-      {.apply = apply});
+      small_table(std::move(keys)), std::move(optimizer), {.apply = apply});
 }
 
 at::Tensor lookup(TPUEmbedding& layer, const at::Tensor& keys) {
@@ -654,42 +657,49 @@ TEST(KeyTableTest, MoreKeysThanRowsLeaveTheDefaultKeyItsRow) {
            eviction::LeastRecentlyUsed{},
            eviction::LeastFrequentlyUsed{},
            eviction::OlderThan{.updates = 1}}) {
-    TPUEmbedding layer = small_layer(
-        {.capacity = 3, .eviction = eviction, .default_key = kDefault});
-    train(layer, at::arange(10, at::kLong));
-    EXPECT_EQ(index_of(layer).size(), 2);
-    train(layer, at::arange(kDefault, 20, at::kLong));
-    EXPECT_EQ(index_of(layer).size(), 3);
-    train(layer, at::arange(20, at::kLong));
-    EXPECT_EQ(index_of(layer).size(), 3);
-    EXPECT_EQ(keys_of(layer)[0], kDefault);
+    for (const bool has_default : {false, true}) {
+      DynamicKeys keys{.capacity = 3, .eviction = eviction};
+      if (has_default) {
+        keys.default_key = kDefault;
+      }
+      TPUEmbedding layer = small_layer(keys);
+      train(layer, at::arange(10, at::kLong));
+      EXPECT_EQ(index_of(layer).size(), has_default ? 2 : 3);
+      train(layer, at::arange(kDefault, 20, at::kLong));
+      EXPECT_EQ(index_of(layer).size(), 3);
+      train(layer, at::arange(20, at::kLong));
+      EXPECT_EQ(index_of(layer).size(), 3);
+      EXPECT_EQ(keys_of(layer)[0] == kDefault, has_default);
+    }
   }
 }
 
-// The tables of an engine after three updates with the keys -7 and 3.
-EmbeddingTables tables_of_engine(const TablePtr& table, Pipelining pipelining) {
-  EmbeddingEngine engine(EmbeddingEngineOptions{
-      .features = test::features_of({{"id", table}}),
-      .optimizer = optim::SGD{.learning_rate = 0.5},
-      .pipelining = pipelining});
-  for (int step = 0; step < 3; ++step) {
-    engine.enqueue({{"id", int64s({-7, 3})}});
-    engine.dequeue()["id"].sum().backward();
-    engine.apply_gradients();
-  }
-  return engine.embedding_tables();
-}
-
-TEST(KeyTableTest, TheEngineTrainsTheDefaultRow) {
-  const TablePtr table = make_table(
-      {.name = "t",
-       .dim = 2,
-       .initializer = initializers::Constant{.value = 1.0},
-       .keys = keys_with_default(10, 100)});
-  for (const Pipelining pipelining : {Pipelining::kOff, Pipelining::kOn}) {
-    const EmbeddingTables tables = tables_of_engine(table, pipelining);
-    EXPECT_TRUE(at::equal(tables.begin()->keys, int64s({kDefault})));
-    EXPECT_TRUE(at::equal(tables.begin()->parameters, at::full({1, 2}, -2.0)));
+// Three updates with the keys -7 and 3.
+TEST(KeyTableTest, TheEngineTrainsKeysAndTheDefaultRow) {
+  struct Row {
+    DynamicKeys keys;
+    at::Tensor trained;
+    at::Tensor parameters;
+  };
+  const std::vector<Row> rows{
+      {{.capacity = 10}, int64s({-7, 3}), at::full({2, 2}, -0.5)},
+      {keys_with_default(10, 100), int64s({kDefault}), at::full({1, 2}, -2.0)}};
+  for (const Row& row : rows) {
+    for (const Pipelining pipelining : {Pipelining::kOff, Pipelining::kOn}) {
+      EmbeddingEngine engine(EmbeddingEngineOptions{
+          .features =
+              test::features_of({{"id", make_table(small_table(row.keys))}}),
+          .optimizer = optim::SGD{.learning_rate = 0.5},
+          .pipelining = pipelining});
+      for (int step = 0; step < 3; ++step) {
+        engine.enqueue({{"id", int64s({-7, 3})}});
+        engine.dequeue()["id"].sum().backward();
+        engine.apply_gradients();
+      }
+      const EmbeddingTables tables = engine.embedding_tables();
+      EXPECT_TRUE(at::equal(tables.begin()->keys, row.trained));
+      EXPECT_TRUE(at::equal(tables.begin()->parameters, row.parameters));
+    }
   }
 }
 
@@ -729,20 +739,9 @@ TEST(KeyTableTest, AGradientOfAnEvictedKeyIsDropped) {
   }
 }
 
-TEST(KeyTableTest, MoreKeysThanRowsInABatch) {
-  TPUEmbedding layer = small_layer({.capacity = 3});
-  train(layer, at::arange(10, at::kLong));
-  EXPECT_EQ(index_of(layer).size(), 3);
-  train(layer, at::arange(20, at::kLong));
-  EXPECT_EQ(index_of(layer).size(), 3);
-}
-
 TEST(KeyTableTest, ThePaddingKeyIsNoKey) {
-  const TablePtr table = make_table(
-      {.name = "t",
-       .dim = 2,
-       .initializer = initializers::Constant{.value = 1.0},
-       .keys = DynamicKeys{.capacity = 10, .padding_key = 0}});
+  const TablePtr table =
+      make_table(small_table({.capacity = 10, .padding_key = 0}));
   TPUEmbedding layer(
       test::features_of({{"dense", table}, {"bag", table}}),
       optim::SGD{.learning_rate = 0.5});
@@ -1137,20 +1136,6 @@ TEST(KeyTableTest, ServingLooksUpKnownKeys) {
       serving_embedding_lookup(
           features, {}, EmbeddingTables({broken}), configs),
       "so the entry must have contiguous int64 keys [rows]");
-}
-
-TEST(KeyTableTest, TheEngineTrainsKeys) {
-  const TablePtr table = make_table(
-      {.name = "t",
-       .dim = 2,
-       .initializer = initializers::Constant{.value = 1.0},
-       .keys = DynamicKeys{.capacity = 10}});
-  for (const Pipelining pipelining : {Pipelining::kOff, Pipelining::kOn}) {
-    const EmbeddingTables tables = tables_of_engine(table, pipelining);
-    EXPECT_TRUE(at::equal(tables.begin()->keys, int64s({-7, 3})));
-    EXPECT_TRUE(at::equal(
-        tables.begin()->parameters, floats({2, 2}, {-0.5, -0.5, -0.5, -0.5})));
-  }
 }
 
 // The rows have other numbers after the load.

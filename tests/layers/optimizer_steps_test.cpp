@@ -10,15 +10,18 @@ namespace tessera::optimizer_steps_test {
 using test::floats;
 using test::int64s;
 
-TPUEmbedding one_weight(optim::OptimizerSpec optimizer) {
-  const auto table = make_table(
+// A table of one column of ones.
+TPUEmbedding weights_of(int64_t rows, optim::OptimizerSpec optimizer) {
+  return test::layer_of(
       {.name = "t",
-       .vocabulary_size = 1,
+       .vocabulary_size = rows,
        .dim = 1,
-       .initializer = initializers::Constant{1.0}});
-  return TPUEmbedding(TPUEmbeddingOptions{
-      .features = FeatureConfig{.table = table},
-      .optimizer = std::move(optimizer)});
+       .initializer = initializers::Constant{1.0}},
+      std::move(optimizer));
+}
+
+TPUEmbedding one_weight(optim::OptimizerSpec optimizer) {
+  return weights_of(1, std::move(optimizer));
 }
 
 float weight_of(const TPUEmbedding& layer) {
@@ -29,7 +32,7 @@ float weight_of(const TPUEmbedding& layer) {
 void step(TPUEmbedding& layer, std::vector<float> gradients) {
   const at::Tensor upstream = at::tensor(gradients, at::kFloat).unsqueeze(1);
   const at::Tensor ids = at::zeros({upstream.size(0)}, at::kLong);
-  layer->forward(ids).leaf().backward(upstream);
+  layer->forward({{"id", ids}})["id"].backward(upstream);
 }
 
 const std::vector<float> kGradients{0.5F, -0.25F, 0.1F};
@@ -37,6 +40,7 @@ const std::vector<float> kGradients{0.5F, -0.25F, 0.1F};
 void expect_weights(
     optim::OptimizerSpec optimizer,
     const std::vector<float>& expected) {
+  SCOPED_TRACE(optim::name_of(optimizer));
   auto layer = one_weight(std::move(optimizer));
   for (size_t i = 0; i < expected.size(); ++i) {
     step(layer, {kGradients[i]});
@@ -57,47 +61,83 @@ void expect_slots(
   }
 }
 
-TEST(OptimizerStepsTest, Sgd) {
-  expect_weights(optim::SGD{.learning_rate = 0.1}, {0.95, 0.975, 0.965});
+// The expected weights of Adam with a bias correction follow from the formulas of
+// TensorFlow and Keras.
+TEST(OptimizerStepsTest, ThreeStepsGiveTheseWeights) {
+  struct Row {
+    optim::OptimizerSpec optimizer;
+    std::vector<float> weights;
+  };
+  const std::vector<Row> rows{
+      {optim::SGD{.learning_rate = 0.1}, {0.95, 0.975, 0.965}},
+      {optim::Adagrad{.learning_rate = 0.1},
+       {0.915484575, 0.954409522, 0.939024906}},
+      {optim::Adam{.learning_rate = 0.1},
+       {0.683772234, 0.570589867, 0.414536882}},
+      {optim::Adam{.learning_rate = 0.1, .epsilon = 1e-3},
+       {0.684402798, 0.571401234, 0.415590051}},
+      {optim::Adam{
+           .learning_rate = 0.1, .epsilon = 1e-3, .sum_inside_sqrt = false},
+       {0.702582564, 0.595462262, 0.44764747}},
+      {optim::Adam{
+           .learning_rate = 0.1,
+           .sum_inside_sqrt = false,
+           .bias_correction = true},
+       {0.900000632, 0.873367079, 0.841842898}},
+      {optim::FTRL{.learning_rate = 0.1},
+       {0.380962091, 0.419887038, 0.404502423}},
+      {optim::AdagradMomentum{.learning_rate = 0.1, .momentum = 0.9},
+       {0.9, 0.85472136, 0.796361565}},
+      {optim::AdagradMomentum{
+           .learning_rate = 0.1,
+           .momentum = 0.9,
+           .use_nesterov = true,
+           .exponent = 3.0,
+           .beta2 = 0.9,
+           .epsilon = 0.1},
+       {0.81, 0.823068567, 0.752459605}},
+      {optim::Momentum{.learning_rate = 0.1, .momentum = 0.9},
+       {0.95, 0.93, 0.902}},
+      {optim::Momentum{
+           .learning_rate = 0.1, .momentum = 0.9, .use_nesterov = true},
+       {0.905, 0.912, 0.8768}},
+      {optim::Lion{.learning_rate = 0.1}, {0.9, 1.0, 0.9}},
+      {optim::RMSprop{
+           .learning_rate = 0.1, .rho = 0.9, .momentum = 0.5, .epsilon = 1e-3},
+       {0.689913164, 0.679812504, 0.6148669}},
+      {optim::RMSprop{
+           .learning_rate = 0.1,
+           .rho = 0.9,
+           .momentum = 0.5,
+           .epsilon = 1e-3,
+           .centered = true},
+       {0.673835963, 0.656681047, 0.587347825}},
+      {optim::Adadelta{.learning_rate = 0.1, .rho = 0.95, .epsilon = 1e-3},
+       {0.986391724, 0.995065332, 0.99128083}},
+      {optim::ProximalAdagrad{
+           .learning_rate = 0.1,
+           .l1_regularization_strength = 0.01,
+           .l2_regularization_strength = 0.02},
+       {0.910715486, 0.945140272, 0.925369903}}};
+  for (const Row& row : rows) {
+    expect_weights(row.optimizer, row.weights);
+  }
 }
 
-TEST(OptimizerStepsTest, Adagrad) {
-  const optim::Adagrad adagrad{.learning_rate = 0.1};
-  expect_weights(adagrad, {0.915484575, 0.954409522, 0.939024906});
-  expect_slots(adagrad, "accumulators", {0.35, 0.4125, 0.4225}, 1e-7);
-}
-
-TEST(OptimizerStepsTest, AdamWithTheSumInsideTheRoot) {
+TEST(OptimizerStepsTest, ThreeStepsGiveTheseSlots) {
+  expect_slots(
+      optim::Adagrad{.learning_rate = 0.1},
+      "accumulators",
+      {0.35, 0.4125, 0.4225},
+      1e-7);
   const optim::Adam adam{.learning_rate = 0.1};
-  expect_weights(adam, {0.683772234, 0.570589867, 0.414536882});
-  expect_weights(
-      optim::Adam{.learning_rate = 0.1, .epsilon = 1e-3},
-      {0.684402798, 0.571401234, 0.415590051});
   expect_slots(adam, "momenta", {0.05, 0.02, 0.028}, 1e-8);
   expect_slots(adam, "velocities", {0.00025, 0.00031225, 0.00032193775}, 1e-10);
-}
-
-TEST(OptimizerStepsTest, AdamWithTheSumOutsideTheRoot) {
-  expect_weights(
-      optim::Adam{
-          .learning_rate = 0.1, .epsilon = 1e-3, .sum_inside_sqrt = false},
-      {0.702582564, 0.595462262, 0.44764747});
-}
-
-// The expected weights follow from the formulas of TensorFlow and Keras.
-TEST(OptimizerStepsTest, KerasAdam) {
-  expect_weights(
-      optim::Adam{
-          .learning_rate = 0.1,
-          .sum_inside_sqrt = false,
-          .bias_correction = true},
-      {0.900000632, 0.873367079, 0.841842898});
-}
-
-TEST(OptimizerStepsTest, Ftrl) {
-  const optim::FTRL ftrl{.learning_rate = 0.1};
-  expect_weights(ftrl, {0.380962091, 0.419887038, 0.404502423});
-  expect_slots(ftrl, "linears", {-2.25380212, -2.69677333, -2.62926575}, 2e-6);
+  expect_slots(
+      optim::FTRL{.learning_rate = 0.1},
+      "linears",
+      {-2.25380212, -2.69677333, -2.62926575},
+      2e-6);
 }
 
 TEST(OptimizerStepsTest, FtrlWithEverythingSet) {
@@ -118,58 +158,6 @@ TEST(OptimizerStepsTest, FtrlWithEverythingSet) {
         {unit * -2.31460002F, unit * -2.71661023F, unit * -2.642435F},
         unit * 2e-6);
   }
-}
-
-TEST(OptimizerStepsTest, AdagradMomentum) {
-  expect_weights(
-      optim::AdagradMomentum{.learning_rate = 0.1, .momentum = 0.9},
-      {0.9, 0.85472136, 0.796361565});
-  expect_weights(
-      optim::AdagradMomentum{
-          .learning_rate = 0.1,
-          .momentum = 0.9,
-          .use_nesterov = true,
-          .exponent = 3.0,
-          .beta2 = 0.9,
-          .epsilon = 0.1},
-      {0.81, 0.823068567, 0.752459605});
-}
-
-TEST(OptimizerStepsTest, Momentum) {
-  expect_weights(
-      optim::Momentum{.learning_rate = 0.1, .momentum = 0.9},
-      {0.95, 0.93, 0.902});
-  expect_weights(
-      optim::Momentum{
-          .learning_rate = 0.1, .momentum = 0.9, .use_nesterov = true},
-      {0.905, 0.912, 0.8768});
-}
-
-TEST(OptimizerStepsTest, Lion) {
-  expect_weights(optim::Lion{.learning_rate = 0.1}, {0.9, 1.0, 0.9});
-}
-
-TEST(OptimizerStepsTest, RmsProp) {
-  optim::RMSprop rmsprop{
-      .learning_rate = 0.1, .rho = 0.9, .momentum = 0.5, .epsilon = 1e-3};
-  expect_weights(rmsprop, {0.689913164, 0.679812504, 0.6148669});
-  rmsprop.centered = true;
-  expect_weights(rmsprop, {0.673835963, 0.656681047, 0.587347825});
-}
-
-TEST(OptimizerStepsTest, Adadelta) {
-  expect_weights(
-      optim::Adadelta{.learning_rate = 0.1, .rho = 0.95, .epsilon = 1e-3},
-      {0.986391724, 0.995065332, 0.99128083});
-}
-
-TEST(OptimizerStepsTest, ProximalAdagrad) {
-  expect_weights(
-      optim::ProximalAdagrad{
-          .learning_rate = 0.1,
-          .l1_regularization_strength = 0.01,
-          .l2_regularization_strength = 0.02},
-      {0.910715486, 0.945140272, 0.925369903});
 }
 
 TEST(OptimizerStepsTest, DuplicatesAreSummedOverAllFeaturesOfATable) {
@@ -254,16 +242,9 @@ TEST(OptimizerStepsTest, WeightsAreClippedLast) {
 }
 
 TEST(OptimizerStepsTest, OnlyTouchedRowsDecay) {
-  const auto table = make_table(
-      {.name = "t",
-       .vocabulary_size = 3,
-       .dim = 1,
-       .initializer = initializers::Constant{1.0},
-       .optimizer =
-           optim::SGD{.learning_rate = 0.0, .weight_decay_factor = 0.5}});
-  TPUEmbedding layer(
-      TPUEmbeddingOptions{.features = FeatureConfig{.table = table}});
-  layer->forward(int64s({1})).leaf().sum().backward();
+  TPUEmbedding layer = weights_of(
+      3, optim::SGD{.learning_rate = 0.0, .weight_decay_factor = 0.5});
+  layer->forward({{"id", int64s({1})}})["id"].sum().backward();
   test::expect_close(
       layer->embedding_tables()["t"], floats({3, 1}, {1, 0.5, 1}));
 }

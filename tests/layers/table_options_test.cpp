@@ -16,7 +16,17 @@ using test::int64s;
 using test::numbered_table;
 using test::ragged;
 
-class TableOptionsTest : public testing::TestWithParam<Strategy> {};
+class TableOptionsTest : public testing::TestWithParam<Strategy> {
+ protected:
+  // A layer of one feature. Its table learns with a rate of 1.
+  static TPUEmbedding layer_of(const FeatureConfig& feature) {
+    return TPUEmbedding(TPUEmbeddingOptions{
+        .features = feature,
+        .optimizer = optim::SGD{.learning_rate = 1.0},
+        .strategy = GetParam(),
+        .seed = 3});
+  }
+};
 
 INSTANTIATE_TEST_SUITE_P(
     Strategies,
@@ -24,23 +34,21 @@ INSTANTIATE_TEST_SUITE_P(
     test::strategies(),
     test::strategy_name);
 
+Weights weights_of(const at::Tensor& weights) {
+  return std::optional<Feature>(weights);
+}
+
 // --- rows of unknown values ---------------------------------------------------
 
 TEST_P(TableOptionsTest, TheFirstRowsMayBeginAsZeros) {
   const auto values_of = [](int64_t zero_rows, at::ScalarType dtype) {
-    TPUEmbedding layer(TPUEmbeddingOptions{
-        .features =
-            FeatureConfig{
-                .table = make_table(
-                    {.name = "t",
-                     .vocabulary_size = 9,
-                     .dim = 4,
-                     .zero_rows = zero_rows,
-                     .dtype = dtype})},
-        .optimizer = optim::SGD{.learning_rate = 1.0},
-        .strategy = GetParam(),
-        .seed = 3});
-    return layer->embedding_tables()["t"].detach().clone();
+    const TablePtr table = make_table(
+        {.name = "t",
+         .vocabulary_size = 9,
+         .dim = 4,
+         .zero_rows = zero_rows,
+         .dtype = dtype});
+    return layer_of({.table = table})->embedding_tables()["t"].detach().clone();
   };
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
     if (dtype != at::kFloat && GetParam() != Strategy::fused()) {
@@ -81,20 +89,15 @@ TablePtr quantized_table(int64_t dim, Combiner combiner) {
 
 TEST_P(TableOptionsTest, RowsAreRoundedBeforeTheyAreCombined) {
   for (const int64_t dim : {1, 3, 8, 16, 17, 64, 100}) {
-    TPUEmbedding layer(TPUEmbeddingOptions{
-        .features =
-            FeatureConfig{.table = quantized_table(dim, Combiner::kMean)},
-        .optimizer = optim::SGD{.learning_rate = 1.0},
-        .strategy = GetParam()});
+    TPUEmbedding layer =
+        layer_of({.table = quantized_table(dim, Combiner::kMean)});
     const at::Tensor table = layer->embedding_tables()["t"];
     const at::Tensor before = table.clone();
     const std::vector<int64_t> ids{7, 3, 7};
     const std::vector<float> weights{1, 2, 0.5F};
     const at::Tensor activation =
         layer
-            ->forward(
-                ragged({ids, {}}),
-                Weights(std::optional<Feature>(test::floats({1, 2, 0.5F}))))
+            ->forward(ragged({ids, {}}), weights_of(test::floats({1, 2, 0.5F})))
             .leaf();
     for (int64_t column = 0; column < dim; ++column) {
       double sum = 0;
@@ -120,9 +123,7 @@ TEST_P(TableOptionsTest, RowsAreRoundedBeforeTheyAreCombined) {
 }
 
 TEST_P(TableOptionsTest, RoundingKeepsNaN) {
-  TPUEmbedding layer(TPUEmbeddingOptions{
-      .features = FeatureConfig{.table = quantized_table(20, Combiner::kSum)},
-      .strategy = GetParam()});
+  TPUEmbedding layer = layer_of({.table = quantized_table(20, Combiner::kSum)});
   at::Tensor rows = at::zeros({50, 20});
   rows[3].fill_(NAN);
   rows[4].fill_(INFINITY);
@@ -135,20 +136,13 @@ TEST_P(TableOptionsTest, RoundingKeepsNaN) {
 
 // Row 0 is infinite, and no valid id looks it up.
 TEST_P(TableOptionsTest, IdsOutOfRangeReadNoRow) {
-  TPUEmbedding layer(TPUEmbeddingOptions{
-      .features =
-          FeatureConfig{
-              .table = numbered_table("t", 4, 2),
-              .out_of_range = OutOfRange::kZero},
-      .optimizer = optim::SGD{},
-      .strategy = GetParam()});
+  TPUEmbedding layer = layer_of(
+      {.table = numbered_table("t", 4, 2), .out_of_range = OutOfRange::kZero});
   at::Tensor rows = at::ones({4, 2});
   rows[0].fill_(INFINITY);
   layer->update_embedding_table("t", rows);
   const at::Tensor weights = at::ones({3}).requires_grad_();
-  layer
-      ->forward(
-          ragged({{1, 99}, {2}, {}}), Weights(std::optional<Feature>(weights)))
+  layer->forward(ragged({{1, 99}, {2}, {}}), weights_of(weights))
       .leaf()
       .sum()
       .backward();
@@ -156,18 +150,13 @@ TEST_P(TableOptionsTest, IdsOutOfRangeReadNoRow) {
 }
 
 TEST_P(TableOptionsTest, WeightsSeeRoundedRows) {
-  TPUEmbedding layer(TPUEmbeddingOptions{
-      .features = FeatureConfig{.table = quantized_table(4, Combiner::kSum)},
-      .strategy = GetParam()});
+  TPUEmbedding layer = layer_of({.table = quantized_table(4, Combiner::kSum)});
   const at::Tensor weights = test::floats({1, 2}).requires_grad_();
   const at::Tensor table = layer->embedding_tables()["t"];
   if (GetParam().is_fused()) {
     layer->virtual_variable().requires_grad_(false);
   }
-  layer->forward(ragged({{5, 9}}), Weights(std::optional<Feature>(weights)))
-      .leaf()
-      .sum()
-      .backward();
+  layer->forward(ragged({{5, 9}}), weights_of(weights)).leaf().sum().backward();
   for (const auto& [position, id] : {std::pair{0, 5}, std::pair{1, 9}}) {
     double sum = 0;
     for (int64_t column = 0; column < 4; ++column) {
@@ -287,10 +276,7 @@ TEST(FrozenTableTest, IsSavedAndLoaded) {
 // --- replaced tables ---------------------------------------------------------
 
 TEST_P(TableOptionsTest, ATableStartsFromAPretrainedMatrix) {
-  TPUEmbedding layer(TPUEmbeddingOptions{
-      .features = FeatureConfig{.table = numbered_table("t", 4, 2)},
-      .optimizer = optim::SGD{.learning_rate = 1.0},
-      .strategy = GetParam()});
+  TPUEmbedding layer = layer_of({.table = numbered_table("t", 4, 2)});
   const at::Tensor pretrained = at::randn({4, 2});
   layer->update_embedding_table("t", pretrained);
   EXPECT_TRUE(at::equal(layer->read_rows("t", 0, 4), pretrained));
@@ -311,10 +297,8 @@ TEST_P(TableOptionsTest, ATableStartsFromAPretrainedMatrix) {
 // stddev has 0.88 of this stddev.
 TEST(InitialTableTest, IsTruncatedNormalByDefault) {
   constexpr int64_t kWidth = 16;
-  TPUEmbedding layer(TPUEmbeddingOptions{
-      .features = FeatureConfig{
-          .table = make_table(
-              {.name = "t", .vocabulary_size = 20000, .dim = kWidth})}});
+  TPUEmbedding layer = test::layer_of(
+      {.name = "t", .vocabulary_size = 20000, .dim = kWidth}, optim::SGD{});
   const at::Tensor rows = layer->read_rows("t", 0, 20000);
   const double stddev = 1.0 / std::sqrt(kWidth);
   EXPECT_LE(rows.abs().max().item<double>(), 2 * stddev * (1 + 1e-6));
@@ -324,13 +308,9 @@ TEST(InitialTableTest, IsTruncatedNormalByDefault) {
 }
 
 TEST(UpdateEmbeddingTableTest, RoundsToTheTablesDtype) {
-  TPUEmbedding layer(TPUEmbeddingOptions{
-      .features = FeatureConfig{
-          .table = make_table(
-              {.name = "t",
-               .vocabulary_size = 1,
-               .dim = 1,
-               .dtype = at::kBFloat16})}});
+  TPUEmbedding layer = test::layer_of(
+      {.name = "t", .vocabulary_size = 1, .dim = 1, .dtype = at::kBFloat16},
+      optim::SGD{});
   layer->update_embedding_table("t", at::full({1, 1}, 1.001F));
   EXPECT_EQ(layer->read_rows("t", 0, 1).item<float>(), 1.0F);
   EXPECT_EQ(layer->read_rows("t", 0, 1).scalar_type(), at::kFloat);
@@ -341,19 +321,12 @@ TEST(UpdateEmbeddingTableTest, RoundsToTheTablesDtype) {
 TEST_P(TableOptionsTest, WeightsOfOneGiveTheSameAsNoWeights) {
   for (const Combiner combiner :
        {Combiner::kSum, Combiner::kMean, Combiner::kSqrtn}) {
-    TPUEmbedding layer(TPUEmbeddingOptions{
-        .features =
-            FeatureConfig{
-                .table = make_table(
-                    {.name = "t",
-                     .vocabulary_size = 9,
-                     .dim = 5,
-                     .combiner = combiner})},
-        .strategy = GetParam()});
+    const TablePtr table =
+        make_table({.vocabulary_size = 9, .dim = 5, .combiner = combiner});
+    TPUEmbedding layer = layer_of({.table = table});
     const Features features = ragged({{1, 2, 2}, {}, {8}});
     test::expect_close(
-        layer->forward(features, Weights(std::optional<Feature>(at::ones({4}))))
-            .leaf(),
+        layer->forward(features, weights_of(at::ones({4}))).leaf(),
         layer->forward(features).leaf());
   }
 }

@@ -88,10 +88,8 @@ TEST_P(TPUEmbeddingOnBothStrategies, MapsInMapsAreMatchedByKey) {
 
 TEST_P(TPUEmbeddingOnBothStrategies, Int32IdsGiveTheSameAsInt64Ids) {
   const auto table = numbered_table("t", 9, 2);
-  auto embedding = layer(
-      {{"dense", FeatureConfig{.table = table}},
-       {"sparse", FeatureConfig{.table = table}},
-       {"ragged", FeatureConfig{.table = table}}});
+  auto embedding = layer(test::features_of(
+      {{"dense", table}, {"sparse", table}, {"ragged", table}}));
   const test::Rows rows{{1, 8}, {}, {-1, 4}};
   SparseFeature sparse_ids = test::sparse(rows, 2);
   RaggedFeature ragged_ids = ragged(rows);
@@ -121,10 +119,8 @@ TEST_P(TPUEmbeddingOnBothStrategies, ASingleConfigGivesASingleActivation) {
 
 TEST_P(TPUEmbeddingOnBothStrategies, FeaturesWithTheSameTableObjectShareIt) {
   const auto shared = numbered_table("shared", 4, 2);
-  auto embedding = layer(
-      {{"a", FeatureConfig{.table = shared}},
-       {"b", FeatureConfig{.table = numbered_table("other", 4, 2)}},
-       {"c", FeatureConfig{.table = shared}}});
+  auto embedding = layer(test::features_of(
+      {{"a", shared}, {"b", numbered_table("other", 4, 2)}, {"c", shared}}));
   EXPECT_EQ(embedding->embedding_tables().size(), 2);
   test::write_table(embedding, "shared", at::full({4, 2}, 9.0));
   const at::Tensor ids = int64s({1});
@@ -139,11 +135,8 @@ TEST_P(TPUEmbeddingOnBothStrategies, UnnamedTablesAreNumberedByFirstUse) {
   const auto first = numbered_table("", 4, 2);
   const auto second = numbered_table("named", 4, 2);
   const auto third = numbered_table("", 4, 3);
-  const auto embedding = layer(
-      {{"a", FeatureConfig{.table = first}},
-       {"b", FeatureConfig{.table = second}},
-       {"c", FeatureConfig{.table = first}},
-       {"d", FeatureConfig{.table = third}}});
+  const auto embedding = layer(test::features_of(
+      {{"a", first}, {"b", second}, {"c", first}, {"d", third}}));
   std::vector<std::string> names;
   for (const auto& entry : embedding->embedding_tables()) {
     names.push_back(entry.name);
@@ -238,10 +231,8 @@ TEST_P(
 
 TEST_P(TPUEmbeddingOnBothStrategies, WeightsHaveTheKindOfTheFeatureOrAreFlat) {
   const auto table = numbered_table("t", 4, 1);
-  auto embedding = layer(
-      {{"a", FeatureConfig{.table = table}},
-       {"b", FeatureConfig{.table = table}},
-       {"c", FeatureConfig{.table = table}}});
+  auto embedding =
+      layer(test::features_of({{"a", table}, {"b", table}, {"c", table}}));
   const RaggedFeature ids = ragged({{1, 2}, {3}});
   const at::Tensor weights = floats({2.0F, 3.0F, 4.0F});
   const auto activations = embedding->forward(
@@ -397,9 +388,8 @@ TEST(TPUEmbeddingTest, AListOfFeaturesMayBeInBraces) {
 }
 
 TEST(TPUEmbeddingTest, TheVirtualVariableIsTheOnlyParameterOfFused) {
-  auto embedding = make_layer(
-      {{"a", FeatureConfig{.table = numbered_table("t", 4, 2)}},
-       {"b", FeatureConfig{.table = numbered_table("u", 4, 2)}}});
+  auto embedding = make_layer(test::features_of(
+      {{"a", numbered_table("t", 4, 2)}, {"b", numbered_table("u", 4, 2)}}));
   const auto parameters = embedding->named_parameters();
   EXPECT_EQ(parameters.keys(), std::vector<std::string>{"virtual_variable"});
   EXPECT_TRUE(at::equal(parameters["virtual_variable"], at::zeros({1})));
@@ -411,8 +401,9 @@ TEST(TPUEmbeddingTest, TheVirtualVariableIsTheOnlyParameterOfFused) {
 
 TEST(TPUEmbeddingTest, TheHostHasItsTablesAsParameters) {
   auto embedding = make_layer(
-      {{"a", FeatureConfig{.table = numbered_table("class", 4, 2)}},
-       {"b", FeatureConfig{.table = numbered_table("u", 5, 2)}}},
+      test::features_of(
+          {{"a", numbered_table("class", 4, 2)},
+           {"b", numbered_table("u", 5, 2)}}),
       Strategy::host());
   const auto parameters = embedding->named_parameters();
   EXPECT_EQ(
@@ -432,9 +423,8 @@ TEST(TPUEmbeddingTest, WithoutOptimizerTablesCanBeReadButNotTrained) {
        .dim = 2,
        .optimizer = optim::SGD{.learning_rate = 1.0}});
   TPUEmbedding embedding(TPUEmbeddingOptions{
-      .features = {
-          {"a", FeatureConfig{.table = trained}},
-          {"b", FeatureConfig{.table = numbered_table("plain", 4, 2)}}}});
+      .features = test::features_of(
+          {{"a", trained}, {"b", numbered_table("plain", 4, 2)}})});
   const auto before = test::tables_of(embedding);
   const Features batch{{"a", int64s({1})}, {"b", int64s({2})}};
   EXPECT_VALUE_ERROR(
@@ -477,9 +467,7 @@ TEST(TPUEmbeddingTest, UnusableOptionsAreErrors) {
   const auto first = numbered_table("same", 4, 2);
   const auto second = numbered_table("same", 4, 2);
   EXPECT_VALUE_ERROR(
-      (make_layer(
-          {{"a", FeatureConfig{.table = first}},
-           {"b", FeatureConfig{.table = second}}})),
+      (make_layer(test::features_of({{"a", first}, {"b", second}}))),
       "[TableConfig 'same'] tables of one layer must have different names");
   EXPECT_VALUE_ERROR(
       TPUEmbedding(TPUEmbeddingOptions{
@@ -495,9 +483,8 @@ TEST(TPUEmbeddingTest, SummaryIsATable) {
        .dim = 8,
        .optimizer = optim::Adam{}});
   TPUEmbedding embedding(TPUEmbeddingOptions{
-      .features = {
-          {"user", FeatureConfig{.table = users}},
-          {"item", FeatureConfig{.table = numbered_table("items", 4, 2)}}}});
+      .features = test::features_of(
+          {{"user", users}, {"item", numbered_table("items", 4, 2)}})});
   const std::string expected =
       "table  rows    dim  dtype    combiner  optimizer  slots                "
       "memory\n"
