@@ -68,42 +68,28 @@ TEST(PartialShapeTest, ConvertsFromAndToKnownSizes) {
   EXPECT_EQ(to_string(partial), "[?, 3]");
 }
 
-TEST(FeatureConfigTest, RefusesAMissingTable) {
-  EXPECT_VALUE_ERROR(
-      validate(FeatureConfig(), "user/history/0"),
-      "[FeatureConfig 'user/history/0'] table must be set, but is empty. Make "
-      "a table with make_table().");
-}
-
-TEST(FeatureConfigTest, RefusesAnUnusableTable) {
-  const auto table = std::make_shared<const TableConfig>(
+TEST(FeatureConfigTest, RefusesUnusableOptions) {
+  const TablePtr table = users();
+  const auto no_dim = std::make_shared<const TableConfig>(
       TableConfig{.name = "users", .vocabulary_size = 1});
-  EXPECT_VALUE_ERROR(
-      validate(FeatureConfig{.table = table}, "user"),
-      "[TableConfig 'users'] dim must be >= 1, but got 0");
-}
-
-TEST(FeatureConfigTest, RefusesANegativeSequenceLength) {
-  EXPECT_VALUE_ERROR(
-      validate(
-          (FeatureConfig{.table = users(), .max_sequence_length = -1}), "a"),
-      "[FeatureConfig 'a'] max_sequence_length must be >= 0, but got -1");
-}
-
-TEST(FeatureConfigTest, RefusesANonPositiveOutputShape) {
-  FeatureConfig feature{.table = users()};
-  feature.output_shape = std::vector<int64_t>{2, 0};
-  EXPECT_VALUE_ERROR(
-      validate(feature, "a"),
-      "[FeatureConfig 'a'] output_shape must have one or more dimensions, which "
-      "are >= 1 or unknown, but got [2, 0]. Correct it, and leave out the dim of "
-      "the table.");
-  feature.output_shape = std::vector<int64_t>{-1};
-  EXPECT_VALUE_ERROR(validate(feature, "a"), "but got [-1].");
-  feature.output_shape = std::vector<int64_t>{};
-  EXPECT_VALUE_ERROR(validate(feature, "a"), "but got [].");
-  feature.output_shape = PartialShape{std::nullopt, 0};
-  EXPECT_VALUE_ERROR(validate(feature, "a"), "but got [?, 0].");
+  test::expect_refusals<FeatureConfig>(
+      {{{},
+        "[FeatureConfig 'user/history/0'] table must be set, but is empty. Make "
+        "a table with make_table()."},
+       {{.table = no_dim}, "[TableConfig 'users'] dim must be >= 1, but got 0"},
+       {{.table = table, .max_sequence_length = -1},
+        "0'] max_sequence_length must be >= 0, but got -1"},
+       {{.table = table, .output_shape = std::vector<int64_t>{2, 0}},
+        "0'] output_shape must have one or more dimensions, which are >= 1 or "
+        "unknown, but got [2, 0]. Correct it, and leave out the dim of the "
+        "table."},
+       {{.table = table, .output_shape = std::vector<int64_t>{-1}},
+        "but got [-1]."},
+       {{.table = table, .output_shape = std::vector<int64_t>{}},
+        "but got []."},
+       {{.table = table, .output_shape = PartialShape{std::nullopt, 0}},
+        "but got [?, 0]."}},
+      [](const FeatureConfig& config) { validate(config, "user/history/0"); });
 }
 
 TEST(OutOfRangeTest, NamesReadBackAsTheSamePolicy) {

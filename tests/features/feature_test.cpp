@@ -48,26 +48,17 @@ TEST(SparseFeatureTest, FromCooRefusesOtherLayouts) {
   EXPECT_TYPE_ERROR(SparseFeature::from_coo(at::Tensor()), "got no tensor");
 }
 
-TEST(RaggedFeatureTest, FromLengthsAddsUpTheRowSplits) {
-  const RaggedFeature feature =
-      RaggedFeature::from_lengths(int32s({5, 6, 7}), int64s({2, 0, 1}));
-  EXPECT_TRUE(at::equal(feature.row_splits, int64s({0, 2, 2, 3})));
-  EXPECT_TRUE(at::equal(feature.values, int32s({5, 6, 7})));
-}
-
-TEST(RaggedFeatureTest, FromLengthsSharesTheValues) {
-  const at::Tensor values = int64s({5});
-  EXPECT_TRUE(
-      RaggedFeature::from_lengths(values, int64s({1})).values.is_same(values));
-}
-
-TEST(RaggedFeatureTest, FromLengthsTakesInt32LengthsAndAnEmptyBatch) {
-  EXPECT_TRUE(at::equal(
-      RaggedFeature::from_lengths(int64s({5}), int32s({1, 0})).row_splits,
-      int64s({0, 1, 1})));
-  EXPECT_TRUE(at::equal(
-      RaggedFeature::from_lengths(int64s({}), int64s({})).row_splits,
-      int64s({0})));
+TEST(RaggedFeatureTest, FromLengthsAddsUpTheRowSplitsAndSharesTheValues) {
+  const auto expect = [](const at::Tensor& values,
+                         const at::Tensor& lengths,
+                         const at::Tensor& row_splits) {
+    const auto feature = RaggedFeature::from_lengths(values, lengths);
+    EXPECT_TRUE(feature.values.is_same(values));
+    EXPECT_TRUE(at::equal(feature.row_splits, row_splits));
+  };
+  expect(int32s({5, 6, 7}), int64s({2, 0, 1}), int64s({0, 2, 2, 3}));
+  expect(int64s({5}), int32s({1, 0}), int64s({0, 1, 1}));
+  expect(int64s({}), int64s({}), int64s({0}));
 }
 
 TEST(RaggedFeatureTest, FromLengthsRefusesBadLengths) {
@@ -87,18 +78,14 @@ TEST(RaggedFeatureTest, FromLengthsRefusesBadLengths) {
 }
 
 TEST(RaggedFeatureTest, FromOffsetsAppendsTheNumberOfValues) {
-  const RaggedFeature feature =
-      RaggedFeature::from_offsets(int64s({5, 6, 7}), int64s({0, 2, 2}));
-  EXPECT_TRUE(at::equal(feature.row_splits, int64s({0, 2, 2, 3})));
-}
-
-TEST(RaggedFeatureTest, FromOffsetsTakesInt32OffsetsAndAnEmptyBatch) {
+  const auto splits_of = [](const at::Tensor& values,
+                            const at::Tensor& offsets) {
+    return RaggedFeature::from_offsets(values, offsets).row_splits;
+  };
   EXPECT_TRUE(at::equal(
-      RaggedFeature::from_offsets(int64s({5}), int32s({0})).row_splits,
-      int64s({0, 1})));
-  EXPECT_TRUE(at::equal(
-      RaggedFeature::from_offsets(int64s({}), int64s({})).row_splits,
-      int64s({0})));
+      splits_of(int64s({5, 6, 7}), int64s({0, 2, 2})), int64s({0, 2, 2, 3})));
+  EXPECT_TRUE(at::equal(splits_of(int64s({5}), int32s({0})), int64s({0, 1})));
+  EXPECT_TRUE(at::equal(splits_of(int64s({}), int64s({})), int64s({0})));
 }
 
 TEST(RaggedFeatureTest, FromOffsetsRefusesBadOffsets) {

@@ -104,25 +104,17 @@ TEST(IdBagsErrorsTest, IdsMustBeIntegers) {
 
 TEST(IdBagsErrorsTest, EveryPartMustBeDefined) {
   const at::Tensor none;
-  const SparseFeature sparse = sparse_sample();
-  EXPECT_TYPE_ERROR(
-      make(none),
-      "[feature 'clicks'] ids must be a tensor, but is an undefined tensor.");
-  EXPECT_TYPE_ERROR(
-      make_sparse(none, sparse.values, sparse.dense_shape),
-      "indices must be a tensor, but is an undefined tensor");
-  EXPECT_TYPE_ERROR(
-      make_sparse(sparse.indices, none, sparse.dense_shape),
-      "values must be a tensor, but is an undefined tensor");
-  EXPECT_TYPE_ERROR(
-      make_sparse(sparse.indices, sparse.values, none),
-      "dense_shape must be a tensor, but is an undefined tensor");
-  EXPECT_TYPE_ERROR(
-      make_ragged(none),
-      "row_splits must be a tensor, but is an undefined tensor");
-  EXPECT_TYPE_ERROR(
-      make(RaggedFeature{none, int64s({0})}),
-      "values must be a tensor, but is an undefined tensor");
+  const auto [indices, values, dense_shape] = sparse_sample();
+  for (const auto& [feature, part] : std::vector<test::Refusal<Feature>>{
+           {none, "[feature 'clicks'] ids"},
+           {SparseFeature{none, values, dense_shape}, "indices"},
+           {SparseFeature{indices, none, dense_shape}, "values"},
+           {SparseFeature{indices, values, none}, "dense_shape"},
+           {RaggedFeature{values, none}, "row_splits"},
+           {RaggedFeature{none, int64s({0})}, "values"}}) {
+    EXPECT_TYPE_ERROR(
+        make(feature), part + " must be a tensor, but is an undefined tensor");
+  }
 }
 
 TEST(IdBagsErrorsTest, TensorsMustBeDenseOnTheCpu) {
@@ -232,34 +224,31 @@ TEST(IdBagsErrorsTest, EveryRowSplitIsChecked) {
 }
 
 TEST(IdBagsErrorsTest, OutputShapeMustFitTheBatch) {
-  EXPECT_VALUE_ERROR(
-      make(int64s({1, 2, 3}), {.output_shape = Shape{4}}),
-      "[feature 'clicks'] inconsistent shape: the output shape is set to [4] (by "
-      "output_shape, build() or the first batch), but this batch gives [3].");
-  EXPECT_VALUE_ERROR(
-      make(sparse_sample(), {.output_shape = Shape{3, 1}}),
-      "is set to [3, 1] (by output_shape, build() or the first batch), but this "
-      "batch gives [3].");
-  EXPECT_VALUE_ERROR(
-      make(ragged_sample(), {.output_shape = Shape{4}}),
-      "the product of output_shape must be a multiple of the number of rows of "
-      "the batch, but got [4] for 3 rows.");
-  EXPECT_VALUE_ERROR(
-      make(ragged_sample(), {.output_shape = Shape{2}}), "but got [2] for 3");
-  EXPECT_VALUE_ERROR(
-      make(ragged_sample(), {.output_shape = PartialShape{std::nullopt, 2}}),
-      "the output shape is set to [?, 2] (by output_shape, build() or the first "
-      "batch), but this batch has 3 rows.");
-  EXPECT_VALUE_ERROR(
-      make(
-          ragged_sample(),
-          {.output_shape = PartialShape{std::nullopt, std::nullopt}}),
-      "the output shape of a ragged feature may have at most one unknown "
-      "dimension, but got [?, ?].");
-  EXPECT_VALUE_ERROR(
-      make(int64s({1, 2, 3}), {.output_shape = PartialShape{std::nullopt, 3}}),
-      "is set to [?, 3] (by output_shape, build() or the first batch), but this "
-      "batch gives [3].");
+  using Case = std::pair<Feature, PartialShape>;
+  const Feature dense = int64s({1, 2, 3});
+  const Feature ragged = ragged_sample();
+  test::expect_refusals<Case>(
+      {{{dense, {4}},
+        "[feature 'clicks'] inconsistent shape: the output shape is set to [4] "
+        "(by output_shape, build() or the first batch), but this batch gives "
+        "[3]."},
+       {{sparse_sample(), {3, 1}},
+        "is set to [3, 1] (by output_shape, build() or the first batch), but "
+        "this batch gives [3]."},
+       {{ragged, {4}},
+        "the product of output_shape must be a multiple of the number of rows "
+        "of the batch, but got [4] for 3 rows."},
+       {{ragged, {2}}, "but got [2] for 3"},
+       {{ragged, {std::nullopt, 2}},
+        "the output shape is set to [?, 2] (by output_shape, build() or the "
+        "first batch), but this batch has 3 rows."},
+       {{ragged, {std::nullopt, std::nullopt}},
+        "the output shape of a ragged feature may have at most one unknown "
+        "dimension, but got [?, ?]."},
+       {{dense, {std::nullopt, 3}},
+        "is set to [?, 3] (by output_shape, build() or the first batch), but "
+        "this batch gives [3]."}},
+      [](const Case& x) { make(x.first, {.output_shape = x.second}); });
 }
 
 TEST(IdBagsErrorsTest, RowsSpreadByOutputShapeTakeNoWeights) {

@@ -44,38 +44,29 @@ TEST(NestTest, ConvertsToTheLeafType) {
   EXPECT_EQ(present.leaf(), 3);
 }
 
-TEST(NestTest, SizeCountsDirectChildren) {
+TEST(NestTest, HasAnOrderPathsAndDirectChildren) {
   EXPECT_EQ(sample().size(), 3U);
   EXPECT_EQ(sample().at("history").size(), 2U);
-}
-
-TEST(NestTest, FlattensInInsertionOrder) {
   EXPECT_EQ(sample().flatten(), (std::vector<int>{1, 2, 3, 4}));
   const Ints backwards{{"z", 1}, {"a", 2}};
   EXPECT_EQ(backwards.flatten(), (std::vector<int>{1, 2}));
-}
-
-TEST(NestTest, PathsJoinKeysAndListIndices) {
   EXPECT_EQ(
       sample().paths(),
       (std::vector<std::string>{
           "user", "history/0", "history/1/deep", "movie"}));
 }
 
-TEST(NestTest, ForEachGivesEachLeafWithItsPath) {
+TEST(NestTest, ForEachAndARangeForGiveEachLeafWithItsPath) {
   std::string seen;
-  sample().for_each([&](const std::string& path, int leaf) {
+  const auto append = [&](const std::string& path, int leaf) {
     seen += path + "=" + std::to_string(leaf) + " ";
-  });
-  EXPECT_EQ(seen, "user=1 history/0=2 history/1/deep=3 movie=4 ");
-}
-
-TEST(NestTest, ARangeForGivesEachLeafWithItsPath) {
-  std::string seen;
+  };
+  sample().for_each(append);
   for (const auto& [path, leaf] : sample()) {
-    seen += path + "=" + std::to_string(leaf) + " ";
+    append(path, leaf);
   }
-  EXPECT_EQ(seen, "user=1 history/0=2 history/1/deep=3 movie=4 ");
+  const std::string once = "user=1 history/0=2 history/1/deep=3 movie=4 ";
+  EXPECT_EQ(seen, once + once);
   for (const auto& [path, leaf] : Ints(7)) {
     EXPECT_EQ(path, "");
     EXPECT_EQ(leaf, 7);
@@ -118,12 +109,9 @@ TEST(NestTest, IndexGivesTheLeafAndAtTheSubNest) {
   EXPECT_EQ(nest.at("history").at(1).at("deep").leaf(), 3);
   EXPECT_EQ(nest.at("history")[0], 2);
   EXPECT_TRUE(nest.at("history").is_list());
-}
-
-TEST(NestTest, ALeafCanBeChanged) {
-  Ints nest = 1;
-  nest.leaf() = 5;
-  EXPECT_EQ(nest.leaf(), 5);
+  Ints changed = 1;
+  changed.leaf() = 5;
+  EXPECT_EQ(changed.leaf(), 5);
 }
 
 TEST(NestTest, ContainsFindsOnlyKeysOfAMap) {
@@ -149,9 +137,7 @@ TEST(NestTest, PackPutsOtherLeavesIntoTheSameShape) {
   EXPECT_EQ(packed["user"], "a");
   EXPECT_EQ(packed.at("history").at(1)["deep"], "c");
   EXPECT_EQ(sample().pack(sample().flatten()), sample());
-}
-
-TEST(NestTest, PackKeepsEmptyMapsAndLists) {
+  // It keeps empty maps and lists.
   const Ints nest{{"none", Ints()}, {"nothing", Ints::list({})}, {"one", 1}};
   EXPECT_EQ(nest.pack(std::vector<int>{1}), nest);
 }
@@ -166,11 +152,12 @@ TEST(NestTest, PackRefusesAnotherNumberOfLeaves) {
 
 TEST(NestTest, RefusesADuplicateKey) {
   EXPECT_VALUE_ERROR(
-      (Ints{{"a", 1}, {"b", 2}, {"a", 3}}), "'a' is given twice");
+      (Ints{{"b", 1}, {"a", 2}, {"c", 3}, {"a", 4}, {"b", 5}}),
+      "'a' is given twice");
   EXPECT_VALUE_ERROR(Ints::map({{"a", 1}, {"a", 1}}), "'a' is given twice");
 }
 
-TEST(NestTest, AnUnknownKeyIsNamedWithTheKnownOnes) {
+TEST(NestTest, RefusesUnknownKeysAndTheWrongKind) {
   EXPECT_VALUE_ERROR(
       sample()["film"],
       "[Nest] no entry 'film' in a map. Known: user, history, movie.");
@@ -178,15 +165,9 @@ TEST(NestTest, AnUnknownKeyIsNamedWithTheKnownOnes) {
   EXPECT_VALUE_ERROR(
       sample().at("history").at("film"), "no entry 'film' in a list");
   EXPECT_VALUE_ERROR(Ints(1).at("film"), "no entry 'film' in a value");
-}
-
-TEST(NestTest, AListIndexOutOfRangeIsAnIndexError) {
   EXPECT_INDEX_ERROR(
       sample().at("history").at(2), "list index must be < 2, but got 2");
   EXPECT_VALUE_ERROR(sample().at(0), "expected a list, but got a map");
-}
-
-TEST(NestTest, TheWrongKindIsAValueError) {
   EXPECT_VALUE_ERROR(sample().leaf(), "expected a single value, but got a map");
   EXPECT_VALUE_ERROR(
       sample()["history"], "expected a single value, but got a list");
@@ -272,12 +253,6 @@ TEST(LeavesLikeTest, NamesThePathOfWhatDiffers) {
        {{sample(), {{"user", 1}, {"history", Ints::list({2})}, {"movie", 4}}},
         "[features 'history'] expected a list of 2 entries, but got 1"}},
       [](const Pair& pair) { matched_leaves(pair.first, pair.second); });
-}
-
-TEST(NestTest, NamesTheFirstDuplicateKey) {
-  EXPECT_VALUE_ERROR(
-      (Ints{{"b", 1}, {"a", 2}, {"c", 3}, {"a", 4}, {"b", 5}}),
-      "'a' is given twice");
 }
 
 // Comparing each key with every other key would take many minutes.

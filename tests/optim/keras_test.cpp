@@ -12,7 +12,9 @@ namespace tessera::optim::keras_test {
 
 // An optimizer's config as Keras 3 writes it. Options that `config` lacks have
 // their default.
-Json keras3(const std::string& class_name, const Json& config) {
+Json keras3(
+    const std::string& class_name,
+    const Json& config = Json::object()) {
   return {
       {"module", "keras.optimizers"},
       {"class_name", class_name},
@@ -20,14 +22,12 @@ Json keras3(const std::string& class_name, const Json& config) {
       {"registered_name", nullptr}};
 }
 
-Json legacy(const std::string& class_name, const Json& config) {
+Json legacy(
+    const std::string& class_name,
+    const Json& config = Json::object()) {
   Json json = keras3(class_name, config);
   json["module"] = "keras.optimizers.legacy";
   return json;
-}
-
-Json no_options() {
-  return Json::object();
 }
 
 using test::Refusal;
@@ -67,47 +67,38 @@ std::string label(const Json& test_case) {
   return label + (config.at("learning_rate").is_object() ? " schedule" : "");
 }
 
-const std::set<std::string>& accepted_everywhere() {
-  static const std::set<std::string> labels{
-      "keras3 SGD",
-      "keras3 Adagrad",
-      "keras3 Adam",
-      "keras3 Adam schedule",
-      "keras3 Ftrl",
-      "legacy SGD",
-      "legacy SGD schedule",
-      "legacy Adagrad",
-      "tf_keras SGD",
-      "tf_keras Adagrad",
-      "tf_keras Adam"};
-  return labels;
-}
+const std::set<std::string> kAcceptedEverywhere{
+    "keras3 SGD",
+    "keras3 Adagrad",
+    "keras3 Adam",
+    "keras3 Adam schedule",
+    "keras3 Ftrl",
+    "legacy SGD",
+    "legacy SGD schedule",
+    "legacy Adagrad",
+    "tf_keras SGD",
+    "tf_keras Adagrad",
+    "tf_keras Adam"};
 
-const std::set<std::string>& accepted_unless_tpu() {
-  static const std::set<std::string> labels{
-      "keras3 SGD momentum nesterov",
-      "keras3 SGD weight_decay",
-      "keras3 Adam amsgrad",
-      "keras3 Adam clipvalue",
-      "keras3 Adam gradient_accumulation_steps",
-      "keras3 AdamW weight_decay",
-      "keras3 RMSprop",
-      "keras3 Lion",
-      "legacy SGD decay",
-      "legacy Adam amsgrad",
-      "legacy Ftrl l2_shrinkage_regularization_strength"};
-  return labels;
-}
+const std::set<std::string> kAcceptedUnlessTpu{
+    "keras3 SGD momentum nesterov",
+    "keras3 SGD weight_decay",
+    "keras3 Adam amsgrad",
+    "keras3 Adam clipvalue",
+    "keras3 Adam gradient_accumulation_steps",
+    "keras3 AdamW weight_decay",
+    "keras3 RMSprop",
+    "keras3 Lion",
+    "legacy SGD decay",
+    "legacy Adam amsgrad",
+    "legacy Ftrl l2_shrinkage_regularization_strength"};
 
 // The label of each refused case, and the error text that names its option.
-const std::vector<std::pair<std::string, std::string>>& refused_cases() {
-  static const std::vector<std::pair<std::string, std::string>> labels{
-      {"keras3 SGD clipnorm", "clipnorm is not supported"},
-      {"keras3 SGD global_clipnorm", "global_clipnorm is not supported"},
-      {"keras3 SGD use_ema", "use_ema is not supported"},
-      {"legacy Adam clipnorm", "clipnorm is not supported"}};
-  return labels;
-}
+const std::vector<std::pair<std::string, std::string>> kRefusedCases{
+    {"keras3 SGD clipnorm", "clipnorm is not supported"},
+    {"keras3 SGD global_clipnorm", "global_clipnorm is not supported"},
+    {"keras3 SGD use_ema", "use_ema is not supported"},
+    {"legacy Adam clipnorm", "clipnorm is not supported"}};
 
 // Returns true if a case has an option or a class without counterpart here.
 bool must_be_refused(const Json& test_case) {
@@ -176,8 +167,8 @@ TEST(GoldenSpecsTest, EveryCaseBehavesAsListed) {
     SCOPED_TRACE(name);
     seen.insert(name);
     const Json& spec = test_case.at("spec");
-    const bool everywhere = accepted_everywhere().count(name) != 0;
-    if (everywhere || accepted_unless_tpu().count(name) != 0) {
+    const bool everywhere = kAcceptedEverywhere.count(name) != 0;
+    if (everywhere || kAcceptedUnlessTpu.count(name) != 0) {
       for (const Fidelity fidelity : kKerasFidelities) {
         EXPECT_NO_THROW(translate_keras_optimizer(spec, fidelity));
       }
@@ -187,7 +178,7 @@ TEST(GoldenSpecsTest, EveryCaseBehavesAsListed) {
     } else {
       EXPECT_VALUE_ERROR(translate_keras_optimizer(spec), "[");
     }
-    for (const auto& [refused_name, text] : refused_cases()) {
+    for (const auto& [refused_name, text] : kRefusedCases) {
       if (refused_name == name) {
         for (const Fidelity fidelity : kKerasFidelities) {
           EXPECT_VALUE_ERROR(translate_keras_optimizer(spec, fidelity), text);
@@ -195,9 +186,9 @@ TEST(GoldenSpecsTest, EveryCaseBehavesAsListed) {
       }
     }
   }
-  std::set<std::string> listed = accepted_everywhere();
-  listed.insert(accepted_unless_tpu().begin(), accepted_unless_tpu().end());
-  for (const auto& [name, text] : refused_cases()) {
+  std::set<std::string> listed = kAcceptedEverywhere;
+  listed.insert(kAcceptedUnlessTpu.begin(), kAcceptedUnlessTpu.end());
+  for (const auto& [name, text] : kRefusedCases) {
     listed.insert(name);
   }
   EXPECT_EQ(seen, listed);
@@ -240,8 +231,7 @@ TEST(TranslateKerasOptimizerTest, TpuGivesTheNativeFormulas) {
 
 TEST(TranslateKerasOptimizerTest, MissingKeysHaveKerasDefaults) {
   const auto translate = [](const char* class_name) {
-    return translate_keras_optimizer(
-        keras3(class_name, no_options()), Fidelity::kLazy);
+    return translate_keras_optimizer(keras3(class_name), Fidelity::kLazy);
   };
   EXPECT_EQ(translate("SGD"), OptimizerSpec(SGD{.learning_rate = 0.01}));
   EXPECT_EQ(
@@ -282,7 +272,7 @@ TEST(TranslateKerasOptimizerTest, TpuRefusesWhatUpstreamRefuses) {
   for (const char* other :
        {"AdamW", "RMSprop", "Adadelta", "Lion", "Adamax", "Nadam"}) {
     rows.push_back(
-        {keras3(other, no_options()),
+        {keras3(other),
          "class_name must be one of SGD, Adagrad, Adam, Ftrl with "
          "Fidelity::kTpu, but got '"});
   }
@@ -308,18 +298,18 @@ Spec translate(const Json& json, Fidelity fidelity) {
 
 TEST(TranslateKerasOptimizerTest, EpsilonIsInsideOrOutsideTheRootAsInKeras) {
   for (const Fidelity fidelity : kKerasFidelities) {
-    EXPECT_TRUE(translate<Adagrad>(keras3("Adagrad", no_options()), fidelity)
-                    .epsilon_inside_sqrt);
-    EXPECT_FALSE(translate<Adagrad>(legacy("Adagrad", no_options()), fidelity)
-                     .epsilon_inside_sqrt);
-    EXPECT_TRUE(translate<RMSprop>(keras3("RMSprop", no_options()), fidelity)
-                    .epsilon_inside_sqrt);
-    EXPECT_FALSE(translate<RMSprop>(legacy("RMSprop", no_options()), fidelity)
-                     .epsilon_inside_sqrt);
+    EXPECT_TRUE(
+        translate<Adagrad>(keras3("Adagrad"), fidelity).epsilon_inside_sqrt);
+    EXPECT_FALSE(
+        translate<Adagrad>(legacy("Adagrad"), fidelity).epsilon_inside_sqrt);
+    EXPECT_TRUE(
+        translate<RMSprop>(keras3("RMSprop"), fidelity).epsilon_inside_sqrt);
+    EXPECT_FALSE(
+        translate<RMSprop>(legacy("RMSprop"), fidelity).epsilon_inside_sqrt);
     EXPECT_TRUE(
         translate<RMSprop>(legacy("RMSprop", {{"momentum", 0.5}}), fidelity)
             .epsilon_inside_sqrt);
-    const Adam adam = translate<Adam>(keras3("Adam", no_options()), fidelity);
+    const Adam adam = translate<Adam>(keras3("Adam"), fidelity);
     EXPECT_FALSE(adam.sum_inside_sqrt);
     EXPECT_TRUE(adam.bias_correction);
   }
@@ -340,31 +330,31 @@ TEST(TranslateKerasOptimizerTest, ExactSweepsWhereKerasMovesIdleRows) {
       true,
       {keras3("SGD", {{"weight_decay", 0.1}}),
        keras3("SGD", {{"momentum", 0.9}}),
-       keras3("Adam", no_options()),
-       legacy("Adam", no_options()),
-       keras3("AdamW", no_options()),
-       keras3("Ftrl", no_options()),
-       keras3("RMSprop", no_options()),
-       legacy("RMSprop", no_options()),
-       keras3("Adadelta", no_options()),
-       keras3("Lion", no_options()),
-       keras3("Adamax", no_options()),
-       keras3("Nadam", no_options())});
+       keras3("Adam"),
+       legacy("Adam"),
+       keras3("AdamW"),
+       keras3("Ftrl"),
+       keras3("RMSprop"),
+       legacy("RMSprop"),
+       keras3("Adadelta"),
+       keras3("Lion"),
+       keras3("Adamax"),
+       keras3("Nadam")});
   expect_sweeps(
       false,
-      {keras3("SGD", no_options()),
+      {keras3("SGD"),
        legacy("SGD", {{"momentum", 0.9}}),
-       keras3("Adagrad", no_options()),
-       legacy("Adagrad", no_options()),
-       legacy("Ftrl", no_options()),
+       keras3("Adagrad"),
+       legacy("Adagrad"),
+       legacy("Ftrl"),
        legacy("RMSprop", {{"momentum", 0.5}}),
-       legacy("Adadelta", no_options()),
-       legacy("Adamax", no_options())});
+       legacy("Adadelta"),
+       legacy("Adamax")});
 }
 
 TEST(TranslateKerasOptimizerTest, LegacyNadamsDecayBelongsToItsMomentum) {
   EXPECT_EQ(
-      translate_keras_optimizer(legacy("Nadam", no_options()), Fidelity::kLazy),
+      translate_keras_optimizer(legacy("Nadam"), Fidelity::kLazy),
       OptimizerSpec(Nadam{.schedule_decay = 0.004}));
   EXPECT_EQ(
       translate_keras_optimizer(
@@ -372,8 +362,7 @@ TEST(TranslateKerasOptimizerTest, LegacyNadamsDecayBelongsToItsMomentum) {
           Fidelity::kLazy),
       OptimizerSpec(Nadam{.learning_rate = 0.5, .schedule_decay = 0.25}));
   EXPECT_VALUE_ERROR(
-      translate_keras_optimizer(
-          legacy("Nadam", no_options()), Fidelity::kExact),
+      translate_keras_optimizer(legacy("Nadam"), Fidelity::kExact),
       "[Keras Nadam] the legacy optimizer is not supported with "
       "Fidelity::kExact, because it decays the slots of all rows, but updates "
       "the weights of only the rows in the batch. Use Fidelity::kLazy");
@@ -448,11 +437,11 @@ TEST(TranslateKerasOptimizerTest, NamesOptionsAndClassesWithoutCounterpart) {
       "but is 1.0. Use clipvalue");
   for (const Fidelity fidelity : kKerasFidelities) {
     EXPECT_VALUE_ERROR(
-        translate_keras_optimizer(keras3("Muon", no_options()), fidelity),
+        translate_keras_optimizer(keras3("Muon"), fidelity),
         "class_name must be one of SGD, Adagrad, Adam, Ftrl, AdamW, RMSprop, "
         "Adadelta, Lion, Adamax, Nadam, but got 'Muon'.");
     EXPECT_VALUE_ERROR(
-        translate_keras_optimizer(legacy("Lion", no_options()), fidelity),
+        translate_keras_optimizer(legacy("Lion"), fidelity),
         "class_name must be one of SGD, Adagrad, Adam, Ftrl, RMSprop, "
         "Adadelta, Adamax, Nadam, but got 'Lion'.");
   }
@@ -483,7 +472,7 @@ TEST(TranslateKerasOptimizerTest, OldConfigsWithoutModuleAreLegacy) {
 // --- malformed input ---------------------------------------------------------
 
 TEST(TranslateKerasOptimizerTest, RefusesWrongShapesAndUnknownKeys) {
-  Json other_module = keras3("SGD", no_options());
+  Json other_module = keras3("SGD");
   other_module["module"] = "my_package";
   const std::string no_object =
       "[translate_keras_optimizer.config] expected an object with the options "
@@ -492,12 +481,12 @@ TEST(TranslateKerasOptimizerTest, RefusesWrongShapesAndUnknownKeys) {
       {Json::array(), "expected an object in the JSON, but got []"},
       {nullptr, "expected an object in the JSON, but got null"},
       {3, "expected an object in the JSON, but got 3"},
-      {no_options(), "missing key 'class_name'"},
+      {Json::object(), "missing key 'class_name'"},
       {{{"class_name", 3}}, "expected a string"},
       {{{"class_name", "SGD"}}, "missing key 'config'"},
       {{{"class_name", "SGD"}, {"config", 3}}, no_object + "3"},
       {{{"class_name", "SGD"}, {"config", nullptr}}, no_object + "null"},
-      {{{"class_name", "SGD"}, {"config", no_options()}, {"class", 1}},
+      {{{"class_name", "SGD"}, {"config", Json::object()}, {"class", 1}},
        "unknown key 'class' in the JSON. Known: module, class_name, config, "
        "registered_name."},
       {other_module,
@@ -549,7 +538,7 @@ TEST(TranslateKerasOptimizerTest, RefusesWrongSchedules) {
       {{"fast", "[Keras SGD.learning_rate] expected a number or a"},
        {nullptr, "expected a number or a schedule"},
        {Json::array(), "expected a number or a schedule"},
-       {schedule("Warmup", no_options()),
+       {schedule("Warmup", Json::object()),
         "class_name must be one of ExponentialDecay, PiecewiseConstantDecay, "
         "PolynomialDecay, InverseTimeDecay, CosineDecay, CosineDecayRestarts, "
         "but got 'Warmup'."},
