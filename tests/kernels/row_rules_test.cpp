@@ -68,11 +68,16 @@ void ftrl(const FtrlRule& rule, double& w, double g, const Elements& slots) {
       (unit * ((std::pow(a, p) + rule.beta) / rate + 2 * rule.l2));
 }
 
+// The same rule in each step.
+std::function<RowRule(int)> always(RowRule rule) {
+  return [rule](int) { return rule; };
+}
+
 Case ftrl_case(const char* name, FtrlRule rule) {
   rule.learning_rate = kRate;
   return {
       name,
-      [rule](int) { return rule; },
+      always(rule),
       {0.1, 0.0, kNone},
       by_element([rule](double& w, double g, const Elements& slots, int) {
         ftrl(rule, w, g, slots);
@@ -95,7 +100,7 @@ std::vector<Case> cases() {
   std::vector<Case> all;
   all.push_back(
       {"Sgd",
-       [](int) { return SgdRule{kRate}; },
+       always(SgdRule{kRate}),
        {kNone, kNone, kNone},
        by_element(
            [](double& w, double g, const Elements&, int) { w -= kRate * g; })});
@@ -105,10 +110,8 @@ std::vector<Case> cases() {
       const double out = inside ? 0.0 : epsilon;
       all.push_back(
           {"Adagrad",
-           [in, out](int) {
-             return AdagradRule{
-                 kRate, static_cast<float>(in), static_cast<float>(out)};
-           },
+           always(AdagradRule{
+               kRate, static_cast<float>(in), static_cast<float>(out)}),
            {0.1, kNone, kNone},
            by_element([in, out](double& w, double g, const Elements& s, int) {
              *s[0] += g * g;
@@ -121,15 +124,13 @@ std::vector<Case> cases() {
       for (const double beta : {1.0, 0.9}) {
         all.push_back(
             {"AdagradMomentum",
-             [=](int) {
-               return AdagradMomentumRule{
-                   kRate,
-                   0.9F,
-                   static_cast<float>(beta),
-                   0.1F,
-                   static_cast<float>(exponent),
-                   nesterov};
-             },
+             always(AdagradMomentumRule{
+                 kRate,
+                 0.9F,
+                 static_cast<float>(beta),
+                 0.1F,
+                 static_cast<float>(exponent),
+                 nesterov}),
              {0.0, 0.0, kNone},
              by_element([=](double& w, double g, const Elements& s, int) {
                *s[0] = beta == 1.0 ? *s[0] + g * g
@@ -143,9 +144,7 @@ std::vector<Case> cases() {
     for (const bool scaled : {false, true}) {
       all.push_back(
           {"Momentum",
-           [=](int) {
-             return MomentumRule{kRate, 0.9F, nesterov, scaled};
-           },
+           always(MomentumRule{kRate, 0.9F, nesterov, scaled}),
            {0.0, kNone, kNone},
            by_element([=](double& w, double g, const Elements& s, int) {
              if (scaled) {
@@ -185,15 +184,13 @@ std::vector<Case> cases() {
       const double epsilon = 1e-3;
       all.push_back(
           {"Adam",
-           [=](int) {
-             return AdamRule{
-                 kRate,
-                 0.8F,
-                 0.95F,
-                 inside ? static_cast<float>(epsilon * epsilon) : 0.0F,
-                 inside ? 0.0F : static_cast<float>(epsilon),
-                 amsgrad};
-           },
+           always(AdamRule{
+               kRate,
+               0.8F,
+               0.95F,
+               inside ? static_cast<float>(epsilon * epsilon) : 0.0F,
+               inside ? 0.0F : static_cast<float>(epsilon),
+               amsgrad}),
            {0.0, 0.0, amsgrad ? 0.0 : kNone},
            by_element([=](double& w, double g, const Elements& s, int) {
              *s[0] = 0.8 * *s[0] + 0.2 * g;
@@ -212,15 +209,13 @@ std::vector<Case> cases() {
     for (const double momentum : {0.0, 0.5}) {
       all.push_back(
           {"Rmsprop",
-           [=](int) {
-             return RmspropRule{
-                 kRate,
-                 0.9F,
-                 static_cast<float>(momentum),
-                 1e-2F,
-                 1e-3F,
-                 centered};
-           },
+           always(RmspropRule{
+               kRate,
+               0.9F,
+               static_cast<float>(momentum),
+               1e-2F,
+               1e-3F,
+               centered}),
            {0.0, momentum > 0 ? 0.0 : kNone, centered ? 0.0 : kNone},
            by_element([=](double& w, double g, const Elements& s, int) {
              if (centered) {
@@ -240,9 +235,7 @@ std::vector<Case> cases() {
   }
   all.push_back(
       {"Adadelta",
-       [](int) {
-         return AdadeltaRule{kRate, 0.95F, 1e-3F};
-       },
+       always(AdadeltaRule{kRate, 0.95F, 1e-3F}),
        {0.0, 0.0, kNone},
        by_element([](double& w, double g, const Elements& s, int) {
          *s[0] = 0.95 * *s[0] + 0.05 * g * g;
@@ -253,9 +246,7 @@ std::vector<Case> cases() {
        })});
   all.push_back(
       {"ProximalAdagrad",
-       [](int) {
-         return ProximalAdagradRule{kRate, 0.5F, 0.2F};
-       },
+       always(ProximalAdagradRule{kRate, 0.5F, 0.2F}),
        {0.1, kNone, kNone},
        by_element([](double& w, double g, const Elements& s, int) {
          *s[0] += g * g;
@@ -266,9 +257,7 @@ std::vector<Case> cases() {
        })});
   all.push_back(
       {"Lion",
-       [](int) {
-         return LionRule{kRate, 0.9F, 0.99F};
-       },
+       always(LionRule{kRate, 0.9F, 0.99F}),
        {0.0, kNone, kNone},
        by_element([](double& w, double g, const Elements& s, int) {
          w -= kRate * sign(0.9 * *s[0] + 0.1 * g);
@@ -276,9 +265,7 @@ std::vector<Case> cases() {
        })});
   all.push_back(
       {"RowWiseAdagrad",
-       [](int) {
-         return RowWiseAdagradRule{kRate, 1e-3F};
-       },
+       always(RowWiseAdagradRule{kRate, 1e-3F}),
        {0.0, kNone, kNone},
        [](Row& row, const Gradient& gradient, int) {
          double squares = 0;
@@ -555,15 +542,13 @@ TEST(RowRulesTest, CenteredRmspropIsExactOver10000Steps) {
             std::to_string(momentum));
         const Case rule{
             "Rmsprop",
-            [=](int) {
-              return RmspropRule{
-                  1e-3F,
-                  rho,
-                  static_cast<float>(momentum),
-                  static_cast<float>(kEpsilon),
-                  0.0F,
-                  true};
-            },
+            always(RmspropRule{
+                1e-3F,
+                rho,
+                static_cast<float>(momentum),
+                static_cast<float>(kEpsilon),
+                0.0F,
+                true}),
             {0.0, momentum > 0 ? 0.0 : kNone, 0.0},
             [](Row&, const Gradient&, int) {}};
         std::mt19937 random(3);
@@ -602,9 +587,7 @@ TEST(RowRulesTest, AdamaxKeepsANaNVisible) {
   for (const KernelTable& kernels : available_kernels()) {
     const Case rule{
         "Adamax",
-        [](int) {
-          return AdamaxRule{kRate, 0.8F, 0.95F, 1e-3F};
-        },
+        always(AdamaxRule{kRate, 0.8F, 0.95F, 1e-3F}),
         {0.0, 1.0, kNone},
         [](Row&, const Gradient&, int) {}};
     std::mt19937 random(1);
@@ -620,8 +603,7 @@ TEST(RowRulesTest, AdamaxKeepsANaNVisible) {
 
 TEST(RowRulesTest, FtrlChangesNothingAtALearningRateOfZero) {
   for (const KernelTable& kernels : available_kernels()) {
-    const Case rule{
-        "Ftrl", [](int) { return FtrlRule{}; }, {0.1, 0.0, kNone}, {}};
+    const Case rule{"Ftrl", always(FtrlRule{}), {0.1, 0.0, kNone}, {}};
     std::mt19937 random(1);
     ComparedTables tables(rule, 2, 5, random);
     const std::vector<float> before = tables.weights();
