@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <string_view>
@@ -52,6 +53,10 @@ struct Axis {
   double high = 1.0;
   double step = 1.0;
 };
+
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
 
 // Returns 1, 2 or 5 times a power of ten, so that `span` has about `count` steps.
 double tick_step(double span, double count) {
@@ -149,7 +154,7 @@ class Timeline {
     std::vector<std::string> names = history_.names();
     for (const std::string& name :
          has_steps_ ? history_.step_names() : std::vector<std::string>()) {
-      if (std::find(names.begin(), names.end(), name) == names.end()) {
+      if (!contains(names, name)) {
         names.push_back(name);
       }
     }
@@ -172,9 +177,7 @@ class Timeline {
 
   std::vector<Point> points_of(const std::string& name) const {
     std::vector<Point> points;
-    const std::vector<std::string> of_steps = history_.step_names();
-    if (has_steps_ &&
-        std::find(of_steps.begin(), of_steps.end(), name) != of_steps.end()) {
+    if (has_steps_ && contains(history_.step_names(), name)) {
       for (const StepRecord& record : history_.steps) {
         points.push_back(
             {static_cast<double>(record.step), value_of(record.logs, name)});
@@ -219,24 +222,12 @@ std::vector<Point> thinned(const std::vector<Point>& points) {
 
 // Escapes text for XML.
 std::string escaped(std::string_view text) {
+  constexpr std::array kEntities{"&amp;", "&lt;", "&gt;", "&quot;"};
   std::string xml;
   for (const char character : display_text(text)) {
-    switch (character) {
-      case '&':
-        xml += "&amp;";
-        break;
-      case '<':
-        xml += "&lt;";
-        break;
-      case '>':
-        xml += "&gt;";
-        break;
-      case '"':
-        xml += "&quot;";
-        break;
-      default:
-        xml += character;
-    }
+    const size_t entity = std::string_view("&<>\"").find(character);
+    xml += entity < kEntities.size() ? kEntities[entity]
+                                     : std::string(1, character);
   }
   return xml;
 }
@@ -268,15 +259,20 @@ std::string text_at(const Label& label, const std::string& text) {
       escaped(text));
 }
 
-std::string line(Point from, Point to, const char* color) {
+std::string line(
+    Point from,
+    Point to,
+    const char* color,
+    const char* extra = "") {
   return fmt::format(
       "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" "
-      "stroke=\"{}\"/>\n",
+      "stroke=\"{}\"{}/>\n",
       from.x,
       from.y,
       to.x,
       to.y,
-      color);
+      color,
+      extra);
 }
 
 // The position of a panel, and its mapping from values to pixels.
@@ -406,14 +402,8 @@ std::string draw_legend(const Frame& frame, const std::vector<Curve>& curves) {
     const double y = frame.top - 12.0;
     svg += text_at({right, y + 4.0, "end", 11}, curve->name);
     const double end = right - 6.5 * static_cast<double>(curve->name.size());
-    svg += fmt::format(
-        "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" "
-        "stroke=\"{}\" stroke-width=\"2.5\"/>\n",
-        end - 24.0,
-        y,
-        end - 6.0,
-        y,
-        curve->color);
+    svg += line(
+        {end - 24.0, y}, {end - 6.0, y}, curve->color, " stroke-width=\"2.5\"");
     right = end - 38.0;
   }
   return svg;
@@ -429,7 +419,7 @@ std::vector<Curve> curves_of(
   const auto add = [&](const std::string& logged_name,
                        const char* shown,
                        const char* color) {
-    if (std::find(logged.begin(), logged.end(), logged_name) != logged.end()) {
+    if (contains(logged, logged_name)) {
       curves.push_back(
           {shown, color, thinned(timeline.points_of(logged_name))});
     }
@@ -449,7 +439,7 @@ std::vector<std::string> panels_of(
     if (name.rfind(kPrefix, 0) == 0) {
       name.erase(0, kPrefix.size());
     }
-    if (std::find(panels.begin(), panels.end(), name) == panels.end()) {
+    if (!contains(panels, name)) {
       panels.push_back(name);
     }
   }
@@ -472,10 +462,7 @@ const EpochRecord* best_epoch(
   }
   std::string name = options.monitor;
   if (name.empty()) {
-    const std::vector<std::string> names = history.names();
-    const bool has_validation =
-        std::find(names.begin(), names.end(), "val_loss") != names.end();
-    name = has_validation ? "val_loss" : "loss";
+    name = contains(history.names(), "val_loss") ? "val_loss" : "loss";
   }
   const bool is_higher = options.better == Better::kHigher;
   double best_value = kNotANumber;
@@ -497,13 +484,11 @@ std::string draw_best(
     const EpochRecord& best,
     double place) {
   const Point top = frame.to_pixels({place, frame.y.high});
-  std::string svg = fmt::format(
-      "<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" "
-      "stroke=\"{3}\" stroke-dasharray=\"4 3\"/>\n",
-      top.x,
-      frame.top,
-      frame.bottom(),
-      kBestColor);
+  std::string svg = line(
+      {top.x, frame.top},
+      {top.x, frame.bottom()},
+      kBestColor,
+      " stroke-dasharray=\"4 3\"");
   for (const Curve& curve : curves) {
     for (const Point& point : curve.points) {
       if (point.x == place && std::isfinite(point.y)) {
@@ -624,14 +609,14 @@ void LearningCurves::on_train_begin(Training& training) {
   const std::vector<std::string> names = training.log_names();
   for (const std::string& name : options_.names) {
     TESSERA_CHECK_VALUE(
-        std::find(names.begin(), names.end(), name) != names.end(),
+        contains(names, name),
         "[LearningCurves] '{}' is not logged. Set LearningCurvesOptions::names to some of {}.",
         name,
         join_names(names));
   }
   if (!options_.monitor.empty()) {
     TESSERA_CHECK_VALUE(
-        std::find(names.begin(), names.end(), options_.monitor) != names.end(),
+        contains(names, options_.monitor),
         "[LearningCurves] '{}' is not logged. Set LearningCurvesOptions::monitor to one of {}.",
         options_.monitor,
         join_names(names));
