@@ -31,6 +31,5 @@ class BatchStage {
 using BatchStagePtr = std::shared_ptr<const BatchStage>;
 
 BatchStagePtr batch_stage(RowStagePtr rows, const BatchOptions& options);
-BatchStagePtr prefetch_stage(BatchStagePtr input, int64_t count);
 
 }  // namespace tessera::data

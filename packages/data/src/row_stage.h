@@ -69,15 +69,6 @@ int64_t read_ranges(
 
 RowStagePtr shuffle_stage(RowStagePtr input, const ShuffleOptions& options);
 
-/// The part of each row of a stage.
-using RowParts = std::vector<uint8_t>;
-
-/// The rows of one part, in their order. `input` has as many rows as `parts`.
-RowStagePtr select_stage(
-    RowStagePtr input,
-    std::shared_ptr<const RowParts> parts,
-    uint8_t part);
-
 /// Calls `use` for each range of rows of epoch 0, with the number of its first row.
 /// Errors:  those of the stage.
 void scan_rows(
