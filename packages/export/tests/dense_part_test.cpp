@@ -10,7 +10,7 @@
 
 #include <ATen/record_function.h>
 
-namespace tessera::dense_part_test {
+namespace tessera::test::dense_part_test {
 
 TPUEmbedding make_embedding() {
   const auto items =
@@ -97,24 +97,29 @@ std::vector<at::Tensor> arguments_of(
       example.inputs[1]};
 }
 
-TEST(DensePartTest, GivesTheScoresOfTheModel) {
-  Ranker model;
-  const std::string path = test::new_file();
-  const Pt2Signature signature =
-      export_dense_pt2(model, path, example_of(3, 4), {"age", "price"});
+std::vector<std::string> names_of(const Pt2Signature& signature) {
   std::vector<std::string> names;
   for (const Pt2Value& input : signature.inputs) {
     names.push_back(input.path + ":" + input.part);
   }
-  const std::vector<std::string> expected_names{
-      "user:activations",
-      "item:activations",
-      "tags:activations",
-      "history:activations",
-      "history:row_splits",
-      "age:",
-      "price:"};
-  EXPECT_EQ(names, expected_names);
+  return names;
+}
+
+TEST(DensePartTest, GivesTheScoresOfTheModel) {
+  Ranker model;
+  const std::string path = new_file();
+  const Pt2Signature signature =
+      export_dense_pt2(model, path, example_of(3, 4), {"age", "price"});
+  EXPECT_EQ(
+      names_of(signature),
+      (std::vector<std::string>{
+          "user:activations",
+          "item:activations",
+          "tags:activations",
+          "history:activations",
+          "history:row_splits",
+          "age:",
+          "price:"}));
   EXPECT_EQ(signature.inputs[0].shape[0], 1);
   EXPECT_FALSE(signature.inputs[1].shape[0].has_value());
 
@@ -136,7 +141,7 @@ TEST(DensePartTest, GivesTheScoresOfTheModel) {
 // A batch of training, in which the user has one row per example.
 TEST(DensePartTest, TakesABatchOfTrainingWithOneUser) {
   Ranker model;
-  const std::string path = test::new_file();
+  const std::string path = new_file();
   const ExportExample batch{
       .features =
           {{"user", at::randint(20, {4}, at::kLong)},
@@ -197,7 +202,7 @@ TEST(DensePartTest, TakesABatchOfTrainingWithOneUser) {
 
 TEST(DensePartTest, TheFileHasNoTables) {
   Ranker model;
-  const std::string path = test::new_file();
+  const std::string path = new_file();
   export_dense_pt2(model, path, example_of(3, 4));
   // The file holds no table, only the dense weights.
   size_t weights = 0;
@@ -211,12 +216,12 @@ TEST(DensePartTest, TheFileHasNoTables) {
           model->buffers().size());
 }
 
-std::map<std::string, at::Tensor> weights_of(const Ranker& model) {
+std::map<std::string, at::Tensor> weights_of(const torch::nn::Module& model) {
   std::map<std::string, at::Tensor> weights;
-  for (const auto& item : model->named_parameters()) {
+  for (const auto& item : model.named_parameters()) {
     weights[item.key()] = item.value();
   }
-  for (const auto& item : model->named_buffers()) {
+  for (const auto& item : model.named_buffers()) {
     weights[item.key()] = item.value();
   }
   return weights;
@@ -224,7 +229,7 @@ std::map<std::string, at::Tensor> weights_of(const Ranker& model) {
 
 TEST(DensePartTest, ProgramsTakeOtherWeights) {
   Ranker model;
-  const std::string path = test::new_file();
+  const std::string path = new_file();
   const ExportExample example = example_of(3, 4);
   export_dense_pt2(model, path, example);
   const Pt2Program program(path);
@@ -232,7 +237,7 @@ TEST(DensePartTest, ProgramsTakeOtherWeights) {
   Ranker other;
   other->forward(example.features, example.inputs[0], example.inputs[1]);
   other->eval();
-  const Pt2Program replaced = program.with_weights(weights_of(other));
+  const Pt2Program replaced = program.with_weights(weights_of(*other));
   const at::NoGradGuard no_grad;
   const at::Tensor expected =
       other->forward(example.features, example.inputs[0], example.inputs[1]);
@@ -240,7 +245,7 @@ TEST(DensePartTest, ProgramsTakeOtherWeights) {
   EXPECT_TRUE(at::allclose(replaced.run(arguments)[0], expected, 1e-4, 1e-5));
   EXPECT_FALSE(at::allclose(program.run(arguments)[0], expected, 1e-4, 1e-5));
 
-  std::map<std::string, at::Tensor> weights = weights_of(other);
+  std::map<std::string, at::Tensor> weights = weights_of(*other);
   weights["tower.linear_1.bias"] = at::randn({2});
   EXPECT_VALUE_ERROR(
       program.with_weights(weights),
@@ -288,19 +293,16 @@ TEST(DensePartTest, NamesOfSeveralLayersBeginWithTheirPaths) {
   ExportExample example = example_of(3, 4);
   example.inputs.clear();
   const Pt2Signature signature =
-      export_dense_pt2(TwoLayers(), test::new_file(), example);
-  std::vector<std::string> names;
-  for (const Pt2Value& input : signature.inputs) {
-    names.push_back(input.path + ":" + input.part);
-  }
-  const std::vector<std::string> expected{
-      "users.user:activations",
-      "items.user:activations",
-      "items.item:activations",
-      "items.tags:activations",
-      "items.history:activations",
-      "items.history:row_splits"};
-  EXPECT_EQ(names, expected);
+      export_dense_pt2(TwoLayers(), new_file(), example);
+  EXPECT_EQ(
+      names_of(signature),
+      (std::vector<std::string>{
+          "users.user:activations",
+          "items.user:activations",
+          "items.item:activations",
+          "items.tags:activations",
+          "items.history:activations",
+          "items.history:row_splits"}));
 }
 
 // forward() of a model that reads ids, which a program does not get.
@@ -318,7 +320,7 @@ struct ReadsIdsImpl : torch::nn::Module {
 TORCH_MODULE(ReadsIds);
 
 TEST(DensePartTest, RefusesWhatAProgramCannotCompute) {
-  const std::string path = test::new_file();
+  const std::string path = new_file();
   ExportExample example = example_of(3, 4);
   example.inputs.clear();
   EXPECT_VALUE_ERROR(
@@ -350,7 +352,7 @@ TEST(DensePartTest, RefusesWhatAProgramCannotCompute) {
 
 TEST(DensePartTest, ArgumentsThatDoNotFitAreNamed) {
   Ranker model;
-  const std::string path = test::new_file();
+  const std::string path = new_file();
   export_dense_pt2(model, path, example_of(3, 4), {"age", "price"});
   model->eval();
   const at::NoGradGuard no_grad;
@@ -413,7 +415,7 @@ class ProductRows {
 
 TEST(DensePartTest, ProgramsComputeThePartOfTheUserOnce) {
   Ranker model;
-  const std::string path = test::new_file();
+  const std::string path = new_file();
   export_dense_pt2(model, path, example_of(3, 4), {"age", "price"});
   const Pt2Program program(path);
   const at::NoGradGuard no_grad;
@@ -461,7 +463,7 @@ TEST(DensePartTest, ProgramsKeepSharedWeightsTogether) {
     return example;
   };
   Shared model;
-  const std::string path = test::new_file();
+  const std::string path = new_file();
   const Pt2Signature signature =
       export_dense_pt2(model, path, example_with(3), {"self"});
   EXPECT_EQ(signature.inputs.back().path, "self");
@@ -491,23 +493,20 @@ TEST(DensePartTest, ProgramsKeepSharedWeightsTogether) {
   const at::NoGradGuard no_grad;
   model->first->weight.add_(0.5);
   model->counts.fill_(3);
-  std::map<std::string, at::Tensor> weights;
-  for (const auto& item : model->named_parameters()) {
-    weights[item.key()] = item.value();
-  }
-  weights["counts"] = model->counts;
   const ExportExample example = example_with(6);
   const Nest<at::Tensor> rows = model->embedding->forward(example.features);
   const at::Tensor expected =
       model->forward(example.features, example.inputs[0]);
-  const at::Tensor actual = program.with_weights(weights).run(
-      {rows["user"],
-       rows["item"],
-       rows["tags"],
-       rows["history"],
-       std::get<RaggedFeature>(example.features["history"]).row_splits,
-       example.inputs[0]})[0];
+  const at::Tensor actual =
+      program.with_weights(weights_of(*model))
+          .run(
+              {rows["user"],
+               rows["item"],
+               rows["tags"],
+               rows["history"],
+               std::get<RaggedFeature>(example.features["history"]).row_splits,
+               example.inputs[0]})[0];
   EXPECT_TRUE(at::allclose(actual, expected, 1e-4, 1e-5));
 }
 
-}  // namespace tessera::dense_part_test
+}  // namespace tessera::test::dense_part_test

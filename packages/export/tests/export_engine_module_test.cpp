@@ -4,36 +4,33 @@
 #include "packages/export/tests/export_test_util.h"
 #include "tests/layers/engine_module_fixture.h"
 
-namespace tessera::export_engine_module_test {
+namespace tessera::test::export_engine_module_test {
 
 using namespace engine_module;
 
 // Returns the result of an exported model.
 at::Tensor run_model(torch::jit::Module& loaded, const Features& features) {
   const at::NoGradGuard no_grad;
-  return loaded.forward({test::to_dict(test::all_parts_of(features))})
-      .toTensor();
+  return loaded.forward({to_dict(all_parts_of(features))}).toTensor();
 }
 
 TEST(ExportEngineModuleTest, IsExportedAlone) {
   EmbeddingEngineModule engine(make_options());
   train(*engine, 0, 2);
-  const std::string path = test::new_file();
+  const std::string path = new_file();
   export_torchscript(*engine, path);
   auto loaded = torch::jit::load(path);
-  const auto actual = test::run_embedding(loaded, test::all_parts_of(batch(3)));
+  const auto actual = run_embedding(loaded, all_parts_of(batch(3)));
   const auto expected = engine->embedding_lookup(batch(3));
-  test::expect_close(actual.at("user"), expected["user"]);
-  test::expect_close(actual.at("item"), expected["item"]);
+  expect_close(actual.at("user"), expected["user"]);
+  expect_close(actual.at("item"), expected["item"]);
   train(*engine, 2, 3);  // the engine still trains
 
   EmbeddingEngine plain(make_options());
   export_torchscript(plain, path, {.features = {"user"}});
   loaded = torch::jit::load(path);
   EXPECT_EQ(
-      test::run_embedding(loaded, {{"user", test::parts_of(batch()["user"])}})
-          .size(),
-      1U);
+      run_embedding(loaded, {{"user", parts_of(batch()["user"])}}).size(), 1U);
 }
 
 TEST(ExportEngineModuleTest, IsExportedWithinAModel) {
@@ -55,14 +52,14 @@ TEST(ExportEngineModuleTest, IsExportedWithinAModel) {
     Ranker model(1, lookup);
     train(*model->engine, 0, 2);
     const std::string before = bytes_of(model);
-    const std::string path = test::new_file();
+    const std::string path = new_file();
     export_torchscript(model, path, {.features = batch()});
     EXPECT_EQ(bytes_of(model), before);
     auto loaded = torch::jit::load(path);
     for (int64_t step = 0; step < 3; ++step) {
       const at::Tensor expected =
           model->score(model->engine->embedding_lookup(batch(step)));
-      test::expect_close(run_model(loaded, batch(step)), expected.detach());
+      expect_close(run_model(loaded, batch(step)), expected.detach());
     }
     // The tables in the file belong to the module `engine`.
     EXPECT_TRUE(loaded.attr("engine").toModule().hasattr("table_0"));
@@ -76,7 +73,7 @@ void expect_refused(RankerImpl::Forward lookup, const std::string& text) {
   Ranker model(1, std::move(lookup));
   train(*model->engine, 0, 1);
   const std::string before = bytes_of(model);
-  const std::string path = test::new_file();
+  const std::string path = new_file();
   try {
     export_torchscript(model, path, {.features = batch()});
     ADD_FAILURE() << "no error: " << text;
@@ -84,7 +81,7 @@ void expect_refused(RankerImpl::Forward lookup, const std::string& text) {
     const std::string message = error.what_without_backtrace();
     EXPECT_CONTAINS(message, text);
   }
-  test::expect_nothing_at(path);
+  expect_nothing_at(path);
   EXPECT_EQ(bytes_of(model), before);
 }
 
@@ -146,17 +143,17 @@ TEST(ExportEngineModuleTest, RefusesToExportALookupWithoutRounding) {
   const ExportExample example{.features = {{"user", int64s({1, 2})}}};
   EXPECT_RAISES(
       c10::NotImplementedError,
-      export_torchscript(model, test::new_file(), example),
+      export_torchscript(model, new_file(), example),
       "[embedding_lookup] a model that is exported must not call "
       "embedding_lookup() for the quantized table 'rounded'. Its rows are "
       "rounded");
   model->is_queued = true;
-  const std::string path = test::new_file();
+  const std::string path = new_file();
   export_torchscript(model, path, example);
   auto loaded = torch::jit::load(path);
   model->engine->enqueue(example.features, {}, {.training = false});
-  test::expect_close(
+  expect_close(
       run_model(loaded, example.features), model->engine->dequeue()["user"]);
 }
 
-}  // namespace tessera::export_engine_module_test
+}  // namespace tessera::test::export_engine_module_test

@@ -4,9 +4,7 @@
 #include "packages/export/tests/export_test_util.h"
 #include "tests/small_files.h"
 
-namespace tessera::export_formats_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
+namespace tessera::test::export_formats_test {
 
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
@@ -145,4 +143,4 @@ TEST_P(ExportFormatsTest, AFullDiskLeavesTheOldFile) {
   expect_nothing_at(path);
 }
 
-}  // namespace tessera::export_formats_test
+}  // namespace tessera::test::export_formats_test

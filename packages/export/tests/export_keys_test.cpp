@@ -8,9 +8,7 @@
 #include "packages/export/tests/export_test_util.h"
 #include "tests/anonymous_memory.h"
 
-namespace tessera::export_keys_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
+namespace tessera::test::export_keys_test {
 
 constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
@@ -416,4 +414,4 @@ TEST(ExportKeysFileTest, SortedRowsTakeTheMemoryOfOneTable) {
   EXPECT_LT(peak.growth(), kRows * (64 + 2 * 8 + 24 + 8) + (int64_t{12} << 20));
 }
 
-}  // namespace tessera::export_keys_test
+}  // namespace tessera::test::export_keys_test

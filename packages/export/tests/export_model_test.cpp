@@ -6,9 +6,7 @@
 
 #include "packages/export/tests/export_test_util.h"
 
-namespace tessera::export_model_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
+namespace tessera::test::export_model_test {
 
 struct RankerImpl : torch::nn::Module {
   explicit RankerImpl(const Strategy& strategy = Strategy::fused()) {
@@ -83,12 +81,9 @@ TEST(ExportModelTest, TablesAndTowerMatchTheModel) {
     Ranker model(strategy);
     torch::jit::Module loaded = export_model(model, ranker_example());
     model->eval();
-    const at::NoGradGuard no_grad;
-    const at::Tensor prices = at::rand({5, 2});
     const at::Tensor scale = floats({3});
-    expect_close(
-        run_ranker(loaded, five_examples(), {prices, scale}),
-        model->forward(five_examples(), prices, scale));
+    expect_same_results(
+        loaded, *model, five_examples(), at::rand({5, 2}), scale);
     const Features nothing{
         {"user", at::empty({0}, at::kLong)},
         {"item", sparse({}, 2)},
@@ -395,7 +390,7 @@ TEST(ExportModelTest, WeightsAreInputs) {
       loaded
           .forward(
               {to_dict(all_parts_of(features)),
-               to_dict(Tensors{{"item", item_weights}}),
+               to_dict(TensorMap{{"item", item_weights}}),
                history_weights})
           .toTensor(),
       model->forward(features, weights_of_item(item_weights), history_weights));
@@ -471,54 +466,32 @@ TEST(ExportModelTest, PartsMayHaveAnyName) {
       loaded.attr("import_").toModule().parameters().size(), names.size());
 }
 
-// A model whose forward() calls embedding_lookup() or another lookup.
-struct LookupModelImpl : torch::nn::Module {
-  using Lookup = std::function<at::Tensor(TPUEmbedding&, const Features&)>;
-
-  explicit LookupModelImpl(Lookup lookup) : lookup(std::move(lookup)) {
-    embedding = register_module("embedding", user_item_embedding());
-  }
-
-  at::Tensor forward(const Features& features) {
-    return lookup(embedding, features);
-  }
-
-  Lookup lookup;
-  TPUEmbedding embedding{nullptr};
-};
-
 TEST(ExportModelTest, ALookupForServingIsExported) {
-  const auto model = std::make_shared<LookupModelImpl>(
-      [](TPUEmbedding& layer, const Features& features) {
-        return layer->embedding_lookup(features)["item"];
+  auto model =
+      make_model([](auto& self, const Features& features, const at::Tensor&) {
+        return self.embedding->embedding_lookup(features)["item"];
       });
-  const std::string path = new_file();
-  export_torchscript(model, path, {.features = three_examples()});
-  auto loaded = torch::jit::load(path);
-  const at::Tensor exported =
-      loaded.forward({to_dict(all_parts_of(five_examples()))}).toTensor();
-  const at::NoGradGuard no_grad;
-  expect_close(exported, model->forward(five_examples()));
+  torch::jit::Module loaded = export_model(model, model_example());
+  expect_same_results(loaded, *model, five_examples(), at::rand({5, 2}));
 }
 
 TEST(ExportModelTest, RefusesLookupsThatTorchScriptCannotMake) {
-  const auto by_config = std::make_shared<LookupModelImpl>(
-      [](TPUEmbedding& layer, const Features& features) {
-        return layer->embedding_lookup(
-            features, {}, layer->options().features)["item"];
+  const auto by_config =
+      make_model([](auto& self, const Features& features, const at::Tensor&) {
+        return self.embedding->embedding_lookup(
+            features, {}, self.embedding->options().features)["item"];
       });
-  const ExportExample example{.features = three_examples()};
   EXPECT_RAISES(
       c10::NotImplementedError,
-      export_torchscript(by_config, new_file(), example),
+      export_torchscript(by_config, new_file(), model_example()),
       "but this one passes a serving_config. Leave it out.");
-  const auto partial = std::make_shared<LookupModelImpl>(
-      [](TPUEmbedding& layer, const Features& features) {
+  const auto partial =
+      make_model([](auto& self, const Features& features, const at::Tensor&) {
         const at::NoGradGuard no_grad;
-        return layer->forward({{"user", features["user"]}})["user"];
+        return self.embedding->forward({{"user", features["user"]}})["user"];
       });
   EXPECT_VALUE_ERROR(
-      export_torchscript(partial, new_file(), example),
+      export_torchscript(partial, new_file(), model_example()),
       "An exported model must look up all features of a layer.");
 }
 
@@ -658,4 +631,4 @@ TEST(ExportModelTest, ErrorsNameUnusableExamples) {
   EXPECT_TRUE(at::GradMode::is_enabled());
 }
 
-}  // namespace tessera::export_model_test
+}  // namespace tessera::test::export_model_test

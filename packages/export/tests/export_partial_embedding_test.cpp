@@ -5,7 +5,7 @@
 
 #include "packages/export/tests/export_test_util.h"
 
-namespace tessera::export_partial_embedding_test {
+namespace tessera::test::export_partial_embedding_test {
 
 // One small and one large table.
 PartialTPUEmbeddingOptions options() {
@@ -20,9 +20,7 @@ PartialTPUEmbeddingOptions options() {
 }
 
 Features batch() {
-  return {
-      {"small", test::int64s({4, 0})},
-      {"large", test::ragged({{19, 3, 3}, {}})}};
+  return {{"small", int64s({4, 0})}, {"large", ragged({{19, 3, 3}, {}})}};
 }
 
 struct ModelImpl : torch::nn::Module {
@@ -40,13 +38,13 @@ TORCH_MODULE(Model);
 
 TEST(ExportPartialEmbeddingTest, GivesTheSameResults) {
   Model model;
-  const std::string file = test::new_file();
+  const std::string file = new_file();
   export_torchscript(model, file, {.features = batch()});
   torch::jit::Module exported = torch::jit::load(file);
   const at::NoGradGuard no_grad;
-  test::expect_close(
-      exported.forward({test::to_dict(test::all_parts_of(batch()))}).toTensor(),
+  expect_close(
+      exported.forward({to_dict(all_parts_of(batch()))}).toTensor(),
       model->forward(batch()));
 }
 
-}  // namespace tessera::export_partial_embedding_test
+}  // namespace tessera::test::export_partial_embedding_test

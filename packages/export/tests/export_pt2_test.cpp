@@ -18,9 +18,7 @@
 
 #include <caffe2/serialize/inline_container.h>
 
-namespace tessera::export_pt2_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
+namespace tessera::test::export_pt2_test {
 
 TEST(ExportPt2Test, RefusesWhatTheLayerRefuses) {
   const std::string path = new_file();
@@ -559,4 +557,4 @@ TEST(Pt2ProgramTest, RefusesFilesOfOthers) {
       Pt2Program{path}, "expected the record 'extra/tessera.json'");
 }
 
-}  // namespace tessera::export_pt2_test
+}  // namespace tessera::test::export_pt2_test

@@ -13,7 +13,7 @@
 namespace tessera::test {
 
 using TensorLists = std::map<std::string, std::vector<at::Tensor>>;
-using Tensors = std::map<std::string, at::Tensor>;
+using TensorMap = std::map<std::string, at::Tensor>;
 
 /// Returns a path named after the running test. Removes the file that was there.
 inline std::string new_file() {
@@ -45,7 +45,7 @@ inline c10::IValue to_dict(const TensorLists& lists) {
   return dict;
 }
 
-inline c10::IValue to_dict(const Tensors& tensors) {
+inline c10::IValue to_dict(const TensorMap& tensors) {
   c10::Dict<std::string, at::Tensor> dict;
   for (const auto& [name, tensor] : tensors) {
     dict.insert(name, tensor);
@@ -84,12 +84,12 @@ inline TensorLists all_parts_of(const Features& features) {
 }
 
 /// Returns the activations of an exported embedding.
-inline Tensors run_embedding(
+inline TensorMap run_embedding(
     torch::jit::Module& loaded,
     const TensorLists& features,
-    const Tensors& weights = {}) {
+    const TensorMap& weights = {}) {
   const at::NoGradGuard no_grad;
-  Tensors activations;
+  TensorMap activations;
   const auto result =
       loaded.forward({to_dict(features), to_dict(weights)}).toGenericDict();
   for (const auto& entry : result) {
@@ -206,7 +206,7 @@ class ExportFormatTest : public testing::TestWithParam<ExportFormat> {
     for (const std::vector<Input>& inputs : kinds) {
       results.emplace_back();
       for (const Input& input : inputs) {
-        Tensors weights;
+        TensorMap weights;
         if (input.weights.defined()) {
           weights["f"] = input.weights;
         }

@@ -11,14 +11,12 @@
 
 #include <clocale>
 
-namespace tessera::export_torchscript_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
+namespace tessera::test::export_torchscript_test {
 
 void expect_error(
     torch::jit::Module& loaded,
     const TensorLists& features,
-    const Tensors& weights,
+    const TensorMap& weights,
     const std::string& text) {
   try {
     run_embedding(loaded, features, weights);
@@ -39,7 +37,7 @@ void expect_agrees(
     TPUEmbedding& layer,
     torch::jit::Module& loaded,
     const Input& input) {
-  Tensors weights;
+  TensorMap weights;
   if (input.weights.defined()) {
     weights["f"] = input.weights;
   }
@@ -514,7 +512,7 @@ TEST_P(GoldenExportTest, GivesTensorFlowsActivations) {
     SCOPED_TRACE(test_case.at("name").get<std::string>());
     torch::jit::Module loaded = export_and_load(golden_layer(test_case));
     TensorLists features;
-    Tensors weights;
+    TensorMap weights;
     for (const auto& feature : test_case.at("features")) {
       const std::string name = feature.at("name");
       features[name] = parts_of(golden_feature(feature.at("value")));
@@ -523,7 +521,7 @@ TEST_P(GoldenExportTest, GivesTensorFlowsActivations) {
             feature.at("weights").get<std::vector<float>>(), at::kFloat);
       }
     }
-    const Tensors activations = run_embedding(loaded, features, weights);
+    const TensorMap activations = run_embedding(loaded, features, weights);
     for (const auto& feature : test_case.at("features")) {
       const std::string name = feature.at("name");
       SCOPED_TRACE(name);
@@ -542,4 +540,4 @@ INSTANTIATE_TEST_SUITE_P(
     testing::ValuesIn(golden_files("lookup")),
     golden_test_name);
 
-}  // namespace tessera::export_torchscript_test
+}  // namespace tessera::test::export_torchscript_test

@@ -6,9 +6,7 @@
 
 #include "packages/export/tests/export_test_util.h"
 
-namespace tessera::load_state_dict_test {
-
-using test::int64s;
+namespace tessera::test::load_state_dict_test {
 
 struct NetworkImpl : torch::nn::Module {
   explicit NetworkImpl(uint64_t seed, at::ScalarType dtype = at::kFloat) {
@@ -56,7 +54,7 @@ at::Tensor outputs_of(Network& network) {
 
 // The weights of a network, by the names of its `.pt2` file.
 NamedTensors state_dict_of(Network& network) {
-  const std::string path = test::new_file();
+  const std::string path = new_file();
   export_pt2(network, path, {.features = some_features()});
   return {.tensors = Pt2Program(path).state_dict()};
 }
@@ -67,7 +65,7 @@ TEST(LoadStateDictTest, TakesTheWeightsOfAPt2File) {
   target->embedding->forward(some_features());
   ASSERT_FALSE(at::allclose(outputs_of(source), outputs_of(target)));
   load_state_dict(*target, state_dict_of(source));
-  test::expect_close(outputs_of(target), outputs_of(source));
+  expect_close(outputs_of(target), outputs_of(source));
 }
 
 TEST(LoadStateDictTest, ConvertsToTheDtypeOfTheModel) {
@@ -90,7 +88,7 @@ TEST(LoadStateDictTest, AnEmbeddingAloneHasNoPrefix) {
       {.tensors = {
            {"table_0", all["embedding.table_0"]},
            {"table_1", all["embedding.table_1"]}}});
-  test::expect_close(
+  expect_close(
       target->embedding->read_rows("users", 0, 10),
       source->embedding->read_rows("users", 0, 10));
 }
@@ -211,7 +209,7 @@ TEST(LoadStateDictTest, TakesTheTablesOfAnEngine) {
       .optimizer = optim::Adagrad{}});
   const at::Tensor rows = at::rand({4, 2});
   load_state_dict(*engine, {.tensors = {{"table_0", rows}}});
-  test::expect_close(engine->read_rows("users", 0, 4), rows);
+  expect_close(engine->read_rows("users", 0, 4), rows);
 }
 
-}  // namespace tessera::load_state_dict_test
+}  // namespace tessera::test::load_state_dict_test

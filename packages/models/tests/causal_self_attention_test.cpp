@@ -2,13 +2,10 @@
 #include <tessera/models/causal_self_attention.h>
 
 #include "packages/models/src/jagged_attention.h"
-#include "packages/models/tests/copies_check.h"
 #include "packages/models/tests/padded_attention.h"
 #include "tests/layers/gradient_check.h"
 
-namespace tessera::causal_self_attention_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
+namespace tessera::test::causal_self_attention_test {
 
 constexpr int64_t kDim = 12;
 
@@ -86,7 +83,7 @@ TEST(CausalSelfAttentionTest, MatchesPaddedAttentionOfTorch) {
     };
     const at::Tensor result = layer->forward(x, splits_of(kLengths));
     const at::Tensor expected = packed(
-        test::attention_on_padded(*layer, "", num_heads, padded(x, kLengths)),
+        attention_on_padded(*layer, "", num_heads, padded(x, kLengths)),
         kLengths);
     expect_close(result, expected, 1e-4, 1e-5);
     const auto gradients = gradients_of(result);
@@ -159,7 +156,7 @@ TEST(CausalSelfAttentionTest, NumberOfThreadsDoesNotChangeTheBits) {
   const at::Tensor slopes = random_rows(64);
   std::vector<at::Tensor> results;
   for (const int count : {1, 3}) {
-    const test::Threads threads(count);
+    const Threads threads(count);
     const at::Tensor source = values.detach().clone().requires_grad_();
     const at::Tensor result = jagged_causal_attention(source, splits, 2);
     (result * slopes).sum().backward();
@@ -226,14 +223,4 @@ TEST(CausalSelfAttentionTest, RefusesWrongInputs) {
   EXPECT_VALUE_ERROR(attention->forward(at::randn({4, 6}), splits), "6");
 }
 
-TEST(CausalSelfAttentionTest, CopiesAreEqual) {
-  CausalSelfAttention layer(
-      CausalSelfAttentionOptions{.num_heads = 3, .use_bias = false});
-  const at::Tensor x = at::randn({4, kDim});
-  const at::Tensor splits = int64s({0, 1, 4});
-  layer->forward(x, splits);
-  expect_equal_copies<CausalSelfAttention>(
-      layer, [&](auto& other) { return other->forward(x, splits); });
-}
-
-}  // namespace tessera::causal_self_attention_test
+}  // namespace tessera::test::causal_self_attention_test

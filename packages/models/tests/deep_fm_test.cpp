@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/models/deep_fm.h>
 
-#include "packages/models/tests/copies_check.h"
 #include "tests/test_util.h"
 
-namespace tessera::deep_fm_test {
+namespace tessera::test::deep_fm_test {
 
 TEST(DeepFMTest, SharesTheVectorsAndHasOneBias) {
   DeepFM layer(DeepFMOptions{.hidden_units = {7, 4}});
@@ -12,7 +11,7 @@ TEST(DeepFMTest, SharesTheVectorsAndHasOneBias) {
   const at::Tensor b = at::randn({3, 2, 5});
   const at::Tensor scores = layer->forward({{"a", a}, {"b", b}});
   EXPECT_EQ(scores.sizes(), (std::vector<int64_t>{3, 1}));
-  test::expect_close(layer->forward(at::cat({a.unsqueeze(1), b}, 1)), scores);
+  expect_close(layer->forward(at::cat({a.unsqueeze(1), b}, 1)), scores);
   std::vector<std::string> names;
   for (const auto& parameter : layer->named_parameters()) {
     names.push_back(parameter.key());
@@ -29,15 +28,6 @@ TEST(DeepFMTest, SharesTheVectorsAndHasOneBias) {
   EXPECT_EQ(
       layer->named_parameters()["mlp.linear_0.weight"].sizes(),
       (std::vector<int64_t>{7, 12}));
-}
-
-TEST(DeepFMTest, CopiesAreEqual) {
-  DeepFM layer(
-      DeepFMOptions{.hidden_units = {4}, .activation = Activation::kTanh});
-  const at::Tensor rows = at::randn({3, 4, 5});
-  layer->forward(rows);
-  test::expect_equal_copies<DeepFM>(
-      layer, [&](auto& other) { return other->forward(rows); });
 }
 
 TEST(DeepFMTest, AcceptsNoExamples) {
@@ -82,4 +72,4 @@ TEST(DeepFMTest, RefusesBadInput) {
       "has parameters of Float, but got inputs of Double");
 }
 
-}  // namespace tessera::deep_fm_test
+}  // namespace tessera::test::deep_fm_test

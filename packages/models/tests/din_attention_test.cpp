@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/layers/layer_json.h>
 #include <tessera/models/din_attention.h>
 
-#include "packages/models/tests/copies_check.h"
 #include "tests/test_util.h"
 
 #include <ATen/record_function.h>
 
-namespace tessera::din_attention_test {
-
-using test::int64s;
+namespace tessera::test::din_attention_test {
 
 const std::vector<DINActivation> kActivations{
     DINActivation::kDice,
@@ -105,18 +103,20 @@ TEST(DINAttentionTest, LengthsMayBeLongerOrMissing) {
     layer->forward(query, keys);
     layer->eval();
     const at::Tensor expected = layer->forward(query, keys);
-    test::expect_close(
-        layer->forward(query, keys, int64s({4, 4, 4})), expected);
-    test::expect_close(
-        layer->forward(query, keys, test::int32s({4, 100, 5})), expected);
+    expect_close(layer->forward(query, keys, int64s({4, 4, 4})), expected);
+    expect_close(layer->forward(query, keys, int32s({4, 100, 5})), expected);
+    // Histories of another length need no other layer.
+    EXPECT_EQ(
+        layer->forward(query, at::randn({3, 9, 5}), int64s({2, 0, 4})).sizes(),
+        query.sizes());
   });
 }
 
 TEST(DINAttentionTest, SoftmaxWeightsSumToOne) {
   DINAttention layer = make_layer(DINActivation::kRelu, /*use_softmax=*/true);
-  test::expect_close(
+  expect_close(
       layer->forward(at::randn({3, 5}), at::ones({3, 4, 5}), int64s({1, 4, 0})),
-      at::ones({3, 5}) * test::floats({1, 1, 0}).unsqueeze(1));
+      at::ones({3, 5}) * floats({1, 1, 0}).unsqueeze(1));
 }
 
 // Counts the rows of the matrix products while it exists.
@@ -164,22 +164,6 @@ TEST(DINAttentionTest, PaddingDoesNotEnterTheMLP) {
   EXPECT_EQ(RowCounter::rows, 3 + 4 * 7);
 }
 
-TEST(DINAttentionTest, CopiesAreEqual) {
-  for_each_kind([](DINAttention layer) {
-    const at::Tensor query = at::randn({3, 5});
-    const at::Tensor keys = at::randn({3, 4, 5});
-    const at::Tensor lengths = int64s({2, 0, 4});
-    layer->forward(query, keys, lengths);
-    test::expect_equal_copies<DINAttention>(layer, [&](auto& other) {
-      return other->forward(query, keys, lengths);
-    });
-    // Histories of another length need no other layer.
-    EXPECT_EQ(
-        layer->forward(query, at::randn({3, 9, 5}), lengths).sizes(),
-        query.sizes());
-  });
-}
-
 TEST(DINAttentionTest, LengthsOfARaggedFeature) {
   const Feature history = RaggedFeature{
       .values = int64s({7, 8, 9}), .row_splits = int64s({0, 2, 2, 3})};
@@ -212,7 +196,7 @@ TEST(DINAttentionTest, RefusesBadInput) {
   DINAttention layer;
   const at::Tensor query = at::ones({2, 3});
   const at::Tensor keys = at::ones({2, 4, 3});
-  test::expect_refusals<std::array<at::Tensor, 3>>(
+  expect_refusals<std::array<at::Tensor, 3>>(
       {{{at::Tensor(), keys}, "[DINAttention] query: expected"},
        {{query, at::Tensor()}, "[DINAttention] keys: expected"},
        {{query, query},
@@ -296,4 +280,4 @@ TEST(DINAttentionTest, OneHistoryServesAllQueries) {
   });
 }
 
-}  // namespace tessera::din_attention_test
+}  // namespace tessera::test::din_attention_test

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/models/factorization_machine.h>
 
-#include "packages/models/tests/copies_check.h"
-#include "tests/layers/gradient_check.h"
+#include "tests/test_util.h"
 
-namespace tessera::factorization_machine_test {
+namespace tessera::test::factorization_machine_test {
 
 // The sum over all pairs, one after the other.
 at::Tensor sum_of_pairs(const at::Tensor& vectors) {
@@ -20,14 +19,14 @@ at::Tensor sum_of_pairs(const at::Tensor& vectors) {
 TEST(FactorizationMachineTest, SumsWeightsAndAllPairs) {
   const at::Tensor rows = at::randn({4, 6, 9}, at::kDouble);
   FactorizationMachine layer;
-  test::expect_close(
+  expect_close(
       layer->forward(rows),
       rows.select(2, 0).sum(1, true) + sum_of_pairs(rows.narrow(2, 1, 8)),
       1e-12,
       1e-12);
   FactorizationMachine pairs(
       FactorizationMachineOptions{.use_first_order = false, .use_bias = false});
-  test::expect_close(pairs->forward(rows), sum_of_pairs(rows), 1e-12, 1e-12);
+  expect_close(pairs->forward(rows), sum_of_pairs(rows), 1e-12, 1e-12);
   EXPECT_TRUE(pairs->parameters().empty());
 }
 
@@ -35,7 +34,7 @@ TEST(FactorizationMachineTest, LeavesOfAnyNestAreFeatures) {
   const at::Tensor a = at::randn({3, 5});
   const at::Tensor b = at::randn({3, 2, 5});
   FactorizationMachine layer;
-  test::expect_close(
+  expect_close(
       layer->forward({{"a", a}, {"more", Nest<at::Tensor>::list({b})}}),
       layer->forward(at::cat({a.unsqueeze(1), b}, 1)));
 }
@@ -44,20 +43,9 @@ TEST(FactorizationMachineTest, LeavesOfAnyNestAreFeatures) {
 TEST(FactorizationMachineTest, ZerosAddNothing) {
   const at::Tensor rows = at::randn({3, 4, 5});
   FactorizationMachine layer;
-  test::expect_close(
+  expect_close(
       layer->forward(at::cat({rows, at::zeros({3, 2, 5})}, 1)),
       layer->forward(rows));
-}
-
-TEST(FactorizationMachineTest, GradientsMatchFiniteDifferences) {
-  FactorizationMachine layer;
-  const at::Tensor a = at::randn({3, 4}, at::kDouble).requires_grad_();
-  const at::Tensor b = at::randn({3, 2, 4}, at::kDouble).requires_grad_();
-  const Nest<at::Tensor> features{{"a", a}, {"b", b}};
-  layer->forward(features);
-  test::expect_gradients(
-      [&] { return layer->forward(features); },
-      {a, b, layer->named_parameters()["bias"]});
 }
 
 // A difference of squares would be 0 in float32.
@@ -67,12 +55,12 @@ TEST(FactorizationMachineTest, LargeAndSmallValuesGiveTheirProducts) {
   at::Tensor rows =
       at::tensor({1e4F, 1e-4F, -3e-4F}).view({1, 3, 1}).requires_grad_();
   const at::Tensor score = layer->forward(rows);
-  test::expect_close(score, at::tensor({-2.0F}).view({1, 1}), 1e-6, 1e-6);
+  expect_close(score, at::tensor({-2.0F}).view({1, 1}), 1e-6, 1e-6);
   score.sum().backward();
-  test::expect_close(
+  expect_close(
       rows.grad().flatten(), at::tensor({-2e-4F, 1e4F, 1e4F}), 1e-6, 0.0);
   // One feature has no pair.
-  test::expect_close(layer->forward(rows.narrow(1, 0, 1)), at::zeros({1, 1}));
+  expect_close(layer->forward(rows.narrow(1, 0, 1)), at::zeros({1, 1}));
 }
 
 TEST(FactorizationMachineTest, AcceptsSmallAndLargeValuesOfAnyOrder) {
@@ -85,17 +73,6 @@ TEST(FactorizationMachineTest, AcceptsSmallAndLargeValuesOfAnyOrder) {
   const at::Tensor error = (layer->forward(rows) - sum_of_pairs(exact)).abs() /
       sum_of_pairs(exact.abs());
   EXPECT_LT(error.max().item<double>(), 1e-6);
-}
-
-TEST(FactorizationMachineTest, CopiesAreEqual) {
-  FactorizationMachine layer;
-  const at::Tensor rows = at::randn({3, 4, 5});
-  {
-    const at::NoGradGuard no_grad;
-    layer->named_parameters()["bias"].fill_(0.5);
-  }
-  test::expect_equal_copies<FactorizationMachine>(
-      layer, [&](auto& other) { return other->forward(rows); });
 }
 
 TEST(FactorizationMachineTest, AcceptsNoExamples) {
@@ -122,7 +99,7 @@ TEST(FactorizationMachineTest, RefusesBadInput) {
   const auto with = [&](const at::Tensor& other) {
     return Nest<at::Tensor>{{"a", rows}, {"b", other}};
   };
-  test::expect_refusals<Nest<at::Tensor>>(
+  expect_refusals<Nest<at::Tensor>>(
       {{Nest<at::Tensor>::list({}),
         "[FactorizationMachine] expected one feature or more, but got none"},
        {at::ones({2, 0, 3}),
@@ -153,4 +130,4 @@ TEST(FactorizationMachineTest, RefusesBadInput) {
       "expected a dense floating-point tensor");
 }
 
-}  // namespace tessera::factorization_machine_test
+}  // namespace tessera::test::factorization_machine_test

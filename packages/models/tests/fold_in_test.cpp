@@ -3,9 +3,7 @@
 
 #include "tests/features/feature_builders.h"
 
-namespace tessera::fold_in_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
+namespace tessera::test::fold_in_test {
 
 constexpr int64_t kItems = 9;
 constexpr int64_t kDim = 4;
@@ -186,8 +184,7 @@ TEST(FoldInTest, TakesEmptyBatchesAndInt32) {
   const FoldIn fold_in(vectors, {.regularization = 0.3});
   EXPECT_EQ(fold_in.solve(ragged({})).sizes(), at::IntArrayRef({0, kDim}));
   EXPECT_TRUE(at::equal(
-      fold_in.solve(
-          {.values = test::int32s({7, 1}), .row_splits = test::int32s({0, 2})}),
+      fold_in.solve({.values = int32s({7, 1}), .row_splits = int32s({0, 2})}),
       fold_in.solve(ragged({{7, 1}}))));
 }
 
@@ -347,4 +344,4 @@ TEST(FoldInTest, RefusesEquationsThatCannotBeSolved) {
       "can't be solved in Half");
 }
 
-}  // namespace tessera::fold_in_test
+}  // namespace tessera::test::fold_in_test

@@ -3,9 +3,7 @@
 
 #include "tests/layers/gradient_check.h"
 
-namespace tessera::linear_cross_entropy_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
+namespace tessera::test::linear_cross_entropy_test {
 
 // The formula of the docstring in plain loops over doubles.
 double plain_loss(
@@ -91,7 +89,7 @@ void expect_same_bits_for_all_threads(
     const std::vector<at::Tensor>& variables) {
   std::vector<std::vector<at::Tensor>> results;
   for (const int count : {1, 3}) {
-    const test::Threads threads(count);
+    const Threads threads(count);
     const at::Tensor loss = loss_of();
     results.push_back(torch::autograd::grad({loss}, variables));
     results.back().push_back(loss.detach());
@@ -347,4 +345,4 @@ TEST(SampledLinearCrossEntropyTest, RefusesWrongInputs) {
       "positive_ids must be int32 or int64");
 }
 
-}  // namespace tessera::linear_cross_entropy_test
+}  // namespace tessera::test::linear_cross_entropy_test

@@ -1,23 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/models/matrix_factorization.h>
 
-#include "packages/models/tests/copies_check.h"
 #include "tests/test_util.h"
 
-namespace tessera::matrix_factorization_test {
-
-using test::floats;
+namespace tessera::test::matrix_factorization_test {
 
 TEST(MatrixFactorizationTest, AddsMeanBiasesAndDotProduct) {
   MatrixFactorization layer(MatrixFactorizationOptions{.global_mean = 3.5});
   const at::Tensor users = floats({0.5, 1, 2, -1, 0, 3}).view({2, 3});
   const at::Tensor items = floats({0.25, 4, 5, 1, 7, 0.5}).view({2, 3});
   // 3.5 + 0.5 + 0.25 + 1 * 4 + 2 * 5, and 3.5 - 1 + 1 + 0 * 7 + 3 * 0.5.
-  test::expect_close(
+  expect_close(
       layer->forward({{"user", users}, {"item", items}}),
       floats({18.25, 5}).view({2, 1}));
   MatrixFactorization without(MatrixFactorizationOptions{.use_biases = false});
-  test::expect_close(
+  expect_close(
       without->forward({{"user", users}, {"item", items}}),
       floats({14.125, 0.5}).view({2, 1}));
 }
@@ -28,18 +25,10 @@ TEST(MatrixFactorizationTest, ScoresSeveralItemsPerUser) {
   const at::Tensor items = at::randn({3, 4, 5});
   const at::Tensor scores = layer->forward({{"user", users}, {"item", items}});
   EXPECT_EQ(scores.sizes(), (std::vector<int64_t>{3, 4, 1}));
-  test::expect_close(
+  expect_close(
       scores.select(1, 2),
       layer->forward(
           {{"user", users.select(1, 2)}, {"item", items.select(1, 2)}}));
-}
-
-TEST(MatrixFactorizationTest, CopiesAreEqual) {
-  MatrixFactorization layer(MatrixFactorizationOptions{.global_mean = 0.1});
-  const Nest<at::Tensor> inputs{
-      {"user", at::randn({3, 5})}, {"item", at::randn({3, 5})}};
-  test::expect_equal_copies<MatrixFactorization>(
-      layer, [&](auto& other) { return other->forward(inputs); });
 }
 
 TEST(MatrixFactorizationTest, AcceptsNoExamples) {
@@ -68,7 +57,7 @@ TEST(MatrixFactorizationTest, RefusesBadInput) {
   const auto pair = [](const at::Tensor& user, const at::Tensor& item) {
     return Nest<at::Tensor>{{"user", user}, {"item", item}};
   };
-  test::expect_refusals<Nest<at::Tensor>>(
+  expect_refusals<Nest<at::Tensor>>(
       {{rows,
         "[MatrixFactorization] expected two inputs, the rows of users and of "
         "items, but got 1"},
@@ -93,4 +82,4 @@ TEST(MatrixFactorizationTest, RefusesBadInput) {
       "input 'item': expected a dense floating-point tensor");
 }
 
-}  // namespace tessera::matrix_factorization_test
+}  // namespace tessera::test::matrix_factorization_test

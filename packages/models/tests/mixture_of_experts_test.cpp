@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/models/mixture_of_experts.h>
 
-#include "packages/models/tests/copies_check.h"
 #include "tests/test_util.h"
 
-namespace tessera::mixture_of_experts_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
+namespace tessera::test::mixture_of_experts_test {
 
 using Sizes = std::vector<int64_t>;
 using Texts = std::vector<std::string>;
@@ -50,15 +47,6 @@ TEST(MMoETest, OneExpertIsAnMLPForEachTask) {
   }
   expect_close(outputs["click"], expert->forward(x));
   expect_close(outputs["buy"], expert->forward(x));
-}
-
-TEST(MMoETest, CopiesAreEqual) {
-  MMoE layer(two_tasks());
-  const at::Tensor x = at::randn({3, 7});
-  layer->forward(x);
-  expect_equal_copies<MMoE>(layer, [&](auto& other) {
-    return at::cat(other->forward(x).flatten(), 1);
-  });
 }
 
 TEST(MMoETest, AcceptsNoExamples) {
@@ -135,4 +123,4 @@ TEST(MMoETest, RefusesBadInput) {
       "[MMoE] has parameters of Float, but got inputs of Double");
 }
 
-}  // namespace tessera::mixture_of_experts_test
+}  // namespace tessera::test::mixture_of_experts_test

@@ -12,10 +12,10 @@
 #include "tests/golden_util.h"
 #include "tests/test_util.h"
 
-namespace tessera::models_golden_test {
+namespace tessera::test::models_golden_test {
 
 const Json& document() {
-  static const Json json = test::read_golden("models.json");
+  static const Json json = read_golden("models.json");
   return json;
 }
 
@@ -28,7 +28,7 @@ at::Tensor tensor_of(const Json& json, at::ScalarType dtype) {
 void expect_like(const at::Tensor& actual, const Json& expected) {
   ASSERT_TRUE(actual.defined());
   const bool is_double = actual.scalar_type() == at::kDouble;
-  test::expect_close(
+  expect_close(
       actual,
       tensor_of(expected, at::kDouble),
       is_double ? 1e-9 : 1e-4,
@@ -97,7 +97,12 @@ void expect_case(
 }
 
 template <class Holder>
-void expect_cases(const char* name, const Call<Holder>& call) {
+void expect_cases(
+    const char* name,
+    const Call<Holder>& call =
+        [](auto& layer, const Json&, const auto& inputs) {
+          return layer->forward(inputs);
+        }) {
   int count = 0;
   for (const Json& item : document().at("cases")) {
     if (item.at("layer") == name) {
@@ -110,24 +115,15 @@ void expect_cases(const char* name, const Call<Holder>& call) {
 }
 
 TEST(ModelsGoldenTest, MatrixFactorization) {
-  expect_cases<MatrixFactorization>(
-      "MatrixFactorization", [](auto& layer, const Json&, const auto& inputs) {
-        return layer->forward(inputs);
-      });
+  expect_cases<MatrixFactorization>("MatrixFactorization");
 }
 
 TEST(ModelsGoldenTest, FactorizationMachine) {
-  expect_cases<FactorizationMachine>(
-      "FactorizationMachine", [](auto& layer, const Json&, const auto& inputs) {
-        return layer->forward(inputs);
-      });
+  expect_cases<FactorizationMachine>("FactorizationMachine");
 }
 
 TEST(ModelsGoldenTest, DeepFM) {
-  expect_cases<DeepFM>(
-      "DeepFM", [](auto& layer, const Json&, const auto& inputs) {
-        return layer->forward(inputs);
-      });
+  expect_cases<DeepFM>("DeepFM");
 }
 
 TEST(ModelsGoldenTest, Dice) {
@@ -152,4 +148,4 @@ TEST(ModelsGoldenTest, MMoE) {
   });
 }
 
-}  // namespace tessera::models_golden_test
+}  // namespace tessera::test::models_golden_test

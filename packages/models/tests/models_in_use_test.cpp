@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers of well-known models after a TPUEmbedding: training, copies, export.
+// Dense layers and those of well-known models after a TPUEmbedding: training, copies, export.
 #include <tessera/layers/dense/cross.h>
+#include <tessera/layers/dense/dot_interaction.h>
+#include <tessera/layers/dense/embed_reduce.h>
 #include <tessera/layers/dense/mlp.h>
 #include <tessera/layers/dense/multi_layer_dcn.h>
 #include <tessera/models/causal_self_attention.h>
@@ -16,9 +18,7 @@
 
 #include "packages/export/tests/export_test_util.h"
 
-namespace tessera::models_in_use_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
+namespace tessera::test::models_in_use_test {
 
 TPUEmbedding make_embedding() {
   const auto users = make_table({.vocabulary_size = 20, .dim = 5});
@@ -264,48 +264,163 @@ std::vector<DINAttentionOptions> attention_options() {
        .use_softmax = true}};
 }
 
-TEST(ModelsInUseTest, TorchScriptGivesTheSameScores) {
+// Exports each model, and compares what `run` gives for its file with forward().
+void expect_same_scores(
+    const std::function<
+        std::vector<at::Tensor>(const Ranker&, const std::string&)>& run) {
   for (const DINAttentionOptions& options : attention_options()) {
     SCOPED_TRACE(to_string(options.activation));
     Ranker model = make_ranker(options);
-    const std::string path = test::new_file();
-    export_torchscript(model, path, {.features = make_features()});
-    torch::jit::Module loaded = torch::jit::load(path);
+    const std::vector<at::Tensor> actual = run(model, new_file());
     const at::NoGradGuard no_grad;
     model->eval();
-    const auto actual =
-        loaded.forward({test::to_dict(test::all_parts_of(other_features()))})
-            .toTensorVector();
     const auto expected = model->forward(other_features());
     ASSERT_EQ(actual.size(), expected.size());
     for (size_t i = 0; i < expected.size(); ++i) {
-      test::expect_close(actual[i], expected[i]);
+      expect_close(actual[i], expected[i]);
     }
   }
+}
+
+TEST(ModelsInUseTest, TorchScriptGivesTheSameScores) {
+  expect_same_scores([](const Ranker& model, const std::string& path) {
+    export_torchscript(model, path, {.features = make_features()});
+    return torch::jit::load(path)
+        .forward({to_dict(all_parts_of(other_features()))})
+        .toTensorVector();
+  });
 }
 
 TEST(ModelsInUseTest, Pt2GivesTheSameScores) {
-  for (const DINAttentionOptions& options : attention_options()) {
-    SCOPED_TRACE(to_string(options.activation));
-    Ranker model = make_ranker(options);
-    const std::string path = test::new_file();
+  expect_same_scores([](const Ranker& model, const std::string& path) {
     export_pt2(model, path, {.features = make_features()});
-    const Pt2Program program(path);
     std::vector<at::Tensor> arguments;
     for (const Feature& feature : other_features().flatten()) {
-      for (const at::Tensor& part : test::parts_of(feature)) {
+      for (const at::Tensor& part : parts_of(feature)) {
         arguments.push_back(part);
       }
     }
+    return Pt2Program(path).run(arguments);
+  });
+}
+
+TEST(InteractionModelTest, InteractionLayersTrainInASequential) {
+  TPUEmbedding embedding = make_embedding();
+  torch::nn::Sequential model(
+      embedding,
+      DotInteraction(),
+      Cross(),
+      MultiLayerDCN(),
+      torch::nn::Linear(10, 1));
+  const Features features = make_features();
+  const at::Tensor scores = model->forward(features);
+  EXPECT_EQ(scores.sizes(), (std::vector<int64_t>{3, 1}));
+  const auto before = tables_of(embedding);
+  torch::optim::SGD optimizer(model->parameters(), 0.1);
+  scores.square().sum().backward();
+  optimizer.step();
+  EXPECT_FALSE(at::equal(tables_of(embedding)[0], before[0]));
+  for (const auto& parameter : model->named_parameters()) {
+    EXPECT_TRUE(parameter.value().grad().defined()) << parameter.key();
+  }
+  const at::Tensor after = model->forward(features);
+  EXPECT_LT(
+      after.square().sum().item<float>(), scores.square().sum().item<float>());
+  auto copy =
+      std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model->clone());
+  EXPECT_TRUE(at::equal(copy->forward(features), after));
+}
+
+TEST(InteractionModelTest, EmbedReduceRunsInASequential) {
+  torch::nn::Sequential model(
+      EmbedReduce(EmbedReduceOptions{.input_dim = 9, .output_dim = 4}),
+      Cross(),
+      torch::nn::Linear(4, 1));
+  const Feature ids = ragged({{1, 2}, {8}});
+  const std::optional<Feature> weights = floats({1, 2, 3});
+  EXPECT_EQ(model->forward(ids).sizes(), (std::vector<int64_t>{2, 1}));
+  EXPECT_EQ(model->forward(ids, weights).sizes(), (std::vector<int64_t>{2, 1}));
+}
+
+// A model with all interaction layers. EmbedReduce looks up ids that are not
+// features of the embedding.
+struct InteractionsImpl : torch::nn::Module {
+  explicit InteractionsImpl(const DotInteractionOptions& options)
+      : dots(options) {
+    register_module("embedding", embedding);
+    register_module("dots", dots);
+    register_module("crosses", crosses);
+    register_module("low_rank", low_rank);
+    register_module("tags", tags);
+    register_module("single", single);
+    register_module("mixed", mixed);
+    tower = register_module(
+        "tower",
+        torch::nn::Sequential(
+            Cross(),
+            torch::nn::Linear(
+                25 + 4 + 3 + (options.skip_gather ? 36 : 15), 1)));
+  }
+
+  at::Tensor forward(
+      const Features& features,
+      const at::Tensor& prices,
+      at::Tensor tag_ids,
+      at::Tensor tag_weights) {
+    const Nest<at::Tensor> activations = embedding->forward(features);
+    const at::Tensor all = Concatenate()->forward(activations);
+    const at::Tensor tag = tags->forward(tag_ids, tag_weights) +
+        single->forward(tag_ids.select(1, 0));
+    const at::Tensor pairs =
+        dots->forward({{"embedded", activations}, {"prices", prices}});
+    const at::Tensor crossed = low_rank->forward(crosses->forward(all));
+    const at::Tensor mix = mixed->forward({{"all", all}, {"prices", prices}});
+    return tower->forward(at::cat({pairs, crossed, tag, mix}, 1)).squeeze(1);
+  }
+
+  TPUEmbedding embedding = make_embedding();
+  DotInteraction dots;
+  Cross crosses{
+      CrossOptions{.diag_scale = 0.5, .preactivation = Activation::kSoftsign}};
+  MultiLayerDCN low_rank{MultiLayerDCNOptions{.projection_dim = 2}};
+  EmbedReduce tags{EmbedReduceOptions{.input_dim = 9, .output_dim = 4}};
+  EmbedReduce single{EmbedReduceOptions{.input_dim = 9, .output_dim = 4}};
+  MLP mixed{
+      MLPOptions{.units = {6, 3}, .final_activation = Activation::kLinear}};
+  torch::nn::Sequential tower{nullptr};
+};
+TORCH_MODULE(Interactions);
+
+TEST(InteractionModelTest, ExportedModelsGiveTheSameScores) {
+  for (const DotInteractionOptions& options :
+       {DotInteractionOptions{}, DotInteractionOptions{.skip_gather = true}}) {
+    Interactions model(options);
+    const std::string path = new_file();
+    export_torchscript(
+        model,
+        path,
+        {.features = make_features(),
+         .inputs = {
+             at::randn({3, 5}),
+             int64s({1, 2, 3, 4, 5, 6}).view({3, 2}),
+             at::randn({3, 2})}});
+    torch::jit::Module loaded = torch::jit::load(path);
     const at::NoGradGuard no_grad;
     model->eval();
-    const auto actual = program.run(arguments);
-    const auto expected = model->forward(other_features());
-    ASSERT_EQ(actual.size(), expected.size());
-    for (size_t i = 0; i < expected.size(); ++i) {
-      test::expect_close(actual[i], expected[i]);
-    }
+    const at::Tensor prices = at::randn({5, 5});
+    // The example of the export had 3 rows.
+    const at::Tensor tags = int64s({1, 2, 3, 4, 5, 6, 7, 8, 0, 1}).view({5, 2});
+    const at::Tensor weights = at::randn({5, 2});
+    expect_close(
+        loaded
+            .forward(
+                {to_dict(all_parts_of(other_features())),
+                 prices,
+                 tags,
+                 weights})
+            .toTensor(),
+        model->forward(other_features(), prices, tags, weights));
   }
 }
 
-}  // namespace tessera::models_in_use_test
+}  // namespace tessera::test::models_in_use_test

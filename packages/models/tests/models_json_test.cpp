@@ -1,19 +1,110 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layers of this package as JSON.
-#include <tessera/layers/layer_json.h>
+// What holds for all layers of this package.
+#include <tessera/models/causal_self_attention.h>
+#include <tessera/models/deep_fm.h>
+#include <tessera/models/dice.h>
+#include <tessera/models/din_attention.h>
+#include <tessera/models/factorization_machine.h>
+#include <tessera/models/matrix_factorization.h>
+#include <tessera/models/mixture_of_experts.h>
 #include <tessera/models/register_models.h>
 #include <tessera/models/retrieval.h>
 #include <tessera/models/sampling_probability.h>
-#include <tessera/models/sasrec.h>
-#include <tessera/models/simplex.h>
+#include <tessera/models/transformer_block.h>
 
-#include "tests/test_util.h"
+#include "tests/layers/layer_contract.h"
 
-namespace tessera::models_json_test {
+namespace tessera::test::models_json_test {
 
 Json reread(const Json& json) {
   return parse_json(json.dump());
 }
+
+std::vector<LayerCase> cases() {
+  register_models();
+  const auto with_splits = [](auto& layer, const Inputs& x) {
+    return layer->forward(x.leaf(), int64s({0, 1, 4}));
+  };
+  std::vector<LayerCase> cases{
+      layer_case<CausalSelfAttention>(
+          "CausalSelfAttention",
+          {.num_heads = 3, .use_bias = false},
+          {{4, 12}},
+          with_splits),
+      layer_case<DeepFM>(
+          "DeepFM",
+          {.hidden_units = {4}, .activation = Activation::kTanh},
+          {{3, 5}, {3, 2, 5}}),
+      layer_case<Dice>(
+          "Dice",
+          {.momentum = 0.5},
+          {{4, 3}},
+          [](auto& layer, const Inputs& x) {
+            return layer->forward(x.leaf());
+          }),
+      layer_case<FactorizationMachine>(
+          "FactorizationMachine", {}, {{3, 4}, {3, 2, 4}}),
+      layer_case<MatrixFactorization>(
+          "MatrixFactorization",
+          {.global_mean = 0.1},
+          {{3, 5}, {3, 5}},
+          [](auto& layer, const Inputs& x) {
+            return layer->forward({{"user", x["a"]}, {"item", x["b"]}});
+          }),
+      layer_case<MMoE>(
+          "MMoE",
+          {.tasks = {"click", "buy"},
+           .num_experts = 3,
+           .expert_units = {6, 4},
+           .tower_units = {5, 1}},
+          {{3, 7}},
+          [](auto& layer, const Inputs& x) {
+            return at::cat(layer->forward(x).flatten(), 1);
+          }),
+      layer_case<Retrieval>(
+          "Retrieval",
+          {.temperature = 0.5, .reduction = LossReduction::kMean},
+          {{3, 4}, {5, 4}},
+          [](auto& layer, const Inputs& x) {
+            return layer->forward(x["a"], x["b"]);
+          })};
+  for (const bool gated : {false, true}) {
+    for (const NormOrder norm : {NormOrder::kPre, NormOrder::kPost}) {
+      cases.push_back(layer_case<TransformerBlock>(
+          "TransformerBlock",
+          {.num_heads = 2, .feed_forward_dim = 5, .norm = norm, .gated = gated},
+          {{4, 8}},
+          with_splits));
+    }
+  }
+  for (const DINActivation activation :
+       {DINActivation::kDice,
+        DINActivation::kPRelu,
+        DINActivation::kRelu,
+        DINActivation::kSigmoid}) {
+    for (const bool use_softmax : {false, true}) {
+      cases.push_back(layer_case<DINAttention>(
+          "DINAttention",
+          {.hidden_units = {6, 4},
+           .activation = activation,
+           .use_softmax = use_softmax},
+          {{3, 5}, {3, 4, 5}},
+          [](auto& layer, const Inputs& x) {
+            return layer->forward(x["a"], x["b"], int64s({2, 0, 4}));
+          }));
+    }
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Models,
+    LayerContractTest,
+    testing::ValuesIn(cases()),
+    name_of_case);
+
+// No layer of this package takes any nest of dense inputs.
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DenseLayerContractTest);
 
 TEST(ModelsJsonTest, EachClassIsBuiltFromItsJson) {
   register_models();
@@ -42,27 +133,14 @@ TEST(ModelsJsonTest, EachClassIsBuiltFromItsJson) {
   }
 }
 
-TEST(ModelsJsonTest, RetrievalIsRebuiltFromItsJson) {
-  register_models();
-  Retrieval retrieval(
-      RetrievalOptions{.temperature = 0.5, .reduction = LossReduction::kMean});
-  const at::Tensor query = at::randn({3, 4});
-  const at::Tensor candidate = at::randn({5, 4});
-  const at::Tensor loss = retrieval->forward(query, candidate);
-  auto same_retrieval = from_json<Retrieval>(reread(to_json(retrieval)));
-  EXPECT_EQ(same_retrieval->options(), retrieval->options());
-  EXPECT_TRUE(same_retrieval->input_shapes().has_value());
-  EXPECT_TRUE(at::equal(same_retrieval->forward(query, candidate), loss));
-}
-
 TEST(ModelsJsonTest, SamplingProbabilityIsRebuiltFromItsJson) {
   register_models();
   SamplingProbability share(SamplingProbabilityOptions{.num_buckets = 8});
-  share->forward(test::int64s({1, 2, 1}));
+  share->forward(int64s({1, 2, 1}));
   auto same_share = from_json<SamplingProbability>(reread(to_json(share)));
   EXPECT_EQ(same_share->options(), share->options());
   EXPECT_EQ(
       share->compute_output_shape(PartialShape{std::nullopt}).leaf().size(), 1);
 }
 
-}  // namespace tessera::models_json_test
+}  // namespace tessera::test::models_json_test

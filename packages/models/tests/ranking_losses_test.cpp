@@ -4,9 +4,7 @@
 #include "tests/golden_util.h"
 #include "tests/layers/gradient_check.h"
 
-namespace tessera::ranking_losses_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
+namespace tessera::test::ranking_losses_test {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -26,7 +24,7 @@ bool has_one_value_per_list(const std::string& name) {
 }
 
 TEST(RankingLossesTest, MatchKerasRsWithGradients) {
-  const Json golden = test::read_golden("ranking.json")["losses"];
+  const Json golden = read_golden("ranking.json")["losses"];
   ASSERT_EQ(golden.size(), 10U);
   int compared = 0;
   for (const Json& json : golden) {
@@ -123,7 +121,7 @@ TEST(RankingLossesTest, GradientsMatchFiniteDifferences) {
     const at::Tensor weights = has_one_value_per_list(name)
         ? at::rand({4}, at::kDouble)
         : at::rand({4, 5}, at::kDouble);
-    test::expect_gradients(
+    expect_gradients(
         [&, &loss = loss, &name = name] {
           return loss(
               {.scores = scores,
@@ -286,4 +284,4 @@ TEST(RankingLossesTest, RefuseBadInput) {
       "temperature must be 1, but got 2");
 }
 
-}  // namespace tessera::ranking_losses_test
+}  // namespace tessera::test::ranking_losses_test

@@ -5,27 +5,23 @@
 #include "tests/golden_util.h"
 #include "tests/layers/gradient_check.h"
 
-namespace tessera::retrieval_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
+namespace tessera::test::retrieval_test {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 TEST(RetrievalTest, MatchesTfrsGolden) {
-  const auto golden = test::read_golden("retrieval.json");
+  const auto golden = read_golden("retrieval.json");
   ASSERT_EQ(golden.at("cases").size(), 13);
   for (const auto& [name, json] : golden.at("cases").items()) {
     SCOPED_TRACE(name);
     Retrieval retrieval(JsonValue<RetrievalOptions>::read(
         json.at("options"), "RetrievalOptions"));
-    const at::Tensor query =
-        test::golden_tensor(json.at("query")).requires_grad_();
+    const at::Tensor query = golden_tensor(json.at("query")).requires_grad_();
     const at::Tensor candidate =
-        test::golden_tensor(json.at("candidate")).requires_grad_();
+        golden_tensor(json.at("candidate")).requires_grad_();
     const auto optional = [&](const char* key) {
-      return json.contains(key) ? test::golden_tensor(json.at(key))
-                                : at::Tensor();
+      return json.contains(key) ? golden_tensor(json.at(key)) : at::Tensor();
     };
     const at::Tensor loss = retrieval->forward(
         query,
@@ -39,12 +35,9 @@ TEST(RetrievalTest, MatchesTfrsGolden) {
     EXPECT_NEAR(
         loss.item<double>(), json.at("loss").template get<double>(), 1e-4);
     loss.backward();
+    expect_close(query.grad(), golden_tensor(json.at("query_gradient")), 1e-4);
     expect_close(
-        query.grad(), test::golden_tensor(json.at("query_gradient")), 1e-4);
-    expect_close(
-        candidate.grad(),
-        test::golden_tensor(json.at("candidate_gradient")),
-        1e-4);
+        candidate.grad(), golden_tensor(json.at("candidate_gradient")), 1e-4);
   }
 }
 
@@ -253,4 +246,4 @@ TEST(RetrievalTest, RoundTripsThroughJson) {
       " 'none'");
 }
 
-}  // namespace tessera::retrieval_test
+}  // namespace tessera::test::retrieval_test

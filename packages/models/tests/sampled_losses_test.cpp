@@ -4,9 +4,7 @@
 #include "tests/golden_util.h"
 #include "tests/layers/gradient_check.h"
 
-namespace tessera::sampled_losses_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
+namespace tessera::test::sampled_losses_test {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
@@ -34,7 +32,7 @@ std::vector<double> row_of(const at::Tensor& values) {
 }
 
 TEST(SampledLossesTest, SampledSoftmaxMatchesTensorFlow) {
-  const Json golden = test::read_golden("ranking.json")["sampled_softmax"];
+  const Json golden = read_golden("ranking.json")["sampled_softmax"];
   ASSERT_EQ(golden.size(), 2U);
   for (const Json& json : golden) {
     const auto doubles = [&](const char* key) {
@@ -213,7 +211,7 @@ TEST(SampledLossesTest, CosineContrastiveMatchesItsFormula) {
       1e-12);
   scores.positive.requires_grad_();
   scores.negative.requires_grad_();
-  test::expect_gradients(
+  expect_gradients(
       [&] { return cosine_contrastive_loss(scores, options); },
       {scores.positive, scores.negative});
 }
@@ -282,7 +280,7 @@ TEST(SampledLossesTest, GradientsMatchFiniteDifferences) {
       scores.positive_probability = at::rand({5}) + 0.1;
       scores.negative_probability = at::rand({5, 4}) + 0.1;
     }
-    test::expect_gradients(
+    expect_gradients(
         [&, &loss = loss] { return loss(scores, LossReduction::kMean); },
         {positive, negative});
   }
@@ -410,4 +408,4 @@ TEST(SampledLossesTest, RefuseBadInput) {
       warp_loss(good, {.num_items = 9, .margin = -1.0}), "margin must be");
 }
 
-}  // namespace tessera::sampled_losses_test
+}  // namespace tessera::test::sampled_losses_test

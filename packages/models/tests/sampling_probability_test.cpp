@@ -3,9 +3,7 @@
 
 #include "tests/test_util.h"
 
-namespace tessera::sampling_probability_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
+namespace tessera::test::sampling_probability_test {
 
 TEST(SamplingProbabilityTest, AveragesGapsAsThePaperDoes) {
   SamplingProbability estimate(
@@ -115,4 +113,4 @@ TEST(SamplingProbabilityTest, RefusesWrongOptions) {
   }
 }
 
-}  // namespace tessera::sampling_probability_test
+}  // namespace tessera::test::sampling_probability_test

@@ -9,9 +9,7 @@
 #include "packages/models/tests/padded_attention.h"
 #include "tests/test_util.h"
 
-namespace tessera::sasrec_test {
-
-using test::expect_close;
+namespace tessera::test::sasrec_test {
 
 const std::vector<int64_t> kSequenceLengths{4, 0, 7, 1};
 constexpr int64_t kItems = 11;
@@ -31,7 +29,7 @@ at::Tensor random_items(int64_t count) {
 }
 
 RaggedFeature random_sequences(const std::vector<int64_t>& lengths) {
-  return {random_items(test::sum_of(lengths)), test::splits_of(lengths)};
+  return {random_items(sum_of(lengths)), splits_of(lengths)};
 }
 
 // The states of the docstring, by LibTorch's operators on a padded batch. `table` takes
@@ -42,18 +40,18 @@ at::Tensor states_on_padded(
     const at::Tensor& ids,
     const std::vector<int64_t>& lengths) {
   const auto parameters = model->named_parameters();
-  const at::Tensor padded_ids = test::padded(ids, lengths);
+  const at::Tensor padded_ids = padded(ids, lengths);
   at::Tensor x = at::embedding(table, padded_ids) +
       parameters["positions"].narrow(0, 0, padded_ids.size(1));
   for (int64_t i = 0; i < model->options().num_blocks; ++i) {
-    x = test::block_on_padded(
+    x = block_on_padded(
         *model, c10::str("block_", i, "."), model->options().block, x);
   }
   if (model->options().block.norm == NormOrder::kPre) {
     x = at::layer_norm(
         x, {x.size(-1)}, parameters["norm.weight"], parameters["norm.bias"]);
   }
-  return test::packed(x, lengths);
+  return packed(x, lengths);
 }
 
 at::Tensor unit(const at::Tensor& rows) {
@@ -196,7 +194,7 @@ TEST(SASRecTest, SeedsDetermineTheTraining) {
   const RaggedFeature sequences = random_sequences(kSequenceLengths);
   const at::Tensor targets = random_items(sequences.values.size(0));
   const auto train = [&](uint64_t table_seed, uint64_t seed, int threads) {
-    const test::Threads used(threads);
+    const Threads used(threads);
     torch::manual_seed(seed);
     SASRecOptions options = small_options();
     options.block.dropout = 0.3;
@@ -249,17 +247,15 @@ TEST(SASRecTest, RefusesWrongInputsAndChangesNothing) {
       model->forward(random_sequences({2, 8})),
       "at most max_length = 7 items, but sequence 1 has 8");
   EXPECT_INDEX_ERROR(
-      model->forward({test::int64s({0, kItems}), test::int64s({0, 2})}), "11");
-  EXPECT_INDEX_ERROR(
-      model->forward({test::int64s({0, -1}), test::int64s({0, 2})}), "-1");
+      model->forward({int64s({0, kItems}), int64s({0, 2})}), "11");
+  EXPECT_INDEX_ERROR(model->forward({int64s({0, -1}), int64s({0, 2})}), "-1");
   EXPECT_VALUE_ERROR(
-      model->forward({random_items(2), test::int64s({0, 3})}), "row_splits");
+      model->forward({random_items(2), int64s({0, 3})}), "row_splits");
   EXPECT_VALUE_ERROR(
-      model->forward({random_items(4).view({2, 2}), test::int64s({0, 4})}),
+      model->forward({random_items(4).view({2, 2}), int64s({0, 4})}),
       "must have shape [nnz], but got Long of shape [2, 2]");
   EXPECT_VALUE_ERROR(model->forward({}), "no tensor");
-  EXPECT_TYPE_ERROR(
-      model->forward({at::randn({2}), test::int64s({0, 2})}), "int");
+  EXPECT_TYPE_ERROR(model->forward({at::randn({2}), int64s({0, 2})}), "int");
   EXPECT_VALUE_ERROR(
       model->softmax_loss(sequences, random_items(4)),
       "targets must have shape [5], one item for each position");
@@ -345,7 +341,7 @@ TEST(SASRecTest, IsSavedClonedAndBuiltFromJson) {
   register_models();
   auto same = from_json<SASRec>(to_json(model));
   EXPECT_EQ(same->options(), model->options());
-  test::copy_by_archive(model, same);
+  copy_by_archive(model, same);
   EXPECT_TRUE(at::equal(same->forward(sequences), expected));
 
   const auto copy = std::dynamic_pointer_cast<SASRecImpl>(model->clone());
@@ -355,4 +351,4 @@ TEST(SASRecTest, IsSavedClonedAndBuiltFromJson) {
   EXPECT_TRUE(at::equal(model->forward(sequences), expected));
 }
 
-}  // namespace tessera::sasrec_test
+}  // namespace tessera::test::sasrec_test

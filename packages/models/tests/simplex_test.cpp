@@ -8,9 +8,7 @@
 
 #include "tests/features/feature_builders.h"
 
-namespace tessera::simplex_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
+namespace tessera::test::simplex_test {
 
 constexpr int64_t kUsers = 5;
 constexpr int64_t kItems = 9;
@@ -343,4 +341,4 @@ TEST(SimpleXTest, IsSavedClonedAndBuiltFromJson) {
   EXPECT_TRUE(at::equal(model->queries(users, items), expected));
 }
 
-}  // namespace tessera::simplex_test
+}  // namespace tessera::test::simplex_test
