@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/serving/program.h>
 
-#include "packages/serving/src/program/compiled_program.h"
+#include <tessera/common/shorten.h>
+
 #include "packages/serving/src/publisher/dense_dtype.h"
 #include "packages/serving/src/reader/version_impl.h"
 #include "src/common/check.h"
@@ -9,19 +10,182 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
+#include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <exception>
+#include <filesystem>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <thread>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 namespace tessera::serving {
 
 namespace {
 
 constexpr const char* kProgramWhere = "[Program]";
+
+// A temporary file with the ending `.pt2`, because LibTorch loads packages only from files.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(std::string_view bytes)
+      : path_((std::filesystem::temp_directory_path() / "tessera_XXXXXX.pt2")
+                  .string()) {
+    constexpr int kLengthOfEnding = 4;
+    const int file = mkstemps(path_.data(), kLengthOfEnding);
+    bool is_written = file >= 0;
+    while (is_written && !bytes.empty()) {
+      const ssize_t count = write(file, bytes.data(), bytes.size());
+      is_written = count > 0 || (count < 0 && errno == EINTR);
+      bytes.remove_prefix(count > 0 ? static_cast<size_t>(count) : 0);
+    }
+    const int error = errno;
+    if (file >= 0) {
+      close(file);
+    }
+    if (!is_written && file >= 0) {
+      unlink(path_.c_str());
+    }
+    TESSERA_CHECK(
+        is_written,
+        "{} could not write {}: {}. Free some space, or set TMPDIR to another folder.",
+        kProgramWhere,
+        path_,
+        std::strerror(error));
+  }
+  ~TemporaryFile() {
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+
+  const std::string& path() const {
+    return path_;
+  }
+
+ private:
+  std::string path_;
+};
+
+// AOTInductor writes the values of small weights into the code, unless an option forbids it.
+bool may_be_in_code(const at::Tensor& weight) {
+  constexpr int64_t kMaxNumbers = 8;
+  return weight.dim() == 0 ||
+      (weight.dim() == 1 && weight.numel() <= kMaxNumbers);
+}
+
+using Package = std::unique_ptr<torch::inductor::AOTIModelPackageLoader>;
+
+// The loaded packages of one file. Requests of an old version and of a new one may run at
+// the same time, so each version has a package of its own, and old ones are used again:
+// loading one takes much longer than replacing its weights.
+class CompiledPackages {
+ public:
+  // `bytes` are those of the file.
+  explicit CompiledPackages(std::string_view bytes) : bytes_(bytes) {}
+
+  // Errors:  c10::Error for a file that can't be loaded.
+  Package take() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (!idle_.empty()) {
+        Package package = std::move(idle_.back());
+        idle_.pop_back();
+        return package;
+      }
+    }
+    const TemporaryFile file(bytes_);
+    // Each thread that scores uses a runner. All of them share the weights.
+    const size_t runners =
+        std::max<size_t>(std::thread::hardware_concurrency(), 1);
+    return std::make_unique<torch::inductor::AOTIModelPackageLoader>(
+        file.path(),
+        /*model_name=*/"model",
+        /*run_single_threaded=*/false,
+        runners);
+  }
+
+  void give_back(Package package) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    idle_.push_back(std::move(package));
+  }
+
+ private:
+  std::string bytes_;
+  std::mutex mutex_;
+  std::vector<Package> idle_;
+};
+
+// A package of AOTInductor with the weights of one version. When it is destroyed, the
+// program of another version may use its package.
+class CompiledProgram {
+ public:
+  // Copies the weights into a package.
+  // Errors:  c10::ValueError naming a weight of the package that is missing; those of
+  //          CompiledPackages::take().
+  CompiledProgram(
+      std::shared_ptr<CompiledPackages> packages,
+      const std::vector<std::pair<std::string, at::Tensor>>& weights)
+      : packages_(std::move(packages)), package_(packages_->take()) {
+    std::unordered_map<std::string, at::Tensor> used;
+    const std::unordered_map<std::string, at::Tensor> by_name(
+        weights.begin(), weights.end());
+    for (const std::string& name : package_->get_constant_fqns()) {
+      const auto found = by_name.find(name);
+      TESSERA_CHECK_VALUE(
+          found != by_name.end(),
+          "{} the compiled program has the weight '{}', which the program does not have. Compile the package from the file of export_dense_pt2() that is published.",
+          kProgramWhere,
+          shorten(name));
+      used.insert(*found);
+    }
+    for (const auto& [name, weight] : weights) {
+      TESSERA_CHECK_VALUE(
+          used.contains(name) || !may_be_in_code(weight),
+          "{} the compiled program has the values of the weight '{}' in its code, so they can't change. Compile the package with inductor_configs={{\"always_keep_tensor_constants\": True}}.",
+          kProgramWhere,
+          shorten(name));
+    }
+    // The package never frees weights that it does not copy.
+    package_->load_constants(
+        used,
+        /*use_inactive=*/false,
+        /*check_full_update=*/true,
+        /*user_managed=*/false);
+  }
+  ~CompiledProgram() {
+    packages_->give_back(std::move(package_));
+  }
+  CompiledProgram(const CompiledProgram&) = delete;
+  CompiledProgram& operator=(const CompiledProgram&) = delete;
+
+  std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) const {
+    // The package expects the strides of the export and does not check them.
+    std::vector<at::Tensor> contiguous;
+    for (const at::Tensor& input : inputs) {
+      contiguous.push_back(input.contiguous());
+    }
+    return package_->run(contiguous);
+  }
+
+ private:
+  std::shared_ptr<CompiledPackages> packages_;
+  Package package_;
+};
 
 // The dense weights of a version, without copies. They keep the version.
 std::map<std::string, at::Tensor> weights_of(
@@ -90,7 +254,8 @@ struct Program::Impl {
             before != nullptr && before->version->compiled_program() == bytes
             ? before->packages
             : std::make_shared<CompiledPackages>(bytes);
-        compiled = packages->with_weights(program->state_dict());
+        compiled =
+            std::make_unique<CompiledProgram>(packages, program->state_dict());
       });
     }
   }

@@ -5,7 +5,6 @@
 
 #include "packages/serving/src/format/key_buckets.h"
 #include "packages/serving/src/format/version_file.h"
-#include "packages/serving/src/reader/overlay.h"
 #include "packages/serving/src/reader/version_data.h"
 #include "src/features/id_rule.h"
 #include "src/kernels/kernels.h"
@@ -17,6 +16,9 @@
 #include <vector>
 
 namespace tessera::serving {
+
+class KeyOverlay;
+class RowOverlay;
 
 /// The bags of one lookup, with checked ids.
 struct RowBags {

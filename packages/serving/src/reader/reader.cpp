@@ -3,14 +3,17 @@
 
 #include <tessera/common/shorten.h>
 
-#include "packages/serving/src/reader/directory_watch.h"
 #include "packages/serving/src/reader/version_data.h"
 #include "packages/serving/src/reader/version_impl.h"
 #include "src/common/active_kernels.h"
 #include "src/common/check.h"
 #include "src/common/check_path.h"
+#include "src/common/file_descriptor.h"
 
+#include <poll.h>
 #include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/inotify.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -18,6 +21,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -83,6 +87,73 @@ class SharedVersion {
   std::atomic<const VersionPtr*> current_ = nullptr;
   std::atomic<size_t> side_ = 0;
   mutable std::array<Counter, 2> readers_ = {};
+};
+
+// Waits for a rename in a directory, by inotify if the system has it. The directory may
+// vanish and come back.
+class DirectoryWatch {
+ public:
+  explicit DirectoryWatch(std::filesystem::path directory)
+      : directory_(std::move(directory)),
+        inotify_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)),
+        stop_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    TESSERA_CHECK(
+        stop_.is_open(),
+        "{} can't watch a directory: {}. Close files, or raise the limit of open files.",
+        kReader,
+        std::strerror(errno));
+    watch_again();
+  }
+
+  // Returns after a change, after stop(), or after `seconds`.
+  void wait(double seconds) {
+    std::array<pollfd, 2> files{
+        {{.fd = stop_.number(), .events = POLLIN, .revents = 0},
+         {.fd = inotify_.is_open() ? inotify_.number() : -1,
+          .events = POLLIN,
+          .revents = 0}}};
+    const double milliseconds = std::clamp(1000.0 * seconds, 1.0, 3.6e6);
+    ::poll(files.data(), files.size(), static_cast<int>(milliseconds));
+    if ((files[1].revents & POLLIN) != 0) {
+      alignas(inotify_event) std::array<char, 4096> events;
+      while (::read(inotify_.number(), events.data(), events.size()) > 0) {
+      }
+    }
+    watch_again();
+  }
+
+  // Ends wait(), now and from now on. Another thread may call it.
+  void stop() {
+    is_stopped_ = true;
+    const uint64_t one = 1;
+    (void)!::write(stop_.number(), &one, sizeof(one));
+  }
+  bool is_stopped() const {
+    return is_stopped_;
+  }
+
+ private:
+  // A watch belongs to the directory itself, and not to its path.
+  void watch_again() {
+    if (!inotify_.is_open()) {
+      return;
+    }
+    const int watch = ::inotify_add_watch(
+        inotify_.number(),
+        directory_.c_str(),
+        IN_MOVED_TO | IN_CLOSE_WRITE | IN_DELETE_SELF | IN_MOVE_SELF |
+            IN_ONLYDIR);
+    if (watch_ >= 0 && watch != watch_) {
+      ::inotify_rm_watch(inotify_.number(), watch_);
+    }
+    watch_ = watch;
+  }
+
+  std::filesystem::path directory_;
+  FileDescriptor inotify_;
+  FileDescriptor stop_;  // wakes wait()
+  std::atomic<bool> is_stopped_ = false;
+  int watch_ = -1;
 };
 
 // Lets other threads of the process go first, because lookups should not wait for a new

@@ -43,4 +43,8 @@ HttpResponse busy_response(std::string_view problem);
 /// The status line and the header of a response.
 std::string head_of(const HttpResponse& response, bool keeps_alive);
 
+/// Writes a problem of the server to stderr, once per second at most, so that a client
+/// can't fill a disk with it.
+void log_error(std::string_view problem);
+
 }  // namespace tessera::serving

@@ -4,11 +4,8 @@
 #include <tessera/common/shorten.h>
 #include <tessera/serving/short_time_slices.h>
 
-#include "packages/serving/src/server/error_log.h"
-#include "packages/serving/src/server/lookup_json.h"
 #include "packages/serving/src/server/page.h"
-#include "packages/serving/src/server/score_json.h"
-#include "packages/serving/src/server/version_json.h"
+#include "packages/serving/src/server/request_json.h"
 #include "src/common/check.h"
 #include "src/common/names.h"
 

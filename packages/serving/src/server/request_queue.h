@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -40,18 +41,61 @@ class RequestQueue {
 
   explicit RequestQueue(const ServerOptions& options) : options_(options) {}
 
-  Push push(const JobPtr& job);
+  Push push(const JobPtr& job) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (is_closed_) {
+      return Push::kClosed;
+    }
+    if (std::ssize(lookups_) + std::ssize(scores_) >= options_.max_queue) {
+      return Push::kFull;
+    }
+    job->number = next_++;
+    (job->kind == JobKind::kScore ? scores_ : lookups_)
+        .emplace(job->number, job);
+    has_changed_.notify_one();
+    return Push::kAdded;
+  }
 
   /// Returns whether the job was still waiting. Then no thread takes it any more.
-  bool remove(const Job& job);
+  bool remove(const Job& job) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return (job.kind == JobKind::kScore ? scores_ : lookups_)
+               .erase(job.number) != 0;
+  }
 
   /// Waits for requests, and returns the first one. If it is to be scored, so are those
   /// after it, up to max_batch and until their bodies have max_batch_bytes. Returns nothing
   /// after close(), when all are taken.
-  std::vector<JobPtr> take();
+  std::vector<JobPtr> take() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    has_changed_.wait(lock, [this] {
+      return is_closed_ || !lookups_.empty() || !scores_.empty();
+    });
+    const bool has_score = !scores_.empty() &&
+        (lookups_.empty() || scores_.begin()->first < lookups_.begin()->first);
+    std::map<uint64_t, JobPtr>& waiting = has_score ? scores_ : lookups_;
+    const int64_t max_taken = has_score ? options_.max_batch : 1;
+    std::vector<JobPtr> taken;
+    int64_t bytes = 0;
+    while (std::ssize(taken) < max_taken && bytes < options_.max_batch_bytes &&
+           !waiting.empty()) {
+      bytes += std::ssize(waiting.begin()->second->body);
+      taken.push_back(std::move(waiting.begin()->second));
+      waiting.erase(waiting.begin());
+    }
+    return taken;
+  }
 
-  void close();
-  size_t size() const;
+  void close() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_closed_ = true;
+    has_changed_.notify_all();
+  }
+
+  size_t size() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return lookups_.size() + scores_.size();
+  }
 
  private:
   const ServerOptions& options_;

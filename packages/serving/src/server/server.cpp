@@ -3,7 +3,6 @@
 
 #include <tessera/serving/short_time_slices.h>
 
-#include "packages/serving/src/server/error_log.h"
 #include "packages/serving/src/server/http_session.h"
 #include "packages/serving/src/server/request_handler.h"
 #include "src/common/check.h"

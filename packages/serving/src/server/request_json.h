@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bodies of requests and of their answers, in JSON.
+#pragma once
+
+#include <tessera/serving/reader.h>
+#include <tessera/serving/server.h>
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera::serving {
+
+struct LookupAnswer {
+  std::string body = {};
+  /// The ids that were looked up.
+  size_t ids = 0;
+};
+
+/// Answers the body of a /lookup.
+/// Errors:  std::invalid_argument and std::out_of_range for the client.
+LookupAnswer answer_lookup(
+    std::string_view body,
+    const Version& version,
+    const ServerOptions& options);
+
+/// Reads the body of a /score. An input has ids if the version has a feature of its name.
+/// Errors:  std::invalid_argument for the client.
+ScoreRequest read_score_request(
+    std::string_view body,
+    const Version& version,
+    const ServerOptions& options);
+
+/// The body of the answer.
+/// Errors:  std::runtime_error for a result that does not fit the request.
+std::string write_score_result(
+    const ScoreResult& result,
+    const ScoreRequest& request);
+
+/// The body of /version.
+std::string version_text(
+    const Version& version,
+    const ReaderStatus& status,
+    const std::vector<ScoreInputInfo>& score_inputs);
+
+/// The body of /healthz.
+std::string health_text(const Version& version, const ReaderStatus& status);
+
+/// The seconds since the version was published.
+double age_of(const Version& version);
+
+}  // namespace tessera::serving
