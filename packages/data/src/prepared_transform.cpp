@@ -27,6 +27,19 @@ int64_t key_of_hash(uint64_t hash) {
   return is_mark ? key ^ (int64_t{1} << 40) : key;
 }
 
+// Returns the function that makes an id of a hash of 64 bits: a bin, or a key if the
+// transform has no bins.
+template <class Hashed>
+auto id_of_hash(const Hashed& hashed) {
+  if constexpr (requires { hashed.num_bins; }) {
+    const auto bins = static_cast<uint64_t>(
+        hashed.num_bins - num_missing_ids(hashed.missing));
+    return [bins](uint64_t hash) { return static_cast<int64_t>(hash % bins); };
+  } else {
+    return key_of_hash;
+  }
+}
+
 template <class T>
 std::string shown(const T& value) {
   constexpr size_t kLength = 80;
@@ -226,27 +239,16 @@ void PreparedTransform::make_index(const transforms::Vocabulary& vocabulary) {
       vocabulary.values);
 }
 
+template <class Hashed>
 void PreparedTransform::write_ids(
-    const transforms::Hash& hash,
+    const Hashed& hashed,
     const ColumnView& column,
     int64_t* out) const {
-  const auto bins =
-      static_cast<uint64_t>(hash.num_bins - num_missing_ids(hash.missing));
-  const auto seed = static_cast<uint64_t>(hash.salt);
+  const auto seed = static_cast<uint64_t>(hashed.salt);
+  const auto id_of = id_of_hash(hashed);
   map_column<int64_t, std::string>(
-      column, hash.missing, where_, out, [&](const auto& value) {
-        return static_cast<int64_t>(hash_of(value, seed) % bins);
-      });
-}
-
-void PreparedTransform::write_ids(
-    const transforms::Hash64& hash,
-    const ColumnView& column,
-    int64_t* out) const {
-  const auto seed = static_cast<uint64_t>(hash.salt);
-  map_column<int64_t, std::string>(
-      column, hash.missing, where_, out, [&](const auto& value) {
-        return key_of_hash(hash_of(value, seed));
+      column, hashed.missing, where_, out, [&](const auto& value) {
+        return id_of(hash_of(value, seed));
       });
 }
 
@@ -316,25 +318,6 @@ void PreparedTransform::write_ids(
       vocabulary.values);
 }
 
-template <class Crossed>
-void PreparedTransform::write_crossed_ids(
-    const Crossed& cross,
-    const std::vector<ValueHash>& combinations,
-    int64_t* out) const {
-  auto id_of = [&](const ValueHash& hashed) {
-    if constexpr (std::same_as<Crossed, transforms::Cross>) {
-      const auto bins = static_cast<uint64_t>(
-          cross.num_bins - num_missing_ids(cross.missing));
-      return static_cast<int64_t>(hashed.hash % bins);
-    } else {
-      return key_of_hash(hashed.hash);
-    }
-  };
-  for (const ValueHash& value : combinations) {
-    *out++ = id_or_missing(value, cross.missing, where_, id_of);
-  }
-}
-
 void PreparedTransform::to_ids(
     std::span<const ColumnView* const> columns,
     int64_t max_length,
@@ -352,7 +335,13 @@ void PreparedTransform::to_ids(
           crossed = cross_columns(columns, seed, where_);
           ids = memory.make_ids(crossed.hashes.size());
           row_splits = crossed.row_splits;
-          write_crossed_ids(transform, crossed.hashes, ids.data());
+          auto id_of = [id = id_of_hash(transform)](const ValueHash& hashed) {
+            return id(hashed.hash);
+          };
+          for (size_t i = 0; i < ids.size(); ++i) {
+            ids[i] = id_or_missing(
+                crossed.hashes[i], transform.missing, where_, id_of);
+          }
         } else if constexpr (ReturnsIds<Kind>) {
           const ColumnView& column = *columns.front();
           ids = memory.make_ids(column.size());

@@ -180,15 +180,9 @@ class PreparedTransform {
 
  private:
   void make_index(const transforms::Vocabulary&);
-  // For Cross and Cross64.
-  template <class Crossed>
-  void write_crossed_ids(
-      const Crossed&,
-      const std::vector<ValueHash>& combinations,
-      int64_t*) const;
   // Write one id for each value of the column.
-  void write_ids(const transforms::Hash&, const ColumnView&, int64_t*) const;
-  void write_ids(const transforms::Hash64&, const ColumnView&, int64_t*) const;
+  template <class Hashed>  // Hash or Hash64
+  void write_ids(const Hashed&, const ColumnView&, int64_t*) const;
   void write_ids(const transforms::Bucketize&, const ColumnView&, int64_t*)
       const;
   void write_ids(const transforms::Vocabulary&, const ColumnView&, int64_t*)
