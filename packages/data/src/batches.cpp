@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/batches.h>
 
-#include "packages/data/src/batch_stage.h"
 #include "packages/data/src/ordered_tasks.h"
+#include "packages/data/src/row_stage.h"
 #include "src/common/check.h"
 
 #include <c10/core/GradMode.h>
@@ -10,11 +10,32 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
 #include <limits>
+#include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 namespace tessera::data {
+
+// Reads the batches of one epoch. Returns the next one, or nullopt at the end, also if it
+// is called again.
+using BatchStageReader = std::function<std::optional<Columns>()>;
+
+// One step of Batches. Several threads may use it at the same time.
+class BatchStage {
+ public:
+  virtual ~BatchStage() = default;
+
+  // A reader from the batch `first` >= 0 of the epoch. The stage must outlive it.
+  virtual BatchStageReader open(int64_t epoch, int64_t first) const = 0;
+  virtual std::optional<int64_t> size() const = 0;
+  // The number of examples in each batch but the last, before any map().
+  virtual int64_t batch_size() const = 0;
+};
+
+using BatchStagePtr = std::shared_ptr<const BatchStage>;
 
 namespace {
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/dataset.h>
 
-#include "packages/data/src/batch_stage.h"
 #include "packages/data/src/row_stage.h"
 #include "src/common/check.h"
 #include "src/common/tensor_text.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/data/src/prepared_transform.h"
 
-#include "packages/data/src/overloaded.h"
 #include "packages/data/src/value_hash.h"
 #include "src/common/check.h"
 

@@ -18,6 +18,16 @@
 
 namespace tessera::data {
 
+/// Joins lambdas to one function for std::visit(), with one lambda for each alternative.
+/// c10::overloaded does the same, but needs LibTorch.
+template <class... Functions>
+struct Overloaded : Functions... {
+  explicit Overloaded(Functions... functions)
+      : Functions(std::move(functions))... {}
+
+  using Functions::operator()...;
+};
+
 struct ValueHash {
   uint64_t hash = 0;
   bool has_missing = false;

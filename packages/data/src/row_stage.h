@@ -69,6 +69,11 @@ int64_t read_ranges(
 
 RowStagePtr shuffle_stage(RowStagePtr input, const ShuffleOptions& options);
 
+/// The batches of the rows of a stage.
+std::shared_ptr<const BatchStage> batch_stage(
+    RowStagePtr rows,
+    const BatchOptions& options);
+
 /// Calls `use` for each range of rows of epoch 0, with the number of its first row.
 /// Errors:  those of the stage.
 void scan_rows(

@@ -4,7 +4,6 @@
 #include <tessera/common/shorten.h>
 
 #include "packages/data/src/column_view.h"
-#include "packages/data/src/overloaded.h"
 #include "packages/data/src/prepared_transform.h"
 #include "src/common/check.h"
 #include "src/common/names.h"
