@@ -4,7 +4,7 @@ cmake_minimum_required(VERSION 3.25)
 
 file(READ "${PAGE}" text)
 file(WRITE "${OUTPUT}" "// Made from page.html.
-#include \"packages/serving/src/server/page.h\"
+#include <string_view>
 
 namespace tessera::serving {
 

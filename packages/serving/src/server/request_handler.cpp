@@ -4,7 +4,6 @@
 #include <tessera/common/shorten.h>
 #include <tessera/serving/short_time_slices.h>
 
-#include "packages/serving/src/server/page.h"
 #include "packages/serving/src/server/request_json.h"
 #include "src/common/check.h"
 #include "src/common/names.h"
@@ -20,6 +19,9 @@
 #include <utility>
 
 namespace tessera::serving {
+
+// The text of page.html. The build makes its source file.
+std::string_view page();
 
 namespace {
 
