@@ -68,7 +68,7 @@ class ShardedTableStore : public TableStore {
       const ShardingOptions& options)
       : TableStore(std::move(state), options.lookup_threads),
         ranks_(std::move(ranks)),
-        exchange_(this->state(), ranks_, options) {
+        exchange_(make_row_exchange(this->state(), ranks_, options)) {
     check_placement_names(
         this->state(), options.placement, "[ShardingOptions]");
     for (const TableState& table : this->state().tables) {
@@ -83,7 +83,7 @@ class ShardedTableStore : public TableStore {
   Lookup lookup(std::vector<IdBags>& bags, UnknownKeys unknown) override {
     const ProfileScope scope("tessera::lookup");
     const auto reading = lock_for_reading();
-    FetchedRows fetched = exchange_.fetch(bags, unknown);
+    FetchedRows fetched = exchange_->fetch(bags, unknown);
     std::vector<LookupTable> tables;
     for (const FeatureState& feature : state().features) {
       tables.push_back(
@@ -262,10 +262,9 @@ class ShardedTableStore : public TableStore {
       std::vector<size_t> index;
       for (size_t table = 0; table < tables; ++table) {
         if (is_sent[table]) {
-          if (exchange_.is_sharded(table)) {
-            terms[table].id_limit = route_of(lookup)
-                                        .groups[exchange_.group_of(table)]
-                                        .requested_count;
+          if (const auto group = exchange_->group_of(table)) {
+            terms[table].id_limit =
+                route_of(lookup).groups[*group].requested_count;
           }
           to_sum.push_back(std::move(terms[table]));
           index.push_back(table);
@@ -288,12 +287,12 @@ class ShardedTableStore : public TableStore {
       const std::vector<LookupGradients>& lookups,
       const std::vector<TableSums>& sums) const {
     static const TableSums kNothing;
-    PendingGradients pending(exchange_.groups().size());
+    PendingGradients pending(exchange_->groups().size());
     for (size_t group = 0; group < pending.size(); ++group) {
       for (size_t i = 0;
-           exchange_.groups()[group].is_updated && i < lookups.size();
+           exchange_->groups()[group].is_updated && i < lookups.size();
            ++i) {
-        pending[group].push_back(exchange_.return_gradients(
+        pending[group].push_back(exchange_->return_gradients(
             group, route_of(lookups[i]), i < sums.size() ? sums[i] : kNothing));
       }
     }
@@ -306,7 +305,7 @@ class ShardedTableStore : public TableStore {
       const std::vector<LookupGradients>& lookups,
       std::vector<TableUpdate>& updates,
       Update& update) {
-    const TableGroup& group = exchange_.groups()[index];
+    const TableGroup& group = exchange_->groups()[index];
     for (size_t i = 0; i < pending.size(); ++i) {
       update.gradients.push_back(pending[i]().to(at::kFloat));
       for (const size_t table : group.tables) {
@@ -336,7 +335,7 @@ class ShardedTableStore : public TableStore {
     DenseRows rows;
     for (size_t i = 0; i < state().tables.size(); ++i) {
       const TableState& table = state().tables[i];
-      if (!exchange_.is_sharded(i) && table.config->trainable &&
+      if (!exchange_->group_of(i) && table.config->trainable &&
           table.optimizer) {
         rows.tables.push_back({i, rows.floats});
         rows.floats += table.rows.count * (table.config->dim + 1);
@@ -395,7 +394,7 @@ class ShardedTableStore : public TableStore {
   }
 
   std::shared_ptr<RankGroup> ranks_;
-  RowExchange exchange_;
+  std::unique_ptr<RowExchange> exchange_;
   // Whether an update may fail on one rank alone after gradients have arrived.
   bool needs_second_barrier_ = false;
 };

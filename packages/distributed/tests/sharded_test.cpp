@@ -726,7 +726,8 @@ TEST(ShardedErrorTest, TooManyRowsOfOneRankRaiseOnAll) {
   constexpr int64_t kRows = 4;
   // Each rank's request to rank 0 has a count and kRows rows.
   const int64_t max_rows = ranks() * (1 + kRows);
-  distributed::RowExchange exchange(state, state.ranks, options, max_rows);
+  const auto exchange =
+      distributed::make_row_exchange(state, state.ranks, options, max_rows);
   const auto fetch = [&](int64_t count) {
     IdBags bags;
     for (int64_t id = 0; id < count; ++id) {
@@ -735,7 +736,7 @@ TEST(ShardedErrorTest, TooManyRowsOfOneRankRaiseOnAll) {
     bags.bags = count;
     bags.dim = kDim;
     std::vector<IdBags> features{bags};
-    return exchange.fetch(features, UnknownKeys::kZeros);
+    return exchange->fetch(features, UnknownKeys::kZeros);
   };
   const std::string problem = c10::str(
       "[sharded_strategy] all ranks together must request fewer than ",
