@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/export/export_pt2.h>
 
+#include <tessera/layers/layer.h>
+
 #include "layers/mode_guard.h"
 #include "packages/export/src/pt2/archive.h"
 #include "packages/export/src/pt2/branch_free_lookup.h"
+#include "packages/export/src/pt2/graph.h"
 #include "packages/export/src/pt2/graph_conversion.h"
 #include "packages/export/src/pt2/graph_merge.h"
-#include "packages/export/src/pt2/input_names.h"
-#include "packages/export/src/pt2/named_weights.h"
 #include "packages/export/src/trace/classic_locale.h"
 #include "packages/export/src/trace/dense_part.h"
 #include "packages/export/src/trace/example_batch.h"
@@ -16,6 +17,7 @@
 #include "packages/export/src/trace/resized_examples.h"
 #include "packages/export/src/trace/traced_model.h"
 #include "packages/export/src/trace/verification.h"
+#include "packages/export/src/trace/visit_weights.h"
 #include "src/common/atomic_file.h"
 #include "src/common/check.h"
 #include "src/common/error_reason.h"
@@ -31,19 +33,176 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
+#include <variant>
 
 namespace tessera {
 
 namespace {
 
-using exporting::InputNames;
 using exporting::ResizedExamples;
 using exporting::SizeSolver;
 
 constexpr const char* kPt2Where = "[export_pt2]";
 constexpr const char* kDenseWhere = "[export_dense_pt2]";
+
+// The path and the part of each of ExportExample::inputs, as in Pt2Value.
+using InputNames = std::vector<std::pair<std::string, std::string>>;
+
+// The names, paths and parts of the tensors of flatten(example), without dtypes and
+// shapes. If `input_names` is empty, the inputs are "input_0", "input_1", ...
+std::vector<Pt2Value> describe_inputs(
+    const ExportExample& example,
+    const InputNames& input_names) {
+  std::vector<Pt2Value> values;
+  std::unordered_set<std::string> taken;
+  const auto add = [&](const std::string& name,
+                       const std::string& path,
+                       const std::string& part) {
+    values.push_back(
+        {.name = exporting::identifier(name, taken),
+         .path = path,
+         .part = part});
+  };
+  example.features.for_each(
+      [&](const std::string& path, const Feature& feature) {
+        if (std::holds_alternative<at::Tensor>(feature)) {
+          add(path, path, "ids");
+          return;
+        }
+        const std::vector<const char*> parts =
+            std::holds_alternative<RaggedFeature>(feature)
+            ? std::vector<const char*>{"values", "row_splits"}
+            : std::vector<const char*>{"indices", "values", "dense_shape"};
+        for (const char* part : parts) {
+          add(path + "_" + part, path, part);
+        }
+      });
+  example.weights.for_each(
+      [&](const std::string& path, const std::optional<Feature>& weight) {
+        if (weight) {
+          add(path + "_weights", path, "weights");
+        }
+      });
+  for (size_t i = 0; i < example.inputs.size(); ++i) {
+    if (input_names.empty()) {
+      const std::string name = fmt::format("input_{}", i);
+      add(name, name, "");
+    } else {
+      const auto& [path, part] = input_names[i];
+      add(part == "row_splits" ? path + "_" + part : path, path, part);
+    }
+  }
+  return values;
+}
+
+void check_dense(
+    const std::string& name,
+    const at::Tensor& tensor,
+    const std::string& where) {
+  TESSERA_CHECK_VALUE(
+      tensor.is_cpu() && tensor.layout() == at::kStrided,
+      "{} the parameter or buffer '{}' must be a dense tensor on the cpu, but is on {}. Call to(torch::kCPU) on the model before the export.",
+      where,
+      name,
+      tensor.device());
+}
+
+// Adds the tensors of a layer's table. Their names begin with `prefix`. A table without
+// rows adds nothing. Each placeholder gets a function that makes it. The functions are
+// called in order and once, so only one converted table is in memory.
+void add_table_weights(
+    const exporting::ExportedLayer& layer,
+    size_t table,
+    const std::string& prefix,
+    std::vector<pt2::Weight>& weights) {
+  const exporting::StoredTable& stored = layer.tables[table];
+  if (!stored.rows.defined()) {
+    return;
+  }
+  const size_t first = weights.size();
+  const std::string name = prefix + exporting::stored_name(table);
+  const bool is_int8 = stored.scales.defined();
+  weights.push_back(
+      {.name = name, .tensor = stored.rows, .is_parameter = !is_int8});
+  if (is_int8) {
+    weights.push_back({.name = name + "_scales", .tensor = stored.scales});
+    weights.push_back({.name = name + "_offsets", .tensor = stored.offsets});
+  }
+  if (stored.keys.defined()) {
+    weights.push_back({.name = name + "_keys", .tensor = stored.keys});
+  }
+  if (stored.padding_key.defined()) {
+    weights.push_back(
+        {.name = name + "_padding_key", .tensor = stored.padding_key});
+  }
+  if (!stored.is_placeholder) {
+    return;
+  }
+  // The first function takes the rows out of this copy. After that, the copy holds two
+  // numbers per row.
+  const auto converted = std::make_shared<exporting::StoredTable>();
+  weights[first].make = [&source = layer.state->tables[table],
+                         dtype = layer.dtype_of(table),
+                         where = layer.where,
+                         converted] {
+    *converted = exporting::store(source, dtype, where);
+    return std::exchange(converted->rows, {});
+  };
+  if (is_int8) {
+    weights[first + 1].make = [converted] {
+      return std::exchange(converted->scales, {});
+    };
+    weights[first + 2].make = [converted] {
+      return std::exchange(converted->offsets, {});
+    };
+  }
+}
+
+// The parameters and buffers of a model by their names in its tree of modules. In place
+// of the parameters of a layer with tables, the list has the tables as the file holds
+// them. A tensor that several modules share has its first name.
+// Errors:  c10::ValueError beginning with `where`, for a tensor that is not dense or not on
+//          the CPU.
+std::vector<pt2::Weight> named_weights(
+    const torch::nn::Module& model,
+    const exporting::TracedModel::Layers& layers,
+    const std::string& where) {
+  std::vector<pt2::Weight> weights;
+  std::set<const EmbeddingState*> found;
+  std::set<const void*> tensors;
+  exporting::visit_weights(
+      model,
+      "",
+      [&](const std::string& name,
+          const at::Tensor& tensor,
+          exporting::WeightKind kind) {
+        if (!tensor.defined() || detail::is_unsized(tensor)) {
+          return;  // a layer that forward() does not call is perhaps not built
+        }
+        check_dense(name, tensor, where);
+        if (tensors.insert(tensor.unsafeGetTensorImpl()).second) {
+          weights.push_back(
+              {.name = name,
+               .tensor = tensor,
+               .is_parameter = kind == exporting::WeightKind::kParameter &&
+                   at::isFloatingType(tensor.scalar_type())});
+        }
+      },
+      [&](const TableModule& tables, const std::string& prefix) {
+        const EmbeddingState* state = &tables.state();
+        const auto layer = layers.find(state);
+        if (layer != layers.end() && found.insert(state).second) {
+          for (size_t i = 0; i < layer->second.tables.size(); ++i) {
+            add_table_weights(layer->second, i, prefix, weights);
+          }
+        }
+      });
+  return weights;
+}
 
 // The layer or the whole model that is exported.
 struct Source {
@@ -151,8 +310,7 @@ pt2::Archive make_archive(
     SizeSolver& solver,
     const std::vector<int64_t>& hints) {
   pt2::Archive archive;
-  archive.signature.inputs =
-      exporting::describe_inputs(example, source.input_names);
+  archive.signature.inputs = describe_inputs(example, source.input_names);
   std::vector<std::string> names;
   for (const Pt2Value& input : archive.signature.inputs) {
     names.push_back(input.name);
@@ -420,7 +578,7 @@ Pt2Signature write_embedding(
 
   Source source;
   for (size_t i = 0; i < layer.tables.size(); ++i) {
-    exporting::add_table_weights(layer, i, /*prefix=*/"", source.weights);
+    add_table_weights(layer, i, /*prefix=*/"", source.weights);
   }
   source.layers = {&layer};
   source.returns_list = true;
@@ -475,7 +633,7 @@ Pt2Signature write_model(
     const ExportExample& example,
     InputNames input_names) {
   Source source;
-  source.weights = exporting::named_weights(model.module, layers, kPt2Where);
+  source.weights = named_weights(model.module, layers, kPt2Where);
   for (auto& [state, layer] : layers) {
     source.layers.push_back(&layer);
   }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/export/export_torchscript.h>
 
+#include <tessera/engine/table_module.h>
+
 #include "layers/mode_guard.h"
-#include "packages/export/src/torchscript/model_script.h"
 #include "packages/export/src/torchscript/torchscript_module.h"
+#include "packages/export/src/torchscript/torchscript_source.h"
 #include "packages/export/src/trace/classic_locale.h"
 #include "packages/export/src/trace/example_batch.h"
 #include "packages/export/src/trace/exported_layer.h"
@@ -11,15 +13,155 @@
 #include "packages/export/src/trace/verification.h"
 #include "src/common/atomic_file.h"
 #include "src/common/check.h"
+#include "src/engine/embedding_state.h"
 
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/jit/frontend/schema_matching.h>
+#include <torch/csrc/jit/frontend/tracer.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace tessera {
 
+namespace jit = torch::jit;
+
+namespace exporting {
+
 namespace {
 
-namespace jit = torch::jit;
+// The name of a module's class: "Linear" for "torch::nn::LinearImpl", "Sum" for
+// "SumImpl<at::Tensor>".
+std::string type_name(const torch::nn::Module& module) {
+  std::string name = module.name();
+  name = name.substr(0, name.find('<'));
+  name = name.substr(name.find_last_of(':') + 1);
+  if (name.ends_with("Impl")) {
+    name.resize(name.size() - 4);
+  }
+  return attribute_name(name, {"TPUEmbedding"});
+}
+
+// Builds a tree of modules with the names of the model's modules.
+class ModuleTree {
+ public:
+  explicit ModuleTree(const TracedModel::Layers& layers) {
+    for (const auto& [state, layer] : layers) {
+      scripts_.emplace(state, script_layer(layer));
+    }
+  }
+
+  const jit::Module& script_of(const ExportedLayer& layer) const {
+    return scripts_.at(layer.state);
+  }
+
+  // Copies the model's tree of modules, with its parameters and buffers. An embedding
+  // becomes its script.
+  jit::Module copy_module(const torch::nn::Module& module) {
+    if (const auto tables = TableModule::of(module)) {
+      const EmbeddingState* state = &tables->state();
+      return copies_.emplace(state, scripts_.at(state)).first->second;
+    }
+    if (const auto found = copies_.find(&module); found != copies_.end()) {
+      return found->second;
+    }
+    jit::Module copy = make_module(type_name(module));
+    copies_.emplace(&module, copy);
+    std::set<std::string> taken;
+    const auto name_of = [&](const std::string& name) {
+      return *taken.insert(attribute_name(name, taken)).first;
+    };
+    // Not detached, because the tracer identifies tensors by object identity.
+    for (const auto& entry : module.named_parameters(/*recurse=*/false)) {
+      copy.register_parameter(
+          name_of(entry.key()), entry.value(), /*is_buffer=*/false);
+    }
+    for (const auto& entry : module.named_buffers(/*recurse=*/false)) {
+      copy.register_buffer(name_of(entry.key()), entry.value());
+    }
+    for (const auto& entry : module.named_children()) {
+      const auto tables = TableModule::of(*entry.value());
+      if (!tables || scripts_.count(&tables->state()) > 0) {
+        copy.register_module(name_of(entry.key()), copy_module(*entry.value()));
+      }
+    }
+    return copy;
+  }
+
+ private:
+  // The script of each layer, by the layer's state.
+  std::map<const EmbeddingState*, jit::Module> scripts_;
+  // The copies of modules, by the address of the module. For a module with tables, it is
+  // the address of its state.
+  std::map<const void*, jit::Module> copies_;
+};
+
+// Adds a call of the method feature_<index>() of the layer's script to the graph that the
+// tracer records.
+jit::Value* add_call(
+    const jit::Module& script,
+    size_t index,
+    const Feature& feature,
+    const at::Tensor& weights) {
+  jit::Graph& graph = *jit::tracer::getTracingState()->graph;
+  std::vector<jit::Value*> parts;
+  for (const at::Tensor& part : parts_of(feature)) {
+    parts.push_back(jit::tracer::getValueTrace(part));
+  }
+  jit::Value* weight = weights.defined() ? jit::tracer::getValueTrace(weights)
+                                         : graph.insertConstant(jit::IValue());
+  jit::Value* list =
+      graph.insertNode(graph.createList(c10::TensorType::get(), parts))
+          ->output();
+  const std::string method = "feature_" + std::to_string(index);
+  const std::vector<jit::NamedValue> arguments{
+      jit::tracer::getValueTrace(script._ivalue()), list, weight};
+  return graph.insertMethodCall(
+      method,
+      jit::matchSchema(
+          script.get_method(method).function().getSchema(),
+          jit::SourceRange(),
+          graph,
+          arguments,
+          {}));
+}
+
+// Writes the model in TorchScript: its tree of modules, compute(), which the tracer
+// recorded, and forward(), which takes features by their paths.
+// Errors:  those of TracedModel::find_layers().
+jit::Module script_model(
+    TracedModel& traced,
+    const detail::ExportedModel& model,
+    const ExportExample& example) {
+  ModuleTree tree(traced.find_layers(example));
+  jit::Module root = tree.copy_module(model.module);
+  const auto record_lookup = [&](const ExportedLayer& layer,
+                                 size_t index,
+                                 const Feature& feature,
+                                 const at::Tensor& weights,
+                                 const at::Tensor& activations) {
+    jit::tracer::setValueTrace(
+        activations, add_call(tree.script_of(layer), index, feature, weights));
+    return activations;
+  };
+  root.type()->addMethod(root._ivalue()->compilation_unit()->create_function(
+      c10::QualifiedName(*root.type()->name(), "compute"),
+      traced.trace(root, example, record_lookup)));
+  define(root, forward_source(model, example));
+  detach_tensors(root);
+  return root;
+}
+
+}  // namespace
+
+}  // namespace exporting
+
+namespace {
 
 constexpr const char* kWhere = "[export_torchscript]";
 
