@@ -13,10 +13,8 @@
 
 namespace tessera {
 
-// There is one function for each kind of feature, in a source file with its name.
-// make_id_bags() chooses between them and documents them.
-
-IdBags read_dense_bags(const FeatureState& feature, const at::Tensor& ids);
+// There is one function for each kind of feature but dense ones, in a source file with its
+// name. make_id_bags() chooses between them and documents them.
 
 IdBags read_sparse_bags(
     const FeatureState& feature,

@@ -174,12 +174,10 @@ std::vector<pt2::Weight> named_weights(
   std::vector<pt2::Weight> weights;
   std::set<const EmbeddingState*> found;
   std::set<const void*> tensors;
-  exporting::visit_weights(
+  visit_weights(
       model,
       "",
-      [&](const std::string& name,
-          const at::Tensor& tensor,
-          exporting::WeightKind kind) {
+      [&](const std::string& name, const at::Tensor& tensor, WeightKind kind) {
         if (!tensor.defined() || detail::is_unsized(tensor)) {
           return;  // a layer that forward() does not call is perhaps not built
         }
@@ -188,7 +186,7 @@ std::vector<pt2::Weight> named_weights(
           weights.push_back(
               {.name = name,
                .tensor = tensor,
-               .is_parameter = kind == exporting::WeightKind::kParameter &&
+               .is_parameter = kind == WeightKind::kParameter &&
                    at::isFloatingType(tensor.scalar_type())});
         }
       },
