@@ -6,16 +6,17 @@
 #include "optim/row_update.h"
 #include "serialization/archive.h"
 #include "serialization/checkpoint_directory.h"
-#include "serialization/checkpoint_files.h"
 #include "serialization/checkpoint_reader.h"
 #include "serialization/manifest.h"
 #include "serialization/saved_keys.h"
 #include "src/common/check.h"
 #include "src/common/check_path.h"
+#include "src/common/checksum.h"
 #include "src/common/parallel.h"
 #include "src/common/random_key.h"
 #include "src/common/rank_group.h"
 #include "src/engine/accumulated_gradients.h"
+#include "src/kernels/prefetch.h"
 #include "src/tables/key_snapshot.h"
 #include "src/tables/key_table_rows.h"
 
@@ -45,6 +46,80 @@
 namespace tessera {
 
 namespace {
+
+// Rows in memory, in the order in which they go into a file.
+struct RowBytes {
+  const char* data = nullptr;
+  int64_t row_bytes = 0;
+  int64_t count = 0;
+  // The numbers of these rows in `data`. nullptr means the first `count` rows.
+  const uint32_t* rows = nullptr;
+};
+
+// Writes the files of a checkpoint into its folder and syncs each of them. Several
+// threads may write files at the same time.
+class CheckpointFiles {
+ public:
+  CheckpointFiles(std::filesystem::path folder, Disk& disk)
+      : folder_(std::move(folder)), disk_(disk) {}
+
+  // Writes a file named `entry.name`, and sets its size and checksums in `entry`.
+  void write_bytes(ManifestFile& entry, std::string_view bytes) const {
+    OutputFile file = disk_.create(folder_ / entry.name);
+    entry.bytes = static_cast<int64_t>(bytes.size());
+    write_chunks(file, bytes, entry);
+    disk_.sync(file);
+  }
+
+  void write_rows(ManifestFile& entry, const RowBytes& rows) const {
+    const int64_t bytes = rows.count * rows.row_bytes;
+    if (rows.rows == nullptr) {
+      write_bytes(entry, {rows.data, static_cast<size_t>(bytes)});
+      return;
+    }
+    OutputFile file = disk_.create(folder_ / entry.name);
+    entry.bytes = bytes;
+    // The processor can't predict rows that are in the order of their keys' hashes.
+    const int64_t ahead = kernels::prefetch_distance(rows.row_bytes);
+    std::vector<char> buffer(std::min(bytes, kChunkBytes) + rows.row_bytes);
+    size_t size = 0;
+    for (int64_t i = 0; i < rows.count; ++i) {
+      if (i + ahead < rows.count) {
+        kernels::prefetch_row(rows.data, rows.row_bytes, rows.rows[i + ahead]);
+      }
+      std::memcpy(
+          buffer.data() + size,
+          rows.data + rows.rows[i] * rows.row_bytes,
+          rows.row_bytes);
+      size += rows.row_bytes;
+      if (size >= kChunkBytes) {
+        // All chunks except the last are written whole.
+        const size_t ready = size / kChunkBytes * kChunkBytes;
+        write_chunks(file, {buffer.data(), ready}, entry);
+        size -= ready;
+        std::memmove(buffer.data(), buffer.data() + ready, size);
+      }
+    }
+    write_chunks(file, {buffer.data(), size}, entry);
+    disk_.sync(file);
+  }
+
+ private:
+  void write_chunks(
+      OutputFile& file,
+      std::string_view bytes,
+      ManifestFile& entry) const {
+    for (; !bytes.empty();
+         bytes.remove_prefix(std::min<size_t>(bytes.size(), kChunkBytes))) {
+      const std::string_view chunk = bytes.substr(0, kChunkBytes);
+      entry.xxh3.push_back(checksum_of(chunk));
+      disk_.write(file, chunk.data(), chunk.size());
+    }
+  }
+
+  std::filesystem::path folder_;
+  Disk& disk_;
+};
 
 ManifestTensor describe_tensor(
     const TableState& table,

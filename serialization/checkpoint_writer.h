@@ -17,7 +17,6 @@ namespace tessera {
 // checkpoint that holds only the rows that have changed since another one, its parent.
 //
 //   checkpoint_directory.h   the user's directory: names, lock, removal
-//   checkpoint_files.h       one file with its checksums
 //   disk.h                   the system calls, which tests can make fail
 
 /// Errors:  c10::ValueError for options out of range; `where` begins the message.

@@ -2,14 +2,67 @@
 #pragma once
 
 #include "packages/export/src/pt2/graph.h"
-#include "packages/export/src/pt2/size_solver.h"
+#include "packages/export/src/pt2/polynomial.h"
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace tessera::exporting {
+
+/// Finds out how sizes depend on the sizes of a batch. The sizes of a batch are its
+/// symbols: the batch size, and the number of ids of each feature.
+class SizeSolver {
+ public:
+  /// How batches differ from the base.
+  enum class Changes {
+    kSeparate,  // each symbol changes alone twice, and some batches have all changed
+    kJoint  // all symbols change in each of a few batches
+  };
+
+  /// points()[0] is `base`. Symbols that are fixed do not change.
+  SizeSolver(
+      std::vector<int64_t> base,
+      std::vector<bool> is_fixed,
+      Changes changes);
+
+  const std::vector<std::vector<int64_t>>& points() const {
+    return points_;
+  }
+
+  /// The polynomial that has these values, one for each of points(). nullopt if no
+  /// polynomial with integer coefficients has them. Products of up to three symbols are
+  /// tried. With joint changes, only polynomials of the batch size and one other symbol
+  /// are found, and sums of two symbols.
+  std::optional<pt2::Polynomial> solve(const std::vector<int64_t>& values);
+
+  /// Returns true once solve() has returned nullopt.
+  bool has_failed() const {
+    return has_failed_;
+  }
+
+ private:
+  std::optional<pt2::Polynomial> find(const std::vector<int64_t>& values) const;
+  std::optional<pt2::Polynomial> find_by_separate_changes(
+      const std::vector<int64_t>& values) const;
+  std::optional<pt2::Polynomial> find_by_joint_changes(
+      const std::vector<int64_t>& values) const;
+  std::optional<pt2::Polynomial> fit(
+      const std::vector<pt2::Polynomial::Product>& products,
+      const std::vector<int64_t>& values) const;
+
+  std::vector<bool> is_fixed_;
+  Changes changes_;
+  bool has_failed_ = false;
+  std::vector<std::vector<int64_t>> points_;
+  // The only symbol that a point changes. nullopt if it changes none or several.
+  std::vector<std::optional<size_t>> changed_;
+  std::map<std::vector<int64_t>, std::optional<pt2::Polynomial>> known_;
+};
 
 /// The record of a model at one of SizeSolver::points().
 struct RecordedGraph {
