@@ -2,6 +2,7 @@
 #include "serialization/checkpoint_reader.h"
 
 #include "serialization/checkpoint_input.h"
+#include "serialization/saved_keys.h"
 
 #include <tessera/common/shorten.h>
 
@@ -32,6 +33,119 @@ namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
+
+// The keys of a table in a chain of checkpoints, in the order of their hashes.
+struct StoredKeys {
+  SavedKeys saved = {};
+  std::vector<StoredRow> rows = {};  // [saved.entries]
+};
+
+// The keys of one checkpoint in the chain.
+struct StoredChanges {
+  std::vector<KeyEntry> entries = {};  // new or changed
+  std::vector<int64_t> removed = {};
+};
+
+// Refuses keys that are not in the order of their hashes.
+void check_order(
+    const std::vector<int64_t>& keys,
+    const char* what,
+    const std::filesystem::path& folder,
+    const ManifestTable& table,
+    const std::string& where) {
+  const auto wrong =
+      std::adjacent_find(keys.begin(), keys.end(), [](int64_t a, int64_t b) {
+        return hash_of_key(a) >= hash_of_key(b);
+      });
+  TESSERA_CHECK_VALUE(
+      wrong == keys.end(),
+      "{} '{}': the {} of table '{}' must be in the order of their hashes, each of them once, but key {} follows key {}. The checkpoint is damaged. Choose another one with LoadOptions::checkpoint, or move this one out of its directory.",
+      where,
+      folder.string(),
+      what,
+      shorten(table.name),
+      wrong == keys.end() ? 0 : *(wrong + 1),
+      wrong == keys.end() ? 0 : *wrong);
+}
+
+// Reads the files with the keys of a table. They must have been verified.
+// Errors:  c10::ValueError beginning with `where` and naming the folder, unless the keys
+//          are in the order of their hashes, each once.
+StoredChanges read_changes(
+    const std::filesystem::path& folder,
+    const ManifestTable& table,
+    const std::string& where) {
+  const auto keys =
+      read_vector<int64_t>(folder, find_tensor(table, kSavedKeys), where);
+  const auto updates =
+      read_vector<uint32_t>(folder, find_tensor(table, kKeyUpdates), where);
+  const auto frequencies =
+      read_vector<float>(folder, find_tensor(table, kKeyFrequencies), where);
+  check_order(keys, "keys", folder, table, where);
+  StoredChanges changes;
+  changes.entries.reserve(keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    changes.entries.push_back(
+        {.key = keys[i],
+         .last_update = updates[i],
+         .frequency = frequencies[i]});
+  }
+  if (table.keys->removed) {
+    changes.removed = read_vector<int64_t>(folder, *table.keys->removed, where);
+    check_order(changes.removed, "removed keys", folder, table, where);
+  }
+  return changes;
+}
+
+// Applies the changes of checkpoint `link` to the keys of its parent.
+// Errors:  c10::ValueError beginning with `where` and naming the folder, for removed keys
+//          that the parent does not have, or that are also listed as changed.
+// All lists are in the order of the hashes, so they are merged in one walk.
+void apply_changes(
+    const StoredChanges& changes,
+    size_t link,
+    const std::filesystem::path& folder,
+    const std::string& where,
+    StoredKeys& keys) {
+  const std::vector<KeyEntry> before = std::move(keys.saved.entries);
+  const std::vector<StoredRow> rows = std::move(keys.rows);
+  keys.saved.entries.clear();
+  keys.rows.clear();
+  keys.saved.entries.reserve(before.size() + changes.entries.size());
+  keys.rows.reserve(before.size() + changes.entries.size());
+  size_t old = 0;
+  auto removed = changes.removed.begin();
+  const auto keep_until = [&](uint64_t end, bool is_last) {
+    for (;
+         old < before.size() && (is_last || hash_of_key(before[old].key) < end);
+         ++old) {
+      if (removed != changes.removed.end() && *removed == before[old].key) {
+        ++removed;
+        continue;
+      }
+      keys.saved.entries.push_back(before[old]);
+      keys.rows.push_back(rows[old]);
+    }
+  };
+  for (size_t i = 0; i < changes.entries.size(); ++i) {
+    const KeyEntry& entry = changes.entries[i];
+    keep_until(hash_of_key(entry.key), /*is_last=*/false);
+    if (old < before.size() && before[old].key == entry.key) {
+      ++old;
+    }
+    keys.saved.entries.push_back(entry);
+    keys.rows.push_back(
+        {.link = static_cast<uint32_t>(link),
+         .entry = static_cast<uint32_t>(i)});
+  }
+  keep_until(0, /*is_last=*/true);
+  TESSERA_CHECK_VALUE(
+      removed == changes.removed.end(),
+      "{} '{}': key {} is listed as removed, but has no row in the checkpoint that it builds on, or is listed as changed, too. The checkpoint is damaged. Choose another one with LoadOptions::checkpoint, or move this one out of its directory.",
+      where,
+      folder.string(),
+      removed == changes.removed.end() ? 0 : *removed);
+}
 
 // An increment without a sketch takes that of its parent.
 bool has_same_sketch_size(

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "serialization/checkpoint_input.h"
-#include "serialization/checkpoint_keys.h"
 #include "serialization/load_plan.h"
 #include "serialization/manifest.h"
 #include "src/engine/accumulated_gradients.h"
@@ -59,6 +58,12 @@ std::string choose_checkpoint(
 struct RowMove {
   int64_t from = 0;
   uint32_t to = 0;  // local row
+};
+
+/// The place of a key's row: an entry of the tensors of a checkpoint in a chain.
+struct StoredRow {
+  uint32_t link = 0;
+  uint32_t entry = 0;
 };
 
 /// Reads a checkpoint together with those that it builds on. Errors begin with `where`,
