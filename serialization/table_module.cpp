@@ -11,6 +11,8 @@
 #include "src/engine/pending_gradients.h"
 #include "src/engine/strategies/embedding_strategy.h"
 
+#include <fmt/format.h>
+
 #include <optional>
 #include <utility>
 
@@ -97,7 +99,7 @@ int64_t TableModule::evict(const std::string& name, int64_t updates) {
 void TableModule::save(torch::serialize::OutputArchive& archive) const {
   check_holds_all_rows(
       state(),
-      "[" + class_name() + "::save]",
+      fmt::format("[{}::save]", class_name()),
       "Use save_checkpoint(), to which each rank writes its rows.");
   read_state([&](const EmbeddingState& state) {
     save_state(state, feature_configs(), archive);
@@ -113,7 +115,8 @@ void TableModule::load(
     const LoadOptions& options) {
   change_state([&](EmbeddingState& state) {
     mark_all_rows(state);
-    load_state(state, archive, options, "[" + class_name() + "::load]");
+    load_state(
+        state, archive, options, fmt::format("[{}::load]", class_name()));
     discard_pending(*this);
   });
 }
