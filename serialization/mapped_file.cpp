@@ -61,6 +61,7 @@ MappedFile::MappedFile(const std::string& path, const std::string& where) {
       0);
   check_read(memory != MAP_FAILED, path, where);
   data_ = static_cast<char*>(memory);
+  is_mapped_ = true;
 }
 
 MappedFile::MappedFile(
@@ -71,7 +72,7 @@ MappedFile::MappedFile(
       size_(bytes.size()) {}
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr && owner_ == nullptr) {
+  if (is_mapped_) {
     ::munmap(data_, size_);
   }
 }

@@ -27,7 +27,7 @@ struct OpenFile {
 OpenFile open_file(const std::string& path, const std::string& where);
 
 /// The bytes of a file, mapped into memory. A page is read from the disk when it is used.
-/// The bytes may be written to: then a page is copied, and the file does not change. If
+/// They may be written to: then a page is copied, and the file does not change. If
 /// another process shortens the file, reading a lost page ends this process (SIGBUS). A
 /// rename over the file does no harm.
 /// Errors:  c10::Error beginning with `where` for a file that can't be mapped;
@@ -36,14 +36,15 @@ OpenFile open_file(const std::string& path, const std::string& where);
 class MappedFile {
  public:
   MappedFile(const std::string& path, const std::string& where);
-  /// The bytes of a file that are in memory already, where `owner` keeps them.
+  /// The bytes of a file that are in memory already, where `owner` keeps them. Who writes
+  /// to them changes them for all who read them.
   MappedFile(std::string_view bytes, std::shared_ptr<const void> owner);
   ~MappedFile();
 
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
 
-  /// Starts at the beginning of a page. nullptr if the file is empty.
+  /// A file starts at the beginning of a page. nullptr if it is empty.
   char* data() const {
     return data_;
   }
@@ -55,9 +56,10 @@ class MappedFile {
   }
 
  private:
-  std::shared_ptr<const void> owner_;  // nullptr: this object
+  std::shared_ptr<const void> owner_;
   char* data_ = nullptr;
   size_t size_ = 0;
+  bool is_mapped_ = false;  // by this object
 };
 
 }  // namespace tessera

@@ -28,7 +28,7 @@ set(used_by_models dense)
 set(internal layers/mode_guard.h serialization/mapped_file.h src/common/atomic_file.h src/common/check.h
     src/common/check_path.h src/common/checksum.h src/common/error_reason.h src/common/file_descriptor.h
     src/common/names.h src/common/parallel.h src/common/random_key.h src/common/rank_group.h src/common/tensor_text.h
-    src/engine/embedding_state.h src/tables/key_table_rows.h)
+    src/common/value_named.h src/engine/embedding_state.h src/tables/key_table_rows.h)
 set(internal_formats src/common/json_entries.h)
 set(internal_data src/common/file_advice.h src/common/text_table.h src/common/utf8.h)
 set(internal_distributed optim/row_update.h src/common/active_kernels.h src/common/buffer.h src/common/lookup_worker.h

@@ -103,7 +103,7 @@ def add_layer(tree):
 
 
 def add_format(tree):
-    names = {"parquet_source": "recipe_source", "ParquetOptions": "RecipeOptions", "Parquet": "Recipe"}
+    names = {"Int96Unit": "RecipeUnit", "parquet_source": "recipe_source", "ParquetOptions": "RecipeOptions", "Parquet": "Recipe"}
     package = "packages/data"
     tree.copy(
         f"{package}/include/tessera/data/parquet_source.h", f"{package}/include/tessera/data/recipe_source.h", names
@@ -115,7 +115,9 @@ def add_format(tree):
          "ParquetSource": "RecipeSource", "ParquetReader": "RecipeReader", "ParquetFile": "RecipeFile",
          # A unity source has both files, so names in unnamed namespaces must differ.
          "kReader": "kRecipeReader", "GroupRange": "RecipeRange", "GroupDecoder": "RecipeDecoder",
-         "without_exceptions": "without_recipe_exceptions", "collect_leaves": "collect_recipe_leaves"},
+         "without_exceptions": "without_recipe_exceptions", "collect_leaves": "collect_recipe_leaves", "Int96Column": "RecipeInt96Column", "count_units": "count_recipe_units",
+         "date_of": "recipe_date_of", "values_of": "recipe_values_of", "kNanosecondsPerSecond": "kRecipeNanoseconds",
+         "Int96Unit": "RecipeUnit", "kBatchExamples": "kRecipeExamples", "DecodedExamples": "RecipeExamples"},
     )
     without_arrow = f"{package}/src/arrow_unavailable.cpp"
     tree.after(without_arrow, "parquet_source.h", "#include <tessera/data/recipe_source.h>\n")

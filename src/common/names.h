@@ -3,13 +3,8 @@
 
 #include <tessera/common/shorten.h>
 
-#include "src/common/check.h"
-
-#include <algorithm>
 #include <functional>
-#include <iterator>
 #include <string>
-#include <string_view>
 
 namespace tessera {
 
@@ -26,20 +21,6 @@ std::string join_names(const Items& items, NameOf name_of = {}) {
     names += std::invoke(name_of, item);
   }
   return names;
-}
-
-/// The value of an enum with this name. `names` are those of its values, in their order.
-/// Errors:  c10::ValueError that `what` must be one of the names.
-template <class Enum, class Names>
-Enum value_named(std::string_view name, const Names& names, const char* what) {
-  const auto found = std::find(std::begin(names), std::end(names), name);
-  TESSERA_CHECK_VALUE(
-      found != std::end(names),
-      "{} must be one of {}, but got '{}'.",
-      what,
-      join_names(names),
-      shorten(name));
-  return static_cast<Enum>(found - std::begin(names));
 }
 
 /// The shortened name of an item, for join_names().

@@ -166,7 +166,9 @@ SampledRows no_rows(const TableState& table) {
 void add_rows_with_gradient(
     const TableUpdate& update,
     SampledRows& rows) noexcept try {
-  if (rows.ids.numel() == rows.max_rows) {
+  if (rows.ids.numel() == rows.max_rows ||
+      rows.ids.numel() == update.table->rows.count ||
+      ++rows.updates > kMinUpdates) {
     return;
   }
   const auto* ids = rows.ids.const_data_ptr<int64_t>();
@@ -193,7 +195,8 @@ SampledRows joined(const SampledRows& first, const SampledRows& second) {
       .weights = at::cat({first.weights, second.weights}),
       .accumulators = at::cat({first.accumulators, second.accumulators}),
       .complete_to = std::min(first.complete_to, second.complete_to),
-      .max_rows = first.max_rows};
+      .max_rows = first.max_rows,
+      .updates = first.updates};
 }
 
 TableMovement compare(const SampledRows& start, const TableState& table) {

@@ -35,6 +35,7 @@ struct SampledRows {
   /// For a key table: the copies have all keys up to this hash.
   uint64_t complete_to = std::numeric_limits<uint64_t>::max();
   int64_t max_rows = kMaxSampledRows;
+  int64_t updates = 0;  // that add_rows_with_gradient() has read
 };
 
 /// Copies at most `max_rows` local rows, evenly spread over the table.
@@ -46,8 +47,8 @@ SampledRows sample_rows(
 SampledRows no_rows(const TableState& table);
 
 /// Adds rows that get a gradient other than zero in an update of a table without keys, as
-/// they are before the update, until there are max_rows. An update must not fail because
-/// of this. If there is no memory, no rows are added.
+/// they are before the update, until there are max_rows or kMinUpdates updates. An update
+/// must not fail because of this. If there is no memory, no rows are added.
 void add_rows_with_gradient(
     const TableUpdate& update,
     SampledRows& rows) noexcept;

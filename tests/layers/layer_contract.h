@@ -289,7 +289,7 @@ TEST_P(DenseLayerContractTest, MixedInputsBuildItInTheirPromotedDtype) {
   const Tensors leaves = x.flatten();
   const Autocast autocast;
   if (leaves.size() == 1 || module_->parameters().empty()) {
-    return;
+    GTEST_SKIP() << "one input, or no parameters";
   }
   for (size_t i = 0; i < leaves.size(); ++i) {
     Tensors mixed = leaves;

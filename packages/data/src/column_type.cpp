@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/column_type.h>
 
-#include "src/common/names.h"
+#include "src/common/value_named.h"
 
 #include <array>
 
@@ -22,7 +22,7 @@ std::string to_string(ColumnType type) {
 }
 
 ColumnType column_type_from_string(std::string_view name) {
-  return value_named<ColumnType>(
+  return value_named<ColumnType::kUInt64Bits>(
       name, kTypeNames, "[ColumnType] the type of a column");
 }
 

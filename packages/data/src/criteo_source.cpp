@@ -90,7 +90,7 @@ class CriteoFiles : public CriteoSource {
   std::unique_ptr<ExampleReader> open(int64_t first) const override {
     check_first("CriteoSource", first);
     return std::make_unique<CriteoExampleReader>(
-        options_, first, begin_report(report_));
+        options_, first, report_.begin());
   }
 
   std::optional<int64_t> size() const override {
@@ -98,12 +98,12 @@ class CriteoFiles : public CriteoSource {
   }
 
   ReadReport report() const override {
-    return report_.load()->get();
+    return report_.get();
   }
 
  private:
   CriteoReaderOptions options_;
-  mutable LastReport report_ = std::make_shared<SharedReport>();
+  mutable LastReport report_;
 };
 
 }  // namespace

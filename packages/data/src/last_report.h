@@ -3,7 +3,6 @@
 
 #include <tessera/data/malformed_lines.h>
 
-#include <atomic>
 #include <memory>
 #include <mutex>
 
@@ -28,13 +27,21 @@ class SharedReport {
 
 /// The report of the last reader that a source has opened. Several readers may run at the
 /// same time.
-using LastReport = std::atomic<std::shared_ptr<SharedReport>>;
+class LastReport {
+ public:
+  /// The report of a new reader.
+  std::shared_ptr<SharedReport> begin() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return last_ = std::make_shared<SharedReport>();
+  }
+  ReadReport get() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return last_->get();
+  }
 
-/// The report of a new reader.
-inline std::shared_ptr<SharedReport> begin_report(LastReport& last) {
-  auto report = std::make_shared<SharedReport>();
-  last = report;
-  return report;
-}
+ private:
+  mutable std::mutex mutex_;
+  std::shared_ptr<SharedReport> last_ = std::make_shared<SharedReport>();
+};
 
 }  // namespace tessera::data

@@ -6,7 +6,7 @@
 #include "packages/data/src/column_view.h"
 #include "packages/data/src/prepared_transform.h"
 #include "src/common/check.h"
-#include "src/common/names.h"
+#include "src/common/value_named.h"
 
 #include <fmt/format.h>
 
@@ -128,7 +128,7 @@ std::string to_string(Missing policy) {
 }
 
 Missing missing_from_string(std::string_view name) {
-  return value_named<Missing>(name, kMissingNames, "[Missing] missing");
+  return value_named<Missing::kError>(name, kMissingNames, "[Missing] missing");
 }
 
 const char* name_of(const Transform& transform) {

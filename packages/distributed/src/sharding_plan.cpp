@@ -260,6 +260,11 @@ class Planner {
   ShardingPlan plan_;
 };
 
+// With more digits than megabytes(), because a rank may send little.
+std::string sent(double bytes) {
+  return fmt::format("{:.2f} MiB", bytes / (1 << 20));
+}
+
 }  // namespace
 
 std::map<std::string, TablePlacement> ShardingPlan::placement() const {
@@ -286,7 +291,7 @@ std::string ShardingPlan::to_string() const {
          std::to_string(table.dim),
          megabytes(table.bytes),
          fmt::format("{:.0f}", table.distinct_ids),
-         megabytes(std::llround(table.bytes_sent)),
+         sent(table.bytes_sent),
          tessera::to_string(table.placement)});
   }
   std::string text = align(lines);
@@ -300,7 +305,7 @@ std::string ShardingPlan::to_string() const {
       rank_bytes.size(),
       megabytes(*smallest),
       megabytes(*largest),
-      megabytes(std::llround(bytes_sent)));
+      sent(bytes_sent));
   return text;
 }
 

@@ -308,6 +308,33 @@ TEST(ExportModelTest, AFeatureMayBeForTheTowerOnly) {
   expect_same_results(loaded, *model, features, at::rand({5, 2}));
 }
 
+TEST(ExportModelTest, AMaskMayBeForTheTowerOnly) {
+  auto model =
+      make_model([](auto& self, const Features& features, const at::Tensor&) {
+        const at::Tensor embedded = self.embed(
+            {{"user", features["user"]},
+             {"item", features["item"]},
+             {"history", features["history"]}});
+        return at::where(
+            std::get<at::Tensor>(features["mask"]).unsqueeze(1),
+            embedded,
+            -embedded);
+      });
+  const auto with_mask = [](const Features& features) {
+    const int64_t rows = std::get<at::Tensor>(features["user"]).size(0);
+    return Features{
+        {"user", features["user"]},
+        {"item", features["item"]},
+        {"mask", at::rand({rows}) > 0.5},
+        {"history", features["history"]}};
+  };
+  ExportExample example = model_example();
+  example.features = with_mask(example.features);
+  torch::jit::Module loaded = export_model(model, example);
+  expect_same_results(
+      loaded, *model, with_mask(five_examples()), at::rand({5, 2}));
+}
+
 // A model that gets the weights of one feature as Weights, and those of another as
 // a tensor.
 struct WeightedImpl : torch::nn::Module {
@@ -481,9 +508,10 @@ TEST(ExportModelTest, RefusesLookupsThatTorchScriptCannotMake) {
         return self.embedding->embedding_lookup(
             features, {}, self.embedding->options().features)["item"];
       });
+  const std::string path = new_file();
   EXPECT_RAISES(
       c10::NotImplementedError,
-      export_torchscript(by_config, new_file(), model_example()),
+      export_torchscript(by_config, path, model_example()),
       "but this one passes a serving_config. Leave it out.");
   const auto partial =
       make_model([](auto& self, const Features& features, const at::Tensor&) {
@@ -491,8 +519,9 @@ TEST(ExportModelTest, RefusesLookupsThatTorchScriptCannotMake) {
         return self.embedding->forward({{"user", features["user"]}})["user"];
       });
   EXPECT_VALUE_ERROR(
-      export_torchscript(partial, new_file(), model_example()),
+      export_torchscript(partial, path, model_example()),
       "An exported model must look up all features of a layer.");
+  expect_nothing_at(path);
 }
 
 TEST(ExportModelTest, RefusesModelsThatCanNotBeTraced) {

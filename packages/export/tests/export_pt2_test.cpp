@@ -346,6 +346,17 @@ void write_bytes(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
+TEST(Pt2ProgramTest, ReadsBytesAtAnyAddress) {
+  const std::string path = new_file();
+  export_pt2(layer_of({}), path, example_of({int64s({1, 2})}));
+  const std::string bytes = " " + read_text(path);  // no weight is aligned
+  const Pt2Program from_bytes(std::string_view(bytes).substr(1), nullptr);
+  const Pt2Program from_file(path);
+  const std::vector<at::Tensor> inputs{int64s({3, 1, 4})};
+  EXPECT_TRUE(
+      at::equal(from_bytes.run(inputs).front(), from_file.run(inputs).front()));
+}
+
 TEST(Pt2ProgramTest, RefusesDamagedFiles) {
   const std::string path = new_file();
   export_pt2(layer_of({}), path, example_of({ragged({{1}, {2, 3}})}));

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/common/json_text.h>
 #include <tessera/common/shorten.h>
 #include <tessera/formats/npy.h>
 
@@ -9,9 +8,10 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <array>
+#include <charconv>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,8 +23,8 @@ namespace tessera {
 namespace {
 
 constexpr std::string_view kMagic("\x93NUMPY", 6);
-// The dict in the header is read here, because Debian 12's libraries do not fit: xtensor
-// reads into arrays of its own, and cnpy allocates the size in the header without a check.
+// This file has its own reader, because Debian 12's libraries do not fit: xtensor reads
+// into arrays of its own, and cnpy allocates the size in the header without a check.
 
 // NumPy begins the array's data at a multiple of this.
 constexpr size_t kAlignment = 64;
@@ -35,53 +35,138 @@ struct Header {
   std::vector<int64_t> shape = {};
 };
 
-// Turns the Python dict that NumPy writes into JSON:
+// Reads the Python dict that NumPy writes, but no other Python expressions:
 //   {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }
-std::string json_of(std::string_view dict) {
-  std::string json;
-  for (size_t i = 0; i < dict.size(); ++i) {
-    const char c = dict[i];
-    const size_t next =
-        c == ',' ? dict.find_first_not_of(" \n", i + 1) : std::string::npos;
-    const bool is_last_comma =
-        next != std::string::npos && (dict[next] == ')' || dict[next] == '}');
-    // NumPy on Python 2 wrote some numbers as 2L.
-    const bool is_long =
-        c == 'L' && i > 0 && dict[i - 1] >= '0' && dict[i - 1] <= '9';
-    if (!is_last_comma && !is_long) {
-      json += c == '\'' ? '"'
-          : c == '('    ? '['
-          : c == ')'    ? ']'
-          : c == 'T'    ? 't'
-          : c == 'F'    ? 'f'
-                        : c;
-    }
-  }
-  return json;
-}
+class HeaderParser {
+ public:
+  HeaderParser(std::string_view text, const std::string& where)
+      : text_(text), where_(where) {}
 
-Header read_header(std::string_view text, const std::string& where) {
-  // The levels are the header, and the fields of a structured array.
-  const Json json = parse_json(
-      json_of(text), where + ": header:", {.depth = 3, .list_size = kMaxRank});
-  const bool has_keys = json.is_object() && json.size() == 3 &&
-      json.contains("descr") && json.contains("fortran_order") &&
-      json.contains("shape");
-  TESSERA_CHECK_VALUE(
-      !has_keys || !json["descr"].is_array(),
-      "{}: structured arrays can't be read. Save each field as a plain array.",
-      where);
-  TESSERA_CHECK_VALUE(
-      has_keys && json["descr"].is_string() &&
-          json["fortran_order"].is_boolean() && is_list_of_sizes(json["shape"]),
-      "{}: the header must have descr, fortran_order and a shape of sizes >= 0, but is {}. The file is damaged or not a .npy file.",
-      where,
-      shorten(json.dump()));
-  return {
-      .descr = json["descr"].get<std::string>(),
-      .fortran_order = json["fortran_order"].get<bool>(),
-      .shape = json["shape"].get<std::vector<int64_t>>()};
-}
+  Header parse() {
+    Header header;
+    std::vector<std::string> keys;
+    expect(take('{'), "'{'");
+    while (!take('}')) {
+      expect(keys.size() < 3, "'}'");
+      keys.push_back(quoted());
+      expect(take(':'), "':'");
+      if (keys.back() == "descr") {
+        header.descr = descr();
+      } else if (keys.back() == "fortran_order") {
+        header.fortran_order = boolean();
+      } else if (keys.back() == "shape") {
+        header.shape = shape();
+      }
+      expect(take(',') || next() == '}', "',' or '}'");
+    }
+    next();
+    expect(position_ == text_.size(), "the end of the header");
+    std::sort(keys.begin(), keys.end());
+    TESSERA_CHECK_VALUE(
+        (keys == std::vector<std::string>{"descr", "fortran_order", "shape"}),
+        "{}: the header must have the keys descr, fortran_order and shape, each once, but got {}. The file is damaged or not a .npy file.",
+        where_,
+        shorten_all(keys));
+    return header;
+  }
+
+ private:
+  // Skips spaces and returns the next character, or '\0' at the end.
+  char next() {
+    const size_t found = text_.find_first_not_of(" \n", position_);
+    position_ = found == std::string_view::npos ? text_.size() : found;
+    return position_ < text_.size() ? text_[position_] : '\0';
+  }
+
+  bool take(char expected) {
+    if (next() != expected) {
+      return false;
+    }
+    ++position_;
+    return true;
+  }
+
+  bool take(std::string_view word) {
+    next();
+    if (text_.substr(position_, word.size()) != word) {
+      return false;
+    }
+    position_ += word.size();
+    return true;
+  }
+
+  void expect(bool is_valid, const char* expected) const {
+    TESSERA_CHECK_VALUE(
+        is_valid,
+        "{}: expected {} at byte {} of the header. The file is damaged or not a .npy file.",
+        where_,
+        expected,
+        position_);
+  }
+
+  std::string quoted() {
+    const char quote = next();
+    expect(quote == '\'' || quote == '"', "a quoted string");
+    const size_t end = text_.find(quote, position_ + 1);
+    expect(end != std::string_view::npos, "a string that ends");
+    const std::string_view string =
+        text_.substr(position_ + 1, end - position_ - 1);
+    expect(
+        string.find('\\') == std::string_view::npos, "a string without '\\'");
+    position_ = end + 1;
+    return std::string(string);
+  }
+
+  std::string descr() {
+    TESSERA_CHECK_VALUE(
+        next() != '[',
+        "{}: structured arrays can't be read. Save each field as a plain array.",
+        where_);
+    return quoted();
+  }
+
+  bool boolean() {
+    const bool is_true = take("True");
+    expect(is_true || take("False"), "True or False");
+    return is_true;
+  }
+
+  std::vector<int64_t> shape() {
+    std::vector<int64_t> lengths;
+    expect(take('('), "'('");
+    while (!take(')')) {
+      lengths.push_back(length());
+      // In Python, (3) is a number in parentheses, so a single length needs a comma.
+      const bool has_comma = take(',');
+      expect(has_comma || (next() == ')' && lengths.size() > 1), "',' or ')'");
+      TESSERA_CHECK_VALUE(
+          lengths.size() <= kMaxRank,
+          "{}: expected at most {} dimensions, but got more. Reshape the array.",
+          where_,
+          kMaxRank);
+    }
+    return lengths;
+  }
+
+  int64_t length() {
+    const char first = next();
+    const char* begin = text_.data() + position_;
+    int64_t value = 0;
+    const auto [end, error] =
+        std::from_chars(begin, text_.data() + text_.size(), value);
+    expect(
+        first != '-' && error == std::errc(),
+        "a dimension that is not negative and fits into an int64");
+    position_ += static_cast<size_t>(end - begin);
+    // NumPy on Python 2 wrote some numbers as 2L.
+    position_ += position_ < text_.size() && text_[position_] == 'L' ? 1 : 0;
+    return value;
+  }
+
+  std::string_view text_;
+  const std::string& where_;
+  size_t position_ = 0;
+};
 
 at::ScalarType dtype_of(const std::string& descr, const std::string& where) {
   const std::string kind = descr.empty() ? "" : descr.substr(1);
@@ -184,7 +269,7 @@ at::Tensor load_npy(const std::string& path) {
   const std::string where = fmt::format("[load_npy] {}", path);
   const auto file = std::make_shared<MappedFile>(path, "[load_npy]");
   const Preamble preamble = preamble_of(file->text(), where);
-  const Header header = read_header(preamble.header, where);
+  const Header header = HeaderParser(preamble.header, where).parse();
   const TensorBytes location{
       .dtype = dtype_of(header.descr, where),
       .shape = header.shape,

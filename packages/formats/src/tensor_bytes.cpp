@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 
@@ -103,7 +104,8 @@ at::Tensor tensor_in(
   }
   const std::vector<int64_t> strides = strides_of(location);
   // from_blob() needs aligned memory, which no format guarantees.
-  if (location.offset % c10::elementSize(location.dtype) != 0) {
+  if (reinterpret_cast<uintptr_t>(data) % c10::elementSize(location.dtype) !=
+      0) {
     at::Tensor copy =
         at::empty_strided(location.shape, strides, location.dtype);
     std::memcpy(copy.mutable_data_ptr(), data, bytes);

@@ -8,7 +8,7 @@
 #include "layers/initial_parameter.h"
 #include "packages/models/src/model_checks.h"
 #include "src/common/check.h"
-#include "src/common/names.h"
+#include "src/common/value_named.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
@@ -138,7 +138,7 @@ std::string to_string(DINActivation activation) {
 }
 
 DINActivation din_activation_from_string(std::string_view name) {
-  return value_named<DINActivation>(
+  return value_named<DINActivation::kSigmoid>(
       name, kDINActivations, "an activation of DINAttention");
 }
 

@@ -7,9 +7,9 @@
 #include "packages/models/src/loss_inputs.h"
 #include "packages/models/src/model_checks.h"
 #include "src/common/check.h"
-#include "src/common/names.h"
 #include "src/common/number_in_message.h"
 #include "src/common/tensor_text.h"
+#include "src/common/value_named.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
@@ -114,7 +114,7 @@ const char* to_string(LossReduction reduction) {
 }
 
 LossReduction loss_reduction_from_string(const std::string& name) {
-  return value_named<LossReduction>(name, kReductions, "reduction");
+  return value_named<LossReduction::kMean>(name, kReductions, "reduction");
 }
 
 RetrievalImpl::RetrievalImpl(RetrievalOptions options)

@@ -8,7 +8,7 @@
 #include "packages/models/src/dropout_sum.h"
 #include "packages/models/src/model_checks.h"
 #include "src/common/check.h"
-#include "src/common/names.h"
+#include "src/common/value_named.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/sigmoid.h>
@@ -29,7 +29,7 @@ std::string to_string(NormOrder order) {
 }
 
 NormOrder norm_order_from_string(const std::string& name) {
-  return value_named<NormOrder>(name, kNormOrders, "norm");
+  return value_named<NormOrder::kPost>(name, kNormOrders, "norm");
 }
 
 TransformerBlockImpl::TransformerBlockImpl(TransformerBlockOptions options)

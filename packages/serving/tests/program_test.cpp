@@ -591,7 +591,7 @@ TEST_F(ProgramTest, AProgramThatDoesNotFitIsRefusedWhenItIsMade) {
       {.program = program_, .compiled_program = program_}));
 }
 
-// What a Publisher before Tessera 0.3 may have published.
+// What a Publisher of a development state of Tessera 0.3 may have published.
 std::string torchscript_program() {
   torch::jit::Module module("Ranker");
   module.define("def forward(self, user, movie):\n  return user * movie\n");

@@ -124,7 +124,7 @@ class ServerTest : public ::testing::Test {
   // A client that has sent this.
   HttpClient sent(const std::string& text) const {
     HttpClient client = connect();
-    EXPECT_TRUE(client.send(text));
+    client.send(text);  // a server that refuses it may close before the end
     return client;
   }
   HttpReply get(const std::string& path) const {

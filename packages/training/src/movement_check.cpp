@@ -94,6 +94,9 @@ void warn_of_rest(
         "Choose");
     return;
   }
+  if (found.touched_rows < kMinTouchedRows) {
+    return;
+  }
   const bool is_at_start = has_hardly_grown(found);
   if (found.movement >= (is_at_start ? kMinMovement : kMinMovementOfOthers)) {
     return;

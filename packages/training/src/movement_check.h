@@ -14,8 +14,8 @@ namespace tessera::training {
 
 /// Warns if rows hardly move in the first updates of new tables. fit() has one.
 ///
-/// Updates copy up to 4096 rows of each table before their first gradient. After 100
-/// updates, these rows are compared with their copies. From then on, steps do nothing.
+/// Before rows get their first gradient, the first 100 updates copy them, up to 4096 of
+/// each table. Then these rows are compared with their copies. Later steps do nothing.
 ///
 /// Key tables are left out. So are tables whose rows may rest for a good reason: tables
 /// that were trained or loaded before, frozen tables, tables whose learning rate is 0 or a

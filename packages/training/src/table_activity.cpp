@@ -53,14 +53,13 @@ std::string entry_name(size_t table) {
 std::string samples_to_bytes(const std::vector<SampledRows>& tables) {
   torch::serialize::OutputArchive archive;
   for (size_t i = 0; i < tables.size(); ++i) {
-    const auto& [table, ids, weights, accumulators, complete_to, max_rows] =
-        tables[i];
+    const SampledRows& rows = tables[i];
     archive.write(
         entry_name(i),
         c10::IValue(Entry(
-            table,
-            {max_rows, static_cast<int64_t>(complete_to)},
-            {ids, weights, accumulators})));
+            rows.table,
+            {rows.max_rows, static_cast<int64_t>(rows.complete_to)},
+            {rows.ids, rows.weights, rows.accumulators})));
   }
   std::ostringstream stream;
   archive.save_to(stream);
@@ -143,6 +142,8 @@ TableActivity::TableActivity(TableModules layers, TableActivityOptions options)
 }
 
 TableActivity::~TableActivity() = default;
+
+TableActivity::TableActivity(TableActivity&&) noexcept = default;
 
 std::vector<TableMovement> TableActivity::measure() const {
   std::vector<TableMovement> movements;

@@ -426,6 +426,12 @@ TEST(TableActivityTest, MeasuresTheTablesOfEnginesAndLayers) {
   EXPECT_EQ(activity->measure().at(1).moved_rows, 0);
 }
 
+TEST(TableActivityTest, MayBeAValue) {
+  auto layer = make_layer(optim::SGD{});
+  EXPECT_TRUE(train(layer, {.steps = 2, .callbacks = {TableActivity({layer})}})
+                  .empty());
+}
+
 TEST(TableActivityTest, RefusesUnusableArguments) {
   auto layer = make_layer(optim::SGD{});
   EXPECT_VALUE_ERROR(

@@ -239,8 +239,7 @@ class CsvFileSource : public CsvSource {
 
   std::unique_ptr<ExampleReader> open(int64_t first) const override {
     check_first(kCsvReader, first);
-    return std::make_unique<CsvExampleReader>(
-        files_, first, begin_report(report_));
+    return std::make_unique<CsvExampleReader>(files_, first, report_.begin());
   }
 
   std::optional<int64_t> size() const override {
@@ -248,7 +247,7 @@ class CsvFileSource : public CsvSource {
   }
 
   ReadReport report() const override {
-    return report_.load()->get();
+    return report_.get();
   }
 
   std::map<std::string, ColumnType> types() const override {
@@ -405,7 +404,7 @@ class CsvFileSource : public CsvSource {
   }
 
   std::shared_ptr<CsvFiles> files_;
-  mutable LastReport report_ = std::make_shared<SharedReport>();
+  mutable LastReport report_;
 };
 
 }  // namespace

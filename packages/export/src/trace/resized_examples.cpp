@@ -22,6 +22,11 @@ namespace tessera::exporting {
 
 namespace {
 
+// A sum with 0 would change the dtype of bools.
+at::Tensor shifted(const at::Tensor& values, int64_t shift) {
+  return shift == 0 ? values : values + shift;
+}
+
 // `count` rows of a tensor, from the first one. After the last one, the first one follows.
 at::Tensor repeat_rows(const at::Tensor& tensor, int64_t count) {
   const int64_t rows = tensor.size(0);
@@ -117,11 +122,12 @@ Feature ResizedExamples::resize(
     int64_t shift) const {
   if (const auto* dense = std::get_if<at::Tensor>(&feature)) {
     const int64_t rows = dense->size(0) / sizes_[0] * sizes[0];
-    return at::Tensor(repeat_rows(*dense, rows) + shift);
+    return shifted(repeat_rows(*dense, rows), shift);
   }
   const int64_t rows = sizes[0] * size.rows_per_example;
   const int64_t nnz = rows == 0 ? 0 : sizes[size.symbol];
-  const at::Tensor values = repeat_rows(values_of(feature), nnz) + shift;
+  const at::Tensor values =
+      shifted(repeat_rows(values_of(feature), nnz), shift);
   if (const auto* sparse = std::get_if<SparseFeature>(&feature)) {
     return resize_sparse(*sparse, values, rows);
   }

@@ -22,7 +22,8 @@ enum class Rejection {
   kSlowClient,
   kMemory
 };
-inline constexpr size_t kNumRejections = 7;
+inline constexpr size_t kNumRejections =
+    static_cast<size_t>(Rejection::kMemory) + 1;
 
 /// What /metrics reads when it is asked.
 struct MetricsNow {

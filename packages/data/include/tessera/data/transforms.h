@@ -56,7 +56,7 @@ struct Hash {
 
   bool operator==(const Hash&) const = default;
 
-  static void visit_fields(auto& self, auto visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("num_bins", self.num_bins);
     visit("salt", self.salt);
     visit("missing", self.missing);
@@ -84,7 +84,7 @@ struct Bucketize {
 
   bool operator==(const Bucketize&) const = default;
 
-  static void visit_fields(auto& self, auto visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("boundaries", self.boundaries);
     visit("missing", self.missing);
   }
@@ -118,7 +118,7 @@ struct Vocabulary {
 
   bool operator==(const Vocabulary&) const = default;
 
-  static void visit_fields(auto& self, auto visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("values", self.values);
     visit("num_oov_indices", self.num_oov_indices);
     visit("missing", self.missing);
@@ -148,7 +148,7 @@ struct Cross {
 
   bool operator==(const Cross&) const = default;
 
-  static void visit_fields(auto& self, auto visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("num_bins", self.num_bins);
     visit("salt", self.salt);
     visit("missing", self.missing);
@@ -169,7 +169,7 @@ struct Hash64 {
 
   bool operator==(const Hash64&) const = default;
 
-  static void visit_fields(auto& self, auto visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("salt", self.salt);
     visit("missing", self.missing);
   }
@@ -192,7 +192,7 @@ struct Cross64 {
 
   bool operator==(const Cross64&) const = default;
 
-  static void visit_fields(auto& self, auto visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("salt", self.salt);
     visit("missing", self.missing);
   }
@@ -218,7 +218,7 @@ struct Identity {
 
   bool operator==(const Identity&) const = default;
 
-  static void visit_fields(auto& self, auto visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("num_ids", self.num_ids);
     visit("default_id", self.default_id);
     visit("missing", self.missing);
@@ -238,7 +238,7 @@ struct Log1p {
 
   bool operator==(const Log1p&) const = default;
 
-  static void visit_fields(auto& self, auto visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("missing_value", self.missing_value);
   }
 };
@@ -261,7 +261,7 @@ struct Normalize {
 
   bool operator==(const Normalize&) const = default;
 
-  static void visit_fields(auto& self, auto visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("mean", self.mean);
     visit("variance", self.variance);
     visit("missing_value", self.missing_value);
@@ -297,7 +297,7 @@ struct PipelineOutput {
 
   bool operator==(const PipelineOutput&) const = default;
 
-  static void visit_fields(auto& self, auto visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("name", self.name);
     visit("columns", self.columns);
     visit("transform", self.transform);

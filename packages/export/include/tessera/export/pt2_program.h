@@ -66,6 +66,7 @@ class Pt2Program {
   ///          release of LibTorch.
   explicit Pt2Program(const std::string& path);
   /// Reads the bytes of such a file, which `owner` keeps as long as the program needs them.
+  /// The weights share these bytes. Without an owner, the caller keeps them.
   /// Errors:  c10::ValueError as above.
   Pt2Program(std::string_view bytes, std::shared_ptr<const void> owner);
   ~Pt2Program();

@@ -12,7 +12,7 @@ namespace tessera {
 // snippet: packages/export/tests/dense_part_test.cpp with_one_user
 /// Makes the example of a dense program from a batch of training, which has one row per
 /// example in all features. Those of the user keep only the first row, so that
-/// export_dense_pt2() and export_dense_torchscript() take them for features of the user.
+/// export_dense_pt2() takes them for features of the user.
 ///
 ///   const ExportExample example =
 ///       with_one_user(batch, {"user", "history"}, /*user_inputs=*/{0});

@@ -20,7 +20,7 @@ struct CausalSelfAttentionOptions {
 
   bool operator==(const CausalSelfAttentionOptions&) const = default;
 
-  static void visit_fields(auto& self, auto visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("num_heads", self.num_heads);
     visit("use_bias", self.use_bias);
   }

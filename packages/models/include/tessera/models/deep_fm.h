@@ -27,7 +27,7 @@ struct DeepFMOptions {
 
   bool operator==(const DeepFMOptions&) const = default;
 
-  static void visit_fields(auto& self, auto visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("hidden_units", self.hidden_units);
     visit("activation", self.activation);
     visit("use_first_order", self.use_first_order);

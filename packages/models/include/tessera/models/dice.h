@@ -17,7 +17,7 @@ struct DiceOptions {
 
   bool operator==(const DiceOptions&) const = default;
 
-  static void visit_fields(auto& self, auto visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("momentum", self.momentum);
     visit("epsilon", self.epsilon);
   }

@@ -53,7 +53,7 @@ struct DINAttentionOptions {
 
   bool operator==(const DINAttentionOptions&) const = default;
 
-  static void visit_fields(auto& self, auto visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("hidden_units", self.hidden_units);
     visit("activation", self.activation);
     visit("use_softmax", self.use_softmax);

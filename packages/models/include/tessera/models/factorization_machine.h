@@ -19,7 +19,7 @@ struct FactorizationMachineOptions {
 
   bool operator==(const FactorizationMachineOptions&) const = default;
 
-  static void visit_fields(auto& self, auto visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("use_first_order", self.use_first_order);
     visit("use_bias", self.use_bias);
   }

@@ -18,7 +18,7 @@ struct MatrixFactorizationOptions {
 
   bool operator==(const MatrixFactorizationOptions&) const = default;
 
-  static void visit_fields(auto& self, auto visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("global_mean", self.global_mean);
     visit("use_biases", self.use_biases);
   }

@@ -31,7 +31,7 @@ struct MMoEOptions {
 
   bool operator==(const MMoEOptions&) const = default;
 
-  static void visit_fields(auto& self, auto visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("tasks", self.tasks);
     visit("num_experts", self.num_experts);
     visit("expert_units", self.expert_units);

@@ -42,7 +42,7 @@ struct RetrievalOptions {
 
   bool operator==(const RetrievalOptions&) const = default;
 
-  static void visit_fields(auto& self, auto visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("temperature", self.temperature);
     visit("num_hard_negatives", self.num_hard_negatives);
     visit("remove_accidental_hits", self.remove_accidental_hits);

@@ -24,7 +24,7 @@ struct SamplingProbabilityOptions {
 
   bool operator==(const SamplingProbabilityOptions&) const = default;
 
-  static void visit_fields(auto& self, auto visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("num_buckets", self.num_buckets);
     visit("num_hashes", self.num_hashes);
     visit("learning_rate", self.learning_rate);

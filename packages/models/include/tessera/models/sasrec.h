@@ -41,7 +41,7 @@ struct SASRecOptions {
 
   bool operator==(const SASRecOptions&) const = default;
 
-  static void visit_fields(auto& self, auto visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("num_items", self.num_items);
     visit("dim", self.dim);
     visit("max_length", self.max_length);

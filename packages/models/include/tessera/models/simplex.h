@@ -38,7 +38,7 @@ struct SimpleXOptions {
 
   bool operator==(const SimpleXOptions&) const = default;
 
-  static void visit_fields(auto& self, auto visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("num_users", self.num_users);
     visit("num_items", self.num_items);
     visit("dim", self.dim);

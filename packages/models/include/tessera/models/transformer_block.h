@@ -46,7 +46,7 @@ struct TransformerBlockOptions {
 
   bool operator==(const TransformerBlockOptions&) const = default;
 
-  static void visit_fields(auto& self, auto visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("num_heads", self.num_heads);
     visit("feed_forward_dim", self.feed_forward_dim);
     visit("activation", self.activation);

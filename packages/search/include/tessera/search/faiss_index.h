@@ -26,7 +26,7 @@ struct FaissIndexOptions {
 
   bool operator==(const FaissIndexOptions&) const = default;
 
-  static void visit_fields(auto& self, auto visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("factory", self.factory);
     visit("nprobe", self.nprobe);
     visit("ef_search", self.ef_search);

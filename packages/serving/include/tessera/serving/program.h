@@ -28,8 +28,8 @@ namespace tessera::serving {
 /// who wrote a file.
 class Program {
  public:
-  /// Loads the program. If `before` has the same files, it is not read again, and only the
-  /// weights change.
+  /// Loads the program. If `before` is of the same base, the program is not read again, and
+  /// a package of AOTInductor is not if its bytes are the same: only the weights change.
   /// Errors:  c10::ValueError for a version without a program, for files that can't be
   ///          loaded, and naming a weight that the version does not have.
   explicit Program(

@@ -35,7 +35,7 @@ struct Progress {
 
   bool operator==(const Progress&) const = default;
 
-  static void visit_fields(auto& self, auto visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("epochs", self.epochs);
     visit("steps_per_epoch", self.steps_per_epoch);
     visit("epoch", self.epoch);

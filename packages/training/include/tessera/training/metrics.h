@@ -156,7 +156,7 @@ class RuleMetric : public SumMetric {
 
   void update(
       const at::Tensor& predictions,
-      const at::Tensor& labels = {},
+      const at::Tensor& labels,
       const at::Tensor& weights = {}) override;
   double result() const override {
     return rule_.result(sums());
@@ -345,6 +345,13 @@ class TopKAccuracy : public detail::RuleMetric {
 class Mean : public detail::RuleMetric {
  public:
   explicit Mean(std::string name = "mean");
+
+  void update(
+      const at::Tensor& predictions,
+      const at::Tensor& labels = {},
+      const at::Tensor& weights = {}) override {
+    RuleMetric::update(predictions, labels, weights);
+  }
 };
 
 }  // namespace tessera::training

@@ -29,7 +29,7 @@ struct ProfileRow {
 
   bool operator==(const ProfileRow&) const = default;
 
-  static void visit_fields(auto& self, auto visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("phase", self.phase);
     visit("scope", self.scope);
     visit("seconds", self.seconds);

@@ -62,6 +62,7 @@ class TableActivity : public Callback {
       TableModules layers,
       TableActivityOptions options = {});
   ~TableActivity() override;
+  TableActivity(TableActivity&&) noexcept;
 
   /// The movement of each table since the first epoch began. Before that, empty.
   std::vector<TableMovement> measure() const;

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <tessera/tessera.h>
+
+#include <type_traits>
+
+namespace tessera {
+
+namespace {
+
+template <class... Types>
+constexpr bool are_aggregates = (std::is_aggregate_v<Types> && ...);
+
+// A constructor would break the programs of users that name the fields: {.k = 20}.
+static_assert(are_aggregates<
+              CausalSelfAttentionOptions,
+              CosineContrastiveLossOptions,
+              DINAttentionOptions,
+              DeepFMOptions,
+              DiceOptions,
+              FactorizationMachineOptions,
+              FaissIndexOptions,
+              FoldInOptions,
+              MMoEOptions,
+              MatrixFactorizationOptions,
+              RankingLists,
+              RankingLossOptions,
+              RetrievalOptions,
+              SASRecOptions,
+              SampledLossOptions,
+              SampledScores,
+              SamplingProbabilityOptions,
+              SimpleXOptions,
+              TransformerBlockOptions,
+              WarpLossOptions,
+              data::BatchOptions,
+              data::CacheOptions,
+              data::CollectOptions,
+              data::FileOptions,
+              data::LeaveOneOut,
+              data::NegativeSamplingOptions,
+              data::PipelineOutput,
+              data::ShuffleOptions,
+              data::SplitByShare,
+              data::SplitByTime,
+              data::SplitByUser,
+              data::TextVectorOptions,
+              data::UserItemsOptions,
+              data::transforms::Vocabulary,
+              distributed::PlanOptions,
+              training::CalibrationErrorOptions,
+              training::CalibrationOptions,
+              training::CandidateVectors,
+              training::CatalogueCoverageOptions,
+              training::CorpusEvaluationOptions,
+              training::CorpusQueries,
+              training::EarlyStoppingOptions,
+              training::FitOptions,
+              training::LearningCurvesOptions,
+              training::MetricBatch,
+              training::NDCGOptions,
+              training::NormalizedEntropyOptions,
+              training::Predictions,
+              training::ProfileRow,
+              training::RankingMetricOptions,
+              training::StepResult,
+              training::TaskPredictions,
+              training::TaskResult,
+              training::TensorBoardOptions,
+              training::TrainStepOptions,
+              training::TrainingCheckpointOptions,
+              training::Validation>);
+
+}  // namespace
+
+}  // namespace tessera
