@@ -5,8 +5,8 @@
 #include <tessera/layers/layer_json.h>  // defines get_config()
 
 #include <tessera/layers/input_checks.h>
-#include "layers/initial_parameter.h"
 #include "layers/dense/joined_inputs.h"
+#include "layers/initial_parameter.h"
 #include "src/common/check.h"
 
 #include <ATen/TensorOperators.h>

@@ -250,7 +250,7 @@ TEST(ReaderTest, LooksAgainWhileTheFilesOfAVersionChange) {
     out << bytes.substr(bytes.size() / 2);
   };
   copy_in_pieces("version.json", ": expected a checksum");
-  ASSERT_TRUE(wait_for_problem("data': No such file"));
+  ASSERT_TRUE(wait_for_problem("data: the file can't be read: No such file"));
   copy_in_pieces("data", ": expected ");
   ASSERT_TRUE(events.wait_for_version(2));
   expect_same_lookups(*reader.version(), *published.model, 1);
