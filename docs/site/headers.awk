@@ -102,7 +102,7 @@ private_indentation && indentation($0) <= private_indentation && /^ *(public:|pr
   $0 = $0 " /** @cond */"
 }
 
-specialized && /^}/ {
+specialized && (/^}/ || /{};$/) {
   $0 = $0 " /** @endcond */"
   specialized = 0
 }
