@@ -65,11 +65,11 @@ TEST(LearningRateSchedulerTest, RefusesARateThatIsNotFinite) {
            .callbacks = {LearningRateScheduler(
                run.optimizer,
                optim::ExponentialDecay{
-                   .initial_learning_rate = 0.1,
+                   .initial_learning_rate = 4.0,
                    .decay_steps = 1,
-                   .decay_rate = 1e200})}}),
+                   .decay_rate = 1e38})}}),
       "[LearningRateScheduler] the rate of step 1 must be finite and >= 0");
-  EXPECT_EQ(run.optimizer.param_groups()[0].options().get_lr(), 0.1);
+  EXPECT_EQ(run.optimizer.param_groups()[0].options().get_lr(), 4.0);
 }
 
 }  // namespace tessera::training::learning_rate_scheduler_test
