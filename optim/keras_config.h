@@ -79,7 +79,7 @@ class KerasConfig {
   }
 
  private:
-  // Whether the option exists and becomes a part of the spec.
+  // True if the config has the option and the spec takes it over.
   bool is_read(const char* key) const;
   void read(const char* key, double& field) const {
     field = is_read(key) ? number(key) : field;

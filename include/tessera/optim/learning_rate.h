@@ -23,7 +23,7 @@ namespace tessera::optim {
 
 namespace detail {
 
-/// Whether T is one of the variant's alternatives. These may be incomplete types.
+/// True if T is one of the variant's alternatives, which may be incomplete types.
 template <class T, class Variant>
 inline constexpr bool kIsAlternative = false;
 template <class T, class... Ts>

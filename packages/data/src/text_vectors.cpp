@@ -56,7 +56,7 @@ bool parse_field(std::string_view field, int64_t& number) {
   return result.ec == std::errc() && result.ptr == end;
 }
 
-// Whether a field looks like a number, in any spelling. "inf" and "nan" are words.
+// Returns true if a field looks like a number, in any spelling. "inf" and "nan" are words.
 bool is_number(std::string_view field) {
   double number = 0;
   field.remove_prefix(field.starts_with('+') ? 1 : 0);

@@ -392,7 +392,7 @@ class Exchange final : public RowExchange {
     return scratch;
   }
 
-  // Whether unknown keys of the table look up another key.
+  // True if an unknown key of the table is looked up as the default key.
   bool has_default_key(size_t table) const {
     return is_key_table(table) &&
         state_.tables[table].config->keys->default_key;

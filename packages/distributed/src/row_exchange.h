@@ -21,7 +21,7 @@
 
 namespace tessera::distributed {
 
-/// Which rows of one lookup this rank requested from each rank, and which ones it
+/// The rows of one lookup that this rank requested from each rank, and those that it
 /// served to them. Gradients travel the same way back.
 ///
 /// Tables whose rows travel as one tensor [rows, dim] form a group. Its rows are

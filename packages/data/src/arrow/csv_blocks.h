@@ -30,7 +30,7 @@ struct CsvFile {
   std::vector<int> positions = {};  // of the requested columns
 };
 
-/// What is wrong with a row, and what the user can do apart from correcting the line.
+/// The problem of a row, and the advice to a user who does not want to correct the line.
 struct RowProblem {
   std::string text = {};
   const char* advice = "";
