@@ -349,12 +349,34 @@ void write_bytes(const std::string& path, const std::string& bytes) {
 TEST(Pt2ProgramTest, ReadsBytesAtAnyAddress) {
   const std::string path = new_file();
   export_pt2(layer_of({}), path, example_of({int64s({1, 2})}));
-  const std::string bytes = " " + read_text(path);  // no weight is aligned
-  const Pt2Program from_bytes(std::string_view(bytes).substr(1), nullptr);
+  const std::string bytes = read_text(path);
   const Pt2Program from_file(path);
   const std::vector<at::Tensor> inputs{int64s({3, 1, 4})};
-  EXPECT_TRUE(
-      at::equal(from_bytes.run(inputs).front(), from_file.run(inputs).front()));
+  // Whole pages, which a program without an owner must not free.
+  constexpr size_t kPage = 4096;
+  std::vector<char> memory(bytes.size() + 2 * kPage);
+  for (const size_t shift : {size_t{0}, size_t{1}}) {
+    SCOPED_TRACE(shift);
+    const auto begin = reinterpret_cast<uintptr_t>(memory.data());
+    char* copy = memory.data() + (kPage - begin % kPage) + shift;
+    std::copy(bytes.begin(), bytes.end(), copy);
+    {
+      const Pt2Program from_bytes({copy, bytes.size()}, nullptr);
+      EXPECT_TRUE(at::equal(
+          from_bytes.run(inputs).front(), from_file.run(inputs).front()));
+      for (const auto& [name, weight] : from_bytes.state_dict()) {
+        EXPECT_EQ(
+            reinterpret_cast<uintptr_t>(weight.const_data_ptr()) %
+                sizeof(float),
+            0U)
+            << name;
+      }
+    }
+    EXPECT_EQ(std::string_view(copy, bytes.size()), bytes);
+    for (const size_t size : {size_t{0}, size_t{1}, bytes.size() - 1}) {
+      EXPECT_VALUE_ERROR(Pt2Program({copy, size}, nullptr), "[Pt2Program]");
+    }
+  }
 }
 
 TEST(Pt2ProgramTest, RefusesDamagedFiles) {
