@@ -9,7 +9,17 @@
 #   TORCH_MODULE(Layer);      the class that it stands for
 #   namespace tessera {       begins what the header adds to the module of its folder
 #   private:                  begins what the reference does not have, also friends and nested classes
+#   TESSERA_FIELDS(a, b)      left out, and so are the macros behind it
 #   template <>               begins a specialization, which the reference does not have either
+
+/^ *TESSERA_(OPTIMIZER_)?FIELDS\(/ || /^#define TESSERA_(NEXT|NO|SCAN|VISIT)_/ {
+  is_macro = 1
+}
+
+is_macro {
+  is_macro = /^#/ ? /\\$/ : !/\)$/
+  next
+}
 
 FNR == 1 {
   module = FILENAME

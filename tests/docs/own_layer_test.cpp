@@ -17,10 +17,7 @@ namespace own_layer_test {
 struct ScaleOptions {
   double initial_value = 1.0;
   bool operator==(const ScaleOptions&) const = default;
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("initial_value", self.initial_value);
-  }
+  TESSERA_FIELDS(initial_value)
 };
 
 class ScaleImpl : public tessera::LayerImpl<ScaleImpl, ScaleOptions> {

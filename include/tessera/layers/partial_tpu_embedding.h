@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/fields.h>
 #include <tessera/engine/strategy.h>
 #include <tessera/layers/layer.h>
 #include <tessera/layers/layer_holder.h>
@@ -38,17 +39,15 @@ struct PartialTPUEmbeddingOptions {
 
   bool operator==(const PartialTPUEmbeddingOptions&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("features", self.features);
-    visit("optimizer", self.optimizer);
-    visit("size_threshold", self.size_threshold);
-    visit("strategy", self.strategy);
-    visit("apply", self.apply);
-    visit("seed", self.seed);
-    visit("missing_slots", self.missing_slots);
-    visit("non_finite_gradients", self.non_finite_gradients);
-  }
+  TESSERA_FIELDS(
+      features,
+      optimizer,
+      size_threshold,
+      strategy,
+      apply,
+      seed,
+      missing_slots,
+      non_finite_gradients)
 };
 static_assert(std::is_aggregate_v<PartialTPUEmbeddingOptions>);
 

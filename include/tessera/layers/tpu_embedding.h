@@ -2,6 +2,7 @@
 #pragma once
 
 #include <c10/util/FunctionRef.h>
+#include <tessera/common/fields.h>
 #include <tessera/engine/strategy.h>
 #include <tessera/engine/table_module.h>
 #include <tessera/features/feature.h>
@@ -85,16 +86,14 @@ struct TPUEmbeddingOptions {
 
   bool operator==(const TPUEmbeddingOptions&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("features", self.features);
-    visit("optimizer", self.optimizer);
-    visit("strategy", self.strategy);
-    visit("apply", self.apply);
-    visit("seed", self.seed);
-    visit("missing_slots", self.missing_slots);
-    visit("non_finite_gradients", self.non_finite_gradients);
-  }
+  TESSERA_FIELDS(
+      features,
+      optimizer,
+      strategy,
+      apply,
+      seed,
+      missing_slots,
+      non_finite_gradients)
 };
 static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/fields.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -36,13 +38,7 @@ struct ExponentialDecay {
 
   bool operator==(const ExponentialDecay&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("initial_learning_rate", self.initial_learning_rate);
-    visit("decay_steps", self.decay_steps);
-    visit("decay_rate", self.decay_rate);
-    visit("staircase", self.staircase);
-  }
+  TESSERA_FIELDS(initial_learning_rate, decay_steps, decay_rate, staircase)
 };
 
 // snippet: tests/docs/reference_optim_test.cpp PiecewiseConstantDecay
@@ -61,11 +57,7 @@ struct PiecewiseConstantDecay {
 
   bool operator==(const PiecewiseConstantDecay&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("boundaries", self.boundaries);
-    visit("values", self.values);
-  }
+  TESSERA_FIELDS(boundaries, values)
 };
 
 // snippet: tests/docs/reference_optim_test.cpp PolynomialDecay
@@ -90,14 +82,12 @@ struct PolynomialDecay {
 
   bool operator==(const PolynomialDecay&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("initial_learning_rate", self.initial_learning_rate);
-    visit("decay_steps", self.decay_steps);
-    visit("end_learning_rate", self.end_learning_rate);
-    visit("power", self.power);
-    visit("cycle", self.cycle);
-  }
+  TESSERA_FIELDS(
+      initial_learning_rate,
+      decay_steps,
+      end_learning_rate,
+      power,
+      cycle)
 };
 
 // snippet: tests/docs/reference_optim_test.cpp InverseTimeDecay
@@ -120,13 +110,7 @@ struct InverseTimeDecay {
 
   bool operator==(const InverseTimeDecay&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("initial_learning_rate", self.initial_learning_rate);
-    visit("decay_steps", self.decay_steps);
-    visit("decay_rate", self.decay_rate);
-    visit("staircase", self.staircase);
-  }
+  TESSERA_FIELDS(initial_learning_rate, decay_steps, decay_rate, staircase)
 };
 
 // snippet: tests/docs/reference_optim_test.cpp CosineDecay
@@ -154,14 +138,12 @@ struct CosineDecay {
 
   bool operator==(const CosineDecay&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("initial_learning_rate", self.initial_learning_rate);
-    visit("decay_steps", self.decay_steps);
-    visit("alpha", self.alpha);
-    visit("warmup_target", self.warmup_target);
-    visit("warmup_steps", self.warmup_steps);
-  }
+  TESSERA_FIELDS(
+      initial_learning_rate,
+      decay_steps,
+      alpha,
+      warmup_target,
+      warmup_steps)
 };
 
 // snippet: tests/docs/reference_optim_test.cpp CosineDecayRestarts
@@ -198,14 +180,7 @@ struct CosineDecayRestarts {
 
   bool operator==(const CosineDecayRestarts&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("initial_learning_rate", self.initial_learning_rate);
-    visit("first_decay_steps", self.first_decay_steps);
-    visit("t_mul", self.t_mul);
-    visit("m_mul", self.m_mul);
-    visit("alpha", self.alpha);
-  }
+  TESSERA_FIELDS(initial_learning_rate, first_decay_steps, t_mul, m_mul, alpha)
 };
 
 /// All schedules but Warmup, which wraps one of these.
@@ -238,12 +213,7 @@ struct Warmup {
 
   bool operator==(const Warmup&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("start", self.start);
-    visit("steps", self.steps);
-    visit("then", self.then);
-  }
+  TESSERA_FIELDS(start, steps, then)
 };
 
 using Schedule = std::variant<

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/fields.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -19,8 +21,7 @@ namespace admission {
 struct EveryKey {
   bool operator==(const EveryKey&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self&, Visit&&) {}
+  TESSERA_FIELDS()
 };
 
 // snippet: tests/docs/reference_keys_test.cpp AfterOccurrences
@@ -62,12 +63,7 @@ struct AfterOccurrences {
 
   bool operator==(const AfterOccurrences&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("count", self.count);
-    visit("counters", self.counters);
-    visit("halve_at", self.halve_at);
-  }
+  TESSERA_FIELDS(count, counters, halve_at)
 };
 
 // snippet: tests/docs/reference_keys_test.cpp WithProbability
@@ -83,10 +79,7 @@ struct WithProbability {
 
   bool operator==(const WithProbability&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("probability", self.probability);
-  }
+  TESSERA_FIELDS(probability)
 };
 
 }  // namespace admission
@@ -107,8 +100,7 @@ namespace eviction {
 struct LeastRecentlyUsed {
   bool operator==(const LeastRecentlyUsed&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self&, Visit&&) {}
+  TESSERA_FIELDS()
 };
 
 // snippet: tests/docs/reference_keys_test.cpp LeastFrequentlyUsed
@@ -126,10 +118,7 @@ struct LeastFrequentlyUsed {
 
   bool operator==(const LeastFrequentlyUsed&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("half_life", self.half_life);
-  }
+  TESSERA_FIELDS(half_life)
 };
 
 // snippet: tests/docs/reference_keys_test.cpp OlderThan
@@ -145,10 +134,7 @@ struct OlderThan {
 
   bool operator==(const OlderThan&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("updates", self.updates);
-  }
+  TESSERA_FIELDS(updates)
 };
 
 }  // namespace eviction
@@ -211,15 +197,13 @@ struct DynamicKeys {
 
   bool operator==(const DynamicKeys&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("capacity", self.capacity);
-    visit("admission", self.admission);
-    visit("eviction", self.eviction);
-    visit("padding_key", self.padding_key);
-    visit("default_key", self.default_key);
-    visit("preallocate", self.preallocate);
-  }
+  TESSERA_FIELDS(
+      capacity,
+      admission,
+      eviction,
+      padding_key,
+      default_key,
+      preallocate)
 };
 static_assert(std::is_aggregate_v<DynamicKeys>);
 

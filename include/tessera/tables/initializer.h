@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/fields.h>
 #include <tessera/optim/named_function.h>
 
 #include <ATen/core/Tensor.h>
@@ -25,8 +26,7 @@ namespace initializers {
 struct Zeros {
   bool operator==(const Zeros&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self&, Visit&&) {}
+  TESSERA_FIELDS()
 };
 
 // snippet: tests/docs/reference_engine_test.cpp Constant
@@ -42,10 +42,7 @@ struct Constant {
 
   bool operator==(const Constant&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("value", self.value);
-  }
+  TESSERA_FIELDS(value)
 };
 
 // snippet: tests/docs/reference_engine_test.cpp Uniform
@@ -62,11 +59,7 @@ struct Uniform {
 
   bool operator==(const Uniform&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("low", self.low);
-    visit("high", self.high);
-  }
+  TESSERA_FIELDS(low, high)
 };
 
 // snippet: tests/docs/reference_engine_test.cpp Normal
@@ -83,11 +76,7 @@ struct Normal {
 
   bool operator==(const Normal&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("mean", self.mean);
-    visit("stddev", self.stddev);
-  }
+  TESSERA_FIELDS(mean, stddev)
 };
 
 // snippet: tests/docs/reference_engine_test.cpp TruncatedNormal
@@ -105,11 +94,7 @@ struct TruncatedNormal {
 
   bool operator==(const TruncatedNormal&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("mean", self.mean);
-    visit("stddev", self.stddev);
-  }
+  TESSERA_FIELDS(mean, stddev)
 };
 
 // snippet: tests/docs/reference_engine_test.cpp RowId
@@ -126,10 +111,7 @@ struct RowId {
 
   bool operator==(const RowId&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("offset", self.offset);
-  }
+  TESSERA_FIELDS(offset)
 };
 
 // snippet: tests/docs/reference_engine_test.cpp Callable

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/fields.h>
 #include <tessera/optim/optimizer.h>
 #include <tessera/tables/combiner.h>
 #include <tessera/tables/dynamic_keys.h>
@@ -49,12 +50,7 @@ struct QuantizationConfig {
 
   bool operator==(const QuantizationConfig&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("num_buckets", self.num_buckets);
-    visit("lower", self.lower);
-    visit("upper", self.upper);
-  }
+  TESSERA_FIELDS(num_buckets, lower, upper)
 };
 
 /// Refuses num_buckets < 2, bounds that are not finite, and lower >= upper.
@@ -116,21 +112,19 @@ struct TableConfig {
 
   bool operator==(const TableConfig&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("name", self.name);
-    visit("vocabulary_size", self.vocabulary_size);
-    visit("dim", self.dim);
-    visit("combiner", self.combiner);
-    visit("initializer", self.initializer);
-    visit("zero_rows", self.zero_rows);
-    visit("optimizer", self.optimizer);
-    visit("dtype", self.dtype);
-    visit("stochastic_rounding", self.stochastic_rounding);
-    visit("quantization", self.quantization);
-    visit("trainable", self.trainable);
-    visit("keys", self.keys);
-  }
+  TESSERA_FIELDS(
+      name,
+      vocabulary_size,
+      dim,
+      combiner,
+      initializer,
+      zero_rows,
+      optimizer,
+      dtype,
+      stochastic_rounding,
+      quantization,
+      trainable,
+      keys)
 };
 static_assert(std::is_aggregate_v<TableConfig>);
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/common/fields.h>
 #include <tessera/training/callback.h>
 
 #include <tessera/common/json_value.h>
@@ -38,12 +39,7 @@ struct Saved {
   std::vector<std::string> metrics = {};
   std::vector<std::string> callbacks = {};  // their state_name()
 
-  static void visit_fields(auto& self, auto visit) {
-    visit("format", self.format);
-    visit("progress", self.progress);
-    visit("metrics", self.metrics);
-    visit("callbacks", self.callbacks);
-  }
+  TESSERA_FIELDS(format, progress, metrics, callbacks)
 };
 
 Json read_json(

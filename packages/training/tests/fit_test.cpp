@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/common/fields.h>
 #include <tessera/layers/dense/mlp.h>
 #include <tessera/layers/embedding_engine_module.h>
 #include <tessera/layers/layer_json.h>
@@ -26,8 +27,7 @@ using Doubles = std::vector<double>;
 
 struct OptionsOfLate {
   bool operator==(const OptionsOfLate&) const = default;
-  template <class Self, class Visit>
-  static void visit_fields(Self&, Visit&&) {}
+  TESSERA_FIELDS()
 };
 
 TEST(FitTest, TrainsLikeAPlainLoop) {

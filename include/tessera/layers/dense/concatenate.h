@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/fields.h>
 #include <tessera/features/nest.h>
 #include <tessera/layers/layer.h>
 #include <tessera/layers/layer_holder.h>
@@ -15,8 +16,7 @@ namespace tessera {
 struct ConcatenateOptions {
   bool operator==(const ConcatenateOptions&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self&, Visit&&) {}
+  TESSERA_FIELDS()
 };
 static_assert(std::is_aggregate_v<ConcatenateOptions>);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/fields.h>
 #include <tessera/features/nest.h>
 #include <tessera/layers/dense/activation.h>
 #include <tessera/layers/layer.h>
@@ -34,15 +35,13 @@ struct CrossOptions {
 
   bool operator==(const CrossOptions&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("projection_dim", self.projection_dim);
-    visit("diag_scale", self.diag_scale);
-    visit("use_bias", self.use_bias);
-    visit("preactivation", self.preactivation);
-    visit("kernel_initializer", self.kernel_initializer);
-    visit("bias_initializer", self.bias_initializer);
-  }
+  TESSERA_FIELDS(
+      projection_dim,
+      diag_scale,
+      use_bias,
+      preactivation,
+      kernel_initializer,
+      bias_initializer)
 };
 static_assert(std::is_aggregate_v<CrossOptions>);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/fields.h>
 #include <tessera/features/nest.h>
 #include <tessera/layers/layer.h>
 #include <tessera/layers/layer_holder.h>
@@ -22,11 +23,7 @@ struct DotInteractionOptions {
 
   bool operator==(const DotInteractionOptions&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("self_interaction", self.self_interaction);
-    visit("skip_gather", self.skip_gather);
-  }
+  TESSERA_FIELDS(self_interaction, skip_gather)
 };
 static_assert(std::is_aggregate_v<DotInteractionOptions>);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/fields.h>
 #include <tessera/features/feature.h>
 #include <tessera/layers/layer.h>
 #include <tessera/layers/layer_holder.h>
@@ -28,13 +29,7 @@ struct EmbedReduceOptions {
 
   bool operator==(const EmbedReduceOptions&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("input_dim", self.input_dim);
-    visit("output_dim", self.output_dim);
-    visit("combiner", self.combiner);
-    visit("embeddings_initializer", self.embeddings_initializer);
-  }
+  TESSERA_FIELDS(input_dim, output_dim, combiner, embeddings_initializer)
 };
 static_assert(std::is_aggregate_v<EmbedReduceOptions>);
 

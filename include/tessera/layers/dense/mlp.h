@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/fields.h>
 #include <tessera/features/nest.h>
 #include <tessera/layers/dense/activation.h>
 #include <tessera/layers/layer.h>
@@ -32,13 +33,7 @@ struct MLPOptions {
 
   bool operator==(const MLPOptions&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("units", self.units);
-    visit("activation", self.activation);
-    visit("final_activation", self.final_activation);
-    visit("use_bias", self.use_bias);
-  }
+  TESSERA_FIELDS(units, activation, final_activation, use_bias)
 };
 static_assert(std::is_aggregate_v<MLPOptions>);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/fields.h>
 #include <tessera/layers/dense/cross.h>
 #include <tessera/layers/layer.h>
 #include <tessera/layers/layer_holder.h>
@@ -25,14 +26,12 @@ struct MultiLayerDCNOptions {
 
   bool operator==(const MultiLayerDCNOptions&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("projection_dim", self.projection_dim);
-    visit("num_layers", self.num_layers);
-    visit("use_bias", self.use_bias);
-    visit("kernel_initializer", self.kernel_initializer);
-    visit("bias_initializer", self.bias_initializer);
-  }
+  TESSERA_FIELDS(
+      projection_dim,
+      num_layers,
+      use_bias,
+      kernel_initializer,
+      bias_initializer)
 };
 static_assert(std::is_aggregate_v<MultiLayerDCNOptions>);
 

@@ -43,13 +43,7 @@ struct Adadelta {
 
   friend const OptimizerDefinition<Adadelta>& definition_of(const Adadelta&);
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("learning_rate", self.learning_rate);
-    visit("rho", self.rho);
-    visit("epsilon", self.epsilon);
-    detail::visit_common_fields(self, visit);
-  }
+  TESSERA_OPTIMIZER_FIELDS(learning_rate, rho, epsilon)
 };
 
 }  // namespace tessera::optim

@@ -49,14 +49,11 @@ struct Adagrad {
 
   friend const OptimizerDefinition<Adagrad>& definition_of(const Adagrad&);
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("learning_rate", self.learning_rate);
-    visit("initial_accumulator_value", self.initial_accumulator_value);
-    visit("epsilon", self.epsilon);
-    visit("epsilon_inside_sqrt", self.epsilon_inside_sqrt);
-    detail::visit_common_fields(self, visit);
-  }
+  TESSERA_OPTIMIZER_FIELDS(
+      learning_rate,
+      initial_accumulator_value,
+      epsilon,
+      epsilon_inside_sqrt)
 };
 
 }  // namespace tessera::optim

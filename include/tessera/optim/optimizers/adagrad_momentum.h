@@ -52,16 +52,13 @@ struct AdagradMomentum {
   friend const OptimizerDefinition<AdagradMomentum>& definition_of(
       const AdagradMomentum&);
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("learning_rate", self.learning_rate);
-    visit("momentum", self.momentum);
-    visit("use_nesterov", self.use_nesterov);
-    visit("exponent", self.exponent);
-    visit("beta2", self.beta2);
-    visit("epsilon", self.epsilon);
-    detail::visit_common_fields(self, visit);
-  }
+  TESSERA_OPTIMIZER_FIELDS(
+      learning_rate,
+      momentum,
+      use_nesterov,
+      exponent,
+      beta2,
+      epsilon)
 };
 
 }  // namespace tessera::optim

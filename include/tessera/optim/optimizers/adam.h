@@ -55,18 +55,15 @@ struct Adam {
 
   friend const OptimizerDefinition<Adam>& definition_of(const Adam&);
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("learning_rate", self.learning_rate);
-    visit("beta_1", self.beta_1);
-    visit("beta_2", self.beta_2);
-    visit("epsilon", self.epsilon);
-    visit("lazy_adam", self.lazy_adam);
-    visit("sum_inside_sqrt", self.sum_inside_sqrt);
-    visit("bias_correction", self.bias_correction);
-    visit("amsgrad", self.amsgrad);
-    detail::visit_common_fields(self, visit);
-  }
+  TESSERA_OPTIMIZER_FIELDS(
+      learning_rate,
+      beta_1,
+      beta_2,
+      epsilon,
+      lazy_adam,
+      sum_inside_sqrt,
+      bias_correction,
+      amsgrad)
 };
 
 }  // namespace tessera::optim

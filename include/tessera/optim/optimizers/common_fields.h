@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/fields.h>
+
 // Every spec ends with the same options. An update of a row has these steps, in this
 // order: sum the gradients of the row's duplicates, clip the sum, decay the weight,
 // apply the rule, clip the weight.
@@ -62,3 +64,10 @@ void visit_common_fields(Self& self, Visit& visit) {
 }  // namespace detail
 
 }  // namespace tessera::optim
+
+/// TESSERA_FIELDS() of a spec: its own fields, and then the common ones.
+#define TESSERA_OPTIMIZER_FIELDS(...)                         \
+  static void visit_fields(auto& self, auto&& visit) {        \
+    TESSERA_VISIT_FIELDS(__VA_ARGS__)                         \
+    tessera::optim::detail::visit_common_fields(self, visit); \
+  }

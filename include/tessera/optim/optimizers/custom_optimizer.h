@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/fields.h>
 #include <tessera/optim/custom_rule.h>
 #include <tessera/optim/learning_rate.h>
 #include <tessera/optim/optimizers/common_fields.h>
@@ -34,12 +35,7 @@ struct CustomSlot {
 
   bool operator==(const CustomSlot&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("name", self.name);
-    visit("initial_value", self.initial_value);
-    visit("is_per_row", self.is_per_row);
-  }
+  TESSERA_FIELDS(name, initial_value, is_per_row)
 };
 
 // snippet: tests/docs/reference_optim_test.cpp CustomOptimizer
@@ -77,13 +73,7 @@ struct CustomOptimizer {
   friend const OptimizerDefinition<CustomOptimizer>& definition_of(
       const CustomOptimizer&);
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("learning_rate", self.learning_rate);
-    visit("rule", self.rule);
-    visit("slots", self.slots);
-    detail::visit_common_fields(self, visit);
-  }
+  TESSERA_OPTIMIZER_FIELDS(learning_rate, rule, slots)
 };
 
 }  // namespace tessera::optim

@@ -67,23 +67,16 @@ struct FTRL {
 
   friend const OptimizerDefinition<FTRL>& definition_of(const FTRL&);
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("learning_rate", self.learning_rate);
-    visit("learning_rate_power", self.learning_rate_power);
-    visit("l1_regularization_strength", self.l1_regularization_strength);
-    visit("l2_regularization_strength", self.l2_regularization_strength);
-    visit("beta", self.beta);
-    visit("initial_accumulator_value", self.initial_accumulator_value);
-    visit(
-        "multiply_linear_by_learning_rate",
-        self.multiply_linear_by_learning_rate);
-    visit(
-        "l2_shrinkage_regularization_strength",
-        self.l2_shrinkage_regularization_strength);
-    visit("keep_initial_weight", self.keep_initial_weight);
-    detail::visit_common_fields(self, visit);
-  }
+  TESSERA_OPTIMIZER_FIELDS(
+      learning_rate,
+      learning_rate_power,
+      l1_regularization_strength,
+      l2_regularization_strength,
+      beta,
+      initial_accumulator_value,
+      multiply_linear_by_learning_rate,
+      l2_shrinkage_regularization_strength,
+      keep_initial_weight)
 };
 
 }  // namespace tessera::optim

@@ -48,15 +48,7 @@ struct LAMB {
 
   friend const OptimizerDefinition<LAMB>& definition_of(const LAMB&);
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("learning_rate", self.learning_rate);
-    visit("beta_1", self.beta_1);
-    visit("beta_2", self.beta_2);
-    visit("epsilon", self.epsilon);
-    visit("weight_decay", self.weight_decay);
-    detail::visit_common_fields(self, visit);
-  }
+  TESSERA_OPTIMIZER_FIELDS(learning_rate, beta_1, beta_2, epsilon, weight_decay)
 };
 
 }  // namespace tessera::optim

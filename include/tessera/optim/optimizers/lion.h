@@ -48,13 +48,7 @@ struct Lion {
 
   friend const OptimizerDefinition<Lion>& definition_of(const Lion&);
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("learning_rate", self.learning_rate);
-    visit("beta_1", self.beta_1);
-    visit("beta_2", self.beta_2);
-    detail::visit_common_fields(self, visit);
-  }
+  TESSERA_OPTIMIZER_FIELDS(learning_rate, beta_1, beta_2)
 };
 
 }  // namespace tessera::optim

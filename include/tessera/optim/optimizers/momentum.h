@@ -54,16 +54,11 @@ struct Momentum {
 
   friend const OptimizerDefinition<Momentum>& definition_of(const Momentum&);
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("learning_rate", self.learning_rate);
-    visit("momentum", self.momentum);
-    visit("use_nesterov", self.use_nesterov);
-    visit(
-        "scale_momentum_by_learning_rate",
-        self.scale_momentum_by_learning_rate);
-    detail::visit_common_fields(self, visit);
-  }
+  TESSERA_OPTIMIZER_FIELDS(
+      learning_rate,
+      momentum,
+      use_nesterov,
+      scale_momentum_by_learning_rate)
 };
 
 }  // namespace tessera::optim

@@ -49,14 +49,11 @@ struct ProximalAdagrad {
   friend const OptimizerDefinition<ProximalAdagrad>& definition_of(
       const ProximalAdagrad&);
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("learning_rate", self.learning_rate);
-    visit("initial_accumulator_value", self.initial_accumulator_value);
-    visit("l1_regularization_strength", self.l1_regularization_strength);
-    visit("l2_regularization_strength", self.l2_regularization_strength);
-    detail::visit_common_fields(self, visit);
-  }
+  TESSERA_OPTIMIZER_FIELDS(
+      learning_rate,
+      initial_accumulator_value,
+      l1_regularization_strength,
+      l2_regularization_strength)
 };
 
 }  // namespace tessera::optim

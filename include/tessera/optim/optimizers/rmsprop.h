@@ -60,16 +60,13 @@ struct RMSprop {
 
   friend const OptimizerDefinition<RMSprop>& definition_of(const RMSprop&);
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("learning_rate", self.learning_rate);
-    visit("rho", self.rho);
-    visit("momentum", self.momentum);
-    visit("epsilon", self.epsilon);
-    visit("centered", self.centered);
-    visit("epsilon_inside_sqrt", self.epsilon_inside_sqrt);
-    detail::visit_common_fields(self, visit);
-  }
+  TESSERA_OPTIMIZER_FIELDS(
+      learning_rate,
+      rho,
+      momentum,
+      epsilon,
+      centered,
+      epsilon_inside_sqrt)
 };
 
 }  // namespace tessera::optim

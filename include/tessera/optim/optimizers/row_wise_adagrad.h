@@ -42,13 +42,7 @@ struct RowWiseAdagrad {
   friend const OptimizerDefinition<RowWiseAdagrad>& definition_of(
       const RowWiseAdagrad&);
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("learning_rate", self.learning_rate);
-    visit("initial_accumulator_value", self.initial_accumulator_value);
-    visit("epsilon", self.epsilon);
-    detail::visit_common_fields(self, visit);
-  }
+  TESSERA_OPTIMIZER_FIELDS(learning_rate, initial_accumulator_value, epsilon)
 };
 
 }  // namespace tessera::optim

@@ -37,11 +37,7 @@ struct SGD {
 
   friend const OptimizerDefinition<SGD>& definition_of(const SGD&);
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("learning_rate", self.learning_rate);
-    detail::visit_common_fields(self, visit);
-  }
+  TESSERA_OPTIMIZER_FIELDS(learning_rate)
 };
 
 }  // namespace tessera::optim

@@ -12,6 +12,7 @@
 // A base has all rows. Another version has only the rows that have changed since the
 // version before it. A version counts from the moment at which CURRENT names it.
 
+#include <tessera/common/fields.h>
 #include <tessera/tables/combiner.h>
 
 #include <array>
@@ -57,12 +58,7 @@ struct Section {
   int64_t bytes = 0;
   std::string xxh3 = {};
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("offset", self.offset);
-    visit("bytes", self.bytes);
-    visit("xxh3", self.xxh3);
-  }
+  TESSERA_FIELDS(offset, bytes, xxh3)
 };
 
 /// The values to which lookups round, as QuantizationConfig.
@@ -73,12 +69,7 @@ struct RoundedTo {
 
   bool operator==(const RoundedTo&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("lower", self.lower);
-    visit("upper", self.upper);
-    visit("num_buckets", self.num_buckets);
-  }
+  TESSERA_FIELDS(lower, upper, num_buckets)
 };
 
 /// A table of keys, as DynamicKeys.
@@ -89,12 +80,7 @@ struct KeyOptions {
 
   bool operator==(const KeyOptions&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("capacity", self.capacity);
-    visit("default_key", self.default_key);
-    visit("padding_key", self.padding_key);
-  }
+  TESSERA_FIELDS(capacity, default_key, padding_key)
 };
 
 /// One table of a version.
@@ -116,19 +102,17 @@ struct TableFile {
   /// Keys that have lost their rows, int64.
   std::optional<Section> removed = {};
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("name", self.name);
-    visit("dim", self.dim);
-    visit("format", self.format);
-    visit("vocabulary_size", self.vocabulary_size);
-    visit("keys", self.keys);
-    visit("rounded_to", self.rounded_to);
-    visit("count", self.count);
-    visit("rows", self.rows);
-    visit("numbers", self.numbers);
-    visit("removed", self.removed);
-  }
+  TESSERA_FIELDS(
+      name,
+      dim,
+      format,
+      vocabulary_size,
+      keys,
+      rounded_to,
+      count,
+      rows,
+      numbers,
+      removed)
 };
 
 /// One feature, as FeatureConfig.
@@ -142,15 +126,13 @@ struct FeatureFile {
 
   bool operator==(const FeatureFile&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("name", self.name);
-    visit("table", self.table);
-    visit("combiner", self.combiner);
-    visit("sequence_length", self.sequence_length);
-    visit("validates", self.validates);
-    visit("zeros_out_of_range", self.zeros_out_of_range);
-  }
+  TESSERA_FIELDS(
+      name,
+      table,
+      combiner,
+      sequence_length,
+      validates,
+      zeros_out_of_range)
 };
 
 /// A dtype of DenseFile.
@@ -180,24 +162,14 @@ struct DenseFile {
   std::vector<int64_t> shape = {};
   Section values = {};
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("name", self.name);
-    visit("dtype", self.dtype);
-    visit("shape", self.shape);
-    visit("values", self.values);
-  }
+  TESSERA_FIELDS(name, dtype, shape, values)
 };
 
 struct MetricFile {
   std::string name = {};
   double value = 0.0;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("name", self.name);
-    visit("value", self.value);
-  }
+  TESSERA_FIELDS(name, value)
 };
 
 /// The version before another one. Its checksum is that of its version.json.
@@ -207,11 +179,7 @@ struct VersionLink {
 
   bool operator==(const VersionLink&) const = default;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("version", self.version);
-    visit("xxh3", self.xxh3);
-  }
+  TESSERA_FIELDS(version, xxh3)
 };
 
 /// A file that is published with the model.
@@ -219,11 +187,7 @@ struct AttachedFile {
   std::string name = {};
   Section bytes = {};
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("name", self.name);
-    visit("bytes", self.bytes);
-  }
+  TESSERA_FIELDS(name, bytes)
 };
 
 /// version.json.
@@ -250,21 +214,19 @@ struct VersionFile {
     return base == version;
   }
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
-    visit("format_version", self.format_version);
-    visit("version", self.version);
-    visit("base", self.base);
-    visit("previous", self.previous);
-    visit("step", self.step);
-    visit("time", self.time);
-    visit("metrics", self.metrics);
-    visit("tables", self.tables);
-    visit("features", self.features);
-    visit("dense", self.dense);
-    visit("files", self.files);
-    visit("data_bytes", self.data_bytes);
-  }
+  TESSERA_FIELDS(
+      format_version,
+      version,
+      base,
+      previous,
+      step,
+      time,
+      metrics,
+      tables,
+      features,
+      dense,
+      files,
+      data_bytes)
 };
 
 // The names of attached files.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/fields.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -56,11 +58,7 @@ struct Hash {
 
   bool operator==(const Hash&) const = default;
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("num_bins", self.num_bins);
-    visit("salt", self.salt);
-    visit("missing", self.missing);
-  }
+  TESSERA_FIELDS(num_bins, salt, missing)
 };
 
 // snippet: tests/docs/reference_data_test.cpp Bucketize
@@ -84,10 +82,7 @@ struct Bucketize {
 
   bool operator==(const Bucketize&) const = default;
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("boundaries", self.boundaries);
-    visit("missing", self.missing);
-  }
+  TESSERA_FIELDS(boundaries, missing)
 };
 
 /// The values of a vocabulary: integers, or text of any bytes.
@@ -118,11 +113,7 @@ struct Vocabulary {
 
   bool operator==(const Vocabulary&) const = default;
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("values", self.values);
-    visit("num_oov_indices", self.num_oov_indices);
-    visit("missing", self.missing);
-  }
+  TESSERA_FIELDS(values, num_oov_indices, missing)
 };
 
 // snippet: tests/docs/reference_data_test.cpp Cross
@@ -148,11 +139,7 @@ struct Cross {
 
   bool operator==(const Cross&) const = default;
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("num_bins", self.num_bins);
-    visit("salt", self.salt);
-    visit("missing", self.missing);
-  }
+  TESSERA_FIELDS(num_bins, salt, missing)
 };
 
 // snippet: tests/docs/reference_data_test.cpp Hash64
@@ -169,10 +156,7 @@ struct Hash64 {
 
   bool operator==(const Hash64&) const = default;
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("salt", self.salt);
-    visit("missing", self.missing);
-  }
+  TESSERA_FIELDS(salt, missing)
 };
 
 // snippet: tests/docs/reference_data_test.cpp Cross64
@@ -192,10 +176,7 @@ struct Cross64 {
 
   bool operator==(const Cross64&) const = default;
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("salt", self.salt);
-    visit("missing", self.missing);
-  }
+  TESSERA_FIELDS(salt, missing)
 };
 
 // snippet: tests/docs/reference_data_test.cpp Identity
@@ -218,11 +199,7 @@ struct Identity {
 
   bool operator==(const Identity&) const = default;
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("num_ids", self.num_ids);
-    visit("default_id", self.default_id);
-    visit("missing", self.missing);
-  }
+  TESSERA_FIELDS(num_ids, default_id, missing)
 };
 
 // snippet: tests/docs/reference_data_test.cpp Log1p
@@ -238,9 +215,7 @@ struct Log1p {
 
   bool operator==(const Log1p&) const = default;
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("missing_value", self.missing_value);
-  }
+  TESSERA_FIELDS(missing_value)
 };
 
 // snippet: tests/docs/reference_data_test.cpp Normalize
@@ -261,11 +236,7 @@ struct Normalize {
 
   bool operator==(const Normalize&) const = default;
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("mean", self.mean);
-    visit("variance", self.variance);
-    visit("missing_value", self.missing_value);
-  }
+  TESSERA_FIELDS(mean, variance, missing_value)
 };
 
 }  // namespace transforms
@@ -297,12 +268,7 @@ struct PipelineOutput {
 
   bool operator==(const PipelineOutput&) const = default;
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("name", self.name);
-    visit("columns", self.columns);
-    visit("transform", self.transform);
-    visit("max_length", self.max_length);
-  }
+  TESSERA_FIELDS(name, columns, transform, max_length)
 };
 
 /// The class_name in JSON, such as "Hash" or "Bucketize".

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/fields.h>
 #include <tessera/features/nest.h>
 #include <tessera/layers/layer.h>
 #include <tessera/layers/layer_holder.h>
@@ -20,10 +21,7 @@ struct CausalSelfAttentionOptions {
 
   bool operator==(const CausalSelfAttentionOptions&) const = default;
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("num_heads", self.num_heads);
-    visit("use_bias", self.use_bias);
-  }
+  TESSERA_FIELDS(num_heads, use_bias)
 };
 
 // snippet: tests/docs/reference_sasrec_test.cpp CausalSelfAttentionImpl

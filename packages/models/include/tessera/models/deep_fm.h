@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/fields.h>
 #include <tessera/features/nest.h>
 #include <tessera/layers/dense/activation.h>
 #include <tessera/layers/dense/mlp.h>
@@ -27,11 +28,7 @@ struct DeepFMOptions {
 
   bool operator==(const DeepFMOptions&) const = default;
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("hidden_units", self.hidden_units);
-    visit("activation", self.activation);
-    visit("use_first_order", self.use_first_order);
-  }
+  TESSERA_FIELDS(hidden_units, activation, use_first_order)
 };
 
 // snippet: tests/docs/reference_models_test.cpp DeepFMImpl

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/fields.h>
 #include <tessera/layers/layer.h>
 #include <tessera/layers/layer_holder.h>
 
@@ -17,10 +18,7 @@ struct DiceOptions {
 
   bool operator==(const DiceOptions&) const = default;
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("momentum", self.momentum);
-    visit("epsilon", self.epsilon);
-  }
+  TESSERA_FIELDS(momentum, epsilon)
 };
 
 // snippet: tests/docs/reference_models_test.cpp DiceImpl

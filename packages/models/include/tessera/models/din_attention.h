@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/fields.h>
 #include <tessera/common/json_name.h>
 #include <tessera/features/feature.h>
 #include <tessera/layers/layer.h>
@@ -53,11 +54,7 @@ struct DINAttentionOptions {
 
   bool operator==(const DINAttentionOptions&) const = default;
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("hidden_units", self.hidden_units);
-    visit("activation", self.activation);
-    visit("use_softmax", self.use_softmax);
-  }
+  TESSERA_FIELDS(hidden_units, activation, use_softmax)
 };
 
 /// Returns the lengths of the histories in a ragged feature, [batch], for DINAttention.

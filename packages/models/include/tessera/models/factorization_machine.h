@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/fields.h>
 #include <tessera/features/nest.h>
 #include <tessera/layers/layer.h>
 #include <tessera/layers/layer_holder.h>
@@ -19,10 +20,7 @@ struct FactorizationMachineOptions {
 
   bool operator==(const FactorizationMachineOptions&) const = default;
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("use_first_order", self.use_first_order);
-    visit("use_bias", self.use_bias);
-  }
+  TESSERA_FIELDS(use_first_order, use_bias)
 };
 
 // snippet: tests/docs/reference_models_test.cpp FactorizationMachineImpl

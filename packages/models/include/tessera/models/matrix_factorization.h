@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/fields.h>
 #include <tessera/features/nest.h>
 #include <tessera/layers/layer.h>
 #include <tessera/layers/layer_holder.h>
@@ -18,10 +19,7 @@ struct MatrixFactorizationOptions {
 
   bool operator==(const MatrixFactorizationOptions&) const = default;
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("global_mean", self.global_mean);
-    visit("use_biases", self.use_biases);
-  }
+  TESSERA_FIELDS(global_mean, use_biases)
 };
 
 // snippet: tests/docs/reference_models_test.cpp MatrixFactorizationImpl

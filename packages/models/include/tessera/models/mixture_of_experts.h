@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/fields.h>
 #include <tessera/features/nest.h>
 #include <tessera/layers/dense/activation.h>
 #include <tessera/layers/dense/mlp.h>
@@ -31,13 +32,7 @@ struct MMoEOptions {
 
   bool operator==(const MMoEOptions&) const = default;
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("tasks", self.tasks);
-    visit("num_experts", self.num_experts);
-    visit("expert_units", self.expert_units);
-    visit("tower_units", self.tower_units);
-    visit("activation", self.activation);
-  }
+  TESSERA_FIELDS(tasks, num_experts, expert_units, tower_units, activation)
 };
 
 // snippet: tests/docs/reference_models_test.cpp MMoEImpl

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/fields.h>
 #include <tessera/common/json_name.h>
 #include <tessera/layers/layer.h>
 #include <tessera/layers/layer_holder.h>
@@ -42,12 +43,11 @@ struct RetrievalOptions {
 
   bool operator==(const RetrievalOptions&) const = default;
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("temperature", self.temperature);
-    visit("num_hard_negatives", self.num_hard_negatives);
-    visit("remove_accidental_hits", self.remove_accidental_hits);
-    visit("reduction", self.reduction);
-  }
+  TESSERA_FIELDS(
+      temperature,
+      num_hard_negatives,
+      remove_accidental_hits,
+      reduction)
 };
 
 /// Optional data of a batch. Tensors that are not given stay undefined.

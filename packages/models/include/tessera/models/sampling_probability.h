@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/fields.h>
 #include <tessera/layers/layer.h>
 #include <tessera/layers/layer_holder.h>
 
@@ -24,11 +25,7 @@ struct SamplingProbabilityOptions {
 
   bool operator==(const SamplingProbabilityOptions&) const = default;
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("num_buckets", self.num_buckets);
-    visit("num_hashes", self.num_hashes);
-    visit("learning_rate", self.learning_rate);
-  }
+  TESSERA_FIELDS(num_buckets, num_hashes, learning_rate)
 };
 
 // snippet: tests/docs/reference_layers_test.cpp SamplingProbabilityImpl

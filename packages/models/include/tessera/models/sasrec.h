@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/fields.h>
 #include <tessera/engine/strategy.h>
 #include <tessera/features/feature.h>
 #include <tessera/layers/layer.h>
@@ -41,17 +42,16 @@ struct SASRecOptions {
 
   bool operator==(const SASRecOptions&) const = default;
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("num_items", self.num_items);
-    visit("dim", self.dim);
-    visit("max_length", self.max_length);
-    visit("num_blocks", self.num_blocks);
-    visit("block", self.block);
-    visit("temperature", self.temperature);
-    visit("optimizer", self.optimizer);
-    visit("strategy", self.strategy);
-    visit("seed", self.seed);
-  }
+  TESSERA_FIELDS(
+      num_items,
+      dim,
+      max_length,
+      num_blocks,
+      block,
+      temperature,
+      optimizer,
+      strategy,
+      seed)
 };
 
 // snippet: tests/docs/reference_sasrec_test.cpp SASRecImpl

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/fields.h>
 #include <tessera/engine/strategy.h>
 #include <tessera/features/feature.h>
 #include <tessera/layers/layer.h>
@@ -38,15 +39,14 @@ struct SimpleXOptions {
 
   bool operator==(const SimpleXOptions&) const = default;
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("num_users", self.num_users);
-    visit("num_items", self.num_items);
-    visit("dim", self.dim);
-    visit("user_share", self.user_share);
-    visit("optimizer", self.optimizer);
-    visit("strategy", self.strategy);
-    visit("seed", self.seed);
-  }
+  TESSERA_FIELDS(
+      num_users,
+      num_items,
+      dim,
+      user_share,
+      optimizer,
+      strategy,
+      seed)
 };
 
 // snippet: tests/docs/reference_sasrec_test.cpp SimpleXImpl

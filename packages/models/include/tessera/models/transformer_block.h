@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/fields.h>
 #include <tessera/common/json_name.h>
 #include <tessera/features/nest.h>
 #include <tessera/layers/dense/activation.h>
@@ -46,14 +47,7 @@ struct TransformerBlockOptions {
 
   bool operator==(const TransformerBlockOptions&) const = default;
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("num_heads", self.num_heads);
-    visit("feed_forward_dim", self.feed_forward_dim);
-    visit("activation", self.activation);
-    visit("dropout", self.dropout);
-    visit("norm", self.norm);
-    visit("gated", self.gated);
-  }
+  TESSERA_FIELDS(num_heads, feed_forward_dim, activation, dropout, norm, gated)
 };
 
 // snippet: tests/docs/reference_sasrec_test.cpp TransformerBlockImpl

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/fields.h>
 #include <tessera/search/top_k_index.h>
 
 #include <ATen/core/Tensor.h>
@@ -26,11 +27,7 @@ struct FaissIndexOptions {
 
   bool operator==(const FaissIndexOptions&) const = default;
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("factory", self.factory);
-    visit("nprobe", self.nprobe);
-    visit("ef_search", self.ef_search);
-  }
+  TESSERA_FIELDS(factory, nprobe, ef_search)
 };
 
 /// Whether this Tessera was built with faiss.

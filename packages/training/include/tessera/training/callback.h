@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/fields.h>
 #include <tessera/engine/strategy.h>
 #include <tessera/training/history.h>
 #include <tessera/training/metrics.h>
@@ -35,14 +36,7 @@ struct Progress {
 
   bool operator==(const Progress&) const = default;
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("epochs", self.epochs);
-    visit("steps_per_epoch", self.steps_per_epoch);
-    visit("epoch", self.epoch);
-    visit("step_in_epoch", self.step_in_epoch);
-    visit("step", self.step);
-    visit("examples", self.examples);
-  }
+  TESSERA_FIELDS(epochs, steps_per_epoch, epoch, step_in_epoch, step, examples)
 };
 
 struct TrainingState;

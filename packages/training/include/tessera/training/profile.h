@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/fields.h>
 #include <tessera/training/callback.h>
 
 #include <cstdint>
@@ -29,15 +30,14 @@ struct ProfileRow {
 
   bool operator==(const ProfileRow&) const = default;
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("phase", self.phase);
-    visit("scope", self.scope);
-    visit("seconds", self.seconds);
-    visit("share", self.share);
-    visit("calls", self.calls);
-    visit("microseconds_per_step", self.microseconds_per_step);
-    visit("is_background", self.is_background);
-  }
+  TESSERA_FIELDS(
+      phase,
+      scope,
+      seconds,
+      share,
+      calls,
+      microseconds_per_step,
+      is_background)
 };
 
 // snippet: tests/docs/reference_training_test.cpp Profile
