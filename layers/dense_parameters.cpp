@@ -2,7 +2,7 @@
 #include <tessera/layers/dense_parameters.h>
 
 #include <tessera/engine/table_module.h>
-#include <tessera/layers/table_parts.h>
+#include <tessera/layers/partial_tpu_embedding.h>
 
 #include <set>
 
@@ -11,8 +11,9 @@ namespace tessera {
 std::vector<at::Tensor> dense_parameters(const torch::nn::Module& model) {
   std::set<const TableModule*> small_tables;
   model.apply([&](const torch::nn::Module& part) {
-    if (const auto* parts = TableParts::of(part)) {
-      small_tables.insert(parts->small_tables());
+    const auto* halves = dynamic_cast<const PartialTPUEmbeddingImpl*>(&part);
+    if (halves != nullptr && !halves->small_embedding().is_empty()) {
+      small_tables.insert(halves->small_embedding().get());
     }
   });
   std::set<const at::TensorImpl*> seen;

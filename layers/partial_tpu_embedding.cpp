@@ -218,11 +218,11 @@ PartialTPUEmbeddingImpl::FeatureHalves PartialTPUEmbeddingImpl::split_batch(
   return halves;
 }
 
-PartialPendingForward PartialTPUEmbeddingImpl::begin_forward(
+PartialTPUEmbeddingImpl::Pending PartialTPUEmbeddingImpl::begin_forward(
     const Features& features,
     const Weights& weights) {
   FeatureHalves halves;
-  PartialPendingForward pending;
+  Pending pending;
   run_or_abort([&] {
     halves = split_batch(features, weights, &part_of);
     if (!small_.is_empty()) {
@@ -237,9 +237,8 @@ PartialPendingForward PartialTPUEmbeddingImpl::begin_forward(
   return pending;
 }
 
-Nest<at::Tensor> PartialTPUEmbeddingImpl::finish_forward(
-    PartialPendingForward&& pending) {
-  PartialPendingForward taken = std::exchange(pending, {});
+Nest<at::Tensor> PartialTPUEmbeddingImpl::finish_forward(Pending&& pending) {
+  Pending taken = std::exchange(pending, {});
   TESSERA_CHECK(
       taken.tpu_.has_value() == !tpu_.is_empty() &&
           taken.small_.has_value() == !small_.is_empty(),
@@ -263,10 +262,6 @@ Nest<PartialShape> PartialTPUEmbeddingImpl::compute_output_shape(
                       : tpu_->compute_output_shape(halves.tpu),
       small_.is_empty() ? Nest<PartialShape>()
                         : small_->compute_output_shape(halves.small));
-}
-
-const TableModule* PartialTPUEmbeddingImpl::small_tables() const {
-  return small_.is_empty() ? nullptr : small_.get();
 }
 
 void PartialTPUEmbeddingImpl::build(const Nest<PartialShape>& input_shapes) {

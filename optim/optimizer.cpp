@@ -13,6 +13,8 @@
 
 namespace tessera::optim {
 
+using detail::OptimizerVariant;
+
 namespace {
 
 // `spec` points to one of these types, and is moved from.

@@ -8,7 +8,7 @@
 
 #include "src/common/check.h"
 
-namespace tessera {
+namespace tessera::detail {
 
 template <class Function>
 Function CallableBinder::find(
@@ -102,4 +102,4 @@ void CallableBinder::finish(const std::string& where) const {
       missing_);
 }
 
-}  // namespace tessera
+}  // namespace tessera::detail

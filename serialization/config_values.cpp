@@ -1,82 +1,99 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/serialization/config_values.h>
 
+#include <tessera/common/json_value.h>
 #include <tessera/serialization/config_json.h>
 
 #include "src/common/check.h"
 
+#include <algorithm>
+#include <array>
+#include <type_traits>
 #include <utility>
 
 namespace tessera {
 
 namespace {
 
-std::string name_of(const Initializer& initializer) {
-  constexpr const char* kNames[] = {
-      "Zeros",
-      "Constant",
-      "Uniform",
-      "Normal",
-      "TruncatedNormal",
-      "RowId",
-      "Callable"};
-  static_assert(std::size(kNames) == std::variant_size_v<Initializer>);
-  return kNames[initializer.index()];
-}
-
-std::string name_of(const Admission& admission) {
-  constexpr const char* kNames[] = {
-      "EveryKey", "AfterOccurrences", "WithProbability"};
-  static_assert(std::size(kNames) == std::variant_size_v<Admission>);
-  return kNames[admission.index()];
-}
-
-std::string name_of(const Eviction& eviction) {
-  constexpr const char* kNames[] = {
-      "LeastRecentlyUsed", "LeastFrequentlyUsed", "OlderThan"};
-  static_assert(std::size(kNames) == std::variant_size_v<Eviction>);
-  return kNames[eviction.index()];
-}
-
-// The names of Strategy::fused() and Strategy::padded() in files of all versions.
-constexpr const char* kFused = "engine";
-constexpr const char* kPadded = "dense";
-
-// An option with two values.
+// The names of a variant's alternatives or of an enum's values in files.
 template <class T>
-struct TwoNames {
-  Json write(T value) const {
-    return value == T{} ? first : second;
-  }
-  T read(const Json& json, const std::string& where) const {
-    const std::string name = JsonValue<std::string>::read(json, where);
-    TESSERA_CHECK_VALUE(
-        name == first || name == second,
-        "[{}] expected {} or {}, but got '{}'.",
-        where,
-        first,
-        second,
-        shorten(name));
-    return static_cast<T>(name == second);
-  }
+constexpr std::array<const char*, 0> kNames{};
+template <>
+constexpr auto kNames<Apply> =
+    std::to_array<const char*>({"in_backward", "on_step"});
+template <>
+constexpr auto kNames<NonFiniteGradients> =
+    std::to_array<const char*>({"apply", "refuse"});
+template <>
+constexpr auto kNames<MissingSlots> =
+    std::to_array<const char*>({"error", "keep"});
+template <>
+constexpr auto kNames<Initializer> = std::to_array<const char*>(
+    {"Zeros",
+     "Constant",
+     "Uniform",
+     "Normal",
+     "TruncatedNormal",
+     "RowId",
+     "Callable"});
+template <>
+constexpr auto kNames<Admission> = std::to_array<const char*>(
+    {"EveryKey", "AfterOccurrences", "WithProbability"});
+template <>
+constexpr auto kNames<Eviction> = std::to_array<const char*>(
+    {"LeastRecentlyUsed", "LeastFrequentlyUsed", "OlderThan"});
 
-  const char* first;
-  const char* second;
+constexpr auto kNameOf = []<class T>(const T& value) -> std::string {
+  static_assert(kNames<T>.size() == std::variant_size_v<T>);
+  return kNames<T>[value.index()];
 };
 
-constexpr TwoNames<Apply> kApply{"in_backward", "on_step"};
-constexpr TwoNames<NonFiniteGradients> kNonFiniteGradients{"apply", "refuse"};
-constexpr TwoNames<MissingSlots> kMissingSlots{"error", "keep"};
+template <class T>
+concept TwoNames = std::is_enum_v<T> && kNames<T>
+.size() == 2;
 
-constexpr auto kNameOf = [](const auto& value) { return name_of(value); };
+template <class T>
+concept NamedVariant = !std::is_enum_v<T> && !kNames<T>.empty();
 
-}  // namespace
+template <class T>
+struct Read {};  // selects an overload of read_value()
 
-Json JsonValue<at::ScalarType>::write(at::ScalarType value) {
+template <TwoNames T>
+Json write_value(T value) {
+  return kNames<T>[static_cast<size_t>(value)];
+}
+
+template <TwoNames T>
+T read_value(Read<T> /*type*/, const Json& json, const std::string& where) {
+  const char* const first = kNames<T>[0];
+  const char* const second = kNames<T>[1];
+  const std::string name = JsonValue<std::string>::read(json, where);
+  TESSERA_CHECK_VALUE(
+      name == first || name == second,
+      "[{}] expected {} or {}, but got '{}'.",
+      where,
+      first,
+      second,
+      shorten(name));
+  return static_cast<T>(name == second);
+}
+
+template <NamedVariant T>
+Json write_value(const T& value) {
+  return write_class(value, kNameOf);
+}
+
+template <NamedVariant T>
+T read_value(Read<T> /*type*/, const Json& json, const std::string& where) {
+  return read_class<T>(json, kNameOf, where);
+}
+
+Json write_value(at::ScalarType value) {
   return to_string(value);
 }
 
-at::ScalarType JsonValue<at::ScalarType>::read(
+at::ScalarType read_value(
+    Read<at::ScalarType> /*type*/,
     const Json& json,
     const std::string& where) {
   at::ScalarType dtype = {};
@@ -87,35 +104,11 @@ at::ScalarType JsonValue<at::ScalarType>::read(
   return dtype;
 }
 
-Json JsonValue<Apply>::write(Apply value) {
-  return kApply.write(value);
-}
+// The names of Strategy::fused() and Strategy::padded() in files of all versions.
+constexpr const char* kFused = "engine";
+constexpr const char* kPadded = "dense";
 
-Apply JsonValue<Apply>::read(const Json& json, const std::string& where) {
-  return kApply.read(json, where);
-}
-
-Json JsonValue<NonFiniteGradients>::write(NonFiniteGradients value) {
-  return kNonFiniteGradients.write(value);
-}
-
-NonFiniteGradients JsonValue<NonFiniteGradients>::read(
-    const Json& json,
-    const std::string& where) {
-  return kNonFiniteGradients.read(json, where);
-}
-
-Json JsonValue<MissingSlots>::write(MissingSlots value) {
-  return kMissingSlots.write(value);
-}
-
-MissingSlots JsonValue<MissingSlots>::read(
-    const Json& json,
-    const std::string& where) {
-  return kMissingSlots.read(json, where);
-}
-
-Json JsonValue<Strategy>::write(const Strategy& value) {
+Json write_value(const Strategy& value) {
   const auto write_as = [](const char* name, Json config) {
     return Json{{"class_name", name}, {"config", std::move(config)}};
   };
@@ -128,7 +121,10 @@ Json JsonValue<Strategy>::write(const Strategy& value) {
   return value.is_sharded() ? Json(nullptr) : write_as(kPadded, Json::object());
 }
 
-Strategy JsonValue<Strategy>::read(const Json& json, const std::string& where) {
+Strategy read_value(
+    Read<Strategy> /*type*/,
+    const Json& json,
+    const std::string& where) {
   if (json.is_null()) {
     return Strategy::fused();
   }
@@ -163,39 +159,12 @@ Strategy JsonValue<Strategy>::read(const Json& json, const std::string& where) {
   return Strategy::padded();
 }
 
-Json JsonValue<Initializer>::write(const Initializer& value) {
-  return write_class(value, kNameOf);
-}
-
-Initializer JsonValue<Initializer>::read(
-    const Json& json,
-    const std::string& where) {
-  return read_class<Initializer>(json, kNameOf, where);
-}
-
-Json JsonValue<Admission>::write(const Admission& value) {
-  return write_class(value, kNameOf);
-}
-
-Admission JsonValue<Admission>::read(
-    const Json& json,
-    const std::string& where) {
-  return read_class<Admission>(json, kNameOf, where);
-}
-
-Json JsonValue<Eviction>::write(const Eviction& value) {
-  return write_class(value, kNameOf);
-}
-
-Eviction JsonValue<Eviction>::read(const Json& json, const std::string& where) {
-  return read_class<Eviction>(json, kNameOf, where);
-}
-
-Json JsonValue<Nest<FeatureConfig>>::write(const Nest<FeatureConfig>& value) {
+Json write_value(const Nest<FeatureConfig>& value) {
   return to_json(value);
 }
 
-Nest<FeatureConfig> JsonValue<Nest<FeatureConfig>>::read(
+Nest<FeatureConfig> read_value(
+    Read<Nest<FeatureConfig>> /*type*/,
     const Json& json,
     const std::string& where) {
   try {
@@ -206,54 +175,82 @@ Nest<FeatureConfig> JsonValue<Nest<FeatureConfig>>::read(
   }
 }
 
-Json JsonValue<PartialShape>::write(const PartialShape& value) {
+Json write_value(const PartialShape& value) {
   return JsonValue<PartialShape::Sizes>::write(value);
 }
 
-PartialShape JsonValue<PartialShape>::read(
+PartialShape read_value(
+    Read<PartialShape> /*type*/,
     const Json& json,
     const std::string& where) {
   return JsonValue<PartialShape::Sizes>::read(json, where);
 }
 
-Json JsonValue<Nest<PartialShape>>::write(const Nest<PartialShape>& value) {
+Json write_value(const Nest<PartialShape>& value) {
   if (value.is_leaf()) {
-    return JsonValue<PartialShape>::write(value.leaf());
+    return write_value(value.leaf());
   }
   Json json = value.is_list() ? Json::array() : Json::object();
   if (value.is_list()) {
     for (const Nest<PartialShape>& item : value.items()) {
-      json.push_back(write(item));
+      json.push_back(write_value(item));
     }
   } else {
     for (const auto& [key, child] : value.entries()) {
-      json[key] = write(child);
+      json[key] = write_value(child);
     }
   }
   return json;
 }
 
-Nest<PartialShape> JsonValue<Nest<PartialShape>>::read(
+Nest<PartialShape> read_value(
+    Read<Nest<PartialShape>> type,
     const Json& json,
     const std::string& where) {
   check_kind(json.is_structured(), json, "a shape or a nest of shapes", where);
   if (json.is_object()) {
     Nest<PartialShape>::Map entries;
     for (const auto& [key, child] : json.items()) {
-      entries.emplace_back(key, read(child, where + "." + shorten(key)));
+      entries.emplace_back(
+          key, read_value(type, child, where + "." + shorten(key)));
     }
     return Nest<PartialShape>::map(std::move(entries));
   }
   if (std::none_of(json.begin(), json.end(), [](const Json& item) {
         return item.is_structured();
       })) {
-    return JsonValue<PartialShape>::read(json, where);
+    return JsonValue<PartialShape::Sizes>::read(json, where);
   }
   Nest<PartialShape>::List items;
   for (const Json& item : json) {
-    items.push_back(read(item, c10::str(where, "[", items.size(), "]")));
+    items.push_back(
+        read_value(type, item, c10::str(where, "[", items.size(), "]")));
   }
   return Nest<PartialShape>::list(std::move(items));
 }
+
+}  // namespace
+
+template <detail::ConfigValue T>
+Json JsonValue<T>::write(const T& value) {
+  return write_value(value);
+}
+
+template <detail::ConfigValue T>
+T JsonValue<T>::read(const Json& json, const std::string& where) {
+  return read_value(Read<T>(), json, where);
+}
+
+template struct JsonValue<at::ScalarType>;
+template struct JsonValue<Apply>;
+template struct JsonValue<NonFiniteGradients>;
+template struct JsonValue<MissingSlots>;
+template struct JsonValue<Strategy>;
+template struct JsonValue<Initializer>;
+template struct JsonValue<Admission>;
+template struct JsonValue<Eviction>;
+template struct JsonValue<Nest<FeatureConfig>>;
+template struct JsonValue<PartialShape>;
+template struct JsonValue<Nest<PartialShape>>;
 
 }  // namespace tessera

@@ -22,7 +22,7 @@ Nest<FeatureConfig> features_from(
     const Callables& callables) {
   Nest<FeatureConfig> features =
       features_from_json(parse_json(text, "[saved_features]"));
-  CallableBinder binder(callables);
+  detail::CallableBinder binder(callables);
   binder.bind(features, "");
   binder.finish("[saved_features]");
   return features;

@@ -602,18 +602,4 @@ TEST_F(LayersReferenceTest, Callables) {
       embedding->forward(features)["user"], activations["user"] - 0.25);
 }
 
-TEST_F(LayersReferenceTest, CallableBinder) {
-  const optim::LearningRate rate("warm_up", [] { return 0.25; });
-  options.optimizer = optim::SGD{.learning_rate = rate};
-  const Json json = JsonValue<TPUEmbeddingOptions>::write(options);
-  const Callables callables{.learning_rates = {{"warm_up", rate}}};
-  // snippet: CallableBinder
-  auto options = JsonValue<TPUEmbeddingOptions>::read(json, "options");
-  CallableBinder binder(callables);
-  binder.bind(options, "options");
-  binder.finish("[load_options]");
-  // end snippet
-  EXPECT_EQ(options.optimizer, this->options.optimizer);
-}
-
 }  // namespace tessera::reference_layers_test

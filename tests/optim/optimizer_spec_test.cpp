@@ -43,7 +43,7 @@ template <class Change>
 void for_each_spec(Change change) {
   for (const OptimizerSpec& spec : all_specs()) {
     SCOPED_TRACE(name_of(spec));
-    OptimizerVariant held = spec.variant();
+    auto held = spec.variant();
     std::visit(change, held);
   }
 }
@@ -232,7 +232,7 @@ struct Thrower {
 };
 
 TEST(OptimizerSpecTest, RefusesAVariantWithoutAValue) {
-  OptimizerVariant held = Adam{};
+  detail::OptimizerVariant held = Adam{};
   EXPECT_THROW(held.emplace<SGD>(Thrower()), std::runtime_error);
   ASSERT_TRUE(held.valueless_by_exception());
   EXPECT_VALUE_ERROR(

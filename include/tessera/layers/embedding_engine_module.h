@@ -71,9 +71,6 @@ class EmbeddingEngineModuleImpl : public torch::nn::Module,
       const std::optional<torch::Device>& device) override;
 };
 
-class EmbeddingEngineModule : public LayerHolder<EmbeddingEngineModuleImpl> {
- public:
-  using LayerHolder::LayerHolder;
-};
+using EmbeddingEngineModule = LayerHolder<EmbeddingEngineModuleImpl>;
 
 }  // namespace tessera

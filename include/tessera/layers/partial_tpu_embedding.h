@@ -5,7 +5,6 @@
 #include <tessera/engine/strategy.h>
 #include <tessera/layers/layer.h>
 #include <tessera/layers/layer_holder.h>
-#include <tessera/layers/table_parts.h>
 #include <tessera/layers/tpu_embedding.h>
 
 #include <ATen/core/Tensor.h>
@@ -51,18 +50,6 @@ struct PartialTPUEmbeddingOptions {
 };
 static_assert(std::is_aggregate_v<PartialTPUEmbeddingOptions>);
 
-/// A forward pass whose lookups may still run. PartialTPUEmbedding::begin_forward() makes
-/// it.
-class PartialPendingForward {
- private:
-  friend class PartialTPUEmbeddingImpl;
-
-  std::optional<PendingForward> tpu_;
-  std::optional<PendingForward> small_;
-  /// The indices of the requested features, in their nest. Unset: all features.
-  std::optional<Nest<size_t>> part_;
-};
-
 // snippet: tests/docs/reference_layers_test.cpp PartialTPUEmbeddingImpl
 /// Holds large tables in a TPUEmbedding, with fused optimizers. Small tables are ordinary
 /// parameters, and any torch::optim trains all of their rows. The inputs and outputs are
@@ -87,8 +74,7 @@ class PartialPendingForward {
 /// Differs: Small tables accept every kind of feature, weights and combiners. A dense
 ///          feature [batch, 1] gives [batch, dim], as in TPUEmbedding.
 class PartialTPUEmbeddingImpl
-    : public LayerImpl<PartialTPUEmbeddingImpl, PartialTPUEmbeddingOptions>,
-      public TableParts {
+    : public LayerImpl<PartialTPUEmbeddingImpl, PartialTPUEmbeddingOptions> {
  public:
   static constexpr const char* kClassName = "PartialTPUEmbedding";
 
@@ -105,11 +91,18 @@ class PartialTPUEmbeddingImpl
       const Features& features,
       const Weights& weights = {});
 
+  /// A forward pass whose lookups may still run.
+  class Pending {
+    friend class PartialTPUEmbeddingImpl;
+
+    std::optional<PendingForward> tpu_;
+    std::optional<PendingForward> small_;
+    /// The indices of the requested features, in their nest. Unset: all features.
+    std::optional<Nest<size_t>> part_;
+  };
   /// For prefetch(). See TPUEmbedding::begin_forward() and finish_forward().
-  PartialPendingForward begin_forward(
-      const Features& features,
-      const Weights& weights = {});
-  Nest<at::Tensor> finish_forward(PartialPendingForward&& pending);
+  Pending begin_forward(const Features& features, const Weights& weights = {});
+  Nest<at::Tensor> finish_forward(Pending&& pending);
 
   Nest<PartialShape> compute_output_shape(
       const Nest<PartialShape>& input_shapes) const override;
@@ -122,8 +115,6 @@ class PartialTPUEmbeddingImpl
   TPUEmbedding small_embedding() const {
     return small_;
   }
-  /// small_embedding(), or nullptr if it is empty.
-  const TableModule* small_tables() const override;
 
   /// As TPUEmbedding::build(): it may be called again. Sizes that a later call leaves
   /// unknown keep their earlier values.
@@ -177,9 +168,6 @@ class PartialTPUEmbeddingImpl
   TPUEmbedding small_{nullptr};
 };
 
-class PartialTPUEmbedding : public LayerHolder<PartialTPUEmbeddingImpl> {
- public:
-  using LayerHolder::LayerHolder;
-};
+using PartialTPUEmbedding = LayerHolder<PartialTPUEmbeddingImpl>;
 
 }  // namespace tessera

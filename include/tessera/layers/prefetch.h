@@ -69,8 +69,6 @@ constexpr bool check_prefetch() {
   return false;
 }
 
-}  // namespace detail
-
 /// A range over the batches of `source` with their activations. While the loop body
 /// processes a batch, the rows of the next batch are looked up.
 template <class Source, class Embedding, class FeaturesOf>
@@ -186,6 +184,8 @@ class Prefetch {
   FeaturesOf features_of_;
 };
 
+}  // namespace detail
+
 // snippet: tests/docs/reference_layers_test.cpp prefetch
 /// Pipelines lookups and training over any data source:
 ///
@@ -202,11 +202,11 @@ class Prefetch {
 /// training on a fused strategy, the activations of a batch are one step stale: they are
 /// looked up before the update of the previous batch. An rvalue `source` is moved into
 /// the range; any other must outlive the loop. `layer` is a TPUEmbedding or a
-/// PartialTPUEmbedding. Returns a Prefetch<Source, Embedding, FeaturesOf>.
+/// PartialTPUEmbedding. Returns a range, which can be read once.
 template <class Source, class Embedding, class FeaturesOf>
 auto prefetch(Source&& source, Embedding layer, FeaturesOf features_of) {
   if constexpr (detail::check_prefetch<Source, Embedding, FeaturesOf>()) {
-    return Prefetch<Source, Embedding, FeaturesOf>(
+    return detail::Prefetch<Source, Embedding, FeaturesOf>(
         std::forward<Source>(source), std::move(layer), std::move(features_of));
   } else {
     return std::initializer_list<std::pair<int, Nest<at::Tensor>>>{};

@@ -40,6 +40,6 @@ struct CustomRows {
 ///
 /// If it throws, or leaves a tensor of another shape or dtype, the update fails and no
 /// row of any table changes.
-using CustomRule = NamedFunction<void(CustomRows&)>;
+using CustomRule = detail::NamedFunction<void(CustomRows&)>;
 
 }  // namespace tessera::optim

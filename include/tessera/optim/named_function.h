@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-namespace tessera::optim {
+namespace tessera::optim::detail {
 
 /// A user's function, and the name that stands for it in JSON.
 ///
@@ -43,4 +43,4 @@ class NamedFunction {
   std::shared_ptr<const Function> function_;
 };
 
-}  // namespace tessera::optim
+}  // namespace tessera::optim::detail

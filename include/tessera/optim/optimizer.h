@@ -10,11 +10,12 @@
 
 namespace tessera::optim {
 
-struct OptimizerVariant;  // any of the specs; optim/optimizers.h completes it
 template <class Spec>
 class OptimizerDefinition;
 
 namespace detail {
+
+struct OptimizerVariant;  // any of the specs; optim/optimizers.h completes it
 
 /// A type with an OptimizerDefinition of its own: SGD, Adam and the others in
 /// optim/optimizers/, but no class that is derived from one of them.
@@ -74,8 +75,8 @@ class OptimizerSpec {
 
   /// The spec inside, for std::visit(). This needs optim/optimizers.h. Its function
   /// modify() changes a spec.
-  const OptimizerVariant& variant() const&;
-  OptimizerVariant variant() &&;
+  const detail::OptimizerVariant& variant() const&;
+  detail::OptimizerVariant variant() &&;
 
   bool operator==(const OptimizerSpec& other) const;
 
@@ -85,7 +86,7 @@ class OptimizerSpec {
 
   const void* find(const std::type_info& type) const;
 
-  std::shared_ptr<const OptimizerVariant> spec_;  // never null
+  std::shared_ptr<const detail::OptimizerVariant> spec_;  // never null
 };
 
 /// The spec's name in JSON and in summaries: "SGD", "Adagrad", ...

@@ -42,10 +42,14 @@ using AllSpecs = std::variant<
     Nadam,
     CustomOptimizer>;
 
+namespace detail {
+
 /// Any of the specs. A std::visit() that lacks a case does not compile.
 struct OptimizerVariant : AllSpecs {
   using AllSpecs::AllSpecs;
 };
+
+}  // namespace detail
 
 // snippet: tests/docs/reference_optim_test.cpp modify
 /// Calls `change` with a copy of the spec inside, and replaces the spec by that copy.
@@ -53,7 +57,7 @@ struct OptimizerVariant : AllSpecs {
 ///   modify(spec, [](auto& held) { held.learning_rate = 0.1; });
 template <class Change>
 void modify(OptimizerSpec& optimizer, Change&& change) {
-  OptimizerVariant changed = optimizer.variant();
+  detail::OptimizerVariant changed = optimizer.variant();
   std::visit(std::forward<Change>(change), changed);
   optimizer = std::move(changed);
 }

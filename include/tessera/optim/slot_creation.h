@@ -50,7 +50,8 @@ struct SlotRequest {
 ///   TPUEmbedding embedding(features, Adagrad{.slot_creation = keep_slots});
 ///
 /// Source:  upstream's slot_variable_creation_fn.
-class SlotCreation : public NamedFunction<at::Tensor(const SlotRequest&)> {
+class SlotCreation
+    : public detail::NamedFunction<at::Tensor(const SlotRequest&)> {
  public:
   using NamedFunction::NamedFunction;
 

@@ -35,14 +35,10 @@ struct Callables {
 };
 static_assert(std::is_aggregate_v<Callables>);
 
-// snippet: tests/docs/reference_layers_test.cpp CallableBinder
+namespace detail {
+
 /// Puts the user's functions into a configuration that was read from JSON, in place of
 /// the placeholders that have their names.
-///
-///   auto options = JsonValue<TPUEmbeddingOptions>::read(json, "options");
-///   CallableBinder binder(callables);
-///   binder.bind(options, "options");
-///   binder.finish("[load_options]");
 class CallableBinder {
  public:
   /// `callables` must outlive the binder.
@@ -96,5 +92,7 @@ class CallableBinder {
   const Callables& callables_;
   std::string missing_;
 };
+
+}  // namespace detail
 
 }  // namespace tessera

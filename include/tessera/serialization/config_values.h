@@ -10,6 +10,7 @@
 #include <tessera/features/feature_config.h>
 #include <tessera/features/nest.h>
 #include <tessera/features/partial_shape.h>
+#include <tessera/optim/learning_rate.h>
 #include <tessera/tables/dynamic_keys.h>
 #include <tessera/tables/initializer.h>
 #include <tessera/tables/table_config.h>
@@ -17,6 +18,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <string>
+#include <variant>
 
 namespace tessera {
 
@@ -24,87 +26,51 @@ namespace tessera {
 template <>
 struct JsonValue<Combiner> : detail::JsonName<combiner_from_string> {};
 
-/// "float32", "bfloat16" or "float16".
-template <>
-struct JsonValue<at::ScalarType> {
-  static Json write(at::ScalarType value);
-  static at::ScalarType read(const Json& json, const std::string& where);
-};
-
 /// "error" or "zero".
 template <>
 struct JsonValue<OutOfRange> : detail::JsonName<out_of_range_from_string> {};
 
-/// "in_backward" or "on_step".
-template <>
-struct JsonValue<Apply> {
-  static Json write(Apply value);
-  static Apply read(const Json& json, const std::string& where);
-};
+namespace detail {
 
-/// "apply" or "refuse".
-template <>
-struct JsonValue<NonFiniteGradients> {
-  static Json write(NonFiniteGradients value);
-  static NonFiniteGradients read(const Json& json, const std::string& where);
-};
+template <class T>
+concept ConfigValue = optim::detail::kIsAlternative<
+    T,
+    std::variant<
+        at::ScalarType,
+        Apply,
+        NonFiniteGradients,
+        MissingSlots,
+        Strategy,
+        Initializer,
+        Admission,
+        Eviction,
+        Nest<FeatureConfig>,
+        PartialShape,
+        Nest<PartialShape>>>;
 
-/// "error" or "keep".
-template <>
-struct JsonValue<MissingSlots> {
-  static Json write(MissingSlots value);
-  static MissingSlots read(const Json& json, const std::string& where);
-};
+}  // namespace detail
 
-/// `{"class_name": "engine", "config": {...}}`. Files say "engine" for Strategy::fused()
-/// and "dense" for Strategy::padded(). A sharded strategy is null, because JSON can't
-/// hold its processes. null is read as Strategy::fused().
-template <>
-struct JsonValue<Strategy> {
-  static Json write(const Strategy& value);
-  static Strategy read(const Json& json, const std::string& where);
-};
-
-/// `{"class_name": "Normal", "config": {...}}`, with the name of the alternative.
-template <>
-struct JsonValue<Initializer> {
-  static Json write(const Initializer& value);
-  static Initializer read(const Json& json, const std::string& where);
-};
-
-/// The same form as for an Initializer.
-template <>
-struct JsonValue<Admission> {
-  static Json write(const Admission& value);
-  static Admission read(const Json& json, const std::string& where);
-};
-
-/// The same form as for an Initializer.
-template <>
-struct JsonValue<Eviction> {
-  static Json write(const Eviction& value);
-  static Eviction read(const Json& json, const std::string& where);
-};
-
-/// The features with the tables that they share. config_json.h shows the format.
-template <>
-struct JsonValue<Nest<FeatureConfig>> {
-  static Json write(const Nest<FeatureConfig>& value);
-  static Nest<FeatureConfig> read(const Json& json, const std::string& where);
-};
-
-/// A list of sizes, such as `[null, 64]`. null is an unknown dimension.
-template <>
-struct JsonValue<PartialShape> {
-  static Json write(const PartialShape& value);
-  static PartialShape read(const Json& json, const std::string& where);
-};
-
-/// `[null, 64]` for one shape. Several shapes are a list or an object.
-template <>
-struct JsonValue<Nest<PartialShape>> {
-  static Json write(const Nest<PartialShape>& value);
-  static Nest<PartialShape> read(const Json& json, const std::string& where);
+/// The JSON of the other parts of configs:
+///
+///   at::ScalarType       "float32", "bfloat16" or "float16"
+///   Apply                "in_backward" or "on_step"
+///   NonFiniteGradients   "apply" or "refuse"
+///   MissingSlots         "error" or "keep"
+///   Strategy             {"class_name": "engine", "config": {...}}. Files say "engine" for
+///                        Strategy::fused() and "dense" for Strategy::padded(). A sharded
+///                        strategy is null, because JSON can't hold its processes. null is
+///                        read as Strategy::fused()
+///   Initializer, Admission, Eviction
+///                        {"class_name": "Normal", "config": {...}}, with the name of the
+///                        alternative
+///   Nest<FeatureConfig>  the features with the tables that they share. config_json.h shows
+///                        the format
+///   PartialShape         a list of sizes, such as [null, 64]. null is an unknown dimension
+///   Nest<PartialShape>   [null, 64] for one shape. Several shapes are a list or an object
+template <detail::ConfigValue T>
+struct JsonValue<T> {
+  static Json write(const T& value);
+  static T read(const Json& json, const std::string& where);
 };
 
 }  // namespace tessera

@@ -127,7 +127,7 @@ struct RowId {
 ///        .vocabulary_size = 1000,
 ///        .dim = 16,
 ///        .initializer = initializers::Callable("vectors", rows_of)});
-class Callable : public optim::NamedFunction<
+class Callable : public optim::detail::NamedFunction<
                      at::Tensor(const at::Tensor& ids, int64_t dim)> {
  public:
   using NamedFunction::NamedFunction;

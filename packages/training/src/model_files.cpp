@@ -5,7 +5,7 @@
 #include <tessera/common/shorten.h>
 #include <tessera/engine/table_module.h>
 #include <tessera/layers/layer.h>
-#include <tessera/layers/table_parts.h>
+#include <tessera/layers/partial_tpu_embedding.h>
 #include <tessera/serialization/checkpoint.h>
 #include <tessera/serialization/config_values.h>
 
@@ -186,7 +186,8 @@ void for_each_built_layer(torch::nn::Module& model, Visit visit) {
   const auto visit_part = [&](const std::string& path,
                               torch::nn::Module& part) {
     auto* layer = dynamic_cast<Layer*>(&part);
-    if (layer != nullptr && !TableModule::of(part) && !TableParts::of(part)) {
+    if (layer != nullptr && !TableModule::of(part) &&
+        dynamic_cast<PartialTPUEmbeddingImpl*>(&part) == nullptr) {
       visit(path, *layer);
     }
   };

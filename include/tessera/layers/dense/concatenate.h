@@ -8,9 +8,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <type_traits>
-
 namespace tessera {
+
+namespace detail {
 
 /// The config of a Concatenate layer. It has no options.
 struct ConcatenateOptions {
@@ -18,7 +18,8 @@ struct ConcatenateOptions {
 
   TESSERA_FIELDS()
 };
-static_assert(std::is_aggregate_v<ConcatenateOptions>);
+
+}  // namespace detail
 
 // snippet: tests/docs/reference_layers_test.cpp ConcatenateImpl
 /// Concatenates a nest of activations into one matrix, for torch::nn::Sequential.
@@ -33,7 +34,8 @@ static_assert(std::is_aggregate_v<ConcatenateOptions>);
 ///          order of the nest. The result is [batch, sum of widths]. A leaf [1, ...] beside
 ///          larger ones is repeated. MLP and Cross take a nest and compute its part once.
 /// Errors:  c10::ValueError for an empty nest or different batch sizes.
-class ConcatenateImpl : public LayerImpl<ConcatenateImpl, ConcatenateOptions> {
+class ConcatenateImpl
+    : public LayerImpl<ConcatenateImpl, detail::ConcatenateOptions> {
  public:
   static constexpr const char* kClassName = "Concatenate";
   using LayerImpl::LayerImpl;
@@ -43,9 +45,6 @@ class ConcatenateImpl : public LayerImpl<ConcatenateImpl, ConcatenateOptions> {
       const Nest<PartialShape>& input_shapes) const override;
 };
 
-class Concatenate : public LayerHolder<ConcatenateImpl> {
- public:
-  using LayerHolder::LayerHolder;
-};
+using Concatenate = LayerHolder<ConcatenateImpl>;
 
 }  // namespace tessera

@@ -94,9 +94,6 @@ class CrossImpl : public LayerImpl<CrossImpl, CrossOptions> {
   at::Tensor bias_;  // [dim] or undefined
 };
 
-class Cross : public LayerHolder<CrossImpl> {
- public:
-  using LayerHolder::LayerHolder;
-};
+using Cross = LayerHolder<CrossImpl>;
 
 }  // namespace tessera

@@ -67,9 +67,6 @@ class DotInteractionImpl
       const Nest<PartialShape>& input_shapes) const override;
 };
 
-class DotInteraction : public LayerHolder<DotInteractionImpl> {
- public:
-  using LayerHolder::LayerHolder;
-};
+using DotInteraction = LayerHolder<DotInteractionImpl>;
 
 }  // namespace tessera

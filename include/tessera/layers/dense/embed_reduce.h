@@ -87,9 +87,6 @@ class EmbedReduceImpl : public LayerImpl<EmbedReduceImpl, EmbedReduceOptions> {
   at::Tensor embeddings_;  // [input_dim, output_dim]
 };
 
-class EmbedReduce : public LayerHolder<EmbedReduceImpl> {
- public:
-  using LayerHolder::LayerHolder;
-};
+using EmbedReduce = LayerHolder<EmbedReduceImpl>;
 
 }  // namespace tessera

@@ -90,9 +90,6 @@ class MLPImpl : public LayerImpl<MLPImpl, MLPOptions> {
   std::vector<torch::nn::Linear> layers_;
 };
 
-class MLP : public LayerHolder<MLPImpl> {
- public:
-  using LayerHolder::LayerHolder;
-};
+using MLP = LayerHolder<MLPImpl>;
 
 }  // namespace tessera

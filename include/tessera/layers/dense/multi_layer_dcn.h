@@ -82,9 +82,6 @@ class MultiLayerDCNImpl
   std::vector<Cross> layers_;
 };
 
-class MultiLayerDCN : public LayerHolder<MultiLayerDCNImpl> {
- public:
-  using LayerHolder::LayerHolder;
-};
+using MultiLayerDCN = LayerHolder<MultiLayerDCNImpl>;
 
 }  // namespace tessera
