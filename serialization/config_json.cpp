@@ -37,8 +37,7 @@ struct FeatureEntry {
   int64_t table = 0;
   FeatureConfig config = {};
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("path", self.path);
     visit("table", self.table);
     visit("max_sequence_length", self.config.max_sequence_length);

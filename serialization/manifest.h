@@ -34,8 +34,7 @@ struct ManifestFile {
   int64_t bytes = 0;
   std::vector<std::string> xxh3 = {};  // of each chunk
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("name", self.name);
     visit("bytes", self.bytes);
     visit("xxh3", self.xxh3);
@@ -55,8 +54,7 @@ struct ManifestPart {
     return (end - begin + step - 1) / step;
   }
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("begin", self.begin);
     visit("end", self.end);
     visit("step", self.step);
@@ -77,8 +75,7 @@ struct ManifestTensor {
   at::ScalarType scalar_type() const;
   int64_t row_bytes() const;
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("name", self.name);
     visit("dtype", self.dtype);
     visit("shape", self.shape);
@@ -91,8 +88,7 @@ struct ManifestTouched {
   int64_t count = 0;
   ManifestFile file = {};
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("count", self.count);
     visit("file", self.file);
   }
@@ -106,8 +102,7 @@ struct ManifestCollected {
   ManifestFile keys = {};
   ManifestFile counts = {};
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("count", self.count);
     visit("dropped", self.dropped);
     visit("keys", self.keys);
@@ -124,8 +119,7 @@ struct ManifestGradients {
   /// Set for a key table. Then `rows` has positions in its list of keys.
   std::optional<ManifestCollected> collected = {};
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("count", self.count);
     visit("rows", self.rows);
     visit("sums", self.sums);
@@ -138,8 +132,7 @@ struct ManifestAccumulated {
   int64_t steps = 0;  // gradient_accumulation_steps
   std::vector<ManifestGradients> parts = {};
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("steps", self.steps);
     visit("parts", self.parts);
   }
@@ -165,8 +158,7 @@ struct ManifestKeys {
   /// hashes. Unset if the files hold all keys.
   std::optional<ManifestTensor> removed = {};
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("admitted", self.admitted);
     visit("evicted", self.evicted);
     visit("dropped", self.dropped);
@@ -193,8 +185,7 @@ struct ManifestTable {
     return touched || (keys && keys->removed);
   }
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("name", self.name);
     visit("optimizer", self.optimizer);
     visit("touched", self.touched);
@@ -209,8 +200,7 @@ struct ManifestParent {
   std::string name = {};
   std::string xxh3 = {};  // of its manifest
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("name", self.name);
     visit("xxh3", self.xxh3);
   }
@@ -230,8 +220,7 @@ struct Manifest {
   std::vector<ManifestTable> tables = {};
   std::optional<ManifestFile> extra = {};
 
-  template <class Self, class Visit>
-  static void visit_fields(Self& self, Visit&& visit) {
+  static void visit_fields(auto& self, auto&& visit) {
     visit("format_version", self.format_version);
     visit("iterations", self.passes);
     visit("seed", self.seed);

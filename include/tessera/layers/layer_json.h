@@ -48,7 +48,6 @@ struct FromJson {
   /// TPUEmbeddingOptions in the options of a model.
   std::optional<Strategy> strategy = {};
 };
-static_assert(std::is_aggregate_v<FromJson>);
 
 /// Writes a layer or a model as JSON, from which an equal one can be built. The values of
 /// parameters are not included.

@@ -14,7 +14,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <type_traits>
 #include <vector>
 
 namespace tessera {
@@ -48,7 +47,6 @@ struct PartialTPUEmbeddingOptions {
       missing_slots,
       non_finite_gradients)
 };
-static_assert(std::is_aggregate_v<PartialTPUEmbeddingOptions>);
 
 // snippet: tests/docs/reference_layers_test.cpp PartialTPUEmbeddingImpl
 /// Holds large tables in a TPUEmbedding, with fused optimizers. Small tables are ordinary

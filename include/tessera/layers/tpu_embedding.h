@@ -24,7 +24,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -95,7 +94,6 @@ struct TPUEmbeddingOptions {
       missing_slots,
       non_finite_gradients)
 };
-static_assert(std::is_aggregate_v<TPUEmbeddingOptions>);
 
 // snippet: tests/docs/reference_layers_test.cpp TPUEmbeddingImpl
 /// A layer of embedding tables. It takes features and returns activations. Each table has

@@ -13,7 +13,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -33,7 +32,6 @@ struct Callables {
   std::map<std::string, optim::CustomRule> rules = {};
   std::map<std::string, optim::SlotCreation> slot_creations = {};
 };
-static_assert(std::is_aggregate_v<Callables>);
 
 namespace detail {
 

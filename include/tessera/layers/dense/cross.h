@@ -14,7 +14,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <type_traits>
 
 namespace tessera {
 
@@ -43,7 +42,6 @@ struct CrossOptions {
       kernel_initializer,
       bias_initializer)
 };
-static_assert(std::is_aggregate_v<CrossOptions>);
 
 // snippet: tests/docs/reference_layers_test.cpp CrossImpl
 /// One layer of a Deep & Cross Network. It multiplies the input features x0 with a linear

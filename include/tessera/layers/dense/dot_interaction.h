@@ -8,8 +8,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <type_traits>
-
 namespace tessera {
 
 /// The config of a DotInteraction layer.
@@ -25,7 +23,6 @@ struct DotInteractionOptions {
 
   TESSERA_FIELDS(self_interaction, skip_gather)
 };
-static_assert(std::is_aggregate_v<DotInteractionOptions>);
 
 // snippet: tests/docs/reference_layers_test.cpp DotInteractionImpl
 /// The dot products of all pairs of features, as in DLRM.

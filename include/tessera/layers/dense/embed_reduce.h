@@ -14,7 +14,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <type_traits>
 
 namespace tessera {
 
@@ -31,7 +30,6 @@ struct EmbedReduceOptions {
 
   TESSERA_FIELDS(input_dim, output_dim, combiner, embeddings_initializer)
 };
-static_assert(std::is_aggregate_v<EmbedReduceOptions>);
 
 // snippet: tests/docs/reference_layers_test.cpp EmbedReduceImpl
 /// Looks up the ids of each example and combines their rows into one. The table is an

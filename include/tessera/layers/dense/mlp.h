@@ -12,7 +12,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 #include <vector>
 
 namespace tessera {
@@ -35,7 +34,6 @@ struct MLPOptions {
 
   TESSERA_FIELDS(units, activation, final_activation, use_bias)
 };
-static_assert(std::is_aggregate_v<MLPOptions>);
 
 // snippet: tests/docs/reference_layers_test.cpp MLPImpl
 /// A multilayer perceptron: a stack of torch::nn::Linear with activations.

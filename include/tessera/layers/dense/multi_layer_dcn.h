@@ -9,7 +9,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <type_traits>
 #include <vector>
 
 namespace tessera {
@@ -33,7 +32,6 @@ struct MultiLayerDCNOptions {
       kernel_initializer,
       bias_initializer)
 };
-static_assert(std::is_aggregate_v<MultiLayerDCNOptions>);
 
 // snippet: tests/docs/reference_layers_test.cpp MultiLayerDCNImpl
 /// A stack of low-rank Cross layers over one x0.

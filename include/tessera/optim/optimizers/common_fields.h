@@ -41,8 +41,7 @@ class OptimizerDefinition;
 
 namespace detail {
 
-template <class Self, class Visit>
-void visit_common_fields(Self& self, Visit& visit) {
+void visit_common_fields(auto& self, auto& visit) {
   visit("use_gradient_accumulation", self.use_gradient_accumulation);
   visit("clip_weight_min", self.clip_weight_min);
   visit("clip_weight_max", self.clip_weight_max);
