@@ -12,6 +12,7 @@
 #include <tessera/serialization/config_values.h>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/core/ivalue.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Type.h>
@@ -27,6 +28,8 @@
 namespace tessera {
 
 namespace {
+
+constexpr const char* kInputShape = "input_shape";
 
 // The name of the class without its namespace and "Impl", such as "Linear".
 std::string class_of(const torch::nn::Module& module) {
@@ -159,19 +162,6 @@ void check_same_shapes(
   });
 }
 
-void check_saved_shapes(
-    const std::string& class_name,
-    const Nest<PartialShape>& built,
-    const Nest<PartialShape>& saved) {
-  std::vector<PartialShape> shapes = saved.flatten();
-  for (PartialShape& shape : shapes) {
-    if (!shape.empty()) {
-      shape[0] = std::nullopt;
-    }
-  }
-  check_same_shapes(class_name + "::load", built, saved.pack(shapes));
-}
-
 void check_device(const torch::Device& device, const std::string& where) {
   const std::string problem = device_problem(device);
   TESSERA_CHECK_VALUE(
@@ -185,22 +175,6 @@ void check_device(const torch::Device& device, const std::string& where) {
 void print_layer(const Layer& layer, std::ostream& stream) {
   stream << "tessera::" << layer.class_name() << "("
          << layer.get_config().dump() << ")";
-}
-
-c10::IValue to_value(const Nest<PartialShape>& shapes) {
-  return JsonValue<Nest<PartialShape>>::write(shapes).dump();
-}
-
-Nest<PartialShape> shapes_from_value(
-    const c10::IValue& value,
-    const std::string& class_name) {
-  const std::string where = class_name + ".input_shape";
-  TESSERA_CHECK_VALUE(
-      value.isString(),
-      "[{}] expected shapes as JSON text, but the archive has another value. It is damaged. Load another copy.",
-      where);
-  return JsonValue<Nest<PartialShape>>::read(
-      parse_json(value.toStringRef(), c10::str("[", where, "]")), where);
 }
 
 void adopt_values(at::Tensor to, const at::Tensor& from) {
@@ -239,26 +213,55 @@ bool is_unsized(const at::Tensor& parameter) {
   return parameter.defined() && parameter.dim() == 1 && parameter.numel() == 0;
 }
 
-void write_checksums(
+void save_layer(
     const torch::nn::Module& module,
     const std::optional<Nest<PartialShape>>& input_shapes,
     torch::serialize::OutputArchive& archive) {
+  module.torch::nn::Module::save(archive);
   ArchiveChecksums checksums;
   add_entries(checksums, "", module);
   if (input_shapes) {
-    checksums.add("input_shape", to_value(*input_shapes));
+    const c10::IValue text =
+        JsonValue<Nest<PartialShape>>::write(*input_shapes).dump();
+    archive.write(kInputShape, text);
+    checksums.add(kInputShape, text);
   }
   checksums.write(archive);
 }
 
-void write_no_checksums(torch::serialize::OutputArchive& archive) {
+void save_unbuilt_layer(torch::serialize::OutputArchive& archive) {
   ArchiveChecksums().write(archive);
 }
 
-void check_layer_checksums(
-    torch::serialize::InputArchive& archive,
-    const std::string& class_name) {
-  check_checksums(archive, c10::str("[", class_name, "::load]"));
+void build_as_saved(
+    Layer& layer,
+    const std::optional<Nest<PartialShape>>& built,
+    torch::serialize::InputArchive& archive) {
+  const std::string load = layer.class_name() + "::load";
+  check_checksums(archive, c10::str("[", load, "]"));
+  c10::IValue text;
+  if (!archive.try_read(kInputShape, text)) {
+    return;
+  }
+  const std::string where =
+      fmt::format("{}.{}", layer.class_name(), kInputShape);
+  TESSERA_CHECK_VALUE(
+      text.isString(),
+      "[{}] expected shapes as JSON text, but the archive has another value. It is damaged. Load another copy.",
+      where);
+  const auto saved = JsonValue<Nest<PartialShape>>::read(
+      parse_json(text.toStringRef(), c10::str("[", where, "]")), where);
+  if (!built) {
+    layer.build(saved);
+    return;
+  }
+  std::vector<PartialShape> shapes = saved.flatten();
+  for (PartialShape& shape : shapes) {
+    if (!shape.empty()) {
+      shape[0] = std::nullopt;  // batch sizes may differ
+    }
+  }
+  check_same_shapes(load, *built, saved.pack(shapes));
 }
 
 }  // namespace detail

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/layer_json.h>
 
-#include "layers/layer_classes.h"
 #include "src/common/check.h"
 #include "src/common/names.h"
 
@@ -10,9 +9,15 @@
 #include <tessera/layers/sequential.h>
 #include <tessera/layers/tpu_embedding.h>
 
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <map>
 #include <mutex>
 
@@ -21,6 +26,198 @@ namespace tessera {
 namespace {
 
 constexpr const char* kSequential = "Sequential";
+constexpr const char* kDtype = "dtype";
+
+// Reads the dtype of a layer's weights. The JSON has LibTorch's name of the dtype.
+// Errors:  c10::ValueError naming `where` unless it is Double, Half or BFloat16.
+at::ScalarType weights_dtype_from_json(
+    const Json& json,
+    const std::string& where) {
+  const std::string name = JsonValue<std::string>::read(json, where);
+  for (const at::ScalarType dtype : {at::kDouble, at::kHalf, at::kBFloat16}) {
+    if (name == c10::toString(dtype)) {
+      return dtype;
+    }
+  }
+  C10_THROW_ERROR(
+      ValueError,
+      fmt::format(
+          "[{}] dtype must be Double, Half or BFloat16, but got '{}'. Leave it out for Float.",
+          where,
+          shorten(name)));
+}
+
+// Returns the dtype of the layer's weights, or of its buffers if it has no weights.
+at::ScalarType weights_dtype(const torch::nn::Module& layer) {
+  for (const auto& tensors : {layer.parameters(), layer.buffers()}) {
+    if (!tensors.empty()) {
+      return tensors.front().scalar_type();
+    }
+  }
+  return at::kFloat;
+}
+
+// Describes a class of LibTorch. `visit_fields(options, visit)` calls visit(name, value)
+// once for each option. `start` has the default values of its options, `required` the
+// names of options without a default.
+template <
+    class Impl,
+    class Options =
+        std::remove_cvref_t<decltype(std::declval<Impl&>().options)>,
+    class VisitFields>
+detail::LayerClass stock(
+    const char* name,
+    VisitFields visit_fields,
+    Options start = {},
+    std::initializer_list<const char*> required = {}) {
+  const std::vector<std::string> needed(required.begin(), required.end());
+  return {
+      .name = name,
+      .type = typeid(Impl),
+      .get_config =
+          [visit_fields](const torch::nn::Module& module) {
+            Json config = Json::object();
+            visit_fields(
+                dynamic_cast<const Impl&>(module).options,
+                [&](const char* key, const auto& field) {
+                  using Field = std::remove_cvref_t<decltype(field)>;
+                  config[key] = JsonValue<Field>::write(field);
+                });
+            const at::ScalarType dtype = weights_dtype(module);
+            if (dtype != at::kFloat) {
+              config[kDtype] = c10::toString(dtype);
+            }
+            return config;
+          },
+      .make =
+          [start, needed, visit_fields](
+              const Json& config, const std::string& where, const FromJson&) {
+            Options options = start;
+            std::vector<std::string> known;
+            visit_fields(options, [&](const char* key, const auto&) {
+              known.emplace_back(key);
+            });
+            known.emplace_back(kDtype);
+            check_known_keys(config, known, where);
+            for (const std::string& key : needed) {
+              field_of(config, key.c_str(), where);
+            }
+            visit_fields(options, [&](const char* key, auto& field) {
+              using Field = std::remove_cvref_t<decltype(field)>;
+              if (config.contains(key)) {
+                field =
+                    JsonValue<Field>::read(config.at(key), where + "." + key);
+              }
+            });
+            std::shared_ptr<Impl> module;
+            try {
+              module = std::make_shared<Impl>(options);
+            } catch (const c10::Error& error) {
+              TESSERA_CHECK_VALUE(
+                  false, "[{}] {}", where, error.what_without_backtrace());
+            }
+            if (config.contains(kDtype)) {
+              module->to(weights_dtype_from_json(
+                  config.at(kDtype), where + "." + kDtype));
+            }
+            return detail::LayerInstance{
+                .module = module, .any = torch::nn::AnyModule(module)};
+          }};
+}
+
+// Describes a class of LibTorch that has no options.
+template <class Impl>
+detail::LayerClass plain(const char* name) {
+  return {
+      .name = name,
+      .type = typeid(Impl),
+      .get_config = [](const torch::nn::Module&) { return Json::object(); },
+      .make =
+          [](const Json& config, const std::string& where, const FromJson&) {
+            check_known_keys(config, {}, where);
+            auto module = std::make_shared<Impl>();
+            return detail::LayerInstance{
+                .module = module, .any = torch::nn::AnyModule(module)};
+          }};
+}
+
+// The layers of LibTorch that JSON supports.
+std::vector<detail::LayerClass> stock_layer_classes() {
+  using namespace torch::nn;
+  return {
+      stock<ELUImpl>(
+          "ELU",
+          [](auto& options, auto&& visit) {
+            visit("alpha", options.alpha());
+            visit("inplace", options.inplace());
+          }),
+      stock<GELUImpl>(
+          "GELU",
+          [](auto& options, auto&& visit) {
+            visit("approximate", options.approximate());
+          }),
+      stock<LeakyReLUImpl>(
+          "LeakyReLU",
+          [](auto& options, auto&& visit) {
+            visit("negative_slope", options.negative_slope());
+            visit("inplace", options.inplace());
+          }),
+      stock<ReLUImpl>(
+          "ReLU",
+          [](auto& options, auto&& visit) {
+            visit("inplace", options.inplace());
+          }),
+      plain<SiLUImpl>("SiLU"),
+      plain<SigmoidImpl>("Sigmoid"),
+      stock<SoftmaxImpl>(
+          "Softmax",
+          [](auto& options, auto&& visit) { visit("dim", options.dim()); },
+          SoftmaxOptions(1),
+          {"dim"}),
+      plain<TanhImpl>("Tanh"),
+      stock<BatchNorm1dImpl>(
+          "BatchNorm1d",
+          [](auto& options, auto&& visit) {
+            visit("num_features", options.num_features());
+            visit("eps", options.eps());
+            visit("momentum", options.momentum());
+            visit("affine", options.affine());
+            visit("track_running_stats", options.track_running_stats());
+          },
+          BatchNorm1dOptions(1),
+          {"num_features"}),
+      stock<DropoutImpl>(
+          "Dropout",
+          [](auto& options, auto&& visit) {
+            visit("p", options.p());
+            visit("inplace", options.inplace());
+          }),
+      stock<FlattenImpl>(
+          "Flatten",
+          [](auto& options, auto&& visit) {
+            visit("start_dim", options.start_dim());
+            visit("end_dim", options.end_dim());
+          }),
+      plain<IdentityImpl>("Identity"),
+      stock<LayerNormImpl>(
+          "LayerNorm",
+          [](auto& options, auto&& visit) {
+            visit("normalized_shape", options.normalized_shape());
+            visit("eps", options.eps());
+            visit("elementwise_affine", options.elementwise_affine());
+          },
+          LayerNormOptions(std::vector<int64_t>{1}),
+          {"normalized_shape"}),
+      stock<LinearImpl>(
+          "Linear",
+          [](auto& options, auto&& visit) {
+            visit("in_features", options.in_features());
+            visit("out_features", options.out_features());
+            visit("bias", options.bias());
+          },
+          LinearOptions(1, 1),
+          {"in_features", "out_features"})};
+}
 
 // The known classes by name. Those of this library are added at the first use, and static
 // initializers of register_dense_layers.cpp and of users' sources add others.
@@ -132,7 +329,7 @@ Json write(const torch::nn::Module& layer, const std::string& where) {
          JsonValue<Nest<PartialShape>>::write(*own->input_shapes())}};
     const std::vector<at::Tensor> parameters = layer.parameters();
     if (!parameters.empty() && parameters.front().scalar_type() != at::kFloat) {
-      json["build_config"]["dtype"] =
+      json["build_config"][kDtype] =
           c10::toString(parameters.front().scalar_type());
     }
   }
@@ -210,7 +407,7 @@ detail::LayerInstance read(
       Registry::get().find(name, where).make(config, inner, bindings);
   if (json.contains("build_config")) {
     const Json& build = json.at("build_config");
-    check_known_keys(build, {"input_shape", "dtype"}, inner + ".build_config");
+    check_known_keys(build, {"input_shape", kDtype}, inner + ".build_config");
     auto* own = dynamic_cast<Layer*>(instance.module.get());
     TESSERA_CHECK_VALUE(
         own != nullptr,
@@ -220,9 +417,9 @@ detail::LayerInstance read(
     own->build(JsonValue<Nest<PartialShape>>::read(
         field_of(build, "input_shape", inner + ".build_config"),
         inner + ".build_config.input_shape"));
-    if (build.contains("dtype")) {
+    if (build.contains(kDtype)) {
       instance.module->to(weights_dtype_from_json(
-          build.at("dtype"), inner + ".build_config.dtype"));
+          build.at(kDtype), inner + ".build_config.dtype"));
     }
   }
   return instance;

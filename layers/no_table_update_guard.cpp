@@ -8,8 +8,11 @@
 
 namespace tessera {
 
-NoTableUpdateGuard::NoTableUpdateGuard(const torch::nn::Module& model) {
-  model.apply([&](const torch::nn::Module& part) {
+NoTableUpdateGuard::NoTableUpdateGuard(const torch::nn::Module* model) {
+  TESSERA_CHECK_VALUE(
+      model != nullptr,
+      "[NoTableUpdateGuard] expected a model, but got an empty holder. Make the model before the guard.");
+  model->apply([&](const torch::nn::Module& part) {
     const TableModule* tables = TableModule::of(part);
     if (tables != nullptr && tables->backward_strategy() != nullptr) {
       strategies_.push_back(tables->backward_strategy());
@@ -18,14 +21,6 @@ NoTableUpdateGuard::NoTableUpdateGuard(const torch::nn::Module& model) {
   for (const auto& strategy : strategies_) {
     strategy->disable_updates();
   }
-}
-
-const torch::nn::Module& NoTableUpdateGuard::module_of(
-    const torch::nn::Module* model) {
-  TESSERA_CHECK_VALUE(
-      model != nullptr,
-      "[NoTableUpdateGuard] expected a model, but got an empty holder. Make the model before the guard.");
-  return *model;
 }
 
 NoTableUpdateGuard::~NoTableUpdateGuard() {

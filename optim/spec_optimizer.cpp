@@ -4,7 +4,6 @@
 #include <tessera/optim/optimizers.h>
 
 #include "optim/dense_update.h"
-#include "optim/learning_rate_reader.h"
 #include "src/common/check.h"
 
 #include <ATen/TensorOperators.h>

@@ -35,9 +35,9 @@ set(internal_distributed optim/row_update.h src/common/active_kernels.h src/comm
     src/common/step_memory.h src/common/text_table.h src/engine/accumulated_gradients.h src/engine/find_keys.h
     src/engine/finite_gradients.h src/engine/table_store.h src/engine/table_update.h src/features/id_bags.h src/kernels/row_sort.h
     src/tables/key_index.h src/tables/key_partitions.h src/tables/local_rows.h src/tables/table_memory.h)
-set(internal_models layers/all_finite.h layers/dense/active_dense_kernels.h layers/dense/feature_stack.h
-    layers/dense/joined_inputs.h layers/dense/matrix.h layers/dense/row_blocks.h layers/initial_parameter.h
-    optim/moving_average.h src/common/number_in_message.h src/common/step_memory.h)
+set(internal_models layers/all_finite.h layers/dense/active_dense_kernels.h layers/dense/joined_inputs.h
+    layers/dense/matrix.h layers/dense/row_blocks.h layers/initial_parameter.h optim/moving_average.h
+    src/common/number_in_message.h src/common/step_memory.h)
 set(internal_export packages/formats/src/tensor_bytes.h src/engine/forward_interception.h src/engine/lookup.h
     src/features/batch.h src/features/feature_state.h src/features/flat_weights.h src/features/id_bags.h
     src/features/output_shapes.h src/tables/combiner_operators.h src/tables/combiner_rule.h src/tables/table_state.h)

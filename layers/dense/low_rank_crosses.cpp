@@ -3,7 +3,6 @@
 
 #include "layers/dense/active_dense_kernels.h"
 #include "layers/dense/matrix.h"
-#include "layers/dense/partial_gradients.h"
 #include "layers/dense/row_blocks.h"
 #include "src/common/step_memory.h"
 

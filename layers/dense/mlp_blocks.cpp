@@ -2,7 +2,6 @@
 #include "layers/dense/mlp_blocks.h"
 
 #include "layers/dense/matrix.h"
-#include "layers/dense/partial_gradients.h"
 #include "layers/dense/row_blocks.h"
 #include "src/common/step_memory.h"
 

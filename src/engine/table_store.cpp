@@ -5,7 +5,6 @@
 #include <tessera/common/shorten.h>
 #include <tessera/optim/optimizers/custom_optimizer.h>
 
-#include "optim/learning_rate_reader.h"
 #include "optim/row_update.h"
 #include "src/common/active_kernels.h"
 #include "src/common/check.h"

@@ -6,7 +6,6 @@
 #include <tessera/features/partial_shape.h>
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/ivalue.h>
 #include <c10/core/Device.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/ScalarType.h>
@@ -99,28 +98,12 @@ void check_same_shapes(
     const Nest<PartialShape>& built,
     const Nest<PartialShape>& inputs);
 
-/// Checks that a layer which was built for `built` can load what a layer built for
-/// `saved` has saved. Batch sizes may differ.
-/// Errors:  c10::ValueError if they differ in another size.
-void check_saved_shapes(
-    const std::string& class_name,
-    const Nest<PartialShape>& built,
-    const Nest<PartialShape>& saved);
-
 /// Checks that LibTorch can use the device; `where` begins the message.
 /// Errors:  c10::ValueError if it can't.
 void check_device(const torch::Device& device, const std::string& where);
 
 /// Prints the class and the config.
 void print_layer(const Layer& layer, std::ostream& stream);
-
-/// Shapes as an archive holds them.
-c10::IValue to_value(const Nest<PartialShape>& shapes);
-/// The shapes that to_value() wrote.
-/// Errors:  c10::ValueError for any other value.
-Nest<PartialShape> shapes_from_value(
-    const c10::IValue& value,
-    const std::string& class_name);
 
 /// Gives `to`, which stays the same object, the size and the values of `from`, but not
 /// its dtype and device.
@@ -132,19 +115,22 @@ at::Tensor unsized_parameter();
 /// Returns whether the parameter has no size yet, because its layer is not built.
 bool is_unsized(const at::Tensor& parameter);
 
-/// Writes the checksums of the entries that LayerImpl::save() writes. Layers inside
-/// the layer write their own checksums.
-void write_checksums(
+/// Saves the tensors of a layer and the shapes that it was built for, with checksums of
+/// both. Layers inside the layer write their own checksums.
+void save_layer(
     const torch::nn::Module& module,
     const std::optional<Nest<PartialShape>>& input_shapes,
     torch::serialize::OutputArchive& archive);
-/// The same for a layer that is not built and has no entries.
-void write_no_checksums(torch::serialize::OutputArchive& archive);
-/// Compares the entries of a layer's archive with their checksums.
-/// Errors:  c10::ValueError listing damaged entries.
-void check_layer_checksums(
-    torch::serialize::InputArchive& archive,
-    const std::string& class_name);
+/// Saves that a layer is not built and has no entries.
+void save_unbuilt_layer(torch::serialize::OutputArchive& archive);
+/// Compares the entries of a layer's archive with their checksums. Builds the layer for the
+/// shapes in the archive, if `built` is unset.
+/// Errors:  c10::ValueError listing damaged entries, or if the shapes and `built` differ in
+///          more than the batch size.
+void build_as_saved(
+    Layer& layer,
+    const std::optional<Nest<PartialShape>>& built,
+    torch::serialize::InputArchive& archive);
 
 }  // namespace detail
 
@@ -264,28 +250,15 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
   /// can load the archive.
   void save(torch::serialize::OutputArchive& archive) const override {
     if (is_unsized()) {
-      detail::write_no_checksums(archive);
-      return;
+      detail::save_unbuilt_layer(archive);
+    } else {
+      detail::save_layer(*this, input_shapes(), archive);
     }
-    torch::nn::Module::save(archive);
-    if (const auto shapes = input_shapes()) {
-      archive.write("input_shape", detail::to_value(*shapes));
-    }
-    detail::write_checksums(*this, input_shapes(), archive);
   }
   /// Errors:  c10::ValueError listing the damaged entries of the layer and of the layers
   ///          in it; nothing is changed.
   void load(torch::serialize::InputArchive& archive) override {
-    detail::check_layer_checksums(archive, class_name());
-    c10::IValue shapes;
-    if (archive.try_read("input_shape", shapes)) {
-      const auto saved = detail::shapes_from_value(shapes, class_name());
-      if (input_shapes_) {
-        detail::check_saved_shapes(class_name(), *input_shapes_, saved);
-      } else {
-        build(saved);
-      }
-    }
+    detail::build_as_saved(*this, input_shapes_, archive);
     if (!is_unsized()) {  // else the archive is of a layer that is not built, too
       torch::nn::Module::load(archive);
     }

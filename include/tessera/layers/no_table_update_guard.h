@@ -37,11 +37,11 @@ class EmbeddingStrategy;
 /// made, or if another layer was copied into it after that.
 class [[nodiscard]] NoTableUpdateGuard {
  public:
-  explicit NoTableUpdateGuard(const torch::nn::Module& model);
+  explicit NoTableUpdateGuard(const torch::nn::Module& model)
+      : NoTableUpdateGuard(&model) {}
   template <class Impl>
   explicit NoTableUpdateGuard(const torch::nn::ModuleHolder<Impl>& model)
-      : NoTableUpdateGuard(
-            module_of(model.is_empty() ? nullptr : model.ptr().get())) {}
+      : NoTableUpdateGuard(model.is_empty() ? nullptr : model.ptr().get()) {}
   ~NoTableUpdateGuard();
 
   NoTableUpdateGuard(const NoTableUpdateGuard&) = delete;
@@ -49,7 +49,7 @@ class [[nodiscard]] NoTableUpdateGuard {
 
  private:
   // Errors:  c10::ValueError for nullptr.
-  static const torch::nn::Module& module_of(const torch::nn::Module* model);
+  explicit NoTableUpdateGuard(const torch::nn::Module* model);
 
   std::vector<std::shared_ptr<EmbeddingStrategy>> strategies_;
 };

@@ -3,7 +3,7 @@
 
 #include <tessera/layers/layer_json.h>  // defines get_config()
 
-#include "layers/dense/feature_stack.h"
+#include "layers/dense/joined_inputs.h"
 #include "packages/models/src/model_checks.h"
 #include "src/common/check.h"
 
