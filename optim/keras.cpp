@@ -89,7 +89,7 @@ struct NamedSpec {
 std::vector<NamedSpec> named_specs() {
   std::vector<NamedSpec> specs;
   for_each_spec(std::in_place_type<AllSpecs>, [&](const auto& defaults) {
-    if (!definition_of(defaults).keras_classes().empty()) {
+    if (!definition_of(defaults)->keras_classes().empty()) {
       specs.push_back({lower_case(name_of(defaults)), defaults});
     }
   });
@@ -117,7 +117,7 @@ const std::vector<KerasClass>& keras_classes() {
   static const std::vector<KerasClass> classes = [] {
     std::vector<KerasClass> all;
     for_each_spec(std::in_place_type<AllSpecs>, [&](const auto& defaults) {
-      for (KerasClass& own : definition_of(defaults).keras_classes()) {
+      for (KerasClass& own : definition_of(defaults)->keras_classes()) {
         all.push_back(std::move(own));
       }
     });
@@ -191,9 +191,7 @@ Json to_keras(const OptimizerSpec& optimizer) {
   validate(optimizer, "[to_keras]");
   const KerasWriter writer(name_of(optimizer));
   return std::visit(
-      [&](const auto& spec) {
-        return definition_of(spec).to_keras(spec, writer);
-      },
+      [&](const auto& spec) { return definition_of(spec)->to_keras(writer); },
       optimizer.variant());
 }
 

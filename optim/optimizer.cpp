@@ -104,7 +104,7 @@ void validate(const OptimizerSpec& optimizer, const std::string& where) {
   validate(common_options(optimizer), prefix);
   std::visit(
       [&](const auto& spec) {
-        definition_of(spec).validate(spec, RangeChecks(prefix));
+        definition_of(spec)->validate(RangeChecks(prefix));
       },
       optimizer.variant());
 }
@@ -115,7 +115,7 @@ bool sweeps_all_rows(const OptimizerSpec& optimizer) {
 
 std::vector<SlotSpec> slots_of(const OptimizerSpec& optimizer) {
   return std::visit(
-      [](const auto& spec) { return definition_of(spec).slots(spec); },
+      [](const auto& spec) { return definition_of(spec)->slots(); },
       optimizer.variant());
 }
 
@@ -130,7 +130,7 @@ RowUpdate row_update(
   return {
       .rule = std::visit(
           [&](const auto& spec) {
-            return definition_of(spec).row_rule(spec, context);
+            return definition_of(spec)->row_rule(context);
           },
           optimizer.variant()),
       .stages = row_stages(options, context.learning_rate),

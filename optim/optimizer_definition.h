@@ -20,34 +20,30 @@ inline float as_float(double value) {
 }
 
 /// All that the library needs to know about one optimizer. The source of each optimizer
-/// in optim/optimizers/ has a subclass, and definition_of() returns its only object:
+/// in optim/optimizers/ has a subclass, and definition_of() returns one for a spec:
 ///
-///   definition_of(spec).slots(spec);
+///   definition_of(spec)->slots();
 template <class Spec>
-class OptimizerDefinition {
- public:
+struct OptimizerDefinition {
+  explicit OptimizerDefinition(const Spec& spec) : spec(spec) {}
   virtual ~OptimizerDefinition() = default;
 
   /// The slots in the order in which they are created and saved.
-  virtual std::vector<SlotSpec> slots(const Spec& spec) const = 0;
+  virtual std::vector<SlotSpec> slots() const = 0;
 
   /// Checks the spec's own options. validate(CommonOptions) checks the others.
-  virtual void validate(const Spec& spec, const RangeChecks& checks) const = 0;
+  virtual void validate(const RangeChecks& checks) const = 0;
 
   /// The rule for the kernel, with the numbers of one update.
-  virtual kernels::RowRule row_rule(
-      const Spec& spec,
-      const StepContext& context) const = 0;
+  virtual kernels::RowRule row_rule(const StepContext& context) const = 0;
 
   /// Updates rows by the same rule with stock LibTorch operators. It does not use the
   /// kernel.
-  virtual void update_rows(const Spec& spec, const TensorUpdate& update)
-      const = 0;
+  virtual void update_rows(const TensorUpdate& update) const = 0;
 
   /// Converts the values of slots that were read from SlotSpec::earlier_name, in place.
-  virtual void convert_earlier_slots(
-      const Spec& /*spec*/,
-      std::vector<at::Tensor>& /*slots*/) const {}
+  virtual void convert_earlier_slots(std::vector<at::Tensor>& /*slots*/) const {
+  }
 
   /// The classes of Keras that are translated to this spec.
   virtual std::vector<KerasClass> keras_classes() const {
@@ -56,11 +52,13 @@ class OptimizerDefinition {
 
   /// The JSON that Keras serializes for the same optimizer: that of the first of
   /// keras_classes().
-  virtual Json to_keras(const Spec& spec, const KerasWriter& writer) const {
+  virtual Json to_keras(const KerasWriter& writer) const {
     const std::vector<KerasClass> classes = keras_classes();
     writer.require(!classes.empty(), "the rule");
     return writer.write(classes.front().name, spec);
   }
+
+  const Spec& spec;
 };
 
 }  // namespace tessera::optim

@@ -43,7 +43,7 @@ void update_rows(
       .slots = rows.slots,
       .where = where};
   std::visit(
-      [&](const auto& spec) { definition_of(spec).update_rows(spec, update); },
+      [&](const auto& spec) { definition_of(spec)->update_rows(update); },
       optimizer.variant());
   if (options.clips_weight()) {
     rows.weights.clamp_(options.clip_weight_min, options.clip_weight_max);
@@ -56,7 +56,7 @@ void convert_earlier_slots(
   const at::NoGradGuard no_grad;
   std::visit(
       [&](const auto& spec) {
-        definition_of(spec).convert_earlier_slots(spec, slots);
+        definition_of(spec)->convert_earlier_slots(slots);
       },
       optimizer.variant());
 }

@@ -18,28 +18,26 @@ OptimizerSpec translate_adadelta(const KerasConfig& config) {
       config.is_legacy() ? IdleRows::kUnchanged : IdleRows::kUpdated);
 }
 
-class AdadeltaDefinition final : public OptimizerDefinition<Adadelta> {
- public:
-  std::vector<SlotSpec> slots(const Adadelta& /*spec*/) const override {
+struct AdadeltaDefinition final : OptimizerDefinition<Adadelta> {
+  using OptimizerDefinition::OptimizerDefinition;
+
+  std::vector<SlotSpec> slots() const override {
     return {{.name = "accumulators"}, {.name = "updates", .position = 1}};
   }
 
-  void validate(const Adadelta& spec, const RangeChecks& checks)
-      const override {
+  void validate(const RangeChecks& checks) const override {
     checks.in_unit_interval("rho", spec.rho);
     checks.positive("epsilon", spec.epsilon);
   }
 
-  kernels::RowRule row_rule(const Adadelta& spec, const StepContext& context)
-      const override {
+  kernels::RowRule row_rule(const StepContext& context) const override {
     return kernels::AdadeltaRule{
         .learning_rate = as_float(context.learning_rate),
         .rho = spec.rho,
         .epsilon = as_float(spec.epsilon)};
   }
 
-  void update_rows(const Adadelta& spec, const TensorUpdate& update)
-      const override {
+  void update_rows(const TensorUpdate& update) const override {
     const Tensor& gradient = update.gradient;
     Tensor& accumulators = update.slots[0];
     Tensor& updates = update.slots[1];
@@ -62,9 +60,8 @@ class AdadeltaDefinition final : public OptimizerDefinition<Adadelta> {
 
 }  // namespace
 
-const OptimizerDefinition<Adadelta>& definition_of(const Adadelta& /*spec*/) {
-  static const AdadeltaDefinition definition;
-  return definition;
+DefinitionOf<Adadelta> definition_of(const Adadelta& spec) {
+  return std::make_unique<AdadeltaDefinition>(spec);
 }
 
 }  // namespace tessera::optim

@@ -18,22 +18,22 @@ OptimizerSpec translate_adagrad(const KerasConfig& config) {
       IdleRows::kUnchanged);
 }
 
-class AdagradDefinition final : public OptimizerDefinition<Adagrad> {
- public:
-  std::vector<SlotSpec> slots(const Adagrad& spec) const override {
+struct AdagradDefinition final : OptimizerDefinition<Adagrad> {
+  using OptimizerDefinition::OptimizerDefinition;
+
+  std::vector<SlotSpec> slots() const override {
     return {
         {.name = "accumulators",
          .initial_value = spec.initial_accumulator_value}};
   }
 
-  void validate(const Adagrad& spec, const RangeChecks& checks) const override {
+  void validate(const RangeChecks& checks) const override {
     checks.positive(
         "initial_accumulator_value", spec.initial_accumulator_value);
     checks.not_negative("epsilon", spec.epsilon);
   }
 
-  kernels::RowRule row_rule(const Adagrad& spec, const StepContext& context)
-      const override {
+  kernels::RowRule row_rule(const StepContext& context) const override {
     const bool inside = spec.epsilon_inside_sqrt;
     return kernels::AdagradRule{
         .learning_rate = as_float(context.learning_rate),
@@ -41,8 +41,7 @@ class AdagradDefinition final : public OptimizerDefinition<Adagrad> {
         .epsilon_outside = inside ? 0.0F : as_float(spec.epsilon)};
   }
 
-  void update_rows(const Adagrad& spec, const TensorUpdate& update)
-      const override {
+  void update_rows(const TensorUpdate& update) const override {
     Tensor& accumulators = update.slots[0];
     accumulators.addcmul_(update.gradient, update.gradient);
     update.weight.addcdiv_(
@@ -64,7 +63,7 @@ class AdagradDefinition final : public OptimizerDefinition<Adagrad> {
          .translate = translate_adagrad}};
   }
 
-  Json to_keras(const Adagrad& spec, const KerasWriter& writer) const override {
+  Json to_keras(const KerasWriter& writer) const override {
     writer.require(
         spec.epsilon == 0.0 || spec.epsilon_inside_sqrt,
         "epsilon_inside_sqrt = false");
@@ -74,9 +73,8 @@ class AdagradDefinition final : public OptimizerDefinition<Adagrad> {
 
 }  // namespace
 
-const OptimizerDefinition<Adagrad>& definition_of(const Adagrad& /*spec*/) {
-  static const AdagradDefinition definition;
-  return definition;
+DefinitionOf<Adagrad> definition_of(const Adagrad& spec) {
+  return std::make_unique<AdagradDefinition>(spec);
 }
 
 }  // namespace tessera::optim

@@ -12,24 +12,21 @@ namespace {
 
 using at::Tensor;
 
-class AdagradMomentumDefinition final
-    : public OptimizerDefinition<AdagradMomentum> {
- public:
-  std::vector<SlotSpec> slots(const AdagradMomentum& /*spec*/) const override {
+struct AdagradMomentumDefinition final : OptimizerDefinition<AdagradMomentum> {
+  using OptimizerDefinition::OptimizerDefinition;
+
+  std::vector<SlotSpec> slots() const override {
     return {{.name = "accumulators"}, {.name = "momenta", .position = 1}};
   }
 
-  void validate(const AdagradMomentum& spec, const RangeChecks& checks)
-      const override {
+  void validate(const RangeChecks& checks) const override {
     checks.in_unit_interval("momentum", spec.momentum);
     checks.in_unit_interval("beta2", spec.beta2);
     checks.positive("exponent", spec.exponent);
     checks.positive("epsilon", spec.epsilon);
   }
 
-  kernels::RowRule row_rule(
-      const AdagradMomentum& spec,
-      const StepContext& context) const override {
+  kernels::RowRule row_rule(const StepContext& context) const override {
     return kernels::AdagradMomentumRule{
         .learning_rate = as_float(context.learning_rate),
         .momentum = as_float(spec.momentum),
@@ -39,8 +36,7 @@ class AdagradMomentumDefinition final
         .use_nesterov = spec.use_nesterov};
   }
 
-  void update_rows(const AdagradMomentum& spec, const TensorUpdate& update)
-      const override {
+  void update_rows(const TensorUpdate& update) const override {
     const Tensor& gradient = update.gradient;
     Tensor& accumulators = update.slots[0];
     Tensor& momenta = update.slots[1];
@@ -60,10 +56,8 @@ class AdagradMomentumDefinition final
 
 }  // namespace
 
-const OptimizerDefinition<AdagradMomentum>& definition_of(
-    const AdagradMomentum& /*spec*/) {
-  static const AdagradMomentumDefinition definition;
-  return definition;
+DefinitionOf<AdagradMomentum> definition_of(const AdagradMomentum& spec) {
+  return std::make_unique<AdagradMomentumDefinition>(spec);
 }
 
 }  // namespace tessera::optim

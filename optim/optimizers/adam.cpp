@@ -42,9 +42,10 @@ OptimizerSpec translate_adam(const KerasConfig& config) {
       IdleRows::kUpdated);
 }
 
-class AdamDefinition final : public OptimizerDefinition<Adam> {
- public:
-  std::vector<SlotSpec> slots(const Adam& spec) const override {
+struct AdamDefinition final : OptimizerDefinition<Adam> {
+  using OptimizerDefinition::OptimizerDefinition;
+
+  std::vector<SlotSpec> slots() const override {
     std::vector<SlotSpec> slots{
         {.name = "momenta"}, {.name = "velocities", .position = 1}};
     if (spec.amsgrad) {
@@ -53,7 +54,7 @@ class AdamDefinition final : public OptimizerDefinition<Adam> {
     return slots;
   }
 
-  void validate(const Adam& spec, const RangeChecks& checks) const override {
+  void validate(const RangeChecks& checks) const override {
     checks.below_one("beta_1", spec.beta_1);
     checks.below_one("beta_2", spec.beta_2);
     checks.positive("epsilon", spec.epsilon);
@@ -62,8 +63,7 @@ class AdamDefinition final : public OptimizerDefinition<Adam> {
     }
   }
 
-  kernels::RowRule row_rule(const Adam& spec, const StepContext& context)
-      const override {
+  kernels::RowRule row_rule(const StepContext& context) const override {
     const bool inside = spec.sum_inside_sqrt;
     return kernels::AdamRule{
         .learning_rate = as_float(corrected_learning_rate(spec, context)),
@@ -74,8 +74,7 @@ class AdamDefinition final : public OptimizerDefinition<Adam> {
         .use_amsgrad = spec.amsgrad};
   }
 
-  void update_rows(const Adam& spec, const TensorUpdate& update)
-      const override {
+  void update_rows(const TensorUpdate& update) const override {
     std::vector<Tensor>& slots = update.slots;
     blend(slots[0], spec.beta_1, update.gradient);
     blend(slots[1], spec.beta_2, update.gradient.square());
@@ -104,7 +103,7 @@ class AdamDefinition final : public OptimizerDefinition<Adam> {
          .translate = translate_adam}};
   }
 
-  Json to_keras(const Adam& spec, const KerasWriter& writer) const override {
+  Json to_keras(const KerasWriter& writer) const override {
     writer.require(spec.bias_correction, "bias_correction = false");
     writer.require(!spec.sum_inside_sqrt, "sum_inside_sqrt = true");
     const bool decays = spec.weight_decay_factor.value_or(0.0) != 0.0;
@@ -114,9 +113,8 @@ class AdamDefinition final : public OptimizerDefinition<Adam> {
 
 }  // namespace
 
-const OptimizerDefinition<Adam>& definition_of(const Adam& /*spec*/) {
-  static const AdamDefinition definition;
-  return definition;
+DefinitionOf<Adam> definition_of(const Adam& spec) {
+  return std::make_unique<AdamDefinition>(spec);
 }
 
 }  // namespace tessera::optim

@@ -18,20 +18,20 @@ OptimizerSpec translate_adamax(const KerasConfig& config) {
       Adamax{}, config.is_legacy() ? IdleRows::kUnchanged : IdleRows::kUpdated);
 }
 
-class AdamaxDefinition final : public OptimizerDefinition<Adamax> {
- public:
-  std::vector<SlotSpec> slots(const Adamax& /*spec*/) const override {
+struct AdamaxDefinition final : OptimizerDefinition<Adamax> {
+  using OptimizerDefinition::OptimizerDefinition;
+
+  std::vector<SlotSpec> slots() const override {
     return {{.name = "momenta"}, {.name = "norms", .position = 1}};
   }
 
-  void validate(const Adamax& spec, const RangeChecks& checks) const override {
+  void validate(const RangeChecks& checks) const override {
     checks.below_one("beta_1", spec.beta_1);
     checks.in_unit_interval("beta_2", spec.beta_2);
     checks.positive("epsilon", spec.epsilon);
   }
 
-  kernels::RowRule row_rule(const Adamax& spec, const StepContext& context)
-      const override {
+  kernels::RowRule row_rule(const StepContext& context) const override {
     return kernels::AdamaxRule{
         .learning_rate = as_float(context.learning_rate),
         .beta_1 = spec.beta_1,
@@ -41,8 +41,7 @@ class AdamaxDefinition final : public OptimizerDefinition<Adamax> {
             as_float(1.0 / bias_correction(spec.beta_1, context.update))};
   }
 
-  void update_rows(const Adamax& spec, const TensorUpdate& update)
-      const override {
+  void update_rows(const TensorUpdate& update) const override {
     std::vector<Tensor>& slots = update.slots;
     blend(slots[0], spec.beta_1, update.gradient);
     slots[1].copy_(at::maximum(spec.beta_2 * slots[1], update.gradient.abs()));
@@ -68,9 +67,8 @@ class AdamaxDefinition final : public OptimizerDefinition<Adamax> {
 
 }  // namespace
 
-const OptimizerDefinition<Adamax>& definition_of(const Adamax& /*spec*/) {
-  static const AdamaxDefinition definition;
-  return definition;
+DefinitionOf<Adamax> definition_of(const Adamax& spec) {
+  return std::make_unique<AdamaxDefinition>(spec);
 }
 
 }  // namespace tessera::optim

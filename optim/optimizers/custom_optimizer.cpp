@@ -58,10 +58,10 @@ void check_result(
       describe(mismatched));
 }
 
-class CustomOptimizerDefinition final
-    : public OptimizerDefinition<CustomOptimizer> {
- public:
-  std::vector<SlotSpec> slots(const CustomOptimizer& spec) const override {
+struct CustomOptimizerDefinition final : OptimizerDefinition<CustomOptimizer> {
+  using OptimizerDefinition::OptimizerDefinition;
+
+  std::vector<SlotSpec> slots() const override {
     std::vector<SlotSpec> slots;
     for (const CustomSlot& slot : spec.slots) {
       slots.push_back(
@@ -72,8 +72,7 @@ class CustomOptimizerDefinition final
     return slots;
   }
 
-  void validate(const CustomOptimizer& spec, const RangeChecks& checks)
-      const override {
+  void validate(const RangeChecks& checks) const override {
     checks.require(
         spec.rule.function() != nullptr,
         "rule",
@@ -100,16 +99,13 @@ class CustomOptimizerDefinition final
     }
   }
 
-  kernels::RowRule row_rule(
-      const CustomOptimizer& /*spec*/,
-      const StepContext& /*context*/) const override {
+  kernels::RowRule row_rule(const StepContext& /*context*/) const override {
     TORCH_INTERNAL_ASSERT(false, "custom rules have no kernel");
     return {};
   }
 
   // Runs the user's rule and checks the tensors that it leaves.
-  void update_rows(const CustomOptimizer& spec, const TensorUpdate& update)
-      const override {
+  void update_rows(const TensorUpdate& update) const override {
     const std::string& where = update.where;
     const Tensor weights = update.weight;
     const std::vector<Tensor> slots = update.slots;
@@ -150,10 +146,8 @@ class CustomOptimizerDefinition final
 
 }  // namespace
 
-const OptimizerDefinition<CustomOptimizer>& definition_of(
-    const CustomOptimizer& /*spec*/) {
-  static const CustomOptimizerDefinition definition;
-  return definition;
+DefinitionOf<CustomOptimizer> definition_of(const CustomOptimizer& spec) {
+  return std::make_unique<CustomOptimizerDefinition>(spec);
 }
 
 }  // namespace tessera::optim

@@ -18,16 +18,17 @@ OptimizerSpec translate_ftrl(const KerasConfig& config) {
       FTRL{}, config.is_legacy() ? IdleRows::kUnchanged : IdleRows::kUpdated);
 }
 
-class FTRLDefinition final : public OptimizerDefinition<FTRL> {
- public:
-  std::vector<SlotSpec> slots(const FTRL& spec) const override {
+struct FTRLDefinition final : OptimizerDefinition<FTRL> {
+  using OptimizerDefinition::OptimizerDefinition;
+
+  std::vector<SlotSpec> slots() const override {
     return {
         {.name = "accumulators",
          .initial_value = spec.initial_accumulator_value},
         {.name = "linears", .position = 1}};
   }
 
-  void validate(const FTRL& spec, const RangeChecks& checks) const override {
+  void validate(const RangeChecks& checks) const override {
     checks.check(
         is_finite_float(spec.learning_rate_power) &&
             spec.learning_rate_power <= 0.0,
@@ -46,8 +47,7 @@ class FTRLDefinition final : public OptimizerDefinition<FTRL> {
     checks.not_negative("beta", spec.beta);
   }
 
-  kernels::RowRule row_rule(const FTRL& spec, const StepContext& context)
-      const override {
+  kernels::RowRule row_rule(const StepContext& context) const override {
     return kernels::FtrlRule{
         .learning_rate = as_float(context.learning_rate),
         .learning_rate_power = as_float(spec.learning_rate_power),
@@ -60,8 +60,7 @@ class FTRLDefinition final : public OptimizerDefinition<FTRL> {
         .keep_initial_weight = spec.keep_initial_weight};
   }
 
-  void update_rows(const FTRL& spec, const TensorUpdate& update)
-      const override {
+  void update_rows(const TensorUpdate& update) const override {
     const double learning_rate = update.learning_rate();
     if (learning_rate == 0.0) {
       return;  // The formula of the weight needs a learning rate > 0.
@@ -114,7 +113,7 @@ class FTRLDefinition final : public OptimizerDefinition<FTRL> {
          .translate = translate_ftrl}};
   }
 
-  Json to_keras(const FTRL& spec, const KerasWriter& writer) const override {
+  Json to_keras(const KerasWriter& writer) const override {
     writer.require(
         !spec.multiply_linear_by_learning_rate,
         "multiply_linear_by_learning_rate = true");
@@ -125,9 +124,8 @@ class FTRLDefinition final : public OptimizerDefinition<FTRL> {
 
 }  // namespace
 
-const OptimizerDefinition<FTRL>& definition_of(const FTRL& /*spec*/) {
-  static const FTRLDefinition definition;
-  return definition;
+DefinitionOf<FTRL> definition_of(const FTRL& spec) {
+  return std::make_unique<FTRLDefinition>(spec);
 }
 
 }  // namespace tessera::optim

@@ -19,21 +19,21 @@ Tensor norm_of_rows(const Tensor& rows) {
   return at::linalg_vector_norm(rows, 2, {-1}, /*keepdim=*/true);
 }
 
-class LAMBDefinition final : public OptimizerDefinition<LAMB> {
- public:
-  std::vector<SlotSpec> slots(const LAMB& /*spec*/) const override {
+struct LAMBDefinition final : OptimizerDefinition<LAMB> {
+  using OptimizerDefinition::OptimizerDefinition;
+
+  std::vector<SlotSpec> slots() const override {
     return {{.name = "momenta"}, {.name = "velocities", .position = 1}};
   }
 
-  void validate(const LAMB& spec, const RangeChecks& checks) const override {
+  void validate(const RangeChecks& checks) const override {
     checks.below_one("beta_1", spec.beta_1);
     checks.below_one("beta_2", spec.beta_2);
     checks.positive("epsilon", spec.epsilon);
     checks.not_negative("weight_decay", spec.weight_decay);
   }
 
-  kernels::RowRule row_rule(const LAMB& spec, const StepContext& context)
-      const override {
+  kernels::RowRule row_rule(const StepContext& context) const override {
     return kernels::LambRule{
         .learning_rate = as_float(context.learning_rate),
         .beta_1 = spec.beta_1,
@@ -46,8 +46,7 @@ class LAMBDefinition final : public OptimizerDefinition<LAMB> {
             as_float(1.0 / bias_correction(spec.beta_2, context.update))};
   }
 
-  void update_rows(const LAMB& spec, const TensorUpdate& update)
-      const override {
+  void update_rows(const TensorUpdate& update) const override {
     const auto& [learning_rate, t] = update.context;
     std::vector<Tensor>& slots = update.slots;
     blend(slots[0], spec.beta_1, update.gradient);
@@ -71,9 +70,8 @@ class LAMBDefinition final : public OptimizerDefinition<LAMB> {
 
 }  // namespace
 
-const OptimizerDefinition<LAMB>& definition_of(const LAMB& /*spec*/) {
-  static const LAMBDefinition definition;
-  return definition;
+DefinitionOf<LAMB> definition_of(const LAMB& spec) {
+  return std::make_unique<LAMBDefinition>(spec);
 }
 
 }  // namespace tessera::optim

@@ -16,27 +16,26 @@ OptimizerSpec translate_lion(const KerasConfig& config) {
   return config.finish(Lion{}, IdleRows::kUpdated);
 }
 
-class LionDefinition final : public OptimizerDefinition<Lion> {
- public:
-  std::vector<SlotSpec> slots(const Lion& /*spec*/) const override {
+struct LionDefinition final : OptimizerDefinition<Lion> {
+  using OptimizerDefinition::OptimizerDefinition;
+
+  std::vector<SlotSpec> slots() const override {
     return {{.name = "momenta"}};
   }
 
-  void validate(const Lion& spec, const RangeChecks& checks) const override {
+  void validate(const RangeChecks& checks) const override {
     checks.in_unit_interval("beta_1", spec.beta_1);
     checks.in_unit_interval("beta_2", spec.beta_2);
   }
 
-  kernels::RowRule row_rule(const Lion& spec, const StepContext& context)
-      const override {
+  kernels::RowRule row_rule(const StepContext& context) const override {
     return kernels::LionRule{
         .learning_rate = as_float(context.learning_rate),
         .beta_1 = spec.beta_1,
         .beta_2 = spec.beta_2};
   }
 
-  void update_rows(const Lion& spec, const TensorUpdate& update)
-      const override {
+  void update_rows(const TensorUpdate& update) const override {
     const Tensor& gradient = update.gradient;
     Tensor& momenta = update.slots[0];
     update.weight.sub_(
@@ -56,9 +55,8 @@ class LionDefinition final : public OptimizerDefinition<Lion> {
 
 }  // namespace
 
-const OptimizerDefinition<Lion>& definition_of(const Lion& /*spec*/) {
-  static const LionDefinition definition;
-  return definition;
+DefinitionOf<Lion> definition_of(const Lion& spec) {
+  return std::make_unique<LionDefinition>(spec);
 }
 
 }  // namespace tessera::optim

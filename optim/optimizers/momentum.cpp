@@ -11,19 +11,18 @@ namespace {
 
 using at::Tensor;
 
-class MomentumDefinition final : public OptimizerDefinition<Momentum> {
- public:
-  std::vector<SlotSpec> slots(const Momentum& /*spec*/) const override {
+struct MomentumDefinition final : OptimizerDefinition<Momentum> {
+  using OptimizerDefinition::OptimizerDefinition;
+
+  std::vector<SlotSpec> slots() const override {
     return {{.name = "momenta"}};
   }
 
-  void validate(const Momentum& spec, const RangeChecks& checks)
-      const override {
+  void validate(const RangeChecks& checks) const override {
     checks.in_unit_interval("momentum", spec.momentum);
   }
 
-  kernels::RowRule row_rule(const Momentum& spec, const StepContext& context)
-      const override {
+  kernels::RowRule row_rule(const StepContext& context) const override {
     return kernels::MomentumRule{
         .learning_rate = as_float(context.learning_rate),
         .momentum = as_float(spec.momentum),
@@ -31,8 +30,7 @@ class MomentumDefinition final : public OptimizerDefinition<Momentum> {
         .is_scaled = spec.scale_momentum_by_learning_rate};
   }
 
-  void update_rows(const Momentum& spec, const TensorUpdate& update)
-      const override {
+  void update_rows(const TensorUpdate& update) const override {
     const Tensor& gradient = update.gradient;
     const double learning_rate = update.learning_rate();
     Tensor& momenta = update.slots[0];
@@ -51,8 +49,7 @@ class MomentumDefinition final : public OptimizerDefinition<Momentum> {
   }
 
   // The other direction is in sgd.cpp.
-  Json to_keras(const Momentum& spec, const KerasWriter& writer)
-      const override {
+  Json to_keras(const KerasWriter& writer) const override {
     writer.require(
         spec.scale_momentum_by_learning_rate,
         "scale_momentum_by_learning_rate = false");
@@ -64,9 +61,8 @@ class MomentumDefinition final : public OptimizerDefinition<Momentum> {
 
 }  // namespace
 
-const OptimizerDefinition<Momentum>& definition_of(const Momentum& /*spec*/) {
-  static const MomentumDefinition definition;
-  return definition;
+DefinitionOf<Momentum> definition_of(const Momentum& spec) {
+  return std::make_unique<MomentumDefinition>(spec);
 }
 
 }  // namespace tessera::optim

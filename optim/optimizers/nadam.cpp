@@ -21,21 +21,21 @@ OptimizerSpec translate_nadam(const KerasConfig& config) {
       LegacyDecay::kOfMomentum);
 }
 
-class NadamDefinition final : public OptimizerDefinition<Nadam> {
- public:
-  std::vector<SlotSpec> slots(const Nadam& /*spec*/) const override {
+struct NadamDefinition final : OptimizerDefinition<Nadam> {
+  using OptimizerDefinition::OptimizerDefinition;
+
+  std::vector<SlotSpec> slots() const override {
     return {{.name = "momenta"}, {.name = "velocities", .position = 1}};
   }
 
-  void validate(const Nadam& spec, const RangeChecks& checks) const override {
+  void validate(const RangeChecks& checks) const override {
     checks.below_one("beta_1", spec.beta_1);
     checks.below_one("beta_2", spec.beta_2);
     checks.positive("epsilon", spec.epsilon);
     checks.not_negative("schedule_decay", spec.schedule_decay);
   }
 
-  kernels::RowRule row_rule(const Nadam& spec, const StepContext& context)
-      const override {
+  kernels::RowRule row_rule(const StepContext& context) const override {
     const NadamFactors factors = nadam_factors(spec, context.update);
     return kernels::NadamRule{
         .learning_rate = as_float(context.learning_rate),
@@ -47,8 +47,7 @@ class NadamDefinition final : public OptimizerDefinition<Nadam> {
         .correction_2 = as_float(factors.velocity)};
   }
 
-  void update_rows(const Nadam& spec, const TensorUpdate& update)
-      const override {
+  void update_rows(const TensorUpdate& update) const override {
     const Tensor& gradient = update.gradient;
     std::vector<Tensor>& slots = update.slots;
     blend(slots[0], spec.beta_1, gradient);
@@ -73,7 +72,7 @@ class NadamDefinition final : public OptimizerDefinition<Nadam> {
          .translate = translate_nadam}};
   }
 
-  Json to_keras(const Nadam& spec, const KerasWriter& writer) const override {
+  Json to_keras(const KerasWriter& writer) const override {
     writer.require(spec.schedule_decay == 1.0, "schedule_decay other than 1");
     return writer.write("Nadam", spec);
   }
@@ -81,9 +80,8 @@ class NadamDefinition final : public OptimizerDefinition<Nadam> {
 
 }  // namespace
 
-const OptimizerDefinition<Nadam>& definition_of(const Nadam& /*spec*/) {
-  static const NadamDefinition definition;
-  return definition;
+DefinitionOf<Nadam> definition_of(const Nadam& spec) {
+  return std::make_unique<NadamDefinition>(spec);
 }
 
 }  // namespace tessera::optim

@@ -11,17 +11,16 @@ namespace {
 
 using at::Tensor;
 
-class ProximalAdagradDefinition final
-    : public OptimizerDefinition<ProximalAdagrad> {
- public:
-  std::vector<SlotSpec> slots(const ProximalAdagrad& spec) const override {
+struct ProximalAdagradDefinition final : OptimizerDefinition<ProximalAdagrad> {
+  using OptimizerDefinition::OptimizerDefinition;
+
+  std::vector<SlotSpec> slots() const override {
     return {
         {.name = "accumulators",
          .initial_value = spec.initial_accumulator_value}};
   }
 
-  void validate(const ProximalAdagrad& spec, const RangeChecks& checks)
-      const override {
+  void validate(const RangeChecks& checks) const override {
     checks.positive(
         "initial_accumulator_value", spec.initial_accumulator_value);
     checks.not_negative(
@@ -30,17 +29,14 @@ class ProximalAdagradDefinition final
         "l2_regularization_strength", spec.l2_regularization_strength);
   }
 
-  kernels::RowRule row_rule(
-      const ProximalAdagrad& spec,
-      const StepContext& context) const override {
+  kernels::RowRule row_rule(const StepContext& context) const override {
     return kernels::ProximalAdagradRule{
         .learning_rate = as_float(context.learning_rate),
         .l1 = as_float(spec.l1_regularization_strength),
         .l2 = as_float(spec.l2_regularization_strength)};
   }
 
-  void update_rows(const ProximalAdagrad& spec, const TensorUpdate& update)
-      const override {
+  void update_rows(const TensorUpdate& update) const override {
     Tensor& weight = update.weight;
     Tensor& accumulators = update.slots[0];
     accumulators.addcmul_(update.gradient, update.gradient);
@@ -55,10 +51,8 @@ class ProximalAdagradDefinition final
 
 }  // namespace
 
-const OptimizerDefinition<ProximalAdagrad>& definition_of(
-    const ProximalAdagrad& /*spec*/) {
-  static const ProximalAdagradDefinition definition;
-  return definition;
+DefinitionOf<ProximalAdagrad> definition_of(const ProximalAdagrad& spec) {
+  return std::make_unique<ProximalAdagradDefinition>(spec);
 }
 
 }  // namespace tessera::optim

@@ -24,9 +24,10 @@ OptimizerSpec translate_rmsprop(const KerasConfig& config) {
       is_fused ? IdleRows::kUnchanged : IdleRows::kUpdated);
 }
 
-class RMSpropDefinition final : public OptimizerDefinition<RMSprop> {
- public:
-  std::vector<SlotSpec> slots(const RMSprop& spec) const override {
+struct RMSpropDefinition final : OptimizerDefinition<RMSprop> {
+  using OptimizerDefinition::OptimizerDefinition;
+
+  std::vector<SlotSpec> slots() const override {
     std::vector<SlotSpec> slots;
     if (spec.centered) {
       slots.push_back({.name = "variances", .earlier_name = kMeanSquares});
@@ -42,14 +43,13 @@ class RMSpropDefinition final : public OptimizerDefinition<RMSprop> {
     return slots;
   }
 
-  void validate(const RMSprop& spec, const RangeChecks& checks) const override {
+  void validate(const RangeChecks& checks) const override {
     checks.in_unit_interval("rho", spec.rho);
     checks.in_unit_interval("momentum", spec.momentum);
     checks.positive("epsilon", spec.epsilon);
   }
 
-  kernels::RowRule row_rule(const RMSprop& spec, const StepContext& context)
-      const override {
+  kernels::RowRule row_rule(const StepContext& context) const override {
     const bool inside = spec.epsilon_inside_sqrt;
     return kernels::RmspropRule{
         .learning_rate = as_float(context.learning_rate),
@@ -60,8 +60,7 @@ class RMSpropDefinition final : public OptimizerDefinition<RMSprop> {
         .is_centered = spec.centered};
   }
 
-  void update_rows(const RMSprop& spec, const TensorUpdate& update)
-      const override {
+  void update_rows(const TensorUpdate& update) const override {
     std::vector<Tensor>& slots = update.slots;
     Tensor& square = slots[0];  // or variance
     if (spec.centered) {
@@ -81,8 +80,7 @@ class RMSpropDefinition final : public OptimizerDefinition<RMSprop> {
     update.weight.sub_(step);
   }
 
-  void convert_earlier_slots(const RMSprop& spec, std::vector<Tensor>& slots)
-      const override {
+  void convert_earlier_slots(std::vector<Tensor>& slots) const override {
     if (spec.centered) {
       const Tensor& means = slots.back();
       slots[0].addcmul_(means, means, -1.0).clamp_min_(0.0);
@@ -102,7 +100,7 @@ class RMSpropDefinition final : public OptimizerDefinition<RMSprop> {
          .translate = translate_rmsprop}};
   }
 
-  Json to_keras(const RMSprop& spec, const KerasWriter& writer) const override {
+  Json to_keras(const KerasWriter& writer) const override {
     writer.require(spec.epsilon_inside_sqrt, "epsilon_inside_sqrt = false");
     return writer.write("RMSprop", spec);
   }
@@ -110,9 +108,8 @@ class RMSpropDefinition final : public OptimizerDefinition<RMSprop> {
 
 }  // namespace
 
-const OptimizerDefinition<RMSprop>& definition_of(const RMSprop& /*spec*/) {
-  static const RMSpropDefinition definition;
-  return definition;
+DefinitionOf<RMSprop> definition_of(const RMSprop& spec) {
+  return std::make_unique<RMSpropDefinition>(spec);
 }
 
 }  // namespace tessera::optim

@@ -11,33 +11,29 @@ namespace {
 
 using at::Tensor;
 
-class RowWiseAdagradDefinition final
-    : public OptimizerDefinition<RowWiseAdagrad> {
- public:
-  std::vector<SlotSpec> slots(const RowWiseAdagrad& spec) const override {
+struct RowWiseAdagradDefinition final : OptimizerDefinition<RowWiseAdagrad> {
+  using OptimizerDefinition::OptimizerDefinition;
+
+  std::vector<SlotSpec> slots() const override {
     return {
         {.name = "accumulators",
          .initial_value = spec.initial_accumulator_value,
          .is_per_row = true}};
   }
 
-  void validate(const RowWiseAdagrad& spec, const RangeChecks& checks)
-      const override {
+  void validate(const RangeChecks& checks) const override {
     checks.not_negative(
         "initial_accumulator_value", spec.initial_accumulator_value);
     checks.positive("epsilon", spec.epsilon);
   }
 
-  kernels::RowRule row_rule(
-      const RowWiseAdagrad& spec,
-      const StepContext& context) const override {
+  kernels::RowRule row_rule(const StepContext& context) const override {
     return kernels::RowWiseAdagradRule{
         .learning_rate = as_float(context.learning_rate),
         .epsilon = as_float(spec.epsilon)};
   }
 
-  void update_rows(const RowWiseAdagrad& spec, const TensorUpdate& update)
-      const override {
+  void update_rows(const TensorUpdate& update) const override {
     Tensor& accumulators = update.slots[0];
     accumulators.add_(update.gradient.square().mean(-1));
     update.weight.addcdiv_(
@@ -49,10 +45,8 @@ class RowWiseAdagradDefinition final
 
 }  // namespace
 
-const OptimizerDefinition<RowWiseAdagrad>& definition_of(
-    const RowWiseAdagrad& /*spec*/) {
-  static const RowWiseAdagradDefinition definition;
-  return definition;
+DefinitionOf<RowWiseAdagrad> definition_of(const RowWiseAdagrad& spec) {
+  return std::make_unique<RowWiseAdagradDefinition>(spec);
 }
 
 }  // namespace tessera::optim

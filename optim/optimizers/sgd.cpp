@@ -24,22 +24,20 @@ OptimizerSpec translate_sgd(const KerasConfig& config) {
       config.is_legacy() ? IdleRows::kUnchanged : IdleRows::kUpdated);
 }
 
-class SGDDefinition final : public OptimizerDefinition<SGD> {
- public:
-  std::vector<SlotSpec> slots(const SGD& /*spec*/) const override {
+struct SGDDefinition final : OptimizerDefinition<SGD> {
+  using OptimizerDefinition::OptimizerDefinition;
+
+  std::vector<SlotSpec> slots() const override {
     return {};
   }
 
-  void validate(const SGD& /*spec*/, const RangeChecks& /*checks*/)
-      const override {}
+  void validate(const RangeChecks& /*checks*/) const override {}
 
-  kernels::RowRule row_rule(const SGD& /*spec*/, const StepContext& context)
-      const override {
+  kernels::RowRule row_rule(const StepContext& context) const override {
     return kernels::SgdRule{.learning_rate = as_float(context.learning_rate)};
   }
 
-  void update_rows(const SGD& /*spec*/, const TensorUpdate& update)
-      const override {
+  void update_rows(const TensorUpdate& update) const override {
     update.weight.sub_(update.gradient, update.learning_rate());
   }
 
@@ -58,9 +56,8 @@ class SGDDefinition final : public OptimizerDefinition<SGD> {
 
 }  // namespace
 
-const OptimizerDefinition<SGD>& definition_of(const SGD& /*spec*/) {
-  static const SGDDefinition definition;
-  return definition;
+DefinitionOf<SGD> definition_of(const SGD& spec) {
+  return std::make_unique<SGDDefinition>(spec);
 }
 
 }  // namespace tessera::optim

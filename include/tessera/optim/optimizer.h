@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/optim/optimizers/common_fields.h>
+
 #include <nlohmann/json_fwd.hpp>
 
 #include <concepts>
@@ -10,18 +12,15 @@
 
 namespace tessera::optim {
 
-template <class Spec>
-class OptimizerDefinition;
-
 namespace detail {
 
 struct OptimizerVariant;  // any of the specs; optim/optimizers.h completes it
 
-/// A type with an OptimizerDefinition of its own: SGD, Adam and the others in
+/// A type with a DefinitionOf of its own: SGD, Adam and the others in
 /// optim/optimizers/, but no class that is derived from one of them.
 template <class T>
 concept Spec = requires(const T& spec) {
-  { definition_of(spec) } -> std::same_as<const OptimizerDefinition<T>&>;
+  { definition_of(spec) } -> std::same_as<DefinitionOf<T>>;
 };
 
 /// A spec, or the variant of all specs.

@@ -41,7 +41,7 @@ struct Adadelta {
 
   bool operator==(const Adadelta&) const = default;
 
-  friend const OptimizerDefinition<Adadelta>& definition_of(const Adadelta&);
+  friend DefinitionOf<Adadelta> definition_of(const Adadelta& spec);
 
   TESSERA_OPTIMIZER_FIELDS(learning_rate, rho, epsilon)
 };

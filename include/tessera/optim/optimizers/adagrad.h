@@ -47,7 +47,7 @@ struct Adagrad {
 
   bool operator==(const Adagrad&) const = default;
 
-  friend const OptimizerDefinition<Adagrad>& definition_of(const Adagrad&);
+  friend DefinitionOf<Adagrad> definition_of(const Adagrad& spec);
 
   TESSERA_OPTIMIZER_FIELDS(
       learning_rate,

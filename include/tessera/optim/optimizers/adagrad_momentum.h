@@ -49,8 +49,8 @@ struct AdagradMomentum {
 
   bool operator==(const AdagradMomentum&) const = default;
 
-  friend const OptimizerDefinition<AdagradMomentum>& definition_of(
-      const AdagradMomentum&);
+  friend DefinitionOf<AdagradMomentum> definition_of(
+      const AdagradMomentum& spec);
 
   TESSERA_OPTIMIZER_FIELDS(
       learning_rate,

@@ -53,7 +53,7 @@ struct Adam {
 
   bool operator==(const Adam&) const = default;
 
-  friend const OptimizerDefinition<Adam>& definition_of(const Adam&);
+  friend DefinitionOf<Adam> definition_of(const Adam& spec);
 
   TESSERA_OPTIMIZER_FIELDS(
       learning_rate,

@@ -44,7 +44,7 @@ struct Adamax {
 
   bool operator==(const Adamax&) const = default;
 
-  friend const OptimizerDefinition<Adamax>& definition_of(const Adamax&);
+  friend DefinitionOf<Adamax> definition_of(const Adamax& spec);
 
   TESSERA_OPTIMIZER_FIELDS(learning_rate, beta_1, beta_2, epsilon)
 };

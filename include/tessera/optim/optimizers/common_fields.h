@@ -31,13 +31,18 @@
 // Each spec repeats the fields, because in C++20 a designated initializer can't name a
 // field of a base class.
 
+#include <memory>
+
 namespace tessera::optim {
 
-/// All that the library needs to know about a spec, such as its name and its formula.
-/// Each spec has a function definition_of(), which its source in optim/optimizers/
-/// defines.
 template <class Spec>
-class OptimizerDefinition;
+struct OptimizerDefinition;
+
+/// All that the library needs to know about a spec, such as its slots and its formula.
+/// Each spec has a function definition_of(), which its source in optim/optimizers/
+/// defines. What it returns refers to the spec.
+template <class Spec>
+using DefinitionOf = std::unique_ptr<const OptimizerDefinition<Spec>>;
 
 namespace detail {
 

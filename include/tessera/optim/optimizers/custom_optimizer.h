@@ -70,8 +70,8 @@ struct CustomOptimizer {
 
   bool operator==(const CustomOptimizer&) const = default;
 
-  friend const OptimizerDefinition<CustomOptimizer>& definition_of(
-      const CustomOptimizer&);
+  friend DefinitionOf<CustomOptimizer> definition_of(
+      const CustomOptimizer& spec);
 
   TESSERA_OPTIMIZER_FIELDS(learning_rate, rule, slots)
 };

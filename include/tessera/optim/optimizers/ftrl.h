@@ -65,7 +65,7 @@ struct FTRL {
 
   bool operator==(const FTRL&) const = default;
 
-  friend const OptimizerDefinition<FTRL>& definition_of(const FTRL&);
+  friend DefinitionOf<FTRL> definition_of(const FTRL& spec);
 
   TESSERA_OPTIMIZER_FIELDS(
       learning_rate,

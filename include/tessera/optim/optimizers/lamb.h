@@ -46,7 +46,7 @@ struct LAMB {
 
   bool operator==(const LAMB&) const = default;
 
-  friend const OptimizerDefinition<LAMB>& definition_of(const LAMB&);
+  friend DefinitionOf<LAMB> definition_of(const LAMB& spec);
 
   TESSERA_OPTIMIZER_FIELDS(learning_rate, beta_1, beta_2, epsilon, weight_decay)
 };

@@ -46,7 +46,7 @@ struct Lion {
 
   bool operator==(const Lion&) const = default;
 
-  friend const OptimizerDefinition<Lion>& definition_of(const Lion&);
+  friend DefinitionOf<Lion> definition_of(const Lion& spec);
 
   TESSERA_OPTIMIZER_FIELDS(learning_rate, beta_1, beta_2)
 };

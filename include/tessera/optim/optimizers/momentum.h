@@ -52,7 +52,7 @@ struct Momentum {
 
   bool operator==(const Momentum&) const = default;
 
-  friend const OptimizerDefinition<Momentum>& definition_of(const Momentum&);
+  friend DefinitionOf<Momentum> definition_of(const Momentum& spec);
 
   TESSERA_OPTIMIZER_FIELDS(
       learning_rate,

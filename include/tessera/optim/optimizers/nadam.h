@@ -51,7 +51,7 @@ struct Nadam {
 
   bool operator==(const Nadam&) const = default;
 
-  friend const OptimizerDefinition<Nadam>& definition_of(const Nadam&);
+  friend DefinitionOf<Nadam> definition_of(const Nadam& spec);
 
   TESSERA_OPTIMIZER_FIELDS(
       learning_rate,

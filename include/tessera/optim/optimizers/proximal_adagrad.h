@@ -46,8 +46,8 @@ struct ProximalAdagrad {
 
   bool operator==(const ProximalAdagrad&) const = default;
 
-  friend const OptimizerDefinition<ProximalAdagrad>& definition_of(
-      const ProximalAdagrad&);
+  friend DefinitionOf<ProximalAdagrad> definition_of(
+      const ProximalAdagrad& spec);
 
   TESSERA_OPTIMIZER_FIELDS(
       learning_rate,

@@ -58,7 +58,7 @@ struct RMSprop {
 
   bool operator==(const RMSprop&) const = default;
 
-  friend const OptimizerDefinition<RMSprop>& definition_of(const RMSprop&);
+  friend DefinitionOf<RMSprop> definition_of(const RMSprop& spec);
 
   TESSERA_OPTIMIZER_FIELDS(
       learning_rate,

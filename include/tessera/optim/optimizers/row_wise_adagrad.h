@@ -39,8 +39,7 @@ struct RowWiseAdagrad {
 
   bool operator==(const RowWiseAdagrad&) const = default;
 
-  friend const OptimizerDefinition<RowWiseAdagrad>& definition_of(
-      const RowWiseAdagrad&);
+  friend DefinitionOf<RowWiseAdagrad> definition_of(const RowWiseAdagrad& spec);
 
   TESSERA_OPTIMIZER_FIELDS(learning_rate, initial_accumulator_value, epsilon)
 };

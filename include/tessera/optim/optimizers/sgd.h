@@ -35,7 +35,7 @@ struct SGD {
 
   bool operator==(const SGD&) const = default;
 
-  friend const OptimizerDefinition<SGD>& definition_of(const SGD&);
+  friend DefinitionOf<SGD> definition_of(const SGD& spec);
 
   TESSERA_OPTIMIZER_FIELDS(learning_rate)
 };
