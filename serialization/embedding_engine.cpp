@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <tessera/common/json_value.h>
 #include <tessera/engine/embedding_engine.h>
 #include <tessera/serialization/config_json.h>
+#include <tessera/serialization/config_values.h>
 
 #include "optim/row_update.h"
 #include "src/engine/embedding_state.h"
@@ -33,19 +35,10 @@ std::optional<int64_t> common_batch_size(const EmbeddingState& state) {
   return size;
 }
 
-Json or_null(const std::optional<int64_t>& value) {
-  return value ? Json(*value) : Json(nullptr);
-}
-
-Json shape_json(const std::optional<PartialShape>& shape) {
-  if (!shape) {
-    return nullptr;
-  }
-  Json sizes = Json::array();
-  for (const std::optional<int64_t>& size : *shape) {
-    sizes.push_back(or_null(size));
-  }
-  return sizes;
+// null if there is no value.
+template <class T>
+Json json_of(const std::optional<T>& value) {
+  return JsonValue<std::optional<T>>::write(value);
 }
 
 // Counts the features of a table. A feature with n * batch_size bags counts as n.
@@ -118,11 +111,11 @@ Json config_of(
          {"validate_weights_and_indices",
           feature.config.validate_weights_and_indices},
          {"out_of_range", to_string(feature.config.out_of_range)},
-         {"output_shape", shape_json(feature.output_shape)}});
+         {"output_shape", json_of(feature.output_shape)}});
   }
   const bool is_pipelined = options.pipelining == Pipelining::kOn;
   return {
-      {"batch_size", or_null(batch_size)},
+      {"batch_size", json_of(batch_size)},
       {"replicas", options.replicas},
       {"pipelining", is_pipelined ? "on" : "off"},
       {"learning_rate_tags", tag_count},

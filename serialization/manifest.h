@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/common/fields.h>
 #include <tessera/common/json_text.h>
 
 #include "src/common/checksum.h"
@@ -34,11 +35,7 @@ struct ManifestFile {
   int64_t bytes = 0;
   std::vector<std::string> xxh3 = {};  // of each chunk
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("name", self.name);
-    visit("bytes", self.bytes);
-    visit("xxh3", self.xxh3);
-  }
+  TESSERA_FIELDS(name, bytes, xxh3)
 };
 
 /// The entries begin, begin + step, ... below `end` of a tensor, in one file. Entries are
@@ -54,12 +51,7 @@ struct ManifestPart {
     return (end - begin + step - 1) / step;
   }
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("begin", self.begin);
-    visit("end", self.end);
-    visit("step", self.step);
-    visit("file", self.file);
-  }
+  TESSERA_FIELDS(begin, end, step, file)
 };
 
 struct ManifestTensor {
@@ -75,12 +67,7 @@ struct ManifestTensor {
   at::ScalarType scalar_type() const;
   int64_t row_bytes() const;
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("name", self.name);
-    visit("dtype", self.dtype);
-    visit("shape", self.shape);
-    visit("parts", self.parts);
-  }
+  TESSERA_FIELDS(name, dtype, shape, parts)
 };
 
 /// The numbers of the rows that an increment has, ascending, as uint32.
@@ -88,10 +75,7 @@ struct ManifestTouched {
   int64_t count = 0;
   ManifestFile file = {};
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("count", self.count);
-    visit("file", self.file);
-  }
+  TESSERA_FIELDS(count, file)
 };
 
 /// The keys that have occurred during a gradient accumulation, in the order of their
@@ -102,12 +86,7 @@ struct ManifestCollected {
   ManifestFile keys = {};
   ManifestFile counts = {};
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("count", self.count);
-    visit("dropped", self.dropped);
-    visit("keys", self.keys);
-    visit("counts", self.counts);
-  }
+  TESSERA_FIELDS(count, dropped, keys, counts)
 };
 
 /// The accumulated gradients of one rank: the numbers of some rows of the table,
@@ -119,12 +98,7 @@ struct ManifestGradients {
   /// Set for a key table. Then `rows` has positions in its list of keys.
   std::optional<ManifestCollected> collected = {};
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("count", self.count);
-    visit("rows", self.rows);
-    visit("sums", self.sums);
-    visit("collected", self.collected);
-  }
+  TESSERA_FIELDS(count, rows, sums, collected)
 };
 
 /// The gradients that were accumulated since the table's last update.
@@ -132,10 +106,7 @@ struct ManifestAccumulated {
   int64_t steps = 0;  // gradient_accumulation_steps
   std::vector<ManifestGradients> parts = {};
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("steps", self.steps);
-    visit("parts", self.parts);
-  }
+  TESSERA_FIELDS(steps, parts)
 };
 
 /// What is saved of a key table beside ManifestTable::tensors. Entry i of each of those
@@ -158,15 +129,14 @@ struct ManifestKeys {
   /// hashes. Unset if the files hold all keys.
   std::optional<ManifestTensor> removed = {};
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("admitted", self.admitted);
-    visit("evicted", self.evicted);
-    visit("dropped", self.dropped);
-    visit("partitions", self.partitions);
-    visit("half_life", self.half_life);
-    visit("sketch", self.sketch);
-    visit("removed", self.removed);
-  }
+  TESSERA_FIELDS(
+      admitted,
+      evicted,
+      dropped,
+      partitions,
+      half_life,
+      sketch,
+      removed)
 };
 
 struct ManifestTable {
@@ -185,14 +155,7 @@ struct ManifestTable {
     return touched || (keys && keys->removed);
   }
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("name", self.name);
-    visit("optimizer", self.optimizer);
-    visit("touched", self.touched);
-    visit("tensors", self.tensors);
-    visit("accumulated", self.accumulated);
-    visit("keys", self.keys);
-  }
+  TESSERA_FIELDS(name, optimizer, touched, tensors, accumulated, keys)
 };
 
 /// The checkpoint that an increment builds on.
@@ -200,10 +163,7 @@ struct ManifestParent {
   std::string name = {};
   std::string xxh3 = {};  // of its manifest
 
-  static void visit_fields(auto& self, auto&& visit) {
-    visit("name", self.name);
-    visit("xxh3", self.xxh3);
-  }
+  TESSERA_FIELDS(name, xxh3)
 };
 
 struct Manifest {

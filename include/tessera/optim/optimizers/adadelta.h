@@ -41,9 +41,7 @@ struct Adadelta {
 
   bool operator==(const Adadelta&) const = default;
 
-  friend DefinitionOf<Adadelta> definition_of(const Adadelta& spec);
-
-  TESSERA_OPTIMIZER_FIELDS(learning_rate, rho, epsilon)
+  TESSERA_OPTIMIZER_FIELDS(Adadelta, learning_rate, rho, epsilon)
 };
 
 }  // namespace tessera::optim

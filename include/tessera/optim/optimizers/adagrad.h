@@ -47,9 +47,8 @@ struct Adagrad {
 
   bool operator==(const Adagrad&) const = default;
 
-  friend DefinitionOf<Adagrad> definition_of(const Adagrad& spec);
-
   TESSERA_OPTIMIZER_FIELDS(
+      Adagrad,
       learning_rate,
       initial_accumulator_value,
       epsilon,

@@ -49,10 +49,8 @@ struct AdagradMomentum {
 
   bool operator==(const AdagradMomentum&) const = default;
 
-  friend DefinitionOf<AdagradMomentum> definition_of(
-      const AdagradMomentum& spec);
-
   TESSERA_OPTIMIZER_FIELDS(
+      AdagradMomentum,
       learning_rate,
       momentum,
       use_nesterov,

@@ -53,9 +53,8 @@ struct Adam {
 
   bool operator==(const Adam&) const = default;
 
-  friend DefinitionOf<Adam> definition_of(const Adam& spec);
-
   TESSERA_OPTIMIZER_FIELDS(
+      Adam,
       learning_rate,
       beta_1,
       beta_2,

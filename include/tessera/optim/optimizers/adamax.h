@@ -44,9 +44,7 @@ struct Adamax {
 
   bool operator==(const Adamax&) const = default;
 
-  friend DefinitionOf<Adamax> definition_of(const Adamax& spec);
-
-  TESSERA_OPTIMIZER_FIELDS(learning_rate, beta_1, beta_2, epsilon)
+  TESSERA_OPTIMIZER_FIELDS(Adamax, learning_rate, beta_1, beta_2, epsilon)
 };
 
 }  // namespace tessera::optim

@@ -39,8 +39,8 @@ template <class Spec>
 struct OptimizerDefinition;
 
 /// All that the library needs to know about a spec, such as its slots and its formula.
-/// Each spec has a function definition_of(), which its source in optim/optimizers/
-/// defines. What it returns refers to the spec.
+/// Each spec has a friend definition_of(), which its source in optim/optimizers/ defines.
+/// What it returns refers to the spec.
 template <class Spec>
 using DefinitionOf = std::unique_ptr<const OptimizerDefinition<Spec>>;
 
@@ -69,9 +69,11 @@ void visit_common_fields(auto& self, auto& visit) {
 
 }  // namespace tessera::optim
 
-/// TESSERA_FIELDS() of a spec: its own fields, and then the common ones.
-#define TESSERA_OPTIMIZER_FIELDS(...)                         \
-  static void visit_fields(auto& self, auto&& visit) {        \
-    TESSERA_VISIT_FIELDS(__VA_ARGS__)                         \
-    tessera::optim::detail::visit_common_fields(self, visit); \
+/// TESSERA_FIELDS() of a spec: its own fields, and then the common ones. It also declares
+/// definition_of().
+#define TESSERA_OPTIMIZER_FIELDS(Spec, ...)                                  \
+  friend tessera::optim::DefinitionOf<Spec> definition_of(const Spec& spec); \
+  static void visit_fields(auto& self, auto&& visit) {                       \
+    TESSERA_VISIT_FIELDS(__VA_ARGS__)                                        \
+    tessera::optim::detail::visit_common_fields(self, visit);                \
   }

@@ -70,10 +70,7 @@ struct CustomOptimizer {
 
   bool operator==(const CustomOptimizer&) const = default;
 
-  friend DefinitionOf<CustomOptimizer> definition_of(
-      const CustomOptimizer& spec);
-
-  TESSERA_OPTIMIZER_FIELDS(learning_rate, rule, slots)
+  TESSERA_OPTIMIZER_FIELDS(CustomOptimizer, learning_rate, rule, slots)
 };
 
 }  // namespace tessera::optim

@@ -65,9 +65,8 @@ struct FTRL {
 
   bool operator==(const FTRL&) const = default;
 
-  friend DefinitionOf<FTRL> definition_of(const FTRL& spec);
-
   TESSERA_OPTIMIZER_FIELDS(
+      FTRL,
       learning_rate,
       learning_rate_power,
       l1_regularization_strength,

@@ -46,9 +46,13 @@ struct LAMB {
 
   bool operator==(const LAMB&) const = default;
 
-  friend DefinitionOf<LAMB> definition_of(const LAMB& spec);
-
-  TESSERA_OPTIMIZER_FIELDS(learning_rate, beta_1, beta_2, epsilon, weight_decay)
+  TESSERA_OPTIMIZER_FIELDS(
+      LAMB,
+      learning_rate,
+      beta_1,
+      beta_2,
+      epsilon,
+      weight_decay)
 };
 
 }  // namespace tessera::optim

@@ -46,9 +46,7 @@ struct Lion {
 
   bool operator==(const Lion&) const = default;
 
-  friend DefinitionOf<Lion> definition_of(const Lion& spec);
-
-  TESSERA_OPTIMIZER_FIELDS(learning_rate, beta_1, beta_2)
+  TESSERA_OPTIMIZER_FIELDS(Lion, learning_rate, beta_1, beta_2)
 };
 
 }  // namespace tessera::optim

@@ -52,9 +52,8 @@ struct Momentum {
 
   bool operator==(const Momentum&) const = default;
 
-  friend DefinitionOf<Momentum> definition_of(const Momentum& spec);
-
   TESSERA_OPTIMIZER_FIELDS(
+      Momentum,
       learning_rate,
       momentum,
       use_nesterov,

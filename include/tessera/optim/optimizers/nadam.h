@@ -51,9 +51,8 @@ struct Nadam {
 
   bool operator==(const Nadam&) const = default;
 
-  friend DefinitionOf<Nadam> definition_of(const Nadam& spec);
-
   TESSERA_OPTIMIZER_FIELDS(
+      Nadam,
       learning_rate,
       beta_1,
       beta_2,

@@ -46,10 +46,8 @@ struct ProximalAdagrad {
 
   bool operator==(const ProximalAdagrad&) const = default;
 
-  friend DefinitionOf<ProximalAdagrad> definition_of(
-      const ProximalAdagrad& spec);
-
   TESSERA_OPTIMIZER_FIELDS(
+      ProximalAdagrad,
       learning_rate,
       initial_accumulator_value,
       l1_regularization_strength,

@@ -58,9 +58,8 @@ struct RMSprop {
 
   bool operator==(const RMSprop&) const = default;
 
-  friend DefinitionOf<RMSprop> definition_of(const RMSprop& spec);
-
   TESSERA_OPTIMIZER_FIELDS(
+      RMSprop,
       learning_rate,
       rho,
       momentum,

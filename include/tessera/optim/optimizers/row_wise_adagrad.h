@@ -39,9 +39,11 @@ struct RowWiseAdagrad {
 
   bool operator==(const RowWiseAdagrad&) const = default;
 
-  friend DefinitionOf<RowWiseAdagrad> definition_of(const RowWiseAdagrad& spec);
-
-  TESSERA_OPTIMIZER_FIELDS(learning_rate, initial_accumulator_value, epsilon)
+  TESSERA_OPTIMIZER_FIELDS(
+      RowWiseAdagrad,
+      learning_rate,
+      initial_accumulator_value,
+      epsilon)
 };
 
 }  // namespace tessera::optim

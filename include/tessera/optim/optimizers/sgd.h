@@ -35,9 +35,7 @@ struct SGD {
 
   bool operator==(const SGD&) const = default;
 
-  friend DefinitionOf<SGD> definition_of(const SGD& spec);
-
-  TESSERA_OPTIMIZER_FIELDS(learning_rate)
+  TESSERA_OPTIMIZER_FIELDS(SGD, learning_rate)
 };
 
 }  // namespace tessera::optim
