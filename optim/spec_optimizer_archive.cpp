@@ -36,10 +36,10 @@ constexpr const char* kIsSetRate = "is_set_rate";
 void save_sum(const at::Tensor& sum, int64_t steps, CheckedArchive& archive) {
   archive.write(kAccumulationSteps, c10::IValue(steps));
   if (sum.layout() == at::kSparse) {
-    archive.write(kSumIndices, sum._indices(), /*is_buffer=*/true);
-    archive.write(kSumValues, sum._values(), /*is_buffer=*/true);
+    archive.write(kSumIndices, sum._indices());
+    archive.write(kSumValues, sum._values());
   } else {
-    archive.write(kSum, sum, /*is_buffer=*/true);
+    archive.write(kSum, sum);
   }
 }
 
@@ -130,8 +130,7 @@ void SpecOptimizer::save(torch::serialize::OutputArchive& output) const {
       CheckedArchive entry(archive.compilation_unit());
       const std::vector<SlotSpec> slots = slots_of(spec);
       for (size_t slot = 0; slot < slots.size(); ++slot) {
-        entry.write(
-            slot_key(slots[slot].name), state.slots[slot], /*is_buffer=*/true);
+        entry.write(slot_key(slots[slot].name), state.slots[slot]);
       }
       if (state.sum->defined()) {
         save_sum(*state.sum, gradient_accumulation_steps_of(spec), entry);

@@ -130,15 +130,13 @@ void save_accumulated(
   archive.write(
       kAccumulationSteps,
       c10::IValue(accumulation_steps_of(state.tables[table])));
-  archive.write(kAccumulatedRows, gradients.rows, /*is_buffer=*/true);
-  archive.write(kAccumulatedSums, gradients.sums, /*is_buffer=*/true);
+  archive.write(kAccumulatedRows, gradients.rows);
+  archive.write(kAccumulatedSums, gradients.sums);
   if (gradients.keys.defined()) {
-    archive.write(kAccumulatedKeys, gradients.keys, /*is_buffer=*/true);
-    archive.write(kAccumulatedCounts, gradients.counts, /*is_buffer=*/true);
+    archive.write(kAccumulatedKeys, gradients.keys);
+    archive.write(kAccumulatedCounts, gradients.counts);
     archive.write(
-        kAccumulatedDropped,
-        at::full({1}, gradients.dropped, at::kLong),
-        /*is_buffer=*/true);
+        kAccumulatedDropped, at::full({1}, gradients.dropped, at::kLong));
   }
 }
 
@@ -201,13 +199,12 @@ void save_state(
     }
     if (table.key_rows != nullptr) {
       for (const auto& [name, tensor] : saved_tensors(table)) {
-        entry.write(name, tensor, /*is_buffer=*/true);
+        entry.write(name, tensor);
       }
     } else {
-      entry.write("parameters", table.parameters.detach(), /*is_buffer=*/true);
+      entry.write("parameters", table.parameters.detach());
       for (const Slot& slot : table.slots) {
-        entry.write(
-            optim::slot_key(slot.name), slot.values, /*is_buffer=*/true);
+        entry.write(optim::slot_key(slot.name), slot.values);
       }
     }
     if (is_accumulating(state, table)) {

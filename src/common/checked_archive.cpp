@@ -220,12 +220,9 @@ void CheckedArchive::write(const std::string& key, const c10::IValue& value) {
   archive_.write(key, value);
 }
 
-void CheckedArchive::write(
-    const std::string& key,
-    const at::Tensor& tensor,
-    bool is_buffer) {
+void CheckedArchive::write(const std::string& key, const at::Tensor& tensor) {
   checksums_.add(key, tensor);
-  archive_.write(key, tensor, is_buffer);
+  archive_.write(key, tensor, /*is_buffer=*/true);
 }
 
 void CheckedArchive::write(const std::string& key, CheckedArchive& nested) {

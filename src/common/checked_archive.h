@@ -61,10 +61,7 @@ class CheckedArchive {
   }
 
   void write(const std::string& key, const c10::IValue& value);
-  void write(
-      const std::string& key,
-      const at::Tensor& tensor,
-      bool is_buffer = false);
+  void write(const std::string& key, const at::Tensor& tensor);
   void write(const std::string& key, CheckedArchive& nested);
   /// Adds a nested archive that was written without checksums. It is serialized once
   /// more to read its entries, so use this for small archives only.

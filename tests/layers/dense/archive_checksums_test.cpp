@@ -211,7 +211,7 @@ TEST(ArchiveChecksumsTest, EachDamagedEntryIsNamed) {
     OutputArchive output;
     CheckedArchive archive(output), nested(output.compilation_unit());
     const auto is = [&](const char* key) { return damaged == key; };
-    nested.write("values", at::arange(6, at::kFloat).view({2, 3}), true);
+    nested.write("values", at::arange(6, at::kFloat).view({2, 3}));
     archive.write("count", c10::IValue(3));
     archive.write("rate", c10::IValue(0.5));
     archive.write("name", c10::IValue("x"));
@@ -269,8 +269,8 @@ TEST(ArchiveChecksumsTest, EachDamagedEntryIsNamed) {
 TEST(ArchiveChecksumsTest, EntriesMayHaveTheSamePath) {
   OutputArchive output;
   CheckedArchive archive(output), part(output.compilation_unit());
-  archive.write("a/b", at::full({2}, 1.0), true);
-  part.write("b", at::full({2}, 2.0), true);
+  archive.write("a/b", at::full({2}, 1.0));
+  part.write("b", at::full({2}, 2.0));
   archive.write("a", part);
   archive.finish();
   auto whole = test::reread(output);
