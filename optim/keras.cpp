@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -79,36 +80,25 @@ KerasSource source_of(const Json& json, const Json& config) {
                                   : KerasSource::kCurrent;
 }
 
-struct NamedSpec {
-  std::string name = {};
-  OptimizerSpec spec = {};
-};
-
-// The specs of all optimizers that Keras also has, with their defaults, by their names in
-// lower case.
-std::vector<NamedSpec> named_specs() {
-  std::vector<NamedSpec> specs;
+// The optimizers that Keras also has, with their defaults, have their names in lower case.
+OptimizerSpec translate_name(const std::string& name) {
+  std::vector<std::string> names;
+  std::optional<OptimizerSpec> named;
   for_each_spec(std::in_place_type<AllSpecs>, [&](const auto& defaults) {
     if (!definition_of(defaults)->keras_classes().empty()) {
-      specs.push_back({lower_case(name_of(defaults)), defaults});
+      names.push_back(lower_case(name_of(defaults)));
+      if (names.back() == name) {
+        named = defaults;
+      }
     }
   });
-  return specs;
-}
-
-OptimizerSpec translate_name(const std::string& name) {
-  static const std::vector<NamedSpec> all = named_specs();
-  const auto named =
-      std::find_if(all.begin(), all.end(), [&](const NamedSpec& candidate) {
-        return candidate.name == name;
-      });
   TESSERA_CHECK_VALUE(
-      named != all.end(),
+      named,
       "[{}] the optimizer's name must be one of {}, but got '{}'. Use one of them, the JSON of a Keras optimizer, or a native spec such as optim::Adam.",
       kWhere,
-      join_names(all, &NamedSpec::name),
+      join_names(names),
       shorten(name));
-  return named->spec;
+  return *named;
 }
 
 }  // namespace

@@ -174,7 +174,8 @@ double value(const Warmup& warmup, double step) {
   return warmup.start + (then(0.0) - warmup.start) * step / warmup.steps;
 }
 
-void check(const ExponentialDecay& decay, const RangeChecks& checks) {
+// An ExponentialDecay or an InverseTimeDecay.
+void check(const auto& decay, const RangeChecks& checks) {
   checks.not_negative("initial_learning_rate", decay.initial_learning_rate);
   checks.not_negative("decay_rate", decay.decay_rate);
   checks.positive("decay_steps", decay.decay_steps);
@@ -204,12 +205,6 @@ void check(const PolynomialDecay& decay, const RangeChecks& checks) {
   checks.not_negative("initial_learning_rate", decay.initial_learning_rate);
   checks.not_negative("end_learning_rate", decay.end_learning_rate);
   checks.not_negative("power", decay.power);
-  checks.positive("decay_steps", decay.decay_steps);
-}
-
-void check(const InverseTimeDecay& decay, const RangeChecks& checks) {
-  checks.not_negative("initial_learning_rate", decay.initial_learning_rate);
-  checks.not_negative("decay_rate", decay.decay_rate);
   checks.positive("decay_steps", decay.decay_steps);
 }
 
