@@ -1,11 +1,10 @@
-# Installs BUILD into SCRATCH, then configures, builds and runs the consumer against it. Then it configures the
-# consumer with other versions of LibTorch than VERSION.
+# Installs BUILD into SCRATCH, then configures, builds and runs a program of some packages against it. Then it configures
+# the consumer of all packages, which check_packages.cmake builds, with other versions of LibTorch than VERSION.
 set(required BUILD GENERATOR SCRATCH VERSION)
 include("${CMAKE_CURRENT_LIST_DIR}/consume.cmake")
 
 file(REMOVE_RECURSE "${SCRATCH}") # files of an earlier install must not help
 run("${CMAKE_COMMAND}" --install "${BUILD}" --prefix "${SCRATCH}/prefix")
-consume(build -D "CMAKE_PREFIX_PATH=${SCRATCH}/prefix")
 
 # A program of some packages, whose static libraries are linked one by one.
 configure("${CMAKE_CURRENT_LIST_DIR}/components" components -D "CMAKE_PREFIX_PATH=${SCRATCH}/prefix")

@@ -16,9 +16,8 @@ function(configure source folder)
   run("${CMAKE_COMMAND}" -S "${source}" -B "${SCRATCH}/${folder}" -G "${GENERATOR}" -D CMAKE_BUILD_TYPE=Release ${ARGN})
 endfunction()
 
-# consume(FOLDER ARGUMENTS...): configures, builds and runs the consumer in SCRATCH/FOLDER.
-function(consume folder)
-  configure("${CMAKE_CURRENT_FUNCTION_LIST_DIR}" "${folder}" ${ARGN})
+# build_and_run(FOLDER): builds and runs the consumer that was configured in SCRATCH/FOLDER.
+function(build_and_run folder)
   run("${CMAKE_COMMAND}" --build "${SCRATCH}/${folder}")
   run("${SCRATCH}/${folder}/consumer")
 endfunction()
