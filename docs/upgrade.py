@@ -21,6 +21,7 @@ HEADERS = {
     "tessera/initializer.h": ["tessera/tables/initializer.h"],
     "tessera/mpi_backend.h": ["tessera/distributed/mpi_backend.h"],
     "tessera/nest.h": ["tessera/features/nest.h"],
+    "tessera/data/pipeline_file.h": ["tessera/data/feature_pipeline.h"],
     "tessera/optim/custom_optimizer.h": [
         "tessera/optim/custom_rule.h",
         "tessera/optim/optimizers/custom_optimizer.h",
@@ -30,6 +31,7 @@ HEADERS = {
     "tessera/optim/json_value.h": ["tessera/common/json_value.h", "tessera/optim/optimizer_json.h"],
     "tessera/optim/shorten.h": ["tessera/common/shorten.h"],
     "tessera/partial_shape.h": ["tessera/features/partial_shape.h"],
+    "tessera/serialization/pipeline_file.h": ["tessera/data/feature_pipeline.h"],
     "tessera/serialization/tensor_files.h": ["tessera/formats/npy.h", "tessera/formats/safetensors.h"],
     "tessera/serving_lookup.h": ["tessera/engine/serving_lookup.h"],
     "tessera/sharding.h": ["tessera/engine/sharding_options.h", "tessera/engine/sum_gradients.h"],
@@ -65,7 +67,7 @@ MOVED_HEADERS = {
         task_metrics tensorboard terminate_on_non_finite train_step
     """,
     ("tessera/serialization", "tessera/data"): """
-        column_types_file pipeline_file
+        column_types_file
     """,
     ("tessera/serialization", "tessera/formats"): """
         npy safetensors
@@ -88,9 +90,9 @@ NAMESPACES = {
     for namespace, names in {
         "data": """
             Column Columns CriteoBatch CriteoReader
-            CriteoReaderOptions CriteoReport CriteoShard FeaturePipeline MalformedLines
+            CriteoReaderOptions CriteoReport FeaturePipeline MalformedLines
             Missing NormalizeBuilder PipelineBatch PipelineOutput Transform VocabularyBuilder
-            VocabularyLimits VocabularyValues gives_numbers kCriteoCategories kCriteoIntegers
+            VocabularyValues gives_numbers kCriteoCategories kCriteoIntegers
             kMissing missing_from_string pipeline_from_json quantile_boundaries to_columns
             transforms
         """,
@@ -134,6 +136,34 @@ PLACEMENTS = {
     "Kind::kWhole": "Kind::kTableWise",
 }
 
+# Types that have moved, by their namespace. Those in `detail` are options that are usually written as {...}.
+MOVED_TYPES = {
+    "data": {
+        "BatchOptions": "detail::BatchOptions",
+        "CacheOptions": "detail::CacheOptions",
+        "CollectOptions": "detail::CollectOptions",
+        "CriteoShard": "CriteoReaderOptions::Shard",
+        "CriteoSource": "ExampleSource",
+        "CsvSource": "ExampleSource",
+        "LineBlock": "LineSource::Block",
+        "LineSourceOptions": "LineSource::Options",
+        "NegativeSamplingOptions": "NegativeSampler::Options",
+        "ShuffleOptions": "detail::ShuffleOptions",
+        "StartAfterEnd": "LineSource::StartAfterEnd",
+        "TextVectorOptions": "detail::TextVectorOptions",
+        "UserItemsOptions": "detail::UserItemsOptions",
+        "VocabularyLimits": "detail::VocabularyLimits",
+    },
+    "serving": {
+        "DenseWeight": "Version::DenseWeight",
+        "FeatureInfo": "Version::FeatureInfo",
+        "PublishInfo": "detail::PublishInfo",
+        "PublishSchedule": "PublishCallback::Schedule",
+        "RawColumn": "RawColumns::Column",
+        "TableInfo": "Version::TableInfo",
+    },
+}
+
 # Options with another name.
 OPTIONS = {"most_malformed_lines": "max_malformed_lines"}
 
@@ -161,10 +191,26 @@ SPEC_CALLS = {
 }
 
 
+def upgrade_types(text, namespace, types):
+    """Renames types with a namespace, and others if the file uses it: other libraries have such names, too."""
+    is_used = re.search(rf"^using namespace tessera(::{namespace})?;", text, flags=re.M)
+
+    def replace(match):
+        new = types[match["name"]]
+        if match["prefix"] is None and not is_used:
+            return match[0]
+        return new if match["prefix"] is None and "detail::" not in new else f"tessera::{namespace}::{new}"
+
+    prefix = rf"(?P<prefix>(?:tessera::)?{namespace}::|tessera::)?"
+    return re.sub(rf"(?<![\w:.]){prefix}(?P<name>{'|'.join(types)})\b", replace, text)
+
+
 def upgrade_names(text):
     text = re.sub(r"\b(?:tessera::)?Strategy::sharded\(", "tessera::distributed::sharded_strategy(", text)
     for old, new in (PLACEMENTS | OPTIONS).items():
         text = re.sub(rf"\b{old}\b", new, text)
+    for namespace, types in MOVED_TYPES.items():
+        text = upgrade_types(text, namespace, types)
     for old, new in FUNCTIONS.items():
         text = re.sub(rf'(?<!")\b{old}\b', new, text)  # files keep their names
     for old, new in SPEC_CALLS.items():

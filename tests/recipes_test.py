@@ -125,7 +125,7 @@ def add_format(tree):
     code = code.replace("parquet", "recipe").replace("Parquet", "Recipe")
     tree.after(without_arrow, "}  // namespace", "\n" + code)
     known = '    {.bytes = "RECIPE", .name = "a recipe file", .advice = "Use make_recipe_source()."},\n'
-    tree.after(f"{package}/src/text_begin.cpp", "BinaryFormat kFormats[]", known)
+    tree.after(f"{package}/src/reader_checks.cpp", "BinaryFormat kFormats[]", known)
     tree.after(f"{package}/src/file_source.cpp", "parquet_source.h", "#include <tessera/data/recipe_source.h>\n")
 
 

@@ -28,6 +28,10 @@ class UpgradeTest(unittest.TestCase):
             '#include "tessera/engine/sharding_options.h"\n#include "tessera/engine/sum_gradients.h"\n',
         )
         self.expect("#include <tessera/layers/training/fit.h>\n", "#include <tessera/training/fit.h>\n")
+        for folder in ("data", "serialization"):
+            self.expect(
+                f"#include <tessera/{folder}/pipeline_file.h>\n", "#include <tessera/data/feature_pipeline.h>\n"
+            )
         self.expect("#include <tessera/optim/is_alternative.h>\n", "#include <tessera/optim/learning_rate.h>\n")
         self.expect("#include <tessera/layers/mlp.h>\n", "#include <tessera/layers/dense/mlp.h>\n")
         self.expect("#include <tessera/layers/sasrec.h>\n", "#include <tessera/models/sasrec.h>\n")
@@ -63,6 +67,19 @@ class UpgradeTest(unittest.TestCase):
         self.expect('archive.read("dense_embedding", a);', 'archive.read("dense_embedding", a);')
         self.expect("tessera::require_rows(inputs, kName)", "tessera::check_rows(inputs, kName)")
         self.expect("options.most_malformed_lines = 2;", "options.max_malformed_lines = 2;")
+
+    def test_types(self):
+        self.expect(
+            "tessera::data::LineBlock block; tessera::CriteoShard shard;",
+            "tessera::data::LineSource::Block block; tessera::data::CriteoReaderOptions::Shard shard;",
+        )
+        self.expect("data::VocabularyLimits limits;", "tessera::data::detail::VocabularyLimits limits;")
+        self.expect("std::unique_ptr<data::CsvSource> source;", "std::unique_ptr<tessera::data::ExampleSource> source;")
+        self.expect("struct CacheOptions {}; TableInfo info;", "struct CacheOptions {}; TableInfo info;")
+        self.expect(
+            "using namespace tessera::serving;\nRawColumn a;\nPublishInfo b;\n",
+            "using namespace tessera::serving;\nRawColumns::Column a;\ntessera::serving::detail::PublishInfo b;\n",
+        )
 
     def test_specs(self):
         self.expect("std::get_if<optim::Adam>(&table.optimizer)", "table.optimizer.get_if<optim::Adam>()")

@@ -54,7 +54,7 @@ void for_each_number_line(
   constexpr size_t kMaxBytes = size_t{1} << 20;
   tessera::data::LineSource source(
       {.files = {path}, .max_line_bytes = kMaxBytes, .reader = reader});
-  for (tessera::data::LineBlock block; source.next(block);) {
+  for (tessera::data::LineSource::Block block; source.next(block);) {
     std::string_view text(
         block.text.data() + block.begin, block.end - block.begin);
     for (int64_t line = 1; !text.empty(); ++line) {

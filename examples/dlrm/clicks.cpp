@@ -14,8 +14,7 @@ namespace data = tessera::data;
 
 namespace {
 
-template <class Source>
-ClickLogs logs_of(std::shared_ptr<const Source> source) {
+ClickLogs logs_of(std::shared_ptr<const data::ExampleSource> source) {
   return {.examples = source, .report = [source] { return source->report(); }};
 }
 
@@ -61,9 +60,9 @@ ClickLogs open_files(
     csv.files = files;
     csv.malformed_lines = malformed_lines;
     csv.max_malformed_lines = options.max_malformed;
-    return logs_of<data::CsvSource>(data::make_csv_source(csv));
+    return logs_of(data::make_csv_source(csv));
   }
-  return logs_of<data::CriteoSource>(data::make_criteo_source(
+  return logs_of(data::make_criteo_source(
       {.files = files,
        .batch_size = options.batch,
        .malformed_lines = malformed_lines,

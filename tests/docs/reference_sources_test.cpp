@@ -92,7 +92,7 @@ TEST_F(SourcesReferenceTest, ColumnTypes) {
 TEST_F(SourcesReferenceTest, CsvSource) {
   std::ofstream("clicks.csv", std::ios::app) << "u3,i1\n";
   std::ostringstream output;
-  // snippet: CsvSource
+  // snippet: make_csv_source
   const auto source = make_csv_source(
       {.files = {"clicks.csv"}, .malformed_lines = MalformedLines::kSkip});
   const auto reader = source->open();
@@ -153,7 +153,7 @@ TEST_F(SourcesReferenceTest, LineSource) {
   int64_t lines = 0;
   // snippet: LineSource
   LineSource source({.files = {"day_0.gz"}, .start_line = 1});
-  for (LineBlock block; source.next(block);) {
+  for (LineSource::Block block; source.next(block);) {
     const std::string_view text(
         block.text.data() + block.begin, block.end - block.begin);
     lines += std::count(text.begin(), text.end(), '\n');

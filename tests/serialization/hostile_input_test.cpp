@@ -13,7 +13,6 @@
 #include <tessera/data/columns.h>
 #include <tessera/data/criteo_reader.h>
 #include <tessera/data/feature_pipeline.h>
-#include <tessera/data/pipeline_file.h>
 #include <tessera/formats/npy.h>
 #include <tessera/formats/safetensors.h>
 #include <tessera/layers/dense/cross.h>

@@ -8,7 +8,6 @@
 
 #include <tessera/common/json_text.h>
 #include <tessera/data/feature_pipeline.h>
-#include <tessera/data/pipeline_file.h>
 #include <tessera/formats/safetensors.h>
 #include <tessera/layers/dense/cross.h>
 #include <tessera/layers/layer_json.h>

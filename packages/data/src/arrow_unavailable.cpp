@@ -22,7 +22,7 @@ bool has_arrow() {
   return false;
 }
 
-std::unique_ptr<CsvSource> make_csv_source(const CsvOptions&) {
+std::unique_ptr<ExampleSource> make_csv_source(const CsvOptions&) {
   refuse_without_arrow("[make_csv_source]");
 }
 

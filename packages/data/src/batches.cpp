@@ -41,7 +41,7 @@ namespace {
 
 class RowBatchStage : public BatchStage {
  public:
-  RowBatchStage(RowStagePtr rows, const BatchOptions& options)
+  RowBatchStage(RowStagePtr rows, const detail::BatchOptions& options)
       : rows_(std::move(rows)), options_(options) {}
 
   BatchStageReader open(int64_t epoch, int64_t first) const override {
@@ -73,7 +73,7 @@ class RowBatchStage : public BatchStage {
 
  private:
   RowStagePtr rows_;
-  BatchOptions options_;
+  detail::BatchOptions options_;
 };
 
 class BatchMapStage : public BatchStage {
@@ -110,35 +110,7 @@ class BatchMapStage : public BatchStage {
   detail::MapFunction map_;
 };
 
-struct ReadBatch {
-  Columns columns = {};
-  int64_t size = 1;  // in the queue
-};
-
-using BatchTasks = OrderedTasks<ReadBatch>;
-
-// The only task of a queue, which reads all batches on one thread.
-BatchTasks::Task reading_task(
-    const BatchStage& stage,
-    const BatchPosition& begin) {
-  return
-      [&stage,
-       begin,
-       reader = BatchStageReader(),
-       has_gradients =
-           c10::GradMode::is_enabled()]() mutable -> std::optional<ReadBatch> {
-        // A function of map() runs in the gradient mode of the thread that made this object.
-        const c10::AutoGradMode mode(has_gradients);
-        if (reader == nullptr) {
-          reader = stage.open(begin.epoch, begin.batch);
-        }
-        std::optional<Columns> batch = reader();
-        if (!batch) {
-          return std::nullopt;
-        }
-        return ReadBatch{.columns = std::move(*batch)};
-      };
-}
+using BatchTasks = OrderedTasks<Columns>;
 
 class PrefetchStage : public BatchStage {
  public:
@@ -149,8 +121,8 @@ class PrefetchStage : public BatchStage {
     const pid_t process = ::getpid();
     const std::shared_ptr<BatchTasks> tasks(
         new BatchTasks(
-            [task = reading_task(
-                 *input_, {.epoch = epoch, .batch = first})]() mutable {
+            // The only task, which reads all batches on one thread.
+            [task = reading_task(epoch, first)]() mutable {
               return std::exchange(task, nullptr);
             },
             /*threads=*/1,
@@ -167,8 +139,7 @@ class PrefetchStage : public BatchStage {
           "[Batches] expected a call in process {}, whose thread reads the batches, but got one in its forked child {}. Open a reader in the child.",
           process,
           ::getpid());
-      std::optional<ReadBatch> batch = tasks->next();
-      return batch ? std::optional(std::move(batch->columns)) : std::nullopt;
+      return tasks->next();
     };
   }
 
@@ -180,13 +151,30 @@ class PrefetchStage : public BatchStage {
   }
 
  private:
+  // A function of map() runs in the gradient mode of the thread that calls this.
+  BatchTasks::Task reading_task(int64_t epoch, int64_t first) const {
+    return [this,
+            epoch,
+            first,
+            reader = BatchStageReader(),
+            has_gradients = c10::GradMode::is_enabled()]() mutable {
+      const c10::AutoGradMode mode(has_gradients);
+      if (reader == nullptr) {
+        reader = input_->open(epoch, first);
+      }
+      return reader();
+    };
+  }
+
   BatchStagePtr input_;
   int64_t count_;
 };
 
 }  // namespace
 
-BatchStagePtr batch_stage(RowStagePtr rows, const BatchOptions& options) {
+BatchStagePtr batch_stage(
+    RowStagePtr rows,
+    const detail::BatchOptions& options) {
   return std::make_shared<RowBatchStage>(std::move(rows), options);
 }
 

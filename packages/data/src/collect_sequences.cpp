@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kCollectName = "collect_sequences";
 constexpr const char* kCollectWhere = "[collect_sequences]";
 
-void validate(const CollectOptions& options) {
+void validate(const detail::CollectOptions& options) {
   check_column_name(kCollectName, "by", options.by);
   check_column_name(kCollectName, "time", options.time);
   TESSERA_CHECK_VALUE(
@@ -36,7 +36,7 @@ void validate(const CollectOptions& options) {
 
 // The names of the columns to collect.
 std::vector<std::string> values_of(
-    const CollectOptions& options,
+    const detail::CollectOptions& options,
     const Columns& columns) {
   std::vector<std::string> values = options.values;
   for (const auto& [name, column] : columns.entries()) {
@@ -56,28 +56,23 @@ std::vector<std::string> values_of(
 
 Columns collect_sequences(
     const Dataset& examples,
-    const CollectOptions& options) {
+    const detail::CollectOptions& options) {
   validate(options);
   const ExampleColumn by{kCollectName, options.by};
   Times times;
   // The parts keep the columns that are needed, and none of the others.
   std::vector<RowRange> parts;
-  scan_rows(
-      *DatasetAccess::stage(examples),
-      [&](const RowRange& range, int64_t first) {
-        times.add({kCollectName, options.time}, *range.columns, range);
-        visit_users(by, range, [&](int64_t i, const auto& value) {
-          by.check_present(!is_missing(value), first + i);
-        });
-        auto needed = std::make_shared<Columns>();
-        needed->add(options.by, by.of(*range.columns));
-        for (const std::string& name : values_of(options, *range.columns)) {
-          needed->add(
-              name, find_value_column(*range.columns, name, kCollectWhere));
-        }
-        parts.push_back(
-            {.columns = needed, .first = range.first, .count = range.count});
-      });
+  scan_rows(examples, [&](const RowRange& range, int64_t first) {
+    times.add({kCollectName, options.time}, range, first);
+    by.visit_users(range, first, [](int64_t, const auto&) {});
+    auto needed = std::make_shared<Columns>();
+    needed->add(options.by, range.columns->at(options.by));
+    for (const std::string& name : values_of(options, *range.columns)) {
+      needed->add(name, find_value_column(*range.columns, name, kCollectWhere));
+    }
+    parts.push_back(
+        {.columns = needed, .first = range.first, .count = range.count});
+  });
   TESSERA_CHECK_VALUE(
       !parts.empty(),
       "{} expected a dataset with examples, but got none, so their columns are unknown. Check the files, and the conditions of filter().",

@@ -39,14 +39,16 @@ struct MalformedLine {
 
 // The first line of the shard, counted from the block's first line. It may come after
 // the block's last line.
-int64_t first_line_in(const LineBlock& lines, const CriteoShard& shard) {
+int64_t first_line_in(
+    const LineSource::Block& lines,
+    const CriteoReaderOptions::Shard& shard) {
   return (shard.index - lines.first_line % shard.count + shard.count) %
       shard.count;
 }
 
 // A block of lines and the shard's examples in it.
 struct CriteoBlock {
-  LineBlock lines = {};
+  LineSource::Block lines = {};
   std::unique_ptr<float[]> labels = {};
   std::unique_ptr<int64_t[]> integers = {};
   std::unique_ptr<int64_t[]> categories = {};
@@ -117,17 +119,13 @@ class CriteoBlocks {
       const std::lock_guard<std::mutex> lock(mutex_);
       free_.push_back(std::move(current_));
     }
-    std::optional<Item> item = tasks_.next();
-    current_ = item ? std::move(item->block) : nullptr;
+    current_ = tasks_.next().value_or(nullptr);
     return current_.get();
   }
 
  private:
-  struct Item {
-    std::shared_ptr<CriteoBlock> block = {};
-    int64_t size = 1;
-  };
-  using Tasks = OrderedTasks<Item>;
+  using BlockPtr = std::shared_ptr<CriteoBlock>;
+  using Tasks = OrderedTasks<BlockPtr>;
 
   Tasks::Task read_block() {
     std::shared_ptr<CriteoBlock> block = take_free();
@@ -139,12 +137,12 @@ class CriteoBlocks {
         return nullptr;
       }
     }
-    return [this, block]() mutable -> std::optional<Item> {
+    return [this, block]() mutable -> std::optional<BlockPtr> {
       if (block == nullptr) {
         return std::nullopt;
       }
       parse(*block);
-      return Item{.block = std::exchange(block, nullptr)};
+      return std::exchange(block, nullptr);
     };
   }
 
@@ -155,7 +153,7 @@ class CriteoBlocks {
     }
     block.rows = 0;
     block.malformed.clear();
-    const LineBlock& lines = block.lines;
+    const LineSource::Block& lines = block.lines;
     const char* text = lines.text.data() + lines.begin;
     const char* end = lines.text.data() + lines.end;
     const auto find_newline = [&](const char* begin) {
@@ -356,7 +354,7 @@ class CriteoReader::Batches {
   bool take_block(int64_t examples) {
     try {
       block_ = blocks_.next();
-    } catch (const StartAfterEnd&) {
+    } catch (const LineSource::StartAfterEnd&) {
       throw;
     } catch (const c10::ValueError& error) {
       TESSERA_CHECK_VALUE(
@@ -430,7 +428,7 @@ class CriteoReader::Batches {
     if (block_ == nullptr) {
       return block_end_;
     }
-    const LineBlock& lines = block_->lines;
+    const LineSource::Block& lines = block_->lines;
     const auto used = row_ + static_cast<int64_t>(malformed_);  // > 0
     return lines.first_line + first_line_in(lines, options_.shard) +
         (used - 1) * options_.shard.count + 1;

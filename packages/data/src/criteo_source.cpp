@@ -3,7 +3,6 @@
 
 #include <tessera/data/line_source.h>
 
-#include "packages/data/src/last_report.h"
 #include "packages/data/src/reader_checks.h"
 #include "src/common/check.h"
 
@@ -17,7 +16,7 @@ namespace {
 
 // The line of an example of the shard, counted from 0 over all files.
 int64_t line_of_example(const CriteoReaderOptions& options, int64_t example) {
-  const CriteoShard& shard = options.shard;
+  const CriteoReaderOptions::Shard& shard = options.shard;
   const int64_t in_group = options.start_line % shard.count;
   return options.start_line +
       (shard.index - in_group + shard.count) % shard.count +
@@ -36,16 +35,17 @@ class CriteoExampleReader : public ExampleReader {
   CriteoExampleReader(
       const CriteoReaderOptions& options,
       int64_t first,
-      std::shared_ptr<SharedReport> report)
+      std::shared_ptr<LastReport> report)
       : reader_(starting_at(options, first)),
         to_skip_(options.malformed_lines == MalformedLines::kError ? 0 : first),
         first_(first),
-        report_(std::move(report)) {}
+        report_(std::move(report)),
+        number_(report_->begin()) {}
 
   std::optional<Columns> next() override {
     while (!is_ended_) {
       std::optional<CriteoBatch> batch = read();
-      report_->set(reader_.report());
+      report_->set(number_, reader_.report());
       if (!batch) {
         is_ended_ = true;
         break;
@@ -67,7 +67,7 @@ class CriteoExampleReader : public ExampleReader {
   std::optional<CriteoBatch> read() {
     try {
       return reader_.next();
-    } catch (const StartAfterEnd&) {
+    } catch (const LineSource::StartAfterEnd&) {
       if (first_ == 0) {
         throw;  // start_line is an option of the user
       }
@@ -79,18 +79,18 @@ class CriteoExampleReader : public ExampleReader {
   int64_t to_skip_;
   int64_t first_;
   bool is_ended_ = false;
-  std::shared_ptr<SharedReport> report_;
+  std::shared_ptr<LastReport> report_;
+  int64_t number_;  // of this reader
 };
 
-class CriteoFiles : public CriteoSource {
+class CriteoFiles : public ExampleSource {
  public:
   explicit CriteoFiles(CriteoReaderOptions options)
       : options_(std::move(options)) {}
 
   std::unique_ptr<ExampleReader> open(int64_t first) const override {
-    check_first("CriteoSource", first);
-    return std::make_unique<CriteoExampleReader>(
-        options_, first, report_.begin());
+    check_first("make_criteo_source", first);
+    return std::make_unique<CriteoExampleReader>(options_, first, report_);
   }
 
   std::optional<int64_t> size() const override {
@@ -98,17 +98,17 @@ class CriteoFiles : public CriteoSource {
   }
 
   ReadReport report() const override {
-    return report_.get();
+    return report_->get();
   }
 
  private:
   CriteoReaderOptions options_;
-  mutable LastReport report_;
+  std::shared_ptr<LastReport> report_ = std::make_shared<LastReport>();
 };
 
 }  // namespace
 
-std::unique_ptr<CriteoSource> make_criteo_source(
+std::unique_ptr<ExampleSource> make_criteo_source(
     const CriteoReaderOptions& options) {
   TESSERA_CHECK_VALUE(
       !options.drop_last,

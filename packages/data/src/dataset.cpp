@@ -346,7 +346,7 @@ class MapStage : public RowStep {
 
 class CacheStage : public RowStep {
  public:
-  CacheStage(RowStagePtr input, const CacheOptions& options)
+  CacheStage(RowStagePtr input, const detail::CacheOptions& options)
       : RowStep(std::move(input)), options_(options) {}
 
   RowReader open(int64_t, int64_t first) const override {
@@ -385,7 +385,7 @@ class CacheStage : public RowStep {
     return columns_;
   }
 
-  CacheOptions options_;
+  detail::CacheOptions options_;
   mutable std::mutex mutex_;
   mutable std::shared_ptr<Columns> columns_;
 };
@@ -469,6 +469,12 @@ void scan_rows(
   }
 }
 
+void scan_rows(
+    const Dataset& dataset,
+    c10::function_ref<void(const RowRange&, int64_t)> use) {
+  scan_rows(*DatasetAccess::stage(dataset), use);
+}
+
 Dataset::Dataset(std::shared_ptr<const RowStage> stage)
     : stage_(std::move(stage)) {}
 
@@ -488,7 +494,7 @@ Dataset::Dataset(Columns columns) {
   stage_ = std::make_shared<ColumnsStage>(std::move(columns));
 }
 
-Dataset Dataset::shuffle(const ShuffleOptions& options) const {
+Dataset Dataset::shuffle(const detail::ShuffleOptions& options) const {
   TESSERA_CHECK_VALUE(
       options.buffer >= 1,
       "{} buffer of shuffle() must be >= 1, but got {}. Set it to the number of examples that fit into memory.",
@@ -535,7 +541,7 @@ Dataset Dataset::map_with(detail::MapFunction map) const {
   return Dataset(std::make_shared<MapStage>(stage_, std::move(map)));
 }
 
-Dataset Dataset::cache(const CacheOptions& options) const {
+Dataset Dataset::cache(const detail::CacheOptions& options) const {
   TESSERA_CHECK_VALUE(
       options.max_bytes >= 1,
       "{} max_bytes of cache() must be >= 1, but got {}.",
@@ -544,7 +550,7 @@ Dataset Dataset::cache(const CacheOptions& options) const {
   return Dataset(std::make_shared<CacheStage>(stage_, options));
 }
 
-Batches Dataset::batch(const BatchOptions& options) const {
+Batches Dataset::batch(const detail::BatchOptions& options) const {
   TESSERA_CHECK_VALUE(
       options.size >= 1,
       "{} size of batch() must be >= 1, but got {}. Set it to the number of examples in a batch.",

@@ -279,7 +279,6 @@ DatasetSplit split(const Dataset& dataset, const SplitByShare& by) {
   constexpr const char* kName = "SplitByShare";
   check_shares(kName, by.test, by.validation);
   check_order(kName, dataset);
-  const RowStagePtr stage = DatasetAccess::stage(dataset);
   RowParts parts;
   const auto add = [&](int64_t end) {
     for (auto row = static_cast<int64_t>(parts.size()); row < end; ++row) {
@@ -288,11 +287,11 @@ DatasetSplit split(const Dataset& dataset, const SplitByShare& by) {
       parts.push_back(part_of_random(random.uniform(), by));
     }
   };
-  if (const std::optional<int64_t> size = stage->size()) {
+  if (const std::optional<int64_t> size = dataset.size()) {
     parts.reserve(static_cast<size_t>(*size));
     add(*size);
   } else {
-    scan_rows(*stage, [&](const RowRange& range, int64_t first) {
+    scan_rows(dataset, [&](const RowRange& range, int64_t first) {
       add(first + range.count);
     });
   }
@@ -305,10 +304,9 @@ DatasetSplit split(const Dataset& dataset, const SplitByTime& by) {
   check_order(kName, dataset);
   const ExampleColumn column{kName, by.column};
   Times times;
-  scan_rows(
-      *DatasetAccess::stage(dataset), [&](const RowRange& range, int64_t) {
-        times.add(column, *range.columns, range);
-      });
+  scan_rows(dataset, [&](const RowRange& range, int64_t first) {
+    times.add(column, range, first);
+  });
   RowParts parts(times.values.size(), kTrainPart);
   if (!by.test_from) {
     assign_newest(times, by, parts);
@@ -336,16 +334,12 @@ DatasetSplit split(const Dataset& dataset, const SplitByUser& by) {
   check_order(kName, dataset);
   const ExampleColumn column{kName, by.column};
   RowParts parts;
-  scan_rows(
-      *DatasetAccess::stage(dataset),
-      [&](const RowRange& range, int64_t first) {
-        visit_users(column, range, [&](int64_t i, const auto& user) {
-          column.check_present(!is_missing(user), first + i);
-          RandomStream random(
-              static_cast<uint64_t>(by.seed), hash_of(user, 0), 0);
-          parts.push_back(part_of_random(random.uniform(), by));
-        });
-      });
+  scan_rows(dataset, [&](const RowRange& range, int64_t first) {
+    column.visit_users(range, first, [&](int64_t, const auto& user) {
+      RandomStream random(static_cast<uint64_t>(by.seed), hash_of(user, 0), 0);
+      parts.push_back(part_of_random(random.uniform(), by));
+    });
+  });
   return make_split(dataset, std::move(parts));
 }
 
@@ -363,19 +357,17 @@ DatasetSplit split(const Dataset& dataset, const LeaveOneOut& by) {
   const ExampleColumn time_column{kName, by.time};
   Times times;
   std::variant<UserEnds<int64_t>, UserEnds<std::string>> users;
-  scan_rows(
-      *DatasetAccess::stage(dataset),
-      [&](const RowRange& range, int64_t first) {
-        times.add(time_column, *range.columns, range);
-        visit_users(user_column, range, [&]<class T>(int64_t i, const T& user) {
-          user_column.check_present(!is_missing(user), first + i);
+  scan_rows(dataset, [&](const RowRange& range, int64_t first) {
+    times.add(time_column, range, first);
+    user_column.visit_users(
+        range, first, [&]<class T>(int64_t i, const T& user) {
           if (!std::holds_alternative<UserEnds<T>>(users)) {
             users.template emplace<UserEnds<T>>();
           }
           std::get<UserEnds<T>>(users)[user].add(
               times.values[static_cast<size_t>(first + i)], first + i);
         });
-      });
+  });
   RowParts parts(times.values.size(), kTrainPart);
   bool is_any_left_out = parts.empty();
   std::visit(

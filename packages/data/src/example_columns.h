@@ -40,19 +40,45 @@ struct ExampleColumn {
   const char* where;
   const std::string& name;
 
-  const Column& of(const Columns& columns) const {
-    return find_value_column(columns, name, c10::str("[", where, "]"));
+  // Calls `use` with the values as a std::span of one of Ts, which messages call `kinds`.
+  template <class... Ts, class Use>
+  void visit(const Columns& columns, const char* kinds, Use&& use) const {
+    const Column& column =
+        find_value_column(columns, name, c10::str("[", where, "]"));
+    visit_values(column, [&]<class T>(std::span<const T> values) {
+      if constexpr ((std::same_as<T, Ts> || ...)) {
+        use(values);
+      } else {
+        TESSERA_CHECK_TYPE(
+            false,
+            "[{}] column '{}' must have {}, but it has {}. Convert the column, or set its type in the options of the source, which then names the first value of another type.",
+            where,
+            shorten(name),
+            kinds,
+            kind_of(column));
+      }
+    });
   }
 
-  void check_kind(bool condition, const char* kinds, const Column& column)
+  // Calls `use` with the place of each value in the range, and the value. None may be
+  // missing. `first` is the number of the range's first example.
+  template <class... Ts, class Use>
+  void visit(const RowRange& range, int64_t first, const char* kinds, Use&& use)
       const {
-    TESSERA_CHECK_TYPE(
-        condition,
-        "[{}] column '{}' must have {}, but it has {}. Convert the column, or set its type in the options of the source, which then names the first value of another type.",
-        where,
-        shorten(name),
-        kinds,
-        kind_of(column));
+    visit<Ts...>(
+        *range.columns, kinds, [&]<class T>(std::span<const T> values) {
+          for (int64_t i = 0; i < range.count; ++i) {
+            const T& value = values[static_cast<size_t>(range.first + i)];
+            check_present(!is_missing(value), first + i);
+            use(i, value);
+          }
+        });
+  }
+
+  // The same for users, which are integers or text.
+  template <class Use>
+  void visit_users(const RowRange& range, int64_t first, Use&& use) const {
+    visit<int64_t, std::string>(range, first, "integers or text", use);
   }
 
   void check_present(bool condition, int64_t row) const {
@@ -92,40 +118,19 @@ struct Times {
   std::vector<int64_t> values;
   bool is_float = false;
 
-  void add(const ExampleColumn& where, const Columns& columns, RowRange range) {
-    const Column& column = where.of(columns);
-    visit_values(column, [&]<class T>(std::span<const T> all) {
-      if constexpr (std::same_as<T, std::string>) {
-        where.check_kind(false, "integers or floats", column);
-      } else {
-        is_float = std::same_as<T, float>;
-        for (int64_t i = 0; i < range.count; ++i) {
-          const T value = all[static_cast<size_t>(range.first + i)];
-          const auto row = static_cast<int64_t>(values.size());
-          where.check_present(!is_missing(value), row);
+  void add(const ExampleColumn& column, const RowRange& range, int64_t first) {
+    column.visit<int64_t, float>(
+        range,
+        first,
+        "integers or floats",
+        [&]<class T>(int64_t i, const T& value) {
+          is_float = std::same_as<T, float>;
           if constexpr (std::same_as<T, float>) {
-            where.check_exact(value, row);
+            column.check_exact(value, first + i);
           }
           values.push_back(ordered(value));
-        }
-      }
-    });
+        });
   }
 };
-
-/// Calls `use` for the user of each example, an int64_t or a std::string.
-template <class Use>
-void visit_users(const ExampleColumn& where, const RowRange& range, Use&& use) {
-  const Column& column = where.of(*range.columns);
-  visit_values(column, [&]<class T>(std::span<const T> all) {
-    if constexpr (std::same_as<T, float>) {
-      where.check_kind(false, "integers or text", column);
-    } else {
-      for (int64_t i = 0; i < range.count; ++i) {
-        use(i, all[static_cast<size_t>(range.first + i)]);
-      }
-    }
-  });
-}
 
 }  // namespace tessera::data

@@ -7,7 +7,6 @@
 #include <tessera/common/shorten.h>
 
 #include "packages/data/src/reader_checks.h"
-#include "packages/data/src/text_begin.h"
 #include "src/common/check.h"
 
 #include <string_view>

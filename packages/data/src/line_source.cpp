@@ -4,7 +4,6 @@
 #include <tessera/common/shorten.h>
 
 #include "packages/data/src/reader_checks.h"
-#include "packages/data/src/text_begin.h"
 #include "src/common/check.h"
 
 #include <algorithm>
@@ -16,7 +15,7 @@ namespace tessera::data {
 
 namespace {
 
-LineSourceOptions validated(LineSourceOptions options) {
+LineSource::Options validated(LineSource::Options options) {
   constexpr size_t kMaxBytes = size_t{1} << 30;
   constexpr size_t kMaxPadding = size_t{1} << 20;
   check_files(options.reader, options.files);
@@ -42,7 +41,7 @@ char* after_newline(char* begin, const char* end) {
 
 }  // namespace
 
-LineSource::LineSource(LineSourceOptions options)
+LineSource::LineSource(Options options)
     : options_(validated(std::move(options))) {}
 
 LineSource::~LineSource() = default;
@@ -64,7 +63,7 @@ void LineSource::close_file() {
   ++file_;
 }
 
-bool LineSource::next(LineBlock& block) {
+bool LineSource::next(Block& block) {
   if (error_ != nullptr) {
     std::rethrow_exception(error_);
   }
@@ -95,7 +94,7 @@ bool LineSource::next(LineBlock& block) {
   return false;
 }
 
-void LineSource::fill(LineBlock& block) {
+void LineSource::fill(Block& block) {
   block.file = file_;
   block.begin = 0;
   block.end = carry_.size();
@@ -136,7 +135,7 @@ void LineSource::fill(LineBlock& block) {
   }
 }
 
-void LineSource::drop_rest_of_line(LineBlock& block) {
+void LineSource::drop_rest_of_line(Block& block) {
   if (!is_dropping_) {
     return;
   }
@@ -148,7 +147,7 @@ void LineSource::drop_rest_of_line(LineBlock& block) {
 
 // The text after the last newline becomes a line at the end of the file or if it is too
 // long. Otherwise it is kept for the next block, or dropped before an error.
-void LineSource::cut_last_line(LineBlock& block, bool is_at_end) {
+void LineSource::cut_last_line(Block& block, bool is_at_end) {
   char* text = block.text.data();
   const void* newline =
       ::memrchr(text + block.begin, '\n', block.end - block.begin);
@@ -171,7 +170,7 @@ void LineSource::cut_last_line(LineBlock& block, bool is_at_end) {
 }
 
 // Counts the block's lines and removes those before start_line.
-void LineSource::skip_to_start(LineBlock& block) {
+void LineSource::skip_to_start(Block& block) {
   block.lines = 0;
   char* text = block.text.data();
   const char* end = text + block.end;

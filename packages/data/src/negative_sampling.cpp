@@ -3,7 +3,7 @@
 
 #include <tessera/common/shorten.h>
 
-#include "packages/data/src/column_values.h"
+#include "packages/data/src/example_columns.h"
 #include "packages/data/src/random_stream.h"
 #include "packages/data/src/row_stage.h"
 #include "packages/data/src/value_hash.h"
@@ -24,10 +24,11 @@ namespace tessera::data {
 
 namespace {
 
+constexpr const char* kSamplerName = "NegativeSampler";
 constexpr const char* kSampler = "[NegativeSampler]";
 constexpr int64_t kUnknown = -1;
 
-void check_options(const NegativeSamplingOptions& options) {
+void check_options(const NegativeSampler::Options& options) {
   constexpr int64_t kMaxNegatives = 65536;
   TESSERA_CHECK_VALUE(
       !options.item.empty() && !options.output.empty(),
@@ -133,18 +134,8 @@ class ValueNumbers {
 
   template <class Use>
   void visit(const Columns& columns, Use&& use) const {
-    const Column& column = find_value_column(columns, name_, kSampler);
-    visit_values(column, [&]<class T>(std::span<const T> values) {
-      if constexpr (std::same_as<T, float>) {
-        TESSERA_CHECK_TYPE(
-            false,
-            "{} column '{}' must have integers or text, but it has floats.",
-            kSampler,
-            shorten(name_));
-      } else {
-        use(values);
-      }
-    });
+    ExampleColumn{kSamplerName, name_}.visit<int64_t, std::string>(
+        columns, "integers or text", use);
   }
 
   std::string name_;
@@ -153,6 +144,36 @@ class ValueNumbers {
   // One of them is empty.
   std::tuple<Map<int64_t>, Map<std::string>> values_;
 };
+
+// Draws one of `size` numbers whose weight is > 0. Nearly all weight may be excluded, so after
+// some calls of `draw` in vain, it walks over all numbers. Returns kUnknown if there is none.
+template <class Draw, class WeightOf>
+int64_t draw_allowed(
+    int64_t size,
+    RandomStream& random,
+    const Draw& draw,
+    const WeightOf& weight_of) {
+  constexpr int kTries = 32;
+  for (int i = 0; i < kTries; ++i) {
+    const int64_t number = draw();
+    if (weight_of(number) > 0.0) {
+      return number;
+    }
+  }
+  double sum = 0.0;
+  for (int64_t number = 0; number < size; ++number) {
+    sum += weight_of(number);
+  }
+  double left = random.uniform() * sum;
+  int64_t last = kUnknown;
+  for (int64_t number = 0; number < size && left >= 0.0; ++number) {
+    if (const double weight = weight_of(number); weight > 0.0) {
+      last = number;
+      left -= weight;
+    }
+  }
+  return last;
+}
 
 // The items that are excluded for one example. Each member may exclude nothing.
 struct Exclusion {
@@ -167,7 +188,7 @@ struct Exclusion {
 }  // namespace
 
 struct NegativeSampler::Items {
-  explicit Items(NegativeSamplingOptions with_options)
+  explicit Items(Options with_options)
       : options(std::move(with_options)),
         items(options.item, "examples without an item"),
         users(options.user, nullptr) {}
@@ -176,24 +197,23 @@ struct NegativeSampler::Items {
     const bool has_users = options.excluded == ExcludedItems::kKnown;
     std::vector<double> counts;
     std::vector<std::pair<int64_t, int64_t>> pairs;  // user and item
-    scan_rows(
-        *DatasetAccess::stage(positives), [&](const RowRange& range, int64_t) {
-          const size_t first = pairs.size();
-          items.add(range, [&](int64_t, int64_t item) {
-            if (static_cast<size_t>(item) == counts.size()) {
-              counts.push_back(0.0);
-            }
-            counts[static_cast<size_t>(item)] += 1.0;
-            if (has_users) {
-              pairs.emplace_back(0, item);
-            }
-          });
-          if (has_users) {
-            users.add(range, [&](int64_t i, int64_t user) {
-              pairs[first + static_cast<size_t>(i)].first = user;
-            });
-          }
+    scan_rows(positives, [&](const RowRange& range, int64_t) {
+      const size_t first = pairs.size();
+      items.add(range, [&](int64_t, int64_t item) {
+        if (static_cast<size_t>(item) == counts.size()) {
+          counts.push_back(0.0);
+        }
+        counts[static_cast<size_t>(item)] += 1.0;
+        if (has_users) {
+          pairs.emplace_back(0, item);
+        }
+      });
+      if (has_users) {
+        users.add(range, [&](int64_t i, int64_t user) {
+          pairs[first + static_cast<size_t>(i)].first = user;
         });
+      }
+    });
     TESSERA_CHECK_VALUE(
         items.size() > 0,
         "{} expected examples with items, but the dataset has none.",
@@ -249,36 +269,15 @@ struct NegativeSampler::Items {
   }
 
   // Returns kUnknown if no item is allowed.
-  int64_t draw_allowed(const Exclusion& excluded, RandomStream& random) const {
-    constexpr int kTries = 32;
-    for (int i = 0; i < kTries; ++i) {
-      const int64_t item = draw(random);
-      if (!excluded.has(item)) {
-        return item;
-      }
-    }
-    // Probably, nearly all of the weight is excluded. The walk over all items below draws
-    // from the same distribution.
-    double sum = 0.0;
-    for (int64_t item = 0; item < items.size(); ++item) {
-      sum += excluded.has(item) ? 0.0 : weight(item);
-    }
-    double left = random.uniform() * sum;
-    int64_t last = kUnknown;
-    for (int64_t item = 0; item < items.size(); ++item) {
-      if (excluded.has(item) || weight(item) == 0.0) {
-        continue;
-      }
-      last = item;
-      left -= weight(item);
-      if (left < 0.0) {
-        break;
-      }
-    }
-    return last;
+  int64_t draw_item(const Exclusion& excluded, RandomStream& random) const {
+    return draw_allowed(
+        items.size(),
+        random,
+        [&] { return draw(random); },
+        [&](int64_t item) { return excluded.has(item) ? 0.0 : weight(item); });
   }
 
-  NegativeSamplingOptions options;
+  Options options;
   ValueNumbers items;
   ValueNumbers users;
   Column values;  // of the items
@@ -292,69 +291,26 @@ struct NegativeSampler::Items {
 
 namespace {
 
-// The negatives of examples. They are numbers of items, or of examples with kInBatch.
-struct Negatives {
-  std::vector<int64_t> numbers;
-  std::vector<int64_t> splits{0};
-
-  void end_row() {
-    splits.push_back(static_cast<int64_t>(numbers.size()));
-  }
-};
-
-// The examples of a batch whose items are allowed for the example `row`.
-std::vector<int64_t> allowed_rows(
+// One of the other examples of the batch, or kUnknown.
+int64_t draw_in_batch(
     const std::vector<int64_t>& batch_items,
-    int64_t row,
-    const Exclusion& excluded) {
-  std::vector<int64_t> rows;
-  for (size_t i = 0; i < batch_items.size(); ++i) {
-    if (static_cast<int64_t>(i) != row && !excluded.has(batch_items[i])) {
-      rows.push_back(static_cast<int64_t>(i));
-    }
-  }
-  return rows;
-}
-
-// Draws from the other examples of the batch.
-void draw_in_batch(
-    const std::vector<int64_t>& batch_items,
-    int64_t row,
+    size_t row,
     const Exclusion& excluded,
-    int64_t count,
-    RandomStream& random,
-    Negatives& negatives) {
-  constexpr int kTries = 32;
-  const auto size = static_cast<int64_t>(batch_items.size());
-  std::vector<int64_t> allowed;  // filled only after many tries
-  for (int64_t k = 0; k < count; ++k) {
-    int64_t drawn = kUnknown;
-    for (int i = 0; i < kTries && allowed.empty() && drawn == kUnknown; ++i) {
-      const int64_t other = random.below(size);
-      if (other != row &&
-          !excluded.has(batch_items[static_cast<size_t>(other)])) {
-        drawn = other;
-      }
-    }
-    if (drawn == kUnknown) {
-      if (allowed.empty()) {
-        allowed = allowed_rows(batch_items, row, excluded);
-      }
-      if (allowed.empty()) {
-        return;
-      }
-      drawn = allowed[static_cast<size_t>(
-          random.below(static_cast<int64_t>(allowed.size())))];
-    }
-    negatives.numbers.push_back(drawn);
-  }
+    RandomStream& random) {
+  const int64_t size = std::ssize(batch_items);
+  return draw_allowed(
+      size,
+      random,
+      [&] { return random.below(size); },
+      [&](int64_t number) {
+        const auto other = static_cast<size_t>(number);
+        return other == row || excluded.has(batch_items[other]) ? 0.0 : 1.0;
+      });
 }
 
 }  // namespace
 
-NegativeSampler::NegativeSampler(
-    const Dataset& positives,
-    NegativeSamplingOptions options) {
+NegativeSampler::NegativeSampler(const Dataset& positives, Options options) {
   check_options(options);
   const auto items = std::make_shared<Items>(std::move(options));
   items->read(positives);
@@ -364,7 +320,7 @@ NegativeSampler::NegativeSampler(
 Column NegativeSampler::sample(
     const Columns& examples,
     const MapContext& context) const {
-  const NegativeSamplingOptions& options = items_->options;
+  const Options& options = items_->options;
   const bool is_in_batch =
       options.distribution == NegativeDistribution::kInBatch;
   TESSERA_CHECK_VALUE(
@@ -376,40 +332,35 @@ Column NegativeSampler::sample(
   if (options.excluded == ExcludedItems::kKnown) {
     users = items_->users.find(examples);
   }
-  Negatives negatives;
+  std::vector<int64_t> numbers;  // of items, or of examples with kInBatch
+  std::vector<int64_t> splits{0};
   for (size_t row = 0; row < items.size(); ++row) {
     const Exclusion excluded = items_->excluded_for(items[row], users[row]);
     RandomStream random(
         static_cast<uint64_t>(options.seed),
         static_cast<uint64_t>(context.epoch),
         static_cast<uint64_t>(context.first_row) + row);
-    if (is_in_batch) {
-      draw_in_batch(
-          items,
-          static_cast<int64_t>(row),
-          excluded,
-          options.num_negatives,
-          random,
-          negatives);
-    } else {
-      for (int64_t k = 0; k < options.num_negatives; ++k) {
-        const int64_t item = items_->draw_allowed(excluded, random);
-        TESSERA_CHECK_VALUE(
-            item != kUnknown,
-            "{} all items are excluded for example {} (counted from 0). Drop such examples, or exclude fewer items.",
-            kSampler,
-            context.first_row + static_cast<int64_t>(row));
-        negatives.numbers.push_back(item);
+    for (int64_t k = 0; k < options.num_negatives; ++k) {
+      const int64_t number = is_in_batch
+          ? draw_in_batch(items, row, excluded, random)
+          : items_->draw_item(excluded, random);
+      if (number == kUnknown && is_in_batch) {
+        break;
       }
+      TESSERA_CHECK_VALUE(
+          number != kUnknown,
+          "{} all items are excluded for example {} (counted from 0). Drop such examples, or exclude fewer items.",
+          kSampler,
+          context.first_row + static_cast<int64_t>(row));
+      numbers.push_back(number);
     }
-    negatives.end_row();
+    splits.push_back(std::ssize(numbers));
   }
   Columns from;
   from.add("values", is_in_batch ? examples.at(options.item) : items_->values);
-  Columns gathered =
-      gather_rows(owned_range(contiguous(from)), negatives.numbers);
+  Columns gathered = gather_rows(owned_range(contiguous(from)), numbers);
   Column result = gathered.at("values");
-  result.row_splits = at::tensor(negatives.splits, at::kLong);
+  result.row_splits = at::tensor(splits, at::kLong);
   return result;
 }
 
@@ -424,10 +375,10 @@ int64_t NegativeSampler::num_items() const {
   return items_->items.size();
 }
 
-const NegativeSamplingOptions& NegativeSampler::options() const& {
+const NegativeSampler::Options& NegativeSampler::options() const& {
   return items_->options;
 }
-NegativeSamplingOptions NegativeSampler::options() const&& {
+NegativeSampler::Options NegativeSampler::options() const&& {
   return items_->options;
 }
 

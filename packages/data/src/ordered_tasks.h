@@ -16,8 +16,8 @@
 namespace tessera::data {
 
 /// Runs tasks on threads, and returns their items in the order of the tasks. The number of
-/// threads does not change the items. An Item has a member `size`. The sum of the sizes of
-/// the items that wait for the caller is limited.
+/// threads does not change the items. The sum of the sizes of the items that wait for the
+/// caller is limited. The size of an Item is its member `size`, or 1.
 template <class Item>
 class OrderedTasks {
  public:
@@ -61,7 +61,7 @@ class OrderedTasks {
       if (!slot.items.empty()) {
         Item item = std::move(slot.items.front());
         slot.items.pop_front();
-        waiting_size_ -= item.size;
+        waiting_size_ -= size_of(item);
         changed_.notify_all();
         return item;
       }
@@ -79,6 +79,14 @@ class OrderedTasks {
     bool is_done = false;
     std::exception_ptr error;
   };
+
+  static int64_t size_of(const Item& item) {
+    if constexpr (requires { item.size; }) {
+      return item.size;
+    } else {
+      return 1;
+    }
+  }
 
   void close() {
     {
@@ -142,12 +150,12 @@ class OrderedTasks {
           const bool is_expected =
               slots_.front() == slot && slot->items.empty();
           return is_closing_ || is_expected ||
-              waiting_size_ + item->size <= max_size_;
+              waiting_size_ + size_of(*item) <= max_size_;
         });
         if (is_closing_) {
           return;
         }
-        waiting_size_ += item->size;
+        waiting_size_ += size_of(*item);
         slot->items.push_back(std::move(*item));
         changed_.notify_all();
       }

@@ -49,13 +49,6 @@ std::string shown(const T& value) {
   }
 }
 
-void refuse_missing(const std::string& where) {
-  TESSERA_CHECK_VALUE(
-      false,
-      "{} a value is missing, and `missing` is Missing::kError. Set `missing` to another enumerator, or fill in the values first.",
-      where);
-}
-
 // Returns id_of(value), or treats a missing value as `missing` says.
 template <class T, class IdOf>
 int64_t id_or_missing(
@@ -64,9 +57,10 @@ int64_t id_or_missing(
     const std::string& where,
     IdOf& id_of) {
   if (missing != Missing::kAsValue && is_missing(value)) {
-    if (missing == Missing::kError) {
-      refuse_missing(where);
-    }
+    TESSERA_CHECK_VALUE(
+        missing != Missing::kError,
+        "{} a value is missing, and `missing` is Missing::kError. Set `missing` to another enumerator, or fill in the values first.",
+        where);
     return missing == Missing::kOwnId ? 0 : kDropped;
   }
   return num_missing_ids(missing) + id_of(value);
@@ -118,18 +112,6 @@ void compact(
     kept_splits[example + 1] = size;
   }
   memory.shrink_ids(static_cast<size_t>(size));
-}
-
-Missing missing_of(const Transform& transform) {
-  return std::visit(
-      []<class Kind>(const Kind& options) {
-        if constexpr (ReturnsIds<Kind>) {
-          return options.missing;
-        } else {
-          return Missing::kAsValue;
-        }
-      },
-      transform);
 }
 
 // Returns the function that a transform applies to numbers that are not missing.
@@ -185,6 +167,7 @@ ReadableColumns readable_columns(const Transform& transform) {
       Overloaded(
           [&](const transforms::Hash&) { return kIntegersOrText; },
           [&](const transforms::Hash64&) { return kIntegersOrText; },
+          [&](const transforms::Cross&) { return kIntegersOrText; },
           [&](const transforms::Cross64&) { return kIntegersOrText; },
           [](const transforms::Bucketize&) {
             return ReadableColumns{
@@ -197,7 +180,6 @@ ReadableColumns readable_columns(const Transform& transform) {
             return ReadableColumns{
                 .integers = !is_text, .text = is_text, .lists = true};
           },
-          [&](const transforms::Cross&) { return kIntegersOrText; },
           [](const transforms::Identity&) {
             return ReadableColumns{.integers = true, .lists = true};
           },
@@ -321,7 +303,7 @@ void PreparedTransform::to_ids(
     std::span<const ColumnView* const> columns,
     int64_t max_length,
     IdsMemory& memory) const {
-  const Missing missing = missing_of(transform_);
+  bool may_drop = false;
   std::span<int64_t> ids;
   std::optional<std::span<const int64_t>> row_splits;
   CrossedHashes crossed;
@@ -349,9 +331,11 @@ void PreparedTransform::to_ids(
         } else {
           TESSERA_CHECK(false, "{} gives numbers", where_);
         }
+        if constexpr (ReturnsIds<Kind>) {
+          may_drop = transform.missing == Missing::kDrop;
+        }
       },
       transform_);
-  const bool may_drop = missing == Missing::kDrop;
   if (may_drop || (row_splits && max_length > 0)) {
     compact(ids, row_splits, max_length, memory);
   } else if (crossed.row_splits) {

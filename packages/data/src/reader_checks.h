@@ -5,8 +5,10 @@
 
 #include "src/common/check.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -67,6 +69,63 @@ void count_malformed(
     const std::function<std::string()>& describe,
     ReadReport& report,
     std::string_view advice = {});
+
+/// The report of the last reader that a source has opened. Several readers may run at the
+/// same time, and live longer than the source.
+class LastReport {
+ public:
+  /// Begins the report of a new reader, and returns the number of the reader.
+  int64_t begin() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    report_ = {};
+    return ++reader_;
+  }
+  /// Does nothing if there is a newer reader.
+  void set(int64_t reader, const ReadReport& report) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (reader == reader_) {
+      report_ = report;
+    }
+  }
+  ReadReport get() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return report_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  int64_t reader_ = 0;
+  ReadReport report_;
+};
+
+/// The number of bytes that find_binary_format() needs at most.
+inline constexpr size_t kTextBeginBytes = 265;
+
+/// A format that is often mistaken for another one.
+struct BinaryFormat {
+  std::string_view bytes = {};  // which the files have at `offset`
+  const char* name = "";  // such as "a zip file"
+  const char* advice = "";
+  size_t offset = 0;
+};
+
+/// The first kTextBeginBytes of a file, or fewer if it can't be read.
+std::string begin_of_file(const std::string& path);
+
+/// The format of a file that begins with these bytes, or nullptr if it may be text.
+const BinaryFormat* find_binary_format(std::string_view begin);
+
+/// Checks that a file, or what it unpacks to, does not begin like a binary format.
+/// Errors:  c10::ValueError that begins with `where`, and says what the file is.
+void check_text_begin(
+    std::string_view begin,
+    bool is_unpacked,
+    const std::string& where);
+
+/// Returns whether these are the first bytes of a gzip file.
+bool begins_gzip(std::string_view begin);
+/// Returns whether these are the first bytes of a zstd file.
+bool begins_zstd(std::string_view begin);
 
 /// Text from a file in a message. Long text is cut, and bytes that are not printable ASCII
 /// are escaped.

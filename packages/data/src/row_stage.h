@@ -67,17 +67,22 @@ int64_t read_ranges(
     int64_t count,
     std::vector<RowRange>& ranges);
 
-RowStagePtr shuffle_stage(RowStagePtr input, const ShuffleOptions& options);
+RowStagePtr shuffle_stage(
+    RowStagePtr input,
+    const detail::ShuffleOptions& options);
 
 /// The batches of the rows of a stage.
 std::shared_ptr<const BatchStage> batch_stage(
     RowStagePtr rows,
-    const BatchOptions& options);
+    const detail::BatchOptions& options);
 
 /// Calls `use` for each range of rows of epoch 0, with the number of its first row.
 /// Errors:  those of the stage.
 void scan_rows(
     const RowStage& stage,
+    c10::function_ref<void(const RowRange&, int64_t)> use);
+void scan_rows(
+    const Dataset& dataset,
     c10::function_ref<void(const RowRange&, int64_t)> use);
 
 /// The stage of a Dataset, for other files of this folder.

@@ -17,7 +17,7 @@ namespace {
 // rows before would have to be read.
 class ShuffleStage : public RowStep {
  public:
-  ShuffleStage(RowStagePtr input, const ShuffleOptions& options)
+  ShuffleStage(RowStagePtr input, const detail::ShuffleOptions& options)
       : RowStep(std::move(input)), options_(options) {}
 
   RowReader open(int64_t epoch, int64_t first) const override {
@@ -47,7 +47,7 @@ class ShuffleStage : public RowStep {
         static_cast<uint64_t>(block));
   }
 
-  ShuffleOptions options_;
+  detail::ShuffleOptions options_;
   // -1 until a reader has found out. Each reader of each epoch would find the same.
   mutable std::atomic<int> is_one_block_{-1};
 
@@ -125,7 +125,9 @@ class ShuffleStage : public RowStep {
 
 }  // namespace
 
-RowStagePtr shuffle_stage(RowStagePtr input, const ShuffleOptions& options) {
+RowStagePtr shuffle_stage(
+    RowStagePtr input,
+    const detail::ShuffleOptions& options) {
   return std::make_shared<ShuffleStage>(std::move(input), options);
 }
 

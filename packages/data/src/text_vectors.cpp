@@ -77,7 +77,7 @@ int64_t count_fields(std::string_view line) {
 // Collects the lines of one file.
 class Parser {
  public:
-  Parser(std::string path, const TextVectorOptions& options)
+  Parser(std::string path, const detail::TextVectorOptions& options)
       : path_(std::move(path)), options_(options), dim_(options.dim) {}
 
   bool is_full() const {
@@ -190,7 +190,7 @@ class Parser {
   }
 
   std::string path_;
-  const TextVectorOptions& options_;
+  const detail::TextVectorOptions& options_;
   int64_t dim_;
   std::string source_;  // where dim_ comes from, if not from the options
   std::optional<int64_t> expected_;
@@ -203,7 +203,7 @@ class Parser {
 
 TextVectors load_text_vectors(
     const std::string& path,
-    const TextVectorOptions& options) {
+    const detail::TextVectorOptions& options) {
   TESSERA_CHECK_VALUE(
       options.dim >= 0 && options.dim <= kMaxDim,
       "[{}] dim must be in [0, {}], but got {}. Leave it at 0 to take it from the file.",
@@ -218,7 +218,7 @@ TextVectors load_text_vectors(
   Parser parser(path, options);
   LineSource source(
       {.files = {path}, .max_line_bytes = kMaxLineBytes, .reader = kReader});
-  for (LineBlock block; !parser.is_full() && source.next(block);) {
+  for (LineSource::Block block; !parser.is_full() && source.next(block);) {
     std::string_view text(
         block.text.data() + block.begin, block.end - block.begin);
     while (!text.empty()) {

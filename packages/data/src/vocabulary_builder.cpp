@@ -26,7 +26,7 @@ using ValueOf = typename Counts::key_type;
 template <class Map>
 std::vector<ValueOf<Map>> most_frequent(
     const Map& counts,
-    const VocabularyLimits& limits) {
+    const detail::VocabularyLimits& limits) {
   struct Counted {
     int64_t count;
     const ValueOf<Map>* value;
@@ -154,7 +154,7 @@ int64_t VocabularyBuilder::size() const {
 }
 
 transforms::Vocabulary VocabularyBuilder::finish(
-    const VocabularyLimits& limits) const {
+    const detail::VocabularyLimits& limits) const {
   TESSERA_CHECK_VALUE(
       limits.min_count >= 1,
       "{} min_count must be >= 1, but got {}. Set it to 1 to keep all values.",
@@ -191,7 +191,7 @@ transforms::Vocabulary VocabularyBuilder::finish(
 transforms::Vocabulary learn_vocabulary(
     const Dataset& dataset,
     const std::string& column,
-    const VocabularyLimits& limits) {
+    const detail::VocabularyLimits& limits) {
   VocabularyBuilder builder(column);
   const auto reader = dataset.open();
   while (const std::optional<Columns> examples = reader->next()) {

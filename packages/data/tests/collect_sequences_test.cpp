@@ -89,7 +89,8 @@ TEST(CollectSequencesTest, ReadsAllPartsOfADataset) {
 }
 
 TEST(CollectSequencesTest, NamesWhatIsWrong) {
-  const auto collect = [](const Columns& columns, CollectOptions options) {
+  const auto collect = [](const Columns& columns,
+                          detail::CollectOptions options) {
     if (options.by.empty()) {
       options.by = "user";
     }

@@ -223,7 +223,7 @@ TEST_F(CriteoReaderTest, MayStartAtTheEndButNotAfterIt) {
   EXPECT_EQ(reader.next_line(), 8);
   EXPECT_TRUE(read_all({.files = {path}, .start_line = 8}).empty());
   EXPECT_RAISES(
-      StartAfterEnd,
+      LineSource::StartAfterEnd,
       read_all({.files = {path}, .start_line = 9}),
       "[CriteoReader] start_line must be at most the number of lines, 8, but got 9");
 }

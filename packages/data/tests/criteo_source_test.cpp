@@ -39,10 +39,10 @@ TEST_F(CriteoSourceTest, OpensAtAnyExample) {
   const std::string first =
       folder.write("a.gz", make_gzip(random_text(random, 11)));
   const std::string second = folder.write("b", random_text(random, 6));
-  for (const CriteoShard& shard :
-       {CriteoShard{},
-        CriteoShard{.index = 1, .count = 3},
-        CriteoShard{.index = 2, .count = 3}}) {
+  for (const CriteoReaderOptions::Shard& shard :
+       {CriteoReaderOptions::Shard{},
+        CriteoReaderOptions::Shard{.index = 1, .count = 3},
+        CriteoReaderOptions::Shard{.index = 2, .count = 3}}) {
     for (const int64_t start_line : {0, 1, 5}) {
       const CriteoReaderOptions options{
           .files = {first, second},

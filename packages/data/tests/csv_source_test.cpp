@@ -59,7 +59,7 @@ std::string make_checked_zstd(const std::string& text) {
 
 class CsvSourceTest : public testing::Test {
  protected:
-  std::unique_ptr<CsvSource> source_of(
+  std::unique_ptr<ExampleSource> source_of(
       const std::string& text,
       CsvOptions options = {}) {
     path_ = folder_.write("a.csv", text);
@@ -255,7 +255,7 @@ TEST_F(CsvSourceTest, PrintsInferredTypesOnce) {
           "' Inferred types: zip text, item int64, none text, price float32. "
           "'zip' is text because '01234' as a number could equal another text. "
           "'none' has no values. Set CsvOptions::types to choose others, or to "
-          "CsvSource::types() to keep them.\n");
+          "types() of the source to keep them.\n");
   testing::internal::CaptureStderr();
   const auto types = make_csv_source({.files = {path_}})->types();
   make_csv_source({.files = {path_}, .types = types});

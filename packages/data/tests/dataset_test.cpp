@@ -497,7 +497,7 @@ TEST(DatasetTest, RandomChainsEqualPlainLoops) {
   for (uint64_t seed = 0; seed < 400; ++seed) {
     RandomChain random(seed);
     const Chain chain = random.make();
-    const BatchOptions options{
+    const detail::BatchOptions options{
         .size = random.number(1, 40), .drop_last = random.number(0, 1) == 1};
     Batches batches = chain.dataset.batch(options);
     if (random.number(0, 1) == 1) {

@@ -104,7 +104,7 @@ TEST(KerasTransformsTest, VocabularyBuilderOrdersLikeAdapt) {
   for (const json& item : fixtures("builder")) {
     VocabularyBuilder builder;
     builder.add(column_of(item.at("data")));
-    VocabularyLimits limits;
+    detail::VocabularyLimits limits;
     if (!item.at("max_size").is_null()) {
       limits.max_size = item.at("max_size").get<int64_t>();
     }

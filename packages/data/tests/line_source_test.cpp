@@ -25,10 +25,10 @@ std::string read_bytes(FileBytes& bytes, size_t step) {
   }
 }
 
-Texts read_lines(const LineSourceOptions& options) {
+Texts read_lines(const LineSource::Options& options) {
   Texts lines;
   LineSource source(options);
-  for (LineBlock block; source.next(block);) {
+  for (LineSource::Block block; source.next(block);) {
     std::string_view text(
         block.text.data() + block.begin, block.end - block.begin);
     if (options.start_line == 0) {
@@ -139,7 +139,7 @@ TEST(LineSourceTest, ErrorsNameTheReader) {
   const TemporaryFolder folder;
   const std::string path = folder.write("a", "one\n");
   EXPECT_RAISES(
-      StartAfterEnd,
+      LineSource::StartAfterEnd,
       read_lines({.files = {path}, .start_line = 2, .reader = "MyReader"}),
       "[MyReader] start_line must be at most the number of lines, 1");
   EXPECT_VALUE_ERROR(

@@ -177,7 +177,7 @@ TEST(NegativeSamplerTest, KnownItemsAreNeverDrawn) {
 TEST(NegativeSamplerTest, NegativesDependOnSeedEpochAndRowOnly) {
   const Columns columns = popular_clicks(20);
   const Dataset dataset(columns);
-  const NegativeSamplingOptions options{
+  const NegativeSampler::Options options{
       .user = "user",
       .distribution = Distribution::kPopularity,
       .excluded = ExcludedItems::kKnown,
@@ -204,7 +204,7 @@ TEST(NegativeSamplerTest, NegativesDependOnSeedEpochAndRowOnly) {
       read(batches, 0, 2),
       std::vector<int64_t>(expected.begin() + 3 * 64, expected.end()));
   EXPECT_NE(read(batches, 1, 0), expected);
-  NegativeSamplingOptions other = options;
+  NegativeSampler::Options other = options;
   other.seed = 2;
   EXPECT_NE(
       read(
@@ -349,7 +349,7 @@ TEST(NegativeSamplerTest, TheLargestPowerKeepsTheRatiosOfRareItems) {
 
 TEST(NegativeSamplerTest, RefusesOptions) {
   const Dataset dataset(clicks({1}, {10}));
-  const auto make = [&](const NegativeSamplingOptions& options) {
+  const auto make = [&](const NegativeSampler::Options& options) {
     return NegativeSampler(dataset, options);
   };
   EXPECT_VALUE_ERROR(make({.item = ""}), "item and output must be names");

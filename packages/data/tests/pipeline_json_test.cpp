@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/data/pipeline_file.h>
+#include <tessera/data/feature_pipeline.h>
 
 #include "packages/data/tests/column_builders.h"
 #include "tests/temporary_folder.h"

@@ -14,7 +14,7 @@ class TextVectorsTest : public testing::Test {
  protected:
   TextVectors load(
       const std::string& text,
-      const TextVectorOptions& options = {}) {
+      const detail::TextVectorOptions& options = {}) {
     return load_text_vectors(folder_.write("vectors.txt", text), options);
   }
 

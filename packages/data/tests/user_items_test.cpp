@@ -52,7 +52,7 @@ TEST(UserItemsTest, RefusesOtherColumns) {
       "lists.");
   EXPECT_VALUE_ERROR(
       UserItems(Dataset(clicks({kMissing}, {1}))),
-      "[UserItems] column 'user' has missing values.");
+      "[UserItems] column 'user' has no value in example 0");
   EXPECT_VALUE_ERROR(
       UserItems(Dataset(clicks({1}, {1})), {.user = "users"}),
       "[UserItems] there is no column 'users'. Known: user, item.");

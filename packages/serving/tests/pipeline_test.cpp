@@ -3,7 +3,6 @@
 
 #include <tessera/common/json_text.h>
 #include <tessera/data/feature_pipeline.h>
-#include <tessera/data/pipeline_file.h>
 
 #include "tests/test_util.h"
 
@@ -315,13 +314,13 @@ FeaturePipeline small_pipeline() {
 }
 
 struct SmallBatch {
-  RawColumn country{.values = std::vector<std::string>{"fr", "it"}};
-  RawColumn tags{
+  RawColumns::Column country{.values = std::vector<std::string>{"fr", "it"}};
+  RawColumns::Column tags{
       .values = std::vector<int64_t>{5, 6, -7},
       .row_splits = std::vector<int64_t>{0, 2, 3}};
-  RawColumn shop{.values = std::vector<int64_t>{3, 4}};
-  RawColumn weekday{.values = std::vector<int64_t>{0, 6}};
-  RawColumn age{.values = std::vector<float>{31.0F, kNaN}};
+  RawColumns::Column shop{.values = std::vector<int64_t>{3, 4}};
+  RawColumns::Column weekday{.values = std::vector<int64_t>{0, 6}};
+  RawColumns::Column age{.values = std::vector<float>{31.0F, kNaN}};
 
   RawColumns columns() const {
     RawColumns batch;
@@ -354,14 +353,20 @@ TEST(ServingPipelineTest, NamesItsColumnsAndFeatures) {
   EXPECT_EQ(
       pipeline.columns(),
       (std::vector<PipelineColumn>{
-          {.name = "country", .type = ColumnType::kText, .takes_lists = true},
-          {.name = "tags",
-           .type = ColumnType::kUInt64Bits,
+          {.name = "country",
+           .type = PipelineColumn::Type::kText,
            .takes_lists = true},
-          {.name = "shop", .type = ColumnType::kInt64, .takes_lists = true},
-          {.name = "weekday", .type = ColumnType::kInt64, .takes_lists = true},
+          {.name = "tags",
+           .type = PipelineColumn::Type::kUInt64Bits,
+           .takes_lists = true},
+          {.name = "shop",
+           .type = PipelineColumn::Type::kInt64,
+           .takes_lists = true},
+          {.name = "weekday",
+           .type = PipelineColumn::Type::kInt64,
+           .takes_lists = true},
           {.name = "age",
-           .type = ColumnType::kNumbers,
+           .type = PipelineColumn::Type::kNumbers,
            .takes_lists = false}}));
   EXPECT_EQ(
       pipeline.feature_names(),
@@ -485,17 +490,17 @@ TEST(ServingPipelineTest, ChecksColumnsAsTheTrainer) {
     columns.add("a", first);
     columns.add(second.first, second.second);
   };
-  const RawColumn splits_before_zero{
+  const RawColumns::Column splits_before_zero{
       .values = std::vector<int64_t>{1},
       .row_splits = std::vector<int64_t>{1, 1}};
-  const RawColumn descending{
+  const RawColumns::Column descending{
       .values = std::vector<int64_t>{1, 2},
       .row_splits = std::vector<int64_t>{0, 3, 2}};
-  const RawColumn without_splits{
+  const RawColumns::Column without_splits{
       .values = std::vector<int64_t>{}, .row_splits = std::vector<int64_t>{}};
-  const RawColumn three{.values = std::vector<float>{1, 2, 3}};
-  for (const std::pair<std::string, RawColumn>& second :
-       std::vector<std::pair<std::string, RawColumn>>{
+  const RawColumns::Column three{.values = std::vector<float>{1, 2, 3}};
+  for (const std::pair<std::string, RawColumns::Column>& second :
+       std::vector<std::pair<std::string, RawColumns::Column>>{
            {"a", batch.shop},
            {"b", three},
            {"c", splits_before_zero},
@@ -554,12 +559,12 @@ TEST(ServingPipelineTest, WarnsWhenTheFirstBatchDecidesAboutAType) {
   const Pipeline pipeline = Pipeline::from_json_text(
       R"({"format_version":1,"outputs":[{"name":"a","columns":["x"],)"
       R"("transform":{"class_name":"Hash","config":{"num_bins":9}}}]})");
-  EXPECT_EQ(pipeline.columns().front().type, ColumnType::kUnknown);
+  EXPECT_EQ(pipeline.columns().front().type, PipelineColumn::Type::kUnknown);
   RawColumns text;
   text.add("x", {.values = std::vector<std::string>{"7"}});
   EXPECT_CONTAINS(pipeline.apply(text).warning, "'x' as text");
   EXPECT_EQ(pipeline.apply(text).warning, "");
-  EXPECT_EQ(pipeline.columns().front().type, ColumnType::kText);
+  EXPECT_EQ(pipeline.columns().front().type, PipelineColumn::Type::kText);
   RawColumns integers;
   integers.add("x", {.values = std::vector<int64_t>{7}});
   EXPECT_THROW(pipeline.apply(integers), std::invalid_argument);

@@ -2,7 +2,6 @@
 // The HTTP server, asked by clients with plain sockets.
 #include <tessera/common/json_text.h>
 #include <tessera/data/feature_pipeline.h>
-#include <tessera/data/pipeline_file.h>
 #include <tessera/data/transforms.h>
 #include <tessera/serving/publisher.h>
 #include <tessera/serving/server.h>

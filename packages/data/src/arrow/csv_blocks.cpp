@@ -40,8 +40,7 @@ CsvBlocks::CsvBlocks(
       path_(path),
       stamp_(stamp),
       bytes_(kCsvReader, path) {
-  check_unchanged(
-      where_of_file(kCsvReader, path), stamp, stamp_of(kCsvReader, path));
+  check_unchanged(kCsvReader, path, stamp);
 }
 
 // Appends up to block_bytes. The first call reads at least the three bytes of a byte
@@ -270,8 +269,7 @@ bool CsvBlocks::next(CsvBlock& block) {
   open_.end -= static_cast<int64_t>(end);
   if (!is_more) {
     is_ended_ = true;
-    check_unchanged(
-        where_of_file(kCsvReader, path_), stamp_, stamp_of(kCsvReader, path_));
+    check_unchanged(kCsvReader, path_, stamp_);
   }
   return !block.text.empty() || block.left_out > 0;
 }

@@ -31,7 +31,6 @@ struct ParsedBlock {
   int64_t lines = 0;
   size_t file = 0;
   int64_t header_lines = 0;  // before the block, if it is the first of its file
-  int64_t size = 0;  // for OrderedTasks
 };
 
 /// Parses the rows of a block of this file. Arrow only splits them into fields, because its

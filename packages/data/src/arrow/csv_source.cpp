@@ -7,7 +7,6 @@
 #include "packages/data/src/arrow/csv_blocks.h"
 #include "packages/data/src/arrow/csv_parser.h"
 #include "packages/data/src/arrow/csv_rows.h"
-#include "packages/data/src/last_report.h"
 #include "packages/data/src/ordered_tasks.h"
 #include "packages/data/src/reader_checks.h"
 #include "packages/data/src/row_range.h"
@@ -36,6 +35,7 @@ struct CsvFiles {
   int64_t threads = 0;
   std::vector<ColumnRequest> requests = {};
   std::vector<CsvFile> files = {};
+  mutable LastReport last_report;
 };
 
 void check_csv(const CsvOptions& options) {
@@ -109,7 +109,6 @@ class BlockTasks {
         files.options, files.files[file], files.requests, *block);
     parsed.file = file;
     parsed.header_lines = header_lines;
-    parsed.size = 1;
     block = nullptr;
     return parsed;
   }
@@ -121,13 +120,10 @@ class BlockTasks {
 
 class CsvExampleReader : public ExampleReader {
  public:
-  CsvExampleReader(
-      std::shared_ptr<const CsvFiles> files,
-      int64_t first,
-      std::shared_ptr<SharedReport> shared_report)
+  CsvExampleReader(std::shared_ptr<const CsvFiles> files, int64_t first)
       : files_(std::move(files)),
+        number_(files_->last_report.begin()),
         skip_(first),
-        shared_report_(std::move(shared_report)),
         tasks_(
             [tasks = std::make_shared<BlockTasks>(files_)] {
               return tasks->next();
@@ -146,7 +142,7 @@ class CsvExampleReader : public ExampleReader {
         return std::nullopt;
       }
       std::optional<Columns> columns = take(std::move(*block));
-      shared_report_->set(report_);
+      files_->last_report.set(number_, report_);
       if (columns) {
         return columns;
       }
@@ -215,8 +211,8 @@ class CsvExampleReader : public ExampleReader {
   }
 
   std::shared_ptr<const CsvFiles> files_;
+  int64_t number_;  // of this reader
   int64_t skip_;
-  std::shared_ptr<SharedReport> shared_report_;
   ReadReport report_;
   size_t file_ = std::numeric_limits<size_t>::max();
   int64_t line_ = 1;  // of the next block in its file
@@ -224,7 +220,7 @@ class CsvExampleReader : public ExampleReader {
   ParseTasks tasks_;
 };
 
-class CsvFileSource : public CsvSource {
+class CsvFileSource : public ExampleSource {
  public:
   explicit CsvFileSource(const CsvOptions& options)
       : files_(std::make_shared<CsvFiles>()) {
@@ -239,7 +235,7 @@ class CsvFileSource : public CsvSource {
 
   std::unique_ptr<ExampleReader> open(int64_t first) const override {
     check_first(kCsvReader, first);
-    return std::make_unique<CsvExampleReader>(files_, first, report_.begin());
+    return std::make_unique<CsvExampleReader>(files_, first);
   }
 
   std::optional<int64_t> size() const override {
@@ -247,7 +243,7 @@ class CsvFileSource : public CsvSource {
   }
 
   ReadReport report() const override {
-    return report_.get();
+    return files_->last_report.get();
   }
 
   std::map<std::string, ColumnType> types() const override {
@@ -396,7 +392,7 @@ class CsvFileSource : public CsvSource {
       text += " " + remark + ".";
     }
     text +=
-        " Set CsvOptions::types to choose others, or to CsvSource::types() to keep them.\n";
+        " Set CsvOptions::types to choose others, or to types() of the source to keep them.\n";
     const std::lock_guard<std::mutex> lock(mutex);
     if (printed.insert(text).second) {
       std::cerr << text;
@@ -404,12 +400,11 @@ class CsvFileSource : public CsvSource {
   }
 
   std::shared_ptr<CsvFiles> files_;
-  mutable LastReport report_;
 };
 
 }  // namespace
 
-std::unique_ptr<CsvSource> make_csv_source(const CsvOptions& options) {
+std::unique_ptr<ExampleSource> make_csv_source(const CsvOptions& options) {
   return std::make_unique<CsvFileSource>(options);
 }
 

@@ -5,7 +5,6 @@
 #include <tessera/data/file_bytes.h>
 
 #include "packages/data/src/reader_checks.h"
-#include "packages/data/src/text_begin.h"
 #include "src/common/check.h"
 #include "src/common/check_path.h"
 #include "src/common/file_advice.h"
@@ -62,13 +61,14 @@ void check_format(
 }
 
 void check_unchanged(
-    const std::string& where,
-    const FileStamp& expected,
-    const FileStamp& actual) {
+    const std::string& reader,
+    const std::string& path,
+    const FileStamp& expected) {
+  const FileStamp actual = stamp_of(reader, path);
   TESSERA_CHECK_VALUE(
       actual == expected,
       "{} has changed since the source was made: it had {} bytes, and now it has {}. Make a new source when the file is complete.",
-      where,
+      where_of_file(reader, path),
       expected.bytes,
       actual.bytes);
 }
@@ -77,14 +77,13 @@ std::shared_ptr<arrow::io::ReadableFile> open_input(
     const std::string& reader,
     const std::string& path,
     const FileStamp& expected) {
-  const std::string where = where_of_file(reader, path);
-  check_unchanged(where, expected, stamp_of(reader, path));
+  check_unchanged(reader, path, expected);
   auto file = arrow::io::ReadableFile::Open(path);
   const int number = errno;
   TESSERA_CHECK_VALUE(
       file.ok(),
       "{} can't be opened: {}. {}",
-      where,
+      where_of_file(reader, path),
       std::strerror(number),
       advice_to_read(number));
   return file.MoveValueUnsafe();

@@ -42,11 +42,11 @@ void check_format(
     const char* format,
     std::string_view magic);
 
-/// Errors:  c10::ValueError that begins with `where` if the file has changed.
+/// Errors:  c10::ValueError if the file has changed.
 void check_unchanged(
-    const std::string& where,
-    const FileStamp& expected,
-    const FileStamp& actual);
+    const std::string& reader,
+    const std::string& path,
+    const FileStamp& expected);
 
 /// Opens a file that has not changed.
 std::shared_ptr<arrow::io::ReadableFile> open_input(

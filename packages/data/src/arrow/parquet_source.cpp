@@ -313,8 +313,7 @@ class GroupDecoder {
       std::shared_ptr<arrow::RecordBatch> batch;
       check_status(batches_->ReadNext(&batch), where_);
       if (batch == nullptr) {
-        check_unchanged(
-            where_, range_.file->stamp, stamp_of(kReader, range_.file->path));
+        check_unchanged(kReader, range_.file->path, range_.file->stamp);
         // Arrow skips a page whose damaged header has an unknown type.
         TESSERA_CHECK_VALUE(
             range_.first_row == range_.end_row,

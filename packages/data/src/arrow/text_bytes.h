@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "packages/data/src/arrow/input_file.h"
-#include "packages/data/src/text_begin.h"
+#include "packages/data/src/reader_checks.h"
 
 namespace tessera::data {
 

@@ -2,12 +2,11 @@
 #include "packages/serving/src/format/version_file.h"
 
 #include <tessera/common/json_value.h>
-#include <tessera/common/shorten.h>
 
 #include "packages/serving/src/format/key_buckets.h"
 #include "src/common/check.h"
 #include "src/common/checksum.h"
-#include "src/common/names.h"
+#include "src/common/value_named.h"
 #include "src/kernels/quantized_rows.h"
 #include "src/tables/combiner_rule.h"
 
@@ -28,13 +27,12 @@ constexpr int64_t kFormatVersion = 1;
 constexpr std::string_view kVersionPrefix = "version_";
 constexpr int64_t kMaxSequence = int64_t{1} << 20;
 
-constexpr std::array<std::pair<const char*, StoredFormat>, 5> kFormats{{
-    {"float32", StoredFormat::kFloat32},
-    {"bfloat16", StoredFormat::kBFloat16},
-    {"float16", StoredFormat::kFloat16},
-    {"int8", StoredFormat::kInt8},
-    {"int4", StoredFormat::kInt4},
-}};
+constexpr std::array<const char*, 5> kFormats{
+    "float32",
+    "bfloat16",
+    "float16",
+    "int8",
+    "int4"};
 
 bool is_combiner(const std::string& name) {
   bool is_known = false;
@@ -133,9 +131,8 @@ class VersionChecker {
   void check_table(const TableFile& table) {
     constexpr int64_t kMaxRows = std::numeric_limits<uint32_t>::max();
     const bool has_format =
-        std::any_of(kFormats.begin(), kFormats.end(), [&](const auto& known) {
-          return known.first == table.format;
-        });
+        std::find(kFormats.begin(), kFormats.end(), table.format) !=
+        kFormats.end();
     const int64_t bytes = has_format && table.dim >= 1 && table.dim <= kMaxDim
         ? row_bytes(format_from_string(table.format), table.dim)
         : 0;
@@ -190,19 +187,12 @@ class VersionChecker {
 }  // namespace
 
 std::string to_string(StoredFormat format) {
-  return kFormats[static_cast<size_t>(format)].first;
+  return kFormats.at(static_cast<size_t>(format));
 }
 
 StoredFormat format_from_string(std::string_view name) {
-  for (const auto& [known, format] : kFormats) {
-    if (name == known) {
-      return format;
-    }
-  }
-  checks::fail<checks::ValueError>(
-      {__func__, __FILE__, __LINE__},
-      "[serving] expected the format float32, bfloat16, float16, int8 or int4, but got '{}'. Use one of these names.",
-      shorten(name));
+  return value_named<StoredFormat::kInt4>(
+      name, kFormats, "[serving] the format of rows");
 }
 
 int64_t row_bytes(StoredFormat format, int64_t dim) {

@@ -3,13 +3,12 @@
 
 #include <tessera/common/shorten.h>
 
-#include "packages/serving/src/publisher/dense_dtype.h"
-#include "packages/serving/src/reader/version_impl.h"
 #include "src/common/check.h"
 #include "src/common/error_reason.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/core/ScalarType.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 
 #include <stdlib.h>
@@ -191,14 +190,18 @@ class CompiledProgram {
 std::map<std::string, at::Tensor> weights_of(
     const std::shared_ptr<const Version>& version) {
   std::map<std::string, at::Tensor> weights;
-  for (const DenseWeight& dense : version->dense()) {
+  const auto& dtypes = c10::getStringToDtypeMap();
+  for (const Version::DenseWeight& dense : version->dense()) {
+    const auto dtype = dtypes.find(dense.dtype);
+    TESSERA_CHECK_VALUE(
+        dtype != dtypes.end(),
+        "{} a dense weight has the dtype '{}', which a program can't read. Train with weights of float32.",
+        kProgramWhere,
+        shorten(dense.dtype));
     // from_blob() takes no const memory, and nothing writes to a weight.
     auto* bytes = const_cast<std::byte*>(dense.bytes.data());
     weights[dense.name] = at::from_blob(
-        bytes,
-        dense.shape,
-        [version](void*) {},
-        at::dtype(dense_dtype_from_string(dense.dtype)));
+        bytes, dense.shape, [version](void*) {}, at::dtype(dtype->second));
   }
   return weights;
 }
@@ -243,8 +246,7 @@ struct Program::Impl {
       file =
           before != nullptr && before->version->program().data() == bytes.data()
           ? before->file
-          : std::make_shared<const Pt2Program>(
-                bytes, version->impl().owners.front());
+          : std::make_shared<const Pt2Program>(bytes, version->base_memory());
       program.emplace(file->with_weights(weights_of(version)));
     });
     const std::string_view bytes = version->compiled_program();

@@ -68,7 +68,9 @@ void check_rows(const ScoreInput& input, int64_t rows) {
 
 // A lookup of bags drops ids < 0, and a lookup of single ids refuses them. Both may be in
 // one batch.
-void check_single_ids(const ScoreInput& input, const TableInfo& table) {
+void check_single_ids(
+    const ScoreInput& input,
+    const Version::TableInfo& table) {
   for (const int64_t id : ids_of(input).ids) {
     TESSERA_CHECK_INDEX(
         id >= 0 || table.has_keys || !ids_of(input).row_splits.empty(),
@@ -127,8 +129,9 @@ class RequestInputs {
       first_candidates_.push_back(first);
       first += request.num_candidates;
     }
-    check_names(program);
-    check_none_is_missing(program);
+    const std::vector<ScoreInputInfo> inputs = inputs_of(program.signature());
+    check_names(inputs);
+    check_none_is_missing(inputs);
     for (const Pt2Value& value : program.signature().inputs) {
       if (value.part == "activations") {
         arguments_.push_back(activations(program.version(), value));
@@ -170,14 +173,14 @@ class RequestInputs {
     std::vector<at::Tensor> each = {};
   };
 
-  // The input of a request for an argument of the program, or nullptr.
-  const ScoreInput* find(size_t request, const Pt2Value& value) const {
-    const std::vector<ScoreInput>& inputs = is_of_user(value)
-        ? requests_[request].user
-        : requests_[request].candidates;
+  // The input of a request with this name, or nullptr.
+  const ScoreInput* find(size_t request, const std::string& name, bool of_user)
+      const {
+    const std::vector<ScoreInput>& inputs =
+        of_user ? requests_[request].user : requests_[request].candidates;
     const auto found = std::find_if(
         inputs.begin(), inputs.end(), [&](const ScoreInput& input) {
-          return input.name == value.path;
+          return input.name == name;
         });
     return found == inputs.end() ? nullptr : &*found;
   }
@@ -186,24 +189,19 @@ class RequestInputs {
   std::vector<const ScoreInput*> find_all(const Pt2Value& value) const {
     std::vector<const ScoreInput*> inputs;
     for (size_t i = 0; i < requests_.size(); ++i) {
-      inputs.push_back(find(i, value));
+      inputs.push_back(find(i, value.path, is_of_user(value)));
       check_rows(*inputs.back(), is_of_user(value) ? 1 : candidates(i));
     }
     return inputs;
   }
 
-  void check_none_is_missing(const Program& program) const {
+  void check_none_is_missing(const std::vector<ScoreInputInfo>& inputs) const {
     for (size_t i = 0; i < requests_.size(); ++i) {
       std::vector<std::string> missing;
-      for (const Pt2Value& value : program.signature().inputs) {
-        const std::string name = fmt::format(
-            "'{}' in {}",
-            shorten(value.path),
-            is_of_user(value) ? "user" : "candidates");
-        // A feature may have two inputs: the activations and the row_splits.
-        if (find(i, value) == nullptr &&
-            std::find(missing.begin(), missing.end(), name) == missing.end()) {
-          missing.push_back(name);
+      for (const auto& [name, of_user, width] : inputs) {
+        if (find(i, name, of_user) == nullptr) {
+          missing.push_back(fmt::format(
+              "'{}' in {}", shorten(name), of_user ? "user" : "candidates"));
         }
       }
       TESSERA_CHECK_VALUE(
@@ -215,12 +213,11 @@ class RequestInputs {
   }
 
   // Refuses inputs that the model does not have, such as misspelt ones.
-  void check_names(const Program& program) const {
-    const std::vector<Pt2Value>& known = program.signature().inputs;
+  void check_names(const std::vector<ScoreInputInfo>& known) const {
     const auto check = [&](const ScoreInput& input, bool of_user) {
-      const auto found =
-          std::find_if(known.begin(), known.end(), [&](const Pt2Value& value) {
-            return value.path == input.name;
+      const auto found = std::find_if(
+          known.begin(), known.end(), [&](const ScoreInputInfo& each) {
+            return each.name == input.name;
           });
       TESSERA_CHECK_VALUE(
           found != known.end(),
@@ -228,7 +225,7 @@ class RequestInputs {
           kScorer,
           shorten(input.name));
       TESSERA_CHECK_VALUE(
-          is_of_user(*found) == of_user,
+          found->is_of_user == of_user,
           "{} expected '{}' in {}, but got it in {}. Move it.",
           kScorer,
           shorten(input.name),
@@ -247,9 +244,10 @@ class RequestInputs {
 
   Argument activations(const Version& version, const Pt2Value& value) const {
     const size_t feature = version.feature(value.path);
-    const FeatureInfo& info = version.features()[feature];
+    const Version::FeatureInfo& info = version.features()[feature];
     bool has_bags = info.sequence_length > 0;
-    const TableInfo& table = version.tables()[version.table(info.table)];
+    const Version::TableInfo& table =
+        version.tables()[version.table(info.table)];
     const std::vector<const ScoreInput*> inputs = find_all(value);
     for (const ScoreInput* input : inputs) {
       check_single_ids(*input, table);

@@ -24,12 +24,6 @@ std::string bytes_of(const std::vector<T>& values) {
       reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
 }
 
-template <class T>
-void append(const std::vector<T>& values, std::string& bytes) {
-  bytes.append(
-      reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
-}
-
 // The parts of the bytes of one rank.
 struct Packed {
   std::vector<int64_t> ids;
@@ -205,9 +199,16 @@ void FollowedTable::set_ids(
 
 TableContent FollowedTable::content(const TableState& table, bool is_base)
     const {
-  Rows rows = select(table, is_base);
   const RowCopier copier(table, format_);
   TableContent content{.file = file_, .row_bytes = row_bytes_};
+  if (is_base && table.key_rows == nullptr) {
+    content.file.count = table.rows.count;
+    content.copy = [copier](int64_t begin, int64_t end, std::byte* out) {
+      copier.copy(begin, end - begin, out);
+    };
+    return content;
+  }
+  Rows rows = select(table, is_base);
   set_ids(rows.ids, rows.removed, is_base, content);
   content.copy = [copier, rows = std::move(rows.rows)](
                      int64_t begin, int64_t end, std::byte* out) {
@@ -219,32 +220,14 @@ TableContent FollowedTable::content(const TableState& table, bool is_base)
   return content;
 }
 
-TableContent FollowedTable::all_rows(const TableState& table) const {
-  if (table.key_rows != nullptr) {
-    return content(table, /*is_base=*/true);
-  }
-  const RowCopier copier(table, format_);
-  TableContent content{.file = file_, .row_bytes = row_bytes_};
-  content.file.count = table.rows.count;
-  content.copy = [copier](int64_t begin, int64_t end, std::byte* out) {
-    copier.copy(begin, end - begin, out);
-  };
-  return content;
-}
-
-TableContent FollowedTable::changed_rows(const TableState& table) const {
-  return content(table, /*is_base=*/false);
-}
-
 std::string FollowedTable::pack(const TableState& table, bool is_base) const {
   const Rows rows = select(table, is_base);
   const std::vector<int64_t> sizes{
       static_cast<int64_t>(rows.ids.size()),
       static_cast<int64_t>(rows.removed.size())};
-  std::string bytes;
-  append(sizes, bytes);
-  append(rows.ids, bytes);
-  append(rows.removed, bytes);
+  std::string bytes = bytes_of(sizes);
+  bytes += bytes_of(rows.ids);
+  bytes += bytes_of(rows.removed);
   const size_t first = bytes.size();
   bytes.resize(first + rows.rows.size() * static_cast<size_t>(row_bytes_));
   RowCopier(table, format_)

@@ -47,10 +47,8 @@ class FollowedTable {
   /// next functions use the result.
   const Changes& take(const TableState& table, bool again);
 
-  /// All rows, for a base.
-  TableContent all_rows(const TableState& table) const;
-  /// The changed rows.
-  TableContent changed_rows(const TableState& table) const;
+  /// All rows, for a base, or the changed ones.
+  TableContent content(const TableState& table, bool is_base) const;
 
   /// What this rank has of a version, as bytes.
   std::string pack(const TableState& table, bool is_base) const;
@@ -66,7 +64,6 @@ class FollowedTable {
     std::vector<int64_t> removed = {};  // keys
   };
   Rows select(const TableState& table, bool is_base) const;
-  TableContent content(const TableState& table, bool is_base) const;
   void set_ids(
       const std::vector<int64_t>& ids,
       const std::vector<int64_t>& removed,

@@ -13,9 +13,25 @@
 
 namespace tessera::serving {
 
+namespace {
+
+// A version that can't be written must not end the training.
+template <class Write>
+void warn_of_errors(Write write) {
+  try {
+    write();
+  } catch (const std::exception& error) {
+    TORCH_WARN(
+        reason_of(error),
+        " The training goes on, and the next version has these rows, too.");
+  }
+}
+
+}  // namespace
+
 PublishCallback::PublishCallback(
     std::shared_ptr<Publisher> publisher,
-    PublishSchedule schedule)
+    Schedule schedule)
     : publisher_(std::move(publisher)), schedule_(schedule) {
   TESSERA_CHECK_VALUE(
       publisher_ != nullptr,
@@ -54,32 +70,19 @@ void PublishCallback::on_train_end(training::Training& training) {
   wait();
 }
 
-// A version that can't be written must not end the training.
 void PublishCallback::wait() {
-  try {
-    publisher_->wait();
-  } catch (const std::exception& error) {
-    TORCH_WARN(
-        reason_of(error),
-        " The training goes on, and the next version has these rows, too.");
-  }
+  warn_of_errors([&] { publisher_->wait(); });
 }
 
 void PublishCallback::publish(training::Training& training) {
   last_ = std::chrono::steady_clock::now();
-  PublishInfo info{.step = training.progress().step};
+  detail::PublishInfo info{.step = training.progress().step};
   const training::Logs logs = training.logs();
   for (const auto& [name, value] : logs.entries()) {
     info.metrics[name] = value;
   }
   wait();  // so that an error of the version before does not prevent this one
-  try {
-    publisher_->publish(info);
-  } catch (const std::exception& error) {
-    TORCH_WARN(
-        reason_of(error),
-        " The training goes on, and the next version has these rows, too.");
-  }
+  warn_of_errors([&] { publisher_->publish(info); });
 }
 
 }  // namespace tessera::serving

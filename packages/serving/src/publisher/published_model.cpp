@@ -5,11 +5,11 @@
 #include <tessera/layers/layer.h>
 
 #include "packages/export/src/trace/visit_weights.h"
-#include "packages/serving/src/publisher/dense_dtype.h"
 #include "packages/serving/src/publisher/row_copier.h"
 #include "src/common/check.h"
 #include "src/common/names.h"
 
+#include <c10/core/ScalarType.h>
 #include <c10/util/ScopeExit.h>
 
 #include <algorithm>
@@ -217,7 +217,8 @@ std::vector<DenseContent> PublishedModel::dense_content() const {
     content.push_back(
         {.file =
              {.name = name,
-              .dtype = dense_dtype_name(values.scalar_type()),
+              .dtype =
+                  std::string(c10::getDtypeNames(values.scalar_type()).first),
               .shape = values.sizes().vec()},
          .values = std::string(
              static_cast<const char*>(values.const_data_ptr()),

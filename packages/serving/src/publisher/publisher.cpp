@@ -96,7 +96,7 @@ class Publisher::Impl {
     }
   }
 
-  int64_t publish(const PublishInfo& info) {
+  int64_t publish(const detail::PublishInfo& info) {
     const ProfileScope scope("tessera::publish");
     wait();
     const Clock::time_point begin = Clock::now();
@@ -235,14 +235,13 @@ class Publisher::Impl {
           content.tables.push_back(table.unpack(packed, is_base));
         }
       } else if (is_first) {
-        content.tables.push_back(
-            is_base ? table.all_rows(state) : table.changed_rows(state));
+        content.tables.push_back(table.content(state, is_base));
       }
     });
   }
 
   // Adds everything but the tables.
-  void complete(const PublishInfo& info, VersionContent& content) {
+  void complete(const detail::PublishInfo& info, VersionContent& content) {
     PublishReport& report = plan_.report;
     content.file.version = report.version;
     content.file.base = plan_.next_chain.base;
@@ -327,7 +326,7 @@ Publisher::Publisher(
 
 Publisher::~Publisher() = default;
 
-int64_t Publisher::publish(const PublishInfo& info) {
+int64_t Publisher::publish(const detail::PublishInfo& info) {
   return impl_->publish(info);
 }
 

@@ -17,9 +17,6 @@ class RowCopier {
  public:
   RowCopier(const TableState& table, StoredFormat format);
 
-  int64_t row_bytes() const {
-    return row_bytes_;
-  }
   /// Copies rows[i] to out + i * row_bytes(), on all threads.
   /// Errors:  c10::ValueError naming the row for a number that a format of 8 or 4 bits can't
   ///          have.

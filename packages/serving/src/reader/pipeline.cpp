@@ -14,7 +14,7 @@ namespace {
 
 static_assert(kMissing == data::kMissing);
 
-data::ColumnView view_of(const RawColumn& column) {
+data::ColumnView view_of(const RawColumns::Column& column) {
   data::ColumnView view;
   std::visit(
       [&]<class T>(const std::vector<T>& values) {
@@ -26,12 +26,9 @@ data::ColumnView view_of(const RawColumn& column) {
 }
 
 // The types of data are the first ones, in the same order.
-ColumnType type_of(data::ColumnType type) {
-  static_assert(
-      static_cast<int>(data::ColumnType::kUInt64Bits) ==
-      static_cast<int>(ColumnType::kUInt64Bits));
-  return static_cast<ColumnType>(type);
-}
+static_assert(
+    static_cast<int>(data::ColumnType::kUInt64Bits) ==
+    static_cast<int>(PipelineColumn::Type::kUInt64Bits));
 
 // The ids of a feature as vectors.
 class FeatureMemory final : public data::IdsMemory {
@@ -87,7 +84,7 @@ struct Pipeline::State {
   data::PipelineCore core;
 };
 
-void RawColumns::add(std::string name, RawColumn column) {
+void RawColumns::add(std::string name, Column column) {
   const data::ColumnView view = view_of(column);
   if (view.row_splits) {
     data::check_row_splits(
@@ -139,9 +136,10 @@ std::vector<PipelineColumn> Pipeline::columns() const {
     const auto known = types.find(use.name);
     columns.push_back(
         {.name = use.name,
-         .type = known != types.end() ? type_of(known->second)
-             : use.floats             ? ColumnType::kNumbers
-                                      : ColumnType::kUnknown,
+         .type = known != types.end()
+             ? static_cast<PipelineColumn::Type>(known->second)
+             : use.floats ? PipelineColumn::Type::kNumbers
+                          : PipelineColumn::Type::kUnknown,
          .takes_lists = use.lists});
   }
   return columns;

@@ -393,7 +393,7 @@ PublishedTable PublishedTable::with(
   return next;
 }
 
-TableInfo PublishedTable::info() const {
+Version::TableInfo PublishedTable::info() const {
   return {
       .name = file_.name,
       .dim = file_.dim,
@@ -424,7 +424,7 @@ const std::byte* PublishedTable::find(int64_t key) const {
     }
   }
   const uint32_t row = find_key(key_buckets_, num_key_buckets_, key);
-  return row == kNoKeyRow ? nullptr : base_row(row);
+  return row == kNoKeyRow ? nullptr : base_rows_ + int64_t{row} * row_bytes_;
 }
 
 void PublishedTable::find_default_row() {

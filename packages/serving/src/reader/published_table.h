@@ -54,7 +54,7 @@ class PublishedTable {
   const TableFile& file() const {
     return file_;
   }
-  TableInfo info() const;
+  Version::TableInfo info() const;
   /// Which ids of a feature of this table count.
   IdRule rule_of(const FeatureFile& feature) const;
 
@@ -64,9 +64,6 @@ class PublishedTable {
  private:
   PublishedTable() = default;
 
-  const std::byte* base_row(uint32_t row) const {
-    return base_rows_ + int64_t{row} * row_bytes_;
-  }
   const std::byte* find(int64_t key) const;
   void find_places(const RowBags& bags, const void** places) const;
   void find_default_row();

@@ -3,8 +3,8 @@
 
 #include <tessera/common/shorten.h>
 
+#include "packages/serving/src/reader/version.h"
 #include "packages/serving/src/reader/version_data.h"
-#include "packages/serving/src/reader/version_impl.h"
 #include "src/common/active_kernels.h"
 #include "src/common/check.h"
 #include "src/common/check_path.h"
@@ -326,19 +326,20 @@ struct Reader::Impl {
   std::optional<ReaderEvent> take_newest() {
     free_retired();
     change_status([](ReaderStatus& status) { status.newest = 0; });
-    if (get_status().is_pinned) {
-      try {
-        const VersionLink newest = read_current(directory, kReader);
-        change_status(
-            [&](ReaderStatus& status) { status.newest = newest.version; });
-      } catch (const std::exception&) {
-        // The pinned version needs no directory.
+    const bool is_pinned = get_status().is_pinned;
+    VersionLink newest;
+    try {
+      newest = read_current(directory, kReader);
+    } catch (const std::exception&) {
+      if (!is_pinned) {  // a pinned version needs no directory
+        throw;
       }
-      return std::nullopt;
     }
-    const VersionLink newest = read_current(directory, kReader);
     change_status(
         [&](ReaderStatus& status) { status.newest = newest.version; });
+    if (is_pinned) {
+      return std::nullopt;
+    }
     const VersionPtr known = current.get();
     if (known != nullptr && known->impl().link == newest) {
       change_status([](ReaderStatus& status) { status.problem.clear(); });

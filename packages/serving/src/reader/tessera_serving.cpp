@@ -9,6 +9,7 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 struct tessera_reader {
@@ -31,9 +32,9 @@ std::string& last_error() {
   return message;
 }
 
-// Returns run(), or `failure` after an exception.
-template <class Result, class Run>
-Result without_exceptions(Result failure, Run run) noexcept {
+// Returns run(), or after an exception -1 or NULL.
+template <class Run>
+auto without_exceptions(Run run) noexcept {
   try {
     return run();
   } catch (const std::exception& error) {
@@ -45,7 +46,11 @@ Result without_exceptions(Result failure, Run run) noexcept {
   } catch (...) {
     last_error().clear();
   }
-  return failure;
+  if constexpr (std::is_pointer_v<std::invoke_result_t<Run>>) {
+    return std::invoke_result_t<Run>(nullptr);
+  } else {
+    return std::invoke_result_t<Run>(-1);
+  }
 }
 
 template <class T>
@@ -91,7 +96,7 @@ int tessera_reader_open(
     const char* directory,
     const tessera_reader_options* options,
     tessera_reader** out) {
-  return without_exceptions(-1, [&] {
+  return without_exceptions([&] {
     checked(out, "out") = nullptr;
     tessera::serving::ReaderOptions given;
     if (options != nullptr) {
@@ -113,25 +118,25 @@ void tessera_reader_close(tessera_reader* reader) {
 
 int tessera_reader_refresh(tessera_reader* reader) {
   return without_exceptions(
-      -1, [&] { return checked(reader, "reader").reader.refresh() ? 1 : 0; });
+      [&] { return checked(reader, "reader").reader.refresh() ? 1 : 0; });
 }
 
 int tessera_reader_rollback(tessera_reader* reader, int64_t version) {
-  return without_exceptions(-1, [&] {
+  return without_exceptions([&] {
     checked(reader, "reader").reader.rollback(version);
     return 0;
   });
 }
 
 int tessera_reader_unpin(tessera_reader* reader) {
-  return without_exceptions(-1, [&] {
+  return without_exceptions([&] {
     checked(reader, "reader").reader.unpin();
     return 0;
   });
 }
 
 tessera_version* tessera_reader_version(tessera_reader* reader) {
-  return without_exceptions(static_cast<tessera_version*>(nullptr), [&] {
+  return without_exceptions([&] {
     return new tessera_version{checked(reader, "reader").reader.version()};
   });
 }
@@ -141,19 +146,17 @@ void tessera_version_release(tessera_version* version) {
 }
 
 int64_t tessera_version_number(const tessera_version* version) {
-  return without_exceptions(
-      int64_t{-1}, [&] { return checked(version).number(); });
+  return without_exceptions([&] { return checked(version).number(); });
 }
 
 int64_t tessera_version_step(const tessera_version* version) {
-  return without_exceptions(
-      int64_t{-1}, [&] { return checked(version).step(); });
+  return without_exceptions([&] { return checked(version).step(); });
 }
 
 int64_t tessera_version_feature(
     const tessera_version* version,
     const char* name) {
-  return without_exceptions(int64_t{-1}, [&] {
+  return without_exceptions([&] {
     return static_cast<int64_t>(
         checked(version).feature(&checked(name, "name")));
   });
@@ -162,7 +165,7 @@ int64_t tessera_version_feature(
 int64_t tessera_version_table(
     const tessera_version* version,
     const char* name) {
-  return without_exceptions(int64_t{-1}, [&] {
+  return without_exceptions([&] {
     return static_cast<int64_t>(checked(version).table(&checked(name, "name")));
   });
 }
@@ -170,7 +173,7 @@ int64_t tessera_version_table(
 int64_t tessera_version_feature_dim(
     const tessera_version* version,
     int64_t feature) {
-  return without_exceptions(int64_t{-1}, [&] {
+  return without_exceptions([&] {
     const auto& features = checked(version).features();
     return features[checked_number(feature, features.size(), "feature")].dim;
   });
@@ -179,7 +182,7 @@ int64_t tessera_version_feature_dim(
 int64_t tessera_version_table_dim(
     const tessera_version* version,
     int64_t table) {
-  return without_exceptions(int64_t{-1}, [&] {
+  return without_exceptions([&] {
     const auto& tables = checked(version).tables();
     return tables[checked_number(table, tables.size(), "table")].dim;
   });
@@ -195,7 +198,7 @@ int64_t tessera_version_lookup(
     const float* weights,
     float* out,
     size_t out_size) {
-  return without_exceptions(int64_t{-1}, [&] {
+  return without_exceptions([&] {
     const tessera::serving::Version& from = checked(version);
     const size_t number =
         checked_number(feature, from.features().size(), "feature");
@@ -231,7 +234,7 @@ int tessera_version_lookup_rows(
     size_t num_ids,
     float* out,
     size_t out_size) {
-  return without_exceptions(-1, [&] {
+  return without_exceptions([&] {
     const tessera::serving::Version& from = checked(version);
     const size_t number = checked_number(table, from.tables().size(), "table");
     const auto dim = static_cast<size_t>(from.tables()[number].dim);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "packages/serving/src/reader/version_impl.h"
+#include "packages/serving/src/reader/version.h"
 
 #include <tessera/common/shorten.h>
 
@@ -73,7 +73,7 @@ int64_t examples_of(const FeatureBatch& batch) {
 class BatchReader {
  public:
   RowBags read(
-      const FeatureInfo& info,
+      const Version::FeatureInfo& info,
       const IdRule& rule,
       const PublishedTable& table,
       const FeatureBatch& batch) {
@@ -138,11 +138,6 @@ class BatchReader {
         std::is_sorted(splits.begin(), splits.end())
             ? ""
             : " and decrease in between");
-  }
-
-  bool drops_weight(int64_t i) const {
-    return weights_ != nullptr && rule_->drops_weights() &&
-        !(weights_[i] > 0.0F);
   }
 
   // Whether each id is a row that counts. Most batches are so.
@@ -230,7 +225,8 @@ class BatchReader {
   }
 
   IdUse use_of(int64_t i, bool is_in_bag, const PublishedTable& table) const {
-    if (drops_weight(i)) {
+    if (weights_ != nullptr && rule_->drops_weights() &&
+        !(weights_[i] > 0.0F)) {
       return IdUse::kDropped;
     }
     const IdUse use = rule_->use_of(batch_->ids[i], is_in_bag);
@@ -246,7 +242,7 @@ class BatchReader {
     return use;
   }
 
-  const FeatureInfo* info_ = nullptr;
+  const Version::FeatureInfo* info_ = nullptr;
   const IdRule* rule_ = nullptr;
   const FeatureBatch* batch_ = nullptr;
   const int64_t* offsets_ = nullptr;
@@ -341,15 +337,15 @@ const std::map<std::string, double>& Version::metrics() const {
   return impl_->metrics;
 }
 
-const std::vector<FeatureInfo>& Version::features() const {
+const std::vector<Version::FeatureInfo>& Version::features() const {
   return impl_->feature_infos;
 }
 
-const std::vector<TableInfo>& Version::tables() const {
+const std::vector<Version::TableInfo>& Version::tables() const {
   return impl_->table_infos;
 }
 
-const std::vector<DenseWeight>& Version::dense() const {
+const std::vector<Version::DenseWeight>& Version::dense() const {
   return impl_->dense;
 }
 
@@ -363,6 +359,10 @@ std::string_view Version::program() const {
 
 std::string_view Version::compiled_program() const {
   return impl_->file(kCompiledProgram);
+}
+
+std::shared_ptr<const void> Version::base_memory() const {
+  return impl_->owners.front();
 }
 
 size_t Version::feature(std::string_view name) const {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/serving/src/server/http_message.h"
 
+#include <boost/beast/http/status.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -19,35 +20,6 @@
 namespace tessera::serving {
 
 namespace {
-
-const char* reason_of(int status) {
-  switch (status) {
-    case 200:
-      return "OK";
-    case 400:
-      return "Bad Request";
-    case 404:
-      return "Not Found";
-    case 405:
-      return "Method Not Allowed";
-    case 408:
-      return "Request Timeout";
-    case 413:
-      return "Payload Too Large";
-    case 414:
-      return "URI Too Long";
-    case 415:
-      return "Unsupported Media Type";
-    case 431:
-      return "Request Header Fields Too Large";
-    case 501:
-      return "Not Implemented";
-    case 503:
-      return "Service Unavailable";
-    default:
-      return "Internal Server Error";
-  }
-}
 
 // The date of now, such as "Sun, 06 Nov 1994 08:49:37 GMT". strftime() would
 // write it in the language of the process.
@@ -81,18 +53,24 @@ void append_number(std::string& text, float number) {
   }
 }
 
-HttpResponse error_response(int status, std::string_view problem) {
+HttpResponse error_response(
+    int status,
+    std::string_view problem,
+    std::string headers) {
   return {
-      .status = status, .body = text_of(Json{{"error", std::string(problem)}})};
+      .status = status,
+      .body = text_of(Json{{"error", std::string(problem)}}),
+      .headers = std::move(headers)};
 }
 
 HttpResponse busy_response(std::string_view problem) {
-  HttpResponse response = error_response(503, problem);
-  response.headers = "Retry-After: 1\r\n";
-  return response;
+  return error_response(503, problem, "Retry-After: 1\r\n");
 }
 
 std::string head_of(const HttpResponse& response, bool keeps_alive) {
+  namespace http = boost::beast::http;
+  const auto reason = http::obsolete_reason(
+      http::int_to_status(static_cast<unsigned>(response.status)));
   return fmt::format(
       "HTTP/1.1 {} {}\r\n"
       "Date: {}\r\n"
@@ -103,7 +81,7 @@ std::string head_of(const HttpResponse& response, bool keeps_alive) {
       "Connection: {}\r\n"
       "{}\r\n",
       response.status,
-      reason_of(response.status),
+      std::string_view(reason.data(), reason.size()),
       date_text(),
       response.content_type,
       response.body.size(),

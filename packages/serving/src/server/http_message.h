@@ -34,8 +34,11 @@ std::string text_of(const Json& json);
 /// has no other numbers. A parser would read "-0" as an integer, which has no sign.
 void append_number(std::string& text, float number);
 
-/// The response {"error": problem}.
-HttpResponse error_response(int status, std::string_view problem);
+/// The response {"error": problem}, with more header lines.
+HttpResponse error_response(
+    int status,
+    std::string_view problem,
+    std::string headers = {});
 
 /// The response with status 503 that asks the client to try again.
 HttpResponse busy_response(std::string_view problem);

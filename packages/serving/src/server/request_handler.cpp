@@ -40,25 +40,23 @@ bool is_get_path(std::string_view path) {
 }
 
 HttpResponse refuse_method(const HttpRequest& request, const char* allowed) {
-  HttpResponse response = error_response(
+  return error_response(
       405,
       fmt::format(
           "{} takes {}, but got {}.",
           request.path,
           allowed,
-          shorten(request.method)));
-  response.headers = fmt::format("Allow: {}\r\n", allowed);
-  return response;
+          shorten(request.method)),
+      fmt::format("Allow: {}\r\n", allowed));
 }
 
 HttpResponse refuse_encoding(const HttpRequest& request) {
-  HttpResponse response = error_response(
+  return error_response(
       415,
       fmt::format(
           "The body has the Content-Encoding '{}', which this server does not read. Send the body without one.",
-          shorten(request.content_encoding)));
-  response.headers = "Accept-Encoding: identity\r\n";
-  return response;
+          shorten(request.content_encoding)),
+      "Accept-Encoding: identity\r\n");
 }
 
 // The client knows nothing of the function or path in brackets that begins a message, such

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/serving/src/server/request_json.h"
 
+#include <tessera/common/json_text.h>
 #include <tessera/common/json_value.h>
 #include <tessera/common/shorten.h>
 
 #include "packages/serving/src/server/http_message.h"
-#include "packages/serving/src/server/request_values.h"
 #include "src/common/check.h"
 #include "src/common/names.h"
 
@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <span>
 #include <utility>
 #include <vector>
@@ -28,15 +29,161 @@ constexpr const char* kLookupWhere = "/lookup";
 // An answer has at most so many numbers, because each takes about ten bytes of text.
 constexpr size_t kMaxNumbers = size_t{1} << 22;
 
-std::span<const Json> checked_list(
-    const RequestValues& values,
-    const Json& json,
-    const char* name) {
-  if (!json.is_array()) {
-    values.refuse(json, name, "a list");
-  }
-  return rows_of(json);
+// The entries of a list.
+std::span<const Json> rows_of(const Json& list) {
+  return list.get_ref<const Json::array_t&>();
 }
+
+// Whether the rows are lists. Without rows, none is.
+bool are_lists(std::span<const Json> rows) {
+  return !rows.empty() && rows.front().is_array();
+}
+
+// Reads the lists of a request in JSON, and counts their values.
+// Errors:  std::invalid_argument that begins with the path of the request and says where in
+//          the JSON the wrong value is.
+class RequestValues {
+ public:
+  // `where` is the path of the request, such as "/score".
+  RequestValues(
+      std::string where,
+      const Version& version,
+      const ServerOptions& options)
+      : where_(std::move(where)),
+        version_(version),
+        options_(options),
+        left_(options.max_ids) {}
+
+  // The object in the text. It must not have other keys than `known`.
+  Json parse(std::string_view text, const std::vector<std::string>& known) {
+    // No request needs a deeper one.
+    constexpr size_t kDepth = 8;
+    Json json = parse_json(
+        text,
+        "[" + where_ + "]",
+        {.bytes = static_cast<size_t>(options_.max_body_bytes),
+         .depth = kDepth,
+         .list_size = static_cast<size_t>(options_.max_ids)});
+    check_known_keys(json, known, where_);
+    return json;
+  }
+
+  // Reads rows of one id or of a list of ids. The first row decides. `name` is the place in
+  // the JSON, such as "candidates.movie".
+  IdLists read_id_rows(std::span<const Json> rows, const std::string& name) {
+    IdLists read;
+    if (!are_lists(rows)) {
+      append_ids(rows, name, read.ids);
+      return read;
+    }
+    read.row_splits.push_back(0);
+    for (const Json& row : rows) {
+      append_ids(row_of(row, name), name, read.ids);
+      read.row_splits.push_back(std::ssize(read.ids));
+    }
+    return read;
+  }
+
+  // The entries of a list.
+  std::span<const Json> list_of(
+      const Json& json,
+      const std::string& name,
+      const char* expected = "a list") const {
+    if (!json.is_array()) {
+      refuse(json, name, expected);
+    }
+    return rows_of(json);
+  }
+  // The entries of one of several rows.
+  std::span<const Json> row_of(const Json& row, const std::string& name) const {
+    return list_of(row, name, "a list, as the first entry is");
+  }
+
+  // Appends the values of a list without lists.
+  void append_numbers(
+      std::span<const Json> list,
+      const std::string& name,
+      std::vector<float>& numbers) {
+    count(list.size());
+    for (const Json& number : list) {
+      numbers.push_back(read_number(number, name));
+    }
+  }
+
+  // Counts values against the limit.
+  void count(size_t values) {
+    left_ -= static_cast<int64_t>(values);
+    TESSERA_CHECK_VALUE(
+        left_ >= 0,
+        "[{}] expected at most {} ids, numbers and rows, but got more. Send fewer in one request.",
+        where_,
+        options_.max_ids);
+  }
+
+  // Refuses the value of `name`, which should be what `expected` says.
+  [[noreturn]] void refuse(
+      const Json& json,
+      const std::string& name,
+      std::string_view expected) const {
+    const std::string got = json.is_array() ? "a list"
+        : json.is_object()                  ? "an object"
+                                            : shorten(text_of(json));
+    checks::fail<checks::ValueError>(
+        {__func__, __FILE__, __LINE__},
+        "[{}] {}: expected {}, but got {}.{}",
+        where_,
+        shorten(name),
+        expected,
+        got,
+        json.is_string() ? advice_for_text() : "");
+  }
+
+ private:
+  int64_t read_id(const Json& json, const std::string& name) const {
+    // nlohmann reads an integer beyond 64 bits as a floating point number.
+    if (!json.is_number_integer() ||
+        (json.is_number_unsigned() &&
+         json.get<uint64_t>() >
+             static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))) {
+      refuse(json, name, "an id, which is an integer from -2^63 to 2^63 - 1");
+    }
+    return json.get<int64_t>();
+  }
+
+  float read_number(const Json& json, const std::string& name) const {
+    const double number = json.is_number() ? json.get<double>() : INFINITY;
+    // From here on, rounding gives infinity. Below it lies the largest float, and
+    // also its shortest text, 3.4028235e+38, which as a double is a little
+    // larger.
+    constexpr double kEnd = 0x1.ffffffp127;
+    if (!(std::abs(number) < kEnd)) {
+      refuse(json, name, "a number in the range of float32");
+    }
+    constexpr double kMax = std::numeric_limits<float>::max();
+    return static_cast<float>(std::clamp(number, -kMax, kMax));
+  }
+
+  void append_ids(
+      std::span<const Json> list,
+      const std::string& name,
+      std::vector<int64_t>& ids) {
+    count(list.size());
+    for (const Json& id : list) {
+      ids.push_back(read_id(id, name));
+    }
+  }
+
+  const char* advice_for_text() const {
+    return version_.pipeline().empty()
+        ? " The server takes no text, and this version has no pipeline. Send the ids and numbers with which the model was trained."
+        : " The server takes no text. Apply the pipeline of this version in the client, and send its ids and numbers, as docs/serving.md shows under \"Raw values\".";
+  }
+
+  std::string where_;
+  const Version& version_;
+  const ServerOptions& options_;
+  int64_t left_;
+};
 
 // The weights have the shape of the ids.
 std::vector<float> read_weights(
@@ -44,7 +191,7 @@ std::vector<float> read_weights(
     std::span<const Json> ids,
     RequestValues& values) {
   constexpr const char* kName = "weights";
-  const std::span<const Json> weights = checked_list(values, json, kName);
+  const std::span<const Json> weights = values.list_of(json, kName);
   TESSERA_CHECK_VALUE(
       weights.empty() || are_lists(ids),
       "[{}] weights: expected none, because only lists of ids are combined with weights. Leave the weights out, or send a list of ids for each example.",
@@ -57,7 +204,7 @@ std::vector<float> read_weights(
       ids.size());
   std::vector<float> numbers;
   for (size_t i = 0; i < ids.size(); ++i) {
-    const auto row = checked_list(values, weights[i], kName);
+    const auto row = values.list_of(weights[i], kName);
     TESSERA_CHECK_VALUE(
         row.size() == ids[i].size(),
         "[{}] weights: expected one weight per id, but got {} weights for {} ids.",
@@ -125,9 +272,11 @@ class ScoreReader {
 
  private:
   bool is_feature(const std::string& name) const {
-    const std::vector<FeatureInfo>& features = version_.features();
+    const std::vector<Version::FeatureInfo>& features = version_.features();
     return std::any_of(
-        features.begin(), features.end(), [&](const FeatureInfo& feature) {
+        features.begin(),
+        features.end(),
+        [&](const Version::FeatureInfo& feature) {
           return feature.name == name;
         });
   }
@@ -229,9 +378,8 @@ LookupAnswer answer_lookup(
     values.refuse(name, "feature", "the name of a feature");
   }
   const size_t number = version.feature(name.get<std::string>());
-  const FeatureInfo& feature = version.features()[number];
-  const auto rows =
-      checked_list(values, field_of(json, "ids", kLookupWhere), "ids");
+  const Version::FeatureInfo& feature = version.features()[number];
+  const auto rows = values.list_of(field_of(json, "ids", kLookupWhere), "ids");
   TESSERA_CHECK_VALUE(
       feature.sequence_length == 0 || are_lists(rows),
       "[{}] ids: expected a list of ids for each example, such as [[3,1],[4]], because the feature '{}' is a sequence.",
@@ -315,7 +463,7 @@ std::string version_text(
     metrics[name] = value;
   }
   Json features = Json::array();
-  for (const FeatureInfo& feature : version.features()) {
+  for (const Version::FeatureInfo& feature : version.features()) {
     features.push_back(
         {{"name", feature.name},
          {"table", feature.table},
@@ -324,7 +472,7 @@ std::string version_text(
          {"sequence_length", feature.sequence_length}});
   }
   Json tables = Json::array();
-  for (const TableInfo& table : version.tables()) {
+  for (const Version::TableInfo& table : version.tables()) {
     tables.push_back(
         {{"name", table.name},
          {"dim", table.dim},

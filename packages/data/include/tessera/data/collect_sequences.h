@@ -11,6 +11,8 @@
 
 namespace tessera::data {
 
+namespace detail {
+
 /// The options of collect_sequences().
 struct CollectOptions {
   /// The column whose equal values belong together, such as the user or the session: one
@@ -29,6 +31,8 @@ struct CollectOptions {
 
   bool operator==(const CollectOptions&) const = default;
 };
+
+}  // namespace detail
 
 // snippet: tests/docs/reference_dataset_test.cpp collect_sequences
 /// Makes a sequence of each user, or of each session, from a log with a line for each
@@ -50,6 +54,6 @@ struct CollectOptions {
 ///          the source are passed on.
 Columns collect_sequences(
     const Dataset& examples,
-    const CollectOptions& options);
+    const detail::CollectOptions& options);
 
 }  // namespace tessera::data

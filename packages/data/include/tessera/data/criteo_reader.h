@@ -34,24 +34,24 @@ struct CriteoBatch {
 /// Errors:  c10::ValueError for other shapes or types.
 Columns to_columns(const CriteoBatch& batch);
 
-// snippet: tests/docs/reference_data_test.cpp CriteoShard
-/// Shares files between `count` readers. A reader gets the lines with
-/// line % count == index, counted from 0 over all files.
-///
-///   // The second of two processes that read the same files.
-///   CriteoReader reader(
-///       {.files = {"day_0.gz"},
-///        .batch_size = 2,
-///        .shard = {.index = 1, .count = 2}});
-struct CriteoShard {
-  int64_t index = 0;
-  int64_t count = 1;
-
-  bool operator==(const CriteoShard&) const = default;
-};
-
 /// The options of a CriteoReader.
 struct CriteoReaderOptions {
+  // snippet: tests/docs/reference_data_test.cpp CriteoShard
+  /// Shares files between `count` readers. A reader gets the lines with
+  /// line % count == index, counted from 0 over all files.
+  ///
+  ///   // The second of two processes that read the same files.
+  ///   CriteoReader reader(
+  ///       {.files = {"day_0.gz"},
+  ///        .batch_size = 2,
+  ///        .shard = {.index = 1, .count = 2}});
+  struct Shard {
+    int64_t index = 0;
+    int64_t count = 1;
+
+    bool operator==(const Shard&) const = default;
+  };
+
   /// Text or gzip files, recognised by their first bytes. They are read one after the
   /// other.
   std::vector<std::string> files = {};
@@ -65,7 +65,7 @@ struct CriteoReaderOptions {
   /// The number of lines to skip at the beginning. To continue where an earlier reader
   /// was, set it to that reader's CriteoReader::next_line().
   int64_t start_line = 0;
-  CriteoShard shard = {};
+  Shard shard = {};
   /// The number of threads that parse while one more reads and inflates. 0 means one per
   /// core, but at most four.
   int64_t threads = 0;

@@ -3,19 +3,10 @@
 
 #include <tessera/data/criteo_reader.h>
 #include <tessera/data/example_source.h>
-#include <tessera/data/malformed_lines.h>
 
 #include <memory>
 
 namespace tessera::data {
-
-/// Examples in the Criteo click logs.
-class CriteoSource : public ExampleSource {
- public:
-  /// Counts what the reader that was opened last has read so far. Several threads may
-  /// call it.
-  virtual ReadReport report() const = 0;
-};
 
 // snippet: tests/docs/reference_sources_test.cpp make_criteo_source
 /// Examples in the Criteo click logs, with the columns of to_columns(). A reader returns
@@ -31,7 +22,7 @@ class CriteoSource : public ExampleSource {
 ///
 /// Errors:  those of CriteoReader; c10::ValueError if drop_last is set, because a source
 ///          gives all examples.
-std::unique_ptr<CriteoSource> make_criteo_source(
+std::unique_ptr<ExampleSource> make_criteo_source(
     const CriteoReaderOptions& options);
 
 }  // namespace tessera::data

@@ -82,8 +82,10 @@ struct CsvOptions {
   bool operator==(const CsvOptions&) const = default;
 };
 
-// snippet: tests/docs/reference_sources_test.cpp CsvSource
-/// Examples in CSV files, as make_csv_source() makes them.
+// snippet: tests/docs/reference_sources_test.cpp make_csv_source
+/// Examples in CSV files. Blocks of rows are parsed in parallel, and the number of threads
+/// does not change the result. Empty lines are skipped. open(first) reads all rows before
+/// `first`. size() is unset, because the number of rows is unknown.
 ///
 ///   const auto source = make_csv_source(
 ///       {.files = {"clicks.csv"}, .malformed_lines = MalformedLines::kSkip});
@@ -93,21 +95,6 @@ struct CsvOptions {
 ///   output << source->report().malformed_lines << " malformed line: "
 ///          << source->report().first_malformed_lines.front() << "\n";
 ///   save_column_types(source->types(), "types.json");
-class CsvSource : public ExampleSource {
- public:
-  /// Counts what the reader that was opened last has read so far, with the rows that it
-  /// skipped. Several threads may call it.
-  virtual ReadReport report() const = 0;
-
-  /// The types of all columns that are read, to pass as CsvOptions::types.
-  /// save_column_types() writes them to a file, so that a server reads its columns as the
-  /// training did.
-  virtual std::map<std::string, ColumnType> types() const = 0;
-};
-
-/// Examples in CSV files. Blocks of rows are parsed in parallel, and the number of threads
-/// does not change the result. Empty lines are skipped. open(first) reads all rows before
-/// `first`. size() is unset, because the number of rows is unknown.
 ///
 /// Memory:  at most 2 * threads + 2 parsed blocks.
 /// Errors:  c10::ValueError for options out of range; for files that are missing, empty,
@@ -115,7 +102,7 @@ class CsvSource : public ExampleSource {
 ///          malformed rows see `malformed_lines`. The message names file, line and
 ///          column. next() first returns the examples before the error.
 ///          c10::NotImplementedError if Tessera was built without Arrow.
-std::unique_ptr<CsvSource> make_csv_source(const CsvOptions& options);
+std::unique_ptr<ExampleSource> make_csv_source(const CsvOptions& options);
 
 /// Returns true if this Tessera was built with Arrow, which make_csv_source() and
 /// make_parquet_source() need.

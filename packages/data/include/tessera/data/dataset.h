@@ -18,6 +18,8 @@ namespace tessera::data {
 class RowStage;  // private
 struct DatasetAccess;  // private
 
+namespace detail {
+
 /// The options of Dataset::shuffle().
 struct ShuffleOptions {
   /// The number of examples in memory that are shuffled together, >= 1.
@@ -47,6 +49,8 @@ struct BatchOptions {
 
   bool operator==(const BatchOptions&) const = default;
 };
+
+}  // namespace detail
 
 // snippet: tests/docs/reference_dataset_test.cpp Dataset
 /// Examples in files or in memory, and the steps that turn them into batches. Each step
@@ -83,7 +87,7 @@ class Dataset {
   /// examples in each epoch. The order depends only on the options and the epoch, and a
   /// reader can start anywhere in it after reading one block.
   /// Errors:  c10::ValueError if buffer < 1.
-  Dataset shuffle(const ShuffleOptions& options) const;
+  Dataset shuffle(const detail::ShuffleOptions& options) const;
 
   /// The first `count` examples, or all if there are fewer.
   /// Errors:  c10::ValueError if count < 0.
@@ -119,10 +123,10 @@ class Dataset {
   /// result share them. Call shuffle() after cache(), because a cached order does not
   /// change.
   /// Errors:  c10::ValueError if max_bytes < 1; while reading, if there are more bytes.
-  Dataset cache(const CacheOptions& options = {}) const;
+  Dataset cache(const detail::CacheOptions& options = {}) const;
 
   /// Errors:  c10::ValueError if size < 1.
-  Batches batch(const BatchOptions& options) const;
+  Batches batch(const detail::BatchOptions& options) const;
 
   /// The number of examples. Unset if it is not known before they are read.
   std::optional<int64_t> size() const;

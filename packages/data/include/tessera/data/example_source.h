@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/data/column_type.h>
 #include <tessera/data/columns.h>
+#include <tessera/data/malformed_lines.h>
 
 #include <cstdint>
 #include <map>
@@ -39,6 +41,19 @@ class ExampleSource {
   /// Returns the unit of each column of times, such as {"time", "microseconds since
   /// 1970"}. The values of such columns are integers. Parquet files name the units.
   virtual std::map<std::string, std::string> units() const {
+    return {};
+  }
+
+  /// Counts what the reader of text files that was opened last has read so far, with the
+  /// lines that it skipped. All zeros for other sources. Several threads may call it.
+  virtual ReadReport report() const {
+    return {};
+  }
+
+  /// The types of all columns of CSV files that are read, to pass as CsvOptions::types.
+  /// save_column_types() writes them to a file, so that a server reads its columns as the
+  /// training did. Empty for other sources.
+  virtual std::map<std::string, ColumnType> types() const {
     return {};
   }
 };

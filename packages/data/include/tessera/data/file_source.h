@@ -26,8 +26,8 @@ struct FileOptions {
   std::map<std::string, char> list_delimiters = {};
   /// The unit of times that a Parquet file has as INT96. A time beyond it is an error.
   Int96Unit int96_unit = Int96Unit::kNanoseconds;
-  /// The reader fails at a malformed row of a CSV file, or skips it. The CsvSource of
-  /// make_csv_source() also counts malformed rows.
+  /// The reader fails at a malformed row of a CSV file, or skips it. The report() of the
+  /// source counts them.
   MalformedLines malformed_lines = MalformedLines::kError;
 
   bool operator==(const FileOptions&) const = default;

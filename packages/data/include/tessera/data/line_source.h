@@ -14,51 +14,13 @@
 
 namespace tessera::data {
 
-/// Whole lines of one file, each with a newline at its end. There may be no lines, for
-/// example because all of them are before start_line.
-struct LineBlock {
-  std::vector<char> text = {};  // the lines are in [begin, end)
-  size_t begin = 0;
-  size_t end = 0;
-  int64_t lines = 0;
-  size_t file = 0;
-  int64_t first_line = 0;  // counted over all files
-  int64_t first_line_of_file = 0;
-};
-
-/// The options of a LineSource.
-struct LineSourceOptions {
-  /// Text or gzip files, recognised by their first bytes. They are read one after the
-  /// other.
-  std::vector<std::string> files = {};
-  /// The number of bytes that each next() reads, in [1, 2^30].
-  size_t block_bytes = size_t{1} << 18;
-  /// Lines up to this length are returned completely, and longer ones may be cut. In
-  /// [1, 2^30].
-  size_t max_line_bytes = 4096;
-  /// The number of readable bytes after a block's end, at most 2^20.
-  size_t padding = 0;
-  /// The number of lines to skip at the beginning, counted over all files. >= 0.
-  int64_t start_line = 0;
-  /// Messages begin with this name.
-  std::string reader = "LineSource";
-
-  bool operator==(const LineSourceOptions&) const = default;
-};
-
-/// The error of a LineSource with fewer lines than start_line.
-class StartAfterEnd : public c10::ValueError {
- public:
-  using c10::ValueError::ValueError;
-};
-
 // snippet: tests/docs/reference_sources_test.cpp LineSource
 /// Reads the lines of several files in blocks, plain text or gzip. If a line is longer
 /// than max_line_bytes, it may be cut. At least its first max_line_bytes + 1 bytes are
 /// kept.
 ///
 ///   LineSource source({.files = {"day_0.gz"}, .start_line = 1});
-///   for (LineBlock block; source.next(block);) {
+///   for (LineSource::Block block; source.next(block);) {
 ///     const std::string_view text(
 ///         block.text.data() + block.begin, block.end - block.begin);
 ///     lines += std::count(text.begin(), text.end(), '\n');
@@ -67,8 +29,46 @@ class StartAfterEnd : public c10::ValueError {
 /// Not thread safe.
 class LineSource {
  public:
+  /// Whole lines of one file, each with a newline at its end. There may be no lines, for
+  /// example because all of them are before start_line.
+  struct Block {
+    std::vector<char> text = {};  // the lines are in [begin, end)
+    size_t begin = 0;
+    size_t end = 0;
+    int64_t lines = 0;
+    size_t file = 0;
+    int64_t first_line = 0;  // counted over all files
+    int64_t first_line_of_file = 0;
+  };
+
+  /// Which files a LineSource reads, and how.
+  struct Options {
+    /// Text or gzip files, recognised by their first bytes. They are read one after the
+    /// other.
+    std::vector<std::string> files = {};
+    /// The number of bytes that each next() reads, in [1, 2^30].
+    size_t block_bytes = size_t{1} << 18;
+    /// Lines up to this length are returned completely, and longer ones may be cut. In
+    /// [1, 2^30].
+    size_t max_line_bytes = 4096;
+    /// The number of readable bytes after a block's end, at most 2^20.
+    size_t padding = 0;
+    /// The number of lines to skip at the beginning, counted over all files. >= 0.
+    int64_t start_line = 0;
+    /// Messages begin with this name.
+    std::string reader = "LineSource";
+
+    bool operator==(const Options&) const = default;
+  };
+
+  /// The error of next() with fewer lines than start_line.
+  class StartAfterEnd : public c10::ValueError {
+   public:
+    using c10::ValueError::ValueError;
+  };
+
   /// Errors:  c10::ValueError if there are no files, and for options out of range.
-  explicit LineSource(LineSourceOptions options);
+  explicit LineSource(Options options);
   ~LineSource();
 
   /// Reads the next block_bytes of a file, which may contain no whole line. Returns false
@@ -76,17 +76,17 @@ class LineSource {
   /// raised.
   /// Errors:  c10::ValueError for a file that can't be read, is not text, is empty,
   ///          damaged or cut off; StartAfterEnd if there are fewer lines than start_line.
-  bool next(LineBlock& block);
+  bool next(Block& block);
 
  private:
-  void fill(LineBlock& block);
-  void drop_rest_of_line(LineBlock& block);
-  void cut_last_line(LineBlock& block, bool is_at_end);
-  void skip_to_start(LineBlock& block);
+  void fill(Block& block);
+  void drop_rest_of_line(Block& block);
+  void cut_last_line(Block& block, bool is_at_end);
+  void skip_to_start(Block& block);
   void open_file();
   void close_file();
 
-  LineSourceOptions options_;
+  Options options_;
   size_t file_ = 0;
   std::unique_ptr<FileBytes> bytes_;
   std::string carry_;  // the beginning of a line

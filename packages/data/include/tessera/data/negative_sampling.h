@@ -29,25 +29,6 @@ enum class ExcludedItems {
   kKnown
 };
 
-/// The options of a NegativeSampler.
-struct NegativeSamplingOptions {
-  /// The column with the item, one integer or text per example.
-  std::string item = "item";
-  /// The column with the user, one integer or text per example. Needed for kKnown.
-  std::string user = {};
-  /// The new column with the list of negatives of each example.
-  std::string output = "negatives";
-  NegativeDistribution distribution = NegativeDistribution::kUniform;
-  ExcludedItems excluded = ExcludedItems::kOwn;
-  /// The number of negatives of each example, in [1, 65536]. They may repeat.
-  int64_t num_negatives = 1;
-  /// The exponent of the counts of kPopularity, in [0, 16].
-  double power = 0.75;
-  int64_t seed = 0;
-
-  bool operator==(const NegativeSamplingOptions&) const = default;
-};
-
 // snippet: tests/docs/reference_dataset_test.cpp NegativeSampler
 /// Adds randomly drawn items to each example as negatives, for data that has clicks but no
 /// rejections. Set `excluded` to kKnown to leave out all items of the user.
@@ -75,7 +56,26 @@ struct NegativeSamplingOptions {
 ///          c10::TypeError for columns of another kind.
 class NegativeSampler {
  public:
-  NegativeSampler(const Dataset& positives, NegativeSamplingOptions options);
+  /// Which negatives it draws, and for which columns.
+  struct Options {
+    /// The column with the item, one integer or text per example.
+    std::string item = "item";
+    /// The column with the user, one integer or text per example. Needed for kKnown.
+    std::string user = {};
+    /// The new column with the list of negatives of each example.
+    std::string output = "negatives";
+    NegativeDistribution distribution = NegativeDistribution::kUniform;
+    ExcludedItems excluded = ExcludedItems::kOwn;
+    /// The number of negatives of each example, in [1, 65536]. They may repeat.
+    int64_t num_negatives = 1;
+    /// The exponent of the counts of kPopularity, in [0, 16].
+    double power = 0.75;
+    int64_t seed = 0;
+
+    bool operator==(const Options&) const = default;
+  };
+
+  NegativeSampler(const Dataset& positives, Options options);
 
   /// Adds the column `output`, for Batches::map() and Dataset::map().
   /// Errors:  c10::ValueError if the column exists; with kInBatch, if the examples are not
@@ -88,8 +88,8 @@ class NegativeSampler {
 
   /// The number of distinct items.
   int64_t num_items() const;
-  const NegativeSamplingOptions& options() const&;
-  NegativeSamplingOptions options() const&&;
+  const Options& options() const&;
+  Options options() const&&;
 
  private:
   struct Items;

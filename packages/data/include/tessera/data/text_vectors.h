@@ -19,6 +19,8 @@ struct TextVectors {
   at::Tensor vectors = {};  // [words, dim] float32
 };
 
+namespace detail {
+
 /// The options of load_text_vectors().
 struct TextVectorOptions {
   /// The number of values of a vector. 0: that of the first line.
@@ -29,6 +31,8 @@ struct TextVectorOptions {
 
   bool operator==(const TextVectorOptions&) const = default;
 };
+
+}  // namespace detail
 
 // snippet: tests/docs/reference_data_test.cpp load_text_vectors
 /// Reads the text formats of word2vec and GloVe, plain or gzip: a line for each word, with
@@ -48,7 +52,7 @@ struct TextVectorOptions {
 ///          has more or fewer numbers than the first one says.
 TextVectors load_text_vectors(
     const std::string& path,
-    const TextVectorOptions& options = {});
+    const detail::TextVectorOptions& options = {});
 
 /// Copies vectors into the rows [vocabulary_size, dim] of a feature with a Vocabulary: each
 /// value gets the vector of the word that equals it. Integers are compared as decimal

@@ -13,6 +13,8 @@
 
 namespace tessera::data {
 
+namespace detail {
+
 /// The names of the columns that UserItems reads.
 struct UserItemsOptions {
   /// The column with the user, one integer per example.
@@ -22,6 +24,8 @@ struct UserItemsOptions {
 
   bool operator==(const UserItemsOptions&) const = default;
 };
+
+}  // namespace detail
 
 // snippet: tests/docs/reference_dataset_test.cpp UserItems
 /// The items of each user, such as those that a search must leave out because the user
@@ -38,7 +42,7 @@ class UserItems {
  public:
   explicit UserItems(
       const Dataset& examples,
-      const UserItemsOptions& options = {});
+      const detail::UserItemsOptions& options = {});
 
   /// The items of each of the users, in the order of the dataset. A user without examples
   /// has none.

@@ -12,6 +12,8 @@
 
 namespace tessera::data {
 
+namespace detail {
+
 /// Which of the counted values a vocabulary keeps.
 struct VocabularyLimits {
   /// Values that occur less often are left out. With 1, no value is left out. Training then
@@ -25,6 +27,8 @@ struct VocabularyLimits {
 
   bool operator==(const VocabularyLimits&) const = default;
 };
+
+}  // namespace detail
 
 // snippet: tests/docs/reference_data_test.cpp VocabularyBuilder
 /// Counts the values of a column, batch by batch, and makes a vocabulary of them.
@@ -67,7 +71,8 @@ class VocabularyBuilder {
   /// values, the larger come first, as in Keras; text is ordered by its bytes. The order
   /// of the calls of add() does not matter.
   /// Errors:  c10::ValueError for limits < 1, or if no value is left.
-  transforms::Vocabulary finish(const VocabularyLimits& limits = {}) const;
+  transforms::Vocabulary finish(
+      const detail::VocabularyLimits& limits = {}) const;
 
  private:
   struct Counts;
@@ -86,13 +91,13 @@ class VocabularyBuilder {
 ///   const transforms::Vocabulary items =
 ///       learn_vocabulary(train, "item", {.min_count = 2});
 ///
-/// With min_count = 1, training has no unknown values. See VocabularyLimits.
+/// With min_count = 1, training has no unknown values. See detail::VocabularyLimits.
 ///
 /// Errors:  those of the dataset and of a VocabularyBuilder; c10::ValueError if there is
 ///          no such column.
 transforms::Vocabulary learn_vocabulary(
     const Dataset& dataset,
     const std::string& column,
-    const VocabularyLimits& limits = {});
+    const detail::VocabularyLimits& limits = {});
 
 }  // namespace tessera::data

@@ -29,24 +29,23 @@ inline constexpr int64_t kMissing = std::numeric_limits<int64_t>::min();
 using RawValues = std::
     variant<std::vector<int64_t>, std::vector<float>, std::vector<std::string>>;
 
-/// One column of a batch of examples.
-struct RawColumn {
-  /// [batch]. With row_splits, the values of all examples one after the other.
-  RawValues values = {};
-  /// Without it, each example has one value. Otherwise [batch + 1], ascending from 0, and
-  /// example i has the values [row_splits[i], row_splits[i + 1]).
-  std::optional<std::vector<int64_t>> row_splits = {};
-};
-
 /// The columns of a batch of examples, with their names.
 class TESSERA_SERVING_API RawColumns {
  public:
-  using Entry = std::pair<std::string, RawColumn>;
+  /// One column of a batch of examples.
+  struct Column {
+    /// [batch]. With row_splits, the values of all examples one after the other.
+    RawValues values = {};
+    /// Without it, each example has one value. Otherwise [batch + 1], ascending from 0, and
+    /// example i has the values [row_splits[i], row_splits[i + 1]).
+    std::optional<std::vector<int64_t>> row_splits = {};
+  };
+  using Entry = std::pair<std::string, Column>;
 
   /// Errors:  std::invalid_argument naming the column if there is already one of this name,
   ///          if its number of examples differs from that of the others, or for wrong
   ///          row_splits.
-  void add(std::string name, RawColumn column);
+  void add(std::string name, Column column);
 
   /// The number of examples. 0 if there are no columns.
   int64_t batch_size() const;
@@ -61,24 +60,24 @@ class TESSERA_SERVING_API RawColumns {
   std::vector<Entry> entries_;
 };
 
-/// The values that a pipeline takes for a column.
-enum class ColumnType {
-  kInt64,
-  kFloat32,
-  kText,
-  /// An integer from 0 to 2^64 - 1, passed as the int64 with the same bits.
-  kUInt64Bits,
-  /// Integers or floats, in each batch.
-  kNumbers,
-  /// Integers or text, and the pipeline does not know which of them training had. The first
-  /// batch decides. Only pipelines that save_pipeline() did not write have such columns.
-  kUnknown
-};
-
 /// A column that a pipeline reads.
 struct PipelineColumn {
+  /// The values that the pipeline takes for it.
+  enum class Type {
+    kInt64,
+    kFloat32,
+    kText,
+    /// An integer from 0 to 2^64 - 1, passed as the int64 with the same bits.
+    kUInt64Bits,
+    /// Integers or floats, in each batch.
+    kNumbers,
+    /// Integers or text, and the pipeline does not know which of them training had. The first
+    /// batch decides. Only pipelines that save_pipeline() did not write have such columns.
+    kUnknown
+  };
+
   std::string name = {};
-  ColumnType type = ColumnType::kUnknown;
+  Type type = Type::kUnknown;
   /// True if the column may have row_splits.
   bool takes_lists = false;
 

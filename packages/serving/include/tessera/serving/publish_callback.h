@@ -10,14 +10,6 @@
 
 namespace tessera::serving {
 
-/// When a PublishCallback publishes. At least one must be set.
-struct PublishSchedule {
-  /// After every n-th step. 0: not by steps.
-  int64_t every_steps = 0;
-  /// After the first step at which so many seconds have passed. 0: not by time.
-  double every_seconds = 0.0;
-};
-
 // snippet: packages/serving/tests/serving_docs_test.cpp PublishCallback
 /// Publishes the model during fit(), and once more at the end.
 ///
@@ -32,9 +24,15 @@ struct PublishSchedule {
 /// Errors:  c10::ValueError for a schedule that is empty or negative.
 class PublishCallback : public training::Callback {
  public:
-  PublishCallback(
-      std::shared_ptr<Publisher> publisher,
-      PublishSchedule schedule);
+  /// When it publishes. At least one must be set.
+  struct Schedule {
+    /// After every n-th step. 0: not by steps.
+    int64_t every_steps = 0;
+    /// After the first step at which so many seconds have passed. 0: not by time.
+    double every_seconds = 0.0;
+  };
+
+  PublishCallback(std::shared_ptr<Publisher> publisher, Schedule schedule);
 
   void on_train_begin(training::Training& training) override;
   void on_step_end(training::Training& training) override;
@@ -45,7 +43,7 @@ class PublishCallback : public training::Callback {
   void wait();
 
   std::shared_ptr<Publisher> publisher_;
-  PublishSchedule schedule_;
+  Schedule schedule_;
   std::chrono::steady_clock::time_point last_;
 };
 

@@ -53,6 +53,8 @@ struct PublishOptions {
 };
 static_assert(std::is_aggregate_v<PublishOptions>);
 
+namespace detail {
+
 /// Facts about the training that are published together with the weights.
 struct PublishInfo {
   /// Makes the version a base, for example because an older one is damaged.
@@ -62,6 +64,8 @@ struct PublishInfo {
   std::map<std::string, double> metrics = {};
 };
 static_assert(std::is_aggregate_v<PublishInfo>);
+
+}  // namespace detail
 
 /// A report of what the last publish() has done.
 struct PublishReport {
@@ -124,7 +128,7 @@ class Publisher {
   /// between steps. It first waits until the version before is written.
   /// Errors:  c10::ValueError naming the row for a number that is not finite and a format
   ///          of 8 or 4 bits; c10::Error naming the path.
-  int64_t publish(const PublishInfo& info = {});
+  int64_t publish(const detail::PublishInfo& info = {});
 
   /// Waits until the last version is written.
   void wait();

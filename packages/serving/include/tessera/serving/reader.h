@@ -38,42 +38,6 @@ struct IdLists {
   bool operator==(const IdLists&) const = default;
 };
 
-/// The name, the table and the combiner of a published feature.
-struct FeatureInfo {
-  std::string name = {};
-  std::string table = {};
-  int64_t dim = 0;
-  /// "sum", "mean" or "sqrtn".
-  std::string combiner = {};
-  /// > 0: an example gives [sequence_length, dim] and not [dim].
-  int64_t sequence_length = 0;
-};
-
-/// The name, the format and the number of rows of a published table.
-struct TableInfo {
-  std::string name = {};
-  int64_t dim = 0;
-  /// "float32", "bfloat16", "float16", "int8" or "int4".
-  std::string format = {};
-  /// 0 for a table with keys.
-  int64_t vocabulary_size = 0;
-  bool has_keys = false;
-  /// The rows, or the keys that have one.
-  int64_t rows = 0;
-  /// The rows that have changed since the base.
-  int64_t overlaid_rows = 0;
-};
-
-/// A dense weight or buffer of the model.
-struct DenseWeight {
-  std::string name = {};
-  /// "float32", "int64", ...
-  std::string dtype = {};
-  std::vector<int64_t> shape = {};
-  /// In order, without gaps. They live as long as the Version.
-  std::span<const std::byte> bytes = {};
-};
-
 // snippet: packages/serving/tests/serving_docs_test.cpp Version
 /// One version of a published model. It never changes, so a request that keeps the pointer
 /// reads only this version.
@@ -87,6 +51,42 @@ struct DenseWeight {
 /// Any number of threads may call its functions at the same time.
 class TESSERA_SERVING_API Version {
  public:
+  /// The name, the table and the combiner of a published feature.
+  struct FeatureInfo {
+    std::string name = {};
+    std::string table = {};
+    int64_t dim = 0;
+    /// "sum", "mean" or "sqrtn".
+    std::string combiner = {};
+    /// > 0: an example gives [sequence_length, dim] and not [dim].
+    int64_t sequence_length = 0;
+  };
+
+  /// The name, the format and the number of rows of a published table.
+  struct TableInfo {
+    std::string name = {};
+    int64_t dim = 0;
+    /// "float32", "bfloat16", "float16", "int8" or "int4".
+    std::string format = {};
+    /// 0 for a table with keys.
+    int64_t vocabulary_size = 0;
+    bool has_keys = false;
+    /// The rows, or the keys that have one.
+    int64_t rows = 0;
+    /// The rows that have changed since the base.
+    int64_t overlaid_rows = 0;
+  };
+
+  /// A dense weight or buffer of the model.
+  struct DenseWeight {
+    std::string name = {};
+    /// "float32", "int64", ...
+    std::string dtype = {};
+    std::vector<int64_t> shape = {};
+    /// In order, without gaps. They live as long as the Version.
+    std::span<const std::byte> bytes = {};
+  };
+
   ~Version();
   Version(const Version&) = delete;
   Version& operator=(const Version&) = delete;
@@ -109,6 +109,8 @@ class TESSERA_SERVING_API Version {
   std::string_view program() const;
   /// The bytes of PublishOptions::compiled_program. Empty: none.
   std::string_view compiled_program() const;
+  /// Keeps the bytes of these three alive. All versions of a base share it.
+  std::shared_ptr<const void> base_memory() const;
 
   /// The number of a feature in features(). It is the same in all versions of a training.
   /// Errors:  std::invalid_argument listing the features.
