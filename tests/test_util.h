@@ -5,8 +5,8 @@
 
 #include <typeinfo>
 
-// Expects that the statement throws exactly this type, and that
-// what_without_backtrace() contains the text. If the statement has commas inside
+// Expects that the statement throws exactly this type, and that its message, without a
+// backtrace, contains the text. If the statement has commas inside
 // braces, write parentheses around it.
 #define EXPECT_RAISES(error, statement, text) \
   ::tessera::test::expect_raises<error>(      \
@@ -19,6 +19,8 @@
   EXPECT_RAISES(c10::IndexError, statement, text)
 #define EXPECT_TORCH_ERROR(statement, text) \
   EXPECT_RAISES(c10::Error, statement, text)
+#define EXPECT_INVALID_ARGUMENT(statement, text) \
+  EXPECT_RAISES(std::invalid_argument, statement, text)
 
 #define EXPECT_CONTAINS(text, part) \
   EXPECT_PRED_FORMAT2(::tessera::test::contains, text, part)
@@ -35,18 +37,15 @@ void expect_raises(
       " with the text:\n  " + text + "\nbut got ";
   try {
     statement();
-  } catch (const c10::Error& error) {
-    const std::string message = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
+    const std::string message =
+        of_torch == nullptr ? error.what() : of_torch->what_without_backtrace();
     if (typeid(error) != typeid(Error) ||
         message.find(text) == std::string::npos) {
       ADD_FAILURE_AT(file, line) << "expected " << expected
                                  << typeid(error).name() << ":\n  " << message;
     }
-    return;
-  } catch (const std::exception& error) {
-    ADD_FAILURE_AT(file, line)
-        << "expected " << expected << typeid(error).name() << ":\n  "
-        << error.what();
     return;
   }
   ADD_FAILURE_AT(file, line) << "expected " << expected << "no error";
@@ -201,4 +200,17 @@ class Warnings : public c10::WarningHandler {
   c10::WarningUtils::WarningHandlerGuard guard_{this};
 };
 
+/// The number in a variable of the environment, which makes some tests longer.
+inline int64_t number_from(const char* variable, int64_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::atoll(text);
+}
+
 }  // namespace tessera::test
+
+namespace tessera {
+
+// Tests in all namespaces use these helpers.
+using namespace test;  // NOLINT(google-build-using-namespace)
+
+}  // namespace tessera

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <tessera/features/feature.h>
+#include <tessera/features/feature_config.h>
 
 #include "tests/test_util.h"
 
@@ -37,6 +38,19 @@ inline SparseFeature sparse(const Rows& rows, int64_t columns) {
       at::tensor(indices, at::kLong).view({-1, 2}),
       at::tensor(values, at::kLong),
       int64s({static_cast<int64_t>(rows.size()), columns})};
+}
+
+/// A feature with a table of its own.
+inline FeatureConfig feature_of(const TableConfig& table) {
+  return {.table = make_table(table)};
+}
+
+inline FeatureConfig feature_of(
+    const std::string& table,
+    int64_t rows,
+    int64_t dim) {
+  return feature_of({.name = table, .vocabulary_size = rows, .dim = dim});
+}
 }
 
 }  // namespace tessera::test

@@ -5,8 +5,6 @@
 
 namespace tessera::data::collect_sequences_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
-
 using Texts = std::vector<std::string>;
 
 // Seven events of the users 2, 1 and 3, not in the order of time.

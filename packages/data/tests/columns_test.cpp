@@ -5,8 +5,6 @@
 
 namespace tessera::data::columns_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
-
 TEST(ColumnsTest, KeepTheirOrderAndCountExamples) {
   Columns columns;
   EXPECT_EQ(columns.batch_size(), 0);

@@ -6,8 +6,6 @@
 
 namespace tessera::data::criteo_reader_errors_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
-
 using CriteoReaderErrorsTest = CriteoFilesTest;
 
 // The line with one field replaced.

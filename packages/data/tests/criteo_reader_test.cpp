@@ -7,8 +7,6 @@
 
 namespace tessera::data::criteo_reader_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
-
 using CriteoReaderTest = CriteoFilesTest;
 
 TEST_F(CriteoReaderTest, ReturnsTheContentsOfTheFile) {

@@ -9,8 +9,6 @@
 
 namespace tessera::data::criteo_reader_threads_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
-
 using CriteoReaderThreadsTest = CriteoFilesTest;
 
 // Writes a text into a named pipe again and again, far more than a reader may take. The

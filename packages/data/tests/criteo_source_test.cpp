@@ -7,8 +7,6 @@
 
 namespace tessera::data::criteo_source_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
-
 using CriteoSourceTest = CriteoFilesTest;
 
 // The examples of a reader, which the source must give in the same order.

@@ -19,8 +19,6 @@
 
 namespace tessera::data::csv_source_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
-
 const std::map<std::string, ColumnType> kIntegerAndText{
     {"x", ColumnType::kInt64},
     {"y", ColumnType::kText}};

@@ -5,8 +5,6 @@
 
 namespace tessera::data::dataset_split_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
-
 struct Visit {
   int64_t user;
   int64_t time;

@@ -9,8 +9,6 @@
 
 namespace tessera::data::dataset_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
-
 std::vector<int64_t> range(int64_t begin, int64_t end) {
   std::vector<int64_t> ids(static_cast<size_t>(end - begin));
   std::iota(ids.begin(), ids.end(), begin);

@@ -5,7 +5,6 @@
 
 namespace tessera::data::feature_pipeline_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
 using namespace transforms;  // NOLINT(google-build-using-namespace)
 
 FeaturePipeline sample_pipeline() {

@@ -13,7 +13,6 @@
 
 namespace tessera::data::int96_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
 using Unit = arrow::TimeUnit;
 
 const std::string kYear9999 = "253402300799000000";  // its last second

@@ -10,7 +10,6 @@
 
 namespace tessera::data::keras_transforms_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
 using namespace transforms;  // NOLINT(google-build-using-namespace)
 using nlohmann::json;
 

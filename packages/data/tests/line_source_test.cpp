@@ -8,8 +8,6 @@
 
 namespace tessera::data::line_source_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
-
 using Texts = std::vector<std::string>;
 
 std::string read_bytes(FileBytes& bytes, size_t step) {

@@ -6,8 +6,6 @@
 
 namespace tessera::data::negative_sampling_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
-
 using Distribution = NegativeDistribution;
 
 Columns clicks(

@@ -16,7 +16,6 @@
 
 namespace tessera::data::parquet_source_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
 using test::write_parquet;
 
 // A page of a Parquet file: its header in [begin, body) and its data in [body, end).

@@ -6,7 +6,6 @@
 
 namespace tessera::data::pipeline_json_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
 using namespace transforms;  // NOLINT(google-build-using-namespace)
 
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();

@@ -5,8 +5,6 @@
 
 namespace tessera::data::statistics_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
-
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 using Boundaries = std::vector<double>;

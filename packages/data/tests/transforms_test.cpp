@@ -5,7 +5,6 @@
 
 namespace tessera::data::transforms_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
 using namespace transforms;  // NOLINT(google-build-using-namespace)
 
 constexpr int64_t kMin = std::numeric_limits<int64_t>::min();

@@ -8,7 +8,6 @@
 
 namespace tessera::data::vocabulary_builder_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
 using transforms::VocabularyValues;
 
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();

@@ -4,7 +4,7 @@
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adagrad.h>
 
-#include "tests/features/feature_builders.h"
+#include "packages/distributed/tests/sharded_layers.h"
 #include "tests/optim/all_specs.h"
 
 namespace tessera::test {

@@ -10,8 +10,8 @@
 #include "src/common/rank_group.h"
 #include "src/engine/embedding_state.h"
 #include "src/tables/key_table_rows.h"
+#include "tests/features/feature_builders.h"
 #include "tests/temporary_folder.h"
-#include "tests/test_util.h"
 
 namespace tessera::test {
 
@@ -129,11 +129,6 @@ inline void expect_same_state(
 
 inline constexpr int64_t kVocab = 11;
 inline constexpr int64_t kDim = 3;
-
-/// A feature with a table of its own.
-inline FeatureConfig feature_of(const TableConfig& table) {
-  return {.table = make_table(table)};
-}
 
 inline TPUEmbeddingOptions small_options(
     Strategy strategy,

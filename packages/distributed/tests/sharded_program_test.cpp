@@ -15,8 +15,6 @@
 
 namespace tessera::sharded_program_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
-
 // Row 1, which all ranks use, and a row that only this rank uses.
 at::Tensor own_ids() {
   return int64s({1, 2 + rank()});

@@ -16,8 +16,6 @@
 
 namespace tessera::sharded_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
-
 // The loss is a sum over the batch, so the losses of the ranks add up to the whole one.
 at::Tensor loss_of(
     const std::vector<at::Tensor>& activations,

@@ -4,22 +4,18 @@
 #include <tessera/optim/optimizers/adam.h>
 #include <tessera/optim/optimizers/sgd.h>
 
-#include "tests/test_util.h"
+#include "tests/features/feature_builders.h"
 
 namespace tessera::sharding_plan_test {
 
 using Kind = TablePlacement::Kind;
 
-TablePtr table(const std::string& name, int64_t rows, int64_t dim) {
-  return make_table({.name = name, .vocabulary_size = rows, .dim = dim});
-}
-
 Nest<FeatureConfig> features() {
   return {
-      {"user", FeatureConfig{.table = table("users", 1'000'000, 64)}},
-      {"country", FeatureConfig{.table = table("countries", 200, 16)}},
-      {"tag", FeatureConfig{.table = table("tags", 50'000, 32)}},
-      {"odd", FeatureConfig{.table = table("odd", 3, 512)}}};
+      {"user", feature_of("users", 1'000'000, 64)},
+      {"country", feature_of("countries", 200, 16)},
+      {"tag", feature_of("tags", 50'000, 32)},
+      {"odd", feature_of("odd", 3, 512)}};
 }
 
 const distributed::PlannedTable& find(
@@ -51,9 +47,7 @@ TEST(ShardingPlanTest, SmallBusyTablesAreDataParallelAndLargeOnesRowWise) {
 TEST(ShardingPlanTest, TablesWithKeysAreSplitByWholePartitions) {
   const DynamicKeys keys{.capacity = 1'000'000};
   const Nest<FeatureConfig> users{
-      {"user",
-       FeatureConfig{
-           .table = make_table({.name = "users", .dim = 16, .keys = keys})}}};
+      {"user", feature_of({.name = "users", .dim = 16, .keys = keys})}};
   // Copies would send less, but a key table can't be data-parallel.
   const distributed::ShardingPlan plan = distributed::plan_sharding(
       users,
@@ -170,8 +164,8 @@ TEST(ShardingPlanTest, PrintsEveryTable) {
 
 TEST(ShardingPlanTest, AcceptsLongPaths) {
   const std::string path(300, 'p');
-  const auto configs = Nest<FeatureConfig>::map(
-      {{path, FeatureConfig{.table = table("users", 100, 4)}}});
+  const auto configs =
+      Nest<FeatureConfig>::map({{path, feature_of("users", 100, 4)}});
   const distributed::ShardingPlan plan = distributed::plan_sharding(
       configs, optim::SGD{}, {.bag_lengths = {{path, 3.0}}});
   EXPECT_EQ(plan.tables.size(), 1U);

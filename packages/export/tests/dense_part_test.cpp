@@ -15,11 +15,9 @@ namespace tessera::test::dense_part_test {
 TPUEmbedding make_embedding() {
   const auto items =
       make_table({.name = "items", .vocabulary_size = 60, .dim = 4});
-  const auto users =
-      make_table({.name = "users", .vocabulary_size = 20, .dim = 4});
   return TPUEmbedding(TPUEmbeddingOptions{
       .features = {
-          {"user", FeatureConfig{.table = users}},
+          {"user", feature_of("users", 20, 4)},
           {"item", FeatureConfig{.table = items}},
           {"tags", FeatureConfig{.table = items}},
           {"history",
@@ -267,13 +265,7 @@ struct TwoLayersImpl : torch::nn::Module {
     users = register_module(
         "users",
         TPUEmbedding(TPUEmbeddingOptions{
-            .features = {
-                {"user",
-                 FeatureConfig{
-                     .table = make_table(
-                         {.name = "users",
-                          .vocabulary_size = 20,
-                          .dim = 4})}}}}));
+            .features = {{"user", feature_of("users", 20, 4)}}}));
     items = register_module("items", make_embedding());
   }
   at::Tensor forward(const Features& features) {

@@ -118,13 +118,12 @@ TEST(ExportEngineModuleTest, RefusesToExportALookupWithoutRounding) {
   EmbeddingEngineOptions options = make_options();
   options.features = {
       {"user",
-       FeatureConfig{
-           .table = make_table(
-               {.name = "rounded",
-                .vocabulary_size = 9,
-                .dim = 2,
-                .quantization = QuantizationConfig{
-                    .num_buckets = 5, .lower = -1.0, .upper = 1.0}})}}};
+       feature_of(
+           {.name = "rounded",
+            .vocabulary_size = 9,
+            .dim = 2,
+            .quantization = QuantizationConfig{
+                .num_buckets = 5, .lower = -1.0, .upper = 1.0}})}};
   struct ModelImpl : torch::nn::Module {
     explicit ModelImpl(const EmbeddingEngineOptions& options) {
       engine = register_module("engine", EmbeddingEngineModule(options));

@@ -391,11 +391,10 @@ TEST(ExportKeysFileTest, SortedRowsTakeTheMemoryOfOneTable) {
   for (const char* name : {"a", "b"}) {
     features.emplace_back(
         name,
-        FeatureConfig{
-            .table = make_table(
-                {.name = name,
-                 .dim = 16,
-                 .keys = DynamicKeys{.capacity = 2 * kRows}})});
+        feature_of(
+            {.name = name,
+             .dim = 16,
+             .keys = DynamicKeys{.capacity = 2 * kRows}}));
   }
   TPUEmbedding layer(TPUEmbeddingOptions{
       .features = Nest<FeatureConfig>::map(std::move(features)),

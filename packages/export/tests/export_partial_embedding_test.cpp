@@ -9,12 +9,10 @@ namespace tessera::test::export_partial_embedding_test {
 
 // One small and one large table.
 PartialTPUEmbeddingOptions options() {
-  const auto table = [](const char* name, int64_t rows) {
-    return FeatureConfig{
-        .table = make_table({.name = name, .vocabulary_size = rows, .dim = 3})};
-  };
   return {
-      .features = {{"small", table("small", 5)}, {"large", table("large", 20)}},
+      .features =
+          {{"small", feature_of("small", 5, 3)},
+           {"large", feature_of("large", 20, 3)}},
       .optimizer = optim::SGD{},
       .size_threshold = 10};
 }

@@ -50,11 +50,7 @@ TEST(ExportPt2Test, ConvertedTablesTakeTheMemoryOfOne) {
   Nest<FeatureConfig>::Map features;
   Features::Map ids;
   for (const char* name : {"a", "b", "c", "d"}) {
-    features.emplace_back(
-        name,
-        FeatureConfig{
-            .table = make_table(
-                {.name = name, .vocabulary_size = kRows, .dim = 16})});
+    features.emplace_back(name, feature_of(name, kRows, 16));
     ids.emplace_back(name, int64s({1, 2, kRows - 1}));
   }
   const TPUEmbedding layer(TPUEmbeddingOptions{

@@ -6,8 +6,6 @@
 
 namespace tessera::npy_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
-
 std::string npy_bytes(
     const std::string& header,
     const std::string& data,

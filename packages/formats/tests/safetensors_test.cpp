@@ -3,8 +3,6 @@
 
 namespace tessera::safetensors_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
-
 std::string safetensors_bytes(
     const std::string& header,
     const std::string& data = "") {

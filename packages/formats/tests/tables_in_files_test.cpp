@@ -6,6 +6,7 @@
 
 #include "packages/formats/tests/tensor_file_fixture.h"
 #include "tests/anonymous_memory.h"
+#include "tests/features/feature_builders.h"
 
 namespace tessera::tables_in_files_test {
 
@@ -48,12 +49,11 @@ TEST_P(TablesInFilesTest, LoadsAnNpyFileInFortranOrder) {
   TPUEmbedding layer(TPUEmbeddingOptions{
       .features = {
           {"a",
-           FeatureConfig{
-               .table = make_table(
-                   {.name = "a",
-                    .vocabulary_size = 3,
-                    .dim = 4,
-                    .dtype = GetParam()})}}}});
+           feature_of(
+               {.name = "a",
+                .vocabulary_size = 3,
+                .dim = 4,
+                .dtype = GetParam()})}}});
   layer->update_embedding_table("a", values);
   expect_same(layer->embedding_tables()["a"], values.to(GetParam()));
 }
@@ -92,12 +92,11 @@ TEST_P(TablesInFilesTest, SavesAndLoadsKeysAndRows) {
     return TPUEmbedding(TPUEmbeddingOptions{
         .features =
             {{"user",
-              FeatureConfig{
-                  .table = make_table(
-                      {.name = "users",
-                       .dim = kDim,
-                       .dtype = GetParam(),
-                       .keys = DynamicKeys{.capacity = capacity}})}}},
+              feature_of(
+                  {.name = "users",
+                   .dim = kDim,
+                   .dtype = GetParam(),
+                   .keys = DynamicKeys{.capacity = capacity}})}},
         .optimizer = optim::SGD{.learning_rate = 0.1}});
   };
   const auto entry_of = [](const TPUEmbedding& layer) {
@@ -152,12 +151,11 @@ TEST_P(TablesInFilesTest, LoadsABigFileWithoutCopyingIt) {
   EmbeddingEngine engine(
       {.features = {
            {"user",
-            FeatureConfig{
-                .table = make_table(
-                    {.name = "users",
-                     .vocabulary_size = kManyRows,
-                     .dim = kDim,
-                     .dtype = GetParam()})}}}});
+            feature_of(
+                {.name = "users",
+                 .vocabulary_size = kManyRows,
+                 .dim = kDim,
+                 .dtype = GetParam()})}}});
   const int64_t before = test::anonymous_memory();
   const at::Tensor values = load_npy(path("users.npy"));
   engine.update_embedding_table("users", values);

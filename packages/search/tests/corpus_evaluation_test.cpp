@@ -11,8 +11,6 @@
 
 namespace tessera::training::corpus_evaluation_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
-
 Metrics recall_at(int64_t k) {
   return {std::make_shared<RecallAtK>(RankingMetricOptions{.k = k})};
 }

@@ -7,8 +7,6 @@
 
 namespace tessera::top_k_index_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
-
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // Returns small integers. Their products are exact, so scores can be real ties.

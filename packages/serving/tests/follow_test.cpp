@@ -5,7 +5,6 @@
 
 #include "packages/serving/tests/published_model.h"
 #include "packages/serving/tests/stamped_rows.h"
-#include "tests/temporary_folder.h"
 
 #include <spawn.h>
 #include <sys/wait.h>
@@ -14,8 +13,6 @@
 extern char** environ;
 
 namespace tessera::serving::follow_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
 
 // How many publishers are killed. A campaign sets a larger number.
 int64_t kills() {

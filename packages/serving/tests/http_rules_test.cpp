@@ -6,11 +6,8 @@
 
 #include "packages/serving/tests/http_client.h"
 #include "packages/serving/tests/published_model.h"
-#include "tests/temporary_folder.h"
 
 namespace tessera::serving::http_rules_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
 
 // What a client sends, and the statuses of all answers that it gets.
 struct Rule {

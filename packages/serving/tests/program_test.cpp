@@ -14,8 +14,8 @@
 #include "packages/serving/src/format/version_file.h"
 #include "packages/serving/tests/http_client.h"
 #include "src/common/checksum.h"
+#include "tests/features/feature_builders.h"
 #include "tests/temporary_folder.h"
-#include "tests/test_util.h"
 
 #include <torch/csrc/jit/api/module.h>
 
@@ -545,18 +545,8 @@ TEST_F(ProgramTest, AProgramThatDoesNotFitIsRefusedWhenItIsMade) {
           "embedding",
           TPUEmbedding(TPUEmbeddingOptions{
               .features = {
-                  {"user",
-                   FeatureConfig{
-                       .table = make_table(
-                           {.name = "users",
-                            .vocabulary_size = 9,
-                            .dim = dim})}},
-                  {"movie",
-                   FeatureConfig{
-                       .table = make_table(
-                           {.name = "movies",
-                            .vocabulary_size = 9,
-                            .dim = dim})}}}}));
+                  {"user", feature_of("users", 9, dim)},
+                  {"movie", feature_of("movies", 9, dim)}}}));
     }
     at::Tensor forward(const Features& features) {
       const Nest<at::Tensor> rows = embedding->forward(features);

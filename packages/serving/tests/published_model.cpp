@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/serving/tests/published_model.h"
 
-#include "tests/test_util.h"
-
 namespace tessera::test {
 
 namespace {

@@ -8,6 +8,9 @@
 #include <tessera/serving/reader.h>
 #include <tessera/tables/table_config.h>
 
+#include "tests/temporary_folder.h"
+#include "tests/test_util.h"
+
 namespace tessera::test {
 
 /// A batch of one feature, as the layer and as a Reader take it.

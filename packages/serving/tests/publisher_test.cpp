@@ -8,12 +8,8 @@
 #include "packages/serving/tests/published_model.h"
 #include "tests/optim/all_specs.h"
 #include "tests/small_files.h"
-#include "tests/temporary_folder.h"
-#include "tests/test_util.h"
 
 namespace tessera::serving::publisher_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
 
 const ReaderOptions kByHand{.follow = false};
 

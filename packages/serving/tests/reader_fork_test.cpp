@@ -3,15 +3,12 @@
 #include <tessera/serving/publisher.h>
 
 #include "packages/serving/tests/published_model.h"
-#include "tests/temporary_folder.h"
 
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 namespace tessera::serving::reader_fork_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
 
 constexpr int kHangs = -1;
 

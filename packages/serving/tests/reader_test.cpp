@@ -8,16 +8,12 @@
 #include "packages/serving/src/format/version_file.h"
 #include "packages/serving/tests/published_model.h"
 #include "src/common/checksum.h"
-#include "tests/temporary_folder.h"
-#include "tests/test_util.h"
 
 #include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 namespace tessera::serving::reader_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
 
 // Expects an exception of exactly this type whose message has the text.
 template <class Error>

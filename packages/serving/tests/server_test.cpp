@@ -8,15 +8,11 @@
 
 #include "packages/serving/tests/http_client.h"
 #include "packages/serving/tests/published_model.h"
-#include "tests/temporary_folder.h"
 #include "tests/test_files.h"
-#include "tests/test_util.h"
 
 #include <sys/resource.h>
 
 namespace tessera::serving::server_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
 
 constexpr const char* kLookup = R"({"feature":"movie","ids":[3,1,4]})";
 constexpr const char* kScore =

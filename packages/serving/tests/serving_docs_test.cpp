@@ -8,11 +8,8 @@
 #include "packages/serving/tests/http_client.h"
 #include "packages/serving/tests/published_model.h"
 #include "packages/training/tests/training_fixture.h"
-#include "tests/test_util.h"
 
 namespace tessera::serving::serving_docs_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
 
 // Runs in a folder of its own.
 class ServingDocsTest : public ::testing::Test {

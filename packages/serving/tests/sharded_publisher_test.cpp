@@ -10,8 +10,6 @@
 
 namespace tessera::serving::sharded_publisher_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
-
 // With the placement of the table `movies`.
 class ShardedPublisherTest : public ::testing::TestWithParam<TablePlacement> {
  protected:

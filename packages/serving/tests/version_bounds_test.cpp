@@ -5,8 +5,6 @@
 #include "packages/serving/src/format/version_file.h"
 #include "packages/serving/tests/published_model.h"
 #include "src/common/checksum.h"
-#include "tests/temporary_folder.h"
-#include "tests/test_util.h"
 
 #include <unistd.h>
 

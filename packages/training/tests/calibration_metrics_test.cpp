@@ -5,8 +5,6 @@
 
 namespace tessera::training::calibration_metrics_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
-
 MetricBatch batch_of(const Json& json) {
   return {
       .predictions = test::golden_doubles(json["scores"]),

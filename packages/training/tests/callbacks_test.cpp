@@ -9,7 +9,6 @@
 #include "packages/training/src/display_text.h"
 #include "packages/training/tests/training_fixture.h"
 #include "tests/grouping_locale.h"
-#include "tests/test_util.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -20,8 +19,6 @@
 #include <regex>
 
 namespace tessera::training::callbacks_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();

@@ -12,14 +12,11 @@
 #include "packages/training/src/training_state.h"
 #include "packages/training/tests/training_fixture.h"
 #include "tests/small_files.h"
-#include "tests/test_util.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
 
 namespace tessera::training::checkpoint_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
 
 constexpr int64_t kBatches = 5;
 constexpr int64_t kEpochs = 3;
@@ -151,13 +148,7 @@ TEST(TrainingCheckpointTest, ResumesTablesOfTheHostFromIncrements) {
         : embedding(register_module(
               "embedding",
               TPUEmbedding(TPUEmbeddingOptions{
-                  .features =
-                      {{"user",
-                        FeatureConfig{
-                            .table = make_table(
-                                {.name = "users",
-                                 .vocabulary_size = 20,
-                                 .dim = 4})}}},
+                  .features = {{"user", feature_of("users", 20, 4)}},
                   .strategy = Strategy::host({.sparse_gradients = true})}))) {}
     TPUEmbedding embedding;
   };
@@ -282,11 +273,10 @@ struct LateRun {
   explicit LateRun(bool has_tables) {
     at::manual_seed(3);
     if (has_tables) {
-      const auto table = make_table({.vocabulary_size = 20, .dim = 4});
       embedding = whole->register_module(
           "embedding",
           TPUEmbedding(TPUEmbeddingOptions{
-              .features = {{"user", FeatureConfig{.table = table}}},
+              .features = {{"user", feature_of("users", 20, 4)}},
               .optimizer = optim::Adam{},
               .seed = 1}));
     }

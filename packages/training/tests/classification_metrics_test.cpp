@@ -5,8 +5,6 @@
 
 namespace tessera::training::classification_metrics_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
-
 std::map<std::string, std::shared_ptr<Metric>> all_metrics() {
   return {
       {"average_precision", std::make_shared<AveragePrecision>()},

@@ -13,8 +13,6 @@ namespace tessera::training::dataset_fit_test {
 using data::Batches;
 using data::Columns;
 using data::Dataset;
-using namespace test;  // NOLINT(google-build-using-namespace)
-
 constexpr int64_t kExamples = 100;
 constexpr int64_t kBatch = 8;
 constexpr int64_t kSteps = 13;  // in an epoch

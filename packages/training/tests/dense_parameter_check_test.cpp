@@ -3,11 +3,8 @@
 #include <tessera/layers/combined.h>
 
 #include "packages/training/tests/training_fixture.h"
-#include "tests/test_util.h"
 
 namespace tessera::training::dense_parameter_check_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
@@ -135,11 +132,7 @@ struct SteppedModelImpl : torch::nn::Module {
   }
 
   TPUEmbedding embedding = TPUEmbedding(TPUEmbeddingOptions{
-      .features =
-          {{"user",
-            FeatureConfig{
-                .table = make_table(
-                    {.name = "users", .vocabulary_size = 4, .dim = 1})}}},
+      .features = {{"user", feature_of("users", 4, 1)}},
       .optimizer = optim::Adam{},
       .apply = Apply::kOnStep});
   torch::nn::Linear tower{nullptr};

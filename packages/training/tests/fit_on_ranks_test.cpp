@@ -13,8 +13,6 @@
 
 namespace tessera::training::fit_on_ranks_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
-
 constexpr int64_t kSteps = 3;
 
 // The batches of one rank. Ranks have batches of different sizes.
@@ -49,17 +47,12 @@ std::vector<ClickBatch> all_batches(uint64_t seed) {
 struct ModelImpl : torch::nn::Module {
   ModelImpl(const Strategy& strategy, uint64_t seed) {
     at::manual_seed(seed);
-    const auto feature = [](const char* name, int64_t rows) {
-      return FeatureConfig{
-          .table =
-              make_table({.name = name, .vocabulary_size = rows, .dim = 4})};
-    };
     tables = register_module(
         "tables",
         TPUEmbedding(TPUEmbeddingOptions{
             .features =
-                {{"user", feature("users", 20)},
-                 {"movie", feature("movies", 10)}},
+                {{"user", feature_of("users", 20, 4)},
+                 {"movie", feature_of("movies", 10, 4)}},
             .optimizer = optim::SGD{.learning_rate = 0.5},
             .strategy = strategy}));
     tower = register_module("tower", torch::nn::Linear(8, 1));

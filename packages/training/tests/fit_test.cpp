@@ -13,15 +13,12 @@
 #include "packages/training/src/spin_check.h"
 #include "packages/training/tests/training_fixture.h"
 #include "src/common/parallel.h"
-#include "tests/test_util.h"
 
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 namespace tessera::training::fit_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
 
 using Doubles = std::vector<double>;
 
@@ -479,11 +476,7 @@ TEST(FitTest, RefusesAnEngineThatWasShutDown) {
     EmbeddingEngineModule engine = register_module(
         "engine",
         EmbeddingEngineModule(EmbeddingEngineOptions{
-            .features = {
-                {"user",
-                 FeatureConfig{
-                     .table = make_table(
-                         {.name = "t", .vocabulary_size = 4, .dim = 1})}}}}));
+            .features = {{"user", feature_of("t", 4, 1)}}}));
   };
   const auto model = std::make_shared<Model>();
   model->engine->shutdown();
@@ -656,10 +649,7 @@ TEST(FitTest, LearningRatesAreLogged) {
       "expected a layer, but got an empty one");
 
   TPUEmbedding scheduled(TPUEmbeddingOptions{
-      .features =
-          {{"a",
-            FeatureConfig{
-                .table = make_table({.vocabulary_size = 2, .dim = 1})}}},
+      .features = {{"a", feature_of({.vocabulary_size = 2, .dim = 1})}},
       .optimizer = optim::SGD{
           .learning_rate = optim::ExponentialDecay{
               .initial_learning_rate = 1.0,

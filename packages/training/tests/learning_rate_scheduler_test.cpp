@@ -2,11 +2,8 @@
 #include <tessera/training/learning_rate_scheduler.h>
 
 #include "packages/training/tests/training_fixture.h"
-#include "tests/test_util.h"
 
 namespace tessera::training::learning_rate_scheduler_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
 
 TEST(LearningRateSchedulerTest, SetsTheRateOfEveryStep) {
   ClickRun run;

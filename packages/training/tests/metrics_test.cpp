@@ -5,8 +5,6 @@
 
 namespace tessera::training::metrics_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
-
 std::unique_ptr<Metric> metric_of(const Json& json) {
   const std::string kind = json["metric"];
   const Json& options = json["options"];

@@ -26,11 +26,10 @@ TEST(SaveWeightsTest, StoresKeys) {
     return TPUEmbedding(TPUEmbeddingOptions{
         .features =
             {{"item",
-              FeatureConfig{
-                  .table = make_table(
-                      {.name = "items",
-                       .dim = 3,
-                       .keys = DynamicKeys{.capacity = 40}})}}},
+              feature_of(
+                  {.name = "items",
+                   .dim = 3,
+                   .keys = DynamicKeys{.capacity = 40}})}},
         .optimizer = optim::Adagrad{.learning_rate = 0.5},
         .seed = seed});
   };
@@ -51,15 +50,10 @@ TEST(SaveWeightsTest, StoresKeys) {
 TEST(LoadWeightsTest, DamageInTheSecondLayerKeepsTheFirstUnchanged) {
   struct ModelImpl : torch::nn::Module {
     explicit ModelImpl(uint64_t seed) {
-      const auto feature = [](const char* name, int64_t rows, int64_t dim) {
-        return FeatureConfig{
-            .table = make_table(
-                {.name = name, .vocabulary_size = rows, .dim = dim})};
-      };
       const TPUEmbeddingOptions options{
           .features =
-              {{"seen", feature("movies", 30, 3)},
-               {"user", feature("users", 4, 2)}},
+              {{"seen", feature_of("movies", 30, 3)},
+               {"user", feature_of("users", 4, 2)}},
           .optimizer = optim::SGD{.gradient_accumulation_steps = 3},
           .seed = seed};
       first = register_module("first", TPUEmbedding(options));

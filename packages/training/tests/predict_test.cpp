@@ -2,11 +2,8 @@
 #include <tessera/training/predict.h>
 
 #include "packages/training/tests/training_fixture.h"
-#include "tests/test_util.h"
 
 namespace tessera::training::predict_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
 
 TEST(PredictTest, GivesAllExamplesInOrderWithoutGradient) {
   const auto batches = click_batches(3, 1);

@@ -8,7 +8,6 @@
 #include <tessera/layers/prefetch.h>
 
 #include "packages/training/tests/training_fixture.h"
-#include "tests/test_util.h"
 
 #include <ATen/record_function.h>
 
@@ -16,7 +15,6 @@
 
 namespace tessera::training::profile_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
 using Strings = std::vector<std::string>;
 
 constexpr bool kForeground = false;

@@ -6,8 +6,6 @@
 
 namespace tessera::training::ranking_metrics_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
-
 std::unique_ptr<Metric> metric_of(
     const std::string& kind,
     std::optional<int64_t> k) {

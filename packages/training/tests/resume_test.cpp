@@ -11,14 +11,11 @@
 
 #include "packages/training/tests/event_reader.h"
 #include "packages/training/tests/training_fixture.h"
-#include "tests/test_util.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
 
 namespace tessera::training::resume_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
 
 History train(
     ClickRun& run,
@@ -356,16 +353,12 @@ struct KeyedModelImpl : torch::nn::Module {
         "embedding",
         TPUEmbedding(TPUEmbeddingOptions{
             .features =
-                {{"user",
-                  FeatureConfig{
-                      .table = make_table(
-                          {.name = "users", .vocabulary_size = 20, .dim = 4})}},
+                {{"user", feature_of("users", 20, 4)},
                  {"movie",
-                  FeatureConfig{
-                      .table = make_table(
-                          {.name = "movies",
-                           .dim = 4,
-                           .keys = DynamicKeys{.capacity = 64}})}}},
+                  feature_of(
+                      {.name = "movies",
+                       .dim = 4,
+                       .keys = DynamicKeys{.capacity = 64}})}},
             .optimizer = optim::Adagrad{.learning_rate = 0.05},
             .seed = 1}));
     dropout = register_module("dropout", torch::nn::Dropout(0.2));

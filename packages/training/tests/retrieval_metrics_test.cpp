@@ -7,8 +7,6 @@
 
 namespace tessera::training::retrieval_metrics_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
-
 TEST(RetrievalMetricsTest, MatchTfrsFactorizedTopK) {
   const Json json = read_golden("ranking.json")["retrieved"];
   const at::Tensor ids = golden_int64s(json["ids"])

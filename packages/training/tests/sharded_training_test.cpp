@@ -18,13 +18,6 @@
 
 namespace tessera::training::sharded_training_test {
 
-using namespace test;  // NOLINT(google-build-using-namespace)
-
-FeatureConfig feature(const char* name, int64_t rows) {
-  return {
-      .table = make_table({.name = name, .vocabulary_size = rows, .dim = 4})};
-}
-
 // A model with a sharded table and with tables that every rank has whole.
 struct MixedModelImpl : torch::nn::Module {
   MixedModelImpl() {
@@ -51,11 +44,12 @@ struct MixedModelImpl : torch::nn::Module {
   }
 
   TPUEmbedding whole{TPUEmbeddingOptions{
-      .features = {{"movie", feature("biases", 10)}},
+      .features = {{"movie", feature_of("biases", 10, 4)}},
       .strategy = Strategy::host()}};
   PartialTPUEmbedding partial{PartialTPUEmbeddingOptions{
       .features =
-          {{"user", feature("users", 20)}, {"movie", feature("movies", 10)}},
+          {{"user", feature_of("users", 20, 4)},
+           {"movie", feature_of("movies", 10, 4)}},
       .optimizer = optim::Adam{.learning_rate = 0.05},
       .size_threshold = 15,
       .strategy = test::sharded()}};
@@ -369,7 +363,7 @@ struct ReplicatedModelImpl : torch::nn::Module {
       layer = register_module(
           "layer",
           TPUEmbedding(TPUEmbeddingOptions{
-              .features = {{"movie", feature("movies", 10)}},
+              .features = {{"movie", feature_of("movies", 10, 4)}},
               .strategy = Strategy::host()}));
     } else {
       rows = register_module("rows", torch::nn::Embedding(10, 4));

@@ -8,11 +8,8 @@
 #include <tessera/training/task_metrics.h>
 
 #include "packages/training/tests/training_fixture.h"
-#include "tests/test_util.h"
 
 namespace tessera::training::step_metrics_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
 
 TEST(StepMetricsTest, GroupsReachTheGroupedAUC) {
   const auto pass = make_pass(std::vector<int64_t>{0, 1}, [](int64_t user) {
@@ -205,12 +202,11 @@ TEST(TrainStepTest, ClipsTheTablesOfACombined) {
   TPUEmbedding layer(TPUEmbeddingOptions{
       .features =
           {{"a",
-            FeatureConfig{
-                .table = make_table(
-                    {.name = "t",
-                     .vocabulary_size = 4,
-                     .dim = 1,
-                     .initializer = initializers::Zeros{}})}}},
+            feature_of(
+                {.name = "t",
+                 .vocabulary_size = 4,
+                 .dim = 1,
+                 .initializer = initializers::Zeros{}})}},
       .optimizer = optim::SGD{.learning_rate = 1.0},
       .apply = Apply::kOnStep});
   const at::Tensor dense = at::full({1}, 0.0).requires_grad_(true);

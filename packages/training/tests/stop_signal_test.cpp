@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include "packages/training/tests/training_fixture.h"
-#include "tests/test_util.h"
 
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 namespace tessera::training::stop_signal_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
 
 // Installs a signal handler, and restores the previous one when it is destroyed.
 class HandlerGuard {

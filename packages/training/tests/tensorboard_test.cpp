@@ -11,14 +11,11 @@
 #include "packages/training/tests/event_reader.h"
 #include "packages/training/tests/training_fixture.h"
 #include "tests/small_files.h"
-#include "tests/test_util.h"
 
 #include <fcntl.h>
 #include <unistd.h>
 
 namespace tessera::training::tensorboard_test {
-
-using namespace test;  // NOLINT(google-build-using-namespace)
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "tests/features/feature_builders.h"
 #include "tests/temporary_folder.h"
 
 #include <tessera/layers/dense/concatenate.h>
@@ -39,15 +40,12 @@ struct ClickModelImpl : torch::nn::Module {
   explicit ClickModelImpl(int64_t layers = 1) {
     at::manual_seed(3);
     for (int64_t i = 0; i < layers; ++i) {
-      const auto table = [](const char* name, int64_t rows) {
-        return make_table({.name = name, .vocabulary_size = rows, .dim = 4});
-      };
       embeddings.push_back(register_module(
           "embedding_" + std::to_string(i),
           TPUEmbedding(TPUEmbeddingOptions{
               .features =
-                  {{"user", FeatureConfig{.table = table("users", 20)}},
-                   {"movie", FeatureConfig{.table = table("movies", 10)}}},
+                  {{"user", feature_of("users", 20, 4)},
+                   {"movie", feature_of("movies", 10, 4)}},
               .optimizer = optim::Adam{.learning_rate = 0.05},
               .seed = static_cast<uint64_t>(i)})));
     }

@@ -4,7 +4,6 @@
 #include <tessera/optim/optimizers/sgd.h>
 
 #include "packages/training/tests/training_fixture.h"
-#include "tests/test_util.h"
 
 namespace tessera::training::update_check_test {
 
@@ -22,12 +21,11 @@ struct Model : torch::nn::Module {
             EmbeddingEngineModule(EmbeddingEngineOptions{
                 .features =
                     {{"user",
-                      FeatureConfig{
-                          .table = make_table(
-                              {.name = "users",
-                               .vocabulary_size = 4,
-                               .dim = 2,
-                               .trainable = options.trainable})}}},
+                      feature_of(
+                          {.name = "users",
+                           .vocabulary_size = 4,
+                           .dim = 2,
+                           .trainable = options.trainable})}},
                 .optimizer =
                     optim::SGD{
                         .learning_rate = 0.1,
