@@ -27,6 +27,8 @@
 
 namespace tessera::test {
 
+using Texts = std::vector<std::string>;
+
 template <class Error, class Statement>
 void expect_raises(
     const char* file,

@@ -4,9 +4,6 @@
 #include "packages/data/tests/dataset_rows.h"
 
 namespace tessera::data::collect_sequences_test {
-
-using Texts = std::vector<std::string>;
-
 // Seven events of the users 2, 1 and 3, not in the order of time.
 Columns events() {
   Columns columns;

@@ -35,7 +35,7 @@ TEST(ColumnsTest, RefuseOtherBatchSizesAndDuplicateNames) {
 TEST(ColumnsTest, TensorGivesOnlyColumnsOfNumbers) {
   Columns columns;
   columns.add("age", {.values = torch::tensor({1.0F, 2.0F})});
-  columns.add("site", {.values = std::vector<std::string>{"a", "b"}});
+  columns.add("site", {.values = Texts{"a", "b"}});
   columns.add(
       "tags",
       {.values = torch::tensor({1, 2, 3}, torch::kLong),

@@ -21,9 +21,6 @@ std::string with_field(
   return line.substr(0, begin) + value +
       (end == std::string::npos ? "" : line.substr(end));
 }
-
-using Texts = std::vector<std::string>;
-
 struct Malformed {
   std::string line;
   std::string problem;
@@ -135,7 +132,7 @@ TEST_F(CriteoReaderErrorsTest, MalformedLinesAreSkippedAndCounted) {
     all += text + line + "\n";
   }
   const std::string path = folder.write("a", all);
-  std::vector<std::string> first;
+  Texts first;
   for (const int64_t block_bytes : {1, 99, 1000, 1 << 18}) {
     CriteoReader reader(
         {.files = {path},

@@ -71,7 +71,7 @@ TEST_F(CriteoReaderTest, AgreesWithASlowParserWhereverBlocksEnd) {
 }
 
 TEST_F(CriteoReaderTest, BatchesDoNotDependOnThreadsAndBlocks) {
-  const std::vector<std::string> files{
+  const Texts files{
       folder.write("a", random_text(random, 3000)),
       folder.write("b", make_gzip(random_text(random, 2000))),
       folder.write("c", random_text(random, 1))};
@@ -165,7 +165,7 @@ TEST_F(CriteoReaderTest, DropsTheLastBatchOnlyOnRequest) {
 
 TEST_F(CriteoReaderTest, ContinuesWhereAnotherReaderStopped) {
   // There are also malformed lines at the ends of files.
-  const std::vector<std::string> files{
+  const Texts files{
       folder.write(
           "a", random_text(random, 11) + "bad\n" + random_text(random, 9)),
       folder.write("b", make_gzip("bad\nbad\n" + random_text(random, 17)))};
@@ -229,8 +229,7 @@ TEST_F(CriteoReaderTest, MayStartAtTheEndButNotAfterIt) {
 TEST_F(CriteoReaderTest, EachShardGetsEveryNthLine) {
   const std::string first = random_text(random, 31);
   const std::string second = random_text(random, 20);
-  const std::vector<std::string> files{
-      folder.write("a", first), folder.write("b", second)};
+  const Texts files{folder.write("a", first), folder.write("b", second)};
   const CriteoBatch all = parse_slowly(first + second);
   for (const int64_t count : {2, 3, 60}) {
     for (int64_t index = 0; index < count; index += 7) {

@@ -131,7 +131,7 @@ TEST_F(CriteoReaderThreadsTest, VeryLongLinesDoNotLetMemoryGrow) {
 
 TEST_F(CriteoReaderThreadsTest, ReadersMayBeDestroyedAtAnyTime) {
   const std::string text = random_text(random, 400);
-  const std::vector<std::string> files{
+  const Texts files{
       folder.write("a", text), folder.write("b", make_gzip(text))};
   for (int64_t batches = 0; batches < 60; ++batches) {
     CriteoReader reader(
@@ -152,7 +152,7 @@ TEST_F(CriteoReaderThreadsTest, ReadersMayBeDestroyedAfterErrors) {
   random.seed(4);
   const std::string text = random_text(random, 100);
   const std::string bytes = make_gzip(text + text);
-  const std::vector<std::string> files{
+  const Texts files{
       folder.write("bad", text + "bad\n" + text + text),
       folder.write("cut", bytes.substr(0, bytes.size() - 2000))};
   for (const std::string& file : files) {

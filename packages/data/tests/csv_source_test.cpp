@@ -956,12 +956,8 @@ TEST_F(CsvSourceTest, TinyNumbersAreZero) {
 
 TEST_F(CsvSourceTest, TypesOfAPipelineMayNameColumnsThatAreMadeLater) {
   const FeaturePipeline pipeline(
-      {{.name = "day",
-        .columns = {"day"},
-        .transform = transforms::Hash{.num_bins = 100}},
-       {.name = "item",
-        .columns = {"item"},
-        .transform = transforms::Hash{.num_bins = 100}}},
+      {{"day", {"day"}, transforms::Hash{.num_bins = 100}},
+       {"item", {"item"}, transforms::Hash{.num_bins = 100}}},
       {{"day", ColumnType::kInt64}, {"item", ColumnType::kText}});
   const std::string path = folder_.write("clicks.csv", "item,time\n7,90000\n");
   const std::shared_ptr<const ExampleSource> source =

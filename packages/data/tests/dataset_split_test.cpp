@@ -14,7 +14,7 @@ struct Visit {
 Columns visit_columns(const std::vector<Visit>& visits) {
   std::vector<int64_t> ids;
   std::vector<int64_t> users;
-  std::vector<std::string> names;
+  Texts names;
   std::vector<int64_t> times;
   std::vector<float> float_times;
   for (const Visit& visit : visits) {

@@ -9,24 +9,12 @@ using namespace transforms;  // NOLINT(google-build-using-namespace)
 
 FeaturePipeline sample_pipeline() {
   return FeaturePipeline({
-      {.name = "counts", .columns = {"I1", "I2"}, .transform = Log1p{}},
-      {.name = "site",
-       .columns = {"C1"},
-       .transform = Hash{.num_bins = 100, .salt = 1}},
-      {.name = "words",
-       .columns = {"W"},
-       .transform =
-           Vocabulary{.values = std::vector<std::string>{"red", "blue"}},
-       .max_length = 2},
-      {.name = "price",
-       .columns = {"P"},
-       .transform = Normalize{.mean = 1.0, .variance = 4.0}},
-      {.name = "site_x_words",
-       .columns = {"C1", "W"},
-       .transform = Cross{.num_bins = 50}},
-      {.name = "band",
-       .columns = {"P"},
-       .transform = Bucketize{.boundaries = {2.0}}},
+      {"counts", {"I1", "I2"}, Log1p{}},
+      {"site", {"C1"}, Hash{.num_bins = 100, .salt = 1}},
+      {"words", {"W"}, Vocabulary{.values = Texts{"red", "blue"}}, 2},
+      {"price", {"P"}, Normalize{.mean = 1.0, .variance = 4.0}},
+      {"site_x_words", {"C1", "W"}, Cross{.num_bins = 50}},
+      {"band", {"P"}, Bucketize{.boundaries = {2.0}}},
   });
 }
 
@@ -44,8 +32,7 @@ Columns sample_columns() {
 TEST(FeaturePipelineTest, GivesFeaturesAndOneMatrixOfNumbersInOrder) {
   const PipelineBatch batch = sample_pipeline().apply(sample_columns());
   EXPECT_EQ(
-      batch.features.paths(),
-      (std::vector<std::string>{"site", "words", "site_x_words", "band"}));
+      batch.features.paths(), (Texts{"site", "words", "site_x_words", "band"}));
   expect_close(
       batch.dense,
       floats({0.0F, 0.0F, 1.0F, std::log(10.0F), std::log(4.0F), -0.5F})
@@ -70,7 +57,7 @@ TEST(FeaturePipelineTest, AnEmptyBatchGivesEmptyFeatures) {
   columns.add("W", ragged(text({}), {0}));
   columns.add("P", numbers({}));
   const PipelineBatch batch = sample_pipeline().apply(columns);
-  EXPECT_EQ(batch.dense.sizes(), (std::vector<int64_t>{0, 3}));
+  EXPECT_EQ(batch.dense.sizes(), (Ids{0, 3}));
   EXPECT_EQ(std::get<at::Tensor>(batch.features["site"]).numel(), 0);
   const auto words = std::get<RaggedFeature>(batch.features["words"]);
   EXPECT_EQ(words.values.numel(), 0);
@@ -78,11 +65,8 @@ TEST(FeaturePipelineTest, AnEmptyBatchGivesEmptyFeatures) {
 }
 
 TEST(FeaturePipelineTest, WithoutNumbersTheMatrixIsEmpty) {
-  const FeaturePipeline pipeline(
-      {{.name = "a", .columns = {"I1"}, .transform = Identity{.num_ids = 10}}});
-  EXPECT_EQ(
-      pipeline.apply(sample_columns()).dense.sizes(),
-      (std::vector<int64_t>{2, 0}));
+  const FeaturePipeline pipeline({{"a", {"I1"}, Identity{.num_ids = 10}}});
+  EXPECT_EQ(pipeline.apply(sample_columns()).dense.sizes(), (Ids{2, 0}));
   EXPECT_EQ(FeaturePipeline({}).apply({}).dense.numel(), 0);
 }
 
@@ -90,8 +74,7 @@ TEST(FeaturePipelineTest, ReadsViewsOfTensors) {
   Columns columns;
   columns.add(
       "a", {.values = int64s({1, 9, 2, 9, 3, 9}).view({3, 2}).select(1, 0)});
-  const FeaturePipeline pipeline(
-      {{.name = "a", .columns = {"a"}, .transform = Identity{.num_ids = 10}}});
+  const FeaturePipeline pipeline({{"a", {"a"}, Identity{.num_ids = 10}}});
   EXPECT_EQ(
       to_vector(std::get<at::Tensor>(pipeline.apply(columns).features["a"])),
       (Ids{1, 2, 3}));
@@ -118,21 +101,17 @@ TEST(FeaturePipelineTest, NamesAllColumnsThatDoNotFitAtOnce) {
 
 TEST(FeaturePipelineTest, RefusesUnusableOutputs) {
   const Hash hash{.num_bins = 9};
-  const PipelineOutput good{.name = "a", .columns = {"x"}, .transform = hash};
+  const PipelineOutput good{"a", {"x"}, hash};
   const auto with = [&](const Transform& transform,
-                        std::vector<std::string> columns,
+                        Texts columns,
                         int64_t max_length = 0) -> std::vector<PipelineOutput> {
-    return {
-        {.name = "a",
-         .columns = std::move(columns),
-         .transform = transform,
-         .max_length = max_length}};
+    return {{"a", std::move(columns), transform, max_length}};
   };
   expect_refusals<std::vector<PipelineOutput>>(
       {{{good, good}, "[FeaturePipeline 'a'] two outputs have this name"},
        {{good, {.columns = {"x"}, .transform = hash}},
         "the name of outputs[1] must be UTF-8 text, but is empty"},
-       {{{.name = "\xff", .columns = {"x"}, .transform = hash}},
+       {{{"\xff", {"x"}, hash}},
         "the name of outputs[0] must be UTF-8 text, but is not UTF-8"},
        {with(hash, {"\xff"}), "the names of columns must be UTF-8"},
        {with(hash, {}), "Hash takes one column, but got 0"},
@@ -179,24 +158,19 @@ TEST(FeaturePipelineTest, KnowsTheSizesOfTables) {
 }
 
 TEST(FeaturePipelineTest, IdsBecomeTextAgain) {
-  using Texts = std::vector<std::string>;
   const FeaturePipeline pipeline(
-      {{.name = "word",
-        .columns = {"W"},
-        .transform =
-            Vocabulary{.values = Texts{"red", "blue"}, .num_oov_indices = 2}},
-       {.name = "number",
-        .columns = {"N"},
-        .transform =
-            Vocabulary{
-                .values = std::vector<int64_t>{7, -8},
-                .num_oov_indices = 0,
-                .missing = Missing::kError}},
-       {.name = "band",
-        .columns = {"B"},
-        .transform = Bucketize{.boundaries = {18, 30.5}}},
-       {.name = "day", .columns = {"D"}, .transform = Identity{.num_ids = 7}},
-       {.name = "site", .columns = {"S"}, .transform = Hash{.num_bins = 9}}});
+      {{"word",
+        {"W"},
+        Vocabulary{.values = Texts{"red", "blue"}, .num_oov_indices = 2}},
+       {"number",
+        {"N"},
+        Vocabulary{
+            .values = Ids{7, -8},
+            .num_oov_indices = 0,
+            .missing = Missing::kError}},
+       {"band", {"B"}, Bucketize{.boundaries = {18, 30.5}}},
+       {"day", {"D"}, Identity{.num_ids = 7}},
+       {"site", {"S"}, Hash{.num_bins = 9}}});
   EXPECT_EQ(
       pipeline.to_text("word", int64s({4, 0, 1, 2, 3})),
       (Texts{"blue", "(missing)", "(unknown)", "(unknown)", "red"}));
@@ -218,13 +192,10 @@ TEST(FeaturePipelineTest, IdsBecomeTextAgain) {
 
 TEST(FeaturePipelineTest, ATableBeginsWithZerosForUnknownValues) {
   const FeaturePipeline pipeline(
-      {{.name = "words",
-        .columns = {"W"},
-        .transform =
-            Vocabulary{
-                .values = std::vector<std::string>{"red", "blue"},
-                .num_oov_indices = 2}},
-       {.name = "key", .columns = {"W"}, .transform = Hash64{}}});
+      {{"words",
+        {"W"},
+        Vocabulary{.values = Texts{"red", "blue"}, .num_oov_indices = 2}},
+       {"key", {"W"}, Hash64{}}});
   const TablePtr table = pipeline.make_table("words", {.dim = 4});
   EXPECT_EQ(
       *table,
@@ -241,9 +212,7 @@ TEST(FeaturePipelineTest, EachFeatureOfALayerGetsATableOfItsOwn) {
   const FeaturePipeline pipeline = sample_pipeline();
   const Nest<FeatureConfig> features =
       pipeline.make_features({.dim = 3, .combiner = Combiner::kSum});
-  EXPECT_EQ(
-      features.paths(),
-      (std::vector<std::string>{"site", "words", "site_x_words", "band"}));
+  EXPECT_EQ(features.paths(), (Texts{"site", "words", "site_x_words", "band"}));
   EXPECT_EQ(
       *features.at("words").leaf().table,
       *pipeline.make_table("words", {.dim = 3, .combiner = Combiner::kSum}));
@@ -251,9 +220,7 @@ TEST(FeaturePipelineTest, EachFeatureOfALayerGetsATableOfItsOwn) {
       pipeline.make_features({.name = "t", .dim = 3}),
       "expected a config without a name");
   EXPECT_VALUE_ERROR(
-      FeaturePipeline(
-          {{.name = "counts", .columns = {"I1"}, .transform = Log1p{}}})
-          .make_features({.dim = 3}),
+      FeaturePipeline({{"counts", {"I1"}, Log1p{}}}).make_features({.dim = 3}),
       "expected outputs to ids, but all of them are numbers");
 }
 
@@ -316,11 +283,9 @@ TEST(FeaturePipelineTest, ThreadsShareOnePipeline) {
   columns.add("a", integers(values));
   columns.add("b", integers(values));
   const FeaturePipeline pipeline({
-      {.name = "a",
-       .columns = {"a"},
-       .transform = Vocabulary{.values = std::vector<int64_t>{1, 2, 3}}},
-      {.name = "b", .columns = {"b"}, .transform = Hash{.num_bins = 77}},
-      {.name = "n", .columns = {"a", "b"}, .transform = Log1p{}},
+      {"a", {"a"}, Vocabulary{.values = Ids{1, 2, 3}}},
+      {"b", {"b"}, Hash{.num_bins = 77}},
+      {"n", {"a", "b"}, Log1p{}},
   });
   const PipelineBatch expected = pipeline.apply(columns);
   std::vector<int> is_equal(4);
@@ -344,10 +309,8 @@ TEST(FeaturePipelineTest, ThreadsShareOnePipeline) {
 
 FeaturePipeline hashing(std::map<std::string, ColumnType> types = {}) {
   return FeaturePipeline(
-      {{.name = "user", .columns = {"user"}, .transform = Hash64{}},
-       {.name = "pair",
-        .columns = {"user", "hour"},
-        .transform = Cross{.num_bins = 1000}}},
+      {{"user", {"user"}, Hash64{}},
+       {"pair", {"user", "hour"}, Cross{.num_bins = 1000}}},
       std::move(types));
 }
 
@@ -362,8 +325,7 @@ TEST(FeaturePipelineTest, AHashedColumnKeepsTheTypeOfTheFirstBatch) {
   const FeaturePipeline pipeline = hashing();
   const FeaturePipeline copy = pipeline;
   EXPECT_TRUE(pipeline.types().empty());
-  EXPECT_EQ(
-      pipeline.untyped_columns(), (std::vector<std::string>{"hour", "user"}));
+  EXPECT_EQ(pipeline.untyped_columns(), (Texts{"hour", "user"}));
   // An empty batch says nothing about the types.
   pipeline.apply(users(text({}), integers({})));
   EXPECT_TRUE(pipeline.types().empty());
@@ -408,8 +370,7 @@ TEST(FeaturePipelineTest, TypesThatTheOutputsNeedAreKnown) {
   EXPECT_EQ(sample_pipeline().types(), (Types{{"W", ColumnType::kText}}));
   // Columns of numbers may be integers or floats.
   const FeaturePipeline pipeline(
-      {{.name = "a", .columns = {"x"}, .transform = Bucketize{{1.0}}},
-       {.name = "b", .columns = {"y"}, .transform = Identity{.num_ids = 3}}});
+      {{"a", {"x"}, Bucketize{{1.0}}}, {"b", {"y"}, Identity{.num_ids = 3}}});
   EXPECT_EQ(pipeline.types(), (Types{{"y", ColumnType::kInt64}}));
   for (const Column& x : {integers({1}), numbers({1.0F})}) {
     Columns columns;
@@ -419,10 +380,8 @@ TEST(FeaturePipelineTest, TypesThatTheOutputsNeedAreKnown) {
   }
   EXPECT_VALUE_ERROR(
       FeaturePipeline(
-          {{.name = "a", .columns = {"x"}, .transform = Log1p{}},
-           {.name = "b",
-            .columns = {"x"},
-            .transform = Vocabulary{.values = std::vector<std::string>{"u"}}}}),
+          {{"a", {"x"}, Log1p{}},
+           {"b", {"x"}, Vocabulary{.values = Texts{"u"}}}}),
       "no column 'x' fits all its outputs: 'a' takes integers or floats, one "
       "per example, 'b' takes text.");
 }

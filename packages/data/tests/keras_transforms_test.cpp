@@ -36,13 +36,13 @@ bool is_text(const json& list) {
 }
 
 Column column_of(const json& list) {
-  return is_text(list) ? text(list.get<std::vector<std::string>>())
+  return is_text(list) ? text(list.get<Texts>())
                        : integers(list.get<std::vector<int64_t>>());
 }
 
 VocabularyValues values_of(const json& list) {
   if (is_text(list)) {
-    return list.get<std::vector<std::string>>();
+    return list.get<Texts>();
   }
   return list.get<std::vector<int64_t>>();
 }

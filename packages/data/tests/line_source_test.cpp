@@ -7,9 +7,6 @@
 #include "tests/test_util.h"
 
 namespace tessera::data::line_source_test {
-
-using Texts = std::vector<std::string>;
-
 std::string read_bytes(FileBytes& bytes, size_t step) {
   std::string text;
   while (true) {
@@ -75,7 +72,7 @@ TEST(FileBytesTest, ErrorsNameTheReader) {
 
 TEST(LineSourceTest, ReadsTheLinesOfAllFiles) {
   const TemporaryFolder folder;
-  const std::vector<std::string> files{
+  const Texts files{
       folder.write("a", "one\ntwo\n\nfour"),
       folder.write("b.gz", make_gzip("five\nsix\n"))};
   const Texts expected{"one", "two", "", "four", "five", "six"};
@@ -109,7 +106,7 @@ TEST(LineSourceTest, RefusesFilesThatAreNoText) {
 
 TEST(LineSourceTest, RefusesOptionsOutOfRange) {
   const TemporaryFolder folder;
-  const std::vector<std::string> files{folder.write("a", "one\n")};
+  const Texts files{folder.write("a", "one\n")};
   constexpr size_t kMax = std::numeric_limits<size_t>::max();
   EXPECT_VALUE_ERROR(
       LineSource({}), "[LineSource] expected at least one file, but files is");

@@ -11,7 +11,7 @@ using Distribution = NegativeDistribution;
 Columns clicks(
     const std::vector<int64_t>& users,
     const std::vector<int64_t>& items) {
-  std::vector<std::string> names;
+  Texts names;
   for (const int64_t item : items) {
     names.push_back("item " + std::to_string(item));
   }
@@ -239,7 +239,7 @@ TEST(NegativeSamplerTest, TextItemsGiveTextNegatives) {
     const std::vector<int64_t> numbers =
         values_of(sample("item", distribution));
     const Column texts = sample("name", distribution);
-    const auto& names = std::get<std::vector<std::string>>(texts.values);
+    const auto& names = std::get<Texts>(texts.values);
     ASSERT_EQ(names.size(), numbers.size());
     for (size_t i = 0; i < names.size(); ++i) {
       EXPECT_EQ(names[i], "item " + std::to_string(numbers[i]));

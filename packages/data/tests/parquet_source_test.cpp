@@ -260,7 +260,7 @@ TEST_F(ParquetSourceTest, OpensAtAnyExample) {
   write_parquet(second, numbered_table(9), 4);
   const auto source = make_parquet_source(
       {.files = {first, second}, .columns = {"id"}, .threads = 2});
-  std::vector<std::string> ids;
+  Texts ids;
   for (int i = 0; i < 29; ++i) {
     ids.push_back(" " + std::to_string(i < 20 ? i : i - 20));
   }

@@ -17,54 +17,42 @@ FeaturePipeline reread(const FeaturePipeline& pipeline) {
 
 FeaturePipeline full_pipeline() {
   return FeaturePipeline({
-      {.name = "hash \"ü\"",
-       .columns = {"i"},
-       .transform =
-           Hash{.num_bins = 9, .salt = -kMax, .missing = Missing::kDrop}},
-      {.name = "bucket",
-       .columns = {"f"},
-       .transform =
-           Bucketize{
-               .boundaries = {-1e300, -0.1, 1.0 / 3.0, 5e-324 + 1.0},
-               .missing = Missing::kError}},
-      {.name = "integers",
-       .columns = {"i"},
-       .transform =
-           Vocabulary{
-               .values = std::vector<int64_t>{kMax, kMissing + 1, 0},
-               .num_oov_indices = 7,
-               .missing = Missing::kAsValue}},
-      {.name = "text",
-       .columns = {"t"},
-       .transform =
-           Vocabulary{
-               .values =
-                   std::vector<std::string>{
-                       "plain",
-                       "日本 \"\\\n",
-                       std::string("\0", 1),
-                       std::string("\xff\0\xc0z", 4)}},
-       .max_length = 3},
-      {.name = "cross",
-       .columns = {"i", "t"},
-       .transform = Cross{.num_bins = 31, .salt = 4}},
-      {.name = "identity",
-       .columns = {"i"},
-       .transform =
-           Identity{.num_ids = 4, .default_id = 3, .missing = Missing::kOwnId}},
-      {.name = "log",
-       .columns = {"i", "f"},
-       .transform = Log1p{.missing_value = -0.5}},
-      {.name = "normalize",
-       .columns = {"f"},
-       .transform =
-           Normalize{.mean = 0.1, .variance = 1e-9, .missing_value = 2}},
-      {.name = "keys",
-       .columns = {"t"},
-       .transform = Hash64{.salt = 5, .missing = Missing::kDrop}},
-      {.name = "crossed_keys",
-       .columns = {"i", "t"},
-       .transform = Cross64{.salt = 6, .missing = Missing::kOwnId}},
+      {"hash \"ü\"",
+       {"i"},
+       Hash{.num_bins = 9, .salt = -kMax, .missing = Missing::kDrop}},
+      {"bucket",
+       {"f"},
+       Bucketize{
+           .boundaries = {-1e300, -0.1, 1.0 / 3.0, 5e-324 + 1.0},
+           .missing = Missing::kError}},
+      {"integers",
+       {"i"},
+       Vocabulary{
+           .values = Ids{kMax, kMissing + 1, 0},
+           .num_oov_indices = 7,
+           .missing = Missing::kAsValue}},
+      {"text",
+       {"t"},
+       Vocabulary{
+           .values =
+               Texts{
+                   "plain",
+                   "日本 \"\\\n",
+                   std::string("\0", 1),
+                   std::string("\xff\0\xc0z", 4)}},
+       3},
+      {"cross", {"i", "t"}, Cross{.num_bins = 31, .salt = 4}},
+      {"identity",
+       {"i"},
+       Identity{.num_ids = 4, .default_id = 3, .missing = Missing::kOwnId}},
+      {"log", {"i", "f"}, Log1p{.missing_value = -0.5}},
+      {"normalize",
+       {"f"},
+       Normalize{.mean = 0.1, .variance = 1e-9, .missing_value = 2}},
+      {"keys", {"t"}, Hash64{.salt = 5, .missing = Missing::kDrop}},
+      {"crossed_keys",
+       {"i", "t"},
+       Cross64{.salt = 6, .missing = Missing::kOwnId}},
   });
 }
 
@@ -107,11 +95,8 @@ TEST(PipelineJsonTest, APipelineReadBackGivesTheSameFeatures) {
 
 TEST(PipelineJsonTest, TheTextIsStable) {
   const FeaturePipeline pipeline({
-      {.name = "a", .columns = {"x"}, .transform = Hash{.num_bins = 9}},
-      {.name = "b",
-       .columns = {"x"},
-       .transform = Vocabulary{.values = std::vector<std::string>{"u", "\xff"}},
-       .max_length = 5},
+      {"a", {"x"}, Hash{.num_bins = 9}},
+      {"b", {"x"}, Vocabulary{.values = Texts{"u", "\xff"}}, 5},
   });
   EXPECT_EQ(
       to_json(pipeline).dump(),
@@ -194,8 +179,7 @@ TEST(PipelineJsonTest, AMissingOptionMeansTheDefault) {
       R"("transform":{"class_name":"Hash","config":{"num_bins":9}}}]})");
   EXPECT_EQ(
       pipeline_from_json(json),
-      FeaturePipeline(
-          {{.name = "a", .columns = {"x"}, .transform = Hash{.num_bins = 9}}}));
+      FeaturePipeline({{"a", {"x"}, Hash{.num_bins = 9}}}));
 }
 
 // A pipeline with one output that has the given transform.
@@ -320,8 +304,7 @@ TEST_F(PipelineFileTest, RoundTripsAndLeavesNoOtherFile) {
 
 TEST_F(PipelineFileTest, IsNotWrittenWithoutTheTypesOfHashedColumns) {
   const std::string path = folder_ / "pipeline.json";
-  const FeaturePipeline pipeline(
-      {{.name = "a", .columns = {"x"}, .transform = Hash{.num_bins = 9}}});
+  const FeaturePipeline pipeline({{"a", {"x"}, Hash{.num_bins = 9}}});
   EXPECT_VALUE_ERROR(
       save_pipeline(pipeline, path),
       "it is not known which of them these columns have: x. Save the pipeline "
@@ -361,8 +344,7 @@ TEST_F(PipelineFileTest, NamesAFileThatIsNotAPipeline) {
 // Text is written as hexadecimal digits, because it may have any bytes.
 Json json_of(const Column& column) {
   Json json;
-  if (const auto* texts =
-          std::get_if<std::vector<std::string>>(&column.values)) {
+  if (const auto* texts = std::get_if<Texts>(&column.values)) {
     json["type"] = "text";
     json["values"] = Json::array();
     for (const std::string& value : *texts) {
@@ -409,15 +391,14 @@ FeaturePipeline pipeline_for_python(
     const std::string& column) {
   const bool is_text = column.starts_with("text");
   std::vector<PipelineOutput> outputs;
-  const auto add = [&](const Transform& transform,
-                       std::vector<std::string> columns,
-                       int64_t max_length = 0) {
-    outputs.push_back(
-        {.name = c10::str("output ", outputs.size()),
-         .columns = std::move(columns),
-         .transform = transform,
-         .max_length = max_length});
-  };
+  const auto add =
+      [&](const Transform& transform, Texts columns, int64_t max_length = 0) {
+        outputs.push_back(
+            {c10::str("output ", outputs.size()),
+             std::move(columns),
+             transform,
+             max_length});
+      };
   for (const Missing missing :
        {Missing::kOwnId, Missing::kDrop, Missing::kAsValue}) {
     const auto salt = static_cast<int64_t>(random());
@@ -427,9 +408,9 @@ FeaturePipeline pipeline_for_python(
     add(Cross{.num_bins = bins, .salt = salt, .missing = missing},
         {column, "other", "short lists"});
     add(Cross64{.salt = salt, .missing = missing}, {"other", column}, 3);
-    VocabularyValues values = std::vector<int64_t>{7, -3, 0, kMax};
+    VocabularyValues values = Ids{7, -3, 0, kMax};
     if (is_text) {
-      values = std::vector<std::string>{"b", "日本", std::string("\xff\0", 2)};
+      values = Texts{"b", "日本", std::string("\xff\0", 2)};
     }
     add(Vocabulary{.values = values, .num_oov_indices = 3, .missing = missing},
         {column});
@@ -457,7 +438,7 @@ TEST(PipelinesForPython, Write) {
   std::mt19937_64 random(5);
   const std::vector<int64_t> some{
       0, 1, -1, 7, -3, kMax, kMissing + 1, kMissing, 5, int64_t{1} << 53};
-  const std::vector<std::string> words{
+  const Texts words{
       "",
       "a",
       "b",
@@ -479,8 +460,8 @@ TEST(PipelinesForPython, Write) {
       std::vector<int64_t> splits{0};
       std::vector<int64_t> short_splits{0};
       std::vector<int64_t> shorts;
-      std::vector<std::string> texts;
-      std::vector<std::string> text_lists;
+      Texts texts;
+      Texts text_lists;
       std::vector<float> floats;
       for (size_t i = 0; i < batch; ++i) {
         ids.push_back(integer());

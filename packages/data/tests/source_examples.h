@@ -15,8 +15,6 @@
 
 namespace tessera::test {
 
-using Texts = std::vector<std::string>;
-
 /// The name, type and values of a column. "_" is a missing value, and lists are in
 /// brackets: "age int64: 31 _ 18", "tags text: [new red] []".
 class ShownColumn {

@@ -7,9 +7,6 @@
 namespace tessera::data::text_vectors_test {
 
 using test::floats;
-
-using Texts = std::vector<std::string>;
-
 class TextVectorsTest : public testing::Test {
  protected:
   TextVectors load(
@@ -114,7 +111,7 @@ TEST_F(TextVectorsTest, RefusesLinesOfAnotherWidth) {
 TEST_F(TextVectorsTest, WordsMayEndInInfAndNan) {
   EXPECT_EQ(
       load("to 1 2\nto inf 3 4\nla nan 5 6\n").words,
-      (std::vector<std::string>{"to", "to inf", "la nan"}));
+      (Texts{"to", "to inf", "la nan"}));
 }
 
 TEST_F(TextVectorsTest, AHeaderWithAHugeDimIsRefused) {
@@ -135,13 +132,10 @@ TEST_F(TextVectorsTest, TinyNumbersAreZero) {
 
 TEST_F(TextVectorsTest, VectorsAreCopiedByName) {
   const FeaturePipeline pipeline(
-      {{.name = "id",
-        .columns = {"id"},
-        .transform =
-            transforms::Vocabulary{.values = std::vector<int64_t>{7, 8, 9}}},
-       {.name = "hash",
-        .columns = {"h"},
-        .transform = transforms::Hash{.num_bins = 5}}});
+      {{"id",
+        {"id"},
+        transforms::Vocabulary{.values = std::vector<int64_t>{7, 8, 9}}},
+       {"hash", {"h"}, transforms::Hash{.num_bins = 5}}});
   const TextVectors vectors = load("9 1 2\n7 3 4\n9 5 6\n(unknown) 7 8\n");
   const at::Tensor rows = at::zeros({5, 2});
   EXPECT_EQ(copy_vectors(vectors, pipeline, "id", rows), 2);

@@ -26,7 +26,7 @@ void expect_bags(
   EXPECT_EQ(bags_of(transform, inputs), expected);
 }
 
-std::vector<std::string> unusual_texts() {
+Texts unusual_texts() {
   return {"", "a", std::string("\xff\0\xfe", 3), std::string(300, 'x'), "日本"};
 }
 
@@ -107,7 +107,7 @@ TEST(BucketizeTest, AMissingNumberHasItsOwnIdOrNone) {
 
 TEST(VocabularyTest, UnknownValuesComeFirst) {
   const Vocabulary vocabulary{
-      .values = std::vector<int64_t>{30, kMax, -7},
+      .values = Ids{30, kMax, -7},
       .num_oov_indices = 2,
       .missing = Missing::kOwnId};
   EXPECT_EQ(vocabulary_size(vocabulary), 6);
@@ -121,8 +121,7 @@ TEST(VocabularyTest, UnknownValuesComeFirst) {
 
 TEST(VocabularyTest, AMissingValueMayCountAsUnknownOrBeDropped) {
   Vocabulary vocabulary{
-      .values = std::vector<std::string>{"a", "b"},
-      .missing = Missing::kAsValue};
+      .values = Texts{"a", "b"}, .missing = Missing::kAsValue};
   expect_ids(vocabulary, {text({"", "b", "?"})}, {0, 2, 0});
   EXPECT_EQ(vocabulary_size(vocabulary), 3);
   vocabulary.missing = Missing::kDrop;
@@ -134,8 +133,7 @@ TEST(VocabularyTest, AMissingValueMayCountAsUnknownOrBeDropped) {
 TEST(VocabularyTest, WithoutUnknownIdsAnUnknownValueIsAnError) {
   EXPECT_INDEX_ERROR(
       ids_of(
-          Vocabulary{
-              .values = std::vector<std::string>{"a"}, .num_oov_indices = 0},
+          Vocabulary{.values = Texts{"a"}, .num_oov_indices = 0},
           {text({"a", "b"})}),
       "[FeaturePipeline 'f'] Vocabulary 'b' is not in the vocabulary");
 }
@@ -159,7 +157,7 @@ TEST(VocabularyTest, FindsEachOfManyValues) {
 }
 
 TEST(VocabularyTest, TextMayHaveAnyBytes) {
-  std::vector<std::string> values = unusual_texts();
+  Texts values = unusual_texts();
   values.erase(values.begin());
   values.insert(values.end(), {std::string(1, '\0'), std::string(2, '\0')});
   expect_ids(
@@ -338,14 +336,10 @@ TEST(TransformTest, FieldsOutOfRangeAreNamed) {
       "missing must be own_id, drop or error, but got as_value");
   refuses(Vocabulary{}, "values must have 1 to 2^30 entries, but got 0");
   refuses(
-      Vocabulary{.values = std::vector<int64_t>{1}, .num_oov_indices = -1},
+      Vocabulary{.values = Ids{1}, .num_oov_indices = -1},
       "num_oov_indices must be in [0, 2^53]");
-  refuses(
-      Vocabulary{.values = std::vector<std::string>{"a", ""}},
-      "stand for missing");
-  refuses(
-      Vocabulary{.values = std::vector<int64_t>{kMissing}},
-      "stand for missing");
+  refuses(Vocabulary{.values = Texts{"a", ""}}, "stand for missing");
+  refuses(Vocabulary{.values = Ids{kMissing}}, "stand for missing");
   refuses(Identity{}, "[Identity] num_ids must be in");
   refuses(
       Identity{.num_ids = 3, .default_id = 3},

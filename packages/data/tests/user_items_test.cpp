@@ -38,7 +38,7 @@ TEST(UserItemsTest, ReadsTheNamedColumns) {
 
 TEST(UserItemsTest, RefusesOtherColumns) {
   Columns text;
-  text.add("user", {.values = std::vector<std::string>{"a"}});
+  text.add("user", {.values = Texts{"a"}});
   text.add("item", {.values = int64s({1})});
   EXPECT_TYPE_ERROR(
       UserItems(Dataset(text)),

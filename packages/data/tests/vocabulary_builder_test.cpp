@@ -89,13 +89,11 @@ TEST(VocabularyBuilderTest, DoesNotCountMissingValues) {
   EXPECT_EQ(builder.size(), 2);
   EXPECT_EQ(
       builder.finish().values,
-      VocabularyValues(
-          std::vector<std::string>{"b", std::string("\xff\0", 2)}));
+      VocabularyValues(Texts{"b", std::string("\xff\0", 2)}));
   VocabularyBuilder of_integers;
   of_integers.add(integers({kMissing, kMax, kMissing + 1}));
   EXPECT_EQ(
-      of_integers.finish().values,
-      VocabularyValues(std::vector<int64_t>{kMax, kMissing + 1}));
+      of_integers.finish().values, VocabularyValues(Ids{kMax, kMissing + 1}));
 }
 
 TEST(VocabularyBuilderTest, EqualCountsAreOrderedByBytes) {
@@ -103,8 +101,7 @@ TEST(VocabularyBuilderTest, EqualCountsAreOrderedByBytes) {
   builder.add(text({"a", "\xff", "Z", "aa", "\x7f"}));
   EXPECT_EQ(
       builder.finish().values,
-      VocabularyValues(
-          std::vector<std::string>{"\xff", "\x7f", "aa", "a", "Z"}));
+      VocabularyValues(Texts{"\xff", "\x7f", "aa", "a", "Z"}));
 }
 
 TEST(VocabularyBuilderTest, RefusesOtherKindsOfValues) {
@@ -219,7 +216,7 @@ struct MadeUpClicks {
     std::iota(order.begin(), order.end(), size_t{0});
     std::shuffle(order.begin(), order.end(), random);
     Columns columns;
-    std::vector<std::string> names;
+    Texts names;
     std::vector<int64_t> ids;
     std::vector<float> labels;
     for (const size_t i : order) {
@@ -240,7 +237,7 @@ struct MadeUpClicks {
   std::normal_distribution<double> normal;
   std::vector<double> popularity;
   std::vector<std::vector<double>> items;
-  std::vector<std::string> users;
+  Texts users;
   std::vector<int64_t> item_ids;
   std::vector<float> clicked;
 };
@@ -256,18 +253,18 @@ double auc_of_new_users(
     uint64_t seed) {
   const Dataset dataset(train);
   const FeaturePipeline pipeline(
-      {{.name = "user",
-        .columns = {"user"},
-        .transform = learn_vocabulary(
+      {{"user",
+        {"user"},
+        learn_vocabulary(
             dataset,
             "user",
             {.min_count = unknown == UnknownRow::kTrained ? 2 : 1})},
-       {.name = "item",
-        .columns = {"item"},
-        .transform = transforms::Identity{.num_ids = MadeUpClicks::kItems}},
-       {.name = "popularity",
-        .columns = {"item"},
-        .transform = transforms::Identity{.num_ids = MadeUpClicks::kItems}}});
+       {"item",
+        {"item"},
+        transforms::Identity{.num_ids = MadeUpClicks::kItems}},
+       {"popularity",
+        {"item"},
+        transforms::Identity{.num_ids = MadeUpClicks::kItems}}});
   TableConfig users = *pipeline.make_table("user", {.dim = 8});
   users.zero_rows = unknown == UnknownRow::kRandom ? 0 : users.zero_rows;
   EmbeddingEngine engine(

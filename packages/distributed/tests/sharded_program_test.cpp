@@ -450,7 +450,7 @@ TEST(ShardedSaveTest, OldCheckpointsAreRemoved) {
   }
   EXPECT_EQ(
       list_checkpoints(folder / "run"),
-      (std::vector<std::string>{"checkpoint_000004", "checkpoint_000005"}));
+      (Texts{"checkpoint_000004", "checkpoint_000005"}));
 }
 
 TEST(ShardedSaveTest, AnIncrementIsSmallAndLoads) {

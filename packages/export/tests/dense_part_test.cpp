@@ -95,8 +95,8 @@ std::vector<at::Tensor> arguments_of(
       example.inputs[1]};
 }
 
-std::vector<std::string> names_of(const Pt2Signature& signature) {
-  std::vector<std::string> names;
+Texts names_of(const Pt2Signature& signature) {
+  Texts names;
   for (const Pt2Value& input : signature.inputs) {
     names.push_back(input.path + ":" + input.part);
   }
@@ -110,7 +110,7 @@ TEST(DensePartTest, GivesTheScoresOfTheModel) {
       export_dense_pt2(model, path, example_of(3, 4), {"age", "price"});
   EXPECT_EQ(
       names_of(signature),
-      (std::vector<std::string>{
+      (Texts{
           "user:activations",
           "item:activations",
           "tags:activations",
@@ -288,7 +288,7 @@ TEST(DensePartTest, NamesOfSeveralLayersBeginWithTheirPaths) {
       export_dense_pt2(TwoLayers(), new_file(), example);
   EXPECT_EQ(
       names_of(signature),
-      (std::vector<std::string>{
+      (Texts{
           "users.user:activations",
           "items.user:activations",
           "items.item:activations",
@@ -473,13 +473,12 @@ TEST(DensePartTest, ProgramsKeepSharedWeightsTogether) {
         << name;
   }
   const Pt2Program program(path);
-  std::vector<std::string> names;
+  Texts names;
   for (const auto& [name, tensor] : program.state_dict()) {
     names.push_back(name);
   }
   std::sort(names.begin(), names.end());
-  const std::vector<std::string> expected_names{
-      "counts", "first-part.bias", "tied"};
+  const Texts expected_names{"counts", "first-part.bias", "tied"};
   EXPECT_EQ(names, expected_names);
 
   const at::NoGradGuard no_grad;

@@ -265,13 +265,13 @@ TEST_P(ExportKeysTest, AModelWithSharedAndStaticTables) {
     export_pt2(tower, path, {.features = TowerImpl::batch(7)});
     const Pt2Program program(path);
     actual = program.run(arguments_of(other))[0];
-    std::vector<std::string> names;
+    Texts names;
     for (const auto& [name, tensor] : program.state_dict()) {
       names.push_back(name);
     }
     EXPECT_EQ(
         names,
-        (std::vector<std::string>{
+        (Texts{
             "embedding.table_0",
             "embedding.table_1",
             "embedding.table_1_keys",

@@ -132,14 +132,14 @@ TEST(ExportModelTest, RefusesAnotherDeviceAndAConvertedLayerAlone) {
 
 TEST(ExportModelTest, ParametersKeepTheirNamesWithoutGradients) {
   torch::jit::Module loaded = export_model(Ranker(), ranker_example());
-  std::vector<std::string> parameters;
+  Texts parameters;
   for (const auto& parameter : loaded.named_parameters()) {
     parameters.push_back(parameter.name);
     EXPECT_FALSE(parameter.value.requires_grad());
   }
   EXPECT_EQ(
       parameters,
-      (std::vector<std::string>{
+      (Texts{
           "class_",
           "tower.0.weight",
           "tower.0.bias",
@@ -147,7 +147,7 @@ TEST(ExportModelTest, ParametersKeepTheirNamesWithoutGradients) {
           "tower.1.bias",
           "tower.4.weight",
           "tower.4.bias"}));
-  std::vector<std::string> buffers;
+  Texts buffers;
   for (const auto& buffer : loaded.named_buffers()) {
     buffers.push_back(buffer.name);
   }
@@ -472,12 +472,12 @@ struct TensorImpl : torch::nn::Module {
 };
 
 TEST(ExportModelTest, PartsMayHaveAnyName) {
-  const std::vector<std::string> names{
-      "for",    "None",     "__init__", "0",        "0a",     "a b",
-      "a_b",    "\xc3\xa9", "q\"'\\\n", "training", "print",  "self",
-      "torch",  "compute",  "_c",       "forward",  "lambda", "List",
-      "Tensor", "int",      "table_0",  "f({})",    "async",  "del",
-      "type",   "dtype",    "state",    "__torch__"};
+  const Texts names{"for",     "None",   "__init__", "0",        "0a",
+                    "a b",     "a_b",    "\xc3\xa9", "q\"'\\\n", "training",
+                    "print",   "self",   "torch",    "compute",  "_c",
+                    "forward", "lambda", "List",     "Tensor",   "int",
+                    "table_0", "f({})",  "async",    "del",      "type",
+                    "dtype",   "state",  "__torch__"};
   const auto part = std::make_shared<TensorImpl>();
   for (const std::string& name : names) {
     part->register_parameter(name, at::randn({1}));

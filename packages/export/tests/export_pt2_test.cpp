@@ -162,14 +162,12 @@ TEST(ExportPt2Test, NamesSayWhatTheArgumentsAre) {
       path,
       {.features = features},
       {.features = {"user/history", "\xc3\xa9 1"}});
-  std::vector<std::string> names;
+  Texts names;
   for (const Pt2Value& input : signature.inputs) {
     names.push_back(input.name);
   }
   EXPECT_EQ(
-      names,
-      (std::vector<std::string>{
-          "user_history_values", "user_history_row_splits", "x_1"}));
+      names, (Texts{"user_history_values", "user_history_row_splits", "x_1"}));
   EXPECT_EQ(signature.inputs[0].path, "user/history");
   EXPECT_EQ(signature.inputs[0].part, "values");
   EXPECT_EQ(signature.inputs[2].path, "\xc3\xa9 1");
@@ -260,7 +258,7 @@ TEST(ExportPt2ModelTest, StateDictHasTheModelsNames) {
   const auto model = make_ranker();
   const std::string path = new_file();
   export_pt2(model, path, model_example());
-  std::vector<std::string> names;
+  Texts names;
   for (const auto& [name, tensor] : Pt2Program(path).state_dict()) {
     names.push_back(name);
     if (name == "tower.0.weight") {

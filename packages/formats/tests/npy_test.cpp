@@ -326,7 +326,7 @@ TEST_F(NpyTest, AFailedWriteKeepsTheOldFileAndLeavesNoOther) {
         "files may be larger.");
   }
   expect_same(load_npy(path("tensor.npy")), old);
-  EXPECT_EQ(files(), std::vector<std::string>{"tensor.npy"});
+  EXPECT_EQ(files(), Texts{"tensor.npy"});
 }
 
 }  // namespace tessera::npy_test

@@ -12,13 +12,13 @@ TEST(DeepFMTest, SharesTheVectorsAndHasOneBias) {
   const at::Tensor scores = layer->forward({{"a", a}, {"b", b}});
   EXPECT_EQ(scores.sizes(), (std::vector<int64_t>{3, 1}));
   expect_close(layer->forward(at::cat({a.unsqueeze(1), b}, 1)), scores);
-  std::vector<std::string> names;
+  Texts names;
   for (const auto& parameter : layer->named_parameters()) {
     names.push_back(parameter.key());
   }
   EXPECT_EQ(
       names,
-      (std::vector<std::string>{
+      (Texts{
           "mlp.linear_0.weight",
           "mlp.linear_0.bias",
           "mlp.linear_1.weight",

@@ -6,8 +6,6 @@
 namespace tessera::test::mixture_of_experts_test {
 
 using Sizes = std::vector<int64_t>;
-using Texts = std::vector<std::string>;
-
 MMoEOptions two_tasks() {
   return {
       .tasks = {"click", "buy"},

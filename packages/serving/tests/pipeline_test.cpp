@@ -20,7 +20,7 @@ data::Columns to_columns(const RawColumns& batch) {
   data::Columns columns;
   for (const auto& [name, raw] : batch.entries()) {
     data::Column column;
-    if (const auto* text = std::get_if<std::vector<std::string>>(&raw.values)) {
+    if (const auto* text = std::get_if<Texts>(&raw.values)) {
       column.values = *text;
     } else if (
         const auto* integers = std::get_if<std::vector<int64_t>>(&raw.values)) {
@@ -127,8 +127,8 @@ class RandomBatches {
   }
 
   // Any bytes, so that most texts are not UTF-8.
-  std::vector<std::string> texts(int64_t size, bool has_missing) {
-    std::vector<std::string> values(size);
+  Texts texts(int64_t size, bool has_missing) {
+    Texts values(size);
     for (std::string& value : values) {
       const int64_t kind = below(8);
       if (kind < 4) {
@@ -184,21 +184,18 @@ class RandomBatches {
 // A pipeline with each transform and each policy for missing values.
 FeaturePipeline full_pipeline() {
   std::vector<PipelineOutput> outputs{
-      {.name = "log",
-       .columns = {"integer", "float"},
-       .transform = Log1p{.missing_value = -0.5}},
-      {.name = "normalize",
-       .columns = {"float", "all_float", "all_integer"},
-       .transform = Normalize{.mean = 0.1, .variance = 3.0}}};
+      {"log", {"integer", "float"}, Log1p{.missing_value = -0.5}},
+      {"normalize",
+       {"float", "all_float", "all_integer"},
+       Normalize{.mean = 0.1, .variance = 3.0}}};
   const std::vector<int64_t> integers{3, -2, 17, 0, 1'000'000'007};
-  const std::vector<std::string> texts{
-      "fr", "de", "日本", std::string("\0", 1), "\xff\xfe"};
+  const Texts texts{"fr", "de", "日本", std::string("\0", 1), "\xff\xfe"};
   const std::vector<double> boundaries{-3.5, 0.0, 0.1, 2.0, 30.0};
   for (const Missing missing :
        {Missing::kOwnId, Missing::kDrop, Missing::kAsValue, Missing::kError}) {
     const std::string prefix = missing == Missing::kError ? "all_" : "";
     const auto add = [&](const char* name,
-                         const std::vector<std::string>& columns,
+                         const Texts& columns,
                          const data::Transform& transform,
                          int64_t max_length = 0) {
       PipelineOutput& output = outputs.emplace_back();
@@ -294,27 +291,21 @@ TEST(ServingPipelineTest, ThreadsMayUseOnePipeline) {
 
 FeaturePipeline small_pipeline() {
   return FeaturePipeline(
-      {{.name = "country",
-        .columns = {"country"},
-        .transform =
-            Vocabulary{.values = std::vector<std::string>{"de", "fr"}}},
-       {.name = "tags", .columns = {"tags"}, .transform = Hash{.num_bins = 10}},
-       {.name = "strict",
-        .columns = {"shop"},
-        .transform =
-            Vocabulary{
-                .values = std::vector<int64_t>{3, 4},
-                .num_oov_indices = 0,
-                .missing = Missing::kError}},
-       {.name = "weekday",
-        .columns = {"weekday"},
-        .transform = Identity{.num_ids = 7}},
-       {.name = "age", .columns = {"age"}, .transform = Normalize{}}},
+      {{"country", {"country"}, Vocabulary{.values = Texts{"de", "fr"}}},
+       {"tags", {"tags"}, Hash{.num_bins = 10}},
+       {"strict",
+        {"shop"},
+        Vocabulary{
+            .values = std::vector<int64_t>{3, 4},
+            .num_oov_indices = 0,
+            .missing = Missing::kError}},
+       {"weekday", {"weekday"}, Identity{.num_ids = 7}},
+       {"age", {"age"}, Normalize{}}},
       {{"tags", data::ColumnType::kUInt64Bits}});
 }
 
 struct SmallBatch {
-  RawColumns::Column country{.values = std::vector<std::string>{"fr", "it"}};
+  RawColumns::Column country{.values = Texts{"fr", "it"}};
   RawColumns::Column tags{
       .values = std::vector<int64_t>{5, 6, -7},
       .row_splits = std::vector<int64_t>{0, 2, 3}};
@@ -370,20 +361,15 @@ TEST(ServingPipelineTest, NamesItsColumnsAndFeatures) {
            .takes_lists = false}}));
   EXPECT_EQ(
       pipeline.feature_names(),
-      (std::vector<std::string>{"country", "tags", "strict", "weekday"}));
+      (Texts{"country", "tags", "strict", "weekday"}));
 }
 
 TEST(ServingPipelineTest, TheDocstringExample) {
   const std::string path = file_of("example.json");
   save_pipeline(
       FeaturePipeline(
-          {{.name = "country",
-            .columns = {"country"},
-            .transform =
-                Vocabulary{.values = std::vector<std::string>{"de", "fr"}}},
-           {.name = "age",
-            .columns = {"age"},
-            .transform = Normalize{.mean = 40.0, .variance = 100.0}}}),
+          {{"country", {"country"}, Vocabulary{.values = Texts{"de", "fr"}}},
+           {"age", {"age"}, Normalize{.mean = 40.0, .variance = 100.0}}}),
       path);
   // snippet: serving_pipeline
   const auto pipeline = Pipeline::load(path);
@@ -433,7 +419,7 @@ void expect_same_error(const SmallBatch& batch, const char* text) {
 TEST(ServingPipelineTest, RaisesTheErrorsOfTheTrainer) {
   SmallBatch kinds;
   kinds.country = {.values = std::vector<int64_t>{1, 2}};
-  kinds.tags = {.values = std::vector<std::string>{"a", "b"}};
+  kinds.tags = {.values = Texts{"a", "b"}};
   kinds.age.row_splits = {0, 1, 2};
   for (
       const char* text :
@@ -561,7 +547,7 @@ TEST(ServingPipelineTest, WarnsWhenTheFirstBatchDecidesAboutAType) {
       R"("transform":{"class_name":"Hash","config":{"num_bins":9}}}]})");
   EXPECT_EQ(pipeline.columns().front().type, PipelineColumn::Type::kUnknown);
   RawColumns text;
-  text.add("x", {.values = std::vector<std::string>{"7"}});
+  text.add("x", {.values = Texts{"7"}});
   EXPECT_CONTAINS(pipeline.apply(text).warning, "'x' as text");
   EXPECT_EQ(pipeline.apply(text).warning, "");
   EXPECT_EQ(pipeline.columns().front().type, PipelineColumn::Type::kText);

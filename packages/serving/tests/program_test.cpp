@@ -490,7 +490,7 @@ TEST_F(ProgramTest, AVersionWithoutAProgramDoesNotServe) {
 TEST_F(ProgramTest, ADamagedProgramIsRefusedWhenItIsPublished) {
   publisher_.reset();
   const std::string whole = test::read_text(program_);
-  std::vector<std::string> damaged;
+  Texts damaged;
   for (const size_t bytes : {size_t{0}, size_t{100}, whole.size() - 1}) {
     damaged.push_back(whole.substr(0, bytes));
   }

@@ -6,10 +6,7 @@ namespace tessera::test {
 namespace {
 
 at::Tensor int64_tensor(const std::vector<int64_t>& values) {
-  at::Tensor tensor =
-      at::empty({static_cast<int64_t>(values.size())}, at::kLong);
-  std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<int64_t>());
-  return tensor;
+  return at::tensor(values, at::kLong);
 }
 
 // The keys are spread over all of int64.
@@ -129,13 +126,7 @@ Nest<at::Tensor> run(
   for (const auto& [name, one] : batch) {
     features.emplace_back(name, one.for_layer());
     if (!one.weights.empty()) {
-      at::Tensor values =
-          at::empty({static_cast<int64_t>(one.weights.size())}, at::kFloat);
-      std::copy(
-          one.weights.begin(),
-          one.weights.end(),
-          values.mutable_data_ptr<float>());
-      weights.emplace_back(name, values);
+      weights.emplace_back(name, at::tensor(one.weights, at::kFloat));
     }
   }
   return model.embedding->forward(
@@ -154,14 +145,16 @@ void PublishedModel::train(const std::map<std::string, PublishedBatch>& batch) {
   loss.backward();
 }
 
-std::map<std::string, at::Tensor> PublishedModel::evaluate(
+std::map<std::string, std::vector<float>> PublishedModel::evaluate(
     const std::map<std::string, PublishedBatch>& batch) {
   const at::NoGradGuard no_grad;
   embedding->eval();
-  std::map<std::string, at::Tensor> result;
+  std::map<std::string, std::vector<float>> result;
   const Nest<at::Tensor> activations = run(*this, batch);
   for (const auto& [name, entry] : activations.entries()) {
-    result[name] = entry.leaf();
+    const at::Tensor values = entry.leaf().contiguous();
+    const auto* first = values.const_data_ptr<float>();
+    result[name] = {first, first + values.numel()};
   }
   return result;
 }
@@ -176,6 +169,14 @@ std::vector<float> look_up(
   return out;
 }
 
+void expect_same_bits(
+    std::span<const float> actual,
+    std::span<const float> expected) {
+  ASSERT_EQ(actual.size(), expected.size());
+  ASSERT_EQ(
+      std::memcmp(actual.data(), expected.data(), expected.size_bytes()), 0);
+}
+
 void expect_same_lookups(
     const serving::Version& version,
     PublishedModel& model,
@@ -185,13 +186,7 @@ void expect_same_lookups(
     const auto batch = model.random_batch(random);
     for (const auto& [name, expected] : model.evaluate(batch)) {
       SCOPED_TRACE(name);
-      const std::vector<float> got = look_up(version, name, batch.at(name));
-      const at::Tensor values = expected.contiguous();
-      ASSERT_EQ(static_cast<int64_t>(got.size()), values.numel());
-      ASSERT_EQ(
-          std::memcmp(
-              got.data(), values.const_data_ptr<float>(), values.nbytes()),
-          0);
+      expect_same_bits(look_up(version, name, batch.at(name)), expected);
     }
   }
 }

@@ -53,7 +53,7 @@ struct PublishedModel : torch::nn::Module {
   /// One update.
   void train(const std::map<std::string, PublishedBatch>& batch);
   /// Activations in evaluation, by feature.
-  std::map<std::string, at::Tensor> evaluate(
+  std::map<std::string, std::vector<float>> evaluate(
       const std::map<std::string, PublishedBatch>& batch);
 
   PublishedModelOptions options;
@@ -66,6 +66,11 @@ std::vector<float> look_up(
     const serving::Version& version,
     const std::string& feature,
     const PublishedBatch& batch);
+
+/// Expects the same number of floats with the same bits.
+void expect_same_bits(
+    std::span<const float> actual,
+    std::span<const float> expected);
 
 /// Expects that the version gives the bits that the model gives.
 void expect_same_lookups(

@@ -18,6 +18,14 @@ constexpr const char* kLookup = R"({"feature":"movie","ids":[3,1,4]})";
 constexpr const char* kScore =
     R"({"user":{"user":42,"age":31.5},"candidates":{"movie":[1,2,3]}})";
 
+// The bodies of requests with these ids of movies.
+std::string lookup_of(const std::string& ids) {
+  return R"({"feature":"movie","ids":[)" + ids + "]}";
+}
+std::string score_of(const std::string& ids) {
+  return R"({"candidates":{"movie":[)" + ids + "]}}";
+}
+
 Json json_of(const HttpReply& reply) {
   return parse_json(reply.body);
 }
@@ -266,6 +274,13 @@ void append_floats(const Json& json, std::vector<float>& floats) {
   }
 }
 
+// All numbers of the answer to a lookup.
+std::vector<float> vectors_in(const Json& answer) {
+  std::vector<float> floats;
+  append_floats(answer["vectors"], floats);
+  return floats;
+}
+
 TEST_F(ServerTest, LookupsHaveTheBitsOfTheVersion) {
   start();
   HttpClient client = connect();
@@ -292,15 +307,8 @@ TEST_F(ServerTest, LookupsHaveTheBitsOfTheVersion) {
     } else {
       EXPECT_EQ(first.size(), answer["dim"].get<size_t>());
     }
-    std::vector<float> got;
-    append_floats(answer["vectors"], got);
-    const std::vector<float> expected =
-        look_up(*reader_->version(), name, batch);
-    ASSERT_EQ(got.size(), expected.size());
-    EXPECT_EQ(
-        std::memcmp(
-            got.data(), expected.data(), expected.size() * sizeof(float)),
-        0);
+    expect_same_bits(
+        vectors_in(answer), look_up(*reader_->version(), name, batch));
   }
   EXPECT_EQ(
       client.post("/lookup", R"({"feature":"movie","ids":[]})").body,
@@ -312,10 +320,7 @@ TEST_F(ServerTest, LookupsHaveTheBitsOfTheVersion) {
 
 TEST_F(ServerTest, RefusesWrongLookups) {
   start({.max_ids = 1000});
-  Json ids = Json::array();
-  for (int i = 0; i < 600; ++i) {
-    ids.push_back({1});
-  }
+  const Json ids(size_t{600}, Json::array({1}));
   expect_refusals(
       "/lookup",
       {{"", "the text is empty"},
@@ -445,10 +450,7 @@ TEST_F(ServerTest, TextIsRefusedWithWhatToDo) {
 
 TEST_F(ServerTest, RefusesAnAnswerThatIsTooLong) {
   start();
-  Json ids = Json::array();
-  for (int i = 0; i < 90000; ++i) {
-    ids.push_back(Json::array());
-  }
+  Json ids(size_t{90000}, Json::array());
   ids[0].push_back(1);
   expect_error(
       post("/lookup", Json{{"feature", "session"}, {"ids", ids}}.dump()),
@@ -524,7 +526,7 @@ TEST_F(ServerTest, RefusesWrongScoreRequests) {
         "Name each input once"},
        {R"({"candidates":{"movie":[1]},"k":5})", "unknown key 'k'"}});
 
-  EXPECT_EQ(post("/score", R"({"candidates":{"movie":[1]}})").status, 200);
+  EXPECT_EQ(post("/score", score_of("1")).status, 200);
 }
 
 TEST_F(ServerTest, ErrorsOfTheScoreFunctionReachOnlyTheirRequest) {
@@ -557,7 +559,7 @@ TEST_F(ServerTest, ErrorsOfTheScoreFunctionReachOnlyTheirRequest) {
     return results;
   });
   const auto score = [&](const std::string& id) {
-    return post("/score", R"({"candidates":{"movie":[)" + id + "]}}");
+    return post("/score", score_of(id));
   };
   expect_error(score("1"), 400, "no such film");
   expect_error(score("2"), 400, "wrong film");
@@ -590,8 +592,8 @@ TEST_F(ServerTest, RequestsThatWaitAreScoredTogether) {
   });
   std::vector<HttpClient> clients;
   const auto ask = [&](int id) {
-    clients.push_back(sent(HttpClient::post_text(
-        "/score", R"({"candidates":{"movie":[)" + std::to_string(id) + "]}}")));
+    clients.push_back(
+        sent(HttpClient::post_text("/score", score_of(std::to_string(id)))));
   };
   ask(0);
   blocked.wait_for_call();
@@ -626,8 +628,7 @@ TEST_F(ServerTest, LargeRequestsAreScoredAlone) {
   });
   std::vector<HttpClient> clients;
   const auto ask = [&](const std::string& ids) {
-    clients.push_back(sent(HttpClient::post_text(
-        "/score", R"({"candidates":{"movie":[)" + ids + "]}}")));
+    clients.push_back(sent(HttpClient::post_text("/score", score_of(ids))));
   };
   ask("0");
   blocked.wait_for_call();
@@ -635,7 +636,7 @@ TEST_F(ServerTest, LargeRequestsAreScoredAlone) {
   for (int i = 0; i < 100; ++i) {
     many += ",1";
   }
-  const std::vector<std::string> waiting{many, many, "1", "1", many, "1"};
+  const Texts waiting{many, many, "1", "1", many, "1"};
   for (size_t i = 0; i < waiting.size(); ++i) {
     ask(waiting[i]);
     wait_for_metric("tessera_queue_length", static_cast<int>(i) + 1);
@@ -717,7 +718,7 @@ TEST_F(ServerTest, ErrorsOfLookupsInTheScoreFunctionConcernTheRequest) {
     return results;
   });
   expect_error(
-      post("/score", R"({"candidates":{"movie":[3000]}})"),
+      post("/score", score_of("3000")),
       400,
       "feature 'movie': its table 'movies' has ids in [0, 3000), but got 3000 "
       "at position 0. Correct the id");
@@ -759,16 +760,15 @@ TEST_F(ServerTest, PipelinedRequestsAreAnsweredInOrder) {
   HttpClient client = connect();
   std::string text;
   for (int i = 0; i < 50; ++i) {
-    text += HttpClient::post_text(
-        "/lookup", R"({"feature":"movie","ids":[)" + std::to_string(i) + "]}");
+    text += HttpClient::post_text("/lookup", lookup_of(std::to_string(i)));
     text += HttpClient::post_text("/score", kScore);
     text += "GET /nope" + std::to_string(i) + " HTTP/1.1\r\nHost: a\r\n\r\n";
   }
   ASSERT_TRUE(client.send(text));
   for (int64_t i = 0; i < 50; ++i) {
-    std::vector<float> got;
-    append_floats(json_of(client.read())["vectors"], got);
-    EXPECT_EQ(got, look_up(*reader_->version(), "movie", {.ids = {i}}));
+    EXPECT_EQ(
+        vectors_in(json_of(client.read())),
+        look_up(*reader_->version(), "movie", {.ids = {i}}));
     EXPECT_EQ(client.read().body, R"({"version":1,"scores":[0.5,1.5,2.5]})");
     expect_error(client.read(), 404, "'/nope" + std::to_string(i) + "'");
   }
@@ -856,12 +856,9 @@ TEST_F(ServerTest, BodiesThatAreBeingReceivedTakeBoundedMemory) {
 
 // Its answer of some 8 MB is more than the system keeps for a client that does not read.
 std::string large_lookup() {
-  Json ids = Json::array();
-  for (int i = 0; i < 50000; ++i) {
-    ids.push_back(i % 3000);
-  }
   return HttpClient::post_text(
-      "/lookup", Json{{"feature", "movie"}, {"ids", ids}}.dump());
+      "/lookup",
+      Json{{"feature", "movie"}, {"ids", Json(size_t{50000}, Json(7))}}.dump());
 }
 
 TEST_F(ServerTest, AnswersThatNobodyReadsTakeBoundedMemory) {
@@ -1027,15 +1024,12 @@ TEST_F(ServerTest, ManyConnectionsAtOnce) {
         };
         for (size_t i = 0; i < clients.size(); ++i) {
           ASSERT_TRUE(clients[i].send(HttpClient::post_text(
-              "/lookup",
-              R"({"feature":"movie","ids":[)" + std::to_string(id_of(i)) +
-                  "]}")));
+              "/lookup", lookup_of(std::to_string(id_of(i))))));
         }
         for (size_t i = 0; i < clients.size(); ++i) {
-          std::vector<float> got;
-          append_floats(json_of(clients[i].read())["vectors"], got);
           ASSERT_EQ(
-              got, look_up(*reader_->version(), "movie", {.ids = {id_of(i)}}));
+              vectors_in(json_of(clients[i].read())),
+              look_up(*reader_->version(), "movie", {.ids = {id_of(i)}}));
         }
       }
     });
@@ -1144,7 +1138,7 @@ TEST_F(ServerTest, JunkAndMutatedRequestsDoNoHarm) {
   start({.max_body_bytes = 4000, .max_ids = 1000}, score_all);
   std::mt19937_64 random(17);
   const auto below = [&](size_t end) { return random() % end; };
-  const std::vector<std::string> valid{
+  const Texts valid{
       HttpClient::post_text("/lookup", kLookup),
       HttpClient::post_text(
           "/lookup",
@@ -1282,9 +1276,9 @@ TEST_F(ServerTest, EachAnswerIsOfOneVersion) {
   std::map<int64_t, std::vector<float>> expected;
   expected[1] = look_up(*reader_->version(), "movie", batch);
   std::atomic<bool> ends = false;
-  std::vector<std::vector<std::string>> answers(3);
+  std::vector<Texts> answers(3);
   std::vector<std::thread> clients;
-  for (std::vector<std::string>& own : answers) {
+  for (Texts& own : answers) {
     clients.emplace_back([&] {
       HttpClient client = connect();
       while (!ends) {
@@ -1307,16 +1301,15 @@ TEST_F(ServerTest, EachAnswerIsOfOneVersion) {
   for (std::thread& client : clients) {
     client.join();
   }
-  for (const std::vector<std::string>& own : answers) {
+  for (const Texts& own : answers) {
     int64_t last = 0;
     for (const std::string& answer : own) {
       const Json json = parse_json(answer);
       const auto version = json["version"].get<int64_t>();
       EXPECT_GE(version, last);
       last = version;
-      std::vector<float> got;
-      append_floats(json["vectors"], got);
-      ASSERT_EQ(got, expected.at(version)) << "version " << version;
+      ASSERT_EQ(vectors_in(json), expected.at(version))
+          << "version " << version;
     }
     EXPECT_FALSE(own.empty());
   }

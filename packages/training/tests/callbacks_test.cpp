@@ -186,7 +186,7 @@ class Terminal {
   }
 
   // Closes the stream, and returns the lines that stay on the screen.
-  std::vector<std::string> lines() {
+  Texts lines() {
     std::fclose(stream_);
     std::string text;
     std::string part(4096, ' ');
@@ -195,7 +195,7 @@ class Terminal {
       text.append(part, 0, static_cast<size_t>(size));
     }
     text = std::regex_replace(text, std::regex("\xe2\x80\xa6"), "~");
-    std::vector<std::string> screen(1);
+    Texts screen(1);
     size_t column = 0;
     for (const char character : text) {
       if (character == '\r') {
@@ -225,7 +225,7 @@ class Terminal {
 };
 
 // Three epochs of a loop with many values.
-std::vector<std::string> shown_on(Terminal& terminal) {
+Texts shown_on(Terminal& terminal) {
   {
     ProgressBar bar({.stream = terminal.stream(), .interval = 0.0});
     Progress progress{.epochs = 10, .steps_per_epoch = 2};
@@ -275,7 +275,7 @@ TEST(ProgressBarTest, FitsTheWidthOfATerminal) {
            "0\\.4900  learning_rate 0\\.001000"}}) {
     SCOPED_TRACE(columns);
     Terminal terminal(columns);
-    const std::vector<std::string> lines = shown_on(terminal);
+    const Texts lines = shown_on(terminal);
     ASSERT_EQ(lines.size(), 3);
     EXPECT_TRUE(std::regex_match(lines[0], std::regex(pattern))) << lines[0];
     for (size_t epoch = 0; epoch < lines.size(); ++epoch) {
@@ -301,7 +301,7 @@ TEST(ProgressBarTest, FollowsAChangeOfTheWidth) {
     terminal.resize(30);
     bar.end_epoch(progress, logs);
   }
-  const std::vector<std::string> lines = terminal.lines();
+  const Texts lines = terminal.lines();
   ASSERT_EQ(lines.size(), 1);
   EXPECT_EQ(lines[0].substr(0, 29).find("epoch 1/2  loss 0.5000 ~"), 0)
       << lines[0];
@@ -314,7 +314,7 @@ TEST(ProgressBarTest, CutsALongReasonToTheWidth) {
     training.stop(std::string(100, 'x'));
   };
   train({ProgressBar({.stream = terminal.stream()}), hooks}, 3);
-  const std::vector<std::string> lines = terminal.lines();
+  const Texts lines = terminal.lines();
   ASSERT_EQ(lines.size(), 2);
   EXPECT_EQ(lines[1], "stopped: " + std::string(29, 'x') + "~");
 }
@@ -574,7 +574,7 @@ TEST(HistoryFilesTest, TwoCallbacksNeedTwoFiles) {
 // Checks that tags are closed in order, attributes are quoted, and special
 // characters are escaped.
 void expect_xml(const std::string& xml) {
-  std::vector<std::string> open;
+  Texts open;
   for (size_t i = 0; i < xml.size(); ++i) {
     if (xml[i] == '&') {
       const std::string entity = xml.substr(i, xml.find(';', i) - i + 1);
@@ -700,7 +700,7 @@ TEST(LearningCurvesTest, MarksTheBestEpoch) {
 }
 
 TEST(LearningCurvesTest, HoldsTitlesOfAnyScript) {
-  for (const std::string& title : std::vector<std::string>{
+  for (const std::string& title : Texts{
            "点击率模型的学习曲线",
            "منحنيات التعلم",
            "Кривые & <обучения>",

@@ -242,9 +242,7 @@ TEST(FitTest, LogsLossAndMetricsOfTrainingAndValidation) {
        .model = run.model.ptr(),
        .metrics = {AUC()},
        .validation = run.validation(held_out)});
-  EXPECT_EQ(
-      history.names(),
-      (std::vector<std::string>{"loss", "auc", "val_loss", "val_auc"}));
+  EXPECT_EQ(history.names(), (Texts{"loss", "auc", "val_loss", "val_auc"}));
   // Repeat the validation by hand, in eval mode.
   run.model->eval();
   AUC auc;
@@ -636,7 +634,7 @@ TEST(FitTest, LearningRatesAreLogged) {
       run.train(click_batches(2, 1), {.epochs = 2, .callbacks = {rates}});
   EXPECT_EQ(
       history.names(),
-      (std::vector<std::string>{
+      (Texts{
           "loss",
           "learning_rate",
           "learning_rate_users",
@@ -694,15 +692,15 @@ TEST(FitTest, ModulesInEvalStayInEvalWhileTheModelTrains) {
 
 // Announces `names`, and logs a number as `logged`.
 struct Logger : Callback {
-  Logger(std::vector<std::string> names, std::string logged)
+  Logger(Texts names, std::string logged)
       : names(std::move(names)), logged(std::move(logged)) {}
-  std::vector<std::string> log_names() const override {
+  Texts log_names() const override {
     return names;
   }
   void on_epoch_end(Training& training) override {
     training.log(logged, 1.0);
   }
-  std::vector<std::string> names;
+  Texts names;
   std::string logged;
 };
 
@@ -711,8 +709,7 @@ TEST(FitTest, ACallbackLogsItsOwnNamesOnly) {
   const auto run = [&](Callbacks callbacks) {
     return fit(Doubles{1}, counter.step(), {.callbacks = std::move(callbacks)});
   };
-  using Names = std::vector<std::string>;
-  const auto logger = [](const Names& names, const std::string& logged) {
+  const auto logger = [](const Texts& names, const std::string& logged) {
     return std::make_shared<Logger>(names, logged);
   };
   EXPECT_EQ(run({logger({"own"}, "own")})["own"][0], 1.0);
@@ -815,7 +812,7 @@ TEST(SpinCheckTest, ABusyMachineIsNoticedOnce) {
     return warnings.texts;
   };
   EXPECT_TRUE(warnings_of("1000").empty());
-  const std::vector<std::string> texts = warnings_of(nullptr);
+  const Texts texts = warnings_of(nullptr);
   ASSERT_EQ(texts.size(), 1);
   for (const char* part :
        {"[fit] the threads of this program waited ",
@@ -871,7 +868,7 @@ TEST(EarlyStoppingTest, RestoresTablesAndDenseWeightsOfTheBestEpoch) {
     const TemporaryFolder folder;
     ClickRun run;
     const auto save = [&] { return bytes_of(run.model); };
-    std::vector<std::string> after;
+    Texts after;
     const auto hooks = std::make_shared<Hooks>();
     hooks->epoch_end = [&](Training&) { after.push_back(save()); };
     const auto stopping = std::make_shared<EarlyStopping>(EarlyStoppingOptions{

@@ -14,9 +14,6 @@
 #include <regex>
 
 namespace tessera::training::profile_test {
-
-using Strings = std::vector<std::string>;
-
 constexpr bool kForeground = false;
 constexpr bool kBackground = true;
 
@@ -51,8 +48,8 @@ double pause() {
   return stopwatch.seconds();
 }
 
-Strings phases_of(const std::vector<ProfileRow>& rows, bool is_background) {
-  Strings phases;
+Texts phases_of(const std::vector<ProfileRow>& rows, bool is_background) {
+  Texts phases;
   for (const ProfileRow& row : rows) {
     if (row.is_background == is_background) {
       phases.push_back(row.phase);
@@ -117,7 +114,7 @@ TEST(ProfileTest, ShowsAllPhasesOfATraining) {
   const std::vector<ProfileRow> rows = profile->result();
   EXPECT_EQ(
       phases_of(rows, kForeground),
-      (Strings{
+      (Texts{
           "next batch",
           "checking ids",
           "lookup",
@@ -131,7 +128,7 @@ TEST(ProfileTest, ShowsAllPhasesOfATraining) {
           "checkpoint",
           "validation",
           "other"}));
-  EXPECT_EQ(phases_of(rows, kBackground), Strings());
+  EXPECT_EQ(phases_of(rows, kBackground), Texts());
   // The lookups of the validation belong to the validation.
   for (const char* phase :
        {"checking ids",
@@ -175,11 +172,11 @@ TEST(ProfileTest, AScopeDoesNotContainTheTimeOfScopesWithinIt) {
   EXPECT_LE(inner.seconds + outer.seconds, all);
   expect_consistent(*profile);
   // A user's phases come after those of Tessera, in the order of their first ends.
-  const Strings phases = phases_of(profile->result(), kForeground);
+  const Texts phases = phases_of(profile->result(), kForeground);
   ASSERT_GE(phases.size(), 3U);
   EXPECT_EQ(
-      Strings(phases.end() - 3, phases.end()),
-      (Strings{"inner", "outer", "other"}));
+      Texts(phases.end() - 3, phases.end()),
+      (Texts{"inner", "outer", "other"}));
 }
 
 TEST(ProfileTest, CallbacksContainTheTimeOfScopesWithinThem) {
@@ -266,7 +263,7 @@ TEST(ProfileTest, ShowsReadingAndPipeline) {
   const std::vector<ProfileRow> rows = profile->result();
   EXPECT_EQ(
       phases_of(rows, kForeground),
-      (Strings{
+      (Texts{
           "next batch",
           "reading",
           "pipeline",
@@ -275,8 +272,7 @@ TEST(ProfileTest, ShowsReadingAndPipeline) {
           "callbacks",
           "other"}));
   EXPECT_EQ(
-      phases_of(rows, kBackground),
-      (Strings{"reading files", "parsing lines"}));
+      phases_of(rows, kBackground), (Texts{"reading files", "parsing lines"}));
   EXPECT_EQ(
       row_of(*profile, "reading").calls, 4);  // the last one finds the end
   EXPECT_EQ(row_of(*profile, "pipeline").calls, 3);

@@ -469,7 +469,7 @@ TEST(ShardedTrainingTest, OnlyRankZeroWritesForTensorBoard) {
                .histograms_of = run.model.ptr()})}));
   EXPECT_EQ(calls > 0, rank() == 0);
   if (rank() == 0) {
-    std::vector<std::string> files;
+    Texts files;
     for (const auto& file :
          std::filesystem::directory_iterator(folder / "logs/train")) {
       files.push_back(file.path().string());

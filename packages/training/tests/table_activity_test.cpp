@@ -42,7 +42,7 @@ struct RunOptions {
 };
 
 // Trains with a mean loss, and returns the warnings.
-std::vector<std::string> train(TPUEmbedding layer, RunOptions options = {}) {
+Texts train(TPUEmbedding layer, RunOptions options = {}) {
   at::manual_seed(1);
   torch::optim::SGD optimizer(layer->parameters(), 0.1);
   test::Warnings warnings;
@@ -67,9 +67,7 @@ const optim::Adagrad kDefaultStart{.learning_rate = 0.01};
 const optim::SGD kTiny{.learning_rate = 1e-9};  // too small for float32
 
 // Expects one warning, with these parts and those of every warning.
-void expect_one(
-    const std::vector<std::string>& texts,
-    std::vector<const char*> parts) {
+void expect_one(const Texts& texts, std::vector<const char*> parts) {
   ASSERT_EQ(texts.size(), 1);
   for (const char* part :
        {"mean loss over a batch",

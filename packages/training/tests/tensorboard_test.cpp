@@ -146,13 +146,13 @@ TEST(TensorBoardTest, WritesStepsAndEpochsOfBothRuns) {
        .log_every_steps = 3});
   const auto train = read_scalars(folder / "logs/train");
   const auto validation = read_scalars(folder / "logs/validation");
-  std::vector<std::string> tags;
+  Texts tags;
   for (const auto& [tag, steps] : train) {
     tags.push_back(tag);
   }
   EXPECT_EQ(
       tags,
-      (std::vector<std::string>{
+      (Texts{
           "epoch/auc",
           "epoch/learning_rate",
           "epoch/loss",
@@ -214,7 +214,7 @@ TEST(TensorBoardTest, CountsNormsThatAreNotFinite) {
   const std::string prefix = "row_norms/embedding_0/";
   EXPECT_EQ(scalars.at("non_finite/" + prefix + "users"), (Steps{{8, 2.0F}}));
   EXPECT_EQ(scalars.at("non_finite/" + prefix + "movies"), (Steps{{8, 10.0F}}));
-  std::vector<std::string> tags;
+  Texts tags;
   for (const Event& event : read_events(files_of(folder / "train").front())) {
     if (event.histogram) {
       tags.push_back(event.tag);
@@ -224,7 +224,7 @@ TEST(TensorBoardTest, CountsNormsThatAreNotFinite) {
       EXPECT_EQ(event.histogram->real(2), 1.0);
     }
   }
-  EXPECT_EQ(tags, std::vector<std::string>{prefix + "users"});
+  EXPECT_EQ(tags, Texts{prefix + "users"});
 }
 
 TEST(TensorBoardTest, AnEngineModuleHasHistogramsOfItsTables) {

@@ -48,7 +48,7 @@ struct Model : torch::nn::Module {
 };
 
 // Runs the step several times, and returns the warnings.
-std::vector<std::string> warnings_of(
+Texts warnings_of(
     const std::shared_ptr<Model>& model,
     const std::function<at::Tensor()>& step,
     int64_t steps = 3,
