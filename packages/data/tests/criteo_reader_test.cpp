@@ -24,23 +24,23 @@ TEST_F(CriteoReaderTest, ReturnsTheContentsOfTheFile) {
   EXPECT_TRUE(at::equal(batch->labels, at::ones({1})));
   EXPECT_TRUE(at::equal(
       batch->integers,
-      test::int64s({5,
-                    -3,
-                    kMissing,
-                    123456,
-                    1234567,
-                    12345678,
-                    -1234567,
-                    9223372036854775807,
-                    -9223372036854775807,
-                    0,
-                    0,
-                    7,
-                    kMissing})
+      int64s({5,
+              -3,
+              kMissing,
+              123456,
+              1234567,
+              12345678,
+              -1234567,
+              9223372036854775807,
+              -9223372036854775807,
+              0,
+              0,
+              7,
+              kMissing})
           .view({1, 13})));
   EXPECT_TRUE(at::equal(
       batch->categories.slice(1, 0, 6),
-      test::int64s({0, 0xffffffff, 0xdeadbeef, kMissing, 0xabc, 0x68fd1e64})
+      int64s({0, 0xffffffff, 0xdeadbeef, kMissing, 0xabc, 0x68fd1e64})
           .view({1, 6})));
   EXPECT_EQ(batch->categories[0][25].item<int64_t>(), 0x07b5194c);
   EXPECT_FALSE(reader.next().has_value());

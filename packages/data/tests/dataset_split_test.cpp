@@ -84,9 +84,7 @@ TEST(DatasetSplitTest, ByShareIsDeterministicAndHasTheShares) {
   const std::vector<int64_t> longer =
       read_ids(split(row_dataset(kSize + 500), by).test);
   EXPECT_EQ(
-      std::vector<int64_t>(
-          longer.begin(), longer.begin() + static_cast<int64_t>(test.size())),
-      test);
+      std::vector<int64_t>(longer.begin(), longer.begin() + test.size()), test);
   const DatasetSplit other =
       split(row_dataset(kSize), SplitByShare{.test = 0.2, .validation = 0.1});
   EXPECT_NE(read_ids(other.test), test);
@@ -99,14 +97,13 @@ TEST(DatasetSplitTest, PartsCanBeReadFromAnyExample) {
         split(row_dataset(500, 13), SplitByShare{.test = share}).test;
     const std::vector<int64_t> ids = read_ids(test);
     for (const Row& row : read_rows(test)) {
-      EXPECT_EQ(row, rows[static_cast<size_t>(row.id)]);
+      EXPECT_EQ(row, rows[row.id]);
     }
     for (size_t first = 0; first <= ids.size() + 1; ++first) {
       const auto begin = std::min(first, ids.size());
       EXPECT_EQ(
           read_ids(test, 0, static_cast<int64_t>(first)),
-          std::vector<int64_t>(
-              ids.begin() + static_cast<int64_t>(begin), ids.end()));
+          std::vector<int64_t>(ids.begin() + begin, ids.end()));
     }
     BatchReader reader = test.batch({.size = 2})(0);
     const int64_t size = *reader.size();

@@ -115,7 +115,7 @@ TEST(DatasetTest, DatasetsAreConcatenated) {
         const size_t from = std::min(begin, expected.size());
         EXPECT_EQ(
             read_ids(both, 2, static_cast<int64_t>(begin)),
-            Ids(expected.begin() + static_cast<int64_t>(from), expected.end()))
+            Ids(expected.begin() + from, expected.end()))
             << begin;
       }
       // Steps that follow see one dataset.

@@ -84,7 +84,7 @@ class Int96Test : public testing::Test {
     return {.files = {path}, .int96_unit = Int96Unit::kMicroseconds};
   }
 
-  test::TemporaryFolder folder_;
+  TemporaryFolder folder_;
 };
 
 TEST_F(Int96Test, TimesBeyondNanosecondsAreErrors) {

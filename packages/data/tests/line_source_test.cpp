@@ -94,8 +94,8 @@ TEST(LineSourceTest, RefusesFilesThatAreNoText) {
       {"PAR1----", "it is a Parquet file. Use make_parquet_source()."},
       {"\xff\xff\xff\xff----", "it is an Arrow stream. Write it as"},
       {"\xff\xfeo", "it is UTF-16 text. Convert it to UTF-8."},
-      {test::make_tar(test::kTarMagics[0]), "it is a tar file. Unpack it"},
-      {make_gzip(test::make_tar(test::kTarMagics[1])), "it is a tar file."}};
+      {make_tar(kTarMagics[0]), "it is a tar file. Unpack it"},
+      {make_gzip(make_tar(kTarMagics[1])), "it is a tar file."}};
   for (const auto& [bytes, problem] : cases) {
     const std::string path = folder.write("a", bytes);
     EXPECT_VALUE_ERROR(

@@ -263,7 +263,7 @@ TEST(NegativeSamplerTest, InBatchNegativesAreTheItemsOfOtherExamples) {
   const auto counts_of = [&](size_t row) {
     std::map<int64_t, double> counts;
     for (int64_t i = splits[row]; i < splits[row + 1]; ++i) {
-      counts[values[static_cast<size_t>(i)]] += 1.0;
+      counts[values[i]] += 1.0;
     }
     return counts;
   };

@@ -6,7 +6,6 @@
 
 namespace tessera::data::text_vectors_test {
 
-using test::floats;
 class TextVectorsTest : public testing::Test {
  protected:
   TextVectors load(
@@ -15,7 +14,7 @@ class TextVectorsTest : public testing::Test {
     return load_text_vectors(folder_.write("vectors.txt", text), options);
   }
 
-  test::TemporaryFolder folder_;
+  TemporaryFolder folder_;
 };
 
 TEST_F(TextVectorsTest, ReadsTheFormatsOfWord2vecAndGlove) {
@@ -28,7 +27,7 @@ TEST_F(TextVectorsTest, ReadsTheFormatsOfWord2vecAndGlove) {
     EXPECT_EQ(vectors.words, (Texts{"red", "blue"})) << text;
     test::expect_close(vectors.vectors, expected);
   }
-  const TextVectors zipped = load(test::make_gzip("red 1 -0.5\nblue 0.25 3\n"));
+  const TextVectors zipped = load(make_gzip("red 1 -0.5\nblue 0.25 3\n"));
   test::expect_close(zipped.vectors, expected);
 }
 

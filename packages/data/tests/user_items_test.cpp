@@ -5,8 +5,6 @@
 
 namespace tessera::data::user_items_test {
 
-using test::int64s;
-
 Columns clicks(
     const std::vector<int64_t>& users,
     const std::vector<int64_t>& items) {

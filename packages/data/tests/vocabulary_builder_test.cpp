@@ -303,7 +303,7 @@ double auc_of_new_users(
 // docs/data.md has the numbers.
 TEST(VocabularyBuilderTest, ZerosForUnknownUsersAreBetterThanARandomVector) {
   // The batches are small, and threads that wait would take longer than the work.
-  const test::Threads one(1);
+  const Threads one(1);
   double random = 0;
   double zeros = 0;
   double trained = 0;

@@ -76,7 +76,7 @@ TEST(GlooBackendTest, SigpipeIsIgnoredUnlessTheProgramHandlesIt) {
 }
 
 TEST(GlooBackendTest, BadOptionsAreNamed) {
-  test::expect_refusals<GlooBackendOptions>(
+  expect_refusals<GlooBackendOptions>(
       {{{.timeout = milliseconds(0)},
         "[GlooBackendOptions] timeout must be from 1 ms to a year, but got 0 ms"},
        {{.interface = "lo", .hostname = "localhost"},

@@ -145,12 +145,12 @@ uint32_t number_from(const char* variable, uint32_t otherwise) {
       : static_cast<uint32_t>(std::strtoul(text, nullptr, 10));
 }
 
-class ShardedSpecTest : public testing::TestWithParam<test::NamedSpec> {};
+class ShardedSpecTest : public testing::TestWithParam<NamedSpec> {};
 
 INSTANTIATE_TEST_SUITE_P(
     Specs,
     ShardedSpecTest,
-    testing::ValuesIn(test::spec_variants()),
+    testing::ValuesIn(spec_variants()),
     [](const auto& info) { return info.param.name; });
 
 TEST_P(ShardedSpecTest, EqualsOneProcessOnAllBatches) {

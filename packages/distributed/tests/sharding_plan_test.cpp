@@ -175,7 +175,7 @@ TEST(ShardingPlanTest, RefusesUnusableOptions) {
   const auto plan = [](const distributed::PlanOptions& options) {
     distributed::plan_sharding(features(), optim::SGD{}, options);
   };
-  test::expect_refusals<distributed::PlanOptions>(
+  expect_refusals<distributed::PlanOptions>(
       {{{.ranks = 0},
         "[PlanOptions] ranks must be in [1, 1000000] and batch_size must be >= 1"},
        {{.batch_size = 0}, "and batch_size must be >= 1, but got 1 and 0"},

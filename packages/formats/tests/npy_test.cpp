@@ -22,7 +22,7 @@ std::string header_of(const std::string& descr, const std::string& shape) {
       ", }\n";
 }
 
-class NpyTest : public test::TensorFileTest {
+class NpyTest : public TensorFileTest {
  protected:
   at::Tensor round_trip(const at::Tensor& tensor) const {
     save_npy(tensor, path("tensor.npy"));
@@ -148,12 +148,12 @@ TEST_F(NpyTest, CopiesUnalignedData) {
   std::string header = header_of("'<f4'", "(3,)");
   header.insert(header.size() - 1, (1 + 4 - (10 + header.size()) % 4) % 4, ' ');
   ASSERT_EQ((10 + header.size()) % 4, 1);
-  const at::Tensor values = test::floats({1, 2, 3});
+  const at::Tensor values = floats({1, 2, 3});
   const std::string data(static_cast<const char*>(values.const_data_ptr()), 12);
   write_bytes(path("odd.npy"), npy_bytes(header, data));
   const at::Tensor loaded = load_npy(path("odd.npy"));
   expect_same(loaded, values);
-  EXPECT_TRUE(test::is_aligned(loaded));
+  EXPECT_TRUE(is_aligned(loaded));
 }
 
 TEST_F(NpyTest, RefusesFilesThatItCannotRead) {
@@ -252,7 +252,7 @@ TEST_F(NpyTest, ADamagedHeaderIsAnErrorOrGivesTheSameSize) {
   const std::string bytes = read_text(python_file("float32.npy"));
   int errors = 0;
   int visited = 0;
-  test::for_each_corruption(bytes, 128, [&](const std::string& damaged) {
+  for_each_corruption(bytes, 128, [&](const std::string& damaged) {
     const std::string message =
         load_error(damaged, [](const std::string& path) {
           const at::Tensor tensor = load_npy(path);
@@ -319,7 +319,7 @@ TEST_F(NpyTest, AFailedWriteKeepsTheOldFileAndLeavesNoOther) {
   const at::Tensor old = counting(at::kFloat, {4});
   save_npy(old, path("tensor.npy"));
   {
-    const test::SmallFiles small(4096);
+    const SmallFiles small(4096);
     EXPECT_TORCH_ERROR(
         save_npy(at::ones({10000}), path("tensor.npy")),
         "tensor.npy: the file can't be written: File too large. Choose a path where "

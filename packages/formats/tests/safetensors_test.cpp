@@ -38,7 +38,7 @@ void expect_same_contents(
   }
 }
 
-class SafetensorsTest : public test::TensorFileTest {
+class SafetensorsTest : public TensorFileTest {
  protected:
   NamedTensors round_trip(const NamedTensors& contents) const {
     save_safetensors(contents, path("all.safetensors"));
@@ -96,7 +96,7 @@ TEST_F(SafetensorsTest, AlignsEveryTensor) {
            {"d", counting(at::kHalf, {1})},
            {"e", counting(at::kFloat, {7})}}});
   for (const auto& [name, tensor] : loaded.tensors) {
-    EXPECT_TRUE(test::is_aligned(tensor)) << name;
+    EXPECT_TRUE(is_aligned(tensor)) << name;
   }
   const std::string bytes = read_text(path("all.safetensors"));
   EXPECT_EQ(static_cast<unsigned char>(bytes[0]) % 8, 0);
@@ -159,12 +159,12 @@ TEST_F(SafetensorsTest, CopiesUnalignedData) {
   std::string header = "{\"a\":" + entry_of("F32", "[2]", "[0,8]") + "}";
   header.append((1 + 4 - header.size() % 4) % 4, ' ');
   ASSERT_EQ(header.size() % 4, 1);
-  const at::Tensor values = test::floats({1, 2});
+  const at::Tensor values = floats({1, 2});
   const std::string data(static_cast<const char*>(values.const_data_ptr()), 8);
   write_bytes(path("odd"), safetensors_bytes(header, data));
   const at::Tensor loaded = load_safetensors(path("odd"))["a"];
   expect_same(loaded, values);
-  EXPECT_TRUE(test::is_aligned(loaded));
+  EXPECT_TRUE(is_aligned(loaded));
 }
 
 TEST_F(SafetensorsTest, RefusesDamagedHeaders) {
@@ -300,7 +300,7 @@ TEST_F(SafetensorsTest, ADamagedHeaderIsAnErrorOrCoversTheData) {
   const std::string bytes = read_text(path("small"));
   int errors = 0;
   int visited = 0;
-  test::for_each_corruption(
+  for_each_corruption(
       bytes, bytes.size() - 27, [&](const std::string& damaged) {
         const std::string message =
             load_error(damaged, [](const std::string& path) {

@@ -10,8 +10,6 @@
 
 namespace tessera::tables_in_files_test {
 
-using test::expect_same;
-
 constexpr int64_t kRows = 100;
 constexpr int64_t kDim = 12;
 
@@ -27,7 +25,7 @@ TPUEmbedding make_layer(at::ScalarType dtype) {
       .optimizer = optim::SGD{.learning_rate = 0.1}});
 }
 
-class TablesInFilesTest : public test::TensorFileTest,
+class TablesInFilesTest : public TensorFileTest,
                           public testing::WithParamInterface<at::ScalarType> {};
 
 TEST_P(TablesInFilesTest, LoadsAPretrainedNpyFile) {
@@ -37,14 +35,12 @@ TEST_P(TablesInFilesTest, LoadsAPretrainedNpyFile) {
   layer->update_embedding_table("users", load_npy(path("users.npy")));
   expect_same(layer->embedding_tables()["users"], pretrained.to(GetParam()));
   expect_same(
-      layer->forward({{"user", test::int64s({7, 3})}})["user"].detach(),
-      pretrained.to(GetParam())
-          .to(at::kFloat)
-          .index_select(0, test::int64s({7, 3})));
+      layer->forward({{"user", int64s({7, 3})}})["user"].detach(),
+      pretrained.to(GetParam()).to(at::kFloat).index_select(0, int64s({7, 3})));
 }
 
 TEST_P(TablesInFilesTest, LoadsAnNpyFileInFortranOrder) {
-  const at::Tensor values = load_npy(test::python_file("fortran.npy"))[0];
+  const at::Tensor values = load_npy(python_file("fortran.npy"))[0];
   ASSERT_FALSE(values.is_contiguous());
   TPUEmbedding layer(TPUEmbeddingOptions{
       .features = {
@@ -104,10 +100,10 @@ TEST_P(TablesInFilesTest, SavesAndLoadsKeysAndRows) {
     return *tables.begin();
   };
   TPUEmbedding layer = make(100);
-  const at::Tensor ids = test::int64s({7, -3, int64_t{1} << 62, 0, -9, 7});
+  const at::Tensor ids = int64s({7, -3, int64_t{1} << 62, 0, -9, 7});
   layer->forward({{"user", ids}})["user"].sum().backward();
   const auto saved = entry_of(layer);
-  expect_same(saved.keys, test::int64s({-9, -3, 0, 7, int64_t{1} << 62}));
+  expect_same(saved.keys, int64s({-9, -3, 0, 7, int64_t{1} << 62}));
   const at::Tensor values = GetParam() == at::kBFloat16
       ? saved.parameters.to(at::kFloat)
       : saved.parameters;
@@ -156,10 +152,10 @@ TEST_P(TablesInFilesTest, LoadsABigFileWithoutCopyingIt) {
                  .vocabulary_size = kManyRows,
                  .dim = kDim,
                  .dtype = GetParam()})}}});
-  const int64_t before = test::anonymous_memory();
+  const int64_t before = anonymous_memory();
   const at::Tensor values = load_npy(path("users.npy"));
   engine.update_embedding_table("users", values);
-  EXPECT_LT(test::anonymous_memory() - before, kFileBytes / 4);
+  EXPECT_LT(anonymous_memory() - before, kFileBytes / 4);
   EXPECT_EQ(
       engine.read_rows("users", kManyRows - 1, kManyRows).sum().item<int64_t>(),
       kDim);

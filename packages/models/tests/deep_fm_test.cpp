@@ -10,7 +10,7 @@ TEST(DeepFMTest, SharesTheVectorsAndHasOneBias) {
   const at::Tensor a = at::randn({3, 5});
   const at::Tensor b = at::randn({3, 2, 5});
   const at::Tensor scores = layer->forward({{"a", a}, {"b", b}});
-  EXPECT_EQ(scores.sizes(), (std::vector<int64_t>{3, 1}));
+  EXPECT_EQ(scores.sizes(), at::IntArrayRef({3, 1}));
   expect_close(layer->forward(at::cat({a.unsqueeze(1), b}, 1)), scores);
   Texts names;
   for (const auto& parameter : layer->named_parameters()) {
@@ -27,14 +27,13 @@ TEST(DeepFMTest, SharesTheVectorsAndHasOneBias) {
           "mlp.linear_2.bias"}));
   EXPECT_EQ(
       layer->named_parameters()["mlp.linear_0.weight"].sizes(),
-      (std::vector<int64_t>{7, 12}));
+      at::IntArrayRef({7, 12}));
 }
 
 TEST(DeepFMTest, AcceptsNoExamples) {
   DeepFM layer(DeepFMOptions{.hidden_units = {4}});
   EXPECT_EQ(
-      layer->forward(at::ones({0, 2, 3})).sizes(),
-      (std::vector<int64_t>{0, 1}));
+      layer->forward(at::ones({0, 2, 3})).sizes(), at::IntArrayRef({0, 1}));
 }
 
 TEST(DeepFMTest, RefusesBadInput) {

@@ -38,8 +38,7 @@ TEST(DiceTest, BatchesOfFewerThanTwoRowsUseTheRunningStatistics) {
   const at::Tensor variance = buffer_of(layer, "running_var");
   const at::Tensor row = at::randn({1, 3});
   const at::Tensor result = layer->forward(row);
-  EXPECT_EQ(
-      layer->forward(at::ones({0, 3})).sizes(), (std::vector<int64_t>{0, 3}));
+  EXPECT_EQ(layer->forward(at::ones({0, 3})).sizes(), at::IntArrayRef({0, 3}));
   EXPECT_TRUE(at::equal(buffer_of(layer, "running_mean"), mean));
   EXPECT_TRUE(at::equal(buffer_of(layer, "running_var"), variance));
   layer->eval();

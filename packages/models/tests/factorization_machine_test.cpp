@@ -78,8 +78,7 @@ TEST(FactorizationMachineTest, AcceptsSmallAndLargeValuesOfAnyOrder) {
 TEST(FactorizationMachineTest, AcceptsNoExamples) {
   FactorizationMachine layer;
   EXPECT_EQ(
-      layer->forward(at::ones({0, 2, 3})).sizes(),
-      (std::vector<int64_t>{0, 1}));
+      layer->forward(at::ones({0, 2, 3})).sizes(), at::IntArrayRef({0, 1}));
 }
 
 TEST(FactorizationMachineTest, ComputesItsOutputShape) {

@@ -24,7 +24,7 @@ TEST(MatrixFactorizationTest, ScoresSeveralItemsPerUser) {
   const at::Tensor users = at::randn({3, 1, 5}).expand({3, 4, 5});
   const at::Tensor items = at::randn({3, 4, 5});
   const at::Tensor scores = layer->forward({{"user", users}, {"item", items}});
-  EXPECT_EQ(scores.sizes(), (std::vector<int64_t>{3, 4, 1}));
+  EXPECT_EQ(scores.sizes(), at::IntArrayRef({3, 4, 1}));
   expect_close(
       scores.select(1, 2),
       layer->forward(
@@ -35,7 +35,7 @@ TEST(MatrixFactorizationTest, AcceptsNoExamples) {
   MatrixFactorization layer;
   const at::Tensor none = at::ones({0, 3}).requires_grad_();
   const at::Tensor scores = layer->forward({{"user", none}, {"item", none}});
-  EXPECT_EQ(scores.sizes(), (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(scores.sizes(), at::IntArrayRef({0, 1}));
   scores.sum().backward();
   EXPECT_EQ(none.grad().sizes(), none.sizes());
 }

@@ -314,7 +314,7 @@ TEST(InteractionModelTest, InteractionLayersTrainInASequential) {
       torch::nn::Linear(10, 1));
   const Features features = make_features();
   const at::Tensor scores = model->forward(features);
-  EXPECT_EQ(scores.sizes(), (std::vector<int64_t>{3, 1}));
+  EXPECT_EQ(scores.sizes(), at::IntArrayRef({3, 1}));
   const auto before = tables_of(embedding);
   torch::optim::SGD optimizer(model->parameters(), 0.1);
   scores.square().sum().backward();
@@ -338,8 +338,8 @@ TEST(InteractionModelTest, EmbedReduceRunsInASequential) {
       torch::nn::Linear(4, 1));
   const Feature ids = ragged({{1, 2}, {8}});
   const std::optional<Feature> weights = floats({1, 2, 3});
-  EXPECT_EQ(model->forward(ids).sizes(), (std::vector<int64_t>{2, 1}));
-  EXPECT_EQ(model->forward(ids, weights).sizes(), (std::vector<int64_t>{2, 1}));
+  EXPECT_EQ(model->forward(ids).sizes(), at::IntArrayRef({2, 1}));
+  EXPECT_EQ(model->forward(ids, weights).sizes(), at::IntArrayRef({2, 1}));
 }
 
 // A model with all interaction layers. EmbedReduce looks up ids that are not

@@ -9,8 +9,6 @@
 
 namespace tessera::faiss_index_test {
 
-using test::int64s;
-
 // faiss_unavailable_test covers builds without faiss.
 class FaissIndexTest : public testing::Test {
  protected:
@@ -113,7 +111,7 @@ TEST_F(FaissIndexTest, FillsMissingResultsWithIdMinusOne) {
 }
 
 TEST_F(FaissIndexTest, RoundTripsThroughAFile) {
-  const test::TemporaryFolder folder;
+  const TemporaryFolder folder;
   const auto path = folder / "index";
   const at::Tensor vectors = clusters(2000, 16);
   const at::Tensor queries = clusters(50, 16);
@@ -131,7 +129,7 @@ TEST_F(FaissIndexTest, RoundTripsThroughAFile) {
 }
 
 TEST_F(FaissIndexTest, RefusesDamagedAndOtherFiles) {
-  const test::TemporaryFolder folder;
+  const TemporaryFolder folder;
   const auto path = folder / "index";
   make_exact_index(at::ones({2, 2}))->save(path);
   EXPECT_VALUE_ERROR(

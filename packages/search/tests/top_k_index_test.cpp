@@ -139,7 +139,7 @@ TEST(ExactIndexTest, NoQueriesGetNoAnswers) {
               at::ones({0, 2}),
               3,
               {.values = at::zeros({0}, at::kLong), .row_splits = int64s({0})});
-  EXPECT_EQ(found.ids.sizes(), (std::vector<int64_t>{0, 3}));
+  EXPECT_EQ(found.ids.sizes(), at::IntArrayRef({0, 3}));
 }
 
 TEST(ExactIndexTest, DoesNotCopyTheVectors) {
@@ -150,7 +150,7 @@ TEST(ExactIndexTest, DoesNotCopyTheVectors) {
 }
 
 TEST(ExactIndexTest, RoundTripsThroughAFile) {
-  const test::TemporaryFolder folder;
+  const TemporaryFolder folder;
   const auto path = folder / "movies.safetensors";
   const at::Tensor vectors = integers(100, 4);
   const at::Tensor queries = integers(5, 4);
@@ -161,7 +161,7 @@ TEST(ExactIndexTest, RoundTripsThroughAFile) {
 }
 
 TEST(ExactIndexTest, RefusesOtherFiles) {
-  const test::TemporaryFolder folder;
+  const TemporaryFolder folder;
   const auto path = folder / "movies.safetensors";
   EXPECT_TORCH_ERROR(load_exact_index(path), "movies.safetensors");
   save_safetensors({.tensors = {{"vectors", at::ones({2, 2})}}}, path);
@@ -172,7 +172,7 @@ TEST(ExactIndexTest, RefusesOtherFiles) {
 }
 
 TEST(ExactIndexTest, NamesADamagedFile) {
-  const test::TemporaryFolder folder;
+  const TemporaryFolder folder;
   const auto path = folder / "movies.safetensors";
   const auto load =
       [&](std::vector<std::pair<std::string, at::Tensor>> tensors) {

@@ -49,7 +49,7 @@ int64_t count_wrong(
     wrong += std::equal(
                  expected,
                  expected + StampedRows::kDim,
-                 out.begin() + static_cast<int64_t>(i) * StampedRows::kDim)
+                 out.begin() + i * StampedRows::kDim)
         ? 0
         : 1;
   }
@@ -142,7 +142,7 @@ int64_t versions() {
 TEST(FollowTest, ManyVersionsDoNotPileUp) {
   const TemporaryFolder folder;
   const std::string directory = folder / "published";
-  const auto model = std::make_shared<test::PublishedModel>();
+  const auto model = std::make_shared<PublishedModel>();
   Publisher publisher(
       model,
       directory,
@@ -165,7 +165,7 @@ TEST(FollowTest, ManyVersionsDoNotPileUp) {
       after_warm_up = resident_bytes();
     }
   }
-  test::expect_same_lookups(*reader.version(), *model, 1);
+  expect_same_lookups(*reader.version(), *model, 1);
   // A chain of 50 versions, the three before it with theirs, CURRENT and the lock.
   EXPECT_LE(most_files, 110U);
   EXPECT_LE(resident_bytes() - after_warm_up, int64_t{32} << 20);

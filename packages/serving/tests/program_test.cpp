@@ -210,7 +210,7 @@ class ProgramTest : public ::testing::Test {
   }
 
   Ranker model_;
-  test::TemporaryFolder folder_;
+  TemporaryFolder folder_;
   std::string program_ = folder_ / "program";
   std::string directory_ = folder_ / "published";
   std::unique_ptr<Publisher> publisher_;
@@ -263,7 +263,7 @@ TEST_F(ProgramTest, TheCodeOfTheDocsRuns) {
   const Server server(reader, {.port = 0}, score);
   // end snippet
   const Json version =
-      parse_json(test::HttpClient(server.port()).get("/version").body);
+      parse_json(HttpClient(server.port()).get("/version").body);
   EXPECT_EQ(
       version["inputs"].dump(),
       R"([{"name":"user","side":"user","values":"ids","width":0},)"
@@ -489,7 +489,7 @@ TEST_F(ProgramTest, AVersionWithoutAProgramDoesNotServe) {
 
 TEST_F(ProgramTest, ADamagedProgramIsRefusedWhenItIsPublished) {
   publisher_.reset();
-  const std::string whole = test::read_text(program_);
+  const std::string whole = read_text(program_);
   Texts damaged;
   for (const size_t bytes : {size_t{0}, size_t{100}, whole.size() - 1}) {
     damaged.push_back(whole.substr(0, bytes));
@@ -594,10 +594,10 @@ std::string torchscript_program() {
 // Replaces the program of the version that CURRENT names.
 void replace_program(const std::string& directory, const std::string& bytes) {
   const std::string version = directory + "/version_0000000001/";
-  std::string data = test::read_text(version + "data");
+  std::string data = read_text(version + "data");
   data.resize((data.size() + 63) / 64 * 64);
-  serving::VersionFile file = serving::version_from_text(
-      test::read_text(version + "version.json"), "[test]");
+  serving::VersionFile file =
+      serving::version_from_text(read_text(version + "version.json"), "[test]");
   ASSERT_EQ(file.files.size(), 1U);
   file.files[0].bytes = {
       .offset = static_cast<int64_t>(data.size()),

@@ -162,7 +162,7 @@ TEST_F(PublisherTest, ATableMayHaveAFormatOfItsOwn) {
 
 // The updates of all optimizers mark the rows that they write.
 TEST_F(PublisherTest, FollowsEveryOptimizer) {
-  for (const auto& [name, spec] : test::spec_variants()) {
+  for (const auto& [name, spec] : spec_variants()) {
     SCOPED_TRACE(name);
     const auto model = std::make_shared<PublishedModel>(
         PublishedModelOptions{.user_capacity = 512, .optimizer = spec});

@@ -199,7 +199,7 @@ TEST(ReaderTest, NamesAProblemOnceAndGoesOnWhenItIsSolved) {
   Events events;
   Reader reader(published.folder / "published", events.options());
   const std::string current = published.folder / "published/CURRENT";
-  const std::string before = test::read_text(current);
+  const std::string before = read_text(current);
   std::ofstream(current) << "nonsense";
   ASSERT_TRUE(events.wait_for([](const ReaderEvent& event) {
     return event.problem.find("expected the number and the checksum") !=
@@ -239,7 +239,7 @@ TEST(ReaderTest, LooksAgainWhileTheFilesOfAVersionChange) {
   ASSERT_TRUE(wait_for_problem("can't be read"));
   const auto copy_in_pieces = [&](const std::string& name,
                                   const std::string& problem) {
-    const std::string bytes = test::read_text(published.file(2, name.c_str()));
+    const std::string bytes = read_text(published.file(2, name.c_str()));
     std::ofstream out(folder + name, std::ios::binary);
     out << bytes.substr(0, bytes.size() / 2) << std::flush;
     EXPECT_TRUE(wait_for_problem(name + problem));
@@ -367,13 +367,11 @@ class HostileVersion {
  public:
   explicit HostileVersion(std::string directory)
       : directory_(std::move(directory)),
-        link_(
-            link_from_text(test::read_text(directory_ + "/CURRENT"), "[test]")),
+        link_(link_from_text(read_text(directory_ + "/CURRENT"), "[test]")),
         folder_(directory_ + "/" + version_name(link_.version)),
-        file_(version_from_text(
-            test::read_text(folder_ + "/version.json"),
-            "[test]")),
-        data_(test::read_text(folder_ + "/data")) {}
+        file_(
+            version_from_text(read_text(folder_ + "/version.json"), "[test]")),
+        data_(read_text(folder_ + "/data")) {}
 
   void write_changed(std::mt19937_64& random) const {
     VersionFile file = file_;

@@ -187,8 +187,7 @@ TEST_F(ServerTest, ShowsThePage) {
       "default-src 'self' 'unsafe-inline'");
   EXPECT_EQ(
       reply.body,
-      test::read_text(
-          test::test_file("../packages/serving/src/server/page.html")));
+      read_text(test_file("../packages/serving/src/server/page.html")));
   EXPECT_EQ(get("/?x=1").body, reply.body);
 }
 
@@ -603,7 +602,7 @@ TEST_F(ServerTest, RequestsThatWaitAreScoredTogether) {
   }
   blocked.open();
   for (int id = 0; id <= 6; ++id) {
-    const HttpReply reply = clients[static_cast<size_t>(id)].read();
+    const HttpReply reply = clients[id].read();
     if (id == 3) {
       expect_error(reply, 400, "no three");
     } else {

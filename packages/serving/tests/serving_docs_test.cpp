@@ -124,8 +124,8 @@ TEST_F(ServingDocsTest, AnswersRequests) {
   Server server(reader, {.port = 0}, score);
   std::cout << "http://127.0.0.1:" << server.port() << "\n";
   // end snippet
-  test::HttpClient client(server.port());
-  const test::HttpReply reply = client.post(
+  HttpClient client(server.port());
+  const HttpReply reply = client.post(
       "/score", R"({"user":{"age":31.5},"candidates":{"movie":[3,1]}})");
   EXPECT_EQ(reply.status, 200);
   const at::Tensor rows = model->embedding->read_rows("movies", 0, 10);
@@ -150,9 +150,9 @@ TEST_F(ServingDocsTest, AnswersRequests) {
 
 TEST_F(ServingDocsTest, PublishesDuringFit) {
   using namespace training;
-  test::ClickRun run;
+  ClickRun run;
   const auto model = run.model;
-  const auto batches = test::click_batches(5, 1);
+  const auto batches = click_batches(5, 1);
   const auto step = run.train_step();
   // snippet: PublishCallback
   const auto publisher = std::make_shared<Publisher>(model, "published");
@@ -181,9 +181,9 @@ TEST_F(ServingDocsTest, AProgramInCReads) {
             (rows[3][0].item<float>() + rows[5][0].item<float>()) * 0.5F));
     return std::string(text);
   };
-  EXPECT_EQ(test::read_text("out"), expected_line());
+  EXPECT_EQ(read_text("out"), expected_line());
   EXPECT_NE(std::system((command + " published film 2> errors").c_str()), 0);
-  EXPECT_CONTAINS(test::read_text("errors"), "there is no feature 'film'");
+  EXPECT_CONTAINS(read_text("errors"), "there is no feature 'film'");
 }
 
 }  // namespace tessera::serving::serving_docs_test

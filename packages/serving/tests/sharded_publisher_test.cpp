@@ -31,7 +31,7 @@ TEST_P(ShardedPublisherTest, AReaderGivesTheBitsOfTheRanks) {
   publisher.publish();
   Reader reader(directory_, {.follow = false});
   for (uint64_t round = 1; round < 5; ++round) {
-    test::expect_same_lookups(*reader.version(), *model_, round);
+    expect_same_lookups(*reader.version(), *model_, round);
     train(round);
     EXPECT_EQ(publisher.publish(), static_cast<int64_t>(round) + 1);
     EXPECT_FALSE(publisher.report().is_base);
@@ -40,7 +40,7 @@ TEST_P(ShardedPublisherTest, AReaderGivesTheBitsOfTheRanks) {
   model_->embedding->evict("users", 1);
   publisher.publish();
   reader.refresh();
-  test::expect_same_lookups(*reader.version(), *model_, 9);
+  expect_same_lookups(*reader.version(), *model_, 9);
 }
 
 TEST_P(ShardedPublisherTest, AnErrorOfRankZeroIsRaisedOnAll) {

@@ -10,8 +10,6 @@
 
 namespace tessera::serving::version_bounds_test {
 
-using test::TemporaryFolder;
-
 constexpr int kTables = 16;
 constexpr int64_t kMiB = int64_t{1} << 20;
 
@@ -107,7 +105,7 @@ TEST(VersionBoundsTest, SectionsDoNotShareTheirBytes) {
 TEST(VersionBoundsTest, LargeFilesAreRefusedBeforeTheyAreRead) {
   const TemporaryFolder folder;
   const std::string path = folder / "published";
-  const auto model = std::make_shared<test::PublishedModel>();
+  const auto model = std::make_shared<PublishedModel>();
   Publisher(model, path).publish();
   constexpr uint64_t kTiB = uint64_t{1} << 40;
   const std::string version = path + "/version_0000000001/version.json";

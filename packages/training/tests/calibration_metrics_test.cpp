@@ -7,13 +7,13 @@ namespace tessera::training::calibration_metrics_test {
 
 MetricBatch batch_of(const Json& json) {
   return {
-      .predictions = test::golden_doubles(json["scores"]),
-      .labels = test::golden_doubles(json["labels"]),
-      .weights = test::golden_doubles(json["weights"])};
+      .predictions = golden_doubles(json["scores"]),
+      .labels = golden_doubles(json["labels"]),
+      .weights = golden_doubles(json["weights"])};
 }
 
 TEST(CalibrationMetricsTest, MatchScikitLearn) {
-  const Json golden = test::read_golden("ranking.json")["classes"];
+  const Json golden = read_golden("ranking.json")["classes"];
   int compared = 0;
   for (const Json& json : golden) {
     SCOPED_TRACE(json["name"].get<std::string>());
@@ -22,11 +22,11 @@ TEST(CalibrationMetricsTest, MatchScikitLearn) {
     calibration.update_batch(batch_of(json));
     EXPECT_NEAR(
         calibration.result(), results["calibration"].get<double>(), 1e-13);
-    test::expect_independent_of_batches(calibration, batch_of(json));
+    expect_independent_of_batches(calibration, batch_of(json));
     for (const int64_t bins : {1, 8, 10}) {
       CalibrationError error({.bins = bins});
       error.update_batch(batch_of(json));
-      test::expect_independent_of_batches(error, batch_of(json));
+      expect_independent_of_batches(error, batch_of(json));
       const std::string name = "calibration_error_" + std::to_string(bins);
       if (results.contains(name)) {
         EXPECT_NEAR(error.result(), results[name].get<double>(), 1e-13);

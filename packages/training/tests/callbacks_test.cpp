@@ -255,7 +255,7 @@ Texts shown_on(Terminal& terminal) {
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
         bar.show(progress, {{"loss", 0.5}});
       }
-      bar.end_epoch(progress, logs[static_cast<size_t>(progress.epoch)]);
+      bar.end_epoch(progress, logs[progress.epoch]);
     }
   }
   return terminal.lines();
@@ -375,21 +375,19 @@ Restored train_and_restore(int64_t patience) {
   const auto model = std::make_shared<torch::nn::LinearImpl>(1, 1);
   Restored result;
   result.text = printed([&](std::FILE* stream) {
-    result.history = fit(
-        [&](int64_t epoch) {
-          return std::vector<double>{losses[static_cast<size_t>(epoch)]};
-        },
-        [](double loss) {
-          return StepResult{.loss = at::tensor(loss, at::kDouble)};
-        },
-        {.epochs = 5,
-         .model = model,
-         .callbacks = {
-             ProgressBar({.stream = stream}),
-             EarlyStopping(
-                 {.monitor = "loss",
-                  .patience = patience,
-                  .restore_best = model})}});
+    result.history =
+        fit([&](int64_t epoch) { return std::vector<double>{losses[epoch]}; },
+            [](double loss) {
+              return StepResult{.loss = at::tensor(loss, at::kDouble)};
+            },
+            {.epochs = 5,
+             .model = model,
+             .callbacks = {
+                 ProgressBar({.stream = stream}),
+                 EarlyStopping(
+                     {.monitor = "loss",
+                      .patience = patience,
+                      .restore_best = model})}});
   });
   return result;
 }

@@ -102,7 +102,7 @@ class Trainer {
   }
 
   std::string csv() const {
-    return test::read_text(csv_);
+    return read_text(csv_);
   }
 
  private:
@@ -158,7 +158,7 @@ TEST(TrainingCheckpointTest, ResumesTablesOfTheHostFromIncrements) {
     const auto model = std::make_shared<Model>();
     torch::optim::SGD optimizer(
         model->parameters(), torch::optim::SGDOptions(0.5));
-    const auto hooks = test::stopping_after(stop_after);
+    const auto hooks = stopping_after(stop_after);
     fit(batches,
         make_train_step(
             optimizer,
@@ -224,7 +224,7 @@ TEST(TrainingCheckpointTest, UsesTheSkipOfASource) {
   int64_t skipped = 0;
   const auto train = [&](int64_t stop_after) {
     ClickRun run;
-    const auto hooks = test::stopping_after(stop_after, "");
+    const auto hooks = stopping_after(stop_after, "");
     fit([&] { return Skipping(batches, skipped); },
         run.train_step(),
         {.callbacks = {hooks}, .checkpoint = run.checkpoint(folder / "run")});
@@ -305,7 +305,7 @@ struct LateRun {
              std::make_shared<Checkpoint>(directory, whole, *optimizer)});
   }
   std::string bytes() const {
-    return test::bytes_of(whole);
+    return bytes_of(whole);
   }
 
   std::shared_ptr<torch::nn::Module> whole =
@@ -385,7 +385,7 @@ TEST(TrainingCheckpointTest, RefusesADamagedFile) {
   };
   resume(run);
   const std::string path = folder / "run/model.pt";
-  const std::string whole = test::read_text(path);
+  const std::string whole = read_text(path);
   const std::string before = loaded.bytes();
   size_t files = 0;
   const auto expect_refused = [&](const std::string& damaged) {
@@ -446,7 +446,7 @@ TEST(TrainingCheckpointTest, AFullDiskIsAnErrorAndLeavesTheOldFile) {
     const ClickBatch batch = click_batches(1, 5)[0];
     const at::Tensor expected = run.model->forward(batch);
     {
-      const test::SmallFiles small(200);
+      const SmallFiles small(200);
       EXPECT_TORCH_ERROR(
           train(2),
           layers == 0 ? "[Checkpoint] " + folder / "run/model.pt" +
@@ -527,7 +527,7 @@ TEST(TrainingCheckpointTest, RefusesBadOptionsAndCheckpointsThatDoNotFit) {
   EXPECT_VALUE_ERROR(
       train({.resume = Resume::kRequired}, batches), "no checkpoint to resume");
   EXPECT_FALSE(std::filesystem::exists(folder / "run"));
-  const auto stopping = test::stopping_after(3, "");
+  const auto stopping = stopping_after(3, "");
   run.train(
       batches,
       {.callbacks = {stopping}, .checkpoint = run.checkpoint(folder / "run")});
@@ -590,7 +590,7 @@ TEST(TrainingCheckpointTest, ErrorsOfTablesNameTheFunctionThatWasCalled) {
     const std::string last =
         layers == 1 ? folder / "weights" : folder / "weights/layer_1";
     const std::string path = last + "/checkpoint_000001/table_0.parameters.0";
-    std::string bytes = test::read_text(path);
+    std::string bytes = read_text(path);
     bytes[0] = static_cast<char>(bytes[0] ^ 1);
     std::ofstream(path, std::ios::binary) << bytes;
     EXPECT_VALUE_ERROR(

@@ -14,19 +14,19 @@ std::map<std::string, std::shared_ptr<Metric>> all_metrics() {
 
 MetricBatch batch_of(const Json& json) {
   return {
-      .predictions = test::golden_doubles(json["scores"]),
-      .labels = test::golden_doubles(json["labels"]),
-      .weights = test::golden_doubles(json["weights"]),
-      .groups = test::golden_int64s(json["groups"])};
+      .predictions = golden_doubles(json["scores"]),
+      .labels = golden_doubles(json["labels"]),
+      .weights = golden_doubles(json["weights"]),
+      .groups = golden_int64s(json["groups"])};
 }
 
 TEST(ClassificationMetricsTest, MatchScikitLearnForAnyBatchSize) {
-  const Json golden = test::read_golden("ranking.json")["classes"];
+  const Json golden = read_golden("ranking.json")["classes"];
   ASSERT_EQ(golden.size(), 6U);
   for (const Json& json : golden) {
     SCOPED_TRACE(json["name"].get<std::string>());
     for (const auto& [name, metric] : all_metrics()) {
-      test::expect_independent_of_batches(*metric, batch_of(json));
+      expect_independent_of_batches(*metric, batch_of(json));
       if (json["results"].contains(name)) {
         metric->update_batch(batch_of(json));
         EXPECT_EQ(metric->name(), name);

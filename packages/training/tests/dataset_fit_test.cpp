@@ -33,10 +33,10 @@ Dataset clicks() {
     clicked.push_back(i % 3 == 0 ? 1.0F : 0.0F);
   }
   Columns columns;
-  columns.add("id", test::integers(ids));
-  columns.add("user", test::integers(users));
-  columns.add("movie", test::integers(movies));
-  columns.add("click", test::numbers(clicked));
+  columns.add("id", integers(ids));
+  columns.add("user", integers(users));
+  columns.add("movie", integers(movies));
+  columns.add("click", numbers(clicked));
   return Dataset(columns);
 }
 
@@ -54,7 +54,7 @@ History train(
     const std::string& directory,
     int64_t stop_after,
     std::vector<std::vector<int64_t>>& ids) {
-  const auto hooks = test::stopping_after(stop_after);
+  const auto hooks = stopping_after(stop_after);
   const auto loss_of = run.loss_of();
   at::manual_seed(11);
   return fit(
@@ -62,7 +62,7 @@ History train(
       make_train_step(
           run.optimizer,
           [&](const Columns& columns) {
-            ids.push_back(test::to_vector(values_of(columns, "id")));
+            ids.push_back(to_vector(values_of(columns, "id")));
             ClickBatch batch = to_click_batch(columns);
             batch.movie =
                 at::cat({batch.movie, values_of(columns, "negatives")});
@@ -173,7 +173,7 @@ TEST(DatasetFitTest, PrefetchReadsAnEpoch) {
            run.model->embeddings[0],
            features_of)) {
     EXPECT_EQ(activations["user"].size(0), batch.batch_size());
-    const auto some = test::to_vector(values_of(batch, "id"));
+    const auto some = to_vector(values_of(batch, "id"));
     ids.insert(ids.end(), some.begin(), some.end());
   }
   EXPECT_EQ(static_cast<int64_t>(ids.size()), kExamples);

@@ -145,7 +145,7 @@ TEST(DenseParameterCheckTest, ACombinedRefusesOrSkips) {
         torch::optim::SGD(model->parameters(), 0.1),
         {model->embedding},
         {.non_finite = non_finite});
-    fit(std::vector<at::Tensor>{test::int64s({1, 2})},
+    fit(std::vector<at::Tensor>{int64s({1, 2})},
         make_train_step(
             optimizer,
             [&](const at::Tensor& ids) {
@@ -158,7 +158,7 @@ TEST(DenseParameterCheckTest, ACombinedRefusesOrSkips) {
     return optimizer.skipped_steps();
   };
   SteppedModel model;
-  const auto bytes = [&] { return test::bytes_of(model); };
+  const auto bytes = [&] { return bytes_of(model); };
   const std::string before = bytes();
   EXPECT_VALUE_ERROR(train(model, NonFinite::kPass), kRefused);
   EXPECT_VALUE_ERROR(

@@ -18,7 +18,7 @@ constexpr int64_t kSteps = 3;
 // The batches of one rank. Ranks have batches of different sizes.
 std::vector<ClickBatch> batches_of(int64_t rank, uint64_t seed) {
   std::vector<ClickBatch> batches =
-      test::click_batches(kSteps, seed + static_cast<uint64_t>(rank));
+      click_batches(kSteps, seed + static_cast<uint64_t>(rank));
   for (ClickBatch& batch : batches) {
     const int64_t size = 8 - rank;
     batch = {
@@ -480,7 +480,7 @@ TEST(FitOnRanksTest, TheLossesOfATaskAddUp) {
              .predictions = result.predictions,
              .labels = result.labels}}};
   };
-  const auto equal_sizes = test::click_batches(kSteps, 10);
+  const auto equal_sizes = click_batches(kSteps, 10);
   const History history =
       fit(equal_sizes,
           make_train_step(run.optimizer, loss_of),
@@ -494,7 +494,7 @@ TEST(FitOnRanksTest, AnEpochThatIsResumedInItsMiddleLogsTheSame) {
   const SharedFolder folder;
   const auto train = [&](const std::string& name, int64_t stop_after) {
     ModelRun run(test::sharded());
-    const auto hooks = test::stopping_after(stop_after, "enough");
+    const auto hooks = stopping_after(stop_after, "enough");
     return fit(
         batches_of(rank(), 10),
         run.train_step(),

@@ -26,7 +26,7 @@ TEST(LearningRateSchedulerTest, SetsTheRateOfEveryStep) {
 }
 
 TEST(LearningRateSchedulerTest, ResumesInTheMiddleOfTheSchedule) {
-  const test::TemporaryFolder folder;
+  const TemporaryFolder folder;
   const auto train_to = [&](int64_t epochs) {
     ClickRun run;
     run.train(

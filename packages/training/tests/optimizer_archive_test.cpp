@@ -11,14 +11,14 @@ double train_to(
     int64_t epochs,
     const optim::LearningRate& rate,
     std::optional<double> set_rate,
-    const test::TemporaryFolder& folder) {
-  test::ClickRun run;
+    const TemporaryFolder& folder) {
+  ClickRun run;
   const auto optimizer = optim::make_optimizer(
       optim::Adam{.learning_rate = rate}, run.model->tower->parameters());
   if (set_rate) {
     optimizer->param_groups()[0].options().set_lr(*set_rate);
   }
-  fit(test::click_batches(2, 1),
+  fit(click_batches(2, 1),
       make_train_step(*optimizer, run.loss_of()),
       {.epochs = epochs,
        .checkpoint = std::make_shared<Checkpoint>(
@@ -27,7 +27,7 @@ double train_to(
 }
 
 TEST(OptimizerArchiveTest, AResumedTrainingHasTheRateOfTheProgram) {
-  const test::TemporaryFolder folder;
+  const TemporaryFolder folder;
   EXPECT_EQ(train_to(1, 0.5, {}, folder), 0.5);
   EXPECT_EQ(train_to(2, 0.25, {}, folder), 0.25);
   const optim::PiecewiseConstantDecay schedule{
@@ -37,7 +37,7 @@ TEST(OptimizerArchiveTest, AResumedTrainingHasTheRateOfTheProgram) {
 }
 
 TEST(OptimizerArchiveTest, AResumedTrainingKeepsARateOfSetLr) {
-  const test::TemporaryFolder folder;
+  const TemporaryFolder folder;
   EXPECT_EQ(train_to(1, 0.5, 0.125, folder), 0.125);
   EXPECT_EQ(train_to(2, 0.25, {}, folder), 0.125);
 }

@@ -34,13 +34,13 @@ std::unique_ptr<Metric> metric_of(
 
 MetricBatch batch_of(const Json& json) {
   const auto shape = json["shape"].get<std::vector<int64_t>>();
-  at::Tensor weights = test::golden_doubles(json["weights"]);
+  at::Tensor weights = golden_doubles(json["weights"]);
   if (weights.defined() && weights.numel() > shape[0]) {
     weights = weights.view(shape);
   }
   return {
-      .predictions = test::golden_doubles(json["scores"]).view(shape),
-      .labels = test::golden_doubles(json["labels"]).view(shape),
+      .predictions = golden_doubles(json["scores"]).view(shape),
+      .labels = golden_doubles(json["labels"]).view(shape),
       .weights = weights};
 }
 
@@ -50,7 +50,7 @@ std::optional<int64_t> k_of(const Json& json) {
 }
 
 TEST(RankingMetricsTest, MatchKerasRsAndScikitLearn) {
-  const Json golden = test::read_golden("ranking.json");
+  const Json golden = read_golden("ranking.json");
   ASSERT_EQ(golden["metrics"].size(), 10U);
   int compared = 0;
   for (const Json& json : golden["metrics"]) {
@@ -67,17 +67,17 @@ TEST(RankingMetricsTest, MatchKerasRsAndScikitLearn) {
 }
 
 TEST(RankingMetricsTest, DoNotDependOnTheSplitIntoBatches) {
-  const Json golden = test::read_golden("ranking.json");
+  const Json golden = read_golden("ranking.json");
   for (const Json& json : golden["metrics"]) {
     for (const char* kind :
          {"ndcg", "recall", "precision", "mrr", "map", "hit_rate"}) {
       SCOPED_TRACE(json["name"].get<std::string>() + " " + kind);
-      test::expect_independent_of_batches(*metric_of(kind, 3), batch_of(json));
+      expect_independent_of_batches(*metric_of(kind, 3), batch_of(json));
     }
   }
   // Random orders of ties do not, either.
   const at::Tensor labels = at::randint(0, 3, {40, 12}).to(at::kFloat);
-  test::expect_independent_of_batches(
+  expect_independent_of_batches(
       NDCG({.k = 5}),
       {.predictions = at::zeros({40, 12}), .labels = labels},
       /*numbers_lists=*/true);
@@ -99,10 +99,10 @@ TEST(RankingMetricsTest, HitRateCountsListsWithAHit) {
 
 // The mean over all orders of equal scores, as scikit-learn computes it.
 TEST(RankingMetricsTest, RandomTiesAverageOverAllOrders) {
-  const Json ties = test::read_golden("ranking.json")["ties"];
+  const Json ties = read_golden("ranking.json")["ties"];
   const auto shape = ties["shape"].get<std::vector<int64_t>>();
-  const at::Tensor scores = test::golden_doubles(ties["scores"]).view(shape);
-  const at::Tensor labels = test::golden_doubles(ties["labels"]).view(shape);
+  const at::Tensor scores = golden_doubles(ties["scores"]).view(shape);
+  const at::Tensor labels = golden_doubles(ties["labels"]).view(shape);
   constexpr int64_t kLists = 40'000;
   for (int64_t i = 0; i < shape[0]; ++i) {
     NDCG ndcg({.k = 4, .gain = Gain::kLinear});

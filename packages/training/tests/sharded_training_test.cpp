@@ -106,7 +106,7 @@ struct ShardedRun {
 };
 
 std::vector<ClickBatch> own_batches() {
-  return test::click_batches(4, 10 + rank());
+  return click_batches(4, 10 + rank());
 }
 
 // Calls `act` on the last rank after the given step.
@@ -294,7 +294,7 @@ TEST(ShardedTrainingTest, ANonFiniteDenseGradientOnOneRankIsRefusedOnAll) {
               {.strategy = run.strategy,
                .dense_parameters = run.model->dense()}),
           {.model = run.model, .strategy = run.strategy}),
-      test::reported(text));
+      reported(text));
   EXPECT_TRUE(at::equal(run.weights(), before));
 }
 
@@ -475,7 +475,7 @@ TEST(ShardedTrainingTest, OnlyRankZeroWritesForTensorBoard) {
       files.push_back(file.path().string());
     }
     ASSERT_EQ(files.size(), 1);
-    const std::string text = test::read_text(files[0]);
+    const std::string text = read_text(files[0]);
     for (const char* tag :
          {"step/rank",
           "row_norms/partial.",

@@ -242,7 +242,7 @@ TEST(TrainStepTest, AllowedSkipsContinueTheTraining) {
             {.max_skipped_steps = allowed}),
         {.log_every_steps = 2});
   };
-  test::Warnings warnings;
+  Warnings warnings;
   const History history = run({1, nan, nan, 3, nan, 5}, 2);
   EXPECT_EQ(history["loss"], std::vector<double>{3.0});
   ASSERT_EQ(history.steps.size(), 3);
@@ -261,16 +261,16 @@ TEST(TrainStepTest, AllowedSkipsContinueTheTraining) {
 
 // The last step of an epoch may be a skipped one: its weights are good.
 TEST(TrainStepTest, AnEpochThatEndsWithASkipIsSaved) {
-  const test::TemporaryFolder folder;
-  test::ClickRun run(0);
+  const TemporaryFolder folder;
+  ClickRun run(0);
   int64_t steps = 0;
-  const auto loss_of = [&](const test::ClickBatch& batch) {
+  const auto loss_of = [&](const ClickBatch& batch) {
     StepResult result = run.loss_of()(batch);
     result.loss = result.loss * (++steps == 3 ? std::nan("") : 1.0);
     return result;
   };
-  test::Warnings warnings;
-  fit(test::click_batches(3, 1),
+  Warnings warnings;
+  fit(click_batches(3, 1),
       make_train_step(run.optimizer, loss_of, {.max_skipped_steps = 1}),
       {.checkpoint = run.checkpoint(folder / "run")});
   EXPECT_TRUE(has_weights(*run.model, folder / "run"));

@@ -48,7 +48,7 @@ History fit_with(Act act, FitOptions options = {}) {
   options.callbacks.push_back(hooks);
   return fit(
       std::vector<float>{1, 2, 3},
-      [](float batch) { return test::floats({batch}); },
+      [](float batch) { return floats({batch}); },
       std::move(options));
 }
 
@@ -143,7 +143,7 @@ TEST(TrainingSignalTest, TrainingsOnTwoThreadsEndTogether) {
 }
 
 TEST(TrainingSignalTest, ASignalDuringValidationResumesAfterTheLastStep) {
-  const test::TemporaryFolder folder;
+  const TemporaryFolder folder;
   const auto batches = click_batches(3, 1);
   const auto train = [&](const std::string& name, bool is_interrupted) {
     ClickRun run;
@@ -251,7 +251,7 @@ int run_child(const std::string& folder, int signals) {
 }
 
 TEST(TrainingSignalTest, AnInterruptedProcessIsResumed) {
-  const test::TemporaryFolder folder;
+  const TemporaryFolder folder;
   const std::string uninterrupted = train_in(folder / "whole", false);
   const int status = run_child(folder / "child", 1);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
@@ -259,7 +259,7 @@ TEST(TrainingSignalTest, AnInterruptedProcessIsResumed) {
 }
 
 TEST(TrainingSignalTest, ASecondInterruptEndsTheProcess) {
-  const test::TemporaryFolder folder;
+  const TemporaryFolder folder;
   const int status = run_child(folder / "child", 2);
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT) << status;
   // It resumes from the checkpoint of the previous epoch.

@@ -45,7 +45,7 @@ struct RunOptions {
 Texts train(TPUEmbedding layer, RunOptions options = {}) {
   at::manual_seed(1);
   torch::optim::SGD optimizer(layer->parameters(), 0.1);
-  test::Warnings warnings;
+  Warnings warnings;
   fit(
       [&](int64_t) {
         return std::vector<at::Tensor>(
@@ -96,7 +96,7 @@ TEST(MovementWarningTest, TheTablesOfAnEngineModuleAreWatchedToo) {
       .optimizer = kDefaultStart});
   const std::vector<at::Tensor> batches(
       120, at::arange(kBatch, at::kLong).remainder(kRows));
-  test::Warnings warnings;
+  Warnings warnings;
   fit(batches,
       [&](const at::Tensor& ids) {
         engine->enqueue({{"user", ids}});
@@ -146,14 +146,14 @@ TEST(MovementWarningTest, RowsThatRestForAReasonGiveNoWarning) {
   EXPECT_TRUE(train(make_layer(still)).empty());
   auto frozen = make_layer(kDefaultStart);
   frozen->virtual_variable().requires_grad_(false);
-  const auto before = test::tables_of(frozen);
+  const auto before = tables_of(frozen);
   torch::optim::SGD optimizer(frozen->parameters(), 0.1);
   fit(std::vector<at::Tensor>(120, at::full({4}, 1, at::kLong)),
       [&](const at::Tensor& ids) {
         return frozen->forward({{"user", ids}})["user"].sum();
       },
       {.model = frozen.ptr()});
-  test::expect_same_tables(frozen, before);
+  expect_same_tables(frozen, before);
   // Rows that start at zero have no length to compare with.
   EXPECT_TRUE(train(make_layer(kDefaultStart, initializers::Zeros{})).empty());
 }
@@ -235,12 +235,12 @@ TEST(MovementWarningTest, OnlyRowsWithAGradientHaveToMove) {
   // A feature without ids.
   auto layer = make_layer(kTiny);
   torch::optim::SGD optimizer(layer->parameters(), 0.1);
-  test::Warnings warnings;
+  Warnings warnings;
   fit(std::vector<at::Tensor>(210, at::empty({0}, at::kLong)),
       make_train_step(
           optimizer,
           [&](const at::Tensor& ids) {
-            const auto empty = test::ragged({{}, {}});
+            const auto empty = ragged({{}, {}});
             return layer->forward({{"user", empty}})["user"].sum() + ids.sum();
           }),
       {.model = layer.ptr()});
@@ -305,7 +305,7 @@ TEST(MovementWarningTest, TheSummaryNamesTheTable) {
 }
 
 TEST(TableActivityTest, ComparesRowsWithTheStart) {
-  const auto table = test::numbered_table("t", 4, 1);  // rows 0, 1, 2, 3
+  const auto table = numbered_table("t", 4, 1);  // rows 0, 1, 2, 3
   TPUEmbedding layer(TPUEmbeddingOptions{
       .features = {{"a", FeatureConfig{.table = table}}},
       .optimizer = optim::Adagrad{
@@ -315,7 +315,7 @@ TEST(TableActivityTest, ComparesRowsWithTheStart) {
   EXPECT_TRUE(activity->measure().empty());
   torch::optim::SGD optimizer(layer->parameters(), 0.1);
   const History history =
-      fit(std::vector<at::Tensor>{test::int64s({1, 2, 3})},
+      fit(std::vector<at::Tensor>{int64s({1, 2, 3})},
           make_train_step(
               optimizer,
               [&](const at::Tensor& ids) {
@@ -369,7 +369,7 @@ TEST(TableActivityTest, NewKeysAreComparedWithTheirInitialValues) {
   });
   // One step with the keys 100, 101, ... in each epoch.
   const auto keys = [](int64_t epoch) {
-    return std::vector<at::Tensor>{test::int64s({100 + epoch})};
+    return std::vector<at::Tensor>{int64s({100 + epoch})};
   };
   const auto activity =
       std::make_shared<TableActivity>(std::vector<TPUEmbedding>{layer});
@@ -389,7 +389,7 @@ TEST(TableActivityTest, NewKeysAreComparedWithTheirInitialValues) {
       std::vector<TPUEmbedding>{layer}, TableActivityOptions{.max_rows = 2});
   fit(
       [&](int64_t) {
-        return std::vector<at::Tensor>{test::int64s({100, 101, 102})};
+        return std::vector<at::Tensor>{int64s({100, 101, 102})};
       },
       step,
       {.callbacks = {later}});
@@ -400,7 +400,7 @@ TEST(TableActivityTest, NewKeysAreComparedWithTheirInitialValues) {
 }
 
 TEST(TableActivityTest, MeasuresTheTablesOfEnginesAndLayers) {
-  const auto table = test::numbered_table("t", 4, 1);  // rows 0, 1, 2, 3
+  const auto table = numbered_table("t", 4, 1);  // rows 0, 1, 2, 3
   EmbeddingEngineModule engine(EmbeddingEngineOptions{
       .features = {{"a", FeatureConfig{.table = table}}},
       .optimizer = optim::SGD{.learning_rate = 0.5}});
@@ -408,7 +408,7 @@ TEST(TableActivityTest, MeasuresTheTablesOfEnginesAndLayers) {
   const TableModules both{engine, layer};
   const auto activity = std::make_shared<TableActivity>(both);
   const History history =
-      fit(std::vector<at::Tensor>{test::int64s({1, 2, 3})},
+      fit(std::vector<at::Tensor>{int64s({1, 2, 3})},
           [&](const at::Tensor& ids) {
             engine->enqueue({{"a", ids}});
             const at::Tensor loss = engine->dequeue()["a"].sum();
@@ -446,7 +446,7 @@ TEST(TableActivityTest, RefusesADamagedState) {
   const auto load = [&](const char* key, const c10::IValue& value) {
     torch::serialize::OutputArchive written;
     written.write(key, value);
-    torch::serialize::InputArchive archive = test::reread(written);
+    torch::serialize::InputArchive archive = reread(written);
     activity.load_state(archive);
   };
   const char* problem = "its state in the checkpoint is damaged";

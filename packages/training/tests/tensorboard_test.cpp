@@ -199,7 +199,7 @@ TEST(TensorBoardTest, EpochsAloneHaveNoSteps) {
 
 TEST(TensorBoardTest, CountsNormsThatAreNotFinite) {
   const TemporaryFolder folder;
-  test::ClickModel model;
+  ClickModel model;
   at::Tensor rows = at::full({20, 4}, 0.5);
   rows[3][1] = kNan;
   rows[7][0] = kInfinity;
@@ -333,7 +333,7 @@ TEST(TensorBoardTest, ResumesInANewFile) {
   const auto batches = click_batches(5, 1);
   const auto run_in = [&](const std::string& name, int64_t fail_after) {
     ClickRun run;
-    const auto hooks = test::dying_after(fail_after);
+    const auto hooks = dying_after(fail_after);
     run.train(
         batches,
         {.epochs = 3,
@@ -367,7 +367,7 @@ TEST(TensorBoardTest, ALossSinceTheLastLoggedStepSurvivesAResume) {
   const TemporaryFolder folder;
   const auto run_in = [&](const std::string& name, int64_t fail_after) {
     ClickRun run;
-    const auto hooks = test::dying_after(fail_after);
+    const auto hooks = dying_after(fail_after);
     run.train(
         click_batches(8, 1),
         {.callbacks =
@@ -542,7 +542,7 @@ TEST(TensorBoardForPython, Write) {
   ClickRun run;
   const auto batches = click_batches(40, 1);
   const auto train = [&](int64_t fail_after) {
-    const auto hooks = test::dying_after(fail_after);
+    const auto hooks = dying_after(fail_after);
     run.train(
         batches,
         {.epochs = 12,

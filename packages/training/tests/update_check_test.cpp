@@ -34,7 +34,7 @@ struct Model : torch::nn::Module {
                 .replicas = options.replicas}))) {}
 
   void enqueue(const EnqueueOptions& options = {}) {
-    engine->enqueue({{"user", test::int64s({1, 2})}}, {}, options);
+    engine->enqueue({{"user", int64s({1, 2})}}, {}, options);
   }
   at::Tensor backward(const std::string& name = {}, int64_t replica = 0) {
     const at::Tensor loss = engine->dequeue(name, replica)["user"].sum();
@@ -53,7 +53,7 @@ Texts warnings_of(
     const std::function<at::Tensor()>& step,
     int64_t steps = 3,
     MovementWarning warning = MovementWarning::kOn) {
-  test::Warnings warnings;
+  Warnings warnings;
   fit(std::vector<int>(steps, 0),
       [&](int) { return StepResult{.loss = step(), .examples = 2}; },
       {.model = model, .movement_warning = warning});
