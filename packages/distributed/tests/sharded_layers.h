@@ -13,6 +13,12 @@
 #include "tests/features/feature_builders.h"
 #include "tests/temporary_folder.h"
 
+// Skips the test if there is only one rank.
+#define NEEDS_TWO_RANKS()                       \
+  if (::tessera::test::ranks() == 1) {          \
+    GTEST_SKIP() << "the test needs two ranks"; \
+  }
+
 namespace tessera::test {
 
 inline int64_t rank() {
@@ -132,13 +138,14 @@ inline constexpr int64_t kDim = 3;
 
 inline TPUEmbeddingOptions small_options(
     Strategy strategy,
-    optim::OptimizerSpec optimizer = optim::SGD{.learning_rate = 1.0}) {
+    optim::OptimizerSpec optimizer = optim::SGD{.learning_rate = 1.0},
+    int64_t rows = kVocab) {
   return {
       .features =
           {{"user",
             feature_of(
                 {.name = "users",
-                 .vocabulary_size = kVocab,
+                 .vocabulary_size = rows,
                  .dim = kDim,
                  .combiner = Combiner::kSum})}},
       .optimizer = std::move(optimizer),

@@ -71,9 +71,7 @@ TEST(ShardedProgramTest, LookupsInTheBackgroundKeepTheirOrder) {
 
 // Errors distinguish layers that look the same.
 TEST(ShardedProgramTest, NamesAnotherLayerOnOneRank) {
-  if (ranks() == 1) {
-    GTEST_SKIP() << "one rank agrees with itself";
-  }
+  NEEDS_TWO_RANKS();
   const Strategy strategy = sharded();
   TPUEmbedding a(small_options(strategy));
   TPUEmbedding b(small_options(strategy));
@@ -311,19 +309,14 @@ TEST(ShardedCombinedTest, ClippingNeedsTheSameDenseGradients) {
   stepped.combined->step();
   const EmbeddingState& state = state_of(stepped.layer);
   const at::Tensor& rows = state.tables[0].parameters;
-  for (const std::string& other : state.ranks->all_gather(
-           {static_cast<const char*>(rows.const_data_ptr()), rows.nbytes()})) {
-    EXPECT_TRUE(
-        other ==
-        std::string(
-            static_cast<const char*>(rows.const_data_ptr()), rows.nbytes()));
+  const std::string bytes = text_of(as_bytes(rows));
+  for (const std::string& other : state.ranks->all_gather(bytes)) {
+    EXPECT_TRUE(other == bytes);
   }
 }
 
 TEST(ShardedCombinedTest, ArgumentsAndPassesMustBeTheSame) {
-  if (ranks() == 1) {
-    GTEST_SKIP() << "one rank agrees with itself";
-  }
+  NEEDS_TWO_RANKS();
   Stepped stepped(sharded());
   const at::Tensor before = all_rows(stepped.layer);
   activation_of(stepped.layer, own_ids()).sum().backward();
@@ -387,10 +380,13 @@ TEST(ShardedLoadTest, SomeTablesOfACheckpointLoadIntoShards) {
   const at::Tensor rows = one->read_rows("users", 0, kVocab);
   for (const TablePlacement& placement : kPlacements) {
     SCOPED_TRACE(to_string(placement));
-    TPUEmbeddingOptions options =
-        small_options(placed(placement), optim::Adam{.learning_rate = 0.1});
-    options.seed = 5;
-    TPUEmbedding shard(options);
+    const auto options_of = [&](int64_t rows) {
+      TPUEmbeddingOptions options = small_options(
+          placed(placement), optim::Adam{.learning_rate = 0.1}, rows);
+      options.seed = 5;
+      return options;
+    };
+    TPUEmbedding shard(options_of(kVocab));
     const at::Tensor slot = state_of(shard).tables[0].slots[0].values.clone();
     all_rows(shard);  // all ranks wait here until rank 0 has saved
     shard->load_checkpoint(
@@ -400,14 +396,7 @@ TEST(ShardedLoadTest, SomeTablesOfACheckpointLoadIntoShards) {
     EXPECT_EQ(shard->iterations(), 0);
 
     // A larger table keeps its additional rows.
-    options.features = {
-        {"user",
-         feature_of(
-             {.name = "users",
-              .vocabulary_size = kVocab + 6,
-              .dim = kDim,
-              .combiner = Combiner::kSum})}};
-    TPUEmbedding larger(options);
+    TPUEmbedding larger(options_of(kVocab + 6));
     const at::Tensor before = larger->read_rows("users", 0, kVocab + 6);
     larger->load_checkpoint(folder / "run", {.grown = true});
     const at::Tensor after = larger->read_rows("users", 0, kVocab + 6);
@@ -554,9 +543,7 @@ class DamagingBackend : public c10d::Backend {
 };
 
 TEST(ShardedSaveTest, ADamagedMessageToRank0FailsTheSaveOnAll) {
-  if (ranks() == 1) {
-    GTEST_SKIP() << "one rank receives nothing";
-  }
+  NEEDS_TWO_RANKS();
   if (backend().getBackendName() == "mpi") {
     GTEST_SKIP() << "MpiBackend has no alltoall_base()";
   }
@@ -597,9 +584,7 @@ TEST(ShardedSaveTest, OptionsMustBeUsableAndTheSame) {
 }
 
 TEST(ShardedErrorTest, RefusesToReadWholeTablesWithAnyPlacement) {
-  if (ranks() == 1) {
-    GTEST_SKIP() << "one rank has everything";
-  }
+  NEEDS_TWO_RANKS();
   for (const TablePlacement& placement :
        {TablePlacement::table_wise(0), TablePlacement::data_parallel()}) {
     TPUEmbedding layer(small_options(placed(placement)));

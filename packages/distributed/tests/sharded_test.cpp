@@ -137,14 +137,6 @@ void run_case(uint32_t seed, const ShardedCase::Options& options) {
   EXPECT_EQ(out_of_range, static_cast<double>(one.layer->out_of_range_count()));
 }
 
-// TESSERA_TEST_SEED and TESSERA_TEST_CASES select other cases.
-uint32_t number_from(const char* variable, uint32_t otherwise) {
-  const char* text = std::getenv(variable);
-  return text == nullptr
-      ? otherwise
-      : static_cast<uint32_t>(std::strtoul(text, nullptr, 10));
-}
-
 class ShardedSpecTest : public testing::TestWithParam<NamedSpec> {};
 
 INSTANTIATE_TEST_SUITE_P(
@@ -153,10 +145,11 @@ INSTANTIATE_TEST_SUITE_P(
     testing::ValuesIn(spec_variants()),
     [](const auto& info) { return info.param.name; });
 
+// TESSERA_TEST_SEED and TESSERA_TEST_CASES select other cases.
 TEST_P(ShardedSpecTest, EqualsOneProcessOnAllBatches) {
   // Each spec has its own tables and batches.
-  const uint32_t seed = number_from("TESSERA_TEST_SEED", 1) +
-      static_cast<uint32_t>(random_key(0, GetParam().name));
+  const auto seed = static_cast<uint32_t>(
+      number_from("TESSERA_TEST_SEED", 1) + random_key(0, GetParam().name));
   for (uint32_t i = 0; i < number_from("TESSERA_TEST_CASES", 6); ++i) {
     run_case(
         1000 * seed + i, {.optimizer = GetParam().spec, .only_float32 = true});
@@ -164,7 +157,7 @@ TEST_P(ShardedSpecTest, EqualsOneProcessOnAllBatches) {
 }
 
 TEST(ShardedTest, EqualsOneProcessForRandomTables) {
-  const uint32_t seed = number_from("TESSERA_TEST_SEED", 1);
+  const auto seed = static_cast<uint32_t>(number_from("TESSERA_TEST_SEED", 1));
   for (uint32_t i = 0; i < 5 * number_from("TESSERA_TEST_CASES", 6); ++i) {
     run_case(100000 + 1000 * seed + i, {});
   }
@@ -208,13 +201,9 @@ TEST(ShardedTest, ReplicasStayEqualToTheLastBit) {
   }
   const EmbeddingState& state = state_of(layer);
   const auto group = state.ranks;
-  const auto bytes_of = [](const at::Tensor& values) {
-    return std::string(
-        static_cast<const char*>(values.const_data_ptr()), values.nbytes());
-  };
-  std::string bytes = bytes_of(state.tables[0].parameters);
+  std::string bytes = text_of(as_bytes(state.tables[0].parameters));
   for (const Slot& slot : state.tables[0].slots) {
-    bytes += bytes_of(slot.values);
+    bytes += text_of(as_bytes(slot.values));
   }
   for (const std::string& other : group->all_gather(bytes)) {
     EXPECT_TRUE(other == bytes);
@@ -321,7 +310,9 @@ TEST(ShardedTest, RowsAndGradientsTravelAsBFloat16IfRequested) {
 }
 
 TEST(ShardedTest, PrefetchGivesWhatOneProcessGives) {
-  const auto train = [](const TPUEmbedding& layer, bool all) {
+  const auto train = [](const Strategy& strategy, bool all) {
+    TPUEmbedding layer(
+        small_options(strategy, optim::Adagrad{.learning_rate = 0.1}));
     std::vector<at::Tensor> batches;
     for (int64_t step = 0; step < 6; ++step) {
       std::vector<at::Tensor> of_ranks;
@@ -335,14 +326,10 @@ TEST(ShardedTest, PrefetchGivesWhatOneProcessGives) {
          })) {
       (item.activations["user"] - 0.5).square().sum().backward();
     }
+    return layer;
   };
-  const TPUEmbedding one(
-      small_options(Strategy::fused(), optim::Adagrad{.learning_rate = 0.1}));
-  const TPUEmbedding shard(
-      small_options(sharded(), optim::Adagrad{.learning_rate = 0.1}));
-  train(one, /*all=*/true);
-  train(shard, /*all=*/false);
-  expect_same_state(shard, one);
+  expect_same_state(
+      train(sharded(), /*all=*/false), train(Strategy::fused(), /*all=*/true));
 }
 
 TEST(ShardedTest, LooksUpTheSameWithoutGradients) {
@@ -674,19 +661,23 @@ TEST(ShardedTest, SumsGradientsOfDenseParameters) {
 
 // --- errors --------------------------------------------------------------------
 
-TEST(ShardedErrorTest, ABadIdOnOneRankRaisesOnAllAndChangesNothing) {
+TEST(ShardedErrorTest, BadInputOnOneRankRaisesOnAllAndChangesNothing) {
   TPUEmbedding layer(small_options(sharded()));
   const at::Tensor before = all_rows(layer);
   const at::Tensor ids = int64s({2, is_last() ? kVocab : 4});
+  const std::string text = reported(
+      "[feature 'user'] table 'users' has ids in [0, 11), but got 11 at "
+      "position 1");
+  EXPECT_INDEX_ERROR((layer->forward({{"user", ids}})), text);
   EXPECT_INDEX_ERROR(
-      (layer->forward({{"user", ids}})),
-      reported(
-          "[feature 'user'] table 'users' has ids in [0, 11), but got 11 at "
-          "position 1"));
-  EXPECT_INDEX_ERROR(
-      (layer->finish_forward(layer->begin_forward({{"user", ids}}))),
-      reported(
-          "[feature 'user'] table 'users' has ids in [0, 11), but got 11"));
+      (layer->finish_forward(layer->begin_forward({{"user", ids}}))), text);
+  EXPECT_TYPE_ERROR(
+      (layer->forward(
+          {{"user", is_last() ? at::rand({2}) : at::Tensor(int64s({1}))}})),
+      reported("[feature 'user'] ids must be int32 or int64, but got Float"));
+  EXPECT_VALUE_ERROR(
+      (layer->forward_partial({{is_last() ? "users" : "user", int64s({2})}})),
+      reported("[features] unexpected entry 'users'. Known: user."));
   EXPECT_TRUE(at::equal(all_rows(layer), before));
   EXPECT_EQ(layer->iterations(), 0);
   // The ranks can continue.
@@ -694,29 +685,8 @@ TEST(ShardedErrorTest, ABadIdOnOneRankRaisesOnAllAndChangesNothing) {
   EXPECT_EQ(layer->iterations(), 1);
 }
 
-TEST(ShardedErrorTest, AWrongKindOnOneRankRaisesOnAll) {
-  TPUEmbedding layer(small_options(sharded()));
-  EXPECT_TYPE_ERROR(
-      (layer->forward(
-          {{"user", is_last() ? at::rand({2}) : at::Tensor(int64s({1}))}})),
-      reported("[feature 'user'] ids must be int32 or int64, but got Float"));
-}
-
-TEST(ShardedErrorTest, AnUnknownFeatureOfForwardPartialRaisesOnAll) {
-  TPUEmbedding layer(small_options(sharded()));
-  const at::Tensor before = all_rows(layer);
-  const std::string name = is_last() ? "users" : "user";
-  EXPECT_VALUE_ERROR(
-      (layer->forward_partial({{name, int64s({2})}})),
-      reported("[features] unexpected entry 'users'. Known: user."));
-  EXPECT_TRUE(at::equal(all_rows(layer), before));
-  EXPECT_EQ(layer->iterations(), 0);
-}
-
 TEST(ShardedErrorTest, TooManyRowsOfOneRankRaiseOnAll) {
-  if (ranks() == 1) {
-    GTEST_SKIP() << "one rank gets no requests of others";
-  }
+  NEEDS_TWO_RANKS();
   const ShardingOptions options{
       .placement = {{"users", TablePlacement::table_wise(0)}}};
   TPUEmbedding layer(small_options(sharded(options)));
@@ -748,12 +718,19 @@ TEST(ShardedErrorTest, TooManyRowsOfOneRankRaiseOnAll) {
   EXPECT_TRUE(at::equal(row, all_rows(layer).slice(0, 0, 1)));
 }
 
+// A layer whose learning rate is that of the function.
+TPUEmbedding with_rate(std::function<double()> rate) {
+  return TPUEmbedding(small_options(
+      sharded(),
+      optim::SGD{
+          .learning_rate = optim::LearningRate("own", std::move(rate))}));
+}
+
 TEST(ShardedErrorTest, AThrowingLearningRateRaisesOnAll) {
-  TPUEmbedding layer(small_options(
-      sharded(), optim::SGD{.learning_rate = optim::LearningRate("late", [] {
-                              TORCH_CHECK_VALUE(!is_last(), "no rate here");
-                              return 0.1;
-                            })}));
+  TPUEmbedding layer = with_rate([] {
+    TORCH_CHECK_VALUE(!is_last(), "no rate here");
+    return 0.1;
+  });
   const at::Tensor before = all_rows(layer);
   const at::Tensor loss = activation_of(layer, int64s({2})).sum();
   EXPECT_VALUE_ERROR((loss.backward()), reported("no rate here"));
@@ -762,13 +739,9 @@ TEST(ShardedErrorTest, AThrowingLearningRateRaisesOnAll) {
 }
 
 TEST(ShardedErrorTest, LearningRatesMustBeTheSame) {
-  if (ranks() == 1) {
-    GTEST_SKIP() << "one rank agrees with itself";
-  }
-  TPUEmbedding layer(small_options(
-      sharded(), optim::SGD{.learning_rate = optim::LearningRate("own", [] {
-                              return 0.1 * static_cast<double>(rank() + 1);
-                            })}));
+  NEEDS_TWO_RANKS();
+  TPUEmbedding layer =
+      with_rate([] { return 0.1 * static_cast<double>(rank() + 1); });
   const at::Tensor before = all_rows(layer);
   const at::Tensor loss = activation_of(layer, int64s({2})).sum();
   EXPECT_VALUE_ERROR(
@@ -777,9 +750,7 @@ TEST(ShardedErrorTest, LearningRatesMustBeTheSame) {
 }
 
 TEST(ShardedErrorTest, ConfigurationsMustBeTheSame) {
-  if (ranks() == 1) {
-    GTEST_SKIP() << "one rank agrees with itself";
-  }
+  NEEDS_TWO_RANKS();
   const auto with_seed = [](uint64_t seed) {
     TPUEmbeddingOptions options = small_options(sharded());
     options.seed = seed;
@@ -804,9 +775,7 @@ TEST(ShardedErrorTest, ConfigurationsMustBeTheSame) {
 }
 
 TEST(ShardedErrorTest, NamesOtherCallsOnOneRank) {
-  if (ranks() == 1) {
-    GTEST_SKIP() << "one rank agrees with itself";
-  }
+  NEEDS_TWO_RANKS();
   TPUEmbedding layer(small_options(sharded()));
   const std::string text = "All ranks must make the same calls";
   if (is_last()) {
@@ -899,9 +868,7 @@ TEST(ShardedErrorTest, DenseParametersMustBeTheSame) {
 }
 
 TEST(ShardedTest, AStepHasFourExchanges) {
-  if (ranks() == 1) {
-    GTEST_SKIP() << "one rank exchanges nothing";
-  }
+  NEEDS_TWO_RANKS();
   const Strategy strategy = sharded();
   TPUEmbedding layer(small_options(strategy));
   at::Tensor dense = at::zeros({100});

@@ -14,11 +14,10 @@ extern char** environ;
 
 namespace tessera::serving::follow_test {
 
-// How many publishers are killed. A campaign sets a larger number.
-int64_t kills() {
-  const char* text = std::getenv("TESSERA_KILLS");
-  return text == nullptr ? 8 : std::atoll(text);
-}
+// How many publishers are killed, and how many versions are published in a row. A campaign
+// sets larger numbers.
+const int64_t kKills = number_from("TESSERA_KILLS", 8);
+const int64_t kVersions = number_from("TESSERA_VERSIONS", 300);
 
 pid_t start_publisher(const std::string& directory, int64_t first) {
   std::string program = ENDLESS_PUBLISHER;
@@ -81,7 +80,7 @@ TEST(FollowTest, EveryAnswerIsOfOneVersionWhenPublishersAreKilled) {
   std::mt19937_64 random(7);
   int64_t taken = 0;
   int64_t first = 1;
-  for (int64_t kill = 0; kill < kills(); ++kill) {
+  for (int64_t kill = 0; kill < kKills; ++kill) {
     const pid_t publisher = start_publisher(directory, first);
     // The program takes a while to start.
     const auto limit =
@@ -113,7 +112,7 @@ TEST(FollowTest, EveryAnswerIsOfOneVersionWhenPublishersAreKilled) {
   }
   EXPECT_EQ(wrong, 0);
   EXPECT_GT(rows, 10'000);
-  EXPECT_GE(taken, kills());
+  EXPECT_GE(taken, kKills);
   std::printf(
       "%lld rows of %lld versions\n",
       static_cast<long long>(rows),
@@ -124,19 +123,6 @@ TEST(FollowTest, EveryAnswerIsOfOneVersionWhenPublishersAreKilled) {
     folders += entry.is_directory() ? 1 : 0;
   }
   EXPECT_LE(folders, 45);
-}
-
-int64_t resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  int64_t pages = 0;
-  file >> pages >> pages;
-  return pages * ::sysconf(_SC_PAGESIZE);
-}
-
-// How many versions are published in a row. A campaign sets a larger number.
-int64_t versions() {
-  const char* text = std::getenv("TESSERA_VERSIONS");
-  return text == nullptr ? 300 : std::atoll(text);
 }
 
 TEST(FollowTest, ManyVersionsDoNotPileUp) {
@@ -152,7 +138,7 @@ TEST(FollowTest, ManyVersionsDoNotPileUp) {
   std::mt19937_64 random(3);
   int64_t after_warm_up = 0;
   size_t most_files = 0;
-  for (int64_t version = 2; version <= versions(); ++version) {
+  for (int64_t version = 2; version <= kVersions; ++version) {
     model->train(model->random_batch(random));
     ASSERT_EQ(publisher.publish(), version);
     ASSERT_TRUE(reader.refresh());
@@ -161,7 +147,7 @@ TEST(FollowTest, ManyVersionsDoNotPileUp) {
         most_files,
         static_cast<size_t>(
             std::distance(std::filesystem::directory_iterator(directory), {})));
-    if (version == versions() / 2) {
+    if (version == kVersions / 2) {
       after_warm_up = resident_bytes();
     }
   }
@@ -171,7 +157,7 @@ TEST(FollowTest, ManyVersionsDoNotPileUp) {
   EXPECT_LE(resident_bytes() - after_warm_up, int64_t{32} << 20);
   std::printf(
       "%lld versions, %zu files at most, %lld KiB more in the second half\n",
-      static_cast<long long>(versions()),
+      static_cast<long long>(kVersions),
       most_files,
       static_cast<long long>((resident_bytes() - after_warm_up) / 1024));
 }

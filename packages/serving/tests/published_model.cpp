@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/serving/tests/published_model.h"
 
+#include <unistd.h>
+
 namespace tessera::test {
 
 namespace {
@@ -167,6 +169,13 @@ std::vector<float> look_up(
   std::vector<float> out(version.output_size(number, batch.for_reader()), 7.0F);
   version.lookup(number, batch.for_reader(), out);
   return out;
+}
+
+int64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  int64_t pages = 0;
+  file >> pages >> pages;
+  return pages * ::sysconf(_SC_PAGESIZE);
 }
 
 void expect_same_bits(

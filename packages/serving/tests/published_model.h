@@ -67,6 +67,9 @@ std::vector<float> look_up(
     const std::string& feature,
     const PublishedBatch& batch);
 
+/// The memory of this process.
+int64_t resident_bytes();
+
 /// Expects the same number of floats with the same bits.
 void expect_same_bits(
     std::span<const float> actual,

@@ -24,13 +24,15 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 History train(Callbacks callbacks, int64_t epochs = 2) {
-  return fit(
-      std::vector<double>{1, 2, 3},
-      [](double batch) {
-        return StepResult{
-            .loss = at::tensor(batch, at::kDouble), .examples = 4};
-      },
-      {.epochs = epochs, .callbacks = std::move(callbacks)});
+  return fit_losses(
+      {1, 2, 3}, {.epochs = epochs, .callbacks = std::move(callbacks)});
+}
+
+ProgressBarOptions redrawn_on(std::FILE* stream) {
+  return {
+      .stream = stream,
+      .style = ProgressBarOptions::Style::kRedrawn,
+      .interval = 0.0};
 }
 
 // Returns what `print` writes to a stream.
@@ -85,12 +87,8 @@ TEST(ProgressBarTest, PrintsLinesDuringALongEpoch) {
 }
 
 TEST(ProgressBarTest, RedrawsItsLineAndKeepsTheLastOneOfAnEpoch) {
-  const std::string text = printed([](std::FILE* stream) {
-    train({ProgressBar(
-        {.stream = stream,
-         .style = ProgressBarOptions::Style::kRedrawn,
-         .interval = 0.0})});
-  });
+  const std::string text = printed(
+      [](std::FILE* stream) { train({ProgressBar(redrawn_on(stream))}); });
   expect_count(text, "\n", 2);
   expect_count(text, "\r", 8);
   expect_count(text, "epoch 2/2  [========>...............]  1/3  ETA", 1);
@@ -109,10 +107,7 @@ TEST(ProgressBarTest, CountsTheExamplesOfItsTraining) {
 
 TEST(ProgressBarTest, WorksWithoutFitAndWithoutANumberOfSteps) {
   const std::string text = printed([](std::FILE* stream) {
-    ProgressBar bar(
-        {.stream = stream,
-         .style = ProgressBarOptions::Style::kRedrawn,
-         .interval = 0.0});
+    ProgressBar bar(redrawn_on(stream));
     bar.show(
         {.epochs = 12, .step_in_epoch = 1, .step = 1},
         {{"loss", 0.123456}, {"auc", kNan}});
@@ -124,18 +119,17 @@ TEST(ProgressBarTest, WorksWithoutFitAndWithoutANumberOfSteps) {
 }
 
 TEST(ProgressBarTest, DrawsAnyNumberOfSteps) {
+  constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  const std::string none = "[>.......................]";
+  const std::string all = "[========================]";
   for (const auto& [done, expected] :
-       std::vector<std::pair<int64_t, std::string>>{
-           {-1, "[>.......................]"},
-           {std::numeric_limits<int64_t>::min(), "[>.......................]"},
-           {20, "[========================]"},
-           {std::numeric_limits<int64_t>::max(),
-            "[========================]"}}) {
+       {std::pair{int64_t{-1}, none},
+        {kLeast, none},
+        {20, all},
+        {kMost, all}}) {
     const std::string text = printed([&](std::FILE* stream) {
-      ProgressBar bar(
-          {.stream = stream,
-           .style = ProgressBarOptions::Style::kRedrawn,
-           .interval = 0.0});
+      ProgressBar bar(redrawn_on(stream));
       bar.show(
           {.epochs = 2,
            .steps_per_epoch = 10,
@@ -229,22 +223,12 @@ Texts shown_on(Terminal& terminal) {
   {
     ProgressBar bar({.stream = terminal.stream(), .interval = 0.0});
     Progress progress{.epochs = 10, .steps_per_epoch = 2};
-    const std::vector<Logs> logs{
-        {{"loss", 0.69},
-         {"auc", 0.5},
-         {"val_loss", 0.7},
-         {"val_auc", 0.49},
-         {"learning_rate", 1e-3}},
-        {{"loss", 12.34},
-         {"auc", 0.81234},
-         {"val_loss", 0.5},
-         {"val_auc", 0.8},
-         {"learning_rate", 5e-4}},
-        {{"loss", 0.05},
-         {"auc", 0.99},
-         {"val_loss", 0.041},
-         {"val_auc", 0.9996},
-         {"learning_rate", 2.5e-4}}};
+    const std::map<std::string, std::vector<double>> values{
+        {"loss", {0.69, 12.34, 0.05}},
+        {"auc", {0.5, 0.81234, 0.99}},
+        {"val_loss", {0.7, 0.5, 0.041}},
+        {"val_auc", {0.49, 0.8, 0.9996}},
+        {"learning_rate", {1e-3, 5e-4, 2.5e-4}}};
     for (; progress.epoch < 3; ++progress.epoch) {
       progress.step_in_epoch = 0;
       while (progress.step_in_epoch < 2) {
@@ -255,7 +239,12 @@ Texts shown_on(Terminal& terminal) {
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
         bar.show(progress, {{"loss", 0.5}});
       }
-      bar.end_epoch(progress, logs[progress.epoch]);
+      Logs logs;
+      for (const char* name :
+           {"loss", "auc", "val_loss", "val_auc", "learning_rate"}) {
+        logs.set(name, values.at(name)[progress.epoch]);
+      }
+      bar.end_epoch(progress, logs);
     }
   }
   return terminal.lines();
@@ -377,9 +366,7 @@ Restored train_and_restore(int64_t patience) {
   result.text = printed([&](std::FILE* stream) {
     result.history =
         fit([&](int64_t epoch) { return std::vector<double>{losses[epoch]}; },
-            [](double loss) {
-              return StepResult{.loss = at::tensor(loss, at::kDouble)};
-            },
+            own_loss,
             {.epochs = 5,
              .model = model,
              .callbacks = {
@@ -413,13 +400,7 @@ TEST(ProgressBarTest, SaysWhichEpochWasRestored) {
 
 TEST(HistoryTest, LogsEveryNthStep) {
   const auto run = [](int64_t every) {
-    return fit(
-        std::vector<double>{1, 2, 3, 4},
-        [](double loss) {
-          return StepResult{
-              .loss = at::tensor(loss, at::kDouble), .examples = 4};
-        },
-        {.epochs = 2, .log_every_steps = every});
+    return fit_losses({1, 2, 3, 4}, {.epochs = 2, .log_every_steps = every});
   };
   const History history = run(3);
   EXPECT_EQ(
@@ -482,13 +463,10 @@ TEST(HistoryFilesTest, CanHaveTheSteps) {
   const TemporaryFolder folder;
   const std::string path = folder / "steps.csv";
   const auto hooks = stopping_after(2, "in the middle of the first epoch");
-  const History history =
-      fit(std::vector<double>{1, 2, 3},
-          [](double loss) {
-            return StepResult{.loss = at::tensor(loss, at::kDouble)};
-          },
-          {.callbacks = {CsvHistory(path, HistoryRows::kSteps), hooks},
-           .log_every_steps = 1});
+  fit_losses(
+      {1, 2, 3},
+      {.callbacks = {CsvHistory(path, HistoryRows::kSteps), hooks},
+       .log_every_steps = 1});
   EXPECT_EQ(read_text(path), "step,epoch,loss\n1,0,1\n2,0,2\n");
 }
 
@@ -706,13 +684,13 @@ TEST(LearningCurvesTest, HoldsTitlesOfAnyScript) {
            "e\xcc\x81"}) {
     const std::string svg = learning_curves_svg(sample(3), {.title = title});
     expect_xml(svg);
-    const std::string shown = std::regex_replace(
-        std::regex_replace(
-            std::regex_replace(title, std::regex("&"), "&amp;"),
-            std::regex("<"),
-            "&lt;"),
-        std::regex(">"),
-        "&gt;");
+    std::string shown;
+    for (const char letter : title) {
+      shown += letter == '&' ? "&amp;"
+          : letter == '<'    ? "&lt;"
+          : letter == '>'    ? "&gt;"
+                             : std::string(1, letter);
+    }
     expect_count(svg, "font-weight=\"bold\">" + shown + "</text>", 1);
   }
   const std::string bad = learning_curves_svg(

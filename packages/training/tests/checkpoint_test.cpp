@@ -71,15 +71,8 @@ class Trainer {
   enum class End { kStop, kThrow };
   History train(ClickRun& run, int64_t stop_after = -1, End end = End::kStop)
       const {
-    const auto hooks = std::make_shared<Hooks>();
-    hooks->step_end = [&](Training& training) {
-      if (training.progress().step == stop_after) {
-        if (end == End::kThrow) {
-          throw std::runtime_error("killed");
-        }
-        training.stop("interrupted");
-      }
-    };
+    const auto hooks = end == End::kThrow ? dying_after(stop_after)
+                                          : stopping_after(stop_after);
     Callbacks callbacks{hooks, CsvHistory(csv_)};
     if (case_.has_early_stopping) {
       callbacks.push_back(std::make_shared<EarlyStopping>(EarlyStoppingOptions{
@@ -396,16 +389,15 @@ TEST(TrainingCheckpointTest, RefusesADamagedFile) {
         "[load_weights] '" + path + "' can't be read: ");
     EXPECT_TRUE(loaded.bytes() == before);
   };
-  for (size_t i = 0; i < whole.size(); i += 7) {
+  const size_t end = whole.size() - 30;
+  for (size_t i = 0; i < whole.size();
+       i = i < end ? std::min(i + 7, end) : i + 1) {
     std::string damaged = whole;
     damaged[i] = static_cast<char>(damaged[i] ^ (1 << (i % 8)));
     expect_refused(damaged);
-  }
-  for (size_t i = whole.size() - 30; i < whole.size(); ++i) {
-    std::string damaged = whole;
-    damaged[i] = static_cast<char>(damaged[i] ^ 4);
-    expect_refused(damaged);
-    expect_refused(whole.substr(0, i));
+    if (i >= end) {
+      expect_refused(whole.substr(0, i));
+    }
   }
   EXPECT_GT(files, 400U);
   EXPECT_TORCH_ERROR(

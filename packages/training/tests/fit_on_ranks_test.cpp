@@ -170,9 +170,7 @@ TEST(FitOnRanksTest, DenseParametersOfTheOptionsNeedNotHaveAll) {
 }
 
 TEST(FitOnRanksTest, StepsThatDoNotKnowTheStrategyAreRefused) {
-  if (ranks() == 1) {
-    GTEST_SKIP() << "the test needs two ranks";
-  }
+  NEEDS_TWO_RANKS();
   ModelRun run(test::sharded());
   const at::Tensor before = run.weights();
   auto step = run.train_step();
@@ -207,9 +205,7 @@ TEST(FitOnRanksTest, ContradictionsAreRefusedBeforeTheTraining) {
 }
 
 TEST(FitOnRanksTest, OtherSeedsAreAnErrorOnAllRanks) {
-  if (ranks() == 1) {
-    GTEST_SKIP() << "the test needs two ranks";
-  }
+  NEEDS_TWO_RANKS();
   const uint64_t seed = is_last() ? 4 : 3;
   const std::string text =
       "the dense weights must be equal on all ranks, but those of rank " +
@@ -233,9 +229,7 @@ TEST(FitOnRanksTest, OtherSeedsAreAnErrorOnAllRanks) {
 }
 
 TEST(FitOnRanksTest, AnOwnStepThatSumsNoGradientsIsAnErrorOnAllRanks) {
-  if (ranks() == 1) {
-    GTEST_SKIP() << "the test needs two ranks";
-  }
+  NEEDS_TWO_RANKS();
   for (const bool sums : {true, false}) {
     ModelRun run(test::sharded());
     const auto train = [&] {
@@ -456,9 +450,7 @@ TEST(FitOnRanksTest, AStepThatOneRankSkipsDoesNotCountInTheLoss) {
 }
 
 TEST(FitOnRanksTest, OtherMetricsAreAnErrorOnAllRanks) {
-  if (ranks() == 1) {
-    GTEST_SKIP() << "the test needs two ranks";
-  }
+  NEEDS_TWO_RANKS();
   ModelRun run(test::sharded());
   FitOptions options{.model = run.model, .metrics = {RMSE()}};
   if (is_last()) {

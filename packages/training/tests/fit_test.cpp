@@ -116,12 +116,7 @@ TEST(FitTest, AParameterWithoutAnOptimizerIsAnError) {
   EXPECT_VALUE_ERROR(
       train({}, {}), "it lacks a parameter (Float of shape [3]), which");
   const auto is_unchanged = [&] {
-    const auto now = run.values();
-    return std::equal(
-        now.begin(),
-        now.end(),
-        before.begin(),
-        [](const at::Tensor& a, const at::Tensor& b) { return a.equal(b); });
+    return bytes_of(run.values()) == bytes_of(before);
   };
   EXPECT_TRUE(is_unchanged());
   train({.unoptimized = Unoptimized::kAllow}, {});
@@ -280,10 +275,13 @@ struct Counter {
   auto step() {
     return [this](double batch) {
       batches.push_back(batch);
-      return at::tensor(batch, at::kDouble);
+      return own_loss(batch);
     };
   }
 };
+}
+}
+;
 
 // Gives the numbers from 1 to `end`.
 struct Next {
@@ -351,13 +349,10 @@ TEST(FitTest, CallsCallbacksInOrder) {
 }
 
 TEST(FitTest, ACallbackStopsTrainingWithAReason) {
-  const auto hooks = std::make_shared<Hooks>();
-  hooks->step_end = [](Training& training) {
-    if (training.progress().step == 4) {
-      training.stop("enough");
-      training.stop("more than that");
-    }
-  };
+  const auto hooks = hook_after(4, [](Training& training) {
+    training.stop("enough");
+    training.stop("more than that");
+  });
   Counter counter;
   const History history = fit(
       Doubles{1, 2, 3}, counter.step(), {.epochs = 5, .callbacks = {hooks}});
@@ -370,14 +365,11 @@ TEST(FitTest, ALossThatIsNotFiniteChangesNothing) {
   auto batches = click_batches(4, 1);
   ClickRun run;
   std::string before;
-  const auto hooks = std::make_shared<Hooks>();
-  hooks->step_end = [&](Training& training) {
-    if (training.progress().step == 2) {
-      before = run.bytes();
-      // The third batch makes the loss infinite.
-      batches[2].click.fill_(std::numeric_limits<float>::infinity());
-    }
-  };
+  const auto hooks = hook_after(2, [&](Training&) {
+    before = run.bytes();
+    // The third batch makes the loss infinite.
+    batches[2].click.fill_(std::numeric_limits<float>::infinity());
+  });
   const History history =
       run.train(batches, {.callbacks = {hooks, TerminateOnNonFinite()}});
   EXPECT_EQ(run.bytes(), before);
@@ -545,46 +537,38 @@ TEST(FitTest, ErrorsNameTheFunctionThatWasCalled) {
   const auto none = [](double) { return StepResult{}; };
   const auto loss = [](double) { return floats({1}); };
   const Metrics null{nullptr};
-  const Metrics metrics{AUC()};
+  const Metrics auc{AUC()};
+  const std::string no_loss = "expected a loss, but got an undefined tensor";
+  const std::string no_metric = "expected a metric, but metric 0 is null";
+  const std::string no_scores =
+      "metrics need predictions, but the step gave none";
+  const auto refuses = [&](const auto& step,
+                           Metrics metrics,
+                           const std::string& text) {
+    EXPECT_VALUE_ERROR(
+        evaluate(*make_pass(one, step), metrics), "[evaluate] " + text);
+    EXPECT_VALUE_ERROR(
+        fit(one,
+            loss,
+            {.validation =
+                 Validation{.pass = make_pass(one, step), .metrics = metrics}}),
+        "[fit] validation: " + text);
+  };
+  refuses(loss, null, no_metric);
+  refuses(none, {}, no_loss);
+  refuses(loss, auc, no_scores);
   EXPECT_VALUE_ERROR(
-      evaluate(*make_pass(one, loss), null),
-      "[evaluate] expected a metric, but metric 0 is null");
-  EXPECT_VALUE_ERROR(
-      evaluate(*make_pass(one, loss), {metrics[0], metrics[0]}),
+      evaluate(*make_pass(one, loss), {auc[0], auc[0]}),
       "[evaluate] two metrics are named 'auc'");
-  EXPECT_VALUE_ERROR(
-      evaluate(*make_pass(one, none)),
-      "[evaluate] expected a loss, but got an undefined tensor");
-  EXPECT_VALUE_ERROR(
-      evaluate(*make_pass(one, loss), metrics),
-      "[evaluate] metrics need predictions, but the step gave none");
   EXPECT_VALUE_ERROR(
       evaluate(*make_pass(Doubles{}, loss)),
       "[evaluate] expected batches, but the source gave none");
-
-  const auto validate = [&](const auto& step, Metrics own) {
-    fit(one,
-        loss,
-        {.validation = Validation{
-             .pass = make_pass(one, step), .metrics = std::move(own)}});
-  };
-  EXPECT_VALUE_ERROR(
-      validate(loss, null),
-      "[fit] validation: expected a metric, but metric 0 is null");
-  EXPECT_VALUE_ERROR(
-      validate(none, {}),
-      "[fit] validation: expected a loss, but got an undefined tensor");
-  EXPECT_VALUE_ERROR(
-      validate(loss, metrics),
-      "[fit] validation: metrics need predictions, but the step gave none");
-  EXPECT_VALUE_ERROR(
-      fit(one, none, {}), "[fit] expected a loss, but got an undefined tensor");
-  EXPECT_VALUE_ERROR(
-      check_loss({}), "[check_loss] expected a loss, but got an undefined");
+  EXPECT_VALUE_ERROR(fit(one, none, {}), "[fit] " + no_loss);
+  EXPECT_VALUE_ERROR(check_loss({}), "[check_loss] " + no_loss);
   ClickRun run;
   EXPECT_VALUE_ERROR(
       make_train_step(run.optimizer, none)(1.0),
-      "[make_train_step] expected a loss, but got an undefined tensor");
+      "[make_train_step] " + no_loss);
 }
 
 TEST(FitTest, RethrowsAUsersExceptionAndRestoresModes) {

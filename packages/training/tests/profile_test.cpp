@@ -24,7 +24,7 @@ void train(
   fit(std::vector<double>{1, 2},
       [&](double batch) {
         work();
-        return at::tensor(batch, at::kDouble);
+        return own_loss(batch);
       },
       {.callbacks = {profile}});
 }
@@ -316,12 +316,8 @@ TEST(ProfileTest, StopsAtTheEndAndAfterAnException) {
   EXPECT_EQ(profile->seconds(), seconds);
 
   int64_t calls = 0;
-  const auto throw_in_second_step = [&] {
-    if (++calls == 2) {
-      throw std::runtime_error("mine");
-    }
-  };
-  EXPECT_THROW(train(profile, throw_in_second_step), std::runtime_error);
+  const auto throw_in_second_step = [&] { TORCH_CHECK(++calls != 2, "mine"); };
+  EXPECT_THROW(train(profile, throw_in_second_step), c10::Error);
   EXPECT_FALSE(at::hasGlobalCallbacks());
   EXPECT_EQ(profile->steps(), 1);
   EXPECT_EQ(row_of(*profile, "next batch").calls, 2);

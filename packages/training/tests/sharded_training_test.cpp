@@ -234,9 +234,7 @@ TEST(ShardedTrainingTest, AnEpochIsSavedWhenACallbackOfOneRankFails) {
 }
 
 TEST(ShardedTrainingTest, AllRanksFailWhenTheDirectoryIsInUse) {
-  if (ranks() == 1) {
-    GTEST_SKIP() << "the test needs two ranks";
-  }
+  NEEDS_TWO_RANKS();
   const SharedFolder folder;
   std::shared_ptr<void> lock;
   if (is_last()) {

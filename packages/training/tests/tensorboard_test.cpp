@@ -21,12 +21,8 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 History train(Callbacks callbacks, std::vector<double> losses = {1, 2, 3, 4}) {
-  return fit(
-      losses,
-      [](double loss) {
-        return StepResult{.loss = at::tensor(loss, at::kDouble), .examples = 1};
-      },
-      {.epochs = 2, .callbacks = std::move(callbacks)});
+  return fit_losses(
+      losses, {.epochs = 2, .callbacks = std::move(callbacks)}, 1);
 }
 
 TEST(EventFileTest, FramesRecordsWithMaskedChecksums) {
@@ -409,12 +405,9 @@ TEST(TensorBoardTest, WritesStepsWhileAnEpochRuns) {
   for (const double seconds : {0.0, 1000.0}) {
     const TemporaryFolder folder;
     size_t events = 0;
-    const auto hooks = std::make_shared<Hooks>();
-    hooks->step_end = [&](Training& training) {
-      if (training.progress().step == 3) {
-        events = read_events(files_of(folder / "train").front()).size();
-      }
-    };
+    const auto hooks = hook_after(3, [&](Training&) {
+      events = read_events(files_of(folder / "train").front()).size();
+    });
     train(
         {TensorBoard(
              {.directory = folder / "",
@@ -497,12 +490,8 @@ TEST(TensorBoardTest, FailsBeforeTrainingIfItCannotWork) {
 TEST(TensorBoardTest, AFullDiskDoesNotLoseTheEpoch) {
   const TemporaryFolder folder;
   std::optional<SmallFiles> limit;
-  const auto hooks = std::make_shared<Hooks>();
-  hooks->step_end = [&](Training& training) {
-    if (training.progress().step == 2) {
-      limit.emplace(150);  // in the middle of a record
-    }
-  };
+  auto hooks = hook_after(
+      2, [&](Training&) { limit.emplace(150); });  // in the middle of a record
   int64_t steps = 0;
   const auto run = [&] {
     const auto counter = std::make_shared<Hooks>();

@@ -195,4 +195,19 @@ inline at::Tensor own_loss(double batch) {
   return at::full({}, batch, at::kDouble);
 }
 
+/// Trains with own_loss(), in batches of some examples.
+inline training::History fit_losses(
+    const std::vector<double>& losses,
+    training::FitOptions options,
+    int64_t examples = 4) {
+  return training::fit(
+      losses,
+      [=](double loss) {
+        return training::StepResult{
+            .loss = own_loss(loss), .examples = examples};
+      },
+      std::move(options));
+}
+}
+
 }  // namespace tessera::test
