@@ -202,6 +202,18 @@ class Warnings : public c10::WarningHandler {
   c10::WarningUtils::WarningHandlerGuard guard_{this};
 };
 
+/// Calls `work` with the numbers of as many threads, in these threads.
+template <class Work>
+void run_in_threads(size_t count, const Work& work) {
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < count; ++i) {
+    threads.emplace_back([&work, i] { work(i); });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+}
+
 /// The number in a variable of the environment, which makes some tests longer.
 inline int64_t number_from(const char* variable, int64_t otherwise) {
   const char* text = std::getenv(variable);

@@ -26,6 +26,15 @@ inline data::Column ragged(
   return column;
 }
 
+inline data::Columns columns_of(
+    std::vector<std::pair<std::string, data::Column>> entries) {
+  data::Columns columns;
+  for (auto& [name, column] : entries) {
+    columns.add(name, std::move(column));
+  }
+  return columns;
+}
+
 inline std::vector<int64_t> to_vector(const at::Tensor& tensor) {
   const at::Tensor values = tensor.contiguous();
   const int64_t* begin = values.const_data_ptr<int64_t>();

@@ -1100,15 +1100,6 @@ TEST_F(CsvSourceTest, RefusesFilesThatGrow) {
   EXPECT_VALUE_ERROR(count_rest(*reader), "has changed since the source");
 }
 
-TEST_F(CsvSourceTest, RefusesRowsThatAreTooLong) {
-  const std::string text =
-      "x,y\n1,a\n2,\"" + std::string(1000, 'b') + "\n3,c\n";
-  EXPECT_VALUE_ERROR(
-      show(text, {.block_bytes = 64, .max_row_bytes = 100}),
-      "a.csv' line 3: the row is longer than max_row_bytes = 100. A quote may "
-      "not be closed.");
-}
-
 TEST_F(CsvSourceTest, RowsThatAreTooLongDoNotDependOnBlocks) {
   const std::string ten(10, 'b');
   const std::string text = "x\na\n" + ten + "\n" + ten + "b\nc\n\"" + ten +

@@ -283,56 +283,33 @@ TEST(ExportModelTest, TheLayerMayBeCalledTwice) {
   expect_same_results(loaded, *model, five_examples(), at::rand({5, 2}));
 }
 
-TEST(ExportModelTest, AFeatureMayBeForTheTowerOnly) {
-  auto model =
-      make_model([](auto& self, const Features& features, const at::Tensor&) {
-        return at::cat(
-            {self.embed(
-                 {{"user", features["user"]},
-                  {"item", features["item"]},
-                  {"history", features["history"]}}),
-             std::get<at::Tensor>(features["age"]).unsqueeze(1)},
-            1);
-      });
-  const auto with_age = [](const Features& features, const at::Tensor& age) {
-    return Features{
-        {"user", features["user"]},
-        {"item", features["item"]},
-        {"age", age},
-        {"history", features["history"]}};
-  };
-  ExportExample example = model_example();
-  example.features = with_age(example.features, at::rand({3}));
-  torch::jit::Module loaded = export_model(model, example);
-  const Features features = with_age(five_examples(), at::rand({5}));
-  expect_same_results(loaded, *model, features, at::rand({5, 2}));
-}
-
-TEST(ExportModelTest, AMaskMayBeForTheTowerOnly) {
+TEST(ExportModelTest, FeaturesMayBeForTheTowerOnly) {
   auto model =
       make_model([](auto& self, const Features& features, const at::Tensor&) {
         const at::Tensor embedded = self.embed(
             {{"user", features["user"]},
              {"item", features["item"]},
              {"history", features["history"]}});
-        return at::where(
-            std::get<at::Tensor>(features["mask"]).unsqueeze(1),
-            embedded,
-            -embedded);
+        const auto column = [&](const char* name) {
+          return std::get<at::Tensor>(features[name]).unsqueeze(1);
+        };
+        return at::cat(
+            {at::where(column("mask"), embedded, -embedded), column("age")}, 1);
       });
-  const auto with_mask = [](const Features& features) {
+  const auto with_own = [](const Features& features) {
     const int64_t rows = std::get<at::Tensor>(features["user"]).size(0);
     return Features{
         {"user", features["user"]},
         {"item", features["item"]},
+        {"age", at::rand({rows})},
         {"mask", at::rand({rows}) > 0.5},
         {"history", features["history"]}};
   };
   ExportExample example = model_example();
-  example.features = with_mask(example.features);
+  example.features = with_own(example.features);
   torch::jit::Module loaded = export_model(model, example);
   expect_same_results(
-      loaded, *model, with_mask(five_examples()), at::rand({5, 2}));
+      loaded, *model, with_own(five_examples()), at::rand({5, 2}));
 }
 
 // A model that gets the weights of one feature as Weights, and those of another as

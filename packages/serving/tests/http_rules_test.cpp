@@ -83,6 +83,7 @@ std::vector<Rule> message_rules() {
           "S2_3_AnotherMajorVersion",
           "GET /healthz HTTP/2.0\r\nHost: a\r\n\r\n"),
       refused("S3_WhitespaceInTheTarget", get_of("/healthz x")),
+      refused("S3_NoTarget", get_of("")),
       refused(
           "S3_ATargetThatIsTooLong",
           get_of("/" + std::string(20000, 'x')),
@@ -130,6 +131,7 @@ std::vector<Rule> message_rules() {
       refused("S3_2_2_AbsoluteFormOfAnotherScheme", get_of("ftp://a/healthz")),
       refused("S3_2_3_AuthorityFormOfAGet", get_of("a:80")),
       refused("S3_2_4_AsteriskFormOfAGet", get_of("*")),
+      refused("S5_NoColon", get_with("no colon\r\n")),
       refused("S5_1_SpaceBeforeTheColon", get_with("X : a\r\n")),
       answered("S5_2_FoldedLines", get_with("X: a\r\n b\r\n")),
       refused(
@@ -232,6 +234,7 @@ std::vector<Rule> body_rules() {
           chunked("ffffffffffffffff\r\n" + kBody),
           413),
       refused("S7_1_NegativeSize", chunked("-1\r\n" + kBody)),
+      refused("S7_1_NoHexSize", chunked("xyz\r\n")),
       refused("S7_1_SizeWithAPrefix", chunked("0x1d\r\n" + kBody + "\r\n\r\n")),
       refused(
           "S7_1_MoreDataThanTheSize",
@@ -335,6 +338,9 @@ TEST_P(HttpRulesTest, Holds) {
   for (size_t i = 0; i < rule.statuses.size(); ++i) {
     const HttpReply reply = client.read(/*has_body=*/i > 0 || !rule.is_head);
     ASSERT_EQ(reply.status, rule.statuses[i]) << "answer " << i;
+    if (reply.status >= 400 && !rule.is_head) {
+      EXPECT_TRUE(reply.body.starts_with(R"({"error":")")) << reply.body;
+    }
     expect_right_header(
         reply, !rule.stays_open && i + 1 == rule.statuses.size());
   }

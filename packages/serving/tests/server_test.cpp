@@ -738,22 +738,6 @@ TEST_F(ServerTest, HeadHasNoBody) {
       std::to_string(client.get("/healthz").body.size()));
 }
 
-TEST_F(ServerTest, KeepsConnectionsUnlessToldNotTo) {
-  start();
-  HttpClient client = connect();
-  for (int i = 0; i < 3; ++i) {
-    const HttpReply reply = client.get("/healthz");
-    EXPECT_EQ(reply.status, 200);
-    EXPECT_EQ(reply.headers.at("connection"), "keep-alive");
-  }
-  client.send("GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-  EXPECT_EQ(client.read().headers.at("connection"), "close");
-  EXPECT_TRUE(client.waits_for_close());
-  HttpClient old = sent("GET /healthz HTTP/1.0\r\n\r\n");
-  EXPECT_EQ(old.read().status, 200);
-  EXPECT_TRUE(old.waits_for_close());
-}
-
 TEST_F(ServerTest, PipelinedRequestsAreAnsweredInOrder) {
   start({.threads = 3}, score_all);
   HttpClient client = connect();
@@ -790,16 +774,6 @@ TEST_F(ServerTest, TakesChunkedBodiesAndSplitRequests) {
   client.send(head + "80\r\n" + std::string(128, ' '));
   expect_error(client.read(), 413, "at most 100 bytes");
   EXPECT_TRUE(client.waits_for_close());
-}
-
-TEST_F(ServerTest, TellsCurlToGoOn) {
-  start();
-  HttpClient client = sent(
-      "POST /lookup HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: " +
-      std::to_string(std::string(kLookup).size()) + "\r\n\r\n");
-  EXPECT_EQ(client.read().status, 100);
-  client.send(kLookup);
-  EXPECT_EQ(client.read().status, 200);
 }
 
 TEST_F(ServerTest, RefusesLargeRequestsWithoutReadingThem) {
@@ -883,30 +857,6 @@ TEST_F(ServerTest, AnswersThatNobodyReadsTakeBoundedMemory) {
   wait_for_metric("tessera_connections", 2.0);
   HttpClient next = sent(large_lookup());
   EXPECT_EQ(next.read().status, 200);
-}
-
-TEST_F(ServerTest, RefusesWhatIsNotHttp) {
-  start();
-  for (
-      const std::string text :
-      {"junk\r\n\r\n",
-       "GET /healthz HTTP/9.9\r\nHost: a\r\n\r\n",
-       "GET  HTTP/1.1\r\nHost: a\r\n\r\n",
-       "POST /lookup HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
-       "POST /lookup HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
-       "POST /lookup HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
-       "POST /lookup HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\nabc",
-       "POST /lookup HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
-       "GET / HTTP/1.1\r\nHost: a\r\nno colon\r\n\r\n"}) {
-    SCOPED_TRACE(text);
-    HttpClient client = sent(text);
-    const HttpReply reply = client.read();
-    EXPECT_EQ(reply.status, 400);
-    EXPECT_TRUE(json_of(reply).contains("error"));
-    EXPECT_EQ(client.read().status, 0);  // no second answer
-    EXPECT_TRUE(client.waits_for_close());
-  }
-  expect_alive();
 }
 
 TEST_F(ServerTest, SlowClientsAreSentAway) {
