@@ -6,13 +6,12 @@
 namespace tessera::data::collect_sequences_test {
 // Seven events of the users 2, 1 and 3, not in the order of time.
 Columns events() {
-  Columns columns;
-  columns.add("user", integers({2, 1, 2, 3, 2, 1, 2}));
-  columns.add("name", {.values = Texts{"b", "a", "b", "c", "b", "a", "b"}});
-  columns.add("item", integers({10, 11, 12, 13, 14, 15, 16}));
-  columns.add("time", integers({5, 9, 3, 1, 5, 8, 3}));
-  columns.add("price", numbers({0, 1, 2, 3, 4, 5, 6}));
-  return columns;
+  return columns_of(
+      {{"user", integers({2, 1, 2, 3, 2, 1, 2})},
+       {"name", text({"b", "a", "b", "c", "b", "a", "b"})},
+       {"item", integers({10, 11, 12, 13, 14, 15, 16})},
+       {"time", integers({5, 9, 3, 1, 5, 8, 3})},
+       {"price", numbers({0, 1, 2, 3, 4, 5, 6})}});
 }
 
 TEST(CollectSequencesTest, GroupsByTheColumnAndSortsByTime) {
@@ -58,10 +57,10 @@ TEST(CollectSequencesTest, LengthsAreLimited) {
 
 TEST(CollectSequencesTest, TimesAreExact) {
   constexpr int64_t kTime = 1'700'000'000'000'000'000;  // nanoseconds
-  Columns columns;
-  columns.add("user", integers({1, 1, 1}));
-  columns.add("time", integers({kTime + 2, kTime + 1, kTime}));
-  columns.add("item", integers({0, 1, 2}));
+  const Columns columns = columns_of(
+      {{"user", integers({1, 1, 1})},
+       {"time", integers({kTime + 2, kTime + 1, kTime})},
+       {"item", integers({0, 1, 2})}});
   EXPECT_EQ(
       to_string(collect_sequences(
           Dataset(columns),

@@ -33,13 +33,10 @@ TEST(ColumnsTest, RefuseOtherBatchSizesAndDuplicateNames) {
 }
 
 TEST(ColumnsTest, TensorGivesOnlyColumnsOfNumbers) {
-  Columns columns;
-  columns.add("age", {.values = torch::tensor({1.0F, 2.0F})});
-  columns.add("site", {.values = Texts{"a", "b"}});
-  columns.add(
-      "tags",
-      {.values = torch::tensor({1, 2, 3}, torch::kLong),
-       .row_splits = torch::tensor({0, 1, 3}, torch::kLong)});
+  const Columns columns = columns_of(
+      {{"age", numbers({1.0F, 2.0F})},
+       {"site", text({"a", "b"})},
+       {"tags", ragged(integers({1, 2, 3}), {0, 1, 3})}});
   EXPECT_TRUE(columns.tensor("age").equal(torch::tensor({1.0F, 2.0F})));
   EXPECT_TYPE_ERROR(
       columns.tensor("site"),
@@ -79,10 +76,10 @@ TEST(ColumnsTest, RefuseRowSplitsThatDoNotFitTheValues) {
 }
 
 TEST(ColumnsTest, ArePrintedAsATable) {
-  Columns columns;
-  columns.add("user", text({"u1", "", "Zo\xc3\xab"}));
-  columns.add("recent", ragged(integers({5, 8, kMissing}), {0, 2, 2, 3}));
-  columns.add("price", numbers({9.5F, NAN, 2.0F}));
+  const Columns columns = columns_of(
+      {{"user", text({"u1", "", "Zo\xc3\xab"})},
+       {"recent", ragged(integers({5, 8, kMissing}), {0, 2, 2, 3})},
+       {"price", numbers({9.5F, NAN, 2.0F})}});
   EXPECT_EQ(
       to_string(columns),
       "user       recent       price\n"

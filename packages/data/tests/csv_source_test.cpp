@@ -319,9 +319,11 @@ class ExactReference {
       const at::Tensor values = std::get<at::Tensor>(column.values);
       for (int64_t k = 0; k < values.numel(); ++k) {
         if (values.scalar_type() == at::kLong) {
-          add_integer(i, values.const_data_ptr<int64_t>()[k]);
+          const auto value = values.const_data_ptr<int64_t>()[k];
+          add(i, value, value == kMissing, integers_[i]);
         } else {
-          add_float(i, values.const_data_ptr<float>()[k]);
+          const auto value = values.const_data_ptr<float>()[k];
+          add(i, value, std::isnan(value), floats_[i]);
         }
       }
     }
@@ -336,32 +338,27 @@ class ExactReference {
     return columns_[column].at(rows_[column]++);
   }
 
-  static bool is_missing(const std::string& text) {
-    const Texts missing = CsvOptions{}.missing_values;
-    return std::find(missing.begin(), missing.end(), text) != missing.end();
-  }
-
-  void add_integer(size_t column, int64_t value) {
+  template <class Value>
+  void add(
+      size_t column,
+      Value value,
+      bool is_missing,
+      std::map<Value, std::string>& seen) {
     const std::string& text = next(column);
-    EXPECT_EQ(value == kMissing, is_missing(text)) << text;
-    if (is_missing(text)) {
+    const Texts missing = CsvOptions{}.missing_values;
+    EXPECT_EQ(
+        is_missing,
+        std::find(missing.begin(), missing.end(), text) != missing.end())
+        << text;
+    if (is_missing) {
       return;
     }
-    EXPECT_EQ(integers_[column].emplace(value, text).first->second, text);
-    const char first = text.front();
-    if (first != 't' && first != 'T' && first != 'f' && first != 'F') {
+    EXPECT_EQ(seen.emplace(value, text).first->second, text);
+    if constexpr (std::is_same_v<Value, float>) {
+      EXPECT_EQ(value, std::strtof(text.c_str(), nullptr)) << text;
+    } else if (std::string("tTfF").find(text.front()) == std::string::npos) {
       EXPECT_EQ(value, std::strtoll(text.c_str(), nullptr, 10)) << text;
     }
-  }
-
-  void add_float(size_t column, float value) {
-    const std::string& text = next(column);
-    EXPECT_EQ(std::isnan(value), is_missing(text)) << text;
-    if (is_missing(text)) {
-      return;
-    }
-    EXPECT_EQ(floats_[column].emplace(value, text).first->second, text);
-    EXPECT_EQ(value, std::strtof(text.c_str(), nullptr)) << text;
   }
 
   std::vector<Texts> columns_;
@@ -371,68 +368,46 @@ class ExactReference {
 };
 
 // A random text that looks like a number, or not quite. A kind has similar texts.
+constexpr size_t kKinds = 17;
+constexpr size_t kMissingKind = 15;
 std::string random_value(std::mt19937& random, size_t kind) {
   const auto below = [&](uint32_t count) -> int64_t {
     return static_cast<int64_t>(random() % count);
   };
-  const auto printed = [](const char* format, auto value) {
-    char text[400];
-    return std::string(
-        text, static_cast<size_t>(std::snprintf(text, 400, format, value)));
-  };
-  const auto one_of = [&](const Texts& texts) {
-    return texts[random() % texts.size()];
-  };
   const std::string small = std::to_string(below(30) - 10);
   const double number = static_cast<double>(below(100'000) - 30'000) / 1000;
-  switch (kind) {
-    case 0:
-      return small;
-    case 1:
-      return one_of({"0", "00", "+", " ", "-"}) + small;
-    case 2:
-      return one_of({"true", "false"});
-    case 3:
-      return one_of({"true", "false", "True", "FALSE", "1", "0"});
-    case 4:
-      return small + ".0";
-    case 5:
-      return small + one_of({".5", ".25", ".50", "."});
-    case 6:
-      return printed("%.2f", number);
-    case 7:
-      return printed("%.6g", number);
-    case 8:
-      return printed("%.17g", number / 7);
-    case 9:
-      return std::to_string((int64_t{1} << 24) + below(4)) + ".0";
-    case 10:
-      return std::to_string((int64_t{1} << 53) + below(4));
-    case 11:
-      return "9223372036854775" + std::to_string(800 + below(12));
-    case 12:
-      return printed("%.3e", number);
-    case 13:
-      return one_of({"1e-05", "1e5", "1E5", "1e16", "1e+16", "2e-46", "1e39"});
-    case 14:
-      return one_of({"inf", "-inf", "Infinity", "NAN", "-nan"});
-    case 15:
-      return one_of({"", "NA", "nan", "NaN", "null"});
-    default:
-      return one_of({"a", "NA", "7a", "0x10", "1 2", "--1", "1.2.3"});
-  }
+  const int64_t large = (int64_t{1} << 24) + below(4);
+  const Texts kinds[kKinds] = {
+      {small},
+      {"0" + small, "00" + small, "+" + small, " " + small, "-" + small},
+      {"true", "false"},
+      {"true", "false", "True", "FALSE", "1", "0"},
+      {small + ".0"},
+      {small + ".5", small + ".25", small + ".50", small + "."},
+      {fmt::format("{:.2f}", number)},
+      {fmt::format("{:.6g}", number)},
+      {fmt::format("{:.17g}", number / 7)},
+      {std::to_string(large) + ".0"},
+      {std::to_string((int64_t{1} << 53) + below(4))},
+      {"9223372036854775" + std::to_string(800 + below(12))},
+      {fmt::format("{:.3e}", number)},
+      {"1e-05", "1e5", "1E5", "1e16", "1e+16", "2e-46", "1e39"},
+      {"inf", "-inf", "Infinity", "NAN", "-nan"},
+      {"", "NA", "nan", "NaN", "null"},
+      {"a", "NA", "7a", "0x10", "1 2", "--1", "1.2.3"}};
+  return kinds[kind][random() % kinds[kind].size()];
 }
 
 // The texts of a random column with a few kinds of values.
 Texts random_column(std::mt19937& random, size_t rows) {
-  constexpr size_t kKinds = 17;
   std::vector<size_t> kinds(1 + random() % 3);
   for (size_t& kind : kinds) {
     kind = random() % kKinds;
   }
   Texts column;
   for (size_t i = 0; i < rows; ++i) {
-    const size_t kind = random() % 8 == 0 ? 15 : kinds[random() % kinds.size()];
+    const size_t kind =
+        random() % 8 == 0 ? kMissingKind : kinds[random() % kinds.size()];
     column.push_back(random_value(random, kind));
   }
   return column;

@@ -61,13 +61,12 @@ inline data::Columns to_columns(const Rows& rows) {
     words.insert(words.end(), row.words.begin(), row.words.end());
     word_splits.push_back(static_cast<int64_t>(words.size()));
   }
-  data::Columns columns;
-  columns.add("id", integers(ids));
-  columns.add("price", numbers(prices));
-  columns.add("name", text(names));
-  columns.add("tags", ragged(integers(tags), tag_splits));
-  columns.add("words", ragged(text(words), word_splits));
-  return columns;
+  return columns_of(
+      {{"id", integers(ids)},
+       {"price", numbers(prices)},
+       {"name", text(names)},
+       {"tags", ragged(integers(tags), tag_splits)},
+       {"words", ragged(text(words), word_splits)}});
 }
 
 inline Rows to_rows(const data::Columns& columns) {

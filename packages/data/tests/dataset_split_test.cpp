@@ -24,13 +24,12 @@ Columns visit_columns(const std::vector<Visit>& visits) {
     times.push_back(visit.time);
     float_times.push_back(static_cast<float>(visit.time));
   }
-  Columns columns;
-  columns.add("id", integers(ids));
-  columns.add("user", integers(users));
-  columns.add("name", text(names));
-  columns.add("time", integers(times));
-  columns.add("float_time", numbers(float_times));
-  return columns;
+  return columns_of(
+      {{"id", integers(ids)},
+       {"user", integers(users)},
+       {"name", text(names)},
+       {"time", integers(times)},
+       {"float_time", numbers(float_times)}});
 }
 
 std::vector<Visit> random_visits(int64_t count, uint64_t seed) {
@@ -165,9 +164,9 @@ TEST(DatasetSplitTest, ByTimeHasThresholds) {
     EXPECT_EQ(test_from(-1e300).size(), 4);
   }
   // A threshold that is no float32 number.
-  Columns columns;
-  columns.add("id", integers({0, 1}));
-  columns.add("time", numbers({0.1F, std::nextafter(0.1F, 1.0F)}));
+  const Columns columns = columns_of(
+      {{"id", integers({0, 1})},
+       {"time", numbers({0.1F, std::nextafter(0.1F, 1.0F)})}});
   const double between = static_cast<double>(0.1F) + 1e-12;
   const SplitByTime by{.column = "time", .test_from = between};
   EXPECT_EQ(column_of(split(Dataset(columns), by).test, "id"), Ids{1});
@@ -176,11 +175,9 @@ TEST(DatasetSplitTest, ByTimeHasThresholds) {
 TEST(DatasetSplitTest, ByTimeIsExactForNanoseconds) {
   constexpr int64_t kTime = 1'700'000'000'000'000'001;
   constexpr int64_t kLast = std::numeric_limits<int64_t>::max();
-  Columns columns;
-  columns.add("id", integers({0, 1, 2, 3, 4}));
-  columns.add(
-      "time", integers({kTime - 1, kTime, kTime + 1, kLast - 1, kLast}));
-  const Dataset dataset(columns);
+  const Dataset dataset(columns_of(
+      {{"id", integers({0, 1, 2, 3, 4})},
+       {"time", integers({kTime - 1, kTime, kTime + 1, kLast - 1, kLast})}}));
   const auto test_of = [&](const SplitByTime& by) {
     return column_of(split(dataset, by).test, "id");
   };
@@ -363,10 +360,8 @@ TEST(DatasetSplitTest, RefusesColumns) {
 // As float32, the seconds of 2023 are multiples of 128.
 TEST(DatasetSplitTest, RefusesTimesThatFloat32Rounds) {
   const auto columns_of = [](const std::vector<float>& times) {
-    Columns columns;
-    columns.add("user", integers(Ids(times.size(), 1)));
-    columns.add("time", numbers(times));
-    return Dataset(columns);
+    return Dataset(columns_of(
+        {{"user", integers(Ids(times.size(), 1))}, {"time", numbers(times)}}));
   };
   EXPECT_VALUE_ERROR(
       (split(

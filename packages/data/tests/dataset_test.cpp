@@ -474,18 +474,12 @@ TEST(DatasetTest, ThreadsReadTheSame) {
     expected.insert(expected.end(), rows.begin(), rows.end());
   }
   std::vector<Rows> found(4);
-  std::vector<std::thread> threads;
-  for (Rows& rows : found) {
-    threads.emplace_back([&] {
-      for (Columns& batch : batches(1)) {
-        const Rows some = to_rows(batch);
-        rows.insert(rows.end(), some.begin(), some.end());
-      }
-    });
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
+  run_in_threads(found.size(), [&](size_t i) {
+    for (Columns& batch : batches(1)) {
+      const Rows some = to_rows(batch);
+      found[i].insert(found[i].end(), some.begin(), some.end());
+    }
+  });
   for (const Rows& rows : found) {
     EXPECT_EQ(rows, expected);
   }

@@ -19,14 +19,7 @@ FeaturePipeline sample_pipeline() {
 }
 
 Columns sample_columns() {
-  Columns columns;
-  columns.add("label", integers({0, 1}));
-  columns.add("I1", integers({0, 9}));
-  columns.add("I2", integers({kMissing, 3}));
-  columns.add("C1", integers({68065421, kMissing}));
-  columns.add("W", ragged(text({"blue", "green", "red", "red"}), {0, 3, 4}));
-  columns.add("P", numbers({3.0F, 0.0F}));
-  return columns;
+  return columns_of({{"user", std::move(user)}, {"hour", std::move(hour)}});
 }
 
 TEST(FeaturePipelineTest, GivesFeaturesAndOneMatrixOfNumbersInOrder) {
@@ -50,12 +43,12 @@ TEST(FeaturePipelineTest, GivesFeaturesAndOneMatrixOfNumbersInOrder) {
 }
 
 TEST(FeaturePipelineTest, AnEmptyBatchGivesEmptyFeatures) {
-  Columns columns;
-  for (const char* name : {"I1", "I2", "C1"}) {
-    columns.add(name, integers({}));
-  }
-  columns.add("W", ragged(text({}), {0}));
-  columns.add("P", numbers({}));
+  const Columns columns = columns_of(
+      {{"I1", integers({})},
+       {"I2", integers({})},
+       {"C1", integers({})},
+       {"W", ragged(text({}), {0})},
+       {"P", numbers({})}});
   const PipelineBatch batch = sample_pipeline().apply(columns);
   EXPECT_EQ(batch.dense.sizes(), (Ids{0, 3}));
   EXPECT_EQ(std::get<at::Tensor>(batch.features["site"]).numel(), 0);
@@ -279,9 +272,8 @@ TEST(FeaturePipelineTest, ThreadsShareOnePipeline) {
   for (size_t i = 0; i < values.size(); ++i) {
     values[i] = static_cast<int64_t>(i * 7 % 1000);
   }
-  Columns columns;
-  columns.add("a", integers(values));
-  columns.add("b", integers(values));
+  const Columns columns =
+      columns_of({{"a", integers(values)}, {"b", integers(values)}});
   const FeaturePipeline pipeline({
       {"a", {"a"}, Vocabulary{.values = Ids{1, 2, 3}}},
       {"b", {"b"}, Hash{.num_bins = 77}},
@@ -289,21 +281,15 @@ TEST(FeaturePipelineTest, ThreadsShareOnePipeline) {
   });
   const PipelineBatch expected = pipeline.apply(columns);
   std::vector<int> is_equal(4);
-  std::vector<std::thread> threads;
-  for (size_t t = 0; t < is_equal.size(); ++t) {
-    threads.emplace_back([&, copy = pipeline, t] {
-      const PipelineBatch batch = copy.apply(columns);
-      is_equal[t] = at::equal(batch.dense, expected.dense);
-      for (const char* name : {"a", "b"}) {
-        is_equal[t] &= static_cast<int>(at::equal(
-            std::get<at::Tensor>(batch.features[name]),
-            std::get<at::Tensor>(expected.features[name])));
-      }
-    });
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
+  run_in_threads(is_equal.size(), [&](size_t t) {
+    const PipelineBatch batch = FeaturePipeline(pipeline).apply(columns);
+    is_equal[t] = at::equal(batch.dense, expected.dense);
+    for (const char* name : {"a", "b"}) {
+      is_equal[t] &= static_cast<int>(at::equal(
+          std::get<at::Tensor>(batch.features[name]),
+          std::get<at::Tensor>(expected.features[name])));
+    }
+  });
   EXPECT_EQ(is_equal, std::vector<int>(4, 1));
 }
 
@@ -315,10 +301,13 @@ FeaturePipeline hashing(std::map<std::string, ColumnType> types = {}) {
 }
 
 Columns users(Column user, Column hour) {
-  Columns columns;
-  columns.add("user", std::move(user));
-  columns.add("hour", std::move(hour));
-  return columns;
+  return columns_of(
+      {{"label", integers({0, 1})},
+       {"I1", integers({0, 9})},
+       {"I2", integers({kMissing, 3})},
+       {"C1", integers({68065421, kMissing})},
+       {"W", ragged(text({"blue", "green", "red", "red"}), {0, 3, 4})},
+       {"P", numbers({3.0F, 0.0F})}});
 }
 
 TEST(FeaturePipelineTest, AHashedColumnKeepsTheTypeOfTheFirstBatch) {
@@ -373,10 +362,7 @@ TEST(FeaturePipelineTest, TypesThatTheOutputsNeedAreKnown) {
       {{"a", {"x"}, Bucketize{{1.0}}}, {"b", {"y"}, Identity{.num_ids = 3}}});
   EXPECT_EQ(pipeline.types(), (Types{{"y", ColumnType::kInt64}}));
   for (const Column& x : {integers({1}), numbers({1.0F})}) {
-    Columns columns;
-    columns.add("x", x);
-    columns.add("y", integers({1}));
-    pipeline.apply(columns);
+    pipeline.apply(columns_of({{"x", x}, {"y", integers({1})}}));
   }
   EXPECT_VALUE_ERROR(
       FeaturePipeline(
@@ -390,20 +376,14 @@ TEST(FeaturePipelineTest, ThreadsAgreeOnTheTypeOfTheFirstBatch) {
   for (int round = 0; round < 20; ++round) {
     const FeaturePipeline pipeline = hashing();
     std::vector<int> has_failed(4);
-    std::vector<std::thread> threads;
-    for (size_t t = 0; t < has_failed.size(); ++t) {
-      threads.emplace_back([&, t] {
-        try {
-          pipeline.apply(
-              users(t % 2 == 0 ? integers({1}) : text({"1"}), integers({1})));
-        } catch (const c10::ValueError&) {
-          has_failed[t] = 1;
-        }
-      });
-    }
-    for (std::thread& thread : threads) {
-      thread.join();
-    }
+    run_in_threads(has_failed.size(), [&](size_t t) {
+      try {
+        pipeline.apply(
+            users(t % 2 == 0 ? integers({1}) : text({"1"}), integers({1})));
+      } catch (const c10::ValueError&) {
+        has_failed[t] = 1;
+      }
+    });
     const bool is_integer = pipeline.types().at("user") == ColumnType::kInt64;
     const int other = is_integer ? 1 : 0;
     EXPECT_EQ(

@@ -15,11 +15,10 @@ Columns clicks(
   for (const int64_t item : items) {
     names.push_back("item " + std::to_string(item));
   }
-  Columns columns;
-  columns.add("user", integers(users));
-  columns.add("item", integers(items));
-  columns.add("name", text(names));
-  return columns;
+  return columns_of(
+      {{"user", integers(users)},
+       {"item", integers(items)},
+       {"name", text(names)}});
 }
 
 // Item i of {10, 20, ...} is clicked i + 1 times, each time by another user.
@@ -212,13 +211,7 @@ TEST(NegativeSamplerTest, NegativesDependOnSeedEpochAndRowOnly) {
       expected);
   // Several threads use the same sampler.
   std::vector<std::vector<int64_t>> found(4);
-  std::vector<std::thread> threads;
-  for (std::vector<int64_t>& negatives : found) {
-    threads.emplace_back([&] { negatives = read(batches, 0, 0); });
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
+  run_in_threads(4, [&](size_t i) { found[i] = read(batches, 0, 0); });
   for (const std::vector<int64_t>& negatives : found) {
     EXPECT_EQ(negatives, expected);
   }
@@ -385,8 +378,7 @@ TEST(NegativeSamplerTest, RefusesColumns) {
       Dataset(clicks({1, 2}, {10, 20})), {.output = "user"});
   EXPECT_VALUE_ERROR(
       sampler(clicks({1}, {10}), {}), "'user'] there is already a column");
-  Columns other;
-  other.add("item", text({"10"}));
+  const Columns other = columns_of({{"item", text({"10"})}});
   EXPECT_TYPE_ERROR(
       sampler.sample(other, {}),
       "column 'item' must have the same kind as in the dataset of the sampler, but it has text");

@@ -57,15 +57,7 @@ FeaturePipeline full_pipeline() {
 }
 
 Columns full_columns() {
-  Columns columns;
-  columns.add("i", integers({0, kMax, 3, kMissing}));
-  columns.add("f", numbers({0.0F, -2.0F, 0.3333F, 1.0F}));
-  columns.add(
-      "t",
-      ragged(
-          text({"plain", "?", "", std::string("\xff\0\xc0z", 4), "plain"}),
-          {0, 4, 4, 4, 5}));
-  return columns;
+  return columns_of({{"x", std::move(x)}, {"y", std::move(y)}});
 }
 
 void expect_equal(const Feature& left, const Feature& right) {
@@ -117,10 +109,13 @@ Json hashing_json(int64_t version) {
 }
 
 Columns x_and_y(Column x, Column y) {
-  Columns columns;
-  columns.add("x", std::move(x));
-  columns.add("y", std::move(y));
-  return columns;
+  return columns_of(
+      {{"i", integers({0, kMax, 3, kMissing})},
+       {"f", numbers({0.0F, -2.0F, 0.3333F, 1.0F})},
+       {"t",
+        ragged(
+            text({"plain", "?", "", std::string("\xff\0\xc0z", 4), "plain"}),
+            {0, 4, 4, 4, 5})}});
 }
 
 TEST(PipelineJsonTest, TheTypesOfColumnsAreKept) {
@@ -310,9 +305,7 @@ TEST_F(PipelineFileTest, IsNotWrittenWithoutTheTypesOfHashedColumns) {
       "it is not known which of them these columns have: x. Save the pipeline "
       "after it has converted a batch, or give their types to its constructor");
   EXPECT_FALSE(std::filesystem::exists(path));
-  Columns columns;
-  columns.add("x", text({"a"}));
-  pipeline.apply(columns);
+  pipeline.apply(columns_of({{"x", text({"a"})}}));
   save_pipeline(pipeline, path);
   EXPECT_EQ(load_pipeline(path), pipeline);
   EXPECT_EQ(load_pipeline(path).types().at("x"), ColumnType::kText);
@@ -484,14 +477,14 @@ TEST(PipelinesForPython, Write) {
       if (batch > 0) {
         floats[0] = 0.7F;  // less than the boundary 0.7 in float64
       }
-      Columns columns;
-      columns.add("integer", integers(ids));
-      columns.add("text", text(texts));
-      columns.add("integer lists", ragged(integers(lists), splits));
-      columns.add("text lists", ragged(text(text_lists), splits));
-      columns.add("other", integers(others));
-      columns.add("short lists", ragged(integers(shorts), short_splits));
-      columns.add("numbers", numbers(floats));
+      const Columns columns = columns_of(
+          {{"integer", integers(ids)},
+           {"text", text(texts)},
+           {"integer lists", ragged(integers(lists), splits)},
+           {"text lists", ragged(text(text_lists), splits)},
+           {"other", integers(others)},
+           {"short lists", ragged(integers(shorts), short_splits)},
+           {"numbers", numbers(floats)}});
       const FeaturePipeline pipeline = pipeline_for_python(random, column);
       const PipelineBatch applied = pipeline.apply(columns);
       Json json;

@@ -134,10 +134,8 @@ TEST(VocabularyBuilderTest, ErrorsNameTheColumn) {
   EXPECT_VALUE_ERROR(
       builder.finish({.max_size = 0}),
       "[VocabularyBuilder 'site'] max_size must be >= 1, but got 0. Leave");
-  Columns columns;
-  columns.add("site", integers({1}));
   EXPECT_VALUE_ERROR(
-      learn_vocabulary(Dataset(columns), "page"),
+      learn_vocabulary(Dataset(columns_of({{"site", integers({1})}})), "page"),
       "[learn_vocabulary] there is no column 'page'. Known: site.");
 }
 
@@ -215,22 +213,21 @@ struct MadeUpClicks {
     std::vector<size_t> order(users.size());
     std::iota(order.begin(), order.end(), size_t{0});
     std::shuffle(order.begin(), order.end(), random);
-    Columns columns;
     Texts names;
-    std::vector<int64_t> ids;
+    Ids ids;
     std::vector<float> labels;
     for (const size_t i : order) {
       names.push_back(users[i]);
       ids.push_back(item_ids[i]);
       labels.push_back(clicked[i]);
     }
-    columns.add("user", text(names));
-    columns.add("item", integers(ids));
-    columns.add("click", numbers(labels));
     users.clear();
     item_ids.clear();
     clicked.clear();
-    return columns;
+    return columns_of(
+        {{"user", text(names)},
+         {"item", integers(ids)},
+         {"click", numbers(labels)}});
   }
 
   std::mt19937_64 random;

@@ -32,12 +32,11 @@ Dataset clicks() {
     movies.push_back(i * 3 % 10);
     clicked.push_back(i % 3 == 0 ? 1.0F : 0.0F);
   }
-  Columns columns;
-  columns.add("id", integers(ids));
-  columns.add("user", integers(users));
-  columns.add("movie", integers(movies));
-  columns.add("click", numbers(clicked));
-  return Dataset(columns);
+  return Dataset(columns_of(
+      {{"id", integers(ids)},
+       {"user", integers(users)},
+       {"movie", integers(movies)},
+       {"click", numbers(clicked)}}));
 }
 
 ClickBatch to_click_batch(const Columns& columns) {
