@@ -51,6 +51,5 @@ inline FeatureConfig feature_of(
     int64_t dim) {
   return feature_of({.name = table, .vocabulary_size = rows, .dim = dim});
 }
-}
 
 }  // namespace tessera::test

@@ -345,10 +345,9 @@ class ExactReference {
       bool is_missing,
       std::map<Value, std::string>& seen) {
     const std::string& text = next(column);
-    const Texts missing = CsvOptions{}.missing_values;
     EXPECT_EQ(
         is_missing,
-        std::find(missing.begin(), missing.end(), text) != missing.end())
+        std::find(missing_.begin(), missing_.end(), text) != missing_.end())
         << text;
     if (is_missing) {
       return;
@@ -365,6 +364,7 @@ class ExactReference {
   std::vector<size_t> rows_;
   std::vector<std::map<int64_t, std::string>> integers_;
   std::vector<std::map<float, std::string>> floats_;
+  const Texts missing_ = CsvOptions{}.missing_values;
 };
 
 // A random text that looks like a number, or not quite. A kind has similar texts.

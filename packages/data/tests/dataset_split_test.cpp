@@ -359,27 +359,27 @@ TEST(DatasetSplitTest, RefusesColumns) {
 
 // As float32, the seconds of 2023 are multiples of 128.
 TEST(DatasetSplitTest, RefusesTimesThatFloat32Rounds) {
-  const auto columns_of = [](const std::vector<float>& times) {
+  const auto dataset_of = [](const std::vector<float>& times) {
     return Dataset(columns_of(
         {{"user", integers(Ids(times.size(), 1))}, {"time", numbers(times)}}));
   };
   EXPECT_VALUE_ERROR(
       (split(
-          columns_of({0.0F, 1700000003.5F, 1700000002.5F}),
+          dataset_of({0.0F, 1700000003.5F, 1700000002.5F}),
           LeaveOneOut{.user = "user", .time = "time"})),
       "[LeaveOneOut] column 'time' has the time 1700000000 in example 1 "
       "(counted from 0), but float32 rounds such times to multiples of 128. "
       "Store the times as integers");
   EXPECT_VALUE_ERROR(
       (split(
-          columns_of({-16777216.0F}),
+          dataset_of({-16777216.0F}),
           SplitByTime{.column = "time", .test = 0.5})),
       "[SplitByTime] column 'time' has the time -16777216 in example 0 "
       "(counted from 0), but float32 rounds such times to multiples of 2.");
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   EXPECT_EQ(
       split(
-          columns_of({16777215.0F, -kInfinity, kInfinity}),
+          dataset_of({16777215.0F, -kInfinity, kInfinity}),
           LeaveOneOut{.user = "user", .time = "time"})
           .test.size(),
       1);

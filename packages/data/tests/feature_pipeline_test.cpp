@@ -19,7 +19,13 @@ FeaturePipeline sample_pipeline() {
 }
 
 Columns sample_columns() {
-  return columns_of({{"user", std::move(user)}, {"hour", std::move(hour)}});
+  return columns_of(
+      {{"label", integers({0, 1})},
+       {"I1", integers({0, 9})},
+       {"I2", integers({kMissing, 3})},
+       {"C1", integers({68065421, kMissing})},
+       {"W", ragged(text({"blue", "green", "red", "red"}), {0, 3, 4})},
+       {"P", numbers({3.0F, 0.0F})}});
 }
 
 TEST(FeaturePipelineTest, GivesFeaturesAndOneMatrixOfNumbersInOrder) {
@@ -301,13 +307,7 @@ FeaturePipeline hashing(std::map<std::string, ColumnType> types = {}) {
 }
 
 Columns users(Column user, Column hour) {
-  return columns_of(
-      {{"label", integers({0, 1})},
-       {"I1", integers({0, 9})},
-       {"I2", integers({kMissing, 3})},
-       {"C1", integers({68065421, kMissing})},
-       {"W", ragged(text({"blue", "green", "red", "red"}), {0, 3, 4})},
-       {"P", numbers({3.0F, 0.0F})}});
+  return columns_of({{"user", std::move(user)}, {"hour", std::move(hour)}});
 }
 
 TEST(FeaturePipelineTest, AHashedColumnKeepsTheTypeOfTheFirstBatch) {

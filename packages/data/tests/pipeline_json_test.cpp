@@ -57,7 +57,13 @@ FeaturePipeline full_pipeline() {
 }
 
 Columns full_columns() {
-  return columns_of({{"x", std::move(x)}, {"y", std::move(y)}});
+  return columns_of(
+      {{"i", integers({0, kMax, 3, kMissing})},
+       {"f", numbers({0.0F, -2.0F, 0.3333F, 1.0F})},
+       {"t",
+        ragged(
+            text({"plain", "?", "", std::string("\xff\0\xc0z", 4), "plain"}),
+            {0, 4, 4, 4, 5})}});
 }
 
 void expect_equal(const Feature& left, const Feature& right) {
@@ -109,13 +115,7 @@ Json hashing_json(int64_t version) {
 }
 
 Columns x_and_y(Column x, Column y) {
-  return columns_of(
-      {{"i", integers({0, kMax, 3, kMissing})},
-       {"f", numbers({0.0F, -2.0F, 0.3333F, 1.0F})},
-       {"t",
-        ragged(
-            text({"plain", "?", "", std::string("\xff\0\xc0z", 4), "plain"}),
-            {0, 4, 4, 4, 5})}});
+  return columns_of({{"x", std::move(x)}, {"y", std::move(y)}});
 }
 
 TEST(PipelineJsonTest, TheTypesOfColumnsAreKept) {

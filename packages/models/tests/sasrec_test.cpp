@@ -256,14 +256,18 @@ TEST(SASRecTest, RefusesWrongInputsAndChangesNothing) {
       "must have shape [nnz], but got Long of shape [2, 2]");
   EXPECT_VALUE_ERROR(model->forward({}), "no tensor");
   EXPECT_TYPE_ERROR(model->forward({at::randn({2}), int64s({0, 2})}), "int");
+  const auto softmax = [&](const at::Tensor& items) {
+    model->softmax_loss(sequences, items);
+  };
+  const auto sampled = [&](const at::Tensor& items, const at::Tensor& others) {
+    model->sampled_softmax_loss(sequences, items, others);
+  };
   EXPECT_VALUE_ERROR(
-      model->softmax_loss(sequences, random_items(4)),
+      softmax(random_items(4)),
       "targets must have shape [5], one item for each position");
-  EXPECT_TYPE_ERROR(
-      model->softmax_loss(sequences, at::randn({5})),
-      "targets must be int32 or int64");
+  EXPECT_TYPE_ERROR(softmax(at::randn({5})), "targets must be int32 or int64");
   EXPECT_INDEX_ERROR(
-      model->softmax_loss(sequences, at::full({5}, kItems, at::kLong)),
+      softmax(at::full({5}, kItems, at::kLong)),
       "targets must be in [0, 11), but got 11");
   EXPECT_VALUE_ERROR(
       model->binary_loss(sequences, targets, random_items(6)),
@@ -272,20 +276,15 @@ TEST(SASRecTest, RefusesWrongInputsAndChangesNothing) {
       model->binary_loss(sequences, targets, at::full({5}, -1, at::kLong)),
       "-1");
   EXPECT_VALUE_ERROR(
-      model->sampled_softmax_loss(sequences, random_items(4), random_items(3)),
+      sampled(random_items(4), random_items(3)),
       "targets must have shape [5], one item for each position");
   EXPECT_VALUE_ERROR(
-      model->sampled_softmax_loss(sequences, targets, random_items(0)),
+      sampled(targets, random_items(0)),
       "negatives must have shape [num_negatives], with one item or more, but got Long of shape [0]");
-  EXPECT_VALUE_ERROR(
-      model->sampled_softmax_loss(sequences, targets, {}), "no tensor");
+  EXPECT_VALUE_ERROR(sampled(targets, {}), "no tensor");
   EXPECT_TYPE_ERROR(
-      model->sampled_softmax_loss(sequences, targets, at::randn({5})),
-      "negatives must be int32 or int64");
-  EXPECT_INDEX_ERROR(
-      model->sampled_softmax_loss(
-          sequences, targets, at::full({2}, kItems, at::kLong)),
-      "11");
+      sampled(targets, at::randn({5})), "negatives must be int32 or int64");
+  EXPECT_INDEX_ERROR(sampled(targets, at::full({2}, kItems, at::kLong)), "11");
   EXPECT_TRUE(at::equal(model->item_vectors(), before));
 
   at::Tensor rows = before.clone();
@@ -300,32 +299,23 @@ TEST(SASRecTest, RefusesWrongInputsAndChangesNothing) {
 }
 
 TEST(SASRecTest, RefusesWrongOptions) {
-  const auto refuse = [](auto&& change, const std::string& text) {
-    SASRecOptions options = small_options();
-    change(options);
-    EXPECT_VALUE_ERROR((SASRec(options)), text);
-  };
-  refuse(
-      [](auto& options) { options.num_items = 0; },
-      "[SASRec] num_items must be >= 1, but got 0");
-  refuse([](auto& options) { options.dim = -1; }, "dim must be >= 1");
-  refuse(
-      [](auto& options) { options.max_length = 0; }, "max_length must be >= 1");
-  refuse(
-      [](auto& options) { options.num_blocks = -1; },
-      "num_blocks must be in [0, 1024], but got -1");
-  refuse(
-      [](auto& options) { options.block.num_heads = 3; },
-      "num_heads must divide dim, but got 3 heads and dim 8");
-  refuse(
-      [](auto& options) { options.block.dropout = 1.0; },
-      "dropout must be in [0, 1)");
-  for (const double temperature :
-       {0.0, -0.1, std::numeric_limits<double>::quiet_NaN()}) {
-    refuse(
-        [&](auto& options) { options.temperature = temperature; },
-        "[SASRec] temperature must be > 0");
+  std::vector<Refusal<SASRecOptions>> rows{
+      {{}, "[SASRec] num_items must be >= 1, but got 0"},
+      {{.num_items = 1, .dim = -1}, "dim must be >= 1"},
+      {{.num_items = 1, .max_length = 0}, "max_length must be >= 1"},
+      {{.num_items = 1, .num_blocks = -1},
+       "num_blocks must be in [0, 1024], but got -1"},
+      {{.num_items = 1, .dim = 8, .block = {.num_heads = 3}},
+       "num_heads must divide dim, but got 3 heads and dim 8"},
+      {{.num_items = 1, .block = {.dropout = 1.0}},
+       "dropout must be in [0, 1)"}};
+  for (const double temperature : {0.0, -0.1, std::nan("")}) {
+    rows.push_back(
+        {{.num_items = 1, .temperature = temperature},
+         "[SASRec] temperature must be > 0"});
   }
+  expect_refusals(
+      rows, [](const SASRecOptions& options) { SASRec model(options); });
 }
 
 TEST(SASRecTest, IsSavedClonedAndBuiltFromJson) {

@@ -299,23 +299,17 @@ TEST(SimpleXTest, RefusesWrongInputsAndChangesNothing) {
 }
 
 TEST(SimpleXTest, RefusesWrongOptions) {
-  const auto refuse = [](auto&& change, const std::string& text) {
-    SimpleXOptions options = small_options();
-    change(options);
-    EXPECT_VALUE_ERROR((SimpleX(options)), text);
-  };
-  refuse(
-      [](auto& options) { options.num_users = 0; },
-      "[SimpleX] num_users must be >= 1, but got 0");
-  refuse(
-      [](auto& options) { options.num_items = -3; }, "num_items must be >= 1");
-  refuse([](auto& options) { options.dim = 0; }, "dim must be >= 1");
-  for (const double share :
-       {-0.1, 1.1, std::numeric_limits<double>::quiet_NaN()}) {
-    refuse(
-        [&](auto& options) { options.user_share = share; },
-        "user_share must be in [0, 1]");
+  std::vector<Refusal<SimpleXOptions>> rows{
+      {{}, "[SimpleX] num_users must be >= 1, but got 0"},
+      {{.num_users = 1, .num_items = -3}, "num_items must be >= 1"},
+      {{.num_users = 1, .num_items = 1, .dim = 0}, "dim must be >= 1"}};
+  for (const double share : {-0.1, 1.1, std::nan("")}) {
+    rows.push_back(
+        {{.num_users = 1, .num_items = 1, .user_share = share},
+         "user_share must be in [0, 1]"});
   }
+  expect_refusals(
+      rows, [](const SimpleXOptions& options) { SimpleX model(options); });
 }
 
 TEST(SimpleXTest, IsSavedClonedAndBuiltFromJson) {

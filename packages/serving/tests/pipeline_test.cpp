@@ -4,7 +4,7 @@
 #include <tessera/common/json_text.h>
 #include <tessera/data/feature_pipeline.h>
 
-#include "tests/test_util.h"
+#include "packages/data/tests/column_builders.h"
 
 namespace tessera::serving::pipeline_test {
 
@@ -20,27 +20,17 @@ data::Columns to_columns(const RawColumns& batch) {
   data::Columns columns;
   for (const auto& [name, raw] : batch.entries()) {
     data::Column column;
-    if (const auto* text = std::get_if<Texts>(&raw.values)) {
-      column.values = *text;
-    } else if (
-        const auto* integers = std::get_if<std::vector<int64_t>>(&raw.values)) {
-      column.values = at::tensor(*integers, at::kLong);
+    if (const auto* texts = std::get_if<Texts>(&raw.values)) {
+      column = text(*texts);
+    } else if (const auto* ids = std::get_if<Ids>(&raw.values)) {
+      column = integers(*ids);
     } else {
-      column.values =
-          at::tensor(std::get<std::vector<float>>(raw.values), at::kFloat);
+      column = numbers(std::get<std::vector<float>>(raw.values));
     }
-    if (raw.row_splits) {
-      column.row_splits = at::tensor(*raw.row_splits, at::kLong);
-    }
-    columns.add(name, std::move(column));
+    columns.add(
+        name, raw.row_splits ? ragged(column, *raw.row_splits) : column);
   }
   return columns;
-}
-
-std::vector<int64_t> to_vector(const at::Tensor& tensor) {
-  const at::Tensor values = tensor.contiguous();
-  const int64_t* begin = values.const_data_ptr<int64_t>();
-  return {begin, begin + values.numel()};
 }
 
 void expect_same(const data::PipelineBatch& trained, PipelineResult served) {
@@ -271,21 +261,16 @@ TEST(ServingPipelineTest, ThreadsMayUseOnePipeline) {
   const Pipeline served = reload(trained);
   const PipelineResult expected = served.apply(batch);
   std::atomic<int> differences = 0;
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 4; ++i) {
-    threads.emplace_back([&, copy = served] {
-      for (int repetition = 0; repetition < 10; ++repetition) {
-        const PipelineResult result = copy.apply(batch);
-        differences += result.features == expected.features &&
-                result.dense == expected.dense
-            ? 0
-            : 1;
-      }
-    });
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
+  run_in_threads(4, [&](size_t) {
+    const Pipeline copy = served;
+    for (int repetition = 0; repetition < 10; ++repetition) {
+      const PipelineResult result = copy.apply(batch);
+      differences +=
+          result.features == expected.features && result.dense == expected.dense
+          ? 0
+          : 1;
+    }
+  });
   EXPECT_EQ(differences, 0);
 }
 
@@ -430,24 +415,24 @@ TEST(ServingPipelineTest, RaisesTheErrorsOfTheTrainer) {
        "Columns of the batch: country, tags, shop, weekday, age."}) {
     expect_same_error<c10::ValueError, std::invalid_argument>(kinds, text);
   }
-  SmallBatch unknown;
-  unknown.shop = {.values = std::vector<int64_t>{3, 5}};
+  const auto with_shop = [](std::vector<int64_t> values) {
+    SmallBatch batch;
+    batch.shop = {.values = std::move(values)};
+    return batch;
+  };
   expect_same_error<c10::IndexError, std::out_of_range>(
-      unknown,
+      with_shop({3, 5}),
       "[FeaturePipeline 'strict'] Vocabulary 5 is not in the vocabulary, and "
       "num_oov_indices is 0.");
-  SmallBatch missing;
-  missing.shop = {.values = std::vector<int64_t>{3, kMissing}};
   expect_same_error<c10::ValueError, std::invalid_argument>(
-      missing, "a value is missing, and `missing` is Missing::kError");
+      with_shop({3, kMissing}),
+      "a value is missing, and `missing` is Missing::kError");
   SmallBatch weekday;
-  weekday.weekday = {.values = std::vector<int64_t>{7, 0}};
+  weekday.weekday = {.values = Ids{7, 0}};
   expect_same_error<c10::IndexError, std::out_of_range>(
       weekday, "ids must be in [0, 7), but got 7");
   SmallBatch infinite;
-  infinite.age = {
-      .values =
-          std::vector<float>{0.0F, std::numeric_limits<float>::infinity()}};
+  infinite.age = {.values = std::vector<float>{0.0F, INFINITY}};
   expect_same_error<c10::ValueError, std::invalid_argument>(
       infinite, "expected a number whose result is finite in float32");
 }

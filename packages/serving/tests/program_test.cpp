@@ -140,6 +140,12 @@ ScoreRequest request_of(const ExportExample& batch) {
       .num_candidates = batch.inputs[1].size(0)};
 }
 
+RaggedFeature random_bags(const std::vector<int64_t>& row_splits) {
+  return {
+      at::randint(80, {row_splits.back()}, at::kLong),
+      at::tensor(row_splits, at::kLong)};
+}
+
 ExportExample random_example(int64_t candidates) {
   const int64_t watched = candidates % 4;
   std::vector<int64_t> splits{0};
@@ -149,19 +155,10 @@ ExportExample random_example(int64_t candidates) {
   return {
       .features =
           {{"user", at::randint(50, {1}, at::kLong)},
-           {"watched",
-            RaggedFeature{
-                at::randint(80, {watched}, at::kLong),
-                at::tensor({int64_t{0}, watched}, at::kLong)}},
+           {"watched", random_bags({0, watched})},
            {"movie", at::randint(80, {candidates}, at::kLong)},
-           {"session",
-            RaggedFeature{
-                at::randint(80, {candidates % 5}, at::kLong),
-                at::tensor({int64_t{0}, candidates % 5}, at::kLong)}},
-           {"tags",
-            RaggedFeature{
-                at::randint(80, {splits.back()}, at::kLong),
-                at::tensor(splits, at::kLong)}}},
+           {"session", random_bags({0, candidates % 5})},
+           {"tags", random_bags(splits)}},
       .inputs = {at::rand({1, 1}), at::rand({candidates, 2})}};
 }
 
@@ -202,18 +199,15 @@ class ProgramTest : public ::testing::Test {
   static void expect_close(
       const std::vector<float>& actual,
       const std::vector<float>& expected) {
-    ASSERT_EQ(actual.size(), expected.size());
-    for (size_t i = 0; i < actual.size(); ++i) {
-      EXPECT_NEAR(actual[i], expected[i], 1e-4F + 1e-4F * std::abs(expected[i]))
-          << "candidate " << i;
-    }
+    test::expect_close(at::tensor(actual), at::tensor(expected), 1e-4, 1e-4);
   }
+}
 
-  Ranker model_;
-  TemporaryFolder folder_;
-  std::string program_ = folder_ / "program";
-  std::string directory_ = folder_ / "published";
-  std::unique_ptr<Publisher> publisher_;
+Ranker model_;
+TemporaryFolder folder_;
+std::string program_ = folder_ / "program";
+std::string directory_ = folder_ / "published";
+std::unique_ptr<Publisher> publisher_;
 };
 
 TEST_F(ProgramTest, ScoresAreThoseOfTheModel) {
@@ -369,36 +363,33 @@ TEST_F(ProgramTest, WrongRequestsAreNamed) {
     change(request);
     return score(std::vector<ScoreRequest>{request})[0].error;
   };
-  EXPECT_EQ(
-      error_of([](ScoreRequest& request) {
-        request.user.erase(request.user.begin());
-      }),
-      "[ProgramScorer] expected 'user' in user, but the request does not have "
-      "it. Add what is missing.");
-  EXPECT_EQ(
-      error_of([](ScoreRequest& request) { request.candidates.pop_back(); }),
-      "[ProgramScorer] expected 'price' in candidates, but the request does not "
-      "have it. Add what is missing.");
-  EXPECT_EQ(
-      error_of([](ScoreRequest& request) {
-        request.user.push_back(
-            {.name = "agee", .values = std::vector<float>{1}, .rows = 1});
-      }),
-      "[ProgramScorer] expected an input of the model, but got 'agee'. Correct "
-      "the name, or leave it out. GET /version of the server lists the inputs.");
-  EXPECT_EQ(
-      error_of([](ScoreRequest& request) {
-        std::swap(request.user.back(), request.candidates.back());
-      }),
-      "[ProgramScorer] expected 'price' in candidates, but got it in user. Move "
-      "it.");
-  EXPECT_EQ(
-      error_of([](ScoreRequest& request) {
-        std::get<std::vector<float>>(request.candidates.back().values)
-            .pop_back();
-      }),
-      "[ProgramScorer] 'price' must have 2 numbers for each of 3 rows, but has 5 in "
-      "total. Correct the request.");
+  using Change = std::function<void(ScoreRequest&)>;
+  for (const auto& [change, text] : std::vector<std::pair<Change, std::string>>{
+           {[](auto& request) { request.user.erase(request.user.begin()); },
+            "expected 'user' in user, but the request does not have it. Add "
+            "what is missing."},
+           {[](auto& request) { request.candidates.pop_back(); },
+            "expected 'price' in candidates, but the request does not have "
+            "it. Add what is missing."},
+           {[](auto& request) {
+              request.user.push_back(
+                  {.name = "agee", .values = std::vector<float>{1}, .rows = 1});
+            },
+            "expected an input of the model, but got 'agee'. Correct the "
+            "name, or leave it out. GET /version of the server lists the "
+            "inputs."},
+           {[](auto& request) {
+              std::swap(request.user.back(), request.candidates.back());
+            },
+            "expected 'price' in candidates, but got it in user. Move it."},
+           {[](auto& request) {
+              std::get<std::vector<float>>(request.candidates.back().values)
+                  .pop_back();
+            },
+            "'price' must have 2 numbers for each of 3 rows, but has 5 in "
+            "total. Correct the request."}}) {
+    EXPECT_EQ(error_of(change), "[ProgramScorer] " + text);
+  }
   EXPECT_EQ(
       error_of([](ScoreRequest& request) {
         request.user[0].values = IdLists{{1, 2}, {0, 2}};

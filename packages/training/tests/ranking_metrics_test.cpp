@@ -6,31 +6,26 @@
 
 namespace tessera::training::ranking_metrics_test {
 
-std::unique_ptr<Metric> metric_of(
-    const std::string& kind,
-    std::optional<int64_t> k) {
-  const RankingMetricOptions options{.k = k};
-  if (kind == "ndcg") {
-    return std::make_unique<NDCG>(NDCGOptions{.k = k});
-  }
-  if (kind == "linear_ndcg") {
-    return std::make_unique<NDCG>(NDCGOptions{.k = k, .gain = Gain::kLinear});
-  }
-  if (kind == "recall") {
-    return std::make_unique<RecallAtK>(options);
-  }
-  if (kind == "precision") {
-    return std::make_unique<PrecisionAtK>(options);
-  }
-  if (kind == "mrr") {
-    return std::make_unique<MeanReciprocalRank>(options);
-  }
-  if (kind == "hit_rate") {
-    return std::make_unique<HitRateAtK>(options);
-  }
-  EXPECT_EQ(kind, "map");
-  return std::make_unique<MeanAveragePrecision>(options);
+using Maker = std::function<std::unique_ptr<Metric>(std::optional<int64_t>)>;
+
+template <class Kind>
+std::unique_ptr<Metric> make(std::optional<int64_t> k) {
+  return std::make_unique<Kind>(RankingMetricOptions{.k = k});
 }
+
+const std::map<std::string, Maker> kMetrics{
+    {"ndcg",
+     [](auto k) { return std::make_unique<NDCG>(NDCGOptions{.k = k}); }},
+    {"linear_ndcg",
+     [](auto k) {
+       return std::make_unique<NDCG>(
+           NDCGOptions{.k = k, .gain = Gain::kLinear});
+     }},
+    {"recall", make<RecallAtK>},
+    {"precision", make<PrecisionAtK>},
+    {"mrr", make<MeanReciprocalRank>},
+    {"hit_rate", make<HitRateAtK>},
+    {"map", make<MeanAveragePrecision>}};
 
 MetricBatch batch_of(const Json& json) {
   const auto shape = json["shape"].get<std::vector<int64_t>>();
@@ -57,7 +52,7 @@ TEST(RankingMetricsTest, MatchKerasRsAndScikitLearn) {
     const MetricBatch batch = batch_of(json);
     for (const Json& result : json["results"]) {
       SCOPED_TRACE(json["name"].get<std::string>() + " " + result.dump());
-      const auto metric = metric_of(result["metric"], k_of(result));
+      const auto metric = kMetrics.at(result["metric"])(k_of(result));
       metric->update_batch(batch);
       EXPECT_NEAR(metric->result(), result["result"].get<double>(), 1e-12);
       ++compared;
@@ -69,10 +64,9 @@ TEST(RankingMetricsTest, MatchKerasRsAndScikitLearn) {
 TEST(RankingMetricsTest, DoNotDependOnTheSplitIntoBatches) {
   const Json golden = read_golden("ranking.json");
   for (const Json& json : golden["metrics"]) {
-    for (const char* kind :
-         {"ndcg", "recall", "precision", "mrr", "map", "hit_rate"}) {
+    for (const auto& [kind, make] : kMetrics) {
       SCOPED_TRACE(json["name"].get<std::string>() + " " + kind);
-      expect_independent_of_batches(*metric_of(kind, 3), batch_of(json));
+      expect_independent_of_batches(*make(3), batch_of(json));
     }
   }
   // Random orders of ties do not, either.
@@ -161,10 +155,9 @@ TEST(RankingMetricsTest, ListsWithoutRelevantItemsCountAsTheOptionSays) {
 }
 
 TEST(RankingMetricsTest, EmptyBatchesAndListsDoNotCount) {
-  for (const char* kind :
-       {"ndcg", "recall", "precision", "mrr", "map", "hit_rate"}) {
+  for (const auto& [kind, make] : kMetrics) {
     SCOPED_TRACE(kind);
-    const auto metric = metric_of(kind, 10);
+    const auto metric = make(10);
     metric->update(at::empty({0, 5}), at::empty({0, 5}));
     metric->update(at::empty({3, 0}), at::empty({3, 0}));
     metric->update(at::rand({2, 3}), at::full({2, 3}, -1));  // all left out
@@ -175,7 +168,7 @@ TEST(RankingMetricsTest, EmptyBatchesAndListsDoNotCount) {
     EXPECT_EQ(metric->result(), 1.0);
     EXPECT_EQ(metric->better(), Better::kHigher);
     EXPECT_EQ(metric->depth(), 10);
-    EXPECT_EQ(metric_of(kind, std::nullopt)->depth(), std::nullopt);
+    EXPECT_EQ(make(std::nullopt)->depth(), std::nullopt);
   }
 }
 

@@ -112,13 +112,11 @@ std::vector<ClickBatch> own_batches() {
 // Calls `act` on the last rank after the given step.
 template <class Act>
 std::shared_ptr<Hooks> on_last_after(int64_t step, Act act) {
-  auto hooks = std::make_shared<Hooks>();
-  hooks->step_end = [=](Training& training) {
-    if (is_last() && training.progress().step == step) {
+  return hook_after(step, [=](Training& training) {
+    if (is_last()) {
       act(training);
     }
-  };
-  return hooks;
+  });
 }
 
 // Calls `act` on the last rank after step 6, which stops all ranks. Then checks

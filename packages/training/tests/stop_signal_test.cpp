@@ -38,18 +38,9 @@ void user_handler(int) {}
 // Trains for 6 steps, and calls `act` after step 2.
 template <class Act>
 History fit_with(Act act, FitOptions options = {}) {
-  const auto hooks = std::make_shared<Hooks>();
-  hooks->step_end = [&](Training& training) {
-    if (training.progress().step == 2) {
-      act();
-    }
-  };
   options.epochs = 2;
-  options.callbacks.push_back(hooks);
-  return fit(
-      std::vector<float>{1, 2, 3},
-      [](float batch) { return floats({batch}); },
-      std::move(options));
+  options.callbacks.push_back(hook_after(2, [&](Training&) { act(); }));
+  return fit_losses({1, 2, 3}, std::move(options));
 }
 
 class StopSignalTest : public testing::TestWithParam<int> {};
@@ -97,11 +88,15 @@ int handler_calls = 0;
 // A signal in on_train_end() is too late to stop a training.
 TEST_P(StopSignalTest, ALateSignalRunsThePreviousHandler) {
   const HandlerGuard own(GetParam(), [](int) { ++handler_calls; });
-  const auto hooks = std::make_shared<Hooks>();
-  hooks->train_end = [](Training&) {
-    ::raise(GetParam());
-    EXPECT_EQ(handler_calls, 0);
-  };
+  const auto hooks = hook_after(7, [&](Training&) {
+    // Reports that it may be interrupted, again after each byte from the
+    // parent. It continues when the parent closes the pipe.
+    char byte = 0;
+    while (hangs) {
+      static_cast<void>(!::write(STDOUT_FILENO, "\nready\n", 7));
+      hangs = ::read(STDIN_FILENO, &byte, 1) == 1;
+    }
+  });
   handler_calls = 0;
   const History history = fit_with([] {}, {.callbacks = {hooks}});
   EXPECT_EQ(history.stop_reason, "");
