@@ -120,6 +120,18 @@ inline void expect_close(
                        << atol << ")";
 }
 
+/// The items of a list such as "a, b c".
+inline Texts listed(std::string_view list) {
+  Texts items;
+  size_t end = 0;
+  while ((end = list.find(", ")) != std::string_view::npos) {
+    items.emplace_back(list.substr(0, end));
+    list.remove_prefix(end + 2);
+  }
+  items.emplace_back(list);
+  return items;
+}
+
 inline at::Tensor int64s(std::initializer_list<int64_t> values) {
   return at::tensor(at::ArrayRef<int64_t>(values), at::kLong);
 }

@@ -4,6 +4,7 @@
 #include "packages/data/tests/dataset_rows.h"
 
 namespace tessera::data::collect_sequences_test {
+
 // Seven events of the users 2, 1 and 3, not in the order of time.
 Columns events() {
   return columns_of(

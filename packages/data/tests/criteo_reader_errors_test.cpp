@@ -44,47 +44,19 @@ std::vector<Malformed> malformed_lines() {
        "is longer than max_line_bytes = 4096"},
       {std::string(100'000, 'x'), "is longer than max_line_bytes = 4096"},
   };
-  const std::string too_long = "9223372036854775808";
-  for (const std::string& integer : Texts{
-           "-",
-           "--1",
-           "+1",
-           "1-",
-           "x",
-           "1x",
-           "12345678x",
-           " 1",
-           "1.5",
-           "1 ",
-           ":",
-           "/",
-           "-x",
-           "123456\xb1",
-           too_long,
-           "-" + too_long,
-           "-9223372036854775809",
-           "99999999999999999999999",
-           "\r"}) {
+  for (const std::string& integer :
+       listed("-, --1, +1, 1-, x, 1x, 12345678x,  1, 1.5, 1 , :, /, -x, "
+              "123456\xb1, 9223372036854775808, -9223372036854775808, "
+              "-9223372036854775809, 99999999999999999999999, \r")) {
     lines.push_back(
         {with_field(good, 7, integer),
          "field 8 (I7) must be an integer above -2^63 and below 2^63, or empty, "
          "but got '"});
   }
-  for (const std::string category :
-       {"123456789",
-        "0x123456",
-        "1234567g",
-        "1234567G",
-        "1234567/",
-        "1234567:",
-        "1234567@",
-        "1234567`",
-        "123 5678",
-        "-1234567",
-        "1234567\xb1",
-        "\xe1",
-        "z",
-        "\r"}) {
+  for (const std::string& category :
+       listed("123456789, 0x123456, 1234567g, 1234567G, 1234567/, 1234567:, "
+              "1234567@, 1234567`, 123 5678, -1234567, 1234567\xb1, \xe1, z, "
+              "\r")) {
     lines.push_back(
         {with_field(good, 20, category),
          "field 21 (C7) must be up to 8 hexadecimal digits, or empty, but got "

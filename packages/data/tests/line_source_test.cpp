@@ -7,6 +7,7 @@
 #include "tests/test_util.h"
 
 namespace tessera::data::line_source_test {
+
 std::string read_bytes(FileBytes& bytes, size_t step) {
   std::string text;
   while (true) {

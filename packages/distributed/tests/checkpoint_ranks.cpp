@@ -22,14 +22,12 @@
 #include "packages/distributed/tests/rank_test_main.h"
 #include "src/engine/embedding_state.h"
 #include "src/tables/key_table_rows.h"
-#include "tests/test_util.h"
+#include "tests/features/feature_builders.h"
 
 #include <signal.h>
 
 namespace tessera {
 namespace {
-
-using test::int64s;
 
 constexpr int64_t kFaultyRank = 2;
 
@@ -47,7 +45,7 @@ TPUEmbeddingOptions options_for(Strategy strategy) {
   };
   const auto with_keys =
       [](const char* name, int64_t capacity, const Eviction& eviction) {
-        return make_table(
+        return feature_of(
             {.name = name,
              .dim = 3,
              .keys = DynamicKeys{
@@ -65,15 +63,10 @@ TPUEmbeddingOptions options_for(Strategy strategy) {
            {"half", FeatureConfig{.table = table("half", 31, at::kBFloat16)}},
            // Three partitions.
            {"keys",
-            FeatureConfig{
-                .table = with_keys(
-                    "keys",
-                    12'288,
-                    eviction::LeastFrequentlyUsed{.half_life = 3})}},
+            with_keys(
+                "keys", 12'288, eviction::LeastFrequentlyUsed{.half_life = 3})},
            {"whole_keys",
-            FeatureConfig{
-                .table = with_keys(
-                    "whole_keys", 10, eviction::LeastRecentlyUsed{})}}},
+            with_keys("whole_keys", 10, eviction::LeastRecentlyUsed{})}},
       .optimizer = optim::Adam{.learning_rate = 0.1},
       .strategy = std::move(strategy)};
 }
@@ -143,25 +136,23 @@ void compare_keys(const TableState& part, const TableState& all) {
   const std::vector<KeyEntry> entries = index.sorted_entries();
   TORCH_CHECK(
       entries.size() == expected.size(),
-      "table '",
-      part.name,
-      "' has ",
-      entries.size(),
-      " keys, expected ",
-      expected.size());
+      fmt::format(
+          "table '{}' has {} keys, expected {}",
+          part.name,
+          entries.size(),
+          expected.size()));
   for (size_t i = 0; i < entries.size(); ++i) {
     const KeyEntry& entry = entries[i];
+    const auto equal_rows = [&](const at::Tensor& own, const at::Tensor& full) {
+      return is_close(own[entry.row], full[expected[i].row], /*is_float=*/true);
+    };
     bool is_equal = entry.key == expected[i].key &&
         entry.last_update == expected[i].last_update &&
         entry.frequency == expected[i].frequency &&
-        is_close(part.parameters[entry.row],
-                 all.parameters[expected[i].row],
-                 /*is_float=*/true);
+        equal_rows(part.parameters, all.parameters);
     for (size_t j = 0; j < part.slots.size(); ++j) {
-      is_equal = is_equal &&
-          is_close(part.slots[j].values[entry.row],
-                   all.slots[j].values[expected[i].row],
-                   /*is_float=*/true);
+      is_equal =
+          is_equal && equal_rows(part.slots[j].values, all.slots[j].values);
     }
     TORCH_CHECK(is_equal, "table '", part.name, "' differs at key ", entry.key);
   }
@@ -173,9 +164,7 @@ void compare_keys(const TableState& part, const TableState& all) {
             sketch.begin() + index.owned().begin * counters,
             sketch.begin() + index.owned().end * counters,
             index.sketch().begin()),
-        "the sketch of table '",
-        part.name,
-        "' differs");
+        fmt::format("the sketch of table '{}' differs", part.name));
   }
 }
 
@@ -197,16 +186,8 @@ void compare(const TPUEmbedding& layer, const TPUEmbedding& whole) {
       for (int64_t row = 0; row < table.rows.count; ++row) {
         TORCH_CHECK(
             is_close(values[row], full[rows[row]], is_float),
-            "table '",
-            table.name,
-            "' ",
-            what,
-            " row ",
-            rows[row],
-            " is ",
-            values[row],
-            ", expected ",
-            full[rows[row]]);
+            c10::str("table '", table.name, "' ", what, " row ", rows[row]),
+            c10::str(" is ", values[row], ", expected ", full[rows[row]]));
       }
     };
     check("parameters", table.parameters, all.tables[i].parameters);

@@ -110,14 +110,8 @@ TEST(DensePartTest, GivesTheScoresOfTheModel) {
       export_dense_pt2(model, path, example_of(3, 4), {"age", "price"});
   EXPECT_EQ(
       names_of(signature),
-      (Texts{
-          "user:activations",
-          "item:activations",
-          "tags:activations",
-          "history:activations",
-          "history:row_splits",
-          "age:",
-          "price:"}));
+      listed("user:activations, item:activations, tags:activations, "
+             "history:activations, history:row_splits, age:, price:"));
   EXPECT_EQ(signature.inputs[0].shape[0], 1);
   EXPECT_FALSE(signature.inputs[1].shape[0].has_value());
 
@@ -288,13 +282,9 @@ TEST(DensePartTest, NamesOfSeveralLayersBeginWithTheirPaths) {
       export_dense_pt2(TwoLayers(), new_file(), example);
   EXPECT_EQ(
       names_of(signature),
-      (Texts{
-          "users.user:activations",
-          "items.user:activations",
-          "items.item:activations",
-          "items.tags:activations",
-          "items.history:activations",
-          "items.history:row_splits"}));
+      listed("users.user:activations, items.user:activations, "
+             "items.item:activations, items.tags:activations, "
+             "items.history:activations, items.history:row_splits"));
 }
 
 // forward() of a model that reads ids, which a program does not get.
@@ -459,16 +449,9 @@ TEST(DensePartTest, ProgramsKeepSharedWeightsTogether) {
   const Pt2Signature signature =
       export_dense_pt2(model, path, example_with(3), {"self"});
   EXPECT_EQ(signature.inputs.back().path, "self");
-  for (const char* name :
-       {"torch",
-        "Tensor",
-        "CONSTANTS",
-        "ops",
-        "forward",
-        "annotate",
-        "int",
-        "float",
-        "bool"}) {
+  for (const std::string& name :
+       listed("torch, Tensor, CONSTANTS, ops, forward, annotate, int, float, "
+              "bool")) {
     EXPECT_NO_THROW(export_dense_pt2(model, path, example_with(3), {name}))
         << name;
   }

@@ -271,15 +271,9 @@ TEST_P(ExportKeysTest, AModelWithSharedAndStaticTables) {
     }
     EXPECT_EQ(
         names,
-        (Texts{
-            "embedding.table_0",
-            "embedding.table_1",
-            "embedding.table_1_keys",
-            "embedding.table_1_padding_key",
-            "embedding.table_2",
-            "embedding.table_2_keys",
-            "dense.weight",
-            "dense.bias"}));
+        listed("embedding.table_0, embedding.table_1, embedding.table_1_keys, "
+               "embedding.table_1_padding_key, embedding.table_2, "
+               "embedding.table_2_keys, dense.weight, dense.bias"));
   } else {
     export_torchscript(tower, path, {.features = TowerImpl::batch(7)});
     torch::jit::Module loaded = torch::jit::load(path);

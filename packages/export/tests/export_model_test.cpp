@@ -139,14 +139,8 @@ TEST(ExportModelTest, ParametersKeepTheirNamesWithoutGradients) {
   }
   EXPECT_EQ(
       parameters,
-      (Texts{
-          "class_",
-          "tower.0.weight",
-          "tower.0.bias",
-          "tower.1.weight",
-          "tower.1.bias",
-          "tower.4.weight",
-          "tower.4.bias"}));
+      listed("class_, tower.0.weight, tower.0.bias, tower.1.weight, "
+             "tower.1.bias, tower.4.weight, tower.4.bias"));
   Texts buffers;
   for (const auto& buffer : loaded.named_buffers()) {
     buffers.push_back(buffer.name);

@@ -18,13 +18,8 @@ TEST(DeepFMTest, SharesTheVectorsAndHasOneBias) {
   }
   EXPECT_EQ(
       names,
-      (Texts{
-          "mlp.linear_0.weight",
-          "mlp.linear_0.bias",
-          "mlp.linear_1.weight",
-          "mlp.linear_1.bias",
-          "mlp.linear_2.weight",
-          "mlp.linear_2.bias"}));
+      listed("mlp.linear_0.weight, mlp.linear_0.bias, mlp.linear_1.weight, "
+             "mlp.linear_1.bias, mlp.linear_2.weight, mlp.linear_2.bias"));
   EXPECT_EQ(
       layer->named_parameters()["mlp.linear_0.weight"].sizes(),
       at::IntArrayRef({7, 12}));

@@ -9,18 +9,15 @@
 
 #include <signal.h>
 
-namespace plain_loop_test {
-
-using tessera::test::ClickBatch;
-using tessera::test::ClickRun;
+namespace tessera::training::plain_loop_test {
 
 // Trains, or resumes a training from `directory`. SIGINT is raised in the step
 // with the number `interrupted`, counted from 1.
-tessera::training::History train(
+History train(
     ClickRun& run,
     const std::string& directory,
     int64_t interrupted = 0) {
-  const std::vector<ClickBatch> batches = tessera::test::click_batches(5, 1);
+  const std::vector<ClickBatch> batches = click_batches(5, 1);
   auto& model = run.model;
   auto& optimizer = run.optimizer;
   int64_t steps = 0;
@@ -30,14 +27,11 @@ tessera::training::History train(
     }
     return run.loss_of()(batch);
   };
-  tessera::training::History history;
-  tessera::training::LogLoss log_loss(
-      {.scores = tessera::training::ScoreKind::kLogits});
-  tessera::training::EarlyStopping stopping(
-      {.patience = 2, .better = tessera::training::Better::kLower});
-  tessera::training::ProgressBar bar;
-  tessera::training::Progress progress{
-      .epochs = 4, .steps_per_epoch = std::ssize(batches)};
+  History history;
+  LogLoss log_loss({.scores = ScoreKind::kLogits});
+  EarlyStopping stopping({.patience = 2, .better = Better::kLower});
+  ProgressBar bar;
+  Progress progress{.epochs = 4, .steps_per_epoch = std::ssize(batches)};
   const auto save = [&] {
     const auto extra = [&](torch::serialize::OutputArchive& archive) {
       optimizer.save(archive);
@@ -47,7 +41,7 @@ tessera::training::History train(
       archive.write("epoch", c10::IValue(progress.epoch));
       archive.write("step_in_epoch", c10::IValue(progress.step_in_epoch));
     };
-    tessera::training::save_weights(*model, directory, {.extra = extra});
+    save_weights(*model, directory, {.extra = extra});
   };
   const auto load = [&](torch::serialize::InputArchive& archive) {
     torch::Tensor log_loss_state;
@@ -59,15 +53,14 @@ tessera::training::History train(
     optimizer.load(archive);
     stopping.load_state(archive);
     log_loss.load_state(log_loss_state);
-    history = tessera::training::history_from_json(
-        tessera::Json::parse(saved_history.toStringRef()));
+    history = history_from_json(Json::parse(saved_history.toStringRef()));
     progress.epoch = epoch.toInt();
     progress.step_in_epoch = step_in_epoch.toInt();
     progress.step =
         progress.epoch * std::ssize(batches) + progress.step_in_epoch;
   };
-  if (tessera::training::has_weights(*model, directory)) {
-    tessera::training::load_weights(*model, directory, load);
+  if (has_weights(*model, directory)) {
+    load_weights(*model, directory, load);
   }
 
   // snippet: plain_loop
@@ -103,7 +96,7 @@ tessera::training::History train(
 }
 
 TEST(PlainLoopTest, ResumesBitForBitWhereItWasInterrupted) {
-  const tessera::test::TemporaryFolder folder;
+  const TemporaryFolder folder;
   for (const int64_t layers : {0, 2}) {
     ClickRun uninterrupted(layers);
     const std::string path = folder / std::to_string(layers);
@@ -117,9 +110,9 @@ TEST(PlainLoopTest, ResumesBitForBitWhereItWasInterrupted) {
           (interrupted - 1) / 5);
       EXPECT_EQ(to_csv(train(resumed, parts)), to_csv(history));
       EXPECT_EQ(resumed.bytes(), uninterrupted.bytes());
-      tessera::training::load_weights(*best.model, parts + "/best");
+      load_weights(*best.model, parts + "/best");
     }
   }
 }
 
-}  // namespace plain_loop_test
+}  // namespace tessera::training::plain_loop_test

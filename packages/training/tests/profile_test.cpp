@@ -14,6 +14,7 @@
 #include <regex>
 
 namespace tessera::training::profile_test {
+
 constexpr bool kForeground = false;
 constexpr bool kBackground = true;
 
@@ -114,30 +115,14 @@ TEST(ProfileTest, ShowsAllPhasesOfATraining) {
   const std::vector<ProfileRow> rows = profile->result();
   EXPECT_EQ(
       phases_of(rows, kForeground),
-      (Texts{
-          "next batch",
-          "checking ids",
-          "lookup",
-          "dense forward",
-          "dense backward",
-          "table update",
-          "optimizer",
-          "step",
-          "metrics",
-          "callbacks",
-          "checkpoint",
-          "validation",
-          "other"}));
+      listed("next batch, checking ids, lookup, dense forward, dense backward, "
+             "table update, optimizer, step, metrics, callbacks, checkpoint, "
+             "validation, other"));
   EXPECT_EQ(phases_of(rows, kBackground), Texts());
   // The lookups of the validation belong to the validation.
-  for (const char* phase :
-       {"checking ids",
-        "lookup",
-        "dense forward",
-        "dense backward",
-        "table update",
-        "optimizer",
-        "step"}) {
+  for (const std::string& phase :
+       listed("checking ids, lookup, dense forward, dense backward, "
+              "table update, optimizer, step")) {
     EXPECT_EQ(row_of(*profile, phase).calls, 10) << phase;
   }
   EXPECT_EQ(row_of(*profile, "next batch").calls, 12);  // and two ends
@@ -263,14 +248,7 @@ TEST(ProfileTest, ShowsReadingAndPipeline) {
   const std::vector<ProfileRow> rows = profile->result();
   EXPECT_EQ(
       phases_of(rows, kForeground),
-      (Texts{
-          "next batch",
-          "reading",
-          "pipeline",
-          "step",
-          "metrics",
-          "callbacks",
-          "other"}));
+      listed("next batch, reading, pipeline, step, metrics, callbacks, other"));
   EXPECT_EQ(
       phases_of(rows, kBackground), (Texts{"reading files", "parsing lines"}));
   EXPECT_EQ(

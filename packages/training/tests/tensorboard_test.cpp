@@ -148,12 +148,8 @@ TEST(TensorBoardTest, WritesStepsAndEpochsOfBothRuns) {
   }
   EXPECT_EQ(
       tags,
-      (Texts{
-          "epoch/auc",
-          "epoch/learning_rate",
-          "epoch/loss",
-          "step/learning_rate",
-          "step/loss"}));
+      listed("epoch/auc, epoch/learning_rate, epoch/loss, step/learning_rate, "
+             "step/loss"));
   const auto expected = [](const History& from, const std::string& name) {
     const std::vector<double> values = from[name];
     return Steps{
