@@ -115,43 +115,42 @@ class ParquetSourceTest : public testing::Test {
 };
 
 TEST_F(ParquetSourceTest, EveryTypeBecomesAColumn) {
-  const auto source = source_of(
-      {{"bool", array_of(arrow::boolean(), "[true, false, null]")},
-       {"int8", array_of(arrow::int8(), "[-128, 127, null]")},
-       {"uint8", array_of(arrow::uint8(), "[0, 255, null]")},
-       {"int16", array_of(arrow::int16(), "[-32768, 1, null]")},
-       {"uint16", array_of(arrow::uint16(), "[65535, 1, null]")},
-       {"int32", array_of(arrow::int32(), "[-2147483648, 1, null]")},
-       {"uint32", array_of(arrow::uint32(), "[4294967295, 1, null]")},
-       {"int64", array_of(arrow::int64(), "[-9223372036854775807, 1, null]")},
-       {"uint64", array_of(arrow::uint64(), "[9223372036854775807, 1, null]")},
-       {"date", array_of(arrow::date32(), "[1, 20000, null]")},
-       {"time",
-        array_of(arrow::timestamp(arrow::TimeUnit::MILLI), "[5, 6, null]")},
-       {"float", array_of(arrow::float32(), "[0.5, 1e38, null]")},
-       {"double", array_of(arrow::float64(), "[0.25, -1.5, null]")},
-       {"text", array_of(arrow::utf8(), R"(["a", "", null])")},
-       {"large", array_of(arrow::large_utf8(), R"(["a", "b\u00e9", null])")},
-       {"binary", array_of(arrow::binary(), R"(["a", "b", null])")}});
-  EXPECT_EQ(
-      show_all(*source),
-      (Texts{
-          "bool int64: 1 0 _",
-          "int8 int64: -128 127 _",
-          "uint8 int64: 0 255 _",
-          "int16 int64: -32768 1 _",
-          "uint16 int64: 65535 1 _",
-          "int32 int64: -2147483648 1 _",
-          "uint32 int64: 4294967295 1 _",
-          "int64 int64: -9223372036854775807 1 _",
-          "uint64 int64: 9223372036854775807 1 _",
-          "date int64: 1 20000 _",
-          "time int64: 5 6 _",
-          "float float32: 0.5 1e+38 _",
-          "double float32: 0.25 -1.5 _",
-          "text text: a _ _",
-          "large text: a b\xc3\xa9 _",
-          "binary text: a b _"}));
+  const struct {
+    std::string name;
+    std::shared_ptr<arrow::DataType> type;
+    std::string json;
+    std::string shown;
+  } rows[] = {
+      {"bool", arrow::boolean(), "true, false", "int64: 1 0"},
+      {"int8", arrow::int8(), "-128, 127", "int64: -128 127"},
+      {"uint8", arrow::uint8(), "0, 255", "int64: 0 255"},
+      {"int16", arrow::int16(), "-32768, 1", "int64: -32768 1"},
+      {"uint16", arrow::uint16(), "65535, 1", "int64: 65535 1"},
+      {"int32", arrow::int32(), "-2147483648, 1", "int64: -2147483648 1"},
+      {"uint32", arrow::uint32(), "4294967295, 1", "int64: 4294967295 1"},
+      {"int64",
+       arrow::int64(),
+       "-9223372036854775807, 1",
+       "int64: -9223372036854775807 1"},
+      {"uint64",
+       arrow::uint64(),
+       "9223372036854775807, 1",
+       "int64: 9223372036854775807 1"},
+      {"date", arrow::date32(), "1, 20000", "int64: 1 20000"},
+      {"time", arrow::timestamp(arrow::TimeUnit::MILLI), "5, 6", "int64: 5 6"},
+      {"float", arrow::float32(), "0.5, 1e38", "float32: 0.5 1e+38"},
+      {"double", arrow::float64(), "0.25, -1.5", "float32: 0.25 -1.5"},
+      {"text", arrow::utf8(), R"("a", "")", "text: a _"},
+      {"large", arrow::large_utf8(), R"("a", "b\u00e9")", "text: a b\xc3\xa9"},
+      {"binary", arrow::binary(), R"("a", "b")", "text: a b"}};
+  std::vector<NamedArray> columns;
+  Texts expected;
+  for (const auto& [name, type, json, shown] : rows) {
+    columns.emplace_back(name, array_of(type, "[" + json + ", null]"));
+    expected.push_back(name + " " + shown + " _");
+  }
+  const auto source = source_of(columns);
+  EXPECT_EQ(show_all(*source), expected);
   EXPECT_EQ(source->size(), 3);
 }
 

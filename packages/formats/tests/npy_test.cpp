@@ -157,27 +157,16 @@ TEST_F(NpyTest, CopiesUnalignedData) {
 }
 
 TEST_F(NpyTest, RefusesFilesThatItCannotRead) {
-  const auto error_at = [](const char* name) {
-    try {
-      load_npy(python_file(name));
-    } catch (const c10::ValueError& error) {
-      return std::string(error.what_without_backtrace());
-    }
-    return std::string("no error");
-  };
-  EXPECT_CONTAINS(
-      error_at("big_endian.npy"),
-      "big_endian.npy: expected little endian, but the dtype is '>f4'. In "
-      "Python, save array.astype('<f4').");
-  EXPECT_CONTAINS(
-      error_at("structured.npy"), "structured arrays can't be read");
-  EXPECT_CONTAINS(error_at("object.npy"), "but got '|O'");
-  EXPECT_CONTAINS(error_at("text.npy"), "but got '<U1'");
-  EXPECT_CONTAINS(
-      error_at("bfloat16.npy"), "Save bfloat16 with safetensors instead");
-  EXPECT_CONTAINS(
-      error_at("all.safetensors"),
-      "expected a .npy file, but this file does not");
+  expect_refusals<std::string>(
+      {{"big_endian.npy",
+        "big_endian.npy: expected little endian, but the dtype is '>f4'. In "
+        "Python, save array.astype('<f4')."},
+       {"structured.npy", "structured arrays can't be read"},
+       {"object.npy", "but got '|O'"},
+       {"text.npy", "but got '<U1'"},
+       {"bfloat16.npy", "Save bfloat16 with safetensors instead"},
+       {"all.safetensors", "expected a .npy file, but this file does not"}},
+      [](const std::string& name) { load_npy(python_file(name)); });
   EXPECT_TORCH_ERROR(
       load_npy(path("none.npy")),
       "none.npy: the file can't be read: No such file or directory. Correct "

@@ -43,6 +43,12 @@ void expect_error(const HttpReply& reply, int status, const std::string& text) {
   EXPECT_EQ(error.find("()"), std::string::npos) << error;
 }
 
+// Expects that the client is told to come again.
+void expect_busy(const HttpReply& reply, const std::string& text) {
+  expect_error(reply, 503, text);
+  EXPECT_EQ(reply.headers.at("retry-after"), "1");
+}
+
 int64_t first_id(const ScoreRequest& request) {
   return std::get<IdLists>(request.candidates[0].values).ids[0];
 }
@@ -817,9 +823,7 @@ TEST_F(ServerTest, BodiesThatAreBeingReceivedTakeBoundedMemory) {
         "Transfer-Encoding: chunked\r\n\r\n");
     EXPECT_EQ(large.read().status, 100);
     HttpClient refused = connect();
-    const HttpReply reply = refused.post("/lookup", kLookup);
-    expect_error(reply, 503, "too many large requests");
-    EXPECT_EQ(reply.headers.at("retry-after"), "1");
+    expect_busy(refused.post("/lookup", kLookup), "too many large requests");
     EXPECT_TRUE(refused.waits_for_close());
     EXPECT_EQ(metric(R"(tessera_rejected_total{reason="memory"})"), 1.0);
   }
@@ -846,9 +850,7 @@ TEST_F(ServerTest, AnswersThatNobodyReadsTakeBoundedMemory) {
     HttpClient silent = sent(large_lookup());
     wait_for_metric("tessera_lookups_total", 50000.0);
     HttpClient refused = sent(large_lookup());
-    const HttpReply reply = refused.read();
-    expect_error(reply, 503, "too many large requests and answers");
-    EXPECT_EQ(reply.headers.at("retry-after"), "1");
+    expect_busy(refused.read(), "too many large requests and answers");
     EXPECT_EQ(metric(R"(tessera_rejected_total{reason="memory"})"), 1.0);
     // Small answers go on, on the same connection, too.
     EXPECT_EQ(refused.post("/lookup", kLookup).status, 200);
@@ -894,8 +896,7 @@ TEST_F(ServerTest, AFullQueueRefusesAtOnce) {
   HttpClient refused = connect();
   for (int i = 0; i < 3; ++i) {
     const HttpReply reply = refused.post("/score", kScore);
-    expect_error(reply, 503, "2 requests wait already");
-    EXPECT_EQ(reply.headers.at("retry-after"), "1");
+    expect_busy(reply, "2 requests wait already");
     EXPECT_EQ(reply.headers.at("connection"), "keep-alive");
   }
   EXPECT_EQ(refused.get("/healthz").status, 200);
@@ -913,9 +914,7 @@ TEST_F(ServerTest, ARequestThatWaitsTooLongIsNotComputed) {
   HttpClient first = sent(HttpClient::post_text("/score", kScore));
   blocked.wait_for_call();
   HttpClient second = connect();
-  const HttpReply reply = second.post("/score", kScore);
-  expect_error(reply, 503, "waited too long");
-  EXPECT_EQ(reply.headers.at("retry-after"), "1");
+  expect_busy(second.post("/score", kScore), "waited too long");
   EXPECT_EQ(metric("tessera_queue_length"), 0.0);
   EXPECT_EQ(metric(R"(tessera_rejected_total{reason="deadline"})"), 1.0);
   blocked.open();
