@@ -18,10 +18,11 @@ from launch import free_port
 
 PROGRAM = pathlib.Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 else None
 TIMEOUT_MS = 2000
+SHORT_TIMEOUT_MS = 200  # of a rank that nobody can answer
 
 
 class GlooBadInputTest(unittest.TestCase):
-    def run_ranks(self, *environments):
+    def run_ranks(self, *environments, timeout_ms=TIMEOUT_MS):
         """Starts one rank with each environment. Returns their errors."""
         port = free_port()
         with tempfile.TemporaryDirectory() as folder:
@@ -31,7 +32,7 @@ class GlooBadInputTest(unittest.TestCase):
                 chosen = {name: str(value) for name, value in (defaults | variables).items() if value is not None}
                 processes.append(
                     subprocess.Popen(
-                        [PROGRAM, folder + "/checkpoints", "2", str(TIMEOUT_MS), "1"],
+                        [PROGRAM, folder + "/checkpoints", "2", str(timeout_ms), "1"],
                         env=dict(os.environ) | chosen,
                         stderr=subprocess.PIPE,
                         stdout=subprocess.PIPE,
@@ -40,7 +41,7 @@ class GlooBadInputTest(unittest.TestCase):
                 )
             begin = time.monotonic()
             errors = [process.communicate(timeout=60)[1] for process in processes]
-            self.assertLess(time.monotonic() - begin, TIMEOUT_MS / 1000 + 4)  # two seconds for a busy machine
+            self.assertLess(time.monotonic() - begin, timeout_ms / 1000 + 4)  # two seconds for a busy machine
             for process, text in zip(processes, errors):
                 self.assertEqual(process.returncode, 1, text)
             return errors
@@ -83,7 +84,8 @@ class GlooBadInputTest(unittest.TestCase):
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             listener.listen()
-            (error,) = self.run_ranks({"RANK": 1, "MASTER_PORT": listener.getsockname()[1]})
+            environment = {"RANK": 1, "MASTER_PORT": listener.getsockname()[1]}
+            (error,) = self.run_ranks(environment, timeout_ms=SHORT_TIMEOUT_MS)
             self.assertIn("rank 1 can't reach rank 0 at 127.0.0.1:", error)
 
     def test_a_wrong_interface_ends_all_ranks(self):
@@ -102,7 +104,8 @@ class GlooBadInputTest(unittest.TestCase):
 
     def test_a_store_of_torchrun_that_is_not_there(self):
         for rank in (0, 1):
-            (error,) = self.run_ranks({"RANK": rank, "TORCHELASTIC_USE_AGENT_STORE": "True"})
+            environment = {"RANK": rank, "TORCHELASTIC_USE_AGENT_STORE": "True"}
+            (error,) = self.run_ranks(environment, timeout_ms=SHORT_TIMEOUT_MS)
             self.assertIn(f"rank {rank} can't reach the store of torchrun at 127.0.0.1:", error)
             self.assertIn("remove TORCHELASTIC_USE_AGENT_STORE from the environment", error)
 
@@ -111,7 +114,7 @@ class GlooBadInputTest(unittest.TestCase):
             self.assertIn("IPv4 and IPv6 can't be mixed", error)
 
     def test_an_unreachable_master(self):
-        (error,) = self.run_ranks({"RANK": 1})
+        (error,) = self.run_ranks({"RANK": 1}, timeout_ms=SHORT_TIMEOUT_MS)
         self.assertIn("rank 1 can't reach rank 0 at 127.0.0.1:", error)
 
 

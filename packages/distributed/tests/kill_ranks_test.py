@@ -4,6 +4,7 @@
   kill_ranks_test.py PROGRAM [TIMES]   PROGRAM is checkpoint_ranks; TIMES is 3, or the length of a campaign
 """
 
+import contextlib
 import os
 import pathlib
 import random
@@ -25,12 +26,13 @@ STEPS_PER_CHECKPOINT = 5  # of PROGRAM, which numbers its checkpoints
 
 
 def ranks_of(launcher):
-    """Returns the process of each rank."""
+    """Returns the process of each rank that has not ended."""
     processes = {}
     for child in pathlib.Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
-        for variable in pathlib.Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
-            if variable.startswith(b"RANK="):
-                processes[int(variable[5:])] = int(child)
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for variable in pathlib.Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
+                if variable.startswith(b"RANK="):
+                    processes[int(variable[5:])] = int(child)
     return processes
 
 
@@ -53,7 +55,14 @@ class KillRanksTest(unittest.TestCase):
         time.sleep(choice.uniform(0.0, 1.5))
         processes = ranks_of(launcher.pid)
         rank = choice.choice(sorted(processes))
-        os.kill(processes[rank], choice.choice([signal.SIGKILL, signal.SIGSTOP]))
+        number = choice.choice([signal.SIGKILL, signal.SIGSTOP])
+        os.kill(processes[rank], number)
+        if number == signal.SIGSTOP:
+            # The launcher ends it, too, but only after the long --grace.
+            while set(ranks_of(launcher.pid)) - {rank}:
+                time.sleep(0.1)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(processes[rank], signal.SIGKILL)
         return rank
 
     def test_training_resumes(self):
