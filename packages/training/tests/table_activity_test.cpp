@@ -63,6 +63,10 @@ Texts train(TPUEmbedding layer, RunOptions options = {}) {
   return warnings.texts;
 }
 
+void expect_none(TPUEmbedding layer, RunOptions options = {}) {
+  EXPECT_EQ(train(std::move(layer), std::move(options)), Texts{});
+}
+
 const optim::Adagrad kDefaultStart{.learning_rate = 0.01};
 const optim::SGD kTiny{.learning_rate = 1e-9};  // too small for float32
 
@@ -113,37 +117,34 @@ TEST(MovementWarningTest, TheTablesOfAnEngineModuleAreWatchedToo) {
 TEST(MovementWarningTest, WhatTheWarningAdvisesEndsIt) {
   optim::Adagrad small_start = kDefaultStart;
   small_start.initial_accumulator_value = 1e-6;
-  EXPECT_TRUE(train(make_layer(small_start)).empty());
+  expect_none(make_layer(small_start));
   optim::Adagrad fast = kDefaultStart;
   fast.learning_rate = 10.0;
-  EXPECT_TRUE(train(make_layer(fast)).empty());
+  expect_none(make_layer(fast));
   const double all = kBatch * 4;
-  EXPECT_TRUE(train(make_layer(kDefaultStart), {.factor = all}).empty());
-  EXPECT_TRUE(train(make_layer(optim::Adam{.learning_rate = 0.001})).empty());
+  expect_none(make_layer(kDefaultStart), {.factor = all});
+  expect_none(make_layer(optim::Adam{.learning_rate = 0.001}));
 }
 
 TEST(MovementWarningTest, OtherOptimizersWarnOnlyOfTinySteps) {
-  EXPECT_TRUE(train(make_layer(optim::SGD{.learning_rate = 0.1})).empty());
+  expect_none(make_layer(optim::SGD{.learning_rate = 0.1}));
   expect_one(
       train(make_layer(optim::SGD{.learning_rate = 1e-3})),
       {"Use Adam or Adagrad"});
 }
 
 TEST(MovementWarningTest, RowsThatRestForAReasonGiveNoWarning) {
-  EXPECT_TRUE(train(make_layer(kDefaultStart), {.steps = 99}).empty());
+  expect_none(make_layer(kDefaultStart), {.steps = 99});
   // Few touched rows.
-  EXPECT_TRUE(
-      train(make_layer(kDefaultStart), {.ids = 15, .factor = 0.001}).empty());
+  expect_none(make_layer(kDefaultStart), {.ids = 15, .factor = 0.001});
   EXPECT_FALSE(
       train(make_layer(kDefaultStart), {.ids = 16, .factor = 0.001}).empty());
-  EXPECT_TRUE(
-      train(make_layer(kDefaultStart), {.warning = MovementWarning::kOff})
-          .empty());
+  expect_none(make_layer(kDefaultStart), {.warning = MovementWarning::kOff});
   optim::Adagrad still = kDefaultStart;
   still.learning_rate = 0.0;
-  EXPECT_TRUE(train(make_layer(still)).empty());
+  expect_none(make_layer(still));
   still.learning_rate = [] { return 0.01; };
-  EXPECT_TRUE(train(make_layer(still)).empty());
+  expect_none(make_layer(still));
   auto frozen = make_layer(kDefaultStart);
   frozen->virtual_variable().requires_grad_(false);
   const auto before = tables_of(frozen);
@@ -155,7 +156,7 @@ TEST(MovementWarningTest, RowsThatRestForAReasonGiveNoWarning) {
       {.model = frozen.ptr()});
   expect_same_tables(frozen, before);
   // Rows that start at zero have no length to compare with.
-  EXPECT_TRUE(train(make_layer(kDefaultStart, initializers::Zeros{})).empty());
+  expect_none(make_layer(kDefaultStart, initializers::Zeros{}));
 }
 
 TEST(MovementWarningTest, RowsThatDoNotMoveAtAllWarnOnce) {
@@ -217,21 +218,19 @@ class FailingAllocator : public at::Allocator {
 TEST(MovementWarningTest, TrainsOnIfThereIsNoMemoryForCopies) {
   auto layer = make_layer(kTiny);
   FailingAllocator allocator(17 * 4 * sizeof(float));
-  EXPECT_TRUE(train(layer, {.steps = 220, .ids = 17}).empty());
+  expect_none(layer, {.steps = 220, .ids = 17});
   EXPECT_GE(allocator.failures, 1);
 }
 
 TEST(MovementWarningTest, OnlyRowsWithAGradientHaveToMove) {
-  EXPECT_TRUE(train(make_layer(kTiny), {.factor = 0.0}).empty());
-  EXPECT_TRUE(train(make_layer(kTiny), {.ids = 15}).empty());
-  EXPECT_TRUE(train(make_layer(optim::SGD{.learning_rate = 0.0})).empty());
-  EXPECT_TRUE(
-      train(make_layer(kTiny), {.warning = MovementWarning::kOff}).empty());
-  EXPECT_TRUE(train(make_layer(kTiny), {.steps = 99}).empty());
+  expect_none(make_layer(kTiny), {.factor = 0.0});
+  expect_none(make_layer(kTiny), {.ids = 15});
+  expect_none(make_layer(optim::SGD{.learning_rate = 0.0}));
+  expect_none(make_layer(kTiny), {.warning = MovementWarning::kOff});
+  expect_none(make_layer(kTiny), {.steps = 99});
   // Few rows of a large table, which move.
   const optim::SGD usual_steps{.learning_rate = 0.1};
-  EXPECT_TRUE(
-      train(make_layer(usual_steps, kUsual, 1'000'000), {.ids = 100}).empty());
+  expect_none(make_layer(usual_steps, kUsual, 1'000'000), {.ids = 100});
   // A feature without ids.
   auto layer = make_layer(kTiny);
   torch::optim::SGD optimizer(layer->parameters(), 0.1);
@@ -249,8 +248,8 @@ TEST(MovementWarningTest, OnlyRowsWithAGradientHaveToMove) {
 
 TEST(MovementWarningTest, TablesThatWereTrainedBeforeGiveNoWarning) {
   auto layer = make_layer(kDefaultStart);
-  EXPECT_TRUE(train(layer, {.steps = 1}).empty());
-  EXPECT_TRUE(train(layer).empty());
+  expect_none(layer, {.steps = 1});
+  expect_none(layer);
 }
 
 TEST(MovementWarningTest, WaitsForTheEndOfAWarmUp) {
@@ -262,11 +261,9 @@ TEST(MovementWarningTest, WaitsForTheEndOfAWarmUp) {
             .initial_learning_rate = rate, .decay_steps = 1e6}};
   };
   // 100 steps are the beginning of the warm-up. Adam's rows move fast at its end.
-  EXPECT_TRUE(
-      train(
-          make_layer(optim::Adam{.learning_rate = warm_up(50'000, 1e-5)}),
-          {.steps = 120})
-          .empty());
+  expect_none(
+      make_layer(optim::Adam{.learning_rate = warm_up(50'000, 1e-5)}),
+      {.steps = 120});
   // After the warm-up, Adagrad's rows still hardly move.
   optim::Adagrad slow = kDefaultStart;
   slow.learning_rate = warm_up(300, 0.001);
@@ -426,8 +423,7 @@ TEST(TableActivityTest, MeasuresTheTablesOfEnginesAndLayers) {
 
 TEST(TableActivityTest, MayBeAValue) {
   auto layer = make_layer(optim::SGD{});
-  EXPECT_TRUE(train(layer, {.steps = 2, .callbacks = {TableActivity({layer})}})
-                  .empty());
+  expect_none(layer, {.steps = 2, .callbacks = {TableActivity({layer})}});
 }
 
 TEST(TableActivityTest, RefusesUnusableArguments) {

@@ -60,6 +60,10 @@ Texts warnings_of(
   return warnings.texts;
 }
 
+void expect_none(const auto&... of) {
+  EXPECT_EQ(warnings_of(of...), Texts{});
+}
+
 TEST(UpdateCheckTest, AForgottenApplyGradientsIsNoticedAfterTwoSteps) {
   for (const int64_t steps : {2, 3}) {
     const auto model = std::make_shared<Model>();
@@ -82,58 +86,57 @@ TEST(UpdateCheckTest, AForgottenApplyGradientsIsNoticedAfterTwoSteps) {
 
 TEST(UpdateCheckTest, StepsThatPassTheirGradientsOnGiveNoWarning) {
   const auto model = std::make_shared<Model>();
-  EXPECT_TRUE(warnings_of(model, [&] {
-                model->enqueue();
-                const at::Tensor loss = model->backward();
-                model->engine->apply_gradients();
-                return loss;
-              }).empty());
+  expect_none(model, [&] {
+    model->enqueue();
+    const at::Tensor loss = model->backward();
+    model->engine->apply_gradients();
+    return loss;
+  });
   // Each step passes the gradients of the step before on.
   const auto late = std::make_shared<Model>();
   bool is_first = true;
-  EXPECT_TRUE(warnings_of(late, [&] {
-                if (!std::exchange(is_first, false)) {
-                  late->engine->apply_gradients();
-                }
-                late->enqueue();
-                return late->backward();
-              }).empty());
+  expect_none(late, [&] {
+    if (!std::exchange(is_first, false)) {
+      late->engine->apply_gradients();
+    }
+    late->enqueue();
+    return late->backward();
+  });
   // The first pass of two makes no update yet.
   const auto slow = std::make_shared<Model>(ModelOptions{.accumulation = 2});
-  EXPECT_TRUE(warnings_of(slow, [&] {
-                slow->enqueue();
-                const at::Tensor loss = slow->backward();
-                slow->engine->apply_gradients();
-                return loss;
-              }).empty());
+  expect_none(slow, [&] {
+    slow->enqueue();
+    const at::Tensor loss = slow->backward();
+    slow->engine->apply_gradients();
+    return loss;
+  });
   // The next batch is enqueued, and even dequeued, before the gradients of this one.
   const auto ahead =
       std::make_shared<Model>(ModelOptions{.pipelining = Pipelining::kOn});
   std::string name = "0";
   ahead->enqueue({.name = name});
   at::Tensor loss = ahead->backward(name);
-  EXPECT_TRUE(warnings_of(ahead, [&] {
-                const std::string next_name = name == "0" ? "1" : "0";
-                ahead->enqueue({.name = next_name});
-                const at::Tensor next = ahead->backward(next_name);
-                ahead->engine->apply_gradients(
-                    {}, std::exchange(name, next_name));
-                return std::exchange(loss, next);
-              }).empty());
+  expect_none(ahead, [&] {
+    const std::string next_name = name == "0" ? "1" : "0";
+    ahead->enqueue({.name = next_name});
+    const at::Tensor next = ahead->backward(next_name);
+    ahead->engine->apply_gradients({}, std::exchange(name, next_name));
+    return std::exchange(loss, next);
+  });
 }
 
 TEST(UpdateCheckTest, BatchesThatTrainNothingGiveNoWarning) {
   const auto model = std::make_shared<Model>();
-  EXPECT_TRUE(warnings_of(model, [&] {
-                model->enqueue({.training = false});
-                return model->backward();
-              }).empty());
-  EXPECT_TRUE(warnings_of(model, [&] {
-                model->enqueue({.name = "dropped"});
-                const at::Tensor loss = model->backward("dropped");
-                model->engine->drop("dropped");
-                return loss;
-              }).empty());
+  expect_none(model, [&] {
+    model->enqueue({.training = false});
+    return model->backward();
+  });
+  expect_none(model, [&] {
+    model->enqueue({.name = "dropped"});
+    const at::Tensor loss = model->backward("dropped");
+    model->engine->drop("dropped");
+    return loss;
+  });
   const auto frozen = std::make_shared<Model>(ModelOptions{.trainable = false});
   const auto forgotten = [](const std::shared_ptr<Model>& of) {
     return [of] {
@@ -141,28 +144,26 @@ TEST(UpdateCheckTest, BatchesThatTrainNothingGiveNoWarning) {
       return of->backward();
     };
   };
-  EXPECT_TRUE(warnings_of(frozen, forgotten(frozen)).empty());
-  EXPECT_TRUE(
-      warnings_of(model, forgotten(model), 1, MovementWarning::kOff).empty());
+  expect_none(frozen, forgotten(frozen));
+  expect_none(model, forgotten(model), 1, MovementWarning::kOff);
 }
 
 TEST(UpdateCheckTest, OtherThreadsMayStillComputeTheirGradients) {
   const auto model = std::make_shared<Model>(ModelOptions{.replicas = 2});
-  EXPECT_TRUE(warnings_of(
-                  model,
-                  [&] {
-                    std::thread other([&] {
-                      model->enqueue({.replica = 1});
-                      model->backward({}, 1);
-                    });
-                    model->enqueue();
-                    other.join();
-                    const at::Tensor loss = model->backward();
-                    model->engine->apply_gradients();
-                    return loss;
-                  },
-                  1)
-                  .empty());
+  expect_none(
+      model,
+      [&] {
+        std::thread other([&] {
+          model->enqueue({.replica = 1});
+          model->backward({}, 1);
+        });
+        model->enqueue();
+        other.join();
+        const at::Tensor loss = model->backward();
+        model->engine->apply_gradients();
+        return loss;
+      },
+      1);
 }
 
 }  // namespace tessera::training::update_check_test
