@@ -16,29 +16,6 @@ at::Tensor ids_of(const std::vector<int64_t>& ids) {
 const Rows kHistories{{7, 8, 7, 1}, {3}, {}, {0, 1, 2, 3, 4, 5, 6, 7, 8}};
 constexpr int64_t kNnz = 14;
 
-// Solves equations with a symmetric positive definite matrix by Gaussian elimination.
-std::vector<double> solution_of(
-    std::vector<std::vector<double>> matrix,
-    std::vector<double> right) {
-  const size_t size = right.size();
-  for (size_t pivot = 0; pivot < size; ++pivot) {
-    for (size_t row = pivot + 1; row < size; ++row) {
-      const double factor = matrix[row][pivot] / matrix[pivot][pivot];
-      for (size_t column = pivot; column < size; ++column) {
-        matrix[row][column] -= factor * matrix[pivot][column];
-      }
-      right[row] -= factor * right[pivot];
-    }
-  }
-  for (size_t row = size; row-- > 0;) {
-    for (size_t column = row + 1; column < size; ++column) {
-      right[row] -= matrix[row][column] * right[column];
-    }
-    right[row] /= matrix[row][row];
-  }
-  return right;
-}
-
 struct Problem {
   at::Tensor vectors = {};
   at::Tensor biases = {};
@@ -62,61 +39,46 @@ Problem whole_problem() {
 
 // The normal equations of the docstring's formula, term by term.
 at::Tensor plain_solve(const Problem& problem, const Rows& histories) {
-  const auto value = [](const at::Tensor& tensor, size_t i, double otherwise) {
-    return tensor.defined() ? tensor[static_cast<int64_t>(i)].item<double>()
-                            : otherwise;
+  const at::Tensor vectors = problem.vectors.to(at::kDouble);
+  const at::Tensor& priors = problem.batch.priors;
+  const auto value = [](const at::Tensor& tensor, int64_t i, double otherwise) {
+    return tensor.defined() ? tensor[i].item<double>() : otherwise;
   };
-  const auto dim = static_cast<size_t>(problem.vectors.size(1));
-  std::vector<double> all;
-  size_t position = 0;
-  for (size_t user = 0; user < histories.size(); ++user) {
-    const std::vector<int64_t>& history = histories[user];
-    std::vector<std::vector<double>> matrix(dim, std::vector<double>(dim));
-    std::vector<double> right(dim);
+  std::vector<at::Tensor> solutions;
+  int64_t position = 0;
+  for (const std::vector<int64_t>& history : histories) {
+    at::Tensor matrix = at::zeros({kDim, kDim}, at::kDouble);
+    at::Tensor right = at::zeros({kDim}, at::kDouble);
     // Adds the equations of weight * (target - u . vector)^2.
     const auto add = [&](int64_t item, double weight, double target) {
-      for (size_t i = 0; i < dim; ++i) {
-        const double own = value(problem.vectors[item], i, 0.0);
-        for (size_t j = 0; j < dim; ++j) {
-          matrix[i][j] += weight * own * value(problem.vectors[item], j, 0.0);
-        }
-        right[i] += weight * own * target;
-      }
+      matrix += weight * at::outer(vectors[item], vectors[item]);
+      right += weight * target * vectors[item];
     };
     for (const int64_t item : history) {
       add(item,
           value(problem.batch.confidences, position, 1.0),
           value(problem.batch.targets, position, 1.0) -
-              value(problem.biases, static_cast<size_t>(item), 0.0));
+              value(problem.biases, item, 0.0));
       ++position;
     }
-    for (int64_t item = 0; item < problem.vectors.size(0); ++item) {
+    for (int64_t item = 0; item < kItems; ++item) {
       if (std::find(history.begin(), history.end(), item) == history.end()) {
         add(item,
             problem.options.catalogue_confidence,
-            -value(problem.biases, static_cast<size_t>(item), 0.0));
+            -value(problem.biases, item, 0.0));
       }
     }
     const double regularization = problem.options.regularization +
         static_cast<double>(history.size()) *
             problem.options.regularization_per_item;
-    for (size_t i = 0; i < dim; ++i) {
-      matrix[i][i] += regularization;
-      const at::Tensor& priors = problem.batch.priors;
-      right[i] += regularization *
-          (priors.defined()
-               ? value(
-                     priors.dim() == 1 ? priors
-                                       : priors[static_cast<int64_t>(user)],
-                     i,
-                     0.0)
-               : 0.0);
+    matrix += regularization * at::eye(kDim, at::kDouble);
+    if (priors.defined()) {
+      const auto user = static_cast<int64_t>(solutions.size());
+      right += regularization * (priors.dim() == 1 ? priors : priors[user]);
     }
-    const std::vector<double> solution = solution_of(matrix, right);
-    all.insert(all.end(), solution.begin(), solution.end());
+    solutions.push_back(at::linalg_solve(matrix, right));
   }
-  return at::tensor(all, at::kDouble)
-      .view({static_cast<int64_t>(histories.size()), -1});
+  return at::stack(solutions);
 }
 
 at::Tensor solve(const Problem& problem, const Rows& histories) {

@@ -5,93 +5,153 @@
 
 namespace tessera::test::linear_cross_entropy_test {
 
-// The formula of the docstring in plain loops over doubles.
-double plain_loss(
-    const at::Tensor& states,
-    const at::Tensor& rows,
-    const at::Tensor& targets) {
-  const at::Tensor scores =
-      at::matmul(states.to(at::kDouble), rows.to(at::kDouble).t());
-  const auto score = scores.accessor<double, 2>();
-  const auto target = targets.accessor<int64_t, 1>();
-  double total = 0.0;
-  for (int64_t i = 0; i < scores.size(0); ++i) {
-    double sum = 0.0;
-    for (int64_t c = 0; c < scores.size(1); ++c) {
-      sum += std::exp(score[i][c]);
-    }
-    total += std::log(sum) - score[i][target[i]];
+// A loss over all classes.
+struct Whole {
+  at::Tensor states, rows, targets;
+
+  Whole(int64_t count, int64_t classes, int64_t dim)
+      : states(at::randn({count, dim}).requires_grad_()),
+        rows(at::randn({classes, dim}).requires_grad_()),
+        targets(at::randint(classes, {count}, at::kLong)) {}
+
+  std::vector<at::Tensor*> variables() {
+    return {&states, &rows};
   }
-  return total / static_cast<double>(scores.size(0));
+  at::Tensor loss() const {
+    return linear_cross_entropy(states, rows, targets);
+  }
+  at::Tensor formula() const {
+    return at::cross_entropy_loss(at::matmul(states, rows.t()), targets);
+  }
+};
+
+// A loss over sampled negatives.
+struct Sample {
+  at::Tensor states, positives, negatives, positive_ids, negative_ids;
+
+  Sample(int64_t count, int64_t num_negatives, int64_t dim)
+      : states(at::randn({count, dim}).requires_grad_()),
+        positives(at::randn({count, dim}).requires_grad_()),
+        negatives(at::randn({num_negatives, dim}).requires_grad_()),
+        // So few that there are accidental hits.
+        positive_ids(at::randint(7, {count}, at::kLong)),
+        negative_ids(at::randint(7, {num_negatives}, at::kLong)) {}
+
+  std::vector<at::Tensor*> variables() {
+    return {&states, &positives, &negatives};
+  }
+  at::Tensor loss() const {
+    return sampled_linear_cross_entropy(
+        states, positives, negatives, positive_ids, negative_ids);
+  }
+  at::Tensor formula() const {
+    const at::Tensor own = (states * positives).sum(1, true);
+    const at::Tensor others =
+        at::matmul(states, negatives.t())
+            .masked_fill(positive_ids.unsqueeze(1).eq(negative_ids), -INFINITY);
+    return (at::cat({own, others}, 1).logsumexp(1, true) - own).mean();
+  }
+};
+
+// Returns a copy whose variables are new leaves.
+template <class Loss>
+Loss copy_in(at::ScalarType dtype, Loss loss) {
+  for (at::Tensor* variable : loss.variables()) {
+    *variable = variable->detach().to(dtype, false, true).requires_grad_();
+  }
+  return loss;
 }
 
-TEST(LinearCrossEntropyTest, MatchesItsFormulaAndTorchsGradients) {
+template <class Loss>
+std::vector<at::Tensor> gradients_of(
+    const at::Tensor& loss,
+    Loss& of,
+    bool create_graph = false) {
+  std::vector<at::Tensor> variables;
+  for (const at::Tensor* variable : of.variables()) {
+    variables.push_back(*variable);
+  }
+  return torch::autograd::grad({loss}, variables, {}, {}, create_graph);
+}
+
+void expect_close(
+    const std::vector<at::Tensor>& actual,
+    const std::vector<at::Tensor>& expected,
+    double atol) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < actual.size(); ++i) {
+    tessera::test::expect_close(actual[i], expected[i], 1e-4, atol);
+  }
+}
+
+template <class Loss>
+class CrossEntropyTest : public testing::Test {};
+using Losses = testing::Types<Whole, Sample>;
+TYPED_TEST_SUITE(CrossEntropyTest, Losses);
+
+TYPED_TEST(CrossEntropyTest, MatchesItsFormulaAndTorchsGradients) {
   struct Sizes {
-    int64_t states, classes, dim;
+    int64_t states, others, dim;
   };
-  for (const auto& [count, classes, dim] :
+  for (const auto& [count, others, dim] :
        {Sizes{1, 1, 1},
         Sizes{3, 5, 7},
         Sizes{65, 37, 16},
+        Sizes{65, 32, 16},
+        Sizes{130, 33, 8},
+        Sizes{1100, 15, 24},
         Sizes{1100, 130, 24}}) {
-    const at::Tensor states = at::randn({count, dim}).requires_grad_();
-    const at::Tensor rows = at::randn({classes, dim}).requires_grad_();
-    const at::Tensor targets = at::randint(classes, {count}, at::kLong);
-    const at::Tensor loss = linear_cross_entropy(states, rows, targets);
+    TypeParam some(count, others, dim);
+    TypeParam exact = copy_in(at::kDouble, some);
+    const at::Tensor loss = some.loss();
+    const at::Tensor formula = exact.formula();
+    const double expected = formula.template item<double>();
     EXPECT_NEAR(
-        loss.item<double>(),
-        plain_loss(states, rows, targets),
-        1e-5 * (1.0 + loss.item<double>()));
+        loss.template item<double>(), expected, 1e-5 * (1.0 + expected));
+    EXPECT_NEAR(exact.loss().template item<double>(), expected, 1e-9);
     // A factor in front of the loss reaches the gradients.
-    const auto gradients = torch::autograd::grad({3.0 * loss}, {states, rows});
-    const at::Tensor states64 =
-        states.detach().to(at::kDouble).requires_grad_();
-    const at::Tensor rows64 = rows.detach().to(at::kDouble).requires_grad_();
-    const auto expected = torch::autograd::grad(
-        {3.0 *
-         at::cross_entropy_loss(at::matmul(states64, rows64.t()), targets)},
-        {states64, rows64});
-    expect_close(gradients[0], expected[0], 1e-4, 1e-6);
-    expect_close(gradients[1], expected[1], 1e-4, 1e-6);
-    const at::Tensor frozen =
-        linear_cross_entropy(states.detach(), rows.detach(), targets);
+    expect_close(
+        gradients_of(3.0 * loss, some),
+        gradients_of(3.0 * formula, exact),
+        1e-6);
+    const at::NoGradGuard no_gradients;
+    const at::Tensor frozen = some.loss();
     EXPECT_FALSE(frozen.requires_grad());
-    EXPECT_EQ(frozen.item<double>(), loss.item<double>());
-    EXPECT_EQ(
-        linear_cross_entropy(states, rows, targets.to(at::kInt)).item<double>(),
-        loss.item<double>());
+    EXPECT_EQ(frozen.template item<double>(), loss.template item<double>());
   }
 }
 
-// Second derivatives in float32 against those in float64. `loss_in` gives the loss and its
-// variables.
-template <class LossIn>
-void expect_second_derivatives(LossIn loss_in) {
+TYPED_TEST(CrossEntropyTest, GradientsMatchFiniteDifferences) {
+  TypeParam some = copy_in(at::kDouble, TypeParam(4, 5, 3));
+  std::vector<at::Tensor> variables;
+  for (const at::Tensor* variable : some.variables()) {
+    variables.push_back(*variable);
+  }
+  expect_gradients([&] { return some.loss(); }, variables);
+}
+
+// In float32 against those in float64.
+TYPED_TEST(CrossEntropyTest, HasSecondDerivatives) {
+  const TypeParam some(4, 5, 3);
   const auto second_in = [&](at::ScalarType dtype) {
-    const auto [loss, variables] = loss_in(dtype);
-    const auto gradients = torch::autograd::grad(
-        {loss}, variables, {}, true, /*create_graph=*/true);
+    TypeParam copy = copy_in(dtype, some);
     at::Tensor squares = at::zeros({}, dtype);
-    for (const at::Tensor& gradient : gradients) {
+    for (const at::Tensor& gradient :
+         gradients_of(copy.loss(), copy, /*create_graph=*/true)) {
       squares = squares + gradient.square().sum();
     }
-    return torch::autograd::grad({squares}, variables);
+    return gradients_of(squares, copy);
   };
-  const auto second = second_in(at::kFloat);
-  const auto expected = second_in(at::kDouble);
-  for (size_t i = 0; i < second.size(); ++i) {
-    expect_close(second[i], expected[i], 1e-4, 1e-5);
-  }
+  expect_close(second_in(at::kFloat), second_in(at::kDouble), 1e-5);
 }
 
-void expect_same_bits_for_all_threads(
-    const std::function<at::Tensor()>& loss_of,
-    const std::vector<at::Tensor>& variables) {
+TYPED_TEST(CrossEntropyTest, NumberOfThreadsDoesNotChangeTheBits) {
+  TypeParam some(700, 150, 32);
   std::vector<std::vector<at::Tensor>> results;
   for (const int count : {1, 3}) {
     const Threads threads(count);
-    const at::Tensor loss = loss_of();
-    results.push_back(torch::autograd::grad({loss}, variables));
+    const at::Tensor loss = some.loss();
+    results.push_back(gradients_of(loss, some));
     results.back().push_back(loss.detach());
   }
   for (size_t i = 0; i < results[0].size(); ++i) {
@@ -99,34 +159,15 @@ void expect_same_bits_for_all_threads(
   }
 }
 
-TEST(LinearCrossEntropyTest, GradientsMatchFiniteDifferences) {
-  const at::Tensor states = at::randn({4, 3}, at::kDouble).requires_grad_();
-  const at::Tensor rows = at::randn({5, 3}, at::kDouble).requires_grad_();
-  const at::Tensor targets = int64s({0, 4, 2, 2});
-  expect_gradients(
-      [&] { return linear_cross_entropy(states, rows, targets); },
-      {states, rows});
-}
-
-TEST(LinearCrossEntropyTest, HasSecondDerivatives) {
-  const at::Tensor values = at::randn({4, 3});
-  const at::Tensor row_values = at::randn({5, 3});
-  expect_second_derivatives([&](at::ScalarType dtype) {
-    const at::Tensor states = values.to(dtype, false, true).requires_grad_();
-    const at::Tensor rows = row_values.to(dtype, false, true).requires_grad_();
-    return std::pair(
-        linear_cross_entropy(states, rows, int64s({0, 4, 2, 2})),
-        std::vector<at::Tensor>{states, rows});
-  });
-}
-
-TEST(LinearCrossEntropyTest, NumberOfThreadsDoesNotChangeTheBits) {
-  const at::Tensor states = at::randn({700, 32}).requires_grad_();
-  const at::Tensor rows = at::randn({150, 32}).requires_grad_();
-  const at::Tensor targets = at::randint(150, {700}, at::kLong);
-  expect_same_bits_for_all_threads(
-      [&] { return linear_cross_entropy(states, rows, targets); },
-      {states, rows});
+TEST(LinearCrossEntropyTest, TakesInt32TargetsAndFrozenInputs) {
+  Whole some(65, 37, 16);
+  const double loss = some.loss().item<double>();
+  some.targets = some.targets.to(at::kInt);
+  EXPECT_EQ(some.loss().item<double>(), loss);
+  some.states = some.states.detach();
+  some.rows = some.rows.detach();
+  EXPECT_FALSE(some.loss().requires_grad());
+  EXPECT_EQ(some.loss().item<double>(), loss);
 }
 
 TEST(LinearCrossEntropyTest, RefusesWrongInputs) {
@@ -164,99 +205,6 @@ TEST(LinearCrossEntropyTest, RefusesWrongInputs) {
       "targets must be in [0, 4), but got -1");
 }
 
-// --- with sampled negatives ---
-
-struct Sample {
-  at::Tensor states, positives, negatives, positive_ids, negative_ids;
-
-  Sample(int64_t count, int64_t num_negatives, int64_t dim)
-      : states(at::randn({count, dim}).requires_grad_()),
-        positives(at::randn({count, dim}).requires_grad_()),
-        negatives(at::randn({num_negatives, dim}).requires_grad_()),
-        // So few that there are accidental hits.
-        positive_ids(at::randint(7, {count}, at::kLong)),
-        negative_ids(at::randint(7, {num_negatives}, at::kLong)) {}
-
-  std::vector<at::Tensor> variables() const {
-    return {states, positives, negatives};
-  }
-  at::Tensor loss() const {
-    return sampled_linear_cross_entropy(
-        states, positives, negatives, positive_ids, negative_ids);
-  }
-  Sample in(at::ScalarType dtype) const {
-    Sample result = *this;
-    for (at::Tensor* tensor :
-         {&result.states, &result.positives, &result.negatives}) {
-      *tensor = tensor->detach().to(dtype, false, true).requires_grad_();
-    }
-    return result;
-  }
-};
-
-// The formula of the docstring in plain loops over doubles.
-double plain_loss(const Sample& sample) {
-  const auto dot = [](const at::Tensor& a, const at::Tensor& b) {
-    return (a.to(at::kDouble) * b.to(at::kDouble)).sum().item<double>();
-  };
-  double total = 0.0;
-  const int64_t count = sample.states.size(0);
-  for (int64_t i = 0; i < count; ++i) {
-    const double own = dot(sample.states[i], sample.positives[i]);
-    double sum = std::exp(own);
-    for (int64_t j = 0; j < sample.negatives.size(0); ++j) {
-      if (sample.negative_ids[j].item<int64_t>() !=
-          sample.positive_ids[i].item<int64_t>()) {
-        sum += std::exp(dot(sample.states[i], sample.negatives[j]));
-      }
-    }
-    total += std::log(sum) - own;
-  }
-  return total / static_cast<double>(count);
-}
-
-TEST(SampledLinearCrossEntropyTest, MatchesItsFormulaAndDoubles) {
-  struct Sizes {
-    int64_t states, negatives, dim;
-  };
-  for (const auto& [count, negatives, dim] :
-       {Sizes{1, 1, 1},
-        Sizes{3, 5, 7},
-        Sizes{65, 32, 16},
-        Sizes{130, 33, 8},
-        Sizes{1100, 15, 24}}) {
-    const Sample sample(count, negatives, dim);
-    const at::Tensor loss = sample.loss();
-    const double expected = plain_loss(sample);
-    EXPECT_NEAR(loss.item<double>(), expected, 1e-5 * (1.0 + expected));
-    // A factor in front of the loss reaches the gradients.
-    const auto gradients =
-        torch::autograd::grad({3.0 * loss}, sample.variables());
-    const Sample exact = sample.in(at::kDouble);
-    EXPECT_NEAR(exact.loss().item<double>(), expected, 1e-9);
-    const auto expected_gradients =
-        torch::autograd::grad({3.0 * exact.loss()}, exact.variables());
-    for (size_t i = 0; i < gradients.size(); ++i) {
-      expect_close(gradients[i], expected_gradients[i], 1e-4, 1e-6);
-    }
-    const at::NoGradGuard no_gradients;
-    EXPECT_EQ(sample.loss().item<double>(), loss.item<double>());
-  }
-}
-
-TEST(SampledLinearCrossEntropyTest, GradientsMatchFiniteDifferences) {
-  const Sample sample = Sample(4, 5, 3).in(at::kDouble);
-  expect_gradients([&] { return sample.loss(); }, sample.variables());
-}
-
-TEST(SampledLinearCrossEntropyTest, HasSecondDerivatives) {
-  const Sample sample(4, 5, 3);
-  expect_second_derivatives([&](at::ScalarType dtype) {
-    const Sample copy = sample.in(dtype);
-    return std::pair(copy.loss(), copy.variables());
-  });
-}
-
 // All inputs come from one tensor, as with tied weights.
 TEST(SampledLinearCrossEntropyTest, InputsMayDependOnEachOther) {
   const at::Tensor rows = at::randn({4, 3}).requires_grad_();
@@ -267,27 +215,27 @@ TEST(SampledLinearCrossEntropyTest, InputsMayDependOnEachOther) {
         sampled_linear_cross_entropy(states, states.sin(), rows, ids, ids);
     return torch::autograd::grad({loss}, {rows}, {}, true, create_graph)[0];
   };
-  expect_close(gradient(true).detach(), gradient(false), 1e-4, 1e-5);
+  tessera::test::expect_close(
+      gradient(true).detach(), gradient(false), 1e-4, 1e-5);
 }
 
 TEST(SampledLinearCrossEntropyTest, TakesViewsInt32IdsAndFrozenInputs) {
-  const Sample sample(5, 6, 4);
+  Sample sample(5, 6, 4);
   const at::Tensor loss = sample.loss();
   Sample other = sample;
   other.positive_ids = other.positive_ids.to(at::kInt);
   other.negative_ids = other.negative_ids.to(at::kInt);
   other.negatives = sample.negatives.t().contiguous().t();  // not contiguous
   EXPECT_EQ(other.loss().item<double>(), loss.item<double>());
-  const auto all = torch::autograd::grad({loss}, sample.variables());
+  const auto all = gradients_of(loss, sample);
   for (size_t i = 0; i < 3; ++i) {
-    Sample frozen = sample.in(at::kFloat);
-    const std::vector<at::Tensor*> inputs{
-        &frozen.states, &frozen.positives, &frozen.negatives};
-    for (size_t other_input = 0; other_input < 3; ++other_input) {
-      inputs[other_input]->requires_grad_(other_input == i);
+    Sample frozen = copy_in(at::kFloat, sample);
+    for (at::Tensor* variable : frozen.variables()) {
+      variable->requires_grad_(variable == frozen.variables()[i]);
     }
-    expect_close(
-        torch::autograd::grad({frozen.loss()}, {*inputs[i]})[0], all[i]);
+    tessera::test::expect_close(
+        torch::autograd::grad({frozen.loss()}, {*frozen.variables()[i]})[0],
+        all[i]);
   }
 }
 
@@ -297,16 +245,9 @@ TEST(SampledLinearCrossEntropyTest, OnlyHitsGiveNoLoss) {
   sample.negative_ids.fill_(2);
   const at::Tensor loss = sample.loss();
   EXPECT_EQ(loss.item<double>(), 0.0);
-  for (const at::Tensor& gradient :
-       torch::autograd::grad({loss}, sample.variables())) {
+  for (const at::Tensor& gradient : gradients_of(loss, sample)) {
     EXPECT_TRUE(at::equal(gradient, at::zeros_like(gradient)));
   }
-}
-
-TEST(SampledLinearCrossEntropyTest, NumberOfThreadsDoesNotChangeTheBits) {
-  const Sample sample(700, 150, 32);
-  expect_same_bits_for_all_threads(
-      [&] { return sample.loss(); }, sample.variables());
 }
 
 TEST(SampledLinearCrossEntropyTest, RefusesWrongInputs) {

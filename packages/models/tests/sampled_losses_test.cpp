@@ -24,13 +24,6 @@ const std::map<std::string, Loss> kLosses{
        return sampled_softmax_loss(scores, {.reduction = reduction});
      }}};
 
-std::vector<double> row_of(const at::Tensor& values) {
-  const at::Tensor flat = values.detach().to(at::kDouble).contiguous();
-  return {
-      flat.const_data_ptr<double>(),
-      flat.const_data_ptr<double>() + flat.numel()};
-}
-
 TEST(SampledLossesTest, SampledSoftmaxMatchesTensorFlow) {
   const Json golden = read_golden("ranking.json")["sampled_softmax"];
   ASSERT_EQ(golden.size(), 2U);
@@ -82,138 +75,118 @@ TEST(SampledLossesTest, SampledSoftmaxOfAllItemsIsTheSoftmax) {
       loss, at::cross_entropy_loss(scores, clicks).item<double>(), 1e-12);
 }
 
-TEST(SampledLossesTest, BprMatchesItsFormula) {
-  const at::Tensor positive = at::randn({4}, at::kDouble);
-  const at::Tensor negative = at::randn({4, 3}, at::kDouble);
-  const at::Tensor weights = at::rand({4});
-  const at::Tensor positive_ids = int64s({1, 2, 3, 4});
-  const at::Tensor negative_ids = int64s({2, 9, 2});
-  double plain = 0.0, without_hits = 0.0;
-  for (int64_t i = 0; i < 4; ++i) {
-    double sum = 0.0, left = 0.0;
-    int count = 0;
-    for (int64_t j = 0; j < 3; ++j) {
-      const double margin = (positive[i] - negative[i][j]).item<double>() / 0.5;
-      const double loss = std::log(1.0 + std::exp(-margin));
-      sum += loss;
-      if (i != 1 || j == 1) {  // item 2 is drawn twice
-        left += loss;
-        ++count;
-      }
+// Compares the weighted sum over examples with and without accidental hits. `of` gives the loss
+// of an example from the scores of its positive item and its negatives.
+void expect_formula(
+    SampledScores scores,
+    const std::function<at::Tensor(const SampledScores&)>& loss,
+    const std::function<double(double, const std::vector<double>&)>& of) {
+  const int64_t batch = scores.negative.size(0);
+  const int64_t negatives = scores.negative.size(1);
+  scores.weights = at::rand({batch}, at::kDouble);
+  for (const at::Tensor& negative_ids :
+       {at::Tensor(),
+        at::randint(5, {negatives}, at::kLong),
+        at::randint(5, {batch, negatives}, at::kLong)}) {
+    at::Tensor is_hit = at::zeros({batch, negatives}, at::kBool);
+    if (negative_ids.defined()) {
+      scores.positive_ids = at::randint(5, {batch}, at::kLong);
+      scores.negative_ids = negative_ids;
+      is_hit = scores.positive_ids.unsqueeze(1).eq(negative_ids);
     }
-    const auto weight = weights[i].item<double>();
-    plain += weight * sum / 3.0 / 4.0;
-    without_hits += weight * left / count / 4.0;
+    double expected = 0.0;
+    for (int64_t i = 0; i < batch; ++i) {
+      std::vector<double> left;
+      for (int64_t j = 0; j < negatives; ++j) {
+        if (!is_hit[i][j].item<bool>()) {
+          left.push_back(scores.negative[i][j].item<double>());
+        }
+      }
+      expected += scores.weights[i].item<double>() *
+          of(scores.positive[i].item<double>(), left);
+    }
+    EXPECT_NEAR(loss(scores).item<double>() / expected, 1.0, 1e-12);
   }
-  SampledScores scores{
-      .positive = positive, .negative = negative, .weights = weights};
-  const SampledLossOptions options{.temperature = 0.5};
-  EXPECT_NEAR(bpr_loss(scores, options).item<double>(), plain, 1e-12);
-  scores.positive_ids = positive_ids;
-  scores.negative_ids = negative_ids;
-  EXPECT_NEAR(bpr_loss(scores, options).item<double>(), without_hits, 1e-12);
 }
 
-// Algorithm 1 of the paper, with the negatives as the samples.
-double warp_reference(
-    double positive,
-    const std::vector<double>& negative,
-    const std::vector<bool>& is_hit,
-    int64_t num_items,
-    double margin) {
-  int64_t tries = 0;
-  for (size_t i = 0; i < negative.size(); ++i) {
-    if (is_hit[i]) {
-      continue;
-    }
-    ++tries;
-    const double distance = margin + negative[i] - positive;
-    if (distance > 0.0) {
-      const int64_t rank = std::max<int64_t>(1, (num_items - 1) / tries);
-      double sum = 0.0;
-      for (int64_t j = 1; j <= rank; ++j) {
-        sum += 1.0 / static_cast<double>(j);
-      }
-      return sum * distance;
-    }
+double mean_of(const std::vector<double>& values, auto&& function) {
+  double sum = 0.0;
+  for (const double value : values) {
+    sum += function(value);
   }
-  return 0.0;
+  return values.empty() ? 0.0 : sum / static_cast<double>(values.size());
+}
+
+TEST(SampledLossesTest, BprMatchesItsFormula) {
+  expect_formula(
+      {.positive = at::randn({4}, at::kDouble),
+       .negative = at::randn({4, 3}, at::kDouble)},
+      [](const auto& scores) {
+        return 4.0 * bpr_loss(scores, {.temperature = 0.5});
+      },
+      [](double positive, const auto& negative) {
+        return mean_of(negative, [&](double score) {
+          return std::log1p(std::exp((score - positive) / 0.5));
+        });
+      });
 }
 
 TEST(SampledLossesTest, WarpMatchesItsAlgorithm) {
   for (const int64_t num_items : {2, 7, 1682}) {
     for (const double margin : {0.0, 0.2, 1.0}) {
-      const at::Tensor positive = at::randn({50}, at::kDouble) + 1.0;
-      const at::Tensor negative = at::randn({50, 6}, at::kDouble);
-      const at::Tensor positive_ids = at::randint(0, 5, {50}, at::kLong);
-      const at::Tensor negative_ids = at::randint(0, 5, {50, 6}, at::kLong);
-      double plain = 0.0, without_hits = 0.0;
-      for (int64_t i = 0; i < 50; ++i) {
-        std::vector<bool> is_hit;
-        for (int64_t j = 0; j < 6; ++j) {
-          is_hit.push_back(
-              positive_ids[i].item<int64_t>() ==
-              negative_ids[i][j].item<int64_t>());
-        }
-        const auto score = positive[i].item<double>();
-        const auto row = row_of(negative[i]);
-        plain += warp_reference(
-            score, row, std::vector<bool>(6, false), num_items, margin);
-        without_hits += warp_reference(score, row, is_hit, num_items, margin);
-      }
-      const WarpLossOptions options{
-          .num_items = num_items,
-          .margin = margin,
-          .reduction = LossReduction::kSum};
-      SampledScores scores{.positive = positive, .negative = negative};
-      EXPECT_NEAR(
-          warp_loss(scores, options).item<double>(), plain, 1e-12 * plain);
-      scores.positive_ids = positive_ids;
-      scores.negative_ids = negative_ids;
-      EXPECT_NEAR(
-          warp_loss(scores, options).item<double>(),
-          without_hits,
-          1e-12 * without_hits);
-      EXPECT_GT(plain, without_hits * 0.1);
+      expect_formula(
+          {.positive = at::randn({50}, at::kDouble) + 1.0,
+           .negative = at::randn({50, 6}, at::kDouble)},
+          [&](const auto& scores) {
+            return warp_loss(
+                scores,
+                {.num_items = num_items,
+                 .margin = margin,
+                 .reduction = LossReduction::kSum});
+          },
+          // Algorithm 1 of the paper, with the negatives as the samples.
+          [&](double positive, const auto& negative) {
+            int64_t tries = 0;
+            for (const double score : negative) {
+              ++tries;
+              const double distance = margin + score - positive;
+              if (distance > 0.0) {
+                double sum = 0.0;
+                for (int64_t rank =
+                         std::max<int64_t>(1, (num_items - 1) / tries);
+                     rank > 0;
+                     --rank) {
+                  sum += 1.0 / static_cast<double>(rank);
+                }
+                return sum * distance;
+              }
+            }
+            return 0.0;
+          });
     }
   }
 }
 
 TEST(SampledLossesTest, CosineContrastiveMatchesItsFormula) {
-  const at::Tensor positive = at::rand({4}, at::kDouble) * 2.0 - 1.0;
-  const at::Tensor negative = at::rand({4, 3}, at::kDouble) * 2.0 - 1.0;
-  const at::Tensor weights = at::rand({4}, at::kDouble);
-  const at::Tensor negative_ids = int64s({2, 9, 2});
-  double plain = 0.0, without_hits = 0.0;
-  for (int64_t i = 0; i < 4; ++i) {
-    double sum = 0.0, left = 0.0;
-    for (int64_t j = 0; j < 3; ++j) {
-      const double loss = std::max(0.0, negative[i][j].item<double>() - (-0.3));
-      sum += loss;
-      left += i != 1 || j == 1 ? loss : 0.0;  // item 2 is drawn twice
-    }
-    const double near = 1.0 - positive[i].item<double>();
-    const auto weight = weights[i].item<double>();
-    plain += weight * (near + 7.0 * sum / 3.0);
-    without_hits += weight * (near + 7.0 * left / (i == 1 ? 1.0 : 3.0));
-  }
   SampledScores scores{
-      .positive = positive, .negative = negative, .weights = weights};
-  const CosineContrastiveLossOptions options{
-      .margin = -0.3, .negative_weight = 7.0, .reduction = LossReduction::kSum};
-  EXPECT_NEAR(
-      cosine_contrastive_loss(scores, options).item<double>(), plain, 1e-12);
-  scores.positive_ids = int64s({1, 2, 3, 4});
-  scores.negative_ids = negative_ids;
-  EXPECT_NEAR(
-      cosine_contrastive_loss(scores, options).item<double>(),
-      without_hits,
-      1e-12);
+      .positive = at::rand({4}, at::kDouble) * 2.0 - 1.0,
+      .negative = at::rand({4, 3}, at::kDouble) * 2.0 - 1.0};
+  const auto loss = [](const SampledScores& some) {
+    return cosine_contrastive_loss(
+        some,
+        {.margin = -0.3,
+         .negative_weight = 7.0,
+         .reduction = LossReduction::kSum});
+  };
+  expect_formula(scores, loss, [](double positive, const auto& negative) {
+    return 1.0 - positive + 7.0 * mean_of(negative, [](double score) {
+                              return std::max(0.0, score - (-0.3));
+                            });
+  });
   scores.positive.requires_grad_();
   scores.negative.requires_grad_();
   expect_gradients(
-      [&] { return cosine_contrastive_loss(scores, options); },
-      {scores.positive, scores.negative});
+      [&] { return loss(scores); }, {scores.positive, scores.negative});
 }
 
 TEST(SampledLossesTest, CosineContrastiveWithoutNegatives) {
