@@ -98,6 +98,44 @@ inline TensorMap run_embedding(
   return activations;
 }
 
+inline void expect_error(
+    torch::jit::Module& loaded,
+    const TensorLists& features,
+    const TensorMap& weights,
+    const std::string& text) {
+  SCOPED_TRACE(text);
+  try {
+    run_embedding(loaded, features, weights);
+    ADD_FAILURE() << "expected an error";
+  } catch (const std::exception& error) {
+    EXPECT_CONTAINS(error.what(), text);
+  }
+}
+
+/// Checks that no feature `f` of a wrong structure is taken.
+inline void expect_broken_parts_refused(torch::jit::Module& loaded) {
+  const at::Tensor ids = int64s({1, 2});
+  const std::vector<std::pair<std::vector<at::Tensor>, std::string>> cases{
+      {{at::zeros({2})}, "TypeError: [feature 'f'] ids must be int32 or int64"},
+      {{at::zeros({}, at::kLong)}, "rank 1 or above"},
+      {{at::zeros({2}), ids}, "TypeError: [feature 'f'] values must be int32"},
+      {{ids, int64s({0, 1})}, "end with the number of values, 2"},
+      {{ids, int64s({1, 2})}, "must begin with 0"},
+      {{ids, int64s({0, 2, 1, 2})}, "must not decrease"},
+      {{ids, at::empty({0}, at::kLong)}, "[batch + 1]"},
+      {{ids.view({2, 1}), int64s({0, 2})}, "values must have rank 1"},
+      {{int64s({0, 0, 0, 5}).view({2, 2}), ids, int64s({1, 2})}, "inside"},
+      {{int64s({0, 0, -1, 0}).view({2, 2}), ids, int64s({1, 2})}, "inside"},
+      {{int64s({0, 0}).view({1, 2}), ids, int64s({1, 2})},
+       "[nnz, rank] = [2, 2]"},
+      {{int64s({0, 0}).view({2, 1}), ids, int64s({1})}, "2 entries or more"},
+      {{}, "but got 0 tensors"},
+      {{ids, ids, ids, ids}, "but got 4 tensors"}};
+  for (const auto& [parts, text] : cases) {
+    expect_error(loaded, {{"f", parts}}, {}, text);
+  }
+}
+
 /// A layer with one feature `f` over a table `t` of 3 columns.
 struct Kind {
   FeatureConfig config = {};

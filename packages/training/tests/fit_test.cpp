@@ -279,9 +279,6 @@ struct Counter {
     };
   }
 };
-}
-}
-;
 
 // Gives the numbers from 1 to `end`.
 struct Next {

@@ -208,6 +208,5 @@ inline training::History fit_losses(
       },
       std::move(options));
 }
-}
 
 }  // namespace tessera::test
