@@ -201,13 +201,12 @@ class ProgramTest : public ::testing::Test {
       const std::vector<float>& expected) {
     test::expect_close(at::tensor(actual), at::tensor(expected), 1e-4, 1e-4);
   }
-}
 
-Ranker model_;
-TemporaryFolder folder_;
-std::string program_ = folder_ / "program";
-std::string directory_ = folder_ / "published";
-std::unique_ptr<Publisher> publisher_;
+  Ranker model_;
+  TemporaryFolder folder_;
+  std::string program_ = folder_ / "program";
+  std::string directory_ = folder_ / "published";
+  std::unique_ptr<Publisher> publisher_;
 };
 
 TEST_F(ProgramTest, ScoresAreThoseOfTheModel) {

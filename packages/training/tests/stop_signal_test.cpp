@@ -88,15 +88,11 @@ int handler_calls = 0;
 // A signal in on_train_end() is too late to stop a training.
 TEST_P(StopSignalTest, ALateSignalRunsThePreviousHandler) {
   const HandlerGuard own(GetParam(), [](int) { ++handler_calls; });
-  const auto hooks = hook_after(7, [&](Training&) {
-    // Reports that it may be interrupted, again after each byte from the
-    // parent. It continues when the parent closes the pipe.
-    char byte = 0;
-    while (hangs) {
-      static_cast<void>(!::write(STDOUT_FILENO, "\nready\n", 7));
-      hangs = ::read(STDIN_FILENO, &byte, 1) == 1;
-    }
-  });
+  const auto hooks = std::make_shared<Hooks>();
+  hooks->train_end = [](Training&) {
+    ::raise(GetParam());
+    EXPECT_EQ(handler_calls, 0);
+  };
   handler_calls = 0;
   const History history = fit_with([] {}, {.callbacks = {hooks}});
   EXPECT_EQ(history.stop_reason, "");
@@ -174,17 +170,15 @@ constexpr const char* kFolder = "TESSERA_TRAINING_CHILD";
 std::string train_in(const std::string& folder, bool hangs) {
   ClickRun run;
   at::manual_seed(5);
-  const auto hooks = std::make_shared<Hooks>();
-  hooks->step_end = [&](Training& training) {
-    if (training.progress().step == 7 && hangs) {
-      // Reports that it may be interrupted, again after each byte from the
-      // parent. It continues when the parent closes the pipe.
-      char byte = 0;
-      do {
-        static_cast<void>(!::write(STDOUT_FILENO, "\nready\n", 7));
-      } while (::read(STDIN_FILENO, &byte, 1) == 1);
+  const auto hooks = hook_after(7, [&](Training&) {
+    // Reports that it may be interrupted, again after each byte from the
+    // parent. It continues when the parent closes the pipe.
+    char byte = 0;
+    while (hangs) {
+      static_cast<void>(!::write(STDOUT_FILENO, "\nready\n", 7));
+      hangs = ::read(STDIN_FILENO, &byte, 1) == 1;
     }
-  };
+  });
   const History history = run.train(
       click_batches(5, 1),
       {.epochs = 3,
