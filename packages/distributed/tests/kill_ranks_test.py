@@ -36,8 +36,13 @@ def ranks_of(launcher):
     return processes
 
 
+def newest_checkpoint(folder):
+    return max((int(name) for path in folder.iterdir() for name in re.findall(r"\d+", path.name)), default=0)
+
+
 class KillRanksTest(unittest.TestCase):
     def start(self, folder, ranks, steps, *options):
+        """Returns the launcher after the first step."""
         # On a busy machine, a rank takes seconds to say what it knows.
         command = [sys.executable, "-B", LAUNCH, "--ranks", str(ranks), "--grace", "20", *options, "--"]
         command += [PROGRAM, folder, str(steps), str(TIMEOUT_MS), str(PAUSE_MS)]
@@ -47,12 +52,12 @@ class KillRanksTest(unittest.TestCase):
         )
         self.addCleanup(launcher.wait)
         self.addCleanup(launcher.terminate)
+        self.assertEqual(launcher.stdout.readline(), "trains\n")
         return launcher
 
-    def disturb(self, launcher, choice):
-        """Ends or stops one rank a while after the first step. Returns its number."""
-        self.assertEqual(launcher.stdout.readline(), "trains\n")
-        time.sleep(choice.uniform(0.0, 1.5))
+    def disturb(self, launcher, choice, seconds):
+        """Ends or stops one rank at any moment of the next `seconds`. Returns its number."""
+        time.sleep(choice.uniform(0.0, seconds))
         processes = ranks_of(launcher.pid)
         rank = choice.choice(sorted(processes))
         number = choice.choice([signal.SIGKILL, signal.SIGSTOP])
@@ -72,7 +77,7 @@ class KillRanksTest(unittest.TestCase):
             for number in range(TIMES):
                 ranks = choice.randint(2, 4)
                 launcher = self.start(folder, ranks, ENDLESS)
-                rank = self.disturb(launcher, choice)
+                rank = self.disturb(launcher, choice, seconds=1.5)
                 _, errors = launcher.communicate(timeout=90)
                 with self.subTest(number=number, ranks=ranks, rank=rank):
                     self.assertNotEqual(launcher.returncode, 0)
@@ -82,11 +87,13 @@ class KillRanksTest(unittest.TestCase):
                     name = "the machine of rank 0, does not answer" if rank == 0 else rf"rank {rank} \("
                     for text in others:
                         self.assertTrue(re.search(f"ranks: .*{name}", text), errors)
-            newest = max(int(name) for path in folder.iterdir() for name in re.findall(r"\d+", path.name))
-            # The launcher itself starts all ranks again.
-            end = newest * STEPS_PER_CHECKPOINT + 300
+            newest = newest_checkpoint(folder)
+            # The launcher itself starts all ranks again, with the newest checkpoint that is whole.
+            end = newest * STEPS_PER_CHECKPOINT + 100
             launcher = self.start(folder, 3, end, "--restarts", "1")
-            self.disturb(launcher, choice)
+            while newest_checkpoint(folder) <= newest:
+                time.sleep(0.02)
+            self.disturb(launcher, choice, seconds=0.3)
             output, errors = launcher.communicate(timeout=120)
             self.assertEqual(launcher.returncode, 0, errors)
             self.assertIn("starts all ranks again, attempt 1 of 1", errors)
