@@ -15,9 +15,6 @@
 
 namespace tessera::serving::reader_test {
 
-// Expects an exception of exactly this type whose message has the text.
-template <class Error>
-
 // Collects events, and waits for one.
 class Events {
  public:

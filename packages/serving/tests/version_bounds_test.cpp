@@ -106,8 +106,6 @@ TEST(VersionBoundsTest, LargeFilesAreRefusedBeforeTheyAreRead) {
   const std::string too_long =
       "expected a file of at most 16777216 bytes at '" + version;
   std::filesystem::resize_file(version, 17 * kMiB);
-  expect_refused("expected a file of at most 16777216 bytes at '" + version);
-  std::filesystem::resize_file(version, kTiB);
   EXPECT_INVALID_ARGUMENT(open(), too_long);
   std::filesystem::resize_file(version, kTiB);
   EXPECT_INVALID_ARGUMENT(open(), too_long);
