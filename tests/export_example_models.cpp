@@ -70,8 +70,7 @@ void write_click_model(Samples& samples, const std::string& interaction) {
 }
 
 void write_rater(Samples& samples) {
-  const RatingData data(
-      load_movielens(tessera::test::test_file("movielens_tiny")), 1);
+  const RatingData data(load_movielens(test_file("movielens_tiny")), 1);
   Rater model(data, Options{});
   write_model(samples, "movielens", model, [&](int64_t size) {
     const auto count =

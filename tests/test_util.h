@@ -25,6 +25,12 @@
 #define EXPECT_CONTAINS(text, part) \
   EXPECT_PRED_FORMAT2(::tessera::test::contains, text, part)
 
+// Compares shapes, and values bit for bit.
+#define EXPECT_TENSOR_EQ(actual, expected) \
+  EXPECT_PRED_FORMAT2(::tessera::test::is_equal, actual, expected)
+#define ASSERT_TENSOR_EQ(actual, expected) \
+  ASSERT_PRED_FORMAT2(::tessera::test::is_equal, actual, expected)
+
 namespace tessera::test {
 
 using Texts = std::vector<std::string>;
@@ -81,6 +87,20 @@ inline testing::AssertionResult contains(
   }
   return testing::AssertionFailure()
       << "expected the text:\n  " << part << "\nin:\n  " << text;
+}
+
+inline testing::AssertionResult is_equal(
+    const char* actual_name,
+    const char* expected_name,
+    const at::Tensor& actual,
+    const at::Tensor& expected) {
+  if (at::equal(actual, expected)) {
+    return testing::AssertionSuccess();
+  }
+  return testing::AssertionFailure()
+      << "expected " << actual_name << ":\n"
+      << actual << "\nto equal " << expected_name << ":\n"
+      << expected;
 }
 
 /// Expects equal shapes, and |actual - expected| <= atol + rtol * |expected| for

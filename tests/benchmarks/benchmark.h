@@ -94,6 +94,12 @@ int run_benchmark(
   return options.run(argc, argv, [&] { work(options); });
 }
 
+/// The main() of a benchmark that does nothing else.
+#define TESSERA_BENCHMARK(description, work)             \
+  int main(int argc, char** argv) {                      \
+    return run_benchmark(argc, argv, description, work); \
+  }
+
 /// The time since it was made.
 class Stopwatch {
  public:

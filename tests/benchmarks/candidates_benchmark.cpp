@@ -15,28 +15,10 @@
 #include <tessera/serving/publisher.h>
 #include <tessera/serving/server.h>
 
-#include <ATen/Context.h>
-#include <ATen/Parallel.h>
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/allclose.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/rand.h>
-#include <ATen/ops/randint.h>
-#include <ATen/ops/tensor.h>
-#include <nlohmann/json.hpp>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
-#include <torch/nn/module.h>
 
 #include "src/common/check.h"
-#include "tests/benchmarks/benchmark.h"
-
-#include <filesystem>
-#include <fstream>
-#include <iostream>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
+#include "tests/benchmarks/torch_benchmark.h"
 
 namespace {
 
@@ -485,10 +467,6 @@ void run(const Options& options) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return run_benchmark(
-      argc,
-      argv,
-      "Times the scores of many candidates for one user in several runtimes.",
-      run);
-}
+TESSERA_BENCHMARK(
+    "Times the scores of many candidates for one user in several runtimes.",
+    run)

@@ -4,22 +4,10 @@
 #include <tessera/engine/embedding_engine.h>
 #include <tessera/optim/optimizers/adagrad.h>
 
-#include "tests/benchmarks/benchmark.h"
+#include "tests/benchmarks/torch_benchmark.h"
 
-#include <ATen/Context.h>
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/randperm.h>
-#include <c10/util/Exception.h>
 #include <fcntl.h>
 #include <unistd.h>
-
-#include <algorithm>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 
 namespace {
 
@@ -234,7 +222,4 @@ void measure(const Options& options) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return run_benchmark(
-      argc, argv, "Saves and loads checkpoints of a big table.", measure);
-}
+TESSERA_BENCHMARK("Saves and loads checkpoints of a big table.", measure)

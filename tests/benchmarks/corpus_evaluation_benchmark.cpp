@@ -5,16 +5,7 @@
 #include <tessera/search/faiss_index.h>
 #include <tessera/training/ranking_metrics.h>
 
-#include "tests/benchmarks/benchmark.h"
-
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/randint.h>
-#include <ATen/ops/randn.h>
-
-#include <algorithm>
-#include <utility>
+#include "tests/benchmarks/torch_benchmark.h"
 
 namespace {
 
@@ -109,7 +100,4 @@ void run(const Options& options) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return run_benchmark(
-      argc, argv, "Measures an evaluation with all items.", run);
-}
+TESSERA_BENCHMARK("Measures an evaluation with all items.", run)

@@ -4,12 +4,7 @@
 #include <tessera/data/dataset.h>
 #include <tessera/data/negative_sampling.h>
 
-#include "tests/benchmarks/benchmark.h"
-
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/ops/rand.h>
-#include <ATen/ops/randint.h>
-#include <ATen/ops/zeros.h>
+#include "tests/benchmarks/torch_benchmark.h"
 
 namespace {
 
@@ -97,7 +92,4 @@ void run(const Options& options) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return run_benchmark(
-      argc, argv, "Measures how fast a Dataset in memory gives batches.", run);
-}
+TESSERA_BENCHMARK("Measures how fast a Dataset in memory gives batches.", run)

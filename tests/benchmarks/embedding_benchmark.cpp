@@ -8,22 +8,13 @@
 #include "src/common/active_kernels.h"
 #include "src/engine/table_store.h"
 #include "src/features/batch.h"
-#include "tests/benchmarks/benchmark.h"
 #include "tests/benchmarks/embedding_workload.h"
 #include "tests/benchmarks/machine_limits.h"
+#include "tests/benchmarks/torch_benchmark.h"
 
-#include <ATen/Parallel.h>
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/randn.h>
-#include <nlohmann/json.hpp>
 #include <torch/csrc/autograd/autograd.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <fstream>
-#include <iostream>
-#include <optional>
 #include <unordered_set>
 
 namespace {
@@ -358,10 +349,6 @@ void run(const Options& options) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return run_benchmark(
-      argc,
-      argv,
-      "Times TPUEmbedding; ms is the median of the repetitions.",
-      run);
-}
+TESSERA_BENCHMARK(
+    "Times TPUEmbedding; ms is the median of the repetitions.",
+    run)

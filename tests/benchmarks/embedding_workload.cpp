@@ -5,15 +5,7 @@
 #include <tessera/tables/table_config.h>
 
 #include "src/common/check.h"
-
-#include <ATen/ops/empty.h>
-#include <nlohmann/json.hpp>
-
-#include <algorithm>
-#include <cmath>
-#include <fstream>
-#include <numeric>
-#include <random>
+#include "tests/benchmarks/torch_benchmark.h"
 
 std::vector<Workload> read_workloads(const std::string& path) {
   std::ifstream stream(path);

@@ -5,14 +5,11 @@
 #include "src/common/parallel.h"
 #include "src/tables/key_index.h"
 #include "src/tables/reserved_memory.h"
-#include "tests/benchmarks/benchmark.h"
+#include "tests/benchmarks/torch_benchmark.h"
 
 #ifdef TESSERA_HAS_ABSEIL
 #include <absl/container/flat_hash_map.h>
 #endif
-
-#include <algorithm>
-#include <random>
 
 namespace {
 
@@ -212,10 +209,6 @@ void run(const Options& options) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return run_benchmark(
-      argc,
-      argv,
-      "Times lookups in the keys of a full key table, beside abseil's flat_hash_map and a plain gather.",
-      run);
-}
+TESSERA_BENCHMARK(
+    "Times lookups in the keys of a full key table, beside abseil's flat_hash_map and a plain gather.",
+    run)

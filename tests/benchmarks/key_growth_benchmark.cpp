@@ -14,15 +14,9 @@
 #include "src/common/random_key.h"
 #include "src/engine/embedding_state.h"
 #include "src/tables/key_table_rows.h"
-#include "tests/benchmarks/benchmark.h"
-
-#include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
+#include "tests/benchmarks/torch_benchmark.h"
 
 #include <sys/resource.h>
-
-#include <algorithm>
-#include <atomic>
 
 namespace {
 
@@ -258,7 +252,4 @@ void run(const Options& options) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return run_benchmark(
-      argc, argv, "Times the steps of a key table that grows from empty.", run);
-}
+TESSERA_BENCHMARK("Times the steps of a key table that grows from empty.", run)

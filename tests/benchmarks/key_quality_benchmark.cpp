@@ -8,19 +8,11 @@
 // vocabulary in all three, and their memory is not counted.
 #include "examples/dlrm/click_model.h"
 #include "src/common/atomic_file.h"
-#include "tests/benchmarks/benchmark.h"
 #include "tests/benchmarks/key_quality_sides.h"
 #include "tests/benchmarks/long_tail_clicks.h"
+#include "tests/benchmarks/torch_benchmark.h"
 
 #include <tessera/tessera.h>
-
-#include <ATen/Parallel.h>
-
-#include <nlohmann/json.hpp>
-
-#include <algorithm>
-#include <iostream>
-#include <optional>
 
 namespace data = tessera::data;
 namespace optim = tessera::optim;

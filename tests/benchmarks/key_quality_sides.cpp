@@ -3,15 +3,10 @@
 
 #include "src/tables/key_index.h"
 #include "tests/benchmarks/long_tail_clicks.h"
+#include "tests/benchmarks/torch_benchmark.h"
 
 #include <tessera/tables/dynamic_keys.h>
 #include <tessera/tables/table_config.h>
-
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <utility>
-#include <variant>
 
 namespace data = tessera::data;
 

@@ -6,10 +6,6 @@
 #include <tessera/features/feature_config.h>
 #include <tessera/features/nest.h>
 
-#include <cstdint>
-#include <string>
-#include <vector>
-
 /// The tables of LongTailClicks::kIdColumns. key_quality_benchmark.cpp has the defaults.
 struct SideOptions {
   int64_t dim = 0;

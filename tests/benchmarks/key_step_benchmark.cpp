@@ -5,13 +5,7 @@
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/adagrad.h>
 
-#include "tests/benchmarks/benchmark.h"
-
-#include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
-
-#include <cmath>
-#include <random>
+#include "tests/benchmarks/torch_benchmark.h"
 
 namespace {
 
@@ -141,10 +135,6 @@ void run(const Options& options) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return run_benchmark(
-      argc,
-      argv,
-      "Compares training steps of a key table and of one with a vocabulary.",
-      run);
-}
+TESSERA_BENCHMARK(
+    "Compares training steps of a key table and of one with a vocabulary.",
+    run)

@@ -9,28 +9,14 @@
 #include <tessera/serving/publisher.h>
 #include <tessera/serving/reader.h>
 #include <tessera/serving/short_time_slices.h>
-#include <torch/nn/module.h>
 
-#include "tests/benchmarks/benchmark.h"
+#include "tests/benchmarks/torch_benchmark.h"
 
-#include <ATen/Parallel.h>
-#include <ATen/ops/randint.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstdlib>
-#include <cstring>
-#include <ctime>
-#include <filesystem>
-#include <memory>
-#include <optional>
-#include <random>
-#include <utility>
 
 namespace {
 

@@ -2,14 +2,7 @@
 #include "tests/benchmarks/long_tail_clicks.h"
 
 #include "src/common/random_key.h"
-
-#include <ATen/ops/empty.h>
-
-#include <fmt/format.h>
-
-#include <cmath>
-#include <utility>
-#include <vector>
+#include "tests/benchmarks/torch_benchmark.h"
 
 namespace {
 

@@ -3,10 +3,7 @@
 
 #include <tessera/data/columns.h>
 
-#include <ATen/core/Tensor.h>
-
 #include <array>
-#include <cstdint>
 
 /// Generated clicks whose ids have a long tail, with known click probabilities. Each
 /// example is a function of the seed and its number.

@@ -7,16 +7,8 @@
 #include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/optimizers/sgd.h>
 
-#include "tests/benchmarks/benchmark.h"
 #include "tests/benchmarks/random_lookups.h"
-
-#include <ATen/Parallel.h>
-#include <ATen/core/grad_mode.h>
-#include <nlohmann/json.hpp>
-
-#include <algorithm>
-#include <iostream>
-#include <thread>
+#include "tests/benchmarks/torch_benchmark.h"
 
 namespace {
 
@@ -151,7 +143,4 @@ void run(const Options& options) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return run_benchmark(
-      argc, argv, "Times lookups during dense work that takes as long.", run);
-}
+TESSERA_BENCHMARK("Times lookups during dense work that takes as long.", run)

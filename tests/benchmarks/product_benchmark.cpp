@@ -14,25 +14,12 @@
 
 #include "layers/dense/matrix.h"
 #include "src/common/active_kernels.h"
-#include "tests/benchmarks/benchmark.h"
-
-#include <ATen/Parallel.h>
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/mm.h>
-#include <ATen/ops/rand.h>
-#include <nlohmann/json.hpp>
+#include "tests/benchmarks/torch_benchmark.h"
 
 #include <dlfcn.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
-
-#include <cstdlib>
-#include <functional>
-#include <iostream>
-#include <string>
-#include <utility>
-#include <vector>
 
 namespace {
 

@@ -1,16 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/benchmarks/random_lookups.h"
 
-#include "tests/benchmarks/benchmark.h"
+#include "tests/benchmarks/torch_benchmark.h"
 
 #include <tessera/layers/prefetch.h>
-
-#include <ATen/ops/full.h>
-#include <ATen/ops/mm.h>
-#include <ATen/ops/randint.h>
-
-#include <algorithm>
-#include <utility>
 
 using namespace tessera;
 

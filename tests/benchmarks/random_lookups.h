@@ -6,12 +6,6 @@
 #include <tessera/features/nest.h>
 #include <tessera/layers/tpu_embedding.h>
 
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/randn.h>
-
-#include <cstdint>
-#include <functional>
-
 /// What the benchmarks look up whose lookups overlap with dense work: a sum-pooled feature
 /// per table, which has `batch` bags of `bag` random ids each.
 struct RandomLookups {

@@ -3,15 +3,10 @@
 // files, in wall time and in the CPU time of all threads.
 #include "examples/click_logs/criteo_generator.h"
 #include "packages/data/src/criteo_line.h"
-#include "tests/benchmarks/benchmark.h"
+#include "tests/benchmarks/torch_benchmark.h"
 #include "tests/temporary_folder.h"
 
 #include <tessera/data/criteo_reader.h>
-
-#include <c10/util/Exception.h>
-
-#include <cstring>
-#include <filesystem>
 
 namespace {
 
@@ -146,7 +141,4 @@ void run(const Options& options) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return run_benchmark(
-      argc, argv, "Measures how fast click logs are read.", run);
-}
+TESSERA_BENCHMARK("Measures how fast click logs are read.", run)

@@ -6,27 +6,14 @@
 #include <tessera/serving/publisher.h>
 #include <tessera/serving/reader.h>
 #include <tessera/tables/instruction_set.h>
-#include <torch/nn/module.h>
 
-#include "tests/benchmarks/benchmark.h"
+#include "tests/benchmarks/torch_benchmark.h"
 
-#include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
 #include <hiredis/hiredis.h>
 #include <rocksdb/cache.h>
 #include <rocksdb/db.h>
 #include <rocksdb/filter_policy.h>
 #include <rocksdb/table.h>
-
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstring>
-#include <memory>
-#include <numeric>
-#include <span>
-#include <stdexcept>
-#include <utility>
 
 namespace {
 
@@ -606,10 +593,6 @@ void run(const Options& options) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return run_benchmark(
-      argc,
-      argv,
-      "Times lookups of the same rows in Tessera, Redis and RocksDB.",
-      run);
-}
+TESSERA_BENCHMARK(
+    "Times lookups of the same rows in Tessera, Redis and RocksDB.",
+    run)

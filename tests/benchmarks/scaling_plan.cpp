@@ -4,11 +4,7 @@
 #include <tessera/distributed/sharding_plan.h>
 #include <tessera/optim/optimizers/adagrad.h>
 
-#include "tests/benchmarks/benchmark.h"
-
-#include <algorithm>
-#include <cstdio>
-#include <iostream>
+#include "tests/benchmarks/torch_benchmark.h"
 
 namespace {
 
@@ -145,10 +141,6 @@ void print(const Options& options) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return run_benchmark(
-      argc,
-      argv,
-      "Plans DLRM-v2's tables over hosts and estimates their steps.",
-      print);
-}
+TESSERA_BENCHMARK(
+    "Plans DLRM-v2's tables over hosts and estimates their steps.",
+    print)

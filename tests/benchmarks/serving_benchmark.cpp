@@ -10,15 +10,6 @@
 #include <tessera/layers/dense/concatenate.h>
 #include <tessera/layers/tpu_embedding.h>
 
-#include <ATen/Context.h>
-#include <ATen/Parallel.h>
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/allclose.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/rand.h>
-#include <ATen/ops/randint.h>
-#include <nlohmann/json.hpp>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 #include <torch/csrc/jit/serialization/import.h>
 #include <torch/nn/modules/activation.h>
@@ -27,12 +18,7 @@
 
 #include "src/common/check.h"
 #include "tests/anonymous_memory.h"
-#include "tests/benchmarks/benchmark.h"
-
-#include <filesystem>
-#include <iostream>
-#include <numeric>
-#include <utility>
+#include "tests/benchmarks/torch_benchmark.h"
 
 namespace {
 
@@ -266,10 +252,6 @@ void run(const Options& options) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return run_benchmark(
-      argc,
-      argv,
-      "Times a click model in Tessera, TorchScript, Pt2Program and AOTInductor.",
-      run);
-}
+TESSERA_BENCHMARK(
+    "Times a click model in Tessera, TorchScript, Pt2Program and AOTInductor.",
+    run)

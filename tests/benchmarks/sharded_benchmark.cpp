@@ -13,20 +13,8 @@
 #include <tessera/optim/optimizers/adagrad.h>
 
 #include "src/common/rank_group.h"
-#include "tests/benchmarks/benchmark.h"
 #include "tests/benchmarks/random_lookups.h"
-
-#include <ATen/Parallel.h>
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/zeros.h>
-#include <nlohmann/json.hpp>
-
-#include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <iostream>
-#include <thread>
+#include "tests/benchmarks/torch_benchmark.h"
 
 namespace {
 
@@ -354,10 +342,6 @@ void run(const Options& options) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return run_benchmark(
-      argc,
-      argv,
-      "Times steps of a sharded layer on the ranks of launch.py or mpirun.",
-      run);
-}
+TESSERA_BENCHMARK(
+    "Times steps of a sharded layer on the ranks of launch.py or mpirun.",
+    run)

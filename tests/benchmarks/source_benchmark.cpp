@@ -4,7 +4,7 @@
 #include <tessera/data/csv_source.h>
 #include <tessera/data/parquet_source.h>
 
-#include "tests/benchmarks/benchmark.h"
+#include "tests/benchmarks/torch_benchmark.h"
 
 namespace {
 
@@ -51,10 +51,6 @@ void run(const Options& options) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  return run_benchmark(
-      argc,
-      argv,
-      "Reads a file of examples once and prints the time as JSON.",
-      run);
-}
+TESSERA_BENCHMARK(
+    "Reads a file of examples once and prints the time as JSON.",
+    run)

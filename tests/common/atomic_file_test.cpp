@@ -7,10 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-namespace tessera::atomic_file_test {
-
-using test::read_text;
-using test::TemporaryFolder;
+namespace atomic_file_test {
 
 std::set<std::string> names_in(const TemporaryFolder& folder) {
   std::set<std::string> names;
@@ -153,4 +150,4 @@ TEST(AtomicFileTest, AnyNameThatTheSystemAllowsIsWritten) {
   EXPECT_TRUE(names_in(folder).empty());
 }
 
-}  // namespace tessera::atomic_file_test
+}  // namespace atomic_file_test

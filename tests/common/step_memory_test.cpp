@@ -12,7 +12,7 @@
 
 #include <new>
 
-namespace tessera::step_memory_test {
+namespace step_memory_test {
 
 #ifdef __SANITIZE_ADDRESS__
 constexpr bool kKeepsBlocks = false;
@@ -139,7 +139,7 @@ TEST(StepMemoryTest, TensorsMayGrowAndOutliveTheirThread) {
     tensor.fill_(2);
   }).join();
   tensor.resize_({4, 1000});
-  test::expect_close(tensor.slice(0, 0, 3), at::full({3, 1000}, 2.0F));
+  expect_close(tensor.slice(0, 0, 3), at::full({3, 1000}, 2.0F));
   tensor.resize_({0});
   EXPECT_EQ(tensor.clone().numel(), 0);
 }
@@ -161,4 +161,4 @@ TEST(StepMemoryTest, ServesSeveralThreads) {
   second.join();
 }
 
-}  // namespace tessera::step_memory_test
+}  // namespace step_memory_test

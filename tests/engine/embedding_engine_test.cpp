@@ -8,13 +8,9 @@
 #include "tests/features/feature_builders.h"
 #include "tests/test_util.h"
 
-namespace tessera::embedding_engine_test {
+namespace embedding_engine_test {
 
 using std::chrono::milliseconds;
-using test::floats;
-using test::int64s;
-using test::ragged;
-using test::sparse;
 
 // A loss whose gradient with respect to each activation is the activation.
 at::Tensor half_square(const Nest<at::Tensor>& activations) {
@@ -28,8 +24,8 @@ at::Tensor half_square(const Nest<at::Tensor>& activations) {
 void expect_same_rows(EmbeddingEngine& one, EmbeddingEngine& other) {
   for (const auto& [name, rows] :
        {std::pair{"video", 8}, std::pair{"user", 16}}) {
-    EXPECT_TRUE(
-        at::equal(one.read_rows(name, 0, rows), other.read_rows(name, 0, rows)))
+    EXPECT_TENSOR_EQ(
+        one.read_rows(name, 0, rows), other.read_rows(name, 0, rows))
         << name;
   }
 }
@@ -44,23 +40,22 @@ TEST_F(EngineFixtureTest, OneStepGivesUpstreamsTables) {
   EmbeddingEngine engine(options());
   engine.enqueue(batch());
   const Nest<at::Tensor> activations = engine.dequeue();
-  test::expect_close(
+  expect_close(
       activations["watched"], floats({0, 1, 2, 3, 4, 6, 8, 10}).view({2, 4}));
-  test::expect_close(
+  expect_close(
       activations["favorited"], floats({4, 6, 8, 10, 4, 5, 6, 7}).view({2, 4}));
-  test::expect_close(activations["friends"], floats({6, 7, 2, 3}).view({2, 2}));
+  expect_close(activations["friends"], floats({6, 7, 2, 3}).view({2, 2}));
   // The loss is the sum over features of mean_b sum_d act^2, so dL/dact = act.
   engine.apply_gradients(activations);
   EXPECT_EQ(engine.iterations(), 1);
-  test::expect_close(
+  expect_close(
       engine.read_rows("video", 0, 2),
       floats({-.8F, -.3F, .2F, .7F, 2.8F, 3.3F, 3.8F, 4.3F}).view({2, 4}));
-  test::expect_close(
+  expect_close(
       engine.read_rows("user", 0, 4),
       floats({-.0666667F, .9F, 1.933333F, 2.9F, 3.933333F, 4.9F, 5.4F, 6.3F})
           .view({4, 2}));
-  test::expect_close(
-      engine.read_rows("user", 4, 16), count_up(at::arange(4, 16), 2));
+  expect_close(engine.read_rows("user", 4, 16), count_up(at::arange(4, 16), 2));
 }
 
 TEST_F(EngineFixtureTest, AMissingGradientIsAGradientOfZeros) {
@@ -69,11 +64,10 @@ TEST_F(EngineFixtureTest, AMissingGradientIsAGradientOfZeros) {
   const auto activations = engine.dequeue();
   engine.apply_gradients(
       of_features(at::Tensor(), at::Tensor(), at::ones({2, 2})));
-  EXPECT_TRUE(
-      at::equal(engine.read_rows("video", 0, 8), count_up(at::arange(8), 4)));
+  EXPECT_TENSOR_EQ(engine.read_rows("video", 0, 8), count_up(at::arange(8), 4));
   const at::Tensor user = engine.read_rows("user", 0, 4);
   const float third = .1F / 3;
-  test::expect_close(
+  expect_close(
       user,
       floats({-third,
               1 - third,
@@ -156,7 +150,7 @@ TEST_F(EngineFixtureTest, GivenGradientsReplaceThoseOfTheActivations) {
 }
 
 TEST_F(EngineFixtureTest, AnActivationOutsideTheLossHasAGradientOfZeros) {
-  const test::Warnings warnings;
+  const Warnings warnings;
   auto decays = options();
   decays.optimizer =
       optim::SGD{.learning_rate = 0.1, .weight_decay_factor = 0.5};
@@ -168,7 +162,7 @@ TEST_F(EngineFixtureTest, AnActivationOutsideTheLossHasAGradientOfZeros) {
   EXPECT_CONTAINS(
       warnings.texts[0], "[feature 'watched'] no gradient reached its");
   // The row counts as touched, although it has no gradient.
-  test::expect_close(
+  expect_close(
       engine.read_rows("video", 0, 2), count_up(at::arange(2), 4) * 0.5);
 }
 
@@ -227,13 +221,13 @@ TEST_F(EngineFixtureTest, SequencesAreTruncatedAndPaddedWithoutGradient) {
   EXPECT_EQ(activations["watched"].sizes(), at::IntArrayRef({2, 2, 4}));
   EXPECT_EQ(activations["favorited"].sizes(), at::IntArrayRef({2, 2, 4}));
   EXPECT_EQ(activations["friends"].sizes(), at::IntArrayRef({2, 3, 2}));
-  test::expect_close(activations["watched"][0][1], at::zeros({4}));
+  expect_close(activations["watched"][0][1], at::zeros({4}));
   engine.apply_gradients(ones_like(activations));
-  test::expect_close(
+  expect_close(
       engine.read_rows("video", 0, 8),
       count_up(at::arange(8), 4) -
           floats({.3F, .3F, 0, 0, 0, 0, 0, 0}).unsqueeze(1));
-  test::expect_close(
+  expect_close(
       engine.read_rows("user", 0, 4), count_up(at::arange(4), 2) - .1F);
 }
 
@@ -247,7 +241,7 @@ TEST_F(EngineFixtureTest, NamesIdentifyBatches) {
   engine.apply_gradients(b, "b");
   // This batch is looked up in dequeue(), so it shows the update of b.
   const auto after_b = engine.dequeue("eval");
-  test::expect_close(after_b["watched"][0], floats({-.8F, -.3F, .2F, .7F}));
+  expect_close(after_b["watched"][0], floats({-.8F, -.3F, .2F, .7F}));
   engine.apply_gradients(a, "a");
   EXPECT_EQ(engine.iterations(), 2);
   // Both names are free again.
@@ -268,7 +262,7 @@ TEST_F(EngineFixtureTest, BatchesWithoutNamesKeepTheirOrder) {
         at::zeros({1, 4}),
         at::zeros({1, 2})));
   }
-  test::expect_close(
+  expect_close(
       engine.read_rows("video", 0, 3),
       count_up(at::arange(3), 4) - floats({0, .1F, .2F}).unsqueeze(1));
 }
@@ -286,7 +280,7 @@ TEST_F(EngineFixtureTest, RefusesGradientsThatDoNotBelong) {
         engine.dequeue(), "[dequeue] called on an unbuilt engine");
     engine.enqueue(batch(), {}, {.training = false, .name = "eval"});
     engine.enqueue(batch(), {}, {.name = "train"});
-    test::expect_refusals<std::string>(
+    expect_refusals<std::string>(
         {{"eval",
           "the batch 'eval' of replica 0 was enqueued with training = false"},
          {"train", "has not been dequeued"},
@@ -300,7 +294,7 @@ TEST_F(EngineFixtureTest, RefusesGradientsThatDoNotBelong) {
     engine.dequeue("eval");
     const auto activations = engine.dequeue("train");
     EXPECT_VALUE_ERROR(engine.dequeue("train"), "has been dequeued already");
-    test::expect_refusals<Nest<at::Tensor>>(
+    expect_refusals<Nest<at::Tensor>>(
         {{{},
           "no activation of the batch 'train' has a gradient. First call "
           "backward()"},
@@ -365,9 +359,9 @@ TEST_F(EngineFixtureTest, WeightsScaleAndMissingOnesDoNot) {
       of_features<std::optional<Feature>>(
           Feature(half), std::nullopt, Feature(floats({.5F, .5F, .5F, .5F}))));
   const auto activations = engine.dequeue();
-  test::expect_close(activations["watched"][1], floats({2, 3, 4, 5}));
-  test::expect_close(activations["favorited"][0], floats({4, 6, 8, 10}));
-  test::expect_close(activations["friends"][1], floats({2, 3}));
+  expect_close(activations["watched"][1], floats({2, 3, 4, 5}));
+  expect_close(activations["favorited"][0], floats({4, 6, 8, 10}));
+  expect_close(activations["friends"][1], floats({2, 3}));
 }
 
 // Autograd's gradient of an imaginary part is such a tensor.
@@ -380,13 +374,13 @@ TEST_F(EngineFixtureTest, TensorsWithANegativeBitHaveTheirOwnSign) {
       of_features<std::optional<Feature>>(
           Feature(weights), std::nullopt, std::nullopt));
   const auto activations = engine.dequeue();
-  test::expect_close(activations["watched"][1], floats({4, 6, 8, 10}));
-  test::expect_close(activations["favorited"][0], floats({4, 5, 6, 7}));
+  expect_close(activations["watched"][1], floats({4, 6, 8, 10}));
+  expect_close(activations["favorited"][0], floats({4, 5, 6, 7}));
   engine.apply_gradients(of_features(
       at::zeros({2, 4}),
       at::_neg_view(at::full({2, 4}, -1.0F)),
       at::zeros({2, 2})));
-  test::expect_close(
+  expect_close(
       engine.read_rows("video", 1, 2)[0], floats({3.8F, 4.8F, 5.8F, 6.8F}));
 }
 
@@ -516,11 +510,10 @@ TEST_F(EngineFixtureTest, AFailingLearningRateChangesNothingAndCanBeRepeated) {
   engine.enqueue(batch(), {}, {.name = "a"});
   const auto activations = engine.dequeue("a");
   EXPECT_TORCH_ERROR(engine.apply_gradients(activations, "a"), "no rate today");
-  EXPECT_TRUE(
-      at::equal(engine.read_rows("video", 0, 8), count_up(at::arange(8), 4)));
+  EXPECT_TENSOR_EQ(engine.read_rows("video", 0, 8), count_up(at::arange(8), 4));
   fails = false;
   engine.apply_gradients(activations, "a");
-  test::expect_close(
+  expect_close(
       engine.read_rows("video", 0, 1)[0], floats({-.8F, -.3F, .2F, .7F}));
 }
 
@@ -530,7 +523,7 @@ TEST_F(EngineFixtureTest, LooksUpAnySubsetForServing) {
   EmbeddingEngine engine(options());
   const auto some = engine.embedding_lookup({{"friends", ragged({{3}, {}})}});
   EXPECT_EQ(some.size(), 1);
-  test::expect_close(some["friends"], floats({6, 7, 0, 0}).view({2, 2}));
+  expect_close(some["friends"], floats({6, 7, 0, 0}).view({2, 2}));
   EXPECT_VALUE_ERROR(
       engine.embedding_lookup({{"nobody", ragged({{3}})}}),
       "[features] 'nobody' is not among the feature configs. Known: watched, "
@@ -545,7 +538,7 @@ TEST_F(EngineFixtureTest, LooksUpByAnotherConfigOverItsTables) {
       {"any", FeatureConfig{.table = user_, .max_sequence_length = 2}}};
   const auto activations =
       engine.embedding_lookup({{"any", ragged({{3, 1, 2}})}}, {}, serving);
-  test::expect_close(activations["any"], floats({6, 7, 2, 3}).view({1, 2, 2}));
+  expect_close(activations["any"], floats({6, 7, 2, 3}).view({1, 2, 2}));
   const auto foreign = counting_table("user", 16, 2, Combiner::kMean);
   EXPECT_VALUE_ERROR(
       engine.embedding_lookup(
@@ -560,7 +553,7 @@ TEST_F(EngineFixtureTest, LooksUpByAnotherConfigOverItsTables) {
 
 TEST_F(EngineFixtureTest, RefusesUnusableOptions) {
   using Change = std::function<void(EmbeddingEngineOptions&)>;
-  test::expect_refusals<Change>(
+  expect_refusals<Change>(
       {{[](auto& options) { options.replicas = 0; },
         "replicas must be in [1, 65536], but got 0"},
        {[](auto& options) { options.replicas = int64_t{1} << 50; },
@@ -598,10 +591,8 @@ TEST_F(EngineFixtureTest, TablesAreReadAndReplacedByName) {
   EmbeddingEngine engine(options());
   const at::Tensor pretrained = at::full({16, 2}, 0.5, at::kDouble);
   engine.update_embedding_table("user", pretrained);
-  EXPECT_TRUE(
-      at::equal(engine.read_rows("user", 3, 5), at::full({2, 2}, 0.5F)));
-  EXPECT_TRUE(
-      at::equal(engine.embedding_tables()[user_], at::full({16, 2}, 0.5F)));
+  EXPECT_TENSOR_EQ(engine.read_rows("user", 3, 5), at::full({2, 2}, 0.5F));
+  EXPECT_TENSOR_EQ(engine.embedding_tables()[user_], at::full({16, 2}, 0.5F));
   EXPECT_EQ(engine.read_rows("user", 16, 16).sizes(), at::IntArrayRef({0, 2}));
   EXPECT_VALUE_ERROR(
       engine.update_embedding_table("user", at::ones({2, 16})),
@@ -696,7 +687,7 @@ TEST(EngineTest, CountsIdsOutOfRange) {
                 .table = counting_table("t", 4, 1, Combiner::kSum),
                 .out_of_range = OutOfRange::kZero}}}});
   engine.enqueue({{"f", ragged({{0, 9}, {4}, {3}})}}, {}, {.training = false});
-  test::expect_close(engine.dequeue()["f"], floats({0, 0, 3}).view({3, 1}));
+  expect_close(engine.dequeue()["f"], floats({0, 0, 3}).view({3, 1}));
   EXPECT_EQ(engine.out_of_range_count(), 2);
 }
 
@@ -733,13 +724,13 @@ TEST(EngineSkippedBatchTest, AnUpdateWithoutANameIsRefusedWhileTwoAreOpen) {
       EXPECT_VALUE_ERROR(engine.apply_gradients(gradient_for(row)), expected);
       activations["f"].sum().backward();
       EXPECT_VALUE_ERROR(engine.apply_gradients(), expected);
-      EXPECT_TRUE(at::equal(engine.read_rows("t", 0, 4), before));
+      EXPECT_TENSOR_EQ(engine.read_rows("t", 0, 4), before);
       EXPECT_EQ(engine.iterations(), 1);
       engine.drop();  // the oldest, whose update was skipped
     }
     engine.apply_gradients(gradient_for(row));
   }
-  test::expect_close(
+  expect_close(
       engine.read_rows("t", 0, 4), floats({-1, 0, -3, -4}).view({4, 1}));
 }
 
@@ -760,7 +751,7 @@ TEST(EngineSkippedBatchTest, AnEvaluationThatForgetsTrainingFalseIsRefused) {
         "enqueue batches of an evaluation with training = false");
     engine.drop();
     engine.apply_gradients();
-    test::expect_close(
+    expect_close(
         engine.read_rows("t", 0, 4), floats({-1, 0, 0, 0}).view({4, 1}));
   }
 }
@@ -773,7 +764,7 @@ TEST(EngineSkippedBatchTest, NamedBatchesStayOpenBesideBatchesWithoutAName) {
   engine.dequeue()["f"].sum().backward();
   engine.apply_gradients();
   engine.apply_gradients({}, "kept");
-  test::expect_close(
+  expect_close(
       engine.read_rows("t", 0, 4), floats({-1, 0, 0, -1}).view({4, 1}));
 }
 
@@ -792,12 +783,12 @@ TEST(EngineSkippedBatchTest, EachReplicaHasItsOwnOpenBatch) {
     engine.apply_gradients({{"f", at::ones({1, 1})}}, "", first);
     engine.apply_gradients({{"f", at::ones({1, 1})}}, "", second);
   }
-  test::expect_close(
+  expect_close(
       engine.read_rows("t", 0, 4), floats({-2, -2, 0, 0}).view({4, 1}));
 }
 
 TEST(EngineSkippedBatchTest, AGrowingNumberOfOpenBatchesIsSaidOnce) {
-  const test::Warnings warnings;
+  const Warnings warnings;
   EmbeddingEngine engine(one_column_options());
   for (int i = 0; i < 100; ++i) {
     engine.enqueue({{"f", int64s({0})}});
@@ -812,4 +803,4 @@ TEST(EngineSkippedBatchTest, AGrowingNumberOfOpenBatchesIsSaidOnce) {
       "[dequeue] 33 training batches of replica 0 were dequeued, but have no gradients");
 }
 
-}  // namespace tessera::embedding_engine_test
+}  // namespace embedding_engine_test

@@ -4,11 +4,7 @@
 
 #include "tests/engine/engine_fixture.h"
 
-namespace tessera::engine_replicas_test {
-
-using test::floats;
-using test::int64s;
-using test::ragged;
+namespace engine_replicas_test {
 
 Features slice(const std::vector<std::vector<int64_t>>& rows) {
   return {
@@ -58,7 +54,7 @@ TEST_F(EngineFixtureTest, ReplicasOfDifferentLengthMakeOneUpdate) {
     for (const auto& [name, rows] :
          {std::pair{"video", 8}, std::pair{"user", 16}}) {
       const at::Tensor expected = whole.read_rows(name, 0, rows);
-      test::expect_close(engine.read_rows(name, 0, rows), expected);
+      expect_close(engine.read_rows(name, 0, rows), expected);
     }
   }
 }
@@ -197,7 +193,7 @@ TEST_F(EngineFixtureTest, CopiesGradientsThatWaitForOtherReplicas) {
   gradient.fill_(1);
   gradient.zero_();
   engine.apply_gradients(gradients, "", 1);
-  test::expect_close(
+  expect_close(
       engine.read_rows("video", 0, 1)[0], floats({-.1F, .9F, 1.9F, 2.9F}));
 }
 
@@ -276,4 +272,4 @@ TEST_F(EngineFixtureTest, ARefusedBatchIsNotCounted) {
   EXPECT_EQ(engine.out_of_range_count(), 1);
 }
 
-}  // namespace tessera::engine_replicas_test
+}  // namespace engine_replicas_test

@@ -7,7 +7,7 @@
 #include "tests/golden_util.h"
 #include "tests/test_util.h"
 
-namespace tessera::golden_lookup_test {
+namespace golden_lookup_test {
 
 constexpr double kTolerance = 1e-5;
 
@@ -115,7 +115,7 @@ void check_case(const Json& test_case, TPUEmbedding& layer, Order order) {
     EXPECT_EQ(actual.scalar_type(), at::kFloat);
     EXPECT_EQ(actual.requires_grad(), at::GradMode::is_enabled());
     ASSERT_EQ(actual.sizes(), c10::IntArrayRef(shape));
-    test::expect_close(
+    expect_close(
         actual,
         float_tensor(feature.at("expected").at("values")).view(shape),
         kTolerance,
@@ -126,14 +126,14 @@ void check_case(const Json& test_case, TPUEmbedding& layer, Order order) {
 class GoldenLookupTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(GoldenLookupTest, GivesTensorFlowsActivations) {
-  const Json cases = test::read_golden(GetParam());
+  const Json cases = read_golden(GetParam());
   ASSERT_FALSE(cases.empty()) << GetParam() << " has no cases";
   for (const Json& test_case : cases) {
     SCOPED_TRACE(test_case.at("name").get<std::string>());
     for (const Strategy& strategy :
          {Strategy::fused(), Strategy::host(), Strategy::padded()}) {
       SCOPED_TRACE(strategy.name());
-      TPUEmbedding layer = test::golden_layer(test_case, strategy);
+      TPUEmbedding layer = golden_layer(test_case, strategy);
       for (const Order order : {Order::kAsGiven, Order::kShuffled}) {
         check_case(test_case, layer, order);
         const at::NoGradGuard no_grad;
@@ -148,13 +148,13 @@ TEST_P(GoldenLookupTest, GivesTensorFlowsActivations) {
 INSTANTIATE_TEST_SUITE_P(
     Files,
     GoldenLookupTest,
-    testing::ValuesIn(test::golden_files("lookup")),
-    test::golden_test_name);
+    testing::ValuesIn(golden_files("lookup")),
+    golden_test_name);
 
 TEST(GoldenFolderTest, HasLookupCases) {
-  EXPECT_FALSE(test::golden_files("lookup").empty())
-      << "expected a file lookup*.json in " << test::golden_folder()
+  EXPECT_FALSE(golden_files("lookup").empty())
+      << "expected a file lookup*.json in " << golden_folder()
       << ". Set TESSERA_GOLDEN_DIR to a folder that has one.";
 }
 
-}  // namespace tessera::golden_lookup_test
+}  // namespace golden_lookup_test

@@ -8,9 +8,7 @@
 
 #include <list>
 
-namespace tessera::pending_gradients_test {
-
-using test::int64s;
+namespace pending_gradients_test {
 
 constexpr int64_t kDim = 3;
 
@@ -74,8 +72,8 @@ TEST_F(PendingGradientsTest, StepsOnceWithTheSumOfAllPasses) {
   pending_.prepare(0.5);
   pending_.apply();
   const at::Tensor rows = state_->tables[0].parameters;
-  test::expect_close(rows[7], at::full({kDim}, -1.25F));
-  test::expect_close(rows[8], at::full({kDim}, -1.0F));
+  expect_close(rows[7], at::full({kDim}, -1.25F));
+  expect_close(rows[8], at::full({kDim}, -1.0F));
   EXPECT_EQ(state_->passes, 1);
   EXPECT_EQ(pending_.passes(), 0);
   pending_.prepare(1.0);
@@ -110,4 +108,4 @@ TEST_F(PendingGradientsTest, AreClaimedByOneCallerAtATime) {
   pending_.claim();
 }
 
-}  // namespace tessera::pending_gradients_test
+}  // namespace pending_gradients_test

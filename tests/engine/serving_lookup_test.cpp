@@ -4,12 +4,7 @@
 #include "tests/features/feature_builders.h"
 #include "tests/test_util.h"
 
-namespace tessera::serving_lookup_test {
-
-using test::floats;
-using test::int64s;
-using test::ragged;
-using test::sparse;
+namespace serving_lookup_test {
 
 class ServingLookupTest : public testing::Test {
  protected:
@@ -44,10 +39,9 @@ TEST_F(ServingLookupTest, LooksUpTheUsersOwnTensors) {
       {},
       tables(),
       configs_);
-  test::expect_close(activations["user"], floats({6, 7, 0, 1}).view({2, 2}));
-  test::expect_close(
-      activations.at("history")[0], floats({5.5F, 0}).view({2, 1}));
-  test::expect_close(
+  expect_close(activations["user"], floats({6, 7, 0, 1}).view({2, 2}));
+  expect_close(activations.at("history")[0], floats({5.5F, 0}).view({2, 1}));
+  expect_close(
       activations.at("history")[1], floats({8, 6, 6, 0}).view({2, 2, 1}));
 }
 
@@ -58,7 +52,7 @@ TEST_F(ServingLookupTest, TakesSomeOfTheFeaturesInAnyOrder) {
       tables(),
       configs_);
   EXPECT_EQ(activations.size(), 1);
-  test::expect_close(activations.at("history")[0], floats({5}).view({1, 1}));
+  expect_close(activations.at("history")[0], floats({5}).view({1, 1}));
   const auto reversed = serving_embedding_lookup(
       {{"history", Features::list({ragged({{0}}), ragged({{2}})})},
        {"user", int64s({1})}},
@@ -74,8 +68,7 @@ TEST_F(ServingLookupTest, AppliesWeights) {
   const Features features{{"user", ragged({{1, 3}, {2}})}};
   const auto activations = serving_embedding_lookup(
       features, {{"user", Feature(floats({.5F, -1, 2}))}}, tables(), configs_);
-  test::expect_close(
-      activations["user"], floats({-5, -5.5F, 8, 10}).view({2, 2}));
+  expect_close(activations["user"], floats({-5, -5.5F, 8, 10}).view({2, 2}));
   EXPECT_VALUE_ERROR(
       serving_embedding_lookup(
           {{"user", int64s({1})}},
@@ -91,7 +84,7 @@ TEST_F(ServingLookupTest, AppliesWeights) {
 
 TEST_F(ServingLookupTest, TakesSparseFeaturesAndOutputShapes) {
   const SparseFeature ids = sparse({{1, 3}, {2}}, 2);
-  test::expect_close(
+  expect_close(
       serving_embedding_lookup(
           {{"user", ids}},
           {{"user",
@@ -108,7 +101,7 @@ TEST_F(ServingLookupTest, TakesSparseFeaturesAndOutputShapes) {
           configs_),
       "[feature 'user'] weights must be sparse like the feature");
   const FeatureConfig sequence{.table = movies_, .max_sequence_length = 2};
-  test::expect_close(
+  expect_close(
       serving_embedding_lookup(
           sparse({{2, 1, 0}, {1}}, 3), {}, tables(), sequence)
           .leaf(),
@@ -119,7 +112,7 @@ TEST_F(ServingLookupTest, TakesSparseFeaturesAndOutputShapes) {
     shaped.output_shape = std::move(shape);
     return serving_embedding_lookup(rows, {}, tables(), shaped).leaf();
   };
-  test::expect_close(
+  expect_close(
       look_up({2, 2}), floats({0, 1, 4, 6, 0, 0, 6, 7}).view({2, 2, 2}));
   EXPECT_EQ(look_up({2, 4}).sizes(), at::IntArrayRef({2, 4, 2}));
   EXPECT_VALUE_ERROR(
@@ -138,12 +131,12 @@ TEST_F(ServingLookupTest, IsDifferentiableInTablesAndWeights) {
   const at::Tensor activation = look_up();
   ASSERT_TRUE(activation.requires_grad());
   activation.sum().backward();
-  test::expect_close(
+  expect_close(
       user_rows_.grad(), floats({0, 0, 4.5F, 4.5F, 0, 0, 2, 2}).view({4, 2}));
-  test::expect_close(weights.grad(), floats({5, 13, 5}));
+  expect_close(weights.grad(), floats({5, 13, 5}));
   const at::NoGradGuard no_grad;
   EXPECT_FALSE(look_up().requires_grad());
-  test::expect_close(look_up(), activation);
+  expect_close(look_up(), activation);
 }
 
 TEST_F(ServingLookupTest, RefusesWhatDoesNotFit) {
@@ -209,7 +202,7 @@ TEST_F(ServingLookupTest, DoesNotRoundToBuckets) {
   configs_ = {{"user", FeatureConfig{.table = users_}}};
   const auto activations =
       serving_embedding_lookup({{"user", int64s({3})}}, {}, tables(), configs_);
-  test::expect_close(activations["user"], floats({6, 7}).view({1, 2}));
+  expect_close(activations["user"], floats({6, 7}).view({1, 2}));
 }
 
-}  // namespace tessera::serving_lookup_test
+}  // namespace serving_lookup_test

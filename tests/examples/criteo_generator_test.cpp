@@ -7,14 +7,10 @@
 
 #include <zlib.h>
 
-namespace tessera::criteo_generator_test {
+namespace criteo_generator_test {
 
 using click_logs::CriteoGenerator;
 using click_logs::CriteoGeneratorOptions;
-
-using test::area_under_curve;
-using test::read_text;
-using test::TemporaryFolder;
 
 struct Clicks {
   at::Tensor probabilities;
@@ -161,10 +157,10 @@ TEST(CriteoGeneratorTest, FilesStartWithTheFirstExample) {
   const at::Tensor probabilities =
       CriteoGenerator(all).write(folder / "all.tsv");
   EXPECT_EQ(read_text(folder / "all.tsv"), clicks.text);
-  EXPECT_TRUE(at::equal(probabilities, clicks.probabilities));
-  EXPECT_TRUE(at::equal(
+  EXPECT_TENSOR_EQ(probabilities, clicks.probabilities);
+  EXPECT_TENSOR_EQ(
       CriteoGenerator(tail).write(folder / "tail.gz"),
-      clicks.probabilities.slice(0, 2000)));
+      clicks.probabilities.slice(0, 2000));
   const std::string compressed = read_text(folder / "tail.gz");
   EXPECT_TRUE(compressed.starts_with("\x1f\x8b"));
   const std::string text = gunzip(folder / "tail.gz");
@@ -179,7 +175,7 @@ TEST(CriteoGeneratorTest, FailedWritesKeepTheOldFile) {
       const TemporaryFolder folder;
       const std::string path = folder.write(name, "before");
       {
-        const test::SmallFiles small(0);
+        const SmallFiles small(0);
         EXPECT_VALUE_ERROR(
             CriteoGenerator({.examples = examples}).write(path),
             "can't write '" + path + "': File too large. Choose a path");
@@ -224,7 +220,7 @@ TEST(CriteoGeneratorTest, ExampleNumbersMustFitIntoInt64) {
 }
 
 TEST(CriteoGeneratorTest, RefusesOptionsOutOfRange) {
-  test::expect_refusals<CriteoGeneratorOptions>(
+  expect_refusals<CriteoGeneratorOptions>(
       {{{.examples = -1}, "examples must be >= 0, but got -1"},
        {{.vocabulary_sizes = {1, 2}},
         "expected 26 vocabulary_sizes, one per column, but got 2"},
@@ -244,4 +240,4 @@ TEST(CriteoGeneratorTest, RefusesOptionsOutOfRange) {
       "can't write '/nowhere/clicks.tsv': No such file");
 }
 
-}  // namespace tessera::criteo_generator_test
+}  // namespace criteo_generator_test

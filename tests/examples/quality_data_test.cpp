@@ -60,16 +60,16 @@ TEST(HistoriesTest, LongHistoriesAreCutIntoWindows) {
   const auto& windows = histories.train_windows();
   ASSERT_EQ(windows.size(), 4U);  // three of the first user, one of the last
   const auto [sequences, targets] = histories.batch(windows);
-  EXPECT_TRUE(at::equal(sequences.values, int64s({4, 5, 6, 1, 2, 3, 0, 4})));
-  EXPECT_TRUE(at::equal(sequences.row_splits, int64s({0, 3, 6, 7, 8})));
-  EXPECT_TRUE(at::equal(targets, int64s({5, 6, 7, 2, 3, 4, 1, 5})));
+  EXPECT_TENSOR_EQ(sequences.values, int64s({4, 5, 6, 1, 2, 3, 0, 4}));
+  EXPECT_TENSOR_EQ(sequences.row_splits, int64s({0, 3, 6, 7, 8}));
+  EXPECT_TENSOR_EQ(targets, int64s({5, 6, 7, 2, 3, 4, 1, 5}));
 }
 
 TEST(HistoriesTest, WithoutWindowsTheLatestItemsAreOneSequence) {
   const Histories histories({{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}}, 10, 3, false);
   const auto [sequences, targets] = histories.batch(histories.train_windows());
-  EXPECT_TRUE(at::equal(sequences.values, int64s({4, 5, 6})));
-  EXPECT_TRUE(at::equal(targets, int64s({5, 6, 7})));
+  EXPECT_TENSOR_EQ(sequences.values, int64s({4, 5, 6}));
+  EXPECT_TENSOR_EQ(targets, int64s({5, 6, 7}));
 }
 
 class PublicDataTest : public testing::Test {

@@ -5,13 +5,7 @@
 #include "tests/features/feature_state.h"
 #include "tests/test_util.h"
 
-namespace tessera::batch_plan_test {
-
-using test::feature_state;
-using test::floats;
-using test::int32s;
-using test::int64s;
-using test::ragged;
+namespace batch_plan_test {
 
 void expect_equal(const IdBags& actual, const IdBags& expected) {
   EXPECT_EQ(actual.ids, expected.ids);
@@ -232,4 +226,4 @@ TEST_F(BatchPlanTest, UsesTheMemoryOfBagsThatWereGivenBack) {
   EXPECT_EQ(third.bags[0].ids.data(), memory);
 }
 
-}  // namespace tessera::batch_plan_test
+}  // namespace batch_plan_test

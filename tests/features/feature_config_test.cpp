@@ -3,7 +3,7 @@
 
 #include "tests/test_util.h"
 
-namespace tessera::feature_config_test {
+namespace feature_config_test {
 
 TablePtr users() {
   return make_table({.name = "users", .vocabulary_size = 10, .dim = 4});
@@ -72,7 +72,7 @@ TEST(FeatureConfigTest, RefusesUnusableOptions) {
   const TablePtr table = users();
   const auto no_dim = std::make_shared<const TableConfig>(
       TableConfig{.name = "users", .vocabulary_size = 1});
-  test::expect_refusals<FeatureConfig>(
+  expect_refusals<FeatureConfig>(
       {{{},
         "[FeatureConfig 'user/history/0'] table must be set, but is empty. Make "
         "a table with make_table()."},
@@ -105,4 +105,4 @@ TEST(OutOfRangeTest, AnUnknownNameListsTheChoices) {
       "out_of_range must be one of error, zero, but got 'clip'");
 }
 
-}  // namespace tessera::feature_config_test
+}  // namespace feature_config_test

@@ -3,27 +3,23 @@
 
 #include "tests/test_util.h"
 
-namespace tessera::feature_test {
-
-using test::floats;
-using test::int32s;
-using test::int64s;
+namespace feature_test {
 
 TEST(SparseFeatureTest, FromCooGivesIndicesByRow) {
   const at::Tensor indices = int64s({0, 2, 1, 0}).view({2, 2});
   const SparseFeature feature = SparseFeature::from_coo(
       at::sparse_coo_tensor(indices, int64s({7, 9}), {3, 4}));
-  EXPECT_TRUE(at::equal(feature.indices, int64s({0, 1, 2, 0}).view({2, 2})));
-  EXPECT_TRUE(at::equal(feature.values, int64s({7, 9})));
-  EXPECT_TRUE(at::equal(feature.dense_shape, int64s({3, 4})));
+  EXPECT_TENSOR_EQ(feature.indices, int64s({0, 1, 2, 0}).view({2, 2}));
+  EXPECT_TENSOR_EQ(feature.values, int64s({7, 9}));
+  EXPECT_TENSOR_EQ(feature.dense_shape, int64s({3, 4}));
 }
 
 TEST(SparseFeatureTest, FromCooKeepsDuplicatesOfAnUncoalescedTensorApart) {
   const at::Tensor indices = int64s({0, 0, 1, 1}).view({2, 2});
   const SparseFeature feature = SparseFeature::from_coo(
       at::sparse_coo_tensor(indices, int64s({7, 9}), {1, 2}));
-  EXPECT_TRUE(at::equal(feature.values, int64s({7, 9})));
-  EXPECT_TRUE(at::equal(feature.indices, int64s({0, 1, 0, 1}).view({2, 2})));
+  EXPECT_TENSOR_EQ(feature.values, int64s({7, 9}));
+  EXPECT_TENSOR_EQ(feature.indices, int64s({0, 1, 0, 1}).view({2, 2}));
 }
 
 TEST(SparseFeatureTest, FromCooKeepsTheDtypeOfTheIds) {
@@ -37,7 +33,7 @@ TEST(SparseFeatureTest, FromCooTakesAnyRankAndNoEntries) {
       at::empty({3, 0}, at::kLong), at::empty({0}, at::kLong), {2, 3, 4}));
   EXPECT_EQ(feature.indices.sizes(), (c10::IntArrayRef{0, 3}));
   EXPECT_EQ(feature.values.numel(), 0);
-  EXPECT_TRUE(at::equal(feature.dense_shape, int64s({2, 3, 4})));
+  EXPECT_TENSOR_EQ(feature.dense_shape, int64s({2, 3, 4}));
 }
 
 TEST(SparseFeatureTest, FromCooRefusesOtherLayouts) {
@@ -54,7 +50,7 @@ TEST(RaggedFeatureTest, FromLengthsAddsUpTheRowSplitsAndSharesTheValues) {
                          const at::Tensor& row_splits) {
     const auto feature = RaggedFeature::from_lengths(values, lengths);
     EXPECT_TRUE(feature.values.is_same(values));
-    EXPECT_TRUE(at::equal(feature.row_splits, row_splits));
+    EXPECT_TENSOR_EQ(feature.row_splits, row_splits);
   };
   expect(int32s({5, 6, 7}), int64s({2, 0, 1}), int64s({0, 2, 2, 3}));
   expect(int64s({5}), int32s({1, 0}), int64s({0, 1, 1}));
@@ -82,10 +78,10 @@ TEST(RaggedFeatureTest, FromOffsetsAppendsTheNumberOfValues) {
                             const at::Tensor& offsets) {
     return RaggedFeature::from_offsets(values, offsets).row_splits;
   };
-  EXPECT_TRUE(at::equal(
-      splits_of(int64s({5, 6, 7}), int64s({0, 2, 2})), int64s({0, 2, 2, 3})));
-  EXPECT_TRUE(at::equal(splits_of(int64s({5}), int32s({0})), int64s({0, 1})));
-  EXPECT_TRUE(at::equal(splits_of(int64s({}), int64s({})), int64s({0})));
+  EXPECT_TENSOR_EQ(
+      splits_of(int64s({5, 6, 7}), int64s({0, 2, 2})), int64s({0, 2, 2, 3}));
+  EXPECT_TENSOR_EQ(splits_of(int64s({5}), int32s({0})), int64s({0, 1}));
+  EXPECT_TENSOR_EQ(splits_of(int64s({}), int64s({})), int64s({0}));
 }
 
 TEST(RaggedFeatureTest, FromOffsetsRefusesBadOffsets) {
@@ -104,4 +100,4 @@ TEST(RaggedFeatureTest, FromOffsetsRefusesBadOffsets) {
       "values must be a tensor, but got no tensor");
 }
 
-}  // namespace tessera::feature_test
+}  // namespace feature_test

@@ -5,12 +5,8 @@
 #include "tests/features/feature_state.h"
 #include "tests/test_util.h"
 
-namespace tessera::id_bags_errors_test {
+namespace id_bags_errors_test {
 
-using test::feature_state;
-using test::floats;
-using test::int32s;
-using test::int64s;
 using Shape = std::vector<int64_t>;
 
 constexpr int64_t kHuge = std::numeric_limits<int64_t>::max();
@@ -105,7 +101,7 @@ TEST(IdBagsErrorsTest, IdsMustBeIntegers) {
 TEST(IdBagsErrorsTest, EveryPartMustBeDefined) {
   const at::Tensor none;
   const auto [indices, values, dense_shape] = sparse_sample();
-  for (const auto& [feature, part] : std::vector<test::Refusal<Feature>>{
+  for (const auto& [feature, part] : std::vector<Refusal<Feature>>{
            {none, "[feature 'clicks'] ids"},
            {SparseFeature{none, values, dense_shape}, "indices"},
            {SparseFeature{indices, none, dense_shape}, "values"},
@@ -139,7 +135,7 @@ TEST(IdBagsErrorsTest, DenseIdsNeedABatchDimensionAndNoSequence) {
 
 TEST(IdBagsErrorsTest, SparsePartsMustFitEachOther) {
   const SparseFeature sparse = sparse_sample();
-  test::expect_refusals<SparseFeature>(
+  expect_refusals<SparseFeature>(
       {{{sparse.indices, int64s({4, 5}), sparse.dense_shape},
         "[feature 'clicks'] indices must have shape [nnz, rank] = [2, 2], but "
         "got [3, 2]."},
@@ -158,7 +154,7 @@ TEST(IdBagsErrorsTest, SparsePartsMustFitEachOther) {
 
 TEST(IdBagsErrorsTest, SparseIndicesMustLieInsideTheDenseShape) {
   const at::Tensor values = int64s({4});
-  test::expect_refusals<SparseFeature>(
+  expect_refusals<SparseFeature>(
       {{{int64s({0, 3}).view({1, 2}), values, int64s({3, 3})},
         "[feature 'clicks'] indices must lie inside dense_shape, but "
         "indices[0][1] is 3 and dense_shape[1] is 3."},
@@ -172,7 +168,7 @@ TEST(IdBagsErrorsTest, SparseIndicesMustLieInsideTheDenseShape) {
 TEST(IdBagsErrorsTest, ADenseShapeMustNotBeNegativeOrOverflow) {
   const at::Tensor indices = int64s({0, 0}).view({1, 2});
   const at::Tensor values = int64s({4});
-  test::expect_refusals<at::Tensor>(
+  expect_refusals<at::Tensor>(
       {{int64s({3, -1}),
         "the entries of dense_shape must be >= 0, and their product must fit in 64 "
         "bits, but entry 1 is -1."},
@@ -201,7 +197,7 @@ TEST(IdBagsErrorsTest, ASequenceMustNotOverflow) {
 }
 
 TEST(IdBagsErrorsTest, EveryRowSplitIsChecked) {
-  test::expect_refusals<at::Tensor>(
+  expect_refusals<at::Tensor>(
       {{int64s({0, 3, 2, 4}),
         "[feature 'clicks'] row_splits must not decrease, but entry 2 is 2, and the "
         "entry before it is 3."},
@@ -227,7 +223,7 @@ TEST(IdBagsErrorsTest, OutputShapeMustFitTheBatch) {
   using Case = std::pair<Feature, PartialShape>;
   const Feature dense = int64s({1, 2, 3});
   const Feature ragged = ragged_sample();
-  test::expect_refusals<Case>(
+  expect_refusals<Case>(
       {{{dense, {4}},
         "[feature 'clicks'] inconsistent shape: the output shape is set to [4] "
         "(by output_shape, build() or the first batch), but this batch gives "
@@ -286,9 +282,9 @@ TEST(FlatWeightsTest, ConvertsOtherFloatsAndKeepsTheGradient) {
   const at::Tensor converted = flat(ragged_sample(), weights);
   EXPECT_EQ(converted.scalar_type(), at::kFloat);
   EXPECT_TRUE(converted.requires_grad());
-  EXPECT_TRUE(at::equal(
+  EXPECT_TENSOR_EQ(
       flat(ragged_sample(), at::ones({4}, at::kHalf)),
-      at::ones({4}, at::kFloat)));
+      at::ones({4}, at::kFloat));
 }
 
 TEST(FlatWeightsTest, RefusesWeightsIfNothingIsCombined) {
@@ -347,4 +343,4 @@ TEST(FlatWeightsTest, RefusesWeightsOfAnotherLengthShapeOrDtype) {
       "[feature 'clicks'] weights must be a tensor, but is an undefined tensor.");
 }
 
-}  // namespace tessera::id_bags_errors_test
+}  // namespace id_bags_errors_test

@@ -4,16 +4,8 @@
 #include "tests/features/feature_state.h"
 #include "tests/test_util.h"
 
-namespace tessera::id_bags_test {
+namespace id_bags_test {
 
-using test::feature_state;
-using test::floats;
-using test::Ids;
-using test::ids_of;
-using test::int32s;
-using test::int64s;
-using test::positions_of;
-using test::weights_of;
 using Shape = std::vector<int64_t>;
 
 Shape activation_shape_of(const IdBags& bags) {
@@ -519,4 +511,4 @@ TEST(IdBagsTest, TheIdsAreACopy) {
   EXPECT_EQ(second.weights, (Buffer<float>{1, 2, 3, 4}));
 }
 
-}  // namespace tessera::id_bags_test
+}  // namespace id_bags_test

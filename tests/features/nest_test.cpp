@@ -5,7 +5,7 @@
 
 #include <ranges>
 
-namespace tessera::nest_test {
+namespace nest_test {
 
 using Ints = Nest<int>;
 
@@ -239,7 +239,7 @@ TEST(LeavesLikeTest, SomeLeavesMayBeMissing) {
 TEST(LeavesLikeTest, NamesThePathOfWhatDiffers) {
   const Ints deep{{"a", Ints{{"b", 1}, {"c", 2}}}};
   using Pair = std::pair<Ints, Ints>;
-  test::expect_refusals<Pair>(
+  expect_refusals<Pair>(
       {{{sample(), {{"user", 1}, {"movie", 2}}},
         "[features] missing entry 'history'. Got: user, movie."},
        {{deep, {{"a", Ints{{"b", 1}}}}}, "[features 'a'] missing entry 'a/c'"},
@@ -278,4 +278,4 @@ TEST(NestTest, ManyKeysAreFoundFast) {
   EXPECT_FALSE(packed.contains("feature_200000"));
 }
 
-}  // namespace tessera::nest_test
+}  // namespace nest_test

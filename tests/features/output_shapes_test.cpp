@@ -7,11 +7,8 @@
 #include "tests/features/feature_builders.h"
 #include "tests/test_util.h"
 
-namespace tessera::output_shapes_test {
+namespace output_shapes_test {
 
-using test::int64s;
-using test::ragged;
-using test::sparse;
 using Sizes = std::vector<int64_t>;
 
 constexpr auto kUnknown = std::nullopt;
@@ -45,7 +42,7 @@ SparseFeature sparse_of(const Sizes& shape) {
 }
 
 Feature ragged_of(int64_t rows) {
-  return ragged(test::Rows(rows, std::vector<int64_t>{1}));
+  return ragged(Rows(rows, std::vector<int64_t>{1}));
 }
 
 Sizes shape_of(EmbeddingEngine& engine, const Feature& feature) {
@@ -60,7 +57,7 @@ TEST(OutputShapesTest, TheFirstBatchFixesRankAndInnerDimensions) {
   EXPECT_EQ(shape_of(engine, sparse_of({0, 5, 9})), (Sizes{0, 5, kDim}));
   // Ragged rows are reshaped to the known inner dimension.
   EXPECT_EQ(shape_of(engine, ragged_of(15)), (Sizes{3, 5, kDim}));
-  test::expect_refusals<Feature>(
+  expect_refusals<Feature>(
       {{sparse_of({2, 4, 4}),
         "inconsistent shape: the output shape is set to [?, 5] (by output_shape, "
         "build() or the first batch), but this batch gives [2, 4]"},
@@ -121,7 +118,7 @@ TEST(OutputShapesTest, BuildDropsTheLastDimensionOfRank2AndAbove) {
       shape_of(*built({4, 9}, sequence), sparse({{1}}, 2)),
       "is set to [4, 6] (by output_shape, build() or the first batch), but this "
       "batch gives [1, 6]");
-  test::expect_refusals<PartialShape>(
+  expect_refusals<PartialShape>(
       {{{}, "an input shape must have rank 1 or above, but got []"},
        {{-1, 2}, "must have sizes >= 0, but got [-1, 2]"},
        {{int64_t{1} << 40, int64_t{1} << 40, 1},
@@ -338,4 +335,4 @@ TEST(OutputShapesTest, AFixedBatchSizeHoldsForAllFeatures) {
   EXPECT_VALUE_ERROR(enqueue(*unknown, 3, 3), "is set to [4]");
 }
 
-}  // namespace tessera::output_shapes_test
+}  // namespace output_shapes_test

@@ -13,10 +13,8 @@
 
 #include <cstdio>
 
-namespace tessera::archive_test {
+namespace archive_test {
 
-using test::int64s;
-using test::load_bytes;
 using torch::serialize::OutputArchive;
 
 struct Setup {
@@ -29,48 +27,46 @@ struct Setup {
 
 // A layer of two tables. An archive can't have a tensor of the name `class`.
 TPUEmbedding make_layer(const Setup& setup = {}) {
-  const auto named =
-      make_table({.name = "class", .vocabulary_size = 6, .dim = 3});
+  const auto named = plain_table("class", 6, 3);
   const auto unnamed = make_table({.vocabulary_size = 4, .dim = 2});
-  return TPUEmbedding(TPUEmbeddingOptions{
-      .features =
-          test::features_of({{"a", named}, {"b", unnamed}, {"c", named}}),
-      .optimizer = setup.optimizer,
-      .strategy = setup.strategy,
-      .seed = setup.seed,
-      .missing_slots = setup.missing_slots});
+  return layer_of(
+      features_of({{"a", named}, {"b", unnamed}, {"c", named}}),
+      setup.optimizer,
+      {.strategy = setup.strategy,
+       .seed = setup.seed,
+       .missing_slots = setup.missing_slots});
 }
 
 Features batch(int step) {
   return {
       {"a", int64s({step % 6, 1})},
       {"b", int64s({step % 4, 3})},
-      {"c", test::ragged({{step * 5 % 6, 2, 2}, {}})}};
+      {"c", ragged({{step * 5 % 6, 2, 2}, {}})}};
 }
 
 void train(TPUEmbedding& layer, int begin, int end) {
   for (int step = begin; step < end; ++step) {
-    test::loss_of(layer->forward(batch(step))).backward();
+    loss_of(layer->forward(batch(step))).backward();
   }
 }
 
 // Returns the message of the ValueError of a load, and checks that nothing has
 // changed.
 std::string load_error(TPUEmbedding& layer, const std::string& bytes) {
-  const std::string before = test::saved(layer);
+  const std::string before = saved(layer);
   std::string message = "no error";
   try {
     load_bytes(layer, bytes);
   } catch (const c10::ValueError& error) {
     message = error.what_without_backtrace();
   }
-  EXPECT_TRUE(test::saved(layer) == before) << "changed by: " << message;
+  EXPECT_TRUE(saved(layer) == before) << "changed by: " << message;
   return message;
 }
 
 // A tensor of the first table in the archive of a layer.
 at::Tensor saved_tensor(const TPUEmbedding& layer, const std::string& key) {
-  auto archive = test::archive_of(test::saved(layer));
+  auto archive = archive_of(saved(layer));
   torch::serialize::InputArchive table;
   archive.read("table_0", table);
   at::Tensor tensor;
@@ -111,17 +107,17 @@ TEST(LayerArchiveTest, SavesTheCurrentTables) {
     auto first = make_layer({.strategy = strategy});
     auto second = make_layer({.strategy = strategy, .seed = 99});
     const auto saved_table = [&] { return saved_tensor(first, "parameters"); };
-    const at::Tensor initial = test::tables_of(first)[0];
-    EXPECT_TRUE(at::equal(saved_table(), initial));
-    load_bytes(first, test::saved(second));
+    const at::Tensor initial = tables_of(first)[0];
+    EXPECT_TENSOR_EQ(saved_table(), initial);
+    load_bytes(first, saved(second));
     EXPECT_FALSE(at::equal(saved_table(), initial));
-    EXPECT_TRUE(at::equal(saved_table(), test::tables_of(second)[0]));
+    EXPECT_TENSOR_EQ(saved_table(), tables_of(second)[0]);
     first->update_embedding_table("class", at::ones({6, 3}));
-    EXPECT_TRUE(at::equal(saved_table(), at::ones({6, 3})));
+    EXPECT_TENSOR_EQ(saved_table(), at::ones({6, 3}));
     if (strategy.is_fused()) {
       train(first, 0, 1);
       EXPECT_FALSE(at::equal(saved_table(), at::ones({6, 3})));
-      EXPECT_TRUE(at::equal(saved_table(), test::tables_of(first)[0]));
+      EXPECT_TENSOR_EQ(saved_table(), tables_of(first)[0]);
     }
   }
 }
@@ -134,7 +130,7 @@ TEST(LayerArchiveTest, RoundTripsThroughAFile) {
   auto loaded = make_layer({.seed = 99});
   torch::load(loaded, path);
   std::remove(path.c_str());
-  EXPECT_EQ(test::saved(loaded), test::saved(layer));
+  EXPECT_EQ(saved(loaded), saved(layer));
 }
 
 TEST(LayerArchiveTest, TablesMayHaveAnyName) {
@@ -142,20 +138,17 @@ TEST(LayerArchiveTest, TablesMayHaveAnyName) {
     Nest<FeatureConfig>::Map features;
     for (const char* name :
          {"class", "a/b.c", "with space", "table_0", "parameters", "\u00fc"}) {
-      const auto table =
-          make_table({.name = name, .vocabulary_size = 4, .dim = 2});
+      const auto table = plain_table(name, 4, 2);
       features.emplace_back(name, FeatureConfig{.table = table});
     }
-    return TPUEmbedding(TPUEmbeddingOptions{
-        .features = Nest<FeatureConfig>::map(features),
-        .optimizer = optim::Adagrad{},
-        .seed = seed});
+    return layer_of(
+        Nest<FeatureConfig>::map(features), optim::Adagrad{}, {.seed = seed});
   };
   const auto layer = make_named(0);
   auto loaded = make_named(99);
-  load_bytes(loaded, test::saved(layer));
+  load_bytes(loaded, saved(layer));
   EXPECT_EQ(loaded->embedding_tables().size(), 6);
-  test::expect_same_tables(loaded, test::tables_of(layer));
+  expect_same_tables(loaded, tables_of(layer));
 }
 
 TEST(LayerArchiveTest, LoadingWritesToTheExistingTensors) {
@@ -164,8 +157,8 @@ TEST(LayerArchiveTest, LoadingWritesToTheExistingTensors) {
   auto loaded = make_layer({.seed = 99});
   const at::Tensor rows = loaded->embedding_tables()["class"];
   const at::Tensor variable = loaded->virtual_variable();
-  load_bytes(loaded, test::saved(layer));
-  EXPECT_TRUE(at::equal(rows, layer->embedding_tables()["class"]));
+  load_bytes(loaded, saved(layer));
+  EXPECT_TENSOR_EQ(rows, layer->embedding_tables()["class"]);
   EXPECT_TRUE(variable.is_same(loaded->virtual_variable()));
   EXPECT_TRUE(variable.requires_grad());
 }
@@ -189,10 +182,10 @@ TEST(LayerArchiveTest, SavesAWholeModel) {
   torch::load(loaded, path);
   std::remove(path.c_str());
   EXPECT_EQ(loaded_layer->iterations(), 1);
-  EXPECT_TRUE(at::equal(loaded->forward(batch(1)), model->forward(batch(1))));
+  EXPECT_TENSOR_EQ(loaded->forward(batch(1)), model->forward(batch(1)));
   train_model(model, 1);
   train_model(loaded, 1);
-  EXPECT_EQ(test::saved(loaded_layer), test::saved(layer));
+  EXPECT_EQ(saved(loaded_layer), saved(layer));
 
   // A layer can't read the archive of a model.
   std::ostringstream stream;
@@ -207,12 +200,11 @@ TEST(LayerArchiveTest, TheHostReadsFusedTables) {
   auto fused = make_layer();
   train(fused, 0, 3);
   auto host = make_layer({.strategy = Strategy::host(), .seed = 99});
-  load_bytes(host, test::saved(fused));
-  test::expect_same_tables(host, test::tables_of(fused));
+  load_bytes(host, saved(fused));
+  expect_same_tables(host, tables_of(fused));
   EXPECT_EQ(host->iterations(), 3);
   EXPECT_TRUE(host->parameters()[0].requires_grad());
-  EXPECT_TRUE(
-      at::equal(host->forward(batch(0))["a"], fused->forward(batch(0))["a"]));
+  EXPECT_TENSOR_EQ(host->forward(batch(0))["a"], fused->forward(batch(0))["a"]);
 }
 
 std::vector<std::string> keys_of(torch::serialize::InputArchive& archive) {
@@ -232,7 +224,7 @@ TEST(LayerArchiveTest, HoldsTablesAndSlotsUnderOneSetOfKeys) {
     if (!strategy.is_fused()) {
       optimizer = make_optimizer(layer);
     }
-    auto archive = test::archive_of(test::saved(layer));
+    auto archive = archive_of(saved(layer));
     EXPECT_EQ(
         keys_of(archive),
         (Keys{
@@ -260,11 +252,11 @@ TEST(LayerArchiveTest, TrainingOnPaddedContinuesOnEveryStrategy) {
     sgd.step();
   };
   step(padded, sgd, 0);
-  const std::string bytes = test::saved(padded);
+  const std::string bytes = saved(padded);
   step(padded, sgd, 1);
   const auto expect_close_to_padded = [&](const TPUEmbedding& other) {
     for (const char* table : {"class", "table_1"}) {
-      test::expect_close(
+      expect_close(
           other->embedding_tables()[table], padded->embedding_tables()[table]);
     }
   };
@@ -287,23 +279,23 @@ TEST(LayerArchiveTest, FusedWithoutOptimizerReadsTheTablesAlone) {
   auto trained = make_layer({.optimizer = optim::Adam{.learning_rate = 0.1}});
   train(trained, 0, 3);
   auto serving = make_layer({.optimizer = std::nullopt, .seed = 99});
-  load_bytes(serving, test::saved(trained));
-  test::expect_same_tables(serving, test::tables_of(trained));
+  load_bytes(serving, saved(trained));
+  expect_same_tables(serving, tables_of(trained));
   EXPECT_EQ(serving->iterations(), 3);
   const at::NoGradGuard no_grad;
-  EXPECT_TRUE(at::equal(
-      serving->forward(batch(1))["c"], trained->forward(batch(1))["c"]));
+  EXPECT_TENSOR_EQ(
+      serving->forward(batch(1))["c"], trained->forward(batch(1))["c"]);
 }
 
 TEST(LayerArchiveTest, FusedWithoutOptimizerReadsTheHostsTables) {
   const auto host = make_layer({.strategy = Strategy::host()});
   auto fused = make_layer({.optimizer = std::nullopt, .seed = 99});
-  load_bytes(fused, test::saved(host));
-  test::expect_same_tables(fused, test::tables_of(host));
+  load_bytes(fused, saved(host));
+  expect_same_tables(fused, tables_of(host));
 
   auto trained = make_layer({.seed = 99});
   expect_lines(
-      load_error(trained, test::saved(host)),
+      load_error(trained, saved(host)),
       {"table 'class': slot accumulators was not saved",
        "table 'table_1': slot accumulators was not saved"});
 }
@@ -321,9 +313,9 @@ TEST(LayerArchiveTest, FusedMayKeepItsSlotsWhenItLoadsHostTables) {
   const at::Tensor slots = saved_tensor(fused, "slot_accumulators");
   auto fused_model = model_of(fused);
   load_bytes(fused_model, stream.str());
-  test::expect_same_tables(fused, test::tables_of(host));
+  expect_same_tables(fused, tables_of(host));
   EXPECT_EQ(fused->iterations(), 0);
-  EXPECT_TRUE(at::equal(saved_tensor(fused, "slot_accumulators"), slots));
+  EXPECT_TENSOR_EQ(saved_tensor(fused, "slot_accumulators"), slots);
   // The sums of the linear layer may be rounded differently.
   EXPECT_TRUE(at::allclose(
       fused_model->forward(batch(0)),
@@ -332,17 +324,17 @@ TEST(LayerArchiveTest, FusedMayKeepItsSlotsWhenItLoadsHostTables) {
       /*atol=*/1e-6));
 
   // A clone has the same option.
-  auto clone = test::clone_of(fused);
-  load_bytes(clone, test::saved(host));
+  auto clone = clone_of(fused);
+  load_bytes(clone, saved(host));
 
   // Slots of the same optimizer are loaded, and those of another are refused.
   auto trained = make_layer();
   train(trained, 0, 3);
-  load_bytes(fused, test::saved(trained));
-  EXPECT_EQ(test::saved(fused), test::saved(trained));
+  load_bytes(fused, saved(trained));
+  EXPECT_EQ(saved(fused), saved(trained));
   EXPECT_EQ(fused->iterations(), 3);
   expect_lines(
-      load_error(fused, test::saved(make_layer({.optimizer = optim::Adam{}}))),
+      load_error(fused, saved(make_layer({.optimizer = optim::Adam{}}))),
       {"table 'class': the optimizer is Adagrad, but the saved one is Adam",
        "saved configuration, or load less with LoadOptions. load() and "});
 }
@@ -350,7 +342,7 @@ TEST(LayerArchiveTest, FusedMayKeepItsSlotsWhenItLoadsHostTables) {
 TEST(LayerArchiveTest, RefusesAnotherOptimizer) {
   auto layer = make_layer({.optimizer = optim::Adam{}, .seed = 99});
   expect_lines(
-      load_error(layer, test::saved(make_layer())),
+      load_error(layer, saved(make_layer())),
       {"the saved tables do not fit this layer. Nothing was changed. Problems:",
        "\n  table 'class': slot momenta was not saved",
        "\n  table 'class': slot velocities was not saved",
@@ -365,21 +357,19 @@ TEST(LayerArchiveTest, SlotsOfAnotherOptimizerAreNotDropped) {
   auto adagrad = make_layer();
   auto sgd = make_layer({.optimizer = optim::SGD{}});
   expect_lines(
-      load_error(sgd, test::saved(adagrad)),
+      load_error(sgd, saved(adagrad)),
       {"the optimizer is SGD, but the saved one is Adagrad"});
 }
 
 TEST(LayerArchiveTest, AllDifferencesAreListedAtOnce) {
-  const auto wide =
-      make_table({.name = "wide", .vocabulary_size = 6, .dim = 5});
+  const auto wide = plain_table("wide", 6, 5);
   const auto more = make_table({.vocabulary_size = 5, .dim = 2});
   const auto third = make_table({.vocabulary_size = 5, .dim = 2});
-  const TPUEmbedding other(TPUEmbeddingOptions{
-      .features = test::features_of({{"a", wide}, {"b", more}, {"c", third}}),
-      .optimizer = optim::Adagrad{}});
+  const TPUEmbedding other = layer_of(
+      features_of({{"a", wide}, {"b", more}, {"c", third}}), optim::Adagrad{});
   auto layer = make_layer({.seed = 99});
   expect_lines(
-      load_error(layer, test::saved(other)),
+      load_error(layer, saved(other)),
       {"\n  table 'class': it was not saved. Saved tables: 'wide', 'table_1', "
        "'table_2'",
        "\n  table 'table_1': parameters is float32 [4, 2] in the layer, but "
@@ -391,12 +381,9 @@ TEST(LayerArchiveTest, AllDifferencesAreListedAtOnce) {
        "\n  table 'table_2': it was saved, but the layer has only"});
 
   TPUEmbedding larger(TPUEmbeddingOptions{
-      .features = {
-          {"a", FeatureConfig{.table = wide}},
-          {"b", FeatureConfig{.table = more}},
-          {"c", FeatureConfig{.table = third}}}});
+      .features = features_of({{"a", wide}, {"b", more}, {"c", third}})});
   expect_lines(
-      load_error(larger, test::saved(layer)),
+      load_error(larger, saved(layer)),
       {"\n  table 'wide': it was not saved. Saved tables: 'class', 'table_1'",
        "\n  table 'table_2': it was not saved"});
 }
@@ -445,9 +432,9 @@ TEST(LayerArchiveTest, RefusesEntriesOfAnotherKind) {
 TEST(LayerArchiveTest, TruncatedOrForeignBytesChangeNothing) {
   auto layer = make_layer();
   train(layer, 0, 3);
-  const std::string whole = test::saved(layer);
+  const std::string whole = saved(layer);
   auto loaded = make_layer({.seed = 99});
-  const std::string before = test::saved(loaded);
+  const std::string before = saved(loaded);
   for (const size_t length :
        {size_t{0}, size_t{10}, whole.size() / 2, whole.size() - 1}) {
     EXPECT_ANY_THROW(load_bytes(loaded, whole.substr(0, length)))
@@ -458,24 +445,24 @@ TEST(LayerArchiveTest, TruncatedOrForeignBytesChangeNothing) {
   torch::save(torch::nn::Linear(2, 3), linear);
   expect_lines(load_error(loaded, linear.str()), {"no format_version"});
   EXPECT_ANY_THROW(torch::load(loaded, testing::TempDir() + "no such file"));
-  EXPECT_EQ(test::saved(loaded), before);
+  EXPECT_EQ(saved(loaded), before);
   load_bytes(loaded, whole);
-  EXPECT_EQ(test::saved(loaded), whole);
+  EXPECT_EQ(saved(loaded), whole);
 }
 
 TEST(SaveToFileTest, AFullDiskIsAnErrorAndLeavesTheOldFile) {
-  const test::TemporaryFolder folder;
+  const TemporaryFolder folder;
   const std::string path = folder.write("layer.pt", "old");
   const auto layer = make_layer();
   {
-    const test::SmallFiles small(200);
+    const SmallFiles small(200);
     EXPECT_TORCH_ERROR(
         save_to_file(layer, path),
         "[save_to_file] " + path +
             ": the file can't be written: File too large. Choose a path where "
             "files may be larger.");
   }
-  EXPECT_EQ(test::read_text(path), "old");
+  EXPECT_EQ(read_text(path), "old");
   EXPECT_TORCH_ERROR(
       save_to_file(layer, folder / "no/layer.pt"),
       "[save_to_file] " + folder / "no/layer.pt" +
@@ -500,7 +487,7 @@ TEST(SaveToFileTest, AFullDiskIsAnErrorAndLeavesTheOldFile) {
 }
 
 TEST(LoadFromFileTest, FilesAreThoseOfTorch) {
-  const test::TemporaryFolder folder;
+  const TemporaryFolder folder;
   const std::string path = folder / "file.pt";
   auto layer = make_layer();
   train(layer, 0, 3);
@@ -512,19 +499,19 @@ TEST(LoadFromFileTest, FilesAreThoseOfTorch) {
     const auto loaded_layer = make_layer({.seed = 99});
     torch::nn::Sequential loaded(loaded_layer, Join(), torch::nn::Linear(8, 2));
     load(loaded);
-    EXPECT_EQ(test::saved(loaded_layer), test::saved(layer));
-    EXPECT_TRUE(at::equal(loaded->forward(batch(1)), model->forward(batch(1))));
+    EXPECT_EQ(saved(loaded_layer), saved(layer));
+    EXPECT_TENSOR_EQ(loaded->forward(batch(1)), model->forward(batch(1)));
 
     save(tensors);
     std::vector<at::Tensor> loaded_tensors;
     load(loaded_tensors);
     ASSERT_EQ(loaded_tensors.size(), 2U);
-    EXPECT_TRUE(at::equal(loaded_tensors[1], tensors[1]));
+    EXPECT_TENSOR_EQ(loaded_tensors[1], tensors[1]);
 
     save(tensors[0]);
     at::Tensor loaded_tensor;
     load(loaded_tensor);
-    EXPECT_TRUE(at::equal(loaded_tensor, tensors[0]));
+    EXPECT_TENSOR_EQ(loaded_tensor, tensors[0]);
 
     save(optimizer);
     load(optimizer);
@@ -569,22 +556,22 @@ int64_t count_loaded_damages(
       const std::string message = error.what_without_backtrace();
       EXPECT_EQ(message.rfind("[load_from_file] " + path, 0), 0U) << message;
       EXPECT_EQ(message.find("ASSERT"), std::string::npos) << message;
-      EXPECT_TRUE(at::equal(linear->forward(inputs), before)) << message;
+      EXPECT_TENSOR_EQ(linear->forward(inputs), before) << message;
     }
   }
   return loaded;
 }
 
 TEST(LoadFromFileTest, ADamagedFileIsAReadableErrorAndChangesNothing) {
-  const test::TemporaryFolder folder;
+  const TemporaryFolder folder;
   const std::string path = folder / "linear.pt";
   const torch::nn::Linear linear(2, 3);
   save_to_file(linear, path);
   // Only the last bytes, which are the checksum, are of no importance.
-  EXPECT_LT(count_loaded_damages(test::read_text(path), path), 5);
+  EXPECT_LT(count_loaded_damages(read_text(path), path), 5);
   // A file of torch::save() has no checksum, so more damages are not noticed.
   torch::save(linear, path);
-  EXPECT_LT(count_loaded_damages(test::read_text(path), path), 150);
+  EXPECT_LT(count_loaded_damages(read_text(path), path), 150);
 
   torch::nn::Linear loaded(2, 3);
   EXPECT_VALUE_ERROR(
@@ -608,7 +595,7 @@ TEST(LoadFromFileTest, ADamagedFileIsAReadableErrorAndChangesNothing) {
 }
 
 TEST(LoadFromFileTest, TheFileOfAnotherModelIsNamed) {
-  const test::TemporaryFolder folder;
+  const TemporaryFolder folder;
   const std::string path = folder / "model.pt";
   save_to_file(
       torch::nn::Linear(torch::nn::LinearOptions(2, 3).bias(false)), path);
@@ -622,14 +609,11 @@ TEST(LoadFromFileTest, TheFileOfAnotherModelIsNamed) {
   // An error of the module names the file, too, and advises only what helps.
   auto layer = make_layer();
   save_to_file(layer, path);
-  TPUEmbedding wider(TPUEmbeddingOptions{
-      .features = test::features_of(
-          {{"a",
-            make_table({.name = "class", .vocabulary_size = 3, .dim = 9})}}),
-      .optimizer = optim::Adagrad{}});
-  const std::string error = load_error(wider, test::saved(layer));
+  TPUEmbedding wider = layer_of(
+      features_of({{"a", plain_table("class", 3, 9)}}), optim::Adagrad{});
+  const std::string error = load_error(wider, saved(layer));
   EXPECT_EQ(error.find("missing_slots"), std::string::npos) << error;
   EXPECT_VALUE_ERROR(load_from_file(wider, path), "[load_from_file] " + path);
 }
 
-}  // namespace tessera::archive_test
+}  // namespace archive_test

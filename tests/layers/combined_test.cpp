@@ -11,10 +11,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace tessera::combined_test {
-
-using test::floats;
-using test::int64s;
+namespace combined_test {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -32,11 +29,10 @@ struct ModelImpl : torch::nn::Module {
          .initializer = initializers::RowId{}});
     embedding = register_module(
         "embedding",
-        TPUEmbedding(TPUEmbeddingOptions{
-            .features = test::features_of({{"a", table}, {"b", table}}),
-            .optimizer = spec,
-            .strategy = std::move(strategy),
-            .apply = apply}));
+        layer_of(
+            features_of({{"a", table}, {"b", table}}),
+            spec,
+            {.strategy = std::move(strategy), .apply = apply}));
     dense = register_module(
         "dense", torch::nn::Linear(torch::nn::LinearOptions(2, 1).bias(false)));
     const at::NoGradGuard no_grad;
@@ -90,8 +86,8 @@ TEST(CombinedTest, MicroBatchesMatchOneBatch) {
       whole_optimizer.step();
       parts_optimizer.step();
     }
-    test::expect_close(parts->table(), whole->table(), 1e-5, 1e-5);
-    test::expect_close(parts->dense->weight, whole->dense->weight, 1e-5, 1e-5);
+    expect_close(parts->table(), whole->table(), 1e-5, 1e-5);
+    expect_close(parts->dense->weight, whole->dense->weight, 1e-5, 1e-5);
     EXPECT_EQ(parts->embedding->iterations(), 3);
     EXPECT_TRUE(
         at::equal(parts->table()[5], floats({2}, {5, 5})) ||
@@ -112,7 +108,7 @@ TEST(CombinedTest, OneBatchPerStepMatchesTheUpdateInBackward) {
     dense.step();
     combined.step();
   }
-  test::expect_close(on_step->table(), in_backward->table(), 1e-6, 1e-6);
+  expect_close(on_step->table(), in_backward->table(), 1e-6, 1e-6);
 }
 
 TEST(CombinedTest, NothingChangesBeforeTheStep) {
@@ -120,10 +116,9 @@ TEST(CombinedTest, NothingChangesBeforeTheStep) {
   auto combined = make_combined(model);
   const at::Tensor before = model->table();
   model->loss(int64s({0}), int64s({1})).backward();
-  EXPECT_TRUE(at::equal(model->table(), before));
+  EXPECT_TENSOR_EQ(model->table(), before);
   EXPECT_EQ(model->embedding->iterations(), 0);
-  EXPECT_TRUE(
-      at::equal(model->embedding->virtual_variable().grad(), at::zeros({1})));
+  EXPECT_TENSOR_EQ(model->embedding->virtual_variable().grad(), at::zeros({1}));
   combined.step();
   EXPECT_FALSE(at::equal(model->table(), before));
   EXPECT_EQ(model->embedding->virtual_variable().item<float>(), 0.0F);
@@ -140,7 +135,7 @@ TEST(CombinedTest, ASecondBackwardOverOneForwardAddsUp) {
   (2 * doubled->loss(int64s({0}), int64s({1}))).backward();
   twice_optimizer.step();
   doubled_optimizer.step();
-  test::expect_close(twice->table(), doubled->table());
+  expect_close(twice->table(), doubled->table());
 }
 
 TEST(CombinedTest, TheMeanIsOverPassesForDenseAndTables) {
@@ -155,8 +150,8 @@ TEST(CombinedTest, TheMeanIsOverPassesForDenseAndTables) {
   }
   mean_optimizer.step();
   halved_optimizer.step();
-  test::expect_close(mean->table(), halved->table());
-  test::expect_close(mean->dense->weight, halved->dense->weight);
+  expect_close(mean->table(), halved->table());
+  expect_close(mean->dense->weight, halved->dense->weight);
 }
 
 TEST(CombinedTest, EveryFormOfZeroGradDiscardsGradients) {
@@ -167,14 +162,14 @@ TEST(CombinedTest, EveryFormOfZeroGradDiscardsGradients) {
     model->loss(int64s({0}), int64s({0})).backward();
     zero_grad(combined);
     combined.step();
-    EXPECT_TRUE(at::equal(model->table(), before));
+    EXPECT_TENSOR_EQ(model->table(), before);
     EXPECT_EQ(model->embedding->iterations(), 0);
     // Discarded gradients do not come back in the next backward pass.
     model->loss(int64s({0}), int64s({0})).backward();
     zero_grad(combined);
     model->loss(int64s({5}), int64s({5})).backward();
     combined.step();
-    EXPECT_TRUE(at::equal(model->table()[0], before[0]));
+    EXPECT_TENSOR_EQ(model->table()[0], before[0]);
     EXPECT_FALSE(at::equal(model->table()[5], before[5]));
   };
   discards([](Combined& combined) { combined.zero_grad(); });
@@ -213,8 +208,8 @@ TEST(CombinedTest, ClipsByTheNormOfDenseAndTablesTogether) {
         engine_optimizer.clip_grad_norm_(1.5, p), expected, 1e-5 * expected);
     host_optimizer.step();
     engine_optimizer.step();
-    test::expect_close(engine->table(), host->table(), 1e-5, 1e-5);
-    test::expect_close(engine->dense->weight, host->dense->weight, 1e-5, 1e-5);
+    expect_close(engine->table(), host->table(), 1e-5, 1e-5);
+    expect_close(engine->dense->weight, host->dense->weight, 1e-5, 1e-5);
   }
 }
 
@@ -301,7 +296,7 @@ TEST(CombinedTest, SavesAndLoadsTheDenseOptimizer) {
   torch::load(combined, stream);
   model->dense->weight.mutable_grad() = gradient;
   combined.step();
-  EXPECT_TRUE(at::equal(model->dense->weight, expected));
+  EXPECT_TENSOR_EQ(model->dense->weight, expected);
 }
 
 TEST(CombinedTest, RefusesTheArchiveOfAnotherDenseOptimizer) {
@@ -353,8 +348,8 @@ TEST(CombinedTest, NonFiniteGradientsAreSkippedRaisedOrPassed) {
     const at::Tensor table = model->table();
     const at::Tensor dense = model->dense->weight.detach().clone();
     const auto expect_unchanged = [&] {
-      EXPECT_TRUE(at::equal(model->table(), table));
-      EXPECT_TRUE(at::equal(model->dense->weight, dense));
+      EXPECT_TENSOR_EQ(model->table(), table);
+      EXPECT_TENSOR_EQ(model->dense->weight, dense);
       EXPECT_EQ(model->embedding->iterations(), 0);
     };
     {
@@ -379,7 +374,7 @@ TEST(CombinedTest, NonFiniteGradientsAreSkippedRaisedOrPassed) {
       combined.step();
       EXPECT_EQ(combined.skipped_steps(), 1);
       EXPECT_FALSE(at::equal(model->table()[2], table[2]));
-      EXPECT_TRUE(at::equal(model->table()[0], table[0]));
+      EXPECT_TENSOR_EQ(model->table()[0], table[0]);
       combined.zero_grad();
     }
     auto combined = make_combined(model);
@@ -408,7 +403,7 @@ TEST(CombinedTest, AFailingPassAddsNothing) {
   EXPECT_TORCH_ERROR((loss + failing.sum()).backward(), "hook");
   const at::Tensor before = model->table();
   combined.step();
-  EXPECT_TRUE(at::equal(model->table()[0], before[0]));
+  EXPECT_TENSOR_EQ(model->table()[0], before[0]);
   EXPECT_FALSE(at::equal(model->table()[1], before[1]));
 }
 
@@ -422,8 +417,8 @@ TEST(CombinedTest, AFailingLearningRateChangesNothingAndCanBeFixed) {
   EXPECT_VALUE_ERROR(
       combined.step(),
       "[table 't'] learning_rate must be finite in float32 and >= 0, but got nan");
-  EXPECT_TRUE(at::equal(model->table(), table));
-  EXPECT_TRUE(at::equal(model->dense->weight, dense));
+  EXPECT_TENSOR_EQ(model->table(), table);
+  EXPECT_TENSOR_EQ(model->dense->weight, dense);
   fails = false;
   combined.step();
   EXPECT_FALSE(at::equal(model->table(), table));
@@ -444,7 +439,7 @@ TEST(CombinedTest, TwoLayersStepTogether) {
   first->loss(int64s({1}), int64s({1})).backward();
   combined.step();
   EXPECT_FALSE(at::equal(first->table(), first_table));
-  EXPECT_TRUE(at::equal(second->table(), second_table));
+  EXPECT_TENSOR_EQ(second->table(), second_table);
   EXPECT_EQ(second->embedding->iterations(), 0);
 }
 
@@ -489,12 +484,12 @@ TEST(CombinedTest, AFailingDenseStepCanBeRepeated) {
   }
   const at::Tensor before = mean->table();
   EXPECT_VALUE_ERROR(mean_optimizer.step(), "learning_rate must be finite");
-  EXPECT_TRUE(at::equal(mean->table(), before));
+  EXPECT_TENSOR_EQ(mean->table(), before);
   fails = false;
   mean_optimizer.step();
   expected_optimizer.step();
-  test::expect_close(mean->table(), expected->table());
-  test::expect_close(mean->dense->weight, expected->dense->weight);
+  expect_close(mean->table(), expected->table());
+  expect_close(mean->dense->weight, expected->dense->weight);
 }
 
 TEST(CombinedTest, RefusesCallsFromWithinAStep) {
@@ -509,7 +504,7 @@ TEST(CombinedTest, RefusesCallsFromWithinAStep) {
     call = std::move(nested);
     model->loss(int64s({0}), int64s({1})).backward();
     EXPECT_TORCH_ERROR(combined.step(), text);
-    EXPECT_TRUE(at::equal(model->table(), before));
+    EXPECT_TENSOR_EQ(model->table(), before);
     combined.zero_grad();
   };
   refused(
@@ -539,7 +534,7 @@ TEST(CombinedTest, LoadingALayerDropsAccumulatedGradients) {
   model->loss(int64s({0}), int64s({1})).backward();
   torch::load(model->embedding, stream);
   combined.step();
-  EXPECT_TRUE(at::equal(model->table(), before));
+  EXPECT_TENSOR_EQ(model->table(), before);
 }
 
 TEST(CombinedTest, RefusesCallsOnAMovedFromObject) {
@@ -554,7 +549,7 @@ TEST(CombinedTest, ACloneHasNoGradientsAndNeedsItsOwnCombined) {
   Model model(optim::SGD{.learning_rate = 0.01});
   auto combined = make_combined(model);
   model->loss(int64s({0}), int64s({0})).backward();
-  TPUEmbedding copy = test::clone_of(model->embedding);
+  TPUEmbedding copy = clone_of(model->embedding);
   Combined copy_optimizer(torch::optim::SGD(copy->parameters(), 0.1), {copy});
   copy_optimizer.step();
   EXPECT_EQ(copy->iterations(), 0);
@@ -620,4 +615,4 @@ TEST(CombinedTest, RefusesOptimizersThatNeedEachPass) {
       "where each step() updates the tables, but got 4");
 }
 
-}  // namespace tessera::combined_test
+}  // namespace combined_test

@@ -7,13 +7,11 @@
 #include "tests/layers/layer_test_util.h"
 #include "tests/optim/all_specs.h"
 
-namespace tessera::custom_optimizer_test {
+namespace custom_optimizer_test {
 
 using optim::CustomOptimizer;
 using optim::CustomRows;
 using optim::CustomRule;
-using test::floats;
-using test::int64s;
 
 // A layer of two tables. "own" has the given optimizer, and "other" has SGD.
 TPUEmbedding make_layer(const optim::OptimizerSpec& own) {
@@ -27,11 +25,9 @@ TPUEmbedding make_layer(const optim::OptimizerSpec& own) {
          .optimizer = spec});
   };
   return TPUEmbedding(TPUEmbeddingOptions{
-      .features = {
-          {"a",
-           FeatureConfig{
-               .table = table("other", optim::SGD{.learning_rate = 1.0})}},
-          {"b", FeatureConfig{.table = table("own", own)}}}});
+      .features = features_of(
+          {{"a", table("other", optim::SGD{.learning_rate = 1.0})},
+           {"b", table("own", own)}})});
 }
 
 void backward(TPUEmbedding& layer, const at::Tensor& ids) {
@@ -58,22 +54,22 @@ TEST(CustomOptimizerTest, GetsEachTouchedRowOnceWithSummedGradients) {
   backward(layer, int64s({0}));
   EXPECT_EQ(row_counts, (std::vector<int64_t>{2, 1}));
   EXPECT_EQ(updates, (std::vector<int64_t>{1, 2}));
-  test::expect_close(
-      test::tables_of(layer)[1],
+  expect_close(
+      tables_of(layer)[1],
       floats({4, 2}, {-0.5, -0.5, 0, 0, 2, 2, 2.25, 2.25}));
 }
 
 TEST(CustomOptimizerTest, KeepsItsSlotsInCheckpoints) {
-  auto layer = make_layer(test::custom_spec(0.1));
-  EXPECT_EQ(test::slot_of(layer, 1, "squares").sizes(), at::IntArrayRef({4}));
-  EXPECT_EQ(test::slot_of(layer, 1, "class")[0][0].item<float>(), 0.25F);
+  auto layer = make_layer(custom_spec(0.1));
+  EXPECT_EQ(slot_of(layer, 1, "squares").sizes(), at::IntArrayRef({4}));
+  EXPECT_EQ(slot_of(layer, 1, "class")[0][0].item<float>(), 0.25F);
   backward(layer, int64s({1}));
-  EXPECT_NEAR(test::slot_of(layer, 1, "squares")[1].item<float>(), 1.1, 1e-6);
-  auto other = make_layer(test::custom_spec(0.1));
-  test::copy_by_archive(layer, other);
+  EXPECT_NEAR(slot_of(layer, 1, "squares")[1].item<float>(), 1.1, 1e-6);
+  auto other = make_layer(custom_spec(0.1));
+  copy_by_archive(layer, other);
   backward(layer, int64s({1, 2}));
   backward(other, int64s({1, 2}));
-  test::expect_same_tables(other, test::tables_of(layer));
+  expect_same_tables(other, tables_of(layer));
 }
 
 TEST(CustomOptimizerTest, TheRuleMayReplaceItsTensors) {
@@ -88,13 +84,13 @@ TEST(CustomOptimizerTest, TheRuleMayReplaceItsTensors) {
       .slots = {
           {.name = "previous", .initial_value = 7.0}, {.name = "other"}}});
   backward(layer, int64s({3}));
-  EXPECT_EQ(test::tables_of(layer)[1][3][0].item<float>(), 2.0F);
-  EXPECT_EQ(test::slot_of(layer, 1, "previous")[3][0].item<float>(), 3.0F);
-  EXPECT_EQ(test::slot_of(layer, 1, "other")[3][0].item<float>(), 7.0F);
+  EXPECT_EQ(tables_of(layer)[1][3][0].item<float>(), 2.0F);
+  EXPECT_EQ(slot_of(layer, 1, "previous")[3][0].item<float>(), 3.0F);
+  EXPECT_EQ(slot_of(layer, 1, "other")[3][0].item<float>(), 7.0F);
 }
 
 TEST(CustomOptimizerTest, IsANamedPlaceholderInJson) {
-  const CustomOptimizer spec = test::custom_spec(0.1);
+  const CustomOptimizer spec = custom_spec(0.1);
   const Json json = to_json(optim::OptimizerSpec(spec));
   const optim::OptimizerSpec read = optimizer_from_json(json);
   EXPECT_EQ(to_json(read), json);
@@ -130,9 +126,9 @@ TEST(CustomOptimizerTest, RefusesUnusableSpecs) {
 // Checks the error, and that tables, slots and counter are unchanged.
 void expect_refused(const optim::OptimizerSpec& spec, const std::string& text) {
   auto layer = make_layer(spec);
-  const std::string before = test::saved(layer);
+  const std::string before = saved(layer);
   EXPECT_VALUE_ERROR(backward(layer, int64s({1, 3})), text);
-  EXPECT_TRUE(test::saved(layer) == before) << text;
+  EXPECT_TRUE(saved(layer) == before) << text;
   EXPECT_EQ(layer->iterations(), 0);
 }
 
@@ -203,28 +199,25 @@ TEST(FailedUpdateTest, AnAccumulatingTableDropsTheFailedPass) {
          .optimizer = spec});
   };
   TPUEmbedding layer(TPUEmbeddingOptions{
-      .features = {
-          {"a",
-           FeatureConfig{
-               .table = table(
-                   "slow",
-                   optim::SGD{
-                       .learning_rate = 1.0,
-                       .gradient_accumulation_steps = 2})}},
-          {"b",
-           FeatureConfig{
-               .table = table(
-                   "fails",
-                   CustomOptimizer{.rule = CustomRule("rule", [&](CustomRows&) {
-                                     TORCH_CHECK_VALUE(!fails, "out of luck");
-                                   })})}}}});
+      .features = features_of(
+          {{"a",
+            table(
+                "slow",
+                optim::SGD{
+                    .learning_rate = 1.0, .gradient_accumulation_steps = 2})},
+           {"b",
+            table(
+                "fails",
+                CustomOptimizer{.rule = CustomRule("rule", [&](CustomRows&) {
+                                  TORCH_CHECK_VALUE(!fails, "out of luck");
+                                })})}})});
   backward(layer, int64s({0}));
   fails = true;
   EXPECT_VALUE_ERROR(backward(layer, int64s({0})), "out of luck");
-  test::expect_close(test::tables_of(layer)[0], at::zeros({2, 1}));
+  expect_close(tables_of(layer)[0], at::zeros({2, 1}));
   fails = false;
   backward(layer, int64s({1}));
-  test::expect_close(test::tables_of(layer)[0], floats({2, 1}, {-0.5, -0.5}));
+  expect_close(tables_of(layer)[0], floats({2, 1}, {-0.5, -0.5}));
 }
 
 TEST(LearningRateTagsTest, ThirtyTablesShareTenCallables) {
@@ -262,8 +255,7 @@ TEST(LearningRateTagsTest, ThirtyTablesShareTenCallables) {
   }
   EXPECT_EQ(optim::learning_rate_tags(table_rates), expected);
 
-  TPUEmbedding layer(
-      TPUEmbeddingOptions{.features = Nest<FeatureConfig>::map(features)});
+  TPUEmbedding layer = layer_of(Nest<FeatureConfig>::map(features));
   for (int step = 1; step <= 2; ++step) {
     at::Tensor loss = at::zeros({});
     layer->forward(Features::map(batch))
@@ -273,7 +265,7 @@ TEST(LearningRateTagsTest, ThirtyTablesShareTenCallables) {
     loss.backward();
     EXPECT_EQ(reads, std::vector<int>(10, step));
   }
-  const auto tables = test::tables_of(layer);
+  const auto tables = tables_of(layer);
   for (int64_t i = 0; i < 30; ++i) {
     EXPECT_EQ(
         tables[i].item<float>(), -2.0F * static_cast<float>(1 + rate_of(i)));
@@ -294,4 +286,4 @@ TEST(LearningRateTagsTest, EqualNumbersAndSchedulesShareATag) {
   EXPECT_TRUE(learning_rate_tags({}).empty());
 }
 
-}  // namespace tessera::custom_optimizer_test
+}  // namespace custom_optimizer_test

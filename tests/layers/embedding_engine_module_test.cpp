@@ -8,7 +8,7 @@
 
 #include "tests/layers/engine_module_fixture.h"
 
-namespace tessera::embedding_engine_module_test {
+namespace embedding_engine_module_test {
 
 using namespace engine_module;
 
@@ -20,7 +20,7 @@ TEST(EmbeddingEngineModuleTest, SavesAndLoadsWithAModel) {
   load_bytes(loaded, bytes);
   EXPECT_EQ(bytes_of(loaded), bytes);
   EXPECT_EQ(loaded->engine->iterations(), 3);
-  EXPECT_TRUE(at::equal(loaded->forward(batch()), model->forward(batch())));
+  EXPECT_TENSOR_EQ(loaded->forward(batch()), model->forward(batch()));
   train(*model->engine, 3, 5);
   train(*loaded->engine, 3, 5);
   EXPECT_EQ(bytes_of(loaded), bytes_of(model));
@@ -29,18 +29,16 @@ TEST(EmbeddingEngineModuleTest, SavesAndLoadsWithAModel) {
 TEST(EmbeddingEngineModuleTest, ExchangesArchivesWithALayer) {
   EmbeddingEngineModule engine(make_options());
   train(*engine, 0, 3);
-  TPUEmbedding layer(TPUEmbeddingOptions{
-      .features = make_features(),
-      .optimizer = optim::Adagrad{.learning_rate = 0.5},
-      .seed = 5});
+  TPUEmbedding layer = layer_of(
+      make_features(), optim::Adagrad{.learning_rate = 0.5}, {.seed = 5});
   load_bytes(layer, bytes_of(engine));
   EXPECT_EQ(layer->iterations(), 3);
   layer->forward(batch(1))["user"].sum().backward();
   load_bytes(engine, bytes_of(layer));
   EXPECT_EQ(engine->iterations(), 4);
   for (const char* table : {"users", "items"}) {
-    EXPECT_TRUE(at::equal(
-        engine->embedding_tables()[table], layer->embedding_tables()[table]));
+    EXPECT_TENSOR_EQ(
+        engine->embedding_tables()[table], layer->embedding_tables()[table]);
   }
 }
 
@@ -61,8 +59,8 @@ TEST(EmbeddingEngineModuleTest, AFailedLoadChangesNothing) {
   torch::serialize::InputArchive archive;
   archive.load_from(stream);
   engine->load(archive, {.slots = false});
-  EXPECT_TRUE(at::equal(
-      engine->embedding_tables()["users"], other->embedding_tables()["users"]));
+  EXPECT_TENSOR_EQ(
+      engine->embedding_tables()["users"], other->embedding_tables()["users"]);
   EXPECT_EQ(engine->iterations(), 2);
 }
 
@@ -106,4 +104,4 @@ TEST(EmbeddingEngineModuleTest, TablesAreNotParameters) {
   EXPECT_CONTAINS(text, "accumulators");
 }
 
-}  // namespace tessera::embedding_engine_module_test
+}  // namespace embedding_engine_module_test

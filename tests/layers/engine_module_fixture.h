@@ -17,8 +17,7 @@ using test::ragged;
 
 inline Nest<FeatureConfig> make_features() {
   const auto table = [](const char* name, int64_t rows) {
-    return FeatureConfig{
-        .table = make_table({.name = name, .vocabulary_size = rows, .dim = 2})};
+    return FeatureConfig{.table = test::plain_table(name, rows, 2)};
   };
   return {{"user", table("users", 9)}, {"item", table("items", 7)}};
 }

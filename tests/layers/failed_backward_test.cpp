@@ -8,10 +8,8 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace tessera::failed_backward_test {
+namespace failed_backward_test {
 
-using test::floats;
-using test::int64s;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
@@ -24,11 +22,11 @@ TPUEmbedding make_layer(optim::LearningRate learning_rate = 1.0) {
        .vocabulary_size = 4,
        .dim = 1,
        .initializer = initializers::Zeros{}});
-  return TPUEmbedding(TPUEmbeddingOptions{
-      .features = FeatureConfig{.table = table},
-      .optimizer = optim::Adagrad{
+  return layer_of(
+      FeatureConfig{.table = table},
+      optim::Adagrad{
           .learning_rate = std::move(learning_rate),
-          .initial_accumulator_value = 1.0}});
+          .initial_accumulator_value = 1.0});
 }
 
 // Looks up the ids, and returns the sum of their rows as a loss.
@@ -43,14 +41,13 @@ void backward_and_retain(const at::Tensor& loss) {
 // A copy of everything that a backward pass changes.
 struct Snapshot {
   explicit Snapshot(const TPUEmbedding& layer)
-      : tables(test::tables_of(layer)),
-        accumulators(test::slot_of(layer, 0, "accumulators")),
+      : tables(tables_of(layer)),
+        accumulators(slot_of(layer, 0, "accumulators")),
         iterations(layer->iterations()) {}
 
   void expect_unchanged(const TPUEmbedding& layer) const {
-    test::expect_same_tables(layer, tables);
-    EXPECT_TRUE(
-        at::equal(test::slot_of(layer, 0, "accumulators"), accumulators));
+    expect_same_tables(layer, tables);
+    EXPECT_TENSOR_EQ(slot_of(layer, 0, "accumulators"), accumulators);
     EXPECT_EQ(layer->iterations(), iterations);
   }
 
@@ -87,7 +84,7 @@ class HalfWayTest : public testing::Test {
 
   void expect_table(int64_t iterations, const std::vector<float>& rows) {
     EXPECT_EQ(layer_->iterations(), iterations);
-    test::expect_close(layer_->embedding_tables()["t"], floats({4, 1}, rows));
+    expect_close(layer_->embedding_tables()["t"], floats({4, 1}, rows));
   }
 
   TPUEmbedding layer_;
@@ -198,7 +195,7 @@ TEST(SecondBackwardTest, APassWithOneUsedLookupUpdatesNothing) {
   // The second lookup has made no update yet, so a pass over it succeeds.
   second.backward();
   const float step = -1 / std::sqrt(2.0F);
-  test::expect_close(
+  expect_close(
       layer->embedding_tables()["t"], floats({4, 1}, {step, step, 0, 0}));
 }
 
@@ -250,10 +247,8 @@ TEST(FailingLearningRateTest, AFailureInTheLastTableLeavesTheFirstUnchanged) {
        .dim = 2,
        .optimizer = optim::SGD{.learning_rate = [&] { return rate; }}});
   TPUEmbedding layer(TPUEmbeddingOptions{
-      .features = {
-          {"a", FeatureConfig{.table = fixed}},
-          {"b", FeatureConfig{.table = keyed}}}});
-  const auto before = test::tables_of(layer);
+      .features = features_of({{"a", fixed}, {"b", keyed}})});
+  const auto before = tables_of(layer);
   const auto activations =
       layer->forward({{"a", int64s({0})}, {"b", int64s({0})}});
   const at::Tensor loss = activations["a"].sum() + activations["b"].sum();
@@ -264,7 +259,7 @@ TEST(FailingLearningRateTest, AFailureInTheLastTableLeavesTheFirstUnchanged) {
   EXPECT_VALUE_ERROR(
       backward_and_retain(loss),
       "learning_rate must be finite in float32 and >= 0, but got nan");
-  test::expect_same_tables(layer, before);
+  expect_same_tables(layer, before);
   EXPECT_EQ(layer->iterations(), 0);
 }
 
@@ -307,8 +302,7 @@ TEST(NestedBackwardTest, EachPassMakesItsOwnUpdate) {
   (outer + nested).backward();
   NestedBackward::inner_loss = at::Tensor();
   EXPECT_EQ(layer->iterations(), 2);
-  test::expect_close(
-      test::slot_of(layer, 0, "accumulators")[0], floats({1 + 1 + 4}));
+  expect_close(slot_of(layer, 0, "accumulators")[0], floats({1 + 1 + 4}));
 }
 
-}  // namespace tessera::failed_backward_test
+}  // namespace failed_backward_test

@@ -14,11 +14,7 @@
 
 #include <future>
 
-namespace tessera {
 namespace fork_test {
-
-using test::int64s;
-using test::numbered_table;
 
 // Returns the result of `work` in a forked child. A signal ends the child after a
 // minute.
@@ -112,9 +108,9 @@ TEST(ForkTest, AChildOfAnIdleParentHasNothingToWaitFor) {
 constexpr int64_t kManyIds = int64_t{1} << 20;
 
 TPUEmbedding make_layer() {
-  return TPUEmbedding(TPUEmbeddingOptions{
-      .features = FeatureConfig{.table = numbered_table("t", 1000, 64)},
-      .optimizer = optim::SGD{.learning_rate = 1.0}});
+  return layer_of(
+      FeatureConfig{.table = numbered_table("t", 1000, 64)},
+      optim::SGD{.learning_rate = 1.0});
 }
 
 TEST(ForkTest, AChildRefusesTheForwardThatItsParentBegan) {
@@ -161,7 +157,7 @@ TEST(ForkTest, AChildOfAnIdleParentTrainsWithForward) {
 }
 
 TEST(ForkTest, AChildRunsTasksWithoutItsParentsThreads) {
-  const test::Threads threads(2);
+  const Threads threads(2);
   std::atomic<int> count = 0;
   const auto run = [&] {
     run_tasks(8, 100 * kParallelBytes, [&](int64_t) { ++count; });
@@ -219,5 +215,3 @@ TEST(ForkTest, AChildDestroysAnEngineThatAParentThreadWaitsIn) {
 }
 
 }  // namespace fork_test
-
-}  // namespace tessera

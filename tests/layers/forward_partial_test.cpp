@@ -7,26 +7,20 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace tessera::forward_partial_test {
-
-using test::floats;
-using test::int64s;
-using test::numbered_table;
+namespace forward_partial_test {
 
 const Feature kUsers = int64s({1, 2});
 const Feature kMovies = int64s({3, 0});
 
 Nest<FeatureConfig> features() {
-  return {
-      {"user", FeatureConfig{.table = numbered_table("users", 4, 2)}},
-      {"movie", FeatureConfig{.table = numbered_table("movies", 5, 2)}}};
+  return features_of(
+      {{"user", numbered_table("users", 4, 2)},
+       {"movie", numbered_table("movies", 5, 2)}});
 }
 
 TPUEmbedding layer_on(const Strategy& strategy) {
-  return TPUEmbedding(TPUEmbeddingOptions{
-      .features = features(),
-      .optimizer = optim::SGD{.learning_rate = 0.1},
-      .strategy = strategy});
+  return layer_of(
+      features(), optim::SGD{.learning_rate = 0.1}, {.strategy = strategy});
 }
 
 class ForwardPartialTest : public testing::TestWithParam<Strategy> {
@@ -52,27 +46,26 @@ TEST_P(ForwardPartialTest, TwoTowersTrainAsWithOneForward) {
   const auto user = layer->forward_partial({{"user", kUsers}})["user"];
   const auto movie = layer->forward_partial({{"movie", kMovies}})["movie"];
   train((user * movie).sum());
-  test::expect_same_tables(layer, test::tables_of(other));
+  expect_same_tables(layer, tables_of(other));
   EXPECT_EQ(layer->iterations(), other->iterations());
   // Row 1 of the users has the gradient of row 3 of the movies.
-  test::expect_close(
+  expect_close(
       layer->embedding_tables()["users"],
       floats({4, 2}, {0, 0, 0.7F, 0.7F, 2, 2, 3, 3}));
 }
 
 TEST_P(ForwardPartialTest, OtherTablesStayAsTheyAre) {
-  const auto before = test::tables_of(layer);
+  const auto before = tables_of(layer);
   train(layer->forward_partial({{"movie", kMovies}})["movie"].sum());
-  const auto after = test::tables_of(layer);
-  EXPECT_TRUE(at::equal(after[0], before[0]));
+  const auto after = tables_of(layer);
+  EXPECT_TENSOR_EQ(after[0], before[0]);
   EXPECT_FALSE(at::equal(after[1], before[1]));
 }
 
 TEST_P(ForwardPartialTest, TheVectorsOfAllItemsNeedNoUsers) {
   const auto movies =
       layer->forward_partial({{"movie", at::arange(5)}})["movie"];
-  test::expect_close(
-      movies.detach(), floats({5, 2}, {0, 0, 1, 1, 2, 2, 3, 3, 4, 4}));
+  expect_close(movies.detach(), floats({5, 2}, {0, 0, 1, 1, 2, 2, 3, 3, 4, 4}));
 }
 
 TEST_P(ForwardPartialTest, KeepsTheNestAndTheOrderOfTheRequest) {
@@ -83,7 +76,7 @@ TEST_P(ForwardPartialTest, KeepsTheNestAndTheOrderOfTheRequest) {
 }
 
 TEST_P(ForwardPartialTest, ErrorsNameMissingAndUnknownFeatures) {
-  const auto before = test::tables_of(layer);
+  const auto before = tables_of(layer);
   EXPECT_VALUE_ERROR(
       layer->forward({{"movie", kMovies}}),
       "missing entry 'user'. Got: movie.");
@@ -100,19 +93,19 @@ TEST_P(ForwardPartialTest, ErrorsNameMissingAndUnknownFeatures) {
       layer->forward_partial({{"movie", at::Tensor()}}), "[feature 'movie']");
   EXPECT_INDEX_ERROR(
       layer->forward_partial({{"movie", int64s({5})}}), "[feature 'movie']");
-  test::expect_same_tables(layer, before);
+  expect_same_tables(layer, before);
   EXPECT_EQ(layer->iterations(), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Strategies,
     ForwardPartialTest,
-    test::strategies(),
-    test::strategy_name);
+    strategies(),
+    strategy_name);
 
 TEST(ForwardPartialLayersTest, AFeatureThatIsLeftOutGivesNoWarning) {
   auto layer = layer_on(Strategy::fused());
-  const test::Warnings warnings;
+  const Warnings warnings;
   layer->forward_partial({{"movie", kMovies}})["movie"].sum().backward();
   EXPECT_TRUE(warnings.texts.empty());
 }
@@ -125,7 +118,7 @@ TEST(ForwardPartialLayersTest, PartialTPUEmbeddingLooksUpOneOfItsHalves) {
   for (const char* name : {"user", "movie"}) {
     const auto rows = layer->forward_partial({{name, int64s({2})}});
     EXPECT_EQ(rows.paths(), (std::vector<std::string>{name}));
-    test::expect_close(rows[name].detach(), floats({1, 2}, {2, 2}));
+    expect_close(rows[name].detach(), floats({1, 2}, {2, 2}));
   }
   layer->forward_partial({{"movie", kMovies}})["movie"].sum().backward();
   EXPECT_EQ(layer->tpu_embedding()->iterations(), 1);
@@ -136,4 +129,4 @@ TEST(ForwardPartialLayersTest, PartialTPUEmbeddingLooksUpOneOfItsHalves) {
       "'genre' is not among the feature configs. Known: user, movie.");
 }
 
-}  // namespace tessera::forward_partial_test
+}  // namespace forward_partial_test

@@ -19,14 +19,7 @@
 #include "tests/optim/all_specs.h"
 #include "tests/test_util.h"
 
-namespace tessera::key_table_test {
-
-using test::expect_close;
-using test::floats;
-using test::int64s;
-using test::layer_of;
-using test::loss_of;
-using test::NamedSpec;
+namespace key_table_test {
 
 // The key of row i. Keys are spread over all of int64.
 int64_t key_of(int64_t row) {
@@ -144,7 +137,7 @@ void expect_rows(
     TPUEmbedding& layer,
     std::initializer_list<int64_t> keys,
     const at::Tensor& expected) {
-  EXPECT_TRUE(at::equal(stored(layer, int64s(keys)), expected));
+  EXPECT_TENSOR_EQ(stored(layer, int64s(keys)), expected);
 }
 
 void train(TPUEmbedding& layer, const at::Tensor& keys) {
@@ -176,8 +169,8 @@ class Batches {
     for (int64_t& id : dense) {
       id = pick();
     }
-    test::Rows bags;
-    test::Rows short_bags;
+    Rows bags;
+    Rows short_bags;
     for (int i = 0; i < 4; ++i) {
       bags.emplace_back(random_() % 4);
       short_bags.emplace_back(random_() % 5);
@@ -223,7 +216,7 @@ void expect_equal(const Nest<at::Tensor>& a, const Nest<at::Tensor>& b) {
   const auto x = a.flatten();
   const auto y = b.flatten();
   for (size_t i = 0; i < x.size(); ++i) {
-    ASSERT_TRUE(at::equal(x[i], y[i])) << "feature " << i;
+    ASSERT_TENSOR_EQ(x[i], y[i]) << "feature " << i;
   }
 }
 
@@ -320,7 +313,7 @@ TEST(KeyTableTest, ManyNewKeysWithoutAGradientKeepTheirInitialValues) {
   const at::Tensor keys = at::arange(3000, at::kLong);
   (lookup(layer, keys) + lookup(layer, keys)).sum().backward();
   EXPECT_EQ(index_of(layer).size(), 3000);
-  EXPECT_TRUE(at::equal(stored(layer, keys), at::ones({3000, 2})));
+  EXPECT_TENSOR_EQ(stored(layer, keys), at::ones({3000, 2}));
 }
 
 TEST_P(KeyTableSpecTest, IsSavedAndContinues) {
@@ -335,8 +328,8 @@ TEST_P(KeyTableSpecTest, IsSavedAndContinues) {
     loss_of(layer->forward(batches.next().with_keys)).backward();
   }
   TPUEmbedding loaded = make_layer(key_table(options), GetParam().spec);
-  test::copy_by_archive(layer, loaded);
-  TPUEmbedding copy = test::clone_of(layer);
+  copy_by_archive(layer, loaded);
+  TPUEmbedding copy = clone_of(layer);
   for (int step = 0; step < 4; ++step) {
     const Features batch = batches.next().with_keys;
     const auto expected = layer->forward(batch);
@@ -351,16 +344,12 @@ TEST_P(KeyTableSpecTest, IsSavedAndContinues) {
   EXPECT_EQ(index_of(loaded).counts(), index_of(layer).counts());
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Specs,
-    KeyTableSpecTest,
-    test::all_variants(),
-    test::spec_name);
+INSTANTIATE_TEST_SUITE_P(Specs, KeyTableSpecTest, all_variants(), spec_name);
 
 TEST(KeyTableTest, ForwardChangesNothing) {
   TPUEmbedding layer = small_layer({.capacity = 10});
   const at::Tensor first = lookup(layer, int64s({5, -7}));
-  EXPECT_TRUE(at::equal(first, at::ones({2, 2})));
+  EXPECT_TENSOR_EQ(first, at::ones({2, 2}));
   EXPECT_EQ(index_of(layer).size(), 0);
   expect_close(stored(layer, int64s({5})), at::zeros({1, 2}));
   first.sum().backward();
@@ -380,9 +369,9 @@ TEST(KeyTableTest, InitialValuesAreAFunctionOfTheKey) {
       int64s({std::numeric_limits<int64_t>::min(), -1, 0, 7, 1'000'000'007});
   train(b, int64s({3, 7}));
   const at::Tensor values = lookup(a, keys).detach();
-  EXPECT_TRUE(at::equal(lookup(b, keys).detach(), values));
+  EXPECT_TENSOR_EQ(lookup(b, keys).detach(), values);
   train(a, keys.flip(0));
-  EXPECT_TRUE(at::equal(stored(a, keys), values));
+  EXPECT_TENSOR_EQ(stored(a, keys), values);
   EXPECT_FALSE(at::equal(values[0], values[1]));
 }
 
@@ -429,12 +418,12 @@ TEST(KeyTableTest, RareKeysLookUpZerosAndGetNoGradient) {
   TPUEmbedding layer = small_layer(
       {.capacity = 10, .admission = admission::AfterOccurrences{.count = 3}});
   const at::Tensor first = lookup(layer, int64s({4, 5, 5}));
-  EXPECT_TRUE(at::equal(first, at::zeros({3, 2})));
+  EXPECT_TENSOR_EQ(first, at::zeros({3, 2}));
   first.sum().backward();
   EXPECT_EQ(index_of(layer).size(), 0);
   // 5 occurs for the third time.
   const at::Tensor second = lookup(layer, int64s({4, 5}));
-  EXPECT_TRUE(at::equal(second, floats({2, 2}, {0, 0, 1, 1})));
+  EXPECT_TENSOR_EQ(second, floats({2, 2}, {0, 0, 1, 1}));
   second.sum().backward();
   EXPECT_EQ(keys_of(layer), (Keys{5}));
   expect_close(stored(layer, int64s({5})), at::zeros({1, 2}));
@@ -456,15 +445,15 @@ TEST(KeyTableTest, UnknownKeysShareTheRowOfTheDefaultKey) {
   TPUEmbedding layer = small_layer(keys_with_default(10, 3));
   const at::Tensor first = lookup(layer, int64s({4, 5, 5}));
   // All three look up the initial value of the default key.
-  EXPECT_TRUE(at::equal(first, at::ones({3, 2})));
+  EXPECT_TENSOR_EQ(first, at::ones({3, 2}));
   (first * floats({3, 1}, {0.25, 0.5, 2})).sum().backward();
   EXPECT_EQ(keys_of(layer), (Keys{kDefault}));
   const at::Tensor shared = at::full({1, 2}, 1 - 2.75);
-  EXPECT_TRUE(at::equal(stored(layer, int64s({kDefault})), shared));
-  EXPECT_TRUE(at::equal(stored(layer, int64s({5})), shared));
+  EXPECT_TENSOR_EQ(stored(layer, int64s({kDefault})), shared);
+  EXPECT_TENSOR_EQ(stored(layer, int64s({5})), shared);
   // 5 occurs for the third time, and gets a row of its own.
   const at::Tensor second = lookup(layer, int64s({4, 5}));
-  EXPECT_TRUE(at::equal(second, floats({2, 2}, {-1.75, -1.75, 1, 1})));
+  EXPECT_TENSOR_EQ(second, floats({2, 2}, {-1.75, -1.75, 1, 1}));
   second.sum().backward();
   EXPECT_EQ(keys_of(layer), (Keys{kDefault, 5}));
   expect_rows(layer, {kDefault, 5}, floats({2, 2}, {-2.75, -2.75, 0, 0}));
@@ -571,12 +560,11 @@ TEST(KeyTableTest, TheSharedRowFollowsAReferenceInDoubles) {
 
 TEST(KeyTableTest, WithoutADefaultRowUnknownKeysAreZerosInEvaluation) {
   TPUEmbedding layer = small_layer(keys_with_default(10, 3));
-  EXPECT_TRUE(
-      at::equal(stored(layer, int64s({5, kDefault})), at::zeros({2, 2})));
+  EXPECT_TENSOR_EQ(stored(layer, int64s({5, kDefault})), at::zeros({2, 2}));
   // Forward changes nothing.
   lookup(layer, int64s({5}));
   EXPECT_EQ(index_of(layer).size(), 0);
-  EXPECT_TRUE(at::equal(stored(layer, int64s({5})), at::zeros({1, 2})));
+  EXPECT_TENSOR_EQ(stored(layer, int64s({5})), at::zeros({1, 2}));
   // The key itself needs no admission.
   train(layer, int64s({kDefault}));
   EXPECT_EQ(keys_of(layer), (Keys{kDefault}));
@@ -587,13 +575,13 @@ TEST(KeyTableTest, TheDefaultRowIsServed) {
   const auto configs = layer->options().features;
   const Features features{{"id", int64s({9, 5, kDefault})}};
   const auto expect_served = [&](const at::Tensor& expected) {
-    EXPECT_TRUE(at::equal(layer->embedding_lookup(features)["id"], expected));
-    EXPECT_TRUE(at::equal(
+    EXPECT_TENSOR_EQ(layer->embedding_lookup(features)["id"], expected);
+    EXPECT_TENSOR_EQ(
         serving_embedding_lookup(
             features, {}, layer->embedding_tables(), configs)["id"],
-        expected));
+        expected);
     layer->virtual_variable().requires_grad_(false);
-    EXPECT_TRUE(at::equal(lookup(layer, int64s({9, 5, kDefault})), expected));
+    EXPECT_TENSOR_EQ(lookup(layer, int64s({9, 5, kDefault})), expected);
     layer->virtual_variable().requires_grad_(true);
   };
   layer->update_embedding_table("t", int64s({9}), floats({1, 2}, {1, 2}));
@@ -619,7 +607,7 @@ TEST(KeyTableTest, TheDefaultRowIsTrainedOnStepAndUnderAccumulation) {
     if (accumulates) {
       run_passes();
     } else {
-      Combined combined = test::combined_of(layer);
+      Combined combined = combined_of(layer);
       run_passes();
       combined.step();
     }
@@ -627,10 +615,10 @@ TEST(KeyTableTest, TheDefaultRowIsTrainedOnStepAndUnderAccumulation) {
     EXPECT_EQ(keys_of(layer), (Keys{kDefault, 5}));
     const double sum =
         accumulates ? 1.25 / 2 : 1.25;  // or the mean of the passes
-    EXPECT_TRUE(at::equal(
+    EXPECT_TENSOR_EQ(
         stored(layer, int64s({kDefault, 5, 6})),
         at::stack(
-            {at::full({2}, 1 - sum), at::ones({2}), at::full({2}, 1 - sum)})));
+            {at::full({2}, 1 - sum), at::ones({2}), at::full({2}, 1 - sum)}));
   }
 }
 
@@ -642,7 +630,7 @@ TEST(KeyTableTest, AKeyThatIsAdmittedAfterItsLookupTrainsTheDefaultRow) {
   train(layer, int64s({5, 5}));
   EXPECT_EQ(keys_of(layer), (Keys{5}));
   const at::Tensor late = layer->finish_forward(std::move(ahead))["id"];
-  EXPECT_TRUE(at::equal(late, at::ones({1, 2})));
+  EXPECT_TENSOR_EQ(late, at::ones({1, 2}));
   late.sum().backward();
   EXPECT_EQ(keys_of(layer), (Keys{kDefault, 5}));
   expect_rows(layer, {kDefault, 5}, floats({2, 2}, {0, 0, -1, -1}));
@@ -687,8 +675,7 @@ TEST(KeyTableTest, TheEngineTrainsKeysAndTheDefaultRow) {
   for (const Row& row : rows) {
     for (const Pipelining pipelining : {Pipelining::kOff, Pipelining::kOn}) {
       EmbeddingEngine engine(EmbeddingEngineOptions{
-          .features =
-              test::features_of({{"id", make_table(small_table(row.keys))}}),
+          .features = features_of({{"id", make_table(small_table(row.keys))}}),
           .optimizer = optim::SGD{.learning_rate = 0.5},
           .pipelining = pipelining});
       for (int step = 0; step < 3; ++step) {
@@ -697,8 +684,8 @@ TEST(KeyTableTest, TheEngineTrainsKeysAndTheDefaultRow) {
         engine.apply_gradients();
       }
       const EmbeddingTables tables = engine.embedding_tables();
-      EXPECT_TRUE(at::equal(tables.begin()->keys, row.trained));
-      EXPECT_TRUE(at::equal(tables.begin()->parameters, row.parameters));
+      EXPECT_TENSOR_EQ(tables.begin()->keys, row.trained);
+      EXPECT_TENSOR_EQ(tables.begin()->parameters, row.parameters);
     }
   }
 }
@@ -708,7 +695,7 @@ TEST(KeyTableTest, TwoForwardsOfOnePassCountTogether) {
       {.capacity = 10, .admission = admission::AfterOccurrences{.count = 2}});
   (lookup(layer, int64s({5})) + lookup(layer, int64s({5}))).sum().backward();
   // Both have looked up zeros, so the key is admitted without a gradient.
-  EXPECT_TRUE(at::equal(stored(layer, int64s({5})), at::ones({1, 2})));
+  EXPECT_TENSOR_EQ(stored(layer, int64s({5})), at::ones({1, 2}));
 }
 
 TEST(KeyTableTest, AGradientOfAnEvictedKeyIsDropped) {
@@ -717,7 +704,7 @@ TEST(KeyTableTest, AGradientOfAnEvictedKeyIsDropped) {
         small_layer({.capacity = 1}, optim::SGD{.learning_rate = 1.0}, apply);
     std::optional<Combined> combined;
     if (apply == Apply::kOnStep) {
-      combined.emplace(test::combined_of(layer));
+      combined.emplace(combined_of(layer));
     }
     const auto step = [&](const at::Tensor& loss) {
       loss.backward();
@@ -743,13 +730,13 @@ TEST(KeyTableTest, ThePaddingKeyIsNoKey) {
   const TablePtr table =
       make_table(small_table({.capacity = 10, .padding_key = 0}));
   TPUEmbedding layer(
-      test::features_of({{"dense", table}, {"bag", table}}),
+      features_of({{"dense", table}, {"bag", table}}),
       optim::SGD{.learning_rate = 0.5});
   const auto activations = layer->forward(
       {{"dense", int64s({0, 3})}, {"bag", test::ragged({{0, 4, 0}, {0}})}});
-  EXPECT_TRUE(at::equal(activations["dense"], floats({2, 2}, {0, 0, 1, 1})));
+  EXPECT_TENSOR_EQ(activations["dense"], floats({2, 2}, {0, 0, 1, 1}));
   // The mean of one key, and an empty bag.
-  EXPECT_TRUE(at::equal(activations["bag"], floats({2, 2}, {1, 1, 0, 0})));
+  EXPECT_TENSOR_EQ(activations["bag"], floats({2, 2}, {1, 1, 0, 0}));
   loss_of(activations).backward();
   EXPECT_EQ(keys_of(layer), (Keys{3, 4}));
   EXPECT_EQ(layer->out_of_range_count(), 0);
@@ -765,7 +752,7 @@ TEST(KeyTableTest, OnStepAndAccumulationEqualTheVocabulary) {
         on_step ? Apply::kOnStep : Apply::kInBackward);
     std::optional<Combined> combined;
     if (on_step) {
-      combined.emplace(test::combined_of(layer));
+      combined.emplace(combined_of(layer));
     }
     Batches batches;
     std::vector<at::Tensor> losses;
@@ -846,9 +833,8 @@ TEST(KeyTableTest, TablesCanBeReadAndReplaced) {
   layer->update_embedding_table(
       "t", int64s({9, -4}), floats({2, 2}, {1, 2, 3, 4}));
   const EmbeddingTables tables = layer->embedding_tables();
-  EXPECT_TRUE(at::equal(tables.begin()->keys, int64s({-4, 9})));
-  EXPECT_TRUE(
-      at::equal(tables.begin()->parameters, floats({2, 2}, {3, 4, 1, 2})));
+  EXPECT_TENSOR_EQ(tables.begin()->keys, int64s({-4, 9}));
+  EXPECT_TENSOR_EQ(tables.begin()->parameters, floats({2, 2}, {3, 4, 1, 2}));
   expect_close(stored(layer, int64s({9, 8})), floats({2, 2}, {1, 2, 0, 0}));
   EXPECT_VALUE_ERROR(
       layer->update_embedding_table("t", floats({2, 2}, {1, 2, 3, 4})),
@@ -885,7 +871,7 @@ TEST(KeyTableTest, EvictsOnDemand) {
 TEST(KeyTableTest, RefusesToEvictWhileGradientsWait) {
   TPUEmbedding layer = small_layer(
       {.capacity = 10}, optim::SGD{.learning_rate = 1.0}, Apply::kOnStep);
-  Combined combined = test::combined_of(layer);
+  Combined combined = combined_of(layer);
   train(layer, int64s({1}));
   EXPECT_TORCH_ERROR(
       layer->evict("t", 1), "table 't' has gradients that wait for an update");
@@ -899,30 +885,27 @@ TEST(KeyTableTest, ASavedSketchCountsOn) {
   TPUEmbedding layer = small_layer(keys);
   train(layer, int64s({5}));
   TPUEmbedding loaded = small_layer(keys);
-  test::copy_by_archive(layer, loaded);
+  copy_by_archive(layer, loaded);
   train(loaded, int64s({5}));
   EXPECT_EQ(keys_of(loaded), (Keys{5}));
 
   TPUEmbedding other = small_layer({.capacity = 10});
   EXPECT_VALUE_ERROR(
-      test::copy_by_archive(layer, other),
+      copy_by_archive(layer, other),
       "the sketch of table 't' must have 0 counters, but got 40");
 }
 
 TEST(KeyTableTest, RowsOfAVocabularyBecomeKeys) {
-  const TablePtr known =
-      make_table({.name = "t", .vocabulary_size = 4, .dim = 2});
+  const TablePtr known = plain_table("t", 4, 2);
   TPUEmbedding source = layer_of(*known, optim::SGD{.learning_rate = 1.0});
   TPUEmbedding layer = small_layer({.capacity = 10});
-  test::copy_by_archive(source, layer);
+  copy_by_archive(source, layer);
   EXPECT_EQ(keys_of(layer), (Keys{0, 1, 2, 3}));
-  EXPECT_TRUE(at::equal(
-      stored(layer, at::arange(4, at::kLong)),
-      source->embedding_tables()["t"]));
+  EXPECT_TENSOR_EQ(
+      stored(layer, at::arange(4, at::kLong)), source->embedding_tables()["t"]);
 
   TPUEmbedding tiny = small_layer({.capacity = 3});
-  EXPECT_VALUE_ERROR(
-      test::copy_by_archive(source, tiny), "has a capacity of 3 rows");
+  EXPECT_VALUE_ERROR(copy_by_archive(source, tiny), "has a capacity of 3 rows");
   EXPECT_EQ(index_of(tiny).size(), 0);
 }
 
@@ -978,7 +961,7 @@ TEST(KeyTableTest, AConfigWithoutHalveAtIsRead) {
 
 TEST(KeyTableTest, RefusesWhatItCantDo) {
   const DynamicKeys keys{.capacity = 10};
-  test::expect_refusals<TableConfig>(
+  expect_refusals<TableConfig>(
       {{{.name = "t", .vocabulary_size = 3, .dim = 2, .keys = keys},
         "vocabulary_size must be 0 if keys are set, but got 3"},
        {{.name = "t", .dim = 2, .keys = DynamicKeys{}},
@@ -1016,10 +999,10 @@ TEST(KeyTableTest, MemoryIsTakenAtOnceUnderPreallocate) {
   constexpr int64_t kRowBytes = 16 * sizeof(float);
   for (const bool preallocate : {false, true}) {
     SCOPED_TRACE(preallocate);
-    int64_t before = test::anonymous_memory();
+    int64_t before = anonymous_memory();
     int64_t index_bytes = 0;
     const auto expect_taken = [&] {
-      const int64_t taken = test::anonymous_memory() - before;
+      const int64_t taken = anonymous_memory() - before;
       if (preallocate) {
         EXPECT_GT(taken, 2 * kRows * kRowBytes + index_bytes);
       } else {
@@ -1034,7 +1017,7 @@ TEST(KeyTableTest, MemoryIsTakenAtOnceUnderPreallocate) {
     index_bytes = index_of(layer).bytes_at_capacity();
     expect_taken();
     // A copy is as its original.
-    before = test::anonymous_memory();
+    before = anonymous_memory();
     const auto copy = layer->clone();
     expect_taken();
     train(layer, int64s({1, 2, 3}));
@@ -1067,7 +1050,7 @@ TablePtr ten_keys() {
 TEST(KeyTableTest, KeysOfAnEngineCanBeReplacedAndEvicted) {
   const TablePtr table = ten_keys();
   EmbeddingEngine engine(EmbeddingEngineOptions{
-      .features = test::features_of({{"id", table}}),
+      .features = features_of({{"id", table}}),
       .optimizer = optim::SGD{.learning_rate = 0.5}});
   engine.update_embedding_table(
       "t", int64s({4, -1}), floats({2, 2}, {1, 2, 3, 4}));
@@ -1077,11 +1060,10 @@ TEST(KeyTableTest, KeysOfAnEngineCanBeReplacedAndEvicted) {
     engine.apply_gradients();
   }
   const EmbeddingTables tables = engine.embedding_tables();
-  EXPECT_TRUE(at::equal(tables.begin()->keys, int64s({-1, 4})));
-  EXPECT_TRUE(at::equal(tables["t"], floats({2, 2}, {3, 4, 0, 1})));
+  EXPECT_TENSOR_EQ(tables.begin()->keys, int64s({-1, 4}));
+  EXPECT_TENSOR_EQ(tables["t"], floats({2, 2}, {3, 4, 0, 1}));
   EXPECT_EQ(engine.evict("t", 2), 1);
-  EXPECT_TRUE(
-      at::equal(engine.embedding_tables()["t"], floats({1, 2}, {0, 1})));
+  EXPECT_TENSOR_EQ(engine.embedding_tables()["t"], floats({1, 2}, {0, 1}));
   EXPECT_VALUE_ERROR(engine.evict("t", 0), "[evict] updates must be >= 1");
   EXPECT_VALUE_ERROR(engine.evict("u", 1), "[evict]");
   EXPECT_VALUE_ERROR(
@@ -1099,7 +1081,7 @@ TEST(KeyTableTest, TablesInMemoryNeedAscendingKeys) {
           .keys = keys}});
   };
   make_tables(int64s({-5, 1, 9}));
-  test::expect_refusals<at::Tensor>(
+  expect_refusals<at::Tensor>(
       {{int64s({5, 1, 9}),
         "[EmbeddingTables] the keys of table 't' must be ascending"},
        {int64s({1, 1, 9}), "each of them once"},
@@ -1109,14 +1091,14 @@ TEST(KeyTableTest, TablesInMemoryNeedAscendingKeys) {
 
 // The keys lie far apart, so that most of them have pages of their own.
 TEST(KeyTableTest, FewKeysOfALargeCapacityTakeLittleMemory) {
-  const int64_t before = test::anonymous_memory();
+  const int64_t before = anonymous_memory();
   TPUEmbedding layer = layer_of(
       {.name = "t", .dim = 64, .keys = DynamicKeys{.capacity = 50'000'000}},
       optim::Adagrad{});
   train(layer, at::arange(1000, at::kLong));
   EXPECT_EQ(index_of(layer).size(), 1000);
   // All rows and slots would take 26 GB.
-  EXPECT_LT(test::anonymous_memory() - before, int64_t{64} << 20);
+  EXPECT_LT(anonymous_memory() - before, int64_t{64} << 20);
 }
 
 TEST(KeyTableTest, ServingLooksUpKnownKeys) {
@@ -1125,11 +1107,11 @@ TEST(KeyTableTest, ServingLooksUpKnownKeys) {
       "t", int64s({9, -4}), floats({2, 2}, {1, 2, 3, 4}));
   const Features features{{"id", int64s({-4, 5, 9})}};
   const at::Tensor expected = floats({3, 2}, {3, 4, 0, 0, 1, 2});
-  EXPECT_TRUE(at::equal(layer->embedding_lookup(features)["id"], expected));
+  EXPECT_TENSOR_EQ(layer->embedding_lookup(features)["id"], expected);
   const auto configs = layer->options().features;
   const EmbeddingTables tables = layer->embedding_tables();
-  EXPECT_TRUE(at::equal(
-      serving_embedding_lookup(features, {}, tables, configs)["id"], expected));
+  EXPECT_TENSOR_EQ(
+      serving_embedding_lookup(features, {}, tables, configs)["id"], expected);
   EmbeddingTables::Entry broken = *tables.begin();
   broken.keys = int64s({1});
   EXPECT_VALUE_ERROR(
@@ -1153,13 +1135,13 @@ TEST(KeyTableTest, RandomRoundingUsesTheKey) {
     train(layer, int64s({key}));
   }
   TPUEmbedding loaded = make();
-  test::copy_by_archive(layer, loaded);
+  copy_by_archive(layer, loaded);
   const at::Tensor keys = int64s({3, 5, 8, 90});
   for (int step = 0; step < 3; ++step) {
     train(layer, keys);
     train(loaded, keys);
   }
-  EXPECT_TRUE(at::equal(stored(loaded, keys), stored(layer, keys)));
+  EXPECT_TENSOR_EQ(stored(loaded, keys), stored(layer, keys));
 }
 
 TEST(KeyTableTest, EmptyAndUnusableBatches) {
@@ -1182,8 +1164,8 @@ TEST(KeyTableTest, FrozenTablesKeepTheirKeys) {
   TPUEmbedding layer = small_layer({.capacity = 10});
   train(layer, int64s({1}));
   layer->virtual_variable().requires_grad_(false);
-  EXPECT_TRUE(at::equal(lookup(layer, int64s({2})), at::zeros({1, 2})));
+  EXPECT_TENSOR_EQ(lookup(layer, int64s({2})), at::zeros({1, 2}));
   EXPECT_EQ(index_of(layer).size(), 1);
 }
 
-}  // namespace tessera::key_table_test
+}  // namespace key_table_test

@@ -158,7 +158,7 @@ TEST_P(LayerContractTest, ACloneHasEqualParametersOfItsOwn) {
   const at::Tensor expected = forward(x).detach().clone();
   const auto copy = module_->clone();
   EXPECT_EQ(layer_of(*copy).get_config(), layer_.get_config());
-  EXPECT_TRUE(at::equal(GetParam().forward(*copy, x), expected));
+  EXPECT_TENSOR_EQ(GetParam().forward(*copy, x), expected);
   const at::NoGradGuard no_grad;
   for (at::Tensor& parameter : copy->parameters()) {
     parameter.fill_(1);
@@ -166,7 +166,7 @@ TEST_P(LayerContractTest, ACloneHasEqualParametersOfItsOwn) {
   EXPECT_EQ(
       at::equal(GetParam().forward(*copy, x), expected),
       copy->parameters().empty());
-  EXPECT_TRUE(at::equal(forward(x), expected));
+  EXPECT_TENSOR_EQ(forward(x), expected);
 }
 
 TEST_P(LayerContractTest, AnUnbuiltLayerLoadsABuiltOne) {
@@ -174,7 +174,7 @@ TEST_P(LayerContractTest, AnUnbuiltLayerLoadsABuiltOne) {
   const at::Tensor expected = forward(x);
   auto other = GetParam().make();
   copy_by_archive(module_, other);
-  EXPECT_TRUE(at::equal(GetParam().forward(*other, x), expected));
+  EXPECT_TENSOR_EQ(GetParam().forward(*other, x), expected);
 }
 
 TEST_P(LayerContractTest, IsRebuiltFromItsJson) {
@@ -185,7 +185,7 @@ TEST_P(LayerContractTest, IsRebuiltFromItsJson) {
   auto rebuilt = layer_from_json(json);
   EXPECT_EQ(Json::parse(to_json(*rebuilt).dump()), json);
   copy_by_archive(module_, rebuilt);
-  EXPECT_TRUE(at::equal(GetParam().forward(*rebuilt, x), expected));
+  EXPECT_TENSOR_EQ(GetParam().forward(*rebuilt, x), expected);
 }
 
 TEST_P(LayerContractTest, ADeviceThatLibTorchLacksIsRefused) {

@@ -10,7 +10,7 @@
 #include "tests/optim/all_specs.h"
 #include "tests/temporary_folder.h"
 
-namespace tessera::layer_optimizer_test {
+namespace layer_optimizer_test {
 
 constexpr int64_t kVocab = 7;  // the last two rows are never looked up
 constexpr int64_t kDim = 5;
@@ -34,18 +34,17 @@ TPUEmbedding make_layer(const optim::OptimizerSpec& spec, Strategy strategy) {
        .dim = kDim,
        .combiner = Combiner::kMean,
        .initializer = initializers::Uniform{.low = -1, .high = 1}});
-  return TPUEmbedding(TPUEmbeddingOptions{
-      .features = test::features_of({{"ids", table}, {"bags", table}}),
-      .optimizer = spec,
-      .strategy = std::move(strategy),
-      .seed = 3});
+  return layer_of(
+      features_of({{"ids", table}, {"bags", table}}),
+      spec,
+      {.strategy = std::move(strategy), .seed = 3});
 }
 
 // A batch with one bag.
 Features batch_of(
     const std::vector<int64_t>& ids,
     const std::vector<int64_t>& bag) {
-  return {{"ids", at::tensor(ids, at::kLong)}, {"bags", test::ragged({bag})}};
+  return {{"ids", at::tensor(ids, at::kLong)}, {"bags", ragged({bag})}};
 }
 
 // Trains on random batches with duplicates within and across features. In every
@@ -61,7 +60,7 @@ struct Trainer {
       return static_cast<int64_t>(random() % (kVocab - 2));
     };
     const at::Tensor ids = at::tensor({id(), id(), id()}, at::kLong);
-    const test::Rows bags{{id(), id(), id()}, {}, {id()}};
+    const Rows bags{{id(), id(), id()}, {}, {id()}};
     std::vector<float> upstream;
     for (int64_t i = 0; i < 2 * 3 * kDim; ++i) {
       upstream.push_back(
@@ -70,7 +69,7 @@ struct Trainer {
     const at::Tensor gradients =
         at::tensor(upstream, at::kFloat).view({2, 3, kDim});
     const auto activations =
-        layer->forward({{"ids", ids}, {"bags", test::ragged(bags)}});
+        layer->forward({{"ids", ids}, {"bags", ragged(bags)}});
     at::Tensor loss = (activations["ids"] * gradients[0]).sum();
     if (index % 4 != 2) {
       loss = loss + (activations["bags"] * gradients[1] * (index % 2)).sum();
@@ -86,12 +85,12 @@ struct Trainer {
   }
 
   TPUEmbedding layer;
-  test::TableOptimizer optimizer;
+  TableOptimizer optimizer;
 };
 
-std::vector<test::NamedSpec> all_specs() {
-  std::vector<test::NamedSpec> specs = test::spec_variants();
-  for (test::NamedSpec& named : test::spec_variants()) {
+std::vector<NamedSpec> all_specs() {
+  std::vector<NamedSpec> specs = spec_variants();
+  for (NamedSpec& named : spec_variants()) {
     optim::modify(named.spec, [](auto& spec) {
       spec.clip_gradient_min = -0.3;
       spec.clip_gradient_max = 0.5;
@@ -102,7 +101,7 @@ std::vector<test::NamedSpec> all_specs() {
     });
     specs.push_back({named.name + "WithStages", named.spec});
   }
-  for (test::NamedSpec& named : test::spec_variants()) {
+  for (NamedSpec& named : spec_variants()) {
     optim::modify(named.spec, [](auto& spec) {
       if constexpr (requires { spec.lazy; }) {
         spec.lazy = false;
@@ -117,25 +116,24 @@ std::vector<test::NamedSpec> all_specs() {
   return specs;
 }
 
-class LayerOptimizerTest : public testing::TestWithParam<test::NamedSpec> {};
+class LayerOptimizerTest : public testing::TestWithParam<NamedSpec> {};
 
 INSTANTIATE_TEST_SUITE_P(
     Specs,
     LayerOptimizerTest,
     testing::ValuesIn(all_specs()),
-    test::spec_name);
+    spec_name);
 
 TEST_P(LayerOptimizerTest, TheHostTrainsLikeFused) {
   TPUEmbedding fused = make_layer(GetParam().spec, Strategy::fused());
-  const at::Tensor initial = test::tables_of(fused)[0];
+  const at::Tensor initial = tables_of(fused)[0];
   Trainer(fused).steps(0, 8);
-  EXPECT_FALSE(at::equal(test::tables_of(fused)[0], initial));
+  EXPECT_FALSE(at::equal(tables_of(fused)[0], initial));
   for (const Strategy& strategy : kParameterStrategies) {
     SCOPED_TRACE(strategy.name());
     TPUEmbedding host = make_layer(GetParam().spec, strategy);
     Trainer(host).steps(0, 8);
-    test::expect_close(
-        test::tables_of(host)[0], test::tables_of(fused)[0], 2e-5, 2e-5);
+    expect_close(tables_of(host)[0], tables_of(fused)[0], 2e-5, 2e-5);
     EXPECT_EQ(host->iterations(), fused->iterations());
   }
 }
@@ -150,14 +148,14 @@ TEST_P(LayerOptimizerTest, CheckpointsCrossFromFusedToHostAndBack) {
   Trainer fused = make(Strategy::fused());
   fused.steps(0, 2);
   Trainer host = make(kSparseHost);
-  test::copy_by_archive(fused.layer, host.layer);
+  copy_by_archive(fused.layer, host.layer);
   host.steps(2, 4);
   Trainer second_fused = make(Strategy::fused());
-  test::copy_by_archive(host.layer, second_fused.layer);
+  copy_by_archive(host.layer, second_fused.layer);
   second_fused.steps(4, 6);
-  test::expect_close(
-      test::tables_of(second_fused.layer)[0],
-      test::tables_of(uninterrupted.layer)[0],
+  expect_close(
+      tables_of(second_fused.layer)[0],
+      tables_of(uninterrupted.layer)[0],
       2e-5,
       2e-5);
   const int64_t iterations = second_fused.layer->iterations();
@@ -177,25 +175,25 @@ TEST(CenteredRmspropTest, GradientsThatHardlyChangeGiveTheRightRows) {
            .vocabulary_size = 2,
            .dim = 1,
            .initializer = initializers::Zeros{}});
-      TPUEmbedding layer(TPUEmbeddingOptions{
-          .features = FeatureConfig{.table = table},
-          .optimizer = optim::RMSprop{.rho = rho, .centered = true},
-          .strategy = strategy});
-      test::TableOptimizer optimizer(layer);
+      TPUEmbedding layer = layer_of(
+          FeatureConfig{.table = table},
+          optim::RMSprop{.rho = rho, .centered = true},
+          {.strategy = strategy});
+      TableOptimizer optimizer(layer);
       double square = 0.0;
       double mean = 0.0;
       double expected = 0.0;
       for (int step = 0; step < 200; ++step) {
         const double g = step < 10 ? 1.4F : 0.7F;
-        layer->forward(test::int64s({1})).leaf().mul(g).sum().backward();
+        layer->forward(int64s({1})).leaf().mul(g).sum().backward();
         optimizer.step();
         square = rho * square + (1 - rho) * g * g;
         mean = rho * mean + (1 - rho) * g;
         expected -= 1e-3 * g / std::sqrt(square - mean * mean + 1e-7);
       }
-      test::expect_close(
-          test::tables_of(layer)[0],
-          test::floats({2, 1}, {0.0F, static_cast<float>(expected)}),
+      expect_close(
+          tables_of(layer)[0],
+          floats({2, 1}, {0.0F, static_cast<float>(expected)}),
           1e-4,
           1e-4);
     }
@@ -204,7 +202,7 @@ TEST(CenteredRmspropTest, GradientsThatHardlyChangeGiveTheRightRows) {
 
 TEST(LayerOptimizerApiTest, ATableIsAParamGroupWithItsLearningRate) {
   TPUEmbedding host = make_layer(optim::SGD{.learning_rate = 1.0}, kSparseHost);
-  const at::Tensor before = test::tables_of(host)[0];
+  const at::Tensor before = tables_of(host)[0];
   const auto optimizer = make_optimizer(host);
   torch::optim::StepLR scheduler(*optimizer, 1, 0.5);
   for (int i = 0; i < 2; ++i) {
@@ -214,7 +212,7 @@ TEST(LayerOptimizerApiTest, ATableIsAParamGroupWithItsLearningRate) {
     scheduler.step();
   }
   EXPECT_EQ(optimizer->param_groups()[0].options().get_lr(), 0.5);
-  test::expect_close(test::tables_of(host)[0][0], before[0] - 2.0);
+  expect_close(tables_of(host)[0][0], before[0] - 2.0);
 }
 
 // A row that was looked up decays, even if its gradient is zero. Other rows do
@@ -225,26 +223,26 @@ TEST(LayerOptimizerApiTest, ADenseGradientUpdatesOnlyRowsThatWereLookedUp) {
     for (const bool set_to_none : {true, false}) {
       SCOPED_TRACE(strategy.name() + (set_to_none ? " none" : " zeros"));
       TPUEmbedding host = make_layer(decays, strategy);
-      test::write_table(host, "t", at::ones({kVocab, kDim}));
+      write_table(host, "t", at::ones({kVocab, kDim}));
       const auto optimizer = make_optimizer(host);
       const auto backward = [&](int64_t row) {
         const auto activations = host->forward(batch_of({row}, {row}));
         (activations["ids"].sum() * 0 + activations["bags"].sum() * 0)
             .backward();
       };
-      const auto rows = [&] { return test::tables_of(host)[0].select(1, 0); };
+      const auto rows = [&] { return tables_of(host)[0].select(1, 0); };
       // A step after two passes updates the rows of both.
       backward(0);
       backward(2);
       optimizer->step();
-      test::expect_close(rows(), test::floats({7}, {.5, 1, .5, 1, 1, 1, 1}));
+      expect_close(rows(), floats({7}, {.5, 1, .5, 1, 1, 1, 1}));
       optimizer->zero_grad(set_to_none);
       backward(1);
       optimizer->step();
-      test::expect_close(rows(), test::floats({7}, {.5, .5, .5, 1, 1, 1, 1}));
+      expect_close(rows(), floats({7}, {.5, .5, .5, 1, 1, 1, 1}));
       // Another step with the same gradient updates the same rows.
       optimizer->step();
-      test::expect_close(rows(), test::floats({7}, {.5, .25, .5, 1, 1, 1, 1}));
+      expect_close(rows(), floats({7}, {.5, .25, .5, 1, 1, 1, 1}));
     }
   }
 }
@@ -259,17 +257,16 @@ TEST(LayerOptimizerApiTest, ATableOutsideTheLossIsTouchedOnEveryStrategy) {
          .dim = 1,
          .initializer = initializers::Constant{1.0}});
   };
-  const Nest<FeatureConfig> features{
-      {"a", FeatureConfig{.table = table("a")}},
-      {"b", FeatureConfig{.table = table("b")}}};
-  const Features batch{{"a", test::int64s({0})}, {"b", test::int64s({1})}};
+  const Nest<FeatureConfig> features = features_of(
+      {{"a", table("a")}, {"b", table("b")}});
+  const Features batch{{"a", int64s({0})}, {"b", int64s({1})}};
   for (const Strategy& strategy : kStrategies) {
     SCOPED_TRACE(strategy.name());
-    TPUEmbedding layer(TPUEmbeddingOptions{
-        .features = features,
-        .optimizer = optim::Momentum{.learning_rate = 0.5, .momentum = 0.5},
-        .strategy = strategy});
-    test::TableOptimizer optimizer(layer);
+    TPUEmbedding layer = layer_of(
+        features,
+        optim::Momentum{.learning_rate = 0.5, .momentum = 0.5},
+        {.strategy = strategy});
+    TableOptimizer optimizer(layer);
     for (const bool is_in_loss : {true, false}) {
       const auto activations = layer->forward(batch);
       at::Tensor loss = activations["a"].sum();
@@ -280,9 +277,9 @@ TEST(LayerOptimizerApiTest, ATableOutsideTheLossIsTouchedOnEveryStrategy) {
       optimizer.step();
     }
     // Row 1 of b moves by -0.5 * 1, then by -0.5 * 0.5. The other rows are not touched.
-    test::expect_close(
+    expect_close(
         layer->embedding_tables()["b"].view({3}),
-        test::floats({3}, {1.0, 0.25, 1.0}));
+        floats({3}, {1.0, 0.25, 1.0}));
     EXPECT_EQ(layer->iterations(), 2);
   }
 }
@@ -293,7 +290,7 @@ TEST(LayerOptimizerApiTest, GradientsOfTwoLossesOfOneForwardAddUp) {
   for (const Strategy& strategy : kParameterStrategies) {
     SCOPED_TRACE(strategy.name());
     TPUEmbedding host = make_layer(optim::SGD{}, strategy);
-    const at::Tensor before = test::tables_of(host)[0];
+    const at::Tensor before = tables_of(host)[0];
     torch::optim::SGD optimizer(host->parameters(), 1.0);
     const auto activations = host->forward(batch_of({0}, {1}));
     activations["ids"].sum().backward({}, /*retain_graph=*/true);
@@ -302,7 +299,7 @@ TEST(LayerOptimizerApiTest, GradientsOfTwoLossesOfOneForwardAddUp) {
     at::Tensor expected = before.clone();
     expected[0] -= 1;
     expected[1] -= 2;
-    test::expect_close(test::tables_of(host)[0], expected);
+    expect_close(tables_of(host)[0], expected);
   }
 }
 
@@ -312,29 +309,28 @@ TEST(LayerOptimizerApiTest, ActivationsMayBeChangedInPlace) {
   for (const Strategy& strategy : kParameterStrategies) {
     SCOPED_TRACE(strategy.name());
     TPUEmbedding host = make_layer(optim::SGD{.learning_rate = 1.0}, strategy);
-    const at::Tensor before = test::tables_of(host)[0];
+    const at::Tensor before = tables_of(host)[0];
     const auto optimizer = make_optimizer(host);
     const auto activations = host->forward(batch_of({0}, {1}));
     at::Tensor ids = activations["ids"];
     ids.mul_(3);
     ids.sum().backward();
     optimizer->step();
-    test::expect_close(test::tables_of(host)[0][0], before[0] - 3);
+    expect_close(tables_of(host)[0][0], before[0] - 3);
   }
 }
 
 TEST(LayerOptimizerApiTest, ADenseGradientSetByTheUserUpdatesItsRows) {
   TPUEmbedding host =
       make_layer(optim::SGD{.learning_rate = 1.0}, Strategy::host());
-  test::write_table(host, "t", at::ones({kVocab, kDim}));
+  write_table(host, "t", at::ones({kVocab, kDim}));
   const auto optimizer = make_optimizer(host);
   at::Tensor gradient = at::zeros({kVocab, kDim});
   gradient[3].fill_(0.25);
   host->parameters()[0].mutable_grad() = gradient;
   optimizer->step();
-  test::expect_close(
-      test::tables_of(host)[0].select(1, 0),
-      test::floats({7}, {1, 1, 1, .75, 1, 1, 1}));
+  expect_close(
+      tables_of(host)[0].select(1, 0), floats({7}, {1, 1, 1, .75, 1, 1, 1}));
 }
 
 TEST(LayerOptimizerApiTest, ACustomRuleIsNotCalledWithoutRows) {
@@ -372,10 +368,9 @@ TEST(LayerOptimizerApiTest, IdsThatLookUpZerosTouchNoRow) {
                   .table = table, .out_of_range = OutOfRange::kZero}}},
         .strategy = strategy});
     const auto optimizer = make_optimizer(host);
-    host->forward({{"a", test::int64s({9, 1})}})["a"].sum().backward();
+    host->forward({{"a", int64s({9, 1})}})["a"].sum().backward();
     optimizer->step();
-    test::expect_close(
-        test::tables_of(host)[0], test::floats({2, 1}, {1, -0.5}));
+    expect_close(tables_of(host)[0], floats({2, 1}, {1, -0.5}));
   }
 }
 
@@ -391,8 +386,8 @@ TEST(LayerOptimizerApiTest, RefusesLayersThatItCannotTrain) {
       "gradients of a row one by one");
   const auto table = make_table({.vocabulary_size = 2, .dim = 1});
   EXPECT_VALUE_ERROR(
-      make_optimizer(TPUEmbedding(TPUEmbeddingOptions{
-          .features = FeatureConfig{.table = table}, .strategy = kSparseHost})),
+      make_optimizer(layer_of(
+          FeatureConfig{.table = table}, {}, {.strategy = kSparseHost})),
       "no table of the layer has an optimizer");
 }
 
@@ -421,15 +416,14 @@ TEST(LayerOptimizerApiTest, SlotCreationIsCalledWhenTheLayerIsMade) {
     TPUEmbedding layer = make_layer(maker.adam(), strategy);
     const std::vector<std::string> names{"t/momenta", "t/velocities"};
     EXPECT_EQ(maker.names, names);
-    EXPECT_TRUE(at::equal(test::slot_of(layer, 0, "momenta"), maker.made[0]));
+    EXPECT_TENSOR_EQ(slot_of(layer, 0, "momenta"), maker.made[0]);
 
     // The slots are trained, saved and copied. The function is not called again.
     Trainer(layer).steps(0, 2);
     EXPECT_FALSE(at::equal(maker.made[0], at::ones({kVocab, kDim})));
-    EXPECT_TRUE(at::equal(test::slot_of(layer, 0, "momenta"), maker.made[0]));
-    EXPECT_TRUE(
-        at::equal(test::slot_of(layer, 0, "velocities"), maker.made[1]));
-    const TPUEmbedding copy = test::clone_of(layer);
+    EXPECT_TENSOR_EQ(slot_of(layer, 0, "momenta"), maker.made[0]);
+    EXPECT_TENSOR_EQ(slot_of(layer, 0, "velocities"), maker.made[1]);
+    const TPUEmbedding copy = clone_of(layer);
     EXPECT_EQ(test::saved(copy), test::saved(layer));
     EXPECT_EQ(maker.names, names);
   }
@@ -464,14 +458,13 @@ TEST(LayerOptimizerApiTest, SlotCreationGetsTheTable) {
                       request.parameters, request.name, request.initial_value);
                 })},
         strategy);
-    EXPECT_TRUE(at::equal(table, test::tables_of(layer)[0]));
+    EXPECT_TENSOR_EQ(table, tables_of(layer)[0]);
     EXPECT_EQ(table.data_ptr(), layer->embedding_tables()["t"].data_ptr());
     if (!strategy.is_fused()) {
       EXPECT_TRUE(table.is_same(layer->parameters()[0]));
     }
     auto& slots = owner.slots.at(table.unsafeGetTensorImpl());
-    EXPECT_TRUE(
-        at::equal(test::slot_of(layer, 0, "momenta"), slots.at("momenta")));
+    EXPECT_TENSOR_EQ(slot_of(layer, 0, "momenta"), slots.at("momenta"));
     EXPECT_EQ(slots.size(), 2U);
   }
 }
@@ -480,11 +473,10 @@ TEST(LayerOptimizerApiTest, SlotCreationGetsTheTable) {
 // The user may bring another optimizer.
 TEST(LayerOptimizerApiTest, WithoutSlotCreationTheHostMakesSlotsOnRequest) {
   TPUEmbedding layer = make_layer(optim::Adam{}, Strategy::host());
-  EXPECT_THROW(test::slot_of(layer, 0, "momenta"), c10::Error);
+  EXPECT_THROW(slot_of(layer, 0, "momenta"), c10::Error);
   make_optimizer(layer);
   EXPECT_EQ(
-      test::slot_of(layer, 0, "momenta").sizes(),
-      at::IntArrayRef({kVocab, kDim}));
+      slot_of(layer, 0, "momenta").sizes(), at::IntArrayRef({kVocab, kDim}));
 }
 
 TEST(LayerOptimizerApiTest, AFailingSlotCreationFailsTheConstructor) {
@@ -521,7 +513,7 @@ TEST(LayerOptimizerApiTest, EachSlotNeedsItsOwnMemory) {
 
 TEST(LayerOptimizerApiTest, ErrorsShowHowASlotDiffers) {
   using Make = std::function<at::Tensor(at::IntArrayRef)>;
-  test::expect_refusals<Make>(
+  expect_refusals<Make>(
       {{[](auto shape) {
           return at::zeros({shape[1], shape[0]}).t();
         },
@@ -563,10 +555,10 @@ TEST(LayerOptimizerApiTest, FusedTrainsTheTensorThatSlotCreationMade) {
   const at::Tensor before = layer->read_rows("t", 0, kVocab);
   layer->forward(batch_of({1}, {}))["ids"].sum().backward();
   ASSERT_EQ(made.size(), 1);
-  test::expect_close(made[0][1], at::ones({kDim}));
-  test::expect_close(made[0][0], at::zeros({kDim}));
+  expect_close(made[0][1], at::ones({kDim}));
+  expect_close(made[0][0], at::zeros({kDim}));
   // From zeros, the first step of a gradient of 1 is the learning rate.
-  test::expect_close(layer->read_rows("t", 1, 2)[0], before[1] - 1.0F);
+  expect_close(layer->read_rows("t", 1, 2)[0], before[1] - 1.0F);
 }
 
 // A host layer with slot_creation loads the same files as one without.
@@ -586,7 +578,7 @@ TEST(LayerOptimizerApiTest, SlotCreationNeverMakesALoadFail) {
       {"host", make_layer(optim::Adam{}, Strategy::host())},
       {"host with optimizer", on_host},
       {"host with slots", make_layer(saved_maker.adam(), Strategy::host())}};
-  const test::TemporaryFolder folder;
+  const TemporaryFolder folder;
   for (auto [name, from] : saved) {
     from->save_checkpoint(folder / name);
     for (const bool is_archive : {true, false}) {
@@ -601,16 +593,16 @@ TEST(LayerOptimizerApiTest, SlotCreationNeverMakesALoadFail) {
         } else {
           to->load_checkpoint(folder / name);
         }
-        test::expect_same_tables(to, test::tables_of(from));
+        expect_same_tables(to, tables_of(from));
         EXPECT_EQ(to->iterations(), from->iterations());
       }
       // Slots that fit are loaded. Other slots leave those of the layer unchanged.
       const bool fits = name == std::string("fused") ||
           name == std::string("host with optimizer") ||
           name == std::string("host with slots");
-      test::expect_close(
+      expect_close(
           maker.made[0],
-          fits ? test::slot_of(from, 0, "momenta") : at::ones({kVocab, kDim}));
+          fits ? slot_of(from, 0, "momenta") : at::ones({kVocab, kDim}));
       // make_optimizer() refuses tables that Strategy::fused() trained, if their slots
       // were not loaded.
       if (from->options().strategy.is_fused() && !fits) {
@@ -631,7 +623,7 @@ TEST(LayerOptimizerApiTest, SlotCreationNeverMakesALoadFail) {
     std::istringstream stream(test::saved(from));
     TPUEmbedding loaded = to;
     torch::load(loaded, stream);
-    test::expect_same_tables(loaded, test::tables_of(from));
+    expect_same_tables(loaded, tables_of(from));
     if (!loaded->options().strategy.is_fused()) {
       make_optimizer(loaded);
     }
@@ -649,4 +641,4 @@ TEST(LayerOptimizerApiTest, MustBeMadeBeforeSlotsAreLoaded) {
       "the saved slots were skipped. Make the optimizer first, then load.");
 }
 
-}  // namespace tessera::layer_optimizer_test
+}  // namespace layer_optimizer_test

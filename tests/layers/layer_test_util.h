@@ -77,6 +77,15 @@ inline TablePtr numbered_table(
        .initializer = initializers::RowId{}});
 }
 
+/// Makes a table with the default options.
+inline TablePtr plain_table(
+    const std::string& name,
+    int64_t vocabulary_size,
+    int64_t dim) {
+  return make_table(
+      {.name = name, .vocabulary_size = vocabulary_size, .dim = dim});
+}
+
 /// Returns the configs of features that only name their tables.
 inline Nest<FeatureConfig> features_of(
     const std::vector<std::pair<std::string, TablePtr>>& tables) {
@@ -87,14 +96,25 @@ inline Nest<FeatureConfig> features_of(
   return Nest<FeatureConfig>::map(std::move(features));
 }
 
+/// Makes a layer with these features.
+inline TPUEmbedding layer_of(
+    Nest<FeatureConfig> features,
+    std::optional<optim::OptimizerSpec> optimizer = {},
+    TPUEmbeddingOptions options = {}) {
+  options.features = std::move(features);
+  options.optimizer = std::move(optimizer);
+  return TPUEmbedding(std::move(options));
+}
+
 /// Makes a layer with the feature 'id' of this table.
 inline TPUEmbedding layer_of(
     const TableConfig& table,
     optim::OptimizerSpec optimizer,
     TPUEmbeddingOptions options = {}) {
-  options.features = features_of({{"id", make_table(table)}});
-  options.optimizer = std::move(optimizer);
-  return TPUEmbedding(std::move(options));
+  return layer_of(
+      features_of({{"id", make_table(table)}}),
+      std::move(optimizer),
+      std::move(options));
 }
 
 /// Returns copies of all tables, in the order of the layer.

@@ -6,7 +6,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace tessera::lookup_gradient_test {
+namespace lookup_gradient_test {
 
 constexpr int64_t kVocab = 7;
 constexpr int64_t kLength = 3;  // the length of sequences and grids
@@ -100,7 +100,7 @@ Sample make_sample(Kind kind, Ids kind_of_ids) {
     return make_dense_sample(kind, kind_of_ids);
   }
   // Empty bags, a single id, duplicates, and bags longer than a sequence.
-  test::Rows rows{{4, 0}, {}, {6}, {2, 3, 2, 3, 2}, {}, {1, 5, 4, 1}};
+  Rows rows{{4, 0}, {}, {6}, {2, 3, 2, 3, 2}, {}, {1, 5, 4, 1}};
   if (kind_of_ids == Ids::kUnusual) {
     rows = {{-1, 0}, {}, {kVocab}, {2, 9, 2, -5, 2}, {-1}, {1, kVocab, 4, 1}};
   }
@@ -126,12 +126,12 @@ Sample make_sample(Kind kind, Ids kind_of_ids) {
       sample.batch_shape = {2, kind == Kind::kSparseRank3 ? 3 : kRank3Length};
       sample.feature = SparseFeature{
           at::tensor(indices, at::kLong).view({-1, 3}),
-          test::ragged(rows).values,
-          test::int64s({2, 3, 5})};
+          ragged(rows).values,
+          int64s({2, 3, 5})};
       break;
     case Kind::kSparse:
     case Kind::kSparseSequence:
-      sample.feature = test::sparse(rows, 5);
+      sample.feature = sparse(rows, 5);
       break;
     case Kind::kRaggedReshaped:
     case Kind::kRaggedPartial:
@@ -142,7 +142,7 @@ Sample make_sample(Kind kind, Ids kind_of_ids) {
       }
       [[fallthrough]];
     default:
-      sample.feature = test::ragged(rows);
+      sample.feature = ragged(rows);
   }
   if (kind == Kind::kRaggedSpread) {
     sample.batch_shape = {2, 3 * kLength};
@@ -242,7 +242,7 @@ Gradients gradients_of(
   if (weights.defined()) {
     leaf = weights.clone().requires_grad_();
   }
-  const at::Tensor before = test::tables_of(layer)[0];
+  const at::Tensor before = tables_of(layer)[0];
   const at::Tensor activation =
       layer->forward(sample.feature, nest_of(leaf)).leaf();
   std::vector<int64_t> shape = sample.batch_shape;
@@ -254,7 +254,7 @@ Gradients gradients_of(
   const bool on_host = !layer->options().strategy.is_fused();
   return {
       .rows = on_host ? layer->parameters()[0].grad()
-                      : before - test::tables_of(layer)[0],
+                      : before - tables_of(layer)[0],
       .weights = leaf.defined() ? leaf.grad() : at::Tensor()};
 }
 
@@ -370,11 +370,11 @@ void check(const Case& test_case) {
   for (const Strategy& strategy :
        {Strategy::fused(), Strategy::host(), Strategy::padded()}) {
     SCOPED_TRACE(strategy.name());
-    TPUEmbedding layer(TPUEmbeddingOptions{
-        .features = lookup.config,
-        .optimizer = optim::SGD{.learning_rate = 1.0},
-        .strategy = strategy});
-    const at::Tensor initial = test::tables_of(layer)[0];
+    TPUEmbedding layer = layer_of(
+        lookup.config,
+        optim::SGD{.learning_rate = 1.0},
+        {.strategy = strategy});
+    const at::Tensor initial = tables_of(layer)[0];
     std::vector<double> table = doubles(initial);
     const auto loss = [&] { return lookup.reference_loss(table); };
 
@@ -384,23 +384,23 @@ void check(const Case& test_case) {
         lookup.weights,
         at::tensor(lookup.upstream, at::kFloat));
 
-    test::expect_close(
+    expect_close(
         gradients.rows,
         central_differences(table, 1e-5, loss).view({-1, test_case.dim}),
         1e-5,
         2e-6);
     if (test_case.is_weighted) {
-      test::expect_close(
+      expect_close(
           gradients.weights,
           central_differences(lookup.weight, 1e-5, loss),
           1e-5,
           5e-6);
     }
-    test::write_table(layer, "t", initial);
+    write_table(layer, "t", initial);
     expect_own_differences(layer, lookup, gradients);
     rows_by_strategy.push_back(gradients.rows);
   }
-  test::expect_close(rows_by_strategy[0], rows_by_strategy[1], 1e-5, 1e-6);
+  expect_close(rows_by_strategy[0], rows_by_strategy[1], 1e-5, 1e-6);
 }
 
 class LookupGradientTest : public testing::TestWithParam<KindName> {};
@@ -447,4 +447,4 @@ TEST_P(LookupGradientTest, LeavesOutDroppedIdsAndZeroRows) {
   check_all(GetParam().kind, Ids::kUnusual);
 }
 
-}  // namespace tessera::lookup_gradient_test
+}  // namespace lookup_gradient_test

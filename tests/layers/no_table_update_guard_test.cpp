@@ -11,20 +11,16 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace tessera::no_table_update_guard_test {
-
-using test::floats;
-using test::int64s;
+namespace no_table_update_guard_test {
 
 // A layer of one table with four rows of width 1. Row i has the value i.
 TPUEmbedding make_layer(
     Strategy strategy = Strategy::fused(),
     Apply apply = Apply::kInBackward) {
-  return TPUEmbedding(TPUEmbeddingOptions{
-      .features = FeatureConfig{.table = test::numbered_table("t", 4, 1)},
-      .optimizer = optim::Momentum{.learning_rate = 1.0},
-      .strategy = std::move(strategy),
-      .apply = apply});
+  return layer_of(
+      FeatureConfig{.table = numbered_table("t", 4, 1)},
+      optim::Momentum{.learning_rate = 1.0},
+      {.strategy = std::move(strategy), .apply = apply});
 }
 
 at::Tensor activation_of(TPUEmbedding& layer) {
@@ -51,19 +47,19 @@ class NoTableUpdateGuardTest : public testing::TestWithParam<Strategy> {
 INSTANTIATE_TEST_SUITE_P(
     Strategies,
     NoTableUpdateGuardTest,
-    test::gradient_forms(),
-    test::strategy_name);
+    gradient_forms(),
+    strategy_name);
 
 TEST_P(NoTableUpdateGuardTest, ABackwardPassUnderTheGuardChangesNothing) {
-  const std::string before = test::saved(layer_);
+  const std::string before = saved(layer_);
   const at::Tensor dense = at::ones({2, 1}).requires_grad_();
   {
     const NoTableUpdateGuard guard(layer_);
     (activation_of(layer_) * dense).sum().backward();
   }
   step();
-  test::expect_close(dense.grad(), floats({2, 1}, {1, 2}));
-  EXPECT_TRUE(test::saved(layer_) == before);
+  expect_close(dense.grad(), floats({2, 1}, {1, 2}));
+  EXPECT_TRUE(saved(layer_) == before);
   EXPECT_EQ(layer_->iterations(), 0);
 }
 
@@ -76,7 +72,7 @@ TEST_P(NoTableUpdateGuardTest, AppliesToTheBackwardPassAndNotToTheForward) {
   }
   activation.sum().backward();
   step();
-  test::expect_close(test::tables_of(layer_)[0], floats({4, 1}, {0, 0, 1, 3}));
+  expect_close(tables_of(layer_)[0], floats({4, 1}, {0, 0, 1, 3}));
   EXPECT_EQ(layer_->iterations(), 1);
 
   at::Tensor loss;
@@ -97,10 +93,10 @@ TEST_P(NoTableUpdateGuardTest, KeepsGradientsOfEarlierPasses) {
     layer_->forward(int64s({3})).leaf().mul(100).sum().backward();
   }
   step();
-  test::expect_close(test::tables_of(layer_)[0], floats({4, 1}, {0, 0, 1, 3}));
+  expect_close(tables_of(layer_)[0], floats({4, 1}, {0, 0, 1, 3}));
   // Row 3 has no momentum, so it was not touched.
-  test::expect_close(
-      test::slot_of(layer_, 0, "momenta").flatten(), floats({4}, {0, 1, 1, 0}));
+  expect_close(
+      slot_of(layer_, 0, "momenta").flatten(), floats({4}, {0, 1, 1, 0}));
 }
 
 // The tables are parameters of their optimizers, which must not apply what the guard
@@ -117,7 +113,7 @@ TEST_P(NoTableUpdateGuardTest, AStepUnderTheGuardIsAnErrorOnHostAndPadded) {
        optim::SpecGroup{
            .spec = optim::SGD{}, .parameters = layer_->parameters()}});
   activation_of(layer_).sum().backward();
-  const std::string before = test::saved(layer_);
+  const std::string before = saved(layer_);
   {
     const NoTableUpdateGuard guard(layer_);
     (activation_of(layer_) * weight * 100).sum().backward();
@@ -132,10 +128,10 @@ TEST_P(NoTableUpdateGuardTest, AStepUnderTheGuardIsAnErrorOnHostAndPadded) {
           "exists");
     }
   }
-  EXPECT_TRUE(test::saved(layer_) == before);
+  EXPECT_TRUE(saved(layer_) == before);
   EXPECT_EQ(weight.item<float>(), 1.0F);
   step();  // applies the gradient from before the guard
-  test::expect_close(test::tables_of(layer_)[0], floats({4, 1}, {0, 0, 1, 3}));
+  expect_close(tables_of(layer_)[0], floats({4, 1}, {0, 0, 1, 3}));
   EXPECT_EQ(layer_->iterations(), 1);
 }
 
@@ -143,7 +139,7 @@ TEST_P(NoTableUpdateGuardTest, ZeroGradUnderTheGuardZeroesEarlierGradients) {
   if (GetParam().is_fused()) {
     return;
   }
-  const std::string before = test::saved(layer_);
+  const std::string before = saved(layer_);
   activation_of(layer_).sum().backward();
   {
     const NoTableUpdateGuard guard(layer_);
@@ -152,7 +148,7 @@ TEST_P(NoTableUpdateGuardTest, ZeroGradUnderTheGuardZeroesEarlierGradients) {
     optimizer_->step();  // has nothing to apply
   }
   step();
-  EXPECT_TRUE(test::saved(layer_) == before);
+  EXPECT_TRUE(saved(layer_) == before);
 }
 
 // These don't change tables, so the error must not be only about step().
@@ -172,7 +168,7 @@ TEST_P(NoTableUpdateGuardTest, ErrorsNameWhatElseNeedsGradients) {
     EXPECT_TORCH_ERROR(optimizer_->zero_grad(/*set_to_none=*/false), text);
   }
   step();  // applies the gradient from before the guard
-  test::expect_close(test::tables_of(layer_)[0], floats({4, 1}, {0, 0, 1, 3}));
+  expect_close(tables_of(layer_)[0], floats({4, 1}, {0, 0, 1, 3}));
 }
 
 TEST_P(NoTableUpdateGuardTest, EndsWhenAnExceptionIsThrown) {
@@ -202,7 +198,7 @@ TEST(
     AGeneratorsLossLeavesTheDiscriminatorsTables) {
   Player generator;
   Player discriminator;
-  const std::string before = test::saved(discriminator->embedding);
+  const std::string before = saved(discriminator->embedding);
   const at::Tensor generated =
       generator->tower->forward(activation_of(generator->embedding));
   const at::Tensor score = discriminator->tower->forward(
@@ -211,7 +207,7 @@ TEST(
     const NoTableUpdateGuard guard(discriminator);
     score.sum().backward();
   }
-  EXPECT_TRUE(test::saved(discriminator->embedding) == before);
+  EXPECT_TRUE(saved(discriminator->embedding) == before);
   EXPECT_EQ(generator->embedding->iterations(), 1);
   EXPECT_TRUE(generator->tower->weight.grad().defined());
 }
@@ -237,7 +233,7 @@ TEST(NoTableUpdateGuardModelTest, AddsNothingToAccumulatedGradients) {
     activation_of(layer).mul(100).sum().backward();
   }
   optimizer.step();
-  test::expect_close(test::tables_of(layer)[0], floats({4, 1}, {0, 0, 1, 3}));
+  expect_close(tables_of(layer)[0], floats({4, 1}, {0, 0, 1, 3}));
 
   // The guard does not bring back gradients that zero_grad() of the base class
   // dropped.
@@ -251,12 +247,12 @@ TEST(NoTableUpdateGuardModelTest, AddsNothingToAccumulatedGradients) {
 
 TEST(NoTableUpdateGuardModelTest, WeightsGetTheirGradient) {
   TPUEmbedding layer(
-      FeatureConfig{.table = test::numbered_table("t", 4, 1)},
+      FeatureConfig{.table = numbered_table("t", 4, 1)},
       optim::SGD{.learning_rate = 1.0});
   const at::Tensor weights = floats({2}, {1, 1}).requires_grad_();
   const NoTableUpdateGuard guard(layer);
-  layer->forward(test::ragged({{2, 3}}), weights).leaf().sum().backward();
-  test::expect_close(weights.grad(), floats({2}, {2, 3}));
+  layer->forward(ragged({{2, 3}}), weights).leaf().sum().backward();
+  expect_close(weights.grad(), floats({2}, {2, 3}));
   EXPECT_EQ(layer->iterations(), 0);
 }
 
@@ -268,7 +264,7 @@ TEST(NoTableUpdateGuardModelTest, RefusesAnEmptyHolder) {
 
 TEST(NoTableUpdateGuardModelTest, ReachesBothHalvesOfAPartialLayer) {
   const auto feature = [](const char* name, int64_t rows) {
-    return FeatureConfig{.table = test::numbered_table(name, rows, 1)};
+    return FeatureConfig{.table = numbered_table(name, rows, 1)};
   };
   PartialTPUEmbedding layer(PartialTPUEmbeddingOptions{
       .features =
@@ -292,4 +288,4 @@ TEST(NoTableUpdateGuardModelTest, ReachesBothHalvesOfAPartialLayer) {
   EXPECT_TRUE(small.grad().defined());
 }
 
-}  // namespace tessera::no_table_update_guard_test
+}  // namespace no_table_update_guard_test

@@ -11,10 +11,7 @@
 #include "src/engine/finite_gradients.h"
 #include "tests/layers/layer_test_util.h"
 
-namespace tessera::non_finite_gradients_test {
-
-using test::floats;
-using test::int64s;
+namespace non_finite_gradients_test {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -22,12 +19,9 @@ constexpr float kLarge = 3e38F;
 
 // Two tables. Two features share the first one.
 Nest<FeatureConfig> configs() {
-  const auto users = test::numbered_table("users", 8, 3);
-  const auto items = test::numbered_table("items", 8, 2);
-  return {
-      {"user", FeatureConfig{.table = users}},
-      {"friends", FeatureConfig{.table = users}},
-      {"item", FeatureConfig{.table = items}}};
+  const auto users = numbered_table("users", 8, 3);
+  const auto items = numbered_table("items", 8, 2);
+  return features_of({{"user", users}, {"friends", users}, {"item", items}});
 }
 
 TPUEmbeddingOptions options_of(
@@ -48,7 +42,7 @@ TPUEmbedding layer_on(const Strategy& strategy) {
 Features batch() {
   return {
       {"user", int64s({1, 2})},
-      {"friends", test::ragged({{3, 4}, {}})},
+      {"friends", ragged({{3, 4}, {}})},
       {"item", int64s({5, 6})}};
 }
 
@@ -86,14 +80,14 @@ TEST(NonFiniteGradientsTest, NamesTheFeatureOfAConcatenation) {
     gradient[row][column] = value;
     x.backward(gradient);
   };
-  const std::string before = test::saved(layer);
+  const std::string before = saved(layer);
   EXPECT_VALUE_ERROR(pass(1, 2, kNan), "feature 'user'] the gradients of");
   EXPECT_VALUE_ERROR(pass(0, 5, kInfinity), "feature 'friends'] the gradients");
   EXPECT_VALUE_ERROR(pass(1, 9, kNan), "feature 'item'] the gradients of");
-  EXPECT_EQ(test::saved(layer), before);
+  EXPECT_EQ(saved(layer), before);
   pass(0, 7, kNan);  // of the first zeros
   pass(1, 3, kNan);  // no row has this gradient, because the bag is empty
-  EXPECT_NE(test::saved(layer), before);
+  EXPECT_NE(saved(layer), before);
 }
 
 class RefusingTest : public testing::TestWithParam<Strategy> {};
@@ -101,19 +95,19 @@ class RefusingTest : public testing::TestWithParam<Strategy> {};
 INSTANTIATE_TEST_SUITE_P(
     Strategies,
     RefusingTest,
-    test::gradient_forms(),
-    test::strategy_name);
+    gradient_forms(),
+    strategy_name);
 
 TEST_P(RefusingTest, ThePassChangesNothingAndTheNextOneTrains) {
   TPUEmbedding layer = layer_on(GetParam());
-  test::TableOptimizer optimizer(layer);
+  TableOptimizer optimizer(layer);
   const auto pass = [&](const std::string& feature, int64_t row, float value) {
     loss_with(layer->forward(batch()), feature, row, value).backward();
     optimizer.step();
   };
   pass("user", 0, 2.0F);
-  const std::string before = test::saved(layer);
-  test::expect_refusals<std::tuple<std::string, int64_t, float>>(
+  const std::string before = saved(layer);
+  expect_refusals<std::tuple<std::string, int64_t, float>>(
       {{{"user", 1, kNan},
         "[table 'users', feature 'user'] the gradients of rows must be finite, "
         "but index 1 of the batch gives NaN. No table was changed."},
@@ -127,33 +121,33 @@ TEST_P(RefusingTest, ThePassChangesNothingAndTheNextOneTrains) {
         std::apply(pass, x);
       });
   layer->zero_grad();
-  EXPECT_TRUE(test::saved(layer) == before);
+  EXPECT_TRUE(saved(layer) == before);
   EXPECT_EQ(layer->iterations(), 1);
   pass("user", 0, 2.0F);
   EXPECT_EQ(layer->iterations(), 2);
-  EXPECT_FALSE(test::saved(layer) == before);
+  EXPECT_FALSE(saved(layer) == before);
 }
 
 // Its gradient belongs to no row.
 TEST_P(RefusingTest, AnEmptyBagMayHaveAnyGradient) {
   TPUEmbedding layer = layer_on(GetParam());
-  test::TableOptimizer optimizer(layer);
+  TableOptimizer optimizer(layer);
   loss_with(layer->forward(batch()), "friends", 1, kNan).backward();
   optimizer.step();
   EXPECT_EQ(layer->iterations(), 1);
-  for (const at::Tensor& table : test::tables_of(layer)) {
+  for (const at::Tensor& table : tables_of(layer)) {
     EXPECT_TRUE(at::isfinite(table).all().item<bool>());
   }
 }
 
 TEST_P(RefusingTest, AGuardedPassIsNotChecked) {
   TPUEmbedding layer = layer_on(GetParam());
-  const std::string before = test::saved(layer);
+  const std::string before = saved(layer);
   {
     const NoTableUpdateGuard guard(layer);
     loss_with(layer->forward(batch()), "user", 0, kNan).backward();
   }
-  EXPECT_TRUE(test::saved(layer) == before);
+  EXPECT_TRUE(saved(layer) == before);
 }
 
 TEST(NonFiniteGradientsTest, WithoutTheOptionANaNStaysInTheRow) {
@@ -166,26 +160,26 @@ TEST(NonFiniteGradientsTest, WithoutTheOptionANaNStaysInTheRow) {
 // A weight makes the gradient of the row infinite.
 TEST(NonFiniteGradientsTest, WeightsCount) {
   TPUEmbedding layer(options_of());
-  const std::string before = test::saved(layer);
+  const std::string before = saved(layer);
   const auto pass = [&](float weight) {
-    const auto activations = layer->forward(
-        batch(), {{"friends", test::floats({2}, {1.0F, weight})}});
+    const auto activations =
+        layer->forward(batch(), {{"friends", floats({2}, {1.0F, weight})}});
     loss_with(activations, "friends", 0, kLarge).backward();
   };
   EXPECT_VALUE_ERROR(
       pass(100.0F), "feature 'friends'] the gradients of rows must be finite");
-  EXPECT_TRUE(test::saved(layer) == before);
+  EXPECT_TRUE(saved(layer) == before);
   pass(0.5F);
   EXPECT_EQ(layer->iterations(), 1);
 }
 
 TEST(NonFiniteGradientsTest, ASumOfFiniteGradientsMayOverflow) {
   TPUEmbedding layer(options_of());
-  const std::string before = test::saved(layer);
+  const std::string before = saved(layer);
   const auto pass = [&](int64_t user, int64_t other, float factor) {
     const auto activations = layer->forward(
         {{"user", int64s({user, other})},
-         {"friends", test::ragged({{0}, {0}})},
+         {"friends", ragged({{0}, {0}})},
          {"item", int64s({5, 6})}});
     (activations["user"] * factor).sum().backward();
   };
@@ -193,7 +187,7 @@ TEST(NonFiniteGradientsTest, ASumOfFiniteGradientsMayOverflow) {
       pass(3, 3, kLarge),
       "[table 'users', features 'user', 'friends'] the gradients of rows must "
       "be finite, but the sum of a row's gradients overflows float32.");
-  EXPECT_TRUE(test::saved(layer) == before);
+  EXPECT_TRUE(saved(layer) == before);
   pass(3, 4, kLarge);
   EXPECT_EQ(layer->iterations(), 1);
 }
@@ -203,11 +197,11 @@ TEST(NonFiniteGradientsTest, ASumOfFiniteGradientsMayOverflow) {
 TEST(NonFiniteGradientsTest, EveryElementIsRead) {
   for (const int64_t dim : {1, 3, 16, 37}) {
     SCOPED_TRACE(dim);
-    const auto table = test::numbered_table("t", 50, dim);
-    TPUEmbedding layer(TPUEmbeddingOptions{
-        .features = test::features_of({{"a", table}, {"b", table}}),
-        .optimizer = optim::SGD{.learning_rate = 0.1},
-        .non_finite_gradients = NonFiniteGradients::kRefuse});
+    const auto table = numbered_table("t", 50, dim);
+    TPUEmbedding layer = layer_of(
+        features_of({{"a", table}, {"b", table}}),
+        optim::SGD{.learning_rate = 0.1},
+        {.non_finite_gradients = NonFiniteGradients::kRefuse});
     const int64_t rows = 3000;
     const Features features{
         {"a", at::randint(50, {rows}, at::kLong)},
@@ -259,42 +253,40 @@ TEST(NonFiniteGradientsTest, ARefusedPassIsNotAccumulated) {
   pass(layer, 3.0F);
   pass(other, 2.0F);
   pass(other, 3.0F);
-  EXPECT_TRUE(test::saved(layer) == test::saved(other));
+  EXPECT_TRUE(saved(layer) == saved(other));
 }
 
 TEST(NonFiniteGradientsTest, TablesWithKeysAreChecked) {
   const auto table = make_table(
       {.name = "keys", .dim = 2, .keys = DynamicKeys{.capacity = 5}});
-  TPUEmbedding layer(TPUEmbeddingOptions{
-      .features = test::features_of({{"key", table}}),
-      .optimizer = optim::SGD{.learning_rate = 0.1},
-      .non_finite_gradients = NonFiniteGradients::kRefuse});
+  TPUEmbedding layer = layer_of(
+      features_of({{"key", table}}),
+      optim::SGD{.learning_rate = 0.1},
+      {.non_finite_gradients = NonFiniteGradients::kRefuse});
   const Features features{{"key", int64s({70, 80})}};
   layer->forward(features)["key"].sum().backward();
-  const std::string before = test::saved(layer);
+  const std::string before = saved(layer);
   EXPECT_VALUE_ERROR(
       layer->forward({{"key", int64s({70, 90})}})["key"]
           .mul(floats({2, 1}, {1.0F, kNan}))
           .sum()
           .backward(),
       "[table 'keys', feature 'key'] the gradients of rows must be finite");
-  EXPECT_TRUE(test::saved(layer) == before);
+  EXPECT_TRUE(saved(layer) == before);
 }
 
 TEST(NonFiniteGradientsTest, FrozenTablesAreNotChecked) {
-  const auto users = test::numbered_table("users", 8, 3);
+  const auto users = numbered_table("users", 8, 3);
   const auto frozen = make_table(
       {.name = "frozen", .vocabulary_size = 4, .dim = 2, .trainable = false});
   TPUEmbeddingOptions options = options_of();
-  options.features = {
-      {"user", FeatureConfig{.table = users}},
-      {"friends", FeatureConfig{.table = users}},
-      {"item", FeatureConfig{.table = frozen}}};
+  options.features =
+      features_of({{"user", users}, {"friends", users}, {"item", frozen}});
   TPUEmbedding layer(options);
   loss_with(
       layer->forward(
           {{"user", int64s({1, 2})},
-           {"friends", test::ragged({{3, 4}, {}})},
+           {"friends", ragged({{3, 4}, {}})},
            {"item", int64s({1, 2})}}),
       "item",
       0,
@@ -328,7 +320,7 @@ struct Stepped {
 
 TEST(NonFiniteGradientsTest, AStepOfACombinedRefusesThem) {
   Stepped run(NonFiniteGradients::kRefuse);
-  const std::string before = test::saved(run.layer);
+  const std::string before = saved(run.layer);
   run.backward(1.0F);
   run.backward(kNan);
   run.backward(1.0F);
@@ -336,7 +328,7 @@ TEST(NonFiniteGradientsTest, AStepOfACombinedRefusesThem) {
       run.combined.step(),
       "[table 'users', feature 'friends'] the gradients of rows must be "
       "finite, but index 0 of the batch gives NaN. No table was changed.");
-  EXPECT_TRUE(test::saved(run.layer) == before);
+  EXPECT_TRUE(saved(run.layer) == before);
   run.combined.zero_grad();
   run.backward(1.0F);
   run.combined.step();
@@ -345,11 +337,11 @@ TEST(NonFiniteGradientsTest, AStepOfACombinedRefusesThem) {
 
 TEST(NonFiniteGradientsTest, ACombinedThatSkipsComesFirst) {
   Stepped run(NonFiniteGradients::kRefuse, {.non_finite = NonFinite::kSkip});
-  const std::string before = test::saved(run.layer);
+  const std::string before = saved(run.layer);
   run.backward(kNan);
   run.combined.step();
   EXPECT_EQ(run.combined.skipped_steps(), 1);
-  EXPECT_TRUE(test::saved(run.layer) == before);
+  EXPECT_TRUE(saved(run.layer) == before);
   run.backward(1.0F);
   run.combined.step();
   EXPECT_EQ(run.layer->iterations(), 1);
@@ -383,7 +375,7 @@ TEST(NonFiniteGradientsTest, AnEmbeddingEngineRefusesThem) {
 
 TEST(NonFiniteGradientsTest, AScopeHoldsForAllLayersOfItsThread) {
   TPUEmbedding layer(configs(), optim::Momentum{.learning_rate = 0.5});
-  const std::string before = test::saved(layer);
+  const std::string before = saved(layer);
   {
     const RefuseNonFiniteScope outer;
     { const RefuseNonFiniteScope inner; }
@@ -391,9 +383,9 @@ TEST(NonFiniteGradientsTest, AScopeHoldsForAllLayersOfItsThread) {
         loss_with(layer->forward(batch()), "user", 1, kNan).backward(),
         "feature 'user'");
   }
-  EXPECT_TRUE(test::saved(layer) == before);
+  EXPECT_TRUE(saved(layer) == before);
   loss_with(layer->forward(batch()), "user", 1, kNan).backward();
-  EXPECT_FALSE(test::saved(layer) == before);
+  EXPECT_FALSE(saved(layer) == before);
 }
 
-}  // namespace tessera::non_finite_gradients_test
+}  // namespace non_finite_gradients_test

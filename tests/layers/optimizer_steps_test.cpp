@@ -5,14 +5,11 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace tessera::optimizer_steps_test {
-
-using test::floats;
-using test::int64s;
+namespace optimizer_steps_test {
 
 // A table of one column of ones.
 TPUEmbedding weights_of(int64_t rows, optim::OptimizerSpec optimizer) {
-  return test::layer_of(
+  return layer_of(
       {.name = "t",
        .vocabulary_size = rows,
        .dim = 1,
@@ -56,7 +53,7 @@ void expect_slots(
   auto layer = one_weight(optimizer);
   for (size_t i = 0; i < expected.size(); ++i) {
     step(layer, {kGradients[i]});
-    const auto value = test::slot_of(layer, 0, slot).item<float>();
+    const auto value = slot_of(layer, 0, slot).item<float>();
     EXPECT_NEAR(value, expected[i], tolerance) << "step " << i;
   }
 }
@@ -177,14 +174,14 @@ TEST(OptimizerStepsTest, DuplicatesAreSummedOverAllFeaturesOfATable) {
            FeatureConfig{.table = table, .max_sequence_length = 2}}}});
   const auto activations = layer->forward(
       {{"dense", int64s({0, 0})},
-       {"bag", test::ragged({{0, 0, 1}})},
-       {"sequence", test::ragged({{0, 0, 0}})}});
+       {"bag", ragged({{0, 0, 1}})},
+       {"sequence", ragged({{0, 0, 0}})}});
   (activations["dense"].sum() + 2 * activations["bag"].sum() +
    3 * activations["sequence"].sum())
       .backward();
   // The sum is 2 * 1 + 2 * 2 + 2 * 3. The third id of the sequence is cut off.
   constexpr float kSum = 12;
-  test::expect_close(
+  expect_close(
       layer->embedding_tables()["t"],
       floats(
           {2, 1}, {-kSum / std::sqrt(1 + kSum * kSum), -2 / std::sqrt(5.0F)}));
@@ -245,8 +242,7 @@ TEST(OptimizerStepsTest, OnlyTouchedRowsDecay) {
   TPUEmbedding layer = weights_of(
       3, optim::SGD{.learning_rate = 0.0, .weight_decay_factor = 0.5});
   layer->forward({{"id", int64s({1})}})["id"].sum().backward();
-  test::expect_close(
-      layer->embedding_tables()["t"], floats({3, 1}, {1, 0.5, 1}));
+  expect_close(layer->embedding_tables()["t"], floats({3, 1}, {1, 0.5, 1}));
 }
 
 Nest<FeatureConfig> two_tables(
@@ -267,22 +263,22 @@ Nest<FeatureConfig> two_tables(
 void step_two_tables(TPUEmbedding& layer) {
   const auto activations =
       layer->forward({{"a", int64s({1})}, {"b", int64s({1})}});
-  test::sum_of(activations).backward();
+  sum_of(activations).backward();
 }
 
 TEST(LearningRateTest, ACallableIsReadOncePerUpdateForAllItsTables) {
   int reads = 0;
   const optim::LearningRate decay(
       [&] { return std::max(0.5, 1.0 - 0.05 * reads++); });
-  TPUEmbedding layer(TPUEmbeddingOptions{.features = two_tables(decay, decay)});
+  TPUEmbedding layer = layer_of(two_tables(decay, decay));
   double cumulated = 0.0;
   for (int i = 0; i < 15; ++i) {
     step_two_tables(layer);
     EXPECT_EQ(reads, i + 1);
     cumulated += std::max(0.5, 1.0 - 0.05 * i);
     for (const auto& entry : layer->embedding_tables()) {
-      test::expect_close(entry.parameters[0], at::zeros({3}));
-      test::expect_close(entry.parameters[1], at::full({3}, -cumulated));
+      expect_close(entry.parameters[0], at::zeros({3}));
+      expect_close(entry.parameters[1], at::full({3}, -cumulated));
     }
   }
 }
@@ -290,21 +286,20 @@ TEST(LearningRateTest, ACallableIsReadOncePerUpdateForAllItsTables) {
 TEST(LearningRateTest, TwoCallablesAreReadSeparately) {
   int first_reads = 0;
   int second_reads = 0;
-  TPUEmbedding layer(TPUEmbeddingOptions{
-      .features = two_tables(
-          [&] {
-            ++first_reads;
-            return 1.0;
-          },
-          [&] {
-            ++second_reads;
-            return 0.25;
-          })});
+  TPUEmbedding layer = layer_of(two_tables(
+      [&] {
+        ++first_reads;
+        return 1.0;
+      },
+      [&] {
+        ++second_reads;
+        return 0.25;
+      }));
   step_two_tables(layer);
   EXPECT_EQ(first_reads, 1);
   EXPECT_EQ(second_reads, 1);
-  test::expect_close(layer->embedding_tables()["a"][1], at::full({3}, -1.0));
-  test::expect_close(layer->embedding_tables()["b"][1], at::full({3}, -0.25));
+  expect_close(layer->embedding_tables()["a"][1], at::full({3}, -1.0));
+  expect_close(layer->embedding_tables()["b"][1], at::full({3}, -0.25));
 }
 
 TEST(LearningRateTest, ThirtyCallablesAreReadOnceEach) {
@@ -324,15 +319,14 @@ TEST(LearningRateTest, ThirtyCallablesAreReadOnceEach) {
              }}})});
     features.emplace_back(int64s({1}));
   }
-  TPUEmbedding layer(
-      TPUEmbeddingOptions{.features = Nest<FeatureConfig>::list(configs)});
+  TPUEmbedding layer = layer_of(Nest<FeatureConfig>::list(configs));
   const auto activations = layer->forward(Features::list(features));
   EXPECT_EQ(reads, std::vector<int>(kTables, 0));
-  test::sum_of(activations).backward();
+  sum_of(activations).backward();
   EXPECT_EQ(reads, std::vector<int>(kTables, 1));
   float expected = 0.0F;
   for (const auto& entry : layer->embedding_tables()) {
-    test::expect_close(entry.parameters, floats({2, 1}, {0, expected}));
+    expect_close(entry.parameters, floats({2, 1}, {0, expected}));
     expected -= 0.5F;
   }
 }
@@ -341,12 +335,11 @@ TEST(LearningRateTest, ACallableMayFollowTheLayersOwnSteps) {
   TPUEmbedding layer{nullptr};
   const optim::LearningRate follow(
       [&] { return static_cast<double>(1 + layer->iterations()); });
-  layer =
-      TPUEmbedding(TPUEmbeddingOptions{.features = two_tables(follow, 0.0)});
+  layer = layer_of(two_tables(follow, 0.0));
   step_two_tables(layer);
   step_two_tables(layer);
   step_two_tables(layer);
-  test::expect_close(
+  expect_close(
       layer->embedding_tables()["a"][1], at::full({3}, -(1.0 + 2.0 + 3.0)));
 }
 
@@ -363,17 +356,16 @@ TEST(ManyTablesTest, ThirtyTablesLearnWithTheirOwnOptimizers) {
              .optimizer = optim::SGD{.learning_rate = 0.01 * (i + 1)}})});
     features.emplace_back(at::full({i + 1}, i, at::kLong));
   }
-  TPUEmbedding layer(
-      TPUEmbeddingOptions{.features = Nest<FeatureConfig>::list(configs)});
-  test::sum_of(layer->forward(Features::list(features))).backward();
+  TPUEmbedding layer = layer_of(Nest<FeatureConfig>::list(configs));
+  sum_of(layer->forward(Features::list(features))).backward();
   EXPECT_EQ(layer->iterations(), 1);
   int64_t i = 0;
   for (const auto& entry : layer->embedding_tables()) {
     at::Tensor expected = at::zeros({i + 1, i % 7 + 1});
     expected[i].fill_(-0.01 * (i + 1) * (i + 1));
-    test::expect_close(entry.parameters, expected);
+    expect_close(entry.parameters, expected);
     ++i;
   }
 }
 
-}  // namespace tessera::optimizer_steps_test
+}  // namespace optimizer_steps_test

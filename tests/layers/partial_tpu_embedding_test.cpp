@@ -124,10 +124,8 @@ TEST(PartialTPUEmbeddingTest, TrainsLikeOneEmbeddingOverAllTables) {
         std::optional<int64_t>(10),
         std::optional<int64_t>()}) {
     PartialTPUEmbedding layer(options(threshold));
-    TPUEmbedding whole(TPUEmbeddingOptions{
-        .features = features(),
-        .optimizer = optim::SGD{.learning_rate = 0.5},
-        .seed = 3});
+    TPUEmbedding whole = test::layer_of(
+        features(), optim::SGD{.learning_rate = 0.5}, {.seed = 3});
     torch::optim::SGD optimizer(layer->parameters(), 0.5);
     for (int64_t step = 0; step < 3; ++step) {
       optimizer.zero_grad();
@@ -146,7 +144,7 @@ TEST(PartialTPUEmbeddingTest, TrainsLikeOneEmbeddingOverAllTables) {
 
 TEST(PartialTPUEmbeddingTest, WeightsGoToTheirFeatures) {
   PartialTPUEmbedding layer(options(10));
-  TPUEmbedding whole(TPUEmbeddingOptions{.features = features(), .seed = 3});
+  TPUEmbedding whole = test::layer_of(features(), {}, {.seed = 3});
   const Weights weights{
       {"b", std::optional<Feature>(test::floats({0.5, 2.0, 3.0}))},
       {"c",
@@ -175,7 +173,7 @@ TEST(PartialTPUEmbeddingTest, PrefetchesLikeOneLayer) {
          prefetch(batches, layer, [](const Features& each) { return each; })) {
       ++count;
       for (size_t i = 0; i < expected.size(); ++i) {
-        EXPECT_TRUE(at::equal(activations.flatten()[i], expected[i]));
+        EXPECT_TENSOR_EQ(activations.flatten()[i], expected[i]);
       }
     }
     EXPECT_EQ(count, 3);
@@ -206,7 +204,7 @@ TEST(PartialTPUEmbeddingTest, RoundTripsThroughJson) {
     const auto expected = layer->forward(batch()).flatten();
     const auto actual = rebuilt->forward(batch()).flatten();
     for (size_t i = 0; i < expected.size(); ++i) {
-      EXPECT_TRUE(at::equal(actual[i], expected[i]));
+      EXPECT_TENSOR_EQ(actual[i], expected[i]);
     }
   }
 }
@@ -225,8 +223,8 @@ TEST(PartialTPUEmbeddingTest, SavesLoadsAndClones) {
   const auto expected = layer->forward(batch()).flatten();
   loss_of(layer->forward(batch())).backward();  // updates the large tables
   for (size_t i = 0; i < expected.size(); ++i) {
-    EXPECT_TRUE(at::equal(loaded->forward(batch()).flatten()[i], expected[i]));
-    EXPECT_TRUE(at::equal(copy->forward(batch()).flatten()[i], expected[i]));
+    EXPECT_TENSOR_EQ(loaded->forward(batch()).flatten()[i], expected[i]);
+    EXPECT_TENSOR_EQ(copy->forward(batch()).flatten()[i], expected[i]);
   }
 }
 
@@ -241,7 +239,7 @@ TEST(PartialTPUEmbeddingTest, MakeOptimizerTrainsSmallTables) {
   optimizer->step();
   const at::Tensor after = layer->small_embedding()->read_rows("table_0", 0, 5);
   EXPECT_FALSE(at::equal(before[1], after[1]));
-  EXPECT_TRUE(at::equal(before[2], after[2]));  // not looked up
+  EXPECT_TENSOR_EQ(before[2], after[2]);  // not looked up
 }
 
 TEST(PartialTPUEmbeddingTest, ComputesItsOutputShapeAndBuilds) {
@@ -266,10 +264,8 @@ TEST(PartialTPUEmbeddingTest, ComputesItsOutputShapeAndBuilds) {
 TEST(PartialTPUEmbeddingTest, ASecondBuildMayFixMoreDimensions) {
   PartialTPUEmbedding layer(PartialTPUEmbeddingOptions{
       .features = test::features_of(
-          {{"large",
-            make_table({.name = "large", .vocabulary_size = 20, .dim = 2})},
-           {"small",
-            make_table({.name = "small", .vocabulary_size = 5, .dim = 2})}}),
+          {{"large", test::plain_table("large", 20, 2)},
+           {"small", test::plain_table("small", 5, 2)}}),
       .optimizer = optim::SGD{},
       .size_threshold = 10});
   const auto build = [&](std::optional<int64_t> batch) {
@@ -309,15 +305,15 @@ TEST(PartialTPUEmbeddingTest, LooksUpSomeOfTheFeaturesWithoutGradients) {
         layer->finish_forward(layer->begin_forward(some))}) {
     EXPECT_EQ(activations.paths(), (std::vector<std::string>{"e", "a", "b"}));
     for (const char* name : {"e", "a", "b"}) {
-      EXPECT_TRUE(at::equal(activations[name], all[name])) << name;
+      EXPECT_TENSOR_EQ(activations[name], all[name]) << name;
     }
   }
   const Features large{
       {"e", whole["e"]}, {"c", whole.at("c")}, {"b", whole["b"]}};
   const auto activations = layer->forward(large);
-  EXPECT_TRUE(at::equal(activations["e"], all["e"]));
-  EXPECT_TRUE(at::equal(activations["b"], all["b"]));
-  EXPECT_TRUE(at::equal(activations.at("c")[1], all.at("c")[1]));
+  EXPECT_TENSOR_EQ(activations["e"], all["e"]);
+  EXPECT_TENSOR_EQ(activations["b"], all["b"]);
+  EXPECT_TENSOR_EQ(activations.at("c")[1], all.at("c")[1]);
   EXPECT_VALUE_ERROR(layer->forward({{"z", whole["a"]}}), "'z' is not among");
 }
 
@@ -332,9 +328,7 @@ TEST(PartialTPUEmbeddingTest, RefusesBadOptionsAndBatches) {
       PartialTPUEmbedding(
           PartialTPUEmbeddingOptions{.features = {{"a", FeatureConfig{}}}}),
       "table must be set");
-  const auto twin = [] {
-    return make_table({.name = "same", .vocabulary_size = 2, .dim = 2});
-  };
+  const auto twin = [] { return test::plain_table("same", 2, 2); };
   EXPECT_VALUE_ERROR(
       PartialTPUEmbedding(PartialTPUEmbeddingOptions{
           .features = test::features_of({{"a", twin()}, {"b", twin()}})}),

@@ -6,14 +6,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace tessera::planned_batches_test {
-
-using test::expect_same_tables;
-using test::floats;
-using test::int64s;
-using test::numbered_table;
-using test::ragged;
-using test::tables_of;
+namespace planned_batches_test {
 
 TPUEmbedding make_layer() {
   const auto table = [](const char* name) {
@@ -24,10 +17,10 @@ TPUEmbedding make_layer() {
          .combiner = Combiner::kMean});
   };
   const TablePtr shared = table("shared");
-  return TPUEmbedding(TPUEmbeddingOptions{
-      .features = test::features_of(
+  return layer_of(
+      features_of(
           {{"user", table("user")}, {"clicks", shared}, {"likes", shared}}),
-      .optimizer = optim::Adagrad{.learning_rate = 0.5}});
+      optim::Adagrad{.learning_rate = 0.5});
 }
 
 Features random_batch(int64_t size) {
@@ -68,7 +61,7 @@ TEST(PlannedBatchesTest, GiveTheSameNumbersAsWithoutAPlan) {
     const auto actual = forward_and_step(planned, features);
     const auto expected = forward_and_step(unplanned, features);
     for (size_t j = 0; j < actual.size(); ++j) {
-      EXPECT_TRUE(at::equal(actual[j], expected[j])) << "feature " << j;
+      EXPECT_TENSOR_EQ(actual[j], expected[j]) << "feature " << j;
     }
     expect_same_tables(planned, tables_of(unplanned));
   }
@@ -105,8 +98,8 @@ TEST(PlannedBatchesTest, WaitForTheBackwardPassOfEarlierOnes) {
 
 TEST(PlannedBatchesTest, HaveTheErrorsOfOtherBatches) {
   TPUEmbedding layer(
-      {{"a", FeatureConfig{.table = numbered_table("t", 4, 2)}},
-       {"b", FeatureConfig{.table = numbered_table("u", 4, 2)}}},
+      features_of(
+          {{"a", numbered_table("t", 4, 2)}, {"b", numbered_table("u", 4, 2)}}),
       optim::SGD{});
   const at::Tensor ids = int64s({1, 2});
   for (int i = 0; i < 3; ++i) {
@@ -130,7 +123,7 @@ TEST(PlannedBatchesTest, HaveTheErrorsOfOtherBatches) {
 
 TEST(PlannedBatchesTest, KnowTheShapesOfALaterBuild) {
   TPUEmbedding layer(
-      {{"a", FeatureConfig{.table = numbered_table("t", 4, 2)}}}, optim::SGD{});
+      features_of({{"a", numbered_table("t", 4, 2)}}), optim::SGD{});
   layer->forward({{"a", int64s({1, 2})}});
   layer->build(3);
   EXPECT_VALUE_ERROR(
@@ -141,14 +134,14 @@ TEST(PlannedBatchesTest, KnowTheShapesOfALaterBuild) {
 
 TEST(PlannedBatchesTest, MayBeFollowedByOneWithWeights) {
   TPUEmbedding layer(
-      {{"a", FeatureConfig{.table = numbered_table("t", 4, 2)}}}, optim::SGD{});
+      features_of({{"a", numbered_table("t", 4, 2)}}), optim::SGD{});
   const Features features{{"a", ragged({{1, 2}, {3}})}};
   const at::Tensor sums = floats({3, 3, 3, 3}).view({2, 2});
   const at::Tensor weighted = floats({5, 5, 9, 9}).view({2, 2});
   for (int i = 0; i < 3; ++i) {
-    EXPECT_TRUE(at::equal(layer->forward(features)["a"], sums));
-    EXPECT_TRUE(at::equal(
-        layer->forward(features, {{"a", floats({1, 2, 3})}})["a"], weighted));
+    EXPECT_TENSOR_EQ(layer->forward(features)["a"], sums);
+    EXPECT_TENSOR_EQ(
+        layer->forward(features, {{"a", floats({1, 2, 3})}})["a"], weighted);
   }
 }
 
@@ -160,9 +153,9 @@ TEST(PlannedBatchesTest, MayBeFollowedBySomeOfTheFeatures) {
   for (int i = 0; i < 3; ++i) {
     const auto some = layer->forward({{"likes", features.at("likes")}});
     EXPECT_EQ(some.size(), 1);
-    EXPECT_TRUE(at::equal(some["likes"], all["likes"]));
-    EXPECT_TRUE(at::equal(layer->forward(features)["clicks"], all["clicks"]));
+    EXPECT_TENSOR_EQ(some["likes"], all["likes"]);
+    EXPECT_TENSOR_EQ(layer->forward(features)["clicks"], all["clicks"]);
   }
 }
 
-}  // namespace tessera::planned_batches_test
+}  // namespace planned_batches_test

@@ -6,18 +6,14 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace tessera::prefetch_test {
-
-using test::int64s;
-using test::numbered_table;
-using test::ragged;
+namespace prefetch_test {
 
 // A layer of one row that starts at 0. Each update lowers it by 1.
 TPUEmbedding one_row(Strategy strategy = Strategy::fused()) {
-  return TPUEmbedding(TPUEmbeddingOptions{
-      .features = FeatureConfig{.table = numbered_table("t", 1, 1)},
-      .optimizer = optim::SGD{.learning_rate = 1.0},
-      .strategy = std::move(strategy)});
+  return layer_of(
+      FeatureConfig{.table = numbered_table("t", 1, 1)},
+      optim::SGD{.learning_rate = 1.0},
+      {.strategy = std::move(strategy)});
 }
 
 Features to_features(const at::Tensor& ids) {
@@ -75,10 +71,10 @@ TEST(PrefetchTest, TrainingOnTheHostIsNotStale) {
 }
 
 TEST(PrefetchTest, WorksUnderKOnStep) {
-  TPUEmbedding layer(TPUEmbeddingOptions{
-      .features = FeatureConfig{.table = numbered_table("t", 1, 1)},
-      .optimizer = optim::SGD{.learning_rate = 1.0},
-      .apply = Apply::kOnStep});
+  TPUEmbedding layer = layer_of(
+      FeatureConfig{.table = numbered_table("t", 1, 1)},
+      optim::SGD{.learning_rate = 1.0},
+      {.apply = Apply::kOnStep});
   Combined optimizer(
       std::make_unique<torch::optim::SGD>(layer->parameters(), 1.0), {layer});
   const std::vector<at::Tensor> source(4, int64s({0}));
@@ -93,12 +89,12 @@ TEST(PrefetchTest, WorksUnderKOnStep) {
 }
 
 TEST(PrefetchTest, TakesWeightsAndGivesThemTheirGradient) {
-  TPUEmbedding layer(TPUEmbeddingOptions{
-      .features = FeatureConfig{.table = numbered_table("t", 4, 1)},
-      .optimizer = optim::SGD{.learning_rate = 0.0}});
+  TPUEmbedding layer = layer_of(
+      FeatureConfig{.table = numbered_table("t", 4, 1)},
+      optim::SGD{.learning_rate = 0.0});
   std::vector<at::Tensor> weights;
   for (int i = 0; i < 3; ++i) {
-    weights.push_back(test::floats({1, 2}).requires_grad_());
+    weights.push_back(floats({1, 2}).requires_grad_());
   }
   const auto features_of = [](const at::Tensor& weights) {
     return std::pair<Features, Weights>(
@@ -107,7 +103,7 @@ TEST(PrefetchTest, TakesWeightsAndGivesThemTheirGradient) {
   for (auto& [batch, activations] : prefetch(weights, layer, features_of)) {
     EXPECT_EQ(activations.leaf().item<float>(), 2 + 2 * 3);
     activations.leaf().sum().backward();
-    EXPECT_TRUE(at::equal(batch.grad(), test::floats({2, 3})));
+    EXPECT_TENSOR_EQ(batch.grad(), floats({2, 3}));
   }
 }
 
@@ -115,9 +111,9 @@ TEST(PrefetchTest, TakesWeightsAndGivesThemTheirGradient) {
 TEST(PrefetchTest, LearnsAsWellWithStaleLookups) {
   std::vector<double> last;
   for (const bool is_pipelined : {false, true}) {
-    TPUEmbedding layer(TPUEmbeddingOptions{
-        .features = FeatureConfig{.table = numbered_table("t", 40, 4)},
-        .optimizer = optim::SGD{.learning_rate = 0.3}});
+    TPUEmbedding layer = layer_of(
+        FeatureConfig{.table = numbered_table("t", 40, 4)},
+        optim::SGD{.learning_rate = 0.3});
     const at::Tensor targets = at::arange(160).view({40, 4}).remainder(7);
     std::vector<at::Tensor> batches;
     for (int step = 0; step < 400; ++step) {
@@ -153,7 +149,7 @@ struct CountingSource {
     int position;
     at::Tensor operator*() const {
       ++*reads;
-      return test::int64s({0});
+      return int64s({0});
     }
     Iterator& operator++() {
       ++position;
@@ -220,9 +216,8 @@ TEST(PendingForwardTest, IsFinishedOnceAndByItsOwnLayer) {
 TEST(PendingForwardTest, MayOutliveItsLayerAndNeverBeFinished) {
   std::optional<PendingForward> pending;
   for (int i = 0; i < 20; ++i) {
-    TPUEmbedding layer(TPUEmbeddingOptions{
-        .features = FeatureConfig{.table = numbered_table("t", 1000, 64)},
-        .optimizer = optim::SGD{}});
+    TPUEmbedding layer = layer_of(
+        FeatureConfig{.table = numbered_table("t", 1000, 64)}, optim::SGD{});
     pending.emplace(layer->begin_forward(at::randint(1000, {5000}, at::kLong)));
   }
 }
@@ -244,4 +239,4 @@ TEST(PendingForwardTest, BackgroundThreadsAreAnOption) {
       "[Strategy::Fused] lookup_threads must be in [0, 4096], but got -1");
 }
 
-}  // namespace tessera::prefetch_test
+}  // namespace prefetch_test

@@ -5,28 +5,23 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace tessera::refused_batch_test {
-
-using test::floats;
-using test::int64s;
-using test::numbered_table;
-using test::ragged;
+namespace refused_batch_test {
 
 class RefusedBatchTest : public testing::TestWithParam<Strategy> {
  protected:
   static TPUEmbedding layer(Nest<FeatureConfig> features) {
-    return TPUEmbedding(TPUEmbeddingOptions{
-        .features = std::move(features),
-        .optimizer = optim::SGD{.learning_rate = 1.0},
-        .strategy = GetParam()});
+    return layer_of(
+        std::move(features),
+        optim::SGD{.learning_rate = 1.0},
+        {.strategy = GetParam()});
   }
 };
 
 INSTANTIATE_TEST_SUITE_P(
     Strategies,
     RefusedBatchTest,
-    test::strategies(),
-    test::strategy_name);
+    strategies(),
+    strategy_name);
 
 TEST_P(RefusedBatchTest, ErrorsForAnotherNestNameThePath) {
   const auto table = numbered_table("t", 4, 2);
@@ -92,7 +87,7 @@ TEST_P(RefusedBatchTest, ARefusedBatchChangesNothing) {
   auto embedding = layer(
       {{"a", FeatureConfig{.table = table, .out_of_range = OutOfRange::kZero}},
        {"b", FeatureConfig{.table = table}}});
-  const auto before = test::tables_of(embedding);
+  const auto before = tables_of(embedding);
   const at::Tensor ids_of_a = int64s({1, 77});  // 77 looks up zeros
   const auto forward = [&](const Feature& b, const Weights& weights = {}) {
     embedding->forward({{"a", ids_of_a}, {"b", b}}, weights);
@@ -102,12 +97,12 @@ TEST_P(RefusedBatchTest, ARefusedBatchChangesNothing) {
     return Weights{{"a", std::nullopt}, {"b", b}};
   };
 
-  test::expect_refusals<Feature, c10::TypeError>(
-      {{test::floats({1, 2}),
+  expect_refusals<Feature, c10::TypeError>(
+      {{floats({1, 2}),
         "[feature 'b'] ids must be int32 or int64, but got Float"},
        {at::Tensor(),
         "[feature 'b'] ids must be a tensor, but is an undefined tensor"},
-       {RaggedFeature{ids.values, test::floats({0, 2, 3})},
+       {RaggedFeature{ids.values, floats({0, 2, 3})},
         "[feature 'b'] row_splits must be int32 or int64, but got Float"}},
       [&](const Feature& x) { forward(x); });
   EXPECT_VALUE_ERROR(
@@ -118,25 +113,25 @@ TEST_P(RefusedBatchTest, ARefusedBatchChangesNothing) {
           int64s({0, 2}).view({1, 2}), int64s({1}), int64s({1, 2})}),
       "[feature 'b'] indices must lie inside dense_shape");
   EXPECT_VALUE_ERROR(
-      forward(int64s({1}), weights(test::floats({1}))),
+      forward(int64s({1}), weights(floats({1}))),
       "[feature 'b'] weights are given, but the feature is dense");
-  test::expect_refusals<Feature, c10::TypeError>(
+  expect_refusals<Feature, c10::TypeError>(
       {{int64s({1, 2, 3}),
         "[feature 'b'] weights must be of a floating-point type, but got Long"},
-       {test::sparse({{1, 2}, {3}}, 2),
+       {sparse({{1, 2}, {3}}, 2),
         "[feature 'b'] weights must be ragged like the feature"}},
       [&](const Feature& x) { forward(ids, weights(x)); });
   EXPECT_INDEX_ERROR(
       forward(ragged({{1}, {2, 4}})),
       "[feature 'b'] table 't' has ids in [0, 4), but got 4 at position 2");
 
-  test::expect_same_tables(embedding, before);
+  expect_same_tables(embedding, before);
   EXPECT_EQ(embedding->out_of_range_count(), 0);
   EXPECT_EQ(embedding->iterations(), 0);
   const auto activations = embedding->forward(
-      {{"a", ids_of_a}, {"b", ids}}, weights(test::floats({1, 1, 2})));
-  test::expect_close(activations["a"], floats({2, 2}, {1, 1, 0, 0}));
-  test::expect_close(activations["b"], floats({2, 2}, {3, 3, 6, 6}));
+      {{"a", ids_of_a}, {"b", ids}}, weights(floats({1, 1, 2})));
+  expect_close(activations["a"], floats({2, 2}, {1, 1, 0, 0}));
+  expect_close(activations["b"], floats({2, 2}, {3, 3, 6, 6}));
   EXPECT_EQ(embedding->out_of_range_count(), 1);
 }
 
@@ -147,11 +142,11 @@ TEST_P(RefusedBatchTest, ABadIdChangesNothing) {
             .table = numbered_table("t", 4, 2),
             .out_of_range = OutOfRange::kZero}},
        {"bad", FeatureConfig{.table = numbered_table("u", 4, 2)}}});
-  const auto before = test::tables_of(embedding);
+  const auto before = tables_of(embedding);
   EXPECT_INDEX_ERROR(
       (embedding->forward({{"good", int64s({99})}, {"bad", int64s({4})}})),
       "[feature 'bad'] table 'u' has ids in [0, 4), but got 4 at position 0");
-  test::expect_same_tables(embedding, before);
+  expect_same_tables(embedding, before);
   EXPECT_EQ(embedding->out_of_range_count(), 0);
   embedding->forward({{"good", int64s({99, -1})}, {"bad", int64s({3, 0})}});
   EXPECT_EQ(embedding->out_of_range_count(), 2);
@@ -171,13 +166,12 @@ TEST_P(RefusedBatchTest, OutOfRangeIdsAreCountedOverAllForwards) {
       {"bags", ragged({{1, 9}, {-1}, {9, 9}})},
       {"sequence", ragged({{5, 1, 9}, {-1, 2}, {}})}};
   const auto activations = embedding->forward(batch);
-  test::expect_close(activations["dense"], floats({3, 1}, {0, 0, 3}));
-  test::expect_close(activations["bags"], floats({3, 1}, {1, 0, 0}));
-  test::expect_close(
-      activations["sequence"], floats({3, 2, 1}, {0, 1, 0, 2, 0, 0}));
+  expect_close(activations["dense"], floats({3, 1}, {0, 0, 3}));
+  expect_close(activations["bags"], floats({3, 1}, {1, 0, 0}));
+  expect_close(activations["sequence"], floats({3, 2, 1}, {0, 1, 0, 2, 0, 0}));
   EXPECT_EQ(embedding->out_of_range_count(), 2 + 3 + 1);
   embedding->forward(batch);
   EXPECT_EQ(embedding->out_of_range_count(), 2 * (2 + 3 + 1));
 }
 
-}  // namespace tessera::refused_batch_test
+}  // namespace refused_batch_test

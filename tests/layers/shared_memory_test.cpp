@@ -10,9 +10,7 @@
 #include "tests/layers/layer_test_util.h"
 #include "tests/optim/all_specs.h"
 
-namespace tessera::shared_memory_test {
-
-using test::int64s;
+namespace shared_memory_test {
 
 constexpr int64_t kVocab = 600;  // enough rows for several tasks of an update
 constexpr int64_t kDim = 8;
@@ -92,19 +90,19 @@ TEST(SharedMemoryTest, AGradientMayBeATableOrASlot) {
           {fixture == &shared ? gradient : gradient.clone(),
            at::full({kVocab, kDim}, 2.0)});
     }
-    EXPECT_TRUE(test::saved(shared.layer) == test::saved(copied.layer));
+    EXPECT_TRUE(saved(shared.layer) == saved(copied.layer));
   }
 }
 
 TEST(SharedMemoryTest, GradientsAreReadBeforeTheTableChanges) {
   TPUEmbedding layer(
-      FeatureConfig{.table = test::numbered_table("t", 4, 1)},
+      FeatureConfig{.table = numbered_table("t", 4, 1)},
       optim::SGD{.learning_rate = 1.0});
-  test::write_table(layer, "t", test::floats({4, 1}, {10, 20, 30, 40}));
+  write_table(layer, "t", floats({4, 1}, {10, 20, 30, 40}));
   const at::Tensor table = layer->embedding_tables()["t"];
   // Rows 1 to 3 get the gradients 10, 20 and 30, which are rows 0 to 2.
   layer->forward(int64s({1, 2, 3})).leaf().backward(table.slice(0, 0, 3));
-  test::expect_close(table, test::floats({4, 1}, {10, 10, 10, 10}));
+  expect_close(table, floats({4, 1}, {10, 10, 10, 10}));
 }
 
 TEST(SharedMemoryTest, AccumulatedGradientsAreACopy) {
@@ -122,11 +120,11 @@ TEST(SharedMemoryTest, AccumulatedGradientsAreACopy) {
     }
     optimizer.step();
   }
-  EXPECT_TRUE(test::saved(shared.layer) == test::saved(copied.layer));
+  EXPECT_TRUE(saved(shared.layer) == saved(copied.layer));
 }
 
 TEST(SharedMemoryTest, ACustomRuleAndAFusedOneMayReadEachOthersTables) {
-  const optim::OptimizerSpec custom = test::custom_spec(0.1);
+  const optim::OptimizerSpec custom = custom_spec(0.1);
   Fixture shared(Apply::kInBackward, custom);
   Fixture copied(Apply::kInBackward, custom);
   for (Fixture* fixture : {&shared, &copied}) {
@@ -138,7 +136,7 @@ TEST(SharedMemoryTest, ACustomRuleAndAFusedOneMayReadEachOthersTables) {
     torch::autograd::backward(
         {activations["a"], activations["b"]}, {rows("b"), rows("a")});
   }
-  EXPECT_TRUE(test::saved(shared.layer) == test::saved(copied.layer));
+  EXPECT_TRUE(saved(shared.layer) == saved(copied.layer));
 }
 
 TEST(SharedMemoryTest, WeightsOfFeaturesMayBeATable) {
@@ -157,7 +155,7 @@ TEST(SharedMemoryTest, WeightsOfFeaturesMayBeATable) {
     (activations["a"].sum() + activations["b"].square().sum()).backward();
     EXPECT_TRUE(trained.grad().defined());
   }
-  EXPECT_TRUE(test::saved(shared.layer) == test::saved(copied.layer));
+  EXPECT_TRUE(saved(shared.layer) == saved(copied.layer));
 }
 
 TEST(SharedMemoryTest, TheHostTakesItsTablesAsGradients) {
@@ -182,22 +180,21 @@ TEST(SharedMemoryTest, TheHostTakesItsTablesAsGradients) {
             {activations["a"], activations["b"]}, {rows("b"), rows("a")});
         optimizer->step();
       }
-      EXPECT_TRUE(test::saved(shared.layer) == test::saved(copied.layer));
+      EXPECT_TRUE(saved(shared.layer) == saved(copied.layer));
     }
   }
 }
 
 TEST(SharedMemoryTest, TheEngineTakesItsTableAsAGradient) {
-  const auto table = test::numbered_table("t", 4, 1);
+  const auto table = numbered_table("t", 4, 1);
   EmbeddingEngine engine(
-      {.features = test::features_of({{"f", table}}),
+      {.features = features_of({{"f", table}}),
        .optimizer = optim::SGD{.learning_rate = 1.0}});
-  engine.update_embedding_table("t", test::floats({4, 1}, {10, 20, 30, 40}));
+  engine.update_embedding_table("t", floats({4, 1}, {10, 20, 30, 40}));
   engine.enqueue({{"f", int64s({1, 0, 3, 2})}});
   engine.dequeue();
   engine.apply_gradients({{"f", engine.embedding_tables()["t"]}});
-  test::expect_close(
-      engine.read_rows("t", 0, 4), test::floats({4, 1}, {-10, 10, -10, 10}));
+  expect_close(engine.read_rows("t", 0, 4), floats({4, 1}, {-10, 10, -10, 10}));
 }
 
 // A view of a table with gaps between its rows, which backward() must copy before it
@@ -205,10 +202,9 @@ TEST(SharedMemoryTest, TheEngineTakesItsTableAsAGradient) {
 TEST(SharedMemoryTest, AGradientMayBeSomeColumnsOfItsOwnTable) {
   const auto tables_after =
       [](const std::function<at::Tensor(at::Tensor)>& of) {
-        TPUEmbedding layer(TPUEmbeddingOptions{
-            .features = test::features_of(
-                {{"a", test::numbered_table("a", kVocab, 2 * kDim)}}),
-            .optimizer = optim::SGD{.learning_rate = 1.0}});
+        TPUEmbedding layer = layer_of(
+            features_of({{"a", numbered_table("a", kVocab, 2 * kDim)}}),
+            optim::SGD{.learning_rate = 1.0});
         const at::Tensor rows = layer->embedding_tables()["a"];
         const at::Tensor activation =
             layer->forward({{"a", at::arange(kVocab).flip(0)}})["a"];
@@ -222,7 +218,7 @@ TEST(SharedMemoryTest, AGradientMayBeSomeColumnsOfItsOwnTable) {
   const at::Tensor shared = tables_after([](at::Tensor half) { return half; });
   const at::Tensor copied =
       tables_after([](const at::Tensor& half) { return half.clone(); });
-  EXPECT_TRUE(at::equal(shared, copied));
+  EXPECT_TENSOR_EQ(shared, copied);
 }
 
-}  // namespace tessera::shared_memory_test
+}  // namespace shared_memory_test

@@ -8,7 +8,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace tessera::strategies_agree_test {
+namespace strategies_agree_test {
 
 constexpr int64_t kSpreadRows = 16;  // rows of the feature `spread`
 constexpr int kSteps = 25;  // the first and last batch have the same size
@@ -102,8 +102,8 @@ class RandomBatch {
     return values;
   }
 
-  test::Rows rows(int64_t low, int64_t high, int64_t count) {
-    test::Rows rows;
+  Rows rows(int64_t low, int64_t high, int64_t count) {
+    Rows rows;
     for (int64_t row = 0; row < count; ++row) {
       rows.push_back(ids(draw(0, 6), low, high));
     }
@@ -127,7 +127,7 @@ class RandomBatch {
          column.remainder(2)},
         1);
     feature.dense_shape =
-        at::cat({feature.dense_shape.slice(0, 0, 1), test::int64s({3, 2})});
+        at::cat({feature.dense_shape.slice(0, 0, 1), int64s({3, 2})});
     return feature;
   }
 
@@ -164,14 +164,11 @@ void expect_agreement(
     const optim::OptimizerSpec& spec,
     Strategy host_strategy,
     const MakeOptimizer& make_optimizer) {
-  TPUEmbedding fused(TPUEmbeddingOptions{
-      .features = all_kinds(), .optimizer = spec, .seed = 3});
-  TPUEmbedding host(TPUEmbeddingOptions{
-      .features = all_kinds(),
-      .strategy = std::move(host_strategy),
-      .seed = 3});
-  test::expect_same_tables(host, test::tables_of(fused));
-  const auto initial = test::tables_of(fused);
+  TPUEmbedding fused = layer_of(all_kinds(), spec, {.seed = 3});
+  TPUEmbedding host = layer_of(
+      all_kinds(), {}, {.strategy = std::move(host_strategy), .seed = 3});
+  expect_same_tables(host, tables_of(fused));
+  const auto initial = tables_of(fused);
   const auto optimizer = make_optimizer(host);
 
   float first_loss = 0.0F;
@@ -184,17 +181,17 @@ void expect_agreement(
     const auto fused_leaves = fused_out.flatten();
     const auto host_leaves = host_out.flatten();
     for (size_t i = 0; i < fused_leaves.size(); ++i) {
-      test::expect_close(fused_leaves[i], host_leaves[i], 2e-5, 2e-6);
+      expect_close(fused_leaves[i], host_leaves[i], 2e-5, 2e-6);
     }
     const at::Tensor loss = loss_of(fused_out);
     loss.backward();
     optimizer->zero_grad();
     loss_of(host_out).backward();
     optimizer->step();
-    const auto fused_tables = test::tables_of(fused);
-    const auto host_tables = test::tables_of(host);
+    const auto fused_tables = tables_of(fused);
+    const auto host_tables = tables_of(host);
     for (size_t i = 0; i < fused_tables.size(); ++i) {
-      test::expect_close(fused_tables[i], host_tables[i], 2e-5, 2e-6);
+      expect_close(fused_tables[i], host_tables[i], 2e-5, 2e-6);
     }
     if (testing::Test::HasFailure()) {
       return;  // later steps would fail again
@@ -207,7 +204,7 @@ void expect_agreement(
   // The training has changed the tables and lowered the loss.
   EXPECT_LT(last_loss, 0.9F * first_loss);
   for (size_t i = 0; i < initial.size(); ++i) {
-    EXPECT_FALSE(at::equal(test::tables_of(fused)[i], initial[i]));
+    EXPECT_FALSE(at::equal(tables_of(fused)[i], initial[i]));
   }
 }
 
@@ -244,9 +241,10 @@ TEST(StrategiesAgreeTest, AdagradMatchesTorchOptimAdagrad) {
 }
 
 TEST(StrategiesAgreeTest, SparseGradientsAreSparse) {
-  TPUEmbedding host(TPUEmbeddingOptions{
-      .features = all_kinds(),
-      .strategy = Strategy::host({.sparse_gradients = true})});
+  TPUEmbedding host = layer_of(
+      all_kinds(),
+      {},
+      {.strategy = Strategy::host({.sparse_gradients = true})});
   const RandomBatch batch(1);
   loss_of(host->forward(batch.features, batch.weights)).backward();
   for (const auto& parameter : host->parameters()) {
@@ -256,20 +254,18 @@ TEST(StrategiesAgreeTest, SparseGradientsAreSparse) {
 
 TEST(StrategiesAgreeTest, InitialTablesDependOnTheSeedAlone) {
   const auto tables = [](Strategy strategy, uint64_t seed) {
-    return test::tables_of(TPUEmbedding(TPUEmbeddingOptions{
-        .features = all_kinds(),
-        .strategy = std::move(strategy),
-        .seed = seed}));
+    return tables_of(layer_of(
+        all_kinds(), {}, {.strategy = std::move(strategy), .seed = seed}));
   };
   const auto fused = tables(Strategy::fused(), 7);
   const auto host = tables(Strategy::host(), 7);
   const auto padded = tables(Strategy::padded(), 7);
   const auto other = tables(Strategy::fused(), 8);
   for (size_t i = 0; i < fused.size(); ++i) {
-    EXPECT_TRUE(at::equal(fused[i], host[i]));
-    EXPECT_TRUE(at::equal(fused[i], padded[i]));
+    EXPECT_TENSOR_EQ(fused[i], host[i]);
+    EXPECT_TENSOR_EQ(fused[i], padded[i]);
     EXPECT_FALSE(at::equal(fused[i], other[i]));
   }
 }
 
-}  // namespace tessera::strategies_agree_test
+}  // namespace strategies_agree_test

@@ -6,9 +6,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace tessera::table_dtype_test {
-
-using test::ragged;
+namespace table_dtype_test {
 
 constexpr int64_t kRows = 500;
 constexpr int64_t kDim = 24;
@@ -28,15 +26,15 @@ TPUEmbedding make_layer(const Setting& setting) {
        .combiner = Combiner::kMean,
        .dtype = setting.dtype,
        .stochastic_rounding = setting.stochastic_rounding});
-  return TPUEmbedding(TPUEmbeddingOptions{
-      .features = test::features_of({{"item", table}}),
-      .optimizer = setting.optimizer,
-      .seed = setting.seed});
+  return layer_of(
+      features_of({{"item", table}}),
+      setting.optimizer,
+      {.seed = setting.seed});
 }
 
 Features random_batch(uint32_t seed) {
   std::mt19937 random(seed);
-  test::Rows rows(64);
+  Rows rows(64);
   for (auto& row : rows) {
     row.resize(random() % 9);
     for (int64_t& id : row) {
@@ -55,7 +53,7 @@ void train(TPUEmbedding& layer, int steps, uint32_t first_batch = 0) {
 }
 
 at::Tensor table_of(const TPUEmbedding& layer) {
-  return test::tables_of(layer)[0];
+  return tables_of(layer)[0];
 }
 
 class TableDtypeTest : public testing::TestWithParam<at::ScalarType> {};
@@ -70,7 +68,7 @@ TEST_P(TableDtypeTest, StartsAsTheFloat32TableRounded) {
   const at::Tensor halves = table_of(make_layer({.dtype = GetParam()}));
   const at::Tensor floats = table_of(make_layer({.dtype = at::kFloat}));
   ASSERT_EQ(halves.scalar_type(), GetParam());
-  EXPECT_TRUE(at::equal(halves, floats.to(GetParam())));
+  EXPECT_TENSOR_EQ(halves, floats.to(GetParam()));
 }
 
 TEST_P(TableDtypeTest, LooksUpInFloat32) {
@@ -86,7 +84,7 @@ TEST_P(TableDtypeTest, LooksUpInFloat32) {
   const Features batch = random_batch(3);
   const at::Tensor actual = layer->forward(batch)["item"];
   EXPECT_EQ(actual.scalar_type(), at::kFloat);
-  EXPECT_TRUE(at::equal(actual, reference->forward(batch)["item"]));
+  EXPECT_TENSOR_EQ(actual, reference->forward(batch)["item"]);
 }
 
 TEST_P(TableDtypeTest, TrainsCloseToFloat32) {
@@ -115,13 +113,13 @@ TEST_P(TableDtypeTest, TrainsCloseToFloat32) {
 TEST_P(TableDtypeTest, SameSeedSameBitsForAnyNumberOfThreads) {
   std::vector<at::Tensor> tables;
   for (const int count : {1, 2, 4}) {
-    const test::Threads threads(count);
+    const Threads threads(count);
     TPUEmbedding layer = make_layer({.dtype = GetParam()});
     train(layer, 3);
     tables.push_back(table_of(layer));
   }
-  EXPECT_TRUE(at::equal(tables[0], tables[1]));
-  EXPECT_TRUE(at::equal(tables[0], tables[2]));
+  EXPECT_TENSOR_EQ(tables[0], tables[1]);
+  EXPECT_TENSOR_EQ(tables[0], tables[2]);
 }
 
 // Each step is far smaller than half a unit in the last place.
@@ -159,10 +157,10 @@ TEST_P(TableDtypeTest, ContinuesBitForBitAfterSaveAndLoad) {
   TPUEmbedding whole = make_layer(setting);
   train(whole, 3);
   TPUEmbedding resumed = make_layer(setting);
-  test::copy_by_archive(whole, resumed);
+  copy_by_archive(whole, resumed);
   train(whole, 3, 3);
   train(resumed, 3, 3);
-  EXPECT_TRUE(at::equal(table_of(whole), table_of(resumed)));
+  EXPECT_TENSOR_EQ(table_of(whole), table_of(resumed));
 }
 
 TEST_P(TableDtypeTest, RefusesAnArchiveOfAnotherDtype) {
@@ -186,7 +184,7 @@ TEST_P(TableDtypeTest, ACustomRuleSeesFloat32) {
       {.dtype = GetParam(), .optimizer = optim::SGD{.learning_rate = 0.5}});
   train(layer, 4);
   train(reference, 4);
-  EXPECT_TRUE(at::equal(table_of(layer), table_of(reference)));
+  EXPECT_TENSOR_EQ(table_of(layer), table_of(reference));
 }
 
 TEST_P(TableDtypeTest, WeightsGetTheGradientOfFloat32Rows) {
@@ -210,7 +208,7 @@ TEST_P(TableDtypeTest, CopiesKeepTheDtype) {
   TPUEmbedding layer = make_layer({.dtype = GetParam()});
   const auto copy = std::dynamic_pointer_cast<TPUEmbeddingImpl>(layer->clone());
   const EmbeddingTables tables = copy->embedding_tables();
-  EXPECT_TRUE(at::equal(tables.begin()->parameters, table_of(layer)));
+  EXPECT_TENSOR_EQ(tables.begin()->parameters, table_of(layer));
 }
 
 TEST_P(TableDtypeTest, RoundTripsThroughJson) {
@@ -220,8 +218,7 @@ TEST_P(TableDtypeTest, RoundTripsThroughJson) {
       .dim = 2,
       .dtype = GetParam(),
       .stochastic_rounding = false};
-  const Nest<FeatureConfig> features{
-      {"item", FeatureConfig{.table = make_table(config)}}};
+  const Nest<FeatureConfig> features = features_of({{"item", make_table(config)}});
   const auto restored = features_from_json(to_json(features));
   EXPECT_EQ(*restored["item"].table, config);
 }
@@ -234,8 +231,7 @@ TEST(TableDtypeErrorsTest, RefusesInitialValuesBeyondTheDtype) {
        .initializer = initializers::Constant{1e5},
        .dtype = at::kHalf});
   EXPECT_VALUE_ERROR(
-      TPUEmbedding(
-          TPUEmbeddingOptions{.features = test::features_of({{"f", table}})}),
+      layer_of(features_of({{"f", table}})),
       "[table 't'] the initializer must return values in the range of dtype "
       "float16, but returned values beyond it. Use smaller values, or dtype = "
       "kFloat.");
@@ -250,12 +246,10 @@ TEST(TableDtypeErrorsTest, RefusesOtherDtypesAndTheHost) {
   const TablePtr table = make_table(
       {.name = "t", .vocabulary_size = 3, .dim = 2, .dtype = at::kBFloat16});
   EXPECT_VALUE_ERROR(
-      TPUEmbedding(TPUEmbeddingOptions{
-          .features = test::features_of({{"f", table}}),
-          .strategy = Strategy::host()}),
+      layer_of(features_of({{"f", table}}), {}, {.strategy = Strategy::host()}),
       "[table 't'] dtype must be kFloat on Strategy::host() and "
       "Strategy::padded(), but got bfloat16. Optimizers of LibTorch would lose "
       "small steps by rounding. Use kFloat or Strategy::fused().");
 }
 
-}  // namespace tessera::table_dtype_test
+}  // namespace table_dtype_test

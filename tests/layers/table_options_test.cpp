@@ -10,11 +10,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace tessera::table_options_test {
-
-using test::int64s;
-using test::numbered_table;
-using test::ragged;
+namespace table_options_test {
 
 class TableOptionsTest : public testing::TestWithParam<Strategy> {
  protected:
@@ -31,8 +27,8 @@ class TableOptionsTest : public testing::TestWithParam<Strategy> {
 INSTANTIATE_TEST_SUITE_P(
     Strategies,
     TableOptionsTest,
-    test::strategies(),
-    test::strategy_name);
+    strategies(),
+    strategy_name);
 
 Weights weights_of(const at::Tensor& weights) {
   return std::optional<Feature>(weights);
@@ -57,7 +53,7 @@ TEST_P(TableOptionsTest, TheFirstRowsMayBeginAsZeros) {
     const at::Tensor plain = values_of(0, dtype);
     const at::Tensor values = values_of(2, dtype);
     EXPECT_TRUE(values.slice(0, 0, 2).eq(0).all().item<bool>());
-    EXPECT_TRUE(at::equal(values.slice(0, 2), plain.slice(0, 2)));
+    EXPECT_TENSOR_EQ(values.slice(0, 2), plain.slice(0, 2));
     EXPECT_TRUE(plain.slice(0, 0, 2).ne(0).any(1).all().item<bool>());
   }
 }
@@ -96,8 +92,7 @@ TEST_P(TableOptionsTest, RowsAreRoundedBeforeTheyAreCombined) {
     const std::vector<int64_t> ids{7, 3, 7};
     const std::vector<float> weights{1, 2, 0.5F};
     const at::Tensor activation =
-        layer
-            ->forward(ragged({ids, {}}), weights_of(test::floats({1, 2, 0.5F})))
+        layer->forward(ragged({ids, {}}), weights_of(floats({1, 2, 0.5F})))
             .leaf();
     for (int64_t column = 0; column < dim; ++column) {
       double sum = 0;
@@ -108,16 +103,16 @@ TEST_P(TableOptionsTest, RowsAreRoundedBeforeTheyAreCombined) {
       EXPECT_NEAR(activation[0][column].item<float>(), sum / 3.5, 1e-5);
       EXPECT_EQ(activation[1][column].item<float>(), 0);
     }
-    EXPECT_TRUE(at::equal(table, before));
+    EXPECT_TENSOR_EQ(table, before);
     // Gradients ignore the rounding.
     activation.sum().backward();
     if (GetParam().is_fused()) {
-      test::expect_close(before[3] - table[3], at::full({dim}, 2 / 3.5));
-      test::expect_close(before[7] - table[7], at::full({dim}, 1.5 / 3.5));
+      expect_close(before[3] - table[3], at::full({dim}, 2 / 3.5));
+      expect_close(before[7] - table[7], at::full({dim}, 1.5 / 3.5));
     } else {
       const at::Tensor gradient = layer->parameters()[0].grad();
-      test::expect_close(gradient[3], at::full({dim}, 2 / 3.5));
-      test::expect_close(gradient[7], at::full({dim}, 1.5 / 3.5));
+      expect_close(gradient[3], at::full({dim}, 2 / 3.5));
+      expect_close(gradient[7], at::full({dim}, 1.5 / 3.5));
     }
   }
 }
@@ -131,7 +126,7 @@ TEST_P(TableOptionsTest, RoundingKeepsNaN) {
   const at::NoGradGuard no_grad;
   const at::Tensor activation = layer->forward(int64s({3, 4})).leaf();
   EXPECT_TRUE(activation[0].isnan().all().item<bool>());
-  test::expect_close(activation[1], at::full({20}, 3.0F));
+  expect_close(activation[1], at::full({20}, 3.0F));
 }
 
 // Row 0 is infinite, and no valid id looks it up.
@@ -146,12 +141,12 @@ TEST_P(TableOptionsTest, IdsOutOfRangeReadNoRow) {
       .leaf()
       .sum()
       .backward();
-  EXPECT_TRUE(at::equal(weights.grad(), test::floats({2, 0, 2})));
+  EXPECT_TENSOR_EQ(weights.grad(), floats({2, 0, 2}));
 }
 
 TEST_P(TableOptionsTest, WeightsSeeRoundedRows) {
   TPUEmbedding layer = layer_of({.table = quantized_table(4, Combiner::kSum)});
-  const at::Tensor weights = test::floats({1, 2}).requires_grad_();
+  const at::Tensor weights = floats({1, 2}).requires_grad_();
   const at::Tensor table = layer->embedding_tables()["t"];
   if (GetParam().is_fused()) {
     layer->virtual_variable().requires_grad_(false);
@@ -171,7 +166,7 @@ TEST(QuantizationConfigTest, RefusesUnusableValues) {
     make_table(
         {.name = "t", .vocabulary_size = 1, .dim = 1, .quantization = config});
   };
-  test::expect_refusals<QuantizationConfig>(
+  expect_refusals<QuantizationConfig>(
       {{{.num_buckets = 0, .lower = 0, .upper = 1},
         "[TableConfig 't'] quantization: num_buckets must be >= 2, but got 0"},
        {{.num_buckets = 1, .lower = 0, .upper = 1},
@@ -215,8 +210,8 @@ TPUEmbeddingOptions half_frozen(Strategy strategy, Apply apply) {
   trained.name = "trained";
   trained.trainable = true;
   return {
-      .features = test::features_of(
-          {{"a", make_table(frozen)}, {"b", make_table(trained)}}),
+      .features =
+          features_of({{"a", make_table(frozen)}, {"b", make_table(trained)}}),
       .strategy = std::move(strategy),
       .apply = apply};
 }
@@ -230,7 +225,7 @@ TEST(FrozenTableTest, IsNeverUpdated) {
       }
       SCOPED_TRACE(strategy.name());
       TPUEmbedding layer(half_frozen(strategy, apply));
-      const auto before = test::tables_of(layer);
+      const auto before = tables_of(layer);
       std::unique_ptr<torch::optim::Optimizer> optimizer;
       if (!strategy.is_fused()) {
         optimizer = make_optimizer(layer);
@@ -247,8 +242,8 @@ TEST(FrozenTableTest, IsNeverUpdated) {
           optimizer->step();
         }
       }
-      const auto after = test::tables_of(layer);
-      EXPECT_TRUE(at::equal(after[0], before[0]));
+      const auto after = tables_of(layer);
+      EXPECT_TENSOR_EQ(after[0], before[0]);
       EXPECT_FALSE(at::equal(after[1], before[1]));
       EXPECT_EQ(layer->iterations(), 3);
     }
@@ -269,8 +264,8 @@ TEST(FrozenTableTest, IsSavedAndLoaded) {
   auto other_options = half_frozen(Strategy::fused(), Apply::kInBackward);
   other_options.seed = 5;
   TPUEmbedding other(other_options);
-  test::copy_by_archive(layer, other);
-  test::expect_same_tables(other, test::tables_of(layer));
+  copy_by_archive(layer, other);
+  expect_same_tables(other, tables_of(layer));
 }
 
 // --- replaced tables ---------------------------------------------------------
@@ -279,8 +274,8 @@ TEST_P(TableOptionsTest, ATableStartsFromAPretrainedMatrix) {
   TPUEmbedding layer = layer_of({.table = numbered_table("t", 4, 2)});
   const at::Tensor pretrained = at::randn({4, 2});
   layer->update_embedding_table("t", pretrained);
-  EXPECT_TRUE(at::equal(layer->read_rows("t", 0, 4), pretrained));
-  EXPECT_TRUE(at::equal(layer->forward(int64s({3})).leaf()[0], pretrained[3]));
+  EXPECT_TENSOR_EQ(layer->read_rows("t", 0, 4), pretrained);
+  EXPECT_TENSOR_EQ(layer->forward(int64s({3})).leaf()[0], pretrained[3]);
   const at::Tensor rows = layer->read_rows("t", 1, 3);
   EXPECT_FALSE(rows.requires_grad());
   EXPECT_FALSE(rows.is_alias_of(layer->embedding_tables()["t"]));
@@ -325,7 +320,7 @@ TEST_P(TableOptionsTest, WeightsOfOneGiveTheSameAsNoWeights) {
         make_table({.vocabulary_size = 9, .dim = 5, .combiner = combiner});
     TPUEmbedding layer = layer_of({.table = table});
     const Features features = ragged({{1, 2, 2}, {}, {8}});
-    test::expect_close(
+    expect_close(
         layer->forward(features, weights_of(at::ones({4}))).leaf(),
         layer->forward(features).leaf());
   }
@@ -336,7 +331,7 @@ TEST_P(TableOptionsTest, WeightsOfOneGiveTheSameAsNoWeights) {
 TEST_P(TableOptionsTest, BuildFixesShapes) {
   const auto make = [&] {
     return TPUEmbedding(TPUEmbeddingOptions{
-        .features = test::features_of({{"f", numbered_table("t", 9, 2)}}),
+        .features = features_of({{"f", numbered_table("t", 9, 2)}}),
         .strategy = GetParam()});
   };
   TPUEmbedding unbuilt = make();
@@ -348,7 +343,7 @@ TEST_P(TableOptionsTest, BuildFixesShapes) {
   TPUEmbedding by_shape = make();
   by_shape->build({{"f", PartialShape{2, 4, std::nullopt}}});
   EXPECT_EQ(
-      by_shape->forward({{"f", ragged(test::Rows(8, {1}))}})["f"].sizes(),
+      by_shape->forward({{"f", ragged(Rows(8, {1}))}})["f"].sizes(),
       at::IntArrayRef({2, 4, 2}));
 }
 
@@ -380,15 +375,15 @@ TEST(DenseParametersTest, LeavesOutVirtualVariablesAndTables) {
     EXPECT_TRUE(dense_parameters(*model.embedding).empty());
 
     torch::optim::Adam dense(parameters, 1e-3);
-    const auto before = test::tables_of(model.embedding);
+    const auto before = tables_of(model.embedding);
     model.linear->forward(model.embedding->forward(int64s({0, 1})).leaf())
         .sum()
         .backward();
     dense.step();
     EXPECT_EQ(
-        at::equal(before[0], test::tables_of(model.embedding)[0]),
+        at::equal(before[0], tables_of(model.embedding)[0]),
         !strategy.is_fused());
   }
 }
 
-}  // namespace tessera::table_options_test
+}  // namespace table_options_test

@@ -12,11 +12,9 @@
 #include <latch>
 #include <mutex>
 
-namespace tessera::threads_test {
+namespace threads_test {
 
 constexpr int64_t kManyBytes = 100 * kParallelBytes;
-
-using test::Threads;
 
 TEST(RunTasksTest, UsesTwoThreads) {
   if (std::thread::hardware_concurrency() < 2) {
@@ -237,11 +235,11 @@ TPUEmbedding make_layer(
   const auto few_rows = make_table(
       {.name = "few", .vocabulary_size = 3, .dim = kDim, .optimizer = small});
   return TPUEmbedding(TPUEmbeddingOptions{
-      .features = {
-          {"bags", FeatureConfig{.table = rows}},
-          {"weighted", FeatureConfig{.table = rows}},
-          {"dense", FeatureConfig{.table = rows}},
-          {"hot", FeatureConfig{.table = few_rows}}}});
+      .features = features_of(
+          {{"bags", rows},
+           {"weighted", rows},
+           {"dense", rows},
+           {"hot", few_rows}})});
 }
 
 void train(TPUEmbedding& layer, const std::vector<Step>& steps) {
@@ -274,10 +272,10 @@ TEST_P(ManyThreadsTest, GiveTheSameBitsInTablesAndSlots) {
         GetParam(),
         optim::Adagrad{
             .learning_rate = 0.1, .use_gradient_accumulation = false});
-    const auto initial = test::tables_of(layer);
+    const auto initial = tables_of(layer);
     train(layer, kBigSteps);
     for (size_t i = 0; i < initial.size(); ++i) {
-      EXPECT_FALSE(at::equal(test::tables_of(layer)[i], initial[i]));
+      EXPECT_FALSE(at::equal(tables_of(layer)[i], initial[i]));
     }
     return layer;
   };
@@ -285,8 +283,8 @@ TEST_P(ManyThreadsTest, GiveTheSameBitsInTablesAndSlots) {
   for (const int count : {2, 4, 16}) {
     SCOPED_TRACE(count);
     const TPUEmbedding many = train_on(count);
-    test::expect_same_tables(many, test::tables_of(one));
-    EXPECT_TRUE(test::saved(many) == test::saved(one)) << "slots";
+    expect_same_tables(many, tables_of(one));
+    EXPECT_TRUE(saved(many) == saved(one)) << "slots";
   }
 }
 
@@ -299,29 +297,24 @@ TEST(ThreadsTest, OneBigFeatureGivesTheSameBits) {
   const Features batch{{"bags", bags}};
   const auto train_on = [&](int count) {
     const Threads threads(count);
-    TPUEmbedding layer(TPUEmbeddingOptions{
-        .features = test::features_of(
-            {{"bags",
-              make_table(
-                  {.name = "t", .vocabulary_size = kVocab, .dim = kDim})}}),
-        .optimizer = optim::Adagrad{.learning_rate = 0.1}});
+    TPUEmbedding layer = layer_of(
+        features_of({{"bags", plain_table("t", kVocab, kDim)}}),
+        optim::Adagrad{.learning_rate = 0.1});
     const at::Tensor activations =
         layer->forward(batch, {{"bags", weights}})["bags"];
     activations.backward(activations.detach().clone());
-    return test::tables_of(layer)[0];
+    return tables_of(layer)[0];
   };
   const at::Tensor one = train_on(1);
   for (const int count : {2, 16}) {
-    EXPECT_TRUE(at::equal(train_on(count), one)) << count << " threads";
+    EXPECT_TENSOR_EQ(train_on(count), one) << count << " threads";
   }
 }
 
 TEST(ThreadsTest, ABadIdInOneBigFeatureIsReported) {
   const Threads threads(2);
   TPUEmbedding layer(TPUEmbeddingOptions{
-      .features = {
-          {"a",
-           FeatureConfig{.table = test::numbered_table("t", 1000, kDim)}}}});
+      .features = features_of({{"a", numbered_table("t", 1000, kDim)}})});
   at::Tensor ids = at::arange(100000).remainder(1000);
   ids[70000] = -1;
   EXPECT_INDEX_ERROR((layer->forward({{"a", ids}})), "at position 70000");
@@ -390,12 +383,12 @@ TEST(ThreadsTest, BigBatchesMatchThePlainSum) {
   const Threads threads(2);
   const std::vector<Step> steps = make_steps();
   auto layer = make_layer(optim::SGD{.learning_rate = 1.0}, optim::SGD{});
-  Reference reference(test::tables_of(layer)[0]);
+  Reference reference(tables_of(layer)[0]);
   train(layer, steps);
   for (const Step& step : steps) {
     reference.apply(step);
   }
-  const at::Tensor actual = test::tables_of(layer)[0].to(at::kDouble);
+  const at::Tensor actual = tables_of(layer)[0].to(at::kDouble);
   const at::Tensor errors =
       (actual - reference.weights).abs() / (reference.magnitudes + 1e-3);
   EXPECT_LT(errors.max().item<double>(), 1e-6);
@@ -411,25 +404,23 @@ TEST(ThreadsTest, EvenlySpreadAndFrequentIdsMatchThePlainSum) {
         random_floats(random, kCount * dim, -1, 1).view({kCount, dim});
     const auto train_on = [&](int count) {
       const Threads threads(count);
-      TPUEmbedding layer(TPUEmbeddingOptions{
-          .features = FeatureConfig{
-              .table = make_table(
-                  {.name = "t",
-                   .vocabulary_size = vocab,
-                   .dim = dim,
-                   .optimizer = optim::Adagrad{.learning_rate = 1.0}})}});
-      const at::Tensor initial = test::tables_of(layer)[0].clone();
+      TPUEmbedding layer = layer_of(FeatureConfig{
+          .table = make_table(
+              {.name = "t",
+               .vocabulary_size = vocab,
+               .dim = dim,
+               .optimizer = optim::Adagrad{.learning_rate = 1.0}})});
+      const at::Tensor initial = tables_of(layer)[0].clone();
       layer->forward(ids).leaf().backward(gradients);
-      return std::pair(initial, test::tables_of(layer)[0].clone());
+      return std::pair(initial, tables_of(layer)[0].clone());
     };
     const auto [initial, one] = train_on(1);
     const at::Tensor sums = at::full({vocab, dim}, 0.0, at::kDouble)
                                 .index_add(0, ids, gradients.to(at::kDouble));
     // A row that two tasks update has an error of about 1.
-    test::expect_close(
-        one, initial - sums / (sums * sums + 0.1).sqrt(), 0.0, 5e-3);
+    expect_close(one, initial - sums / (sums * sums + 0.1).sqrt(), 0.0, 5e-3);
     for (const int count : {2, 16}) {
-      EXPECT_TRUE(at::equal(train_on(count).second, one)) << count;
+      EXPECT_TENSOR_EQ(train_on(count).second, one) << count;
     }
   };
   // Rows that share a cache line, and rows that do not.
@@ -465,11 +456,11 @@ class ConcurrentBackwardTest : public testing::TestWithParam<Apply> {
   // of its own. `run` must call the passes 0 and 1.
   static TPUEmbedding trained(const std::function<void(const Pass&)>& run) {
     constexpr int64_t kIds = 3000;
-    const TablePtr table = test::numbered_table("t", 1000, kDim);
-    TPUEmbedding layer(TPUEmbeddingOptions{
-        .features = FeatureConfig{.table = table},
-        .optimizer = optim::SGD{.learning_rate = 0.5},
-        .apply = GetParam()});
+    const TablePtr table = numbered_table("t", 1000, kDim);
+    TPUEmbedding layer = layer_of(
+        FeatureConfig{.table = table},
+        optim::SGD{.learning_rate = 0.5},
+        {.apply = GetParam()});
     std::optional<Combined> combined;
     if (GetParam() == Apply::kOnStep) {
       combined.emplace(
@@ -497,7 +488,7 @@ class ConcurrentBackwardTest : public testing::TestWithParam<Apply> {
         at::arange(1000, at::kFloat).unsqueeze(1).repeat({1, kDim});
     expected.index_add_(0, batches[0], at::full({kIds, kDim}, -0.5));
     expected.index_add_(0, batches[1], at::full({kIds, kDim}, -1.0));
-    test::expect_close(test::tables_of(layer)[0], expected, 0.0, 1e-6);
+    expect_close(tables_of(layer)[0], expected, 0.0, 1e-6);
     return layer;
   }
 };
@@ -525,7 +516,7 @@ TEST_P(ConcurrentBackwardTest, AppliesEachPassOnce) {
       });
     });
     // All numbers are multiples of 0.5, which are exact in any order of additions.
-    test::expect_same_tables(at_once, test::tables_of(in_turn));
+    expect_same_tables(at_once, tables_of(in_turn));
   }
 }
 
@@ -534,8 +525,8 @@ constexpr int64_t kRequests = 30;
 
 // A layer whose features `a` and `b` share a table that the tests do not train.
 TPUEmbedding serving_layer(const Strategy& strategy) {
-  const TablePtr served = test::numbered_table("served", 1000, kDim);
-  const TablePtr trained = test::numbered_table("trained", 1000, kDim);
+  const TablePtr served = numbered_table("served", 1000, kDim);
+  const TablePtr trained = numbered_table("trained", 1000, kDim);
   return TPUEmbedding(TPUEmbeddingOptions{
       .features =
           {{"a",
@@ -554,12 +545,12 @@ void serve(TPUEmbedding& layer, int64_t server) {
   ids[5] = 1000;
   const at::Tensor expected =
       ids.remainder(1000).to(at::kFloat).unsqueeze(1).expand({3000, kDim});
-  const RaggedFeature history = test::ragged({{server, 1, 2}, {}});
+  const RaggedFeature history = ragged({{server, 1, 2}, {}});
   for (int64_t i = 0; i < kRequests; ++i) {
     const at::Tensor a = i % 2 == 0
         ? layer->forward({{"a", ids}})["a"]
         : layer->embedding_lookup({{"a", ids}})["a"];
-    ASSERT_TRUE(at::equal(a, expected)) << "request " << i;
+    ASSERT_TENSOR_EQ(a, expected) << "request " << i;
     const at::Tensor b = layer->forward({{"b", history}})["b"];
     ASSERT_EQ(b.sizes(), at::IntArrayRef({2, 2, kDim}));
     ASSERT_EQ(b[0][0][0].item<float>(), static_cast<float>(server));
@@ -572,9 +563,9 @@ TEST(ServingThreadsTest, ForwardsOfSomeFeaturesDoNotDisturbEachOther) {
        {Strategy::fused(), Strategy::host(), Strategy::padded()}) {
     SCOPED_TRACE(strategy.name());
     TPUEmbedding layer = serving_layer(strategy);
-    const auto before = test::tables_of(layer);
+    const auto before = tables_of(layer);
     run_threads(kServers, [&](int64_t server) { serve(layer, server); });
-    test::expect_same_tables(layer, before);
+    expect_same_tables(layer, before);
     // forward() counts ids out of range, and embedding_lookup() does not.
     EXPECT_EQ(layer->out_of_range_count(), kServers * kRequests / 2);
   }
@@ -582,12 +573,10 @@ TEST(ServingThreadsTest, ForwardsOfSomeFeaturesDoNotDisturbEachOther) {
 
 TEST(ServingThreadsTest, FusedServesWhileItTrains) {
   TPUEmbedding layer = serving_layer(Strategy::fused());
-  const at::Tensor before = test::tables_of(layer)[1];
-  const RaggedFeature none = test::ragged({{}, {}});
+  const at::Tensor before = tables_of(layer)[1];
+  const RaggedFeature none = ragged({{}, {}});
   const Features batch{
-      {"a", test::int64s({1})},
-      {"b", none},
-      {"c", test::ragged({{1, 1}, {2}})}};
+      {"a", int64s({1})}, {"b", none}, {"c", ragged({{1, 1}, {2}})}};
   run_threads(kServers + 1, [&](int64_t thread) {
     if (thread < kServers) {
       serve(layer, thread);
@@ -601,46 +590,42 @@ TEST(ServingThreadsTest, FusedServesWhileItTrains) {
   at::Tensor expected = before.clone();
   expected[1].sub_(static_cast<double>(kRequests));
   expected[2].sub_(0.5 * static_cast<double>(kRequests));
-  test::expect_close(test::tables_of(layer)[1], expected);
+  expect_close(tables_of(layer)[1], expected);
 }
 
 // Two features have equal configs. One gets bags, and the other sequences.
 TEST(ServingThreadsTest, EachFeatureHasItsOwnNumberOfRaggedRows) {
   const FeatureConfig config{
-      .table = test::numbered_table("t", 10, 2),
-      .output_shape = PartialShape{2, 2}};
+      .table = numbered_table("t", 10, 2), .output_shape = PartialShape{2, 2}};
   TPUEmbedding layer(
       TPUEmbeddingOptions{.features = {{"a", config}, {"b", config}}});
   const at::NoGradGuard no_grad;
-  const RaggedFeature bags = test::ragged({{1}, {2}, {3}, {4, 5}});
-  const RaggedFeature sequences = test::ragged({{1, 2}, {3}});
+  const RaggedFeature bags = ragged({{1}, {2}, {3}, {4, 5}});
+  const RaggedFeature sequences = ragged({{1, 2}, {3}});
   layer->forward({{"a", bags}, {"b", sequences}});
   const auto served = layer->embedding_lookup({{"a", bags}});
-  EXPECT_TRUE(at::equal(served["a"], layer->forward({{"a", bags}})["a"]));
+  EXPECT_TENSOR_EQ(served["a"], layer->forward({{"a", bags}})["a"]);
   layer->embedding_lookup({{"b", sequences}});
 }
 
 // A refused batch does not fix the number of ragged rows.
 TEST(ServingThreadsTest, ARefusedBatchFixesNoNumberOfRaggedRows) {
-  TPUEmbedding layer(TPUEmbeddingOptions{
-      .features =
-          FeatureConfig{
-              .table = test::numbered_table("t", 10, 2),
-              .output_shape = PartialShape{2, 2}},
-      .optimizer = optim::SGD{},
-      .apply = Apply::kOnStep});
+  TPUEmbedding layer = layer_of(
+      FeatureConfig{
+          .table = numbered_table("t", 10, 2),
+          .output_shape = PartialShape{2, 2}},
+      optim::SGD{},
+      {.apply = Apply::kOnStep});
   EXPECT_TORCH_ERROR(
-      layer->forward(test::ragged({{1}, {2}, {3}, {4, 5}})), "Combined");
+      layer->forward(ragged({{1}, {2}, {3}, {4, 5}})), "Combined");
   const at::NoGradGuard no_grad;
-  layer->forward(test::ragged({{1, 2}, {3}}));
+  layer->forward(ragged({{1, 2}, {3}}));
 }
 
 TEST(ServingThreadsTest, ConcurrentBatchesFixOneNumberOfRaggedRows) {
   for (int round = 0; round < 20; ++round) {
-    TPUEmbedding layer(TPUEmbeddingOptions{
-        .features = FeatureConfig{
-            .table = test::numbered_table("t", 10, 2),
-            .output_shape = {{4, 2}}}});
+    TPUEmbedding layer = layer_of(FeatureConfig{
+        .table = numbered_table("t", 10, 2), .output_shape = {{4, 2}}});
     std::atomic<int> bags{0};
     std::atomic<int> sequences{0};
     std::atomic<int> refused{0};
@@ -648,7 +633,7 @@ TEST(ServingThreadsTest, ConcurrentBatchesFixOneNumberOfRaggedRows) {
       const at::NoGradGuard no_grad;
       const bool has_bags = thread % 2 == 0;
       try {
-        layer->forward(test::ragged(test::Rows(has_bags ? 8 : 4, {1})));
+        layer->forward(ragged(Rows(has_bags ? 8 : 4, {1})));
         ++(has_bags ? bags : sequences);
       } catch (const c10::ValueError&) {
         ++refused;
@@ -660,4 +645,4 @@ TEST(ServingThreadsTest, ConcurrentBatchesFixOneNumberOfRaggedRows) {
   }
 }
 
-}  // namespace tessera::threads_test
+}  // namespace threads_test

@@ -6,21 +6,17 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace tessera::tpu_embedding_test {
+namespace tpu_embedding_test {
 
-using test::floats;
-using test::int64s;
-using test::numbered_table;
-using test::ragged;
 using Shape = std::vector<int64_t>;
 
 TPUEmbedding make_layer(
     Nest<FeatureConfig> features,
     Strategy strategy = Strategy::fused()) {
-  return TPUEmbedding(TPUEmbeddingOptions{
-      .features = std::move(features),
-      .optimizer = optim::SGD{.learning_rate = 1.0},
-      .strategy = std::move(strategy)});
+  return layer_of(
+      std::move(features),
+      optim::SGD{.learning_rate = 1.0},
+      {.strategy = std::move(strategy)});
 }
 
 class TPUEmbeddingOnBothStrategies : public testing::TestWithParam<Strategy> {
@@ -33,8 +29,8 @@ class TPUEmbeddingOnBothStrategies : public testing::TestWithParam<Strategy> {
 INSTANTIATE_TEST_SUITE_P(
     Strategies,
     TPUEmbeddingOnBothStrategies,
-    test::strategies(),
-    test::strategy_name);
+    strategies(),
+    strategy_name);
 
 TEST_P(TPUEmbeddingOnBothStrategies, ActivationsHaveTheNestOfTheConfigs) {
   const auto users = numbered_table("users", 8, 2);
@@ -55,10 +51,9 @@ TEST_P(TPUEmbeddingOnBothStrategies, ActivationsHaveTheNestOfTheConfigs) {
   EXPECT_EQ(
       activations.paths(),
       (std::vector<std::string>{"user", "seen/0", "seen/1"}));
-  test::expect_close(activations["user"], floats({2, 2}, {7, 7, 0, 0}));
-  test::expect_close(
-      activations.at("seen")[0], floats({2, 3}, {3, 3, 3, 0, 0, 0}));
-  test::expect_close(
+  expect_close(activations["user"], floats({2, 2}, {7, 7, 0, 0}));
+  expect_close(activations.at("seen")[0], floats({2, 3}, {3, 3, 3, 0, 0, 0}));
+  expect_close(
       activations.at("seen")[1],
       floats({2, 2, 3}, {3, 3, 3, 0, 0, 0, 4, 4, 4, 5, 5, 5}));
 }
@@ -75,9 +70,9 @@ TEST_P(TPUEmbeddingOnBothStrategies, MapsInMapsAreMatchedByKey) {
   EXPECT_EQ(
       activations.paths(),
       (std::vector<std::string>{"user/id", "user/age", "item/id"}));
-  test::expect_close(activations.at("user")["id"], floats({1, 1}, {1}));
-  test::expect_close(activations.at("user")["age"], floats({1, 1}, {2}));
-  test::expect_close(activations.at("item")["id"], floats({1, 1}, {3}));
+  expect_close(activations.at("user")["id"], floats({1, 1}, {1}));
+  expect_close(activations.at("user")["age"], floats({1, 1}, {2}));
+  expect_close(activations.at("item")["id"], floats({1, 1}, {3}));
   EXPECT_INDEX_ERROR(
       (embedding->forward(
           {{"item", Features{{"id", int64s({3})}}},
@@ -88,10 +83,10 @@ TEST_P(TPUEmbeddingOnBothStrategies, MapsInMapsAreMatchedByKey) {
 
 TEST_P(TPUEmbeddingOnBothStrategies, Int32IdsGiveTheSameAsInt64Ids) {
   const auto table = numbered_table("t", 9, 2);
-  auto embedding = layer(test::features_of(
-      {{"dense", table}, {"sparse", table}, {"ragged", table}}));
-  const test::Rows rows{{1, 8}, {}, {-1, 4}};
-  SparseFeature sparse_ids = test::sparse(rows, 2);
+  auto embedding = layer(
+      features_of({{"dense", table}, {"sparse", table}, {"ragged", table}}));
+  const Rows rows{{1, 8}, {}, {-1, 4}};
+  SparseFeature sparse_ids = sparse(rows, 2);
   RaggedFeature ragged_ids = ragged(rows);
   const auto from_int64 = embedding->forward(
       {{"dense", int64s({0, 8, 3})},
@@ -101,42 +96,42 @@ TEST_P(TPUEmbeddingOnBothStrategies, Int32IdsGiveTheSameAsInt64Ids) {
   ragged_ids.values = ragged_ids.values.to(at::kInt);
   ragged_ids.row_splits = ragged_ids.row_splits.to(at::kInt);
   const auto from_int32 = embedding->forward(
-      {{"dense", test::int32s({0, 8, 3})},
+      {{"dense", int32s({0, 8, 3})},
        {"sparse", sparse_ids},
        {"ragged", ragged_ids}});
   for (const std::string feature : {"dense", "sparse", "ragged"}) {
-    EXPECT_TRUE(at::equal(from_int32[feature], from_int64[feature])) << feature;
+    EXPECT_TENSOR_EQ(from_int32[feature], from_int64[feature]) << feature;
   }
-  test::expect_close(from_int32["sparse"], floats({3, 2}, {9, 9, 0, 0, 4, 4}));
+  expect_close(from_int32["sparse"], floats({3, 2}, {9, 9, 0, 0, 4, 4}));
 }
 
 TEST_P(TPUEmbeddingOnBothStrategies, ASingleConfigGivesASingleActivation) {
   auto embedding = layer(FeatureConfig{.table = numbered_table("t", 4, 2)});
   const Nest<at::Tensor> activation = embedding->forward(int64s({3, 1}));
   ASSERT_TRUE(activation.is_leaf());
-  test::expect_close(activation.leaf(), floats({2, 2}, {3, 3, 1, 1}));
+  expect_close(activation.leaf(), floats({2, 2}, {3, 3, 1, 1}));
 }
 
 TEST_P(TPUEmbeddingOnBothStrategies, FeaturesWithTheSameTableObjectShareIt) {
   const auto shared = numbered_table("shared", 4, 2);
-  auto embedding = layer(test::features_of(
+  auto embedding = layer(features_of(
       {{"a", shared}, {"b", numbered_table("other", 4, 2)}, {"c", shared}}));
   EXPECT_EQ(embedding->embedding_tables().size(), 2);
-  test::write_table(embedding, "shared", at::full({4, 2}, 9.0));
+  write_table(embedding, "shared", at::full({4, 2}, 9.0));
   const at::Tensor ids = int64s({1});
   const auto activations =
       embedding->forward({{"a", ids}, {"b", ids}, {"c", ids}});
-  test::expect_close(activations["a"], floats({1, 2}, {9, 9}));
-  test::expect_close(activations["b"], floats({1, 2}, {1, 1}));
-  test::expect_close(activations["c"], floats({1, 2}, {9, 9}));
+  expect_close(activations["a"], floats({1, 2}, {9, 9}));
+  expect_close(activations["b"], floats({1, 2}, {1, 1}));
+  expect_close(activations["c"], floats({1, 2}, {9, 9}));
 }
 
 TEST_P(TPUEmbeddingOnBothStrategies, UnnamedTablesAreNumberedByFirstUse) {
   const auto first = numbered_table("", 4, 2);
   const auto second = numbered_table("named", 4, 2);
   const auto third = numbered_table("", 4, 3);
-  const auto embedding = layer(test::features_of(
-      {{"a", first}, {"b", second}, {"c", first}, {"d", third}}));
+  const auto embedding = layer(
+      features_of({{"a", first}, {"b", second}, {"c", first}, {"d", third}}));
   std::vector<std::string> names;
   for (const auto& entry : embedding->embedding_tables()) {
     names.push_back(entry.name);
@@ -150,8 +145,7 @@ TEST_P(TPUEmbeddingOnBothStrategies, WritesToEmbeddingTablesChangeLookups) {
   auto embedding = layer(FeatureConfig{.table = table});
   const at::Tensor rows = embedding->embedding_tables()[table];
   rows[2].fill_(5.0);
-  test::expect_close(
-      embedding->forward(int64s({2})).leaf(), floats({1, 2}, {5, 5}));
+  expect_close(embedding->forward(int64s({2})).leaf(), floats({1, 2}, {5, 5}));
   EXPECT_FALSE(rows.requires_grad());
   EXPECT_VALUE_ERROR(
       embedding->embedding_tables()["u"], "no table 'u'. Known: t");
@@ -177,12 +171,12 @@ TEST_P(TPUEmbeddingOnBothStrategies, VariablesOfTheTablesCanBeTrained) {
   EXPECT_TRUE(variables[0].is_same(embedding->parameters()[0]));
   const at::Tensor loss = embedding->forward(int64s({2})).leaf().sum();
   const auto gradients = torch::autograd::grad({loss}, variables);
-  test::expect_close(
+  expect_close(
       gradients[0].to_dense(), floats({4, 2}, {0, 0, 0, 0, 1, 1, 0, 0}));
   torch::optim::SGD optimizer(variables, 0.5);
   embedding->forward(int64s({2})).leaf().sum().backward();
   optimizer.step();
-  test::expect_close(
+  expect_close(
       embedding->embedding_tables()["t"],
       floats({4, 2}, {0, 0, 1, 1, 1.5F, 1.5F, 3, 3}));
 }
@@ -204,10 +198,10 @@ TEST_P(
   const auto activations = embedding->forward(
       {{"dense", at::zeros({0}, at::kLong)},
        {"grid", at::zeros({0, 5}, at::kInt)},
-       {"sparse", test::sparse({}, 4)},
+       {"sparse", sparse({}, 4)},
        {"ragged", ragged({})},
        {"sequence", ragged({})},
-       {"columns", test::sparse({}, 7)},
+       {"columns", sparse({}, 7)},
        {"cube", cube}},
       {{"dense", std::nullopt},
        {"grid", std::nullopt},
@@ -224,15 +218,15 @@ TEST_P(
   EXPECT_EQ(activations["columns"].sizes(), (Shape{0, 4, 3}));
   EXPECT_EQ(activations["cube"].sizes(), (Shape{0, 5, 3}));
 
-  const auto before = test::tables_of(embedding);
-  test::sum_of(activations).backward();
-  test::expect_same_tables(embedding, before);
+  const auto before = tables_of(embedding);
+  sum_of(activations).backward();
+  expect_same_tables(embedding, before);
 }
 
 TEST_P(TPUEmbeddingOnBothStrategies, WeightsHaveTheKindOfTheFeatureOrAreFlat) {
   const auto table = numbered_table("t", 4, 1);
   auto embedding =
-      layer(test::features_of({{"a", table}, {"b", table}, {"c", table}}));
+      layer(features_of({{"a", table}, {"b", table}, {"c", table}}));
   const RaggedFeature ids = ragged({{1, 2}, {3}});
   const at::Tensor weights = floats({2.0F, 3.0F, 4.0F});
   const auto activations = embedding->forward(
@@ -240,9 +234,9 @@ TEST_P(TPUEmbeddingOnBothStrategies, WeightsHaveTheKindOfTheFeatureOrAreFlat) {
       {{"a", RaggedFeature{weights, ids.row_splits}},
        {"b", weights},
        {"c", std::nullopt}});
-  test::expect_close(activations["a"], floats({2, 1}, {8, 12}));
-  test::expect_close(activations["b"], floats({2, 1}, {8, 12}));
-  test::expect_close(activations["c"], floats({2, 1}, {3, 3}));
+  expect_close(activations["a"], floats({2, 1}, {8, 12}));
+  expect_close(activations["b"], floats({2, 1}, {8, 12}));
+  expect_close(activations["c"], floats({2, 1}, {3, 3}));
   EXPECT_VALUE_ERROR(
       (embedding->forward(
           {{"a", ids}, {"b", ids}, {"c", ids}},
@@ -259,10 +253,10 @@ TEST_P(TPUEmbeddingOnBothStrategies, IdsMayBeOverwrittenAfterForward) {
   expected->forward(int64s({1, 2})).leaf().sum().backward();
   ids.fill_(0);
   activation.sum().backward();
-  test::expect_same_tables(embedding, test::tables_of(expected));
+  expect_same_tables(embedding, tables_of(expected));
   if (!GetParam().is_fused()) {
-    EXPECT_TRUE(at::equal(
-        embedding->parameters()[0].grad(), expected->parameters()[0].grad()));
+    EXPECT_TENSOR_EQ(
+        embedding->parameters()[0].grad(), expected->parameters()[0].grad());
   }
 }
 
@@ -275,7 +269,7 @@ TEST_P(TPUEmbeddingOnBothStrategies, ToConvertsActivationsButNoTable) {
     EXPECT_EQ(embedding->activation_dtype(), dtype);
     const at::Tensor activation = embedding->forward(ids).leaf();
     EXPECT_EQ(activation.scalar_type(), dtype);
-    test::expect_close(activation, floats({1, 1}, {3}));
+    expect_close(activation, floats({1, 1}, {3}));
     for (const auto& parameter : embedding->parameters()) {
       EXPECT_EQ(parameter.scalar_type(), at::kFloat);
     }
@@ -361,8 +355,8 @@ TEST_P(TPUEmbeddingOnBothStrategies, ToRefusesUnusableDtypesAndDevices) {
 TEST(TPUEmbeddingTest, IsBuiltFromFeaturesAndAnOptimizer) {
   const auto table = numbered_table("t", 4, 1);
   TPUEmbedding in_braces(
-      {{"a", FeatureConfig{.table = table}}}, optim::SGD{.learning_rate = 0.5});
-  const Nest<FeatureConfig> features{{"a", FeatureConfig{.table = table}}};
+      features_of({{"a", table}}), optim::SGD{.learning_rate = 0.5});
+  const Nest<FeatureConfig> features = features_of({{"a", table}});
   const TPUEmbedding by_name(features, optim::SGD{.learning_rate = 0.5});
   const TPUEmbedding several(
       {{"a", FeatureConfig{.table = table}},
@@ -388,11 +382,11 @@ TEST(TPUEmbeddingTest, AListOfFeaturesMayBeInBraces) {
 }
 
 TEST(TPUEmbeddingTest, TheVirtualVariableIsTheOnlyParameterOfFused) {
-  auto embedding = make_layer(test::features_of(
+  auto embedding = make_layer(features_of(
       {{"a", numbered_table("t", 4, 2)}, {"b", numbered_table("u", 4, 2)}}));
   const auto parameters = embedding->named_parameters();
   EXPECT_EQ(parameters.keys(), std::vector<std::string>{"virtual_variable"});
-  EXPECT_TRUE(at::equal(parameters["virtual_variable"], at::zeros({1})));
+  EXPECT_TENSOR_EQ(parameters["virtual_variable"], at::zeros({1}));
   EXPECT_TRUE(parameters["virtual_variable"].requires_grad());
   EXPECT_TRUE(embedding->buffers().empty());
   EXPECT_TRUE(
@@ -401,7 +395,7 @@ TEST(TPUEmbeddingTest, TheVirtualVariableIsTheOnlyParameterOfFused) {
 
 TEST(TPUEmbeddingTest, TheHostHasItsTablesAsParameters) {
   auto embedding = make_layer(
-      test::features_of(
+      features_of(
           {{"a", numbered_table("class", 4, 2)},
            {"b", numbered_table("u", 5, 2)}}),
       Strategy::host());
@@ -422,31 +416,30 @@ TEST(TPUEmbeddingTest, WithoutOptimizerTablesCanBeReadButNotTrained) {
        .vocabulary_size = 4,
        .dim = 2,
        .optimizer = optim::SGD{.learning_rate = 1.0}});
-  TPUEmbedding embedding(TPUEmbeddingOptions{
-      .features = test::features_of(
-          {{"a", trained}, {"b", numbered_table("plain", 4, 2)}})});
-  const auto before = test::tables_of(embedding);
+  TPUEmbedding embedding = layer_of(
+      features_of({{"a", trained}, {"b", numbered_table("plain", 4, 2)}}));
+  const auto before = tables_of(embedding);
   const Features batch{{"a", int64s({1})}, {"b", int64s({2})}};
   EXPECT_VALUE_ERROR(
       embedding->forward(batch)["b"].sum().backward(),
       "[table 'plain'] has no optimizer, but gradients reached it");
-  test::expect_same_tables(embedding, before);
+  expect_same_tables(embedding, before);
   EXPECT_EQ(embedding->iterations(), 0);
 
   embedding->forward(batch)["a"].sum().backward();
   EXPECT_EQ(embedding->iterations(), 1);
-  EXPECT_FALSE(at::equal(test::tables_of(embedding)[0], before[0]));
-  EXPECT_TRUE(at::equal(test::tables_of(embedding)[1], before[1]));
+  EXPECT_FALSE(at::equal(tables_of(embedding)[0], before[0]));
+  EXPECT_TENSOR_EQ(tables_of(embedding)[1], before[1]);
 
   embedding->virtual_variable().requires_grad_(false);
   const auto frozen = embedding->forward(batch);
   EXPECT_FALSE(frozen["b"].requires_grad());
-  test::expect_close(frozen["b"], floats({1, 2}, {2, 2}));
+  expect_close(frozen["b"], floats({1, 2}, {2, 2}));
 }
 
 TEST(TPUEmbeddingTest, SparseTensorsOfWeightsCannotReceiveAGradient) {
-  TPUEmbedding embedding(TPUEmbeddingOptions{
-      .features = test::features_of({{"a", numbered_table("t", 4, 2)}})});
+  TPUEmbedding embedding =
+      layer_of(features_of({{"a", numbered_table("t", 4, 2)}}));
   const at::Tensor indices = at::zeros({2, 1}, at::kLong);
   const at::Tensor ids = at::sparse_coo_tensor(
       indices, at::ones({1}, at::kLong), {1, 1}, at::kLong);
@@ -467,12 +460,12 @@ TEST(TPUEmbeddingTest, UnusableOptionsAreErrors) {
   const auto first = numbered_table("same", 4, 2);
   const auto second = numbered_table("same", 4, 2);
   EXPECT_VALUE_ERROR(
-      (make_layer(test::features_of({{"a", first}, {"b", second}}))),
+      (make_layer(features_of({{"a", first}, {"b", second}}))),
       "[TableConfig 'same'] tables of one layer must have different names");
   EXPECT_VALUE_ERROR(
-      TPUEmbedding(TPUEmbeddingOptions{
-          .features = FeatureConfig{.table = first},
-          .optimizer = optim::Adagrad{.initial_accumulator_value = 0.0}}),
+      layer_of(
+          FeatureConfig{.table = first},
+          optim::Adagrad{.initial_accumulator_value = 0.0}),
       "[TPUEmbeddingOptions] Adagrad: initial_accumulator_value must be > 0");
 }
 
@@ -482,9 +475,8 @@ TEST(TPUEmbeddingTest, SummaryIsATable) {
        .vocabulary_size = 131072,
        .dim = 8,
        .optimizer = optim::Adam{}});
-  TPUEmbedding embedding(TPUEmbeddingOptions{
-      .features = test::features_of(
-          {{"user", users}, {"item", numbered_table("items", 4, 2)}})});
+  TPUEmbedding embedding = layer_of(
+      features_of({{"user", users}, {"item", numbered_table("items", 4, 2)}}));
   const std::string expected =
       "table  rows    dim  dtype    combiner  optimizer  slots                "
       "memory\n"
@@ -497,8 +489,7 @@ TEST(TPUEmbeddingTest, SummaryIsATable) {
   std::ostringstream stream;
   stream << embedding;
   EXPECT_EQ(stream.str(), "tessera::TPUEmbedding(\n" + expected + ")");
-  const TPUEmbedding single(
-      TPUEmbeddingOptions{.features = test::features_of({{"user", users}})});
+  const TPUEmbedding single = layer_of(features_of({{"user", users}}));
   const std::string text = single->summary();
   EXPECT_CONTAINS(text, "\n1 table, 1 feature, 12.0 MiB");
 }
@@ -527,7 +518,7 @@ TEST(TPUEmbeddingGradientTest, AnyLayoutOfAGradientGivesTheSameUpdate) {
                          const std::vector<at::Tensor>& gradients) {
     for (const at::Tensor& gradient : gradients) {
       SCOPED_TRACE(c10::str(gradient.strides()));
-      test::expect_close(
+      expect_close(
           table_after(config, ids, gradient),
           table_after(
               config, ids, gradient.clone(at::MemoryFormat::Contiguous)));
@@ -557,4 +548,4 @@ TEST(TPUEmbeddingGradientTest, AnyLayoutOfAGradientGivesTheSameUpdate) {
       {many.as_strided({kBatch, 1}, {4, 9})});
 }
 
-}  // namespace tessera::tpu_embedding_test
+}  // namespace tpu_embedding_test

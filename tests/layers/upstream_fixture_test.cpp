@@ -6,10 +6,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace tessera::upstream_fixture_test {
-
-using test::floats;
-using test::ragged;
+namespace upstream_fixture_test {
 
 // Fills a table with 0, 1, 2, ... row by row.
 at::Tensor count_up(const at::Tensor& ids, int64_t dim) {
@@ -56,7 +53,7 @@ Features two_samples() {
       {"friends", ragged({{3}, {0, 1, 2}})}};
 }
 
-const std::vector<test::Rows> kFourSamples{
+const std::vector<Rows> kFourSamples{
     {{0}, {0, 1}, {0, 1}, {1}},
     {{0, 1}, {1}, {0}, {0, 1}},
     {{3}, {0, 1, 2}, {3}, {0, 1, 2}}};
@@ -64,12 +61,12 @@ const std::vector<test::Rows> kFourSamples{
 Features four_samples() {
   return {
       {"watched", ragged(kFourSamples[0])},
-      {"favorited", test::sparse(kFourSamples[1], 2)},
+      {"favorited", sparse(kFourSamples[1], 2)},
       {"friends", ragged(kFourSamples[2])}};
 }
 
 // Returns a sparse feature [2, 4, 3]. Both samples have the same four rows.
-SparseFeature twice(const test::Rows& rows) {
+SparseFeature twice(const Rows& rows) {
   std::vector<int64_t> indices;
   std::vector<int64_t> values;
   for (int64_t sample = 0; sample < 2; ++sample) {
@@ -83,7 +80,7 @@ SparseFeature twice(const test::Rows& rows) {
   return {
       at::tensor(indices, at::kLong).view({-1, 3}),
       at::tensor(values, at::kLong),
-      test::int64s({2, 4, 3})};
+      int64s({2, 4, 3})};
 }
 
 Features high_dimensional() {
@@ -123,11 +120,10 @@ void expect_tables(
     double atol = 2e-6) {
   const at::Tensor video = layer->embedding_tables()["video"];
   const at::Tensor user = layer->embedding_tables()["user"];
-  test::expect_close(
-      video.slice(0, 0, 2), joined(expected.video, 4), 1e-6, atol);
-  test::expect_close(user.slice(0, 0, 4), joined(expected.user, 2), 1e-6, atol);
-  EXPECT_TRUE(at::equal(video.slice(0, 2), count_up(at::arange(2, 8), 4)));
-  EXPECT_TRUE(at::equal(user.slice(0, 4), count_up(at::arange(4, 16), 2)));
+  expect_close(video.slice(0, 0, 2), joined(expected.video, 4), 1e-6, atol);
+  expect_close(user.slice(0, 0, 4), joined(expected.user, 2), 1e-6, atol);
+  EXPECT_TENSOR_EQ(video.slice(0, 2), count_up(at::arange(2, 8), 4));
+  EXPECT_TENSOR_EQ(user.slice(0, 4), count_up(at::arange(4, 16), 2));
 }
 
 // Checks the loss and the tables after one step, for each of the three batches.
@@ -149,17 +145,17 @@ void expect_step(
 TEST(UpstreamFixtureTest, Activations) {
   auto layer = make_layer(optim::SGD{});
   const auto activations = layer->forward(two_samples());
-  test::expect_close(
+  expect_close(
       activations["watched"], floats({2, 4}, {0, 1, 2, 3, 4, 6, 8, 10}));
-  test::expect_close(
+  expect_close(
       activations["favorited"], floats({2, 4}, {4, 6, 8, 10, 4, 5, 6, 7}));
-  test::expect_close(activations["friends"], floats({2, 2}, {6, 7, 2, 3}));
+  expect_close(activations["friends"], floats({2, 2}, {6, 7, 2, 3}));
 }
 
 TEST(UpstreamFixtureTest, HighDimensionalActivations) {
   auto layer = make_layer(optim::SGD{});
   const at::Tensor friends = layer->forward(high_dimensional())["friends"];
-  test::expect_close(
+  expect_close(
       friends,
       floats({2, 4, 2}, {6, 7, 2, 3, 6, 7, 2, 3, 6, 7, 2, 3, 6, 7, 2, 3}));
 }
@@ -220,13 +216,11 @@ TEST(UpstreamFixtureTest, FtrlStep) {
            {2.195363, 3.397097, 5.584349, 6.584196}}});
   auto layer = make_layer(optim::FTRL{.learning_rate = 0.1});
   loss_of(layer->forward(two_samples())).backward();
-  const at::Tensor linears = test::slot_of(layer, 0, "linears");
+  const at::Tensor linears = slot_of(layer, 0, "linears");
   EXPECT_NEAR(linears[0][1].item<float>(), -113.876178F, 2e-5);
   EXPECT_NEAR(
-      test::slot_of(layer, 1, "linears")[3][0].item<float>(),
-      -335.525987F,
-      5e-5);
-  EXPECT_TRUE(at::equal(linears.slice(0, 2), at::zeros({6, 4})));
+      slot_of(layer, 1, "linears")[3][0].item<float>(), -335.525987F, 5e-5);
+  EXPECT_TENSOR_EQ(linears.slice(0, 2), at::zeros({6, 4}));
 }
 
 TEST(UpstreamFixtureTest, AdagradMomentumStep) {
@@ -249,25 +243,24 @@ TEST(UpstreamFixtureTest, AdagradMomentumStep) {
 TEST(UpstreamFixtureTest, SlotsAfterTheStep) {
   auto adagrad = make_layer(optim::Adagrad{.learning_rate = 0.1});
   loss_of(adagrad->forward(two_samples())).backward();
-  const at::Tensor accumulators = test::slot_of(adagrad, 0, "accumulators");
-  test::expect_close(
+  const at::Tensor accumulators = slot_of(adagrad, 0, "accumulators");
+  expect_close(
       accumulators.slice(0, 0, 3),
       joined(
           {{64.1, 169.1, 324.1, 529.1},
            {144.1, 289.1, 484.1, 729.1},
            {.1, .1, .1, .1}},
           4));
-  test::expect_close(
-      test::slot_of(adagrad, 1, "accumulators")[3], floats({36.1, 49.1}));
+  expect_close(slot_of(adagrad, 1, "accumulators")[3], floats({36.1, 49.1}));
 
   auto adam = make_layer(optim::Adam{.learning_rate = 0.1});
   loss_of(adam->forward(two_samples())).backward();
-  const at::Tensor momenta = test::slot_of(adam, 0, "momenta");
-  const at::Tensor velocities = test::slot_of(adam, 0, "velocities");
+  const at::Tensor momenta = slot_of(adam, 0, "momenta");
+  const at::Tensor velocities = slot_of(adam, 0, "velocities");
   EXPECT_FLOAT_EQ(momenta[0][1].item<float>(), 1.3F);
   EXPECT_FLOAT_EQ(velocities[0][1].item<float>(), 0.169F);
-  EXPECT_TRUE(at::equal(momenta.slice(0, 2), at::zeros({6, 4})));
-  EXPECT_TRUE(at::equal(velocities.slice(0, 2), at::zeros({6, 4})));
+  EXPECT_TENSOR_EQ(momenta.slice(0, 2), at::zeros({6, 4}));
+  EXPECT_TENSOR_EQ(velocities.slice(0, 2), at::zeros({6, 4}));
 }
 
 TEST(UpstreamFixtureTest, AFeatureWithoutGradientMovesNothingUnderSgd) {
@@ -287,13 +280,13 @@ TEST(UpstreamFixtureTest, SequencesGiveNoGradientToTheirPadding) {
   auto layer =
       make_layer(optim::SGD{.learning_rate = 0.1}, {.is_sequence = true});
   const auto activations = layer->forward(two_samples());
-  test::expect_close(
+  expect_close(
       activations["watched"],
       floats({2, 2, 4}, {0, 1, 2, 3, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7}));
-  test::expect_close(
+  expect_close(
       activations["friends"],
       floats({2, 3, 2}, {6, 7, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5}));
-  test::sum_of(activations).backward();
+  sum_of(activations).backward();
   Expected expected{.video = {{}}, .user = {{}}};
   for (int i = 0; i < 8; ++i) {
     expected.video[0].push_back(static_cast<float>(i) - 0.3F);
@@ -319,27 +312,25 @@ class WeightedLookupTest : public testing::Test {
              initializers::Callable("primes", [](const at::Tensor&, int64_t) {
                return floats({3, 2}, {1, 2, 3, 5, 7, 11});
              })});
-    TPUEmbedding layer(TPUEmbeddingOptions{
-        .features = FeatureConfig{
-            .table = table, .validate_weights_and_indices = is_validated}});
-    const Weights weights =
-        std::optional<Feature>(test::floats({0.5F, 2, 1, -1, 3}));
+    TPUEmbedding layer = layer_of(FeatureConfig{
+        .table = table, .validate_weights_and_indices = is_validated});
+    const Weights weights = std::optional<Feature>(floats({0.5F, 2, 1, -1, 3}));
     return layer->forward(ids, weights).leaf();
   }
 
-  static inline const test::Rows kRows{{0, 1, 1}, {}, {2, 0}};
+  static inline const Rows kRows{{0, 1, 1}, {}, {2, 0}};
 };
 
 TEST_F(WeightedLookupTest, ValidatedRowsOfSparseAndRagged) {
   for (const Feature& ids :
-       {Feature(test::sparse(kRows, 3)), Feature(ragged(kRows))}) {
-    test::expect_close(
+       {Feature(sparse(kRows, 3)), Feature(ragged(kRows))}) {
+    expect_close(
         look_up(Combiner::kSum, true, ids),
         floats({3, 2}, {9.5, 16, 0, 0, -4, -5}));
-    test::expect_close(
+    expect_close(
         look_up(Combiner::kMean, true, ids),
         floats({3, 2}, {2.7142857, 4.5714286, 0, 0, 1, 2}));
-    test::expect_close(
+    expect_close(
         look_up(Combiner::kSqrtn, true, ids),
         floats({3, 2}, {4.1461399, 6.9829725, 0, 0, 1, 2}));
   }
@@ -347,37 +338,35 @@ TEST_F(WeightedLookupTest, ValidatedRowsOfSparseAndRagged) {
 
 TEST_F(WeightedLookupTest, WithoutValidationNothingIsDropped) {
   for (const Feature& ids :
-       {Feature(test::sparse(kRows, 3)), Feature(ragged(kRows))}) {
-    test::expect_close(
-        look_up(Combiner::kMean, false, ids)[2], test::floats({-2, -2.5}));
-    test::expect_close(
+       {Feature(sparse(kRows, 3)), Feature(ragged(kRows))}) {
+    expect_close(look_up(Combiner::kMean, false, ids)[2], floats({-2, -2.5}));
+    expect_close(
         look_up(Combiner::kSqrtn, false, ids)[2],
-        test::floats({-1.2649111, -1.5811388}));
+        floats({-1.2649111, -1.5811388}));
   }
 }
 
 // A layer with one feature over the table `video`.
 TPUEmbedding make_video_layer(FeatureConfig config) {
   config.table = make_layer(optim::SGD{})->options().features["watched"].table;
-  return TPUEmbedding(TPUEmbeddingOptions{
-      .features = config, .optimizer = optim::SGD{.learning_rate = 0.1}});
+  return layer_of(config, optim::SGD{.learning_rate = 0.1});
 }
 
 // The batches of four rows are those of upstream's serving tests. Upstream decides
 // by the number of rows of each batch whether rows are bags or sequences.
 TEST(UpstreamFixtureTest, AShortRaggedBatchNeverTurnsBagsIntoSequences) {
   const auto rows_of = [](TPUEmbedding& layer, size_t count) {
-    test::Rows rows = kFourSamples[0];
+    Rows rows = kFourSamples[0];
     rows.resize(count);
     return layer->forward(ragged(rows)).leaf();
   };
   TPUEmbedding bags = make_video_layer({.output_shape = {{2, 2}}});
   const at::Tensor activation = rows_of(bags, 4);
-  test::expect_close(
+  expect_close(
       activation,
       floats({2, 2, 4}, {0, 1, 2, 3, 4, 6, 8, 10, 4, 6, 8, 10, 4, 5, 6, 7}));
   activation.sum().backward();
-  const std::string before = test::saved(bags);
+  const std::string before = saved(bags);
   EXPECT_VALUE_ERROR(
       bags->embedding_lookup(ragged({{1}, {2}})), "was 4 in the first one");
   for (const size_t rows : {0, 1, 2, 3}) {
@@ -387,27 +376,27 @@ TEST(UpstreamFixtureTest, AShortRaggedBatchNeverTurnsBagsIntoSequences) {
         "was 4 in the first one, but this batch has " +
             std::to_string(rows) + " rows.");
   }
-  EXPECT_EQ(test::saved(bags), before);
-  TPUEmbedding copy = test::clone_of(bags);
+  EXPECT_EQ(saved(bags), before);
+  TPUEmbedding copy = clone_of(bags);
   EXPECT_VALUE_ERROR(copy->forward(ragged({{1}, {2}})), "was 4 in the first");
 
   TPUEmbedding sequences = make_video_layer({.output_shape = {{2, 4}}});
-  test::expect_close(
+  expect_close(
       rows_of(sequences, 4).select(2, 0),
       floats({2, 4}, {0, 0, 0, 4, 0, 4, 4, 0}));
   EXPECT_VALUE_ERROR(rows_of(sequences, 2), "was 4 in the first one");
   EXPECT_VALUE_ERROR(
-      sequences->forward(ragged(test::Rows(8, {1}))), "was 4 in the first one");
+      sequences->forward(ragged(Rows(8, {1}))), "was 4 in the first one");
 }
 
 TEST(UpstreamFixtureTest, AnOutputShapeMayLeaveTheBatchSizeOpen) {
   TPUEmbedding layer =
       make_video_layer({.output_shape = PartialShape{std::nullopt, 2}});
-  test::expect_close(
+  expect_close(
       layer->forward(ragged(kFourSamples[0])).leaf().select(2, 0),
       floats({2, 2}, {0, 4, 4, 4}));
   const at::Tensor last = layer->forward(ragged({{0}, {0, 1}})).leaf();
-  test::expect_close(last, floats({1, 2, 4}, {0, 1, 2, 3, 4, 6, 8, 10}));
+  expect_close(last, floats({1, 2, 4}, {0, 1, 2, 3, 4, 6, 8, 10}));
   EXPECT_VALUE_ERROR(
       layer->forward(ragged({{0}})),
       "the output shape is set to [?, 2] (by output_shape, build() or the first "
@@ -433,20 +422,20 @@ TEST(
   const std::vector<float> sample{0, 1, 2, 3, 4, 6, 8, 10};
   std::vector<float> both = sample;
   both.insert(both.end(), sample.begin(), sample.end());
-  test::expect_close(activation, floats({2, 2, 4}, both));
+  expect_close(activation, floats({2, 2, 4}, both));
   // Each sample looks up row 0 twice and row 1 once. Its other rows are cut off.
   activation.sum().backward();
   const at::Tensor video = layer->embedding_tables()["video"];
-  test::expect_close(
+  expect_close(
       video.slice(0, 0, 3),
       floats({3, 4}, {-.4, .6, 1.6, 2.6, 3.8, 4.8, 5.8, 6.8, 8, 9, 10, 11}));
   TPUEmbedding longer = make_video_layer({.max_sequence_length = 5});
   const at::Tensor padded = longer->forward(ids).leaf();
   EXPECT_EQ(padded.sizes(), at::IntArrayRef({2, 5, 4}));
-  EXPECT_TRUE(at::equal(padded.select(1, 4), at::zeros({2, 4})));
+  EXPECT_TENSOR_EQ(padded.select(1, 4), at::zeros({2, 4}));
   // Weights apply as in any bag.
   const at::Tensor halves = at::full({ids.values.numel()}, 0.5F);
-  test::expect_close(
+  expect_close(
       layer->forward(ids, Weights(std::optional<Feature>(halves))).leaf(),
       layer->forward(ids).leaf() / 2);
 }
@@ -460,13 +449,13 @@ TEST(UpstreamFixtureTest, AnOutputShapeIgnoresTheSequenceLength) {
       "max_sequence_length = 3 is ignored, because output_shape is set to "
       "[2, 4]");
   TPUEmbedding plain = make_video_layer({.output_shape = PartialShape{2, 4}});
-  test::Rows rows = kFourSamples[0];
+  Rows rows = kFourSamples[0];
   rows.insert(rows.end(), rows.begin(), rows.end());
   for (const Feature& feature :
        {Feature(twice(kFourSamples[0])),
         Feature(ragged(rows)),
         Feature(at::arange(8).view({2, 4}))}) {
-    test::expect_close(
+    expect_close(
         layer->forward(feature).leaf(), plain->forward(feature).leaf());
   }
 }
@@ -478,18 +467,18 @@ TEST(UpstreamFixtureTest, EmbeddingLookupTakesAServingConfig) {
   // Look up some of the features by the layer's own configs.
   const auto activations = layer->embedding_lookup(friends);
   EXPECT_EQ(activations.paths(), std::vector<std::string>{"friends"});
-  test::expect_close(activations["friends"], expected);
+  expect_close(activations["friends"], expected);
   EXPECT_FALSE(activations["friends"].requires_grad());
   // Look up other features of the same tables by a serving config.
   const TablePtr user = layer->options().features["friends"].table;
   const Nest<FeatureConfig> configs{
       {"recent", FeatureConfig{.table = user, .max_sequence_length = 2}},
       {"query", FeatureConfig{.table = user}}};
-  test::expect_close(
+  expect_close(
       layer->embedding_lookup(
           {{"recent", ragged({{5}})}}, {}, configs)["recent"],
       floats({1, 2, 2}, {10, 11, 0, 0}));
-  test::expect_close(
+  expect_close(
       layer->embedding_lookup(
           {{"query", ragged({{3, 5}})}},
           {{"query", Feature(floats({2}, {3, 1}))}},
@@ -497,12 +486,7 @@ TEST(UpstreamFixtureTest, EmbeddingLookupTakesAServingConfig) {
       floats({1, 2}, {7, 8}));
   EXPECT_VALUE_ERROR(
       layer->embedding_lookup(
-          friends,
-          {},
-          {{"friends",
-            FeatureConfig{
-                .table = make_table(
-                    {.name = "user", .vocabulary_size = 16, .dim = 2})}}}),
+          friends, {}, features_of({{"friends", plain_table("user", 16, 2)}})),
       "its table 'user' must be one of the given tables, but none of them has "
       "its TablePtr");
   EXPECT_VALUE_ERROR(
@@ -533,10 +517,10 @@ TEST(UpstreamFixtureTest, SomeOfTheFeaturesAreEnoughWithoutGradients) {
         layer->finish_forward(layer->begin_forward(some))}) {
     EXPECT_EQ(
         activations.paths(), (std::vector<std::string>{"friends", "watched"}));
-    test::expect_close(activations["friends"], floats({2, 2}, {6, 7, 2, 3}));
-    test::expect_close(activations["watched"], floats({1, 4}, {0, 1, 2, 3}));
+    expect_close(activations["friends"], floats({2, 2}, {6, 7, 2, 3}));
+    expect_close(activations["watched"], floats({1, 4}, {0, 1, 2, 3}));
   }
-  test::expect_close(
+  expect_close(
       layer->forward(
           {{"friends", ragged({{3, 5}})}},
           {{"friends", Feature(floats({2}, {3, 1}))}})["friends"],
@@ -551,4 +535,4 @@ TEST(UpstreamFixtureTest, SomeOfTheFeaturesAreEnoughWithoutGradients) {
       "[weights] unexpected entry 'watched'");
 }
 
-}  // namespace tessera::upstream_fixture_test
+}  // namespace upstream_fixture_test

@@ -9,10 +9,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace tessera::virtual_variable_test {
-
-using test::floats;
-using test::int64s;
+namespace virtual_variable_test {
 
 // A layer of one table with four rows of width 1. Row i has the value i.
 TPUEmbedding make_layer(
@@ -24,17 +21,17 @@ TPUEmbedding make_layer(
        .dim = 1,
        .combiner = Combiner::kSum,
        .initializer = initializers::RowId{}});
-  return TPUEmbedding(TPUEmbeddingOptions{
-      .features = test::features_of({{"a", table}, {"b", table}}),
-      .optimizer = std::move(optimizer),
-      .strategy = std::move(strategy)});
+  return layer_of(
+      features_of({{"a", table}, {"b", table}}),
+      std::move(optimizer),
+      {.strategy = std::move(strategy)});
 }
 
 const optim::OptimizerSpec kUnitSgd = optim::SGD{.learning_rate = 1.0};
 const Features kBatch{{"a", int64s({0, 1})}, {"b", int64s({1, 2})}};
 
 void expect_table(const TPUEmbedding& layer, std::vector<float> expected) {
-  test::expect_close(
+  expect_close(
       layer->embedding_tables()["t"], floats({4, 1}, std::move(expected)));
 }
 
@@ -68,8 +65,8 @@ class OneUpdateTest : public testing::TestWithParam<Strategy> {
 INSTANTIATE_TEST_SUITE_P(
     Strategies,
     OneUpdateTest,
-    test::strategies(),
-    test::strategy_name);
+    strategies(),
+    strategy_name);
 
 TEST_P(OneUpdateTest, TwoForwardsInOneLoss) {
   const auto first = layer_->forward(kBatch);
@@ -110,8 +107,8 @@ TEST(VirtualVariableTest, RowsOfAnUnusedFeatureCountAsTouched) {
   layer->forward(kBatch)["b"].sum().backward();
   layer->forward(kBatch)["a"].sum().backward();
   // Row 2 belongs to b, which had a gradient only the first time.
-  const at::Tensor momenta = test::slot_of(layer, 0, "momenta");
-  test::expect_close(momenta, floats({4, 1}, {0.5, 0.75, 0.25, 0}));
+  const at::Tensor momenta = slot_of(layer, 0, "momenta");
+  expect_close(momenta, floats({4, 1}, {0.5, 0.75, 0.25, 0}));
   const float first = 0.5F / std::sqrt(0.5F);
   const float second = 0.25F / std::sqrt(0.25F);
   EXPECT_NEAR(
@@ -162,35 +159,35 @@ TEST(VirtualVariableTest, TwoBackwardPassesAreTwoUpdates) {
 
 TEST(VirtualVariableTest, GradForDenseInputsOnlyGivesNoUpdate) {
   auto layer = make_layer(kUnitSgd);
-  const auto before = test::tables_of(layer);
+  const auto before = tables_of(layer);
   const at::Tensor dense = at::ones({2, 1}).requires_grad_();
   const at::Tensor loss = (layer->forward(kBatch)["a"] * dense).sum();
   const auto gradients = torch::autograd::grad(
       {loss}, {dense}, /*grad_outputs=*/{}, /*retain_graph=*/true);
-  test::expect_close(gradients[0], floats({2, 1}, {0, 1}));
+  expect_close(gradients[0], floats({2, 1}, {0, 1}));
   EXPECT_EQ(layer->iterations(), 0);
-  test::expect_same_tables(layer, before);
+  expect_same_tables(layer, before);
   // A gradient of the virtual variable makes the update.
   const auto zero = torch::autograd::grad({loss}, {layer->virtual_variable()});
-  test::expect_close(zero[0], at::zeros({1}));
+  expect_close(zero[0], at::zeros({1}));
   expect_table(layer, {-1, 0, 2, 3});
 }
 
 TEST(VirtualVariableTest, GradForActivationsOnlyGivesNoUpdate) {
   auto layer = make_layer(kUnitSgd);
-  const auto before = test::tables_of(layer);
+  const auto before = tables_of(layer);
   const auto activations = layer->forward(kBatch);
   const at::Tensor loss = activations["a"].square().sum();
   const auto gradients = torch::autograd::grad({loss}, {activations["a"]});
-  test::expect_close(gradients[0], floats({2, 1}, {0, 2}));
+  expect_close(gradients[0], floats({2, 1}, {0, 2}));
   EXPECT_EQ(layer->iterations(), 0);
-  test::expect_same_tables(layer, before);
+  expect_same_tables(layer, before);
 }
 
 TEST(VirtualVariableTest, ALossWithoutTheLayerGivesNoUpdate) {
   auto layer = make_layer(kUnitSgd);
   auto other = make_layer(kUnitSgd);
-  const auto before = test::tables_of(layer);
+  const auto before = tables_of(layer);
   const at::Tensor dense = at::ones({2, 1}).requires_grad_();
   const auto activations = layer->forward(kBatch);
   (activations["a"].detach() * dense + other->forward(kBatch)["a"])
@@ -199,12 +196,12 @@ TEST(VirtualVariableTest, ALossWithoutTheLayerGivesNoUpdate) {
   EXPECT_EQ(other->iterations(), 1);
   EXPECT_EQ(layer->iterations(), 0);
   EXPECT_FALSE(layer->virtual_variable().grad().defined());
-  test::expect_same_tables(layer, before);
+  expect_same_tables(layer, before);
 }
 
 TEST(VirtualVariableTest, NothingHappensWithoutABackwardPass) {
   auto layer = make_layer(kUnitSgd);
-  const auto before = test::tables_of(layer);
+  const auto before = tables_of(layer);
   const at::Tensor loss = layer->forward(kBatch)["a"].sum();
   {
     const at::NoGradGuard no_grad;
@@ -212,23 +209,23 @@ TEST(VirtualVariableTest, NothingHappensWithoutABackwardPass) {
   }
   {
     const c10::InferenceMode inference;
-    test::expect_close(layer->forward(kBatch)["a"], floats({2, 1}, {0, 1}));
+    expect_close(layer->forward(kBatch)["a"], floats({2, 1}, {0, 1}));
   }
   layer->eval();
   EXPECT_TRUE(layer->forward(kBatch)["a"].requires_grad());
   EXPECT_EQ(layer->iterations(), 0);
-  test::expect_same_tables(layer, before);
+  expect_same_tables(layer, before);
 }
 
 TEST(VirtualVariableTest, AFrozenVirtualVariableFreezesTheTables) {
   auto layer = make_layer(kUnitSgd);
-  const auto before = test::tables_of(layer);
+  const auto before = tables_of(layer);
   layer->virtual_variable().requires_grad_(false);
   const at::Tensor dense = at::ones({2, 1}).requires_grad_();
   (layer->forward(kBatch)["a"] * dense).sum().backward();
-  test::expect_close(dense.grad(), floats({2, 1}, {0, 1}));
+  expect_close(dense.grad(), floats({2, 1}, {0, 1}));
   EXPECT_EQ(layer->iterations(), 0);
-  test::expect_same_tables(layer, before);
+  expect_same_tables(layer, before);
   layer->virtual_variable().requires_grad_(true);
   layer->forward(kBatch)["a"].sum().backward();
   expect_table(layer, {-1, 0, 2, 3});
@@ -236,12 +233,12 @@ TEST(VirtualVariableTest, AFrozenVirtualVariableFreezesTheTables) {
 
 TEST(VirtualVariableTest, FreezingBetweenForwardAndBackwardFreezesTheTables) {
   auto layer = make_layer(kUnitSgd);
-  const auto before = test::tables_of(layer);
+  const auto before = tables_of(layer);
   const at::Tensor loss = layer->forward(kBatch)["a"].sum();
   layer->virtual_variable().requires_grad_(false);
   loss.backward();
   EXPECT_EQ(layer->iterations(), 0);
-  test::expect_same_tables(layer, before);
+  expect_same_tables(layer, before);
 }
 
 // Trains a layer and a dense module by one optimizer, as in a model. Some
@@ -258,9 +255,9 @@ void expect_exactly_zero_after_100_steps(const Options& options) {
     optimizer.zero_grad();
     dense->forward(layer->forward(kBatch)["a"]).sigmoid().sum().backward();
     ASSERT_TRUE(layer->virtual_variable().grad().defined());
-    ASSERT_TRUE(at::equal(layer->virtual_variable().grad(), at::zeros({1})));
+    ASSERT_TENSOR_EQ(layer->virtual_variable().grad(), at::zeros({1}));
     optimizer.step();
-    ASSERT_TRUE(at::equal(layer->virtual_variable(), at::zeros({1})));
+    ASSERT_TENSOR_EQ(layer->virtual_variable(), at::zeros({1}));
     ASSERT_FALSE(at::equal(dense->weight, weight));
   }
   EXPECT_EQ(layer->iterations(), 100);
@@ -298,21 +295,20 @@ TEST(VirtualVariableTest, GradientsMayHaveAnyStrides) {
        .vocabulary_size = 3,
        .dim = 2,
        .initializer = initializers::Zeros{}});
-  TPUEmbedding layer(TPUEmbeddingOptions{
-      .features = FeatureConfig{.table = table}, .optimizer = kUnitSgd});
+  TPUEmbedding layer = layer_of(FeatureConfig{.table = table}, kUnitSgd);
   const at::Tensor ids = int64s({0, 1, 1});
   // The gradient of a sum is expanded, with strides of 0.
   layer->forward(ids).leaf().sum().backward();
-  test::expect_close(
+  expect_close(
       layer->embedding_tables()["t"], floats({3, 2}, {-1, -1, -2, -2, 0, 0}));
   // The gradient of a transposed tensor is transposed.
   const at::Tensor upstream = floats({2, 3}, {1, 2, 3, 4, 5, 6});
   (layer->forward(ids).leaf().t() * upstream).sum().backward();
-  test::expect_close(
+  expect_close(
       layer->embedding_tables()["t"],
       floats({3, 2}, {-1 - 1, -1 - 4, -2 - 5, -2 - 11, 0, 0}));
   layer->forward(ids).leaf().t().backward(at::full({1}, 2.0).expand({2, 3}));
-  test::expect_close(
+  expect_close(
       layer->embedding_tables()["t"], floats({3, 2}, {-4, -7, -11, -17, 0, 0}));
 }
 
@@ -337,14 +333,14 @@ TEST(VirtualVariableTest, TheLayerMayBeDestroyedBeforeBackward) {
     variable = layer->virtual_variable();
   }
   loss.backward();
-  test::expect_close(table, floats({4, 1}, {-1, 0, 2, 3}));
-  EXPECT_TRUE(at::equal(variable.grad(), at::zeros({1})));
+  expect_close(table, floats({4, 1}, {-1, 0, 2, 3}));
+  EXPECT_TENSOR_EQ(variable.grad(), at::zeros({1}));
 }
 
 TEST(VirtualVariableTest, AMissingGradientWarnsOnceAndCountsAsZeros) {
   auto layer =
       make_layer(optim::SGD{.learning_rate = 1.0, .weight_decay_factor = 0.5});
-  const test::Warnings warnings;
+  const Warnings warnings;
   layer->forward(kBatch)["a"].sum().backward();
   layer->forward(kBatch)["a"].sum().backward();
   ASSERT_EQ(warnings.texts.size(), 1);
@@ -363,9 +359,9 @@ TEST(VirtualVariableTest, ABackwardPassWithCreateGraphUpdatesOnce) {
       /*grad_outputs=*/{},
       /*retain_graph=*/std::nullopt,
       /*create_graph=*/true);
-  EXPECT_TRUE(at::equal(zero[0], at::zeros({1})));
+  EXPECT_TENSOR_EQ(zero[0], at::zeros({1}));
   EXPECT_EQ(layer->iterations(), 1);
   expect_table(layer, {0, 1 - 2, 2, 3});
 }
 
-}  // namespace tessera::virtual_variable_test
+}  // namespace virtual_variable_test

@@ -6,7 +6,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace tessera::weight_gradient_test {
+namespace weight_gradient_test {
 
 class WeightGradientTest : public testing::TestWithParam<Strategy> {
  protected:
@@ -30,15 +30,14 @@ class WeightGradientTest : public testing::TestWithParam<Strategy> {
 INSTANTIATE_TEST_SUITE_P(
     Strategies,
     WeightGradientTest,
-    test::strategies(),
-    test::strategy_name);
+    strategies(),
+    strategy_name);
 
 TEST_P(WeightGradientTest, IsZeroForDroppedIds) {
-  const RaggedFeature ids = test::ragged({{0, -1, 1}, {-1}, {2, 3}});
+  const RaggedFeature ids = ragged({{0, -1, 1}, {-1}, {2, 3}});
   for (const Combiner combiner : {Combiner::kMean, Combiner::kSqrtn}) {
     SCOPED_TRACE(to_string(combiner));
-    const at::Tensor weights =
-        test::floats({1, 5, 1, 5, -1, 3}).requires_grad_();
+    const at::Tensor weights = floats({1, 5, 1, 5, -1, 3}).requires_grad_();
     layer(combiner)
         ->forward(
             {{"a", ids}, {"b", ids}},
@@ -50,23 +49,23 @@ TEST_P(WeightGradientTest, IsZeroForDroppedIds) {
     const float denominator =
         combiner == Combiner::kMean ? 2.0F : std::sqrt(2.0F);
     const at::Tensor expected =
-        2 * test::floats({1 - 1.5, 0, 2 - 1.5, 0, 0, 0}) / denominator;
-    test::expect_close(weights.grad(), expected);
+        2 * floats({1 - 1.5, 0, 2 - 1.5, 0, 0, 0}) / denominator;
+    expect_close(weights.grad(), expected);
   }
 }
 
 TEST_P(WeightGradientTest, WeightsOfZeroRowsCountInTheDenominator) {
-  const RaggedFeature ids = test::ragged({{0, 9, 1}});
-  const at::Tensor weights = test::floats({1, 1, 2}).requires_grad_();
+  const RaggedFeature ids = ragged({{0, 9, 1}});
+  const at::Tensor weights = floats({1, 1, 2}).requires_grad_();
   const auto activations = layer(Combiner::kMean)
                                ->forward(
-                                   {{"a", ids}, {"b", test::ragged({{}})}},
+                                   {{"a", ids}, {"b", ragged({{}})}},
                                    {{"a", weights}, {"b", std::nullopt}});
-  test::expect_close(activations["a"], test::floats({1, 2}, {1.25, 1.25}));
+  expect_close(activations["a"], floats({1, 2}, {1.25, 1.25}));
   activations["a"].sum().backward();
-  test::expect_close(
+  expect_close(
       weights.grad(),
-      test::floats({2 * (1 - 1.25F) / 4, -2 * 1.25F / 4, 2 * (2 - 1.25F) / 4}));
+      floats({2 * (1 - 1.25F) / 4, -2 * 1.25F / 4, 2 * (2 - 1.25F) / 4}));
 }
 
 TEST_P(WeightGradientTest, IsZeroForAZeroDenominator) {
@@ -79,43 +78,39 @@ TEST_P(WeightGradientTest, IsZeroForAZeroDenominator) {
          .dim = 2,
          .combiner = combiner,
          .initializer = initializers::RowId{.offset = 1}});
-    TPUEmbedding layer(TPUEmbeddingOptions{
-        .features =
-            FeatureConfig{
-                .table = table, .validate_weights_and_indices = false},
-        .optimizer = optim::SGD{.learning_rate = 1.0},
-        .strategy = GetParam()});
-    const auto before = test::tables_of(layer);
+    TPUEmbedding layer = layer_of(
+        FeatureConfig{.table = table, .validate_weights_and_indices = false},
+        optim::SGD{.learning_rate = 1.0},
+        {.strategy = GetParam()});
+    const auto before = tables_of(layer);
     const at::Tensor weights =
-        (combiner == Combiner::kMean ? test::floats({1, -1})
-                                     : test::floats({0, 0}))
+        (combiner == Combiner::kMean ? floats({1, -1}) : floats({0, 0}))
             .requires_grad_();
     const Weights nest = std::optional<Feature>(weights);
-    const at::Tensor activation =
-        layer->forward(test::ragged({{0, 3}}), nest).leaf();
-    EXPECT_TRUE(at::equal(activation, at::zeros({1, 2})));
+    const at::Tensor activation = layer->forward(ragged({{0, 3}}), nest).leaf();
+    EXPECT_TENSOR_EQ(activation, at::zeros({1, 2}));
     activation.sum().backward();
-    EXPECT_TRUE(at::equal(weights.grad(), at::zeros({2})));
-    test::expect_same_tables(layer, before);
+    EXPECT_TENSOR_EQ(weights.grad(), at::zeros({2}));
+    expect_same_tables(layer, before);
     if (!GetParam().is_fused()) {
-      EXPECT_TRUE(at::equal(layer->parameters()[0].grad(), at::zeros({4, 2})));
+      EXPECT_TENSOR_EQ(layer->parameters()[0].grad(), at::zeros({4, 2}));
     }
   }
 }
 
 TEST_P(WeightGradientTest, IsTheRowForAZeroWeightInASum) {
-  const at::Tensor weights = test::floats({0, -2}).requires_grad_();
-  const RaggedFeature ids = test::ragged({{3, 1}});
+  const at::Tensor weights = floats({0, -2}).requires_grad_();
+  const RaggedFeature ids = ragged({{3, 1}});
   const at::Tensor activation =
       layer(Combiner::kSum)
           ->forward({{"a", ids}, {"b", ids}}, {{"a", weights}})["a"];
-  test::expect_close(activation, test::floats({1, 2}, {-4, -4}));
+  expect_close(activation, floats({1, 2}, {-4, -4}));
   activation.sum().backward();
-  test::expect_close(weights.grad(), test::floats({8, 4}));
+  expect_close(weights.grad(), floats({8, 4}));
 }
 
 TEST_P(WeightGradientTest, FlowsIntoTheInputsOfComputedWeights) {
-  const RaggedFeature ids = test::ragged({{0, 1}, {2}});
+  const RaggedFeature ids = ragged({{0, 1}, {2}});
   const at::Tensor raw = at::zeros({3}, at::kDouble).requires_grad_();
   const at::Tensor weights = raw.exp();
   const auto activations =
@@ -124,18 +119,18 @@ TEST_P(WeightGradientTest, FlowsIntoTheInputsOfComputedWeights) {
               {{"a", ids}, {"b", ids}},
               {{"a", weights}, {"b", RaggedFeature{weights, ids.row_splits}}});
   (activations["a"].sum() + 3 * activations["b"].sum()).backward();
-  test::expect_close(raw.grad(), test::floats({8, 16, 24}));
+  expect_close(raw.grad(), floats({8, 16, 24}));
 }
 
 TEST_P(WeightGradientTest, IsZeroForAnUnusedFeature) {
-  const RaggedFeature ids = test::ragged({{0, 1}});
+  const RaggedFeature ids = ragged({{0, 1}});
   const at::Tensor weights = at::ones({2}).requires_grad_();
   layer(Combiner::kMean)
       ->forward(
           {{"a", ids}, {"b", ids}}, {{"a", weights}, {"b", std::nullopt}})["b"]
       .sum()
       .backward();
-  EXPECT_TRUE(at::equal(weights.grad(), at::zeros({2})));
+  EXPECT_TENSOR_EQ(weights.grad(), at::zeros({2}));
 }
 
 TEST(FusedWeightGradientTest, GradientsOfWeightsAloneUpdateNoTable) {
@@ -145,24 +140,23 @@ TEST(FusedWeightGradientTest, GradientsOfWeightsAloneUpdateNoTable) {
        .dim = 2,
        .combiner = Combiner::kSum,
        .initializer = initializers::RowId{.offset = 1}});
-  TPUEmbedding layer(TPUEmbeddingOptions{
-      .features = FeatureConfig{.table = table},
-      .optimizer = optim::SGD{.learning_rate = 1.0}});
-  const auto before = test::tables_of(layer);
+  TPUEmbedding layer =
+      layer_of(FeatureConfig{.table = table}, optim::SGD{.learning_rate = 1.0});
+  const auto before = tables_of(layer);
   const at::Tensor weights = at::ones({2}).requires_grad_();
   const Weights nest = std::optional<Feature>(weights);
-  const RaggedFeature ids = test::ragged({{0, 3}});
+  const RaggedFeature ids = ragged({{0, 3}});
 
   const at::Tensor loss = layer->forward(ids, nest).leaf().sum();
   const auto gradient = torch::autograd::grad(
       {loss}, {weights}, /*grad_outputs=*/{}, /*retain_graph=*/true);
-  test::expect_close(gradient[0], test::floats({2, 8}));
-  test::expect_same_tables(layer, before);
+  expect_close(gradient[0], floats({2, 8}));
+  expect_same_tables(layer, before);
 
   layer->virtual_variable().requires_grad_(false);
   layer->forward(ids, nest).leaf().sum().backward();
-  test::expect_close(weights.grad(), test::floats({2, 8}));
-  test::expect_same_tables(layer, before);
+  expect_close(weights.grad(), floats({2, 8}));
+  expect_same_tables(layer, before);
   EXPECT_EQ(layer->iterations(), 0);
 
   // The retained loss can still make an update, because none has used it.
@@ -171,4 +165,4 @@ TEST(FusedWeightGradientTest, GradientsOfWeightsAloneUpdateNoTable) {
   EXPECT_EQ(layer->iterations(), 1);
 }
 
-}  // namespace tessera::weight_gradient_test
+}  // namespace weight_gradient_test

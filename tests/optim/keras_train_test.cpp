@@ -11,7 +11,7 @@
 
 #include <cstddef>
 
-namespace tessera::keras_train_test {
+namespace keras_train_test {
 
 // The golden numbers are rounded to 7 decimals.
 double tolerance_of(const std::string& class_name) {
@@ -44,20 +44,20 @@ TPUEmbedding layer_of(
   }
   TPUEmbedding layer(TPUEmbeddingOptions{
       .features = Nest<FeatureConfig>::map(features), .strategy = strategy});
-  table_of(layer).copy_(test::golden_rows(config.at("rows")));
+  table_of(layer).copy_(golden_rows(config.at("rows")));
   return layer;
 }
 
 void train_step(
     TPUEmbedding& layer,
-    test::TableOptimizer& optimizer,
+    TableOptimizer& optimizer,
     const Json& step,
     double tolerance) {
   Features::Map inputs;
   for (const Json& feature : step.at("features")) {
     inputs.emplace_back(
         feature.at("name").get<std::string>(),
-        test::golden_feature(feature.at("value")));
+        golden_feature(feature.at("value")));
   }
   const Nest<at::Tensor> activations = layer->forward(Features::map(inputs));
   std::vector<at::Tensor> roots;
@@ -66,20 +66,20 @@ void train_step(
     const std::string name = feature.at("name");
     SCOPED_TRACE(name);
     roots.push_back(activations[name]);
-    gradients.push_back(test::golden_tensor(feature.at("gradient")));
+    gradients.push_back(golden_tensor(feature.at("gradient")));
     if (feature.contains("expected")) {
-      test::expect_close(
+      expect_close(
           activations[name],
-          test::golden_tensor(feature.at("expected")),
+          golden_tensor(feature.at("expected")),
           tolerance,
           tolerance);
     }
   }
   torch::autograd::backward(roots, gradients);
   optimizer.step();
-  test::expect_close(
+  expect_close(
       table_of(layer),
-      test::golden_rows(step.at("rows_after")),
+      golden_rows(step.at("rows_after")),
       tolerance,
       tolerance);
 }
@@ -129,7 +129,7 @@ void expect_slots(
       table.read("slot_means", means, /*is_buffer=*/true);
       actual = actual + means.square();
     }
-    test::expect_close(actual, test::golden_rows(rows), tolerance, tolerance);
+    expect_close(actual, golden_rows(rows), tolerance, tolerance);
   }
 }
 
@@ -143,7 +143,7 @@ void run_case(const Json& test_case, const Strategy& strategy) {
       optim::translate_keras_optimizer(spec, fidelity);
   const double tolerance = tolerance_of(class_name);
   TPUEmbedding layer = layer_of(test_case, optimizer, strategy);
-  test::TableOptimizer table_optimizer(layer);
+  TableOptimizer table_optimizer(layer);
   int64_t index = 0;
   for (const Json& step : test_case.at("steps")) {
     SCOPED_TRACE("step " + std::to_string(index++));
@@ -168,7 +168,7 @@ TEST_P(GoldenTrainTest, GivesKerasRowsAndSlotsOnTheHost) {
 }
 
 void GoldenTrainTest::run(const Strategy& strategy) {
-  const Json cases = test::read_golden(GetParam());
+  const Json cases = read_golden(GetParam());
   ASSERT_FALSE(cases.empty()) << GetParam() << " has no cases";
   int passed = 0;
   int failed = 0;
@@ -202,8 +202,8 @@ void GoldenTrainTest::run(const Strategy& strategy) {
 INSTANTIATE_TEST_SUITE_P(
     Files,
     GoldenTrainTest,
-    testing::ValuesIn(test::golden_files("train")),
-    test::golden_test_name);
+    testing::ValuesIn(golden_files("train")),
+    golden_test_name);
 
 // TensorFlow looks up row 0 for an empty bag and hides it, so that the row counts as
 // touched. `in_keras` is row 0 after each batch, as make_train_fixtures.py prints it: one
@@ -246,11 +246,11 @@ std::vector<double> row_0_after_each_batch(
            optim::translate_keras_optimizer(config, optim::Fidelity::kExact)});
   TPUEmbedding layer(TPUEmbeddingOptions{
       .features = FeatureConfig{.table = table}, .strategy = strategy});
-  test::TableOptimizer optimizer(layer);
+  TableOptimizer optimizer(layer);
   std::vector<double> row_0;
   for (int step = 0; step < 3; ++step) {
     const Nest<at::Tensor> activations = step == 0
-        ? layer->forward(test::ragged(test::Rows{{0}}))
+        ? layer->forward(ragged(Rows{{0}}))
         : weights.defined() ? layer->forward(second, weights)
                             : layer->forward(second);
     activations.leaf().sum().backward();
@@ -266,14 +266,11 @@ TEST(LegacyKerasTest, AnEmptyBagTouchesRow0InKerasOnly) {
          {Strategy::fused(), Strategy::host({.sparse_gradients = true})}) {
       SCOPED_TRACE(expected.class_name + (" on " + strategy.name()));
       const bool sweeps = expected.class_name == std::string("Adam");
-      const auto here = row_0_after_each_batch(
-          expected, strategy, test::ragged({{1}, {}}), {});
+      const auto here =
+          row_0_after_each_batch(expected, strategy, ragged({{1}, {}}), {});
       // An id 0 with the weight 0 touches row 0 as Keras does.
       const auto as_keras = row_0_after_each_batch(
-          expected,
-          strategy,
-          test::ragged({{1}, {0}}),
-          test::floats({1.0F, 0.0F}));
+          expected, strategy, ragged({{1}, {0}}), floats({1.0F, 0.0F}));
       for (size_t step = 0; step < 3; ++step) {
         EXPECT_NEAR(as_keras[step], expected.in_keras[step], 1e-5);
         EXPECT_NEAR(here[step], expected.in_keras[sweeps ? step : 0], 1e-5);
@@ -283,9 +280,9 @@ TEST(LegacyKerasTest, AnEmptyBagTouchesRow0InKerasOnly) {
 }
 
 TEST(GoldenFolderTest, HasTrainCases) {
-  EXPECT_FALSE(test::golden_files("train").empty())
-      << "expected a file train*.json in " << test::golden_folder()
+  EXPECT_FALSE(golden_files("train").empty())
+      << "expected a file train*.json in " << golden_folder()
       << ". Set TESSERA_GOLDEN_DIR to a folder that has one.";
 }
 
-}  // namespace tessera::keras_train_test
+}  // namespace keras_train_test

@@ -190,7 +190,7 @@ TEST(SpecOptimizerTest, OtherShapesRaiseBeforeAnythingChanges) {
       optimizer->step(),
       "[group 0, parameter 1] the gradient must have the shape of the "
       "parameter, [3, 4], but has [4]. Sum or reshape it.");
-  EXPECT_TRUE(at::equal(first.detach(), at::ones({2})));
+  EXPECT_TENSOR_EQ(first.detach(), at::ones({2}));
   weight.mutable_grad() = at::ones({3, 4});
   optimizer->step();
   const at::Tensor before = first.detach().clone();
@@ -201,7 +201,7 @@ TEST(SpecOptimizerTest, OtherShapesRaiseBeforeAnythingChanges) {
       optimizer->step(),
       "[group 0, parameter 1] the slot 'momenta' has the shape [3, 4], which "
       "does not fit the parameter, whose shape is [1, 4] now.");
-  EXPECT_TRUE(at::equal(first.detach(), before));
+  EXPECT_TENSOR_EQ(first.detach(), before);
 }
 
 TEST_P(MakeOptimizerTest, TheNumberOfThreadsChangesNoBit) {
@@ -213,7 +213,7 @@ TEST_P(MakeOptimizerTest, TheNumberOfThreadsChangesNoBit) {
   const auto expected = with(1);
   const auto found = with(3);
   for (size_t i = 0; i < values.size(); ++i) {
-    EXPECT_TRUE(at::equal(found[i], expected[i])) << values[i].sizes();
+    EXPECT_TENSOR_EQ(found[i], expected[i]) << values[i].sizes();
   }
 }
 
@@ -226,8 +226,8 @@ TEST_P(MakeOptimizerTest, ASparseGradientChangesOnlyItsRows) {
         sparse_gradient({2, 0, 2}, at::rand({3, 3}) + 0.1, 4);
     optimizer->step();
   }
-  EXPECT_TRUE(at::equal(weight[1], initial[1]));
-  EXPECT_TRUE(at::equal(weight[3], initial[3]));
+  EXPECT_TENSOR_EQ(weight[1], initial[1]);
+  EXPECT_TENSOR_EQ(weight[3], initial[3]);
   EXPECT_FALSE(at::equal(weight[0], initial[0]));
   EXPECT_FALSE(at::equal(weight[2], initial[2]));
 }
@@ -506,8 +506,8 @@ void expect_continues(OptimizerSpec spec, int64_t steps) {
     for (int64_t i = stop; i < 8; ++i) {
       second.step(gradients[i], i);
     }
-    EXPECT_TRUE(at::equal(second.dense, uninterrupted.dense)) << stop;
-    EXPECT_TRUE(at::equal(second.sparse, uninterrupted.sparse)) << stop;
+    EXPECT_TENSOR_EQ(second.dense, uninterrupted.dense) << stop;
+    EXPECT_TENSOR_EQ(second.sparse, uninterrupted.sparse) << stop;
   }
 }
 
@@ -675,7 +675,7 @@ TEST(SpecOptimizerTest, RefusesSparseGradientsWithoutWholeRows) {
       "[group 0, parameter 1] a sparse gradient must hold whole rows of a "
       "parameter of rank 2 or above, but got 1 sparse dimensions for rank 1. "
       "Convert the gradient with to_dense().");
-  EXPECT_TRUE(at::equal(first, at::ones({2})));
+  EXPECT_TENSOR_EQ(first, at::ones({2}));
 }
 
 TEST(SpecOptimizerTest, ARuleGetsACopyOfTheGradient) {
@@ -687,7 +687,7 @@ TEST(SpecOptimizerTest, ARuleGetsACopyOfTheGradient) {
       {weight});
   weight.mutable_grad() = at::ones({2});
   optimizer->step();
-  EXPECT_TRUE(at::equal(weight.grad(), at::ones({2})));
+  EXPECT_TENSOR_EQ(weight.grad(), at::ones({2}));
 }
 
 TEST(SpecOptimizerTest, LoadResetsSlotsThatTheArchiveLacks) {
@@ -703,7 +703,7 @@ TEST(SpecOptimizerTest, LoadResetsSlotsThatTheArchiveLacks) {
   const at::NoGradGuard no_grad;
   weight.fill_(1.0);
   optimizer->step();
-  EXPECT_TRUE(at::equal(weight, after_first));
+  EXPECT_TENSOR_EQ(weight, after_first);
 }
 
 TEST(MakeOptimizerErrorsTest, LoadListsEveryDifferenceAndChangesNothing) {

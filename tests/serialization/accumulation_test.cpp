@@ -14,11 +14,7 @@
 #include "tests/serialization/changed_archive.h"
 #include "tests/serialization/recording_disk.h"
 
-namespace tessera::accumulation_test {
-
-using test::int64s;
-using test::load_bytes;
-using test::MemoryFolder;
+namespace accumulation_test {
 
 constexpr int64_t kMovies = 30;
 
@@ -54,7 +50,7 @@ Nest<FeatureConfig> configs(at::ScalarType dtype = at::kFloat) {
 
 Features batch(int64_t step) {
   return {
-      {"seen", test::ragged({{step * 7 % kMovies, 2, 2, 29}, {step, 5}})},
+      {"seen", ragged({{step * 7 % kMovies, 2, 2, 29}, {step, 5}})},
       {"user", int64s({step % 4, 3})}};
 }
 
@@ -70,17 +66,17 @@ struct Trainee {
 
   void train(int64_t begin, int64_t end) {
     for (int64_t step = begin; step < end; ++step) {
-      test::loss_of(layer->forward(batch(step))).backward();
+      loss_of(layer->forward(batch(step))).backward();
       optimizer.step();
     }
   }
 
   std::string bytes() const {
-    return test::saved(layer);
+    return saved(layer);
   }
 
   TPUEmbedding layer;
-  test::TableOptimizer optimizer;
+  TableOptimizer optimizer;
 };
 
 // Trains for 10 passes and stops after 4 and after 5. Training must continue
@@ -118,13 +114,13 @@ void expect_same_bits(const Case& setup) {
   }
 }
 
-class AccumulationSpecTest : public testing::TestWithParam<test::NamedSpec> {};
+class AccumulationSpecTest : public testing::TestWithParam<NamedSpec> {};
 
 INSTANTIATE_TEST_SUITE_P(
     Specs,
     AccumulationSpecTest,
-    test::all_variants(),
-    test::spec_name);
+    all_variants(),
+    spec_name);
 
 // With one step, the middle of an accumulation is the end of an update.
 TEST_P(AccumulationSpecTest, ContinuesWithTheSameBitsFromItsMiddle) {
@@ -167,7 +163,7 @@ TEST(AccumulationTest, MovesBetweenHostAndFused) {
     load_bytes(second.layer, first.bytes());
     second.train(5, 8);
     for (const char* table : {"movies", "users"}) {
-      test::expect_close(
+      expect_close(
           second.layer->embedding_tables()[table],
           uninterrupted.layer->embedding_tables()[table],
           1e-5,
@@ -198,9 +194,9 @@ TEST(AccumulationTest, AnEmbeddingEngineContinues) {
   EXPECT_EQ(second.iterations(), 3);
   for (const char* table : {"movies", "users"}) {
     const int64_t rows = table == std::string("movies") ? kMovies : 4;
-    EXPECT_TRUE(at::equal(
+    EXPECT_TENSOR_EQ(
         second.read_rows(table, 0, rows),
-        uninterrupted.read_rows(table, 0, rows)));
+        uninterrupted.read_rows(table, 0, rows));
   }
 }
 
@@ -211,8 +207,8 @@ TEST(AccumulationTest, ACloneContinues) {
     Trainee uninterrupted(setup), first(setup), second(setup);
     uninterrupted.train(0, 7);
     first.train(0, 5);
-    second.layer = test::clone_of(first.layer);
-    second.optimizer = test::TableOptimizer(second.layer);
+    second.layer = clone_of(first.layer);
+    second.optimizer = TableOptimizer(second.layer);
     first.train(8, 9);  // does not affect the clone
     second.train(5, 7);
     EXPECT_TRUE(second.bytes() == uninterrupted.bytes()) << strategy.name();
@@ -230,9 +226,9 @@ TEST(AccumulationTest, LoadingSomeTablesDropsOnlyTheirGradients) {
   run.layer->load_checkpoint(folder / "run", {.tables = {"movies"}});
   run.train(1, 2);
   expected.train(0, 2);
-  EXPECT_TRUE(at::equal(
+  EXPECT_TENSOR_EQ(
       run.layer->embedding_tables()["users"],
-      expected.layer->embedding_tables()["users"]));
+      expected.layer->embedding_tables()["users"]);
   EXPECT_FALSE(at::equal(
       run.layer->embedding_tables()["movies"],
       expected.layer->embedding_tables()["movies"]));
@@ -305,7 +301,7 @@ TEST(AccumulationTest, RefusesDamagedGradients) {
        "with LoadOptions{.slots = false}. load() and load_checkpoint() of the "
        "layer take LoadOptions, but torch::load() and load_weights() do not."}};
   for (const Row& row : cases) {
-    const std::string bytes = test::changed_archive(
+    const std::string bytes = changed_archive(
         run.bytes(), [&](const std::string& name, at::Tensor& value) {
           if (name == row.key) {
             row.damage(value);
@@ -333,16 +329,16 @@ TEST(AccumulationTest, NamesDamagedFilesOfGradients) {
       continue;
     }
     ++files;
-    const std::string good = test::read_file(entry.path());
+    const std::string good = read_file(entry.path());
     std::string bad = good;
     bad[bad.size() / 2] = static_cast<char>(bad[bad.size() / 2] ^ 1);
     for (const std::string& bytes : {bad, good.substr(1)}) {
-      test::write_file(entry.path(), bytes);
+      write_file(entry.path(), bytes);
       const std::string message = error_of(
           other, [&] { other.layer->load_checkpoint(folder / "run"); });
       EXPECT_CONTAINS(message, name);
     }
-    test::write_file(entry.path(), good);
+    write_file(entry.path(), good);
   }
   EXPECT_EQ(files, 4);
   other.layer->load_checkpoint(folder / "run");
@@ -358,8 +354,8 @@ TEST(AccumulationTest, AHostNeedsItsOptimizerBeforeItLoadsGradients) {
   Trainee run({.optimizer = adagrad});
   run.train(0, 4);
   const std::string bytes = run.bytes();
-  TPUEmbedding without_optimizer(TPUEmbeddingOptions{
-      .features = configs(), .optimizer = adagrad, .strategy = kSparseHost});
+  TPUEmbedding without_optimizer =
+      layer_of(configs(), adagrad, {.strategy = kSparseHost});
   load_bytes(without_optimizer, bytes);
   EXPECT_VALUE_ERROR(
       make_optimizer(without_optimizer),
@@ -375,10 +371,9 @@ TEST(AccumulationTest, RefusesAWrongManifest) {
   run.train(0, 4);
   run.layer->save_checkpoint(folder / "run");
   const Manifest good = manifest_from_text(
-      test::read_file(folder / "run/checkpoint_000001/manifest.json"),
-      "[test]");
+      read_file(folder / "run/checkpoint_000001/manifest.json"), "[test]");
   using Damage = std::function<void(ManifestAccumulated&)>;
-  test::expect_refusals<Damage>(
+  expect_refusals<Damage>(
       {{[](auto& accumulated) { accumulated.steps = 1; },
         "accumulated steps must be more than 1"},
        {[](auto& accumulated) { accumulated.parts[0].count = -1; },
@@ -408,20 +403,19 @@ TEST(AccumulationTest, PassesThatOldFilesLackCountAsZeros) {
   run.train(0, 3);
   run.layer->save_checkpoint(folder / "run");
   const std::string path = folder / "run/checkpoint_000001/manifest.json";
-  Manifest manifest = manifest_from_text(test::read_file(path), "[test]");
+  Manifest manifest = manifest_from_text(read_file(path), "[test]");
   manifest.seed = {};
   for (ManifestTable& table : manifest.tables) {
     table.accumulated = {};
   }
-  test::write_file(path, to_text(manifest));
-  EXPECT_EQ(test::read_file(path).find("accumulated"), std::string::npos);
-  EXPECT_EQ(test::read_file(path).find("seed"), std::string::npos);
-  const std::string bytes =
-      test::changed_archive(run.bytes(), is_key_of_old_files);
+  write_file(path, to_text(manifest));
+  EXPECT_EQ(read_file(path).find("accumulated"), std::string::npos);
+  EXPECT_EQ(read_file(path).find("seed"), std::string::npos);
+  const std::string bytes = changed_archive(run.bytes(), is_key_of_old_files);
 
   for (const bool is_archive : {true, false}) {
     Trainee loaded(setup);
-    const test::Warnings warnings;
+    const Warnings warnings;
     if (is_archive) {
       load_bytes(loaded.layer, bytes);
     } else {
@@ -439,15 +433,14 @@ TEST(AccumulationTest, PassesThatOldFilesLackCountAsZeros) {
     // The update is the mean of zeros and of gradients of 1 for rows 0 and 3.
     loaded.layer
         ->forward(
-            {{"seen", test::ragged({{1}, {}})},
-             {"user", int64s({0, 3})}})["user"]
+            {{"seen", ragged({{1}, {}})}, {"user", int64s({0, 3})}})["user"]
         .sum()
         .backward();
     EXPECT_EQ(loaded.layer->iterations(), 2);
     at::Tensor expected = before;
     expected[0] -= 0.5;
     expected[3] -= 0.5;
-    test::expect_close(
+    expect_close(
         loaded.layer->embedding_tables()["users"], expected, 1e-6, 1e-6);
   }
 }
@@ -458,12 +451,12 @@ TEST(AccumulationTest, IterationsCountUpdatesNotPasses) {
     Trainee run(
         {.optimizer = with_steps(optim::SGD{.learning_rate = 1.0}, 3),
          .strategy = strategy});
-    at::Tensor before = test::tables_of(run.layer)[0];
+    at::Tensor before = tables_of(run.layer)[0];
     for (int64_t pass = 1; pass <= 7; ++pass) {
       run.train(pass, pass + 1);
       EXPECT_EQ(run.layer->iterations(), pass / 3);
       EXPECT_EQ(run.layer->schedule_step(), pass);
-      const at::Tensor now = test::tables_of(run.layer)[0];
+      const at::Tensor now = tables_of(run.layer)[0];
       EXPECT_EQ(at::equal(now, before), pass % 3 != 0) << pass;
       before = now;
     }
@@ -497,20 +490,18 @@ TEST(AccumulationTest, IterationsAreThoseOfTheMostUpdatedTable) {
 // Gradients of ordinary parameters are not saved either before a step.
 TEST(AccumulationTest, DoesNotSaveGradientsThatWaitForAStep) {
   const MemoryFolder folder;
-  TPUEmbedding layer(TPUEmbeddingOptions{
-      .features = configs(),
-      .optimizer = optim::SGD{.learning_rate = 1.0},
-      .apply = Apply::kOnStep});
+  TPUEmbedding layer = layer_of(
+      configs(), optim::SGD{.learning_rate = 1.0}, {.apply = Apply::kOnStep});
   Combined optimizer(
       std::make_unique<torch::optim::SGD>(
           layer->parameters(), torch::optim::SGDOptions(0.1)),
       {layer});
-  const auto before = test::tables_of(layer);
+  const auto before = tables_of(layer);
   layer->forward(batch(0))["user"].sum().backward();
   layer->save_checkpoint(folder / "run");
   layer->load_checkpoint(folder / "run");
   optimizer.step();
-  test::expect_same_tables(layer, before);
+  expect_same_tables(layer, before);
   EXPECT_EQ(layer->iterations(), 0);
 }
 
@@ -545,9 +536,9 @@ TEST(SavedSeedTest, AnEmbeddingEngineUsesTheSavedSeed) {
       engine->apply_gradients(engine->dequeue());
     }
   }
-  EXPECT_TRUE(at::equal(
+  EXPECT_TENSOR_EQ(
       first.read_rows("movies", 0, kMovies),
-      second.read_rows("movies", 0, kMovies)));
+      second.read_rows("movies", 0, kMovies));
 }
 
 // A layer keeps its own seed if it does not load the step counter, or if the file
@@ -564,11 +555,10 @@ TEST(SavedSeedTest, ALayerMayKeepItsOwnSeed) {
   run.layer->save_checkpoint(folder / "run");
   run.layer->save_checkpoint(folder / "old");
   const std::string path = folder / "old/checkpoint_000001/manifest.json";
-  Manifest manifest = manifest_from_text(test::read_file(path), "[test]");
+  Manifest manifest = manifest_from_text(read_file(path), "[test]");
   manifest.seed = {};
-  test::write_file(path, to_text(manifest));
-  const std::string bytes =
-      test::changed_archive(run.bytes(), is_key_of_old_files);
+  write_file(path, to_text(manifest));
+  const std::string bytes = changed_archive(run.bytes(), is_key_of_old_files);
   const std::vector<std::function<void(TPUEmbedding&)>> loads{
       [&](TPUEmbedding& layer) { layer->load_checkpoint(folder / "old"); },
       [&](TPUEmbedding& layer) { load_bytes(layer, bytes); },
@@ -583,7 +573,7 @@ TEST(SavedSeedTest, ALayerMayKeepItsOwnSeed) {
     Trainee loaded(other);
     load(loaded.layer);
     loaded.train(0, 5);
-    return test::tables_of(loaded.layer);
+    return tables_of(loaded.layer);
   };
   const auto expected = trained([&](TPUEmbedding& layer) {
     for (const char* table : {"movies", "users"}) {
@@ -593,11 +583,11 @@ TEST(SavedSeedTest, ALayerMayKeepItsOwnSeed) {
   });
   for (const auto& load : loads) {
     const auto actual = trained(load);
-    EXPECT_TRUE(at::equal(actual[0], expected[0]));
-    EXPECT_TRUE(at::equal(actual[1], expected[1]));
+    EXPECT_TENSOR_EQ(actual[0], expected[0]);
+    EXPECT_TENSOR_EQ(actual[1], expected[1]);
   }
   run.train(0, 5);
-  EXPECT_FALSE(at::equal(test::tables_of(run.layer)[0], expected[0]));
+  EXPECT_FALSE(at::equal(tables_of(run.layer)[0], expected[0]));
 }
 
-}  // namespace tessera::accumulation_test
+}  // namespace accumulation_test

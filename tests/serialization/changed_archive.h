@@ -39,7 +39,7 @@ inline void copy_archive(
 inline std::string changed_archive(
     const std::string& bytes,
     const ChangeEntry& change) {
-  auto from = test::archive_of(bytes);
+  auto from = archive_of(bytes);
   torch::serialize::OutputArchive to;
   copy_archive(from, to, change);
   std::ostringstream result;

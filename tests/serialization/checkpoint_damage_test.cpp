@@ -16,14 +16,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-namespace tessera {
 namespace checkpoint_damage_test {
 
 namespace fs = std::filesystem;
-using test::MemoryFolder;
-using test::read_file;
-using test::RecordingDisk;
-using test::write_file;
 
 Nest<FeatureConfig> configs() {
   return {
@@ -614,7 +609,7 @@ TEST(CheckpointReaderTest, ReadsAnyRowsFromFilesOfAnySize) {
               {.first = first, .step = step},
               count,
               static_cast<char*>(rows.mutable_data_ptr()));
-          EXPECT_TRUE(at::equal(rows, all.slice(0, 0, count)))
+          EXPECT_TENSOR_EQ(rows, all.slice(0, 0, count))
               << count << " of every " << step << ". row from " << first
               << " on, from files of " << file_rows;
         }
@@ -917,4 +912,3 @@ TEST(CheckpointCrashTest, RefusesASecondWriter) {
 }
 
 }  // namespace checkpoint_damage_test
-}  // namespace tessera

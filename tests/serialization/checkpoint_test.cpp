@@ -13,11 +13,8 @@
 #include "tests/optim/all_specs.h"
 #include "tests/serialization/recording_disk.h"
 
-namespace tessera::checkpoint_test {
+namespace checkpoint_test {
 
-using test::int64s;
-using test::MemoryFolder;
-using test::saved;
 using Names = std::vector<std::string>;
 
 struct Setup {
@@ -39,31 +36,28 @@ Nest<FeatureConfig> configs(at::ScalarType dtype) {
        .dtype = dtype,
        .stochastic_rounding = dtype != at::kFloat});
   const auto users = make_table({.vocabulary_size = 4, .dim = 2});
-  return {
-      {"seen", FeatureConfig{.table = movies}},
-      {"user", FeatureConfig{.table = users}},
-      {"next", FeatureConfig{.table = movies}}};
+  return features_of({{"seen", movies}, {"user", users}, {"next", movies}});
 }
 
 TPUEmbedding make_layer(const Setup& setup = {}) {
-  return TPUEmbedding(TPUEmbeddingOptions{
-      .features = configs(setup.dtype),
-      .optimizer = setup.optimizer,
-      .strategy = setup.strategy,
-      .seed = setup.seed,
-      .missing_slots = setup.missing_slots});
+  return layer_of(
+      configs(setup.dtype),
+      setup.optimizer,
+      {.strategy = setup.strategy,
+       .seed = setup.seed,
+       .missing_slots = setup.missing_slots});
 }
 
 Features batch(int64_t step) {
   return {
-      {"seen", test::ragged({{step * 5 % kMovies, 2, 2}, {}})},
+      {"seen", ragged({{step * 5 % kMovies, 2, 2}, {}})},
       {"user", int64s({step % 4, 3})},
       {"next", int64s({step * 11 % kMovies, 69})}};
 }
 
 void train(TPUEmbedding& layer, int64_t begin, int64_t end) {
   for (int64_t step = begin; step < end; ++step) {
-    test::loss_of(layer->forward(batch(step))).backward();
+    loss_of(layer->forward(batch(step))).backward();
   }
 }
 
@@ -83,14 +77,10 @@ struct RunFolder {
 
 class CheckpointTest : public testing::Test, protected RunFolder {};
 
-class CheckpointSpecTest : public testing::TestWithParam<test::NamedSpec>,
+class CheckpointSpecTest : public testing::TestWithParam<NamedSpec>,
                            protected RunFolder {};
 
-INSTANTIATE_TEST_SUITE_P(
-    Specs,
-    CheckpointSpecTest,
-    test::all_variants(),
-    test::spec_name);
+INSTANTIATE_TEST_SUITE_P(Specs, CheckpointSpecTest, all_variants(), spec_name);
 
 // Every third checkpoint is a full one. If a rule changed rows that do not count
 // as touched, the increments would lose them.
@@ -116,7 +106,7 @@ TEST_P(CheckpointSpecTest, EveryIncrementLoads) {
 // the saved files.
 TEST(FreshProcessTest, DISABLED_ContinuesTraining) {
   const std::filesystem::path folder = std::getenv("TESSERA_TEST_FOLDER");
-  for (const test::NamedSpec& spec : test::spec_variants()) {
+  for (const NamedSpec& spec : spec_variants()) {
     for (const bool is_archive : {true, false}) {
       auto layer = make_layer({.optimizer = spec.spec, .seed = 99});
       if (is_archive) {
@@ -126,14 +116,14 @@ TEST(FreshProcessTest, DISABLED_ContinuesTraining) {
       }
       train(layer, 3, 6);
       const char* kind = is_archive ? ".archive" : ".rows";
-      test::write_file(folder / (spec.name + kind), saved(layer));
+      write_file(folder / (spec.name + kind), saved(layer));
     }
   }
 }
 
 TEST(FreshProcessTest, ContinuesWithTheSameBits) {
   const MemoryFolder folder;
-  for (const test::NamedSpec& spec : test::spec_variants()) {
+  for (const NamedSpec& spec : spec_variants()) {
     auto layer = make_layer({.optimizer = spec.spec});
     train(layer, 0, 3);
     torch::save(layer, folder / (spec.name + ".pt"));
@@ -147,12 +137,12 @@ TEST(FreshProcessTest, ContinuesWithTheSameBits) {
       " --gtest_also_run_disabled_tests"
       " --gtest_filter=FreshProcessTest.DISABLED_ContinuesTraining > /dev/null";
   ASSERT_EQ(std::system(command.c_str()), 0);
-  for (const test::NamedSpec& spec : test::spec_variants()) {
+  for (const NamedSpec& spec : spec_variants()) {
     auto uninterrupted = make_layer({.optimizer = spec.spec});
     train(uninterrupted, 0, 6);
     for (const char* kind : {".archive", ".rows"}) {
       EXPECT_TRUE(
-          test::read_file(folder / (spec.name + kind)) == saved(uninterrupted))
+          read_file(folder / (spec.name + kind)) == saved(uninterrupted))
           << spec.name << kind;
     }
   }
@@ -169,7 +159,7 @@ TEST(SavedFeaturesTest, BuildTheSameLayer) {
       "halves", [](const at::Tensor& ids, int64_t dim) {
         return at::full({ids.numel(), dim}, 0.5, at::kFloat);
       });
-  auto custom = test::custom_spec(0.1);
+  auto custom = custom_spec(0.1);
   custom.slot_creation =
       optim::SlotCreation("twos", [](const optim::SlotRequest& request) {
         return at::full(request.shape, 2.0, at::kFloat);
@@ -181,10 +171,9 @@ TEST(SavedFeaturesTest, BuildTheSameLayer) {
        .initializer = halves});
   const auto users =
       make_table({.vocabulary_size = 4, .dim = 2, .optimizer = custom});
-  TPUEmbedding layer(TPUEmbeddingOptions{
-      .features = test::features_of(
-          {{"seen", movies}, {"user", users}, {"next", movies}}),
-      .optimizer = optim::Adagrad{.learning_rate = warm_up}});
+  TPUEmbedding layer = layer_of(
+      features_of({{"seen", movies}, {"user", users}, {"next", movies}}),
+      optim::Adagrad{.learning_rate = warm_up});
   train(layer, 0, 3);
   layer->save_checkpoint(folder / "run");
   torch::save(layer, folder / "layer.pt");
@@ -204,17 +193,15 @@ TEST(SavedFeaturesTest, BuildTheSameLayer) {
       .slot_creations = {{"twos", custom.slot_creation}}};
   torch::serialize::InputArchive archive;
   archive.load_from(folder / "layer.pt");
-  auto from_rows = TPUEmbedding(TPUEmbeddingOptions{
-      .features = saved_features(folder / "run", callables)});
-  auto from_archive = TPUEmbedding(
-      TPUEmbeddingOptions{.features = saved_features(archive, callables)});
+  auto from_rows = layer_of(saved_features(folder / "run", callables));
+  auto from_archive = layer_of(saved_features(archive, callables));
   from_rows->load_checkpoint(folder / "run");
   from_archive->load(archive);
   rate = 0.25;
   for (auto* each : {&layer, &from_rows, &from_archive}) {
     train(*each, 3, 6);
-    EXPECT_EQ(test::tables_of(*each).size(), 2U);
-    test::expect_same_tables(*each, test::tables_of(layer));
+    EXPECT_EQ(tables_of(*each).size(), 2U);
+    expect_same_tables(*each, tables_of(layer));
   }
   EXPECT_TRUE(saved(from_rows) == saved(from_archive));
   EXPECT_VALUE_ERROR(
@@ -312,13 +299,13 @@ TEST_F(CheckpointTest, AnIncrementHasWritesFromOutside) {
     const MemoryFolder folder;
     auto layer = make_layer({.strategy = writer.strategy});
     layer->save_checkpoint(folder / "run", {.full_every = 100});
-    const auto before = test::tables_of(layer);
+    const auto before = tables_of(layer);
     for (int round = 0; round < 2; ++round) {
       writer.write(layer);
       layer->save_checkpoint(folder / "run", {.full_every = 100});
       auto loaded = make_layer({.strategy = writer.strategy, .seed = 99});
       loaded->load_checkpoint(folder / "run");
-      test::expect_same_tables(loaded, test::tables_of(layer));
+      expect_same_tables(loaded, tables_of(layer));
     }
     EXPECT_FALSE(at::equal(movies(layer), before[0]));
   }
@@ -341,7 +328,7 @@ TEST_F(CheckpointTest, AnIncrementBuildsOnTheLayersLastCheckpoint) {
   train(layer, 3, 4);
   layer->save_checkpoint(folder_ / "elsewhere", options);
   expect_loads(folder_ / "elsewhere", layer);
-  auto copy = test::clone_of(layer);
+  auto copy = clone_of(layer);
   train(copy, 5, 6);
   copy->save_checkpoint(folder_ / "elsewhere", options);
   expect_loads(folder_ / "elsewhere", copy);
@@ -382,7 +369,7 @@ TEST_F(CheckpointTest, MovesBetweenLayerEngineAndStrategies) {
         folder / "engine", layer, make_layer({.seed = 99, .dtype = dtype}));
     auto serving = make_layer({.optimizer = std::nullopt, .dtype = dtype});
     serving->load_checkpoint(folder / "engine");
-    test::expect_same_tables(serving, test::tables_of(layer));
+    expect_same_tables(serving, tables_of(layer));
   }
   // Slots move too if the host keeps them.
   const MemoryFolder folder;
@@ -415,9 +402,9 @@ TEST_F(CheckpointTest, AnEngineSavesIncrements) {
   auto layer = make_layer({.seed = 99});
   layer->load_checkpoint(run_);
   EXPECT_EQ(layer->iterations(), 3);
-  EXPECT_TRUE(at::equal(
+  EXPECT_TENSOR_EQ(
       layer->read_rows("movies", 0, kMovies),
-      engine.read_rows("movies", 0, kMovies)));
+      engine.read_rows("movies", 0, kMovies));
 }
 
 // If slots are made between two checkpoints, the second is a full one.
@@ -463,11 +450,11 @@ TEST_F(CheckpointTest, MissingSlotsAreAnErrorUnlessTheLayerKeepsItsOwn) {
 }
 
 TEST_F(CheckpointTest, IncrementsFollowTheStepsOfACombined) {
-  TPUEmbedding layer(TPUEmbeddingOptions{
-      .features = configs(at::kFloat),
-      .optimizer = optim::Adagrad{.learning_rate = 0.5},
-      .apply = Apply::kOnStep});
-  Combined optimizer = test::combined_of(layer);
+  TPUEmbedding layer = layer_of(
+      configs(at::kFloat),
+      optim::Adagrad{.learning_rate = 0.5},
+      {.apply = Apply::kOnStep});
+  Combined optimizer = combined_of(layer);
   const CheckpointOptions options{.full_every = 100};
   for (int64_t step = 0; step < 4; ++step) {
     train(layer, step, step + 1);
@@ -487,11 +474,10 @@ TEST_F(CheckpointTest, AFrozenTableIsSavedOnce) {
          .dim = 3,
          .trainable = false});
     const auto users = make_table({.vocabulary_size = 4, .dim = 2});
-    return TPUEmbedding(TPUEmbeddingOptions{
-        .features = test::features_of(
-            {{"seen", movies}, {"user", users}, {"next", movies}}),
-        .optimizer = optim::Adagrad{.learning_rate = 0.5},
-        .seed = seed});
+    return layer_of(
+        features_of({{"seen", movies}, {"user", users}, {"next", movies}}),
+        optim::Adagrad{.learning_rate = 0.5},
+        {.seed = seed});
   };
   auto layer = make_frozen(0);
   for (int64_t step = 0; step < 2; ++step) {
@@ -507,13 +493,10 @@ TEST_F(CheckpointTest, AFrozenTableIsSavedOnce) {
 // A row has more bytes than a chunk, and several threads write.
 TEST_F(CheckpointTest, RowsMayBeWide) {
   constexpr int64_t kDim = 400'000;
-  const auto wide =
-      make_table({.name = "wide", .vocabulary_size = 5, .dim = kDim});
+  const auto wide = plain_table("wide", 5, kDim);
   const auto make = [&](uint64_t seed) {
-    return TPUEmbedding(TPUEmbeddingOptions{
-        .features = test::features_of({{"id", wide}}),
-        .optimizer = optim::Adagrad{},
-        .seed = seed});
+    return layer_of(
+        features_of({{"id", wide}}), optim::Adagrad{}, {.seed = seed});
   };
   auto layer = make(0);
   layer->save_checkpoint(run_, {.full_every = 2});
@@ -532,7 +515,7 @@ TEST_F(CheckpointTest, LoadsTablesMadeInInferenceMode) {
   };
   auto serving = make_serving();
   serving->load_checkpoint(run_);
-  test::expect_same_tables(serving, test::tables_of(trained));
+  expect_same_tables(serving, tables_of(trained));
 }
 
 TEST_F(CheckpointTest, LoadingDropsTheAccumulatedGradientsOfAnEngine) {
@@ -549,7 +532,7 @@ TEST_F(CheckpointTest, LoadingDropsTheAccumulatedGradientsOfAnEngine) {
   step(0);
   engine.load_checkpoint(run_);
   step(1);
-  EXPECT_TRUE(at::equal(engine.read_rows("movies", 0, kMovies), initial));
+  EXPECT_TENSOR_EQ(engine.read_rows("movies", 0, kMovies), initial);
   step(2);
   EXPECT_FALSE(at::equal(engine.read_rows("movies", 0, kMovies), initial));
 }
@@ -586,8 +569,8 @@ TEST_F(CheckpointTest, KeepsForeignFilesInTheDirectory) {
   std::filesystem::create_directories(folder_ / "run/.writing_notes");
   std::filesystem::create_directories(
       folder_ / "run/.writing_checkpoint_000007");
-  test::write_file(folder_ / "run/checkpoint_1", "");
-  test::write_file(folder_ / "run/checkpoint_9223372036854775807", "");
+  write_file(folder_ / "run/checkpoint_1", "");
+  write_file(folder_ / "run/checkpoint_9223372036854775807", "");
   layer->save_checkpoint(run_);
   EXPECT_EQ(list_checkpoints(run_), (Names{"checkpoint_000001"}));
   EXPECT_TRUE(std::filesystem::exists(folder_ / "run/.writing_notes"));
@@ -610,7 +593,7 @@ TEST_F(CheckpointTest, AnIncrementHasTheRowsOfEarlierPasses) {
 
 TEST_F(CheckpointTest, LoadsExtraWithTheTables) {
   auto layer = make_layer();
-  const at::Tensor dense = test::floats({1.0F, 2.0F});
+  const at::Tensor dense = floats({1.0F, 2.0F});
   layer->save_checkpoint(
       run_, {.extra = [&](torch::serialize::OutputArchive& archive) {
         archive.write("dense", dense);
@@ -620,7 +603,7 @@ TEST_F(CheckpointTest, LoadsExtraWithTheTables) {
     archive.read("dense", read);
   };
   layer->load_checkpoint(run_, {.extra = extra});
-  EXPECT_TRUE(at::equal(read, dense));
+  EXPECT_TENSOR_EQ(read, dense);
   layer->save_checkpoint(run_);
   EXPECT_VALUE_ERROR(
       layer->load_checkpoint(run_, {.extra = extra}),
@@ -629,7 +612,7 @@ TEST_F(CheckpointTest, LoadsExtraWithTheTables) {
 
 TEST_F(CheckpointTest, RefusesUnusableOptionsAndPaths) {
   auto layer = make_layer();
-  test::expect_refusals<CheckpointOptions>(
+  expect_refusals<CheckpointOptions>(
       {{{.keep_last = 0},
         "[save_checkpoint] keep_last must be >= 1, but got 0"},
        {{.full_every = -1}, "full_every must be >= 1, but got -1"},
@@ -645,7 +628,7 @@ TEST_F(CheckpointTest, RefusesUnusableOptionsAndPaths) {
   EXPECT_VALUE_ERROR(
       layer->load_checkpoint(run_, {.checkpoint = "../run"}),
       "must be one of checkpoint_000001, but got '../run'");
-  test::write_file(folder_ / "file", "");
+  write_file(folder_ / "file", "");
   EXPECT_TORCH_ERROR(
       layer->save_checkpoint(folder_ / "file"),
       "file' is not a directory. Choose another path.");
@@ -708,15 +691,14 @@ TEST_P(LoadOptionsTest, LoadsSomeTablesByName) {
   auto trained = save_trained();
   auto layer = make_layer({.seed = 99});
   train(layer, 0, 1);
-  const auto before = test::tables_of(layer);
+  const auto before = tables_of(layer);
   load(layer, {.tables = {"movies"}});
-  EXPECT_TRUE(at::equal(
+  EXPECT_TENSOR_EQ(
       layer->embedding_tables()["movies"],
-      trained->embedding_tables()["movies"]));
-  EXPECT_TRUE(at::equal(
-      test::slot_of(layer, 0, "accumulators"),
-      test::slot_of(trained, 0, "accumulators")));
-  EXPECT_TRUE(at::equal(layer->embedding_tables()["table_1"], before[1]));
+      trained->embedding_tables()["movies"]);
+  EXPECT_TENSOR_EQ(
+      slot_of(layer, 0, "accumulators"), slot_of(trained, 0, "accumulators"));
+  EXPECT_TENSOR_EQ(layer->embedding_tables()["table_1"], before[1]);
   EXPECT_EQ(layer->iterations(), 1);
   EXPECT_VALUE_ERROR(
       load(layer, {.tables = {"movies", "actors"}}),
@@ -726,20 +708,17 @@ TEST_P(LoadOptionsTest, LoadsSomeTablesByName) {
 
 TEST_P(LoadOptionsTest, LoadsSomeTablesIntoAnotherLayer) {
   auto trained = save_trained();
-  const auto movies =
-      make_table({.name = "movies", .vocabulary_size = kMovies, .dim = 3});
-  const auto actors =
-      make_table({.name = "actors", .vocabulary_size = 5, .dim = 7});
-  TPUEmbedding layer(TPUEmbeddingOptions{
-      .features = test::features_of({{"actor", actors}, {"movie", movies}}),
-      .optimizer = optim::SGD{}});
+  const auto movies = plain_table("movies", kMovies, 3);
+  const auto actors = plain_table("actors", 5, 7);
+  TPUEmbedding layer = layer_of(
+      features_of({{"actor", actors}, {"movie", movies}}), optim::SGD{});
   EXPECT_VALUE_ERROR(
       load(layer, {.tables = {"movies"}}),
       "table 'movies': the optimizer is SGD, but the saved one is Adagrad");
   load(layer, {.tables = {"movies"}, .slots = false});
-  EXPECT_TRUE(at::equal(
+  EXPECT_TENSOR_EQ(
       layer->embedding_tables()["movies"],
-      trained->embedding_tables()["movies"]));
+      trained->embedding_tables()["movies"]);
   EXPECT_VALUE_ERROR(
       load(layer, {.slots = false}),
       "Nothing was changed. Problems:\n"
@@ -752,23 +731,22 @@ TEST_P(LoadOptionsTest, LoadsRowsWithoutSlots) {
   auto trained = save_trained();
   auto layer = make_layer({.seed = 99});
   train(layer, 0, 1);
-  const at::Tensor slot = test::slot_of(layer, 0, "accumulators");
+  const at::Tensor slot = slot_of(layer, 0, "accumulators");
   load(layer, {.slots = false});
-  test::expect_same_tables(layer, test::tables_of(trained));
-  EXPECT_TRUE(at::equal(test::slot_of(layer, 0, "accumulators"), slot));
+  expect_same_tables(layer, tables_of(trained));
+  EXPECT_TENSOR_EQ(slot_of(layer, 0, "accumulators"), slot);
   EXPECT_EQ(layer->iterations(), 1);
 }
 
 TEST_P(LoadOptionsTest, LoadsIntoATableThatHasGrown) {
   auto trained = save_trained();
   const auto grown = [] {
-    const auto movies = make_table(
-        {.name = "movies", .vocabulary_size = kMovies + 30, .dim = 3});
+    const auto movies = plain_table("movies", kMovies + 30, 3);
     const auto users = make_table({.vocabulary_size = 4, .dim = 2});
-    return TPUEmbedding(TPUEmbeddingOptions{
-        .features = test::features_of({{"seen", movies}, {"user", users}}),
-        .optimizer = optim::Adagrad{.learning_rate = 0.5},
-        .seed = 7});
+    return layer_of(
+        features_of({{"seen", movies}, {"user", users}}),
+        optim::Adagrad{.learning_rate = 0.5},
+        {.seed = 7});
   };
   auto layer = grown();
   EXPECT_VALUE_ERROR(
@@ -777,18 +755,18 @@ TEST_P(LoadOptionsTest, LoadsIntoATableThatHasGrown) {
       "saved as float32 [70, 3]\n"
       "  table 'movies': slot accumulators is float32 [100, 3] in the layer, "
       "but was saved as float32 [70, 3]\n");
-  const auto initial = test::tables_of(layer);
+  const auto initial = tables_of(layer);
   load(layer, {.grown = true});
   const at::Tensor rows = layer->embedding_tables()["movies"];
-  EXPECT_TRUE(at::equal(
-      rows.slice(0, 0, kMovies), trained->embedding_tables()["movies"]));
-  EXPECT_TRUE(at::equal(rows.slice(0, kMovies), initial[0].slice(0, kMovies)));
-  const at::Tensor slot = test::slot_of(layer, 0, "accumulators");
-  EXPECT_TRUE(at::equal(
-      slot.slice(0, 0, kMovies), test::slot_of(trained, 0, "accumulators")));
-  EXPECT_TRUE(at::equal(
+  EXPECT_TENSOR_EQ(
+      rows.slice(0, 0, kMovies), trained->embedding_tables()["movies"]);
+  EXPECT_TENSOR_EQ(rows.slice(0, kMovies), initial[0].slice(0, kMovies));
+  const at::Tensor slot = slot_of(layer, 0, "accumulators");
+  EXPECT_TENSOR_EQ(
+      slot.slice(0, 0, kMovies), slot_of(trained, 0, "accumulators"));
+  EXPECT_TENSOR_EQ(
       slot.slice(0, kMovies),
-      test::slot_of(grown(), 0, "accumulators").slice(0, kMovies)));
+      slot_of(grown(), 0, "accumulators").slice(0, kMovies));
   EXPECT_EQ(layer->iterations(), 4);
 
   // A table never shrinks.
@@ -799,4 +777,4 @@ TEST_P(LoadOptionsTest, LoadsIntoATableThatHasGrown) {
       "saved as float32 [100, 3]");
 }
 
-}  // namespace tessera::checkpoint_test
+}  // namespace checkpoint_test

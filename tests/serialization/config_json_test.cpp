@@ -4,7 +4,6 @@
 
 #include "tests/test_util.h"
 
-namespace tessera {
 namespace config_json_test {
 
 namespace init = initializers;
@@ -165,7 +164,7 @@ TEST(ConfigJsonTest, NamesTheKeyOfAWrongType) {
   const auto read = [](const std::string& text) {
     table_from_json(parse(text));
   };
-  test::expect_refusals<std::string>(
+  expect_refusals<std::string>(
       {{"[]", "[table] expected an object in the JSON"},
        {R"({"name": 3})",
         "[table.name] expected a string in the JSON, but got 3."},
@@ -350,7 +349,7 @@ TEST(FeaturesJsonTest, RefusesPathsThatAreNotANest) {
   const char* prefix =
       "the path of a feature must not be the beginning of another feature's "
       "path";
-  test::expect_refusals<std::vector<std::string>>(
+  expect_refusals<std::vector<std::string>>(
       {{{R"(["a"])", R"(["a", "b"])"}, prefix},
        {{R"(["a", "b"])", R"(["a"])"}, prefix},
        {{"[]", R"(["a"])"}, prefix},
@@ -362,7 +361,7 @@ TEST(FeaturesJsonTest, RefusesPathsThatAreNotANest) {
 
 TEST(FeaturesJsonTest, StepsMustBeKeysOrIndicesInOrder) {
   const char* indices = "expected the indices 0, 1, ... in order";
-  test::expect_refusals<std::vector<std::string>>(
+  expect_refusals<std::vector<std::string>>(
       {{{"[1]"}, indices},
        {{"[0]", "[2]"}, indices},
        {{"[18446744073709551615]"}, indices},
@@ -447,4 +446,3 @@ TEST(FeaturesJsonTest, KeysMayHaveBytesThatAreNotUtf8) {
 }
 
 }  // namespace config_json_test
-}  // namespace tessera

@@ -29,13 +29,9 @@
 
 #include <sys/stat.h>
 
-namespace tessera {
 namespace hostile_input_test {
 
 namespace fs = std::filesystem;
-using test::bytes_of;
-using test::MemoryFolder;
-using test::write_file;
 
 const std::string kLong(1'000'000, 'x');
 
@@ -43,7 +39,7 @@ TPUEmbedding make_layer(
     const std::string& table = "users",
     const std::string& feature = "user") {
   const TableConfig config{.name = table, .vocabulary_size = 10, .dim = 2};
-  return {test::features_of({{feature, make_table(config)}}), optim::Adagrad{}};
+  return {features_of({{feature, make_table(config)}}), optim::Adagrad{}};
 }
 
 TEST(ShortenTest, KeepsShortTextAndBothEndsOfLongText) {
@@ -82,15 +78,15 @@ TEST(LongNamesTest, AreShortenedInErrors) {
   torch::save(make_layer(kLong), folder / "long.pt");
   save_safetensors(
       {.tensors = {{kLong, at::ones({1})}}}, folder / "long.safetensors");
-  const Features features{{"user", test::int64s({1, 2})}};
-  const Features others{{kLong, test::int64s({1, 2})}};
+  const Features features{{"user", int64s({1, 2})}};
+  const Features others{{kLong, int64s({1, 2})}};
   const auto as_json = [](const std::string& text) { return parse_json(text); };
   const data::FeaturePipeline pipeline(
       {{.name = "a",
         .columns = {kLong},
         .transform = data::transforms::Hash{.num_bins = 3}}});
   data::Columns columns;
-  columns.add(kLong, {.values = test::int64s({1, 2})});
+  columns.add(kLong, {.values = int64s({1, 2})});
 
   const std::vector<std::pair<const char*, std::function<void()>>> cases{
       {"a table's name in a checkpoint",
@@ -108,8 +104,7 @@ TEST(LongNamesTest, AreShortenedInErrors) {
        [&] {
          users->load_checkpoint(folder / "users", {.checkpoint = kLong});
        }},
-      {"a table's name in TableConfig",
-       [] { make_table({.name = kLong, .vocabulary_size = 0, .dim = 1}); }},
+      {"a table's name in TableConfig", [] { plain_table(kLong, 0, 1); }},
       {"a key of TableConfig",
        [&] { table_from_json(as_json("{\"" + kLong + "\": 1}")); }},
       {"a combiner",
@@ -225,7 +220,7 @@ TEST(PathsTest, RefusesAZeroByte) {
     std::map<std::string, std::string> files;
     for (const auto& entry : fs::recursive_directory_iterator(folder.path())) {
       files[entry.path().string()] =
-          entry.is_regular_file() ? test::read_file(entry.path()) : "";
+          entry.is_regular_file() ? read_file(entry.path()) : "";
     }
     return files;
   };
@@ -279,12 +274,11 @@ TEST(LargeFilesTest, KeysAreComparedWithTheManifestBeforeTheyAreRead) {
        .keys = DynamicKeys{
            .capacity = 5,
            .admission = admission::AfterOccurrences{.count = 2}}});
-  TPUEmbedding layer(test::features_of({{"user", users}}), optim::Adagrad{});
-  const Features batch{{"user", test::int64s({7, -7, 7, -7, 1})}};
+  TPUEmbedding layer(features_of({{"user", users}}), optim::Adagrad{});
+  const Features batch{{"user", int64s({7, -7, 7, -7, 1})}};
   layer->forward(batch)["user"].sum().backward();
   layer->save_checkpoint(folder / "run");
-  layer->update_embedding_table(
-      "users", test::int64s({1, 2, 3}), at::ones({3, 2}));
+  layer->update_embedding_table("users", int64s({1, 2, 3}), at::ones({3, 2}));
   const std::string before = bytes_of(layer);
   for (const char* name :
        {"keys", "key_updates", "key_frequencies", "sketch", "parameters"}) {
@@ -365,11 +359,10 @@ TEST(FileLockTest, KeepsTheModeOfAnExistingFile) {
         FileLock::per_holder(folder / "lock", "[test]", "Wait.");
     EXPECT_EQ(mode_of(secret), 0600);
   }
-  EXPECT_EQ(test::read_file(secret), "mine");
+  EXPECT_EQ(read_file(secret), "mine");
   // Everybody who may write to the folder may use a new lock file.
   const auto lock = FileLock::per_process(folder / "new", "[test]", "Wait.");
   EXPECT_EQ(mode_of(folder / "new"), 0666);
 }
 
 }  // namespace hostile_input_test
-}  // namespace tessera

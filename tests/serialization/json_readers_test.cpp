@@ -19,9 +19,7 @@
 #include <tessera/training/fit.h>
 #include <tessera/training/history.h>
 
-namespace tessera::json_readers_test {
-
-using test::TemporaryFolder;
+namespace json_readers_test {
 
 struct Reader {
   std::string name;
@@ -37,7 +35,7 @@ torch::serialize::InputArchive archive_with(
     const std::string& text) {
   torch::serialize::OutputArchive written;
   written.write(key, c10::IValue(text));
-  return test::reread(written);
+  return reread(written);
 }
 
 // Adds the checksum that ends a manifest.
@@ -54,7 +52,7 @@ void resume_from(
     const std::string& dense_names,
     const std::string& layers,
     const std::string& training) {
-  test::ClickRun run(/*layers=*/0);
+  ClickRun run(/*layers=*/0);
   const TemporaryFolder folder;
   torch::serialize::OutputArchive archive;
   torch::serialize::OutputArchive dense(archive.compilation_unit());
@@ -73,7 +71,7 @@ void resume_from(
   archive.write("optimizer", optimizer);
   archive.save_to(folder / "model.pt");
   training::fit(
-      test::click_batches(1, 1),
+      click_batches(1, 1),
       run.train_step(),
       {.model = run.model.ptr(),
        .checkpoint = std::make_shared<training::Checkpoint>(
@@ -82,7 +80,7 @@ void resume_from(
 
 std::string dense_parameter_names() {
   Json names = Json::array();
-  test::ClickRun run(/*layers=*/0);
+  ClickRun run(/*layers=*/0);
   for (const auto& parameter : run.model->named_parameters()) {
     names.push_back(parameter.key());
   }
@@ -324,4 +322,4 @@ TEST(LoadJsonTest, ALargeFileIsRefusedBeforeItIsRead) {
       "[load_pipeline] " + path + ": expected at most 8589934592 bytes");
 }
 
-}  // namespace tessera::json_readers_test
+}  // namespace json_readers_test

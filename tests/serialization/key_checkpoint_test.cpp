@@ -18,14 +18,9 @@
 #include "tests/serialization/recording_disk.h"
 #include "tests/test_util.h"
 
-namespace tessera {
 namespace key_checkpoint_test {
 
 namespace fs = std::filesystem;
-using test::floats;
-using test::int64s;
-using test::MemoryFolder;
-using test::saved;
 using Keys = std::vector<int64_t>;
 
 struct LayerSetup {
@@ -43,13 +38,11 @@ TPUEmbedding make_layer(const LayerSetup& setup, uint64_t seed = 0) {
        .dtype = setup.dtype,
        .stochastic_rounding = setup.dtype != at::kFloat,
        .keys = setup.keys});
-  const TablePtr weeks =
-      make_table({.name = "weeks", .vocabulary_size = 7, .dim = 2});
-  return TPUEmbedding(TPUEmbeddingOptions{
-      .features = test::features_of(
-          {{"item", items}, {"seen", items}, {"week", weeks}}),
-      .optimizer = setup.optimizer,
-      .seed = seed});
+  const TablePtr weeks = plain_table("weeks", 7, 2);
+  return layer_of(
+      features_of({{"item", items}, {"seen", items}, {"week", weeks}}),
+      setup.optimizer,
+      {.seed = seed});
 }
 
 const KeyIndex& index_of(const TPUEmbedding& layer) {
@@ -72,7 +65,7 @@ EmbeddingTables::Entry items_of(const TPUEmbedding& layer) {
 Features batch_of(const Keys& items, const Keys& seen) {
   return {
       {"item", at::tensor(items, at::kLong)},
-      {"seen", test::ragged({seen, {}})},
+      {"seen", ragged({seen, {}})},
       {"week", int64s({1, 3})}};
 }
 
@@ -226,7 +219,7 @@ TEST_P(KeyCheckpointTest, EvictionStateSurvives) {
       const Features batch = batches.next();
       const at::Tensor activations = train(layer, batch);
       for (TPUEmbedding& other : loaded) {
-        ASSERT_TRUE(at::equal(train(other, batch), activations));
+        ASSERT_TENSOR_EQ(train(other, batch), activations);
       }
     }
   }
@@ -372,7 +365,7 @@ TEST(KeyIncrementTest, CopiesSaveAllKeys) {
   TPUEmbedding layer = make_layer({});
   train_keys(layer, {1, 2, 3});
   layer->save_checkpoint(folder / "run", {.full_every = 100});
-  TPUEmbedding copy = test::clone_of(layer);
+  TPUEmbedding copy = clone_of(layer);
   train_keys(copy, {1});
   copy->save_checkpoint(folder / "run", {.full_every = 100});
   EXPECT_EQ(changes_in(folder / "run", 1).first, 3);
@@ -405,7 +398,7 @@ TEST(KeyCheckpointOptionsTest, AnEngineAndServingLoadIt) {
   TPUEmbedding rows = make_layer({}, 99);
   rows->load_checkpoint(folder / "run", {.slots = false});
   EXPECT_EQ(keys_of(rows), keys_of(layer));
-  EXPECT_TRUE(at::equal(items_of(rows).parameters, items_of(layer).parameters));
+  EXPECT_TENSOR_EQ(items_of(rows).parameters, items_of(layer).parameters);
   const TableState& table = TableModule::of(*rows)->state().tables[0];
   for (const KeyEntry& entry : index_of(rows).entries()) {
     EXPECT_TRUE(table.slots[0].values[entry.row].eq(0.1F).all().item<bool>());
@@ -524,8 +517,7 @@ TEST(KeyCheckpointOptionsTest, AnotherConfig) {
   TPUEmbedding large = make_layer({.keys = {.capacity = 50'000}}, 99);
   large->load_checkpoint(run);
   EXPECT_EQ(keys_of(large), keys_of(layer));
-  EXPECT_TRUE(
-      at::equal(items_of(large).parameters, items_of(layer).parameters));
+  EXPECT_TENSOR_EQ(items_of(large).parameters, items_of(layer).parameters);
   // Another eviction takes over the scores that it needs. Each key has occurred once, at
   // its last update.
   TPUEmbedding frequent = make_layer(
@@ -572,10 +564,10 @@ class KeyConversionTest : public testing::TestWithParam<std::string> {
     } else {
       config.keys = DynamicKeys{.capacity = 20};
     }
-    return TPUEmbedding(TPUEmbeddingOptions{
-        .features = test::features_of({{"id", make_table(config)}}),
-        .optimizer = optim::Adagrad{.learning_rate = 0.5},
-        .seed = seed});
+    return layer_of(
+        features_of({{"id", make_table(config)}}),
+        optim::Adagrad{.learning_rate = 0.5},
+        {.seed = seed});
   }
   static void train(TPUEmbedding& layer, const Keys& keys) {
     layer->forward({{"id", at::tensor(keys, at::kLong)}})["id"]
@@ -612,9 +604,9 @@ TEST_P(KeyConversionTest, RowsOfAVocabularyBecomeKeys) {
   EXPECT_EQ(keys_of(layer), (Keys{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}));
   EXPECT_EQ(index_of(layer).counts(), (KeyCounts{.admitted = 12}));
   const auto expect_same = [&] {
-    EXPECT_TRUE(
-        at::equal(items_of(layer).parameters, known->embedding_tables()["t"]));
-    EXPECT_TRUE(at::equal(slots_of(layer), slots_of(known)));
+    EXPECT_TENSOR_EQ(
+        items_of(layer).parameters, known->embedding_tables()["t"]);
+    EXPECT_TENSOR_EQ(slots_of(layer), slots_of(known));
   };
   expect_same();
   EXPECT_EQ(layer->iterations(), 1);
@@ -634,17 +626,14 @@ TEST_P(KeyConversionTest, KeysBecomeRowsOfAVocabulary) {
   load(known);
   const at::Tensor keys = int64s({1, 5, 7, 9});
   const at::Tensor rows = known->embedding_tables()["t"];
-  EXPECT_TRUE(
-      at::equal(rows.index_select(0, keys), items_of(layer).parameters));
-  EXPECT_TRUE(
-      at::equal(slots_of(known).index_select(0, keys), slots_of(layer)));
+  EXPECT_TENSOR_EQ(rows.index_select(0, keys), items_of(layer).parameters);
+  EXPECT_TENSOR_EQ(slots_of(known).index_select(0, keys), slots_of(layer));
   const at::Tensor others = int64s({0, 2, 3, 4, 6, 8, 10, 11});
-  EXPECT_TRUE(
-      at::equal(rows.index_select(0, others), initial.index_select(0, others)));
+  EXPECT_TENSOR_EQ(
+      rows.index_select(0, others), initial.index_select(0, others));
   train(known, {5, 9});
   train(layer, {5, 9});
-  EXPECT_TRUE(
-      at::equal(rows.index_select(0, keys), items_of(layer).parameters));
+  EXPECT_TENSOR_EQ(rows.index_select(0, keys), items_of(layer).parameters);
 
   for (const int64_t key : {int64_t{-1}, int64_t{12}}) {
     train(layer, {key});
@@ -688,7 +677,7 @@ TEST_P(KeyConversionTest, KeysKeepTheirAgeBesideAnotherCounter) {
         EXPECT_EQ(entries[i].last_update, std::max<int64_t>(0, steps - age));
       }
       // The layer goes on as the saved one does, if it is not younger than the keys.
-      TPUEmbedding copy = test::clone_of(layer);
+      TPUEmbedding copy = clone_of(layer);
       for (const Keys& keys : std::vector<Keys>{{30}, {31, 4}, {32}}) {
         train_keys(copy, keys);
         train_keys(other, keys);
@@ -790,7 +779,7 @@ TEST_P(KeyConversionTest, UpdatesAreCountedAfterAnAccumulation) {
     train_keys(loaded, {8});
     load(loaded);
     EXPECT_TRUE(saved(loaded) == saved(layer));
-    TPUEmbedding copy = test::clone_of(layer);
+    TPUEmbedding copy = clone_of(layer);
     for (int64_t step = 0; step < 3; ++step) {
       train_keys(copy, {2, 3 * step});
       train_keys(loaded, {2, 3 * step});
@@ -801,11 +790,8 @@ TEST_P(KeyConversionTest, UpdatesAreCountedAfterAnAccumulation) {
   train_keys(layer, {1});
   save(layer);
   const auto make_static = [&] {
-    return TPUEmbedding(TPUEmbeddingOptions{
-        .features = test::features_of(
-            {{"item",
-              make_table({.name = "items", .vocabulary_size = 9, .dim = 3})}}),
-        .optimizer = adagrad});
+    return layer_of(
+        features_of({{"item", plain_table("items", 9, 3)}}), adagrad);
   };
   TPUEmbedding known = make_static();
   EXPECT_VALUE_ERROR(
@@ -826,13 +812,13 @@ TEST(OldSlotsTest, MeanSquaresBecomeVariances) {
   std::vector<at::Tensor> variances;
   std::vector<at::Tensor> means;
   for (size_t table = 0; table < 2; ++table) {
-    variances.push_back(test::slot_of(layer, table, "variances"));
-    means.push_back(test::slot_of(layer, table, "means"));
+    variances.push_back(slot_of(layer, table, "variances"));
+    means.push_back(slot_of(layer, table, "means"));
     ASSERT_TRUE((variances[table] > 0).any().item<bool>());
   }
 
-  std::istringstream archive(test::changed_archive(
-      saved(layer), [&](std::string& key, at::Tensor& value) {
+  std::istringstream archive(
+      changed_archive(saved(layer), [&](std::string& key, at::Tensor& value) {
         if (key == "slot_variances") {
           key = "slot_mean_squares";
           const size_t table = at::equal(value, variances[0]) ? 0 : 1;
@@ -844,19 +830,16 @@ TEST(OldSlotsTest, MeanSquaresBecomeVariances) {
   torch::load(loaded, archive);
   for (size_t table = 0; table < 2; ++table) {
     SCOPED_TRACE(table);
-    test::expect_close(
-        test::slot_of(loaded, table, "variances"),
-        variances[table],
-        1e-5,
-        1e-5);
-    EXPECT_TRUE(at::equal(test::slot_of(loaded, table, "means"), means[table]));
+    expect_close(
+        slot_of(loaded, table, "variances"), variances[table], 1e-5, 1e-5);
+    EXPECT_TENSOR_EQ(slot_of(loaded, table, "means"), means[table]);
   }
 
   // The numbers of the variances stand for mean squares.
   const MemoryFolder folder;
   layer->save_checkpoint(folder / "run");
   const std::string path = folder / "run/checkpoint_000001/manifest.json";
-  Manifest manifest = manifest_from_text(test::read_file(path), "[test]");
+  Manifest manifest = manifest_from_text(read_file(path), "[test]");
   for (ManifestTable& table : manifest.tables) {
     for (ManifestTensor& tensor : table.tensors) {
       if (tensor.name == "slot_variances") {
@@ -864,17 +847,16 @@ TEST(OldSlotsTest, MeanSquaresBecomeVariances) {
       }
     }
   }
-  test::write_file(path, to_text(manifest));
+  write_file(path, to_text(manifest));
   TPUEmbedding other = make_layer(setup, /*seed=*/9);
   other->load_checkpoint(folder / "run");
   for (size_t table = 0; table < 2; ++table) {
     SCOPED_TRACE(table);
-    const at::Tensor actual = test::slot_of(other, table, "variances");
-    test::expect_close(
+    const at::Tensor actual = slot_of(other, table, "variances");
+    expect_close(
         actual, (variances[table] - means[table].square()).clamp_min(0));
     EXPECT_TRUE((actual > 0).any().item<bool>());
   }
 }
 
 }  // namespace key_checkpoint_test
-}  // namespace tessera

@@ -5,7 +5,6 @@
 
 #include <string_view>
 
-namespace tessera {
 namespace initializer_test {
 
 namespace init = initializers;
@@ -80,24 +79,24 @@ TEST(InitializerTest, RowsDoNotDependOnTheSplitIntoParts) {
     initialize_rows(initializer, kSeed, "users", 0, parts.slice(0, 0, 1111));
     initialize_rows(
         initializer, kSeed, "users", 1111, parts.slice(0, 1111, 3000));
-    EXPECT_TRUE(at::equal(parts, whole));
+    EXPECT_TENSOR_EQ(parts, whole);
   }
 }
 
 TEST(InitializerTest, ThreadsDoNotChangeTheValues) {
   const auto with = [](int threads, const Initializer& initializer) {
-    const test::Threads guard(threads);
+    const Threads guard(threads);
     return filled(initializer, 5000, 16);
   };
   for (const Initializer& initializer : random_initializers()) {
-    EXPECT_TRUE(at::equal(with(1, initializer), with(2, initializer)));
+    EXPECT_TENSOR_EQ(with(1, initializer), with(2, initializer));
   }
 }
 
 TEST(InitializerTest, ValuesDependOnSeedNameRowAndColumn) {
   for (const Initializer& initializer : random_initializers()) {
     const at::Tensor values = filled(initializer, 50, 40);
-    EXPECT_TRUE(at::equal(values, filled(initializer, 50, 40)));
+    EXPECT_TENSOR_EQ(values, filled(initializer, 50, 40));
     EXPECT_FALSE(at::equal(values, filled(initializer, 50, 40, kSeed + 1)));
     EXPECT_FALSE(
         at::equal(values, filled(initializer, 50, 40, kSeed, "movies")));
@@ -114,8 +113,8 @@ TEST(InitializerTest, ValuesDependOnSeedNameRowAndColumn) {
 TEST(InitializerTest, TheFirstColumnsDoNotDependOnTheWidth) {
   for (const Initializer& initializer : random_initializers()) {
     const at::Tensor wide = filled(initializer, 10, 9);
-    EXPECT_TRUE(at::equal(
-        filled(initializer, 10, 4), wide.slice(1, 0, 4).contiguous()));
+    EXPECT_TENSOR_EQ(
+        filled(initializer, 10, 4), wide.slice(1, 0, 4).contiguous());
   }
 }
 
@@ -133,11 +132,10 @@ TEST(InitializerTest, NeighboursAreNotCorrelated) {
 }
 
 TEST(InitializerTest, ZerosAndConstantFillEveryElement) {
-  EXPECT_TRUE(
-      at::equal(filled(init::Zeros{}, 3, 5), at::zeros({3, 5}, at::kFloat)));
-  EXPECT_TRUE(at::equal(
+  EXPECT_TENSOR_EQ(filled(init::Zeros{}, 3, 5), at::zeros({3, 5}, at::kFloat));
+  EXPECT_TENSOR_EQ(
       filled(init::Constant{.value = 2.5}, 3, 5),
-      at::full({3, 5}, 2.5, at::kFloat)));
+      at::full({3, 5}, 2.5, at::kFloat));
 }
 
 TEST(InitializerTest, UniformHasItsRangeMomentsAndDistribution) {
@@ -212,18 +210,17 @@ TEST(InitializerTest, TruncatedNormalStaysWithinTwoStandardDeviations) {
 
 TEST(InitializerTest, AStandardDeviationOfZeroGivesTheMean) {
   const at::Tensor expected = at::full({4, 3}, 1.5, at::kFloat);
-  EXPECT_TRUE(at::equal(
-      filled(init::Normal{.mean = 1.5, .stddev = 0.0}, 4, 3), expected));
-  EXPECT_TRUE(at::equal(
+  EXPECT_TENSOR_EQ(
+      filled(init::Normal{.mean = 1.5, .stddev = 0.0}, 4, 3), expected);
+  EXPECT_TENSOR_EQ(
       filled(init::TruncatedNormal{.mean = 1.5, .stddev = 0.0}, 4, 3),
-      expected));
+      expected);
 }
 
 TEST(InitializerTest, RowIdFillsEachRowWithItsNumber) {
   const at::Tensor values =
       filled(init::RowId{.offset = 5}, 3, 2, kSeed, "users", 10);
-  EXPECT_TRUE(
-      at::equal(values, test::floats({15, 15, 16, 16, 17, 17}).view({3, 2})));
+  EXPECT_TENSOR_EQ(values, floats({15, 15, 16, 16, 17, 17}).view({3, 2}));
 }
 
 TEST(InitializerTest, ACallableGetsTheRowsToFillAndTheirWidth) {
@@ -235,9 +232,9 @@ TEST(InitializerTest, ACallableGetsTheRowsToFillAndTheirWidth) {
             .unsqueeze(1)
             .expand({ids.numel(), dim});
       });
-  EXPECT_TRUE(at::equal(
+  EXPECT_TENSOR_EQ(
       filled(squares, 2, 2, kSeed, "users", 3),
-      test::floats({9, 9, 16, 16}).view({2, 2})));
+      floats({9, 9, 16, 16}).view({2, 2}));
 }
 
 TEST(InitializerTest, ACallableMayGiveRowsOfATrainedTensor) {
@@ -248,7 +245,7 @@ TEST(InitializerTest, ACallableMayGiveRowsOfATrainedTensor) {
       });
   const at::Tensor rows = filled(warm_start, 4, 2);
   EXPECT_FALSE(rows.requires_grad());
-  EXPECT_TRUE(at::equal(rows, trained));
+  EXPECT_TENSOR_EQ(rows, trained);
 }
 
 TEST(InitializerTest, ACallableMustGiveFiniteFloatsOfTheRightShape) {
@@ -259,7 +256,7 @@ TEST(InitializerTest, ACallableMustGiveFiniteFloatsOfTheRightShape) {
         3,
         2);
   };
-  test::expect_refusals<at::Tensor>(
+  expect_refusals<at::Tensor>(
       {{at::zeros({3, 1}, at::kFloat),
         "[TableConfig 'users'] initializer must return a float32 tensor of shape "
         "[3, 2], but got Float of shape [3, 1]."},
@@ -310,7 +307,7 @@ TEST(InitializerTest, ComparesByValueAndCallablesByIdentity) {
 
 TEST(InitializerTest, ValidateRefusesUnusableValues) {
   const std::string where = "[TableConfig 'users']";
-  test::expect_refusals<Initializer>(
+  expect_refusals<Initializer>(
       {{init::Constant{.value = NAN},
         "[TableConfig 'users'] initializer: value must be finite in float32, but got nan"},
        {init::Uniform{.low = -INFINITY},
@@ -326,4 +323,3 @@ TEST(InitializerTest, ValidateRefusesUnusableValues) {
 }
 
 }  // namespace initializer_test
-}  // namespace tessera

@@ -12,7 +12,7 @@
 #include <deque>
 #include <unordered_set>
 
-namespace tessera::key_index_test {
+namespace key_index_test {
 
 constexpr uint64_t kRandomKey = 1234;
 
@@ -1066,7 +1066,7 @@ TEST(DynamicKeysTest, RefusesOptionsOutOfRange) {
       [](auto& keys, int64_t updates) { keys = older(1, updates); },
       Integers{0, int64_t{1} << 32},
       "the updates of OlderThan");
-  test::expect_refusals<DynamicKeys>(
+  expect_refusals<DynamicKeys>(
       {{{}, "but got 0"},
        {{.capacity = -1}, "but got -1"},
        {{.capacity = (int64_t{1} << 31) + 1}, "but got 2147483649"},
@@ -1079,4 +1079,4 @@ TEST(DynamicKeysTest, RefusesOptionsOutOfRange) {
   validate({.capacity = 2, .padding_key = 0, .default_key = 1}, "[test]");
 }
 
-}  // namespace tessera::key_index_test
+}  // namespace key_index_test

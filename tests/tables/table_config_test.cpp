@@ -5,7 +5,7 @@
 
 #include "tests/test_util.h"
 
-namespace tessera::table_config_test {
+namespace table_config_test {
 
 TableConfig users() {
   return {.name = "users", .vocabulary_size = 10, .dim = 4};
@@ -70,7 +70,7 @@ TEST(TableConfigTest, TheNameMayBeEmptyOrAnyText) {
 
 TEST(TableConfigTest, RefusesUnusableOptions) {
   constexpr int64_t kMaxRows = 4294967294;
-  test::expect_refusals<Change>(
+  expect_refusals<Change>(
       {{[](TableConfig& table) { table.vocabulary_size = 0; },
         "[TableConfig 'users'] vocabulary_size must be in [1, 4294967294], but "
         "got 0. Set it to the number of distinct ids, or set keys."},
@@ -128,4 +128,4 @@ TEST(CombinerTest, AnUnknownNameListsTheChoices) {
   EXPECT_VALUE_ERROR(combiner_from_string("Mean"), "but got 'Mean'");
 }
 
-}  // namespace tessera::table_config_test
+}  // namespace table_config_test

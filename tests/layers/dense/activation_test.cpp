@@ -5,7 +5,7 @@
 #include "tests/layers/gradient_check.h"
 #include "tests/test_util.h"
 
-namespace tessera::activation_test {
+namespace activation_test {
 
 // LayersGoldenTest.Cross compares the values of all activations with Keras.
 TEST(ActivationTest, NamesRoundTripAndGradientsMatchFiniteDifferences) {
@@ -16,7 +16,7 @@ TEST(ActivationTest, NamesRoundTripAndGradientsMatchFiniteDifferences) {
     const Json json = JsonValue<Activation>::write(activation);
     EXPECT_EQ(JsonValue<Activation>::read(json, "x"), activation);
     const at::Tensor x = at::randn({3, 4}, at::kDouble).requires_grad_();
-    test::expect_gradients([&] { return activate(activation, x); }, {x});
+    expect_gradients([&] { return activate(activation, x); }, {x});
   }
   EXPECT_EQ(activation_from_string("swish"), Activation::kSilu);
 }
@@ -36,4 +36,4 @@ TEST(ActivationTest, RefusesUnknownNames) {
       "named value such as Activation::kRelu.");
 }
 
-}  // namespace tessera::activation_test
+}  // namespace activation_test

@@ -15,24 +15,20 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace tessera::archive_checksums_test {
+namespace archive_checksums_test {
 
 using torch::serialize::InputArchive;
 using torch::serialize::OutputArchive;
 
-using test::bytes_of;
-using test::load_bytes;
-
 TPUEmbedding make_layer(uint64_t seed) {
-  return TPUEmbedding(TPUEmbeddingOptions{
-      .features = test::features_of(
-          {{"a", make_table({.name = "t", .vocabulary_size = 5, .dim = 3})}}),
-      .optimizer = optim::Adagrad{.learning_rate = 0.5},
-      .seed = seed});
+  return layer_of(
+      features_of({{"a", plain_table("t", 5, 3)}}),
+      optim::Adagrad{.learning_rate = 0.5},
+      {.seed = seed});
 }
 
 void train(TPUEmbedding& layer) {
-  layer->forward({{"a", test::int64s({0, 3, 3})}})["a"].sum().backward();
+  layer->forward({{"a", int64s({0, 3, 3})}})["a"].sum().backward();
 }
 
 // The number of damaged copies, and of those that were loaded without an error.
@@ -97,9 +93,7 @@ TEST(ArchiveChecksumsTest, ADamagedLayerIsRefusedOrLoadsTheSameValues) {
 TEST(ArchiveChecksumsTest, ADamagedPartialLayerIsRefusedOrLoadsTheSameValues) {
   const auto make = [](uint64_t seed) {
     const auto table = [](const char* name, int64_t rows) {
-      return FeatureConfig{
-          .table =
-              make_table({.name = name, .vocabulary_size = rows, .dim = 2})};
+      return FeatureConfig{.table = plain_table(name, rows, 2)};
     };
     return PartialTPUEmbedding(PartialTPUEmbeddingOptions{
         .features = {{"large", table("l", 8)}, {"small", table("s", 4)}},
@@ -179,11 +173,10 @@ TEST(ArchiveChecksumsTest, ADamagedOptimizerIsRefusedOrLoadsTheSameValues) {
 
 TEST(ArchiveChecksumsTest, ADamagedCombinedIsRefused) {
   const auto make = [](double rate) {
-    TPUEmbedding layer(TPUEmbeddingOptions{
-        .features = test::features_of(
-            {{"a", make_table({.vocabulary_size = 5, .dim = 3})}}),
-        .optimizer = optim::SGD{},
-        .apply = Apply::kOnStep});
+    TPUEmbedding layer = layer_of(
+        features_of({{"a", make_table({.vocabulary_size = 5, .dim = 3})}}),
+        optim::SGD{},
+        {.apply = Apply::kOnStep});
     return Combined(torch::optim::Adam(layer->parameters(), rate), {layer});
   };
   const auto rate_of = [](const Combined& combined) {
@@ -234,13 +227,13 @@ TEST(ArchiveChecksumsTest, EachDamagedEntryIsNamed) {
     again.write("nested", part);
     archive.finish();
     c10::IValue text;
-    test::reread(output).read(kChecksumsKey, text);
+    reread(output).read(kChecksumsKey, text);
     std::string checksums = text.toStringRef();
     if (is("checksums")) {
       checksums[40] ^= 1;
     }
     again.write(kChecksumsKey, c10::IValue(checksums));
-    return test::reread(again);
+    return reread(again);
   };
   const auto expect = [&](const char* damaged, const std::string& problem) {
     SCOPED_TRACE(damaged);
@@ -273,7 +266,7 @@ TEST(ArchiveChecksumsTest, EntriesMayHaveTheSamePath) {
   part.write("b", at::full({2}, 2.0));
   archive.write("a", part);
   archive.finish();
-  auto whole = test::reread(output);
+  auto whole = reread(output);
   check_checksums(whole, "[here]");
   // The same entries with another value in a/b, and the old checksums.
   c10::IValue checksums;
@@ -284,7 +277,7 @@ TEST(ArchiveChecksumsTest, EntriesMayHaveTheSamePath) {
   nested.write("b", at::full({2}, 7.0), true);
   again.write("a", nested);
   again.write(kChecksumsKey, checksums);
-  auto damaged = test::reread(again);
+  auto damaged = reread(again);
   EXPECT_VALUE_ERROR(
       check_checksums(damaged, "[here]"),
       "nothing was changed. Damaged entries:\n  a/b does not agree with its "
@@ -302,7 +295,7 @@ TEST(ArchiveChecksumsTest, CoversEntriesOfPlainArchives) {
   plain.write("none", c10::IValue());
   archive.write("plain", plain);
   archive.finish();
-  auto read = test::reread(output);
+  auto read = reread(output);
   c10::IValue text;
   read.read(kChecksumsKey, text);
   EXPECT_EQ(
@@ -339,7 +332,7 @@ TEST(ArchiveChecksumsTest, ArchivesWithoutChecksumsAreStillRead) {
   TPUEmbedding layer = make_layer(0);
   load_old(layer, write_old_layer);
   EXPECT_EQ(layer->iterations(), 7);
-  EXPECT_TRUE(at::equal(layer->embedding_tables()["t"], at::full({5, 3}, 2.0)));
+  EXPECT_TENSOR_EQ(layer->embedding_tables()["t"], at::full({5, 3}, 2.0));
 
   Tower tower;
   load_old(tower, [&](OutputArchive& archive) {
@@ -369,11 +362,11 @@ TEST(ArchiveChecksumsTest, SavedFeaturesRefusesADamagedConfig) {
   const size_t position = damaged.find("vocabulary_size\":5");
   ASSERT_NE(position, std::string::npos);
   damaged[position + 17] = '6';
-  auto archive = test::archive_of(damaged);
+  auto archive = archive_of(damaged);
   EXPECT_VALUE_ERROR(
       saved_features(archive),
       "[saved_features] the archive is damaged, and nothing was changed. "
       "Damaged entries:\n  config does not agree");
 }
 
-}  // namespace tessera::archive_checksums_test
+}  // namespace archive_checksums_test

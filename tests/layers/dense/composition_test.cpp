@@ -7,10 +7,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace tessera::composition_test {
-
-using test::int64s;
-using test::ragged;
+namespace composition_test {
 
 TPUEmbeddingOptions two_features(Strategy strategy) {
   const auto table = make_table({.vocabulary_size = 6, .dim = 3});
@@ -52,8 +49,8 @@ class CompositionTest : public testing::TestWithParam<Strategy> {};
 INSTANTIATE_TEST_SUITE_P(
     Strategies,
     CompositionTest,
-    test::strategies(),
-    test::strategy_name);
+    strategies(),
+    strategy_name);
 
 // Makes one training step.
 template <class Model>
@@ -74,12 +71,12 @@ TEST_P(CompositionTest, AUserModelTrainsDenseWeightsAndTables) {
           is_fused ? "embedding.virtual_variable" : "embedding.table_0",
           "tower.weight",
           "tower.bias"}));
-  const auto tables = test::tables_of(model->embedding);
+  const auto tables = tables_of(model->embedding);
   const at::Tensor weight = model->tower->weight.detach().clone();
   const float before = model->forward(batch()).square().sum().item<float>();
   train_step(model);
   EXPECT_FALSE(at::equal(model->tower->weight, weight));
-  EXPECT_FALSE(at::equal(test::tables_of(model->embedding)[0], tables[0]));
+  EXPECT_FALSE(at::equal(tables_of(model->embedding)[0], tables[0]));
   EXPECT_LT(model->forward(batch()).square().sum().item<float>(), before);
   EXPECT_EQ(model->embedding->iterations(), is_fused ? 1 : 0);
 }
@@ -91,14 +88,13 @@ TEST_P(CompositionTest, AModelOfAnotherDtypeTrains) {
     model->to(torch::kCPU);
     EXPECT_EQ(model->tower->weight.scalar_type(), dtype);
     EXPECT_EQ(model->forward(batch()).scalar_type(), dtype);
-    const auto tables = test::tables_of(model->embedding);
+    const auto tables = tables_of(model->embedding);
     train_step(model);
-    EXPECT_FALSE(at::equal(test::tables_of(model->embedding)[0], tables[0]));
-    EXPECT_EQ(
-        test::tables_of(model->embedding)[0].scalar_type(), torch::kFloat);
+    EXPECT_FALSE(at::equal(tables_of(model->embedding)[0], tables[0]));
+    EXPECT_EQ(tables_of(model->embedding)[0].scalar_type(), torch::kFloat);
 
-    Ranker copy = test::clone_of(model);
-    EXPECT_TRUE(at::equal(copy->forward(batch()), model->forward(batch())));
+    Ranker copy = clone_of(model);
+    EXPECT_TENSOR_EQ(copy->forward(batch()), model->forward(batch()));
 
     // A load does not change the dtypes of dense weights and activations.
     std::stringstream archive;
@@ -107,7 +103,7 @@ TEST_P(CompositionTest, AModelOfAnotherDtypeTrains) {
     loaded->to(dtype);
     torch::load(loaded, archive);
     EXPECT_EQ(loaded->tower->weight.scalar_type(), dtype);
-    EXPECT_TRUE(at::equal(loaded->forward(batch()), model->forward(batch())));
+    EXPECT_TENSOR_EQ(loaded->forward(batch()), model->forward(batch()));
   }
 }
 
@@ -116,48 +112,48 @@ TEST_P(CompositionTest, ACloneIsADeepCopy) {
   layer->forward(batch())["user"].sum().backward();
   layer->parameters()[0].requires_grad_(false);
   layer->eval();
-  TPUEmbedding copy = test::clone_of(layer);
+  TPUEmbedding copy = clone_of(layer);
   ASSERT_FALSE(copy.is_empty());
   EXPECT_EQ(copy->options(), layer->options());
   EXPECT_EQ(copy->iterations(), layer->iterations());
   EXPECT_FALSE(copy->is_training());
   EXPECT_FALSE(copy->parameters()[0].requires_grad());
   EXPECT_FALSE(copy->parameters()[0].is_alias_of(layer->parameters()[0]));
-  EXPECT_EQ(test::saved(copy).size(), test::saved(layer).size());
+  EXPECT_EQ(saved(copy).size(), saved(layer).size());
 
-  const auto before = test::tables_of(layer);
-  test::expect_same_tables(copy, before);
-  test::write_table(copy, "table_0", at::rand({6, 3}));
-  test::expect_same_tables(layer, before);
+  const auto before = tables_of(layer);
+  expect_same_tables(copy, before);
+  write_table(copy, "table_0", at::rand({6, 3}));
+  expect_same_tables(layer, before);
 }
 
 TEST_P(CompositionTest, AModelsCloneIsIndependent) {
   Ranker model(two_features(GetParam()));
   train_step(model);
-  Ranker copy = test::clone_of(model);
-  const auto before = test::tables_of(model->embedding);
-  test::expect_same_tables(copy->embedding, before);
-  EXPECT_TRUE(at::equal(copy->tower->weight, model->tower->weight));
+  Ranker copy = clone_of(model);
+  const auto before = tables_of(model->embedding);
+  expect_same_tables(copy->embedding, before);
+  EXPECT_TENSOR_EQ(copy->tower->weight, model->tower->weight);
   EXPECT_EQ(copy->embedding->iterations(), model->embedding->iterations());
-  EXPECT_TRUE(at::equal(copy->forward(batch()), model->forward(batch())));
+  EXPECT_TENSOR_EQ(copy->forward(batch()), model->forward(batch()));
   EXPECT_EQ(copy->parameters().size(), model->parameters().size());
 
   // Slots are copied, too. The second step depends on them.
   train_step(copy);
-  test::expect_same_tables(model->embedding, before);
+  expect_same_tables(model->embedding, before);
   train_step(model);
-  test::expect_same_tables(copy->embedding, test::tables_of(model->embedding));
+  expect_same_tables(copy->embedding, tables_of(model->embedding));
 }
 
 TEST(CloneTest, UpdatesOfTheOriginalDoNotReachTheClone) {
   TPUEmbedding layer(two_features(Strategy::fused()));
   const at::Tensor loss = layer->forward(batch())["user"].sum();
-  TPUEmbedding copy = test::clone_of(layer);
-  const auto before = test::tables_of(copy);
+  TPUEmbedding copy = clone_of(layer);
+  const auto before = tables_of(copy);
   loss.backward();
   EXPECT_EQ(layer->iterations(), 1);
   EXPECT_EQ(copy->iterations(), 0);
-  test::expect_same_tables(copy, before);
+  expect_same_tables(copy, before);
   EXPECT_FALSE(copy->virtual_variable().grad().defined());
 }
 
@@ -171,17 +167,17 @@ TEST_P(CompositionTest, SequentialRunsFromFeaturesToScores) {
 
   auto copy =
       std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model->clone());
-  EXPECT_TRUE(at::equal(copy->forward(features), scores));
+  EXPECT_TENSOR_EQ(copy->forward(features), scores);
 
-  const auto before = test::tables_of(embedding);
+  const auto before = tables_of(embedding);
   scores.sum().backward();
   for (auto& parameter : model->parameters()) {
     EXPECT_TRUE(parameter.grad().defined());
   }
   if (GetParam() == Strategy::fused()) {
-    EXPECT_FALSE(at::equal(test::tables_of(embedding)[0], before[0]));
+    EXPECT_FALSE(at::equal(tables_of(embedding)[0], before[0]));
   }
-  EXPECT_TRUE(at::equal(copy->forward(features), scores));
+  EXPECT_TENSOR_EQ(copy->forward(features), scores);
 }
 
 TEST_P(CompositionTest, SequentialPassesWeightsOn) {
@@ -192,36 +188,34 @@ TEST_P(CompositionTest, SequentialPassesWeightsOn) {
        .combiner = Combiner::kSum,
        .initializer = initializers::RowId{}});
   torch::nn::Sequential model(
-      TPUEmbedding(TPUEmbeddingOptions{
-          .features = test::features_of({{"seen", table}}),
-          .optimizer = optim::SGD{},
-          .strategy = GetParam()}),
+      layer_of(
+          features_of({{"seen", table}}),
+          optim::SGD{},
+          {.strategy = GetParam()}),
       Concatenate());
   const Features features{{"seen", ragged({{3}, {2, 5}})}};
-  const at::Tensor weights = test::floats({2, 3, -1}).requires_grad_();
+  const at::Tensor weights = floats({2, 3, -1}).requires_grad_();
   const Weights nest{{"seen", weights}};
   const at::Tensor joined = model->forward(features, nest);
-  test::expect_close(joined, test::floats({2, 3}, {6, 6, 6, 1, 1, 1}));
+  expect_close(joined, floats({2, 3}, {6, 6, 6, 1, 1, 1}));
   joined.sum().backward();
-  test::expect_close(weights.grad(), test::floats({9, 6, 15}));
+  expect_close(weights.grad(), floats({9, 6, 15}));
 }
 
 TEST(ConcatenateTest, FlattensAndJoinsInTheOrderOfTheNest) {
   Concatenate join;
   const at::Tensor joined = join->forward(
-      {{"b", test::floats({2, 1, 2}, {1, 2, 3, 4})},
-       {"a", test::floats({7, 8})}});
-  test::expect_close(joined, test::floats({2, 3}, {1, 2, 7, 3, 4, 8}));
+      {{"b", floats({2, 1, 2}, {1, 2, 3, 4})}, {"a", floats({7, 8})}});
+  expect_close(joined, floats({2, 3}, {1, 2, 7, 3, 4, 8}));
   EXPECT_VALUE_ERROR(
-      (join->forward(
-          {{"a", test::floats({1, 2, 3})}, {"b", test::floats({1, 2})}})),
+      (join->forward({{"a", floats({1, 2, 3})}, {"b", floats({1, 2})}})),
       "[Concatenate 'b'] all inputs must have the same batch size");
   EXPECT_VALUE_ERROR(
       join->forward({}),
       "[Concatenate] expected one activation or more, but got an empty nest. "
       "Pass at least one.");
   EXPECT_VALUE_ERROR(
-      (join->forward({{"a", test::floats({1})}, {"b", at::Tensor()}})),
+      (join->forward({{"a", floats({1})}, {"b", at::Tensor()}})),
       "[Concatenate 'b'] expected an activation with a batch dimension, but "
       "got an undefined tensor");
   EXPECT_VALUE_ERROR(
@@ -237,9 +231,9 @@ TEST(ConcatenateTest, TakesBatchesOfZeroRowsAndPassesGradientsBack) {
           .sizes(),
       (std::vector<int64_t>{0, 14}));
   const at::Tensor activation = at::rand({2, 2, 2}).requires_grad_();
-  const at::Tensor slopes = test::floats({2, 4}, {1, 2, 3, 4, 5, 6, 7, 8});
+  const at::Tensor slopes = floats({2, 4}, {1, 2, 3, 4, 5, 6, 7, 8});
   (join->forward(activation) * slopes).sum().backward();
-  test::expect_close(activation.grad(), slopes.view({2, 2, 2}));
+  expect_close(activation.grad(), slopes.view({2, 2, 2}));
 }
 
-}  // namespace tessera::composition_test
+}  // namespace composition_test

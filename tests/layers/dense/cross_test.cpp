@@ -4,7 +4,7 @@
 
 #include "tests/test_util.h"
 
-namespace tessera::cross_test {
+namespace cross_test {
 
 TEST(CrossTest, BuildOrTheFirstForwardMakesParameters) {
   Cross full;
@@ -42,14 +42,14 @@ TEST(CrossTest, KernelsStartAsTheTruncatedNormalOfKeras) {
   torch::manual_seed(3);
   Cross same_seed;
   same_seed->build(PartialShape{std::nullopt, 100});
-  EXPECT_TRUE(at::equal(same_seed->parameters()[0], kernel));
+  EXPECT_TENSOR_EQ(same_seed->parameters()[0], kernel);
 }
 
 TEST(CrossTest, ComputesItsOutputShape) {
   Cross layer;
   const PartialShape unknown{2, 3, std::nullopt};
   EXPECT_EQ(layer->compute_output_shape(unknown).leaf(), unknown);
-  test::expect_refusals<PartialShape>(
+  expect_refusals<PartialShape>(
       {{{2, std::nullopt},
         "[Cross] needs the size of the last dimension to make its parameters, but "
         "got [2, ?]. Build the layer with that size"},
@@ -60,7 +60,7 @@ TEST(CrossTest, ComputesItsOutputShape) {
 }
 
 TEST(CrossTest, RefusesOptions) {
-  test::expect_refusals<CrossOptions>(
+  expect_refusals<CrossOptions>(
       {{{.projection_dim = 0},
         "[Cross] projection_dim must be >= 1, but got 0. Leave it unset for the "
         "full matrix."},
@@ -77,7 +77,7 @@ TEST(CrossTest, RefusesOptions) {
 TEST(CrossTest, RefusesTwoInputsThatDiffer) {
   Cross layer;
   using Pair = std::pair<at::Tensor, at::Tensor>;
-  test::expect_refusals<Pair>(
+  expect_refusals<Pair>(
       {{{at::randn({2, 3}), at::randn({2, 4})},
         "[Cross] x0 and x must have the same shape, but got [2, 3] and [2, 4]"},
        {{at::randn({1, 3}), at::randn({2, 3})}, "same shape"}},
@@ -101,4 +101,4 @@ TEST(CrossTest, OptionsHaveTheNamesOfKerasInJson) {
   EXPECT_EQ(json.at("preactivation"), "relu");
 }
 
-}  // namespace tessera::cross_test
+}  // namespace cross_test

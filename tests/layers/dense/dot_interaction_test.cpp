@@ -6,9 +6,7 @@
 #include "tests/layers/gradient_check.h"
 #include "tests/test_util.h"
 
-namespace tessera::dot_interaction_test {
-
-using test::floats;
+namespace dot_interaction_test {
 
 constexpr DotInteractionOptions kEveryOption[] = {
     {},
@@ -37,12 +35,12 @@ TEST(DotInteractionTest, PairsAreTheLowerTriangleRowByRow) {
   const auto run = [&](const DotInteractionOptions& options) {
     return DotInteraction(options)->forward(features).view({-1});
   };
-  test::expect_close(run({}), floats({10, 100, 1000}));
-  test::expect_close(
+  expect_close(run({}), floats({10, 100, 1000}));
+  expect_close(
       run({.self_interaction = true}), floats({1, 10, 100, 100, 1000, 10000}));
-  test::expect_close(
+  expect_close(
       run({.skip_gather = true}), floats({0, 0, 0, 10, 0, 0, 100, 1000, 0}));
-  test::expect_close(
+  expect_close(
       run({.self_interaction = true, .skip_gather = true}),
       floats({1, 0, 0, 10, 100, 0, 100, 1000, 10000}));
 }
@@ -52,19 +50,19 @@ TEST(DotInteractionTest, OneTensorOfFeaturesGivesTheSameAsAList) {
     const std::vector<at::Tensor> parts = doubles(4, {3, 5});
     DotInteraction layer(options);
     const at::Tensor expected = layer->forward(list_of(parts));
-    EXPECT_TRUE(at::equal(
-        DotInteraction(options)->forward(at::stack(parts, 1)), expected));
+    EXPECT_TENSOR_EQ(
+        DotInteraction(options)->forward(at::stack(parts, 1)), expected);
     const at::Tensor last_three = at::stack({parts[1], parts[2], parts[3]}, 1);
-    EXPECT_TRUE(at::equal(
+    EXPECT_TENSOR_EQ(
         layer->forward({{"bottom", parts[0]}, {"history", last_three}}),
-        expected));
+        expected);
   }
 }
 
 TEST(DotInteractionTest, OneFeatureMayBeGivenTwice) {
   for (const DotInteractionOptions& options : kEveryOption) {
     const at::Tensor x = doubles(1, {4, 3, 2})[0];
-    test::expect_gradients(
+    expect_gradients(
         [&] {
           const at::Tensor features = x.transpose(0, 1);  // not contiguous
           return DotInteraction(options)->forward(
@@ -116,7 +114,7 @@ TEST(DotInteractionTest, OneFeatureHasNoPairsAndNoGradient) {
   const at::Tensor dots = DotInteraction()->forward(x);
   EXPECT_EQ(dots.sizes(), (std::vector<int64_t>{2, 0}));
   dots.sum().backward();
-  test::expect_close(x.grad(), floats({0, 0}).view({2, 1}));
+  expect_close(x.grad(), floats({0, 0}).view({2, 1}));
 }
 
 TEST(DotInteractionTest, TakesInferenceTensorsBesideOthers) {
@@ -127,7 +125,7 @@ TEST(DotInteractionTest, TakesInferenceTensorsBesideOthers) {
   }
   const at::Tensor x = at::randn({3, 2}).requires_grad_();
   DotInteraction()->forward({{"a", frozen}, {"b", x}}).sum().backward();
-  EXPECT_TRUE(at::equal(x.grad(), frozen));
+  EXPECT_TENSOR_EQ(x.grad(), frozen);
 }
 
 TEST(DotInteractionTest, TakesAGradientOfAnyStrides) {
@@ -138,11 +136,10 @@ TEST(DotInteractionTest, TakesAGradientOfAnyStrides) {
         {DotInteraction()->forward(x)}, {x}, {output_gradient})[0];
   };
   const at::Tensor expected = run(gradient);
-  EXPECT_TRUE(at::equal(run(gradient.t().contiguous().t()), expected));
-  EXPECT_TRUE(at::equal(
-      run(at::cat({gradient, gradient}, 1).narrow(1, 6, 6)), expected));
-  test::expect_close(
-      run(at::ones({1, 1}).expand({3, 6})), run(at::ones({3, 6})));
+  EXPECT_TENSOR_EQ(run(gradient.t().contiguous().t()), expected);
+  EXPECT_TENSOR_EQ(
+      run(at::cat({gradient, gradient}, 1).narrow(1, 6, 6)), expected);
+  expect_close(run(at::ones({1, 1}).expand({3, 6})), run(at::ones({3, 6})));
 }
 
 // Both the kernels and the operators keep float32 under autocast.
@@ -157,12 +154,12 @@ TEST(DotInteractionTest, AutocastHasNoEffect) {
       return x.grad();
     };
     const at::Tensor expected_gradient = gradient(expected);
-    const test::Autocast autocast;
+    const Autocast autocast;
     const at::Tensor result = layer->forward(x);
     const at::Tensor result_gradient = gradient(result);
     EXPECT_EQ(result.scalar_type(), at::kFloat);
-    EXPECT_TRUE(at::equal(result, expected));
-    EXPECT_TRUE(at::equal(result_gradient, expected_gradient));
+    EXPECT_TENSOR_EQ(result, expected);
+    EXPECT_TENSOR_EQ(result_gradient, expected_gradient);
   }
 }
 
@@ -186,7 +183,7 @@ TEST(DotInteractionTest, TheUpperTriangleIsZeroForInfiniteProducts) {
   const at::Tensor x = floats({0, INFINITY, 1, 1}).view({1, 2, 2});
   const at::Tensor matrix =
       DotInteraction(DotInteractionOptions{.skip_gather = true})->forward(x);
-  test::expect_close(matrix, floats({0, 0, INFINITY, 0}).view({1, 4}));
+  expect_close(matrix, floats({0, 0, INFINITY, 0}).view({1, 4}));
 }
 
 TEST(DotInteractionTest, ComputesItsOutputShape) {
@@ -211,7 +208,7 @@ TEST(DotInteractionTest, ComputesItsOutputShape) {
 }
 
 TEST(DotInteractionTest, RefusesFeaturesThatItCannotMultiply) {
-  test::expect_refusals<Nest<at::Tensor>>(
+  expect_refusals<Nest<at::Tensor>>(
       {{at::randn({2, 0, 3}),
         "[DotInteraction] expected one feature or more, but got none. Pass at "
         "least one."},
@@ -226,4 +223,4 @@ TEST(DotInteractionTest, RefusesFeaturesThatItCannotMultiply) {
       });
 }
 
-}  // namespace tessera::dot_interaction_test
+}  // namespace dot_interaction_test

@@ -5,12 +5,7 @@
 #include "tests/features/feature_builders.h"
 #include "tests/test_util.h"
 
-namespace tessera::embed_reduce_test {
-
-using test::floats;
-using test::int64s;
-using test::ragged;
-using test::sparse;
+namespace embed_reduce_test {
 
 constexpr Combiner kCombiners[] = {
     Combiner::kSum,
@@ -47,17 +42,17 @@ TEST(EmbedReduceTest, DenseSparseAndRaggedIdsAgree) {
     const SparseFeature sparse_ids = sparse({{1, 2}, {2, 6}}, 2);
     for (const Feature& ids :
          {Feature(ragged({{1, 2}, {2, 6}})), Feature(sparse_ids)}) {
-      test::expect_close(layer->forward(ids), layer->forward(dense));
-      test::expect_close(
+      expect_close(layer->forward(ids), layer->forward(dense));
+      expect_close(
           layer->forward(ids, weights),
           layer->forward(dense, weights.view({2, 2})));
       const auto [other_table, other_factor] = gradients(ids, weights);
-      test::expect_close(other_table, table);
-      test::expect_close(other_factor, factor);
+      expect_close(other_table, table);
+      expect_close(other_factor, factor);
     }
     const SparseFeature sparse_weights{
         sparse_ids.indices, weights, sparse_ids.dense_shape};
-    test::expect_close(
+    expect_close(
         layer->forward(sparse_ids, sparse_weights),
         layer->forward(dense, weights.view({2, 2})));
   }
@@ -66,12 +61,12 @@ TEST(EmbedReduceTest, DenseSparseAndRaggedIdsAgree) {
 TEST(EmbedReduceTest, DropsNoIdsOrWeights) {
   // Neither the id 0 nor a negative weight is dropped.
   EmbedReduce mean = numbered(Combiner::kMean);
-  test::expect_close(
+  expect_close(
       first_column(mean->forward(int64s({0, 6}).view({1, 2}))), floats({3}));
   const at::Tensor weights = floats({-1, 3});
-  test::expect_close(
+  expect_close(
       first_column(mean->forward(ragged({{2, 6}}), weights)), floats({8}));
-  test::expect_close(
+  expect_close(
       first_column(
           mean->forward(int64s({2, 6}).view({1, 2}), weights.view({1, 2}))),
       floats({8}));
@@ -80,18 +75,18 @@ TEST(EmbedReduceTest, DropsNoIdsOrWeights) {
 TEST(EmbedReduceTest, EmptyExamplesGiveZeros) {
   for (const Combiner combiner : kCombiners) {
     EmbedReduce layer = numbered(combiner);
-    EXPECT_TRUE(at::equal(
-        layer->forward(at::zeros({2, 0}, at::kLong)), at::zeros({2, 3})));
+    EXPECT_TENSOR_EQ(
+        layer->forward(at::zeros({2, 0}, at::kLong)), at::zeros({2, 3}));
     EXPECT_EQ(
         layer->forward(at::zeros({0, 4}, at::kLong)).sizes(),
         (std::vector<int64_t>{0, 3}));
     EXPECT_EQ(
         layer->forward(at::zeros({0}, at::kLong)).sizes(),
         (std::vector<int64_t>{0, 3}));
-    EXPECT_TRUE(at::equal(layer->forward(ragged({{}, {}})), at::zeros({2, 3})));
+    EXPECT_TENSOR_EQ(layer->forward(ragged({{}, {}})), at::zeros({2, 3}));
     at::Tensor sum = layer->forward(at::zeros({2, 0}, at::kLong)).sum();
     sum.backward();
-    EXPECT_TRUE(at::equal(layer->parameters()[0].grad(), at::zeros({7, 3})));
+    EXPECT_TENSOR_EQ(layer->parameters()[0].grad(), at::zeros({7, 3}));
   }
 }
 
@@ -106,19 +101,19 @@ TEST(EmbedReduceTest, AnyOptimizerTrainsTheTable) {
   EXPECT_GT(before.abs().max().item<double>(), 0.045);
   torch::manual_seed(5);
   EmbedReduce same_seed(EmbedReduceOptions{.input_dim = 70, .output_dim = 30});
-  EXPECT_TRUE(at::equal(same_seed->parameters()[0], before));
+  EXPECT_TENSOR_EQ(same_seed->parameters()[0], before);
 
   torch::optim::Adam optimizer(layer->parameters(), 0.1);
   layer->forward(int64s({1, 2}).view({1, 2})).sum().backward();
   optimizer.step();
   EXPECT_FALSE(at::equal(layer->parameters()[0][1], before[1]));
-  EXPECT_TRUE(at::equal(layer->parameters()[0][3], before[3]));
+  EXPECT_TENSOR_EQ(layer->parameters()[0][3], before[3]);
 
-  EmbedReduce copy = test::clone_of(layer);
-  EXPECT_TRUE(at::equal(copy->parameters()[0], layer->parameters()[0]));
+  EmbedReduce copy = clone_of(layer);
+  EXPECT_TENSOR_EQ(copy->parameters()[0], layer->parameters()[0]);
   EXPECT_FALSE(copy->parameters()[0].is_alias_of(layer->parameters()[0]));
   const Feature ids = ragged({{1, 2}});
-  EXPECT_TRUE(at::equal(copy->forward(ids), layer->forward(ids)));
+  EXPECT_TENSOR_EQ(copy->forward(ids), layer->forward(ids));
 }
 
 TEST(EmbedReduceTest, TakesBFloat16) {
@@ -127,7 +122,7 @@ TEST(EmbedReduceTest, TakesBFloat16) {
   const at::Tensor ids = int64s({1, 3}).view({1, 2});
   const at::Tensor row = layer->forward(ids, at::ones({1, 2}));
   EXPECT_EQ(row.scalar_type(), at::kBFloat16);
-  test::expect_close(first_column(row), floats({2}));
+  expect_close(first_column(row), floats({2}));
   EXPECT_VALUE_ERROR(
       layer->forward(ragged({{1}})),
       "[feature 'EmbedReduce'] the tensor of its table");
@@ -148,7 +143,7 @@ TEST(EmbedReduceTest, ComputesItsOutputShape) {
 }
 
 TEST(EmbedReduceTest, RefusesOptions) {
-  test::expect_refusals<EmbedReduceOptions>(
+  expect_refusals<EmbedReduceOptions>(
       {{{},
         "[EmbedReduce] input_dim and output_dim must be >= 1, but got 0 and 0"},
        {{.input_dim = std::numeric_limits<int64_t>::max(), .output_dim = 1},
@@ -166,16 +161,16 @@ TEST(EmbedReduceTest, RefusesOptions) {
 
 TEST(EmbedReduceTest, RefusesIds) {
   EmbedReduce layer = numbered(Combiner::kSum);
-  test::expect_refusals<Feature, c10::IndexError>(
+  expect_refusals<Feature, c10::IndexError>(
       {{int64s({1, 7, 2}),
         "[EmbedReduce] ids must be in [0, 7), but the one at position 1 is 7"},
-       {test::int32s({1, -1}).view({1, 2}), "the one at position 1 is -1"},
+       {int32s({1, -1}).view({1, 2}), "the one at position 1 is -1"},
        {ragged({{1, 7}}), "EmbedReduce"},
        {sparse({{1, -1}}, 2), "EmbedReduce"}},
       [&](const Feature& x) { layer->forward(x); });
   EXPECT_TYPE_ERROR(
       layer->forward(floats({1})), "ids must be int32 or int64, but got Float");
-  test::expect_refusals<Feature>(
+  expect_refusals<Feature>(
       {{at::Tensor(), "expected a tensor of ids"},
        {at::zeros({1, 2, 3}, at::kLong),
         "[batch] or [batch, n], but got [1, 2, 3]"},
@@ -210,4 +205,4 @@ TEST(EmbedReduceTest, RefusesWeights) {
       layer->forward(ragged({{1, 2}}), floats({1})), "EmbedReduce");
 }
 
-}  // namespace tessera::embed_reduce_test
+}  // namespace embed_reduce_test

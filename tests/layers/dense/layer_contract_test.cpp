@@ -8,15 +8,7 @@
 #include <tessera/layers/dense/mlp.h>
 #include <tessera/layers/dense/multi_layer_dcn.h>
 
-namespace tessera::layer_contract_test {
-
-using test::DenseLayerContractTest;
-using test::Inputs;
-using test::int64s;
-using test::layer_case;
-using test::LayerCase;
-using test::LayerContractTest;
-using test::name_of_case;
+namespace layer_contract_test {
 
 const initializers::Normal kWide{.stddev = 1.0};
 
@@ -188,4 +180,4 @@ INSTANTIATE_TEST_SUITE_P(
     testing::ValuesIn(dense_layers()),
     name_of_case);
 
-}  // namespace tessera::layer_contract_test
+}  // namespace layer_contract_test

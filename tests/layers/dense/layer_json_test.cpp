@@ -89,10 +89,10 @@ class RankerImpl : public LayerImpl<RankerImpl, RankerOptions> {
   void reset() override {
     embedding = register_module(
         "embedding",
-        TPUEmbedding(TPUEmbeddingOptions{
-            .features = options().features,
-            .optimizer = options().optimizer,
-            .strategy = options().strategy}));
+        test::layer_of(
+            options().features,
+            options().optimizer,
+            {.strategy = options().strategy}));
     tower = register_module("tower", torch::nn::Sequential());
     for (const int64_t unit : options().units) {
       tower->push_back(torch::nn::Linear(4, unit));
@@ -326,7 +326,7 @@ TEST(LayerJsonTest, AModelIsOneJson) {
   EXPECT_EQ(rebuilt->ptr(2), rebuilt->ptr(4));
 
   test::copy_by_archive(model, rebuilt);
-  EXPECT_TRUE(at::equal(rebuilt->forward(features_of_batch()), expected));
+  EXPECT_TENSOR_EQ(rebuilt->forward(features_of_batch()), expected);
 }
 
 TEST(LayerJsonTest, EveryOtherStockClassRoundTrips) {
@@ -344,8 +344,8 @@ TEST(LayerJsonTest, EveryOtherStockClassRoundTrips) {
   EXPECT_EQ(json["config"]["layers"][7]["config"]["inplace"], true);
   auto rebuilt = from_json<torch::nn::Sequential>(json);
   EXPECT_EQ(reread(to_json(rebuilt)), json);
-  EXPECT_TRUE(at::equal(
-      rebuilt->forward(at::ones({2, 3})), model->forward(at::ones({2, 3}))));
+  EXPECT_TENSOR_EQ(
+      rebuilt->forward(at::ones({2, 3})), model->forward(at::ones({2, 3})));
 }
 
 TEST(LayerJsonTest, AUsersModelIsRebuilt) {
@@ -369,7 +369,7 @@ TEST(LayerJsonTest, ABuiltLayerIsBuiltAgain) {
   layer->build(PartialShape{std::nullopt, 2});
   const auto rebuilt = from_json<Scale>(reread(to_json(layer)));
   ASSERT_EQ(rebuilt->parameters().size(), 1U);
-  EXPECT_TRUE(at::equal(rebuilt->parameters()[0], layer->parameters()[0]));
+  EXPECT_TENSOR_EQ(rebuilt->parameters()[0], layer->parameters()[0]);
 }
 
 TEST(LayerJsonTest, ABatchSizeOfBuildIsRestored) {
@@ -594,7 +594,7 @@ TEST(LayerTest, ASecondBuildOfTablesMustAgree) {
     return Nest<PartialShape>{
         {"user", shape}, {"movie", shape}, {"history", shape}};
   };
-  TPUEmbedding layer(TPUEmbeddingOptions{.features = shared_features()});
+  TPUEmbedding layer = test::layer_of(shared_features());
   layer->build(shapes({std::nullopt, 40}));
   // The number of ids that are combined may differ.
   layer->build(shapes({std::nullopt, 50}));
@@ -638,14 +638,14 @@ TEST(LayerTest, ABuiltLayerLoadsOnlyFittingParameters) {
   EXPECT_VALUE_ERROR(
       load({std::nullopt, 3}),
       "[Cross::load] was built for inputs [8, 5], but got [?, 3]");
-  EXPECT_TRUE(at::equal(layer->parameters()[0], before));
+  EXPECT_TENSOR_EQ(layer->parameters()[0], before);
   load({64, 5});
   EXPECT_FALSE(at::equal(layer->parameters()[0], before));
 }
 
 TEST(LayerTest, AnUnbuiltLayerLoadsABuiltOne) {
   torch::nn::Sequential model(
-      TPUEmbedding(TPUEmbeddingOptions{.features = shared_features()}),
+      test::layer_of(shared_features()),
       DotInteraction(),
       Cross(),
       Scale(ScaleOptions{.initial_value = 3.0}));
@@ -653,13 +653,12 @@ TEST(LayerTest, AnUnbuiltLayerLoadsABuiltOne) {
   std::stringstream archive;
   torch::save(model, archive);
   torch::nn::Sequential other(
-      TPUEmbedding(
-          TPUEmbeddingOptions{.features = shared_features(), .seed = 1}),
+      test::layer_of(shared_features(), {}, {.seed = 1}),
       DotInteraction(),
       Cross(),
       Scale());
   torch::load(other, archive);
-  EXPECT_TRUE(at::equal(other->forward(features_of_batch()), expected));
+  EXPECT_TENSOR_EQ(other->forward(features_of_batch()), expected);
 }
 
 TEST(LayerTest, ACloneHasItsOwnParameters) {

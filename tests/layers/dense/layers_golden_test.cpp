@@ -10,12 +10,12 @@
 #include "tests/golden_util.h"
 #include "tests/test_util.h"
 
-namespace tessera::layers_golden_test {
+namespace layers_golden_test {
 
 using Tensors = std::map<std::string, at::Tensor>;
 
 const Json& document() {
-  static const Json json = test::read_golden("layers.json");
+  static const Json json = read_golden("layers.json");
   return json;
 }
 
@@ -40,7 +40,7 @@ Layer make_layer(const Json& item) {
 std::vector<at::Tensor> inputs_of(const Json& item) {
   std::vector<at::Tensor> inputs;
   for (const auto& [name, value] : item.at("inputs").items()) {
-    inputs.push_back(test::golden_tensor(value).requires_grad_());
+    inputs.push_back(golden_tensor(value).requires_grad_());
   }
   return inputs;
 }
@@ -55,19 +55,19 @@ void set_weights(torch::nn::Module& layer, const Json& item) {
   ASSERT_EQ(parameters.size(), item.at("weights").size());
   for (const auto& [name, value] : item.at("weights").items()) {
     ASSERT_NE(parameters.find(name), nullptr) << name;
-    const at::Tensor weight = test::golden_tensor(value);
+    const at::Tensor weight = golden_tensor(value);
     ASSERT_EQ(parameters[name].sizes(), weight.sizes()) << name;
     parameters[name].copy_(weight);
   }
 }
 
 void expect_gradient(const at::Tensor& source, const Json& golden) {
-  const at::Tensor expected = test::golden_tensor(golden);
+  const at::Tensor expected = golden_tensor(golden);
   // A small gradient may be the sum of large terms. LibTorch's order of the terms depends on
   // the number of threads.
   const double largest =
       expected.numel() == 0 ? 0.0 : expected.abs().max().item<double>();
-  test::expect_close(
+  expect_close(
       source.grad().defined() ? source.grad() : at::zeros_like(source),
       expected,
       1e-5,
@@ -79,8 +79,8 @@ void expect_case(
     const at::Tensor& output,
     torch::nn::Module& layer,
     const std::vector<at::Tensor>& inputs) {
-  test::expect_close(output, test::golden_tensor(item.at("output")));
-  (output * test::golden_tensor(item.at("slopes"))).sum().backward();
+  expect_close(output, golden_tensor(item.at("output")));
+  (output * golden_tensor(item.at("slopes"))).sum().backward();
   const Json& gradients = item.at("gradients");
   size_t i = 0;
   for (const auto& [name, value] : item.at("inputs").items()) {
@@ -136,7 +136,7 @@ TEST(LayersGoldenTest, EmbedReduce) {
     auto layer = make_layer<EmbedReduce>(item);
     const auto inputs = inputs_of(item);
     set_weights(*layer, item);
-    const Feature ids = test::golden_feature(item.at("ids"));
+    const Feature ids = golden_feature(item.at("ids"));
     std::optional<Feature> weights;
     if (!inputs.empty()) {
       const auto* dense = std::get_if<at::Tensor>(&ids);
@@ -200,4 +200,4 @@ TEST(LayersGoldenTest, RefusesWhatTheOriginalsRefuse) {
   EXPECT_EQ(refused_only_here, kRefusedOnlyHere);
 }
 
-}  // namespace tessera::layers_golden_test
+}  // namespace layers_golden_test

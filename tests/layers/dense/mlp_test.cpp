@@ -6,10 +6,9 @@
 #include "tests/layers/autocast.h"
 #include "tests/test_util.h"
 
-namespace tessera::mlp_test {
+namespace mlp_test {
 
 // The layer needs enough blocks of rows for the threads, and a small batch is one block.
-using test::Threads;
 
 Nest<at::Tensor> list_of(const std::vector<at::Tensor>& tensors) {
   return Nest<at::Tensor>::list({tensors.begin(), tensors.end()});
@@ -162,7 +161,7 @@ TEST(MLPTest, TheNumberOfThreadsDoesNotChangeABit) {
   for (const int threads : {2, 3, 16}) {
     const auto results = run(threads);
     for (size_t i = 0; i < results.size(); ++i) {
-      EXPECT_TRUE(at::equal(results[i], expected[i])) << threads << " " << i;
+      EXPECT_TENSOR_EQ(results[i], expected[i]) << threads << " " << i;
     }
   }
 }
@@ -180,16 +179,16 @@ TEST(MLPTest, TakesInputsOfAnyStridesAndRank) {
   MLP layer(MLPOptions{.units = {8, 3}});
   const at::Tensor result = by_blocks(layer, inputs);
   EXPECT_TRUE(has_blocks(layer, inputs));
-  test::expect_close(result, plain(layer, inputs, layer->parameters()));
+  expect_close(result, plain(layer, inputs, layer->parameters()));
   std::vector<at::Tensor> ranks;
   for (const at::Tensor& input : inputs) {
     ranks.push_back(input.unflatten(0, {7, 10}));
   }
   const at::Tensor other = by_blocks(layer, ranks);
   EXPECT_EQ(other.sizes(), (std::vector<int64_t>{7, 10, 3}));
-  test::expect_close(other.flatten(0, 1), result);
+  expect_close(other.flatten(0, 1), result);
   // One tensor of all columns is the same layer's input, too.
-  test::expect_close(layer->forward(at::cat(inputs, 1)), result);
+  expect_close(layer->forward(at::cat(inputs, 1)), result);
 }
 
 TEST(MLPTest, TakesAGradientOfAnyStrides) {
@@ -202,9 +201,9 @@ TEST(MLPTest, TakesAGradientOfAnyStrides) {
         {by_blocks(layer, inputs)}, inputs, {output_gradient});
   };
   const auto expected = run(gradient);
-  EXPECT_TRUE(at::equal(run(gradient.t().contiguous().t())[1], expected[1]));
-  EXPECT_TRUE(at::equal(
-      run(at::ones({1, 1}).expand({9, 3}))[0], run(at::ones({9, 3}))[0]));
+  EXPECT_TENSOR_EQ(run(gradient.t().contiguous().t())[1], expected[1]);
+  EXPECT_TENSOR_EQ(
+      run(at::ones({1, 1}).expand({9, 3}))[0], run(at::ones({9, 3}))[0]);
 }
 
 TEST(MLPTest, GivesTheSameWithoutGradients) {
@@ -219,19 +218,19 @@ TEST(MLPTest, GivesTheSameWithoutGradients) {
       const at::NoGradGuard no_grad;
       const at::Tensor result = by_blocks(layer, inputs);
       EXPECT_FALSE(result.requires_grad());
-      EXPECT_TRUE(at::equal(result, expected));
+      EXPECT_TENSOR_EQ(result, expected);
     }
     at::Tensor frozen;
     {
       const c10::InferenceMode inference;
-      EXPECT_TRUE(at::equal(by_blocks(layer, inputs), expected));
+      EXPECT_TENSOR_EQ(by_blocks(layer, inputs), expected);
       frozen = inputs[0].clone();
     }
-    test::expect_close(layer->forward(list_of({frozen, inputs[1]})), expected);
+    expect_close(layer->forward(list_of({frozen, inputs[1]})), expected);
     for (at::Tensor& parameter : layer->parameters()) {
       parameter.requires_grad_(false);
     }
-    EXPECT_TRUE(at::equal(by_blocks(layer, inputs), expected));
+    EXPECT_TENSOR_EQ(by_blocks(layer, inputs), expected);
   }
 }
 
@@ -263,7 +262,7 @@ TEST(MLPTest, ComputesOnlyTheGradientsThatAreNeeded) {
       for (size_t j = 0; j < leaves.size(); ++j) {
         ASSERT_EQ(gradients[j].defined(), leaves[j].requires_grad());
         if (gradients[j].defined()) {
-          test::expect_close(gradients[j], expected[j]);
+          expect_close(gradients[j], expected[j]);
         }
       }
     }
@@ -303,7 +302,7 @@ TEST(MLPTest, UsesOperatorsWhereBlocksDoNotFit) {
   {
     const Threads two(2);
     EXPECT_FALSE(has_blocks(layer, {x}));  // one block
-    test::expect_close(layer->forward(x), expected);
+    expect_close(layer->forward(x), expected);
   }
   const Threads one(1);
   EXPECT_TRUE(has_blocks(layer, {x}));
@@ -313,11 +312,11 @@ TEST(MLPTest, UsesOperatorsWhereBlocksDoNotFit) {
   EXPECT_FALSE(has_blocks(layer, {at::randn({0, 2})}));
   EXPECT_EQ(
       layer->forward(at::randn({0, 2})).sizes(), (std::vector<int64_t>{0, 4}));
-  const test::Autocast autocast;
+  const Autocast autocast;
   EXPECT_FALSE(has_blocks(layer, {x}));
   const at::Tensor result = layer->forward(x);
   EXPECT_EQ(result.scalar_type(), at::kBFloat16);
-  EXPECT_TRUE(at::equal(layer->forward(x.to(at::kBFloat16)), result));
+  EXPECT_TENSOR_EQ(layer->forward(x.to(at::kBFloat16)), result);
   // Operators before the layer may have returned bfloat16.
   const at::Tensor mixed = layer->forward(
       list_of({x.narrow(1, 0, 1), x.narrow(1, 1, 1).to(at::kBFloat16)}));
@@ -340,10 +339,10 @@ TEST(MLPTest, ParametersAreThoseOfLinear) {
   torch::nn::Linear first(5, 3);
   torch::nn::Linear second(3, 2);
   const auto parameters = layer->parameters();
-  EXPECT_TRUE(at::equal(parameters[0], first->weight));
-  EXPECT_TRUE(at::equal(parameters[1], first->bias));
-  EXPECT_TRUE(at::equal(parameters[2], second->weight));
-  EXPECT_TRUE(at::equal(parameters[3], second->bias));
+  EXPECT_TENSOR_EQ(parameters[0], first->weight);
+  EXPECT_TENSOR_EQ(parameters[1], first->bias);
+  EXPECT_TENSOR_EQ(parameters[2], second->weight);
+  EXPECT_TENSOR_EQ(parameters[3], second->bias);
   MLP without(MLPOptions{.units = {3, 2}, .use_bias = false});
   without->build(PartialShape{std::nullopt, 5});
   EXPECT_EQ(without->parameters().size(), 2U);
@@ -354,9 +353,9 @@ TEST(MLPTest, FollowsALinearInASequential) {
   MLP second(MLPOptions{.units = {2}});
   torch::nn::Sequential model(first, second);
   const at::Tensor x = at::randn({5, 4});
-  EXPECT_TRUE(at::equal(model->forward(x), second->forward(first->forward(x))));
-  EXPECT_TRUE(
-      at::equal(model->forward<Nest<at::Tensor>>(x).leaf(), model->forward(x)));
+  EXPECT_TENSOR_EQ(model->forward(x), second->forward(first->forward(x)));
+  EXPECT_TENSOR_EQ(
+      model->forward<Nest<at::Tensor>>(x).leaf(), model->forward(x));
 }
 
 TEST(MLPTest, ComputesItsOutputShape) {
@@ -372,13 +371,13 @@ TEST(MLPTest, ComputesItsOutputShape) {
 }
 
 TEST(MLPTest, RefusesOptionsAndInputs) {
-  test::expect_refusals<MLPOptions>(
+  expect_refusals<MLPOptions>(
       {{{}, "[MLP] units must have 1 to 1024 sizes, but got 0. Set them"},
        {{.units = std::vector<int64_t>(1025, 1)}, "but got 1025"},
        {{.units = {4, 0}}, "[MLP] units[1] must be >= 1, but got 0"}},
       [](const MLPOptions& options) { MLP layer(options); });
   MLP layer(MLPOptions{.units = {4}});
-  test::expect_refusals<Nest<at::Tensor>>(
+  expect_refusals<Nest<at::Tensor>>(
       {{at::randn({3}),
         "[MLP] expected an input [batch, ..., dim] of rank 2 or more, but got [3]"},
        {{{"a", at::randn({2, 3})}, {"b", at::randn({2, 0})}},
@@ -397,4 +396,4 @@ TEST(MLPTest, RefusesOptionsAndInputs) {
       "[MLP] was built for inputs of 4 columns in total, but got 5");
 }
 
-}  // namespace tessera::mlp_test
+}  // namespace mlp_test

@@ -5,7 +5,7 @@
 #include "layers/dense/low_rank_crosses.h"
 #include "tests/test_util.h"
 
-namespace tessera::multi_layer_dcn_test {
+namespace multi_layer_dcn_test {
 
 bool has_kernels(
     const MultiLayerDCN& layer,
@@ -46,7 +46,7 @@ TEST(MultiLayerDCNTest, IsAStackOfCrosses) {
 
 // Kernels compute float32, and LibTorch's operators compute doubles.
 TEST(MultiLayerDCNTest, Float32MatchesDoubles) {
-  const test::Threads one(1);
+  const Threads one(1);
   for (const bool use_bias : {false, true}) {
     for (const int64_t dim : {1, 5, 40, 3000}) {
       SCOPED_TRACE(dim);
@@ -89,7 +89,7 @@ TEST(MultiLayerDCNTest, Float32MatchesDoubles) {
 }
 
 TEST(MultiLayerDCNTest, GivesTheSameWithoutGradients) {
-  const test::Threads one(1);
+  const Threads one(1);
   for (const int64_t num_layers : {1, 3}) {
     MultiLayerDCN layer(
         MultiLayerDCNOptions{.projection_dim = 3, .num_layers = num_layers});
@@ -104,17 +104,17 @@ TEST(MultiLayerDCNTest, GivesTheSameWithoutGradients) {
       result = layer->forward(x0);
     }
     EXPECT_FALSE(result.requires_grad());
-    EXPECT_TRUE(at::equal(result, expected));
-    EXPECT_TRUE(at::equal(x0, before));
+    EXPECT_TENSOR_EQ(result, expected);
+    EXPECT_TENSOR_EQ(x0, before);
     for (at::Tensor& parameter : layer->parameters()) {
       parameter.requires_grad_(false);
     }
-    EXPECT_TRUE(at::equal(layer->forward(x0), expected));
+    EXPECT_TENSOR_EQ(layer->forward(x0), expected);
   }
 }
 
 TEST(MultiLayerDCNTest, TheNumberOfThreadsDoesNotChangeABit) {
-  const test::Threads one(1);
+  const Threads one(1);
   MultiLayerDCN layer(
       MultiLayerDCNOptions{.projection_dim = 5, .num_layers = 3});
   const at::Tensor x0 = at::randn({1000, 643}).requires_grad_();
@@ -136,13 +136,13 @@ TEST(MultiLayerDCNTest, TheNumberOfThreadsDoesNotChangeABit) {
   for (const int threads : {2, 3, 16}) {
     const auto results = run(threads);
     for (size_t i = 0; i < results.size(); ++i) {
-      EXPECT_TRUE(at::equal(results[i], expected[i])) << threads << ", " << i;
+      EXPECT_TENSOR_EQ(results[i], expected[i]) << threads << ", " << i;
     }
   }
 }
 
 TEST(MultiLayerDCNTest, FrozenParametersGetNoGradient) {
-  const test::Threads one(1);
+  const Threads one(1);
   MultiLayerDCN layer(MultiLayerDCNOptions{.projection_dim = 3});
   const at::Tensor x0 = at::randn({70, 3000}).requires_grad_();
   const auto gradient = [&] {
@@ -155,9 +155,9 @@ TEST(MultiLayerDCNTest, FrozenParametersGetNoGradient) {
   for (at::Tensor& parameter : layer->parameters()) {
     parameter.requires_grad_(false);
   }
-  EXPECT_TRUE(at::equal(gradient(), expected));
+  EXPECT_TENSOR_EQ(gradient(), expected);
   layer->parameters()[1].requires_grad_();
-  EXPECT_TRUE(at::equal(gradient(), expected));
+  EXPECT_TENSOR_EQ(gradient(), expected);
   for (const at::Tensor& parameter : layer->parameters()) {
     EXPECT_EQ(parameter.grad().defined(), parameter.requires_grad());
   }
@@ -184,7 +184,7 @@ struct JoinedInputs {
 };
 
 TEST(MultiLayerDCNTest, ANestIsJoined) {
-  const test::Threads one(1);
+  const Threads one(1);
   MultiLayerDCN layer(MultiLayerDCNOptions{.projection_dim = 3});
   const JoinedInputs inputs(/*rows=*/11000);  // two blocks, in parts
   const at::Tensor x0 = inputs.x0.clone().requires_grad_();
@@ -197,25 +197,23 @@ TEST(MultiLayerDCNTest, ANestIsJoined) {
   layer->zero_grad();
   ASSERT_TRUE(has_kernels(layer, inputs.parts));
   const at::Tensor result = layer->forward(inputs.nest());
-  EXPECT_TRUE(at::equal(result, expected));
+  EXPECT_TENSOR_EQ(result, expected);
   result.square().sum().backward();
   int64_t begin = 0;
   for (const at::Tensor& part : inputs.parts) {
-    EXPECT_TRUE(
-        at::equal(part.grad(), x0.grad().narrow(1, begin, part.size(1))));
+    EXPECT_TENSOR_EQ(part.grad(), x0.grad().narrow(1, begin, part.size(1)));
     begin += part.size(1);
   }
   for (size_t i = 0; i < expected_gradients.size(); ++i) {
-    EXPECT_TRUE(
-        at::equal(layer->parameters()[i].grad(), expected_gradients[i]));
+    EXPECT_TENSOR_EQ(layer->parameters()[i].grad(), expected_gradients[i]);
   }
   const at::NoGradGuard no_grad;
-  EXPECT_TRUE(at::equal(layer->forward(inputs.nest()), expected));
+  EXPECT_TENSOR_EQ(layer->forward(inputs.nest()), expected);
 }
 
 // The sums of a product have two blocks of the depth.
 TEST(MultiLayerDCNTest, ALargeRankGivesTheSameWithoutGradients) {
-  const test::Threads one(1);
+  const Threads one(1);
   MultiLayerDCN layer(
       MultiLayerDCNOptions{.projection_dim = 300, .num_layers = 3});
   const JoinedInputs inputs(/*rows=*/40);
@@ -223,13 +221,13 @@ TEST(MultiLayerDCNTest, ALargeRankGivesTheSameWithoutGradients) {
   EXPECT_TRUE(has_kernels(layer, inputs.parts));
   EXPECT_TRUE(expected.requires_grad());
   const at::NoGradGuard no_grad;
-  EXPECT_TRUE(at::equal(layer->forward(inputs.nest()), expected));
-  EXPECT_TRUE(at::equal(layer->forward(inputs.x0), expected));
+  EXPECT_TENSOR_EQ(layer->forward(inputs.nest()), expected);
+  EXPECT_TENSOR_EQ(layer->forward(inputs.x0), expected);
 }
 
 // Few bits are lost although x0 is added to much smaller numbers.
 TEST(MultiLayerDCNTest, SmallCrossesAreAccurate) {
-  const test::Threads one(1);
+  const Threads one(1);
   MultiLayerDCN layer(MultiLayerDCNOptions{
       .projection_dim = 32,
       .kernel_initializer = initializers::Normal{.stddev = 0.01}});
@@ -244,7 +242,7 @@ TEST(MultiLayerDCNTest, SmallCrossesAreAccurate) {
 }
 
 TEST(MultiLayerDCNTest, InputsMayBeChangedLikeOtherTensors) {
-  const test::Threads one(1);
+  const Threads one(1);
   MultiLayerDCN layer(MultiLayerDCNOptions{.projection_dim = 3});
   // Another layer may change what a single input is a part of.
   const at::Tensor base = at::randn({5, 9});
@@ -269,9 +267,8 @@ TEST(MultiLayerDCNTest, ArchivesOfATensorAndOfANestFitEachOther) {
     MultiLayerDCN loaded(MultiLayerDCNOptions{.projection_dim = 3});
     (saves_nest ? saved : loaded)->forward(inputs.nest());
     (saves_nest ? loaded : saved)->forward(inputs.x0);
-    test::copy_by_archive(saved, loaded);
-    EXPECT_TRUE(
-        at::equal(loaded->forward(inputs.x0), saved->forward(inputs.nest())));
+    copy_by_archive(saved, loaded);
+    EXPECT_TENSOR_EQ(loaded->forward(inputs.x0), saved->forward(inputs.nest()));
   }
 }
 
@@ -297,7 +294,7 @@ TEST(MultiLayerDCNTest, ANestBuildsTheLayer) {
 }
 
 TEST(MultiLayerDCNTest, SecondDerivativesOfFloat32MatchDoubles) {
-  const test::Threads one(1);
+  const Threads one(1);
   MultiLayerDCN layer(MultiLayerDCNOptions{.projection_dim = 2});
   layer->build(PartialShape{std::nullopt, 4});
   const at::Tensor x0 = at::randn({3, 4}, at::kDouble);
@@ -331,11 +328,11 @@ TEST(MultiLayerDCNTest, AFailedResetKeepsTheParameters) {
   const at::Tensor x = at::randn({2, 4});
   const at::Tensor expected = layer->forward(x);
   EXPECT_THROW(layer->reset(), c10::Error);  // only clone() may call it
-  EXPECT_TRUE(at::equal(layer->forward(x), expected));
+  EXPECT_TENSOR_EQ(layer->forward(x), expected);
 }
 
 TEST(MultiLayerDCNTest, UsesOperatorsWhereKernelsDoNotFit) {
-  const test::Threads one(1);
+  const Threads one(1);
   MultiLayerDCN layer(MultiLayerDCNOptions{.projection_dim = 40});
   const at::Tensor x0 = at::randn({3, 4}).requires_grad_();
   layer->forward(x0);
@@ -358,7 +355,7 @@ TEST(MultiLayerDCNTest, UsesOperatorsWhereKernelsDoNotFit) {
 }
 
 TEST(MultiLayerDCNTest, RefusesOptionsAndInputs) {
-  test::expect_refusals<MultiLayerDCNOptions>(
+  expect_refusals<MultiLayerDCNOptions>(
       {{{.projection_dim = 0},
         "[MultiLayerDCN] projection_dim must be >= 1, but got 0"},
        {{.num_layers = -1},
@@ -376,7 +373,7 @@ TEST(MultiLayerDCNTest, RefusesOptionsAndInputs) {
       "?]");
   EXPECT_FALSE(layer->input_shapes().has_value());
   layer->forward(at::randn({2, 4}));
-  test::expect_refusals<Nest<at::Tensor>>(
+  expect_refusals<Nest<at::Tensor>>(
       {{at::randn({2, 5}),
         "[MultiLayerDCN] was built for inputs of 4 columns in total, but got 5"},
        {{at::randn({2, 2}), at::randn({2, 3})},
@@ -384,4 +381,4 @@ TEST(MultiLayerDCNTest, RefusesOptionsAndInputs) {
       [&](const Nest<at::Tensor>& inputs) { layer->forward(inputs); });
 }
 
-}  // namespace tessera::multi_layer_dcn_test
+}  // namespace multi_layer_dcn_test

@@ -8,9 +8,7 @@
 
 #include "tests/layers/layer_contract.h"
 
-namespace tessera::single_rows_test {
-
-using test::Inputs;
+namespace single_rows_test {
 
 Inputs repeated(const Inputs& inputs, int64_t items) {
   std::vector<at::Tensor> leaves;
@@ -103,7 +101,7 @@ TEST(SingleRowsTest, ConcatenateRepeatsThem) {
   for (const Inputs& inputs : std::vector<Inputs>{
            {at::ones({2, 2}), at::ones({2, 2}), at::ones({2, 2})},
            {at::ones({2}), at::ones({2, 2, 3})}}) {
-    test::expect_single_rows_count(
+    expect_single_rows_count(
         [&](const Inputs& x) { return layer->forward(x); }, inputs);
   }
   EXPECT_VALUE_ERROR(
@@ -118,7 +116,7 @@ TEST(SingleRowsTest, CrossTakesThemBesideItsSecondInput) {
     Cross first(
         CrossOptions{.projection_dim = projection_dim, .diag_scale = 0.5});
     Cross second(CrossOptions{.projection_dim = projection_dim});
-    test::expect_single_rows_count(
+    expect_single_rows_count(
         [&](const Inputs& x0) {
           return second->forward(x0, first->forward(x0));
         },
@@ -161,4 +159,4 @@ TEST(SingleRowsTest, ShapesOfOneRowFitAllBatchSizes) {
   EXPECT_EQ(shape(Cross(), {{"a", seven}, {"b", one}}), columns);
 }
 
-}  // namespace tessera::single_rows_test
+}  // namespace single_rows_test
