@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-namespace atomic_file_test {
+namespace tessera::test::atomic_file_test {
 
 std::set<std::string> names_in(const TemporaryFolder& folder) {
   std::set<std::string> names;
@@ -150,4 +150,4 @@ TEST(AtomicFileTest, AnyNameThatTheSystemAllowsIsWritten) {
   EXPECT_TRUE(names_in(folder).empty());
 }
 
-}  // namespace atomic_file_test
+}  // namespace tessera::test::atomic_file_test

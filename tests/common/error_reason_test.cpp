@@ -4,7 +4,7 @@
 
 #include "src/common/device_problem.h"
 
-namespace error_reason_test {
+namespace tessera::test::error_reason_test {
 
 TEST(ErrorReasonTest, IsTheFirstLineOfAMessage) {
   const c10::Error error(
@@ -32,4 +32,4 @@ TEST(DeviceProblemTest, IsEmptyForADeviceThatLibTorchCanUse) {
   EXPECT_EQ(problem.find('\n'), std::string::npos);
 }
 
-}  // namespace error_reason_test
+}  // namespace tessera::test::error_reason_test

@@ -3,7 +3,7 @@
 
 #include "tests/test_util.h"
 
-namespace profile_scope_test {
+namespace tessera::test::profile_scope_test {
 
 // What a profiler of this thread has seen: "(name" where a scope begins, and ")" where it
 // ends.
@@ -67,4 +67,4 @@ TEST_F(ProfileScopeTest, DoesNothingOnAThreadWithoutAProfiler) {
   EXPECT_EQ(seen(), "");
 }
 
-}  // namespace profile_scope_test
+}  // namespace tessera::test::profile_scope_test

@@ -12,7 +12,7 @@
 
 #include <new>
 
-namespace step_memory_test {
+namespace tessera::test::step_memory_test {
 
 #ifdef __SANITIZE_ADDRESS__
 constexpr bool kKeepsBlocks = false;
@@ -161,4 +161,4 @@ TEST(StepMemoryTest, ServesSeveralThreads) {
   second.join();
 }
 
-}  // namespace step_memory_test
+}  // namespace tessera::test::step_memory_test

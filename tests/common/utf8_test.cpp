@@ -2,7 +2,7 @@
 #include "src/common/utf8.h"
 #include "tests/test_util.h"
 
-namespace utf8_test {
+namespace tessera::test::utf8_test {
 
 // Encodes the code point in `length` bytes, even if fewer would be enough.
 std::string encode(uint32_t code, int length) {
@@ -76,4 +76,4 @@ TEST(Utf8Test, AgreesWithJson) {
   }
 }
 
-}  // namespace utf8_test
+}  // namespace tessera::test::utf8_test

@@ -8,7 +8,7 @@
 #include "tests/features/feature_builders.h"
 #include "tests/test_util.h"
 
-namespace embedding_engine_test {
+namespace tessera::test::embedding_engine_test {
 
 using std::chrono::milliseconds;
 
@@ -803,4 +803,4 @@ TEST(EngineSkippedBatchTest, AGrowingNumberOfOpenBatchesIsSaidOnce) {
       "[dequeue] 33 training batches of replica 0 were dequeued, but have no gradients");
 }
 
-}  // namespace embedding_engine_test
+}  // namespace tessera::test::embedding_engine_test

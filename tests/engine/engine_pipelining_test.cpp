@@ -4,7 +4,7 @@
 
 #include "tests/engine/engine_fixture.h"
 
-namespace engine_pipelining_test {
+namespace tessera::test::engine_pipelining_test {
 
 // One feature with one row. Each update lowers the row by 1.
 class PipeliningTest : public testing::Test {
@@ -224,4 +224,4 @@ TEST_F(PipeliningTest, AProducerAndATrainerLoseNoBatch) {
   EXPECT_EQ(engine.read_rows("t", 0, 1).item<float>(), -kSteps);
 }
 
-}  // namespace engine_pipelining_test
+}  // namespace tessera::test::engine_pipelining_test

@@ -4,7 +4,7 @@
 
 #include "tests/engine/engine_fixture.h"
 
-namespace engine_replicas_test {
+namespace tessera::test::engine_replicas_test {
 
 Features slice(const std::vector<std::vector<int64_t>>& rows) {
   return {
@@ -83,8 +83,8 @@ TEST_F(EngineFixtureTest, TheOrderOfReplicasDoesNotChangeABit) {
     }
     tables.push_back(engine.read_rows("video", 0, 8));
   }
-  EXPECT_TRUE(at::equal(tables[0], tables[1]));
-  EXPECT_TRUE(at::equal(tables[0], tables[2]));
+  EXPECT_TENSOR_EQ(tables[0], tables[1]);
+  EXPECT_TENSOR_EQ(tables[0], tables[2]);
 }
 
 TEST_F(EngineFixtureTest, ReplicasInThreadsWaitForOneAnother) {
@@ -223,12 +223,12 @@ TEST_F(EngineFixtureTest, EachReplicaHasTheGradientsOfItsActivations) {
     explicit_engine.apply_gradients(activations.pack(gradients), "", replica);
   }
   EXPECT_EQ(engine.iterations(), 1);
-  EXPECT_TRUE(at::equal(
+  EXPECT_TENSOR_EQ(
       engine.read_rows("video", 0, 8),
-      explicit_engine.read_rows("video", 0, 8)));
-  EXPECT_TRUE(at::equal(
+      explicit_engine.read_rows("video", 0, 8));
+  EXPECT_TENSOR_EQ(
       engine.read_rows("user", 0, 16),
-      explicit_engine.read_rows("user", 0, 16)));
+      explicit_engine.read_rows("user", 0, 16));
 }
 
 TEST_F(EngineFixtureTest, DropsAnUnnamedBatchOnlyForAllReplicas) {
@@ -272,4 +272,4 @@ TEST_F(EngineFixtureTest, ARefusedBatchIsNotCounted) {
   EXPECT_EQ(engine.out_of_range_count(), 1);
 }
 
-}  // namespace engine_replicas_test
+}  // namespace tessera::test::engine_replicas_test

@@ -7,7 +7,7 @@
 #include "tests/golden_util.h"
 #include "tests/test_util.h"
 
-namespace golden_lookup_test {
+namespace tessera::test::golden_lookup_test {
 
 constexpr double kTolerance = 1e-5;
 
@@ -157,4 +157,4 @@ TEST(GoldenFolderTest, HasLookupCases) {
       << ". Set TESSERA_GOLDEN_DIR to a folder that has one.";
 }
 
-}  // namespace golden_lookup_test
+}  // namespace tessera::test::golden_lookup_test

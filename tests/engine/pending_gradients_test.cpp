@@ -8,7 +8,7 @@
 
 #include <list>
 
-namespace pending_gradients_test {
+namespace tessera::test::pending_gradients_test {
 
 constexpr int64_t kDim = 3;
 
@@ -108,4 +108,4 @@ TEST_F(PendingGradientsTest, AreClaimedByOneCallerAtATime) {
   pending_.claim();
 }
 
-}  // namespace pending_gradients_test
+}  // namespace tessera::test::pending_gradients_test

@@ -4,7 +4,7 @@
 #include "tests/features/feature_builders.h"
 #include "tests/test_util.h"
 
-namespace serving_lookup_test {
+namespace tessera::test::serving_lookup_test {
 
 class ServingLookupTest : public testing::Test {
  protected:
@@ -205,4 +205,4 @@ TEST_F(ServingLookupTest, DoesNotRoundToBuckets) {
   expect_close(activations["user"], floats({6, 7}).view({1, 2}));
 }
 
-}  // namespace serving_lookup_test
+}  // namespace tessera::test::serving_lookup_test

@@ -7,7 +7,7 @@
 
 #include <zlib.h>
 
-namespace criteo_generator_test {
+namespace tessera::test::criteo_generator_test {
 
 using click_logs::CriteoGenerator;
 using click_logs::CriteoGeneratorOptions;
@@ -240,4 +240,4 @@ TEST(CriteoGeneratorTest, RefusesOptionsOutOfRange) {
       "can't write '/nowhere/clicks.tsv': No such file");
 }
 
-}  // namespace criteo_generator_test
+}  // namespace tessera::test::criteo_generator_test

@@ -5,7 +5,7 @@
 #include "tests/features/feature_state.h"
 #include "tests/test_util.h"
 
-namespace batch_plan_test {
+namespace tessera::test::batch_plan_test {
 
 void expect_equal(const IdBags& actual, const IdBags& expected) {
   EXPECT_EQ(actual.ids, expected.ids);
@@ -226,4 +226,4 @@ TEST_F(BatchPlanTest, UsesTheMemoryOfBagsThatWereGivenBack) {
   EXPECT_EQ(third.bags[0].ids.data(), memory);
 }
 
-}  // namespace batch_plan_test
+}  // namespace tessera::test::batch_plan_test

@@ -3,7 +3,7 @@
 
 #include "tests/test_util.h"
 
-namespace feature_config_test {
+namespace tessera::test::feature_config_test {
 
 TablePtr users() {
   return make_table({.name = "users", .vocabulary_size = 10, .dim = 4});
@@ -105,4 +105,4 @@ TEST(OutOfRangeTest, AnUnknownNameListsTheChoices) {
       "out_of_range must be one of error, zero, but got 'clip'");
 }
 
-}  // namespace feature_config_test
+}  // namespace tessera::test::feature_config_test

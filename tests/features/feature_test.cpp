@@ -3,7 +3,7 @@
 
 #include "tests/test_util.h"
 
-namespace feature_test {
+namespace tessera::test::feature_test {
 
 TEST(SparseFeatureTest, FromCooGivesIndicesByRow) {
   const at::Tensor indices = int64s({0, 2, 1, 0}).view({2, 2});
@@ -100,4 +100,4 @@ TEST(RaggedFeatureTest, FromOffsetsRefusesBadOffsets) {
       "values must be a tensor, but got no tensor");
 }
 
-}  // namespace feature_test
+}  // namespace tessera::test::feature_test

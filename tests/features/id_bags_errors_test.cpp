@@ -5,7 +5,7 @@
 #include "tests/features/feature_state.h"
 #include "tests/test_util.h"
 
-namespace id_bags_errors_test {
+namespace tessera::test::id_bags_errors_test {
 
 using Shape = std::vector<int64_t>;
 
@@ -343,4 +343,4 @@ TEST(FlatWeightsTest, RefusesWeightsOfAnotherLengthShapeOrDtype) {
       "[feature 'clicks'] weights must be a tensor, but is an undefined tensor.");
 }
 
-}  // namespace id_bags_errors_test
+}  // namespace tessera::test::id_bags_errors_test

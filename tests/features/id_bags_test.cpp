@@ -4,7 +4,7 @@
 #include "tests/features/feature_state.h"
 #include "tests/test_util.h"
 
-namespace id_bags_test {
+namespace tessera::test::id_bags_test {
 
 using Shape = std::vector<int64_t>;
 
@@ -511,4 +511,4 @@ TEST(IdBagsTest, TheIdsAreACopy) {
   EXPECT_EQ(second.weights, (Buffer<float>{1, 2, 3, 4}));
 }
 
-}  // namespace id_bags_test
+}  // namespace tessera::test::id_bags_test

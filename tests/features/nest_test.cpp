@@ -5,7 +5,7 @@
 
 #include <ranges>
 
-namespace nest_test {
+namespace tessera::test::nest_test {
 
 using Ints = Nest<int>;
 
@@ -278,4 +278,4 @@ TEST(NestTest, ManyKeysAreFoundFast) {
   EXPECT_FALSE(packed.contains("feature_200000"));
 }
 
-}  // namespace nest_test
+}  // namespace tessera::test::nest_test

@@ -7,7 +7,7 @@
 #include "tests/features/feature_builders.h"
 #include "tests/test_util.h"
 
-namespace output_shapes_test {
+namespace tessera::test::output_shapes_test {
 
 using Sizes = std::vector<int64_t>;
 
@@ -335,4 +335,4 @@ TEST(OutputShapesTest, AFixedBatchSizeHoldsForAllFeatures) {
   EXPECT_VALUE_ERROR(enqueue(*unknown, 3, 3), "is set to [4]");
 }
 
-}  // namespace output_shapes_test
+}  // namespace tessera::test::output_shapes_test

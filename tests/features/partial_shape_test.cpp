@@ -3,7 +3,7 @@
 
 #include "tests/test_util.h"
 
-namespace partial_shape_test {
+namespace tessera::test::partial_shape_test {
 
 constexpr auto kUnknown = std::nullopt;
 
@@ -40,4 +40,4 @@ TEST(PartialShapeTest, FillUnknownKeepsKnownSizes) {
       "[2, 3]");
 }
 
-}  // namespace partial_shape_test
+}  // namespace tessera::test::partial_shape_test

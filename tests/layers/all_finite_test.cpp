@@ -2,7 +2,7 @@
 #include "layers/all_finite.h"
 #include "tests/test_util.h"
 
-namespace all_finite_test {
+namespace tessera::test::all_finite_test {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNotFinite[] = {
@@ -45,4 +45,4 @@ TEST(AllFiniteTest, TakesAnyKindOfTensor) {
   }
 }
 
-}  // namespace all_finite_test
+}  // namespace tessera::test::all_finite_test

@@ -13,7 +13,7 @@
 
 #include <cstdio>
 
-namespace archive_test {
+namespace tessera::test::archive_test {
 
 using torch::serialize::OutputArchive;
 
@@ -616,4 +616,4 @@ TEST(LoadFromFileTest, TheFileOfAnotherModelIsNamed) {
   EXPECT_VALUE_ERROR(load_from_file(wider, path), "[load_from_file] " + path);
 }
 
-}  // namespace archive_test
+}  // namespace tessera::test::archive_test

@@ -11,7 +11,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace combined_test {
+namespace tessera::test::combined_test {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -615,4 +615,4 @@ TEST(CombinedTest, RefusesOptimizersThatNeedEachPass) {
       "where each step() updates the tables, but got 4");
 }
 
-}  // namespace combined_test
+}  // namespace tessera::test::combined_test

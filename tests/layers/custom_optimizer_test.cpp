@@ -7,7 +7,7 @@
 #include "tests/layers/layer_test_util.h"
 #include "tests/optim/all_specs.h"
 
-namespace custom_optimizer_test {
+namespace tessera::test::custom_optimizer_test {
 
 using optim::CustomOptimizer;
 using optim::CustomRows;
@@ -286,4 +286,4 @@ TEST(LearningRateTagsTest, EqualNumbersAndSchedulesShareATag) {
   EXPECT_TRUE(learning_rate_tags({}).empty());
 }
 
-}  // namespace custom_optimizer_test
+}  // namespace tessera::test::custom_optimizer_test

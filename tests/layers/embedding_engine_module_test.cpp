@@ -8,7 +8,7 @@
 
 #include "tests/layers/engine_module_fixture.h"
 
-namespace embedding_engine_module_test {
+namespace tessera::test::embedding_engine_module_test {
 
 using namespace engine_module;
 
@@ -104,4 +104,4 @@ TEST(EmbeddingEngineModuleTest, TablesAreNotParameters) {
   EXPECT_CONTAINS(text, "accumulators");
 }
 
-}  // namespace embedding_engine_module_test
+}  // namespace tessera::test::embedding_engine_module_test

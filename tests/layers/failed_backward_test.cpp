@@ -8,7 +8,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace failed_backward_test {
+namespace tessera::test::failed_backward_test {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
@@ -305,4 +305,4 @@ TEST(NestedBackwardTest, EachPassMakesItsOwnUpdate) {
   expect_close(slot_of(layer, 0, "accumulators")[0], floats({1 + 1 + 4}));
 }
 
-}  // namespace failed_backward_test
+}  // namespace tessera::test::failed_backward_test

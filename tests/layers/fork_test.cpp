@@ -14,7 +14,7 @@
 
 #include <future>
 
-namespace fork_test {
+namespace tessera::test::fork_test {
 
 // Returns the result of `work` in a forked child. A signal ends the child after a
 // minute.
@@ -214,4 +214,4 @@ TEST(ForkTest, AChildDestroysAnEngineThatAParentThreadWaitsIn) {
   waiting.join();
 }
 
-}  // namespace fork_test
+}  // namespace tessera::test::fork_test

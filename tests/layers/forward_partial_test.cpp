@@ -7,7 +7,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace forward_partial_test {
+namespace tessera::test::forward_partial_test {
 
 const Feature kUsers = int64s({1, 2});
 const Feature kMovies = int64s({3, 0});
@@ -129,4 +129,4 @@ TEST(ForwardPartialLayersTest, PartialTPUEmbeddingLooksUpOneOfItsHalves) {
       "'genre' is not among the feature configs. Known: user, movie.");
 }
 
-}  // namespace forward_partial_test
+}  // namespace tessera::test::forward_partial_test

@@ -19,7 +19,7 @@
 #include "tests/optim/all_specs.h"
 #include "tests/test_util.h"
 
-namespace key_table_test {
+namespace tessera::test::key_table_test {
 
 // The key of row i. Keys are spread over all of int64.
 int64_t key_of(int64_t row) {
@@ -1168,4 +1168,4 @@ TEST(KeyTableTest, FrozenTablesKeepTheirKeys) {
   EXPECT_EQ(index_of(layer).size(), 1);
 }
 
-}  // namespace key_table_test
+}  // namespace tessera::test::key_table_test

@@ -10,7 +10,7 @@
 #include "tests/optim/all_specs.h"
 #include "tests/temporary_folder.h"
 
-namespace layer_optimizer_test {
+namespace tessera::test::layer_optimizer_test {
 
 constexpr int64_t kVocab = 7;  // the last two rows are never looked up
 constexpr int64_t kDim = 5;
@@ -257,8 +257,8 @@ TEST(LayerOptimizerApiTest, ATableOutsideTheLossIsTouchedOnEveryStrategy) {
          .dim = 1,
          .initializer = initializers::Constant{1.0}});
   };
-  const Nest<FeatureConfig> features = features_of(
-      {{"a", table("a")}, {"b", table("b")}});
+  const Nest<FeatureConfig> features =
+      features_of({{"a", table("a")}, {"b", table("b")}});
   const Features batch{{"a", int64s({0})}, {"b", int64s({1})}};
   for (const Strategy& strategy : kStrategies) {
     SCOPED_TRACE(strategy.name());
@@ -641,4 +641,4 @@ TEST(LayerOptimizerApiTest, MustBeMadeBeforeSlotsAreLoaded) {
       "the saved slots were skipped. Make the optimizer first, then load.");
 }
 
-}  // namespace layer_optimizer_test
+}  // namespace tessera::test::layer_optimizer_test

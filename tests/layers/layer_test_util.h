@@ -133,7 +133,7 @@ inline void expect_same_tables(
   const std::vector<at::Tensor> actual = tables_of(layer);
   ASSERT_EQ(actual.size(), expected.size());
   for (size_t i = 0; i < actual.size(); ++i) {
-    EXPECT_TRUE(at::equal(actual[i], expected[i])) << "table " << i;
+    EXPECT_TENSOR_EQ(actual[i], expected[i]) << "table " << i;
   }
 }
 

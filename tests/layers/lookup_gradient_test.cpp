@@ -6,7 +6,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace lookup_gradient_test {
+namespace tessera::test::lookup_gradient_test {
 
 constexpr int64_t kVocab = 7;
 constexpr int64_t kLength = 3;  // the length of sequences and grids
@@ -447,4 +447,4 @@ TEST_P(LookupGradientTest, LeavesOutDroppedIdsAndZeroRows) {
   check_all(GetParam().kind, Ids::kUnusual);
 }
 
-}  // namespace lookup_gradient_test
+}  // namespace tessera::test::lookup_gradient_test

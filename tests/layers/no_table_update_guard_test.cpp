@@ -11,7 +11,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace no_table_update_guard_test {
+namespace tessera::test::no_table_update_guard_test {
 
 // A layer of one table with four rows of width 1. Row i has the value i.
 TPUEmbedding make_layer(
@@ -288,4 +288,4 @@ TEST(NoTableUpdateGuardModelTest, ReachesBothHalvesOfAPartialLayer) {
   EXPECT_TRUE(small.grad().defined());
 }
 
-}  // namespace no_table_update_guard_test
+}  // namespace tessera::test::no_table_update_guard_test

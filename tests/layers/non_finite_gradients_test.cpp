@@ -11,7 +11,7 @@
 #include "src/engine/finite_gradients.h"
 #include "tests/layers/layer_test_util.h"
 
-namespace non_finite_gradients_test {
+namespace tessera::test::non_finite_gradients_test {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -388,4 +388,4 @@ TEST(NonFiniteGradientsTest, AScopeHoldsForAllLayersOfItsThread) {
   EXPECT_FALSE(saved(layer) == before);
 }
 
-}  // namespace non_finite_gradients_test
+}  // namespace tessera::test::non_finite_gradients_test

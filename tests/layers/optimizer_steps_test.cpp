@@ -5,7 +5,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace optimizer_steps_test {
+namespace tessera::test::optimizer_steps_test {
 
 // A table of one column of ones.
 TPUEmbedding weights_of(int64_t rows, optim::OptimizerSpec optimizer) {
@@ -368,4 +368,4 @@ TEST(ManyTablesTest, ThirtyTablesLearnWithTheirOwnOptimizers) {
   }
 }
 
-}  // namespace optimizer_steps_test
+}  // namespace tessera::test::optimizer_steps_test

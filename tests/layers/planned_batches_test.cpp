@@ -6,7 +6,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace planned_batches_test {
+namespace tessera::test::planned_batches_test {
 
 TPUEmbedding make_layer() {
   const auto table = [](const char* name) {
@@ -158,4 +158,4 @@ TEST(PlannedBatchesTest, MayBeFollowedBySomeOfTheFeatures) {
   }
 }
 
-}  // namespace planned_batches_test
+}  // namespace tessera::test::planned_batches_test

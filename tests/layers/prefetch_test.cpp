@@ -6,7 +6,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace prefetch_test {
+namespace tessera::test::prefetch_test {
 
 // A layer of one row that starts at 0. Each update lowers it by 1.
 TPUEmbedding one_row(Strategy strategy = Strategy::fused()) {
@@ -239,4 +239,4 @@ TEST(PendingForwardTest, BackgroundThreadsAreAnOption) {
       "[Strategy::Fused] lookup_threads must be in [0, 4096], but got -1");
 }
 
-}  // namespace prefetch_test
+}  // namespace tessera::test::prefetch_test

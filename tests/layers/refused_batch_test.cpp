@@ -5,7 +5,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace refused_batch_test {
+namespace tessera::test::refused_batch_test {
 
 class RefusedBatchTest : public testing::TestWithParam<Strategy> {
  protected:
@@ -174,4 +174,4 @@ TEST_P(RefusedBatchTest, OutOfRangeIdsAreCountedOverAllForwards) {
   EXPECT_EQ(embedding->out_of_range_count(), 2 * (2 + 3 + 1));
 }
 
-}  // namespace refused_batch_test
+}  // namespace tessera::test::refused_batch_test

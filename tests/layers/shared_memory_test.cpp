@@ -10,7 +10,7 @@
 #include "tests/layers/layer_test_util.h"
 #include "tests/optim/all_specs.h"
 
-namespace shared_memory_test {
+namespace tessera::test::shared_memory_test {
 
 constexpr int64_t kVocab = 600;  // enough rows for several tasks of an update
 constexpr int64_t kDim = 8;
@@ -221,4 +221,4 @@ TEST(SharedMemoryTest, AGradientMayBeSomeColumnsOfItsOwnTable) {
   EXPECT_TENSOR_EQ(shared, copied);
 }
 
-}  // namespace shared_memory_test
+}  // namespace tessera::test::shared_memory_test

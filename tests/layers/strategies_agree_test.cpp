@@ -8,7 +8,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace strategies_agree_test {
+namespace tessera::test::strategies_agree_test {
 
 constexpr int64_t kSpreadRows = 16;  // rows of the feature `spread`
 constexpr int kSteps = 25;  // the first and last batch have the same size
@@ -268,4 +268,4 @@ TEST(StrategiesAgreeTest, InitialTablesDependOnTheSeedAlone) {
   }
 }
 
-}  // namespace strategies_agree_test
+}  // namespace tessera::test::strategies_agree_test

@@ -6,7 +6,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace table_dtype_test {
+namespace tessera::test::table_dtype_test {
 
 constexpr int64_t kRows = 500;
 constexpr int64_t kDim = 24;
@@ -218,7 +218,8 @@ TEST_P(TableDtypeTest, RoundTripsThroughJson) {
       .dim = 2,
       .dtype = GetParam(),
       .stochastic_rounding = false};
-  const Nest<FeatureConfig> features = features_of({{"item", make_table(config)}});
+  const Nest<FeatureConfig> features =
+      features_of({{"item", make_table(config)}});
   const auto restored = features_from_json(to_json(features));
   EXPECT_EQ(*restored["item"].table, config);
 }
@@ -252,4 +253,4 @@ TEST(TableDtypeErrorsTest, RefusesOtherDtypesAndTheHost) {
       "small steps by rounding. Use kFloat or Strategy::fused().");
 }
 
-}  // namespace table_dtype_test
+}  // namespace tessera::test::table_dtype_test

@@ -10,7 +10,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace table_options_test {
+namespace tessera::test::table_options_test {
 
 class TableOptionsTest : public testing::TestWithParam<Strategy> {
  protected:
@@ -386,4 +386,4 @@ TEST(DenseParametersTest, LeavesOutVirtualVariablesAndTables) {
   }
 }
 
-}  // namespace table_options_test
+}  // namespace tessera::test::table_options_test

@@ -12,7 +12,7 @@
 #include <latch>
 #include <mutex>
 
-namespace threads_test {
+namespace tessera::test::threads_test {
 
 constexpr int64_t kManyBytes = 100 * kParallelBytes;
 
@@ -645,4 +645,4 @@ TEST(ServingThreadsTest, ConcurrentBatchesFixOneNumberOfRaggedRows) {
   }
 }
 
-}  // namespace threads_test
+}  // namespace tessera::test::threads_test

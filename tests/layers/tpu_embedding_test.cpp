@@ -6,7 +6,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace tpu_embedding_test {
+namespace tessera::test::tpu_embedding_test {
 
 using Shape = std::vector<int64_t>;
 
@@ -548,4 +548,4 @@ TEST(TPUEmbeddingGradientTest, AnyLayoutOfAGradientGivesTheSameUpdate) {
       {many.as_strided({kBatch, 1}, {4, 9})});
 }
 
-}  // namespace tpu_embedding_test
+}  // namespace tessera::test::tpu_embedding_test

@@ -6,7 +6,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace upstream_fixture_test {
+namespace tessera::test::upstream_fixture_test {
 
 // Fills a table with 0, 1, 2, ... row by row.
 at::Tensor count_up(const at::Tensor& ids, int64_t dim) {
@@ -535,4 +535,4 @@ TEST(UpstreamFixtureTest, SomeOfTheFeaturesAreEnoughWithoutGradients) {
       "[weights] unexpected entry 'watched'");
 }
 
-}  // namespace upstream_fixture_test
+}  // namespace tessera::test::upstream_fixture_test

@@ -9,7 +9,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace virtual_variable_test {
+namespace tessera::test::virtual_variable_test {
 
 // A layer of one table with four rows of width 1. Row i has the value i.
 TPUEmbedding make_layer(
@@ -364,4 +364,4 @@ TEST(VirtualVariableTest, ABackwardPassWithCreateGraphUpdatesOnce) {
   expect_table(layer, {0, 1 - 2, 2, 3});
 }
 
-}  // namespace virtual_variable_test
+}  // namespace tessera::test::virtual_variable_test

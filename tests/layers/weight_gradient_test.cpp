@@ -6,7 +6,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace weight_gradient_test {
+namespace tessera::test::weight_gradient_test {
 
 class WeightGradientTest : public testing::TestWithParam<Strategy> {
  protected:
@@ -165,4 +165,4 @@ TEST(FusedWeightGradientTest, GradientsOfWeightsAloneUpdateNoTable) {
   EXPECT_EQ(layer->iterations(), 1);
 }
 
-}  // namespace weight_gradient_test
+}  // namespace tessera::test::weight_gradient_test

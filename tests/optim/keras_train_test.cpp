@@ -11,7 +11,7 @@
 
 #include <cstddef>
 
-namespace keras_train_test {
+namespace tessera::test::keras_train_test {
 
 // The golden numbers are rounded to 7 decimals.
 double tolerance_of(const std::string& class_name) {
@@ -285,4 +285,4 @@ TEST(GoldenFolderTest, HasTrainCases) {
       << ". Set TESSERA_GOLDEN_DIR to a folder that has one.";
 }
 
-}  // namespace keras_train_test
+}  // namespace tessera::test::keras_train_test

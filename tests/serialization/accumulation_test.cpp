@@ -14,7 +14,7 @@
 #include "tests/serialization/changed_archive.h"
 #include "tests/serialization/recording_disk.h"
 
-namespace accumulation_test {
+namespace tessera::test::accumulation_test {
 
 constexpr int64_t kMovies = 30;
 
@@ -590,4 +590,4 @@ TEST(SavedSeedTest, ALayerMayKeepItsOwnSeed) {
   EXPECT_FALSE(at::equal(tables_of(run.layer)[0], expected[0]));
 }
 
-}  // namespace accumulation_test
+}  // namespace tessera::test::accumulation_test

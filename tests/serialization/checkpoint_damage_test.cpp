@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-namespace checkpoint_damage_test {
+namespace tessera::test::checkpoint_damage_test {
 
 namespace fs = std::filesystem;
 
@@ -911,4 +911,4 @@ TEST(CheckpointCrashTest, RefusesASecondWriter) {
   EXPECT_EQ(list_checkpoints(run.string()).size(), 1U);
 }
 
-}  // namespace checkpoint_damage_test
+}  // namespace tessera::test::checkpoint_damage_test

@@ -13,7 +13,7 @@
 #include "tests/optim/all_specs.h"
 #include "tests/serialization/recording_disk.h"
 
-namespace checkpoint_test {
+namespace tessera::test::checkpoint_test {
 
 using Names = std::vector<std::string>;
 
@@ -777,4 +777,4 @@ TEST_P(LoadOptionsTest, LoadsIntoATableThatHasGrown) {
       "saved as float32 [100, 3]");
 }
 
-}  // namespace checkpoint_test
+}  // namespace tessera::test::checkpoint_test

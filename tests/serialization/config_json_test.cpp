@@ -4,7 +4,7 @@
 
 #include "tests/test_util.h"
 
-namespace config_json_test {
+namespace tessera::test::config_json_test {
 
 namespace init = initializers;
 
@@ -445,4 +445,4 @@ TEST(FeaturesJsonTest, KeysMayHaveBytesThatAreNotUtf8) {
       std::vector<std::string>{"\xff"});
 }
 
-}  // namespace config_json_test
+}  // namespace tessera::test::config_json_test

@@ -29,7 +29,7 @@
 
 #include <sys/stat.h>
 
-namespace hostile_input_test {
+namespace tessera::test::hostile_input_test {
 
 namespace fs = std::filesystem;
 
@@ -365,4 +365,4 @@ TEST(FileLockTest, KeepsTheModeOfAnExistingFile) {
   EXPECT_EQ(mode_of(folder / "new"), 0666);
 }
 
-}  // namespace hostile_input_test
+}  // namespace tessera::test::hostile_input_test

@@ -19,7 +19,7 @@
 #include <tessera/training/fit.h>
 #include <tessera/training/history.h>
 
-namespace json_readers_test {
+namespace tessera::test::json_readers_test {
 
 struct Reader {
   std::string name;
@@ -322,4 +322,4 @@ TEST(LoadJsonTest, ALargeFileIsRefusedBeforeItIsRead) {
       "[load_pipeline] " + path + ": expected at most 8589934592 bytes");
 }
 
-}  // namespace json_readers_test
+}  // namespace tessera::test::json_readers_test

@@ -18,7 +18,7 @@
 #include "tests/serialization/recording_disk.h"
 #include "tests/test_util.h"
 
-namespace key_checkpoint_test {
+namespace tessera::test::key_checkpoint_test {
 
 namespace fs = std::filesystem;
 using Keys = std::vector<int64_t>;
@@ -859,4 +859,4 @@ TEST(OldSlotsTest, MeanSquaresBecomeVariances) {
   }
 }
 
-}  // namespace key_checkpoint_test
+}  // namespace tessera::test::key_checkpoint_test

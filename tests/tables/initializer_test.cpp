@@ -5,7 +5,7 @@
 
 #include <string_view>
 
-namespace initializer_test {
+namespace tessera::test::initializer_test {
 
 namespace init = initializers;
 
@@ -322,4 +322,4 @@ TEST(InitializerTest, ValidateRefusesUnusableValues) {
       [&](const Initializer& x) { validate(x, where); });
 }
 
-}  // namespace initializer_test
+}  // namespace tessera::test::initializer_test

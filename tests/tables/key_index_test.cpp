@@ -12,7 +12,7 @@
 #include <deque>
 #include <unordered_set>
 
-namespace key_index_test {
+namespace tessera::test::key_index_test {
 
 constexpr uint64_t kRandomKey = 1234;
 
@@ -1079,4 +1079,4 @@ TEST(DynamicKeysTest, RefusesOptionsOutOfRange) {
   validate({.capacity = 2, .padding_key = 0, .default_key = 1}, "[test]");
 }
 
-}  // namespace key_index_test
+}  // namespace tessera::test::key_index_test

@@ -2,7 +2,7 @@
 #include "src/tables/row_marks.h"
 #include "tests/test_util.h"
 
-namespace row_marks_test {
+namespace tessera::test::row_marks_test {
 
 TEST(RowMarksTest, TakesEachMarkedRowOnceInOrder) {
   constexpr int64_t kRows = 20'003;
@@ -57,4 +57,4 @@ TEST(RowMarksTest, ThreadsMarkTheSameBlock) {
   EXPECT_EQ(marks.take().rows.size(), kRows);
 }
 
-}  // namespace row_marks_test
+}  // namespace tessera::test::row_marks_test

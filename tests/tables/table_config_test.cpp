@@ -5,7 +5,7 @@
 
 #include "tests/test_util.h"
 
-namespace table_config_test {
+namespace tessera::test::table_config_test {
 
 TableConfig users() {
   return {.name = "users", .vocabulary_size = 10, .dim = 4};
@@ -128,4 +128,4 @@ TEST(CombinerTest, AnUnknownNameListsTheChoices) {
   EXPECT_VALUE_ERROR(combiner_from_string("Mean"), "but got 'Mean'");
 }
 
-}  // namespace table_config_test
+}  // namespace tessera::test::table_config_test

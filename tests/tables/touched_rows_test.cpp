@@ -4,7 +4,7 @@
 
 #include "src/tables/table_state.h"
 
-namespace touched_rows_test {
+namespace tessera::test::touched_rows_test {
 
 // A table that several tasks read, of which every second row is touched.
 TEST(TouchedRowsTest, AcceptedRowsDoNotCountAnyMore) {
@@ -26,4 +26,4 @@ TEST(TouchedRowsTest, AcceptedRowsDoNotCountAnyMore) {
   EXPECT_EQ(touched.rows(table), (std::vector<uint32_t>{kRows - 1}));
 }
 
-}  // namespace touched_rows_test
+}  // namespace tessera::test::touched_rows_test

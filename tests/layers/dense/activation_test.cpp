@@ -5,7 +5,7 @@
 #include "tests/layers/gradient_check.h"
 #include "tests/test_util.h"
 
-namespace activation_test {
+namespace tessera::test::activation_test {
 
 // LayersGoldenTest.Cross compares the values of all activations with Keras.
 TEST(ActivationTest, NamesRoundTripAndGradientsMatchFiniteDifferences) {
@@ -36,4 +36,4 @@ TEST(ActivationTest, RefusesUnknownNames) {
       "named value such as Activation::kRelu.");
 }
 
-}  // namespace activation_test
+}  // namespace tessera::test::activation_test

@@ -15,7 +15,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace archive_checksums_test {
+namespace tessera::test::archive_checksums_test {
 
 using torch::serialize::InputArchive;
 using torch::serialize::OutputArchive;
@@ -369,4 +369,4 @@ TEST(ArchiveChecksumsTest, SavedFeaturesRefusesADamagedConfig) {
       "Damaged entries:\n  config does not agree");
 }
 
-}  // namespace archive_checksums_test
+}  // namespace tessera::test::archive_checksums_test

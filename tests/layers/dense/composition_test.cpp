@@ -7,7 +7,7 @@
 
 #include "tests/layers/layer_test_util.h"
 
-namespace composition_test {
+namespace tessera::test::composition_test {
 
 TPUEmbeddingOptions two_features(Strategy strategy) {
   const auto table = make_table({.vocabulary_size = 6, .dim = 3});
@@ -236,4 +236,4 @@ TEST(ConcatenateTest, TakesBatchesOfZeroRowsAndPassesGradientsBack) {
   expect_close(activation.grad(), slopes.view({2, 2, 2}));
 }
 
-}  // namespace composition_test
+}  // namespace tessera::test::composition_test

@@ -4,7 +4,7 @@
 
 #include "tests/test_util.h"
 
-namespace cross_test {
+namespace tessera::test::cross_test {
 
 TEST(CrossTest, BuildOrTheFirstForwardMakesParameters) {
   Cross full;
@@ -101,4 +101,4 @@ TEST(CrossTest, OptionsHaveTheNamesOfKerasInJson) {
   EXPECT_EQ(json.at("preactivation"), "relu");
 }
 
-}  // namespace cross_test
+}  // namespace tessera::test::cross_test

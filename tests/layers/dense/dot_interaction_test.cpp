@@ -6,7 +6,7 @@
 #include "tests/layers/gradient_check.h"
 #include "tests/test_util.h"
 
-namespace dot_interaction_test {
+namespace tessera::test::dot_interaction_test {
 
 constexpr DotInteractionOptions kEveryOption[] = {
     {},
@@ -223,4 +223,4 @@ TEST(DotInteractionTest, RefusesFeaturesThatItCannotMultiply) {
       });
 }
 
-}  // namespace dot_interaction_test
+}  // namespace tessera::test::dot_interaction_test

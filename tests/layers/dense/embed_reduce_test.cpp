@@ -5,7 +5,7 @@
 #include "tests/features/feature_builders.h"
 #include "tests/test_util.h"
 
-namespace embed_reduce_test {
+namespace tessera::test::embed_reduce_test {
 
 constexpr Combiner kCombiners[] = {
     Combiner::kSum,
@@ -205,4 +205,4 @@ TEST(EmbedReduceTest, RefusesWeights) {
       layer->forward(ragged({{1, 2}}), floats({1})), "EmbedReduce");
 }
 
-}  // namespace embed_reduce_test
+}  // namespace tessera::test::embed_reduce_test

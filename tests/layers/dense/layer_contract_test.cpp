@@ -8,7 +8,7 @@
 #include <tessera/layers/dense/mlp.h>
 #include <tessera/layers/dense/multi_layer_dcn.h>
 
-namespace layer_contract_test {
+namespace tessera::test::layer_contract_test {
 
 const initializers::Normal kWide{.stddev = 1.0};
 
@@ -180,4 +180,4 @@ INSTANTIATE_TEST_SUITE_P(
     testing::ValuesIn(dense_layers()),
     name_of_case);
 
-}  // namespace layer_contract_test
+}  // namespace tessera::test::layer_contract_test

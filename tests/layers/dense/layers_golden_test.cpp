@@ -10,7 +10,7 @@
 #include "tests/golden_util.h"
 #include "tests/test_util.h"
 
-namespace layers_golden_test {
+namespace tessera::test::layers_golden_test {
 
 using Tensors = std::map<std::string, at::Tensor>;
 
@@ -200,4 +200,4 @@ TEST(LayersGoldenTest, RefusesWhatTheOriginalsRefuse) {
   EXPECT_EQ(refused_only_here, kRefusedOnlyHere);
 }
 
-}  // namespace layers_golden_test
+}  // namespace tessera::test::layers_golden_test

@@ -6,7 +6,7 @@
 #include "tests/layers/autocast.h"
 #include "tests/test_util.h"
 
-namespace mlp_test {
+namespace tessera::test::mlp_test {
 
 // The layer needs enough blocks of rows for the threads, and a small batch is one block.
 
@@ -396,4 +396,4 @@ TEST(MLPTest, RefusesOptionsAndInputs) {
       "[MLP] was built for inputs of 4 columns in total, but got 5");
 }
 
-}  // namespace mlp_test
+}  // namespace tessera::test::mlp_test

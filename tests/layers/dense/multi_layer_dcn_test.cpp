@@ -5,7 +5,7 @@
 #include "layers/dense/low_rank_crosses.h"
 #include "tests/test_util.h"
 
-namespace multi_layer_dcn_test {
+namespace tessera::test::multi_layer_dcn_test {
 
 bool has_kernels(
     const MultiLayerDCN& layer,
@@ -381,4 +381,4 @@ TEST(MultiLayerDCNTest, RefusesOptionsAndInputs) {
       [&](const Nest<at::Tensor>& inputs) { layer->forward(inputs); });
 }
 
-}  // namespace multi_layer_dcn_test
+}  // namespace tessera::test::multi_layer_dcn_test

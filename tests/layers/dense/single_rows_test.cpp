@@ -8,7 +8,7 @@
 
 #include "tests/layers/layer_contract.h"
 
-namespace single_rows_test {
+namespace tessera::test::single_rows_test {
 
 Inputs repeated(const Inputs& inputs, int64_t items) {
   std::vector<at::Tensor> leaves;
@@ -90,7 +90,7 @@ TEST(SingleRowsTest, DotInteractionTakesManySingleRows) {
           {"one more", at::randn({1, dim})}};
       const at::Tensor expected = dots->forward(repeated(inputs, 70));
       // The kernel adds in the same order.
-      EXPECT_TRUE(at::equal(dots->forward(inputs), expected))
+      EXPECT_TENSOR_EQ(dots->forward(inputs), expected)
           << users << " users of dim " << dim;
     }
   }
@@ -159,4 +159,4 @@ TEST(SingleRowsTest, ShapesOfOneRowFitAllBatchSizes) {
   EXPECT_EQ(shape(Cross(), {{"a", seven}, {"b", one}}), columns);
 }
 
-}  // namespace single_rows_test
+}  // namespace tessera::test::single_rows_test
