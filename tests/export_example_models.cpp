@@ -16,29 +16,6 @@ namespace {
 constexpr int64_t kColumns = 5;
 constexpr int64_t kSampleRows = 100;
 
-// Exports the model, and adds calls with the results of Pt2Program, which the export has
-// compared with those of the model. `batches(size)` returns an ExportExample.
-template <class Model, class Batches>
-void write_model(
-    Samples& samples,
-    const std::string& name,
-    Model& model,
-    const Batches& batches) {
-  const std::string path = samples.path(name + ".pt2");
-  export_pt2(model, path, batches(16));
-  const Pt2Program program(path);
-  const auto arguments_for = [&](int64_t size) {
-    const ExportExample batch = batches(size);
-    std::vector<at::Tensor> arguments =
-        arguments_of(batch.features, batch.weights);
-    arguments.insert(arguments.end(), batch.inputs.begin(), batch.inputs.end());
-    return arguments;
-  };
-  add_calls(samples, name, arguments_for, [&](const auto& arguments) {
-    return program.run(arguments);
-  });
-}
-
 void write_click_model(Samples& samples, const std::string& interaction) {
   Nest<FeatureConfig>::Map features;
   for (int64_t i = 0; i < kColumns; ++i) {
@@ -56,7 +33,7 @@ void write_click_model(Samples& samples, const std::string& interaction) {
       .bottom_units = {16},
       .top_units = {16, 8},
       .projection_dim = 4});
-  write_model(samples, interaction, model, [](int64_t size) {
+  write_pt2(samples, interaction, model, [](int64_t size) {
     Features::Map ids;
     for (int64_t i = 0; i < kColumns; ++i) {
       ids.emplace_back(
@@ -72,7 +49,7 @@ void write_click_model(Samples& samples, const std::string& interaction) {
 void write_rater(Samples& samples) {
   const RatingData data(load_movielens(test_file("movielens_tiny")), 1);
   Rater model(data, Options{});
-  write_model(samples, "movielens", model, [&](int64_t size) {
+  write_pt2(samples, "movielens", model, [&](int64_t size) {
     const auto count =
         std::min<int64_t>(size, static_cast<int64_t>(data.train().size()));
     const RatingBatch batch =
@@ -133,7 +110,7 @@ TORCH_MODULE(OtherLayers);
 
 void write_other_layers(Samples& samples) {
   OtherLayers model;
-  write_model(samples, "other_layers", model, [](int64_t size) {
+  write_pt2(samples, "other_layers", model, [](int64_t size) {
     const torch::Tensor lengths = torch::randint(4, {size}, torch::kLong);
     const auto nnz = lengths.sum().item<int64_t>();
     return ExportExample{

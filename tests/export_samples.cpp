@@ -3,7 +3,6 @@
 //   export_samples FOLDER  ->  NAME.pt, NAME.cases, NAME.pt2, NAME.pt2cases
 // The cases are written by torch::pickle_save. run_torchscript.cpp, test_torchscript.py and
 // test_pt2.py read these files without Tessera.
-#include <tessera/export/export_pt2.h>
 #include <tessera/export/export_torchscript.h>
 #include <tessera/layers/dense/concatenate.h>
 #include <tessera/optim/optimizers/adagrad.h>
@@ -15,64 +14,36 @@
 
 #include "tests/export_samples.h"
 
-#include <ATen/Context.h>
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/floor_divide.h>
-#include <ATen/ops/rand.h>
-#include <ATen/ops/randint.h>
-#include <ATen/ops/randperm.h>
-#include <ATen/ops/stack.h>
-#include <ATen/ops/tensor.h>
-
-#include <filesystem>
-#include <fstream>
-#include <iostream>
-#include <limits>
-#include <optional>
-#include <string>
-#include <utility>
-#include <variant>
-#include <vector>
-
 namespace {
 
-using tessera::FeatureConfig;
-using tessera::Features;
-using tessera::Nest;
-using tessera::test::add_calls;
-using tessera::test::arguments_of;
-using tessera::test::kSampleBatches;
-using tessera::test::Parts;
-using tessera::test::Samples;
+using namespace tessera;
+using namespace tessera::test;
 
 constexpr const char* kOddName = "quote\" \n \xc3\xa9";
 
-tessera::TPUEmbedding make_embedding() {
+TPUEmbedding make_embedding() {
   const auto users =
-      tessera::make_table({.name = "class", .vocabulary_size = 1000, .dim = 8});
-  const auto items = tessera::make_table(
+      make_table({.name = "class", .vocabulary_size = 1000, .dim = 8});
+  const auto items = make_table(
       {.name = "items",
        .vocabulary_size = 500,
        .dim = 5,
-       .combiner = tessera::Combiner::kSqrtn});
-  return tessera::TPUEmbedding(tessera::TPUEmbeddingOptions{
+       .combiner = Combiner::kSqrtn});
+  return TPUEmbedding(TPUEmbeddingOptions{
       .features =
           {{"user", FeatureConfig{.table = users}},
            {kOddName,
-            FeatureConfig{
-                .table = users, .out_of_range = tessera::OutOfRange::kZero}},
+            FeatureConfig{.table = users, .out_of_range = OutOfRange::kZero}},
            {"history",
             Nest<FeatureConfig>::list(
                 {FeatureConfig{.table = items},
                  FeatureConfig{.table = items, .max_sequence_length = 3}})}},
-      .optimizer = tessera::optim::Adagrad{}});
+      .optimizer = optim::Adagrad{}});
 }
 
 struct Batch {
   Features features;
-  tessera::Weights weights;
+  Weights weights;
   at::Tensor flat_weights;
   at::Tensor prices;
 };
@@ -81,10 +52,10 @@ Batch make_batch(int64_t size) {
   const auto ragged = [&] {
     const at::Tensor lengths = at::randint(5, {size}, at::kLong);
     const int64_t nnz = lengths.sum().item<int64_t>();
-    return tessera::RaggedFeature::from_lengths(
+    return RaggedFeature::from_lengths(
         at::randint(500, {nnz}, at::kLong), lengths);
   };
-  const tessera::RaggedFeature bags = ragged();
+  const RaggedFeature bags = ragged();
   const at::Tensor weights = at::rand({bags.values.numel()});
   return {
       .features =
@@ -95,8 +66,7 @@ Batch make_batch(int64_t size) {
           {{"user", std::nullopt},
            {kOddName, std::nullopt},
            {"history",
-            tessera::Weights::list(
-                {std::optional<tessera::Feature>(weights), std::nullopt})}},
+            Weights::list({std::optional<Feature>(weights), std::nullopt})}},
       .flat_weights = weights,
       .prices = at::rand({size, 2})};
 }
@@ -104,15 +74,14 @@ Batch make_batch(int64_t size) {
 // The first argument of the exported forward().
 c10::IValue dict_of(const Features& features) {
   c10::Dict<std::string, Parts> dict;
-  features.for_each(
-      [&](const std::string& path, const tessera::Feature& feature) {
-        if (const auto* dense = std::get_if<at::Tensor>(&feature)) {
-          dict.insert(path, Parts({*dense}));
-        } else {
-          const auto& ragged = std::get<tessera::RaggedFeature>(feature);
-          dict.insert(path, Parts({ragged.values, ragged.row_splits}));
-        }
-      });
+  features.for_each([&](const std::string& path, const Feature& feature) {
+    if (const auto* dense = std::get_if<at::Tensor>(&feature)) {
+      dict.insert(path, Parts({*dense}));
+    } else {
+      const auto& ragged = std::get<RaggedFeature>(feature);
+      dict.insert(path, Parts({ragged.values, ragged.row_splits}));
+    }
+  });
   return dict;
 }
 
@@ -122,7 +91,7 @@ c10::IValue weights_of(const Batch& batch) {
   return dict;
 }
 
-tessera::SparseFeature sparse_ids(int64_t size, int64_t positions) {
+SparseFeature sparse_ids(int64_t size, int64_t positions) {
   const int64_t nnz = 3 * size;
   const at::Tensor cell = at::randperm(size * positions * 4, at::kLong)
                               .slice(0, 0, size == 0 ? 0 : nnz);
@@ -142,17 +111,16 @@ tessera::SparseFeature sparse_ids(int64_t size, int64_t positions) {
 // Sparse features only, so that the batch size is in the values of an input.
 struct SparseFeatures {
   SparseFeatures() {
-    const auto items = tessera::make_table(
-        {.name = "items", .vocabulary_size = 500, .dim = 5});
-    layer = tessera::TPUEmbedding(tessera::TPUEmbeddingOptions{
+    const auto items =
+        make_table({.name = "items", .vocabulary_size = 500, .dim = 5});
+    layer = TPUEmbedding(TPUEmbeddingOptions{
         .features =
             {{"bags", FeatureConfig{.table = items}},
              {"cells",
-              FeatureConfig{
-                  .table = items, .out_of_range = tessera::OutOfRange::kZero}},
+              FeatureConfig{.table = items, .out_of_range = OutOfRange::kZero}},
              {"sequence",
               FeatureConfig{.table = items, .max_sequence_length = 3}}},
-        .optimizer = tessera::optim::Adagrad{}});
+        .optimizer = optim::Adagrad{}});
   }
   static Features batch(int64_t size) {
     return {
@@ -160,7 +128,7 @@ struct SparseFeatures {
         {"cells", sparse_ids(size, 2)},
         {"sequence", sparse_ids(size, 1)}};
   }
-  tessera::TPUEmbedding layer{nullptr};
+  TPUEmbedding layer{nullptr};
 };
 
 // Features of a key table. Half of the keys in a batch have no row, and some are the
@@ -170,18 +138,17 @@ struct KeyFeatures {
   static constexpr int64_t kKeys = 500;
 
   KeyFeatures() {
-    const auto table = tessera::make_table(
+    const auto table = make_table(
         {.name = "keys",
          .dim = 6,
-         .keys =
-             tessera::DynamicKeys{.capacity = kKeys, .padding_key = kPadding}});
-    layer = tessera::TPUEmbedding(tessera::TPUEmbeddingOptions{
+         .keys = DynamicKeys{.capacity = kKeys, .padding_key = kPadding}});
+    layer = TPUEmbedding(TPUEmbeddingOptions{
         .features =
             {{"bags", FeatureConfig{.table = table}},
              {"id", FeatureConfig{.table = table}},
              {"sequence",
               FeatureConfig{.table = table, .max_sequence_length = 3}}},
-        .optimizer = tessera::optim::Adagrad{}});
+        .optimizer = optim::Adagrad{}});
     // The first key is INT64_MAX, and the products are spread over all of int64.
     at::Tensor keys = spread(at::arange(kKeys, at::kLong));
     keys[0] = std::numeric_limits<int64_t>::max();
@@ -196,22 +163,21 @@ struct KeyFeatures {
         numbers.remainder(9) == 0, std::numeric_limits<int64_t>::max());
     return keys.masked_fill(numbers.remainder(7) == 0, kPadding);
   }
-  static tessera::RaggedFeature ragged(int64_t size) {
+  static RaggedFeature ragged(int64_t size) {
     const at::Tensor lengths = at::randint(5, {size}, at::kLong);
-    return tessera::RaggedFeature::from_lengths(
+    return RaggedFeature::from_lengths(
         random_keys({lengths.sum().item<int64_t>()}), lengths);
   }
-  static std::pair<Features, tessera::Weights> batch(int64_t size) {
-    const tessera::RaggedFeature bags = ragged(size);
-    const std::optional<tessera::Feature> weights =
-        at::rand({bags.values.numel()});
+  static std::pair<Features, Weights> batch(int64_t size) {
+    const RaggedFeature bags = ragged(size);
+    const std::optional<Feature> weights = at::rand({bags.values.numel()});
     return {
         {{"bags", bags},
          {"id", random_keys({size, 2})},
          {"sequence", ragged(size)}},
         {{"bags", weights}, {"id", std::nullopt}, {"sequence", std::nullopt}}};
   }
-  tessera::TPUEmbedding layer{nullptr};
+  TPUEmbedding layer{nullptr};
 };
 
 struct RankerImpl : torch::nn::Module {
@@ -228,14 +194,14 @@ struct RankerImpl : torch::nn::Module {
   }
   std::vector<at::Tensor> forward(
       const Features& features,
-      const tessera::Weights& weights,
+      const Weights& weights,
       const at::Tensor& prices) {
     const auto activations = embedding->forward(features, weights);
-    const at::Tensor joined = tessera::Concatenate()->forward(activations);
+    const at::Tensor joined = Concatenate()->forward(activations);
     const at::Tensor score = tower->forward(at::cat({joined, prices}, 1));
     return {score.sigmoid().squeeze(1), joined};
   }
-  tessera::TPUEmbedding embedding{nullptr};
+  TPUEmbedding embedding{nullptr};
   torch::nn::Sequential tower{nullptr};
 };
 TORCH_MODULE(Ranker);
@@ -245,9 +211,8 @@ void write_embedding(
     const std::string& name,
     at::ScalarType dtype,
     double tolerance) {
-  tessera::TPUEmbedding layer = make_embedding();
-  tessera::export_torchscript(
-      layer, samples.path(name + ".pt"), {.dtype = dtype});
+  TPUEmbedding layer = make_embedding();
+  export_torchscript(layer, samples.path(name + ".pt"), {.dtype = dtype});
   for (const int64_t size : kSampleBatches) {
     const Batch batch = make_batch(size);
     c10::Dict<std::string, at::Tensor> expected;
@@ -268,7 +233,7 @@ void write_ranker(
     double tolerance) {
   Ranker model;
   const Batch example = make_batch(7);
-  tessera::export_torchscript(
+  export_torchscript(
       model,
       samples.path(name + ".pt"),
       {.features = example.features,
@@ -286,50 +251,9 @@ void write_ranker(
   samples.write_cases(name + ".cases");
 }
 
-void write_pt2_embedding(
-    Samples& samples,
-    const std::string& name,
-    at::ScalarType dtype) {
-  const tessera::TPUEmbedding layer = make_embedding();
-  const Batch example = make_batch(100);
-  std::cout << to_string(tessera::export_pt2(
-      layer,
-      samples.path(name + ".pt2"),
-      {.features = example.features, .weights = example.weights},
-      {.dtype = dtype}));
-  const tessera::Pt2Program program(samples.path(name + ".pt2"));
-  add_calls(
-      samples,
-      name,
-      [](int64_t size) {
-        const Batch batch = make_batch(size);
-        return arguments_of(batch.features, batch.weights);
-      },
-      [&](const std::vector<at::Tensor>& arguments) {
-        return program.run(arguments);
-      });
-}
-
-void write_pt2_sparse(Samples& samples) {
-  const SparseFeatures model;
-  const std::string path = samples.path("sparse.pt2");
-  tessera::export_pt2(
-      model.layer, path, {.features = SparseFeatures::batch(100)});
-  const tessera::Pt2Program program(path);
-  add_calls(
-      samples,
-      "sparse",
-      [](int64_t size) {
-        return arguments_of(SparseFeatures::batch(size), {});
-      },
-      [&](const std::vector<at::Tensor>& arguments) {
-        return program.run(arguments);
-      });
-}
-
 void write_keys(Samples& samples) {
   KeyFeatures model;
-  tessera::export_torchscript(model.layer, samples.path("keys.pt"));
+  export_torchscript(model.layer, samples.path("keys.pt"));
   for (const int64_t size : kSampleBatches) {
     const auto [features, weights] = KeyFeatures::batch(size);
     c10::Dict<std::string, at::Tensor> flat_weights;
@@ -344,50 +268,10 @@ void write_keys(Samples& samples) {
   }
   samples.write_cases("keys.cases");
 
-  const std::string path = samples.path("keys.pt2");
-  const auto [features, weights] = KeyFeatures::batch(100);
-  tessera::export_pt2(
-      model.layer, path, {.features = features, .weights = weights});
-  const tessera::Pt2Program program(path);
-  add_calls(
-      samples,
-      "keys",
-      [](int64_t size) {
-        const auto batch = KeyFeatures::batch(size);
-        return arguments_of(batch.first, batch.second);
-      },
-      [&](const std::vector<at::Tensor>& arguments) {
-        return program.run(arguments);
-      });
-}
-
-void write_pt2_ranker(
-    Samples& samples,
-    const std::string& name,
-    at::ScalarType dtype) {
-  Ranker model;
-  const Batch example = make_batch(100);
-  tessera::export_pt2(
-      model,
-      samples.path(name + ".pt2"),
-      {.features = example.features,
-       .weights = example.weights,
-       .inputs = {example.prices}},
-      {.dtype = dtype});
-  const tessera::Pt2Program program(samples.path(name + ".pt2"));
-  add_calls(
-      samples,
-      name,
-      [](int64_t size) {
-        const Batch batch = make_batch(size);
-        std::vector<at::Tensor> arguments =
-            arguments_of(batch.features, batch.weights);
-        arguments.push_back(batch.prices);
-        return arguments;
-      },
-      [&](const std::vector<at::Tensor>& arguments) {
-        return program.run(arguments);
-      });
+  write_pt2(samples, "keys", model.layer, [](int64_t size) {
+    const auto [features, weights] = KeyFeatures::batch(size);
+    return ExportExample{.features = features, .weights = weights};
+  });
 }
 
 }  // namespace
@@ -400,18 +284,35 @@ int main(int argc, char** argv) {
   at::manual_seed(1);
   const at::NoGradGuard no_grad;
   Samples samples(argv[1]);
-  write_embedding(samples, "embedding", at::kFloat, 1e-5);
-  write_embedding(samples, "embedding_half", at::kHalf, 1e-3);
-  write_embedding(samples, "embedding_int8", at::kChar, 2e-2);
-  write_ranker(samples, "ranker", at::kFloat, 1e-5);
-  write_ranker(samples, "ranker_int8", at::kChar, 2e-2);
-  write_pt2_embedding(samples, "embedding", at::kFloat);
-  write_pt2_embedding(samples, "embedding_half", at::kHalf);
-  write_pt2_embedding(samples, "embedding_int8", at::kChar);
-  write_pt2_sparse(samples);
+  const auto embedding_example = [](int64_t size) {
+    const Batch batch = make_batch(size);
+    return ExportExample{.features = batch.features, .weights = batch.weights};
+  };
+  const auto ranker_example = [&](int64_t size) {
+    const Batch batch = make_batch(size);
+    return ExportExample{
+        .features = batch.features,
+        .weights = batch.weights,
+        .inputs = {batch.prices}};
+  };
+  for (const auto& [name, dtype, tolerance] :
+       {std::tuple{"embedding", at::kFloat, 1e-5},
+        std::tuple{"embedding_half", at::kHalf, 1e-3},
+        std::tuple{"embedding_int8", at::kChar, 2e-2}}) {
+    write_embedding(samples, name, dtype, tolerance);
+    write_pt2(
+        samples, name, make_embedding(), embedding_example, {.dtype = dtype});
+  }
+  for (const auto& [name, dtype, tolerance] :
+       {std::tuple{"ranker", at::kFloat, 1e-5},
+        std::tuple{"ranker_int8", at::kChar, 2e-2}}) {
+    write_ranker(samples, name, dtype, tolerance);
+    write_pt2(samples, name, Ranker(), ranker_example, {.dtype = dtype});
+  }
+  write_pt2(samples, "sparse", SparseFeatures().layer, [](int64_t size) {
+    return ExportExample{.features = SparseFeatures::batch(size)};
+  });
   write_keys(samples);
-  tessera::test::write_example_models(samples);
-  write_pt2_ranker(samples, "ranker", at::kFloat);
-  write_pt2_ranker(samples, "ranker_int8", at::kChar);
+  write_example_models(samples);
   return 0;
 }

@@ -2,17 +2,10 @@
 // Files and calls for programs that read exported models without Tessera.
 #pragma once
 
-#include <tessera/features/feature.h>
+#include <tessera/export/export_pt2.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 
-#include <c10/util/Exception.h>
-
-#include <filesystem>
-#include <fstream>
-#include <iostream>
-#include <string>
-#include <utility>
-#include <vector>
+#include "tests/test_headers.h"
 
 namespace tessera::test {
 
@@ -64,42 +57,45 @@ class Samples {
   std::vector<c10::IValue> cases_;
 };
 
-/// The arguments of a .pt2 program: the tensors of all features, then the weights.
-inline std::vector<at::Tensor> arguments_of(
-    const Features& features,
-    const tessera::Weights& weights) {
+/// The arguments of a .pt2 program: the tensors of all features, then the weights and the other inputs.
+inline std::vector<at::Tensor> arguments_of(const ExportExample& example) {
   std::vector<at::Tensor> arguments;
-  for (const tessera::Feature& feature : features.flatten()) {
-    if (const auto* sparse = std::get_if<tessera::SparseFeature>(&feature)) {
+  for (const Feature& feature : example.features.flatten()) {
+    if (const auto* sparse = std::get_if<SparseFeature>(&feature)) {
       arguments.insert(
           arguments.end(),
           {sparse->indices, sparse->values, sparse->dense_shape});
-    } else if (
-        const auto* ragged = std::get_if<tessera::RaggedFeature>(&feature)) {
+    } else if (const auto* ragged = std::get_if<RaggedFeature>(&feature)) {
       arguments.insert(arguments.end(), {ragged->values, ragged->row_splits});
     } else {
       arguments.push_back(std::get<at::Tensor>(feature));
     }
   }
-  for (const auto& weight : weights.flatten()) {
+  for (const auto& weight : example.weights.flatten()) {
     if (weight) {
       arguments.push_back(std::get<at::Tensor>(*weight));
     }
   }
+  arguments.insert(
+      arguments.end(), example.inputs.begin(), example.inputs.end());
   return arguments;
 }
 
-/// Adds calls with random batches, and with ids that are out of range. `run` gives the
-/// expected outputs.
-template <class Batches, class Run>
-void add_calls(
+/// Exports the model, and adds calls with random batches, and with ids that are out of range. Their expected outputs
+/// are those of Pt2Program, which the export has compared with the model. `batches(size)` returns an ExportExample.
+template <class Model, class Batches>
+void write_pt2(
     Samples& samples,
     const std::string& name,
+    const Model& model,
     const Batches& batches,
-    const Run& run) {
+    const ExportOptions& options = {}) {
+  const std::string path = samples.path(name + ".pt2");
+  std::cout << to_string(export_pt2(model, path, batches(100), options));
+  const Pt2Program program(path);
   for (const int64_t size : kSampleBatches) {
-    std::vector<at::Tensor> arguments = batches(size);
-    samples.add_call(arguments, run(arguments));
+    std::vector<at::Tensor> arguments = arguments_of(batches(size));
+    samples.add_call(arguments, program.run(arguments));
     for (at::Tensor& argument : arguments) {
       if (argument.numel() == 0 || argument.is_floating_point()) {
         continue;
@@ -111,7 +107,7 @@ void add_calls(
         argument.view({-1})[-1] = id;
         std::vector<at::Tensor> expected;
         try {
-          expected = run(arguments);
+          expected = program.run(arguments);
         } catch (const c10::Error&) {
         }
         samples.add_call(arguments, expected);

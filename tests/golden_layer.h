@@ -6,10 +6,6 @@
 
 #include "tests/golden_util.h"
 
-#include <map>
-#include <string>
-#include <vector>
-
 namespace tessera::test {
 
 /// Makes the layer of a golden lookup case and fills its tables.

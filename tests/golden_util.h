@@ -5,24 +5,10 @@
 // TESSERA_GOLDEN_DIR or from tests/golden.
 
 #include "tests/test_files.h"
+#include "tests/test_headers.h"
 
 #include <tessera/common/json.h>
 #include <tessera/features/feature.h>
-
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/tensor.h>
-#include <c10/util/Exception.h>
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-
-#include <algorithm>
-#include <cctype>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <string>
-#include <system_error>
-#include <vector>
 
 namespace tessera::test {
 

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/engine/embedding_engine.h>
 #include <tessera/optim/learning_rate.h>
 #include <tessera/optim/optimizers/adagrad.h>
-#include <tessera/optim/optimizers/sgd.h>
 
 #include "tests/engine/engine_fixture.h"
-#include "tests/features/feature_builders.h"
-#include "tests/test_util.h"
 
 namespace tessera::test::embedding_engine_test {
 

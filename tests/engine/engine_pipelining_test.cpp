@@ -1,7 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/engine/embedding_engine.h>
-#include <tessera/optim/optimizers/sgd.h>
-
 #include "tests/engine/engine_fixture.h"
 
 namespace tessera::test::engine_pipelining_test {

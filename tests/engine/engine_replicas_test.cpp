@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/engine/embedding_engine.h>
 #include <tessera/optim/optimizers/adagrad.h>
 
 #include "tests/engine/engine_fixture.h"

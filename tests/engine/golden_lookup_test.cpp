@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compares lookups with results of TensorFlow: every case of every lookup*.json in the
 // folder that TESSERA_GOLDEN_DIR names, or in tests/golden.
-#include <tessera/layers/tpu_embedding.h>
-
 #include "tests/golden_layer.h"
-#include "tests/golden_util.h"
 #include "tests/test_util.h"
 
 namespace tessera::test::golden_lookup_test {

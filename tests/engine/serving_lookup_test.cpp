@@ -2,7 +2,6 @@
 #include <tessera/engine/serving_lookup.h>
 
 #include "tests/features/feature_builders.h"
-#include "tests/test_util.h"
 
 namespace tessera::test::serving_lookup_test {
 

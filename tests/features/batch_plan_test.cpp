@@ -3,7 +3,6 @@
 
 #include "tests/features/feature_builders.h"
 #include "tests/features/feature_state.h"
-#include "tests/test_util.h"
 
 namespace tessera::test::batch_plan_test {
 

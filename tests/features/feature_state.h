@@ -5,15 +5,7 @@
 
 #include "src/features/feature_state.h"
 #include "src/features/id_bags.h"
-
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cstdint>
-#include <functional>
-#include <numeric>
-#include <utility>
-#include <vector>
+#include "tests/test_headers.h"
 
 namespace tessera::test {
 

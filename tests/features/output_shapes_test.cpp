@@ -5,7 +5,6 @@
 #include <tessera/optim/optimizers/sgd.h>
 
 #include "tests/features/feature_builders.h"
-#include "tests/test_util.h"
 
 namespace tessera::test::output_shapes_test {
 

@@ -1,10 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // torch::save() and torch::load() of the layer, and of a model that contains it.
-#include <tessera/layers/layer_optimizer.h>
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/optimizers/adagrad.h>
-#include <tessera/optim/optimizers/adam.h>
-#include <tessera/optim/optimizers/sgd.h>
 #include <tessera/serialization/save_to_file.h>
 
 #include "tests/layers/layer_test_util.h"

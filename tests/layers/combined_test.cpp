@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Apply::kOnStep collects gradients of several passes for one update.
-#include <tessera/layers/combined.h>
 #include <tessera/optim/make_optimizer.h>
-#include <tessera/optim/optimizers/adagrad.h>
-#include <tessera/optim/optimizers/adam.h>
-#include <tessera/optim/optimizers/sgd.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/lbfgs.h>
 #include <torch/optim/schedulers/step_lr.h>

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Custom rules on Strategy::fused(), and updates that fail before a row changes.
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/optimizers.h>
 #include <tessera/serialization/config_json.h>
 
 #include "tests/layers/layer_test_util.h"

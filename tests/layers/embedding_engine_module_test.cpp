@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // An EmbeddingEngine as a module of a model.
 #include <tessera/layers/dense_parameters.h>
-#include <tessera/layers/embedding_engine_module.h>
 #include <tessera/layers/layer.h>
-#include <tessera/optim/optimizers/adagrad.h>
-#include <tessera/optim/optimizers/adam.h>
 
 #include "tests/layers/engine_module_fixture.h"
 

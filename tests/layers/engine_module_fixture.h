@@ -4,7 +4,6 @@
 // A model with an EmbeddingEngineModule.
 
 #include <tessera/layers/embedding_engine_module.h>
-#include <tessera/optim/optimizers/adagrad.h>
 
 #include "tests/layers/layer_test_util.h"
 

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Backward passes that end in an error. They change nothing, and the next pass
 // succeeds.
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/optimizers/adagrad.h>
-#include <tessera/optim/optimizers/sgd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tests/layers/layer_test_util.h"

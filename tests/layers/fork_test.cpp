@@ -2,8 +2,6 @@
 // A forked child does not have the threads of its parent, so it must not wait for
 // them.
 #include <tessera/engine/embedding_engine.h>
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/optimizers/sgd.h>
 
 #include "src/common/lookup_worker.h"
 #include "src/common/parallel.h"

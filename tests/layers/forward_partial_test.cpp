@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lookups of some of the features, in training and without gradients.
 #include <tessera/layers/partial_tpu_embedding.h>
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/optimizers/adagrad.h>
-#include <tessera/optim/optimizers/sgd.h>
 
 #include "tests/layers/layer_test_util.h"
 

@@ -4,20 +4,15 @@
 #include <tessera/engine/embedding_engine.h>
 #include <tessera/engine/serving_lookup.h>
 #include <tessera/engine/table_module.h>
-#include <tessera/layers/combined.h>
 #include <tessera/layers/prefetch.h>
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/optimizers.h>
 #include <tessera/serialization/config_json.h>
 
 #include "src/engine/embedding_state.h"
 #include "src/tables/key_table_rows.h"
 #include "src/tables/reserved_memory.h"
 #include "tests/anonymous_memory.h"
-#include "tests/features/feature_builders.h"
 #include "tests/layers/layer_test_util.h"
 #include "tests/optim/all_specs.h"
-#include "tests/test_util.h"
 
 namespace tessera::test::key_table_test {
 

@@ -13,7 +13,6 @@
 
 #include "tests/layers/autocast.h"
 #include "tests/layers/gradient_check.h"
-#include "tests/test_util.h"
 
 namespace tessera::test {
 

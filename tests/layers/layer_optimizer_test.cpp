@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compares optimizers of tables on the host, in stock operators, with the kernels
 // of Strategy::fused().
-#include <tessera/layers/layer_optimizer.h>
-#include <tessera/optim/optimizers.h>
 #include <torch/optim/schedulers/step_lr.h>
 
 #include "optim/row_update.h"

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+// It brings the headers that most tests of layers read, so they include none of them.
 #include <tessera/layers/combined.h>
 #include <tessera/layers/layer_optimizer.h>
 #include <tessera/layers/tpu_embedding.h>
+#include <tessera/optim/optimizers.h>
 
 #include "tests/features/feature_builders.h"
-#include "tests/test_util.h"
 
 namespace tessera {
 

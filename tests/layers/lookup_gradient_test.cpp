@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compares the gradients of rows and per-id weights with central differences, both
 // of a reference lookup in doubles and of the layer's own forward().
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/optimizers/sgd.h>
-
 #include "tests/layers/layer_test_util.h"
 
 namespace tessera::test::lookup_gradient_test {

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Backward passes that must not update the tables.
-#include <tessera/layers/combined.h>
-#include <tessera/layers/layer_optimizer.h>
 #include <tessera/layers/no_table_update_guard.h>
 #include <tessera/layers/partial_tpu_embedding.h>
 #include <tessera/optim/make_optimizer.h>
-#include <tessera/optim/optimizers/momentum.h>
-#include <tessera/optim/optimizers/sgd.h>
 #include <torch/nn/utils/clip_grad.h>
 
 #include "tests/layers/layer_test_util.h"

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers that refuse gradients of rows that are NaN or infinite.
 #include <tessera/engine/embedding_engine.h>
-#include <tessera/layers/combined.h>
-#include <tessera/layers/layer_optimizer.h>
 #include <tessera/layers/no_table_update_guard.h>
 #include <tessera/layers/partial_tpu_embedding.h>
-#include <tessera/optim/optimizers/momentum.h>
-#include <tessera/optim/optimizers/sgd.h>
 
 #include "src/engine/finite_gradients.h"
 #include "tests/layers/layer_test_util.h"

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The updates of each optimizer over several steps, made through the layer.
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/optimizers.h>
-
 #include "tests/layers/layer_test_util.h"
 
 namespace tessera::test::optimizer_steps_test {

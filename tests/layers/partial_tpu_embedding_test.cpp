@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/dense_parameters.h>
 #include <tessera/layers/layer_json.h>
-#include <tessera/layers/layer_optimizer.h>
 #include <tessera/layers/partial_tpu_embedding.h>
 #include <tessera/layers/prefetch.h>
-#include <tessera/optim/optimizers/sgd.h>
 
 #include "tests/layers/layer_test_util.h"
-#include "tests/test_util.h"
 
 namespace tessera {
 

@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batches of the same structure, which the layer reads by a plan.
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/optimizers/adagrad.h>
-#include <tessera/optim/optimizers/sgd.h>
-
 #include "tests/layers/layer_test_util.h"
 
 namespace tessera::test::planned_batches_test {

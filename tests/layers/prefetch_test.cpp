@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/layers/prefetch.h>
 
-#include <tessera/layers/combined.h>
-#include <tessera/optim/optimizers/sgd.h>
-
 #include "tests/layers/layer_test_util.h"
 
 namespace tessera::test::prefetch_test {

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batches that forward() refuses without any change, and ids that it counts.
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/optimizers/sgd.h>
-
 #include "tests/layers/layer_test_util.h"
 
 namespace tessera::test::refused_batch_test {

@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients and weights that are views of the layer's own tables and slots.
 #include <tessera/engine/embedding_engine.h>
-#include <tessera/layers/combined.h>
-#include <tessera/layers/layer_optimizer.h>
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/optimizers/adagrad.h>
-#include <tessera/optim/optimizers/sgd.h>
 
 #include "tests/layers/layer_test_util.h"
 #include "tests/optim/all_specs.h"

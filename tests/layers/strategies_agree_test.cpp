@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compares the fused strategy with the host and padded strategies, which use only stock
 // operators and torch::optim. The numbers agree to float rounding.
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/optimizers/adagrad.h>
-#include <tessera/optim/optimizers/sgd.h>
 #include <torch/optim/adagrad.h>
 
 #include "tests/layers/layer_test_util.h"

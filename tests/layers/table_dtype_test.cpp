@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tables stored in 16 bits, through the public layer.
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/optimizers.h>
 #include <tessera/serialization/config_json.h>
 
 #include "tests/layers/layer_test_util.h"

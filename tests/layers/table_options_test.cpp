@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Options of tables: simulated quantization, frozen tables, replaced tables,
 // weights and output shapes. Also the dense parameters of a model.
-#include <tessera/layers/combined.h>
 #include <tessera/layers/dense_parameters.h>
-#include <tessera/layers/layer_optimizer.h>
-#include <tessera/optim/optimizers/adam.h>
-#include <tessera/optim/optimizers/sgd.h>
 #include <tessera/serialization/config_json.h>
 
 #include "tests/layers/layer_test_util.h"

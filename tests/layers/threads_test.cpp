@@ -1,11 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Work on several threads, which gives the same numbers as on one.
-#include <tessera/layers/combined.h>
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/optimizers/adagrad.h>
-#include <tessera/optim/optimizers/adam.h>
-#include <tessera/optim/optimizers/sgd.h>
-
 #include "src/common/parallel.h"
 #include "tests/layers/layer_test_util.h"
 

@@ -1,9 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/optimizers/adagrad.h>
-#include <tessera/optim/optimizers/adam.h>
-#include <tessera/optim/optimizers/sgd.h>
-
 #include "tests/layers/layer_test_util.h"
 
 namespace tessera::test::tpu_embedding_test {

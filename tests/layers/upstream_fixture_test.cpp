@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The fixture of TensorFlow's TPUEmbedding tests: two tables, three features, and
 // the tables after one step of each optimizer.
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/optimizers.h>
-
 #include "tests/layers/layer_test_util.h"
 
 namespace tessera::test::upstream_fixture_test {

@@ -1,9 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // One backward() makes one update, and the virtual variable stays zero.
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/optimizers/adagrad.h>
-#include <tessera/optim/optimizers/adam.h>
-#include <tessera/optim/optimizers/sgd.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/rmsprop.h>
 

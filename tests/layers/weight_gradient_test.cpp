@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients of per-id weights in special cases: dropped ids, zero rows, zero
 // denominators, unused features.
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/optimizers/sgd.h>
-
 #include "tests/layers/layer_test_util.h"
 
 namespace tessera::test::weight_gradient_test {

@@ -7,17 +7,12 @@
 #include <tessera/training/learning_rate_log.h>
 #include <tessera/training/progress_bar.h>
 
+#include "tests/misuse/batch.h"
+
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
-#include <vector>
-
-struct Batch {
-  at::Tensor users;
-  at::Tensor clicks;
-};
 
 // A source with next().
 struct Loader {

@@ -2,11 +2,7 @@
 // expects: no non-static data member named .epochz|field designator 'epochz' does not refer
 #include <tessera/training/fit.h>
 
-#include <vector>
-
-struct Batch {
-  at::Tensor clicks;
-};
+#include "tests/misuse/batch.h"
 
 void train(const std::vector<Batch>& batches) {
   namespace training = tessera::training;

@@ -2,11 +2,7 @@
 // expects: pass a std::shared_ptr
 #include <tessera/training/fit.h>
 
-#include <vector>
-
-struct Batch {
-  at::Tensor clicks;
-};
+#include "tests/misuse/batch.h"
 
 // fit() would fill a copy of the metric.
 void train(const std::vector<Batch>& batches) {

@@ -2,11 +2,7 @@
 // expects: FitOptions\{\.\.\.\} tells which field
 #include <tessera/training/fit.h>
 
-#include <vector>
-
-struct Batch {
-  at::Tensor clicks;
-};
+#include "tests/misuse/batch.h"
 
 void train(const std::vector<Batch>& batches) {
   tessera::training::fit(

@@ -2,11 +2,7 @@
 // expects: \[make_pass\] the source does not provide batches\. Pass a range of batches
 #include <tessera/training/fit.h>
 
-#include <vector>
-
-struct Batch {
-  at::Tensor clicks;
-};
+#include "tests/misuse/batch.h"
 
 void train() {
   tessera::training::fit(

@@ -2,11 +2,7 @@
 // expects: \[make_pass\] the step can't be called with a batch
 #include <tessera/training/fit.h>
 
-#include <vector>
-
-struct Batch {
-  at::Tensor clicks;
-};
+#include "tests/misuse/batch.h"
 
 void train(const std::vector<Batch>& batches) {
   tessera::training::make_pass(batches, [](double batch) {});

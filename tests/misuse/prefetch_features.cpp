@@ -2,11 +2,7 @@
 // expects: \[prefetch\] features_of must return Features
 #include <tessera/layers/prefetch.h>
 
-#include <vector>
-
-struct Batch {
-  at::Tensor users;
-};
+#include "tests/misuse/batch.h"
 
 void train(
     const std::vector<Batch>& batches,

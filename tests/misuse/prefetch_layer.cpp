@@ -2,11 +2,7 @@
 // expects: \[prefetch\] the layer has no begin_forward
 #include <tessera/layers/prefetch.h>
 
-#include <vector>
-
-struct Batch {
-  at::Tensor users;
-};
+#include "tests/misuse/batch.h"
 
 void train(const std::vector<Batch>& batches) {
   const auto features_of = [](const Batch& batch) {

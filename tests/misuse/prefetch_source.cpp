@@ -2,11 +2,7 @@
 // expects: \[prefetch\] the source is no range
 #include <tessera/layers/prefetch.h>
 
-#include <vector>
-
-struct Batch {
-  at::Tensor users;
-};
+#include "tests/misuse/batch.h"
 
 void train(const tessera::TPUEmbedding& layer) {
   const auto features_of = [](const Batch& batch) {

@@ -2,11 +2,7 @@
 // expects: \[make_train_step\] loss_of must return a StepResult or the loss
 #include <tessera/training/fit.h>
 
-#include <vector>
-
-struct Batch {
-  at::Tensor clicks;
-};
+#include "tests/misuse/batch.h"
 
 void train(
     const std::vector<Batch>& batches,

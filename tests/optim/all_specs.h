@@ -1,15 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/optim/optimizer.h>
 #include <tessera/optim/optimizers.h>
 
-#include <ATen/TensorOperators.h>
-#include <ATen/core/Tensor.h>
-
-#include <ostream>
-#include <string>
-#include <vector>
+#include "tests/test_headers.h"
 
 namespace tessera::test {
 

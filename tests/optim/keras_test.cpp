@@ -5,7 +5,6 @@
 #include <tessera/serialization/config_json.h>
 
 #include "tests/golden_util.h"
-#include "tests/test_files.h"
 #include "tests/test_util.h"
 
 namespace tessera::optim::keras_test {

@@ -7,7 +7,6 @@
 
 #include "tests/features/feature_builders.h"
 #include "tests/golden_util.h"
-#include "tests/test_util.h"
 
 #include <cstddef>
 

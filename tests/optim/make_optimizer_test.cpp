@@ -2,13 +2,11 @@
 // Tests specs as torch optimizers. layers/layer_optimizer_test.cpp compares
 // their numbers with Strategy::fused().
 #include <tessera/optim/make_optimizer.h>
-#include <tessera/optim/optimizers.h>
 #include <torch/optim/schedulers/step_lr.h>
 
 #include "optim/dense_update.h"
 #include "tests/optim/all_specs.h"
 #include "tests/serialization/changed_archive.h"
-#include "tests/test_util.h"
 
 namespace tessera::optim::make_optimizer_test {
 

@@ -2,10 +2,6 @@
 // Tests the saved state besides tables and slots: accumulated gradients, the step
 // counter, and the seed of random rounding.
 #include <tessera/engine/embedding_engine.h>
-#include <tessera/layers/combined.h>
-#include <tessera/layers/layer_optimizer.h>
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/optimizers.h>
 #include <tessera/serialization/checkpoint.h>
 
 #include "serialization/manifest.h"

@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests checkpoints of layers and engines, and the options to save and load them.
 #include <tessera/engine/embedding_engine.h>
-#include <tessera/layers/combined.h>
-#include <tessera/layers/layer_optimizer.h>
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/optimizers/adagrad.h>
-#include <tessera/optim/optimizers/sgd.h>
 #include <tessera/serialization/checkpoint.h>
 #include <tessera/serialization/saved_features.h>
 

@@ -17,9 +17,7 @@
 #include <tessera/formats/safetensors.h>
 #include <tessera/layers/dense/cross.h>
 #include <tessera/layers/layer_json.h>
-#include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/keras.h>
-#include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/serialization/checkpoint.h>
 #include <tessera/serialization/config_json.h>
 #include <tessera/serialization/json_file.h>

@@ -2,11 +2,6 @@
 // Tests tables with TableConfig::keys in archives, checkpoint directories and increments.
 #include <tessera/engine/embedding_engine.h>
 #include <tessera/engine/table_module.h>
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/optimizers/adagrad.h>
-#include <tessera/optim/optimizers/adam.h>
-#include <tessera/optim/optimizers/rmsprop.h>
-#include <tessera/optim/optimizers/sgd.h>
 #include <tessera/serialization/checkpoint.h>
 #include <tessera/serialization/saved_features.h>
 
@@ -16,7 +11,6 @@
 #include "tests/layers/layer_test_util.h"
 #include "tests/serialization/changed_archive.h"
 #include "tests/serialization/recording_disk.h"
-#include "tests/test_util.h"
 
 namespace tessera::test::key_checkpoint_test {
 

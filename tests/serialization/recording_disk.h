@@ -3,18 +3,9 @@
 
 #include "serialization/disk.h"
 #include "tests/temporary_folder.h"
+#include "tests/test_headers.h"
 
-#include <c10/util/Exception.h>
 #include <unistd.h>
-
-#include <cstdint>
-#include <filesystem>
-#include <fstream>
-#include <functional>
-#include <map>
-#include <memory>
-#include <string>
-#include <utility>
 
 namespace tessera::test {
 

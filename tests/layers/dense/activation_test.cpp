@@ -3,7 +3,6 @@
 #include <tessera/layers/dense/activation.h>
 
 #include "tests/layers/gradient_check.h"
-#include "tests/test_util.h"
 
 namespace tessera::test::activation_test {
 

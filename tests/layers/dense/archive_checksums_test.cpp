@@ -2,15 +2,10 @@
 // Archives of layers and optimizers with a flipped bit or a missing end.
 #include "src/common/checked_archive.h"
 
-#include <tessera/layers/combined.h>
 #include <tessera/layers/dense/cross.h>
 #include <tessera/layers/layer_json.h>
 #include <tessera/layers/partial_tpu_embedding.h>
-#include <tessera/layers/tpu_embedding.h>
 #include <tessera/optim/make_optimizer.h>
-#include <tessera/optim/optimizers/adagrad.h>
-#include <tessera/optim/optimizers/adam.h>
-#include <tessera/optim/optimizers/sgd.h>
 #include <tessera/serialization/saved_features.h>
 
 #include "tests/layers/layer_test_util.h"

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The layer in models: users' modules, clones, Sequential.
 #include <tessera/layers/dense/concatenate.h>
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/optimizers/adagrad.h>
-#include <tessera/optim/optimizers/sgd.h>
 
 #include "tests/layers/layer_test_util.h"
 

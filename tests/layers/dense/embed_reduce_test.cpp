@@ -3,7 +3,6 @@
 #include <tessera/layers/layer_json.h>
 
 #include "tests/features/feature_builders.h"
-#include "tests/test_util.h"
 
 namespace tessera::test::embed_reduce_test {
 

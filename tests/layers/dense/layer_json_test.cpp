@@ -8,11 +8,8 @@
 #include <tessera/layers/dense/multi_layer_dcn.h>
 #include <tessera/layers/layer_json.h>
 #include <tessera/layers/partial_tpu_embedding.h>
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/optimizers.h>
 
 #include "tests/layers/layer_test_util.h"
-#include "tests/test_util.h"
 
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
