@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <c10/util/Exception.h>
+#include "cmake/libtorch_headers.h"
+#include "tests/temporary_folder.h"
+
+#include <fuzzer/FuzzedDataProvider.h>
 #include <unistd.h>
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <functional>
 #include <iostream>
-#include <iterator>
-#include <string>
-#include <system_error>
 
 namespace tessera::test {
 
@@ -40,31 +36,9 @@ inline const std::string& scratch_folder() {
   return path;
 }
 
-/// A folder that is removed with this object.
-class ScratchFolder {
- public:
-  ScratchFolder() = default;
-  ~ScratchFolder() {
-    std::error_code error;
-    std::filesystem::remove_all(path_, error);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-
-  const std::string& path() const {
-    return path_;
-  }
-  std::string read(const std::string& name) const {
-    std::ifstream file(path_ + "/" + name, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-  void write(const std::string& name, const std::string& bytes) const {
-    std::ofstream(path_ + "/" + name, std::ios::binary) << bytes;
-  }
-
- private:
-  std::string path_ =
-      scratch_folder() + "/tessera_fuzz_folder." + std::to_string(::getpid());
+/// A folder there that is removed with this object.
+struct ScratchFolder : TemporaryFolder {
+  ScratchFolder() : TemporaryFolder(scratch_folder()) {}
 };
 
 /// A file with these bytes, in memory if the system has a folder there. Only one can

@@ -22,26 +22,10 @@
 #include <tessera/optim/optimizers/adagrad.h>
 #include <tessera/serialization/saved_features.h>
 
-#include <ATen/ops/equal.h>
-#include <ATen/ops/zeros.h>
-#include <c10/util/Exception.h>
-#include <fuzzer/FuzzedDataProvider.h>
-#include <nlohmann/json.hpp>
-#include <torch/serialize/archive.h>
-
-#include <algorithm>
-#include <cstdint>
 #include <sstream>
-#include <string>
-#include <vector>
 
-namespace tessera {
+namespace tessera::test {
 namespace {
-
-using test::require;
-using test::ScratchFile;
-using test::ScratchFolder;
-using test::succeeds;
 
 // Any text with a correct checksum, so that mutations reach the code behind the
 // check.
@@ -257,15 +241,15 @@ void fuzz_checkpoint(FuzzedDataProvider& data) {
     add_keys(state.tables[1]);
     Disk disk;
     const CheckpointOptions options{.keep_last = 2, .full_every = 2};
-    save_checkpoint(state, configs(), folder.path(), options, disk);
+    save_checkpoint(state, configs(), folder.path().string(), options, disk);
     const std::vector<int64_t> keys{9, 9};
     std::vector<uint32_t> rows(keys.size());
     KeyIndex& index = state.tables[1].key_rows->index();
     index.apply(index.plan(
         KeyOccurrences{.keys = keys.data(), .size = 2, .rows = rows.data()},
         /*update=*/2));
-    save_checkpoint(state, configs(), folder.path(), options, disk);
-    return folder.read(std::string("checkpoint_000002/") + kManifestFile);
+    save_checkpoint(state, configs(), folder.path().string(), options, disk);
+    return read_text(folder / "checkpoint_000002/" + kManifestFile);
   }();
   const std::string name = "checkpoint_000002/";
   Manifest manifest = manifest_from_text(intact, "[fuzz]");
@@ -288,7 +272,9 @@ void fuzz_checkpoint(FuzzedDataProvider& data) {
   folder.write(name + kManifestFile, to_text(manifest));
   EmbeddingState state = deep_copy(initial);
   require(
-      succeeds([&] { load_checkpoint(state, folder.path(), {}, "[fuzz]"); }) ||
+      succeeds([&] {
+        load_checkpoint(state, folder.path().string(), {}, "[fuzz]");
+      }) ||
           is_same(state, initial),
       "a load that failed has changed the layer");
 }
@@ -380,40 +366,40 @@ void fuzz_json(FuzzedDataProvider& data) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::test
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   FuzzedDataProvider data(bytes, size);
   switch (data.ConsumeIntegralInRange(0, 9)) {
     case 0:
-      tessera::fuzz_manifest(data);
+      tessera::test::fuzz_manifest(data);
       break;
     case 1:
-      tessera::fuzz_archive(data);
+      tessera::test::fuzz_archive(data);
       break;
     case 2:
-      tessera::fuzz_config(data);
+      tessera::test::fuzz_config(data);
       break;
     case 3:
-      tessera::fuzz_tensor_file(data, true);
+      tessera::test::fuzz_tensor_file(data, true);
       break;
     case 4:
-      tessera::fuzz_tensor_file(data, false);
+      tessera::test::fuzz_tensor_file(data, false);
       break;
     case 5:
-      tessera::fuzz_criteo_line(data);
+      tessera::test::fuzz_criteo_line(data);
       break;
     case 6:
-      tessera::fuzz_pipeline(data);
+      tessera::test::fuzz_pipeline(data);
       break;
     case 7:
-      tessera::fuzz_json(data);
+      tessera::test::fuzz_json(data);
       break;
     case 9:
-      tessera::fuzz_checkpoint(data);
+      tessera::test::fuzz_checkpoint(data);
       break;
     default:
-      tessera::fuzz_damaged_archive(data);
+      tessera::test::fuzz_damaged_archive(data);
   }
   return 0;
 }

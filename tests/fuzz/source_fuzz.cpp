@@ -10,22 +10,11 @@
 #include <tessera/data/parquet_source.h>
 
 #include <c10/util/StringUtil.h>
-#include <fuzzer/FuzzedDataProvider.h>
 
-#include <algorithm>
-#include <cstdint>
-#include <fstream>
-#include <memory>
 #include <sstream>
-#include <string>
-#include <vector>
 
-namespace tessera {
+namespace tessera::test {
 namespace {
-
-using test::require;
-using test::ScratchFile;
-using test::succeeds;
 
 // All examples before the end or the error, and the number of skipped rows.
 struct CsvResult {
@@ -142,16 +131,16 @@ void fuzz_parquet(FuzzedDataProvider& data) {
 }
 
 }  // namespace
-}  // namespace tessera
+}  // namespace tessera::test
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   FuzzedDataProvider data(bytes, size);
   switch (data.ConsumeIntegralInRange(0, 2)) {
     case 0:
-      tessera::fuzz_parquet(data);
+      tessera::test::fuzz_parquet(data);
       break;
     default:
-      tessera::fuzz_csv(data);
+      tessera::test::fuzz_csv(data);
   }
   return 0;
 }
