@@ -1,53 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 // The fixture of TensorFlow's TPUEmbedding tests: two tables, three features, and
 // the tables after one step of each optimizer.
+#include "tests/engine/engine_fixture.h"
 #include "tests/layers/layer_test_util.h"
 
 namespace tessera::test::upstream_fixture_test {
 
-// Fills a table with 0, 1, 2, ... row by row.
-at::Tensor count_up(const at::Tensor& ids, int64_t dim) {
-  return (ids.unsqueeze(1) * dim + at::arange(dim)).to(at::kFloat);
-}
-
-struct FixtureOptions {
-  bool is_sequence = false;
-};
-
 TPUEmbedding make_layer(
     optim::OptimizerSpec optimizer,
-    FixtureOptions options = {}) {
-  const initializers::Callable initializer("count_up", count_up);
-  const auto video = make_table(
-      {.name = "video",
-       .vocabulary_size = 8,
-       .dim = 4,
-       .combiner = Combiner::kSum,
-       .initializer = initializer});
-  const auto user = make_table(
-      {.name = "user",
-       .vocabulary_size = 16,
-       .dim = 2,
-       .combiner = Combiner::kMean,
-       .initializer = initializer});
+    bool is_sequence = false) {
+  const auto video = counting_table("video", 8, 4, Combiner::kSum);
+  const auto user = counting_table("user", 16, 2, Combiner::kMean);
   const auto feature = [&](const TablePtr& table, int64_t length) {
     return FeatureConfig{
-        .table = table,
-        .max_sequence_length = options.is_sequence ? length : 0};
+        .table = table, .max_sequence_length = is_sequence ? length : 0};
   };
-  return TPUEmbedding(TPUEmbeddingOptions{
-      .features =
-          {{"watched", feature(video, 2)},
-           {"favorited", feature(video, 2)},
-           {"friends", feature(user, 3)}},
-      .optimizer = std::move(optimizer)});
+  return layer_of(
+      of_features(feature(video, 2), feature(video, 2), feature(user, 3)),
+      std::move(optimizer));
 }
 
 Features two_samples() {
-  return {
-      {"watched", ragged({{0}, {0, 1}})},
-      {"favorited", ragged({{0, 1}, {1}})},
-      {"friends", ragged({{3}, {0, 1, 2}})}};
+  return of_features<Feature>(
+      ragged({{0}, {0, 1}}), ragged({{0, 1}, {1}}), ragged({{3}, {0, 1, 2}}));
 }
 
 const std::vector<Rows> kFourSamples{
@@ -56,10 +31,10 @@ const std::vector<Rows> kFourSamples{
     {{3}, {0, 1, 2}, {3}, {0, 1, 2}}};
 
 Features four_samples() {
-  return {
-      {"watched", ragged(kFourSamples[0])},
-      {"favorited", sparse(kFourSamples[1], 2)},
-      {"friends", ragged(kFourSamples[2])}};
+  return of_features<Feature>(
+      ragged(kFourSamples[0]),
+      sparse(kFourSamples[1], 2),
+      ragged(kFourSamples[2]));
 }
 
 // Returns a sparse feature [2, 4, 3]. Both samples have the same four rows.
@@ -81,10 +56,8 @@ SparseFeature twice(const Rows& rows) {
 }
 
 Features high_dimensional() {
-  return {
-      {"watched", twice(kFourSamples[0])},
-      {"favorited", twice(kFourSamples[1])},
-      {"friends", twice(kFourSamples[2])}};
+  return of_features<Feature>(
+      twice(kFourSamples[0]), twice(kFourSamples[1]), twice(kFourSamples[2]));
 }
 
 // Returns the sum of the squares over dim, averaged over the batch and summed over
@@ -275,7 +248,7 @@ TEST(UpstreamFixtureTest, AFeatureWithoutGradientMovesNothingUnderSgd) {
 
 TEST(UpstreamFixtureTest, SequencesGiveNoGradientToTheirPadding) {
   auto layer =
-      make_layer(optim::SGD{.learning_rate = 0.1}, {.is_sequence = true});
+      make_layer(optim::SGD{.learning_rate = 0.1}, /*is_sequence=*/true);
   const auto activations = layer->forward(two_samples());
   expect_close(
       activations["watched"],
