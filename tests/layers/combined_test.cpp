@@ -17,12 +17,7 @@ struct ModelImpl : torch::nn::Module {
       const optim::OptimizerSpec& spec,
       Apply apply = Apply::kOnStep,
       Strategy strategy = Strategy::fused()) {
-    const auto table = make_table(
-        {.name = "t",
-         .vocabulary_size = 6,
-         .dim = 2,
-         .combiner = Combiner::kSum,
-         .initializer = initializers::RowId{}});
+    const auto table = numbered_table("t", 6, 2);
     embedding = register_module(
         "embedding",
         layer_of(

@@ -14,11 +14,7 @@ constexpr const char* kSecondPass =
     "a second backward pass over the same forward()";
 
 TPUEmbedding make_layer(optim::LearningRate learning_rate = 1.0) {
-  const auto table = make_table(
-      {.name = "t",
-       .vocabulary_size = 4,
-       .dim = 1,
-       .initializer = initializers::Zeros{}});
+  const auto table = constant_table("t", 4, 1, 0.0);
   return layer_of(
       FeatureConfig{.table = table},
       optim::Adagrad{

@@ -168,11 +168,7 @@ TEST(CenteredRmspropTest, GradientsThatHardlyChangeGiveTheRightRows) {
   for (const Strategy& strategy : kStrategies) {
     for (const double rho : {0.5, 0.9}) {
       SCOPED_TRACE(strategy.name() + " rho " + std::to_string(rho));
-      const auto table = make_table(
-          {.name = "t",
-           .vocabulary_size = 2,
-           .dim = 1,
-           .initializer = initializers::Zeros{}});
+      const auto table = constant_table("t", 2, 1, 0.0);
       TPUEmbedding layer = layer_of(
           FeatureConfig{.table = table},
           optim::RMSprop{.rho = rho, .centered = true},
@@ -249,11 +245,7 @@ TEST(LayerOptimizerApiTest, ADenseGradientUpdatesOnlyRowsThatWereLookedUp) {
 // the loss no gradient.
 TEST(LayerOptimizerApiTest, ATableOutsideTheLossIsTouchedOnEveryStrategy) {
   const auto table = [](const char* name) {
-    return make_table(
-        {.name = name,
-         .vocabulary_size = 3,
-         .dim = 1,
-         .initializer = initializers::Constant{1.0}});
+    return constant_table(name, 3, 1, 1.0);
   };
   const Nest<FeatureConfig> features =
       features_of({{"a", table("a")}, {"b", table("b")}});

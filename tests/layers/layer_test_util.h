@@ -78,6 +78,19 @@ inline TablePtr numbered_table(
        .initializer = initializers::RowId{}});
 }
 
+/// Makes a table with this value in all rows.
+inline TablePtr constant_table(
+    const std::string& name,
+    int64_t vocabulary_size,
+    int64_t dim,
+    double value) {
+  return make_table(
+      {.name = name,
+       .vocabulary_size = vocabulary_size,
+       .dim = dim,
+       .initializer = initializers::Constant{.value = value}});
+}
+
 /// Makes a table with the default options.
 inline TablePtr plain_table(
     const std::string& name,

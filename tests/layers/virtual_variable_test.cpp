@@ -11,12 +11,7 @@ namespace tessera::test::virtual_variable_test {
 TPUEmbedding make_layer(
     optim::OptimizerSpec optimizer,
     Strategy strategy = Strategy::fused()) {
-  const auto table = make_table(
-      {.name = "t",
-       .vocabulary_size = 4,
-       .dim = 1,
-       .combiner = Combiner::kSum,
-       .initializer = initializers::RowId{}});
+  const auto table = numbered_table("t", 4, 1);
   return layer_of(
       features_of({{"a", table}, {"b", table}}),
       std::move(optimizer),
@@ -286,11 +281,7 @@ TEST(VirtualVariableTest, ActivationsTakeInPlaceOperators) {
 }
 
 TEST(VirtualVariableTest, GradientsMayHaveAnyStrides) {
-  const auto table = make_table(
-      {.name = "t",
-       .vocabulary_size = 3,
-       .dim = 2,
-       .initializer = initializers::Zeros{}});
+  const auto table = constant_table("t", 3, 2, 0.0);
   TPUEmbedding layer = layer_of(FeatureConfig{.table = table}, kUnitSgd);
   const at::Tensor ids = int64s({0, 1, 1});
   // The gradient of a sum is expanded, with strides of 0.

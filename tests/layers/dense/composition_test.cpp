@@ -178,12 +178,7 @@ TEST_P(CompositionTest, SequentialRunsFromFeaturesToScores) {
 }
 
 TEST_P(CompositionTest, SequentialPassesWeightsOn) {
-  const auto table = make_table(
-      {.name = "t",
-       .vocabulary_size = 6,
-       .dim = 3,
-       .combiner = Combiner::kSum,
-       .initializer = initializers::RowId{}});
+  const auto table = numbered_table("t", 6, 3);
   torch::nn::Sequential model(
       layer_of(
           features_of({{"seen", table}}),
