@@ -235,17 +235,21 @@ void for_each_isa_and_rule(Check check) {
   }
 }
 
+// Or once per duplicate, without accumulation.
 TEST(UpdateKernelsTest, SumsTheDuplicatesOfARowAndAppliesTheRuleOnce) {
   for_each_isa_and_rule([](const KernelTable& kernels, const RowRule& rule) {
     for (const RowStages& stages : stage_choices()) {
       for (const int64_t dim : dims()) {
-        Example actual(dim);
-        Example expected(dim);
-        UpdateArgs args = actual.args();
-        args.stages = stages;
-        kernels.update(args, rule);
-        expected.apply(args, rule);
-        actual.expect_like(expected, 3e-6);
+        for (const bool accumulate : {true, false}) {
+          Example actual(dim);
+          Example expected(dim);
+          UpdateArgs args = actual.args();
+          args.accumulate = accumulate;
+          args.stages = stages;
+          kernels.update(args, rule);
+          expected.apply(args, rule);
+          actual.expect_like(expected, 3e-6);
+        }
       }
     }
   });
@@ -312,42 +316,6 @@ TEST(UpdateKernelsTest, ARowNumberLacksTheSharedBits) {
   EXPECT_EQ(number_of(0x2A), 0x2U);
   EXPECT_EQ(number_of(0x7AB), 0x7BU);
   EXPECT_EQ(RowNumbering()(0x7AB), 0x7ABU);
-}
-
-TEST(UpdateKernelsTest, WithoutAccumulationTheRuleRunsOncePerDuplicate) {
-  for_each_isa_and_rule([](const KernelTable& kernels, const RowRule& rule) {
-    for (const RowStages& stages : stage_choices()) {
-      for (const int64_t dim : dims()) {
-        Example actual(dim);
-        Example expected(dim);
-        UpdateArgs args = actual.args();
-        args.accumulate = false;
-        args.stages = stages;
-        kernels.update(args, rule);
-        expected.apply(args, rule);
-        actual.expect_like(expected, 3e-6);
-      }
-    }
-  });
-}
-
-TEST(UpdateKernelsTest, AccumulationChangesTheResultOfDuplicates) {
-  for_each_isa_and_rule([](const KernelTable& kernels, const RowRule& rule) {
-    if (std::holds_alternative<SgdRule>(rule)) {
-      return;  // SGD is linear, so both give the same.
-    }
-    constexpr int64_t kDim = 8;
-    Example together(kDim);
-    Example apart(kDim);
-    kernels.update(together.args(), rule);
-    UpdateArgs args = apart.args();
-    args.accumulate = false;
-    kernels.update(args, rule);
-    EXPECT_GT(
-        std::abs(
-            together.parameters()[2 * kDim] - apart.parameters()[2 * kDim]),
-        1e-3);
-  });
 }
 
 TEST(UpdateKernelsTest, OtherRowsKeepTheirBits) {

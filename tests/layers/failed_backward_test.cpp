@@ -227,35 +227,6 @@ TEST(FailingLearningRateTest, ReachesTheCallerWithItsTypeAndChangesNothing) {
       1e-6);
 }
 
-TEST(FailingLearningRateTest, AFailureInTheLastTableLeavesTheFirstUnchanged) {
-  double rate = -1.0;
-  const auto fixed = make_table(
-      {.name = "fixed",
-       .vocabulary_size = 4,
-       .dim = 2,
-       .optimizer = optim::SGD{.learning_rate = 1.0}});
-  const auto keyed = make_table(
-      {.name = "keyed",
-       .vocabulary_size = 4,
-       .dim = 2,
-       .optimizer = optim::SGD{.learning_rate = [&] { return rate; }}});
-  TPUEmbedding layer(TPUEmbeddingOptions{
-      .features = features_of({{"a", fixed}, {"b", keyed}})});
-  const auto before = tables_of(layer);
-  const auto activations =
-      layer->forward({{"a", int64s({0})}, {"b", int64s({0})}});
-  const at::Tensor loss = activations["a"].sum() + activations["b"].sum();
-  EXPECT_VALUE_ERROR(
-      backward_and_retain(loss),
-      "[table 'keyed'] learning_rate must be finite in float32 and >= 0, but got -1");
-  rate = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_VALUE_ERROR(
-      backward_and_retain(loss),
-      "learning_rate must be finite in float32 and >= 0, but got nan");
-  expect_same_tables(layer, before);
-  EXPECT_EQ(layer->iterations(), 0);
-}
-
 TEST(WrongGradientTest, ASparseGradientIsAnError) {
   auto layer = make_layer();
   const Snapshot before(layer);

@@ -280,54 +280,6 @@ TEST(LearningRateTest, ACallableIsReadOncePerUpdateForAllItsTables) {
   }
 }
 
-TEST(LearningRateTest, TwoCallablesAreReadSeparately) {
-  int first_reads = 0;
-  int second_reads = 0;
-  TPUEmbedding layer = layer_of(two_tables(
-      [&] {
-        ++first_reads;
-        return 1.0;
-      },
-      [&] {
-        ++second_reads;
-        return 0.25;
-      }));
-  step_two_tables(layer);
-  EXPECT_EQ(first_reads, 1);
-  EXPECT_EQ(second_reads, 1);
-  expect_close(layer->embedding_tables()["a"][1], at::full({3}, -1.0));
-  expect_close(layer->embedding_tables()["b"][1], at::full({3}, -0.25));
-}
-
-TEST(LearningRateTest, ThirtyCallablesAreReadOnceEach) {
-  constexpr int64_t kTables = 30;
-  std::vector<int> reads(kTables, 0);
-  std::vector<Nest<FeatureConfig>> configs;
-  std::vector<Features> features;
-  for (int64_t i = 0; i < kTables; ++i) {
-    configs.emplace_back(FeatureConfig{
-        .table = make_table(
-            {.vocabulary_size = 2,
-             .dim = 1,
-             .initializer = initializers::Zeros{},
-             .optimizer = optim::SGD{.learning_rate = [&reads, i] {
-               ++reads[i];
-               return 0.5 * static_cast<double>(i);
-             }}})});
-    features.emplace_back(int64s({1}));
-  }
-  TPUEmbedding layer = layer_of(Nest<FeatureConfig>::list(configs));
-  const auto activations = layer->forward(Features::list(features));
-  EXPECT_EQ(reads, std::vector<int>(kTables, 0));
-  sum_of(activations).backward();
-  EXPECT_EQ(reads, std::vector<int>(kTables, 1));
-  float expected = 0.0F;
-  for (const auto& entry : layer->embedding_tables()) {
-    expect_close(entry.parameters, floats({2, 1}, {0, expected}));
-    expected -= 0.5F;
-  }
-}
-
 TEST(LearningRateTest, ACallableMayFollowTheLayersOwnSteps) {
   TPUEmbedding layer{nullptr};
   const optim::LearningRate follow(
