@@ -1,14 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The code of docs/keras.md, which check_docs.cmake compares with the page.
-#include <tessera/engine/embedding_engine.h>
-#include <tessera/engine/serving_lookup.h>
-#include <tessera/layers/dense/concatenate.h>
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/keras.h>
-#include <tessera/optim/make_optimizer.h>
-#include <tessera/optim/optimizers/adagrad.h>
-#include <tessera/optim/optimizers/adam.h>
-#include <tessera/optim/optimizers/sgd.h>
+#include <tessera/tessera.h>
 
 #include "tests/test_util.h"
 

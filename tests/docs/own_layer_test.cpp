@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The code of docs/keras.md and of LayerImpl's docstring about own layers and
 // models as JSON. check_docs.cmake compares it with them.
-#include <tessera/layers/dense/concatenate.h>
-#include <tessera/layers/input_checks.h>
-#include <tessera/layers/layer_json.h>
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/optimizers/adagrad.h>
-#include <tessera/serialization/save_to_file.h>
+#include <tessera/tessera.h>
 
 #include "tests/docs/pages_fixture.h"
 #include "tests/test_util.h"

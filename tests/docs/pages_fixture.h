@@ -3,12 +3,6 @@
 
 #include "tests/serialization/recording_disk.h"
 
-#include <gtest/gtest.h>
-
-#include <cstdlib>
-#include <filesystem>
-#include <optional>
-
 namespace tessera::test {
 
 /// Runs a test in a temporary folder, or in TESSERA_DOCS_DIR, where its files stay.

@@ -1,13 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The code of the pages docs/checkpoints.md, export.md, layers.md and
 // training.md, which check_docs.cmake compares with them.
-#include <tessera/export/export_torchscript.h>
-#include <tessera/formats/npy.h>
-#include <tessera/formats/safetensors.h>
-#include <tessera/layers/prefetch.h>
-#include <tessera/search/top_k_index.h>
-#include <tessera/serialization/checkpoint.h>
-#include <tessera/serialization/save_to_file.h>
+#include <tessera/tessera.h>
 #include <torch/csrc/jit/serialization/import.h>
 
 #include "tests/docs/pages_fixture.h"

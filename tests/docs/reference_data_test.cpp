@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The examples in the docstrings of include/tessera/data/, which check_docs.cmake
 // compares with them.
-#include <tessera/data/criteo_reader.h>
-#include <tessera/data/feature_pipeline.h>
-#include <tessera/data/statistics.h>
-#include <tessera/data/text_vectors.h>
-#include <tessera/data/vocabulary_builder.h>
-#include <tessera/layers/tpu_embedding.h>
+#include <tessera/tessera.h>
 
 #include "tests/docs/pages_fixture.h"
 #include "tests/test_util.h"

@@ -1,13 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The examples in the docstrings of dataset.h, batches.h, dataset_split.h,
 // collect_sequences.h and negative_sampling.h, which check_docs.cmake compares with them.
-#include <tessera/data/collect_sequences.h>
-#include <tessera/data/dataset.h>
-#include <tessera/data/dataset_split.h>
-#include <tessera/data/negative_sampling.h>
-#include <tessera/data/user_items.h>
-#include <tessera/data/vocabulary_builder.h>
-#include <tessera/search/top_k_index.h>
+#include <tessera/tessera.h>
 
 #include "tests/test_util.h"
 

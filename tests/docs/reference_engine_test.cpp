@@ -1,14 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The examples in the docstrings of include/tessera/common/, tables/, features/,
 // engine/ and distributed/, which check_docs.cmake compares with them.
-#include <tessera/common/json_text.h>
-#include <tessera/distributed/sharding_plan.h>
-#include <tessera/engine/embedding_engine.h>
-#include <tessera/engine/serving_lookup.h>
-#include <tessera/layers/dense/cross.h>
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/optimizers/adagrad.h>
-#include <tessera/optim/optimizers/sgd.h>
+#include <tessera/tessera.h>
 #include <torch/optim/adagrad.h>
 
 #include "tests/docs/pages_fixture.h"

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The examples in the docstrings of tables/dynamic_keys.h and in docs/features.md, which
 // check_docs.cmake compares with them.
-#include <tessera/formats/safetensors.h>
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/optimizers/adagrad.h>
-#include <tessera/tables/table_config.h>
+#include <tessera/tessera.h>
 
 #include "tests/serialization/recording_disk.h"
 #include "tests/test_util.h"

@@ -1,31 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The examples in the docstrings of include/tessera/layers/ and serialization/, which
 // check_docs.cmake compares with them.
-#include <tessera/engine/table_module.h>
-#include <tessera/export/export_pt2.h>
-#include <tessera/export/export_torchscript.h>
-#include <tessera/export/load_state_dict.h>
-#include <tessera/formats/safetensors.h>
-#include <tessera/layers/combined.h>
-#include <tessera/layers/dense/concatenate.h>
-#include <tessera/layers/dense/dot_interaction.h>
-#include <tessera/layers/dense/embed_reduce.h>
-#include <tessera/layers/dense/mlp.h>
-#include <tessera/layers/dense/multi_layer_dcn.h>
-#include <tessera/layers/embedding_engine_module.h>
-#include <tessera/layers/layer_json.h>
-#include <tessera/layers/no_table_update_guard.h>
-#include <tessera/layers/partial_tpu_embedding.h>
-#include <tessera/layers/prefetch.h>
-#include <tessera/layers/sequential.h>
-#include <tessera/models/register_models.h>
-#include <tessera/models/retrieval.h>
-#include <tessera/models/sampling_probability.h>
-#include <tessera/optim/optimizers/adagrad.h>
-#include <tessera/optim/optimizers/sgd.h>
-#include <tessera/search/faiss_index.h>
-#include <tessera/serialization/save_to_file.h>
-#include <tessera/serialization/saved_features.h>
+#include <tessera/tessera.h>
 #include <torch/csrc/jit/serialization/import.h>
 
 #include "tests/docs/pages_fixture.h"

@@ -1,15 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The examples in the docstrings of the metrics and losses of ranking, and of
 // corpus_evaluation.h, which check_docs.cmake compares with them.
-#include <tessera/models/ranking_losses.h>
-#include <tessera/models/sampled_losses.h>
-#include <tessera/search/corpus_evaluation.h>
-#include <tessera/search/top_k_index.h>
-#include <tessera/training/calibration_metrics.h>
-#include <tessera/training/classification_metrics.h>
-#include <tessera/training/early_stopping.h>
-#include <tessera/training/ranking_metrics.h>
-#include <tessera/training/retrieval_metrics.h>
+#include <tessera/tessera.h>
 #include <torch/nn/modules/embedding.h>
 
 #include "tests/test_util.h"

@@ -1,15 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The examples in the docstrings of the layers of well-known models, which
 // check_docs.cmake compares with them.
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/models/deep_fm.h>
-#include <tessera/models/dice.h>
-#include <tessera/models/din_attention.h>
-#include <tessera/models/factorization_machine.h>
-#include <tessera/models/fold_in.h>
-#include <tessera/models/matrix_factorization.h>
-#include <tessera/models/mixture_of_experts.h>
-#include <tessera/search/top_k_index.h>
+#include <tessera/tessera.h>
 
 #include "tests/test_util.h"
 

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The examples in the docstrings of include/tessera/optim/, which check_docs.cmake
 // compares with them.
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/keras.h>
-#include <tessera/optim/make_optimizer.h>
-#include <tessera/optim/optimizers.h>
+#include <tessera/tessera.h>
 
 #include "tests/test_util.h"
 

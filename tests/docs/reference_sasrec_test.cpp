@@ -1,13 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The examples in the docstrings of the sequence models, which check_docs.cmake compares
 // with them.
-#include <tessera/models/causal_self_attention.h>
-#include <tessera/models/linear_cross_entropy.h>
-#include <tessera/models/sasrec.h>
-#include <tessera/models/simplex.h>
-#include <tessera/models/transformer_block.h>
-#include <tessera/optim/optimizers/adam.h>
-#include <tessera/search/top_k_index.h>
+#include <tessera/tessera.h>
 #include <torch/nn/functional/loss.h>
 
 #include "tests/test_util.h"

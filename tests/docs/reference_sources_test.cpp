@@ -1,17 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The examples in the docstrings of the sources in include/tessera/data/, which
 // check_docs.cmake compares with them.
-#include <tessera/data/column_types_file.h>
-#include <tessera/data/criteo_source.h>
-#include <tessera/data/csv_source.h>
-#include <tessera/data/dataset.h>
-#include <tessera/data/feature_pipeline.h>
-#include <tessera/data/file_bytes.h>
-#include <tessera/data/file_source.h>
-#include <tessera/data/line_source.h>
-#include <tessera/data/parquet_source.h>
-#include <tessera/data/vocabulary_builder.h>
-#include <tessera/data/write_parquet.h>
+#include <tessera/tessera.h>
 
 #include "packages/data/tests/arrow_files.h"
 #include "packages/data/tests/source_examples.h"

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The example in the docstring of packages/training/include/tessera/training/tensorboard.h, which
 // check_docs.cmake compares with it.
-#include <tessera/layers/dense/concatenate.h>
-#include <tessera/optim/optimizers/adagrad.h>
-#include <tessera/training/fit.h>
-#include <tessera/training/learning_rate_log.h>
-#include <tessera/training/tensorboard.h>
+#include <tessera/tessera.h>
 
 #include "tests/docs/pages_fixture.h"
 #include "tests/test_util.h"

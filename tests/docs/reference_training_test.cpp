@@ -1,22 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The examples in the docstrings of packages/training/include/tessera/training/ and of
 // include/tessera/common/profile_scope.h, which check_docs.cmake compares with them.
-#include <tessera/common/profile_scope.h>
-#include <tessera/layers/dense/concatenate.h>
-#include <tessera/optim/optimizers/adagrad.h>
-#include <tessera/serialization/json_file.h>
-#include <tessera/training/early_stopping.h>
-#include <tessera/training/fit.h>
-#include <tessera/training/history_files.h>
-#include <tessera/training/learning_curves.h>
-#include <tessera/training/learning_rate_log.h>
-#include <tessera/training/learning_rate_scheduler.h>
-#include <tessera/training/predict.h>
-#include <tessera/training/profile.h>
-#include <tessera/training/progress_bar.h>
-#include <tessera/training/stop_signal.h>
-#include <tessera/training/task_metrics.h>
-#include <tessera/training/terminate_on_non_finite.h>
+#include <tessera/tessera.h>
 
 #include "tests/docs/pages_fixture.h"
 #include "tests/test_util.h"

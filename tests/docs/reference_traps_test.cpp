@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The code in docstrings of layer_holder.h and table_activity.h.
-#include <tessera/layers/dense/mlp.h>
-#include <tessera/layers/layer_holder.h>
-#include <tessera/optim/optimizers/adagrad.h>
-#include <tessera/training/fit.h>
-#include <tessera/training/table_activity.h>
+#include <tessera/tessera.h>
 #include <torch/nn/functional/loss.h>
 
 #include "tests/test_util.h"

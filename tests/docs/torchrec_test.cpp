@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The code of docs/torchrec.md, which check_docs.cmake compares with the page.
-#include <tessera/distributed/sharding_plan.h>
-#include <tessera/layers/combined.h>
-#include <tessera/layers/dense/concatenate.h>
-#include <tessera/layers/tpu_embedding.h>
-#include <tessera/optim/optimizers/adam.h>
-#include <tessera/optim/optimizers/row_wise_adagrad.h>
-#include <tessera/optim/optimizers/sgd.h>
+#include <tessera/tessera.h>
 #include <torch/nn/modules/embedding.h>
 
 #include "tests/test_util.h"
