@@ -134,7 +134,7 @@ class Reference {
         by_partition[partitions_.of_hash(hash_of_key(key))].push_back(key);
       }
     }
-    for (auto& [partition, of_partition] : by_partition) {
+    for (const auto& [partition, of_partition] : by_partition) {
       const bool keeps_a_row = config_.default_key &&
           partitions_.of_hash(hash_of_key(*config_.default_key)) == partition;
       shrink(
@@ -186,8 +186,8 @@ class Reference {
   }
 
   // A new key comes before the keys that have rows and the same score.
-  std::tuple<double, bool, int64_t, uint64_t> rank(int64_t key, bool is_new)
-      const {
+  using Rank = std::tuple<double, bool, int64_t, uint64_t>;
+  Rank rank(int64_t key, bool is_new) const {
     const Entry& entry = entries.at(key);
     const bool is_frequency =
         std::holds_alternative<eviction::LeastFrequentlyUsed>(config_.eviction);
@@ -197,19 +197,24 @@ class Reference {
   }
 
   void shrink(
-      std::vector<int64_t>& keys,
+      const std::vector<int64_t>& keys,
       int64_t rows,
       int64_t number,
       std::unordered_set<int64_t>& is_new,
       const std::map<int64_t, uint64_t>& used) {
-    std::sort(keys.begin(), keys.end(), [&](int64_t a, int64_t b) {
-      return rank(a, is_new.count(a) > 0) < rank(b, is_new.count(b) > 0);
-    });
-    const auto* old_only = std::get_if<eviction::OlderThan>(&config_.eviction);
     auto excess = static_cast<int64_t>(keys.size()) - rows;
+    if (excess <= 0) {
+      return;
+    }
+    std::vector<std::pair<Rank, int64_t>> ranked;
+    for (const int64_t key : keys) {
+      ranked.emplace_back(rank(key, is_new.count(key) > 0), key);
+    }
+    std::sort(ranked.begin(), ranked.end());
+    const auto* old_only = std::get_if<eviction::OlderThan>(&config_.eviction);
     // With OlderThan, old keys go first and then new ones.
     for (int pass = 0; pass < 2 && excess > 0; ++pass) {
-      for (const int64_t key : keys) {
+      for (const auto& [key_rank, key] : ranked) {
         if (excess == 0 || entries.count(key) == 0) {
           continue;
         }

@@ -640,36 +640,6 @@ TEST(LayerTest, ABuiltLayerLoadsOnlyFittingParameters) {
   EXPECT_FALSE(at::equal(layer->parameters()[0], before));
 }
 
-TEST(LayerTest, AnUnbuiltLayerLoadsABuiltOne) {
-  torch::nn::Sequential model(
-      test::layer_of(shared_features()),
-      DotInteraction(),
-      Cross(),
-      Scale(ScaleOptions{.initial_value = 3.0}));
-  const auto expected = model->forward(features_of_batch());
-  std::stringstream archive;
-  torch::save(model, archive);
-  torch::nn::Sequential other(
-      test::layer_of(shared_features(), {}, {.seed = 1}),
-      DotInteraction(),
-      Cross(),
-      Scale());
-  torch::load(other, archive);
-  EXPECT_TENSOR_EQ(other->forward(features_of_batch()), expected);
-}
-
-TEST(LayerTest, ACloneHasItsOwnParameters) {
-  Scale layer(ScaleOptions{.initial_value = 2.0});
-  layer->forward(at::ones({1, 2}));
-  const auto copy = std::dynamic_pointer_cast<ScaleImpl>(layer->clone());
-  ASSERT_NE(copy, nullptr);
-  {
-    const at::NoGradGuard no_grad;
-    layer->parameters()[0].fill_(5.0);
-  }
-  test::expect_close(copy->forward(at::ones({1, 2})), at::full({1, 2}, 2.0));
-}
-
 TEST(LayerTest, ComputesItsOutputShape) {
   const TPUEmbedding embedding(embedding_options());
   const auto shapes = embedding->compute_output_shape(
