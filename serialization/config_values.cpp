@@ -231,26 +231,26 @@ Nest<PartialShape> read_value(
 
 }  // namespace
 
-template <detail::ConfigValue T>
-Json JsonValue<T>::write(const T& value) {
+template <class T>
+Json detail::ConfigJson<T>::write(const T& value) {
   return write_value(value);
 }
 
-template <detail::ConfigValue T>
-T JsonValue<T>::read(const Json& json, const std::string& where) {
+template <class T>
+T detail::ConfigJson<T>::read(const Json& json, const std::string& where) {
   return read_value(Read<T>(), json, where);
 }
 
-template struct JsonValue<at::ScalarType>;
-template struct JsonValue<Apply>;
-template struct JsonValue<NonFiniteGradients>;
-template struct JsonValue<MissingSlots>;
-template struct JsonValue<Strategy>;
-template struct JsonValue<Initializer>;
-template struct JsonValue<Admission>;
-template struct JsonValue<Eviction>;
-template struct JsonValue<Nest<FeatureConfig>>;
-template struct JsonValue<PartialShape>;
-template struct JsonValue<Nest<PartialShape>>;
+template struct detail::ConfigJson<at::ScalarType>;
+template struct detail::ConfigJson<Apply>;
+template struct detail::ConfigJson<NonFiniteGradients>;
+template struct detail::ConfigJson<MissingSlots>;
+template struct detail::ConfigJson<Strategy>;
+template struct detail::ConfigJson<Initializer>;
+template struct detail::ConfigJson<Admission>;
+template struct detail::ConfigJson<Eviction>;
+template struct detail::ConfigJson<Nest<FeatureConfig>>;
+template struct detail::ConfigJson<PartialShape>;
+template struct detail::ConfigJson<Nest<PartialShape>>;
 
 }  // namespace tessera

@@ -48,6 +48,14 @@ concept ConfigValue = optim::detail::kIsAlternative<
         PartialShape,
         Nest<PartialShape>>>;
 
+// The functions are not in the constrained JsonValue itself, because GCC 12 then does not
+// export them.
+template <class T>
+struct ConfigJson {
+  static Json write(const T& value);
+  static T read(const Json& json, const std::string& where);
+};
+
 }  // namespace detail
 
 /// The JSON of the other parts of configs:
@@ -68,9 +76,6 @@ concept ConfigValue = optim::detail::kIsAlternative<
 ///   PartialShape         a list of sizes, such as [null, 64]. null is an unknown dimension
 ///   Nest<PartialShape>   [null, 64] for one shape. Several shapes are a list or an object
 template <detail::ConfigValue T>
-struct JsonValue<T> {
-  static Json write(const T& value);
-  static T read(const Json& json, const std::string& where);
-};
+struct JsonValue<T> : detail::ConfigJson<T> {};
 
 }  // namespace tessera
