@@ -17,20 +17,6 @@ std::string read_callable(const Json& json, const std::string& where) {
       field_of(json, "callable", where), where + ".callable");
 }
 
-// null, or {"callable": name}, which is read as a placeholder.
-template <class Function>
-Json write_function(const Function& value) {
-  return value.is_set() ? Json{{"callable", value.name()}} : Json(nullptr);
-}
-
-template <class Function>
-Function read_function(const Json& json, const std::string& where) {
-  if (json.is_null()) {
-    return {};
-  }
-  return {read_callable(json, where), nullptr};
-}
-
 std::string name_of_plain(const optim::PlainSchedule& schedule) {
   return std::visit(
       [](const auto& decay) { return optim::name_of(optim::Schedule(decay)); },
@@ -42,25 +28,27 @@ optim::OptimizerSpec spec_of(const optim::AllSpecs& spec) {
       [](const auto& held) -> optim::OptimizerSpec { return held; }, spec);
 }
 
-std::string name_of_spec(const optim::AllSpecs& spec) {
-  return optim::name_of(spec_of(spec));
-}
+constexpr auto kNameOf = []<class T>(const T& value) {
+  if constexpr (std::is_same_v<T, optim::PlainSchedule>) {
+    return name_of_plain(value);
+  } else if constexpr (std::is_same_v<T, optim::Schedule>) {
+    return optim::name_of(value);
+  } else {
+    return optim::name_of(spec_of(value));
+  }
+};
 
-}  // namespace
-
-Json JsonValue<optim::LearningRate>::write(const optim::LearningRate& value) {
-  if (const optim::Schedule* schedule = value.schedule()) {
+Json write_rate(const optim::LearningRate& rate) {
+  if (const optim::Schedule* schedule = rate.schedule()) {
     return JsonValue<optim::Schedule>::write(*schedule);
   }
-  if (!value.is_constant()) {
-    return {{"callable", value.callable_name()}};
+  if (!rate.is_constant()) {
+    return {{"callable", rate.callable_name()}};
   }
-  return JsonValue<double>::write(value.value(0, "[LearningRate]"));
+  return JsonValue<double>::write(rate.value(0, "[LearningRate]"));
 }
 
-optim::LearningRate JsonValue<optim::LearningRate>::read(
-    const Json& json,
-    const std::string& where) {
+optim::LearningRate read_rate(const Json& json, const std::string& where) {
   if (!json.is_object()) {
     return JsonValue<double>::read(json, where);
   }
@@ -70,59 +58,44 @@ optim::LearningRate JsonValue<optim::LearningRate>::read(
   return optim::LearningRate::placeholder(read_callable(json, where));
 }
 
-Json JsonValue<optim::SlotCreation>::write(const optim::SlotCreation& value) {
-  return write_function(value);
+template <class T>
+concept Function = requires(const T& value) {
+  value.is_set();
+};
+
+}  // namespace
+
+template <class T>
+Json detail::OptimizerJson<T>::write(const T& value) {
+  if constexpr (std::is_same_v<T, optim::LearningRate>) {
+    return write_rate(value);
+  } else if constexpr (std::is_same_v<T, optim::OptimizerSpec>) {
+    return write_class(value.variant(), kNameOf);
+  } else if constexpr (Function<T>) {
+    return value.is_set() ? Json{{"callable", value.name()}} : Json(nullptr);
+  } else {
+    return write_class(value, kNameOf);
+  }
 }
 
-optim::SlotCreation JsonValue<optim::SlotCreation>::read(
-    const Json& json,
-    const std::string& where) {
-  return read_function<optim::SlotCreation>(json, where);
+template <class T>
+T detail::OptimizerJson<T>::read(const Json& json, const std::string& where) {
+  if constexpr (std::is_same_v<T, optim::LearningRate>) {
+    return read_rate(json, where);
+  } else if constexpr (std::is_same_v<T, optim::OptimizerSpec>) {
+    return spec_of(read_class<optim::AllSpecs>(json, kNameOf, where));
+  } else if constexpr (Function<T>) {
+    return json.is_null() ? T() : T(read_callable(json, where), nullptr);
+  } else {
+    return read_class<T>(json, kNameOf, where);
+  }
 }
 
-Json JsonValue<optim::CustomRule>::write(const optim::CustomRule& value) {
-  return write_function(value);
-}
-
-optim::CustomRule JsonValue<optim::CustomRule>::read(
-    const Json& json,
-    const std::string& where) {
-  return read_function<optim::CustomRule>(json, where);
-}
-
-Json JsonValue<optim::Schedule>::write(const optim::Schedule& value) {
-  return write_class(value, [](const optim::Schedule& schedule) {
-    return optim::name_of(schedule);
-  });
-}
-
-optim::Schedule JsonValue<optim::Schedule>::read(
-    const Json& json,
-    const std::string& where) {
-  return read_class<optim::Schedule>(
-      json,
-      [](const optim::Schedule& schedule) { return optim::name_of(schedule); },
-      where);
-}
-
-Json JsonValue<optim::PlainSchedule>::write(const optim::PlainSchedule& value) {
-  return write_class(value, name_of_plain);
-}
-
-optim::PlainSchedule JsonValue<optim::PlainSchedule>::read(
-    const Json& json,
-    const std::string& where) {
-  return read_class<optim::PlainSchedule>(json, name_of_plain, where);
-}
-
-Json JsonValue<optim::OptimizerSpec>::write(const optim::OptimizerSpec& value) {
-  return write_class(value.variant(), name_of_spec);
-}
-
-optim::OptimizerSpec JsonValue<optim::OptimizerSpec>::read(
-    const Json& json,
-    const std::string& where) {
-  return spec_of(read_class<optim::AllSpecs>(json, name_of_spec, where));
-}
+template struct detail::OptimizerJson<optim::LearningRate>;
+template struct detail::OptimizerJson<optim::SlotCreation>;
+template struct detail::OptimizerJson<optim::CustomRule>;
+template struct detail::OptimizerJson<optim::Schedule>;
+template struct detail::OptimizerJson<optim::PlainSchedule>;
+template struct detail::OptimizerJson<optim::OptimizerSpec>;
 
 }  // namespace tessera

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The JSON of optimizers, schedules and their parts.
-
 #include <tessera/common/json_value.h>
 #include <tessera/optim/custom_rule.h>
 #include <tessera/optim/learning_rate.h>
@@ -11,44 +9,40 @@
 #include <tessera/optim/slot_creation.h>
 
 #include <string>
+#include <variant>
 
 namespace tessera {
 
-/// A number, a schedule, or {"callable": name}, which is read as a placeholder.
-template <>
-struct JsonValue<optim::LearningRate> {
-  static Json write(const optim::LearningRate& value);
-  static optim::LearningRate read(const Json& json, const std::string& where);
+namespace detail {
+
+template <class T>
+concept OptimizerPart = optim::detail::kIsAlternative<
+    T,
+    std::variant<
+        optim::LearningRate,
+        optim::SlotCreation,
+        optim::CustomRule,
+        optim::Schedule,
+        optim::PlainSchedule,
+        optim::OptimizerSpec>>;
+
+// The functions are not in the constrained JsonValue itself, because GCC 12 then does not
+// export them.
+template <class T>
+struct OptimizerJson {
+  static Json write(const T& value);
+  static T read(const Json& json, const std::string& where);
 };
 
-template <>
-struct JsonValue<optim::SlotCreation> {
-  static Json write(const optim::SlotCreation& value);
-  static optim::SlotCreation read(const Json& json, const std::string& where);
-};
+}  // namespace detail
 
-template <>
-struct JsonValue<optim::CustomRule> {
-  static Json write(const optim::CustomRule& value);
-  static optim::CustomRule read(const Json& json, const std::string& where);
-};
-
-template <>
-struct JsonValue<optim::Schedule> {
-  static Json write(const optim::Schedule& value);
-  static optim::Schedule read(const Json& json, const std::string& where);
-};
-
-template <>
-struct JsonValue<optim::PlainSchedule> {
-  static Json write(const optim::PlainSchedule& value);
-  static optim::PlainSchedule read(const Json& json, const std::string& where);
-};
-
-template <>
-struct JsonValue<optim::OptimizerSpec> {
-  static Json write(const optim::OptimizerSpec& value);
-  static optim::OptimizerSpec read(const Json& json, const std::string& where);
-};
+/// The JSON of optimizers and their parts:
+///
+///   LearningRate              a number, a schedule, or {"callable": name}, which is read
+///                             as a placeholder
+///   SlotCreation, CustomRule  null, or {"callable": name}, which is read as a placeholder
+///   others                    {"class_name": name, "config": {...}}
+template <detail::OptimizerPart T>
+struct JsonValue<T> : detail::OptimizerJson<T> {};
 
 }  // namespace tessera
