@@ -11,8 +11,8 @@ set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON) # a parent project links these, too
 set(LibTorch_FALLBACK_DIR "${PROJECT_SOURCE_DIR}/.deps/libtorch")
 find_package(LibTorch 2.14 MODULE REQUIRED)
 
-find_package(OpenMP COMPONENTS CXX QUIET)
-tessera_require(OpenMP::OpenMP_CXX g++)
+add_library(tessera_openmp INTERFACE)
+target_compile_options(tessera_openmp INTERFACE $<$<CXX_COMPILER_ID:GNU>:-fopenmp>)
 find_package(hwy CONFIG QUIET)
 tessera_require(hwy::hwy libhwy-dev)
 find_package(nlohmann_json CONFIG QUIET)

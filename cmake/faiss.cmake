@@ -3,7 +3,7 @@
 #   TESSERA_HAS_FAISS  whether faiss was found
 set(TESSERA_HAS_FAISS OFF)
 if(TESSERA_WITH_FAISS AND search IN_LIST TESSERA_BUILT_PACKAGES)
-  find_package(faiss CONFIG QUIET)
+  find_package(TesseraFaiss MODULE QUIET)
   if(TARGET faiss)
     set(TESSERA_HAS_FAISS ON)
   else()

@@ -45,4 +45,5 @@ install(FILES "${PROJECT_BINARY_DIR}/tesseraConfig.cmake"
               "${PROJECT_BINARY_DIR}/tesseraConfigVersion.cmake" cmake/FindLibTorch.cmake
               cmake/FindISAL.cmake
               cmake/FindTesseraArrow.cmake
+              cmake/FindTesseraFaiss.cmake
         DESTINATION "${package_folder}")

@@ -33,7 +33,7 @@ endfunction()
 # GCC reads precompiled headers only with the flags that they were compiled with. By default, programs are compiled
 # with -fPIE and libraries with -fPIC, and only some of them with OpenMP.
 function(tessera_share_flags target)
-  target_link_libraries(${target} PRIVATE OpenMP::OpenMP_CXX)
+  target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:tessera_openmp>)
   get_target_property(type ${target} TYPE)
   if(type STREQUAL "EXECUTABLE")
     set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)

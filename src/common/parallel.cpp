@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// No other file calls at::parallel_for, which is serial in a file that is compiled
-// without OpenMP.
 #include "src/common/parallel.h"
 
 #include <ATen/Parallel.h>
-#include <omp.h>
+#include <c10/util/ParallelGuard.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +14,18 @@
 #ifdef TESSERA_MARK_TASKS
 #include <sanitizer/tsan_interface.h>
 #endif
+
+// GNU's OpenMP, whose threads LibTorch computes with. at::parallel_for calls it only if the
+// compiler is GCC. Clang's pragmas would start the threads of another OpenMP beside them.
+extern "C" {
+void GOMP_parallel(
+    void (*run)(void*),
+    void* data,
+    unsigned threads,
+    unsigned flags);
+int omp_get_thread_num() noexcept;
+void omp_set_num_threads(int threads) noexcept;
+}
 
 namespace tessera {
 
@@ -153,11 +163,17 @@ void run_tasks(
   TaskRanges ranges(count, threads);
   std::atomic<bool> failed{false};
   std::exception_ptr error;  // of the first task that failed
-  const auto work = [&](int64_t thread, int64_t) {
+  auto work = [&] {
+    const int thread = omp_get_thread_num();
+    if (thread >= threads) {
+      return;
+    }
+    const at::internal::ThreadIdGuard number(thread);
+    const c10::ParallelGuard parallel(true);
     mark_task_begin();
     try {
       ranges.run(thread, task);
-    } catch (...) {  // must not pass through at::parallel_for
+    } catch (...) {  // must not pass through GOMP_parallel
       ranges.stop();
       if (!failed.exchange(true)) {
         error = std::current_exception();
@@ -167,10 +183,13 @@ void run_tasks(
   };
   process_with_threads = ::getpid();
   mark_fork();
-  // at::parallel_for wakes all threads, even for two tasks. If the number of threads
-  // changed from call to call, libgomp would end threads and start them again (PyTorch's
-  // issue 32008).
-  at::parallel_for(0, threads, 1, work);
+  // This wakes all threads, even for two tasks. If the number of threads changed from call
+  // to call, libgomp would end threads and start them again (PyTorch's issue 32008).
+  GOMP_parallel(
+      [](void* data) { (*static_cast<decltype(work)*>(data))(); },
+      &work,
+      /*threads=*/0,
+      /*flags=*/0);
   mark_join();
   if (error) {
     std::rethrow_exception(error);
