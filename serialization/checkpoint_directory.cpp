@@ -2,6 +2,7 @@
 #include "serialization/checkpoint_directory.h"
 
 #include "serialization/checkpoint_reader.h"
+#include "serialization/checkpoint_writer.h"
 #include "serialization/manifest.h"
 #include "src/common/check.h"
 

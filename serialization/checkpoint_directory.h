@@ -60,11 +60,4 @@ class CheckpointDirectory {
   bool is_published_ = false;
 };
 
-/// Removes complete checkpoints of the directory. `names` has the newest first, because
-/// an increment must not stay without the checkpoint that it builds on.
-void remove_checkpoints(
-    const std::filesystem::path& directory,
-    const std::vector<std::string>& names,
-    Disk& disk);
-
 }  // namespace tessera

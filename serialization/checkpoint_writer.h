@@ -8,7 +8,9 @@
 #include <tessera/features/feature_config.h>
 #include <tessera/features/nest.h>
 
+#include <filesystem>
 #include <string>
+#include <vector>
 
 namespace tessera {
 
@@ -31,6 +33,13 @@ void save_checkpoint(
     const Nest<FeatureConfig>& features,
     const std::string& directory,
     const CheckpointOptions& options,
+    Disk& disk);
+
+/// Removes complete checkpoints of the directory. `names` has the newest first, because
+/// an increment must not stay without the checkpoint that it builds on.
+void remove_checkpoints(
+    const std::filesystem::path& directory,
+    const std::vector<std::string>& names,
     Disk& disk);
 
 }  // namespace tessera

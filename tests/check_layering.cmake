@@ -28,31 +28,20 @@ set(used_by_models dense)
 set(internal layers/mode_guard.h serialization/mapped_file.h src/common/atomic_file.h src/common/check.h
     src/common/check_path.h src/common/checksum.h src/common/error_reason.h src/common/file_descriptor.h
     src/common/names.h src/common/parallel.h src/common/random_key.h src/common/rank_group.h src/common/tensor_text.h
-    src/common/value_named.h src/engine/embedding_state.h src/tables/key_table_rows.h)
-set(internal_formats src/common/json_entries.h)
-set(internal_data src/common/file_advice.h src/common/text_table.h src/common/utf8.h)
-set(internal_distributed optim/row_update.h src/common/active_kernels.h src/common/buffer.h src/common/lookup_worker.h
-    src/common/step_memory.h src/common/text_table.h src/engine/accumulated_gradients.h src/engine/find_keys.h
-    src/engine/finite_gradients.h src/engine/table_store.h src/engine/table_update.h src/features/id_bags.h src/kernels/row_sort.h
-    src/tables/key_index.h src/tables/key_partitions.h src/tables/local_rows.h src/tables/table_memory.h)
-set(internal_models layers/all_finite.h layers/dense/active_dense_kernels.h layers/dense/joined_inputs.h
-    layers/dense/matrix.h layers/dense/row_blocks.h layers/initial_parameter.h optim/moving_average.h
-    src/common/number_in_message.h src/common/step_memory.h)
+    src/common/text_table.h src/engine/embedding_state.h src/tables/key_table_rows.h)
+set(internal_data src/common/file_advice.h src/common/utf8.h src/common/value_named.h)
+set(internal_distributed optim/row_update.h src/common/active_kernels.h src/common/step_memory.h
+    src/engine/finite_gradients.h src/engine/table_store.h src/kernels/row_sort.h)
+set(internal_models layers/dense/joined_inputs.h layers/dense/row_blocks.h layers/initial_parameter.h
+    optim/moving_average.h src/common/number_in_message.h src/common/step_memory.h src/common/value_named.h)
 set(internal_export packages/formats/src/tensor_bytes.h src/engine/forward_interception.h src/engine/lookup.h
-    src/features/batch.h src/features/feature_state.h src/features/flat_weights.h src/features/id_bags.h
-    src/features/output_shapes.h src/tables/combiner_operators.h src/tables/combiner_rule.h src/tables/table_state.h)
-set(internal_training layers/all_finite.h optim/row_update.h serialization/checkpoint_directory.h
-    serialization/checkpoint_reader.h serialization/checkpoint_writer.h serialization/file_lock.h
-    src/common/checked_archive.h src/common/file_advice.h src/common/number_in_message.h src/common/text_table.h
-    src/common/utf8.h src/engine/accumulated_gradients.h src/engine/engine_access.h src/engine/finite_gradients.h
-    src/engine/sampled_rows.h)
-set(internal_search packages/training/src/fit_checks.h serialization/manifest.h)
-set(internal_serving packages/data/src/column_view.h packages/data/src/pipeline_core.h
-    packages/data/src/pipeline_json.h packages/export/src/trace/visit_weights.h packages/training/src/model_files.h
-    packages/training/src/ranks.h serialization/disk.h serialization/file_lock.h src/common/active_kernels.h
-    src/common/buffer.h src/features/id_rule.h src/kernels/kernels.h src/kernels/overlaid_rows.h
-    src/kernels/quantized_rows.h src/tables/combiner_rule.h src/tables/key_index.h src/tables/key_partitions.h
-    src/tables/row_marks.h src/tables/table_state.h src/tables/touched_rows.h)
+    src/features/batch.h src/features/output_shapes.h src/tables/combiner_operators.h)
+set(internal_training optim/row_update.h serialization/checkpoint_reader.h serialization/checkpoint_writer.h
+    serialization/file_lock.h src/common/checked_archive.h src/common/file_advice.h src/common/number_in_message.h
+    src/common/utf8.h src/engine/finite_gradients.h src/engine/sampled_rows.h)
+set(internal_serving packages/data/src/pipeline_core.h packages/export/src/trace/visit_weights.h serialization/disk.h
+    serialization/file_lock.h src/common/active_kernels.h src/common/buffer.h src/features/id_rule.h
+    src/kernels/kernels.h src/tables/key_partitions.h)
 set(used_by_export formats)
 set(used_by_search formats training)
 set(used_by_serving data training export)

@@ -77,7 +77,7 @@ expect("tessera/data/a.h, which" "packages/training/src/a.cpp" "#include <tesser
 expect("tessera/search/a.h, which" "packages/training/include/tessera/training/a.h" "#include <tessera/search/a.h>")
 expect("packages/data/tests/a.h, which" "packages/data/src/a.cpp" "#include \"packages/data/tests/a.h\"")
 expect(passes "packages/search/src/a.cpp" "#include <tessera/training/a.h>")
-expect(passes "packages/models/src/a.cpp" "#include \"layers/dense/matrix.h\"")
+expect(passes "packages/models/src/a.cpp" "#include \"layers/dense/row_blocks.h\"")
 expect(passes "layers/dense/a.cpp" "#include \"layers/initial_parameter.h\"")
 expect(passes "packages/training/src/a.cpp" "#include \"src/common/check.h\"")
 expect("layers/a.h, a private header that" "packages/training/src/a.cpp" "#include \"layers/a.h\"")

@@ -3,8 +3,8 @@
 
 #include <tessera/layers/layer_json.h>  // defines get_config()
 
-#include "layers/dense/active_dense_kernels.h"
 #include "layers/dense/joined_inputs.h"
+#include "layers/dense/matrix.h"
 #include "src/common/parallel.h"
 #include "src/common/step_memory.h"
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "layers/dense/matrix.h"
 
-#include "layers/dense/active_dense_kernels.h"
+#include "src/common/active_kernels.h"
 #include "src/common/step_memory.h"
+#include "src/kernels/targets.h"
 
 #include <type_traits>
 
@@ -22,6 +23,12 @@ Matrix<Float> view_of(const at::Tensor& tensor, Float* data) {
 }
 
 }  // namespace
+
+const kernels::DenseKernelTable& active_dense_kernels() {
+  static const kernels::DenseKernelTable& table = *kernels::find_table(
+      kernels::available_dense_kernels(), active_kernels().isa);
+  return table;
+}
 
 ConstMatrix matrix_of(const at::Tensor& tensor) {
   return view_of(tensor, tensor.const_data_ptr<float>());

@@ -10,6 +10,10 @@
 
 namespace tessera {
 
+/// Returns the dense kernels of the instruction set that active_kernels() chose.
+/// Errors:  as for active_kernels().
+const kernels::DenseKernelTable& active_dense_kernels();
+
 /// A view of floats in memory as a matrix. Its parts cost nothing, unlike those of a
 /// tensor.
 template <class Float>

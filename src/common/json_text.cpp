@@ -4,7 +4,6 @@
 #include <tessera/common/shorten.h>
 
 #include "src/common/check.h"
-#include "src/common/json_entries.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

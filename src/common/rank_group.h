@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "src/common/lookup_worker.h"
+
 #include <ATen/core/Tensor.h>
 #include <c10/util/FunctionRef.h>
 
@@ -14,8 +16,6 @@
 #include <vector>
 
 namespace tessera {
-
-class LookupWorker;
 
 /// The kinds of calls that all ranks make together.
 enum class Rendezvous : int64_t {

@@ -106,10 +106,6 @@ bool is_accumulating(const EmbeddingState& state, const TableState& table) {
       state.passes % accumulation_steps_of(table) != 0;
 }
 
-int64_t updates_of(const EmbeddingState& state, const TableState& table) {
-  return state.passes / accumulation_steps_of(table);
-}
-
 int64_t updates_applied(const EmbeddingState& state) {
   int64_t steps = std::numeric_limits<int64_t>::max();
   for (const TableState& table : state.tables) {

@@ -31,10 +31,6 @@ int64_t accumulation_steps_of(const TableState& table);
 /// Whether the table's current accumulation is incomplete.
 bool is_accumulating(const EmbeddingState& state, const TableState& table);
 
-/// The number of updates applied so far to this table. The last update of a key is such a
-/// number.
-int64_t updates_of(const EmbeddingState& state, const TableState& table);
-
 /// The number of updates applied so far to the table that is updated most often.
 int64_t updates_applied(const EmbeddingState& state);
 

@@ -8,7 +8,6 @@
 #include "src/engine/batch_queue.h"
 #include "src/engine/call_gate.h"
 #include "src/engine/embedding_state.h"
-#include "src/engine/engine_access.h"
 #include "src/engine/forward_interception.h"
 #include "src/engine/serving_lookup.h"
 #include "src/engine/table_store.h"
@@ -646,12 +645,12 @@ void EmbeddingEngine::wait_for_lookups() const {
   read_state([](const EmbeddingState&) {});
 }
 
-bool EngineAccess::has_batch_without_gradients(const EmbeddingEngine& engine) {
-  return engine.impl_->has_batch_without_gradients();
+bool EmbeddingEngine::has_batch_without_gradients() const {
+  return impl_->has_batch_without_gradients();
 }
 
-bool EngineAccess::is_shut_down(const EmbeddingEngine& engine) {
-  return engine.impl_->gate().is_shut_down();
+bool EmbeddingEngine::is_shut_down() const {
+  return impl_->gate().is_shut_down();
 }
 
 void EmbeddingEngine::change_state(

@@ -9,6 +9,7 @@
 #include "src/common/memory_ranges.h"
 #include "src/common/names.h"
 #include "src/common/random_key.h"
+#include "src/engine/accumulated_gradients.h"
 #include "src/tables/key_table_rows.h"
 #include "src/tables/table_memory.h"
 
@@ -266,6 +267,10 @@ void add_slots(EmbeddingState& state) {
   create_slots(state.tables, WithSlots::kYes);
   state.with_slots = WithSlots::kYes;
   clear_last_checkpoint(state);
+}
+
+int64_t updates_of(const EmbeddingState& state, const TableState& table) {
+  return state.passes / accumulation_steps_of(table);
 }
 
 kernels::Rounding rounding_of(

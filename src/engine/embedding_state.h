@@ -84,6 +84,10 @@ EmbeddingState make_state(
 /// Creates the missing slots of all tables that have an optimizer.
 void add_slots(EmbeddingState& state);
 
+/// The number of updates applied so far to this table. The last update of a key is such a
+/// number.
+int64_t updates_of(const EmbeddingState& state, const TableState& table);
+
 /// How the next update of `table` rounds. It depends only on the layer's seed, the
 /// table's name and EmbeddingState::passes.
 kernels::Rounding rounding_of(

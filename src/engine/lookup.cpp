@@ -6,7 +6,7 @@
 #include "src/common/step_memory.h"
 #include "src/kernels/prefetch.h"
 #include "src/tables/combiner_rule.h"
-#include "src/tables/table_memory.h"
+#include "src/tables/table_state.h"
 
 #include <ATen/ops/zeros.h>
 

@@ -14,7 +14,6 @@
 #include "src/engine/finite_gradients.h"
 #include "src/engine/lookup.h"
 #include "src/engine/sampled_rows.h"
-#include "src/tables/table_memory.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>

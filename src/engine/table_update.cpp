@@ -7,7 +7,6 @@
 #include "src/kernels/prefetch.h"
 #include "src/kernels/row_sort.h"
 #include "src/tables/key_index.h"
-#include "src/tables/table_memory.h"
 #include "src/tables/table_state.h"
 
 #include <algorithm>

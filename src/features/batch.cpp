@@ -5,7 +5,6 @@
 
 #include "src/common/check.h"
 #include "src/common/parallel.h"
-#include "src/features/flat_weights.h"
 #include "src/features/id_values.h"
 
 #include <ATen/core/grad_mode.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/features/flat_weights.h"
-
 #include "src/common/check.h"
+#include "src/features/feature_state.h"
+#include "src/features/id_bags.h"
 #include "src/features/tensor_checks.h"
 
 #include <ATen/ops/equal.h>

@@ -90,9 +90,19 @@ bool has_sparse_layout(const Feature& feature);
 /// as it is.
 Feature with_sparse_as_feature(const Feature& feature);
 
+/// Returns the per-id weights of `feature` as a float32 vector [nnz] in the order of its
+/// values, or an undefined tensor if there are none. Gradients flow back to `weights`.
+/// Errors:  c10::ValueError or TypeError naming the path, for weights of a dense feature or
+///          of a sequence whose ids are not combined, and for weights of a wrong kind,
+///          length or dtype, or at other positions than the ids.
+at::Tensor flat_weights(
+    const FeatureState& state,
+    const Feature& feature,
+    const std::optional<Feature>& weights);
+
 /// Checks everything about one feature of a batch and copies its ids.
 ///
-/// `weights` is the result of flat_weights() in flat_weights.h.
+/// `weights` is the result of flat_weights().
 /// Errors:  c10::TypeError (dtype, device, kind), ValueError (shape, offsets,
 ///          indices) or IndexError (id out of range), naming path and position.
 IdBags make_id_bags(

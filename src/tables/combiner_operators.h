@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <tessera/tables/combiner.h>
+#include "src/tables/combiner_rule.h"
 
 #include <ATen/core/Tensor.h>
 

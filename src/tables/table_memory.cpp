@@ -3,7 +3,6 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <c10/util/Exception.h>
 
 #ifdef __linux__
 #include <sys/mman.h>
@@ -39,18 +38,6 @@ size_t read_huge_page_bytes() {
 size_t huge_page_bytes() {
   static const size_t bytes = read_huge_page_bytes();
   return bytes;
-}
-
-kernels::Storage storage_of(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kBFloat16:
-      return kernels::Storage::kBFloat16;
-    case at::kHalf:
-      return kernels::Storage::kFloat16;
-    default:
-      TORCH_INTERNAL_ASSERT(dtype == at::kFloat);
-      return kernels::Storage::kFloat32;
-  }
 }
 
 }  // namespace
@@ -94,22 +81,6 @@ at::Tensor reserve_rows(
       {rows, dim},
       [memory = std::move(memory)](void*) mutable { memory.reset(); },
       dtype);
-}
-
-kernels::StoredRows stored_rows(const at::Tensor& rows) {
-  return {
-      .data = const_cast<void*>(rows.const_data_ptr()),
-      .dim = rows.size(1),
-      .vocab = rows.size(0),
-      .storage = storage_of(rows.scalar_type())};
-}
-
-kernels::StoredRows mutable_rows(at::Tensor& rows) {
-  return {
-      .data = rows.mutable_data_ptr(),
-      .dim = rows.size(1),
-      .vocab = rows.size(0),
-      .storage = storage_of(rows.scalar_type())};
 }
 
 }  // namespace tessera

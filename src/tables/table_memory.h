@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "src/kernels/storage.h"
-
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -33,12 +31,5 @@ at::Tensor reserve_rows(
     at::ScalarType dtype,
     const std::string& what,
     int64_t touched_rows = 0);
-
-/// Describes a table's rows [rows, dim], of a dtype that TableConfig accepts, to kernels
-/// that only read.
-kernels::StoredRows stored_rows(const at::Tensor& rows);
-
-/// Like stored_rows(), for kernels that write.
-kernels::StoredRows mutable_rows(at::Tensor& rows);
 
 }  // namespace tessera

@@ -10,6 +10,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cmath>
@@ -49,7 +50,35 @@ void fill_with_initializer(TableState& table, uint64_t seed) {
   }
 }
 
+kernels::Storage storage_of(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kBFloat16:
+      return kernels::Storage::kBFloat16;
+    case at::kHalf:
+      return kernels::Storage::kFloat16;
+    default:
+      TORCH_INTERNAL_ASSERT(dtype == at::kFloat);
+      return kernels::Storage::kFloat32;
+  }
+}
+
 }  // namespace
+
+kernels::StoredRows stored_rows(const at::Tensor& rows) {
+  return {
+      .data = const_cast<void*>(rows.const_data_ptr()),
+      .dim = rows.size(1),
+      .vocab = rows.size(0),
+      .storage = storage_of(rows.scalar_type())};
+}
+
+kernels::StoredRows mutable_rows(at::Tensor& rows) {
+  return {
+      .data = rows.mutable_data_ptr(),
+      .dim = rows.size(1),
+      .vocab = rows.size(0),
+      .storage = storage_of(rows.scalar_type())};
+}
 
 Initializer initializer_of(const TableConfig& config) {
   const double stddev = 1.0 / std::sqrt(static_cast<double>(config.dim));

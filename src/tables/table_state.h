@@ -61,6 +61,13 @@ struct TableState {
   std::shared_ptr<at::Tensor> gradient_sum = {};
 };
 
+/// Describes a table's rows [rows, dim], of a dtype that TableConfig accepts, to kernels
+/// that only read.
+kernels::StoredRows stored_rows(const at::Tensor& rows);
+
+/// Like stored_rows(), for kernels that write.
+kernels::StoredRows mutable_rows(at::Tensor& rows);
+
 /// Fills the local rows of `table` with their initial values.
 /// Errors:  c10::ValueError for values that its dtype can't hold, and for an unusable
 ///          result of a Callable.

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/features/flat_weights.h"
 #include "src/features/id_bags.h"
 
 #include "tests/features/feature_state.h"

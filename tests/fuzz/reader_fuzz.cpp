@@ -9,7 +9,6 @@
 #include "serialization/checkpoint_writer.h"
 #include "serialization/manifest.h"
 #include "src/common/checked_archive.h"
-#include "src/common/json_entries.h"
 #include "src/engine/embedding_state.h"
 #include "src/tables/key_table_rows.h"
 #include "tests/fuzz/fuzz_util.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "layers/all_finite.h"
+#include <tessera/layers/input_checks.h>
 #include "tests/test_util.h"
 
 namespace tessera::test::all_finite_test {

@@ -2,7 +2,6 @@
 // All functions that read JSON accept and refuse the same texts.
 #include "packages/training/tests/training_fixture.h"
 #include "serialization/manifest.h"
-#include "src/common/json_entries.h"
 #include "tests/temporary_folder.h"
 #include "tests/test_util.h"
 

@@ -4,6 +4,7 @@
 #include <tessera/common/json.h>
 
 #include <cstddef>
+#include <functional>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -47,5 +48,16 @@ Json parse_json(
     std::string_view text,
     const std::string& where = "[parse_json]",
     const JsonLimits& limits = {});
+
+/// Parses a JSON object and visits its entries in order. Each entry is freed before the
+/// next one is read, so large objects take little memory. Repeated keys are refused
+/// only after the last entry has been visited.
+/// Errors:  those of parse_json(), and c10::ValueError if the text is not an object.
+void for_each_json_entry(
+    std::string_view text,
+    const std::string& where,
+    const JsonLimits& limits,
+    const std::function<void(const std::string& key, const Json& value)>&
+        visit);
 
 }  // namespace tessera

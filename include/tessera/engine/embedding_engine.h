@@ -247,6 +247,11 @@ class EmbeddingEngine : public TableModule {
   /// Ends the engine. Calls that wait, and later calls that need the tables or the
   /// queue, raise c10::Error.
   void shutdown();
+  bool is_shut_down() const;
+
+  /// Whether this thread has dequeued a training batch, but has neither passed its
+  /// gradients to apply_gradients() nor dropped it.
+  bool has_batch_without_gradients() const;
 
  protected:
   struct Copy {};
@@ -257,7 +262,6 @@ class EmbeddingEngine : public TableModule {
   void copy_from(const EmbeddingEngine& source);
 
  private:
-  friend struct EngineAccess;
   class Impl;
 
   void visit_state(c10::function_ref<void(const EmbeddingState&)> visit) const;

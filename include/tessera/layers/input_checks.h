@@ -38,4 +38,7 @@ void check_fits(
     const at::Tensor& kernel,
     const std::string& class_name);
 
+/// Returns true if no value of the tensor is NaN or infinite. The tensor may be sparse.
+bool all_finite(const at::Tensor& tensor);
+
 }  // namespace tessera

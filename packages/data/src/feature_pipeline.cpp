@@ -6,7 +6,6 @@
 
 #include "packages/data/src/column_view.h"
 #include "packages/data/src/pipeline_core.h"
-#include "packages/data/src/pipeline_json.h"
 #include "src/common/atomic_file.h"
 #include "src/common/check.h"
 #include "src/common/tensor_text.h"

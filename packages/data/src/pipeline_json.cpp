@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "packages/data/src/pipeline_json.h"
+#include "packages/data/src/pipeline_core.h"
 
 #include <tessera/common/json_name.h>
 #include <tessera/common/json_value.h>

@@ -4,7 +4,6 @@
 #include "packages/distributed/src/channel.h"
 #include "packages/distributed/src/fault_board.h"
 #include "src/common/check.h"
-#include "src/common/lookup_worker.h"
 #include "src/common/random_key.h"
 #include "src/common/step_memory.h"
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "src/common/check.h"
-#include "src/tables/key_partitions.h"
+#include "src/tables/key_table_rows.h"
 
 namespace tessera::distributed {
 

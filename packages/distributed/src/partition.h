@@ -2,7 +2,6 @@
 #pragma once
 
 #include "src/engine/embedding_state.h"
-#include "src/tables/local_rows.h"
 
 #include <tessera/engine/sharding_options.h>
 

@@ -2,7 +2,6 @@
 #include "packages/distributed/src/row_exchange.h"
 
 #include "packages/distributed/src/partition.h"
-#include "src/engine/accumulated_gradients.h"
 
 #include <tessera/common/shorten.h>
 
@@ -12,7 +11,6 @@
 #include "src/common/step_memory.h"
 #include "src/kernels/row_sort.h"
 #include "src/tables/key_table_rows.h"
-#include "src/tables/table_memory.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "src/common/buffer.h"
 #include "src/common/rank_group.h"
 #include "src/engine/embedding_state.h"
-#include "src/engine/find_keys.h"
 #include "src/engine/table_store.h"
-#include "src/engine/table_update.h"
-#include "src/features/id_bags.h"
 
 #include <tessera/engine/sharding_options.h>
 

@@ -8,7 +8,7 @@
 #include "src/common/check.h"
 #include "src/common/text_table.h"
 #include "src/engine/embedding_state.h"
-#include "src/tables/key_index.h"
+#include "src/tables/key_table_rows.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

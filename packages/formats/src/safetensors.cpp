@@ -2,11 +2,11 @@
 #include <tessera/formats/safetensors.h>
 
 #include <tessera/common/json.h>
+#include <tessera/common/json_text.h>
 #include <tessera/common/shorten.h>
 
 #include "packages/formats/src/tensor_bytes.h"
 #include "src/common/check.h"
-#include "src/common/json_entries.h"
 #include "src/common/names.h"
 
 #include <c10/core/ScalarType.h>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/models/src/dropout_sum.h"
 
-#include "layers/dense/active_dense_kernels.h"
 #include "layers/dense/row_blocks.h"
 #include "src/common/step_memory.h"
 

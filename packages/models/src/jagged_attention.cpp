@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/models/src/jagged_attention.h"
 
-#include "layers/dense/active_dense_kernels.h"
-#include "layers/dense/matrix.h"
 #include "layers/dense/row_blocks.h"
 #include "packages/models/src/model_checks.h"
 #include "src/common/check.h"

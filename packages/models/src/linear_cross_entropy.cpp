@@ -3,8 +3,6 @@
 
 #include <tessera/layers/input_checks.h>
 #include <tessera/models/sampled_losses.h>
-#include "layers/dense/active_dense_kernels.h"
-#include "layers/dense/matrix.h"
 #include "layers/dense/row_blocks.h"
 #include "packages/models/src/model_checks.h"
 #include "src/common/check.h"

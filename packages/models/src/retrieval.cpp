@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/models/retrieval.h>
 
+#include <tessera/layers/input_checks.h>
 #include <tessera/layers/layer_json.h>  // defines get_config()
 
-#include "layers/all_finite.h"
 #include "packages/models/src/loss_inputs.h"
 #include "packages/models/src/model_checks.h"
 #include "src/common/check.h"

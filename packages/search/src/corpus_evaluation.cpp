@@ -4,7 +4,6 @@
 #include <tessera/common/profile_scope.h>
 
 #include "layers/mode_guard.h"
-#include "packages/training/src/fit_checks.h"
 #include "src/common/check.h"
 #include "src/common/tensor_text.h"
 

@@ -3,8 +3,8 @@
 #include <tessera/search/faiss_index.h>
 
 #include "packages/search/src/index_file.h"
-#include "serialization/manifest.h"
 #include "src/common/check.h"
+#include "src/common/checksum.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>

@@ -7,6 +7,7 @@
 #include <torch/serialize/archive.h>
 
 #include "packages/training/src/merged_metrics.h"
+#include "packages/training/src/ranks.h"
 #include "packages/training/src/training_state.h"
 #include "src/common/check.h"
 #include "src/common/rank_group.h"
@@ -78,6 +79,10 @@ const Progress& Training::progress() const {
 
 const Strategy& Training::strategy() const {
   return state_.strategy;
+}
+
+bool Training::on_any_rank(bool flag) const {
+  return training::on_any_rank(flag, strategy());
 }
 
 const History& Training::history() const {

@@ -10,7 +10,6 @@
 #include "packages/training/src/ranks.h"
 #include "src/common/check.h"
 #include "src/engine/embedding_state.h"
-#include "src/engine/engine_access.h"
 
 #include <fmt/format.h>
 
@@ -110,7 +109,7 @@ void check_engines(const FitOptions& options) {
     const auto* engine =
         dynamic_cast<const EmbeddingEngine*>(part.value().get());
     TESSERA_CHECK_VALUE(
-        engine == nullptr || !EngineAccess::is_shut_down(*engine),
+        engine == nullptr || !engine->is_shut_down(),
         "[fit] {} must be a running engine, but its shutdown() was called. Make the model again, and call shutdown() only after fit().",
         part.key().empty()
             ? std::string("the model")

@@ -11,11 +11,6 @@ namespace tessera::training {
 /// The beginning of the errors of the validation in fit().
 inline constexpr const char* kFitValidation = "[fit] validation:";
 
-/// Checks the metrics and their names.
-/// Errors:  c10::ValueError beginning with `where` for a metric that is null, or whose
-///          name is used already.
-void check_metrics(const Metrics& metrics, const std::string& where);
-
 /// FitOptions::strategy, or that of the sharded tables of the model, or Strategy::fused().
 Strategy strategy_of(const FitOptions& options);
 

@@ -9,7 +9,6 @@
 #include <tessera/serialization/checkpoint.h>
 #include <tessera/serialization/config_values.h>
 
-#include "serialization/checkpoint_directory.h"
 #include "serialization/checkpoint_reader.h"
 #include "serialization/checkpoint_writer.h"
 #include "serialization/file_lock.h"
@@ -24,6 +23,7 @@
 #include "src/common/tensor_text.h"
 #include "src/engine/embedding_state.h"
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -72,6 +72,38 @@ Layers layers_of(torch::nn::Module& model) {
         return order_of(a) < order_of(b);
       });
   return layers;
+}
+
+// A parameter or buffer, and its name in the model.
+struct NamedTensor {
+  std::string name;
+  at::Tensor tensor;
+};
+
+// The parameters, and then the buffers, of the model that are not in `layers`.
+std::vector<NamedTensor> dense_of(
+    const torch::nn::Module& model,
+    const Layers& layers) {
+  std::set<const at::TensorImpl*> layer_tensors;
+  for (const auto& layer : layers) {
+    for (const auto& tensor : layer->parameters()) {
+      layer_tensors.insert(tensor.unsafeGetTensorImpl());
+    }
+    for (const auto& tensor : layer->buffers()) {
+      layer_tensors.insert(tensor.unsafeGetTensorImpl());
+    }
+  }
+  std::vector<NamedTensor> dense;
+  const auto add = [&](const auto& named) {
+    for (const auto& item : named) {
+      if (layer_tensors.count(item.value().unsafeGetTensorImpl()) == 0) {
+        dense.push_back({item.key(), item.value()});
+      }
+    }
+  };
+  add(model.named_parameters());
+  add(model.named_buffers());
+  return dense;
 }
 
 // Runs `work` on rank 0 alone and returns its result on all ranks.
@@ -403,31 +435,6 @@ void check_layer(
 }
 
 }  // namespace
-
-std::vector<NamedTensor> dense_of(
-    const torch::nn::Module& model,
-    const std::vector<std::shared_ptr<torch::nn::Module>>& layers) {
-  std::set<const at::TensorImpl*> layer_tensors;
-  for (const auto& layer : layers) {
-    for (const auto& tensor : layer->parameters()) {
-      layer_tensors.insert(tensor.unsafeGetTensorImpl());
-    }
-    for (const auto& tensor : layer->buffers()) {
-      layer_tensors.insert(tensor.unsafeGetTensorImpl());
-    }
-  }
-  std::vector<NamedTensor> dense;
-  const auto add = [&](const auto& named) {
-    for (const auto& item : named) {
-      if (layer_tensors.count(item.value().unsafeGetTensorImpl()) == 0) {
-        dense.push_back({item.key(), item.value()});
-      }
-    }
-  };
-  add(model.named_parameters());
-  add(model.named_buffers());
-  return dense;
-}
 
 Ranks ranks_of(torch::nn::Module& model, const Strategy& strategy) {
   const Layers layers = layers_of(model);

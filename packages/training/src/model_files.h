@@ -8,12 +8,9 @@
 
 #include "packages/training/src/ranks.h"
 
-#include <ATen/core/Tensor.h>
-
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 namespace tessera::training {
 
@@ -36,17 +33,6 @@ namespace tessera::training {
 Ranks ranks_of(
     torch::nn::Module& model,
     const Strategy& strategy = Strategy::fused());
-
-/// A parameter or buffer, and its name in the model.
-struct NamedTensor {
-  std::string name;
-  at::Tensor tensor;
-};
-
-/// The parameters, and then the buffers, of the model that are not in `layers`.
-std::vector<NamedTensor> dense_of(
-    const torch::nn::Module& model,
-    const std::vector<std::shared_ptr<torch::nn::Module>>& layers);
 
 // The errors of functions that have a parameter `where` begin with it. It is the function
 // or class that the user called, such as "[load_weights]" or "[Checkpoint]".

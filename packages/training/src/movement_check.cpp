@@ -5,7 +5,6 @@
 #include <tessera/engine/table_module.h>
 
 #include "optim/row_update.h"
-#include "src/engine/accumulated_gradients.h"
 #include "src/engine/embedding_state.h"
 
 #include <c10/util/Exception.h>

@@ -3,13 +3,12 @@
 
 #include <tessera/common/shorten.h>
 #include <tessera/engine/embedding_engine.h>
+#include <tessera/layers/input_checks.h>
 #include <tessera/layers/layer.h>
 
-#include "layers/all_finite.h"
 #include "src/common/check.h"
 #include "src/common/tensor_text.h"
 #include "src/engine/embedding_state.h"
-#include "src/engine/engine_access.h"
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
@@ -270,8 +269,8 @@ void UpdateCheck::check_engines() {
     if (engine.iterations() != watched.updates) {
       return true;
     }
-    const bool has_waited = std::exchange(
-        watched.is_waiting, EngineAccess::has_batch_without_gradients(engine));
+    const bool has_waited =
+        std::exchange(watched.is_waiting, engine.has_batch_without_gradients());
     const bool is_forgotten = has_waited && watched.is_waiting;
     if (is_forgotten) {
       warn(watched.name);

@@ -25,11 +25,8 @@
 #include <variant>
 #include <vector>
 
-#include "src/engine/lookup.h"
 #include "src/features/output_shapes.h"
 #include "src/tables/combiner_operators.h"
-#include "src/tables/combiner_rule.h"
-#include "src/tables/table_state.h"
 
 namespace tessera::exporting {
 

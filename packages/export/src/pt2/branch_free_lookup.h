@@ -3,7 +3,6 @@
 
 #include "packages/export/src/trace/record_graph.h"
 #include "packages/export/src/trace/stored_table.h"
-#include "src/features/feature_state.h"
 
 #include <tessera/features/feature.h>
 

@@ -21,8 +21,6 @@
 #include "src/common/atomic_file.h"
 #include "src/common/check.h"
 #include "src/common/error_reason.h"
-#include "src/features/flat_weights.h"
-#include "src/features/id_bags.h"
 
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>

@@ -10,10 +10,8 @@
 
 #include "packages/export/src/trace/example_batch.h"
 #include "src/common/names.h"
-#include "src/engine/lookup.h"
 #include "src/features/output_shapes.h"
 #include "src/tables/combiner_operators.h"
-#include "src/tables/combiner_rule.h"
 
 namespace tessera::exporting {
 

@@ -10,7 +10,7 @@
 #include <variant>
 
 #include "src/common/check.h"
-#include "src/features/id_bags.h"
+#include "src/features/batch.h"
 
 namespace tessera::exporting {
 

@@ -3,8 +3,7 @@
 
 #include "packages/export/src/trace/stored_table.h"
 #include "src/engine/embedding_state.h"
-#include "src/features/feature_state.h"
-#include "src/features/id_bags.h"
+#include "src/features/batch.h"
 
 #include <tessera/engine/table_module.h>
 #include <tessera/export/exported_model.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "src/tables/table_state.h"
+#include "src/engine/embedding_state.h"
 
 #include <tessera/features/feature_config.h>
 

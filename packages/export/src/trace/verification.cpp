@@ -21,9 +21,6 @@
 #include "packages/export/src/trace/resized_examples.h"
 #include "src/common/check.h"
 #include "src/common/error_reason.h"
-#include "src/engine/embedding_state.h"
-#include "src/features/flat_weights.h"
-#include "src/features/id_bags.h"
 
 namespace tessera::exporting {
 

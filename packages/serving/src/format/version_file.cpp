@@ -7,8 +7,9 @@
 #include "src/common/check.h"
 #include "src/common/checksum.h"
 #include "src/common/value_named.h"
-#include "src/kernels/quantized_rows.h"
-#include "src/tables/combiner_rule.h"
+#include "src/common/names.h"
+#include "src/features/id_rule.h"
+#include "src/kernels/kernels.h"
 
 #include <fmt/format.h>
 

@@ -5,10 +5,7 @@
 
 #include "packages/serving/src/format/version_file.h"
 #include "packages/serving/src/publisher/published_directory.h"
-#include "src/tables/key_index.h"
-#include "src/tables/row_marks.h"
-#include "src/tables/table_state.h"
-#include "src/tables/touched_rows.h"
+#include "src/engine/embedding_state.h"
 
 #include <cstdint>
 #include <memory>

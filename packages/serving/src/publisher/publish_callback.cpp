@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/serving/publish_callback.h>
 
-#include "packages/training/src/ranks.h"
 #include "src/common/check.h"
 #include "src/common/error_reason.h"
 
@@ -56,9 +55,8 @@ void PublishCallback::on_step_end(training::Training& training) {
       training.progress().step % schedule_.every_steps == 0;
   if (schedule_.every_seconds > 0.0) {
     // Ranks have different clocks, but publish together.
-    is_due = training::on_any_rank(
-        is_due || passed.count() >= schedule_.every_seconds,
-        training.strategy());
+    is_due = training.on_any_rank(
+        is_due || passed.count() >= schedule_.every_seconds);
   }
   if (is_due) {
     publish(training);

@@ -5,7 +5,7 @@
 #include "src/common/atomic_file.h"
 #include "src/common/check.h"
 #include "src/common/checksum.h"
-#include "src/kernels/quantized_rows.h"
+#include "src/kernels/kernels.h"
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>

@@ -189,12 +189,19 @@ void PublishedModel::describe(const PublishOptions& options) {
   }
 }
 
-std::vector<training::NamedTensor> PublishedModel::dense() const {
-  std::vector<std::shared_ptr<torch::nn::Module>> layers;
-  for (const Part& part : parts_) {
-    layers.push_back(part.module);
-  }
-  return training::dense_of(*model_, layers);
+std::vector<std::pair<std::string, at::Tensor>> PublishedModel::dense() const {
+  std::vector<std::pair<std::string, at::Tensor>> dense;
+  std::vector<std::pair<std::string, at::Tensor>> buffers;
+  visit_weights(
+      *model_,
+      "",
+      [&](const std::string& name, const at::Tensor& tensor, WeightKind kind) {
+        (kind == WeightKind::kParameter ? dense : buffers)
+            .emplace_back(name, tensor);
+      },
+      [](const TableModule&, const std::string&) {});
+  dense.insert(dense.end(), buffers.begin(), buffers.end());
+  return dense;
 }
 
 int64_t PublishedModel::dense_bytes() const {

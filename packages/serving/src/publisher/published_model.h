@@ -7,16 +7,17 @@
 
 #include "packages/serving/src/publisher/followed_table.h"
 #include "packages/serving/src/publisher/published_directory.h"
-#include "packages/training/src/model_files.h"
 #include "src/common/rank_group.h"
 #include "src/engine/embedding_state.h"
 
+#include <ATen/core/Tensor.h>
 #include <c10/util/FunctionRef.h>
 #include <torch/nn/module.h>
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera::serving {
@@ -73,7 +74,8 @@ class PublishedModel {
     }
   };
 
-  std::vector<training::NamedTensor> dense() const;
+  // The parameters, and then the buffers, outside of the tables, with their names.
+  std::vector<std::pair<std::string, at::Tensor>> dense() const;
   void check_names(const PublishOptions& options) const;
   void describe(const PublishOptions& options);
   void check_input(const Pt2Value& input) const;

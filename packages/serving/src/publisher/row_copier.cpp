@@ -5,7 +5,7 @@
 
 #include "src/common/check.h"
 #include "src/common/parallel.h"
-#include "src/kernels/quantized_rows.h"
+#include "src/kernels/kernels.h"
 
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "packages/serving/src/format/version_file.h"
-#include "src/tables/table_state.h"
+#include "src/engine/embedding_state.h"
 
 #include <c10/util/ArrayRef.h>
 

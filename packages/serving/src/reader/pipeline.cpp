@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/serving/pipeline.h>
 
-#include "packages/data/src/column_view.h"
 #include "packages/data/src/pipeline_core.h"
-#include "packages/data/src/pipeline_json.h"
 
 #include <algorithm>
 #include <span>

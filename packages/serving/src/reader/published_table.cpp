@@ -3,7 +3,6 @@
 
 #include "src/common/active_kernels.h"
 #include "src/common/check.h"
-#include "src/kernels/overlaid_rows.h"
 #include "src/tables/key_partitions.h"
 
 #include <tessera/common/shorten.h>

@@ -6,7 +6,6 @@
 #include "src/common/active_kernels.h"
 #include "src/common/check.h"
 #include "src/common/names.h"
-#include "src/tables/combiner_rule.h"
 
 #include <algorithm>
 #include <limits>

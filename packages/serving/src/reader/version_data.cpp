@@ -4,7 +4,7 @@
 #include "serialization/mapped_file.h"
 #include "src/common/check.h"
 #include "src/common/checksum.h"
-#include "src/kernels/quantized_rows.h"
+#include "src/kernels/kernels.h"
 
 #include <fmt/format.h>
 #include <sys/mman.h>

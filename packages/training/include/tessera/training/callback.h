@@ -68,6 +68,9 @@ class Training {
 
   /// FitOptions::strategy.
   const Strategy& strategy() const;
+  /// Whether any rank passes true. All ranks call it. Use it where ranks must agree, but
+  /// each has its own clock or files.
+  bool on_any_rank(bool flag) const;
 
   /// All names that the logs of an epoch will have.
   std::vector<std::string> log_names() const;

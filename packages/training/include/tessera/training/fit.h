@@ -165,4 +165,9 @@ History fit(Source&&, Step, ...) = delete;  // FitOptions{...} tells which field
 /// Errors:  c10::ValueError if it has no batch.
 Logs evaluate(Pass& pass, const Metrics& metrics = {});
 
+/// Checks metrics and their names, as fit() does, for an evaluation of your own.
+/// Errors:  c10::ValueError beginning with `where` for a metric that is null, or whose
+///          name is used already.
+void check_metrics(const Metrics& metrics, const std::string& where);
+
 }  // namespace tessera::training
