@@ -3,8 +3,8 @@
 
 #include "src/common/check.h"
 #include "src/common/checked_archive.h"
-#include "src/common/device_problem.h"
-#include "src/common/text_table.h"
+#include "src/common/tensor_text.h"
+#include "src/common/text.h"
 
 #include <tessera/common/json_value.h>
 #include <tessera/common/shorten.h>

@@ -9,7 +9,7 @@
 #include "layers/clone_source.h"
 #include "serialization/archive.h"
 #include "src/common/check.h"
-#include "src/common/device_problem.h"
+#include "src/common/tensor_text.h"
 #include "src/engine/accumulated_gradients.h"
 #include "src/engine/embedding_state.h"
 #include "src/engine/forward_interception.h"

@@ -4,8 +4,7 @@
 #include "serialization/checkpoint_reader.h"
 #include "serialization/manifest.h"
 #include "src/common/check.h"
-#include "src/common/check_path.h"
-#include "src/common/file_advice.h"
+#include "src/common/files.h"
 
 #include <algorithm>
 #include <filesystem>

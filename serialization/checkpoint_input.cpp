@@ -3,7 +3,7 @@
 
 #include "src/common/check.h"
 #include "src/common/parallel.h"
-#include "src/tables/local_rows.h"
+#include "src/tables/table_state.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "serialization/manifest.h"
-#include "src/common/file_descriptor.h"
+#include "src/common/files.h"
 #include "src/kernels/storage.h"
 
 #include <cstdint>

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "src/common/check.h"
-#include "src/common/file_advice.h"
+#include "src/common/files.h"
 
 namespace tessera {
 

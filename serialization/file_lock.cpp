@@ -2,8 +2,7 @@
 #include "serialization/file_lock.h"
 
 #include "src/common/check.h"
-#include "src/common/check_path.h"
-#include "src/common/file_advice.h"
+#include "src/common/files.h"
 
 #include <fcntl.h>
 #include <sys/file.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "src/common/file_descriptor.h"
+#include "src/common/files.h"
 
 #include <cstddef>
 #include <memory>

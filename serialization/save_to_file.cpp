@@ -8,7 +8,6 @@
 #include "src/common/check.h"
 #include "src/common/checked_archive.h"
 #include "src/common/checksum.h"
-#include "src/common/error_reason.h"
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>

@@ -26,19 +26,17 @@ set(used_by_models dense)
 # A package in packages/ includes public headers of others, and only these private ones: those of the first list, and
 # those of the list with its name. Add none without need, because each ties a package to code that users can't see.
 set(internal layers/mode_guard.h serialization/mapped_file.h src/common/atomic_file.h src/common/check.h
-    src/common/check_path.h src/common/checksum.h src/common/error_reason.h src/common/file_descriptor.h
-    src/common/names.h src/common/parallel.h src/common/random_key.h src/common/rank_group.h src/common/tensor_text.h
-    src/common/text_table.h src/engine/embedding_state.h src/tables/key_table_rows.h)
-set(internal_data src/common/file_advice.h src/common/utf8.h src/common/value_named.h)
+    src/common/checksum.h src/common/files.h src/common/names.h src/common/parallel.h src/common/random_key.h
+    src/common/rank_group.h src/common/tensor_text.h src/common/text.h src/engine/embedding_state.h
+    src/tables/key_table_rows.h)
 set(internal_distributed optim/row_update.h src/common/active_kernels.h src/common/step_memory.h
     src/engine/finite_gradients.h src/engine/table_store.h src/kernels/row_sort.h)
 set(internal_models layers/dense/joined_inputs.h layers/dense/row_blocks.h layers/initial_parameter.h
-    optim/moving_average.h src/common/number_in_message.h src/common/step_memory.h src/common/value_named.h)
+    optim/moving_average.h src/common/step_memory.h)
 set(internal_export packages/formats/src/tensor_bytes.h src/engine/forward_interception.h src/engine/lookup.h
     src/features/batch.h src/features/output_shapes.h src/tables/combiner_operators.h)
 set(internal_training optim/row_update.h serialization/checkpoint_reader.h serialization/checkpoint_writer.h
-    serialization/file_lock.h src/common/checked_archive.h src/common/file_advice.h src/common/number_in_message.h
-    src/common/utf8.h src/engine/finite_gradients.h src/engine/sampled_rows.h)
+    serialization/file_lock.h src/common/checked_archive.h src/engine/finite_gradients.h src/engine/sampled_rows.h)
 set(internal_serving packages/data/src/pipeline_core.h packages/export/src/trace/visit_weights.h serialization/disk.h
     serialization/file_lock.h src/common/active_kernels.h src/common/buffer.h src/features/id_rule.h
     src/kernels/kernels.h src/tables/key_partitions.h)

@@ -2,7 +2,7 @@
 #include "examples/click_logs/text_file_writer.h"
 
 #include "src/common/check.h"
-#include "src/common/check_path.h"
+#include "src/common/files.h"
 
 #include <unistd.h>
 #include <zlib.h>

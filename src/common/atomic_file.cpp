@@ -2,9 +2,8 @@
 #include "src/common/atomic_file.h"
 
 #include "src/common/check.h"
-#include "src/common/check_path.h"
 #include "src/common/checksum.h"
-#include "src/common/file_advice.h"
+#include "src/common/files.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <exception>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -107,6 +108,10 @@ template <class Error, class... Args>
 }
 
 }  // namespace checks
+
+/// Returns the line of an error's message that states the problem, without the stacks of
+/// C++ and TorchScript.
+std::string reason_of(const std::exception& error);
 
 }  // namespace tessera
 

@@ -3,7 +3,6 @@
 
 #include "src/common/check.h"
 #include "src/common/checksum.h"
-#include "src/common/error_reason.h"
 
 #include <ATen/core/Dict.h>
 #include <ATen/core/grad_mode.h>

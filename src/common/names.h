@@ -3,8 +3,14 @@
 
 #include <tessera/common/shorten.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <functional>
+#include <iterator>
 #include <string>
+#include <string_view>
+
+#include "src/common/check.h"
 
 namespace tessera {
 
@@ -27,5 +33,23 @@ std::string join_names(const Items& items, NameOf name_of = {}) {
 inline constexpr auto shortened_name = [](const auto& item) {
   return shorten(item.name);
 };
+
+/// The value of an enum with this name. `names` are those of its values up to `last`, in
+/// their order.
+/// Errors:  c10::ValueError that `what` must be one of the names.
+template <auto last, class Names>
+auto value_named(std::string_view name, const Names& names, const char* what) {
+  static_assert(
+      sizeof(Names) / sizeof(const char*) == static_cast<size_t>(last) + 1,
+      "each value of the enum needs a name");
+  const auto found = std::find(std::begin(names), std::end(names), name);
+  TESSERA_CHECK_VALUE(
+      found != std::end(names),
+      "{} must be one of {}, but got '{}'.",
+      what,
+      join_names(names),
+      shorten(name));
+  return static_cast<decltype(last)>(found - std::begin(names));
+}
 
 }  // namespace tessera

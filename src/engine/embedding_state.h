@@ -6,7 +6,6 @@
 #include <tessera/optim/optimizer.h>
 #include <tessera/tables/embedding_tables.h>
 
-#include "src/common/atomic_count.h"
 #include "src/common/rank_group.h"
 #include "src/engine/gradient_accumulator.h"
 #include "src/features/feature_state.h"

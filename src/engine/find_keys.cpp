@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/engine/find_keys.h"
 
-#include "src/common/visit_equal.h"
 #include "src/engine/accumulated_gradients.h"
+#include "src/tables/key_plan.h"
 
 #include <algorithm>
 #include <bit>

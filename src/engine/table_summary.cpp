@@ -5,7 +5,7 @@
 
 #include "optim/row_update.h"
 #include "src/common/names.h"
-#include "src/common/text_table.h"
+#include "src/common/text.h"
 #include "src/engine/accumulated_gradients.h"
 #include "src/engine/sampled_rows.h"
 #include "src/tables/key_table_rows.h"

@@ -7,7 +7,6 @@
 #include "src/features/id_rule.h"
 #include "src/features/id_values.h"
 #include "src/features/output_shapes.h"
-#include "src/features/read_bags.h"
 #include "src/features/tensor_checks.h"
 
 #include <algorithm>

@@ -3,6 +3,7 @@
 
 #include "src/kernels/prefetch.h"
 #include "src/tables/key_partitions.h"
+#include "src/tables/key_plan.h"
 #include "src/tables/reserved_memory.h"
 
 #include <tessera/tables/dynamic_keys.h>
@@ -23,75 +24,6 @@
 #include <vector>
 
 namespace tessera {
-
-/// Stands for a key without a row.
-inline constexpr uint32_t kNoRow = std::numeric_limits<uint32_t>::max();
-
-/// Occurrences of keys in one update.
-struct KeyOccurrences {
-  const int64_t* keys = nullptr;  // [size]
-  /// The row that each key had when it was looked up, or a number >= KeyIndex::rows() if it
-  /// had none. nullptr: no key had a row. A key that had a row and has none now was evicted
-  /// in between, and its occurrence is dropped.
-  const uint32_t* looked_up = nullptr;  // [size]
-  /// KeyIndex::version() at that lookup. Unset: `looked_up` only tells which keys had a
-  /// row.
-  std::optional<uint64_t> version = {};
-  /// KeyIndex::insertions() at that lookup. If it is still the same, keys that had no row
-  /// have none. Unset: they are searched.
-  std::optional<uint64_t> insertions = {};
-  /// How often each key occurred, at least once. nullptr: once.
-  const uint32_t* counts = nullptr;  // [size]
-  int64_t size = 0;
-  /// The row of each occurrence after the update, or kNoRow. plan() writes it.
-  uint32_t* rows = nullptr;  // [size]
-};
-
-/// A key, its row, and what decides about its eviction.
-struct KeyEntry {
-  int64_t key = 0;
-  uint32_t row = 0;
-  uint32_t last_update = 0;
-  float frequency = 0.0F;  // of eviction::LeastFrequentlyUsed, else 0
-
-  bool operator==(const KeyEntry&) const = default;
-};
-
-/// The numbers of changes of the keys since the table was made.
-struct KeyCounts {
-  int64_t admitted = 0;
-  int64_t evicted = 0;
-  /// The occurrences in updates that were dropped, because their keys were evicted after
-  /// the lookup.
-  int64_t dropped = 0;
-
-  bool operator==(const KeyCounts&) const = default;
-};
-
-/// The changes that one update makes to the keys of a table.
-struct KeyPlan {
-  /// A key that had a row before the update, and occurred.
-  struct Used {
-    uint32_t row;
-    float frequency;  // after the update
-  };
-  /// The changes of one partition. Few of them take no memory of their own, because large
-  /// tables have hundreds of partitions.
-  struct Part {
-    std::vector<Used> used = {};
-    c10::SmallVector<KeyEntry, 16> inserted = {};
-    c10::SmallVector<uint32_t, 16> evicted = {};  // rows
-    /// Keys without a row, with their occurrences, which the sketch counts.
-    std::vector<std::pair<int64_t, uint32_t>> counted = {};
-    int64_t dropped = 0;  // see KeyCounts
-  };
-  std::vector<Part> parts = {};  // [owned partitions]
-  /// KeyOccurrences::rows of the terms whose lookups the plan trusts. Most of their
-  /// occurrences are in no part. These arrays must not change before apply(). A caller may
-  /// clear this list, and call KeyIndex::record_use() for these rows after apply().
-  std::vector<c10::ArrayRef<uint32_t>> used_rows = {};
-  uint32_t update = 0;
-};
 
 /// The keys of a key table and the row of each. It decides about admission and
 /// eviction.

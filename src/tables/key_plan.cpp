@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decides which keys an update admits and evicts.
+#include "src/tables/key_plan.h"
 #include "src/common/buffer.h"
 #include "src/common/parallel.h"
-#include "src/common/visit_equal.h"
 #include "src/tables/key_index.h"
 
 #include <algorithm>

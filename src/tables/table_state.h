@@ -5,12 +5,12 @@
 #include <tessera/tables/table_config.h>
 
 #include "src/kernels/kernels.h"
-#include "src/tables/local_rows.h"
 #include "src/tables/row_marks.h"
 #include "src/tables/touched_rows.h"
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -23,6 +23,28 @@ namespace tessera {
 
 class KeyTableRows;
 struct SampledRows;
+
+/// The rows of one table that this process holds, in order.
+struct LocalRows {
+  kernels::RowNumbers numbers = {};  // their numbers in the table
+  int64_t count = 0;
+  /// Whether every rank holds them.
+  bool is_data_parallel = false;
+  /// Whether they are copies of the rows of another rank. Where each row counts once, as
+  /// in a checkpoint, only the other rank's rows count.
+  bool is_copy = false;
+
+  /// The number of these rows whose number in the table is below `row`.
+  int64_t count_before(int64_t row) const {
+    const int64_t before =
+        (row - numbers.first + numbers.step - 1) / numbers.step;
+    return row <= numbers.first ? 0 : std::min(before, count);
+  }
+
+  static LocalRows all(int64_t vocabulary_size) {
+    return {.count = vocabulary_size};
+  }
+};
 
 /// A tensor that an optimizer keeps beside a table.
 struct Slot {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/common/error_reason.h"
+#include "src/common/check.h"
 #include "tests/test_util.h"
 
-#include "src/common/device_problem.h"
+#include "src/common/tensor_text.h"
 
 namespace tessera::test::error_reason_test {
 

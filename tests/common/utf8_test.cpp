@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/common/utf8.h"
+#include "src/common/text.h"
 #include "tests/test_util.h"
 
 namespace tessera::test::utf8_test {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/data/column_type.h>
 
-#include "src/common/value_named.h"
+#include "src/common/names.h"
 
 #include <array>
 

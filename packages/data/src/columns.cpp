@@ -7,7 +7,7 @@
 #include "src/common/check.h"
 #include "src/common/names.h"
 #include "src/common/tensor_text.h"
-#include "src/common/text_table.h"
+#include "src/common/text.h"
 
 #include <ATen/ops/arange.h>
 #include <fmt/format.h>

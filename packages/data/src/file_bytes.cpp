@@ -4,9 +4,7 @@
 #include <tessera/common/shorten.h>
 
 #include "src/common/check.h"
-#include "src/common/check_path.h"
-#include "src/common/file_advice.h"
-#include "src/common/file_descriptor.h"
+#include "src/common/files.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

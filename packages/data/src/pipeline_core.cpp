@@ -4,7 +4,7 @@
 #include <tessera/common/shorten.h>
 
 #include "src/common/check.h"
-#include "src/common/utf8.h"
+#include "src/common/text.h"
 
 #include <fmt/format.h>
 

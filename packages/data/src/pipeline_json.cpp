@@ -5,7 +5,7 @@
 #include <tessera/common/json_value.h>
 #include <tessera/common/shorten.h>
 
-#include "src/common/utf8.h"
+#include "src/common/text.h"
 
 #include <fmt/format.h>
 

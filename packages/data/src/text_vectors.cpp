@@ -7,7 +7,7 @@
 #include "packages/data/src/reader_checks.h"
 #include "src/common/check.h"
 #include "src/common/tensor_text.h"
-#include "src/common/utf8.h"
+#include "src/common/text.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/tensor.h>

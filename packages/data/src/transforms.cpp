@@ -6,7 +6,7 @@
 #include "packages/data/src/column_view.h"
 #include "packages/data/src/prepared_transform.h"
 #include "src/common/check.h"
-#include "src/common/value_named.h"
+#include "src/common/names.h"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/distributed/src/channel.h"
 
-#include "src/common/error_reason.h"
+#include "src/common/check.h"
 #include "src/common/random_key.h"
 #include "src/common/step_memory.h"
 

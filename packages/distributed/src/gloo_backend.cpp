@@ -8,7 +8,6 @@
 
 #include "packages/distributed/src/fault_board.h"
 #include "src/common/check.h"
-#include "src/common/error_reason.h"
 
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>

@@ -6,7 +6,7 @@
 #include "optim/row_update.h"
 #include "packages/distributed/src/partition.h"
 #include "src/common/check.h"
-#include "src/common/text_table.h"
+#include "src/common/text.h"
 #include "src/engine/embedding_state.h"
 #include "src/tables/key_table_rows.h"
 

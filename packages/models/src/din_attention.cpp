@@ -8,7 +8,7 @@
 #include "layers/initial_parameter.h"
 #include "packages/models/src/model_checks.h"
 #include "src/common/check.h"
-#include "src/common/value_named.h"
+#include "src/common/names.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>

@@ -6,7 +6,6 @@
 #include "layers/dense/row_blocks.h"
 #include "packages/models/src/model_checks.h"
 #include "src/common/check.h"
-#include "src/common/number_in_message.h"
 #include "src/common/step_memory.h"
 #include "src/common/tensor_text.h"
 

@@ -7,9 +7,8 @@
 #include "packages/models/src/loss_inputs.h"
 #include "packages/models/src/model_checks.h"
 #include "src/common/check.h"
-#include "src/common/number_in_message.h"
+#include "src/common/names.h"
 #include "src/common/tensor_text.h"
-#include "src/common/value_named.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>

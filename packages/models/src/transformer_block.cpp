@@ -8,7 +8,7 @@
 #include "packages/models/src/dropout_sum.h"
 #include "packages/models/src/model_checks.h"
 #include "src/common/check.h"
-#include "src/common/value_named.h"
+#include "src/common/names.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/sigmoid.h>

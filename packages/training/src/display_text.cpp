@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/training/src/display_text.h"
 
-#include "src/common/utf8.h"
+#include "src/common/text.h"
 
 #include <cstddef>
 

@@ -15,8 +15,8 @@
 #include "packages/training/src/spin_check.h"
 #include "packages/training/src/training_state.h"
 #include "src/common/check.h"
-#include "src/common/number_in_message.h"
 #include "src/common/rank_group.h"
+#include "src/common/tensor_text.h"
 #include "src/engine/finite_gradients.h"
 
 #include <c10/util/Exception.h>

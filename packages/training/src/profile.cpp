@@ -2,7 +2,7 @@
 #include <tessera/training/profile.h>
 
 #include "src/common/check.h"
-#include "src/common/text_table.h"
+#include "src/common/text.h"
 
 #include <ATen/record_function.h>
 #include <fmt/format.h>

@@ -7,7 +7,7 @@
 #include "packages/training/src/ranks.h"
 #include "src/common/check.h"
 #include "src/common/rank_group.h"
-#include "src/common/text_table.h"
+#include "src/common/text.h"
 #include "src/engine/embedding_state.h"
 #include "src/engine/sampled_rows.h"
 

@@ -11,9 +11,9 @@
 #include "packages/training/src/ranks.h"
 #include "src/common/atomic_file.h"
 #include "src/common/check.h"
-#include "src/common/check_path.h"
+#include "src/common/files.h"
 #include "src/common/rank_group.h"
-#include "src/common/utf8.h"
+#include "src/common/text.h"
 #include "src/engine/embedding_state.h"
 
 #include <ATen/core/grad_mode.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <tessera/training/terminate_on_non_finite.h>
 
-#include "src/common/number_in_message.h"
+#include "src/common/tensor_text.h"
 
 #include <fmt/format.h>
 

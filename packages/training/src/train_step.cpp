@@ -9,7 +9,6 @@
 #include "packages/training/src/merged_metrics.h"
 #include "packages/training/src/optimizer_check.h"
 #include "src/common/check.h"
-#include "src/common/number_in_message.h"
 #include "src/common/tensor_text.h"
 #include "src/engine/finite_gradients.h"
 

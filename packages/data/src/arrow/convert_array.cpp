@@ -5,7 +5,7 @@
 
 #include "packages/data/src/arrow/input_file.h"
 #include "src/common/check.h"
-#include "src/common/utf8.h"
+#include "src/common/text.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>

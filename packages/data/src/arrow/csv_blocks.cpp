@@ -2,7 +2,7 @@
 #include "packages/data/src/arrow/csv_blocks.h"
 
 #include "src/common/check.h"
-#include "src/common/utf8.h"
+#include "src/common/text.h"
 
 #include <arrow/csv/parser.h>
 #include <arrow/memory_pool.h>

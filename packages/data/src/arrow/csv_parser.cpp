@@ -6,7 +6,7 @@
 #include "packages/data/src/arrow/csv_rows.h"
 #include "packages/data/src/reader_checks.h"
 #include "src/common/check.h"
-#include "src/common/utf8.h"
+#include "src/common/text.h"
 
 #include <ATen/ops/tensor.h>
 #include <arrow/csv/parser.h>

@@ -6,8 +6,7 @@
 
 #include "packages/data/src/reader_checks.h"
 #include "src/common/check.h"
-#include "src/common/check_path.h"
-#include "src/common/file_advice.h"
+#include "src/common/files.h"
 
 #include <sys/stat.h>
 

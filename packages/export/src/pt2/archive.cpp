@@ -9,7 +9,6 @@
 #include "serialization/mapped_file.h"
 #include "src/common/check.h"
 #include "src/common/checksum.h"
-#include "src/common/error_reason.h"
 
 #include <caffe2/serialize/inline_container.h>
 #include <caffe2/serialize/read_adapter_interface.h>

@@ -20,7 +20,6 @@
 #include "packages/export/src/trace/visit_weights.h"
 #include "src/common/atomic_file.h"
 #include "src/common/check.h"
-#include "src/common/error_reason.h"
 
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>

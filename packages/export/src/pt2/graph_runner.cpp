@@ -4,7 +4,6 @@
 #include <tessera/common/shorten.h>
 
 #include "src/common/check.h"
-#include "src/common/error_reason.h"
 
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -19,7 +19,6 @@
 #include "packages/export/src/trace/traced_model.h"
 #include "packages/export/src/trace/visit_weights.h"
 #include "src/common/check.h"
-#include "src/common/error_reason.h"
 #include "src/engine/forward_interception.h"
 #include "src/features/batch.h"
 

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "src/common/check.h"
-#include "src/common/error_reason.h"
 
 namespace tessera::exporting {
 

@@ -20,7 +20,6 @@
 
 #include "packages/export/src/trace/resized_examples.h"
 #include "src/common/check.h"
-#include "src/common/error_reason.h"
 
 namespace tessera::exporting {
 

@@ -6,7 +6,6 @@
 #include "packages/serving/src/format/key_buckets.h"
 #include "src/common/check.h"
 #include "src/common/checksum.h"
-#include "src/common/value_named.h"
 #include "src/common/names.h"
 #include "src/features/id_rule.h"
 #include "src/kernels/kernels.h"

@@ -4,7 +4,6 @@
 #include <tessera/common/shorten.h>
 
 #include "src/common/check.h"
-#include "src/common/error_reason.h"
 #include "src/features/id_rule.h"
 
 #include <ATen/core/grad_mode.h>

@@ -2,7 +2,6 @@
 #include <tessera/serving/publish_callback.h>
 
 #include "src/common/check.h"
-#include "src/common/error_reason.h"
 
 #include <c10/util/Exception.h>
 

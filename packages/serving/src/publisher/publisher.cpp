@@ -7,8 +7,7 @@
 #include "packages/serving/src/publisher/published_model.h"
 #include "serialization/mapped_file.h"
 #include "src/common/check.h"
-#include "src/common/check_path.h"
-#include "src/common/error_reason.h"
+#include "src/common/files.h"
 #include "src/common/rank_group.h"
 
 #include <algorithm>

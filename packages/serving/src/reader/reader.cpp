@@ -7,8 +7,7 @@
 #include "packages/serving/src/reader/version_data.h"
 #include "src/common/active_kernels.h"
 #include "src/common/check.h"
-#include "src/common/check_path.h"
-#include "src/common/file_descriptor.h"
+#include "src/common/files.h"
 
 #include <poll.h>
 #include <pthread.h>

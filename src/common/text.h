@@ -4,9 +4,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace tessera {
+
+/// Formats lines of cells as text. Each column is as wide as its widest cell.
+std::string align(const std::vector<std::vector<std::string>>& lines);
+
+/// A size as text, such as "1.5 MiB".
+std::string megabytes(int64_t bytes);
 
 struct CodePoint {
   uint32_t code = 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <utility>
 
 namespace tessera {
@@ -48,5 +49,18 @@ class FileDescriptor {
 
 /// Opens a folder, so that it can be synced.
 FileDescriptor open_folder(const char* path);
+
+/// Checks a path. The system reads a path up to its first zero byte, so a path with a
+/// zero byte would open another file. Call it wherever a path reaches the system.
+/// Errors:  c10::ValueError that begins with `where`, for a path with a zero byte or
+///          with more than 4096 bytes.
+void check_path(const std::string& path, const std::string& where);
+
+/// Returns a sentence for the end of a message. It says what a user can do when the
+/// system refuses to read from a path. `number` is the value of errno.
+const char* advice_to_read(int number);
+
+/// Like advice_to_read(), but for a path that can't be written to.
+const char* advice_to_write(int number);
 
 }  // namespace tessera
