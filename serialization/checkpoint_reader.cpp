@@ -183,13 +183,6 @@ bool has_same_tables(const Manifest& below, const Manifest& above) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_table);
 }
 
-// Tells autograd that the tensor has other values.
-void note_write(const at::Tensor& tensor) {
-  if (!tensor.is_inference()) {
-    tensor.unsafeGetTensorImpl()->bump_version();
-  }
-}
-
 // Copies ranges of whole rows, several at the same time.
 void copy_rows(const CheckpointReader& reader, const LoadPlan::Copy& copy) {
   at::Tensor to = copy.to;
@@ -203,6 +196,7 @@ void copy_rows(const CheckpointReader& reader, const LoadPlan::Copy& copy) {
   const int64_t skipped =
       reader.has_step(copy.table, copy.rows.step) ? 1 : copy.rows.step;
   const int64_t step = std::max<int64_t>(1, kTaskBytes / row_bytes / skipped);
+  note_write(to);  // before a task fails
   auto* data = static_cast<char*>(to.mutable_data_ptr());
   run_tasks((rows + step - 1) / step, rows * row_bytes, [&](int64_t task) {
     const int64_t begin = task * step;
@@ -213,7 +207,6 @@ void copy_rows(const CheckpointReader& reader, const LoadPlan::Copy& copy) {
         std::min(rows, begin + step) - begin,
         data + begin * row_bytes);
   });
-  note_write(to);
 }
 
 // The numbers in the bytes of a file, as int64.
@@ -246,6 +239,7 @@ void copy_moves(const std::vector<RowMove>& moves, at::Tensor& to, Read read) {
     }
   }
   begins.push_back(moves.size());
+  note_write(to);  // before a task fails
   auto* data = static_cast<char*>(to.mutable_data_ptr());
   run_tasks(
       static_cast<int64_t>(begins.size()) - 1,
@@ -263,7 +257,6 @@ void copy_moves(const std::vector<RowMove>& moves, at::Tensor& to, Read read) {
               row_bytes);
         }
       });
-  note_write(to);
 }
 
 // Whether the part may hold rows that `copy` needs. A part of an increment always may,

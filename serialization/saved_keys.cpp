@@ -333,6 +333,7 @@ std::vector<uint32_t> LoadedKeys::place(TableState& table) {
   if (table.key_rows != nullptr) {
     table.key_rows->index().assign(
         keys_.entries, keys_.sketch, keys_.counts, where_);
+    note_write(table.parameters);
   }
   std::vector<uint32_t> rows;
   std::vector<int64_t> keys;

@@ -34,16 +34,6 @@ void discard_pending(const TableModule& tables) {
   }
 }
 
-// Tells a publisher that a call replaces the rows of all tables. It is called before, because
-// a load that fails may have replaced some.
-void mark_all_rows(EmbeddingState& state) {
-  for (TableState& table : state.tables) {
-    if (table.marks != nullptr) {
-      table.marks->mark_all();
-    }
-  }
-}
-
 }  // namespace
 
 EmbeddingTables TableModule::embedding_tables() const {
@@ -64,7 +54,6 @@ void TableModule::update_embedding_table(
     const std::string& name,
     const at::Tensor& values) {
   change_state([&](EmbeddingState& state) {
-    mark_all_rows(state);
     assign_table(find_table(state, name, kUpdateTable), values);
   });
 }
@@ -79,7 +68,6 @@ void TableModule::update_embedding_table(
       check_nothing_waits(
           state, table, has_pending_passes(*this), kUpdateTable);
     }
-    mark_all_rows(state);
     assign_keys(table, keys, values, updates_of(state, table));
   });
 }
@@ -114,7 +102,6 @@ void TableModule::load(
     torch::serialize::InputArchive& archive,
     const LoadOptions& options) {
   change_state([&](EmbeddingState& state) {
-    mark_all_rows(state);
     load_state(
         state, archive, options, fmt::format("[{}::load]", class_name()));
     discard_pending(*this);
@@ -149,7 +136,6 @@ void TableModule::load_tables(
     const LoadOptions& options,
     const std::string& where) {
   change_state([&](EmbeddingState& state) {
-    mark_all_rows(state);
     tessera::load_checkpoint(state, directory, options, where);
     discard_pending(*this);
   });

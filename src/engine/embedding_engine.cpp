@@ -6,7 +6,6 @@
 #include "src/common/check.h"
 #include "src/engine/accumulated_gradients.h"
 #include "src/engine/batch_queue.h"
-#include "src/engine/call_gate.h"
 #include "src/engine/embedding_state.h"
 #include "src/engine/forward_interception.h"
 #include "src/engine/serving_lookup.h"
@@ -21,6 +20,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <mutex>
 #include <shared_mutex>
 #include <thread>
@@ -77,6 +78,133 @@ std::shared_ptr<EmbeddingState> make_engine_state(
   }
   return state;
 }
+
+// Counts the calls of an engine's public members and refuses calls after shutdown(). It
+// also has the lock and the condition variable that these calls share.
+class CallGate {
+ public:
+  using Lock = std::unique_lock<std::mutex>;
+
+  // `timeout`: the longest time that wait() waits.
+  explicit CallGate(std::chrono::milliseconds timeout) : timeout_(timeout) {}
+  CallGate(const CallGate&) = delete;
+  CallGate& operator=(const CallGate&) = delete;
+
+  // Counts as a running call of a public member while it lives.
+  // Errors:  c10::Error within an update, and after shutdown().
+  class Call {
+   public:
+    explicit Call(CallGate& gate) : gate_(gate) {
+      gate_.check_not_updating();
+      const Lock lock(gate_.mutex_);
+      gate_.check_open();
+      ++gate_.calls_;
+    }
+    ~Call() {
+      // Notifies under the lock, because the gate may be destroyed once it is released.
+      const Lock lock(gate_.mutex_);
+      --gate_.calls_;
+      gate_.changed_.notify_all();
+    }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+   private:
+    CallGate& gate_;
+  };
+
+  // While an Update exists, its thread counts as the one that updates the tables. Calls
+  // that this thread makes meanwhile are refused.
+  class Update {
+   public:
+    explicit Update(CallGate& gate) : gate_(gate) {
+      gate_.updating_thread_ = std::this_thread::get_id();
+    }
+    ~Update() {
+      gate_.updating_thread_ = std::thread::id();
+    }
+    Update(const Update&) = delete;
+    Update& operator=(const Update&) = delete;
+
+   private:
+    CallGate& gate_;
+  };
+
+  [[nodiscard]] Lock lock() {
+    return Lock(mutex_);
+  }
+  void notify_all() {
+    changed_.notify_all();
+  }
+
+  // Waits until is_done() returns true.
+  // Errors:  c10::Error after shutdown(); c10::Error with the text of problem() after the
+  //          timeout.
+  void wait(
+      Lock& lock,
+      c10::function_ref<bool()> is_done,
+      c10::function_ref<std::string()> problem) {
+    constexpr auto kMaxTimeout = std::chrono::hours(24 * 365);
+    const auto timeout =
+        std::min<std::chrono::milliseconds>(timeout_, kMaxTimeout);
+    const bool is_done_in_time = changed_.wait_for(
+        lock, timeout, [&] { return is_shut_down_ || is_done(); });
+    check_open();
+    TESSERA_CHECK(
+        is_done_in_time,
+        "{} Waited for {} ms (EmbeddingEngineOptions::timeout).",
+        problem(),
+        timeout_.count());
+  }
+
+  // Errors:  c10::Error if this thread is within an update, which holds the lock.
+  void check_not_updating() const {
+    TESSERA_CHECK(
+        updating_thread_ != std::this_thread::get_id(),
+        "[EmbeddingEngine] expected no call of the engine within its own update or checkpoint, but a learning rate, a custom rule or CheckpointOptions::extra has made one. Call the engine before or after.");
+  }
+
+  // Makes all later calls raise, and those that wait.
+  void shutdown() {
+    {
+      const Lock lock(mutex_);
+      is_shut_down_ = true;
+    }
+    changed_.notify_all();
+  }
+  // Calls shutdown() and waits until no call runs.
+  void shutdown_and_wait() {
+    shutdown();
+    Lock lock(mutex_);
+    changed_.wait(lock, [&] { return calls_ == 0; });
+  }
+
+  bool is_shut_down() {
+    const Lock lock(mutex_);
+    return is_shut_down_;
+  }
+
+  // Whether no call runs. Returns false, and does not wait, if the lock is taken. In a
+  // forked child, a call that another thread of the parent was running never ends.
+  bool is_idle() {
+    const Lock lock(mutex_, std::try_to_lock);
+    return lock.owns_lock() && calls_ == 0;
+  }
+
+ private:
+  void check_open() const {
+    TESSERA_CHECK(
+        !is_shut_down_,
+        "[EmbeddingEngine] expected a running engine, but it has been shut down. Construct another one.");
+  }
+
+  std::chrono::milliseconds timeout_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int64_t calls_ = 0;
+  bool is_shut_down_ = false;
+  std::atomic<std::thread::id> updating_thread_ = std::thread::id();
+};
 
 void check_not_intercepted(const char* where, const char* rule) {
   TESSERA_CHECK_NOT_IMPLEMENTED(
@@ -169,10 +297,7 @@ class EmbeddingEngine::Impl {
 
   // A call of another thread that was running at a fork never ends in the child.
   bool can_be_destroyed() {
-    if (owner_.is_this_process()) {
-      return true;
-    }
-    return gate_.is_idle();
+    return owner_.is_this_process() || gate_.is_idle();
   }
 
   ~Impl() {
@@ -180,14 +305,6 @@ class EmbeddingEngine::Impl {
   }
 
   Impl& operator=(const Impl&) = delete;
-
-  const EmbeddingState& state() const {
-    return *state_;
-  }
-
-  CallGate& gate() {
-    return gate_;
-  }
 
   // Runs `build`, which fixes output shapes.
   void build(c10::function_ref<void(EmbeddingState&)> build) {
@@ -333,17 +450,6 @@ class EmbeddingEngine::Impl {
     return lookup_for_serving(*state_, features, weights, configs);
   }
 
-  std::string summary(const std::string& class_name) {
-    const auto reading = store_.lock_for_reading();
-    return summary_of(*state_, class_name);
-  }
-
-  at::Tensor read_rows(const std::string& name, int64_t begin, int64_t end) {
-    const CallGate::Call call(gate_);
-    const auto reading = store_.lock_for_reading();
-    return tessera::read_rows(*state_, name, begin, end);
-  }
-
   bool has_batch_without_gradients() {
     const CallGate::Lock lock = gate_.lock();
     const auto waits = [](const BatchSlice& slice) {
@@ -357,21 +463,6 @@ class EmbeddingEngine::Impl {
           return batch.is_training &&
               std::any_of(batch.slices.begin(), batch.slices.end(), waits);
         });
-  }
-
-  int64_t iterations() const {
-    return iterations_;
-  }
-  int64_t out_of_range_count() const {
-    return out_of_range_count_;
-  }
-  const EmbeddingEngineOptions& options() const {
-    return options_;
-  }
-  void visit_state(c10::function_ref<void(const EmbeddingState&)> visit) {
-    const CallGate::Call call(gate_);
-    const std::shared_lock<std::shared_mutex> lock(shapes_mutex_);
-    visit(*state_);
   }
 
   Copy copy() {
@@ -397,6 +488,8 @@ class EmbeddingEngine::Impl {
   }
 
  private:
+  friend class EmbeddingEngine;
+
   void check_ready(const char* where) const {
     TESSERA_CHECK(
         is_ready_,
@@ -549,7 +642,7 @@ void EmbeddingEngine::enqueue(
     const EnqueueOptions& options) {
   if (auto* interception = ForwardInterception::current()) {
     interception->enqueue(
-        {.state = &impl_->state(),
+        {.state = impl_->state_.get(),
          .name = options.name,
          .replica = options.replica,
          .features = features,
@@ -563,9 +656,9 @@ Nest<at::Tensor> EmbeddingEngine::dequeue(
     const std::string& name,
     int64_t replica) {
   if (auto* interception = ForwardInterception::current()) {
-    const auto batch = interception->dequeue(impl_->state(), name, replica);
+    const auto batch = interception->dequeue(*impl_->state_, name, replica);
     return interception->handle(
-        impl_->state(), options().features, batch.features, batch.weights);
+        *impl_->state_, options().features, batch.features, batch.weights);
   }
   return impl_->dequeue(name, replica);
 }
@@ -588,7 +681,7 @@ Nest<at::Tensor> EmbeddingEngine::embedding_lookup(
     const Weights& weights) const {
   if (auto* interception = ForwardInterception::current()) {
     return interception->handle_lookup(
-        impl_->state(), options().features, features, weights);
+        *impl_->state_, options().features, features, weights);
   }
   return impl_->embedding_lookup(features, weights, options().features);
 }
@@ -605,31 +698,36 @@ Nest<at::Tensor> EmbeddingEngine::embedding_lookup(
 }
 
 std::string EmbeddingEngine::summary() const {
-  return impl_->summary(class_name());
+  const auto reading = impl_->store_.lock_for_reading();
+  return summary_of(*impl_->state_, class_name());
 }
 
 at::Tensor EmbeddingEngine::read_rows(
     const std::string& name,
     int64_t begin,
     int64_t end) const {
-  return impl_->read_rows(name, begin, end);
+  const CallGate::Call call(impl_->gate_);
+  const auto reading = impl_->store_.lock_for_reading();
+  return tessera::read_rows(*impl_->state_, name, begin, end);
 }
 
 int64_t EmbeddingEngine::iterations() const {
-  return impl_->iterations();
+  return impl_->iterations_;
 }
 
 int64_t EmbeddingEngine::out_of_range_count() const {
-  return impl_->out_of_range_count();
+  return impl_->out_of_range_count_;
 }
 
 const EmbeddingEngineOptions& EmbeddingEngine::options() const& {
-  return impl_->options();
+  return impl_->options_;
 }
 
 void EmbeddingEngine::visit_state(
     c10::function_ref<void(const EmbeddingState&)> visit) const {
-  impl_->visit_state(visit);
+  const CallGate::Call call(impl_->gate_);
+  const std::shared_lock<std::shared_mutex> lock(impl_->shapes_mutex_);
+  visit(*impl_->state_);
 }
 
 void EmbeddingEngine::read_state(
@@ -638,7 +736,7 @@ void EmbeddingEngine::read_state(
 }
 
 const EmbeddingState& EmbeddingEngine::state() const {
-  return impl_->state();
+  return *impl_->state_;
 }
 
 void EmbeddingEngine::wait_for_lookups() const {
@@ -650,7 +748,7 @@ bool EmbeddingEngine::has_batch_without_gradients() const {
 }
 
 bool EmbeddingEngine::is_shut_down() const {
-  return impl_->gate().is_shut_down();
+  return impl_->gate_.is_shut_down();
 }
 
 void EmbeddingEngine::change_state(
@@ -659,8 +757,8 @@ void EmbeddingEngine::change_state(
 }
 
 void EmbeddingEngine::shutdown() {
-  impl_->gate().check_not_updating();
-  impl_->gate().shutdown();
+  impl_->gate_.check_not_updating();
+  impl_->gate_.shutdown();
 }
 
 }  // namespace tessera

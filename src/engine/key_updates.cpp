@@ -237,11 +237,7 @@ void apply(const KeyUpdate& update) {
   if (update.new_rows.empty()) {
     return;
   }
-  for (const uint32_t row : update.new_rows) {
-    if (table.marks != nullptr) {
-      table.marks->mark(row);
-    }
-  }
+  table.mark(update.new_rows);
   rows.set_row_keys(update.new_rows, update.new_keys);
   rows.assign(update.new_rows, update.initial_values);
   const auto specs = optim::slots_of(*table.optimizer);

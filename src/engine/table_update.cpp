@@ -12,6 +12,8 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <ranges>
+#include <span>
 #include <utility>
 
 namespace tessera {
@@ -98,17 +100,6 @@ void record_uses(
           row, static_cast<uint32_t>(i + 1 - begin), record.update);
       begin = i + 1;
     }
-  }
-}
-
-// Marks the rows that the update of a bin writes.
-void mark_rows(RowMarks& marks, const kernels::UpdateArgs& args) {
-  if (args.sweep) {
-    marks.mark(args.first_row, args.end_row);
-    return;
-  }
-  for (int64_t i = 0; i < args.count; ++i) {
-    marks.mark(args.contributions[i].row);
   }
 }
 
@@ -649,8 +640,12 @@ void TableUpdater::update_bin(
   if (update.record.index != nullptr) {
     record_uses(update.record, args.contributions, args.count);
   }
-  if (table.marks != nullptr) {
-    mark_rows(*table.marks, args);
+  if (sweep) {
+    table.mark(std::views::iota(args.first_row, args.end_row));
+  } else {
+    table.mark(
+        std::span(args.contributions, static_cast<size_t>(args.count)),
+        &kernels::Contribution::row);
   }
   args.table.rounding = update.rounding;
   for (Slot& slot : table.slots) {

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 namespace tessera {
 
@@ -34,25 +33,17 @@ RowMarks::RowMarks(int64_t rows, const std::string& what)
       blocks_(static_cast<size_t>((rows + kRowsPerBlock - 1) / kRowsPerBlock)) {
 }
 
-void RowMarks::mark(int64_t begin, int64_t end) {
-  for (int64_t row = begin; row < end; ++row) {
-    mark(static_cast<uint32_t>(row));
-  }
-}
-
-RowMarks::Taken RowMarks::take() {
-  Taken taken{.are_all = std::exchange(are_replaced_, false)};
+std::vector<uint32_t> RowMarks::take() {
+  std::vector<uint32_t> taken;
   visit_marks(
       blocks_.data(), static_cast<int64_t>(blocks_.size()), [&](int64_t block) {
         blocks_[block] = 0;
         const int64_t begin = block * kRowsPerBlock;
         const int64_t size = std::min(count_ - begin, kRowsPerBlock);
         uint8_t* marks = rows_.data() + begin;
-        if (!taken.are_all) {
-          visit_marks(marks, size, [&](int64_t row) {
-            taken.rows.push_back(static_cast<uint32_t>(begin + row));
-          });
-        }
+        visit_marks(marks, size, [&](int64_t row) {
+          taken.push_back(static_cast<uint32_t>(begin + row));
+        });
         std::fill_n(marks, size, uint8_t{0});
       });
   return taken;

@@ -24,18 +24,9 @@ class RowMarks {
     set(rows_[row]);
     set(blocks_[row / kRowsPerBlock]);
   }
-  void mark(int64_t begin, int64_t end);
-  /// Records that all rows were replaced, such as by a load.
-  void mark_all() {
-    are_replaced_ = true;
-  }
-
-  struct Taken {
-    bool are_all = false;
-    std::vector<uint32_t> rows = {};  // ascending; empty if are_all
-  };
-  /// Returns the marked rows and removes all marks. No other thread may mark rows.
-  Taken take();
+  /// Returns the marked rows, ascending, and removes all marks. No other thread may mark
+  /// rows.
+  std::vector<uint32_t> take();
 
  private:
   // The marks of a block fill one line of the cache. With blocks of 4096 rows, take() of
@@ -50,7 +41,6 @@ class RowMarks {
   int64_t count_;
   ReservedArray<uint8_t> rows_;  // [count]
   std::vector<uint8_t> blocks_;
-  bool are_replaced_ = false;
 };
 
 }  // namespace tessera

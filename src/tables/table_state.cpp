@@ -80,6 +80,12 @@ kernels::StoredRows mutable_rows(at::Tensor& rows) {
       .storage = storage_of(rows.scalar_type())};
 }
 
+void note_write(const at::Tensor& tensor) {
+  if (!tensor.is_inference()) {
+    tensor.unsafeGetTensorImpl()->bump_version();
+  }
+}
+
 Initializer initializer_of(const TableConfig& config) {
   const double stddev = 1.0 / std::sqrt(static_cast<double>(config.dim));
   return config.initializer.value_or(

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -71,8 +72,8 @@ struct TableState {
   /// The local rows that have changed since the last checkpoint; nullopt unless
   /// checkpoints are incremental.
   std::optional<TouchedRows> touched = {};
-  /// The local rows that fused updates have written since a publisher took them. nullptr
-  /// unless a publisher follows the table. A copy of the table has none.
+  /// The local rows that mark() has recorded since a publisher took them. nullptr unless a
+  /// publisher follows the table. A copy of the table has none.
   std::shared_ptr<RowMarks> marks = {};
   /// Collects the first rows that get a gradient. Expired unless fit() checks that they
   /// move. A copy of the table has none.
@@ -81,7 +82,22 @@ struct TableState {
   /// gradient_accumulation_steps. The optimizer shares this tensor. nullptr without such
   /// an optimizer. A fused strategy has EmbeddingState::accumulated instead.
   std::shared_ptr<at::Tensor> gradient_sum = {};
+
+  /// Records rows that an update writes. Every fused update calls it. Other code writes by
+  /// LibTorch's operators or calls note_write(), and a publisher then copies all rows.
+  template <class Rows, class RowOf = std::identity>
+  void mark(const Rows& rows, RowOf row_of = {}) const {
+    if (marks != nullptr) {
+      for (const auto& row : rows) {
+        marks->mark(static_cast<uint32_t>(std::invoke(row_of, row)));
+      }
+    }
+  }
 };
+
+/// Tells autograd and publishers that a tensor has other values, as LibTorch's operators
+/// do by themselves.
+void note_write(const at::Tensor& tensor);
 
 /// Describes a table's rows [rows, dim], of a dtype that TableConfig accepts, to kernels
 /// that only read.

@@ -7,7 +7,7 @@ namespace tessera::test::row_marks_test {
 TEST(RowMarksTest, TakesEachMarkedRowOnceInOrder) {
   constexpr int64_t kRows = 20'003;
   RowMarks marks(kRows, "the marks");
-  EXPECT_TRUE(marks.take().rows.empty());
+  EXPECT_TRUE(marks.take().empty());
   std::mt19937 random(1);
   for (const int count : {1, 10, 3000, 0, 100'000}) {
     std::set<uint32_t> expected{kRows - 1};
@@ -17,27 +17,10 @@ TEST(RowMarksTest, TakesEachMarkedRowOnceInOrder) {
       marks.mark(row);
       expected.insert(row);
     }
-    const RowMarks::Taken taken = marks.take();
-    EXPECT_FALSE(taken.are_all);
     EXPECT_EQ(
-        taken.rows, std::vector<uint32_t>(expected.begin(), expected.end()));
-    EXPECT_TRUE(marks.take().rows.empty());
+        marks.take(), std::vector<uint32_t>(expected.begin(), expected.end()));
+    EXPECT_TRUE(marks.take().empty());
   }
-}
-
-TEST(RowMarksTest, ARangeAndAllRows) {
-  RowMarks marks(10'000, "the marks");
-  marks.mark(4000, 4200);
-  const std::vector<uint32_t> rows = marks.take().rows;
-  ASSERT_EQ(rows.size(), 200U);
-  EXPECT_EQ(rows.front(), 4000U);
-  EXPECT_EQ(rows.back(), 4199U);
-  marks.mark(7);
-  marks.mark_all();
-  const RowMarks::Taken taken = marks.take();
-  EXPECT_TRUE(taken.are_all);
-  EXPECT_TRUE(taken.rows.empty());
-  EXPECT_FALSE(marks.take().are_all);
 }
 
 TEST(RowMarksTest, ThreadsMarkTheSameBlock) {
@@ -54,7 +37,7 @@ TEST(RowMarksTest, ThreadsMarkTheSameBlock) {
   for (std::thread& thread : threads) {
     thread.join();
   }
-  EXPECT_EQ(marks.take().rows.size(), kRows);
+  EXPECT_EQ(marks.take().size(), kRows);
 }
 
 }  // namespace tessera::test::row_marks_test

@@ -8,6 +8,8 @@
 #include "packages/serving/tests/stamped_rows.h"
 #include "src/engine/embedding_state.h"
 
+#include <array>
+
 namespace {
 
 using tessera::test::StampedRows;
@@ -35,9 +37,7 @@ void write(Model& model, int64_t first, int64_t step) {
     for (int64_t row = 0; row < StampedRows::kRows; ++row) {
       if (step == first || StampedRows::writes(row, step)) {
         StampedRows::fill(row, step, rows + row * StampedRows::kDim);
-        if (table.marks != nullptr) {
-          table.marks->mark(static_cast<uint32_t>(row));
-        }
+        table.mark(std::array{row});
       }
     }
   });

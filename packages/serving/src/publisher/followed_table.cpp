@@ -101,16 +101,14 @@ const FollowedTable::Changes& FollowedTable::take(
   }
   // If this throws, the next call adds to what changes_ has.
   Changes& changes = changes_;
-  // Other code writes to the tensor by LibTorch's operators.
+  // Other code than an update has written to the tensor.
   const auto version = table.parameters._version();
   if (marks_ != nullptr && std::exchange(version_, version) != version) {
     changes.are_all = true;
   }
   std::vector<uint32_t> touched;
   if (marks_ != nullptr) {
-    RowMarks::Taken taken = marks_->take();
-    changes.are_all = changes.are_all || taken.are_all;
-    touched = std::move(taken.rows);
+    touched = marks_->take();
   } else {
     touched = compared_->rows(table);
     compared_->accept(table, touched);
