@@ -125,67 +125,50 @@ const Json& field_of(
   return json.at(key);
 }
 
-Json JsonValue<bool>::write(bool value) {
-  return value;
-}
-
-bool JsonValue<bool>::read(const Json& json, const std::string& where) {
-  check_kind(json.is_boolean(), json, "true or false", where);
-  return json.get<bool>();
-}
-
-Json JsonValue<int64_t>::write(int64_t value) {
-  return value;
-}
-
-int64_t JsonValue<int64_t>::read(const Json& json, const std::string& where) {
-  // An unsigned number above the maximum of int64 would wrap around.
-  const bool fits = json.is_number_integer() &&
-      (!json.is_number_unsigned() ||
-       json.get<uint64_t>() <=
-           static_cast<uint64_t>(std::numeric_limits<int64_t>::max()));
-  check_size(json, fits, "[-9223372036854775808, 9223372036854775807]", where);
-  check_kind(fits, json, "a whole number", where);
-  return json.get<int64_t>();
-}
-
-Json JsonValue<uint64_t>::write(uint64_t value) {
-  return value;
-}
-
-uint64_t JsonValue<uint64_t>::read(const Json& json, const std::string& where) {
-  const bool fits = json.is_number_unsigned() ||
-      (json.is_number_integer() && json.get<int64_t>() >= 0);
-  check_size(json, fits, "[0, 18446744073709551615]", where);
-  check_kind(fits, json, "a whole number >= 0", where);
-  return json.get<uint64_t>();
-}
-
-Json JsonValue<double>::write(double value) {
-  if (std::isinf(value)) {
-    return value > 0 ? "inf" : "-inf";
+template <detail::JsonScalar T>
+Json JsonValue<T>::write(const T& value) {
+  if constexpr (std::is_same_v<T, double>) {
+    if (std::isinf(value)) {
+      return value > 0 ? "inf" : "-inf";
+    }
   }
   return value;
 }
 
-double JsonValue<double>::read(const Json& json, const std::string& where) {
-  if (json == "inf" || json == "-inf") {
-    const double infinity = std::numeric_limits<double>::infinity();
-    return json == "inf" ? infinity : -infinity;
+template <detail::JsonScalar T>
+T JsonValue<T>::read(const Json& json, const std::string& where) {
+  if constexpr (std::is_same_v<T, bool>) {
+    check_kind(json.is_boolean(), json, "true or false", where);
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    check_kind(json.is_string(), json, "a string", where);
+  } else if constexpr (std::is_same_v<T, double>) {
+    if (json == "inf" || json == "-inf") {
+      const double infinity = std::numeric_limits<double>::infinity();
+      return json == "inf" ? infinity : -infinity;
+    }
+    check_kind(json.is_number(), json, "a number", where);
+  } else if constexpr (std::is_same_v<T, int64_t>) {
+    // An unsigned number above the maximum of int64 would wrap around.
+    const bool fits = json.is_number_integer() &&
+        (!json.is_number_unsigned() ||
+         json.get<uint64_t>() <=
+             static_cast<uint64_t>(std::numeric_limits<int64_t>::max()));
+    check_size(
+        json, fits, "[-9223372036854775808, 9223372036854775807]", where);
+    check_kind(fits, json, "a whole number", where);
+  } else {
+    const bool fits = json.is_number_unsigned() ||
+        (json.is_number_integer() && json.get<int64_t>() >= 0);
+    check_size(json, fits, "[0, 18446744073709551615]", where);
+    check_kind(fits, json, "a whole number >= 0", where);
   }
-  check_kind(json.is_number(), json, "a number", where);
-  return json.get<double>();
+  return json.get<T>();
 }
 
-Json JsonValue<std::string>::write(const std::string& value) {
-  return value;
-}
-
-std::string JsonValue<std::string>::read(
-    const Json& json,
-    const std::string& where) {
-  check_kind(json.is_string(), json, "a string", where);
-  return json.get<std::string>();
-}
+template struct JsonValue<bool>;
+template struct JsonValue<int64_t>;
+template struct JsonValue<uint64_t>;
+template struct JsonValue<double>;
+template struct JsonValue<std::string>;
 
 }  // namespace tessera

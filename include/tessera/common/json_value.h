@@ -10,6 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -58,35 +59,21 @@ const Json& field_of(
     const char* key,
     const std::string& where) = delete;
 
-template <>
-struct JsonValue<bool> {
-  static Json write(bool value);
-  static bool read(const Json& json, const std::string& where);
-};
+namespace detail {
 
-template <>
-struct JsonValue<int64_t> {
-  static Json write(int64_t value);
-  static int64_t read(const Json& json, const std::string& where);
-};
+template <class T, class... Others>
+concept OneOf = (std::same_as<T, Others> || ...);
 
-template <>
-struct JsonValue<uint64_t> {
-  static Json write(uint64_t value);
-  static uint64_t read(const Json& json, const std::string& where);
-};
+template <class T>
+concept JsonScalar = OneOf<T, bool, int64_t, uint64_t, double, std::string>;
+
+}  // namespace detail
 
 /// JSON has no infinities, so they are the strings "inf" and "-inf".
-template <>
-struct JsonValue<double> {
-  static Json write(double value);
-  static double read(const Json& json, const std::string& where);
-};
-
-template <>
-struct JsonValue<std::string> {
-  static Json write(const std::string& value);
-  static std::string read(const Json& json, const std::string& where);
+template <detail::JsonScalar T>
+struct JsonValue<T> {
+  static Json write(const T& value);
+  static T read(const Json& json, const std::string& where);
 };
 
 template <class T>
