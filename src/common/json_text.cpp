@@ -240,11 +240,10 @@ class JsonTextReader final : public nlohmann::json_sax<Json> {
     for (const Key& key : levels_.back().keys) {
       sorted.emplace_back(key.name, key.end);
     }
-    std::sort(sorted.begin(), sorted.end());
-    const auto twice = std::adjacent_find(
-        sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
-          return a.first == b.first;
-        });
+    std::ranges::sort(sorted);
+    const auto twice = std::ranges::adjacent_find(
+        sorted,
+        [](const auto& a, const auto& b) { return a.first == b.first; });
     if (twice != sorted.end()) {
       reached_ = text_.data() + std::next(twice)->second;
       refuse(fmt::format("the key '{}' twice", shorten(twice->first)));

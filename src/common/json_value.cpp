@@ -87,7 +87,7 @@ void check_known_keys(
     const std::string& where) {
   check_kind(json.is_object(), json, "an object", where);
   for (const auto& [key, value] : json.items()) {
-    if (std::find(known.begin(), known.end(), key) != known.end()) {
+    if (std::ranges::find(known, key) != known.end()) {
       continue;
     }
     TESSERA_CHECK_VALUE(

@@ -12,10 +12,9 @@ namespace {
 
 // The number of characters in UTF-8 text.
 size_t width_of(const std::string& text) {
-  return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char byte) {
-        return (static_cast<unsigned char>(byte) & 0xc0) != 0x80;
-      }));
+  return static_cast<size_t>(std::ranges::count_if(text, [](char byte) {
+    return (static_cast<unsigned char>(byte) & 0xc0) != 0x80;
+  }));
 }
 
 // The number of bytes of a character with this first byte. 0 if it can't be a first byte.

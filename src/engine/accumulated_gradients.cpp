@@ -12,6 +12,7 @@
 #include <ATen/ops/sparse_coo_tensor.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -79,7 +80,7 @@ AccumulatedGradients with_keys(
     const CollectedKeys& collected) {
   std::vector<int64_t> order(collected.keys.size());
   std::iota(order.begin(), order.end(), int64_t{0});
-  std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+  std::ranges::sort(order, [&](int64_t a, int64_t b) {
     return hash_of_key(collected.keys[a]) < hash_of_key(collected.keys[b]);
   });
   const at::Tensor old_position = tensor_of_integers(order);
@@ -207,12 +208,8 @@ void check_accumulated(
         "their keys and counts must be int64 [keys]");
     const c10::ArrayRef<int64_t> key = integers_in(keys.contiguous());
     require(
-        std::adjacent_find(
-            key.begin(),
+        std::ranges::adjacent_find(key, std::greater_equal{}, hash_of_key) ==
             key.end(),
-            [](int64_t a, int64_t b) {
-              return hash_of_key(a) >= hash_of_key(b);
-            }) == key.end(),
         "their keys must be in the order of their hashes, each of them once");
     require(
         counts.ge(1).all().item<bool>() &&

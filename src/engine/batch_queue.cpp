@@ -31,10 +31,9 @@ const char* training_text(bool training) {
 
 template <class Batches, class Matches>
 auto* find_first(Batches& batches, const std::string& name, Matches matches) {
-  const auto found =
-      std::find_if(batches.begin(), batches.end(), [&](const auto& batch) {
-        return batch.name == name && matches(batch);
-      });
+  const auto found = std::ranges::find_if(batches, [&](const auto& batch) {
+    return batch.name == name && matches(batch);
+  });
   return found == batches.end() ? nullptr : &*found;
 }
 
@@ -45,21 +44,18 @@ std::string quoted_batch_name(const std::string& name) {
 }
 
 bool QueuedBatch::waits_to_be_dequeued() const {
-  return std::any_of(slices.begin(), slices.end(), [](const auto& slice) {
+  return std::ranges::any_of(slices, [](const auto& slice) {
     return slice.is_enqueued && !slice.is_dequeued;
   });
 }
 
 bool QueuedBatch::is_dequeued_by_all() const {
-  return std::all_of(slices.begin(), slices.end(), [](const auto& slice) {
-    return slice.is_dequeued;
-  });
+  return std::ranges::all_of(slices, &BatchSlice::is_dequeued);
 }
 
 bool QueuedBatch::has_all_gradients() const {
-  return std::all_of(slices.begin(), slices.end(), [](const auto& slice) {
-    return !slice.gradients.empty();
-  });
+  return std::ranges::all_of(
+      slices, [](const auto& slice) { return !slice.gradients.empty(); });
 }
 
 bool QueuedBatch::is_done_for(int64_t replica) const {
@@ -123,9 +119,7 @@ bool BatchQueue::may_enqueue(
     return true;
   }
   const auto waiting =
-      std::count_if(batches_.begin(), batches_.end(), [](const auto& batch) {
-        return batch.waits_to_be_dequeued();
-      });
+      std::ranges::count_if(batches_, &QueuedBatch::waits_to_be_dequeued);
   return waiting < depth_;
 }
 
@@ -232,10 +226,9 @@ QueuedBatch& BatchQueue::find_to_train(
       where_of("apply_gradients", name, replica),
       problem);
   if (name.empty()) {
-    const auto open =
-        std::count_if(batches_.begin(), batches_.end(), [&](const auto& other) {
-          return other.name.empty() && other.is_open_for(replica);
-        });
+    const auto open = std::ranges::count_if(batches_, [&](const auto& other) {
+      return other.name.empty() && other.is_open_for(replica);
+    });
     TESSERA_CHECK_VALUE(
         open == 1,
         "[apply_gradients] expected one training batch without a name that replica {} has dequeued and that has no gradients, but got {}, and the gradients may belong to any of them. Call drop() when you skip the update of a batch, enqueue batches of an evaluation with training = false, or give each batch a name.",
@@ -246,10 +239,9 @@ QueuedBatch& BatchQueue::find_to_train(
 }
 
 int64_t BatchQueue::num_open(int64_t replica) const {
-  return std::count_if(
-      batches_.begin(), batches_.end(), [&](const QueuedBatch& batch) {
-        return batch.is_open_for(replica);
-      });
+  return std::ranges::count_if(batches_, [&](const QueuedBatch& batch) {
+    return batch.is_open_for(replica);
+  });
 }
 
 QueuedBatch& BatchQueue::find_to_drop(const std::string& name) {
@@ -263,19 +255,15 @@ QueuedBatch& BatchQueue::find_to_drop(const std::string& name) {
   // A slice that arrives after the drop would be added to the next batch.
   TESSERA_CHECK_VALUE(
       !name.empty() ||
-          std::all_of(
-              batch->slices.begin(),
-              batch->slices.end(),
-              [](const auto& slice) { return slice.is_enqueued; }),
+          std::ranges::all_of(batch->slices, &BatchSlice::is_enqueued),
       "[drop] all replicas must have enqueued a batch without a name before it is dropped, but some have not enqueued the oldest one. Give names to batches that may be dropped.");
   return *batch;
 }
 
 const QueuedBatch* BatchQueue::find_partly_updated(int64_t replica) const {
-  const auto found =
-      std::find_if(batches_.begin(), batches_.end(), [&](const auto& batch) {
-        return !batch.slices[replica].gradients.empty();
-      });
+  const auto found = std::ranges::find_if(batches_, [&](const auto& batch) {
+    return !batch.slices[replica].gradients.empty();
+  });
   return found == batches_.end() ? nullptr : &*found;
 }
 

@@ -456,13 +456,9 @@ class EmbeddingEngine::Impl {
       return slice.is_dequeued && slice.gradients.empty() &&
           slice.dequeued_by == std::this_thread::get_id();
     };
-    return std::any_of(
-        queue_.batches().begin(),
-        queue_.batches().end(),
-        [&](const QueuedBatch& batch) {
-          return batch.is_training &&
-              std::any_of(batch.slices.begin(), batch.slices.end(), waits);
-        });
+    return std::ranges::any_of(queue_.batches(), [&](const QueuedBatch& batch) {
+      return batch.is_training && std::ranges::any_of(batch.slices, waits);
+    });
   }
 
   Copy copy() {

@@ -320,10 +320,7 @@ TableState& find_table(
     EmbeddingState& state,
     const std::string& name,
     const std::string& where) {
-  const auto found = std::find_if(
-      state.tables.begin(), state.tables.end(), [&](const TableState& table) {
-        return table.name == name;
-      });
+  const auto found = std::ranges::find(state.tables, name, &TableState::name);
   TESSERA_CHECK_VALUE(
       found != state.tables.end(),
       "{} no table '{}'. Known: {}. Correct the name.",

@@ -67,10 +67,11 @@ void sort_by_hash(std::vector<NewKey>& keys) {
   }
   for (size_t b = 0; b + 1 < place.size(); ++b) {
     if (place[b + 1] - place[b] > 1) {
-      std::sort(
+      std::ranges::sort(
           sorted.data() + place[b],
           sorted.data() + place[b + 1],
-          [](const NewKey& x, const NewKey& y) { return x.hash < y.hash; });
+          {},
+          &NewKey::hash);
     }
   }
   keys = std::move(sorted);
@@ -139,9 +140,9 @@ void use_default_key(
   const std::optional<int64_t> key = rows.index().config().default_key;
   const auto has_unknown = [&](const IdBags* feature) {
     const Buffer<uint32_t>& ids = feature->ids;
-    return std::find(ids.begin(), ids.end(), rows.zero_row()) != ids.end();
+    return std::ranges::find(ids, rows.zero_row()) != ids.end();
   };
-  if (!key || std::none_of(bags.begin(), bags.end(), has_unknown)) {
+  if (!key || std::ranges::none_of(bags, has_unknown)) {
     return;
   }
   uint32_t row = rows.index().default_row();
@@ -170,10 +171,9 @@ void use_default_key(
 }  // namespace
 
 bool has_key_tables(const EmbeddingState& state) {
-  return std::any_of(
-      state.tables.begin(), state.tables.end(), [](const TableState& table) {
-        return table.key_rows != nullptr;
-      });
+  return std::ranges::any_of(state.tables, [](const TableState& table) {
+    return table.key_rows != nullptr;
+  });
 }
 
 void find_table_keys(

@@ -51,11 +51,10 @@ ForwardInterception::Batch ForwardInterception::dequeue(
     const EmbeddingState& state,
     const std::string& name,
     int64_t replica) {
-  const auto found =
-      std::find_if(batches_.begin(), batches_.end(), [&](const Batch& batch) {
-        return batch.state == &state && batch.name == name &&
-            batch.replica == replica;
-      });
+  const auto found = std::ranges::find_if(batches_, [&](const Batch& batch) {
+    return batch.state == &state && batch.name == name &&
+        batch.replica == replica;
+  });
   TESSERA_CHECK_VALUE(
       found != batches_.end(),
       "[dequeue] the forward() of a model that is exported must enqueue the batch '{}' of replica {} before it dequeues it, but it did not. Call enqueue() in forward(), or embedding_lookup().",

@@ -145,7 +145,7 @@ void PendingGradients::check_finite() const {
   const std::vector<double> flags =
       store_->gather(non_finite_.empty() ? 0.0 : 1.0, /*options=*/1);
   TESSERA_CHECK_VALUE(non_finite_.empty(), "{}", non_finite_);
-  const auto rank = std::find(flags.begin(), flags.end(), 1.0);
+  const auto rank = std::ranges::find(flags, 1.0);
   TESSERA_CHECK_VALUE(
       rank == flags.end(),
       "[TPUEmbedding] the gradients of rows must be finite, but some of rank {} are not. No table was changed. Read the error of that rank.",

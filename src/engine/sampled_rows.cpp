@@ -66,12 +66,9 @@ uint64_t sample_hash(int64_t key) {
 std::vector<KeyEntry> sample_keys(const TableState& table, int64_t max_rows) {
   std::vector<KeyEntry> entries = table.key_rows->index().entries();
   const auto count = std::min(max_rows, static_cast<int64_t>(entries.size()));
-  std::partial_sort(
-      entries.begin(),
-      entries.begin() + count,
-      entries.end(),
-      [](const KeyEntry& a, const KeyEntry& b) {
-        return sample_hash(a.key) < sample_hash(b.key);
+  std::ranges::partial_sort(
+      entries, entries.begin() + count, {}, [](const KeyEntry& entry) {
+        return sample_hash(entry.key);
       });
   entries.resize(count);
   return entries;

@@ -28,9 +28,7 @@ namespace {
 size_t index_of(const FeatureState& feature, const EmbeddingTables& tables) {
   const TablePtr& config = feature.config.table;
   const auto found =
-      std::find_if(tables.begin(), tables.end(), [&](const auto& entry) {
-        return entry.config == config;
-      });
+      std::ranges::find(tables, config, &EmbeddingTables::Entry::config);
   TESSERA_CHECK_VALUE(
       found != tables.end(),
       "[feature '{}'] its table '{}' must be one of the given tables, but none of them has its TablePtr. Two equal configs are two tables, so use the TablePtr of the layer or engine that has the tables.",
@@ -66,8 +64,8 @@ bool needs_gradient(
     return tensor.defined() && tensor.requires_grad();
   };
   return at::GradMode::is_enabled() &&
-      (std::any_of(batch.weights.begin(), batch.weights.end(), requires_grad) ||
-       std::any_of(tables.begin(), tables.end(), [&](const LookupTable& table) {
+      (std::ranges::any_of(batch.weights, requires_grad) ||
+       std::ranges::any_of(tables, [&](const LookupTable& table) {
          return requires_grad(table.rows);
        }));
 }

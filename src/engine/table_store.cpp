@@ -104,16 +104,6 @@ std::optional<int64_t> row_stride_of(const at::Tensor& tensor) {
   return stride;
 }
 
-std::vector<const GradientAccumulator*> pointers_to(
-    const std::vector<GradientAccumulator>& accumulators) {
-  std::vector<const GradientAccumulator*> pointers;
-  pointers.reserve(accumulators.size());
-  for (const GradientAccumulator& accumulator : accumulators) {
-    pointers.push_back(&accumulator);
-  }
-  return pointers;
-}
-
 void write(const CustomUpdate& update) {
   TableState& table = *update.table;
   kernels::StoredRows stored = mutable_rows(table.parameters);
@@ -198,16 +188,14 @@ void TableStore::warn_of_missing_gradients(
       continue;  // not updated at all
     }
     // A feature that forward_partial() left out has no ids.
-    const bool has_ids = std::any_of(
-        lookups.begin(), lookups.end(), [&](const LookupGradients& lookup) {
+    const bool has_ids =
+        std::ranges::any_of(lookups, [&](const LookupGradients& lookup) {
           return (*lookup.bags)[i].nnz() > 0;
         });
-    has_warned_ =
-        has_ids &&
-        std::none_of(
-            lookups.begin(), lookups.end(), [&](const LookupGradients& lookup) {
-              return lookup.gradients[i].defined();
-            });
+    has_warned_ = has_ids &&
+        std::ranges::none_of(lookups, [&](const LookupGradients& lookup) {
+                    return lookup.gradients[i].defined();
+                  });
     if (has_warned_) {
       TORCH_WARN(
           "[feature '",
@@ -338,7 +326,7 @@ bool TableStore::is_due(const TableState& table) const {
 }
 
 std::vector<GradientAccumulator> TableStore::sum(
-    const std::vector<const GradientAccumulator*>& accumulators,
+    const std::vector<GradientAccumulator>& accumulators,
     std::vector<TableUpdate>& updates,
     Update& kept) {
   std::vector<TableUpdate> summed;
@@ -355,11 +343,11 @@ std::vector<GradientAccumulator> TableStore::sum(
         terms.push_back(&term);
       }
       keys[i] = collect_keys(
-          accumulators[i]->keys(), terms, *update.table, kept.key_numbers);
+          accumulators[i].keys(), terms, *update.table, kept.key_numbers);
       update.id_limit = static_cast<int64_t>(keys[i].keys.size());
     }
-    if (accumulators[i]->passes() > 0) {
-      update.terms.push_back(accumulators[i]->term());
+    if (accumulators[i].passes() > 0) {
+      update.terms.push_back(accumulators[i].term());
     }
     update.terms.insert(
         update.terms.end(), updates[i].terms.begin(), updates[i].terms.end());
@@ -373,7 +361,7 @@ std::vector<GradientAccumulator> TableStore::sum(
     result[tables[i]] = GradientAccumulator(
         std::move(sums[i]),
         summed[i].table->config->dim,
-        accumulators[tables[i]]->passes() + 1);
+        accumulators[tables[i]].passes() + 1);
     result[tables[i]].set_keys(std::move(keys[tables[i]]));
   }
   return result;
@@ -381,13 +369,15 @@ std::vector<GradientAccumulator> TableStore::sum(
 
 void TableStore::plan_key_updates(
     std::vector<TableUpdate>& updates,
-    const std::vector<const GradientAccumulator*>& accumulators,
+    const std::vector<GradientAccumulator>& accumulators,
     Update& update) {
   for (size_t i = 0; i < updates.size() && has_key_tables_; ++i) {
     if (updates[i].table != nullptr && updates[i].table->key_rows != nullptr) {
+      const bool has_sums =
+          i < accumulators.size() && accumulators[i].passes() > 0;
       update.keys.push_back(plan_keys(
           updates[i],
-          accumulators[i] == nullptr ? nullptr : &accumulators[i]->keys(),
+          has_sums ? &accumulators[i].keys() : nullptr,
           updates_of(*state_, *updates[i].table) + 1));
     }
   }
@@ -408,10 +398,7 @@ void TableStore::add_row_updates(
     if (const auto first_rows = table.first_rows.lock()) {
       add_rows_with_gradient(table_update, *first_rows);
     }
-    const auto keys = std::find_if(
-        update.keys.begin(), update.keys.end(), [&](const KeyUpdate& each) {
-          return each.table == &table;
-        });
+    const auto keys = std::ranges::find(update.keys, &table, &KeyUpdate::table);
     const optim::OptimizerSpec& optimizer = *table.optimizer;
     const optim::StepContext context{
         .learning_rate = learning_rates.read(
@@ -459,19 +446,11 @@ TableStore::Update TableStore::plan_tables(
       check_count(table);
     }
   }
-  if (std::any_of(
-          accumulation_steps_.begin(),
-          accumulation_steps_.end(),
-          [](int64_t steps) { return steps > 1; })) {
+  if (std::ranges::any_of(
+          accumulation_steps_, [](int64_t steps) { return steps > 1; })) {
     accumulate_terms(updates, update);
   }
-  std::vector<const GradientAccumulator*> accumulators(updates.size());
-  for (size_t i = 0; i < update.accumulators.size(); ++i) {
-    if (update.accumulators[i].passes() > 0) {
-      accumulators[i] = &update.accumulators[i];
-    }
-  }
-  plan_key_updates(updates, accumulators, update);
+  plan_key_updates(updates, update.accumulators, update);
   add_row_updates(std::move(updates), update);
   return update;
 }
@@ -480,15 +459,12 @@ void TableStore::accumulate_terms(
     std::vector<TableUpdate>& updates,
     Update& update) {
   std::vector<TableUpdate> accumulating(updates.size());
-  std::vector<const GradientAccumulator*> accumulators;
-  accumulators.reserve(updates.size());
   for (size_t i = 0; i < updates.size(); ++i) {
-    accumulators.push_back(&state_->accumulated[i]);
     if (updates[i].table != nullptr && accumulation_steps_[i] > 1) {
       std::swap(accumulating[i], updates[i]);
     }
   }
-  update.accumulators = sum(accumulators, accumulating, update);
+  update.accumulators = sum(state_->accumulated, accumulating, update);
   for (size_t i = 0; i < update.accumulators.size(); ++i) {
     const GradientAccumulator& accumulator = update.accumulators[i];
     if (accumulator.passes() > 0 && is_due(*accumulating[i].table)) {
@@ -511,7 +487,7 @@ TableStore::Update TableStore::plan_accumulated_update(
     }
   }
   return finish_plan([&] {
-    plan_key_updates(updates, pointers_to(accumulators), update);
+    plan_key_updates(updates, accumulators, update);
     add_row_updates(std::move(updates), update);
     return std::move(update);
   });
@@ -579,8 +555,7 @@ std::vector<GradientAccumulator> TableStore::accumulate(
   Update update;
   std::vector<TableUpdate> updates =
       read_gradients(lookups, FiniteCheck::kNote, update);
-  std::vector<GradientAccumulator> sums =
-      sum(pointers_to(accumulators), updates, update);
+  std::vector<GradientAccumulator> sums = sum(accumulators, updates, update);
   non_finite = std::move(update.non_finite);
   return sums;
 }

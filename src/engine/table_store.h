@@ -244,15 +244,15 @@ class TableStore {
   // Adds the terms of each update to the accumulated gradients of its table, which gives
   // one sum per row. Updates without a table are skipped.
   std::vector<GradientAccumulator> sum(
-      const std::vector<const GradientAccumulator*>& accumulators,
+      const std::vector<GradientAccumulator>& accumulators,
       std::vector<TableUpdate>& updates,
       Update& update);
 
-  // Decides about the keys of key tables. accumulators[i] is the accumulator whose term
-  // updates[i] has, or nullptr if it has others.
+  // Decides about the keys of key tables. If accumulators[i] exists and has passes, the
+  // only term of updates[i] is its sum.
   void plan_key_updates(
       std::vector<TableUpdate>& updates,
-      const std::vector<const GradientAccumulator*>& accumulators,
+      const std::vector<GradientAccumulator>& accumulators,
       Update& update);
 
   // Reads learning rates and runs custom rules.

@@ -37,10 +37,8 @@ void validate(const FeatureConfig& config, const std::string& path) {
     const PartialShape& shape = *config.output_shape;
     TESSERA_CHECK_VALUE(
         !shape.empty() &&
-            std::all_of(
-                shape.begin(),
-                shape.end(),
-                [](const auto& size) { return size.value_or(1) >= 1; }),
+            std::ranges::all_of(
+                shape, [](const auto& size) { return size.value_or(1) >= 1; }),
         "{} output_shape must have one or more dimensions, which are >= 1 or unknown, but got {}. Correct it, and leave out the dim of the table.",
         where,
         to_string(shape));

@@ -42,18 +42,8 @@ void check_row_splits(
       splits[rows]);
 }
 
-BagIndices compute_row_indices(const int64_t* splits, int64_t rows) {
-  BagIndices bag_indices(splits[rows]);
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t i = splits[row]; i < splits[row + 1]; ++i) {
-      bag_indices[i] = row;
-    }
-  }
-  return bag_indices;
-}
-
-// Each position of a row is a bag.
-BagIndices compute_position_indices(
+// The number of the row of each value or, with a `length`, of its position in a row.
+BagIndices compute_bag_indices(
     const int64_t* splits,
     int64_t rows,
     int64_t length) {
@@ -61,7 +51,9 @@ BagIndices compute_position_indices(
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t i = splits[row]; i < splits[row + 1]; ++i) {
       const int64_t position = i - splits[row];
-      bag_indices[i] = position < length ? row * length + position : kNoBag;
+      bag_indices[i] = length == 0 ? row
+          : position < length      ? row * length + position
+                                   : kNoBag;
     }
   }
   return bag_indices;
@@ -96,7 +88,7 @@ IdBags read_ragged_bags(
   if (length > 0) {
     bags.bags = count_bags(feature, bags.batch_shape);
     bags.combiner = Combiner::kSum;  // at most one id per position
-    bag_indices = compute_position_indices(splits, rows, length);
+    bag_indices = compute_bag_indices(splits, rows, length);
   }
   IdValues values = read_id_values(feature, input.values, weights, bag_indices);
   if (length == 0 && values.is_dropped.empty()) {  // no value moves
@@ -109,7 +101,8 @@ IdBags read_ragged_bags(
   } else {
     sort_into_bags(
         values,
-        length > 0 ? std::move(bag_indices) : compute_row_indices(splits, rows),
+        length > 0 ? std::move(bag_indices)
+                   : compute_bag_indices(splits, rows, /*length=*/0),
         bags);
   }
   bags.keys = std::move(values.keys);

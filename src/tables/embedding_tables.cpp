@@ -35,10 +35,7 @@ EmbeddingTables::EmbeddingTables(std::vector<Entry> entries)
 }
 
 at::Tensor EmbeddingTables::operator[](const TablePtr& table) const {
-  const auto found =
-      std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
-        return entry.config == table;
-      });
+  const auto found = std::ranges::find(entries_, table, &Entry::config);
   TESSERA_CHECK_VALUE(
       found != entries_.end(),
       "[embedding_tables] no feature of this layer uses the table '{}' (tables are told apart by object). Pass the TablePtr of a feature config.",
@@ -47,10 +44,7 @@ at::Tensor EmbeddingTables::operator[](const TablePtr& table) const {
 }
 
 at::Tensor EmbeddingTables::operator[](const std::string& name) const {
-  const auto found =
-      std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
-        return entry.name == name;
-      });
+  const auto found = std::ranges::find(entries_, name, &Entry::name);
   TESSERA_CHECK_VALUE(
       found != entries_.end(),
       "[embedding_tables] no table '{}'. Known: {}.",

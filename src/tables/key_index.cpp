@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 
@@ -458,10 +459,7 @@ bool KeyIndex::would_admit(int64_t key, uint32_t count, int64_t update) const {
 
 void KeyIndex::Victims::pop() {
   if (is_added_lowest()) {
-    std::pop_heap(
-        added_.begin(), added_.end(), [](const Victim& a, const Victim& b) {
-          return a.score > b.score;
-        });
+    std::ranges::pop_heap(added_, std::greater{}, &Victim::score);
     added_.pop_back();
   } else {
     sorted_.pop_back();
@@ -470,20 +468,14 @@ void KeyIndex::Victims::pop() {
 
 void KeyIndex::Victims::assign(std::vector<Victim>& victims) {
   std::swap(sorted_, victims);
-  std::sort(
-      sorted_.begin(), sorted_.end(), [](const Victim& a, const Victim& b) {
-        return a.score > b.score;
-      });
+  std::ranges::sort(sorted_, std::greater{}, &Victim::score);
   bound_ = sorted_.empty() ? EvictionScore{} : sorted_.front().score;
   added_.clear();
 }
 
 void KeyIndex::Victims::add(const Victim& victim, size_t max_added) {
   added_.push_back(victim);
-  std::push_heap(
-      added_.begin(), added_.end(), [](const Victim& a, const Victim& b) {
-        return a.score > b.score;
-      });
+  std::ranges::push_heap(added_, std::greater{}, &Victim::score);
   // Most entries are out of date now. The next search collects new ones.
   if (added_.size() > max_added) {
     clear();
@@ -620,7 +612,7 @@ void KeyIndex::record_rows(const KeyPlan& plan) {
       set_last_update(rows, plan.update);
     }
   }
-  std::sort(used.begin(), used.end());
+  std::ranges::sort(used);
   for (auto row = used.begin(); row != used.end() && *row != kNoRow;) {
     const auto end = std::upper_bound(row, used.end(), *row);
     record_use(*row, static_cast<uint32_t>(end - row), plan.update);
@@ -696,7 +688,7 @@ int64_t KeyIndex::evict_before(int64_t update) {
         }
       }
     }
-    std::sort(rows.begin(), rows.end());
+    std::ranges::sort(rows);
     for (const uint32_t row : rows) {
       erase(p, row);
       free_row(p, row);
@@ -735,10 +727,7 @@ std::vector<KeyEntry> KeyIndex::entries() const {
 
 std::vector<KeyEntry> KeyIndex::sorted_entries() const {
   std::vector<KeyEntry> sorted = entries();
-  std::sort(
-      sorted.begin(), sorted.end(), [](const KeyEntry& a, const KeyEntry& b) {
-        return a.key < b.key;
-      });
+  std::ranges::sort(sorted, {}, &KeyEntry::key);
   return sorted;
 }
 
@@ -776,7 +765,7 @@ std::vector<std::pair<uint64_t, size_t>> KeyIndex::checked_order(
   for (size_t i = 0; i < entries.size(); ++i) {
     order.emplace_back(hash_of_key(entries[i].key), i);
   }
-  std::sort(order.begin(), order.end());
+  std::ranges::sort(order);
   std::vector<uint32_t> sizes(partitions_.count(), 0);
   for (size_t i = 0; i < order.size(); ++i) {
     TESSERA_CHECK_VALUE(

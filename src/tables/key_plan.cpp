@@ -27,7 +27,7 @@ constexpr int64_t kVictimShare = 16;
 class RowFilter {
  public:
   explicit RowFilter(std::vector<uint32_t> rows) : rows_(std::move(rows)) {
-    std::sort(rows_.begin(), rows_.end());
+    std::ranges::sort(rows_);
     constexpr size_t kMinBits = 4096;
     constexpr size_t kBitsPerRow = 64;
     bits_.resize(
@@ -247,10 +247,7 @@ class KeyIndex::PartitionPlanner {
 
   void find_admitted() {
     // Different keys have different hashes, so this groups the keys.
-    std::sort(
-        missing_.begin(),
-        missing_.end(),
-        [](const Missing& a, const Missing& b) { return a.hash < b.hash; });
+    std::ranges::sort(missing_, {}, &Missing::hash);
     for (size_t begin = 0; begin < missing_.size();) {
       const uint64_t hash = missing_[begin].hash;
       const int64_t key = missing_[begin].key;
@@ -347,13 +344,10 @@ class KeyIndex::PartitionPlanner {
       }
     }
     // If scores are equal, new keys come first.
-    std::sort(
-        contenders.begin(),
-        contenders.end(),
-        [](const Contender& a, const Contender& b) {
-          return std::tuple(a.score.frequency, !a.is_new, a.score.hash) <
-              std::tuple(b.score.frequency, !b.is_new, b.score.hash);
-        });
+    std::ranges::sort(contenders, [](const Contender& a, const Contender& b) {
+      return std::tuple(a.score.frequency, !a.is_new, a.score.hash) <
+          std::tuple(b.score.frequency, !b.is_new, b.score.hash);
+    });
     return contenders;
   }
 
@@ -804,7 +798,7 @@ class KeyIndex::Planner {
           found.end(), chunk.found_rows.begin(), chunk.found_rows.end());
       chunk.found_rows.clear();
     }
-    std::sort(found.begin(), found.end());
+    std::ranges::sort(found);
     const std::vector<uint32_t> searched_rows =
         found.empty() ? std::vector<uint32_t>() : rows_found_twice();
     std::vector<int64_t> again;
@@ -845,7 +839,7 @@ class KeyIndex::Planner {
         rows.push_back(row);
       }
     }
-    std::sort(rows.begin(), rows.end());
+    std::ranges::sort(rows);
     return rows;
   }
 
