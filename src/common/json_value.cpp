@@ -125,8 +125,8 @@ const Json& field_of(
   return json.at(key);
 }
 
-template <detail::JsonScalar T>
-Json JsonValue<T>::write(const T& value) {
+template <class T>
+Json detail::ScalarJson<T>::write(const T& value) {
   if constexpr (std::is_same_v<T, double>) {
     if (std::isinf(value)) {
       return value > 0 ? "inf" : "-inf";
@@ -135,8 +135,8 @@ Json JsonValue<T>::write(const T& value) {
   return value;
 }
 
-template <detail::JsonScalar T>
-T JsonValue<T>::read(const Json& json, const std::string& where) {
+template <class T>
+T detail::ScalarJson<T>::read(const Json& json, const std::string& where) {
   if constexpr (std::is_same_v<T, bool>) {
     check_kind(json.is_boolean(), json, "true or false", where);
   } else if constexpr (std::is_same_v<T, std::string>) {
@@ -165,10 +165,10 @@ T JsonValue<T>::read(const Json& json, const std::string& where) {
   return json.get<T>();
 }
 
-template struct JsonValue<bool>;
-template struct JsonValue<int64_t>;
-template struct JsonValue<uint64_t>;
-template struct JsonValue<double>;
-template struct JsonValue<std::string>;
+template struct detail::ScalarJson<bool>;
+template struct detail::ScalarJson<int64_t>;
+template struct detail::ScalarJson<uint64_t>;
+template struct detail::ScalarJson<double>;
+template struct detail::ScalarJson<std::string>;
 
 }  // namespace tessera

@@ -67,14 +67,19 @@ concept OneOf = (std::same_as<T, Others> || ...);
 template <class T>
 concept JsonScalar = OneOf<T, bool, int64_t, uint64_t, double, std::string>;
 
+// The functions are not in the constrained JsonValue itself, because GCC 12 then does not
+// export them.
+template <class T>
+struct ScalarJson {
+  static Json write(const T& value);
+  static T read(const Json& json, const std::string& where);
+};
+
 }  // namespace detail
 
 /// JSON has no infinities, so they are the strings "inf" and "-inf".
 template <detail::JsonScalar T>
-struct JsonValue<T> {
-  static Json write(const T& value);
-  static T read(const Json& json, const std::string& where);
-};
+struct JsonValue<T> : detail::ScalarJson<T> {};
 
 template <class T>
 struct JsonValue<std::vector<T>> {
