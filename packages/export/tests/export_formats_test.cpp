@@ -116,8 +116,8 @@ TEST_P(ExportFormatsTest, RowsOfOtherDtypes) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     expect_agrees(layer_of({.dtype = dtype}), inputs);
   }
-  expect_agrees(layer_of({}), inputs, {.dtype = at::kChar}, 1e-2);
-  expect_agrees(layer_of({}), inputs, {.dtype = at::kHalf}, 1e-3);
+  expect_agrees(layer_of(), inputs, {.dtype = at::kChar}, 1e-2);
+  expect_agrees(layer_of(), inputs, {.dtype = at::kHalf}, 1e-3);
   const Kind rounded{
       .quantization =
           QuantizationConfig{.num_buckets = 5, .lower = -0.3, .upper = 0.4}};
@@ -126,7 +126,7 @@ TEST_P(ExportFormatsTest, RowsOfOtherDtypes) {
 }
 
 TEST_P(ExportFormatsTest, AConversionThatFailsLeavesNoFile) {
-  TPUEmbedding layer = layer_of({});
+  TPUEmbedding layer = layer_of();
   layer->embedding_tables()["t"].detach().fill_(70000);
   const std::string path = new_file();
   EXPECT_VALUE_ERROR(
@@ -143,7 +143,7 @@ TEST_P(ExportFormatsTest, AFullDiskLeavesTheOldFile) {
   {
     const SmallFiles small(200);
     EXPECT_TORCH_ERROR(
-        export_layer(layer_of({}), path, {int64s({1})}),
+        export_layer(layer_of(), path, {int64s({1})}),
         "can't be written: File too large");
   }
   EXPECT_EQ(std::filesystem::file_size(path), 3U);

@@ -22,7 +22,7 @@ namespace tessera::test::export_pt2_test {
 
 TEST(ExportPt2Test, RefusesWhatTheLayerRefuses) {
   const std::string path = new_file();
-  export_pt2(layer_of({}), path, example_of({ragged({{1}, {2, 3}})}));
+  export_pt2(layer_of(), path, example_of({ragged({{1}, {2, 3}})}));
   const Pt2Program program(path);
   const at::Tensor one = int64s({1});
   const std::string shape = "input 'f_values' must have the shape";
@@ -317,7 +317,7 @@ TEST(ExportPt2ModelTest, ExportLeavesTheModelUnchanged) {
 }
 
 TEST(ExportPt2Test, RefusesPathsAndExamples) {
-  const TPUEmbedding layer = layer_of({});
+  const TPUEmbedding layer = layer_of();
   EXPECT_THROW(
       export_pt2(layer, "/no/such/folder/f.pt2", example_of({int64s({1})})),
       c10::Error);
@@ -342,7 +342,7 @@ void write_bytes(const std::string& path, const std::string& bytes) {
 
 TEST(Pt2ProgramTest, ReadsBytesAtAnyAddress) {
   const std::string path = new_file();
-  export_pt2(layer_of({}), path, example_of({int64s({1, 2})}));
+  export_pt2(layer_of(), path, example_of({int64s({1, 2})}));
   const std::string bytes = read_text(path);
   const Pt2Program from_file(path);
   const std::vector<at::Tensor> inputs{int64s({3, 1, 4})};
@@ -375,7 +375,7 @@ TEST(Pt2ProgramTest, ReadsBytesAtAnyAddress) {
 
 TEST(Pt2ProgramTest, RefusesDamagedFiles) {
   const std::string path = new_file();
-  export_pt2(layer_of({}), path, example_of({ragged({{1}, {2, 3}})}));
+  export_pt2(layer_of(), path, example_of({ragged({{1}, {2, 3}})}));
   const std::string bytes = read_text(path);
   const std::string damaged = path + ".damaged";
   for (const size_t size :
@@ -458,7 +458,7 @@ void write_records(Records records, const std::string& path) {
 // file is refused, or it runs.
 TEST(Pt2ProgramTest, HostileFilesWithRightChecksumsDoNoHarm) {
   const std::string path = new_file();
-  export_pt2(layer_of({}), path, example_of({ragged({{1}, {2, 3}})}));
+  export_pt2(layer_of(), path, example_of({ragged({{1}, {2, 3}})}));
   const Records records = read_records(path);
   write_records(records, path);
   const std::vector<at::Tensor> batch{int64s({1, 2}), int64s({0, 1, 2})};
@@ -493,7 +493,7 @@ TEST(Pt2ProgramTest, HostileFilesWithRightChecksumsDoNoHarm) {
 // The checksums agree, as in a file of another release or machine.
 TEST(Pt2ProgramTest, RefusesOtherVersionsAndNumbersOutOfRange) {
   const std::string path = new_file();
-  export_pt2(layer_of({}), path, example_of({ragged({{1}, {2, 3}})}));
+  export_pt2(layer_of(), path, example_of({ragged({{1}, {2, 3}})}));
   const Records records = read_records(path);
   struct Change {
     const char *record, *from;
@@ -548,7 +548,7 @@ TEST(Pt2ProgramTest, RefusesOtherVersionsAndNumbersOutOfRange) {
 
 TEST(Pt2ProgramTest, ATensorOfManyDimensionsTakesLittleMemory) {
   const std::string path = new_file();
-  export_pt2(layer_of({}), path, example_of({ragged({{1}, {2, 3}})}));
+  export_pt2(layer_of(), path, example_of({ragged({{1}, {2, 3}})}));
   Records records = read_records(path);
   std::string sizes = R"("sizes":[)";
   for (int i = 0; i < 100'000; ++i) {

@@ -147,7 +147,9 @@ struct Kind {
 };
 
 /// The table has 10 rows, or rows of these keys.
-inline TPUEmbedding layer_of(const Kind& kind, const at::Tensor& keys = {}) {
+inline TPUEmbedding layer_of(
+    const Kind& kind = {},
+    const at::Tensor& keys = {}) {
   FeatureConfig config = kind.config;
   TableConfig table{
       .name = "t",

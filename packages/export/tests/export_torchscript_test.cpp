@@ -133,7 +133,7 @@ TEST(ExportTest, KeepsOutputShapes) {
 }
 
 TEST(ExportTest, DropsTheBatchSizeOfBuild) {
-  TPUEmbedding layer = layer_of({});
+  TPUEmbedding layer = layer_of();
   torch::jit::Module any = export_and_load(layer);
   layer->build(4);
   torch::jit::Module loaded = export_and_load(layer);
@@ -143,7 +143,7 @@ TEST(ExportTest, DropsTheBatchSizeOfBuild) {
         run_embedding(loaded, {{"f", parts_of(feature)}})["f"],
         run_embedding(any, {{"f", parts_of(feature)}})["f"]);
   }
-  TPUEmbedding pairs = layer_of({});
+  TPUEmbedding pairs = layer_of();
   pairs->build({{"f", PartialShape{std::nullopt, 2, 5}}});
   torch::jit::Module by_pairs = export_and_load(pairs);
   expect_agrees(pairs, by_pairs, {ragged({{1}, {2}, {3, 4}, {5}})});
@@ -151,7 +151,7 @@ TEST(ExportTest, DropsTheBatchSizeOfBuild) {
 }
 
 TEST(ExportTest, OutOfRangeIdsRaise) {
-  TPUEmbedding layer = layer_of({});
+  TPUEmbedding layer = layer_of();
   torch::jit::Module loaded = export_and_load(layer);
   constexpr int64_t kFar = std::numeric_limits<int64_t>::max() / 4;
   for (const int64_t id : {int64_t{10}, kFar}) {
@@ -174,7 +174,7 @@ TEST(ExportTest, OutOfRangeIdsRaise) {
 }
 
 TEST(ExportTest, BrokenStructureRaises) {
-  TPUEmbedding layer = layer_of({});
+  TPUEmbedding layer = layer_of();
   torch::jit::Module loaded = export_and_load(layer);
   expect_broken_parts_refused(loaded);
   const at::Tensor ids = int64s({1, 2});
@@ -213,7 +213,7 @@ TEST(ExportTest, RowsOfAnyDtypeAreExportedAsTheyAre) {
 }
 
 TEST(ExportTest, SixteenBitRowsAreRounded) {
-  TPUEmbedding layer = layer_of({});
+  TPUEmbedding layer = layer_of();
   const at::Tensor ids = at::arange(10, at::kLong);
   for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
     torch::jit::Module loaded = export_and_load(layer, {.dtype = dtype});
@@ -256,7 +256,7 @@ TEST(ExportTest, Int8RefusesRowsWithoutAFiniteRange) {
   for (const double bad :
        {std::numeric_limits<double>::infinity(),
         std::numeric_limits<double>::quiet_NaN()}) {
-    TPUEmbedding layer = layer_of({});
+    TPUEmbedding layer = layer_of();
     layer->embedding_tables()["t"][2][1] = bad;
     EXPECT_VALUE_ERROR(
         export_torchscript(layer, new_file(), {.dtype = at::kChar}),
@@ -381,7 +381,7 @@ TEST(ExportTest, ExportLeavesTheLayerUnchanged) {
 }
 
 TEST(ExportTest, LaterTrainingDoesNotChangeTheFile) {
-  TPUEmbedding layer = layer_of({});
+  TPUEmbedding layer = layer_of();
   torch::jit::Module loaded = export_and_load(layer);
   const at::Tensor before = layer->embedding_tables()["t"].clone();
   layer->forward({{"f", int64s({1})}})["f"].sum().backward();

@@ -40,7 +40,6 @@ Problem whole_problem() {
 // The normal equations of the docstring's formula, term by term.
 at::Tensor plain_solve(const Problem& problem, const Rows& histories) {
   const at::Tensor vectors = problem.vectors.to(at::kDouble);
-  const at::Tensor& priors = problem.batch.priors;
   const auto value = [](const at::Tensor& tensor, int64_t i, double otherwise) {
     return tensor.defined() ? tensor[i].item<double>() : otherwise;
   };
@@ -72,7 +71,8 @@ at::Tensor plain_solve(const Problem& problem, const Rows& histories) {
         static_cast<double>(history.size()) *
             problem.options.regularization_per_item;
     matrix += regularization * at::eye(kDim, at::kDouble);
-    if (priors.defined()) {
+    if (problem.batch.priors.defined()) {
+      const at::Tensor priors = problem.batch.priors.to(at::kDouble);
       const auto user = static_cast<int64_t>(solutions.size());
       right += regularization * (priors.dim() == 1 ? priors : priors[user]);
     }
