@@ -59,10 +59,9 @@ at::ScalarType dtype_from_name(
     const std::string& name,
     const std::string& where) {
   const auto dtypes = file_dtypes();
-  const auto found =
-      std::find_if(dtypes.begin(), dtypes.end(), [&](const FileDtype& each) {
-        return name == c10::toString(each.dtype);
-      });
+  const auto found = std::ranges::find(dtypes, name, [](const FileDtype& each) {
+    return std::string(c10::toString(each.dtype));
+  });
   TESSERA_CHECK_VALUE(
       found != dtypes.end(),
       "{} expected a dtype, but got '{}'. The file is damaged, or another program wrote it.",
@@ -117,20 +116,17 @@ std::string sample_inputs_file(const std::vector<at::Tensor>& inputs) {
 
 // The inputs or the outputs of a signature, as files hold them.
 Json signature_json(const std::vector<Pt2Value>& values) {
-  Json list = Json::array();
-  for (const Pt2Value& value : values) {
-    Json shape = Json::array();
-    for (const std::optional<int64_t>& size : value.shape) {
-      shape.push_back(size ? Json(*size) : Json(nullptr));
-    }
-    list.push_back(
-        {{"name", value.name},
-         {"path", value.path},
-         {"part", value.part},
-         {"dtype", c10::toString(value.dtype)},
-         {"shape", std::move(shape)}});
-  }
-  return list;
+  return converted(values, [](const Pt2Value& value) {
+    const auto shape = converted(value.shape, [](const auto& size) {
+      return size ? Json(*size) : Json(nullptr);
+    });
+    return Json{
+        {"name", value.name},
+        {"path", value.path},
+        {"part", value.part},
+        {"dtype", c10::toString(value.dtype)},
+        {"shape", shape}};
+  });
 }
 
 // Errors:  c10::ValueError for an unknown dtype and for sizes that are not integers;
@@ -138,21 +134,18 @@ Json signature_json(const std::vector<Pt2Value>& values) {
 std::vector<Pt2Value> signature_from_json(
     const Json& list,
     const std::string& where) {
-  std::vector<Pt2Value> values;
-  for (const Json& json : list) {
-    Pt2Value value{
+  const auto size_of = [&](const Json& size) {
+    return size.is_null() ? std::nullopt
+                          : std::make_optional(integer_from_json(size, where));
+  };
+  return converted(list, [&](const Json& json) {
+    return Pt2Value{
         .name = json.at("name").get<std::string>(),
         .path = json.at("path").get<std::string>(),
         .part = json.at("part").get<std::string>(),
-        .dtype = dtype_from_name(json.at("dtype").get<std::string>(), where)};
-    for (const Json& size : json.at("shape")) {
-      value.shape.push_back(
-          size.is_null() ? std::nullopt
-                         : std::make_optional(integer_from_json(size, where)));
-    }
-    values.push_back(std::move(value));
-  }
-  return values;
+        .dtype = dtype_from_name(json.at("dtype").get<std::string>(), where),
+        .shape = converted(json.at("shape"), size_of)};
+  });
 }
 
 // Writes records and collects their checksums.
@@ -405,13 +398,10 @@ std::vector<Pt2Value> read_values(
 }  // namespace
 
 std::vector<std::optional<int64_t>> shape_of(const TensorMeta& meta) {
-  std::vector<std::optional<int64_t>> shape;
-  for (const Polynomial& size : meta.sizes) {
-    shape.push_back(
-        size.is_constant() ? std::make_optional(size.constant())
-                           : std::nullopt);
-  }
-  return shape;
+  return converted(meta.sizes, [](const Polynomial& size) {
+    return size.is_constant() ? std::make_optional(size.constant())
+                              : std::nullopt;
+  });
 }
 
 void write_archive(

@@ -32,6 +32,21 @@ namespace tessera::exporting {
 
 namespace {
 
+// The text with `?` in place of what a message in a `.pt2` file can't have. Compilers paste
+// messages into C++, so they are plain ASCII without quotes, backslashes, braces and percent
+// signs.
+std::string plain_text(const std::string& text) {
+  std::string plain;
+  for (const char letter : text) {
+    const auto byte = static_cast<unsigned char>(letter);
+    const bool is_plain = byte >= 0x20 && byte < 0x7f && letter != '"' &&
+        letter != '\'' && letter != '\\' && letter != '{' && letter != '}' &&
+        letter != '%';
+    plain += is_plain ? letter : '?';
+  }
+  return plain;
+}
+
 // Ids in the order of their bags, as embedding_bag() takes them.
 struct SortedIds {
   at::Tensor
@@ -42,16 +57,12 @@ struct SortedIds {
 
 class Lookup {
  public:
-  Lookup(
-      const FeatureState& state,
-      const StoredTable& table,
-      const std::string& name,
-      Checks& checks)
-      : state_(state),
-        config_(*state.config.table),
-        table_(table),
-        rules_(id_rules_of(state.config, table)),
-        name_(plain_text(name)),
+  Lookup(const ExportedLayer& layer, size_t index, Checks& checks)
+      : state_(layer.features[index]),
+        config_(*state_.config.table),
+        table_(layer.tables[state_.table]),
+        rules_(id_rules_of(state_.config, table_)),
+        name_(plain_text(layer.paths[index])),
         checks_(checks) {}
 
   at::Tensor dense(const at::Tensor& input) const {
@@ -399,13 +410,12 @@ class Lookup {
 }  // namespace
 
 at::Tensor branch_free_lookup(
-    const FeatureState& state,
-    const StoredTable& table,
-    const std::string& name,
+    const ExportedLayer& layer,
+    size_t index,
     const Feature& feature,
     const at::Tensor& weights,
     Checks& checks) {
-  const Lookup lookup(state, table, name, checks);
+  const Lookup lookup(layer, index, checks);
   if (const auto* sparse = std::get_if<SparseFeature>(&feature)) {
     return lookup.sparse(*sparse, weights);
   }
@@ -413,18 +423,6 @@ at::Tensor branch_free_lookup(
     return lookup.ragged(*ragged, weights);
   }
   return lookup.dense(std::get<at::Tensor>(feature));
-}
-
-std::string plain_text(const std::string& text) {
-  std::string plain;
-  for (const char letter : text) {
-    const auto byte = static_cast<unsigned char>(letter);
-    const bool is_plain = byte >= 0x20 && byte < 0x7f && letter != '"' &&
-        letter != '\'' && letter != '\\' && letter != '{' && letter != '}' &&
-        letter != '%';
-    plain += is_plain ? letter : '?';
-  }
-  return plain;
 }
 
 }  // namespace tessera::exporting

@@ -3,25 +3,22 @@
 
 #include <tessera/layers/layer.h>
 
-#include "layers/mode_guard.h"
 #include "packages/export/src/pt2/archive.h"
 #include "packages/export/src/pt2/branch_free_lookup.h"
 #include "packages/export/src/pt2/graph.h"
 #include "packages/export/src/pt2/graph_conversion.h"
 #include "packages/export/src/pt2/graph_merge.h"
-#include "packages/export/src/trace/classic_locale.h"
 #include "packages/export/src/trace/dense_part.h"
 #include "packages/export/src/trace/example_batch.h"
+#include "packages/export/src/trace/export_scope.h"
 #include "packages/export/src/trace/exported_layer.h"
 #include "packages/export/src/trace/record_graph.h"
 #include "packages/export/src/trace/resized_examples.h"
 #include "packages/export/src/trace/traced_model.h"
 #include "packages/export/src/trace/verification.h"
 #include "packages/export/src/trace/visit_weights.h"
-#include "src/common/atomic_file.h"
 #include "src/common/check.h"
 
-#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -121,21 +118,14 @@ void add_table_weights(
     return;
   }
   const size_t first = weights.size();
-  const std::string name = prefix + exporting::stored_name(table);
   const bool is_int8 = stored.scales.defined();
-  weights.push_back(
-      {.name = name, .tensor = stored.rows, .is_parameter = !is_int8});
-  if (is_int8) {
-    weights.push_back({.name = name + "_scales", .tensor = stored.scales});
-    weights.push_back({.name = name + "_offsets", .tensor = stored.offsets});
-  }
-  if (stored.keys.defined()) {
-    weights.push_back({.name = name + "_keys", .tensor = stored.keys});
-  }
-  if (stored.padding_key.defined()) {
-    weights.push_back(
-        {.name = name + "_padding_key", .tensor = stored.padding_key});
-  }
+  exporting::visit_tensors(
+      stored,
+      prefix + exporting::stored_name(table),
+      [&](const std::string& name, const at::Tensor& tensor) {
+        weights.push_back({.name = name, .tensor = tensor});
+      });
+  weights[first].is_parameter = !is_int8;
   if (!stored.is_placeholder) {
     return;
   }
@@ -219,23 +209,6 @@ struct Source {
   bool may_fix_batch = false;
 };
 
-// The activations of a feature, computed by operators that can be recorded.
-at::Tensor look_up(
-    const exporting::ExportedLayer& layer,
-    size_t index,
-    const Feature& feature,
-    const at::Tensor& weights,
-    exporting::Checks& checks) {
-  const FeatureState& state = layer.features[index];
-  return exporting::branch_free_lookup(
-      state,
-      layer.tables[state.table],
-      layer.paths[index],
-      feature,
-      weights,
-      checks);
-}
-
 // The inputs whose first element is the batch size.
 std::vector<exporting::ValueSource> batch_sources(
     const ExportExample& example,
@@ -306,14 +279,8 @@ pt2::Archive make_archive(
     const std::vector<int64_t>& hints) {
   pt2::Archive archive;
   archive.signature.inputs = describe_inputs(example, source.input_names);
-  std::vector<std::string> names;
-  for (const Pt2Value& input : archive.signature.inputs) {
-    names.push_back(input.name);
-  }
-  std::vector<at::Tensor> weights;
-  for (const pt2::Weight& weight : source.weights) {
-    weights.push_back(weight.tensor);
-  }
+  const auto names = pt2::converted(archive.signature.inputs, &Pt2Value::name);
+  const auto weights = pt2::converted(source.weights, &pt2::Weight::tensor);
   std::vector<exporting::RecordedGraph> records;
   for (const std::vector<int64_t>& point : solver.points()) {
     const ExportExample batch = examples.at(point);
@@ -550,23 +517,12 @@ std::vector<at::Tensor> layer_outputs(
 }
 
 Pt2Signature write_embedding(
-    const EmbeddingState& state,
-    const Nest<FeatureConfig>& structure,
-    const std::string& path,
-    const ExportExample& example,
-    const ExportOptions& options) {
+    exporting::ExportedLayer& layer,
+    AtomicFile& file,
+    const ExportExample& example) {
   TESSERA_CHECK_VALUE(
       example.inputs.empty(),
       "{} example.inputs must be empty for an embedding, which takes only features and weights. Leave them out.",
-      kPt2Where);
-  AtomicFile file(path, kPt2Where);
-  const ClassicLocale locale;  // LibTorch's tracer prints numbers with streams
-  const at::NoGradGuard no_grad;
-  exporting::ExportedLayer layer = exporting::export_layer(
-      state,
-      structure,
-      options,
-      exporting::Conversion::kWhenWritten,
       kPt2Where);
   const ExportExample parts =
       example_of_paths(exporting::to_parts(example, kPt2Where), layer);
@@ -588,7 +544,7 @@ Pt2Signature write_embedding(
               layer,
               exporting::unflatten(batch, tensors),
               [&](size_t index, const Feature& feature, const auto& weight) {
-                return look_up(
+                return exporting::branch_free_lookup(
                     layer,
                     index,
                     feature,
@@ -645,7 +601,8 @@ Pt2Signature write_model(
             const Feature& feature,
             const at::Tensor& flat,
             const at::Tensor& /*activations*/) {
-          return look_up(layer, index, feature, flat, checks);
+          return exporting::branch_free_lookup(
+              layer, index, feature, flat, checks);
         },
         checks);
   };
@@ -664,10 +621,15 @@ Pt2Signature detail::export_pt2(
     const ExportExample& example,
     const ExportOptions& options) {
   Pt2Signature signature;
-  exporting::read_tables(tables, kPt2Where, [&](const EmbeddingState& state) {
-    signature = write_embedding(
-        state, tables->feature_configs(), path, example, options);
-  });
+  exporting::write_layer(
+      tables,
+      path,
+      options,
+      exporting::Conversion::kWhenWritten,
+      kPt2Where,
+      [&](exporting::ExportedLayer& layer, AtomicFile& file) {
+        signature = write_embedding(layer, file, example);
+      });
   return signature;
 }
 
@@ -676,20 +638,16 @@ Pt2Signature detail::export_pt2(
     const std::string& path,
     const ExportExample& example,
     const ExportOptions& options) {
-  AtomicFile file(path, kPt2Where);
-  const ClassicLocale locale;  // LibTorch's tracer prints numbers with streams
-  const at::NoGradGuard no_grad;
+  exporting::ExportScope scope(path, kPt2Where, &model.module);
   const ExportExample parts =
       exporting::model_parts(model, example, options, kPt2Where);
-  const ModeGuard modes(model.module);
-  modes.eval();
   exporting::TracedModel traced(
       model, options, exporting::Conversion::kWhenWritten, kPt2Where);
   return write_model(
       model,
       traced,
       traced.find_layers(parts),
-      file,
+      scope.file,
       parts,
       /*input_names=*/{});
 }
@@ -699,18 +657,14 @@ Pt2Signature detail::export_dense_pt2(
     const std::string& path,
     const ExportExample& example,
     const std::vector<std::string>& input_names) {
-  AtomicFile file(path, kDenseWhere);
-  const ClassicLocale locale;  // LibTorch's tracer prints numbers with streams
-  const at::NoGradGuard no_grad;
-  const ModeGuard modes(model.module);
-  modes.eval();
+  exporting::ExportScope scope(path, kDenseWhere, &model.module);
   const exporting::DensePart dense(model, example, input_names, kDenseWhere);
   const ExportOptions options;
   exporting::TracedModel traced(
       dense.model(), options, exporting::Conversion::kNow, kDenseWhere);
   exporting::TracedModel::Layers none;
   return write_model(
-      dense.model(), traced, none, file, dense.example(), dense.inputs());
+      dense.model(), traced, none, scope.file, dense.example(), dense.inputs());
 }
 
 }  // namespace tessera

@@ -12,15 +12,29 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
 
 // The graph of a `.pt2` file, in the terms of torch.export's schema.
 namespace tessera::pt2 {
+
+/// A vector with convert(value) for each of the values. `convert` may be a member.
+template <class Range, class Convert>
+auto converted(const Range& values, const Convert& convert) {
+  using Result = std::invoke_result_t<Convert, decltype(*std::begin(values))>;
+  std::vector<std::decay_t<Result>> results;
+  results.reserve(std::size(values));
+  for (const auto& value : values) {
+    results.push_back(std::invoke(convert, value));
+  }
+  return results;
+}
 
 /// A tensor of the graph, by its name.
 struct TensorName {

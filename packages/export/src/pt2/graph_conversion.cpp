@@ -140,9 +140,9 @@ class Converter {
            .value = this->argument(node, value, argument.real_type()),
            .is_keyword = has_gap || argument.kwarg_only()});
     }
-    for (jit::Value* output : node.outputs()) {
-      result.outputs.push_back(this->output(node, *output));
-    }
+    result.outputs = pt2::converted(node.outputs(), [&](jit::Value* output) {
+      return this->output(node, *output);
+    });
     graph_.nodes.push_back(std::move(result));
     for (const jit::Value* output : node.outputs()) {
       for (const std::string& message : messages_[output]) {
@@ -184,12 +184,11 @@ class Converter {
             value.uses().size() == 1 &&
             value.uses()[0].user->kind() == c10::prim::ListUnpack,
         "has a result that is no tensor");
-    std::vector<pt2::TensorName> list;
-    for (jit::Value* element : value.uses()[0].user->outputs()) {
-      tensors_[element] = name();
-      list.push_back({tensors_[element]});
-    }
-    return list;
+    return pt2::converted(
+        value.uses()[0].user->outputs(), [&](jit::Value* element) {
+          tensors_[element] = name();
+          return pt2::TensorName{tensors_[element]};
+        });
   }
 
   pt2::TensorName tensor(jit::Value& value) {
@@ -246,43 +245,26 @@ class Converter {
       const c10::Type& element) {
     const auto elements = value.node()->inputs();
     switch (element.kind()) {
-      case TypeKind::TensorType: {
-        std::vector<pt2::TensorName> tensors;
-        for (jit::Value* entry : elements) {
-          tensors.push_back(tensor(*entry));
-        }
-        return tensors;
-      }
-      case TypeKind::OptionalType: {
-        std::vector<std::optional<pt2::TensorName>> tensors;
-        for (jit::Value* entry : elements) {
-          tensors.push_back(
-              entry->mustBeNone() ? std::nullopt
-                                  : std::make_optional(tensor(*entry)));
-        }
-        return tensors;
-      }
-      case TypeKind::FloatType: {
-        std::vector<double> numbers;
-        for (jit::Value* entry : elements) {
-          numbers.push_back(scalar(node, *entry).toDouble());
-        }
-        return numbers;
-      }
-      case TypeKind::BoolType: {
-        std::vector<bool> flags;
-        for (jit::Value* entry : elements) {
-          flags.push_back(scalar(node, *entry).toBool());
-        }
-        return flags;
-      }
-      default: {
-        std::vector<pt2::Int> numbers;
-        for (jit::Value* entry : elements) {
-          numbers.emplace_back(scalar(node, *entry).toInt());
-        }
-        return numbers;
-      }
+      case TypeKind::TensorType:
+        return pt2::converted(
+            elements, [&](jit::Value* entry) { return tensor(*entry); });
+      case TypeKind::OptionalType:
+        return pt2::converted(elements, [&](jit::Value* entry) {
+          return entry->mustBeNone() ? std::nullopt
+                                     : std::make_optional(tensor(*entry));
+        });
+      case TypeKind::FloatType:
+        return pt2::converted(elements, [&](jit::Value* entry) {
+          return scalar(node, *entry).toDouble();
+        });
+      case TypeKind::BoolType:
+        return pt2::converted(elements, [&](jit::Value* entry) {
+          return scalar(node, *entry).toBool();
+        });
+      default:
+        return pt2::converted(elements, [&](jit::Value* entry) {
+          return pt2::Int{scalar(node, *entry).toInt()};
+        });
     }
   }
 
@@ -328,11 +310,8 @@ class Converter {
       return value.toDevice();
     }
     if (value.isIntList()) {
-      std::vector<pt2::Int> numbers;
-      for (const int64_t number : value.toIntVector()) {
-        numbers.emplace_back(number);
-      }
-      return numbers;
+      return pt2::converted(
+          value.toIntVector(), [](int64_t number) { return pt2::Int{number}; });
     }
     if (value.isDoubleList()) {
       return value.toDoubleVector();

@@ -64,10 +64,7 @@ constexpr std::array<SchemaNumber<at::Layout>, 1> kLayouts = {{
 
 template <class T>
 int64_t number_of(T value, std::span<const SchemaNumber<T>> numbers) {
-  const auto found = std::find_if(
-      numbers.begin(), numbers.end(), [&](const SchemaNumber<T>& candidate) {
-        return candidate.value == value;
-      });
+  const auto found = std::ranges::find(numbers, value, &SchemaNumber<T>::value);
   TESSERA_CHECK_VALUE(
       found != numbers.end(),
       "[export_pt2] the file format has no number for {}. Use dense tensors with float, integer or bool elements.",
@@ -81,10 +78,8 @@ T value_of(
     std::span<const SchemaNumber<T>> numbers,
     const std::string& where) {
   const int64_t number = integer_from_json(json, where);
-  const auto found = std::find_if(
-      numbers.begin(), numbers.end(), [&](const SchemaNumber<T>& candidate) {
-        return candidate.number == number;
-      });
+  const auto found =
+      std::ranges::find(numbers, number, &SchemaNumber<T>::number);
   TESSERA_CHECK_VALUE(
       found != numbers.end(),
       "{} expected a dtype, layout or memory format that Tessera writes, but got the number {}. Read the file with torch.export.load.",
@@ -132,42 +127,31 @@ struct ArgumentToJson {
     return {{"as_tensor", tensor_json(value)}};
   }
   Json operator()(const std::vector<TensorName>& values) const {
-    Json list = Json::array();
-    for (const TensorName& value : values) {
-      list.push_back(tensor_json(value));
-    }
-    return {{"as_tensors", std::move(list)}};
+    return {{"as_tensors", converted(values, tensor_json)}};
   }
   Json operator()(const std::vector<std::optional<TensorName>>& values) const {
-    Json list = Json::array();
-    for (const auto& value : values) {
-      list.push_back(
-          value ? Json{{"as_tensor", tensor_json(*value)}}
-                : Json{{"as_none", true}});
-    }
-    return {{"as_optional_tensors", std::move(list)}};
+    const auto list = converted(values, [](const auto& value) {
+      return value ? Json{{"as_tensor", tensor_json(*value)}}
+                   : Json{{"as_none", true}};
+    });
+    return {{"as_optional_tensors", list}};
   }
   Json operator()(const Int& value) const {
     return is_constant(value) ? Json{{"as_int", std::get<int64_t>(value)}}
                               : Json{{"as_sym_int", int_json(value)}};
   }
   Json operator()(const std::vector<Int>& values) const {
-    Json list = Json::array();
     const bool all = std::all_of(values.begin(), values.end(), is_constant);
-    for (const Int& value : values) {
-      list.push_back(all ? Json(std::get<int64_t>(value)) : int_json(value));
-    }
-    return {{all ? "as_ints" : "as_sym_ints", std::move(list)}};
+    const auto list = converted(values, [&](const Int& value) {
+      return all ? Json(std::get<int64_t>(value)) : int_json(value);
+    });
+    return {{all ? "as_ints" : "as_sym_ints", list}};
   }
   Json operator()(double value) const {
     return {{"as_float", float_json(value)}};
   }
   Json operator()(const std::vector<double>& values) const {
-    Json list = Json::array();
-    for (const double value : values) {
-      list.push_back(float_json(value));
-    }
-    return {{"as_floats", std::move(list)}};
+    return {{"as_floats", converted(values, float_json)}};
   }
   Json operator()(bool value) const {
     return {{"as_bool", value}};
@@ -219,11 +203,8 @@ Json size_json(const Polynomial& size, const Graph& graph) {
 }
 
 Json sizes_json(const std::vector<Polynomial>& sizes, const Graph& graph) {
-  Json list = Json::array();
-  for (const Polynomial& size : sizes) {
-    list.push_back(size_json(size, graph));
-  }
-  return list;
+  return converted(
+      sizes, [&](const Polynomial& size) { return size_json(size, graph); });
 }
 
 Json meta_json(const TensorMeta& meta, const Graph& graph, bool is_parameter) {
@@ -250,48 +231,41 @@ Json output_json(const Output& output) {
 Json node_json(const Node& node) {
   constexpr int kPositional = 1;
   constexpr int kKeyword = 2;
-  Json inputs = Json::array();
-  for (const NamedArgument& argument : node.arguments) {
-    inputs.push_back(
-        {{"name", argument.name},
-         {"arg", std::visit(ArgumentToJson(), argument.value)},
-         {"kind", argument.is_keyword ? kKeyword : kPositional}});
-  }
-  Json outputs = Json::array();
-  for (const Output& output : node.outputs) {
-    outputs.push_back(output_json(output));
-  }
+  const auto inputs =
+      converted(node.arguments, [](const NamedArgument& argument) {
+        return Json{
+            {"name", argument.name},
+            {"arg", std::visit(ArgumentToJson(), argument.value)},
+            {"kind", argument.is_keyword ? kKeyword : kPositional}};
+      });
   return {
       {"target", node.target},
-      {"inputs", std::move(inputs)},
-      {"outputs", std::move(outputs)},
+      {"inputs", inputs},
+      {"outputs", converted(node.outputs, output_json)},
       {"metadata", Json::object()},
       {"is_hop_single_tensor_return", nullptr}};
+}
+
+// A tensor of the graph as an argument.
+Json argument_json(const std::string& tensor) {
+  return ArgumentToJson()(TensorName{tensor});
 }
 
 Json graph_json(const Graph& graph, const std::vector<Weight>& weights) {
   Json inputs = Json::array();
   Json tensors = Json::object();
   for (size_t i = 0; i < weights.size(); ++i) {
-    inputs.push_back(ArgumentToJson()(TensorName{graph.weights[i]}));
+    inputs.push_back(argument_json(graph.weights[i]));
     tensors[graph.weights[i]] =
         to_json(weights[i].tensor, weights[i].is_parameter);
   }
   for (const std::string& input : graph.inputs) {
-    inputs.push_back(ArgumentToJson()(TensorName{input}));
+    inputs.push_back(argument_json(input));
   }
   for (const auto& [name, meta] : graph.tensors) {
     if (!tensors.contains(name)) {
       tensors[name] = meta_json(meta, graph, /*is_parameter=*/false);
     }
-  }
-  Json outputs = Json::array();
-  for (const std::string& output : graph.outputs) {
-    outputs.push_back(ArgumentToJson()(TensorName{output}));
-  }
-  Json nodes = Json::array();
-  for (const Node& node : graph.nodes) {
-    nodes.push_back(node_json(node));
   }
   Json integers = Json::object();
   for (const auto& [name, value] : graph.integers) {
@@ -299,8 +273,8 @@ Json graph_json(const Graph& graph, const std::vector<Weight>& weights) {
   }
   return {
       {"inputs", std::move(inputs)},
-      {"outputs", std::move(outputs)},
-      {"nodes", std::move(nodes)},
+      {"outputs", converted(graph.outputs, argument_json)},
+      {"nodes", converted(graph.nodes, node_json)},
       {"tensor_values", std::move(tensors)},
       {"sym_int_values", std::move(integers)},
       {"sym_bool_values", Json::object()},
@@ -326,16 +300,12 @@ Json signature_json(const Graph& graph, const std::vector<Weight>& weights) {
     }
   }
   for (const std::string& input : graph.inputs) {
-    inputs.push_back(
-        {{"user_input", {{"arg", ArgumentToJson()(TensorName{input})}}}});
+    inputs.push_back({{"user_input", {{"arg", argument_json(input)}}}});
   }
-  Json outputs = Json::array();
-  for (const std::string& output : graph.outputs) {
-    outputs.push_back(
-        {{"user_output", {{"arg", ArgumentToJson()(TensorName{output})}}}});
-  }
-  return {
-      {"input_specs", std::move(inputs)}, {"output_specs", std::move(outputs)}};
+  const auto outputs = converted(graph.outputs, [](const std::string& output) {
+    return Json{{"user_output", {{"arg", argument_json(output)}}}};
+  });
+  return {{"input_specs", std::move(inputs)}, {"output_specs", outputs}};
 }
 
 Json tree_json(const char* type, const char* context, const Json& children) {
@@ -347,11 +317,7 @@ Json leaves_json(size_t count) {
       {"type", nullptr},
       {"context", nullptr},
       {"children_spec", Json::array()}};
-  Json leaves = Json::array();
-  for (size_t i = 0; i < count; ++i) {
-    leaves.push_back(leaf);
-  }
-  return leaves;
+  return std::vector<Json>(count, leaf);
 }
 
 // A tree of Python containers as text, with the version of torch's pytree format.
@@ -434,12 +400,12 @@ class GraphReader {
     for (const Json& spec : module.at("signature").at("input_specs")) {
       read_input(spec, result);
     }
-    for (const Json& node : graph.at("nodes")) {
-      result.graph.nodes.push_back(read_node(node));
-    }
-    for (const Json& output : graph.at("outputs")) {
-      result.graph.outputs.push_back(read_tensor(output.at("as_tensor")).name);
-    }
+    result.graph.nodes = converted(
+        graph.at("nodes"), [&](const Json& node) { return read_node(node); });
+    result.graph.outputs =
+        converted(graph.at("outputs"), [](const Json& output) {
+          return read_tensor(output.at("as_tensor")).name;
+        });
     TESSERA_CHECK_VALUE(
         !result.graph.outputs.empty(),
         "{} expected a model with at least one output, but it has none. The file is damaged.",
@@ -483,9 +449,7 @@ class GraphReader {
         is_contiguous,
         "{} expected a contiguous tensor with constant sizes, but its sizes or strides are others. Read the file with torch.export.load.",
         where_);
-    for (const Polynomial& size : meta.sizes) {
-      type.sizes.push_back(size.constant());
-    }
+    type.sizes = converted(meta.sizes, &Polynomial::constant);
     return type;
   }
 
@@ -564,16 +528,17 @@ class GraphReader {
 
   Node read_node(const Json& json) const {
     Node node{.target = json.at("target").get<std::string>()};
-    for (const Json& input : json.at("inputs")) {
-      node.arguments.push_back(
-          {.name = input.at("name").get<std::string>(),
-           .value = read_argument(input.at("arg"))});
-    }
+    node.arguments = converted(json.at("inputs"), [&](const Json& input) {
+      return NamedArgument{
+          .name = input.at("name").get<std::string>(),
+          .value = read_argument(input.at("arg"))};
+    });
     for (const Json& output : json.at("outputs")) {
       if (output.contains("as_tensor")) {
         node.outputs.emplace_back(read_tensor(output.at("as_tensor")));
       } else if (output.contains("as_tensors")) {
-        node.outputs.emplace_back(read_tensors(output.at("as_tensors")));
+        node.outputs.emplace_back(
+            converted(output.at("as_tensors"), read_tensor));
       } else if (output.contains("as_sym_int")) {
         node.outputs.emplace_back(
             IntName{output.at("as_sym_int").at("as_name").get<std::string>()});
@@ -582,14 +547,6 @@ class GraphReader {
       }
     }
     return node;
-  }
-
-  static std::vector<TensorName> read_tensors(const Json& json) {
-    std::vector<TensorName> tensors;
-    for (const Json& tensor : json) {
-      tensors.push_back(read_tensor(tensor));
-    }
-    return tensors;
   }
 
   Int read_int(const Json& json) const {
@@ -626,17 +583,14 @@ class GraphReader {
       return read_tensor(value);
     }
     if (kind == "as_tensors") {
-      return read_tensors(value);
+      return converted(value, read_tensor);
     }
     if (kind == "as_optional_tensors") {
-      std::vector<std::optional<TensorName>> tensors;
-      for (const Json& entry : value) {
-        tensors.push_back(
-            entry.contains("as_tensor")
-                ? std::make_optional(read_tensor(entry.at("as_tensor")))
-                : std::nullopt);
-      }
-      return tensors;
+      return converted(value, [](const Json& entry) {
+        return entry.contains("as_tensor")
+            ? std::make_optional(read_tensor(entry.at("as_tensor")))
+            : std::nullopt;
+      });
     }
     if (kind == "as_int") {
       return Int{integer_from_json(value, where_)};
@@ -645,23 +599,17 @@ class GraphReader {
       return read_int(value);
     }
     if (kind == "as_ints" || kind == "as_sym_ints") {
-      std::vector<Int> ints;
-      for (const Json& entry : value) {
-        ints.push_back(
-            kind == "as_ints" ? Int{integer_from_json(entry, where_)}
-                              : read_int(entry));
-      }
-      return ints;
+      return converted(value, [&](const Json& entry) {
+        return kind == "as_ints" ? Int{integer_from_json(entry, where_)}
+                                 : read_int(entry);
+      });
     }
     if (kind == "as_float") {
       return read_float(value);
     }
     if (kind == "as_floats") {
-      std::vector<double> floats;
-      for (const Json& entry : value) {
-        floats.push_back(read_float(entry));
-      }
-      return floats;
+      return converted(
+          value, [&](const Json& entry) { return read_float(entry); });
     }
     if (kind == "as_bool") {
       return value.get<bool>();

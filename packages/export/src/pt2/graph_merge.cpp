@@ -140,15 +140,12 @@ std::optional<Polynomial> SizeSolver::solve(
   if (known != known_.end()) {
     return known->second;
   }
-  const auto found = known_.emplace(values, find(values)).first;
-  has_failed_ = has_failed_ || !found->second;
-  return found->second;
-}
-
-std::optional<Polynomial> SizeSolver::find(
-    const std::vector<int64_t>& values) const {
-  return changes_ == Changes::kSeparate ? find_by_separate_changes(values)
-                                        : find_by_joint_changes(values);
+  const auto found = changes_ == Changes::kSeparate
+      ? find_by_separate_changes(values)
+      : find_by_joint_changes(values);
+  known_.emplace(values, found);
+  has_failed_ = has_failed_ || !found;
+  return found;
 }
 
 std::optional<Polynomial> SizeSolver::find_by_joint_changes(
@@ -220,11 +217,9 @@ std::optional<Polynomial> SizeSolver::fit(
   std::vector<std::vector<double>> rows;
   std::vector<double> right;
   for (size_t k = 0; k < points_.size(); ++k) {
-    std::vector<double> row;
-    for (const Polynomial::Product& product : products) {
-      row.push_back(product_at(product, points_[k]));
-    }
-    rows.push_back(std::move(row));
+    rows.push_back(pt2::converted(products, [&](const auto& product) {
+      return product_at(product, points_[k]);
+    }));
     right.push_back(static_cast<double>(values[k]));
   }
   Polynomial polynomial;
@@ -253,10 +248,6 @@ struct Observation {
 using Observations = std::map<std::string, Observation>;
 
 Observations observe(const RecordedGraph& record, const std::string& where) {
-  std::vector<at::Tensor> weights;
-  for (const pt2::Weight& weight : record.weights) {
-    weights.push_back(weight.tensor);
-  }
   Observations seen;
   const auto observer = [&](const std::string& name, const at::Tensor& tensor) {
     if (tensor.defined()) {
@@ -267,7 +258,7 @@ Observations observe(const RecordedGraph& record, const std::string& where) {
           .storage_offset = tensor.storage_offset()};
     }
   };
-  pt2::GraphRunner(record.graph, std::move(weights), where)
+  pt2::GraphRunner(record.graph, record.weights, where)
       .run(record.inputs, observer);
   return seen;
 }
@@ -404,11 +395,9 @@ class Merger {
   // The values that `get` returns for the observations of a tensor.
   template <class Get>
   std::vector<int64_t> collect(const std::string& name, const Get& get) const {
-    std::vector<int64_t> values;
-    for (const Observations& seen : observations_) {
-      values.push_back(get(seen.at(name)));
-    }
-    return values;
+    return pt2::converted(observations_, [&](const Observations& seen) {
+      return get(seen.at(name));
+    });
   }
 
   pt2::TensorMeta merge_meta(
@@ -455,10 +444,9 @@ class Merger {
 
   void merge_argument(pt2::Node& node, size_t i, size_t j) {
     pt2::NamedArgument& argument = node.arguments[j];
-    std::vector<const pt2::Argument*> all;
-    for (const RecordedGraph& record : records_) {
-      all.push_back(&record.graph.nodes[i].arguments[j].value);
-    }
+    const auto all = pt2::converted(records_, [&](const RecordedGraph& record) {
+      return &record.graph.nodes[i].arguments[j].value;
+    });
     if (std::all_of(all.begin(), all.end(), [&](const auto* other) {
           return *other == argument.value;
         })) {
@@ -467,13 +455,9 @@ class Merger {
     const std::string what =
         fmt::format("argument '{}' of {}", argument.name, node.target);
     const auto merge_ints = [&](const auto& get) -> pt2::Int {
-      std::vector<int64_t> values;
-      for (const pt2::Argument* other : all) {
-        values.push_back(get(*other));
-      }
-      const Polynomial size = solve(values, what);
-      return size.is_constant() ? pt2::Int{size.constant()}
-                                : pt2::Int{pt2::IntName{name_of(size)}};
+      return int_of(solve(
+          pt2::converted(all, [&](const auto* other) { return get(*other); }),
+          what));
     };
     const auto is_alike = [&](const auto* other) {
       const auto* list = std::get_if<std::vector<pt2::Int>>(&argument.value);
@@ -591,15 +575,15 @@ class Merger {
     std::set<size_t> plain;
     for (const std::string& input : graph_.inputs) {
       for (const Polynomial& size : graph_.tensors.at(input).sizes) {
-        if (const auto symbol = plain_symbol(size)) {
-          plain.insert(*symbol);
+        if (is_symbol(size)) {
+          plain.insert(size.linear_term()->symbol);
         }
       }
     }
     for (const std::string& input : graph_.inputs) {
       std::vector<Polynomial>& sizes = graph_.tensors.at(input).sizes;
       for (size_t axis = 0; axis < sizes.size(); ++axis) {
-        if (sizes[axis].is_constant() || plain_symbol(sizes[axis])) {
+        if (sizes[axis].is_constant() || is_symbol(sizes[axis])) {
           continue;
         }
         const Polynomial meaning = sizes[axis];
@@ -607,51 +591,33 @@ class Merger {
         graph_.symbols.push_back(meaning.at(graph_.symbols));
         graph_.is_value.push_back(false);
         sizes[axis] = own;
-        const auto defined = symbol_in(meaning);
-        if (defined && plain.insert(*defined).second) {
-          define_symbol(*defined, meaning, own);
+        const auto term = meaning.linear_term();
+        if (term && term->factor > 0 && plain.insert(term->symbol).second) {
+          define_symbol(*term, meaning.constant(), own);
         }
         checks_.push_back({input, own, meaning});
       }
     }
   }
 
-  static std::optional<size_t> plain_symbol(const Polynomial& size) {
-    const auto symbol = symbol_in(size);
-    return symbol && size == Polynomial::symbol(*symbol) ? symbol
-                                                         : std::nullopt;
+  static bool is_symbol(const Polynomial& size) {
+    const auto term = size.linear_term();
+    return term && size == Polynomial::symbol(term->symbol);
   }
 
-  // Returns the symbol if `size` is factor * symbol + constant with a factor above 0.
-  static std::optional<size_t> symbol_in(const Polynomial& size) {
-    Polynomial::Product found;
-    for (const auto& [product, factor] : size.terms()) {
-      if (product.empty()) {
-        continue;
-      }
-      if (!found.empty() || product.size() != 1 || factor < 1) {
-        return std::nullopt;
-      }
-      found = product;
-    }
-    return found.empty() ? std::nullopt : std::make_optional(found[0]);
-  }
-
-  // Computes a symbol from the size `own` of an input, which is factor * symbol +
-  // constant.
+  // Computes a symbol from the size `own` of an input, which is `term` + `constant`.
   void define_symbol(
-      size_t symbol,
-      const Polynomial& meaning,
+      const Polynomial::LinearTerm& term,
+      int64_t constant,
       const Polynomial& own) {
-    const Polynomial value = Polynomial::symbol(symbol);
-    const int64_t factor = meaning.terms().at({symbol});
+    const Polynomial value = Polynomial::symbol(term.symbol);
     Polynomial product = own;
-    product.add({}, -meaning.constant());
-    if (factor == 1) {
+    product.add({}, -constant);
+    if (term.factor == 1) {
       names_[value] = name_of(product);
-      substitutions_.emplace_back(symbol, product);
+      substitutions_.emplace_back(term.symbol, product);
     } else {
-      combine("_operator.floordiv", int_of(product), factor, value);
+      combine("_operator.floordiv", int_of(product), term.factor, value);
     }
   }
 
@@ -715,12 +681,8 @@ class Merger {
 
   // Reads a symbol that is no size of an input from the values of a dense_shape.
   std::string name_of_symbol(size_t symbol) {
-    const auto source = std::find_if(
-        value_sources_.begin(),
-        value_sources_.end(),
-        [&](const ValueSource& candidate) {
-          return candidate.symbol == symbol;
-        });
+    const auto source =
+        std::ranges::find(value_sources_, symbol, &ValueSource::symbol);
     TESSERA_CHECK_VALUE(
         source != value_sources_.end(),
         "{} {} must be a size of an input, but it is not. Pass an input with this size.",

@@ -46,7 +46,6 @@ class SizeSolver {
   }
 
  private:
-  std::optional<pt2::Polynomial> find(const std::vector<int64_t>& values) const;
   std::optional<pt2::Polynomial> find_by_separate_changes(
       const std::vector<int64_t>& values) const;
   std::optional<pt2::Polynomial> find_by_joint_changes(

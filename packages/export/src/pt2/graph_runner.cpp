@@ -33,49 +33,32 @@ constexpr std::string_view kSizeTarget = "torch.ops.aten.sym_size.int";
 constexpr std::string_view kAssertTarget = "torch.ops.aten._assert_async.msg";
 
 struct IntegerOperator {
-  const char* target;
-  int64_t (*compute)(int64_t a, int64_t b);
+  std::string_view target;
+  // Returns false if the result does not fit into an int64.
+  bool (*compute)(int64_t a, int64_t b, int64_t* result);
 };
 
-int64_t add(int64_t a, int64_t b) {
-  int64_t result = 0;
-  TESSERA_CHECK(!__builtin_add_overflow(a, b, &result), "a size is too large");
-  return result;
-}
-
-int64_t subtract(int64_t a, int64_t b) {
-  int64_t result = 0;
-  TESSERA_CHECK(!__builtin_sub_overflow(a, b, &result), "a size is too large");
-  return result;
-}
-
-int64_t multiply(int64_t a, int64_t b) {
-  int64_t result = 0;
-  TESSERA_CHECK(!__builtin_mul_overflow(a, b, &result), "a size is too large");
-  return result;
-}
-
-int64_t divide(int64_t a, int64_t b) {
+bool divide(int64_t a, int64_t b, int64_t* result) {
   TESSERA_CHECK(b > 0 && a >= 0, "a size must not be negative");
-  return a / b;
+  *result = a / b;
+  return true;
 }
 
 constexpr std::array<IntegerOperator, 4> kIntegerOperators = {{
-    {"_operator.add", add},
-    {"_operator.sub", subtract},
-    {"_operator.mul", multiply},
+    {"_operator.add",
+     [](int64_t a, int64_t b, int64_t* result) {
+       return !__builtin_add_overflow(a, b, result);
+     }},
+    {"_operator.sub",
+     [](int64_t a, int64_t b, int64_t* result) {
+       return !__builtin_sub_overflow(a, b, result);
+     }},
+    {"_operator.mul",
+     [](int64_t a, int64_t b, int64_t* result) {
+       return !__builtin_mul_overflow(a, b, result);
+     }},
     {"_operator.floordiv", divide},
 }};
-
-const IntegerOperator* find_integer_operator(const std::string& target) {
-  const auto* const found = std::find_if(
-      kIntegerOperators.begin(),
-      kIntegerOperators.end(),
-      [&](const IntegerOperator& candidate) {
-        return target == candidate.target;
-      });
-  return found == kIntegerOperators.end() ? nullptr : found;
-}
 
 // "torch.ops.aten.add.Tensor" is the operator "aten::add" with the overload "Tensor".
 std::optional<c10::OperatorName> operator_name(const std::string& target) {
@@ -128,8 +111,11 @@ IValue list_of(const std::vector<T>& values) {
 
 class GraphRunner::Impl {
  public:
-  Impl(const Graph& graph, std::vector<at::Tensor> weights, std::string where)
-      : weights_(std::move(weights)),
+  Impl(
+      const Graph& graph,
+      const std::vector<Weight>& weights,
+      std::string where)
+      : weights_(converted(weights, &Weight::tensor)),
         where_(std::move(where)),
         num_inputs_(graph.inputs.size()) {
     TESSERA_CHECK_VALUE(
@@ -183,12 +169,8 @@ class GraphRunner::Impl {
         values[slot] = IValue();
       }
     }
-    std::vector<at::Tensor> results;
-    results.reserve(outputs_.size());
-    for (const int64_t slot : outputs_) {
-      results.push_back(values[slot].toTensor());
-    }
-    return results;
+    return converted(
+        outputs_, [&](int64_t slot) { return values[slot].toTensor(); });
   }
 
  private:
@@ -240,17 +222,12 @@ class GraphRunner::Impl {
       type = optional->getElementType();
     }
     // LibTorch does not check the numbers of its enumerations.
-    const bool is_enumeration = type->kind() == c10::TypeKind::ScalarTypeType ||
-        type->kind() == c10::TypeKind::MemoryFormatType ||
-        type->kind() == c10::TypeKind::LayoutType;
-    const bool is_enumerator =
-        (type->kind() == c10::TypeKind::ScalarTypeType &&
-         std::holds_alternative<at::ScalarType>(argument)) ||
-        (type->kind() == c10::TypeKind::MemoryFormatType &&
-         std::holds_alternative<at::MemoryFormat>(argument)) ||
-        (type->kind() == c10::TypeKind::LayoutType &&
-         std::holds_alternative<at::Layout>(argument));
-    if (is_enumeration != is_enumerator ||
+    const auto is_misfit = [&]<class Enum>(Enum, c10::TypeKind kind) {
+      return type->kind() == kind && !std::holds_alternative<Enum>(argument);
+    };
+    if (is_misfit(at::ScalarType(), c10::TypeKind::ScalarTypeType) ||
+        is_misfit(at::MemoryFormat(), c10::TypeKind::MemoryFormatType) ||
+        is_misfit(at::Layout(), c10::TypeKind::LayoutType) ||
         std::holds_alternative<None>(argument)) {
       refuse(node, name, type->str());
     }
@@ -258,6 +235,9 @@ class GraphRunner::Impl {
       Operand operand;
       operand.constant = std::move(value);
       return operand;
+    };
+    const auto slot_of_tensor = [&](const TensorName& tensor) {
+      return slot_of(tensor.name, node.target);
     };
     const auto value = [&](const std::string& used) {
       Operand operand;
@@ -275,18 +255,15 @@ class GraphRunner::Impl {
             return value(content.name);
           } else if constexpr (std::is_same_v<T, std::vector<TensorName>>) {
             operand.kind = Operand::Kind::kTensors;
-            for (const TensorName& tensor : content) {
-              operand.slots.push_back(slot_of(tensor.name, node.target));
-            }
+            operand.slots = converted(content, slot_of_tensor);
             return operand;
           } else if constexpr (std::is_same_v<
                                    T,
                                    std::vector<std::optional<TensorName>>>) {
             operand.kind = Operand::Kind::kOptionalTensors;
-            for (const auto& tensor : content) {
-              operand.slots.push_back(
-                  tensor ? slot_of(tensor->name, node.target) : -1);
-            }
+            operand.slots = converted(content, [&](const auto& tensor) {
+              return tensor ? slot_of_tensor(*tensor) : -1;
+            });
             return operand;
           } else if constexpr (std::is_same_v<T, Int>) {
             if (const auto* computed = std::get_if<IntName>(&content)) {
@@ -340,9 +317,11 @@ class GraphRunner::Impl {
     Step step;
     step.node = targets_.size();
     targets_.push_back(node.target);
-    step.integer = find_integer_operator(node.target);
-    if (step.integer != nullptr) {
+    const auto* const integer = std::ranges::find(
+        kIntegerOperators, node.target, &IntegerOperator::target);
+    if (integer != kIntegerOperators.end()) {
       step.kind = StepKind::kInteger;
+      step.integer = integer;
       TESSERA_CHECK_VALUE(
           node.arguments.size() == 2,
           "{} {} must have 2 arguments, but has {}. The file is damaged.",
@@ -403,12 +382,8 @@ class GraphRunner::Impl {
     const c10::FunctionSchema& schema = step.handle->schema();
     size_t used = 0;
     for (const c10::Argument& argument : schema.arguments()) {
-      const auto given = std::find_if(
-          node.arguments.begin(),
-          node.arguments.end(),
-          [&](const NamedArgument& candidate) {
-            return candidate.name == argument.name();
-          });
+      const auto given = std::ranges::find(
+          node.arguments, argument.name(), &NamedArgument::name);
       if (given != node.arguments.end()) {
         ++used;
         step.operands.push_back(
@@ -516,9 +491,15 @@ class GraphRunner::Impl {
         case StepKind::kSize:
           stack = {stack[0].toTensor().size(stack[1].toInt())};
           break;
-        case StepKind::kInteger:
-          stack = {step.integer->compute(stack[0].toInt(), stack[1].toInt())};
+        case StepKind::kInteger: {
+          int64_t result = 0;
+          TESSERA_CHECK(
+              step.integer->compute(
+                  stack[0].toInt(), stack[1].toInt(), &result),
+              "a size is too large");
+          stack = {result};
           break;
+        }
         case StepKind::kOperator:
           step.handle->callBoxed(stack);
           break;
@@ -583,11 +564,9 @@ class GraphRunner::Impl {
 
 GraphRunner::GraphRunner(
     const Graph& graph,
-    std::vector<at::Tensor> weights,
+    const std::vector<Weight>& weights,
     std::string where)
-    : impl_(
-          std::make_unique<Impl>(graph, std::move(weights), std::move(where))) {
-}
+    : impl_(std::make_unique<Impl>(graph, weights, std::move(where))) {}
 
 GraphRunner::~GraphRunner() = default;
 GraphRunner::GraphRunner(GraphRunner&&) noexcept = default;

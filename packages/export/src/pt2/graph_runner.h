@@ -23,7 +23,7 @@ class GraphRunner {
   ///          it is computed, and a name that is used twice.
   GraphRunner(
       const Graph& graph,
-      std::vector<at::Tensor> weights,
+      const std::vector<Weight>& weights,
       std::string where);
   ~GraphRunner();
   GraphRunner(GraphRunner&&) noexcept;

@@ -150,6 +150,20 @@ int64_t Polynomial::constant() const {
   return term == terms_.end() ? 0 : term->second;
 }
 
+std::optional<Polynomial::LinearTerm> Polynomial::linear_term() const {
+  std::optional<LinearTerm> found;
+  for (const auto& [product, factor] : terms_) {
+    if (product.empty()) {
+      continue;
+    }
+    if (found || product.size() > 1) {
+      return std::nullopt;
+    }
+    found = {.symbol = product[0], .factor = factor};
+  }
+  return found;
+}
+
 int64_t Polynomial::at(const std::vector<int64_t>& symbols) const {
   int64_t sum = 0;
   bool fits = true;

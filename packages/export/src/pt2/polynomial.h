@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,13 @@ class Polynomial {
   const std::map<Product, int64_t>& terms() const {
     return terms_;
   }
+
+  struct LinearTerm {
+    size_t symbol = 0;
+    int64_t factor = 0;
+  };
+  /// The first term if the polynomial is factor * symbol + constant.
+  std::optional<LinearTerm> linear_term() const;
 
   /// The polynomial with `value` in place of a symbol.
   Polynomial substitute(size_t symbol, const Polynomial& value) const;

@@ -23,10 +23,9 @@ namespace {
 constexpr const char* kProgramWhere = "[Pt2Program]";
 
 std::string shape_text(const std::vector<std::optional<int64_t>>& shape) {
-  std::vector<std::string> sizes;
-  for (const std::optional<int64_t>& size : shape) {
-    sizes.push_back(size ? std::to_string(*size) : "?");
-  }
+  const auto sizes = pt2::converted(shape, [](const auto& size) {
+    return size ? std::to_string(*size) : "?";
+  });
   return fmt::format("[{}]", fmt::join(sizes, ", "));
 }
 
@@ -61,7 +60,12 @@ at::Tensor checked_weight(
   return tensor;
 }
 
-// Checks that the sizes of the inputs belong together: each symbol has one value.
+std::string text_of_sizes(const std::vector<pt2::Polynomial>& sizes) {
+  return fmt::format(
+      "[{}]", fmt::join(pt2::converted(sizes, pt2::to_text), ", "));
+}
+
+// Checks that the sizes of the inputs belong together: each symbol has one value in a call.
 class SizeCheck {
  public:
   explicit SizeCheck(size_t num_symbols) : symbols_(num_symbols) {}
@@ -69,20 +73,23 @@ class SizeCheck {
   // Learns the value of a symbol from a size that is symbol + constant. Returns whether
   // the symbol is not negative.
   bool learn(const pt2::Polynomial& size, int64_t value) {
-    const auto symbol = plain_symbol(size);
-    if (symbol && !symbols_[*symbol]) {
+    const auto term = size.linear_term();
+    if (!term || term->factor != 1 || term->symbol >= symbols_.size()) {
+      return true;
+    }
+    std::optional<int64_t>& symbol = symbols_[term->symbol];
+    if (!symbol) {
       int64_t known = 0;
       if (__builtin_sub_overflow(value, size.constant(), &known)) {
         return false;
       }
-      symbols_[*symbol] = known;
+      symbol = known;
     }
-    return !symbol || *symbols_[*symbol] >= 0;
+    return *symbol >= 0;
   }
 
   // The value that a size must have. nullopt if no input determines it.
   std::optional<int64_t> expected(const pt2::Polynomial& size) const {
-    std::vector<int64_t> values;
     for (const auto& [product, factor] : size.terms()) {
       for (const size_t symbol : product) {
         if (symbol >= symbols_.size() || !symbols_[symbol]) {
@@ -90,141 +97,12 @@ class SizeCheck {
         }
       }
     }
-    for (const auto& symbol : symbols_) {
-      values.push_back(symbol.value_or(0));
-    }
-    return size.at(values);
+    return size.at(pt2::converted(
+        symbols_, [](const auto& symbol) { return symbol.value_or(0); }));
   }
 
  private:
-  std::optional<size_t> plain_symbol(const pt2::Polynomial& size) const {
-    std::optional<size_t> symbol;
-    for (const auto& [product, factor] : size.terms()) {
-      if (product.empty()) {
-        continue;
-      }
-      if (product.size() > 1 || factor != 1 || symbol ||
-          product[0] >= symbols_.size()) {
-        return std::nullopt;
-      }
-      symbol = product[0];
-    }
-    return symbol;
-  }
-
   std::vector<std::optional<int64_t>> symbols_;
-};
-
-std::string text_of_sizes(const std::vector<pt2::Polynomial>& sizes) {
-  std::vector<std::string> texts;
-  for (const pt2::Polynomial& size : sizes) {
-    texts.push_back(pt2::to_text(size));
-  }
-  return fmt::format("[{}]", fmt::join(texts, ", "));
-}
-
-// Checks the arguments of a program. Each symbol in the sizes has one value in a call.
-class InputCheck {
- public:
-  using Sizes = std::vector<pt2::Polynomial>;
-
-  // `sizes` has the sizes of each input.
-  InputCheck(
-      std::vector<Pt2Value> inputs,
-      std::vector<Sizes> sizes,
-      std::string where)
-      : inputs_(std::move(inputs)),
-        sizes_(std::move(sizes)),
-        where_(std::move(where)) {
-    for (const Sizes& of_input : sizes_) {
-      for (const pt2::Polynomial& size : of_input) {
-        for (const auto& [product, factor] : size.terms()) {
-          for (const size_t symbol : product) {
-            num_symbols_ = std::max(num_symbols_, symbol + 1);
-          }
-        }
-      }
-    }
-  }
-
-  // Errors:  those of Pt2Program::check(), beginning with `where`.
-  void operator()(const std::vector<at::Tensor>& tensors) const {
-    TESSERA_CHECK_VALUE(
-        tensors.size() == inputs_.size(),
-        "{} expected {} tensors, but got {}. Pass one tensor for each of signature().inputs.",
-        where_,
-        inputs_.size(),
-        tensors.size());
-    SizeCheck known(num_symbols_);
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      const at::Tensor& tensor = tensors[i];
-      TESSERA_CHECK_VALUE(
-          tensor.defined() && tensor.device().is_cpu() &&
-              tensor.layout() == at::kStrided,
-          "{} input '{}' must be a dense tensor on the cpu. Pass such a tensor.",
-          where_,
-          shorten(inputs_[i].name));
-      TESSERA_CHECK_TYPE(
-          tensor.scalar_type() == inputs_[i].dtype,
-          "{} input '{}' must have the dtype {}, but has {}. Convert it with to().",
-          where_,
-          shorten(inputs_[i].name),
-          c10::toString(inputs_[i].dtype),
-          c10::toString(tensor.scalar_type()));
-      check_shape(
-          i,
-          tensor,
-          tensor.dim() == static_cast<int64_t>(sizes_[i].size()),
-          "the number of dimensions differs");
-      check_shape(
-          i,
-          tensor,
-          inputs_[i].part != "row_splits" || tensor.numel() > 0,
-          "row_splits begin with 0 even without rows");
-      for (int64_t axis = 0; axis < tensor.dim(); ++axis) {
-        check_shape(
-            i,
-            tensor,
-            known.learn(sizes_[i][axis], tensor.size(axis)),
-            "a size is too small");
-      }
-    }
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      for (int64_t axis = 0; axis < tensors[i].dim(); ++axis) {
-        const auto expected = known.expected(sizes_[i][axis]);
-        check_shape(
-            i,
-            tensors[i],
-            !expected || *expected == tensors[i].size(axis),
-            "sizes of the same name must be equal in all inputs");
-      }
-    }
-  }
-
-  size_t num_symbols() const {
-    return num_symbols_;
-  }
-
- private:
-  void check_shape(
-      size_t input,
-      const at::Tensor& tensor,
-      bool fits,
-      const char* reason) const {
-    TESSERA_CHECK_VALUE(
-        fits,
-        "{} input '{}' must have the shape {}, but has {}: {}. Correct the batch.",
-        where_,
-        shorten(inputs_[input].name),
-        text_of_sizes(sizes_[input]),
-        tensor.sizes(),
-        reason);
-  }
-
-  std::vector<Pt2Value> inputs_;
-  std::vector<Sizes> sizes_;
-  std::string where_;
-  size_t num_symbols_ = 0;
 };
 
 void add_values(
@@ -258,17 +136,23 @@ class Pt2Program::Impl {
  public:
   Impl(pt2::Archive archive, const std::string& place)
       : archive_(std::move(archive)),
-        runner_(archive_.graph, tensors_of(archive_), kProgramWhere),
-        check_(
-            archive_.signature.inputs,
-            sizes_of(archive_.graph),
-            kProgramWhere) {
+        runner_(archive_.graph, archive_.weights, kProgramWhere) {
+    for (const std::string& input : archive_.graph.inputs) {
+      sizes_.push_back(&archive_.graph.tensors.at(input).sizes);
+      for (const pt2::Polynomial& size : *sizes_.back()) {
+        for (const auto& [product, factor] : size.terms()) {
+          for (const size_t symbol : product) {
+            num_symbols_ = std::max(num_symbols_, symbol + 1);
+          }
+        }
+      }
+    }
     TESSERA_CHECK_VALUE(
-        check_.num_symbols() <= kMaxSymbols,
+        num_symbols_ <= kMaxSymbols,
         "{} expected at most {} symbols, but got {}. The file is damaged.",
         place,
         kMaxSymbols,
-        check_.num_symbols());
+        num_symbols_);
   }
 
   std::unique_ptr<Impl> with_weights(
@@ -289,8 +173,58 @@ class Pt2Program::Impl {
     return runner_.run(inputs);
   }
 
-  void check(const std::vector<at::Tensor>& inputs) const {
-    check_(inputs);
+  void check(const std::vector<at::Tensor>& tensors) const {
+    const std::vector<Pt2Value>& inputs = archive_.signature.inputs;
+    TESSERA_CHECK_VALUE(
+        tensors.size() == inputs.size(),
+        "{} expected {} tensors, but got {}. Pass one tensor for each of signature().inputs.",
+        kProgramWhere,
+        inputs.size(),
+        tensors.size());
+    SizeCheck known(num_symbols_);
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const at::Tensor& tensor = tensors[i];
+      TESSERA_CHECK_VALUE(
+          tensor.defined() && tensor.device().is_cpu() &&
+              tensor.layout() == at::kStrided,
+          "{} input '{}' must be a dense tensor on the cpu. Pass such a tensor.",
+          kProgramWhere,
+          shorten(inputs[i].name));
+      TESSERA_CHECK_TYPE(
+          tensor.scalar_type() == inputs[i].dtype,
+          "{} input '{}' must have the dtype {}, but has {}. Convert it with to().",
+          kProgramWhere,
+          shorten(inputs[i].name),
+          c10::toString(inputs[i].dtype),
+          c10::toString(tensor.scalar_type()));
+      check_shape(
+          i,
+          tensor,
+          tensor.dim() == static_cast<int64_t>(sizes_[i]->size()),
+          "the number of dimensions differs");
+      check_shape(
+          i,
+          tensor,
+          inputs[i].part != "row_splits" || tensor.numel() > 0,
+          "row_splits begin with 0 even without rows");
+      for (int64_t axis = 0; axis < tensor.dim(); ++axis) {
+        check_shape(
+            i,
+            tensor,
+            known.learn((*sizes_[i])[axis], tensor.size(axis)),
+            "a size is too small");
+      }
+    }
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      for (int64_t axis = 0; axis < tensors[i].dim(); ++axis) {
+        const auto expected = known.expected((*sizes_[i])[axis]);
+        check_shape(
+            i,
+            tensors[i],
+            !expected || *expected == tensors[i].size(axis),
+            "sizes of the same name must be equal in all inputs");
+      }
+    }
   }
 
   const pt2::Archive& archive() const {
@@ -300,26 +234,26 @@ class Pt2Program::Impl {
  private:
   static constexpr size_t kMaxSymbols = 1'000'000;
 
-  static std::vector<at::Tensor> tensors_of(const pt2::Archive& archive) {
-    std::vector<at::Tensor> tensors;
-    for (const pt2::Weight& weight : archive.weights) {
-      tensors.push_back(weight.tensor);
-    }
-    return tensors;
-  }
-
-  static std::vector<std::vector<pt2::Polynomial>> sizes_of(
-      const pt2::Graph& graph) {
-    std::vector<std::vector<pt2::Polynomial>> sizes;
-    for (const std::string& input : graph.inputs) {
-      sizes.push_back(graph.tensors.at(input).sizes);
-    }
-    return sizes;
+  void check_shape(
+      size_t input,
+      const at::Tensor& tensor,
+      bool fits,
+      const char* reason) const {
+    TESSERA_CHECK_VALUE(
+        fits,
+        "{} input '{}' must have the shape {}, but has {}: {}. Correct the batch.",
+        kProgramWhere,
+        shorten(archive_.graph.inputs[input]),
+        text_of_sizes(*sizes_[input]),
+        tensor.sizes(),
+        reason);
   }
 
   pt2::Archive archive_;
   pt2::GraphRunner runner_;
-  InputCheck check_;
+  // The sizes of each input in archive_.
+  std::vector<const std::vector<pt2::Polynomial>*> sizes_;
+  size_t num_symbols_ = 0;
 };
 
 Pt2Program::Pt2Program(const std::string& path) {
@@ -364,11 +298,9 @@ Pt2Program Pt2Program::with_weights(
 }
 
 std::vector<std::pair<std::string, at::Tensor>> Pt2Program::state_dict() const {
-  std::vector<std::pair<std::string, at::Tensor>> weights;
-  for (const pt2::Weight& weight : impl_->archive().weights) {
-    weights.emplace_back(weight.name, weight.tensor);
-  }
-  return weights;
+  return pt2::converted(impl_->archive().weights, [](const auto& weight) {
+    return std::pair(weight.name, weight.tensor);
+  });
 }
 
 }  // namespace tessera

@@ -3,18 +3,13 @@
 
 #include <tessera/engine/table_module.h>
 
-#include "layers/mode_guard.h"
 #include "packages/export/src/torchscript/torchscript_source.h"
-#include "packages/export/src/trace/classic_locale.h"
 #include "packages/export/src/trace/example_batch.h"
+#include "packages/export/src/trace/export_scope.h"
 #include "packages/export/src/trace/exported_layer.h"
 #include "packages/export/src/trace/traced_model.h"
 #include "packages/export/src/trace/verification.h"
-#include "src/common/atomic_file.h"
-#include "src/common/check.h"
-#include "src/engine/embedding_state.h"
 
-#include <ATen/core/grad_mode.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/frontend/resolver.h>
 #include <torch/csrc/jit/frontend/schema_matching.h>
@@ -86,22 +81,12 @@ void define(jit::Module& module, const std::string& source) {
 jit::Module script_layer(const ExportedLayer& layer) {
   jit::Module module = make_module("TPUEmbedding");
   for (size_t i = 0; i < layer.tables.size(); ++i) {
-    const StoredTable& stored = layer.tables[i];
-    if (!stored.rows.defined()) {
-      continue;
-    }
-    const std::string name = stored_name(i);
-    module.register_buffer(name, stored.rows);
-    if (stored.scales.defined()) {
-      module.register_buffer(name + "_scales", stored.scales);
-      module.register_buffer(name + "_offsets", stored.offsets);
-    }
-    if (stored.keys.defined()) {
-      module.register_buffer(name + "_keys", stored.keys);
-    }
-    if (stored.padding_key.defined()) {
-      module.register_buffer(name + "_padding_key", stored.padding_key);
-    }
+    visit_tensors(
+        layer.tables[i],
+        stored_name(i),
+        [&](const std::string& name, const at::Tensor& tensor) {
+          module.register_buffer(name, tensor);
+        });
   }
   define(module, embedding_source(layer));
   return module;
@@ -316,31 +301,24 @@ void check_loaded(const exporting::ExportedLayer& layer, jit::Module loaded) {
       });
 }
 
-void write_embedding(
-    const EmbeddingState& state,
-    const Nest<FeatureConfig>& structure,
-    const std::string& path,
-    const ExportOptions& options) {
-  AtomicFile file(path, kWhere);
-  const ClassicLocale locale;  // LibTorch prints TorchScript with streams
-  const at::NoGradGuard no_grad;
-  const exporting::ExportedLayer layer = exporting::export_layer(
-      state, structure, options, exporting::Conversion::kNow, kWhere);
-  const jit::Module script = exporting::script_layer(layer);
-  exporting::detach_tensors(script);
-  check_loaded(layer, exporting::save_and_load(script, file));
-  file.commit();
-}
-
 }  // namespace
 
 void detail::export_torchscript(
     const TableModule* tables,
     const std::string& path,
     const ExportOptions& options) {
-  exporting::read_tables(tables, kWhere, [&](const EmbeddingState& state) {
-    write_embedding(state, tables->feature_configs(), path, options);
-  });
+  exporting::write_layer(
+      tables,
+      path,
+      options,
+      exporting::Conversion::kNow,
+      kWhere,
+      [&](exporting::ExportedLayer& layer, AtomicFile& file) {
+        const jit::Module script = exporting::script_layer(layer);
+        exporting::detach_tensors(script);
+        check_loaded(layer, exporting::save_and_load(script, file));
+        file.commit();
+      });
 }
 
 void detail::export_torchscript(
@@ -348,17 +326,13 @@ void detail::export_torchscript(
     const std::string& path,
     const ExportExample& example,
     const ExportOptions& options) {
-  AtomicFile file(path, kWhere);
-  const ClassicLocale locale;  // LibTorch prints TorchScript with streams
-  const at::NoGradGuard no_grad;
+  exporting::ExportScope scope(path, kWhere, &model.module);
   const ExportExample parts =
       exporting::model_parts(model, example, options, kWhere);
-  const ModeGuard modes(model.module);
-  modes.eval();
   exporting::TracedModel traced(
       model, options, exporting::Conversion::kNow, kWhere);
   jit::Module loaded = exporting::save_and_load(
-      exporting::script_model(traced, model, parts), file);
+      exporting::script_model(traced, model, parts), scope.file);
   exporting::check_model(
       model.module,
       parts,
@@ -367,7 +341,7 @@ void detail::export_torchscript(
         return exporting::run_model(loaded, model, batch);
       },
       kWhere);
-  file.commit();
+  scope.file.commit();
 }
 
 }  // namespace tessera

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "packages/export/src/trace/example_batch.h"
+#include "packages/export/src/trace/export_scope.h"
 #include "src/common/check.h"
 #include "src/common/names.h"
 #include "src/engine/lookup.h"
@@ -161,23 +162,6 @@ at::ScalarType ExportedLayer::dtype_of(size_t table) const {
   return dtype.value_or(state->tables[table].config->dtype);
 }
 
-void read_tables(
-    const TableModule* tables,
-    const std::string& where,
-    c10::function_ref<void(const EmbeddingState&)> read) {
-  TESSERA_CHECK_VALUE(
-      tables != nullptr,
-      "{} expected a layer, but got an empty holder. Make the layer before the export.",
-      where);
-  TESSERA_CHECK_VALUE(
-      tables->activation_dtype() == at::kFloat,
-      "{} the activations of an exported layer must be float32, but they are {}. Call to(torch::kFloat) before the export, or export the whole model.",
-      where,
-      c10::toString(tables->activation_dtype()));
-  tables->wait_for_lookups();
-  tables->read_state(read);
-}
-
 ExportedLayer export_layer(
     const EmbeddingState& state,
     const Nest<FeatureConfig>& structure,
@@ -218,6 +202,31 @@ ExportedLayer export_layer(
     add_keys(source, stored);
   }
   return layer;
+}
+
+void write_layer(
+    const TableModule* tables,
+    const std::string& path,
+    const ExportOptions& options,
+    Conversion conversion,
+    const std::string& where,
+    c10::function_ref<void(ExportedLayer& layer, AtomicFile& file)> write) {
+  TESSERA_CHECK_VALUE(
+      tables != nullptr,
+      "{} expected a layer, but got an empty holder. Make the layer before the export.",
+      where);
+  TESSERA_CHECK_VALUE(
+      tables->activation_dtype() == at::kFloat,
+      "{} the activations of an exported layer must be float32, but they are {}. Call to(torch::kFloat) before the export, or export the whole model.",
+      where,
+      c10::toString(tables->activation_dtype()));
+  tables->wait_for_lookups();
+  tables->read_state([&](const EmbeddingState& state) {
+    ExportScope scope(path, where);
+    ExportedLayer layer = export_layer(
+        state, tables->feature_configs(), options, conversion, where);
+    write(layer, scope.file);
+  });
 }
 
 at::Tensor lookup_stored(

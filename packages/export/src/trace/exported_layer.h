@@ -2,6 +2,7 @@
 #pragma once
 
 #include "packages/export/src/trace/stored_table.h"
+#include "src/common/atomic_file.h"
 #include "src/engine/embedding_state.h"
 #include "src/features/batch.h"
 
@@ -46,14 +47,6 @@ enum class Conversion {
   kWhenWritten  // until then, tables are placeholders
 };
 
-/// Calls `read` while nothing changes the tables.
-/// Errors:  c10::ValueError beginning with `where` for nullptr, and for a layer whose
-///          activations are not float32.
-void read_tables(
-    const TableModule* tables,
-    const std::string& where,
-    c10::function_ref<void(const EmbeddingState&)> read);
-
 /// Collects the parts of a layer that a file contains.
 /// Errors:  c10::ValueError beginning with `where`, for tables on a sharded strategy,
 ///          unknown features, a dtype that files can't hold, and values that the dtype
@@ -65,8 +58,19 @@ ExportedLayer export_layer(
     Conversion conversion,
     const std::string& where);
 
-/// The name of a table's rows among the tensors of a file. Other tensors of the table have
-/// the same name with "_scales", "_offsets", "_keys" or "_padding_key".
+/// Exports a single layer: calls `write` with it while nothing changes its tables. `write`
+/// commits the file.
+/// Errors:  those of export_layer() and AtomicFile; c10::ValueError beginning with `where`
+///          for nullptr, and for a layer whose activations are not float32.
+void write_layer(
+    const TableModule* tables,
+    const std::string& path,
+    const ExportOptions& options,
+    Conversion conversion,
+    const std::string& where,
+    c10::function_ref<void(ExportedLayer& layer, AtomicFile& file)> write);
+
+/// The name of a table's rows among the tensors of a file. visit_tensors() names the others.
 std::string stored_name(size_t table);
 
 /// The activations that the layer computes for one feature, from the rows in the file.

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 namespace tessera::exporting {
 
@@ -30,6 +31,26 @@ struct StoredTable {
   /// True if rows, scales and offsets are placeholders, whose values are zeros.
   bool is_placeholder = false;
 };
+
+/// Calls visit(name, tensor) for each tensor that a file holds of the table, the rows first.
+/// `name` is that of the rows.
+template <class Visit>
+void visit_tensors(
+    const StoredTable& table,
+    const std::string& name,
+    const Visit& visit) {
+  const std::pair<const char*, const at::Tensor&> tensors[] = {
+      {"", table.rows},
+      {"_scales", table.scales},
+      {"_offsets", table.offsets},
+      {"_keys", table.keys},
+      {"_padding_key", table.padding_key}};
+  for (const auto& [suffix, tensor] : tensors) {
+    if (tensor.defined()) {
+      visit(name + suffix, tensor);
+    }
+  }
+}
 
 /// Converts the rows of the table to `dtype`: kFloat, kBFloat16, kHalf or kChar. Rows
 /// that are already in this dtype and in the order of the file are not copied.

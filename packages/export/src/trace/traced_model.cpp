@@ -62,15 +62,30 @@ TracedModel::TracedModel(
 }
 
 std::vector<at::Tensor> TracedModel::outputs(const ExportExample& batch) {
-  const ForwardInterception interception([this](
-                                             const auto& state,
-                                             const auto& structure,
-                                             const auto& features,
-                                             const auto& weights) {
-    check_has_all(structure, features);
-    return lookup_all(layer_of(state, structure), features, weights);
-  });
+  const ForwardInterception interception = intercept(lookup_all);
   return model_.forward(batch);
+}
+
+template <class LookUp>
+ForwardInterception TracedModel::intercept(LookUp look_up) {
+  return ForwardInterception([this, look_up](
+                                 const auto& state,
+                                 const auto& structure,
+                                 const auto& features,
+                                 const auto& weights) {
+    check_has_all(structure, features);
+    return look_up(layer_of(state, structure), features, weights);
+  });
+}
+
+ForwardInterception TracedModel::intercept_records(
+    const RecordLookup& record_lookup) {
+  return intercept([this, &record_lookup](
+                       const ExportedLayer& layer,
+                       const Features& features,
+                       const Weights& weights) {
+    return record_lookups(layer, features, weights, record_lookup);
+  });
 }
 
 TracedModel::Layers& TracedModel::find_layers(const ExportExample& example) {
@@ -103,14 +118,7 @@ std::shared_ptr<jit::Graph> TracedModel::trace(
     jit::Module& root,
     const ExportExample& example,
     const RecordLookup& record_lookup) {
-  const ForwardInterception interception([&](const auto& state,
-                                             const auto& structure,
-                                             const auto& features,
-                                             const auto& weights) {
-    check_has_all(structure, features);
-    return record_lookups(
-        layer_of(state, structure), features, weights, record_lookup);
-  });
+  const ForwardInterception interception = intercept_records(record_lookup);
   const auto graph = record_graph(
       flatten(example),
       [&](const auto& tensors) { return forward(example, tensors); },
@@ -137,14 +145,7 @@ std::shared_ptr<jit::Graph> TracedModel::record(
     const ExportExample& example,
     const RecordLookup& record_lookup,
     const Checks& checks) {
-  const ForwardInterception interception([&](const auto& state,
-                                             const auto& structure,
-                                             const auto& features,
-                                             const auto& feature_weights) {
-    check_has_all(structure, features);
-    return record_lookups(
-        layer_of(state, structure), features, feature_weights, record_lookup);
-  });
+  const ForwardInterception interception = intercept_records(record_lookup);
   return record_operators(
       weights,
       flatten(example),

@@ -17,6 +17,10 @@
 #include <string>
 #include <vector>
 
+namespace tessera {
+class ForwardInterception;
+}  // namespace tessera
+
 namespace tessera::exporting {
 
 /// A model that LibTorch's tracer records. A function of the caller adds the lookups to
@@ -71,6 +75,10 @@ class TracedModel {
   ExportedLayer& layer_of(
       const EmbeddingState& state,
       const Nest<FeatureConfig>& structure);
+  /// While the result lives, look_up(layer, features, weights) replaces the lookups.
+  template <class LookUp>
+  ForwardInterception intercept(LookUp look_up);
+  ForwardInterception intercept_records(const RecordLookup& record_lookup);
   Nest<at::Tensor> record_lookups(
       const ExportedLayer& layer,
       const Features& features,

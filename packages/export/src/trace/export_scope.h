@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "layers/mode_guard.h"
+#include "src/common/atomic_file.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/nn/module.h>
+
 #include <clocale>
 #include <locale>
+#include <optional>
 #include <string>
 
-namespace tessera {
+namespace tessera::exporting {
 
 /// While it exists, new streams write numbers as in C++ source. The program's own global
 /// locale may group digits, as in 1,000. The locale belongs to the process, so it also
@@ -31,4 +38,25 @@ class ClassicLocale {
   std::locale cpp_locale_;
 };
 
-}  // namespace tessera
+/// What an export has from its first check to its end. The file is dropped unless it is
+/// committed.
+struct ExportScope {
+  /// Puts `model`, if there is one, into eval() until the end.
+  /// Errors:  those of AtomicFile.
+  ExportScope(
+      const std::string& path,
+      const std::string& where,
+      torch::nn::Module* model = nullptr)
+      : file(path, where) {
+    if (model != nullptr) {
+      modes.emplace(*model).eval();
+    }
+  }
+
+  AtomicFile file;
+  ClassicLocale locale;  // LibTorch prints TorchScript and numbers with streams
+  at::NoGradGuard no_grad;
+  std::optional<ModeGuard> modes;
+};
+
+}  // namespace tessera::exporting
