@@ -228,9 +228,11 @@ Json output_json(const Output& output) {
   return ArgumentToJson()(std::get<std::vector<TensorName>>(output));
 }
 
+// How Python passes an argument.
+constexpr int kPositional = 1;
+constexpr int kKeyword = 2;
+
 Json node_json(const Node& node) {
-  constexpr int kPositional = 1;
-  constexpr int kKeyword = 2;
   const auto inputs =
       converted(node.arguments, [](const NamedArgument& argument) {
         return Json{
