@@ -176,6 +176,7 @@ class HeaderReader {
   std::string name_;  // of the current entry
 };
 
+// Checks that the tensors cover `data_size` bytes without gaps or overlaps.
 void check_cover(
     const std::vector<SafetensorsHeader::Entry>& entries,
     size_t data_size,
@@ -208,17 +209,6 @@ void check_cover(
       where,
       covered,
       data_size);
-}
-
-// Reads the header and checks that its tensors cover `data_size` bytes without gaps or
-// overlaps.
-SafetensorsHeader read_safetensors_header(
-    std::string_view text,
-    size_t data_size,
-    const std::string& where) {
-  SafetensorsHeader header = HeaderReader(text, where).read();
-  check_cover(header.entries, data_size, where);
-  return header;
 }
 
 constexpr size_t kLengthSize = sizeof(uint64_t);
@@ -360,10 +350,9 @@ NamedTensors load_safetensors(const std::string& path) {
       file->size(),
       length);
   const size_t data_offset = kLengthSize + length;
-  SafetensorsHeader header = read_safetensors_header(
-      file->text().substr(kLengthSize, length),
-      file->size() - data_offset,
-      where);
+  SafetensorsHeader header =
+      HeaderReader(file->text().substr(kLengthSize, length), where).read();
+  check_cover(header.entries, file->size() - data_offset, where);
 
   NamedTensors contents{.metadata = std::move(header.metadata)};
   for (auto& entry : header.entries) {

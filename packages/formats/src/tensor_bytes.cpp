@@ -130,10 +130,8 @@ const FileDtype& check_saveable(
       where,
       kMaxRank,
       tensor.dim());
-  const auto* found = std::find_if(
-      kFileDtypes.begin(), kFileDtypes.end(), [&](const FileDtype& entry) {
-        return entry.dtype == tensor.scalar_type();
-      });
+  const auto* found =
+      std::ranges::find(kFileDtypes, tensor.scalar_type(), &FileDtype::dtype);
   TESSERA_CHECK_TYPE(
       found != kFileDtypes.end(),
       "{}: dtype must be one of Float, Double, Half, BFloat16, Char, Short, Int, Long, Byte, Bool, but got {}. Convert the tensor with to().",

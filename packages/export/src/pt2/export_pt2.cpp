@@ -93,18 +93,6 @@ std::vector<Pt2Value> describe_inputs(
   return values;
 }
 
-void check_dense(
-    const std::string& name,
-    const at::Tensor& tensor,
-    const std::string& where) {
-  TESSERA_CHECK_VALUE(
-      tensor.is_cpu() && tensor.layout() == at::kStrided,
-      "{} the parameter or buffer '{}' must be a dense tensor on the cpu, but is on {}. Call to(torch::kCPU) on the model before the export.",
-      where,
-      name,
-      tensor.device());
-}
-
 // Adds the tensors of a layer's table. Their names begin with `prefix`. A table without
 // rows adds nothing. Each placeholder gets a function that makes it. The functions are
 // called in order and once, so only one converted table is in memory.
@@ -168,7 +156,12 @@ std::vector<pt2::Weight> named_weights(
         if (!tensor.defined() || detail::is_unsized(tensor)) {
           return;  // a layer that forward() does not call is perhaps not built
         }
-        check_dense(name, tensor, where);
+        TESSERA_CHECK_VALUE(
+            tensor.is_cpu() && tensor.layout() == at::kStrided,
+            "{} the parameter or buffer '{}' must be a dense tensor on the cpu, but is on {}. Call to(torch::kCPU) on the model before the export.",
+            where,
+            name,
+            tensor.device());
         if (tensors.insert(tensor.unsafeGetTensorImpl()).second) {
           weights.push_back(
               {.name = name,
@@ -240,18 +233,6 @@ std::vector<int64_t> base_sizes(size_t count) {
   return sizes;
 }
 
-// The sizes of the example, unless they are too small to tell symbols from constants.
-// AOTInductor decides by them whether loops use several threads.
-std::vector<int64_t> usual_sizes(
-    const ResizedExamples& examples,
-    const std::vector<int64_t>& base) {
-  std::vector<int64_t> sizes = base;
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    sizes[i] = std::max(sizes[i], examples.sizes()[i]);
-  }
-  return sizes;
-}
-
 // Returns whether the source takes only the batch size of the example.
 bool is_batch_fixed(const Source& source, const ResizedExamples& examples) {
   std::string refusal;
@@ -295,12 +276,12 @@ pt2::Archive make_archive(
     records.push_back(std::move(record));
   }
   archive.graph = exporting::merge_graphs(
-      records,
-      solver,
-      hints,
-      batch_sources(example, archive.signature.inputs),
-      examples.descriptions(),
-      kPt2Where);
+      {.records = records,
+       .solver = solver,
+       .hints = hints,
+       .value_sources = batch_sources(example, archive.signature.inputs),
+       .descriptions = examples.descriptions(),
+       .where = kPt2Where});
   archive.weights = std::move(records[0].weights);
   for (Pt2Value& input : archive.signature.inputs) {
     add_type(input, archive.graph.tensors.at(input.name));
@@ -454,7 +435,12 @@ Pt2Signature write(
     base[0] = examples.sizes()[0];
     is_fixed[0] = true;
   }
-  const std::vector<int64_t> hints = usual_sizes(examples, base);
+  // The sizes of the example, unless they are too small to tell symbols from constants.
+  // AOTInductor decides by them whether loops use several threads.
+  std::vector<int64_t> hints = base;
+  for (size_t i = 0; i < hints.size(); ++i) {
+    hints[i] = std::max(hints[i], examples.sizes()[i]);
+  }
   const pt2::Archive archive =
       make_archive(source, examples, example, base, is_fixed, hints);
   pt2::write_archive(file, archive, exporting::flatten(examples.at(hints)));
@@ -491,9 +477,7 @@ ExportExample example_of_paths(
         kPt2Where,
         path);
     features_of_paths.emplace_back(path, feature->second);
-    if (weights[path]) {
-      weights_of_paths.emplace_back(path, weights[path]);
-    }
+    weights_of_paths.emplace_back(path, weights[path]);
   }
   return {
       .features = Features::map(std::move(features_of_paths)),
@@ -507,12 +491,12 @@ std::vector<at::Tensor> layer_outputs(
     const exporting::ExportedLayer& layer,
     const ExportExample& batch,
     const Lookup& lookup) {
-  auto weights = by_path(batch.weights);
+  const std::vector<Feature> features = batch.features.flatten();
+  const auto weights = batch.weights.flatten();
   std::vector<at::Tensor> outputs;
-  batch.features.for_each([&](const std::string& path, const Feature& feature) {
-    outputs.push_back(
-        lookup(layer.exported[outputs.size()], feature, weights[path]));
-  });
+  for (size_t i = 0; i < features.size(); ++i) {
+    outputs.push_back(lookup(layer.exported[i], features[i], weights[i]));
+  }
   return outputs;
 }
 

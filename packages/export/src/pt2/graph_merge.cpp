@@ -258,38 +258,26 @@ Observations observe(const RecordedGraph& record, const std::string& where) {
           .storage_offset = tensor.storage_offset()};
     }
   };
-  pt2::GraphRunner(record.graph, record.weights, where)
-      .run(record.inputs, observer);
+  pt2::make_function(record.graph, record.weights, where)(
+      record.inputs, observer);
   return seen;
 }
 
 class Merger {
  public:
-  Merger(
-      const std::vector<RecordedGraph>& records,
-      SizeSolver& solver,
-      const std::vector<int64_t>& hints,
-      const std::vector<ValueSource>& value_sources,
-      const std::vector<std::string>& descriptions,
-      const std::string& where)
-      : records_(records),
-        solver_(solver),
-        hints_(hints),
-        value_sources_(value_sources),
-        descriptions_(descriptions),
-        where_(where),
-        graph_(records[0].graph) {}
+  explicit Merger(const MergeInput& input)
+      : input_(input), graph_(input.records[0].graph) {}
 
   pt2::Graph merge() {
-    graph_.symbols = hints_;
+    graph_.symbols = input_.hints;
     graph_.is_value.assign(graph_.symbols.size(), false);
     taken_.insert(graph_.weights.begin(), graph_.weights.end());
     taken_.insert(graph_.inputs.begin(), graph_.inputs.end());
-    for (size_t k = 1; k < records_.size(); ++k) {
+    for (size_t k = 1; k < input_.records.size(); ++k) {
       check_structure(k);
     }
-    for (const RecordedGraph& record : records_) {
-      observations_.push_back(observe(record, where_));
+    for (const RecordedGraph& record : input_.records) {
+      observations_.push_back(observe(record, input_.where));
     }
     for (const auto& [name, first] : observations_[0]) {
       taken_.insert(name);
@@ -313,8 +301,8 @@ class Merger {
  private:
   // Raises an error that names the first node at which two records differ.
   void check_structure(size_t k) const {
-    const pt2::Graph& a = records_[0].graph;
-    const pt2::Graph& b = records_[k].graph;
+    const pt2::Graph& a = input_.records[0].graph;
+    const pt2::Graph& b = input_.records[k].graph;
     const size_t count = std::min(a.nodes.size(), b.nodes.size());
     for (size_t i = 0; i < count; ++i) {
       check_same(
@@ -333,10 +321,10 @@ class Merger {
         k,
         a.weights == b.weights &&
             std::equal(
-                records_[0].weights.begin(),
-                records_[0].weights.end(),
-                records_[k].weights.begin(),
-                records_[k].weights.end(),
+                input_.records[0].weights.begin(),
+                input_.records[0].weights.end(),
+                input_.records[k].weights.begin(),
+                input_.records[k].weights.end(),
                 [](const pt2::Weight& x, const pt2::Weight& y) {
                   return x.tensor.is_same(y.tensor) ||
                       (x.tensor.sizes() == y.tensor.sizes() &&
@@ -349,19 +337,19 @@ class Merger {
     TESSERA_CHECK_VALUE(
         is_same,
         "{} forward() must call the same operators for batches of all sizes, but it calls {} with {}. Choose operators without conditions on sizes.",
-        where_,
+        input_.where,
         difference,
         point_text(k));
   }
 
   std::string point_text(size_t k) const {
     std::vector<std::string> changes;
-    for (size_t i = 0; i < descriptions_.size(); ++i) {
-      const int64_t before = solver_.points()[0][i];
-      const int64_t after = solver_.points()[k][i];
+    for (size_t i = 0; i < input_.descriptions.size(); ++i) {
+      const int64_t before = input_.solver.points()[0][i];
+      const int64_t after = input_.solver.points()[k][i];
       if (before != after && changes.size() < 3) {
         changes.push_back(fmt::format(
-            "{} {} instead of {}", descriptions_[i], after, before));
+            "{} {} instead of {}", input_.descriptions[i], after, before));
       }
     }
     return fmt::format("{}", fmt::join(changes, ", "));
@@ -370,11 +358,11 @@ class Merger {
   Polynomial solve(
       const std::vector<int64_t>& values,
       const std::string& what) {
-    const auto found = solver_.solve(values);
+    const auto found = input_.solver.solve(values);
     TESSERA_CHECK_VALUE(
         found.has_value(),
         "{} sizes must be sums of products of the batch size and the numbers of ids, but {} is {} with {}, and {} with {}. Compute it with operators, or without this size.",
-        where_,
+        input_.where,
         what,
         values[0],
         sizes_text(0),
@@ -385,9 +373,10 @@ class Merger {
 
   std::string sizes_text(size_t k) const {
     std::vector<std::string> texts;
-    for (size_t i = 0; i < std::min<size_t>(descriptions_.size(), 3); ++i) {
-      texts.push_back(
-          fmt::format("{} {}", descriptions_[i], solver_.points()[k][i]));
+    for (size_t i = 0; i < std::min<size_t>(input_.descriptions.size(), 3);
+         ++i) {
+      texts.push_back(fmt::format(
+          "{} {}", input_.descriptions[i], input_.solver.points()[k][i]));
     }
     return fmt::format("{}", fmt::join(texts, ", "));
   }
@@ -410,7 +399,7 @@ class Merger {
           other != seen.end() && other->second.dtype == first.dtype &&
               other->second.sizes.size() == first.sizes.size(),
           "{} the tensor '{}' must have the same dtype and rank for batches of all sizes. Choose operators without conditions on sizes.",
-          where_,
+          input_.where,
           name);
     }
     for (size_t axis = 0; axis < first.sizes.size(); ++axis) {
@@ -444,9 +433,10 @@ class Merger {
 
   void merge_argument(pt2::Node& node, size_t i, size_t j) {
     pt2::NamedArgument& argument = node.arguments[j];
-    const auto all = pt2::converted(records_, [&](const RecordedGraph& record) {
-      return &record.graph.nodes[i].arguments[j].value;
-    });
+    const auto all =
+        pt2::converted(input_.records, [&](const RecordedGraph& record) {
+          return &record.graph.nodes[i].arguments[j].value;
+        });
     if (std::all_of(all.begin(), all.end(), [&](const auto* other) {
           return *other == argument.value;
         })) {
@@ -471,7 +461,7 @@ class Merger {
         (is_list || std::holds_alternative<pt2::Int>(argument.value)) &&
             std::all_of(all.begin(), all.end(), is_alike),
         "{} {} must not depend on the sizes of the batch, unless it is an integer, but C++ computes it from them. Compute it with operators.",
-        where_,
+        input_.where,
         what);
     if (!is_list) {
       argument.value = merge_ints([](const pt2::Argument& other) {
@@ -682,12 +672,12 @@ class Merger {
   // Reads a symbol that is no size of an input from the values of a dense_shape.
   std::string name_of_symbol(size_t symbol) {
     const auto source =
-        std::ranges::find(value_sources_, symbol, &ValueSource::symbol);
+        std::ranges::find(input_.value_sources, symbol, &ValueSource::symbol);
     TESSERA_CHECK_VALUE(
-        source != value_sources_.end(),
+        source != input_.value_sources.end(),
         "{} {} must be a size of an input, but it is not. Pass an input with this size.",
-        where_,
-        descriptions_[symbol]);
+        input_.where,
+        input_.descriptions[symbol]);
     graph_.is_value[symbol] = true;
     const std::string tensor = add_tensor(
         "torch.ops.aten.select.int",
@@ -707,12 +697,7 @@ class Merger {
     Polynomial meaning;
   };
 
-  const std::vector<RecordedGraph>& records_;
-  SizeSolver& solver_;
-  const std::vector<int64_t>& hints_;
-  const std::vector<ValueSource>& value_sources_;
-  const std::vector<std::string>& descriptions_;
-  const std::string& where_;
+  const MergeInput& input_;
   pt2::Graph graph_;
   std::vector<Observations> observations_;
   std::vector<pt2::Node> integer_nodes_;
@@ -724,15 +709,8 @@ class Merger {
 
 }  // namespace
 
-pt2::Graph merge_graphs(
-    const std::vector<RecordedGraph>& records,
-    SizeSolver& solver,
-    const std::vector<int64_t>& hints,
-    const std::vector<ValueSource>& value_sources,
-    const std::vector<std::string>& descriptions,
-    const std::string& where) {
-  return Merger(records, solver, hints, value_sources, descriptions, where)
-      .merge();
+pt2::Graph merge_graphs(const MergeInput& input) {
+  return Merger(input).merge();
 }
 
 }  // namespace tessera::exporting

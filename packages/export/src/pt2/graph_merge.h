@@ -77,20 +77,27 @@ struct ValueSource {
   at::ScalarType dtype = at::kLong;
 };
 
+/// What merge_graphs() reads.
+struct MergeInput {
+  /// One for each of solver.points().
+  const std::vector<RecordedGraph>& records;
+  SizeSolver& solver;
+  /// The values of the symbols in the example.
+  const std::vector<int64_t>& hints;
+  std::vector<ValueSource> value_sources;
+  /// What each symbol is, for messages.
+  const std::vector<std::string>& descriptions;
+  std::string where;
+};
+
 /// Makes one graph for batches of any size from records of the same model at all points.
 /// Runs each record to see the sizes of its tensors. A size or an integer that differs
 /// between the points becomes a polynomial of the symbols. The graph computes the symbols
 /// from the sizes of its inputs. It reads a symbol that is in none of these sizes from the
 /// first of `value_sources` that has this symbol. A size of an input that is a sum gets a
-/// symbol of its own, and the graph checks it. `descriptions` says what each symbol is.
+/// symbol of its own, and the graph checks it.
 /// Errors:  c10::ValueError beginning with `where` that names the node, if the records
 ///          differ in anything but sizes, or if a size is no polynomial.
-pt2::Graph merge_graphs(
-    const std::vector<RecordedGraph>& records,
-    SizeSolver& solver,
-    const std::vector<int64_t>& hints,
-    const std::vector<ValueSource>& value_sources,
-    const std::vector<std::string>& descriptions,
-    const std::string& where);
+pt2::Graph merge_graphs(const MergeInput& input);
 
 }  // namespace tessera::exporting

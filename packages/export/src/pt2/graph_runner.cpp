@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <type_traits>
 #include <unordered_map>
@@ -107,16 +108,14 @@ IValue list_of(const std::vector<T>& values) {
   return IValue(c10::List<T>(values));
 }
 
-}  // namespace
-
-class GraphRunner::Impl {
+class GraphRunner {
  public:
-  Impl(
+  GraphRunner(
       const Graph& graph,
       const std::vector<Weight>& weights,
-      std::string where)
+      const std::string& where)
       : weights_(converted(weights, &Weight::tensor)),
-        where_(std::move(where)),
+        where_(where),
         num_inputs_(graph.inputs.size()) {
     TESSERA_CHECK_VALUE(
         weights_.size() == graph.weights.size(),
@@ -562,20 +561,17 @@ class GraphRunner::Impl {
   std::vector<int64_t> outputs_;
 };
 
-GraphRunner::GraphRunner(
+}  // namespace
+
+GraphFunction make_function(
     const Graph& graph,
     const std::vector<Weight>& weights,
-    std::string where)
-    : impl_(std::make_unique<Impl>(graph, weights, std::move(where))) {}
-
-GraphRunner::~GraphRunner() = default;
-GraphRunner::GraphRunner(GraphRunner&&) noexcept = default;
-GraphRunner& GraphRunner::operator=(GraphRunner&&) noexcept = default;
-
-std::vector<at::Tensor> GraphRunner::run(
-    const std::vector<at::Tensor>& inputs,
-    const Observer& observer) const {
-  return impl_->run(inputs, observer);
+    const std::string& where) {
+  const auto runner =
+      std::make_shared<const GraphRunner>(graph, weights, where);
+  return [runner](const auto& inputs, const Observer& observer) {
+    return runner->run(inputs, observer);
+  };
 }
 
 }  // namespace tessera::pt2

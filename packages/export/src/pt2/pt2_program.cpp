@@ -136,7 +136,10 @@ class Pt2Program::Impl {
  public:
   Impl(pt2::Archive archive, const std::string& place)
       : archive_(std::move(archive)),
-        runner_(archive_.graph, archive_.weights, kProgramWhere) {
+        run_(pt2::make_function(
+            archive_.graph,
+            archive_.weights,
+            kProgramWhere)) {
     for (const std::string& input : archive_.graph.inputs) {
       sizes_.push_back(&archive_.graph.tensors.at(input).sizes);
       for (const pt2::Polynomial& size : *sizes_.back()) {
@@ -170,7 +173,7 @@ class Pt2Program::Impl {
 
   std::vector<at::Tensor> run(const std::vector<at::Tensor>& inputs) const {
     check(inputs);
-    return runner_.run(inputs);
+    return run_(inputs, {});
   }
 
   void check(const std::vector<at::Tensor>& tensors) const {
@@ -250,7 +253,7 @@ class Pt2Program::Impl {
   }
 
   pt2::Archive archive_;
-  pt2::GraphRunner runner_;
+  pt2::GraphFunction run_;
   // The sizes of each input in archive_.
   std::vector<const std::vector<pt2::Polynomial>*> sizes_;
   size_t num_symbols_ = 0;

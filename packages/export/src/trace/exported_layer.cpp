@@ -169,26 +169,26 @@ ExportedLayer export_layer(
     Conversion conversion,
     const std::string& where) {
   check_dtype(options, where);
-  ExportedLayer layer;
-  layer.where = where;
-  layer.dtype = options.dtype;
-  layer.state = &state;
   check_holds_all_rows(
-      *layer.state,
+      state,
       where,
       "Save a checkpoint, load it into a layer on Strategy::fused() in one "
       "process, and export that.");
-  layer.structure = structure;
-  layer.paths = layer.structure.paths();
+  ExportedLayer layer{
+      .where = where,
+      .state = &state,
+      .structure = structure,
+      .paths = structure.paths(),
+      .dtype = options.dtype};
   check_unique(layer.paths, where);
-  for (const FeatureState& feature : layer.state->features) {
+  for (const FeatureState& feature : state.features) {
     layer.features.push_back(with_any_batch_size(feature));
   }
   layer.exported = find_features(
       layer.paths,
       options.features.empty() ? layer.paths : options.features,
       where);
-  layer.tables.resize(layer.state->tables.size());
+  layer.tables.resize(state.tables.size());
   for (const size_t index : layer.exported) {
     const size_t table = layer.features[index].table;
     StoredTable& stored = layer.tables[table];

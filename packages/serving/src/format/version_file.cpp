@@ -4,11 +4,11 @@
 #include <tessera/common/json_value.h>
 
 #include "packages/serving/src/format/key_buckets.h"
+#include "src/common/active_kernels.h"
 #include "src/common/check.h"
 #include "src/common/checksum.h"
 #include "src/common/names.h"
 #include "src/features/id_rule.h"
-#include "src/kernels/kernels.h"
 
 #include <fmt/format.h>
 

@@ -5,7 +5,6 @@
 
 #include "packages/serving/src/format/key_buckets.h"
 #include "packages/serving/src/publisher/row_copier.h"
-#include "src/common/buffer.h"
 #include "src/common/check.h"
 #include "src/tables/key_table_rows.h"
 

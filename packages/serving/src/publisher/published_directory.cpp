@@ -2,10 +2,10 @@
 #include "packages/serving/src/publisher/published_directory.h"
 
 #include "serialization/mapped_file.h"
+#include "src/common/active_kernels.h"
 #include "src/common/atomic_file.h"
 #include "src/common/check.h"
 #include "src/common/checksum.h"
-#include "src/kernels/kernels.h"
 
 #include <c10/util/Exception.h>
 #include <fmt/format.h>

@@ -3,9 +3,9 @@
 
 #include <tessera/common/shorten.h>
 
+#include "src/common/active_kernels.h"
 #include "src/common/check.h"
 #include "src/common/parallel.h"
-#include "src/kernels/kernels.h"
 
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "packages/serving/src/reader/published_table.h"
 
-#include "src/common/active_kernels.h"
 #include "src/common/check.h"
 #include "src/tables/key_partitions.h"
 

@@ -6,8 +6,8 @@
 #include "packages/serving/src/format/key_buckets.h"
 #include "packages/serving/src/format/version_file.h"
 #include "packages/serving/src/reader/version_data.h"
+#include "src/common/active_kernels.h"
 #include "src/features/id_rule.h"
-#include "src/kernels/kernels.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -2,9 +2,9 @@
 #include "packages/serving/src/reader/version_data.h"
 
 #include "serialization/mapped_file.h"
+#include "src/common/active_kernels.h"
 #include "src/common/check.h"
 #include "src/common/checksum.h"
-#include "src/kernels/kernels.h"
 
 #include <fmt/format.h>
 #include <sys/mman.h>
