@@ -183,6 +183,37 @@ FUNCTIONS = {
     "require_rows": "check_rows",
 }
 
+# Types of the training package with another name.
+TYPES = {
+    "MetricBatch": "StepResult",
+    "LogLossOptions": "ScoreMetricOptions",
+    "NormalizedEntropyOptions": "ScoreMetricOptions",
+    "CalibrationOptions": "ScoreMetricOptions",
+    "NDCGOptions": "RankingMetricOptions",
+    "Ties(?=::k[RWP])": "RankingMetricOptions::Ties",
+    "TaskPredictions": "TaskResult",
+    "EpochRecord": "History::Record",
+    "StepRecord": "History::Record",
+    "RestoredEpoch": "History::Restored",
+    "CalibrationBin": "CalibrationError::Bin",
+    "ProfileRow": "Profile::Row",
+    "PlannedTable": "ShardingPlan::Table",
+}
+
+# Options of fit() and of metrics that are plain bools now.
+SWITCHES = {
+    r"\.signals = (?:\w+::)*Signals::kLeave": ".stop_on_signals = false",
+    r"\.signals = (?:\w+::)*Signals::kStop": ".stop_on_signals = true",
+    r"(?:\w+::)*MovementWarning::kOff": "false",
+    r"(?:\w+::)*MovementWarning::kOn": "true",
+    r"\.unoptimized = (?:\w+::)*Unoptimized::kAllow": ".allow_unoptimized = true",
+    r"\.unoptimized = (?:\w+::)*Unoptimized::kError": ".allow_unoptimized = false",
+    r"\.no_relevant_item = (?:\w+::)*NoRelevantItem::kLeftOut": ".skip_queries_without_relevant = true",
+    r"\.no_relevant_item = (?:\w+::)*NoRelevantItem::kCountsAsZero": ".skip_queries_without_relevant = false",
+    r"(?:\w+::)*TableActivityOptions\{\.max_rows = ([^{}]*)\}": r"\1",
+    r"(?<=make_mpi_backend\()\{\.timeout = ([^{}]*)\}": r"\1",
+}
+
 # An OptimizerSpec held its variant as a base class. std::visit() is left to the compiler's errors.
 SPEC_CALLS = {
     r"std::get_if<((?:tessera::)?optim::\w+)>\(&([\w.]+)\)": r"\2.get_if<\1>()",
@@ -213,7 +244,7 @@ def upgrade_names(text):
         text = upgrade_types(text, namespace, types)
     for old, new in FUNCTIONS.items():
         text = re.sub(rf'(?<!")\b{old}\b', new, text)  # files keep their names
-    for old, new in SPEC_CALLS.items():
+    for old, new in (SPEC_CALLS | SWITCHES).items():
         text = re.sub(old, new, text)
     used = []
     for namespace, names in NAMESPACES.items():
@@ -221,6 +252,8 @@ def upgrade_names(text):
         text = re.sub(rf"\btessera::(?=(?:{pattern})\b)", f"tessera::{namespace}::", text)
         if re.search(rf"(?<![\w:.])(?:{pattern})\b", text):
             used.append(namespace)
+    for old, new in TYPES.items():
+        text = re.sub(rf"\b(?<!RankingMetricOptions::){old}\b", new, text)
     used = [namespace for namespace in used if f"using namespace tessera::{namespace};" not in text]
     directives = "".join(f"\nusing namespace tessera::{namespace};" for namespace in used)
     return re.sub(r"^(using namespace tessera;)$", lambda match: match[1] + directives, text, flags=re.M)

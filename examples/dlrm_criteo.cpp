@@ -179,7 +179,8 @@ training::History train(
       {.epochs = options.epochs,
        .model = model,
        .metrics = {std::make_shared<training::LogLoss>(
-           training::LogLossOptions{.scores = training::ScoreKind::kLogits})},
+           training::ScoreMetricOptions{
+               .scores = training::ScoreKind::kLogits})},
        .callbacks = make_callbacks(
            progress, model, pipeline, directory, options, report),
        .checkpoint = make_checkpoint(model, *optimizer, directory, options)});

@@ -104,9 +104,7 @@ int train(const std::string& folder) {
       {.epochs = 30,
        .model = model,
        .metrics = {tessera::training::AUC()},
-       .validation =
-           tessera::training::Validation{
-               .pass = tessera::training::make_pass(held_out, loss_of)},
+       .validation = tessera::training::make_pass(held_out, loss_of),
        .callbacks =
            {tessera::training::ProgressBar(),
             tessera::training::TerminateOnNonFinite(),

@@ -53,7 +53,7 @@ int main(int argc, char** argv) try {
       {.epochs = 5,
        .model = model,
        .metrics = {AUC()},
-       .validation = Validation{.pass = held_out},
+       .validation = held_out,
        .callbacks = {ProgressBar()}});
   // 5. Print the probability of a click for each new example.
   model->eval();

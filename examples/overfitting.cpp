@@ -222,11 +222,9 @@ training::History train(
       {.epochs = epochs,
        .model = model.ptr(),
        .metrics = {std::make_shared<training::AUC>()},
-       .validation =
-           training::Validation{
-               .pass = training::make_pass(clicks.validation, loss_of)},
+       .validation = training::make_pass(clicks.validation, loss_of),
        .callbacks = callbacks,
-       .signals = training::Signals::kLeave});
+       .stop_on_signals = false});
 }
 // end snippet
 

@@ -81,6 +81,20 @@ class UpgradeTest(unittest.TestCase):
             "using namespace tessera::serving;\nRawColumns::Column a;\ntessera::serving::detail::PublishInfo b;\n",
         )
 
+    def test_training_types(self):
+        self.expect("NDCGOptions{.k = 5}", "RankingMetricOptions{.k = 5}")
+        self.expect("tessera::LogLossOptions o;", "tessera::training::ScoreMetricOptions o;")
+        self.expect("{.ties = Ties::kWorst}", "{.ties = RankingMetricOptions::Ties::kWorst}")
+        self.expect("for (const EpochRecord& r : h.epochs)", "for (const History::Record& r : h.epochs)")
+        self.expect("{.signals = training::Signals::kLeave}", "{.stop_on_signals = false}")
+        self.expect("{.unoptimized = Unoptimized::kAllow}", "{.allow_unoptimized = true}")
+        self.expect("{.movement_warning = MovementWarning::kOff}", "{.movement_warning = false}")
+        self.expect(
+            "{.no_relevant_item = training::NoRelevantItem::kLeftOut}", "{.skip_queries_without_relevant = true}"
+        )
+        self.expect("TableActivity(layers, TableActivityOptions{.max_rows = 7})", "TableActivity(layers, 7)")
+        self.expect("make_mpi_backend({.timeout = minutes(5)})", "make_mpi_backend(minutes(5))")
+
     def test_specs(self):
         self.expect("std::get_if<optim::Adam>(&table.optimizer)", "table.optimizer.get_if<optim::Adam>()")
         self.expect("if (std::holds_alternative<optim::SGD>(s))", "if ((s.get_if<optim::SGD>() != nullptr))")

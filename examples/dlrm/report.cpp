@@ -39,7 +39,7 @@ void print_json(const Report& report, const Options& options) {
     json["equal_from_export"] = *report.serves_the_same;
   }
   if (report.profile != nullptr) {
-    using Rows = std::vector<tessera::training::ProfileRow>;
+    using Rows = std::vector<tessera::training::Profile::Row>;
     json["profile"] = tessera::JsonValue<Rows>::write(report.profile->result());
   }
   std::cout << json.dump(2) << "\n";

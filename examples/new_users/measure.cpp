@@ -80,8 +80,7 @@ Tensor search(
 // The mean over the users who have test items.
 template <class Metric>
 double mean_of(int64_t k, const Tensor& found, const RatingLists& test) {
-  Metric metric(
-      {.k = k, .no_relevant_item = training::NoRelevantItem::kLeftOut});
+  Metric metric({.k = k, .skip_queries_without_relevant = true});
   metric.update_ragged(found, items_of(test));
   return metric.result();
 }

@@ -46,7 +46,7 @@ training::CorpusEvaluation make_evaluation(const Options& options) {
           std::make_shared<training::RecallAtK>(
               training::RankingMetricOptions{.k = options.k}),
           std::make_shared<training::NDCG>(
-              training::NDCGOptions{.k = options.k})}};
+              training::RankingMetricOptions{.k = options.k})}};
   if (!options.faiss.empty()) {
     evaluation.make_index =
         [&options](const at::Tensor& vectors, const at::Tensor& ids) {

@@ -145,8 +145,7 @@ double train_and_test(
   training::fit(
       log.train,
       training::make_train_step(optimizer, step_of),
-      {.model = model.ptr(),
-       .movement_warning = training::MovementWarning::kOff});
+      {.model = model.ptr(), .movement_warning = false});
   model->eval();
   const auto auc = std::make_shared<training::AUC>();
   training::evaluate(*training::make_pass(log.test, step_of), {auc});

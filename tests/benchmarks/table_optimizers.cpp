@@ -86,10 +86,9 @@ nlohmann::json train(
       training::make_train_step(virtual_optimizer, loss_of),
       {.epochs = kEpochs,
        .model = embedding.ptr(),
-       .validation =
-           training::Validation{.pass = training::make_pass(held_out, loss_of)},
+       .validation = training::make_pass(held_out, loss_of),
        .callbacks = {activity}});
-  std::cerr << name << "\n" << to_string(activity->measure());
+  std::cerr << name << "\n" << training::to_string(activity->measure());
   nlohmann::json run{{"name", name}};
   for (size_t i = 0; i < history.epochs.size(); ++i) {
     run["steps"].push_back(kStepsPerEpoch * static_cast<int64_t>(i + 1));

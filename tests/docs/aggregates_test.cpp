@@ -48,7 +48,7 @@ static_assert(are_aggregates<
               data::transforms::Vocabulary,
               distributed::PlanOptions,
               training::CalibrationErrorOptions,
-              training::CalibrationOptions,
+              training::ScoreMetricOptions,
               training::CandidateVectors,
               training::CatalogueCoverageOptions,
               training::CorpusEvaluationOptions,
@@ -56,19 +56,14 @@ static_assert(are_aggregates<
               training::EarlyStoppingOptions,
               training::FitOptions,
               training::LearningCurvesOptions,
-              training::MetricBatch,
-              training::NDCGOptions,
-              training::NormalizedEntropyOptions,
-              training::Predictions,
-              training::ProfileRow,
-              training::RankingMetricOptions,
               training::StepResult,
-              training::TaskPredictions,
+              training::RankingMetricOptions,
+              training::Predictions,
+              training::Profile::Row,
               training::TaskResult,
               training::TensorBoardOptions,
               training::TrainStepOptions,
-              training::TrainingCheckpointOptions,
-              training::Validation>);
+              training::TrainingCheckpointOptions>);
 
 }  // namespace
 

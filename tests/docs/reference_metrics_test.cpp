@@ -64,7 +64,7 @@ TEST(MetricsReferenceTest, CalibrationError) {
   CalibrationError error({.bins = 20});
   error.update(probabilities, clicks);
   const double distance = error.result();  // 0: perfectly calibrated
-  for (const CalibrationBin& bin : error.bins()) {
+  for (const CalibrationError::Bin& bin : error.bins()) {
     std::cout << bin.mean_prediction << " " << bin.mean_label << "\n";
   }
   // end snippet
@@ -270,7 +270,7 @@ TEST(CorpusReferenceTest, CorpusEvaluation) {
       CorpusEvaluationOptions{
           .metrics = {
               std::make_shared<RecallAtK>(),
-              std::make_shared<NDCG>(NDCGOptions{.k = 5})}});
+              std::make_shared<NDCG>(RankingMetricOptions{.k = 5})}});
   const auto stopping = std::make_shared<EarlyStopping>(
       EarlyStoppingOptions{.monitor = "val_ndcg_at_5", .patience = 2});
   const History history =

@@ -159,7 +159,7 @@ TEST_F(TrainingReferenceTest, Fit) {
           {.epochs = 10,
            .model = model,
            .metrics = {AUC()},
-           .validation = Validation{.pass = make_pass(test_batches, loss_of)},
+           .validation = make_pass(test_batches, loss_of),
            .callbacks = {ProgressBar()}});
   const double auc = history["val_auc"].back();  // of the last epoch
   // end snippet
@@ -321,7 +321,7 @@ TEST_F(TrainingReferenceTest, Profile) {
   const auto profile = std::make_shared<Profile>();
   fit(batches, step, {.callbacks = {profile}});
   std::cout << profile->text();
-  for (const ProfileRow& row : profile->result()) {
+  for (const Profile::Row& row : profile->result()) {
     std::cout << row.phase << " " << row.share << "\n";
   }
   // end snippet
@@ -379,7 +379,7 @@ TEST_F(TrainingReferenceTest, Logs) {
 TEST_F(TrainingReferenceTest, History) {
   // snippet: History
   const History history = fit(batches, step, {.epochs = 3});
-  for (const EpochRecord& record : history.epochs) {
+  for (const History::Record& record : history.epochs) {
     std::cout << record.epoch << " " << record.logs["loss"] << "\n";
   }
   const std::vector<double> losses = history["loss"];  // one per epoch

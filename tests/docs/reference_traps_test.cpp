@@ -28,7 +28,7 @@ TEST(ReferenceTrapsTest, TableActivity) {
   });
   // snippet: TableActivity
   const auto activity = std::make_shared<TableActivity>(
-      TableModules{embedding}, TableActivityOptions{.max_rows = 1000});
+      TableModules{embedding}, /*max_rows=*/1000);
   const History history =
       fit(batches, step, {.epochs = 2, .callbacks = {activity}});
   const double moved = history["moved_users"].back();

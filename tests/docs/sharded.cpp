@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program of docs/distributed.md and the examples in the docstrings of
-// GlooBackendOptions, MpiBackendOptions and ShardingOptions. It runs as several ranks, and
+// GlooBackendOptions, make_mpi_backend() and ShardingOptions. It runs as several ranks, and
 // must train the same model as one process that gets the batches of all ranks.
 // snippet: sharded
 #include <tessera/distributed/gloo_backend.h>
@@ -65,8 +65,8 @@ void fill_dense_parameters(Ranker& model) {
 namespace tessera::distributed {
 
 c10::intrusive_ptr<c10d::Backend> backend_of_mpi() {
-  // snippet: MpiBackendOptions
-  const auto backend = make_mpi_backend({.timeout = std::chrono::minutes(5)});
+  // snippet: make_mpi_backend
+  const auto backend = make_mpi_backend(std::chrono::minutes(5));
   // end snippet
   return backend;
 }

@@ -366,15 +366,13 @@ bool has_mpi() {
   return true;
 }
 
-c10::intrusive_ptr<c10d::Backend> make_mpi_backend(
-    const MpiBackendOptions& options) {
+c10::intrusive_ptr<c10d::Backend> make_mpi_backend(milliseconds timeout) {
   TESSERA_CHECK_VALUE(
-      options.timeout >= milliseconds(1) &&
-          options.timeout <= std::chrono::years(1),
-      "[MpiBackendOptions] timeout must be from 1 ms to a year, but got {} ms. Set the time that a rank may wait for the others.",
-      options.timeout.count());
+      timeout >= milliseconds(1) && timeout <= std::chrono::years(1),
+      "[make_mpi_backend] timeout must be from 1 ms to a year, but got {} ms. Set the time that a rank may wait for the others.",
+      timeout.count());
   static std::atomic<int64_t> backends = 0;
-  return c10::make_intrusive<MpiBackend>(world(), options.timeout, backends++);
+  return c10::make_intrusive<MpiBackend>(world(), timeout, backends++);
 }
 
 }  // namespace tessera::distributed

@@ -10,21 +10,6 @@
 
 namespace tessera::distributed {
 
-void check_placement(
-    const std::string& table,
-    const TablePlacement& placement,
-    int64_t ranks,
-    const std::string& where) {
-  TESSERA_CHECK_VALUE(
-      placement.kind != TablePlacement::Kind::kTableWise ||
-          (placement.rank >= 0 && placement.rank < ranks),
-      "{} table '{}' is placed on rank {}, but the ranks are 0 to {}. Correct its placement.",
-      where,
-      shorten(table),
-      placement.rank,
-      ranks - 1);
-}
-
 void check_placement_names(
     const EmbeddingState& state,
     const std::map<std::string, TablePlacement>& placement,
@@ -44,25 +29,29 @@ void check_placement_names(
 
 TablePlacement placement_of(
     const std::string& table,
+    const TableConfig& config,
     const ShardingOptions& options,
-    int64_t ranks) {
+    int64_t ranks,
+    const std::string& where) {
   const auto found = options.placement.find(table);
   if (found == options.placement.end()) {
     return TablePlacement::row_wise(options.split);
   }
-  check_placement(table, found->second, ranks, "[ShardingOptions]");
-  return found->second;
-}
-
-void check_placement_of_keys(
-    const std::string& table,
-    const TablePlacement& placement,
-    const std::string& where) {
+  const TablePlacement& placement = found->second;
   TESSERA_CHECK_VALUE(
-      placement.kind != TablePlacement::Kind::kDataParallel,
+      placement.kind != TablePlacement::Kind::kTableWise ||
+          (placement.rank >= 0 && placement.rank < ranks),
+      "{} table '{}' is placed on rank {}, but the ranks are 0 to {}. Correct its placement.",
+      where,
+      shorten(table),
+      placement.rank,
+      ranks - 1);
+  TESSERA_CHECK_VALUE(
+      !config.keys || placement.kind != TablePlacement::Kind::kDataParallel,
       "{} table '{}' has keys, so it can't be data-parallel, because the update of a data-parallel table sends all of its rows. Use TablePlacement::row_wise() or table_wise().",
       where,
       shorten(table));
+  return placement;
 }
 
 Partition::Partition(

@@ -12,13 +12,6 @@
 
 namespace tessera::distributed {
 
-/// Errors:  c10::ValueError beginning with `where` if the rank does not exist.
-void check_placement(
-    const std::string& table,
-    const TablePlacement& placement,
-    int64_t ranks,
-    const std::string& where);
-
 /// Errors:  c10::ValueError beginning with `where` if no table of `state` has one of
 ///          the names.
 void check_placement_names(
@@ -26,19 +19,15 @@ void check_placement_names(
     const std::map<std::string, TablePlacement>& placement,
     const std::string& where);
 
-/// Returns the placement of a table. Checks it if it is in `options.placement`.
-/// Errors:  the same as check_placement().
+/// The placement of a table.
+/// Errors:  c10::ValueError beginning with `where` if `options.placement` has a rank that
+///          does not exist, or makes a table with keys data-parallel.
 TablePlacement placement_of(
     const std::string& table,
+    const TableConfig& config,
     const ShardingOptions& options,
-    int64_t ranks);
-
-/// Refuses a placement that a key table can't have.
-/// Errors:  c10::ValueError beginning with `where` for a data-parallel table.
-void check_placement_of_keys(
-    const std::string& table,
-    const TablePlacement& placement,
-    const std::string& where);
+    int64_t ranks,
+    const std::string& where = "[ShardingOptions]");
 
 /// Says which rank owns which row of a table.
 ///

@@ -96,7 +96,7 @@ class Exchange final : public RowExchange {
     check_transport("gradient_transport", options_.gradient_transport);
     for (const TableState& table : state_.tables) {
       partitions_.emplace_back(
-          placement_of(table.name, options_, ranks_->size()),
+          placement_of(table.name, *table.config, options_, ranks_->size()),
           *table.config,
           ranks_->size());
     }

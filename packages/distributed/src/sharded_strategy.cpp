@@ -404,11 +404,9 @@ LocalRows rows_of(
     const std::string& name,
     const TableConfig& table) {
   const int64_t ranks = strategy.ranks->size();
-  const TablePlacement placement = placement_of(name, strategy.options, ranks);
-  if (table.keys) {
-    check_placement_of_keys(name, placement, "[ShardingOptions]");
-  }
-  return Partition(placement, table, ranks).rows_of(strategy.ranks->rank());
+  return Partition(
+             placement_of(name, table, strategy.options, ranks), table, ranks)
+      .rows_of(strategy.ranks->rank());
 }
 
 std::shared_ptr<TableStore> make_store(

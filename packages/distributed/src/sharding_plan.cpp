@@ -123,7 +123,7 @@ class Planner {
       place(i);
     }
     for (size_t i = 0; i < plan_.tables.size(); ++i) {
-      PlannedTable& table = plan_.tables[i];
+      ShardingPlan::Table& table = plan_.tables[i];
       table.bytes_sent =
           table.placement.kind == TablePlacement::Kind::kDataParallel
           ? bytes_if_data_parallel(table)
@@ -158,26 +158,20 @@ class Planner {
   // Places the tables of PlanOptions::placement. Returns the others.
   std::set<size_t> place_by_options() {
     check_placement_names(state_, options_.placement, "[PlanOptions]");
-    for (const TableState& table : state_.tables) {
-      const auto found = options_.placement.find(table.name);
-      if (found == options_.placement.end()) {
-        continue;
-      }
-      check_placement(
-          table.name, found->second, options_.ranks, "[PlanOptions]");
-      if (table.config->keys) {
-        check_placement_of_keys(table.name, found->second, "[PlanOptions]");
-      }
-    }
+    const ShardingOptions sharding{.placement = options_.placement};
     std::set<size_t> unplaced;
     for (size_t i = 0; i < plan_.tables.size(); ++i) {
-      PlannedTable& table = plan_.tables[i];
-      const auto found = options_.placement.find(table.name);
-      if (found == options_.placement.end()) {
+      ShardingPlan::Table& table = plan_.tables[i];
+      if (!sharding.placement.contains(table.name)) {
         unplaced.insert(i);
         continue;
       }
-      table.placement = found->second;
+      table.placement = placement_of(
+          table.name,
+          *state_.tables[i].config,
+          sharding,
+          options_.ranks,
+          "[PlanOptions]");
       place(i);
     }
     return unplaced;
@@ -190,7 +184,7 @@ class Planner {
       return;
     }
     int64_t total = 0;
-    for (const PlannedTable& table : plan_.tables) {
+    for (const ShardingPlan::Table& table : plan_.tables) {
       total += table.bytes;
     }
     const auto ranks = static_cast<double>(options_.ranks);
@@ -202,7 +196,7 @@ class Planner {
         std::back_inserter(order),
         [&](size_t i) { return !state_.tables[i].config->keys; });
     const auto benefit = [&](size_t i) {
-      const PlannedTable& table = plan_.tables[i];
+      const ShardingPlan::Table& table = plan_.tables[i];
       return (bytes_if_sharded(i) - bytes_if_data_parallel(table)) /
           static_cast<double>(table.bytes);
     };
@@ -210,7 +204,7 @@ class Planner {
       return benefit(a) > benefit(b);
     });
     for (const size_t i : order) {
-      PlannedTable& table = plan_.tables[i];
+      ShardingPlan::Table& table = plan_.tables[i];
       const double extra_bytes =
           static_cast<double>(table.bytes) * (ranks - 1.0) / ranks;
       if (benefit(i) > 0.0 && extra_bytes <= slack) {
@@ -223,7 +217,7 @@ class Planner {
   }
 
   void place(size_t index) {
-    const PlannedTable& table = plan_.tables[index];
+    const ShardingPlan::Table& table = plan_.tables[index];
     const Partition partition(
         table.placement, *state_.tables[index].config, options_.ranks);
     for (int64_t rank = 0; rank < options_.ranks; ++rank) {
@@ -238,7 +232,7 @@ class Planner {
   }
   // The bytes that the rank with the most rows sends.
   double bytes_if_sharded(size_t index) const {
-    const PlannedTable& table = plan_.tables[index];
+    const ShardingPlan::Table& table = plan_.tables[index];
     const int64_t max_rows = rows_of_largest_shard(
         *state_.tables[index].config, table.placement, options_.ranks);
     const auto rows = static_cast<double>(table.rows);
@@ -249,7 +243,7 @@ class Planner {
     return served * static_cast<double>(table.row_bytes) +
         requested * static_cast<double>(table.id_bytes + gradient);
   }
-  double bytes_if_data_parallel(const PlannedTable& table) const {
+  double bytes_if_data_parallel(const ShardingPlan::Table& table) const {
     return !table.is_updated ? 0.0
                              : remote_share() *
             static_cast<double>(table.rows * 2 * kFloatBytes * (table.dim + 1));
@@ -269,7 +263,7 @@ std::string sent(double bytes) {
 
 std::map<std::string, TablePlacement> ShardingPlan::placement() const {
   std::map<std::string, TablePlacement> placement;
-  for (const PlannedTable& table : tables) {
+  for (const ShardingPlan::Table& table : tables) {
     placement.emplace(table.name, table.placement);
   }
   return placement;
@@ -284,7 +278,7 @@ std::string ShardingPlan::to_string() const {
        "distinct ids",
        "sent per step",
        "placement"}};
-  for (const PlannedTable& table : tables) {
+  for (const ShardingPlan::Table& table : tables) {
     lines.push_back(
         {table.name,
          std::to_string(table.rows),

@@ -79,11 +79,11 @@ TEST(PartitionTest, RefusesARankThatDoesNotExist) {
   const ShardingOptions options{
       .placement = {{"users", TablePlacement::table_wise(4)}}};
   EXPECT_VALUE_ERROR(
-      distributed::placement_of("users", options, 4),
+      distributed::placement_of("users", {}, options, 4),
       "[ShardingOptions] table 'users' is placed on rank 4, but the ranks "
       "are 0 to 3");
   EXPECT_EQ(
-      distributed::placement_of("movies", options, 4),
+      distributed::placement_of("movies", {}, options, 4),
       TablePlacement::row_wise());
 }
 

@@ -12,7 +12,7 @@ inline c10::intrusive_ptr<c10d::Backend> make_test_backend(
     std::chrono::milliseconds timeout) {
   const char* name = std::getenv("TESSERA_TEST_BACKEND");
   return name != nullptr && std::string_view(name) == "mpi"
-      ? distributed::make_mpi_backend({.timeout = timeout})
+      ? distributed::make_mpi_backend(timeout)
       : distributed::make_gloo_backend({.timeout = timeout});
 }
 

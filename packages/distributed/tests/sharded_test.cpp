@@ -825,7 +825,7 @@ TEST(ShardedErrorTest, NamesUnusableOptions) {
     EXPECT_VALUE_ERROR(
         (distributed::make_mpi_backend(
             {.timeout = std::chrono::milliseconds(0)})),
-        "[MpiBackendOptions] timeout must be from 1 ms to a year, but got 0 ms");
+        "[make_mpi_backend] timeout must be from 1 ms to a year, but got 0 ms");
   }
 }
 

@@ -18,13 +18,13 @@ Nest<FeatureConfig> features() {
       {"odd", feature_of("odd", 3, 512)}};
 }
 
-const distributed::PlannedTable& find(
+const distributed::ShardingPlan::Table& find(
     const distributed::ShardingPlan& plan,
     const std::string& name) {
   return *std::find_if(
       plan.tables.begin(),
       plan.tables.end(),
-      [&](const distributed::PlannedTable& table) {
+      [&](const distributed::ShardingPlan::Table& table) {
         return table.name == name;
       });
 }
@@ -104,7 +104,7 @@ TEST(ShardingPlanTest, BytesSentFollowTheFormula) {
   EXPECT_DOUBLE_EQ(
       find(plan, "countries").bytes_sent, 0.75 * 200.0 * 8.0 * 17.0);
   double sum = 0.0;
-  for (const distributed::PlannedTable& of_table : plan.tables) {
+  for (const distributed::ShardingPlan::Table& of_table : plan.tables) {
     sum += of_table.bytes_sent;
   }
   EXPECT_DOUBLE_EQ(plan.bytes_sent, sum);
@@ -118,7 +118,7 @@ TEST(ShardingPlanTest, MemoryStaysWithinTheSlack) {
           optim::Adam{},
           {.ranks = ranks, .batch_size = 100'000, .memory_slack = slack});
       double total = 0.0;
-      for (const distributed::PlannedTable& of_table : plan.tables) {
+      for (const distributed::ShardingPlan::Table& of_table : plan.tables) {
         total += static_cast<double>(of_table.bytes);
       }
       const auto most = static_cast<double>(

@@ -96,14 +96,15 @@ at::Tensor accidental_hits(
       .eq(positive.unsqueeze(1));
 }
 
-void check_no_probabilities(
-    const SampledScores& scores,
-    const std::string& where) {
+// Checks the scores of a loss that takes no probabilities, and returns its accidental hits.
+at::Tensor checked_hits(const SampledScores& scores, const std::string& where) {
+  check_sampled_scores(scores, where);
   TESSERA_CHECK_VALUE(
       !scores.positive_probability.defined() &&
           !scores.negative_probability.defined(),
       "{} takes no probabilities. Leave them out, or use sampled_softmax_loss().",
       where);
+  return accidental_hits(scores, where);
 }
 
 // Subtracts log(probability) from scores.
@@ -158,9 +159,7 @@ at::Tensor bpr_loss(
     const SampledLossOptions& options) {
   const std::string where = "[bpr_loss]";
   check_temperature(options.temperature, where);
-  check_sampled_scores(scores, where);
-  check_no_probabilities(scores, where);
-  const at::Tensor hits = accidental_hits(scores, where);
+  const at::Tensor hits = checked_hits(scores, where);
   // The gradient of a NaN that is masked only later would be NaN.
   const at::Tensor negative =
       hits.defined() ? scores.negative.masked_fill(hits, 0.0) : scores.negative;
@@ -186,9 +185,7 @@ at::Tensor cosine_contrastive_loss(
       "{} negative_weight must be finite and >= 0, but got {}. Use about 100 to 1000 for many negatives.",
       where,
       options.negative_weight);
-  check_sampled_scores(scores, where);
-  check_no_probabilities(scores, where);
-  const at::Tensor hits = accidental_hits(scores, where);
+  const at::Tensor hits = checked_hits(scores, where);
   const at::Tensor negative = hits.defined()
       ? scores.negative.masked_fill(hits, -1.0)
       : scores.negative;
@@ -223,9 +220,7 @@ at::Tensor warp_loss(
       "{} margin must be finite and >= 0, but got {}. Use 1, as the paper does.",
       where,
       options.margin);
-  check_sampled_scores(scores, where);
-  check_no_probabilities(scores, where);
-  const at::Tensor hits = accidental_hits(scores, where);
+  const at::Tensor hits = checked_hits(scores, where);
   if (scores.negative.size(1) == 0) {
     return batch_loss(
         scores.positive * 0.0 + scores.negative.sum(1),

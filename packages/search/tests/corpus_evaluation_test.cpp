@@ -99,7 +99,7 @@ TEST(CorpusEvaluationTest, MatchesAPlainLoop) {
       corpus.query_batches(),
       {.metrics = {
            std::make_shared<RecallAtK>(RankingMetricOptions{.k = kDepth}),
-           std::make_shared<NDCG>(NDCGOptions{.k = 10}),
+           std::make_shared<NDCG>(RankingMetricOptions{.k = 10}),
            std::make_shared<CatalogueCoverage>(CatalogueCoverageOptions{
                .catalogue_size = Corpus::kItems, .k = 5})}});
   const Logs logs = evaluation.evaluate();

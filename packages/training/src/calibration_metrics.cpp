@@ -25,7 +25,7 @@ detail::SumRule probability_rule(
       .count = count,
       .add =
           [scores, add_example](
-              const MetricBatch& batch,
+              const StepResult& batch,
               const std::string& where,
               std::vector<double>& sums) {
             const MetricInputs inputs = read_two_classes(batch, where);
@@ -84,9 +84,9 @@ detail::SumRule bin_rule(const CalibrationErrorOptions& options) {
 
 }  // namespace
 
-Calibration::Calibration(CalibrationOptions options)
+Calibration::Calibration(ScoreMetricOptions options)
     : RuleMetric(
-          options.name,
+          name_or(options.name, "calibration"),
           probability_rule(
               2,
               options.scores,
@@ -101,8 +101,8 @@ Calibration::Calibration(CalibrationOptions options)
 CalibrationError::CalibrationError(CalibrationErrorOptions options)
     : RuleMetric(options.name, bin_rule(options)) {}
 
-std::vector<CalibrationBin> CalibrationError::bins() const {
-  std::vector<CalibrationBin> bins;
+std::vector<CalibrationError::Bin> CalibrationError::bins() const {
+  std::vector<Bin> bins;
   for (size_t i = 0; i < sums().size(); i += 3) {
     const double weight = sums()[i];
     bins.push_back(

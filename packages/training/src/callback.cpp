@@ -58,9 +58,9 @@ Json read_json(
 void load_own_states(
     Metric& metric,
     const std::vector<at::Tensor>& states,
-    const Ranks& ranks) {
-  const size_t count = ranks == nullptr ? 1 : ranks->size();
-  const size_t rank = ranks == nullptr ? 0 : ranks->rank();
+    const RankGroup& ranks) {
+  const size_t count = ranks.size();
+  const size_t rank = ranks.rank();
   metric.reset();
   for (size_t i = rank; i < states.size(); i += count) {
     if (i == rank) {
@@ -94,7 +94,7 @@ Logs Training::logs() const {
     return state_.epoch_logs;
   }
   Logs logs{{"loss", state_.loss_mean.result()}};
-  if (state_.ranks != nullptr) {
+  if (state_.ranks->size() > 1) {
     for (const auto& [name, value] : state_.step_metrics.entries()) {
       logs.set(name, value);
     }
@@ -154,7 +154,7 @@ bool Training::is_stopping() const {
   return state_.is_stopping;
 }
 
-void Training::set_restored(RestoredEpoch restored) {
+void Training::set_restored(History::Restored restored) {
   state_.history.restored = std::move(restored);
 }
 
@@ -163,7 +163,7 @@ void Training::keep(std::shared_ptr<void> resource) {
 }
 
 void Training::collect() {
-  if (state_.ranks != nullptr && state_.progress.step_in_epoch > 0) {
+  if (state_.ranks->size() > 1 && state_.progress.step_in_epoch > 0) {
     state_.metrics_of_ranks = gather_states(state_.metrics, *state_.ranks);
   }
 }
@@ -256,7 +256,7 @@ void Training::load(torch::serialize::InputArchive& archive) {
       archive.try_read("logged_loss", logged_loss, true);
 
   for (size_t i = 0; i < metrics.size(); ++i) {
-    load_own_states(*state_.metrics[i], metrics[i], state_.ranks);
+    load_own_states(*state_.metrics[i], metrics[i], *state_.ranks);
   }
   state_.loss_mean = {loss[0].item<double>(), loss[1].item<double>()};
   state_.logged_loss = {};

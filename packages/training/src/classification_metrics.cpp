@@ -60,15 +60,7 @@ double normalized_entropy(const std::vector<double>& sums) {
 AveragePrecision::AveragePrecision(std::string name)
     : TwoClassMetric(std::move(name), area_under_precision_recall) {}
 
-void GroupedAUC::update(
-    const at::Tensor& predictions,
-    const at::Tensor& labels,
-    const at::Tensor& weights) {
-  update_batch(
-      {.predictions = predictions, .labels = labels, .weights = weights});
-}
-
-void GroupedAUC::update_batch(const MetricBatch& batch) {
+void GroupedAUC::update_batch(const StepResult& batch) {
   const std::string where = where_of(name());
   TESSERA_CHECK_VALUE(
       batch.groups.defined(),
@@ -146,14 +138,14 @@ void GroupedAUC::merge(const at::Tensor& state) {
       examples_.end(), other.examples_.begin(), other.examples_.end());
 }
 
-NormalizedEntropy::NormalizedEntropy(NormalizedEntropyOptions options)
+NormalizedEntropy::NormalizedEntropy(ScoreMetricOptions options)
     : RuleMetric(
-          options.name,
+          name_or(options.name, "normalized_entropy"),
           {.count = 3,
            .better = Better::kLower,
            .add =
                [scores = options.scores](
-                   const MetricBatch& batch,
+                   const StepResult& batch,
                    const std::string& where,
                    std::vector<double>& sums) {
                  const MetricInputs inputs = read_two_classes(batch, where);

@@ -60,13 +60,6 @@ SavedBest read_saved(torch::serialize::InputArchive& archive) {
       fmt::to_string(expected.value));
 }
 
-// Saving is collective, so all ranks must decide on the same value: that of rank 0.
-template <class Value>
-double broadcast_value(const Value& value, const Ranks& ranks) {
-  return ranks == nullptr ? value()
-                          : ranks->broadcast(Rendezvous::kTrain, value);
-}
-
 }  // namespace
 
 EarlyStopping::EarlyStopping(EarlyStoppingOptions options)
@@ -106,7 +99,7 @@ void EarlyStopping::on_train_begin(Training& training) {
   check_better();
   TESSERA_CHECK_VALUE(
       options_.restore_best == nullptr || !options_.directory.empty() ||
-          ranks_of(*options_.restore_best) == nullptr,
+          !sharded_strategy_of(*options_.restore_best),
       "[EarlyStopping] the best weights of sharded tables can't be kept in memory, because no process has all rows. Set EarlyStoppingOptions::directory.");
   if (!options_.directory.empty()) {
     check_model_directory(options_.directory, kEarlyStopping);
@@ -144,18 +137,19 @@ void EarlyStopping::stop_if_done(Training& training) const {
     std::string reason = fmt::format(
         "{} has not improved for {} epochs", options_.monitor, waited_);
     if (options_.restore_best != nullptr && best_epoch_ >= 0) {
-      reason += ", " + to_text(best_record());
+      reason += ", " + best_record().text();
     }
     training.stop(reason);
   }
 }
 
 void EarlyStopping::on_epoch_end(Training& training) {
-  const double value = broadcast_value(
-      [&] { return training.logs()[options_.monitor]; },
-      options_.restore_best == nullptr
-          ? nullptr
-          : ranks_of(*options_.restore_best, training.strategy()));
+  const Ranks ranks = options_.restore_best == nullptr
+      ? ranks_of(Strategy::fused())
+      : ranks_of(*options_.restore_best, training.strategy());
+  // Saving is collective, so all ranks must decide on the same value: that of rank 0.
+  const double value = ranks->broadcast(
+      Rendezvous::kTrain, [&] { return training.logs()[options_.monitor]; });
   if (update(training.progress().epoch, value)) {
     keep_best(training);
   }

@@ -8,8 +8,8 @@
 #include "layers/mode_guard.h"
 #include "packages/training/src/epoch_batches.h"
 #include "packages/training/src/fit_checks.h"
+#include "packages/training/src/learning_check.h"
 #include "packages/training/src/merged_metrics.h"
-#include "packages/training/src/movement_check.h"
 #include "packages/training/src/optimizer_check.h"
 #include "packages/training/src/ranks.h"
 #include "packages/training/src/spin_check.h"
@@ -39,12 +39,12 @@ namespace {
 constexpr const char* kFit = "[fit]";
 
 // The metrics of the validation: its own, or empty copies of the training metrics.
-Metrics metrics_of(const Validation& validation, const Metrics& training) {
-  if (!validation.metrics.empty()) {
-    return validation.metrics;
+Metrics validation_metrics_of(const FitOptions& options) {
+  if (!options.validation_metrics.empty()) {
+    return options.validation_metrics;
   }
   Metrics metrics;
-  for (const auto& metric : training) {
+  for (const auto& metric : options.metrics) {
     metrics.push_back(metric->make_empty());
   }
   return metrics;
@@ -207,17 +207,16 @@ class TrainingLoop {
     state_.progress.steps_per_epoch = options_.steps_per_epoch;
     state_.metrics = options_.metrics;
     state_.strategy = strategy_of(options_);
-    const Ranks ranks = ranks_of(state_.strategy);
-    state_.ranks = ranks != nullptr && ranks->size() > 1 ? ranks : nullptr;
+    state_.ranks = ranks_of(state_.strategy);
     state_.callbacks = options_.callbacks;
-    if (options_.validation) {
-      validation_metrics_ = metrics_of(*options_.validation, options_.metrics);
+    if (options_.validation != nullptr) {
+      validation_metrics_ = validation_metrics_of(options_);
     }
     set_log_names(state_, validation_metrics_);
   }
 
   History run() {
-    if (options_.signals == Signals::kStop) {
+    if (options_.stop_on_signals) {
       stop_.install_signal_handlers();
     }
     if (options_.model != nullptr) {
@@ -247,13 +246,11 @@ class TrainingLoop {
     if (state_.progress.epoch < options_.epochs) {
       state_.history.stop_reason.clear();
       state_.history.restored.reset();
-      if (options_.model != nullptr &&
-          options_.movement_warning == MovementWarning::kOn) {
-        movement_.begin(*options_.model);
-        updates_.begin(*options_.model);
+      if (options_.model != nullptr && options_.movement_warning) {
+        learning_.begin(*options_.model);
       }
       parameters_.emplace(
-          options_.model, options_.unoptimized, state_.strategy);
+          options_.model, options_.allow_unoptimized, state_.strategy);
       spins_.begin();
       run_epochs();
       parameters_.reset();
@@ -356,7 +353,7 @@ class TrainingLoop {
       step.weight = std::max(1.0, step.examples);
     }
     state_.metrics_of_ranks.clear();  // those before this step
-    if (state_.ranks != nullptr) {
+    if (state_.ranks->size() > 1) {
       if (!std::exchange(has_compared_, true)) {
         step.checksum = checksum_after_step();
       }
@@ -365,8 +362,8 @@ class TrainingLoop {
           .advice =
               " In each step, call sum_gradients(), or use make_train_step().",
           .is_step = true};
-      step =
-          merge(kStep, step, state_.metrics, state_.ranks, state_.step_metrics);
+      step = merge(
+          kStep, step, state_.metrics, *state_.ranks, state_.step_metrics);
       state_.loss = step.loss;
     }
     // A rank that has skipped its update sends a loss that is not finite.
@@ -399,7 +396,7 @@ class TrainingLoop {
       Logs logs = training_.logs();
       logs.set("loss", state_.logged_loss.result());
       state_.history.steps.push_back(
-          {progress.step, progress.epoch, std::move(logs)});
+          {progress.epoch, std::move(logs), progress.step});
       state_.logged_loss = {};
     }
   }
@@ -407,8 +404,7 @@ class TrainingLoop {
   void end_step() {
     has_checked_gradients_ = false;
     parameters_->end_step();
-    movement_.end_step();
-    updates_.end_step();
+    learning_.end_step();
     spins_.end_step();
     for_each(&Callback::on_step_end);
     stop_.check_signal();
@@ -432,7 +428,7 @@ class TrainingLoop {
 
   void end_epoch() {
     Logs validation_logs;
-    if (options_.validation) {
+    if (options_.validation != nullptr) {
       const at::Tensor generator = generator_state();
       if (!validate(validation_logs)) {
         // A resumed training repeats the validation with the same random numbers.
@@ -443,7 +439,8 @@ class TrainingLoop {
     }
     state_.epoch_logs = {};
     Logs results;
-    merge({"[fit] after an epoch,"}, {}, state_.metrics, state_.ranks, results);
+    merge(
+        {"[fit] after an epoch,"}, {}, state_.metrics, *state_.ranks, results);
     add_logs(state_.epoch_logs, "", state_.loss_mean.result(), results);
     for (const auto& [name, value] : validation_logs.entries()) {
       state_.epoch_logs.set(name, value);
@@ -464,11 +461,7 @@ class TrainingLoop {
     }
     LossMean loss;
     const bool is_complete = run_evaluation(
-        *options_.validation->pass,
-        *validation_metrics_,
-        loss,
-        kFitValidation,
-        [&] {
+        *options_.validation, *validation_metrics_, loss, kFitValidation, [&] {
           if (!state_.strategy.is_sharded()) {
             stop_.check_signal();
           }
@@ -480,7 +473,7 @@ class TrainingLoop {
           {kFitValidation},
           {.loss = loss.result()},
           *validation_metrics_,
-          state_.ranks,
+          *state_.ranks,
           results);
       add_logs(logs, "val_", whole.loss, results);
     }
@@ -503,7 +496,8 @@ class TrainingLoop {
     };
     state_.is_at_epoch_end = true;
     end_for(true);
-    state_.history.epochs.push_back({state_.progress.epoch, state_.epoch_logs});
+    state_.history.epochs.push_back(
+        {.epoch = state_.progress.epoch, .logs = state_.epoch_logs});
     end_for(false);
     state_.is_at_epoch_end = false;
   }
@@ -527,8 +521,7 @@ class TrainingLoop {
   EpochBatches batches_;
   StopAgreement stop_{state_};
   std::optional<ModeGuard> modes_;
-  MovementCheck movement_;
-  UpdateCheck updates_;
+  LearningCheck learning_;
   bool has_checked_gradients_ = false;  // in this step
   bool has_nan_labels_ = false;  // of a skipped step
   bool has_compared_ = false;  // the weights of the ranks
@@ -549,7 +542,7 @@ Logs evaluate(Pass& pass, const Metrics& metrics) {
   LossMean loss;
   run_evaluation(pass, metrics, loss, kEvaluate, [] { return false; });
   Logs logs, results;
-  merge({kEvaluate}, {}, metrics, nullptr, results);
+  merge({kEvaluate}, {}, metrics, *ranks_of(Strategy::fused()), results);
   add_logs(logs, "", loss.result(), results);
   return logs;
 }

@@ -22,24 +22,16 @@ namespace tessera::training {
 
 namespace {
 
-void check_pass(const std::shared_ptr<Pass>& pass, const char* what) {
-  TESSERA_CHECK_VALUE(
-      pass != nullptr,
-      "[fit] expected batches for {}, but got nullptr. Make them with make_pass(source, step).",
-      what);
-}
-
 void check_validation(const FitOptions& options) {
-  if (!options.validation) {
-    return;
-  }
-  check_pass(options.validation->pass, "the validation");
-  check_metrics(options.validation->metrics, kFitValidation);
-  for (const auto& metric : options.validation->metrics) {
+  TESSERA_CHECK_VALUE(
+      options.validation != nullptr || options.validation_metrics.empty(),
+      "[fit] expected batches for validation_metrics, but validation is nullptr. Make them with make_pass(source, loss_of).");
+  check_metrics(options.validation_metrics, kFitValidation);
+  for (const auto& metric : options.validation_metrics) {
     TESSERA_CHECK_VALUE(
         std::find(options.metrics.begin(), options.metrics.end(), metric) ==
             options.metrics.end(),
-        "[fit] metrics and validation->metrics have the same object '{}', which the validation would reset. Make two objects, or leave validation->metrics empty.",
+        "[fit] metrics and validation_metrics have the same object '{}', which the validation would reset. Make two objects, or leave validation_metrics empty.",
         metric->name());
   }
 }
@@ -90,7 +82,7 @@ void check_directories(const FitOptions& options) {
 void check_history_files(const Callbacks& callbacks) {
   std::set<std::string> seen;
   for (const auto& callback : callbacks) {
-    const auto* file = dynamic_cast<const HistoryFile*>(callback.get());
+    const auto* file = dynamic_cast<const detail::HistoryFile*>(callback.get());
     if (file == nullptr) {
       continue;
     }
@@ -122,15 +114,14 @@ void check_strategy(const FitOptions& options) {
   if (options.model == nullptr) {
     return;
   }
-  const Ranks own = ranks_of(strategy_of(options));
+  const Strategy own = strategy_of(options);
   for (const auto& part : options.model->modules()) {
     const auto* tables = TableModule::of(*part);
-    const Ranks ranks =
-        tables == nullptr ? nullptr : ranks_of(tables->strategy());
     TESSERA_CHECK_VALUE(
-        ranks == nullptr || ranks == own,
+        tables == nullptr || !tables->strategy().is_sharded() ||
+            ranks_of(tables->strategy()) == ranks_of(own),
         "[fit] the model has sharded tables, but FitOptions::strategy is {}. Leave it unset, or set it to the strategy of the tables, which must have one backend.",
-        own == nullptr ? strategy_of(options).name() : "of another backend");
+        own.is_sharded() ? "of another backend" : own.name());
   }
 }
 
@@ -167,7 +158,9 @@ Strategy strategy_of(const FitOptions& options) {
 }
 
 void check_fit(const std::shared_ptr<Pass>& pass, const FitOptions& options) {
-  check_pass(pass, "the training");
+  TESSERA_CHECK_VALUE(
+      pass != nullptr,
+      "[fit] expected batches for the training, but got nullptr. Make them with make_pass(source, step).");
   TESSERA_CHECK_VALUE(
       options.epochs >= 0,
       "[fit] epochs must be >= 0, but got {}. Set it to the number of epochs in all.",

@@ -48,10 +48,9 @@ double number_from_json(const Json& json, const std::string& where) {
   return kNoNumber;
 }
 
-template <class Record>
-std::vector<std::string> names_in(const std::vector<Record>& records) {
+std::vector<std::string> names_in(const std::vector<History::Record>& records) {
   std::vector<std::string> names;
-  for (const Record& record : records) {
+  for (const History::Record& record : records) {
     for (const auto& [name, value] : record.logs.entries()) {
       if (std::find(names.begin(), names.end(), name) == names.end()) {
         names.push_back(name);
@@ -76,19 +75,15 @@ std::string csv_field(const std::string& text) {
   return quoted + "\"";
 }
 
-// `begin_of` is the text of a record before its values.
-template <class Record, class BeginOf>
-std::string csv_of(
-    std::string head,
-    const std::vector<Record>& records,
-    BeginOf begin_of) {
+std::string csv_of(const std::vector<History::Record>& records, bool is_steps) {
   const std::vector<std::string> names = names_in(records);
-  std::string text = std::move(head);
+  std::string text = is_steps ? "step,epoch" : "epoch";
   for (const std::string& name : names) {
     text.append(",").append(csv_field(name));
   }
-  for (const Record& record : records) {
-    text.append("\n").append(begin_of(record));
+  for (const History::Record& record : records) {
+    text += is_steps ? fmt::format("\n{},{}", record.step, record.epoch)
+                     : fmt::format("\n{}", record.epoch);
     for (const std::string& name : names) {
       const double* value = record.logs.find(name);
       text.append(",").append(value == nullptr ? "" : number_text(*value));
@@ -127,14 +122,14 @@ int64_t int_from_json(
       field_of(json, key, where), where + "." + key);
 }
 
-StepRecord step_from_json(const Json& json) {
+History::Record step_from_json(const Json& json) {
   constexpr const char* kWhere = "History.steps";
   const Json& logs = field_of(json, "logs", kWhere);
   check_kind(logs.is_object(), logs, "an object", "History.steps.logs");
   return {
-      .step = int_from_json(json, "step", kWhere),
       .epoch = int_from_json(json, "epoch", kWhere),
-      .logs = logs_from_json(logs, kWhere)};
+      .logs = logs_from_json(logs, kWhere),
+      .step = int_from_json(json, "step", kWhere)};
 }
 
 }  // namespace
@@ -184,12 +179,9 @@ int History::stop_signal() const {
                                  : 0;
 }
 
-std::string to_text(const RestoredEpoch& restored) {
+std::string History::Restored::text() const {
   return fmt::format(
-      "restored epoch {} ({} {:.4g})",
-      restored.epoch + 1,
-      restored.monitor,
-      restored.value);
+      "restored epoch {} ({} {:.4g})", epoch + 1, monitor, value);
 }
 
 std::vector<std::string> History::names() const {
@@ -208,7 +200,7 @@ std::vector<double> History::operator[](std::string_view name) const {
       shorten(name),
       joined(known));
   std::vector<double> values;
-  for (const EpochRecord& record : epochs) {
+  for (const History::Record& record : epochs) {
     const double* value = record.logs.find(name);
     values.push_back(value == nullptr ? kNoNumber : *value);
   }
@@ -217,14 +209,14 @@ std::vector<double> History::operator[](std::string_view name) const {
 
 Json to_json(const History& history) {
   Json epochs = Json::array();
-  for (const EpochRecord& record : history.epochs) {
+  for (const History::Record& record : history.epochs) {
     epochs.push_back(logs_to_json(record.logs, {{"epoch", record.epoch}}));
   }
   Json json = {
       {"epochs", std::move(epochs)}, {"stop_reason", history.stop_reason}};
   if (!history.steps.empty()) {
     Json steps = Json::array();
-    for (const StepRecord& record : history.steps) {
+    for (const History::Record& record : history.steps) {
       steps.push_back(
           {{"step", record.step},
            {"epoch", record.epoch},
@@ -267,7 +259,7 @@ History history_from_json(const Json& json) {
   if (json.contains("restored")) {
     constexpr const char* kWhere = "History.restored";
     const Json& restored = json["restored"];
-    history.restored = RestoredEpoch{
+    history.restored = History::Restored{
         .epoch = int_from_json(restored, "epoch", kWhere),
         .monitor = JsonValue<std::string>::read(
             field_of(restored, "monitor", kWhere), "History.restored.monitor"),
@@ -278,14 +270,9 @@ History history_from_json(const Json& json) {
 }
 
 std::string to_csv(const History& history, HistoryRows rows) {
-  if (rows == HistoryRows::kEpochs) {
-    return csv_of("epoch", history.epochs, [](const EpochRecord& record) {
-      return std::to_string(record.epoch);
-    });
-  }
-  return csv_of("step,epoch", history.steps, [](const StepRecord& record) {
-    return fmt::format("{},{}", record.step, record.epoch);
-  });
+  return rows == HistoryRows::kEpochs
+      ? csv_of(history.epochs, /*is_steps=*/false)
+      : csv_of(history.steps, /*is_steps=*/true);
 }
 
 }  // namespace tessera::training

@@ -8,6 +8,8 @@
 
 namespace tessera::training {
 
+namespace detail {
+
 HistoryFile::HistoryFile(std::string where, std::string path)
     : where_(std::move(where)), path_(std::move(path)) {
   TESSERA_CHECK_VALUE(
@@ -53,6 +55,8 @@ void HistoryFile::on_train_end(Training& training) {
     write(history);
   }
 }
+
+}  // namespace detail
 
 CsvHistory::CsvHistory(std::string path, HistoryRows rows)
     : HistoryFile("[CsvHistory]", std::move(path)), rows_(rows) {}

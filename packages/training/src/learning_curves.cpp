@@ -108,7 +108,7 @@ double value_of(const Logs& logs, const std::string& name) {
 }
 
 // The number of an epoch, counted from 1.
-double shown_epoch(const EpochRecord& record) {
+double shown_epoch(const History::Record& record) {
   return static_cast<double>(record.epoch) + 1.0;
 }
 
@@ -162,12 +162,12 @@ class Timeline {
   }
 
   // With steps, an epoch is at its last step that was logged; NaN if there is none.
-  double place_of(const EpochRecord& record) const {
+  double place_of(const History::Record& record) const {
     if (!has_steps_) {
       return shown_epoch(record);
     }
     double place = kNotANumber;
-    for (const StepRecord& step : history_.steps) {
+    for (const History::Record& step : history_.steps) {
       if (step.epoch == record.epoch) {
         place = static_cast<double>(step.step);
       }
@@ -176,16 +176,13 @@ class Timeline {
   }
 
   std::vector<Point> points_of(const std::string& name) const {
+    const bool is_of_steps =
+        has_steps_ && contains(history_.step_names(), name);
     std::vector<Point> points;
-    if (has_steps_ && contains(history_.step_names(), name)) {
-      for (const StepRecord& record : history_.steps) {
-        points.push_back(
-            {static_cast<double>(record.step), value_of(record.logs, name)});
-      }
-      return points;
-    }
-    for (const EpochRecord& record : history_.epochs) {
-      const double place = place_of(record);
+    for (const History::Record& record :
+         is_of_steps ? history_.steps : history_.epochs) {
+      const double place =
+          is_of_steps ? static_cast<double>(record.step) : place_of(record);
       if (!std::isnan(place)) {
         points.push_back({place, value_of(record.logs, name)});
       }
@@ -447,15 +444,15 @@ std::vector<std::string> panels_of(
 }
 
 // The epoch that is marked; nullptr if there is none.
-const EpochRecord* best_epoch(
+const History::Record* best_epoch(
     const History& history,
     const LearningCurvesOptions& options) {
   if (history.epochs.size() < 2) {
     return nullptr;
   }
-  const EpochRecord* best = nullptr;
+  const History::Record* best = nullptr;
   if (options.monitor.empty() && history.restored) {
-    for (const EpochRecord& record : history.epochs) {
+    for (const History::Record& record : history.epochs) {
       best = record.epoch == history.restored->epoch ? &record : best;
     }
     return best;
@@ -466,7 +463,7 @@ const EpochRecord* best_epoch(
   }
   const bool is_higher = options.better == Better::kHigher;
   double best_value = kNotANumber;
-  for (const EpochRecord& record : history.epochs) {
+  for (const History::Record& record : history.epochs) {
     const double value = value_of(record.logs, name);
     const bool is_better = is_higher ? value > best_value : value < best_value;
     if (std::isfinite(value) && (best == nullptr || is_better)) {
@@ -481,7 +478,7 @@ const EpochRecord* best_epoch(
 std::string draw_best(
     const Frame& frame,
     const std::vector<Curve>& curves,
-    const EpochRecord& best,
+    const History::Record& best,
     double place) {
   const Point top = frame.to_pixels({place, frame.y.high});
   std::string svg = line(
@@ -551,7 +548,7 @@ std::string learning_curves_svg(
   check(options);
   const Timeline timeline(history, options.axis);
   const std::vector<std::string> panels = panels_of(timeline, options);
-  const EpochRecord* best = best_epoch(history, options);
+  const History::Record* best = best_epoch(history, options);
   const size_t columns = std::clamp<size_t>(panels.size(), 1, 2);
   const size_t rows = std::max<size_t>(1, (panels.size() + 1) / 2);
   const auto width = static_cast<double>(options.width);

@@ -118,12 +118,12 @@ bool can_merge(const Metric& metric) {
 
 std::vector<std::string> log_names_of(
     const Metric& metric,
-    const Ranks& ranks) {
-  if (ranks == nullptr || can_merge(metric)) {
+    const RankGroup& ranks) {
+  if (ranks.size() == 1 || can_merge(metric)) {
     return {metric.name()};
   }
   std::vector<std::string> names;
-  for (int64_t rank = 0; rank < ranks->size(); ++rank) {
+  for (int64_t rank = 0; rank < ranks.size(); ++rank) {
     names.push_back(name_on_rank(metric, rank));
   }
   return names;
@@ -143,13 +143,13 @@ RankStep merge(
     const MergePoint& point,
     const RankStep& own,
     const Metrics& metrics,
-    const Ranks& ranks,
+    RankGroup& ranks,
     Logs& results) {
   std::optional<ProfileScope> scope;
   if (!metrics.empty()) {
     scope.emplace("tessera::metrics");
   }
-  if (ranks == nullptr) {
+  if (ranks.size() == 1) {
     for (const auto& metric : metrics) {
       results.set(metric->name(), metric->result());
     }
@@ -165,7 +165,7 @@ RankStep merge(
     sent.push_back(is_sent ? part_of(*metric) : metric_state({}));
   }
   sent[0] = metric_state(numbers_and_flags);
-  const auto parts = gather(point.where, metrics, std::move(sent), *ranks);
+  const auto parts = gather(point.where, metrics, std::move(sent), ranks);
   RankStep whole;
   for (size_t i = 0; i < parts.size(); ++i) {
     const double* numbers = parts[i][0].const_data_ptr<double>();

@@ -12,7 +12,9 @@ namespace tessera::training {
 bool can_merge(const Metric& metric);
 
 /// The names that a metric logs: its own, or if it cannot be merged, one for each rank.
-std::vector<std::string> log_names_of(const Metric& metric, const Ranks& ranks);
+std::vector<std::string> log_names_of(
+    const Metric& metric,
+    const RankGroup& ranks);
 
 /// The state of each metric on each rank, as [rank][metric]. Collective.
 std::vector<std::vector<at::Tensor>> gather_states(
@@ -39,13 +41,13 @@ struct MergePoint {
 };
 
 /// Returns the sums over all ranks, and sets `results` to those of the metrics over the
-/// examples of all ranks. Collective. Without ranks, it returns `own`.
+/// examples of all ranks. Collective. With one rank, it returns `own`.
 /// Errors:  c10::ValueError on all ranks if their metrics, points or checksums differ.
 RankStep merge(
     const MergePoint& point,
     const RankStep& own,
     const Metrics& metrics,
-    const Ranks& ranks,
+    RankGroup& ranks,
     Logs& results);
 
 }  // namespace tessera::training

@@ -189,7 +189,7 @@ std::vector<double> read_weights(
 }
 
 MetricInputs read_predictions(
-    const MetricBatch& batch,
+    const StepResult& batch,
     const std::string& where) {
   MetricInputs inputs{
       .predictions = read_column(batch.predictions, "predictions", where)};
@@ -199,14 +199,14 @@ MetricInputs read_predictions(
   return inputs;
 }
 
-MetricInputs read_scores(const MetricBatch& batch, const std::string& where) {
+MetricInputs read_scores(const StepResult& batch, const std::string& where) {
   MetricInputs inputs = read_predictions(batch, where);
   inputs.labels = read_column(batch.labels, "labels", where);
   check_sizes(inputs.labels.size(), static_cast<int64_t>(inputs.size()), where);
   return inputs;
 }
 
-MetricInputs read_classes(const MetricBatch& batch, const std::string& where) {
+MetricInputs read_classes(const StepResult& batch, const std::string& where) {
   const at::Tensor& predictions = batch.predictions;
   MetricInputs inputs;
   if (predictions.defined() && predictions.dim() == 2 &&
@@ -235,7 +235,7 @@ MetricInputs read_classes(const MetricBatch& batch, const std::string& where) {
 }
 
 MetricInputs read_two_classes(
-    const MetricBatch& batch,
+    const StepResult& batch,
     const std::string& where) {
   TESSERA_CHECK_VALUE(
       !batch.predictions.defined() || batch.predictions.dim() < 2 ||
@@ -250,9 +250,7 @@ double ratio_of(const std::vector<double>& sums) {
   return sums[1] > 0.0 ? sums[0] / sums[1] : kUndefined;
 }
 
-ScoreLists read_score_lists(
-    const MetricBatch& batch,
-    const std::string& where) {
+ScoreLists read_score_lists(const StepResult& batch, const std::string& where) {
   const auto& [predictions, labels, weights] =
       std::tie(batch.predictions, batch.labels, batch.weights);
   TESSERA_CHECK_VALUE(
@@ -308,7 +306,7 @@ std::vector<int64_t> read_id_rows(
 }
 
 RetrievedIds read_retrieved_ids(
-    const MetricBatch& batch,
+    const StepResult& batch,
     const std::string& where) {
   const auto& [predictions, labels, splits] =
       std::tie(batch.predictions, batch.labels, batch.label_splits);

@@ -9,6 +9,7 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera::training {
@@ -18,6 +19,11 @@ constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
 
 /// The beginning of the error messages of a metric.
 std::string where_of(const std::string& metric);
+
+/// `name`, or `otherwise` if it is empty.
+inline std::string name_or(const std::string& name, std::string otherwise) {
+  return name.empty() ? std::move(otherwise) : name;
+}
 
 at::Tensor metric_state(const std::vector<double>& numbers);
 
@@ -51,19 +57,19 @@ struct MetricInputs {
 
 /// Reads predictions [n] or [n, 1], and ignores labels.
 MetricInputs read_predictions(
-    const MetricBatch& batch,
+    const StepResult& batch,
     const std::string& where);
 
 /// Reads one score and one label per example, each [n] or [n, 1].
-MetricInputs read_scores(const MetricBatch& batch, const std::string& where);
+MetricInputs read_scores(const StepResult& batch, const std::string& where);
 
 /// Reads predictions [n] or [n, 1] with labels 0 and 1, or predictions [n, classes] with
 /// labels in [0, classes).
-MetricInputs read_classes(const MetricBatch& batch, const std::string& where);
+MetricInputs read_classes(const StepResult& batch, const std::string& where);
 
 /// As read_classes(), but refuses more than one score per example.
 MetricInputs read_two_classes(
-    const MetricBatch& batch,
+    const StepResult& batch,
     const std::string& where);
 
 /// sums[0] / sums[1], or kUndefined.
@@ -74,13 +80,13 @@ double ratio_of(const std::vector<double>& sums);
 template <class ValueOf>
 detail::SumRule mean_rule(
     Better better,
-    MetricInputs (*read)(const MetricBatch& batch, const std::string& where),
+    MetricInputs (*read)(const StepResult& batch, const std::string& where),
     ValueOf value_of) {
   return {
       .better = better,
       .add =
           [read, value_of](
-              const MetricBatch& batch,
+              const StepResult& batch,
               const std::string& where,
               std::vector<double>& sums) {
             const MetricInputs inputs = read(batch, where);
@@ -108,7 +114,7 @@ struct ScoreLists {
 
 /// Reads predictions and labels [queries, list], and weights [queries] or
 /// [queries, list].
-ScoreLists read_score_lists(const MetricBatch& batch, const std::string& where);
+ScoreLists read_score_lists(const StepResult& batch, const std::string& where);
 
 /// A checked batch of retrieved ids, with the relevant ids of each query.
 struct RetrievedIds {
@@ -133,7 +139,7 @@ struct RetrievedIds {
 /// [queries] or [queries, 1] are the relevant id of each query. Otherwise they are the
 /// values of bags.
 RetrievedIds read_retrieved_ids(
-    const MetricBatch& batch,
+    const StepResult& batch,
     const std::string& where);
 
 /// Reads a matrix of ids, int32 or int64.

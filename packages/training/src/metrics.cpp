@@ -17,11 +17,27 @@ Metric::Metric(std::string name) : name_(std::move(name)) {
       "[Metric] expected a name, but got an empty one. Pass a name.");
 }
 
-void Metric::update_batch(const MetricBatch& batch) {
+namespace {
+
+void refuse_bags(const StepResult& batch, const std::string& metric) {
   TESSERA_CHECK_VALUE(
       !batch.label_splits.defined(),
       "[Metric '{}'] expected one label for each example, but got bags of labels. Leave out label_splits, or use a metric of retrieved ids.",
-      name());
+      metric);
+}
+
+}  // namespace
+
+void Metric::update(
+    const at::Tensor& predictions,
+    const at::Tensor& labels,
+    const at::Tensor& weights) {
+  update_batch(
+      {.predictions = predictions, .labels = labels, .weights = weights});
+}
+
+void Metric::update_batch(const StepResult& batch) {
+  refuse_bags(batch, name());
   update(batch.predictions, batch.labels, batch.weights);
 }
 
@@ -59,14 +75,9 @@ void SumMetric::merge(const at::Tensor& state) {
   }
 }
 
-void detail::RuleMetric::update(
-    const at::Tensor& predictions,
-    const at::Tensor& labels,
-    const at::Tensor& weights) {
-  rule_.add(
-      {.predictions = predictions, .labels = labels, .weights = weights},
-      where_of(name()),
-      sums());
+void detail::RuleMetric::update_batch(const StepResult& batch) {
+  refuse_bags(batch, name());
+  rule_.add(batch, where_of(name()), sums());
 }
 
 double detail::WeightedScores::total_weight() const {
@@ -90,15 +101,11 @@ void detail::WeightedScores::sort() {
   }
 }
 
-void detail::TwoClassMetric::update(
-    const at::Tensor& predictions,
-    const at::Tensor& labels,
-    const at::Tensor& weights) {
-  const MetricInputs inputs = read_two_classes(
-      {.predictions = predictions, .labels = labels, .weights = weights},
-      where_of(name()));
+void detail::TwoClassMetric::update_batch(const StepResult& batch) {
+  refuse_bags(batch, name());
+  const MetricInputs inputs = read_two_classes(batch, where_of(name()));
   // Examples of earlier batches without weights count 1.
-  if (weights.defined()) {
+  if (batch.weights.defined()) {
     positives_.weights.resize(positives_.values.size(), 1.0);
     negatives_.weights.resize(negatives_.values.size(), 1.0);
     has_weights_ = true;
@@ -189,9 +196,9 @@ void detail::TwoClassMetric::merge(const at::Tensor& state) {
 
 AUC::AUC(std::string name) : TwoClassMetric(std::move(name), area_under_roc) {}
 
-LogLoss::LogLoss(LogLossOptions options)
+LogLoss::LogLoss(ScoreMetricOptions options)
     : RuleMetric(
-          options.name,
+          name_or(options.name, "log_loss"),
           mean_rule(
               Better::kLower,
               read_classes,
@@ -239,7 +246,7 @@ Accuracy::Accuracy(AccuracyOptions options)
 namespace {
 
 MetricInputs read_several_classes(
-    const MetricBatch& batch,
+    const StepResult& batch,
     const std::string& where) {
   const at::Tensor& predictions = batch.predictions;
   TESSERA_CHECK_VALUE(
@@ -267,9 +274,9 @@ int64_t rank_of_label(const MetricInputs& inputs, size_t i) {
 
 TopKAccuracy::TopKAccuracy(TopKAccuracyOptions options)
     : RuleMetric(
-          options.name.empty()
-              ? "top_" + std::to_string(options.k) + "_accuracy"
-              : options.name,
+          name_or(
+              options.name,
+              "top_" + std::to_string(options.k) + "_accuracy"),
           mean_rule(
               Better::kHigher,
               read_several_classes,

@@ -105,22 +105,6 @@ std::vector<NamedTensor> dense_of(
   return dense;
 }
 
-// Runs `work` on rank 0 alone and returns its result on all ranks.
-template <class Work>
-auto broadcast(const Ranks& ranks, Rendezvous rendezvous, Work work) {
-  return ranks == nullptr ? work() : ranks->broadcast(rendezvous, work);
-}
-
-// Runs `work` on all ranks. An error on one rank raises an error on all.
-template <class Work>
-void run_on_all_ranks(const Ranks& ranks, Rendezvous rendezvous, Work work) {
-  if (ranks == nullptr) {
-    work();
-  } else {
-    ranks->run_on_all_ranks(rendezvous, work);
-  }
-}
-
 std::vector<std::string> read_names(
     torch::serialize::InputArchive& archive,
     const std::string& key,
@@ -261,16 +245,13 @@ void build_layers(
   });
 }
 
-std::string layer_directory(const std::string& directory, size_t i) {
-  return fmt::format("{}/layer_{}", directory, i);
-}
-
 std::string file_of(const std::string& directory) {
   return directory + "/model.pt";
 }
 
+// The folder of the checkpoints of one layer.
 std::string folder_of(const std::string& directory, size_t layer) {
-  return layer == 0 ? directory : layer_directory(directory, layer);
+  return layer == 0 ? directory : fmt::format("{}/layer_{}", directory, layer);
 }
 
 // model.pt ends with a checksum. An entry of its archive says that it has one.
@@ -349,7 +330,7 @@ void remove_orphans(
   }
   Disk disk(where);
   for (size_t i = 1; i < layers && i <= named.size(); ++i) {
-    const std::string folder = layer_directory(directory, i);
+    const std::string folder = folder_of(directory, i);
     const std::vector<std::string> names = list_checkpoints(folder, where);
     const auto found = std::find(names.rbegin(), names.rend(), named[i - 1]);
     if (found == names.rend()) {
@@ -435,13 +416,6 @@ void check_layer(
 
 }  // namespace
 
-Ranks ranks_of(torch::nn::Module& model, const Strategy& strategy) {
-  const Layers layers = layers_of(model);
-  const Ranks own =
-      layers.empty() ? nullptr : ranks_of(tables_of(layers[0]).strategy());
-  return own == nullptr ? ranks_of(strategy) : own;
-}
-
 void save_model(
     torch::nn::Module& model,
     const Ranks& ranks,
@@ -453,8 +427,8 @@ void save_model(
   // Rank 0 holds the lock until all layers are saved.
   std::optional<FileLock> lock;
   if (layers.size() > 1) {
-    run_on_all_ranks(ranks, rendezvous, [&] { validate(options, where); });
-    broadcast(ranks, rendezvous, [&] {
+    ranks->run_on_all_ranks(rendezvous, [&] { validate(options, where); });
+    ranks->broadcast(rendezvous, [&] {
       make_directory(directory, where);
       lock.emplace(FileLock::per_holder(
           directory + "/.lock",
@@ -470,13 +444,13 @@ void save_model(
     CheckpointOptions own = options;
     own.extra = nullptr;
     ++own.keep_last;
-    const std::string folder = layer_directory(directory, i);
+    const std::string folder = folder_of(directory, i);
     const bool is_sharded = tables_of(layers[i]).strategy().is_sharded();
     if (is_sharded) {
       tables_of(layers[i]).save_tables(folder, own, where);
     }
     // A layer that is not sharded is equal on all ranks, so rank 0 saves it.
-    names.push_back(broadcast(ranks, rendezvous, [&] {
+    names.push_back(ranks->broadcast(rendezvous, [&] {
       if (!is_sharded) {
         tables_of(layers[i]).save_tables(folder, own, where);
       }
@@ -504,7 +478,7 @@ void save_model(
   if (!layers.empty() && tables_of(layers[0]).strategy().is_sharded()) {
     save();
   } else {
-    broadcast(ranks, rendezvous, save);
+    ranks->broadcast(rendezvous, save);
   }
 }
 
@@ -514,7 +488,7 @@ bool has_model(
     const std::string& directory,
     const std::string& where) {
   const Layers layers = layers_of(model);
-  return broadcast(ranks, Rendezvous::kLoadCheckpoint, [&] {
+  return ranks->broadcast(Rendezvous::kLoadCheckpoint, [&] {
     return find_newest(layers, directory, where).has_value();
   });
 }
@@ -543,7 +517,7 @@ bool load_model(
   const Layers layers = layers_of(model);
   // Rank 0 chooses for all ranks, because a newer checkpoint may appear meanwhile.
   std::optional<std::string> newest;
-  const bool is_there = broadcast(ranks, Rendezvous::kLoadCheckpoint, [&] {
+  const bool is_there = ranks->broadcast(Rendezvous::kLoadCheckpoint, [&] {
     newest = find_newest(layers, directory, where);
     return newest.has_value();
   });
@@ -551,10 +525,10 @@ bool load_model(
     return false;
   }
   std::vector<std::string> names{
-      broadcast(ranks, Rendezvous::kLoadCheckpoint, [&] { return *newest; })};
+      ranks->broadcast(Rendezvous::kLoadCheckpoint, [&] { return *newest; })};
   std::vector<NamedTensor> dense;
   std::vector<at::Tensor> values;
-  run_on_all_ranks(ranks, Rendezvous::kLoadCheckpoint, [&] {
+  ranks->run_on_all_ranks(Rendezvous::kLoadCheckpoint, [&] {
     auto archive = read_rest(directory, names[0], where);
     for (std::string& name : read_layers(archive, directory, where)) {
       names.push_back(std::move(name));
@@ -584,7 +558,7 @@ bool load_model(
     if (tables_of(layers[i]).strategy().is_sharded()) {
       load();
     } else {
-      run_on_all_ranks(ranks, Rendezvous::kLoadCheckpoint, load);
+      ranks->run_on_all_ranks(Rendezvous::kLoadCheckpoint, load);
     }
   }
   const at::NoGradGuard no_grad;
@@ -614,7 +588,7 @@ std::shared_ptr<void> lock_for_training(
     const Ranks& ranks,
     const std::string& directory) {
   std::shared_ptr<void> lock;
-  broadcast(ranks, Rendezvous::kTrain, [&] {
+  ranks->broadcast(Rendezvous::kTrain, [&] {
     lock = std::make_shared<FileLock>(FileLock::per_process(
         directory + "/.training_lock",
         "[Checkpoint]",

@@ -29,11 +29,6 @@ namespace tessera::training {
 // and the entries that the caller adds. A model without such layers is one file,
 // model.pt, with the same entries and a checksum at its end.
 
-/// The ranks of the model's tables, or those of `strategy` if no table is sharded.
-Ranks ranks_of(
-    torch::nn::Module& model,
-    const Strategy& strategy = Strategy::fused());
-
 // The errors of functions that have a parameter `where` begin with it. It is the function
 // or class that the user called, such as "[load_weights]" or "[Checkpoint]".
 

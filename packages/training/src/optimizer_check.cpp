@@ -2,15 +2,12 @@
 #include "packages/training/src/optimizer_check.h"
 
 #include <tessera/common/shorten.h>
-#include <tessera/engine/embedding_engine.h>
 #include <tessera/layers/input_checks.h>
 #include <tessera/layers/layer.h>
 
 #include "src/common/check.h"
 #include "src/common/tensor_text.h"
-#include "src/engine/embedding_state.h"
 
-#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
@@ -95,9 +92,7 @@ GraphFindings search_graph(
 
 // Refuses accumulators without a size. The constructor of torch::optim::Adagrad makes them,
 // and a parameter may have no size then.
-void check_accumulators(
-    const torch::optim::Optimizer& optimizer,
-    const std::string& where) {
+void check_accumulators(const torch::optim::Optimizer& optimizer) {
   if (dynamic_cast<const torch::optim::Adagrad*>(&optimizer) == nullptr) {
     return;
   }
@@ -111,36 +106,13 @@ void check_accumulators(
     TESSERA_CHECK_VALUE(
         !tessera::detail::is_unsized(state.sum()) ||
             tessera::detail::is_unsized(parameter),
-        "{} torch::optim::Adagrad makes its accumulators at once, but it was made before the layer of {} was built. Call build() or forward() of the layer before you make this optimizer, or make it with optim::make_optimizer().",
-        where,
+        "[make_train_step] torch::optim::Adagrad makes its accumulators at once, but it was made before the layer of {} was built. Call build() or forward() of the layer before you make this optimizer, or make it with optim::make_optimizer().",
         parameter_text(parameter));
   }
 }
 
-bool has_table_to_train(const EmbeddingEngine& engine) {
-  const auto& tables = static_cast<const TableModule&>(engine).state().tables;
-  return std::any_of(tables.begin(), tables.end(), [](const TableState& table) {
-    return table.config->trainable && table.optimizer;
-  });
-}
-
-const EmbeddingEngine& engine_of(const torch::nn::Module& module) {
-  return dynamic_cast<const EmbeddingEngine&>(module);
-}
-
-void warn(const std::string& name) {
-  TORCH_WARN(fmt::format(
-      "[fit] the step has dequeued a training batch of {}, but did not pass "
-      "its gradients on, so the tables do not learn. Call apply_gradients() "
-      "after backward() in each step. If the batch is not to train the "
-      "tables, enqueue it with training = false. "
-      "FitOptions::movement_warning switches this warning off.",
-      name.empty() ? std::string("the engine")
-                   : fmt::format("'{}'", shorten(name))));
-}
-
 constexpr const char* kAdvice =
-    "Make the optimizer after the layers have their parameters: call build() or forward() before. Freeze what should not be trained by requires_grad_(false), or set `unoptimized` to Unoptimized::kAllow.";
+    "Make the optimizer after the layers have their parameters: call build() or forward() before. Freeze what should not be trained by requires_grad_(false), or set `allow_unoptimized`.";
 
 }  // namespace
 
@@ -182,37 +154,31 @@ void check_gradients(
 void check_optimizer(
     const torch::optim::Optimizer& optimizer,
     const at::Tensor& loss,
-    Unoptimized unoptimized,
-    const Strategy& strategy,
-    const std::string& where) {
+    bool allow_unoptimized,
+    const Strategy& strategy) {
   if (watch != nullptr) {
     watch->note_check();
   }
-  check_accumulators(optimizer, where);
+  check_accumulators(optimizer);
   const GraphFindings findings = search_graph(optimizer, loss);
   const std::vector<at::Tensor>& missing = findings.missing;
   TESSERA_CHECK_VALUE(
       !findings.has_sharded_tables || strategy.is_sharded(),
-      "{} the loss depends on sharded tables, but the step has no sharded strategy, so the dense weights of the ranks would differ. Set FitOptions::model, or TrainStepOptions::model for a loop without fit().",
-      where);
-  if (unoptimized == Unoptimized::kAllow ||
-      (watch != nullptr && watch->unoptimized() == Unoptimized::kAllow)) {
-    return;
-  }
+      "[make_train_step] the loss depends on sharded tables, but the step has no sharded strategy, so the dense weights of the ranks would differ. Set FitOptions::model, or TrainStepOptions::model for a loop without fit().");
   TESSERA_CHECK_VALUE(
-      missing.empty(),
-      "{} each parameter that gets a gradient must be in the optimizer, but it lacks {}, which would never be trained. {}",
-      where,
+      missing.empty() || allow_unoptimized ||
+          (watch != nullptr && watch->allows_unoptimized()),
+      "[make_train_step] each parameter that gets a gradient must be in the optimizer, but it lacks {}, which would never be trained. {}",
       parameter_list(missing),
       kAdvice);
 }
 
 ParameterWatch::ParameterWatch(
     std::shared_ptr<torch::nn::Module> model,
-    Unoptimized unoptimized,
+    bool allow_unoptimized,
     Strategy strategy)
     : model_(std::move(model)),
-      unoptimized_(unoptimized),
+      allow_unoptimized_(allow_unoptimized),
       strategy_(std::move(strategy)),
       previous_(std::exchange(watch, this)) {
   if (model_ != nullptr) {
@@ -235,8 +201,7 @@ void ParameterWatch::end_step() {
     return;
   }
   next_check_ = 2 * step_;
-  if (model_ == nullptr || has_checked_ ||
-      unoptimized_ == Unoptimized::kAllow) {
+  if (model_ == nullptr || has_checked_ || allow_unoptimized_) {
     return;
   }
   for (const auto& item : model_->named_parameters()) {
@@ -248,35 +213,6 @@ void ParameterWatch::end_step() {
         describe(item.value()),
         kAdvice);
   }
-}
-
-void UpdateCheck::begin(const torch::nn::Module& model) {
-  for (const auto& part : model.named_modules()) {
-    const auto* engine =
-        dynamic_cast<const EmbeddingEngine*>(part.value().get());
-    if (engine != nullptr && has_table_to_train(*engine)) {
-      engines_.push_back(
-          {.engine = part.value(),
-           .name = part.key(),
-           .updates = engine->iterations()});
-    }
-  }
-}
-
-void UpdateCheck::check_engines() {
-  std::erase_if(engines_, [](Watched& watched) {
-    const EmbeddingEngine& engine = engine_of(*watched.engine);
-    if (engine.iterations() != watched.updates) {
-      return true;
-    }
-    const bool has_waited =
-        std::exchange(watched.is_waiting, engine.has_batch_without_gradients());
-    const bool is_forgotten = has_waited && watched.is_waiting;
-    if (is_forgotten) {
-      warn(watched.name);
-    }
-    return is_forgotten;
-  });
 }
 
 }  // namespace tessera::training

@@ -15,16 +15,15 @@
 namespace tessera::training {
 
 /// Checks that the optimizer has every parameter that would get a gradient from
-/// loss.backward(), unless `unoptimized` allows others. Virtual variables need no
-/// optimizer. It visits each node of the autograd graph once, and changes nothing.
-/// Errors:  c10::ValueError beginning with `where`, naming the parameters; and for a loss
-///          that depends on sharded tables if `strategy` is not sharded.
+/// loss.backward(), unless `allow_unoptimized`. Virtual variables need no optimizer. It
+/// visits each node of the autograd graph once, and changes nothing.
+/// Errors:  c10::ValueError naming the parameters; and for a loss that depends on sharded
+///          tables if `strategy` is not sharded.
 void check_optimizer(
     const torch::optim::Optimizer& optimizer,
     const at::Tensor& loss,
-    Unoptimized unoptimized,
-    const Strategy& strategy,
-    const std::string& where);
+    bool allow_unoptimized,
+    const Strategy& strategy);
 
 /// The parameters of all groups.
 std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer);
@@ -50,7 +49,7 @@ class ParameterWatch {
   /// `model` may be nullptr.
   ParameterWatch(
       std::shared_ptr<torch::nn::Module> model,
-      Unoptimized unoptimized,
+      bool allow_unoptimized,
       Strategy strategy);
   ~ParameterWatch();
   ParameterWatch(const ParameterWatch&) = delete;
@@ -62,8 +61,8 @@ class ParameterWatch {
   const torch::nn::Module* model() const {
     return model_.get();
   }
-  Unoptimized unoptimized() const {
-    return unoptimized_;
+  bool allows_unoptimized() const {
+    return allow_unoptimized_;
   }
   const Strategy& strategy() const {
     return strategy_;
@@ -81,43 +80,13 @@ class ParameterWatch {
 
  private:
   std::shared_ptr<torch::nn::Module> model_;
-  Unoptimized unoptimized_;
+  bool allow_unoptimized_;
   Strategy strategy_;
   ParameterWatch* previous_;  // of a fit() around this one
   std::set<const at::TensorImpl*> known_;
   int64_t step_ = 0;
   int64_t next_check_ = 1;
   bool has_checked_ = false;
-};
-
-/// Warns if a step takes training batches from an EmbeddingEngine, but forgets to call
-/// apply_gradients(). fit() has one.
-///
-/// It looks only at batches that the thread of fit() has dequeued, and only until the
-/// first update of the engine. The gradients of a batch may be passed on in the step after
-/// its own, so the warning comes at the end of the second step without an update.
-class UpdateCheck {
- public:
-  /// Watches the engines in `model` that have a table to train.
-  void begin(const torch::nn::Module& model);
-  void end_step() {
-    if (!engines_.empty()) {
-      check_engines();
-    }
-  }
-
- private:
-  struct Watched {
-    std::shared_ptr<const torch::nn::Module> engine = {};
-    std::string name = {};  // in the model
-    int64_t updates = 0;  // at the beginning
-    bool is_waiting =
-        false;  // a batch had no gradients at the end of the last step
-  };
-
-  void check_engines();
-
-  std::vector<Watched> engines_;
 };
 
 }  // namespace tessera::training

@@ -76,7 +76,7 @@ struct Collected {
     }
   }
 
-  TaskPredictions join() const {
+  TaskResult join() const {
     TESSERA_CHECK_VALUE(
         labels.empty() || labels.size() == predictions.size(),
         "[predict] expected labels for all {} batches or for none, but got them for {}. Return labels from each step, or from none.",
@@ -132,7 +132,7 @@ Predictions predict(Pass& pass) {
       "[predict] expected batches, but the source gave none. Pass a source that can be read again, or a function that opens it.");
   Predictions joined;
   if (!all.predictions.empty()) {
-    const TaskPredictions own = all.join();
+    const TaskResult own = all.join();
     joined.predictions = own.predictions;
     joined.labels = own.labels;
   }

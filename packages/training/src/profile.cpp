@@ -141,9 +141,9 @@ class Profile::Recording {
     return in_seconds(elapsed());
   }
 
-  std::vector<ProfileRow> rows() const {
+  std::vector<Profile::Row> rows() const {
     const std::lock_guard<std::mutex> lock(mutex_);
-    std::vector<ProfileRow> rows;
+    std::vector<Profile::Row> rows;
     if (steps_ == 0) {
       return rows;
     }
@@ -312,19 +312,20 @@ class Profile::Recording {
 Profile::Profile() = default;
 Profile::~Profile() = default;
 
-std::vector<ProfileRow> Profile::result() const {
-  return recording_ == nullptr ? std::vector<ProfileRow>() : recording_->rows();
+std::vector<Profile::Row> Profile::result() const {
+  return recording_ == nullptr ? std::vector<Profile::Row>()
+                               : recording_->rows();
 }
 
 std::string Profile::text() const {
-  const std::vector<ProfileRow> rows = result();
+  const std::vector<Profile::Row> rows = result();
   if (rows.empty()) {
     return "no step has been profiled\n";
   }
   std::vector<std::vector<std::string>> lines;
   lines.push_back({"phase", "  seconds", " share", "    calls", "us per step"});
   bool has_background = false;
-  for (const ProfileRow& row : rows) {
+  for (const Profile::Row& row : rows) {
     has_background = has_background || row.is_background;
     lines.push_back(
         {row.phase + (row.is_background ? " (background)" : ""),

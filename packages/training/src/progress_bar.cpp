@@ -331,7 +331,7 @@ void ProgressBar::on_train_end(Training& training) {
   }
   // The reason of an EarlyStopping has this already.
   if (history.restored) {
-    const std::string restored = to_text(*history.restored);
+    const std::string restored = history.restored->text();
     if (history.stop_reason.find(restored) == std::string::npos) {
       draw(display_text(restored), true);
     }

@@ -48,6 +48,8 @@ uint64_t spread_bits(uint64_t bits) {
 
 // Sorts items with equal scores. `list` numbers the lists.
 class TieOrder {
+  using Ties = RankingMetricOptions::Ties;
+
  public:
   TieOrder(const RankingMetricOptions& options, uint64_t list)
       : ties_(options.ties),
@@ -79,19 +81,9 @@ double count_relevant(const std::vector<RankedItem>& items) {
 std::string name_of(
     const std::string& kind,
     const RankingMetricOptions& options) {
-  if (!options.name.empty()) {
-    return options.name;
-  }
-  return options.k ? kind + "_at_" + std::to_string(*options.k) : kind;
-}
-
-RankingMetricOptions ranking_options(const NDCGOptions& options) {
-  return {
-      .k = options.k,
-      .ties = options.ties,
-      .no_relevant_item = options.no_relevant_item,
-      .seed = options.seed,
-      .name = options.name};
+  return name_or(
+      options.name,
+      options.k ? kind + "_at_" + std::to_string(*options.k) : kind);
 }
 
 double discount(size_t index) {
@@ -144,7 +136,7 @@ double exponential_gain(double label, const std::string& name) {
   constexpr double kMaxLabel = 1000.0;  // 2^1024 is infinite
   TESSERA_CHECK_VALUE(
       label <= kMaxLabel,
-      "[Metric '{}'] labels must be grades of at most {}, but got {}. For counts, set NDCGOptions::gain to Gain::kLinear.",
+      "[Metric '{}'] labels must be grades of at most {}, but got {}. For counts, pass Gain::kLinear to NDCG.",
       name,
       kMaxLabel,
       label);
@@ -184,10 +176,10 @@ double normalized_gain(
   return reached / best;
 }
 
-detail::RankingRule gain_rule(const NDCGOptions& options) {
+detail::RankingRule gain_rule(const RankingMetricOptions& options, Gain gain) {
   std::function<double(double)> gain_of = [](double label) { return label; };
-  if (options.gain == Gain::kExponential) {
-    gain_of = [name = name_of("ndcg", ranking_options(options))](double label) {
+  if (gain == Gain::kExponential) {
+    gain_of = [name = name_of("ndcg", options)](double label) {
       return exponential_gain(label, name);
     };
   }
@@ -201,10 +193,12 @@ detail::RankingRule gain_rule(const NDCGOptions& options) {
 
 }  // namespace
 
+namespace detail {
+
 RankingMetric::RankingMetric(
     const std::string& kind,
     RankingMetricOptions options,
-    detail::RankingRule rule)
+    RankingRule rule)
     : SumMetric(name_of(kind, options), kNumSums),
       options_(std::move(options)),
       rule_(std::move(rule)) {
@@ -217,14 +211,6 @@ RankingMetric::RankingMetric(
       "[Metric '{}'] k must be >= 1, but got {}. Set it to the number of items that count, or leave it unset for all.",
       name(),
       options_.k.value_or(0));
-}
-
-void RankingMetric::update(
-    const at::Tensor& predictions,
-    const at::Tensor& labels,
-    const at::Tensor& weights) {
-  update_batch(
-      {.predictions = predictions, .labels = labels, .weights = weights});
 }
 
 void RankingMetric::update_ragged(
@@ -242,7 +228,7 @@ void RankingMetric::update_ragged(
        .label_splits = relevant.row_splits});
 }
 
-void RankingMetric::update_batch(const MetricBatch& batch) {
+void RankingMetric::update_batch(const StepResult& batch) {
   const at::Tensor& predictions = batch.predictions;
   TESSERA_CHECK_VALUE(
       predictions.defined(),
@@ -255,7 +241,7 @@ void RankingMetric::update_batch(const MetricBatch& batch) {
   }
 }
 
-void RankingMetric::add_scores(const MetricBatch& batch) {
+void RankingMetric::add_scores(const StepResult& batch) {
   const std::string where = where_of(name());
   TESSERA_CHECK_VALUE(
       !batch.label_splits.defined(),
@@ -300,7 +286,7 @@ void RankingMetric::add_scores(const MetricBatch& batch) {
   }
 }
 
-void RankingMetric::add_ids(const MetricBatch& batch) {
+void RankingMetric::add_ids(const StepResult& batch) {
   const std::string where = where_of(name());
   const RetrievedIds ids = read_retrieved_ids(batch, where);
   const std::vector<double> weights =
@@ -345,9 +331,7 @@ void RankingMetric::add(const RankedList& list, bool is_counted) {
     sums()[kTotal] += weight * rule_.value_of(list);
     sums()[kWeight] += weight;
     sums()[kWithRelevant] += 1.0;
-  } else if (
-      is_counted &&
-      options_.no_relevant_item == NoRelevantItem::kCountsAsZero) {
+  } else if (is_counted && !options_.skip_queries_without_relevant) {
     sums()[kWithoutRelevant] += 1.0;
   }
 }
@@ -361,6 +345,8 @@ double RankingMetric::result() const {
   }
   return without > 0.0 ? 0.0 : kUndefined;
 }
+
+}  // namespace detail
 
 RecallAtK::RecallAtK(RankingMetricOptions options)
     : RankingMetric("recall", std::move(options), {recall_of}) {}
@@ -377,7 +363,7 @@ MeanReciprocalRank::MeanReciprocalRank(RankingMetricOptions options)
 MeanAveragePrecision::MeanAveragePrecision(RankingMetricOptions options)
     : RankingMetric("map", std::move(options), {average_precision_of}) {}
 
-NDCG::NDCG(NDCGOptions options)
-    : RankingMetric("ndcg", ranking_options(options), gain_rule(options)) {}
+NDCG::NDCG(RankingMetricOptions options, Gain gain)
+    : RankingMetric("ndcg", options, gain_rule(options, gain)) {}
 
 }  // namespace tessera::training

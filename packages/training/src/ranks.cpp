@@ -12,8 +12,13 @@
 namespace tessera::training {
 
 Ranks ranks_of(const Strategy& strategy) {
+  static const Ranks alone = make_solo_group();
   const auto* sharded = std::get_if<Strategy::Sharded>(&strategy.options());
-  return sharded == nullptr ? nullptr : sharded->ranks;
+  return sharded == nullptr ? alone : sharded->ranks;
+}
+
+Ranks ranks_of(const torch::nn::Module& model, const Strategy& strategy) {
+  return ranks_of(sharded_strategy_of(model).value_or(strategy));
 }
 
 std::optional<Strategy> sharded_strategy_of(const torch::nn::Module& model) {
@@ -44,8 +49,9 @@ double checksum_of(const std::vector<at::Tensor>& parameters) {
 std::vector<bool> on_any_rank(
     const std::vector<bool>& flags,
     const Strategy& strategy) {
-  const Ranks ranks = ranks_of(strategy);
-  return ranks == nullptr ? flags : ranks->any_of(Rendezvous::kTrain, flags);
+  return strategy.is_sharded()
+      ? ranks_of(strategy)->any_of(Rendezvous::kTrain, flags)
+      : flags;
 }
 
 bool on_any_rank(bool flag, const Strategy& strategy) {

@@ -19,13 +19,19 @@ class Module;
 
 namespace tessera::training {
 
-/// The processes that train together; nullptr if nothing is sharded.
+/// The processes that train together. If nothing is sharded, this process alone; it is the
+/// same object for all such strategies.
 using Ranks = std::shared_ptr<RankGroup>;
 
 Ranks ranks_of(const Strategy& strategy);
 
 /// The strategy of the sharded tables of a model; unset if it has none.
 std::optional<Strategy> sharded_strategy_of(const torch::nn::Module& model);
+
+/// The ranks of the model's tables, or those of `strategy` if no table is sharded.
+Ranks ranks_of(
+    const torch::nn::Module& model,
+    const Strategy& strategy = Strategy::fused());
 
 /// A checksum of the values of the parameters; never 0.
 double checksum_of(const std::vector<at::Tensor>& parameters);

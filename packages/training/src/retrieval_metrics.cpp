@@ -11,9 +11,7 @@
 namespace tessera::training {
 
 CatalogueCoverage::CatalogueCoverage(CatalogueCoverageOptions options)
-    : Metric(
-          options.name.empty() ? "coverage_at_" + std::to_string(options.k)
-                               : options.name),
+    : Metric(name_or(options.name, "coverage_at_" + std::to_string(options.k))),
       options_(std::move(options)) {
   TESSERA_CHECK_VALUE(
       options_.catalogue_size >= 1,
@@ -36,15 +34,13 @@ void CatalogueCoverage::check_size(size_t count) const {
       count);
 }
 
-void CatalogueCoverage::update(
-    const at::Tensor& predictions,
-    const at::Tensor& /*labels*/,
-    const at::Tensor& weights) {
+void CatalogueCoverage::update_batch(const StepResult& batch) {
   const std::string where = where_of(name());
-  const std::vector<int64_t> ids = read_id_rows(predictions, where);
-  const auto queries = static_cast<size_t>(predictions.size(0));
-  const auto per_query = static_cast<size_t>(predictions.size(1));
-  const std::vector<double> counted = read_weights(weights, queries, where);
+  const std::vector<int64_t> ids = read_id_rows(batch.predictions, where);
+  const auto queries = static_cast<size_t>(batch.predictions.size(0));
+  const auto per_query = static_cast<size_t>(batch.predictions.size(1));
+  const std::vector<double> counted =
+      read_weights(batch.weights, queries, where);
   const size_t count = std::min(per_query, static_cast<size_t>(options_.k));
   std::vector<int64_t> added;
   bool has_queries = has_queries_;

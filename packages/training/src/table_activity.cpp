@@ -121,12 +121,12 @@ std::string to_string(const std::vector<TableMovement>& movements) {
   return align(lines);
 }
 
-TableActivity::TableActivity(TableModules layers, TableActivityOptions options)
-    : layers_(std::move(layers)), options_(options) {
+TableActivity::TableActivity(TableModules layers, int64_t max_rows)
+    : layers_(std::move(layers)), max_rows_(max_rows) {
   TESSERA_CHECK_VALUE(
-      options_.max_rows >= 1,
+      max_rows_ >= 1,
       "[TableActivity] max_rows must be >= 1, but got {}. Set it to the number of rows to compare.",
-      options_.max_rows);
+      max_rows_);
   for (const auto& layer : layers_) {
     TESSERA_CHECK_VALUE(
         layer != nullptr,
@@ -164,9 +164,9 @@ void TableActivity::on_epoch_begin(Training& training) {
 // Takes the copies of a loaded state, and copies the rows of tables that are not in it.
 void TableActivity::sample(const Training& training) {
   const Ranks ranks = ranks_of(training.strategy());
-  const size_t count = ranks == nullptr ? 1 : ranks->size();
-  const size_t own = ranks == nullptr ? 0 : ranks->rank();
-  const bool has_same_ranks = saved_.size() == count;
+  const auto own = static_cast<size_t>(ranks->rank());
+  const bool has_same_ranks =
+      saved_.size() == static_cast<size_t>(ranks->size());
   std::map<std::string, SampledRows> loaded;
   for (size_t i = 0; i < saved_.size(); ++i) {
     if (!has_same_ranks || i == own) {
@@ -182,17 +182,14 @@ void TableActivity::sample(const Training& training) {
       samples.push_back(found->second);
     } else {
       is_complete = false;
-      samples.push_back(sample_rows(table, options_.max_rows));
+      samples.push_back(sample_rows(table, max_rows_));
     }
   });
   if (!is_complete) {
     const std::string bytes = samples_to_bytes(samples);
-    if (ranks != nullptr) {
-      // If a rank does not have this callback, the error names that rank.
-      ranks->barrier(Rendezvous::kConfigure);
-    }
-    saved_ = ranks == nullptr ? std::vector<std::string>{bytes}
-                              : ranks->gather(bytes);
+    // If a rank does not have this callback, the error names that rank.
+    ranks->barrier(Rendezvous::kConfigure);
+    saved_ = ranks->gather(bytes);
   }
   samples_ = std::move(samples);
 }

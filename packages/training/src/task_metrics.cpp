@@ -40,20 +40,10 @@ TaskLoss::TaskLoss(std::string task)
   check_task_name(task_, "TaskLoss");
 }
 
-void TaskLoss::update(
-    const at::Tensor& /*predictions*/,
-    const at::Tensor& /*labels*/,
-    const at::Tensor& /*weights*/) {
-  TESSERA_CHECK_VALUE(
-      false,
-      "[Metric '{}'] expected the loss of a step, but got predictions. Pass the metric to fit() or evaluate().",
-      name());
-}
-
-void TaskLoss::update_batch(const MetricBatch& batch) {
+void TaskLoss::update_batch(const StepResult& batch) {
   TESSERA_CHECK_VALUE(
       batch.loss.defined(),
-      "[Metric '{}'] the task has no loss. Set TaskResult::loss, or remove the metric.",
+      "[Metric '{}'] the task has no loss. Set TaskResult::loss and pass the metric to fit() or evaluate(), or remove it.",
       name());
   const auto count = static_cast<double>(std::max<int64_t>(1, batch.examples));
   sums()[0] += count * batch.loss.item<double>();

@@ -70,8 +70,7 @@ void make_folder(const std::filesystem::path& folder) {
 }
 
 bool is_writer(const Strategy& strategy) {
-  const Ranks ranks = ranks_of(strategy);
-  return ranks == nullptr || ranks->rank() == 0;
+  return ranks_of(strategy)->rank() == 0;
 }
 
 void add_values(ValueHistogram& histogram, const at::Tensor& values) {
@@ -117,7 +116,7 @@ ValueHistogram row_norms(
   return histogram;
 }
 
-void add_step(EventFile& file, const StepRecord& record) {
+void add_step(EventFile& file, const History::Record& record) {
   for (const auto& [name, value] : record.logs.entries()) {
     file.add_scalar("step/" + name, record.step, value);
   }
@@ -254,7 +253,7 @@ void TensorBoard::write_step(Training& training, Files& files) {
     }
   }
   const Progress& progress = training.progress();
-  last_step_ = {progress.step, progress.epoch, std::move(logs)};
+  last_step_ = {progress.epoch, std::move(logs), progress.step};
   add_step(files.train, last_step_);
 }
 
@@ -385,7 +384,7 @@ void TensorBoard::load_state(torch::serialize::InputArchive& archive) {
   step_ = loaded_step_;
   const History history = history_from_json(
       parse_json(logged.toStringRef(), "[TensorBoard] 'logged':"));
-  last_step_ = history.steps.empty() ? StepRecord{} : history.steps.back();
+  last_step_ = history.steps.empty() ? History::Record{} : history.steps.back();
   loaded_gradients_.clear();
   if (archive.try_read("gradients", gradients)) {
     for (int64_t i = 0; i < gradients.toInt(); ++i) {

@@ -256,16 +256,12 @@ void detail::apply_update(
       {"[make_train_step] at the first step,"},
       step,
       {},
-      ranks_of(strategy),
+      *ranks_of(strategy),
       no_metrics);
   result.is_skipped = step.skipped > 0.0;
   if (!result.is_skipped) {
     check_optimizer(
-        optimizer,
-        result.loss,
-        options.unoptimized,
-        strategy,
-        "[make_train_step]");
+        optimizer, result.loss, options.allow_unoptimized, strategy);
     DenseParameterGuard dense(optimizer);
     {
       const ProfileScope scope("tessera::backward");

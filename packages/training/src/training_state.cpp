@@ -63,15 +63,15 @@ int64_t count_examples(const Result& result) {
   return 0;
 }
 
-template <class Result>
-MetricBatch batch_of(const Result& result, int64_t examples) {
+// The task as the result of a step.
+StepResult step_of(const TaskResult& task, int64_t examples) {
   return {
-      .predictions = result.predictions,
-      .labels = result.labels,
-      .weights = result.weights,
-      .label_splits = result.label_splits,
-      .groups = result.groups,
-      .loss = result.loss,
+      .loss = task.loss,
+      .predictions = task.predictions,
+      .labels = task.labels,
+      .weights = task.weights,
+      .label_splits = task.label_splits,
+      .groups = task.groups,
       .examples = examples};
 }
 
@@ -109,12 +109,14 @@ void update_metrics(
     const StepResult& result,
     const std::string& where) {
   const ProfileScope scope("tessera::metrics");
+  StepResult batch = result;
+  batch.examples = examples_of(result);
   for (const auto& metric : metrics) {
     if (!metric->task().empty()) {
       const TaskResult& task = task_of(result, *metric, where);
       const int64_t examples = count_examples(task);
       metric->update_batch(
-          batch_of(task, examples > 0 ? examples : examples_of(result)));
+          step_of(task, examples > 0 ? examples : batch.examples));
       continue;
     }
     TESSERA_CHECK_VALUE(
@@ -122,7 +124,7 @@ void update_metrics(
         "{} metrics need predictions, but the step gave none. Return a StepResult with predictions and labels{}.",
         where,
         result.tasks.empty() ? "" : ", or use a TaskMetric");
-    metric->update_batch(batch_of(result, examples_of(result)));
+    metric->update_batch(batch);
   }
 }
 
@@ -144,7 +146,7 @@ void set_log_names(
                                     const Metrics& metrics) {
     add_log_name(prefix + "loss", Better::kLower);
     for (const auto& metric : metrics) {
-      for (const std::string& name : log_names_of(*metric, state.ranks)) {
+      for (const std::string& name : log_names_of(*metric, *state.ranks)) {
         add_log_name(prefix + name, metric->better());
       }
     }

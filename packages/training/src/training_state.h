@@ -31,9 +31,8 @@ struct TrainingState {
   Metrics metrics = {};
   Callbacks callbacks = {};
   Strategy strategy = Strategy::fused();
-  /// nullptr if this process trains alone.
-  Ranks ranks = {};
-  /// The metrics of all ranks after the last step. Unused without ranks.
+  Ranks ranks = ranks_of(Strategy::fused());
+  /// The metrics of all ranks after the last step. Unused with one rank.
   Logs step_metrics = {};
   /// The states of `metrics` on each rank, which Training::collect() sets.
   std::vector<std::vector<at::Tensor>> metrics_of_ranks = {};
@@ -51,7 +50,7 @@ struct TrainingState {
   std::vector<std::shared_ptr<void>> kept = {};
 
   LossMean loss_mean = {};
-  /// The mean over the steps since the last StepRecord.
+  /// The mean over the steps since the last record of a step.
   LossMean logged_loss = {};
   double loss = std::numeric_limits<double>::quiet_NaN();
   /// Whether the loss of the last step is finite on all ranks.

@@ -5,7 +5,7 @@
 
 namespace tessera::training::calibration_metrics_test {
 
-MetricBatch batch_of(const Json& json) {
+StepResult batch_of(const Json& json) {
   return {
       .predictions = golden_doubles(json["scores"]),
       .labels = golden_doubles(json["labels"]),

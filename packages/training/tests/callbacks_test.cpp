@@ -417,9 +417,10 @@ TEST(HistoryTest, StepsRoundTrip) {
       .epochs = {{0, {{"loss", 0.1}, {"val_loss", kNan}}}, {1, {{"auc", 0.5}}}},
       .stop_reason = "enough",
       .steps =
-          {{10, 0, {{"loss", 1.0 / 3.0}, {"step", 1.0}}},
-           {20, 1, {{"a \"b\",\nc", -kInfinity}}}},
-      .restored = RestoredEpoch{.epoch = 1, .monitor = "auc", .value = kNan}};
+          {{0, {{"loss", 1.0 / 3.0}, {"step", 1.0}}, 10},
+           {1, {{"a \"b\",\nc", -kInfinity}}, 20}},
+      .restored =
+          History::Restored{.epoch = 1, .monitor = "auc", .value = kNan}};
   const Json json = to_json(history);
   EXPECT_EQ(to_json(history_from_json(json)), json);
   const History read = history_from_json(json);
@@ -614,7 +615,7 @@ TEST(LearningCurvesTest, DrawsTheStepsOfOneEpoch) {
   History history = sample(1);
   for (int64_t i = 1; i <= 5000; ++i) {
     history.steps.push_back(
-        {i * 10, 0, {{"loss", 1.0 / static_cast<double>(i)}}});
+        {0, {{"loss", 1.0 / static_cast<double>(i)}}, i * 10});
   }
   const std::string svg = learning_curves_svg(history);
   expect_xml(svg);
@@ -658,11 +659,12 @@ TEST(LearningCurvesTest, MarksTheBestEpoch) {
           history, {.monitor = "val_auc", .better = Better::kHigher}),
       ">best: 20</text>",
       2 * 3);
-  history.restored = RestoredEpoch{.epoch = 6, .monitor = "x", .value = 0.0};
+  history.restored =
+      History::Restored{.epoch = 6, .monitor = "x", .value = 0.0};
   expect_count(learning_curves_svg(history), ">best: 7</text>", 2 * 3);
   expect_count(learning_curves_svg(sample(1)), "best: ", 0);
   History of_nan = sample(3);
-  for (EpochRecord& record : of_nan.epochs) {
+  for (History::Record& record : of_nan.epochs) {
     record.logs.set("val_loss", kNan);
   }
   expect_count(learning_curves_svg(of_nan), "best: ", 0);

@@ -87,7 +87,7 @@ class Trainer {
         {.epochs = kEpochs,
          .model = run.model.ptr(),
          .metrics =
-             {AUC(), LogLoss(LogLossOptions{.scores = ScoreKind::kLogits})},
+             {AUC(), LogLoss(ScoreMetricOptions{.scores = ScoreKind::kLogits})},
          .validation = run.validation(held_out_),
          .callbacks = callbacks,
          .checkpoint = run.checkpoint(directory_, case_.options),

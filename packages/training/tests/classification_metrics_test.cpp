@@ -12,7 +12,7 @@ std::map<std::string, std::shared_ptr<Metric>> all_metrics() {
       {"normalized_entropy", std::make_shared<NormalizedEntropy>()}};
 }
 
-MetricBatch batch_of(const Json& json) {
+StepResult batch_of(const Json& json) {
   return {
       .predictions = golden_doubles(json["scores"]),
       .labels = golden_doubles(json["labels"]),

@@ -300,8 +300,7 @@ FitOptions logging_options(ModelRun& run, std::vector<ClickBatch> validation) {
            Accuracy({.threshold = 0.0}),
            RMSE(),
            Mean()},
-      .validation =
-          Validation{.pass = make_pass(std::move(validation), run.loss_of())},
+      .validation = make_pass(std::move(validation), run.loss_of()),
       .log_every_steps = 1};
 }
 

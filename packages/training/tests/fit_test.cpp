@@ -119,8 +119,8 @@ TEST(FitTest, AParameterWithoutAnOptimizerIsAnError) {
     return bytes_of(run.values()) == bytes_of(before);
   };
   EXPECT_TRUE(is_unchanged());
-  train({.unoptimized = Unoptimized::kAllow}, {});
-  train({}, {.unoptimized = Unoptimized::kAllow});
+  train({.allow_unoptimized = true}, {});
+  train({}, {.allow_unoptimized = true});
   EXPECT_FALSE(is_unchanged());
   EXPECT_TRUE(run.values()[2].equal(before[2]));  // that of Late
   run.model->parameters()[2].requires_grad_(false);
@@ -157,7 +157,7 @@ TEST(FitTest, AParameterThatAppearsInAStepOfYourOwnIsAnError) {
       train({}),
       "[fit] the model made '1.scale' (Float of shape [3]) during the training, "
       "so an optimizer that was made before it does not train it.");
-  train({.unoptimized = Unoptimized::kAllow});
+  train({.allow_unoptimized = true});
 }
 
 TEST(FitTest, AnOptimizerMadeBeforeTheFirstStepTrainsAllLayers) {
@@ -220,7 +220,7 @@ TEST(FitTest, TakesMetricsAndCallbacksAsValues) {
        .metrics =
            {auc,
             std::make_shared<LogLoss>(
-                LogLossOptions{.scores = ScoreKind::kLogits})},
+                ScoreMetricOptions{.scores = ScoreKind::kLogits})},
        .callbacks = {EarlyStopping({.monitor = "loss", .patience = 3})}});
   EXPECT_EQ(values["auc"], pointers["auc"]);
   EXPECT_EQ(auc->result(), pointers["auc"].back());
@@ -437,14 +437,13 @@ TEST(FitTest, RefusesBadOptionsBeforeTraining) {
        {{.metrics = {AUC(), AUC()}}, "two metrics are named 'auc'"},
        {{.metrics = {AUC("loss")}}, "named 'loss'"},
        {{.metrics = {AUC("val_loss")},
-         .validation = Validation{.pass = make_pass(two, counter.step())}},
+         .validation = make_pass(two, counter.step())},
         "two values would be logged as 'val_loss'"},
-       {{.validation = Validation{}}, "batches for the validation"},
+       {{.validation_metrics = {AUC()}}, "batches for validation_metrics"},
        {{.metrics = {auc},
-         .validation =
-             Validation{
-                 .pass = make_pass(two, counter.step()), .metrics = {auc}}},
-        "metrics and validation->metrics have the same object 'auc'"},
+         .validation = make_pass(two, counter.step()),
+         .validation_metrics = {auc}},
+        "metrics and validation_metrics have the same object 'auc'"},
        {{.callbacks = {EarlyStopping({.monitor = "val_auc"})}},
         "'val_auc' is not logged. Set EarlyStoppingOptions::monitor to one of "
         "loss."},
@@ -468,8 +467,7 @@ TEST(FitTest, RefusesAnEngineThatWasShutDown) {
   const auto model = std::make_shared<Model>();
   model->engine->shutdown();
   Counter counter;
-  for (const MovementWarning warning :
-       {MovementWarning::kOn, MovementWarning::kOff}) {
+  for (const bool warning : {true, false}) {
     EXPECT_VALUE_ERROR(
         fit(Doubles{1},
             counter.step(),
@@ -496,8 +494,7 @@ TEST(FitTest, RefusesSourcesWithTooFewBatches) {
   EXPECT_VALUE_ERROR(
       fit(Doubles{1},
           counter.step(),
-          {.validation =
-               Validation{.pass = make_pass(Doubles{}, counter.step())}}),
+          {.validation = make_pass(Doubles{}, counter.step())}),
       "[fit] validation: expected batches, but the source gave none");
 }
 
@@ -539,18 +536,17 @@ TEST(FitTest, ErrorsNameTheFunctionThatWasCalled) {
   const std::string no_metric = "expected a metric, but metric 0 is null";
   const std::string no_scores =
       "metrics need predictions, but the step gave none";
-  const auto refuses = [&](const auto& step,
-                           Metrics metrics,
-                           const std::string& text) {
-    EXPECT_VALUE_ERROR(
-        evaluate(*make_pass(one, step), metrics), "[evaluate] " + text);
-    EXPECT_VALUE_ERROR(
-        fit(one,
-            loss,
-            {.validation =
-                 Validation{.pass = make_pass(one, step), .metrics = metrics}}),
-        "[fit] validation: " + text);
-  };
+  const auto refuses =
+      [&](const auto& step, Metrics metrics, const std::string& text) {
+        EXPECT_VALUE_ERROR(
+            evaluate(*make_pass(one, step), metrics), "[evaluate] " + text);
+        EXPECT_VALUE_ERROR(
+            fit(one,
+                loss,
+                {.validation = make_pass(one, step),
+                 .validation_metrics = metrics}),
+            "[fit] validation: " + text);
+      };
   refuses(loss, null, no_metric);
   refuses(none, {}, no_loss);
   refuses(loss, auc, no_scores);

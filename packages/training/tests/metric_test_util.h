@@ -23,14 +23,14 @@ inline at::Tensor golden_int64s(const Json& json) {
 }
 
 /// The examples [begin, end) of a batch.
-inline training::MetricBatch slice(
-    const training::MetricBatch& batch,
+inline training::StepResult slice(
+    const training::StepResult& batch,
     int64_t begin,
     int64_t end) {
   const auto rows = [&](const at::Tensor& tensor) {
     return tensor.defined() ? tensor.slice(0, begin, end) : tensor;
   };
-  training::MetricBatch part{
+  training::StepResult part{
       .predictions = rows(batch.predictions),
       .labels = batch.labels,
       .weights = rows(batch.weights),
@@ -51,7 +51,7 @@ inline training::MetricBatch slice(
 /// give the same value. Random orders of ties depend on the numbers of the lists.
 inline void expect_independent_of_batches(
     const training::Metric& example,
-    const training::MetricBatch& batch,
+    const training::StepResult& batch,
     bool numbers_lists = false) {
   const auto whole = example.make_empty();
   EXPECT_TRUE(std::isnan(whole->result()));

@@ -12,7 +12,7 @@ std::unique_ptr<Metric> metric_of(const Json& json) {
     return std::make_unique<AUC>();
   }
   if (kind == "log_loss") {
-    return std::make_unique<LogLoss>(LogLossOptions{
+    return std::make_unique<LogLoss>(ScoreMetricOptions{
         .scores = options.value("logits", false) ? ScoreKind::kLogits
                                                  : ScoreKind::kProbabilities});
   }
@@ -31,7 +31,7 @@ std::unique_ptr<Metric> metric_of(const Json& json) {
   return std::make_unique<Mean>();
 }
 
-MetricBatch batch_of(const Json& json) {
+StepResult batch_of(const Json& json) {
   const auto dtype = json["dtype"] == "float32" ? at::kFloat : at::kDouble;
   return {
       .predictions = golden_doubles(json["predictions"])

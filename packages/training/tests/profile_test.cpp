@@ -49,9 +49,9 @@ double pause() {
   return stopwatch.seconds();
 }
 
-Texts phases_of(const std::vector<ProfileRow>& rows, bool is_background) {
+Texts phases_of(const std::vector<Profile::Row>& rows, bool is_background) {
   Texts phases;
-  for (const ProfileRow& row : rows) {
+  for (const Profile::Row& row : rows) {
     if (row.is_background == is_background) {
       phases.push_back(row.phase);
     }
@@ -60,11 +60,11 @@ Texts phases_of(const std::vector<ProfileRow>& rows, bool is_background) {
 }
 
 // Returns a row without calls if there is no such phase.
-ProfileRow row_of(
+Profile::Row row_of(
     const Profile& profile,
     const std::string& phase,
     bool is_background = kForeground) {
-  for (const ProfileRow& row : profile.result()) {
+  for (const Profile::Row& row : profile.result()) {
     if (row.phase == phase && row.is_background == is_background) {
       return row;
     }
@@ -76,7 +76,7 @@ ProfileRow row_of(
 void expect_consistent(const Profile& profile) {
   double seconds = 0.0;
   double shares = 0.0;
-  for (const ProfileRow& row : profile.result()) {
+  for (const Profile::Row& row : profile.result()) {
     EXPECT_GE(row.seconds, 0.0) << row.phase;
     EXPECT_NEAR(
         row.microseconds_per_step * static_cast<double>(profile.steps()),
@@ -105,14 +105,14 @@ TEST(ProfileTest, ShowsAllPhasesOfATraining) {
       batches,
       {.epochs = 2,
        .model = run.model.ptr(),
-       .metrics = {LogLoss(LogLossOptions{.scores = ScoreKind::kLogits})},
+       .metrics = {LogLoss(ScoreMetricOptions{.scores = ScoreKind::kLogits})},
        .validation = run.validation(batches),
        .callbacks = {profile},
        .checkpoint = run.checkpoint(folder / "checkpoints")});
   EXPECT_LE(profile->seconds(), stopwatch.seconds());
   EXPECT_EQ(profile->steps(), 10);
   expect_consistent(*profile);
-  const std::vector<ProfileRow> rows = profile->result();
+  const std::vector<Profile::Row> rows = profile->result();
   EXPECT_EQ(
       phases_of(rows, kForeground),
       listed("next batch, checking ids, lookup, dense forward, dense backward, "
@@ -148,8 +148,8 @@ TEST(ProfileTest, AScopeDoesNotContainTheTimeOfScopesWithinIt) {
     }
     all += stopwatch.seconds();
   });
-  const ProfileRow outer = row_of(*profile, "outer");
-  const ProfileRow inner = row_of(*profile, "inner");
+  const Profile::Row outer = row_of(*profile, "outer");
+  const Profile::Row inner = row_of(*profile, "inner");
   EXPECT_EQ(outer.calls, 2);
   EXPECT_EQ(inner.calls, 4);
   EXPECT_EQ(inner.scope, "inner");
@@ -189,8 +189,8 @@ TEST(ProfileTest, TheWorkOfOtherThreadsIsInTheBackground) {
       pause();
     }).join();
   });
-  const ProfileRow foreground = row_of(*profile, "work");
-  const ProfileRow background = row_of(*profile, "work", kBackground);
+  const Profile::Row foreground = row_of(*profile, "work");
+  const Profile::Row background = row_of(*profile, "work", kBackground);
   EXPECT_EQ(foreground.calls, 2);
   EXPECT_EQ(background.calls, 2);
   EXPECT_GT(background.seconds, 0.0);
@@ -245,7 +245,7 @@ TEST(ProfileTest, ShowsReadingAndPipeline) {
       [](const data::PipelineBatch&) { return at::tensor(1.0, at::kDouble); },
       {.callbacks = {profile}});
   EXPECT_EQ(profile->steps(), 3);
-  const std::vector<ProfileRow> rows = profile->result();
+  const std::vector<Profile::Row> rows = profile->result();
   EXPECT_EQ(
       phases_of(rows, kForeground),
       listed("next batch, reading, pipeline, step, metrics, callbacks, other"));
@@ -359,7 +359,7 @@ TEST(ProfileTest, PrintsATableAndIsWrittenAsJson) {
   const auto profile = std::make_shared<Profile>();
   train(profile, [] { const ProfileScope scope("work"); });
   const std::string text = profile->text();
-  const std::vector<ProfileRow> rows = profile->result();
+  const std::vector<Profile::Row> rows = profile->result();
   EXPECT_TRUE(std::regex_search(
       text,
       std::regex("^steps: 2, seconds: [0-9]+\\.[0-9]{3}\n"
@@ -374,10 +374,10 @@ TEST(ProfileTest, PrintsATableAndIsWrittenAsJson) {
       std::count(text.begin(), text.end(), '\n'),
       static_cast<int64_t>(rows.size()) + 2)
       << text;
-  const Json json = JsonValue<std::vector<ProfileRow>>::write(rows);
+  const Json json = JsonValue<std::vector<Profile::Row>>::write(rows);
   EXPECT_EQ(json.at(0).at("phase"), "next batch");
   EXPECT_EQ(json.at(0).at("calls"), 3);
-  EXPECT_EQ(JsonValue<std::vector<ProfileRow>>::read(json, "profile"), rows);
+  EXPECT_EQ(JsonValue<std::vector<Profile::Row>>::read(json, "profile"), rows);
 }
 
 }  // namespace tessera::training::profile_test

@@ -15,11 +15,13 @@ std::unique_ptr<Metric> make(std::optional<int64_t> k) {
 
 const std::map<std::string, Maker> kMetrics{
     {"ndcg",
-     [](auto k) { return std::make_unique<NDCG>(NDCGOptions{.k = k}); }},
+     [](auto k) {
+       return std::make_unique<NDCG>(RankingMetricOptions{.k = k});
+     }},
     {"linear_ndcg",
      [](auto k) {
        return std::make_unique<NDCG>(
-           NDCGOptions{.k = k, .gain = Gain::kLinear});
+           RankingMetricOptions{.k = k}, Gain::kLinear);
      }},
     {"recall", make<RecallAtK>},
     {"precision", make<PrecisionAtK>},
@@ -27,7 +29,7 @@ const std::map<std::string, Maker> kMetrics{
     {"hit_rate", make<HitRateAtK>},
     {"map", make<MeanAveragePrecision>}};
 
-MetricBatch batch_of(const Json& json) {
+StepResult batch_of(const Json& json) {
   const auto shape = json["shape"].get<std::vector<int64_t>>();
   at::Tensor weights = golden_doubles(json["weights"]);
   if (weights.defined() && weights.numel() > shape[0]) {
@@ -49,7 +51,7 @@ TEST(RankingMetricsTest, MatchKerasRsAndScikitLearn) {
   ASSERT_EQ(golden["metrics"].size(), 10U);
   int compared = 0;
   for (const Json& json : golden["metrics"]) {
-    const MetricBatch batch = batch_of(json);
+    const StepResult batch = batch_of(json);
     for (const Json& result : json["results"]) {
       SCOPED_TRACE(json["name"].get<std::string>() + " " + result.dump());
       const auto metric = kMetrics.at(result["metric"])(k_of(result));
@@ -99,7 +101,7 @@ TEST(RankingMetricsTest, RandomTiesAverageOverAllOrders) {
   const at::Tensor labels = golden_doubles(ties["labels"]).view(shape);
   constexpr int64_t kLists = 40'000;
   for (int64_t i = 0; i < shape[0]; ++i) {
-    NDCG ndcg({.k = 4, .gain = Gain::kLinear});
+    NDCG ndcg({.k = 4}, Gain::kLinear);
     ndcg.update(
         scores[i].expand({kLists, shape[1]}),
         labels[i].expand({kLists, shape[1]}));
@@ -112,6 +114,7 @@ TEST(RankingMetricsTest, RandomTiesAverageOverAllOrders) {
 TEST(RankingMetricsTest, TiesHaveTheOrderOfTheOption) {
   const at::Tensor scores = at::zeros({1000, 4});
   const at::Tensor labels = floats({1, 0, 0, 0}).expand({1000, 4});
+  using Ties = RankingMetricOptions::Ties;
   const auto result = [&](Ties ties, uint64_t seed = 0) {
     RecallAtK recall({.k = 1, .ties = ties, .seed = seed});
     recall.update(scores, labels);
@@ -128,7 +131,7 @@ TEST(RankingMetricsTest, ListsWithoutRelevantItemsCountAsTheOptionSays) {
   const at::Tensor scores = floats({2, 1, 2, 1}).view({2, 2});
   const at::Tensor labels = floats({1, 0, 0, 0}).view({2, 2});
   RecallAtK counted({.k = 1});
-  RecallAtK left_out({.k = 1, .no_relevant_item = NoRelevantItem::kLeftOut});
+  RecallAtK left_out({.k = 1, .skip_queries_without_relevant = true});
   for (RecallAtK* metric : {&counted, &left_out}) {
     metric->update(scores, labels);
   }
@@ -217,7 +220,7 @@ TEST(RankingMetricsTest, RefuseBadBatchesAndDoNotCountThem) {
       ndcg.load_state(at::ones({2}, at::kDouble)), "5 numbers, but got 2");
   EXPECT_TRUE(std::isnan(ndcg.result()));
 
-  NDCG linear({.gain = Gain::kLinear});
+  NDCG linear({}, Gain::kLinear);
   linear.update(at::ones({1, 2}), floats({1, 1001}).view({1, 2}));
   EXPECT_VALUE_ERROR(NDCG({.k = 0}), "k must be >= 1, but got 0");
   EXPECT_VALUE_ERROR(

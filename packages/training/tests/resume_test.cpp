@@ -426,11 +426,9 @@ void train_and_log(
       {.epochs = epochs,
        .model = model.ptr(),
        .metrics = {AUC(), Mean()},
-       .validation =
-           Validation{.pass = make_pass(click_batches(3, 2), loss_of)},
+       .validation = make_pass(click_batches(3, 2), loss_of),
        .callbacks =
-           {std::make_shared<TableActivity>(
-                layers, TableActivityOptions{.max_rows = 7}),
+           {std::make_shared<TableActivity>(layers, /*max_rows=*/7),
             LearningRateScheduler(
                 optimizer,
                 optim::CosineDecay{

@@ -79,7 +79,7 @@ TEST(RetrievalMetricsTest, OfBagsMatchTheirFormulas) {
     splits.push_back(static_cast<int64_t>(values.size()));
   }
   const at::Tensor ids = at::stack(rows);
-  const MetricBatch batch{
+  const StepResult batch{
       .predictions = ids,
       .labels = at::tensor(values, at::kLong),
       .label_splits = at::tensor(splits, at::kLong)};
@@ -96,7 +96,7 @@ TEST(RetrievalMetricsTest, OfBagsMatchTheirFormulas) {
       mean.map += one.map / kQueries;
       mean.ndcg += one.ndcg / kQueries;
     }
-    const auto expect = [&](RankingMetric&& metric, double expected) {
+    const auto expect = [&](detail::RankingMetric&& metric, double expected) {
       SCOPED_TRACE(metric.name());
       metric.update_ragged(
           ids, {.values = batch.labels, .row_splits = batch.label_splits});
@@ -130,7 +130,7 @@ TEST(RetrievalMetricsTest, QueriesWithoutRelevantIdsCountAsTheOptionSays) {
   const at::Tensor ids = int64s({1, -1}).view({2, 1});
   const RaggedFeature relevant{
       .values = int64s({1}), .row_splits = int64s({0, 1, 1})};
-  RecallAtK counted, left_out({.no_relevant_item = NoRelevantItem::kLeftOut});
+  RecallAtK counted, left_out({.skip_queries_without_relevant = true});
   counted.update_ragged(ids, relevant);
   left_out.update_ragged(ids, relevant);
   EXPECT_EQ(counted.result(), 0.5);

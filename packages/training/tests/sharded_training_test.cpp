@@ -172,7 +172,7 @@ TEST(ShardedTrainingTest, EachRankResumesTheMovementOfItsRows) {
       [&](ShardedRun& run, const char* name, Callbacks callbacks) {
         callbacks.push_back(std::make_shared<TableActivity>(
             std::vector<TPUEmbedding>{run.model->partial->tpu_embedding()},
-            TableActivityOptions{.max_rows = 2}));
+            /*max_rows=*/2));
         return fit(
             own_batches(),
             run.train_step(),

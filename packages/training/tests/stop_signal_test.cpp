@@ -79,7 +79,7 @@ TEST_P(StopSignalTest, IgnoredSignalsAndKLeaveDoNotStopTraining) {
   }
   const HandlerGuard own(GetParam(), user_handler);
   const History history =
-      fit_with([] { ::raise(GetParam()); }, {.signals = Signals::kLeave});
+      fit_with([] { ::raise(GetParam()); }, {.stop_on_signals = false});
   EXPECT_EQ(history.epochs.size(), 2U);
 }
 
@@ -145,16 +145,14 @@ TEST(TrainingSignalTest, ASignalDuringValidationResumesAfterTheLastStep) {
         {.epochs = 2,
          .model = run.model.ptr(),
          .metrics = {AUC()},
-         .validation =
-             Validation{
-                 .pass = make_pass(
-                     batches,
-                     [&](const auto& batch) {
-                       if (is_interrupted) {
-                         ::raise(SIGINT);
-                       }
-                       return loss_of(batch);
-                     })},
+         .validation = make_pass(
+             batches,
+             [&](const auto& batch) {
+               if (is_interrupted) {
+                 ::raise(SIGINT);
+               }
+               return loss_of(batch);
+             }),
          .checkpoint = run.checkpoint(folder / name)});
     EXPECT_EQ(history.stop_reason, is_interrupted ? "SIGINT" : "");
     return to_json(history).dump() + run.bytes();

@@ -37,7 +37,7 @@ struct RunOptions {
   int64_t ids = kRows;  // ids are drawn from [0, ids)
   // Of the loss. The default gives the gradients of a batch of 100,000.
   double factor = 0.01;
-  MovementWarning warning = MovementWarning::kOn;
+  bool warning = true;
   Callbacks callbacks = {};
 };
 
@@ -139,7 +139,7 @@ TEST(MovementWarningTest, RowsThatRestForAReasonGiveNoWarning) {
   expect_none(make_layer(kDefaultStart), {.ids = 15, .factor = 0.001});
   EXPECT_FALSE(
       train(make_layer(kDefaultStart), {.ids = 16, .factor = 0.001}).empty());
-  expect_none(make_layer(kDefaultStart), {.warning = MovementWarning::kOff});
+  expect_none(make_layer(kDefaultStart), {.warning = false});
   optim::Adagrad still = kDefaultStart;
   still.learning_rate = 0.0;
   expect_none(make_layer(still));
@@ -226,7 +226,7 @@ TEST(MovementWarningTest, OnlyRowsWithAGradientHaveToMove) {
   expect_none(make_layer(kTiny), {.factor = 0.0});
   expect_none(make_layer(kTiny), {.ids = 15});
   expect_none(make_layer(optim::SGD{.learning_rate = 0.0}));
-  expect_none(make_layer(kTiny), {.warning = MovementWarning::kOff});
+  expect_none(make_layer(kTiny), {.warning = false});
   expect_none(make_layer(kTiny), {.steps = 99});
   // Few rows of a large table, which move.
   const optim::SGD usual_steps{.learning_rate = 0.1};
@@ -340,7 +340,7 @@ TEST(TableActivityTest, ComparesRowsWithTheStart) {
 TEST(TableActivityTest, SamplesLargeTablesAndMeasuresOtherOptimizers) {
   auto layer = make_layer(optim::SGD{.learning_rate = 0.1});
   const auto activity = std::make_shared<TableActivity>(
-      std::vector<TPUEmbedding>{layer}, TableActivityOptions{.max_rows = 10});
+      std::vector<TPUEmbedding>{layer}, /*max_rows=*/10);
   train(layer, {.steps = 2, .callbacks = {activity}});
   const TableMovement found = activity->measure().at(0);
   EXPECT_EQ(found.sampled_rows, 10);
@@ -383,7 +383,7 @@ TEST(TableActivityTest, NewKeysAreComparedWithTheirInitialValues) {
   // Keys of an earlier training begin with the rows that they had. Of a table with more
   // keys than rows in the sample, only keys that are known to be new or old count.
   const auto later = std::make_shared<TableActivity>(
-      std::vector<TPUEmbedding>{layer}, TableActivityOptions{.max_rows = 2});
+      std::vector<TPUEmbedding>{layer}, /*max_rows=*/2);
   fit(
       [&](int64_t) {
         return std::vector<at::Tensor>{int64s({100, 101, 102})};
@@ -433,7 +433,7 @@ TEST(TableActivityTest, RefusesUnusableArguments) {
   EXPECT_VALUE_ERROR(
       TableActivity({layer, layer}), "two tables are named 'users'");
   EXPECT_VALUE_ERROR(
-      TableActivity({layer}, {.max_rows = 0}), "max_rows must be >= 1");
+      TableActivity({layer}, /*max_rows=*/0), "max_rows must be >= 1");
 }
 
 TEST(TableActivityTest, RefusesADamagedState) {

@@ -165,7 +165,7 @@ TEST(TensorBoardTest, WritesStepsAndEpochsOfBothRuns) {
   EXPECT_EQ(validation.size(), 2);
   ASSERT_EQ(history.steps.size(), 3);
   Steps losses, rates;
-  for (const StepRecord& record : history.steps) {
+  for (const History::Record& record : history.steps) {
     losses[record.step] = static_cast<float>(record.logs["loss"]);
     rates[record.step] = 0.01F;
   }

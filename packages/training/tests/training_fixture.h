@@ -100,8 +100,8 @@ struct ClickRun {
         std::forward<Source>(source), train_step(), std::move(options));
   }
   /// A validation of these batches.
-  training::Validation validation(std::vector<ClickBatch> batches) {
-    return {.pass = training::make_pass(std::move(batches), loss_of())};
+  std::shared_ptr<training::Pass> validation(std::vector<ClickBatch> batches) {
+    return training::make_pass(std::move(batches), loss_of());
   }
   std::shared_ptr<training::Checkpoint> checkpoint(
       const std::string& directory,

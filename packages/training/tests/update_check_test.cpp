@@ -52,7 +52,7 @@ Texts warnings_of(
     const std::shared_ptr<Model>& model,
     const std::function<at::Tensor()>& step,
     int64_t steps = 3,
-    MovementWarning warning = MovementWarning::kOn) {
+    bool warning = true) {
   Warnings warnings;
   fit(std::vector<int>(steps, 0),
       [&](int) { return StepResult{.loss = step(), .examples = 2}; },
@@ -145,7 +145,7 @@ TEST(UpdateCheckTest, BatchesThatTrainNothingGiveNoWarning) {
     };
   };
   expect_none(frozen, forgotten(frozen));
-  expect_none(model, forgotten(model), 1, MovementWarning::kOff);
+  expect_none(model, forgotten(model), 1, /*warning=*/false);
 }
 
 TEST(UpdateCheckTest, OtherThreadsMayStillComputeTheirGradients) {

@@ -14,25 +14,15 @@ class Backend : public c10::intrusive_ptr_target {};
 
 namespace tessera::distributed {
 
-// snippet: tests/docs/sharded.cpp MpiBackendOptions
-/// The options of make_mpi_backend().
-///
-///   const auto backend = make_mpi_backend({.timeout = std::chrono::minutes(5)});
-struct MpiBackendOptions {
-  /// How long a rank waits for the others in one exchange, >= 1 ms. The start of MPI has
-  /// no timeout: it waits for all processes of mpirun.
-  std::chrono::milliseconds timeout = std::chrono::minutes(30);
-};
-
 /// Whether this build has MPI.
 bool has_mpi();
 
+// snippet: tests/docs/sharded.cpp make_mpi_backend
 /// Makes a c10d backend named "mpi" of all processes of one `mpirun`. A program that was
 /// started without `mpirun` has one rank. All ranks must call this function. MPI is faster
 /// than Gloo for small messages and on one machine; make_gloo_backend() needs no MPI.
 ///
-///   auto backend = tessera::distributed::make_mpi_backend();
-///   auto strategy = tessera::distributed::sharded_strategy(backend);
+///   const auto backend = make_mpi_backend(std::chrono::minutes(5));
 ///
 /// The backend has what sharded tables need: send() and recv() of one contiguous tensor on
 /// the CPU. Any thread may call it. Data moves while a thread calls wait().
@@ -43,10 +33,13 @@ bool has_mpi();
 /// A program that calls MPI from other threads at the same time needs
 /// MPI_THREAD_MULTIPLE.
 ///
+/// `timeout`, >= 1 ms, says how long a rank waits for the others in one exchange. The start
+/// of MPI has no timeout: it waits for all processes of mpirun.
+///
 /// A failed backend cannot recover.
 /// Errors:  c10::ValueError for arguments; c10::DistBackendError for failures between
 ///          ranks; c10::NotImplementedError if this build has no MPI.
 c10::intrusive_ptr<c10d::Backend> make_mpi_backend(
-    const MpiBackendOptions& options = {});
+    std::chrono::milliseconds timeout = std::chrono::minutes(30));
 
 }  // namespace tessera::distributed

@@ -30,26 +30,26 @@ struct PlanOptions {
   double memory_slack = 0.05;
 };
 
-/// One table of a ShardingPlan.
-struct PlannedTable {
-  std::string name = {};
-  int64_t rows = 0;
-  int64_t dim = 0;
-  int64_t bytes = 0;  // including its slots and keys, if all rows are in use
-  bool is_updated = true;  // false: frozen
-  int64_t row_bytes = 0;  // of one row, without slots
-  int64_t id_bytes = 0;  // of one distinct id in a request
-  /// The expected number of distinct ids in one rank's batch if all ids are equally
-  /// likely.
-  double distinct_ids = 0.0;
-  /// The expected bytes that the busiest rank sends in one step.
-  double bytes_sent = 0.0;
-  TablePlacement placement = {};
-};
-
 /// A placement of all tables and its costs.
 struct ShardingPlan {
-  std::vector<PlannedTable> tables = {};  // in order of first use
+  /// One table, and what it costs.
+  struct Table {
+    std::string name = {};
+    int64_t rows = 0;
+    int64_t dim = 0;
+    int64_t bytes = 0;  // including its slots and keys, if all rows are in use
+    bool is_updated = true;  // false: frozen
+    int64_t row_bytes = 0;  // of one row, without slots
+    int64_t id_bytes = 0;  // of one distinct id in a request
+    /// The expected number of distinct ids in one rank's batch if all ids are equally
+    /// likely.
+    double distinct_ids = 0.0;
+    /// The expected bytes that the busiest rank sends in one step.
+    double bytes_sent = 0.0;
+    TablePlacement placement = {};
+  };
+
+  std::vector<Table> tables = {};  // in order of first use
   std::vector<int64_t> rank_bytes = {};  // tables and slots on each rank
   double bytes_sent = 0.0;  // of all tables
 

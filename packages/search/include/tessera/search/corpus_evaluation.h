@@ -30,7 +30,7 @@ struct CorpusQueries {
   at::Tensor vectors = {};  // [n, dim] floats
   /// The relevant ids: [n], one per query, or the values of bags.
   at::Tensor labels = {};
-  /// The splits of the bags, as in MetricBatch. Undefined: there is one relevant id per
+  /// The splits of the bags, as in StepResult. Undefined: there is one relevant id per
   /// query.
   at::Tensor label_splits = {};  // [n + 1]
   /// The ids that a search leaves out, such as those that a user has seen. May
@@ -95,7 +95,7 @@ struct CorpusEvaluationOptions {
 ///       CorpusEvaluationOptions{
 ///           .metrics = {
 ///               std::make_shared<RecallAtK>(),
-///               std::make_shared<NDCG>(NDCGOptions{.k = 5})}});
+///               std::make_shared<NDCG>(RankingMetricOptions{.k = 5})}});
 ///   const auto stopping = std::make_shared<EarlyStopping>(
 ///       EarlyStoppingOptions{.monitor = "val_ndcg_at_5", .patience = 2});
 ///   const History history =

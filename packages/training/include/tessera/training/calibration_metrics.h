@@ -9,12 +9,6 @@
 
 namespace tessera::training {
 
-/// The kind of predictions of a Calibration, and its name in logs.
-struct CalibrationOptions {
-  ScoreKind scores = ScoreKind::kProbabilities;
-  std::string name = "calibration";
-};
-
 // snippet: tests/docs/reference_metrics_test.cpp Calibration
 /// The mean prediction, divided by the mean label: 1.1 means that the model expects 10 %
 /// more clicks than there are.
@@ -30,7 +24,8 @@ struct CalibrationOptions {
 /// Source:  He et al. 2014, section 3, doi:10.1145/2648584.2648589.
 class Calibration : public detail::RuleMetric {
  public:
-  explicit Calibration(CalibrationOptions options = {});
+  /// The default name is "calibration".
+  explicit Calibration(ScoreMetricOptions options = {});
 };
 
 /// The bins of a CalibrationError, the kind of its predictions, and its name in logs.
@@ -41,13 +36,6 @@ struct CalibrationErrorOptions {
   std::string name = "calibration_error";
 };
 
-/// One bin of a reliability diagram.
-struct CalibrationBin {
-  double weight = 0.0;  // of the examples whose predictions are in the bin
-  double mean_prediction = 0.0;  // NaN if the bin is empty
-  double mean_label = 0.0;  // NaN if the bin is empty
-};
-
 // snippet: tests/docs/reference_metrics_test.cpp CalibrationError
 /// The expected calibration error: how far the mean label of a bin is from its mean
 /// prediction.
@@ -55,7 +43,7 @@ struct CalibrationBin {
 ///   CalibrationError error({.bins = 20});
 ///   error.update(probabilities, clicks);
 ///   const double distance = error.result();  // 0: perfectly calibrated
-///   for (const CalibrationBin& bin : error.bins()) {
+///   for (const CalibrationError::Bin& bin : error.bins()) {
 ///     std::cout << bin.mean_prediction << " " << bin.mean_label << "\n";
 ///   }
 ///
@@ -69,10 +57,17 @@ struct CalibrationBin {
 ///          Bayesian Binning"; the bins are those of scikit-learn's calibration_curve.
 class CalibrationError : public detail::RuleMetric {
  public:
+  /// One bin of a reliability diagram.
+  struct Bin {
+    double weight = 0.0;  // of the examples whose predictions are in the bin
+    double mean_prediction = 0.0;  // NaN if the bin is empty
+    double mean_label = 0.0;  // NaN if the bin is empty
+  };
+
   /// Errors:  c10::ValueError for bins outside of [1, 1'000'000].
   explicit CalibrationError(CalibrationErrorOptions options = {});
 
-  std::vector<CalibrationBin> bins() const;
+  std::vector<Bin> bins() const;
 };
 
 }  // namespace tessera::training

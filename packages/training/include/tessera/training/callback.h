@@ -85,7 +85,7 @@ class Training {
   void stop(const std::string& reason);
   bool is_stopping() const;
   /// Records in the history from which epoch the model has its weights now.
-  void set_restored(RestoredEpoch restored);
+  void set_restored(History::Restored restored);
 
   /// Keeps `resource` until fit() ends, also if an exception ends it. The destructor of
   /// `resource` can undo what a callback did in on_train_begin().

@@ -60,12 +60,7 @@ class GroupedAUC : public Metric {
  public:
   explicit GroupedAUC(std::string name = "gauc") : Metric(std::move(name)) {}
 
-  /// Raises an error, because this call passes no groups.
-  void update(
-      const at::Tensor& predictions,
-      const at::Tensor& labels,
-      const at::Tensor& weights = {}) override;
-  void update_batch(const MetricBatch& batch) override;
+  void update_batch(const StepResult& batch) override;
   double result() const override;
   void reset() override {
     examples_.clear();
@@ -97,12 +92,6 @@ class GroupedAUC : public Metric {
   mutable std::vector<Example> examples_;
 };
 
-/// The kind of predictions of a NormalizedEntropy, and its name in logs.
-struct NormalizedEntropyOptions {
-  ScoreKind scores = ScoreKind::kProbabilities;
-  std::string name = "normalized_entropy";
-};
-
 // snippet: tests/docs/reference_metrics_test.cpp NormalizedEntropy
 /// The log loss, divided by the log loss of always predicting the share of positive
 /// examples. If the result is below 1, the model knows more than this share. The division
@@ -120,7 +109,8 @@ struct NormalizedEntropyOptions {
 /// Source:  He et al. 2014, section 3, doi:10.1145/2648584.2648589.
 class NormalizedEntropy : public detail::RuleMetric {
  public:
-  explicit NormalizedEntropy(NormalizedEntropyOptions options = {});
+  /// The default name is "normalized_entropy".
+  explicit NormalizedEntropy(ScoreMetricOptions options = {});
 };
 
 }  // namespace tessera::training

@@ -100,7 +100,7 @@ class EarlyStopping : public Callback {
 
  private:
   void check_better() const;
-  RestoredEpoch best_record() const {
+  History::Restored best_record() const {
     return {.epoch = best_epoch_, .monitor = options_.monitor, .value = best_};
   }
   void stop_if_done(Training& training) const;

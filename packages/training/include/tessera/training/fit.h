@@ -20,39 +20,8 @@ namespace tessera::training {
 
 /// Metrics and callbacks are given as pointers or as temporaries, such as {AUC(), loss}.
 /// Keep a std::shared_ptr to what you want to read after the training.
-using Metrics = std::vector<PointerOrValue<Metric>>;
-using Callbacks = std::vector<PointerOrValue<Callback>>;
-
-/// The data and metrics that fit() evaluates after each epoch.
-struct Validation {
-  /// Made by make_pass(source, loss_of).
-  std::shared_ptr<Pass> pass = {};
-  /// If empty, the same metrics as for training.
-  Metrics metrics = {};
-};
-
-/// What SIGINT (Ctrl-C) and SIGTERM do during fit().
-enum class Signals {
-  /// They end the training after the current step; a Checkpoint saves it. A second signal
-  /// ends the process, as it does by default. When fit() returns, it restores the
-  /// previous signal handlers. A signal that the process ignores stays ignored.
-  kStop,
-  /// fit() does not change the signal handlers.
-  kLeave
-};
-
-/// Whether fit() warns about tables that do not learn. After 100 updates of a table, it
-/// warns if half of the touched rows have moved by less than 0.01 % of their length. If the
-/// accumulators of their optimizer have hardly grown, this limit is 0.1 %. It also warns if
-/// rows do not move at all although they get gradients, and if two steps in a row dequeue
-/// training batches of an EmbeddingEngineModule, but forget to call apply_gradients().
-///
-/// fit() compares, once, at most 4096 rows of each table that got a gradient with what they
-/// were before. It leaves out key tables, tables that were trained or loaded before, frozen
-/// tables, tables with few touched rows, and tables whose learning rate is 0 or your own
-/// function. While a schedule raises the learning rate, the comparison waits.
-/// FitOptions::model must be set, and the strategy of the tables must be fused.
-enum class MovementWarning { kOn, kOff };
+using Metrics = std::vector<detail::PointerOrValue<Metric>>;
+using Callbacks = std::vector<detail::PointerOrValue<Callback>>;
 
 /// What fit() does in addition to the steps.
 struct FitOptions {
@@ -67,12 +36,32 @@ struct FitOptions {
   /// Metrics of the training batches, from the predictions of the training steps. The
   /// validation needs metric objects of its own.
   Metrics metrics = {};
-  std::optional<Validation> validation = {};
+  /// What fit() evaluates after each epoch, made by make_pass(source, loss_of). Unset: no
+  /// validation.
+  std::shared_ptr<Pass> validation = {};
+  /// The metrics of the validation. If empty, the same as for training.
+  Metrics validation_metrics = {};
   Callbacks callbacks = {};
   /// Saves and resumes the training. Unset: no checkpoints.
   std::shared_ptr<Checkpoint> checkpoint = {};
-  Signals signals = Signals::kStop;
-  MovementWarning movement_warning = MovementWarning::kOn;
+  /// If true, SIGINT (Ctrl-C) and SIGTERM end the training after the current step, and a
+  /// Checkpoint saves it. A second signal ends the process, as it does by default. When
+  /// fit() returns, it restores the previous signal handlers. A signal that the process
+  /// ignores stays ignored. If false, fit() does not change the signal handlers.
+  bool stop_on_signals = true;
+  /// Whether fit() warns about tables that do not learn. After 100 updates of a table, it
+  /// warns if half of the touched rows have moved by less than 0.01 % of their length. If
+  /// the accumulators of their optimizer have hardly grown, this limit is 0.1 %. It also
+  /// warns if rows do not move at all although they get gradients, and if two steps in a row
+  /// dequeue training batches of an EmbeddingEngineModule, but forget to call
+  /// apply_gradients().
+  ///
+  /// fit() compares, once, at most 4096 rows of each table that got a gradient with what
+  /// they were before. It leaves out key tables, tables that were trained or loaded before,
+  /// frozen tables, tables with few touched rows, and tables whose learning rate is 0 or
+  /// your own function. While a schedule raises the learning rate, the comparison waits.
+  /// `model` must be set, and the strategy of the tables must be fused.
+  bool movement_warning = true;
   /// With kRefuse, backward() or step() raises an error if the step would make rows of
   /// tables NaN or infinite. This covers all layers that the step trains on the thread of
   /// fit(), and the dense parameters of a step of make_train_step(). In a step of your own,
@@ -81,9 +70,9 @@ struct FitOptions {
   /// tables, and all gradients of dense parameters are applied.
   NonFiniteGradients non_finite_gradients = NonFiniteGradients::kRefuse;
   /// The steps of make_train_step() check that their optimizer has all parameters. Of
-  /// other steps, fit() sees only whether `model` gets new parameters. kAllow switches
-  /// both checks off.
-  Unoptimized unoptimized = Unoptimized::kError;
+  /// other steps, fit() sees only whether `model` gets new parameters. True switches both
+  /// checks off.
+  bool allow_unoptimized = false;
   /// Unset: the strategy of the model's tables. If no table is sharded but gradients are
   /// summed over ranks, the strategy of these sums. With a sharded strategy, all ranks stop
   /// with the first one that stops.
@@ -109,7 +98,7 @@ struct FitOptions {
 ///           {.epochs = 10,
 ///            .model = model,
 ///            .metrics = {AUC()},
-///            .validation = Validation{.pass = make_pass(test_batches, loss_of)},
+///            .validation = make_pass(test_batches, loss_of),
 ///            .callbacks = {ProgressBar()}});
 ///   const double auc = history["val_auc"].back();  // of the last epoch
 ///

@@ -45,54 +45,46 @@ class Logs {
   std::vector<Entry> entries_;
 };
 
-/// One epoch of a History.
-struct EpochRecord {
-  /// Counted from 0.
-  int64_t epoch = 0;
-  /// "loss", the training metrics, the same with the prefix "val_", and the values that
-  /// callbacks logged.
-  Logs logs = {};
-};
-
-/// A recorded step of a History. FitOptions::log_every_steps selects these steps.
-struct StepRecord {
-  /// Steps since the training began; 1 is the first step.
-  int64_t step = 0;
-  /// Counted from 0.
-  int64_t epoch = 0;
-  /// "loss" is the mean over the steps since the record before. The other values are the
-  /// cheap metrics of the epoch so far.
-  Logs logs = {};
-};
-
-/// The epoch whose weights an EarlyStopping restored.
-struct RestoredEpoch {
-  /// Counted from 0.
-  int64_t epoch = 0;
-  /// The value that was monitored, and its name.
-  std::string monitor = {};
-  double value = 0.0;
-};
-
-/// "restored epoch 24 (val_auc 0.9996)", where epochs are counted from 1.
-std::string to_text(const RestoredEpoch& restored);
-
 // snippet: tests/docs/reference_training_test.cpp History
 /// The logs of all epochs, including those before a resume.
 ///
 ///   const History history = fit(batches, step, {.epochs = 3});
-///   for (const EpochRecord& record : history.epochs) {
+///   for (const History::Record& record : history.epochs) {
 ///     std::cout << record.epoch << " " << record.logs["loss"] << "\n";
 ///   }
 ///   const std::vector<double> losses = history["loss"];  // one per epoch
 struct History {
-  std::vector<EpochRecord> epochs = {};
+  /// An epoch, or a step that FitOptions::log_every_steps selects.
+  struct Record {
+    /// Counted from 0.
+    int64_t epoch = 0;
+    /// Of an epoch: "loss", the training metrics, the same with the prefix "val_", and the
+    /// values that callbacks logged. Of a step: "loss" is the mean over the steps since the
+    /// record before, and the other values are the cheap metrics of the epoch so far.
+    Logs logs = {};
+    /// Steps since the training began; 1 is the first step. 0 in the record of an epoch.
+    int64_t step = 0;
+  };
+
+  /// The epoch whose weights an EarlyStopping restored.
+  struct Restored {
+    /// Counted from 0.
+    int64_t epoch = 0;
+    /// The value that was monitored, and its name.
+    std::string monitor = {};
+    double value = 0.0;
+
+    /// "restored epoch 24 (val_auc 0.9996)", where epochs are counted from 1.
+    std::string text() const;
+  };
+
+  std::vector<Record> epochs = {};
   /// Why the training ended before all epochs were done. Empty if all were done.
   std::string stop_reason = {};
   /// Every n-th step, with FitOptions::log_every_steps.
-  std::vector<StepRecord> steps = {};
+  std::vector<Record> steps = {};
   /// Unset: the model has the weights of the last epoch.
-  std::optional<RestoredEpoch> restored = {};
+  std::optional<Restored> restored = {};
 
   /// The number of the signal that ended the training in this process. The stop_reason is
   /// the name of the signal then, "SIGINT" or "SIGTERM". 0: no signal ended it.

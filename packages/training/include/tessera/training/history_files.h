@@ -9,6 +9,8 @@
 
 namespace tessera::training {
 
+namespace detail {
+
 /// A callback that writes the history to a file after each epoch and at the end of the
 /// training. If the history has steps, it also writes once a minute. A write renames a
 /// temporary file, so the file is always complete. After a resume, the file also has the
@@ -41,12 +43,14 @@ class HistoryFile : public Callback {
   std::chrono::steady_clock::time_point written_ = {};
 };
 
+}  // namespace detail
+
 // snippet: tests/docs/reference_training_test.cpp CsvHistory
 /// Writes the history in the format of to_csv().
 ///
 ///   const auto csv = std::make_shared<CsvHistory>("history.csv");
 ///   const History history = fit(batches, step, {.epochs = 3, .callbacks = {csv}});
-class CsvHistory : public HistoryFile {
+class CsvHistory : public detail::HistoryFile {
  public:
   explicit CsvHistory(
       std::string path,
@@ -67,7 +71,7 @@ class CsvHistory : public HistoryFile {
 ///   const auto json = std::make_shared<JsonHistory>("history.json");
 ///   fit(batches, step, {.epochs = 3, .callbacks = {json}});
 ///   const History read = history_from_json(load_json("history.json"));
-class JsonHistory : public HistoryFile {
+class JsonHistory : public detail::HistoryFile {
  public:
   explicit JsonHistory(std::string path)
       : HistoryFile("[JsonHistory]", std::move(path)) {}

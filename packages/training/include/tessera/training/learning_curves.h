@@ -50,13 +50,13 @@ std::string learning_curves_svg(
     const LearningCurvesOptions& options = {});
 
 // snippet: tests/docs/reference_training_test.cpp LearningCurves
-/// Writes the learning curves to a file after each epoch, as a HistoryFile does.
+/// Writes the learning curves to a file after each epoch, as a CsvHistory does.
 ///
 ///   const auto curves = std::make_shared<LearningCurves>(
 ///       "curves.svg",
 ///       LearningCurvesOptions{.names = {"loss"}, .title = "Clicks"});
 ///   fit(batches, step, {.epochs = 3, .callbacks = {curves}});
-class LearningCurves : public HistoryFile {
+class LearningCurves : public detail::HistoryFile {
  public:
   explicit LearningCurves(std::string path, LearningCurvesOptions options = {});
 

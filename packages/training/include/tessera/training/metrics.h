@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tessera/training/train_step.h>
+
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
@@ -16,23 +18,6 @@ namespace tessera::training {
 
 /// Whether a higher or a lower value of a metric is better.
 enum class Better { kHigher, kLower, kUnknown };
-
-/// What a metric may use of one batch. fit() makes it from a StepResult.
-struct MetricBatch {
-  at::Tensor predictions = {};
-  at::Tensor labels = {};
-  at::Tensor weights = {};
-  /// If the labels are bags of ids, those of example i are
-  /// labels[label_splits[i] : label_splits[i + 1]]. Undefined: the labels of example i are
-  /// row i.
-  at::Tensor label_splits = {};  // [n + 1] int32 or int64
-  /// The group of each example, such as its user, for GAUC.
-  at::Tensor groups = {};  // [n] int32 or int64
-  /// The loss of the step, or that of TaskResult for a metric with a task().
-  at::Tensor loss = {};  // one number
-  /// The number of examples behind the loss.
-  int64_t examples = 0;
-};
 
 // snippet: tests/docs/reference_training_test.cpp Metric
 /// A value over all examples since the last reset(). It does not depend on how they were
@@ -56,15 +41,18 @@ class Metric {
   std::string name() const {
     return name_;
   }
+  /// A metric of your own overrides update() or update_batch(). By default, each of them
+  /// calls the other.
   virtual void update(
       const at::Tensor& predictions,
-      const at::Tensor& labels,
-      const at::Tensor& weights = {}) = 0;
+      const at::Tensor& labels = {},
+      const at::Tensor& weights = {});
   /// Like update(), but the batch may also have inputs that only some metrics need. The
-  /// other metrics ignore `groups`.
+  /// other metrics ignore `groups`. fit() passes the result of a step, or for a metric with
+  /// a task() that of the task, with the number of examples behind the loss.
   /// Errors:  as update(); c10::ValueError for `label_splits` if the metric does not
   ///          take bags of labels.
-  virtual void update_batch(const MetricBatch& batch);
+  virtual void update_batch(const StepResult& batch);
   virtual double result() const = 0;
   virtual void reset() = 0;
 
@@ -141,7 +129,7 @@ struct SumRule {
   Better better = Better::kUnknown;
   /// Checks a batch, and then adds it to the sums. Its errors begin with `where`.
   std::function<void(
-      const MetricBatch& batch,
+      const StepResult& batch,
       const std::string& where,
       std::vector<double>& sums)>
       add = {};
@@ -154,10 +142,7 @@ class RuleMetric : public SumMetric {
   RuleMetric(std::string name, SumRule rule)
       : SumMetric(std::move(name), rule.count), rule_(std::move(rule)) {}
 
-  void update(
-      const at::Tensor& predictions,
-      const at::Tensor& labels,
-      const at::Tensor& weights = {}) override;
+  void update_batch(const StepResult& batch) override;
   double result() const override {
     return rule_.result(sums());
   }
@@ -192,10 +177,7 @@ struct WeightedScores {
 /// Shapes:  predictions [n] or [n, 1], any scores; as many labels, each 0 or 1.
 class TwoClassMetric : public Metric {
  public:
-  void update(
-      const at::Tensor& predictions,
-      const at::Tensor& labels,
-      const at::Tensor& weights = {}) override;
+  void update_batch(const StepResult& batch) override;
   double result() const override;
   void reset() override;
   bool is_cheap() const override {
@@ -248,10 +230,12 @@ class AUC : public detail::TwoClassMetric {
 /// What the predictions of a classifier are.
 enum class ScoreKind { kProbabilities, kLogits };
 
-/// The kind of predictions of a LogLoss, and its name in logs.
-struct LogLossOptions {
+/// The kind of predictions of a LogLoss, NormalizedEntropy or Calibration, and its name in
+/// logs.
+struct ScoreMetricOptions {
   ScoreKind scores = ScoreKind::kProbabilities;
-  std::string name = "log_loss";
+  /// If empty, a name such as "log_loss".
+  std::string name = "";
 };
 
 // snippet: tests/docs/reference_training_test.cpp LogLoss
@@ -269,7 +253,7 @@ struct LogLossOptions {
 /// Source:  scikit-learn's log_loss.
 class LogLoss : public detail::RuleMetric {
  public:
-  explicit LogLoss(LogLossOptions options = {});
+  explicit LogLoss(ScoreMetricOptions options = {});
 };
 
 // snippet: tests/docs/reference_training_test.cpp RMSE
@@ -345,13 +329,6 @@ class TopKAccuracy : public detail::RuleMetric {
 class Mean : public detail::RuleMetric {
  public:
   explicit Mean(std::string name = "mean");
-
-  void update(
-      const at::Tensor& predictions,
-      const at::Tensor& labels = {},
-      const at::Tensor& weights = {}) override {
-    RuleMetric::update(predictions, labels, weights);
-  }
 };
 
 }  // namespace tessera::training

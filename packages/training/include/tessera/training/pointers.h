@@ -24,8 +24,6 @@ template <class Value, class Base>
 concept IsDerivedValue = std::derived_from<std::remove_cvref_t<Value>, Base> &&
     !std::is_lvalue_reference_v<Value>;
 
-}  // namespace detail
-
 // snippet: tests/docs/reference_training_test.cpp PointerOrValue
 /// A shared pointer to a metric or callback. It can also be made from a temporary object.
 ///
@@ -42,7 +40,7 @@ class PointerOrValue : public std::shared_ptr<Base> {
   PointerOrValue() = default;
   PointerOrValue(std::shared_ptr<Base> pointer)  // NOLINT: implicit
       : std::shared_ptr<Base>(std::move(pointer)) {}
-  template <detail::IsDerivedValue<Base> Value>
+  template <IsDerivedValue<Base> Value>
   requires std::move_constructible<Value> PointerOrValue(
       Value&& value)  // NOLINT: implicit
       : std::shared_ptr<Base>(std::make_shared<std::remove_cvref_t<Value>>(
@@ -50,10 +48,12 @@ class PointerOrValue : public std::shared_ptr<Base> {
 
   template <std::derived_from<Base> Value>
   PointerOrValue(Value&) = delete;  // pass a std::shared_ptr
-  template <detail::IsDerivedValue<Base> Value>
+  template <IsDerivedValue<Base> Value>
   requires(!std::move_constructible<Value>) PointerOrValue(Value&&)
   = delete;  // pass a std::shared_ptr
 };
+
+}  // namespace detail
 
 /// A shared pointer to a model. It can also be made from the model's holder, so `model`
 /// stands for `model.ptr()`.

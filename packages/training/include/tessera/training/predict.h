@@ -5,18 +5,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <string>
 #include <vector>
 
 namespace tessera::training {
-
-/// The predictions of one task for all examples of a source, in their order.
-struct TaskPredictions {
-  std::string name = {};
-  at::Tensor predictions = {};  // [n, ...]
-  /// Undefined if the steps return none.
-  at::Tensor labels = {};  // [n, ...]
-};
 
 /// The predictions for all examples of a source, in their order.
 struct Predictions {
@@ -24,8 +15,8 @@ struct Predictions {
   at::Tensor predictions = {};  // [n, ...]
   /// Undefined if the steps return none.
   at::Tensor labels = {};  // [n, ...]
-  /// One entry for each of StepResult::tasks.
-  std::vector<TaskPredictions> tasks = {};
+  /// One entry for each of StepResult::tasks, with its name, predictions and labels.
+  std::vector<TaskResult> tasks = {};
 };
 
 // snippet: tests/docs/reference_training_test.cpp Predictions

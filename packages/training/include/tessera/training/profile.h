@@ -11,42 +11,13 @@
 
 namespace tessera::training {
 
-/// The time of one phase of a training, which is the sum over all scopes with one name.
-struct ProfileRow {
-  /// What the time was spent on, such as "lookup". For a ProfileScope of your own, this is
-  /// the name of the scope. "other": the time outside of all scopes.
-  std::string phase = {};
-  /// The name of the ProfileScope, such as "tessera::lookup". Empty for "other".
-  std::string scope = {};
-  /// The time of the scopes, without that of scopes within them.
-  double seconds = 0.0;
-  /// The part of the training's time, in [0, 1]. 0 in the background.
-  double share = 0.0;
-  /// The number of scopes; 0 for "other".
-  int64_t calls = 0;
-  double microseconds_per_step = 0.0;
-  /// Whether other threads than that of fit() did the work. Their times are added up.
-  bool is_background = false;
-
-  bool operator==(const ProfileRow&) const = default;
-
-  TESSERA_FIELDS(
-      phase,
-      scope,
-      seconds,
-      share,
-      calls,
-      microseconds_per_step,
-      is_background)
-};
-
 // snippet: tests/docs/reference_training_test.cpp Profile
 /// Measures what the time of a training is spent on.
 ///
 ///   const auto profile = std::make_shared<Profile>();
 ///   fit(batches, step, {.callbacks = {profile}});
 ///   std::cout << profile->text();
-///   for (const ProfileRow& row : profile->result()) {
+///   for (const Profile::Row& row : profile->result()) {
 ///     std::cout << row.phase << " " << row.share << "\n";
 ///   }
 ///
@@ -81,6 +52,35 @@ struct ProfileRow {
 ///          of this process at the same time.
 class Profile : public Callback {
  public:
+  /// The time of one phase of a training, which is the sum over all scopes with one name.
+  struct Row {
+    /// What the time was spent on, such as "lookup". For a ProfileScope of your own, this is
+    /// the name of the scope. "other": the time outside of all scopes.
+    std::string phase = {};
+    /// The name of the ProfileScope, such as "tessera::lookup". Empty for "other".
+    std::string scope = {};
+    /// The time of the scopes, without that of scopes within them.
+    double seconds = 0.0;
+    /// The part of the training's time, in [0, 1]. 0 in the background.
+    double share = 0.0;
+    /// The number of scopes; 0 for "other".
+    int64_t calls = 0;
+    double microseconds_per_step = 0.0;
+    /// Whether other threads than that of fit() did the work. Their times are added up.
+    bool is_background = false;
+
+    bool operator==(const Row&) const = default;
+
+    TESSERA_FIELDS(
+        phase,
+        scope,
+        seconds,
+        share,
+        calls,
+        microseconds_per_step,
+        is_background)
+  };
+
   Profile();
   ~Profile() override;
   Profile(const Profile&) = delete;
@@ -88,7 +88,7 @@ class Profile : public Callback {
 
   /// The phases of the last fit(), or of the running one, in the order of a step. "other"
   /// comes next, and the phases in the background come last. Empty if no step has ended.
-  std::vector<ProfileRow> result() const;
+  std::vector<Row> result() const;
   /// The rows of result() as a table.
   std::string text() const;
   /// The steps and the seconds of the last fit(), without those before a resume.

@@ -14,33 +14,28 @@
 
 namespace tessera::training {
 
-/// The order of items with equal scores.
-enum class Ties {
-  /// A random order. It depends only on the seed, the number of earlier lists and the
-  /// positions of the items. A model that gives all items the same score gets the result
-  /// of chance.
-  kRandom,
-  /// Items with lower labels come first, so equal scores never help.
-  kWorst,
-  /// Items come in the order of the list. If relevant items come first in each list,
-  /// equal scores look perfect.
-  kPosition
-};
-
-/// How a query without a relevant item counts.
-enum class NoRelevantItem {
-  /// It has the value 0, as in Keras-RS.
-  kCountsAsZero,
-  kLeftOut
-};
-
-/// The options of a RankingMetric, and its name in logs.
+/// The options of RecallAtK, NDCG and others, and their name in logs.
 struct RankingMetricOptions {
+  /// The order of items with equal scores.
+  enum class Ties {
+    /// A random order. It depends only on the seed, the number of earlier lists and the
+    /// positions of the items. A model that gives all items the same score gets the result
+    /// of chance.
+    kRandom,
+    /// Items with lower labels come first, so equal scores never help.
+    kWorst,
+    /// Items come in the order of the list. If relevant items come first in each list,
+    /// equal scores look perfect.
+    kPosition
+  };
+
   /// The number of items that count. If the list has fewer, all of them count. Unset: all.
   std::optional<int64_t> k = 10;
   /// Used for lists of scores; retrieved ids are sorted already.
   Ties ties = Ties::kRandom;
-  NoRelevantItem no_relevant_item = NoRelevantItem::kCountsAsZero;
+  /// If true, a query without a relevant item does not count. If false, it has the value 0,
+  /// as in Keras-RS.
+  bool skip_queries_without_relevant = false;
   /// The seed of Ties::kRandom.
   uint64_t seed = 0;
   /// If empty, a name such as "recall_at_10", with the value of k, or "recall" without k.
@@ -59,8 +54,6 @@ struct RankingRule {
   std::function<double(double label)> relevance_of = {};
 };
 
-}  // namespace detail
-
 /// The mean over queries of a function of the sorted items.
 ///
 /// Predictions have one of two forms, and their dtype decides which:
@@ -73,12 +66,12 @@ struct RankingRule {
 ///   int32 or int64 are retrieved ids: predictions [queries, retrieved], best first, like
 ///   TopK::ids. An id of -1 means no id. If an id is retrieved twice, only its first place
 ///   counts. Labels are the relevant ids: [queries] or [queries, 1] for one id per query,
-///   or bags of ids, in update_ragged() or with MetricBatch::label_splits. An id that is
+///   or bags of ids, in update_ragged() or with StepResult::label_splits. An id that is
 ///   twice in a bag counts once. Weights are [queries].
 ///
 /// The weight of a query is the mean weight of its relevant items, weighted by their
 /// relevance. A query without a relevant item gets the mean weight of the queries that have
-/// one, or does not count with NoRelevantItem::kLeftOut. If all items of a query are left
+/// one, or does not count with skip_queries_without_relevant. If all items of a query are left
 /// out, it does not count. NaN if no query counts.
 ///
 /// Errors:  c10::ValueError for NaN, shapes and dtypes, for labels that are not finite,
@@ -87,16 +80,12 @@ struct RankingRule {
 ///          computes the mean weight over each batch, and not over all batches.
 class RankingMetric : public SumMetric {
  public:
-  void update(
-      const at::Tensor& predictions,
-      const at::Tensor& labels,
-      const at::Tensor& weights = {}) override;
   /// Takes retrieved ids [queries, retrieved], and a bag of relevant ids for each query.
   void update_ragged(
       const at::Tensor& ids,
       const RaggedFeature& relevant,
       const at::Tensor& weights = {});
-  void update_batch(const MetricBatch& batch) override;
+  void update_batch(const StepResult& batch) override;
   double result() const override;
   std::unique_ptr<Metric> make_empty() const override {
     return std::unique_ptr<Metric>(new RankingMetric(name(), options_, rule_));
@@ -114,16 +103,18 @@ class RankingMetric : public SumMetric {
   RankingMetric(
       const std::string& kind,
       RankingMetricOptions options,
-      detail::RankingRule rule);
+      RankingRule rule);
 
  private:
-  void add_scores(const MetricBatch& batch);
-  void add_ids(const MetricBatch& batch);
-  void add(const detail::RankedList& list, bool is_counted);
+  void add_scores(const StepResult& batch);
+  void add_ids(const StepResult& batch);
+  void add(const RankedList& list, bool is_counted);
 
   RankingMetricOptions options_;
-  detail::RankingRule rule_;
+  RankingRule rule_;
 };
+
+}  // namespace detail
 
 // snippet: tests/docs/reference_metrics_test.cpp RecallAtK
 /// How many of the relevant items are among the first k. With one relevant item per
@@ -136,7 +127,7 @@ class RankingMetric : public SumMetric {
 ///   relevant items among the first k / relevant items
 ///
 /// Source:  keras_rs.metrics.RecallAtK; tfrs.metrics.FactorizedTopK, for one k.
-class RecallAtK : public RankingMetric {
+class RecallAtK : public detail::RankingMetric {
  public:
   explicit RecallAtK(RankingMetricOptions options = {});
 };
@@ -152,7 +143,7 @@ class RecallAtK : public RankingMetric {
 ///
 /// Source:  keras_rs.metrics.PrecisionAtK. Others, such as trec_eval, divide by k also if
 ///          the list is shorter.
-class PrecisionAtK : public RankingMetric {
+class PrecisionAtK : public detail::RankingMetric {
  public:
   explicit PrecisionAtK(RankingMetricOptions options = {});
 };
@@ -165,7 +156,7 @@ class PrecisionAtK : public RankingMetric {
 ///   const double share = hit_rate.result();
 ///
 /// Source:  He et al. 2017, section 4.1, doi:10.1145/3038912.3052569.
-class HitRateAtK : public RankingMetric {
+class HitRateAtK : public detail::RankingMetric {
  public:
   explicit HitRateAtK(RankingMetricOptions options = {});
 };
@@ -178,7 +169,7 @@ class HitRateAtK : public RankingMetric {
 ///   const double mean = mrr.result();
 ///
 /// Source:  keras_rs.metrics.MeanReciprocalRank.
-class MeanReciprocalRank : public RankingMetric {
+class MeanReciprocalRank : public detail::RankingMetric {
  public:
   explicit MeanReciprocalRank(RankingMetricOptions options = {});
 };
@@ -198,7 +189,7 @@ class MeanReciprocalRank : public RankingMetric {
 /// if it has more than k relevant items.
 ///
 /// Source:  keras_rs.metrics.MeanAveragePrecision.
-class MeanAveragePrecision : public RankingMetric {
+class MeanAveragePrecision : public detail::RankingMetric {
  public:
   explicit MeanAveragePrecision(RankingMetricOptions options = {});
 };
@@ -208,19 +199,6 @@ class MeanAveragePrecision : public RankingMetric {
 ///   kExponential   2^label - 1, as in Keras-RS
 ///   kLinear        label, as in scikit-learn
 enum class Gain { kExponential, kLinear };
-
-/// The options of an NDCG, and its name in logs.
-struct NDCGOptions {
-  /// The number of items that count. Unset: all.
-  std::optional<int64_t> k = 10;
-  Gain gain = Gain::kExponential;
-  Ties ties = Ties::kRandom;
-  NoRelevantItem no_relevant_item = NoRelevantItem::kCountsAsZero;
-  /// The seed of Ties::kRandom.
-  uint64_t seed = 0;
-  /// If empty, "ndcg_at_10", with the value of k, or "ndcg" without k.
-  std::string name = "";
-};
 
 // snippet: tests/docs/reference_metrics_test.cpp NDCG
 /// The normalized discounted cumulative gain (DCG). It is 1 if no other order of the items
@@ -238,9 +216,11 @@ struct NDCGOptions {
 /// Errors:  c10::ValueError for exponential gains of labels above 1000.
 /// Source:  keras_rs.metrics.NDCG; with linear gains scikit-learn's ndcg_score, which
 ///          averages over the orders of equal scores.
-class NDCG : public RankingMetric {
+class NDCG : public detail::RankingMetric {
  public:
-  explicit NDCG(NDCGOptions options = {});
+  explicit NDCG(
+      RankingMetricOptions options = {},
+      Gain gain = Gain::kExponential);
 };
 
 }  // namespace tessera::training

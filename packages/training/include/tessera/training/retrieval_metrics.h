@@ -48,13 +48,7 @@ class CatalogueCoverage : public Metric {
   /// Errors:  c10::ValueError for catalogue_size < 1 or k < 1.
   explicit CatalogueCoverage(CatalogueCoverageOptions options);
 
-  void update(
-      const at::Tensor& predictions,
-      const at::Tensor& labels = {},
-      const at::Tensor& weights = {}) override;
-  void update_batch(const MetricBatch& batch) override {
-    update(batch.predictions, batch.labels, batch.weights);
-  }
+  void update_batch(const StepResult& batch) override;
   double result() const override;
   void reset() override {
     ids_.clear();

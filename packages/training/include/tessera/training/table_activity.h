@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 namespace tessera {
@@ -22,20 +21,13 @@ using tessera::TableMovement;
 /// rows have moved, and by how much their accumulators have grown.
 std::string to_string(const std::vector<TableMovement>& movements);
 
-/// What a TableActivity measures.
-struct TableActivityOptions {
-  /// The number of rows per table that are copied and compared, >= 1.
-  int64_t max_rows = 4096;
-};
-static_assert(std::is_aggregate_v<TableActivityOptions>);
-
 // snippet: tests/docs/reference_traps_test.cpp TableActivity
 /// Logs at the end of each epoch how far the rows of each table have moved since the start
 /// of this training, as "moved_<table>". This shows which tables of layers or
 /// EmbeddingEngineModules do not learn.
 ///
 ///   const auto activity = std::make_shared<TableActivity>(
-///       TableModules{embedding}, TableActivityOptions{.max_rows = 1000});
+///       TableModules{embedding}, /*max_rows=*/1000);
 ///   const History history =
 ///       fit(batches, step, {.epochs = 2, .callbacks = {activity}});
 ///   const double moved = history["moved_users"].back();
@@ -53,14 +45,12 @@ static_assert(std::is_aggregate_v<TableActivityOptions>);
 /// all ranks: rank 0 saves the copies of all of them.
 ///
 /// fit() makes one such comparison without the callback, and warns about tables whose
-/// rows hardly move. See MovementWarning.
+/// rows hardly move. See FitOptions::movement_warning.
 /// Errors:  c10::ValueError for an empty layer, two tables with the same name, and
 ///          max_rows < 1.
 class TableActivity : public Callback {
  public:
-  explicit TableActivity(
-      TableModules layers,
-      TableActivityOptions options = {});
+  explicit TableActivity(TableModules layers, int64_t max_rows = 4096);
   ~TableActivity() override;
   TableActivity(TableActivity&&) noexcept;
 
@@ -83,7 +73,7 @@ class TableActivity : public Callback {
   void sample(const Training& training);
 
   TableModules layers_;
-  TableActivityOptions options_;
+  int64_t max_rows_;
   // One entry per table. Empty before the first epoch.
   std::vector<SampledRows> samples_;
   // The samples of each rank, as archives. Other ranks than 0 have only those that they

@@ -41,13 +41,7 @@ class TaskMetric : public Metric {
   std::string task() const override {
     return task_;
   }
-  void update(
-      const at::Tensor& predictions,
-      const at::Tensor& labels,
-      const at::Tensor& weights = {}) override {
-    metric_->update(predictions, labels, weights);
-  }
-  void update_batch(const MetricBatch& batch) override {
+  void update_batch(const StepResult& batch) override {
     metric_->update_batch(batch);
   }
   double result() const override {
@@ -95,12 +89,7 @@ class TaskLoss : public SumMetric {
   std::string task() const override {
     return task_;
   }
-  /// Raises an error, because the metric takes only losses.
-  void update(
-      const at::Tensor& predictions,
-      const at::Tensor& labels,
-      const at::Tensor& weights = {}) override;
-  void update_batch(const MetricBatch& batch) override;
+  void update_batch(const StepResult& batch) override;
   double result() const override;
   void merge(const at::Tensor& state) override;
   std::unique_ptr<Metric> make_empty() const override {

@@ -108,7 +108,7 @@ class TensorBoard : public Callback {
   std::chrono::steady_clock::time_point flushed_ = {};
   double loss_sum_ = 0.0;  // since the last step that was logged
   int64_t loss_steps_ = 0;
-  StepRecord last_step_ = {};  // that was logged
+  History::Record last_step_ = {};  // that was logged
   int64_t step_ = 0;  // the steps done
   int64_t loaded_step_ = -1;  // step_ of the loaded state; -1: there is none
   Gradients loaded_gradients_ = {};  // of that step

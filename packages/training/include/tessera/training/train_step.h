@@ -66,10 +66,12 @@ struct StepResult {
   at::Tensor predictions = {};
   at::Tensor labels = {};
   at::Tensor weights = {};
-  /// As in MetricBatch: for labels that are bags of ids.
-  at::Tensor label_splits = {};
-  /// As in MetricBatch: the group of each example, such as its user.
-  at::Tensor groups = {};
+  /// If the labels are bags of ids, those of example i are
+  /// labels[label_splits[i] : label_splits[i + 1]]. Undefined: the labels of example i are
+  /// row i.
+  at::Tensor label_splits = {};  // [n + 1] int32 or int64
+  /// The group of each example, such as its user, for GAUC.
+  at::Tensor groups = {};  // [n] int32 or int64
   /// The results of single tasks. A TaskMetric takes its predictions from here.
   std::vector<TaskResult> tasks = {};
   /// The number of examples in this batch. 0: as many as labels or predictions. The loss
@@ -80,15 +82,6 @@ struct StepResult {
   /// Whether fit() continues after this skipped update. See
   /// TrainStepOptions::max_skipped_steps.
   bool is_skip_allowed = false;
-};
-
-/// What happens if a parameter would get a gradient but is not in the optimizer, for
-/// example because the optimizer was made before the parameter existed.
-enum class Unoptimized {
-  /// An error names the parameter, and nothing is changed.
-  kError,
-  /// The parameter keeps its value.
-  kAllow
 };
 
 // snippet: tests/docs/reference_training_test.cpp TrainStepOptions
@@ -113,8 +106,10 @@ struct TrainStepOptions {
   /// Dense parameters that another optimizer trains. The gradients of the parameters of
   /// this optimizer are summed in any case.
   std::vector<at::Tensor> dense_parameters = {};
-  /// Set kAllow if another optimizer trains the other parameters.
-  Unoptimized unoptimized = Unoptimized::kError;
+  /// If false, a parameter that would get a gradient but is not in the optimizer, for
+  /// example because the optimizer was made before the parameter existed, is an error, and
+  /// nothing is changed. Set true if another optimizer trains such parameters.
+  bool allow_unoptimized = false;
   /// Scales the gradients so that their common Euclidean norm is at most this, > 0. It
   /// covers the parameters of the optimizer, and with a Combined also its tables. Other
   /// tables of fused strategies are updated during backward(): limit their gradients with

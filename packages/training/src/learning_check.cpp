@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "packages/training/src/movement_check.h"
+#include "packages/training/src/learning_check.h"
 
 #include <tessera/common/shorten.h>
+#include <tessera/engine/embedding_engine.h>
 #include <tessera/engine/table_module.h>
 
 #include "optim/row_update.h"
@@ -13,6 +14,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 
 namespace tessera::training {
 
@@ -119,10 +121,36 @@ void warn_of_rest(
           : "Use Adam or Adagrad, choose");
 }
 
+bool has_table_to_train(const EmbeddingEngine& engine) {
+  const auto& tables = static_cast<const TableModule&>(engine).state().tables;
+  return std::any_of(tables.begin(), tables.end(), [](const TableState& table) {
+    return table.config->trainable && table.optimizer;
+  });
+}
+
+void warn_of_engine(const std::string& name) {
+  TORCH_WARN(fmt::format(
+      "[fit] the step has dequeued a training batch of {}, but did not pass "
+      "its gradients on, so the tables do not learn. Call apply_gradients() "
+      "after backward() in each step. If the batch is not to train the "
+      "tables, enqueue it with training = false. "
+      "FitOptions::movement_warning switches this warning off.",
+      name.empty() ? std::string("the engine")
+                   : fmt::format("'{}'", shorten(name))));
+}
+
 }  // namespace
 
-void MovementCheck::begin(const torch::nn::Module& model) {
-  for (const auto& part : model.modules()) {
+void LearningCheck::begin(const torch::nn::Module& model) {
+  for (const auto& item : model.named_modules()) {
+    const auto& part = item.value();
+    const auto* engine = dynamic_cast<const EmbeddingEngine*>(part.get());
+    if (engine != nullptr && has_table_to_train(*engine)) {
+      engines_.push_back(
+          {.engine = part,
+           .name = item.key(),
+           .updates = engine->iterations()});
+    }
     TableModule* tables = TableModule::of(*part);
     if (tables == nullptr || !tables->strategy().is_fused()) {
       continue;
@@ -141,11 +169,26 @@ void MovementCheck::begin(const torch::nn::Module& model) {
   }
 }
 
-void MovementCheck::end_step() {
-  std::erase_if(tables_, check);
+void LearningCheck::end_step() {
+  std::erase_if(tables_, check_table);
+  std::erase_if(engines_, check_engine);
 }
 
-bool MovementCheck::check(Watched& watched) {
+bool LearningCheck::check_engine(WatchedEngine& watched) {
+  const auto& engine = dynamic_cast<const EmbeddingEngine&>(*watched.engine);
+  if (engine.iterations() != watched.updates) {
+    return true;
+  }
+  const bool has_waited =
+      std::exchange(watched.is_waiting, engine.has_batch_without_gradients());
+  const bool is_forgotten = has_waited && watched.is_waiting;
+  if (is_forgotten) {
+    warn_of_engine(watched.name);
+  }
+  return is_forgotten;
+}
+
+bool LearningCheck::check_table(WatchedTable& watched) {
   const TableModule& tables = *TableModule::of(*watched.layer);
   if (tables.iterations() < watched.next_check) {
     return false;  // read_state() would wait for lookups
