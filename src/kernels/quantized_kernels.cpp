@@ -112,8 +112,11 @@ HWY_INLINE void SumQuantized(
   using V = hn::Vec<D>;
   const CombineQuantizedArgs& args = bags.args;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  V sum0 = hn::Zero(d), sum1 = sum0, sum2 = sum0, sum3 = sum0;
-  V sum4 = sum0, sum5 = sum0, sum6 = sum0, sum7 = sum0;
+  V sums[kVectors];
+#pragma GCC unroll 8
+  for (V& sum : sums) {
+    sum = hn::Zero(d);
+  }
   float offsets = 0.0F;
   for (int64_t i = begin; i < end; ++i) {
     if (column == 0) {
@@ -128,32 +131,20 @@ HWY_INLINE void SumQuantized(
     const float weight = args.weights == nullptr ? 1.0F : args.weights[i];
     const V factor = hn::Set(d, weight * row.scale);
     offsets += weight * row.offset;
-    const auto add = [&](int64_t vector, V sum) HWY_ATTR {
-      return hn::MulAdd(
+#pragma GCC unroll 8
+    for (int64_t v = 0; v < kVectors; ++v) {
+      sums[v] = hn::MulAdd(
           factor,
-          LoadCodes<Bags::kCodeBits>(d, codes, column + vector * lanes),
-          sum);
-    };
-    sum0 = add(0, sum0);
-    if constexpr (kVectors >= 2) {
-      sum1 = add(1, sum1);
-    }
-    if constexpr (kVectors >= 4) {
-      sum2 = add(2, sum2);
-      sum3 = add(3, sum3);
-    }
-    if constexpr (kVectors >= 8) {
-      sum4 = add(4, sum4);
-      sum5 = add(5, sum5);
-      sum6 = add(6, sum6);
-      sum7 = add(7, sum7);
+          LoadCodes<Bags::kCodeBits>(d, codes, column + v * lanes),
+          sums[v]);
     }
   }
   const V bag_scale = hn::Set(d, scale);
   const V offset = hn::Set(d, offsets);
-  const auto store = [&](int64_t vector, V sum) HWY_ATTR {
-    const int64_t first = column + vector * lanes;
-    const V result = hn::Mul(hn::Add(sum, offset), bag_scale);
+#pragma GCC unroll 8
+  for (int64_t v = 0; v < kVectors; ++v) {
+    const int64_t first = column + v * lanes;
+    const V result = hn::Mul(hn::Add(sums[v], offset), bag_scale);
     if (first + lanes <= args.dim) {
       hn::StoreU(result, d, out + first);
     } else if (first < args.dim) {
@@ -163,20 +154,6 @@ HWY_INLINE void SumQuantized(
         out[first + i] = values[i];
       }
     }
-  };
-  store(0, sum0);
-  if constexpr (kVectors >= 2) {
-    store(1, sum1);
-  }
-  if constexpr (kVectors >= 4) {
-    store(2, sum2);
-    store(3, sum3);
-  }
-  if constexpr (kVectors >= 8) {
-    store(4, sum4);
-    store(5, sum5);
-    store(6, sum6);
-    store(7, sum7);
   }
 }
 

@@ -3,11 +3,9 @@
 // included once per instruction set, inside the target namespace of update_kernels.cpp.
 //
 // Step() updates one vector of columns, stores the new slots of these columns, and returns
-// the new weight. Begin() runs first and gets the whole row, for rules that need a norm. Each
-// Step() gets the result of Begin(). A slot that a rule may lack is used only after
-// SlotColumns::Has(), or if the rule says that it is there.
-
-struct NoLocal {};
+// the new weight. Begin() runs first and gets the whole row, for rules that need a norm. It
+// returns the learning rate of the row for each Step(). A slot that a rule may lack is used
+// only after SlotColumns::Has(), or if the rule says that it is there.
 
 template <class Row>
 inline constexpr bool kHasOneSlotPerRow =
@@ -45,15 +43,27 @@ struct SlotColumns {
   }
 };
 
+// What Step() gets, for one vector of columns.
+template <class V>
+struct RowColumns {
+  V weight;
+  V gradient;
+  SlotColumns slots;
+  float rate;  // from Begin()
+};
+
 // The base of rules whose Step() needs only its own columns.
 template <class RuleType>
 struct ColumnRow {
   using Rule = RuleType;
-  using Local = NoLocal;
 
-  static HWY_INLINE Local
-  Begin(const UpdateArgs&, const Rule&, int64_t, const float*, const float*) {
-    return {};
+  static HWY_INLINE float Begin(
+      const UpdateArgs&,
+      const Rule&,
+      int64_t,
+      const float*,
+      const float*) {
+    return 0.0F;
   }
 };
 
@@ -108,9 +118,9 @@ struct SgdRow : ColumnRow<SgdRule> {
   static constexpr size_t kSlots = 0;
 
   template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE V
-  Step(D d, const Rule& rule, Local, V weight, V gradient, const SlotColumns&) {
-    return hn::NegMulAdd(hn::Set(d, rule.learning_rate), gradient, weight);
+  static HWY_INLINE V Step(D d, const Rule& rule, const RowColumns<V>& row) {
+    const V rate = hn::Set(d, rule.learning_rate);
+    return hn::NegMulAdd(rate, row.gradient, row.weight);
   }
 };
 
@@ -118,13 +128,8 @@ struct AdagradRow : ColumnRow<AdagradRule> {
   static constexpr size_t kSlots = 1;
 
   template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE V Step(
-      D d,
-      const Rule& rule,
-      Local,
-      V weight,
-      V gradient,
-      const SlotColumns& slots) {
+  static HWY_INLINE V Step(D d, const Rule& rule, const RowColumns<V>& row) {
+    const auto& [weight, gradient, slots, row_rate] = row;
     const V accumulator =
         hn::MulAdd(gradient, gradient, hn::LoadU(d, slots[0]));
     hn::StoreU(accumulator, d, slots[0]);
@@ -140,13 +145,8 @@ struct AdagradMomentumRow : ColumnRow<AdagradMomentumRule> {
   static constexpr size_t kSlots = 2;
 
   template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE V Step(
-      D d,
-      const Rule& rule,
-      Local,
-      V weight,
-      V gradient,
-      const SlotColumns& slots) {
+  static HWY_INLINE V Step(D d, const Rule& rule, const RowColumns<V>& row) {
+    const auto& [weight, gradient, slots, row_rate] = row;
     const V old = hn::LoadU(d, slots[0]);
     const V square = hn::Mul(gradient, gradient);
     const V accumulator = rule.beta_2.decay == 1.0F
@@ -172,13 +172,8 @@ struct FtrlRow : ColumnRow<FtrlRule> {
   static constexpr size_t kSlots = 2;
 
   template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE V Step(
-      D d,
-      const Rule& rule,
-      Local,
-      V weight,
-      V gradient,
-      const SlotColumns& slots) {
+  static HWY_INLINE V Step(D d, const Rule& rule, const RowColumns<V>& row) {
+    const auto& [weight, gradient, slots, row_rate] = row;
     // The formula of the weight needs a learning rate > 0.
     if (rule.learning_rate == 0.0F) {
       return weight;
@@ -225,13 +220,8 @@ struct AdamRow : ColumnRow<AdamRule> {
   static constexpr size_t kSlots = 3;
 
   template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE V Step(
-      D d,
-      const Rule& rule,
-      Local,
-      V weight,
-      V gradient,
-      const SlotColumns& slots) {
+  static HWY_INLINE V Step(D d, const Rule& rule, const RowColumns<V>& row) {
+    const auto& [weight, gradient, slots, row_rate] = row;
     const V momentum = Blend(d, rule.beta_1, hn::LoadU(d, slots[0]), gradient);
     V velocity = Blend(
         d, rule.beta_2, hn::LoadU(d, slots[1]), hn::Mul(gradient, gradient));
@@ -253,13 +243,8 @@ struct MomentumRow : ColumnRow<MomentumRule> {
   static constexpr size_t kSlots = 1;
 
   template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE V Step(
-      D d,
-      const Rule& rule,
-      Local,
-      V weight,
-      V gradient,
-      const SlotColumns& slots) {
+  static HWY_INLINE V Step(D d, const Rule& rule, const RowColumns<V>& row) {
+    const auto& [weight, gradient, slots, row_rate] = row;
     const V mu = hn::Set(d, rule.momentum);
     const V rate = hn::Set(d, rule.learning_rate);
     const V old = hn::LoadU(d, slots[0]);
@@ -283,13 +268,8 @@ struct RmspropRow : ColumnRow<RmspropRule> {
   static constexpr size_t kSlots = 3;
 
   template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE V Step(
-      D d,
-      const Rule& rule,
-      Local,
-      V weight,
-      V gradient,
-      const SlotColumns& slots) {
+  static HWY_INLINE V Step(D d, const Rule& rule, const RowColumns<V>& row) {
+    const auto& [weight, gradient, slots, row_rate] = row;
     V square = hn::Mul(gradient, gradient);
     if (rule.is_centered) {
       // The variance is the moving mean of rho * (gradient - mean)^2. It equals the
@@ -321,13 +301,8 @@ struct AdadeltaRow : ColumnRow<AdadeltaRule> {
   static constexpr size_t kSlots = 2;
 
   template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE V Step(
-      D d,
-      const Rule& rule,
-      Local,
-      V weight,
-      V gradient,
-      const SlotColumns& slots) {
+  static HWY_INLINE V Step(D d, const Rule& rule, const RowColumns<V>& row) {
+    const auto& [weight, gradient, slots, row_rate] = row;
     const V epsilon = hn::Set(d, rule.epsilon);
     const V accumulator =
         Blend(d, rule.rho, hn::LoadU(d, slots[0]), hn::Mul(gradient, gradient));
@@ -346,13 +321,8 @@ struct ProximalAdagradRow : ColumnRow<ProximalAdagradRule> {
   static constexpr size_t kSlots = 1;
 
   template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE V Step(
-      D d,
-      const Rule& rule,
-      Local,
-      V weight,
-      V gradient,
-      const SlotColumns& slots) {
+  static HWY_INLINE V Step(D d, const Rule& rule, const RowColumns<V>& row) {
+    const auto& [weight, gradient, slots, row_rate] = row;
     const V accumulator =
         hn::MulAdd(gradient, gradient, hn::LoadU(d, slots[0]));
     hn::StoreU(accumulator, d, slots[0]);
@@ -370,13 +340,8 @@ struct LionRow : ColumnRow<LionRule> {
   static constexpr size_t kSlots = 1;
 
   template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE V Step(
-      D d,
-      const Rule& rule,
-      Local,
-      V weight,
-      V gradient,
-      const SlotColumns& slots) {
+  static HWY_INLINE V Step(D d, const Rule& rule, const RowColumns<V>& row) {
+    const auto& [weight, gradient, slots, row_rate] = row;
     const V old = hn::LoadU(d, slots[0]);
     const V direction = Blend(d, rule.beta_1, old, gradient);
     hn::StoreU(Blend(d, rule.beta_2, old, gradient), d, slots[0]);
@@ -394,13 +359,8 @@ struct AdamaxRow : ColumnRow<AdamaxRule> {
   static constexpr size_t kSlots = 2;
 
   template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE V Step(
-      D d,
-      const Rule& rule,
-      Local,
-      V weight,
-      V gradient,
-      const SlotColumns& slots) {
+  static HWY_INLINE V Step(D d, const Rule& rule, const RowColumns<V>& row) {
+    const auto& [weight, gradient, slots, row_rate] = row;
     const V momentum = Blend(d, rule.beta_1, hn::LoadU(d, slots[0]), gradient);
     const V decayed = hn::Mul(hn::Set(d, rule.beta_2), hn::LoadU(d, slots[1]));
     const V size = hn::Abs(gradient);
@@ -418,13 +378,8 @@ struct NadamRow : ColumnRow<NadamRule> {
   static constexpr size_t kSlots = 2;
 
   template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE V Step(
-      D d,
-      const Rule& rule,
-      Local,
-      V weight,
-      V gradient,
-      const SlotColumns& slots) {
+  static HWY_INLINE V Step(D d, const Rule& rule, const RowColumns<V>& row) {
+    const auto& [weight, gradient, slots, row_rate] = row;
     const V momentum = Blend(d, rule.beta_1, hn::LoadU(d, slots[0]), gradient);
     const V velocity = Blend(
         d, rule.beta_2, hn::LoadU(d, slots[1]), hn::Mul(gradient, gradient));
@@ -482,11 +437,7 @@ struct RowWiseAdagradRow {
   using Rule = RowWiseAdagradRule;
   static constexpr size_t kSlots = 1;
 
-  struct Local {
-    float rate;
-  };
-
-  static HWY_INLINE Local Begin(
+  static HWY_INLINE float Begin(
       const UpdateArgs& args,
       const Rule& rule,
       int64_t row,
@@ -495,18 +446,12 @@ struct RowWiseAdagradRow {
     const float squares = SumOverRow(args.table.dim, SquaresOf{gradient});
     float& accumulator = args.slots[0][row];
     accumulator += squares / static_cast<float>(args.table.dim);
-    return {rule.learning_rate / (::sqrtf(accumulator) + rule.epsilon)};
+    return rule.learning_rate / (::sqrtf(accumulator) + rule.epsilon);
   }
 
   template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE V Step(
-      D d,
-      const Rule&,
-      Local local,
-      V weight,
-      V gradient,
-      const SlotColumns&) {
-    return hn::NegMulAdd(hn::Set(d, local.rate), gradient, weight);
+  static HWY_INLINE V Step(D d, const Rule&, const RowColumns<V>& row) {
+    return hn::NegMulAdd(hn::Set(d, row.rate), row.gradient, row.weight);
   }
 };
 
@@ -544,11 +489,7 @@ struct LambRow {
     }
   };
 
-  struct Local {
-    float rate;
-  };
-
-  static HWY_INLINE Local Begin(
+  static HWY_INLINE float Begin(
       const UpdateArgs& args,
       const Rule& rule,
       int64_t row,
@@ -566,19 +507,13 @@ struct LambRow {
     const float weight = ::sqrtf(SumOverRow(dim, SquaresOf{weights}));
     const float trust_ratio =
         weight > 0.0F && direction > 0.0F ? weight / direction : 1.0F;
-    return {rule.learning_rate * trust_ratio};
+    return rule.learning_rate * trust_ratio;
   }
 
   // GradientOf() passes the direction instead of the gradient.
   template <class D, class V = hn::Vec<D>>
-  static HWY_INLINE V Step(
-      D d,
-      const Rule&,
-      Local local,
-      V weight,
-      V direction,
-      const SlotColumns&) {
-    return hn::NegMulAdd(hn::Set(d, local.rate), direction, weight);
+  static HWY_INLINE V Step(D d, const Rule&, const RowColumns<V>& row) {
+    return hn::NegMulAdd(hn::Set(d, row.rate), row.gradient, row.weight);
   }
 };
 

@@ -537,7 +537,7 @@ struct RandomlyRoundedWeights {
 template <class Row, class Weights>
 struct Step {
   typename Row::Rule rule;
-  typename Row::Local local;
+  float rate;  // from Row::Begin()
   RowSlots slots;
   Weights weights;
   const float* HWY_RESTRICT gradient;
@@ -547,10 +547,10 @@ struct Step {
     return Row::Step(
         d,
         rule,
-        local,
-        weights.Load(d, column),
-        hn::LoadU(d, gradient + column),
-        SlotColumns{slots, column});
+        {weights.Load(d, column),
+         hn::LoadU(d, gradient + column),
+         {slots, column},
+         rate});
   }
 
   template <class D>
@@ -594,12 +594,12 @@ struct StepAnyRow {
         ForColumns(dim, Decay{weights, stages.weight_decay});
       }
     }
-    const auto local = Row::Begin(args, rule, row, weights, gradient);
+    const float rate = Row::Begin(args, rule, row, weights, gradient);
     ForColumns(
         dim,
         Step<Row, FloatWeights>{
             rule,
-            local,
+            rate,
             SlotsOf<Row>(args, row),
             {weights},
             GradientOf<Row>(args, gradient)});
@@ -634,11 +634,11 @@ struct StepRandomlyRoundedRow {
     const RandomlyRoundedWeights<Stored> weights{
         static_cast<typename Stored::Element*>(table.data) + offset,
         key_of_row(key, table.rounding.number_of(row))};
-    const auto local = Row::Begin(args, rule, row, nullptr, gradient);
+    const float rate = Row::Begin(args, rule, row, nullptr, gradient);
     ForTwoVectors(
         table.dim,
         Step<Row, RandomlyRoundedWeights<Stored>>{
-            rule, local, SlotsOf<Row>(args, row), weights, gradient});
+            rule, rate, SlotsOf<Row>(args, row), weights, gradient});
   }
 };
 
