@@ -11,8 +11,10 @@
 #include <tessera/models/retrieval.h>
 #include <tessera/models/sampling_probability.h>
 #include <tessera/models/transformer_block.h>
+#include <tessera/serialization/json_file.h>
 
 #include "tests/layers/layer_contract.h"
+#include "tests/test_files.h"
 
 namespace tessera::test::models_json_test {
 
@@ -141,6 +143,19 @@ TEST(ModelsJsonTest, SamplingProbabilityIsRebuiltFromItsJson) {
   EXPECT_EQ(same_share->options(), share->options());
   EXPECT_EQ(
       share->compute_output_shape(PartialShape{std::nullopt}).leaf().size(), 1);
+}
+
+// Version 0.2 wrote the files. tests/layers/dense/version_0_2_test.cpp says how.
+TEST(ModelsJsonTest, ALayerOfVersion02IsUnchanged) {
+  register_models();
+  auto layer =
+      from_json<Retrieval>(load_json(test_file("version_0_2/retrieval.json")));
+  std::vector<at::Tensor> outputs;
+  torch::load(outputs, test_file("version_0_2/outputs.pt"));
+  const at::Tensor candidates = at::arange(12, at::kFloat).view({4, 3}).sin();
+  expect_close(
+      layer->forward(candidates.slice(0, 0, 3).cos(), candidates),
+      outputs.at(7));
 }
 
 }  // namespace tessera::test::models_json_test
