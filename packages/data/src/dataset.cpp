@@ -369,17 +369,18 @@ class CacheStage : public RowStep {
     std::vector<RowRange> ranges;
     int64_t bytes = 0;
     int64_t rows = 0;
-    scan_rows(input(), [&](const RowRange& range, int64_t) {
-      bytes += bytes_of(range);
-      rows += range.count;
+    const RowReader read = input().open(0, 0);
+    while (const std::optional<RowRange> range = read(kScanRows)) {
+      bytes += bytes_of(*range);
+      rows += range->count;
       TESSERA_CHECK_VALUE(
           bytes <= options_.max_bytes,
           "{} cache() got more than max_bytes = {} bytes in the first {} examples. Increase max_bytes, cache fewer columns, or leave cache() out.",
           kWhere,
           options_.max_bytes,
           rows);
-      ranges.push_back(range);
-    });
+      ranges.push_back(*range);
+    }
     columns_ = std::make_shared<Columns>(
         ranges.empty() ? Columns() : copy_rows(ranges));
     return columns_;
@@ -459,20 +460,14 @@ int64_t read_ranges(
 }
 
 void scan_rows(
-    const RowStage& stage,
+    const Dataset& dataset,
     c10::function_ref<void(const RowRange&, int64_t)> use) {
-  const RowReader rows = stage.open(0, 0);
+  const RowReader rows = DatasetAccess::stage(dataset)->open(0, 0);
   int64_t first = 0;
   while (const std::optional<RowRange> range = rows(kScanRows)) {
     use(*range, first);
     first += range->count;
   }
-}
-
-void scan_rows(
-    const Dataset& dataset,
-    c10::function_ref<void(const RowRange&, int64_t)> use) {
-  scan_rows(*DatasetAccess::stage(dataset), use);
 }
 
 Dataset::Dataset(std::shared_ptr<const RowStage> stage)

@@ -77,10 +77,7 @@ std::shared_ptr<const BatchStage> batch_stage(
     const detail::BatchOptions& options);
 
 /// Calls `use` for each range of rows of epoch 0, with the number of its first row.
-/// Errors:  those of the stage.
-void scan_rows(
-    const RowStage& stage,
-    c10::function_ref<void(const RowRange&, int64_t)> use);
+/// Errors:  those of the dataset.
 void scan_rows(
     const Dataset& dataset,
     c10::function_ref<void(const RowRange&, int64_t)> use);

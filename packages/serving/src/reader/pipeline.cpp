@@ -28,9 +28,21 @@ static_assert(
     static_cast<int>(data::ColumnType::kUInt64Bits) ==
     static_cast<int>(PipelineColumn::Type::kUInt64Bits));
 
-// The ids of a feature as vectors.
-class FeatureMemory final : public data::IdsMemory {
+// The result of a pipeline as vectors. The ids are those of the last make_feature().
+class ResultMemory final : public data::PipelineMemory, public data::IdsMemory {
  public:
+  explicit ResultMemory(PipelineResult& result) : result_(result) {}
+
+  float* make_dense() override {
+    result_.dense.resize(
+        static_cast<size_t>(result_.batch_size * result_.num_dense));
+    return result_.dense.data();
+  }
+  data::IdsMemory& make_feature(const data::PipelineOutput& output) override {
+    feature_ = &result_.features[output.name];
+    return *this;
+  }
+
   std::span<int64_t> make_ids(size_t size) override {
     feature_->ids.resize(size);
     return feature_->ids;
@@ -42,32 +54,10 @@ class FeatureMemory final : public data::IdsMemory {
     feature_->row_splits.resize(size);
     return feature_->row_splits;
   }
-  void write_to(IdLists& feature) {
-    feature_ = &feature;
-  }
-
- private:
-  IdLists* feature_ = nullptr;
-};
-
-// The result of a pipeline as vectors.
-class ResultMemory final : public data::PipelineMemory {
- public:
-  explicit ResultMemory(PipelineResult& result) : result_(result) {}
-
-  float* make_dense() override {
-    result_.dense.resize(
-        static_cast<size_t>(result_.batch_size * result_.num_dense));
-    return result_.dense.data();
-  }
-  data::IdsMemory& make_feature(const data::PipelineOutput& output) override {
-    feature_.write_to(result_.features[output.name]);
-    return feature_;
-  }
 
  private:
   PipelineResult& result_;
-  FeatureMemory feature_;
+  IdLists* feature_ = nullptr;
 };
 
 }  // namespace

@@ -72,13 +72,19 @@ class RequestValues {
   // the JSON, such as "candidates.movie".
   IdLists read_id_rows(std::span<const Json> rows, const std::string& name) {
     IdLists read;
+    const auto append = [&](std::span<const Json> ids) {
+      count(ids.size());
+      for (const Json& id : ids) {
+        read.ids.push_back(read_id(id, name));
+      }
+    };
     if (!are_lists(rows)) {
-      append_ids(rows, name, read.ids);
+      append(rows);
       return read;
     }
     read.row_splits.push_back(0);
     for (const Json& row : rows) {
-      append_ids(row_of(row, name), name, read.ids);
+      append(row_of(row, name));
       read.row_splits.push_back(std::ssize(read.ids));
     }
     return read;
@@ -161,16 +167,6 @@ class RequestValues {
     }
     constexpr double kMax = std::numeric_limits<float>::max();
     return static_cast<float>(std::clamp(number, -kMax, kMax));
-  }
-
-  void append_ids(
-      std::span<const Json> list,
-      const std::string& name,
-      std::vector<int64_t>& ids) {
-    count(list.size());
-    for (const Json& id : list) {
-      ids.push_back(read_id(id, name));
-    }
   }
 
   const char* advice_for_text() const {
