@@ -459,7 +459,7 @@ LockResult lock_in_child(const std::string& directory) {
   if (child == 0) {
     LockResult result = LockResult::kLocked;
     try {
-      lock_for_training(nullptr, directory);
+      lock_for_training(ranks_of(Strategy::fused()), directory);
     } catch (const c10::Error& error) {
       const std::string text = error.what_without_backtrace();
       result = text.find("[Checkpoint] can't lock") == 0 &&

@@ -236,7 +236,7 @@ TEST(ShardedTrainingTest, AllRanksFailWhenTheDirectoryIsInUse) {
   const SharedFolder folder;
   std::shared_ptr<void> lock;
   if (is_last()) {
-    lock = lock_for_training(nullptr, folder / "");
+    lock = lock_for_training(ranks_of(Strategy::fused()), folder / "");
   }
   ShardedRun run;  // its constructor waits for all ranks
   EXPECT_TORCH_ERROR(
