@@ -32,12 +32,19 @@ void Metric::update(
     const at::Tensor& predictions,
     const at::Tensor& labels,
     const at::Tensor& weights) {
+  if (needs_update_) {
+    C10_THROW_ERROR(
+        NotImplementedError,
+        where_of(name()) +
+            " it overrides neither update() nor update_batch(). Override one of them.");
+  }
   update_batch(
       {.predictions = predictions, .labels = labels, .weights = weights});
 }
 
 void Metric::update_batch(const StepResult& batch) {
   refuse_bags(batch, name());
+  needs_update_ = true;
   update(batch.predictions, batch.labels, batch.weights);
 }
 

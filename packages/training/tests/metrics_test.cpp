@@ -130,4 +130,26 @@ TEST(MetricsTest, RefuseBadBatchesAndDoNotCountThem) {
   EXPECT_VALUE_ERROR(AUC(""), "expected a name");
 }
 
+// A metric that forgets update().
+class Forgetful : public SumMetric {
+ public:
+  Forgetful() : SumMetric("forgetful", 1) {}
+  double result() const override {
+    return sums()[0];
+  }
+  std::unique_ptr<Metric> make_empty() const override {
+    return std::make_unique<Forgetful>();
+  }
+};
+
+TEST(MetricsTest, AMetricWithoutAnUpdateIsAnError) {
+  const auto* text = "[Metric 'forgetful'] it overrides neither update() nor";
+  Forgetful metric;
+  EXPECT_RAISES(c10::NotImplementedError, metric.update(floats({1})), text);
+  EXPECT_RAISES(
+      c10::NotImplementedError,
+      metric.update_batch({.predictions = floats({1})}),
+      text);
+}
+
 }  // namespace tessera::training::metrics_test

@@ -43,6 +43,7 @@ class Metric {
   }
   /// A metric of your own overrides update() or update_batch(). By default, each of them
   /// calls the other.
+  /// Errors:  c10::NotImplementedError if neither is overridden.
   virtual void update(
       const at::Tensor& predictions,
       const at::Tensor& labels = {},
@@ -96,6 +97,7 @@ class Metric {
 
  private:
   std::string name_;
+  bool needs_update_ = false;  // update_batch() is not overridden
 };
 
 /// A metric whose state is a fixed number of sums. merge() adds them.
