@@ -72,7 +72,7 @@ std::vector<int64_t> shape_of_row_bags(
     return {rows};
   }
   PartialShape shape = known;
-  const auto unknown = std::ranges::find(shape, std::nullopt);
+  const auto unknown = std::find(shape.begin(), shape.end(), std::nullopt);
   if (unknown != shape.end()) {
     TESSERA_CHECK_VALUE(
         std::find(unknown + 1, shape.end(), std::nullopt) == shape.end(),
