@@ -39,6 +39,9 @@ inline void check_column_name(
 struct ExampleColumn {
   const char* where;
   const std::string& name;
+  /// What to do about values of another type.
+  const char* advice =
+      "Convert the column, or set its type in the options of the source, which then names the first value of another type.";
 
   // Calls `use` with the values as a std::span of one of Ts, which messages call `kinds`.
   template <class... Ts, class Use>
@@ -51,11 +54,12 @@ struct ExampleColumn {
       } else {
         TESSERA_CHECK_TYPE(
             false,
-            "[{}] column '{}' must have {}, but it has {}. Convert the column, or set its type in the options of the source, which then names the first value of another type.",
+            "[{}] column '{}' must have {}, but it has {}. {}",
             where,
             shorten(name),
             kinds,
-            kind_of(column));
+            kind_of(column),
+            advice);
       }
     });
   }

@@ -27,6 +27,8 @@ namespace {
 constexpr const char* kSamplerName = "NegativeSampler";
 constexpr const char* kSampler = "[NegativeSampler]";
 constexpr int64_t kUnknown = -1;
+// After this many excluded draws, nearly all may be excluded, so a walk finds the others.
+constexpr int kTries = 32;
 
 void check_options(const NegativeSampler::Options& options) {
   constexpr int64_t kMaxNegatives = 65536;
@@ -145,36 +147,6 @@ class ValueNumbers {
   std::tuple<Map<int64_t>, Map<std::string>> values_;
 };
 
-// Draws one of `size` numbers whose weight is > 0. Nearly all weight may be excluded, so after
-// some calls of `draw` in vain, it walks over all numbers. Returns kUnknown if there is none.
-template <class Draw, class WeightOf>
-int64_t draw_allowed(
-    int64_t size,
-    RandomStream& random,
-    const Draw& draw,
-    const WeightOf& weight_of) {
-  constexpr int kTries = 32;
-  for (int i = 0; i < kTries; ++i) {
-    const int64_t number = draw();
-    if (weight_of(number) > 0.0) {
-      return number;
-    }
-  }
-  double sum = 0.0;
-  for (int64_t number = 0; number < size; ++number) {
-    sum += weight_of(number);
-  }
-  double left = random.uniform() * sum;
-  int64_t last = kUnknown;
-  for (int64_t number = 0; number < size && left >= 0.0; ++number) {
-    if (const double weight = weight_of(number); weight > 0.0) {
-      last = number;
-      left -= weight;
-    }
-  }
-  return last;
-}
-
 // The items that are excluded for one example. Each member may exclude nothing.
 struct Exclusion {
   int64_t own = kUnknown;
@@ -269,12 +241,29 @@ struct NegativeSampler::Items {
   }
 
   // Returns kUnknown if no item is allowed.
-  int64_t draw_item(const Exclusion& excluded, RandomStream& random) const {
-    return draw_allowed(
-        items.size(),
-        random,
-        [&] { return draw(random); },
-        [&](int64_t item) { return excluded.has(item) ? 0.0 : weight(item); });
+  int64_t draw_allowed(const Exclusion& excluded, RandomStream& random) const {
+    for (int i = 0; i < kTries; ++i) {
+      const int64_t item = draw(random);
+      if (!excluded.has(item)) {
+        return item;
+      }
+    }
+    const auto weight_of = [&](int64_t item) {
+      return excluded.has(item) ? 0.0 : weight(item);
+    };
+    double sum = 0.0;
+    for (int64_t item = 0; item < items.size(); ++item) {
+      sum += weight_of(item);
+    }
+    double left = random.uniform() * sum;
+    int64_t last = kUnknown;
+    for (int64_t item = 0; item < items.size() && left >= 0.0; ++item) {
+      if (const double weight = weight_of(item); weight > 0.0) {
+        last = item;
+        left -= weight;
+      }
+    }
+    return last;
   }
 
   Options options;
@@ -291,21 +280,42 @@ struct NegativeSampler::Items {
 
 namespace {
 
-// One of the other examples of the batch, or kUnknown.
-int64_t draw_in_batch(
+// Draws other examples of a batch for its example `row`, unless all are excluded.
+void draw_in_batch(
     const std::vector<int64_t>& batch_items,
     size_t row,
     const Exclusion& excluded,
-    RandomStream& random) {
+    int64_t count,
+    RandomStream& random,
+    std::vector<int64_t>& drawn) {
   const int64_t size = std::ssize(batch_items);
-  return draw_allowed(
-      size,
-      random,
-      [&] { return random.below(size); },
-      [&](int64_t number) {
-        const auto other = static_cast<size_t>(number);
-        return other == row || excluded.has(batch_items[other]) ? 0.0 : 1.0;
-      });
+  const auto is_allowed = [&](int64_t number) {
+    const auto other = static_cast<size_t>(number);
+    return other != row && !excluded.has(batch_items[other]);
+  };
+  for (int excluded_draws = 0; count > 0 && excluded_draws < kTries;) {
+    const int64_t other = random.below(size);
+    if (is_allowed(other)) {
+      drawn.push_back(other);
+      --count;
+      excluded_draws = 0;
+    } else {
+      ++excluded_draws;
+    }
+  }
+  if (count == 0) {
+    return;
+  }
+  std::vector<int64_t> allowed;
+  for (int64_t other = 0; other < size; ++other) {
+    if (is_allowed(other)) {
+      allowed.push_back(other);
+    }
+  }
+  for (; count > 0 && !allowed.empty(); --count) {
+    drawn.push_back(
+        allowed[static_cast<size_t>(random.below(std::ssize(allowed)))]);
+  }
 }
 
 }  // namespace
@@ -340,19 +350,18 @@ Column NegativeSampler::sample(
         static_cast<uint64_t>(options.seed),
         static_cast<uint64_t>(context.epoch),
         static_cast<uint64_t>(context.first_row) + row);
-    for (int64_t k = 0; k < options.num_negatives; ++k) {
-      const int64_t number = is_in_batch
-          ? draw_in_batch(items, row, excluded, random)
-          : items_->draw_item(excluded, random);
-      if (number == kUnknown && is_in_batch) {
-        break;
-      }
+    if (is_in_batch) {
+      draw_in_batch(
+          items, row, excluded, options.num_negatives, random, numbers);
+    }
+    for (int64_t k = 0; !is_in_batch && k < options.num_negatives; ++k) {
+      const int64_t item = items_->draw_allowed(excluded, random);
       TESSERA_CHECK_VALUE(
-          number != kUnknown,
+          item != kUnknown,
           "{} all items are excluded for example {} (counted from 0). Drop such examples, or exclude fewer items.",
           kSampler,
           context.first_row + static_cast<int64_t>(row));
-      numbers.push_back(number);
+      numbers.push_back(item);
     }
     splits.push_back(std::ssize(numbers));
   }

@@ -20,10 +20,13 @@ std::vector<int64_t> integers_of(
     int64_t first,
     const std::string& name) {
   std::vector<int64_t> integers;
-  ExampleColumn{kUserItems, name}.visit<int64_t>(
-      range, first, "integers", [&](int64_t, int64_t value) {
-        integers.push_back(value);
-      });
+  const ExampleColumn column{
+      kUserItems,
+      name,
+      "Convert it to ids with a FeaturePipeline in Dataset::map()."};
+  column.visit<int64_t>(range, first, "integers", [&](int64_t, int64_t value) {
+    integers.push_back(value);
+  });
   return integers;
 }
 

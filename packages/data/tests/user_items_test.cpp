@@ -40,7 +40,8 @@ TEST(UserItemsTest, RefusesOtherColumns) {
   text.add("item", {.values = int64s({1})});
   EXPECT_TYPE_ERROR(
       UserItems(Dataset(text)),
-      "[UserItems] column 'user' must have integers, but it has text.");
+      "[UserItems] column 'user' must have integers, but it has text. Convert "
+      "it to ids with a FeaturePipeline");
   Columns lists;
   lists.add("user", {.values = int64s({1})});
   lists.add("item", {.values = int64s({1, 2}), .row_splits = int64s({0, 2})});
