@@ -189,7 +189,8 @@ class CompiledProgram {
 std::map<std::string, at::Tensor> weights_of(
     const std::shared_ptr<const Version>& version) {
   std::map<std::string, at::Tensor> weights;
-  const auto& dtypes = c10::getStringToDtypeMap();
+  // LibTorch fills the map in the first call, which several threads must not do at once.
+  static const auto& dtypes = c10::getStringToDtypeMap();
   for (const Version::DenseWeight& dense : version->dense()) {
     const auto dtype = dtypes.find(dense.dtype);
     TESSERA_CHECK_VALUE(

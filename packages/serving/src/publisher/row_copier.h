@@ -17,7 +17,7 @@ class RowCopier {
  public:
   RowCopier(const TableState& table, StoredFormat format);
 
-  /// Copies rows[i] to out + i * row_bytes(), on all threads.
+  /// Copies rows[i] to out + i * row_bytes(format, dim), on all threads.
   /// Errors:  c10::ValueError naming the row for a number that a format of 8 or 4 bits can't
   ///          have.
   void copy(c10::ArrayRef<uint32_t> rows, std::byte* out) const;

@@ -16,6 +16,7 @@
 #include <locale>
 #include <mutex>
 #include <sstream>
+#include <utility>
 
 namespace tessera::serving {
 
