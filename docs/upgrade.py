@@ -190,6 +190,7 @@ TYPES = {
     "NormalizedEntropyOptions": "ScoreMetricOptions",
     "CalibrationOptions": "ScoreMetricOptions",
     "NDCGOptions": "RankingMetricOptions",
+    "RecallAtKOptions": "RankingMetricOptions",
     "Ties(?=::k[RWP])": "RankingMetricOptions::Ties",
     "TaskPredictions": "TaskResult",
     "EpochRecord": "History::Record",
@@ -200,8 +201,12 @@ TYPES = {
     "PlannedTable": "ShardingPlan::Table",
 }
 
-# Options of fit() and of metrics that are plain bools now.
+# Options of fit(), of metrics and of others that are plain values now.
 SWITCHES = {
+    r"\.validation =\s+(?:\w+::)*Validation\{\s*\.pass = ([^{}]*),\s*\.metrics = (\{[^{}]*\}|[^{},]*),?\s*\}": (
+        r".validation = \1, .validation_metrics = \2"
+    ),
+    r"\.validation =\s+(?:\w+::)*Validation\{\s*\.pass = ([^{}]*?),?\s*\}": r".validation = \1",
     r"\.signals = (?:\w+::)*Signals::kLeave": ".stop_on_signals = false",
     r"\.signals = (?:\w+::)*Signals::kStop": ".stop_on_signals = true",
     r"(?:\w+::)*MovementWarning::kOff": "false",

@@ -83,6 +83,15 @@ class UpgradeTest(unittest.TestCase):
 
     def test_training_types(self):
         self.expect("NDCGOptions{.k = 5}", "RankingMetricOptions{.k = 5}")
+        self.expect("RecallAtKOptions{.k = 5}", "RankingMetricOptions{.k = 5}")
+        self.expect(
+            "{.validation =\n     training::Validation{\n         .pass = make_pass(test, loss_of)}}",
+            "{.validation = make_pass(test, loss_of)}",
+        )
+        self.expect(
+            "{.validation = Validation{.pass = pass, .metrics = {auc, loss}}}",
+            "{.validation = pass, .validation_metrics = {auc, loss}}",
+        )
         self.expect("tessera::LogLossOptions o;", "tessera::training::ScoreMetricOptions o;")
         self.expect("{.ties = Ties::kWorst}", "{.ties = RankingMetricOptions::Ties::kWorst}")
         self.expect("for (const EpochRecord& r : h.epochs)", "for (const History::Record& r : h.epochs)")

@@ -18,9 +18,10 @@ namespace tessera::distributed {
 bool has_mpi();
 
 // snippet: tests/docs/sharded.cpp make_mpi_backend
-/// Makes a c10d backend named "mpi" of all processes of one `mpirun`. A program that was
-/// started without `mpirun` has one rank. All ranks must call this function. MPI is faster
-/// than Gloo for small messages and on one machine; make_gloo_backend() needs no MPI.
+/// Makes a c10d backend named "mpi" of all processes of one `mpirun`, for
+/// sharded_strategy(). A program that was started without `mpirun` has one rank. All ranks
+/// must call this function. MPI is faster than Gloo for small messages and on one machine;
+/// make_gloo_backend() needs no MPI.
 ///
 ///   const auto backend = make_mpi_backend(std::chrono::minutes(5));
 ///

@@ -19,7 +19,8 @@
 namespace tessera::training {
 
 /// Metrics and callbacks are given as pointers or as temporaries, such as {AUC(), loss}.
-/// Keep a std::shared_ptr to what you want to read after the training.
+/// Keep a std::shared_ptr to what you want to read after the training. A named object is
+/// refused, because fit() would fill a copy of it.
 using Metrics = std::vector<detail::PointerOrValue<Metric>>;
 using Callbacks = std::vector<detail::PointerOrValue<Callback>>;
 

@@ -11,12 +11,7 @@ namespace tessera::training {
 
 namespace detail {
 
-/// A callback that writes the history to a file after each epoch and at the end of the
-/// training. If the history has steps, it also writes once a minute. A write renames a
-/// temporary file, so the file is always complete. After a resume, the file also has the
-/// epochs before the resume, each once. The first write replaces an older file.
-/// Errors:  before the training starts, c10::ValueError or c10::Error naming the path
-///          if the file cannot be written.
+/// A callback that writes the history to a file. CsvHistory says when.
 class HistoryFile : public Callback {
  public:
   std::string path() const {
@@ -46,10 +41,17 @@ class HistoryFile : public Callback {
 }  // namespace detail
 
 // snippet: tests/docs/reference_training_test.cpp CsvHistory
-/// Writes the history in the format of to_csv().
+/// Writes the history to a file, in the format of to_csv().
 ///
 ///   const auto csv = std::make_shared<CsvHistory>("history.csv");
 ///   const History history = fit(batches, step, {.epochs = 3, .callbacks = {csv}});
+///
+/// It writes after each epoch and at the end of the training. If the history has steps, it
+/// also writes once a minute. A write renames a temporary file, so the file is always
+/// complete. After a resume, the file also has the epochs before the resume, each once. The
+/// first write replaces an older file.
+/// Errors:  c10::ValueError for an empty path; before the training starts, c10::ValueError
+///          or c10::Error naming the path if the file cannot be written.
 class CsvHistory : public detail::HistoryFile {
  public:
   explicit CsvHistory(
@@ -66,7 +68,7 @@ class CsvHistory : public detail::HistoryFile {
 };
 
 // snippet: tests/docs/reference_training_test.cpp JsonHistory
-/// Writes the history in the format of to_json().
+/// Writes the history to a file as CsvHistory does, in the format of to_json().
 ///
 ///   const auto json = std::make_shared<JsonHistory>("history.json");
 ///   fit(batches, step, {.epochs = 3, .callbacks = {json}});

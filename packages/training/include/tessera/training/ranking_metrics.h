@@ -15,6 +15,30 @@
 namespace tessera::training {
 
 /// The options of RecallAtK, NDCG and others, and their name in logs.
+///
+/// Each of these metrics is a mean over queries. Predictions have one of two forms, and
+/// their dtype decides which:
+///
+///   Floats are lists of scores: predictions and labels [queries, list]. The item with
+///   the highest score ranks first. Labels are grades >= 0, and items with a label of 1
+///   or more are relevant. Items with a negative label or a weight of 0 are left out, as
+///   if the list were shorter. Weights are [queries] or [queries, list].
+///
+///   int32 or int64 are retrieved ids: predictions [queries, retrieved], best first, like
+///   TopK::ids. An id of -1 means no id. If an id is retrieved twice, only its first place
+///   counts. Labels are the relevant ids: [queries] or [queries, 1] for one id per query,
+///   or bags of ids, in update_ragged() or with StepResult::label_splits. An id that is
+///   twice in a bag counts once. Weights are [queries].
+///
+/// The weight of a query is the mean weight of its relevant items, weighted by their
+/// relevance. A query without a relevant item gets the mean weight of the queries that have
+/// one, or does not count with `skip_queries_without_relevant`. If all items of a query are
+/// left out, it does not count. NaN if no query counts.
+///
+/// Errors:  c10::ValueError for NaN, shapes and dtypes, for labels that are not finite,
+///          for weights that are negative or not finite, and for relevant ids < 0.
+/// Source:  the metrics of keras_rs.metrics. For queries without relevant items, Keras-RS
+///          computes the mean weight over each batch, and not over all batches.
 struct RankingMetricOptions {
   /// The order of items with equal scores.
   enum class Ties {
@@ -54,30 +78,8 @@ struct RankingRule {
   std::function<double(double label)> relevance_of = {};
 };
 
-/// The mean over queries of a function of the sorted items.
-///
-/// Predictions have one of two forms, and their dtype decides which:
-///
-///   Floats are lists of scores: predictions and labels [queries, list]. The item with
-///   the highest score ranks first. Labels are grades >= 0, and items with a label of 1
-///   or more are relevant. Items with a negative label or a weight of 0 are left out, as
-///   if the list were shorter. Weights are [queries] or [queries, list].
-///
-///   int32 or int64 are retrieved ids: predictions [queries, retrieved], best first, like
-///   TopK::ids. An id of -1 means no id. If an id is retrieved twice, only its first place
-///   counts. Labels are the relevant ids: [queries] or [queries, 1] for one id per query,
-///   or bags of ids, in update_ragged() or with StepResult::label_splits. An id that is
-///   twice in a bag counts once. Weights are [queries].
-///
-/// The weight of a query is the mean weight of its relevant items, weighted by their
-/// relevance. A query without a relevant item gets the mean weight of the queries that have
-/// one, or does not count with skip_queries_without_relevant. If all items of a query are left
-/// out, it does not count. NaN if no query counts.
-///
-/// Errors:  c10::ValueError for NaN, shapes and dtypes, for labels that are not finite,
-///          for weights that are negative or not finite, and for relevant ids < 0.
-/// Source:  the metrics of keras_rs.metrics. For queries without relevant items, Keras-RS
-///          computes the mean weight over each batch, and not over all batches.
+/// The mean over queries of a function of the sorted items. RankingMetricOptions says what
+/// it takes.
 class RankingMetric : public SumMetric {
  public:
   /// Takes retrieved ids [queries, retrieved], and a bag of relevant ids for each query.
