@@ -80,7 +80,8 @@ KerasSource source_of(const Json& json, const Json& config) {
                                   : KerasSource::kCurrent;
 }
 
-// The optimizers that Keras also has, with their defaults, have their names in lower case.
+// Returns the spec with this name, with its defaults. Names are in lower case, and only
+// optimizers that Keras also has are known.
 OptimizerSpec translate_name(const std::string& name) {
   std::vector<std::string> names;
   std::optional<OptimizerSpec> named;

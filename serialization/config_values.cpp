@@ -49,8 +49,7 @@ constexpr auto kNameOf = []<class T>(const T& value) -> std::string {
 };
 
 template <class T>
-concept TwoNames = std::is_enum_v<T> && kNames<T>
-.size() == 2;
+concept NamedEnum = std::is_enum_v<T> && !kNames<T>.empty();
 
 template <class T>
 concept NamedVariant = !std::is_enum_v<T> && !kNames<T>.empty();
@@ -58,13 +57,14 @@ concept NamedVariant = !std::is_enum_v<T> && !kNames<T>.empty();
 template <class T>
 struct Read {};  // selects an overload of read_value()
 
-template <TwoNames T>
+template <NamedEnum T>
 Json write_value(T value) {
   return kNames<T>[static_cast<size_t>(value)];
 }
 
-template <TwoNames T>
+template <NamedEnum T>
 T read_value(Read<T> /*type*/, const Json& json, const std::string& where) {
+  static_assert(kNames<T>.size() == 2);
   const char* const first = kNames<T>[0];
   const char* const second = kNames<T>[1];
   const std::string name = JsonValue<std::string>::read(json, where);

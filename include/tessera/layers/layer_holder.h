@@ -22,8 +22,8 @@ concept LayerArgument =
 }  // namespace detail
 
 // snippet: tests/docs/reference_traps_test.cpp LayerHolder
-/// The base class of the holders of Tessera's layers, such as Cross for a CrossImpl. It is
-/// a torch::nn::ModuleHolder that also takes the options of the layer in braces:
+/// The holder of a layer of Tessera: Cross is a LayerHolder<CrossImpl>. It is a
+/// torch::nn::ModuleHolder that also takes the options of the layer in braces:
 ///
 ///   MLP tower({.units = {64, 1}});
 ///

@@ -3,6 +3,8 @@
 
 #include <tessera/common/fields.h>
 
+#include <memory>
+
 // Every spec ends with the same options. An update of a row has these steps, in this
 // order: sum the gradients of the row's duplicates, clip the sum, decay the weight,
 // apply the rule, clip the weight.
@@ -30,8 +32,6 @@
 //
 // Each spec repeats the fields, because in C++20 a designated initializer can't name a
 // field of a base class.
-
-#include <memory>
 
 namespace tessera::optim {
 

@@ -12,9 +12,10 @@
 
 namespace tessera::exporting {
 
-/// Looks up a feature of the layer with operators only, so that LibTorch's tracer can record it. No
-/// operator depends on values: ids that are pruned or out of range read another row,
-/// which does not count. The number of rows of the batch is a constant of the record.
+/// Looks up feature `index` of the layer with operators only, so that LibTorch's tracer can
+/// record it. No operator depends on values: ids that are pruned or out of range read
+/// another row, which does not count. The number of rows of the batch is a constant of the
+/// record.
 ///
 /// The conditions that a batch must meet are appended to `checks`. Their messages name
 /// the feature and the bound, but not the id.
