@@ -44,6 +44,7 @@ std::vector<RowStages> stage_choices() {
   const RowStages clip_weight{
       .clip_weight = true, .clip_weight_min = -0.5F, .clip_weight_max = 0.6F};
   RowStages all = clip_gradient;
+  all.clip_gradient_min = -kInfinity;
   all.weight_decay = 0.2F;
   all.clip_weight = true;
   all.clip_weight_min = -0.5F;
@@ -235,7 +236,7 @@ void for_each_isa_and_rule(Check check) {
   }
 }
 
-// Or once per duplicate, without accumulation.
+// Without accumulation, the rule runs once per duplicate.
 TEST(UpdateKernelsTest, SumsTheDuplicatesOfARowAndAppliesTheRuleOnce) {
   for_each_isa_and_rule([](const KernelTable& kernels, const RowRule& rule) {
     for (const RowStages& stages : stage_choices()) {

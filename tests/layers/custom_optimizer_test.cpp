@@ -260,6 +260,7 @@ TEST(LearningRateTagsTest, ThirtyTablesShareTenCallables) {
         .for_each([&](const std::string&, const at::Tensor& activation) {
           loss = loss + activation.sum();
         });
+    EXPECT_EQ(reads, std::vector<int>(10, step - 1));
     loss.backward();
     EXPECT_EQ(reads, std::vector<int>(10, step));
   }

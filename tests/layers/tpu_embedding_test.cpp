@@ -350,8 +350,8 @@ TEST_P(TPUEmbeddingOnBothStrategies, ToRefusesUnusableDtypesAndDevices) {
 TEST(TPUEmbeddingTest, IsBuiltFromFeaturesAndAnOptimizer) {
   const auto table = numbered_table("t", 4, 1);
   TPUEmbedding in_braces(
-      features_of({{"a", table}}), optim::SGD{.learning_rate = 0.5});
-  const Nest<FeatureConfig> features = features_of({{"a", table}});
+      {{"a", FeatureConfig{.table = table}}}, optim::SGD{.learning_rate = 0.5});
+  const Nest<FeatureConfig> features{{"a", FeatureConfig{.table = table}}};
   const TPUEmbedding by_name(features, optim::SGD{.learning_rate = 0.5});
   const TPUEmbedding several(
       {{"a", FeatureConfig{.table = table}},

@@ -1086,7 +1086,8 @@ TEST_F(CsvSourceTest, RowsThatAreTooLongDoNotDependOnBlocks) {
         .max_row_bytes = 10};
     EXPECT_VALUE_ERROR(
         show(text, options),
-        "line 4: the row is longer than max_row_bytes = 10");
+        "a.csv' line 4: the row is longer than max_row_bytes = 10. A quote may not "
+        "be closed.");
     options.malformed_lines = MalformedLines::kSkip;
     const auto source = source_of(text, options);
     EXPECT_EQ(

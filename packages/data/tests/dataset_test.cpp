@@ -99,12 +99,14 @@ TEST(DatasetTest, HeadReadsTheFirstExamples) {
 }
 
 TEST(DatasetTest, TakesAndSkipsAnyNumber) {
-  const Dataset dataset = row_dataset(20);
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
-  EXPECT_EQ(read_ids(dataset.skip(kMax).skip(kMax)), Ids{});
-  EXPECT_EQ(read_ids(dataset.take(kMax)), range(0, 20));
-  EXPECT_EQ(dataset.skip(5).take(10).size(), 10);
-  EXPECT_EQ(dataset.skip(50).size(), 0);
+  for (const bool knows_size : {true, false}) {
+    const Dataset dataset = row_dataset(20, 7, knows_size);
+    EXPECT_EQ(read_ids(dataset.skip(kMax).skip(kMax)), Ids{});
+    EXPECT_EQ(read_ids(dataset.take(kMax)), range(0, 20));
+  }
+  EXPECT_EQ(row_dataset(20).skip(5).take(10).size(), 10);
+  EXPECT_EQ(row_dataset(20).skip(50).size(), 0);
   EXPECT_EQ(row_dataset(20, 7, false).take(5).size(), std::nullopt);
 }
 
@@ -265,6 +267,7 @@ TEST(DatasetTest, MapsWholeBatches) {
 struct Chain {
   Dataset dataset;
   std::function<Rows(int64_t)> rows_of;  // of an epoch
+  bool knows_size = true;
   std::string text = {};
 };
 
@@ -286,6 +289,7 @@ class RandomChain {
             ? Dataset(to_columns(rows))
             : Dataset(std::make_shared<RowSource>(rows, chunk, kind == 1)),
         .rows_of = [rows](int64_t) { return rows; },
+        .knows_size = kind != 2,
         .text = c10::str(size, " rows, kind ", kind, ", chunk ", chunk)};
     for (int64_t steps = number(0, 5); steps > 0; --steps) {
       add_step(chain);
@@ -320,6 +324,7 @@ class RandomChain {
       case 2: {
         const int64_t divisor = number(1, 4);
         chain.text += c10::str(", filter ", divisor);
+        chain.knows_size = false;
         chain.dataset = chain.dataset.filter([=](const Columns& columns) {
           return tensor_of(columns, "id").remainder(divisor).eq(0);
         });
@@ -348,13 +353,16 @@ class RandomChain {
         return;
       case 5: {
         const Rows more = make_rows(count / 3);
+        const int64_t skipped = count / 9;
         const bool knows_size = number(0, 1) == 1;
         chain.text += c10::str(", concatenate ", more.size(), " ", knows_size);
+        chain.knows_size = chain.knows_size && knows_size;
         chain.dataset = chain.dataset.concatenate(
-            Dataset(std::make_shared<RowSource>(more, 7, knows_size)));
+            Dataset(std::make_shared<RowSource>(more, 7, knows_size))
+                .skip(skipped));
         chain.rows_of = [=](int64_t epoch) {
           Rows rows = rows_of(epoch);
-          rows.insert(rows.end(), more.begin(), more.end());
+          rows.insert(rows.end(), more.begin() + skipped, more.end());
           return rows;
         };
         return;
@@ -410,6 +418,7 @@ TEST(DatasetTest, RandomChainsEqualPlainLoops) {
       const Rows expected = chain.rows_of(epoch);
       const auto size = static_cast<int64_t>(expected.size());
       ASSERT_EQ(read_rows(chain.dataset, epoch), expected);
+      ASSERT_EQ(chain.dataset.size().has_value(), chain.knows_size);
       ASSERT_EQ(chain.dataset.size().value_or(size), size);
       const int64_t first = random.number(0, size + 5);
       ASSERT_EQ(
@@ -418,6 +427,7 @@ TEST(DatasetTest, RandomChainsEqualPlainLoops) {
       // Some batches are read and others skipped.
       const int64_t num_batches =
           (size + (options.drop_last ? 0 : options.size - 1)) / options.size;
+      ASSERT_EQ(batches.size().has_value(), chain.knows_size);
       ASSERT_EQ(batches.size().value_or(num_batches), num_batches);
       BatchReader reader = batches(epoch);
       for (int64_t batch = 0; batch <= num_batches; ++batch) {

@@ -83,7 +83,7 @@ void expect_formula(
     const std::function<double(double, const std::vector<double>&)>& of) {
   const int64_t batch = scores.negative.size(0);
   const int64_t negatives = scores.negative.size(1);
-  scores.weights = at::rand({batch}, at::kDouble);
+  scores.weights = at::rand({batch});  // may have another dtype than the scores
   for (const at::Tensor& negative_ids :
        {at::Tensor(),
         at::randint(5, {negatives}, at::kLong),
@@ -91,6 +91,7 @@ void expect_formula(
     at::Tensor is_hit = at::zeros({batch, negatives}, at::kBool);
     if (negative_ids.defined()) {
       scores.positive_ids = at::randint(5, {batch}, at::kLong);
+      scores.positive_ids[0] = negative_ids.view({-1})[0];  // one hit or more
       scores.negative_ids = negative_ids;
       is_hit = scores.positive_ids.unsqueeze(1).eq(negative_ids);
     }

@@ -459,13 +459,18 @@ TEST_F(PublisherTest, DenseWeightsStepAndMetricsArePublished) {
 }
 
 TEST_F(PublisherTest, DtypesOfDenseWeightsHaveTheirNamesAndSizes) {
-  EXPECT_EQ(kDenseDtypes.size(), 10U);
+  Texts names;
   for (const DenseDtype& known : kDenseDtypes) {
+    names.emplace_back(known.name);
     const at::ScalarType dtype =
         c10::getStringToDtypeMap().at(std::string(known.name));
     EXPECT_EQ(c10::getDtypeNames(dtype).first, known.name);
     EXPECT_EQ(c10::elementSize(dtype), known.bytes) << known.name;
   }
+  EXPECT_EQ(
+      names,
+      listed("float32, float64, float16, bfloat16, int64, int32, int16, int8, "
+             "uint8, bool"));
 }
 
 TEST_F(PublisherTest, MistakesAreNamed) {
