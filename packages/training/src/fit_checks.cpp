@@ -9,7 +9,6 @@
 
 #include "packages/training/src/ranks.h"
 #include "src/common/check.h"
-#include "src/engine/embedding_state.h"
 
 #include <fmt/format.h>
 

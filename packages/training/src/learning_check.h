@@ -15,18 +15,19 @@ namespace tessera::training {
 
 /// Warns about tables of a model that do not learn. fit() has one.
 ///
-/// Rows hardly move: before rows of a new table get their first gradient, the first 100
-/// updates copy them, up to 4096 of each table. Then these rows are compared with their
-/// copies. Later steps do nothing. Key tables are left out. So are tables whose rows may
-/// rest for a good reason: tables that were trained or loaded before, frozen tables, tables
-/// whose learning rate is 0 or a function of the user, tables with fewer than 16 rows with a
-/// gradient, and tables whose rows started at zero. While a schedule raises the learning
-/// rate, the comparison waits.
+/// It notices rows that hardly move. Before rows of a new table get their first gradient,
+/// the first 100 updates copy them, up to 4096 of each table. Then these rows are compared
+/// with their copies. Later steps do nothing. Key tables are left out. So are tables whose
+/// rows may rest for a good reason: tables that were trained or loaded before, frozen tables,
+/// tables whose learning rate is 0 or a function of the user, tables with fewer than 16 rows
+/// with a gradient, and tables whose rows started at zero. While a schedule raises the
+/// learning rate, the comparison waits.
 ///
-/// A step takes training batches from an EmbeddingEngine, but forgets apply_gradients(): only
-/// batches count that the thread of fit() has dequeued, and only until the first update of
-/// the engine. The gradients of a batch may be passed on in the step after its own, so the
-/// warning comes at the end of the second step without an update.
+/// It also notices a step that takes training batches from an EmbeddingEngine, but forgets to
+/// call apply_gradients(). It looks only at batches that the thread of fit() has dequeued,
+/// and only until the first update of the engine. The gradients of a batch may be passed on
+/// in the step after its own, so the warning comes at the end of the second step without an
+/// update.
 class LearningCheck {
  public:
   /// Watches the tables in `model` that have a fused strategy and no updates yet, and the

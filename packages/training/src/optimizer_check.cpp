@@ -14,7 +14,6 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/optim/adagrad.h>
 
-#include <algorithm>
 #include <unordered_set>
 #include <utility>
 

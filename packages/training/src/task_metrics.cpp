@@ -43,7 +43,7 @@ TaskLoss::TaskLoss(std::string task)
 void TaskLoss::update_batch(const StepResult& batch) {
   TESSERA_CHECK_VALUE(
       batch.loss.defined(),
-      "[Metric '{}'] the task has no loss. Set TaskResult::loss and pass the metric to fit() or evaluate(), or remove it.",
+      "[Metric '{}'] the task has no loss. Set TaskResult::loss in the step of fit() or evaluate(), or remove the metric.",
       name());
   const auto count = static_cast<double>(std::max<int64_t>(1, batch.examples));
   sums()[0] += count * batch.loss.item<double>();
