@@ -91,7 +91,7 @@ class KillRanksTest(unittest.TestCase):
             # The launcher itself starts all ranks again, with the newest checkpoint that is whole.
             end = newest * STEPS_PER_CHECKPOINT + 100
             launcher = self.start(folder, 3, end, "--restarts", "1")
-            while newest_checkpoint(folder) <= newest:
+            while newest_checkpoint(folder) <= newest and launcher.poll() is None:
                 time.sleep(0.02)
             self.disturb(launcher, choice, seconds=0.3)
             output, errors = launcher.communicate(timeout=120)
