@@ -18,8 +18,9 @@
 #include <string>
 #include <vector>
 
-// The columns of users and times, which a split and collect_sequences() read. Messages
-// begin with the name of the function or its options, `where`.
+// Columns with one value per example, such as users and times. Splits, collect_sequences(),
+// NegativeSampler and UserItems read them. Messages begin with the name of the function, its
+// options or the class, `where`.
 
 namespace tessera::data {
 
@@ -43,7 +44,7 @@ struct ExampleColumn {
   const char* advice =
       "Convert the column, or set its type in the options of the source, which then names the first value of another type.";
 
-  // Calls `use` with the values as a std::span of one of Ts, which messages call `kinds`.
+  /// Calls `use` with the values as a std::span of one of Ts, which messages call `kinds`.
   template <class... Ts, class Use>
   void visit(const Columns& columns, const char* kinds, Use&& use) const {
     const Column& column =
@@ -64,8 +65,8 @@ struct ExampleColumn {
     });
   }
 
-  // Calls `use` with the place of each value in the range, and the value. None may be
-  // missing. `first` is the number of the range's first example.
+  /// Calls `use` with the place of each value in the range, and the value. None may be
+  /// missing. `first` is the number of the range's first example.
   template <class... Ts, class Use>
   void visit(const RowRange& range, int64_t first, const char* kinds, Use&& use)
       const {
@@ -79,7 +80,7 @@ struct ExampleColumn {
         });
   }
 
-  // The same for users, which are integers or text.
+  /// The same for users, which are integers or text.
   template <class Use>
   void visit_users(const RowRange& range, int64_t first, Use&& use) const {
     visit<int64_t, std::string>(range, first, "integers or text", use);
