@@ -581,13 +581,30 @@ std::string torchscript_program() {
   return bytes + checksum_ending(checksum_of(bytes));
 }
 
+std::string folder_of_first(const std::string& directory) {
+  return directory + "/version_0000000001/";
+}
+
+serving::VersionFile read_first(const std::string& directory) {
+  return serving::version_from_text(
+      read_text(folder_of_first(directory) + "version.json"), "[test]");
+}
+
+void write_first(
+    const std::string& directory,
+    const serving::VersionFile& file) {
+  const std::string text = to_text(file);
+  std::ofstream(folder_of_first(directory) + "version.json") << text;
+  std::ofstream(directory + "/CURRENT") << to_text(
+      serving::VersionLink{.version = 1, .xxh3 = serving::checksum_in(text)});
+}
+
 // Replaces the program of the version that CURRENT names.
 void replace_program(const std::string& directory, const std::string& bytes) {
-  const std::string version = directory + "/version_0000000001/";
-  std::string data = read_text(version + "data");
+  const std::string path = folder_of_first(directory) + "data";
+  std::string data = read_text(path);
   data.resize((data.size() + 63) / 64 * 64);
-  serving::VersionFile file =
-      serving::version_from_text(read_text(version + "version.json"), "[test]");
+  serving::VersionFile file = read_first(directory);
   ASSERT_EQ(file.files.size(), 1U);
   file.files[0].bytes = {
       .offset = static_cast<int64_t>(data.size()),
@@ -595,11 +612,20 @@ void replace_program(const std::string& directory, const std::string& bytes) {
       .xxh3 = checksum_of(bytes)};
   data += bytes + std::string(64, '\0');
   file.data_bytes = static_cast<int64_t>(data.size());
-  const std::string text = to_text(file);
-  std::ofstream(version + "data") << data;
-  std::ofstream(version + "version.json") << text;
-  std::ofstream(directory + "/CURRENT") << to_text(
-      serving::VersionLink{.version = 1, .xxh3 = serving::checksum_in(text)});
+  std::ofstream(path) << data;
+  write_first(directory, file);
+}
+
+// A Reader compares the shape of a weight with its bytes only if it knows the dtype.
+TEST_F(ProgramTest, OtherNamesOfDtypesAreRefused) {
+  publisher_.reset();
+  serving::VersionFile file = read_first(directory_);
+  file.dense.at(0).dtype = "float";
+  write_first(directory_, file);
+  const Reader reader(directory_);
+  EXPECT_VALUE_ERROR(
+      Program{reader.version()},
+      "a dense weight has the dtype 'float', which a program can't read.");
 }
 
 TEST_F(ProgramTest, OnlyLookupsOfAVersionWithTorchScriptWork) {

@@ -185,23 +185,43 @@ class CompiledProgram {
   Package package_;
 };
 
+// The dtype with this name in version.json. Only those of kDenseDtypes are accepted, because a
+// Reader compares the sizes of no others with their bytes.
+at::ScalarType dtype_of(const std::string& name) {
+  for (const at::ScalarType dtype :
+       {at::kFloat,
+        at::kDouble,
+        at::kHalf,
+        at::kBFloat16,
+        at::kLong,
+        at::kInt,
+        at::kShort,
+        at::kChar,
+        at::kByte,
+        at::kBool}) {
+    if (c10::getDtypeNames(dtype).first == name) {
+      return dtype;
+    }
+  }
+  TESSERA_CHECK_VALUE(
+      false,
+      "{} a dense weight has the dtype '{}', which a program can't read. Train with weights of float32.",
+      kProgramWhere,
+      shorten(name));
+}
+
 // The dense weights of a version, without copies. They keep the version.
 std::map<std::string, at::Tensor> weights_of(
     const std::shared_ptr<const Version>& version) {
   std::map<std::string, at::Tensor> weights;
-  // LibTorch fills the map in the first call, which several threads must not do at once.
-  static const auto& dtypes = c10::getStringToDtypeMap();
   for (const Version::DenseWeight& dense : version->dense()) {
-    const auto dtype = dtypes.find(dense.dtype);
-    TESSERA_CHECK_VALUE(
-        dtype != dtypes.end(),
-        "{} a dense weight has the dtype '{}', which a program can't read. Train with weights of float32.",
-        kProgramWhere,
-        shorten(dense.dtype));
     // from_blob() takes no const memory, and nothing writes to a weight.
     auto* bytes = const_cast<std::byte*>(dense.bytes.data());
     weights[dense.name] = at::from_blob(
-        bytes, dense.shape, [version](void*) {}, at::dtype(dtype->second));
+        bytes,
+        dense.shape,
+        [version](void*) {},
+        at::dtype(dtype_of(dense.dtype)));
   }
   return weights;
 }
