@@ -1,5 +1,5 @@
-# Finds faiss, whose target needs that of OpenMP. It was compiled for GNU's, whose threads LibTorch uses, too. With the
-# target of another compiler, a program would have two.
+# Finds faiss, whose target links that of OpenMP. faiss and LibTorch use the threads of GNU's OpenMP. FindOpenMP gives
+# the OpenMP of the compiler, so a program of another compiler would start the threads of two.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   find_package(OpenMP COMPONENTS CXX QUIET)
 elseif(NOT TARGET OpenMP::OpenMP_CXX)

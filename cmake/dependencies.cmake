@@ -11,6 +11,7 @@ set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON) # a parent project links these, too
 set(LibTorch_FALLBACK_DIR "${PROJECT_SOURCE_DIR}/.deps/libtorch")
 find_package(LibTorch 2.14 MODULE REQUIRED)
 
+# LibTorch's headers compute on several threads only with this flag. Clang's would start those of another OpenMP.
 add_library(tessera_openmp INTERFACE)
 target_compile_options(tessera_openmp INTERFACE $<$<CXX_COMPILER_ID:GNU>:-fopenmp>)
 find_package(hwy CONFIG QUIET)
