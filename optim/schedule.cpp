@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <concepts>
 #include <iterator>
 #include <numbers>
 
@@ -174,8 +175,12 @@ double value(const Warmup& warmup, double step) {
   return warmup.start + (then(0.0) - warmup.start) * step / warmup.steps;
 }
 
-// An ExponentialDecay or an InverseTimeDecay.
-void check(const auto& decay, const RangeChecks& checks) {
+template <class Decay>
+requires(
+    std::same_as<Decay, ExponentialDecay> ||
+    std::same_as<
+        Decay,
+        InverseTimeDecay>) void check(const Decay& decay, const RangeChecks& checks) {
   checks.not_negative("initial_learning_rate", decay.initial_learning_rate);
   checks.not_negative("decay_rate", decay.decay_rate);
   checks.positive("decay_steps", decay.decay_steps);

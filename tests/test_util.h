@@ -25,7 +25,7 @@
 #define EXPECT_CONTAINS(text, part) \
   EXPECT_PRED_FORMAT2(::tessera::test::contains, text, part)
 
-// Compares shapes, and values bit for bit.
+// Compares shapes and values. A NaN equals nothing.
 #define EXPECT_TENSOR_EQ(actual, expected) \
   EXPECT_PRED_FORMAT2(::tessera::test::is_equal, actual, expected)
 #define ASSERT_TENSOR_EQ(actual, expected) \

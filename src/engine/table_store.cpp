@@ -113,11 +113,12 @@ void write(const CustomUpdate& update) {
   const kernels::KernelTable& kernels = active_kernels();
   constexpr int64_t kRowsPerTask = 256;
   const int64_t rows = update.ids.numel();
-  table.mark(c10::IntArrayRef(ids, rows));
   const auto bytes = static_cast<int64_t>(update.rows.weights.nbytes());
   run_tasks((rows + kRowsPerTask - 1) / kRowsPerTask, bytes, [&](int64_t task) {
-    const int64_t end = std::min(rows, (task + 1) * kRowsPerTask);
-    for (int64_t i = task * kRowsPerTask; i < end; ++i) {
+    const int64_t begin = task * kRowsPerTask;
+    const int64_t end = std::min(rows, begin + kRowsPerTask);
+    table.mark(c10::IntArrayRef(ids + begin, end - begin));
+    for (int64_t i = begin; i < end; ++i) {
       kernels.assign_row(stored, ids[i], weights + i * stored.dim);
     }
   });

@@ -124,12 +124,13 @@ int64_t int_from_json(
 
 History::Record step_from_json(const Json& json) {
   constexpr const char* kWhere = "History.steps";
+  const int64_t step = int_from_json(json, "step", kWhere);
   const Json& logs = field_of(json, "logs", kWhere);
   check_kind(logs.is_object(), logs, "an object", "History.steps.logs");
   return {
       .epoch = int_from_json(json, "epoch", kWhere),
       .logs = logs_from_json(logs, kWhere),
-      .step = int_from_json(json, "step", kWhere)};
+      .step = step};
 }
 
 }  // namespace

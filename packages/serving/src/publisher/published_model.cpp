@@ -192,10 +192,22 @@ void PublishedModel::describe(const PublishOptions& options) {
 std::vector<std::pair<std::string, at::Tensor>> PublishedModel::dense() const {
   std::vector<std::pair<std::string, at::Tensor>> dense;
   std::vector<std::pair<std::string, at::Tensor>> buffers;
+  // Another module may register a table's tensor, too.
+  const auto is_of_tables = [&](const at::Tensor& tensor) {
+    return std::ranges::any_of(parts_, [&](const Part& part) {
+      const auto parameters = part.module->parameters();
+      return std::ranges::any_of(parameters, [&](const at::Tensor& own) {
+        return own.is_same(tensor);
+      });
+    });
+  };
   visit_weights(
       *model_,
       "",
       [&](const std::string& name, const at::Tensor& tensor, WeightKind kind) {
+        if (is_of_tables(tensor)) {
+          return;
+        }
         (kind == WeightKind::kParameter ? dense : buffers)
             .emplace_back(name, tensor);
       },
