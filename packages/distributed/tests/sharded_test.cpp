@@ -823,8 +823,7 @@ TEST(ShardedErrorTest, NamesUnusableOptions) {
       "[sharded_strategy] backend must not be empty");
   if (distributed::has_mpi()) {
     EXPECT_VALUE_ERROR(
-        (distributed::make_mpi_backend(
-            {.timeout = std::chrono::milliseconds(0)})),
+        distributed::make_mpi_backend(std::chrono::milliseconds(0)),
         "[make_mpi_backend] timeout must be from 1 ms to a year, but got 0 ms");
   }
 }
