@@ -30,15 +30,16 @@ void merge_batch(
     const std::string& class_name);
 
 /// The shape of the inputs joined along the last axis.
-/// Errors:  c10::ValueError naming the path, for shapes that differ in more than the last
-///          size and a batch size of 1, and for a rank below 2; c10::ValueError for an
-///          empty nest. Messages begin with `class_name`.
+/// Errors:  c10::ValueError naming the path, for shapes with fewer than two dimensions,
+///          and for shapes that differ in a size other than the last one, except for a
+///          batch size of 1; c10::ValueError for an empty nest. Messages begin with
+///          `class_name`.
 PartialShape joined_shape(
     const Nest<PartialShape>& input_shapes,
     const std::string& class_name);
 
 /// The sum of the inputs' last sizes.
-/// Errors:  c10::ValueError naming the path, if one is unknown.
+/// Errors:  c10::ValueError naming the path of an input whose last size is unknown.
 int64_t joined_width(
     const Nest<PartialShape>& input_shapes,
     const std::string& class_name);

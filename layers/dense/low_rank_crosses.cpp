@@ -322,9 +322,11 @@ class CrossGradients {
     }
   }
 
-  // Adds what x_i = x0 * factor_i + x0 contributes to the gradients of x0 and factor_i, for
-  // i > 0. For the result, which is the last x_i, sets them instead. Adds the gradient of
-  // factor_i to that of bias_{i-1}, which is the same. Writes x_i to `x`, unless it is nullptr.
+  // For x_i = x0 * factor_i + x0 with i > 0, computes the gradients of x0 and factor_i
+  // from `gradient`, the gradient of x_i. If x_i is the result of the last layer, they
+  // replace the gradients in `part`. Otherwise, they are added to these. The gradient of
+  // factor_i is also added to that of bias_{i-1}, because both are the same. Writes x_i
+  // to `x`, unless `x` is nullptr.
   void split_gradient(
       size_t i,
       const Part& part,

@@ -44,8 +44,9 @@ class LayerHolder : public torch::nn::ModuleHolder<ImplType> {
   explicit LayerHolder(typename Impl::Options options)
       : Holder(std::make_shared<Impl>(std::move(options))) {}
 
-  // This one catches braces that are not options, so that the error has few lines. It
-  // is a template, because it would otherwise be a second default constructor.
+  // This constructor catches braces that are not options, so that the compiler's error
+  // has few lines. The constructor is a template, because it would otherwise be a second
+  // default constructor.
   template <class = void>
   explicit LayerHolder(...) = delete;  // is a field misspelt or out of order?
 

@@ -249,7 +249,8 @@ class TPUEmbeddingImpl : public torch::nn::Module,
   /// Errors:  c10::ValueError naming the feature, for shapes that contradict known ones
   ///          or an earlier build(); nothing is changed.
   void build(const Nest<PartialShape>& input_shapes) override;
-  /// The shapes of the activations, with dim. This call fixes no shapes.
+  /// The shapes of the activations for these input shapes, with the table's dim as the
+  /// last dimension. This call fixes no shapes.
   /// Errors:  as for build().
   Nest<PartialShape> compute_output_shape(
       const Nest<PartialShape>& input_shapes) const override;

@@ -463,8 +463,9 @@ struct GradientsOfFeatures {
     }
   }
 
-  // Adds columns x of feature i + j, which is one of the kCount features. No feature is added
-  // to its own sum, unless with_self.
+  // Adds the columns `x` of feature i + j to the sums of the features from i on. Feature
+  // i + j is one of these kCount features. It is added to its own sum only if
+  // args.with_self is set.
   template <int kCount, int kColumns>
   HWY_INLINE void AddOwn(
       int64_t i,

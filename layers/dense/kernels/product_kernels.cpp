@@ -100,8 +100,9 @@ HWY_INLINE void ForSums(V (&sums)[kRows][kVectors], const F& f) {
   }
 }
 
-// Adds the products of b.depth columns of a and rows of b. kIsTransposed: the elements of a
-// column of a are adjacent, else those of a row.
+// Adds the products of b.depth columns of `a` and rows of `b`. Adjacent in memory are the
+// elements of a column of `a` if kIsTransposed is true, and otherwise the elements of a
+// row.
 template <int kRows, bool kIsTransposed, int kVectors, bool kIsPartial, class D>
 HWY_INLINE void AddProducts(
     const RowVectors<kVectors, kIsPartial, D>& vectors,
@@ -315,8 +316,9 @@ struct ProductBlock {
     }
     const int64_t rest = args.columns - column;
 #if HWY_TARGET <= HWY_AVX2
-    // Highway's HWY_MEM_OPS_MIGHT_FAULT says that masks do not protect with AVX2, because
-    // AMD's manual leaves it open. We know of no processor on which they do not.
+    // Highway's HWY_MEM_OPS_MIGHT_FAULT says that with AVX2, a load may fault at an
+    // address that its mask excludes, because AMD's manual does not rule this out. We
+    // know of no processor on which this happens.
     if (rest > lanes) {
       const auto count = static_cast<size_t>(rest - lanes);
       Compute(RowVectors<2, true, D>{d, hn::FirstN(d, count)}, column);
@@ -370,12 +372,13 @@ struct ProductBlock {
   }
 };
 
-// Returns whether it pays to copy the columns of a tile in b to where they are adjacent. Many
-// rows that are far from each other do not stay in the first-level cache, because they share
-// few of its sets. If not all rows of b begin at a cache line, many vectors belong to two
-// lines, and a copy pays with a smaller depth. The rows of a share the copy. On Zen 3, a
-// product of 128 x 64 and 64 x 780 numbers, whose b had such rows, took 0.81 to 0.84 times as
-// long with it.
+// Returns whether it pays to copy those columns of `b` that a tile reads, so that they
+// are adjacent in memory. All rows of `a` use the same copy. Without a copy, many rows of
+// `b` that are far from each other do not stay in the first-level cache, because they
+// share few of its sets. If not all rows of `b` begin at a cache line, many vectors
+// belong to two lines, and a copy pays with a smaller depth, too. On Zen 3, a product of
+// 128 x 64 and 64 x 780 numbers, where not all rows of `b` began at a line, took 0.81 to
+// 0.84 times as long with the copy.
 HWY_INLINE bool PaysToPack(const ProductArgs& args) {
   constexpr int64_t kFewestRows = 24;
   constexpr int64_t kDepthInCache = 64;

@@ -51,9 +51,9 @@ struct MLPOptions {
 ///
 /// In float32 on the CPU, with AVX-512 and the activations relu and linear, the layer is
 /// faster than a torch::nn::Sequential of the same parts, because one thread computes all
-/// layers for a block of rows while these rows are in its cache. If there are fewer blocks
-/// than threads (from 8 blocks on, fewer than half as many), LibTorch's operators compute
-/// the result, and its last bits differ.
+/// layers for a block of rows while these rows are in its cache. This needs at least as
+/// many blocks as threads, or at least 8 blocks and half as many as threads. With fewer
+/// blocks, LibTorch's operators compute the result, and its last bits differ.
 ///
 /// The backward pass reads the inputs, so don't change them in place before it.
 ///
