@@ -27,8 +27,9 @@ struct SlotSpec {
   size_t position = 0;
   /// Whether the shape is [vocab] instead of [vocab, dim].
   bool is_per_row = false;
-  /// The name of the slot that files of older versions have in its place.
-  /// convert_earlier_slots() converts its values. Empty: there is none.
+  /// The name of the slot that files of older versions have instead of this one.
+  /// convert_earlier_slots() converts the values of that slot. Empty: there is no such
+  /// slot.
   std::string earlier_name = {};
 };
 
@@ -58,8 +59,8 @@ struct RowUpdate {
   bool sweep = false;
 };
 
-/// `optimizer` is not a CustomOptimizer. update_rows() of optim/tensor_update.h runs
-/// custom rules.
+/// Returns what a kernel needs for an update by `optimizer`, which must not be a
+/// CustomOptimizer: update_rows() of optim/tensor_update.h runs custom rules.
 RowUpdate row_update(
     const OptimizerSpec& optimizer,
     const StepContext& context);

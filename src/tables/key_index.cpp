@@ -55,8 +55,9 @@ int64_t counters_per_row(
   return std::max<int64_t>(1, counters / kSketchRows / partitions.count());
 }
 
-// The largest mean counter of a partition. With counters of `count - 1`, a new key is
-// admitted at once. So with a larger mean, most new keys would be.
+// The largest mean counter of a partition. A new key whose counters are already
+// `count - 1` is admitted at its first occurrence. So with a larger mean, most new keys
+// would be admitted at once.
 double max_mean_counter(const DynamicKeys& config) {
   const auto* occurrences = occurrences_of(config);
   return occurrences == nullptr

@@ -120,8 +120,8 @@ class KeyIndex {
 
   /// The number of keys.
   int64_t size() const;
-  /// Increases when keys lose their rows. Until then, rows that find() has returned stay
-  /// those of their keys.
+  /// Increases when keys lose their rows. While it stays the same, the rows that find()
+  /// has returned still belong to their keys.
   uint64_t version() const {
     return version_;
   }
@@ -154,8 +154,7 @@ class KeyIndex {
   /// slots.
   int64_t bytes_at_capacity() const;
 
-  /// Calls visit(entry) for each key of an owned partition, which is counted from the
-  /// first one.
+  /// Calls visit(entry) for each key of a partition. 0 is the first owned partition.
   template <class Visit>
   void visit_entries(int64_t partition, const Visit& visit) const {
     const int64_t chunks =

@@ -760,8 +760,9 @@ class KeyIndex::Planner {
     });
   }
 
-  // The rows whose occurrences the parts must know: those that they evict, and for
-  // frequencies those that they have found by a search.
+  // Returns the rows whose occurrences the parts of the plan must know: the rows that
+  // they evict, and if the index has frequencies, the rows that they have found by a
+  // search.
   std::vector<uint32_t> rows_to_count(const std::vector<int64_t>& partitions) {
     std::vector<uint32_t> rows;
     const auto add = [&](uint32_t row) {

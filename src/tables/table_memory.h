@@ -20,8 +20,8 @@ at::Tensor allocate_rows(
     at::ScalarType dtype = at::kFloat);
 
 /// Reserves addresses for a tensor of zeros, whose pages take memory when they are first
-/// written. Only the pages of the first `touched_rows` rows take it at once. `what` names
-/// the tensor in the error.
+/// written. Only the pages of the first `touched_rows` rows take memory at once. `what`
+/// names the tensor in the error.
 /// Shapes:  [rows, dim].
 /// Errors:  c10::Error if the system can't reserve the addresses or does not have the
 ///          memory.

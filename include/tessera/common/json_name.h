@@ -8,9 +8,9 @@
 
 namespace tessera::detail {
 
-/// Calls `use` with the name in `json`.
-/// Errors:  c10::ValueError if `json` is not a string; the c10::ValueError of `use`, with
-///          `[where]` before its message.
+/// Calls `use` with the string in `json`.
+/// Errors:  c10::ValueError if `json` is not a string. A c10::ValueError that `use`
+///          raises is passed on, with `[where]` before its message.
 void use_name(
     const Json& json,
     const std::function<void(const std::string&)>& use,

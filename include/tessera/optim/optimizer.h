@@ -48,7 +48,8 @@ class OptimizerSpec {
   OptimizerSpec();
 
   // NOLINTBEGIN(google-explicit-constructor)
-  /// The variant needs optim/optimizers.h, which completes it.
+  /// Converts a spec, or the variant of all specs. To pass the variant, include
+  /// optim/optimizers.h, which defines it.
   /// Errors:  c10::ValueError for a variant without a value.
   template <detail::SpecOrVariant Spec>
   OptimizerSpec(Spec spec) : OptimizerSpec(typeid(Spec), &spec) {}

@@ -38,9 +38,10 @@ struct EveryKey {
 ///   counter = floor(counter / 2)
 ///
 /// A counted occurrence adds 1 to four counters. So an empty sketch is halved after about
-/// `halve_at * counters / 4` of them, and again after at least half as many. With the
-/// default options, the first number is `count - 1` times the capacity. A key whose
-/// occurrences are farther apart gets its row later than at occurrence `count`, or never.
+/// `halve_at * counters / 4` counted occurrences. With the default options, this number
+/// is `count - 1` times the capacity. Later, the sketch is halved again after at least
+/// half as many occurrences. A key whose occurrences are farther apart gets its row later
+/// than at occurrence `count`, or never.
 ///
 ///   const DynamicKeys keys{
 ///       .capacity = 1'000'000,
@@ -67,8 +68,10 @@ struct AfterOccurrences {
 };
 
 // snippet: tests/docs/reference_keys_test.cpp WithProbability
-/// Each occurrence of a key without a row gives it a row with `probability`. The decision
-/// is a function of the layer's seed, the table's name, the key and the update.
+/// Whenever a key without a row occurs in an update, it gets a row with the probability
+/// `probability`. Each duplicate in a batch counts. The decision is a function of the
+/// layer's seed, the table's name, the key, the number of its occurrences and the number
+/// of the update.
 ///
 ///   const DynamicKeys keys{
 ///       .capacity = 1'000'000,
