@@ -86,8 +86,8 @@ class CheckpointReader {
   }
 
   /// Compares the files that `plan` needs with their checksums, in parallel, and reads
-  /// keys and accumulated gradients into `plan`. After it, loading by `plan` raises no
-  /// error, unless files change meanwhile.
+  /// keys and accumulated gradients into `plan`. After this call, loading by `plan`
+  /// raises no error, unless files change in the meantime.
   /// Errors:  c10::ValueError naming the file and its bytes, or the table whose keys do
   ///          not fit or whose accumulated gradients are damaged.
   void check_files(const EmbeddingState& state, LoadPlan& plan);

@@ -61,8 +61,8 @@ struct LoadPlan {
     std::vector<std::string> slots = {};
     /// If true, the file has keys. Otherwise, its row numbers become the keys.
     bool has_saved_keys = false;
-    /// How much larger the layer's number of updates is than the saved one, if the layer
-    /// keeps its own.
+    /// If the layer keeps its own number of updates: how much larger this number is than
+    /// the saved one. 0 if the layer loads the saved number.
     int64_t later_updates = 0;
     LoadedKeys keys = {};
   };

@@ -13,9 +13,9 @@
 
 namespace tessera {
 
-/// An allocator that takes step memory and leaves new elements uninitialised on
-/// resize(). They are overwritten anyway, and zeros would cost one more write of the
-/// memory.
+/// An allocator that takes memory from allocate_step_memory() and leaves new elements
+/// uninitialised on resize(). The elements are overwritten anyway, and zeros would cost
+/// one more write of the memory.
 template <class T>
 struct UninitializedAllocator : std::allocator<T> {
   static_assert(std::is_trivial_v<T>, "T must not initialise its members");

@@ -210,8 +210,8 @@ class RankGroup {
   /// Returns whether sum() sends all `count` floats to every rank, in one exchange.
   /// Otherwise it makes two exchanges of parts, which send fewer bytes.
   bool is_sum_direct(int64_t count) const;
-  /// Returns the sum of `values` and of the bodies of the other ranks, which are their
-  /// `values`.
+  /// Returns the sum of `values` over the ranks. The bodies of the messages in `arrivals`
+  /// are the `values` of the other ranks.
   at::Tensor add_bodies(const at::Tensor& values, const Arrivals& arrivals)
       const;
   /// Like sum(), but in two exchanges, and after all ranks have arrived.

@@ -126,8 +126,8 @@ at::Tensor read_rows(
     int64_t begin,
     int64_t end);
 
-/// `are_parameters`: whether the tables are parameters of a layer, which become the
-/// entries' variables.
+/// Returns the tables as EmbeddingTables. If `are_parameters` is true, they are
+/// parameters of a layer, and each entry has its parameter as the `variable`.
 EmbeddingTables embedding_tables_of(
     const EmbeddingState& state,
     bool are_parameters);

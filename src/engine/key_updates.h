@@ -50,8 +50,9 @@ KeyUpdate plan_keys(
     const CollectedKeys* collected,
     int64_t update);
 
-/// Returns `collected` with the keys of the terms added. Sets TableUpdate::Term::rows to
-/// indices of these keys, whose memory is in `rows`.
+/// Returns the keys of `collected` and of the terms. Sets TableUpdate::Term::rows of each
+/// term to the indices of its keys in the result. `rows` owns the memory of these
+/// indices.
 CollectedKeys collect_keys(
     const CollectedKeys& collected,
     c10::ArrayRef<TableUpdate::Term*> terms,

@@ -9,8 +9,9 @@
 namespace tessera {
 
 /// Looks up one feature with stock LibTorch operators and returns its activation
-/// [bags, dim]. It is differentiable with respect to the table's rows (float32) and to
-/// `weights`, which has one weight per value of the caller or is undefined.
+/// [bags, dim]. The activation is differentiable with respect to the table's rows
+/// (float32) and to `weights`. `weights` is undefined, or has one weight for each value
+/// that the caller has passed.
 at::Tensor lookup_by_operators(
     const LookupTable& table,
     const IdBags& bags,

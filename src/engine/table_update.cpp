@@ -380,8 +380,9 @@ void TableUpdater::choose_bins(
   if (workspace.bin_bits == 0) {
     return;
   }
-  // The ranges cover 2^row_bits rows. If at least a quarter of them would be empty, there
-  // are twice as many.
+  // The ranges of the bins cover 2^row_bits rows. If an update can have at most three
+  // quarters of these rows, the other ranges are empty, so the number of ranges is
+  // doubled.
   const bool has_empty_end = limit <= (int64_t{3} << row_bits) / 4;
   const int bits = workspace.bin_bits + (has_empty_end ? 1 : 0);
   const int shift = row_bits - bits;

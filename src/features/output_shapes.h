@@ -96,9 +96,10 @@ Nest<PartialShape> input_shapes_of(
     const Nest<FeatureConfig>& structure,
     int64_t batch_size);
 
-/// Merges the input shapes of several builds. Returns those of the last build, `now`,
-/// with its unknown sizes taken from `before`. If the ranks of two shapes differ, the
-/// later one is returned, unless its batch size is unknown.
+/// Merges the input shapes of several builds. Returns the shapes of the last build,
+/// `now`, with unknown sizes taken from `before`. If two shapes have different numbers of
+/// dimensions, returns the later one, or the earlier one if the batch size of the later
+/// one is unknown.
 Nest<PartialShape> join_input_shapes(
     const Nest<FeatureConfig>& structure,
     const std::optional<Nest<PartialShape>>& before,

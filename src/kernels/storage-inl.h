@@ -72,9 +72,10 @@ struct BFloat16Row {
   }
 };
 
-// IEEE half precision: 10 bits of mantissa, and multiples of 2^-24 below 2^-14. This
-// converts with integer operations, because Highway's conversions do not support infinity
-// on older targets.
+// IEEE half precision: 10 bits of mantissa, and multiples of 2^-24 below 2^-14. Only
+// loads on targets with instructions for the conversion use these instructions. All other
+// conversions use integer operations, because Highway's conversions do not support
+// infinity on older targets.
 struct Float16Row {
   using Element = uint16_t;
 

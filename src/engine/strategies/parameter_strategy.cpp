@@ -368,8 +368,8 @@ class ParameterStrategy : public EmbeddingStrategy {
   std::vector<std::shared_ptr<GradientRows>> gradient_rows_;
   std::shared_ptr<std::atomic<bool>> are_updates_enabled_ =
       std::make_shared<std::atomic<bool>>(true);
-  // [tables] while updates are not allowed: what the tables have instead of gradients,
-  // and their gradients.
+  // Both are [tables] while updates are not allowed, and empty otherwise. The tables then
+  // have `guards_` instead of their gradients, which are in `kept_gradients_`.
   std::vector<at::Tensor> guards_;
   std::vector<at::Tensor> kept_gradients_;
 };
