@@ -207,8 +207,9 @@ struct BatchReader::State {
     position.batch = batch;
   }
 
-  // Skips batches of an epoch of unknown size. If the last of them exists, only that one is
-  // made.
+  // Skips `count` batches of an epoch of unknown size, and returns how many of them
+  // exist. Makes only the last one, if it exists. Otherwise makes them one by one, to
+  // count them.
   int64_t skip_unknown(int64_t count) {
     const int64_t begin = position.batch;
     if (count > std::numeric_limits<int64_t>::max() - begin) {

@@ -15,9 +15,9 @@
 
 namespace tessera::data {
 
-/// Reads the examples of one epoch. Returns the next ones, between 1 and `max_rows`, or
-/// nullopt at the end, also if it is called again. All ranges of a reader have the same
-/// columns.
+/// Reads the examples of one epoch. Each call returns the next examples, between 1 and
+/// `max_rows`. After the last example, every call returns nullopt. All ranges of a reader
+/// have the same columns.
 using RowReader = std::function<std::optional<RowRange>(int64_t max_rows)>;
 
 /// One step of a Dataset. Several threads may use it at the same time.

@@ -32,8 +32,8 @@ std::string where_of_file(const std::string& reader, const std::string& path);
 ///          regular file.
 FileStamp stamp_of(const std::string& reader, const std::string& path);
 
-/// Checks that a file begins with the bytes of its format. A file that has only the first
-/// of these bytes passes, too.
+/// Checks that a file begins with `magic`, the bytes of its format. A file that is
+/// shorter than `magic` passes, too, if its bytes agree with the beginning of `magic`.
 /// Errors:  c10::ValueError that names the format of the file, if it is known, and
 ///          functions that read it.
 void check_format(

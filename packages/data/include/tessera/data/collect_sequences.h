@@ -42,9 +42,10 @@ struct CollectOptions {
 ///       clicks, {.by = "user", .time = "time", .values = {"item"}});
 ///   const Dataset users(histories);
 ///
-/// The result has an example for each value of `by`. They ascend by this value, text by
-/// its bytes. The column `by` has one value for each example, and the others have lists in
-/// the order of time. At equal times, the order is that of the dataset.
+/// The result has an example for each value of `by`. The examples are sorted by this
+/// value in ascending order, and text is sorted by its bytes. The column `by` has one
+/// value for each example, and the others have lists in the order of time. Events with
+/// equal times have the order of the dataset.
 ///
 /// Reads epoch 0 of the dataset once.
 /// Memory:  all examples with their columns twice, and 16 bytes for each example.

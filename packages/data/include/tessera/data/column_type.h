@@ -10,8 +10,8 @@
 
 namespace tessera::data {
 
-/// Stands for a missing value in an integer column. In float columns, NaN does, and in
-/// text columns the empty string.
+/// Stands for a missing value in an integer column. In a float column, NaN stands for a
+/// missing value, and in a text column, the empty string does.
 inline constexpr int64_t kMissing = std::numeric_limits<int64_t>::min();
 
 /// The types of values that a Column may have.

@@ -117,7 +117,7 @@ class CriteoReader {
   CriteoReader(CriteoReader&&) noexcept;
   CriteoReader& operator=(CriteoReader&&) noexcept;
   /// May be called before all batches are read. Waits until the threads have finished
-  /// their current blocks. If a file is a pipe, this is when the block is full or the
+  /// their current blocks. A block of a pipe is finished when it is full, or when the
   /// writer closes the pipe.
   ~CriteoReader();
 
