@@ -91,8 +91,9 @@ class Backoff {
 
  private:
   static constexpr int kSpins = 20;
-  // Longer than a short sleep with Linux's 50 us of timer slack. Otherwise two ranks with
-  // small messages wait for each other's sleep, and a message takes 120 us instead of 4.
+  // A rank yields for longer than a short sleep takes with Linux's 50 us of timer slack.
+  // Otherwise two ranks with small messages wait for each other's sleep, and a message
+  // takes 120 us instead of 4.
   static constexpr microseconds kYieldTime{150};
   static constexpr microseconds kMaxSleep{50};
 

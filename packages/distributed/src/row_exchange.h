@@ -72,10 +72,10 @@ class RowExchange {
   /// Collective.
   virtual FetchedRows fetch(std::vector<IdBags>& bags, UnknownKeys unknown) = 0;
 
-  /// Starts to send the gradients of one group to the owners of its rows. `sums` has
-  /// one sum per distinct row of `route`'s batch, at its position; without any, zeros are
-  /// sent. The returned function waits and returns the gradients of the rows that this
-  /// rank served, at their positions. Collective.
+  /// Starts to send the gradients of one group to the owners of its rows. `sums` has one
+  /// sum for each distinct row of the batch of `route`, at the position of the row. If
+  /// `sums` is empty, zeros are sent. The returned function waits and returns the
+  /// gradients of the rows that this rank served, at their positions. Collective.
   virtual std::function<at::Tensor()> return_gradients(
       size_t group,
       const Route& route,

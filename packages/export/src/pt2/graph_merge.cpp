@@ -30,8 +30,8 @@ namespace {
 
 // The number of points at which all symbols change, with Changes::kSeparate.
 constexpr int kJointPoints = 8;
-// The same with Changes::kJoint. A polynomial then has at most four coefficients, so
-// the other points confirm it.
+// The number of points at which all symbols change, with Changes::kJoint. A polynomial
+// then has at most four coefficients, so the other points confirm it.
 constexpr int kOnlyJointPoints = 12;
 
 double product_at(

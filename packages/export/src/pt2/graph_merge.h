@@ -34,10 +34,10 @@ class SizeSolver {
     return points_;
   }
 
-  /// The polynomial that has these values, one for each of points(). nullopt if no
-  /// polynomial with integer coefficients has them. Products of up to three symbols are
-  /// tried. With joint changes, only polynomials of the batch size and one other symbol
-  /// are found, and sums of two symbols.
+  /// Returns the polynomial that has these values, one for each of points(), or nullopt
+  /// if no polynomial with integer coefficients has them. Products of up to three symbols
+  /// are tried. With Changes::kJoint, only two kinds are found: polynomials of the batch
+  /// size and one other symbol, and sums of two symbols.
   std::optional<pt2::Polynomial> solve(const std::vector<int64_t>& values);
 
   /// Returns true once solve() has returned nullopt.
@@ -93,9 +93,10 @@ struct MergeInput {
 /// Makes one graph for batches of any size from records of the same model at all points.
 /// Runs each record to see the sizes of its tensors. A size or an integer that differs
 /// between the points becomes a polynomial of the symbols. The graph computes the symbols
-/// from the sizes of its inputs. It reads a symbol that is in none of these sizes from the
-/// first of `value_sources` that has this symbol. A size of an input that is a sum gets a
-/// symbol of its own, and the graph checks it.
+/// from the sizes of its inputs. If none of these sizes has a symbol, the graph reads the
+/// symbol from the first of `value_sources` that has it. If a size of an input is a sum,
+/// such as s0 + 1, the size gets a symbol of its own, and the graph checks that this
+/// symbol equals the sum.
 /// Errors:  c10::ValueError beginning with `where` that names the node, if the records
 ///          differ in anything but sizes, or if a size is no polynomial.
 pt2::Graph merge_graphs(const MergeInput& input);

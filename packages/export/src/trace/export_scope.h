@@ -41,7 +41,7 @@ class ClassicLocale {
 /// What an export has from its first check to its end. The file is dropped unless it is
 /// committed.
 struct ExportScope {
-  /// Puts `model`, if there is one, into eval() until the end.
+  /// Puts `model`, unless it is nullptr, into eval() mode until this object is destroyed.
   /// Errors:  those of AtomicFile.
   ExportScope(
       const std::string& path,

@@ -76,8 +76,8 @@ StoredTable placeholder_of(const TableState& table, at::ScalarType dtype);
 /// Sets the keys and the padding key of a key table. Does nothing for others.
 void add_keys(const TableState& table, StoredTable& stored);
 
-/// The number of the stored row of each key [keys] int64. It is that of the last row for an
-/// unknown key, and -1 for the padding key.
+/// Returns the number of the stored row of each key, for `keys` [keys] int64. An unknown
+/// key gets the number of the last row, and the padding key gets -1.
 at::Tensor find_stored(const StoredTable& table, const at::Tensor& keys);
 
 /// The treatment of the ids of a feature, which for a key table are the numbers that

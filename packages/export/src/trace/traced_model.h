@@ -43,8 +43,8 @@ class TracedModel {
   Layers& find_layers(const ExportExample& example);
 
   /// Adds the lookup of one feature to the graph that the tracer records, and returns its
-  /// activations. `weights` may be undefined. `activations` are those of the layer, which
-  /// were not recorded.
+  /// activations. `weights` may be undefined. `activations` are the result of the layer's
+  /// own lookup, which was not recorded.
   using RecordLookup = std::function<at::Tensor(
       const ExportedLayer& layer,
       size_t index,
@@ -54,7 +54,8 @@ class TracedModel {
 
   /// Records a function that takes `weights` and the tensors of flatten(example), and
   /// returns the outputs, and then the conditions that `record_lookup` has appended to
-  /// `checks`. Sizes that C++ reads are constants of this example.
+  /// `checks`. A size that C++ code of the model reads becomes a constant, the size in
+  /// this example.
   /// Errors:  c10::ValueError beginning with `where`, for a model that can't be recorded
   ///          or that reads values of tensors.
   std::shared_ptr<torch::jit::Graph> record(
