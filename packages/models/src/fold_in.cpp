@@ -196,8 +196,9 @@ struct FoldIn::Terms {
     return row_splits.size(0) - 1;
   }
 
-  // The catalogue has a term for each item, which is taken back once for an item of the
-  // history.
+  // FoldInOptions::catalogue_confidence gives every item of the catalogue a term.
+  // Subtracts the terms of the items of a history again, each once, even if the item
+  // occurs several times.
   void take_back_catalogue(double confidence, const at::Tensor& item_biases) {
     const int64_t* id = ids.const_data_ptr<int64_t>();
     const int64_t* split = row_splits.const_data_ptr<int64_t>();

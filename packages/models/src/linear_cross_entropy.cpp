@@ -140,8 +140,8 @@ class SoftmaxPass {
     return inputs_.positives.const_data_ptr<float>() + i * states_.columns;
   }
 
-  // Adds the score of the positive item behind those of the negatives, and leaves out
-  // accidental hits.
+  // Writes the score of the positive item after the scores of the negatives, and leaves
+  // out accidental hits: negatives that have the id of the positive item.
   void complete_scores(int64_t i, float* scores) const {
     float score = 0.0F;
     for (int64_t d = 0; d < states_.columns; ++d) {

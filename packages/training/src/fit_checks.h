@@ -14,8 +14,10 @@ inline constexpr const char* kFitValidation = "[fit] validation:";
 /// FitOptions::strategy, or that of the sharded tables of the model, or Strategy::fused().
 Strategy strategy_of(const FitOptions& options);
 
-/// Checks the arguments of fit().
-/// Errors:  c10::ValueError.
+/// Refuses arguments that fit() can't run with: for example options out of range,
+/// callbacks that write to the same place, or a strategy that is not that of the sharded
+/// tables.
+/// Errors:  c10::ValueError beginning with "[fit]".
 void check_fit(const std::shared_ptr<Pass>& pass, const FitOptions& options);
 
 }  // namespace tessera::training

@@ -195,7 +195,7 @@ std::vector<at::Tensor> read_dense(
 constexpr const char* kLayerShapes = "layer_shapes";
 
 // Calls visit(path, layer) for the layers whose parameters get their sizes from build().
-// Layers with tables are left out, because tables have their sizes before.
+// Layers with tables are left out, because tables have their sizes before build().
 template <class Visit>
 void for_each_built_layer(torch::nn::Module& model, Visit visit) {
   const auto visit_part = [&](const std::string& path,
@@ -439,8 +439,8 @@ void save_model(
   }
   Json names = Json::array();
   for (size_t i = 1; i < layers.size(); ++i) {
-    // Keeps one more. Until the first layer is saved, the newest checkpoint of that layer
-    // names the previous checkpoint of this layer.
+    // Keeps one checkpoint more. Until the first layer is saved, the newest checkpoint of
+    // that layer names the previous checkpoint of this layer.
     CheckpointOptions own = options;
     own.extra = nullptr;
     ++own.keep_last;

@@ -45,8 +45,8 @@ void install() {
   }
 }
 
-// Restores the previous handlers. Returns the signal that name() has not returned; 0:
-// none.
+// Restores the previous handlers. Returns the received signal, or 0 if there is none or
+// if StopSignal::name() has returned it.
 int restore() {
   for (size_t i = 0; i < kSignals.size(); ++i) {
     struct sigaction now {};

@@ -70,12 +70,12 @@ class PublishedDirectory {
   /// read a version that builds on them.
   bool has_chain(int64_t base) const;
 
-  /// Writes a version and lets CURRENT name it. Returns the bytes of its data. If it fails,
-  /// CURRENT still names the version before.
+  /// Writes a version and makes CURRENT name it. Returns the number of bytes of the
+  /// version's data. After an error, CURRENT still names the previous version.
   int64_t write(const VersionContent& content, Disk& disk);
 
-  /// Removes versions but the newest `count`, those that are not older than `seconds`, and
-  /// all that these build on.
+  /// Removes old versions. Keeps the newest `count` versions, all versions that are at
+  /// most `seconds` old, the current version, and the versions that these build on.
   void keep(int64_t count, double seconds, Disk& disk);
 
  private:

@@ -163,8 +163,9 @@ void lower_priority() {
   (void)::setpriority(PRIO_PROCESS, thread, kNice);
 }
 
-// Counts the calls of fork() that lead to this process. fork() waits for the mutex, so in a
-// child no thread of the parent holds it.
+// Counts the forks between the process that first used a Reader and this one. fork()
+// locks the mutex before it copies the process, so no other thread of the parent can hold
+// the mutex in the child, where that thread does not exist.
 struct Forks {
   Forks() {
     const int error = ::pthread_atfork(

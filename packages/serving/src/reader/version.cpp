@@ -67,8 +67,8 @@ int64_t examples_of(const FeatureBatch& batch) {
       : static_cast<int64_t>(batch.row_splits.size() - 1);
 }
 
-// Reads the ids of one feature as the layer does. The members keep their memory, so a
-// thread uses one object again.
+// Reads the ids of one feature as the layer does. The members keep their memory for the
+// next batch, so a thread should use the same object for all batches.
 class BatchReader {
  public:
   RowBags read(

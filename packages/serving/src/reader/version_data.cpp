@@ -94,8 +94,9 @@ Bytes map_file(const std::string& path, const std::string& where) {
   return {.data = data, .owner = std::move(file)};
 }
 
-// Copies the dense weights of a version that is no base, and gives their memory in the data
-// back. So a long chain of versions keeps only rows.
+// Copies the dense weights of a version that is not a base, and returns the pages of the
+// data that held them to the system. Later versions of the chain keep this data for its
+// rows, but need no older dense weights.
 void move_dense(VersionData& version) {
   const VersionFile& file = version.file;
   size_t bytes = 0;

@@ -74,8 +74,8 @@ HttpResponse refusal(std::string_view problem) {
   return error_response(400, without_place(problem));
 }
 
-// The response for the exception that is being handled. Only mistakes of the client are
-// told to it.
+// Makes the response for the exception that is being handled. The response describes the
+// error only if the client made the mistake.
 HttpResponse response_of_exception() {
   try {
     throw;

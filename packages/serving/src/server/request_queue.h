@@ -63,9 +63,10 @@ class RequestQueue {
                .erase(job.number) != 0;
   }
 
-  /// Waits for requests, and returns the first one. If it is to be scored, so are those
-  /// after it, up to max_batch and until their bodies have max_batch_bytes. Returns nothing
-  /// after close(), when all are taken.
+  /// Waits for requests, and returns the oldest one. If it is a request for scores,
+  /// further requests for scores are returned with it: at most max_batch in all, and no
+  /// more once their bodies have max_batch_bytes. Returns nothing after close(), when all
+  /// requests are taken.
   std::vector<JobPtr> take() {
     std::unique_lock<std::mutex> lock(mutex_);
     has_changed_.wait(lock, [this] {

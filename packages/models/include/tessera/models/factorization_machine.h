@@ -40,9 +40,9 @@ struct FactorizationMachineOptions {
 ///       FactorizationMachine(FactorizationMachineOptions{.use_bias = true}));
 ///   const auto logits = model->forward(features);  // [batch, 1]
 ///
-/// A number x is a feature whose id is always the same and has the weight x, with
-/// Combiner::kSum. A feature of several ids counts as one feature, so its ids form no
-/// pairs with each other. In a sequence feature, they do.
+/// To add a number x as a feature, give all examples the same id with the weight x, and
+/// use Combiner::kSum. A feature of several ids counts as one feature, so its ids form no
+/// pairs with each other. The ids of a sequence feature do form pairs.
 ///
 /// Parameters:  `bias` [1], 0 at first. The constructor creates it.
 /// Shapes:  A leaf [batch, 1 + dim] is one feature, a leaf [batch, n, 1 + dim] is n

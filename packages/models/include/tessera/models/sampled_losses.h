@@ -16,8 +16,8 @@ namespace tessera {
 struct SampledScores {
   at::Tensor positive = {};  // [batch] floats
   at::Tensor negative = {};  // [batch, negatives] floats
-  /// With the ids of both, negatives that have the id of the example's positive item are
-  /// left out (accidental hits).
+  /// If positive_ids and negative_ids are given, negatives that have the id of the
+  /// example's positive item are left out (accidental hits).
   at::Tensor positive_ids = {};  // [batch] int32 or int64
   at::Tensor negative_ids = {};  // [negatives] or [batch, negatives]
   /// How often an item is expected in a sample, in (0, infinity). Only

@@ -16,8 +16,8 @@ namespace tessera {
 struct SamplingProbabilityOptions {
   /// The size of each hashed array. Choose a few times the number of distinct ids.
   int64_t num_buckets = 1 << 20;
-  /// The number of arrays, each with its own hash function. With more arrays, two ids
-  /// rarely share all their buckets and look like one frequent id.
+  /// The number of arrays, each with its own hash function. Two ids that share all their
+  /// buckets look like one frequent id. With more arrays, this is rarer.
   int64_t num_hashes = 3;
   /// The weight of the newest gap in a moving average. A smaller value gives more stable
   /// estimates, which follow a changing stream more slowly.

@@ -119,8 +119,8 @@ class TESSERA_SERVING_API Pipeline {
   ///          a file that is not JSON in UTF-8, or not a pipeline. All messages name the
   ///          path.
   static Pipeline load(const std::string& path);
-  /// The pipeline of the text of such a file.
-  /// Errors:  std::invalid_argument as load().
+  /// Makes a pipeline from the text of a file of save_pipeline().
+  /// Errors:  std::invalid_argument, as for load().
   static Pipeline from_json_text(std::string_view text);
 
   // The class has no moves, so that no pipeline is left empty.

@@ -125,9 +125,9 @@ class Publisher {
   Publisher& operator=(const Publisher&) = delete;
 
   /// Publishes the model as it is now, and returns the number of the version. Call it
-  /// between steps. It first waits until the version before is written.
-  /// Errors:  c10::ValueError naming the row for a number that is not finite and a format
-  ///          of 8 or 4 bits; c10::Error naming the path.
+  /// between steps. It first waits until the previous version is written.
+  /// Errors:  c10::ValueError naming the row, if a format has 8 or 4 bits and a number is
+  ///          not finite; c10::Error naming the path.
   int64_t publish(const detail::PublishInfo& info = {});
 
   /// Waits until the last version is written.

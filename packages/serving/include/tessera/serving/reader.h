@@ -175,8 +175,9 @@ struct ReaderEvent {
 struct ReaderOptions {
   /// Whether a thread of the reader takes new versions. If not, call refresh().
   bool follow = true;
-  /// How often it looks where the system does not tell it about changes, in seconds. While
-  /// there is the same problem each time, the time grows to five seconds.
+  /// How often the reader looks for new versions where the system does not report changes
+  /// of the directory, in seconds. While each look finds the same problem, the time
+  /// between looks grows to five seconds.
   double poll_seconds = 1.0;
   /// Whether a base is copied into memory with huge pages. Lookups are faster then, but
   /// processes on the same machine no longer share the pages.

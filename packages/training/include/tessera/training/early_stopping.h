@@ -24,9 +24,10 @@ struct EarlyStoppingOptions {
   ModelPointer restore_best = {};
   /// The directory that keeps the best weights. Each improvement writes the model to it.
   /// When training ends, it must still hold the weights of the best epoch. No other
-  /// callback may use the same directory. Sharded tables need one. If empty, the weights
-  /// are kept in memory. They take as much as the model with all its tables and slots, and
-  /// twice that while they are saved. A Checkpoint then writes them, too.
+  /// callback may use the same directory. Sharded tables need a directory. If empty, the
+  /// weights are kept in memory. They take as much as the model with all its tables and
+  /// slots, and twice that while they are saved. A Checkpoint also saves weights that are
+  /// kept in memory.
   std::string directory = {};
 };
 

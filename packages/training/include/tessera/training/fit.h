@@ -104,10 +104,10 @@ struct FitOptions {
 ///   const double auc = history["val_auc"].back();  // of the last epoch
 ///
 /// `source` and `step` are those of make_pass(). The logs of an epoch have "loss", the
-/// mean over examples, and the metrics. The values of the validation have the prefix
-/// "val_"; it runs under NoGradGuard. A signal stops all fit() calls that run, nested
-/// ones and those on other threads. If it comes too late to stop any, the previous signal
-/// handler gets it when fit() is done.
+/// mean over examples, and the metrics. The validation runs under NoGradGuard, and its
+/// values have the prefix "val_". A signal stops all fit() calls that run, nested ones
+/// and those on other threads. If a signal comes too late to stop any of them, the
+/// previous signal handler gets it when fit() is done.
 ///
 /// On a busy machine, idle threads of LibTorch make steps many times as slow. fit() warns
 /// once if it notices this, and says what to do. See limit_thread_spins().

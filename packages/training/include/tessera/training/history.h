@@ -58,9 +58,10 @@ struct History {
   struct Record {
     /// Counted from 0.
     int64_t epoch = 0;
-    /// Of an epoch: "loss", the training metrics, the same with the prefix "val_", and the
-    /// values that callbacks logged. Of a step: "loss" is the mean over the steps since the
-    /// record before, and the other values are the cheap metrics of the epoch so far.
+    /// The record of an epoch has "loss", the training metrics, the same values of the
+    /// validation with the prefix "val_", and the values that callbacks logged. In the
+    /// record of a step, "loss" is the mean over the steps since the previous record, and
+    /// the other values are the cheap metrics of the epoch so far.
     Logs logs = {};
     /// Steps since the training began; 1 is the first step. 0 in the record of an epoch.
     int64_t step = 0;

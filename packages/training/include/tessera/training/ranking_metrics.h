@@ -213,7 +213,8 @@ enum class Gain { kExponential, kLinear };
 ///   DCG of the list / DCG of the same items in the best order,
 ///   DCG = sum over ranks r <= k of weight * gain(label) / log2(r + 1)
 ///
-/// For the weight of a query, the relevance of an item is its gain.
+/// RankingMetricOptions defines the weight of a query. The relevance of an item in this
+/// definition is its gain.
 ///
 /// Errors:  c10::ValueError for exponential gains of labels above 1000.
 /// Source:  keras_rs.metrics.NDCG; with linear gains scikit-learn's ndcg_score, which

@@ -30,8 +30,9 @@ struct TensorBoardOptions {
   /// Histograms are written at the end of every n-th epoch, >= 1. Each reads all rows of
   /// the tables.
   int64_t histogram_epochs = 1;
-  /// The seconds after which values of steps are in the file, >= 0. Those of an epoch are
-  /// there when it ends.
+  /// After a step, values of steps are written to the file if this many seconds have
+  /// passed since the last time, >= 0. Values of an epoch are written when the epoch
+  /// ends.
   double flush_seconds = 30.0;
 };
 

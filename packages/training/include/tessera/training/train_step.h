@@ -103,8 +103,9 @@ struct TrainStepOptions {
   /// all ranks. Unset: that of `model`, or of fit(). Set it only if gradients
   /// are summed over ranks, but no table is sharded and there is no fit().
   std::optional<Strategy> strategy = {};
-  /// Dense parameters that another optimizer trains. The gradients of the parameters of
-  /// this optimizer are summed in any case.
+  /// Further dense parameters whose gradients are summed over the ranks, if the strategy
+  /// is sharded: those that another optimizer trains. The gradients of this optimizer's
+  /// own dense parameters are always summed.
   std::vector<at::Tensor> dense_parameters = {};
   /// If false, a parameter that would get a gradient but is not in the optimizer, for
   /// example because the optimizer was made before the parameter existed, is an error, and
