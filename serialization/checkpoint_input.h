@@ -72,7 +72,7 @@ CommonRows find_common(
     int64_t count);
 
 /// Reads the requested rows that are in the files of `tensor`. rows[0] to rows[count - 1]
-/// are the numbers of the requested rows, in the numbering of the parts.
+/// are the numbers of the requested rows, counted like ManifestPart::begin.
 void read_parts(
     const std::filesystem::path& folder,
     const ManifestTensor& tensor,

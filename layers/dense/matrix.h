@@ -14,8 +14,8 @@ namespace tessera {
 /// Errors:  as for active_kernels().
 const kernels::DenseKernelTable& active_dense_kernels();
 
-/// A view of floats in memory as a matrix. Its parts cost nothing, unlike those of a
-/// tensor.
+/// A view of floats in memory as a matrix. Making a view of a part costs nothing, unlike
+/// with a tensor.
 template <class Float>
 struct Matrix {
   Float* data = nullptr;

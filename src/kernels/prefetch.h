@@ -68,8 +68,9 @@ constexpr int64_t far_prefetch_distance(int64_t bytes) {
       bytes_in_flight / std::max<int64_t>(bytes, 1), 8, 512);
 }
 
-/// How many rows ahead of its use a lookup then prefetches a row to the first-level cache.
-/// Wide rows are few, because they come from the second-level cache.
+/// How many rows ahead of its use a lookup prefetches a row to the first-level cache, if
+/// it has prefetched the row to the second-level cache before. So a few rows ahead are
+/// enough for wide rows.
 constexpr int64_t near_prefetch_distance(int64_t bytes) {
   constexpr int64_t kBytesInFlight = 2 * 1024;
   return bytes > kNarrowRowBytes

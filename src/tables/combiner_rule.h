@@ -9,8 +9,8 @@
 
 namespace tessera {
 
-// This header, combiner.cpp and combiner_operators.h define the combiners. For a bag of rows x with weights w,
-// a combiner gives
+// This header, combiner.cpp and combiner_operators.h define the combiners. For a bag of
+// rows x with weights w, a combiner gives
 //
 //   sum(w x) / denominator(sum(term(w)))
 //

@@ -96,7 +96,8 @@ class Combined : public torch::optim::Optimizer {
   Combined(Combined&& other) noexcept;
   ~Combined() override;
 
-  /// Updates dense weights and tables once. Calls `closure` once before.
+  /// Updates dense weights and tables once. If `closure` is set, calls it once before the
+  /// update.
   /// Errors:  c10::ValueError for a learning rate or a gradient that is not finite, and
   ///          whatever a callable throws: nothing has changed. Whatever the dense
   ///          optimizer throws: no table has changed; call zero_grad().

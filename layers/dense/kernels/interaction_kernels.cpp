@@ -289,9 +289,9 @@ struct DotsOfPairs {
   }
 
  private:
-  // Computes the dots of kRows features from i on with kBlock features from j on, and writes
-  // those that are pairs: all if kIsFull. With fewer sums at a time, each addition would wait
-  // for the one before.
+  // Computes the dot products of kRows features from i on with kBlock features from j on,
+  // and writes those of pairs that belong to the result. If kIsFull is true, all of them
+  // do. With fewer sums at a time, each addition would wait for the previous one.
   template <int kRows, bool kIsFull>
   HWY_INLINE void Block(int64_t i, int64_t j) const {
     const ExampleTag d;
