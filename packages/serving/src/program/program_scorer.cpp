@@ -65,8 +65,8 @@ void check_rows(const ScoreInput& input, int64_t rows) {
       ids);
 }
 
-// A lookup of bags drops ids < 0, and a lookup of single ids refuses them. Both may be in
-// one batch.
+// A lookup of single ids refuses ids < 0, but a lookup of bags drops them. If a batch has
+// requests of both kinds, single ids are looked up as bags. So this function checks them.
 void check_single_ids(
     const ScoreInput& input,
     const Version::TableInfo& table) {

@@ -40,8 +40,9 @@ class FollowedTable {
     std::vector<uint32_t> rows = {};  // ascending
     std::vector<int64_t> lost_keys = {};
   };
-  /// With `again`, also the changes of the last call, whose version was not written. The
-  /// next functions use the result.
+  /// Returns the changes since the last call. Pass `again` = true if the version of the
+  /// last call was not written. Its changes are then part of the result. The next
+  /// functions use the result.
   const Changes& take(const TableState& table, bool again);
 
   /// All rows, for a base, or the changed ones.

@@ -42,9 +42,10 @@ class PublishedTable {
       const VersionData& base,
       const std::string& where);
 
-  /// The table in the next version.
-  /// Errors:  ValueError beginning with `where` for another table, or for rows that it does
-  ///          not have.
+  /// Returns the table as it is in the next version, `version`, with the rows that have
+  /// changed there.
+  /// Errors:  ValueError beginning with `where`, if `file` is of another table, or has
+  ///          rows that this table does not have.
   PublishedTable with(
       const TableFile& file,
       const VersionData& version,

@@ -201,10 +201,11 @@ struct Reader::Impl {
     return forks != Forks::get().count;
   }
 
-  // Each function of the reader calls it first. Threads of the parent may have been changing
-  // `process`, and may have held its locks. So a child leaves that object as it is. The
-  // reader's thread starts at the first call, because many children only start another
-  // program.
+  // Each function of the reader calls this function first. When the parent was forked,
+  // its threads may have been changing `process`, and may have held the locks of
+  // `process`. So a child leaves that object as it is, and makes a new one. The reader's
+  // thread starts at the first call in the child, because many children only start
+  // another program.
   void continue_in_child() {
     if (!is_of_parent()) {
       return;

@@ -38,8 +38,8 @@ constexpr size_t kMaxBuffer = 65536;
 // All connections hold no more bytes of bodies than this.
 constexpr size_t kMaxHeldBytes = size_t{1} << 30;
 
-// Responses up to this size are not counted, so that health checks work while
-// clients that do not read hold all bytes.
+// Responses up to this size do not count towards kMaxHeldBytes. So health checks work
+// even while clients that do not read their responses hold all of these bytes.
 constexpr size_t kSmallResponse = 16 * 1024;
 
 // How long, and for how many bytes, a connection that closes reads on. Without that, the

@@ -125,8 +125,8 @@ std::optional<HttpResponse> refuse_host(const http::request_header<>& header) {
                 shorten(host)));
 }
 
-// Any other coding than one "chunked" would leave bytes of the body to be read
-// as requests.
+// Refuses every transfer coding except a single "chunked". With another one, bytes of the
+// body would be left, and would be read as requests.
 std::optional<HttpResponse> refuse_coding(
     const http::request_header<>& header) {
   const std::string codings = list_of(header, http::field::transfer_encoding);

@@ -18,8 +18,9 @@ enum class RowFormat {
   kFloat32,
   kBFloat16,
   kFloat16,
-  /// Codes of 8 or 4 bits, with a scale and an offset for each row. A number differs by at
-  /// most half a step, (largest - smallest number of the row) / 510 or / 30.
+  /// Codes of 8 or 4 bits, with a scale and an offset for each row. A number differs by
+  /// at most half a step from the trained one. With R = largest - smallest number of the
+  /// row, this is R / 510 for kInt8 and R / 30 for kInt4.
   kInt8,
   kInt4
 };

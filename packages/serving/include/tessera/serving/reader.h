@@ -182,10 +182,10 @@ struct ReaderOptions {
   /// Whether a base is copied into memory with huge pages. Lookups are faster then, but
   /// processes on the same machine no longer share the pages.
   bool copy_to_memory = false;
-  /// Called by the thread that takes a version, with each new version, and with each new
-  /// problem that the reader's own thread meets; refresh() and rollback() throw instead. Two
-  /// threads may call it if you call refresh() or rollback(). It must not call the
-  /// reader, and must not throw.
+  /// Called with each new version, by the thread that takes the version. The reader's own
+  /// thread also calls it with each new problem that it meets, where refresh() and
+  /// rollback() throw. So two threads may call it at the same time if you call refresh()
+  /// or rollback(). The function must not call the reader, and must not throw.
   std::function<void(const ReaderEvent&)> on_event = {};
 };
 

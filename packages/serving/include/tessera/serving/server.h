@@ -104,9 +104,9 @@ struct ServerOptions {
   double request_seconds = 5.0;
   /// The time that a connection may be idle.
   double idle_seconds = 60.0;
-  /// Lists the inputs of the score function for GET /version. The thread that reads and
-  /// writes calls it. Empty: GET /version lists none, unless the score function is a
-  /// ProgramScorer.
+  /// Lists the inputs of the score function for GET /version. It is called by the thread
+  /// that reads requests and writes responses. Empty: GET /version lists none, unless the
+  /// score function is a ProgramScorer.
   std::function<std::vector<ScoreInputInfo>()> inputs = {};
 };
 
