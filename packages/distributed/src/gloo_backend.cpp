@@ -184,8 +184,9 @@ StorePtr open_store(
   }
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(world.port);
-  // torchrun opens the store before it starts the ranks. Programs that it has not started may
-  // inherit the variable.
+  // torchrun opens the store itself before it starts the ranks, and then sets this
+  // variable to "True". But a program that torchrun has not started may have inherited
+  // the variable, so this rank waits only for a short time for the store of torchrun.
   const bool has_agent = variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
   options.isServer = world.rank == 0 && !has_agent;
   options.numWorkers = world.size;

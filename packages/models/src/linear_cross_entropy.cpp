@@ -31,8 +31,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// The inputs of one of the two losses. linear_cross_entropy() has targets; the sampled loss
-// has positives and the ids of both sides, and its rows are the negatives.
+// The inputs of one of the two losses. linear_cross_entropy() has targets. The sampled
+// loss has positives, and the ids of positives and negatives. Its rows are the negatives.
 struct Inputs {
   at::Tensor states = {};
   at::Tensor rows = {};

@@ -25,8 +25,8 @@ struct ValueHistogram {
     double limit = 0.0;
     double count = 0.0;
   };
-  /// The bins with values. An empty one stands for each run of empty bins, so that
-  /// each bin begins where the one before ends.
+  /// Returns the bins with values. One empty bin stands for each run of empty bins, so
+  /// that each bin begins where the previous one ends.
   std::vector<Bin> bins() const;
 
   int64_t count = 0;

@@ -131,8 +131,9 @@ class StopAgreement {
   }
 
   // Stops if another rank stops, and finds whether the last loss is finite on all ranks,
-  // because all of them must decide alike whether the Checkpoint saves. A skipped step
-  // that is allowed does not prevent this, because it has changed nothing. Collective.
+  // because all of them must decide alike whether the Checkpoint saves. The loss of a
+  // skipped step that is allowed counts as finite, because the step has changed nothing.
+  // Collective.
   void agree_on_step() {
     const bool is_bad = !std::isfinite(state_.loss) && !state_.is_skip_allowed;
     const std::vector<bool> agreed =

@@ -75,12 +75,12 @@ class FeaturePipeline {
   ///          not finite; c10::IndexError for a value out of range.
   PipelineBatch apply(const Columns& columns) const;
 
-  /// The types of the columns that give ids: those of the constructor, those that the
-  /// transforms need, and those of the first batch. Pass them as `types` to the reader of
-  /// a server, so that a column of "1", "2" is not read as integers there. Readers ignore
-  /// those of columns that the files do not have. Columns that only give numbers or
-  /// intervals may be integers or floats in each batch, and are here only if the
-  /// constructor got them.
+  /// The types of the columns that give ids: the types that the constructor got, those
+  /// that the transforms need, and those of the first batch. Pass the result as `types`
+  /// to the reader of a server, so that a column of "1", "2" is not read as integers
+  /// there. Readers ignore the types of columns that the files do not have. Columns that
+  /// only give numbers or intervals may be integers or floats in each batch, and are in
+  /// the result only if the constructor got their types.
   ColumnTypes types() const;
   /// The hashed columns whose type is not known yet.
   std::vector<std::string> untyped_columns() const;

@@ -75,8 +75,8 @@ struct FitOptions {
   /// checks off.
   bool allow_unoptimized = false;
   /// Unset: the strategy of the model's tables. If no table is sharded but gradients are
-  /// summed over ranks, the strategy of these sums. With a sharded strategy, all ranks stop
-  /// with the first one that stops.
+  /// summed over ranks, set it to the strategy of these sums. With a sharded strategy,
+  /// all ranks stop with the first one that stops.
   std::optional<Strategy> strategy = {};
   /// Every n-th step is in History::steps, and so in each checkpoint. 0: no steps.
   int64_t log_every_steps = 0;

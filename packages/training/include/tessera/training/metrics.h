@@ -49,8 +49,10 @@ class Metric {
       const at::Tensor& labels = {},
       const at::Tensor& weights = {});
   /// Like update(), but the batch may also have inputs that only some metrics need. The
-  /// other metrics ignore `groups`. fit() passes the result of a step, or for a metric with
-  /// a task() that of the task, with the number of examples behind the loss.
+  /// other metrics ignore `groups`. fit() passes the result of each step. If the metric
+  /// has a task(), fit() passes a StepResult made from the TaskResult of this task. In
+  /// both cases, StepResult::examples is the number of examples over which the loss is a
+  /// mean.
   /// Errors:  as update(); c10::ValueError for `label_splits` if the metric does not
   ///          take bags of labels.
   virtual void update_batch(const StepResult& batch);
