@@ -29,11 +29,11 @@ class CheckpointDirectory {
   /// and removes what a crash has left in it.
   void open();
 
-  /// The names of the complete checkpoints, the oldest first. Call open() before.
+  /// The names of the complete checkpoints, the oldest first. Call open() first.
   const std::vector<std::string>& complete() const {
     return complete_;
   }
-  /// The name of the next checkpoint. Call open() before.
+  /// The name of the next checkpoint. Call open() first.
   std::string next_name() const;
 
   /// The hidden folder in which the checkpoint of this name is written.

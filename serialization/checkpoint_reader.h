@@ -106,8 +106,8 @@ class CheckpointReader {
       int64_t count,
       char* to) const;
 
-  /// Copies the parameters and slots of a key table to the rows that
-  /// LoadedKeys::place() has returned. Call check_files() before.
+  /// Copies the parameters and slots of a key table to the rows that LoadedKeys::place()
+  /// has returned. Call check_files() first.
   /// Errors:  c10::ValueError naming the file if it can't be read.
   void copy_key_rows(
       const LoadPlan::KeyTable& entry,

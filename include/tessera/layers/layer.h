@@ -296,8 +296,8 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
 
  protected:
   /// Registers the parameters with their initial values. If declare_parameters() has
-  /// registered them, gives them their sizes and initial values. compute_output_shape() has
-  /// accepted `input_shapes` before.
+  /// registered them, gives them their sizes and initial values. It is called only if
+  /// compute_output_shape() has accepted `input_shapes`.
   virtual void make_parameters(const Nest<PartialShape>& /*input_shapes*/) {}
 
   /// Registers the parameters without a size, so that an optimizer can be made before the

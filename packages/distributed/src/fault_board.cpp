@@ -69,7 +69,7 @@ void ask_store(
     Clock::time_point end,
     Shared& shared) {
   if (own.reason == FaultReport::kLeft) {
-    // set() waits for no answer: rank 0 and its store may have left before.
+    // set() waits for no answer: rank 0 and its store may already have left.
     store.set(key_of_left(rank), std::vector<uint8_t>{1});
     return;
   }

@@ -54,7 +54,8 @@ Json read_json(
   return parse_json(text.toStringRef(), fmt::format("[Checkpoint] '{}':", key));
 }
 
-// Each saved state goes to one of the ranks, whose number may be another one than before.
+// Each saved state goes to one of the ranks. The number of ranks may have changed since
+// the state was saved.
 void load_own_states(
     Metric& metric,
     const std::vector<at::Tensor>& states,

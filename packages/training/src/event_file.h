@@ -20,7 +20,7 @@ struct ValueHistogram {
   /// Values that are not finite are only counted, because no bin has them.
   void add(double value);
 
-  /// The values in (limit of the bin before, limit].
+  /// The values in (limit of the previous bin, limit].
   struct Bin {
     double limit = 0.0;
     double count = 0.0;

@@ -17,7 +17,8 @@ namespace tessera::training {
 
 namespace {
 
-// Checks that at::cat() can append `values` to the tensors of the batches before.
+// Checks that at::cat() can append `values` to `before`, the tensors of the earlier
+// batches.
 void check_fits(
     const at::Tensor& values,
     const std::vector<at::Tensor>& before,

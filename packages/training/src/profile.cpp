@@ -75,7 +75,7 @@ struct OpenScope {
   ProfileClock::duration inner = {};  // the time of the scopes within it
 };
 
-// The open scopes of this thread. Each is within the one before it.
+// The open scopes of this thread. Each is within the previous one.
 std::vector<OpenScope>& open_scopes() {
   thread_local std::vector<OpenScope> scopes;
   return scopes;

@@ -39,7 +39,7 @@ void check_task(const TaskResult& task) {
 }
 
 // Limits the norm of the gradients of an optimizer. The values of a sparse gradient are
-// summed per row before.
+// first summed per row.
 void clip_gradients(torch::optim::Optimizer& optimizer, double max_norm) {
   if (auto* combined = dynamic_cast<Combined*>(&optimizer)) {
     combined->clip_grad_norm_(max_norm);
@@ -79,7 +79,7 @@ void clip_gradients(torch::optim::Optimizer& optimizer, double max_norm) {
 
 // Refuses gradients of dense parameters that are not finite, if rows with such gradients
 // are refused. While a guard lives, the first layer whose tables backward() would change
-// calls the check of the guard before.
+// calls the check of the guard before it changes them.
 class DenseParameterGuard {
  public:
   explicit DenseParameterGuard(const torch::optim::Optimizer& optimizer)

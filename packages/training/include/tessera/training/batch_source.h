@@ -31,7 +31,7 @@ class Pass {
   /// The number of batches in this epoch; unset if the source does not know it.
   virtual std::optional<int64_t> size() const = 0;
   /// Skips the next `count` batches. Returns how many it skipped, which is fewer than
-  /// `count` if the source ends before.
+  /// `count` if the source ends earlier.
   virtual int64_t skip(int64_t count) = 0;
   /// Runs the step on the next batch. Returns nullopt when no batch is left.
   virtual std::optional<StepResult> step() = 0;

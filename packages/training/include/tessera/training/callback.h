@@ -58,7 +58,7 @@ class Training {
   double loss() const;
   /// Returns whether the loss of the last step was finite, on all ranks if tables are
   /// sharded. If is_skip_allowed(), a skipped step counts as finite. False before the first
-  /// step. In on_step_end() of a callback, this is still the result of the step before.
+  /// step. In on_step_end() of a callback, this is still the result of the previous step.
   bool is_loss_finite() const;
   /// Whether the last step skipped its update because its loss was not finite.
   bool is_skipped() const;

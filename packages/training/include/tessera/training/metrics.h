@@ -85,9 +85,9 @@ class Metric {
   virtual at::Tensor state() const = 0;
   /// Errors:  c10::ValueError for the state of another metric.
   virtual void load_state(const at::Tensor& state) = 0;
-  /// Adds the examples of another metric of the same kind, whose state() this is. It may be
-  /// the state of a metric without examples. fit() merges the metrics of all ranks. It logs
-  /// a metric that cannot be merged once per rank, as "name_rank_0", "name_rank_1" and so
+  /// Adds the examples of another metric of the same kind. `state` is the state() of that
+  /// metric, which may have no examples. fit() merges the metrics of all ranks. It logs a
+  /// metric that cannot be merged once per rank, as "name_rank_0", "name_rank_1" and so
   /// on.
   /// Errors:  c10::NotImplementedError if the metric cannot be merged, which is the
   ///          default; c10::ValueError for the state of another metric.
