@@ -56,9 +56,10 @@ GradientMatrix matrix_of(const TableUpdate::Term& term) {
   return {term.gradient, term.stride, rows, bags.dim};
 }
 
-// Adds the columns of `next` to `matrix` if they come after its own. The columns of a
-// concatenation are then read in the order of memory. All terms get the largest gradient of
-// the matrix. If it is too large for one of them, find_non_finite() looks at its rows.
+// Adds the columns of `next` to `matrix` if they directly follow the columns of `matrix`
+// in memory. Then the gradient of a concatenation is read in the order of memory. All
+// terms of the matrix get its largest gradient as their own. If this number is too large
+// for one of the terms, find_non_finite() looks at the rows of the term.
 bool append_columns(GradientMatrix& matrix, const GradientMatrix& next) {
   const bool is_adjacent = matrix.rows > 0 &&
       next.first == matrix.first + matrix.columns &&

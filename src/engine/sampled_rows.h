@@ -46,9 +46,10 @@ SampledRows sample_rows(
 /// Copies of no rows of a table without keys, for add_rows_with_gradient().
 SampledRows no_rows(const TableState& table);
 
-/// Adds rows that get a gradient other than zero in an update of a table without keys, as
-/// they are before the update, until there are max_rows or kMinUpdates updates. An update
-/// must not fail because of this. If there is no memory, no rows are added.
+/// Adds copies of rows that get a gradient other than zero in `update`, with their values
+/// before the update. The table has no keys. Does nothing once there are max_rows rows,
+/// or after kMinUpdates updates. An update must not fail because of this function. So if
+/// there is no memory, no rows are added.
 void add_rows_with_gradient(
     const TableUpdate& update,
     SampledRows& rows) noexcept;

@@ -249,7 +249,7 @@ class TableStore {
       Update& update);
 
   // Decides about the keys of key tables. If accumulators[i] exists and has passes, the
-  // only term of updates[i] is its sum.
+  // only term of updates[i] is the sum of accumulators[i].
   void plan_key_updates(
       std::vector<TableUpdate>& updates,
       const std::vector<GradientAccumulator>& accumulators,

@@ -664,7 +664,7 @@ TESSERA_ROW_INLINE void PrefetchRow(const UpdateArgs& args, uint32_t row) {
   }
 }
 
-// Prefetches the row of a contribution, if it is not that of the one before.
+// Prefetches the row of a contribution, unless the previous contribution has it, too.
 template <class Row, CacheLevel kLevel>
 TESSERA_ROW_INLINE void PrefetchNewRow(const UpdateArgs& args, int64_t index) {
   if (index < args.count &&

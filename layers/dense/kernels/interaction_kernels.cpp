@@ -189,8 +189,8 @@ HWY_INLINE void FindRows(
   }
 }
 
-// Finds the rows that the results of kExamples examples from `example` on are written to. After
-// the last example, that is `unused`.
+// Finds the rows to which the results of kExamples examples from `example` on are
+// written. Results beyond the last example are written to `unused`.
 HWY_INLINE void FindResultRows(
     const PairwiseDotsArgs& args,
     const FeatureRows<float>& results,

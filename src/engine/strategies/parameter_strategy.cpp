@@ -222,7 +222,7 @@ class GradientRows : public std::enable_shared_from_this<GradientRows> {
 };
 
 // Looks up one feature with stock operators and returns its activation [bags, dim].
-// `weights` has one weight per value of the caller, or is undefined.
+// `weights` is undefined, or has one weight for each value that the caller has passed.
 using OperatorLookup = std::function<
     at::Tensor(const LookupTable&, const IdBags&, const at::Tensor& weights)>;
 
