@@ -354,7 +354,7 @@ struct ProgramScorer::State {
 
   std::shared_ptr<const Program> newest() {
     if (!has_tried(*reader->version())) {
-      // Meanwhile, other threads go on with the version before.
+      // Meanwhile, other threads go on with the previous version.
       const std::unique_lock<std::mutex> lock(loading, std::try_to_lock);
       if (lock) {
         load();

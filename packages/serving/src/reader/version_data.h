@@ -54,8 +54,9 @@ VersionText read_version_file(
     const std::optional<std::string>& xxh3,
     const std::string& where);
 
-/// The time in nanoseconds at which a file of a version has changed last. It differs at each
-/// call until no file has changed for a while.
+/// The time in nanoseconds of the last change of a version's file. File times are coarse,
+/// so two changes may have the same time. So while the last change is less than two
+/// seconds ago, each call returns the present time instead.
 int64_t last_change(const std::filesystem::path& directory);
 
 /// Reads the data of a version and compares all checksums. The bytes of a base are at

@@ -42,8 +42,9 @@ constexpr size_t kMaxHeldBytes = size_t{1} << 30;
 // even while clients that do not read their responses hold all of these bytes.
 constexpr size_t kSmallResponse = 16 * 1024;
 
-// How long, and for how many bytes, a connection that closes reads on. Without that, the
-// system tells the client that it has lost bytes, and the client may lose the response.
+// A connection that closes still reads for this time, and up to this number of bytes. If
+// it did not, the system would tell the client that bytes were lost, and the client might
+// lose the response.
 constexpr double kClosingSeconds = 1.0;
 constexpr size_t kMaxClosingBytes = size_t{64} << 20;
 

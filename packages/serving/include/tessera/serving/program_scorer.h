@@ -17,16 +17,16 @@ namespace tessera::serving {
 ///   const ProgramScorer score(reader);
 ///   const Server server(reader, {.port = 0}, score);
 ///
-/// It looks up the features of all requests of a batch together, those of a user once, and
-/// runs the program for each request. The first output of the program is the scores. Tables,
-/// dense weights and program are of one version. When a new one arrives, the first call
-/// loads its weights, while other threads go on with the version before.
+/// It looks up the features of all requests of a batch together, those of a user once,
+/// and runs the program for each request. The first output of the program is the scores.
+/// Tables, dense weights and program are of one version. When a new version arrives, the
+/// first call loads its weights, while other threads go on with the previous version.
 ///
 /// An input of a request has the name of a feature or of an input of the program, which
 /// input_names of export_dense_pt2() gives it. Features and inputs with one row in the
 /// example of the export belong to the user, and the others to the candidates.
-/// If the program of a new version can't be loaded, the version before goes on, with a
-/// warning.
+/// If the program of a new version can't be loaded, the previous version stays in use,
+/// with a warning.
 /// Errors:  c10::ValueError if the version of the reader has no program, or one that can't
 ///          be loaded. ScoreResult::error names an input that is missing, unknown or of
 ///          another shape, and an id that is out of range.
@@ -37,8 +37,8 @@ class ProgramScorer {
   std::vector<ScoreResult> operator()(
       std::span<const ScoreRequest> requests) const;
 
-  /// The inputs that a request must have, for GET /version. While a new version is not loaded
-  /// yet, they are those of the version before.
+  /// The inputs that a request must have, for GET /version. While a new version is not
+  /// loaded yet, these are the inputs of the previous version.
   std::vector<ScoreInputInfo> inputs() const;
 
   /// The program of the newest version.

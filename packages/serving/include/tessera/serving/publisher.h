@@ -35,8 +35,8 @@ struct PublishOptions {
   /// A version is also a base if the rows of the versions since the last base would
   /// otherwise be more than this share of its bytes, > 0.
   double full_share = 0.5;
-  /// The newest versions stay, this many of them, and those that are not older than
-  /// keep_seconds. The versions that they build on stay, too.
+  /// The number of newest versions to keep. Versions that are not older than keep_seconds
+  /// are kept, too, and so are the versions that the kept ones build on.
   int64_t keep_last = 3;
   double keep_seconds = 60.0;
   /// If true, publish() returns when the rows are copied, and a thread writes them. A base
@@ -97,9 +97,9 @@ struct PublishReport {
 ///   const PublishReport report = publisher.report();
 ///   std::cout << "version " << report.version << ": " << report.rows << " rows\n";
 ///
-/// A version counts when all of it is on the disk. If this process dies at any moment,
-/// readers keep the version before. One Publisher writes to a directory and follows a model
-/// at a time.
+/// Readers take a version when all of it is on the disk. If this process dies before
+/// that, they keep the previous version. Only one Publisher at a time may write to a
+/// directory, and only one may follow a model.
 ///
 /// With Strategy::fused(), updates mark the rows that they write, and publish() costs as
 /// much as it copies. With Strategy::host() and padded(), publish() compares all rows with
@@ -107,13 +107,14 @@ struct PublishReport {
 /// version is a base. With Strategy::fused(), other writes, such as by data_ptr(), are not
 /// noticed: call update_embedding_table() instead. Checkpoints notice every write.
 ///
-/// If a version can't be written, its rows are in the next one. publish(), and after
-/// `background` the next publish() or wait(), raises the error.
+/// If a version can't be written, its rows are in the next one, and publish() raises the
+/// error. With `background`, the next publish() or wait() raises it.
 /// With sharded tables, all ranks make a Publisher and call its functions. They send their
 /// rows to rank 0, which writes the version.
 /// Errors:  c10::ValueError for options and formats that do not fit the model;
-///          c10::NotImplementedError for features with an output_shape; c10::Error naming the path for files, and for a directory or a
-///          model that has another Publisher.
+///          c10::NotImplementedError for features with an output_shape; c10::Error naming
+///          the path for files, and for a directory or a model that has another
+///          Publisher.
 class Publisher {
  public:
   Publisher(
@@ -134,7 +135,7 @@ class Publisher {
   /// Waits until the last version is written.
   void wait();
 
-  /// The last version that was written. All zeros before.
+  /// The last version that was written. All zeros if there is none yet.
   PublishReport report() const;
 
  private:
