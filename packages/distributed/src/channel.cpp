@@ -248,9 +248,10 @@ class PeerChannel final : public Channel {
 
   // Starts the sends and receives of all peers. The order matters to Gloo. With the
   // receives first, send() writes in the caller's thread. Gloo's thread spins while the
-  // caller has the lock of the connection, and this takes the caller's core. With the sends
-  // first, the peer gets the permission to send only after the bytes of this rank. So large
-  // messages do not travel in both directions at once.
+  // caller has the lock of the connection, and this takes the caller's core. So small
+  // messages are sent first. With the sends first, the peer gets the permission to send
+  // only after the bytes of this rank, and large messages do not travel in both
+  // directions at once. So large messages are received first.
   template <class Send, class Receive>
   void start(int64_t bytes_to_a_peer, Send send, Receive receive) const {
     constexpr int64_t kMaxSmall = 256 * 1024;

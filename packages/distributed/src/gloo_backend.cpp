@@ -405,8 +405,9 @@ std::string key_of_leavers(int64_t rank) {
 
 constexpr const char* kProblem = "problem";
 
-// Tells the others that this rank has failed, and why. The store ends with rank 0, so rank 0
-// waits for ranks that arrive until `last_arrival`, which then can read the reason.
+// Tells the other ranks that this rank has failed, and why. The store ends with rank 0.
+// So rank 0 waits until `last_arrival` for ranks that arrive late, so that they can still
+// read the reason.
 void leave(
     c10d::Store& store,
     const World& world,

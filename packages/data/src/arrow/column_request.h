@@ -9,8 +9,8 @@
 
 namespace tessera::data {
 
-/// How the numbers of a column in a text file are written. In each style but kAny, a value
-/// has one text.
+/// How the numbers of a column in a text file are written. In every style except kAny,
+/// there is only one text for each value.
 struct NumberStyle {
   enum class Kind {
     /// Any spelling. The user has set the type.

@@ -14,10 +14,10 @@
 
 namespace tessera::exporting {
 
-/// The dense part of a model: what forward() computes of the activations. It is a model
-/// without features, whose inputs are the activations in the order in which forward()
-/// looks them up, then the row_splits of ragged features with one row, and then the
-/// inputs of forward().
+/// The dense part of a model: what forward() computes from the activations. It is a model
+/// without features. Its inputs are the activations in the order in which forward() looks
+/// them up, then the row_splits of ragged features with one row, and then the inputs of
+/// forward().
 class DensePart {
  public:
   /// Calls forward() on `example` to find the features.

@@ -21,9 +21,10 @@ struct StoredTable {
   at::Tensor rows = {};  // [vocab, dim] or [keys + 1, dim]
   at::Tensor scales = {};  // [vocab] or [keys + 1], undefined unless int8
   at::Tensor offsets = {};  // [vocab] or [keys + 1], undefined unless int8
-  /// The ascending keys of a key table, and behind them the largest int64, so that a
-  /// search always ends inside the tensor. If this is also a key, a search finds the key,
-  /// which comes first. Undefined for a table with a vocabulary.
+  /// The ascending keys of a key table, and after them the largest int64, so that a
+  /// search always ends inside the tensor. If the largest int64 is also a key, a search
+  /// finds the entry of the key, because it comes first. Undefined for a table with a
+  /// vocabulary.
   at::Tensor keys = {};  // [keys + 1] int64
   /// The padding key of a key table. Undefined without one. It is a tensor because
   /// TorchScript and compilers can't read the smallest int64 as a number.

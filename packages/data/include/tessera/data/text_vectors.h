@@ -45,9 +45,9 @@ struct TextVectorOptions {
 ///   const int64_t found = copy_vectors(glove, pipeline, "word", rows);
 ///   layer->update_embedding_table("words", rows);
 ///
-/// Set `dim` if the first word has spaces. Other words may have them, but may not end in a
-/// number, such as "iPhone 4", because that is how a line with more numbers begins. Binary
-/// files of word2vec are not read.
+/// Set `dim` if the first word has spaces. Other words may have spaces, but must not end
+/// in a number, such as "iPhone 4": such a line looks like one that has a number too
+/// many. Binary files of word2vec are not read.
 /// Errors:  c10::ValueError naming the file, the line and the problem, such as a line that
 ///          has more or fewer numbers than the first one says.
 TextVectors load_text_vectors(

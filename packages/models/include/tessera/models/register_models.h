@@ -9,7 +9,7 @@ namespace tessera {
 ///   register_models();
 ///   const auto model = layer_from_json(parse_json(text));
 ///
-/// Call it before them. A second call changes nothing.
+/// Call register_models() before these functions. A second call changes nothing.
 void register_models();
 
 }  // namespace tessera
