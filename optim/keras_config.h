@@ -144,7 +144,7 @@ class KerasWriter {
   }
 
  private:
-  // The same without the fields of the spec.
+  // Like write(), but without the fields of the spec.
   Json begin(const char* class_name, const CommonOptions& options) const;
   Json learning_rate(const LearningRate& rate) const;
 

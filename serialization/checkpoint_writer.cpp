@@ -530,7 +530,8 @@ class TableWriter {
   std::vector<uint32_t> touched_;  // local rows, ascending
   std::string all_touched_;  // rank 0: the touched rows of all ranks, as bytes
 
-  // Of a key table, in the order of the keys' hashes.
+  // The keys of a key table, and the keys that lost their rows, in the order of their
+  // hashes.
   KeyList keys_;
   std::vector<int64_t> removed_;
   // The counters of the owned partitions, in the memory of the index.

@@ -18,7 +18,7 @@ at::Tensor lookup_by_operators(
     const at::Tensor& weights,
     bool sparse_gradients);
 
-/// The same with bags that are padded to the longest one.
+/// Like lookup_by_operators(), but pads all bags to the longest one.
 at::Tensor lookup_in_grid(
     const LookupTable& table,
     const IdBags& bags,

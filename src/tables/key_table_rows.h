@@ -95,7 +95,7 @@ class KeyTableRows {
   /// Errors:  c10::ValueError for values that the dtype can't hold, and for an unusable
   ///          result of a Callable.
   at::Tensor initial_values(c10::ArrayRef<int64_t> keys) const;
-  /// Those of keys in the order of their hashes.
+  /// The initial values of keys that are in the order of their hashes.
   std::shared_ptr<const InitialValues> ordered_initial_values(
       std::vector<int64_t> keys) const;
   /// Like initial_values() of keys in the order of their hashes, but takes the values that

@@ -123,7 +123,7 @@ HWY_INLINE void StoreColumns(
 
 #else
 
-// The same with one lane.
+// Like the other StoreColumns(), for vectors of one lane.
 template <class V>
 HWY_INLINE void StoreColumns(
     V (&values)[kBlock],

@@ -39,7 +39,7 @@ inline bool is_missing(const ValueHash& value) {
 
 struct CrossedHashes {
   std::vector<ValueHash> hashes;
-  /// Without a value when all columns have single values.
+  /// nullopt if all columns have one value per example.
   std::optional<std::vector<int64_t>> row_splits;
 };
 

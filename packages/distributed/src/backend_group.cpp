@@ -234,7 +234,7 @@ class BackendGroup final : public RankGroup {
     is_exchanging_ = true;
   }
 
-  // The same on ranks that have made the same calls.
+  // Returns a key that is the same on all ranks that have made the same calls.
   uint64_t key_of_exchange() {
     uint64_t key = static_cast<uint64_t>(last_.group);
     for (const int64_t part :

@@ -254,7 +254,7 @@ class Planner {
   ShardingPlan plan_;
 };
 
-// With more digits than megabytes(), because a rank may send little.
+// Has more digits than megabytes(), because a rank may send little.
 std::string sent(double bytes) {
   return fmt::format("{:.2f} MiB", bytes / (1 << 20));
 }

@@ -96,8 +96,9 @@ struct TableFile {
   int64_t count = 0;
   /// [count, row_bytes].
   Section rows = {};
-  /// Of a base with keys: KeyBucket[], see key_buckets.h. Of other versions: the numbers of
-  /// the rows, [count] uint32 ascending, or their keys, [count] int64.
+  /// Which rows these are. A base with keys has KeyBucket[], see key_buckets.h. Other
+  /// versions have the numbers of the rows, [count] uint32 ascending, or the keys of the
+  /// rows, [count] int64.
   std::optional<Section> numbers = {};
   /// Keys that have lost their rows, int64.
   std::optional<Section> removed = {};

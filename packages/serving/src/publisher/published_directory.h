@@ -19,7 +19,7 @@ namespace tessera::serving {
 
 /// The rows of one table that a version has.
 struct TableContent {
-  /// Without its sections.
+  /// The entry of the table in the version, without its sections.
   TableFile file = {};
   int64_t row_bytes = 0;
   /// Writes rows [begin, end) of the content to `out`.
@@ -38,11 +38,11 @@ struct DenseContent {
 
 /// What a version has.
 struct VersionContent {
-  /// Without tables, dense values and files.
+  /// What the version says about itself, without tables, dense values and files.
   VersionFile file = {};
   std::vector<TableContent> tables = {};
   std::vector<DenseContent> dense = {};
-  /// Their names and bytes.
+  /// The names and bytes of the attached files.
   std::vector<std::pair<std::string, std::string>> files = {};
 };
 

@@ -34,7 +34,7 @@ struct Version::Impl {
   std::vector<DenseWeight> dense = {};
   std::map<std::string, std::string_view, std::less<>> files = {};
   std::vector<FeatureFile> feature_files = {};
-  // Of the bytes that the members above point to. The first one is the base.
+  // The owners of the bytes that the members above point to. The first one is the base.
   std::vector<std::shared_ptr<const void>> owners = {};
   std::shared_ptr<const void> dense_owner = {};
 

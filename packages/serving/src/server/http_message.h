@@ -10,7 +10,7 @@ namespace tessera::serving {
 
 struct HttpRequest {
   std::string method = {};
-  /// Without what follows '?'.
+  /// The path in the URL, without '?' and what follows.
   std::string path = {};
   std::string body = {};
   /// How the body is compressed. Empty for a body as it is.
