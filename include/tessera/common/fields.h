@@ -19,7 +19,7 @@
   }
 
 // The statements of visit_fields(). A macro does not expand itself, so TESSERA_SCAN_4
-// expands its arguments 85 times, once for each field.
+// expands its arguments 85 times. Each expansion writes one more field.
 #define TESSERA_VISIT_FIELDS(...) \
   TESSERA_SCAN_4(TESSERA_VISIT_FIELD(__VA_ARGS__, ))
 #define TESSERA_VISIT_FIELD(name, ...) \

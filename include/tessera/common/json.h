@@ -11,8 +11,8 @@ namespace tessera {
 /// `nlohmann/json.hpp`.
 using Json = nlohmann::ordered_json;
 
-// This is a class and not a set of functions. A function for a variant would have to be
-// found by its argument, and this search covers only the namespaces of the alternatives.
+// JsonValue is a class and not a set of functions. The compiler would look for the
+// function of a std::variant only in std and in the namespaces of the alternatives.
 
 /// Converts a T to and from JSON. json_value.h has a specialisation for every aggregate
 /// with visit_fields(). Add one in this namespace for any other new type:

@@ -16,8 +16,8 @@ void use_name(
     const std::function<void(const std::string&)>& use,
     const std::string& where);
 
-/// An enum in JSON: its name, as to_string() and `from_string` have it. `AnyJson` is a
-/// parameter because Json may be incomplete here.
+/// An enum is its name in JSON, which to_string() writes and `from_string` reads.
+/// `AnyJson` is a parameter because Json may be incomplete here.
 template <auto from_string, class AnyJson = Json>
 struct JsonName {
   using Value = decltype(from_string(std::string()));

@@ -12,9 +12,9 @@
 
 namespace tessera {
 
-/// The maximum depth of JSON. No config is so deep. The limit protects the stack, because
-/// JSON may come from an untrusted source, and functions that walk, copy or compare it
-/// are recursive.
+/// The maximum depth of JSON. No config is that deep. The limit protects the stack,
+/// because JSON may come from an untrusted source, and functions that walk, copy or
+/// compare it are recursive.
 inline constexpr size_t kMaxJsonDepth = 64;
 
 // snippet: tests/docs/reference_engine_test.cpp JsonLimits

@@ -28,12 +28,12 @@ struct CheckpointOptions {
   /// The number of complete checkpoints to keep, >= 1. Older checkpoints that these
   /// build on are kept, too.
   int64_t keep_last = 2;
-  /// Every n-th checkpoint is full. The checkpoints between hold only the rows that
-  /// have changed since the previous one. With 1, all checkpoints are full. Tables
-  /// split by RowSplit::kMod are always saved in full. With more than 1, a checksum of
-  /// each row finds the changed rows, whatever has written them. The checksums take 8
-  /// bytes of memory per row, or 16 per key of a key table, and each checkpoint reads
-  /// all tables from memory.
+  /// Every n-th checkpoint is full. The checkpoints between hold only the rows that have
+  /// changed since the previous one. With 1, all checkpoints are full. Tables split by
+  /// RowSplit::kMod are always saved in full. If `full_every` is more than 1, a checksum
+  /// of each row finds the changed rows, whatever has written them. The checksums take 8
+  /// bytes of memory per row, or 16 per key of a key table, and each checkpoint reads all
+  /// tables from memory.
   int64_t full_every = 1;
   /// The maximum size of a file of rows in bytes, >= 1. The rows of a larger table go
   /// to several files.
@@ -61,7 +61,7 @@ enum class MissingSlots {
 
 // snippet: tests/docs/reference_engine_test.cpp LoadOptions
 /// What a load takes from a checkpoint or an archive. By default, it takes everything,
-/// and names, shapes, optimizers and slots must agree.
+/// and names, shapes, optimizers and slots must agree with those of the layer.
 ///
 ///   // The model now has more users, and another table, which keeps its values.
 ///   embedding->load_checkpoint(
@@ -78,9 +78,9 @@ struct LoadOptions {
   /// The name of a checkpoint in the directory, as list_checkpoints() returns it. If
   /// empty, the newest checkpoint is loaded.
   std::string checkpoint = {};
-  /// Reads what CheckpointOptions::extra wrote. It runs after the tables have been
-  /// loaded, and they stay loaded if it throws. The function must not call the layer or
-  /// engine that loads. If the tables are sharded, every rank runs it.
+  /// Reads what CheckpointOptions::extra wrote. The function runs after the tables have
+  /// been loaded, and they stay loaded if it throws. It must not call the layer or engine
+  /// that loads. If the tables are sharded, every rank runs it.
   std::function<void(torch::serialize::InputArchive&)> extra = {};
 };
 static_assert(std::is_aggregate_v<LoadOptions>);

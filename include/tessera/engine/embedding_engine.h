@@ -28,10 +28,10 @@ struct EmbeddingState;
 enum class Pipelining {
   /// The lookup runs in dequeue(), so it sees all earlier updates.
   kOff,
-  /// The lookup runs in the background. While the caller computes on batch n, batch
-  /// n + 1 is looked up, without the update of batch n. The lookup starts once at most
-  /// one earlier training batch has neither been applied nor dropped. Batches with
-  /// training = false are looked up in dequeue().
+  /// The lookup runs in the background. While the caller computes on batch n, batch n + 1
+  /// is looked up, without the update of batch n. The lookup starts when all earlier
+  /// training batches but one have been applied or dropped. Batches with training = false
+  /// are looked up in dequeue().
   kOn
 };
 
@@ -82,8 +82,9 @@ struct EnqueueOptions {
   /// Whether apply_gradients() will be called for the batch.
   bool training = true;
   /// The name by which dequeue() and apply_gradients() find the batch. It can be used
-  /// again after the last of these calls. dequeue() gets the oldest batch without a name,
-  /// and apply_gradients() the only one that was dequeued.
+  /// again after the last of these calls. If the name is empty, dequeue() returns the
+  /// oldest batch without a name, and apply_gradients() takes the only such batch that
+  /// was dequeued.
   std::string name = {};
   /// The replica that enqueues its slice, in [0, replicas).
   int64_t replica = 0;
@@ -124,7 +125,8 @@ class EmbeddingEngine : public TableModule {
   EmbeddingEngine& operator=(const EmbeddingEngine&) = delete;
 
   /// Allows dequeue() before the first enqueue(). The first batch then fixes the output
-  /// shapes that FeatureConfig leaves open. You need not call it if you enqueue first.
+  /// shapes that FeatureConfig leaves open. You need not call build() if you enqueue
+  /// first.
   void build();
   /// Fixes the output shapes by the number of bags or sequences that each feature has
   /// in a replica's batches. If an input is dense [B, K], pass shapes instead:
@@ -157,9 +159,9 @@ class EmbeddingEngine : public TableModule {
   /// it, up to EmbeddingEngineOptions::timeout. This also holds in a program with one
   /// thread: the engine can't know whether another thread comes.
   ///
-  /// The activations of a training batch are leaves that require a gradient, unless
-  /// their table is not trainable. The engine holds them until the batch has its
-  /// gradients or is dropped. It warns once if it holds more than 32 batches.
+  /// The activations of a training batch are leaves that require a gradient, unless their
+  /// table is not trainable. The engine holds the activations until the batch has its
+  /// gradients or is dropped. It warns once if a replica has more than 32 such batches.
   /// Errors:  c10::Error before the first enqueue() or build(); c10::Error after the
   ///          timeout, naming the batch that was not enqueued, or the earlier batch
   ///          whose gradients are missing;
@@ -170,10 +172,11 @@ class EmbeddingEngine : public TableModule {
 
   /// Updates the tables once all replicas have passed their gradients.
   ///
-  /// Without a name, exactly one training batch without a name may be open: the replica
-  /// has dequeued it, but has passed no gradients. If you skip the update of a batch, such
-  /// as one whose loss is not finite, call drop() before the next one is dequeued. Enqueue
-  /// batches that are never trained with EnqueueOptions::training = false.
+  /// A training batch is open from the replica's dequeue() until the replica passes the
+  /// gradients. If `name` is empty, exactly one batch without a name may be open. If you
+  /// skip the update of a batch, such as one whose loss is not finite, call drop() before
+  /// the next batch is dequeued. Enqueue batches that are never trained with
+  /// EnqueueOptions::training = false.
   ///
   /// If `gradients` is empty, the engine reads the grad() of the activations that
   /// dequeue() returned for this batch and replica.

@@ -13,7 +13,7 @@ namespace tessera {
 
 /// How the V rows of a table are split over R ranks:
 ///
-///   kDiv   ranges of V / R rows in order; the first V % R ranks have one more
+///   kDiv   ranges of V / R rows in order; the first V % R ranks have one row more
 ///   kMod   row i belongs to rank i % R
 ///
 /// If a vocabulary is sorted by frequency, kMod spreads the frequent rows evenly over the

@@ -141,7 +141,7 @@ enum class Apply {
 
 /// Selects what an update does if the gradient of a row is NaN or infinite.
 enum class NonFiniteGradients {
-  /// Applies it. Gradients are not checked. A NaN stays in the row for good.
+  /// Applies the gradient unchecked. A NaN stays in the row for good.
   kApply,
   /// Raises an error that names the table and the feature, before any table is changed.
   /// The error comes from backward(), or under Apply::kOnStep from the step() of the

@@ -23,7 +23,7 @@ namespace tessera::distributed {
 // the same point, with the same parameters, which are dense float32 tensors on the CPU.
 
 /// Sums the gradients of each parameter over the ranks, in the order of the ranks. A
-/// missing gradient counts as zeros if another rank has one.
+/// missing gradient counts as zeros if another rank has a gradient.
 /// Errors:  c10::ValueError for tensors that are not dense float32 tensors on the CPU;
 ///          c10::Error naming the rank that failed or did not arrive.
 void sum_gradients(

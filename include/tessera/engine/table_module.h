@@ -30,9 +30,9 @@ struct EmbeddingState;
 ///   });
 ///
 /// The functions of an EmbeddingEngine are thread safe. While one of them changes, saves or
-/// loads tables, other threads wait. If such a thread already waits for a batch, this time
+/// loads tables, other threads wait. For a thread that already waits for a batch, this time
 /// counts towards its timeout. While a function changes the tables of a TPUEmbedding, no
-/// other function of it may run.
+/// other function of that layer may run.
 class TableModule {
  public:
   virtual ~TableModule() = default;
@@ -108,9 +108,9 @@ class TableModule {
   ///          if gradients wait for an update. Nothing is changed.
   int64_t evict(const std::string& name, int64_t updates);
 
-  /// Writes a checkpoint into `directory`, for tables that are too large for one archive:
-  /// tables, slots, step counter, seed, feature configs, and the gradients that
-  /// gradient_accumulation_steps has collected. TPUEmbedding and EmbeddingEngine load each
+  /// Writes a checkpoint into `directory`: tables, slots, step counter, seed, feature
+  /// configs, and the gradients that gradient_accumulation_steps has collected. It suits
+  /// tables that are too large for one archive. TPUEmbedding and EmbeddingEngine load each
   /// other's checkpoints. Files of rows are written in parallel, directly from the tables'
   /// memory. The checkpoint is valid once all of it is on the disk. A crash at any moment
   /// leaves the previous checkpoints intact.
@@ -118,8 +118,8 @@ class TableModule {
   ///   embedding->save_checkpoint("run/checkpoints", {.full_every = 10});
   ///   embedding->load_checkpoint("run/checkpoints");  // the newest
   ///
-  /// Gradients that wait for a step under Apply::kOnStep are not saved, and neither are
-  /// batches in flight, whose gradients count for the next checkpoint. On a sharded
+  /// Gradients that wait for a step under Apply::kOnStep are not saved. Batches in flight
+  /// are not saved either: their gradients are part of a later checkpoint. On a sharded
   /// strategy, all ranks write and read their own rows in a directory that all of them can
   /// access. Any number of ranks can load the checkpoint.
   /// Errors:  c10::ValueError for options out of range; c10::Error naming the path and
@@ -155,15 +155,15 @@ class TableModule {
 
   // The following functions are for other parts of Tessera, which know EmbeddingState.
 
-  /// The tables and counters themselves, not a copy. It takes no lock, and updates change
-  /// them.
+  /// The tables and counters themselves, not a copy. The call takes no lock, so an update
+  /// may change them at any time.
   virtual const EmbeddingState& state() const = 0;
   /// Calls `read` while no other thread changes the tables of an engine. `read` must not
   /// call the module.
   virtual void read_state(
       c10::function_ref<void(const EmbeddingState&)> read) const = 0;
-  /// Calls `change` in the same way. `change` may change the state, and no lookup of the
-  /// module runs in the background meanwhile.
+  /// Like read_state(), but `change` may change the state, and no lookup of the module
+  /// runs in the background meanwhile.
   virtual void change_state(
       c10::function_ref<void(EmbeddingState&)> change) = 0;
   /// Waits until no lookup of the module runs in the background. An EmbeddingEngine also

@@ -37,9 +37,10 @@ OutOfRange out_of_range_from_string(std::string_view name);
 struct FeatureConfig {
   TablePtr table = {};
   /// > 0: a sequence feature, whose activation is `[batch, max_sequence_length, dim]`.
-  /// It is truncated or padded with zeros, not combined. In a sparse feature of rank 3 or
-  /// above, the second-to-last dimension is the position, and the ids of one position are
-  /// combined: `[d0, ..., dr, n]` gives `[d0, ..., max_sequence_length, dim]`.
+  /// A sequence is truncated or padded with zeros, not combined. In a sparse feature of
+  /// rank 3 or above, the second-to-last dimension is the position, and the ids of one
+  /// position are combined:
+  /// `[d0, ..., dr, n]` gives `[d0, ..., max_sequence_length, dim]`.
   /// 0: one vector per bag. If there is an output_shape, this field is ignored, with
   /// a warning.
   int64_t max_sequence_length = 0;

@@ -16,15 +16,15 @@ namespace tessera {
 enum class Accumulation {
   /// Their sum, as in LibTorch.
   kSum,
-  /// Their mean, also for dense weights, as with Keras's gradient_accumulation_steps.
-  /// The sum is divided by the number of backward() calls since the last step. If these
-  /// numbers differ between layers, the largest one is used for all gradients.
+  /// Their mean, also for dense weights, as with Keras's gradient_accumulation_steps. The
+  /// sum is divided by the number of backward() calls since the last step. If this number
+  /// differs between layers, the largest one is used for all gradients.
   kMean
 };
 
 /// What step() does if a gradient of a dense weight or of a table is not finite.
 enum class NonFinite {
-  /// Applies it. Gradients are not checked.
+  /// Applies the gradient unchecked.
   kPass,
   /// Discards the tables' gradients, changes no weight, and counts the step in
   /// skipped_steps().
@@ -61,10 +61,10 @@ struct CombinedOptions {
 ///   optimizer.step();  // dense weights and tables
 ///
 /// N micro-batches give the same update as one batch that concatenates them, up to
-/// rounding. Only a new key of a key table may differ: each lookup decides about its
-/// admission by itself. Until step(), the tables' gradients are kept as one sum per touched
-/// row. The dense optimizer's param groups move into the Combined, so LibTorch's
-/// schedulers, add_param_group and option casts work on it.
+/// rounding. Only a new key of a key table may differ: each micro-batch decides about the
+/// key's admission by itself. Until step(), the tables' gradients are kept as one sum per
+/// touched row. The dense optimizer's param groups move into the Combined, so LibTorch's
+/// schedulers, add_param_group() and casts of a group's options work on it.
 ///
 /// zero_grad() discards the gradients that wait for step(). Called through a reference to
 /// torch::optim::Optimizer, zero_grad() also discards them, but zero_grad(false) does
@@ -73,8 +73,8 @@ struct CombinedOptions {
 /// optimizer. Tables and slots are saved with their layers. Gradients that wait for
 /// step() are not saved.
 ///
-/// Only one thread at a time may use it. LBFGS is refused, because it calls its closure
-/// several times. A layer belongs to one Combined at a time.
+/// Only one thread at a time may use a Combined. LBFGS is refused, because it calls its
+/// closure several times. A layer belongs to one Combined at a time.
 class Combined : public torch::optim::Optimizer {
  public:
   /// Errors:  c10::ValueError for a layer whose strategy is not fused with
@@ -99,18 +99,18 @@ class Combined : public torch::optim::Optimizer {
   /// Updates dense weights and tables once. If `closure` is set, calls it once before the
   /// update.
   /// Errors:  c10::ValueError for a learning rate or a gradient that is not finite, and
-  ///          whatever a callable throws: nothing has changed. Whatever the dense
-  ///          optimizer throws: no table has changed; call zero_grad().
+  ///          whatever a callable throws; nothing has changed then. After an error of the
+  ///          dense optimizer, no table has changed: call zero_grad().
   at::Tensor step(LossClosure closure = nullptr) override;
 
   /// Zeros the gradients of dense parameters, and discards the tables' gradients that
   /// wait for step().
   void zero_grad(bool set_to_none = true);
 
-  /// Scales the gradients of dense weights and tables so that their common norm is at
-  /// most `max_norm`. Returns the norm before scaling. If this norm is not finite, nothing
-  /// is scaled. On a sharded strategy, call sum_gradients() first: the norm covers the
-  /// tables of all ranks, and dense weights whose gradients must be the same on every rank.
+  /// Scales the gradients of dense weights and tables so that their common norm is at most
+  /// `max_norm`. Returns the norm before scaling. If this norm is not finite, nothing is
+  /// scaled. On a sharded strategy, call sum_gradients() first: the norm covers the tables
+  /// of all ranks and the dense weights, whose gradients must be the same on every rank.
   /// Range:   max_norm >= 0; norm_type > 0, infinity included.
   /// Errors:  c10::ValueError for values out of range, or if the norm differs between
   ///          ranks.

@@ -28,7 +28,7 @@ namespace tessera {
 /// train() and eval() change nothing.
 ///
 /// TPUEmbedding and this module load each other's archives and checkpoints. Batches in
-/// flight are neither saved nor cloned. In a model that export_torchscript() writes,
+/// flight are neither saved nor cloned. export_torchscript() supports models whose
 /// forward() calls embedding_lookup(), or enqueue() and dequeue().
 ///
 /// It is thread safe, as EmbeddingEngine is, with one exception: no thread may train the

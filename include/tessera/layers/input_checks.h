@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Checks for the dense inputs of a layer, for your own layers, too.
+// Checks for the dense inputs of a layer. You can call them in your own layers.
 
 #include <tessera/features/nest.h>
 #include <tessera/features/partial_shape.h>

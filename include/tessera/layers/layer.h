@@ -236,7 +236,7 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
     input_shapes_ = built.input_shapes();
   }
 
-  /// torch::nn::Cloneable calls it to create the parameters of a copy.
+  /// torch::nn::Cloneable calls this to create the parameters of a copy.
   void reset() override {
     if (has_declared_) {
       declare_parameters();
@@ -310,9 +310,9 @@ class LayerImpl : public torch::nn::Cloneable<Derived>, public Layer {
     declare_parameters();
   }
 
-  /// Builds the layer for the inputs of its first forward(). If some of them have a
-  /// floating-point dtype, moves it to the device of the first of these, and to the dtype to
-  /// which LibTorch promotes them.
+  /// Builds the layer for the inputs of its first forward(). If some inputs have a
+  /// floating-point dtype, moves the layer to the device of the first such input, and to
+  /// the dtype to which LibTorch promotes these inputs.
   void build_on_first_call(const Nest<at::Tensor>& inputs) {
     if (input_shapes_) {
       return;

@@ -27,7 +27,7 @@ concept LayerArgument =
 ///
 ///   MLP tower({.units = {64, 1}});
 ///
-/// With TORCH_MODULE(Cross), the same line gives hundreds of lines of compiler errors.
+/// With TORCH_MODULE(MLP), the same line gives hundreds of lines of compiler errors.
 template <class ImplType>
 class LayerHolder : public torch::nn::ModuleHolder<ImplType> {
   using Holder = torch::nn::ModuleHolder<ImplType>;

@@ -58,7 +58,7 @@ struct FromJson {
 /// It supports the layers of Tessera, registered classes, torch::nn::Sequential of these,
 /// and these layers of LibTorch: BatchNorm1d, Dropout, ELU, Flatten, GELU, Identity,
 /// LayerNorm, LeakyReLU, Linear, ReLU, SiLU, Sigmoid, Softmax, Tanh. If a layer was
-/// converted to another dtype than Float, its JSON has the dtype. If a layer occurs
+/// converted to another dtype than float32, its JSON has the dtype. If a layer occurs
 /// twice in a Sequential, it is one layer again after reading. If features of one
 /// `Nest<FeatureConfig>` share a table, they share it again after reading. Features of
 /// different nests get a table per nest.
@@ -82,7 +82,8 @@ namespace detail {
 
 struct LayerInstance {
   std::shared_ptr<torch::nn::Module> module = {};
-  /// The same module for a Sequential. Empty if the class has no plain forward().
+  /// The same module, as a Sequential holds it. Empty if the class has no plain
+  /// forward().
   torch::nn::AnyModule any = {};
 };
 

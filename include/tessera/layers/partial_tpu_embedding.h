@@ -27,8 +27,7 @@ struct PartialTPUEmbeddingOptions {
   /// 0: all tables are in the TPUEmbedding. Unset: all tables are parameters. Key tables
   /// are in the TPUEmbedding in any case.
   std::optional<int64_t> size_threshold = 10'000;
-  /// This option and `apply` hold for the TPUEmbedding. The options after these two hold
-  /// for all tables.
+  /// `strategy` and `apply` hold for the TPUEmbedding. Later options hold for all tables.
   Strategy strategy = Strategy::fused();
   Apply apply = Apply::kInBackward;
   uint64_t seed = 0;
@@ -114,7 +113,7 @@ class PartialTPUEmbeddingImpl
     return small_;
   }
 
-  /// As TPUEmbedding::build(): it may be called again. Sizes that a later call leaves
+  /// Like TPUEmbedding::build(), this may be called again. Sizes that a later call leaves
   /// unknown keep their earlier values.
   void build(const Nest<PartialShape>& input_shapes) override;
   std::optional<Nest<PartialShape>> input_shapes() const override;
@@ -136,7 +135,7 @@ class PartialTPUEmbeddingImpl
     Halves<std::optional<Feature>> weights = {};
     Part part = {};
   };
-  // part_of() or some_part_of()
+  // Either part_of() or some_part_of().
   using FindPart = Part (*)(const Nest<FeatureConfig>&, const Features&);
   FeatureHalves split_batch(
       const Features& features,

@@ -41,9 +41,9 @@ enum class Fidelity {
 /// outside the batch have zeros. For legacy Keras, it is what Keras computes from
 /// IndexedSlices of the rows that are looked up, with one exception. If a bag is empty,
 /// TensorFlow's lookup of sparse ids adds row 0 to these rows, with a gradient of zero, and
-/// Tessera does not. So momentum moves row 0 in Keras only. For example, a gradient of 1
-/// has moved it to 0.9 with SGD(0.1, momentum = 0.9). Keras then moves it to 0.81, and here
-/// it stays at 0.9.
+/// Tessera does not. So only Keras lets momentum move row 0. For example, a gradient of 1
+/// moves a weight of row 0 from 1 to 0.9 with SGD(0.1, momentum = 0.9). If the next batch
+/// has an empty bag and no id 0, Keras moves the weight to 0.81, and here it stays at 0.9.
 ///
 /// kExact refuses legacy Nadam. That optimizer decays the slots of rows without a gradient,
 /// but does not move these rows. The `decay` of legacy Nadam becomes schedule_decay.

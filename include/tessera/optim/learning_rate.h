@@ -30,8 +30,8 @@ template <class T, class... Ts>
 inline constexpr bool kIsAlternative<T, std::variant<Ts...>> =
     (std::same_as<T, Ts> || ...);
 
-/// Excludes torch::nn::ModuleHolder, because the test whether it can be called does not
-/// compile.
+/// Excludes torch::nn::ModuleHolder, because testing whether a ModuleHolder can be called
+/// does not compile.
 template <class F>
 concept NoModule = !std::is_base_of_v<torch::detail::ModuleHolderIndicator, F>;
 

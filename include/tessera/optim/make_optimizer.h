@@ -33,18 +33,18 @@ struct SpecGroup {
 ///   torch::optim::StepLR scheduler(*optimizer, 10, 0.5);
 ///
 /// A dense gradient updates all rows. A sparse gradient, such as an embedding's, updates
-/// each row that it holds once. If the spec has lazy = false, it updates all rows.
-/// Specs that work on a whole row (RowWiseAdagrad, LAMB) work along the last dimension.
-/// All groups share one step counter, and schedules use it. Parameters without a
-/// gradient are not updated; in a gradient accumulation, a missing gradient counts as
-/// zeros. get_lr() of a group is its learning rate at the next step; set_lr() also
-/// replaces a schedule or callable. LibTorch's add_param_group() gives new parameters
-/// the first group's spec.
+/// only the rows that it holds, each of them once. If the spec has lazy = false, a sparse
+/// gradient updates all rows, too. Specs that work on a whole row (RowWiseAdagrad, LAMB)
+/// work along the last dimension. All groups share one step counter, and schedules use
+/// it. Parameters without a gradient are not updated; in a gradient accumulation, a
+/// missing gradient counts as zeros. get_lr() of a group is its learning rate at the next
+/// step; set_lr() also replaces a schedule or callable. LibTorch's add_param_group()
+/// gives new parameters the first group's spec.
 ///
-/// torch::save saves slots, steps, and the gradients of an unfinished accumulation. As for
-/// tables, the learning rate is that of the spec, whatever the saved optimizer had: a new
-/// schedule continues at the saved step. Only a rate of set_lr() is saved and restored.
-/// Loading an archive without one undoes an earlier set_lr().
+/// torch::save saves slots, steps, and the gradients of an unfinished accumulation. After
+/// a load, the learning rate is still that of the spec, as for tables: a new schedule
+/// continues at the saved step. Only a rate of set_lr() is saved and restored. Loading an
+/// archive without such a rate undoes an earlier set_lr().
 /// Errors:  c10::ValueError for an invalid spec; a spec that updates a row once per
 ///          duplicate (use_gradient_accumulation = false) or has slot_creation; an
 ///          empty list of parameters; and a parameter that is given twice or is not a

@@ -10,9 +10,8 @@ namespace tessera::optim::detail {
 
 /// A user's function, and the name that stands for it in JSON.
 ///
-/// Only copies of one object are equal. JSON holds only the name. What is read from JSON
-/// is a placeholder: it has no function and must be replaced by a NamedFunction that
-/// has one.
+/// Only copies of one object are equal. JSON holds only the name, so reading JSON gives a
+/// placeholder without a function. It must be replaced by a NamedFunction that has one.
 template <class Signature>
 class NamedFunction {
  public:

@@ -73,7 +73,7 @@ class OptimizerSpec {
   template <detail::Spec Spec>
   const Spec* get_if() const&& = delete;  // points into this OptimizerSpec
 
-  /// The spec inside, for std::visit(). This needs optim/optimizers.h. Its function
+  /// The spec inside, for std::visit(). This needs optim/optimizers.h, whose function
   /// modify() changes a spec.
   const detail::OptimizerVariant& variant() const&;
   detail::OptimizerVariant variant() &&;

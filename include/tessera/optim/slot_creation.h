@@ -23,8 +23,8 @@ struct SlotRequest {
   /// Upstream's name: "accumulators", "momenta", ...
   std::string name = {};
   /// [vocab, dim], or [vocab] if the rule keeps one number per row. With
-  /// distributed::sharded_strategy(), it holds only the rows of this rank, if there are
-  /// any: first_row, first_row + row_step, ...
+  /// distributed::sharded_strategy(), the slot holds only the rows of this rank:
+  /// first_row, first_row + row_step, ... It may have none.
   std::vector<int64_t> shape = {};
   double initial_value = 0.0;
   int64_t first_row = 0;
@@ -32,15 +32,15 @@ struct SlotRequest {
 };
 
 // snippet: tests/docs/reference_optim_test.cpp SlotCreation
-/// A user's function that creates a slot's tensor. It may keep the tensor, for example
-/// in the user's own optimizer object.
+/// A user's function that creates a slot's tensor. The function may keep the tensor, for
+/// example in the user's own optimizer object.
 ///
 /// With every strategy, the function is called once per slot when the layer is made. It
-/// returns a new tensor: float32 on the CPU, contiguous, of the requested shape. The layer
-/// updates, saves and loads this tensor itself, not a copy. So with Strategy::host() and
-/// padded(), a table with a slot_creation has slots from the start, even if the user trains
-/// the table with their own optimizer. Other tables have slots after make_optimizer(layer).
-/// A copy of the layer has its own slots.
+/// must return a new tensor: float32 on the CPU, contiguous, of the requested shape. The
+/// layer updates, saves and loads this tensor itself, not a copy. So with Strategy::host()
+/// and padded(), a table with a slot_creation has slots from the start, even if the user
+/// trains the table with their own optimizer. Other tables have slots after
+/// make_optimizer(layer). A copy of the layer has its own slots.
 ///
 ///   std::map<std::string, at::Tensor> slots;  // "accumulators": [10, 2]
 ///   const SlotCreation keep_slots("keep_slots", [&](const SlotRequest& request) {

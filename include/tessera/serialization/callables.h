@@ -49,7 +49,7 @@ class CallableBinder {
   void bind(optim::SlotCreation& value, const std::string& where);
   void bind(Initializer& value, const std::string& where);
   void bind(optim::OptimizerSpec& value, const std::string& where);
-  /// Features that share a table share it afterwards, too.
+  /// Features that share a table still share it afterwards.
   void bind(Nest<FeatureConfig>& value, const std::string& where);
 
   template <class T>

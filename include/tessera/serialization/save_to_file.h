@@ -80,11 +80,12 @@ void save_to_file(const Value& value, const std::string& path) {
   });
 }
 
-/// Like torch::load(value, path), for files of save_to_file() and torch::save(): the
-/// program makes the same model first. The tensors of a vector are replaced.
+/// Like torch::load(value, path), for files of save_to_file() and torch::save(). The
+/// program makes the same model before the call. The tensors of a vector are replaced.
 ///
 /// Before it changes `value`, it verifies the checksum that save_to_file() has written. A
-/// file of torch::save() has no such checksum, but Tessera's layers verify their parts.
+/// file of torch::save() has no such checksum, but Tessera's layers verify the checksums
+/// of their own entries.
 /// Errors:  c10::ValueError if `value` is an empty holder or a null pointer, or the file
 ///          is truncated, damaged or not an archive; c10::Error if the file can't be
 ///          read. These messages begin with "[load_from_file]" and name the path. If the

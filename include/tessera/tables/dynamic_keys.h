@@ -14,7 +14,8 @@ namespace tessera {
 namespace admission {
 
 // snippet: tests/docs/reference_keys_test.cpp EveryKey
-/// Each key gets a row at the first update that contains it, if the eviction makes room.
+/// Each key gets a row at the first update that contains it, if a row is free or the
+/// eviction frees one.
 ///
 ///   const DynamicKeys keys{
 ///       .capacity = 1'000'000, .admission = admission::EveryKey{}};
@@ -39,9 +40,9 @@ struct EveryKey {
 ///
 /// A counted occurrence adds 1 to four counters. So an empty sketch is halved after about
 /// `halve_at * counters / 4` counted occurrences. With the default options, this number
-/// is `count - 1` times the capacity. Later, the sketch is halved again after at least
-/// half as many occurrences. A key whose occurrences are farther apart gets its row later
-/// than at occurrence `count`, or never.
+/// is `count - 1` times the capacity. The next halving comes after at least half as many
+/// occurrences. A key whose occurrences are farther apart than the halvings gets its row
+/// later than at occurrence `count`, or never.
 ///
 ///   const DynamicKeys keys{
 ///       .capacity = 1'000'000,
@@ -49,17 +50,17 @@ struct EveryKey {
 ///
 /// Source:  Cormode and Muthukrishnan, An improved data stream summary, 2005; Einziger,
 ///          Friedman and Manes, TinyLFU: A highly efficient cache admission policy, 2017.
-/// Differs: TinyLFU halves after a number of occurrences. Here, the counters decide, so
-///          the sketch needs no other state.
+/// Differs: TinyLFU halves after a number of occurrences. Here, the mean counter decides,
+///          so the sketch needs no other state.
 struct AfterOccurrences {
   /// In [1, 255].
   int64_t count = 2;
-  /// The number of counters of one byte, in [0, 2^33]. 0 means four per row of the
-  /// capacity. A key has four counters, so choose about ten times the number of rare keys.
+  /// The number of one-byte counters, in [0, 2^33]. 0 means four per row of the capacity.
+  /// A key has four counters, so choose about ten times the number of rare keys.
   int64_t counters = 0;
-  /// The largest mean counter of a partition, in [0, 255]. Unset means count - 1. With
-  /// 255, the largest counter, nothing is halved. With 0, only the occurrences of one
-  /// update are counted together.
+  /// The largest mean that a partition's counters may have, in [0, 255]. Unset means
+  /// count - 1. With 255, which no counter exceeds, nothing is halved. With 0, the sketch
+  /// keeps nothing from one update to the next.
   std::optional<double> halve_at = {};
 
   bool operator==(const AfterOccurrences&) const = default;
@@ -110,7 +111,8 @@ struct LeastRecentlyUsed {
 /// The key with the lowest frequency loses its row. An occurrence at update u has the
 /// weight 2^((u - now) / half_life), so old occurrences count less and less. For each key,
 /// the table keeps log2 of the sum of 2^(u / half_life). The order of these values does not
-/// depend on `now`. This is the default, because frequent keys survive many new ones.
+/// depend on `now`. This eviction is the default, because frequent keys survive many new
+/// keys.
 ///
 ///   const DynamicKeys keys{
 ///       .capacity = 1'000'000,
@@ -142,24 +144,24 @@ struct OlderThan {
 
 }  // namespace eviction
 
-/// Decides which keys lose their rows if a table is full. The score of a key is its
-/// frequency under LeastFrequentlyUsed, and else the number of its last update. The key
-/// with the lowest score loses its row. Of keys with equal scores, the one with the older
-/// last update goes first, then the one with the smaller hash.
+/// Decides which keys lose their rows if a table is full. Under LeastFrequentlyUsed, the
+/// score of a key is its frequency. Otherwise, it is the number of the key's last update.
+/// The key with the lowest score loses its row. Of keys with equal scores, the one with
+/// the older last update goes first, then the one with the smaller hash.
 ///
 /// A new key gets a row only if its score is above that of a key with a row. With equal
-/// scores, the key with the row keeps it. The new one gets none, and its gradient is
-/// dropped. So under LeastRecentlyUsed and OlderThan, a key of an update never loses its
-/// row to a new key of this update. If the rows of other keys are not enough for the new
-/// keys, those with the largest hashes get them.
+/// scores, the old key keeps its row. The new key gets none, and its gradient is dropped.
+/// So under LeastRecentlyUsed and OlderThan, a key of an update never loses its row to a
+/// new key of this update. If the rows of other keys are not enough for the new keys, the
+/// new keys with the largest hashes get them.
 using Eviction = std::variant<
     eviction::LeastRecentlyUsed,
     eviction::LeastFrequentlyUsed,
     eviction::OlderThan>;
 
 // snippet: tests/docs/reference_keys_test.cpp DynamicKeys
-/// Makes any int64 a key of the table, such as the hash of a user's name. Rows are given
-/// to keys when an update first contains them.
+/// Makes any int64 a key of the table, such as the hash of a user's name. A key gets a
+/// row in an update that contains it, once `admission` allows it.
 ///
 /// Keys hash into partitions, whose number depends on `capacity` alone. Each partition
 /// holds its share of the capacity, and evicts keys when its share is full. With many
@@ -172,8 +174,8 @@ using Eviction = std::variant<
 ///            .capacity = 1'000'000,
 ///            .admission = admission::AfterOccurrences{.count = 2}}});
 struct DynamicKeys {
-  /// The largest number of rows, in [1, 2^31]. Addresses are reserved for them, and memory
-  /// is taken only when rows are used, unless `preallocate` is set.
+  /// The largest number of rows, in [1, 2^31]. Address space is reserved for all of them,
+  /// but memory is taken only when rows are used, unless `preallocate` is set.
   int64_t capacity = 0;
   Admission admission = {};
   Eviction eviction = tessera::eviction::LeastFrequentlyUsed{};
@@ -181,16 +183,16 @@ struct DynamicKeys {
   /// ragged feature drops it. The key gets no row and no gradient.
   std::optional<int64_t> padding_key = {};
   /// The key whose row all unknown keys share, such as the token that stands for words
-  /// out of the vocabulary. Unset: they look up zeros and get no gradient.
+  /// out of the vocabulary. Unset: unknown keys look up zeros and get no gradient.
   ///
-  /// In training, a key without a row is looked up and trained as this key, unless the next
-  /// update admits it. The occurrence still counts for the admission of the key. In
-  /// evaluation, all keys without a row look up the row of this key.
+  /// In training, a key without a row is looked up and trained as the default key, unless
+  /// the next update admits it. The occurrence still counts for the admission of the key.
+  /// In evaluation, all keys without a row look up the row of the default key.
   ///
-  /// This key may occur in batches, too. It needs no admission: it gets its row, which is
-  /// reserved for it, at the first update that contains it or an unknown key, and is never
-  /// evicted. Until then, unknown keys look up zeros in evaluation. A table with a default
-  /// key needs a capacity of at least 2.
+  /// Batches may contain the default key itself. One row is reserved for it, so it needs
+  /// no admission and is never evicted. It gets this row at the first update that contains
+  /// it or an unknown key. Until then, unknown keys look up zeros in evaluation. A table
+  /// with a default key needs a capacity of at least 2.
   std::optional<int64_t> default_key = {};
   /// If true, the memory of all rows, slots and keys is taken when the layer is built, so
   /// that no later step waits until the system provides pages of the table. This memory has
@@ -210,8 +212,7 @@ struct DynamicKeys {
 };
 static_assert(std::is_aggregate_v<DynamicKeys>);
 
-/// Refuses a capacity, count, mean counter, probability, half-life or age out of range, and
-/// a default key that is the padding key.
+/// Refuses options out of range, and a default key that is the padding key.
 /// Errors:  c10::ValueError beginning with `where`.
 void validate(const DynamicKeys& keys, const std::string& where);
 

@@ -12,8 +12,8 @@ namespace tessera {
 
 // snippet: tests/docs/reference_engine_test.cpp EmbeddingTables
 /// The tables of a layer, in the order of first use. The tensors are the tables
-/// themselves: writing to a tensor changes the layer. The rows of a key table are a
-/// copy.
+/// themselves: writing to a tensor changes the layer. The rows of a table with
+/// TableConfig::keys are a copy.
 ///
 ///   const EmbeddingTables tables = embedding->embedding_tables();
 ///   tables["users"].fill_(0.1);  // or tables[users]; changes the layer
@@ -30,9 +30,9 @@ class EmbeddingTables {
     /// The keys of a table with TableConfig::keys, [keys] int64, ascending. `parameters`
     /// [keys, dim] is then a copy of their rows. Undefined for a table with a vocabulary.
     at::Tensor keys = {};
-    /// The parameter [vocab, dim] of the layer on Strategy::host() and padded(), where a
-    /// torch::optim and autograd::grad() train it. Undefined on other strategies, which
-    /// update the tables themselves.
+    /// On Strategy::host() and padded(), the layer's parameter [vocab, dim], for a
+    /// torch::optim or autograd::grad(). Undefined on other strategies, which update the
+    /// tables themselves.
     at::Tensor variable = {};
   };
 

@@ -115,9 +115,9 @@ struct RowId {
 };
 
 // snippet: tests/docs/reference_engine_test.cpp Callable
-/// A function of the user's. Its arguments are the ids `[rows]` (int64) of the rows to
-/// fill, which are keys in a key table, and the width of a row. It returns `[rows, dim]`
-/// float32.
+/// A user's function that makes the rows. Its arguments are the ids `[rows]` (int64) of
+/// the rows to fill, which are keys in a key table, and the width of a row. It returns
+/// `[rows, dim]` float32.
 ///
 ///   const auto rows_of = [=](const at::Tensor& ids, int64_t /*dim*/) {
 ///     return vectors.index_select(0, ids);  // from another model
@@ -160,8 +160,8 @@ using Initializer = std::variant<
 /// row_step, ...
 ///
 /// Shapes:  rows [n, dim] float32, contiguous.
-/// Errors:  c10::ValueError for a callable that is missing or whose result has
-///          another shape, dtype or a non-finite value.
+/// Errors:  c10::ValueError for a callable that is missing, or whose result has another
+///          shape or dtype, or a value that is not finite.
 void initialize_rows(
     const Initializer& initializer,
     uint64_t seed,

@@ -80,9 +80,9 @@ struct TableConfig {
   Combiner combiner = Combiner::kMean;
   /// Unset: truncated normal with mean 0 and stddev 1 / sqrt(dim).
   std::optional<Initializer> initializer = {};
-  /// How many of the first rows begin as zeros instead of as `initializer` says, in
-  /// [0, vocabulary_size]. They are the rows of missing and unknown values. If training has
-  /// no such values, their lookup gives zeros and not a random vector.
+  /// The number of rows, from row 0 on, that begin as zeros instead of as `initializer`
+  /// says, in [0, vocabulary_size]. These rows stand for missing and unknown values. If
+  /// training has no such values, a lookup of them gives zeros and not a random vector.
   /// FeaturePipeline::make_table() sets this number.
   int64_t zero_rows = 0;
   /// Unset: the optimizer of the layer.
@@ -91,7 +91,7 @@ struct TableConfig {
   /// are always float32. The dtypes of 16 bits need Strategy::fused() or
   /// distributed::sharded_strategy(). A value rounded to 16 bits may exceed
   /// clip_weight_max or Uniform's range by one unit in the last place. In kHalf, a value
-  /// of 65520 or more becomes infinite, and one above 65504 may.
+  /// of 65520 or more becomes infinite, and a value above 65504 may.
   at::ScalarType dtype = at::kFloat;
   /// Whether updates round to 16 bits up or down at random. The expectation is then the
   /// float32 value, so steps below half a unit in the last place count, too. The rounding
@@ -136,9 +136,9 @@ using TablePtr = std::shared_ptr<const TableConfig>;
 /// Errors:  c10::ValueError from validate().
 TablePtr make_table(TableConfig config);
 
-/// Refuses sizes < 1, and initializers and optimizers that are not valid. It accepts a
-/// CustomOptimizer whose rule is a name without a function, because the function may be
-/// set later. A layer refuses such a rule.
+/// Refuses options out of range, also those of the initializer, optimizer, quantization
+/// and keys. It accepts a CustomOptimizer whose rule is a name without a function,
+/// because the function may be set later. A layer refuses such a rule.
 /// Errors:  c10::ValueError naming the table and the option.
 void validate(const TableConfig& config);
 

@@ -36,7 +36,6 @@ std::string to_string(Activation activation);
 /// Errors:  c10::ValueError listing the choices.
 Activation activation_from_string(std::string_view name);
 
-/// Applies the activation to `x`.
 /// Shapes:  x and the result [batch, ..., dim].
 at::Tensor activate(Activation activation, const at::Tensor& x);
 

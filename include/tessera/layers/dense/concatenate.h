@@ -32,7 +32,8 @@ struct ConcatenateOptions {
 ///
 /// Shapes:  leaves [batch, ...] are flattened from dimension 1 on and concatenated in the
 ///          order of the nest. The result is [batch, sum of widths]. A leaf [1, ...] beside
-///          larger ones is repeated. MLP and Cross take a nest and compute its part once.
+///          larger ones is repeated. MLP and Cross take the nest itself, and compute the
+///          part of such a leaf once.
 /// Errors:  c10::ValueError for an empty nest or different batch sizes.
 class ConcatenateImpl
     : public LayerImpl<ConcatenateImpl, detail::ConcatenateOptions> {

@@ -52,8 +52,8 @@ struct MLPOptions {
 /// In float32 on the CPU, with AVX-512 and the activations relu and linear, the layer is
 /// faster than a torch::nn::Sequential of the same parts, because one thread computes all
 /// layers for a block of rows while these rows are in its cache. This needs at least as
-/// many blocks as threads, or at least 8 blocks and half as many as threads. With fewer
-/// blocks, LibTorch's operators compute the result, and its last bits differ.
+/// many blocks as threads, or at least 8 blocks and half as many blocks as threads. With
+/// fewer blocks, LibTorch's operators compute the result, and its last bits differ.
 ///
 /// The backward pass reads the inputs, so don't change them in place before it.
 ///

@@ -46,9 +46,10 @@ struct MultiLayerDCNOptions {
 /// An input of one row counts for all rows of the others. The inputs of a nest must not be
 /// changed in place between forward() and backward().
 ///
-/// In float32 on the CPU, one thread computes all layers for a block of rows. If there are
-/// fewer blocks than threads (from 8 blocks on, fewer than half as many), LibTorch's
-/// operators compute the result, and its last bits differ.
+/// In float32 on the CPU, one thread computes all layers for a block of rows. This needs
+/// at least as many blocks as threads, or at least 8 blocks and half as many blocks as
+/// threads. With fewer blocks, LibTorch's operators compute the result, and its last bits
+/// differ.
 ///
 /// Parameters:  those of Cross, as `cross_0.kernel_u`, `cross_0.kernel_v`,
 ///          `cross_0.bias`, `cross_1.kernel_u`, ...
@@ -67,7 +68,8 @@ class MultiLayerDCNImpl
 
   at::Tensor forward(const Nest<at::Tensor>& x0);
 
-  /// Keeps only the joined shape, so that archives of a tensor and of a nest fit each other.
+  /// Keeps only the joined shape. So a layer that is built for a tensor can load the
+  /// archive of a layer that is built for a nest, and the other way round.
   void build(const Nest<PartialShape>& input_shapes) override;
 
   Nest<PartialShape> compute_output_shape(

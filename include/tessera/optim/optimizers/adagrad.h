@@ -25,7 +25,7 @@ namespace tessera::optim {
 ///
 /// Slots:   accumulators, which start at initial_accumulator_value.
 /// Range:   initial_accumulator_value > 0; epsilon >= 0. If the loss is a mean over the
-///          batch, use an initial_accumulator_value of 1e-8 to 1e-4.
+///          batch, gradients are small: use an initial_accumulator_value of 1e-8 to 1e-4.
 /// Source:  tf.tpu.experimental.embedding.Adagrad; Duchi et al. 2011.
 /// Differs: torch::optim::Adagrad adds eps outside the root and starts at 0;
 ///          Keras 3 adds epsilon inside the root, older Keras outside.

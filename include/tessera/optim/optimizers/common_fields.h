@@ -40,7 +40,7 @@ struct OptimizerDefinition;
 
 /// All that the library needs to know about a spec, such as its slots and its formula.
 /// Each spec has a friend definition_of(), which its source in optim/optimizers/ defines.
-/// What it returns refers to the spec.
+/// The definition that it returns refers to the spec.
 template <class Spec>
 using DefinitionOf = std::unique_ptr<const OptimizerDefinition<Spec>>;
 

@@ -28,8 +28,8 @@ namespace tessera::optim {
 /// learning rate of 0 does not change a row.
 ///
 /// The weight is a function of the slots. So the first update of a row discards its
-/// initial weight, as upstream does. With keep_initial_weight, it does not: the first
-/// update takes this value for the linear slot instead of 0:
+/// initial weight, as upstream does. With keep_initial_weight, the initial weight w has
+/// an effect: for the first update, the linear slot has this value instead of 0:
 ///
 ///   -sign(w) * (|w| * ((p(accumulator) + beta) / rate + 2 * l2) + l1)
 ///

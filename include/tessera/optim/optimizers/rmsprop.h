@@ -30,8 +30,8 @@ namespace tessera::optim {
 ///       features, RMSprop{.learning_rate = 0.01, .rho = 0.9, .momentum = 0.9});
 ///
 /// Slots:   mean_squares, or variances if centered; momenta if momentum > 0; means if
-///          centered. All start at 0. Files of older versions have mean_squares instead of
-///          variances, which a load converts.
+///          centered. All start at 0. If a file of an older version has mean_squares
+///          instead of variances, a load converts them.
 /// Range:   rho, momentum in [0, 1], epsilon > 0.
 /// Source:  the TPU embedding configuration's rms_prop; Hinton 2012.
 /// Differs: torch::optim::RMSprop adds eps outside the root, and multiplies the momentum,
