@@ -11,7 +11,7 @@
 namespace tessera::serving {
 
 /// The keys of a base are in buckets of one cache line each, so that a mapped file is a
-/// hash table. A key whose bucket is full is in the next one that has room.
+/// hash table. A key whose bucket is full is in the next bucket that has room.
 struct KeyBucket {
   static constexpr uint32_t kSize = 5;
 
@@ -55,7 +55,7 @@ inline uint32_t find_key(const KeyBucket* buckets, int64_t count, int64_t key) {
   return kNoKeyRow;
 }
 
-/// Row i has keys[i].
+/// Makes the buckets of a base in which row i has keys[i].
 inline std::vector<KeyBucket> make_key_buckets(
     const std::vector<int64_t>& keys) {
   const int64_t count = key_buckets_for(static_cast<int64_t>(keys.size()));

@@ -42,7 +42,7 @@ bool is_combiner(const std::string& name) {
   return is_known;
 }
 
-// 0 for a dtype that is not known.
+// Returns 0 for an unknown dtype.
 int64_t bytes_of_dtype(const std::string& dtype) {
   for (const DenseDtype& known : kDenseDtypes) {
     if (known.name == dtype) {

@@ -61,7 +61,7 @@ struct Section {
   TESSERA_FIELDS(offset, bytes, xxh3)
 };
 
-/// The values to which lookups round, as QuantizationConfig.
+/// The values to which lookups round. See QuantizationConfig.
 struct RoundedTo {
   double lower = 0.0;
   double upper = 0.0;
@@ -72,7 +72,7 @@ struct RoundedTo {
   TESSERA_FIELDS(lower, upper, num_buckets)
 };
 
-/// A table of keys, as DynamicKeys.
+/// The keys of a table. See DynamicKeys.
 struct KeyOptions {
   int64_t capacity = 0;
   std::optional<int64_t> default_key = {};
@@ -88,7 +88,7 @@ struct TableFile {
   std::string name = {};
   int64_t dim = 0;
   std::string format = {};
-  /// 0 with keys.
+  /// 0 for a table with keys.
   int64_t vocabulary_size = 0;
   std::optional<KeyOptions> keys = {};
   std::optional<RoundedTo> rounded_to = {};
@@ -116,7 +116,7 @@ struct TableFile {
       removed)
 };
 
-/// One feature, as FeatureConfig.
+/// One feature. See FeatureConfig.
 struct FeatureFile {
   std::string name = {};
   std::string table = {};
@@ -158,7 +158,7 @@ inline constexpr auto kDenseDtypes = std::to_array<DenseDtype>({
 /// A dense parameter or buffer of the model.
 struct DenseFile {
   std::string name = {};
-  /// "float32", "int64", ..., as LibTorch's tools call it.
+  /// "float32", "int64", ..., the names of LibTorch's tools.
   std::string dtype = {};
   std::vector<int64_t> shape = {};
   Section values = {};
@@ -173,7 +173,8 @@ struct MetricFile {
   TESSERA_FIELDS(name, value)
 };
 
-/// The version before another one. Its checksum is that of its version.json.
+/// Names a version: the one before another one, or the one in CURRENT. `xxh3` is the
+/// checksum of its version.json.
 struct VersionLink {
   int64_t version = 0;
   std::string xxh3 = {};
@@ -206,7 +207,7 @@ struct VersionFile {
   std::vector<TableFile> tables = {};
   std::vector<FeatureFile> features = {};
   std::vector<DenseFile> dense = {};
-  /// Files that are published with the model, in a base.
+  /// Files that are published with the model. Only a base has them.
   std::vector<AttachedFile> files = {};
   /// Bytes of the file `data`.
   int64_t data_bytes = 0;
@@ -263,8 +264,8 @@ inline constexpr const char* kDataFile = "data";
 inline constexpr int64_t kMaxVersionBytes = int64_t{1} << 24;
 inline constexpr int64_t kMaxLinkBytes = 256;
 inline constexpr int64_t kMaxDim = int64_t{1} << 24;
-/// Sections begin at multiples of this, and quantized rows may be read a little beyond
-/// their end.
+/// Sections begin at multiples of this number. Lookups may read a little beyond the end of
+/// quantized rows.
 inline constexpr int64_t kSectionAlignment = 64;
 
 }  // namespace tessera::serving

@@ -89,8 +89,8 @@ bool may_be_in_code(const at::Tensor& weight) {
 using Package = std::unique_ptr<torch::inductor::AOTIModelPackageLoader>;
 
 // The loaded packages of one file. Requests of an old version and of a new one may run at
-// the same time, so each version has a package of its own, and old ones are used again:
-// loading one takes much longer than replacing its weights.
+// the same time, so each version has a package of its own. Packages of old versions are used
+// again, because loading a package takes much longer than replacing its weights.
 class CompiledPackages {
  public:
   // `bytes` are those of the file.
@@ -107,7 +107,7 @@ class CompiledPackages {
       }
     }
     const TemporaryFile file(bytes_);
-    // Each thread that scores uses a runner. All of them share the weights.
+    // Each thread that scores uses a runner. All runners share the weights.
     const size_t runners =
         std::max<size_t>(std::thread::hardware_concurrency(), 1);
     return std::make_unique<torch::inductor::AOTIModelPackageLoader>(
@@ -185,8 +185,8 @@ class CompiledProgram {
   Package package_;
 };
 
-// The dtype with this name in version.json. Only those of kDenseDtypes are accepted, because a
-// Reader compares the sizes of no others with their bytes.
+// The dtype with this name in version.json. Only the dtypes of kDenseDtypes are accepted,
+// because a Reader does not check the sizes of other dtypes.
 at::ScalarType dtype_of(const std::string& name) {
   for (const at::ScalarType dtype :
        {at::kFloat,
@@ -210,7 +210,7 @@ at::ScalarType dtype_of(const std::string& name) {
       shorten(name));
 }
 
-// The dense weights of a version, without copies. They keep the version.
+// The dense weights of a version, without copies. They keep the version alive.
 std::map<std::string, at::Tensor> weights_of(
     const std::shared_ptr<const Version>& version) {
   std::map<std::string, at::Tensor> weights;

@@ -32,7 +32,7 @@ bool is_of_user(const Pt2Value& value) {
       (!value.shape.empty() && value.shape[0] == 1);
 }
 
-// The numbers of a row.
+// How many numbers a row has.
 int64_t width_of(const Pt2Value& value) {
   int64_t width = 1;
   for (size_t axis = 1; axis < value.shape.size(); ++axis) {
@@ -41,7 +41,7 @@ int64_t width_of(const Pt2Value& value) {
   return width;
 }
 
-// The ids of an input. One with numbers has none.
+// The ids of an input. An input of numbers has none.
 const IdLists& ids_of(const ScoreInput& input) {
   static const IdLists none;
   const auto* ids = std::get_if<IdLists>(&input.values);
@@ -66,7 +66,7 @@ void check_rows(const ScoreInput& input, int64_t rows) {
 }
 
 // A lookup of single ids refuses ids < 0, but a lookup of bags drops them. If a batch has
-// requests of both kinds, single ids are looked up as bags. So this function checks them.
+// requests of both kinds, single ids are looked up as bags. So they are checked here.
 void check_single_ids(
     const ScoreInput& input,
     const Version::TableInfo& table) {
@@ -184,7 +184,7 @@ class RequestInputs {
     return found == inputs.end() ? nullptr : &*found;
   }
 
-  // The inputs of all requests, whose numbers of rows are checked.
+  // The inputs of all requests. Their numbers of rows are checked.
   std::vector<const ScoreInput*> find_all(const Pt2Value& value) const {
     std::vector<const ScoreInput*> inputs;
     for (size_t i = 0; i < requests_.size(); ++i) {
@@ -354,7 +354,7 @@ struct ProgramScorer::State {
 
   std::shared_ptr<const Program> newest() {
     if (!has_tried(*reader->version())) {
-      // Meanwhile, other threads go on with the previous version.
+      // While one thread loads, others go on with the previous version.
       const std::unique_lock<std::mutex> lock(loading, std::try_to_lock);
       if (lock) {
         load();
@@ -437,7 +437,7 @@ std::vector<ScoreResult> ProgramScorer::operator()(
       results[0] = refused(*program, error);
       return results;
     }
-    // One of the requests is wrong, and the others are not.
+    // One wrong request should not fail the others.
     for (size_t i = 0; i < requests.size(); ++i) {
       results[i] = (*this)(requests.subspan(i, 1)).front();
     }

@@ -23,7 +23,7 @@ std::string bytes_of(const std::vector<T>& values) {
       reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
 }
 
-// The parts of the bytes of one rank.
+// The parts of what pack() gives for one rank.
 struct Packed {
   std::vector<int64_t> ids;
   std::vector<int64_t> removed;
@@ -47,7 +47,7 @@ Packed read_packed(const std::string& bytes) {
   return packed;
 }
 
-// Lets a content have copies of its rows.
+// Makes the content read `rows`, which are copies.
 void set_rows(std::shared_ptr<const Buffer<char>> rows, TableContent& content) {
   content.is_copy = true;
   content.copy = [rows = std::move(rows), row_bytes = content.row_bytes](
@@ -100,7 +100,7 @@ const FollowedTable::Changes& FollowedTable::take(
   }
   // If this throws, the next call adds to what changes_ has.
   Changes& changes = changes_;
-  // Other code than an update has written to the tensor.
+  // LibTorch's version changes if other code than an update has written to the tensor.
   const auto version = table.parameters._version();
   if (marks_ != nullptr && std::exchange(version_, version) != version) {
     changes.are_all = true;
@@ -157,7 +157,7 @@ FollowedTable::Rows FollowedTable::select(const TableState& table, bool is_base)
     return selected;
   }
   for (const uint32_t row : changes_.rows) {
-    // A row whose key was evicted since has none.
+    // A row has no key if its key was evicted after the update.
     if (const auto key = index.key_of_row(row)) {
       selected.rows.push_back(row);
       selected.ids.push_back(*key);
@@ -245,7 +245,7 @@ TableContent FollowedTable::unpack(
     }
     removed.insert(removed.end(), packed.removed.begin(), packed.removed.end());
   }
-  // Ranks may have every n-th row.
+  // Each rank may have every n-th row.
   std::sort(rows.begin(), rows.end());
   std::vector<int64_t> ids;
   const auto bytes = std::make_shared<Buffer<char>>();

@@ -34,21 +34,21 @@ class FollowedTable {
     return row_bytes_;
   }
 
-  /// What has changed since the last call.
+  /// The changes between two calls of take().
   struct Changes {
     bool are_all = false;
     std::vector<uint32_t> rows = {};  // ascending
     std::vector<int64_t> lost_keys = {};
   };
   /// Returns the changes since the last call. Pass `again` = true if the version of the
-  /// last call was not written. Its changes are then part of the result. The next
-  /// functions use the result.
+  /// last call was not written. Its changes are then part of the result. content() and
+  /// pack() use the result.
   const Changes& take(const TableState& table, bool again);
 
-  /// All rows, for a base, or the changed ones.
+  /// Returns all rows for a base, and otherwise the changed rows.
   TableContent content(const TableState& table, bool is_base) const;
 
-  /// What this rank has of a version, as bytes.
+  /// The rows and keys that this rank has of a version, as bytes.
   std::string pack(const TableState& table, bool is_base) const;
   /// Joins the bytes of all ranks.
   TableContent unpack(const std::vector<std::string>& ranks, bool is_base)

@@ -215,7 +215,7 @@ int64_t PublishedDirectory::write(const VersionContent& content, Disk& disk) {
     const VersionFile file = write_data(content, data);
     bytes = file.data_bytes;
     const std::string text = to_text(file);
-    // Readers must not be the first to find out that they can't read it.
+    // A text that can't be read should fail here, and not in the readers.
     version_from_text(text, disk.where());
     xxh3 = checksum_in(text);
     write_file(hidden / kVersionFile, text, disk);
@@ -224,7 +224,7 @@ int64_t PublishedDirectory::write(const VersionContent& content, Disk& disk) {
     disk.rename(hidden, path_ / name);
     disk.sync_directory(path_);
   } catch (...) {
-    // Without the lock, the folder may be that of another Publisher.
+    // Without the lock, the folder may belong to another Publisher.
     if (lock_->is_at((path_ / kLockFile).string())) {
       std::error_code ignored;
       fs::remove_all(hidden, ignored);
@@ -242,7 +242,7 @@ int64_t PublishedDirectory::write(const VersionContent& content, Disk& disk) {
     current.write(text.data(), text.size());
     current.commit();
   } catch (const c10::Error&) {
-    // It may have failed after its rename.
+    // The write may have failed after its rename. Then CURRENT has the new version.
     if (read_link(path_ / kCurrentFile, disk.where()) != link) {
       remove_version(content.file.version, disk);
       throw;
@@ -282,7 +282,7 @@ void PublishedDirectory::keep(int64_t count, double seconds, Disk& disk) {
 }
 
 void PublishedDirectory::remove_version(int64_t version, Disk& disk) {
-  // A reader that opens the version now sees that it is gone, and not a part of it.
+  // After the rename, a reader that opens the version finds nothing, instead of a part.
   const std::string name = version_name(version);
   const fs::path hidden = path_ / (std::string(kHiddenPrefix) + name);
   written_.erase(version);

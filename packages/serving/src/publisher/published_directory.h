@@ -36,9 +36,9 @@ struct DenseContent {
   std::string values = {};
 };
 
-/// What a version has.
+/// The content of a version.
 struct VersionContent {
-  /// What the version says about itself, without tables, dense values and files.
+  /// The text of version.json without tables, dense values and files.
   VersionFile file = {};
   std::vector<TableContent> tables = {};
   std::vector<DenseContent> dense = {};
@@ -49,8 +49,8 @@ struct VersionContent {
 /// The directory of a Publisher. It stays locked while this object lives.
 class PublishedDirectory {
  public:
-  /// Makes and locks the directory, and removes what a crash has left in it. Errors say
-  /// `where`.
+  /// Makes and locks the directory, and removes what a crash has left in it. The messages of
+  /// errors begin with `where`.
   PublishedDirectory(const std::string& path, const std::string& where);
 
   /// The version that CURRENT names.

@@ -246,7 +246,7 @@ std::vector<DenseContent> PublishedModel::dense_content() const {
   return content;
 }
 
-// A program that does not fit would be noticed in the servers only.
+// Without this check, only the servers would notice that a program does not fit.
 void PublishedModel::check_program(const PublishOptions& options) const {
   TESSERA_CHECK_VALUE(
       options.compiled_program.empty() || !options.program.empty(),

@@ -43,8 +43,8 @@ class PublishedModel {
   ///          c10::NotImplementedError for a feature that Version can't look up.
   void follow(const PublishOptions& options);
 
-  /// Calls `use` while no thread changes a table. Only meanwhile, visit_tables() may be
-  /// called.
+  /// Calls `use` while no thread changes a table. visit_tables() may be called only during
+  /// this call.
   void hold_tables(c10::function_ref<void()> use);
   void visit_tables(
       c10::function_ref<void(FollowedTable&, const TableState&)> visit);
@@ -56,7 +56,7 @@ class PublishedModel {
   /// The bytes of the parameters and buffers outside of the tables.
   /// Errors:  c10::ValueError naming a weight whose layer is not built.
   int64_t dense_bytes() const;
-  /// Copies of their values.
+  /// Copies of these parameters and buffers.
   std::vector<DenseContent> dense_content() const;
 
   /// Checks that a server can run the program of the options with this model.
@@ -64,7 +64,7 @@ class PublishedModel {
   void check_program(const PublishOptions& options) const;
 
  private:
-  // A module with tables, and what its names begin with.
+  // A module with tables, and the prefix of its names.
   struct Part {
     std::shared_ptr<torch::nn::Module> module;
     std::string prefix;

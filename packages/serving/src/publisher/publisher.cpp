@@ -154,7 +154,7 @@ class Publisher::Impl {
   struct Chain {
     int64_t base = 0;  // 0: none
     int64_t versions = 0;
-    int64_t bytes = 0;  // of the rows after the base
+    int64_t bytes = 0;  // of rows and dense weights after the base
   };
   // What the ranks agree about before a version.
   struct Plan {
@@ -162,7 +162,7 @@ class Publisher::Impl {
     Chain next_chain = {};  // with this version
     // Whether the changes of the last version were not written.
     bool has_failed = false;
-    bool wants_base = false;  // PublishInfo::base
+    bool wants_base = false;  // PublishInfo::base, or the chain is broken
     PublishReport report = {};
   };
 

@@ -18,8 +18,7 @@ class RowCopier {
   RowCopier(const TableState& table, StoredFormat format);
 
   /// Copies rows[i] to out + i * row_bytes(format, dim), on all threads.
-  /// Errors:  c10::ValueError naming the row for a number that a format of 8 or 4 bits can't
-  ///          have.
+  /// Errors:  c10::ValueError naming the row for a number that the format can't store.
   void copy(c10::ArrayRef<uint32_t> rows, std::byte* out) const;
   /// Copies `count` rows from `first` on.
   void copy(int64_t first, int64_t count, std::byte* out) const;
@@ -27,7 +26,7 @@ class RowCopier {
  private:
   template <class RowOf>
   void copy_rows(int64_t count, const RowOf& row_of, std::byte* out) const;
-  // Returns false if a number is not finite.
+  // Returns false if the format can't store a number of the row.
   bool copy_row(int64_t row, std::byte* out, float* scratch) const;
 
   std::string table_name_;
@@ -37,10 +36,10 @@ class RowCopier {
   StoredFormat format_;
   int64_t table_row_bytes_;
   int64_t row_bytes_;
-  bool is_copy_;  // of bytes
+  bool is_copy_;  // whether the bytes are copied as they are
 };
 
-/// The format that has the bits of a dtype.
+/// The format that stores the numbers of a dtype unchanged.
 StoredFormat format_of(at::ScalarType dtype);
 
 }  // namespace tessera::serving

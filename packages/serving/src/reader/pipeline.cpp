@@ -23,12 +23,13 @@ data::ColumnView view_of(const RawColumns::Column& column) {
   return view;
 }
 
-// The types of data are the first ones, in the same order.
+// PipelineColumn::Type begins with the types of data::ColumnType, in the same order.
 static_assert(
     static_cast<int>(data::ColumnType::kUInt64Bits) ==
     static_cast<int>(PipelineColumn::Type::kUInt64Bits));
 
-// The result of a pipeline as vectors. The ids are those of the last make_feature().
+// The result of a pipeline as vectors. The functions of IdsMemory serve the feature of the
+// last make_feature().
 class ResultMemory final : public data::PipelineMemory, public data::IdsMemory {
  public:
   explicit ResultMemory(PipelineResult& result) : result_(result) {}

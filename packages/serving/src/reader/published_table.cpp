@@ -16,8 +16,8 @@
 
 namespace tessera::serving {
 
-// The rows that have changed since a base. Overlays never change. A new one shares all
-// chunks with the old one in which no row has changed.
+// Overlays have the rows that have changed since a base. An overlay never changes. A new one
+// shares with the old one all chunks in which no row has changed.
 
 // The changed rows of a table with a vocabulary, by their numbers.
 class RowOverlay {
@@ -28,14 +28,14 @@ class RowOverlay {
     words_.assign(chunks_.size(), kUnchanged.data());
   }
 
-  // Finds the rows args.ids, of which those that have not changed are in args.table.
+  // Finds where the rows args.ids are. Unchanged rows are in args.table.
   void locate(kernels::LocateArgs args) const {
     args.chunks = words_.data();
     active_kernels().locate(args);
   }
 
-  // An overlay in which also rows[i] is at first + i * row_bytes. `rows` ascend and are
-  // below the number of rows.
+  // Returns this overlay with rows[i] at first + i * row_bytes in addition. `rows` ascend
+  // and are below the number of rows.
   std::shared_ptr<const RowOverlay> with(
       std::span<const uint32_t> rows,
       const std::byte* first,
@@ -126,7 +126,7 @@ class KeyOverlay {
  public:
   // `capacity`: the largest number of keys.
   explicit KeyOverlay(int64_t capacity)
-      // So many that a change copies few other keys.
+      // There are so many chunks that a change copies few other keys.
       : chunks_(static_cast<size_t>(
             std::clamp<int64_t>(capacity / 1024, 1, int64_t{1} << 20))) {}
 
@@ -162,7 +162,7 @@ class KeyOverlay {
     int64_t key = 0;
     const std::byte* row = nullptr;  // nullptr: removed
   };
-  // An overlay with these changes. If a key is there twice, the last one counts.
+  // Returns this overlay with `changes`. If a key has two of them, the last one counts.
   std::shared_ptr<const KeyOverlay> with(std::vector<Change> changes) const {
     std::shared_ptr<KeyOverlay> result(new KeyOverlay(*this));
     const auto chunk_of_change = [&](const Change& change) {
@@ -229,7 +229,7 @@ class KeyOverlay {
     const std::byte* row = nullptr;
     Found found = Found::kNo;
   };
-  // A hash table with open addressing. Its size is a power of two, and half of it is free.
+  // A hash table with open addressing. Its size is a power of two. At least half is free.
   struct Chunk {
     std::vector<Slot> slots = {};
   };
@@ -262,7 +262,8 @@ T* scratch(int64_t size) {
   return memory.data();
 }
 
-// The row of unknown keys, for all tables. What nobody writes to takes no memory.
+// Zeros as the row of unknown keys, for all tables. Pages that nobody writes to take no
+// memory.
 const std::byte* zeros() {
   static std::array<std::byte, 4 * kMaxDim + kernels::kReadAfterRow> row;
   return row.data();

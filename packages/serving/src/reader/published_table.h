@@ -59,7 +59,7 @@ class PublishedTable {
   /// Which ids of a feature of this table count.
   IdRule rule_of(const FeatureFile& feature) const;
 
-  /// Sums the rows of bags. Numbers of rows must be below the vocabulary_size.
+  /// Sums the rows of each bag. The row numbers must be below the vocabulary_size.
   void combine(const RowBags& bags, float* out) const;
 
  private:

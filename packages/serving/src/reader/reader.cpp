@@ -41,8 +41,8 @@ using VersionPtr = std::shared_ptr<const Version>;
 
 // A pointer that many threads read and one thread at a time replaces. Readers never wait.
 // The thread that replaces it waits until no reader copies the old one. For that, a reader
-// counts itself in one of two counters. The other thread changes twice which one new
-// readers take, and each time waits for the one that they have left.
+// counts itself in one of two counters. The replacing thread sends new readers to the other
+// counter, and waits until the first one is 0. It does so twice, once for each counter.
 class SharedVersion {
  public:
   ~SharedVersion() {
@@ -64,7 +64,7 @@ class SharedVersion {
     readers_[1].count = 0;
   }
 
-  // Returns the old one.
+  // Returns the old version.
   VersionPtr exchange(VersionPtr version) {
     const std::unique_ptr<const VersionPtr> old(
         current_.exchange(new VersionPtr(std::move(version))));
@@ -88,7 +88,7 @@ class SharedVersion {
   mutable std::array<Counter, 2> readers_ = {};
 };
 
-// Waits for a rename in a directory, by inotify if the system has it. The directory may
+// Waits for a change in a directory, by inotify if the system has it. The directory may
 // vanish and come back.
 class DirectoryWatch {
  public:
@@ -132,7 +132,7 @@ class DirectoryWatch {
   }
 
  private:
-  // A watch belongs to the directory itself, and not to its path.
+  // A watch belongs to a directory and not to its path, where a new directory may come.
   void watch_again() {
     if (!inotify_.is_open()) {
       return;
@@ -232,7 +232,7 @@ struct Reader::Impl {
         });
       } catch (const std::exception& error) {
         process->watch.reset();
-        // The version of the parent goes on.
+        // The version of the parent goes on serving.
         process->status.problem =
             std::string("after fork(), no versions follow: ") + error.what();
       }
@@ -240,7 +240,7 @@ struct Reader::Impl {
     forks = Forks::get().count.load();
   }
 
-  // The parent has the same open files.
+  // Closes the files of the watch, which the parent shares. The rest is never destroyed.
   void leave_process() {
     process.release()->watch.reset();
   }
@@ -316,7 +316,8 @@ struct Reader::Impl {
     return process->status;
   }
 
-  // Frees old versions here, because it takes long. A request that holds one keeps it.
+  // Frees old versions here and not in requests, because it takes long. A version that a
+  // request holds is kept.
   void free_retired() {
     std::erase_if(process->retired, [](const VersionPtr& version) {
       return version == nullptr || version.use_count() == 1;
@@ -347,7 +348,7 @@ struct Reader::Impl {
       return std::nullopt;
     }
     if (known != nullptr && process->refused == newest) {
-      // Somebody may be copying the files.
+      // If the files have changed, somebody may be copying them. Then they are read again.
       const int64_t change = last_change(directory);
       if (process->refused_change == change) {
         change_status(
@@ -363,7 +364,7 @@ struct Reader::Impl {
           known);
     } catch (const std::invalid_argument& error) {
       if (process->refused != newest) {
-        process->refused_change = 0;  // The next look reads it once more.
+        process->refused_change = 0;  // The next look reads the files again.
       }
       process->refused = newest;
       process->reason = error.what();
@@ -426,7 +427,7 @@ struct Reader::Impl {
     while (!watch.is_stopped()) {
       watch.wait(seconds);
       if (!watch.is_stopped()) {
-        // What has failed twice is tried less often.
+        // After the same problem twice, the reader looks less often.
         seconds = try_to_take()
             ? std::max(options.poll_seconds, std::min(2.0 * seconds, kLongest))
             : options.poll_seconds;
@@ -434,12 +435,12 @@ struct Reader::Impl {
     }
   }
 
-  // What a child of fork() has anew.
+  // The members that a child of fork() makes anew.
   struct Process {
-    std::mutex mutex;  // held while a version is taken; guards the next ones
+    std::mutex mutex;  // held to take a version; guards the next four members
     VersionLink refused;  // the last version with a problem
-    int64_t refused_change = 0;  // before its files were read again
-    std::string reason;  // the problem
+    int64_t refused_change = 0;  // last_change() before its files were read
+    std::string reason;  // why it was refused
     std::vector<VersionPtr> retired;
     std::mutex status_mutex;  // guards status
     ReaderStatus status;

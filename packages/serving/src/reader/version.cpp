@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kLookup = "[Version::lookup]";
 
-// Fills the members that every version has new.
+// Fills the members that are new in every version.
 void add_file(const VersionData& data, Version::Impl& impl) {
   const VersionFile& file = data.file;
   impl.link = {.version = file.version, .xxh3 = data.xxh3};
@@ -139,7 +139,7 @@ class BatchReader {
             : " and decrease in between");
   }
 
-  // Whether each id is a row that counts. Most batches are so.
+  // Whether each id is a row that counts. This is so in most batches.
   bool are_all_kept() {
     if (rule_->drops_weights() &&
         !std::all_of(
@@ -180,7 +180,7 @@ class BatchReader {
     }
   }
 
-  // Decides about each id. An id that looks up zeros counts in the denominator.
+  // Decides about each id. An id that looks up zeros counts in the combiner's denominator.
   void read_others(const PublishedTable& table) {
     const int64_t length = info_->sequence_length;
     const bool is_dense = batch_->row_splits.empty();
@@ -451,7 +451,7 @@ void Version::lookup_rows(
         ids[i],
         i);
   }
-  // As a dense feature, so that a padding key gives zeros.
+  // The ids are read as those of a dense feature, so that a padding key gives zeros.
   thread_local BatchReader reader;
   const FeatureInfo info{.name = rows.name};
   const IdRule rule =

@@ -16,7 +16,7 @@
 namespace tessera::serving {
 
 struct Version::Impl {
-  // What lookups need of a feature.
+  // What lookups need to know about a feature.
   struct Feature {
     size_t table = 0;
     IdRule rule = {};

@@ -94,9 +94,9 @@ Bytes map_file(const std::string& path, const std::string& where) {
   return {.data = data, .owner = std::move(file)};
 }
 
-// Copies the dense weights of a version that is not a base, and returns the pages of the
-// data that held them to the system. Later versions of the chain keep this data for its
-// rows, but need no older dense weights.
+// Copies the dense weights of a version that is not a base, and returns their old pages to
+// the system. Later versions of the chain keep the data for its rows, but do not need its
+// dense weights.
 void move_dense(VersionData& version) {
   const VersionFile& file = version.file;
   size_t bytes = 0;
@@ -188,7 +188,7 @@ VersionText read_version_file(
 }
 
 int64_t last_change(const std::filesystem::path& directory) {
-  // Times are a few milliseconds apart, so a file may change again at the same time.
+  // File times advance in steps of some milliseconds, so two changes may have the same time.
   constexpr int64_t kMaxTick = 2'000'000'000;
   const auto nanoseconds = [](const timespec& time) {
     return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;

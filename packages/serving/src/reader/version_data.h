@@ -23,8 +23,8 @@ struct VersionData {
   std::span<const std::byte> data = {};
   std::shared_ptr<const void> owner = {};  // of the bytes
 
-  /// The values of VersionFile::dense. They have an owner of their own, because the next
-  /// version has new ones.
+  /// The values of VersionFile::dense. They have an owner of their own, because later
+  /// versions keep `owner` but do not need these values.
   std::vector<std::span<const std::byte>> dense = {};
   std::shared_ptr<const void> dense_owner = {};
 

@@ -13,7 +13,7 @@ struct HttpRequest {
   /// The path in the URL, without '?' and what follows.
   std::string path = {};
   std::string body = {};
-  /// How the body is compressed. Empty for a body as it is.
+  /// How the body is compressed. Empty: not at all.
   std::string content_encoding = {};
 };
 
@@ -23,15 +23,16 @@ struct HttpResponse {
   std::string content_type = "application/json";
   /// More header lines, each with its "\r\n".
   std::string headers = {};
-  /// Whether the connection closes after it.
+  /// Whether the connection closes after this response.
   bool closes = false;
 };
 
-/// JSON for a client. What is not UTF-8, such as the path of a file, is replaced.
+/// JSON as text for a client. Bytes that are not UTF-8, as a path may have, are replaced.
 std::string text_of(const Json& json);
 
-/// Appends the shortest text that a parser reads as the same float, or "null", because JSON
-/// has no other numbers. A parser would read "-0" as an integer, which has no sign.
+/// Appends the shortest text that a parser reads as the same float. A number that is not
+/// finite becomes "null", because JSON has no text for it. The float -0 becomes "-0.0",
+/// because a parser would read "-0" as an integer, which has no sign.
 void append_number(std::string& text, float number);
 
 /// The response {"error": problem}, with more header lines.

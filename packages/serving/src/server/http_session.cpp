@@ -31,8 +31,8 @@ constexpr uint32_t kMaxHeaderBytes = 16 * 1024;
 // An idle connection keeps no larger buffer.
 constexpr size_t kKeptBuffer = 4096;
 
-// What a connection has received and not yet parsed. It ends the lines of
-// chunks and trailers, for which the parser has no limit.
+// The bytes that a connection may have received and not yet parsed. They also limit the
+// lines of chunks and trailers, for which the parser has no limit.
 constexpr size_t kMaxBuffer = 65536;
 
 // All connections hold no more bytes of bodies than this.
@@ -125,7 +125,7 @@ asio::awaitable<void> HttpSession::run() {
   }
 }
 
-// Waits for the first byte of a request. Meanwhile, the connection has no buffer.
+// Waits for the first byte of a request. Meanwhile, the connection has no large buffer.
 asio::awaitable<bool> HttpSession::wait_for_request() {
   begin(Phase::kIdle, context_.options.idle_seconds);
   error_code error;
@@ -167,7 +167,7 @@ asio::awaitable<ReceivedRequest> HttpSession::read() {
       buffer_,
       parser,
       asio::redirect_error(asio::use_awaitable, error));
-  // Before the body is read, because the parser adds the trailer to the header.
+  // The header is read before the body, because the parser later adds the trailer to it.
   ReceivedRequest received;
   if (!error) {
     received = read_head(parser.get());
@@ -294,7 +294,7 @@ asio::awaitable<HttpResponse> HttpSession::answer(HttpRequest request) {
   if (answer.response) {
     co_return std::move(*answer.response);
   }
-  // take_response() ends the wait. A thread that computes has no deadline.
+  // take_response() ends the wait. Once a thread computes, there is no deadline.
   timer_.expires_at(answer.job->deadline);
   while (!response_) {
     error_code ignored;
@@ -360,9 +360,8 @@ void HttpSession::end_phase() {
   timer_.cancel();
 }
 
-// Cancels what the socket does after some time, unless the phase has ended. An operation
-// that reads in several steps may begin the next one after it was cancelled, so it is
-// cancelled again.
+// After `time`, cancels what the socket does, unless the phase has ended. An operation of
+// several steps may begin its next step after it was cancelled, so it is cancelled again.
 void HttpSession::watch(Clock::duration time) {
   timer_.expires_after(time);
   timer_.async_wait(

@@ -25,8 +25,8 @@ namespace tessera::serving {
 
 class HttpSession;
 
-/// The bytes that a connection holds for the body of a request or of a
-/// response, counted in those of all connections.
+/// The bytes that a connection holds for the body of a request or of a response. They count
+/// in the total of all connections.
 class HeldBytes {
  public:
   explicit HeldBytes(size_t& total) : total_(total) {}
@@ -44,13 +44,13 @@ class HeldBytes {
   size_t bytes_ = 0;
 };
 
-/// What the sessions of a server share. Only its thread uses it.
+/// What the sessions of a server share. Only the thread that runs the sessions uses it.
 struct SessionContext {
   RequestHandler& handler;
   const ServerOptions& options;
   bool is_stopping = false;
   std::unordered_set<HttpSession*> sessions = {};
-  /// The bytes of the bodies that are being received, wait or are being sent.
+  /// The bytes of all bodies that are being received, waiting or being sent.
   size_t held_bytes = 0;
 };
 

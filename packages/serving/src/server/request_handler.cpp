@@ -20,7 +20,7 @@
 
 namespace tessera::serving {
 
-// The text of page.html. The build makes its source file.
+// The text of page.html. The build makes the source file with this function.
 std::string_view page();
 
 namespace {
@@ -59,8 +59,8 @@ HttpResponse refuse_encoding(const HttpRequest& request) {
       "Accept-Encoding: identity\r\n");
 }
 
-// The client knows nothing of the function or path in brackets that begins a message, such
-// as [Version::lookup] or [/srv/published].
+// Removes the function or path in brackets that begins a message, such as [Version::lookup]
+// or [/srv/published]. A client can't use it.
 std::string_view without_place(std::string_view message) {
   const size_t end = message.find("] ");
   const bool has_place = message.starts_with('[') &&

@@ -41,7 +41,8 @@ class RequestHandler {
       std::chrono::steady_clock::time_point now,
       std::function<void(HttpResponse)> reply);
 
-  /// The response for a job whose deadline is over, or nothing if a thread computes it.
+  /// Removes a job whose deadline is over from the queue, and returns its response. Returns
+  /// nothing if a thread already computes the response.
   std::optional<HttpResponse> give_up(const Job& job);
 
   /// Answers what waits, and ends the threads.
@@ -58,7 +59,7 @@ class RequestHandler {
       std::string body,
       std::chrono::steady_clock::time_point now,
       std::function<void(HttpResponse)> reply);
-  // What the threads do.
+  // The loop of each thread.
   void run();
   HttpResponse look_up(const Job& job);
   void score(std::vector<JobPtr> jobs);

@@ -14,14 +14,14 @@ namespace tessera::serving {
 
 /// What a session has received.
 struct ReceivedRequest {
-  HttpRequest request = {};  // of a wrong one, perhaps only the method
+  HttpRequest request = {};  // a wrong one may have only its method
   bool keeps_alive = false;
   /// Whether the client waits for "100 Continue" before it sends the body.
   bool expects_continue = false;
   /// Set if the request is wrong. The connection must close then, because what follows may
   /// not be a request.
   std::optional<HttpResponse> error = {};
-  /// Whether there is nobody to answer.
+  /// Whether the client is gone.
   bool is_gone = false;
 };
 

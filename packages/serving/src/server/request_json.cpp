@@ -29,12 +29,11 @@ constexpr const char* kLookupWhere = "/lookup";
 // An answer has at most so many numbers, because each takes about ten bytes of text.
 constexpr size_t kMaxNumbers = size_t{1} << 22;
 
-// The entries of a list.
 std::span<const Json> rows_of(const Json& list) {
   return list.get_ref<const Json::array_t&>();
 }
 
-// Whether the rows are lists. Without rows, none is.
+// Whether the rows are lists, as the first row shows. False if there are no rows.
 bool are_lists(std::span<const Json> rows) {
   return !rows.empty() && rows.front().is_array();
 }
@@ -56,7 +55,7 @@ class RequestValues {
 
   // The object in the text. It must not have other keys than `known`.
   Json parse(std::string_view text, const std::vector<std::string>& known) {
-    // No request needs a deeper one.
+    // No request needs deeper JSON.
     constexpr size_t kDepth = 8;
     Json json = parse_json(
         text,
@@ -68,8 +67,8 @@ class RequestValues {
     return json;
   }
 
-  // Reads rows of one id or of a list of ids. The first row decides. `name` is the place in
-  // the JSON, such as "candidates.movie".
+  // Reads rows of one id or of a list of ids. The first row decides which. `name` is the
+  // place in the JSON, such as "candidates.movie".
   IdLists read_id_rows(std::span<const Json> rows, const std::string& name) {
     IdLists read;
     const auto append = [&](std::span<const Json> ids) {
@@ -90,7 +89,7 @@ class RequestValues {
     return read;
   }
 
-  // The entries of a list.
+  // The entries of `json`. Refuses a value that is not a list.
   std::span<const Json> list_of(
       const Json& json,
       const std::string& name,
@@ -105,7 +104,7 @@ class RequestValues {
     return list_of(row, name, "a list, as the first entry is");
   }
 
-  // Appends the values of a list without lists.
+  // Appends the numbers of a list that has no lists in it.
   void append_numbers(
       std::span<const Json> list,
       const std::string& name,
@@ -158,9 +157,8 @@ class RequestValues {
 
   float read_number(const Json& json, const std::string& name) const {
     const double number = json.is_number() ? json.get<double>() : INFINITY;
-    // From here on, rounding gives infinity. Below it lies the largest float, and
-    // also its shortest text, 3.4028235e+38, which as a double is a little
-    // larger.
+    // Doubles from kEnd on round to infinity. The shortest text of the largest float,
+    // 3.4028235e+38, is a little larger than that float as a double, but below kEnd.
     constexpr double kEnd = 0x1.ffffffp127;
     if (!(std::abs(number) < kEnd)) {
       refuse(json, name, "a number in the range of float32");
@@ -181,7 +179,7 @@ class RequestValues {
   int64_t left_;
 };
 
-// The weights have the shape of the ids.
+// Reads the weights, which must have the shape of the ids.
 std::vector<float> read_weights(
     const Json& json,
     std::span<const Json> ids,
@@ -212,7 +210,7 @@ std::vector<float> read_weights(
   return numbers;
 }
 
-// Appends `count` vectors, [count, dim].
+// Appends the numbers as a list of vectors of `dim` numbers.
 void append_vectors(
     std::string& text,
     std::span<const float> numbers,
@@ -277,8 +275,8 @@ class ScoreReader {
         });
   }
 
-  // A user's row is a value or a list of values, and so is that of each candidate. The input
-  // has ids if a feature has its name.
+  // A row, of the user or of a candidate, is a value or a list of values. The input has ids
+  // if a feature has its name.
   ScoreInput read_input(
       const std::string& name,
       const std::string& place,

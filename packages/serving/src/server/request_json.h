@@ -14,25 +14,25 @@ namespace tessera::serving {
 
 struct LookupAnswer {
   std::string body = {};
-  /// The ids that were looked up.
+  /// The number of ids that were looked up.
   size_t ids = 0;
 };
 
 /// Answers the body of a /lookup.
-/// Errors:  std::invalid_argument and std::out_of_range for the client.
+/// Errors:  std::invalid_argument and std::out_of_range with a message for the client.
 LookupAnswer answer_lookup(
     std::string_view body,
     const Version& version,
     const ServerOptions& options);
 
 /// Reads the body of a /score. An input has ids if the version has a feature of its name.
-/// Errors:  std::invalid_argument for the client.
+/// Errors:  std::invalid_argument with a message for the client.
 ScoreRequest read_score_request(
     std::string_view body,
     const Version& version,
     const ServerOptions& options);
 
-/// The body of the answer.
+/// The body of the answer to /score.
 /// Errors:  std::runtime_error for a result that does not fit the request.
 std::string write_score_result(
     const ScoreResult& result,

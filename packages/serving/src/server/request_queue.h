@@ -26,9 +26,9 @@ struct Job {
   JobKind kind = JobKind::kLookup;
   std::string body = {};
   std::chrono::steady_clock::time_point deadline = {};
-  /// Any thread may call it, once.
+  /// Any thread may call this, but only once.
   std::function<void(HttpResponse)> reply = {};
-  /// Its place in the queue, which the queue sets.
+  /// The job's place in the queue. The queue sets it.
   uint64_t number = 0;
 };
 
@@ -56,7 +56,7 @@ class RequestQueue {
     return Push::kAdded;
   }
 
-  /// Returns whether the job was still waiting. Then no thread takes it any more.
+  /// Returns whether the job was still waiting. If so, no thread will take it.
   bool remove(const Job& job) {
     const std::lock_guard<std::mutex> lock(mutex_);
     return (job.kind == JobKind::kScore ? scores_ : lookups_)

@@ -66,7 +66,7 @@ void check_options(const Reader* reader, const ServerOptions& options) {
   check_seconds("idle_seconds", options.idle_seconds);
 }
 
-// Beyond the files that the process may open, connections would wait without an answer.
+// Connections for which the process can't open a file would wait without an answer.
 size_t max_connections(const ServerOptions& options) {
   constexpr rlim_t kOthers = 64;
   rlimit files = {};
@@ -188,7 +188,7 @@ struct Server::Impl {
 
   ServerOptions options;
   RequestHandler handler;
-  // The sessions, which `io` destroys, use it.
+  // Stands before `io`, which destroys the sessions, because these use the context.
   SessionContext context{.handler = handler, .options = options};
   asio::io_context io{1};
   tcp::acceptor acceptor{io};

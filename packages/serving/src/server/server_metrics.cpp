@@ -24,7 +24,6 @@ constexpr std::array<const char*, kNumRejections> kReasons{
     "slow_client",
     "memory"};
 
-// The text format 0.0.4 of Prometheus.
 constexpr const char* kText =
     R"(# HELP tessera_requests_total Responses by path and status.
 # TYPE tessera_requests_total counter

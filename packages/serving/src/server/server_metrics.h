@@ -25,7 +25,7 @@ enum class Rejection {
 inline constexpr size_t kNumRejections =
     static_cast<size_t>(Rejection::kMemory) + 1;
 
-/// What /metrics reads when it is asked.
+/// The values that a request of /metrics reads.
 struct MetricsNow {
   size_t queue_length = 0;
   int64_t version = 0;
@@ -37,7 +37,7 @@ struct MetricsNow {
 /// The counters of a server. All functions may be called from several threads.
 class ServerMetrics {
  public:
-  /// Counts a response. `path` is "other" for an unknown one.
+  /// Counts a response. `path` is "other" for an unknown path.
   void count_response(const std::string& path, int status);
   /// Counts the time from the last byte of a request to its response.
   void count_seconds(const std::string& path, double seconds);
@@ -48,11 +48,11 @@ class ServerMetrics {
   void count_candidates(int64_t candidates);
   void count_lookups(size_t ids);
 
-  /// All of them in the text format 0.0.4 of Prometheus.
+  /// All counters in the text format 0.0.4 of Prometheus.
   std::string text(const MetricsNow& now) const;
 
  private:
-  // How many values are up to each bound, and beyond the last one.
+  // How many values are between two bounds, and beyond the last one.
   struct Histogram {
     std::array<uint64_t, 12> counts = {};
     uint64_t count = 0;

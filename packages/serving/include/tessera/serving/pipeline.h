@@ -21,8 +21,8 @@
 
 namespace tessera::serving {
 
-/// Stands for a missing value in a column of integers. In columns of floats, NaN does, and
-/// in columns of text, the empty string.
+/// A missing value in a column of integers. NaN is one in a column of floats, and the empty
+/// string is one in a column of text.
 inline constexpr int64_t kMissing = std::numeric_limits<int64_t>::min();
 
 /// The values of a column.
@@ -36,14 +36,14 @@ class TESSERA_SERVING_API RawColumns {
   struct Column {
     /// [batch]. With row_splits, the values of all examples one after the other.
     RawValues values = {};
-    /// Without it, each example has one value. Otherwise [batch + 1], ascending from 0, and
+    /// Unset: each example has one value. Otherwise [batch + 1], ascending from 0, and
     /// example i has the values [row_splits[i], row_splits[i + 1]).
     std::optional<std::vector<int64_t>> row_splits = {};
   };
   using Entry = std::pair<std::string, Column>;
 
-  /// Errors:  std::invalid_argument naming the column if there is already one of this name,
-  ///          if its number of examples differs from that of the others, or for wrong
+  /// Errors:  std::invalid_argument naming the column if the name was added before, if the
+  ///          number of examples differs from that of other columns, or for wrong
   ///          row_splits.
   void add(std::string name, Column column);
 
@@ -62,16 +62,16 @@ class TESSERA_SERVING_API RawColumns {
 
 /// A column that a pipeline reads.
 struct PipelineColumn {
-  /// The values that the pipeline takes for it.
+  /// The values that the pipeline takes for the column.
   enum class Type {
     kInt64,
     kFloat32,
     kText,
     /// An integer from 0 to 2^64 - 1, passed as the int64 with the same bits.
     kUInt64Bits,
-    /// Integers or floats, in each batch.
+    /// Integers or floats. Each batch may have either.
     kNumbers,
-    /// Integers or text, and the pipeline does not know which of them training had. The first
+    /// Integers or text. The pipeline does not know which of them training had, so the first
     /// batch decides. Only pipelines that save_pipeline() did not write have such columns.
     kUnknown
   };
@@ -132,10 +132,10 @@ class TESSERA_SERVING_API Pipeline {
   /// Shapes:  dense [batch, num_dense]; the ids of a feature [batch], or [nnz] with
   ///          row_splits [batch + 1] if a column has row_splits or missing values are
   ///          dropped.
-  /// Errors:  std::invalid_argument naming every column that is missing or has values that
-  ///          its transform does not take, for missing values that the transform refuses,
-  ///          and for numbers whose result is not finite; std::out_of_range for an id that
-  ///          is out of range, and for an unknown value without an id.
+  /// Errors:  std::invalid_argument naming all columns that are missing or have values that
+  ///          their transform does not take; std::invalid_argument for missing values that a
+  ///          transform refuses, and for results that are not finite; std::out_of_range for
+  ///          an id that is out of range, and for an unknown value without an id.
   PipelineResult apply(const RawColumns& columns) const;
 
   /// The columns that apply() needs, in the order in which the outputs name them.

@@ -20,18 +20,20 @@ namespace tessera::serving {
 ///   const at::Tensor scores = program.run(inputs)[0];
 ///
 /// If the version has a package of AOTInductor, the program runs this package. Otherwise
-/// LibTorch's operators run one after the other. A program keeps its version, so tables and
-/// weights are of the same version. Several threads may call run() at the same time.
+/// LibTorch's operators run one after the other. A program keeps its version alive, so that
+/// lookups in version() and the weights of the program are of the same version. Several
+/// threads may call run() at the same time.
 ///
 /// A package is machine code. Read only directories that you trust: whoever can write to
-/// one can run code in the process that loads the program. Checksums show damage, but not
-/// who wrote a file.
+/// such a directory can run code in the process that loads the program. Checksums show
+/// damage, but not who wrote a file.
 class Program {
  public:
-  /// Loads the program. If `before` is of the same base, the program is not read again, and
-  /// a package of AOTInductor is not if its bytes are the same: only the weights change.
+  /// Loads the program. If `before` has the same base, the two share the program that was
+  /// read. If their packages of AOTInductor have the same bytes, a loaded package that no
+  /// version uses any more is used again. Then only the weights are new.
   /// Errors:  c10::ValueError for a version without a program, for files that can't be
-  ///          loaded, and naming a weight that the version does not have.
+  ///          loaded, and for a weight that the version does not have, naming the weight.
   explicit Program(
       std::shared_ptr<const Version> version,
       std::shared_ptr<const Program> before = {});
@@ -40,11 +42,11 @@ class Program {
   Program& operator=(const Program&) = delete;
 
   const Version& version() const;
-  /// The arguments of run(). An activation has the path of its feature in the version.
-  /// Inputs whose first size is 1 belong to the user. Those with an unknown first size have
-  /// one row per candidate.
+  /// The arguments of run(). The path of an activation is that of its feature in the
+  /// version. Inputs whose first size is 1 belong to the user. Inputs with an unknown first
+  /// size have one row per candidate.
   const Pt2Signature& signature() const;
-  /// Whether it runs a package of AOTInductor.
+  /// Whether run() runs a package of AOTInductor.
   bool is_compiled() const;
 
   /// Calls the program.

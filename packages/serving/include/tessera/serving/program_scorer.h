@@ -17,13 +17,13 @@ namespace tessera::serving {
 ///   const ProgramScorer score(reader);
 ///   const Server server(reader, {.port = 0}, score);
 ///
-/// It looks up the features of all requests of a batch together, those of a user once,
-/// and runs the program for each request. The first output of the program is the scores.
-/// Tables, dense weights and program are of one version. When a new version arrives, the
-/// first call loads its weights, while other threads go on with the previous version.
+/// It looks up the features of all requests of a batch together, and those of a user once
+/// per request. It runs the program for each request. The program's first output is the
+/// scores. Tables, dense weights and program are of one version. When a new version arrives,
+/// the first call loads its weights, while other threads go on with the previous version.
 ///
-/// An input of a request has the name of a feature or of an input of the program, which
-/// input_names of export_dense_pt2() gives it. Features and inputs with one row in the
+/// An input of a request has the name of a feature, or of an input of the program as the
+/// input_names of export_dense_pt2() have set it. Features and inputs with one row in the
 /// example of the export belong to the user, and the others to the candidates.
 /// If the program of a new version can't be loaded, the previous version stays in use,
 /// with a warning.

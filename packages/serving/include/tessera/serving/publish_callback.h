@@ -19,16 +19,17 @@ namespace tessera::serving {
 ///       {.callbacks = {PublishCallback(publisher, {.every_seconds = 10.0})}});
 ///
 /// A version has the step and the logs of the training. If a version can't be written, for
-/// example because the disk is full, the callback warns and the training goes on. The next
-/// version has the rows, too.
+/// example because the disk is full, the callback warns and the training goes on. The rows
+/// are then in the next version.
 /// Errors:  c10::ValueError for a schedule that is empty or negative.
 class PublishCallback : public training::Callback {
  public:
-  /// When it publishes. At least one must be set.
+  /// When the callback publishes. At least one member must be set.
   struct Schedule {
     /// After every n-th step. 0: not by steps.
     int64_t every_steps = 0;
-    /// After the first step at which so many seconds have passed. 0: not by time.
+    /// After the first step that ends this many seconds after the last version. 0: not by
+    /// time.
     double every_seconds = 0.0;
   };
 

@@ -13,14 +13,14 @@ namespace tessera::serving {
 
 /// How a Publisher stores the rows of a table.
 enum class RowFormat {
-  /// In the dtype of the table. Lookups then give the bits of the layer's.
+  /// In the dtype of the table. Lookups then give the same bits as the layer.
   kTable,
   kFloat32,
   kBFloat16,
   kFloat16,
   /// Codes of 8 or 4 bits, with a scale and an offset for each row. A number differs by
   /// at most half a step from the trained one. With R = largest - smallest number of the
-  /// row, this is R / 510 for kInt8 and R / 30 for kInt4.
+  /// row, half a step is R / 510 for kInt8 and R / 30 for kInt4.
   kInt8,
   kInt4
 };
@@ -30,10 +30,10 @@ struct PublishOptions {
   RowFormat format = RowFormat::kTable;
   /// The formats of some tables, by their names.
   std::map<std::string, RowFormat> formats = {};
-  /// Every n-th version is a base, which has all rows. With 1, every version is one.
+  /// Every n-th version is a base, which has all rows. With 1, every version is a base.
   int64_t full_every = 1000;
-  /// A version is also a base if the rows of the versions since the last base would
-  /// otherwise be more than this share of its bytes, > 0.
+  /// A version is also a base if the versions since the last base would otherwise take more
+  /// than this share of the bytes of a base. Must be > 0.
   double full_share = 0.5;
   /// The number of newest versions to keep. Versions that are not older than keep_seconds
   /// are kept, too, and so are the versions that the kept ones build on.
@@ -49,7 +49,7 @@ struct PublishOptions {
   std::string program = {};
   /// The path of a package that AOTInductor has compiled from `program` with the option
   /// always_keep_tensor_constants. It runs only on machines with the instruction set of the
-  /// one that compiled it. Empty: none.
+  /// machine that compiled it. Empty: none.
   std::string compiled_program = {};
 };
 static_assert(std::is_aggregate_v<PublishOptions>);
@@ -58,10 +58,10 @@ namespace detail {
 
 /// Facts about the training that are published together with the weights.
 struct PublishInfo {
-  /// Makes the version a base, for example because an older one is damaged.
+  /// Makes the version a base, for example because an older version is damaged.
   bool base = false;
   int64_t step = 0;
-  /// NaN is left out.
+  /// Metrics that are NaN are left out.
   std::map<std::string, double> metrics = {};
 };
 static_assert(std::is_aggregate_v<PublishInfo>);
@@ -72,7 +72,7 @@ static_assert(std::is_aggregate_v<PublishInfo>);
 struct PublishReport {
   int64_t version = 0;
   bool is_base = false;
-  /// The rows in the version, and the keys that have lost their rows.
+  /// The number of rows in the version, and of keys that have lost their rows.
   int64_t rows = 0;
   int64_t removed_keys = 0;
   int64_t bytes = 0;
@@ -84,8 +84,8 @@ struct PublishReport {
 
 // snippet: packages/serving/tests/serving_docs_test.cpp Publisher
 /// Writes versions of a model that is being trained, for processes that serve it by a
-/// Reader. The first version has all rows. Later ones have the rows that updates have
-/// written since, new and removed keys, and all dense weights.
+/// Reader. The first version has all rows. A later one has the rows that updates have
+/// written since the version before, new and removed keys, and all dense weights.
 ///
 ///   Publisher publisher(model, "published", {.format = RowFormat::kInt8});
 ///   for (int64_t step = 1; step <= 20; ++step) {
@@ -101,35 +101,36 @@ struct PublishReport {
 /// that, they keep the previous version. Only one Publisher at a time may write to a
 /// directory, and only one may follow a model.
 ///
-/// With Strategy::fused(), updates mark the rows that they write, and publish() costs as
-/// much as it copies. With Strategy::host() and padded(), publish() compares all rows with
-/// their checksums. If you write to embedding_tables() by LibTorch's operators, the next
-/// version is a base. With Strategy::fused(), other writes, such as by data_ptr(), are not
-/// noticed: call update_embedding_table() instead. Checkpoints notice every write.
+/// With Strategy::fused(), updates mark the rows that they write, so publish() takes only
+/// the time to copy the version. If you write to embedding_tables() by LibTorch's operators,
+/// the next version is a base. Other writes, such as by data_ptr(), are not noticed: call
+/// update_embedding_table() instead. With Strategy::host() and padded(), publish() compares
+/// all rows with their checksums, and notices every write. Checkpoints do so, too.
 ///
 /// If a version can't be written, its rows are in the next one, and publish() raises the
 /// error. With `background`, the next publish() or wait() raises it.
 /// With sharded tables, all ranks make a Publisher and call its functions. They send their
 /// rows to rank 0, which writes the version.
 /// Errors:  c10::ValueError for options and formats that do not fit the model;
-///          c10::NotImplementedError for features with an output_shape; c10::Error naming
-///          the path for files, and for a directory or a model that has another
-///          Publisher.
+///          c10::NotImplementedError for features with an output_shape; c10::Error for
+///          files that can't be read or written, naming the path, and for a directory or a
+///          model that has another Publisher.
 class Publisher {
  public:
   Publisher(
       training::ModelPointer model,
       std::string directory,
       PublishOptions options = {});
-  /// Waits for a version that is being written, and warns if this fails.
+  /// Waits for a version that is being written, and warns if it can't be written.
   ~Publisher();
   Publisher(const Publisher&) = delete;
   Publisher& operator=(const Publisher&) = delete;
 
   /// Publishes the model as it is now, and returns the number of the version. Call it
   /// between steps. It first waits until the previous version is written.
-  /// Errors:  c10::ValueError naming the row, if a format has 8 or 4 bits and a number is
-  ///          not finite; c10::Error naming the path.
+  /// Errors:  c10::ValueError for a number that the format can't store, naming the row: one
+  ///          that is too large or, with 8 or 4 bits, not finite; c10::Error for files,
+  ///          naming the path.
   int64_t publish(const detail::PublishInfo& info = {});
 
   /// Waits until the last version is written.

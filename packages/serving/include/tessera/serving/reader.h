@@ -22,14 +22,14 @@ struct FeatureBatch {
   /// Example b has the ids [row_splits[b], row_splits[b + 1]). Empty: each id is an example,
   /// as in a dense feature.
   std::span<const int64_t> row_splits = {};
-  /// One weight per id, if the ids are combined. Empty: ones.
+  /// One weight per id, if the ids are combined. Empty: all weights are 1.
   std::span<const float> weights = {};
 };
 
 /// The ids of one feature for some examples, with their memory.
 struct IdLists {
   std::vector<int64_t> ids = {};
-  /// As FeatureBatch::row_splits.
+  /// See FeatureBatch::row_splits.
   std::vector<int64_t> row_splits = {};
 
   FeatureBatch batch(std::span<const float> weights = {}) const {
@@ -71,9 +71,9 @@ class TESSERA_SERVING_API Version {
     /// 0 for a table with keys.
     int64_t vocabulary_size = 0;
     bool has_keys = false;
-    /// The rows, or the keys that have one.
+    /// The number of rows, or of keys that have a row.
     int64_t rows = 0;
-    /// The rows that have changed since the base.
+    /// The number of rows that have changed since the base.
     int64_t overlaid_rows = 0;
   };
 
@@ -83,7 +83,7 @@ class TESSERA_SERVING_API Version {
     /// "float32", "int64", ...
     std::string dtype = {};
     std::vector<int64_t> shape = {};
-    /// In order, without gaps. They live as long as the Version.
+    /// The numbers in order, without gaps. The bytes live as long as the Version.
     std::span<const std::byte> bytes = {};
   };
 
@@ -96,7 +96,7 @@ class TESSERA_SERVING_API Version {
   int64_t base() const;
   /// The step of the training, as the publisher gave it.
   int64_t step() const;
-  /// When it was published, in seconds since 1970.
+  /// When the version was published, in seconds since 1970.
   double time() const;
   const std::map<std::string, double>& metrics() const;
 
@@ -109,7 +109,8 @@ class TESSERA_SERVING_API Version {
   std::string_view program() const;
   /// The bytes of PublishOptions::compiled_program. Empty: none.
   std::string_view compiled_program() const;
-  /// Keeps the bytes of these three alive. All versions of a base share it.
+  /// Keeps the bytes of pipeline(), program() and compiled_program() alive. All versions of
+  /// a base share this memory.
   std::shared_ptr<const void> base_memory() const;
 
   /// The number of a feature in features(). It is the same in all versions of a training.
@@ -121,14 +122,15 @@ class TESSERA_SERVING_API Version {
 
   /// The number of floats that lookup() writes: examples * dim, or
   /// examples * sequence_length * dim.
-  /// Errors:  std::out_of_range for the number of a feature.
+  /// Errors:  std::out_of_range if there is no such feature; std::invalid_argument for a
+  ///          batch that is too large.
   size_t output_size(size_t feature, const FeatureBatch& batch) const;
 
-  /// Looks up the ids and combines those of an example, as the layer does in evaluation. The
-  /// result has the bits of the layer's if the rows are stored in the table's dtype. As in
-  /// the layer, ids < 0 of a feature with row_splits are dropped, and so are ids whose
-  /// weight is not > 0, unless the combiner is "sum" or the feature was trained with
-  /// validate_weights_and_indices = false.
+  /// Looks up the ids and combines those of an example, as the layer does in evaluation. If
+  /// the rows are stored in the table's dtype, the result has the same bits as the layer's.
+  /// As in the layer, a lookup with row_splits drops ids < 0 of a table without keys. Unless
+  /// the combiner is "sum", it also drops ids whose weight is not > 0. Features trained with
+  /// validate_weights_and_indices = false do neither.
   /// Shapes:  out [examples, dim], or [examples, sequence_length, dim].
   /// Errors:  std::invalid_argument for row_splits, weights or an `out` that do not fit;
   ///          std::out_of_range for an id that the layer refuses, too. `out` is not changed.
@@ -136,7 +138,8 @@ class TESSERA_SERVING_API Version {
       const;
 
   /// Copies the row of each id or key, as float32, rounded if the table has a quantization.
-  /// An unknown key gets the row of the default key or zeros, and the padding key zeros.
+  /// An unknown key gets the row of the default key, or zeros if there is none. The padding
+  /// key gets zeros.
   /// Shapes:  ids [n], out [n, dim].
   /// Errors:  as lookup().
   void lookup_rows(
@@ -182,10 +185,10 @@ struct ReaderOptions {
   /// Whether a base is copied into memory with huge pages. Lookups are faster then, but
   /// processes on the same machine no longer share the pages.
   bool copy_to_memory = false;
-  /// Called with each new version, by the thread that takes the version. The reader's own
-  /// thread also calls it with each new problem that it meets, where refresh() and
-  /// rollback() throw. So two threads may call it at the same time if you call refresh()
-  /// or rollback(). The function must not call the reader, and must not throw.
+  /// Called with each new version, by the thread that takes the version, and with each new
+  /// problem that the reader's own thread or unpin() meets. refresh() and rollback() throw
+  /// instead. If you call one of these three functions, two threads may call on_event at
+  /// the same time. on_event must not call the reader, and must not throw.
   std::function<void(const ReaderEvent&)> on_event = {};
 };
 
@@ -197,9 +200,10 @@ struct ReaderStatus {
   int64_t newest = 0;
   /// Set by rollback().
   bool is_pinned = false;
-  /// Versions that were taken since the reader was opened.
+  /// The number of versions that were taken since the reader was opened.
   int64_t taken = 0;
-  /// Why the newest version does not serve. Empty: it does, is_pinned, or nobody has looked.
+  /// Why the newest version does not serve. Empty if it serves, if is_pinned is set, or if
+  /// nobody has looked.
   std::string problem = {};
 };
 
@@ -211,11 +215,12 @@ struct ReaderStatus {
 ///
 /// A new version is taken whole: version() gives the old one, and from one moment on the
 /// new one. No lookup waits for it. A version that is damaged or not complete does not
-/// serve. Then the old one stays, and status() names the problem. While its files change,
-/// the reader looks again. All functions may be called from several threads.
+/// serve. The old one then goes on serving, and status() names the problem. If the files of
+/// the damaged version change, the reader reads them again. All functions may be called
+/// from several threads.
 ///
-/// A child of fork() may use the reader. It follows from its first call on, by a thread of
-/// its own.
+/// A child of fork() may use the reader. From the child's first call on, a thread of its
+/// own follows new versions.
 /// Errors:  std::runtime_error naming the path for a directory without a version, and for
 ///          files that can't be read or are missing; std::invalid_argument for damaged
 ///          files, naming the file.
@@ -229,8 +234,8 @@ class TESSERA_SERVING_API Reader {
   /// The version that serves now.
   std::shared_ptr<const Version> version() const;
 
-  /// Takes the newest version now. Returns whether it is another one than before. Does
-  /// nothing after rollback().
+  /// Takes the newest version now. Returns whether it is another one than before. Takes
+  /// none after rollback().
   /// Errors:  as the constructor; the old version stays.
   bool refresh();
 

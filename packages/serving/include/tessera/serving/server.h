@@ -22,8 +22,8 @@ namespace tessera::serving {
 /// The values of one input of a score request.
 struct ScoreInput {
   std::string name = {};
-  /// The ids of a feature of this name, with row_splits if the client has sent lists, which
-  /// it may do for any feature. If no feature has the name, the numbers of a dense input,
+  /// If a feature has the name, its ids, with row_splits if the client has sent lists. The
+  /// client may send lists for any feature. Otherwise the numbers of a dense input,
   /// [rows, width].
   std::variant<IdLists, std::vector<float>> values = {};
   int64_t rows = 0;
@@ -31,9 +31,9 @@ struct ScoreInput {
 
 /// One user and some candidates.
 struct ScoreRequest {
-  /// One row each.
+  /// Each input has one row.
   std::vector<ScoreInput> user = {};
-  /// num_candidates rows each.
+  /// Each input has num_candidates rows.
   std::vector<ScoreInput> candidates = {};
   int64_t num_candidates = 0;
 };
@@ -42,18 +42,18 @@ struct ScoreRequest {
 struct ScoreResult {
   /// The version that has given the scores.
   int64_t version = 0;
-  /// A score that is not finite is an error of the server.
+  /// If a score is not finite, the client gets status 500.
   std::vector<float> scores = {};  // [num_candidates]
-  /// Empty: no error. Otherwise why this request can't be scored. The client gets it with
-  /// status 400, without a place such as "[Version::lookup]" at its beginning.
+  /// Why this request can't be scored. Empty: no error. The client gets the text with status
+  /// 400, without a place such as "[Version::lookup]" at its beginning.
   std::string error = {};
 };
 
 /// Scores requests that came at about the same time, and gives one result per request. The
 /// threads of the server may call it at the same time. After an exception for several
 /// requests, it is called again with each of them alone. The client then gets the message
-/// of a std::invalid_argument or std::out_of_range with status 400, and of any other
-/// exception only "internal error" with status 500.
+/// of a std::invalid_argument or std::out_of_range with status 400. After any other
+/// exception, it gets only "internal error" with status 500.
 using ScoreFunction =
     std::function<std::vector<ScoreResult>(std::span<const ScoreRequest>)>;
 
@@ -68,9 +68,9 @@ using ScoreFunction =
 struct ScoreInputInfo {
   /// The name of a feature, or that of an input of numbers.
   std::string name = {};
-  /// Whether a request has it in "user", with one row, or else in "candidates".
+  /// True: requests have the input in "user", with one row. False: in "candidates".
   bool is_of_user = false;
-  /// How many numbers a row has. 0: it has ids.
+  /// How many numbers a row has. 0: the input has ids.
   int64_t width = 0;
 
   bool operator==(const ScoreInputInfo&) const = default;
@@ -78,29 +78,29 @@ struct ScoreInputInfo {
 
 /// Where a Server listens, and its limits.
 struct ServerOptions {
-  /// An IP address or "localhost". Any other than that of the own machine opens the server
-  /// to the network.
+  /// An IP address or "localhost". Any address but a loopback address, such as 127.0.0.1,
+  /// opens the server to the network.
   std::string address = "127.0.0.1";
-  /// 0: any free one, see Server::port().
+  /// 0: any free port, see Server::port().
   uint16_t port = 8080;
-  /// The threads that look up and score. One more thread reads and writes.
+  /// The threads that look up and score. One more thread reads requests and writes answers.
   int64_t threads = 1;
   /// The requests that may wait for a thread. A request beyond them gets status 503 at once.
   int64_t max_queue = 256;
   /// The requests that one call of the score function gets, at most.
   int64_t max_batch = 16;
-  /// A batch gets no more requests when its bodies have this many bytes. Requests of
-  /// hundreds of candidates would only wait for each other.
+  /// A batch gets no more requests once their bodies have this many bytes, because requests
+  /// of hundreds of candidates would only wait for each other.
   int64_t max_batch_bytes = 1 << 14;
-  /// A connection beyond them is closed at once. If the process may open fewer files
-  /// (`ulimit -n`), that many are open less 64, which the reader and others need.
+  /// Connections beyond this number are closed at once. If the process may open fewer files
+  /// (`ulimit -n`), the limit is their number less 64, which the reader and others need.
   int64_t max_connections = 20000;
-  /// The bytes of the body of a request.
+  /// The bytes of the body of a request, at most.
   int64_t max_body_bytes = 1 << 20;
-  /// The ids, numbers and rows of one request.
+  /// The ids, numbers and rows of one request, at most.
   int64_t max_ids = 100000;
-  /// The time to receive a request, the time that it may wait for a thread, and the time in
-  /// which the client must take the answer.
+  /// Each of these may take this long: receiving a request, its wait for a thread, and the
+  /// client taking the answer.
   double request_seconds = 5.0;
   /// The time that a connection may be idle.
   double idle_seconds = 60.0;
@@ -150,15 +150,15 @@ struct ServerOptions {
 ///                  "vectors":[[...],...]}. A number that is not finite is null.
 ///   POST /score    {"user":{"user":42,"age":31.5},"candidates":{"movie":[3,1,4]}} ->
 ///                  {"version":7,"scores":[...]}. An input with the name of a feature has
-///                  ids, and any other has numbers. It has one entry per candidate, which
-///                  may be a list.
+///                  ids, and any other has numbers. In "candidates", it has one entry per
+///                  candidate, which may be a list.
 ///
 /// A wrong request gets {"error":"..."} with a status of 400 and above. Requests of /score
-/// that wait are scored in one call, but none waits for others.
+/// that are waiting are scored in one call. No request waits for others to arrive.
 ///
-/// The bodies of all requests and answers, from the first byte that is received to the last
-/// one that is sent, may have 1 GiB. What comes beyond gets status 503. Answers of up to
-/// 16 KiB are not counted.
+/// The bodies of all requests and answers may have 1 GiB together. They count from the first
+/// byte that is received to the last one that is sent. A client whose request or answer goes
+/// beyond that gets status 503. Answers of up to 16 KiB are not counted.
 ///
 /// The server has neither TLS nor passwords. To open it to others, put a proxy with both in
 /// front of it.
@@ -195,9 +195,9 @@ class TESSERA_SERVING_API Server {
   uint16_t port() const;
 
   /// Accepts no more connections, receives and answers the requests that have begun to
-  /// arrive, and closes all connections. The options bound the time for that as before: a
-  /// client has request_seconds to send a request, and as long to take its answer. It
-  /// returns after the last call of the score function, which must not call stop().
+  /// arrive, and closes all connections. The time limits still hold: a client has
+  /// request_seconds to send a request, and as long to take its answer. stop() returns
+  /// after the last call of the score function, which must not call stop().
   void stop();
 
  private:

@@ -6,8 +6,8 @@
 namespace tessera::serving {
 
 // snippet: packages/serving/tests/serving_docs_test.cpp use_short_time_slices
-/// Lets the calling thread run soon when a request wakes it. Call it first in each thread
-/// that answers requests. The threads of a Server call it themselves.
+/// Lets the calling thread run soon when a request wakes the thread. Call this first in each
+/// thread that answers requests. The threads of a Server call it themselves.
 ///
 ///   std::thread worker([&] {
 ///     use_short_time_slices();

@@ -11,7 +11,7 @@
  *   tessera_version* version = tessera_reader_version(reader);
  *   int64_t movie = tessera_version_feature(version, "movie");
  *
- * Functions that can fail return a negative number, and tessera_error() then says why. No
+ * Functions that fail return a negative number or NULL. tessera_error() then says why. No
  * exception leaves a function. Any number of threads may use a reader or a version. */
 
 #include <tessera/serving/export.h>
@@ -26,18 +26,19 @@ extern "C" {
 typedef struct tessera_reader tessera_reader;
 typedef struct tessera_version tessera_version;
 
-/* ReaderOptions. {0} has the defaults, but does not follow. NULL follows. */
+/* See ReaderOptions. {0} has its defaults, but the reader does not follow new versions. If
+ * the options are NULL, the reader follows. */
 typedef struct tessera_reader_options {
   int follow; /* 1: a thread takes new versions */
   double poll_seconds; /* 0: one second */
   int copy_to_memory;
 } tessera_reader_options;
 
-/* The message of the last call of this thread that failed. The pointer is never NULL, and it
- * is valid until the next call. */
+/* The message of the last failed call of this thread. The pointer is never NULL, and it is
+ * valid until the next call. */
 TESSERA_SERVING_API const char* tessera_error(void);
 
-/* Opens a directory and writes the reader to `out`. `options` may be NULL: then it follows.
+/* Opens a directory and writes the reader to `out`. `options` may be NULL.
  * Returns 0, or -1. */
 TESSERA_SERVING_API int tessera_reader_open(
     const char* directory,
@@ -45,9 +46,9 @@ TESSERA_SERVING_API int tessera_reader_open(
     tessera_reader** out);
 /* Accepts NULL. Versions stay valid. */
 TESSERA_SERVING_API void tessera_reader_close(tessera_reader* reader);
-/* Takes the newest version. Returns 1 if it is another one, 0 if not, or -1. */
+/* Takes the newest version. Returns 1 if it is another one than before, 0 if not, or -1. */
 TESSERA_SERVING_API int tessera_reader_refresh(tessera_reader* reader);
-/* Returns 0, or -1. */
+/* Reader::rollback() and Reader::unpin(). Both return 0, or -1. */
 TESSERA_SERVING_API int tessera_reader_rollback(
     tessera_reader* reader,
     int64_t version);
@@ -70,16 +71,16 @@ TESSERA_SERVING_API int64_t
 tessera_version_feature(const tessera_version* version, const char* name);
 TESSERA_SERVING_API int64_t
 tessera_version_table(const tessera_version* version, const char* name);
-/* The floats of a row of the feature's or the table's activation, or -1. */
+/* The number of floats in a row of the feature or the table, or -1. */
 TESSERA_SERVING_API int64_t
 tessera_version_feature_dim(const tessera_version* version, int64_t feature);
 TESSERA_SERVING_API int64_t
 tessera_version_table_dim(const tessera_version* version, int64_t table);
 
 /* Version::lookup(). `row_splits` has num_examples + 1 numbers. If it is NULL, each id is an
- * example, and num_examples is num_ids. `weights` has one number per id, or is NULL. `out` has out_size floats, enough for
- * all examples. Returns
- * the number of floats that were written, or -1. */
+ * example, and num_examples is num_ids. `weights` has one number per id, or is NULL. `out`
+ * has out_size floats, enough for all examples. Returns the number of floats that were
+ * written, or -1. */
 TESSERA_SERVING_API int64_t tessera_version_lookup(
     const tessera_version* version,
     int64_t feature,
