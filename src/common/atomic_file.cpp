@@ -152,7 +152,7 @@ AtomicFile::AtomicFile(const std::string& path, std::string where)
       fail_to_write(where_, path_, "the file can't be created");
     }
   }
-  if (exists) {  // If this is refused, the file has the permissions of a new file.
+  if (exists) {  // If fchmod() fails, the file keeps a new file's permissions.
     (void)::fchmod(file_.number(), static_cast<mode_t>(status.permissions()));
   }
 }

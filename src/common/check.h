@@ -77,7 +77,7 @@ inline std::string message_of_error(const c10::Error& error) {
 #endif
 
 /// Converts `value` to what a message shows. fmt prints integers and text. A stream
-/// prints everything else, such as floating point numbers (six digits), sizes, dtypes.
+/// prints everything else, such as floating-point numbers (six digits), sizes and dtypes.
 template <class T>
 decltype(auto) shown(const T& value) {
   if constexpr (std::is_convertible_v<const T&, std::string_view>) {

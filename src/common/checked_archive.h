@@ -23,7 +23,7 @@ namespace tessera {
 // The kind is the type of the entry and, for a tensor, its shape. The path of an entry
 // in a nested archive is its keys, joined by '/'. Checksums are computed while entries are
 // written, because an OutputArchive can't be read. The entries of a user's class have no
-// lines, because the class may save itself in another way. Archives that were written
+// lines, because the class may have its own save(). Archives that were written
 // before `tessera_checksums` existed are read without verification.
 
 inline constexpr const char* kChecksumsKey = "tessera_checksums";

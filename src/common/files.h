@@ -32,8 +32,8 @@ class FileDescriptor {
     return number_;
   }
 
-  /// Whether `path` names this file, which is a regular one. Another process may have
-  /// renamed or deleted it since it was opened.
+  /// Whether `path` names this file, and the file is regular. Another process may have
+  /// renamed or deleted the file since it was opened.
   bool is_at(const char* path) const;
   /// Writes all bytes at the current position.
   [[nodiscard]] bool write(const void* data, size_t size) const;
@@ -51,7 +51,7 @@ class FileDescriptor {
 FileDescriptor open_folder(const char* path);
 
 /// Checks a path. The system reads a path up to its first zero byte, so a path with a
-/// zero byte would open another file. Call it wherever a path reaches the system.
+/// zero byte would open another file. Call this function before any use of a path.
 /// Errors:  c10::ValueError that begins with `where`, for a path with a zero byte or
 ///          with more than 4096 bytes.
 void check_path(const std::string& path, const std::string& where);

@@ -161,7 +161,7 @@ class JsonTextReader final : public nlohmann::json_sax<Json> {
  private:
   struct Key {
     std::string name;
-    size_t end = 0;  // the byte of the text after it
+    size_t end = 0;  // the position in the text after the key
   };
 
   // An object or a list that is being read.

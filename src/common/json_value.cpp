@@ -40,8 +40,8 @@ std::string excerpt(const Json& json) {
   return shorten(json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
-// Refuses a whole number that is too large for `range`. From 2^64 on, the parser makes
-// a floating-point number of it.
+// Refuses a whole number that is too large for `range`. The parser turns whole numbers
+// from 2^64 on into floating-point numbers.
 void check_size(
     const Json& json,
     bool fits,

@@ -17,7 +17,7 @@
 
 namespace tessera {
 
-/// Checks an option lookup_threads.
+/// Checks the option `lookup_threads`.
 /// Errors:  c10::ValueError beginning with `where` if `threads` is not in [0, 4096].
 void check_lookup_threads(int64_t threads, const std::string& where);
 

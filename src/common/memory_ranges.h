@@ -21,7 +21,8 @@ class MemoryRanges {
   bool overlap(const at::Tensor& tensor) const;
 
  private:
-  std::map<uintptr_t, uintptr_t> ends_;  // of disjoint ranges, by begin
+  // The end of each range by its begin. The ranges are disjoint.
+  std::map<uintptr_t, uintptr_t> ends_;
 };
 
 }  // namespace tessera

@@ -34,8 +34,8 @@ inline constexpr auto shortened_name = [](const auto& item) {
   return shorten(item.name);
 };
 
-/// The value of an enum with this name. `names` are those of its values up to `last`, in
-/// their order.
+/// The value of an enum with this name. `names` are the names of its values, in the order
+/// of the values. `last` is the last value.
 /// Errors:  c10::ValueError that `what` must be one of the names.
 template <auto last, class Names>
 auto value_named(std::string_view name, const Names& names, const char* what) {

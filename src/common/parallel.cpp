@@ -15,8 +15,9 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-// GNU's OpenMP, whose threads LibTorch computes with. at::parallel_for calls it only if the
-// compiler is GCC. Clang's pragmas would start the threads of another OpenMP beside them.
+// LibTorch computes with the threads of GNU's OpenMP, which has these functions.
+// at::parallel_for uses these threads only if the compiler is GCC. Clang's pragmas would
+// start the threads of another OpenMP beside them.
 extern "C" {
 void GOMP_parallel(
     void (*run)(void*),
@@ -107,7 +108,7 @@ class TaskRanges {
   }
 
  private:
-  // With more threads, some share a range. A thread looks at all ranges at the end.
+  // More threads than this share ranges. At the end, each thread looks at all ranges.
   static constexpr int64_t kMaxRanges = 64;
 
   int64_t begin(int64_t range) const {
@@ -117,8 +118,8 @@ class TaskRanges {
   int64_t tasks_;
   int64_t ranges_;
   // All threads write these numbers. The array has cache lines of its own, so that these
-  // writes do not slow down reads of other variables. A line has 8 of the numbers, so that a
-  // thread without tasks finds the others' soon.
+  // writes do not slow down reads of other variables. A line has 8 of the numbers, so that
+  // a thread without tasks soon finds the tasks of the others.
   alignas(128) std::array<std::atomic<int64_t>, kMaxRanges> next_ = {};
 };
 

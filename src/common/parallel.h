@@ -14,16 +14,16 @@ inline constexpr int64_t kParallelBytes = int64_t{128} * 1024;
 /// Returns the number of LibTorch's intra-op threads for the calling thread.
 int64_t thread_count();
 
-/// Sets that number for the calling thread only.
+/// Sets the number of intra-op threads for the calling thread only.
 void set_thread_count(int64_t threads);
 
 /// Returns how much of `total` each task should get, so that every thread gets a few tasks
 /// and waits little for the others. `bytes` is the memory traffic of all tasks, as in
 /// run_tasks().
 ///
-/// The size is a power of two, or it is limited to one of the bounds. It is `largest` if
-/// one thread runs all tasks. It depends on the number of threads, so results must not
-/// depend on it.
+/// The size is a power of two or one of the two bounds. It is `largest` if one thread runs
+/// all tasks. The size depends on the number of threads, so results must not depend on the
+/// size.
 int64_t task_size(
     int64_t total,
     int64_t bytes,
@@ -36,9 +36,9 @@ int64_t task_size(
 /// first tasks, and so on. If the tasks of two calls divide the same rows, the tasks of a row
 /// therefore mostly run on the same thread, which still has the row in its cache. A thread
 /// that has finished takes tasks of the others, so tasks may differ in length. It must not
-/// matter which thread runs which task. `bytes` is the memory traffic of all tasks together:
-/// below kParallelBytes, everything runs on the calling thread. The same holds in a forked
-/// child if the forking thread has run tasks on several threads.
+/// matter which thread runs which task. `bytes` is the memory traffic of all tasks.
+/// All tasks run on the calling thread if `bytes` is below kParallelBytes, and in a forked
+/// child whose forking thread has run tasks on several threads.
 /// Errors:  rethrows the first exception of a task; tasks that have not begun do not run.
 void run_tasks(
     int64_t count,

@@ -7,8 +7,8 @@
 
 namespace tessera {
 
-// A RecordFunction has several hundred bytes to initialize, so it is made only for a
-// profiler.
+// Making a RecordFunction initializes several hundred bytes, so one is made only if there
+// is a profiler.
 ProfileScope::ProfileScope(std::string_view name) {
   if (auto callbacks =
           at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE)) {

@@ -103,7 +103,7 @@ std::vector<std::string> RankGroup::gather(const std::string& text) {
 }
 
 bool RankGroup::is_sum_direct(int64_t count) const {
-  // One exchange sends more bytes than two exchanges. This many more bytes may take as
+  // One exchange sends more bytes than two exchanges. Sending kMaxMoreBytes may take as
   // long as the latency of the second exchange.
   constexpr int64_t kMaxMoreBytes = int64_t{1} << 20;
   const int64_t bytes = count * static_cast<int64_t>(sizeof(float));

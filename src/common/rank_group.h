@@ -68,7 +68,7 @@ class RankGroup {
     /// Bytes for each rank, or one tensor for all of them, or nothing.
     std::vector<at::Tensor> bodies = {};
   };
-  /// The messages of all ranks, in their order.
+  /// The messages of all ranks, in the order of the ranks.
   struct Arrivals {
     std::vector<int64_t> values = {};
     /// Bytes for this rank, contiguous and aligned to 4 bytes.
@@ -198,9 +198,9 @@ class RankGroup {
       RendezvousPoint point,
       const std::vector<bool>& flags);
 
-  /// Returns the sum of `values` over the ranks, added in their order, so that all ranks
-  /// get the same bits. (An allreduce of MPI guarantees no order.) This function sets the
-  /// bodies of `message`, and arrives with it.
+  /// Returns the sum of `values` over the ranks, added in the order of the ranks, so that
+  /// all ranks get the same bits. (An allreduce of MPI guarantees no order.) This function
+  /// sets the bodies of `message`, and arrives with it.
   /// Shapes:  [n] float32; nothing is read from `values` if there is an error.
   at::Tensor sum(
       RendezvousPoint point,

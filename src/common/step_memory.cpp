@@ -23,13 +23,13 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 // Capacities up to this one are multiples of kAlignment. Larger ones are
-// 2^k * {4, 5, 6, 7} / 4, which is at most a quarter more than what is needed. Small ones
-// are kept, too: malloc() keeps 7 free blocks of a size per thread and then merges them.
+// 2^k * {4, 5, 6, 7} / 4, which is at most a quarter more than what is needed. Small
+// blocks are cached, too, because malloc() keeps only 7 free blocks of a size per thread.
 constexpr size_t kMaxSmallCapacity = 1024;
 constexpr size_t kSmallClasses = kMaxSmallCapacity / kAlignment + 1;
 constexpr size_t kSizeClasses =
     kSmallClasses + 4 * std::numeric_limits<size_t>::digits;
-// Each time after this many large blocks were taken, all kept blocks that were not needed
+// Whenever this many large blocks have been taken, all kept blocks that were not needed
 // meanwhile are freed.
 constexpr int64_t kReleaseInterval = 4096;
 

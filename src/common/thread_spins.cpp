@@ -25,10 +25,10 @@ void limit_thread_spins(char** argv) {
   if (error || ::getauxval(AT_BASE) == 0) {
     return;
   }
-  // libgomp reads GOMP_SPINCOUNT in a constructor, before main(). To set it in
-  // .preinit_array has no effect, either. With 3000, 2 threads of an idle machine are
-  // about as fast as with the default of 300,000, and 4 threads 0.86 to 0.89 times as fast.
-  // With 1000, threads fall asleep within a step.
+  // The program restarts, because libgomp reads GOMP_SPINCOUNT in a constructor, before
+  // main(). Setting the variable in .preinit_array has no effect, either. With 3000,
+  // 2 threads of an idle machine are about as fast as with the default of 300,000, and
+  // 4 threads 0.86 to 0.89 times as fast. With 1000, threads fall asleep within a step.
   if (::setenv("GOMP_SPINCOUNT", "3000", /*replace=*/0) == 0) {
     ::execv(program.c_str(), argv);
     ::unsetenv("GOMP_SPINCOUNT");  // the restart has failed

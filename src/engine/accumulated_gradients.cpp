@@ -157,7 +157,7 @@ AccumulatedGradients local_part(
       }
     }
     AccumulatedGradients local = select_keys(gradients, positions);
-    // As in KeyIndex::assign(), one rank takes the counts of all.
+    // As in KeyIndex::assign(), the owner of the first partition takes the whole count.
     local.dropped = index.owned().count() > 0 && index.owned().begin == 0
         ? local.dropped
         : 0;

@@ -17,7 +17,7 @@ struct AccumulatedGradients {
   /// [n] int64, ascending. Rows of the whole table, or positions in `keys`.
   at::Tensor rows = {};
   at::Tensor sums = {};  // [n, dim] float32
-  /// [keys] int64, of a key table: all keys that have occurred, also without a
+  /// [keys] int64, of a key table: all keys that have occurred, even without a
   /// gradient, in the order of their hashes.
   at::Tensor keys = {};
   at::Tensor counts = {};  // [keys] int64, their occurrences

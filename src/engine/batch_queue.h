@@ -21,7 +21,7 @@ struct BatchSlice {
   bool is_dequeued = false;
   /// The thread that called dequeue(), in training batches.
   std::thread::id dequeued_by = {};
-  /// The lookup changes them, see TableStore::lookup_local().
+  /// The ids of all features. The lookup changes them, see TableStore::lookup_local().
   std::shared_ptr<std::vector<IdBags>> bags = nullptr;
   /// The result of a background lookup.
   JobResult<std::vector<at::Tensor>> lookup = {};

@@ -101,7 +101,7 @@ class CallGate {
       ++gate_.calls_;
     }
     ~Call() {
-      // Notifies under the lock, because the gate may be destroyed once it is released.
+      // Notifies under the lock, because the gate may be destroyed once the lock is free.
       const Lock lock(gate_.mutex_);
       --gate_.calls_;
       gate_.changed_.notify_all();
@@ -164,7 +164,7 @@ class CallGate {
         "[EmbeddingEngine] expected no call of the engine within its own update or checkpoint, but a learning rate, a custom rule or CheckpointOptions::extra has made one. Call the engine before or after.");
   }
 
-  // Makes all later calls raise, and those that wait.
+  // Makes all waiting calls and all later calls raise an error.
   void shutdown() {
     {
       const Lock lock(mutex_);
@@ -281,7 +281,7 @@ class EmbeddingEngine::Impl {
         queue_(options_.replicas, options_.queue_depth),
         store_(state_, options_.lookup_threads) {}
 
-  // The initial values of an engine's copy.
+  // What a copy takes from its source.
   struct Copy {
     std::shared_ptr<EmbeddingState> state;
     bool is_ready = false;
@@ -493,7 +493,7 @@ class EmbeddingEngine::Impl {
         where);
   }
 
-  // Says once that the caller collects batches, whose activations are kept.
+  // Warns once that the activations of many open batches stay in memory.
   void warn_about_open_batches(int64_t replica) {
     constexpr int64_t kManyBatches = 32;
     const int64_t open = queue_.num_open(replica);

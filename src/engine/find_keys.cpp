@@ -19,7 +19,7 @@ namespace {
 
 constexpr uint64_t kMaxCount = std::numeric_limits<uint32_t>::max();
 
-// An id without a row. Different keys have different hashes.
+// An id whose key has no row. Different keys have different hashes.
 struct NewKey {
   uint64_t hash;
   int64_t key;
@@ -33,7 +33,7 @@ bool is_trained(const TableState& table, UnknownKeys unknown) {
 
 // Makes keys[i] the key of ids[i].
 void align_keys(IdBags& bags) {
-  // Without an early exit, this takes a few vector instructions per id.
+  // This loop has no early exit, so that the compiler uses vector instructions.
   uint32_t different = bags.ids.size() == bags.keys.size() ? 0 : 1;
   for (size_t i = 0; i < bags.ids.size(); ++i) {
     different |= bags.ids[i] ^ static_cast<uint32_t>(i);
@@ -78,7 +78,7 @@ void sort_by_hash(std::vector<NewKey>& keys) {
 }
 
 struct PlacedKeys {
-  std::unique_ptr<KeyTableRows::Lease> lease = {};  // nullptr: there are none
+  std::unique_ptr<KeyTableRows::Lease> lease = {};  // nullptr: no scratch rows
   std::shared_ptr<const InitialValues> initial_values = {};
 };
 

@@ -25,18 +25,17 @@ struct EmbeddingState;
 struct CollectedKeys {
   Buffer<int64_t> keys = {};  // distinct
   Buffer<uint32_t> counts = {};  // occurrences, with those that had no gradient
-  int64_t dropped =
-      0;  // occurrences of keys that were evicted after their lookup
+  int64_t dropped = 0;  // occurrences of keys evicted after their lookup
 };
 
 /// The changes that an update makes to the keys of one key table.
 struct KeyUpdate {
   TableState* table = nullptr;
   KeyPlan plan = {};
-  std::vector<int64_t> new_keys = {};  // those that are admitted
+  std::vector<int64_t> new_keys = {};  // the admitted ones
   std::vector<uint32_t> new_rows = {};  // [new_keys]
   at::Tensor initial_values = {};  // [new_keys, dim]
-  int64_t dropped = 0;  // in addition to those of the plan
+  int64_t dropped = 0;  // in addition to KeyPlan::Part::dropped
   std::list<Buffer<uint32_t>> rows = {};  // the terms point to them
   std::list<IdBags> swept = {};  // the terms point to them
 };
@@ -59,12 +58,12 @@ CollectedKeys collect_keys(
     const TableState& table,
     std::list<Buffer<uint32_t>>& rows);
 
-/// For rules that update only the rows of the terms: lets the update of the rows record
-/// when the keys were used, in place of apply().
+/// Call this for rules that update only the rows of the terms. The update of the rows, not
+/// apply(), then records when their keys were used.
 void record_with_rows(KeyUpdate& update, TableUpdate& table_update);
 
-/// For rules that update all rows: adds a term with the rows of all other keys to an
-/// update after plan_keys(). `zeros` [dim] is their gradient.
+/// Call this after plan_keys() for rules that update all rows. It adds a term with the
+/// rows of all other keys to the update. `zeros` [dim] is their gradient.
 void sweep_all_keys(
     KeyUpdate& update,
     TableUpdate& table_update,
@@ -90,7 +89,7 @@ void check_nothing_waits(
     const std::string& where);
 
 /// Removes the keys of a key table whose last update is at least `updates` updates
-/// ago, and returns how many they were.
+/// ago, and returns their number.
 /// Errors:  c10::ValueError for a table without keys, and for updates < 1; c10::Error as
 ///          check_nothing_waits().
 int64_t evict_keys(

@@ -90,9 +90,9 @@ void combine(
        .end_bag = end_bag});
 }
 
-// Each table has only a few rows of a small batch, and the lookup would wait for them one
-// table after the other. All rows are therefore prefetched before the first is used, while
-// the activations are allocated.
+// A small batch reads only a few rows of each table, and the lookup would wait for one
+// table after the other. All rows are therefore prefetched while the activations are
+// allocated, before the first row is used.
 std::vector<at::Tensor> lookup_small_batch(
     const std::vector<IdBags>& bags,
     const std::vector<LookupTable>& tables) {
@@ -126,8 +126,8 @@ std::vector<at::Tensor> lookup(
   std::vector<LookupTask> tasks;
   activations.reserve(bags.size());
   tasks.reserve(bags.size());
-  // With one storage for all, torch::save() of one activation would write all, and
-  // resize_() could overwrite its neighbour.
+  // If the activations shared one storage, torch::save() of one of them would write all,
+  // and resize_() could overwrite its neighbour.
   for (const IdBags& feature : bags) {
     activations.push_back(empty_in_step_memory(feature.activation_shape()));
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Uses only stock LibTorch operators, so that tests can compare the engine with it.
+// These lookups use only stock LibTorch operators. Tests compare the engine with them.
 #include "src/engine/operator_lookup.h"
 
 #include "src/tables/combiner_operators.h"

@@ -35,7 +35,7 @@ at::Tensor copy_rows(const at::Tensor& values, const at::Tensor& rows) {
   return copy.dim() == 1 ? copy.unsqueeze(1) : copy;
 }
 
-// Copies local rows. A comparison needs no ids.
+// Copies local rows. compare() passes no `ids`, because it does not use them.
 SampledRows copy(
     const TableState& table,
     const std::vector<int64_t>& rows,
@@ -83,7 +83,7 @@ int64_t local_row_of(const LocalRows& rows, int64_t number) {
   return is_local ? row : -1;
 }
 
-// The median of the values that count, or NaN if there are none.
+// The median of the values where `counts` is true, or NaN if there are none.
 double median(const at::Tensor& values, const at::Tensor& counts) {
   const at::Tensor sorted = std::get<0>(values.masked_select(counts).sort());
   return sorted.numel() == 0 ? std::numeric_limits<double>::quiet_NaN()
@@ -227,7 +227,7 @@ TableMovement compare(const SampledRows& start, const TableState& table) {
   at::Tensor old_accumulators = start.accumulators.index_select(0, chosen);
   if (!new_keys.empty()) {
     rows.insert(rows.end(), new_rows.begin(), new_rows.end());
-    // Rounded as the rows are.
+    // The rows were rounded to the table's dtype, too.
     const at::Tensor initial = table.key_rows->initial_values(new_keys)
                                    .to(table.config->dtype)
                                    .to(at::kFloat);
@@ -243,7 +243,7 @@ TableMovement compare(const SampledRows& start, const TableState& table) {
   const at::Tensor& weights = now.weights;
   at::Tensor accumulators = now.accumulators;
   if (accumulators.sizes() != old_accumulators.sizes()) {
-    // The slots were made meanwhile.
+    // The slots were made after the copies in `start`.
     accumulators = old_accumulators = accumulators.narrow(1, 0, 0);
   }
   const at::Tensor has_moved = (weights != old_weights).any(1);

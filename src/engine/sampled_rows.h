@@ -35,7 +35,7 @@ struct SampledRows {
   /// For a key table: the copies have all keys up to this hash.
   uint64_t complete_to = std::numeric_limits<uint64_t>::max();
   int64_t max_rows = kMaxSampledRows;
-  int64_t updates = 0;  // that add_rows_with_gradient() has read
+  int64_t updates = 0;  // read by add_rows_with_gradient()
 };
 
 /// Copies at most `max_rows` local rows, evenly spread over the table.
@@ -43,7 +43,7 @@ SampledRows sample_rows(
     const TableState& table,
     int64_t max_rows = kMaxSampledRows);
 
-/// Copies of no rows of a table without keys, for add_rows_with_gradient().
+/// SampledRows of a table without keys, to which add_rows_with_gradient() adds rows.
 SampledRows no_rows(const TableState& table);
 
 /// Adds copies of rows that get a gradient other than zero in `update`, with their values
@@ -54,7 +54,7 @@ void add_rows_with_gradient(
     const TableUpdate& update,
     SampledRows& rows) noexcept;
 
-/// Copies of both, perhaps from two ranks. Of a row that both have, the first one counts.
+/// Joins copies of one table, perhaps from two ranks. For a row in both, `first` counts.
 SampledRows joined(const SampledRows& first, const SampledRows& second);
 
 /// How far the rows have moved since the copies were made.

@@ -194,7 +194,7 @@ Nest<at::Tensor> lookup_for_serving(
     const Weights& weights,
     const Nest<FeatureConfig>& feature_config) {
   const at::NoGradGuard no_grad;
-  // The tables of the state, without a copy of key tables.
+  // Unlike embedding_tables_of(), this does not copy key tables.
   std::vector<EmbeddingTables::Entry> entries;
   for (const TableState& table : state.tables) {
     entries.push_back({table.config, table.name, table.parameters.detach()});

@@ -40,8 +40,8 @@ void check(const at::Tensor& tensor, const char* where, const char* what) {
                        : "undefined");
 }
 
-// One vector with a value for each number of the parameters, and one more number behind
-// each parameter: 1, or 0 if value_of(parameter) is undefined, which stands for zeros.
+// Returns one vector. For each parameter, it has the numbers of value_of(parameter) and
+// then a 1. If value_of(parameter) is undefined, it has zeros and then a 0.
 template <class ValueOf>
 at::Tensor pack(const std::vector<at::Tensor>& parameters, ValueOf value_of) {
   std::vector<at::Tensor> parts{at::empty({0}, at::kFloat)};

@@ -31,7 +31,7 @@ std::string where_of(const TableState& table) {
   return "[table '" + shorten(table.name) + "']";
 }
 
-// Contributions and sources have 32-bit numbers.
+// The indices of contributions and sources have 32 bits.
 void check_count(const TableUpdate& update) {
   int64_t count = 0;
   for (const TableUpdate::Term& term : update.terms) {
@@ -235,7 +235,7 @@ TableUpdate::Term TableStore::term_of(
   term.gradient = zero_row_.data();
   const at::Tensor& gradient = lookup.gradients[feature];
   if (gradient.defined()) {
-    // Even operators that do nothing take 100 ns.
+    // resolve_neg() takes 100 ns even if it does nothing.
     at::Tensor values = gradient.is_neg() ? gradient.resolve_neg() : gradient;
     std::optional<int64_t> stride = row_stride_of(values);
     // The update writes to the memory of the tables while it reads gradients, which are

@@ -89,8 +89,8 @@ class TableStore {
   /// rows of Lookup::tables.
   virtual Lookup lookup(std::vector<IdBags>& bags, UnknownKeys unknown);
 
-  /// Called instead of lookup() if a batch can't be read. Tells the ranks that wait for
-  /// this one.
+  /// Called instead of lookup() if a batch can't be read. Passes the error to
+  /// the ranks that wait for this rank.
   virtual void abort(const std::exception_ptr& /*error*/) {}
 
   /// Returns the worker that runs lookups in the background. Lookups that were submitted
@@ -124,8 +124,7 @@ class TableStore {
     std::list<IdBags> bags = {};  // the terms point to them
     std::list<KeyUpdate> keys = {};  // of key tables
     std::list<Buffer<uint32_t>> key_numbers = {};  // the terms point to them
-    std::vector<double> learning_rates =
-        {};  // the learning rates of the updated tables
+    std::vector<double> learning_rates = {};  // [updated tables]
     /// The message about a gradient that is not finite, under FiniteCheck::kNote.
     std::string non_finite = {};
   };

@@ -40,7 +40,8 @@ std::string keys_line(const TableState& table) {
                   : "");
 }
 
-// Empty unless the accumulators of the table have hardly grown in kMinUpdates or more.
+// Returns a warning if the accumulators have hardly grown in kMinUpdates or more updates,
+// and an empty text otherwise.
 std::string warning_line(const EmbeddingState& state, const TableState& table) {
   // The rows of a key table without a key have no slots yet.
   if (!table.optimizer || table.key_rows != nullptr ||

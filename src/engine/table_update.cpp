@@ -24,9 +24,9 @@ constexpr int64_t kMinIdsPerChunk = 2048;
 constexpr int64_t kMaxIdsPerChunk = int64_t{1} << 20;
 constexpr int64_t kMinIdsPerBin = 256;
 // 16,384 contributions and their copy take 256 KiB of the second-level cache. With eight
-// times as many bins, the sort was in the first-level cache, which saved little. If low
-// bits select the bins, their rows are then eight times as far apart, and a step of Adagrad
-// on a million rows of 64 floats took 1.5 times as long.
+// times as many bins, the sort was in the first-level cache, which saved little. But where
+// low bits select the bins, the rows of a bin were eight times as far apart, and a step of
+// Adagrad on a million rows of 64 floats took 1.5 times as long.
 constexpr int64_t kMaxIdsPerBin = 16384;
 // The ids per bin for sums, whose order must not depend on the number of threads. The bins
 // are so small that there are enough of them for many threads.
@@ -157,8 +157,8 @@ bool has_few_ids(const std::vector<TableUpdate>& updates) {
   return ids < kFewIds && bytes < kFewBytes;
 }
 
-// Returns true if there are few contributions, and each is to another row. To check this
-// takes less time than to sort them.
+// Returns true if there are few contributions, and all are to different rows. This check
+// takes less time than a sort.
 bool has_few_distinct_rows(
     const kernels::Contribution* contributions,
     int64_t count) {
@@ -262,7 +262,7 @@ std::vector<RowGradients> TableUpdater::sum(
   // The rows are in the order of their bins. This order, and with it a norm of the
   // gradients, must not depend on the number of threads.
   const std::vector<Task> tasks = distribute(updates, BinSizes::kFixed);
-  // The number of rows of each task, and then the number before it in its table.
+  // First the number of rows of each task, then the number of rows before it in its table.
   std::vector<int64_t> first_row(tasks.size());
   run_tasks(static_cast<int64_t>(tasks.size()), bytes_, [&](int64_t i) {
     const auto [table, bin] = tasks[i];
@@ -449,8 +449,8 @@ void TableUpdater::count_bins(const TableUpdate& update, const Chunk& chunk) {
 }
 
 // Turns the chunks' counts into positions. Inside each bin, the chunks stay in order,
-// which keeps the sort stable. Only here and in is_crowded(), one thread works for all. With
-// one counter per chunk and bin, that is an estimated 1 to 2 % of an update on 64 threads.
+// which keeps the sort stable. Only here and in is_crowded(), one thread works for all. It
+// reads one counter per chunk and bin, an estimated 1 to 2 % of an update on 64 threads.
 void TableUpdater::place_bins(size_t tables) {
   for (size_t i = 0; i < tables; ++i) {
     workspaces_[i].bin_begin.assign(workspaces_[i].bins() + 1, 0);
@@ -515,7 +515,7 @@ void TableUpdater::scatter(const TableUpdate& update, const Chunk& chunk) {
     return;
   }
   if (!bags.offsets.empty()) {
-    // The last bag that begins at or before the chunk, without empty bags.
+    // The last bag that begins at or before the chunk's first id. It is not empty.
     bag = std::upper_bound(
               bags.offsets.begin(), bags.offsets.end(), chunk.begin_id) -
         bags.offsets.begin() - 1;

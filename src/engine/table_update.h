@@ -51,7 +51,7 @@ struct TableUpdate {
   optim::RowUpdate rows = {};
   kernels::Rounding rounding = {};
   c10::SmallVector<Term, 1> terms = {};
-  /// For each row that occurs in the terms.
+  /// Applies to each row that occurs in the terms.
   RowRecord record = {};
   /// All ids are less than this. If unset, ids are rows of the table.
   std::optional<int64_t> id_limit = {};
@@ -82,9 +82,9 @@ class TableUpdater {
   // evenly, the high bits of an id select its bin, which is a range of rows. The rows of a
   // task are then close together, and the processor finds more of their page addresses in
   // its caches: a step on a million rows of 64 floats took 0.8 to 0.9 times as long on two
-  // threads of a Zen 3. Otherwise, low bits select it, so that neighbouring frequent rows
-  // get different tasks. Narrow rows that share a cache line get the same task, because two
-  // threads would wait for each other. In a sweep, each bin must be a range of rows.
+  // threads of a Zen 3. Otherwise, low bits select the bin, so that neighbouring frequent
+  // rows get different tasks. Narrow rows that share a cache line get the same task, because
+  // two threads would wait for each other. In a sweep, each bin must be a range of rows.
   struct Workspace {
     Buffer<kernels::GradientSource> sources;
     Buffer<kernels::Contribution> contributions;
@@ -161,10 +161,9 @@ class TableUpdater {
       int64_t bin);
 
   int64_t bytes_ = 0;  // of memory traffic
-  std::vector<Workspace>
-      workspaces_;  // of the tables that are updated together
+  std::vector<Workspace> workspaces_;  // [tables updated together]
   std::vector<Chunk> chunks_;
-  // For each chunk and bin, the number of ids and then the position of the next one.
+  // For each chunk and bin, first the number of ids, then the position of the next id.
   Buffer<uint32_t> counters_;
 };
 

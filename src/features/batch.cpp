@@ -86,7 +86,7 @@ Batch read_leaves(
           states[i], *inputs[i], with_sparse_as_feature(**weights[i]));
     }
   }
-  // A single feature is read on this thread, which splits the work on its ids.
+  // A single feature is read on this thread, and its ids in parallel.
   run_tasks(static_cast<int64_t>(count), bytes, [&](int64_t i) {
     batch.bags[i] = inputs[i] == nullptr
         ? make_empty_bags(states[i])

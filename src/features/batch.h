@@ -54,7 +54,7 @@ std::optional<Nest<size_t>> part_of(
     const Nest<FeatureConfig>& structure,
     const Features& features);
 
-/// Like part_of(), but gradients make no difference.
+/// Like part_of(), but features may be missing even if gradients are enabled.
 std::optional<Nest<size_t>> some_part_of(
     const Nest<FeatureConfig>& structure,
     const Features& features);

@@ -16,7 +16,7 @@ namespace {
 
 // With more ids, several threads read a batch, and the checks take little of the time.
 constexpr int64_t kMaxPlannedIds = kParallelBytes / kIdReadBytes;
-// Enough for a loop that has one batch in preparation.
+// Enough for a loop that prepares one batch ahead.
 constexpr size_t kMaxSpareBags = 4;
 
 const at::Tensor& planned_ids_of(const Feature& feature) {

@@ -36,7 +36,7 @@ struct IdBags {
   /// The unknown keys that the lookup has replaced by the default key of the table. `keys`
   /// has the default key in their place. An update counts them, but they get no gradient.
   Buffer<int64_t> unknown_keys;
-  /// How often each of them occurred, [unknown_keys].
+  /// How often each unknown key occurred, [unknown_keys].
   Buffer<uint32_t> unknown_counts;
   /// KeyIndex::version() at the lookup.
   uint64_t keys_version = 0;

@@ -75,7 +75,7 @@ inline bool has_one_id_per_row(const int64_t* splits, int64_t rows) {
   return difference == 0;
 }
 
-/// The scale of the bag with the ids [begin, end). No `weights` are ones.
+/// The scale of the bag with the ids [begin, end). `weights` is nullptr if all are 1.
 inline float scale_of_bag(
     Combiner combiner,
     const float* weights,

@@ -42,7 +42,7 @@ void check_row_splits(
       splits[rows]);
 }
 
-// The number of the row of each value or, with a `length`, of its position in a row.
+// The bag of each value. Each row is a bag, or with a `length` each position in a row.
 BagIndices compute_bag_indices(
     const int64_t* splits,
     int64_t rows,

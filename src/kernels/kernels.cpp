@@ -43,7 +43,7 @@ std::vector<KernelTable> collect() {
 // ready, and ends the program.
 void for_each_target(
     const std::function<void(const std::string& isa)>& collect) {
-  static std::mutex mutex;  // the chosen target is one for the whole process
+  static std::mutex mutex;  // the whole process shares the chosen target
   const std::lock_guard lock(mutex);
   for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
     hwy::SetSupportedTargetsForTest(target);

@@ -63,7 +63,7 @@ struct CombineQuantizedArgs {
   const uint32_t* ids = nullptr;  // [nnz], each < vocab
   const void* const* rows = nullptr;  // [nnz]; as in CombineArgs
   int64_t nnz = 0;
-  const int64_t* offsets = nullptr;  // [bags + 1]; nullptr: bag b holds row b
+  const int64_t* offsets = nullptr;  // [bags + 1]; nullptr: bag b holds id b
   const float* weights = nullptr;  // [nnz]; nullptr: ones
   const float* scales = nullptr;  // [bags]; nullptr: ones
   float* out = nullptr;  // [bags, dim]
@@ -89,8 +89,8 @@ struct RowStages {
   bool clip_gradient = false;
   float clip_gradient_min = 0.0F;
   float clip_gradient_max = 0.0F;
-  /// weight -= weight_decay * weight. The factor includes the learning rate if the spec
-  /// asks so.
+  /// weight -= weight_decay * weight. The factor includes the learning rate if the
+  /// optimizer's spec says so.
   float weight_decay = 0.0F;
   bool clip_weight = false;
   float clip_weight_min = 0.0F;

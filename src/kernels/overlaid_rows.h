@@ -10,8 +10,7 @@ struct OverlaidWord {
   static constexpr int64_t kRows = 64;
 
   uint64_t replaced = 0;  // bit i: row i of the word
-  const void* const* rows =
-      nullptr;  // the replacements, in the order of the bits
+  const void* const* rows = nullptr;  // the replacements, in bit order
 };
 
 /// Finds where rows are:

@@ -83,7 +83,7 @@ constexpr int64_t near_prefetch_distance(int64_t bytes) {
 /// such a prefetch, lookups of wide rows took 1.15 to 1.25 times as long on Intel Xeon.
 inline constexpr int64_t kCachedTableBytes = int64_t{1024} * 1024;
 
-/// A distance beyond every row: there is no such prefetch.
+/// A distance beyond every row, so nothing is prefetched.
 inline constexpr int64_t kNoPrefetch = int64_t{1} << 60;
 
 /// How many quantized rows ahead of its use a row is prefetched to the second-level cache.

@@ -78,7 +78,7 @@ struct QuantizedBags {
     }
   }
 
-  // Always inlined, as is the next one: GCC removes calls of functions that only prefetch.
+  // Inlined, as is PrefetchAround(), because GCC removes calls that only prefetch.
   template <CacheLevel kLevel>
   HWY_INLINE void Prefetch(int64_t position) const {
     if (position < args.nnz) {

@@ -24,14 +24,14 @@ struct QuantizedRow {
   }
 };
 
-/// So many bytes after a quantized row may be read, but are not used.
+/// Kernels may read this many bytes after a quantized row, but do not use them.
 inline constexpr int64_t kReadAfterRow = 64;
 
-/// Quantizes `values` [dim]: code 0 is the smallest and the largest code the largest of
-/// them, and others are rounded to the nearest code. So each differs by at most scale / 2,
-/// and a rounding error of float32. Equal values are exact. `row` has
-/// QuantizedRow::bytes(dim, bits) bytes. Returns false if a value is not finite, or if the
-/// difference of the largest and the smallest is not.
+/// Quantizes `values` [dim]. Code 0 stands for the smallest value and the largest code for
+/// the largest value. Others are rounded to the nearest code, so each changes by at most
+/// scale / 2 and a rounding error of float32. If all values are equal, they are exact. `row`
+/// has QuantizedRow::bytes(dim, bits) bytes. Returns false if a value is not finite, or if
+/// the difference of the largest and the smallest value is not.
 bool quantize_row(const float* values, int64_t dim, int bits, void* row);
 
 }  // namespace tessera::kernels

@@ -33,7 +33,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 #include "src/kernels/row_rules-inl.h"
 #include "src/kernels/storage-inl.h"
 
-// This keeps a NaN, because comparisons with it are false. Min() and Max() are not used
+// A NaN stays, because comparisons with it are false. Min() and Max() are not used
 // here, because their result for NaN differs between targets.
 struct Clamp {
   const float* from;

@@ -225,7 +225,7 @@ void validate(const Initializer& initializer, const std::string& where) {
   }
   const auto check_normal = [&](const auto* normal) {
     if (normal != nullptr) {
-      // More than any value: the quantile of 2^-25 is -5.4.
+      // Larger than the deviation of any value: the quantile of 2^-25 is -5.4.
       constexpr double kMaxDeviations = 7.0;
       checks.finite("mean", normal->mean);
       checks.check(

@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kSketchRows = 4;
 constexpr uint8_t kMaxCounter = 255;
 
-// At most this share of the rows is remembered as evicted.
+// At most rows() / kRememberedShare rows are remembered as evicted.
 constexpr int64_t kRememberedShare = 16;
 
 bool is_frequency(const DynamicKeys& config) {
@@ -602,8 +602,8 @@ void KeyIndex::apply(const KeyPlan& plan) {
   has_open_plan_ = false;
 }
 
-// Rules that update all rows come here. Frequencies need the count of each row, so the rows
-// are sorted.
+// Records the uses of rows for rules that update all rows. Frequencies need the count of
+// each row, so the rows are sorted.
 void KeyIndex::record_rows(const KeyPlan& plan) {
   std::vector<uint32_t> used;
   for (const c10::ArrayRef<uint32_t> rows : plan.used_rows) {

@@ -106,7 +106,7 @@ class KeyIndex {
   void apply(const KeyPlan& plan);
 
   /// Removes the keys whose last update has a smaller number than `update`, except the
-  /// default key, and returns how many they were.
+  /// default key, and returns their number.
   int64_t evict_before(int64_t update);
 
   /// The key of a row, or nullopt if the row has none.
@@ -114,8 +114,8 @@ class KeyIndex {
   /// Keys that have lost their rows, by partition. Some may have got another row since
   /// then.
   using LostKeys = std::vector<std::vector<int64_t>>;
-  /// Adds keys that lose their rows to the result, as long as the caller keeps it. A copy
-  /// of the index does not. assign() is not counted.
+  /// Returns a list to which this index, but no copy of it, adds keys that lose their rows,
+  /// as long as the caller keeps the list. assign() adds no keys.
   std::shared_ptr<LostKeys> collect_lost_keys();
 
   /// The number of keys.
@@ -125,7 +125,7 @@ class KeyIndex {
   uint64_t version() const {
     return version_;
   }
-  /// Increases when keys get rows. Until then, keys that find() has not found have none.
+  /// Increases when keys get rows. Until then, keys that find() has not found have no row.
   uint64_t insertions() const {
     return insertions_;
   }
@@ -301,7 +301,7 @@ class KeyIndex {
     int64_t counted = 0;  // the sum of the counters of the sketch
     Victims victims = {};
   };
-  // A set of rows.
+  // A set of rows, with one bit per row.
   class RowSet {
    public:
     RowSet() = default;
@@ -451,8 +451,7 @@ class KeyIndex {
   int64_t chunks_per_partition_;
   int64_t counters_per_row_ = 0;  // of the sketch of one partition
   double max_counted_;  // the largest Partition::counted after an update
-  std::vector<uint32_t>
-      first_row_;  // [owned partitions + 1], counted from the first
+  std::vector<uint32_t> first_row_;  // [owned partitions + 1], from 0 on
   std::vector<Partition> partition_;  // [owned partitions]
   ReservedArray<Chunk> chunks_;
   ReservedArray<uint16_t> chunk_of_row_;  // [rows()]
@@ -471,8 +470,8 @@ class KeyIndex {
   std::deque<Evictions> evictions_;
   int64_t remembered_rows_ = 0;  // in evictions_
   std::shared_ptr<LostKeys> lost_keys_;  // [owned partitions], or nullptr
-  bool has_open_plan_ =
-      false;  // plan() has taken victims, and apply() did not follow
+  // Whether plan() has taken victims and no apply() has followed.
+  bool has_open_plan_ = false;
 };
 
 }  // namespace tessera

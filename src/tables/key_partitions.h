@@ -13,7 +13,7 @@ constexpr uint64_t hash_of_key(int64_t key) {
   return mix_bits(static_cast<uint64_t>(key));
 }
 
-/// A range of partitions.
+/// The partitions [begin, end).
 struct PartitionRange {
   int64_t begin = 0;
   int64_t end = 0;

@@ -128,7 +128,7 @@ class KeyIndex::PartitionPlanner {
     for (const RowUses& uses : known) {
       add_uses(uses.row - first_row_, uses.count);
     }
-    // An update usually evicts about so many keys from a partition.
+    // An update usually evicts about this many keys from a partition.
     constexpr size_t kPrefetched = 16;
     state_.victims.visit_lowest(kPrefetched, [&](uint16_t row) {
       index_.prefetch_use(first_row_ + row);
@@ -274,7 +274,7 @@ class KeyIndex::PartitionPlanner {
   }
 
   // Makes room for `needed` more keys. Evicts the keys with the lowest scores, or
-  // rejects admitted keys if theirs are not higher. The default key always stays.
+  // rejects admitted keys if their scores are not higher. The default key always stays.
   void make_room(int64_t needed) {
     if (needed <= 0) {
       return;
@@ -622,7 +622,8 @@ class KeyIndex::Planner {
     uint32_t index;  // in the term
   };
 
-  // KeyIndex::record_use() counts an occurrence of such a term once.
+  // Frequencies exclude terms with counts, because KeyIndex::record_use() counts each
+  // occurrence of a trusted term once.
   bool trusts(const KeyOccurrences& term) const {
     return trusts_lookups_ && term.looked_up != nullptr && term.version &&
         (term.counts == nullptr || !index_.has_frequencies()) &&
@@ -738,8 +739,8 @@ class KeyIndex::Planner {
         });
   }
 
-  // Calls visit(chunk, i) for the occurrences of the rows that their lookups have found and
-  // the plan has not searched, chunks in parallel.
+  // Calls visit(chunk, i) for each occurrence that still has the row of its lookup, if this
+  // row is in `rows` and the lookup is trusted. Chunks are visited in parallel.
   template <class Visit>
   void visit_known(std::vector<uint32_t> rows, const Visit& visit) {
     if (rows.empty()) {
@@ -828,8 +829,8 @@ class KeyIndex::Planner {
     return again;
   }
 
-  // The rows of the occurrences whose lookups have found them, and a search, too, sorted. A
-  // row is there once for each of its occurrences.
+  // Returns the rows that both a lookup and a search have found, sorted, once for each
+  // occurrence.
   std::vector<uint32_t> rows_found_twice() const {
     std::vector<uint32_t> rows;
     for (const Occurrence& at : occurrences_) {
@@ -844,7 +845,7 @@ class KeyIndex::Planner {
     return rows;
   }
 
-  // Takes the rows of keys that the update evicts from their occurrences.
+  // Sets the row of each occurrence whose key the update evicts to kNoRow.
   void drop_evicted_uses() {
     std::vector<uint32_t> rows;
     for (size_t i = 0; i < plan_.parts.size() && !marked_.empty(); ++i) {
@@ -881,12 +882,12 @@ class KeyIndex::Planner {
           term.looked_up == nullptr ? kNoRow : term.looked_up[at.index];
       const uint32_t count = term.counts == nullptr ? 1 : term.counts[at.index];
       if (chunks_[at.chunk].knows_missing && looked_up >= rows) {
-        term.rows[at.index] = kNoRow;  // a round before may have given it one
+        term.rows[at.index] = kNoRow;  // an earlier round may have set it
         planner.add_missing(
             term.keys[at.index], at.hash, count, static_cast<uint32_t>(i));
         continue;
       }
-      // Few keys belong to a partition, so those of the next one are prefetched, too.
+      // Few keys belong to a partition, so keys of the next partition are prefetched, too.
       if (i + kFindAhead < begin_.back()) {
         const uint64_t hash = occurrences_[i + kFindAhead].hash;
         kernels::prefetch_line(
@@ -920,8 +921,8 @@ class KeyIndex::Planner {
   std::vector<Chunk> chunks_;
   int64_t total_ = 0;
   int64_t unknown_ = 0;  // occurrences that must be searched
-  std::vector<uint32_t> marked_;  // those of index_.marked_rows_
-  // Occurrences of rows that are not searched, as far as the parts must know them.
+  std::vector<uint32_t> marked_;  // the rows in index_.marked_rows_
+  // Occurrences that are not searched, but that the parts of the plan must know.
   std::vector<std::vector<RowUses>> known_uses_;  // [owned partitions]
   std::vector<int64_t> begin_;  // [partitions + 1], in occurrences_
   Buffer<Occurrence> occurrences_;

@@ -46,7 +46,7 @@ struct KeyEntry {
   bool operator==(const KeyEntry&) const = default;
 };
 
-/// The numbers of changes of the keys since the table was made.
+/// How often keys have changed since the table was made.
 struct KeyCounts {
   int64_t admitted = 0;
   int64_t evicted = 0;
@@ -64,8 +64,8 @@ struct KeyPlan {
     uint32_t row;
     float frequency;  // after the update
   };
-  /// The changes of one partition. Few of them take no memory of their own, because large
-  /// tables have hundreds of partitions.
+  /// The changes of one partition. A few changes need no allocation, because large tables
+  /// have hundreds of partitions.
   struct Part {
     std::vector<Used> used = {};
     c10::SmallVector<KeyEntry, 16> inserted = {};
@@ -82,8 +82,8 @@ struct KeyPlan {
   uint32_t update = 0;
 };
 
-/// Calls visit(i) for each i in [begin, end) with values[i] == value. It is fast if few
-/// values are equal. visit(i) may change values[i].
+/// Calls visit(i) for each i in [begin, end) with values[i] == value. This is fast if
+/// there are few such i. visit(i) may change values[i].
 template <class Visit>
 void visit_equal(
     const uint32_t* values,

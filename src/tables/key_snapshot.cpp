@@ -17,15 +17,15 @@ namespace {
 
 constexpr const char* kWhat = "the keys of a checkpoint";
 
-// Stands for the numbers of a key that decide about its eviction.
+// Packs the numbers of a key that decide about its eviction.
 uint64_t score_bits(const KeyEntry& entry) {
   return (uint64_t{entry.last_update} << 32) |
       std::bit_cast<uint32_t>(entry.frequency);
 }
 
 // Returns the entries of one partition in the order of the hashes of their keys. Hashes are
-// equally likely, so with a bucket for each entry, the time is usually in proportion to the
-// entries.
+// spread evenly, so with a bucket for each entry, the time is usually in proportion to the
+// number of entries.
 std::vector<KeyEntry> sorted_by_hash(
     const std::vector<KeyEntry>& entries,
     const KeyPartitions& partitions) {
@@ -66,7 +66,7 @@ KeyList list_keys(
       index.size() * static_cast<int64_t>(sizeof(KeyEntry)) * 4;
   std::vector<int64_t> begin(partitions + 1, 0);
   run_tasks(partitions, bytes, [&](int64_t p) {
-    // In `begin`, threads would wait for each other's cache lines.
+    // If threads counted in `begin`, they would wait for each other's cache lines.
     int64_t count = 0;
     index.visit_entries(
         p, [&](const KeyEntry& entry) { count += takes(entry) ? 1 : 0; });

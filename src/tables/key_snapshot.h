@@ -32,8 +32,8 @@ KeyList list_keys(
 /// Finds the keys of a key table that have changed between two checkpoints, no matter
 /// which code has changed them. For each row, it keeps the key and one XXH3 checksum, over
 /// the key's last update, frequency, weights and slots. It also keeps one checksum of the
-/// sketch. A key may move to another row. But nearly all keys stay in theirs, and rows are
-/// compared in their order, which is faster than that of the keys.
+/// sketch. Keys may move to other rows, but nearly all keep theirs. So rows are compared in
+/// their own order, which is faster than in the order of keys.
 class KeySnapshot {
  public:
   /// Reads all rows that have keys, on all threads.

@@ -134,7 +134,6 @@ class KeyTableRows {
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
 
-    /// The first of the rows.
     uint32_t first() const {
       return first_;
     }

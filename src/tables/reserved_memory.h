@@ -42,7 +42,7 @@ class ReservedMemory {
 
 /// Makes the system give memory to all pages of the `bytes` bytes that begin at `data`. All
 /// threads take part. The function asks for transparent huge pages, and changes no content.
-/// Errors:  c10::Error if the system does not have the memory. `what` is as above.
+/// Errors:  c10::Error naming `what` if the system does not have the memory.
 void touch_pages(void* data, size_t bytes, const std::string& what);
 
 /// An array in ReservedMemory.

@@ -95,7 +95,7 @@ struct TableState {
   }
 };
 
-/// Tells autograd and publishers that a tensor has other values, as LibTorch's operators
+/// Tells autograd and publishers that a tensor has new values, as LibTorch's operators
 /// do by themselves.
 void note_write(const at::Tensor& tensor);
 

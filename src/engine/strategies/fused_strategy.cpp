@@ -57,7 +57,7 @@ struct LookupRecord {
   std::shared_ptr<const LookupRoute> route;
   std::shared_ptr<PendingUpdates> updates;
   at::Tensor virtual_variable;
-  // A pass of another thread may end, and write it, at any time.
+  // Atomic, because a pass of another thread may write it at any time.
   std::atomic<bool> is_used = false;
 };
 using LookupRecordPtr = std::shared_ptr<LookupRecord>;
@@ -143,7 +143,7 @@ class PendingUpdates {
     if (pending_ != nullptr) {
       pending_->discard_if_zeroed();
     }
-    // The records of the pass own this object.
+    // `this` stays alive, because the records of the pass own it.
     auto gradients = std::make_shared<PassGradients>(
         [this](const std::vector<LookupGradients>& lookups) {
           apply(lookups);

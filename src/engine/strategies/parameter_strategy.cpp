@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Strategy::host() and Strategy::padded().
+// Implements Strategy::host() and Strategy::padded().
 #include <tessera/common/profile_scope.h>
 #include <tessera/common/shorten.h>
 
@@ -228,7 +228,7 @@ using OperatorLookup = std::function<
 
 // Tables as ordinary parameters. Autograd computes their gradients, and a torch::optim
 // updates them. As on Strategy::fused(), a feature that is not in the loss gets a
-// gradient of zeros if another feature of the same forward pass is.
+// gradient of zeros if another feature of the same forward pass is in it.
 class ParameterStrategy : public EmbeddingStrategy {
  public:
   // `sparse_gradients`: whether `lookup` gives the tables sparse gradients.
