@@ -152,7 +152,7 @@ double largest_of(const Buffer<float>& values) {
             {.first = values.data()}, 1, static_cast<int64_t>(values.size()));
 }
 
-// An upper bound of the size of any row's sum of one term.
+// An upper bound of |sum| for the sum of gradients that one term adds to any row.
 double bound_of(const TableUpdate::Term& term, float largest_gradient) {
   return static_cast<double>(largest_gradient) * std::abs(term.factor) *
       largest_of(term.bags->scales) * largest_of(term.bags->weights) *

@@ -22,8 +22,8 @@ std::vector<at::Tensor> lookup(
     const std::vector<IdBags>& bags,
     const std::vector<LookupTable>& tables);
 
-/// The rows [nnz, dim] that `bags` looks up, with zeros for kZeroRow. `found` is the same
-/// bags without kZeroRow, and its ids are the rows of `table`.
+/// The rows [nnz, dim] that `bags` looks up, with zeros for kZeroRow. `found` has the same
+/// ids without kZeroRow, as rows of `table`.
 at::Tensor gather_rows(
     const IdBags& bags,
     const IdBags& found,

@@ -109,8 +109,8 @@ std::optional<int64_t> common_batch_size(
   return common;
 }
 
-// The ranks differ if one of the shapes is only a batch size. Two known sizes may differ
-// in a dimension that is combined; then `now` counts.
+// The numbers of dimensions differ if one shape is only a batch size. Two known sizes may
+// differ in a dimension that is combined. `now` counts then.
 PartialShape join(const PartialShape& before, const PartialShape& now) {
   if (before.size() != now.size()) {
     return now[0] ? now : before;

@@ -27,7 +27,7 @@ struct BagsOf {
 
   const CombineArgs& args;
   const typename Row::Element* table;
-  // The positions of this call end here. Rows after it are not prefetched, because another
+  // The positions of this call end here. Later rows are not prefetched, because another
   // thread may use them.
   int64_t end;
   // How many positions ahead of its use a row is prefetched.

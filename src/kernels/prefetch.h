@@ -48,8 +48,8 @@ constexpr int64_t update_prefetch_distance(int64_t bytes) {
       kBytesInFlight / std::max<int64_t>(bytes, 1), 8, 64);
 }
 
-/// How many contributions ahead of its use a wide row is then prefetched to the first-level
-/// cache.
+/// How many contributions ahead of its use an update prefetches a wide row from the second-
+/// to the first-level cache.
 inline constexpr int64_t kNearRows = 4;
 
 /// How many rows ahead of its use a row whose gradient is summed already is prefetched to the

@@ -222,8 +222,8 @@ class KeyIndex {
 
     int64_t keys[kSize];
     uint16_t rows[kSize];  // in the partition
-    uint16_t
-        passed;  // the number of keys that found this chunk full and went on
+    // The number of keys that found this chunk full and went on.
+    uint16_t passed;
     uint8_t size;
     uint8_t unused;
 

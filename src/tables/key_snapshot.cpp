@@ -36,8 +36,8 @@ std::vector<KeyEntry> sorted_by_hash(
   const auto bucket_of = [&](const KeyEntry& entry) {
     return partitions.bucket_of_hash(hash_of(entry), buckets);
   };
-  std::vector<uint32_t> begin(
-      buckets + 1, 0);  // at first the sizes of the buckets
+  // At first, these are the sizes of the buckets.
+  std::vector<uint32_t> begin(buckets + 1, 0);
   for (const KeyEntry& entry : entries) {
     ++begin[bucket_of(entry)];
   }

@@ -72,8 +72,8 @@ class KeySnapshot {
 
   ReservedArray<Entry> entries_;  // [KeyIndex::rows()]
   std::string sketch_checksum_;
-  std::vector<Rows>
-      used_;  // [owned partitions], see KeyIndex::visit_used_rows()
+  // [owned partitions], see KeyIndex::visit_used_rows().
+  std::vector<Rows> used_;
 };
 
 }  // namespace tessera

@@ -104,7 +104,8 @@ class PassGradients {
 };
 
 // The gradients of all running backward passes, with one PassGradients per graph task.
-// Several threads may run passes at the same time: they are applied one after another.
+// Several threads may run passes at the same time. Their gradients are applied one after
+// another.
 class PendingUpdates {
  public:
   // `pending` is nullptr under Apply::kInBackward.
@@ -357,7 +358,8 @@ class FusedStrategy : public EmbeddingStrategy {
         "[TPUEmbedding] Apply::kOnStep needs a Combined optimizer, because the step() of other optimizers can't update the tables, but the layer has none. Construct Combined(std::move(optimizer), {{layer}}), or run forward() under NoGradGuard.");
   }
 
-  // Code that writes all parameters, such as an initializer, may have written this one.
+  // Code that writes all parameters, such as an initializer, may have written this
+  // variable, too.
   // Only training, which is in one thread at a time, may change it.
   void reset_virtual_variable() {
     float* value =

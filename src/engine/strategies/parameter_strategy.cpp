@@ -82,8 +82,8 @@ variable_list pass_through(
   return results;
 }
 
-// A gradient whose values can't be read or written, so that an optimizer that would apply
-// it raises an error. It takes no memory. The error is the same for every function.
+// A gradient without memory, whose values can't be read or written. An optimizer that
+// would apply it raises an error. All access to the values raises the same error.
 at::Tensor guarded_gradient(const TableState& table) {
   c10::Storage storage(
       c10::Storage::use_byte_size_t(),
@@ -213,8 +213,8 @@ class GradientRows : public std::enable_shared_from_this<GradientRows> {
   }
 
   at::Tensor table_;
-  at::Tensor
-      is_touched_;  // [rows] bool; undefined before the first mark_touched()
+  // [rows] bool. Undefined before the first mark_touched().
+  at::Tensor is_touched_;
   int last_pass_ = -1;
   // The gradient at the end of the last pass.
   const at::TensorImpl* last_gradient_ = nullptr;
