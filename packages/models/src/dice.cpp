@@ -67,7 +67,8 @@ at::Tensor DiceImpl::forward(const at::Tensor& x) {
     // As in torch::nn::BatchNorm1d, the running variance is unbiased.
     const double unbiased =
         static_cast<double>(rows) / static_cast<double>(rows - 1);
-    // If a column hardly changes, x - mean must become as small as the deviation.
+    // In a column that hardly changes, a mean that stops short of the values would make
+    // x - mean larger than the deviation.
     optim::move_mean(
         running_mean_, 1.0 - momentum, mean.detach() - running_mean_);
     running_var_.mul_(1.0 - momentum)

@@ -36,7 +36,7 @@ namespace tessera {
 
 namespace {
 
-// In the order of the enum.
+// The names are in the order of the enum.
 constexpr const char* kDINActivations[] = {"dice", "prelu", "relu", "sigmoid"};
 
 // A score that gets the weight 0 in a softmax. Minus infinity would give NaN for a
@@ -74,7 +74,7 @@ void check_inputs(
       "[DINAttention] lengths must have the shape [batch], which is [{}] for these keys, but got {}. Pass one length per history.",
       keys.size(0),
       lengths.sizes());
-  // A trace must not read values, and on another device it would wait for them.
+  // A trace must not read values, and reading them from another device would wait for it.
   if (lengths.is_cpu() && lengths.numel() > 0 &&
       !torch::jit::tracer::isTracing()) {
     const auto smallest = lengths.min().item<int64_t>();
@@ -85,9 +85,9 @@ void check_inputs(
   }
 }
 
-// The weight has columns of q, k, q - k and q * k. With
-// W_q q + W_d (q - k) = (W_q + W_d) q - W_d k, the part of q is the same for all positions
-// of an example, and that of k for all candidates of a history.
+// The first weight has the columns W_q, W_k, W_d, W_p for q, k, q - k and q * k. Because
+// W_q q + W_d (q - k) = (W_q + W_d) q - W_d k, the product with q is the same for all
+// positions of an example, and the product with k for all candidates of a history.
 at::Tensor product_of_queries(
     const torch::nn::Linear& first,
     const at::Tensor& queries) {
@@ -126,7 +126,7 @@ at::Tensor normalized(
     return weights;
   }
   const at::Tensor shares = at::softmax(weights, 1);
-  // Only in a history of length 0, padding has a weight.
+  // In a history of length 0, softmax gives weights to the padding.
   return is_key.defined() ? shares.masked_fill(is_key.logical_not(), 0.0)
                           : shares;
 }
@@ -188,7 +188,7 @@ void DINAttentionImpl::declare_parameters() {
               options().hidden_units[i]))));
     }
   }
-  // These replace the original's layers in a copy.
+  // In a copy of this layer, the members still hold the layers of the original.
   layers_ = std::move(layers);
   dices_ = std::move(dices);
   prelus_ = std::move(prelus);
@@ -222,7 +222,6 @@ at::Tensor DINAttentionImpl::activated(size_t layer, const at::Tensor& x) {
   return x;
 }
 
-// `x` has what the first layer makes of queries and keys without their products.
 at::Tensor DINAttentionImpl::scores(
     const at::Tensor& products,
     const at::Tensor& first) {
@@ -288,8 +287,8 @@ at::Tensor DINAttentionImpl::forward(
       .squeeze(1);
 }
 
-// query [batch, dim], history [seq, dim], lengths [1] or undefined. What the first layer
-// makes of the history is the same for all queries.
+// Takes query [batch, dim], history [seq, dim], and lengths [1] or undefined. The product
+// of the first layer with the history is the same for all queries.
 at::Tensor DINAttentionImpl::attend_to_one_history(
     const at::Tensor& query,
     const at::Tensor& history,
@@ -318,7 +317,7 @@ at::Tensor DINAttentionImpl::attend_to_one_history(
       is_training()) {
     return attend(query);
   }
-  // Blocks of queries whose activations stay in the second-level cache.
+  // The activations of a block of queries stay in the second-level cache.
   constexpr int64_t kNumbers = int64_t{1} << 16;
   const int64_t of_query = std::max<int64_t>(1, keys.size(0) * of_keys.size(1));
   std::vector<at::Tensor> results;

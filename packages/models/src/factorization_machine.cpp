@@ -42,9 +42,9 @@ at::Tensor FactorizationMachineImpl::forward(const Nest<at::Tensor>& features) {
 
   const int64_t begin = options().use_first_order ? 1 : 0;
   const at::Tensor vectors = rows.slice(2, begin);
-  // Each vector times the sum of the vectors before it. The known formula with a difference
-  // of squares, (|sum|² - sum of |vector|²) / 2, loses the products of a large and a small
-  // vector.
+  // Multiplies each vector by the sum of those before it. The known formula with a
+  // difference of squares, (|sum|² - sum of |vector|²) / 2, loses the products of a large
+  // and a small vector.
   const at::Tensor sums = vectors.slice(1, 0, -1).cumsum(1);
   at::Tensor score = (sums * vectors.slice(1, 1)).sum({1, 2}).unsqueeze(1);
   if (options().use_first_order) {

@@ -23,7 +23,7 @@ namespace tessera {
 
 namespace {
 
-// The numbers of a block in float64: rows [items, dim], or matrices [users, dim, dim].
+// The most float64 numbers in a block of rows [items, dim] or matrices [users, dim, dim].
 constexpr int64_t kBlock = 1 << 22;
 
 void check_option(const char* name, double value, bool may_be_zero) {
@@ -125,7 +125,7 @@ at::Tensor checked_priors(
   return checked_floats(priors, "priors").expand({batch, dim}).contiguous();
 }
 
-// Solves matrix x = side for each of [users, dim, dim] and [users, dim].
+// Solves `matrix x = side` for each user: matrices [users, dim, dim], sides [users, dim].
 at::Tensor solution_of(
     const at::Tensor& matrices,
     const at::Tensor& sides,
@@ -166,7 +166,7 @@ FoldIn::FoldIn(
   const int64_t items = vectors.size(0);
   const int64_t dim = vectors.size(1);
   biases_ = checked_list(biases, "biases", "items", items, 0.0);
-  // A copy, because the products below must stay those of these rows.
+  // A copy, because the products below are of these rows, and the caller may change them.
   vectors_ = vectors.detach().clone(at::MemoryFormat::Contiguous);
   catalogue_matrix_ = at::zeros({dim, dim}, at::kDouble);
   catalogue_vector_ = at::zeros({dim}, at::kDouble);
@@ -196,9 +196,9 @@ struct FoldIn::Terms {
     return row_splits.size(0) - 1;
   }
 
-  // FoldInOptions::catalogue_confidence gives every item of the catalogue a term.
-  // Subtracts the terms of the items of a history again, each once, even if the item
-  // occurs several times.
+  // FoldInOptions::catalogue_confidence gives every item of the catalogue a term. This
+  // function subtracts the terms of the items of a history again, each once, even if the
+  // item occurs several times.
   void take_back_catalogue(double confidence, const at::Tensor& item_biases) {
     const int64_t* id = ids.const_data_ptr<int64_t>();
     const int64_t* split = row_splits.const_data_ptr<int64_t>();

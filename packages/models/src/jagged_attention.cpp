@@ -114,7 +114,8 @@ Sequences sequences_of(
       .dim = projected.size(1) / 3};
 }
 
-// The shares [queries, last + 1] of the keys 0 .. last in queries first .. last.
+// Returns the softmax shares [queries, last + 1] that the queries first .. last give to the
+// keys 0 .. last.
 kernels::SoftmaxArgs compute_shares(
     const ConstMatrix& query,
     const ConstMatrix& transposed_key,
@@ -194,7 +195,8 @@ void head_gradient(
     kernels::SoftmaxArgs args =
         compute_shares(query, key, first, scale, score_memory);
     const int64_t columns = args.columns;
-    // The gradients of the first rows of keys and values are sums of all blocks.
+    // Earlier blocks have begun the gradients of the rows before `first`. This block adds
+    // to them, and begins those of its own rows.
     const auto add_to_rows = [&](const ConstMatrix& a,
                                  const ConstMatrix& b,
                                  const MutableMatrix& sums) {

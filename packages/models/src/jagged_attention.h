@@ -21,8 +21,8 @@ at::Tensor checked_row_splits(
 ///   result[i] = sum over j <= i of softmax_j(query[i] key[j] / sqrt(head_dim)) value[j]
 ///
 /// `projected` [nnz, 3 dim] has the query, the key and the value of each position, each
-/// with the columns of all heads. The result has [nnz, dim]. Its memory is linear in the
-/// length of a sequence. `row_splits` is what checked_row_splits() returns, without an
+/// with the columns of all heads. The result is [nnz, dim]. Memory is linear in the length
+/// of a sequence. `row_splits` is what checked_row_splits() returns, without an
 /// autograd graph.
 at::Tensor jagged_causal_attention(
     const at::Tensor& projected,

@@ -54,7 +54,7 @@ struct LossAndGradients {
 };
 
 // Computes the loss, and its gradients if they are needed, chunk by chunk. Each chunk is a
-// task and has its own gradient of the rows, so there are few of them.
+// task and has its own gradient of the rows, so there are few chunks.
 class SoftmaxPass {
  public:
   explicit SoftmaxPass(const Inputs& inputs)
@@ -69,7 +69,7 @@ class SoftmaxPass {
         chunks_(
             states_.rows,
             rows_of_chunk(states_.rows),
-            // Products take far longer than their memory traffic.
+            // Counts the scores, because the products take longer than reading the state.
             rows_.rows * int64_t{sizeof(float)}) {}
 
   at::Tensor loss() const {
@@ -105,7 +105,7 @@ class SoftmaxPass {
     float* positives = nullptr;  // [n, dim]; nullptr: none
   };
 
-  // It depends on the number of states only, for reproducible results.
+  // The size depends on the number of states only, so that results are reproducible.
   static int64_t rows_of_chunk(int64_t count) {
     constexpr int64_t kMaxChunks = 16;
     const int64_t share = (count + kMaxChunks - 1) / kMaxChunks;
@@ -157,8 +157,8 @@ class SoftmaxPass {
     }
   }
 
-  // Adds the gradients that pass through the score of the positive item. `gradient` is that
-  // of the score.
+  // Adds the gradients that pass through the score of the positive item. `gradient` is the
+  // gradient of this score.
   void add_positive(int64_t i, float gradient, const Outputs& outputs) const {
     float* state_gradient = outputs.states.data + i * outputs.states.row_stride;
     float* own_gradient = outputs.positives + i * states_.columns;
@@ -248,7 +248,7 @@ at::Tensor loss_by_operators(const Inputs& inputs) {
 }
 
 struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
-  // `inputs` has the tensors before it, too.
+  // `inputs` has the other tensors, too. They are parameters so that autograd sees them.
   static at::Tensor forward(
       AutogradContext* context,
       const at::Tensor& /*states*/,
@@ -332,7 +332,7 @@ void check_same_kind(
       other.scalar_type());
 }
 
-// One integer for each row of `matrix`. Returns them as int64.
+// Checks that there is one integer for each row of `matrix`, and returns them as int64.
 at::Tensor checked_ids(
     const at::Tensor& ids,
     const char* name,

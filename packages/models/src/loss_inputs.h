@@ -10,7 +10,7 @@
 
 namespace tessera {
 
-/// Errors:  c10::ValueError beginning with `where` unless it is positive and finite.
+/// Errors:  c10::ValueError beginning with `where` unless `temperature` is > 0 and finite.
 void check_temperature(double temperature, const std::string& where);
 
 /// Errors:  c10::ValueError or TypeError beginning with `where` unless `scores` is a dense
@@ -50,8 +50,8 @@ void check_loss_weights(
 /// log(1 + exp(x)). at::softplus() returns x above a threshold, which is not exact.
 at::Tensor stable_softplus(const at::Tensor& x);
 
-/// Multiplies losses by their weights, if any, and reduces them to a scalar. Without
-/// losses it is 0.
+/// Multiplies losses by their weights, if any, and reduces them to a scalar, which is
+/// 0 without losses.
 at::Tensor reduce_losses(
     const at::Tensor& losses,
     const at::Tensor& weights,

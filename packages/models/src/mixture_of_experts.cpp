@@ -127,7 +127,7 @@ void MMoEImpl::declare_parameters() {
     towers.push_back(register_module(
         "tower_" + std::to_string(i), MLP(tower_options(options()))));
   }
-  // These replace the original's layers in a copy.
+  // In a copy of this layer, the members still hold the layers of the original.
   experts_ = std::move(experts);
   towers_ = std::move(towers);
 }

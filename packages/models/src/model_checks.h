@@ -46,7 +46,7 @@ PartialShape check_positions(
     int64_t num_heads,
     const std::string& class_name);
 
-/// Rows divided by their lengths. A row of zeros stays, and gets no gradient.
+/// Divides rows by their lengths. A row of zeros stays, and gets no gradient.
 at::Tensor unit_rows(const at::Tensor& rows);
 
 }  // namespace tessera

@@ -92,7 +92,7 @@ at::Tensor are_items(const CheckedLists& lists) {
   return lists.is_item.unsqueeze(2).logical_and(lists.is_item.unsqueeze(1));
 }
 
-// Adds the losses of pairs, and reduces those of items.
+// Adds up the losses of the pairs of each item, and reduces the sums.
 at::Tensor reduce_pairs(
     const at::Tensor& losses,
     const at::Tensor& is_pair,
@@ -199,7 +199,8 @@ at::Tensor list_mle_loss(
     return reduce_losses(
         checked.scores.sum(1, true), checked.weights, options.reduction);
   }
-  // Lowest label first. Items that are left out come last, where no sum has them.
+  // The lowest label comes first, so that the cumulative sum at an item covers the items
+  // that rank below it. Items that are left out come last, where no other sum has them.
   const at::Tensor keys = checked.labels.masked_fill(
       checked.is_item.logical_not(), std::numeric_limits<double>::infinity());
   const at::Tensor order =

@@ -97,7 +97,7 @@ void check_probability(
   TESSERA_CHECK_VALUE(
       !probability.requires_grad(),
       "[Retrieval] candidate_sampling_probability must not require a gradient. Detach it.");
-  // Also false for NaN.
+  // These comparisons are also false for NaN.
   const at::Tensor is_in_range =
       (probability > 0.0).logical_and(probability <= 1);
   TESSERA_CHECK_VALUE(
@@ -163,7 +163,7 @@ at::Tensor RetrievalImpl::forward(
 
   at::Tensor scores = at::matmul(query, candidate.t()) / options().temperature;
   if (probability.defined()) {
-    // In float64, because a small share may be denormal in float32.
+    // The logarithm is in float64, because a small share may be denormal in float32.
     scores = scores - probability.to(at::kDouble).log().to(scores.dtype());
   }
 

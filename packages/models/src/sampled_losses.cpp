@@ -65,7 +65,7 @@ void check_sampled_scores(
   }
 }
 
-// Which negatives are accidental hits, [batch, negatives] bool. Undefined: none.
+// Returns which negatives are accidental hits, [batch, negatives] bool. Undefined: none.
 at::Tensor accidental_hits(
     const SampledScores& scores,
     const std::string& where) {
@@ -127,7 +127,7 @@ at::Tensor corrected(
       "{} {} must be > 0 and finite, but some are not. Use a small probability for items that were never sampled.",
       where,
       name);
-  // In float64, because a small probability may be denormal in float32.
+  // The logarithm is in float64, because a small probability may be denormal in float32.
   return scores - probability.to(at::kDouble).log().to(scores.scalar_type());
 }
 
@@ -141,7 +141,7 @@ at::Tensor batch_loss(
   return reduce_losses(losses, weights, reduction);
 }
 
-// The mean over the negatives of each example that are no accidental hits, [batch].
+// Returns the mean of each example over its negatives without accidental hits, [batch].
 at::Tensor mean_over_negatives(
     const at::Tensor& losses,
     const at::Tensor& hits) {
@@ -160,7 +160,7 @@ at::Tensor bpr_loss(
   const std::string where = "[bpr_loss]";
   check_temperature(options.temperature, where);
   const at::Tensor hits = checked_hits(scores, where);
-  // The gradient of a NaN that is masked only later would be NaN.
+  // If only the losses were masked, a score that is NaN would get the gradient NaN.
   const at::Tensor negative =
       hits.defined() ? scores.negative.masked_fill(hits, 0.0) : scores.negative;
   const at::Tensor margin =
@@ -191,7 +191,7 @@ at::Tensor cosine_contrastive_loss(
       : scores.negative;
   for (const at::Tensor& cosines : {scores.positive, negative}) {
     constexpr double kLargest = 1.01;  // cosines in bfloat16 are not exact
-    // A NaN is not larger, and makes the loss NaN.
+    // A NaN passes this check, and makes the loss NaN.
     TESSERA_CHECK_VALUE(
         !(cosines.abs() > kLargest).any().item<bool>(),
         "{} expected cosines, which are in [-1, 1], but a score has the absolute value {}. Normalize the vectors before their products.",
@@ -238,7 +238,7 @@ at::Tensor warp_loss(
     is_violation = is_violation.logical_and(hits.logical_not());
     tries = hits.logical_not().cumsum(1);
   }
-  // The first of the largest values: the first violation, if there is one.
+  // max() returns the first of the largest values: the first violation, if there is one.
   const auto [has_violation, first] =
       is_violation.to(at::kByte).max(1, /*keepdim=*/true);
   const at::Tensor tried = tries.gather(1, first).clamp_min(1);

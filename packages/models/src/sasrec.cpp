@@ -48,7 +48,7 @@ Initializer initializer_of(const SASRecOptions& options) {
       .stddev = 1.0 / std::sqrt(static_cast<double>(options.dim))};
 }
 
-// 0, 1, ... for the positions of each sequence.
+// Returns 0, 1, ... for the positions of each sequence.
 at::Tensor positions_of(const at::Tensor& splits) {
   const int64_t* data = splits.const_data_ptr<int64_t>();
   const int64_t batch = splits.size(0) - 1;
@@ -92,7 +92,7 @@ SASRecImpl::SASRecImpl(SASRecOptions options) : LayerImpl(std::move(options)) {
 void SASRecImpl::reset() {
   const SASRecOptions& options = this->options();
   const PartialShape shape{std::nullopt, options.dim};
-  // Make all of them before the first is registered, because options may be wrong.
+  // All blocks are made before one is registered, because wrong options raise an error.
   std::vector<TransformerBlock> blocks;
   for (int64_t i = 0; i < options.num_blocks; ++i) {
     blocks.emplace_back(options.block);
@@ -119,7 +119,7 @@ void SASRecImpl::reset() {
   for (size_t i = 0; i < blocks.size(); ++i) {
     register_module("block_" + std::to_string(i), blocks[i]);
   }
-  blocks_ = std::move(blocks);  // replaces the original's blocks in a copy
+  blocks_ = std::move(blocks);  // a copy still held the original's blocks
   norm_ = options.block.norm == NormOrder::kPre
       ? register_module(
             "norm",

@@ -27,7 +27,7 @@ void check_options(const SimpleXOptions& options) {
   check_positive_option("SimpleX", "num_users", options.num_users);
   check_positive_option("SimpleX", "num_items", options.num_items);
   check_positive_option("SimpleX", "dim", options.dim);
-  // Also false for NaN.
+  // These comparisons are also false for NaN.
   TESSERA_CHECK_VALUE(
       options.user_share >= 0.0 && options.user_share <= 1.0,
       "[SimpleX] user_share must be in [0, 1], but got {}. Set it to 1 to use no items of the user.",
@@ -48,7 +48,7 @@ at::Tensor lengths_of(const at::Tensor& splits) {
   return splits.narrow(0, 1, batch) - splits.narrow(0, 0, batch);
 }
 
-// As many bags, without items.
+// Returns as many bags, without items.
 RaggedFeature empty_bags(const RaggedFeature& bags) {
   return {
       .values = bags.values.narrow(0, 0, 0),

@@ -43,7 +43,7 @@ TransformerBlockImpl::TransformerBlockImpl(TransformerBlockOptions options)
       checked.feed_forward_dim >= 0,
       "[TransformerBlock] feed_forward_dim must be >= 0, but got {}. Set it to 0 for the width of the input.",
       checked.feed_forward_dim);
-  // Also false for NaN.
+  // These comparisons are also false for NaN.
   TESSERA_CHECK_VALUE(
       checked.dropout >= 0.0 && checked.dropout < 1.0,
       "[TransformerBlock] dropout must be in [0, 1), but got {}. Set it to 0 to drop nothing.",

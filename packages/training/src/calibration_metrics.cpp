@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kMaxBins = 1'000'000;
 
-// The rule of sums that `add_example(sums, probability, label, weight)` makes.
+// A rule whose sums are filled by `add_example(sums, probability, label, weight)`.
 template <class AddExample>
 detail::SumRule probability_rule(
     size_t count,

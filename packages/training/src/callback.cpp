@@ -234,13 +234,13 @@ void Training::load(torch::serialize::InputArchive& archive) {
       saved.progress.step_in_epoch,
       steps_per_epoch.value_or(0));
   std::vector<std::vector<at::Tensor>> metrics(
-      is_in_epoch ? names.size() : 0);  // of each rank
+      is_in_epoch ? names.size() : 0);  // [metric][rank]
   at::Tensor loss, logged_loss, generator, epoch_generator;
   for (size_t i = 0; i < metrics.size(); ++i) {
     at::Tensor state;
     archive.read(fmt::format("metric_{}", i), state, true);
     do {
-      // Raises for the state of another metric, before anything is changed.
+      // Raises an error for the state of another metric, before anything is changed.
       state_.metrics[i]->make_empty()->load_state(state);
       metrics[i].push_back(state);
       state = at::Tensor();
@@ -252,7 +252,7 @@ void Training::load(torch::serialize::InputArchive& archive) {
   }
   archive.read("loss", loss, true);
   archive.read("generator", generator, true);
-  // Checkpoints written before steps could be logged have none.
+  // Checkpoints written before steps could be logged have no "logged_loss".
   const bool has_logged_loss =
       archive.try_read("logged_loss", logged_loss, true);
 

@@ -35,7 +35,8 @@ void check_required(
       directory);
 }
 
-// LibTorch's optimizers assert that the state is of their own class.
+// LibTorch's optimizers fail with an assertion if the state is of another class. This
+// function replaces it by an error that names the directory.
 void load_optimizer(
     torch::optim::Optimizer& optimizer,
     torch::serialize::InputArchive& archive,
@@ -84,7 +85,7 @@ Checkpoint::Checkpoint(
 }
 
 void Checkpoint::on_train_begin(Training& training) {
-  // Checked first, because what follows makes the directory.
+  // Checked first, because check_model_directory() makes the directory.
   if (options_.resume == Resume::kRequired) {
     const Ranks ranks = ranks_of(*model_, training.strategy());
     check_required(

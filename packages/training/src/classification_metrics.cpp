@@ -20,7 +20,7 @@ double area_under_precision_recall(
     return kUndefined;
   }
   double found = 0.0;  // the weight of the positives at or above the threshold
-  double above = 0.0;  // the weight of all examples there
+  double above = 0.0;  // the weight of all examples at or above it
   double area = 0.0;
   size_t positive = positives.values.size();
   size_t negative = negatives.values.size();
@@ -79,8 +79,8 @@ void GroupedAUC::update_batch(const StepResult& batch) {
 }
 
 double GroupedAUC::result() const {
-  // Sorted by group, then score, then weight, so the sums do not depend on the order of
-  // batches.
+  // Sorts by group, then score, then weight, so that the sums do not depend on the order
+  // of batches.
   std::sort(examples_.begin(), examples_.end());
   double total = 0.0;
   double impressions = 0.0;

@@ -14,7 +14,7 @@ std::string display_text(std::string_view text);
 
 /// The number of columns that a terminal with fixed-width characters needs for the result
 /// of display_text(). Chinese characters and emoji need two. Accents that are code points
-/// of their own count as one, although they need none.
+/// of their own count as one column, although they need none.
 int64_t display_width(std::string_view text);
 
 /// Shortens the result of display_text() to at most `width` >= 1 columns. A shortened

@@ -22,8 +22,8 @@ namespace tessera::training {
 namespace {
 
 // These functions write the few fields of TensorBoard's protobuf messages. A generated
-// encoder would need protoc in each build, and Debian's libprotobuf beside the other
-// version of it that libtorch_cpu.so contains and exports.
+// encoder would need protoc in each build, and Debian's libprotobuf, whose version differs
+// from the one that libtorch_cpu.so contains and exports.
 namespace proto {
 
 enum class WireType : uint64_t {
@@ -66,7 +66,7 @@ void add_double(std::string& message, uint64_t field, double value) {
   add_little_endian(message, std::bit_cast<uint64_t>(value));
 }
 
-// Text, or another message.
+// `bytes` are text or another message.
 void add_bytes(std::string& message, uint64_t field, std::string_view bytes) {
   add_key(message, field, WireType::kBytes);
   add_varint(message, bytes.size());
@@ -75,7 +75,7 @@ void add_bytes(std::string& message, uint64_t field, std::string_view bytes) {
 
 }  // namespace proto
 
-// The beginning of an Event of event.proto.
+// Begins an Event of event.proto.
 std::string event_at(int64_t step) {
   const std::chrono::duration<double> now =
       std::chrono::system_clock::now().time_since_epoch();
@@ -91,7 +91,7 @@ std::string version_event() {
   return event;
 }
 
-// TensorBoard discards the events of earlier files from this step on.
+// Makes TensorBoard discard the events of earlier files from `first_step` on.
 std::string start_event(int64_t first_step) {
   std::string log;
   proto::add_int(log, 1, 1);  // status: START
@@ -119,7 +119,7 @@ const std::vector<double>& all_limits() {
   return limits;
 }
 
-// A HistogramProto of histogram.proto.
+// Returns a HistogramProto of histogram.proto.
 std::string encoded(const ValueHistogram& histogram) {
   std::string limits, counts;
   for (const ValueHistogram::Bin& bin : histogram.bins()) {
@@ -297,7 +297,8 @@ bool EventFile::try_flush() {
   }
   if (!file_.write(pending_.data(), pending_.size())) {
     const int number = errno;
-    // Removes what was written of these records. A device has no length to cut.
+    // Removes what was written of these records. This fails for a device, which has no
+    // length.
     if (::ftruncate(file_.number(), size_) == 0) {
       ::lseek(file_.number(), size_, SEEK_SET);
     }

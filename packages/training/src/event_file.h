@@ -47,8 +47,8 @@ std::string framed_record(std::string_view bytes);
 /// leaves at most the last record incomplete, which TensorBoard skips.
 class EventFile {
  public:
-  /// Creates a file in an existing folder. Its name comes after those of the files that
-  /// are there, because TensorBoard reads the files of a run in the order of their names.
+  /// Creates a file in an existing folder. Its name comes after the names of the
+  /// files there, because TensorBoard reads the files of a run in the order of their names.
   /// TensorBoard discards what earlier files have from `first_step` on.
   /// Errors:  c10::Error that begins with `where` and names the path.
   EventFile(const std::string& folder, int64_t first_step, std::string where);

@@ -38,7 +38,7 @@ namespace {
 
 constexpr const char* kFit = "[fit]";
 
-// The metrics of the validation: its own, or empty copies of the training metrics.
+// Returns FitOptions::validation_metrics, or empty copies of the training metrics.
 Metrics validation_metrics_of(const FitOptions& options) {
   if (!options.validation_metrics.empty()) {
     return options.validation_metrics;
@@ -353,7 +353,7 @@ class TrainingLoop {
       update_metrics(state_.metrics, result, kFit);
       step.weight = std::max(1.0, step.examples);
     }
-    state_.metrics_of_ranks.clear();  // those before this step
+    state_.metrics_of_ranks.clear();  // they are from before this step
     if (state_.ranks->size() > 1) {
       if (!std::exchange(has_compared_, true)) {
         step.checksum = checksum_after_step();
@@ -367,7 +367,7 @@ class TrainingLoop {
           kStep, step, state_.metrics, *state_.ranks, state_.step_metrics);
       state_.loss = step.loss;
     }
-    // A rank that has skipped its update sends a loss that is not finite.
+    // If a rank has skipped its update, the sum of the losses is not finite.
     if (step.skipped == 0.0) {
       state_.loss_mean.total += step.weight * step.loss;
       state_.loss_mean.weight += step.weight;
@@ -380,7 +380,8 @@ class TrainingLoop {
     }
   }
 
-  // The steps of make_train_step() have compared the weights before they changed them.
+  // Returns 0 for steps of make_train_step(), because they have compared the weights
+  // before they changed them.
   double checksum_after_step() const {
     return options_.model == nullptr || parameters_->has_checked()
         ? 0

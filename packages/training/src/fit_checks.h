@@ -11,11 +11,11 @@ namespace tessera::training {
 /// The beginning of the errors of the validation in fit().
 inline constexpr const char* kFitValidation = "[fit] validation:";
 
-/// FitOptions::strategy, or that of the sharded tables of the model, or Strategy::fused().
+/// FitOptions::strategy, or the strategy of the model's sharded tables, or Strategy::fused().
 Strategy strategy_of(const FitOptions& options);
 
 /// Refuses arguments that fit() can't run with: for example options out of range,
-/// callbacks that write to the same place, or a strategy that is not that of the sharded
+/// callbacks that write to the same place, or another strategy than that of the sharded
 /// tables.
 /// Errors:  c10::ValueError beginning with "[fit]".
 void check_fit(const std::shared_ptr<Pass>& pass, const FitOptions& options);

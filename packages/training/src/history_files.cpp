@@ -33,7 +33,7 @@ void HistoryFile::write(const History& history) {
   written_ = std::chrono::steady_clock::now();
 }
 
-// The steps of a long epoch are in the file before it ends.
+// Writes once a minute, so that the file has the steps of a long epoch before its end.
 void HistoryFile::on_step_end(Training& training) {
   constexpr std::chrono::minutes kInterval{1};
   const auto now = std::chrono::steady_clock::now();

@@ -23,7 +23,7 @@ namespace {
 // Rows that have moved by less than this in 100 updates need more than 100,000 updates to
 // move by their own length. This limit is for rows whose accumulators have hardly grown.
 constexpr double kMinMovement = 1e-3;
-// The limit for all other rows: a million updates. Users may want small steps there.
+// The limit for all other rows means a million updates. Users may want such small steps.
 constexpr double kMinMovementOfOthers = 1e-4;
 
 enum class RateState { kUnknown, kRising, kSteady };
@@ -42,7 +42,7 @@ RateState state_of(const optim::LearningRate& rate, int64_t step) {
       }
     }
   } catch (const c10::Error&) {
-    // The schedule ends before that step, such as CosineDecayRestarts with t_mul < 1.
+    // The schedule, such as CosineDecayRestarts with t_mul < 1, ends before that step.
   }
   return now > 0.0 ? RateState::kSteady : RateState::kUnknown;
 }
@@ -67,7 +67,7 @@ void warn(
       advice));
 }
 
-// `found`: the movement of rows that have a gradient.
+// `found` is the movement of rows that have a gradient.
 void warn_of_rest(
     const TableMovement& found,
     int64_t updates,

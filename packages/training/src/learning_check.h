@@ -40,13 +40,13 @@ class LearningCheck {
   struct WatchedTable {
     Layer layer = {};
     size_t table = 0;
-    int64_t next_check = kMinUpdates;  // at this number of updates
+    int64_t next_check = kMinUpdates;  // in updates of the table
     std::shared_ptr<SampledRows> rows = {};
   };
   struct WatchedEngine {
     Layer engine = {};
-    std::string name = {};  // in the model
-    int64_t updates = 0;  // at the beginning
+    std::string name = {};  // the path in the model
+    int64_t updates = 0;  // when fit() began
     // A batch had no gradients at the end of the last step.
     bool is_waiting = false;
   };

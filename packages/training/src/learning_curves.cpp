@@ -30,8 +30,7 @@ constexpr double kLeftMargin = 64.0;
 constexpr double kRightMargin = 18.0;
 constexpr double kTopMargin = 40.0;
 constexpr double kBottomMargin = 44.0;
-constexpr double kTitleHeight =
-    40.0;  // the height of the title above all panels
+constexpr double kTitleHeight = 40.0;  // above all panels
 
 constexpr double kLegendWidth = 210.0;
 
@@ -149,7 +148,7 @@ class Timeline {
                                          shown_epoch(history_.epochs.back()));
   }
 
-  // All names, those of epochs first.
+  // Returns all names, those of epochs first.
   std::vector<std::string> names() const {
     std::vector<std::string> names = history_.names();
     for (const std::string& name :
@@ -161,7 +160,7 @@ class Timeline {
     return names;
   }
 
-  // With steps, an epoch is at its last step that was logged; NaN if there is none.
+  // On an axis of steps, an epoch is at its last logged step; NaN if there is none.
   double place_of(const History::Record& record) const {
     if (!has_steps_) {
       return shown_epoch(record);

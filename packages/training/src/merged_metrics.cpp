@@ -20,11 +20,11 @@ namespace tessera::training {
 
 namespace {
 
-// A step does not send larger states.
+// A step does not send metrics with larger states.
 constexpr int64_t kMaxNumbersOfStep = 1024;
 
-// Sends tensors of doubles to all ranks. Returns those of all ranks, as [rank][tensor].
-// Errors:  c10::ValueError on all ranks if they differ in `what` or in the metrics.
+// Sends tensors of doubles to all ranks. Returns what all ranks sent, as [rank][tensor].
+// Errors:  c10::ValueError on all ranks if `what` or the metrics differ between them.
 std::vector<std::vector<at::Tensor>> gather(
     std::string what,
     const Metrics& metrics,
@@ -69,12 +69,12 @@ at::Tensor part_of(const Metric& metric) {
   return can_merge(metric) ? metric.state() : metric_state({metric.result()});
 }
 
-// The numbers of a RankStep that are sent. After them, a flag for each metric says whether
-// the rank sends it.
+// How many numbers of a RankStep are sent. After these, a flag for each metric says whether
+// the rank sends the metric.
 constexpr size_t kStepNumbers = 5;
 
-// The results of the metrics that all ranks have sent. Every rank merges in the order of
-// the ranks, so all get the same bits.
+// Returns the results of the metrics that all ranks have sent. Every rank merges in the
+// order of the ranks, so all get the same bits.
 Logs results_of(
     const Metrics& metrics,
     const std::vector<std::vector<at::Tensor>>& parts) {

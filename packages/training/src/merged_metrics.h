@@ -30,18 +30,18 @@ struct RankStep {
   double checksum = 0.0;  // of the weights, see checksum_of(); 0: none
 };
 
-/// A place at which ranks merge.
+/// A place in the training at which ranks merge their metrics.
 struct MergePoint {
-  /// The beginning of errors, another one for each point.
+  /// The beginning of errors, which is different for each point.
   const char* where = "";
-  /// The end of the error about other weights.
+  /// The end of the error for dense weights that differ between ranks.
   const char* advice = "";
   /// Whether only cheap metrics with a small state are merged.
   bool is_step = false;
 };
 
-/// Returns the sums over all ranks, and sets `results` to those of the metrics over the
-/// examples of all ranks. Collective. With one rank, it returns `own`.
+/// Returns the sums over all ranks, and sets `results` to the results of the metrics over
+/// the examples of all ranks. Collective. With one rank, it returns `own`.
 /// Errors:  c10::ValueError on all ranks if their metrics, points or checksums differ.
 RankStep merge(
     const MergePoint& point,

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kIdBase = int64_t{1} << 32;
 
-// The machine epsilon of a dtype; for integers that of float64.
+// The machine epsilon of a dtype; for integers, the epsilon of float64.
 double epsilon_of(at::ScalarType dtype) {
   switch (dtype) {
     case at::kFloat:
@@ -160,7 +160,7 @@ std::vector<double> read_state(
 }
 
 void append_id(std::vector<double>& numbers, int64_t id) {
-  // The remainder has the sign of the id, so that both are exact.
+  // The remainder has the sign of the id, so that doubles hold both numbers exactly.
   numbers.push_back(static_cast<double>(id / kIdBase));
   numbers.push_back(static_cast<double>(id % kIdBase));
 }

@@ -20,7 +20,7 @@ constexpr double kUndefined = std::numeric_limits<double>::quiet_NaN();
 /// The beginning of the error messages of a metric.
 std::string where_of(const std::string& metric);
 
-/// `name`, or `otherwise` if it is empty.
+/// `name`, or `otherwise` if `name` is empty.
 inline std::string name_or(const std::string& name, std::string otherwise) {
   return name.empty() ? std::move(otherwise) : name;
 }
@@ -72,11 +72,11 @@ MetricInputs read_two_classes(
     const StepResult& batch,
     const std::string& where);
 
-/// sums[0] / sums[1], or kUndefined.
+/// sums[0] / sums[1], or kUndefined unless sums[1] > 0.
 double ratio_of(const std::vector<double>& sums);
 
-/// The rule of the mean of `value_of(inputs, i, where)` over the examples that `read`
-/// gives.
+/// The rule of a metric that is the mean of `value_of(inputs, i, where)` over the examples
+/// that `read` returns.
 template <class ValueOf>
 detail::SumRule mean_rule(
     Better better,
@@ -90,8 +90,7 @@ detail::SumRule mean_rule(
               const std::string& where,
               std::vector<double>& sums) {
             const MetricInputs inputs = read(batch, where);
-            std::vector<double>
-                values;  // before any is added, as errors may come
+            std::vector<double> values;  // all first, as value_of() may raise
             for (size_t i = 0; i < inputs.size(); ++i) {
               values.push_back(value_of(inputs, i, where));
             }

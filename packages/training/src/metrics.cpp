@@ -111,7 +111,7 @@ void detail::WeightedScores::sort() {
 void detail::TwoClassMetric::update_batch(const StepResult& batch) {
   refuse_bags(batch, name());
   const MetricInputs inputs = read_two_classes(batch, where_of(name()));
-  // Examples of earlier batches without weights count 1.
+  // Examples of earlier batches without weights get the weight 1.
   if (batch.weights.defined()) {
     positives_.weights.resize(positives_.values.size(), 1.0);
     negatives_.weights.resize(negatives_.values.size(), 1.0);
@@ -190,7 +190,7 @@ void detail::TwoClassMetric::merge(const at::Tensor& state) {
     scores.values.insert(
         scores.values.end(), added.values.begin(), added.values.end());
     if (has_weights_) {
-      // Examples without weights count 1.
+      // Examples without weights get the weight 1.
       scores.weights.resize(scores.values.size() - added.values.size(), 1.0);
       scores.weights.insert(
           scores.weights.end(), added.weights.begin(), added.weights.end());
@@ -265,8 +265,8 @@ MetricInputs read_several_classes(
   return read_classes(batch, where);
 }
 
-// The number of classes that rank before the label. Later classes win if scores are equal,
-// as in scikit-learn's top_k_accuracy_score.
+// Returns the number of classes that rank before the label. Later classes win if scores are
+// equal, as in scikit-learn's top_k_accuracy_score.
 int64_t rank_of_label(const MetricInputs& inputs, size_t i) {
   const double* row = inputs.row(i);
   const auto label = static_cast<int64_t>(inputs.labels[i]);

@@ -138,7 +138,7 @@ void write_dense(
   Json names = Json::array();
   torch::serialize::OutputArchive tensors(archive.compilation_unit());
   for (const auto& [name, tensor] : dense) {
-    // Numbers instead of names: LibTorch saves a tensor named `class`, but cannot load
+    // The keys are numbers, because LibTorch saves a tensor named `class` but cannot load
     // it.
     const auto key = fmt::format("tensor_{}", names.size());
     tensors.write(key, tensor.detach(), /*is_buffer=*/true);
@@ -148,7 +148,7 @@ void write_dense(
   archive.write("dense_names", c10::IValue(names.dump()));
 }
 
-// The saved values of `dense`, in the same order.
+// Returns the saved values of `dense`, in the same order.
 std::vector<at::Tensor> read_dense(
     const std::vector<NamedTensor>& dense,
     torch::serialize::InputArchive& archive,
@@ -269,8 +269,8 @@ void read_model_file(
       "it does not end with its checksum");
 }
 
-// The archive with everything but the tables. It is a part of the first layer's checkpoint,
-// or model.pt if `checkpoint` is empty.
+// Reads the archive with everything but the tables. It is a part of the first layer's
+// checkpoint, or model.pt if `checkpoint` is empty.
 torch::serialize::InputArchive read_rest(
     const std::string& directory,
     const std::string& checkpoint,
@@ -311,8 +311,8 @@ std::vector<std::string> read_layers(
 }
 
 // Removes checkpoints that unfinished saves have left in the folders of the layers after
-// the first. Such a checkpoint is newer than the one that the first layer's newest
-// checkpoint names. If it stayed, `keep_last` could delete the named one.
+// the first: those that are newer than the one that the first layer's newest checkpoint
+// names. If they stayed, `keep_last` could delete the named one.
 void remove_orphans(
     const std::string& directory,
     size_t layers,
@@ -326,7 +326,7 @@ void remove_orphans(
     auto archive = read_rest(directory, complete.back(), where);
     named = read_layers(archive, directory, where);
   } catch (const c10::Error&) {
-    return;  // It is damaged or not a model, so it is unknown which ones are needed.
+    return;  // without the archive, it is unknown which checkpoints are needed
   }
   Disk disk(where);
   for (size_t i = 1; i < layers && i <= named.size(); ++i) {

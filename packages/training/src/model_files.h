@@ -29,8 +29,8 @@ namespace tessera::training {
 // and the entries that the caller adds. A model without such layers is one file,
 // model.pt, with the same entries and a checksum at its end.
 
-// The errors of functions that have a parameter `where` begin with it. It is the function
-// or class that the user called, such as "[load_weights]" or "[Checkpoint]".
+// If a function has a parameter `where`, its errors begin with that text: the function or
+// class that the user called, such as "[load_weights]" or "[Checkpoint]".
 
 /// Saves the model. If a process dies meanwhile, the previous checkpoint stays complete.
 /// All ranks call it. Rank 0 alone saves everything that is not sharded, and runs

@@ -27,7 +27,7 @@ using torch::autograd::Node;
 thread_local ParameterWatch* watch =
     nullptr;  // of the fit() that runs on this thread
 
-// Such as "'tower.weight' (Float of shape [1, 8])".
+// Describes a parameter, such as "'tower.weight' (Float of shape [1, 8])".
 std::string parameter_text(const at::Tensor& parameter) {
   if (watch != nullptr && watch->model() != nullptr) {
     for (const auto& item : watch->model()->named_parameters()) {
@@ -40,8 +40,8 @@ std::string parameter_text(const at::Tensor& parameter) {
   return fmt::format("a parameter ({})", describe(parameter));
 }
 
-// Whether this input of a node is the virtual variable of a layer with tables, which has
-// always the value 0.
+// Whether this input of a node is the virtual variable of a layer with tables, which
+// always has the value 0.
 bool is_virtual_variable(const Node& node, size_t input) {
   return input == 0 &&
       (node.name() == "tessera::LookupNode" ||

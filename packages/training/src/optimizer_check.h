@@ -29,7 +29,7 @@ void check_optimizer(
 std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer);
 
 /// Lists parameters in a message, such as "'tower.weight' (Float of shape [1, 8])". The
-/// names are those of the model of the fit() that runs on this thread.
+/// names come from the model of the fit() that runs on this thread.
 std::string parameter_list(const std::vector<at::Tensor>& parameters);
 
 /// Checks that the gradients of the parameters that have one are finite.
@@ -55,7 +55,7 @@ class ParameterWatch {
   ParameterWatch(const ParameterWatch&) = delete;
   ParameterWatch& operator=(const ParameterWatch&) = delete;
 
-  /// That of the fit() that runs on this thread, or nullptr.
+  /// The ParameterWatch of the fit() that runs on this thread, or nullptr.
   static const ParameterWatch* current();
 
   const torch::nn::Module* model() const {
@@ -82,7 +82,7 @@ class ParameterWatch {
   std::shared_ptr<torch::nn::Module> model_;
   bool allow_unoptimized_;
   Strategy strategy_;
-  ParameterWatch* previous_;  // of a fit() around this one
+  ParameterWatch* previous_;  // of a fit() around this fit()
   std::set<const at::TensorImpl*> known_;
   int64_t step_ = 0;
   int64_t next_check_ = 1;

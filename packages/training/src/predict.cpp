@@ -46,7 +46,7 @@ void check_fits(
       describe(first));
 }
 
-// The predictions of the steps so far, of one task or of the steps themselves.
+// The results of the steps so far for one task, or those of the steps themselves.
 struct Collected {
   std::string task = {};  // empty: of the steps themselves
   std::vector<at::Tensor> predictions = {};

@@ -31,7 +31,7 @@ struct KnownScope {
   bool is_whole = false;
 };
 
-// In the order of the rows.
+// The order is that of the rows in result().
 constexpr std::array kKnownScopes{
     KnownScope{"tessera::read_lines", "reading files"},
     KnownScope{"tessera::parse_lines", "parsing lines"},
@@ -70,7 +70,7 @@ double in_seconds(ProfileClock::duration time) {
 struct OpenScope {
   uint64_t number = 0;
   bool is_whole = false;
-  bool is_part = false;  // of a whole scope
+  bool is_part = false;  // within a whole scope
   ProfileClock::time_point begin = {};
   ProfileClock::duration inner = {};  // the time of the scopes within it
 };
@@ -109,8 +109,8 @@ class Profile::Recording {
                                   .scopes({at::RecordScope::USER_SCOPE}));
   }
 
-  /// Ends the recording. Does nothing if it does not run. Scopes of other threads may
-  /// still be open. Their ends find that nothing is recorded.
+  /// Ends the recording if it runs. Scopes of other threads may still be open. When they
+  /// end, they are not recorded.
   void stop() {
     {
       const std::lock_guard<std::mutex> own_lock(mutex_);
@@ -209,7 +209,7 @@ class Profile::Recording {
         : recording(std::move(recording)), number(number) {}
 
     std::shared_ptr<Recording> recording;
-    uint64_t number;  // of the OpenScope
+    uint64_t number;  // OpenScope::number
   };
 
   static Running& running() {
@@ -226,7 +226,7 @@ class Profile::Recording {
       recording = running().recording;
     }
     if (recording == nullptr) {
-      return nullptr;  // it has ended just now
+      return nullptr;  // the recording has ended just now
     }
     static std::atomic<uint64_t> count = 0;
     auto context = std::make_unique<Context>(std::move(recording), ++count);
@@ -293,12 +293,12 @@ class Profile::Recording {
     ++found->calls;
   }
 
-  // The time since start(). Call it with the lock.
+  // The time since start(). The caller holds the lock.
   ProfileClock::duration elapsed() const {
     return (is_running_ ? ProfileClock::now() : end_) - begin_;
   }
 
-  const std::thread::id thread_ = std::this_thread::get_id();  // that of fit()
+  const std::thread::id thread_ = std::this_thread::get_id();  // of fit()
   at::CallbackHandle handle_ = at::INVALID_CALLBACK_HANDLE;
 
   mutable std::mutex mutex_;  // guards the members below

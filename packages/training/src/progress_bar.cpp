@@ -165,7 +165,7 @@ std::string ProgressBar::time_left(const Progress& progress) const {
   return "ETA " + clock_time(seconds_left);
 }
 
-// Pads the text to the widest one that this column has had.
+// Pads the text to the width of the widest text that this column has had.
 std::string ProgressBar::aligned(
     const std::string& column,
     const std::string& text) {
@@ -211,7 +211,7 @@ std::string ProgressBar::line_of(
   bool lacks_values = false;
   while (limit && columns.size() > 1 &&
          display_width(line) + (lacks_values ? 2 : 0) > *limit) {
-    // Of several columns with the same `left_out`, the last one is left out first.
+    // If several columns have the same `left_out`, the last one is left out first.
     const auto next = std::max_element(
         columns.rbegin(),
         columns.rend() - 1,
@@ -234,7 +234,7 @@ void ProgressBar::draw(std::string line, bool is_last) {
   }
   if (is_redrawn()) {
     const int64_t width = display_width(line);
-    // Overwrites the rest of a longer line.
+    // Spaces overwrite the rest of a longer line.
     line +=
         spaces(std::min(drawn_width_, limit.value_or(drawn_width_)) - width);
     std::fputc('\r', options_.stream);
@@ -282,7 +282,7 @@ void ProgressBar::end_epoch(const Progress& progress, const Logs& logs) {
   columns.push_back(
       {aligned("steps", fmt::format("{} steps", progress.step_in_epoch)), 3});
   columns.push_back({aligned("seconds", clock_time(seconds())), 2});
-  // A column without a value stays, so that those after it are aligned.
+  // A column without a value stays, so that the columns after it are aligned.
   columns.push_back(
       {aligned("time left", has_more ? time_left(progress) : ""), 5});
   columns.push_back({aligned(kSpeed, speed(progress)), 4});
@@ -329,7 +329,7 @@ void ProgressBar::on_train_end(Training& training) {
   if (!history.stop_reason.empty()) {
     draw("stopped: " + display_text(history.stop_reason), true);
   }
-  // The reason of an EarlyStopping has this already.
+  // The stop reason of an EarlyStopping already contains this text.
   if (history.restored) {
     const std::string restored = history.restored->text();
     if (history.stop_reason.find(restored) == std::string::npos) {

@@ -34,10 +34,10 @@ using RankedItem = RankedList::Item;
 // The sums of a RankingMetric.
 enum RankingSum : size_t {
   kTotal,  // weight * value
-  kWeight,  // of the queries with a relevant item
-  kWithRelevant,  // how many queries have one
-  kWithoutRelevant,  // how many count, but have none
-  kLists,  // all queries so far, which number the random orders
+  kWeight,  // the weight of the queries with a relevant item
+  kWithRelevant,  // how many queries have a relevant item
+  kWithoutRelevant,  // how many queries count, but have none
+  kLists,  // all queries so far; seeds the random order of ties
   kNumSums
 };
 
@@ -46,7 +46,7 @@ uint64_t spread_bits(uint64_t bits) {
   return mix_bits(bits + 0x9E3779B97F4A7C15U);
 }
 
-// Sorts items with equal scores. `list` numbers the lists.
+// Sorts items with equal scores. `list` is the number of earlier lists.
 class TieOrder {
   using Ties = RankingMetricOptions::Ties;
 
@@ -131,7 +131,7 @@ double average_precision_of(const RankedList& list) {
   return precision / weight;
 }
 
-// `name` is that of the metric.
+// `name` is the name of the metric.
 double exponential_gain(double label, const std::string& name) {
   constexpr double kMaxLabel = 1000.0;  // 2^1024 is infinite
   TESSERA_CHECK_VALUE(
@@ -249,7 +249,7 @@ void RankingMetric::add_scores(const StepResult& batch) {
       where,
       describe(batch.predictions));
   const ScoreLists lists = read_score_lists(batch, where);
-  // Raises for labels without a finite relevance, before anything is changed.
+  // Raises an error for labels without a finite relevance, before anything is changed.
   for (const double label : lists.labels) {
     rule_.relevance_of(label);
   }
@@ -275,7 +275,7 @@ void RankingMetric::add_scores(const StepResult& batch) {
       return scores[a] != scores[b] ? scores[a] > scores[b]
                                     : ties.is_before(a, b, labels);
     });
-    // The rest is summed in the order of the list.
+    // The rest has no order after partial_sort(), but sums need a fixed one.
     std::sort(top, order.end());
     RankedList list;
     for (size_t i = 0; i < order.size(); ++i) {

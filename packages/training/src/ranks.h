@@ -19,8 +19,8 @@ class Module;
 
 namespace tessera::training {
 
-/// The processes that train together. If nothing is sharded, this process alone; it is the
-/// same object for all such strategies.
+/// The processes that train together. If nothing is sharded, this process is alone, and all
+/// such strategies have the same object.
 using Ranks = std::shared_ptr<RankGroup>;
 
 Ranks ranks_of(const Strategy& strategy);

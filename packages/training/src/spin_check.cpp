@@ -38,7 +38,7 @@ std::optional<int64_t> time_without_core() {
            std::filesystem::directory_iterator("/proc/self/task", error);
        !error && thread != std::filesystem::directory_iterator();
        thread.increment(error)) {
-    // The time on a core, the time without one, and a count.
+    // The file has the time on a core, the time without one, and a count.
     int64_t running = 0;
     int64_t waiting = 0;
     std::ifstream file(thread->path() / "schedstat");

@@ -12,7 +12,7 @@ namespace tessera::training {
 std::optional<int64_t> time_without_core();
 
 /// Warns, once per process, if its threads wait for cores while idle threads of OpenMP may
-/// spin. fit() has one. Steps read a clock, and some of them the waiting times.
+/// spin. fit() has one. Each step reads a clock, and some steps read the waiting times.
 class SpinCheck {
  public:
   /// Begins to measure, unless the environment says how long idle threads spin, or there is
@@ -32,7 +32,7 @@ class SpinCheck {
   bool is_on_ = false;
   Clock::time_point since_ = {};
   Clock::duration window_ = std::chrono::seconds(2);
-  int64_t waited_ = 0;  // until `since_`
+  int64_t waited_ = 0;  // the nanoseconds waited until `since_`
 };
 
 }  // namespace tessera::training

@@ -49,7 +49,7 @@ std::string entry_name(size_t table) {
   return fmt::format("table_{}", table);
 }
 
-// An archive with the copies of each table.
+// Returns an archive with the copies of each table.
 std::string samples_to_bytes(const std::vector<SampledRows>& tables) {
   torch::serialize::OutputArchive archive;
   for (size_t i = 0; i < tables.size(); ++i) {
@@ -72,7 +72,7 @@ void check_state(bool is_good) {
       "[TableActivity] its state in the checkpoint is damaged, or of another version. Load another checkpoint.");
 }
 
-// Adds the copies of each table, by its name. Those of several ranks are joined.
+// Adds the copies of each table, by its name. Joins them with the copies of other ranks.
 void add_samples(
     const std::string& bytes,
     std::map<std::string, SampledRows>& tables) {

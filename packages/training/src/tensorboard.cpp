@@ -197,9 +197,8 @@ void TensorBoard::on_epoch_begin(Training& training) {
   const std::filesystem::path folder(options_.directory);
   const std::vector<std::string> names = training.log_names();
   // Earlier files may have values of the checkpoint's step that are newer than the
-  // checkpoint. If it was saved after the last step of an epoch, the end of the epoch may
-  // have been logged since. So the values of this step are discarded, and written once
-  // more.
+  // checkpoint. If that step was the last of an epoch, the end of the epoch may have been
+  // logged since. So the values of this step are discarded, and written once more.
   const Progress& progress = training.progress();
   const bool repeats_step =
       progress.step_in_epoch > 0 && loaded_step_ == progress.step;
@@ -257,7 +256,7 @@ void TensorBoard::write_step(Training& training, Files& files) {
   add_step(files.train, last_step_);
 }
 
-// The last gradient of each parameter outside of tables with fused strategies.
+// Returns the last gradient of each parameter outside of tables with fused strategies.
 TensorBoard::Gradients TensorBoard::gradients() const {
   Gradients gradients;
   for (const auto& item : options_.histograms_of->named_parameters()) {

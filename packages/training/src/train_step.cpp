@@ -77,9 +77,9 @@ void clip_gradients(torch::optim::Optimizer& optimizer, double max_norm) {
   }
 }
 
-// Refuses gradients of dense parameters that are not finite, if rows with such gradients
-// are refused. While a guard lives, the first layer whose tables backward() would change
-// calls the check of the guard before it changes them.
+// Within a RefuseNonFiniteScope, refuses gradients of dense parameters that are not finite.
+// While a guard lives, the first layer whose tables backward() would change runs the check
+// of the guard before the change.
 class DenseParameterGuard {
  public:
   explicit DenseParameterGuard(const torch::optim::Optimizer& optimizer)
@@ -152,8 +152,8 @@ Strategy strategy_of(const TrainStepOptions& options) {
   return own.value_or(Strategy::fused());
 }
 
-// The parameters whose gradients are summed: those that the optimizer changes, because it
-// must change them alike on all ranks, and those of the options.
+// The parameters whose gradients are summed: the optimizer's, because it must change them
+// alike on all ranks, and TrainStepOptions::dense_parameters.
 std::vector<at::Tensor> dense_parameters_of(
     const torch::optim::Optimizer& optimizer,
     const TrainStepOptions& options,
@@ -246,7 +246,7 @@ void detail::apply_update(
   TESSERA_CHECK_VALUE(
       !is_finite || result.loss.requires_grad(),
       "[make_train_step] the loss has no gradient. Compute it from parameters that require one, outside of NoGradGuard.");
-  // Decided here, because backward() already writes to tables.
+  // The skip is decided here, because backward() already writes to tables.
   RankStep step{.skipped = is_finite ? 0.0 : 1.0};
   if (strategy.is_sharded() && !std::exchange(has_compared, true)) {
     step.checksum = checksum_of(dense_parameters);

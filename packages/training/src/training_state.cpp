@@ -63,7 +63,7 @@ int64_t count_examples(const Result& result) {
   return 0;
 }
 
-// The task as the result of a step.
+// Returns the result of a task as the result of a step.
 StepResult step_of(const TaskResult& task, int64_t examples) {
   return {
       .loss = task.loss,

@@ -60,16 +60,15 @@ struct TrainingState {
 
   /// The state of LibTorch's generator at the start of the epoch.
   at::Tensor epoch_generator = {};
-  /// Its state when the loaded checkpoint was saved.
+  /// The state of the generator when the loaded checkpoint was saved.
   at::Tensor loaded_generator = {};
 };
 
 /// The state of LibTorch's CPU generator.
 at::Tensor generator_state();
 void set_generator_state(const at::Tensor& state);
-/// Restores the generator's state from a checkpoint. With a sharded strategy it does
-/// nothing: each rank has random numbers of its own, but the checkpoint has the state of
-/// rank 0 only.
+/// Sets the generator's state to `generator`, but does nothing with a sharded strategy:
+/// each rank has random numbers of its own, but a checkpoint has the state of rank 0 only.
 void restore_generator(const TrainingState& state, const at::Tensor& generator);
 
 /// The number of examples of a step; 0 if it is unknown.

@@ -13,7 +13,7 @@ namespace tessera {
 struct DiceOptions {
   /// The weight of a batch in the running statistics, in [0, 1].
   double momentum = 0.1;
-  /// Is added to the variance, > 0.
+  /// A number > 0 that is added to the variance.
   double epsilon = 1e-8;
 
   bool operator==(const DiceOptions&) const = default;

@@ -80,12 +80,12 @@ at::Tensor history_lengths(const Feature& feature);
 ///       rows["history"],  // [batch, 20, dim]
 ///       history_lengths(features["history"]));
 ///
-/// One history [1, seq, dim] may stand beside many queries, which must be of one user, such
-/// as the user's candidates. It counts for all of them.
+/// For many queries of one user, such as all candidates, pass a single history
+/// [1, seq, dim]. It then counts for every query.
 ///
 /// The first layer multiplies with q once for each example, and not once for each
-/// position, and with the keys of one history once for all queries. In an exported model,
-/// the MLP also computes the padding, whose weights are then discarded.
+/// position. With a single history, it multiplies with the keys once for all queries. In an
+/// exported model, the MLP also computes the padding, whose weights are then discarded.
 ///
 /// Parameters:  `linear_0.weight` [hidden_units[0], 4 dim], `linear_0.bias`,
 ///          `linear_1.weight`, ... with the initial values of torch::nn::Linear;
@@ -123,7 +123,8 @@ class DINAttentionImpl
   void declare_parameters() override;
   void make_parameters(const Nest<PartialShape>& input_shapes) override;
   at::Tensor activated(size_t layer, const at::Tensor& x);
-  /// [rows], for the products of queries and keys, and the rest of the first layer.
+  /// Returns the scores [rows]. `products` are those of queries and keys, and `first` is
+  /// the output of the first layer without them.
   at::Tensor scores(const at::Tensor& products, const at::Tensor& first);
   at::Tensor attend_to_one_history(
       const at::Tensor& query,

@@ -12,8 +12,8 @@ struct FoldInOptions {
   /// The weight of the squared distance between a new vector and its prior. It must be > 0.
   /// Choose it on held-out examples.
   double regularization = 0.0;
-  /// Is added to `regularization` for each item of a history, >= 0. A model whose weight
-  /// decay acts on the rows of each batch is regularized like this.
+  /// A number >= 0 that is added to `regularization` for each item of a history. A model
+  /// whose weight decay acts on the rows of each batch is regularized like this.
   double regularization_per_item = 0.0;
   /// The confidence that the score of an item outside of the history is 0, >= 0. If 0, only
   /// the items of a history count, as with ratings. For clicks and other implicit feedback,

@@ -17,10 +17,10 @@ namespace tessera {
 ///       linear_cross_entropy(states, rows, torch::tensor({7, 0, 9}));
 ///   loss.backward();
 ///
-/// In float32 on the CPU, the scores [n, classes] are never in
-/// memory. A thread computes those of a few states, and at once their gradients, while
-/// they are in its cache. Use it for up to some ten thousand classes. With more, the
-/// products take too long: use sampled_linear_cross_entropy() or Retrieval.
+/// In float32 on the CPU, the scores [n, classes] are never in memory. A thread computes
+/// the scores of a few states, and then the gradients while these scores are in its cache.
+/// Use it for up to some ten thousand classes. With more, the products take too long: use
+/// sampled_linear_cross_entropy() or Retrieval.
 ///
 /// Shapes:  states [n, dim] and rows [classes, dim], float32 or float64; targets [n] int64
 ///          or int32, in [0, classes). The result is a scalar.

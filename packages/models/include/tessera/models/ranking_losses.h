@@ -24,7 +24,7 @@ struct RankingLists {
 
 /// The options of the losses of RankingLists.
 struct RankingLossOptions {
-  /// Scores are divided by it.
+  /// Scores are divided by this number.
   double temperature = 1.0;
   /// kMean divides the sum by the number of items, or of lists if the loss has one value
   /// per list. Items that are left out count, too, and weights do not change the divisor.
@@ -90,8 +90,8 @@ at::Tensor pairwise_mean_squared_loss(
     const RankingLossOptions& options = {});
 
 // snippet: tests/docs/reference_metrics_test.cpp list_softmax_loss
-/// The softmax cross entropy over a list (ListNet's top-1 loss, with the labels as they
-/// are). 0 for lists whose labels are all 0.
+/// The softmax cross entropy over a list (ListNet's top-1 loss, but without normalized
+/// labels). 0 for lists whose labels are all 0.
 ///
 ///   const auto loss = list_softmax_loss(
 ///       {.scores = scores, .labels = clicks, .mask = is_item},

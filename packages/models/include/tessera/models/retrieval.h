@@ -32,10 +32,10 @@ struct JsonValue<LossReduction> : detail::JsonName<loss_reduction_from_string> {
 
 /// The config of a Retrieval layer.
 struct RetrievalOptions {
-  /// Scores are divided by it. For vectors of length 1, choose about 0.05 to 0.2.
+  /// Scores are divided by this number. For vectors of length 1, choose about 0.05 to 0.2.
   double temperature = 1.0;
-  /// The number of negatives per query. Those with the highest scores are used. Unset,
-  /// or more than there are: all of them.
+  /// The number of negatives per query. Those with the highest scores are used. If unset,
+  /// or if there are not more negatives, all are used.
   std::optional<int64_t> num_hard_negatives = {};
   /// Whether to leave out negatives that have the id of the query's own candidate.
   bool remove_accidental_hits = false;

@@ -21,7 +21,7 @@ struct SampledScores {
   at::Tensor positive_ids = {};  // [batch] int32 or int64
   at::Tensor negative_ids = {};  // [negatives] or [batch, negatives]
   /// How often an item is expected in a sample, in (0, infinity). Only
-  /// sampled_softmax_loss() takes them.
+  /// sampled_softmax_loss() takes probabilities.
   at::Tensor positive_probability = {};  // [batch] floats
   at::Tensor negative_probability = {};  // [negatives] or [batch, negatives]
   at::Tensor weights = {};  // [batch] floats >= 0
@@ -33,7 +33,7 @@ using SampledLossOptions = RankingLossOptions;
 
 /// The options of cosine_contrastive_loss().
 struct CosineContrastiveLossOptions {
-  /// Negatives whose cosine is at most this have no loss, in [-1, 1].
+  /// A cosine in [-1, 1]. Negatives whose cosine is at most this have no loss.
   double margin = 0.8;
   /// The weight of the mean over the negatives, >= 0.
   double negative_weight = 150.0;
@@ -46,7 +46,8 @@ struct CosineContrastiveLossOptions {
 struct WarpLossOptions {
   /// The number of items from which the negatives are drawn, >= 2.
   int64_t num_items = 0;
-  /// A negative whose score is closer to the positive one violates the order, >= 0.
+  /// A number >= 0. A negative violates the order unless its score is at least this much
+  /// below that of the positive item.
   double margin = 1.0;
   LossReduction reduction = LossReduction::kMean;
 

@@ -37,7 +37,7 @@ struct SASRecOptions {
   /// Strategy::fused().
   std::optional<optim::OptimizerSpec> optimizer = {};
   Strategy strategy = Strategy::fused();
-  /// The seed of the items' initial values. torch::manual_seed() is that of the rest.
+  /// The seed of the items' initial values. torch::manual_seed() seeds the rest.
   uint64_t seed = 0;
 
   bool operator==(const SASRecOptions&) const = default;
@@ -119,8 +119,8 @@ class SASRecImpl : public LayerImpl<SASRecImpl, SASRecOptions> {
   ///
   ///   log(exp(s target) + sum over negatives of exp(s)) - s target
   ///
-  /// A negative that is the target of a position is left out there. With uniform samples
-  /// it comes close to softmax_loss(), at the cost of num_negatives products per position.
+  /// A negative that is the target of a position is left out there. With uniform samples,
+  /// the loss comes close to softmax_loss(), with num_negatives products per position.
   /// Shapes:  targets [nnz], negatives [num_negatives], 1 or more.
   at::Tensor sampled_softmax_loss(
       const RaggedFeature& sequences,
@@ -148,7 +148,7 @@ class SASRecImpl : public LayerImpl<SASRecImpl, SASRecOptions> {
   TPUEmbedding items{nullptr};
 
  private:
-  // The states of sequences, and the rows of other items, by one lookup.
+  // The states of sequences, and the rows of other items, from one lookup.
   struct StatesAndRows {
     at::Tensor states = {};  // [nnz, dim]
     at::Tensor rows = {};  // [candidates, dim]

@@ -103,16 +103,16 @@ class SimpleXImpl : public LayerImpl<SimpleXImpl, SimpleXOptions> {
   /// The vector of each user, of length 1, [batch, dim].
   at::Tensor forward(const at::Tensor& users, const RaggedFeature& histories);
 
-  /// The scores of each positive item, and of all negatives with its user. `positives` has
+  /// The scores of each positive item, and of all negatives for its user. `positives` has
   /// a bag of items for each user. The result has the ids of both sides, so that a loss can
-  /// leave out accidental hits. A negative that the user has in the history counts as any other.
+  /// leave out accidental hits. A negative that is in the user's history counts, too.
   SampledScores scores(
       const at::Tensor& users,
       const RaggedFeature& histories,
       const RaggedFeature& positives,
       const at::Tensor& negatives);
 
-  /// sampled_softmax_loss() of scores(), by sampled_linear_cross_entropy().
+  /// sampled_softmax_loss() of scores(), computed by sampled_linear_cross_entropy().
   at::Tensor sampled_softmax_loss(
       const at::Tensor& users,
       const RaggedFeature& histories,

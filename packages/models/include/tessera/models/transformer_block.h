@@ -42,7 +42,7 @@ struct TransformerBlockOptions {
   double dropout = 0.0;
   NormOrder norm = NormOrder::kPre;
   /// If true, gates scale what attention and feed-forward network add, and the hidden
-  /// layer is gated, as in LiGR. Its paper has Activation::kSilu.
+  /// layer is gated, as in LiGR. The LiGR paper has Activation::kSilu.
   bool gated = false;
 
   bool operator==(const TransformerBlockOptions&) const = default;
@@ -111,7 +111,7 @@ class TransformerBlockImpl
   torch::nn::LayerNorm attention_norm_{nullptr};
   CausalSelfAttention attention_{nullptr};
   torch::nn::LayerNorm feed_forward_norm_{nullptr};
-  MLP feed_forward_{nullptr};  // or, with `gated`:
+  MLP feed_forward_{nullptr};  // replaced by the next four with `gated`
   torch::nn::Linear attention_gate_{nullptr};
   torch::nn::Linear feed_forward_gate_{nullptr};
   torch::nn::Linear hidden_{nullptr};

@@ -38,7 +38,7 @@ class Pass {
   /// Closes the source.
   virtual void end() = 0;
 
-  /// fit() calls it to check that a step of make_train_step() has no other strategy.
+  /// Checks that a step of make_train_step() has no other strategy. fit() calls this check.
   virtual void check_step(const Strategy& /*strategy*/) const {}
 };
 
@@ -222,7 +222,7 @@ class SourcePass : public Pass {
     if constexpr (std::is_reference_v<Opened>) {
       opened_ = &open_source(source_, epoch);
     } else {
-      // Not every range can be moved.
+      // Made in place with `new`, because not every range can be moved.
       opened_.reset(new Epoch(open_source(source_, epoch)));
     }
     size_ = size_of(*opened_);
@@ -304,8 +304,8 @@ concept StepFunction = std::invocable<Step&, Batch> &&
 
 namespace detail {
 
-/// Checks the arguments of make_pass(). Each mistake gives one error, because it stops the
-/// compilation of the code that needs correct arguments.
+/// Checks the arguments of make_pass(). Each mistake gives one error, because code that
+/// needs correct arguments is then not compiled.
 template <class Source, class Step>
 constexpr bool check_pass() {
   constexpr bool is_source = BatchSource<Source>;

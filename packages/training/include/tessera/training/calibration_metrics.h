@@ -17,8 +17,8 @@ namespace tessera::training {
 ///   calibration.update(logits, clicks);
 ///   const double ratio = calibration.result();
 ///
-/// NaN without a positive example. It is best at 1, so neither higher nor lower is
-/// better.
+/// The result is NaN without a positive example. 1 is best, so neither higher nor lower
+/// values are better.
 ///
 /// Shapes:  predictions [n] or [n, 1]; as many labels, each 0 or 1.
 /// Source:  He et al. 2014, section 3, doi:10.1145/2648584.2648589.

@@ -26,8 +26,8 @@ namespace tessera::training {
 ///   sum over thresholds t, from the highest score down, of
 ///       (recall at t - recall at the threshold before) * precision at t
 ///
-/// Examples with equal scores share a threshold. 1 if all examples are positive, and NaN
-/// if none is.
+/// Examples with equal scores share a threshold. The result is 1 if all examples are
+/// positive, and NaN if none is.
 ///
 /// Shapes:  predictions [n] or [n, 1], any scores; as many labels, each 0 or 1.
 /// Source:  scikit-learn's average_precision_score, which gives 0 without positives.
@@ -46,8 +46,8 @@ class AveragePrecision : public detail::TwoClassMetric {
 ///
 ///   sum over groups of impressions(g) * AUC(g) / sum over groups of impressions(g)
 ///
-/// impressions(g) is the weight of all examples of the group. Groups whose examples have
-/// one class only have no AUC and are left out. NaN if no group has both classes. In
+/// impressions(g) is the weight of all examples of the group. A group whose examples all
+/// have the same class has no AUC and is left out. NaN if no group has both classes. In
 /// fit(), the step returns the groups as StepResult::groups.
 ///
 /// It is exact, so it stores every example, with 32 bytes. result() sorts them.
@@ -88,7 +88,7 @@ class GroupedAUC : public Metric {
     auto operator<=>(const Example&) const = default;
   };
 
-  // Mutable because result() sorts them.
+  // Mutable because result() sorts the examples.
   mutable std::vector<Example> examples_;
 };
 

@@ -25,9 +25,8 @@ struct EarlyStoppingOptions {
   /// The directory that keeps the best weights. Each improvement writes the model to it.
   /// When training ends, it must still hold the weights of the best epoch. No other
   /// callback may use the same directory. Sharded tables need a directory. If empty, the
-  /// weights are kept in memory. They take as much as the model with all its tables and
-  /// slots, and twice that while they are saved. A Checkpoint also saves weights that are
-  /// kept in memory.
+  /// weights are kept in memory, and a Checkpoint also saves them. They take as much memory
+  /// as the model with all its tables and slots, and twice that while they are saved.
   std::string directory = {};
 };
 
@@ -36,9 +35,9 @@ struct EarlyStoppingOptions {
 /// Stops when a logged number no longer improves. NaN never counts as an
 /// improvement.
 ///
-/// On several ranks, all ranks have the same loss and metrics. If a callback logs other
-/// values on each rank, that of rank 0 decides if `restore_best` is set. Otherwise all ranks
-/// stop with the first one.
+/// On several ranks, all ranks have the same loss and metrics. If a callback logs another
+/// value on each rank and `restore_best` is set, the value of rank 0 decides. If it is not
+/// set, all ranks stop with the first rank that stops.
 ///
 ///   const auto stopping = std::make_shared<EarlyStopping>(EarlyStoppingOptions{
 ///       .monitor = "loss", .patience = 2, .restore_best = model});
@@ -50,7 +49,7 @@ struct EarlyStoppingOptions {
 ///          the directory does not hold the best weights that a resumed or ended
 ///          training needs.
 ///
-/// It also works without fit(), in your own loop, which then keeps the weights itself:
+/// It also works without fit(), in your own loop, which then saves the weights itself:
 ///
 ///   EarlyStopping stopping({.patience = 2, .better = Better::kLower});
 ///   for (int64_t epoch = 0; epoch < 10 && !stopping.is_done(); ++epoch) {

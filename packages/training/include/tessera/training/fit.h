@@ -57,8 +57,8 @@ struct FitOptions {
   /// dequeue training batches of an EmbeddingEngineModule, but forget to call
   /// apply_gradients().
   ///
-  /// fit() compares, once, at most 4096 rows of each table that got a gradient with what
-  /// they were before. It leaves out key tables, tables that were trained or loaded before,
+  /// Once, fit() compares at most 4096 rows of each table that got a gradient with their
+  /// earlier values. It leaves out key tables, tables that were trained or loaded before,
   /// frozen tables, tables with few touched rows, and tables whose learning rate is 0 or
   /// your own function. While a schedule raises the learning rate, the comparison waits.
   /// `model` must be set, and the strategy of the tables must be fused.
@@ -118,7 +118,7 @@ struct FitOptions {
 /// complete. An exception of on_epoch_end() is thrown after the epoch was saved, and the
 /// other ranks raise an error of their own.
 ///
-/// With a sharded strategy, every rank calls it with the same number of training and
+/// With a sharded strategy, every rank calls fit() with the same number of training and
 /// validation batches. The steps of make_train_step() take the strategy from here. Pass
 /// callbacks that print or write files (ProgressBar, CsvHistory, JsonHistory,
 /// LearningCurves) on rank 0 only, and Checkpoint, EarlyStopping, TensorBoard and
@@ -145,14 +145,14 @@ History fit(Source&& source, Step step, FitOptions options) {
       std::move(options));
 }
 
-// This one catches braces that do not form a FitOptions, so that the error has few lines.
-// The compiler names the wrong field only where the braces have a type.
+// This overload catches braces that do not form a FitOptions, so that the error has few
+// lines. The compiler names the wrong field only where the braces have a type.
 template <class Source, class Step>
-History fit(Source&&, Step, ...) = delete;  // FitOptions{...} tells which field
+History fit(Source&&, Step, ...) = delete;  // FitOptions{...} names the field
 
 /// Returns "loss" and the metrics over all batches of `pass`, under NoGradGuard. On several
 /// ranks, these are the values of this rank. Metric::merge() combines them.
-/// Errors:  c10::ValueError if it has no batch.
+/// Errors:  c10::ValueError if `pass` has no batch.
 Logs evaluate(Pass& pass, const Metrics& metrics = {});
 
 /// Checks metrics and their names, as fit() does, for an evaluation of your own.

@@ -11,7 +11,7 @@ namespace tessera::training {
 
 namespace detail {
 
-/// A callback that writes the history to a file. CsvHistory says when.
+/// A callback that writes the history to a file, at the times that CsvHistory describes.
 class HistoryFile : public Callback {
  public:
   std::string path() const {

@@ -13,9 +13,9 @@ class Optimizer;
 
 namespace tessera::training {
 
-/// Returns the learning rates of the next step. That of the dense optimizer is named
-/// "learning_rate" ("learning_rate_1", ... for further parameter groups). That of a table
-/// is named "learning_rate_<table>", and is read at the step counter of its layer or
+/// Returns the learning rates of the next step. The rate of the dense optimizer is named
+/// "learning_rate" ("learning_rate_1", ... for further parameter groups). The rate of a
+/// table is named "learning_rate_<table>", and is read at the step counter of its layer or
 /// EmbeddingEngineModule. Tables without an optimizer are left out. If a learning rate is a
 /// callable, this function calls it once more.
 /// Errors:  c10::ValueError for an empty layer, and for two tables with the same name.

@@ -127,7 +127,7 @@ class SumMetric : public Metric {
 
 namespace detail {
 
-/// What the metrics of this library whose state is a few sums have of their own.
+/// Defines a RuleMetric, one of the metrics of this library whose state is a few sums.
 struct SumRule {
   size_t count = 2;
   Better better = Better::kUnknown;
@@ -140,7 +140,7 @@ struct SumRule {
   std::function<double(const std::vector<double>& sums)> result = {};
 };
 
-/// A metric with such a rule.
+/// A metric that a SumRule defines.
 class RuleMetric : public SumMetric {
  public:
   RuleMetric(std::string name, SumRule rule)
@@ -208,7 +208,7 @@ class TwoClassMetric : public Metric {
 
  private:
   ResultOf result_of_;
-  // Mutable because result() sorts them.
+  // Mutable because result() sorts the scores.
   mutable WeightedScores positives_;
   mutable WeightedScores negatives_;
   bool has_weights_ = false;

@@ -11,9 +11,9 @@ namespace tessera::training {
 
 /// The predictions for all examples of a source, in their order.
 struct Predictions {
-  /// Undefined if the steps return only those of tasks.
+  /// Undefined if the steps return only predictions of tasks.
   at::Tensor predictions = {};  // [n, ...]
-  /// Undefined if the steps return none.
+  /// Undefined if the steps return no labels.
   at::Tensor labels = {};  // [n, ...]
   /// One entry for each of StepResult::tasks, with its name, predictions and labels.
   std::vector<TaskResult> tasks = {};
@@ -32,7 +32,7 @@ struct Predictions {
 /// Errors:  c10::ValueError if there is no batch, or if only some batches have labels;
 ///          c10::ValueError naming the batch if it has no predictions, if it has another
 ///          number of labels than of predictions, if it has other tasks than the first
-///          batch, or if its tensors do not fit to those of the first batch.
+///          batch, or if its tensors do not fit those of the first batch.
 Predictions predict(Pass& pass);
 
 }  // namespace tessera::training

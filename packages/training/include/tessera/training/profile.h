@@ -45,8 +45,8 @@ namespace tessera::training {
 /// phases: their time is in "step".
 ///
 /// Some work runs on other threads at the same time as the steps, such as reading files,
-/// parsing lines, and lookups in the background. It has rows of its own, without a share.
-/// All threads of the process count.
+/// parsing lines, and lookups in the background. This work has rows of its own, without a
+/// share. All threads of the process count.
 ///
 /// Errors:  c10::Error at the beginning of fit() if a Profile measures another training
 ///          of this process at the same time.

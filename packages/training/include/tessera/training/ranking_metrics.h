@@ -70,7 +70,7 @@ namespace detail {
 
 struct RankedList;
 
-/// What each RankingMetric has of its own.
+/// Defines what a RankingMetric computes.
 struct RankingRule {
   /// The value of a list that has a relevant item.
   std::function<double(const RankedList& list)> value_of = {};
@@ -78,8 +78,8 @@ struct RankingRule {
   std::function<double(double label)> relevance_of = {};
 };
 
-/// The mean over queries of a function of the sorted items. RankingMetricOptions says what
-/// it takes.
+/// The mean over queries of a function of the sorted items. RankingMetricOptions describes
+/// its inputs.
 class RankingMetric : public SumMetric {
  public:
   /// Takes retrieved ids [queries, retrieved], and a bag of relevant ids for each query.
@@ -119,7 +119,7 @@ class RankingMetric : public SumMetric {
 }  // namespace detail
 
 // snippet: tests/docs/reference_metrics_test.cpp RecallAtK
-/// How many of the relevant items are among the first k. With one relevant item per
+/// The share of the relevant items that are among the first k. With one relevant item per
 /// query, it equals the hit rate.
 ///
 ///   RecallAtK recall({.k = 10});
@@ -135,7 +135,7 @@ class RecallAtK : public detail::RankingMetric {
 };
 
 // snippet: tests/docs/reference_metrics_test.cpp PrecisionAtK
-/// How many of the first k items are relevant.
+/// The share of the first k items that are relevant.
 ///
 ///   PrecisionAtK precision({.k = 3});
 ///   precision.update(scores, labels);  // both [queries, list]
@@ -151,7 +151,7 @@ class PrecisionAtK : public detail::RankingMetric {
 };
 
 // snippet: tests/docs/reference_metrics_test.cpp HitRateAtK
-/// For how many queries a relevant item is among the first k.
+/// The share of queries that have a relevant item among the first k.
 ///
 ///   HitRateAtK hit_rate({.k = 10});
 ///   hit_rate.update_ragged(found.ids, next_movies);  // bags of movies
@@ -187,8 +187,8 @@ class MeanReciprocalRank : public detail::RankingMetric {
 ///       weight * relevant items among the first r / r
 ///   divided by the weight of all relevant items
 ///
-/// The divisor counts relevant items below rank k, too. So a perfect list has less than 1
-/// if it has more than k relevant items.
+/// The divisor counts relevant items below rank k, too. So a perfect list with more than k
+/// relevant items gets less than 1.
 ///
 /// Source:  keras_rs.metrics.MeanAveragePrecision.
 class MeanAveragePrecision : public detail::RankingMetric {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Metrics of retrieved ids that need no relevant ids. Those of ranking_metrics.h take
-// retrieved ids with relevant ones.
+// Metrics of retrieved ids that need no relevant ids. The metrics of ranking_metrics.h
+// compare retrieved ids with relevant ids.
 
 #include <tessera/training/metrics.h>
 

@@ -38,11 +38,11 @@ std::string to_string(const std::vector<TableMovement>& movements);
 ///
 /// It copies max_rows rows of each table at the start, and compares them at the end of
 /// each epoch. Steps cost nothing. Checkpoints have the copies, so that a resumed training
-/// logs the same values. In a key table, the start of a key that came later is its
-/// initial value.
+/// logs the same values. In a key table, a key that came later is compared with
+/// its initial value.
 ///
 /// On a sharded strategy, each rank measures the rows that it holds. Pass the callback on
-/// all ranks: rank 0 saves the copies of all of them.
+/// all ranks: rank 0 saves the copies of all ranks.
 ///
 /// fit() makes one such comparison without the callback, and warns about tables whose
 /// rows hardly move. See FitOptions::movement_warning.
@@ -76,8 +76,8 @@ class TableActivity : public Callback {
   int64_t max_rows_;
   // One entry per table. Empty before the first epoch.
   std::vector<SampledRows> samples_;
-  // The samples of each rank, as archives. Other ranks than 0 have only those that they
-  // have loaded.
+  // The samples of each rank, as archives. Ranks other than 0 have only the samples that
+  // they have loaded.
   std::vector<std::string> saved_;
 };
 

@@ -79,8 +79,8 @@ class TaskMetric : public Metric {
 };
 
 /// The mean over examples of TaskResult::loss of one task, without its loss_weight. The
-/// name is "click_loss" for the task "click". TaskMetric has an example. Like the losses of
-/// ranks, their mean losses add up: see fit().
+/// name is "click_loss" for the task "click". TaskMetric has an example. The mean losses of
+/// ranks add up, as their losses do: see fit().
 /// Errors:  c10::ValueError for an empty task; from fit() for a task without a loss.
 class TaskLoss : public SumMetric {
  public:

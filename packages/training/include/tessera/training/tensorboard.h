@@ -27,8 +27,8 @@ struct TensorBoardOptions {
   std::function<Logs()> step_values = {};
   /// The model whose histograms are written. Unset: no histograms.
   ModelPointer histograms_of = {};
-  /// Histograms are written at the end of every n-th epoch, >= 1. Each reads all rows of
-  /// the tables.
+  /// Histograms are written at the end of every n-th epoch, >= 1. Each time, all rows of
+  /// the tables are read.
   int64_t histogram_epochs = 1;
   /// After a step, values of steps are written to the file if this many seconds have
   /// passed since the last time, >= 0. Values of an epoch are written when the epoch
@@ -66,8 +66,8 @@ struct TensorBoardOptions {
 /// the last checkpoint. If the disk is full, values of steps are kept in memory, and fit()
 /// raises the error after it has saved the epoch.
 ///
-/// With a sharded strategy, only rank 0 writes. Pass it on all ranks: with histograms_of,
-/// all ranks read the rows together.
+/// With a sharded strategy, only rank 0 writes. Pass the callback on all ranks: with
+/// histograms_of, all ranks read the rows together.
 /// Errors:  before the training starts, c10::ValueError for options and for names that
 ///          are empty, logged twice or not UTF-8, and c10::Error naming the path if the
 ///          folder can't be written to.
@@ -109,10 +109,10 @@ class TensorBoard : public Callback {
   std::chrono::steady_clock::time_point flushed_ = {};
   double loss_sum_ = 0.0;  // since the last step that was logged
   int64_t loss_steps_ = 0;
-  History::Record last_step_ = {};  // that was logged
+  History::Record last_step_ = {};  // the last step that was logged
   int64_t step_ = 0;  // the steps done
   int64_t loaded_step_ = -1;  // step_ of the loaded state; -1: there is none
-  Gradients loaded_gradients_ = {};  // of that step
+  Gradients loaded_gradients_ = {};  // of loaded_step_
 };
 
 }  // namespace tessera::training

@@ -42,7 +42,7 @@ namespace tessera::training {
 ///     return StepResult{.tasks = {click, purchase}};
 ///   };
 ///
-/// A TaskMetric measures one of them.
+/// A TaskMetric measures one of the tasks.
 struct TaskResult {
   /// TaskMetric, TaskLoss and Predictions find the task by its name.
   std::string name = {};
@@ -100,21 +100,21 @@ struct TrainStepOptions {
   ModelPointer model = {};
   /// The strategy of the tables. If it is sharded, the gradients of dense parameters are
   /// summed over the ranks, and a loss that is not finite on one rank skips the update on
-  /// all ranks. Unset: that of `model`, or of fit(). Set it only if gradients
+  /// all ranks. Unset: the strategy of `model`, or of fit(). Set it only if gradients
   /// are summed over ranks, but no table is sharded and there is no fit().
   std::optional<Strategy> strategy = {};
   /// Further dense parameters whose gradients are summed over the ranks, if the strategy
   /// is sharded: those that another optimizer trains. The gradients of this optimizer's
   /// own dense parameters are always summed.
   std::vector<at::Tensor> dense_parameters = {};
-  /// If false, a parameter that would get a gradient but is not in the optimizer, for
-  /// example because the optimizer was made before the parameter existed, is an error, and
-  /// nothing is changed. Set true if another optimizer trains such parameters.
+  /// If false, a parameter that would get a gradient but is not in the optimizer is an
+  /// error, and nothing is changed. For example, the optimizer was made before the
+  /// parameter existed. Set true if another optimizer trains such parameters.
   bool allow_unoptimized = false;
-  /// Scales the gradients so that their common Euclidean norm is at most this, > 0. It
-  /// covers the parameters of the optimizer, and with a Combined also its tables. Other
-  /// tables of fused strategies are updated during backward(): limit their gradients with
-  /// clip_gradient_max of their optimizer. Unset: no limit.
+  /// Scales the gradients so that their common Euclidean norm is at most this, > 0. The
+  /// norm covers the parameters of the optimizer, and with a Combined also its tables.
+  /// Other tables of fused strategies are updated during backward(): limit their gradients
+  /// with clip_gradient_max of their optimizer. Unset: no limit.
   std::optional<double> max_gradient_norm = {};
   /// How many steps in a row may skip their update because the loss is not finite. Such
   /// steps count in no metric or mean loss, and give a warning. 0: fit() raises an error
@@ -169,8 +169,8 @@ bool check_loss(
 /// Calls zero_grad(), backward() and step(), and clips gradients in between. If the loss is
 /// not finite, it instead sets `is_skipped` and changes neither tables nor other weights.
 ///
-/// On several ranks, it compares checksums of the dense weights. make_train_step() does so
-/// only at the first step.
+/// On several ranks, each call compares checksums of the dense weights. A step of
+/// make_train_step() compares them only the first time.
 /// Errors:  as check_loss() and validate(), and c10::ValueError for a parameter that would
 ///          get a gradient but is not in the optimizer, and on all ranks if their dense
 ///          weights differ. Nothing is changed.
@@ -181,7 +181,7 @@ void apply_update(
 
 namespace detail {
 
-/// Compares the dense weights of the ranks unless `has_compared`, and sets it.
+/// Compares the dense weights of the ranks unless `has_compared`, and sets `has_compared`.
 void apply_update(
     torch::optim::Optimizer& optimizer,
     StepResult& result,
@@ -204,7 +204,7 @@ struct SkippedSteps {
 template <class LossOf>
 class TrainStep {
  public:
-  // make_pass() checks it first, because the compiler's errors are shorter there.
+  // make_pass() checks this type first, because the compiler's errors are shorter there.
   using LossFunction = LossOf;
 
   TrainStep(
@@ -228,7 +228,7 @@ class TrainStep {
     return result;
   }
 
-  /// fit() calls it before it begins.
+  /// fit() calls check() before it begins.
   void check(const Strategy& strategy) const {
     check_step(options_, strategy);
   }
@@ -261,7 +261,7 @@ class TrainStep {
 /// `loss_of` returns a StepResult or only the loss. `optimizer`, which is one of
 /// torch::optim or a Combined, must outlive the step. Each step checks that the optimizer
 /// has all parameters that get a gradient.
-/// Errors:  as validate(). The step has those of apply_update().
+/// Errors:  as validate(). The step has the errors of apply_update().
 template <class LossOf>
 auto make_train_step(
     torch::optim::Optimizer& optimizer,
