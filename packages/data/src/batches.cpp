@@ -19,8 +19,8 @@
 
 namespace tessera::data {
 
-// Reads the batches of one epoch. Returns the next one, or nullopt at the end, also if it
-// is called again.
+// Reads the batches of one epoch. Each call returns the next batch. After the last batch,
+// every call returns nullopt.
 using BatchStageReader = std::function<std::optional<Columns>()>;
 
 // One step of Batches. Several threads may use it at the same time.
@@ -121,7 +121,7 @@ class PrefetchStage : public BatchStage {
     const pid_t process = ::getpid();
     const std::shared_ptr<BatchTasks> tasks(
         new BatchTasks(
-            // The only task, which reads all batches on one thread.
+            // There is only one task, which reads all batches.
             [task = reading_task(epoch, first)]() mutable {
               return std::exchange(task, nullptr);
             },
@@ -151,7 +151,7 @@ class PrefetchStage : public BatchStage {
   }
 
  private:
-  // A function of map() runs in the gradient mode of the thread that calls this.
+  // Functions of map() run in the gradient mode of the thread that calls reading_task().
   BatchTasks::Task reading_task(int64_t epoch, int64_t first) const {
     return [this,
             epoch,
@@ -208,8 +208,8 @@ struct BatchReader::State {
   }
 
   // Skips `count` batches of an epoch of unknown size, and returns how many of them
-  // exist. Makes only the last one, if it exists. Otherwise makes them one by one, to
-  // count them.
+  // exist. If the last of them exists, makes only this batch. Otherwise, makes all of
+  // them to count them.
   int64_t skip_unknown(int64_t count) {
     const int64_t begin = position.batch;
     if (count > std::numeric_limits<int64_t>::max() - begin) {
@@ -227,7 +227,7 @@ struct BatchReader::State {
 
   BatchStagePtr stage;
   BatchPosition position;
-  BatchStageReader reader;  // unset until the next read()
+  BatchStageReader reader;  // unset until read() opens it
   std::exception_ptr error;
   bool has_ended = false;
 };

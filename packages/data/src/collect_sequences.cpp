@@ -60,7 +60,7 @@ Columns collect_sequences(
   validate(options);
   const ExampleColumn by{kCollectName, options.by};
   Times times;
-  // The parts keep the columns that are needed, and none of the others.
+  // The parts keep only the needed columns, to save memory.
   std::vector<RowRange> parts;
   scan_rows(examples, [&](const RowRange& range, int64_t first) {
     times.add({kCollectName, options.time}, range, first);

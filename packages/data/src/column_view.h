@@ -28,7 +28,7 @@ inline bool is_missing(const std::string& value) {
   return value.empty();
 }
 
-/// The memory of a column. It belongs to somebody else.
+/// A column in memory that somebody else owns.
 struct ColumnView {
   /// [batch]. With row_splits, the values of all examples one after the other.
   std::variant<

@@ -193,7 +193,7 @@ std::string cell_of(std::string text) {
   if (text.size() > kMaxCellBytes) {
     size_t end = kMaxCellBytes;
     while ((static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) {
-      --end;  // not in the middle of a character
+      --end;  // cuts no UTF-8 character in two
     }
     text.resize(end);
     text += "...";

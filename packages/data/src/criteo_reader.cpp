@@ -54,7 +54,7 @@ struct CriteoBlock {
   std::unique_ptr<int64_t[]> categories = {};
   CriteoRows columns = {};
   int64_t rows = 0;
-  std::vector<MalformedLine> malformed = {};  // with kError: the first one
+  std::vector<MalformedLine> malformed = {};  // only the first one with kError
 };
 
 constexpr size_t kPageBytes = 4096;

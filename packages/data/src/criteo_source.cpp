@@ -69,7 +69,7 @@ class CriteoExampleReader : public ExampleReader {
       return reader_.next();
     } catch (const LineSource::StartAfterEnd&) {
       if (first_ == 0) {
-        throw;  // start_line is an option of the user
+        throw;  // the start_line of the user is too large
       }
       return std::nullopt;
     }

@@ -12,10 +12,10 @@ namespace tessera::data {
 
 namespace {
 
-// So many ids take 512 MiB. Lists that give more are probably a mistake.
+// 2^26 ids take 512 MiB. Lists that give more are probably a mistake.
 constexpr double kMaxCombinations = int64_t{1} << 26;
 
-// The hashes of a column's values, and the position of the first one of each example.
+// The hashes of a column's values, and the position of each example's first hash.
 struct HashedColumn {
   std::vector<ValueHash> hashes;
   std::optional<std::span<const int64_t>> row_splits;
@@ -107,7 +107,7 @@ CrossedHashes cross_columns(
   std::vector<int64_t> row_splits{0};
   row_splits.reserve(static_cast<size_t>(batch) + 1);
   for (int64_t example = 0; example < batch; ++example) {
-    // If one column has no values, the loops over the others would give nothing.
+    // If one column has no values, append() would loop over the other columns in vain.
     if (count_combinations(hashed, example) > 0) {
       append(hashed, 0, example, {.hash = seed}, crossed.hashes);
     }

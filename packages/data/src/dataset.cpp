@@ -127,7 +127,7 @@ class SourceStage : public RowStage {
     }
 
     const SourceStage& stage_;
-    int64_t rows_;  // before the end of the last chunk
+    int64_t rows_;  // the number of the next row that the source gives
     std::shared_ptr<ExampleReader> reader_;
     RowRange left_;
     bool has_read_ = false;
@@ -135,7 +135,7 @@ class SourceStage : public RowStage {
   };
 };
 
-// `count` rows after the first `begin`, or fewer.
+// Skips `begin` rows, and gives up to `count` of the rows after them.
 class SliceStage : public RowStep {
  public:
   SliceStage(RowStagePtr input, int64_t begin, int64_t count)
@@ -223,7 +223,7 @@ class ConcatenateStage : public RowStage {
 
   RowStagePtr first_;
   RowStagePtr second_;
-  // -1 until a reader has counted. Each reader of each epoch would find the same number.
+  // -1 until a reader has counted. The number is the same in all epochs.
   mutable std::atomic<int64_t> count_{-1};
 };
 
@@ -278,7 +278,7 @@ class FilterStage : public RowStep {
 
     std::optional<RowRange> operator()(int64_t max_rows) {
       while (used_ == kept_.size()) {
-        // More than the caller wants, because few of them may be kept.
+        // Reads more rows than the caller wants, because only few of them may be kept.
         constexpr int64_t kMinRows = 4096;
         std::optional<RowRange> range = rows_(std::max(max_rows, kMinRows));
         if (!range) {
@@ -400,7 +400,7 @@ void check_count_argument(const char* function, int64_t count) {
       count);
 }
 
-// The examples of a stage in chunks.
+// Reads the examples of a stage in chunks.
 class StageReader : public ExampleReader {
  public:
   StageReader(RowStagePtr stage, int64_t epoch, int64_t first)

@@ -29,7 +29,7 @@ constexpr uint8_t kValidationPart = 1;
 constexpr uint8_t kTestPart = 2;
 
 void check_shares(const char* where, double test, double validation) {
-  // NaN fails, too.
+  // NaN fails these checks, too.
   TESSERA_CHECK_VALUE(
       test > 0.0 && test < 1.0,
       "[{}] test must be in (0, 1), but got {}. Set it to the share of the test examples, such as 0.1.",
@@ -55,7 +55,7 @@ void check_order(const char* where, const Dataset& dataset) {
       where);
 }
 
-// The smallest ordered() of the times >= `time`. Unset if there is none.
+// The smallest ordered() value of a time >= `time`. Unset if there is no such time.
 std::optional<int64_t> first_at(long double time, bool is_float) {
   static_assert(
       std::numeric_limits<long double>::digits >= 63,
@@ -174,7 +174,7 @@ class SelectStage : public RowStep {
     const SelectStage& stage_;
     int64_t row_ = 0;  // the next row of the input
     int64_t end_ = 0;  // the end of the rows to read next, if left_ > 0
-    int64_t left_ = 0;  // how many of them are of the part
+    int64_t left_ = 0;  // how many of these rows are in the part
     RowReader rows_;
   };
 };

@@ -18,13 +18,13 @@
 #include <string>
 #include <vector>
 
-// Columns with one value per example, such as users and times. Splits, collect_sequences(),
-// NegativeSampler and UserItems read them. Messages begin with the name of the function, its
-// options or the class, `where`.
+// Columns with one value per example, such as users and times. Splits,
+// collect_sequences(), NegativeSampler and UserItems read them. Messages begin with
+// `where`, the name of the function, of its options or of the class.
 
 namespace tessera::data {
 
-/// Errors:  c10::ValueError if the name of a column, which is an `option`, is empty.
+/// Errors:  c10::ValueError if the column name that a user has set as `option` is empty.
 inline void check_column_name(
     const char* where,
     const char* option,
@@ -65,8 +65,8 @@ struct ExampleColumn {
     });
   }
 
-  /// Calls `use` with the place of each value in the range, and the value. None may be
-  /// missing. `first` is the number of the range's first example.
+  /// Calls `use` with the place of each value in the range, and the value. No value may
+  /// be missing. `first` is the number of the range's first example.
   template <class... Ts, class Use>
   void visit(const RowRange& range, int64_t first, const char* kinds, Use&& use)
       const {
@@ -80,7 +80,7 @@ struct ExampleColumn {
         });
   }
 
-  /// The same for users, which are integers or text.
+  /// Does the same for users, which are integers or text.
   template <class Use>
   void visit_users(const RowRange& range, int64_t first, Use&& use) const {
     visit<int64_t, std::string>(range, first, "integers or text", use);

@@ -108,7 +108,7 @@ class FileBytes::Stream {
         std::memcmp(raw_.data() + raw_begin_, kMagic, sizeof(kMagic)) == 0;
   }
 
-  // May return 0 before the end.
+  // Returns the number of bytes, which may be 0 before the end.
   size_t inflate_some(char* to, size_t size) {
     if (is_damaged_) {
       fail(
@@ -141,7 +141,7 @@ class FileBytes::Stream {
     return count;
   }
 
-  // After a member comes another one, zeros as padding of a tape block, or the end.
+  // After a gzip member comes another member, zeros that pad a tape block, or the end.
   void begin_member() {
     is_between_members_ = false;
     fetch();

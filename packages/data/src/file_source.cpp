@@ -30,7 +30,7 @@ std::string_view format_of(const std::string& file) {
   } while (count > 0 && size < sizeof(begin));
   const std::string_view text(begin, size);
   const BinaryFormat* format = find_binary_format(text);
-  // make_csv_source() reads zstd, and says what was compressed twice.
+  // make_csv_source() reads zstd, and refuses text that was compressed twice.
   if (format == nullptr || begins_zstd(text) || begins_gzip(text)) {
     return "CSV";
   }

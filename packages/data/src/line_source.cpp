@@ -145,8 +145,8 @@ void LineSource::drop_rest_of_line(Block& block) {
   is_dropping_ = next == nullptr;
 }
 
-// The text after the last newline becomes a line at the end of the file or if it is too
-// long. Otherwise it is kept for the next block, or dropped before an error.
+// At the end of the file, or if it is too long, the text after the last newline becomes a
+// line. Otherwise, it is kept for the next block, or dropped before an error.
 void LineSource::cut_last_line(Block& block, bool is_at_end) {
   char* text = block.text.data();
   const void* newline =

@@ -27,7 +27,8 @@ namespace {
 constexpr const char* kSamplerName = "NegativeSampler";
 constexpr const char* kSampler = "[NegativeSampler]";
 constexpr int64_t kUnknown = -1;
-// After this many excluded draws, nearly all may be excluded, so a walk finds the others.
+// After this many excluded draws, nearly all items may be excluded. A loop over all items
+// then finds the allowed ones.
 constexpr int kTries = 32;
 
 void check_options(const NegativeSampler::Options& options) {
@@ -46,7 +47,8 @@ void check_options(const NegativeSampler::Options& options) {
       kSampler,
       kMaxNegatives,
       options.num_negatives);
-  // NaN fails, too. With a larger power, the weights of rare items would underflow to 0.
+  // NaN fails this check, too. With a larger power, the weights of rare items would
+  // underflow to 0.
   constexpr double kMaxPower = 16.0;
   TESSERA_CHECK_VALUE(
       options.power >= 0.0 && options.power <= kMaxPower,
@@ -142,8 +144,8 @@ class ValueNumbers {
 
   std::string name_;
   const char*
-      missing_;  // what the message calls a missing value; nullptr: allowed
-  // One of them is empty.
+      missing_;  // what messages call a missing value; nullptr if it is allowed
+  // One of the maps is empty.
   std::tuple<Map<int64_t>, Map<std::string>> values_;
 };
 
@@ -192,7 +194,7 @@ struct NegativeSampler::Items {
         kSampler);
     values = items.values();
     if (options.distribution == NegativeDistribution::kPopularity) {
-      // The weights of counts in [1, 2^63] are above 1e-304.
+      // For counts in [1, 2^63], the weights are above 1e-304, so they do not underflow.
       const double largest = *std::max_element(counts.begin(), counts.end());
       for (const double count : counts) {
         weights.push_back(std::pow(count / largest, options.power));

@@ -23,7 +23,8 @@ class OrderedTasks {
  public:
   /// Returns the next item of a task, or nullopt after the last one.
   using Task = std::function<std::optional<Item>()>;
-  /// Returns the next task, or an empty one after the last. One thread at a time calls it.
+  /// Returns the next task, or an empty function after the last task. Only one thread at
+  /// a time calls this.
   using NextTask = std::function<Task()>;
 
   OrderedTasks(NextTask next_task, int64_t threads, int64_t max_size)
@@ -44,8 +45,8 @@ class OrderedTasks {
   OrderedTasks& operator=(const OrderedTasks&) = delete;
 
   /// The next item, or nullopt after the last one.
-  /// Errors:  the error of a task, after all items before it. It is raised again by each
-  ///          further call.
+  /// Errors:  the error of a task, after all items before it. Each further call raises it
+  ///          again.
   std::optional<Item> next() {
     std::unique_lock<std::mutex> lock(mutex_);
     while (true) {
@@ -146,7 +147,7 @@ class OrderedTasks {
       while (std::optional<Item> item = task()) {
         std::unique_lock<std::mutex> lock(mutex_);
         changed_.wait(lock, [&] {
-          // The caller waits for the first task, so that it may always give one item.
+          // The caller waits for the first task, so this task may always add one item.
           const bool is_expected =
               slots_.front() == slot && slot->items.empty();
           return is_closing_ || is_expected ||
@@ -162,7 +163,7 @@ class OrderedTasks {
     } catch (...) {
       error = std::current_exception();
     }
-    task = nullptr;  // closes its files
+    task = nullptr;  // closes the files of the task
     const std::lock_guard<std::mutex> lock(mutex_);
     slot->error = error;
     slot->is_done = true;

@@ -25,7 +25,7 @@
 
 namespace tessera::data {
 
-/// The kinds of values that all outputs of a column read.
+/// A column, and the kinds of values that all its outputs can read.
 struct ColumnUse {
   std::string name = {};
   std::string outputs = {};  // for messages
@@ -37,7 +37,8 @@ struct ColumnUse {
 
 /// The columns of a batch as a PipelineCore reads them.
 struct PipelineInputs {
-  /// One for each column of PipelineCore::columns(), without a value if the batch lacks it.
+  /// A view for each column of PipelineCore::columns(), or nullopt if the batch lacks the
+  /// column.
   std::vector<std::optional<ColumnView>> columns;
   /// The names of all columns of the batch, for messages.
   std::vector<std::string_view> names;
@@ -53,7 +54,7 @@ class PipelineMemory {
 
   /// Gives memory for [batch, num_dense] numbers. This is called once.
   virtual float* make_dense() = 0;
-  /// Gives memory for the ids of an output. It is used until the next call.
+  /// Gives memory for the ids of an output, which is used until the next call.
   virtual IdsMemory& make_feature(const PipelineOutput& output) = 0;
 };
 
@@ -135,8 +136,7 @@ class PipelineCore {
   mutable std::map<std::string, ColumnType> types_;
 };
 
-/// The limits of a file of a pipeline, which holds its vocabularies. They take about
-/// 20 bytes per value.
+/// The limits of the file of a pipeline. Its vocabularies take about 20 bytes per value.
 inline constexpr JsonLimits kPipelineLimits{.bytes = size_t{8} << 30};
 
 /// The contents of a saved pipeline.

@@ -18,7 +18,8 @@ namespace {
 
 constexpr int64_t kDropped = -1;
 
-// The key of a hash of 64 bits. The marks for dropped and missing values must not be keys.
+// The key of a hash of 64 bits. The marks for dropped and missing values must not be
+// keys, even after Missing::kOwnId adds 1.
 int64_t key_of_hash(uint64_t hash) {
   const auto key = static_cast<int64_t>(hash);
   const bool is_mark = key == kDropped || key == kDropped - 1 ||

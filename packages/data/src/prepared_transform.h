@@ -50,8 +50,9 @@ CrossedHashes cross_columns(
     uint64_t seed,
     const std::string& where);
 
-/// Finds the positions of values in a list without copying the list. A hash table with
-/// open addressing and linear probing, at most half full, with 16 to 32 bytes per value.
+/// Finds the positions of values in a list without copying the list. This is a hash table
+/// with open addressing and linear probing, which is at most half full and takes 16 to 32
+/// bytes per value.
 template <class T>
 class ValueIndex {
  public:
@@ -162,7 +163,7 @@ class IdsMemory {
   /// Gives memory for the row splits of the ids, [batch + 1]. If this is not called, each
   /// example has one id.
   virtual std::span<int64_t> make_row_splits(size_t size) = 0;
-  /// The ids have the same row splits as the output's first column.
+  /// Uses `row_splits`, which are those of the output's first column, for the ids, too.
   virtual void take_row_splits(std::span<const int64_t> row_splits);
 };
 

@@ -104,7 +104,8 @@ inline AliasTable::AliasTable(const std::vector<double>& weights)
       small.push_back(to);
     }
   }
-  // The shares of these items are a little too small, because sums are rounded.
+  // Rounding has left the shares of these numbers a little below 1. The number with the
+  // largest weight gets the rest.
   const auto largest =
       std::max_element(weights.begin(), weights.end()) - weights.begin();
   for (const size_t i : small) {

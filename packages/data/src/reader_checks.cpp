@@ -43,7 +43,7 @@ constexpr BinaryFormat kFormats[] = {
     {"PAR1", "a Parquet file", "Use make_parquet_source()."},
     {"ARROW1", "an Arrow file, also called Feather", kWriteParquet},
     {"\xff\xff\xff\xff", "an Arrow stream", kWriteParquet},
-    // Padded to 8 bytes.
+    // Zeros pad FEA1 to 8 bytes. Text may begin with FEA1, too.
     {{"FEA1\0", 5}, "a Feather file of version 1", kWriteParquet},
     {"\x93NUMPY",
      "a .npy file",

@@ -61,7 +61,7 @@ void check_malformed_options(
 
 /// Counts a malformed line. `describe` returns its file, number and problem. `advice` is
 /// what the user can do, apart from correcting the line.
-/// Errors:  c10::ValueError if lines are not skipped, or if this is one too many.
+/// Errors:  c10::ValueError if lines are not skipped, or if there are now too many.
 void count_malformed(
     std::string_view reader,
     MalformedLines malformed_lines,
@@ -101,7 +101,7 @@ class LastReport {
 /// The number of bytes that find_binary_format() needs at most.
 inline constexpr size_t kTextBeginBytes = 265;
 
-/// A format that is often mistaken for another one.
+/// A binary format that users may pass by mistake.
 struct BinaryFormat {
   std::string_view bytes = {};  // which the files have at `offset`
   const char* name = "";  // such as "a zip file"
@@ -122,9 +122,7 @@ void check_text_begin(
     bool is_unpacked,
     const std::string& where);
 
-/// Returns whether these are the first bytes of a gzip file.
 bool begins_gzip(std::string_view begin);
-/// Returns whether these are the first bytes of a zstd file.
 bool begins_zstd(std::string_view begin);
 
 /// Text from a file in a message. Long text is cut, and bytes that are not printable ASCII

@@ -37,7 +37,7 @@ std::string kind_text(const Columns::Entry& entry) {
       ")");
 }
 
-// Values of the kind of `model`, which `write` fills in.
+// Makes `size` values of the kind of `model`. `write` fills in their memory.
 template <class Write>
 std::variant<at::Tensor, RangeText> make_values(
     const Column& model,
@@ -58,7 +58,7 @@ std::variant<at::Tensor, RangeText> make_values(
   return values;
 }
 
-// The values of a column of this type.
+// The values of a column, which are of the type T.
 template <class T>
 const T* values_in(const Column& column) {
   if constexpr (std::same_as<T, std::string>) {
@@ -68,7 +68,7 @@ const T* values_in(const Column& column) {
   }
 }
 
-// Some values of a column, and where they are.
+// Consecutive values of a column.
 struct ValueSpan {
   const Column* column;
   int64_t first;

@@ -37,7 +37,7 @@ Columns contiguous(Columns columns);
 /// they must have the same columns.
 Columns copy_rows(std::span<const RowRange> ranges);
 
-/// The rows as columns that may be changed.
+/// The rows as columns that the caller may change.
 Columns take_rows(RowRange range);
 
 /// Copies the rows with these numbers, counted from the range's first row.

@@ -34,7 +34,7 @@ class RowStage {
 
 using RowStagePtr = std::shared_ptr<const RowStage>;
 
-/// A stage that reads another one.
+/// A stage that reads another stage.
 class RowStep : public RowStage {
  public:
   explicit RowStep(RowStagePtr input) : input_(std::move(input)) {}
@@ -58,7 +58,7 @@ class RowStep : public RowStage {
 /// The number of rows that a scan of an epoch asks for at once.
 inline constexpr int64_t kScanRows = 65536;
 
-/// The examples of tensors in memory.
+/// Reads columns in memory from the row `first` on.
 RowReader read_columns(std::shared_ptr<Columns> columns, int64_t first);
 
 /// Appends `count` rows to `ranges`, or fewer at the end. Returns their number.

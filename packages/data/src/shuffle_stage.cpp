@@ -12,9 +12,9 @@ namespace tessera::data {
 
 namespace {
 
-// Shuffles blocks of rows. A shuffle buffer that takes a new row for each one that it
-// gives would mix rows further, but to start such a buffer in the middle of an epoch, all
-// rows before would have to be read.
+// Shuffles the rows within blocks. A buffer that takes a new row for each row that it
+// gives would move rows further. But to start in the middle of an epoch, it would have to
+// read all rows before.
 class ShuffleStage : public RowStep {
  public:
   ShuffleStage(RowStagePtr input, const detail::ShuffleOptions& options)
@@ -48,7 +48,7 @@ class ShuffleStage : public RowStep {
   }
 
   detail::ShuffleOptions options_;
-  // -1 until a reader has found out. Each reader of each epoch would find the same.
+  // -1 until a reader has found out. The answer is the same in all epochs.
   mutable std::atomic<int> is_one_block_{-1};
 
   class Reader {
@@ -56,7 +56,7 @@ class ShuffleStage : public RowStep {
     Reader(const ShuffleStage& stage, int64_t epoch, int64_t first)
         : stage_(stage), epoch_(epoch) {
       const int64_t buffer = stage.options_.buffer;
-      // The number of rows in block 0. Later ones have `buffer` rows.
+      // The number of rows in block 0. Later blocks have `buffer` rows.
       first_size_ = stage.is_one_block(epoch)
           ? buffer
           : 1 + stage.random(epoch, -1).below(buffer);
@@ -115,7 +115,7 @@ class ShuffleStage : public RowStep {
     int64_t epoch_;
     int64_t first_size_;
     int64_t block_ = 0;  // the next block to read
-    int64_t skipped_;  // rows to skip in it
+    int64_t skipped_;  // rows to skip in that block
     RowReader rows_;
     RowRange range_;
     std::vector<int64_t> order_;

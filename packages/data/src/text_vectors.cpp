@@ -74,7 +74,7 @@ int64_t count_fields(std::string_view line) {
   return count;
 }
 
-// Collects the lines of one file.
+// Collects the words and vectors of one file.
 class Parser {
  public:
   Parser(std::string path, const detail::TextVectorOptions& options)
@@ -162,7 +162,8 @@ class Parser {
     return c10::str("[", kReader, "] '", shorten(path_), "' line ", line_);
   }
 
-  // The first line of word2vec's format has the numbers of words and of values.
+  // In word2vec's format, the first line has the number of words and the number of
+  // values.
   bool is_header(std::string_view line) {
     int64_t words = 0;
     int64_t dim = 0;
@@ -255,7 +256,8 @@ int64_t copy_vectors(
       describe(rows));
   std::unordered_map<std::string_view, int64_t> positions;
   for (size_t i = 0; i < from.words.size(); ++i) {
-    positions.emplace(from.words[i], static_cast<int64_t>(i));  // the first
+    // emplace() keeps the first of equal words.
+    positions.emplace(from.words[i], static_cast<int64_t>(i));
   }
   std::vector<int64_t> values;
   for (int64_t id = pipeline.num_reserved_ids(feature); id < size; ++id) {

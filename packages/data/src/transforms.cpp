@@ -254,7 +254,7 @@ std::string text_at(const transforms::Bucketize& bucketize, size_t bin) {
       : fmt::format("{}, {})", begin, boundaries[bin]);
 }
 
-// Identity. The others can't be reversed.
+// Only for Identity, because the other transforms can't be reversed.
 template <class Kind>
 std::string text_at(const Kind&, size_t position) {
   return std::to_string(position);
@@ -275,7 +275,7 @@ std::vector<std::string> texts_of_ids(
       "{} {} can't be reversed, because several values may have one id. Keep the values beside their ids, or use a Vocabulary.",
       where,
       name_of(transform));
-  // These check the whole vocabulary, so they are called once.
+  // These functions check the whole vocabulary, so they are called only once.
   const int64_t size = vocabulary_size(transform);
   const int64_t reserved = num_reserved_ids(transform);
   std::vector<std::string> texts;

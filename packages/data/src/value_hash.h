@@ -32,7 +32,7 @@ struct ValueHasher {
   }
 };
 
-/// The hash of a sequence of values. Their order matters.
+/// Joins two hashes. Their order matters.
 inline uint64_t combine_hashes(uint64_t first, uint64_t second) {
   return hash_of(static_cast<int64_t>(second), first);
 }

@@ -15,9 +15,9 @@ namespace tessera::data {
 
 namespace {
 
-// The hash has good low bits. The flat map would grow if many keys collided.
+// The flat map grows if many keys collide, so it needs a hash with good low bits.
 using IntegerCounts = ska::flat_hash_map<int64_t, int64_t, ValueHasher>;
-// Not a flat map, which would take 24 to 48 bytes for every free slot.
+// Not a flat map, which would take 48 bytes for every free slot.
 using TextCounts = std::unordered_map<std::string, int64_t, ValueHasher>;
 
 template <class Counts>
@@ -126,7 +126,8 @@ void VocabularyBuilder::merge(const VocabularyBuilder& other) {
       [&]<class Map>(const Map& added) {
         if constexpr (!std::same_as<Map, std::monostate>) {
           Map& counts = own.as<Map>(where());
-          // If a builder is merged with itself, the loop below would change its input.
+          // If a builder is merged with itself, the loop below would change the map that
+          // it reads.
           if (&counts == &added) {
             for (auto& [value, count] : counts) {
               count *= 2;

@@ -49,9 +49,9 @@ struct ColumnRequest {
 std::vector<std::string> names_of(const std::vector<ColumnRequest>& requests);
 
 /// Returns the positions of the requested columns in a file, whose columns are `names`.
-/// Errors:  c10::ValueError that begins with `where`, for a requested column that the file
-///          has twice or not at all. If it is missing, the message lists similar names, or
-///          else all names, and ends with `advice`.
+/// Errors:  c10::ValueError that begins with `where`, for a requested column that the
+///          file has twice or not at all. For a missing column, the message lists similar
+///          names, or else all names, and ends with `advice`.
 std::vector<int> find_columns(
     const std::string& where,
     const std::vector<std::string>& names,

@@ -27,7 +27,7 @@ namespace tessera::data {
 
 namespace {
 
-// A value that the column can't have, at this index of the array.
+// Thrown for a value that the column can't have, at this index of the array.
 struct BadValue {
   int64_t index = 0;
   std::string problem = {};
@@ -72,7 +72,7 @@ ValueKind kind_of_type(const arrow::DataType& type) {
                                        : ValueKind::kOther;
 }
 
-// Positions of values: i, or -1 where the value is missing.
+// Gives the position of value i: i, or -1 if the value is missing.
 struct EachPosition {
   const arrow::Array& values;
   bool has_nulls = values.null_count() > 0;
@@ -82,7 +82,7 @@ struct EachPosition {
   }
 };
 
-// Positions of the values of a dictionary.
+// Gives the position of value i in the dictionary, or -1 if the value is missing.
 struct DictionaryPosition {
   const arrow::Array& values;
   const std::vector<int64_t>& indices;
@@ -95,7 +95,7 @@ struct DictionaryPosition {
 };
 
 // Calls visit(pointer) with the values as numbers of their physical type. Booleans and
-// halves are converted before. Other values are not copied.
+// float16 are converted first. Other values are not copied.
 template <class Visit>
 void visit_numbers(const arrow::Array& array, Visit&& visit) {
   const arrow::ArrayData& data = *array.data();
@@ -223,7 +223,7 @@ at::Tensor convert_numbers(
   return result;
 }
 
-// Without a branch in the loop, the compiler uses vectors.
+// The loop has no branch, so that the compiler uses vector instructions.
 bool is_ascii(const char* text, size_t size) {
   uint8_t all = 0;
   for (size_t i = 0; i < size; ++i) {
@@ -363,7 +363,7 @@ Column convert_flat(const arrow::Array& array, ColumnType type) {
 }
 
 // Converts the values of lists, and sets row_splits. length(i) is the number of values of
-// list i, and null lists have none.
+// list i, if the list is not null.
 template <class Lists, class Length>
 Column convert_lists(
     const Lists& lists,

@@ -132,9 +132,9 @@ void CsvBlocks::leave_out_rest_of_line(CsvBlock& block) {
   open_ = {};
 }
 
-// Scans the row at `begin`. Reads at most one byte more than max_row_bytes, which is
-// enough to see that a row is too long, and makes the result independent of how much
-// was read. `end` of the result counts from the beginning of the row.
+// Scans the row at `begin`. Reads at most max_row_bytes and one more byte, which shows
+// that a row is too long. Therefore, the result does not depend on how much was read.
+// `end` of the result counts from the beginning of the row.
 RowScan CsvBlocks::scan(std::string_view text, size_t begin) {
   using enum RowScan::State;
   const auto first = static_cast<int64_t>(begin);
@@ -153,9 +153,9 @@ RowScan CsvBlocks::scan(std::string_view text, size_t begin) {
     result = continued();
   } else if (first < open_.end) {
     // This row begins inside a broken row that was scanned up to open_.end. At each
-    // newline, that scan was inside quotes, or the broken row would have ended there.
-    // If this row is inside quotes at its first newline, too, the two scans agree from
-    // there on, and this one continues where the other stopped.
+    // newline, that scan was inside quotes. Otherwise, the broken row would have ended
+    // there. If this row is inside quotes at its first newline, too, both scans agree
+    // from there on, and this scan continues where the other scan stopped.
     const size_t line_end = find_newline(row, 0);
     result =
         scan_row(row.substr(0, line_end), options_.delimiter, options_.quote);
@@ -250,7 +250,7 @@ bool CsvBlocks::next(CsvBlock& block) {
     is_refused = !block.broken.empty() &&
         options_.malformed_lines == MalformedLines::kError;
   } while (end == 0 && is_more && error_ == nullptr && !is_refused);
-  if (is_refused) {  // the reader raises an error after the rows before
+  if (is_refused) {  // the reader raises an error after the earlier rows
     block.text.resize(end);
     is_ended_ = true;
     error_ = nullptr;

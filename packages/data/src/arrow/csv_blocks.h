@@ -52,7 +52,7 @@ struct CsvBlock {
   /// in the text, its rest is left out of the next blocks. If malformed rows are
   /// errors, the block ends at the first broken row.
   std::vector<BrokenRow> broken = {};
-  int64_t left_out = 0;  // bytes before the text
+  int64_t left_out = 0;  // bytes that were removed before the text
 };
 
 /// Arrow's options for rows.
@@ -76,12 +76,12 @@ class CsvBlocks {
   bool next(CsvBlock& block);
 
   /// Reads the column names in the first row. The next call of next() returns the rows
-  /// after it.
+  /// after the first row.
   /// Errors:  c10::ValueError if the file has no row, or if the first one is broken.
   std::vector<std::string> read_header();
 
-  /// In the first call, the number of lines that read_header() read: those of the first
-  /// row and the empty lines before it. 0 afterwards.
+  /// The first call returns the number of lines that read_header() has read, which are
+  /// those of the first row and the empty lines before it. Later calls return 0.
   int64_t take_header_lines() {
     return std::exchange(header_lines_, 0);
   }

@@ -31,7 +31,7 @@ struct RowBegin {
   int64_t line = 0;  // counted from 0
 };
 
-// Splits rows as Arrow does: empty lines are not rows, and a field that begins with a
+// Finds the rows as Arrow does: empty lines are not rows, and a field that begins with a
 // quote may have newlines.
 std::vector<RowBegin> find_rows(
     std::string_view text,
@@ -67,7 +67,7 @@ FieldRows split_rows(
     const CsvBlock& block) {
   FieldRows result;
   arrow::csv::ParseOptions parse = parse_options_of(options);
-  int64_t rows_before = 0;  // of the current part
+  int64_t rows_before = 0;  // the rows of earlier parts
   parse.invalid_row_handler = [&](const arrow::csv::InvalidRow& row) {
     result.ragged.emplace_back(
         rows_before + row.number,
@@ -241,7 +241,7 @@ class ColumnParser {
     numbers.push_back(number);
   }
 
-  // Returns false for a missing value and for one of another type.
+  // Returns false for a missing value and for a value of another type.
   template <class Number>
   bool parse(std::string_view value, Number& number) const {
     if (has_missing_numbers_ &&
@@ -277,7 +277,8 @@ class ColumnParser {
       refuse(row, value, expected(), "set another type in `types`");
       return;
     }
-    // A number in another style shows that the inferred type is wrong.
+    // A number in another style shows that the inferred type is wrong, so kSkip must not
+    // skip it.
     refuse(
         row,
         value,
@@ -403,7 +404,7 @@ std::vector<MalformedRow> malformed_rows(
         return left.begin.position < right.begin.position;
       });
   std::vector<MalformedRow> malformed;
-  int64_t rows_before = 0;  // malformed ones among Arrow's
+  int64_t rows_before = 0;  // malformed rows that Arrow has counted
   for (Found& row : found) {
     malformed.push_back(std::move(row.malformed));
     malformed.back().line = row.begin.line;
@@ -423,7 +424,7 @@ ParsedBlock parse_csv_block(
   const FieldRows rows = split_rows(options, file, block);
   Problems problems;
   Columns columns = parse_columns(options, file, requests, rows, problems);
-  if (!problems.empty()) {  // once more, without the malformed rows
+  if (!problems.empty()) {  // parses again, without the malformed rows
     columns = parse_columns(options, file, requests, rows, problems);
   }
   return {

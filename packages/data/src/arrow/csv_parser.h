@@ -42,8 +42,8 @@ ParsedBlock parse_csv_block(
     const std::vector<ColumnRequest>& requests,
     const CsvBlock& block);
 
-/// Adds the values of some columns of a block to their inferences, without missing
-/// values. `columns` are indices into `requests` and `inferences`. Malformed rows are
+/// Adds the values of some columns of a block, except missing values, to their
+/// inferences. `columns` are indices into `requests` and `inferences`. Malformed rows are
 /// skipped.
 void infer_types(
     const CsvOptions& options,

@@ -178,7 +178,7 @@ class CsvExampleReader : public ExampleReader {
         part_of(owned_range(std::move(block.columns)), begin, end - begin));
   }
 
-  // Returns false if the row is an error.
+  // Returns false if the row is an error, which is then in error_.
   bool may_skip(const MalformedRow& row) {
     const CsvOptions& options = files_->options;
     const auto describe = [&] {
@@ -297,7 +297,7 @@ class CsvFileSource : public ExampleSource {
     }
   }
 
-  // Sets the types of all columns. Those that CsvOptions::types does not have are
+  // Sets the types of all columns. Types that CsvOptions::types does not have are
   // inferred.
   void set_types() {
     std::vector<size_t> inferred;
@@ -322,7 +322,7 @@ class CsvFileSource : public ExampleSource {
   }
 
   // Reads about kSampleBytes of rows, and more until each column has a value. Blocks have
-  // a fixed size, so that CsvOptions::block_bytes does not change types.
+  // a fixed size, so that CsvOptions::block_bytes does not change the inferred types.
   std::vector<TypeInference> infer(std::vector<size_t> columns) const {
     constexpr int64_t kSampleBytes = int64_t{1} << 20;
     CsvOptions options = files_->options;
@@ -354,7 +354,7 @@ class CsvFileSource : public ExampleSource {
         }
       }
     } catch (const c10::Error&) {
-      // A reader raises the error after the examples before it.
+      // A reader will raise this error, after the examples before it.
     }
     return inferences;
   }

@@ -182,8 +182,8 @@ bool parse_in_style(
       (value == 0 && field.starts_with('-'))) {
     return false;
   }
-  // Each value is written in only one way. So if it is written as this text, no other
-  // text in this style has the same value.
+  // In each style, a value is written in only one way. If that is this text, no other
+  // text has the same value.
   FloatText buffer;
   return write_in_style(value, style, buffer) == field;
 }

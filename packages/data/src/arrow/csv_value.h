@@ -18,9 +18,8 @@ bool is_missing_number(
     std::string_view field,
     const std::vector<std::string>& missing_values);
 
-/// Parses an integer, or a boolean such as "true" or "FALSE" as 1 or 0. Spaces around
-/// it are allowed. Returns false for any other text, and for integers that are not
-/// above -2^63 and below 2^63.
+/// Parses an integer, or a boolean such as "true" or "FALSE" as 1 or 0. Spaces around it
+/// are allowed. Returns false for any other text, and for integers outside (-2^63, 2^63).
 bool parse_csv_integer(std::string_view field, int64_t& value);
 
 /// Parses an unsigned integer of 64 bits, or a boolean, as the int64 with the same
@@ -43,8 +42,7 @@ bool parse_in_style(
     int64_t& value);
 
 /// Parses a number that is written in this style. Returns false for any other text, and
-/// for a number that would be another text if its float32 value were written in this
-/// style.
+/// if the float32 value, written in this style, gives another text.
 bool parse_in_style(
     std::string_view field,
     const NumberStyle& style,
@@ -53,8 +51,8 @@ bool parse_in_style(
 /// Returns a text for messages that describes the values of this style.
 std::string describe(const NumberStyle& style);
 
-/// Infers the type of a column from its values. Numbers have one style, so that no two
-/// different texts become one value. If there is no such style, the type is kText.
+/// Infers the type of a column from its values. All numbers must have one style, so that
+/// no two different texts become one value. Otherwise, the type is kText.
 class TypeInference {
  public:
   /// Adds a value that is not missing.
@@ -64,7 +62,7 @@ class TypeInference {
     return has_values_;
   }
   ColumnType type() const;
-  /// The style of numbers.
+  /// The style of the numbers, or kAny for text.
   NumberStyle style() const;
   /// A value that shows why the column is text although all its values are numbers.
   /// Empty for all other columns.

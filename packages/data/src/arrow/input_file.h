@@ -11,13 +11,13 @@
 
 namespace tessera::data {
 
-/// The state of a file when a source was made. A reader compares it with that of the file
-/// that it reads.
+/// The state of a file when a source was made. A reader compares it with the present
+/// state.
 struct FileStamp {
   uint64_t device = 0;
   uint64_t inode = 0;
   int64_t bytes = 0;
-  // Apart, because nanoseconds since 1970 end in the year 2262.
+  // Two numbers, because int64 can count nanoseconds only up to the year 2262.
   int64_t changed_seconds = 0;
   int64_t changed_nanoseconds = 0;
 
@@ -48,7 +48,7 @@ void check_unchanged(
     const std::string& path,
     const FileStamp& expected);
 
-/// Opens a file that has not changed.
+/// Checks that a file has not changed, and opens it.
 std::shared_ptr<arrow::io::ReadableFile> open_input(
     const std::string& reader,
     const std::string& path,

@@ -93,7 +93,7 @@ std::unique_ptr<parquet::arrow::FileReader> open_parquet(
   // Reads pages instead of whole columns of a row group.
   properties.enable_buffered_stream();
   properties.set_buffer_size(int64_t{1} << 18);
-  // Arrow ignores checksums by default, so that a flipped bit would become other values.
+  // By default, Arrow ignores checksums, and a flipped bit would give wrong values.
   properties.set_page_checksum_verification(true);
   parquet::ArrowReaderProperties arrow_properties(has_few_groups);
   arrow_properties.set_batch_size(kBatchExamples);
@@ -127,7 +127,7 @@ void collect_leaves(
 constexpr int64_t kNanosecondsPerSecond = 1'000'000'000;
 
 // Sets the seconds since 1970, rounded down, and the units since 1970. Returns false if
-// these do not fit into int64, or would be kMissing.
+// the units do not fit into int64, or would be kMissing.
 bool count_units(
     const parquet::Int96& value,
     int64_t units_per_second,
@@ -141,8 +141,8 @@ bool count_units(
       nanoseconds / kNanosecondsPerSecond - (part < 0 ? 1 : 0);
   const int64_t rest = (part + kNanosecondsPerSecond) % kNanosecondsPerSecond /
       (kNanosecondsPerSecond / units_per_second);
-  // Negative times are counted from the next second, because the one before the smallest
-  // time overflows.
+  // Negative times are counted back from the next second. The smallest time fits into
+  // int64, but the full second before it does not.
   const int64_t next = seconds < 0 ? 1 : 0;
   return !__builtin_mul_overflow(seconds + next, units_per_second, &units) &&
       !__builtin_add_overflow(units, rest - next * units_per_second, &units) &&
@@ -159,7 +159,7 @@ std::string date_of(int64_t seconds) {
   return text;
 }
 
-// The values of a row among those of all rows, [begin, end).
+// The range [begin, end) of the values of a row among the values of all rows.
 std::pair<int64_t, int64_t> values_of(const arrow::Array& array, int64_t row) {
   const auto of_list = [&](const auto& list) -> std::pair<int64_t, int64_t> {
     return {list.value_offset(row), list.value_offset(row + 1)};
@@ -189,8 +189,8 @@ struct Int96Column {
   std::vector<parquet::Int96> values = {};  // read, and used up to next_value
   size_t next_value = 0;
 
-  // Converts the next rows. `array` has them as Arrow has converted them, times or lists
-  // of times, and the result has the same nulls. `first_row` is counted from 0.
+  // Converts the next rows. `array` is Arrow's conversion of these rows, which has times
+  // or lists of times. The result has the same nulls. `first_row` is counted from 0.
   // Errors:  c10::ValueError that begins with `where`, for a time beyond int64.
   std::shared_ptr<arrow::Array> convert(
       const arrow::Array& array,
@@ -286,7 +286,7 @@ class GroupDecoder {
       check_status(batches.status(), where_);
       batches_ = batches.MoveValueUnsafe();
     });
-    // The batches have only these fields, in the order of the schema.
+    // The batches have only the requested fields, in the order of the schema.
     std::vector<int> sorted = file.fields;
     std::sort(sorted.begin(), sorted.end());
     for (const int field : file.fields) {

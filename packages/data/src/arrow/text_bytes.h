@@ -35,7 +35,7 @@ class TextBytes {
       check_status(input.status(), where_);
       auto codec = arrow::util::Codec::Create(arrow::Compression::ZSTD);
       check_status(codec.status(), where_);
-      // The stream keeps no reference to the codec after it was made.
+      // Only Make() uses the codec, so the stream may live longer.
       auto stream =
           arrow::io::CompressedInputStream::Make(codec->get(), *input);
       check_status(stream.status(), where_);
@@ -88,7 +88,7 @@ class TextBytes {
   std::string where_;
   std::string begin_;  // the first bytes, until they are read
   std::exception_ptr error_;  // to raise after begin_ was read
-  std::unique_ptr<FileBytes> plain_;  // and gzip
+  std::unique_ptr<FileBytes> plain_;  // for plain text and gzip
   std::shared_ptr<arrow::io::InputStream> zstd_;
 };
 

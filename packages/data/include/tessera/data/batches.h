@@ -18,7 +18,7 @@ namespace tessera::data {
 class BatchStage;  // private
 
 // snippet: tests/docs/reference_dataset_test.cpp MapContext
-/// The place in the epoch of the examples that a function of map() gets:
+/// Tells a function of map() where in the epoch its examples are:
 ///
 ///   const auto add_epoch = [](Columns batch, const MapContext& context) {
 ///     const int64_t size = batch.batch_size();
@@ -95,8 +95,8 @@ class BatchReader {
   BatchReader(std::shared_ptr<const BatchStage> stage, int64_t epoch);
   BatchReader(BatchReader&&) noexcept;
   BatchReader& operator=(BatchReader&&) noexcept;
-  /// May be called before all batches are read. With prefetch(), it waits until the
-  /// thread has finished its current batch.
+  /// A reader may be destroyed before all batches are read. With prefetch(), the
+  /// destructor waits until the thread has finished its current batch.
   ~BatchReader();
 
   /// The next batch, or nullopt after the last one. The caller owns its tensors.
@@ -152,9 +152,9 @@ class Batches {
   Batches& operator=(const Batches&) = default;
 
   /// Applies a function to each batch. The function may add, change and remove columns,
-  /// and may change the number of examples. Different readers may call it at the same
-  /// time, and prefetch() calls it on another thread. A training resumes exactly only if
-  /// the result depends on nothing but the arguments.
+  /// and may change the number of examples. Different readers may call the function at
+  /// the same time, and prefetch() calls it on another thread. A training resumes exactly
+  /// only if the result depends on nothing but the arguments.
   template <ColumnsMap Map>
   Batches map(Map map) const {
     return map_with(detail::to_map_function(std::move(map)));

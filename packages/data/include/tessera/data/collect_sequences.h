@@ -48,7 +48,8 @@ struct CollectOptions {
 /// equal times have the order of the dataset.
 ///
 /// Reads epoch 0 of the dataset once.
-/// Memory:  all examples with their columns twice, and 16 bytes for each example.
+/// Memory:  two copies of the columns `by` and `values`, and 24 to 40 bytes for each
+///          example.
 /// Errors:  c10::ValueError for a dataset without examples, for columns that are missing,
 ///          named twice or have lists, for missing values of `by` and `time`, and for
 ///          lengths out of range; c10::TypeError for a column of another kind. Errors of

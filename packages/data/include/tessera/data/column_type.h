@@ -38,8 +38,8 @@ struct ColumnTypes : std::map<std::string, ColumnType> {
   using Map::Map;
   ColumnTypes(Map types) : Map(std::move(types)) {}
 
-  /// Set by FeaturePipeline::types(). A pipeline also reads columns that Dataset::map()
-  /// makes, and no file has these. Readers then ignore all names that no file has.
+  /// If true, readers ignore names that no file has. FeaturePipeline::types() sets this,
+  /// because a pipeline also reads columns that Dataset::map() makes.
   bool may_name_other_columns = false;
 };
 

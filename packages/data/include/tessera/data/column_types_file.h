@@ -9,7 +9,7 @@
 namespace tessera {
 
 /// Writes the types of columns to a JSON file, such as {"item": "text", "price":
-/// "float32"}. ExampleSource::types() has them. The file appears whole or not at all.
+/// "float32"}. ExampleSource::types() gives them. The file appears whole or not at all.
 /// Errors:  c10::ValueError if the name of a column is not UTF-8; c10::Error naming the
 ///          path and the system's reason.
 void save_column_types(

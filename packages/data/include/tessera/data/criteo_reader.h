@@ -37,8 +37,8 @@ Columns to_columns(const CriteoBatch& batch);
 /// The options of a CriteoReader.
 struct CriteoReaderOptions {
   // snippet: tests/docs/reference_data_test.cpp CriteoShard
-  /// Shares files between `count` readers. A reader gets the lines with
-  /// line % count == index, counted from 0 over all files.
+  /// Shares files between `count` readers. A reader gets line n if n % count == index.
+  /// Lines are counted from 0 over all files.
   ///
   ///   // The second of two processes that read the same files.
   ///   CriteoReader reader(
@@ -72,7 +72,7 @@ struct CriteoReaderOptions {
   /// The maximum number of blocks of lines in memory. At most queue_blocks - 2 threads
   /// run, including the one that reads. 0 means 2 * threads + 2, and 1 and 2 mean 3.
   int64_t queue_blocks = 0;
-  /// The size of the text in a block, in bytes. A block may have one more line.
+  /// The size of the text in a block, in bytes. A block may be larger by one line.
   int64_t block_bytes = int64_t{1} << 18;
   /// Longer lines count as malformed.
   int64_t max_line_bytes = 4096;
@@ -116,9 +116,9 @@ class CriteoReader {
   explicit CriteoReader(CriteoReaderOptions options);
   CriteoReader(CriteoReader&&) noexcept;
   CriteoReader& operator=(CriteoReader&&) noexcept;
-  /// May be called before all batches are read. Waits until the threads have finished
-  /// their current blocks. A block of a pipe is finished when it is full, or when the
-  /// writer closes the pipe.
+  /// A reader may be destroyed before all batches are read. The destructor waits until
+  /// the threads have finished their current blocks. A block of a pipe is finished when
+  /// it is full, or when the writer closes the pipe.
   ~CriteoReader();
 
   /// The next batch, or nullopt after the last one.

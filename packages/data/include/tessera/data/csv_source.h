@@ -33,11 +33,12 @@ struct CsvOptions {
   /// The columns to read, in this order. If empty, all columns of the first file are
   /// read. The other files must have them, too, in any order.
   std::vector<std::string> columns = {};
-  /// The types of columns. A value of any spelling is converted: 007 and +7 are the
-  /// integer 7, true is 1, and float32 rounds. The types of the other columns are inferred
-  /// from the first MiB of rows, and from more rows until each column has a value. They
-  /// are printed once. With an inferred type, two different texts never become the same
-  /// value, unless both are in missing_values. The inferred type is:
+  /// The types of columns. In these columns, numbers may have any spelling: 007 and +7
+  /// are the integer 7, true is 1, and floats are rounded to float32. The source infers
+  /// the types of the other columns from the first MiB of rows, and reads on until each
+  /// column has a value. It prints the inferred types once. With an inferred type, two
+  /// different texts never become the same value, unless both are in missing_values. The
+  /// inferred type is:
   ///
   ///   - kInt64 if all values are written like 7 or -12, or all as true and false
   ///   - kFloat32 if all are written in the same way, such as 2 and 0.5, 2.0 and 0.5, or
@@ -45,12 +46,13 @@ struct CsvOptions {
   ///   - kText otherwise, for example for 01234 and for 16777217.0
   ///
   /// If a number in later rows is written in another way, it is an error, even with
-  /// MalformedLines::kSkip. Set the type of a column of numbers with many digits, such as
-  /// 0.8444218515250481, to kFloat32. Write times as integers: kFloat32 rounds a time such
-  /// as 881252142.0 to a multiple of 64, and split() refuses such times.
+  /// MalformedLines::kSkip. Numbers with more digits than float32 has, such as
+  /// 0.8444218515250481, are inferred as kText. Set their type to kFloat32. Write times
+  /// as integers: kFloat32 rounds a time such as 881252142.0 to a multiple of 64, and
+  /// split() refuses such times.
   ColumnTypes types = {};
   /// The columns that have lists, such as 1|2|3, with the delimiter of their values. An
-  /// empty field is an empty list. The types are those of the values.
+  /// empty field is an empty list. The type of such a column is that of its values.
   std::map<std::string, char> list_delimiters = {};
   /// The names of all columns, if the files have no header. If empty, the first row of
   /// each file has the names.
@@ -59,8 +61,8 @@ struct CsvOptions {
   /// The character around fields that contain delimiters or newlines. A quote in such a
   /// field is written twice. '\0' means that there are no quotes.
   char quote = '"';
-  /// Fields that stand for a missing number, such as -999. In text columns only the empty
-  /// field does, because NA can be a word.
+  /// Fields that stand for a missing number, such as -999. In text columns, only an empty
+  /// field is a missing value, because NA can be a word.
   std::vector<std::string> missing_values =
       {"", "NA", "N/A", "NaN", "nan", "null", "NULL"};
   /// The reader fails at a malformed row, or skips it. A row is malformed if it has too

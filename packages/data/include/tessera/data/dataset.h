@@ -34,7 +34,7 @@ struct ShuffleOptions {
 ///
 ///   const Dataset cached = dataset.cache({.max_bytes = int64_t{1} << 30});
 struct CacheOptions {
-  /// The maximum number of bytes of the cached values, >= 1. More are an error.
+  /// The maximum number of bytes of the cached values, >= 1. More bytes are an error.
   int64_t max_bytes = int64_t{4} << 30;
 
   bool operator==(const CacheOptions&) const = default;
@@ -82,10 +82,11 @@ class Dataset {
   Dataset(const Dataset&) = default;
   Dataset& operator=(const Dataset&) = default;
 
-  /// Shuffles blocks of `buffer` consecutive examples. If all examples fit into one
-  /// block, each order has the same probability. Otherwise, the blocks begin at other
-  /// examples in each epoch. The order depends only on the options and the epoch, and a
-  /// reader can start anywhere in it after reading one block.
+  /// Shuffles the examples within blocks of `buffer` consecutive examples. If all
+  /// examples fit into one block, each order has the same probability. Otherwise, the
+  /// blocks begin at different examples in each epoch. The order depends only on the
+  /// options and the epoch. A reader can start anywhere in an epoch, because it only
+  /// needs the block of its first example.
   /// Errors:  c10::ValueError if buffer < 1.
   Dataset shuffle(const detail::ShuffleOptions& options) const;
 
@@ -99,21 +100,22 @@ class Dataset {
 
   /// The examples of this dataset, and then those of `other`. Both must have the same
   /// columns in the same order.
-  /// Errors:  c10::ValueError for other columns, while reading.
+  /// Errors:  c10::ValueError while reading, if the columns differ.
   Dataset concatenate(const Dataset& other) const;
 
-  /// Keeps the examples for which `predicate` returns true. It gets n consecutive
-  /// examples and returns bool [n] on the CPU. The result for an example must not depend
-  /// on the others. Afterwards, the number of examples is unknown.
-  /// Errors:  c10::ValueError or c10::TypeError for another result, while reading.
+  /// Keeps the examples for which `predicate` returns true. The predicate gets n
+  /// consecutive examples and returns bool [n] on the CPU. Its result for an example must
+  /// not depend on the other examples. size() of the new dataset is unset.
+  /// Errors:  c10::ValueError or c10::TypeError while reading, if the result is not bool
+  ///          [n].
   Dataset filter(std::function<at::Tensor(const Columns&)> predicate) const;
 
   /// Applies a function to consecutive examples. The function may add, change and remove
-  /// columns. It must return as many examples as it got, and the result for an example
-  /// must not depend on the others, because how many come at once is not defined. See
+  /// columns. It must return as many examples as it got. The number of examples per call
+  /// is not defined, so the result for an example must not depend on the others. See
   /// Batches::map() for functions of whole batches.
-  /// Errors:  c10::ValueError for another number of examples, or if it returns other
-  ///          columns than before, while reading.
+  /// Errors:  c10::ValueError while reading, if the function returns another number of
+  ///          examples, or other columns than before.
   template <ColumnsMap Map>
   Dataset map(Map map) const {
     return map_with(detail::to_map_function(std::move(map)));
@@ -122,7 +124,8 @@ class Dataset {
   /// Keeps the examples of epoch 0 in memory when they are first read. All copies of the
   /// result share them. Call shuffle() after cache(), because a cached order does not
   /// change.
-  /// Errors:  c10::ValueError if max_bytes < 1; while reading, if there are more bytes.
+  /// Errors:  c10::ValueError if max_bytes < 1, and while reading, if the values take
+  ///          more bytes.
   Dataset cache(const detail::CacheOptions& options = {}) const;
 
   /// Errors:  c10::ValueError if size < 1.
@@ -140,7 +143,7 @@ class Dataset {
   Columns head(int64_t count = 5) const;
 
   /// A reader of the examples of an epoch, beginning at the example with the number
-  /// `first`. Do not change the tensors that it returns.
+  /// `first`. Do not change the tensors that the reader returns.
   /// Errors:  c10::ValueError if epoch < 0 or first < 0.
   std::unique_ptr<ExampleReader> open(int64_t epoch = 0, int64_t first = 0)
       const;

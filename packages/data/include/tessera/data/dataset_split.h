@@ -20,9 +20,10 @@ struct DatasetSplit {
 /// Assigns each example at random, by a hash of its number and the seed. An example keeps
 /// its part when examples are appended.
 struct SplitByShare {
-  /// The probability of an example to be in `test`, in (0, 1).
+  /// The probability that an example is in `test`, in (0, 1).
   double test = 0.0;
-  /// The probability to be in `validation`, in [0, 1). test + validation is < 1.
+  /// The probability that an example is in `validation`, in [0, 1). test + validation is
+  /// < 1.
   double validation = 0.0;
   int64_t seed = 0;
 
@@ -56,9 +57,9 @@ struct SplitByUser {
   /// The column with the user, one integer or text per example. A missing user is an
   /// error.
   std::string column = {};
-  /// The probability of a user to be in `test`, in (0, 1).
+  /// The probability that a user is in `test`, in (0, 1).
   double test = 0.0;
-  /// The probability to be in `validation`, in [0, 1). test + validation is < 1.
+  /// The probability that a user is in `validation`, in [0, 1). test + validation is < 1.
   double validation = 0.0;
   int64_t seed = 0;
 
@@ -76,8 +77,8 @@ struct LeaveOneOut {
   /// error. So is a finite float with an absolute value of 2^24 or more, because float32
   /// rounds it.
   std::string time = {};
-  /// If a user has fewer examples than this number, all of them are in `train`. >= 3. It
-  /// is an error if no user has as many.
+  /// A user with fewer examples than this has all of them in `train`. It is an error if
+  /// all users have fewer. >= 3.
   int64_t min_examples = 3;
 
   bool operator==(const LeaveOneOut&) const = default;

@@ -20,7 +20,7 @@ class ExampleReader {
 
   /// The next examples, at least one, or nullopt after the last one. The source chooses
   /// how many.
-  /// Errors:  those of the source. After an error, it raises the same error again.
+  /// Errors:  those of the source. After an error, next() raises the same error again.
   virtual std::optional<Columns> next() = 0;
 };
 
@@ -44,15 +44,16 @@ class ExampleSource {
     return {};
   }
 
-  /// Counts what the reader of text files that was opened last has read so far, with the
-  /// lines that it skipped. All zeros for other sources. Several threads may call it.
+  /// Returns the counts of the reader of text files that was opened last, and the first
+  /// lines that it skipped. All zeros for other sources. Several threads may call
+  /// report().
   virtual ReadReport report() const {
     return {};
   }
 
-  /// The types of all columns of CSV files that are read, to pass as CsvOptions::types.
-  /// save_column_types() writes them to a file, so that a server reads its columns as the
-  /// training did. Empty for other sources.
+  /// The types of all columns that are read from CSV files. Pass them as
+  /// CsvOptions::types. save_column_types() writes them to a file, so that a server reads
+  /// its columns as the training did. Empty for other sources.
   virtual std::map<std::string, ColumnType> types() const {
     return {};
   }

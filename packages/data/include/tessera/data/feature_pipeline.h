@@ -66,8 +66,9 @@ class FeaturePipeline {
   FeaturePipeline(const FeaturePipeline&) = default;
   FeaturePipeline& operator=(const FeaturePipeline&) = default;
 
-  /// Converts one batch. Columns that no output uses are ignored. It runs on the calling
-  /// thread, so convert the next batch in another thread during a training step.
+  /// Converts one batch. Columns that no output uses are ignored. apply() runs on the
+  /// calling thread. To save time, convert the next batch in another thread during a
+  /// training step.
   ///
   /// Errors:  c10::ValueError naming every column that is missing, has a kind that its
   ///          transform can't read, or has another type than in types(); c10::ValueError
@@ -135,8 +136,8 @@ class FeaturePipeline {
 
  private:
   friend FeaturePipeline pipeline_from_json(const Json& json);
-  // A pipeline of a file warns when the first batch decides about a type that the file
-  // does not have.
+  // A pipeline from a file warns if the file lacks a type, so that the first batch
+  // decides about it.
   FeaturePipeline(
       std::vector<PipelineOutput> outputs,
       std::map<std::string, ColumnType> types,

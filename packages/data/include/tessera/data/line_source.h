@@ -15,9 +15,8 @@
 namespace tessera::data {
 
 // snippet: tests/docs/reference_sources_test.cpp LineSource
-/// Reads the lines of several files in blocks, plain text or gzip. If a line is longer
-/// than max_line_bytes, it may be cut. At least its first max_line_bytes + 1 bytes are
-/// kept.
+/// Reads the lines of several files, plain text or gzip, in blocks. A line that is longer
+/// than max_line_bytes may be cut, but keeps at least its first max_line_bytes + 1 bytes.
 ///
 ///   LineSource source({.files = {"day_0.gz"}, .start_line = 1});
 ///   for (LineSource::Block block; source.next(block);) {
@@ -61,7 +60,7 @@ class LineSource {
     bool operator==(const Options&) const = default;
   };
 
-  /// The error of next() with fewer lines than start_line.
+  /// next() raises this error if the files have fewer lines than start_line.
   class StartAfterEnd : public c10::ValueError {
    public:
     using c10::ValueError::ValueError;

@@ -24,7 +24,7 @@ enum class MalformedLines { kError, kSkip };
 ///             << " malformed lines\n";
 struct ReadReport {
   int64_t examples = 0;
-  /// The bytes of inflated text in the blocks that next() has reached.
+  /// The number of unpacked bytes in the blocks that next() has reached.
   int64_t bytes = 0;
   int64_t malformed_lines = 0;
   /// The file, the line number and the problem of the first ten malformed lines.

@@ -25,7 +25,7 @@ enum class ExcludedItems {
   kNone,
   /// The item of the example.
   kOwn,
-  /// The item of the example, and all items of its user in the examples of the sampler.
+  /// The item of the example, and all items of its user in the dataset of the sampler.
   kKnown
 };
 
@@ -50,13 +50,13 @@ enum class ExcludedItems {
 /// The negatives of an example depend only on the seed, the epoch, the number of the
 /// example in the epoch, its item and its user, and with kInBatch on its batch.
 ///
-/// Making it reads the dataset once. A copy shares the data. Thread safe.
+/// The constructor reads the dataset once. A copy shares the data. Thread safe.
 /// Errors:  c10::ValueError for options that are not valid, for a dataset without
 ///          examples, for columns that are missing or have lists, and for missing items;
 ///          c10::TypeError for columns of another kind.
 class NegativeSampler {
  public:
-  /// Which negatives it draws, and for which columns.
+  /// Which negatives a sampler draws, and which columns it reads.
   struct Options {
     /// The column with the item, one integer or text per example.
     std::string item = "item";
@@ -82,7 +82,7 @@ class NegativeSampler {
   ///          a whole batch; otherwise, if all items are excluded for an example.
   Columns operator()(Columns examples, const MapContext& context) const;
 
-  /// The negatives of examples: a list for each, of the kind of the item column.
+  /// The negatives of examples: a list for each example, of the kind of the item column.
   /// Errors:  those of operator(), except that the column `output` may exist.
   Column sample(const Columns& examples, const MapContext& context) const;
 

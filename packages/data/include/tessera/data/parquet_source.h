@@ -11,7 +11,7 @@
 
 namespace tessera::data {
 
-/// What the integers of times count that a Parquet file has as INT96.
+/// The unit of times that a Parquet file stores as INT96.
 enum class Int96Unit {
   kNanoseconds,  // 1677-09-21 to 2262-04-11
   kMicroseconds  // 290,000 years before and after 1970
@@ -31,9 +31,9 @@ struct ParquetOptions {
   /// The columns to read, in this order. If empty, all columns of the first file are
   /// read. The other files must have them, too, in any order.
   std::vector<std::string> columns = {};
-  /// The types of columns that should not have the default type of the table at
-  /// make_parquet_source(). Integers can become floats, text or kUInt64Bits, which is for
-  /// integers beyond int64. No other conversions are possible.
+  /// The types of columns that should not have their default type, which the table at
+  /// make_parquet_source() lists. Integers can become floats, text or kUInt64Bits, which
+  /// is for integers beyond int64. No other conversions are possible.
   ColumnTypes types = {};
   /// The unit of the times that Spark and others write as INT96. A time that does not fit
   /// into int64 is an error. With kMicroseconds, even the year 9999 fits, and times are
@@ -61,12 +61,12 @@ struct ParquetOptions {
 /// | list of the above                      | that of its values | row_splits             |
 ///
 /// Nulls become kMissing, NaN or the empty text, and a null list is empty. units() of the
-/// source says what the integers of times count, such as "milliseconds since 1970". Files
-/// in which a column has different units are an error.
+/// source says what the integers of times count, such as "milliseconds since 1970". If a
+/// column has different units in two files, it is an error.
 ///
 /// If a page has a checksum, it is verified. pyarrow writes checksums with
-/// write_page_checksum=True. Values in files without checksums may be damaged without an
-/// error, and so may page headers and footers, which have no checksums in any file.
+/// write_page_checksum=True. Without checksums, damaged values may go unnoticed. This
+/// also holds for page headers and footers, which have no checksums in any file.
 ///
 /// Memory:  queue_examples plus 65,536 examples per thread, and the pages that they are
 ///          decoded from.

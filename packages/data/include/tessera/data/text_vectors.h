@@ -23,7 +23,7 @@ namespace detail {
 
 /// The options of load_text_vectors().
 struct TextVectorOptions {
-  /// The number of values of a vector. 0: that of the first line.
+  /// The number of values of a vector. With 0, the first line determines it.
   int64_t dim = 0;
   /// The number of words to read from the beginning of the file, which has the most
   /// frequent words first. If unset, all words are read.
@@ -35,9 +35,9 @@ struct TextVectorOptions {
 }  // namespace detail
 
 // snippet: tests/docs/reference_data_test.cpp load_text_vectors
-/// Reads the text formats of word2vec and GloVe, plain or gzip: a line for each word, with
-/// the word and its numbers. The first line of word2vec's format has the numbers of words
-/// and of values.
+/// Reads the text formats of word2vec and GloVe, plain or gzip: a line for each word,
+/// with the word and its numbers. In word2vec's format, the first line has the number of
+/// words and the number of values per word.
 ///
 ///   const TextVectors glove =
 ///       load_text_vectors("glove.txt", {.max_words = 100'000});
@@ -45,19 +45,19 @@ struct TextVectorOptions {
 ///   const int64_t found = copy_vectors(glove, pipeline, "word", rows);
 ///   layer->update_embedding_table("words", rows);
 ///
-/// Set `dim` if the first word has spaces. Other words may have spaces, but must not end
-/// in a number, such as "iPhone 4": such a line looks like one that has a number too
-/// many. Binary files of word2vec are not read.
-/// Errors:  c10::ValueError naming the file, the line and the problem, such as a line that
-///          has more or fewer numbers than the first one says.
+/// Set `dim` if the first word has spaces. Other words may have spaces, too. A word that
+/// ends in a space and a number, such as "iPhone 4", is an error, because its line seems
+/// to have a number too many. Binary files of word2vec are not read.
+/// Errors:  c10::ValueError naming the file, the line and the problem, such as a line
+///          with too many or too few numbers.
 TextVectors load_text_vectors(
     const std::string& path,
     const detail::TextVectorOptions& options = {});
 
-/// Copies vectors into the rows [vocabulary_size, dim] of a feature with a Vocabulary: each
-/// value gets the vector of the word that equals it. Integers are compared as decimal
-/// numbers. The other rows stay as they are. If a word is there twice, its first vector
-/// counts. Returns the number of values that have a vector.
+/// Copies vectors into the rows [vocabulary_size, dim] of a feature with a Vocabulary:
+/// each value gets the vector of the word that equals it. Integers are compared as
+/// decimal numbers. The other rows stay as they are. If a word occurs twice, its first
+/// vector is used. Returns the number of values that have a vector.
 /// Errors:  c10::ValueError for rows of another size, and those of
 ///          FeaturePipeline::to_text().
 int64_t copy_vectors(

@@ -34,8 +34,8 @@ Missing missing_from_string(std::string_view name);
 namespace transforms {
 
 // snippet: tests/docs/reference_data_test.cpp Hash
-/// Hashes integers or text into bins: hash(value) mod num_bins. With Missing::kOwnId, it is
-/// 1 + hash(value) mod (num_bins - 1).
+/// Hashes integers or text into bins: the id is hash(value) mod num_bins. With
+/// Missing::kOwnId, it is 1 + hash(value) mod (num_bins - 1).
 ///
 /// The hash is XXH3 (64 bits, seeded with the salt) of the text's bytes, or of an
 /// integer's eight bytes, least significant first. It is the same on every machine and

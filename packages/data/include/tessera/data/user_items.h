@@ -34,8 +34,8 @@ struct UserItemsOptions {
 ///   const UserItems seen(train, {.user = "user", .item = "item"});
 ///   const TopK found = index->search(user_vectors, 2, seen.of(users));
 ///
-/// Making it reads the dataset once. Thread safe.
-/// Memory:  8 bytes per example, and about 64 per user.
+/// The constructor reads the dataset once. Thread safe.
+/// Memory:  8 to 16 bytes per example, and about 64 bytes per user.
 /// Errors:  c10::ValueError for columns that are missing or have lists, and for missing
 ///          values; c10::TypeError for columns that are not integers.
 class UserItems {

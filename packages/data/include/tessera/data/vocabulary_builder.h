@@ -16,13 +16,13 @@ namespace detail {
 
 /// Which of the counted values a vocabulary keeps.
 struct VocabularyLimits {
-  /// Values that occur less often are left out. With 1, no value is left out. Training then
-  /// has no unknown values, and the row of unknown values stays as it began, which is zeros
-  /// in a table of FeaturePipeline::make_table(). With 2, the values that occur once train
-  /// this row, which pays off if new values behave unlike the others.
+  /// Values that occur less often are left out. With 1, no value is left out. Training
+  /// then has no unknown values, so their row keeps its initial vector, which is zeros in
+  /// a table of FeaturePipeline::make_table(). With 2, the values that occur once train
+  /// this row. This pays off if new values behave unlike the others.
   int64_t min_count = 1;
-  /// The maximum number of values. The most frequent ones are kept. Keras's max_tokens
-  /// also counts the ids of missing and unknown values; this does not.
+  /// The maximum number of values. The most frequent ones are kept. Unlike Keras's
+  /// max_tokens, this does not count the ids of missing and unknown values.
   std::optional<int64_t> max_size = {};
 
   bool operator==(const VocabularyLimits&) const = default;
@@ -41,7 +41,7 @@ struct VocabularyLimits {
 ///       builder.finish({.min_count = 2, .max_size = 50'000});
 ///
 /// Missing values are not counted. The memory grows with the number of different values:
-/// about 24 to 48 bytes for an integer, and 80 bytes plus the text for a text.
+/// about 48 to 96 bytes for an integer, and 80 bytes plus the text for a text.
 /// Errors:  c10::Error from add(), merge(), size() and finish() of a builder that was
 ///          moved from.
 class VocabularyBuilder {
@@ -58,7 +58,7 @@ class VocabularyBuilder {
   void add(const Column& column);
 
   /// Adds the counts of another builder. Threads can each use a builder and merge them.
-  /// Errors:  c10::TypeError if one has text and the other integers.
+  /// Errors:  c10::TypeError if one builder has text and the other has integers.
   void merge(const VocabularyBuilder& other);
 
   std::string column() const {
@@ -78,7 +78,7 @@ class VocabularyBuilder {
   struct Counts;
   // Errors:  c10::Error for a builder that was moved from.
   Counts& counts() const;
-  // The beginning of error messages.
+  // Error messages begin with this text.
   std::string where() const;
 
   std::string column_;

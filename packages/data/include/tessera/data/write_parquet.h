@@ -8,8 +8,8 @@
 namespace tessera::data {
 
 // snippet: tests/docs/reference_sources_test.cpp write_parquet
-/// Writes columns to a Parquet file, with zstd and checksums of pages. pandas, DuckDB,
-/// make_parquet_source() and others read it.
+/// Writes columns to a Parquet file, with zstd compression and page checksums. pandas,
+/// DuckDB, make_parquet_source() and others read it.
 ///
 ///   // An id, its text and its vector in each row.
 ///   const at::Tensor ids = torch::arange(pipeline.vocabulary_size("item"));
