@@ -188,8 +188,8 @@ bool Combined::is_finite() const {
     const double largest = tables.pending->norm(kInfinity);
     is_finite = is_finite && std::isfinite(largest);
   }
-  // Gradients of dense parameters may differ between ranks, but all ranks must decide the
-  // same.
+  // Gradients of dense parameters may differ between ranks, but all ranks must make the same
+  // decision.
   const std::vector<double> finite_flags = tables_[0].pending->gather(
       is_finite ? 1.0 : 0.0, static_cast<uint64_t>(options_.non_finite));
   return std::find(finite_flags.begin(), finite_flags.end(), 0.0) ==
@@ -257,7 +257,7 @@ at::Tensor Combined::step(LossClosure closure) {
     }
     tables_[0].pending->confirm(error);
   } catch (...) {
-    scale_dense(1.0 / factor);  // undo it for another attempt
+    scale_dense(1.0 / factor);  // so that another step() can follow
     throw;
   }
   for (const Tables& tables : tables_) {

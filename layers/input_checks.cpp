@@ -94,8 +94,8 @@ bool all_finite(const at::Tensor& tensor) {
   const at::Tensor values = tensor.layout() == at::kSparse
       ? tensor.detach()._values()
       : tensor.detach();
-  // A sum is cheaper than isfinite(). If it is finite, all values are. If not, it may have
-  // overflowed.
+  // A sum is cheaper than isfinite(). If the sum is finite, all values are. If not, it may
+  // have overflowed.
   return (values.is_floating_point() &&
           std::isfinite(values.sum().item<double>())) ||
       at::isfinite(values).all().item<bool>();

@@ -58,7 +58,7 @@ at::ScalarType weights_dtype(const torch::nn::Module& layer) {
 }
 
 // Describes a class of LibTorch. `visit_fields(options, visit)` calls visit(name, value)
-// once for each option. `start` has the default values of its options, `required` the
+// once for each option. `start` has the defaults of the options, and `required` the
 // names of options without a default.
 template <
     class Impl,
@@ -219,8 +219,8 @@ std::vector<detail::LayerClass> stock_layer_classes() {
           {"in_features", "out_features"})};
 }
 
-// The known classes by name. Those of this library are added at the first use, and static
-// initializers of register_dense_layers.cpp and of users' sources add others.
+// The known classes by name. The first use adds LibTorch's classes and embedding layers, and
+// static initializers of register_dense_layers.cpp and of users' sources add others.
 class Registry {
  public:
   static Registry& get() {

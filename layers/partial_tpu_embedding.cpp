@@ -20,7 +20,7 @@ namespace tessera {
 
 namespace {
 
-// A half finds its features by path. Keys with a '/' can give two features one path.
+// Each layer finds its features by path. Keys with a '/' can give two features one path.
 void check_paths(
     const std::vector<std::string>& paths,
     const std::vector<bool>& is_tpu) {
@@ -48,7 +48,7 @@ PartialTPUEmbeddingImpl::PartialTPUEmbeddingImpl(
 void PartialTPUEmbeddingImpl::reset() {
   const EmbeddingState whole = describe_state(
       options().features, options().optimizer, "[PartialTPUEmbeddingOptions]");
-  // Unnamed tables get their names here, because each half would number them again.
+  // Unnamed tables get their names here, because each layer would number its tables from 0.
   std::vector<TablePtr> tables;
   for (const TableState& table : whole.tables) {
     tables.push_back(table.config);
@@ -86,7 +86,7 @@ void PartialTPUEmbeddingImpl::reset() {
         register_module("tpu_embedding", make(halves.tpu, options().strategy));
   }
   if (!halves.small.empty()) {
-    // Saved models have this name.
+    // Saved models have the layer under this name.
     small_ = register_module(
         "dense_embedding", make(halves.small, Strategy::host()));
   }
@@ -157,7 +157,7 @@ Nest<T> PartialTPUEmbeddingImpl::merge(
 }
 
 // Runs `work`, which comes before the lookup of the large tables. If it fails, tells the
-// ranks that wait for this one.
+// ranks that wait for this rank.
 template <class Work>
 auto PartialTPUEmbeddingImpl::run_or_abort(Work work) {
   try {

@@ -96,7 +96,7 @@ void TPUEmbeddingImpl::adopt(std::shared_ptr<EmbeddingState> state) {
   strategy_ = make_strategy(options_.strategy, options_.apply, state_);
   parameters_.clear();
   for (auto& [name, parameter] : strategy_->parameters()) {
-    // Without the third argument, it would set requires_grad.
+    // The default of the third argument would set requires_grad to true.
     register_parameter(name, parameter, parameter.requires_grad());
   }
 }
@@ -236,7 +236,7 @@ void TPUEmbeddingImpl::abort(std::exception_ptr error) {
   strategy_->abort(std::move(error));
 }
 
-// Not an overload of forward(): AnyModule and Sequential take the address of that.
+// Not named forward(), because AnyModule and Sequential take the address of forward().
 PendingForward TPUEmbeddingImpl::begin_forward(
     const Features& features,
     const Weights& weights) {
@@ -356,8 +356,8 @@ void TPUEmbeddingImpl::convert_to(
   activation_dtype_ = dtype.value_or(activation_dtype_);
 }
 
-// A module converts its children one after the other, and one that throws leaves half of
-// the model converted. So each dtype that a tower can have is accepted.
+// A module converts its children one after the other. If a child throws, half of the model
+// is converted. So each dtype that a tower can have is accepted.
 void TPUEmbeddingImpl::to(
     torch::Device device,
     torch::Dtype dtype,

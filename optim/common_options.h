@@ -80,7 +80,7 @@ CommonOptions common_options(const Spec& spec) {
       .slot_creation = slot_creation(spec)};
 }
 
-/// The same for the spec inside `optimizer`.
+/// Returns the common options of the spec inside `optimizer`.
 CommonOptions common_options(const OptimizerSpec& optimizer);
 
 /// Errors:  c10::ValueError for options out of their range; `where` begins the message.

@@ -15,7 +15,7 @@ namespace tessera::optim {
 
 namespace {
 
-// If a rule treats each number alone, its parameter may be cut into rows of any length.
+// If a rule updates each number by itself, the parameter may be cut into rows of any length.
 constexpr int64_t kRowLength = 256;
 
 // How many numbers a task updates.

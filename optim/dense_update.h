@@ -19,7 +19,7 @@ namespace tessera::optim {
 /// operator. In a DLRM and a DCN-v2 with Adagrad, that takes 0.5 to 0.7 times as long.
 class DenseUpdate {
  public:
-  /// Returns false if the kernels can't update `rows`, and then adds nothing. They have no
+  /// Returns false if the kernels can't update `rows`, and then adds nothing. They can't run
   /// custom rules, and need contiguous float32 tensors on the CPU. The shapes of all
   /// tensors must be those that `spec` asks for, and no other parameter may share memory
   /// with them, because threads update all parameters at the same time.
@@ -33,7 +33,7 @@ class DenseUpdate {
   void run() const;
 
  private:
-  // A parameter, or the last numbers of one, as a table.
+  // A parameter as a table, or those last numbers of a parameter that fill no row.
   struct Part {
     RowUpdate update = {};
     kernels::UpdateArgs args = {};

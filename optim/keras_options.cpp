@@ -41,7 +41,7 @@ std::vector<KerasOption> current_options() {
       {"gradient_accumulation_steps", nullptr, Mapping::kNotOnTpu}};
 }
 
-// Only tf_keras writes these.
+// The options that only tf_keras writes.
 std::vector<KerasOption> tf_keras_options() {
   return {
       {"jit_compile", false, Mapping::kWithoutEffect},

@@ -22,7 +22,7 @@ enum class KerasSource {
 /// How an option is translated.
 enum class Mapping {
   kMapped,  // becomes a part of the spec
-  kNotOnTpu,  // the same, but with Fidelity::kTpu it must have the default value
+  kNotOnTpu,  // as kMapped, but must have the default value with Fidelity::kTpu
   kNoCounterpart,  // must have the default value
   kWithoutEffect,  // is ignored, because no result depends on it
 };

@@ -31,8 +31,8 @@ inline double spacing_of(at::ScalarType dtype) {
   }
 }
 
-/// mean += (1 - decay) * deviation, where the deviation is value - mean. A step that is
-/// smaller than the spacing of the dtype becomes one spacing. Otherwise, the mean of equal
+/// mean += (1 - decay) * deviation, where the deviation is value - mean. A step that is too
+/// small for the dtype becomes one spacing of its numbers. Without this, the mean of equal
 /// values would stop 0.5 / (1 - decay) spacings away from the value.
 inline void move_mean(
     at::Tensor& mean,
@@ -40,7 +40,7 @@ inline void move_mean(
     const at::Tensor& deviation) {
   const at::Tensor step = deviation * (1.0 - decay);
   const double spacing = decay < 1.0 ? spacing_of(mean.scalar_type()) : 0.0;
-  // More than half of the spacing, and less than 1.5 of it.
+  // Between 0.5 and 1.5 spacings, so a sum is rounded to the next number.
   const at::Tensor least = mean.abs().mul_(0.506 * spacing);
   const at::Tensor limited =
       at::copysign(at::minimum(least, deviation.abs()), deviation);

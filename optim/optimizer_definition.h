@@ -50,7 +50,7 @@ struct OptimizerDefinition {
     return {};
   }
 
-  /// The JSON that Keras serializes for the same optimizer: that of the first of
+  /// The JSON that Keras serializes for the same optimizer, which is the first class of
   /// keras_classes().
   virtual Json to_keras(const KerasWriter& writer) const {
     const std::vector<KerasClass> classes = keras_classes();

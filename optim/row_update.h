@@ -27,7 +27,7 @@ struct SlotSpec {
   size_t position = 0;
   /// Whether the shape is [vocab] instead of [vocab, dim].
   bool is_per_row = false;
-  /// The name of the slot that files of older versions have instead of this one.
+  /// The name of the slot that files of older versions have instead of this slot.
   /// convert_earlier_slots() converts the values of that slot. Empty: there is no such
   /// slot.
   std::string earlier_name = {};
@@ -80,7 +80,7 @@ class LearningRateReader {
       : tags_(std::move(tags)), step_(step), learning_rates_(tags_.size()) {}
 
   /// The rate of entry `index` of the tags. `source` is the learning rate of that entry.
-  /// `where` makes the beginning of an error.
+  /// `where` returns the beginning of an error message.
   /// Errors:  as LearningRate::value().
   double read(
       size_t index,

@@ -400,7 +400,7 @@ at::Tensor SpecOptimizer::step(LossClosure closure) {
     }
     // make_optimizer(layer) promises stock operators.
     if (!owns_slots_ || !update.add_to(dense_update)) {
-      // It may share memory with parameters before it.
+      // The parameter may share memory with earlier ones, so update them first.
       std::exchange(dense_update, {}).run();
       update.apply();
     }

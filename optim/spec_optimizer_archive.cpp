@@ -30,7 +30,7 @@ constexpr const char* kAccumulationSteps = "accumulation_steps";
 constexpr const char* kSum = "sum";
 constexpr const char* kSumIndices = "sum_indices";
 constexpr const char* kSumValues = "sum_values";
-// Marks a learning rate of set_lr(). Archives without marks have every constant rate.
+// Marks a learning rate of set_lr(). Older archives have no mark, but every constant rate.
 constexpr const char* kIsSetRate = "is_set_rate";
 
 void save_sum(const at::Tensor& sum, int64_t steps, CheckedArchive& archive) {
@@ -335,8 +335,8 @@ void SpecOptimizer::load(torch::serialize::InputArchive& archive) {
   for (const Loaded::Parameter& read : loaded.parameters) {
     auto state = std::make_unique<State>();
     for (const at::Tensor& value : read.slots) {
-      // Copied, because a damaged archive may claim a larger storage than it has, which the
-      // next save() would write.
+      // A copy, because in a damaged archive, the storage may be larger than the tensor, and
+      // the next save() would write all of it.
       state->slots.push_back(value.to(
           read.parameter.options(), /*non_blocking=*/false, /*copy=*/true));
     }

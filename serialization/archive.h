@@ -14,7 +14,7 @@ namespace tessera {
 //
 //   format_version   1
 //   config           the feature configs as JSON
-//   iterations       passes; gradient_accumulation_steps passes make an update
+//   iterations       the number of passes. gradient_accumulation_steps passes make an update
 //   seed             the seed of random rounding, as int64
 //   table_{i}/name, optimizer, parameters, and slot_{name} for each slot. In the
 //             middle of a gradient accumulation also accumulation_steps,

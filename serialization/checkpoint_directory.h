@@ -46,7 +46,7 @@ class CheckpointDirectory {
   /// error is ignored, because the next open() tries again.
   void discard(const std::string& name);
 
-  /// Removes all checkpoints except the newest `count` and those that these build on.
+  /// Removes all checkpoints except the newest `count` and the ones that they build on.
   void keep_newest(int64_t count);
 
  private:

@@ -84,8 +84,8 @@ void InputFile::check(
 
 namespace {
 
-// Long enough for the system to read ahead, which it would not do if threads took turns
-// chunk by chunk.
+// With ranges of this many chunks, the system reads ahead. It would not do so if threads
+// took turns chunk by chunk.
 constexpr int64_t kChunksPerRange = 32;
 
 void check_range(const ChunkRange& range, const std::string& where) {
@@ -182,7 +182,7 @@ CommonRows find_common(
       .first = requested.count_before(part.begin),
       .end = requested.count_before(part.end),
       .stride = part.step / std::gcd(part.step, rows.step)};
-  // Remainders repeat after `stride` rows. If none of these is in the part, no row is.
+  // Remainders repeat after `stride` rows. If none of these rows is in the part, no row is.
   const int64_t last = std::min(common.end, common.first + common.stride);
   while (common.first < last &&
          (rows[common.first] - part.begin) % part.step != 0) {

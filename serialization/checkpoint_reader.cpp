@@ -196,7 +196,7 @@ void copy_rows(const CheckpointReader& reader, const LoadPlan::Copy& copy) {
   const int64_t skipped =
       reader.has_step(copy.table, copy.rows.step) ? 1 : copy.rows.step;
   const int64_t step = std::max<int64_t>(1, kTaskBytes / row_bytes / skipped);
-  note_write(to);  // before a task fails
+  note_write(to);  // first, because a task may fail
   auto* data = static_cast<char*>(to.mutable_data_ptr());
   run_tasks((rows + step - 1) / step, rows * row_bytes, [&](int64_t task) {
     const int64_t begin = task * step;
@@ -225,7 +225,7 @@ void copy_moves(const std::vector<RowMove>& moves, at::Tensor& to, Read read) {
   if (moves.empty()) {
     return;
   }
-  // Reading this many bytes too many is faster than another read.
+  // Reading this many unneeded bytes is faster than another read.
   constexpr int64_t kGapBytes = int64_t{1} << 14;
   constexpr int64_t kReadBytes = 4 * kChunkBytes;
   const auto row_bytes = static_cast<int64_t>(to.nbytes()) / to.size(0);
@@ -239,7 +239,7 @@ void copy_moves(const std::vector<RowMove>& moves, at::Tensor& to, Read read) {
     }
   }
   begins.push_back(moves.size());
-  note_write(to);  // before a task fails
+  note_write(to);  // first, because a task may fail
   auto* data = static_cast<char*>(to.mutable_data_ptr());
   run_tasks(
       static_cast<int64_t>(begins.size()) - 1,
@@ -259,8 +259,8 @@ void copy_moves(const std::vector<RowMove>& moves, at::Tensor& to, Read read) {
       });
 }
 
-// Whether the part may hold rows that `copy` needs. A part of an increment always may,
-// because its entries are not numbered by row.
+// Whether the part may hold rows that `copy` needs. This is true for each part of an
+// increment, because its entries are not numbered by row.
 bool may_contain(
     const ManifestTable& table,
     const ManifestPart& part,

@@ -32,7 +32,7 @@ CheckpointLink read_link(
     const std::string& checkpoint,
     const std::string& where);
 
-/// Reads the manifests of a checkpoint and of those that it builds on. The first is the
+/// Reads the manifests of a checkpoint and of the ones that it builds on. The first is the
 /// full checkpoint.
 /// Errors:  c10::ValueError as in read_link(), and if the checkpoints do not belong
 ///          together.
@@ -46,7 +46,7 @@ std::vector<std::string> list_checkpoints(
     const std::string& directory,
     const std::string& where);
 
-/// Returns `checkpoint`, or the newest checkpoint if that is empty.
+/// Returns `checkpoint`, or the newest checkpoint if `checkpoint` is empty.
 /// Errors:  c10::ValueError beginning with `where` if there is no checkpoint, or none of
 ///          this name.
 std::string choose_checkpoint(
@@ -66,7 +66,7 @@ struct StoredRow {
   uint32_t entry = 0;
 };
 
-/// Reads a checkpoint together with those that it builds on. Errors begin with `where`,
+/// Reads a checkpoint together with the ones that it builds on. Errors begin with `where`,
 /// the function that the user called.
 class CheckpointReader {
  public:
@@ -163,7 +163,7 @@ class CheckpointReader {
   std::vector<CheckpointLink> chain_;  // the full checkpoint first
   // [links][tables], the touched rows of increments that were verified
   std::vector<std::vector<std::vector<uint32_t>>> touched_;
-  // By table, where the rows of LoadedKeys are.
+  // For each table: where the rows of LoadedKeys are.
   std::map<size_t, std::vector<StoredRow>> stored_rows_;
   SavedState saved_;
 };

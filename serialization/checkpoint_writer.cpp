@@ -204,12 +204,12 @@ struct DataFile {
 
 // One table in a new checkpoint. It completes the entry of the table in the manifest, and
 // knows which rows this rank writes. If several ranks have the same rows, only the first
-// of them writes these.
+// of these ranks writes them.
 //
 // A checkpoint has the keys of a table in the order of their hashes, and their rows and
 // scores in the same order. The high bits of the hash choose the partition, so the keys of
-// the ranks follow each other, and each rank finds its keys in one range, however many
-// ranks have written them.
+// one rank come before those of the next. A load finds the keys of a rank in one range, even
+// if another number of ranks has written them.
 class TableWriter {
  public:
   // Makes the entry, without files. It must not move while this object lives.
@@ -245,10 +245,10 @@ class TableWriter {
   }
 
   // Chooses the rows or keys that the checkpoint holds. If `has_parent` is true and all
-  // ranks know what has changed since the parent, these are the changed ones, otherwise
-  // all. All rows are also saved if all have changed, or if the rows of the ranks
-  // interleave. `is_tracking` says that the next checkpoint may be an increment. All ranks
-  // must call this.
+  // ranks know what has changed since the parent, it holds the changed ones, otherwise all.
+  // It also holds all rows if all have changed, or if the rows of the ranks interleave.
+  // `is_tracking` says that the next checkpoint may be an increment. All ranks must call
+  // this.
   void choose_rows(bool has_parent, bool is_tracking) {
     has_parent_ = has_parent;
     if (table_.key_rows != nullptr) {
@@ -264,7 +264,7 @@ class TableWriter {
     if (!writes_rows()) {
       return;
     }
-    // `numbers` are those of the rows in the whole table, or in the list of all ranks.
+    // `numbers` has the positions of the rows in the table, or in the list of all ranks.
     const auto add = [&](ManifestTensor& tensor,
                          const RowBytes& rows,
                          kernels::RowNumbers numbers) {
@@ -409,7 +409,7 @@ class TableWriter {
     }
   }
 
-  // From now on, changes count from this checkpoint. Call it when it is complete.
+  // From now on, changes count from this checkpoint, which must be complete.
   void track_changes() {
     if (table_.key_rows != nullptr) {
       table_.key_rows->snapshot() = std::move(snapshot_);
@@ -472,7 +472,7 @@ class TableWriter {
 
     const std::vector<RankKeys> all = gather_from_ranks(own, *state_.ranks);
     RankKeys total{.knows_changes = true, .has_new_sketch = false};
-    RankKeys before;  // the ranks before this one
+    RankKeys before;  // of the ranks before this rank
     for (size_t rank = 0; rank < all.size(); ++rank) {
       if (static_cast<int64_t>(rank) == state_.ranks->rank()) {
         before = total;

@@ -16,7 +16,7 @@ namespace tessera {
 
 // A checkpoint is written in this order: the data files, each of which is synced, then
 // the manifest. When all of it is on the disk, its folder is renamed. An increment is a
-// checkpoint that holds only the rows that have changed since another one, its parent.
+// checkpoint that holds only the rows that have changed since its parent checkpoint.
 //
 //   checkpoint_directory.h   the user's directory: names, lock, removal
 //   disk.h                   the system calls, which tests can make fail

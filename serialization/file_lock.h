@@ -23,16 +23,16 @@ class FileLock {
       const char* advice);
 
   /// Allows one process at a time. The path must not be a directory. The same process can
-  /// lock the path again, for example when an exception has left a lock behind. But if it
-  /// closes one of its locks of this path, all of them end. On a file system without
-  /// locks, this locks nothing.
+  /// lock the path again, for example when an exception has left a lock behind. But if the
+  /// process closes one of its locks of this path, all of them end. On a file system
+  /// without locks, this locks nothing.
   static FileLock per_process(
       const std::string& path,
       const std::string& where,
       const char* advice);
 
-  /// Whether the path, a file, still names the file that is locked. If not, somebody else
-  /// can lock the path.
+  /// Whether the path of a locked file still names this file. If not, somebody else can lock
+  /// the path.
   bool is_at(const std::string& path) const {
     return file_.is_at(path.c_str());
   }

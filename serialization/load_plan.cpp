@@ -162,8 +162,8 @@ class LoadPlanner {
     return find(saved.tensors, &SavedTensor::key, key);
   }
 
-  // The key of each slot in the file. Files of older versions may have another slot in the
-  // place of one.
+  // The key of each slot in the file. In files of older versions, it may be the key of
+  // SlotSpec::earlier_name.
   static std::vector<std::string> saved_slot_keys(
       const TableState& table,
       const SavedTable& saved) {

@@ -61,7 +61,7 @@ struct ManifestTensor {
   /// [vocab, dim] or [vocab]. For a key table, the first size is the number of its keys in
   /// this checkpoint.
   std::vector<int64_t> shape = {};
-  /// They have no gaps, have the same step, and are sorted by (begin % step, begin).
+  /// The parts have no gaps and the same step. They are sorted by (begin % step, begin).
   std::vector<ManifestPart> parts = {};
 
   at::ScalarType scalar_type() const;
@@ -212,7 +212,7 @@ std::vector<ManifestTable> tables_from_text(const std::string& text);
 std::string checksum_in(const std::string& text);
 
 /// Reads a manifest and checks it: names have no folders, sizes fit shapes, parts have no
-/// gaps. It is not compared with the files.
+/// gaps. The manifest is not compared with the files.
 /// Errors:  c10::ValueError beginning with `where`.
 Manifest manifest_from_text(const std::string& text, const std::string& where);
 

@@ -10,8 +10,8 @@
 
 namespace tessera {
 
-/// Raises a c10::Error beginning with `where` with the reason in errno, unless a call that
-/// reads the file has succeeded.
+/// Raises a c10::Error unless `has_succeeded`, which says whether a call that reads the file
+/// has succeeded. The error begins with `where` and has the reason in errno.
 void check_read(
     bool has_succeeded,
     const std::string& path,
@@ -36,8 +36,8 @@ OpenFile open_file(const std::string& path, const std::string& where);
 class MappedFile {
  public:
   MappedFile(const std::string& path, const std::string& where);
-  /// The bytes of a file that are in memory already, where `owner` keeps them. Who writes
-  /// to them changes them for all who read them.
+  /// The bytes of a file that are in memory already, where `owner` keeps them. A write to
+  /// them changes them for all readers.
   MappedFile(std::string_view bytes, std::shared_ptr<const void> owner);
   ~MappedFile();
 

@@ -54,7 +54,7 @@ void CrossImpl::make_parameters(const Nest<PartialShape>& input_shapes) {
                        at::IntArrayRef shape) {
     return initial_parameter(initializer, c10::str("Cross ", name), shape);
   };
-  // Make all of them before the first is changed, because a callable may throw.
+  // Make all values before a parameter changes, because a callable may throw.
   const Initializer& kernels = options().kernel_initializer;
   const int64_t width = options().projection_dim.value_or(dim);
   const at::Tensor kernel =

@@ -47,7 +47,7 @@ at::Tensor positions_of_pairs(
     int64_t features,
     const DotInteractionOptions& options,
     at::Device device) {
-  // In a trace, they become a constant of the graph.
+  // In a trace, the positions become a constant of the graph.
   const torch::jit::ResourceGuard resume(torch::jit::tracer::pauseTracing());
   const at::Tensor rows_columns = at::tril_indices(
       features,
@@ -162,7 +162,7 @@ void run_kernel(
     int64_t batch) {
   const int64_t bytes = batch * args.num_features *
       (args.num_features + args.dim) * int64_t{sizeof(float)};
-  // A kernel computes up to 16 examples at once. A smaller task would leave lanes over.
+  // A kernel computes up to 16 examples at once. A smaller task would leave lanes unused.
   const int64_t examples =
       task_size(batch, bytes, /*smallest=*/16, /*largest=*/32);
   run_tasks((batch + examples - 1) / examples, bytes, [&](int64_t task) {

@@ -147,7 +147,7 @@ at::Tensor EmbedReduceImpl::lookup_dense(
       weights.defined() ? weights.to(embeddings_.options()) : at::Tensor();
   if (ids.dim() == 1) {
     const at::Tensor rows = at::embedding(embeddings_, ids);
-    // For one id, the other combiners divide by the weight that they multiply with.
+    // With one id, the other combiners multiply by its weight and divide by it again.
     return weight.defined() && !is_divided(combiner)
         ? rows * weight.unsqueeze(1)
         : rows;

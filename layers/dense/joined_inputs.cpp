@@ -20,7 +20,7 @@ namespace tessera {
 
 namespace {
 
-// A tensor whose batch is not a single row, with columns if there is one that has some.
+// Returns a tensor whose batch is not a single row. Prefers a tensor that has columns.
 const at::Tensor& batch_of(const std::vector<at::Tensor>& tensors) {
   const at::Tensor* found = &tensors[0];
   for (const at::Tensor& tensor : tensors) {

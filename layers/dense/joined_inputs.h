@@ -20,9 +20,9 @@ namespace tessera {
 /// input.
 std::string input_name(const std::string& path, const std::string& class_name);
 
-/// Sets `batch` to the batch size of both. A size of 1 fits any other. The result is
-/// unknown if one is unknown and the other is unknown or 1.
-/// Errors:  c10::ValueError for other sizes, which names the input.
+/// Sets `batch` to the common batch size of `batch` and `other`. A size of 1 fits any other.
+/// The result is unknown if one size is unknown and the other is unknown or 1.
+/// Errors:  c10::ValueError that names the input, for sizes that do not fit.
 void merge_batch(
     std::optional<int64_t>& batch,
     const std::optional<int64_t>& other,
@@ -44,7 +44,7 @@ int64_t joined_width(
     const Nest<PartialShape>& input_shapes,
     const std::string& class_name);
 
-/// This says whether inputs may have different dtypes.
+/// Says whether inputs may have different dtypes.
 enum class MixedDtypes { kRefused, kAllowedByAutocast };
 
 /// Checks the inputs with `shape_of`, such as joined_shape(), and returns them. If
@@ -92,7 +92,7 @@ JoinedProduct without_single_rows(const JoinedProduct& product);
 /// Shapes:  the result [batch, ..., out].
 at::Tensor compute(const JoinedProduct& product);
 
-// Features of the same dim, which interact with each other.
+// The functions below take features of the same dim, which interact with each other.
 
 /// Returns [batch, features, dim] for leaves [batch, dim] and [batch, n, dim]. The batch
 /// size and dim are unknown if no leaf knows them. The number of features is unknown if a

@@ -59,7 +59,7 @@ RowBlocks blocks_of(int64_t rows, int64_t dim) {
   return {rows, tiles * RowBlocks::kTile, row_bytes};
 }
 
-// How many rows of a block the backward pass computes at once. It reads and writes the
+// The backward pass computes a block in parts of this many rows. It reads and writes the
 // gradients of the weights once for each part, so small parts are slow. On Zen 3, the crosses
 // of a DCN-v2 (dim 640) took 1.2 to 1.4 times as long with 8 rows, which fit into the
 // second-level cache of 512 KiB, and about as long with 128 rows as with 64. On Intel Xeon, 16
@@ -164,7 +164,7 @@ at::Tensor compute(
     }
     const float* factor = nullptr;  // of the layer below
     for (size_t i = 0; i < stack.size(); ++i) {
-      // All layers write x to the result. The last one stays there.
+      // All layers write x to the result. The x of the last layer stays there.
       const ConstMatrix x = i == 0 ? own_first : ConstMatrix(own_out);
       MutableMatrix own_projected;
       MutableMatrix own_factor{.row_stride = dim};
@@ -175,7 +175,7 @@ at::Tensor compute(
         float* const begin = memory.mutable_data_ptr<float>();
         own_projected =
             matrix_in(begin + x.rows * dim, x.rows, stack[i].u.columns);
-        if (i + 1 < stack.size()) {  // no layer needs that of the last one
+        if (i + 1 < stack.size()) {  // no layer needs the last factor
           own_factor.data = begin;
         }
       }
@@ -196,7 +196,7 @@ at::Tensor compute(
 
 // Computes the gradients for blocks of rows, from the last layer to the first. A layer begins
 // with the gradient of factor_{i+1}. Its product with v_i gives the gradient of x_i u_i, and the
-// product of that with u_i gives the gradient of x_i. This one is then split elementwise into
+// product of that with u_i gives the gradient of x_i, which is then split elementwise into
 // the gradients of x0 and factor_i. Two other ways were slower on Zen 3: 64 columns of all
 // matrices at a time, which stay in the first-level cache, took 1.01 to 1.04 times as long. Two
 // passes, of which the second one has no partial sums of the weights' gradients, took 1.07 to
@@ -324,8 +324,8 @@ class CrossGradients {
 
   // For x_i = x0 * factor_i + x0 with i > 0, computes the gradients of x0 and factor_i
   // from `gradient`, the gradient of x_i. If x_i is the result of the last layer, they
-  // replace the gradients in `part`. Otherwise, they are added to these. The gradient of
-  // factor_i is also added to that of bias_{i-1}, because both are the same. Writes x_i
+  // replace the gradients in `part`. Otherwise, they are added to them. bias_{i-1} has the
+  // same gradient as factor_i, summed over the rows, so it is added there, too. Writes x_i
   // to `x`, unless `x` is nullptr.
   void split_gradient(
       size_t i,
@@ -493,7 +493,7 @@ at::Tensor low_rank_crosses(
     rows.push_back(rows_of(input));
   }
   if (rows.size() == 1) {
-    rows[0] = rows[0].contiguous();  // it is x0 itself
+    rows[0] = rows[0].contiguous();  // the only input is x0 itself
   }
   variable_list tensors = rows;
   const variable_list parameters = flatten(layers);

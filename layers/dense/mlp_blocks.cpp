@@ -99,8 +99,8 @@ RowBlocks blocks_of(int64_t rows, const std::vector<DenseLayer>& layers) {
   constexpr int64_t kMaxRows = 4 * RowBlocks::kTile;
   const int64_t in_cache = std::clamp<int64_t>(
       kBytes / (widest * int64_t{sizeof(float)}), RowBlocks::kTile, kMaxRows);
-  // Each block has its own gradients of the weights. With fewer rows, they would take
-  // more memory than the block's activations.
+  // Each block has its own gradients of the weights. With fewer rows, these gradients would
+  // take more memory than the block's activations.
   const int64_t worthwhile = weights / columns;
   const uint64_t size = std::max(
       std::bit_floor(static_cast<uint64_t>(in_cache)),
@@ -331,8 +331,8 @@ class BackwardPass {
   }
 
  private:
-  // Computes the gradients of the parameters. Returns the gradient of what the lowest layer
-  // with work computes before its relu.
+  // Computes the gradients of the parameters down to the lowest layer that has work. Returns
+  // the gradient of this layer's output before the relu.
   ConstMatrix to_lowest_layer(int64_t block, Scratch& scratch) const {
     ConstMatrix gradient = blocks_.part(gradient_, block);
     if (layout_.has_last_relu) {

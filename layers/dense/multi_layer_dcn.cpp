@@ -76,7 +76,7 @@ void MultiLayerDCNImpl::build(const Nest<PartialShape>& input_shapes) {
 void MultiLayerDCNImpl::make_parameters(
     const Nest<PartialShape>& input_shapes) {
   known_dim(input_shapes.leaf(), kClassName);
-  // Build all of them before the first is changed, because a callable may throw.
+  // Build new layers before an old one changes, because a callable may throw.
   std::vector<Cross> layers = crosses_of(options());
   for (Cross& layer : layers) {
     layer->build(input_shapes);

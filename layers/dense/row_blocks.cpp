@@ -70,7 +70,7 @@ void PartialGradients::set_sums(std::vector<at::Tensor>& gradients) const {
   if (!values_.defined()) {
     return;
   }
-  // One sum of all of them starts the threads once.
+  // One sum for all parameters starts the threads once.
   const at::Tensor sum = values_.sum(0);
   for (size_t i = 0; i < parts_.size(); ++i) {
     if (parts_[i].is_needed) {
@@ -124,7 +124,7 @@ std::vector<at::Tensor> gradients_by_operators(
   for (const at::Tensor& tensor : tensors) {
     sources.push_back(tensor);
     if (tensor.defined() && tensor.requires_grad()) {
-      // A tensor may depend on another one. Its alias has no graph before it.
+      // Tensors may depend on each other, but their aliases do not.
       sources.back() =
           has_graph ? tensor.view_as(tensor) : tensor.detach().requires_grad_();
       needed.push_back(sources.back());

@@ -81,9 +81,9 @@ class PartialGradients {
   /// The gradient of a block, uninitialized. That of a vector has one row.
   MutableMatrix part(size_t tensor, int64_t block) const;
 
-  /// Sets the sums of all blocks in `gradients`, which has a place for each tensor. They
-  /// are views of one storage, so that one operator adds all. torch::save() of one tensor
-  /// writes the whole storage.
+  /// Sets the sums of all blocks in `gradients`, which has a place for each tensor. The sums
+  /// are views of one storage, so that one operator computes them. So torch::save() of one
+  /// sum writes the whole storage.
   void set_sums(std::vector<at::Tensor>& gradients) const;
 
  private:
@@ -115,9 +115,9 @@ at::Tensor unflatten_rows(const at::Tensor& rows, const at::Tensor& like);
 /// Returns whether autograd records operators on these tensors for backward().
 bool needs_gradient(at::TensorList tensors);
 
-/// The gradients of `tensors`, given that of compute(tensors). Autograd computes them by the
-/// operators of compute(), so they have a second derivative if gradients are enabled, and
-/// `gradient` may be any tensor. They are undefined for tensors that need none.
+/// The gradients of `tensors`, given the gradient of compute(tensors), which may be any
+/// tensor. Autograd computes them by the operators of compute(), so they have a second
+/// derivative if gradients are enabled. A tensor that needs no gradient gets an undefined one.
 std::vector<at::Tensor> gradients_by_operators(
     at::TensorList tensors,
     c10::function_ref<at::Tensor(at::TensorList)> compute,

@@ -22,7 +22,7 @@ concept LayerArgument =
 }  // namespace detail
 
 // snippet: tests/docs/reference_traps_test.cpp LayerHolder
-/// The holder of a layer of Tessera: Cross is a LayerHolder<CrossImpl>. It is a
+/// The holder of a layer of Tessera: MLP is a LayerHolder<MLPImpl>. It is a
 /// torch::nn::ModuleHolder that also takes the options of the layer in braces:
 ///
 ///   MLP tower({.units = {64, 1}});

@@ -8,8 +8,8 @@
 
 namespace tessera {
 
-/// Makes one torch::optim::Optimizer of the tables' own optimizers, for a layer on
-/// Strategy::host() or padded().
+/// Makes one torch::optim::Optimizer that trains each table with the table's own optimizer,
+/// for a layer on Strategy::host() or padded().
 ///
 ///   auto tables = make_optimizer(model->embedding);
 ///   ...

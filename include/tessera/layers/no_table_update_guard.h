@@ -29,8 +29,8 @@ class EmbeddingStrategy;
 /// Apply::kOnStep, a guarded pass adds nothing to the gradients that wait for step(). On
 /// Strategy::host() and padded(), it leaves the tables' gradients unchanged. There, while
 /// the guard exists, don't call step() or zero_grad(false) of an optimizer that holds the
-/// tables, nor clip_grad_norm_() of the tables. These raise a c10::Error that names the
-/// guard, and no table changes. On a sharded strategy, all ranks must guard the same
+/// tables, nor clip_grad_norm_() of the tables. Such a call raises a c10::Error that names
+/// the guard, and no table changes. On a sharded strategy, all ranks must guard the same
 /// passes.
 ///
 /// Guards may be nested. A layer is not guarded if it was registered after the guard was

@@ -139,7 +139,7 @@ class Prefetch {
     }
 
     // The pending batch becomes the item, and the lookup of the next batch begins. An
-    // error of the next batch is raised after the loop body has used this one.
+    // error of the next batch is raised after the loop body has used this item.
     void advance() {
       item_.reset();
       if (error_ != nullptr) {

@@ -26,8 +26,8 @@ concept OptimizerPart = optim::detail::kIsAlternative<
         optim::PlainSchedule,
         optim::OptimizerSpec>>;
 
-// The functions are not in the constrained JsonValue itself, because GCC 12 then does not
-// export them.
+// The functions are not in the constrained JsonValue itself, because GCC 12 would not export
+// them there.
 template <class T>
 struct OptimizerJson {
   static Json write(const T& value);

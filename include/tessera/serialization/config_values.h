@@ -48,8 +48,8 @@ concept ConfigValue = optim::detail::kIsAlternative<
         PartialShape,
         Nest<PartialShape>>>;
 
-// The functions are not in the constrained JsonValue itself, because GCC 12 then does not
-// export them.
+// The functions are not in the constrained JsonValue itself, because GCC 12 would not export
+// them there.
 template <class T>
 struct ConfigJson {
   static Json write(const T& value);

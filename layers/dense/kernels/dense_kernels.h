@@ -95,7 +95,7 @@ struct ProductArgs {
 ///     values[r, c] = exp(scale * values[r, c]) / sum   for c in 0 .. length, else 0
 ///     log_sums[r] = log(sum of exp(scale * values[r, c]))
 ///
-/// Its gradient, in place, where `values` has the result:
+/// The gradient of the softmax, in place, where `values` has its result:
 ///
 ///     mean = sum of values[r, c] * gradients[r, c]     for c in 0 .. length
 ///     gradients[r, c] = scale * values[r, c] * (gradients[r, c] - mean), else 0
@@ -113,7 +113,7 @@ struct SoftmaxArgs {
   float* gradients = nullptr;
 };
 
-/// Dropout of some rows of a matrix, and the sum with another one:
+/// Dropout of some rows of a matrix. Then `addend`, another matrix, is added:
 ///
 ///   for r in begin_row .. end_row, for c in 0 .. dim:
 ///     kept = random bits of (key, r, c) < threshold ? 0 : scale * x[r, c]

@@ -24,7 +24,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 // The kernels of dot products compute this many examples at once. Each example has one lane of
 // a vector. If the lanes held the features of one example, some would be left over, and each
 // factor would have to be copied to all lanes. On Zen 3, the dots of 27 features of 64 floats
-// and their gradients take 0.5 to 0.8 times as long as that way.
+// and their gradients take 0.5 to 0.8 times as long as with that layout.
 constexpr int64_t kExamples = HWY_LANES(float);
 using ExampleTag = hn::ScalableTag<float>;
 using ExampleVector = hn::Vec<ExampleTag>;
@@ -55,7 +55,7 @@ constexpr int64_t kBlock = 4;
 
 #if HWY_TARGET != HWY_SCALAR
 
-// Returns four columns from `column` on of every fourth row. Block b is of rows[4 * b].
+// Block b of the result has four columns of rows[4 * b], from `column` on.
 template <class D>
 HWY_INLINE hn::Vec<D> LoadBlocks(
     D d,
@@ -161,7 +161,7 @@ HWY_INLINE void TransposeRows(
   }
 }
 
-// The number of the first pair of feature i with an earlier one.
+// The index of the first pair of feature i with an earlier feature.
 HWY_INLINE int64_t FirstPair(const PairwiseDotsArgs& args, int64_t i) {
   return i * (args.with_self ? i + 1 : i - 1) / 2;
 }
@@ -270,13 +270,13 @@ struct DotsOfPairs {
   const float* columns;
   float* const* rows;  // kExamples rows of dots
 
-  // Computes the pairs of the features from `begin` on with all before them.
+  // Computes the pairs of each feature from `begin` on with all features before it.
   HWY_INLINE void All(int64_t begin) const {
     ForGroups<kGroup>(
         begin, args.num_features, [&](int64_t i, auto count) HWY_ATTR {
           constexpr int kRows = decltype(count)::value;
-          // If the last pairs of a feature do not fill a block, it overwrites the first pairs
-          // of the features after it. So the blocks of those are stored later.
+          // A block that a feature's last pairs do not fill overwrites the first pairs of the
+          // next feature. So it is stored before the blocks of those pairs.
           const int64_t full = CountPairsOf(args, i) / kBlock * kBlock;
           for (int64_t j = full; j < CountPairsOf(args, i + kRows - 1);
                j += kBlock) {
@@ -290,8 +290,8 @@ struct DotsOfPairs {
 
  private:
   // Computes the dot products of kRows features from i on with kBlock features from j on,
-  // and writes those of pairs that belong to the result. If kIsFull is true, all of them
-  // do. With fewer sums at a time, each addition would wait for the previous one.
+  // and writes those that belong to the result. If kIsFull is true, all of them do. With
+  // fewer sums at a time, the additions would wait for each other.
   template <int kRows, bool kIsFull>
   HWY_INLINE void Block(int64_t i, int64_t j) const {
     const ExampleTag d;
@@ -490,7 +490,7 @@ struct GradientsOfFeatures {
     }
   }
 
-  // Computes the gradients of kCount features. Those of feature i + f are written to
+  // Computes the gradients of kCount features. The gradients of feature i + f are written to
   // rows[f * kExamples ...].
   template <int kCount>
   HWY_INLINE void Features(int64_t i, float* const* rows) const {

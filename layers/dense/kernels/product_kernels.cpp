@@ -18,8 +18,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 // Why no library computes the products: at::mm calls MKL, which uses its AVX2 kernels on
 // AMD, and whose bits depend on the addresses of the matrices. OpenBLAS is slower for these
 // small matrices. oneDNN is about as fast on x86, but LibTorch hides its functions, and it
-// has no such kernels for aarch64. With all of them, bias, relu and cross would be passes of
-// their own. `./run bench --products` prints the times.
+// has no such kernels for aarch64. With each of them, bias, relu and cross would be
+// passes of their own. `./run bench --products` prints the times.
 
 // The rows of a full tile. Its sums are two vectors per row, and have to stay in
 // registers: there are 32 with AVX-512 and on aarch64, and 16 with AVX2 and SSE.
@@ -32,8 +32,8 @@ constexpr int kTileRows = 6;
 // The vectors of columns of a full tile.
 constexpr int kTileVectors = 2;
 
-// A tile multiplies this many rows of args.b at a time. Their part in the tile and as many
-// columns of its rows of a stay in the first-level cache.
+// A tile multiplies this many rows of args.b, and as many columns of args.a, at a time. What
+// it reads of both stays in the first-level cache.
 constexpr int64_t kBlockDepth = 256;
 
 #include "src/kernels/columns-inl.h"
@@ -76,7 +76,7 @@ struct Panel {
   int64_t depth;
 };
 
-// The steps of a product that only some blocks of the depth have.
+// Only the first block of the depth begins the sums, and only the last one completes them.
 struct Block {
   bool is_first;
   bool is_last;
@@ -100,9 +100,8 @@ HWY_INLINE void ForSums(V (&sums)[kRows][kVectors], const F& f) {
   }
 }
 
-// Adds the products of b.depth columns of `a` and rows of `b`. Adjacent in memory are the
-// elements of a column of `a` if kIsTransposed is true, and otherwise the elements of a
-// row.
+// Adds the products of b.depth columns of `a` and rows of `b`. If kIsTransposed is true, the
+// elements of a column of `a` are adjacent in memory, otherwise those of a row.
 template <int kRows, bool kIsTransposed, int kVectors, bool kIsPartial, class D>
 HWY_INLINE void AddProducts(
     const RowVectors<kVectors, kIsPartial, D>& vectors,
@@ -178,8 +177,8 @@ HWY_INLINE void PrefetchTile(
   }
   constexpr int64_t kLine = kLineBytes / int64_t{sizeof(float)};
   const int64_t step = HWY_MIN(width, kLine);
-  // The line of the first column often belongs to the tile before, so the last column of each
-  // line is prefetched.
+  // The line of the first column often belongs to the previous tile, so the last column of
+  // each line is prefetched.
   for (int64_t last = step - 1; last < width; last += step) {
     const float* const from = matrix + row * stride + column + last;
     for (int64_t i = 0; i < kRows; ++i) {
@@ -189,7 +188,7 @@ HWY_INLINE void PrefetchTile(
 }
 
 // Computes kRows rows and kVectors vectors of columns of the result for one block of the
-// depth. `a` is the first factor of the tile, and (row, column) its first result.
+// depth. `a` points to the first factor, and (row, column) is the place of the first result.
 template <int kRows, int kVectors, bool kIsPartial, class D>
 HWY_INLINE void ComputeTile(
     const RowVectors<kVectors, kIsPartial, D>& vectors,
@@ -201,7 +200,7 @@ HWY_INLINE void ComputeTile(
     int64_t column) {
   using V = hn::Vec<D>;
   const D d = vectors.d;
-  // The compiler has to assume that a store changes args.
+  // These are copies, because the compiler has to assume that a store changes args.
   const int64_t stride = args.out_stride;
   const int64_t first = row * stride + column;
   float* const out = args.out;
@@ -276,7 +275,7 @@ HWY_INLINE void ComputeTile(
 }
 
 // Copies kVectors vectors of each row of a block of b, so that they are adjacent. Prefetches
-// the line at the end of the next columns, because the processor does not foresee lines that
+// the line in which the next columns end, because the processor does not foresee lines that
 // are a row apart. With this prefetch, the weights' gradient of a layer of 780 inputs took
 // 0.87 times as long on Zen 3.
 template <int kVectors, bool kIsPartial, class D>
@@ -327,7 +326,7 @@ struct ProductBlock {
       Compute(RowVectors<1, true, D>{d, hn::FirstN(d, count)}, column);
     }
 #else
-    // Here, a masked load would read past the end of the matrix.
+    // On these targets, a masked load would read past the end of the matrix.
     if (rest >= lanes) {
       Compute(RowVectors<1, false, D>{d, {}}, column);
       column += lanes;

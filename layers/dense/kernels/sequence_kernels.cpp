@@ -68,7 +68,7 @@ HWY_INLINE float Exponentiate(
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   const FloatVector factor = hn::Set(d, scale);
   const FloatVector offset = hn::Set(d, shift);
-  // Highway's Exp() of NaN is 0, which would hide it.
+  // Highway's Exp() of NaN is 0, which would hide the NaN.
   const auto exp_at = [&](int64_t c) HWY_ATTR {
     const FloatVector x = hn::MulSub(factor, hn::LoadU(d, row + c), offset);
     return hn::IfThenElse(hn::IsNaN(x), x, hn::Exp(d, x));
@@ -159,7 +159,7 @@ void SoftmaxGradient(const SoftmaxArgs& args) {
 struct DropoutColumns {
   DropoutArgs args;  // a copy, because stores could change the original
   RowKey key;
-  int64_t begin;  // of the row
+  int64_t begin;  // the index of the row's first element
 
   template <class D>
   HWY_INLINE void operator()(D d, int64_t column) const {

@@ -46,7 +46,7 @@ struct EmbedReduceOptions {
 /// is <= 0.
 ///
 /// Sparse and ragged ids need a float32 layer on the CPU. Their weights are of the same
-/// kind, or flat. In an exported model, ids must be dense. In a torch::nn::Sequential,
+/// kind, or a flat tensor. In an exported model, ids must be dense. In a torch::nn::Sequential,
 /// pass `Feature(ids)`.
 ///
 /// Parameters:  `embeddings` [input_dim, output_dim]. The constructor creates it.

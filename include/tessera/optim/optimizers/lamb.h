@@ -11,7 +11,7 @@
 namespace tessera::optim {
 
 // snippet: tests/docs/reference_optim_test.cpp LAMB
-/// LAMB. It is Adam whose step has the norm of the row times the learning rate.
+/// LAMB. It is Adam with steps whose norm is the learning rate times the norm of the row.
 ///
 ///   momentum, velocity   as in Adam, with bias correction
 ///   direction = momentum / (sqrt(velocity) + epsilon) + weight_decay * weight
